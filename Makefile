@@ -1,0 +1,260 @@
+# opd. GNU make; everything that is built goes under $(BUILD).
+#
+#   make            build/opd, build/opctl, build/libopd.so, build/libopd.a
+#   make demo       installs what is missing, builds, shows it at work
+#   make test       installs what is missing, builds, runs every test that needs no GPU
+#
+# The other targets stand below in that order: build, test, style, ship.
+
+BUILD = build
+VERSION := $(shell sed -n 's/.*OPD_VERSION "\(.*\)".*/\1/p' server/base/version.h)
+
+ifeq ($(origin CC),default)
+CC = gcc
+endif
+OPT = -O2 -g
+WARN = -Wall -Wextra -Wshadow -Wconversion -Werror
+SANITIZE =
+INCLUDE = -Iserver/base -Iserver/op -Iserver/broker -Iserver/executor -Iserver/compiler -Iclient/c
+CFLAGS = -std=gnu11 $(OPT) $(WARN) $(SANITIZE) -D_GNU_SOURCE
+# What is being made, in a word; the whole commands with V=1.
+Q = $(if $(V),,@)
+SAY = @$(if $(V),:,printf '  %-4s %s\n')
+
+COMPILE = $(CC) $(CFLAGS) $(INCLUDE) -MMD -MP
+LINK = $(CC) $(OPT) $(SANITIZE)
+
+# The path of a library that the compiler would link, by the first of several names; empty if there is none.
+find_lib = $(firstword $(filter /%,$(foreach f,$(1),$(shell $(CC) -print-file-name=$(f)))))
+
+# Linked statically where the archive is there, so that one build runs on many systems.
+LIBUV = $(or $(call find_lib,libuv_a.a libuv.a),-luv)
+LIBMSGPACK = $(or $(call find_lib,libmsgpackc.a libmsgpack-c.a libmsgpackc.so libmsgpack-c.so),-lmsgpackc)
+MSGPACK_PC = $(firstword $(foreach p,msgpack-c msgpack,$(shell pkg-config --exists $(p) && echo $(p))))
+LIBS = $(LIBUV) $(LIBMSGPACK) -ldl -lpthread -lm
+
+# The libraries' headers: a machine that only runs the tests may lack them, and use the build/ that came along.
+HAVE_HEADERS = printf '\#include <uv.h>\n\#include <msgpack.h>\n' | $(CC) -E - >/dev/null 2>&1
+
+# The virtual environment that `make setup` makes, else the Python of the system.
+PYTHON ?= $(or $(wildcard .venv/bin/python),python3)
+FUZZ_SECONDS ?= 10
+
+.DELETE_ON_ERROR:
+.PHONY: all setup demo test check-gpu programs \
+	unit conformance compile-all functional ops asan tsan fuzz bench \
+	lint format protocol install dist clean
+
+all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a
+
+# ---- build ---------------------------------------------------------------------------------------------------------
+
+OBJ = $(BUILD)/obj
+objects = $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(1)))
+
+base = $(call objects,server/base/*.c)
+op = $(call objects,server/op/*.c)
+broker = $(call objects,server/broker/*.c)
+executor = $(call objects,server/executor/*.c)
+compiler = $(call objects,server/compiler/*.c)
+opctl = $(call objects,client/opctl/*.c)
+
+# libopd shares one leaf with the daemon.
+client = $(patsubst %.c,$(OBJ)/pic/%.o, \
+	$(filter-out client/c/example.c,$(wildcard client/c/*.c)) server/base/mpscan.c)
+
+$(OBJ)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(SAY) CC $<
+	$(Q)$(COMPILE) -c -o $@ $<
+
+$(OBJ)/pic/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(SAY) CC "$< (libopd)"
+	$(Q)$(COMPILE) -fPIC -fvisibility=hidden -c -o $@ $<
+
+# It holds the text of these (.incbin), which -MMD does not see.
+$(OBJ)/server/compiler/cpu_shim_text.o: server/executor/cpu_image.h $(wildcard server/compiler/cpu_*.h)
+
+# One archive for each folder of the server, so that a test links what it names and nothing else.
+$(OBJ)/libbase.a: $(base)
+$(OBJ)/libop.a: $(op)
+$(OBJ)/libbroker.a: $(broker)
+$(OBJ)/libexecutor.a: $(executor)
+$(OBJ)/libcompiler.a: $(compiler)
+$(OBJ)/lib%.a:
+	@rm -f $@
+	$(Q)$(AR) rcs $@ $^
+
+archives = $(foreach g,broker compiler executor op base,$(OBJ)/lib$(g).a)
+
+$(BUILD)/opd: $(OBJ)/server/main.o $(broker) $(compiler) $(executor) $(op) $(base)
+	$(SAY) LINK $@
+	$(Q)$(LINK) -o $@ $^ $(LIBS)
+
+$(BUILD)/opctl: $(opctl) $(BUILD)/libopd.a
+	$(SAY) LINK $@
+	$(Q)$(LINK) -o $@ $^ $(LIBMSGPACK) -lpthread -lm
+
+# msgpack-c inside stays inside: a program may have its own.
+$(BUILD)/libopd.so: $(client)
+	$(SAY) LINK $@
+	$(Q)$(LINK) -shared -Wl,-soname,libopd.so.0 -Wl,--exclude-libs,ALL -Wl,-z,defs -o $@ $^ $(LIBMSGPACK)
+
+# One object whose inner names are local, so that they cannot clash with those of a program.
+$(BUILD)/libopd.a: $(client)
+	$(SAY) LINK $@
+	@rm -f $@
+	$(Q)$(LD) -r -o $(OBJ)/libopd.o $^
+	$(Q)objcopy --localize-hidden $(OBJ)/libopd.o
+	$(Q)$(AR) rcs $@ $(OBJ)/libopd.o
+
+# ---- tests ---------------------------------------------------------------------------------------------------------
+
+unit_programs = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test_*.c))
+fuzz_programs = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
+other_programs = $(patsubst tests/%.c,$(BUILD)/tests/%, \
+	$(wildcard tests/conformance/conformance.c tests/compile_all.c))
+programs: $(unit_programs) $(other_programs)
+
+# cmocka's macros convert freely.
+TEST_COMPILE = $(COMPILE) -Wno-conversion -Itests
+
+$(unit_programs) $(other_programs): $(BUILD)/tests/%: tests/%.c $(archives) $(BUILD)/libopd.a Makefile
+	@mkdir -p $(@D)
+	$(SAY) TEST $@
+	$(Q)$(TEST_COMPILE) -o $@ $< -Wl,--start-group $(archives) -Wl,--end-group \
+		$(BUILD)/libopd.a -lcmocka $(LIBS)
+
+$(fuzz_programs): $(BUILD)/tests/%: tests/%.c $(archives) Makefile
+	@mkdir -p $(@D)
+	$(SAY) FUZZ $@
+	$(Q)$(TEST_COMPILE) -fsanitize=fuzzer -o $@ $< -Wl,--start-group $(archives) -Wl,--end-group $(LIBS)
+
+# Where the tests in Python find what they test.
+TEST_ENV = OPD_BIN=$(abspath $(BUILD)/opd) OPD_LIB=$(abspath $(BUILD)/libopd.so) \
+	PYTHONPATH=$(abspath client/python) PYTHONDONTWRITEBYTECODE=1
+# Where the daemon and compile_all find the wheel with NVRTC.
+export VIRTUAL_ENV := $(if $(wildcard .venv),$(abspath .venv),$(VIRTUAL_ENV))
+PYTEST = $(TEST_ENV) $(PYTHON) -m pytest -q -p no:cacheprovider -o timeout=300 -W ignore::pytest.PytestConfigWarning
+DEVICE ?= cpu
+
+test:
+	@scripts/setup.sh test
+	@scripts/test.sh cpu
+
+# On a machine with a GPU, perhaps without a network and without the libraries' headers.
+check-gpu:
+	@if $(HAVE_HEADERS); then $(MAKE) --no-print-directory -j$$(nproc) all programs; \
+	elif [ -x build/opd ]; then echo "check-gpu: uv.h, msgpack.h: not here; using the build/ that came along"; \
+	else echo "check-gpu: needs uv.h and msgpack.h, or a build/ made elsewhere" >&2; exit 1; fi
+	@scripts/test.sh gpu
+
+demo:
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@$(MAKE) --no-print-directory run-demo
+
+.PHONY: run-demo
+run-demo:
+	@$(TEST_ENV) $(PYTHON) examples/demo.py
+
+setup:
+	@scripts/setup.sh test
+
+# PREBUILT=1: take what is there, build nothing.
+built = $(if $(PREBUILT),,$(1))
+
+unit: $(call built,$(unit_programs))
+	@for t in $(unit_programs); do echo "$$t"; $$t || exit 1; done
+
+conformance: $(call built,$(BUILD)/tests/conformance/conformance)
+	$(BUILD)/tests/conformance/conformance $(DEVICE)
+
+compile-all: $(call built,$(BUILD)/tests/compile_all)
+	$(BUILD)/tests/compile_all kernels_src
+
+functional ops: $(call built,all)
+	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
+
+bench: $(call built,all)
+	$(TEST_ENV) $(PYTHON) tests/bench/bench.py
+
+# The same tests, on a program built with the sanitizers.
+export ASAN_OPTIONS ?= detect_leaks=1
+export UBSAN_OPTIONS ?= print_stacktrace=1
+export TSAN_OPTIONS ?= halt_on_error=1
+ASAN_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+sanitized = $(MAKE) --no-print-directory BUILD=build/$@ SANITIZE='$(1)'
+
+asan:
+	@$(call sanitized,$(ASAN_FLAGS)) -j$$(nproc) all programs
+	@$(call sanitized,$(ASAN_FLAGS)) unit conformance functional
+
+tsan:
+	@$(call sanitized,-fsanitize=thread) -j$$(nproc) all programs
+	@$(call sanitized,-fsanitize=thread) unit conformance functional
+
+# Each fuzzer for FUZZ_SECONDS, from its corpus; what it finds stays under build/fuzz/found/.
+CLANG = $(firstword $(shell command -v clang) \
+	$(shell ls /usr/bin/clang-[0-9]* 2>/dev/null | grep -E 'clang-[0-9]+$$' | sort -t- -k2 -n -r))
+
+fuzz:
+	@test -n "$(CLANG)" || { echo "fuzz: needs clang: scripts/setup.sh test" >&2; exit 1; }
+	@$(MAKE) --no-print-directory BUILD=build/fuzz CC=$(CLANG) WARN='-Wall -Wextra' \
+		SANITIZE='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all' \
+		-j$$(nproc) run-fuzz
+
+.PHONY: run-fuzz
+run-fuzz: $(fuzz_programs)
+	@for t in $(notdir $(fuzz_programs)); do scripts/fuzz.sh $(BUILD) $$t $(FUZZ_SECONDS) || exit 1; done
+
+# ---- style ---------------------------------------------------------------------------------------------------------
+
+lint:
+	@PYTHON=$(PYTHON) scripts/lint.sh
+
+CLANG_FORMAT = $(firstword $(shell command -v clang-format) \
+	$(shell ls /usr/bin/clang-format-[0-9]* 2>/dev/null | sort -t- -k3 -n -r))
+format:
+	$(CLANG_FORMAT) -i $(shell find server client tests -name '*.[ch]')
+
+protocol:
+	$(PYTHON) protocol/gen_protocol.py
+
+# ---- ship ----------------------------------------------------------------------------------------------------------
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+ROOT = $(DESTDIR)$(PREFIX)
+DIST = opd-$(VERSION)-linux-$(shell uname -m)
+
+install: all
+	install -d $(ROOT)/bin $(ROOT)/lib/pkgconfig $(ROOT)/include $(ROOT)/share/opd/kernels_src \
+		$(ROOT)/share/opd/python/opd
+	install $(BUILD)/opd $(BUILD)/opctl $(ROOT)/bin
+	install $(BUILD)/libopd.so $(ROOT)/lib/libopd.so.0
+	ln -sf libopd.so.0 $(ROOT)/lib/libopd.so
+	install -m 644 $(BUILD)/libopd.a $(ROOT)/lib
+	install -m 644 client/c/opd.h $(ROOT)/include
+	install -m 644 kernels_src/* $(ROOT)/share/opd/kernels_src
+	install -m 644 client/python/pyproject.toml $(ROOT)/share/opd/python
+	install -m 644 client/python/opd/*.py client/python/opd/py.typed $(ROOT)/share/opd/python/opd
+	install -m 644 README.md LICENSE $(ROOT)/share/opd
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@MSGPACK@|$(MSGPACK_PC)|' \
+		client/c/opd.pc.in > $(ROOT)/lib/pkgconfig/opd.pc
+
+# PREFIX is where it will be unpacked, for opd.pc alone: the programs find their files beside themselves.
+dist: all
+	rm -rf $(BUILD)/dist/$(DIST)
+	$(MAKE) --no-print-directory install PREFIX= DESTDIR=$(abspath $(BUILD)/dist/$(DIST))
+	mv $(BUILD)/dist/$(DIST)/share/opd/README.md $(BUILD)/dist/$(DIST)/share/opd/LICENSE $(BUILD)/dist/$(DIST)
+	strip --strip-debug $(BUILD)/dist/$(DIST)/bin/* $(BUILD)/dist/$(DIST)/lib/*.so.0 $(BUILD)/dist/$(DIST)/lib/*.a
+	mkdir -p dist
+	tar -C $(BUILD)/dist -czf dist/$(DIST).tar.gz --owner=0 --group=0 $(DIST)
+	@ls -l dist/$(DIST).tar.gz
+
+clean:
+	rm -rf build dist
+
+-include $(shell find $(BUILD)/obj $(BUILD)/tests -name '*.d' 2>/dev/null)

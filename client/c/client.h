@@ -1,0 +1,45 @@
+#pragma once
+
+// What is behind opd.h's client: the socket, and the requests that have no taker yet.
+
+#include <sys/uio.h>
+
+#include "inbox.h"
+#include "message.h"
+#include "opd.h"
+
+struct request {
+    uint32_t id;
+    bool answered;
+    bool forgotten; // dropped when the answer comes
+    struct message answer;
+    struct request *next;
+};
+
+struct opd_client {
+    int fd;
+    double timeout;
+    size_t max_message; // the daemon takes no longer ones
+    uint32_t last_request;
+    int64_t last_id;
+    struct inbox inbox;
+    struct request *requests; // in the order in which they were sent
+    struct request **end;
+    struct opd_error broken; // the code is not 0: why this connection is of no more use
+};
+
+// As opd_send(), of a message in at most 2 parts: what they hold together is one packed array.
+bool client_send(struct opd_client *client, const char *method, const struct iovec params[2],
+                 int fd, uint32_t *request, struct opd_error *err);
+
+// As opd_wait(), `more` seconds longer than the timeout. A request that is not answered in time
+// stays.
+bool client_wait(struct opd_client *client, uint32_t request, double more, struct opd_reply *reply,
+                 struct opd_error *err);
+
+// Drops the request, or its reply when it comes. One that is not there is fine.
+void client_forget(struct opd_client *client, uint32_t request);
+
+// client_send(), client_wait() and client_forget().
+bool client_call(struct opd_client *client, const char *method, const struct iovec params[2],
+                 double more, struct opd_reply *reply, struct opd_error *err);

@@ -1,0 +1,18 @@
+#pragma once
+
+// One message of the daemon, decoded.
+
+#include "opd.h"
+
+struct message {
+    bool response; // else a notification
+    bool has_id;   // a response to what could not be read has none
+    uint32_t id;
+    msgpack_object error;   // nil: none
+    struct opd_reply reply; // its result; owns all the memory
+};
+
+// Takes over `bytes`, which hold exactly one object. False: not a message.
+bool message_read(struct message *message, char *bytes, size_t size, struct opd_error *err);
+
+void message_clear(struct message *message);

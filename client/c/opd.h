@@ -1,0 +1,257 @@
+#pragma once
+
+// libopd: the C client of opd, a daemon that runs differentiable operators on tensors it holds.
+//
+//     struct opd_error err = { 0 };
+//     struct opd_client *opd = opd_connect(NULL, &err);
+//     struct opd_tensor x = { .dtype = "float32", .rank = 1, .shape = { 1000 } };
+//     if (!opd || !opd_tensor_new(opd, &x, &err) ||
+//         !opd_tensor_write(opd, x.id, 0, data, size, &err))
+//         fprintf(stderr, "%s: %s\n", opd_code_name(err.code), err.message);
+//     opd_error_clear(&err);
+//     opd_close(opd);
+//
+// example.c is a whole program. Build with `pkg-config --cflags --libs opd`.
+//
+// Errors. A function that can fail returns false (or NULL) and fills the error, which belongs to
+// the caller: zeroed before its first use, opd_error_clear() after its last. Whatever it held is
+// cleared when it is filled again. NULL is taken where the reason does not matter.
+//
+// Time. No call outlasts the client's timeout (opd_set_timeout), whatever the daemon does.
+//
+// Threads. A client belongs to one thread at a time; two clients know nothing of each other.
+//
+// Ids. Tensors, contexts and shared memory are named by integers from 1 to 2^63-1 that this side
+// chooses, so that a request can use the outputs of one that has not been answered yet. They count
+// for this connection alone and end with it; a tensor with a name outlives the connection.
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <msgpack.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define OPD_API __attribute__((visibility("default")))
+#else
+#define OPD_API
+#endif
+
+#define OPD_MAX_RANK 16
+#define OPD_TIMEOUT 60.0         // seconds; see opd_set_timeout()
+#define OPD_CONNECT_TIMEOUT 10.0 // for the connection and the greeting
+
+// ---- errors -------------------------------------------------------------------------------------
+
+// What can go wrong; errors.def says of each what the caller should do. A newer daemon may answer
+// numbers that are not listed here.
+enum opd_code {
+    OPD_OK = 0,
+    OPD_INVALID_ARGUMENT = 1,  // the request does not fit; the message says what was expected
+    OPD_NOT_FOUND = 2,         // no such operator, tensor, context, name or shared memory
+    OPD_COMPILE_ERROR = 3,     // the kernel does not compile; see the log
+    OPD_KERNEL_FAULT = 4,      // the kernel or its device failed while the request was in flight
+    OPD_DEADLINE_EXCEEDED = 5, // the request took too long
+    OPD_OUT_OF_MEMORY = 6,     // no memory of that size is free
+    OPD_CONNECTION_LOST = 7,   // no daemon, or the connection ended: close the client
+    OPD_MALFORMED_MESSAGE = 8, // bytes that are no message: close the client
+    OPD_UNKNOWN_METHOD = 9,    // the daemon has no such request
+    OPD_UNAVAILABLE = 10,      // the device is absent or has failed, or the daemon is stopping
+    OPD_INTERNAL = 11,         // a defect of the daemon
+};
+
+struct opd_error {
+    int code;           // enum opd_code
+    bool local;         // found on this side: the daemon has not answered
+    char name[32];      // the code in words: "not_found"
+    char message[1024]; // one line
+    char op[128];       // the operator that it is about; may be empty
+    char *log;          // compiler output, or NULL
+};
+
+OPD_API void opd_error_clear(struct opd_error *err); // frees the log, empties the error
+OPD_API const char *opd_code_name(int code);         // "not_found"; "unknown" for what is none
+
+// ---- connection ---------------------------------------------------------------------------------
+
+struct opd_client;
+
+// Writes the path of the default socket: $OPD_SOCKET, else $XDG_RUNTIME_DIR/opd/opd.sock, else
+// /tmp/opd-UID/opd.sock. False if it does not fit.
+OPD_API bool opd_default_socket(char *path, size_t size);
+
+// Connects to the daemon at `path` (NULL: the default socket) and greets it. No daemon is started.
+// OPD_CONNECTION_LOST: there is none. The client is freed by opd_close().
+OPD_API struct opd_client *opd_connect(const char *path, struct opd_error *err);
+
+// A client on a connected stream socket, without a greeting. The client owns the socket from here
+// on, and closes it too where this fails.
+OPD_API struct opd_client *opd_open_fd(int fd, struct opd_error *err);
+
+OPD_API void opd_close(struct opd_client *client); // NULL is fine; what was not answered is dropped
+OPD_API int opd_fd(const struct opd_client *client); // to be polled; not to be read or closed
+
+// How long a call waits for the daemon before it fails with OPD_DEADLINE_EXCEEDED and `local`; a
+// deadline given to forward or backward is added. 0 or less: for ever. The connection stays usable
+// unless the message had been sent in part (then the next call says OPD_CONNECTION_LOST).
+OPD_API void opd_set_timeout(struct opd_client *client, double seconds);
+
+OPD_API int64_t opd_new_id(struct opd_client *client); // an id that this function never gave before
+
+// ---- requests -----------------------------------------------------------------------------------
+
+// What a request returned. Zeroed is empty. `result` and all that it points to live until
+// opd_reply_clear(); they survive opd_close().
+struct opd_reply {
+    msgpack_object result;
+    msgpack_zone *zone;
+    char *bytes;
+};
+
+OPD_API void opd_reply_clear(struct opd_reply *reply); // empty is fine
+
+// Sends a request and waits for its reply. `params` holds one packed array (NULL: no parameters);
+// the requests are listed in protocol.def and by the request `hello`. `reply` may be NULL; what it
+// held is cleared.
+OPD_API bool opd_call(struct opd_client *client, const char *method, const msgpack_sbuffer *params,
+                      struct opd_reply *reply, struct opd_error *err);
+
+// The two halves of opd_call(), for requests that overlap: requests are begun in the order in which
+// they were sent, and may be waited for in any order. `fd` goes along with the message (shm_open
+// wants one) and stays the caller's; -1: none. While sending, replies of earlier requests are taken
+// in, so that neither side can block the other.
+OPD_API bool opd_send(struct opd_client *client, const char *method, const msgpack_sbuffer *params,
+                      int fd, uint32_t *request, struct opd_error *err);
+
+// Each request is waited for once. After a timeout it may be waited for again.
+OPD_API bool opd_wait(struct opd_client *client, uint32_t request, struct opd_reply *reply,
+                      struct opd_error *err);
+
+// Gives up waiting; the reply is dropped when it comes. For a request that is never waited for:
+// its reply would be kept until opd_close().
+OPD_API void opd_forget(struct opd_client *client, uint32_t request);
+
+// Reading a result that is a map. Nothing is assumed about what the daemon sent: `map` may be of
+// any type, and a value that is absent or of another type leaves `out` as it was.
+OPD_API const msgpack_object *opd_map_get(const msgpack_object *map, const char *key); // or NULL
+OPD_API bool opd_map_int(const msgpack_object *map, const char *key, int64_t *out);
+
+// The string is cut, between characters, where it does not fit.
+OPD_API bool opd_map_str(const msgpack_object *map, const char *key, char *out, size_t size);
+
+// ---- tensors ------------------------------------------------------------------------------------
+
+struct opd_tensor {
+    int64_t id;     // in: 0 takes a new id
+    char dtype[16]; // "float32"
+    int rank;       // 0: one element
+    int64_t shape[OPD_MAX_RANK];
+    uint64_t bytes;  // out
+    char device[32]; // in: empty takes the default device
+    char name[256];  // in: empty for none, and the tensor ends with the connection
+};
+
+// Makes a zeroed tensor of the struct's dtype, shape, device and name, and fills in the rest.
+OPD_API bool opd_tensor_new(struct opd_client *client, struct opd_tensor *tensor,
+                            struct opd_error *err);
+
+// A tensor on the memory of tensor `source`, from `offset` elements on: shape and rank are given.
+OPD_API bool opd_tensor_view(struct opd_client *client, int64_t source, int64_t offset,
+                             struct opd_tensor *tensor, struct opd_error *err);
+
+// Gives the tensor called tensor->name an id here, and fills in the rest.
+OPD_API bool opd_tensor_attach(struct opd_client *client, struct opd_tensor *tensor,
+                               struct opd_error *err);
+
+OPD_API bool opd_tensor_info(struct opd_client *client, int64_t id, struct opd_tensor *tensor,
+                             struct opd_error *err);
+
+// Copies bytes to and from a tensor, in pieces where there are many. Elements lie in row-major
+// order, in this machine's byte order.
+OPD_API bool opd_tensor_write(struct opd_client *client, int64_t id, uint64_t offset,
+                              const void *bytes, size_t size, struct opd_error *err);
+OPD_API bool opd_tensor_read(struct opd_client *client, int64_t id, uint64_t offset, void *bytes,
+                             size_t size, struct opd_error *err);
+
+OPD_API bool opd_tensor_free(struct opd_client *client, const int64_t *ids, size_t count,
+                             struct opd_error *err);
+
+// ---- operators ----------------------------------------------------------------------------------
+
+enum opd_attr_kind {
+    OPD_ATTR_NIL,
+    OPD_ATTR_INT,
+    OPD_ATTR_FLOAT,
+    OPD_ATTR_BOOL,
+    OPD_ATTR_STR,
+    OPD_ATTR_INTS,
+    OPD_ATTR_FLOATS,
+};
+
+// One attribute of an operator, borrowed for the call; opd_int("stride", 2) makes one.
+struct opd_attr {
+    const char *name;
+    enum opd_attr_kind kind;
+    size_t count; // of a list
+    union {
+        int64_t integer;
+        double real;
+        bool boolean;
+        const char *str;
+        const int64_t *ints;
+        const double *floats;
+    } value;
+};
+
+OPD_API struct opd_attr opd_int(const char *name, int64_t value);
+OPD_API struct opd_attr opd_float(const char *name, double value);
+OPD_API struct opd_attr opd_bool(const char *name, bool value);
+OPD_API struct opd_attr opd_str(const char *name, const char *value);
+OPD_API struct opd_attr opd_ints(const char *name, const int64_t *values, size_t count);
+OPD_API struct opd_attr opd_floats(const char *name, const double *values, size_t count);
+
+// A field that is 0 takes the default: no attributes, no context, the daemon's deadline.
+struct opd_forward_params {
+    const char *op;        // required
+    const int64_t *inputs; // in the schema's order; 0: absent; shorter where the rest is absent
+    size_t input_count;
+    const struct opd_attr *attrs;
+    size_t attr_count;
+    const int64_t *outputs; // the ids that the outputs get, one for each output of the schema
+    size_t output_count;
+    struct opd_tensor *tensors; // filled with output_count outputs; NULL: not wanted
+    int64_t context;            // the id of a context to keep, for backward; 0: none
+    double deadline;            // seconds
+    const char *device;         // only for operators without inputs
+};
+
+OPD_API bool opd_forward(struct opd_client *client, const struct opd_forward_params *params,
+                         struct opd_error *err);
+
+struct opd_backward_params {
+    int64_t context;      // required: what forward was given
+    const int64_t *grads; // the gradients of the outputs; 0: zeros
+    size_t grad_count;
+    const int64_t *inputs; // the ids that the gradients of the inputs get; 0: not wanted
+    size_t input_count;
+    struct opd_tensor *tensors; // filled with input_count gradients, id 0 where there is none
+    double deadline;
+};
+
+// A context can be used again until it is freed.
+OPD_API bool opd_backward(struct opd_client *client, const struct opd_backward_params *params,
+                          struct opd_error *err);
+
+OPD_API bool opd_context_free(struct opd_client *client, const int64_t *ids, size_t count,
+                              struct opd_error *err);
+
+// Waits until the daemon has answered all that was sent before.
+OPD_API bool opd_sync(struct opd_client *client, struct opd_error *err);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,175 @@
+// Operators: forward, backward, and what their parameters are packed from.
+
+#include "opd.h"
+
+#include "error.h"
+#include "map.h"
+#include "pack.h"
+#include "tensor.h"
+
+struct opd_attr opd_int(const char *name, int64_t value)
+{
+    return (struct opd_attr){ .name = name, .kind = OPD_ATTR_INT, .value.integer = value };
+}
+
+struct opd_attr opd_float(const char *name, double value)
+{
+    return (struct opd_attr){ .name = name, .kind = OPD_ATTR_FLOAT, .value.real = value };
+}
+
+struct opd_attr opd_bool(const char *name, bool value)
+{
+    return (struct opd_attr){ .name = name, .kind = OPD_ATTR_BOOL, .value.boolean = value };
+}
+
+struct opd_attr opd_str(const char *name, const char *value)
+{
+    return (struct opd_attr){ .name = name, .kind = OPD_ATTR_STR, .value.str = value };
+}
+
+struct opd_attr opd_ints(const char *name, const int64_t *values, size_t count)
+{
+    return (struct opd_attr){ name, OPD_ATTR_INTS, count, { .ints = values } };
+}
+
+struct opd_attr opd_floats(const char *name, const double *values, size_t count)
+{
+    return (struct opd_attr){ name, OPD_ATTR_FLOATS, count, { .floats = values } };
+}
+
+static void pack_ints(struct pack *p, const struct opd_attr *attr)
+{
+    msgpack_pack_array(&p->mp, attr->count);
+    for (size_t i = 0; i < attr->count; i++)
+        pack_int(p, attr->value.ints[i]);
+}
+
+static void pack_floats(struct pack *p, const struct opd_attr *attr)
+{
+    msgpack_pack_array(&p->mp, attr->count);
+    for (size_t i = 0; i < attr->count; i++)
+        msgpack_pack_double(&p->mp, attr->value.floats[i]);
+}
+
+static void pack_bool(struct pack *p, bool value)
+{
+    if (value)
+        msgpack_pack_true(&p->mp);
+    else
+        msgpack_pack_false(&p->mp);
+}
+
+static void pack_attr(struct pack *p, const struct opd_attr *attr)
+{
+    pack_key(p, attr->name);
+    switch (attr->kind) {
+    case OPD_ATTR_INT:
+        pack_int(p, attr->value.integer);
+        return;
+    case OPD_ATTR_FLOAT:
+        msgpack_pack_double(&p->mp, attr->value.real);
+        return;
+    case OPD_ATTR_BOOL:
+        pack_bool(p, attr->value.boolean);
+        return;
+    case OPD_ATTR_STR:
+        pack_key(p, attr->value.str);
+        return;
+    case OPD_ATTR_INTS:
+        pack_ints(p, attr);
+        return;
+    case OPD_ATTR_FLOATS:
+        pack_floats(p, attr);
+        return;
+    case OPD_ATTR_NIL:
+        break;
+    }
+    msgpack_pack_nil(&p->mp);
+}
+
+static void pack_options(struct pack *p, const struct opd_forward_params *params)
+{
+    bool context = params->context != 0, deadline = params->deadline > 0;
+    bool device = params->device != NULL;
+    msgpack_pack_map(&p->mp, (size_t)context + deadline + device);
+    if (context) {
+        pack_key(p, "context");
+        pack_int(p, params->context);
+    }
+    if (deadline) {
+        pack_key(p, "deadline");
+        msgpack_pack_double(&p->mp, params->deadline);
+    }
+    if (device) {
+        pack_key(p, "device");
+        pack_key(p, params->device);
+    }
+}
+
+// Fills `tensors` from an array of as many descriptions; where one is nil, with a zeroed tensor.
+static bool read_tensors(struct opd_tensor *tensors, size_t count, const msgpack_object *infos,
+                         struct opd_error *err)
+{
+    if (!infos || infos->type != MSGPACK_OBJECT_ARRAY || infos->via.array.size != count)
+        return error_set(err, OPD_MALFORMED_MESSAGE, "the reply does not describe %zu tensors",
+                         count);
+    for (size_t i = 0; tensors && i < count; i++) {
+        const msgpack_object *info = &infos->via.array.ptr[i];
+        tensors[i] = (struct opd_tensor){ 0 };
+        if (info->type != MSGPACK_OBJECT_NIL && !tensor_read_info(&tensors[i], info, err))
+            return false;
+    }
+    return true;
+}
+
+bool opd_forward(struct opd_client *c, const struct opd_forward_params *params,
+                 struct opd_error *err)
+{
+    struct pack p;
+    struct opd_reply reply = { 0 };
+    pack_init(&p, 5);
+    pack_key(&p, params->op);
+    pack_ids(&p, params->inputs, params->input_count);
+    msgpack_pack_map(&p.mp, params->attr_count);
+    for (size_t i = 0; i < params->attr_count; i++)
+        pack_attr(&p, &params->attrs[i]);
+    pack_ids(&p, params->outputs, params->output_count);
+    pack_options(&p, params);
+    bool good = pack_call_with(&p, c, "forward", (struct iovec){ 0 }, params->deadline, &reply,
+                               err) &&
+                read_tensors(params->tensors, params->output_count,
+                             opd_map_get(&reply.result, "outputs"), err);
+    opd_reply_clear(&reply);
+    return good;
+}
+
+bool opd_backward(struct opd_client *c, const struct opd_backward_params *params,
+                  struct opd_error *err)
+{
+    struct pack p;
+    struct opd_reply reply = { 0 };
+    struct opd_forward_params options = { .deadline = params->deadline };
+    pack_init(&p, 4);
+    pack_int(&p, params->context);
+    pack_ids(&p, params->grads, params->grad_count);
+    pack_ids(&p, params->inputs, params->input_count);
+    pack_options(&p, &options);
+    bool good = pack_call_with(&p, c, "backward", (struct iovec){ 0 }, params->deadline, &reply,
+                               err) &&
+                read_tensors(params->tensors, params->input_count, &reply.result, err);
+    opd_reply_clear(&reply);
+    return good;
+}
+
+bool opd_context_free(struct opd_client *c, const int64_t *ids, size_t count, struct opd_error *err)
+{
+    struct pack p;
+    pack_init(&p, 1);
+    pack_ids(&p, ids, count);
+    return pack_call(&p, c, "context_free", NULL, err);
+}
+
+bool opd_sync(struct opd_client *c, struct opd_error *err)
+{
+    return opd_call(c, "sync", NULL, NULL, err);
+}

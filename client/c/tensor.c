@@ -1,0 +1,178 @@
+// Tensors: thin forms of the tensor_... requests.
+
+#include "tensor.h"
+
+#include <string.h>
+
+#include "error.h"
+#include "map.h"
+#include "pack.h"
+
+enum { PIECE = 8 << 20 }; // bytes of data in one message
+
+static bool read_shape(const msgpack_object *info, struct opd_tensor *t)
+{
+    const msgpack_object *shape = opd_map_get(info, "shape");
+    if (!shape || shape->type != MSGPACK_OBJECT_ARRAY || shape->via.array.size > OPD_MAX_RANK)
+        return false;
+    t->rank = (int)shape->via.array.size;
+    for (int i = 0; i < t->rank; i++)
+        if (!map_as_int(&shape->via.array.ptr[i], &t->shape[i]))
+            return false;
+    return true;
+}
+
+bool tensor_read_info(struct opd_tensor *tensor, const msgpack_object *info, struct opd_error *err)
+{
+    struct opd_tensor t = { 0 };
+    int64_t bytes = 0;
+    if (!opd_map_int(info, "id", &t.id) || !read_shape(info, &t) ||
+        !opd_map_int(info, "bytes", &bytes) || bytes < 0 ||
+        !opd_map_str(info, "dtype", t.dtype, sizeof t.dtype) ||
+        !opd_map_str(info, "device", t.device, sizeof t.device))
+        return error_set(err, OPD_MALFORMED_MESSAGE, "the reply does not describe a tensor");
+    t.bytes = (uint64_t)bytes;
+    opd_map_str(info, "name", t.name, sizeof t.name);
+    if (tensor)
+        *tensor = t;
+    return true;
+}
+
+// Ends the packing of a request that returns one tensor.
+static bool call_for_tensor(struct pack *p, struct opd_client *c, const char *method,
+                            struct opd_tensor *tensor, struct opd_error *err)
+{
+    struct opd_reply reply = { 0 };
+    bool good = pack_call(p, c, method, &reply, err) &&
+                tensor_read_info(tensor, &reply.result, err);
+    opd_reply_clear(&reply);
+    return good;
+}
+
+static bool check_rank(const char *method, const struct opd_tensor *t, struct opd_error *err)
+{
+    if (t->rank >= 0 && t->rank <= OPD_MAX_RANK)
+        return true;
+    return error_set(err, OPD_INVALID_ARGUMENT, "%s: rank %d, expected 0 to %d", method, t->rank,
+                     OPD_MAX_RANK);
+}
+
+static int64_t choose_id(struct opd_client *c, const struct opd_tensor *t)
+{
+    return t->id ? t->id : opd_new_id(c);
+}
+
+bool opd_tensor_new(struct opd_client *c, struct opd_tensor *t, struct opd_error *err)
+{
+    struct pack p;
+    if (!check_rank("tensor_new", t, err))
+        return false;
+    pack_init(&p, 5);
+    pack_int(&p, choose_id(c, t));
+    pack_key(&p, t->dtype);
+    pack_shape(&p, t);
+    pack_str(&p, t->name);
+    pack_str(&p, t->device);
+    return call_for_tensor(&p, c, "tensor_new", t, err);
+}
+
+bool opd_tensor_view(struct opd_client *c, int64_t source, int64_t offset, struct opd_tensor *t,
+                     struct opd_error *err)
+{
+    struct pack p;
+    if (!check_rank("tensor_view", t, err))
+        return false;
+    pack_init(&p, 4);
+    pack_int(&p, choose_id(c, t));
+    pack_int(&p, source);
+    pack_int(&p, offset);
+    pack_shape(&p, t);
+    return call_for_tensor(&p, c, "tensor_view", t, err);
+}
+
+bool opd_tensor_attach(struct opd_client *c, struct opd_tensor *t, struct opd_error *err)
+{
+    struct pack p;
+    pack_init(&p, 2);
+    pack_int(&p, choose_id(c, t));
+    pack_key(&p, t->name);
+    return call_for_tensor(&p, c, "tensor_attach", t, err);
+}
+
+bool opd_tensor_info(struct opd_client *c, int64_t id, struct opd_tensor *t, struct opd_error *err)
+{
+    struct pack p;
+    pack_init(&p, 1);
+    pack_int(&p, id);
+    return call_for_tensor(&p, c, "tensor_info", t, err);
+}
+
+bool opd_tensor_free(struct opd_client *c, const int64_t *ids, size_t count, struct opd_error *err)
+{
+    struct pack p;
+    pack_init(&p, 1);
+    pack_ids(&p, ids, count);
+    return pack_call(&p, c, "tensor_free", NULL, err);
+}
+
+static bool write_piece(struct opd_client *c, int64_t id, uint64_t offset, struct iovec data,
+                        struct opd_error *err)
+{
+    struct pack p;
+    pack_init(&p, 3);
+    pack_int(&p, id);
+    msgpack_pack_uint64(&p.mp, offset);
+    msgpack_pack_bin(&p.mp, data.iov_len);
+    return pack_call_with(&p, c, "tensor_write", data, 0, NULL, err);
+}
+
+bool opd_tensor_write(struct opd_client *c, int64_t id, uint64_t offset, const void *bytes,
+                      size_t size, struct opd_error *err)
+{
+    const char *at = bytes;
+    do {
+        size_t n = size < PIECE ? size : PIECE;
+        if (!write_piece(c, id, offset, (struct iovec){ (void *)at, n }, err))
+            return false;
+        at += n;
+        offset += n;
+        size -= n;
+    } while (size > 0);
+    return true;
+}
+
+static bool read_piece(struct opd_client *c, int64_t id, uint64_t offset, struct iovec data,
+                       struct opd_error *err)
+{
+    struct pack p;
+    struct opd_reply reply = { 0 };
+    pack_init(&p, 3);
+    pack_int(&p, id);
+    msgpack_pack_uint64(&p.mp, offset);
+    msgpack_pack_uint64(&p.mp, data.iov_len);
+    bool good = pack_call(&p, c, "tensor_read", &reply, err);
+    const msgpack_object *o = &reply.result;
+    if (good && o->type == MSGPACK_OBJECT_BIN && o->via.bin.size == data.iov_len)
+        memcpy(data.iov_base, o->via.bin.ptr, data.iov_len);
+    else if (good)
+        good = error_set(err, OPD_MALFORMED_MESSAGE,
+                         "tensor_read: the reply does not hold the %zu bytes asked for",
+                         data.iov_len);
+    opd_reply_clear(&reply);
+    return good;
+}
+
+bool opd_tensor_read(struct opd_client *c, int64_t id, uint64_t offset, void *bytes, size_t size,
+                     struct opd_error *err)
+{
+    char *at = bytes;
+    do {
+        size_t n = size < PIECE ? size : PIECE;
+        if (!read_piece(c, id, offset, (struct iovec){ at, n }, err))
+            return false;
+        at += n;
+        offset += n;
+        size -= n;
+    } while (size > 0);
+    return true;
+}

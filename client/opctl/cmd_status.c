@@ -1,0 +1,71 @@
+// opctl status: is the daemon well, and what has it to do.
+
+#include "command.h"
+#include "table.h"
+
+static const struct column devices[] = {
+    { .title = "DEVICE", .key = "name" },
+    { .title = "MODEL", .key = "model" },
+    { .title = "TARGET", .key = "target" },
+    { .title = "STATE", .key = "state" },
+    { .title = "TENSORS", .key = "tensors", .right = true },
+    { .title = "USED", .key = "memory_used", .read = text_field_bytes, .right = true },
+    { .title = "RESERVED", .key = "memory_reserved", .read = text_field_bytes, .right = true },
+    { .title = "LIMIT", .key = "memory_limit", .read = text_field_bytes, .right = true },
+    { .title = "TOTAL", .key = "memory_total", .read = text_field_bytes, .right = true },
+    { .title = "QUEUED", .key = "queued", .right = true },
+    { .title = "RESTARTS", .key = "restarts", .right = true },
+    { .title = "MESSAGE", .key = "message" },
+};
+
+static struct text uptime(const msgpack_object *status)
+{
+    const msgpack_object *o = opd_map_get(status, "uptime");
+    if (o && (o->type == MSGPACK_OBJECT_FLOAT64 || o->type == MSGPACK_OBJECT_FLOAT32))
+        return text_duration(o->via.f64);
+    if (o && o->type == MSGPACK_OBJECT_POSITIVE_INTEGER)
+        return text_duration((double)o->via.u64);
+    return (struct text){ "-" };
+}
+
+static void show_line(FILE *out, const char *title, const msgpack_object *map, const char *key)
+{
+    struct text value = text_field(map, key);
+    fprintf(out, "%-12s", title);
+    text_print(out, value.s, false);
+    putc('\n', out);
+}
+
+static void show_compilers(FILE *out, const msgpack_object *compilers)
+{
+    if (!compilers)
+        return;
+    fprintf(out, "%-12s%s, compiled %s, from the cache %s, failed %s\n", "compilers",
+            text_field(compilers, "processes").s, text_field(compilers, "compiled").s,
+            text_field(compilers, "cache_hits").s, text_field(compilers, "failed").s);
+    show_line(out, "  device", compilers, "nvrtc");
+    show_line(out, "  host", compilers, "host");
+}
+
+static void show_status(FILE *out, const msgpack_object *s)
+{
+    fprintf(out, "opd %s, protocol %s, pid %s, up %s\n", text_field(s, "version").s,
+            text_field(s, "protocol").s, text_field(s, "pid").s, uptime(s).s);
+    show_line(out, "socket", s, "socket");
+    fprintf(out, "%-12s%s, generation %s\n", "operators", text_field(s, "operators").s,
+            text_field(s, "generation").s);
+    show_line(out, "kernels", s, "kernels");
+    show_line(out, "cache", s, "cache");
+    show_line(out, "connections", s, "connections");
+    fprintf(out, "%-12s%s, answered with an error %s\n", "requests",
+            text_field(s, "requests_total").s, text_field(s, "errors_total").s);
+    show_compilers(out, opd_map_get(s, "compilers"));
+    putc('\n', out);
+    table_print(out, devices, sizeof devices / sizeof *devices, opd_map_get(s, "devices"));
+}
+
+int cmd_status(struct session *session, char **args)
+{
+    (void)args;
+    return session_ask(session, "status", NULL, show_status);
+}

@@ -1,0 +1,116 @@
+#include "text.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include <opd.h>
+
+#include "json.h"
+#include "utf8.h"
+
+struct text text_bytes(uint64_t bytes)
+{
+    static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+    struct text t;
+    double value = (double)bytes;
+    size_t unit = 0;
+    for (; value >= 1023.95 && unit + 1 < sizeof units / sizeof *units; unit++)
+        value /= 1024;
+    snprintf(t.s, sizeof t.s, "%.*f %s", unit ? 1 : 0, value, units[unit]);
+    return t;
+}
+
+struct text text_duration(double seconds)
+{
+    struct text t;
+    uint64_t s = seconds > 0 && seconds < 1e15 ? (uint64_t)seconds : 0;
+    if (s < 60)
+        snprintf(t.s, sizeof t.s, "%.1f s", seconds > 0 ? seconds : 0.0);
+    else if (s < 3600)
+        snprintf(t.s, sizeof t.s, "%" PRIu64 " min %02" PRIu64 " s", s / 60, s % 60);
+    else if (s < 86400)
+        snprintf(t.s, sizeof t.s, "%" PRIu64 " h %02" PRIu64 " min", s / 3600, s / 60 % 60);
+    else
+        snprintf(t.s, sizeof t.s, "%" PRIu64 " d %02" PRIu64 " h", s / 86400, s / 3600 % 24);
+    return t;
+}
+
+static void write_value(FILE *out, const msgpack_object *o)
+{
+    if (o->type == MSGPACK_OBJECT_STR)
+        fwrite(o->via.str.ptr, 1, o->via.str.size, out);
+    else if (o->type == MSGPACK_OBJECT_NIL)
+        putc('-', out);
+    else
+        json_write(out, o);
+}
+
+static void write_list(FILE *out, const msgpack_object_array *list)
+{
+    if (list->size == 0)
+        fputs("[]", out);
+    for (uint32_t i = 0; i < list->size; i++) {
+        if (i)
+            putc(' ', out);
+        write_value(out, &list->ptr[i]);
+    }
+}
+
+struct text text_value(const msgpack_object *value)
+{
+    struct text t = { "" };
+    FILE *out = fmemopen(t.s, sizeof t.s - 1, "w");
+    if (!out)
+        return t;
+    if (value->type == MSGPACK_OBJECT_ARRAY)
+        write_list(out, &value->via.array);
+    else
+        write_value(out, value);
+    fclose(out);
+    t.s[sizeof t.s - 1] = '\0';
+    return t;
+}
+
+struct text text_field(const msgpack_object *map, const char *key)
+{
+    const msgpack_object *value = opd_map_get(map, key);
+    return value ? text_value(value) : (struct text){ "-" };
+}
+
+struct text text_field_bytes(const msgpack_object *map, const char *key)
+{
+    int64_t bytes;
+    if (opd_map_int(map, key, &bytes) && bytes >= 0)
+        return text_bytes((uint64_t)bytes);
+    return (struct text){ "-" };
+}
+
+static bool steers(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7f && c < 0xa0);
+}
+
+void text_print(FILE *out, const char *s, bool lines)
+{
+    for (size_t left = strlen(s), n; left > 0; s += n, left -= n) {
+        uint32_t c;
+        n = utf8_decode(s, left, &c);
+        bool kept = lines && (c == '\n' || c == '\t');
+        if (n > 0 && (kept || !steers(c)))
+            fwrite(s, 1, n, out);
+        else
+            putc('?', out);
+        n += n == 0;
+    }
+}
+
+int text_width(const char *s)
+{
+    int width = 0;
+    for (size_t left = strlen(s), n; left > 0; s += n, left -= n, width++) {
+        uint32_t c;
+        n = utf8_decode(s, left, &c);
+        n += n == 0;
+    }
+    return width;
+}

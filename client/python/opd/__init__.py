@@ -1,0 +1,45 @@
+"""Client of opd, the daemon that compiles and serves GPU operators.
+
+client = opd.connect()
+x = client.tensor(array)
+y = client.ops.gelu(x, approximate="sigmoid")
+y.numpy()
+"""
+
+from ._ops import Context, Ops
+from ._version import __version__
+from .client import Client, connect
+from .errors import (
+    CompileError,
+    ConnectionLost,
+    DeadlineExceeded,
+    InternalError,
+    InvalidArgument,
+    KernelFault,
+    NotFound,
+    OpdError,
+    OutOfMemory,
+    ProtocolError,
+    Unavailable,
+)
+from .tensor import Tensor
+
+__all__ = [
+    "Client",
+    "CompileError",
+    "ConnectionLost",
+    "Context",
+    "DeadlineExceeded",
+    "InternalError",
+    "InvalidArgument",
+    "KernelFault",
+    "NotFound",
+    "OpdError",
+    "Ops",
+    "OutOfMemory",
+    "ProtocolError",
+    "Tensor",
+    "Unavailable",
+    "__version__",
+    "connect",
+]

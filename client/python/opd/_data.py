@@ -1,0 +1,125 @@
+"""A tensor's bytes over a connection: small ones in the message, large ones through a memfd.
+
+The memfd belongs to the connection and is reused: a few slots, so that the daemon copies
+one piece while we fill the next. A piece that is larger than a slot can be is sent as
+several.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from typing import Optional
+
+from ._conn import Batch, Connection, Reply
+
+_IN_MESSAGE = 64 << 10  # bytes up to which data goes in the message
+_SLOTS = 4
+_MIN_SLOT, _MAX_SLOT = 256 << 10, 16 << 20
+
+
+class Transfer:
+    """Moves bytes for one connection; its lock is held by the caller's Client."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._ids = 0
+        self._map: Optional[mmap.mmap] = None
+        self._slot_size = 0
+        self._users: list[Optional[Reply]] = [None] * _SLOTS
+        self._next = 0
+
+    def write(self, id: int, data: memoryview, batch: Optional[Batch]) -> list[Reply]:
+        """Sends all of `data`, which may be changed afterwards; the replies are not awaited."""
+        if len(data) <= self._limit():
+            return [self._conn.send("tensor_write", (id, 0, data.tobytes()), batch=batch)]
+        self._reserve(len(data))
+        replies = []
+        for offset in range(0, len(data), self._slot_size):
+            piece = data[offset : offset + self._slot_size]
+            slot, start = self._take_slot()
+            assert self._map is not None
+            self._map[start : start + len(piece)] = piece
+            params = (id, offset, (self._ids, start, len(piece)))
+            reply = self._conn.send("tensor_write", params, batch=batch)
+            self._users[slot] = reply
+            replies.append(reply)
+        return replies
+
+    def read(self, id: int, offset: int, size: int) -> bytearray:
+        """Waits for `size` bytes of a tensor."""
+        if size <= self._limit():
+            return bytearray(self._conn.call("tensor_read", id, offset, size))
+        self._reserve(size)
+        out = bytearray(size)
+        queue: list[tuple[Reply, int, int, int]] = []  # (reply, slot's start, at, size)
+        for at in range(0, size, self._slot_size):
+            if len(queue) == _SLOTS:
+                self._copy_out(out, *queue.pop(0))
+            n = min(self._slot_size, size - at)
+            slot, start = self._take_slot()
+            reply = self._conn.send("tensor_read", (id, offset + at, n, (self._ids, start)))
+            self._users[slot] = reply
+            queue.append((reply, start, at, n))
+        for entry in queue:
+            self._copy_out(out, *entry)
+        return out
+
+    def close(self) -> None:
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+
+    def _limit(self) -> int:
+        return min(_IN_MESSAGE, self._conn.max_message // 2)
+
+    def _copy_out(self, out: bytearray, reply: Reply, start: int, at: int, n: int) -> None:
+        self._conn.wait(reply)
+        assert self._map is not None
+        with memoryview(self._map) as view:
+            out[at : at + n] = view[start : start + n]
+
+    def _take_slot(self) -> tuple[int, int]:
+        """A slot that no request uses any more, and where it starts."""
+        slot = self._next
+        self._next = (slot + 1) % _SLOTS
+        self._settle(slot)
+        return slot, slot * self._slot_size
+
+    def _settle(self, slot: int) -> None:
+        user, self._users[slot] = self._users[slot], None
+        if user is not None:
+            # Its error, if any, is for whoever sent it.
+            self._conn.pump(lambda: user.done, user.method)
+
+    def _reserve(self, size: int) -> None:
+        """Makes slots that hold `size`, or are as large as slots get."""
+        wanted = min(max(_MIN_SLOT, 1 << (size - 1).bit_length()), _MAX_SLOT)
+        if wanted <= self._slot_size:
+            return
+        for slot in range(_SLOTS):
+            self._settle(slot)
+        if self._map is not None:
+            self._conn.call("shm_close", self._ids)
+            self.close()
+        self._slot_size = 0
+        self._ids += 1
+        fd, self._map = _make_memfd(wanted * _SLOTS)
+        try:
+            self._conn.wait(self._conn.send("shm_open", (self._ids, wanted * _SLOTS), fd=fd))
+        finally:
+            os.close(fd)
+        self._slot_size = wanted
+
+
+def _make_memfd(size: int) -> tuple[int, mmap.mmap]:
+    """Memory whose size nobody can change, so that neither side can make the other fault."""
+    fd = os.memfd_create("opd-client", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        return fd, mmap.mmap(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise

@@ -1,0 +1,243 @@
+"""The daemon's operators as functions, made from op_list: there is no code for any one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Optional
+
+from ._conn import Reply
+from ._dtypes import check_dtype
+from ._spec import Call, Spec, check_deadline
+from .errors import InvalidArgument, NotFound
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .client import Client
+
+
+class Context:
+    """What forward() keeps for backward(): in the daemon, until it is dropped or free()d."""
+
+    def __init__(
+        self, client: Client, id: int, reply: Reply, spec: Spec, inputs: list[Any]
+    ) -> None:
+        self._client = client
+        self._id = id
+        self._reply: Optional[Reply] = reply
+        self._spec = spec
+        self._present = [value is not None for value in inputs]
+
+    def backward(
+        self,
+        *grads: Any,
+        wanted: Optional[Iterable[str]] = None,
+        deadline: Optional[float] = None,
+    ) -> tuple[Optional[Tensor], ...]:
+        """Gradients of the inputs, always a tuple with one entry for each tensor input of
+        the operator.
+
+        grads: one for each output, of its shape and dtype; None: zero. wanted: names of
+        inputs (None: all). The entry of an input that is absent, not differentiable or not
+        wanted is None. May be called several times.
+
+        Raises InvalidArgument if a tensor that backward reads was written since, TypeError
+        for wrong names or numbers.
+        """
+        spec, client = self._spec, self._client
+        name = f"{spec.name} backward"
+        if not self._id:
+            raise NotFound(f"{name}: this context was freed", op=spec.name)
+        if len(grads) != len(spec.outputs):
+            raise TypeError(f"{name}() takes {len(spec.outputs)} gradients, not {len(grads)}")
+        seconds = check_deadline(name, deadline)
+        chosen = self._choose(wanted)
+        ids = [client._new_id() if c else None for c in chosen]
+        given = [self._to_grad(grad, i) for i, grad in enumerate(grads)]
+        grad_ids = [None if grad is None else grad._live_id() for grad in given]
+        options = {} if seconds is None else {"deadline": seconds}
+        reply = client._send("backward", (self._id, grad_ids, ids, options), seconds)
+        tensors = [
+            None if id is None else Tensor(client, id, reply, (i,)) for i, id in enumerate(ids)
+        ]
+        result = client._settle(reply)
+        if result is None:
+            return tuple(tensors)
+        return tuple(t if info else None for t, info in zip(tensors, result))
+
+    def free(self) -> None:
+        """Frees what the daemon keeps for this context, now."""
+        id, self._id = self._id, 0
+        if id:
+            self._client._request("context_free", ([id],))
+
+    def __del__(self) -> None:
+        if getattr(self, "_id", 0):
+            self._client._conn.discard("context_free", self._id, self._reply)
+
+    def __repr__(self) -> str:
+        return f"<opd.Context of {self._spec.name}{'' if self._id else ', freed'}>"
+
+    def _choose(self, wanted: Optional[Iterable[str]]) -> list[bool]:
+        able = {i["name"] for i in self._spec.inputs if i["differentiable"]}
+        names = able if wanted is None else {wanted} if isinstance(wanted, str) else set(wanted)
+        if names - able:
+            raise TypeError(
+                f"{self._spec.name} backward() has no gradient of "
+                f"{', '.join(sorted(names - able))}; it has {', '.join(sorted(able)) or 'none'}"
+            )
+        return [p and i["name"] in names for p, i in zip(self._present, self._spec.inputs)]
+
+    def _to_grad(self, grad: Any, i: int) -> Optional[Tensor]:
+        if grad is None or isinstance(grad, Tensor):
+            return self._client._check_own(grad)
+        assert self._reply is not None
+        output = self._client._conn.wait(self._reply)["outputs"][i]
+        return self._client.tensor(grad, output["dtype"], device=output["device"])
+
+
+class Ops:
+    """Every operator of the daemon is an attribute: `client.ops.gelu(x, approximate="tanh")`.
+
+    Each is a function with signature and docstring. It returns a Tensor, a tuple of them if
+    the operator has several outputs, None if it has none. Arrays, scalars and torch tensors
+    are sent as temporary tensors; a Python number takes the dtype of the other tensors. All
+    take `deadline=seconds`. `op.forward(...)` returns the same and a Context for backward.
+    `op.schema` is the operator in PyTorch's words, `op.version` counts its reloads.
+
+    Raises TypeError if arguments do not fit the signature, InvalidArgument if the daemon
+    refuses them, and the other errors of opd.errors.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._specs: dict[str, Spec] = {}
+        self._functions: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or not self._find(name):
+            raise AttributeError(
+                f"the daemon has no operator {name!r}; it has {', '.join(sorted(self._specs))}"
+            )
+        return self._functions[name]
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __dir__(self) -> list[str]:
+        self._refresh()
+        return sorted(self._specs)
+
+    def __repr__(self) -> str:
+        return f"<opd.Ops of {self._client.socket}>"
+
+    def _takes_tensor(self, name: str) -> bool:
+        return self._find(name) and bool(self._specs[name].inputs)
+
+    def _find(self, name: str) -> bool:
+        if name not in self._specs:
+            self._refresh()
+        return name in self._specs
+
+    def _refresh(self) -> None:
+        """Functions that the user holds are brought up to date, not replaced."""
+        infos = self._client._conn.call("op_list")
+        self._specs = {info["name"]: Spec(info) for info in infos}
+        for name, spec in self._specs.items():
+            if name not in self._functions:
+                self._functions[name] = _make_function(self, name)
+            for function in (self._functions[name], self._functions[name].forward):
+                _describe(function, spec)
+
+    def _run(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], keep: bool) -> Any:
+        """One call; if the operator turns out to have changed since we asked, a second one."""
+        spec = self._specs.get(name)
+        try:
+            if spec is None:
+                raise NotFound(f"the daemon has no operator {name!r} any more", op=name)
+            return self._run_once(spec, args, kwargs, keep)
+        except (TypeError, InvalidArgument, NotFound):
+            self._refresh()
+            now = self._specs.get(name)
+            if now is None or (spec and now.info == spec.info):
+                raise
+        return self._run_once(now, args, kwargs, keep)
+
+    def _run_once(
+        self, spec: Spec, args: Sequence[Any], kwargs: dict[str, Any], keep: bool
+    ) -> Any:
+        client = self._client
+        call = spec.bind(args, kwargs)
+        inputs = self._to_tensors(spec, call)
+        input_ids = [None if t is None else t._live_id() for t in inputs]
+        output_ids = [client._new_id() for _ in spec.outputs]
+        options: dict[str, Any] = {}
+        context_id = client._new_id() if keep else 0
+        if keep:
+            options["context"] = context_id
+        if call.deadline is not None:
+            options["deadline"] = call.deadline
+        if call.device is not None:
+            options["device"] = call.device
+        params = (spec.name, input_ids, call.attrs, output_ids, options)
+        reply = client._send("forward", params, call.deadline)
+        # Made before the reply is awaited: if that fails or is interrupted, dropping them
+        # cleans up.
+        outputs = tuple(
+            Tensor(client, id, reply, ("outputs", i)) for i, id in enumerate(output_ids)
+        )
+        context = Context(client, context_id, reply, spec, inputs) if keep else None
+        result = client._settle(reply)
+        if result is not None and result["version"] != spec.version:
+            self._refresh()
+        value = outputs[0] if len(outputs) == 1 else outputs or None
+        return (value, context) if keep else value
+
+    def _to_tensors(self, spec: Spec, call: Call) -> list[Optional[Tensor]]:
+        device = self._choose_device(call.tensors)
+        tensors = []
+        for input, value in zip(spec.inputs, call.tensors):
+            if value is not None and not isinstance(value, Tensor):
+                dtype = None
+                if isinstance(value, (int, float)):
+                    dtype = _dtype_beside(spec, input["type"], call.tensors)
+                value = self._client.tensor(value, dtype, device=device)
+            tensors.append(self._client._check_own(value))
+        return tensors
+
+    def _choose_device(self, values: list[Any]) -> Optional[str]:
+        """Where temporary tensors go: to the others, if there is a choice."""
+        ours = [value for value in values if isinstance(value, Tensor)]
+        if len(self._client.info["devices"]) < 2 or len(ours) in (0, len(values)):
+            return None
+        return ours[0].device
+
+
+def _dtype_beside(spec: Spec, type: str, values: list[Any]) -> Optional[str]:
+    """The dtype of the first tensor or array that must have the same."""
+    for input, value in zip(spec.inputs, values):
+        if input["type"] == type and hasattr(value, "dtype"):
+            return check_dtype(value.dtype)
+    return None
+
+
+def _make_function(ops: Ops, name: str) -> FunctionType:
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        return ops._run(name, args, kwargs, keep=False)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return ops._run(name, args, kwargs, keep=True)
+
+    forward.__name__ = "forward"
+    forward.__qualname__ = f"{name}.forward"
+    operator.__name__ = operator.__qualname__ = name
+    setattr(operator, "forward", forward)
+    assert isinstance(operator, FunctionType)
+    return operator
+
+
+def _describe(function: Any, spec: Spec) -> None:
+    function.__doc__ = spec.make_doc()
+    function.__signature__ = spec.signature
+    function.schema = spec.schema
+    function.version = spec.version

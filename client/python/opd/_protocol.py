@@ -1,0 +1,57 @@
+"""Made by protocol/gen_protocol.py from protocol.def, errors.def and dtype.def."""
+
+from __future__ import annotations
+
+PROTOCOL = 1
+
+# name: (letters of the parameters, letter of the result)
+REQUESTS: dict[str, tuple[str, str]] = {
+    "hello": ("|sM", "M"),
+    "status": ("", "M"),
+    "op_list": ("", "a"),
+    "op_info": ("s", "M"),
+    "tensor_new": ("hsa|SS", "M"),
+    "tensor_write": ("hiv", "n"),
+    "tensor_read": ("hi|vv", "v"),
+    "tensor_view": ("hhia", "M"),
+    "tensor_free": ("a", "n"),
+    "tensor_attach": ("hs", "M"),
+    "tensor_info": ("h", "M"),
+    "tensor_list": ("", "a"),
+    "shm_open": ("hi", "n"),
+    "shm_close": ("h", "n"),
+    "forward": ("saMa|M", "M"),
+    "backward": ("haa|M", "a"),
+    "context_free": ("a", "n"),
+    "sync": ("", "n"),
+    "stop": ("", "n"),
+}
+
+# name: (number, class in opd.errors)
+ERRORS: dict[str, tuple[int, str]] = {
+    "invalid_argument": (1, "InvalidArgument"),
+    "not_found": (2, "NotFound"),
+    "compile_error": (3, "CompileError"),
+    "kernel_fault": (4, "KernelFault"),
+    "deadline_exceeded": (5, "DeadlineExceeded"),
+    "out_of_memory": (6, "OutOfMemory"),
+    "connection_lost": (7, "ConnectionLost"),
+    "malformed_message": (8, "ProtocolError"),
+    "unknown_method": (9, "ProtocolError"),
+    "unavailable": (10, "Unavailable"),
+    "internal": (11, "InternalError"),
+}
+
+# name: size of an element in bytes
+DTYPES: dict[str, int] = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+}

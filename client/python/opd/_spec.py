@@ -1,0 +1,178 @@
+"""An operator as op_list describes it, and the check of a call against it."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Sequence
+from inspect import Parameter, Signature
+from numbers import Real
+from operator import index
+from typing import Any, NamedTuple, Optional
+
+
+class Call(NamedTuple):
+    tensors: list[Any]  # one for each tensor input, as passed; None: absent
+    attrs: dict[str, Any]  # those that were passed
+    deadline: Optional[float]
+    device: Optional[str]
+
+
+class Spec:
+    def __init__(self, info: dict[str, Any]) -> None:
+        self.info = info
+        self.name: str = info["name"]
+        self.schema: str = info["schema"]
+        self.version: int = info["version"]
+        self.inputs: list[dict[str, Any]] = info["inputs"]
+        self.outputs: list[dict[str, Any]] = info["outputs"]
+        self.attrs: dict[str, dict[str, Any]] = {_python_name(a): a for a in info["attrs"]}
+        self.signature = self._make_signature()
+
+    def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
+        """Raises TypeError, as a Python function does, if the arguments do not fit."""
+        try:
+            values = self.signature.bind(*args, **kwargs).arguments
+        except TypeError as e:
+            raise TypeError(f"{self.name}() {e}") from None
+        tensors = []
+        for input in self.inputs:
+            value = values.get(_python_name(input))
+            if value is None and not input["optional"]:
+                raise TypeError(f"{self.name}() argument '{input['name']}' must be a tensor")
+            tensors.append(value)
+        attrs = {
+            attr["name"]: self._check_attr(attr, values[name])
+            for name, attr in self.attrs.items()
+            if name in values
+        }
+        # An operator's own attribute of that name goes before ours.
+        deadline = None if "deadline" in self.attrs else values.get("deadline")
+        device = None if "device" in self.attrs else values.get("device")
+        return Call(tensors, attrs, check_deadline(self.name, deadline), device)
+
+    def make_doc(self) -> str:
+        lines = [
+            self.info["doc"],
+            "",
+            self.schema,
+            "",
+            f"dtypes: {', '.join(self.info['dtypes'])}",
+        ]
+        for attr in self.attrs.values():
+            if attr.get("words"):
+                lines.append(f"{attr['name']}: one of {', '.join(attr['words'])}")
+        lines.append("deadline: seconds after which the daemon gives up: DeadlineExceeded")
+        return "\n".join(lines).strip()
+
+    def _make_signature(self) -> Signature:
+        positional = re.split(r"[(,]\s*\*\s*,", self.schema)[0]
+        parameters = [
+            Parameter(
+                _python_name(input),
+                Parameter.POSITIONAL_OR_KEYWORD,
+                default=None if input["optional"] else Parameter.empty,
+                annotation="Optional[Tensor]" if input["optional"] else "Tensor",
+            )
+            for input in self.inputs
+        ]
+        for name, attr in self.attrs.items():
+            before_star = re.search(rf"\b{re.escape(attr['name'])}\b", positional)
+            kind = Parameter.POSITIONAL_OR_KEYWORD if before_star else Parameter.KEYWORD_ONLY
+            default = Parameter.empty if attr["required"] else _make_default(attr)
+            parameters.append(Parameter(name, kind, default=default, annotation=_spell(attr)))
+        for name, annotation in (("deadline", "float"), ("device", "str")):
+            if name not in self.attrs and not (name == "device" and self.inputs):
+                parameters.append(
+                    Parameter(
+                        name,
+                        Parameter.KEYWORD_ONLY,
+                        default=None,
+                        annotation=f"Optional[{annotation}]",
+                    )
+                )
+        parameters.sort(key=lambda p: p.kind)
+        returns = {0: "None", 1: "Tensor"}.get(len(self.outputs), "tuple[Tensor, ...]")
+        return Signature(_drop_early_defaults(parameters), return_annotation=returns)
+
+    def _check_attr(self, attr: dict[str, Any], value: Any) -> Any:
+        try:
+            return _convert(attr, value)
+        except TypeError:
+            raise TypeError(
+                f"{self.name}() argument '{attr['name']}' must be {_spell(attr)}, "
+                f"not {type(value).__name__} {value!r}"
+            ) from None
+
+
+def check_deadline(name: str, deadline: Any) -> Optional[float]:
+    if deadline is None:
+        return None
+    if isinstance(deadline, bool) or not isinstance(deadline, Real) or not float(deadline) > 0:
+        raise TypeError(f"{name}() argument 'deadline' must be seconds above 0, not {deadline!r}")
+    return float(deadline)
+
+
+def _python_name(described: dict[str, Any]) -> str:
+    name: str = described["name"]
+    return name + "_" if keyword.iskeyword(name) else name
+
+
+def _spell(attr: dict[str, Any]) -> str:
+    text: str = attr["type"]
+    if attr["list"]:
+        text = f"{text} or {attr['list']} of them"
+    return text + " or None" if attr["optional"] else text
+
+
+def _make_default(attr: dict[str, Any]) -> Any:
+    default = attr["default"]
+    return tuple(default) if isinstance(default, list) else default
+
+
+def _drop_early_defaults(parameters: list[Parameter]) -> list[Parameter]:
+    """Python allows no positional parameter without a default after one with."""
+    needed = False
+    out = []
+    for parameter in reversed(parameters):
+        if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD:
+            needed = needed or parameter.default is Parameter.empty
+            if needed:
+                parameter = parameter.replace(default=Parameter.empty)
+        out.append(parameter)
+    return out[::-1]
+
+
+def _convert(attr: dict[str, Any], value: Any) -> Any:
+    """The value for the wire; TypeError if it is not of the attribute's type."""
+    if value is None:
+        if attr["optional"]:
+            return None
+        raise TypeError
+    convert = _CONVERT[attr["type"]]
+    if attr["list"] and not isinstance(value, str) and hasattr(value, "__len__"):
+        if len(value) != attr["list"]:
+            raise TypeError
+        return [convert(v) for v in value]
+    return convert(value)
+
+
+def _to_float(value: Any) -> float:
+    if not isinstance(value, Real):
+        raise TypeError
+    return float(value)
+
+
+def _to_bool(value: Any) -> bool:
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise TypeError
+    return bool(value)
+
+
+def _to_str(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+_CONVERT = {"int": index, "float": _to_float, "bool": _to_bool, "str": _to_str}

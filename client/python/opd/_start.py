@@ -1,0 +1,127 @@
+"""Where the daemon's socket is, and starting a daemon there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Optional
+
+from .errors import ConnectionLost
+
+_GRACE = 3.0  # seconds
+_LOG_LINES = 20
+_LOG_KEEP = 4 << 20  # a log larger than that is begun anew
+# Kept, so that Popen does not complain of a daemon that lives on.
+_children: list[subprocess.Popen[bytes]] = []
+
+
+def default_socket() -> str:
+    """$OPD_SOCKET, else $XDG_RUNTIME_DIR/opd/opd.sock, else /tmp/opd-UID/opd.sock."""
+    if os.environ.get("OPD_SOCKET"):
+        return os.environ["OPD_SOCKET"]
+    if os.environ.get("XDG_RUNTIME_DIR"):
+        return os.path.join(os.environ["XDG_RUNTIME_DIR"], "opd", "opd.sock")
+    return f"/tmp/opd-{os.getuid()}/opd.sock"
+
+
+def open_socket(path: str) -> socket.socket:
+    """Connects, or raises OSError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def connect_socket(path: str, start: bool, timeout: float) -> socket.socket:
+    """A socket connected to the daemon at `path`, started first if `start` and there is none.
+
+    Raises ConnectionLost, with the last lines of the daemon's log if it was started and ended.
+    """
+    try:
+        return open_socket(path)
+    except OSError as e:
+        if not start:
+            raise ConnectionLost(
+                f"no daemon serves at {path} ({e.strerror or e}); start one: opd --socket {path}"
+            ) from None
+    return _start_daemon(path, timeout)
+
+
+def _start_daemon(path: str, timeout: float) -> socket.socket:
+    program = _find_program(path)
+    log = Path(path).with_suffix(".log")
+    _make_folder(log.parent)
+    with open(log, "ab") as out:
+        if out.tell() > _LOG_KEEP:
+            out.truncate(0)
+        child = subprocess.Popen(
+            [program, "--socket", path],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+    _children[:] = [c for c in _children if c.poll() is None] + [child]
+    sock = _await_socket(path, child, time.monotonic() + timeout)
+    if sock is not None:
+        return sock
+    ended = child.poll()
+    how = f"does not serve after {timeout:g} s" if ended is None else f"ended with status {ended}"
+    raise ConnectionLost(f"{program} {how}; the end of {log}:\n{_read_end(log)}")
+
+
+def _await_socket(
+    path: str, child: subprocess.Popen[bytes], end: float
+) -> Optional[socket.socket]:
+    """Tries until `end`; a child that ended may have lost to another client's, so a bit longer."""
+    ended = False
+    while time.monotonic() < end:
+        try:
+            return open_socket(path)
+        except OSError:
+            pass
+        if not ended and child.poll() is not None:
+            ended = True
+            end = min(end, time.monotonic() + _GRACE)
+        time.sleep(0.01)
+    return None
+
+
+def _find_program(path: str) -> str:
+    given = os.environ.get("OPD_BIN")
+    if given:
+        found = shutil.which(given)
+        if not found:
+            raise ConnectionLost(f"no daemon serves at {path}, and OPD_BIN={given} is no program")
+        return os.path.abspath(found)
+    checkout = Path(__file__).resolve().parents[3] / "build" / "opd"
+    if os.access(checkout, os.X_OK):
+        return str(checkout)
+    found = shutil.which("opd")
+    if not found:
+        raise ConnectionLost(
+            f"no daemon serves at {path}, and there is no opd to start: looked at $OPD_BIN, "
+            f"{checkout} and $PATH"
+        )
+    return found
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes the socket's folder; one that another user made beforehand would hold their socket."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid not in (0, os.getuid()):
+        raise ConnectionLost(
+            f"{folder} belongs to another user; set OPD_SOCKET to a path of yours"
+        )
+
+
+def _read_end(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return "\n".join(lines[-_LOG_LINES:]) or "(empty)"

@@ -1,0 +1,211 @@
+"""A connection to a daemon, with its operators and tensors."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Optional
+
+from . import _start
+from ._conn import Batch, Connection, Reply
+from ._data import Transfer
+from ._dtypes import check_dtype, check_shape, to_host
+from ._ops import Ops
+from ._protocol import PROTOCOL
+from .errors import InvalidArgument, ProtocolError
+from .tensor import Tensor
+
+
+def connect(
+    socket: Optional[str] = None, *, start: bool = True, timeout: Optional[float] = 60.0
+) -> Client:
+    """Connects to the daemon at a socket's path; None: $OPD_SOCKET,
+    $XDG_RUNTIME_DIR/opd/opd.sock, /tmp/opd-UID/opd.sock.
+
+    start    starts a daemon there if none serves: $OPD_BIN, this checkout's build/opd, or the opd
+             of $PATH. It outlives us; its log is beside the socket.
+    timeout  seconds of silence from the daemon after which a wait raises DeadlineExceeded
+             (None: never); a request's own deadline is added
+
+    Raises ConnectionLost if there is no daemon and none can be started, ProtocolError if it
+    speaks another protocol.
+    """
+    path = os.path.abspath(socket or _start.default_socket())
+    sock = _start.connect_socket(path, start, 60.0 if timeout is None else timeout)
+    conn = Connection(sock, path, timeout)
+    try:
+        info = conn.call("hello", f"python {os.path.basename(sys.argv[0])}", {})
+        if info["protocol"] != PROTOCOL:
+            raise ProtocolError(
+                f"the daemon at {path} speaks protocol {info['protocol']}, this client {PROTOCOL}; "
+                "use the package of the daemon's version"
+            )
+    except BaseException:
+        conn.close()
+        raise
+    return Client(conn, info)
+
+
+class Client:
+    """Made by opd.connect(). Several threads may use one; after a fork the child needs its own.
+
+    ops   every operator of the daemon, as a function
+    info  what the daemon said of itself: version, devices, dtypes, limits
+    """
+
+    def __init__(self, conn: Connection, info: dict[str, Any]) -> None:
+        conn.max_message = info["limits"]["max_message"]
+        self.info = info
+        self.ops = Ops(self)
+        self._conn = conn
+        self._transfer = Transfer(conn)
+        self._ids = itertools.count(1)
+        self._local = threading.local()
+
+    @property
+    def socket(self) -> str:
+        """The path."""
+        return self._conn.path
+
+    def tensor(
+        self,
+        data: Any,
+        dtype: Any = None,
+        name: Optional[str] = None,
+        device: Optional[str] = None,
+    ) -> Tensor:
+        """Copies an array, torch tensor, scalar or nested list to the daemon.
+
+        dtype   the data's own if None; bfloat16 may be made of any numbers, other dtypes of
+                their kind or a lesser one (not int32 of floats)
+        name    the tensor stays after this client, for attach()
+        device  "cuda:0"; the daemon's default if None
+
+        Raises TypeError for a dtype the daemon does not have, InvalidArgument for a name in
+        use, OutOfMemory.
+        """
+        host = to_host(data, dtype)
+        with self.batch():
+            tensor = self.zeros(host.shape, host.dtype, name, device)
+            if len(host.data):
+                self._write(tensor._id, host.data)
+        return tensor
+
+    def zeros(
+        self,
+        shape: Any,
+        dtype: Any = "float32",
+        name: Optional[str] = None,
+        device: Optional[str] = None,
+    ) -> Tensor:
+        """A new tensor of zeros. Raises as tensor() does."""
+        id = self._new_id()
+        params = (id, check_dtype(dtype), check_shape(shape), name, device)
+        return self._make_tensor(id, "tensor_new", params, named=name is not None)
+
+    def attach(self, name: str) -> Tensor:
+        """The tensor that some client made with that name. Raises NotFound."""
+        id = self._new_id()
+        return self._make_tensor(id, "tensor_attach", (id, name), named=True)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Requests of this thread inside are sent without waiting; the end waits, and
+        raises the first error.
+
+        What a failed request was to make does not exist, so later requests that use it fail
+        too. Asking a tensor for its shape or its data waits for that one.
+        """
+        if self._batch is not None:
+            yield
+            return
+        batch = self._local.batch = Batch()
+        try:
+            yield
+        finally:
+            self._local.batch = None
+            self._conn.pump(lambda: batch.pending == 0, "batch")
+        batch.raise_first()
+
+    def synchronize(self) -> None:
+        """Waits until all that this client sent is done; within batch(), raises the first error."""
+        self._conn.call("sync")
+        if self._batch is not None:
+            self._batch.raise_first()
+
+    def status(self) -> dict[str, Any]:
+        """Version, devices, memory, requests, compilers: `status` of protocol/README.md."""
+        return dict(self._conn.call("status"))
+
+    def tensors(self) -> list[dict[str, Any]]:
+        """Every named tensor, and the unnamed ones of this client: dtype, shape, name ..."""
+        return list(self._conn.call("tensor_list"))
+
+    def stop(self) -> None:
+        """Ends the daemon, for every client, once the requests in flight are done; and closes."""
+        self._conn.call("stop")
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection and its unnamed tensors; later calls raise ConnectionLost."""
+        self._conn.close()
+        self._transfer.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<opd.Client of {self.socket}{', closed' if self._conn.closed else ''}>"
+
+    @property
+    def _batch(self) -> Optional[Batch]:
+        batch: Optional[Batch] = getattr(self._local, "batch", None)
+        return batch
+
+    def _new_id(self) -> int:
+        return next(self._ids)
+
+    def _send(
+        self, method: str, params: Sequence[Any], deadline: Optional[float] = None
+    ) -> Reply:
+        reply = self._conn.send(method, params, batch=self._batch)
+        reply.deadline = deadline or 0.0
+        return reply
+
+    def _settle(self, reply: Reply) -> Any:
+        """The result; None within a batch, where nobody waits."""
+        return self._conn.wait(reply) if self._batch is None else None
+
+    def _request(self, method: str, params: Sequence[Any]) -> None:
+        self._settle(self._send(method, params))
+
+    def _make_tensor(
+        self, id: int, method: str, params: Sequence[Any], named: bool = False
+    ) -> Tensor:
+        reply = self._send(method, params)
+        tensor = Tensor(self, id, reply, named=named)
+        self._settle(reply)
+        return tensor
+
+    def _check_own(self, tensor: Optional[Tensor]) -> Optional[Tensor]:
+        if tensor is not None and tensor._client is not self:
+            raise InvalidArgument(f"{tensor!r} belongs to another client; attach() to it by name")
+        return tensor
+
+    def _write(self, id: int, data: memoryview) -> None:
+        with self._conn.lock:
+            replies = self._transfer.write(id, data, self._batch)
+        if self._batch is None:
+            for reply in replies:
+                self._conn.wait(reply)
+
+    def _read(self, id: int, offset: int, size: int) -> bytearray:
+        with self._conn.lock:
+            return self._transfer.read(id, offset, size)

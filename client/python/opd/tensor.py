@@ -1,0 +1,164 @@
+"""A tensor that lives in the daemon."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any, Callable, Optional
+
+from ._conn import Reply
+from ._dtypes import check_shape, from_host, to_host
+from ._protocol import DTYPES
+from .errors import InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .client import Client
+
+
+class Tensor:
+    """A dense array on one of the daemon's devices, made by Client.tensor() or by an operator.
+
+    Every operator of the daemon is a method too: `x.gelu(approximate="tanh")` is
+    `client.ops.gelu(x, ...)`. Dropping the last reference frees the tensor, except a named
+    one, which stays until free(). Within Client.batch(), asking for anything but the
+    operators waits for the tensor and raises the error of the request that was to make it.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        id: int,
+        reply: Reply,
+        path: tuple[Any, ...] = (),
+        named: bool = False,
+    ) -> None:
+        self._client = client
+        self._id = id
+        self._reply: Optional[Reply] = reply
+        self._path = path  # where in the reply's result the tensor is described
+        self._named = named
+        self._known: dict[str, Any] = {}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._info()["shape"])
+
+    @property
+    def dtype(self) -> str:
+        """A name of protocol/README.md's dtypes: "float32", "bfloat16", "int64", ..."""
+        return str(self._info()["dtype"])
+
+    @property
+    def device(self) -> str:
+        """ "cpu" or "cuda:0" """
+        return str(self._info()["device"])
+
+    @property
+    def name(self) -> Optional[str]:
+        """The name by which other clients can attach(), or None."""
+        name = self._info()["name"]
+        return None if name is None else str(name)
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * DTYPES[self.dtype]
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A copy in this process, once the tensor is computed.
+
+        bfloat16 comes as ml_dtypes.bfloat16 where that package is installed, else as float32.
+        """
+        return self._read(0, self.nbytes, self.shape)
+
+    def read(self, offset: int = 0, count: Optional[int] = None) -> np.ndarray[Any, Any]:
+        """A 1-D copy of `count` elements (None: the rest) from element `offset` on, row by row."""
+        total = math.prod(self.shape)
+        count = total - offset if count is None else count
+        if not 0 <= offset <= offset + count <= total:
+            raise InvalidArgument(
+                f"cannot read {count} elements at {offset} of a tensor of {total}"
+            )
+        size = DTYPES[self.dtype]
+        return self._read(offset * size, count * size, (count,))
+
+    def write(self, array: Any) -> None:
+        """Overwrites all elements; `array` has the tensor's shape and a dtype of its kind."""
+        host = to_host(array, self.dtype)
+        if host.shape != self.shape:
+            raise InvalidArgument(
+                f"cannot write shape {list(host.shape)} to a tensor of shape {list(self.shape)}"
+            )
+        self._client._write(self._live_id(), host.data)
+
+    def view(self, shape: Any, offset: int = 0) -> Tensor:
+        """A tensor on the same memory from element `offset` on; it may be smaller, not larger."""
+        id = self._client._new_id()
+        params = (id, self._live_id(), offset, check_shape(shape))
+        return self._client._make_tensor(id, "tensor_view", params)
+
+    def free(self) -> None:
+        """Frees the tensor now, and its name. Contexts and views that use its memory keep that."""
+        id, self._id = self._id, 0
+        if id:
+            self._client._request("tensor_free", ([id],))
+
+    def item(self) -> Any:
+        """The only element, as a Python number; ValueError if there are several."""
+        return self.numpy().item()
+
+    def __del__(self) -> None:
+        if getattr(self, "_id", 0) and not self._named:
+            self._client._conn.discard("tensor_free", self._id, self._reply)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a tensor of rank 0 has no len()")
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        return bool(self.numpy())
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ValueError("a tensor of the daemon cannot become an array without a copy")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __repr__(self) -> str:
+        if not self._id:
+            return "<opd.Tensor, freed>"
+        if self._reply is not None and not self._reply.done:
+            return "<opd.Tensor, not yet known>"
+        if self._reply is not None and self._reply.error is not None:
+            return f"<opd.Tensor, failed: {self._reply.error.args[0]}>"
+        name = f" {self.name!r}" if self.name else ""
+        return f"<opd.Tensor{name} {self.dtype} {list(self.shape)} on {self.device}>"
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if not name.startswith("_") and self._client.ops._takes_tensor(name):
+            return functools.partial(getattr(self._client.ops, name), self)
+        raise AttributeError(f"a Tensor has no {name!r}, and the daemon no operator of that name")
+
+    def __dir__(self) -> list[str]:
+        methods = [name for name in dir(self._client.ops) if self._client.ops._takes_tensor(name)]
+        return sorted({*object.__dir__(self), *methods})
+
+    def _live_id(self) -> int:
+        if not self._id:
+            raise NotFound("this tensor was freed", "not_found")
+        return self._id
+
+    def _info(self) -> dict[str, Any]:
+        if self._reply is not None:
+            self._live_id()
+            info = self._client._conn.wait(self._reply)
+            for step in self._path:
+                info = info[step]
+            self._known = info
+            self._reply = None
+        return self._known
+
+    def _read(self, offset: int, size: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        return from_host(self._client._read(self._live_id(), offset, size), self.dtype, shape)

@@ -1,0 +1,62 @@
+#!/bin/sh
+# The whole test run, step by step: scripts/test.sh cpu|gpu. Each step is a target of the Makefile
+# and can be run alone. A step that fails does not stop the others, except the build.
+# The last line is "N passed, N failed", counting steps.
+set -u
+cd "$(dirname "$0")/.."
+passed=0 failed=0 failures= start=$(date +%s)
+
+step() { # name, command...
+    name=$1
+    shift
+    echo
+    echo "==== $name"
+    began=$(date +%s)
+    if "$@"; then
+        passed=$((passed + 1))
+        echo "---- $name: ok, $(($(date +%s) - began)) s"
+    else
+        failed=$((failed + 1))
+        failures="$failures $name"
+        echo "---- $name: FAILED, $(($(date +%s) - began)) s"
+        return 1
+    fi
+}
+
+finish() {
+    echo
+    [ -z "$failures" ] || echo "failed:$failures"
+    echo "the whole run took $(($(date +%s) - start)) s"
+    echo "$passed passed, $failed failed"
+    [ "$failed" = 0 ]
+    exit
+}
+
+run() { ${MAKE:-make} --no-print-directory "$@"; }
+
+case ${1:-} in
+cpu)
+    step build run -j"$(nproc)" all programs || finish
+    step lint run lint
+    step unit run unit
+    step conformance run conformance
+    step compile-all run compile-all
+    step functional run functional
+    step ops run ops
+    step asan run asan
+    step fuzz run fuzz
+    ;;
+gpu)
+    for device in cuda:0 cpu; do
+        step "conformance-$device" run PREBUILT=1 DEVICE="$device" conformance
+        step "functional-$device" run PREBUILT=1 DEVICE="$device" functional
+        step "ops-$device" run PREBUILT=1 DEVICE="$device" ops
+    done
+    [ ! -f tests/bench/bench.py ] || step bench run PREBUILT=1 bench
+    ;;
+*)
+    echo "usage: scripts/test.sh cpu|gpu" >&2
+    exit 2
+    ;;
+esac
+finish

@@ -1,0 +1,127 @@
+#include "mem.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Noreturn void out_of_memory(size_t size)
+{
+    fprintf(stderr, "opd: out of host memory (%zu bytes wanted)\n", size);
+    abort();
+}
+
+void *mem_alloc(size_t size)
+{
+    void *p = malloc(size ? size : 1);
+    if (!p)
+        out_of_memory(size);
+    return p;
+}
+
+void *mem_zalloc(size_t count, size_t size)
+{
+    void *p = calloc(count ? count : 1, size ? size : 1);
+    if (!p)
+        out_of_memory(count);
+    return p;
+}
+
+void *mem_realloc(void *p, size_t count, size_t size)
+{
+    size_t total;
+    if (__builtin_mul_overflow(count, size, &total))
+        out_of_memory(SIZE_MAX);
+    p = realloc(p, total ? total : 1);
+    if (!p)
+        out_of_memory(total);
+    return p;
+}
+
+char *mem_strdup(const char *s)
+{
+    return mem_strndup(s, strlen(s));
+}
+
+char *mem_strndup(const char *s, size_t n)
+{
+    char *copy = mem_alloc(n + 1);
+    memcpy(copy, s, n);
+    copy[n] = '\0';
+    return copy;
+}
+
+char *mem_printf(const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    char *s;
+    if (vasprintf(&s, fmt, args) < 0)
+        out_of_memory(0);
+    va_end(args);
+    return s;
+}
+
+void buf_reserve(struct buf *b, size_t more)
+{
+    size_t want;
+    if (__builtin_add_overflow(b->size, more, &want))
+        out_of_memory(SIZE_MAX);
+    if (want <= b->capacity)
+        return;
+    size_t capacity = b->capacity ? b->capacity : 256;
+    while (capacity < want && capacity < SIZE_MAX / 2)
+        capacity *= 2;
+    b->bytes = mem_realloc(b->bytes, capacity < want ? want : capacity, 1);
+    b->capacity = capacity < want ? want : capacity;
+}
+
+void buf_append(struct buf *b, const void *bytes, size_t size)
+{
+    if (size == 0)
+        return;
+    buf_reserve(b, size);
+    memcpy(b->bytes + b->size, bytes, size);
+    b->size += size;
+}
+
+void buf_append_str(struct buf *b, const char *s)
+{
+    buf_append(b, s, strlen(s));
+}
+
+void buf_printf(struct buf *b, const char *fmt, ...)
+{
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    if (n > 0) {
+        buf_reserve(b, (size_t)n + 1);
+        vsnprintf((char *)b->bytes + b->size, (size_t)n + 1, fmt, again);
+        b->size += (size_t)n;
+    }
+    va_end(again);
+}
+
+const char *buf_str(struct buf *b)
+{
+    buf_reserve(b, 1);
+    b->bytes[b->size] = '\0';
+    return (const char *)b->bytes;
+}
+
+void buf_consume(struct buf *b, size_t size)
+{
+    if (size == 0)
+        return;
+    memmove(b->bytes, b->bytes + size, b->size - size);
+    b->size -= size;
+}
+
+void buf_finish(struct buf *b)
+{
+    free(b->bytes);
+    *b = (struct buf){ 0 };
+}

@@ -1,0 +1,36 @@
+#pragma once
+
+// A queue of variable-sized records in shared memory, from one process (or thread) to another: one producer, one
+// consumer, no locks. With it goes a doorbell, an eventfd, which is rung only when the consumer has said that it sleeps.
+//
+// The consumer does not trust the producer's arithmetic beyond what it must: a record that does not lie within the ring
+// reads as corruption, which the caller treats as the other side's death.
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ring_shared;
+
+struct ring {
+    struct ring_shared *shared; // in memory that both sides map
+    uint32_t capacity;          // bytes of records, a power of two
+    int doorbell;               // an eventfd; not owned
+};
+
+size_t ring_memory_size(uint32_t capacity);
+void ring_init(struct ring *r, void *memory, uint32_t capacity, int doorbell);   // the side that makes it
+void ring_attach(struct ring *r, void *memory, uint32_t capacity, int doorbell); // the other side
+
+// Producer: room for a record, or NULL where there is none now (records of more than half the capacity never fit).
+// Nothing is visible to the consumer before ring_commit(), which rings the doorbell if the consumer sleeps.
+void *ring_reserve(struct ring *r, uint32_t size);
+void ring_commit(struct ring *r);
+
+// Consumer: the oldest record, or NULL. It stays valid until ring_pop(). *out_bad is set where the ring is corrupt.
+void *ring_peek(struct ring *r, uint32_t *out_size, bool *out_bad);
+void ring_pop(struct ring *r);
+
+// Consumer: announces sleep. False where a record came meanwhile: do not sleep. Then wait for the doorbell to be readable.
+bool ring_sleep(struct ring *r);
+void ring_wake(struct ring *r); // awake again: takes the doorbell's count

@@ -1,0 +1,64 @@
+#pragma once
+
+// The broker process: everything that must last. It owns the loop, the connections, the operators, the tensors, and the
+// descriptors of all device memory; it contains no CUDA, no kernel and no user code. Single-threaded.
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "map.h"
+#include "options.h"
+#include "registry.h"
+
+struct conn;
+struct device;
+struct pool;
+
+struct broker {
+    uv_loop_t loop;
+    struct options options;
+    struct registry registry;
+    struct pool *pool;
+    struct device *devices[OPTIONS_MAX_DEVICES]; // the first is the default one
+    int n_devices;
+    int n_starting;
+    struct map names; // named tensors, by hash of the name; see tensor.h
+
+    uv_poll_t listener;
+    int listen_fd, lock_fd;
+    struct conn *conns; // all of them
+    int n_conns;
+    uint64_t next_conn_id;
+
+    uv_prepare_t prepare; // before the loop sleeps: retries and flushes
+    uv_idle_t idle;       // keeps it from sleeping while there is more to do
+    bool retry_wanted;
+    uv_signal_t signals[2];
+    uv_timer_t stop_timer;
+    bool stopping, devices_stopping, serving;
+    int exit_status;
+
+    uint64_t started_ns;
+    double started_time; // Unix time
+    uint64_t n_requests, n_errors;
+    char host_compiler[1024], nvrtc[1024]; // who they are, or why they are not there
+};
+
+int broker_main(const struct options *options); // the process's exit status; takes the options over
+
+// Starts this same program in another role. fds become 3, 4, … there. Negative: libuv's error.
+int broker_spawn(struct broker *b, uv_process_t *process, const char *const *args, const int *fds, int n_fds,
+                 uv_exit_cb exited);
+
+// Something happened that a waiting request may have waited for: they are tried again before the loop sleeps.
+void broker_retry(struct broker *b);
+
+void broker_stop(struct broker *b); // finishes what is in flight, then ends the loop
+
+struct device *broker_device(struct broker *b, const char *name); // NULL: none of that name
+
+// From device.c.
+void broker_device_ready(struct device *d);
+void broker_device_failed(struct device *d); // it did not start at all
+void broker_memory_failed(struct device *d, const struct opd_err *err); // requests that wait for its memory fail

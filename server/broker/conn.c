@@ -1,0 +1,242 @@
+#include "conn.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "clock.h"
+#include "log.h"
+#include "request.h"
+
+// How much a connection may have going before it must wait: requests on devices, bytes of replies that it does not read,
+// bytes sent ahead of a request that waits, requests started before others get their turn.
+enum { MAX_FLIGHT = 256, MAX_UNSENT = 4 << 20, MAX_AHEAD = 1 << 20, TURN = 64 };
+
+static void free_ids(struct conn *c)
+{
+    size_t cursor = 0;
+    void *p;
+    while ((p = map_next(&c->contexts, &cursor)) != NULL)
+        context_free(p);
+    for (cursor = 0; (p = map_next(&c->shms, &cursor)) != NULL;)
+        shm_free(c->broker, p);
+    for (cursor = 0; (p = map_next(&c->tensors, &cursor)) != NULL;) {
+        ((struct tensor *)p)->n_ids--;
+        tensor_unref(p);
+    }
+    map_finish(&c->contexts);
+    map_finish(&c->shms);
+    map_finish(&c->tensors);
+}
+
+void conn_unref(struct conn *c)
+{
+    if (--c->refs > 0)
+        return;
+    opd_err_clear(&c->wait_err);
+    free(c);
+}
+
+static void closed(struct stream *s)
+{
+    conn_unref(s->owner);
+}
+
+void conn_close(struct conn *c)
+{
+    if (c->closed)
+        return;
+    struct broker *b = c->broker;
+    c->closed = true;
+    c->waiting = false;
+    free_ids(c);
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        b->conns = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    b->n_conns--;
+    log_debug("connection %llu ends", (unsigned long long)c->id);
+    stream_close(&c->stream);
+    broker_retry(b);
+}
+
+static void failed(struct stream *s, const char *why)
+{
+    struct conn *c = s->owner;
+    log_debug("connection %llu: %s", (unsigned long long)c->id, why);
+    conn_close(c);
+}
+
+static void readable(struct stream *s)
+{
+    struct conn *c = s->owner;
+    if (!c->waiting)
+        conn_process(c);
+    // Whoever waits may send some ahead, not without bound.
+    stream_set_reading(s, !c->waiting || stream_size(s) < MAX_AHEAD);
+}
+
+static void drained(struct stream *s)
+{
+    struct conn *c = s->owner;
+    if (c->waiting)
+        broker_retry(c->broker);
+}
+
+void conn_open(struct broker *b, int fd)
+{
+    struct conn *c = mem_zalloc(1, sizeof *c);
+    *c = (struct conn){ .broker = b, .refs = 1, .id = ++b->next_conn_id, .next = b->conns };
+    if (b->conns)
+        b->conns->prev = c;
+    b->conns = c;
+    b->n_conns++;
+    c->stream.owner = c;
+    c->stream.readable = readable;
+    c->stream.drained = drained;
+    c->stream.failed = failed;
+    c->stream.closed = closed;
+    stream_start(&c->stream, &b->loop, fd);
+    log_debug("connection %llu begins", (unsigned long long)c->id);
+}
+
+void conn_flush(struct conn *c)
+{
+    c->dirty = false;
+    if (stream_unsent(&c->stream) > 0)
+        stream_flush(&c->stream);
+}
+
+bool conn_idle(const struct conn *c)
+{
+    return c->n_flight == 0 && stream_unsent(&c->stream) == 0;
+}
+
+// What breaks the framing cannot be answered in order; the reason is sent, then the connection ends.
+static void give_up(struct conn *c, struct opd_err *err)
+{
+    log_info("connection %llu (%s): %s", (unsigned long long)c->id, c->client, err->msg);
+    c->broker->n_errors++;
+    pack_reply_error(&c->stream.out, 0, err, NULL);
+    opd_err_clear(err);
+    stream_flush(&c->stream);
+    conn_close(c);
+}
+
+static void reply(struct request *req, enum request_status status, struct opd_err *err)
+{
+    struct conn *c = req->conn;
+    if (status == REQUEST_ERROR)
+        c->broker->n_errors++;
+    if (!req->notification) {
+        struct buf *out = &c->stream.out;
+        if (status == REQUEST_ERROR) {
+            pack_reply_error(out, req->id, err, req->op[0] ? req->op : NULL);
+        } else {
+            pack_reply_ok(out, req->id);
+            buf_append(out, req->reply.bytes, req->reply.size);
+        }
+        c->dirty = true;
+    }
+    buf_finish(&req->reply);
+    opd_err_clear(err);
+}
+
+static enum request_status call(struct request *req, const struct msg *msg, struct opd_err *err)
+{
+    struct request_row *row = request_find(msg->method, msg->method_size);
+    if (!row) {
+        opd_err_set(err, OPD_E_unknown_method, "there is no request '%.*s'; see protocol/README.md",
+                    (int)(msg->method_size < 64 ? msg->method_size : 64), msg->method);
+        return REQUEST_ERROR;
+    }
+    if (!msg_check_params(row->name, row->params, msg->params, err))
+        return REQUEST_ERROR;
+    if (req->conn->wait_err.code) {
+        opd_err_copy(err, &req->conn->wait_err);
+        return REQUEST_ERROR;
+    }
+    if (req->broker->stopping) {
+        opd_err_set(err, OPD_E_unavailable, "the daemon is stopping");
+        return REQUEST_ERROR;
+    }
+    enum request_status status = row->fn(req, msg->params, err);
+    if (status != REQUEST_WAIT) {
+        row->count++;
+        req->broker->n_requests++;
+    }
+    return status;
+}
+
+// Starts the first request in the buffer. False: it waits, or the connection is over.
+static bool start_one(struct conn *c, size_t size)
+{
+    struct msg msg;
+    struct opd_err err = { 0 };
+    if (!msg_decode(&msg, stream_bytes(&c->stream), size, &err)) {
+        msg_finish(&msg);
+        give_up(c, &err);
+        return false;
+    }
+    if (!c->waiting_since)
+        c->waiting_since = clock_ns();
+    struct request req = { .conn = c, .broker = c->broker, .id = msg.id, .notification = msg.notification,
+                           .since = c->waiting_since };
+    c->waits_for = NULL;
+    enum request_status status = call(&req, &msg, &err);
+    msg_finish(&msg);
+    if (status == REQUEST_WAIT) {
+        buf_finish(&req.reply);
+        return false;
+    }
+    c->waiting_since = 0;
+    opd_err_clear(&c->wait_err);
+    if (status != REQUEST_SUBMITTED)
+        reply(&req, status, &err);
+    return true;
+}
+
+// The size of the first whole message; 0: it is not there yet, or the connection is over.
+static size_t next_message(struct conn *c)
+{
+    if (stream_size(&c->stream) == 0)
+        return 0;
+    switch (mpscan_scan(&c->scan, stream_bytes(&c->stream), stream_size(&c->stream), NULL)) {
+    case MPSCAN_DONE:
+        return c->scan.position;
+    case MPSCAN_MORE:
+        return 0;
+    default:
+        break;
+    }
+    struct opd_err err = { 0 };
+    opd_err_set(&err, OPD_E_malformed_message, "%s", c->scan.reason);
+    give_up(c, &err);
+    return 0;
+}
+
+static bool overloaded(const struct conn *c)
+{
+    return c->n_flight >= MAX_FLIGHT || stream_unsent(&c->stream) >= MAX_UNSENT;
+}
+
+void conn_process(struct conn *c)
+{
+    size_t size;
+    c->waiting = false;
+    for (int turn = 0; !c->closed && (size = next_message(c)) > 0; turn++) {
+        if (turn == TURN)
+            broker_retry(c->broker);
+        if (turn == TURN || overloaded(c) || !start_one(c, size)) {
+            c->waiting = !c->closed;
+            break;
+        }
+        c->scan = (struct mpscan){ 0 };
+        stream_consume(&c->stream, size);
+    }
+    if (!c->closed)
+        stream_set_reading(&c->stream, !c->waiting || stream_size(&c->stream) < MAX_AHEAD);
+}

@@ -1,0 +1,46 @@
+#pragma once
+
+// A client's connection: takes its bytes apart into requests, starts them in order, sends the replies. What the client
+// owns (ids of tensors, contexts, shared memory) is here and goes with it.
+//
+// A request that must wait (for a compile, for memory) stays in the buffer and is decoded again when it is tried again, so
+// nothing of it has to be kept. Later requests of the same connection wait behind it; other connections do not.
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "err.h"
+#include "map.h"
+#include "mpscan.h"
+#include "stream.h"
+
+struct broker;
+struct device;
+struct request;
+
+struct conn {
+    struct broker *broker;
+    struct conn *next, *prev;
+    int refs; // the loop's, and one for each request in flight
+    bool closed;
+    uint64_t id;
+    char client[64]; // as it called itself in hello
+    struct stream stream;
+    struct mpscan scan;
+    int n_flight;
+    bool waiting; // the first request in the buffer waits, or there is more to start
+    bool dirty;   // replies to flush
+    struct device *waits_for; // device whose memory the waiting request wants
+    struct opd_err wait_err;  // that did not come
+    uint64_t waiting_since;   // when the waiting request was first tried; 0: none waits
+    struct map tensors;  // id -> struct tensor
+    struct map contexts; // id -> struct context
+    struct map shms;     // id -> struct shm
+};
+
+void conn_open(struct broker *b, int fd); // takes the socket over
+void conn_process(struct conn *c);        // starts what can be started
+void conn_flush(struct conn *c);
+void conn_close(struct conn *c);
+void conn_unref(struct conn *c);
+bool conn_idle(const struct conn *c);     // nothing in flight, nothing unsent

@@ -1,0 +1,640 @@
+#include "device.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "clock.h"
+#include "fdpass.h"
+#include "log.h"
+#include "program.h"
+
+enum { DEADLINE_TICK_MS = 50, CHUNK_CPU = 64 << 20, CHUNK_CUDA = 256 << 20 };
+
+struct device *device_new(struct broker *broker, const char *name, int index)
+{
+    struct device *d = mem_zalloc(1, sizeof *d);
+    *d = (struct device){ .broker = broker, .index = index, .is_cpu = strcmp(name, "cpu") == 0,
+                          .sock = -1, .rings_fd = -1, .command_bell = -1, .done_bell = -1, .next_seq = 1 };
+    snprintf(d->name, sizeof d->name, "%s", name);
+    d->pending_end = &d->pending;
+    d->flight_end = &d->flight;
+    uv_timer_init(&broker->loop, &d->timer);
+    d->timer.data = d;
+    return d;
+}
+
+const char *device_state_name(enum device_state state)
+{
+    static const char *const names[] = { "starting", "ready", "restarting", "failed" };
+    return names[state];
+}
+
+// --- commands
+
+struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size)
+{
+    struct command *c = mem_zalloc(1, sizeof *c);
+    struct dev_command header = { .type = type, .id = id, .size = size };
+    c->fd = c->out_fd = -1;
+    buf_append(&c->bytes, &header, sizeof header);
+    return c;
+}
+
+static void finish_command(struct device *d, struct command *c, const struct opd_err *err)
+{
+    d->n_queued--;
+    if (c->done)
+        c->done(c, err);
+    if (c->fd >= 0)
+        close(c->fd);
+    if (c->out_fd >= 0)
+        close(c->out_fd);
+    buf_finish(&c->bytes);
+    free(c);
+}
+
+static struct command *pop(struct command **first, struct command ***end)
+{
+    struct command *c = *first;
+    if (c && !(*first = c->next))
+        *end = first;
+    return c;
+}
+
+static void push(struct command *c, struct command ***end)
+{
+    c->next = NULL;
+    **end = c;
+    *end = &c->next;
+}
+
+// Fails every command of a queue. The callbacks may submit more: those go to `pending` and are not touched here.
+static void fail_all(struct device *d, struct command *first, const struct opd_err *err)
+{
+    while (first) {
+        struct command *c = first;
+        first = c->next;
+        finish_command(d, c, err);
+    }
+}
+
+// Sends what the ring takes.
+static void pump(struct device *d)
+{
+    while (d->state == DEVICE_READY && d->process_alive && d->pending) {
+        struct command *c = d->pending;
+        if (c->fd >= 0 && !c->fd_sent) {
+            if (fdpass_send(d->sock, "f", 1, &c->fd, 1) != 1)
+                return; // full: a completion comes first, or the executor's death
+            c->fd_sent = true; // the command itself may have to wait for room in the ring
+        }
+        void *record = ring_reserve(&d->commands, (uint32_t)c->bytes.size);
+        if (!record)
+            return;
+        c->seq = d->next_seq++;
+        ((struct dev_command *)(void *)c->bytes.bytes)->seq = c->seq;
+        memcpy(record, c->bytes.bytes, c->bytes.size);
+        ring_commit(&d->commands);
+        pop(&d->pending, &d->pending_end);
+        if (!d->flight)
+            d->head_since = clock_ns();
+        push(c, &d->flight_end);
+    }
+}
+
+static void set_unavailable(const struct device *d, struct opd_err *err)
+{
+    opd_err_set(err, OPD_E_unavailable, "device %s does not work: %.900s", d->name, d->message);
+}
+
+void device_submit(struct device *d, struct command *c)
+{
+    assert(c->bytes.size <= DEV_MAX_COMMAND);
+    d->n_queued++;
+    if (d->state == DEVICE_FAILED) {
+        struct opd_err err = { 0 };
+        set_unavailable(d, &err);
+        finish_command(d, c, &err);
+        return;
+    }
+    push(c, &d->pending_end);
+    pump(d);
+}
+
+static void complete(struct device *d, const struct dev_done *done)
+{
+    if (!d->flight || d->flight->seq != done->seq) {
+        log_error("device %s reports a command that was not the oldest", d->name);
+        device_kill(d, OPD_E_internal, "the executor broke the order of commands");
+        return;
+    }
+    struct command *c = pop(&d->flight, &d->flight_end);
+    struct opd_err err = { .code = done->code };
+    if (done->code)
+        snprintf(err.msg, sizeof err.msg, "%s", done->message);
+    struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
+    if (header->type == DEV_CHUNK_NEW && !err.code && (c->out_fd = fdpass_recv_one(d->sock)) < 0)
+        opd_err_set(&err, OPD_E_internal, "the descriptor of a chunk did not come");
+    d->head_since = clock_ns();
+    finish_command(d, c, &err);
+}
+
+static void take_done(struct device *d)
+{
+    uint32_t size;
+    bool bad = false;
+    const struct dev_done *done;
+    while (d->handles_open && (done = ring_peek(&d->done, &size, &bad)) != NULL) {
+        if (size <= sizeof *done || ((const char *)done)[size - 1] != '\0') {
+            bad = true;
+            break;
+        }
+        if (done->fatal) {
+            snprintf(d->exit_reason, sizeof d->exit_reason, "%s", done->message);
+            d->exit_code = done->code;
+        } else {
+            complete(d, done);
+        }
+        ring_pop(&d->done);
+    }
+    if (bad)
+        device_kill(d, OPD_E_internal, "the executor's ring is corrupt");
+    pump(d);
+    broker_retry(d->broker);
+}
+
+static void done_cb(uv_poll_t *handle, int status, int events)
+{
+    (void)status, (void)events;
+    struct device *d = handle->data;
+    do {
+        ring_wake(&d->done);
+        take_done(d);
+    } while (d->handles_open && !ring_sleep(&d->done));
+}
+
+// --- the process
+
+static void start_executor(struct device *d);
+
+static void restart_cb(uv_timer_t *timer)
+{
+    start_executor(timer->data);
+}
+
+static void deadline_cb(uv_timer_t *timer)
+{
+    struct device *d = timer->data;
+    struct command *c = d->flight;
+    if (!c || d->state != DEVICE_READY)
+        return;
+    double limit = c->deadline > 0 ? c->deadline : d->broker->options.deadline;
+    double ran = (double)(clock_ns() - d->head_since) / 1e9;
+    if (ran < limit)
+        return;
+    char reason[128];
+    snprintf(reason, sizeof reason, "ran longer than its deadline of %g s and was ended", limit);
+    device_kill(d, OPD_E_deadline_exceeded, reason);
+}
+
+void device_kill(struct device *d, enum opd_err_code code, const char *reason)
+{
+    if (!d->process_alive)
+        return;
+    if (!d->exit_reason[0]) {
+        snprintf(d->exit_reason, sizeof d->exit_reason, "%s", reason);
+        d->exit_code = code;
+    }
+    uv_process_kill(&d->process, SIGKILL);
+}
+
+static void submit_first(struct device *d, struct command *c)
+{
+    d->n_queued++;
+    c->next = d->pending;
+    d->pending = c;
+    if (d->pending_end == &d->pending)
+        d->pending_end = &c->next;
+}
+
+// Puts before all that waits what a fresh executor must know: its memory, then its kernels.
+static void restore(struct device *d)
+{
+    if (d->pending)
+        d->pending->fd_sent = false; // to the dead one
+    size_t cursor = 0;
+    struct program *p;
+    while ((p = map_next(&d->programs, &cursor)) != NULL) {
+        struct command *c = program_reload_command(p);
+        if (c)
+            submit_first(d, c);
+    }
+    for (uint32_t i = 0; i < d->n_regions; i++) {
+        struct device_region *r = &d->regions[i];
+        if (!r->used || !r->ready)
+            continue;
+        struct command *c = command_new(r->host ? DEV_HOST_MAP : DEV_CHUNK_MAP, i, r->size);
+        c->fd = dup(r->fd);
+        submit_first(d, c);
+    }
+}
+
+static void hello_cb(uv_poll_t *handle, int status, int events)
+{
+    (void)status, (void)events;
+    struct device *d = handle->data;
+    struct dev_hello hello;
+    int fds[FDPASS_MAX], n_fds = 0;
+    ssize_t n = fdpass_recv(d->sock, &hello, sizeof hello, fds, &n_fds);
+    while (n_fds > 0)
+        close(fds[--n_fds]);
+    if (n < 0 && errno == EAGAIN)
+        return;
+    uv_poll_stop(handle);
+    if (n != (ssize_t)sizeof hello || !hello.ok) {
+        hello.message[sizeof hello.message - 1] = '\0';
+        device_kill(d, OPD_E_unavailable, n == (ssize_t)sizeof hello ? hello.message : "it ended while starting");
+        return;
+    }
+    d->info = hello.info;
+    d->n_start_failures = 0;
+    bool first = d->state == DEVICE_STARTING;
+    if (!first)
+        restore(d);
+    d->state = DEVICE_READY;
+    uv_timer_start(&d->timer, deadline_cb, DEADLINE_TICK_MS, DEADLINE_TICK_MS);
+    log_info("device %s is ready: %s, %s", d->name, d->info.name, d->info.target);
+    if (first)
+        broker_device_ready(d);
+    pump(d);
+    broker_retry(d->broker);
+}
+
+static void close_fds(struct device *d)
+{
+    int *fds[] = { &d->sock, &d->rings_fd, &d->command_bell, &d->done_bell };
+    for (int i = 0; i < 4; i++) {
+        if (*fds[i] >= 0)
+            close(*fds[i]);
+        *fds[i] = -1;
+    }
+    if (d->rings_memory)
+        munmap(d->rings_memory, 2 * ring_memory_size(DEV_RING_SIZE));
+    d->rings_memory = NULL;
+}
+
+static void describe_exit(struct device *d, int64_t status, int signal)
+{
+    if (d->exit_reason[0])
+        return;
+    d->exit_code = d->state == DEVICE_READY ? OPD_E_kernel_fault : OPD_E_unavailable;
+    if (signal)
+        snprintf(d->exit_reason, sizeof d->exit_reason, "the executor was ended by signal %d (%s)", signal,
+                 strsignal(signal));
+    else
+        snprintf(d->exit_reason, sizeof d->exit_reason, "the executor ended with status %" PRId64, status);
+}
+
+// The commands that the executor had taken: the oldest one is to blame, the others had bad luck.
+static void fail_flight(struct device *d)
+{
+    struct command *first = d->flight;
+    if (!first)
+        return;
+    d->flight = NULL;
+    d->flight_end = &d->flight;
+    struct command *rest = first->next;
+    struct opd_err err = { 0 };
+    opd_err_set(&err, d->exit_code, "%s%s%.700s", first->label, first->label[0] ? ": " : "", d->exit_reason);
+    struct opd_err others = { 0 };
+    opd_err_set(&others, OPD_E_kernel_fault, "device %s failed while another request ran: %.900s", d->name, err.msg);
+    finish_command(d, first, &err);
+    fail_all(d, rest, &others);
+}
+
+static void schedule_restart(struct device *d)
+{
+    bool ran = d->state == DEVICE_READY;
+    snprintf(d->message, sizeof d->message, "%s", d->exit_reason);
+    if (!ran)
+        d->n_start_failures++;
+    d->n_restarts += ran;
+    bool hopeless = !ran && (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
+    bool never_started = d->state == DEVICE_STARTING;
+    d->state = hopeless ? DEVICE_FAILED : DEVICE_RESTARTING;
+    log_warn("device %s: %s", d->name, d->message);
+    fail_flight(d);
+    if (never_started) {
+        broker_device_failed(d);
+        return;
+    }
+    if (hopeless) {
+        struct command *pending = d->pending;
+        d->pending = NULL;
+        d->pending_end = &d->pending;
+        struct opd_err err = { 0 };
+        set_unavailable(d, &err);
+        fail_all(d, pending, &err);
+    }
+    uint64_t delay = d->n_start_failures ? 100u << (d->n_start_failures < 6 ? d->n_start_failures : 6) : 0;
+    uv_timer_start(&d->timer, restart_cb, delay, 0);
+    broker_retry(d->broker);
+}
+
+static void timer_closed_cb(uv_handle_t *handle)
+{
+    struct device *d = handle->data;
+    d->stopped(d);
+}
+
+static void handle_closed_cb(uv_handle_t *handle)
+{
+    struct device *d = handle->data;
+    if (--d->n_closing > 0)
+        return;
+    close_fds(d);
+    if (d->stopping)
+        uv_close((uv_handle_t *)&d->timer, timer_closed_cb);
+    else
+        schedule_restart(d);
+}
+
+static void exit_cb(uv_process_t *process, int64_t status, int signal)
+{
+    struct device *d = process->data;
+    d->process_alive = false;
+    take_done(d); // what it said before it died
+    describe_exit(d, status, signal);
+    uv_timer_stop(&d->timer);
+    d->handles_open = false;
+    d->n_closing = 3;
+    uv_close((uv_handle_t *)&d->socket_poll, handle_closed_cb);
+    uv_close((uv_handle_t *)&d->done_poll, handle_closed_cb);
+    uv_close((uv_handle_t *)&d->process, handle_closed_cb);
+}
+
+static bool make_channel(struct device *d, int *child_sock)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return false;
+    d->sock = pair[0];
+    *child_sock = pair[1];
+    fcntl(d->sock, F_SETFL, O_NONBLOCK);
+    size_t one = ring_memory_size(DEV_RING_SIZE);
+    d->rings_fd = fdpass_memfd("opd-rings", 2 * one);
+    d->command_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    d->done_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (d->rings_fd < 0 || d->command_bell < 0 || d->done_bell < 0)
+        return false;
+    void *memory = mmap(NULL, 2 * one, PROT_READ | PROT_WRITE, MAP_SHARED, d->rings_fd, 0);
+    if (memory == MAP_FAILED)
+        return false;
+    d->rings_memory = memory;
+    ring_init(&d->commands, memory, DEV_RING_SIZE, d->command_bell);
+    ring_init(&d->done, (uint8_t *)memory + one, DEV_RING_SIZE, d->done_bell);
+    return true;
+}
+
+static int spawn_executor(struct device *d, int child_sock)
+{
+    const int fds[] = { child_sock, d->rings_fd, d->command_bell, d->done_bell };
+    d->process.data = d->socket_poll.data = d->done_poll.data = d;
+    const char *const args[] = { "executor", d->name, NULL };
+    return broker_spawn(d->broker, &d->process, args, fds, 4, exit_cb);
+}
+
+static void start_executor(struct device *d)
+{
+    int child_sock = -1;
+    if (d->state == DEVICE_FAILED)
+        d->state = DEVICE_RESTARTING;
+    d->exit_reason[0] = '\0';
+    bool ok = make_channel(d, &child_sock);
+    int result = ok ? spawn_executor(d, child_sock) : uv_translate_sys_error(errno);
+    if (child_sock >= 0)
+        close(child_sock);
+    if (result < 0) {
+        snprintf(d->exit_reason, sizeof d->exit_reason, "starting an executor: %s", uv_strerror(result));
+        close_fds(d);
+        schedule_restart(d);
+        return;
+    }
+    d->process_alive = d->handles_open = true;
+    uv_poll_init(&d->broker->loop, &d->socket_poll, d->sock);
+    uv_poll_init(&d->broker->loop, &d->done_poll, d->done_bell);
+    uv_poll_start(&d->socket_poll, UV_READABLE, hello_cb);
+    uv_poll_start(&d->done_poll, UV_READABLE, done_cb);
+    ring_sleep(&d->done);
+}
+
+void device_start(struct device *d)
+{
+    d->state = DEVICE_STARTING;
+    start_executor(d);
+}
+
+void device_stop(struct device *d, void (*stopped)(struct device *d))
+{
+    d->stopped = stopped;
+    d->stopping = true;
+    if (d->process_alive && d->state == DEVICE_READY)
+        device_submit(d, command_new(DEV_STOP, 0, 0));
+    else if (d->process_alive)
+        uv_process_kill(&d->process, SIGKILL);
+    else if (d->n_closing == 0)
+        uv_close((uv_handle_t *)&d->timer, timer_closed_cb);
+}
+
+void device_free(struct device *d)
+{
+    if (!d)
+        return;
+    struct opd_err err = { 0 };
+    opd_err_set(&err, OPD_E_unavailable, "the daemon is stopping");
+    fail_all(d, d->flight, &err);
+    fail_all(d, d->pending, &err);
+    for (uint32_t i = 0; i < d->n_regions; i++)
+        if (d->regions[i].used && d->regions[i].fd >= 0)
+            close(d->regions[i].fd);
+    free(d->regions);
+    if (d->staging)
+        munmap(d->staging, DEVICE_STAGING_SIZE);
+    suballoc_finish(&d->memory);
+    suballoc_finish(&d->staging_map);
+    program_free_all(d);
+    free(d);
+}
+
+// --- memory
+
+static uint32_t add_region(struct device *d, int fd, uint64_t size, bool host)
+{
+    uint32_t id = 0;
+    while (id < d->n_regions && d->regions[id].used)
+        id++;
+    if (id == d->n_regions)
+        d->regions = mem_realloc(d->regions, ++d->n_regions, sizeof *d->regions);
+    d->regions[id] = (struct device_region){ .used = true, .host = host, .fd = fd, .size = size };
+    return id;
+}
+
+static void remove_region(struct device *d, uint32_t id)
+{
+    if (d->regions[id].fd >= 0)
+        close(d->regions[id].fd);
+    d->regions[id] = (struct device_region){ .fd = -1 };
+}
+
+static void unmapped_done(struct command *c, const struct opd_err *err)
+{
+    struct device *d = c->data;
+    (void)err; // a dead executor maps nothing any more
+    remove_region(d, ((struct dev_command *)(void *)c->bytes.bytes)->id);
+}
+
+void device_unmap(struct device *d, uint32_t region)
+{
+    d->regions[region].ready = false; // not for the next executor
+    struct command *c = command_new(DEV_UNMAP, region, 0);
+    c->done = unmapped_done;
+    c->data = d;
+    device_submit(d, c);
+}
+
+static void host_mapped_done(struct command *c, const struct opd_err *err)
+{
+    struct device *d = c->data;
+    uint32_t id = ((struct dev_command *)(void *)c->bytes.bytes)->id;
+    d->regions[id].ready = !err->code || !d->process_alive; // lost with its executor: the next one maps it
+    if (!d->regions[id].ready)
+        log_warn("device %s does not map shared memory: %s", d->name, err->msg);
+}
+
+uint32_t device_map_host(struct device *d, int fd, uint64_t size)
+{
+    uint32_t id = add_region(d, dup(fd), size, true);
+    struct command *c = command_new(DEV_HOST_MAP, id, size);
+    c->fd = dup(fd);
+    c->done = host_mapped_done;
+    c->data = d;
+    device_submit(d, c);
+    return id;
+}
+
+struct suballoc_block *device_stage(struct device *d, uint64_t size)
+{
+    if (!d->staging) {
+        int fd = fdpass_memfd("opd-staging", DEVICE_STAGING_SIZE);
+        void *p = fd < 0 ? MAP_FAILED
+                         : mmap(NULL, DEVICE_STAGING_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED) {
+            log_error("no staging memory: %s", strerror(errno));
+            abort();
+        }
+        d->staging = p;
+        d->staging_region = device_map_host(d, fd, DEVICE_STAGING_SIZE);
+        suballoc_add_chunk(&d->staging_map, 0, DEVICE_STAGING_SIZE);
+        close(fd);
+    }
+    return suballoc_alloc(&d->staging_map, size);
+}
+
+void device_unstage(struct device *d, struct suballoc_block *block)
+{
+    suballoc_free(&d->staging_map, block);
+}
+
+static uint64_t chunk_size(const struct device *d, uint64_t size)
+{
+    uint64_t unit = d->info.chunk_granularity > SUBALLOC_ALIGN ? d->info.chunk_granularity : SUBALLOC_ALIGN;
+    return (size + unit - 1) / unit * unit;
+}
+
+static void grow(struct device *d, uint64_t size, bool exact);
+
+static void grown_done(struct command *c, const struct opd_err *err)
+{
+    struct device *d = c->data;
+    struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
+    struct device_region *r = &d->regions[header->id];
+    d->growing = false;
+    if (!err->code) {
+        r->fd = c->out_fd;
+        c->out_fd = -1;
+        r->ready = true;
+        suballoc_add_chunk(&d->memory, header->id, header->size);
+        return;
+    }
+    uint64_t exact = chunk_size(d, d->grow_size);
+    bool retry = header->size > exact && d->process_alive;
+    remove_region(d, header->id);
+    if (retry)
+        grow(d, exact, true);
+    else
+        broker_memory_failed(d, err);
+}
+
+static void grow(struct device *d, uint64_t size, bool exact)
+{
+    uint64_t usual = d->is_cpu ? CHUNK_CPU : CHUNK_CUDA;
+    uint64_t want = chunk_size(d, exact || size > usual ? size : usual);
+    uint32_t id = add_region(d, -1, want, false);
+    struct command *c = command_new(DEV_CHUNK_NEW, id, want);
+    c->done = grown_done;
+    c->data = d;
+    d->growing = true;
+    d->grow_size = size;
+    device_submit(d, c);
+}
+
+enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out, struct opd_err *err)
+{
+    if ((*out = suballoc_alloc(&d->memory, size)) != NULL)
+        return ALLOC_OK;
+    if (d->state == DEVICE_FAILED) {
+        set_unavailable(d, err);
+        return ALLOC_FAILED;
+    }
+    uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit : d->info.memory_total;
+    uint64_t room = limit > d->memory.reserved ? limit - d->memory.reserved : 0;
+    if (chunk_size(d, size) > room) {
+        opd_err_set(err, OPD_E_out_of_memory,
+                    "%" PRIu64 " bytes wanted on %s: opd holds %" PRIu64 " bytes of its limit of %" PRIu64
+                    ", %" PRIu64 " of them in %d tensors, and no free piece is large enough; "
+                    "free tensors or raise --memory-limit",
+                    size, d->name, d->memory.reserved, limit, d->memory.used, d->n_tensors);
+        return ALLOC_FAILED;
+    }
+    if (!d->growing)
+        grow(d, size, room < chunk_size(d, d->is_cpu ? CHUNK_CPU : CHUNK_CUDA));
+    return ALLOC_WAIT;
+}
+
+void device_release(struct device *d, struct suballoc_block *block)
+{
+    struct suballoc_chunk *chunk = block->chunk;
+    suballoc_free(&d->memory, block);
+    if (chunk->used > 0)
+        return;
+    // One empty chunk is kept for the next allocation, a second one goes back to the device.
+    for (struct suballoc_chunk *other = d->memory.chunks; other; other = other->next) {
+        if (other != chunk && other->used == 0) {
+            uint32_t region = chunk->region;
+            suballoc_remove_chunk(&d->memory, chunk);
+            device_unmap(d, region);
+            return;
+        }
+    }
+}

@@ -1,0 +1,121 @@
+#pragma once
+
+// A device as the broker sees it: the executor process that serves it, the queue of commands to it, the descriptors of its
+// memory and the map of what is where in it. The broker never waits for a device: a command is queued, and its callback
+// comes when the executor has reported it done, or has died.
+//
+// When an executor dies, the commands that it had taken fail, a new one starts, maps the same memory, loads the same
+// kernels, and goes on with the commands that had not been sent.
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "devwire.h"
+#include "err.h"
+#include "map.h"
+#include "mem.h"
+#include "ring.h"
+#include "suballoc.h"
+
+struct broker;
+struct device;
+
+enum device_state {
+    DEVICE_STARTING, // no executor has said hello yet
+    DEVICE_READY,
+    DEVICE_RESTARTING, // after a failure; commands wait
+    DEVICE_FAILED,     // it failed to start; tried again now and then; commands are refused
+};
+
+enum { DEVICE_STAGING_SIZE = 64 << 20 };
+
+// One command on its way. Made by command_new(), given to device_submit(), freed by the device after `done`.
+struct command {
+    struct command *next;
+    uint64_t seq;
+    int fd;             // travels with it; owned; -1: none
+    double deadline;    // seconds that it may run; 0: the daemon's default
+    char label[256];    // what it is, for the message of a fault: "gelu version 1 forward"
+    struct buf bytes;   // struct dev_command and what follows
+    // err->code is 0 when it was done. Called on the loop, exactly once.
+    void (*done)(struct command *c, const struct opd_err *err);
+    void *data;
+    bool fd_sent;
+    int out_fd;         // CHUNK_NEW: the chunk's descriptor, the device's
+};
+
+struct device_region {
+    bool used, host, ready;
+    int fd; // owned
+    uint64_t size;
+};
+
+struct device {
+    struct broker *broker;
+    char name[16]; // "cuda:0"
+    int index;     // in the broker's list
+    bool is_cpu;
+    enum device_state state;
+    struct backend_info info;
+    char message[DEV_MAX_MESSAGE]; // why it failed
+
+    uv_process_t process;
+    uv_poll_t socket_poll, done_poll;
+    uv_timer_t timer; // restarts and deadlines
+    bool process_alive, handles_open, stopping;
+    int n_closing;
+    int sock, rings_fd, command_bell, done_bell;
+    void *rings_memory;
+    struct ring commands, done;
+    char exit_reason[DEV_MAX_MESSAGE];
+    enum opd_err_code exit_code; // of the command that was running when it ended
+
+    struct command *pending, **pending_end;   // not sent
+    struct command *flight, **flight_end;     // sent, oldest first
+    uint64_t next_seq, head_since;            // when the oldest became the oldest
+    int n_queued;
+    int n_restarts, n_start_failures;
+    uint64_t started_at;
+
+    struct device_region *regions;
+    uint32_t n_regions;
+    struct suballoc memory;
+    uint64_t memory_limit;
+    bool growing;
+    uint64_t grow_size; // what the growth is for
+    int n_tensors;
+
+    uint8_t *staging; // host memory that the executor maps too
+    uint32_t staging_region;
+    struct suballoc staging_map;
+
+    struct map programs; // by hash of the key; see program.h
+    uint32_t n_program_ids;
+    void (*stopped)(struct device *d);
+};
+
+struct device *device_new(struct broker *broker, const char *name, int index);
+void device_start(struct device *d);
+void device_stop(struct device *d, void (*stopped)(struct device *d)); // after what is queued; `stopped` may free it
+void device_kill(struct device *d, enum opd_err_code code, const char *reason); // as if it had died by itself
+void device_free(struct device *d);
+
+struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size);
+void device_submit(struct device *d, struct command *c);
+
+// Device memory, stream-ordered: what was freed may be given out again at once, because the device runs what uses it in
+// the order of the commands. WAIT: the device is making room; broker_retry() comes. FAILED fills err (out_of_memory).
+enum alloc_result { ALLOC_OK, ALLOC_WAIT, ALLOC_FAILED };
+enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out, struct opd_err *err);
+void device_release(struct device *d, struct suballoc_block *block);
+
+// Staging memory for data that comes or goes in messages. NULL: all of it is in use; broker_retry() comes.
+struct suballoc_block *device_stage(struct device *d, uint64_t size);
+void device_unstage(struct device *d, struct suballoc_block *block);
+
+// Host memory behind a descriptor (not taken over) for the device to copy from and to.
+uint32_t device_map_host(struct device *d, int fd, uint64_t size);
+void device_unmap(struct device *d, uint32_t region);
+
+const char *device_state_name(enum device_state state);

@@ -1,0 +1,155 @@
+#include "listen.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "conn.h"
+#include "log.h"
+#include "mem.h"
+
+static bool make_folder(const char *socket, struct opd_err *err)
+{
+    char *folder = mem_strdup(socket);
+    char *slash = strrchr(folder, '/');
+    bool ok = true;
+    if (slash && slash != folder) {
+        *slash = '\0';
+        if (mkdir(folder, 0700) < 0 && errno != EEXIST)
+            ok = opd_err_errno(err, OPD_E_invalid_argument, "making %s for the socket", folder);
+    }
+    free(folder);
+    return ok;
+}
+
+// A folder under /tmp that someone made before us could be theirs.
+static bool check_folder(const char *socket, struct opd_err *err)
+{
+    char *folder = mem_strdup(socket);
+    char *slash = strrchr(folder, '/');
+    struct stat st;
+    bool ok = true;
+    if (slash && slash != folder) {
+        *slash = '\0';
+        if (stat(folder, &st) < 0)
+            ok = opd_err_errno(err, OPD_E_invalid_argument, "%s", folder);
+        else if (st.st_uid != geteuid() && (st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX))
+            ok = opd_err_set(err, OPD_E_invalid_argument,
+                             "%s can be written by others; put the socket into a folder of your own", folder);
+    }
+    free(folder);
+    return ok;
+}
+
+static bool take_lock(struct broker *b, struct opd_err *err)
+{
+    char *path = mem_printf("%s.lock", b->options.socket);
+    b->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool ok = true;
+    if (b->lock_fd < 0)
+        ok = opd_err_errno(err, OPD_E_invalid_argument, "lock %s", path);
+    else if (flock(b->lock_fd, LOCK_EX | LOCK_NB) < 0)
+        ok = opd_err_set(err, OPD_E_unavailable,
+                         "another opd serves on %s; stop it with 'opctl --socket %s stop', or choose another --socket",
+                         b->options.socket, b->options.socket);
+    free(path);
+    return ok;
+}
+
+static bool bind_socket(struct broker *b, struct opd_err *err)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    const char *path = b->options.socket;
+    if (strlen(path) >= sizeof address.sun_path)
+        return opd_err_set(err, OPD_E_invalid_argument, "socket %s: the path is longer than %zu bytes", path,
+                           sizeof address.sun_path - 1);
+    strcpy(address.sun_path, path);
+    struct stat st;
+    if (lstat(path, &st) == 0) {
+        if (!S_ISSOCK(st.st_mode))
+            return opd_err_set(err, OPD_E_invalid_argument, "%s is there and is no socket; it is left alone", path);
+        log_info("replacing the socket that a daemon left behind: %s", path);
+        unlink(path);
+    }
+    b->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (b->listen_fd < 0)
+        return opd_err_errno(err, OPD_E_internal, "socket");
+    mode_t mask = umask(0177);
+    int result = bind(b->listen_fd, (struct sockaddr *)&address, sizeof address);
+    umask(mask);
+    if (result < 0 || listen(b->listen_fd, 128) < 0)
+        return opd_err_errno(err, OPD_E_invalid_argument, "socket %s", path);
+    return true;
+}
+
+bool listen_open(struct broker *b, struct opd_err *err)
+{
+    return make_folder(b->options.socket, err) && check_folder(b->options.socket, err) && take_lock(b, err) &&
+           bind_socket(b, err);
+}
+
+static bool may_connect(const struct broker *b, int fd)
+{
+    struct ucred peer;
+    socklen_t size = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || (peer.uid != geteuid() && peer.uid != 0)) {
+        log_warn("a connection of another user was refused");
+        return false;
+    }
+    if (b->n_conns >= b->options.max_connections) {
+        log_warn("a connection was refused: there are %d; see --max-connections", b->n_conns);
+        return false;
+    }
+    return true;
+}
+
+static void connection_cb(uv_poll_t *handle, int status, int events)
+{
+    (void)status, (void)events;
+    struct broker *b = handle->data;
+    int fd;
+    while ((fd = accept4(b->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        if (may_connect(b, fd))
+            conn_open(b, fd);
+        else
+            close(fd);
+    }
+}
+
+void listen_start(struct broker *b)
+{
+    uv_poll_init(&b->loop, &b->listener, b->listen_fd);
+    b->listener.data = b;
+    uv_poll_start(&b->listener, UV_READABLE, connection_cb);
+    b->serving = true;
+}
+
+static void closed_cb(uv_handle_t *handle)
+{
+    struct broker *b = handle->data;
+    close(b->listen_fd);
+    b->listen_fd = -1;
+}
+
+void listen_close(struct broker *b)
+{
+    if (b->listen_fd < 0)
+        return;
+    unlink(b->options.socket);
+    if (b->serving) {
+        uv_close((uv_handle_t *)&b->listener, closed_cb);
+    } else {
+        close(b->listen_fd);
+        b->listen_fd = -1;
+    }
+    b->serving = false;
+}

@@ -1,0 +1,287 @@
+#include "pool.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "log.h"
+#include "mem.h"
+#include "stream.h"
+
+struct job {
+    struct job *next;
+    struct buf frame;
+    pool_done done;
+    void *data;
+    char what[128]; // for messages: "gelu.cu: gelu_forward<scalar_t, 1>"
+};
+
+struct worker {
+    struct pool *pool;
+    struct stream stream;
+    uv_process_t process;
+    uv_timer_t timer;
+    bool alive;    // the process runs
+    int n_handles; // open ones; 0: the slot is free
+    struct job *job;
+    const char *why; // it was killed
+};
+
+struct pool {
+    struct broker *broker;
+    struct worker *workers;
+    int n_workers;
+    struct job *queue, **queue_end;
+    uint32_t next_id;
+    struct pool_stats stats;
+    void (*stopped)(struct broker *broker);
+    bool stopping;
+};
+
+static void feed(struct pool *pool);
+
+struct pool *pool_new(struct broker *broker, int n_processes)
+{
+    struct pool *pool = mem_zalloc(1, sizeof *pool);
+    pool->broker = broker;
+    pool->workers = mem_zalloc((size_t)n_processes, sizeof *pool->workers);
+    pool->n_workers = n_processes;
+    pool->queue_end = &pool->queue;
+    for (int i = 0; i < n_processes; i++)
+        pool->workers[i].pool = pool;
+    return pool;
+}
+
+static void finish_job(struct pool *pool, struct job *job, struct pool_result *result, const struct opd_err *err)
+{
+    if (err->code)
+        pool->stats.failed++;
+    else if (result->cached)
+        pool->stats.cached++;
+    else if (result->fd >= 0)
+        pool->stats.compiled++;
+    job->done(job->data, result, err);
+    if (result->fd >= 0)
+        close(result->fd);
+    buf_finish(&job->frame);
+    free(job);
+}
+
+static void fail_job(struct pool *pool, struct job *job, enum opd_err_code code, const char *why)
+{
+    struct opd_err err = { 0 };
+    struct pool_result nothing = { .fd = -1, .log = "", .compiler = "" };
+    opd_err_set(&err, code, "%s: %s", job->what, why);
+    finish_job(pool, job, &nothing, &err);
+}
+
+static void take_result(struct worker *w, const struct job_frame *frame)
+{
+    struct job *job = w->job;
+    w->job = NULL;
+    uv_timer_stop(&w->timer);
+    struct pool_result result = {
+        .fd = stream_take_fd(&w->stream),
+        .cached = frame->header.cached != 0,
+        .log = frame->strings[RESULT_LOG],
+        .compiler = frame->strings[RESULT_COMPILER],
+    };
+    struct opd_err err = { .code = frame->header.code };
+    if (err.code) {
+        snprintf(err.msg, sizeof err.msg, "%s", frame->strings[RESULT_MESSAGE]);
+        if (result.log[0])
+            err.log = mem_strdup(result.log);
+    }
+    finish_job(w->pool, job, &result, &err);
+    opd_err_clear(&err);
+}
+
+static void readable(struct stream *s)
+{
+    struct worker *w = s->owner;
+    struct job_frame frame;
+    long size = job_unpack(stream_bytes(s), stream_size(s), RESULT_STRINGS, &frame);
+    if (size == 0)
+        return;
+    if (size < 0 || !w->job) {
+        w->why = "the compiler's answer makes no sense";
+        uv_process_kill(&w->process, SIGKILL);
+        stream_set_reading(s, false);
+        return;
+    }
+    take_result(w, &frame);
+    stream_consume(s, (size_t)size);
+    feed(w->pool);
+}
+
+static void failed(struct stream *s, const char *why)
+{
+    (void)why; // the exit says more
+    stream_set_reading(s, false);
+    struct worker *w = s->owner;
+    if (w->alive)
+        uv_process_kill(&w->process, SIGKILL);
+}
+
+static void deadline_cb(uv_timer_t *timer)
+{
+    struct worker *w = timer->data;
+    w->why = "the compile took longer than --compile-deadline and was ended";
+    uv_process_kill(&w->process, SIGKILL);
+}
+
+static void handle_closed(struct worker *w)
+{
+    struct pool *pool = w->pool;
+    if (--w->n_handles > 0)
+        return;
+    pool->stats.processes--;
+    if (!pool->stopping) {
+        feed(pool);
+        return;
+    }
+    if (pool->stats.processes == 0)
+        pool->stopped(pool->broker);
+}
+
+static void stream_closed(struct stream *s)
+{
+    handle_closed(s->owner);
+}
+
+static void handle_closed_cb(uv_handle_t *handle)
+{
+    handle_closed(handle->data);
+}
+
+static void exit_cb(uv_process_t *process, int64_t status, int signal)
+{
+    struct worker *w = process->data;
+    w->alive = false;
+    char why[160];
+    if (w->why)
+        snprintf(why, sizeof why, "%s", w->why);
+    else if (signal)
+        snprintf(why, sizeof why, "the compiler was ended by signal %d (%s)", signal, strsignal(signal));
+    else
+        snprintf(why, sizeof why, "the compiler ended with status %lld", (long long)status);
+    if (!w->pool->stopping)
+        log_warn("%s", why);
+    struct job *job = w->job;
+    w->job = NULL;
+    stream_close(&w->stream);
+    uv_close((uv_handle_t *)&w->timer, handle_closed_cb);
+    uv_close((uv_handle_t *)&w->process, handle_closed_cb);
+    if (job)
+        fail_job(w->pool, job, w->pool->stopping ? OPD_E_unavailable : OPD_E_compile_error, why);
+}
+
+static bool start_worker(struct worker *w)
+{
+    struct pool *pool = w->pool;
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
+        log_error("starting a compiler: %s", strerror(errno));
+        return false;
+    }
+    const char *const args[] = { "compiler", NULL };
+    w->process.data = w;
+    int result = broker_spawn(pool->broker, &w->process, args, &pair[1], 1, exit_cb);
+    close(pair[1]);
+    if (result < 0) {
+        log_error("starting a compiler: %s", uv_strerror(result));
+        close(pair[0]);
+        return false;
+    }
+    w->alive = true;
+    w->why = NULL;
+    w->n_handles = 3;
+    uv_timer_init(&pool->broker->loop, &w->timer);
+    w->timer.data = w;
+    w->stream = (struct stream){ .owner = w, .readable = readable, .failed = failed, .closed = stream_closed };
+    stream_start(&w->stream, &pool->broker->loop, pair[0]);
+    pool->stats.processes++;
+    return true;
+}
+
+static void give_job(struct worker *w, struct job *job)
+{
+    w->job = job;
+    buf_append(&w->stream.out, job->frame.bytes, job->frame.size);
+    uv_timer_start(&w->timer, deadline_cb, (uint64_t)(w->pool->broker->options.compile_deadline * 1000), 0);
+    stream_flush(&w->stream);
+}
+
+static struct worker *idle_worker(struct pool *pool)
+{
+    struct worker *unstarted = NULL;
+    for (int i = 0; i < pool->n_workers; i++) {
+        struct worker *w = &pool->workers[i];
+        if (w->alive && !w->job && !w->why)
+            return w;
+        if (w->n_handles == 0 && !unstarted)
+            unstarted = w;
+    }
+    return unstarted;
+}
+
+static void feed(struct pool *pool)
+{
+    struct worker *w;
+    while (pool->queue && !pool->stopping && (w = idle_worker(pool)) != NULL) {
+        struct job *job = pool->queue;
+        if (!(pool->queue = job->next))
+            pool->queue_end = &pool->queue;
+        if (w->n_handles == 0 && !start_worker(w))
+            fail_job(pool, job, OPD_E_unavailable, "no compiler process could be started; see the log");
+        else
+            give_job(w, job);
+    }
+}
+
+void pool_submit(struct pool *pool, const char *const strings[JOB_MAX_STRINGS], pool_done done, void *data)
+{
+    struct job *job = mem_zalloc(1, sizeof *job);
+    job->done = done;
+    job->data = data;
+    snprintf(job->what, sizeof job->what, "%s: %s", strings[JOB_FILE], strings[JOB_EXPR]);
+    struct job_header header = { .id = pool->next_id++ };
+    job_pack(&job->frame, &header, strings, JOB_MAX_STRINGS);
+    *pool->queue_end = job;
+    pool->queue_end = &job->next;
+    feed(pool);
+}
+
+void pool_stats(const struct pool *pool, struct pool_stats *out)
+{
+    *out = pool->stats;
+}
+
+void pool_stop(struct pool *pool, void (*stopped)(struct broker *broker))
+{
+    pool->stopping = true;
+    pool->stopped = stopped;
+    while (pool->queue) {
+        struct job *job = pool->queue;
+        pool->queue = job->next;
+        fail_job(pool, job, OPD_E_unavailable, "the daemon is stopping");
+    }
+    for (int i = 0; i < pool->n_workers; i++)
+        if (pool->workers[i].alive)
+            uv_process_kill(&pool->workers[i].process, SIGKILL);
+    if (pool->stats.processes == 0)
+        stopped(pool->broker);
+}
+
+void pool_free(struct pool *pool)
+{
+    if (!pool)
+        return;
+    free(pool->workers);
+    free(pool);
+}

@@ -1,0 +1,36 @@
+#pragma once
+
+// Programs: one kernel of one operator version, instantiated for one set of dtypes and template arguments, on one device.
+// Compiled when first wanted, loaded into the executor, and loaded again into its successor.
+
+#include "device.h"
+#include "plan.h"
+#include "registry.h"
+
+enum program_state { PROGRAM_NEW, PROGRAM_COMPILING, PROGRAM_LOADING, PROGRAM_READY, PROGRAM_FAILED };
+
+struct program {
+    struct device *device;
+    struct entry *entry; // a reference
+    struct program *next; // of the same hash
+    uint32_t id;          // the executor's number for it
+    char *prelude, *expr;
+    int n_params;
+    struct plan_param *params;
+    enum program_state state;
+    struct opd_err err;  // FAILED
+    uint64_t failed_at;  // clock_ns()
+    int image_fd;        // -1 until compiled
+};
+
+// The program for a kernel of a plan; made where there is none yet. The device's.
+struct program *program_get(struct device *d, struct entry *entry, const struct plan *plan, int kernel);
+
+// Brings the program towards READY. True: it is. False with err empty: wait for broker_retry(). False with err: it cannot
+// be. `since` is when the request came: a failure that is not the source's fault and is older is tried again.
+bool program_ensure(struct program *p, uint64_t since, struct opd_err *err);
+
+// The command that loads it into a new executor, or NULL where it has no image.
+struct command *program_reload_command(struct program *p);
+
+void program_free_all(struct device *d);

@@ -1,0 +1,175 @@
+#include "request.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker.h"
+
+struct request_row request_rows[] = {
+#define LOOP
+#define DEVICE
+#define REQUEST(name, since, where, params, result, doc) \
+    { #name, since, params, result, doc, request_##name, 0 },
+#include "../../protocol/protocol.def"
+#undef REQUEST
+};
+
+const int n_request_rows = sizeof request_rows / sizeof request_rows[0];
+
+struct request_row *request_find(const char *method, size_t size)
+{
+    for (int i = 0; i < n_request_rows; i++)
+        if (strlen(request_rows[i].name) == size && memcmp(request_rows[i].name, method, size) == 0)
+            return &request_rows[i];
+    return NULL;
+}
+
+// --- submitted requests
+
+static void take_back(struct request *req)
+{
+    struct conn *c = req->conn;
+    if (c->closed)
+        return;
+    for (int i = 0; i < req->n_made; i++)
+        request_drop_id(c, req->made_ids[i]);
+    struct context *ctx = req->made_context ? map_remove(&c->contexts, req->made_context) : NULL;
+    if (ctx)
+        context_free(ctx);
+}
+
+static void pack_result(struct request *req, struct buf *out, const struct opd_err *err)
+{
+    if (err->code) {
+        pack_reply_error(out, req->id, err, req->op[0] ? req->op : NULL);
+        return;
+    }
+    pack_reply_ok(out, req->id);
+    if (req->read_size)
+        pack_bin(out, req->device->staging + req->staged->offset, req->read_size);
+    else
+        buf_append(out, req->reply.bytes, req->reply.size);
+}
+
+static void request_done(struct command *cmd, const struct opd_err *err)
+{
+    struct request *req = cmd->data;
+    struct conn *c = req->conn;
+    if (err->code) {
+        req->broker->n_errors++;
+        take_back(req);
+    }
+    if (!c->closed && !req->notification) {
+        pack_result(req, &c->stream.out, err);
+        c->dirty = true;
+    }
+    if (req->staged)
+        device_unstage(req->device, req->staged);
+    c->n_flight--;
+    buf_finish(&req->reply);
+    free(req);
+    conn_unref(c);
+    // take_done() in device.c asks for the retry that others may wait for.
+}
+
+enum request_status request_submit(struct request *req, struct device *d, struct command *cmd)
+{
+    struct request *kept = mem_alloc(sizeof *kept);
+    *kept = *req;
+    req->reply = (struct buf){ 0 };
+    kept->device = d;
+    kept->conn->refs++;
+    kept->conn->n_flight++;
+    cmd->done = request_done;
+    cmd->data = kept;
+    device_submit(d, cmd);
+    return REQUEST_SUBMITTED;
+}
+
+enum request_status request_wait_memory(struct request *req, struct device *d)
+{
+    req->conn->waits_for = d;
+    return REQUEST_WAIT;
+}
+
+// --- ids
+
+struct tensor *request_tensor(struct request *req, const value *id, const char *what, struct opd_err *err)
+{
+    if (value_type(id) != VALUE_INT || value_int(id) <= 0) {
+        opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected a tensor's id", what, value_type_name(id));
+        return NULL;
+    }
+    struct tensor *t = map_get(&req->conn->tensors, (uint64_t)value_int(id));
+    if (!t)
+        opd_err_set(err, OPD_E_not_found, "%s: this connection has no tensor %lld (never made, or freed)", what,
+                    (long long)value_int(id));
+    return t;
+}
+
+bool request_new_id(struct request *req, int64_t id, struct opd_err *err)
+{
+    if (id <= 0)
+        return opd_err_set(err, OPD_E_invalid_argument, "id %lld, expected an integer from 1 to 2^63-1",
+                           (long long)id);
+    if (map_get(&req->conn->tensors, (uint64_t)id))
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "id %lld is in use; choose another or free it first", (long long)id);
+    return true;
+}
+
+void request_make(struct request *req, uint64_t id, struct tensor *t)
+{
+    map_put(&req->conn->tensors, id, t);
+    t->n_ids++;
+    req->made_ids[req->n_made++] = id;
+}
+
+void request_drop_id(struct conn *c, uint64_t id)
+{
+    struct tensor *t = map_remove(&c->tensors, id);
+    if (!t)
+        return;
+    t->n_ids--;
+    tensor_unref(t);
+}
+
+bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err)
+{
+    size_t rank = value_count(array);
+    if (rank > OP_MAX_RANK)
+        return opd_err_set(err, OPD_E_invalid_argument, "shape of rank %zu; expected at most %d", rank, OP_MAX_RANK);
+    desc->rank = (int)rank;
+    for (size_t i = 0; i < rank; i++) {
+        const value *v = value_at(array, i);
+        if (value_type(v) != VALUE_INT)
+            return opd_err_set(err, OPD_E_invalid_argument, "shape: element %zu is %s, expected an integer", i,
+                               value_type_name(v));
+        desc->shape[i] = value_int(v);
+    }
+    return tensor_desc_check(desc, err);
+}
+
+// --- contexts and shared memory
+
+void context_free(struct context *ctx)
+{
+    for (int i = 0; i < OP_MAX_INPUTS; i++)
+        tensor_unref(ctx->inputs[i]);
+    for (int i = 0; i < OP_MAX_OUTPUTS; i++)
+        tensor_unref(ctx->outputs[i]);
+    for (int i = 0; i < OP_MAX_TEMPS; i++)
+        storage_unref(ctx->saved[i]);
+    entry_unref(ctx->entry);
+    free(ctx);
+}
+
+void shm_free(struct broker *b, struct shm *shm)
+{
+    for (int i = 0; i < b->n_devices; i++)
+        if (shm->mapped[i])
+            device_unmap(b->devices[i], shm->regions[i]);
+    close(shm->fd);
+    free(shm);
+}

@@ -1,0 +1,92 @@
+#pragma once
+
+// Requests: one function for each row of protocol.def. A function checks everything before it changes anything, then
+// either answers at once, or submits work to a device and is answered when that is done, or asks to be tried again.
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "conn.h"
+#include "device.h"
+#include "err.h"
+#include "msg.h"
+#include "options.h"
+#include "tensor.h"
+
+enum request_status {
+    REQUEST_ERROR,     // err is filled; the caller replies
+    REQUEST_ANSWERED,  // the result is in req->reply
+    REQUEST_SUBMITTED, // request_done() comes with the device's completion
+    REQUEST_WAIT,      // nothing has changed; try again after broker_retry()
+};
+
+// On the stack until it is submitted, then on the heap.
+struct request {
+    struct conn *conn;
+    struct broker *broker;
+    uint32_t id;
+    bool notification;
+    uint64_t since;     // clock_ns() when it was first tried
+    struct buf reply;   // the result, packed
+    char op[OP_MAX_NAME]; // for errors; "" if none
+
+    // What it has made, taken back if the device's work fails.
+    uint64_t made_ids[OP_MAX_INPUTS];
+    int n_made;
+    uint64_t made_context;
+    // Staging memory that it uses, and how much of it is the result (tensor_read).
+    struct device *device;
+    struct suballoc_block *staged;
+    uint64_t read_size;
+};
+
+typedef enum request_status request_fn(struct request *req, const value *params, struct opd_err *err);
+
+struct request_row {
+    const char *name;
+    int since;
+    const char *params, *result, *doc;
+    request_fn *fn;
+    uint64_t count;
+};
+
+extern struct request_row request_rows[];
+extern const int n_request_rows;
+
+struct request_row *request_find(const char *method, size_t size); // NULL: no such request
+
+// Submits a command whose completion answers the request.
+enum request_status request_submit(struct request *req, struct device *d, struct command *c);
+
+// --- what several request files use
+
+struct context {
+    struct entry *entry;
+    struct device *device;
+    struct plan_request request; // the forward's
+    struct tensor *inputs[OP_MAX_INPUTS];   // NULL: absent, or not read by backward
+    struct tensor *outputs[OP_MAX_OUTPUTS]; // NULL: not read by backward
+    struct tensor_desc output_descs[OP_MAX_OUTPUTS];
+    struct storage *saved[OP_MAX_TEMPS];
+    uint64_t input_versions[OP_MAX_INPUTS], output_versions[OP_MAX_OUTPUTS];
+};
+void context_free(struct context *ctx);
+
+struct shm {
+    int fd;
+    uint64_t size;
+    bool mapped[OPTIONS_MAX_DEVICES];
+    uint32_t regions[OPTIONS_MAX_DEVICES];
+};
+void shm_free(struct broker *b, struct shm *shm);
+
+struct tensor *request_tensor(struct request *req, const value *id, const char *what, struct opd_err *err);
+bool request_new_id(struct request *req, int64_t id, struct opd_err *err);          // is it free?
+void request_make(struct request *req, uint64_t id, struct tensor *t);              // takes the reference over
+void request_drop_id(struct conn *c, uint64_t id);                                  // nothing if it is not there
+bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err);
+enum request_status request_wait_memory(struct request *req, struct device *d);
+
+#define REQUEST(name, since, where, params, result, doc) request_fn request_##name;
+#include "../../protocol/protocol.def"
+#undef REQUEST

@@ -1,0 +1,320 @@
+// Requests about the daemon itself: who it is, what it serves, how it does.
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "clock.h"
+#include "mpscan.h"
+#include "pool.h"
+#include "request.h"
+#include "version.h"
+
+#define LOOP
+#define DEVICE
+#define REQUEST(name, since, where, params, result, doc)
+#include "../../protocol/protocol.def"
+#undef REQUEST
+
+static void pack_device(struct buf *out, const struct device *d)
+{
+    uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit : d->info.memory_total;
+    pack_map(out, 12);
+    pack_key_str(out, "name", d->name);
+    pack_key_str(out, "model", d->info.name);
+    pack_key_str(out, "target", d->info.target);
+    pack_key_str(out, "state", device_state_name(d->state));
+    pack_key_str(out, "message", d->state == DEVICE_READY ? "" : d->message);
+    pack_key_uint(out, "memory_total", d->info.memory_total);
+    pack_key_uint(out, "memory_used", d->memory.used);
+    pack_key_uint(out, "memory_reserved", d->memory.reserved);
+    pack_key_uint(out, "memory_limit", limit);
+    pack_key_int(out, "tensors", d->n_tensors);
+    pack_key_int(out, "restarts", d->n_restarts);
+    pack_key_int(out, "queued", d->n_queued);
+}
+
+static void pack_devices(struct buf *out, const struct broker *b)
+{
+    pack_str(out, "devices");
+    pack_array(out, (size_t)b->n_devices);
+    for (int i = 0; i < b->n_devices; i++)
+        pack_device(out, b->devices[i]);
+}
+
+static void pack_methods(struct buf *out)
+{
+    pack_str(out, "methods");
+    pack_map(out, (size_t)n_request_rows);
+    for (int i = 0; i < n_request_rows; i++) {
+        pack_str(out, request_rows[i].name);
+        pack_map(out, 3);
+        pack_key_str(out, "params", request_rows[i].params);
+        pack_key_str(out, "result", request_rows[i].result);
+        pack_key_str(out, "doc", request_rows[i].doc);
+    }
+}
+
+enum request_status request_hello(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)err;
+    const struct broker *b = req->broker;
+    const value *client = value_at(params, 0);
+    if (client && !value_copy_str(client, req->conn->client, sizeof req->conn->client))
+        req->conn->client[0] = '\0'; // too long to be kept: it is only for the log
+    struct buf *out = &req->reply;
+    pack_map(out, 9);
+    pack_key_int(out, "protocol", OPD_PROTOCOL);
+    pack_key_str(out, "version", OPD_VERSION);
+    pack_key_int(out, "pid", getpid());
+    pack_devices(out, b);
+    pack_key_str(out, "default_device", b->devices[0]->name);
+    pack_str(out, "dtypes");
+    pack_array(out, OPD_DTYPE_COUNT - 1);
+    for (int i = 1; i < OPD_DTYPE_COUNT; i++)
+        pack_str(out, dtype_name((enum opd_dtype)i));
+    pack_methods(out);
+    pack_str(out, "limits");
+    pack_map(out, 3);
+    pack_key_int(out, "max_message", MPSCAN_DEFAULT_MESSAGE);
+    pack_key_int(out, "max_depth", MPSCAN_DEFAULT_DEPTH);
+    pack_key_int(out, "max_rank", OP_MAX_RANK);
+    pack_key_uint(out, "generation", b->registry.generation);
+    return REQUEST_ANSWERED;
+}
+
+static void pack_compilers(struct buf *out, const struct broker *b)
+{
+    struct pool_stats stats;
+    pool_stats(b->pool, &stats);
+    pack_str(out, "compilers");
+    pack_map(out, 6);
+    pack_key_int(out, "processes", stats.processes);
+    pack_key_uint(out, "compiled", stats.compiled);
+    pack_key_uint(out, "cache_hits", stats.cached);
+    pack_key_uint(out, "failed", stats.failed);
+    pack_key_str(out, "nvrtc", b->nvrtc);
+    pack_key_str(out, "host", b->host_compiler);
+}
+
+static void pack_counts(struct buf *out)
+{
+    size_t n = 0;
+    for (int i = 0; i < n_request_rows; i++)
+        n += request_rows[i].count > 0;
+    pack_str(out, "requests");
+    pack_map(out, n);
+    for (int i = 0; i < n_request_rows; i++)
+        if (request_rows[i].count > 0)
+            pack_key_uint(out, request_rows[i].name, request_rows[i].count);
+}
+
+enum request_status request_status(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)params, (void)err;
+    const struct broker *b = req->broker;
+    struct buf *out = &req->reply;
+    pack_map(out, 16);
+    pack_key_str(out, "version", OPD_VERSION);
+    pack_key_int(out, "protocol", OPD_PROTOCOL);
+    pack_key_int(out, "pid", getpid());
+    pack_key_str(out, "socket", b->options.socket);
+    pack_key_float(out, "uptime", (double)(clock_ns() - b->started_ns) / 1e9);
+    pack_key_float(out, "started", b->started_time);
+    pack_key_int(out, "connections", b->n_conns);
+    pack_counts(out);
+    pack_key_uint(out, "requests_total", b->n_requests);
+    pack_key_uint(out, "errors_total", b->n_errors);
+    pack_devices(out, b);
+    pack_compilers(out, b);
+    pack_key_str(out, "cache", b->options.cache);
+    pack_key_int(out, "operators", b->registry.count);
+    pack_key_uint(out, "generation", b->registry.generation);
+    pack_str(out, "kernels");
+    pack_array(out, (size_t)b->options.n_kernels);
+    for (int i = 0; i < b->options.n_kernels; i++)
+        pack_str(out, b->options.kernels[i]);
+    return REQUEST_ANSWERED;
+}
+
+// --- operators
+
+static void pack_type(struct buf *out, const struct op *op, const struct op_tensor *t)
+{
+    const struct op_type *type = &op->types[t->type];
+    pack_key_str(out, "type", type->name);
+    pack_str(out, "dtypes");
+    pack_array(out, (size_t)type->n_dtypes);
+    for (int i = 0; i < type->n_dtypes; i++)
+        pack_str(out, dtype_name(type->dtypes[i]));
+}
+
+static void pack_input(struct buf *out, const struct op *op, const struct op_tensor *t)
+{
+    pack_map(out, 6);
+    pack_key_str(out, "name", t->name);
+    pack_key_bool(out, "optional", t->optional);
+    pack_key_bool(out, "in_place", t->in_place);
+    pack_key_bool(out, "differentiable", t->differentiable);
+    pack_type(out, op, t);
+}
+
+static void pack_scalar(struct buf *out, const struct op_attr *a, const struct op_value *v, int i)
+{
+    switch (a->type) {
+    case OP_ATTR_INT:
+        pack_int(out, v->i[i]);
+        break;
+    case OP_ATTR_FLOAT:
+        pack_float(out, v->f[i]);
+        break;
+    case OP_ATTR_BOOL:
+        pack_bool(out, v->i[i] != 0);
+        break;
+    case OP_ATTR_STR:
+        pack_str(out, a->words[v->i[i]]);
+        break;
+    }
+}
+
+static void pack_value(struct buf *out, const struct op_attr *a, const struct op_value *v)
+{
+    if (!v->present) {
+        pack_nil(out);
+        return;
+    }
+    if (a->list)
+        pack_array(out, (size_t)v->n);
+    for (int i = 0; i < (a->list ? v->n : 1); i++)
+        pack_scalar(out, a, v, i);
+}
+
+static void pack_attr(struct buf *out, const struct op_attr *a)
+{
+    static const char *const types[] = { "int", "float", "bool", "str" };
+    pack_map(out, 7);
+    pack_key_str(out, "name", a->name);
+    pack_key_str(out, "type", types[a->type]);
+    pack_key_int(out, "list", a->list);
+    pack_key_bool(out, "optional", a->optional);
+    pack_key_bool(out, "required", a->required);
+    pack_str(out, "default");
+    if (a->required)
+        pack_nil(out);
+    else
+        pack_value(out, a, &a->value);
+    pack_str(out, "words");
+    pack_array(out, (size_t)a->n_words);
+    for (int i = 0; i < a->n_words; i++)
+        pack_str(out, a->words[i]);
+}
+
+static void pack_desc(struct buf *out, const struct tensor_desc *d)
+{
+    if (d->dtype == OPD_DTYPE_NONE) {
+        pack_nil(out);
+        return;
+    }
+    pack_map(out, 2);
+    pack_key_str(out, "dtype", dtype_name(d->dtype));
+    pack_str(out, "shape");
+    pack_array(out, (size_t)d->rank);
+    for (int i = 0; i < d->rank; i++)
+        pack_int(out, d->shape[i]);
+}
+
+static void pack_examples(struct buf *out, const struct op *op)
+{
+    enum opd_dtype dtype = op->types[0].dtypes[0];
+    struct plan_request example;
+    int n = 0;
+    while (plan_example(op, n, dtype, &example))
+        n++;
+    pack_str(out, "examples");
+    pack_array(out, (size_t)n);
+    for (int k = 0; k < n; k++) {
+        plan_example(op, k, dtype, &example);
+        pack_map(out, 2);
+        pack_str(out, "inputs");
+        pack_array(out, (size_t)op->n_inputs);
+        for (int i = 0; i < op->n_inputs; i++)
+            pack_desc(out, &example.inputs[i]);
+        pack_str(out, "attrs");
+        pack_map(out, (size_t)op->n_attrs);
+        for (int i = 0; i < op->n_attrs; i++) {
+            pack_str(out, op->attrs[i].name);
+            pack_value(out, &op->attrs[i], &example.attrs[i]);
+        }
+    }
+}
+
+static void pack_entry(struct buf *out, const struct entry *e, bool with_source)
+{
+    const struct op *op = e->op;
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016" PRIx64, op->hash);
+    pack_map(out, with_source ? 13 : 12);
+    pack_key_str(out, "name", op->name);
+    pack_key_str(out, "schema", op->schema);
+    pack_key_str(out, "doc", op->doc);
+    pack_key_int(out, "version", e->version);
+    pack_key_str(out, "hash", hash);
+    pack_key_str(out, "file", e->path);
+    pack_str(out, "dtypes");
+    pack_array(out, (size_t)op->types[0].n_dtypes);
+    for (int i = 0; i < op->types[0].n_dtypes; i++)
+        pack_str(out, dtype_name(op->types[0].dtypes[i]));
+    pack_key_bool(out, "has_backward", op->has_backward);
+    pack_str(out, "inputs");
+    pack_array(out, (size_t)op->n_inputs);
+    for (int i = 0; i < op->n_inputs; i++)
+        pack_input(out, op, &op->inputs[i]);
+    pack_str(out, "attrs");
+    pack_array(out, (size_t)op->n_attrs);
+    for (int i = 0; i < op->n_attrs; i++)
+        pack_attr(out, &op->attrs[i]);
+    pack_str(out, "outputs");
+    pack_array(out, (size_t)op->n_outputs);
+    for (int i = 0; i < op->n_outputs; i++) {
+        pack_map(out, 3);
+        pack_key_str(out, "name", op->outputs[i].name);
+        pack_type(out, op, &op->outputs[i]);
+    }
+    pack_examples(out, op);
+    if (with_source)
+        pack_key_str(out, "source", op->source);
+}
+
+enum request_status request_op_list(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)params, (void)err;
+    const struct registry *r = &req->broker->registry;
+    pack_array(&req->reply, (size_t)r->count);
+    for (const struct entry *e = r->entries; e; e = e->next)
+        pack_entry(&req->reply, e, false);
+    return REQUEST_ANSWERED;
+}
+
+enum request_status request_op_info(struct request *req, const value *params, struct opd_err *err)
+{
+    char name[OP_MAX_NAME] = "", near[128];
+    value_copy_str(value_at(params, 0), name, sizeof name);
+    const struct entry *e = registry_find(&req->broker->registry, name);
+    if (!e) {
+        opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", name,
+                    registry_suggest(&req->broker->registry, name, near, sizeof near));
+        return REQUEST_ERROR;
+    }
+    pack_entry(&req->reply, e, true);
+    return REQUEST_ANSWERED;
+}
+
+enum request_status request_stop(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)params, (void)err;
+    broker_stop(req->broker);
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}

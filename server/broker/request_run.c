@@ -1,0 +1,647 @@
+// Requests that run operators: forward and backward. Both work out a plan, see to it that its kernels are loaded, allocate
+// what it makes, and send the executor one command with every step of it.
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker.h"
+#include "program.h"
+#include "request.h"
+
+// What the operands of a plan are in this run.
+struct run {
+    struct entry *entry;
+    struct device *device;
+    struct bound_plan *bound;
+    struct tensor *inputs[OP_MAX_INPUTS]; // borrowed
+    struct tensor *outputs[OP_MAX_OUTPUTS];
+    struct tensor *grad_outputs[OP_MAX_OUTPUTS];
+    struct storage *saved[OP_MAX_TEMPS]; // backward: the context's
+    struct storage **made;               // for each operand that this run makes: a reference; else NULL
+    double deadline;
+};
+
+static struct entry *find_entry(struct request *req, const value *name, struct opd_err *err)
+{
+    char text[OP_MAX_NAME] = "", near[128];
+    value_copy_str(name, text, sizeof text);
+    struct entry *e = registry_find(&req->broker->registry, text);
+    if (!e)
+        opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", text,
+                    registry_suggest(&req->broker->registry, text, near, sizeof near));
+    else
+        snprintf(req->op, sizeof req->op, "%s", e->op->name);
+    return e;
+}
+
+static bool read_deadline(const value *options, double *out, struct opd_err *err)
+{
+    const value *v = value_get(options, "deadline");
+    *out = 0;
+    if (value_is_nil(v))
+        return true;
+    if ((value_type(v) != VALUE_INT && value_type(v) != VALUE_FLOAT) || !(value_float(v) > 0))
+        return opd_err_set(err, OPD_E_invalid_argument, "deadline: expected seconds above 0");
+    *out = value_float(v);
+    return true;
+}
+
+// --- attributes
+
+static bool set_attr_list(const struct op *op, int attr, const value *array, struct op_value *out, struct opd_err *err)
+{
+    int64_t ints[OP_MAX_LIST];
+    double floats[OP_MAX_LIST];
+    size_t n = value_count(array);
+    bool all_ints = true;
+    for (size_t i = 0; i < n; i++) {
+        const value *v = value_at(array, i);
+        if (i == OP_MAX_LIST || (value_type(v) != VALUE_INT && value_type(v) != VALUE_FLOAT))
+            return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is %s, expected %s of at most %d numbers", op->name,
+                               op->attrs[attr].name, i == OP_MAX_LIST ? "longer" : "no list of numbers", "one",
+                               OP_MAX_LIST);
+        all_ints = all_ints && value_type(v) == VALUE_INT;
+        ints[i] = value_type(v) == VALUE_INT ? value_int(v) : 0;
+        floats[i] = value_float(v);
+    }
+    return all_ints ? op_attr_set_ints(op, attr, ints, (int)n, out, err)
+                    : op_attr_set_floats(op, attr, floats, (int)n, out, err);
+}
+
+static bool set_attr(const struct op *op, int attr, const value *v, struct op_value *out, struct opd_err *err)
+{
+    int64_t i;
+    double f;
+    size_t size;
+    const char *text;
+    switch (value_type(v)) {
+    case VALUE_NIL:
+        return op_attr_set_none(op, attr, out, err);
+    case VALUE_BOOL:
+        return op_attr_set_bool(op, attr, value_bool(v), out, err);
+    case VALUE_INT:
+        i = value_int(v);
+        return op_attr_set_ints(op, attr, &i, 1, out, err);
+    case VALUE_FLOAT:
+        f = value_float(v);
+        return op_attr_set_floats(op, attr, &f, 1, out, err);
+    case VALUE_STR:
+        text = value_bytes(v, &size);
+        return op_attr_set_str(op, attr, text, size, out, err);
+    case VALUE_ARRAY:
+        return set_attr_list(op, attr, v, out, err);
+    default:
+        return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is %s, which no attribute takes", op->name,
+                           op->attrs[attr].name, value_type_name(v));
+    }
+}
+
+static bool unknown_attr(const struct op *op, const char *name, struct opd_err *err)
+{
+    struct buf names = { 0 };
+    for (int i = 0; i < op->n_attrs; i++)
+        buf_printf(&names, "%s%s", i ? ", " : "", op->attrs[i].name);
+    opd_err_set(err, OPD_E_invalid_argument, "%s has no attribute '%s'; it has %s", op->name, name,
+                op->n_attrs ? buf_str(&names) : "none");
+    buf_finish(&names);
+    return false;
+}
+
+static bool read_attrs(const struct op *op, const value *map, struct op_value *out, struct opd_err *err)
+{
+    bool given[OP_MAX_ATTRS] = { false };
+    for (int i = 0; i < op->n_attrs; i++)
+        out[i] = op->attrs[i].value;
+    for (size_t i = 0; i < value_count(map); i++) {
+        const value *key = value_key_at(map, i);
+        char name[OP_MAX_NAME] = "";
+        if (value_type(key) == VALUE_STR)
+            value_copy_str(key, name, sizeof name);
+        int attr = op_attr_index(op, name);
+        if (attr < 0)
+            return unknown_attr(op, name, err);
+        if (!set_attr(op, attr, value_value_at(map, i), &out[attr], err))
+            return false;
+        given[attr] = true;
+    }
+    for (int i = 0; i < op->n_attrs; i++)
+        if (op->attrs[i].required && !given[i])
+            return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is missing", op->name, op->attrs[i].name);
+    return true;
+}
+
+// --- inputs
+
+static bool same_device(struct run *run, const char *op, const char *name, const struct tensor *t, struct opd_err *err)
+{
+    if (!run->device)
+        run->device = t->storage->device;
+    if (run->device != t->storage->device)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is on %s, the tensors before it on %s", op, name,
+                           t->storage->device->name, run->device->name);
+    return true;
+}
+
+static bool read_inputs(struct request *req, struct run *run, const value *ids, struct plan_request *pr,
+                        struct opd_err *err)
+{
+    const struct op *op = run->entry->op;
+    if (value_count(ids) > (size_t)op->n_inputs)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s takes %d tensors, %zu came", op->name, op->n_inputs,
+                           value_count(ids));
+    for (int i = 0; i < op->n_inputs; i++) {
+        const value *id = value_at(ids, (size_t)i);
+        if (value_is_nil(id))
+            continue; // plan_build() knows whether it may be absent
+        char what[2 * OP_MAX_NAME + 4];
+        snprintf(what, sizeof what, "%s: %s", op->name, op->inputs[i].name);
+        struct tensor *t = request_tensor(req, id, what, err);
+        if (!t || !same_device(run, op->name, op->inputs[i].name, t, err))
+            return false;
+        run->inputs[i] = t;
+        pr->inputs[i] = t->desc;
+    }
+    return true;
+}
+
+// Ids for what a request makes: an integer each, unused, and no two alike.
+static bool read_new_ids(struct request *req, const value *ids, size_t n, bool may_be_nil, struct opd_err *err)
+{
+    if (value_count(ids) != n)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s%s%zu ids for results came, expected %zu", req->op,
+                           req->op[0] ? ": " : "", value_count(ids), n);
+    for (size_t i = 0; i < n; i++) {
+        const value *v = value_at(ids, i);
+        if (value_is_nil(v) && may_be_nil)
+            continue;
+        if (value_type(v) != VALUE_INT)
+            return opd_err_set(err, OPD_E_invalid_argument, "id %zu for a result is %s, expected an integer", i,
+                               value_type_name(v));
+        if (!request_new_id(req, value_int(v), err))
+            return false;
+        for (size_t j = 0; j < i; j++)
+            if (!value_is_nil(value_at(ids, j)) && value_int(value_at(ids, j)) == value_int(v))
+                return opd_err_set(err, OPD_E_invalid_argument, "id %" PRId64 " is given to two results",
+                                   value_int(v));
+    }
+    return true;
+}
+
+// --- plan, kernels, memory
+
+static enum request_status bind_plan(struct request *req, struct run *run, struct plan_request *pr, struct opd_err *err)
+{
+    pr->op = run->entry->op;
+    pr->on_cpu = run->device->is_cpu;
+    run->bound = entry_plan(run->entry, run->device, pr, err);
+    if (!run->bound)
+        return REQUEST_ERROR;
+    bool ready = true;
+    for (int i = 0; i < run->bound->plan->n_kernels; i++) {
+        // All of them are started before any is waited for: they compile side by side.
+        ready = program_ensure(run->bound->programs[i], req->since, err) && ready;
+        if (err->code)
+            return REQUEST_ERROR;
+    }
+    return ready ? REQUEST_ANSWERED : REQUEST_WAIT;
+}
+
+static bool is_made(const struct plan *plan, const struct plan_operand *o)
+{
+    if (plan->direction == PLAN_FORWARD)
+        return o->kind == PLAN_OUTPUT || o->kind == PLAN_SAVED || o->kind == PLAN_SCRATCH;
+    return o->kind == PLAN_GRAD_INPUT || o->kind == PLAN_SCRATCH;
+}
+
+static void drop_made(struct run *run)
+{
+    for (int i = 0; run->made && i < run->bound->plan->n_operands; i++)
+        storage_unref(run->made[i]);
+    free(run->made);
+    run->made = NULL;
+}
+
+static enum request_status allocate(struct request *req, struct run *run, struct opd_err *err)
+{
+    const struct plan *plan = run->bound->plan;
+    run->made = mem_zalloc((size_t)plan->n_operands, sizeof *run->made);
+    for (int i = 0; i < plan->n_operands; i++) {
+        if (!is_made(plan, &plan->operands[i]))
+            continue;
+        enum alloc_result result =
+            storage_new(run->device, tensor_desc_size(&plan->operands[i].desc), &run->made[i], err);
+        if (result == ALLOC_OK)
+            continue;
+        drop_made(run);
+        if (result == ALLOC_WAIT)
+            return request_wait_memory(req, run->device);
+        opd_err_prefix(err, "%s", req->op);
+        return REQUEST_ERROR;
+    }
+    return REQUEST_ANSWERED;
+}
+
+// Where an operand is. False: nowhere (absent, unwanted or empty), which a kernel sees as a null pointer.
+static bool locate(const struct run *run, uint32_t operand, struct dev_ref *out)
+{
+    const struct plan_operand *o = &run->bound->plan->operands[operand];
+    if (run->made[operand])
+        return storage_address(run->made[operand], 0, out);
+    const struct tensor *t = NULL;
+    switch (o->kind) {
+    case PLAN_INPUT:
+        t = run->inputs[o->index];
+        break;
+    case PLAN_OUTPUT:
+        t = run->outputs[o->index];
+        break;
+    case PLAN_GRAD_OUTPUT:
+        t = run->grad_outputs[o->index];
+        break;
+    case PLAN_SAVED:
+        return run->saved[o->index] && storage_address(run->saved[o->index], 0, out);
+    default:
+        break;
+    }
+    return t && tensor_address(t, 0, out);
+}
+
+// --- the command
+
+static void append_zero(const struct run *run, const struct plan_step *step, struct command *c, uint64_t *n_steps)
+{
+    struct dev_fill fill = { .step = { DEV_STEP_FILL, sizeof fill } };
+    if (!locate(run, step->operand, &fill.dst))
+        return;
+    fill.size = tensor_desc_size(&run->bound->plan->operands[step->operand].desc);
+    buf_append(&c->bytes, &fill, sizeof fill);
+    ++*n_steps;
+}
+
+static void append_launch(const struct run *run, const struct plan_step *step, struct command *c, uint64_t *n_steps)
+{
+    struct dev_launch launch = {
+        .step = { .type = DEV_STEP_LAUNCH },
+        .program = run->bound->programs[step->kernel]->id,
+        .shared_size = step->shared_size,
+        .args_size = (step->args_size + 7) & ~7u,
+    };
+    memcpy(launch.grid, step->grid, sizeof launch.grid);
+    memcpy(launch.block, step->block, sizeof launch.block);
+    size_t start = c->bytes.size;
+    buf_append(&c->bytes, &launch, sizeof launch);
+    for (int i = 0; i < step->n_slots; i++) {
+        struct dev_ref ref;
+        if (!locate(run, step->slots[i].operand, &ref))
+            continue;
+        struct dev_slot slot = { step->slots[i].arg_offset, ref.region, ref.offset };
+        buf_append(&c->bytes, &slot, sizeof slot);
+        launch.n_slots++;
+    }
+    static const uint8_t padding[8];
+    buf_append(&c->bytes, step->args, step->args_size);
+    buf_append(&c->bytes, padding, launch.args_size - step->args_size);
+    launch.step.size = (uint32_t)(c->bytes.size - start);
+    memcpy(c->bytes.bytes + start, &launch, sizeof launch);
+    ++*n_steps;
+}
+
+static void write_label(const struct run *run, struct command *c)
+{
+    const struct plan *plan = run->bound->plan;
+    snprintf(c->label, sizeof c->label, "%s version %d %s, kernel %s%s", run->entry->op->name, run->entry->version,
+             plan->direction == PLAN_FORWARD ? "forward" : "backward",
+             plan->n_kernels ? plan->kernels[0].expr : "(none)", plan->n_kernels > 1 ? " or a later one" : "");
+}
+
+// NULL with an error where the plan has more steps than a command can carry.
+static struct command *make_command(const struct run *run, struct opd_err *err)
+{
+    const struct plan *plan = run->bound->plan;
+    struct command *c = command_new(DEV_RUN, 0, 0);
+    uint64_t n_steps = 0;
+    for (int i = 0; i < plan->n_steps; i++) {
+        if (plan->steps[i].kind == PLAN_STEP_ZERO)
+            append_zero(run, &plan->steps[i], c, &n_steps);
+        else
+            append_launch(run, &plan->steps[i], c, &n_steps);
+    }
+    if (c->bytes.size > DEV_MAX_COMMAND) {
+        opd_err_set(err, OPD_E_invalid_argument, "%s: %" PRIu64 " launches are more than one request can carry",
+                    run->entry->op->name, n_steps);
+        buf_finish(&c->bytes);
+        free(c);
+        return NULL;
+    }
+    ((struct dev_command *)(void *)c->bytes.bytes)->size = n_steps;
+    c->deadline = run->deadline;
+    write_label(run, c);
+    return c;
+}
+
+// In-place arguments are written: whoever kept them for backward must know.
+static void bump_versions(const struct run *run)
+{
+    const struct op *op = run->entry->op;
+    for (int i = 0; i < op->n_inputs; i++)
+        if (op->inputs[i].in_place && run->inputs[i])
+            run->inputs[i]->storage->version++;
+}
+
+static enum request_status submit(struct request *req, struct run *run, struct command *c)
+{
+    struct device *d = run->device;
+    bool nothing = ((struct dev_command *)(void *)c->bytes.bytes)->size == 0;
+    drop_made(run); // scratch goes back at once: the device runs its next user after this command
+    if (!nothing)
+        return request_submit(req, d, c);
+    buf_finish(&c->bytes);
+    free(c);
+    return REQUEST_ANSWERED;
+}
+
+// --- forward
+
+static void keep_context(struct request *req, const struct run *run, const struct plan_request *pr, uint64_t id)
+{
+    const struct op *op = run->entry->op;
+    const struct plan *plan = run->bound->plan;
+    struct context *ctx = mem_zalloc(1, sizeof *ctx);
+    ctx->entry = entry_ref(run->entry);
+    ctx->device = run->device;
+    ctx->request = *pr;
+    for (int i = 0; i < op->n_inputs; i++) {
+        if (!op->inputs[i].used_backward || !run->inputs[i])
+            continue;
+        ctx->inputs[i] = tensor_ref(run->inputs[i]);
+        ctx->input_versions[i] = run->inputs[i]->storage->version;
+    }
+    for (int i = 0; i < plan->n_operands; i++) {
+        const struct plan_operand *o = &plan->operands[i];
+        if (o->kind == PLAN_SAVED)
+            ctx->saved[o->index] = storage_ref(run->made[i]);
+        if (o->kind != PLAN_OUTPUT)
+            continue;
+        ctx->output_descs[o->index] = o->desc;
+        if (op->outputs[o->index].used_backward) {
+            ctx->outputs[o->index] = tensor_ref(run->outputs[o->index]);
+            ctx->output_versions[o->index] = run->outputs[o->index]->storage->version;
+        }
+    }
+    map_put(&req->conn->contexts, id, ctx);
+    req->made_context = id;
+}
+
+// Gives the outputs their ids and packs them for the reply.
+static void make_outputs(struct request *req, struct run *run, const value *ids)
+{
+    const struct plan *plan = run->bound->plan;
+    for (int i = 0; i < plan->n_operands; i++) {
+        const struct plan_operand *o = &plan->operands[i];
+        if (o->kind != PLAN_OUTPUT)
+            continue;
+        struct tensor *t = tensor_new(run->made[i], 0, &o->desc);
+        run->outputs[o->index] = t;
+        request_make(req, (uint64_t)value_int(value_at(ids, (size_t)o->index)), t);
+    }
+}
+
+static bool read_context_id(struct request *req, const struct run *run, const value *options, uint64_t *out,
+                            struct opd_err *err)
+{
+    const value *id = value_get(options, "context");
+    *out = 0;
+    if (value_is_nil(id))
+        return true;
+    if (value_type(id) != VALUE_INT || value_int(id) <= 0)
+        return opd_err_set(err, OPD_E_invalid_argument, "context: expected an id from 1 to 2^63-1");
+    if (map_get(&req->conn->contexts, (uint64_t)value_int(id)))
+        return opd_err_set(err, OPD_E_invalid_argument, "context %" PRId64 " is in use", value_int(id));
+    if (!run->entry->op->has_backward)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s has no backward", run->entry->op->name);
+    *out = (uint64_t)value_int(id);
+    return true;
+}
+
+static bool default_device(struct request *req, struct run *run, const value *options, struct opd_err *err)
+{
+    const value *name = value_get(options, "device");
+    char text[16] = "";
+    if (!value_is_nil(name) &&
+        (value_type(name) != VALUE_STR || !value_copy_str(name, text, sizeof text) ||
+         !broker_device(req->broker, text)))
+        return opd_err_set(err, OPD_E_not_found, "device: no such device is served");
+    if (!run->device)
+        run->device = text[0] ? broker_device(req->broker, text) : req->broker->devices[0];
+    return true;
+}
+
+static void pack_forward(struct request *req, const struct run *run, const value *ids, uint64_t context)
+{
+    const struct op *op = run->entry->op;
+    struct buf *out = &req->reply;
+    pack_map(out, 3);
+    pack_str(out, "outputs");
+    pack_array(out, (size_t)op->n_outputs);
+    for (int i = 0; i < op->n_outputs; i++)
+        tensor_pack(out, (uint64_t)value_int(value_at(ids, (size_t)i)), run->outputs[i]);
+    pack_str(out, "context");
+    if (context)
+        pack_uint(out, context);
+    else
+        pack_nil(out);
+    pack_key_int(out, "version", run->entry->version);
+}
+
+enum request_status request_forward(struct request *req, const value *params, struct opd_err *err)
+{
+    struct run run = { .entry = find_entry(req, value_at(params, 0), err) };
+    struct plan_request pr = { .direction = PLAN_FORWARD };
+    const value *ids = value_at(params, 3), *options = value_at(params, 4);
+    uint64_t context;
+    if (!run.entry || !read_inputs(req, &run, value_at(params, 1), &pr, err) ||
+        (value_type(value_at(params, 2)) != VALUE_MAP
+             ? !opd_err_set(err, OPD_E_invalid_argument, "%s: the attributes are no map", req->op)
+             : !read_attrs(run.entry->op, value_at(params, 2), pr.attrs, err)) ||
+        !read_deadline(options, &run.deadline, err) || !read_context_id(req, &run, options, &context, err) ||
+        !default_device(req, &run, options, err) ||
+        !read_new_ids(req, ids, (size_t)run.entry->op->n_outputs, false, err))
+        return REQUEST_ERROR;
+    pr.keep = context != 0;
+    enum request_status status = bind_plan(req, &run, &pr, err);
+    if (status == REQUEST_ANSWERED)
+        status = allocate(req, &run, err);
+    if (status != REQUEST_ANSWERED)
+        return status;
+    struct command *c = make_command(&run, err);
+    if (!c) {
+        drop_made(&run);
+        return REQUEST_ERROR;
+    }
+    make_outputs(req, &run, ids);
+    bump_versions(&run);
+    if (context)
+        keep_context(req, &run, &pr, context);
+    pack_forward(req, &run, ids, context);
+    return submit(req, &run, c);
+}
+
+// --- backward
+
+static struct context *find_context(struct request *req, const value *id, struct opd_err *err)
+{
+    struct context *ctx = map_get(&req->conn->contexts, (uint64_t)value_int(id));
+    if (!ctx)
+        opd_err_set(err, OPD_E_not_found, "this connection has no context %" PRId64 " (never made, or freed)",
+                    value_int(id));
+    else
+        snprintf(req->op, sizeof req->op, "%s", ctx->entry->op->name);
+    return ctx;
+}
+
+static bool unchanged(const struct op *op, const char *name, const struct tensor *t, uint64_t version,
+                      struct opd_err *err)
+{
+    if (!t || t->storage->version == version)
+        return true;
+    return opd_err_set(err, OPD_E_invalid_argument,
+                       "%s: %s was written after forward, and backward needs what it was; run forward again", op->name,
+                       name);
+}
+
+static bool take_context(struct run *run, const struct context *ctx, struct opd_err *err)
+{
+    const struct op *op = ctx->entry->op;
+    run->entry = ctx->entry;
+    run->device = ctx->device;
+    memcpy(run->saved, ctx->saved, sizeof run->saved);
+    for (int i = 0; i < op->n_inputs; i++) {
+        run->inputs[i] = ctx->inputs[i];
+        if (!unchanged(op, op->inputs[i].name, ctx->inputs[i], ctx->input_versions[i], err))
+            return false;
+    }
+    for (int i = 0; i < op->n_outputs; i++) {
+        run->outputs[i] = ctx->outputs[i];
+        if (!unchanged(op, op->outputs[i].name, ctx->outputs[i], ctx->output_versions[i], err))
+            return false;
+    }
+    return true;
+}
+
+static bool read_grads(struct request *req, struct run *run, const struct context *ctx, const value *ids,
+                       uint32_t *absent, struct opd_err *err)
+{
+    const struct op *op = run->entry->op;
+    if (value_count(ids) > (size_t)op->n_outputs)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s has %d outputs, %zu gradients came", op->name,
+                           op->n_outputs, value_count(ids));
+    *absent = 0;
+    for (int i = 0; i < op->n_outputs; i++) {
+        const value *id = value_at(ids, (size_t)i);
+        if (value_is_nil(id)) {
+            *absent |= 1u << i;
+            continue;
+        }
+        char what[2 * OP_MAX_NAME + 8], got[256], expected[256];
+        snprintf(what, sizeof what, "%s: grad_%s", op->name, op->outputs[i].name);
+        struct tensor *t = request_tensor(req, id, what, err);
+        if (!t || !same_device(run, op->name, what + strlen(op->name) + 2, t, err))
+            return false;
+        const struct tensor_desc *want = &ctx->output_descs[i];
+        tensor_desc_format(&t->desc, got, sizeof got);
+        tensor_desc_format(want, expected, sizeof expected);
+        if (strcmp(got, expected) != 0)
+            return opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected %s as the output", what, got, expected);
+        run->grad_outputs[i] = t;
+    }
+    return true;
+}
+
+static uint32_t read_wanted(const struct op *op, const struct plan_request *pr, const value *ids)
+{
+    uint32_t wanted = 0;
+    for (int i = 0; i < op->n_inputs; i++)
+        if (!value_is_nil(value_at(ids, (size_t)i)) && op->inputs[i].differentiable &&
+            pr->inputs[i].dtype != OPD_DTYPE_NONE)
+            wanted |= 1u << i;
+    return wanted;
+}
+
+static void make_grads(struct request *req, const struct run *run, const value *ids)
+{
+    const struct plan *plan = run->bound->plan;
+    struct tensor *grads[OP_MAX_INPUTS] = { NULL };
+    for (int i = 0; i < plan->n_operands; i++) {
+        const struct plan_operand *o = &plan->operands[i];
+        if (o->kind != PLAN_GRAD_INPUT)
+            continue;
+        grads[o->index] = tensor_new(run->made[i], 0, &o->desc);
+        request_make(req, (uint64_t)value_int(value_at(ids, (size_t)o->index)), grads[o->index]);
+    }
+    int n = run->entry->op->n_inputs;
+    pack_array(&req->reply, (size_t)n);
+    for (int i = 0; i < n; i++) {
+        if (grads[i])
+            tensor_pack(&req->reply, (uint64_t)value_int(value_at(ids, (size_t)i)), grads[i]);
+        else
+            pack_nil(&req->reply);
+    }
+}
+
+enum request_status request_backward(struct request *req, const value *params, struct opd_err *err)
+{
+    struct run run = { 0 };
+    struct context *ctx = find_context(req, value_at(params, 0), err);
+    const value *ids = value_at(params, 2);
+    if (!ctx || !take_context(&run, ctx, err))
+        return REQUEST_ERROR;
+    struct plan_request pr = ctx->request;
+    pr.direction = PLAN_BACKWARD;
+    if (!read_grads(req, &run, ctx, value_at(params, 1), &pr.grad_absent, err) ||
+        !read_new_ids(req, ids, (size_t)run.entry->op->n_inputs, true, err) ||
+        !read_deadline(value_at(params, 3), &run.deadline, err))
+        return REQUEST_ERROR;
+    pr.wanted = read_wanted(run.entry->op, &pr, ids);
+    enum request_status status = bind_plan(req, &run, &pr, err);
+    if (status == REQUEST_ANSWERED)
+        status = allocate(req, &run, err);
+    if (status != REQUEST_ANSWERED)
+        return status;
+    struct command *c = make_command(&run, err);
+    if (!c) {
+        drop_made(&run);
+        return REQUEST_ERROR;
+    }
+    make_grads(req, &run, ids);
+    return submit(req, &run, c);
+}
+
+enum request_status request_context_free(struct request *req, const value *params, struct opd_err *err)
+{
+    const value *ids = value_at(params, 0);
+    for (size_t i = 0; i < value_count(ids); i++) {
+        const value *id = value_at(ids, i);
+        if (value_type(id) != VALUE_INT || !map_get(&req->conn->contexts, (uint64_t)value_int(id))) {
+            opd_err_set(err, OPD_E_not_found, "context_free: element %zu is no context of this connection", i);
+            return REQUEST_ERROR;
+        }
+    }
+    for (size_t i = 0; i < value_count(ids); i++) {
+        struct context *ctx = map_remove(&req->conn->contexts, (uint64_t)value_int(value_at(ids, i)));
+        if (ctx)
+            context_free(ctx);
+    }
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}
+
+enum request_status request_sync(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)params, (void)err;
+    if (req->conn->n_flight > 0)
+        return REQUEST_WAIT; // a completion of this connection's last request tries again
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}

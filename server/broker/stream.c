@@ -1,0 +1,170 @@
+#include "stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { READ_SIZE = 256 << 10, OUT_KEEP = 1 << 20 };
+
+static void poll_cb(uv_poll_t *handle, int status, int events);
+
+static void update_poll(struct stream *s)
+{
+    int events = s->reading ? UV_READABLE : 0;
+    if (stream_unsent(s) > 0)
+        events |= UV_WRITABLE;
+    if (events)
+        uv_poll_start(&s->poll, events, poll_cb);
+    else
+        uv_poll_stop(&s->poll);
+}
+
+static void keep_fds(struct stream *s, const int *fds, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (s->n_fds < STREAM_MAX_FDS)
+            s->fds[s->n_fds++] = fds[i];
+        else
+            close(fds[i]);
+    }
+}
+
+static void read_more(struct stream *s)
+{
+    if (s->in_start == s->in.size) {
+        s->in.size = s->in_start = 0;
+    } else if (s->in_start > READ_SIZE && s->in_start > s->in.size / 2) {
+        buf_consume(&s->in, s->in_start);
+        s->in_start = 0;
+    }
+    buf_reserve(&s->in, READ_SIZE);
+    int fds[FDPASS_MAX];
+    int n_fds;
+    ssize_t n = fdpass_recv(s->fd, s->in.bytes + s->in.size, READ_SIZE, fds, &n_fds);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return;
+    if (n <= 0) {
+        s->failed(s, n == 0 ? "closed by the other side" : strerror(errno));
+        return;
+    }
+    bool too_many = s->n_fds + n_fds > STREAM_MAX_FDS;
+    keep_fds(s, fds, n_fds);
+    if (too_many) {
+        s->failed(s, "too many file descriptors that no message takes");
+        return;
+    }
+    s->in.size += (size_t)n;
+    s->readable(s);
+}
+
+static void send_some(struct stream *s)
+{
+    while (stream_unsent(s) > 0) {
+        ssize_t n = fdpass_send(s->fd, s->out.bytes + s->out_start, stream_unsent(s), NULL, 0);
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return;
+        if (n < 0) {
+            s->failed(s, strerror(errno));
+            return;
+        }
+        s->out_start += (size_t)n;
+    }
+    s->out.size = s->out_start = 0;
+    if (s->out.capacity > OUT_KEEP)
+        buf_finish(&s->out);
+    if (s->drained)
+        s->drained(s);
+}
+
+static void poll_cb(uv_poll_t *handle, int status, int events)
+{
+    struct stream *s = handle->data;
+    if (status < 0) {
+        s->failed(s, uv_strerror(status));
+        return;
+    }
+    if (events & UV_WRITABLE)
+        send_some(s);
+    if (!s->closing && (events & UV_READABLE) && s->reading)
+        read_more(s);
+    if (!s->closing)
+        update_poll(s);
+}
+
+void stream_start(struct stream *s, uv_loop_t *loop, int fd)
+{
+    s->fd = fd;
+    s->reading = true;
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+    uv_poll_init(loop, &s->poll, fd);
+    s->poll.data = s;
+    update_poll(s);
+}
+
+static void closed_cb(uv_handle_t *handle)
+{
+    struct stream *s = handle->data;
+    close(s->fd);
+    s->fd = -1;
+    while (s->n_fds > 0)
+        close(s->fds[--s->n_fds]);
+    buf_finish(&s->in);
+    buf_finish(&s->out);
+    s->closed(s);
+}
+
+void stream_close(struct stream *s)
+{
+    if (s->closing)
+        return;
+    s->closing = true;
+    uv_poll_stop(&s->poll);
+    uv_close((uv_handle_t *)&s->poll, closed_cb);
+}
+
+const uint8_t *stream_bytes(const struct stream *s)
+{
+    return s->in.bytes + s->in_start;
+}
+
+size_t stream_size(const struct stream *s)
+{
+    return s->in.size - s->in_start;
+}
+
+void stream_consume(struct stream *s, size_t size)
+{
+    s->in_start += size;
+}
+
+int stream_take_fd(struct stream *s)
+{
+    if (s->n_fds == 0)
+        return -1;
+    int fd = s->fds[0];
+    memmove(s->fds, s->fds + 1, (size_t)--s->n_fds * sizeof s->fds[0]);
+    return fd;
+}
+
+void stream_flush(struct stream *s)
+{
+    if (s->closing)
+        return;
+    send_some(s);
+    if (!s->closing)
+        update_poll(s);
+}
+
+size_t stream_unsent(const struct stream *s)
+{
+    return s->out.size - s->out_start;
+}
+
+void stream_set_reading(struct stream *s, bool reading)
+{
+    if (s->closing || s->reading == reading)
+        return;
+    s->reading = reading;
+    update_poll(s);
+}

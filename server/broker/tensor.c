@@ -1,0 +1,129 @@
+#include "tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker.h"
+#include "hash.h"
+#include "msg.h"
+
+enum alloc_result storage_new(struct device *d, uint64_t size, struct storage **out, struct opd_err *err)
+{
+    struct suballoc_block *block = NULL;
+    if (size > 0) {
+        enum alloc_result result = device_alloc(d, size, &block, err);
+        if (result != ALLOC_OK)
+            return result;
+    }
+    *out = mem_zalloc(1, sizeof **out);
+    **out = (struct storage){ .refs = 1, .device = d, .block = block, .size = size };
+    return ALLOC_OK;
+}
+
+struct storage *storage_ref(struct storage *s)
+{
+    s->refs++;
+    return s;
+}
+
+void storage_unref(struct storage *s)
+{
+    if (!s || --s->refs > 0)
+        return;
+    if (s->block)
+        device_release(s->device, s->block);
+    free(s);
+}
+
+struct tensor *tensor_new(struct storage *s, uint64_t offset, const struct tensor_desc *desc)
+{
+    struct tensor *t = mem_zalloc(1, sizeof *t);
+    *t = (struct tensor){ .refs = 1, .storage = storage_ref(s), .offset = offset, .desc = *desc };
+    s->device->n_tensors++;
+    return t;
+}
+
+struct tensor *tensor_ref(struct tensor *t)
+{
+    t->refs++;
+    return t;
+}
+
+void tensor_unref(struct tensor *t)
+{
+    if (!t || --t->refs > 0)
+        return;
+    t->storage->device->n_tensors--;
+    storage_unref(t->storage);
+    free(t->name);
+    free(t);
+}
+
+bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out)
+{
+    if (!s->block)
+        return false;
+    *out = (struct dev_ref){ .region = s->block->chunk->region, .offset = s->block->offset + offset };
+    return true;
+}
+
+bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out)
+{
+    return storage_address(t->storage, t->offset + offset, out);
+}
+
+static uint64_t name_key(const char *name)
+{
+    return hash_bytes(name, strlen(name), 0);
+}
+
+struct tensor *tensor_find(struct broker *b, const char *name)
+{
+    struct tensor *t = map_get(&b->names, name_key(name));
+    while (t && strcmp(t->name, name) != 0)
+        t = t->next_named;
+    return t;
+}
+
+void tensor_set_name(struct broker *b, struct tensor *t, const char *name)
+{
+    t->name = mem_strdup(name);
+    t->next_named = map_get(&b->names, name_key(name));
+    map_put(&b->names, name_key(name), tensor_ref(t));
+}
+
+void tensor_drop_name(struct broker *b, struct tensor *t)
+{
+    if (!t->name)
+        return;
+    uint64_t key = name_key(t->name);
+    struct tensor *first = map_get(&b->names, key);
+    if (first == t) {
+        if (t->next_named)
+            map_put(&b->names, key, t->next_named);
+        else
+            map_remove(&b->names, key);
+    } else {
+        while (first->next_named != t)
+            first = first->next_named;
+        first->next_named = t->next_named;
+    }
+    free(t->name);
+    t->name = NULL;
+    t->next_named = NULL;
+    tensor_unref(t);
+}
+
+void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t)
+{
+    pack_map(out, 6);
+    pack_key_uint(out, "id", id);
+    pack_key_str(out, "dtype", dtype_name(t->desc.dtype));
+    pack_str(out, "shape");
+    pack_array(out, (size_t)t->desc.rank);
+    for (int i = 0; i < t->desc.rank; i++)
+        pack_int(out, t->desc.shape[i]);
+    pack_key_str(out, "device", t->storage->device->name);
+    pack_key_str(out, "name", t->name);
+    pack_key_uint(out, "bytes", tensor_desc_size(&t->desc));
+}

@@ -1,0 +1,47 @@
+#include "warm.h"
+
+#include "broker.h"
+#include "clock.h"
+#include "device.h"
+#include "log.h"
+#include "program.h"
+
+static void warm_plan(struct device *d, struct entry *e, const struct plan_request *request)
+{
+    struct opd_err err = { 0 };
+    struct bound_plan *bp = entry_plan(e, d, request, &err);
+    for (int i = 0; bp && i < bp->plan->n_kernels; i++) {
+        program_ensure(bp->programs[i], clock_ns(), &err);
+        opd_err_clear(&err);
+    }
+    if (err.code)
+        log_warn("warming: %s", err.msg);
+    opd_err_clear(&err);
+}
+
+static void warm_example(struct device *d, struct entry *e, struct plan_request *request)
+{
+    request->on_cpu = d->is_cpu;
+    request->direction = PLAN_FORWARD;
+    warm_plan(d, e, request);
+    if (!e->op->has_backward)
+        return;
+    request->keep = true;
+    warm_plan(d, e, request);
+    request->direction = PLAN_BACKWARD;
+    for (int i = 0; i < e->op->n_inputs; i++)
+        if (e->op->inputs[i].differentiable && request->inputs[i].dtype != OPD_DTYPE_NONE)
+            request->wanted |= 1u << i;
+    warm_plan(d, e, request);
+}
+
+void warm_start(struct broker *b)
+{
+    for (int i = 0; i < b->n_devices; i++)
+        for (struct entry *e = b->registry.entries; e; e = e->next)
+            for (int t = 0; t < e->op->types[0].n_dtypes; t++) {
+                struct plan_request request;
+                for (int k = 0; plan_example(e->op, k, e->op->types[0].dtypes[t], &request); k++)
+                    warm_example(b->devices[i], e, &request);
+            }
+}

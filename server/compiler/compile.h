@@ -1,0 +1,42 @@
+#pragma once
+
+// Turns one operator file into the image of one kernel, for one target. Pure functions of their input and of the compilers
+// that are installed; called in the compiler process only, one at a time.
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "err.h"
+
+// The translation unit is: common, prelude, '#line 1 "file"', source. The common part comes first and is the same for every
+// compile, so that NVRTC's precompiled header hits.
+struct compile_input {
+    const char *target;             // "sm_90", "cpu"
+    const char *common;             // the text of kernels_src/opd.cuh
+    const char *prelude;            // "using scalar_t = float;\nusing acc_t = float;\n"
+    const char *file;               // name of the source in diagnostics: "gelu.cu"
+    const char *folder;             // where its #include "..." are looked up; NULL: nowhere
+    const char *source;             // the text of the .cu
+    const char *expr;               // the kernel to instantiate: "gelu_forward<scalar_t, 1>"
+};
+
+struct compile_output {
+    uint8_t *image; // heap; the caller frees all three
+    size_t size;
+    char *symbol;   // the kernel's name in the image
+    char *log;      // warnings, or NULL
+};
+
+// Errors: compile_error, with the compiler's own output in err->log (the user's file, line and column);
+// unavailable, where there is no compiler (the message says what to install).
+bool nvrtc_compile(const struct compile_input *in, struct compile_output *out, struct opd_err *err);
+bool host_compile(const struct compile_input *in, struct compile_output *out, struct opd_err *err);
+
+// One line that names the compiler and everything of it that changes its output (version, flags, processor), for status
+// and for the cache's key. NULL with an error where there is none. Static storage.
+const char *nvrtc_identity(struct opd_err *err);
+const char *host_identity(struct opd_err *err);
+
+// Texts that are linked into the binary, terminated by a zero byte.
+extern const char cpu_shim_text[]; // server/compiler/cpu_shim.h: CUDA's built-ins for the host compiler

@@ -1,0 +1,121 @@
+
+// Third of the texts: from a kernel's function to the image's export. One line at the end of the translation unit,
+// OPD_CPU_EXPORT(kernel<types>), instantiates all of this.
+
+template <unsigned... I> struct opd_cpu_places {};
+template <unsigned N, unsigned... I> struct opd_cpu_count : opd_cpu_count<N - 1, N - 1, I...> {};
+template <unsigned... I> struct opd_cpu_count<0, I...> { typedef opd_cpu_places<I...> places; };
+
+// Offset and size of each parameter, packed as a C struct would be.
+template <unsigned N> struct opd_cpu_layout {
+    opd_cpu_param param[N + 1];
+};
+
+template <class... A> constexpr opd_cpu_layout<sizeof...(A)> opd_cpu_lay_out()
+{
+    const unsigned size[] = {(unsigned)sizeof(A)..., 0}, align[] = {(unsigned)alignof(A)..., 1};
+    opd_cpu_layout<sizeof...(A)> layout = {};
+    unsigned at = 0;
+    for (unsigned i = 0; i < sizeof...(A); i++) {
+        at = (at + align[i] - 1) / align[i] * align[i];
+        layout.param[i].offset = at;
+        layout.param[i].size = size[i];
+        at += size[i];
+    }
+    return layout;
+}
+
+template <class T> OPD_CPU_INLINE const T &opd_cpu_arg(const opd_cpu_job *job, unsigned offset)
+{
+    return *reinterpret_cast<const T *>(job->args + offset);
+}
+
+constexpr unsigned opd_cpu_many = 1u << 21; // blocks: times OPD_CPU_MAX_BLOCK is 2^31
+
+template <auto Kernel> struct opd_cpu_launch;
+
+template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
+    static constexpr opd_cpu_layout<sizeof...(A)> layout = opd_cpu_lay_out<A...>();
+
+    // The threads from `first` on, row by row, until one of them waits: that one leaves the rest to others.
+    __attribute__((flatten)) static void walk(unsigned first, A... a)
+    {
+        const unsigned nx = blockDim.x, ny = blockDim.y, rows = ny * blockDim.z;
+        unsigned x = first % nx;
+        // Known not to wrap, `blockIdx.x * blockDim.x + threadIdx.x` is an address to vectorise by.
+        if (nx > OPD_CPU_MAX_BLOCK || blockIdx.x >= opd_cpu_many)
+            __builtin_unreachable();
+        opd_cpu_bound = nx;
+        for (unsigned row = first / nx; row < rows; row++, x = 0) {
+            threadIdx.y = row % ny;
+            threadIdx.z = row / ny;
+            OPD_CPU_VECTORIZE
+            for (unsigned at = x; at < opd_cpu_bound; at++) {
+                threadIdx.x = at;
+                Kernel(a...);
+            }
+            if (opd_cpu_bound != nx)
+                return;
+        }
+    }
+
+    __attribute__((cold)) static void walk_far(unsigned first, A... a)
+    {
+        const unsigned nx = blockDim.x, ny = blockDim.y, n = nx * ny * blockDim.z;
+        opd_cpu_bound = n;
+        for (unsigned at = first; at < opd_cpu_bound; at++) {
+            threadIdx.x = at % nx;
+            threadIdx.y = at / nx % ny;
+            threadIdx.z = at / nx / ny;
+            Kernel(a...);
+        }
+    }
+
+    template <unsigned... I>
+    OPD_CPU_INLINE static void call(void (*walk)(unsigned, A...), const opd_cpu_job *job, unsigned first,
+                                    opd_cpu_places<I...>)
+    {
+        walk(first, opd_cpu_arg<A>(job, layout.param[I].offset)...);
+    }
+
+    __attribute__((noinline)) static void start(const opd_cpu_job *job, unsigned first)
+    {
+        const typename opd_cpu_count<sizeof...(A)>::places places;
+        if (__builtin_expect(blockIdx.x < opd_cpu_many, 1))
+            call(walk, job, first, places);
+        else
+            call(walk_far, job, first, places);
+    }
+
+    static void run(opd_cpu_worker *w, const opd_cpu_job *job, void *shared, unsigned long long begin,
+                    unsigned long long end)
+    {
+        opd_cpu_self = w;
+        opd_cpu_arena = shared;
+        blockDim = {job->block[0], job->block[1], job->block[2]};
+        gridDim = {job->grid[0], job->grid[1], job->grid[2]};
+        const unsigned long long gx = gridDim.x, gy = gridDim.y;
+        for (unsigned long long b = begin; b < end; b++) {
+            blockIdx = {(unsigned)(b % gx), (unsigned)(b / gx % gy), (unsigned)(b / gx / gy)};
+            start(job, 0);
+            if (opd_cpu_bound == 0)
+                opd_cpu_rt->join(w);
+        }
+    }
+};
+
+static void opd_cpu_init(const opd_cpu_runtime *rt)
+{
+    opd_cpu_rt = rt;
+}
+
+#define OPD_CPU_EXPORT(...)                                                                                     \
+    extern "C" __attribute__((visibility("default"))) const opd_cpu_kernel opd_cpu_kernel_export = {            \
+        OPD_CPU_ABI,                                                                                            \
+        sizeof opd_cpu_launch<(__VA_ARGS__)>::layout.param / sizeof(opd_cpu_param) - 1,                         \
+        opd_cpu_launch<(__VA_ARGS__)>::layout.param,                                                            \
+        #__VA_ARGS__,                                                                                           \
+        opd_cpu_init,                                                                                           \
+        opd_cpu_launch<(__VA_ARGS__)>::run,                                                                     \
+        opd_cpu_launch<(__VA_ARGS__)>::start,                                                                   \
+    };

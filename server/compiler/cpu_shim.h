@@ -1,0 +1,256 @@
+// CUDA's language for the host's C++ compiler: first of three texts (then cpu_math.h, cpu_launch.h) that come before
+// opd.cuh in every translation unit of the CPU device. cpu_image.h stands before it.
+//
+// Small on purpose, and without the C++ library: <cmath> alone would cost more time than a usual kernel.
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define OPD_CPU 1
+#define __CUDACC__ 1
+#define __CUDACC_RTC__ 1
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__ static const
+#define __managed__ static
+#define __shared__ static thread_local
+#define __grid_constant__
+#define __restrict__ __restrict
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
+#define __builtin_align__(n) __attribute__((aligned(n)))
+
+#ifdef __clang__
+#define OPD_CPU_VECTORIZE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define OPD_CPU_VECTORIZE _Pragma("GCC ivdep")
+#endif
+#define OPD_CPU_INLINE inline __attribute__((always_inline))
+
+extern "C" {
+int printf(const char *, ...) __attribute__((format(printf, 1, 2)));
+void *memcpy(void *, const void *, size_t) noexcept;
+void *memset(void *, int, size_t) noexcept;
+}
+
+// Vector types, aligned as CUDA aligns them.
+#define OPD_CPU_VECTORS(T, base, a2, a4)                                                             \
+    struct base##1 { T x; };                                                                         \
+    struct alignas(a2) base##2 { T x, y; };                                                          \
+    struct base##3 { T x, y, z; };                                                                   \
+    struct alignas(a4) base##4 { T x, y, z, w; };                                                    \
+    OPD_CPU_INLINE base##1 make_##base##1(T x) { return {x}; }                                       \
+    OPD_CPU_INLINE base##2 make_##base##2(T x, T y) { return {x, y}; }                               \
+    OPD_CPU_INLINE base##3 make_##base##3(T x, T y, T z) { return {x, y, z}; }                       \
+    OPD_CPU_INLINE base##4 make_##base##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+OPD_CPU_VECTORS(signed char, char, 2, 4)
+OPD_CPU_VECTORS(unsigned char, uchar, 2, 4)
+OPD_CPU_VECTORS(short, short, 4, 8)
+OPD_CPU_VECTORS(unsigned short, ushort, 4, 8)
+OPD_CPU_VECTORS(int, int, 8, 16)
+OPD_CPU_VECTORS(unsigned int, uint, 8, 16)
+OPD_CPU_VECTORS(long, long, 16, 16)
+OPD_CPU_VECTORS(unsigned long, ulong, 16, 16)
+OPD_CPU_VECTORS(long long, longlong, 16, 16)
+OPD_CPU_VECTORS(unsigned long long, ulonglong, 16, 16)
+OPD_CPU_VECTORS(float, float, 8, 16)
+OPD_CPU_VECTORS(double, double, 16, 16)
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+    constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+    constexpr operator uint3() const { return {x, y, z}; }
+};
+
+// Where the running thread is. Internal to this object, and their addresses never leave it: else the compilers would
+// reload them after every store, and vectorise nothing. Spread out, so that no two are read as one vector.
+struct opd_cpu_index {
+    alignas(16) unsigned x;
+    alignas(16) unsigned y;
+    alignas(16) unsigned z;
+    OPD_CPU_INLINE operator uint3() const { return {x, y, z}; }
+    OPD_CPU_INLINE operator dim3() const { return dim3(x, y, z); }
+};
+static thread_local opd_cpu_index threadIdx, blockIdx, blockDim, gridDim;
+static thread_local unsigned opd_cpu_bound; // the loop over a row of threads ends here; 0 once it was left for others
+static thread_local opd_cpu_worker *opd_cpu_self;
+static thread_local void *opd_cpu_arena;
+static const opd_cpu_runtime *opd_cpu_rt;
+constexpr int warpSize = 32;
+
+OPD_CPU_INLINE unsigned opd_cpu_thread()
+{
+    return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+}
+
+// Other threads may have run meanwhile: this one is itself again, and the loop that it came from now belongs to others.
+#define OPD_CPU_WAIT(call)                                       \
+    const unsigned x_ = threadIdx.x, y_ = threadIdx.y, z_ = threadIdx.z; \
+    const auto result_ = call;                                   \
+    threadIdx.x = x_;                                            \
+    threadIdx.y = y_;                                            \
+    threadIdx.z = z_;                                            \
+    opd_cpu_bound = 0;                                           \
+    return result_
+
+static __attribute__((noinline)) unsigned opd_cpu_barrier(int value)
+{
+    OPD_CPU_WAIT(opd_cpu_rt->barrier(opd_cpu_self, opd_cpu_thread(), value));
+}
+
+static __attribute__((noinline)) unsigned long long opd_cpu_warp(unsigned mask, opd_cpu_warp_op op,
+                                                                 unsigned long long value, unsigned source)
+{
+    OPD_CPU_WAIT(opd_cpu_rt->warp(opd_cpu_self, opd_cpu_thread(), mask, op, value, source));
+}
+
+OPD_CPU_INLINE void __syncthreads() { opd_cpu_barrier(0); }
+OPD_CPU_INLINE int __syncthreads_count(int v) { return (int)(opd_cpu_barrier(v) & 0xffff); }
+OPD_CPU_INLINE int __syncthreads_or(int v) { return (opd_cpu_barrier(v) & 0xffff) != 0; }
+OPD_CPU_INLINE int __syncthreads_and(int v)
+{
+    const unsigned r = opd_cpu_barrier(v);
+    return (r & 0xffff) == r >> 16;
+}
+
+OPD_CPU_INLINE void __syncwarp(unsigned mask = 0xffffffffu) { opd_cpu_warp(mask, OPD_CPU_SYNC, 0, 0); }
+OPD_CPU_INLINE unsigned __ballot_sync(unsigned mask, int v)
+{
+    return (unsigned)opd_cpu_warp(mask, OPD_CPU_BALLOT, v != 0, 0);
+}
+OPD_CPU_INLINE int __any_sync(unsigned mask, int v) { return __ballot_sync(mask, v) != 0; }
+OPD_CPU_INLINE int __all_sync(unsigned mask, int v) { return __ballot_sync(mask, !v) == 0; }
+OPD_CPU_INLINE unsigned __activemask() { return opd_cpu_rt->active(opd_cpu_self, opd_cpu_thread()); }
+
+template <class T> OPD_CPU_INLINE unsigned long long opd_cpu_to_bits(const T &v)
+{
+    static_assert(sizeof(T) <= 8, "a warp exchanges values of 8 bytes at most");
+    unsigned long long bits = 0;
+    __builtin_memcpy(&bits, &v, sizeof v);
+    return bits;
+}
+
+template <class T> OPD_CPU_INLINE T opd_cpu_from_bits(unsigned long long bits)
+{
+    T v;
+    __builtin_memcpy((void *)&v, &bits, sizeof v);
+    return v;
+}
+
+template <class T> OPD_CPU_INLINE T opd_cpu_shuffle(unsigned mask, T v, unsigned source)
+{
+    return opd_cpu_from_bits<T>(opd_cpu_warp(mask, OPD_CPU_SHUFFLE, opd_cpu_to_bits(v), source));
+}
+
+// A shuffle stays in its segment of `width` lanes: who would reach out of it gets its own value.
+template <class T> OPD_CPU_INLINE T __shfl_sync(unsigned mask, T v, int lane, int width = 32)
+{
+    const unsigned first = opd_cpu_thread() % 32 & ~(unsigned)(width - 1);
+    return opd_cpu_shuffle(mask, v, first + ((unsigned)lane & (unsigned)(width - 1)));
+}
+template <class T> OPD_CPU_INLINE T __shfl_up_sync(unsigned mask, T v, unsigned delta, int width = 32)
+{
+    const unsigned self = opd_cpu_thread() % 32, at = self & (unsigned)(width - 1);
+    return opd_cpu_shuffle(mask, v, delta > at ? self : self - delta);
+}
+template <class T> OPD_CPU_INLINE T __shfl_down_sync(unsigned mask, T v, unsigned delta, int width = 32)
+{
+    const unsigned self = opd_cpu_thread() % 32, at = self & (unsigned)(width - 1);
+    return opd_cpu_shuffle(mask, v, delta >= (unsigned)width - at ? self : self + delta);
+}
+template <class T> OPD_CPU_INLINE T __shfl_xor_sync(unsigned mask, T v, int lanes, int width = 32)
+{
+    const unsigned self = opd_cpu_thread() % 32, end = (self | (unsigned)(width - 1)) + 1;
+    const unsigned source = self ^ (unsigned)lanes;
+    return opd_cpu_shuffle(mask, v, source >= end ? self : source);
+}
+template <class T> OPD_CPU_INLINE unsigned __match_any_sync(unsigned mask, T v)
+{
+    return (unsigned)opd_cpu_warp(mask, OPD_CPU_MATCH, opd_cpu_to_bits(v), 0);
+}
+
+OPD_CPU_INLINE void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+OPD_CPU_INLINE void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+OPD_CPU_INLINE void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+// Ends the launch with an error; nothing else of the block runs.
+static __attribute__((noinline, cold)) void opd_cpu_fail(const char *what)
+{
+    const unsigned block[3] = {blockIdx.x, blockIdx.y, blockIdx.z};
+    const unsigned thread[3] = {threadIdx.x, threadIdx.y, threadIdx.z};
+    opd_cpu_rt->fail(opd_cpu_self, what, block, thread);
+    __builtin_unreachable();
+}
+#define OPD_CPU_TEXT_(x) #x
+#define OPD_CPU_TEXT(x) OPD_CPU_TEXT_(x)
+#define assert(x) ((x) ? (void)0 : opd_cpu_fail(__FILE__ ":" OPD_CPU_TEXT(__LINE__) ": assertion '" #x "' failed"))
+#define __trap() opd_cpu_fail(__FILE__ ":" OPD_CPU_TEXT(__LINE__) ": __trap()")
+
+// Atomics return the old value.
+template <class T> struct opd_cpu_same { typedef T type; };
+template <class T, class F> OPD_CPU_INLINE T opd_cpu_update(T *p, F f)
+{
+    T was, next;
+    __atomic_load(p, &was, __ATOMIC_RELAXED);
+    do
+        next = f(was);
+    while (!__atomic_compare_exchange(p, &was, &next, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return was;
+}
+#define OPD_CPU_ATOMIC(T)                                                                                     \
+    OPD_CPU_INLINE T atomicAdd(T *p, T v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }              \
+    OPD_CPU_INLINE T atomicSub(T *p, T v) { return __atomic_fetch_sub(p, v, __ATOMIC_RELAXED); }              \
+    OPD_CPU_INLINE T atomicAnd(T *p, T v) { return __atomic_fetch_and(p, v, __ATOMIC_RELAXED); }              \
+    OPD_CPU_INLINE T atomicOr(T *p, T v) { return __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }                \
+    OPD_CPU_INLINE T atomicXor(T *p, T v) { return __atomic_fetch_xor(p, v, __ATOMIC_RELAXED); }              \
+    OPD_CPU_INLINE T atomicExch(T *p, T v) { return __atomic_exchange_n(p, v, __ATOMIC_RELAXED); }            \
+    OPD_CPU_INLINE T atomicMax(T *p, T v) { return opd_cpu_update(p, [v](T a) { return a < v ? v : a; }); }   \
+    OPD_CPU_INLINE T atomicMin(T *p, T v) { return opd_cpu_update(p, [v](T a) { return v < a ? v : a; }); }
+OPD_CPU_ATOMIC(int)
+OPD_CPU_ATOMIC(unsigned)
+OPD_CPU_ATOMIC(unsigned long long)
+OPD_CPU_ATOMIC(long long)
+#define OPD_CPU_ATOMIC_CAS(T)                                                                                 \
+    OPD_CPU_INLINE T atomicCAS(T *p, T expected, T v)                                                         \
+    {                                                                                                         \
+        __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);              \
+        return expected;                                                                                      \
+    }
+OPD_CPU_ATOMIC_CAS(unsigned short)
+OPD_CPU_ATOMIC_CAS(int)
+OPD_CPU_ATOMIC_CAS(unsigned)
+OPD_CPU_ATOMIC_CAS(unsigned long long)
+#define OPD_CPU_ATOMIC_FLOAT(T)                                                                               \
+    OPD_CPU_INLINE T atomicAdd(T *p, T v) { return opd_cpu_update(p, [v](T a) { return a + v; }); }           \
+    OPD_CPU_INLINE T atomicExch(T *p, T v) { return opd_cpu_update(p, [v](T) { return v; }); }
+OPD_CPU_ATOMIC_FLOAT(float)
+OPD_CPU_ATOMIC_FLOAT(double)
+OPD_CPU_INLINE unsigned atomicInc(unsigned *p, unsigned last)
+{
+    return opd_cpu_update(p, [last](unsigned a) { return a >= last ? 0 : a + 1; });
+}
+OPD_CPU_INLINE unsigned atomicDec(unsigned *p, unsigned last)
+{
+    return opd_cpu_update(p, [last](unsigned a) { return a == 0 || a > last ? last : a - 1; });
+}
+
+template <class T> OPD_CPU_INLINE T __ldg(const T *p) { return *p; }
+template <class T> OPD_CPU_INLINE T __ldcg(const T *p) { return *p; }
+template <class T> OPD_CPU_INLINE T __ldcs(const T *p) { return *p; }
+template <class T> OPD_CPU_INLINE void __stcg(T *p, typename opd_cpu_same<T>::type v) { *p = v; }
+template <class T> OPD_CPU_INLINE void __stcs(T *p, typename opd_cpu_same<T>::type v) { *p = v; }
+
+OPD_CPU_INLINE long long clock64()
+{
+#ifdef __x86_64__
+    return (long long)__builtin_ia32_rdtsc();
+#else
+    return 0;
+#endif
+}
+OPD_CPU_INLINE void __nanosleep(unsigned) {}

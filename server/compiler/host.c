@@ -1,0 +1,233 @@
+#include "compile.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "host_cxx.h"
+#include "host_source.h"
+
+enum { COMPILE_LIMIT_MS = 60000 };
+
+static const char tu_name[] = "opd.cpp", common_name[] = "opd.cuh", object_name[] = "opd.so", symbol_name[] = "opd_cpu_kernel_export";
+
+// The shim has what kernels use of these, without their cost: <cmath> alone takes longer than most kernels.
+static const char *const empty_headers[] = { "cmath", "math.h", "cfloat", "climits", "cstdint", "cstddef",
+                                             "cuda.h", "cuda_runtime.h" };
+
+static const char *const common_flags[] = {
+    "-x", "c++", "-std=c++17", "-O3", "-march=native", "-g1", "-fPIC", "-shared", "-fvisibility=hidden",
+    "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-fno-trapping-math", "-Wno-attributes",
+    "-Wno-unknown-pragmas", "-nostdlib", "-I.",
+};
+static const char *const gcc_flags[] = { "-fno-gnu-unique", "-fdiagnostics-color=never" };
+static const char *const clang_flags[] = { "-ffp-contract=fast", "-fno-color-diagnostics", "-Wno-pass-failed" };
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static void append_quoted(struct buf *out, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '"' || *s == '\\')
+            buf_append_str(out, "\\");
+        buf_append(out, s, 1);
+    }
+}
+
+static void append_line(struct buf *out, const char *file)
+{
+    buf_append_str(out, "\n#line 1 \"");
+    append_quoted(out, file);
+    buf_append_str(out, "\"\n");
+}
+
+static void compose(const struct compile_input *in, struct buf *out)
+{
+    append_line(out, "cpu_shim.h");
+    buf_append_str(out, cpu_shim_text);
+    if (host_source_is_loop(in->source))
+        buf_append_str(out, "\n#define OPD_CPU_KERNEL_LOOP(i, n) OPD_CPU_RANGE_LOOP(i, n)\n");
+    buf_printf(out, "#include \"%s\"", common_name);
+    append_line(out, "prelude");
+    buf_append_str(out, in->prelude);
+    append_line(out, in->file);
+    host_source_rewrite(in->source, out);
+    append_line(out, "kernel");
+    buf_printf(out, "OPD_CPU_EXPORT(%s)\n", in->expr);
+}
+
+static bool write_file(const char *folder, const char *name, const void *bytes, size_t size, struct opd_err *err)
+{
+    char *path = mem_printf("%s/%s", folder, name);
+    FILE *f = fopen(path, "wxe");
+    bool ok = f && fwrite(bytes, 1, size, f) == size;
+    if (f && fclose(f) != 0)
+        ok = false;
+    if (!ok)
+        opd_err_errno(err, OPD_E_internal, "cannot write %s", path);
+    free(path);
+    return ok;
+}
+
+static bool read_object(const char *folder, struct compile_output *out, struct opd_err *err)
+{
+    struct buf bytes = { 0 };
+    char *path = mem_printf("%s/%s", folder, object_name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    bool ok = fd >= 0 && fstat(fd, &st) == 0;
+    size_t size = ok ? (size_t)st.st_size : 0;
+    buf_reserve(&bytes, size + 1);
+    while (ok && bytes.size < size) {
+        ssize_t n = read(fd, bytes.bytes + bytes.size, size - bytes.size);
+        if (n > 0)
+            bytes.size += (size_t)n;
+        else if (n == 0 || errno != EINTR)
+            ok = false;
+    }
+    if (fd >= 0)
+        close(fd);
+    if (!ok)
+        opd_err_errno(err, OPD_E_internal, "cannot read %s", path);
+    free(path);
+    if (!ok) {
+        buf_finish(&bytes);
+        return false;
+    }
+    out->image = bytes.bytes;
+    out->size = bytes.size;
+    out->symbol = mem_strdup(symbol_name);
+    return true;
+}
+
+// The source lies there under its own name as well, or the compiler could not show the lines that it names.
+static bool write_inputs(const struct compile_input *in, const char *folder, struct opd_err *err)
+{
+    for (size_t i = 0; i < COUNT(empty_headers); i++)
+        if (!write_file(folder, empty_headers[i], "", 0, err))
+            return false;
+    if (!write_file(folder, common_name, in->common, strlen(in->common), err))
+        return false;
+    bool plain = in->file[0] && !strchr(in->file, '/') && strcmp(in->file, tu_name) != 0
+                 && strcmp(in->file, common_name) != 0 && strcmp(in->file, object_name) != 0;
+    for (size_t i = 0; i < COUNT(empty_headers); i++)
+        plain = plain && strcmp(in->file, empty_headers[i]) != 0;
+    if (plain && !write_file(folder, in->file, in->source, strlen(in->source), err))
+        return false;
+    struct buf tu = { 0 };
+    compose(in, &tu);
+    bool ok = write_file(folder, tu_name, tu.bytes, tu.size, err);
+    buf_finish(&tu);
+    return ok;
+}
+
+static void remove_inputs(const char *file, char *folder)
+{
+    int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir >= 0) {
+        for (size_t i = 0; i < COUNT(empty_headers); i++)
+            unlinkat(dir, empty_headers[i], 0);
+        if (!strchr(file, '/'))
+            unlinkat(dir, file, 0);
+        unlinkat(dir, common_name, 0);
+        unlinkat(dir, tu_name, 0);
+        unlinkat(dir, object_name, 0);
+        close(dir);
+    }
+    rmdir(folder);
+}
+
+struct command {
+    int n;
+    const char *words[64];
+};
+
+static void add_words(struct command *c, const char *const *words, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        c->words[c->n++] = words[i];
+}
+
+static void compose_command(const struct host_cxx *cxx, const char *folder, struct command *c)
+{
+    add_words(c, (const char *[]){ cxx->path }, 1);
+    add_words(c, common_flags, COUNT(common_flags));
+    if (cxx->clang)
+        add_words(c, clang_flags, COUNT(clang_flags));
+    else
+        add_words(c, gcc_flags, COUNT(gcc_flags));
+    if (folder)
+        add_words(c, (const char *[]){ "-iquote", folder }, 2);
+    // After -x c++ the libraries need no file type; the order decides what is linked.
+    add_words(c, (const char *[]){ "-o", object_name, tu_name, "-lm", "-lc" }, 5);
+    c->words[c->n] = NULL;
+}
+
+// "gelu.cu:5:3: error: ..." becomes the message, the whole output the log.
+static bool report_failure(const struct compile_input *in, struct buf *output, struct opd_err *err)
+{
+    const char *text = buf_str(output), *at = strstr(text, "error: ");
+    while (at && at > text && at[-1] != '\n')
+        at--;
+    if (!at)
+        at = text;
+    int length = (int)strcspn(at, "\n");
+    if (length)
+        opd_err_set(err, OPD_E_compile_error, "%.*s", length < 900 ? length : 900, at);
+    else
+        opd_err_set(err, OPD_E_compile_error, "%s: the C++ compiler failed and said nothing", in->file);
+    err->log = mem_strdup(text);
+    return false;
+}
+
+static bool compile_in(const struct compile_input *in, const char *tmp, struct compile_output *out,
+                       struct opd_err *err)
+{
+    const struct host_cxx *cxx = host_cxx_find(err);
+    if (!cxx || !write_inputs(in, tmp, err))
+        return false;
+    char *folder = in->folder ? realpath(in->folder, NULL) : NULL;
+    struct command command = { 0 };
+    struct buf output = { 0 };
+    int status = 0;
+    compose_command(cxx, folder, &command);
+    bool ok = host_cxx_run((char *const *)command.words, tmp, COMPILE_LIMIT_MS, &output, &status, err);
+    if (ok && status != 0)
+        ok = report_failure(in, &output, err);
+    if (ok)
+        ok = read_object(tmp, out, err);
+    if (ok && output.size)
+        out->log = mem_strdup(buf_str(&output));
+    buf_finish(&output);
+    free(folder);
+    return ok;
+}
+
+bool host_compile(const struct compile_input *in, struct compile_output *out, struct opd_err *err)
+{
+    *out = (struct compile_output){ 0 };
+    if (!host_source_check(in->file, in->source, err))
+        return false;
+    const char *parent = getenv("TMPDIR");
+    char *tmp = mem_printf("%s/opd-XXXXXX", parent && *parent ? parent : "/tmp");
+    bool ok = mkdtemp(tmp) != NULL;
+    if (!ok) {
+        opd_err_errno(err, OPD_E_internal, "no temporary folder %s", tmp);
+    } else {
+        ok = compile_in(in, tmp, out, err);
+        remove_inputs(in->file, tmp);
+    }
+    free(tmp);
+    return ok;
+}
+
+const char *host_identity(struct opd_err *err)
+{
+    const struct host_cxx *cxx = host_cxx_find(err);
+    return cxx ? cxx->identity : NULL;
+}

@@ -1,0 +1,229 @@
+#include "nvrtc_load.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+#include <libgen.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "mem.h"
+
+static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
+enum { N_NAMES = sizeof(names) / sizeof(names[0]) };
+
+static struct nvrtc loaded;
+static bool is_loaded;
+
+// The library opens its companion by name alone: already in memory, it is found wherever it lies.
+static void load_builtins(const char *folder)
+{
+    char *pattern = mem_printf("%s/libnvrtc-builtins.so*", folder);
+    glob_t found = {0};
+    if (glob(pattern, 0, NULL, &found) == 0) {
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
+    }
+    globfree(&found);
+    free(pattern);
+}
+
+static void *open_in_folder(const char *folder)
+{
+    for (int i = 0; i < N_NAMES; i++) {
+        char *path = mem_printf("%s/%s", folder, names[i]);
+        void *library = NULL;
+        if (access(path, R_OK) == 0) {
+            load_builtins(folder);
+            library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        }
+        free(path);
+        if (library)
+            return library;
+    }
+    return NULL;
+}
+
+// Folders that match "base" + "tail"; the last in the alphabet first, as the newest version is wanted.
+static void *open_matching(const char *base, const char *tail)
+{
+    if (!base || !base[0])
+        return NULL;
+    char *pattern = mem_printf("%s%s", base, tail);
+    glob_t found = {0};
+    void *library = NULL;
+    if (glob(pattern, 0, NULL, &found) == 0) {
+        for (size_t i = found.gl_pathc; i-- > 0 && !library;)
+            library = open_in_folder(found.gl_pathv[i]);
+    }
+    globfree(&found);
+    free(pattern);
+    return library;
+}
+
+static void *open_in_site(const char *base, const char *site)
+{
+    static const char *const wheels[] = {"/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib"};
+    void *library = NULL;
+    for (int i = 0; i < 2 && !library; i++) {
+        char *tail = mem_printf("%s%s", site, wheels[i]);
+        library = open_matching(base, tail);
+        free(tail);
+    }
+    return library;
+}
+
+// $OPD_NVRTC: the library itself, or its folder.
+static void *open_named(const char *path)
+{
+    if (!path || !path[0])
+        return NULL;
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+        return open_in_folder(path);
+    char *copy = mem_strdup(path);
+    if (strchr(path, '/'))
+        load_builtins(dirname(copy));
+    free(copy);
+    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+static void *open_by_linker(void)
+{
+    void *library = NULL;
+    for (int i = 0; i < N_NAMES && !library; i++)
+        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    return library;
+}
+
+static void *open_in_wheels(void)
+{
+    static const char *const site = "/lib/python3*/site-packages";
+    char beside[PATH_MAX] = "";
+    ssize_t length = readlink("/proc/self/exe", beside, sizeof(beside) - 1);
+    char *venv = length > 0 ? mem_printf("%s/../.venv", dirname(beside)) : mem_strdup("");
+
+    void *library = open_in_site(getenv("VIRTUAL_ENV"), site);
+    if (!library)
+        library = open_in_site(venv, site);
+    if (!library)
+        library = open_in_site(getenv("HOME"), "/.local/lib/python3*/site-packages");
+    if (!library)
+        library = open_in_site("/usr/local", "/lib/python3*/*-packages");
+    if (!library)
+        library = open_in_site("/usr", "/lib/python3*/dist-packages");
+    free(venv);
+    return library;
+}
+
+static void *open_library(void)
+{
+    void *library = open_matching(getenv("CUDA_HOME"), "/lib64");
+    if (!library)
+        library = open_matching(getenv("CUDA_PATH"), "/lib64");
+    if (!library)
+        library = open_matching("/usr/local/cuda", "/lib64");
+    if (!library)
+        library = open_matching("/usr/local/cuda-", "*/lib64");
+    if (!library)
+        library = open_by_linker();
+    if (!library)
+        library = open_in_wheels();
+    return library;
+}
+
+static bool find_functions(struct nvrtc *rtc, void *library, struct opd_err *err)
+{
+#define NVRTC(name, parameters)                                                                   \
+    *(void **)&rtc->name = dlsym(library, #name);                                                 \
+    if (!rtc->name)                                                                               \
+        return opd_err_set(err, OPD_E_unavailable,                                                \
+                           "%s has no %s: it is older than CUDA 11.2; install a newer one",       \
+                           rtc->path, #name);
+#include "nvrtc_table.def"
+#undef NVRTC
+    return true;
+}
+
+static void find_path(struct nvrtc *rtc, void *library)
+{
+    Dl_info where;
+    void *symbol = dlsym(library, "nvrtcVersion");
+    struct stat st;
+    if (symbol && dladdr(symbol, &where) && where.dli_fname)
+        snprintf(rtc->path, sizeof(rtc->path), "%s", where.dli_fname);
+    if (rtc->path[0] && stat(rtc->path, &st) == 0)
+        rtc->size = (long long)st.st_size;
+}
+
+static bool use_include(struct nvrtc *rtc, const char *base, const char *tail)
+{
+    if (!base || !base[0])
+        return false;
+    char *folder = mem_printf("%s%s", base, tail);
+    char *probe = mem_printf("%s/cuda_fp16.h", folder);
+    bool found = access(probe, R_OK) == 0;
+    if (found) {
+        snprintf(rtc->include[0], sizeof(rtc->include[0]), "%s", folder);
+        char *cccl = mem_printf("%s/cccl", folder);
+        if (access(cccl, R_OK) == 0)
+            snprintf(rtc->include[1], sizeof(rtc->include[1]), "%s", cccl);
+        free(cccl);
+    }
+    free(probe);
+    free(folder);
+    return found;
+}
+
+static void find_includes(struct nvrtc *rtc)
+{
+    char *copy = mem_strdup(rtc->path);
+    if (!use_include(rtc, rtc->path[0] ? dirname(copy) : "", "/../include") &&
+        !use_include(rtc, getenv("CUDA_HOME"), "/include") &&
+        !use_include(rtc, getenv("CUDA_PATH"), "/include"))
+        use_include(rtc, "/usr/local/cuda", "/include");
+    free(copy);
+}
+
+static bool ask_version(struct nvrtc *rtc, struct opd_err *err)
+{
+    int limit = (int)(sizeof(rtc->archs) / sizeof(rtc->archs[0]));
+    if (rtc->nvrtcVersion(&rtc->major, &rtc->minor) != 0 ||
+        rtc->nvrtcGetNumSupportedArchs(&rtc->n_archs) != 0 || rtc->n_archs > limit ||
+        rtc->nvrtcGetSupportedArchs(rtc->archs) != 0)
+        return opd_err_set(err, OPD_E_unavailable, "%s does not tell its version", rtc->path);
+    return true;
+}
+
+const struct nvrtc *nvrtc_load(struct opd_err *err)
+{
+    if (is_loaded)
+        return &loaded;
+    const char *named = getenv("OPD_NVRTC");
+    bool is_named = named && named[0];
+    void *library = is_named ? open_named(named) : open_library();
+    if (!library && is_named) {
+        opd_err_set(err, OPD_E_unavailable, "OPD_NVRTC is %s, where libnvrtc cannot be loaded; "
+                    "expected the library or its folder", named);
+        return NULL;
+    }
+    if (!library) {
+        opd_err_set(err, OPD_E_unavailable,
+                    "NVRTC, which compiles for the GPU, is not installed: looked in $CUDA_HOME, $CUDA_PATH, "
+                    "/usr/local/cuda*, the dynamic linker's folders and Python's site-packages; "
+                    "run \"pip install nvidia-cuda-nvrtc\", or set OPD_NVRTC to libnvrtc.so");
+        return NULL;
+    }
+    loaded = (struct nvrtc){0};
+    find_path(&loaded, library);
+    if (!find_functions(&loaded, library, err) || !ask_version(&loaded, err)) {
+        dlclose(library);
+        return NULL;
+    }
+    find_includes(&loaded);
+    is_loaded = true;
+    return &loaded;
+}

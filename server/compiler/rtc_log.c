@@ -1,0 +1,90 @@
+#include "rtc_log.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+
+static const char *const name_map = "__nv_name_map"; // NVRTC's pretended file of name expressions
+
+static const char *line_end(const char *line)
+{
+    const char *end = strchr(line, '\n');
+    return end ? end : line + strlen(line);
+}
+
+// "file(12): error": where "(" is, and the text after "): ". Diagnostics begin in the first column.
+static bool split_head(const char *line, const char *end, const char **out_open, const char **out_text)
+{
+    const char *open = line;
+    for (; open < end; open++) {
+        if (*open != '(' || open == line)
+            continue;
+        const char *p = open + 1;
+        while (p < end && *p >= '0' && *p <= '9')
+            p++;
+        if (p > open + 1 && end - p > 3 && memcmp(p, "): ", 3) == 0) {
+            *out_open = open;
+            *out_text = p + 3;
+            return *line != ' ';
+        }
+    }
+    return false;
+}
+
+// The column of the caret that belongs to the diagnostic before `line`; the source is shown two columns in. 0: none.
+static int find_column(const char *line)
+{
+    const char *open, *text;
+    while (*line) {
+        const char *end = line_end(line);
+        size_t spaces = strspn(line, " ");
+        if (line[spaces] == '^' && line + spaces + 1 == end)
+            return spaces >= 2 ? (int)spaces - 1 : 1;
+        if (split_head(line, end, &open, &text))
+            return 0;
+        line = *end ? end + 1 : end;
+    }
+    return 0;
+}
+
+char *rtc_log_rewrite(const char *log)
+{
+    struct buf out = {0};
+    while (*log) {
+        const char *end = line_end(log), *next = *end ? end + 1 : end, *open, *text;
+        if (split_head(log, end, &open, &text)) {
+            int column = find_column(next);
+            buf_append(&out, log, (size_t)(open - log));
+            buf_printf(&out, ":%.*s", (int)(text - 3 - (open + 1)), open + 1);
+            if (column > 0)
+                buf_printf(&out, ":%d", column);
+            buf_append_str(&out, ": ");
+            buf_append(&out, text, (size_t)(end - text));
+        } else {
+            buf_append(&out, log, (size_t)(end - log));
+        }
+        buf_append_str(&out, "\n");
+        log = next;
+    }
+    char *result = mem_strdup(buf_str(&out));
+    buf_finish(&out);
+    return result;
+}
+
+char *rtc_log_first_error(const char *log, const char *file, const char *expr)
+{
+    const char *mark = strstr(log, "error: ");
+    if (!mark)
+        return mem_printf("%s: kernel '%s' does not compile", file, expr);
+    const char *line = mark;
+    while (line > log && line[-1] != '\n')
+        line--;
+    int length = (int)(line_end(line) - line);
+    if (strncmp(line, name_map, strlen(name_map)) != 0)
+        return mem_printf("%.*s", length < 900 ? length : 900, line);
+    mark += strlen("error: ");
+    length = (int)(line_end(mark) - mark);
+    return mem_printf("%s: no kernel '%s': %.*s", file, expr, length < 700 ? length : 700, mark);
+}

@@ -1,0 +1,279 @@
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "backend.h"
+#include "cpu_pool.h"
+#include "mem.h"
+
+// Launches are done when launch() returns: so every mark has been passed when it is put.
+
+struct cpu_backend {
+    struct backend base;
+    struct cpu_pool *pool;
+    uint64_t mark;
+};
+
+struct backend_program {
+    int fd; // open for as long as the object is loaded: its path must not be given to another
+    void *object;
+    const struct opd_cpu_kernel *kernel;
+    size_t args_size;
+};
+
+static bool cpu_open(struct backend **out, int index, struct opd_err *err)
+{
+    if (index != 0)
+        return opd_err_set(err, OPD_E_not_found, "there is no device cpu:%d, only cpu", index);
+    struct cpu_backend *be = mem_zalloc(1, sizeof *be);
+    be->base.ops = &backend_cpu;
+    be->pool = cpu_pool_new(err);
+    if (!be->pool) {
+        free(be);
+        return false;
+    }
+    *out = &be->base;
+    return true;
+}
+
+static void cpu_close(struct backend *base)
+{
+    struct cpu_backend *be = (struct cpu_backend *)base;
+    cpu_pool_free(be->pool);
+    free(be);
+}
+
+static void read_name(char *name, size_t size, int n_cores)
+{
+    char line[256], model[80] = "CPU";
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    while (f && fgets(line, sizeof line, f)) {
+        if (strncmp(line, "model name", 10) == 0 && sscanf(line, "%*[^:]: %79[^\n]", model) == 1)
+            break;
+    }
+    if (f)
+        fclose(f);
+    snprintf(name, size, "%s (%d core%s)", model, n_cores, n_cores == 1 ? "" : "s");
+}
+
+static void cpu_info(struct backend *base, struct backend_info *out)
+{
+    struct cpu_backend *be = (struct cpu_backend *)base;
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    *out = (struct backend_info){
+        .target = "cpu",
+        .memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,
+        .memory_free = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page,
+        .chunk_granularity = page,
+        .processors = cpu_pool_size(be->pool),
+    };
+    read_name(out->name, sizeof out->name, out->processors);
+}
+
+static bool cpu_chunk_new(struct backend *base, uint64_t size, int *out_fd, struct opd_err *err)
+{
+    (void)base;
+    int fd = memfd_create("opd-chunk", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0)
+        return opd_err_errno(err, OPD_E_out_of_memory, "cpu: no memory file for a chunk");
+    // A sealed size: a client that maps it cannot make it shorter under our feet.
+    if (ftruncate(fd, (off_t)size) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        opd_err_errno(err, OPD_E_out_of_memory, "cpu: no chunk of %llu bytes", (unsigned long long)size);
+        close(fd);
+        return false;
+    }
+    *out_fd = fd;
+    return true;
+}
+
+static bool cpu_chunk_map(struct backend *base, int fd, uint64_t size, device_addr *out, struct opd_err *err)
+{
+    (void)base;
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return opd_err_errno(err, OPD_E_invalid_argument, "cpu: chunk to map");
+    if (size == 0 || st.st_size < 0 || (uint64_t)st.st_size < size)
+        return opd_err_set(err, OPD_E_invalid_argument, "cpu: chunk of %lld bytes to be mapped with %llu",
+                           (long long)st.st_size, (unsigned long long)size);
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED)
+        return opd_err_errno(err, OPD_E_out_of_memory, "cpu: cannot map a chunk of %llu bytes",
+                             (unsigned long long)size);
+    *out = (uintptr_t)p;
+    return true;
+}
+
+static void cpu_chunk_unmap(struct backend *base, device_addr addr, uint64_t size)
+{
+    (void)base;
+    munmap((void *)(uintptr_t)addr, size);
+}
+
+static bool check_params(const struct backend_image *image, const struct opd_cpu_kernel *k, struct opd_err *err)
+{
+    if (image->n_params < 0 || (unsigned)image->n_params != k->n_params)
+        return opd_err_set(err, OPD_E_invalid_argument, "kernel %s takes %u parameters, the launch gives %d", k->name,
+                           k->n_params, image->n_params);
+    for (unsigned i = 0; i < k->n_params; i++) {
+        const struct backend_param *have = &image->params[i];
+        const struct opd_cpu_param *want = &k->params[i];
+        if (have->offset != want->offset || have->size != want->size)
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "parameter %u of kernel %s has %u bytes at offset %u, the launch gives %u at offset %u",
+                               i + 1, k->name, want->size, want->offset, have->size, have->offset);
+    }
+    return true;
+}
+
+static bool write_image(int fd, const struct backend_image *image, struct opd_err *err)
+{
+    for (size_t done = 0; done < image->size;) {
+        ssize_t n = write(fd, (const char *)image->bytes + done, image->size - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return opd_err_errno(err, OPD_E_out_of_memory, "cpu: no room for an image of %zu bytes", image->size);
+        done += (size_t)n;
+    }
+    return true;
+}
+
+static void cpu_unload(struct backend *base, struct backend_program *p)
+{
+    (void)base;
+    if (!p)
+        return;
+    if (p->object)
+        dlclose(p->object);
+    if (p->fd >= 0)
+        close(p->fd);
+    free(p);
+}
+
+static bool load_object(struct backend_program *p, const struct backend_image *image, struct opd_err *err)
+{
+    p->fd = memfd_create("opd-kernel", MFD_CLOEXEC);
+    if (p->fd < 0)
+        return opd_err_errno(err, OPD_E_out_of_memory, "cpu: no memory file for an image");
+    if (!write_image(p->fd, image, err))
+        return false;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", p->fd);
+    p->object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!p->object)
+        return opd_err_set(err, OPD_E_compile_error, "cpu: the image does not load: %s", dlerror());
+    p->kernel = dlsym(p->object, image->symbol);
+    if (!p->kernel || p->kernel->abi != OPD_CPU_ABI)
+        return opd_err_set(err, OPD_E_invalid_argument, "cpu: no kernel %s of this version in the image; compile it again",
+                           image->symbol);
+    return check_params(image, p->kernel, err);
+}
+
+static bool cpu_load(struct backend *base, const struct backend_image *image, struct backend_program **out,
+                     struct opd_err *err)
+{
+    struct backend_program *p = mem_zalloc(1, sizeof *p);
+    p->fd = -1;
+    if (!load_object(p, image, err)) {
+        cpu_unload(base, p);
+        return false;
+    }
+    p->kernel->init(&cpu_runtime);
+    for (unsigned i = 0; i < p->kernel->n_params; i++)
+        p->args_size = p->kernel->params[i].offset + p->kernel->params[i].size;
+    *out = p;
+    return true;
+}
+
+static bool check_launch(const struct backend_launch *l, struct opd_err *err)
+{
+    const char *name = l->program->kernel->name;
+    uint64_t threads = (uint64_t)l->block[0] * l->block[1];
+    for (int i = 0; i < 3; i++)
+        if (l->grid[i] == 0 || l->block[i] == 0)
+            return opd_err_set(err, OPD_E_invalid_argument, "kernel %s: a grid or block with an extent of 0", name);
+    if (threads > OPD_CPU_MAX_BLOCK || threads * l->block[2] > OPD_CPU_MAX_BLOCK)
+        return opd_err_set(err, OPD_E_invalid_argument, "kernel %s: a block of %u x %u x %u threads, at most %d are allowed",
+                           name, l->block[0], l->block[1], l->block[2], OPD_CPU_MAX_BLOCK);
+    if (l->grid[0] > INT32_MAX || l->grid[1] > UINT16_MAX || l->grid[2] > UINT16_MAX)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "kernel %s: a grid of %u x %u x %u blocks, at most 2147483647 x 65535 x 65535 are allowed",
+                           name, l->grid[0], l->grid[1], l->grid[2]);
+    if (l->shared_size > OPD_CPU_MAX_SHARED)
+        return opd_err_set(err, OPD_E_invalid_argument, "kernel %s: %u bytes of shared memory, at most %d are allowed",
+                           name, l->shared_size, OPD_CPU_MAX_SHARED);
+    if (l->args_size < l->program->args_size)
+        return opd_err_set(err, OPD_E_invalid_argument, "kernel %s: %zu bytes of arguments, %zu are needed", name,
+                           l->args_size, l->program->args_size);
+    return true;
+}
+
+static bool cpu_launch(struct backend *base, const struct backend_launch *l, struct opd_err *err)
+{
+    struct cpu_backend *be = (struct cpu_backend *)base;
+    if (!check_launch(l, err))
+        return false;
+    struct opd_cpu_job job = {
+        .grid = { l->grid[0], l->grid[1], l->grid[2] },
+        .block = { l->block[0], l->block[1], l->block[2] },
+        .args = l->args,
+    };
+    return cpu_pool_run(be->pool, l->program->kernel, &job, err);
+}
+
+static bool cpu_copy(struct backend *base, device_addr dst, device_addr src, size_t size, struct opd_err *err)
+{
+    (void)base;
+    if (size && (!dst || !src))
+        return opd_err_set(err, OPD_E_invalid_argument, "cpu: copy of %zu bytes to or from nowhere", size);
+    if (size)
+        memmove((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, size);
+    return true;
+}
+
+static bool cpu_fill(struct backend *base, device_addr dst, uint8_t byte, size_t size, struct opd_err *err)
+{
+    (void)base;
+    if (size && !dst)
+        return opd_err_set(err, OPD_E_invalid_argument, "cpu: fill of %zu bytes nowhere", size);
+    if (size)
+        memset((void *)(uintptr_t)dst, byte, size);
+    return true;
+}
+
+static bool cpu_mark(struct backend *base, uint64_t mark, struct opd_err *err)
+{
+    (void)err;
+    ((struct cpu_backend *)base)->mark = mark;
+    return true;
+}
+
+static bool cpu_poll(struct backend *base, uint64_t *out_mark, struct opd_err *err)
+{
+    (void)err;
+    *out_mark = ((struct cpu_backend *)base)->mark;
+    return true;
+}
+
+const struct backend_ops backend_cpu = {
+    .name = "cpu",
+    .open = cpu_open,
+    .close = cpu_close,
+    .info = cpu_info,
+    .chunk_new = cpu_chunk_new,
+    .chunk_map = cpu_chunk_map,
+    .chunk_unmap = cpu_chunk_unmap,
+    .load = cpu_load,
+    .unload = cpu_unload,
+    .launch = cpu_launch,
+    .copy = cpu_copy,
+    .fill = cpu_fill,
+    .mark = cpu_mark,
+    .poll = cpu_poll,
+};

@@ -1,0 +1,429 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "backend.h"
+#include "cuda_driver.h"
+#include "mem.h"
+
+enum { DEFAULT_SHARED_LIMIT = 48 << 10, N_EVENTS = 64 };
+
+// Where the driver does not write values in stream order, marks are events, passed in order.
+struct mark_event {
+    void *event;
+    uint64_t mark;
+};
+
+struct cuda_backend {
+    struct backend base;
+    const struct cuda_driver *cu;
+    struct backend_info info;
+    int device;
+    bool has_context;
+    void *context, *stream;
+
+    uint64_t last_mark;
+    _Atomic uint64_t *passed; // page-locked; the device writes it, or poll does
+    drv_addr passed_addr;     // 0: marks are events
+    struct mark_event events[N_EVENTS];
+    unsigned first_event, n_events; // a ring
+};
+
+struct backend_program {
+    void *module, *function;
+    uint32_t shared_limit;
+};
+
+// Runs a driver call; on failure fills `err` and jumps to `fail`. Needs `cu`, `err` and the label in scope.
+#define CU_TRY(call)                                                                              \
+    do {                                                                                          \
+        int result_ = cu->call;                                                                   \
+        if (result_ != DRV_SUCCESS) {                                                             \
+            cuda_driver_err(cu, result_, #call, err);                                             \
+            goto fail;                                                                            \
+        }                                                                                         \
+    } while (0)
+
+static struct cuda_backend *cuda_of(struct backend *be)
+{
+    return (struct cuda_backend *)be;
+}
+
+static struct drv_location location_of(const struct cuda_backend *b)
+{
+    return (struct drv_location){.type = DRV_LOCATION_DEVICE, .id = b->device};
+}
+
+static struct drv_alloc_prop chunk_prop(const struct cuda_backend *b)
+{
+    return (struct drv_alloc_prop){
+        .type = DRV_ALLOCATION_PINNED,
+        .handle_types = DRV_HANDLE_POSIX_FD,
+        .location = location_of(b),
+    };
+}
+
+static int device_attr(const struct cuda_backend *b, enum drv_device_attr attr)
+{
+    int value = 0;
+    return b->cu->cuDeviceGetAttribute(&value, attr, b->device) == DRV_SUCCESS ? value : 0;
+}
+
+static void cuda_close(struct backend *be)
+{
+    struct cuda_backend *b = cuda_of(be);
+    if (!b)
+        return;
+    const struct cuda_driver *cu = b->cu;
+    for (int i = 0; i < N_EVENTS; i++)
+        if (b->events[i].event)
+            cu->cuEventDestroy(b->events[i].event);
+    if (b->stream)
+        cu->cuStreamDestroy(b->stream);
+    if (b->passed)
+        cu->cuMemFreeHost((void *)b->passed);
+    if (b->has_context)
+        cu->cuDevicePrimaryCtxRelease(b->device);
+    free(b);
+}
+
+static bool find_device(struct cuda_backend *b, int index, struct opd_err *err)
+{
+    const struct cuda_driver *cu = b->cu;
+    int count = 0;
+    CU_TRY(cuInit(0));
+    CU_TRY(cuDeviceGetCount(&count));
+    if (index < 0 || index >= count)
+        return opd_err_set(err, OPD_E_unavailable, "there is no device cuda:%d: the driver sees %d of them", index,
+                           count);
+    CU_TRY(cuDeviceGet(&b->device, index));
+    if (!device_attr(b, DRV_DEVICE_VIRTUAL_MEMORY) || !device_attr(b, DRV_DEVICE_FD_HANDLES))
+        return opd_err_set(err, OPD_E_unavailable,
+                           "cuda:%d cannot share its memory by file descriptors, which opd is built on "
+                           "(virtual memory management, CUDA 11.2 or newer on Linux)", index);
+    return true;
+fail:
+    return false;
+}
+
+static bool make_stream(struct cuda_backend *b, struct opd_err *err)
+{
+    const struct cuda_driver *cu = b->cu;
+    void *host = NULL;
+    CU_TRY(cuDevicePrimaryCtxRetain(&b->context, b->device));
+    b->has_context = true;
+    CU_TRY(cuCtxSetCurrent(b->context));
+    CU_TRY(cuStreamCreate(&b->stream, DRV_STREAM_NON_BLOCKING));
+    CU_TRY(cuMemHostAlloc(&host, sizeof(*b->passed), DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP));
+    b->passed = host;
+    atomic_init(b->passed, 0);
+    if (cu->cuStreamWriteValue64 && device_attr(b, DRV_DEVICE_STREAM_WRITES_64)) {
+        CU_TRY(cuMemHostGetDevicePointer(&b->passed_addr, host, 0));
+        return true;
+    }
+    for (int i = 0; i < N_EVENTS; i++)
+        CU_TRY(cuEventCreate(&b->events[i].event, DRV_EVENT_DISABLE_TIMING));
+    return true;
+fail:
+    return false;
+}
+
+static bool read_info(struct cuda_backend *b, struct opd_err *err)
+{
+    const struct cuda_driver *cu = b->cu;
+    struct backend_info *info = &b->info;
+    struct drv_alloc_prop prop = chunk_prop(b);
+    size_t granularity = 0, free_size = 0, total_size = 0;
+    CU_TRY(cuDeviceGetName(info->name, (int)sizeof(info->name), b->device));
+    CU_TRY(cuDriverGetVersion(&info->driver_version));
+    CU_TRY(cuMemGetInfo(&free_size, &total_size));
+    CU_TRY(cuMemGetAllocationGranularity(&granularity, &prop, DRV_GRANULARITY_RECOMMENDED));
+    info->memory_free = free_size;
+    info->memory_total = total_size;
+    info->chunk_granularity = granularity;
+    info->processors = device_attr(b, DRV_DEVICE_PROCESSORS);
+    snprintf(info->target, sizeof(info->target), "sm_%d%d", device_attr(b, DRV_DEVICE_CAPABILITY_MAJOR),
+             device_attr(b, DRV_DEVICE_CAPABILITY_MINOR));
+    return true;
+fail:
+    return false;
+}
+
+static bool cuda_open(struct backend **out, int index, struct opd_err *err)
+{
+    // A kernel loaded at its first launch would make that launch slow, and its failure late.
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    const struct cuda_driver *cu = cuda_driver_load(err);
+    if (!cu)
+        return false;
+    struct cuda_backend *b = mem_zalloc(1, sizeof(*b));
+    b->base.ops = &backend_cuda;
+    b->cu = cu;
+    if (!find_device(b, index, err) || !make_stream(b, err) || !read_info(b, err)) {
+        cuda_close(&b->base);
+        return opd_err_prefix(err, "opening cuda:%d", index);
+    }
+    *out = &b->base;
+    return true;
+}
+
+static void cuda_info(struct backend *be, struct backend_info *out)
+{
+    *out = cuda_of(be)->info;
+}
+
+static bool cuda_chunk_new(struct backend *be, uint64_t size, int *out_fd, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    struct drv_alloc_prop prop = chunk_prop(b);
+    drv_handle handle = 0;
+    int fd = -1;
+    CU_TRY(cuMemCreate(&handle, size, &prop, 0));
+    int result = cu->cuMemExportToShareableHandle(&fd, handle, DRV_HANDLE_POSIX_FD, 0);
+    cu->cuMemRelease(handle); // the fd keeps the memory; without one it is to go
+    if (result != DRV_SUCCESS)
+        return cuda_driver_err(cu, result, "cuMemExportToShareableHandle", err);
+    if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+        opd_err_errno(err, OPD_E_internal, "memory's file descriptor");
+        close(fd);
+        return false;
+    }
+    *out_fd = fd;
+    return true;
+fail:
+    return opd_err_prefix(err, "a chunk of %llu bytes", (unsigned long long)size);
+}
+
+static bool map_handle(struct cuda_backend *b, drv_handle handle, uint64_t size, drv_addr addr, struct opd_err *err)
+{
+    const struct cuda_driver *cu = b->cu;
+    struct drv_access access = {.location = location_of(b), .flags = DRV_ACCESS_READ_WRITE};
+    bool mapped = false;
+    CU_TRY(cuMemMap(addr, size, 0, handle, 0));
+    mapped = true;
+    CU_TRY(cuMemSetAccess(addr, size, &access, 1));
+    return true;
+fail:
+    if (mapped)
+        cu->cuMemUnmap(addr, size);
+    return false;
+}
+
+static bool cuda_chunk_map(struct backend *be, int fd, uint64_t size, device_addr *out, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    drv_handle handle = 0;
+    drv_addr addr = 0;
+    bool imported = false, mapped = false;
+    CU_TRY(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, DRV_HANDLE_POSIX_FD));
+    imported = true;
+    CU_TRY(cuMemAddressReserve(&addr, size, 0, 0, 0));
+    mapped = map_handle(b, handle, size, addr, err);
+    *out = addr;
+fail:
+    if (imported)
+        cu->cuMemRelease(handle); // the mapping keeps the memory
+    if (!mapped && addr)
+        cu->cuMemAddressFree(addr, size);
+    return mapped;
+}
+
+static void cuda_chunk_unmap(struct backend *be, device_addr addr, uint64_t size)
+{
+    struct cuda_backend *b = cuda_of(be);
+    b->cu->cuStreamSynchronize(b->stream); // unmapping does not wait for kernels
+    b->cu->cuMemUnmap(addr, size);
+    b->cu->cuMemAddressFree(addr, size);
+}
+
+static void cuda_host_register(struct backend *be, void *host, size_t size)
+{
+    cuda_of(be)->cu->cuMemHostRegister(host, size, DRV_HOST_PORTABLE); // where it fails, copies are slower, no more
+}
+
+static void cuda_host_unregister(struct backend *be, void *host)
+{
+    struct cuda_backend *b = cuda_of(be);
+    b->cu->cuStreamSynchronize(b->stream);
+    b->cu->cuMemHostUnregister(host);
+}
+
+static void cuda_unload(struct backend *be, struct backend_program *program)
+{
+    if (!program)
+        return;
+    struct cuda_backend *b = cuda_of(be);
+    if (program->module) {
+        b->cu->cuStreamSynchronize(b->stream); // nor does unloading
+        b->cu->cuModuleUnload(program->module);
+    }
+    free(program);
+}
+
+// The kernel as it was compiled against the parameters that will be passed: a difference would be read as garbage.
+static bool check_params(const struct cuda_driver *cu, void *function, const struct backend_image *image,
+                         struct opd_err *err)
+{
+    size_t offset = 0, size = 0;
+    if (!cu->cuFuncGetParamInfo)
+        return true;
+    for (int i = 0; i < image->n_params; i++) {
+        const struct backend_param *p = &image->params[i];
+        int result = cu->cuFuncGetParamInfo(function, (size_t)i, &offset, &size);
+        if (result == DRV_ERROR_INVALID_VALUE)
+            return opd_err_set(err, OPD_E_invalid_argument, "kernel %s was compiled with %d parameters, bound with %d",
+                               image->symbol, i, image->n_params);
+        if (result != DRV_SUCCESS)
+            return cuda_driver_err(cu, result, "cuFuncGetParamInfo", err);
+        if (offset != p->offset || size != p->size)
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "kernel %s: parameter %d was compiled with %zu bytes at offset %zu, bound with %u at %u",
+                               image->symbol, i, size, offset, p->size, p->offset);
+    }
+    if (cu->cuFuncGetParamInfo(function, (size_t)image->n_params, &offset, &size) == DRV_SUCCESS)
+        return opd_err_set(err, OPD_E_invalid_argument, "kernel %s was compiled with more parameters than the %d bound",
+                           image->symbol, image->n_params);
+    return true;
+}
+
+static bool cuda_load(struct backend *be, const struct backend_image *image, struct backend_program **out,
+                      struct opd_err *err)
+{
+    const struct cuda_driver *cu = cuda_of(be)->cu;
+    struct backend_program *program = mem_zalloc(1, sizeof(*program));
+    program->shared_limit = DEFAULT_SHARED_LIMIT;
+    CU_TRY(cuModuleLoadData(&program->module, image->bytes));
+    CU_TRY(cuModuleGetFunction(&program->function, program->module, image->symbol));
+    if (!check_params(cu, program->function, image, err))
+        goto fail;
+    *out = program;
+    return true;
+fail:
+    cuda_unload(be, program);
+    return false;
+}
+
+static bool cuda_launch(struct backend *be, const struct backend_launch *l, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    struct backend_program *program = l->program;
+    size_t args_size = l->args_size;
+    void *extra[] = {
+        (void *)DRV_PARAM_BUFFER, (void *)(uintptr_t)l->args, (void *)DRV_PARAM_SIZE, &args_size, (void *)DRV_PARAM_END,
+    };
+    if (l->shared_size > program->shared_limit) {
+        CU_TRY(cuFuncSetAttribute(program->function, DRV_FUNC_MAX_DYNAMIC_SHARED, (int)l->shared_size));
+        program->shared_limit = l->shared_size;
+    }
+    CU_TRY(cuLaunchKernel(program->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
+                          l->shared_size, b->stream, NULL, args_size ? extra : NULL));
+    return true;
+fail:
+    return false;
+}
+
+static bool cuda_copy(struct backend *be, device_addr dst, device_addr src, size_t size, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    if (size > 0)
+        CU_TRY(cuMemcpyAsync(dst, src, size, b->stream));
+    return true;
+fail:
+    return false;
+}
+
+static bool cuda_fill(struct backend *be, device_addr dst, uint8_t byte, size_t size, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    if (size > 0 && (dst | size) % 4 == 0)
+        CU_TRY(cuMemsetD32Async(dst, byte * 0x01010101u, size / 4, b->stream));
+    else if (size > 0)
+        CU_TRY(cuMemsetD8Async(dst, byte, size, b->stream));
+    return true;
+fail:
+    return false;
+}
+
+static void pass_first_event(struct cuda_backend *b)
+{
+    atomic_store_explicit(b->passed, b->events[b->first_event].mark, memory_order_release);
+    b->first_event = (b->first_event + 1) % N_EVENTS;
+    b->n_events--;
+}
+
+static bool mark_by_event(struct cuda_backend *b, uint64_t mark, struct opd_err *err)
+{
+    const struct cuda_driver *cu = b->cu;
+    if (b->n_events == N_EVENTS) {
+        CU_TRY(cuEventSynchronize(b->events[b->first_event].event));
+        pass_first_event(b);
+    }
+    struct mark_event *e = &b->events[(b->first_event + b->n_events) % N_EVENTS];
+    CU_TRY(cuEventRecord(e->event, b->stream));
+    e->mark = mark;
+    b->n_events++;
+    return true;
+fail:
+    return false;
+}
+
+static bool cuda_mark(struct backend *be, uint64_t mark, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    if (!b->passed_addr) {
+        if (!mark_by_event(b, mark, err))
+            return false;
+    } else {
+        CU_TRY(cuStreamWriteValue64(b->stream, b->passed_addr, mark, 0)); // after all earlier work, and visible so
+    }
+    b->last_mark = mark;
+    return true;
+fail:
+    return false;
+}
+
+static bool cuda_poll(struct backend *be, uint64_t *out_mark, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    while (b->n_events > 0 && cu->cuEventQuery(b->events[b->first_event].event) == DRV_SUCCESS)
+        pass_first_event(b);
+    *out_mark = atomic_load_explicit(b->passed, memory_order_acquire);
+    if (*out_mark == b->last_mark)
+        return true;
+    int result = cu->cuStreamQuery(b->stream);
+    if (result == DRV_SUCCESS || result == DRV_ERROR_NOT_READY)
+        return true;
+    cuda_driver_err(cu, result, "the device", err);
+    err->code = OPD_E_kernel_fault; // whatever it is called, the stream has stopped
+    return false;
+}
+
+const struct backend_ops backend_cuda = {
+    .name = "cuda",
+    .open = cuda_open,
+    .close = cuda_close,
+    .info = cuda_info,
+    .chunk_new = cuda_chunk_new,
+    .chunk_map = cuda_chunk_map,
+    .chunk_unmap = cuda_chunk_unmap,
+    .host_register = cuda_host_register,
+    .host_unregister = cuda_host_unregister,
+    .load = cuda_load,
+    .unload = cuda_unload,
+    .launch = cuda_launch,
+    .copy = cuda_copy,
+    .fill = cuda_fill,
+    .mark = cuda_mark,
+    .poll = cuda_poll,
+};

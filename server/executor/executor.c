@@ -1,0 +1,471 @@
+#include "executor.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "devwire.h"
+#include "fdpass.h"
+#include "image.h"
+#include "log.h"
+#include "mem.h"
+#include "ring.h"
+
+// How long an idle executor spins before it sleeps, and how long one with work in flight polls without a pause.
+enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
+
+struct region {
+    device_addr addr; // 0: not mapped
+    uint64_t size;
+    bool host;
+};
+
+// A command that was given to the device and not yet reported done.
+struct flight {
+    uint64_t seq;
+    struct opd_err err;
+};
+
+struct executor {
+    const struct backend_ops *ops;
+    struct backend *be;
+    struct ring commands, done;
+    struct region *regions;
+    uint32_t n_regions;
+    struct backend_program **programs;
+    uint32_t n_programs;
+    struct flight *flights; // a queue: [first, first + n)
+    size_t first_flight, n_flights, flights_capacity;
+    struct buf args;
+    bool stopping;
+};
+
+static struct region *find_region(struct executor *ex, uint32_t id, struct opd_err *err)
+{
+    if (id < ex->n_regions && ex->regions[id].addr)
+        return &ex->regions[id];
+    opd_err_set(err, OPD_E_internal, "region %u is not mapped", id);
+    return NULL;
+}
+
+// The address behind a reference to `size` bytes.
+static bool resolve(struct executor *ex, struct dev_ref ref, uint64_t size, device_addr *out,
+                    struct opd_err *err)
+{
+    struct region *region = find_region(ex, ref.region, err);
+    if (!region)
+        return false;
+    if (ref.offset > region->size || size > region->size - ref.offset)
+        return opd_err_set(err, OPD_E_internal, "region %u ends before offset %llu + %llu", ref.region,
+                           (unsigned long long)ref.offset, (unsigned long long)size);
+    *out = region->addr + ref.offset;
+    return true;
+}
+
+static struct region *new_region(struct executor *ex, uint32_t id, struct opd_err *err)
+{
+    if (id >= DEV_MAX_REGIONS) {
+        opd_err_set(err, OPD_E_internal, "region %u is out of range", id);
+        return NULL;
+    }
+    if (id >= ex->n_regions) {
+        ex->regions = mem_realloc(ex->regions, id + 1, sizeof *ex->regions);
+        memset(ex->regions + ex->n_regions, 0, (id + 1 - ex->n_regions) * sizeof *ex->regions);
+        ex->n_regions = id + 1;
+    }
+    if (ex->regions[id].addr) {
+        opd_err_set(err, OPD_E_internal, "region %u is mapped already", id);
+        return NULL;
+    }
+    return &ex->regions[id];
+}
+
+static bool make_chunk(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
+{
+    struct region *region = new_region(ex, cmd->id, err);
+    int fd = -1;
+    if (!region || !ex->ops->chunk_new(ex->be, cmd->size, &fd, err))
+        return false;
+    device_addr addr;
+    bool ok = ex->ops->chunk_map(ex->be, fd, cmd->size, &addr, err);
+    if (ok) {
+        *region = (struct region){ .addr = addr, .size = cmd->size };
+        if (fdpass_send(DEV_FD_SOCKET, "c", 1, &fd, 1) != 1) {
+            ex->ops->chunk_unmap(ex->be, addr, cmd->size);
+            *region = (struct region){ 0 };
+            ok = opd_err_errno(err, OPD_E_internal, "passing a chunk to the broker");
+        }
+    }
+    close(fd);
+    return ok;
+}
+
+static bool map_chunk(struct executor *ex, const struct dev_command *cmd, int fd, struct opd_err *err)
+{
+    struct region *region = new_region(ex, cmd->id, err);
+    device_addr addr;
+    if (!region || !ex->ops->chunk_map(ex->be, fd, cmd->size, &addr, err))
+        return false;
+    *region = (struct region){ .addr = addr, .size = cmd->size };
+    return true;
+}
+
+static bool map_host(struct executor *ex, const struct dev_command *cmd, int fd, struct opd_err *err)
+{
+    struct region *region = new_region(ex, cmd->id, err);
+    if (!region)
+        return false;
+    void *p = mmap(NULL, cmd->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED)
+        return opd_err_errno(err, OPD_E_invalid_argument, "mapping %llu bytes of shared memory",
+                             (unsigned long long)cmd->size);
+    if (ex->ops->host_register)
+        ex->ops->host_register(ex->be, p, cmd->size);
+    *region = (struct region){ .addr = (device_addr)(uintptr_t)p, .size = cmd->size, .host = true };
+    return true;
+}
+
+static void post_done(struct executor *ex, const struct flight *flight, bool fatal);
+
+// Reports what the stream has passed. False: the device has failed.
+static bool report_done(struct executor *ex, struct opd_err *err)
+{
+    uint64_t mark;
+    if (!ex->ops->poll(ex->be, &mark, err))
+        return false;
+    while (ex->n_flights > 0 && ex->flights[ex->first_flight].seq <= mark) {
+        struct flight *flight = &ex->flights[ex->first_flight];
+        post_done(ex, flight, false);
+        opd_err_clear(&flight->err);
+        ex->first_flight++;
+        ex->n_flights--;
+    }
+    return true;
+}
+
+// Waits until the device has nothing left to do.
+static bool drain(struct executor *ex, struct opd_err *err)
+{
+    while (ex->n_flights > 0)
+        if (!report_done(ex, err))
+            return false;
+    return true;
+}
+
+static bool unmap_region(struct executor *ex, uint32_t id, struct opd_err *err)
+{
+    struct region *region = find_region(ex, id, err);
+    if (!region || !drain(ex, err))
+        return false;
+    if (region->host) {
+        void *p = (void *)(uintptr_t)region->addr;
+        if (ex->ops->host_unregister)
+            ex->ops->host_unregister(ex->be, p);
+        munmap(p, region->size);
+    } else {
+        ex->ops->chunk_unmap(ex->be, region->addr, region->size);
+    }
+    *region = (struct region){ 0 };
+    return true;
+}
+
+static bool load_program(struct executor *ex, const struct dev_command *cmd, int fd, struct opd_err *err)
+{
+    struct image image;
+    if (!image_open(&image, fd, err))
+        return false;
+    if (cmd->id >= ex->n_programs) {
+        ex->programs = mem_realloc(ex->programs, cmd->id + 1, sizeof *ex->programs);
+        memset(ex->programs + ex->n_programs, 0,
+               (cmd->id + 1 - ex->n_programs) * sizeof *ex->programs);
+        ex->n_programs = cmd->id + 1;
+    }
+    struct backend_image from = {
+        .bytes = image.payload,
+        .size = image.payload_size,
+        .symbol = image.symbol,
+        .params = (const struct backend_param *)(cmd + 1),
+        .n_params = (int)cmd->size,
+    };
+    if (ex->programs[cmd->id])
+        ex->ops->unload(ex->be, ex->programs[cmd->id]); // the broker may send it twice around a restart
+    ex->programs[cmd->id] = NULL;
+    bool ok = ex->ops->load(ex->be, &from, &ex->programs[cmd->id], err);
+    image_close(&image);
+    return ok;
+}
+
+static bool run_launch(struct executor *ex, const struct dev_launch *l, struct opd_err *err)
+{
+    const struct dev_slot *slots = (const struct dev_slot *)(l + 1);
+    if (l->program >= ex->n_programs || !ex->programs[l->program])
+        return opd_err_set(err, OPD_E_internal, "program %u is not loaded", l->program);
+    ex->args.size = 0;
+    buf_append(&ex->args, slots + l->n_slots, l->args_size);
+    for (uint32_t i = 0; i < l->n_slots; i++) {
+        device_addr addr;
+        if (!resolve(ex, (struct dev_ref){ .region = slots[i].region, .offset = slots[i].offset }, 0,
+                     &addr, err))
+            return false;
+        memcpy(ex->args.bytes + slots[i].arg_offset, &addr, sizeof addr);
+    }
+    struct backend_launch launch = {
+        .program = ex->programs[l->program],
+        .shared_size = l->shared_size,
+        .args = ex->args.bytes,
+        .args_size = l->args_size,
+    };
+    memcpy(launch.grid, l->grid, sizeof launch.grid);
+    memcpy(launch.block, l->block, sizeof launch.block);
+    return ex->ops->launch(ex->be, &launch, err);
+}
+
+static bool run_fill(struct executor *ex, const struct dev_fill *f, struct opd_err *err)
+{
+    device_addr dst;
+    return resolve(ex, f->dst, f->size, &dst, err) &&
+           ex->ops->fill(ex->be, dst, (uint8_t)f->byte, f->size, err);
+}
+
+static bool run_copy(struct executor *ex, const struct dev_copy *c, struct opd_err *err)
+{
+    device_addr dst, src;
+    return resolve(ex, c->dst, c->size, &dst, err) && resolve(ex, c->src, c->size, &src, err) &&
+           ex->ops->copy(ex->be, dst, src, c->size, err);
+}
+
+static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
+{
+    const uint8_t *at = (const uint8_t *)(cmd + 1);
+    for (uint64_t i = 0; i < cmd->size; i++) {
+        const struct dev_step *step = (const struct dev_step *)(const void *)at;
+        bool ok = false;
+        switch (step->type) {
+        case DEV_STEP_LAUNCH:
+            ok = run_launch(ex, (const struct dev_launch *)(const void *)at, err);
+            break;
+        case DEV_STEP_FILL:
+            ok = run_fill(ex, (const struct dev_fill *)(const void *)at, err);
+            break;
+        case DEV_STEP_COPY:
+            ok = run_copy(ex, (const struct dev_copy *)(const void *)at, err);
+            break;
+        default:
+            return opd_err_set(err, OPD_E_internal, "step of unknown type %u", step->type);
+        }
+        if (!ok)
+            return false;
+        at += step->size;
+    }
+    return true;
+}
+
+// Commands whose descriptor comes through the socket.
+static bool takes_fd(uint32_t type)
+{
+    return type == DEV_CHUNK_MAP || type == DEV_HOST_MAP || type == DEV_LOAD;
+}
+
+static bool run_command(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
+{
+    int fd = -1;
+    if (takes_fd(cmd->type) && (fd = fdpass_recv_one(DEV_FD_SOCKET)) < 0)
+        return opd_err_errno(err, OPD_E_internal, "receiving a descriptor from the broker");
+    bool ok = false;
+    switch (cmd->type) {
+    case DEV_CHUNK_NEW:
+        ok = make_chunk(ex, cmd, err);
+        break;
+    case DEV_CHUNK_MAP:
+        ok = map_chunk(ex, cmd, fd, err);
+        break;
+    case DEV_HOST_MAP:
+        ok = map_host(ex, cmd, fd, err);
+        break;
+    case DEV_UNMAP:
+        ok = unmap_region(ex, cmd->id, err);
+        break;
+    case DEV_LOAD:
+        ok = load_program(ex, cmd, fd, err);
+        break;
+    case DEV_UNLOAD:
+        if (cmd->id < ex->n_programs && ex->programs[cmd->id] && (ok = drain(ex, err))) {
+            ex->ops->unload(ex->be, ex->programs[cmd->id]);
+            ex->programs[cmd->id] = NULL;
+        }
+        break;
+    case DEV_RUN:
+        ok = run_steps(ex, cmd, err);
+        break;
+    case DEV_STOP:
+        ex->stopping = true;
+        ok = drain(ex, err);
+        break;
+    default:
+        ok = opd_err_set(err, OPD_E_internal, "command of unknown type %u", cmd->type);
+        break;
+    }
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+static void post_done(struct executor *ex, const struct flight *flight, bool fatal)
+{
+    size_t length = strlen(flight->err.msg);
+    uint32_t size = (uint32_t)(sizeof(struct dev_done) + length + 1);
+    struct dev_done *done;
+    // The broker always empties its ring; where it is gone, so are we (the socket ends).
+    while (!(done = ring_reserve(&ex->done, size)))
+        usleep(100);
+    done->seq = flight->seq;
+    done->code = flight->err.code;
+    done->fatal = fatal;
+    memcpy(done->message, flight->err.msg, length + 1);
+    ring_commit(&ex->done);
+}
+
+static void add_flight(struct executor *ex, uint64_t seq, const struct opd_err *err)
+{
+    if (ex->first_flight + ex->n_flights == ex->flights_capacity) {
+        memmove(ex->flights, ex->flights + ex->first_flight, ex->n_flights * sizeof *ex->flights);
+        ex->first_flight = 0;
+        if (ex->n_flights * 2 >= ex->flights_capacity) {
+            ex->flights_capacity = ex->flights_capacity ? ex->flights_capacity * 2 : 64;
+            ex->flights = mem_realloc(ex->flights, ex->flights_capacity, sizeof *ex->flights);
+        }
+    }
+    ex->flights[ex->first_flight + ex->n_flights++] = (struct flight){ .seq = seq, .err = *err };
+}
+
+// Takes one command, if there is one. False: the device has failed, or the broker is not itself.
+static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fatal)
+{
+    uint32_t size;
+    bool bad;
+    const struct dev_command *cmd = ring_peek(&ex->commands, &size, &bad);
+    *out_any = cmd != NULL;
+    if (bad || (cmd && size < sizeof *cmd))
+        return opd_err_set(fatal, OPD_E_internal, "the command ring is corrupt");
+    if (!cmd)
+        return true;
+    struct opd_err err = { 0 };
+    uint64_t seq = cmd->seq;
+    run_command(ex, cmd, &err);
+    ring_pop(&ex->commands);
+    add_flight(ex, seq, &err);
+    return ex->ops->mark(ex->be, seq, fatal);
+}
+
+// Waits for a command: spins for a while, then sleeps. False: the broker has gone.
+static bool wait_for_work(struct executor *ex, uint64_t *idle_since)
+{
+    uint64_t now = clock_ns();
+    if (*idle_since == 0)
+        *idle_since = now;
+    if (ex->n_flights > 0) {
+        if (now - *idle_since > SPIN_BUSY_NS)
+            nanosleep(&(struct timespec){ .tv_nsec = PAUSE_BUSY_NS }, NULL);
+        return true;
+    }
+    if (now - *idle_since < SPIN_IDLE_NS || !ring_sleep(&ex->commands))
+        return true;
+    struct pollfd fds[2] = { { .fd = ex->commands.doorbell, .events = POLLIN },
+                             { .fd = DEV_FD_SOCKET, .events = POLLRDHUP } };
+    while (poll(fds, 2, -1) < 0 && errno == EINTR)
+        continue;
+    ring_wake(&ex->commands);
+    return !(fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR)) || fds[0].revents;
+}
+
+static bool serve(struct executor *ex, struct opd_err *fatal)
+{
+    uint64_t idle_since = 0;
+    while (!ex->stopping || ex->n_flights > 0) {
+        bool any;
+        size_t flights = ex->n_flights;
+        if (!take_command(ex, &any, fatal) || !report_done(ex, fatal))
+            return false;
+        if (any || ex->n_flights < flights)
+            idle_since = 0;
+        else if (!wait_for_work(ex, &idle_since))
+            break;
+    }
+    return true;
+}
+
+static void say_hello(struct executor *ex, const struct opd_err *err)
+{
+    struct dev_hello hello = { .ok = ex->be != NULL };
+    if (ex->be)
+        ex->ops->info(ex->be, &hello.info);
+    else
+        memcpy(hello.message, err->msg, sizeof hello.message);
+    if (fdpass_send(DEV_FD_SOCKET, &hello, sizeof hello, NULL, 0) != (ssize_t)sizeof hello)
+        log_error("the broker does not take the greeting");
+}
+
+static bool attach_rings(struct executor *ex)
+{
+    size_t one = ring_memory_size(DEV_RING_SIZE);
+    uint8_t *memory = mmap(NULL, 2 * one, PROT_READ | PROT_WRITE, MAP_SHARED, DEV_FD_RINGS, 0);
+    if (memory == MAP_FAILED)
+        return false;
+    ring_attach(&ex->commands, memory, DEV_RING_SIZE, DEV_FD_COMMAND_BELL);
+    ring_attach(&ex->done, memory + one, DEV_RING_SIZE, DEV_FD_DONE_BELL);
+    return true;
+}
+
+static void finish(struct executor *ex)
+{
+    for (uint32_t i = 0; i < ex->n_programs; i++)
+        if (ex->programs[i])
+            ex->ops->unload(ex->be, ex->programs[i]);
+    struct opd_err err = { 0 };
+    for (uint32_t i = 0; i < ex->n_regions; i++) {
+        opd_err_clear(&err);
+        if (ex->regions[i].addr)
+            unmap_region(ex, i, &err);
+    }
+    free(ex->programs);
+    free(ex->regions);
+    free(ex->flights);
+    buf_finish(&ex->args);
+    if (ex->be)
+        ex->ops->close(ex->be);
+}
+
+int executor_main(const char *device)
+{
+    struct executor ex = { 0 };
+    struct opd_err err = { 0 };
+    int index;
+    ex.ops = backend_find(device, &index);
+    if (!ex.ops) {
+        log_error("no device is called '%s'", device);
+        return 2;
+    }
+    if (!attach_rings(&ex)) {
+        log_error("mapping the rings: %s", strerror(errno));
+        return 2;
+    }
+    bool ok = ex.ops->open(&ex.be, index, &err);
+    say_hello(&ex, &err);
+    if (!ok) {
+        opd_err_clear(&err);
+        return 1;
+    }
+    if (serve(&ex, &err)) {
+        finish(&ex);
+        return 0;
+    }
+    // The device is beyond use: name the failure for the oldest command and leave the rest to the broker.
+    log_error("%s", err.msg);
+    struct flight first = { .seq = ex.n_flights ? ex.flights[ex.first_flight].seq : 0, .err = err };
+    post_done(&ex, &first, true);
+    _exit(3);
+}

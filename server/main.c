@@ -1,0 +1,53 @@
+// opd: one binary, three roles. Without a role it is the broker, which starts the others as itself: "opd executor DEVICE"
+// and "opd compiler", with their descriptors in place.
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "broker.h"
+#include "compiler.h"
+#include "executor.h"
+#include "log.h"
+#include "options.h"
+
+// An executor and a compiler end with the broker, whatever ends it, and leave a terminal's ^C to it.
+static void become_child(void)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGINT, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static enum log_level read_level(const char *name)
+{
+    int level = log_level_parse(name);
+    return level < 0 ? LOG_LEVEL_INFO : (enum log_level)level;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 4 && strcmp(argv[1], "executor") == 0) {
+        static char role[64];
+        snprintf(role, sizeof role, "executor %s", argv[2]);
+        log_init(role, read_level(argv[3]));
+        become_child();
+        return executor_main(argv[2]);
+    }
+    if (argc == 3 && strcmp(argv[1], "compiler") == 0) {
+        log_init("compiler", read_level(argv[2]));
+        become_child();
+        return compiler_main();
+    }
+    struct options options;
+    struct opd_err err = { 0 };
+    if (!options_parse(&options, argc, argv, &err)) {
+        fprintf(stderr, "opd: %s\n", err.msg);
+        options_finish(&options);
+        return 2;
+    }
+    log_init("broker", (enum log_level)options.log_level);
+    signal(SIGPIPE, SIG_IGN);
+    return broker_main(&options);
+}

@@ -1,0 +1,261 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "reader.h"
+#include "suggest.h"
+
+// Where in the template's parameters a name stands; -1: it is none.
+static int find_template_param(const struct signature *sig, const char *name)
+{
+    for (int i = 0; i < sig->n_template; i++)
+        if (sig->template_params[i].name[0] && strcmp(sig->template_params[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+static bool fail_no_kernel(struct reader *r, const char *name)
+{
+    struct suggest near;
+    char text[OP_MAX_NAME + 32];
+    suggest_init(&near, name, strlen(name));
+    for (int i = 0; i < r->n_signatures; i++)
+        suggest_add(&near, r->signatures[i].name);
+    return lex_fail(&r->lx, "no kernel '%s' in this file, expected '__global__ void %s(...)'%s",
+                    name, name, suggest_text(&near, text, sizeof text));
+}
+
+static bool is_same(const struct signature *a, const struct signature *b)
+{
+    if (a->n_params != b->n_params || a->n_template != b->n_template || a->problem || b->problem)
+        return false;
+    for (int i = 0; i < a->n_params; i++) {
+        const struct signature_param *p = &a->params[i], *q = &b->params[i];
+        if (p->kind != q->kind || strcmp(p->name, q->name) != 0 || strcmp(p->type, q->type) != 0)
+            return false;
+    }
+    return true;
+}
+
+// The definition of that name; the same kernel may be declared before, or stand in two branches
+// of an #if.
+static const struct signature *find_signature(struct reader *r, const char *qualified)
+{
+    const char *name = strrchr(qualified, ':');
+    const struct signature *found = NULL;
+    name = name ? name + 1 : qualified;
+    while (*name == ' ')
+        name++;
+    for (int i = 0; i < r->n_signatures; i++) {
+        const struct signature *sig = &r->signatures[i];
+        if (strcmp(sig->name, name) != 0)
+            continue;
+        if (found && found->has_body && sig->has_body && !is_same(found, sig)) {
+            lex_fail(&r->lx,
+                     "two different kernels '%s', at lines %d and %d; expected one (give them "
+                     "different names)",
+                     name, found->line, sig->line);
+            return NULL;
+        }
+        if (!found || (sig->has_body && !found->has_body))
+            found = sig;
+    }
+    if (!found)
+        fail_no_kernel(r, name);
+    return found;
+}
+
+static bool check_template(struct reader *r, const struct step *launch)
+{
+    const struct signature *sig = launch->signature;
+    int n = launch->n_template_args, least = 0;
+    bool pack = false;
+    for (int i = 0; i < sig->n_template; i++) {
+        pack = pack || sig->template_params[i].is_pack;
+        least += !sig->template_params[i].has_default && !sig->template_params[i].is_pack;
+    }
+    if (launch->is_template && !sig->is_template)
+        return lex_fail(&r->lx, "'%s' is no template, expected its name without <...>",
+                        launch->name);
+    if (!launch->is_template && sig->is_template)
+        return lex_fail(&r->lx, "'%s' is a template of %d parameters, expected %s<...>",
+                        launch->name, sig->n_template, launch->name);
+    if (n < least || (n > sig->n_template && !pack))
+        return lex_fail(&r->lx, "%d template arguments for '%s', expected %d (line %d)", n,
+                        launch->name, sig->n_template, sig->line);
+    for (int i = 0; i < n && i < sig->n_template && !pack; i++)
+        if (sig->template_params[i].is_type && launch->template_args[i].expr)
+            return lex_fail(&r->lx, "template argument %d of '%s' is '%s', expected a type", i + 1,
+                            launch->name, launch->template_args[i].expr->text);
+    return true;
+}
+
+// A type in the kernel's words, as a C type or a type variable.
+static bool resolve_type(struct reader *r, const struct step *launch, const char *text,
+                         struct cnumber *out)
+{
+    int at = find_template_param(launch->signature, text);
+    if (at >= 0 && launch->signature->template_params[at].is_type)
+        text = at < launch->n_template_args ? launch->template_args[at].text : "";
+    const struct symbol *s = scope_find(&r->scope, text, strlen(text));
+    if (s && s->kind == SYMBOL_TYPE) {
+        *out = (struct cnumber){.kind = CNUMBER_VARIABLE, .type = s->index};
+        return true;
+    }
+    return cnumber_parse(text, strlen(text), out);
+}
+
+static bool fail_param(struct reader *r, const struct step *launch, const struct signature_param *p,
+                       const char *what)
+{
+    r->lx.line = p->line;
+    return lex_fail(&r->lx, "kernel '%s' has parameter '%s'%s", launch->name, p->name, what);
+}
+
+static bool fail_unknown_param(struct reader *r, const struct step *launch,
+                               const struct signature_param *p)
+{
+    struct suggest near;
+    char hint[OP_MAX_NAME + 32], what[256];
+    suggest_init(&near, p->name, strlen(p->name));
+    bool pointer = p->kind != PARAM_VALUE;
+    for (int i = 0; i < r->scope.n; i++) {
+        const struct symbol *s = &r->scope.symbols[i];
+        bool tensor = s->kind == SYMBOL_TENSOR;
+        if (s->kind != SYMBOL_TYPE && s->kind != SYMBOL_PACK && tensor == pointer)
+            suggest_add(&near, s->name);
+    }
+    suggest_text(&near, hint, sizeof hint);
+    snprintf(what, sizeof what, ", which names no %s%s (or add \"bind %s = ...\")",
+             pointer ? "tensor" : "tensor, size, let or attribute", hint, p->name);
+    return fail_param(r, launch, p, what);
+}
+
+static bool bind_tensor(struct reader *r, const struct step *launch, struct argument *arg,
+                        int tensor)
+{
+    bool backward = r->section->backward;
+    const struct signature_param *p = arg->param;
+    char what[256];
+    if (tensor >= TENSOR_GRAD_OUTPUT && !backward)
+        return fail_param(r, launch, p, ", a gradient, expected in a backward section only");
+    if (tensor >= TENSOR_GRAD_INPUT && !(r->section->grads >> (tensor - TENSOR_GRAD_INPUT) & 1)) {
+        snprintf(what, sizeof what, ", but this section (line %d) does not make it",
+                 r->section->line);
+        return fail_param(r, launch, p, what);
+    }
+    if (p->kind == PARAM_VALUE) {
+        snprintf(what, sizeof what, " of type %s, but that is a tensor, expected a pointer",
+                 p->type);
+        return fail_param(r, launch, p, what);
+    }
+    arg->tensor = tensor;
+    if (backward && tensor < TENSOR_OUTPUT)
+        r->op->inputs[tensor].used_backward = true;
+    else if (backward && tensor < TENSOR_TEMP)
+        r->op->outputs[tensor - TENSOR_OUTPUT].used_backward = true;
+    return true;
+}
+
+static bool bind_value(struct reader *r, const struct step *launch, struct argument *arg,
+                       const struct expr *e)
+{
+    const struct signature_param *p = arg->param;
+    char what[512];
+    if (p->kind != PARAM_VALUE) {
+        snprintf(what, sizeof what, ", a pointer, but '%.64s' is a number, expected a tensor",
+                 e->text);
+        return fail_param(r, launch, p, what);
+    }
+    arg->expr = e;
+    if (!resolve_type(r, launch, p->type, &arg->type)) {
+        snprintf(
+            what, sizeof what,
+            " of type '%.64s', expected a pointer, an accessor, a number, bool or a type variable",
+            p->type);
+        return fail_param(r, launch, p, what);
+    }
+    bool takes_float = arg->type.kind == CNUMBER_FLOAT || arg->type.kind == CNUMBER_HALF ||
+                       arg->type.kind == CNUMBER_BFLOAT16 || arg->type.kind == CNUMBER_VARIABLE;
+    if (takes_float || e->type == VALUE_INT)
+        return true;
+    snprintf(what, sizeof what, " of type %.64s, but '%.64s' is a float (floor() makes an integer)",
+             p->type, e->text);
+    return fail_param(r, launch, p, what);
+}
+
+// The value of a size, let or attribute with the parameter's own name.
+static bool bind_name(struct reader *r, const struct step *launch, struct argument *arg)
+{
+    const struct signature_param *p = arg->param;
+    const struct symbol *s = scope_find(&r->scope, p->name, strlen(p->name));
+    char what[256];
+    if (!s || s->kind == SYMBOL_TYPE || s->kind == SYMBOL_PACK)
+        return fail_unknown_param(r, launch, p);
+    if (s->kind == SYMBOL_TENSOR)
+        return bind_tensor(r, launch, arg, s->index);
+    if (s->kind == SYMBOL_ATTR && r->op->attrs[s->index].list > 0) {
+        snprintf(what, sizeof what, ", a list of %d, expected a single value: bind %s = %s[0]",
+                 r->op->attrs[s->index].list, p->name, p->name);
+        return fail_param(r, launch, p, what);
+    }
+    struct lexer outer = r->lx;
+    struct expr_place place = reader_place(r);
+    lex_init(&r->lx, outer.file, p->line, p->name, strlen(p->name), outer.err);
+    const struct expr *e = expr_parse(&r->lx, &place);
+    bool bad = !e;
+    r->lx = outer;
+    return !bad && bind_value(r, launch, arg, e);
+}
+
+static bool bind_param(struct reader *r, const struct step *launch, struct argument *arg)
+{
+    for (int i = 0; i < r->n_binds; i++) {
+        struct bind *bind = &r->binds[i];
+        if (strcmp(bind->name, arg->param->name) != 0)
+            continue;
+        bind->used = true;
+        return bind->expr ? bind_value(r, launch, arg, bind->expr)
+                          : bind_tensor(r, launch, arg, bind->tensor);
+    }
+    return bind_name(r, launch, arg);
+}
+
+static bool check_binds(struct reader *r, const struct step *launch)
+{
+    for (int i = 0; i < r->n_binds; i++) {
+        const struct bind *bind = &r->binds[i];
+        if (bind->used)
+            continue;
+        struct suggest near;
+        char text[OP_MAX_NAME + 32];
+        suggest_init(&near, bind->name, strlen(bind->name));
+        for (int k = 0; k < launch->signature->n_params; k++)
+            suggest_add(&near, launch->signature->params[k].name);
+        r->lx.line = bind->line;
+        return lex_fail(&r->lx, "bind of '%s', which is no parameter of kernel '%s'%s", bind->name,
+                        launch->name, suggest_text(&near, text, sizeof text));
+    }
+    return true;
+}
+
+bool bind_launch(struct reader *r, struct step *launch)
+{
+    const struct signature *sig = find_signature(r, launch->name);
+    if (!sig)
+        return false;
+    launch->signature = sig;
+    if (!check_template(r, launch))
+        return false;
+    if (sig->problem) {
+        r->lx.line = sig->line;
+        return lex_fail(&r->lx, "kernel '%s': %s", launch->name, sig->problem);
+    }
+    launch->args = arena_alloc(r->arena, (size_t)sig->n_params, sizeof *launch->args);
+    for (int i = 0; i < sig->n_params; i++) {
+        launch->args[i] = (struct argument){.param = &sig->params[i], .tensor = -1};
+        if (!bind_param(r, launch, &launch->args[i]))
+            return false;
+    }
+    launch->n_args = sig->n_params;
+    return check_binds(r, launch);
+}

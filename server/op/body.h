@@ -1,0 +1,137 @@
+#pragma once
+
+// What an operator's header says beyond its signature, resolved: no names are left to look up.
+// Of op/ alone.
+//
+// Everything is in the operator's arena and immutable once parsed.
+
+#include "cnumber.h"
+#include "expr.h"
+#include "op.h"
+#include "signature.h"
+
+enum {
+    OP_MAX_TEXT = 1 << 20,
+    OP_MAX_DIRECTIVES = 1024,
+    OP_MAX_LINE = 16384, // of a directive, continuations included
+    OP_MAX_TEMPLATE_ARGS = 32,
+    OP_MAX_ARGS_SIZE = 4096,
+    OP_MAX_SHARED_SIZE = 227 * 1024,
+    OP_MAX_EXAMPLES = 64,
+    OP_BLOCK_SIZE = 256, // threads, where a launch says nothing
+};
+
+enum dim_kind {
+    DIM_DEFINE, // slot takes what the input has
+    DIM_VALUE,  // an expression: a check for inputs
+    DIM_PACK,   // ...S
+};
+
+struct shape_dim {
+    enum dim_kind kind;
+    int slot;         // DIM_DEFINE: slot; DIM_PACK: which pack
+    bool defines;     // DIM_PACK: takes what the input has
+    const char *text; // as written
+    const struct expr *expr;
+};
+
+struct shape {
+    const char *text; // "[N, C]"
+    int n;
+    int pack; // where the pack stands; -1: there is none
+    struct shape_dim *dims;
+};
+
+// "weight has {CM} channels": texts and values in turn.
+struct message_piece {
+    const char *text;        // before the value
+    const struct expr *expr; // or
+    int attr;                // a str attribute, shown as its word; or
+    int tensor;              // a tensor, shown as dtype and shape; -1, -1, NULL: no value
+};
+
+struct message {
+    int n;
+    struct message_piece *pieces;
+};
+
+enum rule_kind { RULE_SHAPE, RULE_LET, RULE_REQUIRE };
+
+// Done for each request, in the order of the file.
+struct rule {
+    enum rule_kind kind;
+    int line;
+    int tensor;              // RULE_SHAPE
+    struct shape shape;      // RULE_SHAPE
+    int slot;                // RULE_LET
+    const struct expr *expr; // RULE_LET, RULE_REQUIRE
+    struct message message;  // RULE_REQUIRE
+};
+
+struct temp {
+    char name[OP_MAX_NAME];
+    bool saved;
+    int type;             // type id; -1: fixed
+    enum opd_dtype dtype; // fixed
+};
+
+// A parameter of a launch, and what is passed there.
+struct argument {
+    const struct signature_param *param;
+    int tensor;              // pointers and accessors
+    const struct expr *expr; // values
+    struct cnumber type;     // values
+};
+
+struct template_arg {
+    const char *text;        // passed on as it is, or
+    const struct expr *expr; // a number
+};
+
+enum step_kind { STEP_LAUNCH, STEP_ZERO };
+
+struct step {
+    enum step_kind kind;
+    int line;
+    int tensor; // STEP_ZERO
+
+    // STEP_LAUNCH
+    const char *name; // "depthwise_forward"
+    const struct signature *signature;
+    bool is_template;
+    int n_template_args;
+    struct template_arg *template_args;
+    bool otherwise;
+    const struct expr *when; // NULL: always
+    int n_grid, n_block;     // 0: the default
+    const struct expr *grid[3], *block[3], *shared;
+    int n_args;
+    struct argument *args;
+};
+
+struct section {
+    int line;
+    bool backward;
+    uint32_t grads; // inputs whose gradients are made here
+    int n_steps;
+    struct step *steps;
+};
+
+struct example {
+    int line;
+    struct tensor_desc inputs[OP_MAX_INPUTS]; // dtype: NONE where absent; filled in later
+    struct op_value attrs[OP_MAX_ATTRS];
+};
+
+struct op_body {
+    struct arena arena;
+    int n_rules, n_temps, n_sections, n_examples, n_steps;
+    struct rule *rules;
+    struct temp *temps;
+    struct section *sections; // forward first
+    struct example *examples;
+    const char *grad_names[OP_MAX_INPUTS + OP_MAX_OUTPUTS]; // "grad_x": of inputs, then of outputs
+};
+
+// The name of a tensor by its id.
+const char *body_tensor_name(const struct op *op, int tensor);

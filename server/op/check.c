@@ -1,0 +1,271 @@
+#include "check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool fail(struct opd_err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+static bool fail(struct opd_err *err, const char *fmt, ...)
+{
+    char text[sizeof err->msg];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return opd_err_set(err, OPD_E_invalid_argument, "%s", text);
+}
+
+static bool check_attrs(const struct plan_request *request, struct opd_err *err)
+{
+    for (int i = 0; i < request->op->n_attrs; i++) {
+        const struct op_attr *a = &request->op->attrs[i];
+        const struct op_value *v = &request->attrs[i];
+        if (!v->present && !a->optional)
+            return fail(err, "attribute %s is missing, expected a value", a->name);
+        if (v->present && v->n != (a->list ? a->list : 1))
+            return fail(err, "attribute %s has %d values, expected %d", a->name, v->n,
+                        a->list ? a->list : 1);
+        if (v->present && a->type == OP_ATTR_STR && (v->i[0] < 0 || v->i[0] >= a->n_words))
+            return fail(err, "attribute %s is word %" PRId64 ", expected one of %d", a->name,
+                        v->i[0], a->n_words);
+    }
+    return true;
+}
+
+static bool takes_dtype(const struct op_type *type, enum opd_dtype dtype)
+{
+    for (int i = 0; i < type->n_dtypes; i++)
+        if (type->dtypes[i] == dtype)
+            return true;
+    return false;
+}
+
+static bool fail_dtype(const struct op_tensor *t, const struct op_type *type, enum opd_dtype dtype,
+                       struct opd_err *err)
+{
+    char list[256] = "";
+    for (int i = 0; i < type->n_dtypes; i++) {
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", dtype_name(type->dtypes[i]));
+    }
+    return fail(err, "%s is %s, expected %s%s", t->name, dtype_name(dtype),
+                type->n_dtypes > 1 ? "one of " : "", list);
+}
+
+static bool check_dtypes(const struct plan_request *request, struct env *env, struct opd_err *err)
+{
+    const struct op *op = request->op;
+    int first[OP_MAX_TYPES]; // the input that decided
+    for (int t = 0; t < op->n_types; t++) {
+        first[t] = -1;
+        env->types[t] = op->types[t].n_dtypes ? op->types[t].dtypes[0] : OPD_DTYPE_NONE;
+    }
+    for (int i = 0; i < op->n_inputs; i++) {
+        const struct op_tensor *t = &op->inputs[i];
+        const struct op_type *type = &op->types[t->type];
+        const struct tensor_desc *d = &request->inputs[i];
+        if (d->dtype == OPD_DTYPE_NONE && t->optional)
+            continue;
+        if (d->dtype == OPD_DTYPE_NONE)
+            return fail(err, "%s is missing, expected a tensor", t->name);
+        if (!tensor_desc_check(d, err))
+            return opd_err_prefix(err, "%s", t->name);
+        if (first[t->type] >= 0 && type->n_dtypes > 1 && env->types[t->type] != d->dtype)
+            return fail(err, "%s is %s, %s is %s; expected the same dtype", t->name,
+                        dtype_name(d->dtype), op->inputs[first[t->type]].name,
+                        dtype_name(env->types[t->type]));
+        if (!takes_dtype(type, d->dtype))
+            return fail_dtype(t, type, d->dtype, err);
+        env->types[t->type] = d->dtype;
+        if (first[t->type] < 0)
+            first[t->type] = i;
+    }
+    return true;
+}
+
+static bool check_rank(const struct shape *shape, const char *name, const struct tensor_desc *d,
+                       struct opd_err *err)
+{
+    int fixed = shape->n - (shape->pack >= 0);
+    if (shape->pack < 0 ? d->rank == fixed : d->rank >= fixed)
+        return true;
+    char text[256];
+    check_format_shape(d->shape, d->rank, text, sizeof text);
+    return fail(err, "%s has rank %d %s, expected rank %s%d %s", name, d->rank, text,
+                shape->pack >= 0 ? "at least " : "", fixed, shape->text);
+}
+
+static bool check_pack(const struct shape_dim *dim, const int64_t *got, int rank, const char *name,
+                       struct env *env, struct opd_err *err)
+{
+    int64_t *pack = env->pack[dim->slot];
+    if (dim->defines) {
+        env->pack_rank[dim->slot] = rank;
+        memcpy(pack, got, (size_t)rank * sizeof *got);
+        return true;
+    }
+    if (rank == env->pack_rank[dim->slot] && memcmp(pack, got, (size_t)rank * sizeof *got) == 0)
+        return true;
+    char a[256], b[256];
+    check_format_shape(got, rank, a, sizeof a);
+    check_format_shape(pack, env->pack_rank[dim->slot], b, sizeof b);
+    return fail(err, "%s has %s in its dimensions %s, expected %s", name, a, dim->text, b);
+}
+
+static bool check_dim(const struct shape_dim *dim, int64_t got, int at, const char *name,
+                      struct env *env, struct opd_err *err)
+{
+    if (dim->kind == DIM_DEFINE) {
+        env->slots[dim->slot].i = got;
+        return true;
+    }
+    int64_t want;
+    if (!expr_eval_int(dim->expr, env, &want, err))
+        return false;
+    if (want == got)
+        return true;
+    char number[32];
+    snprintf(number, sizeof number, "%" PRId64, want);
+    bool plain = strcmp(number, dim->text) == 0;
+    return fail(err, "%s has %" PRId64 " in dimension %d, expected %s%s%s", name, got, at,
+                plain ? "" : dim->text, plain ? "" : " = ", number);
+}
+
+static bool check_input(const struct rule *rule, struct env *env, struct opd_err *err)
+{
+    const struct shape *shape = &rule->shape;
+    const char *name = env->request->op->inputs[rule->tensor].name;
+    const struct tensor_desc *d = &env->request->inputs[rule->tensor];
+    if (d->dtype == OPD_DTYPE_NONE)
+        return true;
+    if (!check_rank(shape, name, d, err))
+        return false;
+    int at = 0;
+    for (int i = 0; i < shape->n; i++) {
+        const struct shape_dim *dim = &shape->dims[i];
+        if (dim->kind == DIM_PACK) {
+            int rank = d->rank - (shape->n - 1);
+            if (!check_pack(dim, d->shape + at, rank, name, env, err))
+                return false;
+            at += rank;
+        } else {
+            if (!check_dim(dim, d->shape[at], at, name, env, err))
+                return false;
+            at++;
+        }
+    }
+    return true;
+}
+
+static bool make_dim(const struct shape_dim *dim, struct tensor_desc *d, const char *name,
+                     const struct env *env, struct opd_err *err)
+{
+    int n = dim->kind == DIM_PACK ? env->pack_rank[dim->slot] : 1;
+    if (d->rank + n > OP_MAX_RANK)
+        return fail(err, "%s would have a rank above %d", name, OP_MAX_RANK);
+    if (dim->kind == DIM_PACK) {
+        memcpy(d->shape + d->rank, env->pack[dim->slot], (size_t)n * sizeof *d->shape);
+    } else {
+        int64_t size;
+        if (!expr_eval_int(dim->expr, env, &size, err))
+            return false;
+        if (size < 0)
+            return fail(err, "%s would have %" PRId64 " in dimension %d (%s), expected 0 or more",
+                        name, size, d->rank, dim->text);
+        d->shape[d->rank] = size;
+    }
+    d->rank += n;
+    return true;
+}
+
+// Outputs, saved and scratch: the shape is what the rule says.
+static bool make_shape(const struct rule *rule, struct env *env, struct opd_err *err)
+{
+    const struct op *op = env->request->op;
+    const char *name = body_tensor_name(op, rule->tensor);
+    struct tensor_desc *d;
+    enum opd_dtype dtype;
+    if (rule->tensor >= TENSOR_TEMP) {
+        const struct temp *temp = &op->body->temps[rule->tensor - TENSOR_TEMP];
+        d = &env->temps[rule->tensor - TENSOR_TEMP];
+        dtype = temp->type < 0 ? temp->dtype : env_dtype(env, temp->type);
+    } else {
+        d = &env->outputs[rule->tensor - TENSOR_OUTPUT];
+        dtype = env_dtype(env, op->outputs[rule->tensor - TENSOR_OUTPUT].type);
+    }
+    d->dtype = dtype;
+    d->rank = 0;
+    for (int i = 0; i < rule->shape.n; i++)
+        if (!make_dim(&rule->shape.dims[i], d, name, env, err))
+            return false;
+    return tensor_desc_check(d, err) || opd_err_prefix(err, "%s", name);
+}
+
+static void format_value(const struct expr *e, union value v, char *out, size_t size)
+{
+    if (e->type == VALUE_FLOAT)
+        snprintf(out, size, "%g", v.f);
+    else
+        snprintf(out, size, "%" PRId64, v.i);
+}
+
+static void format_piece(const struct message_piece *piece, const struct env *env, char *out,
+                         size_t size)
+{
+    union value value;
+    struct opd_err ignored = {0};
+    const struct op *op = env->request->op;
+    if (piece->expr && expr_eval(piece->expr, env, &value, &ignored)) {
+        format_value(piece->expr, value, out, size);
+    } else if (piece->tensor >= 0) {
+        tensor_desc_format(env_tensor(env, piece->tensor), out, size);
+    } else if (piece->attr >= 0 && env->request->attrs[piece->attr].present) {
+        snprintf(out, size, "%s",
+                 op->attrs[piece->attr].words[env->request->attrs[piece->attr].i[0]]);
+    } else {
+        snprintf(out, size, "%s", piece->expr ? "?" : piece->attr >= 0 ? "None" : "");
+    }
+    opd_err_clear(&ignored);
+}
+
+static bool fail_require(const struct rule *rule, const struct env *env, struct opd_err *err)
+{
+    char text[sizeof err->msg] = "", value[512];
+    for (int i = 0; i < rule->message.n; i++) {
+        const struct message_piece *piece = &rule->message.pieces[i];
+        size_t n = strlen(text);
+        format_piece(piece, env, value, sizeof value);
+        snprintf(text + n, sizeof text - n, "%s%s", piece->text, value);
+    }
+    return fail(err, "%s", text);
+}
+
+static bool apply_rule(const struct rule *rule, struct env *env, struct opd_err *err)
+{
+    bool holds;
+    switch (rule->kind) {
+    case RULE_SHAPE:
+        return rule->tensor < TENSOR_OUTPUT ? check_input(rule, env, err)
+                                            : make_shape(rule, env, err);
+    case RULE_LET:
+        return expr_eval(rule->expr, env, &env->slots[rule->slot], err);
+    case RULE_REQUIRE:
+        break;
+    }
+    if (!expr_eval_bool(rule->expr, env, &holds, err))
+        return false;
+    return holds || fail_require(rule, env, err);
+}
+
+bool check_request(const struct plan_request *request, struct env *env, struct opd_err *err)
+{
+    env->request = request;
+    env->wanted = 0;
+    if (!check_attrs(request, err) || !check_dtypes(request, env, err))
+        return false;
+    for (int i = 0; i < request->op->body->n_rules; i++)
+        if (!apply_rule(&request->op->body->rules[i], env, err))
+            return false;
+    return true;
+}

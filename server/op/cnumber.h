@@ -1,0 +1,38 @@
+#pragma once
+
+// The C types that a kernel takes by value: their sizes, ranges and bytes.
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "expr.h"
+
+enum cnumber_kind {
+    CNUMBER_SIGNED,
+    CNUMBER_UNSIGNED,
+    CNUMBER_BOOL,
+    CNUMBER_FLOAT, // 4 or 8 bytes
+    CNUMBER_HALF,  // float16
+    CNUMBER_BFLOAT16,
+    CNUMBER_VARIABLE, // scalar_t and the like: known with the request
+};
+
+struct cnumber {
+    enum cnumber_kind kind;
+    uint8_t size;
+    int type; // CNUMBER_VARIABLE: type id
+};
+
+// "unsigned int", "int64_t", "at::Half": false for what is no such type. Type variables are not
+// known here.
+bool cnumber_parse(const char *text, size_t size, struct cnumber *out);
+
+// A word that may begin a C++ type in a template argument: passed on as it is.
+bool cnumber_is_word(const char *text, size_t size);
+
+struct cnumber cnumber_of_dtype(enum opd_dtype dtype);
+
+// The value's bytes in that type (not a variable). False if the value does not fit, or is a float
+// for an integer.
+bool cnumber_store(struct cnumber type, union value value, enum value_type from, void *out);

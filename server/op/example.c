@@ -1,0 +1,110 @@
+#include <string.h>
+
+#include "reader.h"
+
+static bool read_sizes(struct reader *r, struct tensor_desc *d)
+{
+    struct lexer *lx = &r->lx;
+    d->rank = 0;
+    if (!lex_expect(lx, '[', "a shape, [2, 3]"))
+        return false;
+    while (!lex_is(lx, ']')) {
+        if (d->rank > 0 && !lex_expect(lx, ',', "',' or ']'"))
+            return false;
+        if (lx->token.kind != TOKEN_INT)
+            return lex_fail_expected(lx, "a size");
+        if (d->rank == OP_MAX_RANK)
+            return lex_fail(lx, "a shape of more than %d dimensions", OP_MAX_RANK);
+        d->shape[d->rank++] = lx->token.i;
+        lex_next(lx);
+    }
+    lex_next(lx);
+    return true;
+}
+
+static bool read_argument(struct reader *r, struct example *e)
+{
+    struct lexer *lx = &r->lx;
+    char name[OP_MAX_NAME];
+    if (!lex_name(lx, "an argument: NAME=[2, 3] or NAME=VALUE", name, sizeof name) ||
+        !lex_expect(lx, '=', "'='"))
+        return false;
+    int input = op_input_index(r->op, name), attr = op_attr_index(r->op, name);
+    if (attr >= 0)
+        return schema_read_value(r, attr, &e->attrs[attr]);
+    if (input < 0)
+        return lex_fail(lx, "'%s' is no argument of %s", name, r->op->name);
+    if (e->inputs[input].dtype != OPD_DTYPE_NONE)
+        return lex_fail(lx, "'%s' stands twice in the example", name);
+    const struct op_type *type = &r->op->types[r->op->inputs[input].type];
+    if (type->n_dtypes == 0)
+        return lex_fail(lx, "the dtype of '%s' is not known yet; put the 'dtypes' line before",
+                        name);
+    e->inputs[input].dtype = type->dtypes[0];
+    return read_sizes(r, &e->inputs[input]);
+}
+
+bool example_read(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    if (r->body->n_examples == OP_MAX_EXAMPLES)
+        return lex_fail(lx, "more than %d examples", OP_MAX_EXAMPLES);
+    struct example *e = &r->examples[r->body->n_examples++];
+    *e = (struct example){.line = lx->line};
+    for (int i = 0; i < r->op->n_attrs; i++)
+        e->attrs[i] = r->op->attrs[i].value;
+    while (lx->token.kind == TOKEN_NAME)
+        if (!read_argument(r, e))
+            return false;
+    return lex_expect_end(lx);
+}
+
+static enum opd_dtype choose_dtype(const struct op_type *type, enum opd_dtype dtype)
+{
+    for (int i = 0; i < type->n_dtypes; i++)
+        if (type->dtypes[i] == dtype)
+            return dtype;
+    return type->dtypes[0];
+}
+
+bool plan_example(const struct op *op, int k, enum opd_dtype dtype, struct plan_request *out)
+{
+    if (k < 0 || k >= op->body->n_examples)
+        return false;
+    const struct example *e = &op->body->examples[k];
+    *out = (struct plan_request){.op = op, .direction = PLAN_FORWARD};
+    memcpy(out->inputs, e->inputs, sizeof e->inputs);
+    memcpy(out->attrs, e->attrs, sizeof e->attrs);
+    for (int i = 0; i < op->n_inputs; i++)
+        if (out->inputs[i].dtype != OPD_DTYPE_NONE)
+            out->inputs[i].dtype = choose_dtype(&op->types[op->inputs[i].type], dtype);
+    return true;
+}
+
+static bool check_plan(const struct plan_request *request, int line, struct opd_err *err)
+{
+    struct plan *plan = plan_build(request, err);
+    plan_free(plan);
+    return plan || opd_err_prefix(err, "%s:%d: the example does not plan", request->op->file, line);
+}
+
+bool example_check_all(struct reader *r)
+{
+    for (int k = 0; k < r->body->n_examples; k++) {
+        struct plan_request request;
+        int line = r->body->examples[k].line;
+        plan_example(r->op, k, OPD_DTYPE_NONE, &request);
+        for (int on_cpu = 0; on_cpu < 2; on_cpu++) {
+            request.on_cpu = on_cpu;
+            request.direction = PLAN_FORWARD;
+            request.keep = r->op->has_backward;
+            if (!check_plan(&request, line, r->lx.err))
+                return false;
+            request.direction = PLAN_BACKWARD;
+            request.wanted = UINT32_MAX;
+            if (r->op->has_backward && !check_plan(&request, line, r->lx.err))
+                return false;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,472 @@
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hash.h"
+#include "lines.h"
+#include "reader.h"
+#include "suggest.h"
+
+struct expr_place reader_place(const struct reader *r)
+{
+    return (struct expr_place){
+        .scope = &r->scope,
+        .arena = r->arena,
+        .in_section = r->section != NULL,
+        .in_backward = r->section && r->section->backward,
+    };
+}
+
+bool reader_symbol(struct reader *r, const char *name, enum symbol_kind kind, int index)
+{
+    struct symbol s = {.kind = kind, .index = index, .line = r->lx.line};
+    strncpy(s.name, name, sizeof s.name - 1);
+    return scope_add(&r->scope, &s, &r->lx);
+}
+
+static bool read_op(struct reader *r)
+{
+    if (r->has_op)
+        return lex_fail(&r->lx, "a second 'op', expected one operator in a file");
+    return schema_read(r);
+}
+
+static bool read_doc(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    const char *p = lx->last_end; // the words are no tokens
+    while (p < lx->end && isspace((unsigned char)*p))
+        p++;
+    if (r->doc.size > 0)
+        buf_append_str(&r->doc, "\n");
+    buf_append(&r->doc, p, (size_t)(lx->end - p));
+    return true;
+}
+
+// Dtypes up to the end or a ':'.
+static bool read_dtype_list(struct reader *r, struct op_type *type)
+{
+    struct lexer *lx = &r->lx;
+    while (lx->token.kind == TOKEN_NAME) {
+        char name[OP_MAX_NAME];
+        if (!lex_name(lx, "a dtype", name, sizeof name))
+            return false;
+        enum opd_dtype dtype = dtype_parse(name);
+        struct suggest near;
+        char text[OP_MAX_NAME + 32];
+        suggest_init(&near, name, strlen(name));
+        for (int d = 1; d < OPD_DTYPE_COUNT; d++)
+            suggest_add(&near, dtype_name((enum opd_dtype)d));
+        if (dtype == OPD_DTYPE_NONE)
+            return lex_fail(lx, "'%s' is no dtype%s", name, suggest_text(&near, text, sizeof text));
+        for (int i = 0; i < type->n_dtypes; i++)
+            if (type->dtypes[i] == dtype)
+                return lex_fail(lx, "%s stands twice in the list", name);
+        type->dtypes[type->n_dtypes++] = dtype;
+    }
+    return type->n_dtypes > 0 || lex_fail_expected(lx, "a dtype");
+}
+
+static bool read_dtypes(struct reader *r)
+{
+    struct op_type *type = &r->op->types[TYPE_SCALAR];
+    if (type->n_dtypes > 0)
+        return lex_fail(&r->lx, "a second 'dtypes'");
+    return read_dtype_list(r, type) && lex_expect_end(&r->lx);
+}
+
+static struct op_tensor *find_tensor(struct op *op, int tensor)
+{
+    return tensor < TENSOR_OUTPUT ? &op->inputs[tensor] : &op->outputs[tensor - TENSOR_OUTPUT];
+}
+
+// The input or output that the lexer stands at; taken.
+static bool take_tensor(struct reader *r, int *out)
+{
+    struct lexer *lx = &r->lx;
+    if (lx->token.kind != TOKEN_NAME)
+        return lex_fail_expected(lx, "the name of an input or output");
+    const struct symbol *s = scope_find(&r->scope, lx->token.start, lx->token.size);
+    if (!s)
+        return scope_fail_unknown(&r->scope, lx, "an input or output");
+    if (s->kind != SYMBOL_TENSOR || s->index >= TENSOR_TEMP)
+        return lex_fail(lx, "'%s' is %s, expected an input or output", s->name,
+                        s->kind == SYMBOL_TENSOR ? "no argument or result of the operator"
+                                                 : symbol_describe(s->kind));
+    *out = s->index;
+    lex_next(lx);
+    return true;
+}
+
+static bool read_type(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    struct op *op = r->op;
+    char name[OP_MAX_NAME];
+    if (op->n_types == OP_MAX_TYPES)
+        return lex_fail(lx, "more than %d types", OP_MAX_TYPES);
+    struct op_type *type = &op->types[op->n_types];
+    const struct lexer start = *lx;
+    if (!lex_name(lx, "the name of a type variable, or a dtype", name, sizeof name))
+        return false;
+    bool fixed = dtype_parse(name) != OPD_DTYPE_NONE;
+    if (fixed)
+        *lx = start;
+    else
+        strcpy(type->name, name);
+    if (!read_dtype_list(r, type) || !lex_expect(lx, ':', "':' and the tensors of this type"))
+        return false;
+    if (fixed && type->n_dtypes > 1)
+        return lex_fail(lx,
+                        "a fixed type of %d dtypes; to allow several write 'type NAME_t %s ...'",
+                        type->n_dtypes, name);
+    do {
+        int tensor;
+        if (!take_tensor(r, &tensor))
+            return false;
+        struct op_tensor *t = find_tensor(op, tensor);
+        if (t->type != TYPE_SCALAR)
+            return lex_fail(lx, "'%s' has a type already", t->name);
+        t->type = op->n_types;
+    } while (lx->token.kind == TOKEN_NAME);
+    if (!lex_expect_end(lx))
+        return false;
+    op->n_types++;
+    return fixed || reader_symbol(r, type->name, SYMBOL_TYPE, op->n_types - 1);
+}
+
+static bool find_attr(struct reader *r, int *out)
+{
+    char name[OP_MAX_NAME];
+    if (!lex_name(&r->lx, "the name of a str attribute", name, sizeof name))
+        return false;
+    *out = op_attr_index(r->op, name);
+    if (*out < 0)
+        return lex_fail(&r->lx, "'%s' is no attribute", name);
+    return r->op->attrs[*out].type == OP_ATTR_STR ||
+           lex_fail(&r->lx, "'%s' is no str attribute, only those have words", name);
+}
+
+static bool set_str_default(struct reader *r, int attr)
+{
+    const char *word = r->str_defaults[attr];
+    if (!word)
+        return true;
+    return op_attr_set_str(r->op, attr, word, strlen(word), &r->op->attrs[attr].value, r->lx.err) ||
+           opd_err_prefix(r->lx.err, "%s:%d: the default", r->lx.file, r->lx.line);
+}
+
+static bool read_words(struct reader *r)
+{
+    enum { MAX_WORDS = 64 };
+    struct lexer *lx = &r->lx;
+    const char *words[MAX_WORDS];
+    int attr, n = 0;
+    if (!find_attr(r, &attr))
+        return false;
+    struct op_attr *a = &r->op->attrs[attr];
+    if (a->n_words > 0)
+        return lex_fail(lx, "a second 'words' for %s", a->name);
+    while (lx->token.kind == TOKEN_NAME || lx->token.kind == TOKEN_STRING) {
+        if (n == MAX_WORDS || lx->token.size >= OP_MAX_NAME)
+            return lex_fail(lx, "more than %d words, or one of more than %d characters", MAX_WORDS,
+                            OP_MAX_NAME - 1);
+        words[n] = arena_strndup(r->arena, lx->token.start, lx->token.size);
+        for (int i = 0; i < n; i++)
+            if (strcmp(words[i], words[n]) == 0)
+                return lex_fail(lx, "the word %s stands twice", words[n]);
+        n++;
+        lex_next(lx);
+    }
+    if (n == 0)
+        return lex_fail_expected(lx, "the words that the attribute may be");
+    a->words = arena_alloc(r->arena, (size_t)n, sizeof *a->words);
+    memcpy(a->words, words, (size_t)n * sizeof *words);
+    a->n_words = n;
+    return lex_expect_end(lx) && set_str_default(r, attr);
+}
+
+struct rule *reader_rule(struct reader *r, enum rule_kind kind)
+{
+    struct rule *rule = &r->rules[r->body->n_rules++];
+    *rule = (struct rule){.kind = kind, .line = r->lx.line};
+    return rule;
+}
+
+static bool read_shape(struct reader *r)
+{
+    int tensor;
+    if (!take_tensor(r, &tensor))
+        return false;
+    if (r->scope.shaped[tensor])
+        return lex_fail(&r->lx, "a second shape for '%s'", body_tensor_name(r->op, tensor));
+    enum shape_use use = tensor >= TENSOR_OUTPUT          ? SHAPE_RESULT
+                         : r->op->inputs[tensor].optional ? SHAPE_OPTIONAL_INPUT
+                                                          : SHAPE_INPUT;
+    struct rule *rule = reader_rule(r, RULE_SHAPE);
+    rule->tensor = tensor;
+    r->scope.shaped[tensor] = true;
+    return shape_read(r, use, &rule->shape);
+}
+
+static bool read_let(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    struct symbol s = {.kind = SYMBOL_LET, .index = r->n_slots, .line = lx->line};
+    struct expr_place place = reader_place(r);
+    if (r->n_slots == ENV_MAX_SLOTS)
+        return lex_fail(lx, "more than %d dimensions and lets", ENV_MAX_SLOTS);
+    if (!lex_name(lx, "a name", s.name, sizeof s.name) || !lex_expect(lx, '=', "'='"))
+        return false;
+    struct rule *rule = reader_rule(r, RULE_LET);
+    rule->slot = r->n_slots++;
+    rule->expr = expr_parse(lx, &place);
+    if (!rule->expr || !lex_expect_end(lx))
+        return false;
+    s.type = rule->expr->type;
+    return scope_add(&r->scope, &s, lx);
+}
+
+// The dtype of a saved or scratch tensor, if one stands before its shape.
+static bool read_temp_type(struct reader *r, struct temp *temp)
+{
+    struct lexer *lx = &r->lx;
+    temp->type = TYPE_SCALAR;
+    if (lx->token.kind != TOKEN_NAME)
+        return true;
+    const struct symbol *s = scope_find(&r->scope, lx->token.start, lx->token.size);
+    char name[OP_MAX_NAME];
+    const struct lexer at_name = *lx;
+    if (!lex_name(lx, "a dtype", name, sizeof name))
+        return false;
+    if (s && s->kind == SYMBOL_TYPE) {
+        temp->type = s->index;
+        return true;
+    }
+    temp->type = -1;
+    temp->dtype = dtype_parse(name);
+    struct lexer again = at_name;
+    return temp->dtype != OPD_DTYPE_NONE ||
+           scope_fail_unknown(&r->scope, &again, "a dtype or type variable");
+}
+
+static bool read_temp(struct reader *r, bool saved)
+{
+    struct lexer *lx = &r->lx;
+    int index = r->body->n_temps;
+    if (index == OP_MAX_TEMPS)
+        return lex_fail(lx, "more than %d saved and scratch tensors", OP_MAX_TEMPS);
+    struct temp *temp = &r->temps[index];
+    *temp = (struct temp){.saved = saved};
+    if (!lex_name(lx, "a name", temp->name, sizeof temp->name) || !read_temp_type(r, temp))
+        return false;
+    if ((temp->type == TYPE_SCALAR || temp->type == TYPE_ACC) &&
+        r->op->types[TYPE_SCALAR].n_dtypes == 0)
+        return lex_fail(lx, "scalar_t is not known yet; put the 'dtypes' line before");
+    struct rule *rule = reader_rule(r, RULE_SHAPE);
+    rule->tensor = TENSOR_TEMP + index;
+    if (!shape_read(r, SHAPE_RESULT, &rule->shape))
+        return false;
+    r->body->n_temps++;
+    r->scope.shaped[rule->tensor] = true;
+    r->scope.saved[index] = saved;
+    return reader_symbol(r, temp->name, SYMBOL_TENSOR, rule->tensor);
+}
+
+static bool read_saved(struct reader *r)
+{
+    return read_temp(r, true);
+}
+
+static bool read_scratch(struct reader *r)
+{
+    return read_temp(r, false);
+}
+
+enum place { ANYWHERE, TOP, SECTION, LAUNCH };
+
+// The whole header language. To add a directive, add a row and its reader.
+static const struct directive {
+    const char *keyword;
+    bool (*read)(struct reader *r);
+    enum place place;
+} directives[] = {
+    {"op", read_op, TOP},
+    {"doc", read_doc, TOP},
+    {"dtypes", read_dtypes, TOP},
+    {"type", read_type, TOP},
+    {"words", read_words, TOP},
+    {"shape", read_shape, TOP},
+    {"let", read_let, TOP},
+    {"require", require_read, TOP},
+    {"saved", read_saved, TOP},
+    {"scratch", read_scratch, TOP},
+    {"example", example_read, TOP},
+    {"forward", section_read_forward, ANYWHERE},
+    {"backward", section_read_backward, ANYWHERE},
+    {"kernel", section_read_kernel, SECTION},
+    {"zero", section_read_zero, SECTION},
+    {"grid", section_read_grid, LAUNCH},
+    {"block", section_read_block, LAUNCH},
+    {"shared", section_read_shared, LAUNCH},
+    {"when", section_read_when, LAUNCH},
+    {"otherwise", section_read_otherwise, LAUNCH},
+    {"bind", section_read_bind, LAUNCH},
+};
+
+static bool check_place(struct reader *r, const struct directive *d)
+{
+    if (!r->has_op && d->read != read_op && d->read != read_doc)
+        return lex_fail(&r->lx, "'%s' before 'op', expected the 'op' line first", d->keyword);
+    if (d->place == TOP && r->section)
+        return lex_fail(&r->lx, "'%s' inside a section, expected before 'forward'", d->keyword);
+    if (d->place == SECTION && !r->section)
+        return lex_fail(&r->lx, "'%s' outside a section, expected after 'forward' or 'backward'",
+                        d->keyword);
+    if (d->place == LAUNCH && !r->launch)
+        return lex_fail(&r->lx, "'%s' without its kernel, expected below a 'kernel' line",
+                        d->keyword);
+    return true;
+}
+
+static bool read_directive(struct reader *r, const struct line *line, struct opd_err *err)
+{
+    struct suggest near;
+    char text[OP_MAX_NAME + 32];
+    lex_init(&r->lx, r->op->file, line->number, line->text, line->size, err);
+    if (r->lx.token.kind != TOKEN_NAME)
+        return lex_fail_expected(&r->lx, "a directive");
+    suggest_init(&near, r->lx.token.start, r->lx.token.size);
+    for (size_t i = 0; i < sizeof directives / sizeof *directives; i++) {
+        const struct directive *d = &directives[i];
+        suggest_add(&near, d->keyword);
+        if (!lex_is_word(&r->lx, d->keyword))
+            continue;
+        if (!check_place(r, d))
+            return false;
+        r->lx.last_end = r->lx.p;
+        if (d->read == read_doc)
+            return read_doc(r);
+        lex_next(&r->lx);
+        return d->read(r);
+    }
+    return lex_fail(&r->lx, "unknown directive '%.*s'%s", (int)r->lx.token.size, r->lx.token.start,
+                    suggest_text(&near, text, sizeof text));
+}
+
+static bool fail_header(const struct reader *r, int line, struct opd_err *err, const char *what)
+{
+    return opd_err_set(err, OPD_E_invalid_argument, "%s:%d: %s", r->op->file, line, what);
+}
+
+static bool check_tensors(const struct reader *r, struct opd_err *err)
+{
+    const struct op *op = r->op;
+    bool known[OP_MAX_TYPES] = {false};
+    for (int i = 0; i < op->n_types; i++)
+        known[i] = i != TYPE_SCALAR && op->types[i].n_dtypes == 1;
+    for (int i = 0; i < op->n_inputs; i++)
+        known[op->inputs[i].type] = known[op->inputs[i].type] || !op->inputs[i].optional;
+    for (int i = 0; i < op->n_inputs + op->n_outputs; i++) {
+        bool output = i >= op->n_inputs;
+        int k = output ? i - op->n_inputs : i;
+        const struct op_tensor *t = output ? &op->outputs[k] : &op->inputs[k];
+        if (t->type == TYPE_SCALAR && op->types[TYPE_SCALAR].n_dtypes == 0)
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "%s:1: no 'dtypes' line, but '%s' is of scalar_t", op->file,
+                               t->name);
+        if (!r->scope.shaped[(output ? TENSOR_OUTPUT : 0) + k])
+            return opd_err_set(err, OPD_E_invalid_argument, "%s:1: no 'shape' line for '%s'",
+                               op->file, t->name);
+        if (output && !known[t->type])
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "%s:1: the dtype of output '%s' is not known: no required input has "
+                               "its type; give it one by a 'type' line",
+                               op->file, t->name);
+    }
+    return true;
+}
+
+static bool check_words(const struct reader *r, struct opd_err *err)
+{
+    for (int i = 0; i < r->op->n_attrs; i++) {
+        const struct op_attr *a = &r->op->attrs[i];
+        if (a->type == OP_ATTR_STR && a->n_words == 0)
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "%s:%d: no 'words' line for the str attribute '%s'", r->op->file,
+                               r->str_lines[i], a->name);
+    }
+    return true;
+}
+
+// Moves what has been read into the operator's arena.
+static void *keep(struct reader *r, const void *items, int n, size_t size)
+{
+    void *copy = arena_alloc(r->arena, (size_t)n, size);
+    memcpy(copy, items, (size_t)n * size);
+    return copy;
+}
+
+static bool finish(struct reader *r, struct opd_err *err)
+{
+    if (!r->has_op)
+        return fail_header(r, 1, err,
+                           "no '//! op' line before the first line of code, expected "
+                           "'//! op NAME(Tensor x, ...) -> Tensor y'");
+    if (!r->has_forward)
+        return fail_header(r, 1, err, "no 'forward' section");
+    if (!section_end(r) || !check_tensors(r, err) || !check_words(r, err))
+        return false;
+    struct op_body *body = r->body;
+    body->rules = keep(r, r->rules, body->n_rules, sizeof *r->rules);
+    body->sections = keep(r, r->sections, body->n_sections, sizeof *r->sections);
+    body->temps = keep(r, r->temps, body->n_temps, sizeof *r->temps);
+    body->examples = keep(r, r->examples, body->n_examples, sizeof *r->examples);
+    r->op->has_backward = body->n_sections > 1;
+    r->op->doc = mem_strdup(buf_str(&r->doc));
+    return example_check_all(r);
+}
+
+static bool read_header(struct reader *r, const char *text, size_t size, struct opd_err *err)
+{
+    struct op *op = r->op;
+    struct line *lines;
+    int n;
+    if (!lines_split(op->file, text, size, r->arena, &lines, &n, err) ||
+        !signature_scan(op->file, text, size, r->arena, &r->signatures, &r->n_signatures, err))
+        return false;
+    for (int i = 0; i < n; i++)
+        if (!read_directive(r, &lines[i], err))
+            return false;
+    return finish(r, err);
+}
+
+struct op *op_parse(const char *file, const char *text, size_t size, struct opd_err *err)
+{
+    struct op *op = mem_zalloc(1, sizeof *op);
+    struct reader *r = mem_zalloc(1, sizeof *r);
+    struct arena arena = {0};
+    op->body = arena_alloc(&arena, 1, sizeof *op->body);
+    op->body->arena = arena;
+    op->refs = 1;
+    op->file = mem_strdup(file);
+    op->source = mem_strndup(text, size <= OP_MAX_TEXT ? size : 0);
+    op->source_size = size;
+    op->hash = hash_bytes(text, size, 0);
+    op->n_types = 1;
+    strcpy(op->types[TYPE_SCALAR].name, "scalar_t");
+    r->op = op;
+    r->body = op->body;
+    r->arena = &op->body->arena;
+    r->body->temps = r->temps; // for names in messages, until they are kept
+    r->lx.file = op->file;
+    r->lx.err = err;
+    scope_init(&r->scope, op);
+    bool ok = read_header(r, text, size, err);
+    buf_finish(&r->doc);
+    free(r);
+    if (ok)
+        return op;
+    op_unref(op);
+    return NULL;
+}

@@ -1,0 +1,148 @@
+#include "lines.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "body.h"
+#include "mem.h"
+
+struct splitter {
+    const char *file;
+    struct arena *arena;
+    struct opd_err *err;
+    const char *p, *end; // end of the present line
+    int number;
+    bool in_comment, in_code, in_macro, continues;
+    struct buf text; // of the directive being joined
+    int n;
+    struct line *lines;
+};
+
+static bool starts_with(const struct splitter *s, const char *prefix)
+{
+    size_t n = strlen(prefix);
+    return (size_t)(s->end - s->p) >= n && memcmp(s->p, prefix, n) == 0;
+}
+
+static void skip_blanks(struct splitter *s)
+{
+    while (s->p < s->end && isspace((unsigned char)*s->p))
+        s->p++;
+}
+
+static bool fail(struct splitter *s, const char *what)
+{
+    return opd_err_set(s->err, OPD_E_invalid_argument, "%s:%d: %s", s->file, s->number, what);
+}
+
+static bool add_directive(struct splitter *s)
+{
+    skip_blanks(s);
+    const char *end = s->end;
+    while (end > s->p && isspace((unsigned char)end[-1]))
+        end--;
+    bool more = end > s->p && end[-1] == '\\';
+    if (more)
+        end--;
+    if (!s->continues && end == s->p && !more)
+        return true;
+    if (!s->continues) {
+        if (s->n == OP_MAX_DIRECTIVES)
+            return fail(s, "more than 1024 directives");
+        s->lines[s->n].number = s->number;
+        s->text.size = 0;
+    }
+    buf_append_str(&s->text, s->continues ? " " : "");
+    buf_append(&s->text, s->p, (size_t)(end - s->p));
+    if (s->text.size > OP_MAX_LINE)
+        return fail(s, "a directive of more than 16384 characters");
+    s->continues = more;
+    if (!more) {
+        s->lines[s->n].text = arena_strndup(s->arena, (const char *)s->text.bytes, s->text.size);
+        s->lines[s->n++].size = s->text.size;
+    }
+    return true;
+}
+
+// Passes comments; tells whether code is left on the line.
+static bool has_code(struct splitter *s)
+{
+    while (s->p < s->end) {
+        if (s->in_comment) {
+            const char *close = memmem(s->p, (size_t)(s->end - s->p), "*/", 2);
+            if (!close)
+                return false;
+            s->in_comment = false;
+            s->p = close + 2;
+        }
+        skip_blanks(s);
+        if (!starts_with(s, "/*"))
+            return s->p < s->end && !starts_with(s, "//");
+        s->in_comment = true;
+        s->p += 2;
+    }
+    return false;
+}
+
+static bool read_line(struct splitter *s)
+{
+    bool continued_macro = s->in_macro;
+    s->in_macro = false;
+    skip_blanks(s);
+    if (!s->in_comment && !continued_macro && starts_with(s, "//!")) {
+        if (s->in_code)
+            return fail(s, "a directive after the first line of code, expected all of them before");
+        s->p += 3;
+        return add_directive(s);
+    }
+    if (s->continues)
+        return fail(s, "the line before ends in '\\', expected another '//!' line");
+    if (s->in_code)
+        return true;
+    if (!s->in_comment && (continued_macro || starts_with(s, "#"))) {
+        s->in_macro = s->end > s->p && s->end[-1] == '\\';
+        return true;
+    }
+    s->in_code = has_code(s);
+    return true;
+}
+
+static bool split(struct splitter *s, const char *text, size_t size)
+{
+    const char *end = text + size;
+    while (text < end) {
+        const char *stop = memchr(text, '\n', (size_t)(end - text));
+        stop = stop ? stop : end;
+        s->number++;
+        s->p = text;
+        s->end = stop > text && stop[-1] == '\r' ? stop - 1 : stop;
+        if (!read_line(s))
+            return false;
+        text = stop + 1;
+    }
+    return !s->continues || fail(s, "the last line ends in '\\', expected another '//!' line");
+}
+
+bool lines_split(const char *file, const char *text, size_t size, struct arena *arena,
+                 struct line **out, int *out_n, struct opd_err *err)
+{
+    if (size > OP_MAX_TEXT)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s:1: the file has %zu bytes, expected at most %d", file, size,
+                           OP_MAX_TEXT);
+    if (memchr(text, '\0', size))
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s:1: a zero byte in the file, expected text", file);
+    struct splitter s = {
+        .file = file,
+        .arena = arena,
+        .err = err,
+        .lines = arena_alloc(arena, OP_MAX_DIRECTIVES, sizeof *s.lines),
+    };
+    bool ok = split(&s, text, size);
+    buf_finish(&s.text);
+    *out = s.lines;
+    *out_n = s.n;
+    return ok;
+}

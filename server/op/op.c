@@ -1,0 +1,189 @@
+#include "op.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "body.h"
+#include "suggest.h"
+
+struct op *op_ref(struct op *op)
+{
+    op->refs++;
+    return op;
+}
+
+void op_unref(struct op *op)
+{
+    if (!op)
+        return;
+    assert(op->refs > 0);
+    if (--op->refs > 0)
+        return;
+    if (op->body) {
+        struct arena arena = op->body->arena; // the body lives in it
+        arena_finish(&arena);
+    }
+    free(op->file);
+    free(op->source);
+    free(op->schema);
+    free(op->doc);
+    free(op);
+}
+
+int op_input_index(const struct op *op, const char *name)
+{
+    for (int i = 0; i < op->n_inputs; i++)
+        if (strcmp(op->inputs[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+int op_attr_index(const struct op *op, const char *name)
+{
+    for (int i = 0; i < op->n_attrs; i++)
+        if (strcmp(op->attrs[i].name, name) == 0)
+            return i;
+    return -1;
+}
+
+const char *body_tensor_name(const struct op *op, int tensor)
+{
+    if (tensor >= TENSOR_GRAD_INPUT)
+        return op->body->grad_names[tensor - TENSOR_GRAD_INPUT];
+    if (tensor >= TENSOR_GRAD_OUTPUT)
+        return op->body->grad_names[OP_MAX_INPUTS + tensor - TENSOR_GRAD_OUTPUT];
+    if (tensor >= TENSOR_TEMP)
+        return op->body->temps[tensor - TENSOR_TEMP].name;
+    if (tensor >= TENSOR_OUTPUT)
+        return op->outputs[tensor - TENSOR_OUTPUT].name;
+    return op->inputs[tensor - TENSOR_INPUT].name;
+}
+
+static bool fail_type(const struct op *op, const struct op_attr *a, const char *got,
+                      struct opd_err *err)
+{
+    static const char *const words[] = {
+        [OP_ATTR_INT] = "an int",
+        [OP_ATTR_FLOAT] = "a float",
+        [OP_ATTR_BOOL] = "a bool",
+        [OP_ATTR_STR] = "a str",
+    };
+    char list[32] = "";
+    if (a->list)
+        snprintf(list, sizeof list, " or a list of %d", a->list);
+    return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is %s, expected %s%s%s", op->name,
+                       a->name, got, words[a->type], list, a->optional ? " or None" : "");
+}
+
+static bool check_length(const struct op *op, const struct op_attr *a, int n, struct opd_err *err)
+{
+    if (n == 1 || n == a->list)
+        return true;
+    if (a->list > 1)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s: %s has %d values, expected 1 or %d",
+                           op->name, a->name, n, a->list);
+    return opd_err_set(err, OPD_E_invalid_argument, "%s: %s has %d values, expected 1", op->name,
+                       a->name, n);
+}
+
+// Present, with one value taken for all of a list; the values themselves follow.
+static void start_value(const struct op_attr *a, struct op_value *v)
+{
+    *v = (struct op_value){.present = true, .n = a->list ? a->list : 1};
+}
+
+bool op_attr_set_ints(const struct op *op, int attr, const int64_t *values, int n,
+                      struct op_value *v, struct opd_err *err)
+{
+    const struct op_attr *a = &op->attrs[attr];
+    char got[32] = "a list";
+    if (n == 1)
+        snprintf(got, sizeof got, "%" PRId64, values[0]);
+    if (a->type != OP_ATTR_INT && a->type != OP_ATTR_FLOAT)
+        return fail_type(op, a, got, err);
+    if (!check_length(op, a, n, err))
+        return false;
+    start_value(a, v);
+    for (int k = 0; k < v->n; k++) {
+        int64_t value = values[n == 1 ? 0 : k];
+        if (a->type == OP_ATTR_INT)
+            v->i[k] = value;
+        else
+            v->f[k] = (double)value;
+    }
+    return true;
+}
+
+bool op_attr_set_floats(const struct op *op, int attr, const double *values, int n,
+                        struct op_value *v, struct opd_err *err)
+{
+    const struct op_attr *a = &op->attrs[attr];
+    char got[32] = "a list of floats";
+    if (n == 1)
+        snprintf(got, sizeof got, "%g", values[0]);
+    if (a->type != OP_ATTR_FLOAT)
+        return fail_type(op, a, got, err);
+    if (!check_length(op, a, n, err))
+        return false;
+    start_value(a, v);
+    for (int k = 0; k < v->n; k++)
+        v->f[k] = values[n == 1 ? 0 : k];
+    return true;
+}
+
+bool op_attr_set_bool(const struct op *op, int attr, bool value, struct op_value *v,
+                      struct opd_err *err)
+{
+    const struct op_attr *a = &op->attrs[attr];
+    if (a->type != OP_ATTR_BOOL)
+        return fail_type(op, a, value ? "True" : "False", err);
+    start_value(a, v);
+    v->i[0] = value;
+    return true;
+}
+
+static bool fail_word(const struct op *op, const struct op_attr *a, const char *value, size_t size,
+                      struct opd_err *err)
+{
+    char list[512] = "", hint[OP_MAX_NAME + 32];
+    struct suggest near;
+    suggest_init(&near, value, size);
+    for (int i = 0; i < a->n_words; i++) {
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", a->words[i]);
+        suggest_add(&near, a->words[i]);
+    }
+    return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is \"%.*s\", expected one of %s%s",
+                       op->name, a->name, (int)(size < 64 ? size : 64), value, list,
+                       suggest_text(&near, hint, sizeof hint));
+}
+
+bool op_attr_set_str(const struct op *op, int attr, const char *value, size_t size,
+                     struct op_value *v, struct opd_err *err)
+{
+    const struct op_attr *a = &op->attrs[attr];
+    if (a->type != OP_ATTR_STR) {
+        char got[80];
+        snprintf(got, sizeof got, "\"%.*s\"", (int)(size < 64 ? size : 64), value);
+        return fail_type(op, a, got, err);
+    }
+    for (int i = 0; i < a->n_words; i++)
+        if (strlen(a->words[i]) == size && memcmp(a->words[i], value, size) == 0) {
+            start_value(a, v);
+            v->i[0] = i;
+            return true;
+        }
+    return fail_word(op, a, value, size, err);
+}
+
+bool op_attr_set_none(const struct op *op, int attr, struct op_value *v, struct opd_err *err)
+{
+    const struct op_attr *a = &op->attrs[attr];
+    if (!a->optional)
+        return fail_type(op, a, "None", err);
+    *v = (struct op_value){.present = false};
+    return true;
+}

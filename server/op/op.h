@@ -1,0 +1,105 @@
+#pragma once
+
+// An operator: what the header of a .cu file says, parsed and resolved. Immutable once parsed; counted.
+//
+// Pure: no I/O, no device, no request. kernels_src/README.md is the manual of the language; this is its result.
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "dtype.h"
+#include "err.h"
+
+enum {
+    OP_MAX_RANK = 16,
+    OP_MAX_INPUTS = 32,
+    OP_MAX_OUTPUTS = 16,
+    OP_MAX_ATTRS = 32,
+    OP_MAX_TEMPS = 32, // saved and scratch together
+    OP_MAX_LIST = 4,   // int[N] and float[N]: N at most
+    OP_MAX_NAME = 64,  // with the terminator
+};
+
+enum op_attr_type {
+    OP_ATTR_INT,
+    OP_ATTR_FLOAT,
+    OP_ATTR_BOOL,
+    OP_ATTR_STR, // one of a list of words
+};
+
+// The value of an attribute in a request, or its default.
+struct op_value {
+    bool present; // false: None, for optional ones only
+    int n;        // 1, or the length of a list
+    int64_t i[OP_MAX_LIST]; // ints, bools (0, 1), index of the word
+    double f[OP_MAX_LIST];  // floats
+};
+
+struct op_attr {
+    char name[OP_MAX_NAME];
+    enum op_attr_type type;
+    int list;           // 0: a scalar; N: int[N], which takes one value for all as well
+    bool optional;      // "int?": may be None
+    bool required;      // has no default
+    struct op_value value; // the default
+    int n_words;        // OP_ATTR_STR: the words it may be
+    const char **words;
+};
+
+struct op_tensor {
+    char name[OP_MAX_NAME];
+    bool optional;       // "Tensor?": may be absent
+    bool in_place;       // "Tensor(a!)"
+    bool differentiable; // an input with a gradient in some backward section
+    bool used_backward;  // inputs and outputs: backward reads it, so a context keeps it
+    int type;            // index into types[]
+};
+
+// A type variable, "scalar_t", and the dtypes that it may take; or a fixed type, with no name and one dtype.
+struct op_type {
+    char name[OP_MAX_NAME];
+    int n_dtypes;
+    enum opd_dtype dtypes[OPD_DTYPE_COUNT];
+};
+
+struct op {
+    int refs;
+    char *file;   // as given to op_parse
+    char *source; // the whole text
+    size_t source_size;
+    char name[OP_MAX_NAME];
+    char *schema; // in PyTorch's words, one line
+    char *doc;    // lines joined by '\n'; "" if none
+    uint64_t hash; // of the text
+
+    int n_types, n_inputs, n_outputs, n_attrs;
+    struct op_type types[8];
+    struct op_tensor inputs[OP_MAX_INPUTS];
+    struct op_tensor outputs[OP_MAX_OUTPUTS];
+    struct op_attr attrs[OP_MAX_ATTRS];
+    bool has_backward;
+
+    struct op_body *body; // shapes, conditions, launches: of op/ alone
+};
+
+// Parses a file. `file` is used in messages ("gelu.cu:3: ..."), `text` need not be terminated.
+// Errors: invalid_argument, "file:line: what, expected what". The result has one reference.
+struct op *op_parse(const char *file, const char *text, size_t size, struct opd_err *err);
+
+struct op *op_ref(struct op *op);  // returns op
+void op_unref(struct op *op);      // NULL is fine
+
+int op_input_index(const struct op *op, const char *name); // -1: none of that name
+int op_attr_index(const struct op *op, const char *name);
+
+// Set a value of an attribute from outside, checking type, length and words; a scalar fills a list.
+// `v` is filled whole. Errors name operator and attribute: "gelu: approximate is "tahn", expected one of ...".
+bool op_attr_set_ints(const struct op *op, int attr, const int64_t *values, int n, struct op_value *v,
+                      struct opd_err *err); // ints also serve a float attribute
+bool op_attr_set_floats(const struct op *op, int attr, const double *values, int n, struct op_value *v,
+                        struct opd_err *err);
+bool op_attr_set_bool(const struct op *op, int attr, bool value, struct op_value *v, struct opd_err *err);
+bool op_attr_set_str(const struct op *op, int attr, const char *value, size_t size, struct op_value *v,
+                     struct opd_err *err);
+bool op_attr_set_none(const struct op *op, int attr, struct op_value *v, struct opd_err *err);

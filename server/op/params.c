@@ -1,0 +1,122 @@
+#include "params.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "check.h"
+
+static bool reserve(const struct step *launch, struct packed *out, uint32_t size, uint32_t align,
+                    struct opd_err *err)
+{
+    uint32_t offset = (out->size + align - 1) & ~(align - 1);
+    if (offset + size > OP_MAX_ARGS_SIZE)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "kernel %s takes more than %d bytes of parameters", launch->name,
+                           OP_MAX_ARGS_SIZE);
+    out->params[out->n_params++] = (struct plan_param){offset, size};
+    memset(out->bytes + out->size, 0, offset + size - out->size);
+    out->size = offset + size;
+    return true;
+}
+
+static uint32_t last_offset(const struct packed *out)
+{
+    return out->params[out->n_params - 1].offset;
+}
+
+// Absent inputs and unwanted gradients have no slot: their bytes stay zero.
+static void add_slot(const struct argument *arg, const struct env *env, struct packed *out)
+{
+    if (env_has_tensor(env, arg->tensor))
+        out->slots[out->n_slots++] = (struct plan_slot){last_offset(out), (uint32_t)arg->tensor};
+}
+
+static bool store_index(const struct step *launch, const struct argument *arg, int64_t value,
+                        uint8_t *at, struct opd_err *err)
+{
+    struct cnumber type = {CNUMBER_SIGNED, (uint8_t)arg->param->index_size, 0};
+    if (cnumber_store(type, (union value){.i = value}, VALUE_INT, at))
+        return true;
+    return opd_err_set(err, OPD_E_invalid_argument,
+                       "kernel %s has the 32-bit accessor '%s', whose size or stride %" PRId64
+                       " does not fit; use PackedTensorAccessor64",
+                       launch->name, arg->param->name, value);
+}
+
+static bool pack_accessor(const struct step *launch, const struct argument *arg,
+                          const struct env *env, struct packed *out, struct opd_err *err)
+{
+    const struct signature_param *p = arg->param;
+    const struct tensor_desc *d = env_tensor(env, arg->tensor);
+    uint32_t index = (uint32_t)p->index_size, rank = (uint32_t)p->rank;
+    if (!reserve(launch, out, 8 + 2 * rank * index, 8, err))
+        return false;
+    add_slot(arg, env, out);
+    if (!env_has_tensor(env, arg->tensor))
+        return true;
+    if (d->rank != p->rank) {
+        char text[320];
+        tensor_desc_format(d, text, sizeof text);
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "kernel %s takes '%s' with %d dimensions, it has %d: %s", launch->name,
+                           p->name, p->rank, d->rank, text);
+    }
+    uint8_t *sizes = out->bytes + last_offset(out) + 8, *strides = sizes + rank * index;
+    int64_t stride = 1;
+    for (int i = d->rank - 1; i >= 0; i--) {
+        uint32_t at = (uint32_t)i * index;
+        if (!store_index(launch, arg, d->shape[i], sizes + at, err) ||
+            !store_index(launch, arg, stride, strides + at, err))
+            return false;
+        stride *= d->shape[i] > 0 ? d->shape[i] : 1;
+    }
+    // The last element's offset is computed in the same type.
+    return d->rank == 0 || stride - 1 <= INT32_MAX || index == 8 ||
+           store_index(launch, arg, stride - 1, (uint8_t[8]){0}, err);
+}
+
+static bool pack_value(const struct step *launch, const struct argument *arg, const struct env *env,
+                       struct packed *out, struct opd_err *err)
+{
+    union value value;
+    struct cnumber type = arg->type;
+    const struct expr *e = arg->expr;
+    if (type.kind == CNUMBER_VARIABLE)
+        type = cnumber_of_dtype(env_dtype(env, type.type));
+    if (!expr_eval(e, env, &value, err))
+        return false;
+    if (!reserve(launch, out, type.size, type.size, err))
+        return false;
+    if (cnumber_store(type, value, e->type, out->bytes + last_offset(out)))
+        return true;
+    char text[32];
+    if (e->type == VALUE_FLOAT)
+        snprintf(text, sizeof text, "%g", value.f);
+    else
+        snprintf(text, sizeof text, "%" PRId64, value.i);
+    return opd_err_set(err, OPD_E_invalid_argument,
+                       "kernel parameter '%s' of %s is %s, value %s does not fit", arg->param->name,
+                       launch->name, arg->param->type, text);
+}
+
+bool params_pack(const struct step *launch, const struct env *env, struct packed *out,
+                 struct opd_err *err)
+{
+    out->n_params = out->n_slots = 0;
+    out->size = 0;
+    for (int i = 0; i < launch->n_args; i++) {
+        const struct argument *arg = &launch->args[i];
+        if (arg->param->kind == PARAM_POINTER) {
+            if (!reserve(launch, out, 8, 8, err))
+                return false;
+            add_slot(arg, env, out);
+        } else if (arg->param->kind == PARAM_ACCESSOR) {
+            if (!pack_accessor(launch, arg, env, out, err))
+                return false;
+        } else if (!pack_value(launch, arg, env, out, err)) {
+            return false;
+        }
+    }
+    return true;
+}

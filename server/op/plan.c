@@ -1,0 +1,452 @@
+#include "plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "arena.h"
+#include "check.h"
+#include "mem.h"
+#include "params.h"
+
+// The plan lives in its own arena.
+struct owned_plan {
+    struct plan plan;
+    struct arena arena;
+};
+
+struct builder {
+    struct plan *plan;
+    struct arena *arena;
+    struct opd_err *err;
+    struct env env;
+    struct packed packed;
+    int operand_of[TENSOR_COUNT]; // -1: not listed yet
+    bool pending[TENSOR_COUNT];   // to be filled with zeros before its next use
+    bool covered[TENSOR_COUNT];   // written by a launch, or by one that had nothing to do
+};
+
+static uint32_t use_operand(struct builder *b, int tensor)
+{
+    const struct plan_request *request = b->env.request;
+    if (b->operand_of[tensor] >= 0)
+        return (uint32_t)b->operand_of[tensor];
+    struct plan_operand o = {
+        .name = body_tensor_name(request->op, tensor),
+        .desc = *env_tensor(&b->env, tensor),
+    };
+    if (tensor >= TENSOR_GRAD_INPUT) {
+        o.kind = PLAN_GRAD_INPUT;
+        o.index = tensor - TENSOR_GRAD_INPUT;
+    } else if (tensor >= TENSOR_GRAD_OUTPUT) {
+        o.index = tensor - TENSOR_GRAD_OUTPUT;
+        o.kind = PLAN_GRAD_OUTPUT;
+        if (request->grad_absent >> o.index & 1) {
+            o.kind = PLAN_SCRATCH;
+            o.index += OP_MAX_TEMPS;
+        }
+    } else if (tensor >= TENSOR_TEMP) {
+        o.index = tensor - TENSOR_TEMP;
+        bool saved = request->op->body->temps[o.index].saved;
+        bool kept = request->direction == PLAN_BACKWARD || request->keep;
+        o.kind = saved && kept ? PLAN_SAVED : PLAN_SCRATCH;
+    } else if (tensor >= TENSOR_OUTPUT) {
+        o.kind = PLAN_OUTPUT;
+        o.index = tensor - TENSOR_OUTPUT;
+    } else {
+        o.kind = PLAN_INPUT;
+        o.index = tensor;
+    }
+    b->operand_of[tensor] = b->plan->n_operands;
+    b->plan->operands[b->plan->n_operands] = o;
+    return (uint32_t)b->plan->n_operands++;
+}
+
+static void add_zero(struct builder *b, int tensor)
+{
+    b->pending[tensor] = false;
+    b->covered[tensor] = true;
+    if (tensor_desc_numel(env_tensor(&b->env, tensor)) == 0)
+        return;
+    b->plan->steps[b->plan->n_steps++] = (struct plan_step){.kind = PLAN_STEP_ZERO,
+                                                            .operand = use_operand(b, tensor)};
+}
+
+static bool fail_extent(const struct builder *b, const struct step *launch, const char *what,
+                        int axis, int64_t value, int64_t low, int64_t high)
+{
+    return opd_err_set(b->err, OPD_E_invalid_argument,
+                       "kernel %s: %s %c is %" PRId64 ", expected %" PRId64 " to %" PRId64,
+                       launch->name, what, "xyz"[axis], value, low, high);
+}
+
+static bool eval_block(struct builder *b, const struct step *launch, uint32_t block[3])
+{
+    int64_t product = 1;
+    block[0] = launch->n_block ? 1 : OP_BLOCK_SIZE;
+    block[1] = block[2] = 1;
+    for (int i = 0; i < launch->n_block; i++) {
+        int64_t value, most = i < 2 ? 1024 : 64;
+        if (!expr_eval_int(launch->block[i], &b->env, &value, b->err))
+            return false;
+        if (value < 1 || value > most)
+            return fail_extent(b, launch, "block", i, value, 1, most);
+        block[i] = (uint32_t)value;
+        product *= value;
+    }
+    return product <= 1024 ||
+           opd_err_set(b->err, OPD_E_invalid_argument,
+                       "kernel %s: block has %" PRId64 " threads, expected at most 1024",
+                       launch->name, product);
+}
+
+// What a launch without a grid has one thread for each element of.
+static const struct tensor_desc *main_result(const struct builder *b, const struct section *section)
+{
+    const struct op *op = b->env.request->op;
+    for (int i = 0; section->backward && i < op->n_inputs; i++)
+        if (section->grads & b->env.wanted & 1u << i)
+            return env_tensor(&b->env, TENSOR_GRAD_INPUT + i);
+    if (op->n_outputs > 0)
+        return &b->env.outputs[0];
+    for (int i = 0; i < op->n_inputs; i++)
+        if (op->inputs[i].in_place)
+            return env_tensor(&b->env, i);
+    return env_tensor(&b->env, 0);
+}
+
+static bool eval_grid(struct builder *b, const struct section *section, const struct step *launch,
+                      const uint32_t block[3], uint32_t grid[3])
+{
+    int64_t extents[3] = {1, 1, 1};
+    if (launch->n_grid == 0) {
+        int64_t threads = (int64_t)block[0] * block[1] * block[2];
+        int64_t numel = tensor_desc_numel(main_result(b, section));
+        extents[0] = numel / threads + (numel % threads > 0);
+    }
+    for (int i = 0; i < launch->n_grid; i++)
+        if (!expr_eval_int(launch->grid[i], &b->env, &extents[i], b->err))
+            return false;
+    for (int i = 0; i < 3; i++) {
+        int64_t most = i == 0 ? INT32_MAX : 65535;
+        if (extents[i] < 0 || extents[i] > most)
+            return fail_extent(b, launch, "grid", i, extents[i], 0, most);
+        grid[i] = (uint32_t)extents[i];
+    }
+    return true;
+}
+
+static bool eval_shared(struct builder *b, const struct step *launch, uint32_t *out)
+{
+    int64_t size = 0;
+    if (launch->shared && !expr_eval_int(launch->shared, &b->env, &size, b->err))
+        return false;
+    if (size < 0 || size > OP_MAX_SHARED_SIZE)
+        return opd_err_set(b->err, OPD_E_invalid_argument,
+                           "kernel %s: shared is %" PRId64 " bytes, expected 0 to %d", launch->name,
+                           size, OP_MAX_SHARED_SIZE);
+    *out = (uint32_t)size;
+    return true;
+}
+
+// "name<scalar_t, 3>"
+static bool format_kernel(struct builder *b, const struct step *launch, char *out, size_t size)
+{
+    size_t n = (size_t)snprintf(out, size, "%s%s", launch->name, launch->is_template ? "<" : "");
+    for (int i = 0; i < launch->n_template_args && n < size; i++) {
+        const struct template_arg *arg = &launch->template_args[i];
+        const char *comma = i ? ", " : "";
+        int64_t value;
+        if (arg->expr && !expr_eval_int(arg->expr, &b->env, &value, b->err))
+            return false;
+        int got = arg->expr ? snprintf(out + n, size - n, "%s%" PRId64, comma, value)
+                            : snprintf(out + n, size - n, "%s%s", comma, arg->text);
+        n += (size_t)got;
+    }
+    if (n < size)
+        n += (size_t)snprintf(out + n, size - n, "%s", launch->is_template ? ">" : "");
+    return n < size || opd_err_set(b->err, OPD_E_invalid_argument,
+                                   "kernel %s: its template arguments are too long", launch->name);
+}
+
+static void *copy(struct builder *b, const void *p, size_t n, size_t size)
+{
+    void *to = arena_alloc(b->arena, n, size);
+    memcpy(to, p, n * size);
+    return to;
+}
+
+static bool add_kernel(struct builder *b, const struct step *launch, uint32_t *out)
+{
+    char expr[1024];
+    struct plan *plan = b->plan;
+    if (!format_kernel(b, launch, expr, sizeof expr))
+        return false;
+    for (int i = 0; i < plan->n_kernels; i++)
+        if (strcmp(plan->kernels[i].expr, expr) == 0) {
+            *out = (uint32_t)i;
+            return true;
+        }
+    *out = (uint32_t)plan->n_kernels;
+    plan->kernels[plan->n_kernels++] = (struct plan_kernel){
+        .expr = copy(b, expr, strlen(expr) + 1, 1),
+        .line = launch->line,
+        .n_params = b->packed.n_params,
+        .params = copy(b, b->packed.params, (size_t)b->packed.n_params, sizeof *b->packed.params),
+    };
+    return true;
+}
+
+static void cover_written(struct builder *b, const struct step *launch)
+{
+    for (int i = 0; i < launch->n_args; i++)
+        if (launch->args[i].tensor >= 0 && launch->args[i].param->writes)
+            b->covered[launch->args[i].tensor] = true;
+}
+
+// Memory that this direction makes and nobody has filled before.
+static bool is_fresh(const struct builder *b, int tensor)
+{
+    if (b->env.request->direction == PLAN_FORWARD)
+        return tensor >= TENSOR_OUTPUT && tensor < TENSOR_GRAD_OUTPUT;
+    const struct temp *temps = b->env.request->op->body->temps;
+    return tensor >= TENSOR_GRAD_INPUT || (tensor >= TENSOR_TEMP && tensor < TENSOR_GRAD_OUTPUT &&
+                                           !temps[tensor - TENSOR_TEMP].saved);
+}
+
+// A launch of an empty grid: what it would have written is zero, unless another writes it.
+static void drop_launch(struct builder *b, const struct step *launch)
+{
+    for (int i = 0; i < launch->n_args; i++) {
+        int t = launch->args[i].tensor;
+        if (t >= 0 && launch->args[i].param->writes && is_fresh(b, t) && !b->covered[t])
+            b->pending[t] = env_has_tensor(&b->env, t);
+    }
+}
+
+static bool add_launch(struct builder *b, const struct section *section, const struct step *launch)
+{
+    struct plan_step step = {.kind = PLAN_STEP_LAUNCH};
+    if (!eval_block(b, launch, step.block) ||
+        !eval_grid(b, section, launch, step.block, step.grid) ||
+        !eval_shared(b, launch, &step.shared_size))
+        return false;
+    if (step.grid[0] == 0 || step.grid[1] == 0 || step.grid[2] == 0) {
+        drop_launch(b, launch);
+        return true;
+    }
+    if (!params_pack(launch, &b->env, &b->packed, b->err) || !add_kernel(b, launch, &step.kernel))
+        return false;
+    const struct packed *packed = &b->packed;
+    step.args_size = packed->size;
+    step.args = copy(b, packed->bytes, packed->size, 1);
+    step.n_slots = packed->n_slots;
+    step.slots = copy(b, packed->slots, (size_t)packed->n_slots, sizeof *step.slots);
+    for (int i = 0; i < step.n_slots; i++) {
+        int tensor = (int)step.slots[i].operand;
+        if (b->pending[tensor])
+            add_zero(b, tensor);
+        step.slots[i].operand = use_operand(b, tensor);
+    }
+    cover_written(b, launch);
+    b->plan->steps[b->plan->n_steps++] = step;
+    return true;
+}
+
+static bool add_section(struct builder *b, const struct section *section)
+{
+    bool matched = false; // a kernel of the present chain has run
+    for (int i = 0; i < section->n_steps; i++) {
+        const struct step *step = &section->steps[i];
+        bool holds = true;
+        if (step->kind == STEP_ZERO) {
+            b->pending[step->tensor] = env_has_tensor(&b->env, step->tensor);
+            continue;
+        }
+        if (!step->otherwise)
+            matched = false;
+        if (matched)
+            continue;
+        if (step->when && !expr_eval_bool(step->when, &b->env, &holds, b->err))
+            return false;
+        if (!holds)
+            continue;
+        matched = true;
+        if (!add_launch(b, section, step))
+            return false;
+    }
+    return true;
+}
+
+// What the caller gets comes first in the list of operands.
+static bool is_result(const struct builder *b, int tensor)
+{
+    const struct plan_request *request = b->env.request;
+    const struct op *op = request->op;
+    if (request->direction == PLAN_BACKWARD)
+        return tensor >= TENSOR_GRAD_INPUT && (b->env.wanted >> (tensor - TENSOR_GRAD_INPUT) & 1);
+    if (tensor >= TENSOR_TEMP && tensor < TENSOR_TEMP + op->body->n_temps)
+        return op->body->temps[tensor - TENSOR_TEMP].saved && request->keep;
+    return tensor >= TENSOR_OUTPUT && tensor < TENSOR_OUTPUT + op->n_outputs;
+}
+
+// No result is left with what the memory held before.
+static bool finish_results(struct builder *b)
+{
+    for (int t = TENSOR_OUTPUT; t < TENSOR_COUNT; t++) {
+        if (!is_result(b, t))
+            continue;
+        bool saved = t >= TENSOR_TEMP && t < TENSOR_GRAD_OUTPUT;
+        if (b->pending[t] || (saved && !b->covered[t]))
+            add_zero(b, t);
+        if (!b->covered[t] && tensor_desc_numel(env_tensor(&b->env, t)) > 0)
+            return opd_err_set(b->err, OPD_E_invalid_argument,
+                               "no kernel makes %s for this request: no 'when' of %s holds",
+                               body_tensor_name(b->env.request->op, t), b->env.request->op->file);
+    }
+    return true;
+}
+
+static void write_prelude(struct builder *b)
+{
+    const struct op *op = b->env.request->op;
+    char text[OP_MAX_TYPES * (OP_MAX_NAME + 64)];
+    size_t n = 0;
+    text[0] = '\0';
+    for (int t = 0; t < op->n_types; t++) {
+        enum opd_dtype dtype = b->env.types[t];
+        if (!op->types[t].name[0] || dtype == OPD_DTYPE_NONE)
+            continue;
+        n += (size_t)snprintf(text + n, sizeof text - n, "using %s = %s;\n", op->types[t].name,
+                              dtype_type(dtype));
+        if (t == TYPE_SCALAR)
+            n += (size_t)snprintf(text + n, sizeof text - n, "using acc_t = %s;\n",
+                                  dtype_acc(dtype));
+    }
+    b->plan->prelude = copy(b, text, n + 1, 1);
+}
+
+static bool build_steps(struct builder *b)
+{
+    const struct plan_request *request = b->env.request;
+    const struct op_body *body = request->op->body;
+    bool backward = request->direction == PLAN_BACKWARD;
+    for (int t = TENSOR_OUTPUT; t < TENSOR_COUNT; t++)
+        if (is_result(b, t))
+            use_operand(b, t);
+    for (int o = 0; backward && o < request->op->n_outputs; o++)
+        b->pending[TENSOR_GRAD_OUTPUT + o] = request->grad_absent >> o & 1;
+    for (int i = 0; i < body->n_sections; i++) {
+        const struct section *section = &body->sections[i];
+        if (section->backward != backward || (backward && !(section->grads & b->env.wanted)))
+            continue;
+        if (!add_section(b, section))
+            return false;
+    }
+    return finish_results(b);
+}
+
+// Gradients that are asked for and can be made.
+static uint32_t wanted_gradients(const struct plan_request *request)
+{
+    uint32_t wanted = 0;
+    if (request->direction != PLAN_BACKWARD)
+        return 0;
+    for (int i = 0; i < request->op->n_inputs; i++)
+        if (request->op->inputs[i].differentiable && request->inputs[i].dtype != OPD_DTYPE_NONE)
+            wanted |= request->wanted & 1u << i;
+    return wanted;
+}
+
+static bool check_gradients(const struct builder *b)
+{
+    const struct plan_request *request = b->env.request;
+    for (int i = 0; i < request->op->n_inputs; i++)
+        if ((b->env.wanted >> i & 1) && !dtype_is_float(request->inputs[i].dtype))
+            return opd_err_set(b->err, OPD_E_invalid_argument,
+                               "%s is %s, expected a floating dtype for a gradient",
+                               request->op->inputs[i].name, dtype_name(request->inputs[i].dtype));
+    return true;
+}
+
+static bool build(struct builder *b, const struct plan_request *request)
+{
+    const struct op_body *body = request->op->body;
+    if (request->direction == PLAN_BACKWARD && !request->op->has_backward)
+        return opd_err_set(b->err, OPD_E_invalid_argument, "it has no backward");
+    if (!check_request(request, &b->env, b->err))
+        return false;
+    b->env.wanted = wanted_gradients(request);
+    if (!check_gradients(b))
+        return false;
+    size_t steps = (size_t)body->n_steps + TENSOR_COUNT;
+    b->plan->operands = arena_alloc(b->arena, TENSOR_COUNT, sizeof *b->plan->operands);
+    b->plan->kernels = arena_alloc(b->arena, (size_t)body->n_steps, sizeof *b->plan->kernels);
+    b->plan->steps = arena_alloc(b->arena, steps, sizeof *b->plan->steps);
+    memset(b->operand_of, -1, sizeof b->operand_of);
+    write_prelude(b);
+    return build_steps(b);
+}
+
+struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
+{
+    struct owned_plan *owned = mem_zalloc(1, sizeof *owned);
+    struct builder *b = mem_zalloc(1, sizeof *b);
+    owned->plan.op = op_ref((struct op *)(uintptr_t)request->op);
+    owned->plan.direction = request->direction;
+    b->plan = &owned->plan;
+    b->arena = &owned->arena;
+    b->err = err;
+    bool ok = build(b, request);
+    free(b);
+    if (ok)
+        return &owned->plan;
+    plan_free(&owned->plan);
+    opd_err_prefix(err, "%s", request->op->name);
+    return NULL;
+}
+
+void plan_free(struct plan *plan)
+{
+    if (!plan)
+        return;
+    struct owned_plan *owned = (struct owned_plan *)plan;
+    op_unref(plan->op);
+    arena_finish(&owned->arena);
+    free(owned);
+}
+
+static void sign_value(const struct op_attr *a, const struct op_value *v, struct buf *out)
+{
+    size_t n = v->present ? (size_t)v->n : 0;
+    buf_append(out, &(uint8_t){(uint8_t)n}, 1);
+    if (a->type == OP_ATTR_FLOAT)
+        buf_append(out, v->f, n * sizeof *v->f);
+    else
+        buf_append(out, v->i, n * sizeof *v->i);
+}
+
+void plan_signature(const struct plan_request *request, struct buf *out)
+{
+    const struct op *op = request->op;
+    bool backward = request->direction == PLAN_BACKWARD;
+    uint32_t outputs = (uint32_t)((UINT64_C(1) << op->n_outputs) - 1);
+    uint8_t flags = (uint8_t)(backward | request->on_cpu << 1 | (!backward && request->keep) << 2);
+    uint32_t wanted = wanted_gradients(request);
+    uint32_t absent = backward ? request->grad_absent & outputs : 0;
+    buf_append(out, &op->hash, sizeof op->hash);
+    buf_append(out, &flags, sizeof flags);
+    buf_append(out, &wanted, sizeof wanted);
+    buf_append(out, &absent, sizeof absent);
+    for (int i = 0; i < op->n_inputs; i++) {
+        const struct tensor_desc *d = &request->inputs[i];
+        size_t rank = d->dtype == OPD_DTYPE_NONE || d->rank < 0 ? 0 : (size_t)d->rank;
+        rank = rank < OP_MAX_RANK ? rank : OP_MAX_RANK;
+        buf_append(out, &(uint8_t){(uint8_t)d->dtype}, 1);
+        buf_append(out, &(uint8_t){(uint8_t)rank}, 1);
+        buf_append(out, d->shape, rank * sizeof *d->shape);
+    }
+    for (int i = 0; i < op->n_attrs; i++)
+        sign_value(&op->attrs[i], &request->attrs[i], out);
+}

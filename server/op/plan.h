@@ -1,0 +1,104 @@
+#pragma once
+
+// A plan: an operator applied to dtypes, shapes and attributes, worked out to the last argument byte. It holds no
+// pointers to memory: each place where one goes is a slot that names an operand. Built once for a signature, then kept.
+
+#include "op.h"
+
+enum plan_direction { PLAN_FORWARD, PLAN_BACKWARD };
+
+struct tensor_desc {
+    enum opd_dtype dtype; // OPD_DTYPE_NONE: absent
+    int rank;
+    int64_t shape[OP_MAX_RANK];
+};
+
+int64_t tensor_desc_numel(const struct tensor_desc *d);
+uint64_t tensor_desc_size(const struct tensor_desc *d); // bytes
+// Checks rank, signs, and that the bytes stay below 2^48. Message: "shape [..]: what".
+bool tensor_desc_check(const struct tensor_desc *d, struct opd_err *err);
+void tensor_desc_format(const struct tensor_desc *d, char *out, size_t size); // "float32 [2, 3]"
+
+struct plan_request {
+    const struct op *op;
+    enum plan_direction direction;
+    bool on_cpu;   // the names `cpu` and `cuda` in expressions
+    bool keep;     // forward: a context will be kept, so `saved` tensors are wanted
+    uint32_t wanted;         // backward: bit i = gradient of input i is wanted
+    uint32_t grad_absent;    // backward: bit o = no gradient came for output o: taken as zero
+    struct tensor_desc inputs[OP_MAX_INPUTS];
+    struct op_value attrs[OP_MAX_ATTRS];
+};
+
+enum plan_operand_kind {
+    PLAN_INPUT,       // index: which input
+    PLAN_OUTPUT,      // which output (forward writes it, backward reads it)
+    PLAN_SAVED,       // which saved tensor (forward writes it, backward reads it)
+    PLAN_SCRATCH,     // lives for this run only
+    PLAN_GRAD_OUTPUT, // backward: gradient of output `index`, given by the caller
+    PLAN_GRAD_INPUT,  // backward: gradient of input `index`, made here
+};
+
+// Only operands that some step touches, or that the caller gets, are listed.
+struct plan_operand {
+    enum plan_operand_kind kind;
+    int index;
+    const char *name; // the op's string: "input", "grad_weight"
+    struct tensor_desc desc;
+};
+
+struct plan_param {
+    uint32_t offset, size; // in the packed arguments: natural alignment, as a C struct
+};
+
+// One kernel instantiation that the plan launches.
+struct plan_kernel {
+    char *expr; // "depthwise_conv2d_forward<scalar_t, 3, 3>"
+    int line;   // of the `kernel` directive
+    int n_params;
+    struct plan_param *params;
+};
+
+struct plan_slot {
+    uint32_t arg_offset; // 8 bytes there take the operand's address (0 where it is absent)
+    uint32_t operand;
+};
+
+enum plan_step_kind { PLAN_STEP_LAUNCH, PLAN_STEP_ZERO };
+
+struct plan_step {
+    enum plan_step_kind kind;
+    uint32_t operand; // ZERO: which operand is filled with zero bytes
+    uint32_t kernel;  // LAUNCH: which of kernels[]
+    uint32_t grid[3], block[3], shared_size;
+    uint32_t args_size;
+    uint8_t *args; // a template: slots are zero in it
+    int n_slots;
+    struct plan_slot *slots;
+};
+
+struct plan {
+    struct op *op; // a reference
+    enum plan_direction direction;
+    int n_operands, n_kernels, n_steps;
+    struct plan_operand *operands;
+    struct plan_kernel *kernels;
+    struct plan_step *steps;
+    // Text between the common header and the source: one using-declaration for each type variable ("using scalar_t =
+    // opd::half;") and for its accumulator ("using acc_t = float;").
+    char *prelude;
+};
+
+// Checks the request against the operator and works it out. Nothing is launched or allocated on a device.
+// Errors: invalid_argument, naming operator, argument, what came and what was expected.
+// The caller frees it with plan_free().
+struct plan *plan_build(const struct plan_request *request, struct opd_err *err);
+void plan_free(struct plan *plan); // NULL is fine
+
+// The request's signature, as bytes to look a plan up by. Appends to `out`.
+struct buf;
+void plan_signature(const struct plan_request *request, struct buf *out);
+
+// The request of the operator's k-th `example` directive (dtype: what every type variable takes if it may).
+// False where there is no k-th one. For warming, tests and docs.
+bool plan_example(const struct op *op, int k, enum opd_dtype dtype, struct plan_request *out);

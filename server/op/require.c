@@ -1,0 +1,124 @@
+#include <string.h>
+
+#include "reader.h"
+
+enum { MAX_PIECES = 32 };
+
+// The part of a message in braces: an expression, or the name of a str attribute or tensor.
+static bool read_message_value(struct reader *r, const char *text, size_t size,
+                               struct message_piece *piece)
+{
+    struct lexer outer = r->lx;
+    struct expr_place place = reader_place(r);
+    bool ok = true;
+    lex_init(&r->lx, outer.file, outer.line, text, size, outer.err);
+    const struct symbol *s = r->lx.token.kind == TOKEN_NAME && r->lx.token.size == size
+                                 ? scope_find(&r->scope, text, size)
+                                 : NULL;
+    if (s && s->kind == SYMBOL_ATTR && r->op->attrs[s->index].type == OP_ATTR_STR)
+        piece->attr = s->index;
+    else if (s && s->kind == SYMBOL_TENSOR && s->index < TENSOR_GRAD_OUTPUT &&
+             (s->index < TENSOR_OUTPUT || r->scope.shaped[s->index]))
+        piece->tensor = s->index;
+    else
+        ok = (piece->expr = expr_parse(&r->lx, &place)) && lex_expect_end(&r->lx);
+    r->lx = outer;
+    return ok;
+}
+
+static void keep_pieces(struct reader *r, const struct message_piece *pieces, struct message *out)
+{
+    out->pieces = arena_alloc(r->arena, (size_t)out->n, sizeof *pieces);
+    memcpy(out->pieces, pieces, (size_t)out->n * sizeof *pieces);
+}
+
+static bool read_message(struct reader *r, struct message *out)
+{
+    struct message_piece pieces[MAX_PIECES];
+    const char *p = r->lx.token.start, *end = p + r->lx.token.size;
+    do {
+        const char *open = memchr(p, '{', (size_t)(end - p));
+        const char *stop = open ? open : end;
+        if (out->n == MAX_PIECES)
+            return lex_fail(&r->lx, "more than %d values in a message", MAX_PIECES - 1);
+        struct message_piece *piece = &pieces[out->n++];
+        *piece = (struct message_piece){.attr = -1, .tensor = -1};
+        piece->text = arena_strndup(r->arena, p, (size_t)(stop - p));
+        p = stop;
+        if (!open)
+            break;
+        const char *close = memchr(open, '}', (size_t)(end - open));
+        if (!close)
+            return lex_fail(&r->lx, "a '{' without its '}' in the message");
+        if (!read_message_value(r, open + 1, (size_t)(close - open - 1), piece))
+            return false;
+        p = close + 1;
+    } while (p < end);
+    keep_pieces(r, pieces, out);
+    lex_next(&r->lx);
+    return true;
+}
+
+static bool is_named(const struct message_piece *pieces, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (pieces[i].expr && strcmp(pieces[i].expr->text, name) == 0)
+            return true;
+    return false;
+}
+
+// The value of a name in a rule, for the message: "OH = -1".
+static bool add_named_value(struct reader *r, const struct symbol *s, struct message_piece *pieces,
+                            struct message *out)
+{
+    bool list = s->kind == SYMBOL_ATTR && r->op->attrs[s->index].list > 0;
+    bool plain = s->kind == SYMBOL_SIZE || s->kind == SYMBOL_LET || s->kind == SYMBOL_ATTR;
+    if (!plain || list || out->n == MAX_PIECES - 1 || is_named(pieces, out->n, s->name))
+        return true;
+    struct message_piece *piece = &pieces[out->n];
+    const char *before = out->n > 1 ? ", " : " (";
+    *piece = (struct message_piece){.attr = -1, .tensor = -1};
+    piece->text = arena_printf(r->arena, "%s%s = ", before, s->name);
+    out->n++;
+    return read_message_value(r, s->name, strlen(s->name), piece);
+}
+
+// Without a message of its own: the rule itself, and what its names are.
+static bool quote_rule(struct reader *r, const struct expr *rule, struct message *out)
+{
+    struct message_piece pieces[MAX_PIECES];
+    struct lexer lx;
+    pieces[out->n++] = (struct message_piece){
+        .text = arena_printf(r->arena, "requires %s", rule->text),
+        .attr = -1,
+        .tensor = -1,
+    };
+    lex_init(&lx, r->lx.file, r->lx.line, rule->text, strlen(rule->text), r->lx.err);
+    for (; lx.token.kind != TOKEN_END && lx.token.kind != TOKEN_BAD; lex_next(&lx)) {
+        const struct symbol *s = lx.token.kind == TOKEN_NAME
+                                     ? scope_find(&r->scope, lx.token.start, lx.token.size)
+                                     : NULL;
+        if (s && !add_named_value(r, s, pieces, out))
+            return false;
+    }
+    const char *close = out->n > 1 ? ")" : "";
+    pieces[out->n++] = (struct message_piece){.text = close, .attr = -1, .tensor = -1};
+    keep_pieces(r, pieces, out);
+    return true;
+}
+
+bool require_read(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    struct expr_place place = reader_place(r);
+    struct rule *rule = reader_rule(r, RULE_REQUIRE);
+    rule->expr = expr_parse(lx, &place);
+    if (!rule->expr)
+        return false;
+    if (lex_accept(lx, ':')) {
+        if (lx->token.kind != TOKEN_STRING)
+            return lex_fail_expected(lx, "the message in quotes");
+        return read_message(r, &rule->message) && lex_expect_end(lx);
+    }
+    return lex_expect_end(lx) && quote_rule(r, rule->expr, &rule->message);
+}

@@ -1,0 +1,50 @@
+#pragma once
+
+// The names that an operator's header has defined so far. Only while a file is read; plans need no
+// names.
+
+#include <stdbool.h>
+
+#include "expr.h"
+#include "lex.h"
+#include "op.h"
+
+enum symbol_kind {
+    SYMBOL_SIZE,   // a dimension: index is its slot
+    SYMBOL_LET,    // index is its slot
+    SYMBOL_PACK,   // ...S: index of the pack
+    SYMBOL_ATTR,   // index of the attribute
+    SYMBOL_TENSOR, // index is a tensor id (expr.h)
+    SYMBOL_TYPE,   // index is a type id (expr.h)
+    SYMBOL_DEVICE, // cpu (index 1) and cuda (0)
+};
+
+struct symbol {
+    char name[OP_MAX_NAME];
+    enum symbol_kind kind;
+    int index;
+    enum value_type type; // SYMBOL_LET
+    int line;             // where it was defined; 0: by the language
+};
+
+enum { SCOPE_MAX_SYMBOLS = 512 };
+
+struct scope {
+    const struct op *op;
+    bool shaped[TENSOR_COUNT]; // its shape has been given
+    bool saved[OP_MAX_TEMPS];
+    int n;
+    struct symbol symbols[SCOPE_MAX_SYMBOLS];
+};
+
+void scope_init(struct scope *s, const struct op *op); // with the names of the language
+
+const struct symbol *scope_find(const struct scope *s, const char *name, size_t size); // or NULL
+
+// Errors: the name is taken, or there are too many. `lx` is where the message points to.
+bool scope_add(struct scope *s, const struct symbol *symbol, struct lexer *lx);
+
+// "'nn' is not defined here; did you mean 'n'?" for the lexer's present token. Always false.
+bool scope_fail_unknown(const struct scope *s, struct lexer *lx, const char *what);
+
+const char *symbol_describe(enum symbol_kind kind); // "a dimension"

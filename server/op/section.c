@@ -1,0 +1,347 @@
+#include <string.h>
+
+#include "reader.h"
+
+static bool end_launch(struct reader *r)
+{
+    struct step *launch = r->launch;
+    r->launch = NULL;
+    if (!launch)
+        return true;
+    r->lx.line = launch->line;
+    r->chained = launch->when != NULL;
+    return bind_launch(r, launch);
+}
+
+// Does any kernel of the section write it, or is it zeroed?
+static bool is_made(const struct section *section, int tensor)
+{
+    for (int i = 0; i < section->n_steps; i++) {
+        const struct step *step = &section->steps[i];
+        if (step->kind == STEP_ZERO && step->tensor == tensor)
+            return true;
+        for (int a = 0; a < step->n_args; a++) {
+            const struct argument *arg = &step->args[a];
+            if (arg->param->kind != PARAM_VALUE && arg->tensor == tensor && arg->param->writes)
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool check_made(struct reader *r, const struct section *section, int tensor)
+{
+    if (is_made(section, tensor))
+        return true;
+    r->lx.line = section->line;
+    return lex_fail(&r->lx,
+                    "no kernel of this section writes %s: none has it as a parameter that is "
+                    "a pointer to non-const",
+                    body_tensor_name(r->op, tensor));
+}
+
+static bool check_section(struct reader *r, const struct section *section)
+{
+    const struct op *op = r->op;
+    r->lx.line = section->line;
+    if (section->n_steps == 0)
+        return lex_fail(&r->lx, "a section without kernels");
+    for (int i = 0; section->backward && i < op->n_inputs; i++)
+        if ((section->grads >> i & 1) && !check_made(r, section, TENSOR_GRAD_INPUT + i))
+            return false;
+    for (int i = 0; !section->backward && i < op->n_outputs; i++)
+        if (!check_made(r, section, TENSOR_OUTPUT + i))
+            return false;
+    for (int i = 0; !section->backward && i < r->body->n_temps; i++)
+        if (r->temps[i].saved && !check_made(r, section, TENSOR_TEMP + i))
+            return false;
+    return true;
+}
+
+bool section_end(struct reader *r)
+{
+    struct section *section = r->section;
+    if (!end_launch(r))
+        return false;
+    r->chained = false;
+    if (!section)
+        return true;
+    section->steps = arena_alloc(r->arena, (size_t)section->n_steps, sizeof *section->steps);
+    memcpy(section->steps, r->steps, (size_t)section->n_steps * sizeof *section->steps);
+    r->body->n_steps += section->n_steps;
+    r->section = NULL;
+    return check_section(r, section);
+}
+
+static bool start_section(struct reader *r, bool backward)
+{
+    int line = r->lx.line;
+    if (!section_end(r))
+        return false;
+    r->lx.line = line;
+    if (r->body->n_sections == READER_MAX_SECTIONS)
+        return lex_fail(&r->lx, "more than %d sections", READER_MAX_SECTIONS);
+    r->section = &r->sections[r->body->n_sections++];
+    *r->section = (struct section){.line = line, .backward = backward};
+    return true;
+}
+
+bool section_read_forward(struct reader *r)
+{
+    if (r->has_forward)
+        return lex_fail(&r->lx, "a second 'forward', expected one");
+    r->has_forward = true;
+    return start_section(r, false) && lex_expect_end(&r->lx);
+}
+
+static bool read_gradient(struct reader *r, uint32_t done)
+{
+    struct lexer *lx = &r->lx;
+    if (lx->token.kind != TOKEN_NAME)
+        return lex_fail_expected(lx, "the gradients that this section makes, grad_NAME");
+    const struct symbol *s = scope_find(&r->scope, lx->token.start, lx->token.size);
+    if (!s)
+        return scope_fail_unknown(&r->scope, lx, "the gradient of an input");
+    if (s->kind != SYMBOL_TENSOR || s->index < TENSOR_GRAD_INPUT)
+        return lex_fail(lx, "'%s' is no gradient of an input, expected grad_NAME of one", s->name);
+    int input = s->index - TENSOR_GRAD_INPUT;
+    struct op_tensor *t = &r->op->inputs[input];
+    const struct op_type *type = &r->op->types[t->type];
+    if (done >> input & 1)
+        return lex_fail(lx, "%s is made twice, expected in one section only", s->name);
+    bool any_float = false;
+    for (int i = 0; i < type->n_dtypes; i++)
+        any_float = any_float || dtype_is_float(type->dtypes[i]);
+    if (!any_float)
+        return lex_fail(lx, "%s has no floating dtype, so there is no %s", t->name, s->name);
+    t->differentiable = true;
+    r->section->grads |= 1u << input;
+    lex_next(lx);
+    return true;
+}
+
+bool section_read_backward(struct reader *r)
+{
+    if (!r->has_forward)
+        return lex_fail(&r->lx, "'backward' before 'forward', expected after it");
+    if (!start_section(r, true))
+        return false;
+    do {
+        uint32_t done = 0;
+        for (int i = 0; i < r->body->n_sections; i++)
+            done |= r->sections[i].grads;
+        if (!read_gradient(r, done))
+            return false;
+    } while (r->lx.token.kind != TOKEN_END);
+    return true;
+}
+
+static struct step *add_step(struct reader *r, enum step_kind kind)
+{
+    int line = r->lx.line;
+    if (!end_launch(r))
+        return NULL;
+    r->lx.line = line;
+    if (r->section->n_steps == READER_MAX_STEPS) {
+        lex_fail(&r->lx, "more than %d steps in a section", READER_MAX_STEPS);
+        return NULL;
+    }
+    struct step *step = &r->steps[r->section->n_steps++];
+    *step = (struct step){.kind = kind, .line = line};
+    return step;
+}
+
+bool section_read_zero(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    struct step *step = add_step(r, STEP_ZERO);
+    if (!step)
+        return false;
+    r->chained = false;
+    if (lx->token.kind != TOKEN_NAME)
+        return lex_fail_expected(lx, "the tensor to fill with zeros");
+    const struct symbol *s = scope_find(&r->scope, lx->token.start, lx->token.size);
+    if (!s)
+        return scope_fail_unknown(&r->scope, lx, "a tensor");
+    if (s->kind != SYMBOL_TENSOR)
+        return lex_fail(lx, "'%s' is %s, expected a tensor", s->name, symbol_describe(s->kind));
+    int t = s->index;
+    bool backward = r->section->backward;
+    bool scratch = t >= TENSOR_TEMP && t < TENSOR_GRAD_OUTPUT && !r->temps[t - TENSOR_TEMP].saved;
+    bool made = backward
+                    ? t >= TENSOR_GRAD_INPUT && (r->section->grads >> (t - TENSOR_GRAD_INPUT) & 1)
+                    : t >= TENSOR_OUTPUT && t < TENSOR_GRAD_OUTPUT;
+    if (!scratch && !made)
+        return lex_fail(lx, "'%s' is not made in this section, expected %s or scratch", s->name,
+                        backward ? "one of its gradients" : "an output, saved");
+    step->tensor = t;
+    lex_next(lx);
+    return lex_expect_end(lx);
+}
+
+// A type word, a type variable, true, false: passed on as they stand.
+static bool is_verbatim(const struct reader *r)
+{
+    const struct token *t = &r->lx.token;
+    if (t->kind != TOKEN_NAME)
+        return false;
+    const struct symbol *s = scope_find(&r->scope, t->start, t->size);
+    if (s)
+        return s->kind == SYMBOL_TYPE;
+    struct lexer after = r->lx;
+    struct opd_err ignored = {0};
+    after.err = &ignored;
+    lex_next(&after);
+    return lex_is_word(&r->lx, "true") || lex_is_word(&r->lx, "false") ||
+           cnumber_is_word(t->start, t->size) || lex_is(&after, PUNCT2(':', ':'));
+}
+
+static bool read_template_arg(struct reader *r, struct template_arg *arg)
+{
+    struct lexer *lx = &r->lx;
+    const char *start = lx->token.start;
+    *arg = (struct template_arg){0};
+    if (!is_verbatim(r)) {
+        struct expr_place place = reader_place(r);
+        place.angle_closes = true;
+        arg->expr = expr_parse_int(lx, &place, "a template argument");
+        return arg->expr != NULL;
+    }
+    while (lx->token.kind == TOKEN_NAME || lex_is(lx, PUNCT2(':', ':')))
+        lex_next(lx);
+    arg->text = arena_strndup(r->arena, start, lex_span(lx, start));
+    return true;
+}
+
+static bool read_template_args(struct reader *r, struct step *step)
+{
+    struct lexer *lx = &r->lx;
+    struct template_arg args[OP_MAX_TEMPLATE_ARGS];
+    step->is_template = true;
+    while (!lex_is(lx, '>')) {
+        if (step->n_template_args > 0 && !lex_expect(lx, ',', "',' or '>'"))
+            return false;
+        if (step->n_template_args == OP_MAX_TEMPLATE_ARGS)
+            return lex_fail(lx, "more than %d template arguments", OP_MAX_TEMPLATE_ARGS);
+        if (!read_template_arg(r, &args[step->n_template_args++]))
+            return false;
+    }
+    lex_next(lx);
+    size_t n = (size_t)step->n_template_args;
+    step->template_args = arena_alloc(r->arena, n, sizeof *args);
+    memcpy(step->template_args, args, n * sizeof *args);
+    return true;
+}
+
+bool section_read_kernel(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    struct step *step = add_step(r, STEP_LAUNCH);
+    if (!step)
+        return false;
+    r->launch = step;
+    r->n_binds = 0;
+    const char *start = lx->token.start;
+    do {
+        if (lx->token.kind != TOKEN_NAME)
+            return lex_fail_expected(lx, "the name of a kernel");
+        lex_next(lx);
+    } while (lex_accept(lx, PUNCT2(':', ':')));
+    step->name = arena_strndup(r->arena, start, lex_span(lx, start));
+    if (lex_accept(lx, '<') && !read_template_args(r, step))
+        return false;
+    return lex_expect_end(lx);
+}
+
+static bool fail_twice(struct reader *r, const char *what)
+{
+    return lex_fail(&r->lx, "a second '%s' for this kernel", what);
+}
+
+static bool read_extents(struct reader *r, const char *what, const struct expr **out, int *n)
+{
+    struct expr_place place = reader_place(r);
+    if (*n > 0)
+        return fail_twice(r, what);
+    do {
+        if (*n == 3)
+            return lex_fail(&r->lx, "a fourth extent in '%s', expected one to three", what);
+        out[*n] = expr_parse_int(&r->lx, &place, what);
+        if (!out[(*n)++])
+            return false;
+    } while (lex_accept(&r->lx, ','));
+    return lex_expect_end(&r->lx);
+}
+
+bool section_read_grid(struct reader *r)
+{
+    return read_extents(r, "grid", r->launch->grid, &r->launch->n_grid);
+}
+
+bool section_read_block(struct reader *r)
+{
+    return read_extents(r, "block", r->launch->block, &r->launch->n_block);
+}
+
+bool section_read_shared(struct reader *r)
+{
+    struct expr_place place = reader_place(r);
+    if (r->launch->shared)
+        return fail_twice(r, "shared");
+    r->launch->shared = expr_parse_int(&r->lx, &place, "shared");
+    return r->launch->shared && lex_expect_end(&r->lx);
+}
+
+bool section_read_when(struct reader *r)
+{
+    struct expr_place place = reader_place(r);
+    if (r->launch->when || r->launch->otherwise)
+        return lex_fail(&r->lx,
+                        "a second condition for this kernel, expected one 'when' or 'otherwise'");
+    r->launch->when = expr_parse(&r->lx, &place);
+    return r->launch->when && lex_expect_end(&r->lx);
+}
+
+bool section_read_otherwise(struct reader *r)
+{
+    struct expr_place place = reader_place(r);
+    if (r->launch->when || r->launch->otherwise)
+        return lex_fail(&r->lx,
+                        "a second condition for this kernel, expected one 'when' or 'otherwise'");
+    if (!r->chained)
+        return lex_fail(&r->lx, "'otherwise', but the step before is no kernel with a 'when'");
+    r->launch->otherwise = true;
+    if (r->lx.token.kind == TOKEN_END)
+        return true;
+    r->launch->when = expr_parse(&r->lx, &place);
+    return r->launch->when && lex_expect_end(&r->lx);
+}
+
+bool section_read_bind(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    struct expr_place place = reader_place(r);
+    if (r->n_binds == READER_MAX_BINDS)
+        return lex_fail(lx, "more than %d binds for a kernel", READER_MAX_BINDS);
+    struct bind *bind = &r->binds[r->n_binds];
+    *bind = (struct bind){.line = lx->line, .tensor = -1};
+    if (!lex_name(lx, "the name of a kernel parameter", bind->name, sizeof bind->name) ||
+        !lex_expect(lx, '=', "'='"))
+        return false;
+    for (int i = 0; i < r->n_binds; i++)
+        if (strcmp(r->binds[i].name, bind->name) == 0)
+            return lex_fail(lx, "'%s' is bound twice", bind->name);
+    const struct symbol *s = lx->token.kind == TOKEN_NAME
+                                 ? scope_find(&r->scope, lx->token.start, lx->token.size)
+                                 : NULL;
+    if (s && s->kind == SYMBOL_TENSOR) {
+        bind->tensor = s->index;
+        lex_next(lx);
+    } else {
+        bind->expr = expr_parse(lx, &place);
+        if (!bind->expr)
+            return false;
+    }
+    r->n_binds++;
+    return lex_expect_end(lx);
+}

@@ -1,0 +1,54 @@
+#pragma once
+
+// The kernels that a source declares, found by reading its text: names, template parameters and
+// parameters. Comments, strings and preprocessor lines are not seen; macros are not expanded and
+// includes not followed.
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "arena.h"
+#include "err.h"
+
+enum {
+    SIGNATURE_MAX_KERNELS = 256,
+    SIGNATURE_MAX_PARAMS = 128,
+    SIGNATURE_MAX_TEMPLATE = 32,
+};
+
+enum param_kind {
+    PARAM_POINTER,
+    PARAM_ACCESSOR, // torch::PackedTensorAccessor32<type, rank, ...>
+    PARAM_VALUE,
+};
+
+struct signature_param {
+    const char *name;
+    const char *type; // without const, *, __restrict__; what an accessor or pointer points to
+    enum param_kind kind;
+    bool writes;          // a pointer or an accessor to what is not const
+    int rank, index_size; // PARAM_ACCESSOR
+    int line;
+};
+
+struct template_param {
+    const char *name; // "" if it has none
+    bool is_type;
+    bool has_default;
+    bool is_pack;
+};
+
+struct signature {
+    const char *name;
+    int line;
+    bool is_template;
+    bool has_body;
+    const char *problem; // a parameter that cannot be passed: fails when the kernel is used
+    int n_template, n_params;
+    struct template_param *template_params;
+    struct signature_param *params;
+};
+
+// Errors: only for too many of something. Everything that looks like no kernel is passed over.
+bool signature_scan(const char *file, const char *text, size_t size, struct arena *arena,
+                    struct signature **out, int *out_n, struct opd_err *err);

@@ -1,0 +1,184 @@
+"""A real daemon for tests: `daemon`, shared by the session, and `start_daemon()` for tests
+that need their own.
+
+$OPD_TEST_DEVICE  the device, else cpu
+$OPD_BIN          the daemon, else build/opd
+"""
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "client" / "python"))
+
+import opd  # noqa: E402
+
+PROGRAM = os.environ.get("OPD_BIN", str(ROOT / "build" / "opd"))
+DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
+CACHE = ROOT / "build" / "test-cache"
+TEST_SECONDS = 120
+
+
+class Daemon:
+    """build/opd on a socket in a folder of its own, until stop()."""
+
+    def __init__(self, *options, device=DEVICE, program=PROGRAM):
+        self.folder = Path(tempfile.mkdtemp(prefix="opd-test-"))
+        self.socket = str(self.folder / "opd.sock")
+        self.log = self.folder / "opd.log"
+        command = [program, "--socket", self.socket, "--device", device, "--cache", str(CACHE)]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [*command, *options],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.pid = self.process.pid
+        try:
+            self.ready = self._await_ready(60)
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+    def connect(self, **options):
+        return opd.connect(self.socket, start=False, **options)
+
+    def read_log(self):
+        return self.log.read_text(errors="replace")
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def stop(self, seconds=15):
+        """Ends it as a user would; AssertionError if that fails or leaves something behind."""
+        family = find_family(self.pid)
+        self.process.terminate()
+        try:
+            status = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            status = f"still running {seconds} s after SIGTERM"
+        left = await_end(family, 5)
+        for pid, _ in left:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+        assert status == 0, f"the daemon ended with {status}; its log:\n{self.read_log()}"
+        assert not left, f"processes left: {left}; the log:\n{self.read_log()}"
+        assert not os.path.exists(self.socket), "the daemon left its socket"
+        shutil.rmtree(self.folder)
+
+    def _await_ready(self, seconds):
+        end = time.monotonic() + seconds
+        out = b""
+        while not out.endswith(b"\n"):
+            left = end - time.monotonic()
+            ready, _, _ = select.select([self.process.stdout], [], [], max(left, 0))
+            data = os.read(self.process.stdout.fileno(), 4096) if ready else b""
+            if not data:
+                why = "ended" if ready else f"is not ready after {seconds} s"
+                raise AssertionError(f"the daemon {why}; its log:\n{self.read_log()}")
+            out += data
+        assert out.startswith(b"ready: " + self.socket.encode()), out
+        return out.decode()
+
+
+def find_family(pid):
+    """The process and its descendants, as (pid, start time): pids are used again."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        stat = read_stat(int(entry)) if entry.isdigit() else None
+        if stat:
+            parents[int(entry)] = (int(stat[1]), stat[19])
+    family = {pid}
+    while True:
+        more = {p for p, (parent, _) in parents.items() if parent in family} - family
+        if not more:
+            return [(p, parents[p][1]) for p in family if p in parents]
+        family |= more
+
+
+def read_stat(pid):
+    """The fields of /proc/PID/stat from the state on; None if it ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else fields
+
+
+def await_end(family, seconds):
+    """Those still alive after that time."""
+    end = time.monotonic() + seconds
+    while True:
+        left = [(p, s) for p, s in family if (stat := read_stat(p)) and stat[19] == s]
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True)
+def time_limit():
+    """A test that hangs fails, with a traceback of where."""
+
+    def expire(signum, frame):
+        raise TimeoutError(f"the test took more than {TEST_SECONDS} s")
+
+    signal.signal(signal.SIGALRM, expire)
+    signal.alarm(TEST_SECONDS)
+    yield
+    signal.alarm(0)
+
+
+@pytest.fixture(scope="session")
+def _shared():
+    box = []
+    yield box
+    for daemon in box:
+        daemon.stop()
+
+
+@pytest.fixture
+def daemon(_shared):
+    """A running daemon; tests share it, and must leave it alive and without named tensors."""
+    if not _shared:
+        _shared.append(Daemon())
+    yield _shared[0]
+    if not _shared[0].alive():
+        dead = _shared.pop()
+        pytest.fail(f"the daemon died of this test; its log:\n{dead.read_log()}")
+
+
+@pytest.fixture
+def client(daemon):
+    with daemon.connect() as client:
+        yield client
+
+
+@pytest.fixture
+def start_daemon():
+    """start_daemon(*options): a daemon of the test's own, stopped after it unless the test did."""
+    daemons = []
+
+    def start(*options, **keywords):
+        daemons.append(Daemon(*options, **keywords))
+        return daemons[-1]
+
+    yield start
+    for daemon in daemons:
+        if daemon.alive():
+            daemon.stop()
+        elif daemon.folder.exists():
+            shutil.rmtree(daemon.folder)

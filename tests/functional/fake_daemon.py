@@ -1,0 +1,147 @@
+"""A daemon that misbehaves on request, for the client's failure paths. What works is tested
+with the real one.
+
+It knows hello, sync, tensors of bytes without devices, shared memory, and one operator,
+`copy`. `on[method] = function` makes it do something else at that request: the function
+gets (daemon, socket, message) and answers or does not.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import threading
+
+import msgpack
+
+COPY = {
+    "name": "copy", "schema": "copy(Tensor x, *, int[2] times=1) -> Tensor y", "doc": "Copies.",
+    "version": 1, "hash": "0" * 16, "file": "copy.cu", "dtypes": ["float32"], "has_backward": False,
+    "inputs": [{"name": "x", "optional": False, "in_place": False, "differentiable": False,
+                "dtypes": ["float32"], "type": "scalar_t"}],
+    "attrs": [{"name": "times", "type": "int", "list": 2, "optional": False, "required": False,
+               "default": [1, 1]}],
+    "outputs": [{"name": "y", "dtypes": ["float32"], "type": "scalar_t"}], "examples": [],
+}  # fmt: skip
+
+
+class FakeDaemon:
+    def __init__(self, path):
+        self.on = {}
+        self.requests = []  # (method, params), notifications too
+        self.replies = 0
+        self.max_message = 1 << 26
+        self._memory = {}  # id -> (info, bytearray)
+        self._shm = {}
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        self._sockets = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        self._listener.close()
+        for sock in self._sockets:
+            sock.close()
+
+    def reply(self, sock, message, result=None, error=None):
+        self.replies += 1
+        sock.sendall(msgpack.packb([1, message[1], error, result]))
+
+    def requests_of(self, method):
+        return [request for request in self.requests if request[0] == method]
+
+    def count(self, method):
+        return len(self.requests_of(method))
+
+    def _accept(self):
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            self._sockets.append(sock)
+            threading.Thread(target=self._serve, args=(sock,), daemon=True).start()
+
+    def _serve(self, sock):
+        unpacker = msgpack.Unpacker(max_buffer_size=0)
+        fds = []
+        while True:
+            try:
+                data, new, _, _ = socket.recv_fds(sock, 1 << 16, 8)
+                fds += new
+                if not data:
+                    return
+                unpacker.feed(data)
+                for message in unpacker:
+                    self._answer(sock, message, fds)
+            except OSError:
+                return
+
+    def _answer(self, sock, message, fds):
+        method, params = message[-2:]
+        self.requests.append((method, params))
+        if method in self.on:
+            self.on[method](self, sock, message)
+            return
+        try:
+            result = getattr(self, "do_" + method)(fds, *params)
+        except KeyError as e:
+            error = {"code": "not_found", "number": 2, "message": f"no {e}"}
+            if message[0] == 0:
+                self.reply(sock, message, None, error)
+            return
+        if message[0] == 0:
+            self.reply(sock, message, result)
+
+    def do_hello(self, fds, client, options):
+        return {"protocol": 1, "version": "0", "pid": os.getpid(), "devices": [{"name": "cpu"}],
+                "limits": {"max_message": self.max_message}}  # fmt: skip
+
+    def do_op_list(self, fds):
+        return [COPY]
+
+    def do_sync(self, fds):
+        return None
+
+    def do_tensor_new(self, fds, id, dtype, shape, name, device):
+        size = {"uint8": 1, "float32": 4, "float64": 8}[dtype]
+        for n in shape:
+            size *= n
+        info = {"id": id, "dtype": dtype, "shape": shape, "device": "cpu", "name": name}
+        self._memory[id] = (info, bytearray(size))
+        return info
+
+    def do_tensor_write(self, fds, id, offset, data):
+        memory = self._memory[id][1]
+        if isinstance(data, list):
+            shm, at, size = data
+            data = self._shm[shm][at : at + size]
+        memory[offset : offset + len(data)] = data
+
+    def do_tensor_read(self, fds, id, offset, size, shm=None):
+        data = bytes(self._memory[id][1][offset : offset + size])
+        if shm is None:
+            return data
+        self._shm[shm[0]][shm[1] : shm[1] + size] = data
+
+    def do_tensor_free(self, fds, ids):
+        for id in ids:
+            del self._memory[id]
+
+    def do_shm_open(self, fds, id, size):
+        fd = fds.pop(0)
+        self._shm[id] = mmap.mmap(fd, size)
+        os.close(fd)
+
+    def do_shm_close(self, fds, id):
+        del self._shm[id]
+
+    def do_forward(self, fds, name, inputs, attrs, outputs, options):
+        if name != "copy":
+            raise KeyError(name)
+        info, data = self._memory[inputs[0]]
+        info = dict(info, id=outputs[0])
+        self._memory[outputs[0]] = (info, bytearray(data))
+        return {"outputs": [info], "context": None, "version": 1}

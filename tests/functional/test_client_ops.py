@@ -1,0 +1,225 @@
+"""Operators through the Python client, against the real daemon."""
+
+import inspect
+import time
+
+import numpy as np
+import pytest
+
+import opd
+
+
+def gelu(x):
+    return x / (1 + np.exp(-1.702 * x))
+
+
+def gelu_grad(x):
+    s = 1 / (1 + np.exp(-1.702 * x))
+    return s + 1.702 * x * s * (1 - s)
+
+
+@pytest.fixture
+def array():
+    return np.random.default_rng(0).standard_normal((3, 5))
+
+
+def test_a_call(client, array):
+    y = client.ops.gelu(client.tensor(array))
+    assert (y.shape, y.dtype) == ((3, 5), "float64")
+    np.testing.assert_allclose(y.numpy(), gelu(array), rtol=1e-12)
+
+
+def test_operators_are_functions(client):
+    op = client.ops.gelu
+    assert op.__name__ == "gelu" and inspect.isfunction(op)
+    assert str(inspect.signature(op)) == (
+        "(x: 'Tensor', *, approximate: 'str' = 'sigmoid', deadline: 'Optional[float]' = None)"
+        " -> 'Tensor'"
+    )
+    assert op.schema in op.__doc__ and "approximate: one of sigmoid" in op.__doc__
+    assert op.schema.startswith("gelu(Tensor x")
+    assert op.version >= 1
+    assert {"gelu", "depthwise_conv2d"} <= set(dir(client.ops))
+    assert client.ops["gelu"] is op
+    with pytest.raises(AttributeError, match="no operator 'gelo'; it has .*gelu"):
+        client.ops.gelo
+    assert not hasattr(client.ops, "gelo")
+
+
+def test_operators_are_methods(client, array):
+    x = client.tensor(array)
+    np.testing.assert_array_equal(
+        x.gelu(approximate="tanh").numpy(), client.ops.gelu(x, approximate="tanh").numpy()
+    )
+    assert "gelu" in dir(x)
+    with pytest.raises(AttributeError, match="gelo"):
+        x.gelo
+    assert not hasattr(x, "__cuda_array_interface__")
+
+
+def test_every_operators_examples_run(client):
+    infos = client._conn.call("op_list")
+    rng = np.random.default_rng(0)
+    for info in infos:
+        for example in info["examples"]:
+            inputs = [
+                None if i is None else rng.random(i["shape"]).astype(
+                    np.float32 if i["dtype"] == "bfloat16" else i["dtype"])
+                for i in example["inputs"]
+            ]  # fmt: skip
+            inputs = [
+                None if a is None else client.tensor(a, i["dtype"])
+                for a, i in zip(inputs, example["inputs"])
+            ]
+            outputs = client.ops[info["name"]](*inputs, **example["attrs"])
+            for y in outputs if isinstance(outputs, tuple) else [outputs]:
+                assert y is None or y.numpy().shape == y.shape
+
+
+def test_arrays_and_numbers_as_arguments(client, array):
+    np.testing.assert_allclose(client.ops.gelu(array).numpy(), gelu(array), rtol=1e-12)
+    assert client.ops.gelu(array.astype(np.float32)).dtype == "float32"
+    x = client.tensor(array.astype(np.float32))
+    if "add" in dir(client.ops):
+        assert x.add(x.numpy()).dtype == "float32"
+
+
+def test_backward(client, array):
+    y, ctx = client.ops.gelu.forward(array)
+    np.testing.assert_allclose(y.numpy(), gelu(array), rtol=1e-12)
+    (gx,) = ctx.backward(np.ones_like(array))
+    np.testing.assert_allclose(gx.numpy(), gelu_grad(array), rtol=1e-10)
+    (again,) = ctx.backward(client.tensor(2 * np.ones_like(array)))
+    np.testing.assert_allclose(again.numpy(), 2 * gelu_grad(array), rtol=1e-10)
+    (none,) = ctx.backward(None)
+    assert not none.numpy().any()
+    with pytest.raises(TypeError, match="takes 1 gradients, not 2"):
+        ctx.backward(1.0, 1.0)
+    with pytest.raises(TypeError, match="no gradient of z; it has x"):
+        ctx.backward(None, wanted=("z",))
+    ctx.free()
+    with pytest.raises(opd.NotFound, match="freed"):
+        ctx.backward(None)
+
+
+def test_backward_of_what_is_wanted(client):
+    rng = np.random.default_rng(0)
+    x, w = rng.random((2, 3, 9, 11)), rng.random((6, 1, 3, 3))
+    op = client.ops.depthwise_conv2d
+    y, ctx = op.forward(x, w, stride=2, padding=(1, 0))
+    assert y.shape == (2, 6, 5, 5)
+    gx, gw, gb = ctx.backward(client.tensor(np.ones(y.shape)))
+    assert (gx.shape, gw.shape, gb) == (x.shape, w.shape, None)
+    gx, gw, gb = ctx.backward(np.ones(y.shape), wanted=("weight",))
+    assert gx is None and gb is None
+    y, ctx = op.forward(x, w, np.zeros(6))
+    gb = ctx.backward(np.ones(y.shape), wanted="bias")[2]
+    np.testing.assert_allclose(gb.numpy(), np.full(6, 2 * 7 * 9), rtol=1e-12)
+
+
+def test_backward_after_an_input_was_changed(client, array):
+    x = client.tensor(array)
+    _, ctx = client.ops.gelu.forward(x)
+    x.write(array + 1)
+    with pytest.raises(opd.InvalidArgument):
+        ctx.backward(np.ones_like(array))
+
+
+def test_a_context_outlives_its_tensors(client, array):
+    _, ctx = client.ops.gelu.forward(array)
+    client.synchronize()
+    client.tensor(np.zeros((100, 100)))
+    np.testing.assert_allclose(
+        ctx.backward(np.ones_like(array))[0].numpy(), gelu_grad(array), rtol=1e-10
+    )
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda op, x: op(), r"gelu\(\) missing a required argument: 'x'"),
+        (lambda op, x: op(None), r"gelu\(\) argument 'x' must be a tensor"),
+        (lambda op, x: op(x, "tanh"), r"gelu\(\) too many positional arguments"),
+        (lambda op, x: op(x, aproximate="tanh"), "unexpected keyword argument 'aproximate'"),
+        (lambda op, x: op(x, approximate=1), "argument 'approximate' must be str, not int 1"),
+        (lambda op, x: op(x, deadline=0), "argument 'deadline' must be seconds above 0, not 0"),
+    ],
+)
+def test_wrong_arguments(client, array, call, message):
+    with pytest.raises(TypeError, match=message):
+        call(client.ops.gelu, client.tensor(array))
+
+
+def test_wrong_attributes(client):
+    x, w = client.zeros((1, 1, 5, 5)), client.zeros((1, 1, 3, 3))
+    for stride in ("2", 1.5, (1, 2, 3), None):
+        with pytest.raises(TypeError, match="argument 'stride' must be int or 2 of them, not"):
+            client.ops.depthwise_conv2d(x, w, stride=stride)
+    assert x.depthwise_conv2d(w, stride=np.int64(2)).shape == (1, 1, 2, 2)
+    assert x.depthwise_conv2d(w, stride=np.array([2, 1])).shape == (1, 1, 2, 3)
+
+
+def test_the_daemons_errors(client):
+    with pytest.raises(opd.InvalidArgument, match="approximate.*tahn.*sigmoid") as e:
+        client.ops.gelu(client.zeros(3), approximate="tahn")
+    assert e.value.code == "invalid_argument" and e.value.op == "gelu"
+    with pytest.raises(opd.InvalidArgument, match="int32"):
+        client.ops.gelu(client.zeros(3, "int32"))
+    assert client.ops.gelu(client.zeros(3)).shape == (3,)
+
+
+def test_batch(client, array):
+    with client.batch():
+        x = client.tensor(array)
+        for _ in range(100):
+            x = x.gelu()
+        assert repr(x) in ("<opd.Tensor, not yet known>", repr(x))
+        assert x.shape == array.shape
+        y, ctx = client.ops.gelu.forward(x)
+        (gx,) = ctx.backward(client.tensor(np.ones_like(array)))
+    expected = array
+    for _ in range(100):
+        expected = gelu(expected)
+    np.testing.assert_allclose(x.numpy(), expected, rtol=1e-10)
+    np.testing.assert_allclose(gx.numpy(), gelu_grad(expected), rtol=1e-10)
+
+
+def test_batch_raises_the_cause(client, array):
+    x = client.tensor(array)
+    with pytest.raises(opd.InvalidArgument, match="tahn"):
+        with client.batch():
+            y = client.ops.gelu(x, approximate="tahn")
+            z = client.ops.gelu(y)
+            client.ops.gelu(x)
+    with pytest.raises(opd.NotFound):
+        z.shape
+    with client.batch():
+        client.ops.gelu(x, approximate="tahn")
+        with pytest.raises(opd.InvalidArgument, match="tahn"):
+            client.synchronize()
+    client.synchronize()
+
+
+def test_batch_is_not_slower(client):
+    x = client.zeros(10)
+    x.gelu()
+
+    def measure(context):
+        begin = time.perf_counter()
+        with context:
+            for _ in range(300):
+                x.gelu()
+        return time.perf_counter() - begin
+
+    import contextlib
+
+    alone = min(measure(contextlib.nullcontext()) for _ in range(3))
+    together = min(measure(client.batch()) for _ in range(3))
+    assert together < alone * 1.2
+
+
+def test_status(client):
+    status = client.status()
+    assert status["connections"] >= 1
+    assert status["requests"]["hello"] >= 1
+    assert [d["state"] for d in status["devices"]] == ["ready"]

@@ -1,0 +1,122 @@
+"""Finding a daemon and starting one, through opd.connect()."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import opd
+from conftest import DEVICE, PROGRAM, await_end, find_family
+
+CONNECT = """
+import sys, opd
+with opd.connect(sys.argv[1]) as client:
+    print(client.status()["pid"])
+"""
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """A socket's path in a folder of its own; what serves there at the end is stopped."""
+    folder = Path(tempfile.mkdtemp(prefix="opd-test-"))
+    path = folder / "deep" / "opd.sock"
+    monkeypatch.setenv("OPD_BIN", PROGRAM)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    yield path
+    try:
+        client = opd.connect(str(path), start=False)
+    except opd.ConnectionLost:
+        client = None
+    if client:
+        family = find_family(client.info["pid"])
+        client.stop()
+        left = await_end(family, 15)
+        for pid, _ in left:
+            os.kill(pid, signal.SIGKILL)
+        assert not left and not path.exists()
+    shutil.rmtree(folder)
+
+
+def make_program(folder, text):
+    program = folder / "program"
+    program.write_text("#!/bin/sh\n" + text)
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_a_daemon_is_started_and_stays(place):
+    with opd.connect(str(place)) as client:
+        pid = client.info["pid"]
+        assert client.status()["socket"] == str(place)
+        assert os.getsid(pid) != os.getsid(0)
+    with opd.connect(str(place), start=False) as client:
+        assert client.info["pid"] == pid
+    assert place.with_suffix(".log").exists()
+
+
+def test_the_default_socket(place, monkeypatch):
+    monkeypatch.setenv("OPD_SOCKET", str(place))
+    with opd.connect() as client:
+        assert client.socket == str(place)
+
+
+def test_clients_that_start_at_once_get_one_daemon(place):
+    path = opd.__path__[0] + "/.."
+    clients = [
+        subprocess.Popen(
+            [sys.executable, "-c", CONNECT, str(place)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        for _ in range(4)
+    ]
+    pids = {c.communicate(timeout=60)[0] for c in clients}
+    assert [c.returncode for c in clients] == [0] * 4
+    assert len(pids) == 1
+
+
+def test_a_socket_left_by_a_killed_daemon(place):
+    with opd.connect(str(place)) as client:
+        family = find_family(client.info["pid"])
+        os.kill(client.info["pid"], signal.SIGKILL)
+    assert not await_end(family, 15)
+    with opd.connect(str(place)) as client:
+        assert client.info["pid"] != family[0][0]
+
+
+def test_a_daemon_that_does_not_start_tells_why(place, tmp_path, monkeypatch):
+    program = make_program(tmp_path, "echo no such luck >&2; exit 3\n")
+    monkeypatch.setenv("OPD_BIN", program)
+    with pytest.raises(
+        opd.ConnectionLost, match="(?s)ended with status 3.*opd.log.*no such luck"
+    ):
+        opd.connect(str(place))
+
+
+def test_a_daemon_that_never_serves(place, tmp_path, monkeypatch):
+    program = make_program(tmp_path, "echo waiting; exec sleep 2\n")
+    monkeypatch.setenv("OPD_BIN", program)
+    with pytest.raises(opd.ConnectionLost, match="(?s)does not serve after 0.5 s.*waiting"):
+        opd.connect(str(place), timeout=0.5)
+
+
+def test_no_program(place, monkeypatch):
+    monkeypatch.setenv("OPD_BIN", "/nonexistent/opd")
+    with pytest.raises(opd.ConnectionLost, match="OPD_BIN=/nonexistent/opd is no program"):
+        opd.connect(str(place))
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="one device is enough")
+def test_stop(start_daemon):
+    daemon = start_daemon()
+    client = daemon.connect()
+    client.stop()
+    assert daemon.process.wait(15) == 0
+    assert not os.path.exists(daemon.socket)
+    with pytest.raises(opd.ConnectionLost):
+        client.synchronize()
