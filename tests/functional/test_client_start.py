@@ -98,6 +98,14 @@ def test_a_daemon_that_does_not_start_tells_why(place, tmp_path, monkeypatch):
         opd.connect(str(place))
 
 
+def test_a_daemon_that_ends_before_it_serves_tells_why(place, tmp_path, monkeypatch):
+    """Its socket is there before its devices are."""
+    program = make_program(tmp_path, f'exec {PROGRAM} "$@" --device cuda:77\n')
+    monkeypatch.setenv("OPD_BIN", program)
+    with pytest.raises(opd.ConnectionLost, match="(?s)opd.log.*cuda:77"):
+        opd.connect(str(place))
+
+
 def test_a_daemon_that_never_serves(place, tmp_path, monkeypatch):
     program = make_program(tmp_path, "echo waiting; exec sleep 2\n")
     monkeypatch.setenv("OPD_BIN", program)

@@ -75,7 +75,9 @@ def from_host(data: Any, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, An
     ml_bfloat16 = _ml_bfloat16()
     if ml_bfloat16 is not None:
         return bits.view(ml_bfloat16)
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    wide: np.ndarray[Any, Any] = np.zeros(shape, np.uint32)
+    np.left_shift(bits, np.uint32(16), out=wide, dtype=np.uint32)
+    return wide.view(np.float32)
 
 
 def _host(dtype: str, array: np.ndarray[Any, Any]) -> HostArray:

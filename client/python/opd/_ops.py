@@ -100,10 +100,11 @@ class Ops:
     """Every operator of the daemon is an attribute: `client.ops.gelu(x, approximate="tanh")`.
 
     Each is a function with signature and docstring. It returns a Tensor, a tuple of them if
-    the operator has several outputs, None if it has none. Arrays, scalars and torch tensors
-    are sent as temporary tensors; a Python number takes the dtype of the other tensors. All
-    take `deadline=seconds`. `op.forward(...)` returns the same and a Context for backward.
-    `op.schema` is the operator in PyTorch's words, `op.version` counts its reloads.
+    the operator has several outputs, None if it has none. Arrays, numbers, lists and torch
+    tensors are sent as temporary tensors; Python's own numbers and lists take the dtype of the
+    other tensors. All take `deadline=seconds`. `op.forward(...)` returns the same and a Context
+    for backward. `op.schema` is the operator in PyTorch's words, `op.version` counts its
+    reloads.
 
     Raises TypeError if arguments do not fit the signature, InvalidArgument if the daemon
     refuses them, and the other errors of opd.errors.
@@ -199,7 +200,7 @@ class Ops:
         for input, value in zip(spec.inputs, call.tensors):
             if value is not None and not isinstance(value, Tensor):
                 dtype = None
-                if isinstance(value, (int, float)):
+                if isinstance(value, (int, float, list, tuple)):
                     dtype = _dtype_beside(spec, input["type"], call.tensors)
                 value = self._client.tensor(value, dtype, device=device)
             tensors.append(self._client._check_own(value))

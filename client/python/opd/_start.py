@@ -12,7 +12,7 @@ from typing import Optional
 
 from .errors import ConnectionLost
 
-_GRACE = 3.0  # seconds
+_GRACE = 1.0  # seconds
 _LOG_LINES = 20
 _LOG_KEEP = 4 << 20  # a log larger than that is begun anew
 # Kept, so that Popen does not complain of a daemon that lives on.
@@ -56,7 +56,7 @@ def connect_socket(path: str, start: bool, timeout: float) -> socket.socket:
 
 def _start_daemon(path: str, timeout: float) -> socket.socket:
     program = _find_program(path)
-    log = Path(path).with_suffix(".log")
+    log = _log_of(path)
     _make_folder(log.parent)
     with open(log, "ab") as out:
         if out.tell() > _LOG_KEEP:
@@ -74,7 +74,7 @@ def _start_daemon(path: str, timeout: float) -> socket.socket:
         return sock
     ended = child.poll()
     how = f"does not serve after {timeout:g} s" if ended is None else f"ended with status {ended}"
-    raise ConnectionLost(f"{program} {how}; the end of {log}:\n{_read_end(log)}")
+    raise ConnectionLost(f"{program} {how}; {tell_log(path)}")
 
 
 def _await_socket(
@@ -122,6 +122,15 @@ def _make_folder(folder: Path) -> None:
         )
 
 
-def _read_end(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
-    return "\n".join(lines[-_LOG_LINES:]) or "(empty)"
+def _log_of(path: str) -> Path:
+    return Path(path).with_suffix(".log")
+
+
+def tell_log(path: str) -> str:
+    """The last lines of the log of a daemon that a client started at `path`."""
+    log = _log_of(path)
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return f"it has no log at {log}"
+    return f"the end of {log}:\n" + "\n".join(lines[-_LOG_LINES:])

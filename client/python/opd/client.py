@@ -16,7 +16,7 @@ from ._data import Transfer
 from ._dtypes import check_dtype, check_shape, to_host
 from ._ops import Ops
 from ._protocol import PROTOCOL
-from .errors import InvalidArgument, ProtocolError
+from .errors import ConnectionLost, InvalidArgument, ProtocolError
 from .tensor import Tensor
 
 
@@ -44,8 +44,10 @@ def connect(
                 f"the daemon at {path} speaks protocol {info['protocol']}, this client {PROTOCOL}; "
                 "use the package of the daemon's version"
             )
-    except BaseException:
+    except BaseException as e:
         conn.close()
+        if start and isinstance(e, ConnectionLost):
+            raise ConnectionLost(f"{e}; {_start.tell_log(path)}") from None
         raise
     return Client(conn, info)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "client" / "python"))
 
 import opd  # noqa: E402
@@ -36,20 +36,14 @@ class Daemon:
         self.socket = str(self.folder / "opd.sock")
         self.log = self.folder / "opd.log"
         command = [program, "--socket", self.socket, "--device", device, "--cache", str(CACHE)]
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                [*command, *options],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.pid = self.process.pid
+        self.process = None
         try:
-            self.ready = self._await_ready(60)
+            self._start([*command, *options])
         except BaseException:
-            self.process.kill()
-            self.process.wait()
+            if self.process:
+                self.process.kill()
+                self.process.wait()
+            shutil.rmtree(self.folder)
             raise
 
     def connect(self, **options):
@@ -78,6 +72,18 @@ class Daemon:
         assert not left, f"processes left: {left}; the log:\n{self.read_log()}"
         assert not os.path.exists(self.socket), "the daemon left its socket"
         shutil.rmtree(self.folder)
+
+    def _start(self, command):
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.pid = self.process.pid
+        self.ready = self._await_ready(60)
 
     def _await_ready(self, seconds):
         end = time.monotonic() + seconds
@@ -182,3 +188,29 @@ def start_daemon():
             daemon.stop()
         elif daemon.folder.exists():
             shutil.rmtree(daemon.folder)
+
+
+worst_errors = {}
+
+
+@pytest.fixture
+def record_worst():
+    """record_worst(operator, dtype, what, error): the worst of each is printed after the run."""
+
+    def record(name, dtype, what, error):
+        key = (name, dtype, what)
+        worst_errors[key] = max(error, worst_errors.get(key, 0.0))
+
+    return record
+
+
+def pytest_terminal_summary(terminalreporter):
+    if not worst_errors:
+        return
+    names = sorted({(name, what) for name, _, what in worst_errors})
+    dtypes = ["float64", "float32", "bfloat16", "float16"]
+    terminalreporter.write_line("worst error, ||out - ref|| / ||ref||")
+    terminalreporter.write_line(f"{'':36}" + "".join(f"{d:>12}" for d in dtypes))
+    for name, what in names:
+        cells = "".join(f"{worst_errors.get((name, d, what), float('nan')):12.1e}" for d in dtypes)
+        terminalreporter.write_line(f"{name + ' ' + what:36}{cells}")

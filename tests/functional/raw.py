@@ -1,0 +1,174 @@
+"""The wire by hand: MessagePack-RPC over the socket without the Python client, so that tests can
+send what no client would. And what /proc says of the daemon's processes."""
+
+import array
+import os
+import re
+import socket
+import time
+from pathlib import Path
+
+import msgpack
+
+from conftest import PROGRAM, find_family
+
+SECONDS = 30
+DTYPES = {
+    "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
+    "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
+}  # fmt: skip
+SANITIZED = b"__asan_init" in Path(PROGRAM).read_bytes()
+
+
+class RpcError(Exception):
+    """The error slot of a reply."""
+
+    def __init__(self, error):
+        super().__init__(error["message"])
+        self.code = error["code"]
+        self.number = error["number"]
+        self.log = error.get("log")
+        self.op = error.get("op")
+
+
+class HungUp(Exception):
+    """The daemon closed the connection."""
+
+
+class Raw:
+    def __init__(self, path):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(SECONDS)
+        self.sock.connect(path)
+        self.unpacker = msgpack.Unpacker(max_buffer_size=1 << 28, strict_map_key=False)
+        self.replies = {}  # those that came while another was awaited
+        self.msgid = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.close()
+
+    def close(self):
+        self.sock.close()
+
+    def send(self, data, fds=()):
+        """Bytes as they are."""
+        if fds:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+            data = data[self.sock.sendmsg([data], rights) :]
+        self.sock.sendall(data)
+
+    def request(self, method, *params, fds=()):
+        """Sends, and returns the message's id."""
+        self.msgid += 1
+        self.send(pack_request(self.msgid, method, params), fds)
+        return self.msgid
+
+    def notify(self, method, *params, fds=()):
+        self.send(msgpack.packb([2, method, params]), fds)
+
+    def receive(self, seconds=SECONDS):
+        """The next message, whichever it is. HungUp at the end, TimeoutError."""
+        end = time.monotonic() + seconds
+        while True:
+            for message in self.unpacker:
+                return message
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"nothing came for {seconds} s")
+            self.sock.settimeout(left)
+            try:
+                data = self.sock.recv(1 << 18)
+            except ConnectionResetError:
+                data = b""
+            finally:
+                self.sock.settimeout(SECONDS)
+            if not data:
+                raise HungUp
+            self.unpacker.feed(data)
+
+    def wait(self, msgid, seconds=SECONDS):
+        """The result of a request that was sent; RpcError."""
+        while msgid not in self.replies:
+            kind, id, error, result = self.receive(seconds)
+            assert kind == 1
+            self.replies[id] = (error, result)
+        error, result = self.replies.pop(msgid)
+        if error is not None:
+            assert result is None
+            raise RpcError(error)
+        return result
+
+    def call(self, method, *params, fds=()):
+        return self.wait(self.request(method, *params, fds=fds))
+
+    def fail(self, method, *params, fds=()):
+        """The error of a request that must fail."""
+        try:
+            result = self.call(method, *params, fds=fds)
+        except RpcError as error:
+            return error
+        raise AssertionError(f"{method}{params!r:.200} was answered with {result!r:.200}")
+
+    def make(self, id, dtype, shape, data=None, name=None):
+        self.call("tensor_new", id, dtype, shape, name)
+        if data:
+            self.call("tensor_write", id, 0, data)
+
+    def last_words(self):
+        """What the daemon says before it hangs up: RpcErrors, the last one returned; or None."""
+        said = None
+        try:
+            while True:
+                kind, _, error, _ = self.receive()
+                assert kind == 1
+                said = RpcError(error) if error else said
+        except HungUp:
+            return said
+
+
+def pack_request(msgid, method, params):
+    return msgpack.packb([0, msgid, method, params])
+
+
+def make_memfd(size, seal=True, flags=os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC):
+    fd = os.memfd_create("opd-test", flags)
+    os.ftruncate(fd, size)
+    if seal:
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return fd
+
+
+def eventually(holds, seconds=10):
+    """Waits until `holds()`, and returns what it last was."""
+    end = time.monotonic() + seconds
+    while not (value := holds()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return value
+
+
+def find_roles(pid, role):
+    """The pids of the daemon's children in that role, by their command lines."""
+    found = []
+    for child, _ in find_family(pid):
+        try:
+            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[:2] == [b"opd", role.encode()]:
+            found.append(child)
+    return found
+
+
+def count_fds(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def read_rss(pid):
+    """Bytes of memory in use, without what is shared with the executors."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"RssAnon:\s*(\d+) kB", status)[1]) << 10
