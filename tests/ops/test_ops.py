@@ -1,0 +1,248 @@
+"""Every operator that the daemon reports, forward and backward, against float64.
+
+The cases are the operator's examples, as the daemon reports them, and those of references.py.
+Inputs are rounded to the dtype under test first, so that the error is the operator's own.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from references import BOUNDS, REFERENCES, relative_error
+
+import opd
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32,
+          "float64": torch.float64}
+
+
+def examples(info):
+    for example in info["examples"]:
+        shapes = [i and i["shape"] for i in example["inputs"]]
+        yield shapes, example["attrs"]
+
+
+def cases(info):
+    _, more = REFERENCES[info["name"]]
+    return list(itertools.chain(examples(info), more))
+
+
+def operators(client):
+    return {info["name"]: info for info in client._conn.call("op_list")}
+
+
+def make_inputs(info, shapes, dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        None if shape is None else
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(DTYPES[dtype])
+        for shape in shapes + [None] * (len(info["inputs"]) - len(shapes))
+    ]
+
+
+def full_attrs(info, attrs):
+    values = {a["name"]: a["default"] for a in info["attrs"]}
+    for name, value in attrs.items():
+        spec = next(a for a in info["attrs"] if a["name"] == name)
+        values[name] = [value] * spec["list"] if spec["list"] and not isinstance(value, list) else value
+    return values
+
+
+def to_torch(tensor):
+    """In float64, exactly: NumPy has no bfloat16 of its own."""
+    return torch.from_numpy(tensor.numpy().astype(np.float64))
+
+
+def as_tuple(value):
+    return value if isinstance(value, tuple) else (value,)
+
+
+def run_reference(name, inputs, attrs, grads):
+    """Outputs and gradients in float64."""
+    function, _ = REFERENCES[name]
+    leaves = [None if x is None else x.double().requires_grad_() for x in inputs]
+    outputs = as_tuple(function(*leaves, **attrs))
+    given = [g.double() for g in grads(outputs)]
+    wanted = [x for x in leaves if x is not None]
+    found = iter(torch.autograd.grad(outputs, wanted, given, allow_unused=True))
+    return outputs, [None if x is None else next(found) for x in leaves]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", REFERENCES)
+def test_forward_and_backward(client, name, dtype, record_worst):
+    info = operators(client)[name]
+    for shapes, attrs in cases(info):
+        inputs = make_inputs(info, shapes, dtype)
+        grad_seed = torch.Generator().manual_seed(1)
+
+        def grads(outputs):
+            return [torch.randn(o.shape, generator=grad_seed, dtype=torch.float64).to(DTYPES[dtype])
+                    for o in outputs]
+
+        full = full_attrs(info, attrs)
+        made = []
+        expected, expected_grads = run_reference(
+            name, inputs, full, lambda outs: made.extend(grads(outs)) or made)
+        tensors = [None if x is None else client.tensor(x, dtype=dtype) for x in inputs]
+        outputs, ctx = client.ops[name].forward(*tensors, **attrs)
+        for out, ref in zip(as_tuple(outputs), expected):
+            assert out.dtype == dtype
+            error = relative_error(to_torch(out), ref.detach())
+            assert error <= BOUNDS[dtype], f"{name} {dtype} {shapes} {attrs}: error {error:.2e}"
+            record_worst(name, dtype, "forward", error)
+        found = ctx.backward(*[client.tensor(g, dtype=dtype) for g in made])
+        for spec, out, ref in zip(info["inputs"], found, expected_grads):
+            assert (out is None) == (ref is None or not spec["differentiable"]), spec["name"]
+            if out is None:
+                continue
+            error = relative_error(to_torch(out), ref)
+            assert error <= BOUNDS[dtype], (
+                f"{name} {dtype} {shapes} {attrs}: grad_{spec['name']}: error {error:.2e}")
+            record_worst(name, dtype, f"grad_{spec['name']}", error)
+
+
+def test_every_operator_has_a_reference(client):
+    missing = set(operators(client)) - set(REFERENCES)
+    assert not missing, f"no reference for {sorted(missing)}: add them to references.py"
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_gradients_against_finite_differences(client, name):
+    """torch.autograd.gradcheck, which knows nothing of the reference: float64, every example."""
+    info = operators(client)[name]
+    op = client.ops[name]
+    for shapes, attrs in examples(info):
+        if sum(int(np.prod(s)) for s in shapes if s is not None) > 1500:
+            shapes = [[min(n, 5) for n in s] for s in shapes] if len(shapes) == 1 else shapes
+        inputs = make_inputs(info, shapes, "float64", seed=2)
+
+        class Op(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, *values):
+                tensors = [None if v is None else client.tensor(v.detach().numpy()) for v in values]
+                outputs, ctx.opd = op.forward(*tensors, **attrs)
+                return to_torch(outputs)
+
+            @staticmethod
+            def backward(ctx, grad):
+                return tuple(None if g is None else to_torch(g)
+                             for g in ctx.opd.backward(client.tensor(grad.contiguous().numpy())))
+
+        leaves = [None if x is None else x.clone().requires_grad_() for x in inputs]
+        assert torch.autograd.gradcheck(Op.apply, leaves, eps=1e-6, atol=1e-6, fast_mode=True)
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_every_subset_of_gradients(client, name):
+    """Each gradient alone is the same as among all: only wanted ones are computed."""
+    info = operators(client)[name]
+    shapes, attrs = next(examples(info))
+    tensors = [None if x is None else client.tensor(x.numpy())
+               for x in make_inputs(info, shapes, "float32")]
+    outputs, ctx = client.ops[name].forward(*tensors, **attrs)
+    grads = [client.tensor(np.ones(o.shape, np.float32)) for o in as_tuple(outputs)]
+    whole = ctx.backward(*grads)
+    names = [s["name"] for s, t in zip(info["inputs"], whole) if t is not None]
+    for n in range(1, len(names) + 1):
+        for subset in itertools.combinations(names, n):
+            part = ctx.backward(*grads, wanted=subset)
+            for spec, alone, among in zip(info["inputs"], part, whole):
+                if spec["name"] not in subset:
+                    assert alone is None
+                else:
+                    assert np.array_equal(alone.numpy(), among.numpy()), (name, subset)
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_non_contiguous_inputs(client, name):
+    info = operators(client)[name]
+    shapes, attrs = next(examples(info))
+    inputs = [x.numpy() for x in make_inputs(info, shapes, "float32") if x is not None]
+    strided = [np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 0, -1)), -1, 0) for x in inputs]
+    assert any(not x.flags.c_contiguous for x in strided) or all(x.ndim < 2 for x in strided)
+    first = client.ops[name](*[client.tensor(x) for x in inputs], **attrs)
+    second = client.ops[name](*[client.tensor(x) for x in strided], **attrs)
+    for a, b in zip(as_tuple(first), as_tuple(second)):
+        assert np.array_equal(a.numpy(), b.numpy())
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_inputs_that_are_views(client, name):
+    """A view may begin anywhere: kernels that take 16 bytes at a time must notice."""
+    info = operators(client)[name]
+    shapes, attrs = next(examples(info))
+    inputs = [x for x in make_inputs(info, shapes, "float32") if x is not None]
+    whole = [client.tensor(x.numpy()) for x in inputs]
+    views = []
+    for x in inputs:
+        padded = client.tensor(np.concatenate([np.zeros(1, np.float32), x.numpy().ravel()]))
+        views.append(padded.view(list(x.shape), 1))
+    a, ctx_a = client.ops[name].forward(*whole, **attrs)
+    b, ctx_b = client.ops[name].forward(*views, **attrs)
+    for one, other in zip(as_tuple(a), as_tuple(b)):
+        assert np.allclose(one.numpy(), other.numpy(), rtol=1e-6, atol=1e-6)
+    ones = [np.ones(o.shape, np.float32) for o in as_tuple(a)]
+    for one, other in zip(ctx_a.backward(*ones), ctx_b.backward(*ones)):
+        if one is not None:
+            assert np.allclose(one.numpy(), other.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_special_values_and_poison(client, name):
+    """Every element of an output is written: the memory it gets is dirty, never zero by luck."""
+    info = operators(client)[name]
+    shapes, attrs = next(examples(info))
+    inputs = [client.tensor(x.numpy()) for x in make_inputs(info, shapes, "float32") if x is not None]
+    first = [o.numpy() for o in as_tuple(client.ops[name](*inputs, **attrs))]
+    for _ in range(3):
+        dirt = [client.tensor(np.full(o.shape, np.nan, np.float32)) for o in first for _ in range(4)]
+        for tensor in dirt:
+            tensor.free()
+        again = as_tuple(client.ops[name](*inputs, **attrs))
+        assert all(np.array_equal(a, b.numpy()) for a, b in zip(first, again))
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_wrong_dtype_and_rank_name_the_argument(client, name):
+    info = operators(client)[name]
+    shapes, attrs = next(examples(info))
+    good = [x for x in make_inputs(info, shapes, "float32") if x is not None]
+    wrong = [client.tensor(np.ones(x.shape, np.int32)) for x in good]
+    with pytest.raises(opd.InvalidArgument, match=f"{name}: {info['inputs'][0]['name']} is int32"):
+        client.ops[name](*wrong, **attrs)
+    if len(good) > 1:
+        mixed = [client.tensor(good[0].numpy())] + [client.tensor(x.double().numpy()) for x in good[1:]]
+        with pytest.raises(opd.InvalidArgument, match=f"{name}: {info['inputs'][1]['name']} is float64"):
+            client.ops[name](*mixed, **attrs)
+
+
+def test_gelu_far_out(client):
+    """No overflow where the exponential does: 0 on the far left, x on the far right."""
+    x = np.array([-1e4, -200, -89, -50, 0, 50, 89, 200, 1e4], np.float32)
+    for approximate in ("sigmoid", "tanh", "none"):
+        y, ctx = client.ops.gelu.forward(client.tensor(x), approximate=approximate)
+        slope = ctx.backward(np.ones_like(x))[0].numpy()
+        assert np.allclose(y.numpy(), np.maximum(x, 0), atol=1e-6), approximate
+        assert np.allclose(slope, [0, 0, 0, 0, 0.5, 1, 1, 1, 1], atol=1e-6), approximate
+
+
+def test_depthwise_errors(client):
+    conv = client.ops.depthwise_conv2d
+    x, w = client.zeros([1, 4, 5, 5]), client.zeros([3, 1, 3, 3])
+    with pytest.raises(opd.InvalidArgument, match=r"weight has 3 channels in dimension 0, input has 4; "
+                                                  r"expected \[4\*M, 1, KH, KW\]"):
+        conv(x, w)
+    with pytest.raises(opd.InvalidArgument, match="stride"):
+        conv(x, client.zeros([4, 1, 3, 3]), stride=0)
+    with pytest.raises(opd.InvalidArgument, match="padding"):
+        conv(x, client.zeros([4, 1, 3, 3]), padding=-1)
+    with pytest.raises(opd.InvalidArgument, match="dilation"):
+        conv(x, client.zeros([4, 1, 3, 3]), dilation=[1, 0])
+    with pytest.raises(opd.InvalidArgument, match="depthwise_conv2d"):
+        conv(x, client.zeros([4, 1, 7, 7]))  # no room for the kernel
+    with pytest.raises(opd.InvalidArgument, match="bias"):
+        conv(x, client.zeros([4, 1, 3, 3]), client.zeros([5]))
+    with pytest.raises(opd.InvalidArgument, match="rank 3"):
+        conv(client.zeros([4, 5, 5]), client.zeros([4, 1, 3, 3]))
