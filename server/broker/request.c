@@ -34,9 +34,8 @@ static void take_back(struct request *req)
         return;
     for (int i = 0; i < req->n_made; i++)
         request_drop_id(c, req->made_ids[i]);
-    struct context *ctx = req->made_context ? map_remove(&c->contexts, req->made_context) : NULL;
-    if (ctx)
-        context_free(ctx);
+    if (req->made_context)
+        context_free(map_remove(&c->contexts, req->made_context));
 }
 
 static void pack_result(struct request *req, struct buf *out, const struct opd_err *err)
@@ -155,6 +154,8 @@ bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err 
 
 void context_free(struct context *ctx)
 {
+    if (!ctx)
+        return;
     for (int i = 0; i < OP_MAX_INPUTS; i++)
         tensor_unref(ctx->inputs[i]);
     for (int i = 0; i < OP_MAX_OUTPUTS; i++)

@@ -70,7 +70,7 @@ struct context {
     struct storage *saved[OP_MAX_TEMPS];
     uint64_t input_versions[OP_MAX_INPUTS], output_versions[OP_MAX_OUTPUTS];
 };
-void context_free(struct context *ctx);
+void context_free(struct context *ctx); // NULL is fine
 
 struct shm {
     int fd;

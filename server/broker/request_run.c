@@ -628,11 +628,8 @@ enum request_status request_context_free(struct request *req, const value *param
             return REQUEST_ERROR;
         }
     }
-    for (size_t i = 0; i < value_count(ids); i++) {
-        struct context *ctx = map_remove(&req->conn->contexts, (uint64_t)value_int(value_at(ids, i)));
-        if (ctx)
-            context_free(ctx);
-    }
+    for (size_t i = 0; i < value_count(ids); i++)
+        context_free(map_remove(&req->conn->contexts, (uint64_t)value_int(value_at(ids, i))));
     pack_nil(&req->reply);
     return REQUEST_ANSWERED;
 }

@@ -263,6 +263,25 @@ enum request_status request_tensor_free(struct request *req, const value *params
     return REQUEST_ANSWERED;
 }
 
+enum request_status request_drop(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)err;
+    for (int list = 0; list < 2; list++) {
+        const value *ids = value_at(params, (size_t)list);
+        for (size_t i = 0; i < value_count(ids); i++) {
+            const value *id = value_at(ids, i);
+            if (value_type(id) != VALUE_INT)
+                continue;
+            if (list == 0)
+                request_drop_id(req->conn, (uint64_t)value_int(id));
+            else
+                context_free(map_remove(&req->conn->contexts, (uint64_t)value_int(id)));
+        }
+    }
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}
+
 enum request_status request_tensor_attach(struct request *req, const value *params, struct opd_err *err)
 {
     int64_t id = value_int(value_at(params, 0));

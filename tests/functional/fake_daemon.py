@@ -130,6 +130,10 @@ class FakeDaemon:
         for id in ids:
             del self._memory[id]
 
+    def do_drop(self, fds, tensors, contexts):
+        for id in tensors:
+            self._memory.pop(id, None)
+
     def do_shm_open(self, fds, id, size):
         fd = fds.pop(0)
         self._shm[id] = mmap.mmap(fd, size)

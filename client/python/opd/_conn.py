@@ -92,7 +92,7 @@ class Connection:
         self._out: deque[tuple[memoryview, Optional[int]]] = deque()  # (bytes, fd)
         self._replies: dict[int, Reply] = {}
         self._next_msgid = 0
-        self._garbage: deque[tuple[str, int, Optional[Reply]]] = deque()
+        self._garbage: deque[tuple[int, int]] = deque()
 
     @property
     def closed(self) -> bool:
@@ -147,13 +147,11 @@ class Connection:
                         "it may still be at work (raise the client's timeout, or close the client)"
                     )
 
-    def discard(self, method: str, id: int, maker: Optional[Reply]) -> None:
-        """Gives an id up with the next request, by tensor_free or context_free. Safe in __del__.
-
-        `maker`: the request that makes the id, if its reply has not been seen.
-        """
+    def discard(self, kind: int, id: int) -> None:
+        """Gives an id up with the next request: of a tensor (kind 0), of a context (1). Safe in
+        __del__; the request that makes the id may be in flight, or may have failed."""
         if self._sock is not None:
-            self._garbage.append((method, id, maker))
+            self._garbage.append((kind, id))
 
     def close(self, reason: str = "it was closed") -> None:
         """Every reply that is still awaited fails. Does nothing the second time."""
@@ -186,24 +184,13 @@ class Connection:
             )
 
     def _send_garbage(self) -> None:
-        """Queues what discard() noted, as notifications: nobody waits for their replies."""
-        known: dict[str, list[int]] = {}
+        """Queues what discard() noted, as a notification: nobody waits for its reply."""
         while self._garbage:
-            method, id, maker = self._garbage.popleft()
-            if maker is None:
-                known.setdefault(method, []).append(id)
-            elif not maker.done:
-                # It may turn out never to have existed, which must not spoil the freeing of
-                # others.
-                self._queue_notification(method, [id])
-            elif maker.error is None:
-                known.setdefault(method, []).append(id)
-        for method, ids in known.items():
-            for start in range(0, len(ids), _MANY):
-                self._queue_notification(method, ids[start : start + _MANY])
-
-    def _queue_notification(self, method: str, ids: list[int]) -> None:
-        self._out.append((memoryview(_wire.encode_notification(method, [ids])), None))
+            ids: tuple[list[int], list[int]] = ([], [])
+            while self._garbage and len(ids[0]) + len(ids[1]) < _MANY:
+                kind, id = self._garbage.popleft()
+                ids[kind].append(id)
+            self._out.append((memoryview(_wire.encode_notification("drop", ids)), None))
 
     def _flush(self) -> None:
         """Sends all that is queued, reading too; a failure closes, and so settles the replies."""

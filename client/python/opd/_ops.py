@@ -73,7 +73,7 @@ class Context:
 
     def __del__(self) -> None:
         if getattr(self, "_id", 0):
-            self._client._conn.discard("context_free", self._id, self._reply)
+            self._client._conn.discard(1, self._id)
 
     def __repr__(self) -> str:
         return f"<opd.Context of {self._spec.name}{'' if self._id else ', freed'}>"

@@ -23,6 +23,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "forward": ("saMa|M", "M"),
     "backward": ("haa|M", "a"),
     "context_free": ("a", "n"),
+    "drop": ("aa", "n"),
     "sync": ("", "n"),
     "stop": ("", "n"),
 }

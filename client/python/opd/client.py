@@ -107,12 +107,12 @@ class Client:
         """A new tensor of zeros. Raises as tensor() does."""
         id = self._new_id()
         params = (id, check_dtype(dtype), check_shape(shape), name, device)
-        return self._make_tensor(id, "tensor_new", params, named=name is not None)
+        return self._make_tensor(id, "tensor_new", params)
 
     def attach(self, name: str) -> Tensor:
         """The tensor that some client made with that name. Raises NotFound."""
         id = self._new_id()
-        return self._make_tensor(id, "tensor_attach", (id, name), named=True)
+        return self._make_tensor(id, "tensor_attach", (id, name))
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -188,11 +188,9 @@ class Client:
     def _request(self, method: str, params: Sequence[Any]) -> None:
         self._settle(self._send(method, params))
 
-    def _make_tensor(
-        self, id: int, method: str, params: Sequence[Any], named: bool = False
-    ) -> Tensor:
+    def _make_tensor(self, id: int, method: str, params: Sequence[Any]) -> Tensor:
         reply = self._send(method, params)
-        tensor = Tensor(self, id, reply, named=named)
+        tensor = Tensor(self, id, reply)
         self._settle(reply)
         return tensor
 

@@ -32,13 +32,11 @@ class Tensor:
         id: int,
         reply: Reply,
         path: tuple[Any, ...] = (),
-        named: bool = False,
     ) -> None:
         self._client = client
         self._id = id
         self._reply: Optional[Reply] = reply
         self._path = path  # where in the reply's result the tensor is described
-        self._named = named
         self._known: dict[str, Any] = {}
 
     @property
@@ -109,8 +107,8 @@ class Tensor:
         return self.numpy().item()
 
     def __del__(self) -> None:
-        if getattr(self, "_id", 0) and not self._named:
-            self._client._conn.discard("tensor_free", self._id, self._reply)
+        if getattr(self, "_id", 0):
+            self._client._conn.discard(0, self._id)
 
     def __len__(self) -> int:
         if not self.shape:
