@@ -1,7 +1,8 @@
 // Gaussian error linear unit, in three forms: y = x * phi(x).
 //
 //! op      gelu(Tensor x, *, str approximate="sigmoid") -> Tensor y
-//! doc     Gaussian error linear unit, elementwise: "sigmoid" is x * sigmoid(1.702 x), "tanh" and "none" (erf) are PyTorch's.
+//! doc     Gaussian error linear unit, elementwise.
+//! doc     "sigmoid" is x * sigmoid(1.702 x); "tanh" and "none" (erf) are PyTorch's.
 //! dtypes  float16 bfloat16 float32 float64
 //! words   approximate sigmoid tanh none
 //! shape   x [...S]
@@ -34,7 +35,8 @@
 
 enum { SIGMOID, TANH, NONE };
 
-// The approximate functions of the GPU err by some units in the last place: far less than the data types' own bounds.
+// The approximate functions of the GPU err by some units in the last place: far less than the data
+// types' own bounds.
 __device__ __forceinline__ float logistic(float z)
 {
     return __fdividef(1.0f, 1.0f + __expf(-z));
@@ -45,8 +47,8 @@ __device__ __forceinline__ double logistic(double z)
     return 1.0 / (1.0 + exp(-z));
 }
 
-// y = x * logistic(g(x)): g(x) = 1.702 x, or 2 sqrt(2/pi) (x + 0.044715 x^3) since (1 + tanh(u)) / 2 = logistic(2u).
-// y = x * (1 + erf(x / sqrt(2))) / 2 for NONE.
+// y = x * logistic(g(x)): g(x) = 1.702 x, or 2 sqrt(2/pi) (x + 0.044715 x^3) since (1 + tanh(u)) /
+// 2 = logistic(2u). y = x * (1 + erf(x / sqrt(2))) / 2 for NONE.
 template <int MODE, class A> __device__ __forceinline__ A gelu(A x)
 {
     if (MODE == NONE)
@@ -56,7 +58,8 @@ template <int MODE, class A> __device__ __forceinline__ A gelu(A x)
     return x * logistic(A(1.702) * x);
 }
 
-// y' = s + x s (1 - s) g'(x) with s = logistic(g(x)); for NONE the normal distribution plus x times its density.
+// y' = s + x s (1 - s) g'(x) with s = logistic(g(x)); for NONE the normal distribution plus x times
+// its density.
 template <int MODE, class A> __device__ __forceinline__ A gelu_slope(A x)
 {
     if (MODE == NONE) {
@@ -73,8 +76,10 @@ template <int MODE, class A> __device__ __forceinline__ A gelu_slope(A x)
     return s + x * s * (A(1) - s) * slope;
 }
 
-// On the GPU a thread takes 16 bytes; the last ones, or views that begin in between, element by element.
-template <class T, int MODE> __global__ void gelu_forward(const T *__restrict__ x, T *__restrict__ y, int64_t n)
+// On the GPU a thread takes 16 bytes; the last ones, or views that begin in between, element by
+// element.
+template <class T, int MODE>
+__global__ void gelu_forward(const T *__restrict__ x, T *__restrict__ y, int64_t n)
 {
     constexpr int N = 16 / sizeof(T);
     const int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
@@ -91,11 +96,13 @@ template <class T, int MODE> __global__ void gelu_forward(const T *__restrict__ 
 }
 
 template <class T, int MODE>
-__global__ void gelu_backward(const T *__restrict__ x, const T *__restrict__ grad_y, T *__restrict__ grad_x, int64_t n)
+__global__ void gelu_backward(const T *__restrict__ x, const T *__restrict__ grad_y,
+                              T *__restrict__ grad_x, int64_t n)
 {
     constexpr int N = 16 / sizeof(T);
     const int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
-    if (first + N <= n && opd::is_aligned(x, 16) && opd::is_aligned(grad_y, 16) && opd::is_aligned(grad_x, 16)) {
+    if (first + N <= n && opd::is_aligned(x, 16) && opd::is_aligned(grad_y, 16) &&
+        opd::is_aligned(grad_x, 16)) {
         const opd::vec<T, N> v = opd::load_vec<N>(x + first);
         opd::vec<T, N> g = opd::load_vec<N>(grad_y + first);
 #pragma unroll
@@ -109,16 +116,17 @@ __global__ void gelu_backward(const T *__restrict__ x, const T *__restrict__ gra
 }
 
 // On the CPU, whose compiler makes vectors of threads.
-template <class T, int MODE> __global__ void gelu_forward_each(const T *__restrict__ x, T *__restrict__ y, int64_t n)
+template <class T, int MODE>
+__global__ void gelu_forward_each(const T *__restrict__ x, T *__restrict__ y, int64_t n)
 {
     CUDA_KERNEL_LOOP(i, n)
-        opd::store(y + i, gelu<MODE>(opd::load(x + i)));
+    opd::store(y + i, gelu<MODE>(opd::load(x + i)));
 }
 
 template <class T, int MODE>
-__global__ void gelu_backward_each(const T *__restrict__ x, const T *__restrict__ grad_y, T *__restrict__ grad_x,
-                                   int64_t n)
+__global__ void gelu_backward_each(const T *__restrict__ x, const T *__restrict__ grad_y,
+                                   T *__restrict__ grad_x, int64_t n)
 {
     CUDA_KERNEL_LOOP(i, n)
-        opd::store(grad_x + i, opd::load(grad_y + i) * gelu_slope<MODE>(opd::load(x + i)));
+    opd::store(grad_x + i, opd::load(grad_y + i) * gelu_slope<MODE>(opd::load(x + i)));
 }

@@ -17,6 +17,10 @@ ssize_t fdpass_send(int sock, const void *bytes, size_t size, const int *fds, in
     struct iovec iov = { .iov_base = (void *)(unsigned long)bytes, .iov_len = size };
     struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
     union control control;
+    if (n_fds > FDPASS_MAX) {
+        errno = EINVAL;
+        return -1;
+    }
     if (n_fds > 0) {
         memset(&control, 0, sizeof control);
         msg.msg_control = control.bytes;

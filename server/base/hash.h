@@ -1,7 +1,8 @@
 #pragma once
 
-// A fast hash of bytes, for tables and names of cache entries. Not for secrets: collisions can be made on purpose, so
-// whoever looks something up by it compares the bytes as well, or hashes twice with different seeds.
+// A fast hash of bytes, for tables and names of cache entries. Not for secrets: collisions can be
+// made on purpose, so whoever looks something up by it compares the bytes as well, or hashes twice
+// with different seeds.
 
 #include <stddef.h>
 #include <stdint.h>

@@ -42,9 +42,14 @@ void ring_attach(struct ring *r, void *memory, uint32_t capacity, int doorbell)
     *r = (struct ring){ .shared = memory, .capacity = capacity, .doorbell = doorbell };
 }
 
-static struct record *record_at(const struct ring *r, uint64_t position)
+static struct record *record_here(const struct ring *r)
 {
-    return (struct record *)(void *)(r->shared->bytes + (position & (r->capacity - 1)));
+    return (struct record *)(void *)(r->shared->bytes + (r->position & (r->capacity - 1)));
+}
+
+static uint64_t bytes_to_end(const struct ring *r)
+{
+    return r->capacity - (r->position & (r->capacity - 1));
 }
 
 void *ring_reserve(struct ring *r, uint32_t size)
@@ -52,27 +57,27 @@ void *ring_reserve(struct ring *r, uint32_t size)
     if (size > r->capacity / 2)
         return NULL;
     uint32_t span = record_span(size);
-    uint64_t tail = atomic_load_explicit(&r->shared->tail, memory_order_relaxed);
-    uint64_t head = atomic_load_explicit(&r->shared->head, memory_order_acquire);
-    uint64_t to_end = r->capacity - (tail & (r->capacity - 1));
+    uint64_t used = r->position - atomic_load_explicit(&r->shared->head, memory_order_acquire);
+    uint64_t to_end = bytes_to_end(r);
     uint64_t needed = span <= to_end ? span : to_end + span;
-    if (tail - head + needed > r->capacity)
+    if (used > r->capacity || needed > r->capacity - used)
         return NULL;
     if (span > to_end) {
-        *record_at(r, tail) = (struct record){ .size = SKIP, .span = (uint32_t)to_end };
-        tail += to_end;
+        *record_here(r) = (struct record){ .size = SKIP, .span = (uint32_t)to_end };
+        r->position += to_end;
         // Publishing the skip alone is harmless: the consumer steps over it.
-        atomic_store_explicit(&r->shared->tail, tail, memory_order_release);
+        atomic_store_explicit(&r->shared->tail, r->position, memory_order_release);
     }
-    struct record *rec = record_at(r, tail);
+    r->span = span;
+    struct record *rec = record_here(r);
     *rec = (struct record){ .size = size, .span = span };
     return rec + 1;
 }
 
 void ring_commit(struct ring *r)
 {
-    uint64_t tail = atomic_load_explicit(&r->shared->tail, memory_order_relaxed);
-    atomic_store(&r->shared->tail, tail + record_at(r, tail)->span);
+    r->position += r->span;
+    atomic_store(&r->shared->tail, r->position);
     if (atomic_load(&r->shared->asleep)) {
         uint64_t one = 1;
         if (write(r->doorbell, &one, sizeof one) < 0)
@@ -80,40 +85,46 @@ void ring_commit(struct ring *r)
     }
 }
 
+static void pass_record(struct ring *r)
+{
+    r->position += r->span;
+    atomic_store_explicit(&r->shared->head, r->position, memory_order_release);
+}
+
 void *ring_peek(struct ring *r, uint32_t *out_size, bool *out_bad)
 {
     *out_bad = false;
     for (;;) {
-        uint64_t head = atomic_load_explicit(&r->shared->head, memory_order_relaxed);
-        uint64_t tail = atomic_load_explicit(&r->shared->tail, memory_order_acquire);
-        if (head == tail)
+        uint64_t filled = atomic_load_explicit(&r->shared->tail, memory_order_acquire) - r->position;
+        if (filled == 0)
             return NULL;
-        struct record *rec = record_at(r, head);
-        uint32_t size = rec->size, span = rec->span;
-        uint64_t to_end = r->capacity - (head & (r->capacity - 1));
-        if (span < 16 || span % 16 || span > tail - head || span > to_end ||
-            (size != SKIP && sizeof(struct record) + (uint64_t)size > span)) {
+        // Copied before it is checked: the other side may write at any time.
+        struct record *rec = record_here(r);
+        struct record copy = *(volatile struct record *)rec;
+        if (filled > r->capacity || copy.span < 16 || copy.span % 16 || copy.span > filled ||
+            copy.span > bytes_to_end(r) ||
+            (copy.size != SKIP && sizeof copy + (uint64_t)copy.size > copy.span)) {
             *out_bad = true;
             return NULL;
         }
-        if (size != SKIP) {
-            *out_size = size;
+        r->span = copy.span;
+        if (copy.size != SKIP) {
+            *out_size = copy.size;
             return rec + 1;
         }
-        atomic_store_explicit(&r->shared->head, head + span, memory_order_release);
+        pass_record(r);
     }
 }
 
 void ring_pop(struct ring *r)
 {
-    uint64_t head = atomic_load_explicit(&r->shared->head, memory_order_relaxed);
-    atomic_store_explicit(&r->shared->head, head + record_at(r, head)->span, memory_order_release);
+    pass_record(r);
 }
 
 bool ring_sleep(struct ring *r)
 {
     atomic_store(&r->shared->asleep, 1);
-    if (atomic_load(&r->shared->head) == atomic_load(&r->shared->tail))
+    if (r->position == atomic_load(&r->shared->tail))
         return true;
     atomic_store(&r->shared->asleep, 0);
     return false;

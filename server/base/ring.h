@@ -3,8 +3,8 @@
 // A queue of variable-sized records in shared memory, from one process (or thread) to another: one producer, one
 // consumer, no locks. With it goes a doorbell, an eventfd, which is rung only when the consumer has said that it sleeps.
 //
-// The consumer does not trust the producer's arithmetic beyond what it must: a record that does not lie within the ring
-// reads as corruption, which the caller treats as the other side's death.
+// Neither side trusts what the other may have written into the shared memory: no access leaves the ring, and a record
+// that does not lie within it reads as corruption, which the caller treats as the other side's death.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,11 +16,13 @@ struct ring {
     struct ring_shared *shared; // in memory that both sides map
     uint32_t capacity;          // bytes of records, a power of two
     int doorbell;               // an eventfd; not owned
+    uint64_t position;          // this side's: the other side cannot move it
+    uint32_t span;              // of the record reserved or peeked at
 };
 
 size_t ring_memory_size(uint32_t capacity);
 void ring_init(struct ring *r, void *memory, uint32_t capacity, int doorbell);   // the side that makes it
-void ring_attach(struct ring *r, void *memory, uint32_t capacity, int doorbell); // the other side
+void ring_attach(struct ring *r, void *memory, uint32_t capacity, int doorbell); // the other side, once
 
 // Producer: room for a record, or NULL where there is none now (records of more than half the capacity never fit).
 // Nothing is visible to the consumer before ring_commit(), which rings the doorbell if the consumer sleeps.

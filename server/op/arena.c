@@ -63,5 +63,5 @@ void arena_finish(struct arena *a)
         next = block->next;
         free(block);
     }
-    *a = (struct arena){0};
+    *a = (struct arena){ 0 };
 }

@@ -98,7 +98,7 @@ static bool resolve_type(struct reader *r, const struct step *launch, const char
         text = at < launch->n_template_args ? launch->template_args[at].text : "";
     const struct symbol *s = scope_find(&r->scope, text, strlen(text));
     if (s && s->kind == SYMBOL_TYPE) {
-        *out = (struct cnumber){.kind = CNUMBER_VARIABLE, .type = s->index};
+        *out = (struct cnumber){ .kind = CNUMBER_VARIABLE, .type = s->index };
         return true;
     }
     return cnumber_parse(text, strlen(text), out);
@@ -252,7 +252,7 @@ bool bind_launch(struct reader *r, struct step *launch)
     }
     launch->args = arena_alloc(r->arena, (size_t)sig->n_params, sizeof *launch->args);
     for (int i = 0; i < sig->n_params; i++) {
-        launch->args[i] = (struct argument){.param = &sig->params[i], .tensor = -1};
+        launch->args[i] = (struct argument){ .param = &sig->params[i], .tensor = -1 };
         if (!bind_param(r, launch, &launch->args[i]))
             return false;
     }

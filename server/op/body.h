@@ -46,7 +46,7 @@ struct shape {
 struct message_piece {
     const char *text;        // before the value
     const struct expr *expr; // or
-    int attr;                // a str attribute, shown as its word; or
+    int attr;                // an attribute; or
     int tensor;              // a tensor, shown as dtype and shape; -1, -1, NULL: no value
 };
 

@@ -202,31 +202,49 @@ static bool make_shape(const struct rule *rule, struct env *env, struct opd_err 
     return tensor_desc_check(d, err) || opd_err_prefix(err, "%s", name);
 }
 
-static void format_value(const struct expr *e, union value v, char *out, size_t size)
+static void format_value(enum value_type type, union value v, char *out, size_t size)
 {
-    if (e->type == VALUE_FLOAT)
+    if (type == VALUE_FLOAT)
         snprintf(out, size, "%g", v.f);
     else
         snprintf(out, size, "%" PRId64, v.i);
 }
 
+static void format_attr(const struct op_attr *a, const struct op_value *v, char *out, size_t size)
+{
+    size_t n = 0;
+    if (!v->present || a->type == OP_ATTR_STR) {
+        snprintf(out, size, "%s", v->present ? a->words[v->i[0]] : "None");
+        return;
+    }
+    for (int k = 0; k < v->n && n < size; k++) {
+        char number[32];
+        union value value = { .i = v->i[k] };
+        if (a->type == OP_ATTR_FLOAT)
+            value.f = v->f[k];
+        format_value(a->type == OP_ATTR_FLOAT ? VALUE_FLOAT : VALUE_INT, value, number,
+                     sizeof number);
+        const char *before = !a->list ? "" : k ? ", " : "[";
+        const char *after = a->list && k == v->n - 1 ? "]" : "";
+        n += (size_t)snprintf(out + n, size - n, "%s%s%s", before, number, after);
+    }
+}
+
 static void format_piece(const struct message_piece *piece, const struct env *env, char *out,
                          size_t size)
 {
+    const struct plan_request *request = env->request;
     union value value;
-    struct opd_err ignored = {0};
-    const struct op *op = env->request->op;
-    if (piece->expr && expr_eval(piece->expr, env, &value, &ignored)) {
-        format_value(piece->expr, value, out, size);
-    } else if (piece->tensor >= 0) {
+    struct opd_err ignored = { 0 };
+    out[0] = '\0';
+    if (piece->tensor >= 0)
         tensor_desc_format(env_tensor(env, piece->tensor), out, size);
-    } else if (piece->attr >= 0 && env->request->attrs[piece->attr].present) {
-        snprintf(out, size, "%s",
-                 op->attrs[piece->attr].words[env->request->attrs[piece->attr].i[0]]);
-    } else {
-        snprintf(out, size, "%s", piece->expr ? "?" : piece->attr >= 0 ? "None" : "");
-    }
-    opd_err_clear(&ignored);
+    else if (piece->attr >= 0)
+        format_attr(&request->op->attrs[piece->attr], &request->attrs[piece->attr], out, size);
+    else if (piece->expr && expr_eval(piece->expr, env, &value, &ignored))
+        format_value(piece->expr->type, value, out, size);
+    else if (piece->expr)
+        snprintf(out, size, "?");
 }
 
 static bool fail_require(const struct rule *rule, const struct env *env, struct opd_err *err)

@@ -9,33 +9,33 @@ static const struct {
     enum cnumber_kind kind;
     uint8_t size;
 } named[] = {
-    {"bool", CNUMBER_BOOL, 1},
-    {"float", CNUMBER_FLOAT, 4},
-    {"double", CNUMBER_FLOAT, 8},
-    {"int8_t", CNUMBER_SIGNED, 1},
-    {"int16_t", CNUMBER_SIGNED, 2},
-    {"int32_t", CNUMBER_SIGNED, 4},
-    {"int64_t", CNUMBER_SIGNED, 8},
-    {"uint8_t", CNUMBER_UNSIGNED, 1},
-    {"uint16_t", CNUMBER_UNSIGNED, 2},
-    {"uint32_t", CNUMBER_UNSIGNED, 4},
-    {"uint64_t", CNUMBER_UNSIGNED, 8},
-    {"size_t", CNUMBER_UNSIGNED, 8},
-    {"ssize_t", CNUMBER_SIGNED, 8},
-    {"ptrdiff_t", CNUMBER_SIGNED, 8},
-    {"intptr_t", CNUMBER_SIGNED, 8},
-    {"uintptr_t", CNUMBER_UNSIGNED, 8},
-    {"uint", CNUMBER_UNSIGNED, 4},
-    {"uchar", CNUMBER_UNSIGNED, 1},
-    {"ushort", CNUMBER_UNSIGNED, 2},
-    {"ulong", CNUMBER_UNSIGNED, 8},
-    {"half", CNUMBER_HALF, 2},
-    {"__half", CNUMBER_HALF, 2},
-    {"Half", CNUMBER_HALF, 2},
-    {"bfloat16", CNUMBER_BFLOAT16, 2},
-    {"BFloat16", CNUMBER_BFLOAT16, 2},
-    {"__nv_bfloat16", CNUMBER_BFLOAT16, 2},
-    {"nv_bfloat16", CNUMBER_BFLOAT16, 2},
+    { "bool", CNUMBER_BOOL, 1 },
+    { "float", CNUMBER_FLOAT, 4 },
+    { "double", CNUMBER_FLOAT, 8 },
+    { "int8_t", CNUMBER_SIGNED, 1 },
+    { "int16_t", CNUMBER_SIGNED, 2 },
+    { "int32_t", CNUMBER_SIGNED, 4 },
+    { "int64_t", CNUMBER_SIGNED, 8 },
+    { "uint8_t", CNUMBER_UNSIGNED, 1 },
+    { "uint16_t", CNUMBER_UNSIGNED, 2 },
+    { "uint32_t", CNUMBER_UNSIGNED, 4 },
+    { "uint64_t", CNUMBER_UNSIGNED, 8 },
+    { "size_t", CNUMBER_UNSIGNED, 8 },
+    { "ssize_t", CNUMBER_SIGNED, 8 },
+    { "ptrdiff_t", CNUMBER_SIGNED, 8 },
+    { "intptr_t", CNUMBER_SIGNED, 8 },
+    { "uintptr_t", CNUMBER_UNSIGNED, 8 },
+    { "uint", CNUMBER_UNSIGNED, 4 },
+    { "uchar", CNUMBER_UNSIGNED, 1 },
+    { "ushort", CNUMBER_UNSIGNED, 2 },
+    { "ulong", CNUMBER_UNSIGNED, 8 },
+    { "half", CNUMBER_HALF, 2 },
+    { "__half", CNUMBER_HALF, 2 },
+    { "Half", CNUMBER_HALF, 2 },
+    { "bfloat16", CNUMBER_BFLOAT16, 2 },
+    { "BFloat16", CNUMBER_BFLOAT16, 2 },
+    { "__nv_bfloat16", CNUMBER_BFLOAT16, 2 },
+    { "nv_bfloat16", CNUMBER_BFLOAT16, 2 },
 };
 
 // The words that C combines in any order.
@@ -67,7 +67,7 @@ static bool find_named(const char *text, size_t size, struct cnumber *out)
 {
     for (size_t i = 0; i < sizeof named / sizeof *named; i++)
         if (equal(text, size, named[i].name)) {
-            *out = (struct cnumber){named[i].kind, named[i].size, 0};
+            *out = (struct cnumber){ named[i].kind, named[i].size, 0 };
             return true;
         }
     return false;
@@ -95,9 +95,9 @@ static bool combine_basic(const int count[WORD_COUNT], struct cnumber *out)
 
 bool cnumber_parse(const char *text, size_t size, struct cnumber *out)
 {
-    int count[WORD_COUNT] = {0}, words = 0;
+    int count[WORD_COUNT] = { 0 }, words = 0;
     const char *p = text, *end = text + size;
-    *out = (struct cnumber){0};
+    *out = (struct cnumber){ 0 };
     while (p < end) {
         if (*p == ' ') {
             p++;
@@ -127,18 +127,18 @@ struct cnumber cnumber_of_dtype(enum opd_dtype dtype)
     uint8_t size = (uint8_t)dtype_size(dtype);
     switch (dtype) {
     case OPD_DTYPE_bool:
-        return (struct cnumber){CNUMBER_BOOL, size, 0};
+        return (struct cnumber){ CNUMBER_BOOL, size, 0 };
     case OPD_DTYPE_uint8:
-        return (struct cnumber){CNUMBER_UNSIGNED, size, 0};
+        return (struct cnumber){ CNUMBER_UNSIGNED, size, 0 };
     case OPD_DTYPE_float16:
-        return (struct cnumber){CNUMBER_HALF, size, 0};
+        return (struct cnumber){ CNUMBER_HALF, size, 0 };
     case OPD_DTYPE_bfloat16:
-        return (struct cnumber){CNUMBER_BFLOAT16, size, 0};
+        return (struct cnumber){ CNUMBER_BFLOAT16, size, 0 };
     case OPD_DTYPE_float32:
     case OPD_DTYPE_float64:
-        return (struct cnumber){CNUMBER_FLOAT, size, 0};
+        return (struct cnumber){ CNUMBER_FLOAT, size, 0 };
     default:
-        return (struct cnumber){CNUMBER_SIGNED, size, 0};
+        return (struct cnumber){ CNUMBER_SIGNED, size, 0 };
     }
 }
 
@@ -151,11 +151,13 @@ static uint16_t round_to_16(double value, int mantissa_bits, int exponent_bits)
     double magnitude = fabs(value);
     if (isnan(value))
         return (uint16_t)(sign | infinity | 1u << (mantissa_bits - 1));
-    int exponent = magnitude > 0 && !isinf(magnitude) ? ilogb(magnitude) : 0;
-    if (isinf(magnitude) || exponent > bias)
+    if (isinf(magnitude))
         return (uint16_t)(sign | infinity);
-    if (exponent < 1 - bias)
-        exponent = 1 - bias; // subnormal: one fixed step
+    int exponent = 1 - bias; // of zero and subnormals: one fixed step
+    if (magnitude > 0 && ilogb(magnitude) > exponent)
+        exponent = ilogb(magnitude);
+    if (exponent > bias)
+        return (uint16_t)(sign | infinity);
     double steps = nearbyint(ldexp(magnitude, mantissa_bits - exponent));
     // The implicit bit, where there is one, carries into the exponent; so does rounding up.
     uint32_t bits = (uint32_t)steps + ((uint32_t)(exponent + bias - 1) << mantissa_bits);

@@ -50,7 +50,7 @@ bool example_read(struct reader *r)
     if (r->body->n_examples == OP_MAX_EXAMPLES)
         return lex_fail(lx, "more than %d examples", OP_MAX_EXAMPLES);
     struct example *e = &r->examples[r->body->n_examples++];
-    *e = (struct example){.line = lx->line};
+    *e = (struct example){ .line = lx->line };
     for (int i = 0; i < r->op->n_attrs; i++)
         e->attrs[i] = r->op->attrs[i].value;
     while (lx->token.kind == TOKEN_NAME)
@@ -72,7 +72,7 @@ bool plan_example(const struct op *op, int k, enum opd_dtype dtype, struct plan_
     if (k < 0 || k >= op->body->n_examples)
         return false;
     const struct example *e = &op->body->examples[k];
-    *out = (struct plan_request){.op = op, .direction = PLAN_FORWARD};
+    *out = (struct plan_request){ .op = op, .direction = PLAN_FORWARD };
     memcpy(out->inputs, e->inputs, sizeof e->inputs);
     memcpy(out->attrs, e->attrs, sizeof e->attrs);
     for (int i = 0; i < op->n_inputs; i++)

@@ -7,19 +7,19 @@ struct binary {
 };
 
 static const struct binary binaries[] = {
-    {PUNCT2('|', '|'), 1, CODE_JUMP_IF_KEEP},
-    {PUNCT2('&', '&'), 2, CODE_JUMP_IF_NOT_KEEP},
-    {PUNCT2('=', '='), 3, CODE_EQ},
-    {PUNCT2('!', '='), 3, CODE_NE},
-    {'<', 4, CODE_LT},
-    {PUNCT2('<', '='), 4, CODE_LE},
-    {'>', 4, CODE_GT},
-    {PUNCT2('>', '='), 4, CODE_GE},
-    {'+', 5, CODE_ADD},
-    {'-', 5, CODE_SUB},
-    {'*', 6, CODE_MUL},
-    {'/', 6, CODE_DIV},
-    {'%', 6, CODE_MOD},
+    { PUNCT2('|', '|'), 1, CODE_JUMP_IF_KEEP },
+    { PUNCT2('&', '&'), 2, CODE_JUMP_IF_NOT_KEEP },
+    { PUNCT2('=', '='), 3, CODE_EQ },
+    { PUNCT2('!', '='), 3, CODE_NE },
+    { '<', 4, CODE_LT },
+    { PUNCT2('<', '='), 4, CODE_LE },
+    { '>', 4, CODE_GT },
+    { PUNCT2('>', '='), 4, CODE_GE },
+    { '+', 5, CODE_ADD },
+    { '-', 5, CODE_SUB },
+    { '*', 6, CODE_MUL },
+    { '/', 6, CODE_DIV },
+    { '%', 6, CODE_MOD },
 };
 
 static void patch_jump(struct parser *p, int jump)
@@ -61,7 +61,7 @@ static bool parse_name(struct parser *p, struct term *out)
         return false;
     bool is_true = name.size == 4 && memcmp(name.start, "true", 4) == 0;
     if (is_true || (name.size == 5 && memcmp(name.start, "false", 5) == 0))
-        return expr_emit_const(p, (union value){.i = is_true});
+        return expr_emit_const(p, (union value){ .i = is_true });
     if (!s)
         return scope_fail_unknown(p->place->scope, &after, "a dimension, let or attribute");
     switch (s->kind) {
@@ -82,11 +82,11 @@ static bool parse_name(struct parser *p, struct term *out)
 static bool parse_primary(struct parser *p, struct term *out)
 {
     struct lexer *lx = p->lx;
-    *out = (struct term){.kind = TERM_INT};
+    *out = (struct term){ .kind = TERM_INT };
     switch (lx->token.kind) {
     case TOKEN_INT:
     case TOKEN_FLOAT: {
-        union value value = {.i = lx->token.i};
+        union value value = { .i = lx->token.i };
         if (lx->token.kind == TOKEN_FLOAT) {
             value.f = lx->token.f;
             out->kind = TERM_FLOAT;
@@ -95,7 +95,7 @@ static bool parse_primary(struct parser *p, struct term *out)
         return expr_emit_const(p, value);
     }
     case TOKEN_STRING:
-        *out = (struct term){.kind = TERM_STRING, .string = lx->token};
+        *out = (struct term){ .kind = TERM_STRING, .string = lx->token };
         lex_next(lx);
         return true;
     case TOKEN_NAME:
@@ -205,7 +205,7 @@ bool expr_parse_ternary(struct parser *p, struct term *out)
 
 const struct expr *expr_parse(struct lexer *lx, const struct expr_place *place)
 {
-    struct parser p = {.lx = lx, .place = place};
+    struct parser p = { .lx = lx, .place = place };
     struct term term;
     const char *start = lx->token.start;
     if (!expr_parse_ternary(&p, &term) || !expr_need_number(&p, &term) ||

@@ -53,7 +53,7 @@ static bool parse_dtype(struct parser *p, enum opd_dtype *out)
 static bool call_about_tensor(struct parser *p, int kind, struct term *out)
 {
     int tensor;
-    *out = (struct term){.kind = TERM_INT};
+    *out = (struct term){ .kind = TERM_INT };
     if (!parse_tensor(p, &tensor))
         return false;
     // The size of what has no shape yet is not known.
@@ -84,7 +84,7 @@ static bool call_size(struct parser *p, struct term *out)
 
 static bool call_present(struct parser *p, struct term *out)
 {
-    *out = (struct term){.kind = TERM_INT};
+    *out = (struct term){ .kind = TERM_INT };
     const struct token *token = &p->lx->token;
     const struct symbol *s = token->kind == TOKEN_NAME
                                  ? scope_find(p->place->scope, token->start, token->size)
@@ -104,7 +104,7 @@ static bool call_present(struct parser *p, struct term *out)
 static bool call_wanted(struct parser *p, struct term *out)
 {
     int tensor;
-    *out = (struct term){.kind = TERM_INT};
+    *out = (struct term){ .kind = TERM_INT };
     if (!p->place->in_section)
         return lex_fail(p->lx, "wanted() is known inside forward and backward only");
     if (!parse_tensor(p, &tensor))
@@ -123,7 +123,7 @@ static bool call_is(struct parser *p, struct term *out)
 {
     int type;
     enum opd_dtype dtype;
-    *out = (struct term){.kind = TERM_INT};
+    *out = (struct term){ .kind = TERM_INT };
     return parse_type(p, &type) && lex_expect(p->lx, ',', "','") && parse_dtype(p, &dtype) &&
            expr_emit(p, CODE_IS_TYPE, type, (int)dtype, 1);
 }
@@ -131,7 +131,7 @@ static bool call_is(struct parser *p, struct term *out)
 static bool call_sizeof(struct parser *p, struct term *out)
 {
     int type;
-    *out = (struct term){.kind = TERM_INT};
+    *out = (struct term){ .kind = TERM_INT };
     return parse_type(p, &type) && expr_emit(p, CODE_SIZEOF, type, 0, 1);
 }
 
@@ -176,10 +176,10 @@ static const struct function {
     const char *name;
     bool (*parse)(struct parser *p, struct term *out);
 } functions[] = {
-    {"cdiv", call_cdiv},     {"min", call_min},   {"max", call_max},
-    {"floor", call_floor},   {"pow2", call_pow2}, {"numel", call_numel},
-    {"rank", call_rank},     {"size", call_size}, {"present", call_present},
-    {"wanted", call_wanted}, {"is", call_is},     {"sizeof", call_sizeof},
+    { "cdiv", call_cdiv },     { "min", call_min },   { "max", call_max },
+    { "floor", call_floor },   { "pow2", call_pow2 }, { "numel", call_numel },
+    { "rank", call_rank },     { "size", call_size }, { "present", call_present },
+    { "wanted", call_wanted }, { "is", call_is },     { "sizeof", call_sizeof },
 };
 
 bool expr_parse_call(struct parser *p, const struct token *name, struct term *out)

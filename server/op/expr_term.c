@@ -11,7 +11,7 @@ bool expr_emit(struct parser *p, int kind, int a, int b, int effect)
     p->stack += effect;
     if (p->stack > EXPR_MAX_STACK)
         return lex_fail(p->lx, "the expression is nested too deeply; use a let for a part of it");
-    p->code[p->n++] = (struct expr_code){(uint8_t)kind, (uint8_t)b, (int16_t)a, {0}};
+    p->code[p->n++] = (struct expr_code){ (uint8_t)kind, (uint8_t)b, (int16_t)a, { 0 } };
     return true;
 }
 
@@ -74,7 +74,7 @@ static bool push_word(struct parser *p, int attr, const struct token *string)
     for (int i = 0; i < a->n_words; i++) {
         if (strlen(a->words[i]) == string->size &&
             memcmp(a->words[i], string->start, string->size) == 0)
-            return expr_emit_const(p, (union value){.i = i});
+            return expr_emit_const(p, (union value){ .i = i });
         suggest_add(&near, a->words[i]);
     }
     if (a->n_words == 0)
@@ -98,7 +98,7 @@ bool expr_combine(struct parser *p, int kind, struct term *left, struct term *ri
     if ((left->kind == TERM_WORD && right->kind == TERM_STRING) ||
         (left->kind == TERM_STRING && right->kind == TERM_WORD)) {
         bool ok = compare_words(p, kind, left, right);
-        *left = (struct term){.kind = TERM_INT};
+        *left = (struct term){ .kind = TERM_INT };
         return ok;
     }
     if (!unify(p, left, right))

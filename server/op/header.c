@@ -19,14 +19,14 @@ struct expr_place reader_place(const struct reader *r)
 
 bool reader_symbol(struct reader *r, const char *name, enum symbol_kind kind, int index)
 {
-    struct symbol s = {.kind = kind, .index = index, .line = r->lx.line};
+    struct symbol s = { .kind = kind, .index = index, .line = r->lx.line };
     strncpy(s.name, name, sizeof s.name - 1);
     return scope_add(&r->scope, &s, &r->lx);
 }
 
 static bool read_op(struct reader *r)
 {
-    if (r->has_op)
+    if (r->op_line)
         return lex_fail(&r->lx, "a second 'op', expected one operator in a file");
     return schema_read(r);
 }
@@ -189,7 +189,7 @@ static bool read_words(struct reader *r)
 struct rule *reader_rule(struct reader *r, enum rule_kind kind)
 {
     struct rule *rule = &r->rules[r->body->n_rules++];
-    *rule = (struct rule){.kind = kind, .line = r->lx.line};
+    *rule = (struct rule){ .kind = kind, .line = r->lx.line };
     return rule;
 }
 
@@ -212,7 +212,7 @@ static bool read_shape(struct reader *r)
 static bool read_let(struct reader *r)
 {
     struct lexer *lx = &r->lx;
-    struct symbol s = {.kind = SYMBOL_LET, .index = r->n_slots, .line = lx->line};
+    struct symbol s = { .kind = SYMBOL_LET, .index = r->n_slots, .line = lx->line };
     struct expr_place place = reader_place(r);
     if (r->n_slots == ENV_MAX_SLOTS)
         return lex_fail(lx, "more than %d dimensions and lets", ENV_MAX_SLOTS);
@@ -257,7 +257,7 @@ static bool read_temp(struct reader *r, bool saved)
     if (index == OP_MAX_TEMPS)
         return lex_fail(lx, "more than %d saved and scratch tensors", OP_MAX_TEMPS);
     struct temp *temp = &r->temps[index];
-    *temp = (struct temp){.saved = saved};
+    *temp = (struct temp){ .saved = saved };
     if (!lex_name(lx, "a name", temp->name, sizeof temp->name) || !read_temp_type(r, temp))
         return false;
     if ((temp->type == TYPE_SCALAR || temp->type == TYPE_ACC) &&
@@ -291,32 +291,32 @@ static const struct directive {
     bool (*read)(struct reader *r);
     enum place place;
 } directives[] = {
-    {"op", read_op, TOP},
-    {"doc", read_doc, TOP},
-    {"dtypes", read_dtypes, TOP},
-    {"type", read_type, TOP},
-    {"words", read_words, TOP},
-    {"shape", read_shape, TOP},
-    {"let", read_let, TOP},
-    {"require", require_read, TOP},
-    {"saved", read_saved, TOP},
-    {"scratch", read_scratch, TOP},
-    {"example", example_read, TOP},
-    {"forward", section_read_forward, ANYWHERE},
-    {"backward", section_read_backward, ANYWHERE},
-    {"kernel", section_read_kernel, SECTION},
-    {"zero", section_read_zero, SECTION},
-    {"grid", section_read_grid, LAUNCH},
-    {"block", section_read_block, LAUNCH},
-    {"shared", section_read_shared, LAUNCH},
-    {"when", section_read_when, LAUNCH},
-    {"otherwise", section_read_otherwise, LAUNCH},
-    {"bind", section_read_bind, LAUNCH},
+    { "op", read_op, TOP },
+    { "doc", read_doc, TOP },
+    { "dtypes", read_dtypes, TOP },
+    { "type", read_type, TOP },
+    { "words", read_words, TOP },
+    { "shape", read_shape, TOP },
+    { "let", read_let, TOP },
+    { "require", require_read, TOP },
+    { "saved", read_saved, TOP },
+    { "scratch", read_scratch, TOP },
+    { "example", example_read, TOP },
+    { "forward", section_read_forward, ANYWHERE },
+    { "backward", section_read_backward, ANYWHERE },
+    { "kernel", section_read_kernel, SECTION },
+    { "zero", section_read_zero, SECTION },
+    { "grid", section_read_grid, LAUNCH },
+    { "block", section_read_block, LAUNCH },
+    { "shared", section_read_shared, LAUNCH },
+    { "when", section_read_when, LAUNCH },
+    { "otherwise", section_read_otherwise, LAUNCH },
+    { "bind", section_read_bind, LAUNCH },
 };
 
 static bool check_place(struct reader *r, const struct directive *d)
 {
-    if (!r->has_op && d->read != read_op && d->read != read_doc)
+    if (!r->op_line && d->read != read_op && d->read != read_doc)
         return lex_fail(&r->lx, "'%s' before 'op', expected the 'op' line first", d->keyword);
     if (d->place == TOP && r->section)
         return lex_fail(&r->lx, "'%s' inside a section, expected before 'forward'", d->keyword);
@@ -362,7 +362,7 @@ static bool fail_header(const struct reader *r, int line, struct opd_err *err, c
 static bool check_tensors(const struct reader *r, struct opd_err *err)
 {
     const struct op *op = r->op;
-    bool known[OP_MAX_TYPES] = {false};
+    bool known[OP_MAX_TYPES] = { false };
     for (int i = 0; i < op->n_types; i++)
         known[i] = i != TYPE_SCALAR && op->types[i].n_dtypes == 1;
     for (int i = 0; i < op->n_inputs; i++)
@@ -373,16 +373,16 @@ static bool check_tensors(const struct reader *r, struct opd_err *err)
         const struct op_tensor *t = output ? &op->outputs[k] : &op->inputs[k];
         if (t->type == TYPE_SCALAR && op->types[TYPE_SCALAR].n_dtypes == 0)
             return opd_err_set(err, OPD_E_invalid_argument,
-                               "%s:1: no 'dtypes' line, but '%s' is of scalar_t", op->file,
-                               t->name);
+                               "%s:%d: no 'dtypes' line, but '%s' is of scalar_t", op->file,
+                               r->op_line, t->name);
         if (!r->scope.shaped[(output ? TENSOR_OUTPUT : 0) + k])
-            return opd_err_set(err, OPD_E_invalid_argument, "%s:1: no 'shape' line for '%s'",
-                               op->file, t->name);
+            return opd_err_set(err, OPD_E_invalid_argument, "%s:%d: no 'shape' line for '%s'",
+                               op->file, r->op_line, t->name);
         if (output && !known[t->type])
             return opd_err_set(err, OPD_E_invalid_argument,
-                               "%s:1: the dtype of output '%s' is not known: no required input has "
-                               "its type; give it one by a 'type' line",
-                               op->file, t->name);
+                               "%s:%d: the dtype of output '%s' is not known: no required input "
+                               "has its type; give it one by a 'type' line",
+                               op->file, r->op_line, t->name);
     }
     return true;
 }
@@ -409,12 +409,12 @@ static void *keep(struct reader *r, const void *items, int n, size_t size)
 
 static bool finish(struct reader *r, struct opd_err *err)
 {
-    if (!r->has_op)
+    if (!r->op_line)
         return fail_header(r, 1, err,
                            "no '//! op' line before the first line of code, expected "
                            "'//! op NAME(Tensor x, ...) -> Tensor y'");
     if (!r->has_forward)
-        return fail_header(r, 1, err, "no 'forward' section");
+        return fail_header(r, r->op_line, err, "no 'forward' section");
     if (!section_end(r) || !check_tensors(r, err) || !check_words(r, err))
         return false;
     struct op_body *body = r->body;
@@ -445,7 +445,7 @@ struct op *op_parse(const char *file, const char *text, size_t size, struct opd_
 {
     struct op *op = mem_zalloc(1, sizeof *op);
     struct reader *r = mem_zalloc(1, sizeof *r);
-    struct arena arena = {0};
+    struct arena arena = { 0 };
     op->body = arena_alloc(&arena, 1, sizeof *op->body);
     op->body->arena = arena;
     op->refs = 1;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "op.h"
+#include "text.h"
 
 static bool is_name_start(char c)
 {
@@ -34,6 +35,7 @@ bool lex_fail(struct lexer *lx, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    text_clean(text);
     return opd_err_set(lx->err, OPD_E_invalid_argument, "%s:%d: %s", lx->file, lx->line, text);
 }
 
@@ -99,7 +101,7 @@ static void read_string(struct lexer *lx)
 
 static void read_punct(struct lexer *lx)
 {
-    static const char two[][3] = {"||", "&&", "==", "!=", "<=", ">=", "->", "::"};
+    static const char two[][3] = { "||", "&&", "==", "!=", "<=", ">=", "->", "::" };
     size_t left = (size_t)(lx->end - lx->p);
     lx->token.kind = TOKEN_PUNCT;
     if (left >= 3 && memcmp(lx->p, "...", 3) == 0) {
@@ -134,7 +136,7 @@ void lex_next(struct lexer *lx)
     lx->last_end = lx->p;
     while (lx->p < lx->end && isspace((unsigned char)*lx->p))
         lx->p++;
-    lx->token = (struct token){.kind = TOKEN_END, .start = lx->p};
+    lx->token = (struct token){ .kind = TOKEN_END, .start = lx->p };
     if (lx->p == lx->end)
         return;
     if (is_name_start(*lx->p)) {

@@ -6,6 +6,7 @@
 
 #include "body.h"
 #include "mem.h"
+#include "text.h"
 
 struct splitter {
     const char *file;
@@ -55,6 +56,8 @@ static bool add_directive(struct splitter *s)
     }
     buf_append_str(&s->text, s->continues ? " " : "");
     buf_append(&s->text, s->p, (size_t)(end - s->p));
+    if (!text_is_plain(s->p, (size_t)(end - s->p)))
+        return fail(s, "a byte that is no text, expected UTF-8 without control characters");
     if (s->text.size > OP_MAX_LINE)
         return fail(s, "a directive of more than 16384 characters");
     s->continues = more;

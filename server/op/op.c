@@ -8,6 +8,7 @@
 
 #include "body.h"
 #include "suggest.h"
+#include "text.h"
 
 struct op *op_ref(struct op *op)
 {
@@ -80,7 +81,7 @@ static bool fail_type(const struct op *op, const struct op_attr *a, const char *
 
 static bool check_length(const struct op *op, const struct op_attr *a, int n, struct opd_err *err)
 {
-    if (n == 1 || n == a->list)
+    if (n == 1 || (n > 1 && n == a->list))
         return true;
     if (a->list > 1)
         return opd_err_set(err, OPD_E_invalid_argument, "%s: %s has %d values, expected 1 or %d",
@@ -92,7 +93,7 @@ static bool check_length(const struct op *op, const struct op_attr *a, int n, st
 // Present, with one value taken for all of a list; the values themselves follow.
 static void start_value(const struct op_attr *a, struct op_value *v)
 {
-    *v = (struct op_value){.present = true, .n = a->list ? a->list : 1};
+    *v = (struct op_value){ .present = true, .n = a->list ? a->list : 1 };
 }
 
 bool op_attr_set_ints(const struct op *op, int attr, const int64_t *values, int n,
@@ -145,10 +146,19 @@ bool op_attr_set_bool(const struct op *op, int attr, bool value, struct op_value
     return true;
 }
 
+enum { SHOWN = 64 }; // characters of a value that a message shows
+
+static const char *copy_shown(const char *value, size_t size, char out[SHOWN + 1])
+{
+    snprintf(out, SHOWN + 1, "%.*s", (int)(size < SHOWN ? size : SHOWN), value);
+    text_clean(out);
+    return out;
+}
+
 static bool fail_word(const struct op *op, const struct op_attr *a, const char *value, size_t size,
                       struct opd_err *err)
 {
-    char list[512] = "", hint[OP_MAX_NAME + 32];
+    char list[512] = "", hint[OP_MAX_NAME + 32], got[SHOWN + 1];
     struct suggest near;
     suggest_init(&near, value, size);
     for (int i = 0; i < a->n_words; i++) {
@@ -156,8 +166,8 @@ static bool fail_word(const struct op *op, const struct op_attr *a, const char *
         snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", a->words[i]);
         suggest_add(&near, a->words[i]);
     }
-    return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is \"%.*s\", expected one of %s%s",
-                       op->name, a->name, (int)(size < 64 ? size : 64), value, list,
+    return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is \"%s\", expected one of %s%s",
+                       op->name, a->name, copy_shown(value, size, got), list,
                        suggest_text(&near, hint, sizeof hint));
 }
 
@@ -166,8 +176,8 @@ bool op_attr_set_str(const struct op *op, int attr, const char *value, size_t si
 {
     const struct op_attr *a = &op->attrs[attr];
     if (a->type != OP_ATTR_STR) {
-        char got[80];
-        snprintf(got, sizeof got, "\"%.*s\"", (int)(size < 64 ? size : 64), value);
+        char got[SHOWN + 3], shown[SHOWN + 1];
+        snprintf(got, sizeof got, "\"%s\"", copy_shown(value, size, shown));
         return fail_type(op, a, got, err);
     }
     for (int i = 0; i < a->n_words; i++)
@@ -184,6 +194,6 @@ bool op_attr_set_none(const struct op *op, int attr, struct op_value *v, struct 
     const struct op_attr *a = &op->attrs[attr];
     if (!a->optional)
         return fail_type(op, a, "None", err);
-    *v = (struct op_value){.present = false};
+    *v = (struct op_value){ .present = false };
     return true;
 }

@@ -14,7 +14,7 @@ static bool reserve(const struct step *launch, struct packed *out, uint32_t size
         return opd_err_set(err, OPD_E_invalid_argument,
                            "kernel %s takes more than %d bytes of parameters", launch->name,
                            OP_MAX_ARGS_SIZE);
-    out->params[out->n_params++] = (struct plan_param){offset, size};
+    out->params[out->n_params++] = (struct plan_param){ offset, size };
     memset(out->bytes + out->size, 0, offset + size - out->size);
     out->size = offset + size;
     return true;
@@ -29,14 +29,14 @@ static uint32_t last_offset(const struct packed *out)
 static void add_slot(const struct argument *arg, const struct env *env, struct packed *out)
 {
     if (env_has_tensor(env, arg->tensor))
-        out->slots[out->n_slots++] = (struct plan_slot){last_offset(out), (uint32_t)arg->tensor};
+        out->slots[out->n_slots++] = (struct plan_slot){ last_offset(out), (uint32_t)arg->tensor };
 }
 
 static bool store_index(const struct step *launch, const struct argument *arg, int64_t value,
                         uint8_t *at, struct opd_err *err)
 {
-    struct cnumber type = {CNUMBER_SIGNED, (uint8_t)arg->param->index_size, 0};
-    if (cnumber_store(type, (union value){.i = value}, VALUE_INT, at))
+    struct cnumber type = { CNUMBER_SIGNED, (uint8_t)arg->param->index_size, 0 };
+    if (cnumber_store(type, (union value){ .i = value }, VALUE_INT, at))
         return true;
     return opd_err_set(err, OPD_E_invalid_argument,
                        "kernel %s has the 32-bit accessor '%s', whose size or stride %" PRId64
@@ -73,7 +73,7 @@ static bool pack_accessor(const struct step *launch, const struct argument *arg,
     }
     // The last element's offset is computed in the same type.
     return d->rank == 0 || stride - 1 <= INT32_MAX || index == 8 ||
-           store_index(launch, arg, stride - 1, (uint8_t[8]){0}, err);
+           store_index(launch, arg, stride - 1, (uint8_t[8]){ 0 }, err);
 }
 
 static bool pack_value(const struct step *launch, const struct argument *arg, const struct env *env,

@@ -69,8 +69,8 @@ static void add_zero(struct builder *b, int tensor)
     b->covered[tensor] = true;
     if (tensor_desc_numel(env_tensor(&b->env, tensor)) == 0)
         return;
-    b->plan->steps[b->plan->n_steps++] = (struct plan_step){.kind = PLAN_STEP_ZERO,
-                                                            .operand = use_operand(b, tensor)};
+    b->plan->steps[b->plan->n_steps++] = (struct plan_step){ .kind = PLAN_STEP_ZERO,
+                                                             .operand = use_operand(b, tensor) };
 }
 
 static bool fail_extent(const struct builder *b, const struct step *launch, const char *what,
@@ -116,18 +116,26 @@ static const struct tensor_desc *main_result(const struct builder *b, const stru
     return env_tensor(&b->env, 0);
 }
 
+// The extents as written, or the number of threads where nothing is written.
 static bool eval_grid(struct builder *b, const struct section *section, const struct step *launch,
-                      const uint32_t block[3], uint32_t grid[3])
+                      int64_t extents[3])
 {
-    int64_t extents[3] = {1, 1, 1};
-    if (launch->n_grid == 0) {
-        int64_t threads = (int64_t)block[0] * block[1] * block[2];
-        int64_t numel = tensor_desc_numel(main_result(b, section));
-        extents[0] = numel / threads + (numel % threads > 0);
-    }
+    extents[1] = extents[2] = 1;
+    if (launch->n_grid == 0)
+        extents[0] = tensor_desc_numel(main_result(b, section));
     for (int i = 0; i < launch->n_grid; i++)
         if (!expr_eval_int(launch->grid[i], &b->env, &extents[i], b->err))
             return false;
+    return true;
+}
+
+static bool check_grid(struct builder *b, const struct step *launch, int64_t extents[3],
+                       const uint32_t block[3], uint32_t grid[3])
+{
+    if (launch->n_grid == 0) {
+        int64_t threads = (int64_t)block[0] * block[1] * block[2];
+        extents[0] = extents[0] / threads + (extents[0] % threads > 0);
+    }
     for (int i = 0; i < 3; i++) {
         int64_t most = i == 0 ? INT32_MAX : 65535;
         if (extents[i] < 0 || extents[i] > most)
@@ -227,15 +235,18 @@ static void drop_launch(struct builder *b, const struct step *launch)
 
 static bool add_launch(struct builder *b, const struct section *section, const struct step *launch)
 {
-    struct plan_step step = {.kind = PLAN_STEP_LAUNCH};
-    if (!eval_block(b, launch, step.block) ||
-        !eval_grid(b, section, launch, step.block, step.grid) ||
-        !eval_shared(b, launch, &step.shared_size))
+    struct plan_step step = { .kind = PLAN_STEP_LAUNCH };
+    int64_t extents[3];
+    if (!eval_grid(b, section, launch, extents))
         return false;
-    if (step.grid[0] == 0 || step.grid[1] == 0 || step.grid[2] == 0) {
+    if (extents[0] == 0 || extents[1] == 0 || extents[2] == 0) {
         drop_launch(b, launch);
         return true;
     }
+    if (!eval_block(b, launch, step.block) ||
+        !check_grid(b, launch, extents, step.block, step.grid) ||
+        !eval_shared(b, launch, &step.shared_size))
+        return false;
     if (!params_pack(launch, &b->env, &b->packed, b->err) || !add_kernel(b, launch, &step.kernel))
         return false;
     const struct packed *packed = &b->packed;
@@ -420,7 +431,7 @@ void plan_free(struct plan *plan)
 static void sign_value(const struct op_attr *a, const struct op_value *v, struct buf *out)
 {
     size_t n = v->present ? (size_t)v->n : 0;
-    buf_append(out, &(uint8_t){(uint8_t)n}, 1);
+    buf_append(out, &(uint8_t){ (uint8_t)n }, 1);
     if (a->type == OP_ATTR_FLOAT)
         buf_append(out, v->f, n * sizeof *v->f);
     else
@@ -443,8 +454,8 @@ void plan_signature(const struct plan_request *request, struct buf *out)
         const struct tensor_desc *d = &request->inputs[i];
         size_t rank = d->dtype == OPD_DTYPE_NONE || d->rank < 0 ? 0 : (size_t)d->rank;
         rank = rank < OP_MAX_RANK ? rank : OP_MAX_RANK;
-        buf_append(out, &(uint8_t){(uint8_t)d->dtype}, 1);
-        buf_append(out, &(uint8_t){(uint8_t)rank}, 1);
+        buf_append(out, &(uint8_t){ (uint8_t)d->dtype }, 1);
+        buf_append(out, &(uint8_t){ (uint8_t)rank }, 1);
         buf_append(out, d->shape, rank * sizeof *d->shape);
     }
     for (int i = 0; i < op->n_attrs; i++)

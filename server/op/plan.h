@@ -24,7 +24,8 @@ struct plan_request {
     enum plan_direction direction;
     bool on_cpu;   // the names `cpu` and `cuda` in expressions
     bool keep;     // forward: a context will be kept, so `saved` tensors are wanted
-    uint32_t wanted;         // backward: bit i = gradient of input i is wanted
+    uint32_t wanted;         // backward: bit i = gradient of input i is wanted; of an absent or not
+                             // differentiable input: ignored
     uint32_t grad_absent;    // backward: bit o = no gradient came for output o: taken as zero
     struct tensor_desc inputs[OP_MAX_INPUTS];
     struct op_value attrs[OP_MAX_ATTRS];
@@ -34,12 +35,14 @@ enum plan_operand_kind {
     PLAN_INPUT,       // index: which input
     PLAN_OUTPUT,      // which output (forward writes it, backward reads it)
     PLAN_SAVED,       // which saved tensor (forward writes it, backward reads it)
-    PLAN_SCRATCH,     // lives for this run only
+    PLAN_SCRATCH,     // lives for this run only: also a saved tensor where no context is kept, and the zeros that
+                      // stand for the absent gradient of output o (index OP_MAX_TEMPS + o, "grad_" of its name)
     PLAN_GRAD_OUTPUT, // backward: gradient of output `index`, given by the caller
     PLAN_GRAD_INPUT,  // backward: gradient of input `index`, made here
 };
 
-// Only operands that some step touches, or that the caller gets, are listed.
+// Only operands that some step touches, or that the caller gets, are listed; the latter first, in order. Absent
+// inputs and gradients that are not wanted are no operands: their 8 bytes stay zero and have no slot.
 struct plan_operand {
     enum plan_operand_kind kind;
     int index;
@@ -60,7 +63,7 @@ struct plan_kernel {
 };
 
 struct plan_slot {
-    uint32_t arg_offset; // 8 bytes there take the operand's address (0 where it is absent)
+    uint32_t arg_offset; // 8 bytes there take the operand's address
     uint32_t operand;
 };
 

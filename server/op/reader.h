@@ -23,7 +23,8 @@ struct reader {
     struct lexer lx;     // over the present directive
     struct scope scope;
     int n_slots, n_packs;
-    bool has_op, has_forward;
+    int op_line; // 0: no `op` yet
+    bool has_forward;
     struct buf doc;
     const char *str_defaults[OP_MAX_ATTRS]; // of str attributes, until their words are known
     int str_lines[OP_MAX_ATTRS];

@@ -4,7 +4,7 @@
 
 enum { MAX_PIECES = 32 };
 
-// The part of a message in braces: an expression, or the name of a str attribute or tensor.
+// The part of a message in braces: an attribute, a tensor, or an expression.
 static bool read_message_value(struct reader *r, const char *text, size_t size,
                                struct message_piece *piece)
 {
@@ -15,7 +15,7 @@ static bool read_message_value(struct reader *r, const char *text, size_t size,
     const struct symbol *s = r->lx.token.kind == TOKEN_NAME && r->lx.token.size == size
                                  ? scope_find(&r->scope, text, size)
                                  : NULL;
-    if (s && s->kind == SYMBOL_ATTR && r->op->attrs[s->index].type == OP_ATTR_STR)
+    if (s && s->kind == SYMBOL_ATTR)
         piece->attr = s->index;
     else if (s && s->kind == SYMBOL_TENSOR && s->index < TENSOR_GRAD_OUTPUT &&
              (s->index < TENSOR_OUTPUT || r->scope.shaped[s->index]))
@@ -42,7 +42,7 @@ static bool read_message(struct reader *r, struct message *out)
         if (out->n == MAX_PIECES)
             return lex_fail(&r->lx, "more than %d values in a message", MAX_PIECES - 1);
         struct message_piece *piece = &pieces[out->n++];
-        *piece = (struct message_piece){.attr = -1, .tensor = -1};
+        *piece = (struct message_piece){ .attr = -1, .tensor = -1 };
         piece->text = arena_strndup(r->arena, p, (size_t)(stop - p));
         p = stop;
         if (!open)
@@ -59,27 +59,20 @@ static bool read_message(struct reader *r, struct message *out)
     return true;
 }
 
-static bool is_named(const struct message_piece *pieces, int n, const char *name)
-{
-    for (int i = 0; i < n; i++)
-        if (pieces[i].expr && strcmp(pieces[i].expr->text, name) == 0)
-            return true;
-    return false;
-}
-
-// The value of a name in a rule, for the message: "OH = -1".
+// The value of a name in a rule, for the message: "OH = -1". Once for each name.
 static bool add_named_value(struct reader *r, const struct symbol *s, struct message_piece *pieces,
                             struct message *out)
 {
-    bool list = s->kind == SYMBOL_ATTR && r->op->attrs[s->index].list > 0;
-    bool plain = s->kind == SYMBOL_SIZE || s->kind == SYMBOL_LET || s->kind == SYMBOL_ATTR;
-    if (!plain || list || out->n == MAX_PIECES - 1 || is_named(pieces, out->n, s->name))
+    const char *text = arena_printf(r->arena, "%s%s = ", out->n > 1 ? ", " : " (", s->name);
+    if (s->kind != SYMBOL_SIZE && s->kind != SYMBOL_LET && s->kind != SYMBOL_ATTR)
         return true;
-    struct message_piece *piece = &pieces[out->n];
-    const char *before = out->n > 1 ? ", " : " (";
-    *piece = (struct message_piece){.attr = -1, .tensor = -1};
-    piece->text = arena_printf(r->arena, "%s%s = ", before, s->name);
-    out->n++;
+    for (int i = 1; i < out->n; i++)
+        if (strcmp(pieces[i].text + 2, text + 2) == 0)
+            return true;
+    if (out->n == MAX_PIECES - 1)
+        return true;
+    struct message_piece *piece = &pieces[out->n++];
+    *piece = (struct message_piece){ .text = text, .attr = -1, .tensor = -1 };
     return read_message_value(r, s->name, strlen(s->name), piece);
 }
 
@@ -102,7 +95,7 @@ static bool quote_rule(struct reader *r, const struct expr *rule, struct message
             return false;
     }
     const char *close = out->n > 1 ? ")" : "";
-    pieces[out->n++] = (struct message_piece){.text = close, .attr = -1, .tensor = -1};
+    pieces[out->n++] = (struct message_piece){ .text = close, .attr = -1, .tensor = -1 };
     keep_pieces(r, pieces, out);
     return true;
 }

@@ -7,7 +7,7 @@
 
 static bool fail_type(struct lexer *lx, const struct token *word)
 {
-    static const char *const types[] = {"Tensor", "int", "float", "bool", "str"};
+    static const char *const types[] = { "Tensor", "int", "float", "bool", "str" };
     struct suggest near;
     char text[OP_MAX_NAME + 32];
     suggest_init(&near, word->start, word->size);
@@ -33,7 +33,7 @@ static bool add_tensor(struct reader *r, const struct op_tensor *t, bool output)
 static bool read_tensor(struct reader *r)
 {
     struct lexer *lx = &r->lx;
-    struct op_tensor t = {.type = TYPE_SCALAR};
+    struct op_tensor t = { .type = TYPE_SCALAR };
     if (r->op->n_attrs > 0)
         return lex_fail(lx, "a tensor after an attribute, expected all tensors first");
     if (lex_accept(lx, '(')) {
@@ -72,9 +72,9 @@ static bool read_number(struct lexer *lx, struct literal *out)
     bool minus = lex_accept(lx, '-');
     if (lx->token.kind == TOKEN_INT) {
         int64_t i = minus ? -lx->token.i : lx->token.i;
-        *out = (struct literal){.kind = LITERAL_INT, .i = i, .f = (double)i};
+        *out = (struct literal){ .kind = LITERAL_INT, .i = i, .f = (double)i };
     } else if (lx->token.kind == TOKEN_FLOAT) {
-        *out = (struct literal){.kind = LITERAL_FLOAT, .f = minus ? -lx->token.f : lx->token.f};
+        *out = (struct literal){ .kind = LITERAL_FLOAT, .f = minus ? -lx->token.f : lx->token.f };
     } else {
         return lex_fail_expected(lx, "a value: a number, True, False, None, \"word\" or [1, 2]");
     }
@@ -84,11 +84,11 @@ static bool read_number(struct lexer *lx, struct literal *out)
 
 static bool read_literal(struct lexer *lx, struct literal *out)
 {
-    *out = (struct literal){.kind = LITERAL_WORD, .word = lx->token};
+    *out = (struct literal){ .kind = LITERAL_WORD, .word = lx->token };
     if (lex_is_word(lx, "True") || lex_is_word(lx, "False"))
-        *out = (struct literal){.kind = LITERAL_BOOL, .i = lex_is_word(lx, "True")};
+        *out = (struct literal){ .kind = LITERAL_BOOL, .i = lex_is_word(lx, "True") };
     else if (lex_is_word(lx, "None"))
-        *out = (struct literal){.kind = LITERAL_NONE};
+        *out = (struct literal){ .kind = LITERAL_NONE };
     else if (lx->token.kind != TOKEN_STRING && lx->token.kind != TOKEN_NAME)
         return read_number(lx, out);
     lex_next(lx);
@@ -233,7 +233,7 @@ static bool read_arguments(struct reader *r)
 static bool read_return(struct reader *r, bool may_be_unnamed)
 {
     struct lexer *lx = &r->lx;
-    struct op_tensor t = {.name = "output", .type = TYPE_SCALAR};
+    struct op_tensor t = { .name = "output", .type = TYPE_SCALAR };
     if (!lex_accept_word(lx, "Tensor"))
         return lex_fail_expected(lx, "Tensor");
     if (lex_is(lx, '('))
@@ -282,7 +282,7 @@ static bool add_gradients(struct reader *r)
 // The schema as one line with single blanks.
 static char *fold(const char *text, size_t size)
 {
-    struct buf out = {0};
+    struct buf out = { 0 };
     for (size_t i = 0; i < size; i++) {
         bool blank = isspace((unsigned char)text[i]);
         if (blank && (out.size == 0 || out.bytes[out.size - 1] == ' '))
@@ -300,7 +300,7 @@ bool schema_read(struct reader *r)
 {
     struct lexer *lx = &r->lx;
     const char *start = lx->token.start;
-    r->has_op = true;
+    r->op_line = lx->line;
     if (!lex_name(lx, "the name of the operator", r->op->name, sizeof r->op->name) ||
         !lex_expect(lx, '(', "'(' after the operator's name") || !read_arguments(r) ||
         !lex_expect(lx, PUNCT2('-', '>'), "'->'") || !read_returns(r) || !lex_expect_end(lx))

@@ -82,7 +82,7 @@ static bool start_section(struct reader *r, bool backward)
     if (r->body->n_sections == READER_MAX_SECTIONS)
         return lex_fail(&r->lx, "more than %d sections", READER_MAX_SECTIONS);
     r->section = &r->sections[r->body->n_sections++];
-    *r->section = (struct section){.line = line, .backward = backward};
+    *r->section = (struct section){ .line = line, .backward = backward };
     return true;
 }
 
@@ -147,7 +147,7 @@ static struct step *add_step(struct reader *r, enum step_kind kind)
         return NULL;
     }
     struct step *step = &r->steps[r->section->n_steps++];
-    *step = (struct step){.kind = kind, .line = line};
+    *step = (struct step){ .kind = kind, .line = line };
     return step;
 }
 
@@ -189,7 +189,7 @@ static bool is_verbatim(const struct reader *r)
     if (s)
         return s->kind == SYMBOL_TYPE;
     struct lexer after = r->lx;
-    struct opd_err ignored = {0};
+    struct opd_err ignored = { 0 };
     after.err = &ignored;
     lex_next(&after);
     return lex_is_word(&r->lx, "true") || lex_is_word(&r->lx, "false") ||
@@ -200,7 +200,7 @@ static bool read_template_arg(struct reader *r, struct template_arg *arg)
 {
     struct lexer *lx = &r->lx;
     const char *start = lx->token.start;
-    *arg = (struct template_arg){0};
+    *arg = (struct template_arg){ 0 };
     if (!is_verbatim(r)) {
         struct expr_place place = reader_place(r);
         place.angle_closes = true;
@@ -324,7 +324,7 @@ bool section_read_bind(struct reader *r)
     if (r->n_binds == READER_MAX_BINDS)
         return lex_fail(lx, "more than %d binds for a kernel", READER_MAX_BINDS);
     struct bind *bind = &r->binds[r->n_binds];
-    *bind = (struct bind){.line = lx->line, .tensor = -1};
+    *bind = (struct bind){ .line = lx->line, .tensor = -1 };
     if (!lex_name(lx, "the name of a kernel parameter", bind->name, sizeof bind->name) ||
         !lex_expect(lx, '=', "'='"))
         return false;

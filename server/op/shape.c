@@ -47,13 +47,13 @@ static bool read_pack(struct reader *r, enum shape_use use, struct shape_dim *di
 static bool is_new_name(const struct reader *r)
 {
     struct lexer after = r->lx;
-    struct opd_err ignored = {0};
+    struct opd_err ignored = { 0 };
     after.err = &ignored;
     if (after.token.kind != TOKEN_NAME ||
         scope_find(&r->scope, after.token.start, after.token.size))
         return false;
     lex_next(&after);
-    return lex_is(&after, ',') || lex_is(&after, ']');
+    return after.token.kind != TOKEN_PUNCT || lex_is(&after, ',') || lex_is(&after, ']');
 }
 
 static bool read_dim(struct reader *r, enum shape_use use, struct shape_dim *dim)
@@ -86,7 +86,7 @@ bool shape_read(struct reader *r, enum shape_use use, struct shape *out)
     struct lexer *lx = &r->lx;
     struct shape_dim dims[OP_MAX_RANK];
     const char *start = lx->token.start;
-    *out = (struct shape){.pack = -1};
+    *out = (struct shape){ .pack = -1 };
     if (!lex_expect(lx, '[', "a shape: [N, C], [] or [...S]"))
         return false;
     while (!lex_is(lx, ']')) {
@@ -95,7 +95,7 @@ bool shape_read(struct reader *r, enum shape_use use, struct shape *out)
         if (out->n == OP_MAX_RANK)
             return lex_fail(lx, "a shape of more than %d dimensions", OP_MAX_RANK);
         struct shape_dim *dim = &dims[out->n];
-        *dim = (struct shape_dim){.slot = NO_SLOT};
+        *dim = (struct shape_dim){ .slot = NO_SLOT };
         if (!read_dim(r, use, dim))
             return false;
         if (dim->kind == DIM_PACK && out->pack >= 0)

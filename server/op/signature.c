@@ -105,7 +105,7 @@ static void next_piece(struct scanner *s)
 {
     while (s->p < s->end && isspace((unsigned char)*s->p))
         s->line += *s->p++ == '\n';
-    s->piece = (struct piece){s->p, 0, s->line};
+    s->piece = (struct piece){ s->p, 0, s->line };
     if (s->p == s->end)
         return;
     do
@@ -149,9 +149,9 @@ static struct piece take_bracketed(struct scanner *s, bool angles)
         const char *stop = s->piece.start;
         next_piece(s);
         if (depth == 0)
-            return (struct piece){start, (size_t)(stop - start), line};
+            return (struct piece){ start, (size_t)(stop - start), line };
     }
-    return (struct piece){start, 0, line};
+    return (struct piece){ start, 0, line };
 }
 
 static struct scanner scan_part(const struct scanner *s, struct piece part)
@@ -206,7 +206,7 @@ static const char *copy_piece(struct arena *arena, const struct piece *piece)
 
 static struct template_param read_template_param(struct scanner *s, struct words *w)
 {
-    struct template_param param = {.name = ""};
+    struct template_param param = { .name = "" };
     for (int i = 0; i < w->n; i++)
         if (piece_is(&w->pieces[i], "=")) {
             param.has_default = true;
@@ -257,7 +257,7 @@ static bool is_qualifier(const struct piece *piece)
 
 static const char *join_words(struct scanner *s, const struct piece *pieces, int n)
 {
-    struct buf text = {0};
+    struct buf text = { 0 };
     for (int i = 0; i < n; i++) {
         if (is_qualifier(&pieces[i]))
             continue;
@@ -286,9 +286,9 @@ static bool read_accessor(struct scanner *s, const struct piece *pieces, int n,
         const char *name;
         int index_size;
     } accessors[] = {
-        {"PackedTensorAccessor32", 4},
-        {"PackedTensorAccessor64", 8},
-        {"PackedTensorAccessor", 8},
+        { "PackedTensorAccessor32", 4 },
+        { "PackedTensorAccessor64", 8 },
+        { "PackedTensorAccessor", 8 },
     };
     for (size_t i = 0; i < sizeof accessors / sizeof *accessors; i++) {
         int at = find_word(pieces, n, accessors[i].name);
@@ -367,7 +367,7 @@ static bool read_params(struct scanner *s, struct piece text, struct signature *
         take_words(&inner, &words);
         if (words.n == 1 && piece_is(&words.pieces[0], "void") && sig->n_params == 0)
             break;
-        struct signature_param param = {0};
+        struct signature_param param = { 0 };
         const char *problem = read_param(s, &words, &param);
         if (problem && !sig->problem)
             sig->problem = arena_printf(s->arena, "parameter %d is %s", sig->n_params + 1, problem);
@@ -381,8 +381,8 @@ static bool read_params(struct scanner *s, struct piece text, struct signature *
 // After __global__: attributes and words in any order, then NAME ( ... ).
 static bool read_kernel(struct scanner *s, struct piece template_text)
 {
-    struct signature sig = {0};
-    struct piece name = {0};
+    struct signature sig = { 0 };
+    struct piece name = { 0 };
     while (!at_end(s) && !(s->piece.size == 1 && strchr(";{}", *s->piece.start))) {
         if (!piece_is(&s->piece, "(")) {
             name = s->piece;
@@ -414,7 +414,7 @@ static bool read_kernel(struct scanner *s, struct piece template_text)
 
 static bool scan_kernels(struct scanner *s)
 {
-    struct piece template_text = {0};
+    struct piece template_text = { 0 };
     next_piece(s);
     while (!at_end(s)) {
         if (piece_is(&s->piece, "template")) {

@@ -1,5 +1,6 @@
 #include "suggest.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -11,28 +12,38 @@ static int min3(int a, int b, int c)
     return ab < c ? ab : c;
 }
 
-// Insertions, deletions and replacements from a to b.
+static bool is_same(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+// Insertions, deletions, replacements and swaps of neighbours from a to b.
 static int edit_distance(const char *a, size_t na, const char *b, size_t nb)
 {
-    int row[OP_MAX_NAME + 1];
-    for (size_t j = 0; j <= nb; j++)
-        row[j] = (int)j;
-    for (size_t i = 1; i <= na; i++) {
-        int diagonal = row[0];
+    int rows[3][OP_MAX_NAME + 1];
+    for (size_t i = 0; i <= na; i++) {
+        int *row = rows[i % 3], *above = rows[(i + 2) % 3], *second = rows[(i + 1) % 3];
         row[0] = (int)i;
         for (size_t j = 1; j <= nb; j++) {
-            int above = row[j];
-            row[j] = min3(row[j - 1] + 1, above + 1, diagonal + (a[i - 1] != b[j - 1]));
-            diagonal = above;
+            if (i == 0) {
+                row[j] = (int)j;
+                continue;
+            }
+            row[j] = min3(row[j - 1] + 1, above[j] + 1,
+                          above[j - 1] + !is_same(a[i - 1], b[j - 1]));
+            bool swapped = i > 1 && j > 1 && is_same(a[i - 1], b[j - 2]) &&
+                           is_same(a[i - 2], b[j - 1]);
+            if (swapped && second[j - 2] + 1 < row[j])
+                row[j] = second[j - 2] + 1;
         }
     }
-    return row[nb];
+    return rows[na % 3][nb];
 }
 
 void suggest_init(struct suggest *s, const char *word, size_t size)
 {
     int most = size <= 4 ? 1 : 2;
-    *s = (struct suggest){.word = word, .size = size, .distance = most + 1};
+    *s = (struct suggest){ .word = word, .size = size, .distance = most + 1 };
 }
 
 void suggest_add(struct suggest *s, const char *candidate)

@@ -1,4 +1,5 @@
-// Reads its input as an operator's file. What parses is planned: its examples, and shapes made from them at random.
+// Reads its input as an operator's file. What parses is planned: its examples, and shapes made from
+// them at random.
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -7,10 +8,10 @@
 #include "mem.h"
 #include "plan.h"
 
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) \
-            abort(); \
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            abort();                                                                               \
     } while (0)
 
 static uint64_t state;
@@ -95,7 +96,9 @@ static void try_directions(struct plan_request *request)
 
 static int64_t random_size(void)
 {
-    static const int64_t sizes[] = { 0, 1, 2, 3, 7, 64, 1000, 65536, 1 << 30, INT64_C(1) << 40, -1 };
+    static const int64_t sizes[] = {
+        0, 1, 2, 3, 7, 64, 1000, 65536, 1 << 30, INT64_C(1) << 40, -1
+    };
     return sizes[next_random(sizeof sizes / sizeof *sizes)];
 }
 
@@ -140,7 +143,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(err.code == OPD_E_none);
     struct plan_request request = { .op = op };
     state = op->hash;
-    for (int k = 0; plan_example(op, k, (enum opd_dtype)next_random(OPD_DTYPE_COUNT), &request); k++)
+    for (int k = 0; plan_example(op, k, (enum opd_dtype)next_random(OPD_DTYPE_COUNT), &request);
+         k++)
         try_directions(&request);
     for (int i = 0; i < op->n_attrs && request.attrs[i].n == 0; i++)
         request.attrs[i] = op->attrs[i].value;

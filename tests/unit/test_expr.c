@@ -11,8 +11,9 @@
 #include "mem.h"
 #include "scope.h"
 
-// An operator with one tensor x [2, 3, 4], an absent tensor m, and these names: N = 5, M = -7, R = 2.5, stride = [2, 3],
-// size = None, scale = 0.5, flag = true, mode one of "alpha", "beta" = "beta".
+// An operator with one tensor x [2, 3, 4], an absent tensor m, and these names: N = 5, M = -7, R
+// = 2.5, stride = [2, 3], size = None, scale = 0.5, flag = true, mode one of "alpha", "beta" =
+// "beta".
 struct world {
     struct op *op;
     struct scope *scope;
@@ -23,7 +24,8 @@ struct world {
     struct opd_err err;
 };
 
-static void add(struct world *w, const char *name, enum symbol_kind kind, int index, enum value_type type)
+static void add(struct world *w, const char *name, enum symbol_kind kind, int index,
+                enum value_type type)
 {
     struct symbol s = { .kind = kind, .index = index, .type = type, .line = 1 };
     struct lexer lx;
@@ -32,7 +34,8 @@ static void add(struct world *w, const char *name, enum symbol_kind kind, int in
     assert_true(scope_add(w->scope, &s, &lx));
 }
 
-static void add_attr(struct world *w, const char *name, enum op_attr_type type, int list, struct op_value v)
+static void add_attr(struct world *w, const char *name, enum op_attr_type type, int list,
+                     struct op_value v)
 {
     int i = w->op->n_attrs++;
     strcpy(w->op->attrs[i].name, name);
@@ -93,7 +96,10 @@ static const struct expr *parse(struct world *w, const char *text)
 {
     struct lexer lx;
     struct expr_place place = {
-        .scope = w->scope, .arena = &w->arena, .in_section = true, .in_backward = w->backward,
+        .scope = w->scope,
+        .arena = &w->arena,
+        .in_section = true,
+        .in_backward = w->backward,
         .angle_closes = w->angle,
     };
     opd_err_clear(&w->err);
@@ -248,10 +254,12 @@ static void test_words(void **state)
     refuses(*state, "mode == \"bata\"",
             "t.cu:12: \"bata\" is none of the words of mode; did you mean 'beta'?");
     refuses(*state, "mode < \"beta\"", "t.cu:12: words can be compared by == and != only");
-    refuses(*state, "\"beta\"", "t.cu:12: the string \"beta\" stands alone, expected a comparison of a "
-                                "str attribute with it (== or !=)");
-    refuses(*state, "N == \"beta\"", "t.cu:12: the string \"beta\" stands alone, expected a comparison "
-                                     "of a str attribute with it (== or !=)");
+    refuses(*state, "\"beta\"",
+            "t.cu:12: the string \"beta\" stands alone, expected a comparison of a "
+            "str attribute with it (== or !=)");
+    refuses(*state, "N == \"beta\"",
+            "t.cu:12: the string \"beta\" stands alone, expected a comparison "
+            "of a str attribute with it (== or !=)");
 }
 
 static void test_gradients(void **state)
@@ -260,16 +268,19 @@ static void test_gradients(void **state)
     gives(w, "wanted(gates)", 0);
     w->request.keep = true;
     gives(w, "wanted(gates)", 1);
-    refuses(w, "wanted(grad_x)", "t.cu:12: 'grad_x' is a gradient, expected in a backward section only");
+    refuses(w, "wanted(grad_x)",
+            "t.cu:12: 'grad_x' is a gradient, expected in a backward section only");
     w->backward = true;
     gives(w, "wanted(grad_x)", 1);
     gives(w, "numel(grad_x)", 24);
     w->env.wanted = 0;
     gives(w, "wanted(grad_x)", 0);
     gives(w, "numel(grad_x)", 24);
-    refuses(w, "wanted(x)", "t.cu:12: wanted() is about gradients of inputs, in a backward section, and "
-                            "about saved tensors, in forward");
-    refuses(w, "present(grad_x)", "t.cu:12: present() is about inputs and attributes; use wanted() here");
+    refuses(w, "wanted(x)",
+            "t.cu:12: wanted() is about gradients of inputs, in a backward section, and "
+            "about saved tensors, in forward");
+    refuses(w, "present(grad_x)",
+            "t.cu:12: present() is about inputs and attributes; use wanted() here");
 }
 
 static void test_overflow(void **state)
@@ -300,16 +311,19 @@ static void test_mistakes(void **state)
     refuses(w, "(N", "t.cu:12: expected ')', got the end of the line");
     refuses(w, "N ? 1", "t.cu:12: expected ':' of '?', got the end of the line");
     refuses(w, "N $ 1", "t.cu:12: unexpected character '$'");
-    refuses(w, "strid[0]", "t.cu:12: 'strid' is not defined here, expected a dimension, let or "
-                           "attribute; did you mean 'stride'?");
+    refuses(w, "strid[0]",
+            "t.cu:12: 'strid' is not defined here, expected a dimension, let or "
+            "attribute; did you mean 'stride'?");
     refuses(w, "Q", "t.cu:12: 'Q' is not defined here, expected a dimension, let or attribute");
     refuses(w, "cdov(1, 2)", "t.cu:12: there is no function 'cdov'; did you mean 'cdiv'?");
     refuses(w, "cdiv(1)", "t.cu:12: expected ',', got ')'");
     refuses(w, "numel(x, 1)", "t.cu:12: expected ')' after the arguments of the function, got ','");
-    refuses(w, "x + 1", "t.cu:12: 'x' is a tensor, expected a number; use numel(), rank() or size() of it");
+    refuses(w, "x + 1",
+            "t.cu:12: 'x' is a tensor, expected a number; use numel(), rank() or size() of it");
     refuses(w, "S", "t.cu:12: 'S' is a pack of dimensions, expected a number");
     refuses(w, "numel(N)", "t.cu:12: 'N' is a dimension, expected a tensor");
-    refuses(w, "numel(y)", "t.cu:12: the shape of this tensor is not known yet; put its 'shape' before");
+    refuses(w, "numel(y)",
+            "t.cu:12: the shape of this tensor is not known yet; put its 'shape' before");
     refuses(w, "stride", "t.cu:12: stride is a list of 2; write stride[0] for an element");
     refuses(w, "stride[2]", "t.cu:12: stride[...] needs a number from 0 to 1");
     refuses(w, "is(scalar_t, half)", "t.cu:12: 'half' is no dtype");

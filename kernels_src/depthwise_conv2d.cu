@@ -1,0 +1,458 @@
+// Depthwise 2-D convolution, NCHW, as torch.nn.functional.conv2d with groups = C. Output channel c
+// of C*M reads input channel c / M alone:
+//   output[n, c, oh, ow] = bias[c] +
+//       sum over kh, kw of weight[c, 0, kh, kw] * input[n, c / M, ih, iw]
+//   with ih = oh*SH - PH + kh*DH, iw = ow*SW - PW + kw*DW for stride, padding and dilation.
+//
+//! op      depthwise_conv2d(Tensor input, Tensor weight, Tensor? bias=None, *, \
+//!           int[2] stride=1, int[2] padding=0, int[2] dilation=1) -> Tensor output
+//! doc     One filter for each channel: conv2d with groups equal to the input's channels.
+//! doc     The weight may have M filters for each: output channel c then reads input channel c / M.
+//! dtypes  float16 bfloat16 float32 float64
+//! shape   input [N, C, H, W]
+//! shape   weight [CM, 1, KH, KW]
+//! require C > 0 && CM > 0 && CM % C == 0 : \
+//!           "weight has {CM} channels in dimension 0, input has {C}; expected [{C}*M, 1, KH, KW]"
+//! require H > 0 && W > 0 : "input has {H} rows of {W} columns, expected at least one of each"
+//! require KH > 0 && KW > 0 : "weight has a window of {KH} x {KW}, expected at least 1 x 1"
+//! require stride[0] > 0 && stride[1] > 0 : \
+//!           "stride is [{stride[0]}, {stride[1]}], expected at least 1"
+//! require dilation[0] > 0 && dilation[1] > 0 : \
+//!           "dilation is [{dilation[0]}, {dilation[1]}], expected at least 1"
+//! require padding[0] >= 0 && padding[1] >= 0 : \
+//!           "padding is [{padding[0]}, {padding[1]}], expected at least 0"
+//! shape   bias [CM]
+//! let     M = CM / C
+//! let     SH = stride[0]
+//! let     SW = stride[1]
+//! let     PH = padding[0]
+//! let     PW = padding[1]
+//! let     DH = dilation[0]
+//! let     DW = dilation[1]
+//! let     REACH_H = H + 2*PH - DH*(KH - 1)
+//! let     REACH_W = W + 2*PW - DW*(KW - 1)
+//! require REACH_H > 0 && REACH_W > 0 : \
+//!           "the window of {KH} x {KW} exceeds the padded input, {H + 2*PH} x {W + 2*PW}"
+//! let     OH = (REACH_H - 1) / SH + 1
+//! let     OW = (REACH_W - 1) / SW + 1
+//! shape   output [N, CM, OH, OW]
+//! let     SMALL = KH <= 7 && KW <= 7 && SH <= 2 && SW <= 2 && \
+//!           DH <= 2 && DW <= 2 && H*W < 2147483648 && \
+//!           H + 2*PH < 1073741824 && W + 2*PW < 1073741824 && \
+//!           N*CM*(OH + 8)*OW < 2147483648 && N*C*(H + 8*SH)*(W + 2) < 2147483648
+//! let     ROWS = KH <= 5 && OH >= 8 && N*CM*OH*OW >= 4194304 ? 8 : 4
+//! let     GROUPS = cdiv(OH, ROWS)
+//! let     CELLS_H = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4)
+//! let     CELLS_W = (W - 1 + PW) / SW - PW / SW + 1
+//! let     QUADS = cdiv(OH, 4)
+//! let     STRIPS = N*QUADS*OW
+//! let     PARTS = max(1, min(2048 / CM, STRIPS / 1024))
+//! scratch partial acc_t [PARTS, CM, KH*KW + 1]
+//! example input=[2,3,9,11] weight=[6,1,3,3] bias=[6] stride=2 padding=1
+//! example input=[2,8,14,14] weight=[8,1,3,3] padding=1
+//! example input=[1,4,12,10] weight=[4,1,5,5] bias=[4] padding=2 dilation=2
+//! example input=[2,3,12,13] weight=[3,1,1,7] padding=[0,3] stride=[1,2]
+//! example input=[1,2,20,17] weight=[2,1,9,9] bias=[2] padding=4
+//! example input=[2,3,11,11] weight=[3,1,2,2] stride=3
+//! example input=[1,2,3,3] weight=[4,1,3,3] bias=[4] padding=4
+//
+//! forward
+//!   kernel  depthwise_forward_row<scalar_t, KH, KW, SH, SW, DH, DW>
+//!   when    cpu && SMALL
+//!   grid    N*CM*OH*cdiv(OW, 256)
+//!   block   min(OW, 256)
+//!   kernel  depthwise_forward<scalar_t, KH, KW, SH, SW, DH, DW, ROWS>
+//!   otherwise SMALL
+//!   grid    cdiv(N*CM*GROUPS*OW, 256)
+//!   bind    count = N*CM*GROUPS*OW
+//!   bind    OW_magic = 4294967296 * (pow2(OW) - OW) / OW + 1
+//!   bind    GROUPS_magic = 4294967296 * (pow2(GROUPS) - GROUPS) / GROUPS + 1
+//!   bind    CM_magic = 4294967296 * (pow2(CM) - CM) / CM + 1
+//!   bind    M_magic = 4294967296 * (pow2(M) - M) / M + 1
+//!   kernel  depthwise_forward_any<scalar_t>
+//!   otherwise
+//!   grid    cdiv(numel(output), 256)
+//!   bind    count = numel(output)
+//
+//! backward grad_input
+//!   kernel  depthwise_grad_input_row<scalar_t, KH, KW, SH, SW, DH, DW, M>
+//!   when    cpu && SMALL && M <= 4
+//!   grid    N*C*H*cdiv(W, 256)
+//!   block   min(W, 256)
+//!   kernel  depthwise_grad_input<scalar_t, KH, KW, SH, SW, DH, DW>
+//!   otherwise cuda && SMALL
+//!   grid    cdiv(N*C*CELLS_H*CELLS_W, 256)
+//!   bind    count = N*C*CELLS_H*CELLS_W
+//!   bind    CELLS_W_magic = 4294967296 * (pow2(CELLS_W) - CELLS_W) / CELLS_W + 1
+//!   bind    CELLS_H_magic = 4294967296 * (pow2(CELLS_H) - CELLS_H) / CELLS_H + 1
+//!   bind    C_magic = 4294967296 * (pow2(C) - C) / C + 1
+//!   kernel  depthwise_grad_input_any<scalar_t>
+//!   otherwise
+//!   grid    cdiv(numel(input), 256)
+//!   bind    count = numel(input)
+//
+//! backward grad_weight grad_bias
+//!   kernel  depthwise_grad_weight_rows<scalar_t, SW == 1>
+//!   when    cpu
+//!   grid    CM*(KH*KW + 1)
+//!   block   1
+//!   kernel  depthwise_grad_weight<scalar_t, KH, KW, SH, SW, DH, DW, wanted(grad_weight)>
+//!   otherwise SMALL
+//!   grid    CM*PARTS
+//!   bind    OW_magic = 4294967296 * (pow2(OW) - OW) / OW + 1
+//!   bind    QUADS_magic = 4294967296 * (pow2(QUADS) - QUADS) / QUADS + 1
+//!   kernel  depthwise_grad_weight_any<scalar_t>
+//!   otherwise
+//!   grid    CM*(KH*KW + 1)*PARTS
+//!   kernel  depthwise_grad_weight_sum<scalar_t>
+//!   when    cuda
+//!   grid    cdiv(CM*(KH*KW + 1), 256)
+
+// A thread makes ROWS outputs below one another, so that each input row that it reads serves
+// several of them.
+template <class T, int KH, int KW, int SH, int SW, int DH, int DW, int ROWS>
+__global__ void depthwise_forward(const T *__restrict__ input, const T *__restrict__ weight,
+                                  const T *__restrict__ bias, T *__restrict__ output,
+                                  unsigned count, int CM, int M, int H, int W, int OH, int OW,
+                                  int GROUPS, int PH, int PW, unsigned OW_magic,
+                                  unsigned GROUPS_magic, unsigned CM_magic, unsigned M_magic)
+{
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count)
+        return;
+    const unsigned row = opd::divide(i, OW, OW_magic),
+                   plane = opd::divide(row, GROUPS, GROUPS_magic);
+    const unsigned channel = plane - opd::divide(plane, CM, CM_magic) * CM;
+    const int ow = (int)(i - row * OW), oh = (int)(row - plane * GROUPS) * ROWS;
+    const int iw = ow * SW - PW, ih = oh * SH - PH;
+    const T *line = input + opd::divide(plane, M, M_magic) * (int64_t)(H * W) + (int64_t)ih * W +
+                    iw;
+
+    acc_t w[KH * KW], sum[ROWS];
+#pragma unroll
+    for (int k = 0; k < KH * KW; k++)
+        w[k] = opd::load(weight + (size_t)channel * (KH * KW) + k);
+#pragma unroll
+    for (int j = 0; j < ROWS; j++)
+        sum[j] = bias ? opd::load(bias + channel) : acc_t(0);
+#pragma unroll
+    for (int r = 0; r <= (ROWS - 1) * SH + (KH - 1) * DH; r++, line += W) {
+        acc_t v[KW];
+#pragma unroll
+        for (int k = 0; k < KW; k++)
+            v[k] = (unsigned)(ih + r) < (unsigned)H && (unsigned)(iw + k * DW) < (unsigned)W
+                       ? opd::load(line + k * DW)
+                       : acc_t(0);
+#pragma unroll
+        for (int j = 0; j < ROWS; j++)
+#pragma unroll
+            for (int k = 0; k < KH * KW; k++)
+                if (j * SH + k / KW * DH == r)
+                    sum[j] += w[k] * v[k % KW];
+    }
+    T *out = output + (int64_t)plane * ((int64_t)OH * OW) + (int64_t)oh * OW + ow;
+#pragma unroll
+    for (int j = 0; j < ROWS; j++)
+        if (oh + j < OH)
+            opd::store(out + (int64_t)j * OW, sum[j]);
+}
+
+// The same with one output a thread and one row of them a block: on the CPU, whose compiler makes
+// vectors of threads.
+template <class T, int KH, int KW, int SH, int SW, int DH, int DW>
+__global__ void depthwise_forward_row(const T *__restrict__ input, const T *__restrict__ weight,
+                                      const T *__restrict__ bias, T *__restrict__ output, int CM,
+                                      int M, int H, int W, int OH, int OW, int PH, int PW)
+{
+    const int tiles = (OW + 255) / 256, row = (int)blockIdx.x / tiles;
+    const int ow = (int)blockIdx.x % tiles * 256 + (int)threadIdx.x;
+    if (ow >= OW)
+        return;
+    const int plane = row / OH, oh = row % OH, channel = plane % CM;
+    const T *image = input + (int64_t)(plane / M) * (H * W);
+    acc_t sum = bias ? opd::load(bias + channel) : acc_t(0);
+#pragma unroll
+    for (int k = 0; k < KH * KW; k++) {
+        const int ih = oh * SH - PH + k / KW * DH, iw = ow * SW - PW + k % KW * DW;
+        const bool inside = (unsigned)ih < (unsigned)H && (unsigned)iw < (unsigned)W;
+        const acc_t v = inside ? opd::load(image + (int64_t)ih * W + iw) : acc_t(0);
+        sum += v * opd::load(weight + channel * (KH * KW) + k);
+    }
+    opd::store(output + (int64_t)row * OW + ow, sum);
+}
+
+// Any window, any size.
+template <class T>
+__global__ void depthwise_forward_any(const T *__restrict__ input, const T *__restrict__ weight,
+                                      const T *__restrict__ bias, T *__restrict__ output,
+                                      int64_t count, int64_t CM, int64_t M, int64_t H, int64_t W,
+                                      int64_t OH, int64_t OW, int64_t KH, int64_t KW, int64_t SH,
+                                      int64_t SW, int64_t PH, int64_t PW, int64_t DH, int64_t DW)
+{
+    CUDA_KERNEL_LOOP(i, count)
+    {
+        const int64_t ow = i % OW, oh = i / OW % OH, plane = i / OW / OH, channel = plane % CM;
+        const T *image = input + plane / M * H * W;
+        acc_t sum = bias ? opd::load(bias + channel) : acc_t(0);
+        for (int64_t kh = 0; kh < KH; kh++) {
+            const int64_t ih = oh * SH - PH + kh * DH;
+            if (ih < 0 || ih >= H)
+                continue;
+            for (int64_t kw = 0; kw < KW; kw++) {
+                const int64_t iw = ow * SW - PW + kw * DW;
+                if (iw >= 0 && iw < W)
+                    sum += opd::load(image + ih * W + iw) *
+                           opd::load(weight + (channel * KH + kh) * KW + kw);
+            }
+        }
+        opd::store(output + i, sum);
+    }
+}
+
+// grad_input[n, c, h, w] = sum over m, kh, kw of weight * grad_output[n, c*M + m, (h + PH - kh*DH)
+// / SH, ...], where that divides. A thread makes 4 cells below one another, each of SH x SW
+// elements whose h + PH is a multiple of SH and on: so which taps divide is known to the compiler.
+// Gathered, so that no sum depends on the order of threads.
+template <class T, int KH, int KW, int SH, int SW, int DH, int DW>
+__global__ void depthwise_grad_input(const T *__restrict__ grad_output,
+                                     const T *__restrict__ weight, T *__restrict__ grad_input,
+                                     unsigned count, int C, int M, int H, int W, int OH, int OW,
+                                     int CELLS_H, int CELLS_W, int PH, int PW,
+                                     unsigned CELLS_W_magic, unsigned CELLS_H_magic,
+                                     unsigned C_magic)
+{
+    constexpr int CELLS = 4, UP = (KH - 1) * DH / SH, LEFT = (KW - 1) * DW / SW;
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count)
+        return;
+    const unsigned row = opd::divide(i, CELLS_W, CELLS_W_magic),
+                   plane = opd::divide(row, CELLS_H, CELLS_H_magic);
+    const unsigned channel = plane - opd::divide(plane, C, C_magic) * C;
+    const int b = PW / SW + (int)(i - row * CELLS_W),
+              a = PH / SH + (int)(row - plane * CELLS_H) * CELLS;
+
+    acc_t sum[CELLS][SH][SW] = {};
+    for (int m = 0; m < M; m++) {
+        const T *line = grad_output + ((int64_t)plane * M + m) * ((int64_t)OH * OW) +
+                        (int64_t)(a - UP) * OW + b;
+        acc_t w[KH * KW];
+#pragma unroll
+        for (int k = 0; k < KH * KW; k++)
+            w[k] = opd::load(weight + ((size_t)channel * M + m) * (KH * KW) + k);
+#pragma unroll
+        for (int r = 0; r < CELLS + UP; r++, line += OW) {
+            acc_t v[LEFT + 1];
+#pragma unroll
+            for (int f = 0; f <= LEFT; f++)
+                v[f] = (unsigned)(a + r - UP) < (unsigned)OH && (unsigned)(b - f) < (unsigned)OW
+                           ? opd::load(line - f)
+                           : acc_t(0);
+#pragma unroll
+            for (int j = 0; j < CELLS; j++)
+#pragma unroll
+                for (int f = 0; f <= LEFT; f++)
+#pragma unroll
+                    for (int p = 0; p < SH * SW; p++) {
+                        const int up = j + UP - r, kh = p / SW + up * SH, kw = p % SW + f * SW;
+                        if (up >= 0 && kh % DH == 0 && kh / DH < KH && kw % DW == 0 && kw / DW < KW)
+                            sum[j][p / SW][p % SW] += v[f] * w[kh / DH * KW + kw / DW];
+                    }
+        }
+    }
+#pragma unroll
+    for (int p = 0; p < CELLS * SH * SW; p++) {
+        const int h = a * SH + p / SW - PH, x = b * SW + p % SW - PW;
+        if ((unsigned)h < (unsigned)H && (unsigned)x < (unsigned)W)
+            opd::store(grad_input + (int64_t)plane * (H * W) + (int64_t)h * W + x,
+                       sum[p / SW / SH][p / SW % SH][p % SW]);
+    }
+}
+
+template <class T, int KH, int KW, int SH, int SW, int DH, int DW, int M>
+__global__ void depthwise_grad_input_row(const T *__restrict__ grad_output,
+                                         const T *__restrict__ weight, T *__restrict__ grad_input,
+                                         int C, int H, int W, int OH, int OW, int PH, int PW)
+{
+    const int tiles = (W + 255) / 256, row = (int)blockIdx.x / tiles;
+    const int x = (int)blockIdx.x % tiles * 256 + (int)threadIdx.x;
+    if (x >= W)
+        return;
+    const int plane = row / H, h = row % H, channel = plane % C;
+    acc_t sum = 0;
+#pragma unroll
+    for (int k = 0; k < M * KH * KW; k++) {
+        const int m = k / (KH * KW);
+        const unsigned th = (unsigned)(h + PH - k / KW % KH * DH),
+                       tw = (unsigned)(x + PW - k % KW * DW);
+        const bool inside = th % SH == 0 && th / SH < (unsigned)OH && tw % SW == 0 &&
+                            tw / SW < (unsigned)OW;
+        const T *image = grad_output + ((int64_t)plane * M + m) * ((int64_t)OH * OW);
+        const acc_t v = inside ? opd::load(image + (int64_t)(th / SH) * OW + tw / SW) : acc_t(0);
+        sum += v * opd::load(weight + channel * (M * KH * KW) + k);
+    }
+    opd::store(grad_input + (int64_t)row * W + x, sum);
+}
+
+template <class T>
+__global__ void depthwise_grad_input_any(const T *__restrict__ grad_output,
+                                         const T *__restrict__ weight, T *__restrict__ grad_input,
+                                         int64_t count, int64_t C, int64_t M, int64_t H, int64_t W,
+                                         int64_t OH, int64_t OW, int64_t KH, int64_t KW, int64_t SH,
+                                         int64_t SW, int64_t PH, int64_t PW, int64_t DH, int64_t DW)
+{
+    CUDA_KERNEL_LOOP(i, count)
+    {
+        const int64_t x = i % W, h = i / W % H, plane = i / W / H, channel = plane % C;
+        acc_t sum = 0;
+        for (int64_t k = 0; k < M * KH * KW; k++) {
+            const int64_t m = k / KW / KH, th = h + PH - k / KW % KH * DH,
+                          tw = x + PW - k % KW * DW;
+            if (th >= 0 && tw >= 0 && th % SH == 0 && tw % SW == 0 && th / SH < OH && tw / SW < OW)
+                sum += opd::load(grad_output + ((plane * M + m) * OH + th / SH) * OW + tw / SW) *
+                       opd::load(weight + channel * M * KH * KW + k);
+        }
+        opd::store(grad_input + i, sum);
+    }
+}
+
+// grad_weight[c, 0, kh, kw] = sum over n, oh, ow of grad_output * input, and grad_bias[c] = sum of
+// grad_output. In two stages, without atomics, so that the bits are the same on every run: block
+// (c, part) sums its part of the strips of 4 rows into `partial`, whose last column is the bias's;
+// then the parts are added in their order.
+template <class T, int KH, int KW, int SH, int SW, int DH, int DW, bool WEIGHT>
+__global__ void depthwise_grad_weight(const T *__restrict__ input,
+                                      const T *__restrict__ grad_output,
+                                      acc_t *__restrict__ partial, int CM, int M, int H, int W,
+                                      int OH, int OW, int QUADS, int PH, int PW, int PARTS,
+                                      unsigned STRIPS, unsigned OW_magic, unsigned QUADS_magic)
+{
+    constexpr int ROWS = 4;
+    const unsigned channel = blockIdx.x / PARTS, part = blockIdx.x % PARTS;
+    const unsigned share = (STRIPS + PARTS - 1) / PARTS, end = min((part + 1) * share, STRIPS);
+    acc_t sum[KH * KW] = {}, sum_bias = 0;
+    for (unsigned i = part * share + threadIdx.x; i < end; i += blockDim.x) {
+        const unsigned row = opd::divide(i, OW, OW_magic), n = opd::divide(row, QUADS, QUADS_magic);
+        const int ow = (int)(i - row * OW), oh = (int)(row - n * QUADS) * ROWS;
+        const int iw = ow * SW - PW, ih = oh * SH - PH;
+        const int64_t plane = (int64_t)n * CM + channel;
+        const T *out = grad_output + plane * ((int64_t)OH * OW) + (int64_t)oh * OW + ow;
+        const T *line = input + plane / M * (H * W) + (int64_t)ih * W + iw;
+        acc_t g[ROWS];
+#pragma unroll
+        for (int j = 0; j < ROWS; j++) {
+            g[j] = oh + j < OH ? opd::load(out + (int64_t)j * OW) : acc_t(0);
+            sum_bias += g[j];
+        }
+#pragma unroll
+        for (int r = 0; WEIGHT && r <= (ROWS - 1) * SH + (KH - 1) * DH; r++, line += W) {
+            acc_t v[KW];
+#pragma unroll
+            for (int k = 0; k < KW; k++)
+                v[k] = (unsigned)(ih + r) < (unsigned)H && (unsigned)(iw + k * DW) < (unsigned)W
+                           ? opd::load(line + k * DW)
+                           : acc_t(0);
+#pragma unroll
+            for (int j = 0; j < ROWS; j++)
+#pragma unroll
+                for (int k = 0; k < KH * KW; k++)
+                    if (j * SH + k / KW * DH == r)
+                        sum[k] += g[j] * v[k % KW];
+        }
+    }
+    acc_t *to = partial + ((int64_t)part * CM + channel) * (KH * KW + 1);
+#pragma unroll
+    for (int k = 0; k < KH * KW + 1; k++) {
+        const acc_t total = opd::block_reduce_sum<256>(k < KH * KW ? sum[k % (KH * KW)] : sum_bias);
+        if (threadIdx.x == 0)
+            to[k] = total;
+    }
+}
+
+template <class T>
+__global__ void depthwise_grad_weight_any(const T *__restrict__ input,
+                                          const T *__restrict__ grad_output,
+                                          acc_t *__restrict__ partial, int64_t N, int64_t CM,
+                                          int64_t M, int64_t H, int64_t W, int64_t OH, int64_t OW,
+                                          int64_t KH, int64_t KW, int64_t SH, int64_t SW,
+                                          int64_t PH, int64_t PW, int64_t DH, int64_t DW,
+                                          int64_t PARTS)
+{
+    const int64_t taps = KH * KW + 1, part = blockIdx.x % PARTS, k = blockIdx.x / PARTS % taps;
+    const int64_t channel = blockIdx.x / PARTS / taps;
+    const int64_t count = N * OH * OW, share = (count + PARTS - 1) / PARTS,
+                  end = min((part + 1) * share, count);
+    acc_t sum = 0;
+    for (int64_t i = part * share + threadIdx.x; i < end; i += blockDim.x) {
+        const int64_t ow = i % OW, oh = i / OW % OH, plane = i / OW / OH * CM + channel;
+        const int64_t ih = oh * SH - PH + k / KW * DH, iw = ow * SW - PW + k % KW * DW;
+        const acc_t g = opd::load(grad_output + (plane * OH + oh) * OW + ow);
+        if (k == KH * KW)
+            sum += g;
+        else if (ih >= 0 && ih < H && iw >= 0 && iw < W)
+            sum += g * opd::load(input + (plane / M * H + ih) * W + iw);
+    }
+    sum = opd::block_reduce_sum<256>(sum);
+    if (threadIdx.x == 0)
+        partial[(part * CM + channel) * taps + k] = sum;
+}
+
+template <class T>
+__global__ void depthwise_grad_weight_sum(const acc_t *__restrict__ partial,
+                                          T *__restrict__ grad_weight, T *__restrict__ grad_bias,
+                                          int64_t CM, int64_t KH, int64_t KW, int64_t PARTS)
+{
+    const int64_t taps = KH * KW + 1, i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= CM * taps)
+        return;
+    acc_t sum = 0;
+    for (int64_t part = 0; part < PARTS; part++)
+        sum += partial[part * CM * taps + i];
+    const int64_t channel = i / taps, k = i % taps;
+    if (k < KH * KW && grad_weight)
+        opd::store(grad_weight + channel * (KH * KW) + k, sum);
+    if (k == KH * KW && grad_bias)
+        opd::store(grad_bias + channel, sum);
+}
+
+// On the CPU one thread makes one sum: row by row, in LANES columns side by side, which are a
+// vector there.
+template <class T, bool DENSE>
+__global__ void depthwise_grad_weight_rows(const T *__restrict__ input,
+                                           const T *__restrict__ grad_output,
+                                           T *__restrict__ grad_weight, T *__restrict__ grad_bias,
+                                           int64_t N, int64_t CM, int64_t M, int64_t H, int64_t W,
+                                           int64_t OH, int64_t OW, int64_t KH, int64_t KW,
+                                           int64_t SH, int64_t SW, int64_t PH, int64_t PW,
+                                           int64_t DH, int64_t DW)
+{
+    enum { LANES = 16 };
+    const int64_t taps = KH * KW + 1, k = blockIdx.x % taps, channel = blockIdx.x / taps,
+                  step = DENSE ? 1 : SW;
+    const bool is_bias = k == KH * KW;
+    if (is_bias ? !grad_bias : !grad_weight)
+        return;
+    // Columns whose input is inside: first <= ow < end, from 0 <= ow*SW + shift < W.
+    const int64_t shift = k % KW * DW - PW;
+    const int64_t first = is_bias || shift >= 0 ? 0 : (-shift + SW - 1) / SW;
+    const int64_t end = is_bias ? OW : shift >= W ? 0 : min((W - 1 - shift) / SW + 1, OW);
+    acc_t lanes[LANES] = {}, sum = 0;
+    for (int64_t i = 0; i < N * OH; i++) {
+        const int64_t plane = i / OH * CM + channel, ih = i % OH * SH - PH + k / KW * DH;
+        const T *out = grad_output + (plane * OH + i % OH) * OW;
+        const T *line = input + (plane / M * H + ih) * W + shift;
+        int64_t ow = first;
+        if (is_bias) {
+            for (; ow < end; ow++)
+                lanes[ow % LANES] += opd::load(out + ow);
+        } else if (ih >= 0 && ih < H) {
+            for (; ow + LANES <= end; ow += LANES)
+                for (int l = 0; l < LANES; l++)
+                    lanes[l] += opd::load(out + ow + l) * opd::load(line + (ow + l) * step);
+            for (; ow < end; ow++)
+                sum += opd::load(out + ow) * opd::load(line + ow * step);
+        }
+    }
+    for (int l = 0; l < LANES; l++)
+        sum += lanes[l];
+    opd::store(is_bias ? grad_bias + channel : grad_weight + channel * (KH * KW) + k, sum);
+}

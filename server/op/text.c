@@ -1,0 +1,45 @@
+#include "text.h"
+
+#include <stdint.h>
+#include <string.h>
+
+// The bytes of the first character; 0 if it is none, or a control character.
+static size_t plain_size(const uint8_t *p, size_t left)
+{
+    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    if (p[0] < 0x80)
+        return p[0] == '\t' || (p[0] >= 0x20 && p[0] != 0x7f);
+    size_t n = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
+    if (p[0] < 0xc2 || p[0] > 0xf4 || n > left)
+        return 0;
+    uint32_t code = p[0] & (0xffu >> (n + 1));
+    for (size_t i = 1; i < n; i++) {
+        if ((p[i] & 0xc0) != 0x80)
+            return 0;
+        code = code << 6 | (p[i] & 0x3f);
+    }
+    bool surrogate = code >= 0xd800 && code <= 0xdfff;
+    return code >= least[n] && code >= 0xa0 && code <= 0x10ffff && !surrogate ? n : 0;
+}
+
+bool text_is_plain(const char *s, size_t n)
+{
+    for (size_t at = 0; at < n;) {
+        size_t size = plain_size((const uint8_t *)s + at, n - at);
+        if (size == 0)
+            return false;
+        at += size;
+    }
+    return true;
+}
+
+void text_clean(char *s)
+{
+    size_t n = strlen(s);
+    for (size_t at = 0; at < n;) {
+        size_t size = plain_size((const uint8_t *)s + at, n - at);
+        if (size == 0)
+            s[at] = '?';
+        at += size ? size : 1;
+    }
+}

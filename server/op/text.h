@@ -1,0 +1,9 @@
+#pragma once
+
+// What comes from outside and may end up in a message: UTF-8 without control characters.
+
+#include <stdbool.h>
+#include <stddef.h>
+
+bool text_is_plain(const char *s, size_t n); // UTF-8, and no control character but tabs
+void text_clean(char *s);                    // a '?' for every byte that is not so

@@ -1,0 +1,440 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "cnumber.h"
+#include "op_text.h"
+#include "signature.h"
+
+static struct arena arena;
+static struct signature *found;
+static int n_found;
+
+static int forget(void **state)
+{
+    (void)state;
+    arena_finish(&arena);
+    return 0;
+}
+
+static void scan(const char *text)
+{
+    struct opd_err err = { 0 };
+    arena_finish(&arena);
+    if (!signature_scan("t.cu", text, strlen(text), &arena, &found, &n_found, &err))
+        fail_msg("%s", err.msg);
+}
+
+// One kernel k whose one parameter has this text.
+static const struct signature_param *one(const char *param)
+{
+    char text[512];
+    snprintf(text, sizeof text, "__global__ void k(%s) {}", param);
+    scan(text);
+    assert_int_equal(n_found, 1);
+    assert_int_equal(found->n_params, 1);
+    if (found->problem)
+        fail_msg("%s: %s", param, found->problem);
+    return found->params;
+}
+
+static void test_forms(void **state)
+{
+    (void)state;
+    static const char *const heads[] = {
+        "__global__ void k",
+        "extern \"C\" __global__ void k",
+        "static __global__ void k",
+        "__global__ static void __launch_bounds__(256) k",
+        "__launch_bounds__(256, 2) __global__ void k",
+        "__global__ __launch_bounds__((256 > 1) ? 2 : 1) void k",
+        "__global__ __attribute__((used)) void k",
+        "void __global__ k",
+        "extern \"C\" {\n__global__ void\nk",
+        "namespace n {\ninline __global__ void k",
+        "[[maybe_unused]] __global__ void k",
+        "#define K(x) __global__ void x(int)\n__global__ void k",
+        "/* __global__ void no(int x) {} */ // __global__ void no()\n__global__ void k",
+        "const char *s = \"__global__ void no(int x)\"; __global__ void k",
+        "const char *s = R\"(\" __global__ void no(int x))\"; __global__ void k",
+        "int n = 1'000; char c = '\"'; __global__ void k",
+        "#define A __global__ void \\\n no(int x)\n__global__ void k",
+    };
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "%s(const float *x, int n)\n{\n}\n", heads[i]);
+        scan(text);
+        if (n_found != 1)
+            fail_msg("%d kernels in: %s", n_found, text);
+        assert_string_equal(found->name, "k");
+        assert_int_equal(found->n_params, 2);
+        assert_true(found->has_body && !found->is_template && !found->problem);
+    }
+    scan("__global__ void a(); __global__ void b(void) {} __device__ void c(int x) {}");
+    assert_int_equal(n_found, 2);
+    assert_int_equal(found[0].n_params + found[1].n_params, 0);
+    assert_true(!found[0].has_body && found[1].has_body);
+    scan("");
+    assert_int_equal(n_found, 0);
+    scan("__global__");
+    assert_int_equal(n_found, 0);
+}
+
+static void test_templates(void **state)
+{
+    (void)state;
+    scan("template <typename T, class U = float, int N = (3 > 2), bool, typename... R>\n"
+         "__global__ void k(const T *x, U y) {}\n"
+         "template <typename T> struct s { int x; };\n__global__ void plain(int n) {}\n"
+         "template <>\n__global__ void special(int n) {}");
+    assert_int_equal(n_found, 3);
+    const struct template_param *t = found[0].template_params;
+    assert_int_equal(found[0].n_template, 5);
+    assert_true(t[0].is_type && !t[0].has_default);
+    assert_string_equal(t[0].name, "T");
+    assert_true(t[1].is_type && t[1].has_default);
+    assert_string_equal(t[1].name, "U");
+    assert_true(!t[2].is_type && t[2].has_default);
+    assert_string_equal(t[2].name, "N");
+    assert_string_equal(t[3].name, "");
+    assert_true(t[4].is_pack);
+    assert_int_equal(found[0].line, 2);
+    assert_false(found[1].is_template);
+    assert_true(found[2].is_template && found[2].n_template == 0);
+}
+
+static void test_pointers(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *type;
+        bool writes;
+    } rows[] = {
+        { "const scalar_t* __restrict__ x", "scalar_t", false },
+        { "scalar_t const *x", "scalar_t", false },
+        { "T *const x", "T", true },
+        { "T* __restrict__ const x", "T", true },
+        { "const unsigned char *x", "unsigned char", false },
+        { "float x[]", "float", true },
+        { "const float x[16]", "float", false },
+        { "const at::Half *__restrict x", "at::Half", false },
+        { "std::complex<float> *x", "std::complex<float>", true },
+        { "[[maybe_unused]] int *x", "int", true },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct signature_param *p = one(rows[i].text);
+        assert_int_equal(p->kind, PARAM_POINTER);
+        assert_string_equal(p->name, "x");
+        assert_string_equal(p->type, rows[i].type);
+        assert_int_equal(p->writes, rows[i].writes);
+    }
+}
+
+static void test_values(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        { "int x", "int" },
+        { "const int x", "int" },
+        { "unsigned long long int x", "unsigned long long int" },
+        { "const __grid_constant__ int64_t x", "int64_t" },
+        { "std::size_t x", "std::size_t" },
+        { "scalar_t x = 3", "scalar_t" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct signature_param *p = one(rows[i][0]);
+        assert_int_equal(p->kind, PARAM_VALUE);
+        assert_string_equal(p->name, "x");
+        assert_string_equal(p->type, rows[i][1]);
+    }
+    scan("__global__ void k(int a,\n   float b,\n\n double c) {}");
+    assert_int_equal(found->params[2].line, 4);
+}
+
+static void test_accessors(void **state)
+{
+    (void)state;
+    const struct signature_param *p = one(
+        "const torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits> x");
+    assert_int_equal(p->kind, PARAM_ACCESSOR);
+    assert_int_equal(p->rank, 2);
+    assert_int_equal(p->index_size, 4);
+    assert_string_equal(p->type, "scalar_t");
+    assert_true(p->writes);
+    p = one("at::PackedTensorAccessor64<const float,4> x");
+    assert_int_equal(p->rank, 4);
+    assert_int_equal(p->index_size, 8);
+    assert_false(p->writes);
+    p = one("PackedTensorAccessor<T, 10, at::DefaultPtrTraits, size_t> x");
+    assert_int_equal(p->rank, 10);
+    assert_int_equal(p->index_size, 8);
+}
+
+static void test_problems(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        { "int", "parameter 1 is a parameter without a name, or one that is too long" },
+        { "const float *", "parameter 1 is a parameter without a name, or one that is too long" },
+        { "const float &x", "parameter 1 is a reference, which a kernel cannot take" },
+        { "float **x", "parameter 1 is a pointer to pointers, expected a pointer to elements" },
+        { "float *x[2]", "parameter 1 is a pointer to pointers, expected a pointer to elements" },
+        { "torch::PackedTensorAccessor32<float, N> x",
+          "parameter 1 is an accessor whose rank is not a plain number" },
+        { "torch::PackedTensorAccessor32<float> x",
+          "parameter 1 is an accessor whose rank is not a plain number" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "__global__ void k(%s) {}", rows[i][0]);
+        scan(text);
+        assert_int_equal(n_found, 1);
+        assert_non_null(found->problem);
+        assert_string_equal(found->problem, rows[i][1]);
+    }
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    struct opd_err err = { 0 };
+    char *text = calloc(1, 1 << 20);
+    for (int i = 0; i < 257; i++)
+        strcat(text, "__global__ void k();");
+    assert_false(signature_scan("t.cu", text, strlen(text), &arena, &found, &n_found, &err));
+    assert_string_equal(err.msg, "t.cu:1: more than 256 kernels");
+    opd_err_clear(&err);
+    strcpy(text, "\n__global__ void k(int");
+    for (int i = 0; i < 129; i++)
+        strcat(text, " a, int");
+    strcat(text, " a) {}");
+    assert_false(signature_scan("t.cu", text, strlen(text), &arena, &found, &n_found, &err));
+    assert_string_equal(err.msg, "t.cu:2: kernel 'k' has more than 128 parameters");
+    opd_err_clear(&err);
+    strcpy(text, "template <int");
+    for (int i = 0; i < 33; i++)
+        strcat(text, " A, int");
+    strcat(text, "> __global__ void k() {}");
+    assert_false(signature_scan("t.cu", text, strlen(text), &arena, &found, &n_found, &err));
+    assert_string_equal(err.msg, "t.cu:1: a template of more than 32 parameters");
+    opd_err_clear(&err);
+    memset(text, '(', (1 << 20) - 1);
+    memcpy(text, "__global__ void k", 17);
+    scan(text);
+    memset(text, '<', (1 << 20) - 1);
+    memcpy(text, "template ", 9);
+    scan(text);
+    for (int i = 0; i < (1 << 20) - 2; i += 2)
+        memcpy(text + i, "R\"", 2);
+    scan(text);
+    free(text);
+}
+
+// ---- binding: signatures held against a header ----
+
+#define TOP                                                                                        \
+    "//! op f(Tensor x, *, int[2] p=1, float a=0.5, int? o=None) -> Tensor y\n//! dtypes float16 " \
+    "float32\n"                                                                                    \
+    "//! shape x [N, C]\n//! shape y [N, C]\n//! let R = a * 2\n//! forward\n" // 6 lines
+
+static void refuse(const char *launch, const char *code, const char *message)
+{
+    char text[2048];
+    snprintf(text, sizeof text, TOP "%s\n%s\n", launch, code);
+    refuse_text(text, message);
+}
+
+static void test_binding(void **state)
+{
+    (void)state;
+    refuse("//! kernel kk", "__global__ void k(float *y) {}",
+           "t.cu:7: no kernel 'kk' in this file, expected '__global__ void kk(...)'; did you mean "
+           "'k'?");
+    refuse("//! kernel k", "__global__ void k(float *y) {}\n__global__ void k(float *y, int N) {}",
+           "t.cu:7: two different kernels 'k', at lines 8 and 9; expected one (give them different "
+           "names)");
+    refuse("//! kernel k<3>", "__global__ void k(float *y) {}",
+           "t.cu:7: 'k' is no template, expected its name without <...>");
+    refuse("//! kernel k", "template <class T> __global__ void k(T *y) {}",
+           "t.cu:7: 'k' is a template of 1 parameters, expected k<...>");
+    refuse("//! kernel k<scalar_t, 3>", "template <class T> __global__ void k(T *y) {}",
+           "t.cu:7: 2 template arguments for 'k', expected 1 (line 8)");
+    refuse("//! kernel k<>", "template <class T> __global__ void k(T *y) {}",
+           "t.cu:7: 0 template arguments for 'k', expected 1 (line 8)");
+    refuse("//! kernel k<N>", "template <class T> __global__ void k(T *y) {}",
+           "t.cu:7: template argument 1 of 'k' is 'N', expected a type");
+    refuse(
+        "//! kernel k", "__global__ void k(float *y,\n int nn) {}",
+        "t.cu:9: kernel 'k' has parameter 'nn', which names no tensor, size, let or attribute; did "
+        "you mean 'N'? (or add \"bind nn = ...\")");
+    refuse(
+        "//! kernel k", "__global__ void k(float *y, int NN) {}",
+        "t.cu:8: kernel 'k' has parameter 'NN', which names no tensor, size, let or attribute; did "
+        "you mean 'N'? (or add \"bind NN = ...\")");
+    refuse(
+        "//! kernel k", "__global__ void k(float *y, int *xx) {}",
+        "t.cu:8: kernel 'k' has parameter 'xx', which names no tensor; did you mean 'x'? (or add "
+        "\"bind xx = ...\")");
+    refuse("//! kernel k", "__global__ void k(float *y, int x) {}",
+           "t.cu:8: kernel 'k' has parameter 'x' of type int, but that is a tensor, expected a "
+           "pointer");
+    refuse(
+        "//! kernel k", "__global__ void k(float *y, int *N) {}",
+        "t.cu:8: kernel 'k' has parameter 'N', a pointer, but 'N' is a number, expected a tensor");
+    refuse("//! kernel k", "__global__ void k(float *y, int p) {}",
+           "t.cu:8: kernel 'k' has parameter 'p', a list of 2, expected a single value: bind p = "
+           "p[0]");
+    refuse(
+        "//! kernel k", "__global__ void k(float *y, dim3 N) {}",
+        "t.cu:8: kernel 'k' has parameter 'N' of type 'dim3', expected a pointer, an accessor, a "
+        "number, bool or a type variable");
+    refuse("//! kernel k<4>", "template <int V> __global__ void k(float *y, V N) {}",
+           "t.cu:8: kernel 'k' has parameter 'N' of type 'V', expected a pointer, an accessor, a "
+           "number, "
+           "bool or a type variable");
+    refuse("//! kernel k", "__global__ void k(float *y, int a) {}",
+           "t.cu:8: kernel 'k' has parameter 'a' of type int, but 'a' is a float (floor() makes an "
+           "integer)");
+    refuse("//! kernel k\n//! bind n = R", "__global__ void k(float *y, int n) {}",
+           "t.cu:9: kernel 'k' has parameter 'n' of type int, but 'R' is a float (floor() makes an "
+           "integer)");
+    refuse("//! kernel k\n//! bind m = 3", "__global__ void k(float *y, int n) {}",
+           "t.cu:9: kernel 'k' has parameter 'n', which names no tensor, size, let or attribute; "
+           "did you "
+           "mean 'N'? (or add \"bind n = ...\")");
+    refuse("//! kernel k\n//! bind m = 3", "__global__ void k(float *y, int N) {}",
+           "t.cu:8: bind of 'm', which is no parameter of kernel 'k'");
+    refuse("//! kernel k", "__global__ void k(float *y, const float &x) {}",
+           "t.cu:8: kernel 'k': parameter 2 is a reference, which a kernel cannot take");
+}
+
+static void test_twice(void **state)
+{
+    (void)state;
+    op_unref(parse_text(TOP "//! kernel k\n__global__ void k(float *y, int N);\n"
+                            "#ifdef A\n__global__ void k(float *y, int N) {}\n#else\n"
+                            "__global__ void k(float *y, int N) { }\n#endif\n"));
+    op_unref(parse_text(TOP "//! kernel n::k<scalar_t>\nnamespace n { template <class T, int K = 1>"
+                            "__global__ void k(T *y, int N) {} }"));
+}
+
+// ---- numbers ----
+
+static void test_types(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        enum cnumber_kind kind;
+        int size;
+    } rows[] = {
+        { "int", CNUMBER_SIGNED, 4 },
+        { "unsigned", CNUMBER_UNSIGNED, 4 },
+        { "unsigned int", CNUMBER_UNSIGNED, 4 },
+        { "long", CNUMBER_SIGNED, 8 },
+        { "long unsigned int", CNUMBER_UNSIGNED, 8 },
+        { "long long", CNUMBER_SIGNED, 8 },
+        { "short int", CNUMBER_SIGNED, 2 },
+        { "signed char", CNUMBER_SIGNED, 1 },
+        { "char", CNUMBER_SIGNED, 1 },
+        { "size_t", CNUMBER_UNSIGNED, 8 },
+        { "std::int64_t", CNUMBER_SIGNED, 8 },
+        { "uint8_t", CNUMBER_UNSIGNED, 1 },
+        { "bool", CNUMBER_BOOL, 1 },
+        { "double", CNUMBER_FLOAT, 8 },
+        { "c10::Half", CNUMBER_HALF, 2 },
+        { "__nv_bfloat16", CNUMBER_BFLOAT16, 2 },
+    };
+    struct cnumber type;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_true(cnumber_parse(rows[i].text, strlen(rows[i].text), &type));
+        assert_int_equal(type.kind, rows[i].kind);
+        assert_int_equal(type.size, rows[i].size);
+    }
+    static const char *const bad[] = {
+        "",           "float float",     "int int",        "long long long", "unsigned signed",
+        "short long", "float4",          "unsigned float", "dim3",           "int*",
+        "char int",   "unsigned size_t",
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (cnumber_parse(bad[i], strlen(bad[i]), &type))
+            fail_msg("'%s' is taken", bad[i]);
+}
+
+static bool stores(enum cnumber_kind kind, int size, int64_t value)
+{
+    uint8_t bytes[8];
+    struct cnumber type = { kind, (uint8_t)size, 0 };
+    return cnumber_store(type, (union value){ .i = value }, VALUE_INT, bytes);
+}
+
+static void test_ranges(void **state)
+{
+    (void)state;
+    assert_true(stores(CNUMBER_SIGNED, 1, 127) && !stores(CNUMBER_SIGNED, 1, 128));
+    assert_true(stores(CNUMBER_SIGNED, 1, -128) && !stores(CNUMBER_SIGNED, 1, -129));
+    assert_true(stores(CNUMBER_SIGNED, 4, INT32_MIN) && !stores(CNUMBER_SIGNED, 4, 3000000000));
+    assert_true(stores(CNUMBER_SIGNED, 8, INT64_MIN) && stores(CNUMBER_SIGNED, 8, INT64_MAX));
+    assert_true(stores(CNUMBER_UNSIGNED, 4, UINT32_MAX) && !stores(CNUMBER_UNSIGNED, 4, -1));
+    assert_false(stores(CNUMBER_UNSIGNED, 4, (int64_t)UINT32_MAX + 1));
+    assert_true(stores(CNUMBER_UNSIGNED, 8, INT64_MAX) && !stores(CNUMBER_UNSIGNED, 8, -1));
+    assert_true(stores(CNUMBER_BOOL, 1, 1) && !stores(CNUMBER_BOOL, 1, 2));
+    struct cnumber type = { CNUMBER_SIGNED, 4, 0 };
+    uint8_t bytes[8];
+    assert_false(cnumber_store(type, (union value){ .f = 1 }, VALUE_FLOAT, bytes));
+}
+
+static unsigned bits(enum cnumber_kind kind, double value)
+{
+    uint16_t out;
+    assert_true(cnumber_store((struct cnumber){ kind, 2, 0 }, (union value){ .f = value },
+                              VALUE_FLOAT, &out));
+    return out;
+}
+
+static void test_halves(void **state)
+{
+    (void)state;
+    enum cnumber_kind h = CNUMBER_HALF, b = CNUMBER_BFLOAT16;
+    assert_int_equal(bits(h, 0.0), 0x0000);
+    assert_int_equal(bits(h, -0.0), 0x8000);
+    assert_int_equal(bits(h, 1.0), 0x3c00);
+    assert_int_equal(bits(h, -2.0), 0xc000);
+    assert_int_equal(bits(h, 65504.0), 0x7bff);
+    assert_int_equal(bits(h, 65519.0), 0x7bff);
+    assert_int_equal(bits(h, 65520.0), 0x7c00);
+    assert_int_equal(bits(h, -1e30), 0xfc00);
+    assert_int_equal(bits(h, 0x1p-24), 0x0001);
+    assert_int_equal(bits(h, 0x1p-25), 0x0000);
+    assert_int_equal(bits(h, 0x1.8p-25), 0x0001);
+    assert_int_equal(bits(h, 0x1p-14), 0x0400);
+    assert_int_equal(bits(h, 0x1.ff8p-15), 0x03ff);
+    assert_int_equal(bits(h, 1.0 + 0x1p-11), 0x3c00);
+    assert_int_equal(bits(h, 1.0 + 0x3p-11), 0x3c02);
+    assert_int_equal(bits(h, 0.1), 0x2e66);
+    assert_int_equal(bits(h, 1.0 / 0.0), 0x7c00);
+    assert_int_equal(bits(h, 0.0 / 0.0) & 0x7fff, 0x7e00);
+    assert_int_equal(bits(b, 1.0), 0x3f80);
+    assert_int_equal(bits(b, 3.14159265), 0x4049);
+    assert_int_equal(bits(b, 1.0 + 0x1p-8), 0x3f80);
+    assert_int_equal(bits(b, 1.0 + 0x3p-8), 0x3f82);
+    assert_int_equal(bits(b, 3.4e38), 0x7f80);
+    assert_int_equal(bits(b, 0x1p-133), 0x0001);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_forms),     cmocka_unit_test(test_templates),
+        cmocka_unit_test(test_pointers),  cmocka_unit_test(test_values),
+        cmocka_unit_test(test_accessors), cmocka_unit_test(test_problems),
+        cmocka_unit_test(test_limits),    cmocka_unit_test(test_binding),
+        cmocka_unit_test(test_twice),     cmocka_unit_test(test_types),
+        cmocka_unit_test(test_ranges),    cmocka_unit_test(test_halves),
+    };
+    return cmocka_run_group_tests(tests, NULL, forget);
+}
