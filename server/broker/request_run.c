@@ -286,7 +286,7 @@ static void append_launch(const struct run *run, const struct plan_step *step, s
         .step = { .type = DEV_STEP_LAUNCH },
         .program = run->bound->programs[step->kernel]->id,
         .shared_size = step->shared_size,
-        .args_size = (step->args_size + 7) & ~7u,
+        .args_size = step->args_size,
     };
     memcpy(launch.grid, step->grid, sizeof launch.grid);
     memcpy(launch.block, step->block, sizeof launch.block);
@@ -302,7 +302,7 @@ static void append_launch(const struct run *run, const struct plan_step *step, s
     }
     static const uint8_t padding[8];
     buf_append(&c->bytes, step->args, step->args_size);
-    buf_append(&c->bytes, padding, launch.args_size - step->args_size);
+    buf_append(&c->bytes, padding, (8 - step->args_size % 8) % 8);
     launch.step.size = (uint32_t)(c->bytes.size - start);
     memcpy(c->bytes.bytes + start, &launch, sizeof launch);
     ++*n_steps;

@@ -18,21 +18,70 @@ enum { N_FIXED = sizeof(fixed_options) / sizeof(fixed_options[0]), MAX_OPTIONS =
 
 // Headers that a file pasted from a PyTorch extension includes, and that a kernel does not need.
 static const char *const stub_names[] = {
-    "torch/extension.h", "torch/torch.h", "torch/types.h", "torch/script.h", "torch/all.h",
-    "torch/library.h", "ATen/ATen.h", "ATen/AccumulateType.h", "ATen/Dispatch.h", "ATen/OpMathType.h",
-    "ATen/cuda/CUDAContext.h", "ATen/cuda/Atomic.cuh", "ATen/cuda/CUDAApplyUtils.cuh",
-    "ATen/cuda/detail/KernelUtils.h", "ATen/native/cuda/KernelUtils.cuh", "ATen/core/TensorAccessor.h",
-    "THC/THC.h", "THC/THCAtomics.cuh", "c10/core/ScalarType.h", "c10/cuda/CUDAException.h",
-    "c10/cuda/CUDAGuard.h", "c10/cuda/CUDAStream.h", "c10/cuda/CUDAMathCompat.h", "c10/macros/Macros.h",
-    "c10/util/BFloat16.h", "c10/util/Exception.h", "c10/util/Half.h", "pybind11/pybind11.h", "cuda.h",
-    "cuda_runtime.h", "cuda_runtime_api.h", "device_launch_parameters.h", "math.h", "cmath", "math_constants.h",
-    "stdint.h", "cstdint", "stddef.h", "cstddef", "stdio.h", "cstdio", "iostream", "stdlib.h", "cstdlib",
-    "limits.h", "climits", "float.h", "cfloat", "assert.h", "cassert", "string.h", "cstring", "vector",
-    "string", "algorithm", "memory", "tuple", "utility", "opd.cuh",
+    "torch/extension.h",
+    "torch/torch.h",
+    "torch/types.h",
+    "torch/script.h",
+    "torch/all.h",
+    "torch/library.h",
+    "ATen/ATen.h",
+    "ATen/AccumulateType.h",
+    "ATen/Dispatch.h",
+    "ATen/OpMathType.h",
+    "ATen/cuda/CUDAContext.h",
+    "ATen/cuda/Atomic.cuh",
+    "ATen/cuda/CUDAApplyUtils.cuh",
+    "ATen/cuda/detail/KernelUtils.h",
+    "ATen/native/cuda/KernelUtils.cuh",
+    "ATen/core/TensorAccessor.h",
+    "THC/THC.h",
+    "THC/THCAtomics.cuh",
+    "c10/core/ScalarType.h",
+    "c10/cuda/CUDAException.h",
+    "c10/cuda/CUDAGuard.h",
+    "c10/cuda/CUDAStream.h",
+    "c10/cuda/CUDAMathCompat.h",
+    "c10/macros/Macros.h",
+    "c10/util/BFloat16.h",
+    "c10/util/Exception.h",
+    "c10/util/Half.h",
+    "pybind11/pybind11.h",
+    "cuda.h",
+    "cuda_runtime.h",
+    "cuda_runtime_api.h",
+    "device_launch_parameters.h",
+    "math.h",
+    "cmath",
+    "math_constants.h",
+    "stdint.h",
+    "cstdint",
+    "stddef.h",
+    "cstddef",
+    "stdio.h",
+    "cstdio",
+    "iostream",
+    "stdlib.h",
+    "cstdlib",
+    "limits.h",
+    "climits",
+    "float.h",
+    "cfloat",
+    "assert.h",
+    "cassert",
+    "string.h",
+    "cstring",
+    "vector",
+    "string",
+    "algorithm",
+    "memory",
+    "tuple",
+    "utility",
+    "opd.cuh",
 };
 enum { N_STUBS = sizeof(stub_names) / sizeof(stub_names[0]) };
 
-// The newest architecture that the library knows and whose code the target runs: same major, minor not above. 0: none.
+// The newest architecture that the library knows and whose code the target runs: same major, minor
+// not above. 0: none.
 static int choose_arch(const struct nvrtc *rtc, const char *target, struct opd_err *err)
 {
     int wanted = 0, arch = 0;
@@ -46,8 +95,10 @@ static int choose_arch(const struct nvrtc *rtc, const char *target, struct opd_e
             arch = rtc->archs[i];
     if (arch == 0)
         opd_err_set(err, OPD_E_unavailable,
-                    "NVRTC %d.%d (%s) does not compile for %s, only from sm_%d to sm_%d; install another version",
-                    rtc->major, rtc->minor, rtc->path, target, rtc->archs[0], rtc->archs[rtc->n_archs - 1]);
+                    "NVRTC %d.%d (%s) does not compile for %s, only from sm_%d to sm_%d; install "
+                    "another version",
+                    rtc->major, rtc->minor, rtc->path, target, rtc->archs[0],
+                    rtc->archs[rtc->n_archs - 1]);
     return arch;
 }
 
@@ -59,16 +110,18 @@ static bool create_program(const struct nvrtc *rtc, const struct compile_input *
         texts[i] = "";
     texts[N_STUBS - 1] = in->common;
 
-    char *source = mem_printf("#include \"opd.cuh\"\n#line 1 \"prelude\"\n%s\n#line 1 \"%s\"\n%s\n", in->prelude,
-                              in->file, in->source);
+    char *source = mem_printf("#include \"opd.cuh\"\n#line 1 \"prelude\"\n%s\n#line 1 \"%s\"\n%s\n",
+                              in->prelude, in->file, in->source);
     int rc = rtc->nvrtcCreateProgram(program, source, in->file, N_STUBS, texts, stub_names);
     free(source);
     if (rc == 0 && rtc->nvrtcAddNameExpression(*program, in->expr) == 0)
         return true;
-    return opd_err_set(err, OPD_E_internal, "%s: NVRTC did not take the program (code %d)", in->file, rc);
+    return opd_err_set(err, OPD_E_internal, "%s: NVRTC did not take the program (code %d)",
+                       in->file, rc);
 }
 
-static int run_compiler(const struct nvrtc *rtc, const struct compile_input *in, int arch, void *program)
+static int run_compiler(const struct nvrtc *rtc, const struct compile_input *in, int arch,
+                        void *program)
 {
     const char *options[MAX_OPTIONS];
     char *own[4];
@@ -111,9 +164,11 @@ static bool report_failure(const struct compile_input *in, int rc, char *log, st
         free(first);
     } else if (rc == BUILTINS) {
         opd_err_set(err, OPD_E_unavailable,
-                    "NVRTC does not find libnvrtc-builtins beside libnvrtc: its installation is incomplete");
+                    "NVRTC does not find libnvrtc-builtins beside libnvrtc: its installation is "
+                    "incomplete");
     } else {
-        opd_err_set(err, OPD_E_compile_error, "%s: NVRTC failed on kernel '%s' (code %d)", in->file, in->expr, rc);
+        opd_err_set(err, OPD_E_compile_error, "%s: NVRTC failed on kernel '%s' (code %d)", in->file,
+                    in->expr, rc);
     }
     err->log = log;
     return false;
@@ -124,14 +179,17 @@ static bool read_image(const struct nvrtc *rtc, const struct compile_input *in, 
 {
     const char *symbol = NULL;
     if (rtc->nvrtcGetLoweredName(program, in->expr, &symbol) != 0 || !symbol)
-        return opd_err_set(err, OPD_E_compile_error, "%s: '%s' names no kernel", in->file, in->expr);
+        return opd_err_set(err, OPD_E_compile_error, "%s: '%s' names no kernel", in->file,
+                           in->expr);
     size_t size = 0;
     if (rtc->nvrtcGetCUBINSize(program, &size) != 0 || size == 0)
-        return opd_err_set(err, OPD_E_internal, "%s: NVRTC made no image of '%s'", in->file, in->expr);
+        return opd_err_set(err, OPD_E_internal, "%s: NVRTC made no image of '%s'", in->file,
+                           in->expr);
     uint8_t *image = mem_alloc(size);
     if (rtc->nvrtcGetCUBIN(program, (char *)image) != 0) {
         free(image);
-        return opd_err_set(err, OPD_E_internal, "%s: NVRTC did not give the image of '%s'", in->file, in->expr);
+        return opd_err_set(err, OPD_E_internal, "%s: NVRTC did not give the image of '%s'",
+                           in->file, in->expr);
     }
     out->image = image;
     out->size = size;
@@ -141,7 +199,7 @@ static bool read_image(const struct nvrtc *rtc, const struct compile_input *in, 
 
 bool nvrtc_compile(const struct compile_input *in, struct compile_output *out, struct opd_err *err)
 {
-    *out = (struct compile_output){0};
+    *out = (struct compile_output){ 0 };
     const struct nvrtc *rtc = nvrtc_load(err);
     if (!rtc)
         return false;
@@ -171,8 +229,8 @@ const char *nvrtc_identity(struct opd_err *err)
     const struct nvrtc *rtc = nvrtc_load(err);
     if (!rtc)
         return NULL;
-    int n = snprintf(line, sizeof(line), "nvrtc %d.%d (%lld bytes%s) cubin", rtc->major, rtc->minor, rtc->size,
-                     rtc->include[0][0] ? ", with the toolkit's headers" : "");
+    int n = snprintf(line, sizeof(line), "nvrtc %d.%d (%lld bytes%s) cubin", rtc->major, rtc->minor,
+                     rtc->size, rtc->include[0][0] ? ", with the toolkit's headers" : "");
     for (int i = 0; i < N_FIXED; i++)
         n += snprintf(line + n, sizeof(line) - (size_t)n, " %s", fixed_options[i]);
     return line;

@@ -12,7 +12,7 @@
 
 #include "mem.h"
 
-static const char *const names[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"};
+static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so" };
 enum { N_NAMES = sizeof(names) / sizeof(names[0]) };
 
 static struct nvrtc loaded;
@@ -22,7 +22,7 @@ static bool is_loaded;
 static void load_builtins(const char *folder)
 {
     char *pattern = mem_printf("%s/libnvrtc-builtins.so*", folder);
-    glob_t found = {0};
+    glob_t found = { 0 };
     if (glob(pattern, 0, NULL, &found) == 0) {
         for (size_t i = 0; i < found.gl_pathc; i++)
             dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
@@ -47,13 +47,14 @@ static void *open_in_folder(const char *folder)
     return NULL;
 }
 
-// Folders that match "base" + "tail"; the last in the alphabet first, as the newest version is wanted.
+// Folders that match "base" + "tail"; the last in the alphabet first, as the newest version is
+// wanted.
 static void *open_matching(const char *base, const char *tail)
 {
     if (!base || !base[0])
         return NULL;
     char *pattern = mem_printf("%s%s", base, tail);
-    glob_t found = {0};
+    glob_t found = { 0 };
     void *library = NULL;
     if (glob(pattern, 0, NULL, &found) == 0) {
         for (size_t i = found.gl_pathc; i-- > 0 && !library;)
@@ -66,7 +67,7 @@ static void *open_matching(const char *base, const char *tail)
 
 static void *open_in_site(const char *base, const char *site)
 {
-    static const char *const wheels[] = {"/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib"};
+    static const char *const wheels[] = { "/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib" };
     void *library = NULL;
     for (int i = 0; i < 2 && !library; i++) {
         char *tail = mem_printf("%s%s", site, wheels[i]);
@@ -137,11 +138,11 @@ static void *open_library(void)
 
 static bool find_functions(struct nvrtc *rtc, void *library, struct opd_err *err)
 {
-#define NVRTC(name, parameters)                                                                   \
-    *(void **)&rtc->name = dlsym(library, #name);                                                 \
-    if (!rtc->name)                                                                               \
-        return opd_err_set(err, OPD_E_unavailable,                                                \
-                           "%s has no %s: it is older than CUDA 11.2; install a newer one",       \
+#define NVRTC(name, parameters)                                                                    \
+    *(void **)&rtc->name = dlsym(library, #name);                                                  \
+    if (!rtc->name)                                                                                \
+        return opd_err_set(err, OPD_E_unavailable,                                                 \
+                           "%s has no %s: it is older than CUDA 11.2; install a newer one",        \
                            rtc->path, #name);
 #include "nvrtc_table.def"
 #undef NVRTC
@@ -206,18 +207,21 @@ const struct nvrtc *nvrtc_load(struct opd_err *err)
     bool is_named = named && named[0];
     void *library = is_named ? open_named(named) : open_library();
     if (!library && is_named) {
-        opd_err_set(err, OPD_E_unavailable, "OPD_NVRTC is %s, where libnvrtc cannot be loaded; "
-                    "expected the library or its folder", named);
+        opd_err_set(err, OPD_E_unavailable,
+                    "OPD_NVRTC is %s, where libnvrtc cannot be loaded; "
+                    "expected the library or its folder",
+                    named);
         return NULL;
     }
     if (!library) {
         opd_err_set(err, OPD_E_unavailable,
-                    "NVRTC, which compiles for the GPU, is not installed: looked in $CUDA_HOME, $CUDA_PATH, "
+                    "NVRTC, which compiles for the GPU, is not installed: looked in $CUDA_HOME, "
+                    "$CUDA_PATH, "
                     "/usr/local/cuda*, the dynamic linker's folders and Python's site-packages; "
                     "run \"pip install nvidia-cuda-nvrtc\", or set OPD_NVRTC to libnvrtc.so");
         return NULL;
     }
-    loaded = (struct nvrtc){0};
+    loaded = (struct nvrtc){ 0 };
     find_path(&loaded, library);
     if (!find_functions(&loaded, library, err) || !ask_version(&loaded, err)) {
         dlclose(library);

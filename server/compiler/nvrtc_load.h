@@ -1,7 +1,8 @@
 #pragma once
 
-// Finds NVRTC, NVIDIA's compiler library, at run time: in $OPD_NVRTC, a CUDA toolkit, among the dynamic linker's names, or
-// in the wheel `nvidia-cuda-nvrtc`. Nothing of CUDA is needed to build opd.
+// Finds NVRTC, NVIDIA's compiler library, at run time: in $OPD_NVRTC, a CUDA toolkit, among the
+// dynamic linker's names, or in the wheel `nvidia-cuda-nvrtc`. Nothing of CUDA is needed to build
+// opd.
 
 #include <limits.h>
 #include <stddef.h>
@@ -9,15 +10,15 @@
 #include "err.h"
 
 struct nvrtc {
-#define NVRTC(name, parameters) int (*name) parameters;
+#define NVRTC(name, parameters) int(*name) parameters;
 #include "nvrtc_table.def"
 #undef NVRTC
     int major, minor;
-    char path[PATH_MAX];      // of the library; "" where the linker does not tell
-    long long size;           // of that file, which tells one patch level from another
+    char path[PATH_MAX];       // of the library; "" where the linker does not tell
+    long long size;            // of that file, which tells one patch level from another
     char include[2][PATH_MAX]; // the toolkit's folders for #include <...>; "" where there are none
     int n_archs;
-    int archs[64];            // 75, 80, ..., ascending
+    int archs[64]; // 75, 80, ..., ascending
 };
 
 // Loaded once, kept for the life of the process; a failure is tried anew by the next call.

@@ -7,6 +7,8 @@
 #include "mem.h"
 
 static const char *const name_map = "__nv_name_map"; // NVRTC's pretended file of name expressions
+static const char *const remark =
+    "Remark: The warnings can be suppressed"; // by an option that no user of opd can give
 
 static const char *line_end(const char *line)
 {
@@ -15,7 +17,8 @@ static const char *line_end(const char *line)
 }
 
 // "file(12): error": where "(" is, and the text after "): ". Diagnostics begin in the first column.
-static bool split_head(const char *line, const char *end, const char **out_open, const char **out_text)
+static bool split_head(const char *line, const char *end, const char **out_open,
+                       const char **out_text)
 {
     const char *open = line;
     for (; open < end; open++) {
@@ -33,7 +36,8 @@ static bool split_head(const char *line, const char *end, const char **out_open,
     return false;
 }
 
-// The column of the caret that belongs to the diagnostic before `line`; the source is shown two columns in. 0: none.
+// The column of the caret that belongs to the diagnostic before `line`; the source is shown two
+// columns in. 0: none.
 static int find_column(const char *line)
 {
     const char *open, *text;
@@ -51,7 +55,7 @@ static int find_column(const char *line)
 
 char *rtc_log_rewrite(const char *log)
 {
-    struct buf out = {0};
+    struct buf out = { 0 };
     while (*log) {
         const char *end = line_end(log), *next = *end ? end + 1 : end, *open, *text;
         if (split_head(log, end, &open, &text)) {
@@ -62,7 +66,7 @@ char *rtc_log_rewrite(const char *log)
                 buf_printf(&out, ":%d", column);
             buf_append_str(&out, ": ");
             buf_append(&out, text, (size_t)(end - text));
-        } else {
+        } else if (strncmp(log, remark, strlen(remark)) != 0) {
             buf_append(&out, log, (size_t)(end - log));
         }
         buf_append_str(&out, "\n");

@@ -2,9 +2,10 @@
 
 // NVRTC's diagnostics in the form that editors and people know. Pure functions of text.
 
-// "x.cu(3): error: ..." becomes "x.cu:3:7: error: ...", with the column from the caret below it. The caller frees it.
+// "x.cu(3): error: ..." becomes "x.cu:3:7: error: ...", with the column from the caret below it.
+// The caller frees it.
 char *rtc_log_rewrite(const char *log);
 
-// The first error of a rewritten log, on one line. Where the kernel's name itself is wrong, the message names it.
-// The caller frees it.
+// The first error of a rewritten log, on one line. Where the kernel's name itself is wrong, the
+// message names it. The caller frees it.
 char *rtc_log_first_error(const char *log, const char *file, const char *expr);

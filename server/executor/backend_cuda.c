@@ -38,14 +38,15 @@ struct backend_program {
     uint32_t shared_limit;
 };
 
-// Runs a driver call; on failure fills `err` and jumps to `fail`. Needs `cu`, `err` and the label in scope.
-#define CU_TRY(call)                                                                              \
-    do {                                                                                          \
-        int result_ = cu->call;                                                                   \
-        if (result_ != DRV_SUCCESS) {                                                             \
-            cuda_driver_err(cu, result_, #call, err);                                             \
-            goto fail;                                                                            \
-        }                                                                                         \
+// Runs a driver call; on failure fills `err` and jumps to `fail`. Needs `cu`, `err` and the label
+// in scope.
+#define CU_TRY(call)                                                                               \
+    do {                                                                                           \
+        int result_ = cu->call;                                                                    \
+        if (result_ != DRV_SUCCESS) {                                                              \
+            cuda_driver_err(cu, result_, #call, err);                                              \
+            goto fail;                                                                             \
+        }                                                                                          \
     } while (0)
 
 static struct cuda_backend *cuda_of(struct backend *be)
@@ -55,7 +56,7 @@ static struct cuda_backend *cuda_of(struct backend *be)
 
 static struct drv_location location_of(const struct cuda_backend *b)
 {
-    return (struct drv_location){.type = DRV_LOCATION_DEVICE, .id = b->device};
+    return (struct drv_location){ .type = DRV_LOCATION_DEVICE, .id = b->device };
 }
 
 static struct drv_alloc_prop chunk_prop(const struct cuda_backend *b)
@@ -98,13 +99,15 @@ static bool find_device(struct cuda_backend *b, int index, struct opd_err *err)
     CU_TRY(cuInit(0));
     CU_TRY(cuDeviceGetCount(&count));
     if (index < 0 || index >= count)
-        return opd_err_set(err, OPD_E_unavailable, "there is no device cuda:%d: the driver sees %d of them", index,
-                           count);
+        return opd_err_set(err, OPD_E_unavailable,
+                           "there is no device cuda:%d: the driver sees %d of them", index, count);
     CU_TRY(cuDeviceGet(&b->device, index));
     if (!device_attr(b, DRV_DEVICE_VIRTUAL_MEMORY) || !device_attr(b, DRV_DEVICE_FD_HANDLES))
-        return opd_err_set(err, OPD_E_unavailable,
-                           "cuda:%d cannot share its memory by file descriptors, which opd is built on "
-                           "(virtual memory management, CUDA 11.2 or newer on Linux)", index);
+        return opd_err_set(
+            err, OPD_E_unavailable,
+            "cuda:%d cannot share its memory by file descriptors, which opd is built on "
+            "(virtual memory management, CUDA 11.2 or newer on Linux)",
+            index);
     return true;
 fail:
     return false;
@@ -146,7 +149,8 @@ static bool read_info(struct cuda_backend *b, struct opd_err *err)
     info->memory_total = total_size;
     info->chunk_granularity = granularity;
     info->processors = device_attr(b, DRV_DEVICE_PROCESSORS);
-    snprintf(info->target, sizeof(info->target), "sm_%d%d", device_attr(b, DRV_DEVICE_CAPABILITY_MAJOR),
+    snprintf(info->target, sizeof(info->target), "sm_%d%d",
+             device_attr(b, DRV_DEVICE_CAPABILITY_MAJOR),
              device_attr(b, DRV_DEVICE_CAPABILITY_MINOR));
     return true;
 fail:
@@ -199,10 +203,11 @@ fail:
     return opd_err_prefix(err, "a chunk of %llu bytes", (unsigned long long)size);
 }
 
-static bool map_handle(struct cuda_backend *b, drv_handle handle, uint64_t size, drv_addr addr, struct opd_err *err)
+static bool map_handle(struct cuda_backend *b, drv_handle handle, uint64_t size, drv_addr addr,
+                       struct opd_err *err)
 {
     const struct cuda_driver *cu = b->cu;
-    struct drv_access access = {.location = location_of(b), .flags = DRV_ACCESS_READ_WRITE};
+    struct drv_access access = { .location = location_of(b), .flags = DRV_ACCESS_READ_WRITE };
     bool mapped = false;
     CU_TRY(cuMemMap(addr, size, 0, handle, 0));
     mapped = true;
@@ -214,7 +219,8 @@ fail:
     return false;
 }
 
-static bool cuda_chunk_map(struct backend *be, int fd, uint64_t size, device_addr *out, struct opd_err *err)
+static bool cuda_chunk_map(struct backend *be, int fd, uint64_t size, device_addr *out,
+                           struct opd_err *err)
 {
     struct cuda_backend *b = cuda_of(be);
     const struct cuda_driver *cu = b->cu;
@@ -244,7 +250,8 @@ static void cuda_chunk_unmap(struct backend *be, device_addr addr, uint64_t size
 
 static void cuda_host_register(struct backend *be, void *host, size_t size)
 {
-    cuda_of(be)->cu->cuMemHostRegister(host, size, DRV_HOST_PORTABLE); // where it fails, copies are slower, no more
+    cuda_of(be)->cu->cuMemHostRegister(
+        host, size, DRV_HOST_PORTABLE); // where it fails, copies are slower, no more
 }
 
 static void cuda_host_unregister(struct backend *be, void *host)
@@ -266,9 +273,10 @@ static void cuda_unload(struct backend *be, struct backend_program *program)
     free(program);
 }
 
-// The kernel as it was compiled against the parameters that will be passed: a difference would be read as garbage.
-static bool check_params(const struct cuda_driver *cu, void *function, const struct backend_image *image,
-                         struct opd_err *err)
+// The kernel as it was compiled against the parameters that will be passed: a difference would be
+// read as garbage.
+static bool check_params(const struct cuda_driver *cu, void *function,
+                         const struct backend_image *image, struct opd_err *err)
 {
     size_t offset = 0, size = 0;
     if (!cu->cuFuncGetParamInfo)
@@ -277,23 +285,26 @@ static bool check_params(const struct cuda_driver *cu, void *function, const str
         const struct backend_param *p = &image->params[i];
         int result = cu->cuFuncGetParamInfo(function, (size_t)i, &offset, &size);
         if (result == DRV_ERROR_INVALID_VALUE)
-            return opd_err_set(err, OPD_E_invalid_argument, "kernel %s was compiled with %d parameters, bound with %d",
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "kernel %s was compiled with %d parameters, bound with %d",
                                image->symbol, i, image->n_params);
         if (result != DRV_SUCCESS)
             return cuda_driver_err(cu, result, "cuFuncGetParamInfo", err);
         if (offset != p->offset || size != p->size)
             return opd_err_set(err, OPD_E_invalid_argument,
-                               "kernel %s: parameter %d was compiled with %zu bytes at offset %zu, bound with %u at %u",
+                               "kernel %s: parameter %d was compiled with %zu bytes at offset %zu, "
+                               "bound with %u at %u",
                                image->symbol, i, size, offset, p->size, p->offset);
     }
     if (cu->cuFuncGetParamInfo(function, (size_t)image->n_params, &offset, &size) == DRV_SUCCESS)
-        return opd_err_set(err, OPD_E_invalid_argument, "kernel %s was compiled with more parameters than the %d bound",
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "kernel %s was compiled with more parameters than the %d bound",
                            image->symbol, image->n_params);
     return true;
 }
 
-static bool cuda_load(struct backend *be, const struct backend_image *image, struct backend_program **out,
-                      struct opd_err *err)
+static bool cuda_load(struct backend *be, const struct backend_image *image,
+                      struct backend_program **out, struct opd_err *err)
 {
     const struct cuda_driver *cu = cuda_of(be)->cu;
     struct backend_program *program = mem_zalloc(1, sizeof(*program));
@@ -316,20 +327,24 @@ static bool cuda_launch(struct backend *be, const struct backend_launch *l, stru
     struct backend_program *program = l->program;
     size_t args_size = l->args_size;
     void *extra[] = {
-        (void *)DRV_PARAM_BUFFER, (void *)(uintptr_t)l->args, (void *)DRV_PARAM_SIZE, &args_size, (void *)DRV_PARAM_END,
+        (void *)DRV_PARAM_BUFFER, (void *)(uintptr_t)l->args, (void *)DRV_PARAM_SIZE, &args_size,
+        (void *)DRV_PARAM_END,
     };
     if (l->shared_size > program->shared_limit) {
-        CU_TRY(cuFuncSetAttribute(program->function, DRV_FUNC_MAX_DYNAMIC_SHARED, (int)l->shared_size));
+        CU_TRY(cuFuncSetAttribute(program->function, DRV_FUNC_MAX_DYNAMIC_SHARED,
+                                  (int)l->shared_size));
         program->shared_limit = l->shared_size;
     }
-    CU_TRY(cuLaunchKernel(program->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
-                          l->shared_size, b->stream, NULL, args_size ? extra : NULL));
+    CU_TRY(cuLaunchKernel(program->function, l->grid[0], l->grid[1], l->grid[2], l->block[0],
+                          l->block[1], l->block[2], l->shared_size, b->stream, NULL,
+                          args_size ? extra : NULL));
     return true;
 fail:
     return false;
 }
 
-static bool cuda_copy(struct backend *be, device_addr dst, device_addr src, size_t size, struct opd_err *err)
+static bool cuda_copy(struct backend *be, device_addr dst, device_addr src, size_t size,
+                      struct opd_err *err)
 {
     struct cuda_backend *b = cuda_of(be);
     const struct cuda_driver *cu = b->cu;
@@ -340,7 +355,8 @@ fail:
     return false;
 }
 
-static bool cuda_fill(struct backend *be, device_addr dst, uint8_t byte, size_t size, struct opd_err *err)
+static bool cuda_fill(struct backend *be, device_addr dst, uint8_t byte, size_t size,
+                      struct opd_err *err)
 {
     struct cuda_backend *b = cuda_of(be);
     const struct cuda_driver *cu = b->cu;
@@ -384,7 +400,8 @@ static bool cuda_mark(struct backend *be, uint64_t mark, struct opd_err *err)
         if (!mark_by_event(b, mark, err))
             return false;
     } else {
-        CU_TRY(cuStreamWriteValue64(b->stream, b->passed_addr, mark, 0)); // after all earlier work, and visible so
+        CU_TRY(cuStreamWriteValue64(b->stream, b->passed_addr, mark,
+                                    0)); // after all earlier work, and visible so
     }
     b->last_mark = mark;
     return true;

@@ -15,18 +15,20 @@ const struct cuda_driver *cuda_driver_load(struct opd_err *err)
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         opd_err_set(err, OPD_E_unavailable,
-                    "no CUDA driver: %s; install NVIDIA's driver, or use the device \"cpu\"", dlerror());
+                    "no CUDA driver: %s; install NVIDIA's driver, or use the device \"cpu\"",
+                    dlerror());
         return NULL;
     }
     const char *missing = NULL;
-#define CU(name, symbol, need, parameters)                                                        \
-    *(void **)&loaded.name = dlsym(library, #symbol);                                             \
-    if (!loaded.name && need == REQUIRED)                                                         \
+#define CU(name, symbol, need, parameters)                                                         \
+    *(void **)&loaded.name = dlsym(library, #symbol);                                              \
+    if (!loaded.name && need == REQUIRED)                                                          \
         missing = #symbol;
 #include "cuda_driver.def"
 #undef CU
     if (missing) {
-        opd_err_set(err, OPD_E_unavailable, "the CUDA driver has no %s: it is too old; update it", missing);
+        opd_err_set(err, OPD_E_unavailable, "the CUDA driver has no %s: it is too old; update it",
+                    missing);
         dlclose(library);
         return NULL;
     }
@@ -48,7 +50,8 @@ static enum opd_err_code code_of(int result)
     return OPD_E_unavailable;
 }
 
-bool cuda_driver_err(const struct cuda_driver *cu, int result, const char *call, struct opd_err *err)
+bool cuda_driver_err(const struct cuda_driver *cu, int result, const char *call,
+                     struct opd_err *err)
 {
     const char *name = NULL, *text = NULL;
     cu->cuGetErrorName(result, &name);

@@ -1,7 +1,8 @@
 #pragma once
 
-// The CUDA driver, loaded at run time, and the few types and numbers of its ABI that opd needs: opd is built without any
-// file of CUDA. Contexts, modules, functions, streams and events are opaque pointers.
+// The CUDA driver, loaded at run time, and the few types and numbers of its ABI that opd needs: opd
+// is built without any file of CUDA. Contexts, modules, functions, streams and events are opaque
+// pointers.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -20,7 +21,8 @@ enum drv_result { // CUresult; the rest comes with a name from the driver
     DRV_ERROR_NO_BINARY_FOR_GPU = 209,
     DRV_ERROR_ECC_UNCORRECTABLE = 214,
     DRV_ERROR_NOT_READY = 600,
-    DRV_ERROR_ILLEGAL_ADDRESS = 700, // from here to LAUNCH_FAILED a kernel is to blame, but for the next
+    DRV_ERROR_ILLEGAL_ADDRESS =
+        700, // from here to LAUNCH_FAILED a kernel is to blame, but for the next
     DRV_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
     DRV_ERROR_LAUNCH_FAILED = 719,
 };
@@ -34,12 +36,12 @@ enum drv_device_attr { // CUdevice_attribute
     DRV_DEVICE_STREAM_WRITES_64 = 122,
 };
 
-enum drv_func_attr { DRV_FUNC_MAX_DYNAMIC_SHARED = 8 };          // CUfunction_attribute
-enum drv_granularity { DRV_GRANULARITY_RECOMMENDED = 1 };        // CUmemAllocationGranularity_flags
-enum drv_handle_type { DRV_HANDLE_POSIX_FD = 1 };                // CUmemAllocationHandleType
-enum drv_allocation_type { DRV_ALLOCATION_PINNED = 1 };          // CUmemAllocationType
-enum drv_location_type { DRV_LOCATION_DEVICE = 1 };              // CUmemLocationType
-enum drv_access_flags { DRV_ACCESS_READ_WRITE = 3 };             // CUmemAccess_flags
+enum drv_func_attr { DRV_FUNC_MAX_DYNAMIC_SHARED = 8 };   // CUfunction_attribute
+enum drv_granularity { DRV_GRANULARITY_RECOMMENDED = 1 }; // CUmemAllocationGranularity_flags
+enum drv_handle_type { DRV_HANDLE_POSIX_FD = 1 };         // CUmemAllocationHandleType
+enum drv_allocation_type { DRV_ALLOCATION_PINNED = 1 };   // CUmemAllocationType
+enum drv_location_type { DRV_LOCATION_DEVICE = 1 };       // CUmemLocationType
+enum drv_access_flags { DRV_ACCESS_READ_WRITE = 3 };      // CUmemAccess_flags
 enum {
     DRV_STREAM_NON_BLOCKING = 1,
     DRV_EVENT_DISABLE_TIMING = 2,
@@ -74,7 +76,7 @@ struct drv_access { // CUmemAccessDesc
 };
 
 struct cuda_driver {
-#define CU(name, symbol, need, parameters) int (*name) parameters;
+#define CU(name, symbol, need, parameters) int(*name) parameters;
 #include "cuda_driver.def"
 #undef CU
 };
@@ -82,7 +84,9 @@ struct cuda_driver {
 // Loaded once, kept for the life of the process. Errors: unavailable, saying what is missing.
 const struct cuda_driver *cuda_driver_load(struct opd_err *err);
 
-// Fills an empty error from a result: "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY: out of memory". `call` may have arguments
-// after the function's name; they are left out. The code is kernel_fault where a kernel or the device has failed, so
-// that nothing more will run in this process. Always false.
-bool cuda_driver_err(const struct cuda_driver *cu, int result, const char *call, struct opd_err *err);
+// Fills an empty error from a result: "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY: out of memory".
+// `call` may have arguments after the function's name; they are left out. The code is kernel_fault
+// where a kernel or the device has failed, so that nothing more will run in this process. Always
+// false.
+bool cuda_driver_err(const struct cuda_driver *cu, int result, const char *call,
+                     struct opd_err *err);

@@ -58,7 +58,7 @@ struct dev_launch {
     uint32_t program;
     uint32_t grid[3], block[3];
     uint32_t shared_size;
-    uint32_t args_size; // rounded up to 8 in the record
+    uint32_t args_size; // exact: the driver takes no byte more; padded to 8 in the record
     uint32_t n_slots;
     // struct dev_slot slots[n_slots]; uint8_t args[args_size];
 };
