@@ -33,8 +33,8 @@ LIBMSGPACK = $(or $(call find_lib,libmsgpackc.a libmsgpack-c.a libmsgpackc.so li
 MSGPACK_PC = $(firstword $(foreach p,msgpack-c msgpack,$(shell pkg-config --exists $(p) && echo $(p))))
 LIBS = $(LIBUV) $(LIBMSGPACK) -ldl -lpthread -lm
 
-# The libraries' headers: a machine that only runs the tests may lack them, and use the build/ that came along.
-HAVE_HEADERS = printf '\#include <uv.h>\n\#include <msgpack.h>\n' | $(CC) -E - >/dev/null 2>&1
+# A machine that only runs the tests may lack the headers, and use the build/ that came along.
+HAVE_HEADERS = printf '\#include <%s.h>\n' uv msgpack cmocka | $(CC) -E - >/dev/null 2>&1
 
 # The virtual environment that `make setup` makes, else the Python of the system.
 PYTHON ?= $(or $(wildcard .venv/bin/python),python3)
@@ -115,16 +115,25 @@ unit_programs = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test
 fuzz_programs = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 other_programs = $(patsubst tests/%.c,$(BUILD)/tests/%, \
 	$(wildcard tests/conformance/conformance.c tests/compile_all.c))
-programs: $(unit_programs) $(other_programs)
+programs: $(unit_programs) $(other_programs) $(BUILD)/tests/example
 
-# cmocka's macros convert freely.
+# cmocka's macros convert freely. A copy of the library goes with the tests to where there is none.
 TEST_COMPILE = $(COMPILE) -Wno-conversion -Itests
+CMOCKA = $(BUILD)/lib/libcmocka.so.0
+$(CMOCKA):
+	@mkdir -p $(@D)
+	@cp -L $(call find_lib,libcmocka.so) $@
 
-$(unit_programs) $(other_programs): $(BUILD)/tests/%: tests/%.c $(archives) $(BUILD)/libopd.a Makefile
+$(unit_programs) $(other_programs): $(BUILD)/tests/%: tests/%.c $(archives) $(BUILD)/libopd.a $(CMOCKA) Makefile
 	@mkdir -p $(@D)
 	$(SAY) TEST $@
 	$(Q)$(TEST_COMPILE) -o $@ $< -Wl,--start-group $(archives) -Wl,--end-group \
-		$(BUILD)/libopd.a -lcmocka $(LIBS)
+		$(BUILD)/libopd.a $(CMOCKA) -Wl,-rpath,'$$ORIGIN/../../lib' $(LIBS)
+
+$(BUILD)/tests/example: client/c/example.c $(BUILD)/libopd.a Makefile
+	@mkdir -p $(@D)
+	$(SAY) TEST $@
+	$(Q)$(COMPILE) -o $@ $< $(BUILD)/libopd.a $(LIBMSGPACK)
 
 $(fuzz_programs): $(BUILD)/tests/%: tests/%.c $(archives) Makefile
 	@mkdir -p $(@D)
@@ -146,8 +155,8 @@ test:
 # On a machine with a GPU, perhaps without a network and without the libraries' headers.
 check-gpu:
 	@if $(HAVE_HEADERS); then $(MAKE) --no-print-directory -j$$(nproc) all programs; \
-	elif [ -x build/opd ]; then echo "check-gpu: uv.h, msgpack.h: not here; using the build/ that came along"; \
-	else echo "check-gpu: needs uv.h and msgpack.h, or a build/ made elsewhere" >&2; exit 1; fi
+	elif [ -x build/opd ]; then echo "check-gpu: no uv.h, msgpack.h or cmocka.h; using the build/ that came along"; \
+	else echo "check-gpu: needs uv.h, msgpack.h and cmocka.h, or a build/ made elsewhere" >&2; exit 1; fi
 	@scripts/test.sh gpu
 
 demo:
@@ -166,13 +175,14 @@ setup:
 built = $(if $(PREBUILT),,$(1))
 
 unit: $(call built,$(unit_programs))
-	@for t in $(unit_programs); do echo "$$t"; $$t || exit 1; done
+	@for t in $(unit_programs); do \
+		$$t >$$t.log 2>&1 || { cat $$t.log; exit 1; }; echo "$$t: $$(tail -n 1 $$t.log)"; done
 
 conformance: $(call built,$(BUILD)/tests/conformance/conformance)
 	$(BUILD)/tests/conformance/conformance $(DEVICE)
 
 compile-all: $(call built,$(BUILD)/tests/compile_all)
-	$(BUILD)/tests/compile_all kernels_src
+	$(BUILD)/tests/compile_all
 
 functional ops: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
@@ -184,16 +194,12 @@ bench: $(call built,all)
 export ASAN_OPTIONS ?= detect_leaks=1
 export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1
-ASAN_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-sanitized = $(MAKE) --no-print-directory BUILD=build/$@ SANITIZE='$(1)'
+asan: FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+tsan: FLAGS = -fsanitize=thread
 
-asan:
-	@$(call sanitized,$(ASAN_FLAGS)) -j$$(nproc) all programs
-	@$(call sanitized,$(ASAN_FLAGS)) unit conformance functional
-
-tsan:
-	@$(call sanitized,-fsanitize=thread) -j$$(nproc) all programs
-	@$(call sanitized,-fsanitize=thread) unit conformance functional
+asan tsan:
+	@$(MAKE) --no-print-directory BUILD=build/$@ SANITIZE='$(FLAGS)' -j$$(nproc) all programs
+	@$(MAKE) --no-print-directory BUILD=build/$@ SANITIZE='$(FLAGS)' unit conformance functional
 
 # Each fuzzer for FUZZ_SECONDS, from its corpus; what it finds stays under build/fuzz/found/.
 CLANG = $(firstword $(shell command -v clang) \
@@ -244,11 +250,12 @@ install: all
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@MSGPACK@|$(MSGPACK_PC)|' \
 		client/c/opd.pc.in > $(ROOT)/lib/pkgconfig/opd.pc
 
-# PREFIX is where it will be unpacked, for opd.pc alone: the programs find their files beside themselves.
+# The programs find their files beside themselves, wherever it is unpacked; so does opd.pc.
 dist: all
 	rm -rf $(BUILD)/dist/$(DIST)
 	$(MAKE) --no-print-directory install PREFIX= DESTDIR=$(abspath $(BUILD)/dist/$(DIST))
 	mv $(BUILD)/dist/$(DIST)/share/opd/README.md $(BUILD)/dist/$(DIST)/share/opd/LICENSE $(BUILD)/dist/$(DIST)
+	sed -i 's|^prefix=.*|prefix=$${pcfiledir}/../..|' $(BUILD)/dist/$(DIST)/lib/pkgconfig/opd.pc
 	strip --strip-debug $(BUILD)/dist/$(DIST)/bin/* $(BUILD)/dist/$(DIST)/lib/*.so.0 $(BUILD)/dist/$(DIST)/lib/*.a
 	mkdir -p dist
 	tar -C $(BUILD)/dist -czf dist/$(DIST).tar.gz --owner=0 --group=0 $(DIST)

@@ -12,11 +12,13 @@
 #include "log.h"
 #include "options.h"
 
-// An executor and a compiler end with the broker, whatever ends it, and leave a terminal's ^C to it.
+// An executor and a compiler end with the broker, whatever ends it, and leave it a terminal's ^C, and the SIGTERM that
+// a service manager sends to every process: it finishes what is in flight, for which it needs them.
 static void become_child(void)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
 }
 

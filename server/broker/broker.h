@@ -27,6 +27,7 @@ struct broker {
 
     uv_poll_t listener;
     int listen_fd, lock_fd;
+    int spare_fd; // given up for a moment to refuse a connection when there is no other
     struct conn *conns; // all of them
     int n_conns;
     uint64_t next_conn_id;

@@ -112,7 +112,7 @@ void conn_flush(struct conn *c)
 
 bool conn_idle(const struct conn *c)
 {
-    return c->n_flight == 0 && stream_unsent(&c->stream) == 0;
+    return c->n_flight == 0 && !c->waiting && stream_unsent(&c->stream) == 0;
 }
 
 // What breaks the framing cannot be answered in order; the reason is sent, then the connection ends.
@@ -145,7 +145,7 @@ static void reply(struct request *req, enum request_status status, struct opd_er
     opd_err_clear(err);
 }
 
-static enum request_status call(struct request *req, const struct msg *msg, struct opd_err *err)
+static enum request_status call(struct request *req, const struct msg *msg, bool again, struct opd_err *err)
 {
     struct request_row *row = request_find(msg->method, msg->method_size);
     if (!row) {
@@ -159,7 +159,7 @@ static enum request_status call(struct request *req, const struct msg *msg, stru
         opd_err_copy(err, &req->conn->wait_err);
         return REQUEST_ERROR;
     }
-    if (req->broker->stopping) {
+    if (req->broker->stopping && !again) {
         opd_err_set(err, OPD_E_unavailable, "the daemon is stopping");
         return REQUEST_ERROR;
     }
@@ -181,12 +181,13 @@ static bool start_one(struct conn *c, size_t size)
         give_up(c, &err);
         return false;
     }
-    if (!c->waiting_since)
+    bool again = c->waiting_since != 0;
+    if (!again)
         c->waiting_since = clock_ns();
     struct request req = { .conn = c, .broker = c->broker, .id = msg.id, .notification = msg.notification,
                            .since = c->waiting_since };
     c->waits_for = NULL;
-    enum request_status status = call(&req, &msg, &err);
+    enum request_status status = call(&req, &msg, again, &err);
     msg_finish(&msg);
     if (status == REQUEST_WAIT) {
         buf_finish(&req.reply);

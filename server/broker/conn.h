@@ -43,4 +43,4 @@ void conn_process(struct conn *c);        // starts what can be started
 void conn_flush(struct conn *c);
 void conn_close(struct conn *c);
 void conn_unref(struct conn *c);
-bool conn_idle(const struct conn *c);     // nothing in flight, nothing unsent
+bool conn_idle(const struct conn *c);     // nothing waits, is in flight, or unsent

@@ -16,6 +16,7 @@
 #include "conn.h"
 #include "log.h"
 #include "mem.h"
+#include "msg.h"
 
 static bool make_folder(const char *socket, struct opd_err *err)
 {
@@ -42,7 +43,10 @@ static bool check_folder(const char *socket, struct opd_err *err)
         *slash = '\0';
         if (stat(folder, &st) < 0)
             ok = opd_err_errno(err, OPD_E_invalid_argument, "%s", folder);
-        else if (st.st_uid != geteuid() && (st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX))
+        else if (st.st_uid != geteuid() && st.st_uid != 0 && geteuid() != 0)
+            ok = opd_err_set(err, OPD_E_invalid_argument,
+                             "%s belongs to another user; put the socket into a folder of your own", folder);
+        else if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX))
             ok = opd_err_set(err, OPD_E_invalid_argument,
                              "%s can be written by others; put the socket into a folder of your own", folder);
     }
@@ -97,19 +101,39 @@ bool listen_open(struct broker *b, struct opd_err *err)
            bind_socket(b, err);
 }
 
-static bool may_connect(const struct broker *b, int fd)
+static bool may_connect(const struct broker *b, int fd, struct opd_err *err)
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || (peer.uid != geteuid() && peer.uid != 0)) {
-        log_warn("a connection of another user was refused");
-        return false;
-    }
-    if (b->n_conns >= b->options.max_connections) {
-        log_warn("a connection was refused: there are %d; see --max-connections", b->n_conns);
-        return false;
-    }
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || (peer.uid != geteuid() && peer.uid != 0))
+        return opd_err_set(err, OPD_E_unavailable, "this daemon serves another user; start one of your own");
+    if (b->n_conns >= b->options.max_connections)
+        return opd_err_set(err, OPD_E_unavailable,
+                           "there are %d connections, which is all that --max-connections allows; close one", b->n_conns);
     return true;
+}
+
+// Says why, as far as that goes without waiting.
+static void refuse(int fd, struct opd_err *err)
+{
+    log_warn("a connection was refused: %s", err->msg);
+    struct buf out = { 0 };
+    pack_reply_error(&out, 0, err, NULL);
+    send(fd, out.bytes, out.size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    buf_finish(&out);
+    close(fd);
+}
+
+// Without a descriptor for it a connection would stay in the queue and wake the loop for ever.
+static void refuse_without_fd(struct broker *b)
+{
+    struct opd_err err = { 0 };
+    opd_err_set(&err, OPD_E_unavailable, "the daemon has no file descriptor left; raise its limit (ulimit -n)");
+    close(b->spare_fd);
+    int fd = accept4(b->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0)
+        refuse(fd, &err);
+    b->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
 static void connection_cb(uv_poll_t *handle, int status, int events)
@@ -118,15 +142,19 @@ static void connection_cb(uv_poll_t *handle, int status, int events)
     struct broker *b = handle->data;
     int fd;
     while ((fd = accept4(b->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
-        if (may_connect(b, fd))
+        struct opd_err err = { 0 };
+        if (may_connect(b, fd, &err))
             conn_open(b, fd);
         else
-            close(fd);
+            refuse(fd, &err);
     }
+    if ((errno == EMFILE || errno == ENFILE) && b->spare_fd >= 0)
+        refuse_without_fd(b);
 }
 
 void listen_start(struct broker *b)
 {
+    b->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
     uv_poll_init(&b->loop, &b->listener, b->listen_fd);
     b->listener.data = b;
     uv_poll_start(&b->listener, UV_READABLE, connection_cb);
@@ -137,6 +165,7 @@ static void closed_cb(uv_handle_t *handle)
 {
     struct broker *b = handle->data;
     close(b->listen_fd);
+    close(b->spare_fd);
     b->listen_fd = -1;
 }
 

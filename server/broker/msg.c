@@ -57,6 +57,7 @@ enum value_type value_type(const value *v)
     case MSGPACK_OBJECT_BOOLEAN:
         return VALUE_BOOL;
     case MSGPACK_OBJECT_POSITIVE_INTEGER:
+        return v->via.u64 > INT64_MAX ? VALUE_BIG : VALUE_INT;
     case MSGPACK_OBJECT_NEGATIVE_INTEGER:
         return VALUE_INT;
     case MSGPACK_OBJECT_FLOAT32:
@@ -77,8 +78,9 @@ enum value_type value_type(const value *v)
 
 const char *value_type_name(const value *v)
 {
-    static const char *const names[] = { "nil",    "a boolean", "an integer", "a float",          "a string",
-                                         "binary", "an array",  "a map",      "an extension type" };
+    static const char *const names[] = { "nil",      "a boolean", "an integer", "a float",
+                                         "a string", "binary",    "an array",   "a map",
+                                         "an integer above 2^63-1", "an extension type" };
     return v ? names[value_type(v)] : "missing";
 }
 
@@ -89,8 +91,6 @@ bool value_bool(const value *v)
 
 int64_t value_int(const value *v)
 {
-    if (v->type == MSGPACK_OBJECT_POSITIVE_INTEGER && v->via.u64 > INT64_MAX)
-        return INT64_MAX;
     return v->via.i64;
 }
 
@@ -119,7 +119,7 @@ size_t value_count(const value *v)
 
 const value *value_at(const value *array, size_t i)
 {
-    return i < value_count(array) ? &array->via.array.ptr[i] : NULL;
+    return array && array->type == MSGPACK_OBJECT_ARRAY && i < array->via.array.size ? &array->via.array.ptr[i] : NULL;
 }
 
 const value *value_key_at(const value *map, size_t i)
@@ -149,6 +149,21 @@ bool value_is_nil(const value *v)
     return !v || v->type == MSGPACK_OBJECT_NIL;
 }
 
+// Bytes of the UTF-8 character at the start of a terminated text; 0: there is none.
+static size_t utf8_length(const uint8_t *s)
+{
+    // The least and the greatest second byte keep out overlong forms, surrogates and what is past U+10FFFF.
+    uint8_t least = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
+    uint8_t greatest = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
+    size_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    if (n > 1 && (s[1] < least || s[1] > greatest))
+        return 0;
+    for (size_t i = 2; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    return n;
+}
+
 bool value_copy_str(const value *v, char *out, size_t size)
 {
     size_t length;
@@ -157,7 +172,10 @@ bool value_copy_str(const value *v, char *out, size_t size)
         return false;
     memcpy(out, s, length);
     out[length] = '\0';
-    return true;
+    const uint8_t *p = (const uint8_t *)out;
+    for (size_t n; *p && (n = utf8_length(p)) > 0;)
+        p += n;
+    return !*p;
 }
 
 static const char *letter_name(char letter)
@@ -199,7 +217,8 @@ static bool letter_fits(char letter, const value *v)
     case 'b':
         return type == VALUE_BIN;
     case 'M':
-        return type == VALUE_MAP;
+        // Some languages have one type for both, and send an empty one as an array.
+        return type == VALUE_MAP || (type == VALUE_ARRAY && value_count(v) == 0);
     case 'h':
         return type == VALUE_INT && value_int(v) > 0;
     case 'H':
@@ -281,6 +300,23 @@ void pack_float(struct buf *out, double v)
     msgpack_pack_double(&pk, v);
 }
 
+// A name or a message may hold bytes of some other client, or end within a character: no client's decoder shall fail
+// for that. A wrong byte is replaced by one byte, so that the length stays.
+static void append_utf8(struct buf *out, const char *s)
+{
+    const uint8_t *p = (const uint8_t *)s, *good = p;
+    while (*p) {
+        size_t n = utf8_length(p);
+        if (n == 0) {
+            buf_append(out, good, (size_t)(p - good));
+            buf_append_str(out, "?");
+            good = p + 1;
+        }
+        p += n ? n : 1;
+    }
+    buf_append(out, good, (size_t)(p - good));
+}
+
 void pack_str(struct buf *out, const char *s)
 {
     if (!s) {
@@ -288,9 +324,8 @@ void pack_str(struct buf *out, const char *s)
         return;
     }
     PACKER(pk, out);
-    size_t size = strlen(s);
-    msgpack_pack_str(&pk, size);
-    msgpack_pack_str_body(&pk, s, size);
+    msgpack_pack_str(&pk, strlen(s));
+    append_utf8(out, s);
 }
 
 void pack_bin(struct buf *out, const void *bytes, size_t size)

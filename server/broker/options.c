@@ -336,41 +336,45 @@ static void set_defaults(struct options *o)
     set_device(o, "auto", &err);
 }
 
-bool options_parse(struct options *o, int argc, char **argv, struct opd_err *err)
+static bool take_option(struct options *o, int c, char **argv, bool config, struct opd_err *err)
 {
-    set_defaults(o);
+    if (c == 'h') {
+        print_help();
+        exit(0);
+    }
+    if (c == 'v') {
+        printf("opd %s\n", OPD_VERSION);
+        exit(0);
+    }
+    if (c < 1000)
+        return opd_err_set(err, OPD_E_invalid_argument, "'%s' is no option, or lacks or has a value that it should not; "
+                           "see opd --help", argv[optind - 1]);
+    const struct option_row *row = &rows[c - 1000];
+    return (row->set == set_config) != config || row->set(o, optarg, err);
+}
+
+static bool read_arguments(struct options *o, int argc, char **argv, bool config, struct opd_err *err)
+{
     struct option longs[N_ROWS + 3] = { { "help", no_argument, NULL, 'h' }, { "version", no_argument, NULL, 'v' } };
     for (int i = 0; i < N_ROWS; i++)
         longs[i + 2] = (struct option){ rows[i].name, rows[i].argument ? required_argument : no_argument, NULL,
                                         1000 + i };
-    // The file first, wherever it is named, so that the arguments win.
-    for (int i = 1; i < argc; i++) {
-        const char *file = strncmp(argv[i], "--config=", 9) == 0 ? argv[i] + 9
-                           : strcmp(argv[i], "--config") == 0     ? argv[i + 1]
-                                                                  : NULL;
-        if (file && !set_config(o, file, err))
-            return false;
-    }
     int c;
     opterr = 0;
-    while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1) {
-        if (c == 'h') {
-            print_help();
-            exit(0);
-        }
-        if (c == 'v') {
-            printf("opd %s\n", OPD_VERSION);
-            exit(0);
-        }
-        if (c < 1000)
-            return opd_err_set(err, OPD_E_invalid_argument, "'%s' is no option, or lacks its value; see opd --help",
-                               argv[optind - 1]);
-        if (rows[c - 1000].set != set_config && !rows[c - 1000].set(o, optarg, err))
+    optind = 0; // from the start, with nothing left of the last time
+    while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1)
+        if (!take_option(o, c, argv, config, err))
             return false;
-    }
     if (optind < argc)
         return opd_err_set(err, OPD_E_invalid_argument, "unexpected argument '%s'; see opd --help", argv[optind]);
     return true;
+}
+
+bool options_parse(struct options *o, int argc, char **argv, struct opd_err *err)
+{
+    set_defaults(o);
+    // The file first, wherever it is named, so that the arguments win.
+    return read_arguments(o, argc, argv, true, err) && read_arguments(o, argc, argv, false, err);
 }
 
 void options_finish(struct options *o)

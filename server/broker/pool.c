@@ -178,7 +178,8 @@ static void exit_cb(uv_process_t *process, int64_t status, int signal)
     uv_close((uv_handle_t *)&w->timer, handle_closed_cb);
     uv_close((uv_handle_t *)&w->process, handle_closed_cb);
     if (job)
-        fail_job(w->pool, job, w->pool->stopping ? OPD_E_unavailable : OPD_E_compile_error, why);
+        // One that ended by itself may have been killed, which is not the source's fault: it is worth another try.
+        fail_job(w->pool, job, w->why ? OPD_E_compile_error : OPD_E_unavailable, why);
 }
 
 static bool start_worker(struct worker *w)

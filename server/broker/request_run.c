@@ -462,9 +462,7 @@ enum request_status request_forward(struct request *req, const value *params, st
     const value *ids = value_at(params, 3), *options = value_at(params, 4);
     uint64_t context;
     if (!run.entry || !read_inputs(req, &run, value_at(params, 1), &pr, err) ||
-        (value_type(value_at(params, 2)) != VALUE_MAP
-             ? !opd_err_set(err, OPD_E_invalid_argument, "%s: the attributes are no map", req->op)
-             : !read_attrs(run.entry->op, value_at(params, 2), pr.attrs, err)) ||
+        !read_attrs(run.entry->op, value_at(params, 2), pr.attrs, err) ||
         !read_deadline(options, &run.deadline, err) || !read_context_id(req, &run, options, &context, err) ||
         !default_device(req, &run, options, err) ||
         !read_new_ids(req, ids, (size_t)run.entry->op->n_outputs, false, err))

@@ -15,6 +15,9 @@ enum { MAX_NAME = 256 };
 // What a message can carry beside its own few bytes.
 enum { MAX_DATA = MPSCAN_DEFAULT_MESSAGE - 4096 };
 
+// A memfd is only a promise, and an executor has 2^47 addresses for everyone.
+static const int64_t MAX_SHM = (int64_t)1 << 44;
+
 static struct device *find_device(struct request *req, const value *name, struct opd_err *err)
 {
     struct broker *b = req->broker;
@@ -33,7 +36,7 @@ static bool read_name(struct request *req, const value *v, char *name, struct op
     if (value_is_nil(v))
         return true;
     if (!value_copy_str(v, name, MAX_NAME) || !name[0])
-        return opd_err_set(err, OPD_E_invalid_argument, "name: expected 1 to %d bytes without zeros", MAX_NAME - 1);
+        return opd_err_set(err, OPD_E_invalid_argument, "name: expected 1 to %d bytes of UTF-8 without zeros", MAX_NAME - 1);
     if (tensor_find(req->broker, name))
         return opd_err_set(err, OPD_E_invalid_argument,
                            "a tensor named '%s' is there already; attach to it, or free it first", name);
@@ -326,6 +329,9 @@ enum request_status request_shm_open(struct request *req, const value *params, s
     else if (fstat(fd, &st) < 0 || size <= 0 || size > st.st_size)
         opd_err_set(err, OPD_E_invalid_argument, "shm_open: size %" PRId64 ", the memfd has %lld bytes", size,
                     (long long)(fd >= 0 ? st.st_size : 0));
+    else if (size > MAX_SHM)
+        opd_err_set(err, OPD_E_invalid_argument, "shm_open: size %" PRId64 " is more than can be mapped; at most %" PRId64,
+                    size, MAX_SHM);
     else if (map_get(&req->conn->shms, (uint64_t)id))
         opd_err_set(err, OPD_E_invalid_argument, "shm_open: id %" PRId64 " is in use", id);
     if (err->code) {

@@ -5,7 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { READ_SIZE = 256 << 10, OUT_KEEP = 1 << 20 };
+// KEEP: what an empty buffer may keep of its memory.
+enum { READ_SIZE = 256 << 10, IN_KEEP = 8 << 20, OUT_KEEP = 1 << 20 };
 
 static void poll_cb(uv_poll_t *handle, int status, int events);
 
@@ -30,14 +31,21 @@ static void keep_fds(struct stream *s, const int *fds, int n)
     }
 }
 
+// Drops the bytes before `start`, seldom enough that moving the rest costs little for each of them.
+static void drop_used(struct buf *b, size_t *start, size_t keep)
+{
+    if (*start == b->size) {
+        b->size = *start = 0;
+        if (b->capacity > keep)
+            buf_finish(b);
+    } else if (*start > READ_SIZE && *start > b->size / 2) {
+        buf_consume(b, *start);
+        *start = 0;
+    }
+}
+
 static void read_more(struct stream *s)
 {
-    if (s->in_start == s->in.size) {
-        s->in.size = s->in_start = 0;
-    } else if (s->in_start > READ_SIZE && s->in_start > s->in.size / 2) {
-        buf_consume(&s->in, s->in_start);
-        s->in_start = 0;
-    }
     buf_reserve(&s->in, READ_SIZE);
     int fds[FDPASS_MAX];
     int n_fds;
@@ -69,10 +77,8 @@ static void send_some(struct stream *s)
             return;
         }
         s->out_start += (size_t)n;
+        drop_used(&s->out, &s->out_start, OUT_KEEP);
     }
-    s->out.size = s->out_start = 0;
-    if (s->out.capacity > OUT_KEEP)
-        buf_finish(&s->out);
     if (s->drained)
         s->drained(s);
 }
@@ -136,6 +142,7 @@ size_t stream_size(const struct stream *s)
 void stream_consume(struct stream *s, size_t size)
 {
     s->in_start += size;
+    drop_used(&s->in, &s->in_start, IN_KEEP);
 }
 
 int stream_take_fd(struct stream *s)

@@ -37,7 +37,7 @@ void stream_close(struct stream *s);
 
 const uint8_t *stream_bytes(const struct stream *s);
 size_t stream_size(const struct stream *s);
-void stream_consume(struct stream *s, size_t size);
+void stream_consume(struct stream *s, size_t size); // the bytes are no longer there
 int stream_take_fd(struct stream *s); // the oldest descriptor, now the caller's; -1: none
 
 // Bytes are appended to s->out by the caller; this sends what goes and arranges for the rest.

@@ -1,10 +1,14 @@
 
-// Third of the texts: from a kernel's function to the image's export. One line at the end of the translation unit,
-// OPD_CPU_EXPORT(kernel<types>), instantiates all of this.
+// Third of the texts: from a kernel's function to the image's export. One line at the end of the
+// translation unit, OPD_CPU_EXPORT(kernel<types>), instantiates all of this.
 
-template <unsigned... I> struct opd_cpu_places {};
-template <unsigned N, unsigned... I> struct opd_cpu_count : opd_cpu_count<N - 1, N - 1, I...> {};
-template <unsigned... I> struct opd_cpu_count<0, I...> { typedef opd_cpu_places<I...> places; };
+template <unsigned... I> struct opd_cpu_places {
+};
+template <unsigned N, unsigned... I> struct opd_cpu_count : opd_cpu_count<N - 1, N - 1, I...> {
+};
+template <unsigned... I> struct opd_cpu_count<0, I...> {
+    typedef opd_cpu_places<I...> places;
+};
 
 // Offset and size of each parameter, packed as a C struct would be.
 template <unsigned N> struct opd_cpu_layout {
@@ -13,7 +17,7 @@ template <unsigned N> struct opd_cpu_layout {
 
 template <class... A> constexpr opd_cpu_layout<sizeof...(A)> opd_cpu_lay_out()
 {
-    const unsigned size[] = {(unsigned)sizeof(A)..., 0}, align[] = {(unsigned)alignof(A)..., 1};
+    const unsigned size[] = { (unsigned)sizeof(A)..., 0 }, align[] = { (unsigned)alignof(A)..., 1 };
     opd_cpu_layout<sizeof...(A)> layout = {};
     unsigned at = 0;
     for (unsigned i = 0; i < sizeof...(A); i++) {
@@ -37,7 +41,8 @@ template <auto Kernel> struct opd_cpu_launch;
 template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
     static constexpr opd_cpu_layout<sizeof...(A)> layout = opd_cpu_lay_out<A...>();
 
-    // The threads from `first` on, row by row, until one of them waits: that one leaves the rest to others.
+    // The threads from `first` on, row by row, until one of them waits: that one leaves the rest to
+    // others.
     __attribute__((flatten)) static void walk(unsigned first, A... a)
     {
         const unsigned nx = blockDim.x, ny = blockDim.y, rows = ny * blockDim.z;
@@ -72,8 +77,8 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
     }
 
     template <unsigned... I>
-    OPD_CPU_INLINE static void call(void (*walk)(unsigned, A...), const opd_cpu_job *job, unsigned first,
-                                    opd_cpu_places<I...>)
+    OPD_CPU_INLINE static void call(void (*walk)(unsigned, A...), const opd_cpu_job *job,
+                                    unsigned first, opd_cpu_places<I...>)
     {
         walk(first, opd_cpu_arg<A>(job, layout.param[I].offset)...);
     }
@@ -87,16 +92,16 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
             call(walk_far, job, first, places);
     }
 
-    static void run(opd_cpu_worker *w, const opd_cpu_job *job, void *shared, unsigned long long begin,
-                    unsigned long long end)
+    static void run(opd_cpu_worker *w, const opd_cpu_job *job, void *shared,
+                    unsigned long long begin, unsigned long long end)
     {
         opd_cpu_self = w;
         opd_cpu_arena = shared;
-        blockDim = {job->block[0], job->block[1], job->block[2]};
-        gridDim = {job->grid[0], job->grid[1], job->grid[2]};
+        blockDim = { job->block[0], job->block[1], job->block[2] };
+        gridDim = { job->grid[0], job->grid[1], job->grid[2] };
         const unsigned long long gx = gridDim.x, gy = gridDim.y;
         for (unsigned long long b = begin; b < end; b++) {
-            blockIdx = {(unsigned)(b % gx), (unsigned)(b / gx % gy), (unsigned)(b / gx / gy)};
+            blockIdx = { (unsigned)(b % gx), (unsigned)(b / gx % gy), (unsigned)(b / gx / gy) };
             start(job, 0);
             if (opd_cpu_bound == 0)
                 opd_cpu_rt->join(w);
@@ -104,18 +109,38 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
     }
 };
 
+// CUDA_KERNEL_LOOP where nothing else of a kernel knows its index: the first thread of a block
+// takes the share of all, in order, and no other runs.
+template <class T> struct opd_cpu_share {
+    T begin, end;
+
+    OPD_CPU_INLINE explicit opd_cpu_share(T n)
+    {
+        const long long all = (long long)n, share = (all + gridDim.x - 1) / gridDim.x;
+        const long long first = share * blockIdx.x;
+        begin = (T)(first < all ? first : all);
+        end = (T)(first + share < all ? first + share : all);
+        opd_cpu_bound = 0;
+    }
+};
+#define OPD_CPU_RANGE_LOOP(i, n)                                                                   \
+    for (opd_cpu_share<decltype((n) + 0)> share_##i(n), *once_##i = &share_##i; once_##i;          \
+         once_##i = nullptr)                                                                       \
+    OPD_CPU_VECTORIZE for (auto i = share_##i.begin; i < share_##i.end; ++i)
+
 static void opd_cpu_init(const opd_cpu_runtime *rt)
 {
     opd_cpu_rt = rt;
 }
 
-#define OPD_CPU_EXPORT(...)                                                                                     \
-    extern "C" __attribute__((visibility("default"))) const opd_cpu_kernel opd_cpu_kernel_export = {            \
-        OPD_CPU_ABI,                                                                                            \
-        sizeof opd_cpu_launch<(__VA_ARGS__)>::layout.param / sizeof(opd_cpu_param) - 1,                         \
-        opd_cpu_launch<(__VA_ARGS__)>::layout.param,                                                            \
-        #__VA_ARGS__,                                                                                           \
-        opd_cpu_init,                                                                                           \
-        opd_cpu_launch<(__VA_ARGS__)>::run,                                                                     \
-        opd_cpu_launch<(__VA_ARGS__)>::start,                                                                   \
+#define OPD_CPU_EXPORT(...)                                                                        \
+    extern "C" __attribute__((visibility("default")))                                              \
+    const opd_cpu_kernel opd_cpu_kernel_export = {                                                 \
+        OPD_CPU_ABI,                                                                               \
+        sizeof opd_cpu_launch<(__VA_ARGS__)>::layout.param / sizeof(opd_cpu_param) - 1,            \
+        opd_cpu_launch<(__VA_ARGS__)>::layout.param,                                               \
+        #__VA_ARGS__,                                                                              \
+        opd_cpu_init,                                                                              \
+        opd_cpu_launch<(__VA_ARGS__)>::run,                                                        \
+        opd_cpu_launch<(__VA_ARGS__)>::start,                                                      \
     };

@@ -1,7 +1,7 @@
 
-// Second of the texts: CUDA's mathematics, with the overloads that it has in the global namespace. What is called inside
-// guarded statements must have no branch and be no library call, or nothing around it vectorises: hence expf, tanhf, erff
-// and the conversions of the 16-bit types.
+// Second of the texts: CUDA's mathematics, with the overloads that it has in the global namespace.
+// What is called inside guarded statements must have no branch and be no library call, or nothing
+// around it vectorises: hence expf, tanhf, erff and the conversions of the 16-bit types.
 
 template <class To, class From> OPD_CPU_INLINE To opd_cpu_cast(From from)
 {
@@ -10,12 +10,30 @@ template <class To, class From> OPD_CPU_INLINE To opd_cpu_cast(From from)
     __builtin_memcpy(&to, &from, sizeof to);
     return to;
 }
-OPD_CPU_INLINE float __uint_as_float(unsigned v) { return opd_cpu_cast<float>(v); }
-OPD_CPU_INLINE float __int_as_float(int v) { return opd_cpu_cast<float>(v); }
-OPD_CPU_INLINE unsigned __float_as_uint(float v) { return opd_cpu_cast<unsigned>(v); }
-OPD_CPU_INLINE int __float_as_int(float v) { return opd_cpu_cast<int>(v); }
-OPD_CPU_INLINE long long __double_as_longlong(double v) { return opd_cpu_cast<long long>(v); }
-OPD_CPU_INLINE double __longlong_as_double(long long v) { return opd_cpu_cast<double>(v); }
+OPD_CPU_INLINE float __uint_as_float(unsigned v)
+{
+    return opd_cpu_cast<float>(v);
+}
+OPD_CPU_INLINE float __int_as_float(int v)
+{
+    return opd_cpu_cast<float>(v);
+}
+OPD_CPU_INLINE unsigned __float_as_uint(float v)
+{
+    return opd_cpu_cast<unsigned>(v);
+}
+OPD_CPU_INLINE int __float_as_int(float v)
+{
+    return opd_cpu_cast<int>(v);
+}
+OPD_CPU_INLINE long long __double_as_longlong(double v)
+{
+    return opd_cpu_cast<long long>(v);
+}
+OPD_CPU_INLINE double __longlong_as_double(long long v)
+{
+    return opd_cpu_cast<double>(v);
+}
 
 // 0x1p112 moves the exponent of a half, read as the high bits of a float, to where a float has it.
 OPD_CPU_INLINE float opd_cpu_half_to_float(uint16_t h)
@@ -37,7 +55,10 @@ OPD_CPU_INLINE uint16_t opd_cpu_float_to_half(float v)
     return (uint16_t)(h | (u >> 16 & 0x8000u));
 }
 
-OPD_CPU_INLINE float opd_cpu_bfloat16_to_float(uint16_t b) { return __uint_as_float((unsigned)b << 16); }
+OPD_CPU_INLINE float opd_cpu_bfloat16_to_float(uint16_t b)
+{
+    return __uint_as_float((unsigned)b << 16);
+}
 
 OPD_CPU_INLINE uint16_t opd_cpu_float_to_bfloat16(float v)
 {
@@ -103,12 +124,18 @@ OPD_CPU_INLINE float opd_cpu_erff(float x)
 }
 
 // One argument: double from the C library, float beside it, integers as double.
-#define OPD_CPU_MATH_OVERLOADS(name, float_name)                                              \
-    extern "C" double name(double) noexcept;                                                  \
-    OPD_CPU_INLINE float name(float x) { return float_name(x); }                              \
-    template <class I> OPD_CPU_INLINE auto name(I x) -> decltype(x % 1, double()) { return name((double)x); }
-#define OPD_CPU_MATH(name)                    \
-    extern "C" float name##f(float) noexcept; \
+#define OPD_CPU_MATH_OVERLOADS(name, float_name)                                                   \
+    extern "C" double name(double) noexcept;                                                       \
+    OPD_CPU_INLINE float name(float x)                                                             \
+    {                                                                                              \
+        return float_name(x);                                                                      \
+    }                                                                                              \
+    template <class I> OPD_CPU_INLINE auto name(I x)->decltype(x % 1, double())                    \
+    {                                                                                              \
+        return name((double)x);                                                                    \
+    }
+#define OPD_CPU_MATH(name)                                                                         \
+    extern "C" float name##f(float) noexcept;                                                      \
     OPD_CPU_MATH_OVERLOADS(name, name##f)
 OPD_CPU_MATH_OVERLOADS(exp, opd_cpu_expf)
 OPD_CPU_MATH_OVERLOADS(tanh, opd_cpu_tanhf)
@@ -146,19 +173,28 @@ OPD_CPU_MATH(rint)
 OPD_CPU_MATH(nearbyint)
 OPD_CPU_MATH(fabs)
 
-// Two arguments: a float beside a double becomes one. Templates, so that opd.cuh may have functions of its own.
-template <class X, class Y> struct opd_cpu_mixed {};
-template <> struct opd_cpu_mixed<float, double> { typedef double type; };
-template <> struct opd_cpu_mixed<double, float> { typedef double type; };
-#define OPD_CPU_MIXED(name)                                                                       \
-    template <class X, class Y> OPD_CPU_INLINE typename opd_cpu_mixed<X, Y>::type name(X x, Y y)  \
-    {                                                                                             \
-        return name((double)x, (double)y);                                                        \
+// Two arguments: a float beside a double becomes one. Templates, so that opd.cuh may have functions
+// of its own.
+template <class X, class Y> struct opd_cpu_mixed {
+};
+template <> struct opd_cpu_mixed<float, double> {
+    typedef double type;
+};
+template <> struct opd_cpu_mixed<double, float> {
+    typedef double type;
+};
+#define OPD_CPU_MIXED(name)                                                                        \
+    template <class X, class Y> OPD_CPU_INLINE typename opd_cpu_mixed<X, Y>::type name(X x, Y y)   \
+    {                                                                                              \
+        return name((double)x, (double)y);                                                         \
     }
-#define OPD_CPU_MATH2(name)                                               \
-    extern "C" double name(double, double) noexcept;                      \
-    extern "C" float name##f(float, float) noexcept;                      \
-    OPD_CPU_INLINE float name(float x, float y) { return name##f(x, y); } \
+#define OPD_CPU_MATH2(name)                                                                        \
+    extern "C" double name(double, double) noexcept;                                               \
+    extern "C" float name##f(float, float) noexcept;                                               \
+    OPD_CPU_INLINE float name(float x, float y)                                                    \
+    {                                                                                              \
+        return name##f(x, y);                                                                      \
+    }                                                                                              \
     OPD_CPU_MIXED(name)
 OPD_CPU_MATH2(pow)
 OPD_CPU_MATH2(fmod)
@@ -167,14 +203,23 @@ OPD_CPU_MATH2(hypot)
 OPD_CPU_MATH2(copysign)
 OPD_CPU_MATH2(remainder)
 OPD_CPU_MATH2(fdim)
-OPD_CPU_INLINE float pow(float x, int y) { return powf(x, (float)y); }
-OPD_CPU_INLINE double pow(double x, int y) { return pow(x, (double)y); }
+OPD_CPU_INLINE float pow(float x, int y)
+{
+    return powf(x, (float)y);
+}
+OPD_CPU_INLINE double pow(double x, int y)
+{
+    return pow(x, (double)y);
+}
 
 // A NaN loses against a number.
 extern "C" double fmax(double, double) noexcept;
 extern "C" double fmin(double, double) noexcept;
-#define OPD_CPU_FMAX(name, T, op) \
-    OPD_CPU_INLINE T name(T a, T b) { return a op b || a != a ? b : a; }
+#define OPD_CPU_FMAX(name, T, op)                                                                  \
+    OPD_CPU_INLINE T name(T a, T b)                                                                \
+    {                                                                                              \
+        return a op b || a != a ? b : a;                                                           \
+    }
 OPD_CPU_FMAX(fmax, float, <)
 OPD_CPU_FMAX(fmin, float, >)
 OPD_CPU_FMAX(max, float, <)
@@ -185,14 +230,26 @@ OPD_CPU_MIXED(fmax)
 OPD_CPU_MIXED(fmin)
 OPD_CPU_MIXED(max)
 OPD_CPU_MIXED(min)
-OPD_CPU_INLINE float opd_cpu_fmaxf(float x, float y) { return fmax(x, y); }
-OPD_CPU_INLINE float opd_cpu_fminf(float x, float y) { return fmin(x, y); }
+OPD_CPU_INLINE float opd_cpu_fmaxf(float x, float y)
+{
+    return fmax(x, y);
+}
+OPD_CPU_INLINE float opd_cpu_fminf(float x, float y)
+{
+    return fmin(x, y);
+}
 #define fmaxf opd_cpu_fmaxf
 #define fminf opd_cpu_fminf
 
-#define OPD_CPU_MAX(T, S, R)                                                                  \
-    OPD_CPU_INLINE constexpr R max(T x, S y) { return (R)x < (R)y ? (R)y : (R)x; }            \
-    OPD_CPU_INLINE constexpr R min(T x, S y) { return (R)y < (R)x ? (R)y : (R)x; }
+#define OPD_CPU_MAX(T, S, R)                                                                       \
+    OPD_CPU_INLINE constexpr R max(T x, S y)                                                       \
+    {                                                                                              \
+        return (R)x < (R)y ? (R)y : (R)x;                                                          \
+    }                                                                                              \
+    OPD_CPU_INLINE constexpr R min(T x, S y)                                                       \
+    {                                                                                              \
+        return (R)y < (R)x ? (R)y : (R)x;                                                          \
+    }
 OPD_CPU_MAX(int, int, int)
 OPD_CPU_MAX(unsigned, unsigned, unsigned)
 OPD_CPU_MAX(int, unsigned, unsigned)
@@ -207,22 +264,64 @@ OPD_CPU_MAX(long long, unsigned long long, unsigned long long)
 OPD_CPU_MAX(unsigned long long, long long, unsigned long long)
 
 extern "C" int abs(int) noexcept;
-OPD_CPU_INLINE float abs(float x) { return __builtin_fabsf(x); }
-OPD_CPU_INLINE double abs(double x) { return __builtin_fabs(x); }
-OPD_CPU_INLINE long abs(long x) { return x < 0 ? -x : x; }
-OPD_CPU_INLINE long long abs(long long x) { return x < 0 ? -x : x; }
-OPD_CPU_INLINE long long llabs(long long x) { return x < 0 ? -x : x; }
+OPD_CPU_INLINE float abs(float x)
+{
+    return __builtin_fabsf(x);
+}
+OPD_CPU_INLINE double abs(double x)
+{
+    return __builtin_fabs(x);
+}
+OPD_CPU_INLINE long abs(long x)
+{
+    return x < 0 ? -x : x;
+}
+OPD_CPU_INLINE long long abs(long long x)
+{
+    return x < 0 ? -x : x;
+}
+OPD_CPU_INLINE long long llabs(long long x)
+{
+    return x < 0 ? -x : x;
+}
 
-OPD_CPU_INLINE bool isnan(float x) { return __builtin_isnan(x); }
-OPD_CPU_INLINE bool isnan(double x) { return __builtin_isnan(x); }
-OPD_CPU_INLINE bool isinf(float x) { return __builtin_isinf(x); }
-OPD_CPU_INLINE bool isinf(double x) { return __builtin_isinf(x); }
-OPD_CPU_INLINE bool isfinite(float x) { return __builtin_isfinite(x); }
-OPD_CPU_INLINE bool isfinite(double x) { return __builtin_isfinite(x); }
-OPD_CPU_INLINE bool signbit(float x) { return __builtin_signbit(x); }
-OPD_CPU_INLINE bool signbit(double x) { return __builtin_signbit(x); }
+OPD_CPU_INLINE bool isnan(float x)
+{
+    return __builtin_isnan(x);
+}
+OPD_CPU_INLINE bool isnan(double x)
+{
+    return __builtin_isnan(x);
+}
+OPD_CPU_INLINE bool isinf(float x)
+{
+    return __builtin_isinf(x);
+}
+OPD_CPU_INLINE bool isinf(double x)
+{
+    return __builtin_isinf(x);
+}
+OPD_CPU_INLINE bool isfinite(float x)
+{
+    return __builtin_isfinite(x);
+}
+OPD_CPU_INLINE bool isfinite(double x)
+{
+    return __builtin_isfinite(x);
+}
+OPD_CPU_INLINE bool signbit(float x)
+{
+    return __builtin_signbit(x);
+}
+OPD_CPU_INLINE bool signbit(double x)
+{
+    return __builtin_signbit(x);
+}
 
-OPD_CPU_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+OPD_CPU_INLINE float fma(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
 extern "C" double fma(double, double, double) noexcept;
 extern "C" float fmaf(float, float, float) noexcept;
 extern "C" float ldexpf(float, int) noexcept;
@@ -231,26 +330,83 @@ extern "C" float frexpf(float, int *) noexcept;
 extern "C" double frexp(double, int *) noexcept;
 extern "C" float modff(float, float *) noexcept;
 extern "C" double modf(double, double *) noexcept;
-OPD_CPU_INLINE float ldexp(float x, int n) { return ldexpf(x, n); }
+OPD_CPU_INLINE float ldexp(float x, int n)
+{
+    return ldexpf(x, n);
+}
 
-OPD_CPU_INLINE float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
-OPD_CPU_INLINE float rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
-OPD_CPU_INLINE double rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
-OPD_CPU_INLINE float rcbrtf(float x) { return 1.0f / cbrtf(x); }
-OPD_CPU_INLINE float exp10f(float x) { return powf(10.0f, x); }
-OPD_CPU_INLINE double exp10(double x) { return pow(10.0, x); }
-OPD_CPU_INLINE float normcdff(float x) { return 0.5f * erfcf(x * -0.70710678f); }
-OPD_CPU_INLINE double normcdf(double x) { return 0.5 * erfc(x * -0.70710678118654752440); }
-OPD_CPU_INLINE void sincosf(float x, float *s, float *c) { *s = sinf(x), *c = cosf(x); }
-OPD_CPU_INLINE void sincos(double x, double *s, double *c) { *s = sin(x), *c = cos(x); }
-OPD_CPU_INLINE float __saturatef(float x) { return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f; }
-OPD_CPU_INLINE float __fdividef(float a, float b) { return a / b; }
-OPD_CPU_INLINE float fdividef(float a, float b) { return a / b; }
-OPD_CPU_INLINE float __frcp_rn(float x) { return 1.0f / x; }
-OPD_CPU_INLINE float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
-OPD_CPU_INLINE float __frsqrt_rn(float x) { return 1.0f / __builtin_sqrtf(x); }
-OPD_CPU_INLINE float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-OPD_CPU_INLINE float __fdiv_rn(float a, float b) { return a / b; }
+OPD_CPU_INLINE float rsqrtf(float x)
+{
+    return 1.0f / __builtin_sqrtf(x);
+}
+OPD_CPU_INLINE float rsqrt(float x)
+{
+    return 1.0f / __builtin_sqrtf(x);
+}
+OPD_CPU_INLINE double rsqrt(double x)
+{
+    return 1.0 / __builtin_sqrt(x);
+}
+OPD_CPU_INLINE float rcbrtf(float x)
+{
+    return 1.0f / cbrtf(x);
+}
+OPD_CPU_INLINE float exp10f(float x)
+{
+    return powf(10.0f, x);
+}
+OPD_CPU_INLINE double exp10(double x)
+{
+    return pow(10.0, x);
+}
+OPD_CPU_INLINE float normcdff(float x)
+{
+    return 0.5f * erfcf(x * -0.70710678f);
+}
+OPD_CPU_INLINE double normcdf(double x)
+{
+    return 0.5 * erfc(x * -0.70710678118654752440);
+}
+OPD_CPU_INLINE void sincosf(float x, float *s, float *c)
+{
+    *s = sinf(x), *c = cosf(x);
+}
+OPD_CPU_INLINE void sincos(double x, double *s, double *c)
+{
+    *s = sin(x), *c = cos(x);
+}
+OPD_CPU_INLINE float __saturatef(float x)
+{
+    return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f;
+}
+OPD_CPU_INLINE float __fdividef(float a, float b)
+{
+    return a / b;
+}
+OPD_CPU_INLINE float fdividef(float a, float b)
+{
+    return a / b;
+}
+OPD_CPU_INLINE float __frcp_rn(float x)
+{
+    return 1.0f / x;
+}
+OPD_CPU_INLINE float __fsqrt_rn(float x)
+{
+    return __builtin_sqrtf(x);
+}
+OPD_CPU_INLINE float __frsqrt_rn(float x)
+{
+    return 1.0f / __builtin_sqrtf(x);
+}
+OPD_CPU_INLINE float __fmaf_rn(float a, float b, float c)
+{
+    return __builtin_fmaf(a, b, c);
+}
+OPD_CPU_INLINE float __fdiv_rn(float a, float b)
+{
+    return a / b;
+}
 // Only the names are taken: these are macros because the C library has functions of the same names.
 #define __expf opd_cpu_expf
 #define __logf logf
@@ -263,18 +419,51 @@ OPD_CPU_INLINE float __fdiv_rn(float a, float b) { return a / b; }
 #define __exp10f exp10f
 #define __tanhf opd_cpu_tanhf
 
-OPD_CPU_INLINE int __float2int_rn(float x) { return (int)__builtin_rintf(x); }
-OPD_CPU_INLINE int __float2int_rz(float x) { return (int)x; }
-OPD_CPU_INLINE int __float2int_rd(float x) { return (int)__builtin_floorf(x); }
-OPD_CPU_INLINE int __float2int_ru(float x) { return (int)__builtin_ceilf(x); }
-OPD_CPU_INLINE float __int2float_rn(int x) { return (float)x; }
+OPD_CPU_INLINE int __float2int_rn(float x)
+{
+    return (int)__builtin_rintf(x);
+}
+OPD_CPU_INLINE int __float2int_rz(float x)
+{
+    return (int)x;
+}
+OPD_CPU_INLINE int __float2int_rd(float x)
+{
+    return (int)__builtin_floorf(x);
+}
+OPD_CPU_INLINE int __float2int_ru(float x)
+{
+    return (int)__builtin_ceilf(x);
+}
+OPD_CPU_INLINE float __int2float_rn(int x)
+{
+    return (float)x;
+}
 
-OPD_CPU_INLINE int __popc(unsigned x) { return __builtin_popcount(x); }
-OPD_CPU_INLINE int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
-OPD_CPU_INLINE int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
-OPD_CPU_INLINE int __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
-OPD_CPU_INLINE int __ffs(int x) { return __builtin_ffs(x); }
-OPD_CPU_INLINE int __ffsll(long long x) { return __builtin_ffsll(x); }
+OPD_CPU_INLINE int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+OPD_CPU_INLINE int __popcll(unsigned long long x)
+{
+    return __builtin_popcountll(x);
+}
+OPD_CPU_INLINE int __clz(int x)
+{
+    return x ? __builtin_clz((unsigned)x) : 32;
+}
+OPD_CPU_INLINE int __clzll(long long x)
+{
+    return x ? __builtin_clzll((unsigned long long)x) : 64;
+}
+OPD_CPU_INLINE int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+OPD_CPU_INLINE int __ffsll(long long x)
+{
+    return __builtin_ffsll(x);
+}
 OPD_CPU_INLINE unsigned __brev(unsigned x)
 {
     x = (x >> 1 & 0x55555555u) | (x & 0x55555555u) << 1;
@@ -282,11 +471,22 @@ OPD_CPU_INLINE unsigned __brev(unsigned x)
     x = (x >> 4 & 0x0f0f0f0fu) | (x & 0x0f0f0f0fu) << 4;
     return __builtin_bswap32(x);
 }
-OPD_CPU_INLINE int __mul24(int a, int b) { return a * b; }
-OPD_CPU_INLINE int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
-OPD_CPU_INLINE unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+OPD_CPU_INLINE int __mul24(int a, int b)
+{
+    return a * b;
+}
+OPD_CPU_INLINE int __mulhi(int a, int b)
+{
+    return (int)((long long)a * b >> 32);
+}
+OPD_CPU_INLINE unsigned __umulhi(unsigned a, unsigned b)
+{
+    return (unsigned)((unsigned long long)a * b >> 32);
+}
 
-namespace std {
-using ::abs, ::exp, ::log, ::sqrt, ::pow, ::sin, ::cos, ::tanh, ::floor, ::ceil, ::round, ::fabs, ::erf, ::fmod;
+namespace std
+{
+using ::abs, ::exp, ::log, ::sqrt, ::pow, ::sin, ::cos, ::tanh, ::floor, ::ceil, ::round, ::fabs,
+    ::erf, ::fmod;
 using ::fmax, ::fmin, ::isfinite, ::isinf, ::isnan, ::max, ::min;
 } // namespace std

@@ -1,7 +1,9 @@
-// CUDA's language for the host's C++ compiler: first of three texts (then cpu_math.h, cpu_launch.h) that come before
-// opd.cuh in every translation unit of the CPU device. cpu_image.h stands before it.
+// CUDA's language for the host's C++ compiler: first of three texts (then cpu_math.h, cpu_launch.h)
+// that come before opd.cuh in every translation unit of the CPU device. cpu_image.h stands before
+// it.
 //
-// Small on purpose, and without the C++ library: <cmath> alone would cost more time than a usual kernel.
+// Small on purpose, and without the C++ library: <cmath> alone would cost more time than a usual
+// kernel.
 
 #include <stddef.h>
 #include <stdint.h>
@@ -14,7 +16,6 @@
 #define __device__
 #define __host__
 #define __constant__ static const
-#define __managed__ static
 #define __shared__ static thread_local
 #define __grid_constant__
 #define __restrict__ __restrict
@@ -38,15 +39,39 @@ void *memset(void *, int, size_t) noexcept;
 }
 
 // Vector types, aligned as CUDA aligns them.
-#define OPD_CPU_VECTORS(T, base, a2, a4)                                                             \
-    struct base##1 { T x; };                                                                         \
-    struct alignas(a2) base##2 { T x, y; };                                                          \
-    struct base##3 { T x, y, z; };                                                                   \
-    struct alignas(a4) base##4 { T x, y, z, w; };                                                    \
-    OPD_CPU_INLINE base##1 make_##base##1(T x) { return {x}; }                                       \
-    OPD_CPU_INLINE base##2 make_##base##2(T x, T y) { return {x, y}; }                               \
-    OPD_CPU_INLINE base##3 make_##base##3(T x, T y, T z) { return {x, y, z}; }                       \
-    OPD_CPU_INLINE base##4 make_##base##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+#define OPD_CPU_VECTORS(T, base, a2, a4)                                                           \
+    struct base##1                                                                                 \
+    {                                                                                              \
+        T x;                                                                                       \
+    };                                                                                             \
+    struct alignas(a2) base##2                                                                     \
+    {                                                                                              \
+        T x, y;                                                                                    \
+    };                                                                                             \
+    struct base##3                                                                                 \
+    {                                                                                              \
+        T x, y, z;                                                                                 \
+    };                                                                                             \
+    struct alignas(a4) base##4                                                                     \
+    {                                                                                              \
+        T x, y, z, w;                                                                              \
+    };                                                                                             \
+    OPD_CPU_INLINE base##1 make_##base##1(T x)                                                     \
+    {                                                                                              \
+        return { x };                                                                              \
+    }                                                                                              \
+    OPD_CPU_INLINE base##2 make_##base##2(T x, T y)                                                \
+    {                                                                                              \
+        return { x, y };                                                                           \
+    }                                                                                              \
+    OPD_CPU_INLINE base##3 make_##base##3(T x, T y, T z)                                           \
+    {                                                                                              \
+        return { x, y, z };                                                                        \
+    }                                                                                              \
+    OPD_CPU_INLINE base##4 make_##base##4(T x, T y, T z, T w)                                      \
+    {                                                                                              \
+        return { x, y, z, w };                                                                     \
+    }
 OPD_CPU_VECTORS(signed char, char, 2, 4)
 OPD_CPU_VECTORS(unsigned char, uchar, 2, 4)
 OPD_CPU_VECTORS(short, short, 4, 8)
@@ -62,22 +87,37 @@ OPD_CPU_VECTORS(double, double, 16, 16)
 
 struct dim3 {
     unsigned x, y, z;
-    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
-    constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
-    constexpr operator uint3() const { return {x, y, z}; }
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z)
+    {
+    }
+    constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z)
+    {
+    }
+    constexpr operator uint3() const
+    {
+        return { x, y, z };
+    }
 };
 
-// Where the running thread is. Internal to this object, and their addresses never leave it: else the compilers would
-// reload them after every store, and vectorise nothing. Spread out, so that no two are read as one vector.
+// Where the running thread is. Internal to this object, and their addresses never leave it: else
+// the compilers would reload them after every store, and vectorise nothing. Spread out, so that no
+// two are read as one vector.
 struct opd_cpu_index {
     alignas(16) unsigned x;
     alignas(16) unsigned y;
     alignas(16) unsigned z;
-    OPD_CPU_INLINE operator uint3() const { return {x, y, z}; }
-    OPD_CPU_INLINE operator dim3() const { return dim3(x, y, z); }
+    OPD_CPU_INLINE operator uint3() const
+    {
+        return { x, y, z };
+    }
+    OPD_CPU_INLINE operator dim3() const
+    {
+        return dim3(x, y, z);
+    }
 };
 static thread_local opd_cpu_index threadIdx, blockIdx, blockDim, gridDim;
-static thread_local unsigned opd_cpu_bound; // the loop over a row of threads ends here; 0 once it was left for others
+static thread_local unsigned
+    opd_cpu_bound; // the loop over a row of threads ends here; 0 once it was left for others
 static thread_local opd_cpu_worker *opd_cpu_self;
 static thread_local void *opd_cpu_arena;
 static const opd_cpu_runtime *opd_cpu_rt;
@@ -88,44 +128,66 @@ OPD_CPU_INLINE unsigned opd_cpu_thread()
     return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
 }
 
-// Other threads may have run meanwhile: this one is itself again, and the loop that it came from now belongs to others.
-#define OPD_CPU_WAIT(call)                                       \
-    const unsigned x_ = threadIdx.x, y_ = threadIdx.y, z_ = threadIdx.z; \
-    const auto result_ = call;                                   \
-    threadIdx.x = x_;                                            \
-    threadIdx.y = y_;                                            \
-    threadIdx.z = z_;                                            \
-    opd_cpu_bound = 0;                                           \
+// Other threads may have run meanwhile: this one is itself again, and the loop that it came from
+// now belongs to others.
+#define OPD_CPU_WAIT(call)                                                                         \
+    const unsigned x_ = threadIdx.x, y_ = threadIdx.y, z_ = threadIdx.z;                           \
+    const auto result_ = call;                                                                     \
+    threadIdx.x = x_;                                                                              \
+    threadIdx.y = y_;                                                                              \
+    threadIdx.z = z_;                                                                              \
+    opd_cpu_bound = 0;                                                                             \
     return result_
 
-static __attribute__((noinline)) unsigned opd_cpu_barrier(int value)
+OPD_CPU_INLINE unsigned opd_cpu_barrier(int value)
 {
     OPD_CPU_WAIT(opd_cpu_rt->barrier(opd_cpu_self, opd_cpu_thread(), value));
 }
 
-static __attribute__((noinline)) unsigned long long opd_cpu_warp(unsigned mask, opd_cpu_warp_op op,
-                                                                 unsigned long long value, unsigned source)
+OPD_CPU_INLINE unsigned long long opd_cpu_warp(unsigned mask, opd_cpu_warp_op op,
+                                               unsigned long long value, unsigned source)
 {
     OPD_CPU_WAIT(opd_cpu_rt->warp(opd_cpu_self, opd_cpu_thread(), mask, op, value, source));
 }
 
-OPD_CPU_INLINE void __syncthreads() { opd_cpu_barrier(0); }
-OPD_CPU_INLINE int __syncthreads_count(int v) { return (int)(opd_cpu_barrier(v) & 0xffff); }
-OPD_CPU_INLINE int __syncthreads_or(int v) { return (opd_cpu_barrier(v) & 0xffff) != 0; }
+OPD_CPU_INLINE void __syncthreads()
+{
+    opd_cpu_barrier(0);
+}
+OPD_CPU_INLINE int __syncthreads_count(int v)
+{
+    return (int)(opd_cpu_barrier(v) & 0xffff);
+}
+OPD_CPU_INLINE int __syncthreads_or(int v)
+{
+    return (opd_cpu_barrier(v) & 0xffff) != 0;
+}
 OPD_CPU_INLINE int __syncthreads_and(int v)
 {
     const unsigned r = opd_cpu_barrier(v);
     return (r & 0xffff) == r >> 16;
 }
 
-OPD_CPU_INLINE void __syncwarp(unsigned mask = 0xffffffffu) { opd_cpu_warp(mask, OPD_CPU_SYNC, 0, 0); }
+OPD_CPU_INLINE void __syncwarp(unsigned mask = 0xffffffffu)
+{
+    opd_cpu_warp(mask, OPD_CPU_SYNC, 0, 0);
+}
 OPD_CPU_INLINE unsigned __ballot_sync(unsigned mask, int v)
 {
     return (unsigned)opd_cpu_warp(mask, OPD_CPU_BALLOT, v != 0, 0);
 }
-OPD_CPU_INLINE int __any_sync(unsigned mask, int v) { return __ballot_sync(mask, v) != 0; }
-OPD_CPU_INLINE int __all_sync(unsigned mask, int v) { return __ballot_sync(mask, !v) == 0; }
-OPD_CPU_INLINE unsigned __activemask() { return opd_cpu_rt->active(opd_cpu_self, opd_cpu_thread()); }
+OPD_CPU_INLINE int __any_sync(unsigned mask, int v)
+{
+    return __ballot_sync(mask, v) != 0;
+}
+OPD_CPU_INLINE int __all_sync(unsigned mask, int v)
+{
+    return __ballot_sync(mask, !v) == 0;
+}
+OPD_CPU_INLINE unsigned __activemask()
+{
+    return opd_cpu_rt->active(opd_cpu_self, opd_cpu_thread());
+}
 
 template <class T> OPD_CPU_INLINE unsigned long long opd_cpu_to_bits(const T &v)
 {
@@ -153,12 +215,14 @@ template <class T> OPD_CPU_INLINE T __shfl_sync(unsigned mask, T v, int lane, in
     const unsigned first = opd_cpu_thread() % 32 & ~(unsigned)(width - 1);
     return opd_cpu_shuffle(mask, v, first + ((unsigned)lane & (unsigned)(width - 1)));
 }
-template <class T> OPD_CPU_INLINE T __shfl_up_sync(unsigned mask, T v, unsigned delta, int width = 32)
+template <class T>
+OPD_CPU_INLINE T __shfl_up_sync(unsigned mask, T v, unsigned delta, int width = 32)
 {
     const unsigned self = opd_cpu_thread() % 32, at = self & (unsigned)(width - 1);
     return opd_cpu_shuffle(mask, v, delta > at ? self : self - delta);
 }
-template <class T> OPD_CPU_INLINE T __shfl_down_sync(unsigned mask, T v, unsigned delta, int width = 32)
+template <class T>
+OPD_CPU_INLINE T __shfl_down_sync(unsigned mask, T v, unsigned delta, int width = 32)
 {
     const unsigned self = opd_cpu_thread() % 32, at = self & (unsigned)(width - 1);
     return opd_cpu_shuffle(mask, v, delta >= (unsigned)width - at ? self : self + delta);
@@ -174,25 +238,38 @@ template <class T> OPD_CPU_INLINE unsigned __match_any_sync(unsigned mask, T v)
     return (unsigned)opd_cpu_warp(mask, OPD_CPU_MATCH, opd_cpu_to_bits(v), 0);
 }
 
-OPD_CPU_INLINE void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-OPD_CPU_INLINE void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-OPD_CPU_INLINE void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+OPD_CPU_INLINE void __threadfence()
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+OPD_CPU_INLINE void __threadfence_block()
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+OPD_CPU_INLINE void __threadfence_system()
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
 
 // Ends the launch with an error; nothing else of the block runs.
 static __attribute__((noinline, cold)) void opd_cpu_fail(const char *what)
 {
-    const unsigned block[3] = {blockIdx.x, blockIdx.y, blockIdx.z};
-    const unsigned thread[3] = {threadIdx.x, threadIdx.y, threadIdx.z};
+    const unsigned block[3] = { blockIdx.x, blockIdx.y, blockIdx.z };
+    const unsigned thread[3] = { threadIdx.x, threadIdx.y, threadIdx.z };
     opd_cpu_rt->fail(opd_cpu_self, what, block, thread);
     __builtin_unreachable();
 }
 #define OPD_CPU_TEXT_(x) #x
 #define OPD_CPU_TEXT(x) OPD_CPU_TEXT_(x)
-#define assert(x) ((x) ? (void)0 : opd_cpu_fail(__FILE__ ":" OPD_CPU_TEXT(__LINE__) ": assertion '" #x "' failed"))
+#define assert(x)                                                                                  \
+    ((x) ? (void)0                                                                                 \
+         : opd_cpu_fail(__FILE__ ":" OPD_CPU_TEXT(__LINE__) ": assertion '" #x "' failed"))
 #define __trap() opd_cpu_fail(__FILE__ ":" OPD_CPU_TEXT(__LINE__) ": __trap()")
 
 // Atomics return the old value.
-template <class T> struct opd_cpu_same { typedef T type; };
+template <class T> struct opd_cpu_same {
+    typedef T type;
+};
 template <class T, class F> OPD_CPU_INLINE T opd_cpu_update(T *p, F f)
 {
     T was, next;
@@ -202,32 +279,62 @@ template <class T, class F> OPD_CPU_INLINE T opd_cpu_update(T *p, F f)
     while (!__atomic_compare_exchange(p, &was, &next, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return was;
 }
-#define OPD_CPU_ATOMIC(T)                                                                                     \
-    OPD_CPU_INLINE T atomicAdd(T *p, T v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }              \
-    OPD_CPU_INLINE T atomicSub(T *p, T v) { return __atomic_fetch_sub(p, v, __ATOMIC_RELAXED); }              \
-    OPD_CPU_INLINE T atomicAnd(T *p, T v) { return __atomic_fetch_and(p, v, __ATOMIC_RELAXED); }              \
-    OPD_CPU_INLINE T atomicOr(T *p, T v) { return __atomic_fetch_or(p, v, __ATOMIC_RELAXED); }                \
-    OPD_CPU_INLINE T atomicXor(T *p, T v) { return __atomic_fetch_xor(p, v, __ATOMIC_RELAXED); }              \
-    OPD_CPU_INLINE T atomicExch(T *p, T v) { return __atomic_exchange_n(p, v, __ATOMIC_RELAXED); }            \
-    OPD_CPU_INLINE T atomicMax(T *p, T v) { return opd_cpu_update(p, [v](T a) { return a < v ? v : a; }); }   \
-    OPD_CPU_INLINE T atomicMin(T *p, T v) { return opd_cpu_update(p, [v](T a) { return v < a ? v : a; }); }
+#define OPD_CPU_ATOMIC(T)                                                                          \
+    OPD_CPU_INLINE T atomicAdd(T *p, T v)                                                          \
+    {                                                                                              \
+        return __atomic_fetch_add(p, v, __ATOMIC_RELAXED);                                         \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicSub(T *p, T v)                                                          \
+    {                                                                                              \
+        return __atomic_fetch_sub(p, v, __ATOMIC_RELAXED);                                         \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicAnd(T *p, T v)                                                          \
+    {                                                                                              \
+        return __atomic_fetch_and(p, v, __ATOMIC_RELAXED);                                         \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicOr(T *p, T v)                                                           \
+    {                                                                                              \
+        return __atomic_fetch_or(p, v, __ATOMIC_RELAXED);                                          \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicXor(T *p, T v)                                                          \
+    {                                                                                              \
+        return __atomic_fetch_xor(p, v, __ATOMIC_RELAXED);                                         \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicExch(T *p, T v)                                                         \
+    {                                                                                              \
+        return __atomic_exchange_n(p, v, __ATOMIC_RELAXED);                                        \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicMax(T *p, T v)                                                          \
+    {                                                                                              \
+        return opd_cpu_update(p, [v](T a) { return a < v ? v : a; });                              \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicMin(T *p, T v)                                                          \
+    {                                                                                              \
+        return opd_cpu_update(p, [v](T a) { return v < a ? v : a; });                              \
+    }
 OPD_CPU_ATOMIC(int)
 OPD_CPU_ATOMIC(unsigned)
 OPD_CPU_ATOMIC(unsigned long long)
 OPD_CPU_ATOMIC(long long)
-#define OPD_CPU_ATOMIC_CAS(T)                                                                                 \
-    OPD_CPU_INLINE T atomicCAS(T *p, T expected, T v)                                                         \
-    {                                                                                                         \
-        __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);              \
-        return expected;                                                                                      \
+#define OPD_CPU_ATOMIC_CAS(T)                                                                      \
+    OPD_CPU_INLINE T atomicCAS(T *p, T expected, T v)                                              \
+    {                                                                                              \
+        __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);   \
+        return expected;                                                                           \
     }
 OPD_CPU_ATOMIC_CAS(unsigned short)
 OPD_CPU_ATOMIC_CAS(int)
 OPD_CPU_ATOMIC_CAS(unsigned)
 OPD_CPU_ATOMIC_CAS(unsigned long long)
-#define OPD_CPU_ATOMIC_FLOAT(T)                                                                               \
-    OPD_CPU_INLINE T atomicAdd(T *p, T v) { return opd_cpu_update(p, [v](T a) { return a + v; }); }           \
-    OPD_CPU_INLINE T atomicExch(T *p, T v) { return opd_cpu_update(p, [v](T) { return v; }); }
+#define OPD_CPU_ATOMIC_FLOAT(T)                                                                    \
+    OPD_CPU_INLINE T atomicAdd(T *p, T v)                                                          \
+    {                                                                                              \
+        return opd_cpu_update(p, [v](T a) { return a + v; });                                      \
+    }                                                                                              \
+    OPD_CPU_INLINE T atomicExch(T *p, T v)                                                         \
+    {                                                                                              \
+        return opd_cpu_update(p, [v](T) { return v; });                                            \
+    }
 OPD_CPU_ATOMIC_FLOAT(float)
 OPD_CPU_ATOMIC_FLOAT(double)
 OPD_CPU_INLINE unsigned atomicInc(unsigned *p, unsigned last)
@@ -239,11 +346,26 @@ OPD_CPU_INLINE unsigned atomicDec(unsigned *p, unsigned last)
     return opd_cpu_update(p, [last](unsigned a) { return a == 0 || a > last ? last : a - 1; });
 }
 
-template <class T> OPD_CPU_INLINE T __ldg(const T *p) { return *p; }
-template <class T> OPD_CPU_INLINE T __ldcg(const T *p) { return *p; }
-template <class T> OPD_CPU_INLINE T __ldcs(const T *p) { return *p; }
-template <class T> OPD_CPU_INLINE void __stcg(T *p, typename opd_cpu_same<T>::type v) { *p = v; }
-template <class T> OPD_CPU_INLINE void __stcs(T *p, typename opd_cpu_same<T>::type v) { *p = v; }
+template <class T> OPD_CPU_INLINE T __ldg(const T *p)
+{
+    return *p;
+}
+template <class T> OPD_CPU_INLINE T __ldcg(const T *p)
+{
+    return *p;
+}
+template <class T> OPD_CPU_INLINE T __ldcs(const T *p)
+{
+    return *p;
+}
+template <class T> OPD_CPU_INLINE void __stcg(T *p, typename opd_cpu_same<T>::type v)
+{
+    *p = v;
+}
+template <class T> OPD_CPU_INLINE void __stcs(T *p, typename opd_cpu_same<T>::type v)
+{
+    *p = v;
+}
 
 OPD_CPU_INLINE long long clock64()
 {
@@ -253,4 +375,6 @@ OPD_CPU_INLINE long long clock64()
     return 0;
 #endif
 }
-OPD_CPU_INLINE void __nanosleep(unsigned) {}
+OPD_CPU_INLINE void __nanosleep(unsigned)
+{
+}

@@ -1,5 +1,5 @@
-// The text that comes before every translation unit of the CPU device, as it lies in the repository; the assembler finds
-// it from the repository's root.
+// The text that comes before every translation unit of the CPU device, as it lies in the
+// repository; the assembler finds it from the repository's root.
 #include "compile.h"
 
 __asm__(".section .rodata\n"

@@ -14,19 +14,36 @@
 
 enum { COMPILE_LIMIT_MS = 60000 };
 
-static const char tu_name[] = "opd.cpp", common_name[] = "opd.cuh", object_name[] = "opd.so", symbol_name[] = "opd_cpu_kernel_export";
+static const char tu_name[] = "opd.cpp", common_name[] = "opd.cuh", object_name[] = "opd.so",
+                  symbol_name[] = "opd_cpu_kernel_export";
 
-// The shim has what kernels use of these, without their cost: <cmath> alone takes longer than most kernels.
-static const char *const empty_headers[] = { "cmath", "math.h", "cfloat", "climits", "cstdint", "cstddef",
-                                             "cuda.h", "cuda_runtime.h" };
+// The shim has what kernels use of these, without their cost: <cmath> alone takes longer than most
+// kernels.
+static const char *const empty_headers[] = { "cmath",   "math.h",  "cfloat", "climits",
+                                             "cstdint", "cstddef", "cuda.h", "cuda_runtime.h" };
 
 static const char *const common_flags[] = {
-    "-x", "c++", "-std=c++17", "-O3", "-march=native", "-g1", "-fPIC", "-shared", "-fvisibility=hidden",
-    "-fno-exceptions", "-fno-rtti", "-fno-math-errno", "-fno-trapping-math", "-Wno-attributes",
-    "-Wno-unknown-pragmas", "-nostdlib", "-I.",
+    "-x",
+    "c++",
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-g1",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-Wno-attributes",
+    "-Wno-unknown-pragmas",
+    "-nostdlib",
+    "-I.",
 };
 static const char *const gcc_flags[] = { "-fno-gnu-unique", "-fdiagnostics-color=never" };
-static const char *const clang_flags[] = { "-ffp-contract=fast", "-fno-color-diagnostics", "-Wno-pass-failed" };
+static const char *const clang_flags[] = { "-ffp-contract=fast", "-fno-color-diagnostics",
+                                           "-Wno-pass-failed" };
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -61,7 +78,8 @@ static void compose(const struct compile_input *in, struct buf *out)
     buf_printf(out, "OPD_CPU_EXPORT(%s)\n", in->expr);
 }
 
-static bool write_file(const char *folder, const char *name, const void *bytes, size_t size, struct opd_err *err)
+static bool write_file(const char *folder, const char *name, const void *bytes, size_t size,
+                       struct opd_err *err)
 {
     char *path = mem_printf("%s/%s", folder, name);
     FILE *f = fopen(path, "wxe");
@@ -105,7 +123,8 @@ static bool read_object(const char *folder, struct compile_output *out, struct o
     return true;
 }
 
-// The source lies there under its own name as well, or the compiler could not show the lines that it names.
+// The source lies there under its own name as well, or the compiler could not show the lines that
+// it names.
 static bool write_inputs(const struct compile_input *in, const char *folder, struct opd_err *err)
 {
     for (size_t i = 0; i < COUNT(empty_headers); i++)
@@ -113,8 +132,8 @@ static bool write_inputs(const struct compile_input *in, const char *folder, str
             return false;
     if (!write_file(folder, common_name, in->common, strlen(in->common), err))
         return false;
-    bool plain = in->file[0] && !strchr(in->file, '/') && strcmp(in->file, tu_name) != 0
-                 && strcmp(in->file, common_name) != 0 && strcmp(in->file, object_name) != 0;
+    bool plain = in->file[0] && !strchr(in->file, '/') && strcmp(in->file, tu_name) != 0 &&
+                 strcmp(in->file, common_name) != 0 && strcmp(in->file, object_name) != 0;
     for (size_t i = 0; i < COUNT(empty_headers); i++)
         plain = plain && strcmp(in->file, empty_headers[i]) != 0;
     if (plain && !write_file(folder, in->file, in->source, strlen(in->source), err))
@@ -180,7 +199,8 @@ static bool report_failure(const struct compile_input *in, struct buf *output, s
     if (length)
         opd_err_set(err, OPD_E_compile_error, "%.*s", length < 900 ? length : 900, at);
     else
-        opd_err_set(err, OPD_E_compile_error, "%s: the C++ compiler failed and said nothing", in->file);
+        opd_err_set(err, OPD_E_compile_error, "%s: the C++ compiler failed and said nothing",
+                    in->file);
     err->log = mem_strdup(text);
     return false;
 }
@@ -196,7 +216,8 @@ static bool compile_in(const struct compile_input *in, const char *tmp, struct c
     struct buf output = { 0 };
     int status = 0;
     compose_command(cxx, folder, &command);
-    bool ok = host_cxx_run((char *const *)command.words, tmp, COMPILE_LIMIT_MS, &output, &status, err);
+    bool ok = host_cxx_run((char *const *)command.words, tmp, COMPILE_LIMIT_MS, &output, &status,
+                           err);
     if (ok && status != 0)
         ok = report_failure(in, &output, err);
     if (ok)
@@ -226,8 +247,27 @@ bool host_compile(const struct compile_input *in, struct compile_output *out, st
     return ok;
 }
 
+static unsigned long long hash_shim(void)
+{
+    unsigned long long h = 0xcbf29ce484222325u;
+    for (const char *p = cpu_shim_text; *p; p++)
+        h = (h ^ (unsigned char)*p) * 0x100000001b3u;
+    return h;
+}
+
 const char *host_identity(struct opd_err *err)
 {
-    const struct host_cxx *cxx = host_cxx_find(err);
-    return cxx ? cxx->identity : NULL;
+    static char *identity;
+    const struct host_cxx *cxx = identity ? NULL : host_cxx_find(err);
+    if (cxx) {
+        struct command command = { 0 };
+        struct buf text = { 0 };
+        compose_command(cxx, NULL, &command);
+        buf_printf(&text, "%s on%s, shim %016llx:", cxx->version, cxx->processor, hash_shim());
+        for (int i = 0; i < command.n; i++)
+            buf_printf(&text, " %s", command.words[i]);
+        identity = mem_strdup(buf_str(&text));
+        buf_finish(&text);
+    }
+    return identity;
 }

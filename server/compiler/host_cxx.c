@@ -12,8 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "compile.h"
-
 extern char **environ;
 
 enum { OUTPUT_LIMIT = 256 * 1024, PROBE_LIMIT_MS = 10000 };
@@ -70,8 +68,8 @@ static bool read_output(int fd, int64_t deadline, struct buf *output)
     }
 }
 
-bool host_cxx_run(char *const argv[], const char *cwd, int limit_ms, struct buf *output, int *out_status,
-                  struct opd_err *err)
+bool host_cxx_run(char *const argv[], const char *cwd, int limit_ms, struct buf *output,
+                  int *out_status, struct opd_err *err)
 {
     int fds[2];
     pid_t pid;
@@ -91,8 +89,8 @@ bool host_cxx_run(char *const argv[], const char *cwd, int limit_ms, struct buf 
     while (waitpid(pid, out_status, 0) < 0 && errno == EINTR)
         ;
     if (!ended)
-        return opd_err_set(err, OPD_E_deadline_exceeded, "%s ran longer than %d s and was ended", argv[0],
-                           limit_ms / 1000);
+        return opd_err_set(err, OPD_E_deadline_exceeded, "%s ran longer than %d s and was ended",
+                           argv[0], limit_ms / 1000);
     return true;
 }
 
@@ -104,7 +102,8 @@ static char *ask_version(const char *command)
     char *name = mem_strdup(command), *argv[] = { name, (char[]){ "--version" }, NULL };
     int status = 0;
     char *version = NULL;
-    if (host_cxx_run(argv, NULL, PROBE_LIMIT_MS, &output, &status, &ignored) && status == 0 && output.size) {
+    if (host_cxx_run(argv, NULL, PROBE_LIMIT_MS, &output, &status, &ignored) && status == 0 &&
+        output.size) {
         const char *text = buf_str(&output);
         version = mem_strndup(text, strcspn(text, "\n"));
     }
@@ -114,27 +113,35 @@ static char *ask_version(const char *command)
     return version;
 }
 
+static unsigned long long hash_text(unsigned long long h, const char *text)
+{
+    for (; *text; text++)
+        h = (h ^ (unsigned char)*text) * 0x100000001b3u;
+    return h;
+}
+
+// Its name and its features: virtual machines give one name to many.
 static char *read_processor(void)
 {
-    char line[512], *found = NULL;
+    char *line = NULL, *name = NULL;
+    size_t capacity = 0;
+    unsigned long long features = 0xcbf29ce484222325u;
     FILE *f = fopen("/proc/cpuinfo", "re");
-    while (f && !found && fgets(line, sizeof line, f)) {
+    while (f && getline(&line, &capacity, f) > 1) { // an empty line ends the first core
         char *colon = strchr(line, ':');
-        if (colon && (strncmp(line, "model name", 10) == 0 || strncmp(line, "CPU part", 8) == 0))
-            found = mem_strndup(colon + 2, strcspn(colon + 2, "\n"));
+        if (colon && !name &&
+            (strncmp(line, "model name", 10) == 0 || strncmp(line, "CPU part", 8) == 0))
+            name = mem_strndup(colon + 1, strcspn(colon + 1, "\n"));
+        else if (strncmp(line, "flags", 5) == 0 || strncmp(line, "Features", 8) == 0)
+            features = hash_text(features, line);
     }
     if (f)
         fclose(f);
-    return found ? found : mem_strdup("unknown processor");
-}
-
-// The shim's text is part of every image.
-static unsigned long long hash_shim(void)
-{
-    unsigned long long h = 0xcbf29ce484222325u;
-    for (const char *p = cpu_shim_text; *p; p++)
-        h = (h ^ (unsigned char)*p) * 0x100000001b3u;
-    return h;
+    char *processor = mem_printf("%s, features %016llx", name ? name : " unknown processor",
+                                 features);
+    free(name);
+    free(line);
+    return processor;
 }
 
 const struct host_cxx *host_cxx_find(struct opd_err *err)
@@ -152,13 +159,13 @@ const struct host_cxx *host_cxx_find(struct opd_err *err)
             break;
     }
     if (!cxx.path) {
-        opd_err_set(err, OPD_E_unavailable, "cpu device: no C++17 compiler found (tried %s); install g++ or clang++, "
-                    "or set OPD_CXX", chosen && *chosen ? chosen : "c++, g++, clang++");
+        opd_err_set(err, OPD_E_unavailable,
+                    "cpu device: no C++17 compiler found (tried %s); install g++ or clang++, "
+                    "or set OPD_CXX",
+                    chosen && *chosen ? chosen : "c++, g++, clang++");
         return NULL;
     }
     cxx.clang = strstr(cxx.version, "clang") != NULL;
-    char *processor = read_processor();
-    cxx.identity = mem_printf("%s (%s) on %s, shim %016llx", cxx.version, cxx.path, processor, hash_shim());
-    free(processor);
+    cxx.processor = read_processor();
     return &cxx;
 }

@@ -6,16 +6,17 @@
 #include "mem.h"
 
 struct host_cxx {
-    char *path;     // as found: "/usr/bin/c++"
-    char *version;  // the first line of --version
+    char *path;    // as found: "/usr/bin/c++"
+    char *version; // the first line of --version
     bool clang;
-    char *identity; // host_identity()
+    char *processor; // that it compiles for: name and features
 };
 
 // Looks for it once for each process: $OPD_CXX, then c++, g++, clang++ on $PATH. NULL: unavailable.
 const struct host_cxx *host_cxx_find(struct opd_err *err);
 
-// Runs argv[0] in folder `cwd` (NULL: here) and collects what it prints, both streams, cut at 256 KiB.
-// False only if it could not be run or took longer than limit_ms, and was killed; *out_status is waitpid()'s.
-bool host_cxx_run(char *const argv[], const char *cwd, int limit_ms, struct buf *output, int *out_status,
-                  struct opd_err *err);
+// Runs argv[0] in folder `cwd` (NULL: here) and collects what it prints, both streams, cut at 256
+// KiB. False only if it could not be run or took longer than limit_ms, and was killed; *out_status
+// is waitpid()'s.
+bool host_cxx_run(char *const argv[], const char *cwd, int limit_ms, struct buf *output,
+                  int *out_status, struct opd_err *err);

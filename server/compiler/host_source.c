@@ -1,5 +1,232 @@
 #include "host_source.h"
+
 #include <string.h>
-bool host_source_check(const char *file, const char *source, struct opd_err *err) { (void)file; (void)source; (void)err; return true; }
-bool host_source_is_loop(const char *source) { (void)source; return false; }
-void host_source_rewrite(const char *source, struct buf *out) { buf_append_str(out, source); }
+
+#include "host_cond.h"
+#include "host_lex.h"
+
+// A word that the CPU device cannot serve; with '*' at its end, every word that begins so.
+static const struct {
+    const char *word, *what;
+} refused[] = {
+    { "asm", "inline PTX (asm)" },
+    { "__asm", "inline PTX (asm)" },
+    { "__asm__", "inline PTX (asm)" },
+    { "wmma", "tensor-core code (wmma)" },
+    { "nvcuda", "tensor-core code (nvcuda)" },
+    { "mma_sync", "tensor-core code (mma_sync)" },
+    { "load_matrix_sync", "tensor-core code (load_matrix_sync)" },
+    { "tex1D*", "a texture" },
+    { "tex2D*", "a texture" },
+    { "tex3D*", "a texture" },
+    { "texCubemap*", "a texture" },
+    { "cudaTextureObject_t", "a texture" },
+    { "surf1D*", "a surface" },
+    { "surf2D*", "a surface" },
+    { "surf3D*", "a surface" },
+    { "cudaSurfaceObject_t", "a surface" },
+    { "cooperative_groups", "a cooperative group" },
+    { "this_grid", "a sync of the whole grid (cooperative groups)" },
+    { "__cluster_dims__", "a thread block cluster" },
+    { "__pipeline_*", "an asynchronous copy (pipeline)" },
+    { "cudaLaunchKernel*", "a launch from a kernel (dynamic parallelism)" },
+    { "cudaLaunchDevice*", "a launch from a kernel (dynamic parallelism)" },
+    { "<<<", "a launch from a kernel (dynamic parallelism)" },
+};
+
+static const struct {
+    const char *word, *what;
+} refused_in_cuda[] = {
+    { "barrier", "cuda::barrier" },
+    { "pipeline", "cuda::pipeline" },
+    { "memcpy_async", "cuda::memcpy_async" },
+};
+
+static bool matches(const struct host_token *t, const char *word)
+{
+    size_t n = strlen(word);
+    if (word[n - 1] == '*')
+        return t->size >= n - 1 && memcmp(t->at, word, n - 1) == 0;
+    return host_token_is(t, word);
+}
+
+static const char *find_refused(const struct host_token *t)
+{
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        if (matches(t, refused[i].word))
+            return refused[i].what;
+    return NULL;
+}
+
+// `last` and the one before it stand before `t`.
+static const char *find_refused_in_cuda(const struct host_token last[2], const struct host_token *t)
+{
+    if (!last[0].at || !host_token_is(&last[0], "cuda") || !host_token_is(&last[1], "::"))
+        return NULL;
+    for (size_t i = 0; i < sizeof refused_in_cuda / sizeof *refused_in_cuda; i++)
+        if (host_token_is(t, refused_in_cuda[i].word))
+            return refused_in_cuda[i].what;
+    return NULL;
+}
+
+// One run over tokens; `end` cuts it where the text of a macro is checked.
+static bool check_text(const char *file, struct host_lexer l, const char *end, struct opd_err *err)
+{
+    struct host_cond cond = { 0 };
+    struct host_token last[2] = { 0 }, t = { 0 };
+    while ((t = host_lex(&l)).kind != HOST_END && (!end || t.at < end)) {
+        if (t.kind == HOST_DIRECTIVE) {
+            host_cond_step(&cond, &t);
+            struct host_lexer body = { t.at + 1, t.line, false };
+            struct host_token word = host_lex(&body);
+            if (host_token_is(&word, "define") && host_cond_active(&cond) &&
+                !check_text(file, body, t.at + t.size, err))
+                return false;
+        } else if (t.kind != HOST_STRING && host_cond_active(&cond)) {
+            const char *what = find_refused(&t);
+            if (!what)
+                what = find_refused_in_cuda(last, &t);
+            if (what)
+                return opd_err_set(
+                    err, OPD_E_compile_error,
+                    "%s:%d: %s cannot run on the cpu device; guard it with #ifdef __CUDA_ARCH__",
+                    file, t.line, what);
+        }
+        last[0] = last[1];
+        last[1] = t;
+    }
+    return true;
+}
+
+bool host_source_check(const char *file, const char *source, struct opd_err *err)
+{
+    return check_text(file, (struct host_lexer){ source, 1, true }, NULL, err);
+}
+
+bool host_source_is_loop(const char *source)
+{
+    // What tells threads of a block apart, or counts them, or might hide it.
+    static const char *const others[] = { "threadIdx",   "blockIdx",     "__shared__", "_sync",
+                                          "__sync",      "__activemask", "tomic",      "_reduce",
+                                          "grid_stride", "printf",       "clock",      "#include" };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strstr(source, others[i]))
+            return false;
+    int n_loops = 0, n_here = 0;
+    struct host_lexer l = { source, 1, true };
+    struct host_token t;
+    while ((t = host_lex(&l)).kind != HOST_END) {
+        if (host_token_is(&t, "__global__") || host_token_is(&t, "__device__"))
+            n_here = 0;
+        if (host_token_is(&t, "CUDA_KERNEL_LOOP") || host_token_is(&t, "CUDA_1D_KERNEL_LOOP"))
+            n_loops++, n_here++;
+        // A second loop of a kernel may count on it that an index belongs to the same thread as in
+        // the first.
+        if (n_here > 1)
+            return false;
+    }
+    return n_loops > 0;
+}
+
+enum { MAX_BRACES = 256 };
+
+// Where the rewriting is: which of the open braces are of namespaces.
+struct scope {
+    int depth, n_inner; // open braces; those of them that are no namespace's
+    bool inner[MAX_BRACES];
+    bool names; // `namespace` or `extern "C"` stands before the next brace
+};
+
+static void follow_scope(struct scope *s, const struct host_token *last, const struct host_token *t)
+{
+    if (host_token_is(t, "namespace") ||
+        (t->kind == HOST_STRING && last->at && host_token_is(last, "extern"))) {
+        s->names = true;
+    } else if (host_token_is(t, ";")) {
+        s->names = false;
+    } else if (host_token_is(t, "{")) {
+        if (s->depth < MAX_BRACES)
+            s->inner[s->depth] = !s->names;
+        s->n_inner += !s->names;
+        s->depth++;
+        s->names = false;
+    } else if (host_token_is(t, "}") && s->depth > 0) {
+        s->depth--;
+        s->n_inner -= s->depth >= MAX_BRACES || s->inner[s->depth];
+    }
+}
+
+struct array {
+    const char *type, *type_end; // without alignment
+    struct host_token name;
+};
+
+static void skip_group(struct host_lexer *l)
+{
+    int depth = 0;
+    struct host_token t;
+    do {
+        t = host_lex(l);
+        depth += host_token_is(&t, "(") ? 1 : host_token_is(&t, ")") ? -1 : 0;
+    } while (depth > 0 && t.kind != HOST_END);
+}
+
+// `T name[];`, behind `extern __shared__`. Other forms are left alone: the compiler shows them.
+static bool read_array(struct host_lexer *l, struct array *out)
+{
+    struct host_token t, last[3] = { 0 };
+    *out = (struct array){ 0 };
+    for (;;) {
+        t = host_lex(l);
+        if (t.kind == HOST_END || t.kind == HOST_DIRECTIVE || host_token_is(&t, "{"))
+            return false;
+        if (host_token_is(&t, "__align__") || host_token_is(&t, "alignas") ||
+            host_token_is(&t, "__attribute__")) {
+            skip_group(l);
+            continue;
+        }
+        if (host_token_is(&t, ";"))
+            break;
+        if (!out->type)
+            out->type = t.at;
+        last[0] = last[1];
+        last[1] = last[2];
+        last[2] = t;
+    }
+    out->name = last[0];
+    out->type_end = last[0].at;
+    return last[0].kind == HOST_WORD && host_token_is(&last[1], "[") &&
+           host_token_is(&last[2], "]") && out->type < out->type_end;
+}
+
+static void write_array(const struct array *a, bool local, struct buf *out)
+{
+    int size = (int)(a->type_end - a->type), n = (int)a->name.size;
+    buf_printf(out, "%s%.*s *const %.*s = (%.*s *)opd_cpu_arena;",
+               local ? "" : "static thread_local ", size, a->type, n, a->name.at, size, a->type);
+}
+
+void host_source_rewrite(const char *source, struct buf *out)
+{
+    struct host_lexer l = { source, 1, true };
+    struct scope scope = { 0 };
+    struct host_token t, last = { 0 };
+    const char *done = source;
+    while ((t = host_lex(&l)).kind != HOST_END) {
+        struct host_lexer ahead = l;
+        struct host_token shared = host_lex(&ahead);
+        struct array array;
+        if (host_token_is(&t, "extern") && host_token_is(&shared, "__shared__") &&
+            read_array(&ahead, &array)) {
+            buf_append(out, done, (size_t)(t.at - done));
+            write_array(&array, scope.n_inner > 0, out);
+            buf_printf(out, "\n#line %d\n", ahead.line);
+            done = ahead.p;
+            l = ahead;
+            continue;
+        }
+        follow_scope(&scope, &last, &t);
+        last = t;
+    }
+    buf_append_str(out, done);
+}

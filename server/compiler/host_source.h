@@ -1,19 +1,20 @@
 #pragma once
 
-// What happens to the text of a .cu before the host compiler sees it. Part of the host compiler (host.c).
+// What happens to the text of a .cu before the host compiler sees it. Part of the host compiler
+// (host.c).
 
 #include "err.h"
 #include "mem.h"
 
-// Refuses what the CPU device cannot run: inline PTX, tensor cores, textures, grid sync and the like. Text that the
-// preprocessor leaves out there is not looked at: `#ifdef __CUDA_ARCH__`, `#ifndef OPD_CPU`.
-// Error: compile_error, "gelu.cu:12: what; what to do".
+// Refuses what the CPU device cannot run: inline PTX, tensor cores, textures, grid sync and the
+// like. Text that the preprocessor leaves out there is not looked at: `#ifdef __CUDA_ARCH__`,
+// `#ifndef OPD_CPU`. Error: compile_error, "gelu.cu:12: what; what to do".
 bool host_source_check(const char *file, const char *source, struct opd_err *err);
 
-// Whether each thread of every kernel in it does nothing but a CUDA_KERNEL_LOOP, so that one thread may walk the whole
-// range of its block. On the side of caution.
+// Whether each thread of every kernel in it does nothing but a CUDA_KERNEL_LOOP, so that one thread
+// may walk the whole range of its block. On the side of caution.
 bool host_source_is_loop(const char *source);
 
-// Appends the source to `out`, where `extern __shared__ T name[];` becomes a pointer to the block's memory. Lines keep
-// their numbers.
+// Appends the source to `out`, where `extern __shared__ T name[];` becomes a pointer to the block's
+// memory. Lines keep their numbers.
 void host_source_rewrite(const char *source, struct buf *out);

@@ -83,8 +83,10 @@ static bool cpu_chunk_new(struct backend *base, uint64_t size, int *out_fd, stru
     if (fd < 0)
         return opd_err_errno(err, OPD_E_out_of_memory, "cpu: no memory file for a chunk");
     // A sealed size: a client that maps it cannot make it shorter under our feet.
-    if (ftruncate(fd, (off_t)size) != 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-        opd_err_errno(err, OPD_E_out_of_memory, "cpu: no chunk of %llu bytes", (unsigned long long)size);
+    if (ftruncate(fd, (off_t)size) != 0 ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+        opd_err_errno(err, OPD_E_out_of_memory, "cpu: no chunk of %llu bytes",
+                      (unsigned long long)size);
         close(fd);
         return false;
     }
@@ -92,15 +94,17 @@ static bool cpu_chunk_new(struct backend *base, uint64_t size, int *out_fd, stru
     return true;
 }
 
-static bool cpu_chunk_map(struct backend *base, int fd, uint64_t size, device_addr *out, struct opd_err *err)
+static bool cpu_chunk_map(struct backend *base, int fd, uint64_t size, device_addr *out,
+                          struct opd_err *err)
 {
     (void)base;
     struct stat st;
     if (fstat(fd, &st) != 0)
         return opd_err_errno(err, OPD_E_invalid_argument, "cpu: chunk to map");
     if (size == 0 || st.st_size < 0 || (uint64_t)st.st_size < size)
-        return opd_err_set(err, OPD_E_invalid_argument, "cpu: chunk of %lld bytes to be mapped with %llu",
-                           (long long)st.st_size, (unsigned long long)size);
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "cpu: chunk of %lld bytes to be mapped with %llu", (long long)st.st_size,
+                           (unsigned long long)size);
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (p == MAP_FAILED)
         return opd_err_errno(err, OPD_E_out_of_memory, "cpu: cannot map a chunk of %llu bytes",
@@ -115,17 +119,20 @@ static void cpu_chunk_unmap(struct backend *base, device_addr addr, uint64_t siz
     munmap((void *)(uintptr_t)addr, size);
 }
 
-static bool check_params(const struct backend_image *image, const struct opd_cpu_kernel *k, struct opd_err *err)
+static bool check_params(const struct backend_image *image, const struct opd_cpu_kernel *k,
+                         struct opd_err *err)
 {
     if (image->n_params < 0 || (unsigned)image->n_params != k->n_params)
-        return opd_err_set(err, OPD_E_invalid_argument, "kernel %s takes %u parameters, the launch gives %d", k->name,
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "kernel %s takes %u parameters, the launch gives %d", k->name,
                            k->n_params, image->n_params);
     for (unsigned i = 0; i < k->n_params; i++) {
         const struct backend_param *have = &image->params[i];
         const struct opd_cpu_param *want = &k->params[i];
         if (have->offset != want->offset || have->size != want->size)
             return opd_err_set(err, OPD_E_invalid_argument,
-                               "parameter %u of kernel %s has %u bytes at offset %u, the launch gives %u at offset %u",
+                               "parameter %u of kernel %s has %u bytes at offset %u, the launch "
+                               "gives %u at offset %u",
                                i + 1, k->name, want->size, want->offset, have->size, have->offset);
     }
     return true;
@@ -138,7 +145,8 @@ static bool write_image(int fd, const struct backend_image *image, struct opd_er
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return opd_err_errno(err, OPD_E_out_of_memory, "cpu: no room for an image of %zu bytes", image->size);
+            return opd_err_errno(err, OPD_E_out_of_memory, "cpu: no room for an image of %zu bytes",
+                                 image->size);
         done += (size_t)n;
     }
     return true;
@@ -156,7 +164,8 @@ static void cpu_unload(struct backend *base, struct backend_program *p)
     free(p);
 }
 
-static bool load_object(struct backend_program *p, const struct backend_image *image, struct opd_err *err)
+static bool load_object(struct backend_program *p, const struct backend_image *image,
+                        struct opd_err *err)
 {
     p->fd = memfd_create("opd-kernel", MFD_CLOEXEC);
     if (p->fd < 0)
@@ -170,13 +179,14 @@ static bool load_object(struct backend_program *p, const struct backend_image *i
         return opd_err_set(err, OPD_E_compile_error, "cpu: the image does not load: %s", dlerror());
     p->kernel = dlsym(p->object, image->symbol);
     if (!p->kernel || p->kernel->abi != OPD_CPU_ABI)
-        return opd_err_set(err, OPD_E_invalid_argument, "cpu: no kernel %s of this version in the image; compile it again",
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "cpu: no kernel %s of this version in the image; compile it again",
                            image->symbol);
     return check_params(image, p->kernel, err);
 }
 
-static bool cpu_load(struct backend *base, const struct backend_image *image, struct backend_program **out,
-                     struct opd_err *err)
+static bool cpu_load(struct backend *base, const struct backend_image *image,
+                     struct backend_program **out, struct opd_err *err)
 {
     struct backend_program *p = mem_zalloc(1, sizeof *p);
     p->fd = -1;
@@ -197,20 +207,25 @@ static bool check_launch(const struct backend_launch *l, struct opd_err *err)
     uint64_t threads = (uint64_t)l->block[0] * l->block[1];
     for (int i = 0; i < 3; i++)
         if (l->grid[i] == 0 || l->block[i] == 0)
-            return opd_err_set(err, OPD_E_invalid_argument, "kernel %s: a grid or block with an extent of 0", name);
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "kernel %s: a grid or block with an extent of 0", name);
     if (threads > OPD_CPU_MAX_BLOCK || threads * l->block[2] > OPD_CPU_MAX_BLOCK)
-        return opd_err_set(err, OPD_E_invalid_argument, "kernel %s: a block of %u x %u x %u threads, at most %d are allowed",
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "kernel %s: a block of %u x %u x %u threads, at most %d are allowed",
                            name, l->block[0], l->block[1], l->block[2], OPD_CPU_MAX_BLOCK);
     if (l->grid[0] > INT32_MAX || l->grid[1] > UINT16_MAX || l->grid[2] > UINT16_MAX)
         return opd_err_set(err, OPD_E_invalid_argument,
-                           "kernel %s: a grid of %u x %u x %u blocks, at most 2147483647 x 65535 x 65535 are allowed",
+                           "kernel %s: a grid of %u x %u x %u blocks, at most 2147483647 x 65535 x "
+                           "65535 are allowed",
                            name, l->grid[0], l->grid[1], l->grid[2]);
     if (l->shared_size > OPD_CPU_MAX_SHARED)
-        return opd_err_set(err, OPD_E_invalid_argument, "kernel %s: %u bytes of shared memory, at most %d are allowed",
-                           name, l->shared_size, OPD_CPU_MAX_SHARED);
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "kernel %s: %u bytes of shared memory, at most %d are allowed", name,
+                           l->shared_size, OPD_CPU_MAX_SHARED);
     if (l->args_size < l->program->args_size)
-        return opd_err_set(err, OPD_E_invalid_argument, "kernel %s: %zu bytes of arguments, %zu are needed", name,
-                           l->args_size, l->program->args_size);
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "kernel %s: %zu bytes of arguments, %zu are needed", name, l->args_size,
+                           l->program->args_size);
     return true;
 }
 
@@ -227,17 +242,20 @@ static bool cpu_launch(struct backend *base, const struct backend_launch *l, str
     return cpu_pool_run(be->pool, l->program->kernel, &job, err);
 }
 
-static bool cpu_copy(struct backend *base, device_addr dst, device_addr src, size_t size, struct opd_err *err)
+static bool cpu_copy(struct backend *base, device_addr dst, device_addr src, size_t size,
+                     struct opd_err *err)
 {
     (void)base;
     if (size && (!dst || !src))
-        return opd_err_set(err, OPD_E_invalid_argument, "cpu: copy of %zu bytes to or from nowhere", size);
+        return opd_err_set(err, OPD_E_invalid_argument, "cpu: copy of %zu bytes to or from nowhere",
+                           size);
     if (size)
         memmove((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, size);
     return true;
 }
 
-static bool cpu_fill(struct backend *base, device_addr dst, uint8_t byte, size_t size, struct opd_err *err)
+static bool cpu_fill(struct backend *base, device_addr dst, uint8_t byte, size_t size,
+                     struct opd_err *err)
 {
     (void)base;
     if (size && !dst)

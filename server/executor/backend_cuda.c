@@ -326,6 +326,7 @@ static bool cuda_launch(struct backend *be, const struct backend_launch *l, stru
     const struct cuda_driver *cu = b->cu;
     struct backend_program *program = l->program;
     size_t args_size = l->args_size;
+    const unsigned threads = l->block[0] * l->block[1] * l->block[2];
     void *extra[] = {
         (void *)DRV_PARAM_BUFFER, (void *)(uintptr_t)l->args, (void *)DRV_PARAM_SIZE, &args_size,
         (void *)DRV_PARAM_END,
@@ -340,6 +341,9 @@ static bool cuda_launch(struct backend *be, const struct backend_launch *l, stru
                           args_size ? extra : NULL));
     return true;
 fail:
+    if (strstr(err->msg, "LAUNCH_OUT_OF_RESOURCES"))
+        opd_err_prefix(err, "a block of %u threads takes more registers than there are: make it smaller, "
+                       "or give the kernel __launch_bounds__(%u)", threads, threads);
     return false;
 }
 

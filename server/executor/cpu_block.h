@@ -2,9 +2,10 @@
 
 // Runs the threads of a block, on one thread of the operating system.
 //
-// An image walks through a block's threads in a plain loop. The first that must wait for others keeps the stack that it is
-// on, and the loop goes on behind it on another stack: so kernels without barriers pay nothing for those that have them,
-// and threads need no stack before they wait.
+// An image walks through a block's threads in a plain loop. The first that must wait for others
+// keeps the stack that it is on, and the loop goes on behind it on another stack: so kernels
+// without barriers pay nothing for those that have them, and threads need no stack before they
+// wait.
 
 #include "cpu_fiber.h"
 #include "cpu_image.h"
@@ -34,9 +35,10 @@ struct opd_cpu_worker {
     unsigned n_ended, n_held; // have returned; wait at the barrier
     unsigned n_voted;         // of those that wait there, with a value other than 0
     unsigned ready_head, ready_count;
-    unsigned first; // what runs now are the threads from here on: this one alone, or the rest of the block
+    unsigned first; // what runs now are the threads from here on: this one alone, or the rest of
+                    // the block
     bool alone;
-    int stack;      // what it runs on
+    int stack; // what it runs on
 
     bool failed;
     char what[512];
@@ -46,7 +48,8 @@ bool cpu_worker_init(struct opd_cpu_worker *w, struct opd_err *err);
 void cpu_worker_finish(struct opd_cpu_worker *w); // zeroed is fine
 
 // Runs blocks begin .. end - 1. Error: kernel_fault; those that were left are abandoned.
-bool cpu_worker_run(struct opd_cpu_worker *w, const struct opd_cpu_kernel *kernel, const struct opd_cpu_job *job,
-                    unsigned long long begin, unsigned long long end, struct opd_err *err);
+bool cpu_worker_run(struct opd_cpu_worker *w, const struct opd_cpu_kernel *kernel,
+                    const struct opd_cpu_job *job, unsigned long long begin, unsigned long long end,
+                    struct opd_err *err);
 
 extern const struct opd_cpu_runtime cpu_runtime;

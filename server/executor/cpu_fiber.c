@@ -24,7 +24,8 @@ static size_t page_size(void)
 bool cpu_stacks_init(struct cpu_stacks *s, int n, struct opd_err *err)
 {
     *s = (struct cpu_stacks){ .n = n, .stride = STACK_SIZE + page_size() };
-    void *base = mmap(NULL, (size_t)n * s->stride, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *base = mmap(NULL, (size_t)n * s->stride, PROT_NONE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return opd_err_errno(err, OPD_E_out_of_memory, "cpu: no address space for %d stacks", n);
     s->base = base;
@@ -49,9 +50,10 @@ void cpu_stacks_finish(struct cpu_stacks *s)
 static void make_stack(struct cpu_stacks *s, int stack)
 {
     char *low = s->base + (size_t)stack * s->stride;
-    // Each guard page costs the kernel a mapping, of which it grants some ten thousand: beyond, do without.
-    if (mprotect(low + page_size(), STACK_SIZE, PROT_READ | PROT_WRITE) != 0
-        && mprotect(low, s->stride, PROT_READ | PROT_WRITE) != 0)
+    // Each guard page costs the kernel a mapping, of which it grants some ten thousand: beyond, do
+    // without.
+    if (mprotect(low + page_size(), STACK_SIZE, PROT_READ | PROT_WRITE) != 0 &&
+        mprotect(low, s->stride, PROT_READ | PROT_WRITE) != 0)
         abort();
 #if defined(__SANITIZE_THREAD__)
     s->tsan[stack] = __tsan_create_fiber(0);
@@ -84,8 +86,8 @@ void cpu_stacks_reset(struct cpu_stacks *s)
 
 #if defined(__x86_64__)
 
-// Saves what the calling convention says a function preserves, and continues with a jump: a return would be
-// mispredicted each time, since its call was made on another stack.
+// Saves what the calling convention says a function preserves, and continues with a jump: a return
+// would be mispredicted each time, since its call was made on another stack.
 __asm__(".text\n"
         ".p2align 4\n"
         ".globl cpu_switch_stacks\n"
@@ -126,21 +128,22 @@ static void *begin_address(void)
     return p;
 }
 
-void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int stack, void (*entry)(void *),
-                      void *arg)
+void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int stack,
+                      void (*entry)(void *), void *arg)
 {
-    // Tops differ in their place within a page, or all stacks would compete for the same lines of the cache.
+    // Tops differ in their place within a page, or all stacks would compete for the same lines of
+    // the cache.
     size_t stagger = (size_t)stack * 7 * 64 % STAGGER;
     uintptr_t *top = (uintptr_t *)(s->base + (size_t)(stack + 1) * s->stride - stagger);
     *--top = 0; // keeps the call in cpu_begin_stack aligned
     *--top = 0;
     *--top = (uintptr_t)begin_address();
-    *--top = 0; // rbp
-    *--top = 0; // rbx
+    *--top = 0;                // rbp
+    *--top = 0;                // rbx
     *--top = (uintptr_t)arg;   // r12
     *--top = (uintptr_t)entry; // r13
-    *--top = 0; // r14
-    *--top = 0; // r15
+    *--top = 0;                // r14
+    *--top = 0;                // r15
     ctx->sp = top;
 #if defined(__SANITIZE_THREAD__)
     ctx->tsan = s->tsan[stack];
@@ -165,8 +168,8 @@ static void begin_context(unsigned hi_entry, unsigned lo_entry, unsigned hi_arg,
     abort();
 }
 
-void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int stack, void (*entry)(void *),
-                      void *arg)
+void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int stack,
+                      void (*entry)(void *), void *arg)
 {
     uintptr_t e = (uintptr_t)entry, a = (uintptr_t)arg;
     getcontext(&ctx->uc);

@@ -36,9 +36,9 @@ bool cpu_stacks_init(struct cpu_stacks *s, int n, struct opd_err *err);
 void cpu_stacks_finish(struct cpu_stacks *s); // zeroed is fine
 int cpu_stacks_take(struct cpu_stacks *s);    // never fails while fewer than n are taken
 void cpu_stacks_give(struct cpu_stacks *s, int stack);
-void cpu_stacks_reset(struct cpu_stacks *s);  // gives all back; what ran on them is abandoned
+void cpu_stacks_reset(struct cpu_stacks *s); // gives all back; what ran on them is abandoned
 
 // entry(arg) runs on that stack when it is first switched to; it must never return.
-void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int stack, void (*entry)(void *),
-                      void *arg);
+void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int stack,
+                      void (*entry)(void *), void *arg);
 void cpu_context_switch(struct cpu_context *from, const struct cpu_context *to);

@@ -122,7 +122,8 @@ struct cpu_pool *cpu_pool_new(struct opd_err *err)
         }
         if (pool->n > 0 && pthread_create(&t->thread, NULL, serve_work, t) != 0) {
             cpu_worker_finish(&t->worker);
-            opd_err_set(err, OPD_E_unavailable, "cpu: cannot start worker thread %d of %d", pool->n, n);
+            opd_err_set(err, OPD_E_unavailable, "cpu: cannot start worker thread %d of %d", pool->n,
+                        n);
             goto fail;
         }
     }
@@ -157,7 +158,8 @@ int cpu_pool_size(const struct cpu_pool *pool)
     return pool->n;
 }
 
-// Begins alone, with pieces that double, to learn how long the blocks take. True: there is enough left to share.
+// Begins alone, with pieces that double, to learn how long the blocks take. True: there is enough
+// left to share.
 static bool run_alone(struct cpu_pool *pool)
 {
     long long begun = now_ns();
@@ -181,8 +183,8 @@ static void share_rest(struct cpu_pool *pool)
     pthread_mutex_unlock(&pool->lock);
 }
 
-bool cpu_pool_run(struct cpu_pool *pool, const struct opd_cpu_kernel *kernel, const struct opd_cpu_job *job,
-                  struct opd_err *err)
+bool cpu_pool_run(struct cpu_pool *pool, const struct opd_cpu_kernel *kernel,
+                  const struct opd_cpu_job *job, struct opd_err *err)
 {
     pool->kernel = kernel;
     pool->job = job;

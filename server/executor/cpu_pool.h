@@ -11,7 +11,7 @@ struct cpu_pool *cpu_pool_new(struct opd_err *err);
 void cpu_pool_free(struct cpu_pool *pool); // NULL is fine
 int cpu_pool_size(const struct cpu_pool *pool);
 
-// Runs all blocks, and returns when they have ended. Error: kernel_fault, of the first that failed; blocks that had not
-// begun then are left out.
-bool cpu_pool_run(struct cpu_pool *pool, const struct opd_cpu_kernel *kernel, const struct opd_cpu_job *job,
-                  struct opd_err *err);
+// Runs all blocks, and returns when they have ended. Error: kernel_fault, of the first that failed;
+// blocks that had not begun then are left out.
+bool cpu_pool_run(struct cpu_pool *pool, const struct opd_cpu_kernel *kernel,
+                  const struct opd_cpu_job *job, struct opd_err *err);
