@@ -44,7 +44,7 @@ def timed(call, repeat=20):
 
 def report(what, results, first, warm):
     shapes = ", ".join(str(list(r.shape)) for r in results)
-    print(f"{what} -> {shapes}: {first:.0f} ms the first time (compiling), then {warm:.2f} ms")
+    print(f"{what} -> {shapes}: {first:.0f} ms the first time, then {warm:.2f} ms")
 
 
 # ---- the same in NumPy, in float64: the sum over the filter's places, each a shifted picture
@@ -149,6 +149,9 @@ def run(client):
 
     z, first, warm = timed(lambda: client.ops.gelu(y, approximate="sigmoid"))
     report("gelu forward", [z], first, warm)
+
+    compilers = client.status()["compilers"]
+    print(f"kernels: {compilers['compiled']} compiled, {compilers['cache_hits']} from the cache")
 
     print("checks:")
     x64, w64 = picture.astype(np.float64), filters.astype(np.float64)

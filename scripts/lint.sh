@@ -25,15 +25,18 @@ upward=$(grep -nE '#include "(\.\./)?(broker|executor|compiler)/' -r server/base
 [ -z "$upward" ] || error "base and op may not include a process's headers: $upward"
 
 sources=$(find server client kernels_src tests protocol examples scripts -type f \
+    -not -path 'tests/fuzz/corpus/*' \
     \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.py' -o -name '*.sh' \))
 without_tabs=$(echo "$sources" | grep -v '\.sh$')
 c_files=$(echo "$sources" | grep '\.c$')
 
-# Lines: of at most 100 columns, so a hint says how many are not; above 120 it is an error.
-awk 'length($0) > 120 { print FILENAME ":" FNR ": " length($0) " columns"; bad = 1 }
-     length($0) > 100 { long++ }
-     END { if (long) print "hint: " long " lines have more than 100 columns"; exit bad }' $sources ||
-    error "lines of more than 120 columns"
+# Lines: C has at most 100 columns, which 'make format' sees to; the rest 125, directives any number.
+long() {
+    found=$(LC_ALL=C.UTF-8 grep -nE "^.{$1,}" $2 | grep -v '://!' | cut -c 1-100)
+    [ -z "$found" ] || { printf '%s\n' "$found" && error "lines of more than $3"; }
+}
+long 101 "$(echo "$sources" | grep '\.[ch]$')" '100 columns: make format'
+long 126 "$(echo "$sources" | grep -v '\.[ch]$')" '125 columns'
 grep -nE '[[:space:]]$' $sources && error "white space at the end of the lines above"
 grep -nP '\t' $without_tabs && error "tabs in the lines above"
 grep -nE '(/home/|/root/|/Users/)[A-Za-z]' $sources README.md HACKING.md Makefile |

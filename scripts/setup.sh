@@ -6,8 +6,6 @@
 #   scripts/setup.sh demo     and a Python with msgpack, numpy, pillow: .venv, or the system's own
 #   scripts/setup.sh test     and what the tests need, in .venv
 #
-# PyPI's torch brings CUDA's libraries with it. On a machine without a GPU this gets a smaller one:
-#   PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make test
 set -eu
 cd "$(dirname "$0")/.."
 level=${1:-test}

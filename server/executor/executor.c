@@ -332,7 +332,8 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
 static void add_flight(struct executor *ex, uint64_t seq, const struct opd_err *err)
 {
     if (ex->first_flight + ex->n_flights == ex->flights_capacity) {
-        memmove(ex->flights, ex->flights + ex->first_flight, ex->n_flights * sizeof *ex->flights);
+        if (ex->first_flight > 0)
+            memmove(ex->flights, ex->flights + ex->first_flight, ex->n_flights * sizeof *ex->flights);
         ex->first_flight = 0;
         if (ex->n_flights * 2 >= ex->flights_capacity) {
             ex->flights_capacity = ex->flights_capacity ? ex->flights_capacity * 2 : 64;

@@ -58,7 +58,8 @@ class Raw:
         if fds:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
             data = data[self.sock.sendmsg([data], rights) :]
-        self.sock.sendall(data)
+        if data:
+            self.sock.sendall(data)
 
     def request(self, method, *params, fds=()):
         """Sends, and returns the message's id."""

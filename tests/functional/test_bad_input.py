@@ -128,10 +128,11 @@ def unharmed(daemon):
 
 
 def test_unknown_methods(raw):
-    for method in ("tensor_neu", "", "x" * 100000, "forward\0", "HELLO", "é" * 50, "request_hello"):
+    for method in ("tensor_neu", "", "x" * 100000, "HELLO", "é" * 50, "request_hello"):
         error = raw.fail(method)
         assert error.code == "unknown_method" and error.number == 9
         assert method[:20] in str(error)
+    assert raw.fail("hello\0").code == "unknown_method"
     assert raw.call("sync") is None
 
 
@@ -329,12 +330,10 @@ def test_garbage_ends_the_connection_with_the_reason(raw, daemon, data):
 
 
 def test_what_came_before_the_garbage_is_answered(raw):
-    raw.send(pack_request(1, "tensor_new", (1, "int8", [1])) + pack_request(2, "status", ()) + b"\xc1")
-    answered = {raw.receive()[1] for _ in range(3)}
-    assert answered >= {2, 0}
+    raw.send(pack_request(1, "hello", ()) + pack_request(2, "status", ()) + b"\xc1")
+    assert [raw.receive()[1] for _ in range(3)] == [1, 2, 0]
     with pytest.raises(HungUp):
-        while True:
-            raw.receive()
+        raw.receive()
 
 
 def test_random_bytes(daemon):
@@ -519,14 +518,12 @@ def test_shared_memory_that_is_none(daemon, raw, make, size, expected):
 
 
 def test_shared_memory_of_more_than_there_is(raw):
-    """A memfd is only a promise: the executor may be unable to map it."""
+    """A memfd is only a promise: an executor would be unable to map it."""
     raw.make(1, "uint8", [16])
     size = 1 << 60
     fd = make_memfd(size)
-    raw.call("shm_open", 1, size, fds=[fd])
-    error = raw.fail("tensor_write", 1, 0, [1, 0, 16])
-    assert error.code in ("invalid_argument", "out_of_memory") and "map" in str(error), str(error)
-    raw.call("shm_close", 1)
+    error = raw.fail("shm_open", 1, size, fds=[fd])
+    assert error.code == "invalid_argument" and "mapped" in str(error)
     os.close(fd)
     fd = make_memfd(4096)
     raw.call("shm_open", 1, 4096, fds=[fd])
@@ -584,8 +581,10 @@ def test_ten_thousand_connections_one_after_the_other(raw, daemon):
     for i in range(10000):
         s = socket.socket(socket.AF_UNIX)
         s.connect(daemon.socket)
-        if i % 3:
+        try:
             s.send(b"\x94\x00"[: i % 3])
+        except BrokenPipeError:
+            pass  # the daemon is behind, and there are 256
         s.close()
     assert eventually(lambda: raw.call("status")["connections"] == 1)
     assert count_fds(daemon.pid) == before
@@ -594,19 +593,18 @@ def test_ten_thousand_connections_one_after_the_other(raw, daemon):
 
 def test_more_connections_than_allowed(raw, daemon):
     many = [Raw(daemon.socket) for _ in range(300)]
-    served, refused, said = 0, 0, set()
+    served, said = 0, set()
     for one in many:
         try:
             one.call("hello")
             served += 1
-        except (RpcError, HungUp, OSError) as e:
-            refused += 1
-            said.add(str(e))
-    assert served == 255 and refused == 45  # and ours
-    assert len(said) == 1 and "256" in said.pop(), said
+        except (HungUp, OSError):
+            said.add(str(one.last_words()))
     raw.call("status")
     for one in many:
         one.close()
+    assert served == 255  # and ours
+    assert said == {"there are 256 connections, which is all that --max-connections allows; close one"}
 
 
 def test_no_descriptors_left(start_daemon):
