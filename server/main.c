@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include "broker.h"
 #include "compiler.h"
@@ -14,12 +15,19 @@
 
 // An executor and a compiler end with the broker, whatever ends it, and leave it a terminal's ^C, and the SIGTERM that
 // a service manager sends to every process: it finishes what is in flight, for which it needs them.
-static void become_child(void)
+static void become_child(int death_signal)
 {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prctl(PR_SET_PDEATHSIG, death_signal);
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
+}
+
+// A compiler sees by its socket that the broker has gone, ends what it runs, and cleans up; NVRTC cannot be interrupted.
+static void end_soon(int signal)
+{
+    (void)signal;
+    alarm(2);
 }
 
 static enum log_level read_level(const char *name)
@@ -34,12 +42,13 @@ int main(int argc, char **argv)
         static char role[64];
         snprintf(role, sizeof role, "executor %s", argv[2]);
         log_init(role, read_level(argv[3]));
-        become_child();
+        become_child(SIGKILL);
         return executor_main(argv[2]);
     }
     if (argc == 3 && strcmp(argv[1], "compiler") == 0) {
         log_init("compiler", read_level(argv[2]));
-        become_child();
+        signal(SIGUSR1, end_soon);
+        become_child(SIGUSR1);
         return compiler_main();
     }
     struct options options;

@@ -71,6 +71,13 @@ class Daemon:
         assert status == 0, f"the daemon ended with {status}; its log:\n{self.read_log()}"
         assert not left, f"processes left: {left}; the log:\n{self.read_log()}"
         assert not os.path.exists(self.socket), "the daemon left its socket"
+        self.clear()
+
+    def clear(self):
+        """After its end, which the test may have brought about: its folder goes, unless a
+        sanitizer found something in one of its processes."""
+        log = self.read_log()
+        assert "Sanitizer" not in log and "runtime error:" not in log, log
         shutil.rmtree(self.folder)
 
     def _start(self, command):
@@ -187,7 +194,7 @@ def start_daemon():
         if daemon.alive():
             daemon.stop()
         elif daemon.folder.exists():
-            shutil.rmtree(daemon.folder)
+            daemon.clear()
 
 
 worst_errors = {}

@@ -599,6 +599,25 @@ static void grow(struct device *d, uint64_t size, bool exact)
     device_submit(d, c);
 }
 
+// Gives an empty chunk back to the device. False: there is none.
+static bool drop_empty_chunk(struct device *d, const struct suballoc_chunk *but)
+{
+    for (struct suballoc_chunk *chunk = d->memory.chunks; chunk; chunk = chunk->next) {
+        if (chunk == but || chunk->used > 0)
+            continue;
+        uint32_t region = chunk->region;
+        suballoc_remove_chunk(&d->memory, chunk);
+        device_unmap(d, region);
+        return true;
+    }
+    return false;
+}
+
+static uint64_t room_for_chunks(const struct device *d, uint64_t limit)
+{
+    return limit > d->memory.reserved ? limit - d->memory.reserved : 0;
+}
+
 enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out, struct opd_err *err)
 {
     if ((*out = suballoc_alloc(&d->memory, size)) != NULL)
@@ -608,7 +627,9 @@ enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_
         return ALLOC_FAILED;
     }
     uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit : d->info.memory_total;
-    uint64_t room = limit > d->memory.reserved ? limit - d->memory.reserved : 0;
+    uint64_t room = room_for_chunks(d, limit);
+    while (chunk_size(d, size) > room && drop_empty_chunk(d, NULL))
+        room = room_for_chunks(d, limit);
     if (chunk_size(d, size) > room) {
         opd_err_set(err, OPD_E_out_of_memory,
                     "%" PRIu64 " bytes wanted on %s: opd holds %" PRIu64 " bytes of its limit of %" PRIu64
@@ -629,12 +650,5 @@ void device_release(struct device *d, struct suballoc_block *block)
     if (chunk->used > 0)
         return;
     // One empty chunk is kept for the next allocation, a second one goes back to the device.
-    for (struct suballoc_chunk *other = d->memory.chunks; other; other = other->next) {
-        if (other != chunk && other->used == 0) {
-            uint32_t region = chunk->region;
-            suballoc_remove_chunk(&d->memory, chunk);
-            device_unmap(d, region);
-            return;
-        }
-    }
+    drop_empty_chunk(d, chunk);
 }

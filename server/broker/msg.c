@@ -34,8 +34,7 @@ bool msg_decode(struct msg *msg, const void *bytes, size_t size, struct opd_err 
         return refuse(err, "the method is no string");
     if (e[1].type != MSGPACK_OBJECT_ARRAY)
         return refuse(err, "the parameters are no array");
-    msg->method = e[0].via.str.ptr;
-    msg->method_size = e[0].via.str.size;
+    msg->method = value_bytes(&e[0], &msg->method_size);
     msg->params = &e[1];
     return true;
 }
@@ -105,7 +104,8 @@ const char *value_bytes(const value *v, size_t *out_size)
 {
     bool str = v->type == MSGPACK_OBJECT_STR;
     *out_size = str ? v->via.str.size : v->via.bin.size;
-    return str ? v->via.str.ptr : v->via.bin.ptr;
+    const char *bytes = str ? v->via.str.ptr : v->via.bin.ptr;
+    return bytes ? bytes : ""; // msgpack-c has NULL for some empty ones
 }
 
 size_t value_count(const value *v)

@@ -13,6 +13,9 @@
 #include "mem.h"
 #include "stream.h"
 
+// How long a compiler may take to end what it runs and clean up.
+enum { END_LIMIT_MS = 1000 };
+
 struct job {
     struct job *next;
     struct buf frame;
@@ -29,7 +32,7 @@ struct worker {
     bool alive;    // the process runs
     int n_handles; // open ones; 0: the slot is free
     struct job *job;
-    const char *why; // it was killed
+    const char *why; // it was ended
 };
 
 struct pool {
@@ -101,6 +104,20 @@ static void take_result(struct worker *w, const struct job_frame *frame)
     opd_err_clear(&err);
 }
 
+static void kill_cb(uv_timer_t *timer)
+{
+    struct worker *w = timer->data;
+    uv_process_kill(&w->process, SIGKILL);
+}
+
+// It sees its socket's end, and ends what it has started before itself.
+static void end_worker(struct worker *w, const char *why)
+{
+    w->why = why;
+    shutdown(w->stream.fd, SHUT_RDWR);
+    uv_timer_start(&w->timer, kill_cb, END_LIMIT_MS, 0);
+}
+
 static void readable(struct stream *s)
 {
     struct worker *w = s->owner;
@@ -109,8 +126,7 @@ static void readable(struct stream *s)
     if (size == 0)
         return;
     if (size < 0 || !w->job) {
-        w->why = "the compiler's answer makes no sense";
-        uv_process_kill(&w->process, SIGKILL);
+        end_worker(w, "the compiler's answer makes no sense");
         stream_set_reading(s, false);
         return;
     }
@@ -124,15 +140,13 @@ static void failed(struct stream *s, const char *why)
     (void)why; // the exit says more
     stream_set_reading(s, false);
     struct worker *w = s->owner;
-    if (w->alive)
+    if (w->alive && !w->why)
         uv_process_kill(&w->process, SIGKILL);
 }
 
 static void deadline_cb(uv_timer_t *timer)
 {
-    struct worker *w = timer->data;
-    w->why = "the compile took longer than --compile-deadline and was ended";
-    uv_process_kill(&w->process, SIGKILL);
+    end_worker(timer->data, "the compile took longer than --compile-deadline and was ended");
 }
 
 static void handle_closed(struct worker *w)
@@ -179,7 +193,7 @@ static void exit_cb(uv_process_t *process, int64_t status, int signal)
     uv_close((uv_handle_t *)&w->process, handle_closed_cb);
     if (job)
         // One that ended by itself may have been killed, which is not the source's fault: it is worth another try.
-        fail_job(w->pool, job, w->why ? OPD_E_compile_error : OPD_E_unavailable, why);
+        fail_job(w->pool, job, w->why && !w->pool->stopping ? OPD_E_compile_error : OPD_E_unavailable, why);
 }
 
 static bool start_worker(struct worker *w)
@@ -274,7 +288,7 @@ void pool_stop(struct pool *pool, void (*stopped)(struct broker *broker))
     }
     for (int i = 0; i < pool->n_workers; i++)
         if (pool->workers[i].alive)
-            uv_process_kill(&pool->workers[i].process, SIGKILL);
+            end_worker(&pool->workers[i], "the daemon is stopping");
     if (pool->stats.processes == 0)
         stopped(pool->broker);
 }

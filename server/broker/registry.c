@@ -2,9 +2,12 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "device.h"
 #include "hash.h"
@@ -18,9 +21,15 @@ enum { MAX_SOURCE = 1 << 20, MAX_PLANS = 4096 };
 
 static bool read_file(const char *path, struct buf *text, struct opd_err *err)
 {
-    FILE *f = fopen(path, "re");
-    if (!f)
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe would be waited for
+    if (fd < 0 || fstat(fd, &st) < 0)
         return opd_err_errno(err, OPD_E_invalid_argument, "%s", path);
+    if (!S_ISREG(st.st_mode)) {
+        close(fd);
+        return opd_err_set(err, OPD_E_invalid_argument, "%s is no file", path);
+    }
+    FILE *f = fdopen(fd, "r");
     size_t n;
     do {
         buf_reserve(text, 65536);

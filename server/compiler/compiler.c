@@ -9,6 +9,7 @@
 #include "cache.h"
 #include "compile.h"
 #include "fdpass.h"
+#include "host_cxx.h"
 #include "image.h"
 #include "job.h"
 #include "log.h"
@@ -136,6 +137,7 @@ static bool read_frame(struct buf *in, struct job_frame *frame, long *out_size)
 
 int compiler_main(void)
 {
+    host_cxx_watch(JOB_FD_SOCKET);
     struct buf in = { 0 };
     struct job_frame frame;
     long size;

@@ -16,6 +16,13 @@ extern char **environ;
 
 enum { OUTPUT_LIMIT = 256 * 1024, PROBE_LIMIT_MS = 10000 };
 
+static int watched = -1;
+
+void host_cxx_watch(int socket)
+{
+    watched = socket;
+}
+
 static int64_t now_ms(void)
 {
     struct timespec ts;
@@ -46,16 +53,16 @@ static int spawn_group(char *const argv[], const char *cwd, int output_fd, pid_t
     return rc;
 }
 
-// Reads until the last writer has gone. False: the time is over.
+// Reads until the last writer has gone. False: the time is over, or nobody waits for the result.
 static bool read_output(int fd, int64_t deadline, struct buf *output)
 {
     for (;;) {
         int64_t left = deadline - now_ms();
-        struct pollfd p = { .fd = fd, .events = POLLIN };
-        int n = left > 0 ? poll(&p, 1, (int)left) : 0;
+        struct pollfd p[2] = { { .fd = fd, .events = POLLIN }, { .fd = watched, .events = POLLRDHUP } };
+        int n = left > 0 ? poll(p, 2, (int)left) : 0;
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0)
+        if (n <= 0 || p[1].revents)
             return false;
         char bytes[4096];
         ssize_t got = read(fd, bytes, sizeof bytes);
@@ -89,7 +96,7 @@ bool host_cxx_run(char *const argv[], const char *cwd, int limit_ms, struct buf 
     while (waitpid(pid, out_status, 0) < 0 && errno == EINTR)
         ;
     if (!ended)
-        return opd_err_set(err, OPD_E_deadline_exceeded, "%s ran longer than %d s and was ended",
+        return opd_err_set(err, OPD_E_deadline_exceeded, "%s ran longer than %d s, or the daemon stopped; it was ended",
                            argv[0], limit_ms / 1000);
     return true;
 }

@@ -38,8 +38,8 @@ class HungUp(Exception):
 class Raw:
     def __init__(self, path):
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(SECONDS)
         self.sock.connect(path)
+        self.sock.settimeout(SECONDS)
         self.unpacker = msgpack.Unpacker(max_buffer_size=1 << 28, strict_map_key=False)
         self.replies = {}  # those that came while another was awaited
         self.msgid = 0

@@ -5,6 +5,7 @@ import fcntl
 import os
 import random
 import re
+import resource
 import signal
 import socket
 import struct
@@ -608,10 +609,8 @@ def test_more_connections_than_allowed(raw, daemon):
 
 
 def test_no_descriptors_left(start_daemon):
-    """A limit of the system instead of ours: the daemon waits, and does not spin."""
+    """A limit of the system instead of ours: whoever comes is told so, and the daemon does not spin."""
     daemon = start_daemon("--max-connections", "1000")
-    import resource
-
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (60, 60))
     many = [Raw(daemon.socket) for _ in range(100)]
     time.sleep(0.5)
@@ -619,11 +618,13 @@ def test_no_descriptors_left(start_daemon):
     began = read_cpu(daemon.pid)
     time.sleep(1)
     assert read_cpu(daemon.pid) - began < 0.3, "it spins"
-    for one in many:
+    assert "ulimit" in str(many[-1].last_words())
+    for one in many[1:]:
         one.close()
+    assert eventually(lambda: many[0].call("status")["connections"] == 1)
     with Raw(daemon.socket) as raw:
         assert raw.call("hello")["pid"] == daemon.pid
-    assert daemon.alive()
+    many[0].close()
 
 
 def read_cpu(pid):

@@ -1,5 +1,5 @@
-// Reads its input as what a client sent: mpscan finds the messages, msg decodes them, every row of the
-// protocol checks the parameters, and every value is walked through all that reads values.
+// Reads its input as what a client sent: mpscan finds the messages, msg decodes them, every row of
+// the protocol checks the parameters, and every value is walked through all that reads values.
 
 #include <stdint.h>
 #include <stdio.h>
@@ -9,10 +9,10 @@
 #include "mpscan.h"
 #include "msg.h"
 
-#define CHECK(condition) \
-    do { \
-        if (!(condition)) \
-            abort(); \
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            abort();                                                                               \
     } while (0)
 
 static const struct {
@@ -56,6 +56,7 @@ static void walk_scalar(const value *v)
     default:
         break;
     }
+    CHECK(bytes);
     for (size_t i = 0; i < size; i++)
         sum += (uint8_t)bytes[i]; // each can be read
     CHECK(sum <= size * 255);
@@ -91,7 +92,8 @@ static void check_reply(const struct msg *msg, const struct opd_err *err)
     struct buf reply = { 0 };
     struct mpscan scan = { 0 };
     pack_reply_error(&reply, msg->id, err, "op");
-    CHECK(mpscan_scan(&scan, reply.bytes, reply.size, NULL) == MPSCAN_DONE && scan.position == reply.size);
+    CHECK(mpscan_scan(&scan, reply.bytes, reply.size, NULL) == MPSCAN_DONE &&
+          scan.position == reply.size);
     buf_finish(&reply);
 }
 
@@ -127,7 +129,8 @@ static void try_message(const uint8_t *bytes, size_t size, size_t elements)
 }
 
 // Byte by byte as through a slow socket, it must come to the same end.
-static void scan_slowly(const uint8_t *bytes, size_t size, enum mpscan_result expected, size_t position)
+static void scan_slowly(const uint8_t *bytes, size_t size, enum mpscan_result expected,
+                        size_t position)
 {
     struct mpscan scan = { 0 };
     enum mpscan_result result = MPSCAN_MORE;

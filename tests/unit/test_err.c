@@ -1,5 +1,5 @@
-// err, mem and dtype: messages are cut and never overrun, a second failure cannot hide the first, buffers
-// keep what they hold, and the table of dtypes is in order.
+// err, mem and dtype: messages are cut and never overrun, a second failure cannot hide the first,
+// buffers keep what they hold, and the table of dtypes is in order.
 
 #include <errno.h>
 #include <setjmp.h>
@@ -124,7 +124,8 @@ static void test_buffer(void **state)
     assert_string_equal(buf_str(&b), "");
     for (int i = 0; n < sizeof expected - 100; i++) {
         buf_printf(&b, "%d%s,", i, i % 3 ? "" : " is a third");
-        n += (size_t)snprintf(expected + n, sizeof expected - n, "%d%s,", i, i % 3 ? "" : " is a third");
+        n += (size_t)snprintf(expected + n, sizeof expected - n, "%d%s,", i,
+                              i % 3 ? "" : " is a third");
         assert_int_equal(b.size, n);
         if (i % 7 == 0) { // and loses some at the front
             buf_consume(&b, 3);
@@ -154,9 +155,12 @@ static void test_dtypes(void **state)
         assert_true(dtype_size((enum opd_dtype)i) >= 1 && dtype_size((enum opd_dtype)i) <= 8);
         bool is_float = strstr(name, "float") != NULL;
         assert_int_equal(dtype_is_float((enum opd_dtype)i), is_float);
-        assert_true(strlen(dtype_type((enum opd_dtype)i)) > 0 && strlen(dtype_acc((enum opd_dtype)i)) > 0);
+        assert_true(strlen(dtype_type((enum opd_dtype)i)) > 0 &&
+                    strlen(dtype_acc((enum opd_dtype)i)) > 0);
     }
-    static const long long wrong[] = { 0, -1, OPD_DTYPE_COUNT, INT64_MAX, INT64_MIN, (1LL << 32) + 1 };
+    static const long long wrong[] = {
+        0, -1, OPD_DTYPE_COUNT, INT64_MAX, INT64_MIN, (1LL << 32) + 1
+    };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_int_equal(dtype_from_number(wrong[i]), OPD_DTYPE_NONE);
     assert_int_equal(dtype_parse("none"), OPD_DTYPE_NONE);
@@ -168,12 +172,9 @@ static void test_dtypes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_filled_once),
-        cmocka_unit_test(test_long_messages_are_cut),
-        cmocka_unit_test(test_log_is_owned),
-        cmocka_unit_test(test_what_cannot_go_on_ends),
-        cmocka_unit_test(test_buffer),
-        cmocka_unit_test(test_dtypes),
+        cmocka_unit_test(test_filled_once),  cmocka_unit_test(test_long_messages_are_cut),
+        cmocka_unit_test(test_log_is_owned), cmocka_unit_test(test_what_cannot_go_on_ends),
+        cmocka_unit_test(test_buffer),       cmocka_unit_test(test_dtypes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,5 @@
-// fdpass: bytes and descriptors arrive together and close-on-exec; too many are refused, and none is left open.
+// fdpass: bytes and descriptors arrive together and close-on-exec; too many are refused, and none
+// is left open.
 
 #include <dirent.h>
 #include <errno.h>
@@ -53,13 +54,16 @@ static bool same_file(int a, int b)
     return fstat(a, &x) == 0 && fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-// Sends so many descriptors, in one message of the size of a byte each, by hand: more than fdpass_send() would.
+// Sends so many descriptors, in one message of the size of a byte each, by hand: more than
+// fdpass_send() would.
 static void send_raw(int count, const int *fds)
 {
     char byte = 'x';
     struct iovec iov = { &byte, 1 };
     size_t size = CMSG_SPACE(sizeof(int) * (size_t)count);
-    struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = calloc(1, size), .msg_controllen = size };
+    struct msghdr msg = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = calloc(1, size), .msg_controllen = size
+    };
     struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;

@@ -1,4 +1,5 @@
-// image: what was written is read back; cut off, longer, or with any single bit wrong it is refused.
+// image: what was written is read back; cut off, longer, or with any single bit wrong it is
+// refused.
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -61,7 +62,8 @@ static void check_round_trip(const char *symbol, size_t size)
 static void test_round_trip(void **state)
 {
     (void)state;
-    static const char *const symbols[] = { "", "k", "_Z3addIfEvPT_S1_", "exactly15bytes_", "exactly16_bytes_" };
+    static const char *const symbols[] = { "", "k", "_Z3addIfEvPT_S1_", "exactly15bytes_",
+                                           "exactly16_bytes_" };
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++)
         for (size_t size = 0; size < 70; size++)
             check_round_trip(symbols[i], size);

@@ -1,5 +1,5 @@
-// msg: what is a request and what is none, every parameter letter against every type, and replies that a
-// decoder reads back.
+// msg: what is a request and what is none, every parameter letter against every type, and replies
+// that a decoder reads back.
 
 #include <math.h>
 #include <setjmp.h>
@@ -57,16 +57,16 @@ static void test_no_requests(void **state)
         { BYTES("\xa4sync"), "array" },
         { BYTES("\x90"), "array" },
         { BYTES("\x92\x02\xa4sync"), "array" },
-        { BYTES("\x93\x00\x01\xa4sync"), "neither" },            // no parameters
-        { BYTES("\x94\x02\x01\xa4sync\x90"), "neither" },        // a notification with an id
-        { BYTES("\x95\x00\x01\xa4sync\x90\x90"), "neither" },    // one more
-        { BYTES("\x94\x01\x01\xc0\xc0"), "neither" },            // a response
-        { BYTES("\x94\xff\x01\xa4sync\x90"), "neither" },        // kind -1
-        { BYTES("\x94\xc2\x01\xa4sync\x90"), "neither" },        // kind false
-        { BYTES("\x94\x00\xff\xa4sync\x90"), "id" },             // id -1
-        { BYTES("\x94\x00\xc0\xa4sync\x90"), "id" },             // id nil
+        { BYTES("\x93\x00\x01\xa4sync"), "neither" },         // no parameters
+        { BYTES("\x94\x02\x01\xa4sync\x90"), "neither" },     // a notification with an id
+        { BYTES("\x95\x00\x01\xa4sync\x90\x90"), "neither" }, // one more
+        { BYTES("\x94\x01\x01\xc0\xc0"), "neither" },         // a response
+        { BYTES("\x94\xff\x01\xa4sync\x90"), "neither" },     // kind -1
+        { BYTES("\x94\xc2\x01\xa4sync\x90"), "neither" },     // kind false
+        { BYTES("\x94\x00\xff\xa4sync\x90"), "id" },          // id -1
+        { BYTES("\x94\x00\xc0\xa4sync\x90"), "id" },          // id nil
         { BYTES("\x94\x00\xcf\x00\x00\x00\x01\x00\x00\x00\x00\xa4sync\x90"), "32-bit" },
-        { BYTES("\x94\x00\x01\xc4\x04sync\x90"), "method" },     // binary
+        { BYTES("\x94\x00\x01\xc4\x04sync\x90"), "method" }, // binary
         { BYTES("\x94\x00\x01\x07\x90"), "method" },
         { BYTES("\x94\x00\x01\xa4sync\x80"), "parameters" },
         { BYTES("\x94\x00\x01\xa4sync\xc0"), "parameters" },
@@ -120,8 +120,8 @@ static const struct {
     { BYTES("\xff"), "iv" },
     { BYTES("\xd3\x80\x00\x00\x00\x00\x00\x00\x00"), "iv" },
     { BYTES("\xcf\x7f\xff\xff\xff\xff\xff\xff\xff"), "ihHv" },
-    { BYTES("\xcf\x80\x00\x00\x00\x00\x00\x00\x00"), "v" },  // 2^63 is above every integer
-    { BYTES("\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00"), "v" },  // 1.0 is no integer
+    { BYTES("\xcf\x80\x00\x00\x00\x00\x00\x00\x00"), "v" }, // 2^63 is above every integer
+    { BYTES("\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00"), "v" }, // 1.0 is no integer
     { BYTES("\xca\x3f\x80\x00\x00"), "v" },
     { BYTES("\xa1x"), "sSv" },
     { BYTES("\xc4\x01x"), "bv" },
@@ -249,6 +249,24 @@ static void test_values(void **state)
     msg_finish(&msg);
 }
 
+static void test_empty_bytes(void **state)
+{
+    (void)state;
+    struct msg msg;
+    struct opd_err err = { 0 };
+    assert_true(decode(&msg, BYTES("\x93\x02\xa0\x92\xc4\x00\xa0"), &err));
+    assert_non_null(msg.method);
+    for (size_t i = 0; i < 2; i++) {
+        size_t size = 1;
+        assert_non_null(value_bytes(value_at(msg.params, i), &size));
+        assert_int_equal(size, 0);
+    }
+    char text[1] = "x";
+    assert_true(value_copy_str(value_at(msg.params, 1), text, 1));
+    assert_string_equal(text, "");
+    msg_finish(&msg);
+}
+
 // --- replies
 
 // Reads a reply back by making it a request's parameter.
@@ -314,14 +332,14 @@ static void test_strings_are_utf8(void **state)
         { "plain", "plain" },
         { "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80" },
         { "\xff", "?" },
-        { "a\xc3", "a?" },                     // cut off within a character
-        { "a\xe2\x82", "a??" },                //
-        { "a\xf0\x9f\x98", "a???" },           //
-        { "\xc0\x80", "??" },                  // overlong
-        { "\xe0\x80\x80", "???" },             //
-        { "\xf0\x80\x80\x80", "????" },        //
-        { "\xed\xa0\x80", "???" },             // a surrogate
-        { "\xf4\x90\x80\x80", "????" },        // past the last one
+        { "a\xc3", "a?" },              // cut off within a character
+        { "a\xe2\x82", "a??" },         //
+        { "a\xf0\x9f\x98", "a???" },    //
+        { "\xc0\x80", "??" },           // overlong
+        { "\xe0\x80\x80", "???" },      //
+        { "\xf0\x80\x80\x80", "????" }, //
+        { "\xed\xa0\x80", "???" },      // a surrogate
+        { "\xf4\x90\x80\x80", "????" }, // past the last one
         { "\xc3(\x80 \xe2\x82\xac", "?(? \xe2\x82\xac" },
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -369,7 +387,7 @@ int main(void)
         cmocka_unit_test(test_cut_off),       cmocka_unit_test(test_every_letter),
         cmocka_unit_test(test_counts),        cmocka_unit_test(test_values),
         cmocka_unit_test(test_error_replies), cmocka_unit_test(test_strings_are_utf8),
-        cmocka_unit_test(test_packed_values),
+        cmocka_unit_test(test_packed_values), cmocka_unit_test(test_empty_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

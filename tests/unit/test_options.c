@@ -91,21 +91,22 @@ static void test_defaults(void **state)
     struct options o;
     unsetenv("OPD_SOCKET");
     setenv("XDG_RUNTIME_DIR", "/run/user/7", 1);
-    setenv("XDG_CACHE_HOME", "/home/me/.c", 1);
+    setenv("XDG_CACHE_HOME", "/h/me/.c", 1);
     accept(&o, "");
     assert_string_equal(o.socket, "/run/user/7/opd/opd.sock");
-    assert_string_equal(o.cache, "/home/me/.c/opd");
+    assert_string_equal(o.cache, "/h/me/.c/opd");
     assert_true(o.auto_devices);
     assert_int_equal(o.n_devices, 2);
-    assert_true(o.compilers >= 1 && o.deadline > 0 && o.compile_deadline > 0 && o.max_connections > 0);
+    assert_true(o.compilers >= 1 && o.deadline > 0 && o.compile_deadline > 0 &&
+                o.max_connections > 0);
     assert_false(o.warm);
     options_finish(&o);
     unsetenv("XDG_RUNTIME_DIR");
     unsetenv("XDG_CACHE_HOME");
-    setenv("HOME", "/home/me", 1);
+    setenv("HOME", "/h/me", 1);
     accept(&o, "");
     assert_non_null(strstr(o.socket, "/tmp/opd-"));
-    assert_string_equal(o.cache, "/home/me/.cache/opd");
+    assert_string_equal(o.cache, "/h/me/.cache/opd");
     options_finish(&o);
     setenv("OPD_SOCKET", "/a/b", 1);
     accept(&o, "");
@@ -136,8 +137,10 @@ static void test_every_option(void **state)
 {
     (void)state;
     struct options o;
-    accept(&o, "--socket /s --device cuda:1,cpu --kernels %d --cache /c --log-level debug --compilers 3 "
-               "--memory-limit 1.5G --deadline 0.25 --compile-deadline 7 --max-connections 9 --warm");
+    accept(
+        &o,
+        "--socket /s --device cuda:1,cpu --kernels %d --cache /c --log-level debug --compilers 3 "
+        "--memory-limit 1.5G --deadline 0.25 --compile-deadline 7 --max-connections 9 --warm");
     check_all(&o);
     options_finish(&o);
 }
@@ -147,11 +150,12 @@ static void test_file(void **state)
     (void)state;
     struct options o;
     char text[512];
-    snprintf(text, sizeof text,
-             "# ours\n\n  socket = /s \nkernels=%s\ndevice = cuda:1,cpu\ncache =/c\nlog-level= debug\n"
-             "compilers = 3\nmemory-limit = 1536M\ndeadline = 0.25\ncompile-deadline = 7\n"
-             "max-connections = 9\nwarm = true",
-             folder);
+    snprintf(
+        text, sizeof text,
+        "# ours\n\n  socket = /s \nkernels=%s\ndevice = cuda:1,cpu\ncache =/c\nlog-level= debug\n"
+        "compilers = 3\nmemory-limit = 1536M\ndeadline = 0.25\ncompile-deadline = 7\n"
+        "max-connections = 9\nwarm = true",
+        folder);
     write_file(text);
     accept(&o, "--config %f");
     check_all(&o);
@@ -173,9 +177,10 @@ static void test_bad_file(void **state)
 {
     (void)state;
     static const char *const bad[][2] = {
-        { "socket", "name = value" }, { "sockets = /s", "unknown option 'sockets'" },
-        { "config = /etc/x", "'config'" }, { "compilers = 0", "--compilers" }, { "warm = maybe", "warm" },
-        { "warm =", "warm" }, { "socket =", "--socket" }, { "= 3", "unknown option ''" },
+        { "socket", "name = value" },      { "sockets = /s", "unknown option 'sockets'" },
+        { "config = /etc/x", "'config'" }, { "compilers = 0", "--compilers" },
+        { "warm = maybe", "warm" },        { "warm =", "warm" },
+        { "socket =", "--socket" },        { "= 3", "unknown option ''" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char text[128];
@@ -237,9 +242,14 @@ static void test_sizes(void **state)
     static const struct {
         const char *text;
         uint64_t bytes;
-    } sizes[] = { { "1", 1 },           { "4096", 4096 },          { "2k", 2048 },
-                  { "3M", 3 << 20 },    { "8GiB", (uint64_t)8 << 30 }, { "8GB", (uint64_t)8 << 30 },
-                  { "0.5K", 512 },      { "2T", (uint64_t)2 << 40 } };
+    } sizes[] = { { "1", 1 },
+                  { "4096", 4096 },
+                  { "2k", 2048 },
+                  { "3M", 3 << 20 },
+                  { "8GiB", (uint64_t)8 << 30 },
+                  { "8GB", (uint64_t)8 << 30 },
+                  { "0.5K", 512 },
+                  { "2T", (uint64_t)2 << 40 } };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         struct options o;
         char words[64];
@@ -259,7 +269,8 @@ static void test_devices(void **state)
     assert_string_equal(o.devices[0], "cpu");
     assert_string_equal(o.devices[1], "cuda:0");
     options_finish(&o);
-    refuse("--device cuda:0,cuda:1,cuda:2,cuda:3,cuda:4,cuda:5,cuda:6,cuda:7,cuda:8,cuda:9,cuda:10,cuda:11,"
+    refuse("--device "
+           "cuda:0,cuda:1,cuda:2,cuda:3,cuda:4,cuda:5,cuda:6,cuda:7,cuda:8,cuda:9,cuda:10,cuda:11,"
            "cuda:12,cuda:13,cuda:14,cuda:15,cuda:16",
            "more than 16");
 }

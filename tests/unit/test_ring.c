@@ -1,5 +1,5 @@
-// ring: what comes out is what went in, in order, across the wrap and across threads; memory that the
-// other side has written over is refused and never left.
+// ring: what comes out is what went in, in order, across the wrap and across threads; memory that
+// the other side has written over is refused and never left.
 
 #include <poll.h>
 #include <pthread.h>
@@ -195,9 +195,12 @@ static void test_bad_headers(void **state)
     (void)state;
     static const struct {
         uint32_t size, span;
-    } bad[] = { { 8, 0 },  { 8, 8 },           { 8, 24 },       { 8, 1 << 20 },  { 8, UINT32_MAX },
-                { 9, 16 }, { UINT32_MAX, 0 },  { 1 << 20, 16 }, { 8, CAPACITY }, { UINT32_MAX - 1, 16 },
-                { 8, 32 }, { UINT32_MAX, 8192 } };
+    } bad[] = { { 8, 0 },          { 8, 8 },
+                { 8, 24 },         { 8, 1 << 20 },
+                { 8, UINT32_MAX }, { 9, 16 },
+                { UINT32_MAX, 0 }, { 1 << 20, 16 },
+                { 8, CAPACITY },   { UINT32_MAX - 1, 16 },
+                { 8, 32 },         { UINT32_MAX, 8192 } };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct pair p;
         uint32_t size;
@@ -213,13 +216,42 @@ static void test_bad_headers(void **state)
     }
 }
 
+// The positions, each on a line of its own at the start: read by the other side, then written over.
+static void test_moved_positions(void **state)
+{
+    (void)state;
+    struct pair p;
+    uint32_t size;
+    bool bad;
+    open_pair(&p);
+    uint64_t *head = p.memory, *tail = head + 8;
+    for (uint64_t away = 16; away != 0; away <<= 1) {
+        *head = away; // ahead of what was produced
+        assert_null(ring_reserve(&p.in, 8));
+        *tail = CAPACITY + away; // more than there can be
+        assert_null(ring_peek(&p.out, &size, &bad));
+        assert_true(bad);
+    }
+    close_pair(&p);
+}
+
 // Random words in all of the shared memory, positions too. Every access must stay inside of it (the
 // sanitizers see to that), no call may go on without end, and what is handed out must lie inside.
 static void test_scribbled_memory(void **state)
 {
     (void)state;
-    static const uint32_t words[] = { 0, 1, 8, 15, 16, 32, CAPACITY - 16, CAPACITY, CAPACITY + 16, 1u << 31,
-                                      UINT32_MAX, UINT32_MAX - 15 };
+    static const uint32_t words[] = { 0,
+                                      1,
+                                      8,
+                                      15,
+                                      16,
+                                      32,
+                                      CAPACITY - 16,
+                                      CAPACITY,
+                                      CAPACITY + 16,
+                                      1u << 31,
+                                      UINT32_MAX,
+                                      UINT32_MAX - 15 };
     uint64_t random = 3;
     for (int round = 0; round < 20000; round++) {
         struct pair p;
@@ -229,7 +261,8 @@ static void test_scribbled_memory(void **state)
             uint32_t size;
             bool bad;
             uint8_t *got;
-            uint32_t word = next_random(&random) % 4 ? words[next_random(&random) % 12] : next_random(&random);
+            uint32_t word = next_random(&random) % 4 ? words[next_random(&random) % 12]
+                                                     : next_random(&random);
             // The positions lie in the first lines, which must be hit as often as all the rest.
             size_t at = next_random(&random) % (next_random(&random) % 2 ? 256 : memory - 4);
             memcpy((char *)p.memory + (at & ~(size_t)3), &word, sizeof word);
@@ -255,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_doorbell_rings_for_sleepers_only),
         cmocka_unit_test(test_two_threads),
         cmocka_unit_test(test_bad_headers),
+        cmocka_unit_test(test_moved_positions),
         cmocka_unit_test(test_scribbled_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-// suballoc against a model that only knows which bytes are taken: no two pieces overlap, nothing is lost,
-// and what is asked for is refused only where no gap would hold it.
+// suballoc against a model that only knows which bytes are taken: no two pieces overlap, nothing is
+// lost, and what is asked for is refused only where no gap would hold it.
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,220 @@
+// cache: what was put is got back by the same key only; anything that can change a kernel changes
+// the key; damaged entries and folders that cannot be written are misses.
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cache.h"
+#include "image.h"
+#include "log.h"
+#include "mem.h"
+
+static char folder[64];
+
+static int setup(void **state)
+{
+    (void)state;
+    strcpy(folder, "/tmp/opd-cache-XXXXXX");
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    return system(command);
+}
+
+static struct compile_input input(void)
+{
+    return (struct compile_input){ .target = "sm_90",
+                                   .common = "common",
+                                   .prelude = "using scalar_t = float;\n",
+                                   .file = "gelu.cu",
+                                   .folder = folder,
+                                   .source = "#include \"a.h\"\n",
+                                   .expr = "k<1>" };
+}
+
+static struct cache_key key_of(const struct compile_input *in)
+{
+    struct cache_key key;
+    cache_make_key(&key, in, "NVRTC 13.0");
+    assert_int_equal(strlen(key.hex), 32);
+    return key;
+}
+
+static bool same(struct cache_key a, struct cache_key b)
+{
+    return strcmp(a.hex, b.hex) == 0;
+}
+
+static void write_file(const char *name, const void *bytes, size_t size)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fwrite(bytes, 1, size, f);
+    fclose(f);
+}
+
+static void put(const struct cache_key *key, const char *payload)
+{
+    struct buf image = { 0 };
+    image_write(&image, "kernel", payload, strlen(payload));
+    cache_put(folder, key, &image);
+    buf_finish(&image);
+}
+
+// Whether the entry is there, and whole.
+static bool get(const struct cache_key *key, const char *payload)
+{
+    int fd = cache_get(folder, key);
+    if (fd < 0)
+        return false;
+    struct image image;
+    struct opd_err err = { 0 };
+    assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
+    assert_true(image_open(&image, fd, &err));
+    assert_int_equal(image.payload_size, strlen(payload));
+    assert_memory_equal(image.payload, payload, strlen(payload));
+    image_close(&image);
+    close(fd);
+    return true;
+}
+
+static void test_put_and_get(void **state)
+{
+    (void)state;
+    struct compile_input in = input();
+    struct cache_key key = key_of(&in), other;
+    in.expr = "k<2>";
+    other = key_of(&in);
+    assert_false(get(&key, ""));
+    put(&key, "machine code");
+    assert_true(get(&key, "machine code"));
+    assert_false(get(&other, ""));
+    put(&key, "newer machine code");
+    assert_true(get(&key, "newer machine code"));
+}
+
+static void test_every_part_counts(void **state)
+{
+    (void)state;
+    struct compile_input in = input();
+    struct cache_key base = key_of(&in), key;
+    assert_true(same(base, key_of(&in)));
+    const char **parts[] = { &in.target, &in.common, &in.prelude, &in.file, &in.source, &in.expr };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const char *old = *parts[i];
+        *parts[i] = "other";
+        assert_false(same(base, key_of(&in)));
+        *parts[i] = old;
+    }
+    cache_make_key(&key, &in, "NVRTC 13.1");
+    assert_false(same(base, key));
+    in.common = "com"; // the same text, cut elsewhere
+    in.prelude = "monusing scalar_t = float;\n";
+    assert_false(same(base, key_of(&in)));
+}
+
+static void test_includes_count(void **state)
+{
+    (void)state;
+    struct compile_input in = input();
+    struct cache_key absent = key_of(&in);
+    write_file("a.h", "# include\t\"b.h\"\n", 16);
+    struct cache_key without_b = key_of(&in);
+    write_file("b.h", "#include \"a.h\"\n#define N 1\n", 27); // and back: it must end
+    struct cache_key one = key_of(&in);
+    write_file("b.h", "#include \"a.h\"\n#define N 2\n", 27);
+    struct cache_key two = key_of(&in);
+    assert_false(same(absent, without_b) || same(without_b, one) || same(one, two) ||
+                 same(absent, two));
+    write_file("unrelated.h", "x", 1);
+    assert_true(same(two, key_of(&in)));
+    in.folder = NULL;
+    assert_false(same(two, key_of(&in)));
+    in.folder = folder;
+    in.source = "#include \"no end\n#include\n include \"\"\ninclude";
+    key_of(&in);
+}
+
+static void entry_name(char *name, size_t size, const struct cache_key *key)
+{
+    snprintf(name, size, "%.2s/%s.opd", key->hex, key->hex + 2);
+}
+
+static void test_damaged_entries(void **state)
+{
+    (void)state;
+    struct compile_input in = input();
+    struct cache_key key = key_of(&in);
+    put(&key, "machine code");
+    char name[64], path[128];
+    entry_name(name, sizeof name, &key);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    struct stat st;
+    assert_int_equal(stat(path, &st), 0);
+    for (off_t size = 0; size < st.st_size; size++) {
+        put(&key, "machine code");
+        assert_int_equal(truncate(path, size), 0);
+        assert_false(get(&key, ""));
+    }
+    write_file(name, "opdimag\0 and something else", 27);
+    assert_false(get(&key, ""));
+    put(&key, "machine code"); // a damaged one is replaced
+    assert_true(get(&key, "machine code"));
+}
+
+static void test_folders_that_do_not_do(void **state)
+{
+    (void)state;
+    struct compile_input in = input();
+    struct cache_key key = key_of(&in);
+    struct buf image = { 0 };
+    image_write(&image, "kernel", "x", 1);
+    write_file("file", "", 0);
+    char path[128];
+    snprintf(path, sizeof path, "%s/file", folder);
+    const char *const folders[] = { "", path, "/proc/self", "/nowhere/at/all" };
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        cache_put(folders[i], &key, &image);
+        assert_int_equal(cache_get(folders[i], &key), -1);
+    }
+    // A folder where the entry should be: not replaced, and nothing half made is left.
+    entry_name(path, 64, &key);
+    char command[256];
+    snprintf(command, sizeof command, "mkdir -p %s/%s/x", folder, path);
+    assert_int_equal(system(command), 0);
+    cache_put(folder, &key, &image);
+    assert_int_equal(cache_get(folder, &key), -1);
+    snprintf(command, sizeof command, "test -z \"$(find %s -type f -name '*.opd.*')\"", folder);
+    assert_int_equal(system(command), 0);
+    buf_finish(&image);
+}
+
+int main(void)
+{
+    log_init("test", LOG_LEVEL_ERROR);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_put_and_get, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_every_part_counts, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_includes_count, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_entries, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_folders_that_do_not_do, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
