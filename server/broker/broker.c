@@ -217,7 +217,7 @@ static void pool_stopped(struct broker *b)
 static void device_stopped(struct device *d)
 {
     struct broker *b = d->broker;
-    if (--b->n_starting == 0)
+    if (--b->n_stopping == 0)
         pool_stop(b->pool, pool_stopped);
 }
 
@@ -235,7 +235,7 @@ static void finish_stop(struct broker *b)
     if (b->n_conns > 0)
         return;
     b->devices_stopping = true;
-    b->n_starting = b->n_devices; // from here on: those that have not stopped
+    b->n_stopping = b->n_devices;
     for (int i = 0; i < b->n_devices; i++)
         device_stop(b->devices[i], device_stopped);
     if (b->n_devices == 0)

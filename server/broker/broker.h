@@ -22,7 +22,7 @@ struct broker {
     struct pool *pool;
     struct device *devices[OPTIONS_MAX_DEVICES]; // the first is the default one
     int n_devices;
-    int n_starting;
+    int n_starting, n_stopping;
     struct map names; // named tensors, by hash of the name; see tensor.h
 
     uv_poll_t listener;
@@ -42,7 +42,7 @@ struct broker {
 
     uint64_t started_ns;
     double started_time; // Unix time
-    uint64_t n_requests, n_errors;
+    uint64_t n_requests, n_errors, n_contexts;
     char host_compiler[1024], nvrtc[1024]; // who they are, or why they are not there
 };
 

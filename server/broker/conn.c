@@ -153,14 +153,17 @@ static enum request_status call(struct request *req, const struct msg *msg, bool
                     (int)(msg->method_size < 64 ? msg->method_size : 64), msg->method);
         return REQUEST_ERROR;
     }
-    if (!msg_check_params(row->name, row->params, msg->params, err))
-        return REQUEST_ERROR;
-    if (req->conn->wait_err.code) {
+    bool ok = msg_check_params(row->name, row->params, msg->params, err);
+    if (ok && req->conn->wait_err.code) {
         opd_err_copy(err, &req->conn->wait_err);
-        return REQUEST_ERROR;
+        ok = false;
     }
-    if (req->broker->stopping && !again) {
-        opd_err_set(err, OPD_E_unavailable, "the daemon is stopping");
+    if (ok && req->broker->stopping && !again)
+        ok = opd_err_set(err, OPD_E_unavailable, "the daemon is stopping");
+    if (!ok) {
+        int fd = row->fn == request_shm_open ? stream_take_fd(&req->conn->stream) : -1;
+        if (fd >= 0)
+            close(fd); // it belongs to this message, not to the next
         return REQUEST_ERROR;
     }
     enum request_status status = row->fn(req, msg->params, err);

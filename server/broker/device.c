@@ -19,7 +19,7 @@
 #include "log.h"
 #include "program.h"
 
-enum { DEADLINE_TICK_MS = 50, CHUNK_CPU = 64 << 20, CHUNK_CUDA = 256 << 20 };
+enum { DEADLINE_TICK_MS = 50, START_LIMIT_MS = 60000, CHUNK_CPU = 64 << 20, CHUNK_CUDA = 256 << 20 };
 
 struct device *device_new(struct broker *broker, const char *name, int index)
 {
@@ -147,6 +147,7 @@ static void complete(struct device *d, const struct dev_done *done)
     if (header->type == DEV_CHUNK_NEW && !err.code && (c->out_fd = fdpass_recv_one(d->sock)) < 0)
         opd_err_set(&err, OPD_E_internal, "the descriptor of a chunk did not come");
     d->head_since = clock_ns();
+    d->did_something = d->did_something || !err.code;
     finish_command(d, c, &err);
 }
 
@@ -155,7 +156,7 @@ static void take_done(struct device *d)
     uint32_t size;
     bool bad = false;
     const struct dev_done *done;
-    while (d->handles_open && (done = ring_peek(&d->done, &size, &bad)) != NULL) {
+    while (d->handles_open && !d->ring_broken && (done = ring_peek(&d->done, &size, &bad)) != NULL) {
         if (size <= sizeof *done || ((const char *)done)[size - 1] != '\0') {
             bad = true;
             break;
@@ -168,8 +169,10 @@ static void take_done(struct device *d)
         }
         ring_pop(&d->done);
     }
-    if (bad)
+    if (bad) {
+        d->ring_broken = true;
         device_kill(d, OPD_E_internal, "the executor's ring is corrupt");
+    }
     pump(d);
     broker_retry(d->broker);
 }
@@ -181,12 +184,17 @@ static void done_cb(uv_poll_t *handle, int status, int events)
     do {
         ring_wake(&d->done);
         take_done(d);
-    } while (d->handles_open && !ring_sleep(&d->done));
+    } while (d->handles_open && !d->ring_broken && !ring_sleep(&d->done));
 }
 
 // --- the process
 
 static void start_executor(struct device *d);
+
+static void start_deadline_cb(uv_timer_t *timer)
+{
+    device_kill(timer->data, OPD_E_unavailable, "it did not start in time");
+}
 
 static void restart_cb(uv_timer_t *timer)
 {
@@ -229,8 +237,9 @@ static void submit_first(struct device *d, struct command *c)
 }
 
 // Puts before all that waits what a fresh executor must know: its memory, then its kernels.
-static void restore(struct device *d)
+static bool restore(struct device *d)
 {
+    bool ok = true;
     if (d->pending)
         d->pending->fd_sent = false; // to the dead one
     size_t cursor = 0;
@@ -245,9 +254,11 @@ static void restore(struct device *d)
         if (!r->used || !r->ready)
             continue;
         struct command *c = command_new(r->host ? DEV_HOST_MAP : DEV_CHUNK_MAP, i, r->size);
-        c->fd = dup(r->fd);
+        c->fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
+        ok = ok && c->fd >= 0;
         submit_first(d, c);
     }
+    return ok;
 }
 
 static void hello_cb(uv_poll_t *handle, int status, int events)
@@ -268,10 +279,12 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
         return;
     }
     d->info = hello.info;
-    d->n_start_failures = 0;
+    d->did_something = false;
     bool first = d->state == DEVICE_STARTING;
-    if (!first)
-        restore(d);
+    if (!first && !restore(d)) {
+        device_kill(d, OPD_E_unavailable, "its memory cannot be passed on: too many open files");
+        return;
+    }
     d->state = DEVICE_READY;
     uv_timer_start(&d->timer, deadline_cb, DEADLINE_TICK_MS, DEADLINE_TICK_MS);
     log_info("device %s is ready: %s, %s", d->name, d->info.name, d->info.target);
@@ -315,6 +328,7 @@ static void fail_flight(struct device *d)
     d->flight = NULL;
     d->flight_end = &d->flight;
     struct command *rest = first->next;
+    first->blamed = true;
     struct opd_err err = { 0 };
     opd_err_set(&err, d->exit_code, "%s%s%.700s", first->label, first->label[0] ? ": " : "", d->exit_reason);
     struct opd_err others = { 0 };
@@ -327,10 +341,10 @@ static void schedule_restart(struct device *d)
 {
     bool ran = d->state == DEVICE_READY;
     snprintf(d->message, sizeof d->message, "%s", d->exit_reason);
-    if (!ran)
-        d->n_start_failures++;
+    // One that dies before it has done anything may do so for ever: each waits longer.
+    d->n_start_failures = ran && d->did_something ? 0 : d->n_start_failures + 1;
     d->n_restarts += ran;
-    bool hopeless = !ran && (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
+    bool hopeless = (!ran || !d->did_something) && (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
     bool never_started = d->state == DEVICE_STARTING;
     d->state = hopeless ? DEVICE_FAILED : DEVICE_RESTARTING;
     log_warn("device %s: %s", d->name, d->message);
@@ -421,6 +435,7 @@ static void start_executor(struct device *d)
     if (d->state == DEVICE_FAILED)
         d->state = DEVICE_RESTARTING;
     d->exit_reason[0] = '\0';
+    d->ring_broken = false;
     bool ok = make_channel(d, &child_sock);
     int result = ok ? spawn_executor(d, child_sock) : uv_translate_sys_error(errno);
     if (child_sock >= 0)
@@ -428,9 +443,15 @@ static void start_executor(struct device *d)
     if (result < 0) {
         snprintf(d->exit_reason, sizeof d->exit_reason, "starting an executor: %s", uv_strerror(result));
         close_fds(d);
-        schedule_restart(d);
+        if (ok) { // libuv made a handle of it all the same
+            d->n_closing = 1;
+            uv_close((uv_handle_t *)&d->process, handle_closed_cb);
+        } else {
+            schedule_restart(d);
+        }
         return;
     }
+    uv_timer_start(&d->timer, start_deadline_cb, START_LIMIT_MS, 0);
     d->process_alive = d->handles_open = true;
     uv_poll_init(&d->broker->loop, &d->socket_poll, d->sock);
     uv_poll_init(&d->broker->loop, &d->done_poll, d->done_bell);
@@ -506,7 +527,6 @@ static void unmapped_done(struct command *c, const struct opd_err *err)
 
 void device_unmap(struct device *d, uint32_t region)
 {
-    d->regions[region].ready = false; // not for the next executor
     struct command *c = command_new(DEV_UNMAP, region, 0);
     c->done = unmapped_done;
     c->data = d;
@@ -522,15 +542,22 @@ static void host_mapped_done(struct command *c, const struct opd_err *err)
         log_warn("device %s does not map shared memory: %s", d->name, err->msg);
 }
 
-uint32_t device_map_host(struct device *d, int fd, uint64_t size)
+bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region, struct opd_err *err)
 {
-    uint32_t id = add_region(d, dup(fd), size, true);
+    int kept = fcntl(fd, F_DUPFD_CLOEXEC, 0), sent = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (sent < 0) {
+        opd_err_errno(err, OPD_E_out_of_memory, "shared memory for %s", d->name);
+        if (kept >= 0)
+            close(kept);
+        return false;
+    }
+    uint32_t id = *out_region = add_region(d, kept, size, true);
     struct command *c = command_new(DEV_HOST_MAP, id, size);
-    c->fd = dup(fd);
+    c->fd = sent;
     c->done = host_mapped_done;
     c->data = d;
     device_submit(d, c);
-    return id;
+    return true;
 }
 
 struct suballoc_block *device_stage(struct device *d, uint64_t size)
@@ -539,12 +566,12 @@ struct suballoc_block *device_stage(struct device *d, uint64_t size)
         int fd = fdpass_memfd("opd-staging", DEVICE_STAGING_SIZE);
         void *p = fd < 0 ? MAP_FAILED
                          : mmap(NULL, DEVICE_STAGING_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (p == MAP_FAILED) {
-            log_error("no staging memory: %s", strerror(errno));
+        struct opd_err err = { 0 };
+        if (p == MAP_FAILED || !device_map_host(d, fd, DEVICE_STAGING_SIZE, &d->staging_region, &err)) {
+            log_error("no staging memory: %s", p == MAP_FAILED ? strerror(errno) : err.msg);
             abort();
         }
         d->staging = p;
-        d->staging_region = device_map_host(d, fd, DEVICE_STAGING_SIZE);
         suballoc_add_chunk(&d->staging_map, 0, DEVICE_STAGING_SIZE);
         close(fd);
     }
@@ -647,8 +674,8 @@ void device_release(struct device *d, struct suballoc_block *block)
 {
     struct suballoc_chunk *chunk = block->chunk;
     suballoc_free(&d->memory, block);
-    if (chunk->used > 0)
-        return;
+    if (chunk->used > 0 || d->growing)
+        return; // a request that waits for more needs again what it has just let go
     // One empty chunk is kept for the next allocation, a second one goes back to the device.
     drop_empty_chunk(d, chunk);
 }

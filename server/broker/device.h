@@ -42,6 +42,7 @@ struct command {
     void (*done)(struct command *c, const struct opd_err *err);
     void *data;
     bool fd_sent;
+    bool blamed;        // it was running when its executor died
     int out_fd;         // CHUNK_NEW: the chunk's descriptor, the device's
 };
 
@@ -64,6 +65,8 @@ struct device {
     uv_poll_t socket_poll, done_poll;
     uv_timer_t timer; // restarts and deadlines
     bool process_alive, handles_open, stopping;
+    bool ring_broken;   // by the executor, which is being killed
+    bool did_something; // since its executor said hello
     int n_closing;
     int sock, rings_fd, command_bell, done_bell;
     void *rings_memory;
@@ -115,7 +118,7 @@ struct suballoc_block *device_stage(struct device *d, uint64_t size);
 void device_unstage(struct device *d, struct suballoc_block *block);
 
 // Host memory behind a descriptor (not taken over) for the device to copy from and to.
-uint32_t device_map_host(struct device *d, int fd, uint64_t size);
+bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region, struct opd_err *err);
 void device_unmap(struct device *d, uint32_t region);
 
 const char *device_state_name(enum device_state state);

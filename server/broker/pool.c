@@ -33,6 +33,7 @@ struct worker {
     int n_handles; // open ones; 0: the slot is free
     struct job *job;
     const char *why; // it was ended
+    bool dying;      // killed, and not gone yet
 };
 
 struct pool {
@@ -140,6 +141,7 @@ static void failed(struct stream *s, const char *why)
     (void)why; // the exit says more
     stream_set_reading(s, false);
     struct worker *w = s->owner;
+    w->dying = true;
     if (w->alive && !w->why)
         uv_process_kill(&w->process, SIGKILL);
 }
@@ -211,10 +213,14 @@ static bool start_worker(struct worker *w)
     if (result < 0) {
         log_error("starting a compiler: %s", uv_strerror(result));
         close(pair[0]);
+        w->n_handles = 1; // libuv made a handle of it all the same
+        pool->stats.processes++;
+        uv_close((uv_handle_t *)&w->process, handle_closed_cb);
         return false;
     }
     w->alive = true;
     w->why = NULL;
+    w->dying = false;
     w->n_handles = 3;
     uv_timer_init(&pool->broker->loop, &w->timer);
     w->timer.data = w;
@@ -237,7 +243,7 @@ static struct worker *idle_worker(struct pool *pool)
     struct worker *unstarted = NULL;
     for (int i = 0; i < pool->n_workers; i++) {
         struct worker *w = &pool->workers[i];
-        if (w->alive && !w->job && !w->why)
+        if (w->alive && !w->job && !w->why && !w->dying)
             return w;
         if (w->n_handles == 0 && !unstarted)
             unstarted = w;
@@ -286,6 +292,7 @@ void pool_stop(struct pool *pool, void (*stopped)(struct broker *broker))
         pool->queue = job->next;
         fail_job(pool, job, OPD_E_unavailable, "the daemon is stopping");
     }
+    pool->queue_end = &pool->queue;
     for (int i = 0; i < pool->n_workers; i++)
         if (pool->workers[i].alive)
             end_worker(&pool->workers[i], "the daemon is stopping");

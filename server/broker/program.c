@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -57,10 +58,8 @@ static void loaded_done(struct command *c, const struct opd_err *err)
     struct program *p = c->data;
     if (!err->code)
         p->state = PROGRAM_READY;
-    else if (!p->device->process_alive)
-        return; // lost with its executor: restored with the next one
-    else
-        set_failed(p, err);
+    else if (c->blamed || p->device->process_alive)
+        set_failed(p, err); // else lost with its executor: restored with the next one
     broker_retry(p->device->broker);
 }
 
@@ -70,7 +69,7 @@ struct command *program_reload_command(struct program *p)
         return NULL;
     struct command *c = command_new(DEV_LOAD, p->id, (uint64_t)p->n_params);
     buf_append(&c->bytes, p->params, (size_t)p->n_params * sizeof *p->params);
-    c->fd = dup(p->image_fd);
+    c->fd = fcntl(p->image_fd, F_DUPFD_CLOEXEC, 0);
     c->done = loaded_done;
     c->data = p;
     return c;
@@ -117,6 +116,8 @@ bool program_ensure(struct program *p, uint64_t since, struct opd_err *err)
         start_compile(p);
     if (p->state == PROGRAM_FAILED)
         opd_err_copy(err, &p->err);
+    else if (p->state == PROGRAM_LOADING && p->device->state == DEVICE_FAILED)
+        opd_err_set(err, OPD_E_unavailable, "device %s does not work: %.900s", p->device->name, p->device->message);
     return p->state == PROGRAM_READY;
 }
 

@@ -30,11 +30,16 @@ struct request_row *request_find(const char *method, size_t size)
 static void take_back(struct request *req)
 {
     struct conn *c = req->conn;
+    for (int i = 0; i < req->n_made; i++)
+        tensor_drop_name(req->broker, req->made[i]);
     if (c->closed)
         return;
+    // The ids may have been given up meanwhile, and used for something else.
     for (int i = 0; i < req->n_made; i++)
-        request_drop_id(c, req->made_ids[i]);
-    if (req->made_context)
+        if (map_get(&c->tensors, req->made_ids[i]) == req->made[i])
+            request_drop_id(c, req->made_ids[i]);
+    struct context *ctx = req->made_context ? map_get(&c->contexts, req->made_context) : NULL;
+    if (ctx && ctx->serial == req->made_serial)
         context_free(map_remove(&c->contexts, req->made_context));
 }
 
@@ -65,6 +70,8 @@ static void request_done(struct command *cmd, const struct opd_err *err)
     }
     if (req->staged)
         device_unstage(req->device, req->staged);
+    for (int i = 0; i < req->n_made; i++)
+        tensor_unref(req->made[i]);
     c->n_flight--;
     buf_finish(&req->reply);
     free(req);
@@ -78,6 +85,8 @@ enum request_status request_submit(struct request *req, struct device *d, struct
     *kept = *req;
     req->reply = (struct buf){ 0 };
     kept->device = d;
+    for (int i = 0; i < kept->n_made; i++)
+        tensor_ref(kept->made[i]);
     kept->conn->refs++;
     kept->conn->n_flight++;
     cmd->done = request_done;
@@ -112,6 +121,8 @@ bool request_new_id(struct request *req, int64_t id, struct opd_err *err)
     if (id <= 0)
         return opd_err_set(err, OPD_E_invalid_argument, "id %lld, expected an integer from 1 to 2^63-1",
                            (long long)id);
+    if (req->conn->tensors.count >= REQUEST_MAX_TENSORS)
+        return opd_err_set(err, OPD_E_out_of_memory, "this connection has %d tensors; free some", REQUEST_MAX_TENSORS);
     if (map_get(&req->conn->tensors, (uint64_t)id))
         return opd_err_set(err, OPD_E_invalid_argument,
                            "id %lld is in use; choose another or free it first", (long long)id);
@@ -122,6 +133,7 @@ void request_make(struct request *req, uint64_t id, struct tensor *t)
 {
     map_put(&req->conn->tensors, id, t);
     t->n_ids++;
+    req->made[req->n_made] = t;
     req->made_ids[req->n_made++] = id;
 }
 

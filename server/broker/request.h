@@ -13,6 +13,9 @@
 #include "options.h"
 #include "tensor.h"
 
+// What one connection may hold, beside memory on devices.
+enum { REQUEST_MAX_TENSORS = 1 << 20, REQUEST_MAX_CONTEXTS = 1 << 14, REQUEST_MAX_SHMS = 64 };
+
 enum request_status {
     REQUEST_ERROR,     // err is filled; the caller replies
     REQUEST_ANSWERED,  // the result is in req->reply
@@ -32,8 +35,9 @@ struct request {
 
     // What it has made, taken back if the device's work fails.
     uint64_t made_ids[OP_MAX_INPUTS];
+    struct tensor *made[OP_MAX_INPUTS]; // a reference each once it is submitted
     int n_made;
-    uint64_t made_context;
+    uint64_t made_context, made_serial;
     // Staging memory that it uses, and how much of it is the result (tensor_read).
     struct device *device;
     struct suballoc_block *staged;
@@ -61,6 +65,7 @@ enum request_status request_submit(struct request *req, struct device *d, struct
 // --- what several request files use
 
 struct context {
+    uint64_t serial; // no other context ever has it
     struct entry *entry;
     struct device *device;
     struct plan_request request; // the forward's

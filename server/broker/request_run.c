@@ -354,12 +354,15 @@ static enum request_status submit(struct request *req, struct run *run, struct c
 {
     struct device *d = run->device;
     bool nothing = ((struct dev_command *)(void *)c->bytes.bytes)->size == 0;
+    enum request_status status = REQUEST_ANSWERED;
+    if (nothing) {
+        buf_finish(&c->bytes);
+        free(c);
+    } else {
+        status = request_submit(req, d, c);
+    }
     drop_made(run); // scratch goes back at once: the device runs its next user after this command
-    if (!nothing)
-        return request_submit(req, d, c);
-    buf_finish(&c->bytes);
-    free(c);
-    return REQUEST_ANSWERED;
+    return status;
 }
 
 // --- forward
@@ -370,6 +373,7 @@ static void keep_context(struct request *req, const struct run *run, const struc
     const struct plan *plan = run->bound->plan;
     struct context *ctx = mem_zalloc(1, sizeof *ctx);
     ctx->entry = entry_ref(run->entry);
+    ctx->serial = req->made_serial = ++req->broker->n_contexts;
     ctx->device = run->device;
     ctx->request = *pr;
     for (int i = 0; i < op->n_inputs; i++) {
@@ -417,6 +421,9 @@ static bool read_context_id(struct request *req, const struct run *run, const va
         return true;
     if (value_type(id) != VALUE_INT || value_int(id) <= 0)
         return opd_err_set(err, OPD_E_invalid_argument, "context: expected an id from 1 to 2^63-1");
+    if (req->conn->contexts.count >= REQUEST_MAX_CONTEXTS)
+        return opd_err_set(err, OPD_E_out_of_memory, "this connection keeps %d contexts; free those that no backward needs",
+                           REQUEST_MAX_CONTEXTS);
     if (map_get(&req->conn->contexts, (uint64_t)value_int(id)))
         return opd_err_set(err, OPD_E_invalid_argument, "context %" PRId64 " is in use", value_int(id));
     if (!run->entry->op->has_backward)

@@ -120,10 +120,9 @@ static bool shm_address(struct request *req, const value *array, uint64_t size, 
         return opd_err_set(err, OPD_E_invalid_argument,
                            "%" PRIu64 " bytes at %" PRId64 " do not lie in shared memory of %" PRIu64 " bytes", size,
                            at, shm->size);
-    if (!shm->mapped[d->index]) {
-        shm->regions[d->index] = device_map_host(d, shm->fd, shm->size);
-        shm->mapped[d->index] = true;
-    }
+    if (!shm->mapped[d->index] && !device_map_host(d, shm->fd, shm->size, &shm->regions[d->index], err))
+        return false;
+    shm->mapped[d->index] = true;
     *out = (struct dev_ref){ .region = shm->regions[d->index], .offset = (uint64_t)at };
     return true;
 }
@@ -332,6 +331,8 @@ enum request_status request_shm_open(struct request *req, const value *params, s
     else if (size > MAX_SHM)
         opd_err_set(err, OPD_E_invalid_argument, "shm_open: size %" PRId64 " is more than can be mapped; at most %" PRId64,
                     size, MAX_SHM);
+    else if (req->conn->shms.count >= REQUEST_MAX_SHMS)
+        opd_err_set(err, OPD_E_out_of_memory, "shm_open: this connection has %d; close some", REQUEST_MAX_SHMS);
     else if (map_get(&req->conn->shms, (uint64_t)id))
         opd_err_set(err, OPD_E_invalid_argument, "shm_open: id %" PRId64 " is in use", id);
     if (err->code) {
