@@ -27,6 +27,26 @@ struct request_row *request_find(const char *method, size_t size)
 
 // --- submitted requests
 
+void request_needs(struct request *req, const struct storage *s)
+{
+    if (s && s->fate && s->fate->state != FATE_DONE && req->n_needs < REQUEST_MAX_NEEDS)
+        req->needs[req->n_needs++] = fate_ref(s->fate);
+}
+
+// The device did it, but perhaps with what a request before it has failed to make.
+static void inherit_failure(struct request *req, struct opd_err *err)
+{
+    for (int i = 0; i < req->n_needs; i++) {
+        if (req->needs[i]->state == FATE_FAILED && !err->code)
+            opd_err_set(err, OPD_E_not_found, "%s%sa tensor that it reads was to be made by a request that failed",
+                        req->op, req->op[0] ? ": " : "");
+        fate_unref(req->needs[i]);
+    }
+    if (req->fate)
+        req->fate->state = err->code ? FATE_FAILED : FATE_DONE;
+    fate_unref(req->fate);
+}
+
 static void take_back(struct request *req)
 {
     struct conn *c = req->conn;
@@ -56,10 +76,14 @@ static void pack_result(struct request *req, struct buf *out, const struct opd_e
         buf_append(out, req->reply.bytes, req->reply.size);
 }
 
-static void request_done(struct command *cmd, const struct opd_err *err)
+static void request_done(struct command *cmd, const struct opd_err *device_err)
 {
     struct request *req = cmd->data;
     struct conn *c = req->conn;
+    struct opd_err own = { 0 }, *err = &own;
+    if (device_err->code)
+        opd_err_copy(&own, device_err);
+    inherit_failure(req, &own);
     if (err->code) {
         req->broker->n_errors++;
         take_back(req);
@@ -74,6 +98,7 @@ static void request_done(struct command *cmd, const struct opd_err *err)
         tensor_unref(req->made[i]);
     c->n_flight--;
     buf_finish(&req->reply);
+    opd_err_clear(&own);
     free(req);
     conn_unref(c);
     // take_done() in device.c asks for the retry that others may wait for.
@@ -85,8 +110,19 @@ enum request_status request_submit(struct request *req, struct device *d, struct
     *kept = *req;
     req->reply = (struct buf){ 0 };
     kept->device = d;
-    for (int i = 0; i < kept->n_made; i++)
-        tensor_ref(kept->made[i]);
+    if (kept->n_made > 0) {
+        kept->fate = mem_zalloc(1, sizeof *kept->fate);
+        kept->fate->refs = 1;
+    }
+    for (int i = 0; i < kept->n_made; i++) {
+        struct storage *s = tensor_ref(kept->made[i])->storage;
+        if (!s->fate)
+            s->fate = fate_ref(kept->fate);
+    }
+    struct context *ctx = kept->made_context ? map_get(&kept->conn->contexts, kept->made_context) : NULL;
+    for (int i = 0; ctx && i < OP_MAX_TEMPS; i++)
+        if (ctx->saved[i])
+            ctx->saved[i]->fate = fate_ref(kept->fate);
     kept->conn->refs++;
     kept->conn->n_flight++;
     cmd->done = request_done;

@@ -14,6 +14,7 @@
 #include "tensor.h"
 
 // What one connection may hold, beside memory on devices.
+enum { REQUEST_MAX_NEEDS = OP_MAX_INPUTS + 2 * OP_MAX_OUTPUTS + OP_MAX_TEMPS };
 enum { REQUEST_MAX_TENSORS = 1 << 20, REQUEST_MAX_CONTEXTS = 1 << 14, REQUEST_MAX_SHMS = 64 };
 
 enum request_status {
@@ -38,6 +39,10 @@ struct request {
     struct tensor *made[OP_MAX_INPUTS]; // a reference each once it is submitted
     int n_made;
     uint64_t made_context, made_serial;
+    // What it makes shares its fate; what it reads may have one that is open.
+    struct fate *fate;
+    struct fate *needs[REQUEST_MAX_NEEDS];
+    int n_needs;
     // Staging memory that it uses, and how much of it is the result (tensor_read).
     struct device *device;
     struct suballoc_block *staged;
@@ -58,6 +63,9 @@ extern struct request_row request_rows[];
 extern const int n_request_rows;
 
 struct request_row *request_find(const char *method, size_t size); // NULL: no such request
+
+// The request, about to be submitted, reads this: where that is made by one that fails, it fails too. NULL is fine.
+void request_needs(struct request *req, const struct storage *s);
 
 // Submits a command whose completion answers the request.
 enum request_status request_submit(struct request *req, struct device *d, struct command *c);

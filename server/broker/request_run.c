@@ -350,6 +350,20 @@ static void bump_versions(const struct run *run)
             run->inputs[i]->storage->version++;
 }
 
+static void note_needs(struct request *req, const struct run *run)
+{
+    const struct op *op = run->entry->op;
+    for (int i = 0; i < op->n_inputs; i++)
+        request_needs(req, run->inputs[i] ? run->inputs[i]->storage : NULL);
+    for (int i = 0; i < OP_MAX_TEMPS; i++)
+        request_needs(req, run->saved[i]);
+    bool backward = run->bound->plan->direction == PLAN_BACKWARD; // forward's outputs are its own
+    for (int i = 0; backward && i < op->n_outputs; i++) {
+        request_needs(req, run->outputs[i] ? run->outputs[i]->storage : NULL);
+        request_needs(req, run->grad_outputs[i] ? run->grad_outputs[i]->storage : NULL);
+    }
+}
+
 static enum request_status submit(struct request *req, struct run *run, struct command *c)
 {
     struct device *d = run->device;
@@ -359,6 +373,7 @@ static enum request_status submit(struct request *req, struct run *run, struct c
         buf_finish(&c->bytes);
         free(c);
     } else {
+        note_needs(req, run);
         status = request_submit(req, d, c);
     }
     drop_made(run); // scratch goes back at once: the device runs its next user after this command

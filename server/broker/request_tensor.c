@@ -221,6 +221,7 @@ enum request_status request_tensor_read(struct request *req, const value *params
         req->read_size = size;
     }
     pack_nil(&req->reply);
+    request_needs(req, t->storage);
     return submit_copy(req, d, dst, src, size);
 }
 

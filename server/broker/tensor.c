@@ -20,6 +20,18 @@ enum alloc_result storage_new(struct device *d, uint64_t size, struct storage **
     return ALLOC_OK;
 }
 
+struct fate *fate_ref(struct fate *f)
+{
+    f->refs++;
+    return f;
+}
+
+void fate_unref(struct fate *f)
+{
+    if (f && --f->refs == 0)
+        free(f);
+}
+
 struct storage *storage_ref(struct storage *s)
 {
     s->refs++;
@@ -32,6 +44,7 @@ void storage_unref(struct storage *s)
         return;
     if (s->block)
         device_release(s->device, s->block);
+    fate_unref(s->fate);
     free(s);
 }
 

@@ -11,8 +11,18 @@
 
 struct broker;
 
+// What became of the request that makes a storage, for those that were sent after it without waiting.
+enum fate_state { FATE_OPEN, FATE_DONE, FATE_FAILED };
+struct fate {
+    int refs;
+    enum fate_state state;
+};
+struct fate *fate_ref(struct fate *f);
+void fate_unref(struct fate *f); // NULL is fine
+
 struct storage {
     int refs;
+    struct fate *fate; // a reference; NULL: it was there before
     struct device *device;
     struct suballoc_block *block; // NULL: of size 0
     uint64_t size;                // bytes asked for

@@ -130,3 +130,20 @@ def test_a_fault_in_a_batch(client):
             for _ in range(10):
                 y = client.ops.gelu(y)
     assert x.numpy().tolist() == [1, 1, 1]
+
+
+def test_what_follows_a_failure_without_waiting(client):
+    """A request on the outputs of one that fails fails too, also if it was sent before that."""
+    x = client.tensor(np.array([1, -1, 2], np.float32))
+    client.ops.refuse(client.tensor(np.ones(3, np.float32)))  # compiled
+    client.ops.gelu(x)
+    with pytest.raises(opd.KernelFault), client.batch():
+        y = client.ops.refuse(x)
+        z = client.ops.gelu(y)
+        w = client.ops.gelu(x)
+    follows = opd.NotFound if x.device == "cpu" else opd.KernelFault
+    with pytest.raises(follows):
+        z.numpy()
+    if x.device == "cpu":  # a GPU ends with its fault
+        assert w.numpy().shape == (3,)
+    assert x.numpy().tolist() == [1, -1, 2]
