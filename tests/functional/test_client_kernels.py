@@ -80,7 +80,7 @@ def test_in_place(client):
     x = client.tensor([1.0, 2.0])
     assert client.ops.nudge(x, by=0.5) is None
     assert x.numpy().tolist() == [1.5, 2.5]
-    with pytest.raises(TypeError, match=r"nudge\(\) missing a required argument: 'by'"):
+    with pytest.raises(TypeError, match=r"nudge\(\) missing a required .*: 'by'"):
         x.nudge()
 
 

@@ -230,8 +230,11 @@ def test_example(daemon, tmp_path):
     library.symlink_to(BUILD / "libopd.so")
     sources = ROOT / "client" / "c"
     program = tmp_path / "example"
+    marks = {"address": b"__asan_init", "thread": b"__tsan_init", "undefined": b"__ubsan_handle"}
+    text = library.read_bytes()
+    flags = [f"-fsanitize={name}" for name, mark in marks.items() if mark in text]
     subprocess.run(
-        ["cc", "-Wall", "-Werror", f"-I{sources}", sources / "example.c", library, "-o", program],
+        ["cc", "-Wall", "-Werror", *flags, f"-I{sources}", sources / "example.c", library, "-o", program],
         check=True, timeout=60,
     )  # fmt: skip
     done = subprocess.run(
