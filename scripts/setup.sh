@@ -59,6 +59,9 @@ missing() {
         have_header '#include <setjmp.h>' '#include <stdarg.h>' '#include <stddef.h>' \
             '#include <stdint.h>' '#include <cmocka.h>' || echo libcmocka-dev
         have_fuzzer || echo @clang
+        # A client in another language, from a library that knows nothing of opd.
+        lua5.1 -e 'require "mpack"; require "socket.unix"' 2>/dev/null ||
+            echo "lua5.1 lua-mpack lua-socket"
     fi
 }
 

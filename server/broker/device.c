@@ -605,10 +605,13 @@ static void grown_done(struct command *c, const struct opd_err *err)
         return;
     }
     uint64_t exact = chunk_size(d, d->grow_size);
+    bool lost = !d->process_alive && !c->blamed; // the next executor may well make it
     bool retry = header->size > exact && d->process_alive;
     remove_region(d, header->id);
     if (retry)
         grow(d, exact, true);
+    else if (lost)
+        broker_retry(d->broker);
     else
         broker_memory_failed(d, err);
 }

@@ -122,7 +122,9 @@ def unharmed(daemon):
         assert all(d["restarts"] == 0 for d in other.call("status")["devices"])
         assert other.call("tensor_list") == []
         # The first use of a device makes its staging memory, a first chunk, and some images.
-        assert eventually(lambda: count_fds(daemon.pid) <= fds + 12), os.listdir(f"/proc/{daemon.pid}/fd")
+        assert eventually(lambda: count_fds(daemon.pid) <= fds + 12), os.listdir(
+            f"/proc/{daemon.pid}/fd"
+        )
 
 
 # --- requests that say nothing sensible
@@ -162,7 +164,15 @@ def test_stop_takes_no_parameters(raw):
 def test_duplicate_keys_and_odd_maps(raw):
     raw.make(1, "float32", [2])
     two = b"\x82\xabapproximate\xa4tanh\xabapproximate\xa4none"
-    raw.send(b"\x94\x00\x05" + msgpack.packb("forward") + b"\x94" + msgpack.packb("gelu") + b"\x91\x01" + two + b"\x91\x02")
+    raw.send(
+        b"\x94\x00\x05"
+        + msgpack.packb("forward")
+        + b"\x94"
+        + msgpack.packb("gelu")
+        + b"\x91\x01"
+        + two
+        + b"\x91\x02"
+    )
     raw.wait(5)
     assert raw.fail("forward", "gelu", [1], {1: 2}, [3]).code == "invalid_argument"
     assert raw.fail("forward", "gelu", [1], {None: 2}, [3]).code == "invalid_argument"
@@ -264,9 +274,9 @@ def test_sizes_and_attributes_that_do_not_fit(raw, x, w, bias, attrs, expected):
     raw.make(2, "float32", w)
     raw.make(3, "float32", bias)
     if expected is None:  # an empty tensor may be fine; it must be answered, that is all
-        raw.wait_any = raw.request("forward", "depthwise_conv2d", [1, 2, 3], attrs, [4])
+        id = raw.request("forward", "depthwise_conv2d", [1, 2, 3], attrs, [4])
         try:
-            raw.wait(raw.wait_any)
+            raw.wait(id)
         except RpcError as error:
             assert error.code == "invalid_argument"
         return
@@ -605,7 +615,9 @@ def test_more_connections_than_allowed(raw, daemon):
     for one in many:
         one.close()
     assert served == 255  # and ours
-    assert said == {"there are 256 connections, which is all that --max-connections allows; close one"}
+    assert said == {
+        "there are 256 connections, which is all that --max-connections allows; close one"
+    }
 
 
 def test_no_descriptors_left(start_daemon):
@@ -674,6 +686,11 @@ def test_integers_may_be_longer_than_they_need(raw):
     """An encoder may write 1 as a 64-bit integer, signed or not."""
     one = b"\xd3" + struct.pack(">q", 1)
     big = b"\xcf" + struct.pack(">Q", 1)
-    raw.send(b"\x94\xcc\x00\xce\x00\x00\x00\x09\xd9\x0atensor_new\xdc\x00\x03" + big + b"\xda\x00\x04int8\xdd\x00\x00\x00\x01" + one)
+    raw.send(
+        b"\x94\xcc\x00\xce\x00\x00\x00\x09\xd9\x0atensor_new\xdc\x00\x03"
+        + big
+        + b"\xda\x00\x04int8\xdd\x00\x00\x00\x01"
+        + one
+    )
     assert raw.wait(9)["shape"] == [1]
     assert raw.call("tensor_info", 1)

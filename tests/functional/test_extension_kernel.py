@@ -119,7 +119,9 @@ def to_bytes(array, dtype):
 
 def from_bytes(data, dtype):
     if dtype == "bfloat16":
-        return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32).astype(float)
+        return (
+            (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32).astype(float)
+        )
     return np.frombuffer(data, dtype).astype(float)
 
 

@@ -82,7 +82,9 @@ def test_a_part_is_written_and_read(raw):
     assert raw.call("tensor_read", 1, 1001) == b""
 
 
-@pytest.mark.parametrize("offset, size", [(0, 5), (4, 1), (5, 0), (-1, 1), (1, 1 << 62), (1 << 62, 1)])
+@pytest.mark.parametrize(
+    "offset, size", [(0, 5), (4, 1), (5, 0), (-1, 1), (1, 1 << 62), (1 << 62, 1)]
+)
 def test_parts_outside(raw, offset, size):
     raw.make(1, "uint8", [4], b"abcd")
     assert raw.fail("tensor_read", 1, offset, size).code == "invalid_argument"
@@ -107,7 +109,9 @@ def test_a_view_shares_memory(raw):
     assert raw.call("tensor_read", 4, 0) == b""
 
 
-@pytest.mark.parametrize("offset, shape", [(0, [25]), (24, [1]), (-1, [1]), (25, [0]), (1 << 62, [1 << 40])])
+@pytest.mark.parametrize(
+    "offset, shape", [(0, [25]), (24, [1]), (-1, [1]), (25, [0]), (1 << 62, [1 << 40])]
+)
 def test_views_outside(raw, offset, shape):
     raw.make(1, "int32", [4, 6])
     assert raw.fail("tensor_view", 2, 1, offset, shape).code == "invalid_argument"
@@ -130,7 +134,10 @@ def test_list_has_what_is_named_and_what_is_ours(raw, daemon):
         assert by_name[None]["id"] == 1 and by_name[None]["ids"] == 1
         assert by_name["listed"]["shape"] == [3] and by_name["listed"]["ids"] == 2
         assert len(raw.call("tensor_list")) == 2
-        assert {t["name"]: t["shape"] for t in other.call("tensor_list")} == {"listed": [3], None: [5]}
+        assert {t["name"]: t["shape"] for t in other.call("tensor_list")} == {
+            "listed": [3],
+            None: [5],
+        }
         other.call("tensor_free", [8])
         assert [t["name"] for t in raw.call("tensor_list")].count("listed") == 0
         assert raw.call("tensor_info", 2)["name"] is None  # our id is still good
@@ -168,9 +175,13 @@ def test_name_clashes(raw, daemon):
         other.call("tensor_free", [1])
 
 
-@pytest.mark.parametrize("name", ["", "x" * 256, "a\0b", b"\xff\xfe".decode("utf-8", "surrogateescape")])
+@pytest.mark.parametrize(
+    "name", ["", "x" * 256, "a\0b", b"\xff\xfe".decode("utf-8", "surrogateescape")]
+)
 def test_names_that_cannot_be(raw, name):
-    data = msgpack.packb([0, 1, "tensor_new", [1, "int8", [1], name]], unicode_errors="surrogateescape")
+    data = msgpack.packb(
+        [0, 1, "tensor_new", [1, "int8", [1], name]], unicode_errors="surrogateescape"
+    )
     raw.send(data)
     with pytest.raises(RpcError, match="name"):
         raw.wait(1)
@@ -265,7 +276,9 @@ def test_answers_of_the_broker_overtake_the_devices(raw):
     raw.make(1, "float32", [8 << 20])
     raw.call("forward", "gelu", [1], {}, [2])  # it is compiled now
     raw.call("tensor_free", [2])
-    raw.send(pack_request(1001, "forward", ("gelu", [1], {}, [2])) + pack_request(1002, "status", ()))
+    raw.send(
+        pack_request(1001, "forward", ("gelu", [1], {}, [2])) + pack_request(1002, "status", ())
+    )
     order = [raw.receive()[1], raw.receive()[1]]
     assert sorted(order) == [1001, 1002]
     assert order == [1002, 1001]
@@ -307,7 +320,18 @@ def test_through_shared_memory(raw):
 
 
 @pytest.mark.parametrize(
-    "where", [[1, 8190, 3], [1, -1, 1], [1, 0, -1], [1, 1 << 62, 1], [1, 0], [1], [], [1, "0", 1], [1, 0, 1.0]]
+    "where",
+    [
+        [1, 8190, 3],
+        [1, -1, 1],
+        [1, 0, -1],
+        [1, 1 << 62, 1],
+        [1, 0],
+        [1],
+        [],
+        [1, "0", 1],
+        [1, 0, 1.0],
+    ],
 )
 def test_outside_shared_memory(raw, where):
     open_shm(raw, 1, 8192)
