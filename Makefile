@@ -42,7 +42,7 @@ FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test check-gpu programs \
-	unit conformance compile-all functional ops asan tsan fuzz bench \
+	unit conformance compile-all functional ops reload soak asan tsan fuzz bench bench-reload \
 	lint format protocol install dist clean
 
 all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a
@@ -184,11 +184,19 @@ conformance: $(call built,$(BUILD)/tests/conformance/conformance)
 compile-all: $(call built,$(BUILD)/tests/compile_all)
 	$(BUILD)/tests/compile_all
 
-functional ops: $(call built,all)
+functional ops reload: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
+
+# Edits under load, for minutes; `reload` has a short one.
+SOAK_EDITS ?= 1000
+soak: $(call built,all)
+	$(TEST_ENV) $(PYTHON) tests/reload/soak.py --edits $(SOAK_EDITS) --device $(DEVICE)
 
 bench: $(call built,all)
 	$(TEST_ENV) $(PYTHON) tests/bench/bench.py
+
+bench-reload: $(call built,all)
+	$(TEST_ENV) $(PYTHON) tests/bench/bench_reload.py --device $(DEVICE)
 
 # The same tests, on a program built with the sanitizers.
 export ASAN_OPTIONS ?= detect_leaks=1

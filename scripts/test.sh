@@ -43,16 +43,21 @@ cpu)
     step compile-all run compile-all
     step functional run functional
     step ops run ops
+    step reload run reload
     step asan run asan
     step fuzz run fuzz
     ;;
 gpu)
+    export OPD_NO_APT=1 # no network: what only apt-get brings may be missing
     for device in cuda:0 cpu; do
         step "conformance-$device" run PREBUILT=1 DEVICE="$device" conformance
         step "functional-$device" run PREBUILT=1 DEVICE="$device" functional
         step "ops-$device" run PREBUILT=1 DEVICE="$device" ops
+        step "reload-$device" run PREBUILT=1 DEVICE="$device" reload
     done
-    [ ! -f tests/bench/bench.py ] || step bench run PREBUILT=1 bench
+    step soak run PREBUILT=1 DEVICE=cuda:0 soak
+    step bench run PREBUILT=1 bench
+    step bench-reload run PREBUILT=1 DEVICE=cuda:0 bench-reload
     ;;
 *)
     echo "usage: scripts/test.sh cpu|gpu" >&2

@@ -1,5 +1,5 @@
-// opd: one binary, three roles. Without a role it is the broker, which starts the others as itself: "opd executor DEVICE"
-// and "opd compiler", with their descriptors in place.
+// opd: one binary, three roles. Without a role it is the broker, which starts the others as itself:
+// "opd executor DEVICE" and "opd compiler", with their descriptors in place.
 
 #include <signal.h>
 #include <stdio.h>
@@ -13,8 +13,9 @@
 #include "log.h"
 #include "options.h"
 
-// An executor and a compiler end with the broker, whatever ends it, and leave it a terminal's ^C, and the SIGTERM that
-// a service manager sends to every process: it finishes what is in flight, for which it needs them.
+// An executor and a compiler end with the broker, whatever ends it, and leave it a terminal's ^C,
+// and the SIGTERM that a service manager sends to every process: it finishes what is in flight, for
+// which it needs them.
 static void become_child(int death_signal)
 {
     prctl(PR_SET_PDEATHSIG, death_signal);
@@ -23,7 +24,8 @@ static void become_child(int death_signal)
     signal(SIGPIPE, SIG_IGN);
 }
 
-// A compiler sees by its socket that the broker has gone, ends what it runs, and cleans up; NVRTC cannot be interrupted.
+// A compiler sees by its socket that the broker has gone, ends what it runs, and cleans up; NVRTC
+// cannot be interrupted.
 static void end_soon(int signal)
 {
     (void)signal;
@@ -49,6 +51,8 @@ int main(int argc, char **argv)
         log_init("compiler", read_level(argv[2]));
         signal(SIGUSR1, end_soon);
         become_child(SIGUSR1);
+        if (nice(5) < 0) // what is served goes before what is compiled
+            log_debug("compilers run at the priority of the others");
         return compiler_main();
     }
     struct options options;

@@ -8,7 +8,8 @@
 
 #include "mem.h"
 
-static void format_message(struct opd_err *err, enum opd_err_code code, const char *fmt, va_list args)
+static void format_message(struct opd_err *err, enum opd_err_code code, const char *fmt,
+                           va_list args)
 {
     assert(err->code == OPD_E_none && code != OPD_E_none);
     err->code = code;
@@ -68,8 +69,8 @@ void opd_err_copy(struct opd_err *dst, const struct opd_err *src)
 const char *opd_err_name(enum opd_err_code code)
 {
     switch (code) {
-#define ERROR(name, number, python, advice) \
-    case OPD_E_##name:                      \
+#define ERROR(name, number, python, advice)                                                        \
+    case OPD_E_##name:                                                                             \
         return #name;
 #include "../../protocol/errors.def"
 #undef ERROR

@@ -42,7 +42,9 @@ ssize_t fdpass_recv(int sock, void *bytes, size_t size, int fds[FDPASS_MAX], int
 {
     struct iovec iov = { .iov_base = bytes, .iov_len = size };
     union control control;
-    struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+    struct msghdr msg = { .msg_iov = &iov,
+                          .msg_iovlen = 1,
+                          .msg_control = control.bytes,
                           .msg_controllen = sizeof control.bytes };
     *n_fds = 0;
     ssize_t n;

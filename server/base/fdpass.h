@@ -1,6 +1,7 @@
 #pragma once
 
-// Bytes and file descriptors through a Unix socket. Received descriptors are close-on-exec and belong to the caller.
+// Bytes and file descriptors through a Unix socket. Received descriptors are close-on-exec and
+// belong to the caller.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -8,11 +9,12 @@
 
 enum { FDPASS_MAX = 16 }; // descriptors in one message
 
-// Sends bytes, with the descriptors attached to the first of them. Returns what write() would; never raises SIGPIPE.
+// Sends bytes, with the descriptors attached to the first of them. Returns what write() would;
+// never raises SIGPIPE.
 ssize_t fdpass_send(int sock, const void *bytes, size_t size, const int *fds, int n_fds);
 
-// Receives bytes and up to FDPASS_MAX descriptors. Returns what read() would. Where the kernel had to drop descriptors
-// (more than fit), all are closed and -1 comes with errno EMSGSIZE.
+// Receives bytes and up to FDPASS_MAX descriptors. Returns what read() would. Where the kernel had
+// to drop descriptors (more than fit), all are closed and -1 comes with errno EMSGSIZE.
 ssize_t fdpass_recv(int sock, void *bytes, size_t size, int fds[FDPASS_MAX], int *n_fds);
 
 // One descriptor with a single byte, waiting for it. -1 on any failure.

@@ -37,7 +37,8 @@ static bool check_image(struct image *image, struct opd_err *err)
 {
     struct image_header h;
     if (image->mapping_size < sizeof h)
-        return opd_err_set(err, OPD_E_internal, "image of %zu bytes is cut off", image->mapping_size);
+        return opd_err_set(err, OPD_E_internal, "image of %zu bytes is cut off",
+                           image->mapping_size);
     memcpy(&h, image->mapping, sizeof h);
     size_t rest = image->mapping_size - sizeof h;
     const char *body = (const char *)image->mapping + sizeof h;

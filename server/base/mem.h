@@ -1,13 +1,13 @@
 #pragma once
 
-// Host memory. Out of it, the process ends with a message: nothing sensible can go on. Sizes that come from outside are
-// checked against a limit before they reach these.
+// Host memory. Out of it, the process ends with a message: nothing sensible can go on. Sizes that
+// come from outside are checked against a limit before they reach these.
 
 #include <stddef.h>
 #include <stdint.h>
 
-void *mem_alloc(size_t size);                       // uninitialised
-void *mem_zalloc(size_t count, size_t size);        // zeroed; overflow of the product ends the process
+void *mem_alloc(size_t size);                // uninitialised
+void *mem_zalloc(size_t count, size_t size); // zeroed; overflow of the product ends the process
 void *mem_realloc(void *p, size_t count, size_t size);
 char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
@@ -20,10 +20,10 @@ struct buf {
     size_t capacity;
 };
 
-void buf_reserve(struct buf *b, size_t more);                  // room for so many more bytes
+void buf_reserve(struct buf *b, size_t more); // room for so many more bytes
 void buf_append(struct buf *b, const void *bytes, size_t size);
-void buf_append_str(struct buf *b, const char *s);             // without the terminator
+void buf_append_str(struct buf *b, const char *s); // without the terminator
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-const char *buf_str(struct buf *b);                            // terminated; valid until the next change
-void buf_consume(struct buf *b, size_t size);                  // drops bytes from the front
+const char *buf_str(struct buf *b);           // terminated; valid until the next change
+void buf_consume(struct buf *b, size_t size); // drops bytes from the front
 void buf_finish(struct buf *b);

@@ -95,7 +95,8 @@ void *ring_peek(struct ring *r, uint32_t *out_size, bool *out_bad)
 {
     *out_bad = false;
     for (;;) {
-        uint64_t filled = atomic_load_explicit(&r->shared->tail, memory_order_acquire) - r->position;
+        uint64_t filled = atomic_load_explicit(&r->shared->tail, memory_order_acquire) -
+                          r->position;
         if (filled == 0)
             return NULL;
         // Copied before it is checked: the other side may write at any time.

@@ -26,21 +26,24 @@ enum { STOP_LIMIT_MS = 30000 };
 
 // --- processes
 
-int broker_spawn(struct broker *b, uv_process_t *process, const char *const *args, const int *fds, int n_fds,
-                 uv_exit_cb exited)
+int broker_spawn(struct broker *b, uv_process_t *process, const char *const *args, const int *fds,
+                 int n_fds, uv_exit_cb exited)
 {
-    char *argv[8] = { (char *)(uintptr_t)"opd" };
+    char *argv[8] = { (char *)(uintptr_t) "opd" };
     int n = 1;
     for (; *args && n < 6; args++)
         argv[n++] = (char *)(uintptr_t)*args;
     argv[n++] = (char *)(uintptr_t)log_level_name((enum log_level)b->options.log_level);
     uv_stdio_container_t stdio[8] = { { .flags = UV_IGNORE } };
-    stdio[1] = stdio[2] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD, .data.fd = STDERR_FILENO };
+    stdio[1] = stdio[2] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD,
+                                                  .data.fd = STDERR_FILENO };
     for (int i = 0; i < n_fds; i++)
         stdio[3 + i] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD, .data.fd = fds[i] };
-    uv_process_options_t options = {
-        .exit_cb = exited, .file = "/proc/self/exe", .args = argv, .stdio = stdio, .stdio_count = 3 + n_fds
-    };
+    uv_process_options_t options = { .exit_cb = exited,
+                                     .file = "/proc/self/exe",
+                                     .args = argv,
+                                     .stdio = stdio,
+                                     .stdio_count = 3 + n_fds };
     return uv_spawn(&b->loop, process, &options);
 }
 
@@ -63,6 +66,8 @@ static void prepare_cb(uv_prepare_t *prepare)
     struct broker *b = prepare->data;
     bool retry = b->retry_wanted;
     b->retry_wanted = false;
+    if (retry && !b->stopping)
+        reload_poll(b);
     struct conn *next;
     for (struct conn *c = b->conns; c; c = next) {
         next = c->next;
@@ -89,7 +94,8 @@ void broker_memory_failed(struct device *d, const struct opd_err *err)
         opd_err_copy(&c->wait_err, err);
         if (c->wait_err.code == OPD_E_out_of_memory || c->wait_err.code == OPD_E_internal)
             c->wait_err.code = OPD_E_out_of_memory;
-        opd_err_prefix(&c->wait_err, "no more memory on %s, where opd holds %llu bytes in %d tensors", d->name,
+        opd_err_prefix(&c->wait_err,
+                       "no more memory on %s, where opd holds %llu bytes in %d tensors", d->name,
                        (unsigned long long)d->memory.used, d->n_tensors);
     }
     broker_retry(d->broker);
@@ -107,7 +113,8 @@ struct device *broker_device(struct broker *b, const char *name)
 
 static void name_compiler(void *data, struct pool_result *result, const struct opd_err *err)
 {
-    snprintf(data, sizeof ((struct broker *)0)->nvrtc, "%s", err->code ? err->msg : result->compiler);
+    snprintf(data, sizeof((struct broker *)0)->nvrtc, "%s",
+             err->code ? err->msg : result->compiler);
     if (err->code)
         log_warn("%s", err->msg);
     else
@@ -119,6 +126,7 @@ static void ask_compiler(struct broker *b, const char *target, char *name)
     const char *strings[JOB_MAX_STRINGS];
     for (int i = 0; i < JOB_MAX_STRINGS; i++)
         strings[i] = "";
+    strings[JOB_KIND] = "identity";
     strings[JOB_TARGET] = target;
     strings[JOB_FILE] = target;
     pool_submit(b->pool, strings, name_compiler, name);
@@ -153,6 +161,7 @@ static void serve(struct broker *b)
         ask_compiler(b, "sm_90", b->nvrtc);
     if (b->options.warm)
         warm_start(b);
+    reload_start(b);
     listen_start(b);
     say_ready(b);
 }
@@ -180,7 +189,8 @@ void broker_device_failed(struct device *d)
     int i = 0;
     while (b->devices[i] != d)
         i++;
-    memmove(&b->devices[i], &b->devices[i + 1], (size_t)(--b->n_devices - i) * sizeof b->devices[0]);
+    memmove(&b->devices[i], &b->devices[i + 1],
+            (size_t)(--b->n_devices - i) * sizeof b->devices[0]);
     b->n_starting--;
     if (!optional) {
         fprintf(stderr, "opd: device %s: %s\n", d->name, d->message);
@@ -260,6 +270,7 @@ void broker_stop(struct broker *b)
     log_info("stopping");
     b->stopping = true;
     listen_close(b);
+    reload_stop(b);
     uv_timer_start(&b->stop_timer, stop_limit_cb, STOP_LIMIT_MS, 0);
     broker_retry(b);
     uv_idle_start(&b->idle, idle_cb); // the next turn comes at once
@@ -341,22 +352,28 @@ static void finish(struct broker *b)
         device_free(b->devices[i]);
     pool_free(b->pool);
     registry_finish(&b->registry);
+    reload_finish(&b->reload);
+    events_finish(&b->events);
     options_finish(&b->options);
 }
 
 int broker_main(const struct options *options)
 {
     struct broker *b = mem_zalloc(1, sizeof *b);
-    *b = (struct broker){ .options = *options, .listen_fd = -1, .lock_fd = -1, .started_ns = clock_ns(),
+    *b = (struct broker){ .options = *options,
+                          .listen_fd = -1,
+                          .lock_fd = -1,
+                          .started_ns = clock_ns(),
                           .started_time = (double)time(NULL),
                           .host_compiler = "not asked: the CPU device is not served",
                           .nvrtc = "not asked: no GPU is served" };
     struct opd_err err = { 0 };
+    b->events.next = 1;
     raise_fd_limit();
     log_info("opd %s, pid %d, socket %s", OPD_VERSION, getpid(), b->options.socket);
     init_loop(b);
     b->pool = pool_new(b, b->options.compilers);
-    if (listen_open(b, &err) && registry_load(&b->registry, b->options.kernels, b->options.n_kernels, &err)) {
+    if (listen_open(b, &err) && reload_first(b, &err)) {
         log_info("%d operators", b->registry.count);
         make_cache_folder(b->options.cache);
         start_devices(b);

@@ -1,15 +1,18 @@
 #pragma once
 
-// The broker process: everything that must last. It owns the loop, the connections, the operators, the tensors, and the
-// descriptors of all device memory; it contains no CUDA, no kernel and no user code. Single-threaded.
+// The broker process: everything that must last. It owns the loop, the connections, the operators,
+// the tensors, and the descriptors of all device memory; it contains no CUDA, no kernel and no user
+// code. Single-threaded.
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 
+#include "events.h"
 #include "map.h"
 #include "options.h"
 #include "registry.h"
+#include "reload.h"
 
 struct conn;
 struct device;
@@ -19,6 +22,8 @@ struct broker {
     uv_loop_t loop;
     struct options options;
     struct registry registry;
+    struct reload reload;
+    struct events events;
     struct pool *pool;
     struct device *devices[OPTIONS_MAX_DEVICES]; // the first is the default one
     int n_devices;
@@ -27,7 +32,7 @@ struct broker {
 
     uv_poll_t listener;
     int listen_fd, lock_fd;
-    int spare_fd; // given up for a moment to refuse a connection when there is no other
+    int spare_fd;       // given up for a moment to refuse a connection when there is no other
     struct conn *conns; // all of them
     int n_conns;
     uint64_t next_conn_id;
@@ -49,10 +54,11 @@ struct broker {
 int broker_main(const struct options *options); // the process's exit status; takes the options over
 
 // Starts this same program in another role. fds become 3, 4, … there. Negative: libuv's error.
-int broker_spawn(struct broker *b, uv_process_t *process, const char *const *args, const int *fds, int n_fds,
-                 uv_exit_cb exited);
+int broker_spawn(struct broker *b, uv_process_t *process, const char *const *args, const int *fds,
+                 int n_fds, uv_exit_cb exited);
 
-// Something happened that a waiting request may have waited for: they are tried again before the loop sleeps.
+// Something happened that a waiting request may have waited for: they are tried again before the
+// loop sleeps.
 void broker_retry(struct broker *b);
 
 void broker_stop(struct broker *b); // finishes what is in flight, then ends the loop
@@ -62,4 +68,5 @@ struct device *broker_device(struct broker *b, const char *name); // NULL: none 
 // From device.c.
 void broker_device_ready(struct device *d);
 void broker_device_failed(struct device *d); // it did not start at all
-void broker_memory_failed(struct device *d, const struct opd_err *err); // requests that wait for its memory fail
+void broker_memory_failed(struct device *d,
+                          const struct opd_err *err); // requests that wait for its memory fail

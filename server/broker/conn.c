@@ -9,8 +9,9 @@
 #include "log.h"
 #include "request.h"
 
-// How much a connection may have going before it must wait: requests on devices, bytes of replies that it does not read,
-// bytes sent ahead of a request that waits, requests started before others get their turn.
+// How much a connection may have going before it must wait: requests on devices, bytes of replies
+// that it does not read, bytes sent ahead of a request that waits, requests started before others
+// get their turn.
 enum { MAX_FLIGHT = 256, MAX_UNSENT = 4 << 20, MAX_AHEAD = 1 << 20, TURN = 64 };
 
 static void free_ids(struct conn *c)
@@ -28,6 +29,7 @@ static void free_ids(struct conn *c)
     map_finish(&c->contexts);
     map_finish(&c->shms);
     map_finish(&c->tensors);
+    map_finish(&c->told);
 }
 
 void conn_unref(struct conn *c)
@@ -89,7 +91,11 @@ static void drained(struct stream *s)
 void conn_open(struct broker *b, int fd)
 {
     struct conn *c = mem_zalloc(1, sizeof *c);
-    *c = (struct conn){ .broker = b, .refs = 1, .id = ++b->next_conn_id, .next = b->conns };
+    *c = (struct conn){ .broker = b,
+                        .refs = 1,
+                        .id = ++b->next_conn_id,
+                        .next = b->conns,
+                        .seen = b->events.next - 1 };
     if (b->conns)
         b->conns->prev = c;
     b->conns = c;
@@ -110,12 +116,26 @@ void conn_flush(struct conn *c)
         stream_flush(&c->stream);
 }
 
+void conn_notify(struct conn *c, const char *method, const struct buf *param)
+{
+    if (stream_unsent(&c->stream) >= MAX_UNSENT)
+        return; // it does not read; the numbers show the gap
+    struct buf *out = &c->stream.out;
+    pack_array(out, 3);
+    pack_uint(out, 2);
+    pack_str(out, method);
+    pack_array(out, 1);
+    buf_append(out, param->bytes, param->size);
+    c->dirty = true;
+}
+
 bool conn_idle(const struct conn *c)
 {
     return c->n_flight == 0 && !c->waiting && stream_unsent(&c->stream) == 0;
 }
 
-// What breaks the framing cannot be answered in order; the reason is sent, then the connection ends.
+// What breaks the framing cannot be answered in order; the reason is sent, then the connection
+// ends.
 static void give_up(struct conn *c, struct opd_err *err)
 {
     log_info("connection %llu (%s): %s", (unsigned long long)c->id, c->client, err->msg);
@@ -145,7 +165,8 @@ static void reply(struct request *req, enum request_status status, struct opd_er
     opd_err_clear(err);
 }
 
-static enum request_status call(struct request *req, const struct msg *msg, bool again, struct opd_err *err)
+static enum request_status call(struct request *req, const struct msg *msg, bool again,
+                                struct opd_err *err)
 {
     struct request_row *row = request_find(msg->method, msg->method_size);
     if (!row) {
@@ -187,7 +208,10 @@ static bool start_one(struct conn *c, size_t size)
     bool again = c->waiting_since != 0;
     if (!again)
         c->waiting_since = clock_ns();
-    struct request req = { .conn = c, .broker = c->broker, .id = msg.id, .notification = msg.notification,
+    struct request req = { .conn = c,
+                           .broker = c->broker,
+                           .id = msg.id,
+                           .notification = msg.notification,
                            .since = c->waiting_since };
     c->waits_for = NULL;
     enum request_status status = call(&req, &msg, again, &err);

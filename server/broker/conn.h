@@ -1,10 +1,11 @@
 #pragma once
 
-// A client's connection: takes its bytes apart into requests, starts them in order, sends the replies. What the client
-// owns (ids of tensors, contexts, shared memory) is here and goes with it.
+// A client's connection: takes its bytes apart into requests, starts them in order, sends the
+// replies. What the client owns (ids of tensors, contexts, shared memory) is here and goes with it.
 //
-// A request that must wait (for a compile, for memory) stays in the buffer and is decoded again when it is tried again, so
-// nothing of it has to be kept. Later requests of the same connection wait behind it; other connections do not.
+// A request that must wait (for a compile, for memory) stays in the buffer and is decoded again
+// when it is tried again, so nothing of it has to be kept. Later requests of the same connection
+// wait behind it; other connections do not.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -28,14 +29,18 @@ struct conn {
     struct stream stream;
     struct mpscan scan;
     int n_flight;
-    bool waiting; // the first request in the buffer waits, or there is more to start
-    bool dirty;   // replies to flush
+    bool waiting;             // the first request in the buffer waits, or there is more to start
+    bool dirty;               // replies to flush
     struct device *waits_for; // device whose memory the waiting request wants
     struct opd_err wait_err;  // that did not come
     uint64_t waiting_since;   // when the waiting request was first tried; 0: none waits
-    struct map tensors;  // id -> struct tensor
-    struct map contexts; // id -> struct context
-    struct map shms;     // id -> struct shm
+    struct map tensors;       // id -> struct tensor
+    struct map contexts;      // id -> struct context
+    struct map shms;          // id -> struct shm
+    bool follows;             // what happens is sent as notifications
+    struct map told; // hash of an operator's name -> number of the failure that it was told of
+    bool looking;    // its reload() waits
+    uint64_t seen;   // the last event that its reload() told of
 };
 
 void conn_open(struct broker *b, int fd); // takes the socket over
@@ -43,4 +48,6 @@ void conn_process(struct conn *c);        // starts what can be started
 void conn_flush(struct conn *c);
 void conn_close(struct conn *c);
 void conn_unref(struct conn *c);
-bool conn_idle(const struct conn *c);     // nothing waits, is in flight, or unsent
+void conn_notify(struct conn *c, const char *method,
+                 const struct buf *param); // one parameter, packed
+bool conn_idle(const struct conn *c);      // nothing waits, is in flight, or unsent

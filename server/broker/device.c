@@ -19,13 +19,24 @@
 #include "log.h"
 #include "program.h"
 
-enum { DEADLINE_TICK_MS = 50, START_LIMIT_MS = 60000, CHUNK_CPU = 64 << 20, CHUNK_CUDA = 256 << 20 };
+enum {
+    DEADLINE_TICK_MS = 50,
+    START_LIMIT_MS = 60000,
+    CHUNK_CPU = 64 << 20,
+    CHUNK_CUDA = 256 << 20
+};
 
 struct device *device_new(struct broker *broker, const char *name, int index)
 {
     struct device *d = mem_zalloc(1, sizeof *d);
-    *d = (struct device){ .broker = broker, .index = index, .is_cpu = strcmp(name, "cpu") == 0,
-                          .sock = -1, .rings_fd = -1, .command_bell = -1, .done_bell = -1, .next_seq = 1 };
+    *d = (struct device){ .broker = broker,
+                          .index = index,
+                          .is_cpu = strcmp(name, "cpu") == 0,
+                          .sock = -1,
+                          .rings_fd = -1,
+                          .command_bell = -1,
+                          .done_bell = -1,
+                          .next_seq = 1 };
     snprintf(d->name, sizeof d->name, "%s", name);
     d->pending_end = &d->pending;
     d->flight_end = &d->flight;
@@ -79,7 +90,8 @@ static void push(struct command *c, struct command ***end)
     *end = &c->next;
 }
 
-// Fails every command of a queue. The callbacks may submit more: those go to `pending` and are not touched here.
+// Fails every command of a queue. The callbacks may submit more: those go to `pending` and are not
+// touched here.
 static void fail_all(struct device *d, struct command *first, const struct opd_err *err)
 {
     while (first) {
@@ -96,7 +108,7 @@ static void pump(struct device *d)
         struct command *c = d->pending;
         if (c->fd >= 0 && !c->fd_sent) {
             if (fdpass_send(d->sock, "f", 1, &c->fd, 1) != 1)
-                return; // full: a completion comes first, or the executor's death
+                return;        // full: a completion comes first, or the executor's death
             c->fd_sent = true; // the command itself may have to wait for room in the ring
         }
         void *record = ring_reserve(&d->commands, (uint32_t)c->bytes.size);
@@ -156,7 +168,8 @@ static void take_done(struct device *d)
     uint32_t size;
     bool bad = false;
     const struct dev_done *done;
-    while (d->handles_open && !d->ring_broken && (done = ring_peek(&d->done, &size, &bad)) != NULL) {
+    while (d->handles_open && !d->ring_broken &&
+           (done = ring_peek(&d->done, &size, &bad)) != NULL) {
         if (size <= sizeof *done || ((const char *)done)[size - 1] != '\0') {
             bad = true;
             break;
@@ -275,7 +288,8 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
     uv_poll_stop(handle);
     if (n != (ssize_t)sizeof hello || !hello.ok) {
         hello.message[sizeof hello.message - 1] = '\0';
-        device_kill(d, OPD_E_unavailable, n == (ssize_t)sizeof hello ? hello.message : "it ended while starting");
+        device_kill(d, OPD_E_unavailable,
+                    n == (ssize_t)sizeof hello ? hello.message : "it ended while starting");
         return;
     }
     d->info = hello.info;
@@ -313,10 +327,11 @@ static void describe_exit(struct device *d, int64_t status, int signal)
         return;
     d->exit_code = d->state == DEVICE_READY ? OPD_E_kernel_fault : OPD_E_unavailable;
     if (signal)
-        snprintf(d->exit_reason, sizeof d->exit_reason, "the executor was ended by signal %d (%s)", signal,
-                 strsignal(signal));
+        snprintf(d->exit_reason, sizeof d->exit_reason, "the executor was ended by signal %d (%s)",
+                 signal, strsignal(signal));
     else
-        snprintf(d->exit_reason, sizeof d->exit_reason, "the executor ended with status %" PRId64, status);
+        snprintf(d->exit_reason, sizeof d->exit_reason, "the executor ended with status %" PRId64,
+                 status);
 }
 
 // The commands that the executor had taken: the oldest one is to blame, the others had bad luck.
@@ -330,9 +345,11 @@ static void fail_flight(struct device *d)
     struct command *rest = first->next;
     first->blamed = true;
     struct opd_err err = { 0 };
-    opd_err_set(&err, d->exit_code, "%s%s%.700s", first->label, first->label[0] ? ": " : "", d->exit_reason);
+    opd_err_set(&err, d->exit_code, "%s%s%.700s", first->label, first->label[0] ? ": " : "",
+                d->exit_reason);
     struct opd_err others = { 0 };
-    opd_err_set(&others, OPD_E_kernel_fault, "device %s failed while another request ran: %.900s", d->name, err.msg);
+    opd_err_set(&others, OPD_E_kernel_fault, "device %s failed while another request ran: %.900s",
+                d->name, err.msg);
     finish_command(d, first, &err);
     fail_all(d, rest, &others);
 }
@@ -344,10 +361,15 @@ static void schedule_restart(struct device *d)
     // One that dies before it has done anything may do so for ever: each waits longer.
     d->n_start_failures = ran && d->did_something ? 0 : d->n_start_failures + 1;
     d->n_restarts += ran;
-    bool hopeless = (!ran || !d->did_something) && (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
+    bool hopeless = (!ran || !d->did_something) &&
+                    (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
     bool never_started = d->state == DEVICE_STARTING;
     d->state = hopeless ? DEVICE_FAILED : DEVICE_RESTARTING;
     log_warn("device %s: %s", d->name, d->message);
+    struct opd_err why = { .code = d->exit_code };
+    snprintf(why.msg, sizeof why.msg, "%s: %.900s", d->name, d->message);
+    if (!d->stopping)
+        events_add(d->broker, &(struct event){ .kind = "device", .err = &why });
     fail_flight(d);
     if (never_started) {
         broker_device_failed(d);
@@ -361,7 +383,9 @@ static void schedule_restart(struct device *d)
         set_unavailable(d, &err);
         fail_all(d, pending, &err);
     }
-    uint64_t delay = d->n_start_failures ? 100u << (d->n_start_failures < 6 ? d->n_start_failures : 6) : 0;
+    uint64_t delay = d->n_start_failures
+                         ? 100u << (d->n_start_failures < 6 ? d->n_start_failures : 6)
+                         : 0;
     uv_timer_start(&d->timer, restart_cb, delay, 0);
     broker_retry(d->broker);
 }
@@ -441,7 +465,8 @@ static void start_executor(struct device *d)
     if (child_sock >= 0)
         close(child_sock);
     if (result < 0) {
-        snprintf(d->exit_reason, sizeof d->exit_reason, "starting an executor: %s", uv_strerror(result));
+        snprintf(d->exit_reason, sizeof d->exit_reason, "starting an executor: %s",
+                 uv_strerror(result));
         close_fds(d);
         if (ok) { // libuv made a handle of it all the same
             d->n_closing = 1;
@@ -537,12 +562,14 @@ static void host_mapped_done(struct command *c, const struct opd_err *err)
 {
     struct device *d = c->data;
     uint32_t id = ((struct dev_command *)(void *)c->bytes.bytes)->id;
-    d->regions[id].ready = !err->code || !d->process_alive; // lost with its executor: the next one maps it
+    d->regions[id].ready = !err->code ||
+                           !d->process_alive; // lost with its executor: the next one maps it
     if (!d->regions[id].ready)
         log_warn("device %s does not map shared memory: %s", d->name, err->msg);
 }
 
-bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region, struct opd_err *err)
+bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,
+                     struct opd_err *err)
 {
     int kept = fcntl(fd, F_DUPFD_CLOEXEC, 0), sent = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (sent < 0) {
@@ -564,10 +591,12 @@ struct suballoc_block *device_stage(struct device *d, uint64_t size)
 {
     if (!d->staging) {
         int fd = fdpass_memfd("opd-staging", DEVICE_STAGING_SIZE);
-        void *p = fd < 0 ? MAP_FAILED
-                         : mmap(NULL, DEVICE_STAGING_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        void *p = fd < 0
+                      ? MAP_FAILED
+                      : mmap(NULL, DEVICE_STAGING_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         struct opd_err err = { 0 };
-        if (p == MAP_FAILED || !device_map_host(d, fd, DEVICE_STAGING_SIZE, &d->staging_region, &err)) {
+        if (p == MAP_FAILED ||
+            !device_map_host(d, fd, DEVICE_STAGING_SIZE, &d->staging_region, &err)) {
             log_error("no staging memory: %s", p == MAP_FAILED ? strerror(errno) : err.msg);
             abort();
         }
@@ -585,7 +614,8 @@ void device_unstage(struct device *d, struct suballoc_block *block)
 
 static uint64_t chunk_size(const struct device *d, uint64_t size)
 {
-    uint64_t unit = d->info.chunk_granularity > SUBALLOC_ALIGN ? d->info.chunk_granularity : SUBALLOC_ALIGN;
+    uint64_t unit = d->info.chunk_granularity > SUBALLOC_ALIGN ? d->info.chunk_granularity
+                                                               : SUBALLOC_ALIGN;
     return (size + unit - 1) / unit * unit;
 }
 
@@ -648,7 +678,8 @@ static uint64_t room_for_chunks(const struct device *d, uint64_t limit)
     return limit > d->memory.reserved ? limit - d->memory.reserved : 0;
 }
 
-enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out, struct opd_err *err)
+enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out,
+                               struct opd_err *err)
 {
     if ((*out = suballoc_alloc(&d->memory, size)) != NULL)
         return ALLOC_OK;
@@ -656,14 +687,16 @@ enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_
         set_unavailable(d, err);
         return ALLOC_FAILED;
     }
-    uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit : d->info.memory_total;
+    uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
+                                                     : d->info.memory_total;
     uint64_t room = room_for_chunks(d, limit);
     while (chunk_size(d, size) > room && drop_empty_chunk(d, NULL))
         room = room_for_chunks(d, limit);
     if (chunk_size(d, size) > room) {
         opd_err_set(err, OPD_E_out_of_memory,
-                    "%" PRIu64 " bytes wanted on %s: opd holds %" PRIu64 " bytes of its limit of %" PRIu64
-                    ", %" PRIu64 " of them in %d tensors, and no free piece is large enough; "
+                    "%" PRIu64 " bytes wanted on %s: opd holds %" PRIu64
+                    " bytes of its limit of %" PRIu64 ", %" PRIu64
+                    " of them in %d tensors, and no free piece is large enough; "
                     "free tensors or raise --memory-limit",
                     size, d->name, d->memory.reserved, limit, d->memory.used, d->n_tensors);
         return ALLOC_FAILED;

@@ -1,11 +1,12 @@
 #pragma once
 
-// A device as the broker sees it: the executor process that serves it, the queue of commands to it, the descriptors of its
-// memory and the map of what is where in it. The broker never waits for a device: a command is queued, and its callback
-// comes when the executor has reported it done, or has died.
+// A device as the broker sees it: the executor process that serves it, the queue of commands to it,
+// the descriptors of its memory and the map of what is where in it. The broker never waits for a
+// device: a command is queued, and its callback comes when the executor has reported it done, or
+// has died.
 //
-// When an executor dies, the commands that it had taken fail, a new one starts, maps the same memory, loads the same
-// kernels, and goes on with the commands that had not been sent.
+// When an executor dies, the commands that it had taken fail, a new one starts, maps the same
+// memory, loads the same kernels, and goes on with the commands that had not been sent.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,20 +31,21 @@ enum device_state {
 
 enum { DEVICE_STAGING_SIZE = 64 << 20 };
 
-// One command on its way. Made by command_new(), given to device_submit(), freed by the device after `done`.
+// One command on its way. Made by command_new(), given to device_submit(), freed by the device
+// after `done`.
 struct command {
     struct command *next;
     uint64_t seq;
-    int fd;             // travels with it; owned; -1: none
-    double deadline;    // seconds that it may run; 0: the daemon's default
-    char label[256];    // what it is, for the message of a fault: "gelu version 1 forward"
-    struct buf bytes;   // struct dev_command and what follows
+    int fd;           // travels with it; owned; -1: none
+    double deadline;  // seconds that it may run; 0: the daemon's default
+    char label[256];  // what it is, for the message of a fault: "gelu version 1 forward"
+    struct buf bytes; // struct dev_command and what follows
     // err->code is 0 when it was done. Called on the loop, exactly once.
     void (*done)(struct command *c, const struct opd_err *err);
     void *data;
     bool fd_sent;
-    bool blamed;        // it was running when its executor died
-    int out_fd;         // CHUNK_NEW: the chunk's descriptor, the device's
+    bool blamed; // it was running when its executor died
+    int out_fd;  // CHUNK_NEW: the chunk's descriptor, the device's
 };
 
 struct device_region {
@@ -74,9 +76,9 @@ struct device {
     char exit_reason[DEV_MAX_MESSAGE];
     enum opd_err_code exit_code; // of the command that was running when it ended
 
-    struct command *pending, **pending_end;   // not sent
-    struct command *flight, **flight_end;     // sent, oldest first
-    uint64_t next_seq, head_since;            // when the oldest became the oldest
+    struct command *pending, **pending_end; // not sent
+    struct command *flight, **flight_end;   // sent, oldest first
+    uint64_t next_seq, head_since;          // when the oldest became the oldest
     int n_queued;
     int n_restarts, n_start_failures;
     uint64_t started_at;
@@ -94,31 +96,37 @@ struct device {
     struct suballoc staging_map;
 
     struct map programs; // by hash of the key; see program.h
-    uint32_t n_program_ids;
+    uint32_t n_program_ids, n_free_ids, *free_ids;
     void (*stopped)(struct device *d);
 };
 
 struct device *device_new(struct broker *broker, const char *name, int index);
 void device_start(struct device *d);
-void device_stop(struct device *d, void (*stopped)(struct device *d)); // after what is queued; `stopped` may free it
-void device_kill(struct device *d, enum opd_err_code code, const char *reason); // as if it had died by itself
+void device_stop(struct device *d,
+                 void (*stopped)(struct device *d)); // after what is queued; `stopped` may free it
+void device_kill(struct device *d, enum opd_err_code code,
+                 const char *reason); // as if it had died by itself
 void device_free(struct device *d);
 
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size);
 void device_submit(struct device *d, struct command *c);
 
-// Device memory, stream-ordered: what was freed may be given out again at once, because the device runs what uses it in
-// the order of the commands. WAIT: the device is making room; broker_retry() comes. FAILED fills err (out_of_memory).
+// Device memory, stream-ordered: what was freed may be given out again at once, because the device
+// runs what uses it in the order of the commands. WAIT: the device is making room; broker_retry()
+// comes. FAILED fills err (out_of_memory).
 enum alloc_result { ALLOC_OK, ALLOC_WAIT, ALLOC_FAILED };
-enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out, struct opd_err *err);
+enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out,
+                               struct opd_err *err);
 void device_release(struct device *d, struct suballoc_block *block);
 
-// Staging memory for data that comes or goes in messages. NULL: all of it is in use; broker_retry() comes.
+// Staging memory for data that comes or goes in messages. NULL: all of it is in use; broker_retry()
+// comes.
 struct suballoc_block *device_stage(struct device *d, uint64_t size);
 void device_unstage(struct device *d, struct suballoc_block *block);
 
 // Host memory behind a descriptor (not taken over) for the device to copy from and to.
-bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region, struct opd_err *err);
+bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,
+                     struct opd_err *err);
 void device_unmap(struct device *d, uint32_t region);
 
 const char *device_state_name(enum device_state state);

@@ -45,10 +45,12 @@ static bool check_folder(const char *socket, struct opd_err *err)
             ok = opd_err_errno(err, OPD_E_invalid_argument, "%s", folder);
         else if (st.st_uid != geteuid() && st.st_uid != 0 && geteuid() != 0)
             ok = opd_err_set(err, OPD_E_invalid_argument,
-                             "%s belongs to another user; put the socket into a folder of your own", folder);
+                             "%s belongs to another user; put the socket into a folder of your own",
+                             folder);
         else if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX))
-            ok = opd_err_set(err, OPD_E_invalid_argument,
-                             "%s can be written by others; put the socket into a folder of your own", folder);
+            ok = opd_err_set(
+                err, OPD_E_invalid_argument,
+                "%s can be written by others; put the socket into a folder of your own", folder);
     }
     free(folder);
     return ok;
@@ -63,7 +65,8 @@ static bool take_lock(struct broker *b, struct opd_err *err)
         ok = opd_err_errno(err, OPD_E_invalid_argument, "lock %s", path);
     else if (flock(b->lock_fd, LOCK_EX | LOCK_NB) < 0)
         ok = opd_err_set(err, OPD_E_unavailable,
-                         "another opd serves on %s; stop it with 'opctl --socket %s stop', or choose another --socket",
+                         "another opd serves on %s; stop it with 'opctl --socket %s stop', or "
+                         "choose another --socket",
                          b->options.socket, b->options.socket);
     free(path);
     return ok;
@@ -74,13 +77,15 @@ static bool bind_socket(struct broker *b, struct opd_err *err)
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     const char *path = b->options.socket;
     if (strlen(path) >= sizeof address.sun_path)
-        return opd_err_set(err, OPD_E_invalid_argument, "socket %s: the path is longer than %zu bytes", path,
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "socket %s: the path is longer than %zu bytes", path,
                            sizeof address.sun_path - 1);
     strcpy(address.sun_path, path);
     struct stat st;
     if (lstat(path, &st) == 0) {
         if (!S_ISSOCK(st.st_mode))
-            return opd_err_set(err, OPD_E_invalid_argument, "%s is there and is no socket; it is left alone", path);
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "%s is there and is no socket; it is left alone", path);
         log_info("replacing the socket that a daemon left behind: %s", path);
         unlink(path);
     }
@@ -97,19 +102,23 @@ static bool bind_socket(struct broker *b, struct opd_err *err)
 
 bool listen_open(struct broker *b, struct opd_err *err)
 {
-    return make_folder(b->options.socket, err) && check_folder(b->options.socket, err) && take_lock(b, err) &&
-           bind_socket(b, err);
+    return make_folder(b->options.socket, err) && check_folder(b->options.socket, err) &&
+           take_lock(b, err) && bind_socket(b, err);
 }
 
 static bool may_connect(const struct broker *b, int fd, struct opd_err *err)
 {
     struct ucred peer;
     socklen_t size = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 || (peer.uid != geteuid() && peer.uid != 0))
-        return opd_err_set(err, OPD_E_unavailable, "this daemon serves another user; start one of your own");
-    if (b->n_conns >= b->options.max_connections)
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
+        (peer.uid != geteuid() && peer.uid != 0))
         return opd_err_set(err, OPD_E_unavailable,
-                           "there are %d connections, which is all that --max-connections allows; close one", b->n_conns);
+                           "this daemon serves another user; start one of your own");
+    if (b->n_conns >= b->options.max_connections)
+        return opd_err_set(
+            err, OPD_E_unavailable,
+            "there are %d connections, which is all that --max-connections allows; close one",
+            b->n_conns);
     return true;
 }
 
@@ -128,7 +137,8 @@ static void refuse(int fd, struct opd_err *err)
 static void refuse_without_fd(struct broker *b)
 {
     struct opd_err err = { 0 };
-    opd_err_set(&err, OPD_E_unavailable, "the daemon has no file descriptor left; raise its limit (ulimit -n)");
+    opd_err_set(&err, OPD_E_unavailable,
+                "the daemon has no file descriptor left; raise its limit (ulimit -n)");
     close(b->spare_fd);
     int fd = accept4(b->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0)

@@ -1,13 +1,15 @@
 #pragma once
 
-// The listening socket: its folder, its lock, and who may connect. A lock beside the socket, held for the daemon's life,
-// tells a live daemon from a socket that a killed one left behind; the kernel drops it with the process.
+// The listening socket: its folder, its lock, and who may connect. A lock beside the socket, held
+// for the daemon's life, tells a live daemon from a socket that a killed one left behind; the
+// kernel drops it with the process.
 
 #include "err.h"
 
 struct broker;
 
-// Errors: unavailable, where another daemon serves there; invalid_argument, where the path is no place for a socket.
+// Errors: unavailable, where another daemon serves there; invalid_argument, where the path is no
+// place for a socket.
 bool listen_open(struct broker *b, struct opd_err *err);
 void listen_start(struct broker *b); // connections are taken from now on
 void listen_close(struct broker *b); // removes the socket; the lock stays until the process ends

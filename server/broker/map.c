@@ -54,7 +54,8 @@ void *map_remove(struct map *m, uint64_t key)
         return NULL;
     // Close the gap: whatever follows and could live in an earlier place moves there.
     size_t hole = (size_t)(slot - m->slots);
-    for (size_t i = (hole + 1) & (m->capacity - 1); m->slots[i].value; i = (i + 1) & (m->capacity - 1)) {
+    for (size_t i = (hole + 1) & (m->capacity - 1); m->slots[i].value;
+         i = (i + 1) & (m->capacity - 1)) {
         size_t home = slot_of(m, m->slots[i].key);
         if (((i - home) & (m->capacity - 1)) >= ((i - hole) & (m->capacity - 1))) {
             m->slots[hole] = m->slots[i];

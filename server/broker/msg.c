@@ -16,14 +16,17 @@ bool msg_decode(struct msg *msg, const void *bytes, size_t size, struct opd_err 
     msgpack_unpacked_init(unpacked);
     *msg = (struct msg){ .zone = unpacked };
     size_t offset = 0;
-    if (msgpack_unpack_next(unpacked, bytes, size, &offset) != MSGPACK_UNPACK_SUCCESS || offset != size)
+    if (msgpack_unpack_next(unpacked, bytes, size, &offset) != MSGPACK_UNPACK_SUCCESS ||
+        offset != size)
         return refuse(err, "the bytes are not MessagePack");
     const msgpack_object *o = &unpacked->data;
     if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size < 3)
         return refuse(err, "the message is not an array of 3 or 4");
     const msgpack_object *e = o->via.array.ptr;
-    bool request = e[0].type == MSGPACK_OBJECT_POSITIVE_INTEGER && e[0].via.u64 == 0 && o->via.array.size == 4;
-    msg->notification = e[0].type == MSGPACK_OBJECT_POSITIVE_INTEGER && e[0].via.u64 == 2 && o->via.array.size == 3;
+    bool request = e[0].type == MSGPACK_OBJECT_POSITIVE_INTEGER && e[0].via.u64 == 0 &&
+                   o->via.array.size == 4;
+    msg->notification = e[0].type == MSGPACK_OBJECT_POSITIVE_INTEGER && e[0].via.u64 == 2 &&
+                        o->via.array.size == 3;
     if (!request && !msg->notification)
         return refuse(err, "the message is neither a request nor a notification");
     if (request && (e[1].type != MSGPACK_OBJECT_POSITIVE_INTEGER || e[1].via.u64 > UINT32_MAX))
@@ -77,9 +80,16 @@ enum value_type value_type(const value *v)
 
 const char *value_type_name(const value *v)
 {
-    static const char *const names[] = { "nil",      "a boolean", "an integer", "a float",
-                                         "a string", "binary",    "an array",   "a map",
-                                         "an integer above 2^63-1", "an extension type" };
+    static const char *const names[] = { "nil",
+                                         "a boolean",
+                                         "an integer",
+                                         "a float",
+                                         "a string",
+                                         "binary",
+                                         "an array",
+                                         "a map",
+                                         "an integer above 2^63-1",
+                                         "an extension type" };
     return v ? names[value_type(v)] : "missing";
 }
 
@@ -119,7 +129,9 @@ size_t value_count(const value *v)
 
 const value *value_at(const value *array, size_t i)
 {
-    return array && array->type == MSGPACK_OBJECT_ARRAY && i < array->via.array.size ? &array->via.array.ptr[i] : NULL;
+    return array && array->type == MSGPACK_OBJECT_ARRAY && i < array->via.array.size
+               ? &array->via.array.ptr[i]
+               : NULL;
 }
 
 const value *value_key_at(const value *map, size_t i)
@@ -152,10 +164,16 @@ bool value_is_nil(const value *v)
 // Bytes of the UTF-8 character at the start of a terminated text; 0: there is none.
 static size_t utf8_length(const uint8_t *s)
 {
-    // The least and the greatest second byte keep out overlong forms, surrogates and what is past U+10FFFF.
+    // The least and the greatest second byte keep out overlong forms, surrogates and what is past
+    // U+10FFFF.
     uint8_t least = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
     uint8_t greatest = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
-    size_t n = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    size_t n = s[0] < 0x80   ? 1
+               : s[0] < 0xc2 ? 0
+               : s[0] < 0xe0 ? 2
+               : s[0] < 0xf0 ? 3
+               : s[0] < 0xf5 ? 4
+                             : 0;
     if (n > 1 && (s[1] < least || s[1] > greatest))
         return 0;
     for (size_t i = 2; i < n; i++)
@@ -232,7 +250,8 @@ static bool letter_fits(char letter, const value *v)
     }
 }
 
-bool msg_check_params(const char *method, const char *letters, const value *params, struct opd_err *err)
+bool msg_check_params(const char *method, const char *letters, const value *params,
+                      struct opd_err *err)
 {
     size_t n = value_count(params), i = 0;
     bool optional = false;
@@ -242,17 +261,19 @@ bool msg_check_params(const char *method, const char *letters, const value *para
             continue;
         }
         if (i == n && !optional)
-            return opd_err_set(err, OPD_E_invalid_argument, "%s: parameter %zu is missing; expected %s",
-                               method, i + 1, letter_name(*letters));
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "%s: parameter %zu is missing; expected %s", method, i + 1,
+                               letter_name(*letters));
         if (i < n && !letter_fits(*letters, value_at(params, i)))
-            return opd_err_set(err, OPD_E_invalid_argument, "%s: parameter %zu is %s, expected %s", method,
-                               i + 1, value_type_name(value_at(params, i)), letter_name(*letters));
+            return opd_err_set(err, OPD_E_invalid_argument, "%s: parameter %zu is %s, expected %s",
+                               method, i + 1, value_type_name(value_at(params, i)),
+                               letter_name(*letters));
         if (i < n)
             i++;
     }
     if (i < n)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: %zu parameters came, expected at most %zu", method,
-                           n, i);
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: %zu parameters came, expected at most %zu", method, n, i);
     return true;
 }
 
@@ -263,8 +284,8 @@ static int append_cb(void *data, const char *bytes, size_t size)
 }
 
 // msgpack-c's packer is two pointers: making one for each value costs nothing.
-#define PACKER(name, out)        \
-    msgpack_packer name;         \
+#define PACKER(name, out)                                                                          \
+    msgpack_packer name;                                                                           \
     msgpack_packer_init(&name, out, append_cb)
 
 void pack_nil(struct buf *out)
@@ -300,8 +321,8 @@ void pack_float(struct buf *out, double v)
     msgpack_pack_double(&pk, v);
 }
 
-// A name or a message may hold bytes of some other client, or end within a character: no client's decoder shall fail
-// for that. A wrong byte is replaced by one byte, so that the length stays.
+// A name or a message may hold bytes of some other client, or end within a character: no client's
+// decoder shall fail for that. A wrong byte is replaced by one byte, so that the length stays.
 static void append_utf8(struct buf *out, const char *s)
 {
     const uint8_t *p = (const uint8_t *)s, *good = p;

@@ -18,6 +18,7 @@ static bool set_socket(struct options *o, const char *text, struct opd_err *err)
 static bool set_device(struct options *o, const char *text, struct opd_err *err);
 static bool set_kernels(struct options *o, const char *text, struct opd_err *err);
 static bool set_cache(struct options *o, const char *text, struct opd_err *err);
+static bool set_cache_size(struct options *o, const char *text, struct opd_err *err);
 static bool set_config(struct options *o, const char *text, struct opd_err *err);
 static bool set_log_level(struct options *o, const char *text, struct opd_err *err);
 static bool set_compilers(struct options *o, const char *text, struct opd_err *err);
@@ -38,12 +39,16 @@ static const struct option_row {
     { "device", "LIST", "auto, or a list of cpu, cuda, cuda:N (default: auto)", set_device },
     { "kernels", "DIR", "add a folder of operators; may be repeated, later ones win", set_kernels },
     { "cache", "DIR", "where compiled kernels are kept; \"\" keeps none", set_cache },
+    { "cache-size", "SIZE", "bytes that the cache may take: 512M, 4G (default: 1G)",
+      set_cache_size },
     { "config", "FILE", "read options from a file: a line \"name = value\" for each", set_config },
     { "log-level", "L", "debug, info, warn or error (default: info)", set_log_level },
     { "compilers", "N", "compiler processes (default: by the number of cores)", set_compilers },
-    { "memory-limit", "SIZE", "device memory that opd may take on each device: 512M, 8G", set_memory_limit },
+    { "memory-limit", "SIZE", "device memory that opd may take on each device: 512M, 8G",
+      set_memory_limit },
     { "deadline", "SECONDS", "how long a request may run on a device (default: 10)", set_deadline },
-    { "compile-deadline", "SECONDS", "how long one compile may take (default: 60)", set_compile_deadline },
+    { "compile-deadline", "SECONDS", "how long one compile may take (default: 60)",
+      set_compile_deadline },
     { "max-connections", "N", "connections at one time (default: 256)", set_max_connections },
     { "warm", NULL, "compile the examples of every operator at start", set_warm },
 };
@@ -81,13 +86,14 @@ static bool add_device(struct options *o, const char *word, struct opd_err *err)
         ok = digits > 0 && digits <= 3 && name[5 + digits] == '\0';
     }
     if (!ok)
-        return opd_err_set(err, OPD_E_invalid_argument, "--device: '%s' is none; expected auto, cpu, cuda or cuda:N",
-                           word);
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "--device: '%s' is none; expected auto, cpu, cuda or cuda:N", word);
     for (int i = 0; i < o->n_devices; i++)
         if (strcmp(o->devices[i], name) == 0)
             return true;
     if (o->n_devices == OPTIONS_MAX_DEVICES)
-        return opd_err_set(err, OPD_E_invalid_argument, "--device: more than %d devices", OPTIONS_MAX_DEVICES);
+        return opd_err_set(err, OPD_E_invalid_argument, "--device: more than %d devices",
+                           OPTIONS_MAX_DEVICES);
     o->devices[o->n_devices++] = mem_strdup(name);
     return true;
 }
@@ -122,7 +128,8 @@ static bool set_kernels(struct options *o, const char *text, struct opd_err *err
     if (!S_ISDIR(st.st_mode))
         return opd_err_set(err, OPD_E_invalid_argument, "--kernels: %s is no folder", text);
     if (o->n_kernels == OPTIONS_MAX_FOLDERS)
-        return opd_err_set(err, OPD_E_invalid_argument, "--kernels: more than %d folders", OPTIONS_MAX_FOLDERS);
+        return opd_err_set(err, OPD_E_invalid_argument, "--kernels: more than %d folders",
+                           OPTIONS_MAX_FOLDERS);
     o->kernels[o->n_kernels++] = mem_strdup(path);
     return true;
 }
@@ -149,8 +156,8 @@ static bool read_count(const char *name, const char *text, long max, int *out, s
     errno = 0;
     long n = strtol(text, &end, 10);
     if (errno || end == text || *end || n < 1 || n > max)
-        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected a number from 1 to %ld", name,
-                           text, max);
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "--%s: '%s', expected a number from 1 to %ld", name, text, max);
     *out = (int)n;
     return true;
 }
@@ -165,7 +172,7 @@ static bool set_max_connections(struct options *o, const char *text, struct opd_
     return read_count("max-connections", text, 65536, &o->max_connections, err);
 }
 
-static bool set_memory_limit(struct options *o, const char *text, struct opd_err *err)
+static bool read_size(const char *name, const char *text, uint64_t *out, struct opd_err *err)
 {
     static const char units[] = "KMGT";
     char *end;
@@ -181,9 +188,20 @@ static bool set_memory_limit(struct options *o, const char *text, struct opd_err
             end++;
     }
     if (errno || end == text || *end || !(n >= 1) || n > 1e18)
-        return opd_err_set(err, OPD_E_invalid_argument, "--memory-limit: '%s', expected a size as 512M or 8G", text);
-    o->memory_limit = (uint64_t)n;
+        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected a size as 512M or 8G",
+                           name, text);
+    *out = (uint64_t)n;
     return true;
+}
+
+static bool set_memory_limit(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_size("memory-limit", text, &o->memory_limit, err);
+}
+
+static bool set_cache_size(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_size("cache-size", text, &o->cache_limit, err);
 }
 
 static bool read_seconds(const char *name, const char *text, double *out, struct opd_err *err)
@@ -191,7 +209,8 @@ static bool read_seconds(const char *name, const char *text, double *out, struct
     char *end;
     double s = strtod(text, &end);
     if (end == text || *end || !(s > 0) || s > 1e9)
-        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected seconds above 0", name, text);
+        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected seconds above 0",
+                           name, text);
     *out = s;
     return true;
 }
@@ -243,7 +262,8 @@ static bool read_config_line(struct options *o, char *line, struct opd_err *err)
     *equals = '\0';
     const struct option_row *row = find_row(trim(text));
     if (!row || row->set == set_config)
-        return opd_err_set(err, OPD_E_invalid_argument, "unknown option '%s'; see opd --help", trim(text));
+        return opd_err_set(err, OPD_E_invalid_argument, "unknown option '%s'; see opd --help",
+                           trim(text));
     return row->set(o, trim(equals + 1), err);
 }
 
@@ -265,10 +285,12 @@ static bool set_config(struct options *o, const char *text, struct opd_err *err)
 
 static void print_help(void)
 {
-    printf("usage: opd [OPTION]...\n\nServes operators to every process of this user, in the foreground.\n\n");
+    printf("usage: opd [OPTION]...\n\nServes operators to every process of this user, in the "
+           "foreground.\n\n");
     for (int i = 0; i < N_ROWS; i++) {
         char left[64];
-        snprintf(left, sizeof left, "--%s %s", rows[i].name, rows[i].argument ? rows[i].argument : "");
+        snprintf(left, sizeof left, "--%s %s", rows[i].name,
+                 rows[i].argument ? rows[i].argument : "");
         printf("  %-28s %s\n", left, rows[i].help);
     }
     printf("  %-28s %s\n  %-28s %s\n\n", "--help", "this", "--version", "the version");
@@ -301,7 +323,8 @@ static void default_cache(struct options *o)
 // The shipped operators: beside the build folder in a checkout, under share/ where installed.
 static void default_kernels(struct options *o)
 {
-    static const char *const places[] = { "/../share/opd/kernels_src", "/../kernels_src", "/../../kernels_src" };
+    static const char *const places[] = { "/../share/opd/kernels_src", "/../kernels_src",
+                                          "/../../kernels_src" };
     char exe[PATH_MAX], path[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     if (n <= 0)
@@ -323,7 +346,10 @@ static void set_defaults(struct options *o)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     *o = (struct options){
-        .compilers = cores < 2 ? 1 : cores > 8 ? 8 : (int)cores,
+        .compilers = cores < 2   ? 1
+                     : cores > 8 ? 8
+                                 : (int)cores,
+        .cache_limit = (uint64_t)1 << 30,
         .deadline = 10,
         .compile_deadline = 60,
         .max_connections = 256,
@@ -347,17 +373,22 @@ static bool take_option(struct options *o, int c, char **argv, bool config, stru
         exit(0);
     }
     if (c < 1000)
-        return opd_err_set(err, OPD_E_invalid_argument, "'%s' is no option, or lacks or has a value that it should not; "
-                           "see opd --help", argv[optind - 1]);
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "'%s' is no option, or lacks or has a value that it should not; "
+                           "see opd --help",
+                           argv[optind - 1]);
     const struct option_row *row = &rows[c - 1000];
     return (row->set == set_config) != config || row->set(o, optarg, err);
 }
 
-static bool read_arguments(struct options *o, int argc, char **argv, bool config, struct opd_err *err)
+static bool read_arguments(struct options *o, int argc, char **argv, bool config,
+                           struct opd_err *err)
 {
-    struct option longs[N_ROWS + 3] = { { "help", no_argument, NULL, 'h' }, { "version", no_argument, NULL, 'v' } };
+    struct option longs[N_ROWS + 3] = { { "help", no_argument, NULL, 'h' },
+                                        { "version", no_argument, NULL, 'v' } };
     for (int i = 0; i < N_ROWS; i++)
-        longs[i + 2] = (struct option){ rows[i].name, rows[i].argument ? required_argument : no_argument, NULL,
+        longs[i + 2] = (struct option){ rows[i].name,
+                                        rows[i].argument ? required_argument : no_argument, NULL,
                                         1000 + i };
     int c;
     opterr = 0;
@@ -366,7 +397,8 @@ static bool read_arguments(struct options *o, int argc, char **argv, bool config
         if (!take_option(o, c, argv, config, err))
             return false;
     if (optind < argc)
-        return opd_err_set(err, OPD_E_invalid_argument, "unexpected argument '%s'; see opd --help", argv[optind]);
+        return opd_err_set(err, OPD_E_invalid_argument, "unexpected argument '%s'; see opd --help",
+                           argv[optind]);
     return true;
 }
 

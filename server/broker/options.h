@@ -1,7 +1,7 @@
 #pragma once
 
-// What the daemon was told on its command line and in its configuration file. main reads it once; nobody reads the
-// environment later.
+// What the daemon was told on its command line and in its configuration file. main reads it once;
+// nobody reads the environment later.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,23 +11,24 @@
 enum { OPTIONS_MAX_FOLDERS = 32, OPTIONS_MAX_DEVICES = 16 };
 
 struct options {
-    char *socket;                           // path
-    char *devices[OPTIONS_MAX_DEVICES];     // "cpu", "cuda:0"
+    char *socket;                       // path
+    char *devices[OPTIONS_MAX_DEVICES]; // "cpu", "cuda:0"
     int n_devices;
-    bool auto_devices;                      // take what there is: a GPU that is absent is no error
-    char *kernels[OPTIONS_MAX_FOLDERS];     // folders, the shipped one first
+    bool auto_devices;                  // take what there is: a GPU that is absent is no error
+    char *kernels[OPTIONS_MAX_FOLDERS]; // folders, the shipped one first
     int n_kernels;
-    char *cache;                            // folder; "": none
-    int compilers;                          // processes
-    uint64_t memory_limit;                  // bytes of device memory on each device; 0: what the device has
-    double deadline;                        // seconds that a request may take on a device
-    double compile_deadline;                // seconds that one compile may take
+    char *cache;             // folder; "": none
+    uint64_t cache_limit;    // bytes that it may take
+    int compilers;           // processes
+    uint64_t memory_limit;   // bytes of device memory on each device; 0: what the device has
+    double deadline;         // seconds that a request may take on a device
+    double compile_deadline; // seconds that one compile may take
     int max_connections;
-    bool warm;                              // compile every operator's examples at start
+    bool warm; // compile every operator's examples at start
     int log_level;
 };
 
-// Fills everything from defaults, the file named by --config, and the arguments (which win). Prints help or version and
-// exits where asked. Errors: invalid_argument, naming the option.
+// Fills everything from defaults, the file named by --config, and the arguments (which win). Prints
+// help or version and exits where asked. Errors: invalid_argument, naming the option.
 bool options_parse(struct options *o, int argc, char **argv, struct opd_err *err);
 void options_finish(struct options *o);

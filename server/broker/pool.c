@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "broker.h"
+#include "compiler.h"
 #include "log.h"
 #include "mem.h"
 #include "stream.h"
@@ -41,6 +42,7 @@ struct pool {
     struct worker *workers;
     int n_workers;
     struct job *queue, **queue_end;
+    int n_first; // of the queue's jobs: those that go before the others
     uint32_t next_id;
     struct pool_stats stats;
     void (*stopped)(struct broker *broker);
@@ -61,7 +63,8 @@ struct pool *pool_new(struct broker *broker, int n_processes)
     return pool;
 }
 
-static void finish_job(struct pool *pool, struct job *job, struct pool_result *result, const struct opd_err *err)
+static void finish_job(struct pool *pool, struct job *job, struct pool_result *result,
+                       const struct opd_err *err)
 {
     if (err->code)
         pool->stats.failed++;
@@ -69,6 +72,8 @@ static void finish_job(struct pool *pool, struct job *job, struct pool_result *r
         pool->stats.cached++;
     else if (result->fd >= 0)
         pool->stats.compiled++;
+    if (result->cache_bytes)
+        pool->stats.cache_bytes = result->cache_bytes;
     job->done(job->data, result, err);
     if (result->fd >= 0)
         close(result->fd);
@@ -79,7 +84,7 @@ static void finish_job(struct pool *pool, struct job *job, struct pool_result *r
 static void fail_job(struct pool *pool, struct job *job, enum opd_err_code code, const char *why)
 {
     struct opd_err err = { 0 };
-    struct pool_result nothing = { .fd = -1, .log = "", .compiler = "" };
+    struct pool_result nothing = { .fd = -1, .log = "", .compiler = "", .text = "" };
     opd_err_set(&err, code, "%s: %s", job->what, why);
     finish_job(pool, job, &nothing, &err);
 }
@@ -94,6 +99,8 @@ static void take_result(struct worker *w, const struct job_frame *frame)
         .cached = frame->header.cached != 0,
         .log = frame->strings[RESULT_LOG],
         .compiler = frame->strings[RESULT_COMPILER],
+        .text = frame->strings[RESULT_TEXT],
+        .cache_bytes = frame->header.cache_bytes,
     };
     struct opd_err err = { .code = frame->header.code };
     if (err.code) {
@@ -175,6 +182,13 @@ static void handle_closed_cb(uv_handle_t *handle)
     handle_closed(handle->data);
 }
 
+// What a compiler does to itself.
+static bool is_crash(int signal)
+{
+    return signal == SIGABRT || signal == SIGSEGV || signal == SIGBUS || signal == SIGILL ||
+           signal == SIGFPE;
+}
+
 static void exit_cb(uv_process_t *process, int64_t status, int signal)
 {
     struct worker *w = process->data;
@@ -182,8 +196,14 @@ static void exit_cb(uv_process_t *process, int64_t status, int signal)
     char why[160];
     if (w->why)
         snprintf(why, sizeof why, "%s", w->why);
+    else if (is_crash(signal))
+        snprintf(
+            why, sizeof why,
+            "the compiler crashed by signal %d (%s): it may need more than its %d GiB of memory",
+            signal, strsignal(signal), COMPILER_MEMORY_GIB);
     else if (signal)
-        snprintf(why, sizeof why, "the compiler was ended by signal %d (%s)", signal, strsignal(signal));
+        snprintf(why, sizeof why, "the compiler was ended by signal %d (%s)", signal,
+                 strsignal(signal));
     else
         snprintf(why, sizeof why, "the compiler ended with status %lld", (long long)status);
     if (!w->pool->stopping)
@@ -194,8 +214,11 @@ static void exit_cb(uv_process_t *process, int64_t status, int signal)
     uv_close((uv_handle_t *)&w->timer, handle_closed_cb);
     uv_close((uv_handle_t *)&w->process, handle_closed_cb);
     if (job)
-        // One that ended by itself may have been killed, which is not the source's fault: it is worth another try.
-        fail_job(w->pool, job, w->why && !w->pool->stopping ? OPD_E_compile_error : OPD_E_unavailable, why);
+        // One that was killed by others is not the source's fault: it is worth another try.
+        fail_job(w->pool, job,
+                 (w->why || is_crash(signal)) && !w->pool->stopping ? OPD_E_compile_error
+                                                                    : OPD_E_unavailable,
+                 why);
 }
 
 static bool start_worker(struct worker *w)
@@ -224,7 +247,9 @@ static bool start_worker(struct worker *w)
     w->n_handles = 3;
     uv_timer_init(&pool->broker->loop, &w->timer);
     w->timer.data = w;
-    w->stream = (struct stream){ .owner = w, .readable = readable, .failed = failed, .closed = stream_closed };
+    w->stream = (struct stream){
+        .owner = w, .readable = readable, .failed = failed, .closed = stream_closed
+    };
     stream_start(&w->stream, &pool->broker->loop, pair[0]);
     pool->stats.processes++;
     return true;
@@ -234,7 +259,8 @@ static void give_job(struct worker *w, struct job *job)
 {
     w->job = job;
     buf_append(&w->stream.out, job->frame.bytes, job->frame.size);
-    uv_timer_start(&w->timer, deadline_cb, (uint64_t)(w->pool->broker->options.compile_deadline * 1000), 0);
+    uv_timer_start(&w->timer, deadline_cb,
+                   (uint64_t)(w->pool->broker->options.compile_deadline * 1000), 0);
     stream_flush(&w->stream);
 }
 
@@ -258,14 +284,33 @@ static void feed(struct pool *pool)
         struct job *job = pool->queue;
         if (!(pool->queue = job->next))
             pool->queue_end = &pool->queue;
+        if (pool->n_first > 0)
+            pool->n_first--;
         if (w->n_handles == 0 && !start_worker(w))
-            fail_job(pool, job, OPD_E_unavailable, "no compiler process could be started; see the log");
+            fail_job(pool, job, OPD_E_unavailable,
+                     "no compiler process could be started; see the log");
         else
             give_job(w, job);
     }
 }
 
-void pool_submit(struct pool *pool, const char *const strings[JOB_MAX_STRINGS], pool_done done, void *data)
+static void enqueue(struct pool *pool, struct job *job, bool first)
+{
+    struct job **at = pool->queue_end;
+    if (first) {
+        at = &pool->queue;
+        for (int i = 0; i < pool->n_first; i++)
+            at = &(*at)->next;
+        pool->n_first++;
+    }
+    job->next = *at;
+    *at = job;
+    if (at == pool->queue_end)
+        pool->queue_end = &job->next;
+}
+
+void pool_submit(struct pool *pool, const char *const strings[JOB_MAX_STRINGS], pool_done done,
+                 void *data)
 {
     struct job *job = mem_zalloc(1, sizeof *job);
     job->done = done;
@@ -273,8 +318,7 @@ void pool_submit(struct pool *pool, const char *const strings[JOB_MAX_STRINGS], 
     snprintf(job->what, sizeof job->what, "%s: %s", strings[JOB_FILE], strings[JOB_EXPR]);
     struct job_header header = { .id = pool->next_id++ };
     job_pack(&job->frame, &header, strings, JOB_MAX_STRINGS);
-    *pool->queue_end = job;
-    pool->queue_end = &job->next;
+    enqueue(pool, job, strcmp(strings[JOB_KIND], "syntax") == 0);
     feed(pool);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The compiler processes: jobs wait in one queue, each process has one at a time. A process that crashes or exceeds its
-// time is replaced; its job fails.
+// The compiler processes: jobs wait in one queue, each process has one at a time. A process that
+// crashes or exceeds its time is replaced; its job fails.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,10 +13,12 @@ struct broker;
 struct pool;
 
 struct pool_result {
-    int fd;               // the image; the callback takes it over by setting it to -1
+    int fd; // the image; the callback takes it over by setting it to -1
     bool cached;
     const char *log;      // warnings; "" if none
     const char *compiler; // who compiled
+    const char *text;     // RESULT_TEXT; "" if none
+    uint64_t cache_bytes; // what the cache takes; 0: unknown
 };
 
 // err->code is 0 when there is a result.
@@ -25,10 +27,15 @@ typedef void (*pool_done)(void *data, struct pool_result *result, const struct o
 struct pool_stats {
     int processes;
     uint64_t compiled, cached, failed;
+    uint64_t cache_bytes; // as the last result that knew it told
 };
 
 struct pool *pool_new(struct broker *broker, int n_processes);
-void pool_submit(struct pool *pool, const char *const strings[JOB_MAX_STRINGS], pool_done done, void *data);
+// Jobs of the kind "syntax", which somebody waits for and which are short, go before all that
+// waits, in their own order.
+void pool_submit(struct pool *pool, const char *const strings[JOB_MAX_STRINGS], pool_done done,
+                 void *data);
 void pool_stats(const struct pool *pool, struct pool_stats *out);
-void pool_stop(struct pool *pool, void (*stopped)(struct broker *broker)); // kills them; the queue's jobs fail
+void pool_stop(struct pool *pool,
+               void (*stopped)(struct broker *broker)); // kills them; the queue's jobs fail
 void pool_free(struct pool *pool);

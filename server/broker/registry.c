@@ -1,48 +1,45 @@
 #include "registry.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <time.h>
 
+#include "clock.h"
 #include "device.h"
 #include "hash.h"
-#include "log.h"
 #include "mem.h"
 #include "program.h"
+#include "source.h"
 #include "suggest.h"
 
-// A text of more is no operator; a signature seldom has more than a few dozen plans in use.
-enum { MAX_SOURCE = 1 << 20, MAX_PLANS = 4096 };
+// A signature seldom has more than a few dozen plans in use; of so many a new version is made ready
+// for the same.
+enum { MAX_PLANS = 1024, MAX_INHERITED = 256 };
 
-static bool read_file(const char *path, struct buf *text, struct opd_err *err)
+const char *entry_state_name(enum entry_state state)
 {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe would be waited for
-    if (fd < 0 || fstat(fd, &st) < 0)
-        return opd_err_errno(err, OPD_E_invalid_argument, "%s", path);
-    if (!S_ISREG(st.st_mode)) {
-        close(fd);
-        return opd_err_set(err, OPD_E_invalid_argument, "%s is no file", path);
-    }
-    FILE *f = fdopen(fd, "r");
-    size_t n;
-    do {
-        buf_reserve(text, 65536);
-        n = fread(text->bytes + text->size, 1, 65536, f);
-        text->size += n;
-    } while (n > 0 && text->size <= MAX_SOURCE);
-    bool failed = ferror(f) != 0;
-    fclose(f);
-    if (failed)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: cannot be read", path);
-    if (text->size > MAX_SOURCE)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: longer than %d bytes", path, MAX_SOURCE);
-    return true;
+    static const char *const names[] = { "compiling", "serving", "retired", "failed" };
+    return names[state];
+}
+
+// --- versions
+
+struct entry *entry_new(struct op *op, const struct source *source, const char *common)
+{
+    struct entry *e = mem_zalloc(1, sizeof *e);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    *e = (struct entry){
+        .refs = 1,
+        .op = op,
+        .time = (double)now.tv_sec + (double)now.tv_nsec / 1e9,
+        .path = mem_strdup(source->path),
+        .folder = mem_strdup(source->folder),
+        .text = mem_strdup(source->text),
+        .common = mem_strdup(common),
+        .hash = hash_bytes(common, strlen(common), source->hash),
+    };
+    return e;
 }
 
 struct entry *entry_ref(struct entry *e)
@@ -61,6 +58,7 @@ void entry_drop_plans(struct entry *e)
             plan_free(bp->plan);
             free(bp->programs);
             free(bp->signature);
+            free(bp->request);
             free(bp);
         }
     }
@@ -73,134 +71,38 @@ void entry_unref(struct entry *e)
     if (!e || --e->refs > 0)
         return;
     entry_drop_plans(e);
+    program_drop_all(e);
     op_unref(e->op);
+    opd_err_clear(&e->err);
     free(e->path);
     free(e->folder);
+    free(e->text);
+    free(e->common);
     free(e);
 }
 
-struct entry *registry_find(const struct registry *r, const char *name)
-{
-    for (struct entry *e = r->entries; e; e = e->next)
-        if (strcmp(e->op->name, name) == 0)
-            return e;
-    return NULL;
-}
-
-const char *registry_suggest(const struct registry *r, const char *name, char *out, size_t size)
-{
-    struct suggest suggest;
-    suggest_init(&suggest, name, strlen(name));
-    for (struct entry *e = r->entries; e; e = e->next)
-        suggest_add(&suggest, e->op->name);
-    return suggest_text(&suggest, out, size);
-}
-
-static void insert(struct registry *r, struct entry *entry)
-{
-    struct entry **at = &r->entries;
-    while (*at && strcmp((*at)->op->name, entry->op->name) < 0)
-        at = &(*at)->next;
-    if (*at && strcmp((*at)->op->name, entry->op->name) == 0) {
-        struct entry *old = *at;
-        log_info("operator %s: %s replaces %s", entry->op->name, entry->path, old->path);
-        *at = old->next;
-        r->count--;
-        entry_unref(old);
-    }
-    entry->next = *at;
-    *at = entry;
-    r->count++;
-}
-
-static void load_operator(struct registry *r, const char *folder, const char *file)
-{
-    char *path = mem_printf("%s/%s", folder, file);
-    struct buf text = { 0 };
-    struct opd_err err = { 0 };
-    struct op *op = NULL;
-    if (read_file(path, &text, &err))
-        op = op_parse(file, (const char *)text.bytes, text.size, &err);
-    if (op) {
-        struct entry *e = mem_zalloc(1, sizeof *e);
-        *e = (struct entry){
-            .refs = 1, .op = op, .version = 1, .path = path, .folder = mem_strdup(folder)
-        };
-        insert(r, e);
-    } else {
-        log_error("not served: %s", err.msg);
-        free(path);
-    }
-    opd_err_clear(&err);
-    buf_finish(&text);
-}
-
-static int is_source(const struct dirent *d)
-{
-    size_t n = strlen(d->d_name);
-    return d->d_name[0] != '.' && n > 3 && strcmp(d->d_name + n - 3, ".cu") == 0;
-}
-
-static bool load_folder(struct registry *r, const char *folder, struct opd_err *err)
-{
-    struct dirent **names;
-    int n = scandir(folder, &names, is_source, alphasort);
-    if (n < 0)
-        return opd_err_errno(err, OPD_E_invalid_argument, "folder of kernels %s", folder);
-    for (int i = 0; i < n; i++) {
-        load_operator(r, folder, names[i]->d_name);
-        free(names[i]);
-    }
-    free(names);
-    return true;
-}
-
-bool registry_load(struct registry *r, char *const *folders, int n_folders, struct opd_err *err)
-{
-    if (n_folders == 0)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "the shipped operators are not beside the program; name their folder with --kernels");
-    struct buf common = { 0 };
-    char *path = mem_printf("%s/opd.cuh", folders[0]);
-    bool ok = read_file(path, &common, err);
-    free(path);
-    if (ok)
-        r->common = mem_strdup(buf_str(&common));
-    buf_finish(&common);
-    for (int i = 0; ok && i < n_folders; i++)
-        ok = load_folder(r, folders[i], err);
-    r->generation = 1;
-    return ok;
-}
-
-void registry_finish(struct registry *r)
-{
-    struct entry *next;
-    for (struct entry *e = r->entries; e; e = next) {
-        next = e->next;
-        entry_unref(e);
-    }
-    free(r->common);
-    *r = (struct registry){ 0 };
-}
-
-static struct bound_plan *bind_plan(struct entry *e, struct device *d, struct plan *plan, const struct buf *signature)
+static struct bound_plan *bind_plan(struct entry *e, struct device *d,
+                                    const struct plan_request *request, struct plan *plan,
+                                    const struct buf *signature)
 {
     struct bound_plan *bp = mem_zalloc(1, sizeof *bp);
     *bp = (struct bound_plan){
         .device = d,
         .plan = plan,
+        .request = mem_alloc(sizeof *request),
         .signature = mem_alloc(signature->size),
         .signature_size = signature->size,
         .programs = mem_zalloc((size_t)plan->n_kernels, sizeof *bp->programs),
     };
+    *bp->request = *request;
     memcpy(bp->signature, signature->bytes, signature->size);
     for (int i = 0; i < plan->n_kernels; i++)
         bp->programs[i] = program_get(d, e, plan, i);
     return bp;
 }
 
-struct bound_plan *entry_plan(struct entry *e, struct device *d, const struct plan_request *request, struct opd_err *err)
+struct bound_plan *entry_plan(struct entry *e, struct device *d, const struct plan_request *request,
+                              struct opd_err *err)
 {
     struct buf signature = { 0 };
     plan_signature(request, &signature);
@@ -216,7 +118,7 @@ struct bound_plan *entry_plan(struct entry *e, struct device *d, const struct pl
                 entry_drop_plans(e);
                 first = NULL;
             }
-            bp = bind_plan(e, d, plan, &signature);
+            bp = bind_plan(e, d, request, plan, &signature);
             bp->next = first;
             map_put(&e->plans, key, bp);
             e->n_plans++;
@@ -224,4 +126,215 @@ struct bound_plan *entry_plan(struct entry *e, struct device *d, const struct pl
     }
     buf_finish(&signature);
     return bp;
+}
+
+// The value of an attribute in a request for the old version, for the new one. False: it has no
+// place there.
+static bool carry_attr(const struct op_attr *from, const struct op_value *v,
+                       const struct op_attr *to, struct op_value *out)
+{
+    if (from->type != to->type || from->list != to->list || (!v->present && !to->optional))
+        return false;
+    *out = *v;
+    if (from->type != OP_ATTR_STR || !v->present)
+        return true;
+    for (int w = 0; w < to->n_words; w++)
+        if (strcmp(from->words[v->i[0]], to->words[w]) == 0) {
+            out->i[0] = w;
+            return true;
+        }
+    return false;
+}
+
+static bool carry_request(const struct op *from, const struct plan_request *request,
+                          const struct op *to, struct plan_request *out)
+{
+    if (from->n_inputs != to->n_inputs || from->n_outputs != to->n_outputs)
+        return false;
+    for (int i = 0; i < to->n_inputs; i++)
+        if (strcmp(from->inputs[i].name, to->inputs[i].name) != 0)
+            return false;
+    *out = *request;
+    out->op = to;
+    for (int i = 0; i < to->n_attrs; i++) {
+        int old = op_attr_index(from, to->attrs[i].name);
+        out->attrs[i] = to->attrs[i].value;
+        if (old < 0 ? to->attrs[i].required
+                    : !carry_attr(&from->attrs[old], &request->attrs[old], &to->attrs[i],
+                                  &out->attrs[i]))
+            return false;
+    }
+    return true;
+}
+
+int entry_inherit(struct entry *e, const struct entry *old)
+{
+    int n = 0;
+    size_t cursor = 0;
+    for (struct bound_plan *bp; (bp = map_next(&old->plans, &cursor)) != NULL;)
+        for (; bp && n < MAX_INHERITED; bp = bp->next) {
+            struct plan_request request;
+            struct opd_err err = { 0 };
+            struct bound_plan *carried = NULL;
+            if (bp->used && carry_request(old->op, bp->request, e->op, &request))
+                carried = entry_plan(e, bp->device, &request, &err);
+            if (carried) {
+                carried->used = true;
+                n++;
+            }
+            opd_err_clear(&err); // what no longer fits is no longer in use
+        }
+    return n;
+}
+
+// --- operators
+
+struct operator* registry_operator(const struct registry *r, const char *name)
+{
+    for (struct operator* o = r->operators; o; o = o->next)
+        if (strcmp(o->name, name) == 0)
+            return o;
+    return NULL;
+}
+
+struct operator* registry_make(struct registry *r, const char *name)
+{
+    struct operator** at = & r->operators;
+    while (*at && strcmp((*at)->name, name) < 0)
+        at = &(*at)->next;
+    if (*at && strcmp((*at)->name, name) == 0)
+        return *at;
+    struct operator* o = mem_zalloc(1, sizeof *o);
+    strncpy(o->name, name, sizeof o->name - 1);
+    o->next = *at;
+    *at = o;
+    return o;
+}
+
+struct entry *registry_find(const struct registry *r, const char *name)
+{
+    const struct operator* o = registry_operator(r, name);
+    return o ? o->current : NULL;
+}
+
+struct entry *operator_version(const struct operator* o, int version)
+{
+    struct entry *e = o->versions;
+    while (e && e->version != version)
+        e = e->older;
+    return e;
+}
+
+struct entry *operator_newest(const struct operator* o)
+{
+    struct entry *e = o->versions;
+    while (e && e->state == ENTRY_FAILED)
+        e = e->older;
+    return e;
+}
+
+const char *registry_suggest(const struct registry *r, const char *name, char *out, size_t size)
+{
+    struct suggest suggest;
+    suggest_init(&suggest, name, strlen(name));
+    for (struct operator* o = r->operators; o; o = o->next)
+        if (o->current)
+            suggest_add(&suggest, o->name);
+    return suggest_text(&suggest, out, size);
+}
+
+static void drop_kernels(struct entry *e)
+{
+    entry_drop_plans(e);
+    program_drop_all(e);
+}
+
+// Whoever ran forward with it may still ask for backward.
+static void retire(struct entry *e)
+{
+    e->state = ENTRY_RETIRED;
+    if (e->n_contexts == 0)
+        drop_kernels(e);
+}
+
+void entry_add_context(struct entry *e, int n)
+{
+    e->n_contexts += n;
+    if (e->n_contexts == 0 && e->state != ENTRY_SERVING)
+        drop_kernels(e);
+}
+
+void registry_serve(struct registry *r, struct operator* o, struct entry *e)
+{
+    struct entry *old = o->current;
+    if (old == e)
+        return;
+    o->current = e;
+    if (e)
+        e->state = ENTRY_SERVING;
+    if (old)
+        retire(old);
+    r->count += (e != NULL) - (old != NULL);
+    r->generation++;
+}
+
+// The oldest that nobody needs goes when there are too many.
+static void forget_oldest(struct operator* o)
+{
+    int n = 0;
+    struct entry **last = NULL;
+    for (struct entry **at = &o->versions; *at; at = &(*at)->older, n++)
+        if (*at != o->current && (*at)->version != o->pinned)
+            last = at;
+    if (n <= REGISTRY_MAX_VERSIONS || !last)
+        return;
+    struct entry *e = *last;
+    *last = e->older;
+    e->older = NULL;
+    entry_unref(e);
+}
+
+static struct operator* add_version(struct registry *r, struct entry *e)
+{
+    struct operator* o = registry_make(r, e->op->name);
+    e->version = ++o->last_version;
+    e->older = o->versions;
+    o->versions = entry_ref(e);
+    return o;
+}
+
+void registry_publish(struct registry *r, struct entry *e)
+{
+    struct operator* o = add_version(r, e);
+    o->failure = 0;
+    if (o->pinned && o->current)
+        retire(e);
+    else
+        registry_serve(r, o, e);
+    forget_oldest(o);
+}
+
+void registry_fail(struct registry *r, struct entry *e, const struct opd_err *err)
+{
+    struct operator* o = add_version(r, e);
+    retire(e);
+    e->state = ENTRY_FAILED;
+    opd_err_copy(&e->err, err);
+    forget_oldest(o);
+}
+
+void registry_finish(struct registry *r)
+{
+    struct operator* next;
+    for (struct operator* o = r->operators; o; o = next) {
+        next = o->next;
+        struct entry *older;
+        for (struct entry *e = o->versions; e; e = older) {
+            older = e->older;
+            entry_unref(e);
+        }
+        free(o->failure_text);
+        free(o);
+    }
+    *r = (struct registry){ 0 };
 }

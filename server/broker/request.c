@@ -9,7 +9,7 @@
 struct request_row request_rows[] = {
 #define LOOP
 #define DEVICE
-#define REQUEST(name, since, where, params, result, doc) \
+#define REQUEST(name, since, where, params, result, doc)                                           \
     { #name, since, params, result, doc, request_##name, 0 },
 #include "../../protocol/protocol.def"
 #undef REQUEST
@@ -38,7 +38,8 @@ static void inherit_failure(struct request *req, struct opd_err *err)
 {
     for (int i = 0; i < req->n_needs; i++) {
         if (req->needs[i]->state == FATE_FAILED && !err->code)
-            opd_err_set(err, OPD_E_not_found, "%s%sa tensor that it reads was to be made by a request that failed",
+            opd_err_set(err, OPD_E_not_found,
+                        "%s%sa tensor that it reads was to be made by a request that failed",
                         req->op, req->op[0] ? ": " : "");
         fate_unref(req->needs[i]);
     }
@@ -76,9 +77,8 @@ static void pack_result(struct request *req, struct buf *out, const struct opd_e
         buf_append(out, req->reply.bytes, req->reply.size);
 }
 
-static void request_done(struct command *cmd, const struct opd_err *device_err)
+void request_finish(struct request *req, const struct opd_err *device_err)
 {
-    struct request *req = cmd->data;
     struct conn *c = req->conn;
     struct opd_err own = { 0 }, *err = &own;
     if (device_err->code)
@@ -99,17 +99,21 @@ static void request_done(struct command *cmd, const struct opd_err *device_err)
     c->n_flight--;
     buf_finish(&req->reply);
     opd_err_clear(&own);
+    broker_retry(req->broker);
     free(req);
     conn_unref(c);
-    // take_done() in device.c asks for the retry that others may wait for.
 }
 
-enum request_status request_submit(struct request *req, struct device *d, struct command *cmd)
+static void request_done(struct command *cmd, const struct opd_err *err)
+{
+    request_finish(cmd->data, err);
+}
+
+struct request *request_defer(struct request *req)
 {
     struct request *kept = mem_alloc(sizeof *kept);
     *kept = *req;
     req->reply = (struct buf){ 0 };
-    kept->device = d;
     if (kept->n_made > 0) {
         kept->fate = mem_zalloc(1, sizeof *kept->fate);
         kept->fate->refs = 1;
@@ -119,12 +123,20 @@ enum request_status request_submit(struct request *req, struct device *d, struct
         if (!s->fate)
             s->fate = fate_ref(kept->fate);
     }
-    struct context *ctx = kept->made_context ? map_get(&kept->conn->contexts, kept->made_context) : NULL;
+    struct context *ctx = kept->made_context ? map_get(&kept->conn->contexts, kept->made_context)
+                                             : NULL;
     for (int i = 0; ctx && i < OP_MAX_TEMPS; i++)
         if (ctx->saved[i])
             ctx->saved[i]->fate = fate_ref(kept->fate);
     kept->conn->refs++;
     kept->conn->n_flight++;
+    return kept;
+}
+
+enum request_status request_submit(struct request *req, struct device *d, struct command *cmd)
+{
+    struct request *kept = request_defer(req);
+    kept->device = d;
     cmd->done = request_done;
     cmd->data = kept;
     device_submit(d, cmd);
@@ -139,15 +151,18 @@ enum request_status request_wait_memory(struct request *req, struct device *d)
 
 // --- ids
 
-struct tensor *request_tensor(struct request *req, const value *id, const char *what, struct opd_err *err)
+struct tensor *request_tensor(struct request *req, const value *id, const char *what,
+                              struct opd_err *err)
 {
     if (value_type(id) != VALUE_INT || value_int(id) <= 0) {
-        opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected a tensor's id", what, value_type_name(id));
+        opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected a tensor's id", what,
+                    value_type_name(id));
         return NULL;
     }
     struct tensor *t = map_get(&req->conn->tensors, (uint64_t)value_int(id));
     if (!t)
-        opd_err_set(err, OPD_E_not_found, "%s: this connection has no tensor %lld (never made, or freed)", what,
+        opd_err_set(err, OPD_E_not_found,
+                    "%s: this connection has no tensor %lld (never made, or freed)", what,
                     (long long)value_int(id));
     return t;
 }
@@ -155,10 +170,11 @@ struct tensor *request_tensor(struct request *req, const value *id, const char *
 bool request_new_id(struct request *req, int64_t id, struct opd_err *err)
 {
     if (id <= 0)
-        return opd_err_set(err, OPD_E_invalid_argument, "id %lld, expected an integer from 1 to 2^63-1",
-                           (long long)id);
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "id %lld, expected an integer from 1 to 2^63-1", (long long)id);
     if (req->conn->tensors.count >= REQUEST_MAX_TENSORS)
-        return opd_err_set(err, OPD_E_out_of_memory, "this connection has %d tensors; free some", REQUEST_MAX_TENSORS);
+        return opd_err_set(err, OPD_E_out_of_memory, "this connection has %d tensors; free some",
+                           REQUEST_MAX_TENSORS);
     if (map_get(&req->conn->tensors, (uint64_t)id))
         return opd_err_set(err, OPD_E_invalid_argument,
                            "id %lld is in use; choose another or free it first", (long long)id);
@@ -186,12 +202,14 @@ bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err 
 {
     size_t rank = value_count(array);
     if (rank > OP_MAX_RANK)
-        return opd_err_set(err, OPD_E_invalid_argument, "shape of rank %zu; expected at most %d", rank, OP_MAX_RANK);
+        return opd_err_set(err, OPD_E_invalid_argument, "shape of rank %zu; expected at most %d",
+                           rank, OP_MAX_RANK);
     desc->rank = (int)rank;
     for (size_t i = 0; i < rank; i++) {
         const value *v = value_at(array, i);
         if (value_type(v) != VALUE_INT)
-            return opd_err_set(err, OPD_E_invalid_argument, "shape: element %zu is %s, expected an integer", i,
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "shape: element %zu is %s, expected an integer", i,
                                value_type_name(v));
         desc->shape[i] = value_int(v);
     }
@@ -210,6 +228,7 @@ void context_free(struct context *ctx)
         tensor_unref(ctx->outputs[i]);
     for (int i = 0; i < OP_MAX_TEMPS; i++)
         storage_unref(ctx->saved[i]);
+    entry_add_context(ctx->entry, -1);
     entry_unref(ctx->entry);
     free(ctx);
 }

@@ -1,7 +1,8 @@
 #pragma once
 
-// Requests: one function for each row of protocol.def. A function checks everything before it changes anything, then
-// either answers at once, or submits work to a device and is answered when that is done, or asks to be tried again.
+// Requests: one function for each row of protocol.def. A function checks everything before it
+// changes anything, then either answers at once, or submits work to a device and is answered when
+// that is done, or asks to be tried again.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,8 +31,8 @@ struct request {
     struct broker *broker;
     uint32_t id;
     bool notification;
-    uint64_t since;     // clock_ns() when it was first tried
-    struct buf reply;   // the result, packed
+    uint64_t since;       // clock_ns() when it was first tried
+    struct buf reply;     // the result, packed
     char op[OP_MAX_NAME]; // for errors; "" if none
 
     // What it has made, taken back if the device's work fails.
@@ -49,7 +50,8 @@ struct request {
     uint64_t read_size;
 };
 
-typedef enum request_status request_fn(struct request *req, const value *params, struct opd_err *err);
+typedef enum request_status request_fn(struct request *req, const value *params,
+                                       struct opd_err *err);
 
 struct request_row {
     const char *name;
@@ -64,7 +66,13 @@ extern const int n_request_rows;
 
 struct request_row *request_find(const char *method, size_t size); // NULL: no such request
 
-// The request, about to be submitted, reads this: where that is made by one that fails, it fails too. NULL is fine.
+// Keeps a request that is answered later, by request_finish() with the result in its reply, or with
+// an error.
+struct request *request_defer(struct request *req);
+void request_finish(struct request *kept, const struct opd_err *err); // frees it
+
+// The request, about to be submitted, reads this: where that is made by one that fails, it fails
+// too. NULL is fine.
 void request_needs(struct request *req, const struct storage *s);
 
 // Submits a command whose completion answers the request.
@@ -76,7 +84,7 @@ struct context {
     uint64_t serial; // no other context ever has it
     struct entry *entry;
     struct device *device;
-    struct plan_request request; // the forward's
+    struct plan_request request;            // the forward's
     struct tensor *inputs[OP_MAX_INPUTS];   // NULL: absent, or not read by backward
     struct tensor *outputs[OP_MAX_OUTPUTS]; // NULL: not read by backward
     struct tensor_desc output_descs[OP_MAX_OUTPUTS];
@@ -93,10 +101,11 @@ struct shm {
 };
 void shm_free(struct broker *b, struct shm *shm);
 
-struct tensor *request_tensor(struct request *req, const value *id, const char *what, struct opd_err *err);
-bool request_new_id(struct request *req, int64_t id, struct opd_err *err);          // is it free?
-void request_make(struct request *req, uint64_t id, struct tensor *t);              // takes the reference over
-void request_drop_id(struct conn *c, uint64_t id);                                  // nothing if it is not there
+struct tensor *request_tensor(struct request *req, const value *id, const char *what,
+                              struct opd_err *err);
+bool request_new_id(struct request *req, int64_t id, struct opd_err *err); // is it free?
+void request_make(struct request *req, uint64_t id, struct tensor *t); // takes the reference over
+void request_drop_id(struct conn *c, uint64_t id);                     // nothing if it is not there
 bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err);
 enum request_status request_wait_memory(struct request *req, struct device *d);
 

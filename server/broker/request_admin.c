@@ -20,7 +20,8 @@
 
 static void pack_device(struct buf *out, const struct device *d)
 {
-    uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit : d->info.memory_total;
+    uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
+                                                     : d->info.memory_total;
     pack_map(out, 12);
     pack_key_str(out, "name", d->name);
     pack_key_str(out, "model", d->info.name);
@@ -90,11 +91,13 @@ static void pack_compilers(struct buf *out, const struct broker *b)
     struct pool_stats stats;
     pool_stats(b->pool, &stats);
     pack_str(out, "compilers");
-    pack_map(out, 6);
+    pack_map(out, 8);
     pack_key_int(out, "processes", stats.processes);
     pack_key_uint(out, "compiled", stats.compiled);
     pack_key_uint(out, "cache_hits", stats.cached);
     pack_key_uint(out, "failed", stats.failed);
+    pack_key_uint(out, "cache_bytes", stats.cache_bytes);
+    pack_key_uint(out, "cache_limit", b->options.cache_limit);
     pack_key_str(out, "nvrtc", b->nvrtc);
     pack_key_str(out, "host", b->host_compiler);
 }
@@ -250,12 +253,39 @@ static void pack_examples(struct buf *out, const struct op *op)
     }
 }
 
-static void pack_entry(struct buf *out, const struct entry *e, bool with_source)
+static void pack_version(struct buf *out, const struct operator* o, const struct entry *e)
 {
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016" PRIx64, e->hash);
+    pack_map(out, 7);
+    pack_key_int(out, "version", e->version);
+    pack_key_float(out, "time", e->time);
+    pack_key_str(out, "hash", hash);
+    pack_key_str(out, "state", entry_state_name(e->state));
+    pack_key_bool(out, "pinned", o->pinned == e->version);
+    pack_key_str(out, "message", e->err.msg);
+    pack_key_str(out, "log", e->err.log ? e->err.log : "");
+}
+
+static void pack_versions(struct buf *out, const struct operator* o)
+{
+    size_t n = 0;
+    for (const struct entry *e = o->versions; e; e = e->older)
+        n++;
+    pack_str(out, "versions");
+    pack_array(out, n);
+    for (const struct entry *e = o->versions; e; e = e->older)
+        pack_version(out, o, e);
+}
+
+// `whole`: with its versions and its source.
+static void pack_entry(struct buf *out, const struct operator* o, bool whole)
+{
+    const struct entry *e = o->current;
     const struct op *op = e->op;
     char hash[20];
-    snprintf(hash, sizeof hash, "%016" PRIx64, op->hash);
-    pack_map(out, with_source ? 13 : 12);
+    snprintf(hash, sizeof hash, "%016" PRIx64, e->hash);
+    pack_map(out, whole ? 14 : 12);
     pack_key_str(out, "name", op->name);
     pack_key_str(out, "schema", op->schema);
     pack_key_str(out, "doc", op->doc);
@@ -283,8 +313,10 @@ static void pack_entry(struct buf *out, const struct entry *e, bool with_source)
         pack_type(out, op, &op->outputs[i]);
     }
     pack_examples(out, op);
-    if (with_source)
-        pack_key_str(out, "source", op->source);
+    if (!whole)
+        return;
+    pack_versions(out, o);
+    pack_key_str(out, "source", op->source);
 }
 
 enum request_status request_op_list(struct request *req, const value *params, struct opd_err *err)
@@ -292,8 +324,9 @@ enum request_status request_op_list(struct request *req, const value *params, st
     (void)params, (void)err;
     const struct registry *r = &req->broker->registry;
     pack_array(&req->reply, (size_t)r->count);
-    for (const struct entry *e = r->entries; e; e = e->next)
-        pack_entry(&req->reply, e, false);
+    for (const struct operator* o = r->operators; o; o = o->next)
+        if (o->current)
+            pack_entry(&req->reply, o, false);
     return REQUEST_ANSWERED;
 }
 
@@ -301,13 +334,13 @@ enum request_status request_op_info(struct request *req, const value *params, st
 {
     char name[OP_MAX_NAME] = "", near[128];
     value_copy_str(value_at(params, 0), name, sizeof name);
-    const struct entry *e = registry_find(&req->broker->registry, name);
-    if (!e) {
+    const struct operator* o = registry_operator(&req->broker->registry, name);
+    if (!o || !o->current) {
         opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", name,
                     registry_suggest(&req->broker->registry, name, near, sizeof near));
         return REQUEST_ERROR;
     }
-    pack_entry(&req->reply, e, true);
+    pack_entry(&req->reply, o, true);
     return REQUEST_ANSWERED;
 }
 

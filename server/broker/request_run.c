@@ -1,5 +1,6 @@
-// Requests that run operators: forward and backward. Both work out a plan, see to it that its kernels are loaded, allocate
-// what it makes, and send the executor one command with every step of it.
+// Requests that run operators: forward and backward. Both work out a plan, see to it that its
+// kernels are loaded, allocate what it makes, and send the executor one command with every step of
+// it.
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,6 +8,7 @@
 #include <string.h>
 
 #include "broker.h"
+#include "hash.h"
 #include "program.h"
 #include "request.h"
 
@@ -19,20 +21,36 @@ struct run {
     struct tensor *outputs[OP_MAX_OUTPUTS];
     struct tensor *grad_outputs[OP_MAX_OUTPUTS];
     struct storage *saved[OP_MAX_TEMPS]; // backward: the context's
-    struct storage **made;               // for each operand that this run makes: a reference; else NULL
+    struct storage **made; // for each operand that this run makes: a reference; else NULL
     double deadline;
 };
 
-static struct entry *find_entry(struct request *req, const value *name, struct opd_err *err)
+// The version that is served, or the one that the options name.
+static struct entry *find_entry(struct request *req, const value *name, const value *options,
+                                struct opd_err *err)
 {
     char text[OP_MAX_NAME] = "", near[128];
     value_copy_str(name, text, sizeof text);
-    struct entry *e = registry_find(&req->broker->registry, text);
-    if (!e)
+    struct operator* o = registry_operator(&req->broker->registry, text);
+    if (!o || !o->current) {
         opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", text,
                     registry_suggest(&req->broker->registry, text, near, sizeof near));
-    else
-        snprintf(req->op, sizeof req->op, "%s", e->op->name);
+        return NULL;
+    }
+    snprintf(req->op, sizeof req->op, "%s", o->name);
+    const value *version = value_get(options, "version");
+    if (value_is_nil(version))
+        return o->current;
+    struct entry *e = NULL;
+    if (value_type(version) == VALUE_INT && value_int(version) > 0 &&
+        value_int(version) <= o->last_version)
+        e = operator_version(o, (int)value_int(version));
+    if (!e || e->state == ENTRY_FAILED) {
+        opd_err_set(err, OPD_E_not_found,
+                    "%s: that version is not kept, or failed; opctl ops %s lists them", o->name,
+                    o->name);
+        return NULL;
+    }
     return e;
 }
 
@@ -50,7 +68,8 @@ static bool read_deadline(const value *options, double *out, struct opd_err *err
 
 // --- attributes
 
-static bool set_attr_list(const struct op *op, int attr, const value *array, struct op_value *out, struct opd_err *err)
+static bool set_attr_list(const struct op *op, int attr, const value *array, struct op_value *out,
+                          struct opd_err *err)
 {
     int64_t ints[OP_MAX_LIST];
     double floats[OP_MAX_LIST];
@@ -59,9 +78,10 @@ static bool set_attr_list(const struct op *op, int attr, const value *array, str
     for (size_t i = 0; i < n; i++) {
         const value *v = value_at(array, i);
         if (i == OP_MAX_LIST || (value_type(v) != VALUE_INT && value_type(v) != VALUE_FLOAT))
-            return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is %s, expected %s of at most %d numbers", op->name,
-                               op->attrs[attr].name, i == OP_MAX_LIST ? "longer" : "no list of numbers", "one",
-                               OP_MAX_LIST);
+            return opd_err_set(
+                err, OPD_E_invalid_argument, "%s: %s is %s, expected %s of at most %d numbers",
+                op->name, op->attrs[attr].name, i == OP_MAX_LIST ? "longer" : "no list of numbers",
+                "one", OP_MAX_LIST);
         all_ints = all_ints && value_type(v) == VALUE_INT;
         ints[i] = value_type(v) == VALUE_INT ? value_int(v) : 0;
         floats[i] = value_float(v);
@@ -70,7 +90,8 @@ static bool set_attr_list(const struct op *op, int attr, const value *array, str
                     : op_attr_set_floats(op, attr, floats, (int)n, out, err);
 }
 
-static bool set_attr(const struct op *op, int attr, const value *v, struct op_value *out, struct opd_err *err)
+static bool set_attr(const struct op *op, int attr, const value *v, struct op_value *out,
+                     struct opd_err *err)
 {
     int64_t i;
     double f;
@@ -93,8 +114,8 @@ static bool set_attr(const struct op *op, int attr, const value *v, struct op_va
     case VALUE_ARRAY:
         return set_attr_list(op, attr, v, out, err);
     default:
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is %s, which no attribute takes", op->name,
-                           op->attrs[attr].name, value_type_name(v));
+        return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is %s, which no attribute takes",
+                           op->name, op->attrs[attr].name, value_type_name(v));
     }
 }
 
@@ -109,7 +130,8 @@ static bool unknown_attr(const struct op *op, const char *name, struct opd_err *
     return false;
 }
 
-static bool read_attrs(const struct op *op, const value *map, struct op_value *out, struct opd_err *err)
+static bool read_attrs(const struct op *op, const value *map, struct op_value *out,
+                       struct opd_err *err)
 {
     bool given[OP_MAX_ATTRS] = { false };
     for (int i = 0; i < op->n_attrs; i++)
@@ -128,29 +150,32 @@ static bool read_attrs(const struct op *op, const value *map, struct op_value *o
     }
     for (int i = 0; i < op->n_attrs; i++)
         if (op->attrs[i].required && !given[i])
-            return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is missing", op->name, op->attrs[i].name);
+            return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is missing", op->name,
+                               op->attrs[i].name);
     return true;
 }
 
 // --- inputs
 
-static bool same_device(struct run *run, const char *op, const char *name, const struct tensor *t, struct opd_err *err)
+static bool same_device(struct run *run, const char *op, const char *name, const struct tensor *t,
+                        struct opd_err *err)
 {
     if (!run->device)
         run->device = t->storage->device;
     if (run->device != t->storage->device)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is on %s, the tensors before it on %s", op, name,
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: %s is on %s, the tensors before it on %s", op, name,
                            t->storage->device->name, run->device->name);
     return true;
 }
 
-static bool read_inputs(struct request *req, struct run *run, const value *ids, struct plan_request *pr,
-                        struct opd_err *err)
+static bool read_inputs(struct request *req, struct run *run, const value *ids,
+                        struct plan_request *pr, struct opd_err *err)
 {
     const struct op *op = run->entry->op;
     if (value_count(ids) > (size_t)op->n_inputs)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s takes %d tensors, %zu came", op->name, op->n_inputs,
-                           value_count(ids));
+        return opd_err_set(err, OPD_E_invalid_argument, "%s takes %d tensors, %zu came", op->name,
+                           op->n_inputs, value_count(ids));
     for (int i = 0; i < op->n_inputs; i++) {
         const value *id = value_at(ids, (size_t)i);
         if (value_is_nil(id))
@@ -167,37 +192,42 @@ static bool read_inputs(struct request *req, struct run *run, const value *ids, 
 }
 
 // Ids for what a request makes: an integer each, unused, and no two alike.
-static bool read_new_ids(struct request *req, const value *ids, size_t n, bool may_be_nil, struct opd_err *err)
+static bool read_new_ids(struct request *req, const value *ids, size_t n, bool may_be_nil,
+                         struct opd_err *err)
 {
     if (value_count(ids) != n)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s%s%zu ids for results came, expected %zu", req->op,
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s%s%zu ids for results came, expected %zu", req->op,
                            req->op[0] ? ": " : "", value_count(ids), n);
     for (size_t i = 0; i < n; i++) {
         const value *v = value_at(ids, i);
         if (value_is_nil(v) && may_be_nil)
             continue;
         if (value_type(v) != VALUE_INT)
-            return opd_err_set(err, OPD_E_invalid_argument, "id %zu for a result is %s, expected an integer", i,
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "id %zu for a result is %s, expected an integer", i,
                                value_type_name(v));
         if (!request_new_id(req, value_int(v), err))
             return false;
         for (size_t j = 0; j < i; j++)
             if (!value_is_nil(value_at(ids, j)) && value_int(value_at(ids, j)) == value_int(v))
-                return opd_err_set(err, OPD_E_invalid_argument, "id %" PRId64 " is given to two results",
-                                   value_int(v));
+                return opd_err_set(err, OPD_E_invalid_argument,
+                                   "id %" PRId64 " is given to two results", value_int(v));
     }
     return true;
 }
 
 // --- plan, kernels, memory
 
-static enum request_status bind_plan(struct request *req, struct run *run, struct plan_request *pr, struct opd_err *err)
+static enum request_status bind_plan(struct request *req, struct run *run, struct plan_request *pr,
+                                     struct opd_err *err)
 {
     pr->op = run->entry->op;
     pr->on_cpu = run->device->is_cpu;
     run->bound = entry_plan(run->entry, run->device, pr, err);
     if (!run->bound)
         return REQUEST_ERROR;
+    run->bound->used = true;
     bool ready = true;
     for (int i = 0; i < run->bound->plan->n_kernels; i++) {
         // All of them are started before any is waited for: they compile side by side.
@@ -230,8 +260,8 @@ static enum request_status allocate(struct request *req, struct run *run, struct
     for (int i = 0; i < plan->n_operands; i++) {
         if (!is_made(plan, &plan->operands[i]))
             continue;
-        enum alloc_result result =
-            storage_new(run->device, tensor_desc_size(&plan->operands[i].desc), &run->made[i], err);
+        enum alloc_result result = storage_new(
+            run->device, tensor_desc_size(&plan->operands[i].desc), &run->made[i], err);
         if (result == ALLOC_OK)
             continue;
         drop_made(run);
@@ -243,7 +273,8 @@ static enum request_status allocate(struct request *req, struct run *run, struct
     return REQUEST_ANSWERED;
 }
 
-// Where an operand is. False: nowhere (absent, unwanted or empty), which a kernel sees as a null pointer.
+// Where an operand is. False: nowhere (absent, unwanted or empty), which a kernel sees as a null
+// pointer.
 static bool locate(const struct run *run, uint32_t operand, struct dev_ref *out)
 {
     const struct plan_operand *o = &run->bound->plan->operands[operand];
@@ -270,7 +301,8 @@ static bool locate(const struct run *run, uint32_t operand, struct dev_ref *out)
 
 // --- the command
 
-static void append_zero(const struct run *run, const struct plan_step *step, struct command *c, uint64_t *n_steps)
+static void append_zero(const struct run *run, const struct plan_step *step, struct command *c,
+                        uint64_t *n_steps)
 {
     struct dev_fill fill = { .step = { DEV_STEP_FILL, sizeof fill } };
     if (!locate(run, step->operand, &fill.dst))
@@ -280,7 +312,8 @@ static void append_zero(const struct run *run, const struct plan_step *step, str
     ++*n_steps;
 }
 
-static void append_launch(const struct run *run, const struct plan_step *step, struct command *c, uint64_t *n_steps)
+static void append_launch(const struct run *run, const struct plan_step *step, struct command *c,
+                          uint64_t *n_steps)
 {
     struct dev_launch launch = {
         .step = { .type = DEV_STEP_LAUNCH },
@@ -311,9 +344,10 @@ static void append_launch(const struct run *run, const struct plan_step *step, s
 static void write_label(const struct run *run, struct command *c)
 {
     const struct plan *plan = run->bound->plan;
-    snprintf(c->label, sizeof c->label, "%s version %d %s, kernel %s%s", run->entry->op->name, run->entry->version,
-             plan->direction == PLAN_FORWARD ? "forward" : "backward",
-             plan->n_kernels ? plan->kernels[0].expr : "(none)", plan->n_kernels > 1 ? " or a later one" : "");
+    snprintf(c->label, sizeof c->label, "%s version %d %s, kernel %s%s", run->entry->op->name,
+             run->entry->version, plan->direction == PLAN_FORWARD ? "forward" : "backward",
+             plan->n_kernels ? plan->kernels[0].expr : "(none)",
+             plan->n_kernels > 1 ? " or a later one" : "");
 }
 
 // NULL with an error where the plan has more steps than a command can carry.
@@ -329,7 +363,8 @@ static struct command *make_command(const struct run *run, struct opd_err *err)
             append_launch(run, &plan->steps[i], c, &n_steps);
     }
     if (c->bytes.size > DEV_MAX_COMMAND) {
-        opd_err_set(err, OPD_E_invalid_argument, "%s: %" PRIu64 " launches are more than one request can carry",
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "%s: %" PRIu64 " launches are more than one request can carry",
                     run->entry->op->name, n_steps);
         buf_finish(&c->bytes);
         free(c);
@@ -382,12 +417,14 @@ static enum request_status submit(struct request *req, struct run *run, struct c
 
 // --- forward
 
-static void keep_context(struct request *req, const struct run *run, const struct plan_request *pr, uint64_t id)
+static void keep_context(struct request *req, const struct run *run, const struct plan_request *pr,
+                         uint64_t id)
 {
     const struct op *op = run->entry->op;
     const struct plan *plan = run->bound->plan;
     struct context *ctx = mem_zalloc(1, sizeof *ctx);
     ctx->entry = entry_ref(run->entry);
+    entry_add_context(ctx->entry, 1);
     ctx->serial = req->made_serial = ++req->broker->n_contexts;
     ctx->device = run->device;
     ctx->request = *pr;
@@ -427,8 +464,8 @@ static void make_outputs(struct request *req, struct run *run, const value *ids)
     }
 }
 
-static bool read_context_id(struct request *req, const struct run *run, const value *options, uint64_t *out,
-                            struct opd_err *err)
+static bool read_context_id(struct request *req, const struct run *run, const value *options,
+                            uint64_t *out, struct opd_err *err)
 {
     const value *id = value_get(options, "context");
     *out = 0;
@@ -437,17 +474,20 @@ static bool read_context_id(struct request *req, const struct run *run, const va
     if (value_type(id) != VALUE_INT || value_int(id) <= 0)
         return opd_err_set(err, OPD_E_invalid_argument, "context: expected an id from 1 to 2^63-1");
     if (req->conn->contexts.count >= REQUEST_MAX_CONTEXTS)
-        return opd_err_set(err, OPD_E_out_of_memory, "this connection keeps %d contexts; free those that no backward needs",
+        return opd_err_set(err, OPD_E_out_of_memory,
+                           "this connection keeps %d contexts; free those that no backward needs",
                            REQUEST_MAX_CONTEXTS);
     if (map_get(&req->conn->contexts, (uint64_t)value_int(id)))
-        return opd_err_set(err, OPD_E_invalid_argument, "context %" PRId64 " is in use", value_int(id));
+        return opd_err_set(err, OPD_E_invalid_argument, "context %" PRId64 " is in use",
+                           value_int(id));
     if (!run->entry->op->has_backward)
         return opd_err_set(err, OPD_E_invalid_argument, "%s has no backward", run->entry->op->name);
     *out = (uint64_t)value_int(id);
     return true;
 }
 
-static bool default_device(struct request *req, struct run *run, const value *options, struct opd_err *err)
+static bool default_device(struct request *req, struct run *run, const value *options,
+                           struct opd_err *err)
 {
     const value *name = value_get(options, "device");
     char text[16] = "";
@@ -460,11 +500,30 @@ static bool default_device(struct request *req, struct run *run, const value *op
     return true;
 }
 
-static void pack_forward(struct request *req, const struct run *run, const value *ids, uint64_t context)
+// The failure of the operator's last edit, for a client that has not heard of it; NULL: there is
+// none.
+static const char *take_warning(struct request *req, const struct op *op)
+{
+    const struct operator* o = registry_operator(&req->broker->registry, op->name);
+    uint64_t key = hash_bytes(op->name, strlen(op->name), 0);
+    if (!o || !o->failure || (uint64_t)(uintptr_t)map_get(&req->conn->told, key) == o->failure)
+        return NULL;
+    map_put(&req->conn->told, key, (void *)(uintptr_t)o->failure);
+    return o->failure_text;
+}
+
+static void pack_forward(struct request *req, const struct run *run, const value *ids,
+                         uint64_t context)
 {
     const struct op *op = run->entry->op;
+    const char *warning = take_warning(req, op);
     struct buf *out = &req->reply;
-    pack_map(out, 3);
+    pack_map(out, warning ? 4 : 3);
+    if (warning) {
+        pack_str(out, "warnings");
+        pack_array(out, 1);
+        pack_str(out, warning);
+    }
     pack_str(out, "outputs");
     pack_array(out, (size_t)op->n_outputs);
     for (int i = 0; i < op->n_outputs; i++)
@@ -479,13 +538,14 @@ static void pack_forward(struct request *req, const struct run *run, const value
 
 enum request_status request_forward(struct request *req, const value *params, struct opd_err *err)
 {
-    struct run run = { .entry = find_entry(req, value_at(params, 0), err) };
-    struct plan_request pr = { .direction = PLAN_FORWARD };
     const value *ids = value_at(params, 3), *options = value_at(params, 4);
+    struct run run = { .entry = find_entry(req, value_at(params, 0), options, err) };
+    struct plan_request pr = { .direction = PLAN_FORWARD };
     uint64_t context;
     if (!run.entry || !read_inputs(req, &run, value_at(params, 1), &pr, err) ||
         !read_attrs(run.entry->op, value_at(params, 2), pr.attrs, err) ||
-        !read_deadline(options, &run.deadline, err) || !read_context_id(req, &run, options, &context, err) ||
+        !read_deadline(options, &run.deadline, err) ||
+        !read_context_id(req, &run, options, &context, err) ||
         !default_device(req, &run, options, err) ||
         !read_new_ids(req, ids, (size_t)run.entry->op->n_outputs, false, err))
         return REQUEST_ERROR;
@@ -514,21 +574,23 @@ static struct context *find_context(struct request *req, const value *id, struct
 {
     struct context *ctx = map_get(&req->conn->contexts, (uint64_t)value_int(id));
     if (!ctx)
-        opd_err_set(err, OPD_E_not_found, "this connection has no context %" PRId64 " (never made, or freed)",
+        opd_err_set(err, OPD_E_not_found,
+                    "this connection has no context %" PRId64 " (never made, or freed)",
                     value_int(id));
     else
         snprintf(req->op, sizeof req->op, "%s", ctx->entry->op->name);
     return ctx;
 }
 
-static bool unchanged(const struct op *op, const char *name, const struct tensor *t, uint64_t version,
-                      struct opd_err *err)
+static bool unchanged(const struct op *op, const char *name, const struct tensor *t,
+                      uint64_t version, struct opd_err *err)
 {
     if (!t || t->storage->version == version)
         return true;
-    return opd_err_set(err, OPD_E_invalid_argument,
-                       "%s: %s was written after forward, and backward needs what it was; run forward again", op->name,
-                       name);
+    return opd_err_set(
+        err, OPD_E_invalid_argument,
+        "%s: %s was written after forward, and backward needs what it was; run forward again",
+        op->name, name);
 }
 
 static bool take_context(struct run *run, const struct context *ctx, struct opd_err *err)
@@ -550,13 +612,13 @@ static bool take_context(struct run *run, const struct context *ctx, struct opd_
     return true;
 }
 
-static bool read_grads(struct request *req, struct run *run, const struct context *ctx, const value *ids,
-                       uint32_t *absent, struct opd_err *err)
+static bool read_grads(struct request *req, struct run *run, const struct context *ctx,
+                       const value *ids, uint32_t *absent, struct opd_err *err)
 {
     const struct op *op = run->entry->op;
     if (value_count(ids) > (size_t)op->n_outputs)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s has %d outputs, %zu gradients came", op->name,
-                           op->n_outputs, value_count(ids));
+        return opd_err_set(err, OPD_E_invalid_argument, "%s has %d outputs, %zu gradients came",
+                           op->name, op->n_outputs, value_count(ids));
     *absent = 0;
     for (int i = 0; i < op->n_outputs; i++) {
         const value *id = value_at(ids, (size_t)i);
@@ -573,7 +635,8 @@ static bool read_grads(struct request *req, struct run *run, const struct contex
         tensor_desc_format(&t->desc, got, sizeof got);
         tensor_desc_format(want, expected, sizeof expected);
         if (strcmp(got, expected) != 0)
-            return opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected %s as the output", what, got, expected);
+            return opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected %s as the output",
+                               what, got, expected);
         run->grad_outputs[i] = t;
     }
     return true;
@@ -638,13 +701,16 @@ enum request_status request_backward(struct request *req, const value *params, s
     return submit(req, &run, c);
 }
 
-enum request_status request_context_free(struct request *req, const value *params, struct opd_err *err)
+enum request_status request_context_free(struct request *req, const value *params,
+                                         struct opd_err *err)
 {
     const value *ids = value_at(params, 0);
     for (size_t i = 0; i < value_count(ids); i++) {
         const value *id = value_at(ids, i);
-        if (value_type(id) != VALUE_INT || !map_get(&req->conn->contexts, (uint64_t)value_int(id))) {
-            opd_err_set(err, OPD_E_not_found, "context_free: element %zu is no context of this connection", i);
+        if (value_type(id) != VALUE_INT ||
+            !map_get(&req->conn->contexts, (uint64_t)value_int(id))) {
+            opd_err_set(err, OPD_E_not_found,
+                        "context_free: element %zu is no context of this connection", i);
             return REQUEST_ERROR;
         }
     }

@@ -26,7 +26,8 @@ static struct device *find_device(struct request *req, const value *name, struct
     char text[16];
     struct device *d = value_copy_str(name, text, sizeof text) ? broker_device(b, text) : NULL;
     if (!d)
-        opd_err_set(err, OPD_E_not_found, "no such device is served; the default one is %s", b->devices[0]->name);
+        opd_err_set(err, OPD_E_not_found, "no such device is served; the default one is %s",
+                    b->devices[0]->name);
     return d;
 }
 
@@ -36,10 +37,12 @@ static bool read_name(struct request *req, const value *v, char *name, struct op
     if (value_is_nil(v))
         return true;
     if (!value_copy_str(v, name, MAX_NAME) || !name[0])
-        return opd_err_set(err, OPD_E_invalid_argument, "name: expected 1 to %d bytes of UTF-8 without zeros", MAX_NAME - 1);
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "name: expected 1 to %d bytes of UTF-8 without zeros", MAX_NAME - 1);
     if (tensor_find(req->broker, name))
         return opd_err_set(err, OPD_E_invalid_argument,
-                           "a tensor named '%s' is there already; attach to it, or free it first", name);
+                           "a tensor named '%s' is there already; attach to it, or free it first",
+                           name);
     return true;
 }
 
@@ -51,11 +54,14 @@ static void append_fill(struct command *c, struct dev_ref dst, uint64_t size)
 
 static void append_copy(struct command *c, struct dev_ref dst, struct dev_ref src, uint64_t size)
 {
-    struct dev_copy copy = { .step = { DEV_STEP_COPY, sizeof copy }, .dst = dst, .src = src, .size = size };
+    struct dev_copy copy = {
+        .step = { DEV_STEP_COPY, sizeof copy }, .dst = dst, .src = src, .size = size
+    };
     buf_append(&c->bytes, &copy, sizeof copy);
 }
 
-enum request_status request_tensor_new(struct request *req, const value *params, struct opd_err *err)
+enum request_status request_tensor_new(struct request *req, const value *params,
+                                       struct opd_err *err)
 {
     int64_t id = value_int(value_at(params, 0));
     char dtype[32], name[MAX_NAME];
@@ -63,12 +69,14 @@ enum request_status request_tensor_new(struct request *req, const value *params,
     if (value_copy_str(value_at(params, 1), dtype, sizeof dtype))
         desc.dtype = dtype_parse(dtype);
     if (desc.dtype == OPD_DTYPE_NONE) {
-        opd_err_set(err, OPD_E_invalid_argument, "no such dtype; expected one of those that hello lists");
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "no such dtype; expected one of those that hello lists");
         return REQUEST_ERROR;
     }
     struct device *d;
     if (!request_new_id(req, id, err) || !request_shape(value_at(params, 2), &desc, err) ||
-        !read_name(req, value_at(params, 3), name, err) || !(d = find_device(req, value_at(params, 4), err)))
+        !read_name(req, value_at(params, 3), name, err) ||
+        !(d = find_device(req, value_at(params, 4), err)))
         return REQUEST_ERROR;
     struct storage *storage;
     uint64_t size = tensor_desc_size(&desc);
@@ -100,7 +108,8 @@ static bool check_range(const struct tensor *t, int64_t offset, uint64_t size, s
     uint64_t bytes = tensor_desc_size(&t->desc);
     if (offset < 0 || (uint64_t)offset > bytes || size > bytes - (uint64_t)offset)
         return opd_err_set(err, OPD_E_invalid_argument,
-                           "bytes %" PRId64 " to %" PRId64 " + %" PRIu64 " do not lie in a tensor of %" PRIu64 " bytes",
+                           "bytes %" PRId64 " to %" PRId64 " + %" PRIu64
+                           " do not lie in a tensor of %" PRIu64 " bytes",
                            offset, offset, size, bytes);
     return true;
 }
@@ -111,16 +120,20 @@ static bool shm_address(struct request *req, const value *array, uint64_t size, 
 {
     const value *id = value_at(array, 0), *offset = value_at(array, 1);
     if (!id || !offset || value_type(id) != VALUE_INT || value_type(offset) != VALUE_INT)
-        return opd_err_set(err, OPD_E_invalid_argument, "shared memory is named by [shm id, offset, …] in integers");
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "shared memory is named by [shm id, offset, …] in integers");
     struct shm *shm = map_get(&req->conn->shms, (uint64_t)value_int(id));
     if (!shm)
-        return opd_err_set(err, OPD_E_not_found, "this connection has no shared memory %" PRId64, value_int(id));
+        return opd_err_set(err, OPD_E_not_found, "this connection has no shared memory %" PRId64,
+                           value_int(id));
     int64_t at = value_int(offset);
     if (at < 0 || (uint64_t)at > shm->size || size > shm->size - (uint64_t)at)
         return opd_err_set(err, OPD_E_invalid_argument,
-                           "%" PRIu64 " bytes at %" PRId64 " do not lie in shared memory of %" PRIu64 " bytes", size,
-                           at, shm->size);
-    if (!shm->mapped[d->index] && !device_map_host(d, shm->fd, shm->size, &shm->regions[d->index], err))
+                           "%" PRIu64 " bytes at %" PRId64
+                           " do not lie in shared memory of %" PRIu64 " bytes",
+                           size, at, shm->size);
+    if (!shm->mapped[d->index] &&
+        !device_map_host(d, shm->fd, shm->size, &shm->regions[d->index], err))
         return false;
     shm->mapped[d->index] = true;
     *out = (struct dev_ref){ .region = shm->regions[d->index], .offset = (uint64_t)at };
@@ -128,7 +141,8 @@ static bool shm_address(struct request *req, const value *array, uint64_t size, 
 }
 
 // Stages the bytes of a message. False: all staging memory is in use.
-static bool stage_bytes(struct request *req, struct device *d, const void *bytes, uint64_t size, struct dev_ref *out)
+static bool stage_bytes(struct request *req, struct device *d, const void *bytes, uint64_t size,
+                        struct dev_ref *out)
 {
     struct suballoc_block *block = device_stage(d, size);
     if (!block)
@@ -140,15 +154,16 @@ static bool stage_bytes(struct request *req, struct device *d, const void *bytes
     return true;
 }
 
-static enum request_status submit_copy(struct request *req, struct device *d, struct dev_ref dst, struct dev_ref src,
-                                       uint64_t size)
+static enum request_status submit_copy(struct request *req, struct device *d, struct dev_ref dst,
+                                       struct dev_ref src, uint64_t size)
 {
     struct command *c = command_new(DEV_RUN, 0, 1);
     append_copy(c, dst, src, size);
     return request_submit(req, d, c);
 }
 
-enum request_status request_tensor_write(struct request *req, const value *params, struct opd_err *err)
+enum request_status request_tensor_write(struct request *req, const value *params,
+                                         struct opd_err *err)
 {
     struct tensor *t = request_tensor(req, value_at(params, 0), "tensor_write", err);
     if (!t)
@@ -169,7 +184,8 @@ enum request_status request_tensor_write(struct request *req, const value *param
     }
     struct device *d = t->storage->device;
     struct dev_ref dst, src;
-    if (!check_range(t, offset, size, err) || (!bytes && !shm_address(req, source, size, d, &src, err)))
+    if (!check_range(t, offset, size, err) ||
+        (!bytes && !shm_address(req, source, size, d, &src, err)))
         return REQUEST_ERROR;
     pack_nil(&req->reply);
     if (size == 0 || !tensor_address(t, (uint64_t)offset, &dst))
@@ -180,17 +196,20 @@ enum request_status request_tensor_write(struct request *req, const value *param
     return submit_copy(req, d, dst, src, size);
 }
 
-enum request_status request_tensor_read(struct request *req, const value *params, struct opd_err *err)
+enum request_status request_tensor_read(struct request *req, const value *params,
+                                        struct opd_err *err)
 {
     struct tensor *t = request_tensor(req, value_at(params, 0), "tensor_read", err);
     if (!t)
         return REQUEST_ERROR;
     int64_t offset = value_int(value_at(params, 1));
     const value *wanted = value_at(params, 2), *shm = value_at(params, 3);
-    uint64_t bytes = tensor_desc_size(&t->desc), size = offset >= 0 && (uint64_t)offset <= bytes ? bytes - (uint64_t)offset : 0;
+    uint64_t bytes = tensor_desc_size(&t->desc),
+             size = offset >= 0 && (uint64_t)offset <= bytes ? bytes - (uint64_t)offset : 0;
     if (!value_is_nil(wanted)) {
         if (value_type(wanted) != VALUE_INT || value_int(wanted) < 0) {
-            opd_err_set(err, OPD_E_invalid_argument, "tensor_read: the size is %s, expected bytes or nil",
+            opd_err_set(err, OPD_E_invalid_argument,
+                        "tensor_read: the size is %s, expected bytes or nil",
                         value_type_name(wanted));
             return REQUEST_ERROR;
         }
@@ -203,7 +222,8 @@ enum request_status request_tensor_read(struct request *req, const value *params
         return REQUEST_ERROR;
     if (value_is_nil(shm) && size > MAX_DATA) {
         opd_err_set(err, OPD_E_invalid_argument,
-                    "tensor_read: %" PRIu64 " bytes do not go into a message; read at most %d at a time, "
+                    "tensor_read: %" PRIu64
+                    " bytes do not go into a message; read at most %d at a time, "
                     "or through shared memory",
                     size, MAX_DATA);
         return REQUEST_ERROR;
@@ -225,7 +245,8 @@ enum request_status request_tensor_read(struct request *req, const value *params
     return submit_copy(req, d, dst, src, size);
 }
 
-enum request_status request_tensor_view(struct request *req, const value *params, struct opd_err *err)
+enum request_status request_tensor_view(struct request *req, const value *params,
+                                        struct opd_err *err)
 {
     int64_t id = value_int(value_at(params, 0)), offset = value_int(value_at(params, 2));
     struct tensor *t = request_tensor(req, value_at(params, 1), "tensor_view", err);
@@ -237,7 +258,8 @@ enum request_status request_tensor_view(struct request *req, const value *params
     int64_t have = tensor_desc_numel(&t->desc), want = tensor_desc_numel(&desc);
     if (offset < 0 || offset > have || want > have - offset) {
         opd_err_set(err, OPD_E_invalid_argument,
-                    "tensor_view: %" PRId64 " elements from element %" PRId64 " do not lie in a tensor of %" PRId64,
+                    "tensor_view: %" PRId64 " elements from element %" PRId64
+                    " do not lie in a tensor of %" PRId64,
                     want, offset, have);
         return REQUEST_ERROR;
     }
@@ -248,7 +270,8 @@ enum request_status request_tensor_view(struct request *req, const value *params
     return REQUEST_ANSWERED;
 }
 
-enum request_status request_tensor_free(struct request *req, const value *params, struct opd_err *err)
+enum request_status request_tensor_free(struct request *req, const value *params,
+                                        struct opd_err *err)
 {
     const value *ids = value_at(params, 0);
     for (size_t i = 0; i < value_count(ids); i++)
@@ -285,7 +308,8 @@ enum request_status request_drop(struct request *req, const value *params, struc
     return REQUEST_ANSWERED;
 }
 
-enum request_status request_tensor_attach(struct request *req, const value *params, struct opd_err *err)
+enum request_status request_tensor_attach(struct request *req, const value *params,
+                                          struct opd_err *err)
 {
     int64_t id = value_int(value_at(params, 0));
     char name[MAX_NAME] = "";
@@ -293,7 +317,8 @@ enum request_status request_tensor_attach(struct request *req, const value *para
     if (value_copy_str(value_at(params, 1), name, sizeof name))
         t = tensor_find(req->broker, name);
     if (!t) {
-        opd_err_set(err, OPD_E_not_found, "no tensor is named '%s'; opctl tensors lists those there are", name);
+        opd_err_set(err, OPD_E_not_found,
+                    "no tensor is named '%s'; opctl tensors lists those there are", name);
         return REQUEST_ERROR;
     }
     if (!request_new_id(req, id, err))
@@ -303,7 +328,8 @@ enum request_status request_tensor_attach(struct request *req, const value *para
     return REQUEST_ANSWERED;
 }
 
-enum request_status request_tensor_info(struct request *req, const value *params, struct opd_err *err)
+enum request_status request_tensor_info(struct request *req, const value *params,
+                                        struct opd_err *err)
 {
     struct tensor *t = request_tensor(req, value_at(params, 0), "tensor_info", err);
     if (!t)
@@ -319,21 +345,26 @@ enum request_status request_shm_open(struct request *req, const value *params, s
     struct stat st;
     int seals = fd >= 0 ? fcntl(fd, F_GET_SEALS) : -1;
     if (fd < 0)
-        opd_err_set(err, OPD_E_invalid_argument, "shm_open: no file descriptor came with the message (SCM_RIGHTS)");
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "shm_open: no file descriptor came with the message (SCM_RIGHTS)");
     else if (seals < 0 || !(seals & F_SEAL_SHRINK))
         opd_err_set(err, OPD_E_invalid_argument,
                     "shm_open: the descriptor is no memfd that is sealed against shrinking; "
                     "use memfd_create(MFD_ALLOW_SEALING) and fcntl(F_ADD_SEALS, F_SEAL_SHRINK)");
-    else if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR || (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)))
+    else if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR ||
+             (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)))
         opd_err_set(err, OPD_E_invalid_argument, "shm_open: the memfd is not writable");
     else if (fstat(fd, &st) < 0 || size <= 0 || size > st.st_size)
-        opd_err_set(err, OPD_E_invalid_argument, "shm_open: size %" PRId64 ", the memfd has %lld bytes", size,
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "shm_open: size %" PRId64 ", the memfd has %lld bytes", size,
                     (long long)(fd >= 0 ? st.st_size : 0));
     else if (size > MAX_SHM)
-        opd_err_set(err, OPD_E_invalid_argument, "shm_open: size %" PRId64 " is more than can be mapped; at most %" PRId64,
-                    size, MAX_SHM);
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "shm_open: size %" PRId64 " is more than can be mapped; at most %" PRId64, size,
+                    MAX_SHM);
     else if (req->conn->shms.count >= REQUEST_MAX_SHMS)
-        opd_err_set(err, OPD_E_out_of_memory, "shm_open: this connection has %d; close some", REQUEST_MAX_SHMS);
+        opd_err_set(err, OPD_E_out_of_memory, "shm_open: this connection has %d; close some",
+                    REQUEST_MAX_SHMS);
     else if (map_get(&req->conn->shms, (uint64_t)id))
         opd_err_set(err, OPD_E_invalid_argument, "shm_open: id %" PRId64 " is in use", id);
     if (err->code) {
@@ -372,7 +403,8 @@ static void pack_listed(struct buf *out, uint64_t id, const struct tensor *t)
     pack_key_int(out, "ids", t->n_ids);
 }
 
-enum request_status request_tensor_list(struct request *req, const value *params, struct opd_err *err)
+enum request_status request_tensor_list(struct request *req, const value *params,
+                                        struct opd_err *err)
 {
     (void)params, (void)err;
     struct buf list = { 0 };

@@ -1,9 +1,11 @@
 #pragma once
 
-// A Unix stream socket on the loop that carries file descriptors beside its bytes. libuv's own pipes pass only handles of
-// streams; this reads with recvmsg() and keeps a queue of descriptors beside the queue of bytes, both bounded.
+// A Unix stream socket on the loop that carries file descriptors beside its bytes. libuv's own
+// pipes pass only handles of streams; this reads with recvmsg() and keeps a queue of descriptors
+// beside the queue of bytes, both bounded.
 //
-// Callbacks come from the loop. After stream_close() none comes but `closed`, once the loop has let go of the handle.
+// Callbacks come from the loop. After stream_close() none comes but `closed`, once the loop has let
+// go of the handle.
 
 #include <stdbool.h>
 #include <uv.h>
@@ -25,13 +27,15 @@ struct stream {
     bool reading; // false: the peer is left waiting
     bool closing;
     void *owner;
-    void (*readable)(struct stream *s);                 // more bytes are in
-    void (*drained)(struct stream *s);                  // optional: all of `out` was sent
-    void (*failed)(struct stream *s, const char *why);  // the other side is gone, or broke a rule: close it
-    void (*closed)(struct stream *s);                   // may free the memory
+    void (*readable)(struct stream *s); // more bytes are in
+    void (*drained)(struct stream *s);  // optional: all of `out` was sent
+    void (*failed)(struct stream *s,
+                   const char *why);  // the other side is gone, or broke a rule: close it
+    void (*closed)(struct stream *s); // may free the memory
 };
 
-// Takes the socket over and makes it non-blocking. The callbacks and the owner are set by the caller before.
+// Takes the socket over and makes it non-blocking. The callbacks and the owner are set by the
+// caller before.
 void stream_start(struct stream *s, uv_loop_t *loop, int fd);
 void stream_close(struct stream *s);
 

@@ -44,7 +44,9 @@ struct suballoc_chunk *suballoc_add_chunk(struct suballoc *a, uint32_t region, u
     assert(size > 0 && size % SUBALLOC_ALIGN == 0);
     struct suballoc_chunk *chunk = mem_zalloc(1, sizeof *chunk);
     struct suballoc_block *block = mem_zalloc(1, sizeof *block);
-    *chunk = (struct suballoc_chunk){ .region = region, .size = size, .first = block, .next = a->chunks };
+    *chunk = (struct suballoc_chunk){
+        .region = region, .size = size, .first = block, .next = a->chunks
+    };
     *block = (struct suballoc_block){ .chunk = chunk, .size = size };
     a->chunks = chunk;
     a->reserved += size;
@@ -69,7 +71,8 @@ static struct suballoc_block *find_free(const struct suballoc *a, uint64_t size)
 {
     int bin = bin_of(size);
     int looked = 0;
-    for (struct suballoc_block *b = a->bins[bin]; b && looked < SEARCH_LIMIT; b = b->bin_next, looked++)
+    for (struct suballoc_block *b = a->bins[bin]; b && looked < SEARCH_LIMIT;
+         b = b->bin_next, looked++)
         if (b->size >= size)
             return b;
     for (int i = bin + 1; i < SUBALLOC_BINS; i++)
@@ -87,9 +90,11 @@ static void split(struct suballoc *a, struct suballoc_block *b, uint64_t size)
     if (b->size == size)
         return;
     struct suballoc_block *rest = mem_zalloc(1, sizeof *rest);
-    *rest = (struct suballoc_block){
-        .chunk = b->chunk, .offset = b->offset + size, .size = b->size - size, .before = b, .after = b->after
-    };
+    *rest = (struct suballoc_block){ .chunk = b->chunk,
+                                     .offset = b->offset + size,
+                                     .size = b->size - size,
+                                     .before = b,
+                                     .after = b->after };
     if (b->after)
         b->after->before = rest;
     b->after = rest;

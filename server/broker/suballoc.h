@@ -1,8 +1,8 @@
 #pragma once
 
-// Hands out pieces of chunks by offset. It knows no device and touches no memory, so it is tested without one: a chunk is
-// a number and a size. Pieces are aligned to 512 bytes, neighbours that are free are one piece, and both allocation and
-// freeing take constant time but for a short search.
+// Hands out pieces of chunks by offset. It knows no device and touches no memory, so it is tested
+// without one: a chunk is a number and a size. Pieces are aligned to 512 bytes, neighbours that are
+// free are one piece, and both allocation and freeing take constant time but for a short search.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -31,17 +31,18 @@ struct suballoc_block {
 struct suballoc {
     struct suballoc_chunk *chunks;
     struct suballoc_block *bins[SUBALLOC_BINS]; // bin b: free pieces of [512 << b, 1024 << b)
-    uint64_t reserved;                    // bytes of all chunks
+    uint64_t reserved;                          // bytes of all chunks
     uint64_t used;
 };
 
-struct suballoc_chunk *suballoc_add_chunk(struct suballoc *a, uint32_t region, uint64_t size); // size: a multiple of SUBALLOC_ALIGN
-void suballoc_remove_chunk(struct suballoc *a, struct suballoc_chunk *chunk);                  // must be unused
+struct suballoc_chunk *suballoc_add_chunk(struct suballoc *a, uint32_t region,
+                                          uint64_t size); // size: a multiple of SUBALLOC_ALIGN
+void suballoc_remove_chunk(struct suballoc *a, struct suballoc_chunk *chunk); // must be unused
 
 // NULL where no free piece is large enough. size > 0.
 struct suballoc_block *suballoc_alloc(struct suballoc *a, uint64_t size);
 void suballoc_free(struct suballoc *a, struct suballoc_block *block);
 
-uint64_t suballoc_round(uint64_t size); // what an allocation of that size takes
-void suballoc_finish(struct suballoc *a);  // frees the bookkeeping, used pieces too
+uint64_t suballoc_round(uint64_t size);        // what an allocation of that size takes
+void suballoc_finish(struct suballoc *a);      // frees the bookkeeping, used pieces too
 bool suballoc_check(const struct suballoc *a); // true if every invariant holds; for tests

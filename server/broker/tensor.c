@@ -7,7 +7,8 @@
 #include "hash.h"
 #include "msg.h"
 
-enum alloc_result storage_new(struct device *d, uint64_t size, struct storage **out, struct opd_err *err)
+enum alloc_result storage_new(struct device *d, uint64_t size, struct storage **out,
+                              struct opd_err *err)
 {
     struct suballoc_block *block = NULL;
     if (size > 0) {
@@ -76,7 +77,8 @@ bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *o
 {
     if (!s->block)
         return false;
-    *out = (struct dev_ref){ .region = s->block->chunk->region, .offset = s->block->offset + offset };
+    *out = (struct dev_ref){ .region = s->block->chunk->region,
+                             .offset = s->block->offset + offset };
     return true;
 }
 

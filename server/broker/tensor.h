@@ -1,7 +1,8 @@
 #pragma once
 
-// Tensors: typed, shaped views of storages; a storage is a piece of device memory. Both are counted. An unnamed tensor
-// lives as long as an id of some connection (or a context) refers to it; a name is one more reference.
+// Tensors: typed, shaped views of storages; a storage is a piece of device memory. Both are
+// counted. An unnamed tensor lives as long as an id of some connection (or a context) refers to it;
+// a name is one more reference.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,7 +12,8 @@
 
 struct broker;
 
-// What became of the request that makes a storage, for those that were sent after it without waiting.
+// What became of the request that makes a storage, for those that were sent after it without
+// waiting.
 enum fate_state { FATE_OPEN, FATE_DONE, FATE_FAILED };
 struct fate {
     int refs;
@@ -26,7 +28,7 @@ struct storage {
     struct device *device;
     struct suballoc_block *block; // NULL: of size 0
     uint64_t size;                // bytes asked for
-    uint64_t version;             // grows with every write, so that backward can tell that its inputs changed
+    uint64_t version; // grows with every write, so that backward can tell that its inputs changed
 };
 
 struct tensor {
@@ -35,16 +37,18 @@ struct tensor {
     struct storage *storage;
     uint64_t offset; // bytes
     struct tensor_desc desc;
-    char *name; // NULL: none
+    char *name;                // NULL: none
     struct tensor *next_named; // of the same hash
 };
 
 // One reference is the caller's. WAIT and FAILED as device_alloc(); *out is set only with OK.
-enum alloc_result storage_new(struct device *d, uint64_t size, struct storage **out, struct opd_err *err);
+enum alloc_result storage_new(struct device *d, uint64_t size, struct storage **out,
+                              struct opd_err *err);
 struct storage *storage_ref(struct storage *s);
 void storage_unref(struct storage *s);
 
-struct tensor *tensor_new(struct storage *s, uint64_t offset, const struct tensor_desc *desc); // takes a reference of s
+struct tensor *tensor_new(struct storage *s, uint64_t offset,
+                          const struct tensor_desc *desc); // takes a reference of s
 struct tensor *tensor_ref(struct tensor *t);
 void tensor_unref(struct tensor *t);
 
@@ -53,7 +57,8 @@ bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out
 bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out);
 
 struct tensor *tensor_find(struct broker *b, const char *name); // NULL: no tensor of that name
-void tensor_set_name(struct broker *b, struct tensor *t, const char *name); // the name must be free; takes a reference
-void tensor_drop_name(struct broker *b, struct tensor *t);      // nothing if it has none
+void tensor_set_name(struct broker *b, struct tensor *t,
+                     const char *name); // the name must be free; takes a reference
+void tensor_drop_name(struct broker *b, struct tensor *t); // nothing if it has none
 
 void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t); // the map that clients get

@@ -35,13 +35,20 @@ static void warm_example(struct device *d, struct entry *e, struct plan_request 
     warm_plan(d, e, request);
 }
 
+static void warm_entry(struct device *d, struct entry *e)
+{
+    const struct op_type *type = &e->op->types[0];
+    for (int t = 0; t < type->n_dtypes; t++) {
+        struct plan_request request;
+        for (int k = 0; plan_example(e->op, k, type->dtypes[t], &request); k++)
+            warm_example(d, e, &request);
+    }
+}
+
 void warm_start(struct broker *b)
 {
     for (int i = 0; i < b->n_devices; i++)
-        for (struct entry *e = b->registry.entries; e; e = e->next)
-            for (int t = 0; t < e->op->types[0].n_dtypes; t++) {
-                struct plan_request request;
-                for (int k = 0; plan_example(e->op, k, e->op->types[0].dtypes[t], &request); k++)
-                    warm_example(b->devices[i], e, &request);
-            }
+        for (struct operator* o = b->registry.operators; o; o = o->next)
+            if (o->current)
+                warm_entry(b->devices[i], o->current);
 }

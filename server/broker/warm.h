@@ -1,6 +1,7 @@
 #pragma once
 
-// Compiles before anyone asks: every kernel of every operator's examples, in every dtype, on every device.
+// Compiles before anyone asks: every kernel of every operator's examples, in every dtype, on every
+// device.
 
 struct broker;
 

@@ -46,7 +46,8 @@ static char *read_text(const char *path)
     return (char *)text.bytes;
 }
 
-// Adds what the text includes by quotes, and what that includes. A header that is not there adds its name only.
+// Adds what the text includes by quotes, and what that includes. A header that is not there adds
+// its name only.
 static void digest_includes(struct digest *d, const char *folder, const char *text, int depth)
 {
     if (!folder || !folder[0] || depth == MAX_INCLUDE_DEPTH)
@@ -71,11 +72,13 @@ static void digest_includes(struct digest *d, const char *folder, const char *te
 void cache_make_key(struct cache_key *key, const struct compile_input *in, const char *identity)
 {
     struct digest d = { .a = CACHE_FORMAT, .b = ~(uint64_t)CACHE_FORMAT };
-    const char *parts[] = { identity, in->target, in->common, in->prelude, in->file, in->source, in->expr };
+    const char *parts[] = { identity, in->target, in->common, in->prelude,
+                            in->file, in->source, in->expr };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         digest_string(&d, parts[i]);
     digest_includes(&d, in->folder, in->source, 0);
-    snprintf(key->hex, sizeof key->hex, "%016llx%016llx", (unsigned long long)d.a, (unsigned long long)d.b);
+    snprintf(key->hex, sizeof key->hex, "%016llx%016llx", (unsigned long long)d.a,
+             (unsigned long long)d.b);
 }
 
 static char *entry_path(const char *folder, const struct cache_key *key)
@@ -88,7 +91,7 @@ int cache_get(const char *folder, const struct cache_key *key)
     if (!folder[0])
         return -1;
     char *path = entry_path(folder, key);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // whatever lies there
     if (fd >= 0) {
         struct image image;
         struct opd_err err = { 0 };
@@ -96,6 +99,8 @@ int cache_get(const char *folder, const struct cache_key *key)
             log_warn("cache: %s: %s; compiling anew", path, err.msg);
             close(fd);
             fd = -1;
+        } else {
+            futimens(fd, NULL);
         }
         image_close(&image);
         opd_err_clear(&err);
@@ -137,6 +142,8 @@ void cache_put(const char *folder, const struct cache_key *key, const struct buf
         log_warn("cache: not kept: %s: %s", path, strerror(errno));
         if (fd >= 0)
             unlink(temporary);
+    } else {
+        cache_note_put(image->size);
     }
     free(temporary);
     free(path);

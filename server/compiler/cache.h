@@ -1,10 +1,11 @@
 #pragma once
 
-// Images that were compiled before, on disk, by the hash of everything that can change them. A folder that several daemons
-// share: entries are written under a name of their own and renamed, so that a reader sees all of one or nothing. Whatever
-// does not read back whole is a miss; whatever cannot be written is not kept.
+// Images that were compiled before, on disk, by the hash of everything that can change them. A
+// folder that several daemons share: entries are written under a name of their own and renamed, so
+// that a reader sees all of one or nothing. Whatever does not read back whole is a miss; whatever
+// cannot be written is not kept.
 
-#include <stdbool.h>
+#include <stdint.h>
 
 #include "compile.h"
 
@@ -14,11 +15,23 @@ struct cache_key {
 
 struct buf;
 
-// The key of a compile. `identity` is the compiler's (compile.h). Reads the headers that the source includes by quotes.
+// The key of a compile. `identity` is the compiler's (compile.h). Reads the headers that the source
+// includes by quotes.
 void cache_make_key(struct cache_key *key, const struct compile_input *in, const char *identity);
 
-// A descriptor with the image, which the caller owns; -1: a miss.
+// A descriptor with the image, which the caller owns; -1: a miss. A hit is a use, which
+// cache_trim() goes by.
 int cache_get(const char *folder, const struct cache_key *key);
 
 // Keeps an image. Failure costs a line in the log and nothing else.
 void cache_put(const char *folder, const struct cache_key *key, const struct buf *image);
+
+// Takes care that the folder takes no more than `limit` bytes (0: any number): where it does, the
+// entries that were used least recently go, until a tenth of the limit is free. Looks at the folder
+// only when what this process has put since makes it necessary, so other processes may exceed the
+// limit for a while, by a small part of it each. What killed writers have left goes as well.
+void cache_trim(const char *folder, uint64_t limit);
+
+// What the folder takes, as this process last knew it; 0: it has not looked yet.
+uint64_t cache_bytes(void);
+void cache_note_put(uint64_t bytes); // of cache.c

@@ -1,7 +1,8 @@
 #pragma once
 
-// Turns one operator file into the image of one kernel, for one target. Pure functions of their input and of the compilers
-// that are installed; called in the compiler process only, one at a time.
+// Turns one operator file into the image of one kernel, for one target. Pure functions of their
+// input and of the compilers that are installed; called in the compiler process only, one at a
+// time.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -9,34 +10,56 @@
 
 #include "err.h"
 
-// The translation unit is: common, prelude, '#line 1 "file"', source. The common part comes first and is the same for every
-// compile, so that NVRTC's precompiled header hits.
+// What is asked of a compiler.
+enum compile_kind {
+    COMPILE_IMAGE,    // "compile": the image and its symbol
+    COMPILE_SYNTAX,   // "syntax": errors and warnings of the front end alone, as fast as they come
+    COMPILE_DESCRIBE, // "describe": what the kernel takes, in `text`
+    COMPILE_PTX,      // "ptx": the listing, in `text`
+    COMPILE_SASS,     // "sass": the machine's code, in `text`
+};
+int compile_kind_parse(const char *name); // -1: no such kind
+
+// The translation unit is: common, prelude, '#line 1 "file"', source. The common part comes first
+// and is the same for every compile, so that NVRTC's precompiled header hits.
 struct compile_input {
-    const char *target;             // "sm_90", "cpu"
-    const char *common;             // the text of kernels_src/opd.cuh
-    const char *prelude;            // "using scalar_t = float;\nusing acc_t = float;\n"
-    const char *file;               // name of the source in diagnostics: "gelu.cu"
-    const char *folder;             // where its #include "..." are looked up; NULL: nowhere
-    const char *source;             // the text of the .cu
-    const char *expr;               // the kernel to instantiate: "gelu_forward<scalar_t, 1>"
+    enum compile_kind kind;
+    const char *target;  // "sm_90", "cpu"
+    const char *common;  // the text of kernels_src/opd.cuh
+    const char *prelude; // "using scalar_t = float;\nusing acc_t = float;\n"
+    const char *file;    // name of the source in diagnostics: "gelu.cu"
+    const char *folder;  // where its #include "..." are looked up; NULL: nowhere
+    const char *source;  // the text of the .cu
+    const char *expr;    // the kernel to instantiate: "gelu_forward<scalar_t, 1>"
 };
 
 struct compile_output {
-    uint8_t *image; // heap; the caller frees all three
+    uint8_t *image; // heap; the caller frees all four
     size_t size;
-    char *symbol;   // the kernel's name in the image
-    char *log;      // warnings, or NULL
+    char *symbol; // the kernel's name in the image
+    char *log;    // warnings, or NULL
+    char *text;   // of COMPILE_DESCRIBE ("registers=40 spill_stores=0 spill_loads=0 shared=1024
+                  // stack=0 constant=400", in bytes but for the registers; "" for the CPU), _PTX,
+                  // _SASS; else NULL
 };
 
-// Errors: compile_error, with the compiler's own output in err->log (the user's file, line and column);
-// unavailable, where there is no compiler (the message says what to install).
+// Errors: compile_error, with the compiler's own output in err->log (the user's file, line and
+// column); unavailable, where there is no compiler, or no disassembler (the message says what to
+// install); invalid_argument, for the PTX of the CPU.
 bool nvrtc_compile(const struct compile_input *in, struct compile_output *out, struct opd_err *err);
 bool host_compile(const struct compile_input *in, struct compile_output *out, struct opd_err *err);
 
-// One line that names the compiler and everything of it that changes its output (version, flags, processor), for status
-// and for the cache's key. NULL with an error where there is none. Static storage.
+// From now on NVRTC keeps its precompiled headers in that folder, which no other process may use;
+// `folder` stays valid. NULL, as at first: it makes none. Nothing changes but the time of a
+// compile.
+void nvrtc_use_pch(const char *folder);
+
+// One line that names the compiler and everything of it that changes its output (version, flags,
+// processor), for status and for the cache's key. NULL with an error where there is none. Static
+// storage.
 const char *nvrtc_identity(struct opd_err *err);
 const char *host_identity(struct opd_err *err);
 
 // Texts that are linked into the binary, terminated by a zero byte.
-extern const char cpu_shim_text[]; // server/compiler/cpu_shim.h: CUDA's built-ins for the host compiler
+extern const char
+    cpu_shim_text[]; // server/compiler/cpu_shim.h: CUDA's built-ins for the host compiler

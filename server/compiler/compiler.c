@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "cache.h"
@@ -14,11 +15,13 @@
 #include "job.h"
 #include "log.h"
 #include "mem.h"
+#include "scratch.h"
 
 struct compiler {
     const char *name;
     const char *(*identity)(struct opd_err *err);
-    bool (*compile)(const struct compile_input *in, struct compile_output *out, struct opd_err *err);
+    bool (*compile)(const struct compile_input *in, struct compile_output *out,
+                    struct opd_err *err);
 };
 
 static const struct compiler compilers[] = {
@@ -33,9 +36,10 @@ static const struct compiler *compiler_for(const char *target)
 
 struct result {
     struct opd_err err;
-    char *log;
+    char *log, *text;
     const char *identity;
     bool cached;
+    uint64_t cache_bytes;
     int fd; // the image, or -1
 };
 
@@ -49,20 +53,46 @@ static int memfd_of(const struct buf *bytes)
     return fd;
 }
 
-static void compile_job(const struct compiler *compiler, const struct compile_input *in, const char *cache,
-                        const struct cache_key *key, struct result *result)
+int compile_kind_parse(const char *name)
 {
-    struct compile_output out = { 0 };
-    if (compiler->compile(in, &out, &result->err)) {
-        struct buf image = { 0 };
-        image_write(&image, out.symbol, out.image, out.size);
-        cache_put(cache, key, &image);
-        result->fd = memfd_of(&image);
-        if (result->fd < 0)
-            opd_err_errno(&result->err, OPD_E_internal, "keeping an image of %zu bytes", image.size);
-        buf_finish(&image);
+    static const char *const names[] = {
+        [COMPILE_IMAGE] = "compile", [COMPILE_SYNTAX] = "syntax", [COMPILE_DESCRIBE] = "describe",
+        [COMPILE_PTX] = "ptx",       [COMPILE_SASS] = "sass",
+    };
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
+        if (strcmp(names[i], name) == 0)
+            return i;
+    return -1;
+}
+
+static void keep_image(const struct compile_output *out, const char *cache,
+                       const struct cache_key *key, struct result *result)
+{
+    struct buf image = { 0 };
+    image_write(&image, out->symbol, out->image, out->size);
+    cache_put(cache, key, &image);
+    result->fd = memfd_of(&image);
+    if (result->fd < 0)
+        opd_err_errno(&result->err, OPD_E_internal, "keeping an image of %zu bytes", image.size);
+    buf_finish(&image);
+}
+
+static void compile(const struct compiler *compiler, const struct compile_input *in,
+                    const char *cache, struct result *result)
+{
+    struct cache_key key;
+    if (in->kind == COMPILE_IMAGE) {
+        cache_make_key(&key, in, result->identity);
+        result->fd = cache_get(cache, &key);
+        result->cached = result->fd >= 0;
+        if (result->cached)
+            return;
     }
+    struct compile_output out = { 0 };
+    if (compiler->compile(in, &out, &result->err) && in->kind == COMPILE_IMAGE)
+        keep_image(&out, cache, &key, result);
     result->log = out.log;
+    result->text = out.text;
     free(out.image);
     free(out.symbol);
 }
@@ -75,9 +105,16 @@ static void run_job(const struct job_frame *job, struct result *result)
     if (!identity)
         return;
     result->identity = identity;
-    if (!job->strings[JOB_EXPR][0])
-        return; // only the compiler's name is asked for
+    if (strcmp(job->strings[JOB_KIND], "identity") == 0)
+        return;
+    int kind = compile_kind_parse(job->strings[JOB_KIND]);
+    if (kind < 0) {
+        opd_err_set(&result->err, OPD_E_internal, "a compiler does not know the job \"%s\"",
+                    job->strings[JOB_KIND]);
+        return;
+    }
     struct compile_input in = {
+        .kind = (enum compile_kind)kind,
         .target = job->strings[JOB_TARGET],
         .common = job->strings[JOB_COMMON],
         .prelude = job->strings[JOB_PRELUDE],
@@ -86,12 +123,7 @@ static void run_job(const struct job_frame *job, struct result *result)
         .source = job->strings[JOB_SOURCE],
         .expr = job->strings[JOB_EXPR],
     };
-    struct cache_key key;
-    cache_make_key(&key, &in, identity);
-    result->fd = cache_get(job->strings[JOB_CACHE], &key);
-    result->cached = result->fd >= 0;
-    if (!result->cached)
-        compile_job(compiler, &in, job->strings[JOB_CACHE], &key, result);
+    compile(compiler, &in, job->strings[JOB_CACHE], result);
 }
 
 static bool send_result(uint32_t id, const struct result *result)
@@ -101,14 +133,21 @@ static bool send_result(uint32_t id, const struct result *result)
         [RESULT_MESSAGE] = result->err.msg,
         [RESULT_LOG] = log ? log : "",
         [RESULT_COMPILER] = result->identity,
+        [RESULT_TEXT] = result->text ? result->text : "",
     };
     struct buf frame = { 0 };
-    struct job_header header = { .id = id, .code = result->err.code, .cached = result->cached };
+    struct job_header header = {
+        .id = id,
+        .code = result->err.code,
+        .cached = result->cached,
+        .cache_bytes = result->cache_bytes,
+    };
     job_pack(&frame, &header, strings, RESULT_STRINGS);
     size_t sent = 0;
     while (sent < frame.size) {
         bool first = sent == 0 && result->fd >= 0;
-        ssize_t n = fdpass_send(JOB_FD_SOCKET, frame.bytes + sent, frame.size - sent, &result->fd, first);
+        ssize_t n = fdpass_send(JOB_FD_SOCKET, frame.bytes + sent, frame.size - sent, &result->fd,
+                                first);
         if (n <= 0)
             break;
         sent += (size_t)n;
@@ -135,9 +174,28 @@ static bool read_frame(struct buf *in, struct job_frame *frame, long *out_size)
     }
 }
 
+static void limit_memory(void)
+{
+#if !defined __SANITIZE_ADDRESS__ &&                                                               \
+    !defined __SANITIZE_THREAD__ // which take terabytes, and use little of them
+    const struct rlimit memory = { (rlim_t)COMPILER_MEMORY_GIB << 30,
+                                   (rlim_t)COMPILER_MEMORY_GIB << 30 };
+    if (setrlimit(RLIMIT_DATA, &memory) < 0)
+        log_debug("the memory of a compile stays as limited as it is: %s", strerror(errno));
+#endif
+}
+
+static void prepare(void)
+{
+    limit_memory();
+    setenv("LC_ALL", "C", 1); // diagnostics in the words that host_log.c knows
+    host_cxx_watch(JOB_FD_SOCKET);
+    nvrtc_use_pch(scratch_open());
+}
+
 int compiler_main(void)
 {
-    host_cxx_watch(JOB_FD_SOCKET);
+    prepare();
     struct buf in = { 0 };
     struct job_frame frame;
     long size;
@@ -145,13 +203,17 @@ int compiler_main(void)
     while (ok && read_frame(&in, &frame, &size)) {
         struct result result;
         run_job(&frame, &result);
+        result.cache_bytes = cache_bytes();
         ok = send_result(frame.header.id, &result);
+        cache_trim(frame.strings[JOB_CACHE], strtoull(frame.strings[JOB_CACHE_LIMIT], NULL, 10));
         opd_err_clear(&result.err);
         free(result.log);
+        free(result.text);
         if (result.fd >= 0)
             close(result.fd);
         buf_consume(&in, (size_t)size);
     }
     buf_finish(&in);
+    scratch_close();
     return 0;
 }

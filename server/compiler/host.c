@@ -1,5 +1,6 @@
 #include "compile.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -9,10 +10,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "disasm.h"
 #include "host_cxx.h"
+#include "host_log.h"
+#include "host_shown.h"
 #include "host_source.h"
 
-enum { COMPILE_LIMIT_MS = 60000 };
+enum { COMPILE_LIMIT_MS = 60000, LOG_LIMIT = 256 * 1024, MAX_SHOWN = 16 };
 
 static const char tu_name[] = "opd.cpp", common_name[] = "opd.cuh", object_name[] = "opd.so",
                   symbol_name[] = "opd_cpu_kernel_export";
@@ -123,8 +127,24 @@ static bool read_object(const char *folder, struct compile_output *out, struct o
     return true;
 }
 
-// The source lies there under its own name as well, or the compiler could not show the lines that
-// it names.
+// The source lies there under its files' own names as well, or the compiler could not show the
+// lines that it names. Whatever is there already stays, and what cannot be written is not shown.
+static void write_shown(const struct compile_input *in, const char *folder)
+{
+    struct host_shown files[MAX_SHOWN];
+    int n = host_shown_split(in->file, in->source, files, MAX_SHOWN);
+    for (int i = 0; i < n; i++) {
+        struct opd_err ignored = { 0 };
+        const char *name = files[i].name;
+        const char *suffix = strrchr(name, '.');
+        bool is_cuda = suffix && (strcmp(suffix, ".cu") == 0 || strcmp(suffix, ".cuh") == 0);
+        if (is_cuda && !strchr(name, '/')) // no name that a system's header has
+            write_file(folder, name, files[i].text.bytes, files[i].text.size, &ignored);
+        opd_err_clear(&ignored);
+    }
+    host_shown_finish(files, n);
+}
+
 static bool write_inputs(const struct compile_input *in, const char *folder, struct opd_err *err)
 {
     for (size_t i = 0; i < COUNT(empty_headers); i++)
@@ -132,12 +152,7 @@ static bool write_inputs(const struct compile_input *in, const char *folder, str
             return false;
     if (!write_file(folder, common_name, in->common, strlen(in->common), err))
         return false;
-    bool plain = in->file[0] && !strchr(in->file, '/') && strcmp(in->file, tu_name) != 0 &&
-                 strcmp(in->file, common_name) != 0 && strcmp(in->file, object_name) != 0;
-    for (size_t i = 0; i < COUNT(empty_headers); i++)
-        plain = plain && strcmp(in->file, empty_headers[i]) != 0;
-    if (plain && !write_file(folder, in->file, in->source, strlen(in->source), err))
-        return false;
+    write_shown(in, folder);
     struct buf tu = { 0 };
     compose(in, &tu);
     bool ok = write_file(folder, tu_name, tu.bytes, tu.size, err);
@@ -145,19 +160,15 @@ static bool write_inputs(const struct compile_input *in, const char *folder, str
     return ok;
 }
 
-static void remove_inputs(const char *file, char *folder)
+// All that lies there: this, the compiler's output, and no folders.
+static void remove_inputs(const char *folder)
 {
-    int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir >= 0) {
-        for (size_t i = 0; i < COUNT(empty_headers); i++)
-            unlinkat(dir, empty_headers[i], 0);
-        if (!strchr(file, '/'))
-            unlinkat(dir, file, 0);
-        unlinkat(dir, common_name, 0);
-        unlinkat(dir, tu_name, 0);
-        unlinkat(dir, object_name, 0);
-        close(dir);
-    }
+    DIR *dir = opendir(folder);
+    struct dirent *entry;
+    while (dir && (entry = readdir(dir)) != NULL)
+        unlinkat(dirfd(dir), entry->d_name, 0);
+    if (dir)
+        closedir(dir);
     rmdir(folder);
 }
 
@@ -172,7 +183,8 @@ static void add_words(struct command *c, const char *const *words, size_t n)
         c->words[c->n++] = words[i];
 }
 
-static void compose_command(const struct host_cxx *cxx, const char *folder, struct command *c)
+static void compose_command(const struct host_cxx *cxx, enum compile_kind kind, const char *folder,
+                            struct command *c)
 {
     add_words(c, (const char *[]){ cxx->path }, 1);
     add_words(c, common_flags, COUNT(common_flags));
@@ -182,27 +194,31 @@ static void compose_command(const struct host_cxx *cxx, const char *folder, stru
         add_words(c, gcc_flags, COUNT(gcc_flags));
     if (folder)
         add_words(c, (const char *[]){ "-iquote", folder }, 2);
+    if (kind == COMPILE_SYNTAX)
+        add_words(c, (const char *[]){ "-fsyntax-only" }, 1);
     // After -x c++ the libraries need no file type; the order decides what is linked.
     add_words(c, (const char *[]){ "-o", object_name, tu_name, "-lm", "-lc" }, 5);
     c->words[c->n] = NULL;
 }
 
-// "gelu.cu:5:3: error: ..." becomes the message, the whole output the log.
-static bool report_failure(const struct compile_input *in, struct buf *output, struct opd_err *err)
+static bool report_failure(const struct compile_input *in, char *log, struct opd_err *err)
 {
-    const char *text = buf_str(output), *at = strstr(text, "error: ");
-    while (at && at > text && at[-1] != '\n')
-        at--;
-    if (!at)
-        at = text;
-    int length = (int)strcspn(at, "\n");
-    if (length)
-        opd_err_set(err, OPD_E_compile_error, "%.*s", length < 900 ? length : 900, at);
-    else
-        opd_err_set(err, OPD_E_compile_error, "%s: the C++ compiler failed and said nothing",
-                    in->file);
-    err->log = mem_strdup(text);
+    char *first = host_log_first_error(log ? log : "", in->file, in->expr);
+    opd_err_set(err, OPD_E_compile_error, "%s", first);
+    free(first);
+    err->log = log;
     return false;
+}
+
+static bool read_output(const struct compile_input *in, const char *tmp, struct compile_output *out,
+                        struct opd_err *err)
+{
+    if (in->kind == COMPILE_SYNTAX)
+        return true;
+    if (in->kind == COMPILE_DESCRIBE)
+        out->text = mem_strdup(""); // no such numbers here
+    return read_object(tmp, out, err) &&
+           (in->kind != COMPILE_SASS || disasm_object(out->image, out->size, &out->text, err));
 }
 
 static bool compile_in(const struct compile_input *in, const char *tmp, struct compile_output *out,
@@ -215,15 +231,16 @@ static bool compile_in(const struct compile_input *in, const char *tmp, struct c
     struct command command = { 0 };
     struct buf output = { 0 };
     int status = 0;
-    compose_command(cxx, folder, &command);
-    bool ok = host_cxx_run((char *const *)command.words, tmp, COMPILE_LIMIT_MS, &output, &status,
-                           err);
+    compose_command(cxx, in->kind, folder, &command);
+    bool ok = host_cxx_run((char *const *)command.words, tmp, COMPILE_LIMIT_MS, LOG_LIMIT, &output,
+                           &status, err);
+    char *log = ok ? host_log_rewrite(buf_str(&output)) : NULL;
     if (ok && status != 0)
-        ok = report_failure(in, &output, err);
+        ok = report_failure(in, log, err);
+    else if (ok)
+        out->log = log;
     if (ok)
-        ok = read_object(tmp, out, err);
-    if (ok && output.size)
-        out->log = mem_strdup(buf_str(&output));
+        ok = read_output(in, tmp, out, err);
     buf_finish(&output);
     free(folder);
     return ok;
@@ -232,6 +249,9 @@ static bool compile_in(const struct compile_input *in, const char *tmp, struct c
 bool host_compile(const struct compile_input *in, struct compile_output *out, struct opd_err *err)
 {
     *out = (struct compile_output){ 0 };
+    if (in->kind == COMPILE_PTX)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "the cpu device has no PTX; ask for \"sass\", its machine code");
     if (!host_source_check(in->file, in->source, err))
         return false;
     const char *parent = getenv("TMPDIR");
@@ -241,7 +261,7 @@ bool host_compile(const struct compile_input *in, struct compile_output *out, st
         opd_err_errno(err, OPD_E_internal, "no temporary folder %s", tmp);
     } else {
         ok = compile_in(in, tmp, out, err);
-        remove_inputs(in->file, tmp);
+        remove_inputs(tmp);
     }
     free(tmp);
     return ok;
@@ -262,7 +282,7 @@ const char *host_identity(struct opd_err *err)
     if (cxx) {
         struct command command = { 0 };
         struct buf text = { 0 };
-        compose_command(cxx, NULL, &command);
+        compose_command(cxx, COMPILE_IMAGE, NULL, &command);
         buf_printf(&text, "%s on%s, shim %016llx:", cxx->version, cxx->processor, hash_shim());
         for (int i = 0; i < command.n; i++)
             buf_printf(&text, " %s", command.words[i]);

@@ -14,7 +14,7 @@
 
 extern char **environ;
 
-enum { OUTPUT_LIMIT = 256 * 1024, PROBE_LIMIT_MS = 10000 };
+enum { PROBE_LIMIT = 4096, PROBE_LIMIT_MS = 10000 };
 
 static int watched = -1;
 
@@ -54,29 +54,30 @@ static int spawn_group(char *const argv[], const char *cwd, int output_fd, pid_t
 }
 
 // Reads until the last writer has gone. False: the time is over, or nobody waits for the result.
-static bool read_output(int fd, int64_t deadline, struct buf *output)
+static bool read_output(int fd, int64_t deadline, size_t limit, struct buf *output)
 {
     for (;;) {
         int64_t left = deadline - now_ms();
-        struct pollfd p[2] = { { .fd = fd, .events = POLLIN }, { .fd = watched, .events = POLLRDHUP } };
+        struct pollfd p[2] = { { .fd = fd, .events = POLLIN },
+                               { .fd = watched, .events = POLLRDHUP } };
         int n = left > 0 ? poll(p, 2, (int)left) : 0;
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0 || p[1].revents)
             return false;
-        char bytes[4096];
+        char bytes[16384];
         ssize_t got = read(fd, bytes, sizeof bytes);
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0)
             return true;
-        if (output->size < OUTPUT_LIMIT)
+        if (output->size < limit)
             buf_append(output, bytes, (size_t)got);
     }
 }
 
-bool host_cxx_run(char *const argv[], const char *cwd, int limit_ms, struct buf *output,
-                  int *out_status, struct opd_err *err)
+bool host_cxx_run(char *const argv[], const char *cwd, int limit_ms, size_t limit,
+                  struct buf *output, int *out_status, struct opd_err *err)
 {
     int fds[2];
     pid_t pid;
@@ -89,15 +90,16 @@ bool host_cxx_run(char *const argv[], const char *cwd, int limit_ms, struct buf 
         errno = rc;
         return opd_err_errno(err, OPD_E_unavailable, "%s does not start", argv[0]);
     }
-    bool ended = read_output(fds[0], now_ms() + limit_ms, output);
+    bool ended = read_output(fds[0], now_ms() + limit_ms, limit, output);
     close(fds[0]);
     if (!ended)
         kill(-pid, SIGKILL);
     while (waitpid(pid, out_status, 0) < 0 && errno == EINTR)
         ;
     if (!ended)
-        return opd_err_set(err, OPD_E_deadline_exceeded, "%s ran longer than %d s, or the daemon stopped; it was ended",
-                           argv[0], limit_ms / 1000);
+        return opd_err_set(err, OPD_E_deadline_exceeded,
+                           "%s ran longer than %d s, or the daemon stopped; it was ended", argv[0],
+                           limit_ms / 1000);
     return true;
 }
 
@@ -109,8 +111,8 @@ static char *ask_version(const char *command)
     char *name = mem_strdup(command), *argv[] = { name, (char[]){ "--version" }, NULL };
     int status = 0;
     char *version = NULL;
-    if (host_cxx_run(argv, NULL, PROBE_LIMIT_MS, &output, &status, &ignored) && status == 0 &&
-        output.size) {
+    if (host_cxx_run(argv, NULL, PROBE_LIMIT_MS, PROBE_LIMIT, &output, &status, &ignored) &&
+        status == 0 && output.size) {
         const char *text = buf_str(&output);
         version = mem_strndup(text, strcspn(text, "\n"));
     }

@@ -18,8 +18,8 @@ const struct host_cxx *host_cxx_find(struct opd_err *err);
 // From here on what runs is killed when the other side of this socket hangs up.
 void host_cxx_watch(int socket);
 
-// Runs argv[0] in folder `cwd` (NULL: here) and collects what it prints, both streams, cut at 256
-// KiB. False only if it could not be run, took longer than limit_ms, or the watched socket ended:
-// then it was killed. *out_status is waitpid()'s.
-bool host_cxx_run(char *const argv[], const char *cwd, int limit_ms, struct buf *output,
-                  int *out_status, struct opd_err *err);
+// Runs argv[0] in folder `cwd` (NULL: here) and collects what it prints, both streams, cut at
+// `limit` bytes. False only if it could not be run, took longer than limit_ms, or the watched
+// socket ended: then it was killed. *out_status is waitpid()'s.
+bool host_cxx_run(char *const argv[], const char *cwd, int limit_ms, size_t limit,
+                  struct buf *output, int *out_status, struct opd_err *err);

@@ -1,6 +1,7 @@
 #include "host_lex.h"
 
 #include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 
 static bool is_word(char c)
@@ -108,6 +109,21 @@ struct host_token host_lex(struct host_lexer *l)
     }
     t.size = (size_t)(l->p - t.at);
     return t;
+}
+
+bool host_lex_line(const struct host_token *directive, int *out_line, const char **out_file,
+                   size_t *out_size)
+{
+    struct host_lexer l = { directive->at + 1, 1, false };
+    struct host_token word = host_lex(&l), number = host_lex(&l), file = host_lex(&l);
+    const char *end = directive->at + directive->size;
+    if (!host_token_is(&word, "line") || number.at >= end || !isdigit((unsigned char)*number.at))
+        return false;
+    *out_line = (int)strtol(number.at, NULL, 10);
+    bool named = file.kind == HOST_STRING && file.at < end && file.size >= 2;
+    *out_file = named ? file.at + 1 : NULL;
+    *out_size = named ? file.size - 2 : 0;
+    return true;
 }
 
 bool host_token_is(const struct host_token *t, const char *text)

@@ -28,4 +28,10 @@ struct host_lexer {
 };
 
 struct host_token host_lex(struct host_lexer *l);
+
+// Whether a directive is `#line 12 "file"`: the number of the line after it, and the file's name,
+// NULL where it gives none. From there on the lexer's `line` should be one below that number.
+bool host_lex_line(const struct host_token *directive, int *out_line, const char **out_file,
+                   size_t *out_size);
+
 bool host_token_is(const struct host_token *t, const char *text);

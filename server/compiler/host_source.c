@@ -69,28 +69,53 @@ static const char *find_refused_in_cuda(const struct host_token last[2], const s
     return NULL;
 }
 
+// What the source says of its lines, which may come from several files.
+struct place {
+    const char *file;
+    size_t size;
+};
+
+static void follow_line(struct host_lexer *l, const struct host_token *t, struct place *place)
+{
+    int line;
+    const char *file;
+    size_t size;
+    if (t->kind != HOST_DIRECTIVE || !host_lex_line(t, &line, &file, &size))
+        return;
+    l->line = line - 1;
+    if (file)
+        *place = (struct place){ file, size };
+}
+
+static bool fail_refused(const struct place *place, int line, const char *what, struct opd_err *err)
+{
+    return opd_err_set(
+        err, OPD_E_compile_error,
+        "%.*s:%d: %s cannot run on the cpu device; guard it with #ifdef __CUDA_ARCH__",
+        (int)place->size, place->file, line, what);
+}
+
 // One run over tokens; `end` cuts it where the text of a macro is checked.
-static bool check_text(const char *file, struct host_lexer l, const char *end, struct opd_err *err)
+static bool check_text(struct place place, struct host_lexer l, const char *end,
+                       struct opd_err *err)
 {
     struct host_cond cond = { 0 };
     struct host_token last[2] = { 0 }, t = { 0 };
     while ((t = host_lex(&l)).kind != HOST_END && (!end || t.at < end)) {
         if (t.kind == HOST_DIRECTIVE) {
+            follow_line(&l, &t, &place);
             host_cond_step(&cond, &t);
             struct host_lexer body = { t.at + 1, t.line, false };
             struct host_token word = host_lex(&body);
             if (host_token_is(&word, "define") && host_cond_active(&cond) &&
-                !check_text(file, body, t.at + t.size, err))
+                !check_text(place, body, t.at + t.size, err))
                 return false;
         } else if (t.kind != HOST_STRING && host_cond_active(&cond)) {
             const char *what = find_refused(&t);
             if (!what)
                 what = find_refused_in_cuda(last, &t);
             if (what)
-                return opd_err_set(
-                    err, OPD_E_compile_error,
-                    "%s:%d: %s cannot run on the cpu device; guard it with #ifdef __CUDA_ARCH__",
-                    file, t.line, what);
+                return fail_refused(&place, t.line, what, err);
         }
         last[0] = last[1];
         last[1] = t;
@@ -100,7 +125,8 @@ static bool check_text(const char *file, struct host_lexer l, const char *end, s
 
 bool host_source_check(const char *file, const char *source, struct opd_err *err)
 {
-    return check_text(file, (struct host_lexer){ source, 1, true }, NULL, err);
+    return check_text((struct place){ file, strlen(file) }, (struct host_lexer){ source, 1, true },
+                      NULL, err);
 }
 
 bool host_source_is_loop(const char *source)
@@ -206,6 +232,16 @@ static void write_array(const struct array *a, bool local, struct buf *out)
                local ? "" : "static thread_local ", size, a->type, n, a->name.at, size, a->type);
 }
 
+// Of a header that was put in place; the compiler would warn.
+static bool is_pragma_once(const struct host_token *t)
+{
+    struct host_lexer l = { t->at + 1, 1, false };
+    if (t->kind != HOST_DIRECTIVE)
+        return false;
+    struct host_token pragma = host_lex(&l), once = host_lex(&l);
+    return host_token_is(&pragma, "pragma") && host_token_is(&once, "once");
+}
+
 void host_source_rewrite(const char *source, struct buf *out)
 {
     struct host_lexer l = { source, 1, true };
@@ -213,6 +249,12 @@ void host_source_rewrite(const char *source, struct buf *out)
     struct host_token t, last = { 0 };
     const char *done = source;
     while ((t = host_lex(&l)).kind != HOST_END) {
+        struct place place;
+        follow_line(&l, &t, &place);
+        if (is_pragma_once(&t)) {
+            buf_append(out, done, (size_t)(t.at - done));
+            done = t.at + t.size;
+        }
         struct host_lexer ahead = l;
         struct host_token shared = host_lex(&ahead);
         struct array array;

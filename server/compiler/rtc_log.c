@@ -7,8 +7,18 @@
 #include "mem.h"
 
 static const char *const name_map = "__nv_name_map"; // NVRTC's pretended file of name expressions
-static const char *const remark =
-    "Remark: The warnings can be suppressed"; // by an option that no user of opd can give
+static const char *const at_end = "At end of source: ";
+
+// Lines that are left out begin so, or hold this.
+static const char *const left_out[] = {
+    "Remark: The warnings can be suppressed", // by an option that no user of opd can give
+    "ptxas info ",
+    "ptxas         .", // goes on with an info
+};
+static const char *const left_out_inside[] = {
+    "precompiled header file \"",
+    "detected in the compilation of \"", // how many errors
+};
 
 static const char *line_end(const char *line)
 {
@@ -53,6 +63,17 @@ static int find_column(const char *line)
     return 0;
 }
 
+static bool is_left_out(const char *line, const char *end)
+{
+    for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
+        if (strncmp(line, left_out[i], strlen(left_out[i])) == 0)
+            return true;
+    for (size_t i = 0; i < sizeof left_out_inside / sizeof *left_out_inside; i++)
+        if (memmem(line, (size_t)(end - line), left_out_inside[i], strlen(left_out_inside[i])))
+            return true;
+    return false;
+}
+
 char *rtc_log_rewrite(const char *log)
 {
     struct buf out = { 0 };
@@ -66,13 +87,16 @@ char *rtc_log_rewrite(const char *log)
                 buf_printf(&out, ":%d", column);
             buf_append_str(&out, ": ");
             buf_append(&out, text, (size_t)(end - text));
-        } else if (strncmp(log, remark, strlen(remark)) != 0) {
+        } else if (!is_left_out(log, end)) {
             buf_append(&out, log, (size_t)(end - log));
+        } else {
+            log = *next == '\n' ? next + 1 : next; // with the empty line behind it
+            continue;
         }
         buf_append_str(&out, "\n");
         log = next;
     }
-    char *result = mem_strdup(buf_str(&out));
+    char *result = out.size ? mem_strdup(buf_str(&out)) : NULL;
     buf_finish(&out);
     return result;
 }
@@ -86,6 +110,8 @@ char *rtc_log_first_error(const char *log, const char *file, const char *expr)
     while (line > log && line[-1] != '\n')
         line--;
     int length = (int)(line_end(line) - line);
+    if (strncmp(line, at_end, strlen(at_end)) == 0) // where NVRTC names no file
+        return mem_printf("%s: %.*s", file, length < 900 ? length : 900, line);
     if (strncmp(line, name_map, strlen(name_map)) != 0)
         return mem_printf("%.*s", length < 900 ? length : 900, line);
     mark += strlen("error: ");

@@ -1,10 +1,10 @@
 #pragma once
 
-// A device that maps chunks of memory and runs compiled images. The executor talks to a device only through this table,
-// so every test of one backend is a test of the other (tests/conformance/).
+// A device that maps chunks of memory and runs compiled images. The executor talks to a device only
+// through this table, so every test of one backend is a test of the other (tests/conformance/).
 //
-// Shapes, dtypes, tensors and operators do not cross this line. All work of one backend runs in one stream: in the order
-// in which it was given. Calls come from one thread.
+// Shapes, dtypes, tensors and operators do not cross this line. All work of one backend runs in one
+// stream: in the order in which it was given. Calls come from one thread.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,7 +13,8 @@
 #include "err.h"
 
 struct backend;         // a backend's own struct starts with `struct backend base`
-struct backend_program; // one loaded image, with one kernel; owned by the caller, freed by backend_unload()
+struct backend_program; // one loaded image, with one kernel; owned by the caller, freed by
+                        // backend_unload()
 
 typedef uint64_t device_addr; // 0 is "nowhere"
 
@@ -42,13 +43,13 @@ struct backend_launch {
 };
 
 struct backend_info {
-    char name[128];        // "NVIDIA H200", "AMD EPYC ... (2 cores)"
-    char target[32];       // what the compilers compile for: "sm_90", "cpu"
-    uint64_t memory_total; // bytes
-    uint64_t memory_free;  // bytes, at open
+    char name[128];             // "NVIDIA H200", "AMD EPYC ... (2 cores)"
+    char target[32];            // what the compilers compile for: "sm_90", "cpu"
+    uint64_t memory_total;      // bytes
+    uint64_t memory_free;       // bytes, at open
     uint64_t chunk_granularity; // chunk sizes are multiples of it
-    int driver_version;    // CUDA's, 13000; 0 on the CPU
-    int processors;        // multiprocessors, or cores
+    int driver_version;         // CUDA's, 13000; 0 on the CPU
+    int processors;             // multiprocessors, or cores
 };
 
 struct backend_ops {
@@ -58,28 +59,33 @@ struct backend_ops {
     void (*close)(struct backend *be);
     void (*info)(struct backend *be, struct backend_info *out);
 
-    // Device memory behind a file descriptor, which the caller owns and which outlives this process.
-    // chunk_new only makes it; chunk_map makes it accessible to this device. Neither takes the fd over.
+    // Device memory behind a file descriptor, which the caller owns and which outlives this
+    // process. chunk_new only makes it; chunk_map makes it accessible to this device. Neither takes
+    // the fd over.
     bool (*chunk_new)(struct backend *be, uint64_t size, int *out_fd, struct opd_err *err);
-    bool (*chunk_map)(struct backend *be, int fd, uint64_t size, device_addr *out, struct opd_err *err);
+    bool (*chunk_map)(struct backend *be, int fd, uint64_t size, device_addr *out,
+                      struct opd_err *err);
     void (*chunk_unmap)(struct backend *be, device_addr addr, uint64_t size);
 
     // optional. Tells the device of host memory that it will copy from and to (page-locks it).
     void (*host_register)(struct backend *be, void *host, size_t size);
     void (*host_unregister)(struct backend *be, void *host);
 
-    bool (*load)(struct backend *be, const struct backend_image *image, struct backend_program **out,
-                 struct opd_err *err);
+    bool (*load)(struct backend *be, const struct backend_image *image,
+                 struct backend_program **out, struct opd_err *err);
     void (*unload)(struct backend *be, struct backend_program *program);
 
-    // In stream order, possibly asynchronous. dst and src are device or host addresses; the host's stay valid until the
-    // stream has passed the copy.
+    // In stream order, possibly asynchronous. dst and src are device or host addresses; the host's
+    // stay valid until the stream has passed the copy.
     bool (*launch)(struct backend *be, const struct backend_launch *launch, struct opd_err *err);
-    bool (*copy)(struct backend *be, device_addr dst, device_addr src, size_t size, struct opd_err *err);
-    bool (*fill)(struct backend *be, device_addr dst, uint8_t byte, size_t size, struct opd_err *err);
+    bool (*copy)(struct backend *be, device_addr dst, device_addr src, size_t size,
+                 struct opd_err *err);
+    bool (*fill)(struct backend *be, device_addr dst, uint8_t byte, size_t size,
+                 struct opd_err *err);
 
-    // Puts a mark into the stream; poll tells the highest mark that the stream has passed. Marks are increasing.
-    // poll fails when the device has failed: the process must then end, and a new one takes over.
+    // Puts a mark into the stream; poll tells the highest mark that the stream has passed. Marks
+    // are increasing. poll fails when the device has failed: the process must then end, and a new
+    // one takes over.
     bool (*mark)(struct backend *be, uint64_t mark, struct opd_err *err);
     bool (*poll)(struct backend *be, uint64_t *out_mark, struct opd_err *err);
 };

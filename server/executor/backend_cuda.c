@@ -342,8 +342,11 @@ static bool cuda_launch(struct backend *be, const struct backend_launch *l, stru
     return true;
 fail:
     if (strstr(err->msg, "LAUNCH_OUT_OF_RESOURCES"))
-        opd_err_prefix(err, "a block of %u threads takes more registers than there are: make it smaller, "
-                       "or give the kernel __launch_bounds__(%u)", threads, threads);
+        opd_err_prefix(
+            err,
+            "a block of %u threads takes more registers than there are: make it smaller, "
+            "or give the kernel __launch_bounds__(%u)",
+            threads, threads);
     return false;
 }
 

@@ -1,10 +1,12 @@
 #pragma once
 
-// What the broker and an executor say to each other: commands through one ring, completions through another, file
-// descriptors through a socket beside them, in the order of the commands that need them.
+// What the broker and an executor say to each other: commands through one ring, completions through
+// another, file descriptors through a socket beside them, in the order of the commands that need
+// them.
 //
-// Memory is spoken of as (region, offset): a region is a chunk of the device or a piece of host memory that both map.
-// The numbers are the broker's. The executor runs commands in order and completes them in order.
+// Memory is spoken of as (region, offset): a region is a chunk of the device or a piece of host
+// memory that both map. The numbers are the broker's. The executor runs commands in order and
+// completes them in order.
 
 #include <stdint.h>
 
@@ -14,7 +16,7 @@ enum {
     DEV_RING_SIZE = 1 << 20,
     DEV_MAX_COMMAND = DEV_RING_SIZE / 2 - 64,
     DEV_MAX_REGIONS = 1 << 16,
-    DEV_MAX_MESSAGE = sizeof ((struct opd_err *)0)->msg,
+    DEV_MAX_MESSAGE = sizeof((struct opd_err *)0)->msg,
 };
 
 // The descriptors that an executor starts with.
@@ -27,19 +29,20 @@ struct dev_ref {
 };
 
 enum dev_command_type {
-    DEV_CHUNK_NEW = 1, // makes and maps a chunk; its descriptor comes through the socket before the completion
-    DEV_CHUNK_MAP,     // maps a chunk whose descriptor comes through the socket (after a restart)
-    DEV_HOST_MAP,      // maps host memory whose descriptor comes through the socket
-    DEV_UNMAP,         // either kind, once the stream has passed what came before
-    DEV_LOAD,          // loads an image whose descriptor comes through the socket
+    DEV_CHUNK_NEW =
+        1, // makes and maps a chunk; its descriptor comes through the socket before the completion
+    DEV_CHUNK_MAP, // maps a chunk whose descriptor comes through the socket (after a restart)
+    DEV_HOST_MAP,  // maps host memory whose descriptor comes through the socket
+    DEV_UNMAP,     // either kind, once the stream has passed what came before
+    DEV_LOAD,      // loads an image whose descriptor comes through the socket
     DEV_UNLOAD,
-    DEV_RUN,           // struct dev_step …
+    DEV_RUN, // struct dev_step …
     DEV_STOP,
 };
 
 struct dev_command {
     uint32_t type;
-    uint32_t id;   // region or program
+    uint32_t id; // region or program
     uint64_t seq;
     uint64_t size; // of the region; RUN: the number of steps
 };

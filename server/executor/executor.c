@@ -15,7 +15,8 @@
 #include "mem.h"
 #include "ring.h"
 
-// How long an idle executor spins before it sleeps, and how long one with work in flight polls without a pause.
+// How long an idle executor spins before it sleeps, and how long one with work in flight polls
+// without a pause.
 enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
 
 struct region {
@@ -60,8 +61,8 @@ static bool resolve(struct executor *ex, struct dev_ref ref, uint64_t size, devi
     if (!region)
         return false;
     if (ref.offset > region->size || size > region->size - ref.offset)
-        return opd_err_set(err, OPD_E_internal, "region %u ends before offset %llu + %llu", ref.region,
-                           (unsigned long long)ref.offset, (unsigned long long)size);
+        return opd_err_set(err, OPD_E_internal, "region %u ends before offset %llu + %llu",
+                           ref.region, (unsigned long long)ref.offset, (unsigned long long)size);
     *out = region->addr + ref.offset;
     return true;
 }
@@ -104,7 +105,8 @@ static bool make_chunk(struct executor *ex, const struct dev_command *cmd, struc
     return ok;
 }
 
-static bool map_chunk(struct executor *ex, const struct dev_command *cmd, int fd, struct opd_err *err)
+static bool map_chunk(struct executor *ex, const struct dev_command *cmd, int fd,
+                      struct opd_err *err)
 {
     struct region *region = new_region(ex, cmd->id, err);
     device_addr addr;
@@ -114,7 +116,8 @@ static bool map_chunk(struct executor *ex, const struct dev_command *cmd, int fd
     return true;
 }
 
-static bool map_host(struct executor *ex, const struct dev_command *cmd, int fd, struct opd_err *err)
+static bool map_host(struct executor *ex, const struct dev_command *cmd, int fd,
+                     struct opd_err *err)
 {
     struct region *region = new_region(ex, cmd->id, err);
     if (!region)
@@ -173,7 +176,8 @@ static bool unmap_region(struct executor *ex, uint32_t id, struct opd_err *err)
     return true;
 }
 
-static bool load_program(struct executor *ex, const struct dev_command *cmd, int fd, struct opd_err *err)
+static bool load_program(struct executor *ex, const struct dev_command *cmd, int fd,
+                         struct opd_err *err)
 {
     struct image image;
     if (!image_open(&image, fd, err))
@@ -192,7 +196,8 @@ static bool load_program(struct executor *ex, const struct dev_command *cmd, int
         .n_params = (int)cmd->size,
     };
     if (ex->programs[cmd->id])
-        ex->ops->unload(ex->be, ex->programs[cmd->id]); // the broker may send it twice around a restart
+        ex->ops->unload(ex->be,
+                        ex->programs[cmd->id]); // the broker may send it twice around a restart
     ex->programs[cmd->id] = NULL;
     bool ok = ex->ops->load(ex->be, &from, &ex->programs[cmd->id], err);
     image_close(&image);
@@ -208,8 +213,8 @@ static bool run_launch(struct executor *ex, const struct dev_launch *l, struct o
     buf_append(&ex->args, slots + l->n_slots, l->args_size);
     for (uint32_t i = 0; i < l->n_slots; i++) {
         device_addr addr;
-        if (!resolve(ex, (struct dev_ref){ .region = slots[i].region, .offset = slots[i].offset }, 0,
-                     &addr, err))
+        if (!resolve(ex, (struct dev_ref){ .region = slots[i].region, .offset = slots[i].offset },
+                     0, &addr, err))
             return false;
         memcpy(ex->args.bytes + slots[i].arg_offset, &addr, sizeof addr);
     }
@@ -333,7 +338,8 @@ static void add_flight(struct executor *ex, uint64_t seq, const struct opd_err *
 {
     if (ex->first_flight + ex->n_flights == ex->flights_capacity) {
         if (ex->first_flight > 0)
-            memmove(ex->flights, ex->flights + ex->first_flight, ex->n_flights * sizeof *ex->flights);
+            memmove(ex->flights, ex->flights + ex->first_flight,
+                    ex->n_flights * sizeof *ex->flights);
         ex->first_flight = 0;
         if (ex->n_flights * 2 >= ex->flights_capacity) {
             ex->flights_capacity = ex->flights_capacity ? ex->flights_capacity * 2 : 64;
@@ -464,7 +470,8 @@ int executor_main(const char *device)
         finish(&ex);
         return 0;
     }
-    // The device is beyond use: name the failure for the oldest command and leave the rest to the broker.
+    // The device is beyond use: name the failure for the oldest command and leave the rest to the
+    // broker.
     log_error("%s", err.msg);
     struct flight first = { .seq = ex.n_flights ? ex.flights[ex.first_flight].seq : 0, .err = err };
     post_done(&ex, &first, true);

@@ -108,6 +108,7 @@ static bool fail_param(struct reader *r, const struct step *launch, const struct
                        const char *what)
 {
     r->lx.line = p->line;
+    r->mark.word = p->name;
     return lex_fail(&r->lx, "kernel '%s' has parameter '%s'%s", launch->name, p->name, what);
 }
 

@@ -5,6 +5,7 @@
 #include "hash.h"
 #include "lines.h"
 #include "reader.h"
+#include "show.h"
 #include "suggest.h"
 
 struct expr_place reader_place(const struct reader *r)
@@ -334,6 +335,8 @@ static bool read_directive(struct reader *r, const struct line *line, struct opd
     struct suggest near;
     char text[OP_MAX_NAME + 32];
     lex_init(&r->lx, r->op->file, line->number, line->text, line->size, err);
+    r->lx.mark = &r->mark;
+    r->line = line;
     if (r->lx.token.kind != TOKEN_NAME)
         return lex_fail_expected(&r->lx, "a directive");
     suggest_init(&near, r->lx.token.start, r->lx.token.size);
@@ -441,6 +444,17 @@ static bool read_header(struct reader *r, const char *text, size_t size, struct 
     return finish(r, err);
 }
 
+static void show(const struct reader *r, const char *text, size_t size, struct opd_err *err)
+{
+    struct show_hint hint = { .word = r->mark.word };
+    // A launch is checked when its directives have been read, under its own line.
+    if (r->mark.at && r->mark.line == r->line->number) {
+        hint.at = line_place(r->line, r->mark.at);
+        hint.exact = r->mark.exact;
+    }
+    show_mistake(err, r->op->file, text, size, &hint);
+}
+
 struct op *op_parse(const char *file, const char *text, size_t size, struct opd_err *err)
 {
     struct op *op = mem_zalloc(1, sizeof *op);
@@ -463,6 +477,8 @@ struct op *op_parse(const char *file, const char *text, size_t size, struct opd_
     r->lx.err = err;
     scope_init(&r->scope, op);
     bool ok = read_header(r, text, size, err);
+    if (!ok)
+        show(r, text, size, err);
     buf_finish(&r->doc);
     free(r);
     if (ok)

@@ -36,6 +36,10 @@ bool lex_fail(struct lexer *lx, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     text_clean(text);
+    if (lx->mark) {
+        lx->mark->at = lx->token.start;
+        lx->mark->line = lx->line;
+    }
     return opd_err_set(lx->err, OPD_E_invalid_argument, "%s:%d: %s", lx->file, lx->line, text);
 }
 
@@ -196,6 +200,8 @@ bool lex_accept_word(struct lexer *lx, const char *word)
 
 bool lex_fail_expected(struct lexer *lx, const char *what)
 {
+    if (lx->mark && lx->err->code == OPD_E_none)
+        lx->mark->exact = true;
     if (lx->token.kind == TOKEN_END)
         return lex_fail(lx, "expected %s, got the end of the line", what);
     if (lx->token.kind == TOKEN_STRING)

@@ -32,13 +32,23 @@ struct token {
     double f;  // TOKEN_FLOAT
 };
 
+// Where the first mistake was met: the token that was looked at, which is the mistake itself
+// (`exact`) or what came next.
+struct lex_mark {
+    const char *at;
+    int line; // the lexer's, then
+    bool exact;
+    const char *word; // by whoever knows better: the word to point at
+};
+
 // The text outlives the lexer. After a failure `err` is filled and the token is TOKEN_BAD for good.
 struct lexer {
     const char *file;
     int line;
     const char *p, *end;
-    const char *last_end; // where the token before this one ended
-    struct token token;   // the one to look at
+    const char *last_end;  // where the token before this one ended
+    struct token token;    // the one to look at
+    struct lex_mark *mark; // filled by a failure; NULL: nobody wants to know
     struct opd_err *err;
 };
 

@@ -15,7 +15,7 @@ struct splitter {
     const char *p, *end; // end of the present line
     int number;
     bool in_comment, in_code, in_macro, continues;
-    struct buf text; // of the directive being joined
+    struct buf text, pieces; // of the directive being joined
     int n;
     struct line *lines;
 };
@@ -37,6 +37,24 @@ static bool fail(struct splitter *s, const char *what)
     return opd_err_set(s->err, OPD_E_invalid_argument, "%s:%d: %s", s->file, s->number, what);
 }
 
+static void keep_pieces(struct splitter *s, struct line *line)
+{
+    int n = (int)(s->pieces.size / sizeof(struct line_piece));
+    struct line_piece *pieces = arena_alloc(s->arena, (size_t)n, sizeof *pieces);
+    memcpy(pieces, s->pieces.bytes, s->pieces.size);
+    line->pieces = pieces;
+    line->n_pieces = n;
+}
+
+const char *line_place(const struct line *line, const char *at)
+{
+    size_t offset = (size_t)(at - line->text);
+    int i = line->n_pieces - 1;
+    while (i > 0 && line->pieces[i].at > offset)
+        i--;
+    return line->pieces[i].start + (offset - line->pieces[i].at);
+}
+
 static bool add_directive(struct splitter *s)
 {
     skip_blanks(s);
@@ -52,9 +70,10 @@ static bool add_directive(struct splitter *s)
         if (s->n == OP_MAX_DIRECTIVES)
             return fail(s, "more than 1024 directives");
         s->lines[s->n].number = s->number;
-        s->text.size = 0;
+        s->text.size = s->pieces.size = 0;
     }
     buf_append_str(&s->text, s->continues ? " " : "");
+    buf_append(&s->pieces, &(struct line_piece){ s->text.size, s->p }, sizeof(struct line_piece));
     buf_append(&s->text, s->p, (size_t)(end - s->p));
     if (!text_is_plain(s->p, (size_t)(end - s->p)))
         return fail(s, "a byte that is no text, expected UTF-8 without control characters");
@@ -63,7 +82,8 @@ static bool add_directive(struct splitter *s)
     s->continues = more;
     if (!more) {
         s->lines[s->n].text = arena_strndup(s->arena, (const char *)s->text.bytes, s->text.size);
-        s->lines[s->n++].size = s->text.size;
+        s->lines[s->n].size = s->text.size;
+        keep_pieces(s, &s->lines[s->n++]);
     }
     return true;
 }
@@ -145,6 +165,7 @@ bool lines_split(const char *file, const char *text, size_t size, struct arena *
     };
     bool ok = split(&s, text, size);
     buf_finish(&s.text);
+    buf_finish(&s.pieces);
     *out = s.lines;
     *out_n = s.n;
     return ok;

@@ -9,7 +9,17 @@ struct line {
     int number; // of the first one, where there are continuations
     const char *text;
     size_t size;
+    const struct line_piece *pieces; // of the file, in order: what the text was joined from
+    int n_pieces;
 };
+
+struct line_piece {
+    size_t at;         // in the line's text
+    const char *start; // in the file's
+};
+
+// The place in the file of a place in the line's text, which may be its end.
+const char *line_place(const struct line *line, const char *at);
 
 // The result lives in the arena. Errors: too large, too many, a directive after the first line of
 // code.

@@ -1,8 +1,10 @@
 #pragma once
 
-// An operator: what the header of a .cu file says, parsed and resolved. Immutable once parsed; counted.
+// An operator: what the header of a .cu file says, parsed and resolved. Immutable once parsed;
+// counted.
 //
-// Pure: no I/O, no device, no request. kernels_src/README.md is the manual of the language; this is its result.
+// Pure: no I/O, no device, no request. kernels_src/README.md is the manual of the language; this is
+// its result.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,8 +32,8 @@ enum op_attr_type {
 
 // The value of an attribute in a request, or its default.
 struct op_value {
-    bool present; // false: None, for optional ones only
-    int n;        // 1, or the length of a list
+    bool present;           // false: None, for optional ones only
+    int n;                  // 1, or the length of a list
     int64_t i[OP_MAX_LIST]; // ints, bools (0, 1), index of the word
     double f[OP_MAX_LIST];  // floats
 };
@@ -39,11 +41,11 @@ struct op_value {
 struct op_attr {
     char name[OP_MAX_NAME];
     enum op_attr_type type;
-    int list;           // 0: a scalar; N: int[N], which takes one value for all as well
-    bool optional;      // "int?": may be None
-    bool required;      // has no default
+    int list;              // 0: a scalar; N: int[N], which takes one value for all as well
+    bool optional;         // "int?": may be None
+    bool required;         // has no default
     struct op_value value; // the default
-    int n_words;        // OP_ATTR_STR: the words it may be
+    int n_words;           // OP_ATTR_STR: the words it may be
     const char **words;
 };
 
@@ -56,7 +58,8 @@ struct op_tensor {
     int type;            // index into types[]
 };
 
-// A type variable, "scalar_t", and the dtypes that it may take; or a fixed type, with no name and one dtype.
+// A type variable, "scalar_t", and the dtypes that it may take; or a fixed type, with no name and
+// one dtype.
 struct op_type {
     char name[OP_MAX_NAME];
     int n_dtypes;
@@ -69,8 +72,8 @@ struct op {
     char *source; // the whole text
     size_t source_size;
     char name[OP_MAX_NAME];
-    char *schema; // in PyTorch's words, one line
-    char *doc;    // lines joined by '\n'; "" if none
+    char *schema;  // in PyTorch's words, one line
+    char *doc;     // lines joined by '\n'; "" if none
     uint64_t hash; // of the text
 
     int n_types, n_inputs, n_outputs, n_attrs;
@@ -87,19 +90,22 @@ struct op {
 // Errors: invalid_argument, "file:line: what, expected what". The result has one reference.
 struct op *op_parse(const char *file, const char *text, size_t size, struct opd_err *err);
 
-struct op *op_ref(struct op *op);  // returns op
-void op_unref(struct op *op);      // NULL is fine
+struct op *op_ref(struct op *op); // returns op
+void op_unref(struct op *op);     // NULL is fine
 
 int op_input_index(const struct op *op, const char *name); // -1: none of that name
 int op_attr_index(const struct op *op, const char *name);
 
 // Set a value of an attribute from outside, checking type, length and words; a scalar fills a list.
-// `v` is filled whole. Errors name operator and attribute: "gelu: approximate is "tahn", expected one of ...".
-bool op_attr_set_ints(const struct op *op, int attr, const int64_t *values, int n, struct op_value *v,
+// `v` is filled whole. Errors name operator and attribute: "gelu: approximate is "tahn", expected
+// one of ...".
+bool op_attr_set_ints(const struct op *op, int attr, const int64_t *values, int n,
+                      struct op_value *v,
                       struct opd_err *err); // ints also serve a float attribute
-bool op_attr_set_floats(const struct op *op, int attr, const double *values, int n, struct op_value *v,
-                        struct opd_err *err);
-bool op_attr_set_bool(const struct op *op, int attr, bool value, struct op_value *v, struct opd_err *err);
-bool op_attr_set_str(const struct op *op, int attr, const char *value, size_t size, struct op_value *v,
-                     struct opd_err *err);
+bool op_attr_set_floats(const struct op *op, int attr, const double *values, int n,
+                        struct op_value *v, struct opd_err *err);
+bool op_attr_set_bool(const struct op *op, int attr, bool value, struct op_value *v,
+                      struct opd_err *err);
+bool op_attr_set_str(const struct op *op, int attr, const char *value, size_t size,
+                     struct op_value *v, struct opd_err *err);
 bool op_attr_set_none(const struct op *op, int attr, struct op_value *v, struct opd_err *err);

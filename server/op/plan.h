@@ -1,7 +1,8 @@
 #pragma once
 
-// A plan: an operator applied to dtypes, shapes and attributes, worked out to the last argument byte. It holds no
-// pointers to memory: each place where one goes is a slot that names an operand. Built once for a signature, then kept.
+// A plan: an operator applied to dtypes, shapes and attributes, worked out to the last argument
+// byte. It holds no pointers to memory: each place where one goes is a slot that names an operand.
+// Built once for a signature, then kept.
 
 #include "op.h"
 
@@ -22,27 +23,29 @@ void tensor_desc_format(const struct tensor_desc *d, char *out, size_t size); //
 struct plan_request {
     const struct op *op;
     enum plan_direction direction;
-    bool on_cpu;   // the names `cpu` and `cuda` in expressions
-    bool keep;     // forward: a context will be kept, so `saved` tensors are wanted
-    uint32_t wanted;         // backward: bit i = gradient of input i is wanted; of an absent or not
-                             // differentiable input: ignored
-    uint32_t grad_absent;    // backward: bit o = no gradient came for output o: taken as zero
+    bool on_cpu;          // the names `cpu` and `cuda` in expressions
+    bool keep;            // forward: a context will be kept, so `saved` tensors are wanted
+    uint32_t wanted;      // backward: bit i = gradient of input i is wanted; of an absent or not
+                          // differentiable input: ignored
+    uint32_t grad_absent; // backward: bit o = no gradient came for output o: taken as zero
     struct tensor_desc inputs[OP_MAX_INPUTS];
     struct op_value attrs[OP_MAX_ATTRS];
 };
 
 enum plan_operand_kind {
-    PLAN_INPUT,       // index: which input
-    PLAN_OUTPUT,      // which output (forward writes it, backward reads it)
-    PLAN_SAVED,       // which saved tensor (forward writes it, backward reads it)
-    PLAN_SCRATCH,     // lives for this run only: also a saved tensor where no context is kept, and the zeros that
-                      // stand for the absent gradient of output o (index OP_MAX_TEMPS + o, "grad_" of its name)
+    PLAN_INPUT,   // index: which input
+    PLAN_OUTPUT,  // which output (forward writes it, backward reads it)
+    PLAN_SAVED,   // which saved tensor (forward writes it, backward reads it)
+    PLAN_SCRATCH, // lives for this run only: also a saved tensor where no context is kept, and the
+                  // zeros that stand for the absent gradient of output o (index OP_MAX_TEMPS + o,
+                  // "grad_" of its name)
     PLAN_GRAD_OUTPUT, // backward: gradient of output `index`, given by the caller
     PLAN_GRAD_INPUT,  // backward: gradient of input `index`, made here
 };
 
-// Only operands that some step touches, or that the caller gets, are listed; the latter first, in order. Absent
-// inputs and gradients that are not wanted are no operands: their 8 bytes stay zero and have no slot.
+// Only operands that some step touches, or that the caller gets, are listed; the latter first, in
+// order. Absent inputs and gradients that are not wanted are no operands: their 8 bytes stay zero
+// and have no slot.
 struct plan_operand {
     enum plan_operand_kind kind;
     int index;
@@ -87,14 +90,14 @@ struct plan {
     struct plan_operand *operands;
     struct plan_kernel *kernels;
     struct plan_step *steps;
-    // Text between the common header and the source: one using-declaration for each type variable ("using scalar_t =
-    // opd::half;") and for its accumulator ("using acc_t = float;").
+    // Text between the common header and the source: one using-declaration for each type variable
+    // ("using scalar_t = opd::half;") and for its accumulator ("using acc_t = float;").
     char *prelude;
 };
 
-// Checks the request against the operator and works it out. Nothing is launched or allocated on a device.
-// Errors: invalid_argument, naming operator, argument, what came and what was expected.
-// The caller frees it with plan_free().
+// Checks the request against the operator and works it out. Nothing is launched or allocated on a
+// device. Errors: invalid_argument, naming operator, argument, what came and what was expected. The
+// caller frees it with plan_free().
 struct plan *plan_build(const struct plan_request *request, struct opd_err *err);
 void plan_free(struct plan *plan); // NULL is fine
 
@@ -102,6 +105,6 @@ void plan_free(struct plan *plan); // NULL is fine
 struct buf;
 void plan_signature(const struct plan_request *request, struct buf *out);
 
-// The request of the operator's k-th `example` directive (dtype: what every type variable takes if it may).
-// False where there is no k-th one. For warming, tests and docs.
+// The request of the operator's k-th `example` directive (dtype: what every type variable takes if
+// it may). False where there is no k-th one. For warming, tests and docs.
 bool plan_example(const struct op *op, int k, enum opd_dtype dtype, struct plan_request *out);

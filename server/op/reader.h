@@ -3,6 +3,7 @@
 // What is known while a file is read. Each reader takes the rest of one directive's line.
 
 #include "body.h"
+#include "lines.h"
 #include "mem.h"
 #include "scope.h"
 
@@ -21,6 +22,8 @@ struct reader {
     struct op_body *body;
     struct arena *arena; // the operator's
     struct lexer lx;     // over the present directive
+    const struct line *line;
+    struct lex_mark mark; // of lx
     struct scope scope;
     int n_slots, n_packs;
     int op_line; // 0: no `op` yet

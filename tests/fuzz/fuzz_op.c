@@ -138,6 +138,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct op *op = op_parse("fuzz.cu", (const char *)data, size, &err);
     if (!op) {
         CHECK(err.code == OPD_E_invalid_argument && strncmp(err.msg, "fuzz.cu:", 8) == 0);
+        CHECK(!err.log || strcmp(err.log + strlen(err.log) - 2, "^\n") == 0);
+        opd_err_clear(&err);
         return 0;
     }
     CHECK(err.code == OPD_E_none);

@@ -25,4 +25,5 @@ __attribute__((unused)) static void refuse_text(const char *text, const char *me
         fail_msg("taken, expected '%s':\n%s", message, text);
     assert_int_equal(err.code, OPD_E_invalid_argument);
     assert_string_equal(err.msg, message);
+    opd_err_clear(&err);
 }

@@ -1,4 +1,4 @@
-// libopd against a peer that misbehaves, and opctl's output.
+// libopd against a peer that misbehaves.
 //
 // The peer is the other end of a socket pair. What it says is mostly written before the client
 // asks: the first request of a client has the number 1.
@@ -14,7 +14,6 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
-#include <math.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -22,13 +21,6 @@
 #include <unistd.h>
 
 #include "opd.h"
-
-// opctl is a program, not a library: its parts are tested from their sources.
-#include "../../client/opctl/json.c"
-#include "../../client/opctl/suggest.c"
-#include "../../client/opctl/table.c"
-#include "../../client/opctl/text.c"
-#include "../../client/opctl/utf8.c"
 
 struct pair {
     struct opd_client *client;
@@ -190,6 +182,66 @@ static void test_fd_goes_along(void **state)
     close(fds[1]);
 }
 
+// ---- notifications ------------------------------------------------------------------------------
+
+static bool next_notice(struct pair *p, const char *method, double seconds)
+{
+    return opd_wait_notification(p->client, method, seconds, &p->reply, &p->err);
+}
+
+static void expect_notice(struct pair *p, const char *method, uint64_t number)
+{
+    assert_true(next_notice(p, method, 5));
+    assert_int_equal(p->reply.result.type, MSGPACK_OBJECT_ARRAY);
+    assert_int_equal(p->reply.result.via.array.ptr[0].via.u64, number);
+}
+
+static void test_notifications(void **state)
+{
+    struct pair *p = *state;
+    SAY(p, "\x93\x02\xa1n\x91\x01\x93\x02\xa1m\x91\x02\x93\x02\xa1n\x91\x03");
+    SAY(p, "\x94\x01\x01\xc0\x07\x93\x02\xa1n\x91\x04\x93\x02\xa1n"); // half of one
+    assert_true(call(p)); // those that come before a reply are kept
+    expect_notice(p, "n", 1);
+    expect_notice(p, "n", 3);
+    expect_notice(p, "n", 4);
+    expect_notice(p, "m", 2);
+    assert_false(next_notice(p, "m", 0));
+    assert_int_equal(p->err.code, OPD_DEADLINE_EXCEEDED);
+    assert_true(p->err.local);
+    assert_false(next_notice(p, "n", 0.05));
+    SAY(p, "\x91\x05");
+    expect_notice(p, "n", 5);
+}
+
+static void test_notifications_before_the_end_count(void **state)
+{
+    struct pair *p = *state;
+    SAY(p, "\x93\x02\xa1n\x91\x01\x93\x02\xa1n\x91\x02");
+    hang_up(p);
+    expect_notice(p, "n", 1);
+    expect_notice(p, "n", 2);
+    for (int i = 0; i < 2; i++) {
+        assert_false(next_notice(p, "n", -1));
+        assert_int_equal(p->err.code, OPD_CONNECTION_LOST);
+    }
+}
+
+static void test_notifications_that_nobody_takes(void **state)
+{
+    struct pair *p = *state;
+    for (unsigned i = 0; i < OPD_MAX_NOTIFICATIONS + 3; i++) {
+        char bytes[] = "\x93\x02\xa1n\x91\xcd..";
+        bytes[6] = (char)(i >> 8);
+        bytes[7] = (char)i;
+        say(p, bytes, 8);
+        assert_false(next_notice(p, "other", 0)); // reads it
+    }
+    for (unsigned i = 3; i < OPD_MAX_NOTIFICATIONS + 3; i++)
+        expect_notice(p, "n", i);
+    assert_false(next_notice(p, "n", 0));
+}
+
 // ---- a peer that lies ---------------------------------------------------------------------------
 
 static void test_garbage(void **state)
@@ -219,6 +271,9 @@ static void test_garbage(void **state)
         LIE("\x94\x01\xff\xc0\xc0", "response"),
         LIE("\x94\x01\xcf\x00\x00\x00\x01\x00\x00\x00\x01\xc0\xc0", "response"),
         LIE("\x94\x01\x07\xc0\xc0", "request 7"),
+        LIE("\x93\x02\x01\x90", "response"),
+        LIE("\x93\x02\xa1n\xc0", "response"),
+        LIE("\x94\x02\xa1n\x90\x90", "response"),
         LIE("\x90", "response"),
         LIE("\x80", "response"),
     };
@@ -554,161 +609,6 @@ static void test_codes_are_those_of_the_table(void **state)
     assert_string_equal(opd_code_name(-1), "unknown");
 }
 
-// ---- opctl's output -----------------------------------------------------------------------------
-
-static void expect_json(const char *bytes, size_t size, const char *expected)
-{
-    msgpack_unpacked u;
-    msgpack_unpacked_init(&u);
-    size_t end = 0;
-    assert_int_equal(msgpack_unpack_next(&u, bytes, size, &end), MSGPACK_UNPACK_SUCCESS);
-    char *text;
-    size_t length;
-    FILE *out = open_memstream(&text, &length);
-    json_write(out, &u.data);
-    fclose(out);
-    assert_string_equal(text, expected);
-    assert_int_equal(length, strlen(expected));
-    free(text);
-    msgpack_unpacked_destroy(&u);
-}
-
-#define JSON(text, expected) expect_json(text, sizeof(text) - 1, expected)
-
-static void test_json_values(void **state)
-{
-    (void)state;
-    JSON("\xc0", "null");
-    JSON("\xc2", "false");
-    JSON("\xc3", "true");
-    JSON("\x00", "0");
-    JSON("\xff", "-1");
-    JSON("\xcf\xff\xff\xff\xff\xff\xff\xff\xff", "18446744073709551615");
-    JSON("\xd3\x80\x00\x00\x00\x00\x00\x00\x00", "-9223372036854775808");
-    JSON("\xcf\x00\x20\x00\x00\x00\x00\x00\x01", "9007199254740993");
-    JSON("\x90", "[]");
-    JSON("\x80", "{}");
-    JSON("\x93\x01\x91\x02\x80", "[1, [2], {}]");
-    JSON("\x82\xa1"
-         "a\x01\xa1"
-         "b\x92\xc0\xc3",
-         "{\"a\": 1, \"b\": [null, true]}");
-    JSON("\x83\x01\x02\x91\xa1x\x03\xc0\x04", "{\"1\": 2, \"[\\\"x\\\"]\": 3, \"null\": 4}");
-}
-
-static void test_json_floats(void **state)
-{
-    (void)state;
-    JSON("\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00", "1.0");
-    JSON("\xcb\x80\x00\x00\x00\x00\x00\x00\x00", "-0.0");
-    JSON("\xcb\x3f\xb9\x99\x99\x99\x99\x99\x9a", "0.1");
-    JSON("\xcb\x3f\xd5\x55\x55\x55\x55\x55\x55", "0.3333333333333333");
-    JSON("\xcb\x7f\xef\xff\xff\xff\xff\xff\xff", "1.7976931348623157e+308");
-    JSON("\xcb\x00\x00\x00\x00\x00\x00\x00\x01", "4.94065645841247e-324");
-    JSON("\xca\x3d\xcc\xcc\xcd", "0.1");
-    JSON("\xca\x7f\x7f\xff\xff", "3.4028235e+38");
-    JSON("\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00", "null");
-    JSON("\xcb\x7f\xf0\x00\x00\x00\x00\x00\x00", "null");
-    JSON("\xca\xff\x80\x00\x00", "null");
-}
-
-static void test_json_strings(void **state)
-{
-    (void)state;
-    JSON("\xa0", "\"\"");
-    JSON("\xa5"
-         "a\"b\\/",
-         "\"a\\\"b\\\\/\"");
-    JSON("\xa8\x00\x01\x1f\x7f\b\f\n\r", "\"\\u0000\\u0001\\u001f\\u007f\\b\\f\\n\\r\"");
-    JSON("\xa1\t", "\"\\t\"");
-    JSON("\xa9\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\"");
-    JSON("\xa2\xc3"
-         "a",
-         "\"\\ufffda\"");                                  // cut short
-    JSON("\xa1\xe2", "\"\\ufffd\"");                       // at the end
-    JSON("\xa2\xc0\xaf", "\"\\ufffd\\ufffd\"");            // too long a form
-    JSON("\xa3\xed\xa0\x80", "\"\\ufffd\\ufffd\\ufffd\""); // a surrogate
-    JSON("\xa4\xf4\x90\x80\x80", "\"\\ufffd\\ufffd\\ufffd\\ufffd\"");
-    JSON("\xa1\xff", "\"\\ufffd\"");
-}
-
-static void test_json_binary(void **state)
-{
-    (void)state;
-    JSON("\xc4\x00", "\"\"");
-    JSON("\xc4\x01\xff", "\"/w==\"");
-    JSON("\xc4\x02\x00\x01", "\"AAE=\"");
-    JSON("\xc4\x03"
-         "abc",
-         "\"YWJj\"");
-    JSON("\xc4\x04"
-         "abcd",
-         "\"YWJjZA==\"");
-    JSON("\xd4\x05"
-         "a",
-         "\"YQ==\"");
-}
-
-static void test_texts_for_people(void **state)
-{
-    (void)state;
-    assert_string_equal(text_bytes(0).s, "0 B");
-    assert_string_equal(text_bytes(1023).s, "1023 B");
-    assert_string_equal(text_bytes(1024).s, "1.0 KiB");
-    assert_string_equal(text_bytes(1536 << 10).s, "1.5 MiB");
-    assert_string_equal(text_bytes((1 << 20) - 1).s, "1.0 MiB");
-    assert_string_equal(text_bytes(UINT64_MAX).s, "16.0 EiB");
-    assert_string_equal(text_duration(0.26).s, "0.3 s");
-    assert_string_equal(text_duration(59.2).s, "59.2 s");
-    assert_string_equal(text_duration(185).s, "3 min 05 s");
-    assert_string_equal(text_duration(7500).s, "2 h 05 min");
-    assert_string_equal(text_duration(90000).s, "1 d 01 h");
-    assert_string_equal(text_duration(-1).s, "0.0 s");
-    assert_string_equal(text_duration(NAN).s, "0.0 s");
-}
-
-static void test_suggestions(void **state)
-{
-    (void)state;
-    static const char *const names[] = { "status", "ops", "tensors", "stop" };
-    assert_string_equal(suggest("stauts", names, 4), "status");
-    assert_string_equal(suggest("sto", names, 4), "stop");
-    assert_string_equal(suggest("tens", names, 4), "tensors");
-    assert_string_equal(suggest("op", names, 4), "ops");
-    assert_null(suggest("xyzzy", names, 4));
-    assert_null(suggest("", names, 4));
-    assert_null(suggest("a word that is far longer than any name of a command", names, 4));
-}
-
-static void test_table(void **state)
-{
-    (void)state;
-    static const struct column columns[] = {
-        { .title = "NAME", .key = "n" },
-        { .title = "SIZE", .key = "s", .read = text_field_bytes, .right = true },
-        { .title = "", .key = "d" },
-    };
-    // Two rows; the second's name would clear the screen.
-    static const char bytes[] = "\x92\x83\xa1n\xa5"
-                                "caf\xc3\xa9\xa1s\xcd\x04\x00\xa1"
-                                "d\x92\x02\x03"
-                                "\x82\xa1n\xa4\x1b[2J\xa1s\xc0";
-    msgpack_unpacked u;
-    msgpack_unpacked_init(&u);
-    assert_int_equal(msgpack_unpack_next(&u, bytes, sizeof bytes - 1, NULL),
-                     MSGPACK_UNPACK_SUCCESS);
-    char *text;
-    size_t length;
-    FILE *out = open_memstream(&text, &length);
-    table_print(out, columns, 3, &u.data);
-    fclose(out);
-    assert_string_equal(text, "NAME     SIZE  \n"
-                              "caf\xc3\xa9  1.0 KiB  2 3\n"
-                              "?[2J        -  -\n");
-    free(text);
-    msgpack_unpacked_destroy(&u);
-}
-
 #define ON_A_PAIR(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -720,6 +620,9 @@ int main(void)
         ON_A_PAIR(test_answered_error),
         ON_A_PAIR(test_error_of_another_shape),
         ON_A_PAIR(test_fd_goes_along),
+        ON_A_PAIR(test_notifications),
+        ON_A_PAIR(test_notifications_before_the_end_count),
+        ON_A_PAIR(test_notifications_that_nobody_takes),
         cmocka_unit_test(test_garbage),
         ON_A_PAIR(test_last_word_of_the_daemon),
         cmocka_unit_test(test_random_bytes),
@@ -736,13 +639,6 @@ int main(void)
         cmocka_unit_test(test_greeting),
         cmocka_unit_test(test_default_socket),
         cmocka_unit_test(test_codes_are_those_of_the_table),
-        cmocka_unit_test(test_json_values),
-        cmocka_unit_test(test_json_floats),
-        cmocka_unit_test(test_json_strings),
-        cmocka_unit_test(test_json_binary),
-        cmocka_unit_test(test_texts_for_people),
-        cmocka_unit_test(test_suggestions),
-        cmocka_unit_test(test_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

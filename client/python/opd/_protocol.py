@@ -26,6 +26,12 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "drop": ("aa", "n"),
     "sync": ("", "n"),
     "stop": ("", "n"),
+    "reload": ("", "a"),
+    "events": ("|iM", "M"),
+    "rollback": ("s", "M"),
+    "pin": ("sv", "M"),
+    "check": ("sss|M", "M"),
+    "op_code": ("ss|M", "a"),
 }
 
 # name: (number, class in opd.errors)

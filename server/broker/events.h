@@ -1,0 +1,43 @@
+#pragma once
+
+// What happened, for whoever follows it: reloads, failures, withdrawals, restarts of devices. The
+// last ones are kept.
+
+#include <stdint.h>
+
+#include "err.h"
+#include "mem.h"
+
+struct broker;
+
+enum { EVENTS_KEPT = 1000 };
+
+// Fields that do not apply are NULL or 0.
+struct event {
+    const char *kind; // "reloaded"
+    const char *op;
+    int version;
+    const char *file;
+    const struct opd_err *err;
+    double ms;
+};
+
+struct kept_event {
+    struct buf packed;  // the map that clients get
+    struct buf outcome; // of an edit: what reload() tells; else empty
+};
+
+struct events {
+    uint64_t next;                       // number of the next one; the first is 1
+    struct kept_event kept[EVENTS_KEPT]; // seq % EVENTS_KEPT
+};
+
+uint64_t events_add(struct broker *b,
+                    const struct event *event); // its number; tells those who follow
+void events_pack_since(const struct events *ev, uint64_t since,
+                       struct buf *out); // an array of those after `since`
+// Of edits alone, as reload() tells of them: op, file, version, state, message, log, ms.
+// Those after `since`, and before them those of the numbers in `more`.
+void events_pack_outcomes(const struct events *ev, uint64_t since, const uint64_t *more, int n_more,
+                          struct buf *out);
+void events_finish(struct events *ev);

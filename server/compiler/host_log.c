@@ -1,0 +1,108 @@
+#include "host_log.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mem.h"
+
+// Names that are ours: of the shim, of the line that exports the kernel, of the file that the
+// compiler was given.
+static const char *const own_names[] = { "cpu_shim.h:", "kernel:", "opd.cpp:", "prelude:" };
+
+static const char *line_end(const char *line)
+{
+    const char *end = strchr(line, '\n');
+    return end ? end : line + strlen(line);
+}
+
+static bool starts(const char *line, const char *prefix)
+{
+    return strncmp(line, prefix, strlen(prefix)) == 0;
+}
+
+static bool holds(const char *line, const char *end, const char *part)
+{
+    return memmem(line, (size_t)(end - line), part, strlen(part)) != NULL;
+}
+
+// Behind "cpu_shim.h:12:3: ", or NULL where the line names nothing of ours.
+static const char *skip_own_place(const char *line)
+{
+    for (size_t i = 0; i < sizeof own_names / sizeof *own_names; i++)
+        if (starts(line, own_names[i])) {
+            const char *text = line + strlen(own_names[i]);
+            return text + strspn(text, "0123456789: ");
+        }
+    return NULL;
+}
+
+// How the compiler came to the place, which is not by the user's doing; and temporary files.
+static bool is_noise(const char *line, const char *end)
+{
+    return holds(line, end, "in expansion of macro ‘OPD_CPU_") ||
+           holds(line, end, "in expansion of macro 'OPD_CPU_") ||
+           holds(line, end, "OPD_CPU_EXPORT") || holds(line, end, "opd_cpu_launch") ||
+           starts(line, "In file included from opd.cpp:") ||
+           starts(line, "In file included from cpu_shim.h:") ||
+           starts(line, "compilation terminated") ||
+           (holds(line, end, "warning") && holds(line, end, "generated.")) ||
+           (holds(line, end, "error") && holds(line, end, "generated."));
+}
+
+static bool is_there(struct buf *out, const char *text, size_t size)
+{
+    return out->size > 0 && memmem(out->bytes, out->size, text, size) != NULL;
+}
+
+// A line of ours: its text, once.
+static void append_own(struct buf *out, const char *text, const char *end)
+{
+    if (starts(text, "required from here") || starts(text, "  required from here"))
+        return;
+    if (is_there(out, text, (size_t)(end - text)))
+        return;
+    buf_append(out, text, (size_t)(end - text));
+    buf_append_str(out, "\n");
+}
+
+char *host_log_rewrite(const char *log)
+{
+    struct buf out = { 0 };
+    bool shown = true; // whether the source that is shown below belongs to a line that was kept
+    for (const char *next; *log; log = next) {
+        const char *end = line_end(log), *text = skip_own_place(log);
+        next = *end ? end + 1 : end;
+        bool is_source = *log == ' ';
+        if (is_source && !shown)
+            continue;
+        if (!is_source)
+            shown = !text && !is_noise(log, end);
+        if (text && !is_noise(log, end))
+            append_own(&out, text, end);
+        else if (shown)
+            buf_append(&out, log, (size_t)(next - log));
+    }
+    char *result = out.size ? mem_strdup(buf_str(&out)) : NULL;
+    buf_finish(&out);
+    return result;
+}
+
+char *host_log_first_error(const char *log, const char *file, const char *expr)
+{
+    enum { LIMIT = 900 };
+    const char *mark = strstr(log, "error: ");
+    const char *line = mark ? mark : log + strspn(log, "\n");
+    while (line > log && line[-1] != '\n')
+        line--;
+    int length = (int)(line_end(line) - line);
+    if (!mark)
+        return mem_printf("%s: the C++ compiler failed on kernel '%s'%s%.*s", file, expr,
+                          length ? ": " : "", length < LIMIT ? length : LIMIT, line);
+    if (line != mark && !starts(line, "fatal error: "))
+        return mem_printf("%.*s", length < LIMIT ? length : LIMIT, line);
+    mark += strlen("error: ");
+    length = (int)(line_end(mark) - mark);
+    return mem_printf("%s: no kernel '%s': %.*s", file, expr, length < LIMIT ? length : LIMIT,
+                      mark);
+}

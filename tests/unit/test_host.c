@@ -1,0 +1,196 @@
+// host: every kind of job of the CPU's compiler, and diagnostics that name the user's file alone.
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "compile.h"
+#include "host_log.h"
+#include "mem.h"
+
+static struct compile_input input(enum compile_kind kind, const char *source, const char *expr)
+{
+    return (struct compile_input){
+        .kind = kind,
+        .target = "cpu",
+        .common = "template <class T> T opd_scale(T x) { return 2 * x; }\n",
+        .prelude = "using scalar_t = float;\nusing acc_t = float;\n",
+        .file = "scale.cu",
+        .source = source,
+        .expr = expr,
+    };
+}
+
+static const char good[] = "extern __shared__ float all[];\n"
+                           "template <class T> __global__ void scale(T *x, int n)\n"
+                           "{\n"
+                           "#warning \"mind this\"\n"
+                           "    x[n] = opd_scale(x[n]);\n"
+                           "}\n";
+
+static void finish(struct compile_output *out, struct opd_err *err)
+{
+    free(out->image);
+    free(out->symbol);
+    free(out->log);
+    free(out->text);
+    opd_err_clear(err);
+}
+
+static void test_kinds(void **state)
+{
+    (void)state;
+    static const enum compile_kind kinds[] = { COMPILE_IMAGE, COMPILE_SYNTAX, COMPILE_DESCRIBE,
+                                               COMPILE_SASS };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct compile_input in = input(kinds[i], good, "scale<scalar_t>");
+        struct compile_output out;
+        struct opd_err err = { 0 };
+        bool ok = host_compile(&in, &out, &err);
+        if (!ok && kinds[i] == COMPILE_SASS && err.code == OPD_E_unavailable) {
+            assert_non_null(strstr(err.msg, "binutils"));
+        } else if (!ok) {
+            fail_msg("%s\n%s", err.msg, err.log ? err.log : "");
+        } else {
+            assert_non_null(strstr(out.log, "scale.cu:4:2: warning: "));
+            assert_int_equal(out.image != NULL, kinds[i] != COMPILE_SYNTAX);
+            assert_int_equal(out.text != NULL,
+                             kinds[i] == COMPILE_DESCRIBE || kinds[i] == COMPILE_SASS);
+            if (kinds[i] == COMPILE_SASS)
+                assert_null(strstr(out.text, "opd-listing"));
+        }
+        finish(&out, &err);
+    }
+}
+
+static void test_no_ptx(void **state)
+{
+    (void)state;
+    struct compile_input in = input(COMPILE_PTX, good, "scale<scalar_t>");
+    struct compile_output out;
+    struct opd_err err = { 0 };
+    assert_false(host_compile(&in, &out, &err));
+    assert_int_equal(err.code, OPD_E_invalid_argument);
+    assert_string_equal(err.msg, "the cpu device has no PTX; ask for \"sass\", its machine code");
+    finish(&out, &err);
+}
+
+static void expect_error(const char *source, const char *expr, const char *message, const char *log)
+{
+    static const enum compile_kind kinds[] = { COMPILE_IMAGE, COMPILE_SYNTAX };
+    static const char *const own[] = { "cpu_shim", "kernel:", "/opd-", "opd.cpp", "OPD_CPU" };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        struct compile_input in = input(kinds[i], source, expr);
+        struct compile_output out;
+        struct opd_err err = { 0 };
+        assert_false(host_compile(&in, &out, &err));
+        assert_int_equal(err.code, OPD_E_compile_error);
+        if (!strstr(err.msg, message) || !err.log || !strstr(err.log, log))
+            fail_msg("expected %s and %s, got %s\n%s", message, log, err.msg,
+                     err.log ? err.log : "");
+        for (size_t k = 0; k < sizeof own / sizeof *own; k++)
+            if (strstr(err.log, own[k]) || strstr(err.msg, own[k]))
+                fail_msg("%s is shown: %s\n%s", own[k], err.msg, err.log);
+        finish(&out, &err);
+    }
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    expect_error("\n__global__ void k(float *x)\n{\n    x[0] = nothing;\n}\n", "k",
+                 "scale.cu:4:12: error: ", "    x[0] = nothing;");
+    // Only what was instantiated is wrong.
+    expect_error("template <class T> __global__ void k(T *x)\n{\n    x->y = 1;\n}\n", "k<scalar_t>",
+                 "scale.cu:3:8: error: ", "x->y = 1;");
+    expect_error("__global__ void k(float *x)\n{\n    atomicAdd(x, \"1\");\n}\n", "k",
+                 "scale.cu:3:", "candidate");
+    expect_error("#include \"absent.h\"\n__global__ void k() {}\n", "k",
+                 "scale.cu:1:10: fatal error: ", "absent.h");
+    expect_error(good, "scall<scalar_t>", "scale.cu: no kernel 'scall<scalar_t>': ", "scall");
+    expect_error(good, "scale<3>", "scale.cu: no kernel 'scale<3>': ", "error");
+}
+
+// A source that was put together from several files.
+static void test_lines_of_several_files(void **state)
+{
+    (void)state;
+    static const char text[] = "#line 1 \"half.cuh\"\n"
+                               "#pragma once\n"
+                               "template <class T> T half_of(T x)\n"
+                               "{\n"
+                               "    return x / WHAT;\n"
+                               "}\n"
+                               "\n#line 2 \"scale.cu\"\n"
+                               "extern __shared__ float all[];\n"
+                               "__global__ void k(float *x)\n"
+                               "{\n"
+                               "    x[0] = half_of(x[1]) + BAD;\n"
+                               "    OTHER;\n"
+                               "}\n";
+    struct {
+        const char *macro, *by, *message, *shown;
+    } cases[] = {
+        { "WHAT", "absent", "half.cuh:4:16: error: ", "    4 |     return x / absent;" },
+        { "BAD", "missing",
+          "scale.cu:5:28: error: ", "    5 |     x[0] = half_of(x[1]) + missing;" },
+        { "OTHER", "asm(\"\")", "scale.cu:6: inline PTX", NULL },
+        { "WHAT", "asm(\"\")", "half.cuh:4: inline PTX", NULL },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct buf source = { 0 };
+        for (const char *p = text; *p;) {
+            size_t n = strcspn(p, "WBO");
+            buf_append(&source, p, n);
+            p += n;
+            static const char *const macros[] = { "WHAT", "BAD", "OTHER" };
+            for (size_t k = 0; k < 3; k++)
+                if (strncmp(p, macros[k], strlen(macros[k])) == 0) {
+                    buf_append_str(&source,
+                                   strcmp(macros[k], cases[i].macro) == 0 ? cases[i].by : "1");
+                    p += strlen(macros[k]);
+                }
+        }
+        struct compile_input in = input(COMPILE_IMAGE, buf_str(&source), "k");
+        struct compile_output out;
+        struct opd_err err = { 0 };
+        assert_false(host_compile(&in, &out, &err));
+        if (strncmp(err.msg, cases[i].message, strlen(cases[i].message)) != 0 ||
+            (cases[i].shown && !strstr(err.log, cases[i].shown)))
+            fail_msg("expected %s, got %s\n%s", cases[i].message, err.msg, err.log ? err.log : "");
+        assert_true(!err.log || !strstr(err.log, "pragma once"));
+        finish(&out, &err);
+        buf_finish(&source);
+    }
+}
+
+static void test_log_rewrite(void **state)
+{
+    (void)state;
+    assert_null(host_log_rewrite(""));
+    assert_null(host_log_rewrite("kernel:1:1:   required from here\n"));
+    char *log = host_log_rewrite(
+        "a.cu:3:4: error: x\n    3 | y\n      | ^\ncpu_shim.h:9:1: note: z\n  9 | w\n"
+        "kernel:1:1: note: z");
+    assert_string_equal(log, "a.cu:3:4: error: x\n    3 | y\n      | ^\nnote: z\n");
+    free(log);
+    char *first = host_log_first_error("c++: killed\n", "a.cu", "k");
+    assert_non_null(strstr(first, "a.cu: the C++ compiler failed on kernel 'k': c++: killed"));
+    assert_null(strchr(first, '\n'));
+    free(first);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kinds),       cmocka_unit_test(test_no_ptx),
+        cmocka_unit_test(test_errors),      cmocka_unit_test(test_lines_of_several_files),
+        cmocka_unit_test(test_log_rewrite),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

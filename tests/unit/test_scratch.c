@@ -1,0 +1,113 @@
+// scratch: a folder of one's own that goes with the process, and what killed ones have left goes
+// with the next.
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "mem.h"
+#include "scratch.h"
+
+static char parent[64];
+
+static int setup(void **state)
+{
+    (void)state;
+    strcpy(parent, "/tmp/opd-scratch-XXXXXX");
+    return mkdtemp(parent) ? setenv("TMPDIR", parent, 1) : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s", parent);
+    return system(command);
+}
+
+static void make(const char *name, bool old)
+{
+    char *path = mem_printf("%s/%s", parent, name), *file = mem_printf("%s/x.pch", path);
+    struct timespec times[2] = { { .tv_sec = time(NULL) - 1000 }, { .tv_sec = time(NULL) - 1000 } };
+    assert_int_equal(mkdir(path, 0700), 0);
+    close(open(file, O_CREAT | O_WRONLY, 0600));
+    if (old)
+        utimensat(AT_FDCWD, path, times, 0);
+    free(file);
+    free(path);
+}
+
+static bool exists(const char *name)
+{
+    char *path = mem_printf("%s/%s", parent, name);
+    bool there = access(path, F_OK) == 0;
+    free(path);
+    return there;
+}
+
+static void test_folder(void **state)
+{
+    (void)state;
+    const char *own = scratch_open();
+    assert_non_null(own);
+    assert_string_equal(getenv("TMPDIR"), own);
+    char *name = mem_strdup(own), *file = mem_printf("%s/file", own);
+    close(open(file, O_CREAT | O_WRONLY, 0600));
+    scratch_close();
+    assert_int_not_equal(access(name, F_OK), 0);
+    assert_string_equal(getenv("TMPDIR"), parent);
+    scratch_close(); // twice is fine
+    free(file);
+    free(name);
+}
+
+static void test_left(void **state)
+{
+    (void)state;
+    make("opd-compiler-aaaaaa", true);
+    make("opd-compiler-bbbbbb", false);
+    make("opd-compiler-cccccc", true);
+    make("other", true);
+    char *held = mem_printf("%s/opd-compiler-cccccc", parent);
+    int fd = open(held, O_RDONLY | O_DIRECTORY);
+    assert_int_equal(flock(fd, LOCK_SH), 0);
+    assert_non_null(scratch_open());
+    assert_false(exists("opd-compiler-aaaaaa"));
+    assert_true(exists("opd-compiler-bbbbbb")); // perhaps not locked yet
+    assert_true(exists("opd-compiler-cccccc"));
+    assert_true(exists("other/x.pch"));
+    scratch_close();
+    close(fd);
+    free(held);
+}
+
+static void test_no_folder(void **state)
+{
+    (void)state;
+    setenv("TMPDIR", "/nonexistent", 1);
+    assert_null(scratch_open());
+    assert_string_equal(getenv("TMPDIR"), "/nonexistent");
+    scratch_close();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_folder, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_left, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_no_folder, setup, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
