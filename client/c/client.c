@@ -30,10 +30,8 @@ static void drop_request(struct opd_client *c, struct request **at)
 // Takes over the message. What answers no request is the daemon's last word on this connection.
 static bool file_message(struct opd_client *c, struct message *m)
 {
-    if (!m->response) {
-        message_clear(m);
-        return true;
-    }
+    if (!m->response)
+        return notices_add(&c->notices, m, &c->broken);
     struct request **at = find_request(c, m->id);
     if (m->has_id && *at && !(*at)->answered) {
         (*at)->answered = true;
@@ -223,6 +221,20 @@ bool client_wait(struct opd_client *c, uint32_t request, double more, struct opd
     good = r->answered ? hand_over(&r->answer, reply, err) : error_copy(err, &c->broken);
     drop_request(c, find_request(c, request));
     return good;
+}
+
+bool client_wait_notice(struct opd_client *c, const char *method, double seconds,
+                        struct opd_reply *params, struct opd_error *err)
+{
+    uint64_t deadline = seconds > 0 ? sock_deadline(seconds) : seconds < 0 ? UINT64_MAX : 0;
+    while (!notices_take(&c->notices, method, params)) {
+        short happened;
+        if (!c->broken.code && !sock_poll(c->fd, POLLIN, deadline, &happened, err))
+            return false;
+        if (!receive(c) && !notices_has(&c->notices, method))
+            return error_copy(err, &c->broken);
+    }
+    return true;
 }
 
 void client_forget(struct opd_client *c, uint32_t request)

@@ -6,6 +6,7 @@
 
 #include "inbox.h"
 #include "message.h"
+#include "notice.h"
 #include "opd.h"
 
 struct request {
@@ -25,6 +26,7 @@ struct opd_client {
     struct inbox inbox;
     struct request *requests; // in the order in which they were sent
     struct request **end;
+    struct notices notices;
     struct opd_error broken; // the code is not 0: why this connection is of no more use
 };
 
@@ -39,6 +41,10 @@ bool client_wait(struct opd_client *client, uint32_t request, double more, struc
 
 // Drops the request, or its reply when it comes. One that is not there is fine.
 void client_forget(struct opd_client *client, uint32_t request);
+
+// As opd_wait_notification().
+bool client_wait_notice(struct opd_client *client, const char *method, double seconds,
+                        struct opd_reply *params, struct opd_error *err);
 
 // client_send(), client_wait() and client_forget().
 bool client_call(struct opd_client *client, const char *method, const struct iovec params[2],

@@ -17,6 +17,14 @@ static bool is_uint(const msgpack_object *o, uint64_t most)
     return o->type == MSGPACK_OBJECT_POSITIVE_INTEGER && o->via.u64 <= most;
 }
 
+static bool read_notification(struct message *m, const msgpack_object_array *parts)
+{
+    m->method = parts->ptr[1];
+    m->reply.result = parts->ptr[2];
+    return parts->size == 3 && m->method.type == MSGPACK_OBJECT_STR &&
+           m->reply.result.type == MSGPACK_OBJECT_ARRAY;
+}
+
 static bool read_parts(struct message *m, const msgpack_object *root)
 {
     if (root->type != MSGPACK_OBJECT_ARRAY || root->via.array.size < 3)
@@ -25,7 +33,7 @@ static bool read_parts(struct message *m, const msgpack_object *root)
     if (!is_uint(&part[0], NOTIFICATION))
         return false;
     if (part[0].via.u64 == NOTIFICATION)
-        return true;
+        return read_notification(m, &root->via.array);
     if (part[0].via.u64 != RESPONSE || root->via.array.size != 4)
         return false;
     m->response = true;

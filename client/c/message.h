@@ -5,11 +5,12 @@
 #include "opd.h"
 
 struct message {
-    bool response; // else a notification
-    bool has_id;   // a response to what could not be read has none
+    bool response;         // else a notification
+    msgpack_object method; // of a notification: a string
+    bool has_id;           // a response to what could not be read has none
     uint32_t id;
     msgpack_object error;   // nil: none
-    struct opd_reply reply; // its result; owns all the memory
+    struct opd_reply reply; // its result, or the parameters; owns all the memory
 };
 
 // Takes over `bytes`, which hold exactly one object. False: not a message.

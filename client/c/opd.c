@@ -115,6 +115,7 @@ void opd_close(struct opd_client *c)
         message_clear(&r->answer);
         free(r);
     }
+    notices_finish(&c->notices);
     inbox_finish(&c->inbox);
     opd_error_clear(&c->broken);
     free(c);
@@ -172,6 +173,12 @@ bool opd_wait(struct opd_client *c, uint32_t request, struct opd_reply *reply,
 void opd_forget(struct opd_client *c, uint32_t request)
 {
     client_forget(c, request);
+}
+
+bool opd_wait_notification(struct opd_client *c, const char *method, double seconds,
+                           struct opd_reply *params, struct opd_error *err)
+{
+    return client_wait_notice(c, method, seconds, params, err);
 }
 
 bool opd_call(struct opd_client *c, const char *method, const msgpack_sbuffer *params,

@@ -135,6 +135,24 @@ OPD_API bool opd_wait(struct opd_client *client, uint32_t request, struct opd_re
 // its reply would be kept until opd_close().
 OPD_API void opd_forget(struct opd_client *client, uint32_t request);
 
+// ---- notifications ------------------------------------------------------------------------------
+
+#define OPD_MAX_NOTIFICATIONS 1000
+
+// Some requests make the daemon send more than a reply: after `events` with the option follow, each
+// event comes as the notification "event". Notifications are taken in whenever the client reads,
+// also while it waits for a reply, and are kept until they are waited for here. Of those that
+// nobody waits for, the last OPD_MAX_NOTIFICATIONS are kept.
+//
+// Waits `seconds` for the next notification of that method, in the order in which they were sent;
+// below 0: for ever; 0: takes one that has come, and reads what the socket holds. The client's
+// timeout does not count here. Its parameters, an array, are `params->result`; what `params` held
+// is cleared. OPD_DEADLINE_EXCEEDED and `local`: none came, which is no failure.
+OPD_API bool opd_wait_notification(struct opd_client *client, const char *method, double seconds,
+                                   struct opd_reply *params, struct opd_error *err);
+
+// ---- reading results ----------------------------------------------------------------------------
+
 // Reading a result that is a map. Nothing is assumed about what the daemon sent: `map` may be of
 // any type, and a value that is absent or of another type leaves `out` as it was.
 OPD_API const msgpack_object *opd_map_get(const msgpack_object *map, const char *key); // or NULL

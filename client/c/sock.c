@@ -74,7 +74,7 @@ bool sock_poll(int fd, short events, uint64_t deadline, short *happened, struct 
             return error_set_errno(err, OPD_CONNECTION_LOST, "poll");
         if (clock_ns() >= deadline)
             return error_set(err, OPD_DEADLINE_EXCEEDED,
-                             "the daemon has not answered in time: it is busy, stopped or hung");
+                             "the daemon sent nothing in time: it is busy, stopped or hung");
     }
 }
 

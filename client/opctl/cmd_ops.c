@@ -68,6 +68,24 @@ static const struct column attributes[] = {
     { .title = "WORDS", .key = "words" },
 };
 
+// "serving", "serving, pinned".
+static struct text read_state(const msgpack_object *version, const char *key)
+{
+    struct text t = text_field(version, key);
+    size_t n = strlen(t.s);
+    if (is_true(version, "pinned"))
+        snprintf(t.s + n, sizeof t.s - n, ", pinned");
+    return t;
+}
+
+static const struct column versions[] = {
+    { .title = "VERSION", .key = "version", .right = true },
+    { .title = "TIME", .key = "time", .read = text_field_time },
+    { .title = "HASH", .key = "hash" },
+    { .title = "STATE", .key = "state", .read = read_state },
+    { .title = "MESSAGE", .key = "message", .read = text_field_or_dash },
+};
+
 static const struct column outputs[] = {
     { .title = "OUTPUT", .key = "name" },
     { .title = "DTYPES", .key = "dtypes" },
@@ -103,11 +121,25 @@ static void show_one(FILE *out, const msgpack_object *op)
     show_part(out, inputs, sizeof inputs / sizeof *inputs, opd_map_get(op, "inputs"));
     show_part(out, attributes, sizeof attributes / sizeof *attributes, opd_map_get(op, "attrs"));
     show_part(out, outputs, sizeof outputs / sizeof *outputs, opd_map_get(op, "outputs"));
+    show_part(out, versions, sizeof versions / sizeof *versions, opd_map_get(op, "versions"));
 }
 
-int cmd_ops(struct session *session, char **args)
+int cmd_ops(struct session *session, const struct args *args)
 {
-    if (args[0])
-        return session_ask(session, "op_info", args[0], show_one);
-    return session_ask(session, "op_list", NULL, show_list);
+    bool ptx = args->options[OPTION_PTX], sass = args->options[OPTION_SASS];
+    bool choice = args->options[OPTION_DTYPE] || args->options[OPTION_ARCH];
+    struct params params;
+    if (ptx && sass)
+        return session_refuse("--ptx or --sass, not both");
+    if ((ptx || sass) && !args->words[1])
+        return session_refuse("of which operator? opctl ops NAME --%s", sass ? "sass" : "ptx");
+    if (choice && !ptx && !sass)
+        return session_refuse("--dtype and --arch go with --ptx or --sass");
+    if (ptx || sass)
+        return ops_show_code(session, args);
+    if (!args->words[1])
+        return session_ask(session, "op_list", NULL, show_list);
+    params_init(&params, 1);
+    params_str(&params, args->words[1]);
+    return session_ask(session, "op_info", &params, show_one);
 }

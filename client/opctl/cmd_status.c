@@ -20,12 +20,8 @@ static const struct column devices[] = {
 
 static struct text uptime(const msgpack_object *status)
 {
-    const msgpack_object *o = opd_map_get(status, "uptime");
-    if (o && (o->type == MSGPACK_OBJECT_FLOAT64 || o->type == MSGPACK_OBJECT_FLOAT32))
-        return text_duration(o->via.f64);
-    if (o && o->type == MSGPACK_OBJECT_POSITIVE_INTEGER)
-        return text_duration((double)o->via.u64);
-    return (struct text){ "-" };
+    double seconds;
+    return text_number(status, "uptime", &seconds) ? text_duration(seconds) : (struct text){ "-" };
 }
 
 static void show_line(FILE *out, const char *title, const msgpack_object *map, const char *key)
@@ -45,6 +41,10 @@ static void show_compilers(FILE *out, const msgpack_object *compilers)
             text_field(compilers, "cache_hits").s, text_field(compilers, "failed").s);
     show_line(out, "  device", compilers, "nvrtc");
     show_line(out, "  host", compilers, "host");
+    if (opd_map_get(compilers, "cache_bytes"))
+        fprintf(out, "%-12s%s of at most %s\n", "  cache",
+                text_field_bytes(compilers, "cache_bytes").s,
+                text_field_bytes(compilers, "cache_limit").s);
 }
 
 static void show_status(FILE *out, const msgpack_object *s)
@@ -64,7 +64,7 @@ static void show_status(FILE *out, const msgpack_object *s)
     table_print(out, devices, sizeof devices / sizeof *devices, opd_map_get(s, "devices"));
 }
 
-int cmd_status(struct session *session, char **args)
+int cmd_status(struct session *session, const struct args *args)
 {
     (void)args;
     return session_ask(session, "status", NULL, show_status);

@@ -27,7 +27,7 @@ static bool wait_for_end(int fd)
     return false;
 }
 
-int cmd_stop(struct session *session, char **args)
+int cmd_stop(struct session *session, const struct args *args)
 {
     (void)args;
     int code = session_ask(session, "stop", NULL, show_nothing);

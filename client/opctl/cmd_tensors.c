@@ -34,7 +34,7 @@ static void show_tensors(FILE *out, const msgpack_object *list)
     table_print(out, tensors, sizeof tensors / sizeof *tensors, list);
 }
 
-int cmd_tensors(struct session *session, char **args)
+int cmd_tensors(struct session *session, const struct args *args)
 {
     (void)args;
     return session_ask(session, "tensor_list", NULL, show_tensors);

@@ -7,12 +7,18 @@
 
 #include <opd.h>
 
+#include "args.h"
+#include "params.h"
+
 enum { // what opctl exits with
     EXIT_GOOD = 0,
-    EXIT_ANSWERED = 1, // the daemon answered an error, or the output could not be written
+    EXIT_ANSWERED = 1, // the daemon answered an error, a kernel did not compile, or the output
+                       // could not be written
     EXIT_USAGE = 2,
     EXIT_ABSENT = 3, // no daemon, or none that answers
 };
+
+enum { COMMAND_PATIENCE = 600 }; // seconds that requests may take for which the daemon compiles
 
 struct session {
     struct opd_client *client;
@@ -22,14 +28,32 @@ struct session {
 // Prints a result for people.
 typedef void show_fn(FILE *out, const msgpack_object *result);
 
-// Sends a request with one string, or none (NULL), and prints the result: as JSON if the user asked
-// for it, else by `show`. Returns the exit code; errors have been printed.
-int session_ask(struct session *session, const char *method, const char *argument, show_fn *show);
+// Sends a request and waits for its reply. `params` is finished; NULL: none. False: the error has
+// been printed, and *code is what to exit with.
+bool session_call(struct session *session, const char *method, struct params *params,
+                  struct opd_reply *reply, int *code);
+
+// Prints a result: as JSON if the user asked for it, else by `show`.
+void session_show(struct session *session, const msgpack_object *result, show_fn *show);
+
+// session_call() and session_show(). Returns the exit code.
+int session_ask(struct session *session, const char *method, struct params *params, show_fn *show);
 
 // Prints what went wrong and clears it. Returns the exit code.
 int session_fail(struct opd_error *err);
 
-int cmd_status(struct session *session, char **args); // args: as many as the row allows, then NULLs
-int cmd_ops(struct session *session, char **args);
-int cmd_tensors(struct session *session, char **args);
-int cmd_stop(struct session *session, char **args);
+// Prints "opctl: what" for a command line that makes no sense. Returns the exit code.
+int session_refuse(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+// args->words[0] is the command's name; the table has seen to how many words and which options.
+int cmd_status(struct session *session, const struct args *args);
+int cmd_ops(struct session *session, const struct args *args);
+int cmd_tensors(struct session *session, const struct args *args);
+int cmd_reload(struct session *session, const struct args *args);
+int cmd_check(struct session *session, const struct args *args);
+int cmd_events(struct session *session, const struct args *args);
+int cmd_rollback(struct session *session, const struct args *args);
+int cmd_pin(struct session *session, const struct args *args);
+int cmd_stop(struct session *session, const struct args *args);
+
+int ops_show_code(struct session *session, const struct args *args); // ops NAME --ptx | --sass

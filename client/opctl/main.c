@@ -1,70 +1,140 @@
 // opctl: asks a running daemon, from the command line.
 
 #include <errno.h>
-#include <getopt.h>
 #include <string.h>
 
 #include "command.h"
 #include "suggest.h"
 #include "version.h"
 
+#define WITH(option) (1u << (option))
+
 static const struct command {
     const char *name;
     const char *args; // as the help shows them
-    int most_args;
-    int (*run)(struct session *session, char **args);
+    int least, most;  // how many words
+    unsigned options; // besides --socket, --json, --help
+    int (*run)(struct session *session, const struct args *args);
     const char *summary;
+    const char *more; // what its own help adds; NULL: nothing
 } commands[] = {
-    { "status", "", 0, cmd_status, "versions, devices, memory, requests served" },
-    { "ops", "[NAME]", 1, cmd_ops, "every operator, or one in full" },
-    { "tensors", "", 0, cmd_tensors, "the named tensors that the daemon holds" },
-    { "stop", "", 0, cmd_stop, "ends the daemon after the requests in flight" },
+    { "status", "", 0, 0, 0, cmd_status, "versions, devices, memory, requests served", NULL },
+    { "ops", "[NAME]", 0, 1,
+      WITH(OPTION_PTX) | WITH(OPTION_SASS) | WITH(OPTION_DTYPE) | WITH(OPTION_ARCH), cmd_ops,
+      "every operator, or one in full",
+      "With a NAME: its schema, inputs, attributes, outputs and versions. With --ptx or --sass: "
+      "the\n"
+      "code of its kernels, for one dtype and one target (default: the first of each)." },
+    { "tensors", "", 0, 0, 0, cmd_tensors, "the named tensors that the daemon holds", NULL },
+    { "reload", "", 0, 0, 0, cmd_reload, "takes up edited kernels now, and tells what came of it",
+      "The daemon watches its folders by itself; this waits until it is through with them. Exits "
+      "1\n"
+      "if a file failed: what was served before still is." },
+    { "check", "FILE.cu", 1, 1, WITH(OPTION_ARCH) | WITH(OPTION_DTYPE), cmd_check,
+      "compiles a file without serving it",
+      "Prints the errors as compilers do, then what each kernel takes for each dtype and target:\n"
+      "registers, bytes spilled, shared memory, stack. Exits 1 if it does not compile." },
+    { "events", "", 0, 0, WITH(OPTION_FOLLOW) | WITH(OPTION_NO_FOLLOW), cmd_events,
+      "reloads, failures, restarts, as they come",
+      "Prints the last ones, then waits for more until it is interrupted. With --json: one object\n"
+      "on each line." },
+    { "rollback", "OP", 1, 1, 0, cmd_rollback, "serves the version before, until the next edit",
+      NULL },
+    { "pin", "OP VERSION|latest", 2, 2, 0, cmd_pin, "serves one version, whatever is edited",
+      "The versions are those that 'opctl ops OP' lists; latest: the newest again, and every "
+      "edit." },
+    { "stop", "", 0, 0, 0, cmd_stop, "ends the daemon after the requests in flight", NULL },
 };
 
-enum { COMMANDS = sizeof commands / sizeof *commands };
+enum {
+    COMMANDS = sizeof commands / sizeof *commands,
+    COMMON = WITH(OPTION_SOCKET) | WITH(OPTION_JSON) | WITH(OPTION_HELP),
+};
+
+static void print_options(FILE *out, unsigned wanted)
+{
+    fputs("\nOptions:\n", out);
+    for (int i = 0; i < OPTIONS; i++) {
+        const struct option_row *row = &args_options[i];
+        if (!(wanted & WITH(i)))
+            continue;
+        int used = fprintf(out, "  %s%s%s", row->name, row->value ? " " : "",
+                           row->value ? row->value : "");
+        fprintf(out, "%*s", 18 - used, "");
+        for (const char *c = row->help; *c; c++) {
+            putc(*c, out);
+            if (*c == '\n')
+                fprintf(out, "%18s", "");
+        }
+        putc('\n', out);
+    }
+}
 
 static void print_help(FILE *out)
 {
     fputs("Usage: opctl [--socket PATH] [--json] COMMAND\n\nCommands:\n", out);
     for (int i = 0; i < COMMANDS; i++) {
         int used = fprintf(out, "  %s %s", commands[i].name, commands[i].args);
-        fprintf(out, "%*s%s\n", 18 - used, "", commands[i].summary);
+        fprintf(out, "%*s%s\n", 26 - used, "", commands[i].summary);
     }
-    fputs("\nOptions:\n"
-          "  --socket PATH   the daemon's socket; default: $OPD_SOCKET, else\n"
-          "                  $XDG_RUNTIME_DIR/opd/opd.sock, else /tmp/opd-UID/opd.sock\n"
-          "  --json          print the daemon's reply as JSON, on one line\n"
-          "  --help          print this\n"
-          "  --version       print the version\n"
-          "\nExit status: 0 good, 1 the daemon answered an error, 2 wrong usage, 3 no daemon.\n",
+    print_options(out, COMMON | WITH(OPTION_VERSION));
+    fputs("\nExit status: 0 good, 1 the daemon answered an error or a kernel did not compile,\n"
+          "2 wrong usage, 3 no daemon.\n",
           out);
 }
 
-static int complain(const char *what, const char *word, const char *meant)
+static void print_usage(FILE *out, const struct command *command)
 {
-    fprintf(stderr, "opctl: %s '%s'", what, word);
-    if (meant)
-        fprintf(stderr, ": did you mean '%s'?", meant);
-    fputs("\nopctl --help lists the commands.\n", stderr);
-    return EXIT_USAGE;
+    fprintf(out, "Usage: opctl %s%s%s%s\n\n%s: %s.\n", command->name, *command->args ? " " : "",
+            command->args, command->options ? " [OPTIONS]" : "", command->name, command->summary);
+    if (command->more)
+        fprintf(out, "%s\n", command->more);
+    print_options(out, command->options | COMMON);
 }
 
 static const struct command *find_command(const char *name)
 {
-    const char *names[COMMANDS];
+    const char *names[COMMANDS], *meant;
     for (int i = 0; i < COMMANDS; i++) {
         names[i] = commands[i].name;
         if (strcmp(name, names[i]) == 0)
             return &commands[i];
     }
-    complain("unknown command", name, suggest(name, names, COMMANDS));
+    if ((meant = suggest(name, names, COMMANDS)))
+        session_refuse("unknown command '%s': did you mean '%s'?", name, meant);
+    else
+        session_refuse("unknown command '%s'", name);
+    fputs("opctl --help lists the commands.\n", stderr);
     return NULL;
 }
 
-static int run(const struct command *command, const char *socket, bool json, char **args)
+// Are these words and options those that the command takes?
+static bool check_args(const struct command *command, const struct args *args)
+{
+    int count = 0;
+    while (args->words[count + 1])
+        count++;
+    const char *wrong = NULL;
+    for (int i = 0; i < OPTIONS && !wrong; i++)
+        if (args->options[i] && !((command->options | COMMON) & WITH(i)))
+            wrong = args_options[i].name;
+    if (wrong)
+        session_refuse("%s takes no %s", command->name, wrong);
+    else if (count < command->least)
+        session_refuse("%s wants %s", command->name, command->args);
+    else if (count > command->most)
+        session_refuse("a word too many: '%s'", args->words[1 + command->most]);
+    else
+        return true;
+    fprintf(stderr, "opctl %s --help tells more.\n", command->name);
+    return false;
+}
+
+static int run(const struct command *command, const struct args *args)
 {
     struct opd_error err = { 0 };
-    struct session session = { .client = opd_connect(socket, &err), .json = json };
+    struct session session = { .client = opd_connect(args->options[OPTION_SOCKET], &err),
+                               .json = args->options[OPTION_JSON] != NULL };
     if (!session.client)
         return session_fail(&err);
     int code = command->run(&session, args);
@@ -78,38 +148,28 @@ static int run(const struct command *command, const char *socket, bool json, cha
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {
-        { "socket", required_argument, NULL, 's' },
-        { "json", no_argument, NULL, 'j' },
-        { "help", no_argument, NULL, 'h' },
-        { "version", no_argument, NULL, 'v' },
-        { 0 },
-    };
-    const char *socket = NULL;
-    bool json = false;
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        if (option == 's') {
-            socket = optarg;
-        } else if (option == 'j') {
-            json = true;
-        } else if (option == 'h') {
-            print_help(stdout);
-            return EXIT_GOOD;
-        } else if (option == 'v') {
-            puts("opctl " OPD_VERSION);
-            return EXIT_GOOD;
-        } else {
-            return EXIT_USAGE;
-        }
-    }
-    if (optind == argc) {
-        print_help(stderr);
+    struct args args;
+    char why[256];
+    const struct command *command = NULL;
+    if (!args_parse(argc - 1, argv + 1, &args, why, sizeof why)) {
+        session_refuse("%s", why);
+        fputs("opctl --help lists the commands and options.\n", stderr);
         return EXIT_USAGE;
     }
-    const struct command *command = find_command(argv[optind]);
-    if (!command)
+    if (args.options[OPTION_VERSION] && !args.words[0]) {
+        puts("opctl " OPD_VERSION);
+        return EXIT_GOOD;
+    }
+    if (args.words[0] && !(command = find_command(args.words[0])))
         return EXIT_USAGE;
-    if (argc - optind - 1 > command->most_args)
-        return complain("a word too many:", argv[optind + 1 + command->most_args], NULL);
-    return run(command, socket, json, argv + optind + 1);
+    bool help = args.options[OPTION_HELP];
+    if (!command) {
+        print_help(help ? stdout : stderr);
+        return help ? EXIT_GOOD : EXIT_USAGE;
+    }
+    if (help) {
+        print_usage(stdout, command);
+        return EXIT_GOOD;
+    }
+    return check_args(command, &args) ? run(command, &args) : EXIT_USAGE;
 }

@@ -1,6 +1,6 @@
 #include "command.h"
 
-#include <string.h>
+#include <stdarg.h>
 
 #include "json.h"
 #include "text.h"
@@ -19,35 +19,44 @@ int session_fail(struct opd_error *err)
     return code;
 }
 
-static bool ask(struct session *s, const char *method, const char *argument,
-                struct opd_reply *reply, struct opd_error *err)
+int session_refuse(const char *fmt, ...)
 {
-    msgpack_sbuffer params;
-    msgpack_packer p;
-    msgpack_sbuffer_init(&params);
-    msgpack_packer_init(&p, &params, msgpack_sbuffer_write);
-    msgpack_pack_array(&p, argument ? 1 : 0);
-    if (argument) {
-        msgpack_pack_str(&p, strlen(argument));
-        msgpack_pack_str_body(&p, argument, strlen(argument));
-    }
-    bool good = opd_call(s->client, method, &params, reply, err);
-    msgpack_sbuffer_destroy(&params);
+    va_list args;
+    va_start(args, fmt);
+    fputs("opctl: ", stderr);
+    vfprintf(stderr, fmt, args);
+    putc('\n', stderr);
+    va_end(args);
+    return EXIT_USAGE;
+}
+
+bool session_call(struct session *s, const char *method, struct params *params,
+                  struct opd_reply *reply, int *code)
+{
+    struct opd_error err = { 0 };
+    bool good = opd_call(s->client, method, params ? &params->bytes : NULL, reply, &err);
+    if (params)
+        params_finish(params);
+    *code = good ? EXIT_GOOD : session_fail(&err);
     return good;
 }
 
-int session_ask(struct session *s, const char *method, const char *argument, show_fn *show)
+void session_show(struct session *s, const msgpack_object *result, show_fn *show)
 {
-    struct opd_reply reply = { 0 };
-    struct opd_error err = { 0 };
-    if (!ask(s, method, argument, &reply, &err))
-        return session_fail(&err);
     if (s->json) {
-        json_write(stdout, &reply.result);
+        json_write(stdout, result);
         putchar('\n');
     } else {
-        show(stdout, &reply.result);
+        show(stdout, result);
     }
+}
+
+int session_ask(struct session *s, const char *method, struct params *params, show_fn *show)
+{
+    struct opd_reply reply = { 0 };
+    int code;
+    if (session_call(s, method, params, &reply, &code))
+        session_show(s, &reply.result, show);
     opd_reply_clear(&reply);
-    return EXIT_GOOD;
+    return code;
 }

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <time.h>
 
 #include <opd.h>
 
@@ -85,6 +86,50 @@ struct text text_field_bytes(const msgpack_object *map, const char *key)
     return (struct text){ "-" };
 }
 
+struct text text_field_or_dash(const msgpack_object *map, const char *key)
+{
+    struct text t = text_field(map, key);
+    return t.s[0] ? t : (struct text){ "-" };
+}
+
+bool text_number(const msgpack_object *map, const char *key, double *out)
+{
+    const msgpack_object *o = opd_map_get(map, key);
+    int64_t integer;
+    if (o && (o->type == MSGPACK_OBJECT_FLOAT64 || o->type == MSGPACK_OBJECT_FLOAT32))
+        *out = o->via.f64;
+    else if (opd_map_int(map, key, &integer))
+        *out = (double)integer;
+    else
+        return false;
+    return true;
+}
+
+struct text text_field_ms(const msgpack_object *map, const char *key)
+{
+    double ms;
+    struct text t = { "-" };
+    if (!text_number(map, key, &ms) || !(ms >= 0))
+        return t;
+    if (ms >= 1000)
+        return text_duration(ms / 1000);
+    snprintf(t.s, sizeof t.s, "%.*f ms", ms < 10 ? 1 : 0, ms);
+    return t;
+}
+
+struct text text_field_time(const msgpack_object *map, const char *key)
+{
+    double seconds;
+    struct tm tm;
+    struct text t = { "-" };
+    if (!text_number(map, key, &seconds) || !(seconds >= 0 && seconds < 1e11))
+        return t;
+    time_t whole = (time_t)seconds;
+    if (localtime_r(&whole, &tm))
+        strftime(t.s, sizeof t.s, "%Y-%m-%d %H:%M:%S", &tm);
+    return t;
+}
+
 static bool steers(uint32_t c)
 {
     return c < 0x20 || (c >= 0x7f && c < 0xa0);
@@ -92,7 +137,12 @@ static bool steers(uint32_t c)
 
 void text_print(FILE *out, const char *s, bool lines)
 {
-    for (size_t left = strlen(s), n; left > 0; s += n, left -= n) {
+    text_print_bytes(out, s, strlen(s), lines);
+}
+
+void text_print_bytes(FILE *out, const char *s, size_t size, bool lines)
+{
+    for (size_t left = size, n; left > 0; s += n, left -= n) {
         uint32_t c;
         n = utf8_decode(s, left, &c);
         bool kept = lines && (c == '\n' || c == '\t');

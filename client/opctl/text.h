@@ -20,10 +20,17 @@ struct text text_value(const msgpack_object *value);
 
 // The same for the value of a map's key; "-" if there is none.
 struct text text_field(const msgpack_object *map, const char *key);
+struct text text_field_or_dash(const msgpack_object *map, const char *key); // "-" for "" too
 struct text text_field_bytes(const msgpack_object *map, const char *key);
+struct text text_field_ms(const msgpack_object *map, const char *key);   // "213 ms", "1.5 s"
+struct text text_field_time(const msgpack_object *map, const char *key); // "2026-03-01 12:00:01"
+
+// An integer or a floating-point number; anything else leaves `out` as it was.
+bool text_number(const msgpack_object *map, const char *key, double *out);
 
 // Prints a string without what would steer a terminal: control characters become '?', except
 // newlines and tabs where `lines` is set.
 void text_print(FILE *out, const char *s, bool lines);
+void text_print_bytes(FILE *out, const char *s, size_t size, bool lines);
 
 int text_width(const char *s); // in characters, as printed

@@ -6,6 +6,7 @@ y = client.ops.gelu(x, approximate="sigmoid")
 y.numpy()
 """
 
+from ._events import EventStream
 from ._ops import Context, Ops
 from ._version import __version__
 from .client import Client, connect
@@ -20,6 +21,7 @@ from .errors import (
     OpdError,
     OutOfMemory,
     ProtocolError,
+    ReloadWarning,
     Unavailable,
 )
 from .tensor import Tensor
@@ -30,6 +32,7 @@ __all__ = [
     "ConnectionLost",
     "Context",
     "DeadlineExceeded",
+    "EventStream",
     "InternalError",
     "InvalidArgument",
     "KernelFault",
@@ -38,6 +41,7 @@ __all__ = [
     "Ops",
     "OutOfMemory",
     "ProtocolError",
+    "ReloadWarning",
     "Tensor",
     "Unavailable",
     "__version__",

@@ -27,6 +27,7 @@ from .errors import (
 
 _CHUNK = 1 << 18  # bytes read at once
 _MANY = 10_000  # ids given up in one message
+_KEPT = 1000  # notifications that nobody has waited for
 
 
 class Batch:
@@ -34,10 +35,12 @@ class Batch:
 
     def __init__(self) -> None:
         self.pending = 0
+        self.warnings: list[str] = []
         self._first: Optional[Reply] = None
 
     def settle(self, reply: Reply) -> None:
         self.pending -= 1
+        self.warnings += reply.warnings
         # Replies may overtake each other; the request that was sent first is the cause of
         # the others' errors.
         if reply.error and (self._first is None or reply.msgid < self._first.msgid):
@@ -60,12 +63,15 @@ class Reply:
         self.done = False
         self.result: Any = None
         self.error: Optional[OpdError] = None
+        self.warnings: list[str] = []  # what the daemon has to say beside the result
         self._batch = batch
         if batch:
             batch.pending += 1
 
     def settle(self, result: Any, error: Optional[OpdError]) -> None:
         self.done, self.result, self.error = True, result, error
+        if self.method == "forward" and isinstance(result, dict):
+            self.warnings = list(result.get("warnings", ()))
         if self._batch:
             self._batch.settle(self)
             self._batch = None
@@ -91,6 +97,7 @@ class Connection:
         self._decoder = _wire.Decoder()
         self._out: deque[tuple[memoryview, Optional[int]]] = deque()  # (bytes, fd)
         self._replies: dict[int, Reply] = {}
+        self._notifications: deque[_wire.Notification] = deque(maxlen=_KEPT)
         self._next_msgid = 0
         self._garbage: deque[tuple[int, int]] = deque()
 
@@ -133,6 +140,19 @@ class Connection:
     def call(self, method: str, *params: Any) -> Any:
         return self.wait(self.send(method, params))
 
+    def await_notification(self, method: str) -> list[Any]:
+        """The parameters of the next one of that method, for which a request has asked."""
+
+        def find() -> Optional[_wire.Notification]:
+            return next((n for n in self._notifications if n.method == method), None)
+
+        with self.lock:
+            self.pump(lambda: find() is not None, method)
+            found = find()
+            assert found is not None
+            self._notifications.remove(found)
+            return found.params
+
     def pump(self, until: Callable[[], bool], what: str) -> None:
         """Reads replies until `until()` holds."""
         if until():
@@ -168,6 +188,16 @@ class Connection:
             replies, self._replies = self._replies, {}
             for reply in replies.values():
                 reply.settle(None, self._lost_error(reply.method))
+
+    def interrupt(self) -> None:
+        """Closes, also while another thread waits, which is told that the connection is lost."""
+        sock = self._sock
+        if sock is not None and self._pid == os.getpid():
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the other side was faster
+        self.close()
 
     def _lost_error(self, what: str) -> ConnectionLost:
         return ConnectionLost(f"{what}: the connection to {self.path} is closed: {self._lost}")
@@ -257,8 +287,11 @@ class Connection:
         if not data:
             return self.close("the daemon hung up")
         try:
-            for response in self._decoder.feed(data):
-                self._settle(response)
+            for message in self._decoder.feed(data):
+                if isinstance(message, _wire.Notification):
+                    self._notifications.append(message)
+                else:
+                    self._settle(message)
         except ProtocolError as e:
             self.close(str(e))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Optional
 
@@ -102,9 +102,10 @@ class Ops:
     Each is a function with signature and docstring. It returns a Tensor, a tuple of them if
     the operator has several outputs, None if it has none. Arrays, numbers, lists and torch
     tensors are sent as temporary tensors; Python's own numbers and lists take the dtype of the
-    other tensors. All take `deadline=seconds`. `op.forward(...)` returns the same and a Context
-    for backward. `op.schema` is the operator in PyTorch's words, `op.version` counts its
-    reloads.
+    other tensors. All take `deadline=seconds` and `version=number`. `op.forward(...)` returns the
+    same and a Context for backward. `op.schema` is the operator in PyTorch's words, `op.version`
+    the version that is served as far as this client knows (calls and reload() tell it),
+    `op.versions` a list of those that the daemon has, newest first, asked for at each use.
 
     Raises TypeError if arguments do not fit the signature, InvalidArgument if the daemon
     refuses them, and the other errors of opd.errors.
@@ -139,6 +140,11 @@ class Ops:
         if name not in self._specs:
             self._refresh()
         return name in self._specs
+
+    def _update(self) -> None:
+        """After the served versions may have changed."""
+        if self._specs:
+            self._refresh()
 
     def _refresh(self) -> None:
         """Functions that the user holds are brought up to date, not replaced."""
@@ -180,6 +186,8 @@ class Ops:
             options["deadline"] = call.deadline
         if call.device is not None:
             options["device"] = call.device
+        if call.version is not None:
+            options["version"] = call.version
         params = (spec.name, input_ids, call.attrs, output_ids, options)
         reply = client._send("forward", params, call.deadline)
         # Made before the reply is awaited: if that fails or is interrupted, dropping them
@@ -189,7 +197,7 @@ class Ops:
         )
         context = Context(client, context_id, reply, spec, inputs) if keep else None
         result = client._settle(reply)
-        if result is not None and result["version"] != spec.version:
+        if result is not None and result["version"] != (call.version or spec.version):
             self._refresh()
         value = outputs[0] if len(outputs) == 1 else outputs or None
         return (value, context) if keep else value
@@ -214,6 +222,29 @@ class Ops:
         return ours[0].device
 
 
+class Versions(Sequence[dict[str, Any]]):
+    """What `op_info` says of an operator's versions, newest first; each use asks the daemon."""
+
+    def __init__(self, ops: Ops, name: str) -> None:
+        self._ops = ops
+        self._name = name
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._ask()[index]
+
+    def __len__(self) -> int:
+        return len(self._ask())
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._ask())
+
+    def __repr__(self) -> str:
+        return repr(self._ask())
+
+    def _ask(self) -> list[dict[str, Any]]:
+        return list(self._ops._client._conn.call("op_info", self._name)["versions"])
+
+
 def _dtype_beside(spec: Spec, type: str, values: list[Any]) -> Optional[str]:
     """The dtype of the first tensor or array that must have the same."""
     for input, value in zip(spec.inputs, values):
@@ -233,6 +264,7 @@ def _make_function(ops: Ops, name: str) -> FunctionType:
     forward.__qualname__ = f"{name}.forward"
     operator.__name__ = operator.__qualname__ = name
     setattr(operator, "forward", forward)
+    setattr(operator, "versions", Versions(ops, name))
     assert isinstance(operator, FunctionType)
     return operator
 

@@ -16,6 +16,7 @@ class Call(NamedTuple):
     attrs: dict[str, Any]  # those that were passed
     deadline: Optional[float]
     device: Optional[str]
+    version: Optional[int]  # None: the one that is served
 
 
 class Spec:
@@ -49,7 +50,14 @@ class Spec:
         # An operator's own attribute of that name goes before ours.
         deadline = None if "deadline" in self.attrs else values.get("deadline")
         device = None if "device" in self.attrs else values.get("device")
-        return Call(tensors, attrs, check_deadline(self.name, deadline), device)
+        version = None if "version" in self.attrs else values.get("version")
+        return Call(
+            tensors,
+            attrs,
+            check_deadline(self.name, deadline),
+            device,
+            _check_version(self.name, version),
+        )
 
     def make_doc(self) -> str:
         lines = [
@@ -63,6 +71,7 @@ class Spec:
             if attr.get("words"):
                 lines.append(f"{attr['name']}: one of {', '.join(attr['words'])}")
         lines.append("deadline: seconds after which the daemon gives up: DeadlineExceeded")
+        lines.append("version: one of .versions, instead of the one that is served")
         return "\n".join(lines).strip()
 
     def _make_signature(self) -> Signature:
@@ -81,7 +90,8 @@ class Spec:
             kind = Parameter.POSITIONAL_OR_KEYWORD if before_star else Parameter.KEYWORD_ONLY
             default = Parameter.empty if attr["required"] else _make_default(attr)
             parameters.append(Parameter(name, kind, default=default, annotation=_spell(attr)))
-        for name, annotation in (("deadline", "float"), ("device", "str")):
+        ours = (("deadline", "float"), ("version", "int"), ("device", "str"))
+        for name, annotation in ours:
             if name not in self.attrs and not (name == "device" and self.inputs):
                 parameters.append(
                     Parameter(
@@ -111,6 +121,14 @@ def check_deadline(name: str, deadline: Any) -> Optional[float]:
     if isinstance(deadline, bool) or not isinstance(deadline, Real) or not float(deadline) > 0:
         raise TypeError(f"{name}() argument 'deadline' must be seconds above 0, not {deadline!r}")
     return float(deadline)
+
+
+def _check_version(name: str, version: Any) -> Optional[int]:
+    if version is None:
+        return None
+    if isinstance(version, bool) or not hasattr(version, "__index__") or index(version) < 1:
+        raise TypeError(f"{name}() argument 'version' must be a number above 0, not {version!r}")
+    return index(version)
 
 
 def _python_name(described: dict[str, Any]) -> str:

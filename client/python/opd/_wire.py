@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional, Union
 
 import msgpack
 
@@ -19,6 +19,11 @@ class Response(NamedTuple):
     result: Any
 
 
+class Notification(NamedTuple):
+    method: str
+    params: list[Any]
+
+
 def encode_request(msgid: int, method: str, params: Sequence[Any]) -> bytes:
     return bytes(msgpack.packb((_REQUEST, msgid, method, params)))
 
@@ -28,21 +33,28 @@ def encode_notification(method: str, params: Sequence[Any]) -> bytes:
 
 
 class Decoder:
-    """Takes bytes as they come, in pieces of any size, and gives whole responses."""
+    """Takes bytes as they come, in pieces of any size, and gives whole messages."""
 
     def __init__(self) -> None:
         self._unpacker = msgpack.Unpacker(max_buffer_size=_MAX_REPLY)
 
-    def feed(self, data: bytes) -> Iterator[Response]:
-        """Raises ProtocolError for what is not a response; the stream is of no use after that."""
+    def feed(self, data: bytes) -> Iterator[Union[Response, Notification]]:
+        """Raises ProtocolError for what is no message of a daemon; the stream is of no use after that."""
         try:
             self._unpacker.feed(data)
             for message in self._unpacker:
-                # A daemon may come to send notifications; none is known yet, so they are skipped.
-                if not (isinstance(message, list) and message[:1] == [_NOTIFICATION]):
-                    yield _check_response(message)
+                yield _check_notification(message) or _check_response(message)
         except (ValueError, msgpack.UnpackException) as e:
             raise ProtocolError(f"the daemon sent bytes that are no MessagePack: {e}") from e
+
+
+def _check_notification(message: Any) -> Optional[Notification]:
+    if not isinstance(message, list) or len(message) != 3 or message[0] != _NOTIFICATION:
+        return None
+    method, params = message[1:]
+    if not isinstance(method, str) or not isinstance(params, list):
+        return None
+    return Notification(method, params)
 
 
 def _check_response(message: Any) -> Response:

@@ -6,18 +6,23 @@ import itertools
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Optional
+from typing import Any, Literal, Optional, Union, overload
 
 from . import _start
 from ._conn import Batch, Connection, Reply
 from ._data import Transfer
 from ._dtypes import check_dtype, check_shape, to_host
+from ._events import EventStream
 from ._ops import Ops
 from ._protocol import PROTOCOL
+from ._warn import warn_reload
 from .errors import ConnectionLost, InvalidArgument, ProtocolError
 from .tensor import Tensor
+
+
+_COMPILING = 600.0  # seconds of silence, beyond the timeout, while the daemon may compile
 
 
 def connect(
@@ -35,6 +40,11 @@ def connect(
     speaks another protocol.
     """
     path = os.path.abspath(socket or _start.default_socket())
+    return Client(*_open(path, start, timeout))
+
+
+def _open(path: str, start: bool, timeout: Optional[float]) -> tuple[Connection, dict[str, Any]]:
+    """A connection, and what the daemon says to hello."""
     sock = _start.connect_socket(path, start, 60.0 if timeout is None else timeout)
     conn = Connection(sock, path, timeout)
     try:
@@ -49,7 +59,7 @@ def connect(
         if start and isinstance(e, ConnectionLost):
             raise ConnectionLost(f"{e}; {_start.tell_log(path)}") from None
         raise
-    return Client(conn, info)
+    return conn, info
 
 
 class Client:
@@ -131,13 +141,13 @@ class Client:
         finally:
             self._local.batch = None
             self._conn.pump(lambda: batch.pending == 0, "batch")
-        batch.raise_first()
+        self._finish(batch)
 
     def synchronize(self) -> None:
         """Waits until all that this client sent is done; within batch(), raises the first error."""
         self._conn.call("sync")
         if self._batch is not None:
-            self._batch.raise_first()
+            self._finish(self._batch)
 
     def status(self) -> dict[str, Any]:
         """Version, devices, memory, requests, compilers: `status` of protocol/README.md."""
@@ -146,6 +156,88 @@ class Client:
     def tensors(self) -> list[dict[str, Any]]:
         """Every named tensor, and the unnamed ones of this client: dtype, shape, name ..."""
         return list(self._conn.call("tensor_list"))
+
+    def reload(self) -> list[dict[str, Any]]:
+        """Makes the daemon look at its kernels' files now, and waits until it has taken them up.
+
+        Returns what changed, one dict for each operator: op, file, version, state ("serving",
+        "failed", "withdrawn"), message, log, ms. A ReloadWarning tells of each that failed; what
+        was served before it still is.
+        """
+        changes = list(self._ask("reload"))
+        self.ops._update()
+        for change in changes:
+            if change["state"] == "failed":
+                name = change["op"] or change["file"]
+                message, log = change["message"], change.get("log") or ""
+                details = log if message in log else f"{message}\n{log}"
+                warn_reload(f"{name}: this edit is not served:\n{details.rstrip()}")
+        return changes
+
+    @overload
+    def events(
+        self, since: int = 0, follow: Literal[False] = False
+    ) -> list[dict[str, Any]]: ...
+
+    @overload
+    def events(self, since: int = 0, *, follow: Literal[True]) -> EventStream: ...
+
+    def events(
+        self, since: int = 0, follow: bool = False
+    ) -> Union[list[dict[str, Any]], EventStream]:
+        """Reloads, failures, restarts of devices: those after event number `since`, oldest first.
+
+        Each is a dict: seq (its number), time (Unix), kind, and what applies of op, version, file,
+        message, log, ms. The daemon keeps the last 1000. With follow, an iterator that gives
+        these and then waits for more, on a connection of its own; close() ends it.
+        """
+        if not follow:
+            return list(self._ask("events", since)["events"])
+        conn, _ = _open(self.socket, False, self._conn.timeout)
+        try:
+            return EventStream(conn, since)
+        except BaseException:
+            conn.close()
+            raise
+
+    def check(
+        self,
+        path: Union[str, os.PathLike[str]],
+        targets: Union[str, Iterable[str], None] = None,
+        dtypes: Union[str, Iterable[str], None] = None,
+    ) -> dict[str, Any]:
+        """Compiles an operator's file without serving it.
+
+        targets  "sm_90", "cpu" (None: those of the daemon's devices)
+        dtypes   None: all that the operator has
+
+        Returns a dict: op, ok, errors (each with message and log), warnings, and kernels: what
+        each takes, for each dtype and target. `check` of protocol/README.md.
+        """
+        file = os.path.realpath(path)
+        with open(file, encoding="utf-8", newline="") as source:
+            text = source.read()
+        options = {
+            key: [value] if isinstance(value, str) else list(value)
+            for key, value in (("targets", targets), ("dtypes", dtypes))
+            if value is not None
+        }
+        folder, name = os.path.split(file)
+        return dict(self._ask("check", name, folder, text, options))
+
+    def rollback(self, op: str) -> int:
+        """Serves, for every client, the version before the one that is served, until its file is
+        edited again. Returns its number; raises NotFound if there is none."""
+        version = int(self._ask("rollback", op)["version"])
+        self.ops._update()
+        return version
+
+    def pin(self, op: str, version: Optional[int]) -> int:
+        """Serves, for every client, this version whatever is edited; None: the newest again.
+        Returns the number of the version that is served."""
+        served = int(self._ask("pin", op, version)["version"])
+        self.ops._update()
+        return served
 
     def stop(self) -> None:
         """Ends the daemon, for every client, once the requests in flight are done; and closes."""
@@ -181,9 +273,29 @@ class Client:
         reply.deadline = deadline or 0.0
         return reply
 
+    def _ask(self, method: str, *params: Any) -> Any:
+        """The result of a request for which the daemon may have to compile; also in a batch."""
+        reply = self._conn.send(method, params)
+        reply.deadline = _COMPILING
+        return self._conn.wait(reply)
+
     def _settle(self, reply: Reply) -> Any:
         """The result; None within a batch, where nobody waits."""
-        return self._conn.wait(reply) if self._batch is None else None
+        if self._batch is not None:
+            return None
+        result = self._conn.wait(reply)
+        for text in reply.warnings:
+            warn_reload(text)
+        return result
+
+    def _finish(self, batch: Batch) -> None:
+        """Raises the first error, and tells the warnings."""
+        texts, batch.warnings = batch.warnings, []
+        try:
+            batch.raise_first()
+        finally:
+            for text in texts:
+                warn_reload(text)
 
     def _request(self, method: str, params: Sequence[Any]) -> None:
         self._settle(self._send(method, params))

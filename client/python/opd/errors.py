@@ -94,6 +94,10 @@ class InternalError(OpdError):
     code = "internal"
 
 
+class ReloadWarning(UserWarning):
+    """An edit of a kernel is not served: it failed. What was served before it still is."""
+
+
 # A row of errors.def without its class here fails at import.
 _CLASSES: dict[str, type[OpdError]] = {
     code: globals()[python] for code, (_, python) in ERRORS.items()

@@ -1,0 +1,121 @@
+// opctl check: does a file compile, and what do its kernels take. Nothing is served.
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "command.h"
+#include "diagnosis.h"
+#include "table.h"
+
+// "24 B (8 stored, 16 loaded)", of a thread.
+static struct text read_spills(const msgpack_object *kernel, const char *key)
+{
+    int64_t stores, loads = 0;
+    if (!opd_map_int(kernel, key, &stores))
+        return (struct text){ "-" };
+    opd_map_int(kernel, "spill_loads", &loads);
+    struct text t = { "0 B" };
+    if (stores > 0 || loads > 0)
+        snprintf(t.s, sizeof t.s, "%lld B (%lld stored, %lld loaded)", (long long)(stores + loads),
+                 (long long)stores, (long long)loads);
+    return t;
+}
+
+static const struct column kernels[] = {
+    { .title = "KERNEL", .key = "kernel" },
+    { .title = "DTYPE", .key = "dtype" },
+    { .title = "TARGET", .key = "target" },
+    { .title = "REGISTERS", .key = "registers", .right = true },
+    { .title = "SPILLS", .key = "spill_stores", .read = read_spills, .right = true },
+    { .title = "SHARED", .key = "shared", .read = text_field_bytes, .right = true },
+    { .title = "STACK", .key = "stack", .read = text_field_bytes, .right = true },
+};
+
+static void show_kernels(FILE *out, const msgpack_object *result)
+{
+    const msgpack_object *rows = opd_map_get(result, "kernels");
+    if (rows)
+        table_print(out, kernels, sizeof kernels / sizeof *kernels, rows);
+}
+
+static bool is_good(const msgpack_object *result)
+{
+    const msgpack_object *ok = opd_map_get(result, "ok");
+    return ok && ok->type == MSGPACK_OBJECT_BOOLEAN && ok->via.boolean;
+}
+
+// The whole file; the caller frees it. NULL and errno.
+static char *read_file(const char *path, size_t *size)
+{
+    char *text = NULL, piece[4096];
+    FILE *in = fopen(path, "re"), *out = in ? open_memstream(&text, size) : NULL;
+    bool good = out != NULL;
+    for (size_t n; good && (n = fread(piece, 1, sizeof piece, in)) > 0;)
+        good = fwrite(piece, 1, n, out) == n;
+    good = good && !ferror(in);
+    int why = errno;
+    if (out)
+        fclose(out);
+    if (in)
+        fclose(in);
+    if (good)
+        return text;
+    free(text);
+    errno = why;
+    return NULL;
+}
+
+static void pack_options(struct params *params, const struct args *args)
+{
+    const char *arch = args->options[OPTION_ARCH], *dtype = args->options[OPTION_DTYPE];
+    params_map(params, (size_t)(arch != NULL) + (dtype != NULL));
+    if (arch) {
+        params_str(params, "targets");
+        params_list(params, arch);
+    }
+    if (dtype) {
+        params_str(params, "dtypes");
+        params_list(params, dtype);
+    }
+}
+
+// Its name, its folder as the daemon finds it, and its text. False: it cannot be read.
+static bool pack_file(struct params *params, const char *path)
+{
+    size_t size;
+    char *whole = realpath(path, NULL), *text = whole ? read_file(whole, &size) : NULL;
+    if (text) {
+        char *slash = strrchr(whole, '/');
+        params_str(params, slash + 1);
+        params_text(params, whole, slash == whole ? 1 : (size_t)(slash - whole));
+        params_text(params, text, size);
+    }
+    free(whole);
+    free(text);
+    return text != NULL;
+}
+
+int cmd_check(struct session *session, const struct args *args)
+{
+    struct params params;
+    struct opd_reply reply = { 0 };
+    int code;
+    params_init(&params, 4);
+    if (!pack_file(&params, args->words[1])) {
+        params_finish(&params);
+        return session_refuse("%s: %s", args->words[1], strerror(errno));
+    }
+    pack_options(&params, args);
+    opd_set_timeout(session->client, COMMAND_PATIENCE);
+    if (!session_call(session, "check", &params, &reply, &code))
+        return code;
+    if (!session->json) {
+        diagnosis_print_all(stderr, opd_map_get(&reply.result, "errors"));
+        diagnosis_print_all(stderr, opd_map_get(&reply.result, "warnings"));
+    }
+    session_show(session, &reply.result, show_kernels);
+    code = is_good(&reply.result) ? EXIT_GOOD : EXIT_ANSWERED;
+    opd_reply_clear(&reply);
+    return code;
+}

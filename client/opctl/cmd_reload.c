@@ -1,0 +1,51 @@
+// opctl reload: looks at the kernel folders now, and tells what came of it.
+
+#include <string.h>
+
+#include "command.h"
+#include "diagnosis.h"
+#include "table.h"
+
+static const struct column changes[] = {
+    { .title = "OPERATOR", .key = "op", .read = text_field_or_dash },
+    { .title = "VERSION", .key = "version", .right = true },
+    { .title = "STATE", .key = "state" },
+    { .title = "TIME", .key = "ms", .read = text_field_ms, .right = true },
+    { .title = "FILE", .key = "file" },
+};
+
+static void show_changes(FILE *out, const msgpack_object *list)
+{
+    if (list->type == MSGPACK_OBJECT_ARRAY && list->via.array.size == 0)
+        fputs("Nothing changed.\n", out);
+    table_print(out, changes, sizeof changes / sizeof *changes, list);
+}
+
+static bool has_failed(const msgpack_object *change)
+{
+    char state[16] = "";
+    return opd_map_str(change, "state", state, sizeof state) && strcmp(state, "failed") == 0;
+}
+
+int cmd_reload(struct session *session, const struct args *args)
+{
+    (void)args;
+    struct opd_reply reply = { 0 };
+    int code;
+    opd_set_timeout(session->client, COMMAND_PATIENCE);
+    if (!session_call(session, "reload", NULL, &reply, &code))
+        return code;
+    session_show(session, &reply.result, show_changes);
+    fflush(stdout);
+    const msgpack_object *list = &reply.result;
+    for (uint32_t i = 0; list->type == MSGPACK_OBJECT_ARRAY && i < list->via.array.size; i++) {
+        const msgpack_object *change = &list->via.array.ptr[i];
+        if (!has_failed(change))
+            continue;
+        code = EXIT_ANSWERED;
+        if (!session->json)
+            diagnosis_print(stderr, change);
+    }
+    opd_reply_clear(&reply);
+    return code;
+}

@@ -1,0 +1,18 @@
+// opctl rollback OP: the version before the one that is served.
+
+#include "command.h"
+#include "text.h"
+
+static void show_version(FILE *out, const msgpack_object *result)
+{
+    fprintf(out, "Version %s is served, until its file is edited.\n",
+            text_field(result, "version").s);
+}
+
+int cmd_rollback(struct session *session, const struct args *args)
+{
+    struct params params;
+    params_init(&params, 1);
+    params_str(&params, args->words[1]);
+    return session_ask(session, "rollback", &params, show_version);
+}

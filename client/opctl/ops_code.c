@@ -1,0 +1,39 @@
+// opctl ops NAME --ptx, --sass: what its kernels compile to.
+
+#include "command.h"
+#include "text.h"
+
+static void show_code(FILE *out, const msgpack_object *list)
+{
+    for (uint32_t i = 0; list->type == MSGPACK_OBJECT_ARRAY && i < list->via.array.size; i++) {
+        const msgpack_object *kernel = &list->via.array.ptr[i];
+        const msgpack_object *text = opd_map_get(kernel, "text");
+        fprintf(out, "%s// ", i ? "\n" : "");
+        text_print(out, text_field(kernel, "kernel").s, false);
+        fprintf(out, ", %s, %s\n", text_field(kernel, "dtype").s, text_field(kernel, "target").s);
+        if (text && text->type == MSGPACK_OBJECT_STR)
+            text_print_bytes(out, text->via.str.ptr, text->via.str.size, true);
+    }
+}
+
+static void pack_option(struct params *params, const char *key, const char *value)
+{
+    if (!value)
+        return;
+    params_str(params, key);
+    params_str(params, value);
+}
+
+int ops_show_code(struct session *session, const struct args *args)
+{
+    const char *dtype = args->options[OPTION_DTYPE], *arch = args->options[OPTION_ARCH];
+    struct params params;
+    params_init(&params, 3);
+    params_str(&params, args->words[1]);
+    params_str(&params, args->options[OPTION_SASS] ? "sass" : "ptx");
+    params_map(&params, (size_t)(dtype != NULL) + (arch != NULL));
+    pack_option(&params, "dtype", dtype);
+    pack_option(&params, "target", arch);
+    opd_set_timeout(session->client, COMMAND_PATIENCE);
+    return session_ask(session, "op_code", &params, show_code);
+}
