@@ -45,6 +45,9 @@ class FakeDaemon:
         for sock in self._sockets:
             sock.close()
 
+    def notify(self, sock, method, *params):
+        sock.sendall(msgpack.packb([2, method, params]))
+
     def reply(self, sock, message, result=None, error=None):
         self.replies += 1
         sock.sendall(msgpack.packb([1, message[1], error, result]))
@@ -101,6 +104,26 @@ class FakeDaemon:
 
     def do_op_list(self, fds):
         return [COPY]
+
+    def do_op_info(self, fds, name):
+        versions = [{"version": n, "state": "serving" if n == 2 else "retired"} for n in (2, 1)]
+        return {**COPY, "versions": versions}
+
+    def do_reload(self, fds):
+        return []
+
+    def do_events(self, fds, since=0, options=None):
+        events = [{"seq": n, "kind": "reloaded", "op": "copy"} for n in (1, 2) if n > since]
+        return {"events": events, "next": 3}
+
+    def do_rollback(self, fds, op):
+        return {"version": 1}
+
+    def do_pin(self, fds, op, version):
+        return {"version": version or 2, "pinned": version is not None}
+
+    def do_check(self, fds, name, folder, source, options=None):
+        return {"op": "copy", "ok": True, "errors": [], "warnings": [], "kernels": []}
 
     def do_sync(self, fds):
         return None

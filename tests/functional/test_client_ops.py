@@ -32,8 +32,8 @@ def test_operators_are_functions(client):
     op = client.ops.gelu
     assert op.__name__ == "gelu" and inspect.isfunction(op)
     assert str(inspect.signature(op)) == (
-        "(x: 'Tensor', *, approximate: 'str' = 'sigmoid', deadline: 'Optional[float]' = None)"
-        " -> 'Tensor'"
+        "(x: 'Tensor', *, approximate: 'str' = 'sigmoid', deadline: 'Optional[float]' = None, "
+        "version: 'Optional[int]' = None) -> 'Tensor'"
     )
     assert op.schema in op.__doc__ and "approximate: one of sigmoid" in op.__doc__
     assert op.schema.startswith("gelu(Tensor x")

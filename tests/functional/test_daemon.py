@@ -621,7 +621,7 @@ def test_what_does_not_parse_is_not_served(tmp_path, start_daemon):
     assert "not served: bad.cu:2: " in log and "dtypes" in log
     for name in ("binary.cu", "huge.cu", "folder.cu", "dangling.cu", "pipe.cu"):
         assert any("not served" in line and name in line for line in log.splitlines()), (name, log)
-    assert "hidden" not in log
+    assert ".hidden.cu" not in log
     with Raw(daemon.socket) as raw:
         names = [o["name"] for o in raw.call("op_list")]
         assert "double_it" in names and "bad" not in names and "gelu" in names

@@ -177,8 +177,13 @@ def test_something_else_behind_the_socket(tmp_path, answer):
 def test_help_and_version():
     done = run("--help")
     assert (done.returncode, done.stderr) == (GOOD, "")
-    for word in ("status", "ops [NAME]", "tensors", "stop", "--socket", "--json"):
+    for word in ("status", "ops [NAME]", "tensors", "reload", "check FILE.cu", "events",
+                 "rollback OP", "pin OP VERSION|latest", "stop", "--socket", "--json"):  # fmt: skip
         assert word in done.stdout
+    done = run("check", "--help")
+    assert (done.returncode, done.stderr) == (GOOD, "")
+    assert done.stdout.startswith("Usage: opctl check FILE.cu [OPTIONS]\n")
+    assert "--arch" in done.stdout and "--follow" not in done.stdout
     done = run("--version")
     assert (done.returncode, done.stdout.split()[0]) == (GOOD, "opctl")
 
@@ -187,6 +192,13 @@ def test_help_and_version():
     ("args", "words"),
     [
         ((), "Usage: opctl"),
+        (("chek", "x.cu"), "did you mean 'check'?"),
+        (("--folow", "events"), "did you mean '--follow'?"),
+        (("status", "--sass"), "status takes no --sass"),
+        (("check",), "check wants FILE.cu"),
+        (("pin", "gelu"), "pin wants OP VERSION|latest"),
+        (("rollback",), "rollback wants OP"),
+        (("rollback", "a", "b"), "'b'"),
         (("stauts",), "did you mean 'status'?"),
         (("tensor",), "did you mean 'tensors'?"),
         (("xyzzy",), "unknown command 'xyzzy'\n"),
