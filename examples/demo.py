@@ -2,12 +2,15 @@
 
 Starts a daemon on a socket of its own, sends it a picture, smooths it and finds its edges with
 depthwise_conv2d, takes the gradient of the edges' energy with respect to picture and filters,
-checks all of it against NumPy, and stops the daemon.
+checks all of it against NumPy. Then edits an operator while the daemon serves it, and stops the
+daemon.
 
 Run it with `make demo`, or: PYTHONPATH=client/python python3 examples/demo.py
 """
 
+import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -175,16 +178,56 @@ def run(client):
     print(f"  {OUT / 'all.png'}")
 
 
+# ---- an edit while it serves
+
+
+def edit(client, folder):
+    """Saves another softplus.cu: what is called next is the new one, with the same tensors."""
+    path = Path(folder) / "softplus.cu"
+    x = client.tensor(np.linspace(-2, 2, 5, dtype=np.float32))
+    before = client.ops.softplus(x).numpy()
+    text = path.read_text().replace("/ beta);", "/ beta + 1);", 1)
+    path.with_suffix(".new").write_text(text)
+    began = time.perf_counter()
+    path.with_suffix(".new").rename(path)
+    calls = 1
+    while np.array_equal(after := client.ops.softplus(x).numpy(), before):
+        calls += 1
+        if time.perf_counter() - began > 30:
+            sys.exit(f"demo: the edit is not served: {client.reload()}")
+    took = 1e3 * (time.perf_counter() - began)
+    version = client.ops.softplus.version
+    print(f"softplus.cu edited: version {version} serves {took:.0f} ms after the file was saved;")
+    print(f"  the version before answered the {calls - 1} calls meanwhile")
+    check("softplus + 1", after, before.astype(np.float64) + 1)
+
+
+def start_daemon(folder, socket):
+    program = os.environ.get("OPD_BIN", str(ROOT / "build" / "opd"))
+    with open(Path(folder) / "opd.log", "wb") as log:
+        daemon = subprocess.Popen(
+            [program, "--socket", socket, "--kernels", folder], stdout=subprocess.PIPE, stderr=log
+        )
+    if not daemon.stdout.readline().startswith(b"ready: "):
+        sys.exit("demo: the daemon did not start:\n" + (Path(folder) / "opd.log").read_text())
+    return daemon
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="opd-demo-") as folder:
-        client = opd.connect(socket=str(Path(folder) / "opd.sock"))
+        shutil.copy(ROOT / "examples" / "softplus.cu", folder)
+        daemon = start_daemon(folder, str(Path(folder) / "opd.sock"))
+        client = opd.connect(socket=str(Path(folder) / "opd.sock"), start=False)
         try:
             status = client.status()
             for device in status["devices"]:
                 print(f"opd {status['version']} serves {device['name']}: {device['model']}")
             run(client)
+            edit(client, folder)
         finally:
             client.stop()
+            daemon.wait(30)
+            daemon.stdout.close()
     print("demo: ok, the daemon is stopped")
 
 
