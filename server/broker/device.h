@@ -108,6 +108,8 @@ void device_kill(struct device *d, enum opd_err_code code,
                  const char *reason); // as if it had died by itself
 void device_free(struct device *d);
 
+void device_set_unavailable(const struct device *d, struct opd_err *err); // why it is not there
+
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size);
 void device_submit(struct device *d, struct command *c);
 

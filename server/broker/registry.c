@@ -189,22 +189,22 @@ int entry_inherit(struct entry *e, const struct entry *old)
 
 // --- operators
 
-struct operator* registry_operator(const struct registry *r, const char *name)
+struct family *registry_family(const struct registry *r, const char *name)
 {
-    for (struct operator* o = r->operators; o; o = o->next)
+    for (struct family *o = r->families; o; o = o->next)
         if (strcmp(o->name, name) == 0)
             return o;
     return NULL;
 }
 
-struct operator* registry_make(struct registry *r, const char *name)
+struct family *registry_make(struct registry *r, const char *name)
 {
-    struct operator** at = & r->operators;
+    struct family **at = &r->families;
     while (*at && strcmp((*at)->name, name) < 0)
         at = &(*at)->next;
     if (*at && strcmp((*at)->name, name) == 0)
         return *at;
-    struct operator* o = mem_zalloc(1, sizeof *o);
+    struct family *o = mem_zalloc(1, sizeof *o);
     strncpy(o->name, name, sizeof o->name - 1);
     o->next = *at;
     *at = o;
@@ -213,11 +213,11 @@ struct operator* registry_make(struct registry *r, const char *name)
 
 struct entry *registry_find(const struct registry *r, const char *name)
 {
-    const struct operator* o = registry_operator(r, name);
+    const struct family *o = registry_family(r, name);
     return o ? o->current : NULL;
 }
 
-struct entry *operator_version(const struct operator* o, int version)
+struct entry *family_version(const struct family *o, int version)
 {
     struct entry *e = o->versions;
     while (e && e->version != version)
@@ -225,7 +225,7 @@ struct entry *operator_version(const struct operator* o, int version)
     return e;
 }
 
-struct entry *operator_newest(const struct operator* o)
+struct entry *family_newest(const struct family *o)
 {
     struct entry *e = o->versions;
     while (e && e->state == ENTRY_FAILED)
@@ -237,7 +237,7 @@ const char *registry_suggest(const struct registry *r, const char *name, char *o
 {
     struct suggest suggest;
     suggest_init(&suggest, name, strlen(name));
-    for (struct operator* o = r->operators; o; o = o->next)
+    for (struct family *o = r->families; o; o = o->next)
         if (o->current)
             suggest_add(&suggest, o->name);
     return suggest_text(&suggest, out, size);
@@ -264,7 +264,7 @@ void entry_add_context(struct entry *e, int n)
         drop_kernels(e);
 }
 
-void registry_serve(struct registry *r, struct operator* o, struct entry *e)
+void registry_serve(struct registry *r, struct family *o, struct entry *e)
 {
     struct entry *old = o->current;
     if (old == e)
@@ -279,7 +279,7 @@ void registry_serve(struct registry *r, struct operator* o, struct entry *e)
 }
 
 // The oldest that nobody needs goes when there are too many.
-static void forget_oldest(struct operator* o)
+static void forget_oldest(struct family *o)
 {
     int n = 0;
     struct entry **last = NULL;
@@ -294,9 +294,9 @@ static void forget_oldest(struct operator* o)
     entry_unref(e);
 }
 
-static struct operator* add_version(struct registry *r, struct entry *e)
+static struct family *add_version(struct registry *r, struct entry *e)
 {
-    struct operator* o = registry_make(r, e->op->name);
+    struct family *o = registry_make(r, e->op->name);
     e->version = ++o->last_version;
     e->older = o->versions;
     o->versions = entry_ref(e);
@@ -305,7 +305,7 @@ static struct operator* add_version(struct registry *r, struct entry *e)
 
 void registry_publish(struct registry *r, struct entry *e)
 {
-    struct operator* o = add_version(r, e);
+    struct family *o = add_version(r, e);
     o->failure = 0;
     if (o->pinned && o->current)
         retire(e);
@@ -316,7 +316,7 @@ void registry_publish(struct registry *r, struct entry *e)
 
 void registry_fail(struct registry *r, struct entry *e, const struct opd_err *err)
 {
-    struct operator* o = add_version(r, e);
+    struct family *o = add_version(r, e);
     retire(e);
     e->state = ENTRY_FAILED;
     opd_err_copy(&e->err, err);
@@ -325,8 +325,8 @@ void registry_fail(struct registry *r, struct entry *e, const struct opd_err *er
 
 void registry_finish(struct registry *r)
 {
-    struct operator* next;
-    for (struct operator* o = r->operators; o; o = next) {
+    struct family *next;
+    for (struct family *o = r->families; o; o = next) {
         next = o->next;
         struct entry *older;
         for (struct entry *e = o->versions; e; e = older) {

@@ -53,8 +53,7 @@ struct bound_plan {
     struct program **programs; // plan->n_kernels
 };
 
-struct operator
-{
+struct family {
     char name[OP_MAX_NAME];
     struct entry *current;  // NULL: withdrawn; one of the list
     struct entry *versions; // newest first; a reference each
@@ -63,23 +62,22 @@ struct operator
     uint64_t
         failure; // number of the event that told of the last edit's failure; 0: it did not fail
     char *failure_text;
-    struct operator* next; // by name
+    struct family *next; // by name
 };
 
 struct registry {
-    struct operator* operators; // sorted by name
-    int count;                  // of those that are served
-    uint64_t generation;        // changes with every change of what is served
+    struct family *families; // sorted by name
+    int count;               // of those that are served
+    uint64_t generation;     // changes with every change of what is served
 };
 
-struct operator*
-    registry_operator(const struct registry *r, const char *name); // NULL: never heard of
-struct operator*
-    registry_make(struct registry *r, const char *name); // the same, made where there is none
+struct family *registry_family(const struct registry *r, const char *name); // NULL: never heard of
+struct family *registry_make(struct registry *r,
+                             const char *name); // the same, made where there is none
 struct entry *registry_find(const struct registry *r,
-                            const char *name); // what is served; NULL: nothing
-struct entry *operator_version(const struct operator* o, int version); // NULL: not kept
-struct entry *operator_newest(const struct operator* o); // of those that did not fail; NULL: none
+                            const char *name);                     // what is served; NULL: nothing
+struct entry *family_version(const struct family *o, int version); // NULL: not kept
+struct entry *family_newest(const struct family *o); // of those that did not fail; NULL: none
 // "; did you mean 'gelu'?", or "" where no name is near. Returns out.
 const char *registry_suggest(const struct registry *r, const char *name, char *out, size_t size);
 void registry_finish(struct registry *r);
@@ -98,7 +96,7 @@ void entry_unref(struct entry *e); // NULL is fine
 void registry_publish(struct registry *r, struct entry *e);
 void registry_fail(struct registry *r, struct entry *e,
                    const struct opd_err *err); // keeps it in the list as failed
-void registry_serve(struct registry *r, struct operator* o,
+void registry_serve(struct registry *r, struct family *o,
                     struct entry *e); // one of the list, or NULL: withdraws
 
 // The plan for a request on a device: from the entry's cache, or built. NULL with an error. Valid

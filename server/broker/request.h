@@ -107,6 +107,9 @@ bool request_new_id(struct request *req, int64_t id, struct opd_err *err); // is
 void request_make(struct request *req, uint64_t id, struct tensor *t); // takes the reference over
 void request_drop_id(struct conn *c, uint64_t id);                     // nothing if it is not there
 bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err);
+// Every attribute of an operator: what the map gives, else the defaults.
+bool request_attrs(const struct op *op, const value *map, struct op_value *out,
+                   struct opd_err *err);
 enum request_status request_wait_memory(struct request *req, struct device *d);
 
 #define REQUEST(name, since, where, params, result, doc) request_fn request_##name;

@@ -253,7 +253,7 @@ static void pack_examples(struct buf *out, const struct op *op)
     }
 }
 
-static void pack_version(struct buf *out, const struct operator* o, const struct entry *e)
+static void pack_version(struct buf *out, const struct family *o, const struct entry *e)
 {
     char hash[20];
     snprintf(hash, sizeof hash, "%016" PRIx64, e->hash);
@@ -267,7 +267,7 @@ static void pack_version(struct buf *out, const struct operator* o, const struct
     pack_key_str(out, "log", e->err.log ? e->err.log : "");
 }
 
-static void pack_versions(struct buf *out, const struct operator* o)
+static void pack_versions(struct buf *out, const struct family *o)
 {
     size_t n = 0;
     for (const struct entry *e = o->versions; e; e = e->older)
@@ -279,7 +279,7 @@ static void pack_versions(struct buf *out, const struct operator* o)
 }
 
 // `whole`: with its versions and its source.
-static void pack_entry(struct buf *out, const struct operator* o, bool whole)
+static void pack_entry(struct buf *out, const struct family *o, bool whole)
 {
     const struct entry *e = o->current;
     const struct op *op = e->op;
@@ -324,7 +324,7 @@ enum request_status request_op_list(struct request *req, const value *params, st
     (void)params, (void)err;
     const struct registry *r = &req->broker->registry;
     pack_array(&req->reply, (size_t)r->count);
-    for (const struct operator* o = r->operators; o; o = o->next)
+    for (const struct family *o = r->families; o; o = o->next)
         if (o->current)
             pack_entry(&req->reply, o, false);
     return REQUEST_ANSWERED;
@@ -334,7 +334,7 @@ enum request_status request_op_info(struct request *req, const value *params, st
 {
     char name[OP_MAX_NAME] = "", near[128];
     value_copy_str(value_at(params, 0), name, sizeof name);
-    const struct operator* o = registry_operator(&req->broker->registry, name);
+    const struct family *o = registry_family(&req->broker->registry, name);
     if (!o || !o->current) {
         opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", name,
                     registry_suggest(&req->broker->registry, name, near, sizeof near));

@@ -22,7 +22,7 @@ enum request_status request_reload(struct request *req, const value *params, str
     // A failure that still stands is told again, also to who came after it.
     uint64_t standing[64];
     int n = 0;
-    for (const struct operator* o = b->registry.operators; o && n < 64; o = o->next)
+    for (const struct family *o = b->registry.families; o && n < 64; o = o->next)
         if (o->failure && o->failure <= c->seen)
             standing[n++] = o->failure;
     events_pack_outcomes(&b->events, c->seen, standing, n, &req->reply);
@@ -53,11 +53,11 @@ enum request_status request_events(struct request *req, const value *params, str
     return REQUEST_ANSWERED;
 }
 
-static struct operator* find_operator(struct request *req, const value *name, struct opd_err *err)
+static struct family *find_family(struct request *req, const value *name, struct opd_err *err)
 {
     char text[OP_MAX_NAME] = "", near[128];
     value_copy_str(name, text, sizeof text);
-    struct operator* o = registry_operator(&req->broker->registry, text);
+    struct family *o = registry_family(&req->broker->registry, text);
     if (o && o->current) {
         snprintf(req->op, sizeof req->op, "%s", o->name);
         return o;
@@ -67,8 +67,7 @@ static struct operator* find_operator(struct request *req, const value *name, st
     return NULL;
 }
 
-static void serve_version(struct request *req, struct operator* o, struct entry *e,
-                          const char *kind)
+static void serve_version(struct request *req, struct family *o, struct entry *e, const char *kind)
 {
     struct broker *b = req->broker;
     registry_serve(&b->registry, o, e);
@@ -78,7 +77,7 @@ static void serve_version(struct request *req, struct operator* o, struct entry 
 
 enum request_status request_rollback(struct request *req, const value *params, struct opd_err *err)
 {
-    struct operator* o = find_operator(req, value_at(params, 0), err);
+    struct family *o = find_family(req, value_at(params, 0), err);
     if (!o)
         return REQUEST_ERROR;
     struct entry *e = o->current->older;
@@ -99,15 +98,15 @@ enum request_status request_rollback(struct request *req, const value *params, s
 
 enum request_status request_pin(struct request *req, const value *params, struct opd_err *err)
 {
-    struct operator* o = find_operator(req, value_at(params, 0), err);
+    struct family *o = find_family(req, value_at(params, 0), err);
     const value *version = value_at(params, 1);
     if (!o)
         return REQUEST_ERROR;
     bool unpin = value_is_nil(version);
-    struct entry *e = unpin ? operator_newest(o) : NULL;
+    struct entry *e = unpin ? family_newest(o) : NULL;
     if (!unpin && value_type(version) == VALUE_INT && value_int(version) > 0 &&
         value_int(version) <= o->last_version)
-        e = operator_version(o, (int)value_int(version));
+        e = family_version(o, (int)value_int(version));
     if (!e || e->state == ENTRY_FAILED) {
         opd_err_set(err, OPD_E_not_found,
                     "%s: version %lld is not kept, or failed; opctl ops %s lists them", o->name,

@@ -9,21 +9,8 @@
 
 #include "broker.h"
 #include "hash.h"
-#include "program.h"
 #include "request.h"
-
-// What the operands of a plan are in this run.
-struct run {
-    struct entry *entry;
-    struct device *device;
-    struct bound_plan *bound;
-    struct tensor *inputs[OP_MAX_INPUTS]; // borrowed
-    struct tensor *outputs[OP_MAX_OUTPUTS];
-    struct tensor *grad_outputs[OP_MAX_OUTPUTS];
-    struct storage *saved[OP_MAX_TEMPS]; // backward: the context's
-    struct storage **made; // for each operand that this run makes: a reference; else NULL
-    double deadline;
-};
+#include "run.h"
 
 // The version that is served, or the one that the options name.
 static struct entry *find_entry(struct request *req, const value *name, const value *options,
@@ -31,7 +18,7 @@ static struct entry *find_entry(struct request *req, const value *name, const va
 {
     char text[OP_MAX_NAME] = "", near[128];
     value_copy_str(name, text, sizeof text);
-    struct operator* o = registry_operator(&req->broker->registry, text);
+    struct family *o = registry_family(&req->broker->registry, text);
     if (!o || !o->current) {
         opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", text,
                     registry_suggest(&req->broker->registry, text, near, sizeof near));
@@ -44,7 +31,7 @@ static struct entry *find_entry(struct request *req, const value *name, const va
     struct entry *e = NULL;
     if (value_type(version) == VALUE_INT && value_int(version) > 0 &&
         value_int(version) <= o->last_version)
-        e = operator_version(o, (int)value_int(version));
+        e = family_version(o, (int)value_int(version));
     if (!e || e->state == ENTRY_FAILED) {
         opd_err_set(err, OPD_E_not_found,
                     "%s: that version is not kept, or failed; opctl ops %s lists them", o->name,
@@ -63,95 +50,6 @@ static bool read_deadline(const value *options, double *out, struct opd_err *err
     if ((value_type(v) != VALUE_INT && value_type(v) != VALUE_FLOAT) || !(value_float(v) > 0))
         return opd_err_set(err, OPD_E_invalid_argument, "deadline: expected seconds above 0");
     *out = value_float(v);
-    return true;
-}
-
-// --- attributes
-
-static bool set_attr_list(const struct op *op, int attr, const value *array, struct op_value *out,
-                          struct opd_err *err)
-{
-    int64_t ints[OP_MAX_LIST];
-    double floats[OP_MAX_LIST];
-    size_t n = value_count(array);
-    bool all_ints = true;
-    for (size_t i = 0; i < n; i++) {
-        const value *v = value_at(array, i);
-        if (i == OP_MAX_LIST || (value_type(v) != VALUE_INT && value_type(v) != VALUE_FLOAT))
-            return opd_err_set(
-                err, OPD_E_invalid_argument, "%s: %s is %s, expected %s of at most %d numbers",
-                op->name, op->attrs[attr].name, i == OP_MAX_LIST ? "longer" : "no list of numbers",
-                "one", OP_MAX_LIST);
-        all_ints = all_ints && value_type(v) == VALUE_INT;
-        ints[i] = value_type(v) == VALUE_INT ? value_int(v) : 0;
-        floats[i] = value_float(v);
-    }
-    return all_ints ? op_attr_set_ints(op, attr, ints, (int)n, out, err)
-                    : op_attr_set_floats(op, attr, floats, (int)n, out, err);
-}
-
-static bool set_attr(const struct op *op, int attr, const value *v, struct op_value *out,
-                     struct opd_err *err)
-{
-    int64_t i;
-    double f;
-    size_t size;
-    const char *text;
-    switch (value_type(v)) {
-    case VALUE_NIL:
-        return op_attr_set_none(op, attr, out, err);
-    case VALUE_BOOL:
-        return op_attr_set_bool(op, attr, value_bool(v), out, err);
-    case VALUE_INT:
-        i = value_int(v);
-        return op_attr_set_ints(op, attr, &i, 1, out, err);
-    case VALUE_FLOAT:
-        f = value_float(v);
-        return op_attr_set_floats(op, attr, &f, 1, out, err);
-    case VALUE_STR:
-        text = value_bytes(v, &size);
-        return op_attr_set_str(op, attr, text, size, out, err);
-    case VALUE_ARRAY:
-        return set_attr_list(op, attr, v, out, err);
-    default:
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is %s, which no attribute takes",
-                           op->name, op->attrs[attr].name, value_type_name(v));
-    }
-}
-
-static bool unknown_attr(const struct op *op, const char *name, struct opd_err *err)
-{
-    struct buf names = { 0 };
-    for (int i = 0; i < op->n_attrs; i++)
-        buf_printf(&names, "%s%s", i ? ", " : "", op->attrs[i].name);
-    opd_err_set(err, OPD_E_invalid_argument, "%s has no attribute '%s'; it has %s", op->name, name,
-                op->n_attrs ? buf_str(&names) : "none");
-    buf_finish(&names);
-    return false;
-}
-
-static bool read_attrs(const struct op *op, const value *map, struct op_value *out,
-                       struct opd_err *err)
-{
-    bool given[OP_MAX_ATTRS] = { false };
-    for (int i = 0; i < op->n_attrs; i++)
-        out[i] = op->attrs[i].value;
-    for (size_t i = 0; i < value_count(map); i++) {
-        const value *key = value_key_at(map, i);
-        char name[OP_MAX_NAME] = "";
-        if (value_type(key) == VALUE_STR)
-            value_copy_str(key, name, sizeof name);
-        int attr = op_attr_index(op, name);
-        if (attr < 0)
-            return unknown_attr(op, name, err);
-        if (!set_attr(op, attr, value_value_at(map, i), &out[attr], err))
-            return false;
-        given[attr] = true;
-    }
-    for (int i = 0; i < op->n_attrs; i++)
-        if (op->attrs[i].required && !given[i])
-            return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is missing", op->name,
-                               op->attrs[i].name);
     return true;
 }
 
@@ -215,204 +113,6 @@ static bool read_new_ids(struct request *req, const value *ids, size_t n, bool m
                                    "id %" PRId64 " is given to two results", value_int(v));
     }
     return true;
-}
-
-// --- plan, kernels, memory
-
-static enum request_status bind_plan(struct request *req, struct run *run, struct plan_request *pr,
-                                     struct opd_err *err)
-{
-    pr->op = run->entry->op;
-    pr->on_cpu = run->device->is_cpu;
-    run->bound = entry_plan(run->entry, run->device, pr, err);
-    if (!run->bound)
-        return REQUEST_ERROR;
-    run->bound->used = true;
-    bool ready = true;
-    for (int i = 0; i < run->bound->plan->n_kernels; i++) {
-        // All of them are started before any is waited for: they compile side by side.
-        ready = program_ensure(run->bound->programs[i], req->since, err) && ready;
-        if (err->code)
-            return REQUEST_ERROR;
-    }
-    return ready ? REQUEST_ANSWERED : REQUEST_WAIT;
-}
-
-static bool is_made(const struct plan *plan, const struct plan_operand *o)
-{
-    if (plan->direction == PLAN_FORWARD)
-        return o->kind == PLAN_OUTPUT || o->kind == PLAN_SAVED || o->kind == PLAN_SCRATCH;
-    return o->kind == PLAN_GRAD_INPUT || o->kind == PLAN_SCRATCH;
-}
-
-static void drop_made(struct run *run)
-{
-    for (int i = 0; run->made && i < run->bound->plan->n_operands; i++)
-        storage_unref(run->made[i]);
-    free(run->made);
-    run->made = NULL;
-}
-
-static enum request_status allocate(struct request *req, struct run *run, struct opd_err *err)
-{
-    const struct plan *plan = run->bound->plan;
-    run->made = mem_zalloc((size_t)plan->n_operands, sizeof *run->made);
-    for (int i = 0; i < plan->n_operands; i++) {
-        if (!is_made(plan, &plan->operands[i]))
-            continue;
-        enum alloc_result result = storage_new(
-            run->device, tensor_desc_size(&plan->operands[i].desc), &run->made[i], err);
-        if (result == ALLOC_OK)
-            continue;
-        drop_made(run);
-        if (result == ALLOC_WAIT)
-            return request_wait_memory(req, run->device);
-        opd_err_prefix(err, "%s", req->op);
-        return REQUEST_ERROR;
-    }
-    return REQUEST_ANSWERED;
-}
-
-// Where an operand is. False: nowhere (absent, unwanted or empty), which a kernel sees as a null
-// pointer.
-static bool locate(const struct run *run, uint32_t operand, struct dev_ref *out)
-{
-    const struct plan_operand *o = &run->bound->plan->operands[operand];
-    if (run->made[operand])
-        return storage_address(run->made[operand], 0, out);
-    const struct tensor *t = NULL;
-    switch (o->kind) {
-    case PLAN_INPUT:
-        t = run->inputs[o->index];
-        break;
-    case PLAN_OUTPUT:
-        t = run->outputs[o->index];
-        break;
-    case PLAN_GRAD_OUTPUT:
-        t = run->grad_outputs[o->index];
-        break;
-    case PLAN_SAVED:
-        return run->saved[o->index] && storage_address(run->saved[o->index], 0, out);
-    default:
-        break;
-    }
-    return t && tensor_address(t, 0, out);
-}
-
-// --- the command
-
-static void append_zero(const struct run *run, const struct plan_step *step, struct command *c,
-                        uint64_t *n_steps)
-{
-    struct dev_fill fill = { .step = { DEV_STEP_FILL, sizeof fill } };
-    if (!locate(run, step->operand, &fill.dst))
-        return;
-    fill.size = tensor_desc_size(&run->bound->plan->operands[step->operand].desc);
-    buf_append(&c->bytes, &fill, sizeof fill);
-    ++*n_steps;
-}
-
-static void append_launch(const struct run *run, const struct plan_step *step, struct command *c,
-                          uint64_t *n_steps)
-{
-    struct dev_launch launch = {
-        .step = { .type = DEV_STEP_LAUNCH },
-        .program = run->bound->programs[step->kernel]->id,
-        .shared_size = step->shared_size,
-        .args_size = step->args_size,
-    };
-    memcpy(launch.grid, step->grid, sizeof launch.grid);
-    memcpy(launch.block, step->block, sizeof launch.block);
-    size_t start = c->bytes.size;
-    buf_append(&c->bytes, &launch, sizeof launch);
-    for (int i = 0; i < step->n_slots; i++) {
-        struct dev_ref ref;
-        if (!locate(run, step->slots[i].operand, &ref))
-            continue;
-        struct dev_slot slot = { step->slots[i].arg_offset, ref.region, ref.offset };
-        buf_append(&c->bytes, &slot, sizeof slot);
-        launch.n_slots++;
-    }
-    static const uint8_t padding[8];
-    buf_append(&c->bytes, step->args, step->args_size);
-    buf_append(&c->bytes, padding, (8 - step->args_size % 8) % 8);
-    launch.step.size = (uint32_t)(c->bytes.size - start);
-    memcpy(c->bytes.bytes + start, &launch, sizeof launch);
-    ++*n_steps;
-}
-
-static void write_label(const struct run *run, struct command *c)
-{
-    const struct plan *plan = run->bound->plan;
-    snprintf(c->label, sizeof c->label, "%s version %d %s, kernel %s%s", run->entry->op->name,
-             run->entry->version, plan->direction == PLAN_FORWARD ? "forward" : "backward",
-             plan->n_kernels ? plan->kernels[0].expr : "(none)",
-             plan->n_kernels > 1 ? " or a later one" : "");
-}
-
-// NULL with an error where the plan has more steps than a command can carry.
-static struct command *make_command(const struct run *run, struct opd_err *err)
-{
-    const struct plan *plan = run->bound->plan;
-    struct command *c = command_new(DEV_RUN, 0, 0);
-    uint64_t n_steps = 0;
-    for (int i = 0; i < plan->n_steps; i++) {
-        if (plan->steps[i].kind == PLAN_STEP_ZERO)
-            append_zero(run, &plan->steps[i], c, &n_steps);
-        else
-            append_launch(run, &plan->steps[i], c, &n_steps);
-    }
-    if (c->bytes.size > DEV_MAX_COMMAND) {
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "%s: %" PRIu64 " launches are more than one request can carry",
-                    run->entry->op->name, n_steps);
-        buf_finish(&c->bytes);
-        free(c);
-        return NULL;
-    }
-    ((struct dev_command *)(void *)c->bytes.bytes)->size = n_steps;
-    c->deadline = run->deadline;
-    write_label(run, c);
-    return c;
-}
-
-// In-place arguments are written: whoever kept them for backward must know.
-static void bump_versions(const struct run *run)
-{
-    const struct op *op = run->entry->op;
-    for (int i = 0; i < op->n_inputs; i++)
-        if (op->inputs[i].in_place && run->inputs[i])
-            run->inputs[i]->storage->version++;
-}
-
-static void note_needs(struct request *req, const struct run *run)
-{
-    const struct op *op = run->entry->op;
-    for (int i = 0; i < op->n_inputs; i++)
-        request_needs(req, run->inputs[i] ? run->inputs[i]->storage : NULL);
-    for (int i = 0; i < OP_MAX_TEMPS; i++)
-        request_needs(req, run->saved[i]);
-    bool backward = run->bound->plan->direction == PLAN_BACKWARD; // forward's outputs are its own
-    for (int i = 0; backward && i < op->n_outputs; i++) {
-        request_needs(req, run->outputs[i] ? run->outputs[i]->storage : NULL);
-        request_needs(req, run->grad_outputs[i] ? run->grad_outputs[i]->storage : NULL);
-    }
-}
-
-static enum request_status submit(struct request *req, struct run *run, struct command *c)
-{
-    struct device *d = run->device;
-    bool nothing = ((struct dev_command *)(void *)c->bytes.bytes)->size == 0;
-    enum request_status status = REQUEST_ANSWERED;
-    if (nothing) {
-        buf_finish(&c->bytes);
-        free(c);
-    } else {
-        note_needs(req, run);
-        status = request_submit(req, d, c);
-    }
-    drop_made(run); // scratch goes back at once: the device runs its next user after this command
-    return status;
 }
 
 // --- forward
@@ -504,7 +204,7 @@ static bool default_device(struct request *req, struct run *run, const value *op
 // none.
 static const char *take_warning(struct request *req, const struct op *op)
 {
-    const struct operator* o = registry_operator(&req->broker->registry, op->name);
+    const struct family *o = registry_family(&req->broker->registry, op->name);
     uint64_t key = hash_bytes(op->name, strlen(op->name), 0);
     if (!o || !o->failure || (uint64_t)(uintptr_t)map_get(&req->conn->told, key) == o->failure)
         return NULL;
@@ -543,29 +243,27 @@ enum request_status request_forward(struct request *req, const value *params, st
     struct plan_request pr = { .direction = PLAN_FORWARD };
     uint64_t context;
     if (!run.entry || !read_inputs(req, &run, value_at(params, 1), &pr, err) ||
-        !read_attrs(run.entry->op, value_at(params, 2), pr.attrs, err) ||
+        !request_attrs(run.entry->op, value_at(params, 2), pr.attrs, err) ||
         !read_deadline(options, &run.deadline, err) ||
         !read_context_id(req, &run, options, &context, err) ||
         !default_device(req, &run, options, err) ||
         !read_new_ids(req, ids, (size_t)run.entry->op->n_outputs, false, err))
         return REQUEST_ERROR;
     pr.keep = context != 0;
-    enum request_status status = bind_plan(req, &run, &pr, err);
+    enum request_status status = run_bind(req, &run, &pr, err);
     if (status == REQUEST_ANSWERED)
-        status = allocate(req, &run, err);
+        status = run_allocate(req, &run, err);
     if (status != REQUEST_ANSWERED)
         return status;
-    struct command *c = make_command(&run, err);
-    if (!c) {
-        drop_made(&run);
+    struct command *c = run_command(&run, err);
+    if (!c)
         return REQUEST_ERROR;
-    }
     make_outputs(req, &run, ids);
-    bump_versions(&run);
+    run_bump_versions(&run);
     if (context)
         keep_context(req, &run, &pr, context);
     pack_forward(req, &run, ids, context);
-    return submit(req, &run, c);
+    return run_submit(req, &run, c);
 }
 
 // --- backward
@@ -687,18 +385,16 @@ enum request_status request_backward(struct request *req, const value *params, s
         !read_deadline(value_at(params, 3), &run.deadline, err))
         return REQUEST_ERROR;
     pr.wanted = read_wanted(run.entry->op, &pr, ids);
-    enum request_status status = bind_plan(req, &run, &pr, err);
+    enum request_status status = run_bind(req, &run, &pr, err);
     if (status == REQUEST_ANSWERED)
-        status = allocate(req, &run, err);
+        status = run_allocate(req, &run, err);
     if (status != REQUEST_ANSWERED)
         return status;
-    struct command *c = make_command(&run, err);
-    if (!c) {
-        drop_made(&run);
+    struct command *c = run_command(&run, err);
+    if (!c)
         return REQUEST_ERROR;
-    }
     make_grads(req, &run, ids);
-    return submit(req, &run, c);
+    return run_submit(req, &run, c);
 }
 
 enum request_status request_context_free(struct request *req, const value *params,

@@ -48,7 +48,7 @@ static void warm_entry(struct device *d, struct entry *e)
 void warm_start(struct broker *b)
 {
     for (int i = 0; i < b->n_devices; i++)
-        for (struct operator* o = b->registry.operators; o; o = o->next)
+        for (struct family *o = b->registry.families; o; o = o->next)
             if (o->current)
                 warm_entry(b->devices[i], o->current);
 }

@@ -1,0 +1,209 @@
+// A device's memory as the broker keeps it: regions, chunks and what is where in them, staging.
+
+#include "device.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "fdpass.h"
+#include "log.h"
+
+// What a device is asked for at a time, unless more is wanted at once.
+enum { CHUNK_CPU = 64 << 20, CHUNK_CUDA = 256 << 20 };
+
+static uint32_t add_region(struct device *d, int fd, uint64_t size, bool host)
+{
+    uint32_t id = 0;
+    while (id < d->n_regions && d->regions[id].used)
+        id++;
+    if (id == d->n_regions)
+        d->regions = mem_realloc(d->regions, ++d->n_regions, sizeof *d->regions);
+    d->regions[id] = (struct device_region){ .used = true, .host = host, .fd = fd, .size = size };
+    return id;
+}
+
+static void remove_region(struct device *d, uint32_t id)
+{
+    if (d->regions[id].fd >= 0)
+        close(d->regions[id].fd);
+    d->regions[id] = (struct device_region){ .fd = -1 };
+}
+
+static void unmapped_done(struct command *c, const struct opd_err *err)
+{
+    struct device *d = c->data;
+    (void)err; // a dead executor maps nothing any more
+    remove_region(d, ((struct dev_command *)(void *)c->bytes.bytes)->id);
+}
+
+void device_unmap(struct device *d, uint32_t region)
+{
+    struct command *c = command_new(DEV_UNMAP, region, 0);
+    c->done = unmapped_done;
+    c->data = d;
+    device_submit(d, c);
+}
+
+static void host_mapped_done(struct command *c, const struct opd_err *err)
+{
+    struct device *d = c->data;
+    uint32_t id = ((struct dev_command *)(void *)c->bytes.bytes)->id;
+    d->regions[id].ready = !err->code ||
+                           !d->process_alive; // lost with its executor: the next one maps it
+    if (!d->regions[id].ready)
+        log_warn("device %s does not map shared memory: %s", d->name, err->msg);
+}
+
+bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,
+                     struct opd_err *err)
+{
+    int kept = fcntl(fd, F_DUPFD_CLOEXEC, 0), sent = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (sent < 0) {
+        opd_err_errno(err, OPD_E_out_of_memory, "shared memory for %s", d->name);
+        if (kept >= 0)
+            close(kept);
+        return false;
+    }
+    uint32_t id = *out_region = add_region(d, kept, size, true);
+    struct command *c = command_new(DEV_HOST_MAP, id, size);
+    c->fd = sent;
+    c->done = host_mapped_done;
+    c->data = d;
+    device_submit(d, c);
+    return true;
+}
+
+struct suballoc_block *device_stage(struct device *d, uint64_t size)
+{
+    if (!d->staging) {
+        int fd = fdpass_memfd("opd-staging", DEVICE_STAGING_SIZE);
+        void *p = fd < 0
+                      ? MAP_FAILED
+                      : mmap(NULL, DEVICE_STAGING_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        struct opd_err err = { 0 };
+        if (p == MAP_FAILED ||
+            !device_map_host(d, fd, DEVICE_STAGING_SIZE, &d->staging_region, &err)) {
+            log_error("no staging memory: %s", p == MAP_FAILED ? strerror(errno) : err.msg);
+            abort();
+        }
+        d->staging = p;
+        suballoc_add_chunk(&d->staging_map, 0, DEVICE_STAGING_SIZE);
+        close(fd);
+    }
+    return suballoc_alloc(&d->staging_map, size);
+}
+
+void device_unstage(struct device *d, struct suballoc_block *block)
+{
+    suballoc_free(&d->staging_map, block);
+}
+
+static uint64_t chunk_size(const struct device *d, uint64_t size)
+{
+    uint64_t unit = d->info.chunk_granularity > SUBALLOC_ALIGN ? d->info.chunk_granularity
+                                                               : SUBALLOC_ALIGN;
+    return (size + unit - 1) / unit * unit;
+}
+
+static void grow(struct device *d, uint64_t size, bool exact);
+
+static void grown_done(struct command *c, const struct opd_err *err)
+{
+    struct device *d = c->data;
+    struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
+    struct device_region *r = &d->regions[header->id];
+    d->growing = false;
+    if (!err->code) {
+        r->fd = c->out_fd;
+        c->out_fd = -1;
+        r->ready = true;
+        suballoc_add_chunk(&d->memory, header->id, header->size);
+        return;
+    }
+    uint64_t exact = chunk_size(d, d->grow_size);
+    bool lost = !d->process_alive && !c->blamed; // the next executor may well make it
+    bool retry = header->size > exact && d->process_alive;
+    remove_region(d, header->id);
+    if (retry)
+        grow(d, exact, true);
+    else if (lost)
+        broker_retry(d->broker);
+    else
+        broker_memory_failed(d, err);
+}
+
+static void grow(struct device *d, uint64_t size, bool exact)
+{
+    uint64_t usual = d->is_cpu ? CHUNK_CPU : CHUNK_CUDA;
+    uint64_t want = chunk_size(d, exact || size > usual ? size : usual);
+    uint32_t id = add_region(d, -1, want, false);
+    struct command *c = command_new(DEV_CHUNK_NEW, id, want);
+    c->done = grown_done;
+    c->data = d;
+    d->growing = true;
+    d->grow_size = size;
+    device_submit(d, c);
+}
+
+// Gives an empty chunk back to the device. False: there is none.
+static bool drop_empty_chunk(struct device *d, const struct suballoc_chunk *but)
+{
+    for (struct suballoc_chunk *chunk = d->memory.chunks; chunk; chunk = chunk->next) {
+        if (chunk == but || chunk->used > 0)
+            continue;
+        uint32_t region = chunk->region;
+        suballoc_remove_chunk(&d->memory, chunk);
+        device_unmap(d, region);
+        return true;
+    }
+    return false;
+}
+
+static uint64_t room_for_chunks(const struct device *d, uint64_t limit)
+{
+    return limit > d->memory.reserved ? limit - d->memory.reserved : 0;
+}
+
+enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out,
+                               struct opd_err *err)
+{
+    if ((*out = suballoc_alloc(&d->memory, size)) != NULL)
+        return ALLOC_OK;
+    if (d->state == DEVICE_FAILED) {
+        device_set_unavailable(d, err);
+        return ALLOC_FAILED;
+    }
+    uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
+                                                     : d->info.memory_total;
+    uint64_t room = room_for_chunks(d, limit);
+    while (chunk_size(d, size) > room && drop_empty_chunk(d, NULL))
+        room = room_for_chunks(d, limit);
+    if (chunk_size(d, size) > room) {
+        opd_err_set(err, OPD_E_out_of_memory,
+                    "%" PRIu64 " bytes wanted on %s: opd holds %" PRIu64
+                    " bytes of its limit of %" PRIu64 ", %" PRIu64
+                    " of them in %d tensors, and no free piece is large enough; "
+                    "free tensors or raise --memory-limit",
+                    size, d->name, d->memory.reserved, limit, d->memory.used, d->n_tensors);
+        return ALLOC_FAILED;
+    }
+    if (!d->growing)
+        grow(d, size, room < chunk_size(d, d->is_cpu ? CHUNK_CPU : CHUNK_CUDA));
+    return ALLOC_WAIT;
+}
+
+void device_release(struct device *d, struct suballoc_block *block)
+{
+    struct suballoc_chunk *chunk = block->chunk;
+    suballoc_free(&d->memory, block);
+    if (chunk->used > 0 || d->growing)
+        return; // a request that waits for more needs again what it has just let go
+    // One empty chunk is kept for the next allocation, a second one goes back to the device.
+    drop_empty_chunk(d, chunk);
+}
