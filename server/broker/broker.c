@@ -21,8 +21,8 @@
 #include "version.h"
 #include "warm.h"
 
-// How long a stopping daemon waits for what is in flight.
-enum { STOP_LIMIT_MS = 30000 };
+// How long a stopping daemon waits for what is in flight, and for clients that do not read replies.
+enum { STOP_LIMIT_MS = 30000, STOP_READ_MS = 2000 };
 
 // --- processes
 
@@ -239,7 +239,7 @@ static void finish_stop(struct broker *b)
     struct conn *next;
     for (struct conn *c = b->conns; c; c = next) {
         next = c->next;
-        if (conn_idle(c))
+        if (conn_idle(c) || (b->stop_read_over && c->n_flight == 0 && !c->waiting_since))
             conn_close(c);
     }
     if (b->n_conns > 0)
@@ -263,6 +263,14 @@ static void stop_limit_cb(uv_timer_t *timer)
     broker_retry(b);
 }
 
+static void stop_read_cb(uv_timer_t *timer)
+{
+    struct broker *b = timer->data;
+    b->stop_read_over = true;
+    uv_timer_start(&b->stop_timer, stop_limit_cb, STOP_LIMIT_MS - STOP_READ_MS, 0);
+    uv_idle_start(&b->idle, idle_cb); // the next turn comes at once
+}
+
 void broker_stop(struct broker *b)
 {
     if (b->stopping)
@@ -271,7 +279,7 @@ void broker_stop(struct broker *b)
     b->stopping = true;
     listen_close(b);
     reload_stop(b);
-    uv_timer_start(&b->stop_timer, stop_limit_cb, STOP_LIMIT_MS, 0);
+    uv_timer_start(&b->stop_timer, stop_read_cb, STOP_READ_MS, 0);
     broker_retry(b);
     uv_idle_start(&b->idle, idle_cb); // the next turn comes at once
 }

@@ -42,7 +42,7 @@ struct broker {
     bool retry_wanted;
     uv_signal_t signals[2];
     uv_timer_t stop_timer;
-    bool stopping, devices_stopping, serving;
+    bool stopping, stop_read_over, devices_stopping, serving;
     int exit_status;
 
     uint64_t started_ns;

@@ -12,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgpack
 import pytest
 
 from conftest import DEVICE, PROGRAM, ROOT, Daemon, await_end, find_family
@@ -937,3 +938,20 @@ def test_another_user_is_refused(tmp_path):
         assert b"another user" in result.stdout, result
     finally:
         end(process)
+
+
+def test_a_client_that_never_reads_does_not_hold_up_the_stop(start_daemon):
+    daemon = start_daemon()
+    raw = Raw(daemon.socket)
+    raw.make(1, "uint8", [8 << 20])
+    raw.sock.settimeout(0.5)
+    try:
+        for id in range(100):
+            raw.sock.sendall(msgpack.packb([0, id, "tensor_read", [1, 0, None, None]]))
+            time.sleep(0.01)
+    except OSError:
+        pass  # it is not read from any more
+    began = time.monotonic()
+    daemon.stop(20)
+    assert time.monotonic() - began < 10
+    raw.close()
