@@ -1,0 +1,66 @@
+"""Tensors of more than 2^31 elements, on a GPU that has room for them: the GPU's own test.
+
+All but the last rows is zero, so that the reference needs those alone.
+"""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import DEVICE
+
+pytestmark = pytest.mark.skipif(DEVICE == "cpu", reason="takes a GPU's memory and speed")
+
+SIDE = 46400  # squared, more than 2^31
+ROWS = 3
+
+
+@pytest.fixture
+def roomy(client):
+    """The client of a device with 64 GiB free."""
+    device = client.status()["devices"][0]
+    free = device["memory_limit"] - device["memory_used"]
+    assert free > 64 << 30, f"{free >> 30} GiB free on {device['name']}; expected 64"
+    return client
+
+
+def test_gelu(roomy):
+    start = 2**31 + 5
+    values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
+    x, grad = (roomy.zeros([start + 1000]) for _ in range(2))
+    x.view([1000], start).write(values)
+    grad.view([1000], start).write(np.ones(1000, np.float32))
+    y, ctx = roomy.ops.gelu.forward(x)
+    s = 1 / (1 + np.exp(-1.702 * values.astype(np.float64)))
+    assert np.allclose(y.read(start, 1000), values * s, rtol=1e-5, atol=1e-6)
+    assert not y.read(start - 1000, 1000).any()
+    (slope,) = ctx.backward(grad)
+    expected = s + 1.702 * values * s * (1 - s)
+    assert np.allclose(slope.read(start, 1000), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_depthwise_conv2d(roomy):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(1, 1, 3, 3, generator=generator)
+    tail, grad_tail = torch.randn(2, 1, 1, ROWS, SIDE, generator=generator)
+    start = (SIDE - ROWS) * SIDE
+    x, grad = (roomy.zeros([1, 1, SIDE, SIDE]) for _ in range(2))
+    x.view([1, 1, ROWS, SIDE], start).write(tail.numpy())
+    grad.view([1, 1, ROWS, SIDE], start).write(grad_tail.numpy())
+    y, ctx = roomy.ops.depthwise_conv2d.forward(x, roomy.tensor(weight.numpy()), padding=1)
+    grad_x, grad_weight, _ = ctx.backward(grad, wanted=("input", "weight"))
+
+    # The same with a row of zeros above, which stands for all of them.
+    above = F.pad(tail.double(), (0, 0, 1, 0)).requires_grad_()
+    w = weight.double().requires_grad_()
+    expected = F.conv2d(above, w, padding=1)
+    expected.backward(F.pad(grad_tail.double(), (0, 0, 1, 0)))
+
+    def last(t):
+        return t.read(start, ROWS * SIDE)
+
+    assert np.allclose(last(y), expected.detach()[..., 1:, :].numpy().ravel(), atol=1e-4)
+    assert np.allclose(last(grad_x), above.grad[..., 1:, :].numpy().ravel(), atol=1e-4)
+    error = np.linalg.norm(grad_weight.numpy() - w.grad.numpy()) / np.linalg.norm(w.grad.numpy())
+    assert error < 1e-5
+    assert not y.read(0, SIDE).any()
