@@ -56,8 +56,7 @@ gpu)
         step "reload-$device" run PREBUILT=1 DEVICE="$device" reload
     done
     step soak run PREBUILT=1 DEVICE=cuda:0 soak
-    step bench run PREBUILT=1 bench
-    step bench-reload run PREBUILT=1 DEVICE=cuda:0 bench-reload
+    step bench run PREBUILT=1 DEVICE=cuda:0 bench
     ;;
 *)
     echo "usage: scripts/test.sh cpu|gpu" >&2
