@@ -40,16 +40,23 @@
 //!           DH <= 2 && DW <= 2 && H*W < 2147483648 && \
 //!           H + 2*PH < 1073741824 && W + 2*PW < 1073741824 && \
 //!           N*CM*(OH + 8)*OW < 2147483648 && N*C*(H + 8*SH)*(W + 2) < 2147483648
+//! let     VEC = 16 / sizeof(scalar_t)
+//! let     SAME = cuda && SMALL && SH == 1 && SW == 1 && DH == 1 && DW == 1 && \
+//!           KW == 2*PW + 1 && W % VEC == 0
+//! let     SAME_OUT = N*CM*cdiv(OH, 4)*(W / VEC)
+//! let     SAME_IN = N*C*cdiv(H, 4)*(W / VEC)
 //! let     ROWS = KH <= 5 && OH >= 8 && N*CM*OH*OW >= 4194304 ? 8 : 4
 //! let     GROUPS = cdiv(OH, ROWS)
 //! let     CELLS_H = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4)
 //! let     CELLS_W = (W - 1 + PW) / SW - PW / SW + 1
 //! let     QUADS = cdiv(OH, 4)
-//! let     STRIPS = N*QUADS*OW
-//! let     PARTS = max(1, min(2048 / CM, STRIPS / 1024))
+//! let     STRIPS = SAME ? N*QUADS*(W / VEC) : N*QUADS*OW
+//! let     PARTS = max(1, SAME ? min(1024 / CM, STRIPS / 2048) : min(2048 / CM, STRIPS / 1024))
 //! scratch partial acc_t [PARTS, CM, KH*KW + 1]
 //! example input=[2,3,9,11] weight=[6,1,3,3] bias=[6] stride=2 padding=1
 //! example input=[2,8,14,14] weight=[8,1,3,3] padding=1
+//! example input=[2,2,11,16] weight=[4,1,3,3] bias=[4] padding=1
+//! example input=[1,2,9,24] weight=[2,1,7,7] padding=3
 //! example input=[1,4,12,10] weight=[4,1,5,5] bias=[4] padding=2 dilation=2
 //! example input=[2,3,12,13] weight=[3,1,1,7] padding=[0,3] stride=[1,2]
 //! example input=[1,2,20,17] weight=[2,1,9,9] bias=[2] padding=4
@@ -61,6 +68,11 @@
 //!   when    cpu && SMALL
 //!   grid    N*CM*OH*cdiv(OW, 256)
 //!   block   min(OW, 256)
+//!   kernel  depthwise_forward_same<scalar_t, KH, KW>
+//!   otherwise SAME
+//!   grid    cdiv(SAME_OUT, 128)
+//!   block   128
+//!   bind    count = SAME_OUT
 //!   kernel  depthwise_forward<scalar_t, KH, KW, SH, SW, DH, DW, ROWS>
 //!   otherwise SMALL
 //!   grid    cdiv(N*CM*GROUPS*OW, 256)
@@ -79,6 +91,11 @@
 //!   when    cpu && SMALL && M <= 4
 //!   grid    N*C*H*cdiv(W, 256)
 //!   block   min(W, 256)
+//!   kernel  depthwise_grad_input_same<scalar_t, KH, KW>
+//!   otherwise SAME && M == 1
+//!   grid    cdiv(SAME_IN, 128)
+//!   block   128
+//!   bind    count = SAME_IN
 //!   kernel  depthwise_grad_input<scalar_t, KH, KW, SH, SW, DH, DW>
 //!   otherwise cuda && SMALL
 //!   grid    cdiv(N*C*CELLS_H*CELLS_W, 256)
@@ -96,6 +113,9 @@
 //!   when    cpu
 //!   grid    CM*(KH*KW + 1)
 //!   block   1
+//!   kernel  depthwise_grad_weight_same<scalar_t, KH, KW, wanted(grad_weight)>
+//!   otherwise SAME
+//!   grid    CM*PARTS
 //!   kernel  depthwise_grad_weight<scalar_t, KH, KW, SH, SW, DH, DW, wanted(grad_weight)>
 //!   otherwise SMALL
 //!   grid    CM*PARTS
@@ -107,6 +127,127 @@
 //!   kernel  depthwise_grad_weight_sum<scalar_t>
 //!   when    cuda
 //!   grid    cdiv(CM*(KH*KW + 1), 256)
+
+// ---- 16 bytes at a time, where rows of input and output are equally long multiples of that
+// (stride and dilation 1, "same" padding of the columns).
+
+// N = 16 / sizeof(T) neighbours in a row; zeros where they are outside it.
+template <int N, class T>
+__device__ __forceinline__ void load_block(acc_t *v, const T *p, bool inside, bool aligned)
+{
+    if (inside && aligned) {
+        const opd::vec<T, N> block = opd::load_vec<N>(p);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[k] = opd::load(&block[k]);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        v[k] = inside ? opd::load(p + k) : acc_t(0);
+}
+
+// The N elements from column x on, which is a multiple of N, and HALO more on both sides.
+template <int N, int HALO, class T>
+__device__ __forceinline__ void load_columns(acc_t *v, const T *line, int x, int W, bool aligned)
+{
+    load_block<N>(v + HALO, line + x, true, aligned);
+#pragma unroll
+    for (int k = 0; k < HALO; k++) {
+        const int left = x - HALO + k, right = x + N + k;
+        v[k] = left >= 0 ? opd::load(line + left) : acc_t(0);
+        v[HALO + N + k] = right < W ? opd::load(line + right) : acc_t(0);
+    }
+}
+
+enum { SAME_ROWS = 4 }; // a thread's
+
+// SAME_ROWS x N outputs from row y and column x on; FLIP turns the window round, for grad_input.
+template <int KH, int KW, bool FLIP, class T>
+__device__ __forceinline__ void convolve_same(const T *__restrict__ from,
+                                              const T *__restrict__ weight, acc_t start,
+                                              T *__restrict__ to, int from_rows, int to_rows, int W,
+                                              int y, int x, int PH)
+{
+    constexpr int N = 16 / sizeof(T);
+    const bool aligned = opd::is_aligned(from, 16), aligned_to = opd::is_aligned(to, 16);
+    acc_t w[KH * KW], sum[SAME_ROWS][N];
+#pragma unroll
+    for (int k = 0; k < KH * KW; k++)
+        w[k] = opd::load(weight + (FLIP ? KH * KW - 1 - k : k));
+#pragma unroll
+    for (int j = 0; j < SAME_ROWS * N; j++)
+        sum[j / N][j % N] = start;
+#pragma unroll
+    for (int r = 0; r < SAME_ROWS + KH - 1; r++) {
+        const int row = y - PH + r;
+        if ((unsigned)row >= (unsigned)from_rows)
+            continue;
+        acc_t v[N + KW - 1];
+        load_columns<N, KW / 2>(v, from + (int64_t)row * W, x, W, aligned);
+#pragma unroll
+        for (int j = 0; j < SAME_ROWS; j++)
+#pragma unroll
+            for (int k = 0; k < KH * KW; k++)
+#pragma unroll
+                for (int c = 0; c < N; c++)
+                    if (j + k / KW == r)
+                        sum[j][c] += w[k] * v[c + k % KW];
+    }
+#pragma unroll
+    for (int j = 0; j < SAME_ROWS; j++) {
+        if (y + j >= to_rows)
+            return;
+        T *out = to + (int64_t)(y + j) * W + x;
+        opd::vec<T, N> block;
+#pragma unroll
+        for (int c = 0; c < N; c++)
+            opd::store(&block[c], sum[j][c]);
+        if (aligned_to) {
+            opd::store_vec(out, block);
+            continue;
+        }
+#pragma unroll
+        for (int c = 0; c < N; c++)
+            out[c] = block[c];
+    }
+}
+
+template <class T, int KH, int KW>
+__global__ void depthwise_forward_same(const T *__restrict__ input, const T *__restrict__ weight,
+                                       const T *__restrict__ bias, T *__restrict__ output,
+                                       unsigned count, int CM, int M, int H, int W, int OH, int PH)
+{
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count)
+        return;
+    const unsigned blocks = W * sizeof(T) / 16, groups = (OH + SAME_ROWS - 1) / SAME_ROWS;
+    const unsigned row = i / blocks, plane = row / groups, channel = plane % CM;
+    convolve_same<KH, KW, false>(
+        input + (int64_t)(plane / M) * (H * W), weight + (size_t)channel * (KH * KW),
+        bias ? opd::load(bias + channel) : acc_t(0), output + (int64_t)plane * ((int64_t)OH * W), H,
+        OH, W, (int)(row - plane * groups) * SAME_ROWS, (int)(i - row * blocks) * (16 / sizeof(T)),
+        PH);
+}
+
+template <class T, int KH, int KW>
+__global__ void depthwise_grad_input_same(const T *__restrict__ grad_output,
+                                          const T *__restrict__ weight, T *__restrict__ grad_input,
+                                          unsigned count, int C, int H, int W, int OH, int PH)
+{
+    const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= count)
+        return;
+    const unsigned blocks = W * sizeof(T) / 16, groups = (H + SAME_ROWS - 1) / SAME_ROWS;
+    const unsigned row = i / blocks, plane = row / groups;
+    convolve_same<KH, KW, true>(grad_output + (int64_t)plane * ((int64_t)OH * W),
+                                weight + (size_t)(plane % C) * (KH * KW), acc_t(0),
+                                grad_input + (int64_t)plane * (H * W), OH, H, W,
+                                (int)(row - plane * groups) * SAME_ROWS,
+                                (int)(i - row * blocks) * (16 / sizeof(T)), KH - 1 - PH);
+}
+
+// ---- one column a thread
 
 // A thread makes ROWS outputs below one another, so that each input row that it reads serves
 // several of them.
@@ -357,6 +498,57 @@ __global__ void depthwise_grad_weight(const T *__restrict__ input,
                 for (int k = 0; k < KH * KW; k++)
                     if (j * SH + k / KW * DH == r)
                         sum[k] += g[j] * v[k % KW];
+        }
+    }
+    acc_t *to = partial + ((int64_t)part * CM + channel) * (KH * KW + 1);
+#pragma unroll
+    for (int k = 0; k < KH * KW + 1; k++) {
+        const acc_t total = opd::block_reduce_sum<256>(k < KH * KW ? sum[k % (KH * KW)] : sum_bias);
+        if (threadIdx.x == 0)
+            to[k] = total;
+    }
+}
+
+template <class T, int KH, int KW, bool WEIGHT>
+__global__ void depthwise_grad_weight_same(const T *__restrict__ input,
+                                           const T *__restrict__ grad_output,
+                                           acc_t *__restrict__ partial, int CM, int M, int H, int W,
+                                           int OH, int QUADS, int PH, int PARTS, unsigned STRIPS)
+{
+    constexpr int N = 16 / sizeof(T);
+    const unsigned channel = blockIdx.x / PARTS, part = blockIdx.x % PARTS, blocks = W / N;
+    const unsigned share = (STRIPS + PARTS - 1) / PARTS, end = min((part + 1) * share, STRIPS);
+    const bool aligned = opd::is_aligned(input, 16), aligned_out = opd::is_aligned(grad_output, 16);
+    acc_t sum[KH * KW] = {}, sum_bias = 0;
+    for (unsigned i = part * share + threadIdx.x; i < end; i += blockDim.x) {
+        const unsigned row = i / blocks, n = row / QUADS;
+        const int x = (int)(i - row * blocks) * N, y = (int)(row - n * QUADS) * SAME_ROWS;
+        const int64_t plane = (int64_t)n * CM + channel;
+        const T *out = grad_output + plane * ((int64_t)OH * W) + (int64_t)y * W + x;
+        const T *from = input + plane / M * (H * W);
+        acc_t g[SAME_ROWS][N];
+#pragma unroll
+        for (int j = 0; j < SAME_ROWS; j++) {
+            load_block<N>(g[j], out + (int64_t)j * W, y + j < OH, aligned_out);
+#pragma unroll
+            for (int c = 0; c < N; c++)
+                sum_bias += g[j][c];
+        }
+#pragma unroll
+        for (int r = 0; WEIGHT && r < SAME_ROWS + KH - 1; r++) {
+            const int ih = y - PH + r;
+            if ((unsigned)ih >= (unsigned)H)
+                continue;
+            acc_t v[N + KW - 1];
+            load_columns<N, KW / 2>(v, from + (int64_t)ih * W, x, W, aligned);
+#pragma unroll
+            for (int j = 0; j < SAME_ROWS; j++)
+#pragma unroll
+                for (int k = 0; k < KH * KW; k++)
+#pragma unroll
+                    for (int c = 0; c < N; c++)
+                        if (j + k / KW == r)
+                            sum[k] += g[j][c] * v[c + k % KW];
         }
     }
     acc_t *to = partial + ((int64_t)part * CM + channel) * (KH * KW + 1);

@@ -54,6 +54,12 @@ REFERENCES = {
             conv_case([2, 3, 21, 8], 1, (9, 1), padding=[4, 0]),
             conv_case([1, 1, 40, 41], 1, (11, 13), padding=[5, 6]),
             conv_case([3, 64, 14, 14], 1, (3, 3), padding=1),
+            # Rows of whole 16-byte blocks, as long as the output's.
+            conv_case([2, 3, 10, 24], 1, (3, 3), padding=1),
+            conv_case([1, 2, 9, 16], 2, (5, 5), padding=2),
+            conv_case([2, 2, 13, 32], 1, (7, 7), padding=[0, 3]),
+            conv_case([1, 3, 6, 8], 1, (3, 5), padding=[4, 2]),
+            conv_case([2, 3, 7, 16], 1, (4, 1), padding=[1, 0]),
             conv_case([5, 4, 37, 67], 1, (3, 3), padding=1, bias=False),
             conv_case([0, 3, 9, 9], 1, (3, 3)),  # an empty batch
             conv_case([2, 4, 6, 6], 1, (6, 6)),
