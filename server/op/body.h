@@ -130,6 +130,7 @@ struct op_body {
     struct temp *temps;
     struct section *sections; // forward first
     struct example *examples;
+    const struct formula_set *formulas;                     // instead of sections; or NULL
     const char *grad_names[OP_MAX_INPUTS + OP_MAX_OUTPUTS]; // "grad_x": of inputs, then of outputs
 };
 

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "formula.h"
+
 static bool fail(struct opd_err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 static bool fail(struct opd_err *err, const char *fmt, ...)
@@ -285,5 +287,5 @@ bool check_request(const struct plan_request *request, struct env *env, struct o
     for (int i = 0; i < request->op->body->n_rules; i++)
         if (!apply_rule(&request->op->body->rules[i], env, err))
             return false;
-    return true;
+    return !request->op->body->formulas || formula_shapes(env, err);
 }

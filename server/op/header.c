@@ -302,6 +302,7 @@ static const struct directive {
     { "require", require_read, TOP },
     { "saved", read_saved, TOP },
     { "scratch", read_scratch, TOP },
+    { "formula", formula_read, ANYWHERE },
     { "example", example_read, TOP },
     { "forward", section_read_forward, ANYWHERE },
     { "backward", section_read_backward, ANYWHERE },
@@ -319,6 +320,8 @@ static bool check_place(struct reader *r, const struct directive *d)
 {
     if (!r->op_line && d->read != read_op && d->read != read_doc)
         return lex_fail(&r->lx, "'%s' before 'op', expected the 'op' line first", d->keyword);
+    if (!formula_check_alone(r, d->keyword))
+        return false;
     if (d->place == TOP && r->section)
         return lex_fail(&r->lx, "'%s' inside a section, expected before 'forward'", d->keyword);
     if (d->place == SECTION && !r->section)
@@ -337,6 +340,7 @@ static bool read_directive(struct reader *r, const struct line *line, struct opd
     lex_init(&r->lx, r->op->file, line->number, line->text, line->size, err);
     r->lx.mark = &r->mark;
     r->line = line;
+    r->column = false;
     if (r->lx.token.kind != TOKEN_NAME)
         return lex_fail_expected(&r->lx, "a directive");
     suggest_init(&near, r->lx.token.start, r->lx.token.size);
@@ -378,7 +382,7 @@ static bool check_tensors(const struct reader *r, struct opd_err *err)
             return opd_err_set(err, OPD_E_invalid_argument,
                                "%s:%d: no 'dtypes' line, but '%s' is of scalar_t", op->file,
                                r->op_line, t->name);
-        if (!r->scope.shaped[(output ? TENSOR_OUTPUT : 0) + k])
+        if (!r->formulas && !r->scope.shaped[(output ? TENSOR_OUTPUT : 0) + k])
             return opd_err_set(err, OPD_E_invalid_argument, "%s:%d: no 'shape' line for '%s'",
                                op->file, r->op_line, t->name);
         if (output && !known[t->type])
@@ -412,20 +416,21 @@ static void *keep(struct reader *r, const void *items, int n, size_t size)
 
 static bool finish(struct reader *r, struct opd_err *err)
 {
+    r->column = false;
     if (!r->op_line)
         return fail_header(r, 1, err,
                            "no '//! op' line before the first line of code, expected "
                            "'//! op NAME(Tensor x, ...) -> Tensor y'");
-    if (!r->has_forward)
+    if (!r->has_forward && !r->formulas)
         return fail_header(r, r->op_line, err, "no 'forward' section");
-    if (!section_end(r) || !check_tensors(r, err) || !check_words(r, err))
+    if ((r->formulas && !formula_finish(r, err)) || !section_end(r) || !check_tensors(r, err) || !check_words(r, err))
         return false;
     struct op_body *body = r->body;
     body->rules = keep(r, r->rules, body->n_rules, sizeof *r->rules);
     body->sections = keep(r, r->sections, body->n_sections, sizeof *r->sections);
     body->temps = keep(r, r->temps, body->n_temps, sizeof *r->temps);
     body->examples = keep(r, r->examples, body->n_examples, sizeof *r->examples);
-    r->op->has_backward = body->n_sections > 1;
+    r->op->has_backward = body->n_sections > 1 || r->op->has_backward;
     r->op->doc = mem_strdup(buf_str(&r->doc));
     return example_check_all(r);
 }
@@ -446,7 +451,7 @@ static bool read_header(struct reader *r, const char *text, size_t size, struct 
 
 static void show(const struct reader *r, const char *text, size_t size, struct opd_err *err)
 {
-    struct show_hint hint = { .word = r->mark.word };
+    struct show_hint hint = { .word = r->mark.word, .column = r->column };
     // A launch is checked when its directives have been read, under its own line.
     if (r->mark.at && r->mark.line == r->line->number) {
         hint.at = line_place(r->line, r->mark.at);

@@ -7,6 +7,7 @@
 
 #include "arena.h"
 #include "check.h"
+#include "formula.h"
 #include "mem.h"
 #include "params.h"
 
@@ -185,25 +186,37 @@ static void *copy(struct builder *b, const void *p, size_t n, size_t size)
     return to;
 }
 
-static bool add_kernel(struct builder *b, const struct step *launch, uint32_t *out)
+// What the arguments have been packed for.
+static uint32_t add_kernel(struct builder *b, const struct packed *packed, const char *expr,
+                           int line)
 {
-    char expr[1024];
     struct plan *plan = b->plan;
-    if (!format_kernel(b, launch, expr, sizeof expr))
-        return false;
     for (int i = 0; i < plan->n_kernels; i++)
-        if (strcmp(plan->kernels[i].expr, expr) == 0) {
-            *out = (uint32_t)i;
-            return true;
-        }
-    *out = (uint32_t)plan->n_kernels;
-    plan->kernels[plan->n_kernels++] = (struct plan_kernel){
+        if (strcmp(plan->kernels[i].expr, expr) == 0)
+            return (uint32_t)i;
+    plan->kernels[plan->n_kernels] = (struct plan_kernel){
         .expr = copy(b, expr, strlen(expr) + 1, 1),
-        .line = launch->line,
-        .n_params = b->packed.n_params,
-        .params = copy(b, b->packed.params, (size_t)b->packed.n_params, sizeof *b->packed.params),
+        .line = line,
+        .n_params = packed->n_params,
+        .params = copy(b, packed->params, (size_t)packed->n_params, sizeof *packed->params),
     };
-    return true;
+    return (uint32_t)plan->n_kernels++;
+}
+
+// The slots name tensors.
+static void append_launch(struct builder *b, struct plan_step step, const struct packed *packed)
+{
+    step.args_size = packed->size;
+    step.args = copy(b, packed->bytes, packed->size, 1);
+    step.n_slots = packed->n_slots;
+    step.slots = copy(b, packed->slots, (size_t)packed->n_slots, sizeof *step.slots);
+    for (int i = 0; i < step.n_slots; i++) {
+        int tensor = (int)step.slots[i].operand;
+        if (b->pending[tensor])
+            add_zero(b, tensor);
+        step.slots[i].operand = use_operand(b, tensor);
+    }
+    b->plan->steps[b->plan->n_steps++] = step;
 }
 
 static void cover_written(struct builder *b, const struct step *launch)
@@ -247,21 +260,13 @@ static bool add_launch(struct builder *b, const struct section *section, const s
         !check_grid(b, launch, extents, step.block, step.grid) ||
         !eval_shared(b, launch, &step.shared_size))
         return false;
-    if (!params_pack(launch, &b->env, &b->packed, b->err) || !add_kernel(b, launch, &step.kernel))
+    char expr[1024];
+    if (!params_pack(launch, &b->env, &b->packed, b->err) ||
+        !format_kernel(b, launch, expr, sizeof expr))
         return false;
-    const struct packed *packed = &b->packed;
-    step.args_size = packed->size;
-    step.args = copy(b, packed->bytes, packed->size, 1);
-    step.n_slots = packed->n_slots;
-    step.slots = copy(b, packed->slots, (size_t)packed->n_slots, sizeof *step.slots);
-    for (int i = 0; i < step.n_slots; i++) {
-        int tensor = (int)step.slots[i].operand;
-        if (b->pending[tensor])
-            add_zero(b, tensor);
-        step.slots[i].operand = use_operand(b, tensor);
-    }
+    step.kernel = add_kernel(b, &b->packed, expr, launch->line);
+    append_launch(b, step, &b->packed);
     cover_written(b, launch);
-    b->plan->steps[b->plan->n_steps++] = step;
     return true;
 }
 
@@ -300,6 +305,32 @@ static bool is_result(const struct builder *b, int tensor)
     if (tensor >= TENSOR_TEMP && tensor < TENSOR_TEMP + op->body->n_temps)
         return op->body->temps[tensor - TENSOR_TEMP].saved && request->keep;
     return tensor >= TENSOR_OUTPUT && tensor < TENSOR_OUTPUT + op->n_outputs;
+}
+
+static void add_formula_launch(void *data, const struct formula_launch *launch)
+{
+    struct builder *b = data;
+    struct plan_step step = { .kind = PLAN_STEP_LAUNCH,
+                              .grid = { launch->grid[0], launch->grid[1], 1 },
+                              .block = { launch->block, 1, 1 } };
+    step.kernel = add_kernel(b, &launch->packed, launch->kernel, launch->line);
+    append_launch(b, step, &launch->packed);
+    for (int i = 0; i < launch->n_written; i++)
+        b->covered[launch->written[i]] = true;
+}
+
+// Their kernels come with the prelude.
+static bool add_formulas(struct builder *b)
+{
+    struct buf text = { 0 };
+    buf_append_str(&text, b->plan->prelude);
+    bool ok = formula_plan(&b->env, &text, add_formula_launch, b, b->err);
+    if (ok)
+        b->plan->prelude = copy(b, buf_str(&text), text.size + 1, 1);
+    buf_finish(&text);
+    for (int t = TENSOR_OUTPUT; t < TENSOR_COUNT; t++)
+        b->pending[t] = is_result(b, t) && !b->covered[t]; // sums of nothing
+    return ok;
 }
 
 // No result is left with what the memory held before.
@@ -348,6 +379,8 @@ static bool build_steps(struct builder *b)
             use_operand(b, t);
     for (int o = 0; backward && o < request->op->n_outputs; o++)
         b->pending[TENSOR_GRAD_OUTPUT + o] = request->grad_absent >> o & 1;
+    if (body->formulas && !add_formulas(b))
+        return false;
     for (int i = 0; i < body->n_sections; i++) {
         const struct section *section = &body->sections[i];
         if (section->backward != backward || (backward && !(section->grads & b->env.wanted)))

@@ -43,6 +43,9 @@ struct reader {
     int n_binds;
     struct bind binds[READER_MAX_BINDS]; // of that launch
 
+    struct formula_set *formulas; // NULL: none yet
+    bool column;                  // of a mistake in this directive: part of the message
+
     struct signature *signatures;
     int n_signatures;
 };
@@ -78,6 +81,11 @@ bool section_end(struct reader *r); // the launch and the section being read, if
 
 // bind.c: the launch's kernel is looked up, and its parameters bound.
 bool bind_launch(struct reader *r, struct step *launch);
+
+// formula_read.c
+bool formula_read(struct reader *r);
+bool formula_check_alone(struct reader *r, const char *keyword); // may it stand beside formulas?
+bool formula_finish(struct reader *r, struct opd_err *err);      // all lines have been read
 
 // example.c
 bool example_read(struct reader *r);

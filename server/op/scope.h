@@ -16,6 +16,7 @@ enum symbol_kind {
     SYMBOL_ATTR,   // index of the attribute
     SYMBOL_TENSOR, // index is a tensor id (expr.h)
     SYMBOL_TYPE,   // index is a type id (expr.h)
+    SYMBOL_FORMULA, // an intermediate: index is its line's place in the formula_set
     SYMBOL_DEVICE, // cpu (index 1) and cuda (0)
 };
 

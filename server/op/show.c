@@ -172,8 +172,11 @@ void show_mistake(struct opd_err *err, const char *file, const char *text, size_
     if (end - start > MAX_SHOWN)
         return;
     int line = count_line(&v, at);
-    if (line != v.line) {
-        char *msg = mem_printf("%s:%d%s", file, line, v.what);
+    if (line != v.line || hint->column) {
+        char column[16] = "";
+        if (hint->column)
+            snprintf(column, sizeof column, ":%d", (int)(at - start) + 1);
+        char *msg = mem_printf("%s:%d%s%s", file, line, column, v.what);
         snprintf(err->msg, sizeof err->msg, "%s", msg);
         free(msg);
     }

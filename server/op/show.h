@@ -11,6 +11,7 @@
 struct show_hint {
     const char *at;   // in the text, at the mistake or behind it; NULL: only the line is known
     bool exact;       // the mistake begins at `at`
+    bool column;      // the message names the column too
     const char *word; // it is at this word; NULL: at the first one that the message quotes
 };
 

@@ -1,0 +1,6 @@
+//! op      tanh(Tensor x) -> Tensor y
+//! doc     Hyperbolic tangent, elementwise.
+//! dtypes  float16 bfloat16 float32 float64
+//! formula y = tanh(x)
+//! formula grad_x = grad_y * (1 - y * y)
+//! example x=[3,1000]

@@ -1,0 +1,125 @@
+#pragma once
+
+// Formula operators: `formula NAME = EXPR` lines instead of kernels. Of op/ alone.
+//
+// All inputs broadcast together, as in NumPy, and the outputs have that shape. A formula is kept as
+// C++, with what it reads. For a request, formula_plan.c lays out the launches, and formula_text.c
+// writes the struct with which a template of opd.cuh becomes the kernel of each.
+
+#include "body.h"
+#include "params.h"
+
+enum {
+    FORMULA_MAX = 64,        // lines
+    FORMULA_MAX_VALUES = 64, // attributes, lets and conditions of attributes that they use
+    FORMULA_MAX_TERMS = 1000,
+    FORMULA_MAX_BRACKETS = 100, // nested in the C++: compilers have a limit
+};
+
+// What a formula reads, by itself and by its intermediates: bit sets.
+struct formula_uses {
+    uint64_t tensors; // formula_bit() of each
+    uint64_t formulas, values;
+};
+
+struct formula {
+    char name[OP_MAX_NAME];
+    int line;
+    int target; // tensor id: an output, an input in place, a gradient of an input; -1: intermediate
+    bool is_bool;
+    const char *code; // C++ of acc_t and bool, where v_NAME stands for a name
+    struct formula_uses uses;
+};
+
+// What is read and is no tensor.
+struct formula_value {
+    const char *text; // as written
+    const struct expr *expr;
+    bool is_constant; // a truth value of attributes: compiled in; else passed, as acc_t
+};
+
+struct formula_set {
+    int n, n_values;
+    struct formula items[FORMULA_MAX];
+    struct formula_value values[FORMULA_MAX_VALUES];
+};
+
+// Inputs, outputs and gradients of outputs, in one word.
+static inline uint64_t formula_bit(int tensor)
+{
+    return UINT64_C(1) << (tensor < TENSOR_TEMP ? tensor : tensor - OP_MAX_TEMPS);
+}
+
+#define FORMULA_INPUTS UINT64_C(0xffffffff)          // those bits
+#define FORMULA_BACKWARD UINT64_C(0xffffffff00000000) // of what backward alone can read
+
+// formula_expr.c: reads the rest of the line into `f`, whose name and target are known.
+struct reader;
+bool formula_parse(struct reader *r, struct formula_set *set, struct formula *f);
+
+// formula_shape.c: the outputs get their shapes.
+bool formula_shapes(struct env *env, struct opd_err *err);
+
+// Which dimensions of the common shape a tensor is repeated along, once those of size 1 are left
+// out and neighbours along which each tensor does the same are taken as one.
+struct formula_dims {
+    int rank;
+    int64_t size[OP_MAX_RANK];
+    uint64_t repeated[OP_MAX_RANK]; // by tensor: its place in the list that was given
+};
+
+struct tensor_desc formula_common_shape(const struct plan_request *request);
+void formula_collapse(const struct tensor_desc *common, const struct tensor_desc *const *tensors,
+                      int n, struct formula_dims *out);
+
+// How one launch is laid out: what formula_text.c writes down, and formula_plan.c packs in the same
+// order.
+enum {
+    FORMULA_MAX_OPERANDS = 2 * (OP_MAX_INPUTS + OP_MAX_OUTPUTS) + OP_MAX_OUTPUTS,
+    FORMULA_MAX_OFFSETS = OP_MAX_INPUTS + 1,
+};
+
+struct formula_operand {
+    int tensor;    // id
+    const char *type; // of an element, in C++
+    int offset;    // which of the offsets
+    bool single;   // repeated along the innermost dimension: one element serves a whole vector
+    bool written;
+};
+
+struct formula_kernel {
+    const struct op *op;
+    const char *suffix;       // of the struct's name: "forward", "grad_x"
+    uint64_t formulas, values; // that take part
+    int n_operands;           // those that are read come first
+    struct formula_operand operands[FORMULA_MAX_OPERANDS];
+    bool constants[FORMULA_MAX_VALUES];
+    int sum;                  // the formula whose result is summed; -1: none, this is a map
+    const char *sum_type;     // of what the sums are stored in
+    int n_offsets;            // [0]: of what has the whole shape
+    int rank;                 // of a map: dimensions to find offsets in; 0: none are needed
+    int kept_rank, summed_rank; // of a sum: at least 1
+    bool wide;                // 64-bit index arithmetic
+    int width;                // elements at a time
+};
+
+// formula_text.c
+struct buf;
+void formula_name(const struct formula_kernel *k, char *out, size_t size); // of the struct
+void formula_write(const struct formula_kernel *k, struct buf *out);
+
+// formula_plan.c
+struct formula_launch {
+    char kernel[320]; // "opd::formula_map<add_forward, 4>"
+    int line;
+    uint32_t grid[2], block;
+    struct packed packed;
+    int n_written;
+    int written[OP_MAX_INPUTS + OP_MAX_OUTPUTS]; // tensor ids
+};
+
+// Calls `add` for each launch of the request in env, in order, and appends to `text` what their
+// kernels are compiled with. `env->temps` get the sizes of what is needed in between.
+bool formula_plan(struct env *env, struct buf *text,
+                  void (*add)(void *data, const struct formula_launch *launch), void *data,
+                  struct opd_err *err);
