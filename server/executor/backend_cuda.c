@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "backend.h"
+#include "cuda_blas.h"
 #include "cuda_driver.h"
 #include "mem.h"
 
@@ -25,6 +26,7 @@ struct cuda_backend {
     int device;
     bool has_context;
     void *context, *stream;
+    struct cuda_blas *blas; // or NULL
 
     uint64_t last_mark;
     _Atomic uint64_t *passed; // page-locked; the device writes it, or poll does
@@ -83,6 +85,9 @@ static void cuda_close(struct backend *be)
     for (int i = 0; i < N_EVENTS; i++)
         if (b->events[i].event)
             cu->cuEventDestroy(b->events[i].event);
+    if (b->blas)
+        cu->cuStreamSynchronize(b->stream);
+    cuda_blas_free(b->blas);
     if (b->stream)
         cu->cuStreamDestroy(b->stream);
     if (b->passed)
@@ -350,6 +355,21 @@ fail:
     return false;
 }
 
+static void cuda_load_blas(struct backend *be)
+{
+    struct cuda_backend *b = cuda_of(be);
+    b->blas = cuda_blas_new(b->cu);
+    snprintf(b->info.blas, sizeof(b->info.blas), "%s", b->blas ? cuda_blas_name(b->blas) : "");
+}
+
+static bool cuda_matmul(struct backend *be, const struct backend_matmul *m, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    if (!b->blas)
+        return opd_err_set(err, OPD_E_unavailable, "cuBLASLt was not found");
+    return cuda_blas_matmul(b->blas, m, b->stream, err);
+}
+
 static bool cuda_copy(struct backend *be, device_addr dst, device_addr src, size_t size,
                       struct opd_err *err)
 {
@@ -445,6 +465,8 @@ const struct backend_ops backend_cuda = {
     .host_unregister = cuda_host_unregister,
     .load = cuda_load,
     .unload = cuda_unload,
+    .blas_load = cuda_load_blas,
+    .matmul = cuda_matmul,
     .launch = cuda_launch,
     .copy = cuda_copy,
     .fill = cuda_fill,

@@ -236,8 +236,12 @@ static bool add_own_kernel(struct builder *b, const struct step *step, const str
     return builder_add_kernel(b, expr, step->line, &launch.kernel) && builder_add_step(b, &launch);
 }
 
-static bool fits_blas(const struct plan_matmul *pm)
+// The CPU's BLAS knows no 16-bit dtypes; a kernel, which converts what it packs, is as fast.
+static bool fits_blas(const struct builder *b, const struct plan_matmul *pm)
 {
+    const struct plan_request *request = b->env.request;
+    if (!request->blas || (request->on_cpu && dtype_size(pm->dtype) == 2))
+        return false;
     return pm->k > 0 && pm->m <= INT32_MAX && pm->n <= INT32_MAX && pm->k <= INT32_MAX &&
            pm->a.stride <= INT32_MAX && pm->b.stride <= INT32_MAX && pm->d.stride <= INT32_MAX;
 }
@@ -270,7 +274,7 @@ bool builder_matmul(struct builder *b, const struct step *step)
     if (!set_matrix(b, &m->a, &s[1], &pm.a) || !set_matrix(b, &m->b, &s[2], &pm.b) ||
         !set_matrix(b, &m->d, &s[0], &pm.d))
         return false;
-    if (!b->env.request->blas || !fits_blas(&pm))
+    if (!fits_blas(b, &pm))
         return add_own_kernel(b, step, &pm);
     struct plan_step one = { .kind = PLAN_STEP_MATMUL };
     one.matmul = builder_copy(b, &pm, 1, sizeof pm);
