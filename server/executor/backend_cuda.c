@@ -164,8 +164,8 @@ fail:
 
 static bool cuda_open(struct backend **out, int index, struct opd_err *err)
 {
-    // A kernel loaded at its first launch would make that launch slow, and its failure late.
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    // Eagerly, cuBLASLt would load each of its kernels for seconds, and fill the device with them.
+    setenv("CUDA_MODULE_LOADING", "LAZY", 0);
     const struct cuda_driver *cu = cuda_driver_load(err);
     if (!cu)
         return false;
@@ -308,6 +308,19 @@ static bool check_params(const struct cuda_driver *cu, void *function,
     return true;
 }
 
+// Loaded at its first launch only, a kernel would make that launch slow, and its failure late.
+static bool load_now(const struct cuda_driver *cu, void *function, struct opd_err *err)
+{
+    int registers;
+    if (cu->cuFuncLoad)
+        CU_TRY(cuFuncLoad(function));
+    else
+        CU_TRY(cuFuncGetAttribute(&registers, DRV_FUNC_REGISTERS, function));
+    return true;
+fail:
+    return false;
+}
+
 static bool cuda_load(struct backend *be, const struct backend_image *image,
                       struct backend_program **out, struct opd_err *err)
 {
@@ -316,7 +329,7 @@ static bool cuda_load(struct backend *be, const struct backend_image *image,
     program->shared_limit = DEFAULT_SHARED_LIMIT;
     CU_TRY(cuModuleLoadData(&program->module, image->bytes));
     CU_TRY(cuModuleGetFunction(&program->function, program->module, image->symbol));
-    if (!check_params(cu, program->function, image, err))
+    if (!load_now(cu, program->function, err) || !check_params(cu, program->function, image, err))
         goto fail;
     *out = program;
     return true;
