@@ -121,5 +121,5 @@ struct formula_launch {
 // Calls `add` for each launch of the request in env, in order, and appends to `text` what their
 // kernels are compiled with. `env->temps` get the sizes of what is needed in between.
 bool formula_plan(struct env *env, struct buf *text,
-                  void (*add)(void *data, const struct formula_launch *launch), void *data,
+                  bool (*add)(void *data, const struct formula_launch *launch), void *data,
                   struct opd_err *err);

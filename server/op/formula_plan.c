@@ -30,7 +30,7 @@ struct planner {
     struct formula_launch launch;
 
     struct buf *text;
-    void (*add)(void *data, const struct formula_launch *launch);
+    bool (*add)(void *data, const struct formula_launch *launch);
     void *data;
 };
 
@@ -308,8 +308,7 @@ static bool launch(struct planner *p, int64_t x, int64_t y)
     p->launch.grid[0] = (uint32_t)x;
     p->launch.grid[1] = (uint32_t)y;
     p->launch.block = p->on_cpu ? 1 : BLOCK;
-    p->add(p->data, &p->launch);
-    return true;
+    return p->add(p->data, &p->launch);
 }
 
 // --- element by element
@@ -515,7 +514,7 @@ static bool add_all(struct planner *p)
 }
 
 bool formula_plan(struct env *env, struct buf *text,
-                  void (*add)(void *data, const struct formula_launch *launch), void *data,
+                  bool (*add)(void *data, const struct formula_launch *launch), void *data,
                   struct opd_err *err)
 {
     struct planner *p = mem_zalloc(1, sizeof *p);
