@@ -7,6 +7,7 @@
 
 #include "builder.h"
 #include "check.h"
+#include "device_check.h"
 #include "formula.h"
 #include "mem.h"
 
@@ -418,9 +419,9 @@ static bool finish_results(struct builder *b)
 static void write_prelude(struct builder *b)
 {
     const struct op *op = b->env.request->op;
-    char text[OP_MAX_TYPES * (OP_MAX_NAME + 64)];
-    size_t n = 0;
-    text[0] = '\0';
+    char text[OP_MAX_TYPES * (OP_MAX_NAME + 64) + OP_MAX_CHECKS * (OP_MAX_NAME + 32)];
+    device_check_write_names(op, text, sizeof text);
+    size_t n = strlen(text);
     for (int t = 0; t < op->n_types; t++) {
         enum opd_dtype dtype = b->env.types[t];
         if (!op->types[t].name[0] || dtype == OPD_DTYPE_NONE)
@@ -442,6 +443,8 @@ static bool build_steps(struct builder *b)
     for (int t = TENSOR_OUTPUT; t < TENSOR_COUNT; t++)
         if (builder_is_result(b, t))
             builder_operand(b, t);
+    if (body->n_checks > 0)
+        b->pending[body->report] = true;
     for (int o = 0; backward && o < request->op->n_outputs; o++)
         b->pending[TENSOR_GRAD_OUTPUT + o] = request->grad_absent >> o & 1;
     if (body->formulas && !add_formulas(b))
@@ -452,6 +455,10 @@ static bool build_steps(struct builder *b)
             continue;
         if (!add_steps(b, section, 0, section->n_steps))
             return false;
+    }
+    if (body->n_checks > 0 && b->operand_of[body->report] >= 0) {
+        b->plan->report = b->operand_of[body->report];
+        b->plan->checks = device_check_texts(&b->env, b->arena, &b->plan->checks_size);
     }
     return finish_results(b);
 }
@@ -503,6 +510,7 @@ struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
     struct builder *b = mem_zalloc(1, sizeof *b);
     owned->plan.op = op_ref((struct op *)(uintptr_t)request->op);
     owned->plan.direction = request->direction;
+    owned->plan.report = -1;
     b->plan = &owned->plan;
     b->arena = &owned->arena;
     b->err = err;

@@ -11,6 +11,7 @@ const char *symbol_describe(enum symbol_kind kind)
         [SYMBOL_PACK] = "a pack of dimensions", [SYMBOL_ATTR] = "an attribute",
         [SYMBOL_TENSOR] = "a tensor",           [SYMBOL_TYPE] = "a type",
         [SYMBOL_DEVICE] = "a device",         [SYMBOL_FORMULA] = "the name of a formula",
+        [SYMBOL_CHECK] = "a check",
     };
     return words[kind];
 }
