@@ -105,6 +105,7 @@ static void append_launch(const struct run *run, const struct plan_step *step, s
     struct dev_launch launch = {
         .step = { .type = DEV_STEP_LAUNCH },
         .program = run->bound->programs[step->kernel]->id,
+        .kernel = step->kernel,
         .shared_size = step->shared_size,
         .args_size = step->args_size,
     };
@@ -128,15 +129,6 @@ static void append_launch(const struct run *run, const struct plan_step *step, s
     ++*n_steps;
 }
 
-static void write_label(const struct run *run, struct command *c)
-{
-    const struct plan *plan = run->bound->plan;
-    snprintf(c->label, sizeof c->label, "%s version %d %s, kernel %s%s", run->entry->op->name,
-             run->entry->version, plan->direction == PLAN_FORWARD ? "forward" : "backward",
-             plan->n_kernels ? plan->kernels[0].expr : "(none)",
-             plan->n_kernels > 1 ? " or a later one" : "");
-}
-
 struct command *run_command(struct run *run, struct opd_err *err)
 {
     const struct plan *plan = run->bound->plan;
@@ -152,14 +144,14 @@ struct command *run_command(struct run *run, struct opd_err *err)
         opd_err_set(err, OPD_E_invalid_argument,
                     "%s: %" PRIu64 " launches are more than one request can carry",
                     run->entry->op->name, n_steps);
-        buf_finish(&c->bytes);
-        free(c);
+        command_free(c);
         drop_made(run);
         return NULL;
     }
     ((struct dev_command *)(void *)c->bytes.bytes)->size = n_steps;
     c->deadline = run->deadline;
-    write_label(run, c);
+    c->plan = bound_plan_ref(run->bound);
+    c->version = run->entry->version;
     return c;
 }
 
@@ -191,8 +183,7 @@ enum request_status run_submit(struct request *req, struct run *run, struct comm
     bool nothing = ((struct dev_command *)(void *)c->bytes.bytes)->size == 0;
     enum request_status status = REQUEST_ANSWERED;
     if (nothing) {
-        buf_finish(&c->bytes);
-        free(c);
+        command_free(c);
     } else {
         note_needs(req, run);
         status = request_submit(req, d, c);
