@@ -109,16 +109,19 @@ static struct remains read_remains(const struct device *d)
 }
 
 // Takes from the flight what was, or may have been, begun, and what has missed its deadline.
-static struct command *take_lost(struct device *d, const struct remains *r, struct command **out_rest)
+static struct command *take_lost(struct device *d, const struct remains *r,
+                                 struct command **out_rest)
 {
     struct command *rest = d->flight, *lost = NULL, **end = &lost;
     bool blamed = false;
-    while (rest && (rest->seq == d->expired_seq || (rest->seq <= r->taken && !(r->exact && blamed)))) {
+    while (rest &&
+           (rest->seq == d->expired_seq || (rest->seq <= r->taken && !(r->exact && blamed)))) {
         struct command *c = rest;
         rest = c->next;
         c->begun = c->seq <= r->taken;
         // One that is done was not reported so: what came of it is lost.
-        c->blamed = !blamed && (c->seq == d->expired_seq || r->passed < dev_mark(c->seq, DEV_MARK_END));
+        c->blamed = !blamed &&
+                    (c->seq == d->expired_seq || r->passed < dev_mark(c->seq, DEV_MARK_END));
         blamed = blamed || c->blamed;
         device_push(c, &end);
     }
@@ -137,7 +140,8 @@ void device_settle_flight(struct device *d)
         blamed = blamed->next;
     char what[512] = "";
     if (blamed) {
-        bool in_it = r.passed > dev_mark(blamed->seq, 0) && r.passed < dev_mark(blamed->seq, DEV_MARK_END);
+        bool in_it = r.passed > dev_mark(blamed->seq, 0) &&
+                     r.passed < dev_mark(blamed->seq, DEV_MARK_END);
         device_describe(blamed, in_it ? r.passed & DEV_MARK_END : 0, r.by_step, what, sizeof what);
     }
     struct opd_err err = { 0 }, others = { 0 };

@@ -81,7 +81,8 @@ static bool read_inputs(struct request *req, struct run *run, const value *ids,
         char what[2 * OP_MAX_NAME + 4];
         snprintf(what, sizeof what, "%s: %s", op->name, op->inputs[i].name);
         struct tensor *t = request_tensor(req, id, what, err);
-        if (!t || !same_device(run, op->name, op->inputs[i].name, t, err))
+        if (!t || !same_device(run, op->name, op->inputs[i].name, t, err) ||
+            !request_may_read(t, what, err))
             return false;
         run->inputs[i] = t;
         pr->inputs[i] = t->desc;
@@ -284,7 +285,7 @@ static bool unchanged(const struct op *op, const char *name, const struct tensor
                       uint64_t version, struct opd_err *err)
 {
     if (!t || t->storage->version == version)
-        return true;
+        return request_may_read(t, name, err);
     return opd_err_set(
         err, OPD_E_invalid_argument,
         "%s: %s was written after forward, and backward needs what it was; run forward again",
@@ -327,7 +328,8 @@ static bool read_grads(struct request *req, struct run *run, const struct contex
         char what[2 * OP_MAX_NAME + 8], got[256], expected[256];
         snprintf(what, sizeof what, "%s: grad_%s", op->name, op->outputs[i].name);
         struct tensor *t = request_tensor(req, id, what, err);
-        if (!t || !same_device(run, op->name, what + strlen(op->name) + 2, t, err))
+        if (!t || !same_device(run, op->name, what + strlen(op->name) + 2, t, err) ||
+            !request_may_read(t, what, err))
             return false;
         const struct tensor_desc *want = &ctx->output_descs[i];
         tensor_desc_format(&t->desc, got, sizeof got);

@@ -166,14 +166,20 @@ void run_bump_versions(const struct run *run)
 static void note_needs(struct request *req, const struct run *run)
 {
     const struct op *op = run->entry->op;
-    for (int i = 0; i < op->n_inputs; i++)
-        request_needs(req, run->inputs[i] ? run->inputs[i]->storage : NULL);
-    for (int i = 0; i < OP_MAX_TEMPS; i++)
-        request_needs(req, run->saved[i]);
     bool backward = run->bound->plan->direction == PLAN_BACKWARD; // forward's outputs are its own
+    for (int i = 0; i < op->n_inputs; i++)
+        request_needs_tensor(req, run->inputs[i]);
+    for (int i = 0; i < OP_MAX_TEMPS; i++)
+        if (run->saved[i])
+            request_needs(req, run->saved[i], 0, run->saved[i]->size);
     for (int i = 0; backward && i < op->n_outputs; i++) {
-        request_needs(req, run->outputs[i] ? run->outputs[i]->storage : NULL);
-        request_needs(req, run->grad_outputs[i] ? run->grad_outputs[i]->storage : NULL);
+        request_needs_tensor(req, run->outputs[i]);
+        request_needs_tensor(req, run->grad_outputs[i]);
+    }
+    for (int i = 0; !backward && i < op->n_inputs; i++) {
+        const struct tensor *t = op->inputs[i].in_place ? run->inputs[i] : NULL;
+        if (t)
+            request_writes(req, t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
     }
 }
 

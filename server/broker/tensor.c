@@ -29,8 +29,10 @@ struct fate *fate_ref(struct fate *f)
 
 void fate_unref(struct fate *f)
 {
-    if (f && --f->refs == 0)
-        free(f);
+    if (!f || --f->refs > 0)
+        return;
+    free(f->why);
+    free(f);
 }
 
 struct storage *storage_ref(struct storage *s)
@@ -46,6 +48,7 @@ void storage_unref(struct storage *s)
     if (s->block)
         device_release(s->device, s->block);
     fate_unref(s->fate);
+    writes_free(s);
     free(s);
 }
 
@@ -85,6 +88,11 @@ bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *o
 bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out)
 {
     return storage_address(t->storage, t->offset + offset, out);
+}
+
+const char *tensor_suspect(const struct tensor *t)
+{
+    return writes_suspect(t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
 }
 
 static uint64_t name_key(const char *name)
@@ -131,7 +139,7 @@ void tensor_drop_name(struct broker *b, struct tensor *t)
 
 void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t)
 {
-    pack_map(out, 6);
+    pack_map(out, 7);
     pack_key_uint(out, "id", id);
     pack_key_str(out, "dtype", dtype_name(t->desc.dtype));
     pack_str(out, "shape");
@@ -141,4 +149,5 @@ void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t)
     pack_key_str(out, "device", t->storage->device->name);
     pack_key_str(out, "name", t->name);
     pack_key_uint(out, "bytes", tensor_desc_size(&t->desc));
+    pack_key_str(out, "suspect", tensor_suspect(t));
 }

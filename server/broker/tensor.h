@@ -9,6 +9,7 @@
 
 #include "device.h"
 #include "plan.h"
+#include "writes.h"
 
 struct broker;
 
@@ -18,6 +19,7 @@ enum fate_state { FATE_OPEN, FATE_DONE, FATE_FAILED };
 struct fate {
     int refs;
     enum fate_state state;
+    char *why; // FAILED: of a write; or NULL
 };
 struct fate *fate_ref(struct fate *f);
 void fate_unref(struct fate *f); // NULL is fine
@@ -28,6 +30,7 @@ struct storage {
     struct device *device;
     struct suballoc_block *block; // NULL: of size 0
     uint64_t size;                // bytes asked for
+    struct write *writes; // see writes.h
     uint64_t version; // grows with every write, so that backward can tell that its inputs changed
 };
 
@@ -55,6 +58,9 @@ void tensor_unref(struct tensor *t);
 // Where it is, for a command. False for an empty one: it is nowhere.
 bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out);
 bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out);
+
+// What failed, if something of it is suspect; else NULL.
+const char *tensor_suspect(const struct tensor *t);
 
 struct tensor *tensor_find(struct broker *b, const char *name); // NULL: no tensor of that name
 void tensor_set_name(struct broker *b, struct tensor *t,

@@ -48,8 +48,8 @@ struct dev_command {
     uint64_t size; // of the region; RUN: the number of steps
 };
 
-// DEV_RUN_ALONE: after what came before has ended, each launch waited for before the next: slow, and
-// no doubt about which one failed.
+// DEV_RUN_ALONE: after what came before has ended, each launch waited for before the next: slow,
+// and no doubt about which one failed.
 enum dev_run_flags { DEV_RUN_ALONE = 1 };
 
 // After DEV_LOAD: the kernel's parameters as struct backend_param …; `size` is their number.
