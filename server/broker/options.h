@@ -24,6 +24,7 @@ struct options {
     double deadline;         // seconds that a request may take on a device
     double compile_deadline; // seconds that one compile may take
     int max_connections;
+    bool debug; // every launch is waited for before the next
     bool warm; // compile every operator's examples at start
     int log_level;
 };

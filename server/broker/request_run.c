@@ -53,6 +53,16 @@ static bool read_deadline(const value *options, double *out, struct opd_err *err
     return true;
 }
 
+static bool read_debug(const value *options, bool *out, struct opd_err *err)
+{
+    const value *v = value_get(options, "debug");
+    if (!value_is_nil(v) && value_type(v) != VALUE_BOOL)
+        return opd_err_set(err, OPD_E_invalid_argument, "debug: %s came, expected true or false",
+                           value_type_name(v));
+    *out = !value_is_nil(v) && value_bool(v);
+    return true;
+}
+
 // --- inputs
 
 static bool same_device(struct run *run, const char *op, const char *name, const struct tensor *t,
@@ -245,7 +255,7 @@ enum request_status request_forward(struct request *req, const value *params, st
     uint64_t context;
     if (!run.entry || !read_inputs(req, &run, value_at(params, 1), &pr, err) ||
         !request_attrs(run.entry->op, value_at(params, 2), pr.attrs, err) ||
-        !read_deadline(options, &run.deadline, err) ||
+        !read_deadline(options, &run.deadline, err) || !read_debug(options, &run.alone, err) ||
         !read_context_id(req, &run, options, &context, err) ||
         !default_device(req, &run, options, err) ||
         !read_new_ids(req, ids, (size_t)run.entry->op->n_outputs, false, err))
@@ -384,7 +394,8 @@ enum request_status request_backward(struct request *req, const value *params, s
     pr.direction = PLAN_BACKWARD;
     if (!read_grads(req, &run, ctx, value_at(params, 1), &pr.grad_absent, err) ||
         !read_new_ids(req, ids, (size_t)run.entry->op->n_inputs, true, err) ||
-        !read_deadline(value_at(params, 3), &run.deadline, err))
+        !read_deadline(value_at(params, 3), &run.deadline, err) ||
+        !read_debug(value_at(params, 3), &run.alone, err))
         return REQUEST_ERROR;
     pr.wanted = read_wanted(run.entry->op, &pr, ids);
     enum request_status status = run_bind(req, &run, &pr, err);

@@ -149,7 +149,9 @@ struct command *run_command(struct run *run, struct opd_err *err)
         return NULL;
     }
     ((struct dev_command *)(void *)c->bytes.bytes)->size = n_steps;
-    c->deadline = run->deadline;
+    if (run->alone || run->device->broker->options.debug)
+        ((struct dev_command *)(void *)c->bytes.bytes)->id = DEV_RUN_ALONE;
+    c->deadline = run->deadline > 0 ? run->deadline : run->entry->op->deadline;
     c->plan = bound_plan_ref(run->bound);
     c->version = run->entry->version;
     return c;

@@ -16,6 +16,7 @@ struct run {
     struct storage *saved[OP_MAX_TEMPS]; // backward: the context's
     struct storage **made; // for each operand that this run makes: a reference; else NULL
     double deadline;
+    bool alone; // and each of its launches waited for
 };
 
 // The plan, and its kernels. ANSWERED: all are loaded. WAIT: they are on their way. ERROR: err.

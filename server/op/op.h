@@ -82,6 +82,7 @@ struct op {
     struct op_tensor outputs[OP_MAX_OUTPUTS];
     struct op_attr attrs[OP_MAX_ATTRS];
     bool has_backward;
+    double deadline; // seconds that a run may take; 0: nothing is said
 
     struct op_body *body; // shapes, conditions, launches: of op/ alone
 };

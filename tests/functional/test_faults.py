@@ -43,7 +43,7 @@ __global__ void steps_second(T *x, int64_t n, bool stuck, bool bad, int64_t roun
         sum += p[0];
     if (bad)
         p[1ll << 44] = 1;
-    for (int64_t i = 0; i < rounds; i++)
+    for (int64_t i = 0; threadIdx.x == 0 && i < rounds; i++)
         sum = sum * T(0.999) + T(0.001);
     if (threadIdx.x == 0 && sum == T(-1))
         p[0] = sum;
@@ -257,3 +257,88 @@ def test_writes_that_a_kill_interrupts(daemon):
         stop.set()
         killer.join()
         assert reads > 10
+
+
+# --- deadlines, debugging
+
+ROUNDS = 150_000_000 if DEVICE == "cpu" else 60_000_000  # more than half a second, by one thread
+
+
+def put_with_deadline(folder, seconds):
+    with open(f"{folder}/slow.cu", "w") as f:
+        f.write(
+            STEPS.replace("op      steps(", "op      slow(").replace(
+                "//! let", f"//! deadline {seconds}\n//! let"
+            )
+        )
+
+
+def test_an_operators_own_deadline(start_daemon, kernels):
+    put_with_deadline(kernels, 60)
+    with start_daemon("--kernels", kernels, "--deadline", "0.2").connect() as client:
+        x = client.zeros(1)
+        client.ops.slow(x)
+        begin = time.monotonic()
+        client.ops.slow(x, rounds=ROUNDS)
+        assert time.monotonic() - begin > 0.25, "the work is too short to tell"
+        # The call's own goes before it.
+        with pytest.raises(opd.DeadlineExceeded, match="deadline of 0.1 s"):
+            client.ops.slow(x, rounds=50 * ROUNDS, deadline=0.1)
+        x = client.zeros(1)
+        with pytest.raises(opd.DeadlineExceeded, match="deadline of 0.2 s"):
+            client.ops.steps(x, rounds=50 * ROUNDS)
+        put_with_deadline(kernels, 0.3)
+        client.reload()
+        x = client.zeros(1)
+        with pytest.raises(opd.DeadlineExceeded, match="deadline of 0.3 s"):
+            client.ops.slow(x, rounds=50 * ROUNDS)
+        for wrong in ("0", "-1", "soon", "", "1 2"):
+            put_with_deadline(kernels, wrong)
+            with pytest.warns(opd.ReloadWarning, match="slow.cu:5: expected seconds above 0|slow.cu:5: "):
+                client.reload()
+
+
+def test_a_client_waits_as_long_as_the_operator_may_take(start_daemon, kernels):
+    put_with_deadline(kernels, 60)
+    daemon = start_daemon("--kernels", kernels)
+    with daemon.connect() as client:
+        client.ops.slow(client.zeros(1))
+    with daemon.connect(timeout=0.1) as client:
+        client.ops.slow(client.zeros(1), rounds=ROUNDS)
+
+
+def test_debug_of_a_call(client):
+    x, y = client.zeros(4), client.zeros(4)
+    with client.batch():
+        for _ in range(20):
+            client.ops.steps(y)
+        client.ops.steps(x, debug=True)
+    assert x.numpy().tolist() == [2] * 4 and y.numpy().tolist() == [40] * 4
+    with pytest.raises(opd.KernelFault, match="kernel steps_second<scalar_t> ") as e:
+        client.ops.steps(x, bad=True, debug=True)
+    assert "or a later one" not in str(e.value)
+    z, ctx = client.ops.gelu.forward(y, debug=True)
+    (grad,) = ctx.backward(z, debug=True)
+    assert grad.shape == (4,)
+    with pytest.raises(TypeError, match="debug"):
+        client.ops.steps(x, debug=1)
+    with Raw(client.socket) as raw:
+        raw.make(1, "float32", [4])
+        error = raw.fail("forward", "gelu", [1], {}, [2], {"debug": 1})
+        assert error.code == "invalid_argument" and "debug" in str(error)
+
+
+@pytest.mark.parametrize("how", ["option", "environment"])
+def test_debug_of_the_daemon(start_daemon, kernels, monkeypatch, how):
+    options = ["--debug"] if how == "option" else []
+    if how == "environment":
+        monkeypatch.setenv("OPD_DEBUG", "1")
+    with start_daemon("--kernels", kernels, *options).connect() as client:
+        assert client.status()["debug"] is True
+        x = client.zeros(4)
+        client.ops.steps(x)
+        assert x.numpy().tolist() == [2] * 4
+        with pytest.raises(opd.KernelFault, match="kernel steps_second<scalar_t> "):
+            with client.batch():
+                for i in range(100):
+                    client.ops.steps(client.zeros(4), bad=i == 50)
