@@ -105,7 +105,7 @@ static void fail_all(struct device *d, struct command *first, const struct opd_e
 // Sends what the ring takes.
 static void pump(struct device *d)
 {
-    while (d->state == DEVICE_READY && d->process_alive && d->pending) {
+    while (d->state == DEVICE_READY && d->process_alive && d->pending && !d->restart_wanted) {
         struct command *c = d->pending;
         if (c->fd >= 0 && !c->fd_sent) {
             if (fdpass_send(d->sock, "f", 1, &c->fd, 1) != 1)
@@ -192,6 +192,7 @@ static void take_done(struct device *d)
         device_kill(d, OPD_E_internal, "the executor's ring is corrupt");
     }
     pump(d);
+    device_try_restart(d);
     broker_retry(d->broker);
 }
 
@@ -207,8 +208,6 @@ static void done_cb(uv_poll_t *handle, int status, int events)
 
 // --- the process
 
-static void start_executor(struct device *d);
-
 static void start_deadline_cb(uv_timer_t *timer)
 {
     device_kill(timer->data, OPD_E_unavailable, "it did not start in time");
@@ -216,7 +215,7 @@ static void start_deadline_cb(uv_timer_t *timer)
 
 static void restart_cb(uv_timer_t *timer)
 {
-    start_executor(timer->data);
+    device_start_executor(timer->data);
 }
 
 static void deadline_cb(uv_timer_t *timer)
@@ -310,6 +309,7 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
     log_info("device %s is ready: %s, %s", d->name, d->info.name, d->info.target);
     if (first)
         broker_device_ready(d);
+    device_end_restart(d, &(struct opd_err){ 0 });
     pump(d);
     broker_retry(d->broker);
 }
@@ -346,9 +346,10 @@ static void schedule_restart(struct device *d)
     bool ran = d->state == DEVICE_READY;
     snprintf(d->message, sizeof d->message, "%s", d->exit_reason);
     // One that dies before it has done anything may do so for ever: each waits longer.
-    d->n_start_failures = ran && d->did_something ? 0 : d->n_start_failures + 1;
+    bool good = ran && (d->did_something || d->restart_wanted);
+    d->n_start_failures = good ? 0 : d->n_start_failures + 1;
     d->n_restarts += ran;
-    bool hopeless = (!ran || !d->did_something) &&
+    bool hopeless = !good &&
                     (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
     bool never_started = d->state == DEVICE_STARTING;
     d->state = hopeless ? DEVICE_FAILED : DEVICE_RESTARTING;
@@ -369,6 +370,7 @@ static void schedule_restart(struct device *d)
         struct opd_err err = { 0 };
         device_set_unavailable(d, &err);
         fail_all(d, pending, &err);
+        device_end_restart(d, &err);
     }
     uint64_t delay = d->n_start_failures
                          ? 100u << (d->n_start_failures < 6 ? d->n_start_failures : 6)
@@ -441,7 +443,7 @@ static int spawn_executor(struct device *d, int child_sock)
     return broker_spawn(d->broker, &d->process, args, fds, 4, exit_cb);
 }
 
-static void start_executor(struct device *d)
+void device_start_executor(struct device *d)
 {
     int child_sock = -1;
     if (d->state == DEVICE_FAILED)
@@ -477,13 +479,15 @@ static void start_executor(struct device *d)
 void device_start(struct device *d)
 {
     d->state = DEVICE_STARTING;
-    start_executor(d);
+    device_start_executor(d);
 }
 
 void device_stop(struct device *d, void (*stopped)(struct device *d))
 {
     d->stopped = stopped;
     d->stopping = true;
+    struct opd_err err = { .code = OPD_E_unavailable, .msg = "the daemon is stopping" };
+    device_end_restart(d, &err);
     if (d->process_alive && d->state == DEVICE_READY)
         device_submit(d, command_new(DEV_STOP, 0, 0));
     else if (d->process_alive)

@@ -37,8 +37,8 @@ enum { DEVICE_STAGING_SIZE = 64 << 20 };
 struct command {
     struct command *next;
     uint64_t seq;
-    int fd;           // travels with it; owned; -1: none
-    double deadline;  // seconds that it may run; 0: the daemon's default
+    int fd;            // travels with it; owned; -1: none
+    double deadline;   // seconds that it may run; 0: the daemon's default
     const char *label; // what it is, for the message of a fault: "tensor_write"; NULL: nothing
     struct bound_plan *plan; // of an operator's run, which says what it is; a reference
     int version;             // of that operator
@@ -79,8 +79,10 @@ struct device {
     struct ring commands, done;
     struct dev_progress *progress; // of the executor
     char exit_reason[DEV_MAX_MESSAGE];
-    enum opd_err_code exit_code; // of the command that was running when it ended
-    uint64_t expired_seq;        // of the command whose deadline ended it; 0: it was not that
+    enum opd_err_code exit_code;   // of the command that was running when it ended
+    bool restart_wanted;           // by a client: nothing more is sent to this executor
+    struct device_waiter *waiters; // for the next one to be ready
+    uint64_t expired_seq;          // of the command whose deadline ended it; 0: it was not that
 
     struct command *pending, **pending_end; // not sent
     struct command *flight, **flight_end;   // sent, oldest first
@@ -114,6 +116,11 @@ void device_kill(struct device *d, enum opd_err_code code,
                  const char *reason); // as if it had died by itself
 void device_free(struct device *d);
 
+// Ends the executor, once what was sent to it has ended, and starts another. Tensors stay. done()
+// comes when that one is ready, or with an error when it does not start.
+void device_restart(struct device *d, void (*done)(void *data, const struct opd_err *err),
+                    void *data);
+
 void device_set_unavailable(const struct device *d, struct opd_err *err); // why it is not there
 
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size);
@@ -144,6 +151,9 @@ const char *device_state_name(enum device_state state);
 void device_push(struct command *c, struct command ***end);
 struct command *device_pop(struct command **first, struct command ***end);
 void device_finish_command(struct device *d, struct command *c, const struct opd_err *err);
+void device_start_executor(struct device *d);
+void device_try_restart(struct device *d);
+void device_end_restart(struct device *d, const struct opd_err *err); // answers those who wait
 // What a command was at after that many steps had begun: operator, version, kernel, arguments.
 void device_describe(const struct command *c, uint64_t step, bool exact, char *out, size_t size);
 // After an executor's death: what it was running fails; what it had not begun goes before what

@@ -133,6 +133,7 @@ bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err 
 // Every attribute of an operator: what the map gives, else the defaults.
 bool request_attrs(const struct op *op, const value *map, struct op_value *out,
                    struct opd_err *err);
+void request_pack_device(struct buf *out, const struct device *d); // the map that clients get
 enum request_status request_wait_memory(struct request *req, struct device *d);
 
 #define REQUEST(name, since, where, params, result, doc) request_fn request_##name;

@@ -18,7 +18,7 @@
 #include "../../protocol/protocol.def"
 #undef REQUEST
 
-static void pack_device(struct buf *out, const struct device *d)
+void request_pack_device(struct buf *out, const struct device *d)
 {
     uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
                                                      : d->info.memory_total;
@@ -42,7 +42,7 @@ static void pack_devices(struct buf *out, const struct broker *b)
     pack_str(out, "devices");
     pack_array(out, (size_t)b->n_devices);
     for (int i = 0; i < b->n_devices; i++)
-        pack_device(out, b->devices[i]);
+        request_pack_device(out, b->devices[i]);
 }
 
 static void pack_methods(struct buf *out)

@@ -33,6 +33,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "check": ("sss|M", "M"),
     "op_code": ("ss|M", "a"),
     "tensor_accept": ("a", "n"),
+    "device_restart": ("s", "M"),
 }
 
 # name: (number, class in opd.errors)
