@@ -25,6 +25,7 @@ static const struct column tensors[] = {
     { .title = "DEVICE", .key = "device" },
     { .title = "OWNER", .key = "owner" },
     { .title = "IDS", .key = "ids", .right = true },
+    { .title = "SUSPECT", .key = "suspect" },
 };
 
 static void show_tensors(FILE *out, const msgpack_object *list)

@@ -43,6 +43,8 @@ static const struct command {
     { "pin", "OP VERSION|latest", 2, 2, 0, cmd_pin, "serves one version, whatever is edited",
       "The versions are those that 'opctl ops OP' lists; latest: the newest again, and every "
       "edit." },
+    { "restart", "DEVICE", 1, 1, 0, cmd_restart, "ends a device's process and starts another",
+      "Tensors stay. Requests that were sent to it end first, or miss their deadline." },
     { "stop", "", 0, 0, 0, cmd_stop, "ends the daemon after the requests in flight", NULL },
 };
 

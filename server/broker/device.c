@@ -60,24 +60,24 @@ struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t si
 
 void command_free(struct command *c)
 {
-    buf_finish(&c->bytes);
-    buf_finish(&c->checks);
-    free(c);
-}
-
-static void finish_command(struct device *d, struct command *c, const struct opd_err *err)
-{
-    d->n_queued--;
-    if (c->done)
-        c->done(c, err);
     if (c->fd >= 0)
         close(c->fd);
     if (c->out_fd >= 0)
         close(c->out_fd);
+    bound_plan_unref(c->plan);
+    buf_finish(&c->bytes);
+    free(c);
+}
+
+void device_finish_command(struct device *d, struct command *c, const struct opd_err *err)
+{
+    d->n_queued--;
+    if (c->done)
+        c->done(c, err);
     command_free(c);
 }
 
-static struct command *pop(struct command **first, struct command ***end)
+struct command *device_pop(struct command **first, struct command ***end)
 {
     struct command *c = *first;
     if (c && !(*first = c->next))
@@ -85,7 +85,7 @@ static struct command *pop(struct command **first, struct command ***end)
     return c;
 }
 
-static void push(struct command *c, struct command ***end)
+void device_push(struct command *c, struct command ***end)
 {
     c->next = NULL;
     **end = c;
@@ -99,14 +99,14 @@ static void fail_all(struct device *d, struct command *first, const struct opd_e
     while (first) {
         struct command *c = first;
         first = c->next;
-        finish_command(d, c, err);
+        device_finish_command(d, c, err);
     }
 }
 
 // Sends what the ring takes.
 static void pump(struct device *d)
 {
-    while (d->state == DEVICE_READY && d->process_alive && d->pending) {
+    while (d->state == DEVICE_READY && d->process_alive && d->pending && !d->restart_wanted) {
         struct command *c = d->pending;
         if (c->fd >= 0 && !c->fd_sent) {
             if (fdpass_send(d->sock, "f", 1, &c->fd, 1) != 1)
@@ -120,10 +120,10 @@ static void pump(struct device *d)
         ((struct dev_command *)(void *)c->bytes.bytes)->seq = c->seq;
         memcpy(record, c->bytes.bytes, c->bytes.size);
         ring_commit(&d->commands);
-        pop(&d->pending, &d->pending_end);
+        device_pop(&d->pending, &d->pending_end);
         if (!d->flight)
             d->head_since = clock_ns();
-        push(c, &d->flight_end);
+        device_push(c, &d->flight_end);
     }
 }
 
@@ -139,11 +139,21 @@ void device_submit(struct device *d, struct command *c)
     if (d->state == DEVICE_FAILED) {
         struct opd_err err = { 0 };
         device_set_unavailable(d, &err);
-        finish_command(d, c, &err);
+        device_finish_command(d, c, &err);
         return;
     }
-    push(c, &d->pending_end);
+    device_push(c, &d->pending_end);
     pump(d);
+}
+
+// What a kernel has reported, in the words of the operator's `check` line.
+static void explain_report(const struct command *c, uint64_t report, struct opd_err *err)
+{
+    const struct plan *plan = c->plan->plan;
+    struct buf text = { 0 };
+    device_check_explain(plan->checks, plan->checks_size, report, &text);
+    opd_err_set(err, OPD_E_invalid_argument, "%s: %s", plan->op->name, buf_str(&text));
+    buf_finish(&text);
 }
 
 static void complete(struct device *d, const struct dev_done *done)
@@ -153,22 +163,22 @@ static void complete(struct device *d, const struct dev_done *done)
         device_kill(d, OPD_E_internal, "the executor broke the order of commands");
         return;
     }
-    struct command *c = pop(&d->flight, &d->flight_end);
+    struct command *c = device_pop(&d->flight, &d->flight_end);
     struct opd_err err = { .code = done->code };
-    if (done->code)
-        snprintf(err.msg, sizeof err.msg, "%s", done->message);
-    if (!done->code && done->report) {
-        struct buf text = { 0 };
-        device_check_explain((const char *)c->checks.bytes, c->checks.size, done->report, &text);
-        opd_err_set(&err, OPD_E_invalid_argument, "%s: %s", c->op, buf_str(&text));
-        buf_finish(&text);
+    if (done->code) {
+        char what[512];
+        device_describe(c, done->steps ? done->steps - 1 : 0, true, what, sizeof what);
+        snprintf(err.msg, sizeof err.msg, "%s%.480s", what, done->message);
+        c->begun = done->steps > 1 || done->code == OPD_E_kernel_fault;
+    } else if (done->report) {
+        explain_report(c, done->report, &err);
     }
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
     if (header->type == DEV_CHUNK_NEW && !err.code && (c->out_fd = fdpass_recv_one(d->sock)) < 0)
         opd_err_set(&err, OPD_E_internal, "the descriptor of a chunk did not come");
     d->head_since = clock_ns();
     d->did_something = d->did_something || !err.code;
-    finish_command(d, c, &err);
+    device_finish_command(d, c, &err);
 }
 
 static void take_done(struct device *d)
@@ -195,6 +205,7 @@ static void take_done(struct device *d)
         device_kill(d, OPD_E_internal, "the executor's ring is corrupt");
     }
     pump(d);
+    device_try_restart(d);
     broker_retry(d->broker);
 }
 
@@ -210,8 +221,6 @@ static void done_cb(uv_poll_t *handle, int status, int events)
 
 // --- the process
 
-static void start_executor(struct device *d);
-
 static void start_deadline_cb(uv_timer_t *timer)
 {
     device_kill(timer->data, OPD_E_unavailable, "it did not start in time");
@@ -219,7 +228,7 @@ static void start_deadline_cb(uv_timer_t *timer)
 
 static void restart_cb(uv_timer_t *timer)
 {
-    start_executor(timer->data);
+    device_start_executor(timer->data);
 }
 
 static void deadline_cb(uv_timer_t *timer)
@@ -234,6 +243,7 @@ static void deadline_cb(uv_timer_t *timer)
         return;
     char reason[128];
     snprintf(reason, sizeof reason, "ran longer than its deadline of %g s and was ended", limit);
+    d->expired_seq = c->seq;
     device_kill(d, OPD_E_deadline_exceeded, reason);
 }
 
@@ -318,6 +328,7 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
     log_info("device %s is ready: %s, %s", d->name, d->info.name, d->info.target);
     if (first)
         broker_device_ready(d);
+    device_end_restart(d, &(struct opd_err){ 0 });
     pump(d);
     broker_retry(d->broker);
 }
@@ -331,8 +342,9 @@ static void close_fds(struct device *d)
         *fds[i] = -1;
     }
     if (d->rings_memory)
-        munmap(d->rings_memory, 2 * ring_memory_size(DEV_RING_SIZE));
+        munmap(d->rings_memory, dev_shared_size());
     d->rings_memory = NULL;
+    d->progress = NULL;
 }
 
 static void describe_exit(struct device *d, int64_t status, int signal)
@@ -348,34 +360,15 @@ static void describe_exit(struct device *d, int64_t status, int signal)
                  status);
 }
 
-// The commands that the executor had taken: the oldest one is to blame, the others had bad luck.
-static void fail_flight(struct device *d)
-{
-    struct command *first = d->flight;
-    if (!first)
-        return;
-    d->flight = NULL;
-    d->flight_end = &d->flight;
-    struct command *rest = first->next;
-    first->blamed = true;
-    struct opd_err err = { 0 };
-    opd_err_set(&err, d->exit_code, "%s%s%.700s", first->label, first->label[0] ? ": " : "",
-                d->exit_reason);
-    struct opd_err others = { 0 };
-    opd_err_set(&others, OPD_E_kernel_fault, "device %s failed while another request ran: %.900s",
-                d->name, err.msg);
-    finish_command(d, first, &err);
-    fail_all(d, rest, &others);
-}
-
 static void schedule_restart(struct device *d)
 {
     bool ran = d->state == DEVICE_READY;
     snprintf(d->message, sizeof d->message, "%s", d->exit_reason);
     // One that dies before it has done anything may do so for ever: each waits longer.
-    d->n_start_failures = ran && d->did_something ? 0 : d->n_start_failures + 1;
+    bool good = ran && (d->did_something || d->restart_wanted);
+    d->n_start_failures = good ? 0 : d->n_start_failures + 1;
     d->n_restarts += ran;
-    bool hopeless = (!ran || !d->did_something) &&
+    bool hopeless = !good &&
                     (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
     bool never_started = d->state == DEVICE_STARTING;
     d->state = hopeless ? DEVICE_FAILED : DEVICE_RESTARTING;
@@ -384,7 +377,7 @@ static void schedule_restart(struct device *d)
     snprintf(why.msg, sizeof why.msg, "%s: %.900s", d->name, d->message);
     if (!d->stopping)
         events_add(d->broker, &(struct event){ .kind = "device", .err = &why });
-    fail_flight(d);
+    device_settle_flight(d);
     if (never_started) {
         broker_device_failed(d);
         return;
@@ -396,6 +389,7 @@ static void schedule_restart(struct device *d)
         struct opd_err err = { 0 };
         device_set_unavailable(d, &err);
         fail_all(d, pending, &err);
+        device_end_restart(d, &err);
     }
     uint64_t delay = d->n_start_failures
                          ? 100u << (d->n_start_failures < 6 ? d->n_start_failures : 6)
@@ -415,11 +409,11 @@ static void handle_closed_cb(uv_handle_t *handle)
     struct device *d = handle->data;
     if (--d->n_closing > 0)
         return;
+    if (!d->stopping)
+        schedule_restart(d);
     close_fds(d);
     if (d->stopping)
         uv_close((uv_handle_t *)&d->timer, timer_closed_cb);
-    else
-        schedule_restart(d);
 }
 
 static void exit_cb(uv_process_t *process, int64_t status, int signal)
@@ -444,18 +438,19 @@ static bool make_channel(struct device *d, int *child_sock)
     d->sock = pair[0];
     *child_sock = pair[1];
     fcntl(d->sock, F_SETFL, O_NONBLOCK);
-    size_t one = ring_memory_size(DEV_RING_SIZE);
-    d->rings_fd = fdpass_memfd("opd-rings", 2 * one);
+    d->rings_fd = fdpass_memfd("opd-rings", dev_shared_size());
     d->command_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     d->done_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (d->rings_fd < 0 || d->command_bell < 0 || d->done_bell < 0)
         return false;
-    void *memory = mmap(NULL, 2 * one, PROT_READ | PROT_WRITE, MAP_SHARED, d->rings_fd, 0);
+    uint8_t *memory = mmap(NULL, dev_shared_size(), PROT_READ | PROT_WRITE, MAP_SHARED, d->rings_fd,
+                           0);
     if (memory == MAP_FAILED)
         return false;
     d->rings_memory = memory;
-    ring_init(&d->commands, memory, DEV_RING_SIZE, d->command_bell);
-    ring_init(&d->done, (uint8_t *)memory + one, DEV_RING_SIZE, d->done_bell);
+    ring_init(&d->commands, memory + dev_ring_offset(0), DEV_RING_SIZE, d->command_bell);
+    ring_init(&d->done, memory + dev_ring_offset(1), DEV_RING_SIZE, d->done_bell);
+    d->progress = (struct dev_progress *)(void *)(memory + dev_progress_offset());
     return true;
 }
 
@@ -468,12 +463,13 @@ static int spawn_executor(struct device *d, int child_sock)
     return broker_spawn(d->broker, &d->process, args, fds, 4, exit_cb);
 }
 
-static void start_executor(struct device *d)
+void device_start_executor(struct device *d)
 {
     int child_sock = -1;
     if (d->state == DEVICE_FAILED)
         d->state = DEVICE_RESTARTING;
     d->exit_reason[0] = '\0';
+    d->expired_seq = 0;
     d->ring_broken = false;
     bool ok = make_channel(d, &child_sock);
     int result = ok ? spawn_executor(d, child_sock) : uv_translate_sys_error(errno);
@@ -503,13 +499,15 @@ static void start_executor(struct device *d)
 void device_start(struct device *d)
 {
     d->state = DEVICE_STARTING;
-    start_executor(d);
+    device_start_executor(d);
 }
 
 void device_stop(struct device *d, void (*stopped)(struct device *d))
 {
     d->stopped = stopped;
     d->stopping = true;
+    struct opd_err err = { .code = OPD_E_unavailable, .msg = "the daemon is stopping" };
+    device_end_restart(d, &err);
     if (d->process_alive && d->state == DEVICE_READY)
         device_submit(d, command_new(DEV_STOP, 0, 0));
     else if (d->process_alive)

@@ -5,8 +5,8 @@
 // device: a command is queued, and its callback comes when the executor has reported it done, or
 // has died.
 //
-// When an executor dies, the commands that it had taken fail, a new one starts, maps the same
-// memory, loads the same kernels, and goes on with the commands that had not been sent.
+// When an executor dies, the command that it was running fails, a new one starts, maps the same
+// memory, loads the same kernels, and goes on with the commands that had not been begun.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -19,6 +19,7 @@
 #include "ring.h"
 #include "suballoc.h"
 
+struct bound_plan;
 struct broker;
 struct device;
 
@@ -38,14 +39,15 @@ struct command {
     uint64_t seq;
     int fd;            // travels with it; owned; -1: none
     double deadline;   // seconds that it may run; 0: the daemon's default
-    char label[256];   // what it is, for the message of a fault: "gelu version 1 forward"
-    struct buf bytes;  // struct dev_command and what follows
-    struct buf checks; // messages for what its kernels may report; see plan.h
-    char op[64];       // whose they are
+    const char *label; // what it is, for the message of a fault: "tensor_write"; NULL: nothing
+    struct bound_plan *plan; // of an operator's run, which says what it is; a reference
+    int version;             // of that operator
+    struct buf bytes;        // struct dev_command and what follows
     // err->code is 0 when it was done. Called on the loop, exactly once.
     void (*done)(struct command *c, const struct opd_err *err);
     void *data;
     bool fd_sent;
+    bool begun;  // what it writes may have been written, though it failed
     bool blamed; // it was running when its executor died
     int out_fd;  // CHUNK_NEW: the chunk's descriptor, the device's
 };
@@ -78,8 +80,12 @@ struct device {
     int sock, rings_fd, command_bell, done_bell;
     void *rings_memory;
     struct ring commands, done;
+    struct dev_progress *progress; // of the executor
     char exit_reason[DEV_MAX_MESSAGE];
-    enum opd_err_code exit_code; // of the command that was running when it ended
+    enum opd_err_code exit_code;   // of the command that was running when it ended
+    bool restart_wanted;           // by a client: nothing more is sent to this executor
+    struct device_waiter *waiters; // for the next one to be ready
+    uint64_t expired_seq;          // of the command whose deadline ended it; 0: it was not that
 
     struct command *pending, **pending_end; // not sent
     struct command *flight, **flight_end;   // sent, oldest first
@@ -113,11 +119,16 @@ void device_kill(struct device *d, enum opd_err_code code,
                  const char *reason); // as if it had died by itself
 void device_free(struct device *d);
 
+// Ends the executor, once what was sent to it has ended, and starts another. Tensors stay. done()
+// comes when that one is ready, or with an error when it does not start.
+void device_restart(struct device *d, void (*done)(void *data, const struct opd_err *err),
+                    void *data);
+
 void device_set_unavailable(const struct device *d, struct opd_err *err); // why it is not there
 
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size);
+void command_free(struct command *c); // one that is not submitted
 void device_submit(struct device *d, struct command *c);
-void command_free(struct command *c); // one that was not submitted, without a descriptor
 
 // Device memory, stream-ordered: what was freed may be given out again at once, because the device
 // runs what uses it in the order of the commands. WAIT: the device is making room; broker_retry()
@@ -147,3 +158,16 @@ struct command *device_ipc_command(struct device *d, uint32_t region); // opens 
 void device_unmap(struct device *d, uint32_t region);
 
 const char *device_state_name(enum device_state state);
+
+// Of device*.c alone.
+void device_push(struct command *c, struct command ***end);
+struct command *device_pop(struct command **first, struct command ***end);
+void device_finish_command(struct device *d, struct command *c, const struct opd_err *err);
+void device_start_executor(struct device *d);
+void device_try_restart(struct device *d);
+void device_end_restart(struct device *d, const struct opd_err *err); // answers those who wait
+// What a command was at after that many steps had begun: operator, version, kernel, arguments.
+void device_describe(const struct command *c, uint64_t step, bool exact, char *out, size_t size);
+// After an executor's death: what it was running fails; what it had not begun goes before what
+// waits.
+void device_settle_flight(struct device *d);

@@ -27,6 +27,7 @@ static bool set_deadline(struct options *o, const char *text, struct opd_err *er
 static bool set_compile_deadline(struct options *o, const char *text, struct opd_err *err);
 static bool set_max_connections(struct options *o, const char *text, struct opd_err *err);
 static bool set_blas(struct options *o, const char *text, struct opd_err *err);
+static bool set_debug(struct options *o, const char *text, struct opd_err *err);
 static bool set_warm(struct options *o, const char *text, struct opd_err *err);
 
 // Every option, in the order of --help. In a configuration file: "name = value", a line each.
@@ -52,6 +53,7 @@ static const struct option_row {
       set_compile_deadline },
     { "max-connections", "N", "connections at one time (default: 256)", set_max_connections },
     { "blas", "WHICH", "vendor: cuBLASLt or a CBLAS where there is one; own: never", set_blas },
+    { "debug", NULL, "wait for each launch before the next, as OPD_DEBUG=1 does", set_debug },
     { "warm", NULL, "compile the examples of every operator at start", set_warm },
 };
 
@@ -234,12 +236,23 @@ static bool set_compile_deadline(struct options *o, const char *text, struct opd
     return read_seconds("compile-deadline", text, &o->compile_deadline, err);
 }
 
-static bool set_warm(struct options *o, const char *text, struct opd_err *err)
+static bool read_switch(const char *name, const char *text, bool *out, struct opd_err *err)
 {
     if (text && strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
-        return opd_err_set(err, OPD_E_invalid_argument, "warm: '%s', expected true or false", text);
-    o->warm = !text || strcmp(text, "true") == 0;
+        return opd_err_set(err, OPD_E_invalid_argument, "%s: '%s', expected true or false", name,
+                           text);
+    *out = !text || strcmp(text, "true") == 0;
     return true;
+}
+
+static bool set_debug(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_switch("debug", text, &o->debug, err);
+}
+
+static bool set_warm(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_switch("warm", text, &o->warm, err);
 }
 
 static const struct option_row *find_row(const char *name)
@@ -364,6 +377,8 @@ static void set_defaults(struct options *o)
         .max_connections = 256,
         .log_level = LOG_LEVEL_INFO,
     };
+    const char *debug = getenv("OPD_DEBUG");
+    o->debug = debug && debug[0] && strcmp(debug, "0") != 0;
     default_socket(o);
     default_cache(o);
     default_kernels(o);

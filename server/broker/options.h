@@ -25,6 +25,7 @@ struct options {
     double compile_deadline; // seconds that one compile may take
     int max_connections;
     bool own_blas; // multiply matrices by opd's own kernel alone
+    bool debug;    // every launch is waited for before the next
     bool warm;     // compile every operator's examples at start
     int log_level;
 };

@@ -49,6 +49,23 @@ struct entry *entry_ref(struct entry *e)
     return e;
 }
 
+struct bound_plan *bound_plan_ref(struct bound_plan *bp)
+{
+    bp->refs++;
+    return bp;
+}
+
+void bound_plan_unref(struct bound_plan *bp)
+{
+    if (!bp || --bp->refs > 0)
+        return;
+    plan_free(bp->plan);
+    free(bp->programs);
+    free(bp->signature);
+    free(bp->request);
+    free(bp);
+}
+
 void entry_drop_plans(struct entry *e)
 {
     size_t cursor = 0;
@@ -56,11 +73,7 @@ void entry_drop_plans(struct entry *e)
     while ((bp = map_next(&e->plans, &cursor)) != NULL) {
         for (; bp; bp = next) {
             next = bp->next;
-            plan_free(bp->plan);
-            free(bp->programs);
-            free(bp->signature);
-            free(bp->request);
-            free(bp);
+            bound_plan_unref(bp);
         }
     }
     map_finish(&e->plans);
@@ -88,6 +101,7 @@ static struct bound_plan *bind_plan(struct entry *e, struct device *d,
 {
     struct bound_plan *bp = mem_zalloc(1, sizeof *bp);
     *bp = (struct bound_plan){
+        .refs = 1,
         .device = d,
         .plan = plan,
         .request = mem_alloc(sizeof *request),

@@ -40,8 +40,10 @@ struct entry {
     struct entry *older;      // in the operator's list; that holds a reference
 };
 
-// A plan with the programs that it launches, on one device. Kept by the entry.
+// A plan with the programs that it launches, on one device. Kept by the entry; commands on their way
+// hold it too, but not what it points to of the entry's.
 struct bound_plan {
+    int refs;
     struct bound_plan *next; // of the same hash
     struct device *device;
     uint8_t *signature;
@@ -104,6 +106,8 @@ void registry_serve(struct registry *r, struct family *o,
 struct bound_plan *entry_plan(struct entry *e, struct device *d, const struct plan_request *request,
                               struct opd_err *err);
 void entry_drop_plans(struct entry *e);
+struct bound_plan *bound_plan_ref(struct bound_plan *bp);
+void bound_plan_unref(struct bound_plan *bp); // NULL is fine
 
 // Makes the plans that `old` has in use for the new version too, as far as they fit it; returns how
 // many.

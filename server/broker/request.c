@@ -1,6 +1,7 @@
 #include "request.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,25 +38,87 @@ bool request_takes_fd(const struct request_row *row, const value *params)
 
 // --- submitted requests
 
-void request_needs(struct request *req, const struct storage *s)
+static void add_need(struct request *req, struct fate *f, bool made)
 {
-    if (s && s->fate && s->fate->state != FATE_DONE && req->n_needs < REQUEST_MAX_NEEDS)
-        req->needs[req->n_needs++] = fate_ref(s->fate);
+    size_t n = req->n_needs;
+    if ((n & (n - 1)) == 0) // full at 0, 1, 2, 4, ...
+        req->needs = mem_realloc(req->needs, n ? 2 * n : 1, sizeof *req->needs);
+    req->needs[req->n_needs++] = (struct request_need){ .fate = fate_ref(f), .made = made };
 }
 
-// The device did it, but perhaps with what a request before it has failed to make.
-static void inherit_failure(struct request *req, struct opd_err *err)
+void request_needs(struct request *req, const struct storage *s, uint64_t begin, uint64_t end)
 {
-    for (int i = 0; i < req->n_needs; i++) {
-        if (req->needs[i]->state == FATE_FAILED && !err->code)
-            opd_err_set(err, OPD_E_not_found,
-                        "%s%sa tensor that it reads was to be made by a request that failed",
-                        req->op, req->op[0] ? ": " : "");
-        fate_unref(req->needs[i]);
+    if (!s)
+        return;
+    if (s->fate && s->fate->state != FATE_DONE)
+        add_need(req, s->fate, true);
+    const struct write *cursor = NULL;
+    for (struct fate *f; (f = writes_next(s, begin, end, &cursor)) != NULL;)
+        add_need(req, f, false);
+}
+
+void request_needs_tensor(struct request *req, const struct tensor *t)
+{
+    if (t)
+        request_needs(req, t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
+}
+
+void request_writes(struct request *req, struct storage *s, uint64_t begin, uint64_t end)
+{
+    if (begin < end)
+        req->writes[req->n_writes++] = (struct request_write){ s, begin, end };
+}
+
+bool request_may_read(const struct tensor *t, const char *what, struct opd_err *err)
+{
+    const char *why = t ? tensor_suspect(t) : NULL;
+    char named[512];
+    if (!why)
+        return true;
+    snprintf(named, sizeof named, "%s%s%.300s%s", what, t->name ? " ('" : "",
+             t->name ? t->name : "", t->name ? "')" : "");
+    return writes_refuse(named, why, err);
+}
+
+// The device did it, but perhaps with what a request before it has failed to make or to write.
+static bool inherit_failure(struct request *req, struct opd_err *err)
+{
+    bool inherited = false;
+    for (size_t i = 0; i < req->n_needs; i++) {
+        struct request_need *need = &req->needs[i];
+        if (need->fate->state == FATE_FAILED && !err->code) {
+            if (need->made)
+                opd_err_set(err, OPD_E_not_found,
+                            "%s%sa tensor that it reads was to be made by a request that failed",
+                            req->op, req->op[0] ? ": " : "");
+            else
+                writes_refuse(req->op[0] ? req->op : "tensor_read", need->fate->why, err);
+            inherited = true;
+        }
+        fate_unref(need->fate);
     }
+    free(req->needs);
     if (req->fate)
         req->fate->state = err->code ? FATE_FAILED : FATE_DONE;
     fate_unref(req->fate);
+    return inherited;
+}
+
+// What it was to write is written, or suspect, or as it was before.
+static void settle_writes(struct request *req, bool inherited, const struct opd_err *err)
+{
+    struct fate *f = req->write_fate;
+    if (!f)
+        return;
+    bool suspect = err->code && (req->begun || inherited || req->overwrites);
+    f->state = suspect ? FATE_FAILED : FATE_DONE;
+    if (suspect)
+        f->why = mem_strdup(err->msg);
+    for (int i = 0; i < req->n_writes; i++) {
+        writes_settle(req->writes[i].storage);
+        storage_unref(req->writes[i].storage);
+    }
+    fate_unref(f);
 }
 
 static void take_back(struct request *req)
@@ -108,9 +171,10 @@ void request_finish(struct request *req, const struct opd_err *device_err)
     struct opd_err own = { 0 }, *err = &own;
     if (device_err->code)
         opd_err_copy(&own, device_err);
-    inherit_failure(req, &own);
+    bool inherited = inherit_failure(req, &own);
     if (!err->code && !c->closed && !req->notification)
         attach_chunk(req, err);
+    settle_writes(req, inherited, &own);
     if (err->code) {
         req->broker->n_errors++;
         take_back(req);
@@ -134,7 +198,21 @@ void request_finish(struct request *req, const struct opd_err *device_err)
 
 static void request_done(struct command *cmd, const struct opd_err *err)
 {
-    request_finish(cmd->data, err);
+    struct request *req = cmd->data;
+    req->begun = cmd->begun;
+    request_finish(req, err);
+}
+
+static void note_writes(struct request *kept)
+{
+    if (kept->n_writes == 0)
+        return;
+    kept->write_fate = mem_zalloc(1, sizeof *kept->write_fate);
+    kept->write_fate->refs = 1;
+    for (int i = 0; i < kept->n_writes; i++) {
+        struct request_write *w = &kept->writes[i];
+        kept->overwrites |= writes_add(storage_ref(w->storage), w->begin, w->end, kept->write_fate);
+    }
 }
 
 struct request *request_defer(struct request *req)
@@ -158,6 +236,7 @@ struct request *request_defer(struct request *req)
             ctx->saved[i]->fate = fate_ref(kept->fate);
     if (kept->exported)
         storage_ref(kept->exported);
+    note_writes(kept);
     kept->conn->refs++;
     kept->conn->n_flight++;
     return kept;

@@ -15,10 +15,7 @@
 #include "tensor.h"
 
 // What one connection may hold, beside memory on devices.
-enum {
-    REQUEST_MAX_MADE = OP_MAX_OUTPUTS + OP_MAX_TEMPS, // at least OP_MAX_INPUTS
-    REQUEST_MAX_NEEDS = 2 * OP_MAX_INPUTS + 2 * OP_MAX_OUTPUTS + OP_MAX_TEMPS,
-};
+enum { REQUEST_MAX_MADE = OP_MAX_OUTPUTS + OP_MAX_TEMPS }; // at least OP_MAX_INPUTS
 enum {
     REQUEST_MAX_TENSORS = 1 << 20,
     REQUEST_MAX_CONTEXTS = 1 << 14,
@@ -32,6 +29,18 @@ enum request_status {
     REQUEST_ANSWERED,  // the result is in req->reply
     REQUEST_SUBMITTED, // request_done() comes with the device's completion
     REQUEST_WAIT,      // nothing has changed; try again after broker_retry()
+};
+
+// What a request reads is made, or written, by one that has not ended.
+struct request_need {
+    struct fate *fate; // a reference
+    bool made;         // else it was there before, and is suspect if that fails
+};
+
+// A piece of memory that was there before, and that a request writes.
+struct request_write {
+    struct storage *storage; // a reference, once it is submitted
+    uint64_t begin, end;
 };
 
 // On the stack until it is submitted, then on the heap.
@@ -53,8 +62,15 @@ struct request {
     struct storage *exported;
     // What it makes shares its fate; what it reads may have one that is open.
     struct fate *fate;
-    struct fate *needs[REQUEST_MAX_NEEDS];
-    int n_needs;
+    struct request_need *needs; // on the heap
+    size_t n_needs;
+    // What it writes of what was there before has a fate of its own: where the request fails before
+    // it has begun, nothing has happened to it.
+    struct request_write writes[2 * OP_MAX_INPUTS];
+    int n_writes;
+    struct fate *write_fate;
+    bool overwrites; // one that has failed, or may
+    bool begun;      // though it failed
     // Staging memory that it uses, and how much of it is the result (tensor_read).
     struct device *device;
     struct suballoc_block *staged;
@@ -85,9 +101,14 @@ struct request_row *request_find(const char *method, size_t size); // NULL: no s
 struct request *request_defer(struct request *req);
 void request_finish(struct request *kept, const struct opd_err *err); // frees it
 
-// The request, about to be submitted, reads this: where that is made by one that fails, it fails
-// too. NULL is fine.
-void request_needs(struct request *req, const struct storage *s);
+// The request, about to be submitted, reads this: where that is made or written by one that fails,
+// it fails too. NULL is fine.
+void request_needs(struct request *req, const struct storage *s, uint64_t begin, uint64_t end);
+void request_needs_tensor(struct request *req, const struct tensor *t);
+// It writes these bytes, which were there before.
+void request_writes(struct request *req, struct storage *s, uint64_t begin, uint64_t end);
+// False, with an error, where a tensor is suspect. `what` names it.
+bool request_may_read(const struct tensor *t, const char *what, struct opd_err *err);
 
 // Submits a command whose completion answers the request.
 enum request_status request_submit(struct request *req, struct device *d, struct command *c);
@@ -132,6 +153,7 @@ bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err 
 // Every attribute of an operator: what the map gives, else the defaults.
 bool request_attrs(const struct op *op, const value *map, struct op_value *out,
                    struct opd_err *err);
+void request_pack_device(struct buf *out, const struct device *d); // the map that clients get
 enum request_status request_wait_memory(struct request *req, struct device *d);
 
 #define REQUEST(name, since, where, params, result, doc) request_fn request_##name;

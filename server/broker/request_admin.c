@@ -18,7 +18,7 @@
 #include "../../protocol/protocol.def"
 #undef REQUEST
 
-static void pack_device(struct buf *out, const struct device *d)
+void request_pack_device(struct buf *out, const struct device *d)
 {
     uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
                                                      : d->info.memory_total;
@@ -43,7 +43,7 @@ static void pack_devices(struct buf *out, const struct broker *b)
     pack_str(out, "devices");
     pack_array(out, (size_t)b->n_devices);
     for (int i = 0; i < b->n_devices; i++)
-        pack_device(out, b->devices[i]);
+        request_pack_device(out, b->devices[i]);
 }
 
 static void pack_methods(struct buf *out)
@@ -120,7 +120,7 @@ enum request_status request_status(struct request *req, const value *params, str
     (void)params, (void)err;
     const struct broker *b = req->broker;
     struct buf *out = &req->reply;
-    pack_map(out, 16);
+    pack_map(out, 17);
     pack_key_str(out, "version", OPD_VERSION);
     pack_key_int(out, "protocol", OPD_PROTOCOL);
     pack_key_int(out, "pid", getpid());
@@ -134,6 +134,7 @@ enum request_status request_status(struct request *req, const value *params, str
     pack_devices(out, b);
     pack_compilers(out, b);
     pack_key_str(out, "cache", b->options.cache);
+    pack_key_bool(out, "debug", b->options.debug);
     pack_key_int(out, "operators", b->registry.count);
     pack_key_uint(out, "generation", b->registry.generation);
     pack_str(out, "kernels");
@@ -287,7 +288,7 @@ static void pack_entry(struct buf *out, const struct family *o, bool whole)
     const struct op *op = e->op;
     char hash[20];
     snprintf(hash, sizeof hash, "%016" PRIx64, e->hash);
-    pack_map(out, whole ? 15 : 13);
+    pack_map(out, whole ? 16 : 14);
     pack_key_str(out, "name", op->name);
     pack_key_str(out, "schema", op->schema);
     pack_key_str(out, "doc", op->doc);
@@ -299,6 +300,11 @@ static void pack_entry(struct buf *out, const struct family *o, bool whole)
     for (int i = 0; i < op->types[0].n_dtypes; i++)
         pack_str(out, dtype_name(op->types[0].dtypes[i]));
     pack_key_bool(out, "has_backward", op->has_backward);
+    pack_str(out, "deadline");
+    if (op->deadline > 0)
+        pack_float(out, op->deadline);
+    else
+        pack_nil(out);
     pack_str(out, "inputs");
     pack_array(out, (size_t)op->n_inputs);
     for (int i = 0; i < op->n_inputs; i++)

@@ -67,7 +67,7 @@ enum request_status request_tensor_export(struct request *req, const value *para
         return REQUEST_ANSWERED;
     req->made_export = (uint64_t)id;
     req->exported = t->storage;
-    request_needs(req, t->storage);
+    request_needs_tensor(req, t);
     // A command of no steps: it is done when all before it is.
     return request_submit(req, t->storage->device, command_new(DEV_RUN, 0, 0));
 }

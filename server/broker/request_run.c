@@ -54,6 +54,16 @@ bool run_read_deadline(const value *options, double *out, struct opd_err *err)
     return true;
 }
 
+bool run_read_debug(const value *options, bool *out, struct opd_err *err)
+{
+    const value *v = value_get(options, "debug");
+    if (!value_is_nil(v) && value_type(v) != VALUE_BOOL)
+        return opd_err_set(err, OPD_E_invalid_argument, "debug: %s came, expected true or false",
+                           value_type_name(v));
+    *out = !value_is_nil(v) && value_bool(v);
+    return true;
+}
+
 // --- inputs
 
 bool run_same_device(struct run *run, const char *op, const char *name, const struct tensor *t,
@@ -82,7 +92,8 @@ bool run_read_inputs(struct request *req, struct run *run, const value *ids,
         char what[2 * OP_MAX_NAME + 4];
         snprintf(what, sizeof what, "%s: %s", op->name, op->inputs[i].name);
         struct tensor *t = request_tensor(req, id, what, err);
-        if (!t || !run_same_device(run, op->name, op->inputs[i].name, t, err))
+        if (!t || !run_same_device(run, op->name, op->inputs[i].name, t, err) ||
+            !request_may_read(t, what, err))
             return false;
         run->inputs[i] = t;
         pr->inputs[i] = t->desc;
@@ -269,6 +280,7 @@ enum request_status request_forward(struct request *req, const value *params, st
     if (!run.entry || !run_read_inputs(req, &run, value_at(params, 1), &pr, err) ||
         !request_attrs(run.entry->op, value_at(params, 2), pr.attrs, err) ||
         !run_read_deadline(options, &run.deadline, err) ||
+        !run_read_debug(options, &run.alone, err) ||
         !read_context_id(req, &run, options, &context, err) ||
         !run_read_results(req, &run, ids, options, run.entry->op->n_outputs, false, &taken,
                           &results, err) ||
@@ -312,7 +324,7 @@ static bool unchanged(const struct op *op, const char *name, const struct tensor
                       uint64_t version, struct opd_err *err)
 {
     if (!t || t->storage->version == version)
-        return true;
+        return request_may_read(t, name, err);
     return opd_err_set(
         err, OPD_E_invalid_argument,
         "%s: %s was written after forward, and backward needs what it was; run forward again",
@@ -351,7 +363,8 @@ enum request_status request_backward(struct request *req, const value *params, s
     if (!run_read_grads(req, &run, ctx->output_descs, value_at(params, 1), &pr, err) ||
         !run_read_results(req, &run, value_at(params, 2), options, run.entry->op->n_inputs, true,
                           &taken, &results, err) ||
-        !run_read_deadline(options, &run.deadline, err))
+        !run_read_deadline(options, &run.deadline, err) ||
+        !run_read_debug(options, &run.alone, err))
         return REQUEST_ERROR;
     return run_backward(req, &run, &pr, &results, err);
 }

@@ -148,10 +148,11 @@ static bool stage_bytes(struct request *req, struct device *d, const void *bytes
     return true;
 }
 
-static enum request_status submit_copy(struct request *req, struct device *d, struct dev_ref dst,
-                                       struct dev_ref src, uint64_t size)
+static enum request_status submit_copy(struct request *req, const char *label, struct device *d,
+                                       struct dev_ref dst, struct dev_ref src, uint64_t size)
 {
     struct command *c = command_new(DEV_RUN, 0, 1);
+    c->label = label;
     append_copy(c, dst, src, size);
     return request_submit(req, d, c);
 }
@@ -187,7 +188,16 @@ enum request_status request_tensor_write(struct request *req, const value *param
     if (bytes && !stage_bytes(req, d, bytes, size, &src))
         return REQUEST_WAIT;
     t->storage->version++;
-    return submit_copy(req, d, dst, src, size);
+    uint64_t begin = t->offset + (uint64_t)offset;
+    request_writes(req, t->storage, begin, begin + size);
+    return submit_copy(req, "tensor_write", d, dst, src, size);
+}
+
+static bool may_read(const struct tensor *t, int64_t offset, uint64_t size, struct opd_err *err)
+{
+    uint64_t begin = t->offset + (uint64_t)offset;
+    return !writes_suspect(t->storage, begin, begin + size) ||
+           request_may_read(t, "tensor_read: the tensor", err);
 }
 
 enum request_status request_tensor_read(struct request *req, const value *params,
@@ -211,7 +221,7 @@ enum request_status request_tensor_read(struct request *req, const value *params
     }
     struct device *d = t->storage->device;
     struct dev_ref dst, src;
-    if (!check_range(t, offset, size, err) ||
+    if (!check_range(t, offset, size, err) || !may_read(t, offset, size, err) ||
         (!value_is_nil(shm) && !shm_address(req, shm, size, d, &dst, err)))
         return REQUEST_ERROR;
     if (value_is_nil(shm) && size > MAX_DATA) {
@@ -235,8 +245,9 @@ enum request_status request_tensor_read(struct request *req, const value *params
         req->read_size = size;
     }
     pack_nil(&req->reply);
-    request_needs(req, t->storage);
-    return submit_copy(req, d, dst, src, size);
+    uint64_t begin = t->offset + (uint64_t)offset;
+    request_needs(req, t->storage, begin, begin + size);
+    return submit_copy(req, "tensor_read", d, dst, src, size);
 }
 
 enum request_status request_tensor_view(struct request *req, const value *params,
@@ -278,6 +289,21 @@ enum request_status request_tensor_free(struct request *req, const value *params
             continue; // the same id twice
         tensor_drop_name(req->broker, t);
         request_drop_id(req->conn, id);
+    }
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}
+
+enum request_status request_tensor_accept(struct request *req, const value *params,
+                                          struct opd_err *err)
+{
+    const value *ids = value_at(params, 0);
+    for (size_t i = 0; i < value_count(ids); i++)
+        if (!request_tensor(req, value_at(ids, i), "tensor_accept", err))
+            return REQUEST_ERROR;
+    for (size_t i = 0; i < value_count(ids); i++) {
+        struct tensor *t = request_tensor(req, value_at(ids, i), "tensor_accept", err);
+        writes_accept(t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
     }
     pack_nil(&req->reply);
     return REQUEST_ANSWERED;
@@ -395,7 +421,7 @@ enum request_status request_shm_close(struct request *req, const value *params, 
 
 static void pack_listed(struct buf *out, uint64_t id, const struct tensor *t)
 {
-    pack_map(out, 7);
+    pack_map(out, 8);
     // The info map's pairs, one more beside them: its header is skipped.
     struct buf info = { 0 };
     tensor_pack(&info, id, t);

@@ -15,6 +15,7 @@ static const struct plan *plan_forward(struct run *run, struct plan_request *pr,
     pr->op = run->entry->op;
     pr->direction = PLAN_FORWARD;
     pr->on_cpu = run->device->is_cpu;
+    pr->blas = run->device->info.blas[0] != '\0';
     pr->keep = pr->op->has_backward;
     const struct bound_plan *bound = entry_plan(run->entry, run->device, pr, err);
     return bound ? bound->plan : NULL;
@@ -91,7 +92,8 @@ static bool read_tensor(struct request *req, struct run *run, const value *id, c
     snprintf(what, sizeof what, "%s: %s", req->op, name);
     struct tensor *t = request_tensor(req, id, what, err);
     if (!t || !run_same_device(run, req->op, name, t, err) ||
-        (want && !run_check_desc(what, &t->desc, want, role, err)))
+        (want && !run_check_desc(what, &t->desc, want, role, err)) ||
+        !request_may_read(t, what, err))
         return false;
     *out = t;
     return true;
@@ -140,6 +142,7 @@ enum request_status request_vjp(struct request *req, const value *params, struct
         !run_read_descs(run.entry->op, value_get(options, "inputs"), pr.inputs, err) ||
         !request_attrs(run.entry->op, value_at(params, 5), pr.attrs, err) ||
         !run_read_deadline(options, &run.deadline, err) ||
+        !run_read_debug(options, &run.alone, err) ||
         !run_read_results(req, &run, ids, options, run.entry->op->n_inputs, true, &taken, &results,
                           err))
         return REQUEST_ERROR;

@@ -113,6 +113,7 @@ static void append_launch(const struct run *run, const struct plan_step *step, s
     struct dev_launch launch = {
         .step = { .type = DEV_STEP_LAUNCH },
         .program = run->bound->programs[step->kernel]->id,
+        .kernel = step->kernel,
         .shared_size = step->shared_size,
         .args_size = step->args_size,
     };
@@ -176,18 +177,7 @@ static void append_report(const struct run *run, struct command *c, uint64_t *n_
     if (plan->report < 0 || !locate(run, (uint32_t)plan->report, &report.src))
         return;
     buf_append(&c->bytes, &report, sizeof report);
-    buf_append(&c->checks, plan->checks, plan->checks_size);
-    snprintf(c->op, sizeof c->op, "%s", run->entry->op->name);
     ++*n_steps;
-}
-
-static void write_label(const struct run *run, struct command *c)
-{
-    const struct plan *plan = run->bound->plan;
-    snprintf(c->label, sizeof c->label, "%s version %d %s, kernel %s%s", run->entry->op->name,
-             run->entry->version, plan->direction == PLAN_FORWARD ? "forward" : "backward",
-             plan->n_kernels ? plan->kernels[0].expr : "(none)",
-             plan->n_kernels > 1 ? " or a later one" : "");
 }
 
 struct command *run_command(struct run *run, struct opd_err *err)
@@ -213,8 +203,11 @@ struct command *run_command(struct run *run, struct opd_err *err)
         return NULL;
     }
     ((struct dev_command *)(void *)c->bytes.bytes)->size = n_steps;
-    c->deadline = run->deadline;
-    write_label(run, c);
+    if (run->alone || run->device->broker->options.debug)
+        ((struct dev_command *)(void *)c->bytes.bytes)->id = DEV_RUN_ALONE;
+    c->deadline = run->deadline > 0 ? run->deadline : run->entry->op->deadline;
+    c->plan = bound_plan_ref(run->bound);
+    c->version = run->entry->version;
     return c;
 }
 
@@ -233,16 +226,27 @@ void run_bump_versions(const struct run *run)
 static void note_needs(struct request *req, const struct run *run)
 {
     const struct op *op = run->entry->op;
-    for (int i = 0; i < op->n_inputs; i++)
-        request_needs(req, run->inputs[i] ? run->inputs[i]->storage : NULL);
-    for (int i = 0; i < OP_MAX_TEMPS; i++)
-        request_needs(req, run->saved[i]);
-    for (int i = 0; i < OP_MAX_INPUTS; i++)
-        request_needs(req, run->into[i] ? run->into[i]->storage : NULL);
     bool backward = run->bound->plan->direction == PLAN_BACKWARD; // forward's outputs are its own
+    for (int i = 0; i < op->n_inputs; i++)
+        request_needs_tensor(req, run->inputs[i]);
+    for (int i = 0; i < OP_MAX_TEMPS; i++)
+        if (run->saved[i])
+            request_needs(req, run->saved[i], 0, run->saved[i]->size);
+    for (int i = 0; i < OP_MAX_INPUTS; i++) {
+        const struct tensor *t = run->into[i];
+        if (!t)
+            continue;
+        request_needs(req, t->storage, 0, 0); // that it was made
+        request_writes(req, t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
+    }
     for (int i = 0; backward && i < op->n_outputs; i++) {
-        request_needs(req, run->outputs[i] ? run->outputs[i]->storage : NULL);
-        request_needs(req, run->grad_outputs[i] ? run->grad_outputs[i]->storage : NULL);
+        request_needs_tensor(req, run->outputs[i]);
+        request_needs_tensor(req, run->grad_outputs[i]);
+    }
+    for (int i = 0; !backward && i < op->n_inputs; i++) {
+        const struct tensor *t = op->inputs[i].in_place ? run->inputs[i] : NULL;
+        if (t)
+            request_writes(req, t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
     }
 }
 

@@ -19,6 +19,7 @@ struct run {
                                         // or the gradients of inputs; borrowed
     struct storage **made; // for each operand that this run makes: a reference; else NULL
     double deadline;
+    bool alone; // and each of its launches waited for
 };
 
 // The plan, and its kernels. ANSWERED: all are loaded. WAIT: they are on their way. ERROR: err.

@@ -205,7 +205,8 @@ bool run_read_grads(struct request *req, struct run *run, const struct tensor_de
         snprintf(what, sizeof what, "%s: grad_%s", op->name, op->outputs[i].name);
         struct tensor *t = request_tensor(req, id, what, err);
         if (!t || !run_same_device(run, op->name, what + strlen(op->name) + 2, t, err) ||
-            !run_check_desc(what, &t->desc, &outputs[i], "the output", err))
+            !run_check_desc(what, &t->desc, &outputs[i], "the output", err) ||
+            !request_may_read(t, what, err))
             return false;
         run->grad_outputs[i] = t;
     }

@@ -20,6 +20,7 @@ struct run_new_ids {
 struct entry *run_find_entry(struct request *req, const value *name, const value *options,
                              struct opd_err *err);
 bool run_read_deadline(const value *options, double *out, struct opd_err *err);
+bool run_read_debug(const value *options, bool *out, struct opd_err *err);
 bool run_same_device(struct run *run, const char *op, const char *name, const struct tensor *t,
                      struct opd_err *err);
 bool run_default_device(struct request *req, struct run *run, const value *options,

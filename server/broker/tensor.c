@@ -58,8 +58,10 @@ struct fate *fate_ref(struct fate *f)
 
 void fate_unref(struct fate *f)
 {
-    if (f && --f->refs == 0)
-        free(f);
+    if (!f || --f->refs > 0)
+        return;
+    free(f->why);
+    free(f);
 }
 
 struct storage *storage_ref(struct storage *s)
@@ -76,6 +78,7 @@ void storage_unref(struct storage *s)
         device_release(s->device, s->block);
     import_unref(s->import);
     fate_unref(s->fate);
+    writes_free(s);
     free(s);
 }
 
@@ -131,6 +134,11 @@ bool tensor_overlaps(const struct tensor *a, const struct tensor *b)
     return p.offset < q.offset + b_size && q.offset < p.offset + a_size;
 }
 
+const char *tensor_suspect(const struct tensor *t)
+{
+    return writes_suspect(t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
+}
+
 static uint64_t name_key(const char *name)
 {
     return hash_bytes(name, strlen(name), 0);
@@ -175,7 +183,7 @@ void tensor_drop_name(struct broker *b, struct tensor *t)
 
 void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t)
 {
-    pack_map(out, 6);
+    pack_map(out, 7);
     pack_key_uint(out, "id", id);
     pack_key_str(out, "dtype", dtype_name(t->desc.dtype));
     pack_str(out, "shape");
@@ -185,4 +193,5 @@ void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t)
     pack_key_str(out, "device", t->storage->device->name);
     pack_key_str(out, "name", t->name);
     pack_key_uint(out, "bytes", tensor_desc_size(&t->desc));
+    pack_key_str(out, "suspect", tensor_suspect(t));
 }

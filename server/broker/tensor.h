@@ -9,6 +9,7 @@
 
 #include "device.h"
 #include "plan.h"
+#include "writes.h"
 
 struct broker;
 
@@ -18,6 +19,7 @@ enum fate_state { FATE_OPEN, FATE_DONE, FATE_FAILED };
 struct fate {
     int refs;
     enum fate_state state;
+    char *why; // FAILED: of a write; or NULL
 };
 struct fate *fate_ref(struct fate *f);
 void fate_unref(struct fate *f); // NULL is fine
@@ -42,7 +44,8 @@ struct storage {
     struct suballoc_block *block; // NULL: of size 0, or
     struct import *import;        // a reference: in a client's memory, at
     uint64_t import_offset;
-    uint64_t size;    // bytes asked for
+    uint64_t size;        // bytes asked for
+    struct write *writes; // see writes.h
     uint64_t version; // grows with every write, so that backward can tell that its inputs changed
 };
 
@@ -72,6 +75,9 @@ void tensor_unref(struct tensor *t);
 bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out);
 bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out);
 bool tensor_overlaps(const struct tensor *a, const struct tensor *b); // some byte is of both
+
+// What failed, if something of it is suspect; else NULL.
+const char *tensor_suspect(const struct tensor *t);
 
 struct tensor *tensor_find(struct broker *b, const char *name); // NULL: no tensor of that name
 void tensor_set_name(struct broker *b, struct tensor *t,

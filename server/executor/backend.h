@@ -6,6 +6,7 @@
 // Shapes, tensors and operators do not cross this line, dtypes only for matrices. All work of one backend runs in one
 // stream: in the order in which it was given. Calls come from one thread.
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -117,9 +118,14 @@ struct backend_ops {
 
     // Puts a mark into the stream; poll tells the highest mark that the stream has passed. Marks
     // are increasing. poll fails when the device has failed: the process must then end, and a new
-    // one takes over.
+    // one takes over. It tells the mark all the same, and that will not change any more.
     bool (*mark)(struct backend *be, uint64_t mark, struct opd_err *err);
     bool (*poll)(struct backend *be, uint64_t *out_mark, struct opd_err *err);
+
+    // Before the first mark: what the stream has passed is written to *passed too, which is on a
+    // page of its own, in memory that outlives this process. True: the device does so itself, at
+    // the moment. False: poll does.
+    bool (*share_marks)(struct backend *be, _Atomic uint64_t *passed);
 };
 
 // Every backend begins so.

@@ -20,6 +20,7 @@ struct cpu_backend {
     struct cpu_pool *pool;
     const struct cpu_blas *blas; // or NULL
     uint64_t mark;
+    _Atomic uint64_t *shared_mark; // NULL: nobody else looks
 };
 
 struct backend_program {
@@ -284,7 +285,16 @@ static bool cpu_fill(struct backend *base, device_addr dst, uint8_t byte, size_t
 static bool cpu_mark(struct backend *base, uint64_t mark, struct opd_err *err)
 {
     (void)err;
-    ((struct cpu_backend *)base)->mark = mark;
+    struct cpu_backend *be = (struct cpu_backend *)base;
+    be->mark = mark;
+    if (be->shared_mark)
+        atomic_store_explicit(be->shared_mark, mark, memory_order_release);
+    return true;
+}
+
+static bool cpu_share_marks(struct backend *base, _Atomic uint64_t *passed)
+{
+    ((struct cpu_backend *)base)->shared_mark = passed;
     return true;
 }
 
@@ -312,4 +322,5 @@ const struct backend_ops backend_cpu = {
     .fill = cpu_fill,
     .mark = cpu_mark,
     .poll = cpu_poll,
+    .share_marks = cpu_share_marks,
 };

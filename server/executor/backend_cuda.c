@@ -31,6 +31,7 @@ struct cuda_backend {
     uint64_t last_mark;
     _Atomic uint64_t *passed; // page-locked; the device writes it, or poll does
     drv_addr passed_addr;     // 0: marks are events
+    void *own_passed;         // allocated here, where it is not shared
     struct mark_event events[N_EVENTS];
     unsigned first_event, n_events; // a ring
 };
@@ -90,8 +91,10 @@ static void cuda_close(struct backend *be)
     cuda_blas_free(b->blas);
     if (b->stream)
         cu->cuStreamDestroy(b->stream);
-    if (b->passed)
-        cu->cuMemFreeHost((void *)b->passed);
+    if (b->passed && (void *)b->passed != b->own_passed)
+        cu->cuMemHostUnregister((void *)b->passed);
+    if (b->own_passed)
+        cu->cuMemFreeHost(b->own_passed);
     if (b->has_context)
         cu->cuDevicePrimaryCtxRelease(b->device);
     free(b);
@@ -127,6 +130,7 @@ static bool make_stream(struct cuda_backend *b, struct opd_err *err)
     CU_TRY(cuCtxSetCurrent(b->context));
     CU_TRY(cuStreamCreate(&b->stream, DRV_STREAM_NON_BLOCKING));
     CU_TRY(cuMemHostAlloc(&host, sizeof(*b->passed), DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP));
+    b->own_passed = host;
     b->passed = host;
     atomic_init(b->passed, 0);
     if (cu->cuStreamWriteValue64 && device_attr(b, DRV_DEVICE_STREAM_WRITES_64)) {
@@ -492,9 +496,29 @@ static bool cuda_poll(struct backend *be, uint64_t *out_mark, struct opd_err *er
     int result = cu->cuStreamQuery(b->stream);
     if (result == DRV_SUCCESS || result == DRV_ERROR_NOT_READY)
         return true;
+    *out_mark = atomic_load_explicit(b->passed, memory_order_acquire); // of a stream that stopped
     cuda_driver_err(cu, result, "the device", err);
     err->code = OPD_E_kernel_fault; // whatever it is called, the stream has stopped
     return false;
+}
+
+static bool cuda_share_marks(struct backend *be, _Atomic uint64_t *passed)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    drv_addr addr = 0;
+    void *host = (void *)passed;
+    if (!b->passed_addr ||
+        cu->cuMemHostRegister(host, (size_t)sysconf(_SC_PAGESIZE),
+                              DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP) != DRV_SUCCESS)
+        return false;
+    if (cu->cuMemHostGetDevicePointer(&addr, host, 0) != DRV_SUCCESS) {
+        cu->cuMemHostUnregister(host);
+        return false;
+    }
+    b->passed = passed;
+    b->passed_addr = addr;
+    return true;
 }
 
 const struct backend_ops backend_cuda = {
@@ -518,4 +542,5 @@ const struct backend_ops backend_cuda = {
     .fill = cuda_fill,
     .mark = cuda_mark,
     .poll = cuda_poll,
+    .share_marks = cuda_share_marks,
 };

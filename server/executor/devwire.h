@@ -8,6 +8,7 @@
 // memory that both map. The numbers are the broker's. The executor runs commands in order and
 // completes them in order.
 
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "backend.h"
@@ -44,10 +45,14 @@ enum dev_command_type {
 
 struct dev_command {
     uint32_t type;
-    uint32_t id; // region or program
+    uint32_t id; // region or program; RUN: dev_run_flags
     uint64_t seq;
     uint64_t size; // of the region; RUN: the number of steps
 };
+
+// DEV_RUN_ALONE: after what came before has ended, each launch waited for before the next: slow,
+// and no doubt about which one failed.
+enum dev_run_flags { DEV_RUN_ALONE = 1 };
 
 // After DEV_LOAD: the kernel's parameters as struct backend_param …; `size` is their number.
 
@@ -71,6 +76,8 @@ struct dev_launch {
     uint32_t shared_size;
     uint32_t args_size; // exact: the driver takes no byte more; padded to 8 in the record
     uint32_t n_slots;
+    uint32_t kernel; // which of the plan's: for the broker, when it has failed
+    uint32_t reserved;
     // struct dev_slot slots[n_slots]; uint8_t args[args_size];
 };
 
@@ -121,8 +128,35 @@ struct dev_done {
     uint64_t report; // of DEV_STEP_REPORT; 0 without one
     uint32_t code;   // enum opd_err_code
     uint32_t fatal;  // the device has failed: this process ends after it
-    char message[];  // of the error, terminated
+    uint32_t steps;  // RUN that failed: how many steps had begun
+    uint32_t reserved;
+    char message[]; // of the error, terminated
 };
+
+// Marks in the stream: after a command, and before each launch of a command but its first.
+enum { DEV_MARK_BITS = 20, DEV_MARK_END = (1 << DEV_MARK_BITS) - 1 };
+static inline uint64_t dev_mark(uint64_t seq, uint64_t steps)
+{
+    return seq << DEV_MARK_BITS | steps;
+}
+
+// What an executor has begun and what it has done, in memory that it shares with the broker, who
+// reads it when the executor is dead: what was not begun can be run again by the next one.
+struct dev_progress {
+    _Atomic uint64_t taken;  // seq of the last command that was begun
+    _Atomic uint64_t passed; // the last mark that the stream has passed
+    // `passed` is always true, not only as of the executor's last look: the device itself writes
+    // it, or has nothing left to do.
+    _Atomic uint32_t exact;
+    _Atomic uint32_t by_step; // there are marks between the launches of a command
+};
+
+enum { DEV_PROGRESS_SIZE = 4096 }; // a page: devices want whole ones
+
+// In the shared memory: the ring of commands, that of completions, dev_progress.
+size_t dev_ring_offset(int ring);
+size_t dev_progress_offset(void);
+size_t dev_shared_size(void);
 
 // The first thing that the executor sends through the socket.
 struct dev_hello {

@@ -32,6 +32,7 @@ struct region {
 struct flight {
     uint64_t seq;
     uint64_t *report; // where the device puts it; NULL: none
+    uint32_t steps; // how many had begun
     struct opd_err err;
 };
 
@@ -39,6 +40,8 @@ struct executor {
     const struct backend_ops *ops;
     struct backend *be;
     struct ring commands, done;
+    struct dev_progress *progress;
+    bool shares_marks; // the device writes progress->passed
     struct region *regions;
     uint32_t n_regions;
     struct backend_program **programs;
@@ -49,6 +52,8 @@ struct executor {
     size_t n_reports;  // given out, ever
     uint64_t *report;  // of the command being taken
     struct buf args;
+    uint64_t seq;   // of the command that is being run
+    uint32_t steps; // of it: how many have begun
     bool stopping;
 };
 
@@ -161,17 +166,21 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
 // Reports what the stream has passed. False: the device has failed.
 static bool report_done(struct executor *ex, struct opd_err *err)
 {
-    uint64_t mark;
-    if (!ex->ops->poll(ex->be, &mark, err))
-        return false;
-    while (ex->n_flights > 0 && ex->flights[ex->first_flight].seq <= mark) {
+    uint64_t mark = 0;
+    bool works = ex->ops->poll(ex->be, &mark, err);
+    if (!ex->shares_marks)
+        atomic_store_explicit(&ex->progress->passed, mark, memory_order_release);
+    if (!works)
+        atomic_store(&ex->progress->exact, 1); // it will not move any more
+    while (ex->n_flights > 0 &&
+           dev_mark(ex->flights[ex->first_flight].seq, DEV_MARK_END) <= mark) {
         struct flight *flight = &ex->flights[ex->first_flight];
         post_done(ex, flight, false);
         opd_err_clear(&flight->err);
         ex->first_flight++;
         ex->n_flights--;
     }
-    return true;
+    return works;
 }
 
 // Waits until the device has nothing left to do.
@@ -313,12 +322,31 @@ static bool run_report(struct executor *ex, const struct dev_report *r, struct o
            ex->ops->copy(ex->be, (device_addr)(uintptr_t)ex->report, src, sizeof *ex->report, err);
 }
 
+// Before a step of a command: what came before it can be told from it, should the device fail.
+static bool mark_step(struct executor *ex, bool alone, struct opd_err *err)
+{
+    uint64_t mark = dev_mark(ex->seq, ex->steps), passed = 0;
+    if ((!ex->shares_marks && !alone) || !ex->ops->mark(ex->be, mark, err))
+        return !err->code;
+    while (alone && passed < mark)
+        if (!ex->ops->poll(ex->be, &passed, err))
+            return false;
+    return true;
+}
+
 static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
 {
+    bool alone = cmd->id & DEV_RUN_ALONE, launched = false;
+    if (alone && !drain(ex, err))
+        return false;
     const uint8_t *at = (const uint8_t *)(cmd + 1);
     for (uint64_t i = 0; i < cmd->size; i++) {
         const struct dev_step *step = (const struct dev_step *)(const void *)at;
         bool ok = false;
+        if (launched && step->type == DEV_STEP_LAUNCH && !mark_step(ex, alone, err))
+            return false;
+        launched = launched || step->type == DEV_STEP_LAUNCH;
+        ex->steps++;
         switch (step->type) {
         case DEV_STEP_LAUNCH:
             ok = run_launch(ex, (const struct dev_launch *)(const void *)at, err);
@@ -410,11 +438,13 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
     done->report = flight->report ? *flight->report : 0;
     done->code = flight->err.code;
     done->fatal = fatal;
+    done->steps = flight->steps;
+    done->reserved = 0;
     memcpy(done->message, flight->err.msg, length + 1);
     ring_commit(&ex->done);
 }
 
-static void add_flight(struct executor *ex, uint64_t seq, const struct opd_err *err)
+static void add_flight(struct executor *ex, const struct opd_err *err)
 {
     if (ex->first_flight + ex->n_flights == ex->flights_capacity) {
         if (ex->first_flight > 0)
@@ -427,7 +457,7 @@ static void add_flight(struct executor *ex, uint64_t seq, const struct opd_err *
         }
     }
     ex->flights[ex->first_flight + ex->n_flights++] =
-        (struct flight){ .seq = seq, .report = ex->report, .err = *err };
+        (struct flight){ .seq = ex->seq, .steps = ex->steps, .report = ex->report, .err = *err };
 }
 
 // Takes one command, if there is one. False: the device has failed, or the broker is not itself.
@@ -442,12 +472,14 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     if (!cmd)
         return true;
     struct opd_err err = { 0 };
-    uint64_t seq = cmd->seq;
     ex->report = NULL;
+    ex->seq = cmd->seq;
+    ex->steps = 0;
+    atomic_store(&ex->progress->taken, ex->seq);
     run_command(ex, cmd, &err);
     ring_pop(&ex->commands);
-    add_flight(ex, seq, &err);
-    return ex->ops->mark(ex->be, seq, fatal);
+    add_flight(ex, &err);
+    return ex->ops->mark(ex->be, dev_mark(ex->seq, DEV_MARK_END), fatal);
 }
 
 // Waits for a command: spins for a while, then sleeps. False: the broker has gone.
@@ -500,12 +532,13 @@ static void say_hello(struct executor *ex, const struct opd_err *err)
 
 static bool attach_rings(struct executor *ex)
 {
-    size_t one = ring_memory_size(DEV_RING_SIZE);
-    uint8_t *memory = mmap(NULL, 2 * one, PROT_READ | PROT_WRITE, MAP_SHARED, DEV_FD_RINGS, 0);
+    uint8_t *memory = mmap(NULL, dev_shared_size(), PROT_READ | PROT_WRITE, MAP_SHARED,
+                           DEV_FD_RINGS, 0);
     if (memory == MAP_FAILED)
         return false;
-    ring_attach(&ex->commands, memory, DEV_RING_SIZE, DEV_FD_COMMAND_BELL);
-    ring_attach(&ex->done, memory + one, DEV_RING_SIZE, DEV_FD_DONE_BELL);
+    ring_attach(&ex->commands, memory + dev_ring_offset(0), DEV_RING_SIZE, DEV_FD_COMMAND_BELL);
+    ring_attach(&ex->done, memory + dev_ring_offset(1), DEV_RING_SIZE, DEV_FD_DONE_BELL);
+    ex->progress = (struct dev_progress *)(void *)(memory + dev_progress_offset());
     return true;
 }
 
@@ -549,6 +582,11 @@ int executor_main(const char *device, bool vendor_blas)
     bool ok = ex.ops->open(&ex.be, index, &err);
     if (ok && vendor_blas)
         ex.ops->blas_load(ex.be);
+    if (ok) {
+        ex.shares_marks = ex.ops->share_marks(ex.be, &ex.progress->passed);
+        atomic_store(&ex.progress->exact, ex.shares_marks);
+        atomic_store(&ex.progress->by_step, ex.shares_marks);
+    }
     say_hello(&ex, &err);
     if (!ok) {
         opd_err_clear(&err);
@@ -558,9 +596,12 @@ int executor_main(const char *device, bool vendor_blas)
         finish(&ex);
         return 0;
     }
-    // The device is beyond use: name the failure for the oldest command and leave the rest to the
-    // broker.
+    // The device is beyond use: report what it did before, name the failure for the oldest command
+    // that is left, and leave the rest to the broker.
     log_error("%s", err.msg);
+    struct opd_err again = { 0 };
+    report_done(&ex, &again);
+    opd_err_clear(&again);
     struct flight first = { .seq = ex.n_flights ? ex.flights[ex.first_flight].seq : 0, .err = err };
     post_done(&ex, &first, true);
     _exit(3);

@@ -285,6 +285,20 @@ static bool read_scratch(struct reader *r)
     return read_temp(r, false);
 }
 
+static bool read_deadline(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    if (r->op->deadline > 0)
+        return lex_fail(lx, "a second 'deadline'");
+    bool is_int = lx->token.kind == TOKEN_INT;
+    double seconds = is_int ? (double)lx->token.i : lx->token.f;
+    if ((!is_int && lx->token.kind != TOKEN_FLOAT) || !(seconds > 0))
+        return lex_fail_expected(lx, "seconds above 0");
+    r->op->deadline = seconds;
+    lex_next(lx);
+    return lex_expect_end(lx);
+}
+
 enum place { ANYWHERE, TOP, SECTION, STEP, LAUNCH, MATMUL };
 
 // The whole header language. To add a directive, add a row and its reader.
@@ -305,6 +319,7 @@ static const struct directive {
     { "saved", read_saved, TOP },
     { "scratch", read_scratch, TOP },
     { "formula", formula_read, ANYWHERE },
+    { "deadline", read_deadline, TOP },
     { "example", example_read, TOP },
     { "forward", section_read_forward, ANYWHERE },
     { "backward", section_read_backward, ANYWHERE },

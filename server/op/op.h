@@ -90,6 +90,7 @@ struct op {
     bool has_backward;
     int n_saved;
     struct op_saved saved[OP_MAX_TEMPS];
+    double deadline; // seconds that a run may take; 0: nothing is said
 
     struct op_body *body; // shapes, conditions, launches: of op/ alone
 };

@@ -33,7 +33,7 @@ def test_operators_are_functions(client):
     assert op.__name__ == "gelu" and inspect.isfunction(op)
     assert str(inspect.signature(op)) == (
         "(x: 'Tensor', *, approximate: 'str' = 'sigmoid', deadline: 'Optional[float]' = None, "
-        "version: 'Optional[int]' = None) -> 'Tensor'"
+        "version: 'Optional[int]' = None, debug: 'bool' = False) -> 'Tensor'"
     )
     assert op.schema in op.__doc__ and "approximate: one of sigmoid" in op.__doc__
     assert op.schema.startswith("gelu(Tensor x")

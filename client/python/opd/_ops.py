@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 from ._conn import Reply
 from ._dtypes import check_dtype
-from ._spec import Call, Spec, check_deadline
+from ._spec import Call, Spec, check_deadline, check_debug
 from .errors import InvalidArgument, NotFound
 from .tensor import Tensor
 
@@ -33,6 +33,7 @@ class Context:
         *grads: Any,
         wanted: Optional[Iterable[str]] = None,
         deadline: Optional[float] = None,
+        debug: bool = False,
     ) -> tuple[Optional[Tensor], ...]:
         """Gradients of the inputs, always a tuple with one entry for each tensor input of
         the operator.
@@ -55,8 +56,11 @@ class Context:
         ids = [client._new_id() if c else None for c in chosen]
         given = [self._to_grad(grad, i) for i, grad in enumerate(grads)]
         grad_ids = [None if grad is None else grad._live_id() for grad in given]
-        options = {} if seconds is None else {"deadline": seconds}
-        reply = client._send("backward", (self._id, grad_ids, ids, options), seconds)
+        options: dict[str, Any] = {} if seconds is None else {"deadline": seconds}
+        if check_debug(name, debug):
+            options["debug"] = True
+        params = (self._id, grad_ids, ids, options)
+        reply = client._send("backward", params, seconds or spec.deadline)
         tensors = [
             None if id is None else Tensor(client, id, reply, (i,)) for i, id in enumerate(ids)
         ]
@@ -102,7 +106,8 @@ class Ops:
     Each is a function with signature and docstring. It returns a Tensor, a tuple of them if
     the operator has several outputs, None if it has none. Arrays, numbers, lists and torch
     tensors are sent as temporary tensors; Python's own numbers and lists take the dtype of the
-    other tensors. All take `deadline=seconds` and `version=number`. `op.forward(...)` returns the
+    other tensors. All take `deadline=seconds`, `version=number` and `debug=True`, which runs the call
+    alone and waits for each kernel, to be sure which one fails. `op.forward(...)` returns the
     same and a Context for backward. `op.schema` is the operator in PyTorch's words, `op.version`
     the version that is served as far as this client knows (calls and reload() tell it),
     `op.versions` a list of those that the daemon has, newest first, asked for at each use.
@@ -188,8 +193,10 @@ class Ops:
             options["device"] = call.device
         if call.version is not None:
             options["version"] = call.version
+        if call.debug:
+            options["debug"] = True
         params = (spec.name, input_ids, call.attrs, output_ids, options)
-        reply = client._send("forward", params, call.deadline)
+        reply = client._send("forward", params, call.deadline or spec.deadline)
         # Made before the reply is awaited: if that fails or is interrupted, dropping them
         # cleans up.
         outputs = tuple(

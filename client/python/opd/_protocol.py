@@ -39,6 +39,8 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "import_open": ("hssbi", "n"),
     "import_close": ("a", "n"),
     "import_tensor": ("hhisa", "M"),
+    "tensor_accept": ("a", "n"),
+    "device_restart": ("s", "M"),
 }
 
 # name: (number, class in opd.errors)

@@ -17,6 +17,7 @@ class Call(NamedTuple):
     deadline: Optional[float]
     device: Optional[str]
     version: Optional[int]  # None: the one that is served
+    debug: bool
 
 
 class Spec:
@@ -27,6 +28,7 @@ class Spec:
         self.version: int = info["version"]
         self.inputs: list[dict[str, Any]] = info["inputs"]
         self.outputs: list[dict[str, Any]] = info["outputs"]
+        self.deadline: Optional[float] = info.get("deadline")
         self.attrs: dict[str, dict[str, Any]] = {_python_name(a): a for a in info["attrs"]}
         self.signature = self._make_signature()
 
@@ -51,12 +53,14 @@ class Spec:
         deadline = None if "deadline" in self.attrs else values.get("deadline")
         device = None if "device" in self.attrs else values.get("device")
         version = None if "version" in self.attrs else values.get("version")
+        debug = False if "debug" in self.attrs else values.get("debug", False)
         return Call(
             tensors,
             attrs,
             check_deadline(self.name, deadline),
             device,
             _check_version(self.name, version),
+            check_debug(self.name, debug),
         )
 
     def make_doc(self) -> str:
@@ -71,6 +75,7 @@ class Spec:
             if attr.get("words"):
                 lines.append(f"{attr['name']}: one of {', '.join(attr['words'])}")
         lines.append("deadline: seconds after which the daemon gives up: DeadlineExceeded")
+        lines.append("debug: True runs it alone, waiting for each kernel, to name the one that fails")
         lines.append("version: one of .versions, instead of the one that is served")
         return "\n".join(lines).strip()
 
@@ -90,15 +95,15 @@ class Spec:
             kind = Parameter.POSITIONAL_OR_KEYWORD if before_star else Parameter.KEYWORD_ONLY
             default = Parameter.empty if attr["required"] else _make_default(attr)
             parameters.append(Parameter(name, kind, default=default, annotation=_spell(attr)))
-        ours = (("deadline", "float"), ("version", "int"), ("device", "str"))
+        ours = (("deadline", "float"), ("version", "int"), ("device", "str"), ("debug", "bool"))
         for name, annotation in ours:
             if name not in self.attrs and not (name == "device" and self.inputs):
                 parameters.append(
                     Parameter(
                         name,
                         Parameter.KEYWORD_ONLY,
-                        default=None,
-                        annotation=f"Optional[{annotation}]",
+                        default=False if name == "debug" else None,
+                        annotation=annotation if name == "debug" else f"Optional[{annotation}]",
                     )
                 )
         parameters.sort(key=lambda p: p.kind)
@@ -121,6 +126,12 @@ def check_deadline(name: str, deadline: Any) -> Optional[float]:
     if isinstance(deadline, bool) or not isinstance(deadline, Real) or not float(deadline) > 0:
         raise TypeError(f"{name}() argument 'deadline' must be seconds above 0, not {deadline!r}")
     return float(deadline)
+
+
+def check_debug(name: str, debug: Any) -> bool:
+    if not isinstance(debug, bool):
+        raise TypeError(f"{name}() argument 'debug' must be True or False, not {debug!r}")
+    return debug
 
 
 def _check_version(name: str, version: Any) -> Optional[int]:

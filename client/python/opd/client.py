@@ -239,6 +239,11 @@ class Client:
         self.ops._update()
         return served
 
+    def restart(self, device: str) -> dict[str, Any]:
+        """Ends a device's process, for every client, once what was sent to it is done, and starts
+        another; tensors stay. Returns the device, as in status(); raises NotFound, Unavailable."""
+        return dict(self._ask("device_restart", device))
+
     def stop(self) -> None:
         """Ends the daemon, for every client, once the requests in flight are done; and closes."""
         self._conn.call("stop")

@@ -96,6 +96,22 @@ class Tensor:
         params = (id, self._live_id(), offset, check_shape(shape))
         return self._client._make_tensor(id, "tensor_view", params)
 
+    @property
+    def suspect(self) -> Optional[str]:
+        """What failed while it wrote this tensor, so that nobody knows what is in it; else None.
+
+        Reading or using a suspect tensor raises InvalidArgument until write() has written all of it,
+        or accept() has taken it as it is.
+        """
+        if self._reply is not None:
+            self._info()
+        why = self._client._conn.call("tensor_info", self._live_id())["suspect"]
+        return None if why is None else str(why)
+
+    def accept(self) -> None:
+        """Takes a suspect tensor as it is."""
+        self._client._request("tensor_accept", ([self._live_id()],))
+
     def free(self) -> None:
         """Frees the tensor now, and its name. Contexts and views that use its memory keep that."""
         id, self._id = self._id, 0

@@ -1,0 +1,18 @@
+// opctl restart DEVICE: another process for a device.
+
+#include "command.h"
+#include "text.h"
+
+static void show_device(FILE *out, const msgpack_object *device)
+{
+    fprintf(out, "Device %s is %s, restarted %s times.\n", text_field(device, "name").s,
+            text_field(device, "state").s, text_field(device, "restarts").s);
+}
+
+int cmd_restart(struct session *session, const struct args *args)
+{
+    struct params params;
+    params_init(&params, 1);
+    params_str(&params, args->words[1]);
+    return session_ask(session, "device_restart", &params, show_device);
+}
