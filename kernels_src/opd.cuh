@@ -563,7 +563,7 @@ template <class F, int N> __global__ void __launch_bounds__(FORMULA_BLOCK) formu
         return;
     typename F::index at[F::offsets];
     f.locate(i, at);
-    if (N == 1 || (first + N <= f.n && f.template aligned<N>())) {
+    if (first + N <= f.n && f.template aligned<N>()) {
         typename F::template elements<N> e;
         f.load(e, at, 0);
 #pragma unroll
@@ -572,7 +572,8 @@ template <class F, int N> __global__ void __launch_bounds__(FORMULA_BLOCK) formu
         f.store(e, at, 0);
         return;
     }
-    for (int k = 0; k < N && first + k < f.n; k++) {
+    const int64_t left = f.n - first;
+    for (int k = 0; k < (left < N ? left : N); k++) {
         typename F::template elements<1> e;
         f.load(e, at, k);
         f.compute(e, 0);

@@ -474,7 +474,7 @@ static bool parse_choice(struct formula_parser *p, struct part *out)
     return true;
 }
 
-static bool check_brackets(struct formula_parser *p)
+static bool check_brackets(struct formula_parser *p, struct token first)
 {
     int depth = 0, most = 0;
     for (size_t i = 0; i < p->code.size; i++) {
@@ -482,19 +482,20 @@ static bool check_brackets(struct formula_parser *p)
         most = depth > most ? depth : most;
     }
     return most <= FORMULA_MAX_BRACKETS ||
-           lex_fail(p->lx, "the formula is nested too deeply; use one of its own for a part of it");
+           FAIL_AT(p, first, "the formula is nested too deeply; use one of its own for a part of it");
 }
 
 bool formula_parse(struct reader *r, struct formula_set *set, struct formula *f)
 {
     struct formula_parser p = { .r = r, .lx = &r->lx, .set = set, .f = f };
+    const struct token first = r->lx.token;
     struct part part;
     bool ok = parse_choice(&p, &part) && need_value(&p, &part) && lex_expect_end(p.lx) &&
               p.lx->token.kind != TOKEN_BAD;
     if (ok && f->target >= 0)
         ok = need_number(&p, &part);
     if (ok)
-        ok = check_brackets(&p);
+        ok = check_brackets(&p, first);
     if (ok) {
         f->is_bool = part.kind == TRUTH;
         f->code = arena_strndup(r->arena, (const char *)p.code.bytes, p.code.size);

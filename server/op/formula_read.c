@@ -21,6 +21,15 @@ bool formula_check_alone(struct reader *r, const char *keyword)
     return true;
 }
 
+static bool has_float(const struct op *op, const struct op_tensor *t)
+{
+    const struct op_type *type = &op->types[t->type];
+    for (int i = 0; i < type->n_dtypes; i++)
+        if (dtype_is_float(type->dtypes[i]))
+            return true;
+    return false;
+}
+
 // Outputs, inputs in place and gradients of inputs are targets; a new name is an intermediate.
 static bool find_target(struct reader *r, struct formula *f)
 {
@@ -48,25 +57,16 @@ static bool find_target(struct reader *r, struct formula *f)
                         s->name, s->name);
     if (s->index >= TENSOR_GRAD_OUTPUT && s->index < TENSOR_GRAD_INPUT)
         return lex_fail(lx, "%s is given to backward, expected grad_ of an input", s->name);
+    if (s->index >= TENSOR_GRAD_INPUT &&
+        !has_float(r->op, &r->op->inputs[s->index - TENSOR_GRAD_INPUT]))
+        return lex_fail(lx, "%s has no floating dtype, so there is no %s",
+                        r->op->inputs[s->index - TENSOR_GRAD_INPUT].name, s->name);
     for (int i = 0; i < r->formulas->n - 1; i++)
         if (r->formulas->items[i].target == s->index)
             return lex_fail(lx, "a second formula for %s, the first is at line %d", s->name,
                             r->formulas->items[i].line);
     r->mark.exact = false;
     lx->token = next;
-    return true;
-}
-
-static bool check_gradient(struct reader *r, const struct formula *f)
-{
-    struct op_tensor *t = &r->op->inputs[f->target - TENSOR_GRAD_INPUT];
-    const struct op_type *type = &r->op->types[t->type];
-    bool any_float = false;
-    for (int i = 0; i < type->n_dtypes; i++)
-        any_float = any_float || dtype_is_float(type->dtypes[i]);
-    if (!any_float)
-        return lex_fail(&r->lx, "%s has no floating dtype, so there is no %s", t->name, f->name);
-    t->differentiable = true;
     return true;
 }
 
@@ -91,7 +91,7 @@ bool formula_read(struct reader *r)
     if (!find_target(r, f) || !lex_expect(lx, '=', "'='") || !formula_parse(r, r->formulas, f))
         return false;
     if (f->target >= TENSOR_GRAD_INPUT)
-        return check_gradient(r, f);
+        r->op->inputs[f->target - TENSOR_GRAD_INPUT].differentiable = true;
     return f->target >= 0 ||
            reader_symbol(r, f->name, SYMBOL_FORMULA, (int)(f - r->formulas->items));
 }

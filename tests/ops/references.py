@@ -26,7 +26,35 @@ def conv_case(input, multiplier, kernel, bias=True, **attrs):
     return ([input, [channels, 1, *kernel], [channels] if bias else None], attrs)
 
 
+def elementwise(function, n_inputs=1, attrs=({},)):
+    """Of n inputs of one shape; those of several that broadcast are BROADCASTS."""
+    shapes = ([], [1], [7], [13, 17], [2, 3, 5, 7, 11], [4099], [0], [3, 0, 2])
+    return function, [([shape] * n_inputs, a) for a in attrs for shape in shapes]
+
+
+BROADCASTS = [
+    (shapes, {})
+    for a, b in [
+        ([513, 33], [33]), ([513, 33], [513, 1]), ([513, 33], [1, 1]), ([64, 264], [264]),
+        ([64, 264], [64, 1]), ([2, 3, 4, 8], [3, 1, 1]), ([2, 3, 5, 7], [2, 1, 5, 1]),
+        ([4, 1, 6], [5, 1]), ([20011], []), ([1000, 3], [3]), ([1, 1, 9], [8, 1, 1]), ([3, 1], [3, 0]),
+        ([0, 5], [5]), ([1], [4, 1]), ([2, 1, 3, 1, 2, 1, 2], [2, 3, 1, 2, 1, 3, 1]),
+    ]
+    for shapes in ([a, b], [b, a])
+]
+
+# Where a function is not defined everywhere: what is made of normal random numbers.
+DOMAINS = {"acos": lambda x: torch.tanh(x) * 0.95}
+
 REFERENCES = {
+    "sigmoid": elementwise(torch.sigmoid),
+    "tanh": elementwise(torch.tanh),
+    "relu": elementwise(torch.relu),
+    "silu": elementwise(F.silu),
+    "acos": elementwise(torch.acos),
+    "elu": elementwise(F.elu, attrs=({}, {"alpha": 0.25}, {"alpha": -2})),
+    "add": (torch.add, elementwise(torch.add, 2)[1] + BROADCASTS[::3]),
+    "mul": (torch.mul, elementwise(torch.mul, 2)[1] + BROADCASTS),
     "gelu": (
         gelu,
         [

@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from references import BOUNDS, REFERENCES, relative_error
+from references import BOUNDS, DOMAINS, REFERENCES, relative_error
 
 import opd
 
@@ -34,9 +34,10 @@ def operators(client):
 
 def make_inputs(info, shapes, dtype, seed=0):
     generator = torch.Generator().manual_seed(seed)
+    domain = DOMAINS.get(info["name"], lambda x: x)
     return [
         None if shape is None else
-        torch.randn(shape, generator=generator, dtype=torch.float64).to(DTYPES[dtype])
+        domain(torch.randn(shape, generator=generator, dtype=torch.float64)).to(DTYPES[dtype])
         for shape in shapes + [None] * (len(info["inputs"]) - len(shapes))
     ]
 

@@ -1,0 +1,244 @@
+"""Operators made of formulas alone: what the language gives, and what an edit of one does."""
+
+import time
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+
+import opd
+
+FUNCTIONS = ("abs acos acosh asin asinh atan atanh cbrt ceil cos cosh erf erfc exp exp10 exp2 expm1 fabs "
+             "floor lgamma log log10 log1p log2 normcdf rcbrt rint round rsqrt sin sinh sqrt tan tanh "
+             "tgamma trunc").split()
+PAIRS = "atan2 copysign fdim fmax fmin fmod hypot max min pow remainder".split()
+
+FILES = {
+    "all_functions": "//! op all_functions(Tensor x, Tensor z) -> ("
+                     + ", ".join(f"Tensor o{i}" for i in range(4)) + ")\n//! dtypes float32 float64\n"
+                     + "".join(f"//! formula o{i} = " + " + ".join(
+                         [f"{f}({'x + 1' if f == 'acosh' else 'x'})" for f in FUNCTIONS[i::4]]
+                         + [f"{f}(x, z)" for f in PAIRS[i::4]]) + "\n" for i in range(4))
+                     + "//! example x=[7] z=[7]\n",
+    "where": """\
+//! op      where(Tensor mask, Tensor a, Tensor b) -> (Tensor y, Tensor chosen)
+//! dtypes  float16 float32 float64
+//! type    bool : mask
+//! type    int32 : chosen
+//! formula y = mask ? a : b
+//! formula chosen = 3 * mask + (a > b && !mask)
+//! formula grad_a = mask ? grad_y : 0
+//! formula grad_b = (1 - mask) * grad_y
+//! example mask=[9] a=[9] b=[9]
+""",
+    "step": """\
+//! op      step(Tensor(a!) param, Tensor(b!) momentum, Tensor grad, *, float lr, float mu=0.5) -> ()
+//! dtypes  float32 float64
+//! formula m = mu * momentum + grad
+//! formula momentum = m
+//! formula param = param - lr * momentum
+//! example param=[5] momentum=[5] grad=[] lr=0.5
+""",
+    "choice": """\
+//! op      choice(Tensor x, *, str mode="half", bool negate=False, int[2] k=1, float p=2.0) -> Tensor y
+//! dtypes  float32 float64
+//! words   mode half square "more of it"
+//! require k[0] >= 0 : "k begins with {k}"
+//! let     scale = p * k[0] / 2
+//! formula z = mode == "half" ? x / 2 : "square" == mode ? x * x : 10 * x
+//! formula y = (negate ? -z : z) * scale + k[1] - 1 / 4
+//! formula grad_x = grad_y * scale * (negate ? -1 : 1) * \\
+//!           (mode == "half" ? 1 / 2 : mode != "square" ? 10 : 2 * x)
+//! example x=[3] mode="square"
+""",
+}
+
+
+def reference_functions(x, z):
+    one = {
+        "abs": torch.abs, "fabs": torch.abs, "cbrt": lambda v: v.sign() * v.abs() ** (1 / 3),
+        "rcbrt": lambda v: 1 / (v.sign() * v.abs() ** (1 / 3)), "exp10": lambda v: 10**v,
+        "normcdf": torch.special.ndtr, "rint": torch.round, "acosh": lambda v: torch.acosh(v + 1),
+        "tgamma": lambda v: torch.exp(torch.lgamma(v)),
+    }
+    two = {"fdim": lambda a, b: torch.clamp(a - b, min=0),
+           "max": torch.maximum, "min": torch.minimum,
+           "remainder": lambda a, b: a - b * torch.round(a / b)}
+    return [sum([one.get(f, getattr(torch, f, None))(x) for f in FUNCTIONS[i::4]]
+                + [two.get(f, getattr(torch, f, None))(x, z) for f in PAIRS[i::4]]) for i in range(4)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("formulas")
+    for name, text in FILES.items():
+        (folder / f"{name}.cu").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def formulas(start_daemon, folder):
+    daemon = start_daemon("--kernels", str(ROOT / "kernels_src"), "--kernels", str(folder))
+    with daemon.connect() as client:
+        client.folder = folder
+        yield client
+
+
+def test_functions_and_types(formulas):
+    client, random = formulas, np.random.default_rng(0)
+    x, z = random.uniform(0.1, 0.9, (2, 50))
+    for dtype, bound in (("float64", 1e-12), ("float32", 1e-5)):
+        outputs = client.ops.all_functions(client.tensor(x, dtype=dtype), client.tensor(z, dtype=dtype))
+        rounded = [torch.from_numpy(v.astype(dtype)).double() for v in (x, z)]
+        for out, expected in zip(outputs, reference_functions(*rounded)):
+            assert np.allclose(out.numpy(), expected.numpy(), rtol=bound, atol=bound)
+
+    mask = np.array([[True], [False]])
+    a, b = random.standard_normal((2, 2, 9)).astype(np.float32)
+    (y, chosen), ctx = client.ops.where.forward(mask, a, b[0])
+    assert np.array_equal(y.numpy(), np.where(mask, a, b[0]))
+    assert chosen.dtype == "int32"
+    assert np.array_equal(chosen.numpy(), np.where(mask, 3, a > b[0]))
+    none, grad_a, grad_b = ctx.backward(np.ones((2, 9), np.float32), None)
+    assert none is None
+    assert np.array_equal(grad_a.numpy(), np.broadcast_to(mask, (2, 9)).astype(np.float32))
+    assert np.array_equal(grad_b.numpy(), np.ones(9, np.float32))
+
+
+def test_in_place_reads_what_was_before(formulas):
+    param, momentum, grad = np.random.default_rng(0).standard_normal((3, 4, 5))
+    p, m = formulas.tensor(param), formulas.tensor(momentum)
+    formulas.ops.step(p, m, grad[:1], lr=0.1, mu=0.9)
+    assert np.allclose(m.numpy(), 0.9 * momentum + grad[:1])
+    assert np.allclose(p.numpy(), param - 0.1 * momentum)
+    with pytest.raises(opd.InvalidArgument, match=r"step: momentum is \[5\], expected .* \[4, 5\]"):
+        formulas.ops.step(p, formulas.tensor(momentum[0]), grad, lr=0.1)
+
+
+@pytest.mark.parametrize("mode", ["half", "square", "more of it"])
+@pytest.mark.parametrize("negate", [False, True])
+def test_attributes(formulas, mode, negate):
+    x = np.random.default_rng(0).standard_normal(11)
+    y, ctx = formulas.ops.choice.forward(formulas.tensor(x), mode=mode, negate=negate, k=[3, 4], p=0.5)
+    sign, scale = -1 if negate else 1, 0.75
+    z, slope = {"half": (x / 2, 0.5), "square": (x * x, 2 * x), "more of it": (10 * x, 10)}[mode]
+    assert np.allclose(y.numpy(), sign * scale * z + 4 - 0.25)
+    assert np.allclose(ctx.backward(np.ones(11))[0].numpy(), sign * scale * slope * np.ones(11))
+
+
+def test_attributes_are_checked(formulas):
+    with pytest.raises(opd.InvalidArgument, match="k begins with"):
+        formulas.ops.choice(np.ones(3), k=[-1, 0])
+
+
+def test_what_does_not_broadcast(client):
+    with pytest.raises(opd.InvalidArgument, match=r"add: other is \[2, 4\], expected a shape that "
+                                                  r"broadcasts with input, which is \[3\]"):
+        client.ops.add(client.zeros([3]), client.zeros([2, 4]))
+
+
+@pytest.mark.parametrize("shape", [[300, 1001], [1001, 300], [2, 100, 40, 3]])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_sums_are_the_same_bits_each_time(client, shape, dtype):
+    """Of every set of dimensions, large enough for several stages."""
+    random = np.random.default_rng(0)
+    x = random.uniform(0.5, 1, shape).astype(dtype)
+    for kept in range(2 ** len(shape)):
+        other = [n if kept >> d & 1 else 1 for d, n in enumerate(shape)]
+        _, ctx = client.ops.mul.forward(client.tensor(x), client.zeros(other, dtype=dtype))
+        grad = client.tensor(np.full(shape, 1 / 64, dtype))
+        first, again = (ctx.backward(grad, wanted=("other",))[1].numpy() for _ in range(2))
+        axes = tuple(d for d in range(len(shape)) if not kept >> d & 1)
+        expected = (x.astype(np.float64) / 64).sum(axes, keepdims=True)
+        assert first.tobytes() == again.tobytes()
+        assert np.allclose(first, expected, rtol=1e-5 if dtype == "float32" else 1e-3, atol=0), kept
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_far_out(client, dtype):
+    """No NaN where the exponential overflows."""
+    far = [-1e4, -100, -90, -88.5, -50, 0, 50, 88.5, 90, 100, 1e4]
+    for name in ("sigmoid", "silu", "tanh", "elu", "relu"):
+        x = client.tensor(np.array(far, np.float32), dtype=dtype)
+        y, ctx = client.ops[name].forward(x)
+        (slope,) = ctx.backward(client.tensor(np.ones(len(far), np.float32), dtype=dtype))
+        reference = torch.tensor(far, dtype=torch.float64, requires_grad=True)
+        function = getattr(torch.nn.functional, name, None) or getattr(torch, name)
+        expected = function(reference)
+        expected.sum().backward()
+        assert np.allclose(y.numpy().astype(float), expected.detach(), rtol=4e-3, atol=1e-6), name
+        assert np.allclose(slope.numpy().astype(float), reference.grad, rtol=4e-3, atol=1e-6), name
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_views_and_odd_sizes(client, dtype, at):
+    """Vectors are for aligned tensors of whole vectors; the rest is as right."""
+    random = np.random.default_rng(0)
+    for shape, other in [([37], [37]), ([4, 40], [40]), ([4, 40], [4, 1]), ([3, 13], [13])]:
+        views, values = [], []
+        for s in (shape, other):
+            n = int(np.prod(s))
+            whole = client.tensor(random.integers(-8, 8, n + at).astype(np.float32), dtype=dtype)
+            views.append(whole.view(s, at))
+            values.append(whole.numpy().astype(np.float64)[at:].reshape(s))
+        y, ctx = client.ops.mul.forward(*views)
+        assert np.array_equal(y.numpy().astype(np.float64), values[0] * values[1])
+        ones = client.tensor(np.ones(n := y.shape, np.float32), dtype=dtype)
+        grad, grad_other = (g.numpy().astype(np.float64) for g in ctx.backward(ones))
+        assert np.array_equal(grad, np.broadcast_to(values[1], n))
+        axes = tuple(d for d in range(len(shape)) if d + len(other) < len(shape)
+                     or other[d + len(other) - len(shape)] != shape[d])
+        assert np.array_equal(grad_other.ravel(), values[0].sum(axes).ravel())
+
+
+def test_context_keeps_what_backward_reads(client):
+    """tanh's derivative is made of its output: the input may change meanwhile, the output not."""
+    x = client.tensor(np.ones(5))
+    y, ctx = client.ops.tanh.forward(x)
+    x.write(np.zeros(5))
+    assert np.allclose(ctx.backward(np.ones(5))[0].numpy(), 1 - np.tanh(1) ** 2)
+    y.write(np.zeros(5))
+    with pytest.raises(opd.InvalidArgument):
+        ctx.backward(np.ones(5))
+
+
+def test_a_broken_edit_is_told_with_its_place(formulas):
+    text = """\
+//! op      twice(Tensor x) -> Tensor y
+//! dtypes  float32
+//! formula y = {}
+//! formula grad_x = 2 * grad_y
+//! example x=[4]
+"""
+    path = formulas.folder / "twice.cu"
+
+    def save(formula):
+        path.write_text(text.format(formula))
+        return formulas.reload()
+
+    try:
+        (served,) = save("x + x")
+        assert served["state"] == "serving"
+        assert formulas.ops.twice(np.ones(4, np.float32)).numpy().tolist() == [2] * 4
+        (failed,) = save("x + siin(x)")
+        assert failed["state"] == "failed"
+        assert "twice.cu:3:21: there is no function 'siin'; did you mean 'sin'?" in failed["message"]
+        assert failed["log"] == "//! formula y = x + siin(x)\n                    ^\n"
+        assert formulas.ops.twice(np.ones(4, np.float32)).numpy().tolist() == [2] * 4
+        (served,) = save("3 * x")
+        assert formulas.ops.twice(np.ones(4, np.float32)).numpy().tolist() == [3] * 4
+    finally:
+        path.unlink()
+
+
+def test_large_sum(client):
+    """More elements than one stage sums well."""
+    n = 3_000_001
+    x = np.random.default_rng(0).uniform(0.5, 1, n).astype(np.float32)
+    start = time.monotonic()
+    _, ctx = client.ops.mul.forward(client.tensor(x), client.zeros([]))
+    (_, total) = ctx.backward(np.ones(n, np.float32), wanted=("other",))
+    assert abs(float(total.numpy()) / x.astype(np.float64).sum() - 1) < 1e-6
+    assert time.monotonic() - start < 30
