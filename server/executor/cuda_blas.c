@@ -122,11 +122,17 @@ struct cuda_blas *cuda_blas_new(const struct cuda_driver *cu)
     static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12",
                                          "libcublasLt.so.11", "libcublasLt.so", NULL };
     static const char *const wheels[] = { "/nvidia/cu13/lib", "/nvidia/cublas/lib", NULL };
-    void *library = cuda_library_open(&(struct cuda_library){
-        .names = names, .wheels = wheels, .named = getenv("OPD_CUBLASLT") });
+    const char *named = getenv("OPD_CUBLASLT");
+    void *library = cuda_library_open(
+        &(struct cuda_library){ .names = names, .wheels = wheels, .named = named });
     struct opd_err err = { 0 };
-    if (!library)
+    if (!library) {
+        if (named && named[0])
+            log_warn("OPD_CUBLASLT is %s, where libcublasLt cannot be loaded; expected the library "
+                     "or its folder",
+                     named);
         return NULL;
+    }
     struct cuda_blas *blas = mem_zalloc(1, sizeof *blas);
     blas->cu = cu;
     if (!find_functions(blas, library))
