@@ -746,18 +746,22 @@ template <class A, class D> struct matmul_tile {
     }
 };
 
-// Copies `n` by `depth` elements into strips of `width`, with zeros up to whole strips.
-template <class T, class A>
-inline void matmul_pack(A *to, int width, int whole, const T *from, int n, int depth,
-                        int64_t step, int64_t depth_step)
+// Copies `n` by `depth` elements into strips of WIDTH, with zeros up to whole strips. ALONG: those of
+// one depth are neighbours in memory; else those of one strip's row are.
+template <int WIDTH, int DEPTH, bool ALONG, class T, class A>
+inline void matmul_pack(A *to, const T *from, int n, int depth, int64_t ld)
 {
-    const int strips = (n + width - 1) / width;
-    for (int s = 0; s < strips; s++, to += width * whole)
-        for (int q = 0; q < depth; q++)
-            for (int i = 0; i < width; i++) {
-                const int at = s * width + i;
-                to[q * width + i] = at < n ? (A)from[at * step + q * depth_step] : (A)0;
-            }
+    for (int at = 0; at < n; at += WIDTH, to += WIDTH * DEPTH)
+        if (n - at >= WIDTH)
+            for (int q = 0; q < depth; q++)
+                for (int i = 0; i < WIDTH; i++)
+                    to[q * WIDTH + i] = (A)from[ALONG ? at + i + q * ld : (at + i) * ld + q];
+        else
+            for (int q = 0; q < depth; q++)
+                for (int i = 0; i < WIDTH; i++)
+                    to[q * WIDTH + i] = at + i >= n ? (A)0
+                                        : ALONG     ? (A)from[at + i + q * ld]
+                                                    : (A)from[(at + i) * ld + q];
 }
 
 template <class T, class D, bool TA, bool TB>
@@ -772,18 +776,16 @@ __global__ void matmul(D *d, const T *a, const T *b, int64_t m, int64_t n, int64
     const int64_t row = blockIdx.x / across * tile::ROWS, col = blockIdx.x % across * tile::COLS;
     const int rows = (int)min(m - row, (int64_t)tile::ROWS);
     const int cols = (int)min(n - col, (int64_t)tile::COLS);
-    const int64_t a_row = TA ? 1 : lda, a_depth = TA ? lda : 1;
-    const int64_t b_col = TB ? ldb : 1, b_depth = TB ? 1 : ldb;
-    a += a_at + row * a_row;
-    b += b_at + col * b_col;
+    a += a_at + row * (TA ? 1 : lda);
+    b += b_at + col * (TB ? ldb : 1);
     d += d_at + row * ldd + col;
     memset((void *)t.sum, 0, sizeof t.sum);
     for (int64_t p = 0; p < k; p += tile::DEPTH) {
         const int depth = (int)min(k - p, (int64_t)tile::DEPTH);
-        matmul_pack((A *)t.a, (int)tile::STRIP, (int)tile::DEPTH, a + p * a_depth, rows, depth,
-                    a_row, a_depth);
-        matmul_pack((A *)t.b, (int)tile::LANES, (int)tile::DEPTH, b + p * b_depth, cols, depth,
-                    b_col, b_depth);
+        matmul_pack<tile::STRIP, tile::DEPTH, TA>((A *)t.a, a + p * (TA ? lda : 1), rows, depth,
+                                                  lda);
+        matmul_pack<tile::LANES, tile::DEPTH, !TB>((A *)t.b, b + p * (TB ? 1 : ldb), cols, depth,
+                                                   ldb);
         for (int j = 0; j * tile::LANES < cols; j++)
             for (int i = 0; i < rows; i += tile::STRIP)
                 t.multiply(i, j, depth);

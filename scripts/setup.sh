@@ -59,6 +59,7 @@ missing() {
         have_header '#include <setjmp.h>' '#include <stdarg.h>' '#include <stddef.h>' \
             '#include <stdint.h>' '#include <cmocka.h>' || echo libcmocka-dev
         have_fuzzer || echo @clang
+        ls /usr/lib/*/libopenblas.so.0 >/dev/null 2>&1 || echo libopenblas0
         # A client in another language, from a library that knows nothing of opd.
         lua5.1 -e 'require "mpack"; require "socket.unix"' 2>/dev/null ||
             echo "lua5.1 lua-mpack lua-socket"

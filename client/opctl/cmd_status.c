@@ -7,6 +7,7 @@ static const struct column devices[] = {
     { .title = "DEVICE", .key = "name" },
     { .title = "MODEL", .key = "model" },
     { .title = "TARGET", .key = "target" },
+    { .title = "BLAS", .key = "blas" },
     { .title = "STATE", .key = "state" },
     { .title = "TENSORS", .key = "tensors", .right = true },
     { .title = "USED", .key = "memory_used", .read = text_field_bytes, .right = true },

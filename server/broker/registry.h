@@ -26,16 +26,16 @@ struct entry {
     struct op *op;
     int version;
     enum entry_state state;
-    double time;        // when it was read; Unix time
-    char *path;         // of the file
-    char *folder;       // of its #include "..."
-    char *text;         // of the file, with what it includes by quotes in place
-    char *common;       // the text of opd.cuh that it is compiled under
-    uint64_t hash;      // of both
-    int n_contexts;     // of clients, for which a retired version keeps its kernels
-    struct opd_err err; // FAILED: why
-    struct map plans;   // struct bound_plan by hash of signature and device
-    int n_plans;        // large ones count as several
+    double time;              // when it was read; Unix time
+    char *path;               // of the file
+    char *folder;             // of its #include "..."
+    char *text;               // of the file, with what it includes by quotes in place
+    char *common;             // the text of opd.cuh that it is compiled under
+    uint64_t hash;            // of both
+    int n_contexts;           // of clients, for which a retired version keeps its kernels
+    struct opd_err err;       // FAILED: why
+    struct map plans;         // struct bound_plan by hash of signature and device
+    int n_plans;              // large ones count as several
     struct program *programs; // all of them, on all devices; see program.h
     struct entry *older;      // in the operator's list; that holds a reference
 };

@@ -140,9 +140,7 @@ static void append_launch(const struct run *run, const struct plan_step *step, s
 static bool locate_matrix(const struct run *run, const struct plan_matrix *x,
                           struct dev_matrix *out)
 {
-    *out = (struct dev_matrix){ .size = x->size,
-                                .stride = x->stride,
-                                .transposed = x->transposed };
+    *out = (struct dev_matrix){ .size = x->size, .stride = x->stride, .transposed = x->transposed };
     bool found = locate(run, x->operand, &out->ref);
     out->ref.offset += x->offset;
     return found;

@@ -3,8 +3,8 @@
 // A device that maps chunks of memory and runs compiled images. The executor talks to a device only
 // through this table, so every test of one backend is a test of the other (tests/conformance/).
 //
-// Shapes, tensors and operators do not cross this line, dtypes only for matrices. All work of one backend runs in one
-// stream: in the order in which it was given. Calls come from one thread.
+// Shapes, tensors and operators do not cross this line, dtypes only for matrices. All work of one
+// backend runs in one stream: in the order in which it was given. Calls come from one thread.
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -104,8 +104,8 @@ struct backend_ops {
 
     // Looks for a library that multiplies matrices; info() tells whether there is one.
     void (*blas_load)(struct backend *be);
-    // Where blas_load() has found one: in stream order, as a launch. On the CPU, which is as fast by
-    // a kernel, matrices of 16 bits are refused.
+    // Where blas_load() has found one: in stream order, as a launch. On the CPU, which is as fast
+    // by a kernel, matrices of 16 bits are refused.
     bool (*matmul)(struct backend *be, const struct backend_matmul *m, struct opd_err *err);
 
     // In stream order, possibly asynchronous. dst and src are device or host addresses; the host's

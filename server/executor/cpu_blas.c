@@ -36,7 +36,8 @@ static bool take(struct cpu_blas *blas, void *library)
     if (strstr(text, "USE64BITINT"))
         return false;
     const char *version = strchr(text, ' ');
-    size_t length = version ? (size_t)(version - text) + 1 + strcspn(version + 1, " ") : strlen(text);
+    size_t length = version ? (size_t)(version - text) + 1 + strcspn(version + 1, " ")
+                            : strlen(text);
     snprintf(blas->name, sizeof blas->name, "%.*s", (int)length, text);
     return true;
 }

@@ -13,11 +13,11 @@
 enum { WORKSPACE_SIZE = 32 << 20, N_KEPT = 512, MOST_ALIGNMENT = 256 };
 
 // Numbers of cuBLASLt's ABI.
-enum { LT_R_32F = 0, LT_R_64F = 1, LT_R_16F = 2, LT_R_16BF = 14 };                  // cudaDataType
-enum { LT_COMPUTE_32F = 68, LT_COMPUTE_64F = 70, LT_COMPUTE_32F_FAST_TF32 = 77 };   // computeType
-enum { LT_OP_T = 1 };                                                               // Operation
-enum { LT_DESC_TRANS_A = 3, LT_DESC_TRANS_B = 4 };                                  // DescAttributes
-enum { LT_PREF_WORKSPACE = 1, LT_PREF_ALIGNMENT_A = 5 };   // Pref..., B, C and D: 6 to 8
+enum { LT_R_32F = 0, LT_R_64F = 1, LT_R_16F = 2, LT_R_16BF = 14 };                // cudaDataType
+enum { LT_COMPUTE_32F = 68, LT_COMPUTE_64F = 70, LT_COMPUTE_32F_FAST_TF32 = 77 }; // computeType
+enum { LT_OP_T = 1 };                                                             // Operation
+enum { LT_DESC_TRANS_A = 3, LT_DESC_TRANS_B = 4 };                                // DescAttributes
+enum { LT_PREF_WORKSPACE = 1, LT_PREF_ALIGNMENT_A = 5 }; // Pref..., B, C and D: 6 to 8
 
 struct lt_algo { // cublasLtMatmulAlgo_t
     uint64_t data[8];
@@ -122,11 +122,17 @@ struct cuda_blas *cuda_blas_new(const struct cuda_driver *cu)
     static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12",
                                          "libcublasLt.so.11", "libcublasLt.so", NULL };
     static const char *const wheels[] = { "/nvidia/cu13/lib", "/nvidia/cublas/lib", NULL };
-    void *library = cuda_library_open(&(struct cuda_library){
-        .names = names, .wheels = wheels, .named = getenv("OPD_CUBLASLT") });
+    const char *named = getenv("OPD_CUBLASLT");
+    void *library = cuda_library_open(
+        &(struct cuda_library){ .names = names, .wheels = wheels, .named = named });
     struct opd_err err = { 0 };
-    if (!library)
+    if (!library) {
+        if (named && named[0])
+            log_warn("OPD_CUBLASLT is %s, where libcublasLt cannot be loaded; expected the library "
+                     "or its folder",
+                     named);
         return NULL;
+    }
     struct cuda_blas *blas = mem_zalloc(1, sizeof *blas);
     blas->cu = cu;
     if (!find_functions(blas, library))
@@ -174,9 +180,9 @@ static bool describe(struct cuda_blas *blas, struct solution *s, struct opd_err 
     const struct problem *p = &s->problem;
     const int transposed = LT_OP_T;
     int type = type_of((enum opd_dtype)p->dtype), result = type_of((enum opd_dtype)p->result);
-    int compute = type == LT_R_64F                ? LT_COMPUTE_64F
+    int compute = type == LT_R_64F              ? LT_COMPUTE_64F
                   : type == LT_R_32F && p->tf32 ? LT_COMPUTE_32F_FAST_TF32
-                                                  : LT_COMPUTE_32F;
+                                                : LT_COMPUTE_32F;
     LT_TRY(cublasLtMatmulDescCreate(&s->desc, compute, type == LT_R_64F ? LT_R_64F : LT_R_32F));
     if (p->trans_a)
         LT_TRY(cublasLtMatmulDescSetAttribute(s->desc, LT_DESC_TRANS_A, &transposed,

@@ -6,7 +6,11 @@
 #include "expr.h"
 #include "params.h"
 
-enum { PLAN_MAX_STEPS = 65536, PLAN_MAX_KERNELS = 1024 };
+enum {
+    PLAN_MAX_STEPS = 65536,
+    PLAN_MAX_REPEATED = 4 * PLAN_MAX_STEPS, // steps of repeats, launched or not
+    PLAN_MAX_KERNELS = 1024,
+};
 
 struct builder {
     struct plan *plan;
@@ -18,6 +22,7 @@ struct builder {
     bool pending[TENSOR_COUNT];   // to be filled with zeros before its next use
     bool covered[TENSOR_COUNT];   // written by a launch, or by one that had nothing to do
     bool touched[TENSOR_COUNT];   // written in part, by a matmul
+    int64_t n_repeated;           // steps of repeats so far
     struct plan_step *steps;      // become the plan's at the end
     size_t steps_capacity;
     size_t kernels_capacity;

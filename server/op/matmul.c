@@ -41,8 +41,8 @@ static bool read_view(struct reader *r, struct matrix *out)
     struct lexer *lx = &r->lx;
     struct expr_place place = reader_place(r);
     const struct expr **const parts[] = { &out->rows, &out->cols, &out->stride, &out->offset };
-    static const char *const names[] = { "the rows of matrix()", "the columns of matrix()",
-                                         "the row stride of matrix()", "the offset of matrix()" };
+    static const char *const names[] = { "the number of rows", "the number of columns",
+                                         "the row stride", "the offset" };
     if (!read_tensor(r, &out->tensor))
         return false;
     for (int i = 0; i < 4 && (i < 2 || lex_is(lx, ',')); i++) {

@@ -314,10 +314,15 @@ static bool add_repeat(struct builder *b, const struct section *section, int at)
     if (!expr_eval_int(step->repeat, &b->env, &times, b->err))
         return false;
     if (times < 0 || times > PLAN_MAX_STEPS)
+        return opd_err_set(
+            b->err, OPD_E_invalid_argument, "repeat: '%s' is %" PRId64 ", expected 0 to %d (%s:%d)",
+            step->repeat->text, times, PLAN_MAX_STEPS, step->repeat->file, step->line);
+    b->n_repeated += times * step->n_body;
+    if (b->n_repeated > PLAN_MAX_REPEATED)
         return opd_err_set(b->err, OPD_E_invalid_argument,
-                           "repeat: '%s' is %" PRId64 ", expected 0 to %d (%s:%d)",
-                           step->repeat->text, times, PLAN_MAX_STEPS, step->repeat->file,
-                           step->line);
+                           "repeat: %d steps %" PRId64 " times, expected at most %d altogether "
+                           "(%s:%d)",
+                           step->n_body, times, PLAN_MAX_REPEATED, step->repeat->file, step->line);
     if (times == 0)
         drop_repeat(b, step + 1, step->n_body);
     for (int64_t t = 0; t < times; t++) {
@@ -549,8 +554,8 @@ void plan_signature(const struct plan_request *request, struct buf *out)
     const struct op *op = request->op;
     bool backward = request->direction == PLAN_BACKWARD;
     uint32_t outputs = (uint32_t)((UINT64_C(1) << op->n_outputs) - 1);
-    uint8_t flags = (uint8_t)(backward | request->on_cpu << 1 |
-                              (!backward && request->keep) << 2 | request->blas << 3);
+    uint8_t flags = (uint8_t)(backward | request->on_cpu << 1 | (!backward && request->keep) << 2 |
+                              request->blas << 3);
     uint32_t wanted = wanted_gradients(request);
     uint32_t absent = backward ? request->grad_absent & outputs : 0;
     buf_append(out, &op->hash, sizeof op->hash);

@@ -114,7 +114,8 @@ static bool check_shapes(const struct builder *b, const struct matmul *m,
     if (out->k != k)
         return fail_operands(b, m, s, "as many columns of the first as rows of the second");
     return (out->m == s[0].rows && out->n == s[0].cols) ||
-           fail_operands(b, m, s, "a result of the rows of the first and the columns of the second");
+           fail_operands(b, m, s,
+                         "a result of the rows of the first and the columns of the second");
 }
 
 // Have two matrices of one tensor no element in common? True where that is sure.
@@ -154,8 +155,9 @@ static bool prepare_result(struct builder *b, const struct matmul *m,
     bool whole = is_whole(b, &m->d, s);
     if (m->accumulate && builder_is_fresh(b, t) && !b->covered[t] && !b->pending[t] &&
         !b->touched[t])
-        return fail(b, m, "'+=', but no step before it has made the result; expected one, or "
-                          "'zero'");
+        return fail(b, m,
+                    "'+=', but no step before it has made the result; expected one, or "
+                    "'zero'");
     b->touched[t] = true;
     if (!m->accumulate && whole) {
         b->pending[t] = false;
@@ -220,7 +222,8 @@ static bool add_own_kernel(struct builder *b, const struct step *step, const str
     int64_t down = (pm->m - 1) / rows + 1, across = (pm->n - 1) / cols + 1, blocks;
     char expr[128];
     struct packed *p = &b->packed;
-    struct plan_step launch = { .kind = PLAN_STEP_LAUNCH, .grid = { 0, 1, 1 },
+    struct plan_step launch = { .kind = PLAN_STEP_LAUNCH,
+                                .grid = { 0, 1, 1 },
                                 .block = { on_cpu ? CPU_BLOCK : GPU_BLOCK, 1, 1 } };
     if (__builtin_mul_overflow(down, across, &blocks) || blocks > INT32_MAX)
         return fail(b, step->matmul, "the result is too large");

@@ -59,7 +59,8 @@ struct product_case {
 };
 
 // Element (row, col) of a matrix that is stored row by row, or transposed.
-static int place(const struct product_case *c, bool transposed, int rows, int cols, int row, int col)
+static int place(const struct product_case *c, bool transposed, int rows, int cols, int row,
+                 int col)
 {
     return c->offset + (transposed ? col * (rows + c->gap) + row : row * (cols + c->gap) + col);
 }
@@ -154,7 +155,7 @@ static struct backend_program *build_product(const struct product_case *c)
     return build_as("", expr, "float", params, 13);
 }
 
-static const int product_sizes[][3] = { { 1, 1, 1 },    { 3, 5, 2 },   { 6, 16, 7 },
+static const int product_sizes[][3] = { { 1, 1, 1 },    { 3, 5, 2 },    { 6, 16, 7 },
                                         { 17, 33, 40 }, { 64, 64, 16 }, { 65, 130, 37 },
                                         { 100, 8, 31 }, { 2, 200, 40 } };
 enum { N_PRODUCT_SIZES = sizeof product_sizes / sizeof *product_sizes };
@@ -162,9 +163,9 @@ enum { N_PRODUCT_SIZES = sizeof product_sizes / sizeof *product_sizes };
 static struct product_case product_at(int dtypes, int transposed, int size, int variant)
 {
     static const enum opd_dtype pairs[][2] = {
-        { OPD_DTYPE_float32, OPD_DTYPE_float32 },   { OPD_DTYPE_float64, OPD_DTYPE_float64 },
-        { OPD_DTYPE_float16, OPD_DTYPE_float16 },   { OPD_DTYPE_bfloat16, OPD_DTYPE_bfloat16 },
-        { OPD_DTYPE_float16, OPD_DTYPE_float32 },   { OPD_DTYPE_bfloat16, OPD_DTYPE_float32 },
+        { OPD_DTYPE_float32, OPD_DTYPE_float32 }, { OPD_DTYPE_float64, OPD_DTYPE_float64 },
+        { OPD_DTYPE_float16, OPD_DTYPE_float16 }, { OPD_DTYPE_bfloat16, OPD_DTYPE_bfloat16 },
+        { OPD_DTYPE_float16, OPD_DTYPE_float32 }, { OPD_DTYPE_bfloat16, OPD_DTYPE_float32 },
     };
     return (struct product_case){
         .dtype = pairs[dtypes][0],

@@ -99,7 +99,7 @@ static void test_defaults(void **state)
     assert_int_equal(o.n_devices, 2);
     assert_true(o.compilers >= 1 && o.deadline > 0 && o.compile_deadline > 0 &&
                 o.max_connections > 0);
-    assert_false(o.warm);
+    assert_false(o.warm || o.own_blas);
     options_finish(&o);
     unsetenv("XDG_RUNTIME_DIR");
     unsetenv("XDG_CACHE_HOME");
@@ -130,7 +130,7 @@ static void check_all(const struct options *o)
     assert_true(o->deadline == 0.25);
     assert_true(o->compile_deadline == 7);
     assert_int_equal(o->max_connections, 9);
-    assert_true(o->warm);
+    assert_true(o->warm && o->own_blas);
 }
 
 static void test_every_option(void **state)
@@ -140,7 +140,8 @@ static void test_every_option(void **state)
     accept(
         &o,
         "--socket /s --device cuda:1,cpu --kernels %d --cache /c --log-level debug --compilers 3 "
-        "--memory-limit 1.5G --deadline 0.25 --compile-deadline 7 --max-connections 9 --warm");
+        "--memory-limit 1.5G --deadline 0.25 --compile-deadline 7 --max-connections 9 --blas own "
+        "--warm");
     check_all(&o);
     options_finish(&o);
 }
@@ -154,7 +155,7 @@ static void test_file(void **state)
         text, sizeof text,
         "# ours\n\n  socket = /s \nkernels=%s\ndevice = cuda:1,cpu\ncache =/c\nlog-level= debug\n"
         "compilers = 3\nmemory-limit = 1536M\ndeadline = 0.25\ncompile-deadline = 7\n"
-        "max-connections = 9\nwarm = true",
+        "max-connections = 9\nblas = own\nwarm = true",
         folder);
     write_file(text);
     accept(&o, "--config %f");
@@ -227,6 +228,8 @@ static void test_bad_values(void **state)
         { "--deadline -1", "--deadline" },
         { "--compile-deadline 1s", "--compile-deadline" },
         { "--warm=yes", "--warm" },
+        { "--blas mine", "expected vendor or own" },
+        { "--blas=", "--blas" },
         { "--bogus", "--bogus" },
         { "--socket", "--socket" },
         { "extra", "'extra'" },
