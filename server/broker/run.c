@@ -31,6 +31,8 @@ enum request_status run_bind(struct request *req, struct run *run, struct plan_r
 static bool is_made(const struct run *run, const struct plan_operand *o)
 {
     bool forward = run->bound->plan->direction == PLAN_FORWARD;
+    if (o->view_of >= 0)
+        return false;
     if (o->kind == (forward ? PLAN_OUTPUT : PLAN_GRAD_INPUT))
         return !run->into[o->index];
     return o->kind == PLAN_SCRATCH || (forward && o->kind == PLAN_SAVED);
@@ -207,6 +209,25 @@ struct command *run_command(struct run *run, struct opd_err *err)
     c->plan = bound_plan_ref(run->bound);
     c->version = run->entry->version;
     return c;
+}
+
+struct tensor *run_make_result(struct request *req, const struct run *run, int i, uint64_t id)
+{
+    const struct plan_operand *o = &run->bound->plan->operands[i];
+    if (o->kind != PLAN_SAVED && run->into[o->index])
+        return run->into[o->index];
+    struct tensor *t;
+    if (o->view_of >= 0) {
+        bool forward = run->bound->plan->direction == PLAN_FORWARD;
+        const struct tensor *base = forward ? run->inputs[o->view_of]
+                                            : run->grad_outputs[o->view_of];
+        t = tensor_new(base->storage, base->offset, &o->desc);
+    } else {
+        t = tensor_new(run->made[i], 0, &o->desc);
+    }
+    request_make(req, id, t);
+    req->made_view[req->n_made - 1] = o->view_of >= 0;
+    return t;
 }
 
 void run_bump_versions(const struct run *run)

@@ -321,6 +321,7 @@ static const struct directive {
     { "formula", formula_read, ANYWHERE },
     { "deadline", read_deadline, TOP },
     { "example", example_read, TOP },
+    { "view", view_read, ANYWHERE },
     { "forward", section_read_forward, ANYWHERE },
     { "backward", section_read_backward, ANYWHERE },
     { "kernel", section_read_kernel, SECTION },
@@ -449,10 +450,10 @@ static bool finish(struct reader *r, struct opd_err *err)
         return fail_header(r, 1, err,
                            "no '//! op' line before the first line of code, expected "
                            "'//! op NAME(Tensor x, ...) -> Tensor y'");
-    if (!r->has_forward && !r->formulas)
+    if (!r->has_forward && !r->formulas && !r->has_view)
         return fail_header(r, r->op_line, err, "no 'forward' section");
-    if ((r->formulas && !formula_finish(r, err)) || !section_end(r) || !device_check_end(r) ||
-        !check_tensors(r, err) || !check_words(r, err))
+    if ((r->formulas && !formula_finish(r, err)) || !section_end(r) || !view_end(r) ||
+        !device_check_end(r) || !check_tensors(r, err) || !check_words(r, err))
         return false;
     struct op_body *body = r->body;
     body->rules = keep(r, r->rules, body->n_rules, sizeof *r->rules);
@@ -461,6 +462,8 @@ static bool finish(struct reader *r, struct opd_err *err)
     body->temps = keep(r, r->temps, body->n_temps, sizeof *r->temps);
     body->examples = keep(r, r->examples, body->n_examples, sizeof *r->examples);
     r->op->has_backward = body->n_sections > 1 || r->op->has_backward;
+    for (int i = 0; r->has_view && i < r->op->n_inputs; i++)
+        r->op->has_backward = r->op->has_backward || r->op->inputs[i].differentiable;
     for (int i = 0; i < body->n_temps; i++) {
         if (!body->temps[i].saved)
             continue;

@@ -25,6 +25,7 @@ uint32_t builder_operand(struct builder *b, int tensor)
     struct plan_operand o = {
         .name = body_tensor_name(request->op, tensor),
         .desc = *env_tensor(&b->env, tensor),
+        .view_of = -1,
     };
     if (tensor >= TENSOR_GRAD_INPUT) {
         o.kind = PLAN_GRAD_INPUT;
@@ -440,6 +441,46 @@ static void write_prelude(struct builder *b)
     b->plan->prelude = builder_copy(b, text, n + 1, 1);
 }
 
+static bool check_numel(const struct builder *b, int output)
+{
+    const struct plan_request *request = b->env.request;
+    const struct op_tensor *o = &request->op->outputs[output];
+    const struct tensor_desc *base = &request->inputs[o->view_of];
+    char text[320], of[320];
+    if (tensor_desc_numel(&b->env.outputs[output]) == tensor_desc_numel(base))
+        return true;
+    tensor_desc_format(&b->env.outputs[output], text, sizeof text);
+    tensor_desc_format(base, of, sizeof of);
+    return opd_err_set(b->err, OPD_E_invalid_argument,
+                       "%s is %s, a view of %s, which is %s; expected as many elements", o->name,
+                       text, request->op->inputs[o->view_of].name, of);
+}
+
+// Operators of views have no kernels: what they give lies where what they take does.
+static bool build_views(struct builder *b)
+{
+    const struct plan_request *request = b->env.request;
+    for (int o = 0; o < request->op->n_outputs; o++) {
+        if (!request->op->outputs[o].is_view)
+            continue;
+        int input = request->op->outputs[o].view_of;
+        if (!check_numel(b, o))
+            return false;
+        if (request->direction == PLAN_FORWARD) {
+            b->plan->operands[builder_operand(b, TENSOR_OUTPUT + o)].view_of = input;
+            b->covered[TENSOR_OUTPUT + o] = true;
+        } else if (b->env.wanted >> input & 1) {
+            bool absent = request->grad_absent >> o & 1;
+            if (absent && !builder_zero(b, TENSOR_GRAD_INPUT + input))
+                return false;
+            if (!absent)
+                b->plan->operands[builder_operand(b, TENSOR_GRAD_INPUT + input)].view_of = o;
+            b->covered[TENSOR_GRAD_INPUT + input] = true;
+        }
+    }
+    return true;
+}
+
 static bool build_steps(struct builder *b)
 {
     const struct plan_request *request = b->env.request;
@@ -452,7 +493,7 @@ static bool build_steps(struct builder *b)
         b->pending[body->report] = true;
     for (int o = 0; backward && o < request->op->n_outputs; o++)
         b->pending[TENSOR_GRAD_OUTPUT + o] = request->grad_absent >> o & 1;
-    if (body->formulas && !add_formulas(b))
+    if (!build_views(b) || (body->formulas && !add_formulas(b)))
         return false;
     for (int i = 0; i < body->n_sections; i++) {
         const struct section *section = &body->sections[i];

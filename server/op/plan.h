@@ -51,6 +51,8 @@ struct plan_operand {
     enum plan_operand_kind kind;
     int index;
     const char *name; // the op's string: "input", "grad_weight"
+    int view_of;      // it is the memory of this input (an output), or of this output's gradient (a
+                      // gradient); -1: it has its own
     struct tensor_desc desc;
 };
 

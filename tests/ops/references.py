@@ -55,6 +55,7 @@ REFERENCES = {
     "elu": elementwise(F.elu, attrs=({}, {"alpha": 0.25}, {"alpha": -2})),
     "add": (torch.add, elementwise(torch.add, 2)[1] + BROADCASTS[::3]),
     "mul": (torch.mul, elementwise(torch.mul, 2)[1] + BROADCASTS),
+    "flatten": (torch.flatten, [([shape], {}) for shape in ([7], [3, 0, 2], [2] * 5)]),
     "gelu": (
         gelu,
         [

@@ -41,6 +41,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "import_tensor": ("hhisa", "M"),
     "tensor_accept": ("a", "n"),
     "device_restart": ("s", "M"),
+    "tensor_copy": ("hh", "n"),
 }
 
 # name: (number, class in opd.errors)
