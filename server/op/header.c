@@ -423,7 +423,9 @@ static bool finish(struct reader *r, struct opd_err *err)
                            "'//! op NAME(Tensor x, ...) -> Tensor y'");
     if (!r->has_forward && !r->formulas)
         return fail_header(r, r->op_line, err, "no 'forward' section");
-    if ((r->formulas && !formula_finish(r, err)) || !section_end(r) || !check_tensors(r, err) || !check_words(r, err))
+    if (r->formulas && !formula_finish(r, err))
+        return false;
+    if (!section_end(r) || !check_tensors(r, err) || !check_words(r, err))
         return false;
     struct op_body *body = r->body;
     body->rules = keep(r, r->rules, body->n_rules, sizeof *r->rules);
