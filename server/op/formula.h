@@ -50,7 +50,7 @@ static inline uint64_t formula_bit(int tensor)
     return UINT64_C(1) << (tensor < TENSOR_TEMP ? tensor : tensor - OP_MAX_TEMPS);
 }
 
-#define FORMULA_INPUTS UINT64_C(0xffffffff)          // those bits
+#define FORMULA_INPUTS UINT64_C(0xffffffff)           // those bits
 #define FORMULA_BACKWARD UINT64_C(0xffffffff00000000) // of what backward alone can read
 
 // formula_expr.c: reads the rest of the line into `f`, whose name and target are known.
@@ -80,27 +80,27 @@ enum {
 };
 
 struct formula_operand {
-    int tensor;    // id
+    int tensor;       // id
     const char *type; // of an element, in C++
-    int offset;    // which of the offsets
-    bool single;   // repeated along the innermost dimension: one element serves a whole vector
+    int offset;       // which of the offsets
+    bool single;      // repeated along the innermost dimension: one element serves a whole vector
     bool written;
 };
 
 struct formula_kernel {
     const struct op *op;
-    const char *suffix;       // of the struct's name: "forward", "grad_x"
+    const char *suffix;        // of the struct's name: "forward", "grad_x"
     uint64_t formulas, values; // that take part
-    int n_operands;           // those that are read come first
+    int n_operands;            // those that are read come first
     struct formula_operand operands[FORMULA_MAX_OPERANDS];
     bool constants[FORMULA_MAX_VALUES];
-    int sum;                  // the formula whose result is summed; -1: none, this is a map
-    const char *sum_type;     // of what the sums are stored in
-    int n_offsets;            // [0]: of what has the whole shape
-    int rank;                 // of a map: dimensions to find offsets in; 0: none are needed
+    int sum;                    // the formula whose result is summed; -1: none, this is a map
+    const char *sum_type;       // of what the sums are stored in
+    int n_offsets;              // [0]: of what has the whole shape
+    int rank;                   // of a map: dimensions to find offsets in; 0: none are needed
     int kept_rank, summed_rank; // of a sum: at least 1
-    bool wide;                // 64-bit index arithmetic
-    int width;                // elements at a time
+    bool wide;                  // 64-bit index arithmetic
+    int width;                  // elements at a time
 };
 
 // formula_text.c

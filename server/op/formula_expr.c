@@ -11,7 +11,7 @@ enum kind { NUMBER, TRUTH, WORD, STRING };
 
 struct part {
     enum kind kind;
-    size_t start; // in the code
+    size_t start;       // in the code
     struct token token; // WORD, STRING
 };
 
@@ -99,6 +99,7 @@ static bool use_value(struct formula_parser *p, const char *text, bool is_consta
     if (k == set->n_values) {
         struct expr_place place = reader_place(p->r);
         struct lexer lx;
+        text = arena_strndup(p->r->arena, text, strlen(text)); // a symbol's goes with the reader
         lex_init(&lx, p->lx->file, p->lx->line, text, strlen(text), p->lx->err);
         const struct expr *e = expr_parse(&lx, &place);
         if (!e || !lex_expect_end(&lx)) {
@@ -223,58 +224,32 @@ static const struct function {
     const char *code; // NULL: the same name
     bool is_test;
 } functions[] = {
-    { "abs", 1, "fabs", false },
-    { "acos", 1, NULL, false },
-    { "acosh", 1, NULL, false },
-    { "asin", 1, NULL, false },
-    { "asinh", 1, NULL, false },
-    { "atan", 1, NULL, false },
-    { "atan2", 2, NULL, false },
-    { "atanh", 1, NULL, false },
-    { "cbrt", 1, NULL, false },
-    { "ceil", 1, NULL, false },
-    { "copysign", 2, NULL, false },
-    { "cos", 1, NULL, false },
-    { "cosh", 1, NULL, false },
-    { "erf", 1, NULL, false },
-    { "erfc", 1, NULL, false },
-    { "exp", 1, "opd::formula_exp<scalar_t>", false },
-    { "exp10", 1, NULL, false },
-    { "exp2", 1, NULL, false },
-    { "expm1", 1, NULL, false },
-    { "fabs", 1, NULL, false },
-    { "fdim", 2, NULL, false },
-    { "floor", 1, NULL, false },
-    { "fma", 3, NULL, false },
-    { "fmax", 2, NULL, false },
-    { "fmin", 2, NULL, false },
-    { "fmod", 2, NULL, false },
-    { "hypot", 2, NULL, false },
-    { "isfinite", 1, NULL, true },
-    { "isinf", 1, NULL, true },
-    { "isnan", 1, NULL, true },
-    { "lgamma", 1, NULL, false },
-    { "log", 1, NULL, false },
-    { "log10", 1, NULL, false },
-    { "log1p", 1, NULL, false },
-    { "log2", 1, NULL, false },
-    { "max", 2, "fmax", false },
-    { "min", 2, "fmin", false },
-    { "normcdf", 1, NULL, false },
-    { "pow", 2, NULL, false },
-    { "rcbrt", 1, "opd::formula_rcbrt", false },
-    { "remainder", 2, NULL, false },
-    { "rint", 1, NULL, false },
-    { "round", 1, NULL, false },
-    { "rsqrt", 1, NULL, false },
-    { "signbit", 1, NULL, true },
-    { "sin", 1, NULL, false },
-    { "sinh", 1, NULL, false },
-    { "sqrt", 1, NULL, false },
-    { "tan", 1, NULL, false },
-    { "tanh", 1, NULL, false },
-    { "tgamma", 1, NULL, false },
-    { "trunc", 1, NULL, false },
+    { "abs", 1, "fabs", false },     { "acos", 1, NULL, false },
+    { "acosh", 1, NULL, false },     { "asin", 1, NULL, false },
+    { "asinh", 1, NULL, false },     { "atan", 1, NULL, false },
+    { "atan2", 2, NULL, false },     { "atanh", 1, NULL, false },
+    { "cbrt", 1, NULL, false },      { "ceil", 1, NULL, false },
+    { "copysign", 2, NULL, false },  { "cos", 1, NULL, false },
+    { "cosh", 1, NULL, false },      { "erf", 1, NULL, false },
+    { "erfc", 1, NULL, false },      { "exp", 1, "opd::formula_exp<scalar_t>", false },
+    { "exp10", 1, NULL, false },     { "exp2", 1, NULL, false },
+    { "expm1", 1, NULL, false },     { "fabs", 1, NULL, false },
+    { "fdim", 2, NULL, false },      { "floor", 1, NULL, false },
+    { "fma", 3, NULL, false },       { "fmax", 2, NULL, false },
+    { "fmin", 2, NULL, false },      { "fmod", 2, NULL, false },
+    { "hypot", 2, NULL, false },     { "isfinite", 1, NULL, true },
+    { "isinf", 1, NULL, true },      { "isnan", 1, NULL, true },
+    { "lgamma", 1, NULL, false },    { "log", 1, NULL, false },
+    { "log10", 1, NULL, false },     { "log1p", 1, NULL, false },
+    { "log2", 1, NULL, false },      { "max", 2, "fmax", false },
+    { "min", 2, "fmin", false },     { "normcdf", 1, NULL, false },
+    { "pow", 2, NULL, false },       { "rcbrt", 1, "opd::formula_rcbrt", false },
+    { "remainder", 2, NULL, false }, { "rint", 1, NULL, false },
+    { "round", 1, NULL, false },     { "rsqrt", 1, NULL, false },
+    { "signbit", 1, NULL, true },    { "sin", 1, NULL, false },
+    { "sinh", 1, NULL, false },      { "sqrt", 1, NULL, false },
+    { "tan", 1, NULL, false },       { "tanh", 1, NULL, false },
+    { "tgamma", 1, NULL, false },    { "trunc", 1, NULL, false },
 };
 
 static const struct function *find_function(struct formula_parser *p, const struct token *name)
@@ -482,7 +457,8 @@ static bool check_brackets(struct formula_parser *p, struct token first)
         most = depth > most ? depth : most;
     }
     return most <= FORMULA_MAX_BRACKETS ||
-           FAIL_AT(p, first, "the formula is nested too deeply; use one of its own for a part of it");
+           FAIL_AT(p, first,
+                   "the formula is nested too deeply; use one of its own for a part of it");
 }
 
 bool formula_parse(struct reader *r, struct formula_set *set, struct formula *f)

@@ -7,11 +7,11 @@
 #include "mem.h"
 
 enum {
-    BLOCK = 256,        // threads on a GPU, as in opd.cuh; one on the CPU
-    GPU_BLOCKS = 1024,  // fill the largest one
-    CPU_BLOCKS = 64,    // so many cores have something to do
-    CPU_SHARE = 4096,   // elements that are worth a block there
-    CPU_TILE = 256,     // as in opd.cuh
+    BLOCK = 256,       // threads on a GPU, as in opd.cuh; one on the CPU
+    GPU_BLOCKS = 1024, // fill the largest one
+    CPU_BLOCKS = 64,   // so many cores have something to do
+    CPU_SHARE = 4096,  // elements that are worth a block there
+    CPU_TILE = 256,    // as in opd.cuh
 };
 
 struct planner {
@@ -26,7 +26,7 @@ struct planner {
     struct formula_kernel kernel;
     struct formula_dims dims;
     uint32_t patterns[FORMULA_MAX_OFFSETS]; // by offset: the dimensions along which it stays
-    int summed; // the place of the summed input in `repeated` of dims
+    int summed;                             // the place of the summed input in `repeated` of dims
     struct formula_launch launch;
 
     struct buf *text;
@@ -180,8 +180,8 @@ static bool fail_size(struct planner *p)
     if (p->err->code)
         return false;
     return opd_err_set(p->err, OPD_E_invalid_argument,
-                       "the formulas of %s take more than %d bytes of parameters",
-                       p->kernel.suffix, OP_MAX_ARGS_SIZE);
+                       "the formulas of %s take more than %d bytes of parameters", p->kernel.suffix,
+                       OP_MAX_ARGS_SIZE);
 }
 
 // --- what takes part
@@ -293,9 +293,7 @@ static bool eval_constants(struct planner *p)
 
 static void start_kernel(struct planner *p, const char *suffix)
 {
-    p->kernel = (struct formula_kernel){
-        .op = p->env->request->op, .suffix = suffix, .sum = -1
-    };
+    p->kernel = (struct formula_kernel){ .op = p->env->request->op, .suffix = suffix, .sum = -1 };
     p->launch.line = p->launch.n_written = 0;
     start_arguments(p);
 }
@@ -348,8 +346,8 @@ static bool add_map(struct planner *p, uint64_t tensors)
 
 struct sum {
     int input;
-    uint32_t kept, summed; // dimensions
-    bool columns;          // the innermost dimension is kept
+    uint32_t kept, summed;    // dimensions
+    bool columns;             // the innermost dimension is kept
     int64_t n_kept, n_summed; // the latter in vectors, unless these are columns
     int lanes;
     int64_t blocks, share, parts, group;
@@ -441,9 +439,9 @@ static bool add_total(struct planner *p, const struct sum *s)
 static bool make_room(struct planner *p, const struct sum *s)
 {
     struct tensor_desc *room = &p->env->temps[s->input];
-    *room = (struct tensor_desc){
-        .dtype = env_dtype(p->env, TYPE_ACC), .rank = 2, .shape = { s->parts, s->n_kept }
-    };
+    *room = (struct tensor_desc){ .dtype = env_dtype(p->env, TYPE_ACC),
+                                  .rank = 2,
+                                  .shape = { s->parts, s->n_kept } };
     return tensor_desc_check(room, p->err);
 }
 
@@ -496,8 +494,8 @@ static bool add_all(struct planner *p)
     for (int i = 0; i < p->set->n; i++) {
         int target = p->set->items[i].target;
         if (target < 0 || (target >= TENSOR_GRAD_INPUT) != backward ||
-            (backward && (!env_has_tensor(p->env, target) ||
-                          is_repeated(p, target - TENSOR_GRAD_INPUT))))
+            (backward &&
+             (!env_has_tensor(p->env, target) || is_repeated(p, target - TENSOR_GRAD_INPUT))))
             continue;
         add_formula(p, i, &tensors);
         add_written(p, target);

@@ -79,9 +79,8 @@ bool formula_read(struct reader *r)
                         r->section ? "'forward'" : "'saved' and 'scratch'");
     for (int t = 0; t < TENSOR_TEMP; t++)
         if (r->scope.shaped[t])
-            return lex_fail(lx,
-                            "'formula' beside 'shape': the shapes of an operator with formulas "
-                            "follow from them");
+            return lex_fail(lx, "'formula' beside 'shape': the shapes of an operator with formulas "
+                                "follow from them");
     if (!r->formulas)
         r->formulas = arena_alloc(r->arena, 1, sizeof *r->formulas);
     if (r->formulas->n == FORMULA_MAX)
@@ -123,9 +122,8 @@ static bool check_op(const struct reader *r, struct opd_err *err)
     }
     for (int o = 0; o < op->n_outputs; o++)
         if (!has_formula(r, TENSOR_OUTPUT + o))
-            return opd_err_set(err, OPD_E_invalid_argument,
-                               "%s:%d: no formula for output '%s'", op->file, r->op_line,
-                               op->outputs[o].name);
+            return opd_err_set(err, OPD_E_invalid_argument, "%s:%d: no formula for output '%s'",
+                               op->file, r->op_line, op->outputs[o].name);
     const struct op_type *type = &op->types[TYPE_SCALAR];
     for (int d = 0; d < type->n_dtypes; d++)
         if (!dtype_is_float(type->dtypes[d]))
@@ -152,8 +150,7 @@ bool formula_finish(struct reader *r, struct opd_err *err)
         for (int k = 0; k < op->n_inputs; k++)
             op->inputs[k].used_backward |= (f->uses.tensors & formula_bit(k)) != 0;
         for (int k = 0; k < op->n_outputs; k++)
-            op->outputs[k].used_backward |=
-                (f->uses.tensors & formula_bit(TENSOR_OUTPUT + k)) != 0;
+            op->outputs[k].used_backward |= (f->uses.tensors & formula_bit(TENSOR_OUTPUT + k)) != 0;
     }
     // Sums may be made in two steps, with something in between.
     for (int i = 0; i < op->n_inputs; i++) {

@@ -113,7 +113,8 @@ struct plan {
     struct plan_kernel *kernels;
     struct plan_step *steps;
     // Text between the common header and the source: one using-declaration for each type variable
-    // ("using scalar_t = opd::half;") and for its accumulator ("using acc_t = float;").
+    // ("using scalar_t = opd::half;") and for its accumulator ("using acc_t = float;"); of an
+    // operator of formulas also what its kernels are made from.
     char *prelude;
     // What kernels of this plan may report: an operand of 8 bytes that starts as zeros, -1 if none
     // does; and the messages, for device_check_explain().

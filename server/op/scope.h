@@ -10,12 +10,12 @@
 #include "op.h"
 
 enum symbol_kind {
-    SYMBOL_SIZE,   // a dimension: index is its slot
-    SYMBOL_LET,    // index is its slot
-    SYMBOL_PACK,   // ...S: index of the pack
-    SYMBOL_ATTR,   // index of the attribute
-    SYMBOL_TENSOR, // index is a tensor id (expr.h)
-    SYMBOL_TYPE,   // index is a type id (expr.h)
+    SYMBOL_SIZE,    // a dimension: index is its slot
+    SYMBOL_LET,     // index is its slot
+    SYMBOL_PACK,    // ...S: index of the pack
+    SYMBOL_ATTR,    // index of the attribute
+    SYMBOL_TENSOR,  // index is a tensor id (expr.h)
+    SYMBOL_TYPE,    // index is a type id (expr.h)
     SYMBOL_FORMULA, // an intermediate: index is its line's place in the formula_set
     SYMBOL_DEVICE, // cpu (index 1) and cuda (0)
     SYMBOL_CHECK,  // index of the check

@@ -227,8 +227,8 @@ static int64_t argument(const struct plan *plan, int step, uint32_t at, size_t s
     return value;
 }
 
-// [6, 2, 8] with [8], [2, 1]: dimensions 6, 2 and 8 in vectors of 4; z moves along the last, w along
-// the middle one.
+// [6, 2, 8] with [8], [2, 1]: dimensions 6, 2 and 8 in vectors of 4; z moves along the last, w
+// along the middle one.
 static void test_broadcast(void **state)
 {
     (void)state;
@@ -313,9 +313,9 @@ static void test_empty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_grammar),  cmocka_unit_test(test_depth),
-        cmocka_unit_test(test_targets),  cmocka_unit_test(test_other_directives),
-        cmocka_unit_test(test_use),      cmocka_unit_test(test_forward),
+        cmocka_unit_test(test_grammar),   cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_targets),   cmocka_unit_test(test_other_directives),
+        cmocka_unit_test(test_use),       cmocka_unit_test(test_forward),
         cmocka_unit_test(test_broadcast), cmocka_unit_test(test_backward),
         cmocka_unit_test(test_empty),
     };

@@ -1,6 +1,6 @@
 //! op      mixed(Tensor mask, Tensor(a!) p, Tensor w, *, str mode="half", int[2] k=1, float lr) -> (Tensor y, Tensor n)
 //! dtypes  float16 float32 float64
-//! type    bool uint8 : mask
+//! type    mask_t bool uint8 : mask
 //! type    int32 : n
 //! words   mode half square
 //! let     scale = lr * k[0] / 2
