@@ -262,6 +262,8 @@ bool builder_matmul(struct builder *b, const struct step *step)
     const struct matmul *m = step->matmul;
     struct plan_matmul pm = { .accumulate = m->accumulate, .tf32 = m->tf32 };
     struct shape_of_matrix s[3];
+    if (m->d.tensor >= TENSOR_GRAD_INPUT && !env_has_tensor(&b->env, m->d.tensor))
+        return true; // nobody wants it
     if (!eval_matrix(b, m, &m->d, &s[0]) || !eval_matrix(b, m, &m->a, &s[1]) ||
         !eval_matrix(b, m, &m->b, &s[2]) || !check_dtypes(b, m, s, &pm) ||
         !check_shapes(b, m, s, &pm))

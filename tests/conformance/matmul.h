@@ -152,7 +152,7 @@ static struct backend_program *build_product(const struct product_case *c)
              dtype_type(c->result), c->trans_a ? "true" : "false", c->trans_b ? "true" : "false");
     for (unsigned i = 0; i < 13; i++)
         params[i] = (struct backend_param){ 8 * i, i < 12 ? 8 : 4 };
-    return build_as("", expr, "float", params, 13);
+    return build_as("// nothing of its own\n", expr, "float", params, 13);
 }
 
 static const int product_sizes[][3] = { { 1, 1, 1 },    { 3, 5, 2 },    { 6, 16, 7 },

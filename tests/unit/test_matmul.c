@@ -293,6 +293,32 @@ static void test_dtypes(void **state)
     op_unref(op);
 }
 
+static void test_unwanted_gradients(void **state)
+{
+    (void)state;
+    struct op *op = parse_text(TOP "//! forward\n//! kernel both\n//! backward grad_x grad_w\n"
+                                   "//! matmul grad_x = grad_y @ w\n"
+                                   "//! matmul grad_w = grad_y.T @ x\n"
+                                   "//! matmul grad_w += grad_z.T @ x\n" CODE);
+    assert_true(op->inputs[0].used_backward && op->inputs[1].used_backward);
+    assert_false(op->inputs[2].used_backward || op->outputs[0].used_backward);
+    struct plan_request r = ask(op, true);
+    r.direction = PLAN_BACKWARD;
+    static const int n_steps[] = { 0, 1, 2, 3 };
+    for (uint32_t wanted = 1; wanted < 4; wanted++) {
+        r.wanted = wanted;
+        struct plan *plan = build(&r);
+        assert_int_equal(plan->n_steps, n_steps[wanted]);
+        plan_free(plan);
+    }
+    r.grad_absent = 2; // of z: zeros, made for the product that reads them
+    struct plan *plan = build(&r);
+    assert_int_equal(plan->n_steps, 4);
+    assert_int_equal(plan->steps[2].kind, PLAN_STEP_ZERO);
+    plan_free(plan);
+    op_unref(op);
+}
+
 static void test_repeat(void **state)
 {
     (void)state;
@@ -397,6 +423,7 @@ int main(void)
         cmocka_unit_test(test_requests),
         cmocka_unit_test(test_dtypes),
         cmocka_unit_test(test_repeat),
+        cmocka_unit_test(test_unwanted_gradients),
         cmocka_unit_test(test_repeat_instantiations),
         cmocka_unit_test(test_planning_is_quick),
         cmocka_unit_test(test_signature),
