@@ -114,7 +114,7 @@ class Tensor:
         """Takes a suspect tensor as it is."""
         self._client._request("tensor_accept", ([self._live_id()],))
 
-    def copy(self) -> Tensor:
+    def _copy(self) -> Tensor:
         """A new tensor with the same elements, on the same device."""
         other = self._client.zeros(self.shape, self.dtype, None, self.device)
         self._client._request("tensor_copy", (other._live_id(), self._live_id()))
