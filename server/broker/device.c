@@ -509,9 +509,12 @@ void device_free(struct device *d)
             close(d->regions[i].fd);
     free(d->regions);
     if (d->staging)
-        munmap(d->staging, DEVICE_STAGING_SIZE);
+        munmap(d->staging, STAGING_LARGE_SIZE + STAGING_SMALL_SIZE);
     suballoc_finish(&d->memory);
-    suballoc_finish(&d->staging_map);
+    for (int i = 0; i < STAGING_POOLS; i++) {
+        suballoc_finish(&d->stage_pools[i].map);
+        free(d->stage_pools[i].queue);
+    }
     program_free_all(d);
     free(d);
 }

@@ -30,7 +30,16 @@ enum device_state {
     DEVICE_FAILED,     // it failed to start; tried again now and then; commands are refused
 };
 
-enum { DEVICE_STAGING_SIZE = 64 << 20 };
+// Staging memory: for pieces of up to STAGING_SMALL there is some that larger ones cannot take.
+enum { STAGING_SMALL = 64 << 10, STAGING_POOLS = 2 };
+enum { STAGING_LARGE_SIZE = 64 << 20, STAGING_SMALL_SIZE = 8 << 20 };
+
+// Who waits for a pool, the longest first: nobody who came later goes before.
+struct stage_pool {
+    struct suballoc map;
+    uint64_t *queue; // connections
+    int n_queue;
+};
 
 // One command on its way. Made by command_new(), given to device_submit(), freed by the device
 // after `done`.
@@ -98,10 +107,11 @@ struct device {
     bool growing;
     uint64_t grow_size; // what the growth is for
     int n_tensors;
+    uint64_t named_bytes; // of memory.used: in storages with a name
 
     uint8_t *staging; // host memory that the executor maps too
     uint32_t staging_region;
-    struct suballoc staging_map;
+    struct stage_pool stage_pools[STAGING_POOLS]; // large, small
 
     struct map programs; // by hash of the key; see program.h
     uint32_t n_program_ids, n_free_ids, *free_ids;
@@ -135,10 +145,13 @@ enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_
                                struct opd_err *err);
 void device_release(struct device *d, struct suballoc_block *block);
 
-// Staging memory for data that comes or goes in messages. NULL: all of it is in use; broker_retry()
-// comes.
-struct suballoc_block *device_stage(struct device *d, uint64_t size);
+// Staging memory for data that comes or goes in messages of a connection. NULL: all of it is in
+// use, or others have waited longer; broker_retry() comes, and who does not want it any more has to
+// leave.
+struct suballoc_block *device_stage(struct device *d, uint64_t conn, uint64_t size);
+void device_stage_leave(struct device *d, uint64_t conn);
 void device_unstage(struct device *d, struct suballoc_block *block);
+uint64_t device_staged_at(const struct suballoc_block *block); // in d->staging
 
 // Host memory behind a descriptor (not taken over) for the device to copy from and to.
 bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,

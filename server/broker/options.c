@@ -12,6 +12,7 @@
 
 #include "log.h"
 #include "mem.h"
+#include "mpscan.h"
 #include "version.h"
 
 static bool set_socket(struct options *o, const char *text, struct opd_err *err);
@@ -26,6 +27,10 @@ static bool set_memory_limit(struct options *o, const char *text, struct opd_err
 static bool set_deadline(struct options *o, const char *text, struct opd_err *err);
 static bool set_compile_deadline(struct options *o, const char *text, struct opd_err *err);
 static bool set_max_connections(struct options *o, const char *text, struct opd_err *err);
+static bool set_client_memory(struct options *o, const char *text, struct opd_err *err);
+static bool set_client_requests(struct options *o, const char *text, struct opd_err *err);
+static bool set_max_message(struct options *o, const char *text, struct opd_err *err);
+static bool set_max_launches(struct options *o, const char *text, struct opd_err *err);
 static bool set_debug(struct options *o, const char *text, struct opd_err *err);
 static bool set_warm(struct options *o, const char *text, struct opd_err *err);
 
@@ -51,6 +56,12 @@ static const struct option_row {
     { "compile-deadline", "SECONDS", "how long one compile may take (default: 60)",
       set_compile_deadline },
     { "max-connections", "N", "connections at one time (default: 256)", set_max_connections },
+    { "client-memory", "SIZE", "device memory that one client may hold on each (default: all)",
+      set_client_memory },
+    { "client-requests", "N", "requests of one client on devices at a time (default: 256)",
+      set_client_requests },
+    { "max-message", "SIZE", "bytes of a message, 64K to 64M (default: 64M)", set_max_message },
+    { "max-launches", "N", "kernel launches of one request (default: 4096)", set_max_launches },
     { "debug", NULL, "wait for each launch before the next, as OPD_DEBUG=1 does", set_debug },
     { "warm", NULL, "compile the examples of every operator at start", set_warm },
 };
@@ -199,6 +210,31 @@ static bool read_size(const char *name, const char *text, uint64_t *out, struct 
 static bool set_memory_limit(struct options *o, const char *text, struct opd_err *err)
 {
     return read_size("memory-limit", text, &o->memory_limit, err);
+}
+
+static bool set_client_memory(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_size("client-memory", text, &o->client_memory, err);
+}
+
+static bool set_client_requests(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_count("client-requests", text, 65536, &o->client_requests, err);
+}
+
+static bool set_max_message(struct options *o, const char *text, struct opd_err *err)
+{
+    if (!read_size("max-message", text, &o->max_message, err))
+        return false;
+    if (o->max_message < 64 << 10 || o->max_message > MPSCAN_DEFAULT_MESSAGE)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "--max-message: '%s', expected a size from 64K to 64M", text);
+    return true;
+}
+
+static bool set_max_launches(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_count("max-launches", text, 1 << 20, &o->max_launches, err);
 }
 
 static bool set_cache_size(struct options *o, const char *text, struct opd_err *err)
@@ -366,6 +402,9 @@ static void set_defaults(struct options *o)
         .deadline = 10,
         .compile_deadline = 60,
         .max_connections = 256,
+        .client_requests = 256,
+        .max_message = MPSCAN_DEFAULT_MESSAGE,
+        .max_launches = 4096,
         .log_level = LOG_LEVEL_INFO,
     };
     const char *debug = getenv("OPD_DEBUG");
