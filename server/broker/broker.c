@@ -18,6 +18,7 @@
 #include "mem.h"
 #include "pool.h"
 #include "tensor.h"
+#include "trust.h"
 #include "version.h"
 #include "warm.h"
 
@@ -410,7 +411,7 @@ int broker_main(const struct options *options)
     log_info("opd %s, pid %d, socket %s", OPD_VERSION, getpid(), b->options.socket);
     init_loop(b);
     b->pool = pool_new(b, b->options.compilers);
-    if (listen_open(b, &err) && reload_first(b, &err)) {
+    if (trust_init(b->options.group, &err) && listen_open(b, &err) && reload_first(b, &err)) {
         log_info("%d operators", b->registry.count);
         make_cache_folder(b->options.cache);
         start_devices(b);

@@ -16,6 +16,7 @@
 #include "version.h"
 
 static bool set_socket(struct options *o, const char *text, struct opd_err *err);
+static bool set_group(struct options *o, const char *text, struct opd_err *err);
 static bool set_device(struct options *o, const char *text, struct opd_err *err);
 static bool set_kernels(struct options *o, const char *text, struct opd_err *err);
 static bool set_cache(struct options *o, const char *text, struct opd_err *err);
@@ -42,6 +43,8 @@ static const struct option_row {
     bool (*set)(struct options *o, const char *text, struct opd_err *err);
 } rows[] = {
     { "socket", "PATH", "the Unix socket to serve on", set_socket },
+    { "group", "NAME", "let the members of a group connect too (default: nobody but you)",
+      set_group },
     { "device", "LIST", "auto, or a list of cpu, cuda, cuda:N (default: auto)", set_device },
     { "kernels", "DIR", "add a folder of operators; may be repeated, later ones win", set_kernels },
     { "cache", "DIR", "where compiled kernels are kept; \"\" keeps none", set_cache },
@@ -80,6 +83,13 @@ static bool set_socket(struct options *o, const char *text, struct opd_err *err)
     if (!text[0])
         return opd_err_set(err, OPD_E_invalid_argument, "--socket: the path is empty");
     replace(&o->socket, text);
+    return true;
+}
+
+static bool set_group(struct options *o, const char *text, struct opd_err *err)
+{
+    (void)err;
+    replace(&o->group, text);
     return true;
 }
 
@@ -409,6 +419,7 @@ static void set_defaults(struct options *o)
     };
     const char *debug = getenv("OPD_DEBUG");
     o->debug = debug && debug[0] && strcmp(debug, "0") != 0;
+    o->group = mem_strdup("");
     default_socket(o);
     default_cache(o);
     default_kernels(o);
@@ -469,6 +480,7 @@ void options_finish(struct options *o)
     while (o->n_kernels > 0)
         free(o->kernels[--o->n_kernels]);
     free(o->socket);
+    free(o->group);
     free(o->cache);
     *o = (struct options){ 0 };
 }

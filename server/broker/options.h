@@ -12,6 +12,7 @@ enum { OPTIONS_MAX_FOLDERS = 32, OPTIONS_MAX_DEVICES = 16 };
 
 struct options {
     char *socket;                       // path
+    char *group;                        // whose members may connect too; "": none
     char *devices[OPTIONS_MAX_DEVICES]; // "cpu", "cuda:0"
     int n_devices;
     bool auto_devices;                  // take what there is: a GPU that is absent is no error
