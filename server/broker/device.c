@@ -349,8 +349,7 @@ static void schedule_restart(struct device *d)
     bool good = ran && (d->did_something || d->restart_wanted);
     d->n_start_failures = good ? 0 : d->n_start_failures + 1;
     d->n_restarts += ran;
-    bool hopeless = !good &&
-                    (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
+    bool hopeless = !good && (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
     bool never_started = d->state == DEVICE_STARTING;
     d->state = hopeless ? DEVICE_FAILED : DEVICE_RESTARTING;
     log_warn("device %s: %s", d->name, d->message);

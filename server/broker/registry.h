@@ -40,8 +40,8 @@ struct entry {
     struct entry *older;      // in the operator's list; that holds a reference
 };
 
-// A plan with the programs that it launches, on one device. Kept by the entry; commands on their way
-// hold it too, but not what it points to of the entry's.
+// A plan with the programs that it launches, on one device. Kept by the entry; commands on their
+// way hold it too, but not what it points to of the entry's.
 struct bound_plan {
     int refs;
     struct bound_plan *next; // of the same hash
