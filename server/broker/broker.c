@@ -55,6 +55,13 @@ void broker_retry(struct broker *b)
     b->retry_wanted = true;
 }
 
+void broker_count_error(struct broker *b, const struct opd_err *err)
+{
+    b->n_errors++;
+    if ((unsigned)err->code < BROKER_MAX_ERRORS)
+        b->errors_of[err->code]++;
+}
+
 static void idle_cb(uv_idle_t *idle)
 {
     (void)idle; // being there is enough

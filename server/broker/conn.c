@@ -161,7 +161,7 @@ bool conn_idle(const struct conn *c)
 static void give_up(struct conn *c, struct opd_err *err)
 {
     log_info("connection %llu (%s): %s", (unsigned long long)c->id, c->holder->client, err->msg);
-    c->broker->n_errors++;
+    broker_count_error(c->broker, err);
     pack_reply_error(&c->stream.out, 0, err, NULL);
     opd_err_clear(err);
     stream_flush(&c->stream);
@@ -172,7 +172,7 @@ static void reply(struct request *req, enum request_status status, struct opd_er
 {
     struct conn *c = req->conn;
     if (status == REQUEST_ERROR)
-        c->broker->n_errors++;
+        broker_count_error(c->broker, err);
     if (!req->notification) {
         struct buf *out = &c->stream.out;
         if (status == REQUEST_ERROR) {

@@ -46,6 +46,11 @@ const char *device_state_name(enum device_state state)
     return names[state];
 }
 
+uint64_t device_busy_ns(const struct device *d)
+{
+    return d->busy_ns + (d->flight ? clock_ns() - d->head_since : 0);
+}
+
 // --- commands
 
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size)
@@ -145,6 +150,23 @@ void device_submit(struct device *d, struct command *c)
     pump(d);
 }
 
+// The oldest command has ended.
+static void count_run(struct device *d, const struct command *c, const struct opd_err *err)
+{
+    uint64_t now = clock_ns(), ran = now - d->head_since;
+    d->head_since = now;
+    d->busy_ns += ran;
+    struct run_stats *stats = c->plan ? c->plan->stats : NULL;
+    if (!stats)
+        return;
+    if (c->plan->plan->direction == PLAN_FORWARD)
+        stats->forward++;
+    else
+        stats->backward++;
+    stats->failed += err->code != 0;
+    stats->ns += ran;
+}
+
 static void complete(struct device *d, const struct dev_done *done)
 {
     if (!d->flight || d->flight->seq != done->seq) {
@@ -163,7 +185,7 @@ static void complete(struct device *d, const struct dev_done *done)
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
     if (header->type == DEV_CHUNK_NEW && !err.code && (c->out_fd = fdpass_recv_one(d->sock)) < 0)
         opd_err_set(&err, OPD_E_internal, "the descriptor of a chunk did not come");
-    d->head_since = clock_ns();
+    count_run(d, c, &err);
     d->did_something = d->did_something || !err.code;
     device_finish_command(d, c, &err);
 }

@@ -98,6 +98,7 @@ struct device {
     uint64_t next_seq, head_since;          // when the oldest became the oldest
     int n_queued;
     int n_restarts, n_start_failures;
+    uint64_t busy_ns; // that something was in flight
     uint64_t started_at;
 
     struct device_region *regions;
@@ -159,6 +160,7 @@ bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_regi
 void device_unmap(struct device *d, uint32_t region);
 
 const char *device_state_name(enum device_state state);
+uint64_t device_busy_ns(const struct device *d); // that something was in flight, until now
 
 // Of device*.c alone.
 void device_push(struct command *c, struct command ***end);

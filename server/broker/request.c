@@ -148,7 +148,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
         opd_err_copy(&own, device_err);
     settle_writes(req, inherit_failure(req, &own), &own);
     if (err->code) {
-        req->broker->n_errors++;
+        broker_count_error(req->broker, err);
         take_back(req);
     }
     if (!c->closed && !req->notification) {

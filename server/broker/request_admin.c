@@ -23,7 +23,7 @@ void request_pack_device(struct buf *out, const struct device *d)
 {
     uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
                                                      : d->info.memory_total;
-    pack_map(out, 13);
+    pack_map(out, 14);
     pack_key_str(out, "name", d->name);
     pack_key_str(out, "model", d->info.name);
     pack_key_str(out, "target", d->info.target);
@@ -37,6 +37,7 @@ void request_pack_device(struct buf *out, const struct device *d)
     pack_key_int(out, "tensors", d->n_tensors);
     pack_key_int(out, "restarts", d->n_restarts);
     pack_key_int(out, "queued", d->n_queued);
+    pack_key_float(out, "busy", (double)device_busy_ns(d) / 1e9);
 }
 
 static void pack_devices(struct buf *out, const struct broker *b)
@@ -101,6 +102,25 @@ static void pack_clients(struct buf *out, const struct broker *b)
         pack_client(out, b, c);
 }
 
+static void pack_runs(struct buf *out, const struct broker *b)
+{
+    size_t n = 0;
+    for (const struct family *o = b->registry.families; o; o = o->next)
+        n += o->runs.forward + o->runs.backward + o->runs.failed > 0;
+    pack_str(out, "runs");
+    pack_array(out, n);
+    for (const struct family *o = b->registry.families; o; o = o->next) {
+        if (o->runs.forward + o->runs.backward + o->runs.failed == 0)
+            continue;
+        pack_map(out, 5);
+        pack_key_str(out, "op", o->name);
+        pack_key_uint(out, "forward", o->runs.forward);
+        pack_key_uint(out, "backward", o->runs.backward);
+        pack_key_uint(out, "failed", o->runs.failed);
+        pack_key_float(out, "seconds", (double)o->runs.ns / 1e9);
+    }
+}
+
 enum request_status request_hello(struct request *req, const value *params, struct opd_err *err)
 {
     (void)err;
@@ -159,7 +179,7 @@ enum request_status request_status(struct request *req, const value *params, str
     (void)params, (void)err;
     const struct broker *b = req->broker;
     struct buf *out = &req->reply;
-    pack_map(out, 19);
+    pack_map(out, 20);
     pack_key_str(out, "version", OPD_VERSION);
     pack_key_int(out, "protocol", OPD_PROTOCOL);
     pack_key_int(out, "pid", getpid());
@@ -176,6 +196,7 @@ enum request_status request_status(struct request *req, const value *params, str
     pack_key_bool(out, "debug", b->options.debug);
     pack_limits(out, &b->options);
     pack_clients(out, b);
+    pack_runs(out, b);
     pack_key_int(out, "operators", b->registry.count);
     pack_key_uint(out, "generation", b->registry.generation);
     pack_str(out, "kernels");

@@ -162,6 +162,9 @@ struct command *run_command(struct run *run, struct opd_err *err)
     c->deadline = run->deadline > 0 ? run->deadline : run->entry->op->deadline;
     c->plan = bound_plan_ref(run->bound);
     c->version = run->entry->version;
+    if (!run->bound->stats)
+        run->bound->stats =
+            &registry_family(&run->device->broker->registry, run->entry->op->name)->runs;
     return c;
 }
 

@@ -34,6 +34,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "op_code": ("ss|M", "a"),
     "tensor_accept": ("a", "n"),
     "device_restart": ("s", "M"),
+    "metrics": ("", "s"),
 }
 
 # name: (number, class in opd.errors)
