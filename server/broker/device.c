@@ -276,19 +276,20 @@ static void submit_first(struct device *d, struct command *c)
         d->pending_end = &c->next;
 }
 
+static void restore_program(struct device *d, struct program *p)
+{
+    struct command *c = program_reload_command(p);
+    if (c)
+        submit_first(d, c);
+}
+
 // Puts before all that waits what a fresh executor must know: its memory, then its kernels.
 static bool restore(struct device *d)
 {
     bool ok = true;
     if (d->pending)
         d->pending->fd_sent = false; // to the dead one
-    size_t cursor = 0;
-    struct program *p;
-    while ((p = map_next(&d->programs, &cursor)) != NULL) {
-        struct command *c = program_reload_command(p);
-        if (c)
-            submit_first(d, c);
-    }
+    program_each(d, restore_program);
     for (uint32_t i = 0; i < d->n_regions; i++) {
         struct device_region *r = &d->regions[i];
         if (!r->used || !r->ready)

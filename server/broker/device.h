@@ -115,6 +115,7 @@ struct device {
     struct stage_pool stage_pools[STAGING_POOLS]; // large, small
 
     struct map programs; // by hash of the key; see program.h
+    struct program *leaving;
     uint32_t n_program_ids, n_free_ids, *free_ids;
     void (*stopped)(struct device *d);
 };
