@@ -10,6 +10,7 @@ static const struct column devices[] = {
     { .title = "BLAS", .key = "blas" },
     { .title = "STATE", .key = "state" },
     { .title = "TENSORS", .key = "tensors", .right = true },
+    { .title = "NAMED", .key = "memory_named", .read = text_field_bytes, .right = true },
     { .title = "USED", .key = "memory_used", .read = text_field_bytes, .right = true },
     { .title = "RESERVED", .key = "memory_reserved", .read = text_field_bytes, .right = true },
     { .title = "LIMIT", .key = "memory_limit", .read = text_field_bytes, .right = true },
@@ -17,6 +18,28 @@ static const struct column devices[] = {
     { .title = "QUEUED", .key = "queued", .right = true },
     { .title = "RESTARTS", .key = "restarts", .right = true },
     { .title = "MESSAGE", .key = "message" },
+};
+
+// Over all devices.
+static struct text read_memory(const msgpack_object *client, const char *key)
+{
+    const msgpack_object *memory = opd_map_get(client, key);
+    uint64_t sum = 0;
+    if (!memory || memory->type != MSGPACK_OBJECT_MAP)
+        return (struct text){ "-" };
+    for (uint32_t i = 0; i < memory->via.map.size; i++) {
+        const msgpack_object *n = &memory->via.map.ptr[i].val;
+        sum += n->type == MSGPACK_OBJECT_POSITIVE_INTEGER ? n->via.u64 : 0;
+    }
+    return text_bytes(sum);
+}
+
+static const struct column clients[] = {
+    { .title = "CLIENT", .key = "client", .read = text_field_or_dash },
+    { .title = "PID", .key = "pid", .right = true },
+    { .title = "MEMORY", .key = "memory", .read = read_memory, .right = true },
+    { .title = "TENSORS", .key = "tensors", .right = true },
+    { .title = "IN FLIGHT", .key = "in_flight", .right = true },
 };
 
 static struct text uptime(const msgpack_object *status)
@@ -63,6 +86,8 @@ static void show_status(FILE *out, const msgpack_object *s)
     show_compilers(out, opd_map_get(s, "compilers"));
     putc('\n', out);
     table_print(out, devices, sizeof devices / sizeof *devices, opd_map_get(s, "devices"));
+    putc('\n', out);
+    table_print(out, clients, sizeof clients / sizeof *clients, opd_map_get(s, "clients"));
 }
 
 int cmd_status(struct session *session, const struct args *args)

@@ -54,6 +54,8 @@ int cmd_check(struct session *session, const struct args *args);
 int cmd_events(struct session *session, const struct args *args);
 int cmd_rollback(struct session *session, const struct args *args);
 int cmd_pin(struct session *session, const struct args *args);
+int cmd_metrics(struct session *session, const struct args *args);
+int cmd_top(struct session *session, const struct args *args);
 int cmd_restart(struct session *session, const struct args *args);
 int cmd_stop(struct session *session, const struct args *args);
 

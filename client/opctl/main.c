@@ -38,6 +38,11 @@ static const struct command {
       "reloads, failures, restarts, as they come",
       "Prints the last ones, then waits for more until it is interrupted. With --json: one object\n"
       "on each line." },
+    { "top", "", 0, 0, WITH(OPTION_FOLLOW) | WITH(OPTION_NO_FOLLOW), cmd_top,
+      "what devices and operators do, each second",
+      "Per device: how busy, what waits, how much memory. Per operator: runs each second and their\n"
+      "mean time on the device. With --no-follow: one second of it." },
+    { "metrics", "", 0, 0, 0, cmd_metrics, "counters, in the format that Prometheus reads", NULL },
     { "rollback", "OP", 1, 1, 0, cmd_rollback, "serves the version before, until the next edit",
       NULL },
     { "pin", "OP VERSION|latest", 2, 2, 0, cmd_pin, "serves one version, whatever is edited",

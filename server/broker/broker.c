@@ -18,6 +18,7 @@
 #include "mem.h"
 #include "pool.h"
 #include "tensor.h"
+#include "trust.h"
 #include "version.h"
 #include "warm.h"
 
@@ -54,12 +55,34 @@ void broker_retry(struct broker *b)
     b->retry_wanted = true;
 }
 
+void broker_count_error(struct broker *b, const struct opd_err *err)
+{
+    b->n_errors++;
+    if ((unsigned)err->code < BROKER_MAX_ERRORS)
+        b->errors_of[err->code]++;
+}
+
 static void idle_cb(uv_idle_t *idle)
 {
     (void)idle; // being there is enough
 }
 
 static void finish_stop(struct broker *b);
+
+// Another connection is the first that is served next time.
+static void rotate(struct broker *b)
+{
+    struct conn *first = b->conns, *last = first;
+    if (!first || !first->next)
+        return;
+    while (last->next)
+        last = last->next;
+    b->conns = first->next;
+    b->conns->prev = NULL;
+    last->next = first;
+    first->prev = last;
+    first->next = NULL;
+}
 
 static void prepare_cb(uv_prepare_t *prepare)
 {
@@ -78,6 +101,8 @@ static void prepare_cb(uv_prepare_t *prepare)
             conn_flush(c);
         conn_unref(c);
     }
+    if (retry)
+        rotate(b);
     if (b->stopping)
         finish_stop(b);
     if (b->retry_wanted)
@@ -94,9 +119,12 @@ void broker_memory_failed(struct device *d, const struct opd_err *err)
         opd_err_copy(&c->wait_err, err);
         if (c->wait_err.code == OPD_E_out_of_memory || c->wait_err.code == OPD_E_internal)
             c->wait_err.code = OPD_E_out_of_memory;
-        opd_err_prefix(&c->wait_err,
-                       "no more memory on %s, where opd holds %llu bytes in %d tensors", d->name,
-                       (unsigned long long)d->memory.used, d->n_tensors);
+        struct buf held = { 0 };
+        char has[32];
+        holder_report(d, &held);
+        opd_err_prefix(&c->wait_err, "no more memory on %s, which has %s; held: %.600s", d->name,
+                       holder_size(d->info.memory_total, has), buf_str(&held));
+        buf_finish(&held);
     }
     broker_retry(d->broker);
 }
@@ -292,12 +320,21 @@ static void signal_cb(uv_signal_t *handle, int signal)
 
 // --- life
 
-static void raise_fd_limit(void)
+// A connection takes one descriptor, and those that it sends; the daemon itself some dozens.
+static void raise_fd_limit(struct options *o)
 {
+    enum { OWN = 64, OF_CONNECTION = 2 };
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    uint64_t most = limit.rlim_cur > OWN ? (limit.rlim_cur - OWN) / OF_CONNECTION : 1;
+    if (most < (uint64_t)o->max_connections) {
+        log_warn("%llu file descriptors (ulimit -Hn) are enough for %llu connections",
+                 (unsigned long long)limit.rlim_cur, (unsigned long long)most);
+        o->max_connections = (int)most;
     }
 }
 
@@ -377,11 +414,11 @@ int broker_main(const struct options *options)
                           .nvrtc = "not asked: no GPU is served" };
     struct opd_err err = { 0 };
     b->events.next = 1;
-    raise_fd_limit();
+    raise_fd_limit(&b->options);
     log_info("opd %s, pid %d, socket %s", OPD_VERSION, getpid(), b->options.socket);
     init_loop(b);
     b->pool = pool_new(b, b->options.compilers);
-    if (listen_open(b, &err) && reload_first(b, &err)) {
+    if (trust_init(b->options.group, &err) && listen_open(b, &err) && reload_first(b, &err)) {
         log_info("%d operators", b->registry.count);
         make_cache_folder(b->options.cache);
         start_devices(b);

@@ -18,6 +18,8 @@ struct conn;
 struct device;
 struct pool;
 
+enum { BROKER_MAX_ERRORS = 32 };
+
 struct broker {
     uv_loop_t loop;
     struct options options;
@@ -48,6 +50,7 @@ struct broker {
     uint64_t started_ns;
     double started_time; // Unix time
     uint64_t n_requests, n_errors, n_contexts, n_regions;
+    uint64_t errors_of[BROKER_MAX_ERRORS]; // by code
     char host_compiler[1024], nvrtc[1024]; // who they are, or why they are not there
 };
 
@@ -60,6 +63,8 @@ int broker_spawn(struct broker *b, uv_process_t *process, const char *const *arg
 // Something happened that a waiting request may have waited for: they are tried again before the
 // loop sleeps.
 void broker_retry(struct broker *b);
+
+void broker_count_error(struct broker *b, const struct opd_err *err); // a reply is one
 
 void broker_stop(struct broker *b); // finishes what is in flight, then ends the loop
 

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "broker.h"
@@ -12,8 +13,14 @@
 // How much a connection may have going before it must wait: requests on devices, bytes of replies
 // that it does not read, bytes sent ahead of a request that waits, requests started before others
 // get their turn.
-enum { MAX_FLIGHT = 256, MAX_UNSENT = 4 << 20, MAX_UNSENT_FDS = 64 };
-enum { MAX_AHEAD = 1 << 20, TURN = 64 };
+enum { MAX_UNSENT = 4 << 20, MAX_UNSENT_FDS = 64, MAX_AHEAD = 1 << 20, TURN = 16 };
+
+// Of the requests that a connection may have on devices, this part while others send requests too:
+// what is sent to a device runs in the order in which it was sent, so that it is the others' wait.
+enum { SHARE = 64, SHARE_LEAST = 4 };
+
+// A connection is at work for so long after its last request.
+static const uint64_t AT_WORK_NS = 1000000000;
 
 static void free_ids(struct conn *c)
 {
@@ -44,6 +51,7 @@ void conn_unref(struct conn *c)
     if (--c->refs > 0)
         return;
     opd_err_clear(&c->wait_err);
+    holder_unref(c->holder);
     free(c);
 }
 
@@ -52,12 +60,21 @@ static void closed(struct stream *s)
     conn_unref(s->owner);
 }
 
+static void leave_queue(struct conn *c)
+{
+    if (c->stages_on)
+        device_stage_leave(c->stages_on, c->id);
+    c->stages_on = NULL;
+}
+
 void conn_close(struct conn *c)
 {
     if (c->closed)
         return;
+    leave_queue(c);
     struct broker *b = c->broker;
     c->closed = true;
+    c->holder->gone = true;
     c->waiting = false;
     free_ids(c);
     if (c->prev)
@@ -98,7 +115,11 @@ static void drained(struct stream *s)
 void conn_open(struct broker *b, int fd)
 {
     struct conn *c = mem_zalloc(1, sizeof *c);
+    struct ucred peer = { 0 };
+    socklen_t size = sizeof peer;
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size); // 0: of another namespace
     *c = (struct conn){ .broker = b,
+                        .holder = holder_new(peer.pid),
                         .refs = 1,
                         .id = ++b->next_conn_id,
                         .next = b->conns,
@@ -145,8 +166,8 @@ bool conn_idle(const struct conn *c)
 // ends.
 static void give_up(struct conn *c, struct opd_err *err)
 {
-    log_info("connection %llu (%s): %s", (unsigned long long)c->id, c->client, err->msg);
-    c->broker->n_errors++;
+    log_info("connection %llu (%s): %s", (unsigned long long)c->id, c->holder->client, err->msg);
+    broker_count_error(c->broker, err);
     pack_reply_error(&c->stream.out, 0, err, NULL);
     opd_err_clear(err);
     stream_flush(&c->stream);
@@ -157,7 +178,7 @@ static void reply(struct request *req, enum request_status status, struct opd_er
 {
     struct conn *c = req->conn;
     if (status == REQUEST_ERROR)
-        c->broker->n_errors++;
+        broker_count_error(c->broker, err);
     if (!req->notification) {
         struct buf *out = &c->stream.out;
         if (status == REQUEST_ERROR) {
@@ -214,7 +235,7 @@ static bool start_one(struct conn *c, size_t size)
     }
     bool again = c->waiting_since != 0;
     if (!again)
-        c->waiting_since = clock_ns();
+        c->waiting_since = c->last_request = clock_ns();
     struct request req = { .conn = c,
                            .broker = c->broker,
                            .id = msg.id,
@@ -228,6 +249,7 @@ static bool start_one(struct conn *c, size_t size)
         return false;
     }
     c->waiting_since = 0;
+    leave_queue(c);
     opd_err_clear(&c->wait_err);
     if (status != REQUEST_SUBMITTED)
         reply(&req, status, &err);
@@ -239,7 +261,8 @@ static size_t next_message(struct conn *c)
 {
     if (stream_size(&c->stream) == 0)
         return 0;
-    switch (mpscan_scan(&c->scan, stream_bytes(&c->stream), stream_size(&c->stream), NULL)) {
+    switch (mpscan_scan(&c->scan, stream_bytes(&c->stream), stream_size(&c->stream),
+                        &(struct mpscan_limits){ .message = c->broker->options.max_message })) {
     case MPSCAN_DONE:
         return c->scan.position;
     case MPSCAN_MORE:
@@ -253,10 +276,23 @@ static size_t next_message(struct conn *c)
     return 0;
 }
 
+static bool others_work(const struct conn *c)
+{
+    uint64_t now = clock_ns();
+    for (const struct conn *o = c->broker->conns; o; o = o->next)
+        if (o != c && o->last_request && now - o->last_request < AT_WORK_NS)
+            return true;
+    return false;
+}
+
 static bool overloaded(const struct conn *c)
 {
-    return c->n_flight >= MAX_FLIGHT || stream_unsent(&c->stream) >= MAX_UNSENT ||
-           c->stream.n_out_fds >= MAX_UNSENT_FDS;
+    int most = c->broker->options.client_requests;
+    int share = most / SHARE > SHARE_LEAST ? most / SHARE : SHARE_LEAST;
+    if (c->n_flight >= most || stream_unsent(&c->stream) + c->owed >= MAX_UNSENT ||
+        c->stream.n_out_fds >= MAX_UNSENT_FDS)
+        return true;
+    return c->n_flight >= share && others_work(c);
 }
 
 void conn_process(struct conn *c)
@@ -267,6 +303,8 @@ void conn_process(struct conn *c)
         if (turn == TURN)
             broker_retry(c->broker);
         if (turn == TURN || overloaded(c) || !start_one(c, size)) {
+            if (overloaded(c))
+                leave_queue(c); // it may be so for long
             c->waiting = !c->closed;
             break;
         }

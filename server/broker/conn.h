@@ -25,14 +25,17 @@ struct conn {
     int refs; // the loop's, and one for each request in flight
     bool closed;
     uint64_t id;
-    char client[64]; // as it called itself in hello
+    uint64_t owed;         // bytes of tensors that replies to what is in flight will have
+    struct holder *holder; // its name, and what it holds; a reference
     struct stream stream;
     struct mpscan scan;
     int n_flight;
     bool waiting;             // the first request in the buffer waits, or there is more to start
     bool dirty;               // replies to flush
     struct device *waits_for; // device whose memory the waiting request wants
+    struct device *stages_on; // in whose queue for staging memory it stands
     struct opd_err wait_err;  // that did not come
+    uint64_t last_request;    // when the last one was started
     uint64_t waiting_since;   // when the waiting request was first tried; 0: none waits
     struct map tensors;       // id -> struct tensor
     struct map contexts;      // id -> struct context

@@ -47,6 +47,11 @@ const char *device_state_name(enum device_state state)
     return names[state];
 }
 
+uint64_t device_busy_ns(const struct device *d)
+{
+    return d->busy_ns + (d->flight ? clock_ns() - d->head_since : 0);
+}
+
 // --- commands
 
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size)
@@ -156,6 +161,23 @@ static void explain_report(const struct command *c, uint64_t report, struct opd_
     buf_finish(&text);
 }
 
+// The oldest command has ended.
+static void count_run(struct device *d, const struct command *c, const struct opd_err *err)
+{
+    uint64_t now = clock_ns(), ran = now - d->head_since;
+    d->head_since = now;
+    d->busy_ns += ran;
+    struct run_stats *stats = c->plan ? c->plan->stats : NULL;
+    if (!stats)
+        return;
+    if (c->plan->plan->direction == PLAN_FORWARD)
+        stats->forward++;
+    else
+        stats->backward++;
+    stats->failed += err->code != 0;
+    stats->ns += ran;
+}
+
 static void complete(struct device *d, const struct dev_done *done)
 {
     if (!d->flight || d->flight->seq != done->seq) {
@@ -176,7 +198,7 @@ static void complete(struct device *d, const struct dev_done *done)
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
     if (header->type == DEV_CHUNK_NEW && !err.code && (c->out_fd = fdpass_recv_one(d->sock)) < 0)
         opd_err_set(&err, OPD_E_internal, "the descriptor of a chunk did not come");
-    d->head_since = clock_ns();
+    count_run(d, c, &err);
     d->did_something = d->did_something || !err.code;
     device_finish_command(d, c, &err);
 }
@@ -267,19 +289,20 @@ static void submit_first(struct device *d, struct command *c)
         d->pending_end = &c->next;
 }
 
+static void restore_program(struct device *d, struct program *p)
+{
+    struct command *c = program_reload_command(p);
+    if (c)
+        submit_first(d, c);
+}
+
 // Puts before all that waits what a fresh executor must know: its memory, then its kernels.
 static bool restore(struct device *d)
 {
     bool ok = true;
     if (d->pending)
         d->pending->fd_sent = false; // to the dead one
-    size_t cursor = 0;
-    struct program *p;
-    while ((p = map_next(&d->programs, &cursor)) != NULL) {
-        struct command *c = program_reload_command(p);
-        if (c)
-            submit_first(d, c);
-    }
+    program_each(d, restore_program);
     for (uint32_t i = 0; i < d->n_regions; i++) {
         struct device_region *r = &d->regions[i];
         if (!r->used || !r->ready)
@@ -368,8 +391,7 @@ static void schedule_restart(struct device *d)
     bool good = ran && (d->did_something || d->restart_wanted);
     d->n_start_failures = good ? 0 : d->n_start_failures + 1;
     d->n_restarts += ran;
-    bool hopeless = !good &&
-                    (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
+    bool hopeless = !good && (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
     bool never_started = d->state == DEVICE_STARTING;
     d->state = hopeless ? DEVICE_FAILED : DEVICE_RESTARTING;
     log_warn("device %s: %s", d->name, d->message);
@@ -529,9 +551,12 @@ void device_free(struct device *d)
             close(d->regions[i].fd);
     free(d->regions);
     if (d->staging)
-        munmap(d->staging, DEVICE_STAGING_SIZE);
+        munmap(d->staging, STAGING_LARGE_SIZE + STAGING_SMALL_SIZE);
     suballoc_finish(&d->memory);
-    suballoc_finish(&d->staging_map);
+    for (int i = 0; i < STAGING_POOLS; i++) {
+        suballoc_finish(&d->stage_pools[i].map);
+        free(d->stage_pools[i].queue);
+    }
     program_free_all(d);
     free(d);
 }

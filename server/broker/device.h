@@ -30,7 +30,16 @@ enum device_state {
     DEVICE_FAILED,     // it failed to start; tried again now and then; commands are refused
 };
 
-enum { DEVICE_STAGING_SIZE = 64 << 20 };
+// Staging memory: for pieces of up to STAGING_SMALL there is some that larger ones cannot take.
+enum { STAGING_SMALL = 64 << 10, STAGING_POOLS = 2 };
+enum { STAGING_LARGE_SIZE = 64 << 20, STAGING_SMALL_SIZE = 8 << 20 };
+
+// Who waits for a pool, the longest first: nobody who came later goes before.
+struct stage_pool {
+    struct suballoc map;
+    uint64_t *queue; // connections
+    int n_queue;
+};
 
 // One command on its way. Made by command_new(), given to device_submit(), freed by the device
 // after `done`.
@@ -92,6 +101,7 @@ struct device {
     uint64_t next_seq, head_since;          // when the oldest became the oldest
     int n_queued;
     int n_restarts, n_start_failures;
+    uint64_t busy_ns; // that something was in flight
     uint64_t started_at;
 
     struct device_region *regions;
@@ -101,12 +111,14 @@ struct device {
     bool growing;
     uint64_t grow_size; // what the growth is for
     int n_tensors;
+    uint64_t named_bytes; // of memory.used: in storages with a name
 
     uint8_t *staging; // host memory that the executor maps too
     uint32_t staging_region;
-    struct suballoc staging_map;
+    struct stage_pool stage_pools[STAGING_POOLS]; // large, small
 
     struct map programs; // by hash of the key; see program.h
+    struct program *leaving;
     uint32_t n_program_ids, n_free_ids, *free_ids;
     void (*stopped)(struct device *d);
 };
@@ -138,10 +150,13 @@ enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_
                                struct opd_err *err);
 void device_release(struct device *d, struct suballoc_block *block);
 
-// Staging memory for data that comes or goes in messages. NULL: all of it is in use; broker_retry()
-// comes.
-struct suballoc_block *device_stage(struct device *d, uint64_t size);
+// Staging memory for data that comes or goes in messages of a connection. NULL: all of it is in
+// use, or others have waited longer; broker_retry() comes, and who does not want it any more has to
+// leave.
+struct suballoc_block *device_stage(struct device *d, uint64_t conn, uint64_t size);
+void device_stage_leave(struct device *d, uint64_t conn);
 void device_unstage(struct device *d, struct suballoc_block *block);
+uint64_t device_staged_at(const struct suballoc_block *block); // in d->staging
 
 // Host memory behind a descriptor (not taken over) for the device to copy from and to.
 // `done`, where there is one, is told how that went; a failure without it is only logged.
@@ -158,6 +173,7 @@ struct command *device_ipc_command(struct device *d, uint32_t region); // opens 
 void device_unmap(struct device *d, uint32_t region);
 
 const char *device_state_name(enum device_state state);
+uint64_t device_busy_ns(const struct device *d); // that something was in flight, until now
 
 // Of device*.c alone.
 void device_push(struct command *c, struct command ***end);

@@ -151,6 +151,8 @@ void device_settle_flight(struct device *d)
     while (lost) {
         struct command *c = lost;
         lost = c->next;
+        if (c->plan && c->plan->stats)
+            c->plan->stats->failed++;
         device_finish_command(d, c, c->blamed ? &err : &others);
     }
 }

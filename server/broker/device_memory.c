@@ -12,6 +12,7 @@
 
 #include "broker.h"
 #include "fdpass.h"
+#include "holder.h"
 #include "log.h"
 
 // What a device is asked for at a time, unless more is wanted at once.
@@ -119,31 +120,6 @@ bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_regi
     return true;
 }
 
-struct suballoc_block *device_stage(struct device *d, uint64_t size)
-{
-    if (!d->staging) {
-        int fd = fdpass_memfd("opd-staging", DEVICE_STAGING_SIZE);
-        void *p = fd < 0
-                      ? MAP_FAILED
-                      : mmap(NULL, DEVICE_STAGING_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        struct opd_err err = { 0 };
-        if (p == MAP_FAILED ||
-            !device_map_host(d, fd, DEVICE_STAGING_SIZE, &d->staging_region, NULL, &err)) {
-            log_error("no staging memory: %s", p == MAP_FAILED ? strerror(errno) : err.msg);
-            abort();
-        }
-        d->staging = p;
-        suballoc_add_chunk(&d->staging_map, 0, DEVICE_STAGING_SIZE);
-        close(fd);
-    }
-    return suballoc_alloc(&d->staging_map, size);
-}
-
-void device_unstage(struct device *d, struct suballoc_block *block)
-{
-    suballoc_free(&d->staging_map, block);
-}
-
 static uint64_t chunk_size(const struct device *d, uint64_t size)
 {
     uint64_t unit = d->info.chunk_granularity > SUBALLOC_ALIGN ? d->info.chunk_granularity
@@ -225,12 +201,15 @@ enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_
     while (chunk_size(d, size) > room && drop_empty_chunk(d, NULL))
         room = room_for_chunks(d, limit);
     if (chunk_size(d, size) > room) {
+        struct buf held = { 0 };
+        char asked[32], may[32];
+        holder_report(d, &held);
         opd_err_set(err, OPD_E_out_of_memory,
-                    "%" PRIu64 " bytes wanted on %s: opd holds %" PRIu64
-                    " bytes of its limit of %" PRIu64 ", %" PRIu64
-                    " of them in %d tensors, and no free piece is large enough; "
-                    "free tensors or raise --memory-limit",
-                    size, d->name, d->memory.reserved, limit, d->memory.used, d->n_tensors);
+                    "%s %s %s, %s asked for and no free piece is large enough; held: %.600s; "
+                    "free tensors, or raise --memory-limit",
+                    d->name, limit == d->info.memory_total ? "has" : "may hold",
+                    holder_size(limit, may), holder_size(size, asked), buf_str(&held));
+        buf_finish(&held);
         return ALLOC_FAILED;
     }
     if (!d->growing)

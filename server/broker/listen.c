@@ -17,6 +17,31 @@
 #include "log.h"
 #include "mem.h"
 #include "msg.h"
+#include "trust.h"
+
+// Lets the group of --group in, if there is one.
+static bool give_to_group(const char *path, mode_t mode, struct opd_err *err)
+{
+    gid_t group;
+    if (!trust_group(&group))
+        return true;
+    if (chown(path, (uid_t)-1, group) < 0 || chmod(path, mode) < 0)
+        return opd_err_errno(err, OPD_E_invalid_argument,
+                             "--group: %s cannot be given to the group", path);
+    return true;
+}
+
+// Where the folder was there before, its owner says who can enter it.
+static bool check_group_enters(const char *folder, const struct stat *st, struct opd_err *err)
+{
+    gid_t group;
+    if (!trust_group(&group) || (st->st_mode & S_IXOTH) ||
+        (st->st_gid == group && (st->st_mode & S_IXGRP)))
+        return true;
+    return opd_err_set(err, OPD_E_invalid_argument,
+                       "--group: its members cannot enter %s: chgrp %u %s; chmod g+x %s", folder,
+                       (unsigned)group, folder, folder);
+}
 
 static bool make_folder(const char *socket, struct opd_err *err)
 {
@@ -25,8 +50,11 @@ static bool make_folder(const char *socket, struct opd_err *err)
     bool ok = true;
     if (slash && slash != folder) {
         *slash = '\0';
-        if (mkdir(folder, 0700) < 0 && errno != EEXIST)
+        bool made = mkdir(folder, 0700) == 0;
+        if (!made && errno != EEXIST)
             ok = opd_err_errno(err, OPD_E_invalid_argument, "making %s for the socket", folder);
+        else if (made)
+            ok = give_to_group(folder, 0750, err);
     }
     free(folder);
     return ok;
@@ -51,6 +79,8 @@ static bool check_folder(const char *socket, struct opd_err *err)
             ok = opd_err_set(
                 err, OPD_E_invalid_argument,
                 "%s can be written by others; put the socket into a folder of your own", folder);
+        else
+            ok = check_group_enters(folder, &st, err);
     }
     free(folder);
     return ok;
@@ -97,7 +127,7 @@ static bool bind_socket(struct broker *b, struct opd_err *err)
     umask(mask);
     if (result < 0 || listen(b->listen_fd, 128) < 0)
         return opd_err_errno(err, OPD_E_invalid_argument, "socket %s", path);
-    return true;
+    return give_to_group(path, 0660, err);
 }
 
 bool listen_open(struct broker *b, struct opd_err *err)
@@ -108,12 +138,11 @@ bool listen_open(struct broker *b, struct opd_err *err)
 
 static bool may_connect(const struct broker *b, int fd, struct opd_err *err)
 {
-    struct ucred peer;
-    socklen_t size = sizeof peer;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ||
-        (peer.uid != geteuid() && peer.uid != 0))
-        return opd_err_set(err, OPD_E_unavailable,
-                           "this daemon serves another user; start one of your own");
+    if (!trust_peer(fd))
+        return opd_err_set(
+            err, OPD_E_unavailable,
+            "this daemon serves another user; start one of your own, or have yourself "
+            "let in by its --group");
     if (b->n_conns >= b->options.max_connections)
         return opd_err_set(
             err, OPD_E_unavailable,

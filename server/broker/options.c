@@ -12,9 +12,11 @@
 
 #include "log.h"
 #include "mem.h"
+#include "mpscan.h"
 #include "version.h"
 
 static bool set_socket(struct options *o, const char *text, struct opd_err *err);
+static bool set_group(struct options *o, const char *text, struct opd_err *err);
 static bool set_device(struct options *o, const char *text, struct opd_err *err);
 static bool set_kernels(struct options *o, const char *text, struct opd_err *err);
 static bool set_cache(struct options *o, const char *text, struct opd_err *err);
@@ -27,6 +29,10 @@ static bool set_deadline(struct options *o, const char *text, struct opd_err *er
 static bool set_compile_deadline(struct options *o, const char *text, struct opd_err *err);
 static bool set_max_connections(struct options *o, const char *text, struct opd_err *err);
 static bool set_blas(struct options *o, const char *text, struct opd_err *err);
+static bool set_client_memory(struct options *o, const char *text, struct opd_err *err);
+static bool set_client_requests(struct options *o, const char *text, struct opd_err *err);
+static bool set_max_message(struct options *o, const char *text, struct opd_err *err);
+static bool set_max_launches(struct options *o, const char *text, struct opd_err *err);
 static bool set_debug(struct options *o, const char *text, struct opd_err *err);
 static bool set_warm(struct options *o, const char *text, struct opd_err *err);
 
@@ -38,6 +44,8 @@ static const struct option_row {
     bool (*set)(struct options *o, const char *text, struct opd_err *err);
 } rows[] = {
     { "socket", "PATH", "the Unix socket to serve on", set_socket },
+    { "group", "NAME", "let the members of a group connect too (default: nobody but you)",
+      set_group },
     { "device", "LIST", "auto, or a list of cpu, cuda, cuda:N (default: auto)", set_device },
     { "kernels", "DIR", "add a folder of operators; may be repeated, later ones win", set_kernels },
     { "cache", "DIR", "where compiled kernels are kept; \"\" keeps none", set_cache },
@@ -53,6 +61,12 @@ static const struct option_row {
       set_compile_deadline },
     { "max-connections", "N", "connections at one time (default: 256)", set_max_connections },
     { "blas", "WHICH", "vendor: cuBLASLt or a CBLAS where there is one; own: never", set_blas },
+    { "client-memory", "SIZE", "device memory that one client may hold on each (default: all)",
+      set_client_memory },
+    { "client-requests", "N", "requests of one client on devices at a time (default: 256)",
+      set_client_requests },
+    { "max-message", "SIZE", "bytes of a message, 64K to 64M (default: 64M)", set_max_message },
+    { "max-launches", "N", "kernel launches of one request (default: 8192)", set_max_launches },
     { "debug", NULL, "wait for each launch before the next, as OPD_DEBUG=1 does", set_debug },
     { "warm", NULL, "compile the examples of every operator at start", set_warm },
 };
@@ -71,6 +85,13 @@ static bool set_socket(struct options *o, const char *text, struct opd_err *err)
     if (!text[0])
         return opd_err_set(err, OPD_E_invalid_argument, "--socket: the path is empty");
     replace(&o->socket, text);
+    return true;
+}
+
+static bool set_group(struct options *o, const char *text, struct opd_err *err)
+{
+    (void)err;
+    replace(&o->group, text);
     return true;
 }
 
@@ -201,6 +222,31 @@ static bool read_size(const char *name, const char *text, uint64_t *out, struct 
 static bool set_memory_limit(struct options *o, const char *text, struct opd_err *err)
 {
     return read_size("memory-limit", text, &o->memory_limit, err);
+}
+
+static bool set_client_memory(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_size("client-memory", text, &o->client_memory, err);
+}
+
+static bool set_client_requests(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_count("client-requests", text, 65536, &o->client_requests, err);
+}
+
+static bool set_max_message(struct options *o, const char *text, struct opd_err *err)
+{
+    if (!read_size("max-message", text, &o->max_message, err))
+        return false;
+    if (o->max_message < 64 << 10 || o->max_message > MPSCAN_DEFAULT_MESSAGE)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "--max-message: '%s', expected a size from 64K to 64M", text);
+    return true;
+}
+
+static bool set_max_launches(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_count("max-launches", text, 1 << 20, &o->max_launches, err);
 }
 
 static bool set_cache_size(struct options *o, const char *text, struct opd_err *err)
@@ -375,10 +421,14 @@ static void set_defaults(struct options *o)
         .deadline = 10,
         .compile_deadline = 60,
         .max_connections = 256,
+        .client_requests = 256,
+        .max_message = MPSCAN_DEFAULT_MESSAGE,
+        .max_launches = 8192,
         .log_level = LOG_LEVEL_INFO,
     };
     const char *debug = getenv("OPD_DEBUG");
     o->debug = debug && debug[0] && strcmp(debug, "0") != 0;
+    o->group = mem_strdup("");
     default_socket(o);
     default_cache(o);
     default_kernels(o);
@@ -439,6 +489,7 @@ void options_finish(struct options *o)
     while (o->n_kernels > 0)
         free(o->kernels[--o->n_kernels]);
     free(o->socket);
+    free(o->group);
     free(o->cache);
     *o = (struct options){ 0 };
 }

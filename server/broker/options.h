@@ -12,6 +12,7 @@ enum { OPTIONS_MAX_FOLDERS = 32, OPTIONS_MAX_DEVICES = 16 };
 
 struct options {
     char *socket;                       // path
+    char *group;                        // whose members may connect too; "": none
     char *devices[OPTIONS_MAX_DEVICES]; // "cpu", "cuda:0"
     int n_devices;
     bool auto_devices;                  // take what there is: a GPU that is absent is no error
@@ -23,6 +24,10 @@ struct options {
     uint64_t memory_limit;   // bytes of device memory on each device; 0: what the device has
     double deadline;         // seconds that a request may take on a device
     double compile_deadline; // seconds that one compile may take
+    uint64_t client_memory;  // bytes of device memory that one client may hold on each; 0: all
+    int client_requests;     // of one client on devices at a time; the others wait in its socket
+    uint64_t max_message;    // bytes
+    int max_launches;        // of one request
     int max_connections;
     bool own_blas; // multiply matrices by opd's own kernel alone
     bool debug;    // every launch is waited for before the next

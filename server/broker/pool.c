@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "broker.h"
+#include "clock.h"
 #include "compiler.h"
 #include "log.h"
 #include "mem.h"
@@ -22,6 +23,7 @@ struct job {
     struct buf frame;
     pool_done done;
     void *data;
+    uint64_t begun; // clock_ns(); 0: it waits
     char what[128]; // for messages: "gelu.cu: gelu_forward<scalar_t, 1>"
 };
 
@@ -72,6 +74,8 @@ static void finish_job(struct pool *pool, struct job *job, struct pool_result *r
         pool->stats.cached++;
     else if (result->fd >= 0)
         pool->stats.compiled++;
+    if (job->begun)
+        pool->stats.seconds += (double)(clock_ns() - job->begun) / 1e9;
     if (result->cache_bytes)
         pool->stats.cache_bytes = result->cache_bytes;
     job->done(job->data, result, err);
@@ -258,6 +262,7 @@ static bool start_worker(struct worker *w)
 static void give_job(struct worker *w, struct job *job)
 {
     w->job = job;
+    job->begun = clock_ns();
     buf_append(&w->stream.out, job->frame.bytes, job->frame.size);
     uv_timer_start(&w->timer, deadline_cb,
                    (uint64_t)(w->pool->broker->options.compile_deadline * 1000), 0);
@@ -325,6 +330,8 @@ void pool_submit(struct pool *pool, const char *const strings[JOB_MAX_STRINGS], 
 void pool_stats(const struct pool *pool, struct pool_stats *out)
 {
     *out = pool->stats;
+    for (const struct job *job = pool->queue; job; job = job->next)
+        out->waiting++;
 }
 
 void pool_stop(struct pool *pool, void (*stopped)(struct broker *broker))

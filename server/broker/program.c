@@ -97,7 +97,10 @@ static void free_program(struct program *p)
 static void unloaded_done(struct command *c, const struct opd_err *err)
 {
     (void)err; // gone with its executor, or from it
-    struct program *p = c->data;
+    struct program *p = c->data, **at = &p->device->leaving;
+    while (*at != p)
+        at = &(*at)->next_leaving;
+    *at = p->next_leaving;
     give_id(p->device, p->id);
     free_program(p);
 }
@@ -107,6 +110,9 @@ static void unload(struct program *p)
     struct command *c = command_new(DEV_UNLOAD, p->id, 0);
     c->done = unloaded_done;
     c->data = p;
+    p->leaving = true;
+    p->next_leaving = p->device->leaving;
+    p->device->leaving = p;
     device_submit(p->device, c);
 }
 
@@ -169,7 +175,9 @@ static void loaded_done(struct command *c, const struct opd_err *err)
     struct device *d = p->device;
     bool lost = err->code && !d->process_alive; // with its executor: restored with the next one
     p->n_loads--;
-    if (!p->entry && err->code) {
+    if (p->leaving) {
+        // loaded once more, for what goes before its end
+    } else if (!p->entry && err->code) {
         give_id(d, p->id);
         free_program(p);
     } else if (!p->entry) {
@@ -180,6 +188,16 @@ static void loaded_done(struct command *c, const struct opd_err *err)
         set_failed(p, err);
     }
     broker_retry(d->broker);
+}
+
+void program_each(struct device *d, void (*f)(struct device *d, struct program *p))
+{
+    size_t cursor = 0;
+    for (struct program *p; (p = map_next(&d->programs, &cursor)) != NULL;)
+        for (; p; p = p->next_of_hash)
+            f(d, p);
+    for (struct program *p = d->leaving; p; p = p->next_leaving)
+        f(d, p);
 }
 
 struct command *program_reload_command(struct program *p)

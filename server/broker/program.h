@@ -32,6 +32,8 @@ struct program {
     uint64_t failed_at; // clock_ns()
     int image_fd;       // -1 until compiled
     int n_loads;        // commands under way that load it
+    bool leaving;       // one under way unloads it; what was sent before that may need it
+    struct program *next_leaving;
     char *log;          // the compiler's warnings, or NULL
 };
 
@@ -46,6 +48,9 @@ bool program_ensure(struct program *p, uint64_t since, struct opd_err *err);
 
 // The command that loads it into a new executor. NULL where it has no image, or one is under way.
 struct command *program_reload_command(struct program *p);
+
+// Calls f for every program that a new executor needs, also those that are about to go.
+void program_each(struct device *d, void (*f)(struct device *d, struct program *p));
 
 void program_drop_all(struct entry *e);  // all of a version; its plans are dropped before
 void program_free_all(struct device *d); // all of a device that is no more

@@ -40,8 +40,8 @@ struct entry {
     struct entry *older;      // in the operator's list; that holds a reference
 };
 
-// A plan with the programs that it launches, on one device. Kept by the entry; commands on their way
-// hold it too, but not what it points to of the entry's.
+// A plan with the programs that it launches, on one device. Kept by the entry; commands on their
+// way hold it too, but not what it points to of the entry's.
 struct bound_plan {
     int refs;
     struct bound_plan *next; // of the same hash
@@ -51,11 +51,18 @@ struct bound_plan {
     struct plan_request
         *request; // what it was made for, so that a new version can be made ready for the same
     bool used;    // by a request, or by those of the version before; not only warmed
+    struct run_stats *stats; // of the operator; NULL: it has not run yet
     struct plan *plan;
     struct program **programs; // plan->n_kernels
 };
 
+// What an operator's runs have come to.
+struct run_stats {
+    uint64_t forward, backward, failed, ns; // ns: on devices
+};
+
 struct family {
+    struct run_stats runs;
     char name[OP_MAX_NAME];
     struct entry *current;  // NULL: withdrawn; one of the list
     struct entry *versions; // newest first; a reference each

@@ -14,6 +14,7 @@
 #include "log.h"
 #include "mem.h"
 #include "source.h"
+#include "trust.h"
 #include "watch.h"
 
 // A file that is gone may come back at once (editors rename), so it is missed for so long before
@@ -327,6 +328,9 @@ bool reload_first(struct broker *b, struct opd_err *err)
         return opd_err_set(
             err, OPD_E_invalid_argument,
             "the shipped operators are not beside the program; name their folder with --kernels");
+    for (int i = 0; i < b->options.n_kernels; i++)
+        if (!trust_folder(b->options.kernels[i], err))
+            return opd_err_prefix(err, "--kernels");
     r->common_path = mem_printf("%s/opd.cuh", b->options.kernels[0]);
     bool changed;
     if (!read_common(b, &changed, err))

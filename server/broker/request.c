@@ -160,7 +160,7 @@ static void pack_result(struct request *req, struct buf *out, const struct opd_e
     }
     pack_reply_ok(out, req->id);
     if (req->read_size)
-        pack_bin(out, req->device->staging + req->staged->offset, req->read_size);
+        pack_bin(out, req->device->staging + device_staged_at(req->staged), req->read_size);
     else
         buf_append(out, req->reply.bytes, req->reply.size);
 }
@@ -176,7 +176,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
         attach_chunk(req, err);
     settle_writes(req, inherited, &own);
     if (err->code) {
-        req->broker->n_errors++;
+        broker_count_error(req->broker, err);
         take_back(req);
     }
     if (!c->closed && !req->notification) {
@@ -189,6 +189,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
         tensor_unref(req->made[i]);
     storage_unref(req->exported);
     c->n_flight--;
+    c->owed -= req->read_size;
     buf_finish(&req->reply);
     opd_err_clear(&own);
     broker_retry(req->broker);
@@ -239,6 +240,7 @@ struct request *request_defer(struct request *req)
     note_writes(kept);
     kept->conn->refs++;
     kept->conn->n_flight++;
+    kept->conn->owed += kept->read_size;
     return kept;
 }
 

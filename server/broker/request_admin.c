@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "broker.h"
@@ -22,7 +23,7 @@ void request_pack_device(struct buf *out, const struct device *d)
 {
     uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
                                                      : d->info.memory_total;
-    pack_map(out, 13);
+    pack_map(out, 15);
     pack_key_str(out, "name", d->name);
     pack_key_str(out, "model", d->info.name);
     pack_key_str(out, "target", d->info.target);
@@ -31,11 +32,13 @@ void request_pack_device(struct buf *out, const struct device *d)
     pack_key_str(out, "message", d->state == DEVICE_READY ? "" : d->message);
     pack_key_uint(out, "memory_total", d->info.memory_total);
     pack_key_uint(out, "memory_used", d->memory.used);
+    pack_key_uint(out, "memory_named", d->named_bytes);
     pack_key_uint(out, "memory_reserved", d->memory.reserved);
     pack_key_uint(out, "memory_limit", limit);
     pack_key_int(out, "tensors", d->n_tensors);
     pack_key_int(out, "restarts", d->n_restarts);
     pack_key_int(out, "queued", d->n_queued);
+    pack_key_float(out, "busy", (double)device_busy_ns(d) / 1e9);
 }
 
 static void pack_devices(struct buf *out, const struct broker *b)
@@ -59,13 +62,74 @@ static void pack_methods(struct buf *out)
     }
 }
 
+static void pack_limits(struct buf *out, const struct options *o)
+{
+    struct rlimit fds = { 0 };
+    getrlimit(RLIMIT_NOFILE, &fds);
+    pack_str(out, "limits");
+    pack_map(out, 11);
+    pack_key_uint(out, "max_message", o->max_message);
+    pack_key_int(out, "max_depth", MPSCAN_DEFAULT_DEPTH);
+    pack_key_int(out, "max_rank", OP_MAX_RANK);
+    pack_key_int(out, "max_launches", o->max_launches);
+    pack_key_int(out, "connections", o->max_connections);
+    pack_key_int(out, "client_requests", o->client_requests);
+    pack_key_uint(out, "client_memory", o->client_memory);
+    pack_key_uint(out, "memory", o->memory_limit);
+    pack_key_float(out, "deadline", o->deadline);
+    pack_key_int(out, "descriptors_waiting", STREAM_MAX_FDS);
+    pack_key_uint(out, "descriptors", fds.rlim_cur);
+}
+
+static void pack_client(struct buf *out, const struct broker *b, const struct conn *c)
+{
+    pack_map(out, 6);
+    pack_key_str(out, "client", c->holder->client);
+    pack_key_int(out, "pid", c->holder->pid);
+    pack_key_uint(out, "connection", c->id);
+    pack_key_int(out, "in_flight", c->n_flight);
+    pack_key_uint(out, "tensors", c->tensors.count);
+    pack_str(out, "memory");
+    pack_map(out, (size_t)b->n_devices);
+    for (int i = 0; i < b->n_devices; i++)
+        pack_key_uint(out, b->devices[i]->name, c->holder->bytes[i] - c->holder->named[i]);
+}
+
+static void pack_clients(struct buf *out, const struct broker *b)
+{
+    pack_str(out, "clients");
+    pack_array(out, (size_t)b->n_conns);
+    for (const struct conn *c = b->conns; c; c = c->next)
+        pack_client(out, b, c);
+}
+
+static void pack_runs(struct buf *out, const struct broker *b)
+{
+    size_t n = 0;
+    for (const struct family *o = b->registry.families; o; o = o->next)
+        n += o->runs.forward + o->runs.backward + o->runs.failed > 0;
+    pack_str(out, "runs");
+    pack_array(out, n);
+    for (const struct family *o = b->registry.families; o; o = o->next) {
+        if (o->runs.forward + o->runs.backward + o->runs.failed == 0)
+            continue;
+        pack_map(out, 5);
+        pack_key_str(out, "op", o->name);
+        pack_key_uint(out, "forward", o->runs.forward);
+        pack_key_uint(out, "backward", o->runs.backward);
+        pack_key_uint(out, "failed", o->runs.failed);
+        pack_key_float(out, "seconds", (double)o->runs.ns / 1e9);
+    }
+}
+
 enum request_status request_hello(struct request *req, const value *params, struct opd_err *err)
 {
     (void)err;
     const struct broker *b = req->broker;
     const value *client = value_at(params, 0);
-    if (client && !value_copy_str(client, req->conn->client, sizeof req->conn->client))
-        req->conn->client[0] = '\0'; // too long to be kept: it is only for the log
+    struct holder *holder = req->conn->holder;
+    if (client && !value_copy_str(client, holder->client, sizeof holder->client))
+        holder->client[0] = '\0'; // too long to be kept: it is only for people
     struct buf *out = &req->reply;
     pack_map(out, 9);
     pack_key_int(out, "protocol", OPD_PROTOCOL);
@@ -78,11 +142,7 @@ enum request_status request_hello(struct request *req, const value *params, stru
     for (int i = 1; i < OPD_DTYPE_COUNT; i++)
         pack_str(out, dtype_name((enum opd_dtype)i));
     pack_methods(out);
-    pack_str(out, "limits");
-    pack_map(out, 3);
-    pack_key_int(out, "max_message", MPSCAN_DEFAULT_MESSAGE);
-    pack_key_int(out, "max_depth", MPSCAN_DEFAULT_DEPTH);
-    pack_key_int(out, "max_rank", OP_MAX_RANK);
+    pack_limits(out, &b->options);
     pack_key_uint(out, "generation", b->registry.generation);
     return REQUEST_ANSWERED;
 }
@@ -120,7 +180,7 @@ enum request_status request_status(struct request *req, const value *params, str
     (void)params, (void)err;
     const struct broker *b = req->broker;
     struct buf *out = &req->reply;
-    pack_map(out, 17);
+    pack_map(out, 20);
     pack_key_str(out, "version", OPD_VERSION);
     pack_key_int(out, "protocol", OPD_PROTOCOL);
     pack_key_int(out, "pid", getpid());
@@ -135,6 +195,9 @@ enum request_status request_status(struct request *req, const value *params, str
     pack_compilers(out, b);
     pack_key_str(out, "cache", b->options.cache);
     pack_key_bool(out, "debug", b->options.debug);
+    pack_limits(out, &b->options);
+    pack_clients(out, b);
+    pack_runs(out, b);
     pack_key_int(out, "operators", b->registry.count);
     pack_key_uint(out, "generation", b->registry.generation);
     pack_str(out, "kernels");

@@ -13,7 +13,10 @@
 enum { MAX_NAME = 256 };
 
 // What a message can carry beside its own few bytes.
-enum { MAX_DATA = MPSCAN_DEFAULT_MESSAGE - 4096 };
+static uint64_t max_data(const struct broker *b)
+{
+    return b->options.max_message - 4096;
+}
 
 // A memfd is only a promise, and an executor has 2^47 addresses for everyone.
 static const int64_t MAX_SHM = (int64_t)1 << 44;
@@ -74,7 +77,7 @@ enum request_status request_tensor_new(struct request *req, const value *params,
         return REQUEST_ERROR;
     struct storage *storage;
     uint64_t size = tensor_desc_size(&desc);
-    switch (storage_new(d, size, &storage, err)) {
+    switch (storage_new(d, size, req->conn->holder, &storage, err)) {
     case ALLOC_FAILED:
         return REQUEST_ERROR;
     case ALLOC_WAIT:
@@ -138,13 +141,16 @@ static bool shm_address(struct request *req, const value *array, uint64_t size, 
 static bool stage_bytes(struct request *req, struct device *d, const void *bytes, uint64_t size,
                         struct dev_ref *out)
 {
-    struct suballoc_block *block = device_stage(d, size);
-    if (!block)
+    struct suballoc_block *block = device_stage(d, req->conn->id, size);
+    if (!block) {
+        req->conn->stages_on = d;
         return false;
+    }
+    uint64_t at = device_staged_at(block);
     if (bytes)
-        memcpy(d->staging + block->offset, bytes, size);
+        memcpy(d->staging + at, bytes, size);
     req->staged = block;
-    *out = (struct dev_ref){ .region = d->staging_region, .offset = block->offset };
+    *out = (struct dev_ref){ .region = d->staging_region, .offset = at };
     return true;
 }
 
@@ -224,12 +230,12 @@ enum request_status request_tensor_read(struct request *req, const value *params
     if (!check_range(t, offset, size, err) || !may_read(t, offset, size, err) ||
         (!value_is_nil(shm) && !shm_address(req, shm, size, d, &dst, err)))
         return REQUEST_ERROR;
-    if (value_is_nil(shm) && size > MAX_DATA) {
+    if (value_is_nil(shm) && size > max_data(req->broker)) {
         opd_err_set(err, OPD_E_invalid_argument,
-                    "tensor_read: %" PRIu64
-                    " bytes do not go into a message; read at most %d at a time, "
+                    "tensor_read: %" PRIu64 " bytes do not go into a message; read at most %" PRIu64
+                    " at a time, "
                     "or through shared memory",
-                    size, MAX_DATA);
+                    size, max_data(req->broker));
         return REQUEST_ERROR;
     }
     if (size == 0 || !tensor_address(t, (uint64_t)offset, &src)) {
@@ -450,13 +456,15 @@ enum request_status request_shm_close(struct request *req, const value *params, 
 
 static void pack_listed(struct buf *out, uint64_t id, const struct tensor *t)
 {
-    pack_map(out, 8);
+    pack_map(out, 9);
     // The info map's pairs, one more beside them: its header is skipped.
     struct buf info = { 0 };
     tensor_pack(&info, id, t);
     buf_append(out, info.bytes + 1, info.size - 1);
     buf_finish(&info);
     pack_key_int(out, "ids", t->n_ids);
+    char owner[96];
+    pack_key_str(out, "owner", holder_name(t->storage->holder, owner, sizeof owner));
 }
 
 enum request_status request_tensor_list(struct request *req, const value *params,

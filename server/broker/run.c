@@ -53,8 +53,9 @@ enum request_status run_allocate(struct request *req, struct run *run, struct op
     for (int i = 0; i < plan->n_operands; i++) {
         if (!is_made(run, &plan->operands[i]))
             continue;
-        enum alloc_result result = storage_new(
-            run->device, tensor_desc_size(&plan->operands[i].desc), &run->made[i], err);
+        enum alloc_result result = storage_new(run->device,
+                                               tensor_desc_size(&plan->operands[i].desc),
+                                               req->conn->holder, &run->made[i], err);
         if (result == ALLOC_OK)
             continue;
         drop_made(run);
@@ -194,10 +195,17 @@ struct command *run_command(struct run *run, struct opd_err *err)
             append_launch(run, &plan->steps[i], c, &n_steps);
     }
     append_report(run, c, &n_steps);
-    if (c->bytes.size > DEV_MAX_COMMAND) {
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "%s: %" PRIu64 " launches are more than one request can carry",
-                    run->entry->op->name, n_steps);
+    uint64_t limit = (uint64_t)run->device->broker->options.max_launches;
+    if (c->bytes.size > DEV_MAX_COMMAND || n_steps > limit) {
+        if (n_steps > limit)
+            opd_err_set(err, OPD_E_invalid_argument,
+                        "%s: %" PRIu64 " launches in one request, at most %" PRIu64
+                        " are allowed (--max-launches)",
+                        run->entry->op->name, n_steps, limit);
+        else
+            opd_err_set(err, OPD_E_invalid_argument,
+                        "%s: %" PRIu64 " launches are more than one request can carry",
+                        run->entry->op->name, n_steps);
         command_free(c);
         drop_made(run);
         return NULL;
@@ -208,6 +216,9 @@ struct command *run_command(struct run *run, struct opd_err *err)
     c->deadline = run->deadline > 0 ? run->deadline : run->entry->op->deadline;
     c->plan = bound_plan_ref(run->bound);
     c->version = run->entry->version;
+    if (!run->bound->stats)
+        run->bound->stats =
+            &registry_family(&run->device->broker->registry, run->entry->op->name)->runs;
     return c;
 }
 

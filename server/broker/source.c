@@ -11,6 +11,7 @@
 
 #include "hash.h"
 #include "mem.h"
+#include "trust.h"
 
 // Nested includes.
 enum { MAX_DEPTH = 16 };
@@ -75,6 +76,10 @@ char *file_read(const char *path, size_t *out_size, struct opd_err *err)
             opd_err_set(err, OPD_E_invalid_argument, "%s is no file", path);
         if (fd >= 0)
             close(fd);
+        return NULL;
+    }
+    if (!trust_check(path, &st, err)) {
+        close(fd);
         return NULL;
     }
     FILE *f = fdopen(fd, "r");
@@ -269,7 +274,7 @@ bool source_read(struct source *s, struct opd_err *err)
                     &s->stamp); // before the text: what changes in between is seen by the next look
     forget_includes(s);
     size_t size;
-    char *text = file_read(s->path, &size, err);
+    char *text = trust_folder(s->folder, err) ? file_read(s->path, &size, err) : NULL;
     return text && take_text(s, text, size, err);
 }
 

@@ -7,17 +7,22 @@
 #include "hash.h"
 #include "msg.h"
 
-enum alloc_result storage_new(struct device *d, uint64_t size, struct storage **out,
-                              struct opd_err *err)
+enum alloc_result storage_new(struct device *d, uint64_t size, struct holder *holder,
+                              struct storage **out, struct opd_err *err)
 {
     struct suballoc_block *block = NULL;
     if (size > 0) {
+        if (!holder_allows(holder, d, size, err))
+            return ALLOC_FAILED;
         enum alloc_result result = device_alloc(d, size, &block, err);
         if (result != ALLOC_OK)
             return result;
     }
     *out = mem_zalloc(1, sizeof **out);
-    **out = (struct storage){ .refs = 1, .device = d, .block = block, .size = size };
+    **out = (struct storage){
+        .refs = 1, .device = d, .holder = holder_ref(holder), .block = block, .size = size
+    };
+    holder_count(*out, 1);
     return ALLOC_OK;
 }
 
@@ -74,6 +79,8 @@ void storage_unref(struct storage *s)
 {
     if (!s || --s->refs > 0)
         return;
+    holder_count(s, -1);
+    holder_unref(s->holder);
     if (s->block)
         device_release(s->device, s->block);
     import_unref(s->import);
@@ -155,6 +162,7 @@ struct tensor *tensor_find(struct broker *b, const char *name)
 void tensor_set_name(struct broker *b, struct tensor *t, const char *name)
 {
     t->name = mem_strdup(name);
+    holder_count_name(t->storage, 1);
     t->next_named = map_get(&b->names, name_key(name));
     map_put(&b->names, name_key(name), tensor_ref(t));
 }
@@ -176,6 +184,7 @@ void tensor_drop_name(struct broker *b, struct tensor *t)
         first->next_named = t->next_named;
     }
     free(t->name);
+    holder_count_name(t->storage, -1);
     t->name = NULL;
     t->next_named = NULL;
     tensor_unref(t);

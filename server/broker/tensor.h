@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "device.h"
+#include "holder.h"
 #include "plan.h"
 #include "writes.h"
 
@@ -41,6 +42,8 @@ struct storage {
     int refs;
     struct fate *fate; // a reference; NULL: it was there before
     struct device *device;
+    struct holder *holder;        // who made it; a reference
+    int n_names;                  // of its tensors
     struct suballoc_block *block; // NULL: of size 0, or
     struct import *import;        // a reference: in a client's memory, at
     uint64_t import_offset;
@@ -59,9 +62,10 @@ struct tensor {
     struct tensor *next_named; // of the same hash
 };
 
-// One reference is the caller's. WAIT and FAILED as device_alloc(); *out is set only with OK.
-enum alloc_result storage_new(struct device *d, uint64_t size, struct storage **out,
-                              struct opd_err *err);
+// One reference is the caller's. WAIT and FAILED as device_alloc(), FAILED also where the holder
+// has as much as it may; *out is set only with OK.
+enum alloc_result storage_new(struct device *d, uint64_t size, struct holder *holder,
+                              struct storage **out, struct opd_err *err);
 struct storage *storage_import(struct import *m, uint64_t offset, uint64_t size);
 struct storage *storage_ref(struct storage *s);
 void storage_unref(struct storage *s);

@@ -172,8 +172,7 @@ static bool report_done(struct executor *ex, struct opd_err *err)
         atomic_store_explicit(&ex->progress->passed, mark, memory_order_release);
     if (!works)
         atomic_store(&ex->progress->exact, 1); // it will not move any more
-    while (ex->n_flights > 0 &&
-           dev_mark(ex->flights[ex->first_flight].seq, DEV_MARK_END) <= mark) {
+    while (ex->n_flights > 0 && dev_mark(ex->flights[ex->first_flight].seq, DEV_MARK_END) <= mark) {
         struct flight *flight = &ex->flights[ex->first_flight];
         post_done(ex, flight, false);
         opd_err_clear(&flight->err);

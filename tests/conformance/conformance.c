@@ -2,6 +2,8 @@
 //
 //     conformance cpu | cuda:0        from the repository's root
 
+#include <sys/mman.h>
+
 #include "device.h"
 #include "kernels.h"
 #include "matmul.h"
@@ -238,6 +240,39 @@ static void marks_increase(void **state)
     assert_true(last_mark == before + 101);
 }
 
+static void marks_are_shared(void **state)
+{
+    (void)state;
+    struct opd_err err = { 0 };
+    struct backend *other;
+    int fd = memfd_create("opd-marks", MFD_CLOEXEC);
+    assert_int_equal(ftruncate(fd, 4096), 0);
+    // As two processes see it.
+    _Atomic uint64_t *given = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    _Atomic uint64_t *seen = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+    assert_true(given != MAP_FAILED && seen != MAP_FAILED);
+    must(ops->open(&other, device_index, &err), &err);
+    bool by_device = ops->share_marks(other, given);
+    uint64_t passed = 0;
+    for (uint64_t mark = 7; mark < 700; mark += 7)
+        must(ops->mark(other, mark, &err), &err);
+    must(ops->mark(other, (uint64_t)1 << 60, &err), &err);
+    // Without asking, where the device does it.
+    for (time_t end = time(NULL) + 20; (by_device ? *seen : passed) < (uint64_t)1 << 60;) {
+        if (!by_device)
+            must(ops->poll(other, &passed, &err), &err);
+        assert_true(time(NULL) < end);
+    }
+    must(ops->poll(other, &passed, &err), &err);
+    assert_true(passed == (uint64_t)1 << 60);
+    if (by_device)
+        assert_true(*seen == passed);
+    ops->close(other);
+    munmap((void *)given, 4096);
+    munmap((void *)seen, 4096);
+    close(fd);
+}
+
 // ---- what only the CPU device does
 
 static void check_fault(const char *source, const char *expr, uint32_t block, const char *text)
@@ -389,6 +424,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(versions_live_side_by_side),
         cmocka_unit_test(work_keeps_its_order),
         cmocka_unit_test(marks_increase),
+        cmocka_unit_test(marks_are_shared),
         cmocka_unit_test(faults_are_told),
         cmocka_unit_test(what_it_cannot_run_is_refused),
     };

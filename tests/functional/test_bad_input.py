@@ -528,6 +528,24 @@ def test_shared_memory_that_is_none(daemon, raw, make, size, expected):
     assert raw.fail("shm_close", 1).code == "not_found"
 
 
+def test_shared_memory_cannot_be_made_shorter(daemon, raw):
+    """Not under the feet of an executor that copies from it: the kernel keeps the seal."""
+    fd = make_memfd(1 << 20)
+    raw.call("shm_open", 1, 1 << 20, fds=[fd])
+    raw.make(1, "uint8", [1 << 20])
+    with pytest.raises(PermissionError):
+        os.ftruncate(fd, 0)
+    raw.call("tensor_write", 1, 0, [1, 0, 1 << 20])
+    # One that could be is never mapped, and so harms nobody when it is.
+    loose = make_memfd(1 << 20, seal=False)
+    assert "sealed" in str(raw.fail("shm_open", 2, 1 << 20, fds=[loose]))
+    os.ftruncate(loose, 0)
+    raw.call("tensor_read", 1, 0, 1 << 20, [1, 0])
+    os.close(fd)
+    os.close(loose)
+    assert raw.call("status")["devices"][0]["restarts"] == 0
+
+
 def test_shared_memory_of_more_than_there_is(raw):
     """A memfd is only a promise: an executor would be unable to map it."""
     raw.make(1, "uint8", [16])

@@ -68,6 +68,7 @@ def test_status(daemon, opctl, ask):
     assert daemon.socket in done.stdout
     for device in status["devices"]:
         assert device["name"] in done.stdout
+    assert "CLIENT" in done.stdout and "libopd" in done.stdout
 
 
 def test_status_as_json(daemon, opctl, ask):

@@ -38,6 +38,7 @@ def test_bytes_come_back(raw, dtype, shape):
     device = raw.call("hello")["default_device"]
     assert info == {
         "id": 1, "dtype": dtype, "shape": shape, "device": device, "name": None, "bytes": size,
+        "suspect": None,
     }  # fmt: skip
     assert raw.call("tensor_info", 1) == info
     assert raw.call("tensor_read", 1, 0) == bytes(size)

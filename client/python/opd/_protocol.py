@@ -42,6 +42,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "tensor_accept": ("a", "n"),
     "device_restart": ("s", "M"),
     "tensor_copy": ("hh", "n"),
+    "metrics": ("", "s"),
 }
 
 # name: (number, class in opd.errors)

@@ -184,6 +184,10 @@ class Client:
         """Version, devices, memory, requests, compilers: `status` of protocol/README.md."""
         return dict(self._conn.call("status"))
 
+    def metrics(self) -> str:
+        """Counters and gauges, in the text that Prometheus reads."""
+        return str(self._conn.call("metrics"))
+
     def tensors(self) -> list[dict[str, Any]]:
         """Every named tensor, and the unnamed ones of this client: dtype, shape, name ..."""
         return list(self._conn.call("tensor_list"))
