@@ -518,6 +518,7 @@ def make_write_sealed():
     ],
 )
 def test_shared_memory_that_is_none(daemon, raw, make, size, expected):
+    raw.call("sync")  # the daemon has taken the connection
     before = count_fds(daemon.pid)
     fds = [make()] if make else []
     error = raw.fail("shm_open", 1, size, fds=fds)
