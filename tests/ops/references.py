@@ -26,6 +26,32 @@ def conv_case(input, multiplier, kernel, bias=True, **attrs):
     return ([input, [channels, 1, *kernel], [channels] if bias else None], attrs)
 
 
+def resize_matrix(n_in, n_out):
+    """Rows of weights: what each output takes of the inputs, for src = dst * n_in / n_out."""
+    matrix = torch.zeros(n_out, n_in, dtype=torch.float64)
+    for dst in range(n_out):
+        low, rest = divmod(dst * n_in, n_out)
+        matrix[dst, low] += 1 - rest / n_out
+        matrix[dst, min(low + 1, n_in - 1)] += rest / n_out
+    return matrix
+
+
+def upsample_bilinear2d(input, *, size, scale, mode):
+    if size is None and mode != "half_pixel":
+        size = [math.floor(n * s) for n, s in zip(input.shape[2:], scale)]
+    if mode == "asymmetric":
+        return resize_matrix(input.shape[2], size[0]) @ input @ resize_matrix(input.shape[3], size[1]).T
+    return F.interpolate(input, size, scale if size is None else None, "bilinear",
+                         align_corners=mode == "align_corners")
+
+
+RESIZES = [([2, 3, 8, 8], 2), ([1, 2, 9, 12], 0.5), ([1, 2, 9, 12], [0.34, 3.7]), ([1, 3, 7, 5], 2.5),
+           ([2, 1, 1, 1], 3), ([1, 2, 13, 300], [1, 2]), ([1, 1, 6, 6], 12), ([0, 2, 4, 4], 2)]
+SIZES = [([1, 2, 5, 7], [5, 7]), ([1, 2, 5, 7], [5, 8]), ([2, 2, 6, 9], [1, 1]), ([1, 2, 6, 9], [1, 20]),
+         ([1, 2, 17, 23], [11, 31]), ([1, 1, 1, 9], [4, 3]), ([1, 2, 3, 700], [7, 601]),
+         ([2, 3, 2, 3], [50, 64]), ([1, 1, 100, 90], [7, 11]), ([2, 0, 4, 4], [3, 3])]
+
+
 REFERENCES = {
     "gelu": (
         gelu,
@@ -57,6 +83,16 @@ REFERENCES = {
             conv_case([5, 4, 37, 67], 1, (3, 3), padding=1, bias=False),
             conv_case([0, 3, 9, 9], 1, (3, 3)),  # an empty batch
             conv_case([2, 4, 6, 6], 1, (6, 6)),
+        ],
+    ),
+    "upsample_bilinear2d": (
+        upsample_bilinear2d,
+        [
+            ([shape], {how: value, "mode": mode})
+            for mode in ("half_pixel", "align_corners", "asymmetric")
+            for how, resizes in (("scale", RESIZES), ("size", SIZES))
+            for shape, value in resizes
+            if shape[1] > 0 or mode == "asymmetric"  # which PyTorch refuses
         ],
     ),
 }

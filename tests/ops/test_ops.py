@@ -45,7 +45,8 @@ def full_attrs(info, attrs):
     values = {a["name"]: a["default"] for a in info["attrs"]}
     for name, value in attrs.items():
         spec = next(a for a in info["attrs"] if a["name"] == name)
-        values[name] = [value] * spec["list"] if spec["list"] and not isinstance(value, list) else value
+        alone = spec["list"] and value is not None and not isinstance(value, list)
+        values[name] = [value] * spec["list"] if alone else value
     return values
 
 
