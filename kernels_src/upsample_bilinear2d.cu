@@ -51,6 +51,7 @@
 //! example input=[1,3,4,3] size=[31,1] mode="align_corners"
 //! example input=[1,2,1,1] size=[70,90]
 //! example input=[2,3,5,8] size=[5,8]
+//! example input=[1,1,2,4194304] size=[1,8]
 //!
 //! forward
 //!   kernel  upsample_copy<scalar_t>
@@ -59,21 +60,20 @@
 //!   bind    from = input
 //!   bind    to = output
 //!   bind    n = numel(input)
-//!   kernel  upsample_forward_row<scalar_t, acc_t, int>
-//!   otherwise cpu && !BIG
-//!   grid    N*C*OH*cdiv(OW, 256)
-//!   block   min(OW, 256)
-//!   kernel  upsample_forward_row<scalar_t, double, int64_t>
-//!   otherwise cpu
-//!   grid    N*C*OH*cdiv(OW, 256)
-//!   block   min(OW, 256)
+//!   kernel  upsample_columns
+//!   when    cpu && !SAME
+//!   grid    cdiv(OW, 256)
+//!   kernel  upsample_forward_rows<scalar_t>
+//!   when    cpu && !SAME
+//!   grid    N*C*GROUPS*cdiv(OW, 512)
+//!   block   1
 //!   kernel  upsample_forward<scalar_t, acc_t, int>
-//!   otherwise !BIG
+//!   when    cuda && !SAME && !BIG
 //!   grid    cdiv(N*C*GROUPS*TILES, 256 / LANES)
 //!   block   LANES, 256 / LANES
 //!   bind    units = N*C*GROUPS*TILES
 //!   kernel  upsample_forward<scalar_t, double, int64_t>
-//!   otherwise
+//!   otherwise cuda && !SAME
 //!   grid    cdiv(N*C*GROUPS*TILES, 256 / LANES)
 //!   block   LANES, 256 / LANES
 //!   bind    units = N*C*GROUPS*TILES
@@ -216,25 +216,6 @@ __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ ou
     }
 }
 
-// On the CPU, whose compiler makes vectors of a row's threads.
-template <class T, class A, class I>
-__global__ void upsample_forward_row(const T *__restrict__ input, T *__restrict__ output, I H, I W,
-                                     I OH, I OW, double step_h, double step_w, double shift)
-{
-    const I tiles = (OW + 255) / 256, row = (I)blockIdx.x / tiles;
-    const I ow = (I)blockIdx.x % tiles * 256 + (I)threadIdx.x;
-    if (ow >= OW)
-        return;
-    const I plane = row / OH;
-    const tap<A, I> y = axis<A, I>(H, OH, step_h, shift).at(row - plane * OH);
-    const tap<A, I> x = axis<A, I>(W, OW, step_w, shift).at(ow);
-    const T *low = input + ((int64_t)plane * H + y.low) * W;
-    const T *high = input + ((int64_t)plane * H + y.high) * W;
-    const A above = (1 - x.weight) * opd::load(low + x.low) + x.weight * opd::load(low + x.high);
-    const A below = (1 - x.weight) * opd::load(high + x.low) + x.weight * opd::load(high + x.high);
-    opd::store(output + (int64_t)row * OW + ow, (1 - y.weight) * above + y.weight * below);
-}
-
 // Gathered, so that no sum depends on the order of threads. A thread makes 4 inputs below one
 // another, which at most TAPS columns of the output read: each row of those is summed along W once.
 template <class T, class A, class I, int TAPS>
@@ -302,8 +283,7 @@ __global__ void upsample_backward_crowd(const T *__restrict__ grad_output,
         opd::store(grad_input + blockIdx.x, sum);
 }
 
-// The CPU's: one thread an input row. The rows of the output that read it are summed in pieces,
-// which are vectors, and each sum then goes to two neighbours, left to right.
+// The CPU's: the columns' coordinates are worked out once, then a thread makes rows.
 __global__ void upsample_columns(int *__restrict__ low_of, acc_t *__restrict__ weight_of,
                                  int64_t W, int64_t OW, double step_w, double shift)
 {
@@ -315,6 +295,59 @@ __global__ void upsample_columns(int *__restrict__ low_of, acc_t *__restrict__ w
     }
 }
 
+template <class T> struct neighbours {
+    enum { WIDTH = 512 };
+    acc_t low[WIDTH], high[WIDTH];
+
+    __device__ __forceinline__ void take(const T *line, const int *low_of, int width, int last)
+    {
+        for (int k = 0; k < width; k++) {
+            low[k] = opd::load(line + low_of[k]);
+            high[k] = opd::load(line + min(low_of[k] + 1, last));
+        }
+    }
+};
+
+// A thread makes 512 columns of 8 rows in loops that are vectors. Each row of neighbours is gathered
+// once. The sum is in the order of PyTorch's, for one channel to the bit.
+template <class T>
+__global__ void upsample_forward_rows(const T *__restrict__ input, T *__restrict__ output,
+                                      const int *__restrict__ low_of,
+                                      const acc_t *__restrict__ weight_of, int64_t H, int64_t W,
+                                      int64_t OH, int64_t OW, int64_t GROUPS, double step_h,
+                                      double shift)
+{
+    constexpr int ROWS = 8, WIDTH = neighbours<T>::WIDTH;
+    neighbours<T> rows[2];
+    const axis<double, int64_t> lines(H, OH, step_h, shift);
+    const int64_t tiles = (OW + WIDTH - 1) / WIDTH, ow = blockIdx.x % tiles * WIDTH;
+    const int64_t plane = blockIdx.x / tiles / GROUPS, first = blockIdx.x / tiles % GROUPS * ROWS;
+    const int width = (int)min(OW - ow, (int64_t)WIDTH), last = (int)W - 1;
+    int64_t held = -2; // the row that is in rows[turn]
+    int turn = 0;
+    for (int64_t oh = first; oh < first + ROWS && oh < OH; oh++) {
+        const tap<double, int64_t> y = lines.at(oh);
+        const T *image = input + plane * H * W;
+        if (y.low != held) {
+            turn = y.low == held + 1 ? 1 - turn : turn;
+            if (y.low != held + 1)
+                rows[turn].take(image + y.low * W, low_of + ow, width, last);
+            rows[1 - turn].take(image + y.high * W, low_of + ow, width, last);
+            held = y.low;
+        }
+        const acc_t h1 = (acc_t)y.weight, h0 = 1 - h1;
+        const neighbours<T> &a = rows[turn], &b = rows[1 - turn];
+        T *out = output + (plane * OH + oh) * OW + ow;
+        for (int k = 0; k < width; k++) {
+            const acc_t w1 = weight_of[ow + k], w0 = 1 - w1;
+            opd::store(out + k, (h0 * w0) * a.low[k] + (h0 * w1) * a.high[k] +
+                                    (h1 * w0) * b.low[k] + (h1 * w1) * b.high[k]);
+        }
+    }
+}
+
+// The output's rows that read an input row are summed in pieces, and each sum then goes to two
+// neighbours, left to right.
 template <class T>
 __global__ void upsample_backward_row(const T *__restrict__ grad_output, T *__restrict__ grad_input,
                                       const int *__restrict__ low_of,

@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from references import BOUNDS, REFERENCES, relative_error
+from references import BOUNDS, ELSEWHERE, REFERENCES, relative_error
 
 import opd
 
@@ -105,7 +105,7 @@ def test_forward_and_backward(client, name, dtype, record_worst):
 
 
 def test_every_operator_has_a_reference(client):
-    missing = set(operators(client)) - set(REFERENCES)
+    missing = set(operators(client)) - set(REFERENCES) - set(ELSEWHERE)
     assert not missing, f"no reference for {sorted(missing)}: add them to references.py"
 
 
