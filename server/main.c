@@ -40,12 +40,12 @@ static enum log_level read_level(const char *name)
 
 int main(int argc, char **argv)
 {
-    if (argc == 4 && strcmp(argv[1], "executor") == 0) {
+    if (argc == 5 && strcmp(argv[1], "executor") == 0) {
         static char role[64];
         snprintf(role, sizeof role, "executor %s", argv[2]);
-        log_init(role, read_level(argv[3]));
+        log_init(role, read_level(argv[4]));
         become_child(SIGKILL);
-        return executor_main(argv[2]);
+        return executor_main(argv[2], strcmp(argv[3], "vendor") == 0);
     }
     if (argc == 3 && strcmp(argv[1], "compiler") == 0) {
         log_init("compiler", read_level(argv[2]));

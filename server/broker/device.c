@@ -288,6 +288,7 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
         return;
     }
     d->info = hello.info;
+    d->info.blas[sizeof d->info.blas - 1] = '\0';
     d->did_something = false;
     bool first = d->state == DEVICE_STARTING;
     if (!first && !restore(d)) {
@@ -444,7 +445,8 @@ static int spawn_executor(struct device *d, int child_sock)
 {
     const int fds[] = { child_sock, d->rings_fd, d->command_bell, d->done_bell };
     d->process.data = d->socket_poll.data = d->done_poll.data = d;
-    const char *const args[] = { "executor", d->name, NULL };
+    const char *const args[] = { "executor", d->name,
+                                 d->broker->options.own_blas ? "own" : "vendor", NULL };
     return broker_spawn(d->broker, &d->process, args, fds, 4, exit_cb);
 }
 

@@ -132,6 +132,7 @@ static void plan_first_example(struct broker *b, struct entry *e)
         return;
     struct opd_err err = { 0 };
     request.on_cpu = b->devices[0]->is_cpu;
+    request.blas = b->devices[0]->info.blas[0] != '\0';
     request.keep = e->op->has_backward;
     entry_plan(e, b->devices[0], &request, &err);
     opd_err_clear(&err);

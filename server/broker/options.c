@@ -26,6 +26,7 @@ static bool set_memory_limit(struct options *o, const char *text, struct opd_err
 static bool set_deadline(struct options *o, const char *text, struct opd_err *err);
 static bool set_compile_deadline(struct options *o, const char *text, struct opd_err *err);
 static bool set_max_connections(struct options *o, const char *text, struct opd_err *err);
+static bool set_blas(struct options *o, const char *text, struct opd_err *err);
 static bool set_warm(struct options *o, const char *text, struct opd_err *err);
 
 // Every option, in the order of --help. In a configuration file: "name = value", a line each.
@@ -50,6 +51,7 @@ static const struct option_row {
     { "compile-deadline", "SECONDS", "how long one compile may take (default: 60)",
       set_compile_deadline },
     { "max-connections", "N", "connections at one time (default: 256)", set_max_connections },
+    { "blas", "WHICH", "vendor: cuBLASLt or a CBLAS where there is one; own: never", set_blas },
     { "warm", NULL, "compile the examples of every operator at start", set_warm },
 };
 
@@ -202,6 +204,13 @@ static bool set_memory_limit(struct options *o, const char *text, struct opd_err
 static bool set_cache_size(struct options *o, const char *text, struct opd_err *err)
 {
     return read_size("cache-size", text, &o->cache_limit, err);
+}
+
+static bool set_blas(struct options *o, const char *text, struct opd_err *err)
+{
+    o->own_blas = strcmp(text, "own") == 0;
+    return o->own_blas || strcmp(text, "vendor") == 0 ||
+           opd_err_set(err, OPD_E_invalid_argument, "--blas: '%s', expected vendor or own", text);
 }
 
 static bool read_seconds(const char *name, const char *text, double *out, struct opd_err *err)

@@ -24,7 +24,8 @@ struct options {
     double deadline;         // seconds that a request may take on a device
     double compile_deadline; // seconds that one compile may take
     int max_connections;
-    bool warm; // compile every operator's examples at start
+    bool own_blas; // multiply matrices by opd's own kernel alone
+    bool warm;     // compile every operator's examples at start
     int log_level;
 };
 

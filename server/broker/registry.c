@@ -14,7 +14,8 @@
 
 // A signature seldom has more than a few dozen plans in use; of so many a new version is made ready
 // for the same.
-enum { MAX_PLANS = 1024, MAX_INHERITED = 256 };
+// A plan of many steps takes the place of several: one for each so many steps.
+enum { MAX_PLANS = 1024, MAX_INHERITED = 256, LIGHT_STEPS = 64 };
 
 const char *entry_state_name(enum entry_state state)
 {
@@ -114,14 +115,14 @@ struct bound_plan *entry_plan(struct entry *e, struct device *d, const struct pl
     if (!bp) {
         struct plan *plan = plan_build(request, err);
         if (plan) {
-            if (e->n_plans == MAX_PLANS) {
+            if (e->n_plans >= MAX_PLANS) {
                 entry_drop_plans(e);
                 first = NULL;
             }
             bp = bind_plan(e, d, request, plan, &signature);
             bp->next = first;
             map_put(&e->plans, key, bp);
-            e->n_plans++;
+            e->n_plans += 1 + plan->n_steps / LIGHT_STEPS;
         }
     }
     buf_finish(&signature);

@@ -35,7 +35,7 @@ struct entry {
     int n_contexts;     // of clients, for which a retired version keeps its kernels
     struct opd_err err; // FAILED: why
     struct map plans;   // struct bound_plan by hash of signature and device
-    int n_plans;
+    int n_plans;        // large ones count as several
     struct program *programs; // all of them, on all devices; see program.h
     struct entry *older;      // in the operator's list; that holds a reference
 };

@@ -22,10 +22,11 @@ static void pack_device(struct buf *out, const struct device *d)
 {
     uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
                                                      : d->info.memory_total;
-    pack_map(out, 12);
+    pack_map(out, 13);
     pack_key_str(out, "name", d->name);
     pack_key_str(out, "model", d->info.name);
     pack_key_str(out, "target", d->info.target);
+    pack_key_str(out, "blas", d->info.blas);
     pack_key_str(out, "state", device_state_name(d->state));
     pack_key_str(out, "message", d->state == DEVICE_READY ? "" : d->message);
     pack_key_uint(out, "memory_total", d->info.memory_total);

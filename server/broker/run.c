@@ -13,6 +13,7 @@ enum request_status run_bind(struct request *req, struct run *run, struct plan_r
 {
     pr->op = run->entry->op;
     pr->on_cpu = run->device->is_cpu;
+    pr->blas = run->device->info.blas[0] != '\0';
     run->bound = entry_plan(run->entry, run->device, pr, err);
     if (!run->bound)
         return REQUEST_ERROR;
@@ -128,6 +129,38 @@ static void append_launch(const struct run *run, const struct plan_step *step, s
     ++*n_steps;
 }
 
+static bool locate_matrix(const struct run *run, const struct plan_matrix *x,
+                          struct dev_matrix *out)
+{
+    *out = (struct dev_matrix){ .size = x->size,
+                                .stride = x->stride,
+                                .transposed = x->transposed };
+    bool found = locate(run, x->operand, &out->ref);
+    out->ref.offset += x->offset;
+    return found;
+}
+
+static void append_matmul(const struct run *run, const struct plan_matmul *pm, struct command *c,
+                          uint64_t *n_steps)
+{
+    struct dev_matmul m = {
+        .step = { DEV_STEP_MATMUL, sizeof m },
+        .dtype = pm->dtype,
+        .result = pm->result,
+        .accumulate = pm->accumulate,
+        .tf32 = pm->tf32,
+        .m = pm->m,
+        .n = pm->n,
+        .k = pm->k,
+    };
+    // All of them are somewhere: the plan drops empty products.
+    if (!locate_matrix(run, &pm->d, &m.d) || !locate_matrix(run, &pm->a, &m.a) ||
+        !locate_matrix(run, &pm->b, &m.b))
+        return;
+    buf_append(&c->bytes, &m, sizeof m);
+    ++*n_steps;
+}
+
 static void write_label(const struct run *run, struct command *c)
 {
     const struct plan *plan = run->bound->plan;
@@ -145,6 +178,8 @@ struct command *run_command(struct run *run, struct opd_err *err)
     for (int i = 0; i < plan->n_steps; i++) {
         if (plan->steps[i].kind == PLAN_STEP_ZERO)
             append_zero(run, &plan->steps[i], c, &n_steps);
+        else if (plan->steps[i].kind == PLAN_STEP_MATMUL)
+            append_matmul(run, plan->steps[i].matmul, c, &n_steps);
         else
             append_launch(run, &plan->steps[i], c, &n_steps);
     }

@@ -10,10 +10,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cuda_library.h"
 #include "mem.h"
 
-static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so" };
-enum { N_NAMES = sizeof(names) / sizeof(names[0]) };
+static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", NULL };
+static const char *const wheels[] = { "/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib", NULL };
 
 static struct nvrtc loaded;
 static bool is_loaded;
@@ -29,111 +30,6 @@ static void load_builtins(const char *folder)
     }
     globfree(&found);
     free(pattern);
-}
-
-static void *open_in_folder(const char *folder)
-{
-    for (int i = 0; i < N_NAMES; i++) {
-        char *path = mem_printf("%s/%s", folder, names[i]);
-        void *library = NULL;
-        if (access(path, R_OK) == 0) {
-            load_builtins(folder);
-            library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        }
-        free(path);
-        if (library)
-            return library;
-    }
-    return NULL;
-}
-
-// Folders that match "base" + "tail"; the last in the alphabet first, as the newest version is
-// wanted.
-static void *open_matching(const char *base, const char *tail)
-{
-    if (!base || !base[0])
-        return NULL;
-    char *pattern = mem_printf("%s%s", base, tail);
-    glob_t found = { 0 };
-    void *library = NULL;
-    if (glob(pattern, 0, NULL, &found) == 0) {
-        for (size_t i = found.gl_pathc; i-- > 0 && !library;)
-            library = open_in_folder(found.gl_pathv[i]);
-    }
-    globfree(&found);
-    free(pattern);
-    return library;
-}
-
-static void *open_in_site(const char *base, const char *site)
-{
-    static const char *const wheels[] = { "/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib" };
-    void *library = NULL;
-    for (int i = 0; i < 2 && !library; i++) {
-        char *tail = mem_printf("%s%s", site, wheels[i]);
-        library = open_matching(base, tail);
-        free(tail);
-    }
-    return library;
-}
-
-// $OPD_NVRTC: the library itself, or its folder.
-static void *open_named(const char *path)
-{
-    if (!path || !path[0])
-        return NULL;
-    struct stat st;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        return open_in_folder(path);
-    char *copy = mem_strdup(path);
-    if (strchr(path, '/'))
-        load_builtins(dirname(copy));
-    free(copy);
-    return dlopen(path, RTLD_NOW | RTLD_LOCAL);
-}
-
-static void *open_by_linker(void)
-{
-    void *library = NULL;
-    for (int i = 0; i < N_NAMES && !library; i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    return library;
-}
-
-static void *open_in_wheels(void)
-{
-    static const char *const site = "/lib/python3*/site-packages";
-    char beside[PATH_MAX] = "";
-    ssize_t length = readlink("/proc/self/exe", beside, sizeof(beside) - 1);
-    char *venv = length > 0 ? mem_printf("%s/../.venv", dirname(beside)) : mem_strdup("");
-
-    void *library = open_in_site(getenv("VIRTUAL_ENV"), site);
-    if (!library)
-        library = open_in_site(venv, site);
-    if (!library)
-        library = open_in_site(getenv("HOME"), "/.local/lib/python3*/site-packages");
-    if (!library)
-        library = open_in_site("/usr/local", "/lib/python3*/*-packages");
-    if (!library)
-        library = open_in_site("/usr", "/lib/python3*/dist-packages");
-    free(venv);
-    return library;
-}
-
-static void *open_library(void)
-{
-    void *library = open_matching(getenv("CUDA_HOME"), "/lib64");
-    if (!library)
-        library = open_matching(getenv("CUDA_PATH"), "/lib64");
-    if (!library)
-        library = open_matching("/usr/local/cuda", "/lib64");
-    if (!library)
-        library = open_matching("/usr/local/cuda-", "*/lib64");
-    if (!library)
-        library = open_by_linker();
-    if (!library)
-        library = open_in_wheels();
-    return library;
 }
 
 static bool find_functions(struct nvrtc *rtc, void *library, struct opd_err *err)
@@ -205,7 +101,8 @@ const struct nvrtc *nvrtc_load(struct opd_err *err)
         return &loaded;
     const char *named = getenv("OPD_NVRTC");
     bool is_named = named && named[0];
-    void *library = is_named ? open_named(named) : open_library();
+    void *library = cuda_library_open(&(struct cuda_library){
+        .names = names, .wheels = wheels, .named = named, .before = load_builtins });
     if (!library && is_named) {
         opd_err_set(err, OPD_E_unavailable,
                     "OPD_NVRTC is %s, where libnvrtc cannot be loaded; "

@@ -3,13 +3,14 @@
 // A device that maps chunks of memory and runs compiled images. The executor talks to a device only
 // through this table, so every test of one backend is a test of the other (tests/conformance/).
 //
-// Shapes, dtypes, tensors and operators do not cross this line. All work of one backend runs in one
+// Shapes, tensors and operators do not cross this line, dtypes only for matrices. All work of one backend runs in one
 // stream: in the order in which it was given. Calls come from one thread.
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "dtype.h"
 #include "err.h"
 
 struct backend;         // a backend's own struct starts with `struct backend base`
@@ -42,6 +43,22 @@ struct backend_launch {
     size_t args_size;
 };
 
+// In memory: rows one after the other, `stride` elements apart.
+struct backend_matrix {
+    device_addr addr;
+    int64_t stride;  // at least the length of a row
+    bool transposed; // before it is used; never the result
+};
+
+// d [m, n] = a [m, k] @ b [k, n], or += where `accumulate`.
+struct backend_matmul {
+    enum opd_dtype dtype, result; // of a and b: a floating one; of d: the same, or float32
+    bool accumulate;
+    bool tf32;       // float32 may be rounded to TF32
+    int64_t m, n, k; // 1 to INT32_MAX, as the strides
+    struct backend_matrix d, a, b;
+};
+
 struct backend_info {
     char name[128];             // "NVIDIA H200", "AMD EPYC ... (2 cores)"
     char target[32];            // what the compilers compile for: "sm_90", "cpu"
@@ -50,6 +67,7 @@ struct backend_info {
     uint64_t chunk_granularity; // chunk sizes are multiples of it
     int driver_version;         // CUDA's, 13000; 0 on the CPU
     int processors;             // multiprocessors, or cores
+    char blas[64];              // "cuBLASLt 13.0.2"; "": there is none, or it was not asked for
 };
 
 struct backend_ops {
@@ -74,6 +92,12 @@ struct backend_ops {
     bool (*load)(struct backend *be, const struct backend_image *image,
                  struct backend_program **out, struct opd_err *err);
     void (*unload)(struct backend *be, struct backend_program *program);
+
+    // Looks for a library that multiplies matrices; info() tells whether there is one.
+    void (*blas_load)(struct backend *be);
+    // Where blas_load() has found one: in stream order, as a launch. On the CPU, which is as fast by
+    // a kernel, matrices of 16 bits are refused.
+    bool (*matmul)(struct backend *be, const struct backend_matmul *m, struct opd_err *err);
 
     // In stream order, possibly asynchronous. dst and src are device or host addresses; the host's
     // stay valid until the stream has passed the copy.

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "backend.h"
+#include "cpu_blas.h"
 #include "cpu_pool.h"
 #include "mem.h"
 
@@ -17,6 +18,7 @@
 struct cpu_backend {
     struct backend base;
     struct cpu_pool *pool;
+    const struct cpu_blas *blas; // or NULL
     uint64_t mark;
 };
 
@@ -74,6 +76,7 @@ static void cpu_info(struct backend *base, struct backend_info *out)
         .processors = cpu_pool_size(be->pool),
     };
     read_name(out->name, sizeof out->name, out->processors);
+    snprintf(out->blas, sizeof out->blas, "%s", be->blas ? cpu_blas_name(be->blas) : "");
 }
 
 static bool cpu_chunk_new(struct backend *base, uint64_t size, int *out_fd, struct opd_err *err)
@@ -242,6 +245,19 @@ static bool cpu_launch(struct backend *base, const struct backend_launch *l, str
     return cpu_pool_run(be->pool, l->program->kernel, &job, err);
 }
 
+static void cpu_load_blas(struct backend *base)
+{
+    ((struct cpu_backend *)base)->blas = cpu_blas_load();
+}
+
+static bool cpu_matmul(struct backend *base, const struct backend_matmul *m, struct opd_err *err)
+{
+    struct cpu_backend *be = (struct cpu_backend *)base;
+    if (!be->blas)
+        return opd_err_set(err, OPD_E_unavailable, "cpu: no BLAS was found");
+    return cpu_blas_matmul(be->blas, be->pool, m, err);
+}
+
 static bool cpu_copy(struct backend *base, device_addr dst, device_addr src, size_t size,
                      struct opd_err *err)
 {
@@ -289,6 +305,8 @@ const struct backend_ops backend_cpu = {
     .chunk_unmap = cpu_chunk_unmap,
     .load = cpu_load,
     .unload = cpu_unload,
+    .blas_load = cpu_load_blas,
+    .matmul = cpu_matmul,
     .launch = cpu_launch,
     .copy = cpu_copy,
     .fill = cpu_fill,

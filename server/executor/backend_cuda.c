@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "backend.h"
+#include "cuda_blas.h"
 #include "cuda_driver.h"
 #include "mem.h"
 
@@ -25,6 +26,7 @@ struct cuda_backend {
     int device;
     bool has_context;
     void *context, *stream;
+    struct cuda_blas *blas; // or NULL
 
     uint64_t last_mark;
     _Atomic uint64_t *passed; // page-locked; the device writes it, or poll does
@@ -83,6 +85,9 @@ static void cuda_close(struct backend *be)
     for (int i = 0; i < N_EVENTS; i++)
         if (b->events[i].event)
             cu->cuEventDestroy(b->events[i].event);
+    if (b->blas)
+        cu->cuStreamSynchronize(b->stream);
+    cuda_blas_free(b->blas);
     if (b->stream)
         cu->cuStreamDestroy(b->stream);
     if (b->passed)
@@ -159,8 +164,8 @@ fail:
 
 static bool cuda_open(struct backend **out, int index, struct opd_err *err)
 {
-    // A kernel loaded at its first launch would make that launch slow, and its failure late.
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    // Eagerly, cuBLASLt would load each of its kernels for seconds, and fill the device with them.
+    setenv("CUDA_MODULE_LOADING", "LAZY", 0);
     const struct cuda_driver *cu = cuda_driver_load(err);
     if (!cu)
         return false;
@@ -303,6 +308,19 @@ static bool check_params(const struct cuda_driver *cu, void *function,
     return true;
 }
 
+// Loaded at its first launch only, a kernel would make that launch slow, and its failure late.
+static bool load_now(const struct cuda_driver *cu, void *function, struct opd_err *err)
+{
+    int registers;
+    if (cu->cuFuncLoad)
+        CU_TRY(cuFuncLoad(function));
+    else
+        CU_TRY(cuFuncGetAttribute(&registers, DRV_FUNC_REGISTERS, function));
+    return true;
+fail:
+    return false;
+}
+
 static bool cuda_load(struct backend *be, const struct backend_image *image,
                       struct backend_program **out, struct opd_err *err)
 {
@@ -311,7 +329,7 @@ static bool cuda_load(struct backend *be, const struct backend_image *image,
     program->shared_limit = DEFAULT_SHARED_LIMIT;
     CU_TRY(cuModuleLoadData(&program->module, image->bytes));
     CU_TRY(cuModuleGetFunction(&program->function, program->module, image->symbol));
-    if (!check_params(cu, program->function, image, err))
+    if (!load_now(cu, program->function, err) || !check_params(cu, program->function, image, err))
         goto fail;
     *out = program;
     return true;
@@ -348,6 +366,21 @@ fail:
             "or give the kernel __launch_bounds__(%u)",
             threads, threads);
     return false;
+}
+
+static void cuda_load_blas(struct backend *be)
+{
+    struct cuda_backend *b = cuda_of(be);
+    b->blas = cuda_blas_new(b->cu);
+    snprintf(b->info.blas, sizeof(b->info.blas), "%s", b->blas ? cuda_blas_name(b->blas) : "");
+}
+
+static bool cuda_matmul(struct backend *be, const struct backend_matmul *m, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    if (!b->blas)
+        return opd_err_set(err, OPD_E_unavailable, "cuBLASLt was not found");
+    return cuda_blas_matmul(b->blas, m, b->stream, err);
 }
 
 static bool cuda_copy(struct backend *be, device_addr dst, device_addr src, size_t size,
@@ -445,6 +478,8 @@ const struct backend_ops backend_cuda = {
     .host_unregister = cuda_host_unregister,
     .load = cuda_load,
     .unload = cuda_unload,
+    .blas_load = cuda_load_blas,
+    .matmul = cuda_matmul,
     .launch = cuda_launch,
     .copy = cuda_copy,
     .fill = cuda_fill,

@@ -13,7 +13,7 @@
 #include "backend.h"
 
 enum {
-    DEV_RING_SIZE = 1 << 20,
+    DEV_RING_SIZE = 4 << 20,
     DEV_MAX_COMMAND = DEV_RING_SIZE / 2 - 64,
     DEV_MAX_REGIONS = 1 << 16,
     DEV_MAX_MESSAGE = sizeof((struct opd_err *)0)->msg,
@@ -49,7 +49,7 @@ struct dev_command {
 
 // After DEV_LOAD: the kernel's parameters as struct backend_param …; `size` is their number.
 
-enum dev_step_type { DEV_STEP_LAUNCH = 1, DEV_STEP_FILL, DEV_STEP_COPY };
+enum dev_step_type { DEV_STEP_LAUNCH = 1, DEV_STEP_FILL, DEV_STEP_COPY, DEV_STEP_MATMUL };
 
 struct dev_step {
     uint32_t type;
@@ -84,6 +84,22 @@ struct dev_copy {
     struct dev_step step;
     struct dev_ref dst, src;
     uint64_t size;
+};
+
+struct dev_matrix {
+    struct dev_ref ref;
+    uint64_t size; // bytes from there to the end of its last element
+    int64_t stride;
+    uint64_t transposed;
+};
+
+// As struct backend_matmul.
+struct dev_matmul {
+    struct dev_step step;
+    uint32_t dtype, result;
+    uint32_t accumulate, tf32;
+    int64_t m, n, k;
+    struct dev_matrix d, a, b;
 };
 
 struct dev_done {

@@ -243,6 +243,28 @@ static bool run_copy(struct executor *ex, const struct dev_copy *c, struct opd_e
            ex->ops->copy(ex->be, dst, src, c->size, err);
 }
 
+static bool resolve_matrix(struct executor *ex, const struct dev_matrix *x,
+                           struct backend_matrix *out, struct opd_err *err)
+{
+    *out = (struct backend_matrix){ .stride = x->stride, .transposed = x->transposed };
+    return resolve(ex, x->ref, x->size, &out->addr, err);
+}
+
+static bool run_matmul(struct executor *ex, const struct dev_matmul *x, struct opd_err *err)
+{
+    struct backend_matmul m = {
+        .dtype = (enum opd_dtype)x->dtype,
+        .result = (enum opd_dtype)x->result,
+        .accumulate = x->accumulate,
+        .tf32 = x->tf32,
+        .m = x->m,
+        .n = x->n,
+        .k = x->k,
+    };
+    return resolve_matrix(ex, &x->d, &m.d, err) && resolve_matrix(ex, &x->a, &m.a, err) &&
+           resolve_matrix(ex, &x->b, &m.b, err) && ex->ops->matmul(ex->be, &m, err);
+}
+
 static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
 {
     const uint8_t *at = (const uint8_t *)(cmd + 1);
@@ -258,6 +280,9 @@ static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct
             break;
         case DEV_STEP_COPY:
             ok = run_copy(ex, (const struct dev_copy *)(const void *)at, err);
+            break;
+        case DEV_STEP_MATMUL:
+            ok = run_matmul(ex, (const struct dev_matmul *)(const void *)at, err);
             break;
         default:
             return opd_err_set(err, OPD_E_internal, "step of unknown type %u", step->type);
@@ -446,7 +471,7 @@ static void finish(struct executor *ex)
         ex->ops->close(ex->be);
 }
 
-int executor_main(const char *device)
+int executor_main(const char *device, bool vendor_blas)
 {
     struct executor ex = { 0 };
     struct opd_err err = { 0 };
@@ -461,6 +486,8 @@ int executor_main(const char *device)
         return 2;
     }
     bool ok = ex.ops->open(&ex.be, index, &err);
+    if (ok && vendor_blas)
+        ex.ops->blas_load(ex.be);
     say_hello(&ex, &err);
     if (!ok) {
         opd_err_clear(&err);

@@ -5,6 +5,8 @@
 // (devwire.h). It ends when the broker closes the socket or says stop, and at once when its device
 // fails: the broker then starts another, which maps the same memory.
 
+#include <stdbool.h>
+
 // Runs until told to end; the process's exit status. `device` is "cpu", "cuda:0". The descriptors
-// are devwire.h's.
-int executor_main(const char *device);
+// are devwire.h's. `vendor_blas`: matrices are multiplied by a library where there is one.
+int executor_main(const char *device, bool vendor_blas);

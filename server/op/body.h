@@ -88,12 +88,32 @@ struct template_arg {
     const struct expr *expr; // a number
 };
 
-enum step_kind { STEP_LAUNCH, STEP_ZERO };
+// A tensor as a matrix: as it is, or matrix(tensor, rows, cols, stride, offset).
+struct matrix {
+    const char *text; // as written, ".T" included
+    int tensor;
+    bool transposed;
+    const struct expr *rows, *cols;     // NULL: the tensor's own
+    const struct expr *stride, *offset; // NULL: cols and 0
+};
+
+// d = a @ b, or d += a @ b.
+struct matmul {
+    const char *text; // "gates = x @ weights.T"
+    struct matrix d, a, b;
+    bool accumulate;
+    bool tf32;
+};
+
+enum step_kind { STEP_LAUNCH, STEP_ZERO, STEP_MATMUL, STEP_REPEAT };
 
 struct step {
     enum step_kind kind;
     int line;
-    int tensor; // STEP_ZERO
+    int tensor;                // STEP_ZERO
+    const struct expr *repeat; // STEP_REPEAT: how often; the n_body steps that follow are its own
+    int slot, n_body;          // STEP_REPEAT: slot of its counter
+    struct matmul *matmul;     // STEP_MATMUL
 
     // STEP_LAUNCH
     const char *name; // "depthwise_forward"

@@ -284,7 +284,7 @@ static bool read_scratch(struct reader *r)
     return read_temp(r, false);
 }
 
-enum place { ANYWHERE, TOP, SECTION, LAUNCH };
+enum place { ANYWHERE, TOP, SECTION, STEP, LAUNCH, MATMUL };
 
 // The whole header language. To add a directive, add a row and its reader.
 static const struct directive {
@@ -307,12 +307,16 @@ static const struct directive {
     { "backward", section_read_backward, ANYWHERE },
     { "kernel", section_read_kernel, SECTION },
     { "zero", section_read_zero, SECTION },
+    { "matmul", matmul_read, SECTION },
+    { "repeat", repeat_read, SECTION },
+    { "end", repeat_read_end, SECTION },
     { "grid", section_read_grid, LAUNCH },
     { "block", section_read_block, LAUNCH },
     { "shared", section_read_shared, LAUNCH },
-    { "when", section_read_when, LAUNCH },
-    { "otherwise", section_read_otherwise, LAUNCH },
+    { "when", section_read_when, STEP },
+    { "otherwise", section_read_otherwise, STEP },
     { "bind", section_read_bind, LAUNCH },
+    { "tf32", matmul_read_tf32, MATMUL },
 };
 
 static bool check_place(struct reader *r, const struct directive *d)
@@ -324,8 +328,15 @@ static bool check_place(struct reader *r, const struct directive *d)
     if (d->place == SECTION && !r->section)
         return lex_fail(&r->lx, "'%s' outside a section, expected after 'forward' or 'backward'",
                         d->keyword);
-    if (d->place == LAUNCH && !r->launch)
+    if (d->place == STEP && !r->launch)
+        return lex_fail(&r->lx,
+                        "'%s' without its kernel, expected below a 'kernel' or 'matmul' line",
+                        d->keyword);
+    if (d->place == LAUNCH && !(r->launch && r->launch->kind == STEP_LAUNCH))
         return lex_fail(&r->lx, "'%s' without its kernel, expected below a 'kernel' line",
+                        d->keyword);
+    if (d->place == MATMUL && !(r->launch && r->launch->kind == STEP_MATMUL))
+        return lex_fail(&r->lx, "'%s' without its matmul, expected below a 'matmul' line",
                         d->keyword);
     return true;
 }

@@ -5,10 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "arena.h"
+#include "builder.h"
 #include "check.h"
 #include "mem.h"
-#include "params.h"
 
 // The plan lives in its own arena.
 struct owned_plan {
@@ -16,18 +15,7 @@ struct owned_plan {
     struct arena arena;
 };
 
-struct builder {
-    struct plan *plan;
-    struct arena *arena;
-    struct opd_err *err;
-    struct env env;
-    struct packed packed;
-    int operand_of[TENSOR_COUNT]; // -1: not listed yet
-    bool pending[TENSOR_COUNT];   // to be filled with zeros before its next use
-    bool covered[TENSOR_COUNT];   // written by a launch, or by one that had nothing to do
-};
-
-static uint32_t use_operand(struct builder *b, int tensor)
+uint32_t builder_operand(struct builder *b, int tensor)
 {
     const struct plan_request *request = b->env.request;
     if (b->operand_of[tensor] >= 0)
@@ -63,14 +51,30 @@ static uint32_t use_operand(struct builder *b, int tensor)
     return (uint32_t)b->plan->n_operands++;
 }
 
-static void add_zero(struct builder *b, int tensor)
+bool builder_add_step(struct builder *b, const struct plan_step *step)
+{
+    size_t n = (size_t)b->plan->n_steps;
+    if (n == PLAN_MAX_STEPS)
+        return opd_err_set(b->err, OPD_E_invalid_argument,
+                           "more than %d launches in one request, which is the most there may be",
+                           PLAN_MAX_STEPS);
+    if (n == b->steps_capacity) {
+        b->steps_capacity = n ? 2 * n : 16;
+        b->steps = mem_realloc(b->steps, b->steps_capacity, sizeof *b->steps);
+    }
+    b->steps[n] = *step;
+    b->plan->n_steps++;
+    return true;
+}
+
+bool builder_zero(struct builder *b, int tensor)
 {
     b->pending[tensor] = false;
     b->covered[tensor] = true;
     if (tensor_desc_numel(env_tensor(&b->env, tensor)) == 0)
-        return;
-    b->plan->steps[b->plan->n_steps++] = (struct plan_step){ .kind = PLAN_STEP_ZERO,
-                                                             .operand = use_operand(b, tensor) };
+        return true;
+    struct plan_step step = { .kind = PLAN_STEP_ZERO, .operand = builder_operand(b, tensor) };
+    return builder_add_step(b, &step);
 }
 
 static bool fail_extent(const struct builder *b, const struct step *launch, const char *what,
@@ -178,32 +182,51 @@ static bool format_kernel(struct builder *b, const struct step *launch, char *ou
                                    "kernel %s: its template arguments are too long", launch->name);
 }
 
-static void *copy(struct builder *b, const void *p, size_t n, size_t size)
+void *builder_copy(struct builder *b, const void *p, size_t n, size_t size)
 {
     void *to = arena_alloc(b->arena, n, size);
-    memcpy(to, p, n * size);
+    if (n > 0)
+        memcpy(to, p, n * size);
     return to;
+}
+
+bool builder_add_kernel(struct builder *b, const char *expr, int line, uint32_t *out)
+{
+    struct plan *plan = b->plan;
+    for (int i = plan->n_kernels; i-- > 0;)
+        if (strcmp(plan->kernels[i].expr, expr) == 0) {
+            *out = (uint32_t)i;
+            return true;
+        }
+    size_t n = (size_t)plan->n_kernels;
+    if (n == PLAN_MAX_KERNELS)
+        return opd_err_set(b->err, OPD_E_invalid_argument,
+                           "more than %d instantiations of kernels in one request, which is the "
+                           "most there may be",
+                           PLAN_MAX_KERNELS);
+    if (n == b->kernels_capacity) {
+        struct plan_kernel *old = plan->kernels;
+        b->kernels_capacity = n ? 2 * n : 16;
+        plan->kernels = arena_alloc(b->arena, b->kernels_capacity, sizeof *plan->kernels);
+        if (n)
+            memcpy(plan->kernels, old, n * sizeof *old);
+    }
+    *out = (uint32_t)n;
+    plan->kernels[plan->n_kernels++] = (struct plan_kernel){
+        .expr = builder_copy(b, expr, strlen(expr) + 1, 1),
+        .line = line,
+        .n_params = b->packed.n_params,
+        .params =
+            builder_copy(b, b->packed.params, (size_t)b->packed.n_params, sizeof *b->packed.params),
+    };
+    return true;
 }
 
 static bool add_kernel(struct builder *b, const struct step *launch, uint32_t *out)
 {
     char expr[1024];
-    struct plan *plan = b->plan;
-    if (!format_kernel(b, launch, expr, sizeof expr))
-        return false;
-    for (int i = 0; i < plan->n_kernels; i++)
-        if (strcmp(plan->kernels[i].expr, expr) == 0) {
-            *out = (uint32_t)i;
-            return true;
-        }
-    *out = (uint32_t)plan->n_kernels;
-    plan->kernels[plan->n_kernels++] = (struct plan_kernel){
-        .expr = copy(b, expr, strlen(expr) + 1, 1),
-        .line = launch->line,
-        .n_params = b->packed.n_params,
-        .params = copy(b, b->packed.params, (size_t)b->packed.n_params, sizeof *b->packed.params),
-    };
-    return true;
+    return format_kernel(b, launch, expr, sizeof expr) &&
+           builder_add_kernel(b, expr, launch->line, out);
 }
 
 static void cover_written(struct builder *b, const struct step *launch)
@@ -213,8 +236,7 @@ static void cover_written(struct builder *b, const struct step *launch)
             b->covered[launch->args[i].tensor] = true;
 }
 
-// Memory that this direction makes and nobody has filled before.
-static bool is_fresh(const struct builder *b, int tensor)
+bool builder_is_fresh(const struct builder *b, int tensor)
 {
     if (b->env.request->direction == PLAN_FORWARD)
         return tensor >= TENSOR_OUTPUT && tensor < TENSOR_GRAD_OUTPUT;
@@ -228,7 +250,7 @@ static void drop_launch(struct builder *b, const struct step *launch)
 {
     for (int i = 0; i < launch->n_args; i++) {
         int t = launch->args[i].tensor;
-        if (t >= 0 && launch->args[i].param->writes && is_fresh(b, t) && !b->covered[t])
+        if (t >= 0 && launch->args[i].param->writes && builder_is_fresh(b, t) && !b->covered[t])
             b->pending[t] = env_has_tensor(&b->env, t);
     }
 }
@@ -251,28 +273,71 @@ static bool add_launch(struct builder *b, const struct section *section, const s
         return false;
     const struct packed *packed = &b->packed;
     step.args_size = packed->size;
-    step.args = copy(b, packed->bytes, packed->size, 1);
+    step.args = builder_copy(b, packed->bytes, packed->size, 1);
     step.n_slots = packed->n_slots;
-    step.slots = copy(b, packed->slots, (size_t)packed->n_slots, sizeof *step.slots);
+    step.slots = builder_copy(b, packed->slots, (size_t)packed->n_slots, sizeof *step.slots);
     for (int i = 0; i < step.n_slots; i++) {
         int tensor = (int)step.slots[i].operand;
-        if (b->pending[tensor])
-            add_zero(b, tensor);
-        step.slots[i].operand = use_operand(b, tensor);
+        if (b->pending[tensor] && !builder_zero(b, tensor))
+            return false;
+        step.slots[i].operand = builder_operand(b, tensor);
     }
     cover_written(b, launch);
-    b->plan->steps[b->plan->n_steps++] = step;
+    return builder_add_step(b, &step);
+}
+
+static bool add_steps(struct builder *b, const struct section *section, int from, int to);
+
+// A loop that is not entered is as so many empty launches.
+static void drop_repeat(struct builder *b, const struct step *body, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const struct step *step = &body[i];
+        if (step->kind == STEP_LAUNCH)
+            drop_launch(b, step);
+        else if (step->kind == STEP_ZERO)
+            b->pending[step->tensor] = env_has_tensor(&b->env, step->tensor);
+        else
+            builder_drop_matmul(b, step);
+    }
+}
+
+static bool add_repeat(struct builder *b, const struct section *section, int at)
+{
+    const struct step *step = &section->steps[at];
+    int64_t times;
+    if (!expr_eval_int(step->repeat, &b->env, &times, b->err))
+        return false;
+    if (times < 0 || times > PLAN_MAX_STEPS)
+        return opd_err_set(b->err, OPD_E_invalid_argument,
+                           "repeat: '%s' is %" PRId64 ", expected 0 to %d (%s:%d)",
+                           step->repeat->text, times, PLAN_MAX_STEPS, step->repeat->file,
+                           step->line);
+    if (times == 0)
+        drop_repeat(b, step + 1, step->n_body);
+    for (int64_t t = 0; t < times; t++) {
+        b->env.slots[step->slot].i = t;
+        if (!add_steps(b, section, at + 1, at + 1 + step->n_body))
+            return false;
+    }
     return true;
 }
 
-static bool add_section(struct builder *b, const struct section *section)
+static bool add_steps(struct builder *b, const struct section *section, int from, int to)
 {
     bool matched = false; // a kernel of the present chain has run
-    for (int i = 0; i < section->n_steps; i++) {
+    for (int i = from; i < to; i++) {
         const struct step *step = &section->steps[i];
         bool holds = true;
         if (step->kind == STEP_ZERO) {
             b->pending[step->tensor] = env_has_tensor(&b->env, step->tensor);
+            continue;
+        }
+        if (step->kind == STEP_REPEAT) {
+            if (!add_repeat(b, section, i))
+                return false;
+            i += step->n_body;
+            matched = false;
             continue;
         }
         if (!step->otherwise)
@@ -284,14 +349,13 @@ static bool add_section(struct builder *b, const struct section *section)
         if (!holds)
             continue;
         matched = true;
-        if (!add_launch(b, section, step))
+        if (step->kind == STEP_MATMUL ? !builder_matmul(b, step) : !add_launch(b, section, step))
             return false;
     }
     return true;
 }
 
-// What the caller gets comes first in the list of operands.
-static bool is_result(const struct builder *b, int tensor)
+bool builder_is_result(const struct builder *b, int tensor)
 {
     const struct plan_request *request = b->env.request;
     const struct op *op = request->op;
@@ -306,11 +370,11 @@ static bool is_result(const struct builder *b, int tensor)
 static bool finish_results(struct builder *b)
 {
     for (int t = TENSOR_OUTPUT; t < TENSOR_COUNT; t++) {
-        if (!is_result(b, t))
+        if (!builder_is_result(b, t))
             continue;
         bool saved = t >= TENSOR_TEMP && t < TENSOR_GRAD_OUTPUT;
-        if (b->pending[t] || (saved && !b->covered[t]))
-            add_zero(b, t);
+        if ((b->pending[t] || (saved && !b->covered[t])) && !builder_zero(b, t))
+            return false;
         if (!b->covered[t] && tensor_desc_numel(env_tensor(&b->env, t)) > 0)
             return opd_err_set(b->err, OPD_E_invalid_argument,
                                "no kernel makes %s for this request: no 'when' of %s holds",
@@ -335,7 +399,7 @@ static void write_prelude(struct builder *b)
             n += (size_t)snprintf(text + n, sizeof text - n, "using acc_t = %s;\n",
                                   dtype_acc(dtype));
     }
-    b->plan->prelude = copy(b, text, n + 1, 1);
+    b->plan->prelude = builder_copy(b, text, n + 1, 1);
 }
 
 static bool build_steps(struct builder *b)
@@ -344,15 +408,15 @@ static bool build_steps(struct builder *b)
     const struct op_body *body = request->op->body;
     bool backward = request->direction == PLAN_BACKWARD;
     for (int t = TENSOR_OUTPUT; t < TENSOR_COUNT; t++)
-        if (is_result(b, t))
-            use_operand(b, t);
+        if (builder_is_result(b, t))
+            builder_operand(b, t);
     for (int o = 0; backward && o < request->op->n_outputs; o++)
         b->pending[TENSOR_GRAD_OUTPUT + o] = request->grad_absent >> o & 1;
     for (int i = 0; i < body->n_sections; i++) {
         const struct section *section = &body->sections[i];
         if (section->backward != backward || (backward && !(section->grads & b->env.wanted)))
             continue;
-        if (!add_section(b, section))
+        if (!add_steps(b, section, 0, section->n_steps))
             return false;
     }
     return finish_results(b);
@@ -383,7 +447,6 @@ static bool check_gradients(const struct builder *b)
 
 static bool build(struct builder *b, const struct plan_request *request)
 {
-    const struct op_body *body = request->op->body;
     if (request->direction == PLAN_BACKWARD && !request->op->has_backward)
         return opd_err_set(b->err, OPD_E_invalid_argument, "it has no backward");
     if (!check_request(request, &b->env, b->err))
@@ -391,13 +454,13 @@ static bool build(struct builder *b, const struct plan_request *request)
     b->env.wanted = wanted_gradients(request);
     if (!check_gradients(b))
         return false;
-    size_t steps = (size_t)body->n_steps + TENSOR_COUNT;
     b->plan->operands = arena_alloc(b->arena, TENSOR_COUNT, sizeof *b->plan->operands);
-    b->plan->kernels = arena_alloc(b->arena, (size_t)body->n_steps, sizeof *b->plan->kernels);
-    b->plan->steps = arena_alloc(b->arena, steps, sizeof *b->plan->steps);
     memset(b->operand_of, -1, sizeof b->operand_of);
     write_prelude(b);
-    return build_steps(b);
+    if (!build_steps(b))
+        return false;
+    b->plan->steps = builder_copy(b, b->steps, (size_t)b->plan->n_steps, sizeof *b->steps);
+    return true;
 }
 
 struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
@@ -410,6 +473,7 @@ struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
     b->arena = &owned->arena;
     b->err = err;
     bool ok = build(b, request);
+    free(b->steps);
     free(b);
     if (ok)
         return &owned->plan;
@@ -443,7 +507,8 @@ void plan_signature(const struct plan_request *request, struct buf *out)
     const struct op *op = request->op;
     bool backward = request->direction == PLAN_BACKWARD;
     uint32_t outputs = (uint32_t)((UINT64_C(1) << op->n_outputs) - 1);
-    uint8_t flags = (uint8_t)(backward | request->on_cpu << 1 | (!backward && request->keep) << 2);
+    uint8_t flags = (uint8_t)(backward | request->on_cpu << 1 |
+                              (!backward && request->keep) << 2 | request->blas << 3);
     uint32_t wanted = wanted_gradients(request);
     uint32_t absent = backward ? request->grad_absent & outputs : 0;
     buf_append(out, &op->hash, sizeof op->hash);

@@ -24,6 +24,7 @@ struct plan_request {
     const struct op *op;
     enum plan_direction direction;
     bool on_cpu;          // the names `cpu` and `cuda` in expressions
+    bool blas;            // the device multiplies matrices by itself: no kernel is launched for it
     bool keep;            // forward: a context will be kept, so `saved` tensors are wanted
     uint32_t wanted;      // backward: bit i = gradient of input i is wanted; of an absent or not
                           // differentiable input: ignored
@@ -70,7 +71,25 @@ struct plan_slot {
     uint32_t operand;
 };
 
-enum plan_step_kind { PLAN_STEP_LAUNCH, PLAN_STEP_ZERO };
+// A matrix inside an operand, its rows one after the other.
+struct plan_matrix {
+    uint32_t operand;
+    bool transposed; // to be used so; never the result
+    uint64_t offset; // bytes to its first element
+    uint64_t size;   // bytes from there to the end of its last
+    int64_t stride;  // elements from one row to the next
+};
+
+// d [m, n] = a [m, k] @ b [k, n], or += where `accumulate`. All of m, n, k are > 0, and these and
+// the strides fit into an int.
+struct plan_matmul {
+    enum opd_dtype dtype, result; // of a and b; of d: the same, or float32 where that has 16 bits
+    bool accumulate, tf32;
+    int64_t m, n, k;
+    struct plan_matrix d, a, b;
+};
+
+enum plan_step_kind { PLAN_STEP_LAUNCH, PLAN_STEP_ZERO, PLAN_STEP_MATMUL };
 
 struct plan_step {
     enum plan_step_kind kind;
@@ -81,6 +100,7 @@ struct plan_step {
     uint8_t *args; // a template: slots are zero in it
     int n_slots;
     struct plan_slot *slots;
+    struct plan_matmul *matmul; // MATMUL
 };
 
 struct plan {

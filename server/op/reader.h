@@ -39,6 +39,8 @@ struct reader {
     struct section *section;             // the one being read, or NULL
     struct step steps[READER_MAX_STEPS]; // of that section
     struct step *launch;                 // the one being read, or NULL
+    struct step *repeat;                 // the one being read, or NULL
+    int n_outside;                       // of scope.symbols, without the counter of that repeat
     bool chained;                        // an `otherwise` may follow: the last step is of a chain
     int n_binds;
     struct bind binds[READER_MAX_BINDS]; // of that launch
@@ -74,10 +76,21 @@ bool section_read_shared(struct reader *r);
 bool section_read_when(struct reader *r);
 bool section_read_otherwise(struct reader *r);
 bool section_read_bind(struct reader *r);
+struct step *section_add_step(struct reader *r, enum step_kind kind); // NULL: too many
+bool section_end_launch(struct reader *r); // the one being read, if any, is complete
 bool section_end(struct reader *r); // the launch and the section being read, if any, are complete
 
 // bind.c: the launch's kernel is looked up, and its parameters bound.
 bool bind_launch(struct reader *r, struct step *launch);
+
+// matmul.c
+bool matmul_read(struct reader *r);
+bool matmul_read_tf32(struct reader *r);
+
+// repeat.c
+bool repeat_read(struct reader *r);
+bool repeat_read_end(struct reader *r);
+bool repeat_check_ended(struct reader *r); // fails if one is being read
 
 // example.c
 bool example_read(struct reader *r);

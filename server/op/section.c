@@ -2,7 +2,7 @@
 
 #include "reader.h"
 
-static bool end_launch(struct reader *r)
+bool section_end_launch(struct reader *r)
 {
     struct step *launch = r->launch;
     r->launch = NULL;
@@ -10,7 +10,7 @@ static bool end_launch(struct reader *r)
         return true;
     r->lx.line = launch->line;
     r->chained = launch->when != NULL;
-    return bind_launch(r, launch);
+    return launch->kind != STEP_LAUNCH || bind_launch(r, launch);
 }
 
 // Does any kernel of the section write it, or is it zeroed?
@@ -19,6 +19,8 @@ static bool is_made(const struct section *section, int tensor)
     for (int i = 0; i < section->n_steps; i++) {
         const struct step *step = &section->steps[i];
         if (step->kind == STEP_ZERO && step->tensor == tensor)
+            return true;
+        if (step->kind == STEP_MATMUL && step->matmul->d.tensor == tensor)
             return true;
         for (int a = 0; a < step->n_args; a++) {
             const struct argument *arg = &step->args[a];
@@ -61,11 +63,13 @@ static bool check_section(struct reader *r, const struct section *section)
 bool section_end(struct reader *r)
 {
     struct section *section = r->section;
-    if (!end_launch(r))
+    if (!section_end_launch(r))
         return false;
     r->chained = false;
     if (!section)
         return true;
+    if (!repeat_check_ended(r))
+        return false;
     section->steps = arena_alloc(r->arena, (size_t)section->n_steps, sizeof *section->steps);
     memcpy(section->steps, r->steps, (size_t)section->n_steps * sizeof *section->steps);
     r->body->n_steps += section->n_steps;
@@ -136,10 +140,10 @@ bool section_read_backward(struct reader *r)
     return true;
 }
 
-static struct step *add_step(struct reader *r, enum step_kind kind)
+struct step *section_add_step(struct reader *r, enum step_kind kind)
 {
     int line = r->lx.line;
-    if (!end_launch(r))
+    if (!section_end_launch(r))
         return NULL;
     r->lx.line = line;
     if (r->section->n_steps == READER_MAX_STEPS) {
@@ -154,7 +158,7 @@ static struct step *add_step(struct reader *r, enum step_kind kind)
 bool section_read_zero(struct reader *r)
 {
     struct lexer *lx = &r->lx;
-    struct step *step = add_step(r, STEP_ZERO);
+    struct step *step = section_add_step(r, STEP_ZERO);
     if (!step)
         return false;
     r->chained = false;
@@ -236,7 +240,7 @@ static bool read_template_args(struct reader *r, struct step *step)
 bool section_read_kernel(struct reader *r)
 {
     struct lexer *lx = &r->lx;
-    struct step *step = add_step(r, STEP_LAUNCH);
+    struct step *step = section_add_step(r, STEP_LAUNCH);
     if (!step)
         return false;
     r->launch = step;

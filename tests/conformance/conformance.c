@@ -4,6 +4,7 @@
 
 #include "device.h"
 #include "kernels.h"
+#include "matmul.h"
 
 // ---- memory
 
@@ -380,6 +381,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(half_types),
         cmocka_unit_test(mathematics),
         cmocka_unit_test(arguments_of_mixed_sizes),
+        cmocka_unit_test(products_by_kernel),
+        cmocka_unit_test(products_by_library),
         cmocka_unit_test(wrong_params_are_refused),
         cmocka_unit_test(broken_images_are_refused),
         cmocka_unit_test(compile_errors_name_the_line),

@@ -40,6 +40,27 @@ static void check_launch(const struct plan *plan, const struct plan_step *step)
     CHECK(strlen(kernel->expr) > 0);
 }
 
+static void check_matrix(const struct plan *plan, const struct plan_matrix *x, int64_t rows,
+                         int64_t cols, enum opd_dtype dtype)
+{
+    CHECK(x->operand < (uint32_t)plan->n_operands);
+    const struct tensor_desc *desc = &plan->operands[x->operand].desc;
+    int64_t down = x->transposed ? cols : rows, across = x->transposed ? rows : cols;
+    CHECK(desc->dtype == dtype && x->stride >= across && x->stride <= INT32_MAX);
+    CHECK(x->size == (uint64_t)((down - 1) * x->stride + across) * dtype_size(dtype));
+    CHECK(x->offset + x->size <= tensor_desc_size(desc) && x->offset % dtype_size(dtype) == 0);
+}
+
+static void check_matmul(const struct plan *plan, const struct plan_matmul *m)
+{
+    CHECK(m->m > 0 && m->n > 0 && m->k > 0);
+    CHECK(m->m <= INT32_MAX && m->n <= INT32_MAX && m->k <= INT32_MAX);
+    CHECK(dtype_is_float(m->dtype) && dtype_is_float(m->result) && !m->d.transposed);
+    check_matrix(plan, &m->d, m->m, m->n, m->result);
+    check_matrix(plan, &m->a, m->m, m->k, m->dtype);
+    check_matrix(plan, &m->b, m->k, m->n, m->dtype);
+}
+
 static void check_plan(const struct plan *plan)
 {
     struct opd_err err = { 0 };
@@ -48,6 +69,8 @@ static void check_plan(const struct plan *plan)
     for (int i = 0; i < plan->n_steps; i++) {
         if (plan->steps[i].kind == PLAN_STEP_ZERO)
             CHECK(plan->steps[i].operand < (uint32_t)plan->n_operands);
+        else if (plan->steps[i].kind == PLAN_STEP_MATMUL)
+            check_matmul(plan, plan->steps[i].matmul);
         else
             check_launch(plan, &plan->steps[i]);
     }
@@ -85,6 +108,7 @@ static void try_plan(const struct plan_request *request)
 static void try_directions(struct plan_request *request)
 {
     request->on_cpu = next_random(2);
+    request->blas = next_random(2);
     request->keep = next_random(2);
     request->direction = PLAN_FORWARD;
     try_plan(request);

@@ -101,7 +101,7 @@ static void test_file(void **state)
                "t.cu:7: 'kernel' outside a section, expected after 'forward' or 'backward'");
     refuse_forward("//! let A = 1", "t.cu:8: 'let' inside a section, expected before 'forward'");
     refuse_forward("//! when 1",
-                   "t.cu:8: 'when' without its kernel, expected below a 'kernel' line");
+                   "t.cu:8: 'when' without its kernel, expected below a 'kernel' or 'matmul' line");
     refuse_text(OP DTYPES "//! let A = s == \"one\"\n",
                 "t.cu:3: the words of s are not known yet; put its 'words' line before");
     refuse_text(OP WORDS SHAPES FORWARD CODE, "t.cu:1: no 'dtypes' line, but 'x' is of scalar_t");

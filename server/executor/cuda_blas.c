@@ -1,0 +1,287 @@
+#include "cuda_blas.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_library.h"
+#include "hash.h"
+#include "log.h"
+#include "mem.h"
+
+enum { WORKSPACE_SIZE = 32 << 20, N_KEPT = 512, MOST_ALIGNMENT = 256 };
+
+// Numbers of cuBLASLt's ABI.
+enum { LT_R_32F = 0, LT_R_64F = 1, LT_R_16F = 2, LT_R_16BF = 14 };                  // cudaDataType
+enum { LT_COMPUTE_32F = 68, LT_COMPUTE_64F = 70, LT_COMPUTE_32F_FAST_TF32 = 77 };   // computeType
+enum { LT_OP_T = 1 };                                                               // Operation
+enum { LT_DESC_TRANS_A = 3, LT_DESC_TRANS_B = 4 };                                  // DescAttributes
+enum { LT_PREF_WORKSPACE = 1, LT_PREF_ALIGNMENT_A = 5 };   // Pref..., B, C and D: 6 to 8
+
+struct lt_algo { // cublasLtMatmulAlgo_t
+    uint64_t data[8];
+};
+
+struct lt_heuristic { // cublasLtMatmulHeuristicResult_t
+    struct lt_algo algo;
+    size_t workspace_size;
+    int status;
+    float waves;
+    int reserved[4];
+};
+
+struct lt {
+#define LT(name, parameters) int(*name) parameters;
+#include "blas_lt.def"
+#undef LT
+};
+
+// All that the choice of an algorithm depends on.
+struct problem {
+    int64_t m, n, k, lda, ldb, ldd;
+    uint32_t dtype, result;
+    uint32_t trans_a, trans_b, tf32, accumulate;
+    uint32_t alignment[4]; // of cuBLAS's A, B, C and D
+};
+
+struct solution {
+    bool used;
+    struct problem problem;
+    void *desc, *a, *b, *d;
+    struct lt_algo algo;
+};
+
+struct cuda_blas {
+    struct lt lt;
+    const struct cuda_driver *cu;
+    char name[64];
+    void *handle;
+    drv_addr workspace;
+    struct solution kept[N_KEPT]; // by the problem's hash; the newer takes the place of the older
+};
+
+// Runs a call; on failure fills `err` and jumps to `fail`. Needs `blas`, `err` and the label.
+#define LT_TRY(call)                                                                               \
+    do {                                                                                           \
+        int result_ = blas->lt.call;                                                               \
+        if (result_ != 0) {                                                                        \
+            fail_call(blas, result_, #call, err);                                                  \
+            goto fail;                                                                             \
+        }                                                                                          \
+    } while (0)
+
+static void fail_call(const struct cuda_blas *blas, int status, const char *call,
+                      struct opd_err *err)
+{
+    enum { ALLOC_FAILED = 3, EXECUTION_FAILED = 13 };
+    enum opd_err_code code = status == ALLOC_FAILED       ? OPD_E_out_of_memory
+                             : status == EXECUTION_FAILED ? OPD_E_kernel_fault
+                                                          : OPD_E_internal;
+    opd_err_set(err, code,
+                "%.*s of %s: status %d; \"opd --blas own\" multiplies matrices without it",
+                (int)strcspn(call, "("), call, blas->name, status);
+}
+
+static int type_of(enum opd_dtype dtype)
+{
+    return dtype == OPD_DTYPE_float16    ? LT_R_16F
+           : dtype == OPD_DTYPE_bfloat16 ? LT_R_16BF
+           : dtype == OPD_DTYPE_float32  ? LT_R_32F
+                                         : LT_R_64F;
+}
+
+static bool find_functions(struct cuda_blas *blas, void *library)
+{
+    size_t (*version)(void);
+    *(void **)&version = dlsym(library, "cublasLtGetVersion");
+#define LT(function, parameters)                                                                   \
+    *(void **)&blas->lt.function = dlsym(library, #function);                                      \
+    if (!blas->lt.function)                                                                        \
+        return false;
+#include "blas_lt.def"
+#undef LT
+    // 130002: 13.0.2; before 12: 11103 is 11.1.3.
+    size_t v = version ? version() : 0, unit = v >= 100000 ? 10000 : 1000;
+    snprintf(blas->name, sizeof blas->name, "cuBLASLt %zu.%zu.%zu", v / unit, v % unit / 100,
+             v % 100);
+    return true;
+}
+
+static bool start(struct cuda_blas *blas, struct opd_err *err)
+{
+    LT_TRY(cublasLtCreate(&blas->handle));
+    int result = blas->cu->cuMemAlloc(&blas->workspace, WORKSPACE_SIZE);
+    return result == DRV_SUCCESS || cuda_driver_err(blas->cu, result, "cuMemAlloc", err);
+fail:
+    return false;
+}
+
+struct cuda_blas *cuda_blas_new(const struct cuda_driver *cu)
+{
+    static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12",
+                                         "libcublasLt.so.11", "libcublasLt.so", NULL };
+    static const char *const wheels[] = { "/nvidia/cu13/lib", "/nvidia/cublas/lib", NULL };
+    void *library = cuda_library_open(&(struct cuda_library){
+        .names = names, .wheels = wheels, .named = getenv("OPD_CUBLASLT") });
+    struct opd_err err = { 0 };
+    if (!library)
+        return NULL;
+    struct cuda_blas *blas = mem_zalloc(1, sizeof *blas);
+    blas->cu = cu;
+    if (!find_functions(blas, library))
+        log_warn("libcublasLt lacks functions, it is too old and not used");
+    else if (!start(blas, &err))
+        log_warn("cuBLASLt is not used: %s", err.msg);
+    else
+        return blas;
+    opd_err_clear(&err);
+    cuda_blas_free(blas);
+    return NULL;
+}
+
+static void drop_solution(struct cuda_blas *blas, struct solution *s)
+{
+    if (s->desc)
+        blas->lt.cublasLtMatmulDescDestroy(s->desc);
+    void *const layouts[] = { s->a, s->b, s->d };
+    for (int i = 0; i < 3; i++)
+        if (layouts[i])
+            blas->lt.cublasLtMatrixLayoutDestroy(layouts[i]);
+    *s = (struct solution){ 0 };
+}
+
+void cuda_blas_free(struct cuda_blas *blas)
+{
+    if (!blas)
+        return;
+    for (int i = 0; i < N_KEPT; i++)
+        drop_solution(blas, &blas->kept[i]);
+    if (blas->workspace)
+        blas->cu->cuMemFree(blas->workspace);
+    if (blas->handle)
+        blas->lt.cublasLtDestroy(blas->handle);
+    free(blas);
+}
+
+const char *cuda_blas_name(const struct cuda_blas *blas)
+{
+    return blas->name;
+}
+
+static bool describe(struct cuda_blas *blas, struct solution *s, struct opd_err *err)
+{
+    const struct problem *p = &s->problem;
+    const int transposed = LT_OP_T;
+    int type = type_of((enum opd_dtype)p->dtype), result = type_of((enum opd_dtype)p->result);
+    int compute = type == LT_R_64F                ? LT_COMPUTE_64F
+                  : type == LT_R_32F && p->tf32 ? LT_COMPUTE_32F_FAST_TF32
+                                                  : LT_COMPUTE_32F;
+    LT_TRY(cublasLtMatmulDescCreate(&s->desc, compute, type == LT_R_64F ? LT_R_64F : LT_R_32F));
+    if (p->trans_a)
+        LT_TRY(cublasLtMatmulDescSetAttribute(s->desc, LT_DESC_TRANS_A, &transposed,
+                                              sizeof transposed));
+    if (p->trans_b)
+        LT_TRY(cublasLtMatmulDescSetAttribute(s->desc, LT_DESC_TRANS_B, &transposed,
+                                              sizeof transposed));
+    uint64_t m = (uint64_t)p->m, n = (uint64_t)p->n, k = (uint64_t)p->k;
+    LT_TRY(cublasLtMatrixLayoutCreate(&s->a, type, p->trans_a ? k : m, p->trans_a ? m : k, p->lda));
+    LT_TRY(cublasLtMatrixLayoutCreate(&s->b, type, p->trans_b ? n : k, p->trans_b ? k : n, p->ldb));
+    LT_TRY(cublasLtMatrixLayoutCreate(&s->d, result, m, n, p->ldd));
+    return true;
+fail:
+    return false;
+}
+
+static bool choose_algorithm(struct cuda_blas *blas, struct solution *s, struct opd_err *err)
+{
+    const uint64_t workspace = WORKSPACE_SIZE;
+    struct lt_heuristic best = { 0 };
+    void *preference = NULL;
+    int n = 0;
+    bool ok = false;
+    LT_TRY(cublasLtMatmulPreferenceCreate(&preference));
+    LT_TRY(cublasLtMatmulPreferenceSetAttribute(preference, LT_PREF_WORKSPACE, &workspace,
+                                                sizeof workspace));
+    for (int i = 0; i < 4; i++)
+        LT_TRY(cublasLtMatmulPreferenceSetAttribute(preference, LT_PREF_ALIGNMENT_A + i,
+                                                    &s->problem.alignment[i], sizeof(uint32_t)));
+    LT_TRY(cublasLtMatmulAlgoGetHeuristic(blas->handle, s->desc, s->a, s->b, s->d, s->d, preference,
+                                          1, &best, &n));
+    ok = n > 0 && best.status == 0;
+    if (ok)
+        s->algo = best.algo;
+    else
+        fail_call(blas, best.status, "no algorithm", err);
+fail:
+    if (preference)
+        blas->lt.cublasLtMatmulPreferenceDestroy(preference);
+    return ok;
+}
+
+static uint32_t alignment_of(device_addr addr)
+{
+    uint64_t lowest = addr & -addr;
+    return lowest == 0 || lowest > MOST_ALIGNMENT ? MOST_ALIGNMENT : (uint32_t)lowest;
+}
+
+// cuBLAS counts along columns first: to it, each of our matrices is its own transpose. So it is
+// asked for d' [n, m] = b' [n, k] @ a' [k, m].
+static struct problem turn_around(const struct backend_matmul *m)
+{
+    struct problem p;
+    memset(&p, 0, sizeof p); // it is compared as bytes
+    p.m = m->n;
+    p.n = m->m;
+    p.k = m->k;
+    p.lda = m->b.stride;
+    p.ldb = m->a.stride;
+    p.ldd = m->d.stride;
+    p.dtype = m->dtype;
+    p.result = m->result;
+    p.trans_a = m->b.transposed;
+    p.trans_b = m->a.transposed;
+    p.tf32 = m->tf32;
+    p.accumulate = m->accumulate;
+    p.alignment[0] = alignment_of(m->b.addr);
+    p.alignment[1] = alignment_of(m->a.addr);
+    p.alignment[2] = p.alignment[3] = alignment_of(m->d.addr);
+    return p;
+}
+
+static struct solution *solve(struct cuda_blas *blas, const struct problem *p, struct opd_err *err)
+{
+    struct solution *s = &blas->kept[hash_bytes(p, sizeof *p, 0) % N_KEPT];
+    if (s->used && memcmp(&s->problem, p, sizeof *p) == 0)
+        return s;
+    drop_solution(blas, s);
+    s->problem = *p;
+    s->used = describe(blas, s, err) && choose_algorithm(blas, s, err);
+    if (s->used)
+        return s;
+    drop_solution(blas, s);
+    return NULL;
+}
+
+bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, void *stream,
+                      struct opd_err *err)
+{
+    const struct problem p = turn_around(m);
+    const struct solution *s = solve(blas, &p, err);
+    if (!s)
+        return opd_err_prefix(err, "a product of [%lld, %lld] and [%lld, %lld]", (long long)m->m,
+                              (long long)m->k, (long long)m->k, (long long)m->n);
+    const double one = 1, none = 0;
+    const float one_f = 1, none_f = 0;
+    bool wide = m->dtype == OPD_DTYPE_float64;
+    const void *alpha = wide ? (const void *)&one : &one_f;
+    const void *zero = wide ? (const void *)&none : &none_f;
+    void *d = (void *)(uintptr_t)m->d.addr;
+    LT_TRY(cublasLtMatmul(blas->handle, s->desc, alpha, (void *)(uintptr_t)m->b.addr, s->a,
+                          (void *)(uintptr_t)m->a.addr, s->b, m->accumulate ? alpha : zero, d, s->d,
+                          d, s->d, &s->algo, (void *)(uintptr_t)blas->workspace, WORKSPACE_SIZE,
+                          stream));
+    return true;
+fail:
+    return false;
+}

@@ -1,0 +1,17 @@
+#pragma once
+
+// Products of matrices by cuBLASLt, found at run time where NVRTC is found too: $OPD_CUBLASLT (the
+// library or its folder), CUDA's toolkit, the dynamic linker's folders, Python's wheels.
+
+#include "backend.h"
+#include "cuda_driver.h"
+
+struct cuda_blas;
+
+// In the current context. NULL: there is none, or it does not work here, which is logged.
+struct cuda_blas *cuda_blas_new(const struct cuda_driver *cu);
+void cuda_blas_free(struct cuda_blas *blas); // NULL is fine; once the stream has passed its work
+const char *cuda_blas_name(const struct cuda_blas *blas); // "cuBLASLt 13.0.2"
+
+bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, void *stream,
+                      struct opd_err *err);

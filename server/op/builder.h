@@ -1,0 +1,40 @@
+#pragma once
+
+// A plan while it is worked out. Between plan.c and plan_matmul.c only.
+
+#include "arena.h"
+#include "expr.h"
+#include "params.h"
+
+enum { PLAN_MAX_STEPS = 65536, PLAN_MAX_KERNELS = 1024 };
+
+struct builder {
+    struct plan *plan;
+    struct arena *arena; // the plan's
+    struct opd_err *err;
+    struct env env;
+    struct packed packed;
+    int operand_of[TENSOR_COUNT]; // -1: not listed yet
+    bool pending[TENSOR_COUNT];   // to be filled with zeros before its next use
+    bool covered[TENSOR_COUNT];   // written by a launch, or by one that had nothing to do
+    bool touched[TENSOR_COUNT];   // written in part, by a matmul
+    struct plan_step *steps;      // become the plan's at the end
+    size_t steps_capacity;
+    size_t kernels_capacity;
+};
+
+// Appends to the plan. Error: it has too many.
+bool builder_add_step(struct builder *b, const struct plan_step *step);
+// The kernel of that expression, with the parameters in b->packed.
+bool builder_add_kernel(struct builder *b, const char *expr, int line, uint32_t *out);
+
+void *builder_copy(struct builder *b, const void *p, size_t n, size_t size); // to the arena
+uint32_t builder_operand(struct builder *b, int tensor); // listed now, if it was not
+bool builder_zero(struct builder *b, int tensor);
+bool builder_is_result(const struct builder *b, int tensor); // the caller gets it
+bool builder_is_fresh(const struct builder *b,
+                      int tensor); // memory that this direction makes and nobody has filled before
+
+// plan_matmul.c
+bool builder_matmul(struct builder *b, const struct step *step);
+void builder_drop_matmul(struct builder *b, const struct step *step); // what it makes is zero

@@ -1,0 +1,126 @@
+#include <string.h>
+
+#include "reader.h"
+
+// What backward reads is kept for it.
+static void note_use(struct reader *r, int tensor)
+{
+    if (!r->section->backward)
+        return;
+    if (tensor < TENSOR_OUTPUT)
+        r->op->inputs[tensor].used_backward = true;
+    else if (tensor < TENSOR_TEMP)
+        r->op->outputs[tensor - TENSOR_OUTPUT].used_backward = true;
+}
+
+static bool read_tensor(struct reader *r, int *out)
+{
+    struct lexer *lx = &r->lx;
+    if (lx->token.kind != TOKEN_NAME)
+        return lex_fail_expected(lx, "a tensor, or matrix(tensor, rows, cols)");
+    const struct symbol *s = scope_find(&r->scope, lx->token.start, lx->token.size);
+    if (!s)
+        return scope_fail_unknown(&r->scope, lx, "a tensor");
+    if (s->kind != SYMBOL_TENSOR)
+        return lex_fail(lx, "'%s' is %s, expected a tensor", s->name, symbol_describe(s->kind));
+    int t = s->index;
+    if (t >= TENSOR_GRAD_OUTPUT && !r->section->backward)
+        return lex_fail(lx, "'%s' is a gradient, expected in a backward section only", s->name);
+    if (t >= TENSOR_GRAD_INPUT && !(r->section->grads >> (t - TENSOR_GRAD_INPUT) & 1))
+        return lex_fail(lx, "'%s' is not made by this section (line %d)", s->name,
+                        r->section->line);
+    *out = t;
+    note_use(r, t);
+    lex_next(lx);
+    return true;
+}
+
+// After "matrix(": tensor, rows, cols[, stride[, offset]]).
+static bool read_view(struct reader *r, struct matrix *out)
+{
+    struct lexer *lx = &r->lx;
+    struct expr_place place = reader_place(r);
+    const struct expr **const parts[] = { &out->rows, &out->cols, &out->stride, &out->offset };
+    static const char *const names[] = { "the number of rows", "the number of columns",
+                                         "the row stride", "the offset" };
+    if (!read_tensor(r, &out->tensor))
+        return false;
+    for (int i = 0; i < 4 && (i < 2 || lex_is(lx, ',')); i++) {
+        if (!lex_expect(lx, ',', "',' (matrix(tensor, rows, cols[, row_stride[, offset]]))"))
+            return false;
+        *parts[i] = expr_parse_int(lx, &place, names[i]);
+        if (!*parts[i])
+            return false;
+    }
+    return lex_expect(lx, ')', "')' after matrix(tensor, rows, cols[, row_stride[, offset]])");
+}
+
+static bool read_matrix(struct reader *r, struct matrix *out)
+{
+    struct lexer *lx = &r->lx;
+    const char *start = lx->token.start;
+    const struct lexer before = *lx;
+    if (lex_accept_word(lx, "matrix") && lex_accept(lx, '(')) {
+        if (!read_view(r, out))
+            return false;
+    } else {
+        *lx = before;
+        if (!read_tensor(r, &out->tensor))
+            return false;
+    }
+    if (lex_accept(lx, '.')) {
+        if (!lex_accept_word(lx, "T"))
+            return lex_fail_expected(lx, "'T' after '.', for the transposed matrix");
+        out->transposed = true;
+    }
+    out->text = arena_strndup(r->arena, start, lex_span(lx, start));
+    return true;
+}
+
+// May the section write it?
+static bool check_destination(struct reader *r, const struct matrix *d)
+{
+    int t = d->tensor;
+    const char *name = body_tensor_name(r->op, t);
+    bool scratch = t >= TENSOR_TEMP && t < TENSOR_GRAD_OUTPUT && !r->temps[t - TENSOR_TEMP].saved;
+    bool made = r->section->backward ? t >= TENSOR_GRAD_INPUT
+                                     : t >= TENSOR_OUTPUT && t < TENSOR_GRAD_OUTPUT;
+    bool in_place = t < TENSOR_OUTPUT && r->op->inputs[t].in_place && !r->section->backward;
+    if (d->transposed)
+        return lex_fail(&r->lx, "'%s' is transposed, expected the result as it lies in memory",
+                        d->text);
+    return scratch || made || in_place ||
+           lex_fail(&r->lx, "'%s' is not made in this section, expected %s or scratch", name,
+                    r->section->backward ? "one of its gradients" : "an output, saved");
+}
+
+bool matmul_read(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    struct step *step = section_add_step(r, STEP_MATMUL);
+    if (!step)
+        return false;
+    struct matmul *m = arena_alloc(r->arena, 1, sizeof *m);
+    const char *start = lx->token.start;
+    step->matmul = m;
+    if (!read_matrix(r, &m->d) || !check_destination(r, &m->d))
+        return false;
+    m->accumulate = lex_accept(lx, '+');
+    if (!lex_expect(lx, '=', "'=' or '+='") || !read_matrix(r, &m->a) ||
+        !lex_expect(lx, '@', "'@' and the second matrix") || !read_matrix(r, &m->b) ||
+        !lex_expect_end(lx))
+        return false;
+    m->text = arena_strndup(r->arena, start, lex_span(lx, start));
+    r->launch = step;
+    r->n_binds = 0;
+    return true;
+}
+
+bool matmul_read_tf32(struct reader *r)
+{
+    struct matmul *m = r->launch->matmul;
+    if (m->tf32)
+        return lex_fail(&r->lx, "a second 'tf32' for this matmul");
+    m->tf32 = true;
+    return lex_expect_end(&r->lx);
+}
