@@ -36,10 +36,12 @@ enum { DEVICE_STAGING_SIZE = 64 << 20 };
 struct command {
     struct command *next;
     uint64_t seq;
-    int fd;           // travels with it; owned; -1: none
-    double deadline;  // seconds that it may run; 0: the daemon's default
-    char label[256];  // what it is, for the message of a fault: "gelu version 1 forward"
-    struct buf bytes; // struct dev_command and what follows
+    int fd;            // travels with it; owned; -1: none
+    double deadline;   // seconds that it may run; 0: the daemon's default
+    char label[256];   // what it is, for the message of a fault: "gelu version 1 forward"
+    struct buf bytes;  // struct dev_command and what follows
+    struct buf checks; // messages for what its kernels may report; see plan.h
+    char op[64];       // whose they are
     // err->code is 0 when it was done. Called on the loop, exactly once.
     void (*done)(struct command *c, const struct opd_err *err);
     void *data;
@@ -50,8 +52,11 @@ struct command {
 
 struct device_region {
     bool used, host, ready;
-    int fd; // owned
+    bool ipc; // a client's memory, opened by its handle
+    int fd;   // owned
     uint64_t size;
+    uint64_t serial; // no other region of the daemon ever has it
+    uint8_t handle[DEV_IPC_HANDLE];
 };
 
 struct device {
@@ -112,6 +117,7 @@ void device_set_unavailable(const struct device *d, struct opd_err *err); // why
 
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size);
 void device_submit(struct device *d, struct command *c);
+void command_free(struct command *c); // one that was not submitted, without a descriptor
 
 // Device memory, stream-ordered: what was freed may be given out again at once, because the device
 // runs what uses it in the order of the commands. WAIT: the device is making room; broker_retry()
@@ -127,8 +133,17 @@ struct suballoc_block *device_stage(struct device *d, uint64_t size);
 void device_unstage(struct device *d, struct suballoc_block *block);
 
 // Host memory behind a descriptor (not taken over) for the device to copy from and to.
+// `done`, where there is one, is told how that went; a failure without it is only logged.
+struct device_mapping {
+    void (*done)(void *data, const struct opd_err *err);
+    void *data;
+};
 bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,
-                     struct opd_err *err);
+                     const struct device_mapping *mapping, struct opd_err *err);
+// A client's device memory behind a handle, the same.
+void device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint64_t size,
+                    uint32_t *out_region, const struct device_mapping *mapping);
+struct command *device_ipc_command(struct device *d, uint32_t region); // opens it
 void device_unmap(struct device *d, uint32_t region);
 
 const char *device_state_name(enum device_state state);

@@ -28,11 +28,14 @@ enum request_status run_bind(struct request *req, struct run *run, struct plan_r
     return ready ? REQUEST_ANSWERED : REQUEST_WAIT;
 }
 
-static bool is_made(const struct plan *plan, const struct plan_operand *o)
+static bool is_made(const struct run *run, const struct plan_operand *o)
 {
-    if (plan->direction == PLAN_FORWARD)
-        return o->kind == PLAN_OUTPUT || o->kind == PLAN_SAVED || o->kind == PLAN_SCRATCH;
-    return o->kind == PLAN_GRAD_INPUT || o->kind == PLAN_SCRATCH;
+    bool forward = run->bound->plan->direction == PLAN_FORWARD;
+    if (o->view_of >= 0)
+        return false;
+    if (o->kind == (forward ? PLAN_OUTPUT : PLAN_GRAD_INPUT))
+        return !run->into[o->index];
+    return o->kind == PLAN_SCRATCH || (forward && o->kind == PLAN_SAVED);
 }
 
 static void drop_made(struct run *run)
@@ -48,7 +51,7 @@ enum request_status run_allocate(struct request *req, struct run *run, struct op
     const struct plan *plan = run->bound->plan;
     run->made = mem_zalloc((size_t)plan->n_operands, sizeof *run->made);
     for (int i = 0; i < plan->n_operands; i++) {
-        if (!is_made(plan, &plan->operands[i]))
+        if (!is_made(run, &plan->operands[i]))
             continue;
         enum alloc_result result = storage_new(
             run->device, tensor_desc_size(&plan->operands[i].desc), &run->made[i], err);
@@ -76,13 +79,19 @@ static bool locate(const struct run *run, uint32_t operand, struct dev_ref *out)
         t = run->inputs[o->index];
         break;
     case PLAN_OUTPUT:
-        t = run->outputs[o->index];
+        t = run->into[o->index] && run->bound->plan->direction == PLAN_FORWARD
+                ? run->into[o->index]
+                : run->outputs[o->index];
         break;
     case PLAN_GRAD_OUTPUT:
         t = run->grad_outputs[o->index];
         break;
     case PLAN_SAVED:
-        return run->saved[o->index] && storage_address(run->saved[o->index], 0, out);
+        return run->saved[o->index] &&
+               storage_address(run->saved[o->index], run->saved_offset[o->index], out);
+    case PLAN_GRAD_INPUT:
+        t = run->into[o->index];
+        break;
     default:
         break;
     }
@@ -161,6 +170,19 @@ static void append_matmul(const struct run *run, const struct plan_matmul *pm, s
     ++*n_steps;
 }
 
+// What the kernels may have found wrong is read back last.
+static void append_report(const struct run *run, struct command *c, uint64_t *n_steps)
+{
+    const struct plan *plan = run->bound->plan;
+    struct dev_report report = { .step = { DEV_STEP_REPORT, sizeof report } };
+    if (plan->report < 0 || !locate(run, (uint32_t)plan->report, &report.src))
+        return;
+    buf_append(&c->bytes, &report, sizeof report);
+    buf_append(&c->checks, plan->checks, plan->checks_size);
+    snprintf(c->op, sizeof c->op, "%s", run->entry->op->name);
+    ++*n_steps;
+}
+
 static void write_label(const struct run *run, struct command *c)
 {
     const struct plan *plan = run->bound->plan;
@@ -183,12 +205,12 @@ struct command *run_command(struct run *run, struct opd_err *err)
         else
             append_launch(run, &plan->steps[i], c, &n_steps);
     }
+    append_report(run, c, &n_steps);
     if (c->bytes.size > DEV_MAX_COMMAND) {
         opd_err_set(err, OPD_E_invalid_argument,
                     "%s: %" PRIu64 " launches are more than one request can carry",
                     run->entry->op->name, n_steps);
-        buf_finish(&c->bytes);
-        free(c);
+        command_free(c);
         drop_made(run);
         return NULL;
     }
@@ -198,12 +220,35 @@ struct command *run_command(struct run *run, struct opd_err *err)
     return c;
 }
 
+struct tensor *run_make_result(struct request *req, const struct run *run, int i, uint64_t id)
+{
+    const struct plan_operand *o = &run->bound->plan->operands[i];
+    if (o->kind != PLAN_SAVED && run->into[o->index])
+        return run->into[o->index];
+    struct tensor *t;
+    if (o->view_of >= 0) {
+        bool forward = run->bound->plan->direction == PLAN_FORWARD;
+        const struct tensor *base = forward ? run->inputs[o->view_of]
+                                            : run->grad_outputs[o->view_of];
+        t = tensor_new(base->storage, base->offset, &o->desc);
+    } else {
+        t = tensor_new(run->made[i], 0, &o->desc);
+    }
+    request_make(req, id, t);
+    req->made_view[req->n_made - 1] = o->view_of >= 0;
+    return t;
+}
+
 void run_bump_versions(const struct run *run)
 {
     const struct op *op = run->entry->op;
-    for (int i = 0; i < op->n_inputs; i++)
+    bool forward = run->bound->plan->direction == PLAN_FORWARD;
+    for (int i = 0; forward && i < op->n_inputs; i++)
         if (op->inputs[i].in_place && run->inputs[i])
             run->inputs[i]->storage->version++;
+    for (int i = 0; i < OP_MAX_INPUTS; i++)
+        if (run->into[i])
+            run->into[i]->storage->version++;
 }
 
 static void note_needs(struct request *req, const struct run *run)
@@ -213,6 +258,8 @@ static void note_needs(struct request *req, const struct run *run)
         request_needs(req, run->inputs[i] ? run->inputs[i]->storage : NULL);
     for (int i = 0; i < OP_MAX_TEMPS; i++)
         request_needs(req, run->saved[i]);
+    for (int i = 0; i < OP_MAX_INPUTS; i++)
+        request_needs(req, run->into[i] ? run->into[i]->storage : NULL);
     bool backward = run->bound->plan->direction == PLAN_BACKWARD; // forward's outputs are its own
     for (int i = 0; backward && i < op->n_outputs; i++) {
         request_needs(req, run->outputs[i] ? run->outputs[i]->storage : NULL);
@@ -226,8 +273,7 @@ enum request_status run_submit(struct request *req, struct run *run, struct comm
     bool nothing = ((struct dev_command *)(void *)c->bytes.bytes)->size == 0;
     enum request_status status = REQUEST_ANSWERED;
     if (nothing) {
-        buf_finish(&c->bytes);
-        free(c);
+        command_free(c);
     } else {
         note_needs(req, run);
         status = request_submit(req, d, c);

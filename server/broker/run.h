@@ -13,7 +13,10 @@ struct run {
     struct tensor *inputs[OP_MAX_INPUTS]; // borrowed
     struct tensor *outputs[OP_MAX_OUTPUTS];
     struct tensor *grad_outputs[OP_MAX_OUTPUTS];
-    struct storage *saved[OP_MAX_TEMPS]; // backward: the context's
+    struct storage *saved[OP_MAX_TEMPS]; // backward: the context's, or the client's
+    uint64_t saved_offset[OP_MAX_TEMPS];
+    struct tensor *into[OP_MAX_INPUTS]; // results that go into a tensor that is there: the outputs,
+                                        // or the gradients of inputs; borrowed
     struct storage **made; // for each operand that this run makes: a reference; else NULL
     double deadline;
 };
@@ -25,11 +28,15 @@ enum request_status run_bind(struct request *req, struct run *run, struct plan_r
 // Memory for what the run makes: ANSWERED, WAIT (nothing is held) or ERROR.
 enum request_status run_allocate(struct request *req, struct run *run, struct opd_err *err);
 
+// The tensor of the i-th operand, a result: new, in the memory that was made for it or in that of
+// which it is a view, or one of `into`. It has one reference, the caller's, and its id.
+struct tensor *run_make_result(struct request *req, const struct run *run, int i, uint64_t id);
+
 // The command. NULL with an error, and nothing is held any more, where the plan has more steps than
 // a command can carry.
 struct command *run_command(struct run *run, struct opd_err *err);
 
-// In-place arguments are written: whoever kept them for backward must know.
+// In-place arguments and `into` are written: whoever kept them for backward must know.
 void run_bump_versions(const struct run *run);
 
 // Sends the command, or answers at once where it does nothing; lets go of what the run has made,

@@ -16,6 +16,7 @@ enum {
     DEV_RING_SIZE = 4 << 20,
     DEV_MAX_COMMAND = DEV_RING_SIZE / 2 - 64,
     DEV_MAX_REGIONS = 1 << 16,
+    DEV_IPC_HANDLE = BACKEND_IPC_HANDLE,
     DEV_MAX_MESSAGE = sizeof((struct opd_err *)0)->msg,
 };
 
@@ -38,6 +39,7 @@ enum dev_command_type {
     DEV_UNLOAD,
     DEV_RUN, // struct dev_step …
     DEV_STOP,
+    DEV_IPC_OPEN, // maps memory of a client; its handle, DEV_IPC_HANDLE bytes, follows
 };
 
 struct dev_command {
@@ -49,7 +51,13 @@ struct dev_command {
 
 // After DEV_LOAD: the kernel's parameters as struct backend_param …; `size` is their number.
 
-enum dev_step_type { DEV_STEP_LAUNCH = 1, DEV_STEP_FILL, DEV_STEP_COPY, DEV_STEP_MATMUL };
+enum dev_step_type {
+    DEV_STEP_LAUNCH = 1,
+    DEV_STEP_FILL,
+    DEV_STEP_COPY,
+    DEV_STEP_REPORT,
+    DEV_STEP_MATMUL,
+};
 
 struct dev_step {
     uint32_t type;
@@ -102,11 +110,18 @@ struct dev_matmul {
     struct dev_matrix d, a, b;
 };
 
+// 8 bytes of the device that go into the command's struct dev_done; one at most in a command.
+struct dev_report {
+    struct dev_step step;
+    struct dev_ref src;
+};
+
 struct dev_done {
     uint64_t seq;
-    uint32_t code;  // enum opd_err_code
-    uint32_t fatal; // the device has failed: this process ends after it
-    char message[]; // of the error, terminated
+    uint64_t report; // of DEV_STEP_REPORT; 0 without one
+    uint32_t code;   // enum opd_err_code
+    uint32_t fatal;  // the device has failed: this process ends after it
+    char message[];  // of the error, terminated
 };
 
 // The first thing that the executor sends through the socket.

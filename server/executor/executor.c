@@ -17,17 +17,21 @@
 
 // How long an idle executor spins before it sleeps, and how long one with work in flight polls
 // without a pause.
+enum { N_REPORTS = 512 }; // in flight
+
 enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
 
 struct region {
     device_addr addr; // 0: not mapped
     uint64_t size;
-    bool host;
+    bool host, ipc;
+    bool lost; // a client's memory that could not be opened
 };
 
 // A command that was given to the device and not yet reported done.
 struct flight {
     uint64_t seq;
+    uint64_t *report; // where the device puts it; NULL: none
     struct opd_err err;
 };
 
@@ -41,6 +45,9 @@ struct executor {
     uint32_t n_programs;
     struct flight *flights; // a queue: [first, first + n)
     size_t first_flight, n_flights, flights_capacity;
+    uint64_t *reports; // host memory, N_REPORTS of them, given out in turn
+    size_t n_reports;  // given out, ever
+    uint64_t *report;  // of the command being taken
     struct buf args;
     bool stopping;
 };
@@ -49,7 +56,11 @@ static struct region *find_region(struct executor *ex, uint32_t id, struct opd_e
 {
     if (id < ex->n_regions && ex->regions[id].addr)
         return &ex->regions[id];
-    opd_err_set(err, OPD_E_internal, "region %u is not mapped", id);
+    if (id < ex->n_regions && ex->regions[id].lost)
+        opd_err_set(err, OPD_E_unavailable,
+                    "memory that a client shared cannot be opened any more; import it again");
+    else
+        opd_err_set(err, OPD_E_internal, "region %u is not mapped", id);
     return NULL;
 }
 
@@ -132,6 +143,19 @@ static bool map_host(struct executor *ex, const struct dev_command *cmd, int fd,
     return true;
 }
 
+static bool open_ipc(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
+{
+    struct region *region = new_region(ex, cmd->id, err);
+    device_addr addr = 0;
+    if (!region)
+        return false;
+    if (!ex->ops->ipc_open)
+        return opd_err_set(err, OPD_E_internal, "%s has no memory of that kind", ex->ops->name);
+    bool ok = ex->ops->ipc_open(ex->be, (const uint8_t *)(cmd + 1), cmd->size, &addr, err);
+    *region = (struct region){ .addr = addr, .size = cmd->size, .ipc = true, .lost = !ok };
+    return ok;
+}
+
 static void post_done(struct executor *ex, const struct flight *flight, bool fatal);
 
 // Reports what the stream has passed. False: the device has failed.
@@ -164,7 +188,9 @@ static bool unmap_region(struct executor *ex, uint32_t id, struct opd_err *err)
     struct region *region = find_region(ex, id, err);
     if (!region || !drain(ex, err))
         return false;
-    if (region->host) {
+    if (region->ipc) {
+        ex->ops->ipc_close(ex->be, region->addr);
+    } else if (region->host) {
         void *p = (void *)(uintptr_t)region->addr;
         if (ex->ops->host_unregister)
             ex->ops->host_unregister(ex->be, p);
@@ -265,6 +291,28 @@ static bool run_matmul(struct executor *ex, const struct dev_matmul *x, struct o
            resolve_matrix(ex, &x->b, &m.b, err) && ex->ops->matmul(ex->be, &m, err);
 }
 
+// Puts what kernels have reported into memory of the host, in stream order.
+static bool run_report(struct executor *ex, const struct dev_report *r, struct opd_err *err)
+{
+    size_t size = N_REPORTS * sizeof *ex->reports;
+    device_addr src;
+    if (!ex->reports) {
+        void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED)
+            return opd_err_errno(err, OPD_E_out_of_memory, "memory for reports of kernels");
+        if (ex->ops->host_register)
+            ex->ops->host_register(ex->be, p, size);
+        ex->reports = p;
+    }
+    // One that is given out again is not in flight any more.
+    if (ex->n_flights >= N_REPORTS && !drain(ex, err))
+        return false;
+    ex->report = &ex->reports[ex->n_reports++ % N_REPORTS];
+    *ex->report = 0;
+    return resolve(ex, r->src, sizeof *ex->report, &src, err) &&
+           ex->ops->copy(ex->be, (device_addr)(uintptr_t)ex->report, src, sizeof *ex->report, err);
+}
+
 static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
 {
     const uint8_t *at = (const uint8_t *)(cmd + 1);
@@ -283,6 +331,9 @@ static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct
             break;
         case DEV_STEP_MATMUL:
             ok = run_matmul(ex, (const struct dev_matmul *)(const void *)at, err);
+            break;
+        case DEV_STEP_REPORT:
+            ok = run_report(ex, (const struct dev_report *)(const void *)at, err);
             break;
         default:
             return opd_err_set(err, OPD_E_internal, "step of unknown type %u", step->type);
@@ -328,6 +379,9 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, stru
             ex->programs[cmd->id] = NULL;
         }
         break;
+    case DEV_IPC_OPEN:
+        ok = open_ipc(ex, cmd, err);
+        break;
     case DEV_RUN:
         ok = run_steps(ex, cmd, err);
         break;
@@ -353,6 +407,7 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
     while (!(done = ring_reserve(&ex->done, size)))
         usleep(100);
     done->seq = flight->seq;
+    done->report = flight->report ? *flight->report : 0;
     done->code = flight->err.code;
     done->fatal = fatal;
     memcpy(done->message, flight->err.msg, length + 1);
@@ -371,7 +426,8 @@ static void add_flight(struct executor *ex, uint64_t seq, const struct opd_err *
             ex->flights = mem_realloc(ex->flights, ex->flights_capacity, sizeof *ex->flights);
         }
     }
-    ex->flights[ex->first_flight + ex->n_flights++] = (struct flight){ .seq = seq, .err = *err };
+    ex->flights[ex->first_flight + ex->n_flights++] =
+        (struct flight){ .seq = seq, .report = ex->report, .err = *err };
 }
 
 // Takes one command, if there is one. False: the device has failed, or the broker is not itself.
@@ -387,6 +443,7 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
         return true;
     struct opd_err err = { 0 };
     uint64_t seq = cmd->seq;
+    ex->report = NULL;
     run_command(ex, cmd, &err);
     ring_pop(&ex->commands);
     add_flight(ex, seq, &err);
@@ -463,6 +520,10 @@ static void finish(struct executor *ex)
         if (ex->regions[i].addr)
             unmap_region(ex, i, &err);
     }
+    if (ex->reports && ex->ops->host_unregister)
+        ex->ops->host_unregister(ex->be, ex->reports);
+    if (ex->reports)
+        munmap(ex->reports, N_REPORTS * sizeof *ex->reports);
     free(ex->programs);
     free(ex->regions);
     free(ex->flights);

@@ -56,6 +56,15 @@ struct op_tensor {
     bool differentiable; // an input with a gradient in some backward section
     bool used_backward;  // inputs and outputs: backward reads it, so a context keeps it
     int type;            // index into types[]
+    char alias[4];       // "a" of "Tensor(a)"; "" if none
+    bool is_view;        // an output that is the memory of
+    int view_of;         // this input
+};
+
+// A tensor that forward writes and backward reads.
+struct op_saved {
+    char name[OP_MAX_NAME];
+    int temp; // the index of its plan operand
 };
 
 // A type variable, "scalar_t", and the dtypes that it may take; or a fixed type, with no name and
@@ -82,6 +91,8 @@ struct op {
     struct op_tensor outputs[OP_MAX_OUTPUTS];
     struct op_attr attrs[OP_MAX_ATTRS];
     bool has_backward;
+    int n_saved;
+    struct op_saved saved[OP_MAX_TEMPS];
 
     struct op_body *body; // shapes, conditions, launches: of op/ alone
 };

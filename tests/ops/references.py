@@ -53,6 +53,7 @@ SIZES = [([1, 2, 5, 7], [5, 7]), ([1, 2, 5, 7], [5, 8]), ([2, 2, 6, 9], [1, 1]),
 
 
 REFERENCES = {
+    "flatten": (torch.flatten, [([shape], {}) for shape in ([7], [3, 0, 2], [2] * 5)]),
     "gelu": (
         gelu,
         [
