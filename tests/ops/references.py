@@ -45,6 +45,27 @@ def upsample_bilinear2d(input, *, size, scale, mode):
                          align_corners=mode == "align_corners")
 
 
+def lltm(input, weights, bias, old_h, old_cell):
+    gates = F.linear(torch.cat([old_h, input], 1), weights, bias)
+    input_gate, output_gate, candidate = gates.chunk(3, 1)
+    new_cell = old_cell + F.elu(candidate) * torch.sigmoid(input_gate)
+    return torch.tanh(new_cell) * torch.sigmoid(output_gate), new_cell
+
+
+def lltm_sequence(inputs, weights, bias, h0, c0):
+    h, c, hs = h0, c0, []
+    for input in inputs:
+        h, c = lltm(input, weights, bias, h, c)
+        hs.append(h)
+    return torch.stack(hs) if hs else inputs.new_zeros([0, *h0.shape]), h, c
+
+
+def lltm_case(*input, state):
+    """input: [B, I], or [T, B, I] of a sequence."""
+    cells = [input[-2], state]
+    return ([list(input), [3 * state, state + input[-1]], [3 * state], cells, cells], {})
+
+
 RESIZES = [([2, 3, 8, 8], 2), ([1, 2, 9, 12], 0.5), ([1, 2, 9, 12], [0.34, 3.7]), ([1, 3, 7, 5], 2.5),
            ([2, 1, 1, 1], 3), ([1, 2, 13, 300], [1, 2]), ([1, 1, 6, 6], 12), ([0, 2, 4, 4], 2)]
 SIZES = [([1, 2, 5, 7], [5, 7]), ([1, 2, 5, 7], [5, 8]), ([2, 2, 6, 9], [1, 1]), ([1, 2, 6, 9], [1, 20]),
@@ -84,6 +105,18 @@ REFERENCES = {
             conv_case([5, 4, 37, 67], 1, (3, 3), padding=1, bias=False),
             conv_case([0, 3, 9, 9], 1, (3, 3)),  # an empty batch
             conv_case([2, 4, 6, 6], 1, (6, 6)),
+        ],
+    ),
+    "lltm": (
+        lltm,
+        [
+            lltm_case(1, 1, state=1),
+            lltm_case(2, 3, state=40),
+            lltm_case(17, 70, state=5),
+            lltm_case(33, 1, state=31),
+            lltm_case(0, 3, state=4),
+            lltm_case(4, 0, state=4),
+            lltm_case(70, 100, state=200),
         ],
     ),
     "upsample_bilinear2d": (

@@ -124,12 +124,13 @@ def test_gradients_against_finite_differences(client, name):
             def forward(ctx, *values):
                 tensors = [None if v is None else client.tensor(v.detach().numpy()) for v in values]
                 outputs, ctx.opd = op.forward(*tensors, **attrs)
-                return to_torch(outputs)
+                made = tuple(to_torch(o) for o in as_tuple(outputs))
+                return made if len(made) > 1 else made[0]
 
             @staticmethod
-            def backward(ctx, grad):
-                return tuple(None if g is None else to_torch(g)
-                             for g in ctx.opd.backward(client.tensor(grad.contiguous().numpy())))
+            def backward(ctx, *grads):
+                given = [client.tensor(g.contiguous().numpy()) for g in grads]
+                return tuple(None if g is None else to_torch(g) for g in ctx.opd.backward(*given))
 
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs]
         assert torch.autograd.gradcheck(Op.apply, leaves, eps=1e-6, atol=1e-6, fast_mode=True)
