@@ -107,6 +107,9 @@ static const char *binary_float(int kind, double a, double b, union value *out)
     case CODE_MAX:
         out->f = b > a ? b : a;
         return NULL;
+    case CODE_POW:
+        out->f = pow(a, b);
+        return isnan(out->f) && !isnan(a + b) ? "a power that is no number" : NULL;
     default:
         out->i = kind == CODE_EQ   ? a == b
                  : kind == CODE_NE ? a != b

@@ -135,6 +135,7 @@ enum expr_kind {
     CODE_CDIV,
     CODE_MIN,
     CODE_MAX,
+    CODE_POW, // of floats only
     CODE_EQ,
     CODE_NE,
     CODE_LT,

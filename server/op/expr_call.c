@@ -172,6 +172,22 @@ static bool call_max(struct parser *p, struct term *out)
     return call_pair(p, CODE_MAX, out);
 }
 
+static bool parse_float(struct parser *p, struct term *out)
+{
+    if (!expr_parse_ternary(p, out) || !expr_need_number(p, out))
+        return false;
+    bool is_int = out->kind == TERM_INT;
+    out->kind = TERM_FLOAT;
+    return !is_int || expr_emit(p, CODE_TO_FLOAT, 0, 0, 0);
+}
+
+static bool call_pow(struct parser *p, struct term *out)
+{
+    struct term power;
+    return parse_float(p, out) && lex_expect(p->lx, ',', "','") && parse_float(p, &power) &&
+           expr_combine(p, CODE_POW, out, &power);
+}
+
 static const struct function {
     const char *name;
     bool (*parse)(struct parser *p, struct term *out);
@@ -180,6 +196,7 @@ static const struct function {
     { "floor", call_floor },   { "pow2", call_pow2 }, { "numel", call_numel },
     { "rank", call_rank },     { "size", call_size }, { "present", call_present },
     { "wanted", call_wanted }, { "is", call_is },     { "sizeof", call_sizeof },
+    { "pow", call_pow },
 };
 
 bool expr_parse_call(struct parser *p, const struct token *name, struct term *out)

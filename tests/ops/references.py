@@ -1,6 +1,6 @@
 """What each shipped operator must compute, in PyTorch and float64: the formula, not opd's code.
 
-An operator without a row here fails test_every_operator_has_a_reference. A row is a function
+An operator neither here nor in ELSEWHERE fails test_every_operator_has_a_reference. A row is a function
 (inputs, attrs) -> output or tuple of outputs, on float64 tensors that may require gradients, and
 cases beside the operator's own examples: (shapes of the inputs, attrs).
 """
@@ -45,6 +45,54 @@ BROADCASTS = [
 
 # Where a function is not defined everywhere: what is made of normal random numbers.
 DOMAINS = {"acos": lambda x: torch.tanh(x) * 0.95}
+
+
+def resize_matrix(n_in, n_out):
+    """Rows of weights: what each output takes of the inputs, for src = dst * n_in / n_out."""
+    matrix = torch.zeros(n_out, n_in, dtype=torch.float64)
+    for dst in range(n_out):
+        low, rest = divmod(dst * n_in, n_out)
+        matrix[dst, low] += 1 - rest / n_out
+        matrix[dst, min(low + 1, n_in - 1)] += rest / n_out
+    return matrix
+
+
+def upsample_bilinear2d(input, *, size, scale, mode):
+    if size is None and mode != "half_pixel":
+        size = [math.floor(n * s) for n, s in zip(input.shape[2:], scale)]
+    if mode == "asymmetric":
+        return resize_matrix(input.shape[2], size[0]) @ input @ resize_matrix(input.shape[3], size[1]).T
+    return F.interpolate(input, size, scale if size is None else None, "bilinear",
+                         align_corners=mode == "align_corners")
+
+
+def lltm(input, weights, bias, old_h, old_cell):
+    gates = F.linear(torch.cat([old_h, input], 1), weights, bias)
+    input_gate, output_gate, candidate = gates.chunk(3, 1)
+    new_cell = old_cell + F.elu(candidate) * torch.sigmoid(input_gate)
+    return torch.tanh(new_cell) * torch.sigmoid(output_gate), new_cell
+
+
+def lltm_sequence(inputs, weights, bias, h0, c0):
+    h, c, hs = h0, c0, []
+    for input in inputs:
+        h, c = lltm(input, weights, bias, h, c)
+        hs.append(h)
+    return torch.stack(hs) if hs else inputs.new_zeros([0, *h0.shape]), h, c
+
+
+def lltm_case(*input, state):
+    """input: [B, I], or [T, B, I] of a sequence."""
+    cells = [input[-2], state]
+    return ([list(input), [3 * state, state + input[-1]], [3 * state], cells, cells], {})
+
+
+RESIZES = [([2, 3, 8, 8], 2), ([1, 2, 9, 12], 0.5), ([1, 2, 9, 12], [0.34, 3.7]), ([1, 3, 7, 5], 2.5),
+           ([2, 1, 1, 1], 3), ([1, 2, 13, 300], [1, 2]), ([1, 1, 6, 6], 12), ([0, 2, 4, 4], 2)]
+SIZES = [([1, 2, 5, 7], [5, 7]), ([1, 2, 5, 7], [5, 8]), ([2, 2, 6, 9], [1, 1]), ([1, 2, 6, 9], [1, 20]),
+         ([1, 2, 17, 23], [11, 31]), ([1, 1, 1, 9], [4, 3]), ([1, 2, 3, 700], [7, 601]),
+         ([2, 3, 2, 3], [50, 64]), ([1, 1, 100, 90], [7, 11]), ([2, 0, 4, 4], [3, 3])]
+
 
 REFERENCES = {
     "sigmoid": elementwise(torch.sigmoid),
@@ -94,7 +142,33 @@ REFERENCES = {
             conv_case([2, 4, 6, 6], 1, (6, 6)),
         ],
     ),
+    "lltm": (
+        lltm,
+        [
+            lltm_case(1, 1, state=1),
+            lltm_case(2, 3, state=40),
+            lltm_case(17, 70, state=5),
+            lltm_case(33, 1, state=31),
+            lltm_case(0, 3, state=4),
+            lltm_case(4, 0, state=4),
+            lltm_case(70, 100, state=200),
+        ],
+    ),
+    "upsample_bilinear2d": (
+        upsample_bilinear2d,
+        [
+            ([shape], {how: value, "mode": mode})
+            for mode in ("half_pixel", "align_corners", "asymmetric")
+            for how, resizes in (("scale", RESIZES), ("size", SIZES))
+            for shape, value in resizes
+            if shape[1] > 0 or mode == "asymmetric"  # which PyTorch refuses
+        ],
+    ),
 }
+
+# Operators that no row can describe, and where they are tested.
+ELSEWHERE = {"sgd_step": "test_optimizers.py", "adam_step": "test_optimizers.py",
+             "pcl_loss": "test_pcl_loss.py"}
 
 BOUNDS = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 

@@ -202,6 +202,11 @@ static void test_floats(void **state)
     gives(*state, "floor(-0.5)", -1);
     gives(*state, "floor(N)", 5);
     gives_float(*state, "max(N, R)", 5);
+    gives_float(*state, "pow(2, 10)", 1024);
+    gives_float(*state, "1 - pow(R, N)", 1 - 97.65625);
+    gives_float(*state, "pow(2.25, 0.5)", 1.5);
+    refuses(*state, "pow(2)", "t.cu:12: expected ',', got ')'");
+    breaks(*state, "pow(-R, 0.5)", "a power that is no number in 'pow(-R, 0.5)' (t.cu:12)");
     gives_float(*state, "min(N, R)", 2.5);
     refuses(*state, "R % 2", "t.cu:12: '%' needs integers, got a float");
     refuses(*state, "cdiv(R, 2)", "t.cu:12: cdiv needs integers, got a float");

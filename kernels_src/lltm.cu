@@ -1,0 +1,273 @@
+// One step of the cell of lltm.cuh, whose gates are [old_h, input] @ weights.T + bias.
+//
+//! op      lltm(Tensor input, Tensor weights, Tensor bias, Tensor old_h, Tensor old_cell) \
+//!           -> (Tensor new_h, Tensor new_cell)
+//! doc     One step of long-long-term memory: an LSTM without forget gate, its candidate an ELU.
+//! doc     gates = [old_h, input] @ weights.T + bias; in thirds: input gate, output gate, candidate.
+//! dtypes  float16 bfloat16 float32 float64
+//! shape   input [B, I]
+//! shape   old_h [B, S]
+//! shape   old_cell [B, S]
+//! shape   weights [3*S, S + I]
+//! shape   bias [3*S]
+//! shape   new_h [B, S]
+//! shape   new_cell [B, S]
+//! let     K = S + I
+//! let     SMALL = cuda && B*S*K*3 <= 4194304 && K <= 1048576
+//! let     TILES = cdiv(K, 32)
+//! let     PARTS = cpu ? 1 : 16
+//! saved   gates acc_t [B, 3*S]
+//! scratch d_gates [B, 3*S]
+//! example input=[3,5] weights=[21,12] bias=[21] old_h=[3,7] old_cell=[3,7]
+//! example input=[16,32] weights=[384,160] bias=[384] old_h=[16,128] old_cell=[16,128]
+//! example input=[96,64] weights=[384,192] bias=[384] old_h=[96,128] old_cell=[96,128]
+//!
+//! forward
+//!   kernel  lltm_forward_small<scalar_t>
+//!   when    SMALL
+//!   grid    cdiv(B, 16)*cdiv(S, 4)
+//!   matmul  gates = old_h @ matrix(weights, 3*S, S, K).T
+//!   when    !SMALL
+//!   matmul  gates += input @ matrix(weights, 3*S, I, K, S).T
+//!   when    !SMALL
+//!   kernel  lltm_forward_cells<scalar_t>
+//!   when    !SMALL
+//!   grid    cdiv(B*S, 256)
+//!
+//! backward grad_input grad_weights grad_bias grad_old_h grad_old_cell
+//!   kernel  lltm_backward_small<scalar_t>
+//!   when    SMALL
+//!   grid    (wanted(grad_weights) || wanted(grad_bias) ? cdiv(3*S, 8) : 0) + \
+//!           (wanted(grad_old_h) || wanted(grad_input) ? cdiv(B, 4)*TILES : 0) + \
+//!           (wanted(grad_old_cell) ? cdiv(B*S, 256) : 0)
+//!   bind    WEIGHT_BLOCKS = wanted(grad_weights) || wanted(grad_bias) ? cdiv(3*S, 8) : 0
+//!   bind    X_BLOCKS = wanted(grad_old_h) || wanted(grad_input) ? cdiv(B, 4)*TILES : 0
+//!   kernel  lltm_backward_cells<scalar_t>
+//!   when    !SMALL
+//!   grid    cdiv(B*S, 256)
+//!   matmul  matrix(grad_weights, 3*S, S, K) = d_gates.T @ old_h
+//!   when    !SMALL && wanted(grad_weights)
+//!   matmul  matrix(grad_weights, 3*S, I, K, S) = d_gates.T @ input
+//!   when    !SMALL && wanted(grad_weights)
+//!   matmul  grad_old_h = d_gates @ matrix(weights, 3*S, S, K)
+//!   when    !SMALL && wanted(grad_old_h)
+//!   matmul  grad_input = d_gates @ matrix(weights, 3*S, I, K, S)
+//!   when    !SMALL && wanted(grad_input)
+//!   kernel  lltm_grad_bias<scalar_t, PARTS>
+//!   when    !SMALL && wanted(grad_bias)
+//!   grid    cdiv(3*S, 32)
+//!   block   32, PARTS
+
+#include "lltm.cuh"
+
+// What the gates are made of: element k of [old_h, input] in row b.
+template <class T>
+__device__ __forceinline__ acc_t load_x(const T *old_h, const T *input, int64_t b, int64_t k,
+                                        int64_t S, int64_t I)
+{
+    return k < S ? opd::load(old_h + b * S + k) : opd::load(input + b * I + k - S);
+}
+
+// All of forward in one launch, where launches are what takes the time. A block makes 4 units of 16
+// rows; 4 threads share the sums of a unit.
+template <class T>
+__global__ void lltm_forward_small(const T *__restrict__ input, const T *__restrict__ weights,
+                                   const T *__restrict__ bias, const T *__restrict__ old_h,
+                                   const T *__restrict__ old_cell, T *__restrict__ new_h,
+                                   T *__restrict__ new_cell, acc_t *__restrict__ gates, int64_t B,
+                                   int64_t I, int64_t S)
+{
+    enum { ROWS = 16, UNITS = 4, PARTS = 4, DEPTH = 64, STRIDE = DEPTH + 4 };
+    __shared__ acc_t x[ROWS * STRIDE], w[3 * UNITS * STRIDE];
+    const int64_t across = (S + UNITS - 1) / UNITS, K = S + I;
+    const int64_t top = blockIdx.x / across * ROWS, left = blockIdx.x % across * UNITS;
+    const int part = (int)threadIdx.x % PARTS, unit = (int)threadIdx.x / PARTS % UNITS,
+              row = (int)threadIdx.x / (PARTS * UNITS);
+    acc_t sum[3] = {};
+    for (int64_t from = 0; from < K; from += DEPTH) {
+        for (int i = (int)threadIdx.x; i < ROWS * DEPTH; i += 256) {
+            const int64_t b = top + i / DEPTH, k = from + i % DEPTH;
+            x[i / DEPTH * STRIDE + i % DEPTH] =
+                b < B && k < K ? load_x(old_h, input, b, k, S, I) : acc_t(0);
+        }
+        for (int i = (int)threadIdx.x; i < 3 * UNITS * DEPTH; i += 256) {
+            const int64_t s = left + i / DEPTH % UNITS, k = from + i % DEPTH;
+            const int64_t r = i / DEPTH / UNITS * S + s;
+            w[i / DEPTH * STRIDE + i % DEPTH] =
+                s < S && k < K ? opd::load(weights + r * K + k) : acc_t(0);
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = part; k < DEPTH; k += PARTS)
+#pragma unroll
+            for (int g = 0; g < 3; g++)
+                sum[g] += x[row * STRIDE + k] * w[(g * UNITS + unit) * STRIDE + k];
+        __syncthreads();
+    }
+#pragma unroll
+    for (int g = 0; g < 3; g++) {
+        sum[g] += __shfl_xor_sync(0xffffffffu, sum[g], 1);
+        sum[g] += __shfl_xor_sync(0xffffffffu, sum[g], 2);
+    }
+    const int64_t b = top + row, s = left + unit;
+    if (part != 0 || b >= B || s >= S)
+        return;
+    const lltm_gates a = lltm_gates::activate(sum[0] + opd::load(bias + s),
+                                              sum[1] + opd::load(bias + S + s),
+                                              sum[2] + opd::load(bias + 2 * S + s));
+    const acc_t cell = opd::load(old_cell + b * S + s) + a.candidate * a.i;
+    a.store(gates + b * 3 * S + s, S);
+    opd::store(new_cell + b * S + s, cell);
+    opd::store(new_h + b * S + s, tanh(cell) * a.o);
+}
+
+// After the products: activates the gates where they lie.
+template <class T>
+__global__ void lltm_forward_cells(const T *__restrict__ bias, const T *__restrict__ old_cell,
+                                   T *__restrict__ new_h, T *__restrict__ new_cell,
+                                   acc_t *__restrict__ gates, int64_t B, int64_t S)
+{
+    CUDA_KERNEL_LOOP(at, B * S)
+    {
+        const int64_t b = at / S, s = at % S;
+        acc_t *g = gates + b * 3 * S + s;
+        const lltm_gates a = lltm_gates::activate(g[0] + opd::load(bias + s),
+                                                  g[S] + opd::load(bias + S + s),
+                                                  g[2 * S] + opd::load(bias + 2 * S + s));
+        const acc_t cell = opd::load(old_cell + at) + a.candidate * a.i;
+        a.store(g, S);
+        opd::store(new_cell + at, cell);
+        opd::store(new_h + at, tanh(cell) * a.o);
+    }
+}
+
+template <class T>
+__device__ __forceinline__ lltm_slopes find_slopes(const acc_t *gates, const T *new_cell,
+                                                   const T *grad_new_h, const T *grad_new_cell,
+                                                   int64_t b, int64_t s, int64_t S)
+{
+    const int64_t at = b * S + s;
+    return lltm_slopes(lltm_gates::load(gates + b * 3 * S + s, S), opd::load(new_cell + at),
+                       opd::load(grad_new_h + at), opd::load(grad_new_cell + at));
+}
+
+// All of backward in one launch. The slopes are cheap, so each block works out those it needs:
+// blocks make 8 rows of grad_weights, or 4 rows of 32 columns of the gradient of [old_h, input], or
+// 256 elements of grad_old_cell.
+template <class T>
+__global__ void lltm_backward_small(const T *__restrict__ input, const T *__restrict__ weights,
+                                    const T *__restrict__ old_h, const T *__restrict__ new_cell,
+                                    const acc_t *__restrict__ gates,
+                                    const T *__restrict__ grad_new_h,
+                                    const T *__restrict__ grad_new_cell, T *__restrict__ grad_input,
+                                    T *__restrict__ grad_weights, T *__restrict__ grad_bias,
+                                    T *__restrict__ grad_old_h, T *__restrict__ grad_old_cell,
+                                    int64_t B, int64_t I, int64_t S, int64_t TILES,
+                                    int64_t WEIGHT_BLOCKS, int64_t X_BLOCKS)
+{
+    enum { ROWS = 8, DEPTH = 64 };
+    __shared__ acc_t d[ROWS][DEPTH], parts[8][4][32];
+    const int64_t K = S + I;
+    const int id = (int)threadIdx.x;
+    int64_t block = blockIdx.x;
+    if (block < WEIGHT_BLOCKS) {
+        const int64_t top = block * ROWS;
+        for (int64_t first = 0; first < K + 1; first += 256) { // column K is the bias's
+            const int64_t k = first + id;
+            acc_t sum[ROWS] = {};
+            for (int64_t from = 0; from < B; from += DEPTH) {
+                __syncthreads();
+                for (int i = id; i < ROWS * DEPTH; i += 256) {
+                    const int64_t r = top + i / DEPTH, b = from + i % DEPTH;
+                    d[i / DEPTH][i % DEPTH] =
+                        r < 3 * S && b < B
+                            ? find_slopes(gates, new_cell, grad_new_h, grad_new_cell, b, r % S, S)
+                                  .g[r / S]
+                            : acc_t(0);
+                }
+                __syncthreads();
+                for (int64_t b = from; b < B && b < from + DEPTH && k <= K; b++) {
+                    const acc_t x = k < K ? load_x(old_h, input, b, k, S, I) : acc_t(1);
+#pragma unroll
+                    for (int r = 0; r < ROWS; r++)
+                        sum[r] += d[r][b - from] * x;
+                }
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                if (top + r < 3 * S && k < K && grad_weights)
+                    opd::store(grad_weights + (top + r) * K + k, sum[r]);
+                if (top + r < 3 * S && k == K && grad_bias)
+                    opd::store(grad_bias + top + r, sum[r]);
+            }
+        }
+        return;
+    }
+    block -= WEIGHT_BLOCKS;
+    if (block < X_BLOCKS) {
+        const int64_t top = block / TILES * 4, k = block % TILES * 32 + id % 32;
+        acc_t sum[4] = {};
+        for (int64_t from = 0; from < 3 * S; from += DEPTH) {
+            const int64_t b = top + id / DEPTH, r = from + id % DEPTH;
+            __syncthreads();
+            d[id / DEPTH][id % DEPTH] =
+                b < B && r < 3 * S
+                    ? find_slopes(gates, new_cell, grad_new_h, grad_new_cell, b, r % S, S).g[r / S]
+                    : acc_t(0);
+            __syncthreads();
+#pragma unroll
+            for (int j = id / 32; j < DEPTH; j += 8) {
+                const acc_t w = from + j < 3 * S && k < K ? opd::load(weights + (from + j) * K + k)
+                                                          : acc_t(0);
+#pragma unroll
+                for (int row = 0; row < 4; row++)
+                    sum[row] += d[row][j] * w;
+            }
+        }
+#pragma unroll
+        for (int row = 0; row < 4; row++)
+            parts[id / 32][row][id % 32] = sum[row];
+        __syncthreads();
+        const int64_t b = top + id / 32;
+        if (id >= 128 || b >= B || k >= K)
+            return;
+        acc_t total = 0;
+        for (int part = 0; part < 8; part++)
+            total += parts[part][id / 32][id % 32];
+        if (k < S && grad_old_h)
+            opd::store(grad_old_h + b * S + k, total);
+        if (k >= S && grad_input)
+            opd::store(grad_input + b * I + k - S, total);
+        return;
+    }
+    const int64_t at = (block - X_BLOCKS) * 256 + id;
+    if (at < B * S && grad_old_cell)
+        opd::store(grad_old_cell + at,
+                   find_slopes(gates, new_cell, grad_new_h, grad_new_cell, at / S, at % S, S).cell);
+}
+
+// Before the products.
+template <class T>
+__global__ void lltm_backward_cells(const T *__restrict__ new_cell, const acc_t *__restrict__ gates,
+                                    const T *__restrict__ grad_new_h,
+                                    const T *__restrict__ grad_new_cell,
+                                    T *__restrict__ grad_old_cell, T *__restrict__ d_gates,
+                                    int64_t B, int64_t S)
+{
+    CUDA_KERNEL_LOOP(at, B * S)
+    {
+        const int64_t b = at / S, s = at % S;
+        const lltm_slopes d = find_slopes(gates, new_cell, grad_new_h, grad_new_cell, b, s, S);
+        for (int g = 0; g < 3; g++)
+            opd::store(d_gates + (b * 3 + g) * S + s, d.g[g]);
+        if (grad_old_cell)
+            opd::store(grad_old_cell + at, d.cell);
+    }
+}
+
+template <class T, int PARTS>
+__global__ void lltm_grad_bias(const T *__restrict__ d_gates, T *__restrict__ grad_bias, int64_t B,
+                               int64_t S)
+{
+    lltm_sum_columns<PARTS>(d_gates, grad_bias, B, 3 * S);
+}

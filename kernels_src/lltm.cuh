@@ -1,0 +1,68 @@
+// The cell of lltm.cu and lltm_sequence.cu: long-long-term memory, an LSTM without forget gate
+// whose candidate is an ELU.
+//   i = sigmoid(g0), o = sigmoid(g1), candidate = elu(g2)
+//   new_cell = old_cell + candidate * i, new_h = tanh(new_cell) * o
+#pragma once
+
+// The three gates of a unit, activated.
+struct lltm_gates {
+    acc_t i, o, candidate;
+
+    __device__ __forceinline__ static acc_t sigmoid(acc_t z)
+    {
+        return 1 / (1 + exp(-z));
+    }
+
+    __device__ __forceinline__ static lltm_gates activate(acc_t g0, acc_t g1, acc_t g2)
+    {
+        return { sigmoid(g0), sigmoid(g1), g2 > 0 ? g2 : expm1(g2) };
+    }
+
+    // A unit's gates stand S apart.
+    __device__ __forceinline__ static lltm_gates load(const acc_t *p, int64_t S)
+    {
+        return { p[0], p[S], p[2 * S] };
+    }
+
+    __device__ __forceinline__ void store(acc_t *p, int64_t S) const
+    {
+        p[0] = i;
+        p[S] = o;
+        p[2 * S] = candidate;
+    }
+};
+
+// The gradients of a unit's gates before activation, and of old_cell.
+struct lltm_slopes {
+    acc_t g[3], cell;
+
+    __device__ __forceinline__ lltm_slopes(const lltm_gates &a, acc_t new_cell, acc_t grad_h,
+                                           acc_t grad_cell)
+    {
+        const acc_t y = tanh(new_cell);
+        cell = grad_cell + grad_h * a.o * (1 - y * y);
+        g[0] = cell * a.candidate * a.i * (1 - a.i);
+        g[1] = grad_h * y * a.o * (1 - a.o);
+        g[2] = cell * a.i * (a.candidate > 0 ? acc_t(1) : a.candidate + 1);
+    }
+};
+
+// sums[c] = the sum of column c: of 32 columns a block, in PARTS shares of the rows.
+template <int PARTS, class T>
+__device__ __forceinline__ void lltm_sum_columns(const T *from, T *sums, int64_t rows, int64_t n)
+{
+    const int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    acc_t sum = 0;
+    for (int64_t r = threadIdx.y; r < rows && c < n; r += PARTS)
+        sum += opd::load(from + r * n + c);
+    if (PARTS > 1) {
+        __shared__ acc_t parts[PARTS][32];
+        parts[threadIdx.y][threadIdx.x] = sum;
+        __syncthreads();
+        sum = 0;
+        for (int part = 0; part < PARTS; part++)
+            sum += parts[part][threadIdx.x];
+    }
+    if (threadIdx.y == 0 && c < n)
+        opd::store(sums + c, sum);
+}

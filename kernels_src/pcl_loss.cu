@@ -1,0 +1,106 @@
+// Loss of proposal cluster learning (Tang et al.): N proposals, C classes of which 0 is the
+// background, P clusters.
+//   loss = 1/N * (sum over i with labels[i] = 0 of -cls_loss_weights[i] * log(pcl_probs[i, 0])
+//               + sum over p with pc_labels[p] > 0 of -img_cls_loss_weights[p] * log(pc_probs[p]))
+// where classes c with im_labels[c] = 0 do not count.
+//
+//! op      pcl_loss(Tensor pcl_probs, Tensor labels, Tensor cls_loss_weights, \
+//!           Tensor gt_assignment, Tensor pc_labels, Tensor pc_probs, Tensor pc_count, \
+//!           Tensor img_cls_loss_weights, Tensor im_labels) -> Tensor loss
+//! doc     Loss of proposal cluster learning. The gradient is of pcl_probs alone: of proposal i in
+//! doc     class labels[i] it is that of its cluster's mean, cluster gt_assignment[i].
+//! doc     labels, gt_assignment, pc_labels, pc_count and im_labels may be integers or floating.
+//! dtypes  float16 bfloat16 float32 float64
+//! type    labels_t int64 int32 float32 float64 float16 bfloat16 : labels
+//! type    assign_t int64 int32 float32 float64 float16 bfloat16 : gt_assignment
+//! type    cluster_t int64 int32 float32 float64 float16 bfloat16 : pc_labels
+//! type    count_t int64 int32 float32 float64 float16 bfloat16 : pc_count
+//! type    image_t int64 int32 float32 float64 float16 bfloat16 : im_labels
+//! shape   pcl_probs [N, C]
+//! require N > 0 && C > 0 : "pcl_probs is {pcl_probs}, expected at least one proposal and class: \
+//!           the loss is a mean over proposals"
+//! shape   labels [N]
+//! shape   cls_loss_weights [N]
+//! shape   gt_assignment [N]
+//! shape   pc_labels [P]
+//! shape   pc_probs [P]
+//! shape   pc_count [P]
+//! shape   img_cls_loss_weights [P]
+//! shape   im_labels [C]
+//! shape   loss []
+//! check   in_range : "gt_assignment[{index}] is none of the {P} clusters, 0 to {P - 1}, and \
+//!           labels[{index}] is not background"
+//! check   same_label : "labels[{index}] is not pc_labels[gt_assignment[{index}]], the label of \
+//!           its cluster; expected the same"
+//! let     BLOCK = cpu ? 32 : 1024
+//! example pcl_probs=[37,5] labels=[37] cls_loss_weights=[37] gt_assignment=[37] pc_labels=[4] \
+//!           pc_probs=[4] pc_count=[4] img_cls_loss_weights=[4] im_labels=[5]
+//!
+//! forward
+//!   kernel  pcl_loss_forward<BLOCK>
+//!   grid    1
+//!   block   BLOCK
+//! backward grad_pcl_probs
+//!   kernel  pcl_loss_backward
+
+// The cluster of proposal i, whose label is c > 0; -1, and the request fails, where it has none.
+__device__ __forceinline__ int64_t find_cluster(opd::report_t *report, int64_t i, int64_t c,
+                                                const assign_t *gt_assignment,
+                                                const cluster_t *pc_labels, int64_t P)
+{
+    const int64_t p = (int64_t)gt_assignment[i];
+    if (!opd::check(report, in_range, p >= 0 && p < P, i))
+        return -1;
+    return opd::check(report, same_label, (int64_t)pc_labels[p] == c, i) ? p : -1;
+}
+
+// One block, so that the sum is in the same order on every run.
+template <int BLOCK>
+__global__ void pcl_loss_forward(const scalar_t *pcl_probs, const labels_t *labels,
+                                 const scalar_t *cls_loss_weights, const assign_t *gt_assignment,
+                                 const cluster_t *pc_labels, const scalar_t *pc_probs,
+                                 const scalar_t *img_cls_loss_weights, const image_t *im_labels,
+                                 scalar_t *loss, opd::report_t *report, int64_t N, int64_t C,
+                                 int64_t P)
+{
+    acc_t sum = 0;
+    for (int64_t i = threadIdx.x; i < N; i += BLOCK) {
+        const int64_t c = (int64_t)labels[i];
+        if (c > 0)
+            find_cluster(report, i, c, gt_assignment, pc_labels, P);
+        if (c == 0 && im_labels[0] != image_t(0))
+            sum -= opd::load(cls_loss_weights + i) * log(opd::load(pcl_probs + i * C));
+    }
+    for (int64_t p = threadIdx.x; p < P; p += BLOCK) {
+        const int64_t c = (int64_t)pc_labels[p];
+        if (c > 0 && c < C && im_labels[c] != image_t(0))
+            sum -= opd::load(img_cls_loss_weights + p) * log(opd::load(pc_probs + p));
+    }
+    sum = opd::block_reduce_sum<BLOCK>(sum);
+    if (threadIdx.x == 0)
+        opd::store(loss, sum / (acc_t)N);
+}
+
+__global__ void pcl_loss_backward(const scalar_t *pcl_probs, const labels_t *labels,
+                                  const scalar_t *cls_loss_weights, const assign_t *gt_assignment,
+                                  const cluster_t *pc_labels, const scalar_t *pc_probs,
+                                  const count_t *pc_count, const scalar_t *img_cls_loss_weights,
+                                  const image_t *im_labels, const scalar_t *grad_loss,
+                                  scalar_t *grad_pcl_probs, opd::report_t *report, int64_t N,
+                                  int64_t C, int64_t P)
+{
+    CUDA_KERNEL_LOOP(at, N * C)
+    {
+        const int64_t i = at / C, c = at % C;
+        acc_t grad = 0;
+        if ((int64_t)labels[i] == c && im_labels[c] != image_t(0)) {
+            const int64_t p = c > 0 ? find_cluster(report, i, c, gt_assignment, pc_labels, P) : -1;
+            if (c == 0)
+                grad = opd::load(cls_loss_weights + i) / opd::load(pcl_probs + at);
+            else if (p >= 0)
+                grad = opd::load(img_cls_loss_weights + p) /
+                       ((acc_t)pc_count[p] * opd::load(pc_probs + p));
+        }
+        opd::store(grad_pcl_probs + at, -grad * opd::load(grad_loss) / (acc_t)N);
+    }
+}

@@ -1,0 +1,383 @@
+// Bilinear resize of the last two dimensions of NCHW, up or down. Along each of them output `dst`
+// reads at
+//   src = max(0, (dst + shift) * step - shift)
+// between the neighbours low = floor(src) and low + 1, of which the second stops at the last one.
+//   half_pixel     shift 1/2, step = in / out, or 1 / scale where scale is given: PyTorch's
+//                  align_corners=False
+//   align_corners  shift 0, step = (in - 1) / (out - 1), or 0 for one output
+//   asymmetric     shift 0, step = in / out
+//
+//! op      upsample_bilinear2d(Tensor input, *, int[2]? size=None, float[2]? scale=None, \
+//!           str mode="half_pixel") -> Tensor output
+//! doc     Bilinear resize of [N, C, H, W] to the size given, or to floor(scale * size).
+//! doc     mode, as in ONNX: half_pixel and align_corners are PyTorch's align_corners=False and
+//! doc     =True, asymmetric is src = dst * in / out. An unchanged size gives a copy.
+//! dtypes  float16 bfloat16 float32 float64
+//! words   mode half_pixel align_corners asymmetric
+//! shape   input [N, C, H, W]
+//! require H > 0 && W > 0 : "input has {H} rows of {W} columns, expected at least one of each"
+//! require present(size) + present(scale) == 1 : \
+//!           "size is {size}, scale is {scale}; expected exactly one of them"
+//! require present(size) || (scale[0] > 0 && scale[1] > 0) : \
+//!           "scale is {scale}, expected numbers above 0"
+//! let     OH = present(size) ? size[0] : floor(H * scale[0])
+//! let     OW = present(size) ? size[1] : floor(W * scale[1])
+//! require OH > 0 && OW > 0 : "the output would be {OH} x {OW}, expected at least 1 x 1"
+//! shape   output [N, C, OH, OW]
+//! let     SAME = OH == H && OW == W
+//! let     shift = mode == "half_pixel" ? 0.5 : 0.0
+//! let     step_h = mode == "align_corners" ? (OH > 1 ? 1.0 * (H - 1) / (OH - 1) : 0.0) : \
+//!           mode == "half_pixel" && present(scale) ? 1 / scale[0] : 1.0 * H / OH
+//! let     step_w = mode == "align_corners" ? (OW > 1 ? 1.0 * (W - 1) / (OW - 1) : 0.0) : \
+//!           mode == "half_pixel" && present(scale) ? 1 / scale[1] : 1.0 * W / OW
+//! let     BIG = max(max(H, OH), max(W, OW)) >= 4194304 || numel(input) >= 2147483648 || \
+//!           numel(output) >= 2147483648
+//! let     V = sizeof(scalar_t) == 2 ? 2 : 1
+//! let     LANES = min(32, pow2(cdiv(OW, V)))
+//! let     TILES = cdiv(OW, LANES*V)
+//! let     GROUPS = cdiv(OH, 8)
+//! let     BACK_LANES = min(32, pow2(W))
+//! let     BACK_TILES = cdiv(W, BACK_LANES)
+//! let     BACK_GROUPS = cdiv(H, 4)
+//! let     REACH = min(OW, step_w > 0.2 ? floor(1.999999 / step_w) + 2 : OW)
+//! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
+//! let     CROWD = cdiv(2*OH, H) * cdiv(2*OW, W) >= 2048 ? 256 : 32
+//! scratch low_of int32 [OW]
+//! scratch weight_of acc_t [OW]
+//! example input=[2,3,7,9] scale=2
+//! example input=[1,2,32,32] size=[64,48] mode="align_corners"
+//! example input=[2,2,9,11] size=[5,4]
+//! example input=[1,2,5,6] size=[19,24] mode="asymmetric"
+//! example input=[1,3,4,3] size=[31,1] mode="align_corners"
+//! example input=[1,2,1,1] size=[70,90]
+//! example input=[2,3,5,8] size=[5,8]
+//! example input=[1,1,2,4194304] size=[1,8]
+//!
+//! forward
+//!   kernel  upsample_copy<scalar_t>
+//!   when    SAME
+//!   grid    cdiv(numel(input), 4096)
+//!   bind    from = input
+//!   bind    to = output
+//!   bind    n = numel(input)
+//!   kernel  upsample_columns
+//!   when    cpu && !SAME
+//!   grid    cdiv(OW, 256)
+//!   kernel  upsample_forward_rows<scalar_t>
+//!   when    cpu && !SAME
+//!   grid    N*C*GROUPS*cdiv(OW, 512)
+//!   block   1
+//!   kernel  upsample_forward<scalar_t, acc_t, int>
+//!   when    cuda && !SAME && !BIG
+//!   grid    cdiv(N*C*GROUPS*TILES, 256 / LANES)
+//!   block   LANES, 256 / LANES
+//!   bind    units = N*C*GROUPS*TILES
+//!   kernel  upsample_forward<scalar_t, double, int64_t>
+//!   otherwise cuda && !SAME
+//!   grid    cdiv(N*C*GROUPS*TILES, 256 / LANES)
+//!   block   LANES, 256 / LANES
+//!   bind    units = N*C*GROUPS*TILES
+//!
+//! backward grad_input
+//!   kernel  upsample_copy<scalar_t>
+//!   when    SAME
+//!   grid    cdiv(numel(input), 4096)
+//!   bind    from = grad_output
+//!   bind    to = grad_input
+//!   bind    n = numel(input)
+//!   kernel  upsample_columns
+//!   when    cpu && !SAME
+//!   grid    cdiv(OW, 256)
+//!   kernel  upsample_backward_row<scalar_t>
+//!   when    cpu && !SAME
+//!   grid    N*C*H
+//!   block   1
+//!   kernel  upsample_backward<scalar_t, acc_t, int, TAPS>
+//!   when    cuda && !SAME && !BIG && TAPS > 0
+//!   grid    cdiv(N*C*BACK_GROUPS*BACK_TILES, 256 / BACK_LANES)
+//!   block   BACK_LANES, 256 / BACK_LANES
+//!   bind    units = N*C*BACK_GROUPS*BACK_TILES
+//!   bind    TILES = BACK_TILES
+//!   bind    GROUPS = BACK_GROUPS
+//!   kernel  upsample_backward<scalar_t, double, int64_t, TAPS>
+//!   otherwise cuda && !SAME && TAPS > 0
+//!   grid    cdiv(N*C*BACK_GROUPS*BACK_TILES, 256 / BACK_LANES)
+//!   block   BACK_LANES, 256 / BACK_LANES
+//!   bind    units = N*C*BACK_GROUPS*BACK_TILES
+//!   bind    TILES = BACK_TILES
+//!   bind    GROUPS = BACK_GROUPS
+//!   kernel  upsample_backward_crowd<scalar_t, double, CROWD>
+//!   otherwise cuda && !SAME
+//!   grid    numel(input)
+//!   block   CROWD
+
+template <class A, class I> struct tap {
+    I low, high;
+    A weight; // of high
+};
+
+// One dimension: where each output reads, and which outputs read an input. The step is kept in two
+// parts and the fraction comes of one fma, so that float's are good to 1e-7 in images of any size,
+// where rounding src itself would cost 1e-4 at column 1000.
+template <class A, class I> struct axis {
+    I in, out;
+    A step, rest, shift;
+
+    __device__ __forceinline__ axis(I n_in, I n_out, double exact_step, double exact_shift)
+        : in(n_in), out(n_out), step((A)exact_step), rest((A)(exact_step - (double)(A)exact_step)),
+          shift((A)exact_shift)
+    {
+    }
+
+    __device__ __forceinline__ tap<A, I> at(I dst) const
+    {
+        const A d = (A)dst + shift, src = fma(d, step, -shift);
+        const I low = min((I)max(src, A(0)), in - 1);
+        const A weight = fma(d, step, -((A)low + shift)) + d * rest;
+        return { low, min(low + 1, in - 1), src > 0 ? weight : A(0) };
+    }
+
+    // The first output whose `low` is at least that: guessed by the inverse, then found.
+    __device__ __forceinline__ I find(I low) const
+    {
+        if (low <= 0 || step == 0)
+            return low <= 0 ? 0 : out;
+        I dst = min((I)max(((A)low + shift) / step - shift, A(0)), out);
+        while (dst > 0 && at(dst - 1).low >= low)
+            dst--;
+        while (dst < out && at(dst).low < low)
+            dst++;
+        return dst;
+    }
+
+    // What output dst adds to input i. The last one is its own second neighbour.
+    __device__ __forceinline__ static A share(const tap<A, I> &t, I i)
+    {
+        return (t.low == i ? 1 - t.weight : A(0)) + (t.high == i ? t.weight : A(0));
+    }
+};
+
+template <class T>
+__global__ void upsample_copy(const T *__restrict__ from, T *__restrict__ to, int64_t n)
+{
+    CUDA_KERNEL_LOOP(i, n)
+    to[i] = from[i];
+}
+
+// A thread makes 8 outputs below one another, in V columns. The two input rows that it stands
+// between are blended along W once and serve all outputs between them.
+template <class T, class A, class I>
+__global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ output, I H, I W,
+                                 I OH, I OW, double step_h, double step_w, double shift, I GROUPS,
+                                 I TILES, I units)
+{
+    constexpr int ROWS = 8, V = sizeof(T) == 2 ? 2 : 1;
+    const I unit = (I)blockIdx.x * (I)blockDim.y + (I)threadIdx.y;
+    const I group = unit / TILES, plane = group / GROUPS;
+    const I ow = ((unit - group * TILES) * (I)blockDim.x + (I)threadIdx.x) * V;
+    const I oh = (group - plane * GROUPS) * ROWS;
+    if (unit >= units || ow >= OW)
+        return;
+    const axis<A, I> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
+    const T *image = input + (int64_t)plane * H * W;
+    T *out = output + ((int64_t)plane * OH + oh) * OW + ow;
+    const bool whole = OW % V == 0 && opd::is_aligned(output, V * sizeof(T));
+    tap<A, I> x[V];
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        x[k] = columns.at(min(ow + k, OW - 1));
+
+    const auto blend = [&](I row, int k) {
+        const T *line = image + (int64_t)row * W;
+        return (1 - x[k].weight) * opd::load(line + x[k].low) +
+               x[k].weight * opd::load(line + x[k].high);
+    };
+    A low[V], high[V];
+    I held = -2; // the row that is in `low`
+    for (int r = 0; r < ROWS && oh + r < OH; r++, out += OW) {
+        const tap<A, I> y = rows.at(oh + r);
+        opd::vec<T, V> made;
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            if (y.low != held) {
+                low[k] = y.low == held + 1 ? high[k] : blend(y.low, k);
+                high[k] = blend(y.high, k);
+            }
+            opd::store(&made[k], (1 - y.weight) * low[k] + y.weight * high[k]);
+        }
+        held = y.low;
+        if (whole)
+            opd::store_vec(out, made);
+        else
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                if (ow + k < OW)
+                    out[k] = made[k];
+    }
+}
+
+// Gathered, so that no sum depends on the order of threads. A thread makes 4 inputs below one
+// another, which at most TAPS columns of the output read: each row of those is summed along W once.
+template <class T, class A, class I, int TAPS>
+__global__ void upsample_backward(const T *__restrict__ grad_output, T *__restrict__ grad_input,
+                                  I H, I W, I OH, I OW, double step_h, double step_w, double shift,
+                                  I GROUPS, I TILES, I units)
+{
+    constexpr int ROWS = 4;
+    const I unit = (I)blockIdx.x * (I)blockDim.y + (I)threadIdx.y;
+    const I group = unit / TILES, plane = group / GROUPS;
+    const I w = (unit - group * TILES) * (I)blockDim.x + (I)threadIdx.x;
+    const I h = (group - plane * GROUPS) * ROWS;
+    if (unit >= units || w >= W)
+        return;
+    const axis<A, I> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
+    const I first = columns.find(w - 1);
+    A share[TAPS > 0 ? TAPS : 1];
+#pragma unroll
+    for (int k = 0; k < TAPS; k++)
+        share[k] = first + k < OW ? columns.share(columns.at(first + k), w) : A(0);
+
+    A sum[ROWS] = {};
+    I oh = rows.find(h - 1);
+    const T *line = grad_output + ((int64_t)plane * OH + oh) * OW + first;
+    for (; oh < OH; oh++, line += OW) {
+        const tap<A, I> y = rows.at(oh);
+        if (y.low >= h + ROWS)
+            break;
+        A row = 0;
+#pragma unroll
+        for (int k = 0; k < TAPS; k++)
+            if (share[k] != 0)
+                row += share[k] * opd::load(line + k);
+#pragma unroll
+        for (int j = 0; j < ROWS; j++)
+            sum[j] += rows.share(y, h + j) * row;
+    }
+#pragma unroll
+    for (int j = 0; j < ROWS; j++)
+        if (h + j < H)
+            opd::store(grad_input + ((int64_t)plane * H + h + j) * W + w, sum[j]);
+}
+
+// Where many outputs read an input, a block sums them.
+template <class T, class A, int BLOCK>
+__global__ void upsample_backward_crowd(const T *__restrict__ grad_output,
+                                        T *__restrict__ grad_input, int64_t H, int64_t W,
+                                        int64_t OH, int64_t OW, double step_h, double step_w,
+                                        double shift)
+{
+    const axis<A, int64_t> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
+    const int64_t row = blockIdx.x / W, w = blockIdx.x % W, plane = row / H, h = row % H;
+    const int64_t top = rows.find(h - 1), left = columns.find(w - 1);
+    const unsigned width = (unsigned)(columns.find(w + 1) - left);
+    const int64_t n = (rows.find(h + 1) - top) * width;
+    const T *corner = grad_output + (plane * OH + top) * OW + left;
+    A sum = 0;
+    for (int64_t i = threadIdx.x; i < n; i += BLOCK) {
+        const int64_t y = i / width, x = i % width;
+        sum += rows.share(rows.at(top + y), h) * columns.share(columns.at(left + x), w) *
+               opd::load(corner + y * OW + x);
+    }
+    sum = opd::block_reduce_sum<BLOCK>(sum);
+    if (threadIdx.x == 0)
+        opd::store(grad_input + blockIdx.x, sum);
+}
+
+// The CPU's: the columns' coordinates are worked out once, then a thread makes rows.
+__global__ void upsample_columns(int *__restrict__ low_of, acc_t *__restrict__ weight_of,
+                                 int64_t W, int64_t OW, double step_w, double shift)
+{
+    CUDA_KERNEL_LOOP(ow, OW)
+    {
+        const tap<double, int64_t> x = axis<double, int64_t>(W, OW, step_w, shift).at(ow);
+        low_of[ow] = (int)x.low;
+        weight_of[ow] = (acc_t)x.weight;
+    }
+}
+
+template <class T> struct neighbours {
+    enum { WIDTH = 512 };
+    acc_t low[WIDTH], high[WIDTH];
+
+    __device__ __forceinline__ void take(const T *line, const int *low_of, int width, int last)
+    {
+        for (int k = 0; k < width; k++) {
+            low[k] = opd::load(line + low_of[k]);
+            high[k] = opd::load(line + min(low_of[k] + 1, last));
+        }
+    }
+};
+
+// A thread makes 512 columns of 8 rows in loops that are vectors. Each row of neighbours is gathered
+// once. The sum is in the order of PyTorch's, for one channel to the bit.
+template <class T>
+__global__ void upsample_forward_rows(const T *__restrict__ input, T *__restrict__ output,
+                                      const int *__restrict__ low_of,
+                                      const acc_t *__restrict__ weight_of, int64_t H, int64_t W,
+                                      int64_t OH, int64_t OW, int64_t GROUPS, double step_h,
+                                      double shift)
+{
+    constexpr int ROWS = 8, WIDTH = neighbours<T>::WIDTH;
+    neighbours<T> rows[2];
+    const axis<double, int64_t> lines(H, OH, step_h, shift);
+    const int64_t tiles = (OW + WIDTH - 1) / WIDTH, ow = blockIdx.x % tiles * WIDTH;
+    const int64_t plane = blockIdx.x / tiles / GROUPS, first = blockIdx.x / tiles % GROUPS * ROWS;
+    const int width = (int)min(OW - ow, (int64_t)WIDTH), last = (int)W - 1;
+    int64_t held = -2; // the row that is in rows[turn]
+    int turn = 0;
+    for (int64_t oh = first; oh < first + ROWS && oh < OH; oh++) {
+        const tap<double, int64_t> y = lines.at(oh);
+        const T *image = input + plane * H * W;
+        if (y.low != held) {
+            turn = y.low == held + 1 ? 1 - turn : turn;
+            if (y.low != held + 1)
+                rows[turn].take(image + y.low * W, low_of + ow, width, last);
+            rows[1 - turn].take(image + y.high * W, low_of + ow, width, last);
+            held = y.low;
+        }
+        const acc_t h1 = (acc_t)y.weight, h0 = 1 - h1;
+        const neighbours<T> &a = rows[turn], &b = rows[1 - turn];
+        T *out = output + (plane * OH + oh) * OW + ow;
+        for (int k = 0; k < width; k++) {
+            const acc_t w1 = weight_of[ow + k], w0 = 1 - w1;
+            opd::store(out + k, (h0 * w0) * a.low[k] + (h0 * w1) * a.high[k] +
+                                    (h1 * w0) * b.low[k] + (h1 * w1) * b.high[k]);
+        }
+    }
+}
+
+// The output's rows that read an input row are summed in pieces, and each sum then goes to two
+// neighbours, left to right.
+template <class T>
+__global__ void upsample_backward_row(const T *__restrict__ grad_output, T *__restrict__ grad_input,
+                                      const int *__restrict__ low_of,
+                                      const acc_t *__restrict__ weight_of, int64_t H, int64_t W,
+                                      int64_t OH, int64_t OW, double step_h, double shift)
+{
+    constexpr int PIECE = 512;
+    const axis<double, int64_t> rows(H, OH, step_h, shift);
+    const int64_t plane = blockIdx.x / H, h = blockIdx.x % H;
+    const int64_t top = rows.find(h - 1), bottom = rows.find(h + 1);
+    T *made = grad_input + (int64_t)blockIdx.x * W;
+    acc_t piece[PIECE], here = 0, next = 0; // the sums of column `at` and of the one after it
+    int64_t at = 0;
+    for (int64_t ow = 0; ow < OW; ow += PIECE) {
+        const int width = (int)min(OW - ow, (int64_t)PIECE);
+        for (int k = 0; k < width; k++)
+            piece[k] = 0;
+        for (int64_t oh = top; oh < bottom; oh++) {
+            const acc_t share = (acc_t)rows.share(rows.at(oh), h);
+            const T *line = grad_output + (plane * OH + oh) * OW + ow;
+            for (int k = 0; k < width; k++)
+                piece[k] += share * opd::load(line + k);
+        }
+        for (int k = 0; k < width; k++) {
+            for (; at < low_of[ow + k]; at++, here = next, next = 0)
+                opd::store(made + at, here);
+            here += (1 - weight_of[ow + k]) * piece[k];
+            next += weight_of[ow + k] * piece[k];
+        }
+    }
+    for (; at < W; at++, here = next, next = 0)
+        opd::store(made + at, at == W - 1 ? here + next : here);
+}
