@@ -12,4 +12,5 @@ struct broker;
 // place for a socket.
 bool listen_open(struct broker *b, struct opd_err *err);
 void listen_start(struct broker *b); // connections are taken from now on
+void listen_pause(struct broker *b, bool paused); // who connects meanwhile waits
 void listen_close(struct broker *b); // removes the socket; the lock stays until the process ends

@@ -327,6 +327,15 @@ void pool_stats(const struct pool *pool, struct pool_stats *out)
     *out = pool->stats;
 }
 
+int pool_pids(const struct pool *pool, int *out, int most)
+{
+    int n = 0;
+    for (int i = 0; i < pool->n_workers && n < most; i++)
+        if (pool->workers[i].alive)
+            out[n++] = pool->workers[i].process.pid;
+    return n;
+}
+
 void pool_stop(struct pool *pool, void (*stopped)(struct broker *broker))
 {
     pool->stopping = true;

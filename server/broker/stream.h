@@ -25,6 +25,7 @@ struct stream {
     struct buf out;
     size_t out_start;
     bool reading; // false: the peer is left waiting
+    bool paused;  // nothing is read or sent
     bool closing;
     void *owner;
     void (*readable)(struct stream *s); // more bytes are in
@@ -39,6 +40,8 @@ struct stream {
 void stream_start(struct stream *s, uv_loop_t *loop, int fd);
 void stream_close(struct stream *s);
 
+void stream_discard(struct stream *s); // one that was never started: closes what it holds
+
 const uint8_t *stream_bytes(const struct stream *s);
 size_t stream_size(const struct stream *s);
 void stream_consume(struct stream *s, size_t size); // the bytes are no longer there
@@ -48,3 +51,4 @@ int stream_take_fd(struct stream *s); // the oldest descriptor, now the caller's
 void stream_flush(struct stream *s);
 size_t stream_unsent(const struct stream *s);
 void stream_set_reading(struct stream *s, bool reading);
+void stream_pause(struct stream *s, bool paused); // what is in it stays as it is

@@ -32,6 +32,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "pin": ("sv", "M"),
     "check": ("sss|M", "M"),
     "op_code": ("ss|M", "a"),
+    "upgrade": ("|M", "M"),
 }
 
 # name: (number, class in opd.errors)
