@@ -1,9 +1,7 @@
 // opctl upgrade [PROGRAM]: another opd takes the running one's place, and keeps what it holds.
 
-#include <errno.h>
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
 #include "command.h"
 #include "text.h"
@@ -18,10 +16,13 @@ static void show_upgrade(FILE *out, const msgpack_object *result)
 int cmd_upgrade(struct session *session, const struct args *args)
 {
     struct params params;
-    char path[PATH_MAX];
+    char path[PATH_MAX], folder[PATH_MAX];
     const char *program = args->words[1];
-    if (program && !realpath(program, path))
-        return session_refuse("%s: %s", program, strerror(errno));
+    // A symbolic link stays one: the next upgrade goes where it then leads.
+    if (program && (!getcwd(folder, sizeof folder) ||
+                    snprintf(path, sizeof path, "%s%s%s", program[0] == '/' ? "" : folder,
+                             program[0] == '/' ? "" : "/", program) >= (int)sizeof path))
+        return session_refuse("%s: the path is too long", program);
     opd_set_timeout(session->client, COMMAND_PATIENCE);
     params_init(&params, 1);
     params_map(&params, program ? 1 : 0);

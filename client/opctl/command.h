@@ -54,6 +54,7 @@ int cmd_check(struct session *session, const struct args *args);
 int cmd_events(struct session *session, const struct args *args);
 int cmd_rollback(struct session *session, const struct args *args);
 int cmd_pin(struct session *session, const struct args *args);
+int cmd_upgrade(struct session *session, const struct args *args);
 int cmd_stop(struct session *session, const struct args *args);
 
 int ops_show_code(struct session *session, const struct args *args); // ops NAME --ptx | --sass

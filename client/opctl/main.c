@@ -43,6 +43,12 @@ static const struct command {
     { "pin", "OP VERSION|latest", 2, 2, 0, cmd_pin, "serves one version, whatever is edited",
       "The versions are those that 'opctl ops OP' lists; latest: the newest again, and every "
       "edit." },
+    { "upgrade", "[PROGRAM]", 0, 1, 0, cmd_upgrade,
+      "replaces the running daemon's program, and loses nothing",
+      "The PROGRAM takes over socket, connections, tensors and versions; requests that come\n"
+      "meanwhile are answered late. Default: the path that the daemon was started from, where a\n"
+      "new one may lie. One that cannot read the daemon's state is refused, and the daemon goes\n"
+      "on." },
     { "stop", "", 0, 0, 0, cmd_stop, "ends the daemon after the requests in flight", NULL },
 };
 
