@@ -269,7 +269,7 @@ static bool read_program(const struct broker *b, const value *options, char *out
                            "upgrade: the option path is no absolute path");
     if (stat(out, &st) < 0 || access(out, X_OK) < 0)
         return opd_err_errno(err, OPD_E_invalid_argument,
-                             "upgrade: %s%s cannot be run; opd " OPD_VERSION " goes on serving", out,
+                             "upgrade: %s%s cannot be run", out,
                              value_is_nil(path) ? ", from which this daemon was started," : "");
     if (!S_ISREG(st.st_mode))
         return opd_err_set(err, OPD_E_invalid_argument, "upgrade: %s is no program", out);

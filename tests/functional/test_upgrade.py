@@ -5,13 +5,11 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
 from pathlib import Path
 
-import msgpack
 import numpy as np
 import pytest
 
@@ -264,7 +262,6 @@ def test_shared_memory(own):
         # Descriptor and half of the message before, the other half after.
         message = pack_request(77, "shm_open", (1, size))
         late.send(message[:5], fds=[late_fd])
-        late.call_after = None
         time.sleep(0.1)
         for _ in range(3):
             raw.call("upgrade")
@@ -316,7 +313,7 @@ def train(daemon, stop, counts, errors, seed):
             while not stop.is_set():
                 y = client.ops.scale(kept, by=2.0)
                 assert np.array_equal(y.numpy(), x * 2)
-                held.append(client.ops.scale.forward(kept, by=3.0) if False else y)
+                held.append(y)
                 with client.batch():
                     parts = [client.ops.scale(kept, by=float(k)) for k in range(8)]
                 for k, part in enumerate(parts):
@@ -392,13 +389,20 @@ def test_twenty_upgrades_under_load(own):
         assert read_rss(own.pid) < memory + (24 << 20)
     events.close()
     assert eventually(lambda: device_of(own)["memory_used"] == 0)
-    assert not eventually(lambda: zombies(own.pid), 0.2)
+    assert eventually(lambda: not zombies(own.pid))
     follower.close()
 
 
 def zombies(pid):
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [c for c in children if "\nState:\tZ" in Path(f"/proc/{c}/status").read_text()]
+    return [child for child in children if is_zombie(child)]
+
+
+def is_zombie(pid):
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
 
 
 def test_the_children_are_replaced_and_none_is_left(own):
@@ -504,13 +508,15 @@ def test_a_new_program_at_the_same_path_and_one_at_another(start_daemon, tmp_pat
     daemon = start_daemon("--kernels", str(ROOT / "kernels_src"), program=str(place))
     with daemon.connect() as client:
         kept = client.tensor(np.arange(9))
+        x = client.tensor(np.ones(3, np.float32))
+        y = client.ops.gelu(x)
         inode = os.stat(f"/proc/{daemon.pid}/exe").st_ino
         shutil.copy(PROGRAM, tmp_path / "new")
         (tmp_path / "new").rename(place)  # as an installation does
         client.upgrade()
         assert os.stat(f"/proc/{daemon.pid}/exe").st_ino == os.stat(place).st_ino != inode
         place.unlink()
-        with pytest.raises(opd.InvalidArgument, match="No such file.*goes on serving"):
+        with pytest.raises(opd.InvalidArgument, match="was started, cannot be run: No such"):
             client.upgrade()
         other = tmp_path / "other"
         shutil.copy(PROGRAM, other)
@@ -523,9 +529,8 @@ def test_a_new_program_at_the_same_path_and_one_at_another(start_daemon, tmp_pat
         assert os.readlink(f"/proc/{daemon.pid}/exe") == str(other)
         assert client.upgrade()["upgrades"] == 3  # from there, now
         assert np.array_equal(kept.numpy(), np.arange(9))
-        y = client.ops.gelu(client.tensor(np.ones(3, np.float32)))
-        assert np.allclose(y.numpy(), 0.8413447)
-        assert client.ops.gelu and client.status()["kernels"].count(str(ROOT / "kernels_src")) >= 1
+        assert np.array_equal(client.ops.gelu(x).numpy(), y.numpy())
+        assert client.status()["kernels"] == [str(ROOT / "kernels_src")]
 
 
 def test_opctl_upgrade(own):
@@ -555,7 +560,7 @@ def test_programs_that_cannot_take_over_are_refused(own, tmp_path):
     cases = [
         (tmp_path / "nowhere", "No such file"),
         (plain, "Permission denied"),
-        (no_program, "cannot be started"),
+        (no_program, "ended with status 127"),
         (tmp_path, "is no program"),
         (other_format, "format 1, opd 9.9 reads 7 to 9"),
         ("/bin/true", "is no opd"),
@@ -568,13 +573,14 @@ def test_programs_that_cannot_take_over_are_refused(own, tmp_path):
     with Raw(own.socket) as raw:
         raw.make(1, "float32", [4], np.ones(4, np.float32).tobytes())
         raw.call("forward", "scale", [1], {}, [2], {"context": 1})
+        raw.call("backward", 1, [1], [3])
         (executor,) = find_roles(own.pid, "executor")
         fds = count_fds(own.pid)
         for path, says in cases:
             error = refuse(own, path)
             assert error.code == "invalid_argument" and says in str(error), str(error)
             assert np.all(np.frombuffer(raw.call("tensor_read", 2, 0), np.float32) == 2)
-        assert raw.call("backward", 1, [1], [3])
+        assert raw.call("backward", 1, [1], [4])
         assert find_roles(own.pid, "executor") == [executor]  # nothing was given up
         status = raw.call("status")
         assert status["upgrades"] == 0 and status["pid"] == own.pid
@@ -626,6 +632,35 @@ def test_a_program_that_says_yes_once_and_then_no(own, tmp_path):
         assert np.all(np.frombuffer(raw.call("tensor_read", 1, 0), np.float32) == 1)
         with Raw(own.socket) as late:
             assert late.call("upgrade")["upgrades"] == 1
+
+
+def test_a_program_that_cannot_be_run_though_it_said_yes(own, tmp_path):
+    """A script without "#!": libc's search for programs runs it, execve() does not."""
+    script = tmp_path / "no-magic"
+    script.write_text("echo ok 1 9.9\n")
+    script.chmod(0o755)
+    with Raw(own.socket) as raw:
+        raw.make(1, "float32", [4], np.ones(4, np.float32).tobytes())
+        (executor,) = find_roles(own.pid, "executor")
+        assert "cannot be run: Exec format error" in str(refuse(own, script))
+        assert np.all(np.frombuffer(raw.call("tensor_read", 1, 0), np.float32) == 1)
+        assert find_roles(own.pid, "executor") == [executor]
+        os.kill(executor, signal.SIGKILL)  # the next one inherits nothing that was to be kept
+        assert eventually(lambda: find_roles(own.pid, "executor") not in ([], [executor]))
+        assert np.all(np.frombuffer(raw.call("tensor_read", 1, 0), np.float32) == 1)
+        (executor,) = find_roles(own.pid, "executor")
+        assert not [s for s in sockets(executor) if s in listening(own.socket)]
+        assert raw.call("upgrade")["upgrades"] == 1
+
+
+def sockets(pid):
+    links = (os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return [link[8:-1] for link in links if link.startswith("socket:[")]
+
+
+def listening(path):
+    rows = (line.split() for line in Path("/proc/net/unix").read_text().splitlines())
+    return [row[6] for row in rows if len(row) > 7 and row[7] == path]
 
 
 def test_a_program_that_changes_between_its_word_and_its_start(own, tmp_path):
