@@ -19,9 +19,10 @@ struct device;
 struct pool;
 struct upgrade;
 
-enum { BROKER_MAX_ORPHANS = 256 };
+enum { BROKER_MAX_ORPHANS = 1024 };
 
-// A child that the program before an upgrade has left.
+// A child that the program before an upgrade has left: successors that come faster than they end
+// inherit all of them.
 struct broker_orphan {
     int pid;
     bool kill; // it does not end by itself

@@ -322,6 +322,13 @@ void pool_submit(struct pool *pool, const char *const strings[JOB_MAX_STRINGS], 
     feed(pool);
 }
 
+void pool_count_on(struct pool *pool, const struct pool_stats *from)
+{
+    pool->stats.compiled = from->compiled;
+    pool->stats.cached = from->cached;
+    pool->stats.failed = from->failed;
+}
+
 void pool_stats(const struct pool *pool, struct pool_stats *out)
 {
     *out = pool->stats;

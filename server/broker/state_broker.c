@@ -26,7 +26,9 @@ static void write_events(struct state_out *out, const struct events *ev)
 void state_write_broker(struct state_out *out, struct broker *b, uint64_t held_since)
 {
     struct buf *bytes = &out->bytes;
-    state_begin(out, "broker", 17);
+    struct pool_stats stats;
+    pool_stats(b->pool, &stats);
+    state_begin(out, "broker", 20);
     state_put_str(out, "version", OPD_VERSION); // for who looks at it
     state_put_str(out, "socket", b->options.socket);
     pack_str(bytes, "kernels");
@@ -45,6 +47,9 @@ void state_write_broker(struct state_out *out, struct broker *b, uint64_t held_s
     pack_key_uint(bytes, "held_since", held_since);
     pack_key_uint(bytes, "next_event", b->events.next);
     pack_key_uint(bytes, "generation", b->registry.generation);
+    pack_key_uint(bytes, "n_compiled", stats.compiled);
+    pack_key_uint(bytes, "n_cached", stats.cached);
+    pack_key_uint(bytes, "n_not_compiled", stats.failed);
     state_put_str(out, "host_compiler", b->host_compiler);
     state_put_str(out, "nvrtc", b->nvrtc);
     for (int i = 0; i < n_request_rows; i++) {
@@ -107,6 +112,10 @@ bool state_read_broker(struct state_in *in)
     b->held_since = state_uint(in, "held_since");
     b->events.next = (uint64_t)state_int(in, "next_event", 1, INT64_MAX);
     b->registry.generation = state_uint(in, "generation");
+    struct pool_stats stats = { .compiled = state_uint(in, "n_compiled"),
+                                .cached = state_uint(in, "n_cached"),
+                                .failed = state_uint(in, "n_not_compiled") };
+    pool_count_on(b->pool, &stats);
     state_copy_str(in, "host_compiler", b->host_compiler, sizeof b->host_compiler);
     state_copy_str(in, "nvrtc", b->nvrtc, sizeof b->nvrtc);
     return true;
@@ -162,10 +171,12 @@ void state_write_children(struct state_out *out, struct broker *b)
     for (int i = 0; i < b->n_devices; i++)
         if (b->devices[i]->process_alive)
             write_child(out, b->devices[i]->process.pid, true);
-    int pids[BROKER_MAX_ORPHANS];
-    int n = pool_pids(b->pool, pids, BROKER_MAX_ORPHANS);
+    int pids[OPTIONS_MAX_COMPILERS];
+    int n = pool_pids(b->pool, pids, OPTIONS_MAX_COMPILERS);
     for (int i = 0; i < n; i++)
         write_child(out, pids[i], false); // it sees the end of its socket
+    for (int i = 0; i < b->n_orphans; i++) // of the upgrade before
+        write_child(out, b->orphans[i].pid, b->orphans[i].kill);
 }
 
 bool state_read_child(struct state_in *in)

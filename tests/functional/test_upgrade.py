@@ -133,6 +133,7 @@ def test_the_answer_and_the_process(own):
     assert 0 < answer["held"] <= answer["seconds"] < time.time() - start + 0.01
     status = before.status()
     assert status["upgrades"] == 1 and status["uptime"] > answer["seconds"]
+    assert status["compilers"]["failed"] == 0
     assert status["requests"]["upgrade"] == 1 and status["requests"]["hello"] == 1
     assert status["connections"] == 1
     with own.connect() as late:  # the socket is the same
@@ -448,6 +449,26 @@ def test_checks_and_edits_under_way_end_first(own):
         assert asking.wait(asked)["upgrades"] == 1
         assert looking.wait(reload)[0]["state"] == "serving"
         assert raw.call("check", "scale.cu", "", source)["ok"]
+
+
+def test_the_place_stays_taken(own):
+    upgrade(own)
+    second = subprocess.run(
+        [PROGRAM, "--socket", own.socket, "--device", DEVICE], capture_output=True, text=True
+    )
+    assert second.returncode == 3 and "another opd serves" in second.stderr
+
+
+def test_a_script_that_runs_the_program(own, tmp_path):
+    """What takes over need not be the program itself."""
+    log = tmp_path / "log"
+    script = write_script(tmp_path / "wrapper", f'echo "$1" >> {log}\nexec {PROGRAM} "$@"\n')
+    with Raw(own.socket) as raw:
+        raw.make(1, "float32", [4], np.ones(4, np.float32).tobytes())
+        assert raw.call("upgrade", {"path": str(script)})["pid"] == own.pid
+        assert log.read_text().split() == ["check-state", "check-state", "resume"]
+        assert np.all(np.frombuffer(raw.call("tensor_read", 1, 0), np.float32) == 1)
+        assert raw.call("upgrade")["upgrades"] == 2  # as the script had it run
 
 
 def test_two_at_once_and_one_that_leaves(own):
