@@ -49,7 +49,7 @@ void conn_open(struct broker *b, int fd); // takes the socket over
 struct conn *conn_new(struct broker *b, uint64_t id);
 void conn_start(struct conn *c);
 void conn_discard(struct conn *c);
-void conn_process(struct conn *c);        // starts what can be started
+void conn_process(struct conn *c); // starts what can be started
 void conn_flush(struct conn *c);
 void conn_close(struct conn *c);
 void conn_unref(struct conn *c);

@@ -421,7 +421,7 @@ uint8_t *state_load(int fd, size_t *out_size, struct opd_err *err)
     }
     size_t size = (size_t)st.st_size, got = 0;
     uint8_t *bytes = mem_alloc(size ? size : 1);
-    for (ssize_t n = 1; n > 0 && got < size; got += n > 0 ? (size_t)n : 0)
+    for (ssize_t n = 1; n > 0 && got<size; got += n> 0 ? (size_t)n : 0)
         n = pread(fd, bytes + got, size - got, (off_t)got);
     *out_size = got;
     return bytes;

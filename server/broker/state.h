@@ -63,12 +63,12 @@ struct state_table {
 
 struct state_in {
     struct broker *broker;
-    bool check;           // nothing but a look: descriptors are not there
-    const char *record;   // whose fields are read, for messages
+    bool check;         // nothing but a look: descriptors are not there
+    const char *record; // whose fields are read, for messages
     const value *fields;
     struct state_table texts, entries, storages, tensors; // a reference each
-    struct conn *conn;               // the last one
-    struct suballoc_block *cursor;   // the last piece of device memory
+    struct conn *conn;                                    // the last one
+    struct suballoc_block *cursor;                        // the last piece of device memory
     const struct device *cursor_device;
     bool over;
     struct opd_err *err; // the first thing that is wrong
@@ -87,7 +87,7 @@ void state_begin(struct state_out *out, const char *record, size_t n_fields);
 void state_put_str(struct state_out *out, const char *key, const char *s); // any bytes; NULL: nil
 void state_put_fd(struct state_out *out, const char *key, int fd);         // -1: none
 void state_put_bytes(struct state_out *out, const char *key, const void *bytes, size_t size);
-void state_put_hash(struct state_out *out, const char *key, uint64_t hash); // all 64 bits
+void state_put_hash(struct state_out *out, const char *key, uint64_t hash);    // all 64 bits
 uint64_t state_number(const struct state_numbers *numbers, const void *thing); // 0: none, or NULL
 bool state_add(struct state_numbers *numbers, const void *thing); // false: it has a number
 uint64_t state_text(struct state_out *out, const char *text); // written where it is new; NULL: 0
@@ -106,7 +106,7 @@ double state_float(struct state_in *in, const char *key);
 char *state_str(struct state_in *in, const char *key); // the caller frees it; NULL: nil, or wrong
 void state_copy_str(struct state_in *in, const char *key, char *out, size_t size);
 const void *state_bytes(struct state_in *in, const char *key, size_t *out_size); // of the message
-int state_fd(struct state_in *in, const char *key);   // -1: none
+int state_fd(struct state_in *in, const char *key);                              // -1: none
 void *state_thing(struct state_in *in, const char *key, const struct state_table *table); // or NULL
 void *state_thing_of(struct state_in *in, const value *v, const struct state_table *table);
 void state_keep(struct state_table *table, void *thing);
@@ -129,8 +129,8 @@ void state_write_memory(struct state_out *out, struct broker *b);
 state_read_fn state_read_device, state_read_region, state_read_storage, state_read_tensor;
 
 void state_write_conns(struct state_out *out, struct broker *b, const struct request *asked);
-state_read_fn state_read_conn, state_read_conn_fd, state_read_conn_bytes, state_read_id, state_read_shm,
-    state_read_told, state_read_reply;
+state_read_fn state_read_conn, state_read_conn_fd, state_read_conn_bytes, state_read_id,
+    state_read_shm, state_read_told, state_read_reply;
 
 void state_write_contexts(struct state_out *out, const struct conn *c);
 state_read_fn state_read_context;

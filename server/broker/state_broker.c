@@ -174,7 +174,7 @@ void state_write_children(struct state_out *out, struct broker *b)
     int pids[OPTIONS_MAX_COMPILERS];
     int n = pool_pids(b->pool, pids, OPTIONS_MAX_COMPILERS);
     for (int i = 0; i < n; i++)
-        write_child(out, pids[i], false); // it sees the end of its socket
+        write_child(out, pids[i], false);  // it sees the end of its socket
     for (int i = 0; i < b->n_orphans; i++) // of the upgrade before
         write_child(out, b->orphans[i].pid, b->orphans[i].kill);
 }

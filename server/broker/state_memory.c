@@ -1,6 +1,6 @@
 // The part of the state that is memory: devices, the descriptors of their chunks, what is where in
-// them, tensors and their names. Nothing is in flight when it is written, so every request's fate is
-// settled.
+// them, tensors and their names. Nothing is in flight when it is written, so every request's fate
+// is settled.
 
 #include "state.h"
 
@@ -102,8 +102,8 @@ bool state_read_region(struct state_in *in)
 
 // --- storages
 
-// Everything that holds memory: storages, in the order in which they lie, so that the map of a chunk
-// is filled from its start to its end. Tensors, in the order in which they were met.
+// Everything that holds memory: storages, in the order in which they lie, so that the map of a
+// chunk is filled from its start to its end. Tensors, in the order in which they were met.
 struct holders {
     struct state_numbers seen;
     struct state_table storages, tensors;
@@ -227,11 +227,9 @@ bool state_read_storage(struct state_in *in)
     if (size > 0 && !(block = take_piece(in, b->devices[index], region, offset, size)))
         return state_fail(in, "its memory is not there, or something else's too");
     struct storage *s = mem_zalloc(1, sizeof *s);
-    *s = (struct storage){ .refs = 1,
-                           .device = b->devices[index],
-                           .block = block,
-                           .size = size,
-                           .version = version };
+    *s = (struct storage){
+        .refs = 1, .device = b->devices[index], .block = block, .size = size, .version = version
+    };
     state_keep(&in->storages, s);
     return true;
 }

@@ -141,8 +141,8 @@ bool state_read_family(struct state_in *in)
     if (!read_versions(in, o))
         return false;
     struct entry *current = state_thing(in, "current", &in->entries);
-    if (current && (family_version(o, current->version) != current ||
-                    current->state != ENTRY_SERVING))
+    if (current &&
+        (family_version(o, current->version) != current || current->state != ENTRY_SERVING))
         return state_fail(in, "what is served is none of its versions");
     o->current = current;
     r->count += current != NULL;

@@ -1,8 +1,8 @@
 #pragma once
 
 // Asks a program whether it could take this daemon's place: it is started as
-// "PROGRAM check-state FD OPTIONS...", reads the whole state, and says "ok" or why not. What it says
-// is not trusted to come, or to be short.
+// "PROGRAM check-state FD OPTIONS...", reads the whole state, and says "ok" or why not. What it
+// says is not trusted to come, or to be short.
 
 #include "err.h"
 #include "mem.h"

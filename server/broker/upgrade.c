@@ -263,13 +263,12 @@ static bool read_program(const struct broker *b, const value *options, char *out
     const value *path = value_get(options, "path");
     struct stat st;
     snprintf(out, PATH_MAX, "%s", b->program);
-    if (!value_is_nil(path) && (value_type(path) != VALUE_STR ||
-                                !value_copy_str(path, out, PATH_MAX) || out[0] != '/'))
+    if (!value_is_nil(path) &&
+        (value_type(path) != VALUE_STR || !value_copy_str(path, out, PATH_MAX) || out[0] != '/'))
         return opd_err_set(err, OPD_E_invalid_argument,
                            "upgrade: the option path is no absolute path");
     if (stat(out, &st) < 0 || access(out, X_OK) < 0)
-        return opd_err_errno(err, OPD_E_invalid_argument,
-                             "upgrade: %s%s cannot be run", out,
+        return opd_err_errno(err, OPD_E_invalid_argument, "upgrade: %s%s cannot be run", out,
                              value_is_nil(path) ? ", from which this daemon was started," : "");
     if (!S_ISREG(st.st_mode))
         return opd_err_set(err, OPD_E_invalid_argument, "upgrade: %s is no program", out);

@@ -8,9 +8,9 @@
 //   DRAIN   nothing new is begun; what is in flight ends
 //   CHECK   nothing changes any more, and the program looks at the state that it will get
 //
-// then execve(). Until that has succeeded nothing is given up: where anything fails, the daemon goes
-// on as before, and whoever asked is told. The successor answers otherwise. Compilers and executors
-// are started anew; the old ones are its children too (broker.h: orphans).
+// then execve(). Until that has succeeded nothing is given up: where anything fails, the daemon
+// goes on as before, and whoever asked is told. The successor answers otherwise. Compilers and
+// executors are started anew; the old ones are its children too (broker.h: orphans).
 
 #include <stdbool.h>
 

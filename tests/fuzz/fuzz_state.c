@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "broker.h"
+#include "device.h"
 #include "hash.h"
 #include "mem.h"
 #include "state.h"

@@ -11,27 +11,27 @@
 #include "request.h"
 #include "source.h"
 
-static const char state_op[] = "//! op      keeps(Tensor x, *, float by=2.0, str how=\"a\") -> Tensor y\n"
-                               "//! words   how a b\n"
-                               "//! dtypes  float32\n"
-                               "//! shape   x [...S]\n"
-                               "//! shape   y [...S]\n"
-                               "//! saved   noted float32 [...S]\n"
-                               "//! example x=[5]\n"
-                               "//\n"
-                               "//! forward\n"
-                               "//!   kernel  keeps_forward\n"
-                               "//!   bind    n = numel(x)\n"
-                               "//\n"
-                               "//! backward grad_x\n"
-                               "//!   kernel  keeps_backward\n"
-                               "//!   bind    n = numel(x)\n"
-                               "\n"
-                               "__global__ void keeps_forward(const float *x, float *y, float *noted,\n"
-                               "                              float by, long long n) {}\n"
-                               "__global__ void keeps_backward(const float *grad_y, const float *noted,\n"
-                               "                               float *grad_x, float by, long long n)\n"
-                               "{}\n";
+static const char state_op[] =
+    "//! op      keeps(Tensor x, *, float by=2.0, str how=\"a\") -> Tensor y\n"
+    "//! words   how a b\n"
+    "//! dtypes  float32\n"
+    "//! shape   x [...S]\n"
+    "//! shape   y [...S]\n"
+    "//! saved   noted float32 [...S]\n"
+    "//! example x=[5]\n"
+    "//\n"
+    "//! forward\n"
+    "//!   kernel  keeps_forward\n"
+    "//!   bind    n = numel(x)\n"
+    "//\n"
+    "//! backward grad_x\n"
+    "//!   kernel  keeps_backward\n"
+    "//!   bind    n = numel(x)\n"
+    "\n"
+    "__global__ void keeps_forward(const float *x, float *y, float *noted, float by, long long n)\n"
+    "{}\n"
+    "__global__ void keeps_backward(const float *grad_y, const float *noted, float *grad_x,\n"
+    "                               float by, long long n) {}\n";
 
 static struct entry *state_entry(struct broker *b)
 {
@@ -83,7 +83,8 @@ static struct device *state_add_device(struct broker *b)
     d->info.memory_total = 1u << 30;
     d->n_regions = 4; // 0: a chunk, 1: none, 2: shared memory, 3: a chunk
     d->regions = mem_zalloc(4, sizeof *d->regions);
-    d->regions[0] = (struct device_region){ .used = true, .ready = true, .fd = 1000, .size = 65536 };
+    d->regions[0] =
+        (struct device_region){ .used = true, .ready = true, .fd = 1000, .size = 65536 };
     d->regions[1].fd = -1;
     d->regions[2] = (struct device_region){
         .used = true, .host = true, .ready = true, .fd = 1001, .size = 4096
