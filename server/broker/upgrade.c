@@ -46,8 +46,15 @@ bool upgrade_holds(const struct broker *b)
 
 // --- the end of it, where it fails
 
+// A signal waits too: one that has come before is taken by the loop while the program looks at the
+// state, one that comes later is the successor's, which is ready for it when it lets it in.
 static void pause_all(struct broker *b, bool paused)
 {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigprocmask(paused ? SIG_BLOCK : SIG_UNBLOCK, &signals, NULL);
     listen_pause(b, paused);
     for (struct conn *c = b->conns; c; c = c->next) {
         c->waiting = c->waiting || paused;
@@ -147,16 +154,10 @@ static void take_over(struct upgrade *u, const struct state_out *state)
     }
     log_info("upgrading to %s; nothing was begun for %.1f ms", u->program,
              (double)(clock_ns() - u->held_since) / 1e6);
-    sigset_t blocked, before; // the successor is not ready for signals yet
-    sigemptyset(&blocked);
-    sigaddset(&blocked, SIGTERM);
-    sigaddset(&blocked, SIGINT);
-    sigprocmask(SIG_BLOCK, &blocked, &before);
     keep_open(state, fd, true);
     run_program(u, fd);
     opd_err_errno(&err, OPD_E_invalid_argument, "%s cannot be run", u->program);
     keep_open(state, fd, false);
-    sigprocmask(SIG_SETMASK, &before, NULL);
     close(fd);
     refuse(u, &err);
 }

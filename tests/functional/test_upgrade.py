@@ -705,6 +705,18 @@ def test_stopped_while_it_is_upgraded(own, tmp_path):
     assert not os.path.exists(own.socket)
 
 
+def test_a_signal_at_any_moment_of_an_upgrade_ends_it(start_daemon):
+    """Before, while it is held, between the programs, after: never lost, never a crash."""
+    for n in range(24):
+        daemon = start_daemon()
+        with Raw(daemon.socket) as raw:
+            for _ in range(1 + n % 3):
+                upgrade(daemon)
+            raw.request("upgrade")
+            time.sleep(n * 0.0015)
+            daemon.stop()  # asserts its status, that it leaves nothing, and how long it takes
+
+
 def test_killed_after_an_upgrade_it_leaves_nothing(own):
     upgrade(own)
     family = find_family(own.pid)
