@@ -19,7 +19,6 @@
 #include "source.h"
 #include "state.h"
 #include "trial.h"
-#include "version.h"
 
 // ROUNDS: how often the state may have changed while it was looked at, though nothing should.
 enum { SETTLE_LIMIT_MS = 120000, DRAIN_LIMIT_MS = 30000, ROUNDS = 5 };
@@ -88,7 +87,7 @@ static void refuse(struct upgrade *u, const struct opd_err *err)
 static void refuse_because(struct upgrade *u, enum opd_err_code code, const char *why)
 {
     struct opd_err err = { 0 };
-    opd_err_set(&err, code, "%s; opd " OPD_VERSION " goes on serving", why);
+    opd_err_set(&err, code, "upgrade: %s", why);
     refuse(u, &err);
 }
 
