@@ -1,17 +1,22 @@
 // opd: one binary, three roles. Without a role it is the broker, which starts the others as itself:
 // "opd executor DEVICE" and "opd compiler", with their descriptors in place.
 
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "broker.h"
 #include "compiler.h"
 #include "executor.h"
 #include "log.h"
+#include "mem.h"
 #include "options.h"
+#include "upgrade.h"
 
 // An executor and a compiler end with the broker, whatever ends it, and leave it a terminal's ^C,
 // and the SIGTERM that a service manager sends to every process: it finishes what is in flight, for
@@ -38,6 +43,31 @@ static enum log_level read_level(const char *name)
     return level < 0 ? LOG_LEVEL_INFO : (enum log_level)level;
 }
 
+// The path that this program was started from, which is where a new one will be put. Its own file
+// where the path leads elsewhere.
+static char *find_program(const char *name)
+{
+    static char path[PATH_MAX];
+    struct stat own, there;
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    path[n > 0 ? n : 0] = '\0';
+    char *folder = getcwd(NULL, 0);
+    char *full = name[0] == '/' || !folder ? mem_strdup(name) : mem_printf("%s/%s", folder, name);
+    if (strchr(name, '/') && strlen(full) < sizeof path && stat("/proc/self/exe", &own) == 0 &&
+        stat(full, &there) == 0 && own.st_dev == there.st_dev && own.st_ino == there.st_ino)
+        strcpy(path, full);
+    free(folder);
+    free(full);
+    return path;
+}
+
+// "resume FD" and "check-state FD" before the options: the successor's side of an upgrade.
+static int read_fd(const char *text)
+{
+    int fd = atoi(text);
+    return fd > 2 ? fd : -1;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 5 && strcmp(argv[1], "executor") == 0) {
@@ -55,14 +85,26 @@ int main(int argc, char **argv)
             log_debug("compilers run at the priority of the others");
         return compiler_main();
     }
+    bool resume = argc >= 3 && strcmp(argv[1], "resume") == 0,
+         check = argc >= 3 && strcmp(argv[1], "check-state") == 0;
+    int state_fd = resume || check ? read_fd(argv[2]) : -1;
+    char *program = find_program(argv[0]);
+    if (resume || check) {
+        argv += 2;
+        argc -= 2;
+    }
     struct options options;
     struct opd_err err = { 0 };
     if (!options_parse(&options, argc, argv, &err)) {
-        fprintf(stderr, "opd: %s\n", err.msg);
+        fprintf(check ? stdout : stderr, "opd: %s\n", err.msg);
         options_finish(&options);
         return 2;
     }
     log_init("broker", (enum log_level)options.log_level);
     signal(SIGPIPE, SIG_IGN);
-    return broker_main(&options);
+    if (check)
+        return upgrade_check_state(&options, state_fd);
+    if (resume)
+        return upgrade_resume(&options, program, argv + 1, state_fd);
+    return broker_main(&options, program, argv + 1);
 }

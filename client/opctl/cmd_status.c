@@ -73,8 +73,9 @@ static void show_compilers(FILE *out, const msgpack_object *compilers)
 
 static void show_status(FILE *out, const msgpack_object *s)
 {
-    fprintf(out, "opd %s, protocol %s, pid %s, up %s\n", text_field(s, "version").s,
-            text_field(s, "protocol").s, text_field(s, "pid").s, uptime(s).s);
+    fprintf(out, "opd %s, protocol %s, pid %s, up %s, upgraded %s times\n",
+            text_field(s, "version").s, text_field(s, "protocol").s, text_field(s, "pid").s,
+            uptime(s).s, text_field(s, "upgrades").s);
     show_line(out, "socket", s, "socket");
     fprintf(out, "%-12s%s, generation %s\n", "operators", text_field(s, "operators").s,
             text_field(s, "generation").s);

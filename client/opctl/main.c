@@ -50,6 +50,12 @@ static const struct command {
       "edit." },
     { "restart", "DEVICE", 1, 1, 0, cmd_restart, "ends a device's process and starts another",
       "Tensors stay. Requests that were sent to it end first, or miss their deadline." },
+    { "upgrade", "[PROGRAM]", 0, 1, 0, cmd_upgrade,
+      "replaces the running daemon's program, and loses nothing",
+      "The PROGRAM takes over socket, connections, tensors and versions; requests that come\n"
+      "meanwhile are answered late. Default: the path that the daemon was started from, where a\n"
+      "new one may lie. One that cannot read the daemon's state is refused, and the daemon goes\n"
+      "on." },
     { "stop", "", 0, 0, 0, cmd_stop, "ends the daemon after the requests in flight", NULL },
 };
 

@@ -117,6 +117,18 @@ struct text text_field_ms(const msgpack_object *map, const char *key)
     return t;
 }
 
+struct text text_field_seconds(const msgpack_object *map, const char *key)
+{
+    double seconds;
+    struct text t = { "-" };
+    if (!text_number(map, key, &seconds) || !(seconds >= 0))
+        return t;
+    if (seconds >= 1)
+        return text_duration(seconds);
+    snprintf(t.s, sizeof t.s, "%.0f ms", seconds * 1000);
+    return t;
+}
+
 struct text text_field_time(const msgpack_object *map, const char *key)
 {
     double seconds;

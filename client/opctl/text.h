@@ -22,8 +22,9 @@ struct text text_value(const msgpack_object *value);
 struct text text_field(const msgpack_object *map, const char *key);
 struct text text_field_or_dash(const msgpack_object *map, const char *key); // "-" for "" too
 struct text text_field_bytes(const msgpack_object *map, const char *key);
-struct text text_field_ms(const msgpack_object *map, const char *key);   // "213 ms", "1.5 s"
-struct text text_field_time(const msgpack_object *map, const char *key); // "2026-03-01 12:00:01"
+struct text text_field_ms(const msgpack_object *map, const char *key);      // "213 ms", "1.5 s"
+struct text text_field_seconds(const msgpack_object *map, const char *key); // the same of seconds
+struct text text_field_time(const msgpack_object *map, const char *key);    // "2026-03-01 12:00:01"
 
 // An integer or a floating-point number; anything else leaves `out` as it was.
 bool text_number(const msgpack_object *map, const char *key, double *out);

@@ -19,6 +19,7 @@
 #include "pool.h"
 #include "tensor.h"
 #include "trust.h"
+#include "upgrade.h"
 #include "version.h"
 #include "warm.h"
 
@@ -105,6 +106,8 @@ static void prepare_cb(uv_prepare_t *prepare)
         rotate(b);
     if (b->stopping)
         finish_stop(b);
+    else
+        upgrade_poll(b);
     if (b->retry_wanted)
         uv_idle_start(&b->idle, idle_cb);
     else
@@ -169,14 +172,8 @@ static void say_ready(const struct broker *b)
     fflush(stdout);
 }
 
-static void serve(struct broker *b)
+void broker_serve(struct broker *b)
 {
-    if (b->n_devices == 0) {
-        log_error("no device to serve");
-        b->exit_status = 1;
-        broker_stop(b);
-        return;
-    }
     bool cuda = false, cpu = false;
     for (int i = 0; i < b->n_devices; i++) {
         b->devices[i]->index = i;
@@ -191,6 +188,17 @@ static void serve(struct broker *b)
         warm_start(b);
     reload_start(b);
     listen_start(b);
+}
+
+static void serve(struct broker *b)
+{
+    if (b->n_devices == 0) {
+        log_error("no device to serve");
+        b->exit_status = 1;
+        broker_stop(b);
+        return;
+    }
+    broker_serve(b);
     say_ready(b);
 }
 
@@ -305,6 +313,7 @@ void broker_stop(struct broker *b)
         return;
     log_info("stopping");
     b->stopping = true;
+    upgrade_cancel(b, "the daemon is stopping");
     listen_close(b);
     reload_stop(b);
     uv_timer_start(&b->stop_timer, stop_read_cb, STOP_READ_MS, 0);
@@ -402,7 +411,7 @@ static void finish(struct broker *b)
     options_finish(&b->options);
 }
 
-int broker_main(const struct options *options)
+struct broker *broker_new(const struct options *options)
 {
     struct broker *b = mem_zalloc(1, sizeof *b);
     *b = (struct broker){ .options = *options,
@@ -412,12 +421,44 @@ int broker_main(const struct options *options)
                           .started_time = (double)time(NULL),
                           .host_compiler = "not asked: the CPU device is not served",
                           .nvrtc = "not asked: no GPU is served" };
-    struct opd_err err = { 0 };
     b->events.next = 1;
     raise_fd_limit(&b->options);
-    log_info("opd %s, pid %d, socket %s", OPD_VERSION, getpid(), b->options.socket);
     init_loop(b);
     b->pool = pool_new(b, b->options.compilers);
+    return b;
+}
+
+int broker_run(struct broker *b)
+{
+    uv_run(&b->loop, UV_RUN_DEFAULT);
+    int status = b->exit_status;
+    log_info("stopped");
+    if (b->lock_fd >= 0)
+        close(b->lock_fd);
+    finish(b);
+    free(b);
+    return status;
+}
+
+void broker_discard(struct broker *b)
+{
+    while (b->conns)
+        conn_discard(b->conns);
+    for (int i = 0; i < b->n_devices; i++)
+        uv_close((uv_handle_t *)&b->devices[i]->timer, NULL);
+    close_loop_handles(b);
+    uv_run(&b->loop, UV_RUN_DEFAULT);
+    finish(b);
+    free(b);
+}
+
+int broker_main(const struct options *options, const char *program, char **args)
+{
+    struct opd_err err = { 0 };
+    struct broker *b = broker_new(options);
+    b->program = program;
+    b->args = args;
+    log_info("opd %s, pid %d, socket %s", OPD_VERSION, getpid(), b->options.socket);
     if (trust_init(b->options.group, &err) && listen_open(b, &err) && reload_first(b, &err)) {
         log_info("%d operators", b->registry.count);
         make_cache_folder(b->options.cache);
@@ -427,13 +468,6 @@ int broker_main(const struct options *options)
         b->exit_status = err.code == OPD_E_unavailable ? 3 : 1;
         broker_stop(b);
     }
-    uv_run(&b->loop, UV_RUN_DEFAULT);
-    int status = b->exit_status;
-    log_info("stopped");
-    if (b->lock_fd >= 0)
-        close(b->lock_fd);
-    finish(b);
     opd_err_clear(&err);
-    free(b);
-    return status;
+    return broker_run(b);
 }

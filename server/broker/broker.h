@@ -17,6 +17,16 @@
 struct conn;
 struct device;
 struct pool;
+struct upgrade;
+
+enum { BROKER_MAX_ORPHANS = 1024 };
+
+// A child that the program before an upgrade has left: successors that come faster than they end
+// inherit all of them.
+struct broker_orphan {
+    int pid;
+    bool kill; // it does not end by itself
+};
 
 enum { BROKER_MAX_ERRORS = 32 };
 
@@ -51,10 +61,29 @@ struct broker {
     double started_time; // Unix time
     uint64_t n_requests, n_errors, n_contexts, n_regions;
     uint64_t errors_of[BROKER_MAX_ERRORS]; // by code
+    int n_checks; // under way
+
+    const char *program; // see broker_main()
+    char **args;
+    struct upgrade *upgrade; // under way, or NULL
+    uint64_t n_upgrades, held_since, resumed_ns;
+    struct broker_orphan orphans[BROKER_MAX_ORPHANS];
+    int n_orphans;
+    uv_timer_t orphan_timer;
+
     char host_compiler[1024], nvrtc[1024]; // who they are, or why they are not there
 };
 
-int broker_main(const struct options *options); // the process's exit status; takes the options over
+// The process's exit status; takes the options over. `program`: the path that this was started
+// from, `args`: what it was started with, behind its name, to the end: both for a successor.
+int broker_main(const struct options *options, const char *program, char **args);
+
+// The parts of it. A broker has a loop and nothing else; is served when its devices are there; is
+// run to its end; or goes without having been served.
+struct broker *broker_new(const struct options *options);
+void broker_serve(struct broker *b);
+int broker_run(struct broker *b); // the process's exit status; frees it
+void broker_discard(struct broker *b);
 
 // Starts this same program in another role. fds become 3, 4, … there. Negative: libuv's error.
 int broker_spawn(struct broker *b, uv_process_t *process, const char *const *args, const int *fds,

@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "log.h"
 #include "request.h"
+#include "upgrade.h"
 
 // How much a connection may have going before it must wait: requests on devices, bytes of replies
 // that it does not read, bytes sent ahead of a request that waits, requests started before others
@@ -67,10 +68,8 @@ static void leave_queue(struct conn *c)
     c->stages_on = NULL;
 }
 
-void conn_close(struct conn *c)
+static void leave(struct conn *c)
 {
-    if (c->closed)
-        return;
     leave_queue(c);
     struct broker *b = c->broker;
     c->closed = true;
@@ -84,6 +83,14 @@ void conn_close(struct conn *c)
     if (c->next)
         c->next->prev = c->prev;
     b->n_conns--;
+}
+
+void conn_close(struct conn *c)
+{
+    if (c->closed)
+        return;
+    struct broker *b = c->broker;
+    leave(c);
     log_debug("connection %llu ends", (unsigned long long)c->id);
     stream_close(&c->stream);
     broker_retry(b);
@@ -112,18 +119,16 @@ static void drained(struct stream *s)
         broker_retry(c->broker);
 }
 
-void conn_open(struct broker *b, int fd)
+struct conn *conn_new(struct broker *b, uint64_t id)
 {
     struct conn *c = mem_zalloc(1, sizeof *c);
-    struct ucred peer = { 0 };
-    socklen_t size = sizeof peer;
-    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size); // 0: of another namespace
     *c = (struct conn){ .broker = b,
-                        .holder = holder_new(peer.pid),
+                        .holder = holder_new(0),
                         .refs = 1,
-                        .id = ++b->next_conn_id,
+                        .id = id,
                         .next = b->conns,
                         .seen = b->events.next - 1 };
+    c->stream.fd = -1;
     if (b->conns)
         b->conns->prev = c;
     b->conns = c;
@@ -133,7 +138,36 @@ void conn_open(struct broker *b, int fd)
     c->stream.drained = drained;
     c->stream.failed = failed;
     c->stream.closed = closed;
-    stream_start(&c->stream, &b->loop, fd);
+    return c;
+}
+
+static void begin(struct conn *c, int fd)
+{
+    struct ucred peer = { 0 };
+    socklen_t size = sizeof peer;
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size); // 0: of another namespace
+    c->holder->pid = peer.pid;
+    stream_start(&c->stream, &c->broker->loop, fd);
+}
+
+void conn_start(struct conn *c)
+{
+    begin(c, c->stream.fd);
+    c->waiting = c->dirty = true; // what is in the buffers goes on with the next turn
+    broker_retry(c->broker);
+}
+
+void conn_discard(struct conn *c)
+{
+    leave(c);
+    stream_discard(&c->stream);
+    conn_unref(c);
+}
+
+void conn_open(struct broker *b, int fd)
+{
+    struct conn *c = conn_new(b, ++b->next_conn_id);
+    begin(c, fd);
     log_debug("connection %llu begins", (unsigned long long)c->id);
 }
 
@@ -298,8 +332,8 @@ static bool overloaded(const struct conn *c)
 void conn_process(struct conn *c)
 {
     size_t size;
-    c->waiting = false;
-    for (int turn = 0; !c->closed && (size = next_message(c)) > 0; turn++) {
+    c->waiting = upgrade_holds(c->broker);
+    for (int turn = 0; !c->waiting && !c->closed && (size = next_message(c)) > 0; turn++) {
         if (turn == TURN)
             broker_retry(c->broker);
         if (turn == TURN || overloaded(c) || !start_one(c, size)) {

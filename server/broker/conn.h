@@ -49,7 +49,12 @@ struct conn {
 };
 
 void conn_open(struct broker *b, int fd); // takes the socket over
-void conn_process(struct conn *c);        // starts what can be started
+// One that comes from before an upgrade, in two steps: its stream's buffers and descriptors are
+// filled in between. conn_discard() instead of the second.
+struct conn *conn_new(struct broker *b, uint64_t id);
+void conn_start(struct conn *c);
+void conn_discard(struct conn *c);
+void conn_process(struct conn *c); // starts what can be started
 void conn_flush(struct conn *c);
 void conn_close(struct conn *c);
 void conn_unref(struct conn *c);

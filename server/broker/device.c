@@ -524,6 +524,12 @@ void device_start(struct device *d)
     device_start_executor(d);
 }
 
+void device_resume(struct device *d)
+{
+    d->state = DEVICE_RESTARTING;
+    device_start_executor(d);
+}
+
 void device_stop(struct device *d, void (*stopped)(struct device *d))
 {
     d->stopped = stopped;

@@ -125,6 +125,7 @@ struct device {
 
 struct device *device_new(struct broker *broker, const char *name, int index);
 void device_start(struct device *d);
+void device_resume(struct device *d); // one that comes from before an upgrade, with its memory
 void device_stop(struct device *d,
                  void (*stopped)(struct device *d)); // after what is queued; `stopped` may free it
 void device_kill(struct device *d, enum opd_err_code code,

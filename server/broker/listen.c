@@ -200,6 +200,16 @@ void listen_start(struct broker *b)
     b->serving = true;
 }
 
+void listen_pause(struct broker *b, bool paused)
+{
+    if (!b->serving)
+        return;
+    if (paused)
+        uv_poll_stop(&b->listener);
+    else
+        uv_poll_start(&b->listener, UV_READABLE, connection_cb);
+}
+
 static void closed_cb(uv_handle_t *handle)
 {
     struct broker *b = handle->data;

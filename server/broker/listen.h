@@ -11,5 +11,6 @@ struct broker;
 // Errors: unavailable, where another daemon serves there; invalid_argument, where the path is no
 // place for a socket.
 bool listen_open(struct broker *b, struct opd_err *err);
-void listen_start(struct broker *b); // connections are taken from now on
+void listen_start(struct broker *b);              // connections are taken from now on
+void listen_pause(struct broker *b, bool paused); // who connects meanwhile waits
 void listen_close(struct broker *b); // removes the socket; the lock stays until the process ends

@@ -189,7 +189,7 @@ static bool read_count(const char *name, const char *text, long max, int *out, s
 
 static bool set_compilers(struct options *o, const char *text, struct opd_err *err)
 {
-    return read_count("compilers", text, 64, &o->compilers, err);
+    return read_count("compilers", text, OPTIONS_MAX_COMPILERS, &o->compilers, err);
 }
 
 static bool set_max_connections(struct options *o, const char *text, struct opd_err *err)

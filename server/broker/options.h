@@ -8,7 +8,7 @@
 
 #include "err.h"
 
-enum { OPTIONS_MAX_FOLDERS = 32, OPTIONS_MAX_DEVICES = 16 };
+enum { OPTIONS_MAX_FOLDERS = 32, OPTIONS_MAX_DEVICES = 16, OPTIONS_MAX_COMPILERS = 64 };
 
 struct options {
     char *socket;                       // path

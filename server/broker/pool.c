@@ -327,11 +327,27 @@ void pool_submit(struct pool *pool, const char *const strings[JOB_MAX_STRINGS], 
     feed(pool);
 }
 
+void pool_count_on(struct pool *pool, const struct pool_stats *from)
+{
+    pool->stats.compiled = from->compiled;
+    pool->stats.cached = from->cached;
+    pool->stats.failed = from->failed;
+}
+
 void pool_stats(const struct pool *pool, struct pool_stats *out)
 {
     *out = pool->stats;
     for (const struct job *job = pool->queue; job; job = job->next)
         out->waiting++;
+}
+
+int pool_pids(const struct pool *pool, int *out, int most)
+{
+    int n = 0;
+    for (int i = 0; i < pool->n_workers && n < most; i++)
+        if (pool->workers[i].alive)
+            out[n++] = pool->workers[i].process.pid;
+    return n;
 }
 
 void pool_stop(struct pool *pool, void (*stopped)(struct broker *broker))

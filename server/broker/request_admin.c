@@ -180,13 +180,14 @@ enum request_status request_status(struct request *req, const value *params, str
     (void)params, (void)err;
     const struct broker *b = req->broker;
     struct buf *out = &req->reply;
-    pack_map(out, 20);
+    pack_map(out, 21);
     pack_key_str(out, "version", OPD_VERSION);
     pack_key_int(out, "protocol", OPD_PROTOCOL);
     pack_key_int(out, "pid", getpid());
     pack_key_str(out, "socket", b->options.socket);
     pack_key_float(out, "uptime", (double)(clock_ns() - b->started_ns) / 1e9);
     pack_key_float(out, "started", b->started_time);
+    pack_key_uint(out, "upgrades", b->n_upgrades);
     pack_key_int(out, "connections", b->n_conns);
     pack_counts(out);
     pack_key_uint(out, "requests_total", b->n_requests);

@@ -90,6 +90,7 @@ static void finish_check(struct check *check)
         return;
     struct request *req = check->req;
     struct buf *out = &req->reply;
+    req->broker->n_checks--;
     for (const struct kernel_job *job = check->jobs; job; job = job->next)
         buf_append(&check->kernels, job->packed.bytes, job->packed.size);
     if (strcmp(check->kind, "describe") == 0) {
@@ -329,6 +330,8 @@ enum request_status request_check(struct request *req, const value *params, stru
 {
     struct broker *b = req->broker;
     struct source *source = NULL;
+    if (b->upgrade)
+        return REQUEST_WAIT;
     if (!read_check(params, &source, err))
         return REQUEST_ERROR;
     struct opd_err problem = { 0 };
@@ -349,6 +352,7 @@ enum request_status request_check(struct request *req, const value *params, stru
                              .folder = mem_strdup(source->folder),
                              .owned_text = mem_strdup(source->text) };
     check->text = check->owned_text;
+    b->n_checks++;
     source_free(source);
     if (!op)
         pack_error(check, &problem);
@@ -391,6 +395,8 @@ enum request_status request_op_code(struct request *req, const value *params, st
     char name[OP_MAX_NAME] = "", kind[8] = "";
     value_copy_str(value_at(params, 0), name, sizeof name);
     value_copy_str(value_at(params, 1), kind, sizeof kind);
+    if (b->upgrade)
+        return REQUEST_WAIT;
     struct entry *e = registry_find(&b->registry, name);
     if (!e) {
         opd_err_set(err, OPD_E_not_found, "there is no operator '%s'", name);
@@ -413,6 +419,7 @@ enum request_status request_op_code(struct request *req, const value *params, st
                              .folder = mem_strdup(e->folder),
                              .owned_text = mem_strdup(e->text) };
     check->text = check->owned_text;
+    b->n_checks++;
     run_check(check, &choice);
     return REQUEST_SUBMITTED;
 }

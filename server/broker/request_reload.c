@@ -13,6 +13,8 @@ enum request_status request_reload(struct request *req, const value *params, str
     (void)params, (void)err;
     struct conn *c = req->conn;
     struct broker *b = req->broker;
+    if (b->upgrade)
+        return REQUEST_WAIT; // what it finds is for the successor to compile
     if (!c->looking)
         reload_look(b);
     c->looking = true;

@@ -16,7 +16,7 @@ static void update_poll(struct stream *s)
     int events = s->reading ? UV_READABLE : 0;
     if (stream_unsent(s) > 0)
         events |= UV_WRITABLE;
-    if (events)
+    if (events && !s->paused)
         uv_poll_start(&s->poll, events, poll_cb);
     else
         uv_poll_stop(&s->poll);
@@ -126,16 +126,17 @@ void stream_start(struct stream *s, uv_loop_t *loop, int fd)
 {
     s->fd = fd;
     s->reading = true;
+    s->paused = false;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     uv_poll_init(loop, &s->poll, fd);
     s->poll.data = s;
     update_poll(s);
 }
 
-static void closed_cb(uv_handle_t *handle)
+void stream_discard(struct stream *s)
 {
-    struct stream *s = handle->data;
-    close(s->fd);
+    if (s->fd >= 0)
+        close(s->fd);
     s->fd = -1;
     while (s->n_fds > 0)
         close(s->fds[--s->n_fds]);
@@ -144,6 +145,12 @@ static void closed_cb(uv_handle_t *handle)
     free(s->out_fds);
     buf_finish(&s->in);
     buf_finish(&s->out);
+}
+
+static void closed_cb(uv_handle_t *handle)
+{
+    struct stream *s = handle->data;
+    stream_discard(s);
     s->closed(s);
 }
 
@@ -183,7 +190,7 @@ int stream_take_fd(struct stream *s)
 
 void stream_flush(struct stream *s)
 {
-    if (s->closing)
+    if (s->closing || s->paused)
         return;
     send_some(s);
     if (!s->closing)
@@ -210,4 +217,11 @@ void stream_set_reading(struct stream *s, bool reading)
         return;
     s->reading = reading;
     update_poll(s);
+}
+
+void stream_pause(struct stream *s, bool paused)
+{
+    s->paused = paused;
+    if (!s->closing)
+        update_poll(s);
 }

@@ -34,6 +34,7 @@ struct stream {
     struct stream_out_fd *out_fds; // to be sent, in this order
     size_t n_out_fds, out_fds_capacity;
     bool reading; // false: the peer is left waiting
+    bool paused;  // nothing is read or sent
     bool closing;
     void *owner;
     void (*readable)(struct stream *s); // more bytes are in
@@ -48,6 +49,8 @@ struct stream {
 void stream_start(struct stream *s, uv_loop_t *loop, int fd);
 void stream_close(struct stream *s);
 
+void stream_discard(struct stream *s); // one that was never started: closes what it holds
+
 const uint8_t *stream_bytes(const struct stream *s);
 size_t stream_size(const struct stream *s);
 void stream_consume(struct stream *s, size_t size); // the bytes are no longer there
@@ -58,3 +61,4 @@ void stream_flush(struct stream *s);
 void stream_attach_fd(struct stream *s, int fd); // goes with what is appended next; taken over
 size_t stream_unsent(const struct stream *s);
 void stream_set_reading(struct stream *s, bool reading);
+void stream_pause(struct stream *s, bool paused); // what is in it stays as it is

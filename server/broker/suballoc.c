@@ -117,6 +117,30 @@ struct suballoc_block *suballoc_alloc(struct suballoc *a, uint64_t size)
     return b;
 }
 
+struct suballoc_block *suballoc_take(struct suballoc *a, struct suballoc_block *from,
+                                     uint64_t offset, uint64_t size)
+{
+    struct suballoc_block *b = from;
+    while (b && b->offset + b->size <= offset)
+        b = b->after;
+    if (!b || b->used || b->offset > offset || offset % SUBALLOC_ALIGN || size == 0 ||
+        size > b->offset + b->size - offset)
+        return NULL;
+    bin_remove(a, b);
+    if (b->offset < offset) {
+        split(a, b, offset - b->offset);
+        bin_insert(a, b);
+        b = b->after;
+        bin_remove(a, b);
+    }
+    size = suballoc_round(size); // fits: all pieces are aligned
+    split(a, b, size);
+    b->used = true;
+    b->chunk->used += size;
+    a->used += size;
+    return b;
+}
+
 // Makes `b` and its neighbour `after` one piece.
 static void merge(struct suballoc *a, struct suballoc_block *b, struct suballoc_block *after)
 {

@@ -41,6 +41,11 @@ void suballoc_remove_chunk(struct suballoc *a, struct suballoc_chunk *chunk); //
 
 // NULL where no free piece is large enough. size > 0.
 struct suballoc_block *suballoc_alloc(struct suballoc *a, uint64_t size);
+
+// A certain piece, as another map had it: looked for from a piece of the same chunk on. NULL where
+// not all of it is free, or it is not aligned.
+struct suballoc_block *suballoc_take(struct suballoc *a, struct suballoc_block *from,
+                                     uint64_t offset, uint64_t size);
 void suballoc_free(struct suballoc *a, struct suballoc_block *block);
 
 uint64_t suballoc_round(uint64_t size);        // what an allocation of that size takes

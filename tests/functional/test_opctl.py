@@ -179,7 +179,7 @@ def test_help_and_version():
     done = run("--help")
     assert (done.returncode, done.stderr) == (GOOD, "")
     for word in ("status", "ops [NAME]", "tensors", "reload", "check FILE.cu", "events",
-                 "rollback OP", "pin OP VERSION|latest", "stop", "--socket", "--json"):  # fmt: skip
+                 "rollback OP", "pin OP VERSION|latest", "upgrade [PROGRAM]", "stop", "--socket", "--json"):  # fmt: skip
         assert word in done.stdout
     done = run("check", "--help")
     assert (done.returncode, done.stderr) == (GOOD, "")

@@ -169,12 +169,77 @@ static void test_huge_sizes(void **state)
     suballoc_finish(&a);
 }
 
+// A map is made again from the places of its pieces, as after an upgrade; in any order, from the
+// chunk's first piece on.
+static void test_certain_places(void **state)
+{
+    (void)state;
+    struct suballoc a = { 0 };
+    random_state = 11;
+    for (int round = 0; round < 200; round++) {
+        struct suballoc again = { 0 };
+        struct suballoc_chunk *chunk = suballoc_add_chunk(&a, 3, UNITS * SUBALLOC_ALIGN);
+        struct suballoc_chunk *other = suballoc_add_chunk(&again, 3, UNITS * SUBALLOC_ALIGN);
+        struct suballoc_block *pieces[UNITS];
+        int n = 0;
+        while ((pieces[n] = suballoc_alloc(&a, 1 + next_random(16 * SUBALLOC_ALIGN))) != NULL)
+            n++;
+        for (int i = 0; i < n; i++) {
+            int j = (int)next_random((uint32_t)n);
+            struct suballoc_block *swapped = pieces[i];
+            pieces[i] = pieces[j];
+            pieces[j] = swapped;
+        }
+        int kept = n / 2;
+        for (int i = kept; i < n; i++)
+            suballoc_free(&a, pieces[i]);
+        for (int i = 0; i < kept; i++) {
+            uint64_t size = pieces[i]->size - next_random(SUBALLOC_ALIGN);
+            const struct suballoc_block *b = suballoc_take(&again, other->first, pieces[i]->offset,
+                                                           size);
+            assert_non_null(b);
+            assert_int_equal(b->offset, pieces[i]->offset);
+            assert_int_equal(b->size, pieces[i]->size);
+            assert_null(suballoc_take(&again, other->first, b->offset, 1)); // not twice
+        }
+        assert_int_equal(again.used, a.used);
+        assert_true(suballoc_check(&again) && suballoc_check(&a));
+        const struct suballoc_block *x = chunk->first, *y = other->first;
+        for (; x && y; x = x->after, y = y->after)
+            assert_true(x->offset == y->offset && x->size == y->size && x->used == y->used);
+        assert_true(!x && !y);
+        suballoc_finish(&a);
+        suballoc_finish(&again);
+    }
+}
+
+static void test_places_that_cannot_be(void **state)
+{
+    (void)state;
+    struct suballoc a = { 0 };
+    struct suballoc_chunk *chunk = suballoc_add_chunk(&a, 0, 8 * SUBALLOC_ALIGN);
+    assert_null(suballoc_take(&a, NULL, 0, 1));
+    assert_null(suballoc_take(&a, chunk->first, 0, 0));
+    assert_null(suballoc_take(&a, chunk->first, 1, 1));
+    assert_null(suballoc_take(&a, chunk->first, 8 * SUBALLOC_ALIGN, 1));
+    assert_null(suballoc_take(&a, chunk->first, 7 * SUBALLOC_ALIGN, SUBALLOC_ALIGN + 1));
+    assert_null(suballoc_take(&a, chunk->first, 0, UINT64_MAX));
+    struct suballoc_block *b = suballoc_take(&a, chunk->first, 4 * SUBALLOC_ALIGN, 1);
+    assert_non_null(b);
+    assert_null(suballoc_take(&a, chunk->first, 3 * SUBALLOC_ALIGN, SUBALLOC_ALIGN + 1));
+    assert_null(suballoc_take(&a, b, 0, 1)); // before where it is looked from
+    assert_true(suballoc_check(&a));
+    suballoc_finish(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_operations),
         cmocka_unit_test(test_whole_chunk_comes_back),
         cmocka_unit_test(test_huge_sizes),
+        cmocka_unit_test(test_certain_places),
+        cmocka_unit_test(test_places_that_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,6 +43,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "device_restart": ("s", "M"),
     "tensor_copy": ("hh", "n"),
     "metrics": ("", "s"),
+    "upgrade": ("|M", "M"),
 }
 
 # name: (number, class in opd.errors)

@@ -279,6 +279,19 @@ class Client:
         another; tensors stay. Returns the device, as in status(); raises NotFound, Unavailable."""
         return dict(self._ask("device_restart", device))
 
+    def upgrade(self, path: Union[str, os.PathLike[str], None] = None) -> dict[str, Any]:
+        """Replaces the daemon's program, which keeps its socket, connections, tensors, contexts
+        and versions, for every client. Requests that come meanwhile are answered late.
+
+        path  the new program (None: where the daemon's own was started from)
+
+        Returns a dict: version, pid, upgrades, seconds, held (seconds in which nothing was begun).
+        Raises InvalidArgument for a program that cannot take over, Unavailable where requests
+        do not end in time; the daemon then goes on as before.
+        """
+        options = {} if path is None else {"path": os.path.abspath(path)}
+        return dict(self._ask("upgrade", options))
+
     def stop(self) -> None:
         """Ends the daemon, for every client, once the requests in flight are done; and closes."""
         self._conn.call("stop")

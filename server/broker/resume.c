@@ -1,0 +1,112 @@
+// The successor's side of an upgrade: takes the state over and goes on. upgrade.h tells the rest.
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "clock.h"
+#include "conn.h"
+#include "device.h"
+#include "listen.h"
+#include "log.h"
+#include "state.h"
+#include "upgrade.h"
+#include "version.h"
+
+// --- the children of the program before: an executor is ended, a compiler ends by itself
+
+enum { ORPHAN_TICK_MS = 50, ORPHAN_LIMIT_MS = 2000 };
+
+static void reap_cb(uv_timer_t *timer)
+{
+    struct broker *b = timer->data;
+    bool late = clock_ns() - b->resumed_ns > (uint64_t)ORPHAN_LIMIT_MS * 1000000;
+    for (int i = 0; i < b->n_orphans; i++) {
+        struct broker_orphan *o = &b->orphans[i];
+        pid_t result = waitpid(o->pid, NULL, WNOHANG);
+        if (result == 0 && (o->kill || late))
+            kill(o->pid, SIGKILL); // ours still: nobody else can have its number
+        if (result != 0)
+            b->orphans[i--] = b->orphans[--b->n_orphans];
+    }
+    if (b->n_orphans == 0)
+        uv_close((uv_handle_t *)timer, NULL);
+}
+
+static void start_reaping(struct broker *b)
+{
+    uv_timer_init(&b->loop, &b->orphan_timer);
+    b->orphan_timer.data = b;
+    uv_timer_start(&b->orphan_timer, reap_cb, 0, ORPHAN_TICK_MS);
+}
+
+// --- the state
+
+static bool take_state(struct broker *b, int state_fd, bool check, struct opd_err *err)
+{
+    size_t size;
+    uint8_t *bytes = state_load(state_fd, &size, err);
+    bool ok = bytes && state_read(b, bytes, size, check, err);
+    free(bytes);
+    return ok;
+}
+
+int upgrade_check_state(const struct options *options, int state_fd)
+{
+    struct opd_err err = { 0 };
+    struct broker *b = broker_new(options);
+    bool ok = take_state(b, state_fd, true, &err);
+    if (ok)
+        printf("ok %d %s\n", STATE_FORMAT, OPD_VERSION);
+    else
+        printf("%s\n", err.msg);
+    broker_discard(b);
+    opd_err_clear(&err);
+    return ok ? 0 : 1;
+}
+
+static void unblock_signals(void)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigprocmask(SIG_UNBLOCK, &signals, NULL);
+}
+
+static void go_on(struct broker *b)
+{
+    b->resumed_ns = clock_ns();
+    start_reaping(b);
+    for (int i = 0; i < b->n_devices; i++)
+        device_resume(b->devices[i]);
+    struct event event = { .kind = "upgraded", .ms = (double)(clock_ns() - b->held_since) / 1e6 };
+    events_add(b, &event);
+    for (struct conn *c = b->conns; c; c = c->next)
+        conn_start(c);
+    broker_serve(b);
+    log_info("opd %s goes on: upgrade %llu, %d connections, nothing was begun for %.1f ms",
+             OPD_VERSION, (unsigned long long)b->n_upgrades, b->n_conns, event.ms);
+}
+
+int upgrade_resume(const struct options *options, const char *program, char **args, int state_fd)
+{
+    struct opd_err err = { 0 };
+    struct broker *b = broker_new(options);
+    b->program = program;
+    b->args = args;
+    if (!take_state(b, state_fd, false, &err)) {
+        // The program said that it could: nothing is left to go back to.
+        log_error("the state of the program before is lost: %s", err.msg);
+        fprintf(stderr, "opd: %s\n", err.msg);
+        return 1;
+    }
+    close(state_fd);
+    unblock_signals();
+    go_on(b);
+    return broker_run(b);
+}

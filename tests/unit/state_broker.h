@@ -1,0 +1,171 @@
+#pragma once
+
+// A broker with something of everything that the state holds, made by hand: no device, no socket.
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker.h"
+#include "hash.h"
+#include "mem.h"
+#include "request.h"
+#include "source.h"
+
+static const char state_op[] =
+    "//! op      keeps(Tensor x, *, float by=2.0, str how=\"a\") -> Tensor y\n"
+    "//! words   how a b\n"
+    "//! dtypes  float32\n"
+    "//! shape   x [...S]\n"
+    "//! shape   y [...S]\n"
+    "//! saved   noted float32 [...S]\n"
+    "//! example x=[5]\n"
+    "//\n"
+    "//! forward\n"
+    "//!   kernel  keeps_forward\n"
+    "//!   bind    n = numel(x)\n"
+    "//\n"
+    "//! backward grad_x\n"
+    "//!   kernel  keeps_backward\n"
+    "//!   bind    n = numel(x)\n"
+    "\n"
+    "__global__ void keeps_forward(const float *x, float *y, float *noted, float by, long long n)\n"
+    "{}\n"
+    "__global__ void keeps_backward(const float *grad_y, const float *noted, float *grad_x,\n"
+    "                               float by, long long n) {}\n";
+
+static struct entry *state_entry(struct broker *b)
+{
+    struct opd_err err = { 0 };
+    struct source *s = source_of_text("/ops", "keeps.cu", state_op, strlen(state_op), &err);
+    struct op *op = op_parse("keeps.cu", state_op, strlen(state_op), &err);
+    if (!op || !s)
+        abort();
+    struct entry *e = entry_new(op, s, "// common\n");
+    snprintf(s->op, sizeof s->op, "keeps");
+    s->n_includes = 1;
+    s->includes[0] = (struct source_include){ .path = mem_strdup("/ops/a.cuh"),
+                                              .stamp = { .inode = 7, .size = 3 } };
+    s->next = b->reload.sources;
+    b->reload.sources = s;
+    return e;
+}
+
+// Two versions that were served and one that failed.
+static void state_add_versions(struct broker *b)
+{
+    b->reload.common = mem_strdup("// common\n");
+    b->reload.common_path = mem_strdup("/ops/opd.cuh");
+    for (int i = 0; i < 2; i++) {
+        struct entry *e = state_entry(b);
+        registry_publish(&b->registry, e);
+        entry_unref(e);
+    }
+    struct entry *failed = state_entry(b);
+    struct opd_err err = { .code = OPD_E_compile_error, .msg = "keeps.cu:3: wrong" };
+    err.log = mem_strdup("the compiler says \"no\"\n");
+    registry_fail(&b->registry, failed, &err);
+    opd_err_clear(&err);
+    entry_unref(failed);
+    struct family *o = registry_family(&b->registry, "keeps");
+    o->failure = 1;
+    o->failure_text = mem_strdup("keeps: not served");
+    events_add(b, &(struct event){ .kind = "reloaded", .op = "keeps", .version = 2, .ms = 3 });
+    events_add(b, &(struct event){ .kind = "upgraded" });
+}
+
+static struct device *state_add_device(struct broker *b)
+{
+    struct device *d = b->devices[b->n_devices] = device_new(b, "cpu", b->n_devices);
+    b->n_devices++;
+    d->state = DEVICE_RESTARTING;
+    snprintf(d->info.name, sizeof d->info.name, "a processor");
+    snprintf(d->info.target, sizeof d->info.target, "cpu");
+    d->info.memory_total = 1u << 30;
+    d->n_regions = 4; // 0: a chunk, 1: none, 2: shared memory, 3: a chunk
+    d->regions = mem_zalloc(4, sizeof *d->regions);
+    d->regions[0] =
+        (struct device_region){ .used = true, .ready = true, .fd = 1000, .size = 65536 };
+    d->regions[1].fd = -1;
+    d->regions[2] = (struct device_region){
+        .used = true, .host = true, .ready = true, .fd = 1001, .size = 4096
+    };
+    d->regions[3] = (struct device_region){ .used = true, .ready = true, .fd = 1002, .size = 8192 };
+    suballoc_add_chunk(&d->memory, 0, 65536);
+    suballoc_add_chunk(&d->memory, 3, 8192);
+    return d;
+}
+
+static struct tensor *state_tensor(struct device *d, int64_t n)
+{
+    struct tensor_desc desc = { .dtype = OPD_DTYPE_float32, .rank = 1, .shape = { n } };
+    struct storage *s;
+    struct opd_err err = { 0 };
+    if (storage_new(d, tensor_desc_size(&desc), &s, &err) != ALLOC_OK)
+        abort();
+    struct tensor *t = tensor_new(s, 0, &desc);
+    storage_unref(s);
+    return t;
+}
+
+static void state_add_id(struct conn *c, uint64_t id, struct tensor *t)
+{
+    map_put(&c->tensors, id, t);
+    t->n_ids++;
+}
+
+static void state_add_context(struct conn *c, struct device *d, struct tensor *x, struct tensor *y)
+{
+    struct context *ctx = mem_zalloc(1, sizeof *ctx);
+    struct tensor *noted = state_tensor(d, 5);
+    ctx->entry = entry_ref(registry_find(&c->broker->registry, "keeps"));
+    entry_add_context(ctx->entry, 1);
+    ctx->serial = 3;
+    ctx->device = d;
+    ctx->request = (struct plan_request){ .op = ctx->entry->op, .keep = true, .on_cpu = true };
+    ctx->request.inputs[0] = x->desc;
+    for (int i = 0; i < ctx->entry->op->n_attrs; i++)
+        ctx->request.attrs[i] = ctx->entry->op->attrs[i].value;
+    ctx->output_descs[0] = y->desc;
+    for (int i = 0; i < OP_MAX_TEMPS && !ctx->saved[0]; i++)
+        ctx->saved[i] = storage_ref(noted->storage);
+    tensor_unref(noted);
+    map_put(&c->contexts, 9, ctx);
+}
+
+static struct broker *state_make_broker(void)
+{
+    struct options options = { .socket = mem_strdup("/tmp/opd.sock"),
+                               .cache = mem_strdup(""),
+                               .compilers = 1,
+                               .n_kernels = 1 };
+    options.kernels[0] = mem_strdup("/ops");
+    struct broker *b = broker_new(&options);
+    state_add_versions(b);
+    struct device *d = state_add_device(b);
+    struct conn *c = conn_new(b, ++b->next_conn_id);
+    buf_append(&c->stream.in, "half a mess", 11);
+    buf_append(&c->stream.out, "not sent", 8);
+    snprintf(c->client, sizeof c->client, "a client");
+    map_put(&c->told, hash_bytes("keeps", 5, 0), (void *)(uintptr_t)1);
+    struct tensor *x = state_tensor(d, 5), *y = state_tensor(d, 1000), *none = state_tensor(d, 0);
+    state_add_id(c, 1, x);
+    state_add_id(c, 2, state_tensor(d, 300)); // a hole, when it goes
+    state_add_id(c, 3, y);
+    state_add_id(c, 4, none);
+    request_drop_id(c, 2);
+    tensor_set_name(b, y, "named");
+    state_add_context(c, d, x, x);
+    struct shm *shm = mem_zalloc(1, sizeof *shm);
+    *shm = (struct shm){ .fd = -1, .size = 4000, .mapped = { true }, .regions = { 2 } };
+    map_put(&c->shms, 5, shm);
+    return b;
+}
+
+// Takes out what was made up, so that broker_discard() closes no descriptor of somebody else's.
+static void state_free_broker(struct broker *b)
+{
+    for (int i = 0; i < b->n_devices; i++)
+        for (uint32_t r = 0; r < b->devices[i]->n_regions; r++)
+            b->devices[i]->regions[r].fd = -1;
+    broker_discard(b);
+}
