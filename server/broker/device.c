@@ -340,8 +340,13 @@ static void fail_flight(struct device *d)
     struct command *rest = first->next;
     first->blamed = true;
     struct opd_err err = { 0 };
-    opd_err_set(&err, d->exit_code, "%s%s%.700s", first->label, first->label[0] ? ": " : "",
-                d->exit_reason);
+    // "gelu: what happened (version 1 forward, kernel ...)"
+    int op = (int)strcspn(first->label, " ");
+    if (first->label[0])
+        opd_err_set(&err, d->exit_code, "%.*s: %.700s (%s)", op, first->label, d->exit_reason,
+                    first->label + op + (first->label[op] == ' '));
+    else
+        opd_err_set(&err, d->exit_code, "%.700s", d->exit_reason);
     struct opd_err others = { 0 };
     opd_err_set(&others, OPD_E_kernel_fault, "device %s failed while another request ran: %.900s",
                 d->name, err.msg);

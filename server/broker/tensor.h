@@ -56,6 +56,10 @@ void tensor_unref(struct tensor *t);
 bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out);
 bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out);
 
+// On the CPU a storage ends where a page does, so that the executor can put what must not be
+// touched right behind it. Whole pages are its own.
+uint64_t storage_place(const struct storage *s); // of its first byte in its block
+
 struct tensor *tensor_find(struct broker *b, const char *name); // NULL: no tensor of that name
 void tensor_set_name(struct broker *b, struct tensor *t,
                      const char *name); // the name must be free; takes a reference

@@ -44,6 +44,9 @@ static const char *const common_flags[] = {
     "-Wno-unknown-pragmas",
     "-nostdlib",
     "-I.",
+#if defined(__x86_64__)
+    "-fstack-clash-protection", // a deep stack meets its guard, however large a frame is
+#endif
 };
 static const char *const gcc_flags[] = { "-fno-gnu-unique", "-fdiagnostics-color=never" };
 static const char *const clang_flags[] = { "-ffp-contract=fast", "-fno-color-diagnostics",

@@ -1,5 +1,7 @@
 #include <dlfcn.h>
+#include <elf.h>
 #include <errno.h>
+#include <link.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +11,7 @@
 #include <unistd.h>
 
 #include "backend.h"
+#include "cpu_guard.h"
 #include "cpu_pool.h"
 #include "mem.h"
 
@@ -17,6 +20,9 @@
 struct cpu_backend {
     struct backend base;
     struct cpu_pool *pool;
+    struct cpu_guards guards;
+    struct buf args, tensors; // of the launch, with the addresses that the kernel sees
+    struct opd_err failure;   // a kernel was stopped from below: this process must end
     uint64_t mark;
 };
 
@@ -25,6 +31,9 @@ struct backend_program {
     void *object;
     const struct opd_cpu_kernel *kernel;
     size_t args_size;
+    struct backend_param *params;
+    int n_params;
+    uintptr_t image, image_end; // in memory
 };
 
 static bool cpu_open(struct backend **out, int index, struct opd_err *err)
@@ -46,6 +55,10 @@ static void cpu_close(struct backend *base)
 {
     struct cpu_backend *be = (struct cpu_backend *)base;
     cpu_pool_free(be->pool);
+    cpu_guards_finish(&be->guards);
+    buf_finish(&be->args);
+    buf_finish(&be->tensors);
+    opd_err_clear(&be->failure);
     free(be);
 }
 
@@ -97,7 +110,6 @@ static bool cpu_chunk_new(struct backend *base, uint64_t size, int *out_fd, stru
 static bool cpu_chunk_map(struct backend *base, int fd, uint64_t size, device_addr *out,
                           struct opd_err *err)
 {
-    (void)base;
     struct stat st;
     if (fstat(fd, &st) != 0)
         return opd_err_errno(err, OPD_E_invalid_argument, "cpu: chunk to map");
@@ -110,12 +122,13 @@ static bool cpu_chunk_map(struct backend *base, int fd, uint64_t size, device_ad
         return opd_err_errno(err, OPD_E_out_of_memory, "cpu: cannot map a chunk of %llu bytes",
                              (unsigned long long)size);
     *out = (uintptr_t)p;
+    cpu_guards_add(&((struct cpu_backend *)base)->guards, (uintptr_t)p, size, fd);
     return true;
 }
 
 static void cpu_chunk_unmap(struct backend *base, device_addr addr, uint64_t size)
 {
-    (void)base;
+    cpu_guards_remove(&((struct cpu_backend *)base)->guards, (uintptr_t)addr);
     munmap((void *)(uintptr_t)addr, size);
 }
 
@@ -161,6 +174,7 @@ static void cpu_unload(struct backend *base, struct backend_program *p)
         dlclose(p->object);
     if (p->fd >= 0)
         close(p->fd);
+    free(p->params);
     free(p);
 }
 
@@ -185,6 +199,21 @@ static bool load_object(struct backend_program *p, const struct backend_image *i
     return check_params(image, p->kernel, err);
 }
 
+// Where the object lies in memory.
+static void find_extent(struct backend_program *p)
+{
+    struct link_map *map;
+    Dl_info info;
+    if (dlinfo(p->object, RTLD_DI_LINKMAP, &map) != 0 || !dladdr(p->kernel, &info))
+        return;
+    const ElfW(Ehdr) *file = info.dli_fbase;
+    const ElfW(Phdr) *part = (const void *)((const char *)info.dli_fbase + file->e_phoff);
+    p->image = p->image_end = (uintptr_t)map->l_addr;
+    for (int i = 0; i < file->e_phnum; i++)
+        if (part[i].p_type == PT_LOAD && map->l_addr + part[i].p_vaddr + part[i].p_memsz > p->image_end)
+            p->image_end = (uintptr_t)(map->l_addr + part[i].p_vaddr + part[i].p_memsz);
+}
+
 static bool cpu_load(struct backend *base, const struct backend_image *image,
                      struct backend_program **out, struct opd_err *err)
 {
@@ -195,6 +224,10 @@ static bool cpu_load(struct backend *base, const struct backend_image *image,
         return false;
     }
     p->kernel->init(&cpu_runtime);
+    find_extent(p);
+    p->n_params = image->n_params;
+    p->params = mem_zalloc((size_t)image->n_params, sizeof *p->params);
+    memcpy(p->params, image->params, (size_t)image->n_params * sizeof *p->params);
     for (unsigned i = 0; i < p->kernel->n_params; i++)
         p->args_size = p->kernel->params[i].offset + p->kernel->params[i].size;
     *out = p;
@@ -229,17 +262,59 @@ static bool check_launch(const struct backend_launch *l, struct opd_err *err)
     return true;
 }
 
+// The arguments, with tensors where the kernel sees them.
+static void place_tensors(struct cpu_backend *be, const struct backend_launch *l)
+{
+    be->args.size = be->tensors.size = 0;
+    buf_append(&be->args, l->args, l->args_size);
+    cpu_guards_begin(&be->guards);
+    for (int i = 0; i < l->n_tensors; i++) {
+        struct backend_tensor t = l->tensors[i];
+        uintptr_t seen = cpu_guards_map(&be->guards, (uintptr_t)t.low, (uintptr_t)t.high);
+        t.addr += seen - t.low;
+        t.high += seen - t.low;
+        t.low = seen;
+        memcpy(be->args.bytes + t.arg_offset, &t.addr, sizeof t.addr);
+        buf_append(&be->tensors, &t, sizeof t);
+    }
+}
+
+static void explain_fault(struct cpu_backend *be, const struct backend_launch *l,
+                          const struct cpu_fault *fault, struct opd_err *err)
+{
+    const struct backend_program *p = l->program;
+    struct cpu_fault_scene scene = {
+        .kernel = p->kernel->name,
+        .params = p->params,
+        .n_params = p->n_params,
+        .tensors = (const struct backend_tensor *)(const void *)be->tensors.bytes,
+        .n_tensors = l->n_tensors,
+        .image = p->image,
+        .image_end = p->image_end,
+        .image_fd = p->fd,
+    };
+    opd_err_clear(err);
+    cpu_fault_describe(fault, &scene, err);
+    if (be->failure.code == OPD_E_none)
+        opd_err_copy(&be->failure, err);
+}
+
 static bool cpu_launch(struct backend *base, const struct backend_launch *l, struct opd_err *err)
 {
     struct cpu_backend *be = (struct cpu_backend *)base;
     if (!check_launch(l, err))
         return false;
+    place_tensors(be, l);
     struct opd_cpu_job job = {
         .grid = { l->grid[0], l->grid[1], l->grid[2] },
         .block = { l->block[0], l->block[1], l->block[2] },
-        .args = l->args,
+        .args = be->args.bytes,
     };
-    return cpu_pool_run(be->pool, l->program->kernel, &job, err);
+    if (cpu_pool_run(be->pool, l->program->kernel, &job, err))
+        return true;
+    if (cpu_pool_fault(be->pool))
+        explain_fault(be, l, cpu_pool_fault(be->pool), err);
+    return false;
 }
 
 static bool cpu_copy(struct backend *base, device_addr dst, device_addr src, size_t size,
@@ -265,18 +340,25 @@ static bool cpu_fill(struct backend *base, device_addr dst, uint8_t byte, size_t
     return true;
 }
 
+static bool has_failed(const struct cpu_backend *be, struct opd_err *err)
+{
+    if (be->failure.code != OPD_E_none)
+        opd_err_copy(err, &be->failure);
+    return be->failure.code != OPD_E_none;
+}
+
 static bool cpu_mark(struct backend *base, uint64_t mark, struct opd_err *err)
 {
-    (void)err;
-    ((struct cpu_backend *)base)->mark = mark;
-    return true;
+    struct cpu_backend *be = (struct cpu_backend *)base;
+    be->mark = mark;
+    return !has_failed(be, err);
 }
 
 static bool cpu_poll(struct backend *base, uint64_t *out_mark, struct opd_err *err)
 {
-    (void)err;
-    *out_mark = ((struct cpu_backend *)base)->mark;
-    return true;
+    struct cpu_backend *be = (struct cpu_backend *)base;
+    *out_mark = be->mark;
+    return !has_failed(be, err);
 }
 
 const struct backend_ops backend_cpu = {

@@ -60,6 +60,14 @@ static _Noreturn void abandon(struct opd_cpu_worker *w)
     abort();
 }
 
+_Noreturn void cpu_worker_leave(struct opd_cpu_worker *w)
+{
+    uintptr_t low = (uintptr_t)w->stacks.base;
+    w->fault.in_stack = w->fault.addr - low < (uintptr_t)w->stacks.n * w->stacks.stride;
+    snprintf(w->what, sizeof w->what, "%s was stopped", w->kernel->name);
+    abandon(w);
+}
+
 static void push_ready(struct opd_cpu_worker *w, unsigned thread)
 {
     w->threads[thread].state = RUNS;
@@ -348,10 +356,13 @@ bool cpu_worker_run(struct opd_cpu_worker *w, const struct opd_cpu_kernel *kerne
     w->end = end;
     w->split = false;
     w->failed = false;
+    w->fault = (struct cpu_fault){ 0 };
     struct cpu_context inside;
     w->stack = cpu_stacks_take(&w->stacks);
     cpu_context_make(&inside, &w->stacks, w->stack, run_main, w);
+    cpu_fault_set_running(w);
     cpu_context_switch(&w->outside, &inside);
+    cpu_fault_set_running(NULL);
     cpu_stacks_reset(&w->stacks);
     return !w->failed || opd_err_set(err, OPD_E_kernel_fault, "%s", w->what);
 }

@@ -7,6 +7,7 @@
 // without barriers pay nothing for those that have them, and threads need no stack before they
 // wait.
 
+#include "cpu_fault.h"
 #include "cpu_fiber.h"
 #include "cpu_image.h"
 #include "err.h"
@@ -42,10 +43,14 @@ struct opd_cpu_worker {
 
     bool failed;
     char what[512];
+    struct cpu_fault fault; // of the run; zero if it ended otherwise
 };
 
 bool cpu_worker_init(struct opd_cpu_worker *w, struct opd_err *err);
 void cpu_worker_finish(struct opd_cpu_worker *w); // zeroed is fine
+
+// Ends the run, for a kernel that was stopped from below; w->fault tells how.
+_Noreturn void cpu_worker_leave(struct opd_cpu_worker *w);
 
 // Runs blocks begin .. end - 1. Error: kernel_fault; those that were left are abandoned.
 bool cpu_worker_run(struct opd_cpu_worker *w, const struct opd_cpu_kernel *kernel,

@@ -55,6 +55,8 @@ struct plan_operand {
 
 struct plan_param {
     uint32_t offset, size; // in the packed arguments: natural alignment, as a C struct
+    bool is_tensor;
+    const char *name; // the op's string
 };
 
 // One kernel instantiation that the plan launches.
