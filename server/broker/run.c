@@ -104,7 +104,8 @@ static bool fill_slot(const struct run *run, const struct plan_slot *from, struc
                               .size = tensor_desc_size(desc),
                               .low = block->offset,
                               .high = block->offset + block->size,
-                              .dtype = desc->dtype };
+                              .dtype = desc->dtype,
+                              .pad = offset ? 0 : (uint32_t)storage_place(s) };
     return true;
 }
 

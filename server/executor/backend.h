@@ -30,6 +30,7 @@ struct backend_param {
 struct backend_tensor {
     uint32_t arg_offset;
     uint32_t dtype;        // enum opd_dtype
+    uint32_t pad;          // bytes before it that are in nobody's use
     device_addr addr;      // as it stands in the arguments
     uint64_t size;         // bytes
     device_addr low, high; // memory around it that belongs to nobody else

@@ -275,15 +275,16 @@ static void place_tensors(struct cpu_backend *be, const struct backend_launch *l
         t.high += seen - t.low;
         t.low = seen;
         memcpy(be->args.bytes + t.arg_offset, &t.addr, sizeof t.addr);
+        cpu_fault_fill_pad(&t);
         buf_append(&be->tensors, &t, sizeof t);
     }
 }
 
-static void explain_fault(struct cpu_backend *be, const struct backend_launch *l,
-                          const struct cpu_fault *fault, struct opd_err *err)
+static struct cpu_fault_scene set_scene(const struct cpu_backend *be,
+                                        const struct backend_launch *l)
 {
     const struct backend_program *p = l->program;
-    struct cpu_fault_scene scene = {
+    return (struct cpu_fault_scene){
         .kernel = p->kernel->name,
         .params = p->params,
         .n_params = p->n_params,
@@ -293,10 +294,6 @@ static void explain_fault(struct cpu_backend *be, const struct backend_launch *l
         .image_end = p->image_end,
         .image_fd = p->fd,
     };
-    opd_err_clear(err);
-    cpu_fault_describe(fault, &scene, err);
-    if (be->failure.code == OPD_E_none)
-        opd_err_copy(&be->failure, err);
 }
 
 static bool cpu_launch(struct backend *base, const struct backend_launch *l, struct opd_err *err)
@@ -310,10 +307,15 @@ static bool cpu_launch(struct backend *base, const struct backend_launch *l, str
         .block = { l->block[0], l->block[1], l->block[2] },
         .args = be->args.bytes,
     };
+    struct cpu_fault_scene scene = set_scene(be, l);
     if (cpu_pool_run(be->pool, l->program->kernel, &job, err))
-        return true;
-    if (cpu_pool_fault(be->pool))
-        explain_fault(be, l, cpu_pool_fault(be->pool), err);
+        return cpu_fault_check_pad(&scene, err);
+    if (cpu_pool_fault(be->pool)) {
+        opd_err_clear(err);
+        cpu_fault_describe(cpu_pool_fault(be->pool), &scene, err);
+        if (be->failure.code == OPD_E_none)
+            opd_err_copy(&be->failure, err);
+    }
     return false;
 }
 

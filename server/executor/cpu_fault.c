@@ -13,7 +13,7 @@
 #include "cpu_line.h"
 #include "dtype.h"
 
-enum { HANDLER_STACK = 128 * 1024, NULL_ZONE = 1 << 16 };
+enum { HANDLER_STACK = 128 * 1024, NULL_ZONE = 1 << 16, PAD_SIZE = 64, PAD_BYTE = 0xff };
 
 static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT };
 enum { N_SIGNALS = sizeof signals / sizeof *signals };
@@ -143,19 +143,46 @@ static const struct backend_tensor *find_tensor(const struct cpu_fault_scene *sc
     return best;
 }
 
-static void describe_outside(const struct cpu_fault *f, const struct cpu_fault_scene *scene,
+static void describe_outside(const char *verb, uintptr_t addr, const struct cpu_fault_scene *scene,
                              const struct backend_tensor *t, char *out, size_t size)
 {
     const struct backend_param *p = param_of(scene, t->arg_offset);
     long long each = (long long)dtype_size((enum opd_dtype)t->dtype);
-    long long away = (long long)(f->addr - t->addr);
+    long long away = (long long)(addr - t->addr);
     long long element = each ? (away - (away < 0 ? each - 1 : 0)) / each : away;
-    snprintf(out, size, "out-of-bounds %s of '%s': element %lld of %lld (%s)",
-             !f->is_known  ? "access"
-             : f->is_write ? "write"
-                           : "read",
+    snprintf(out, size, "out-of-bounds %s of '%s': element %lld of %lld (%s)", verb,
              p && p->name[0] ? p->name : "a tensor", element,
              (long long)t->size / (each ? each : 1), dtype_name((enum opd_dtype)t->dtype));
+}
+
+static size_t pad_size(const struct backend_tensor *t)
+{
+    return t->pad < PAD_SIZE ? t->pad : PAD_SIZE;
+}
+
+void cpu_fault_fill_pad(const struct backend_tensor *t)
+{
+    size_t n = pad_size(t);
+    memset((void *)(t->addr - n), PAD_BYTE, n);
+}
+
+bool cpu_fault_check_pad(const struct cpu_fault_scene *scene, struct opd_err *err)
+{
+    static const uint8_t pad[PAD_SIZE] = { [0 ... PAD_SIZE - 1] = PAD_BYTE };
+    for (int i = 0; i < scene->n_tensors; i++) {
+        const struct backend_tensor *t = &scene->tensors[i];
+        const uint8_t *end = (const uint8_t *)t->addr, *at = end;
+        if (memcmp(end - pad_size(t), pad, pad_size(t)) == 0)
+            continue;
+        char what[256];
+        do
+            at--;
+        while (*at == PAD_BYTE);
+        describe_outside("write", (uintptr_t)at, scene, t, what, sizeof what);
+        return opd_err_set(err, OPD_E_kernel_fault, "%s, seen after the launch of %s", what,
+                           scene->kernel);
+    }
+    return true;
 }
 
 // Null are the tensors that are absent, empty or not wanted.
@@ -184,6 +211,7 @@ static void describe_access(const struct cpu_fault *f, const struct cpu_fault_sc
                             char *out, size_t size)
 {
     const struct backend_tensor *t = find_tensor(scene, f->addr);
+    const char *verb = !f->is_known ? "access" : f->is_write ? "write" : "read";
     if (f->signal == SIGSEGV && f->code == SI_KERNEL)
         snprintf(out, size,
                  "an access that is misaligned, or far outside of all memory; tensors are aligned "
@@ -194,12 +222,9 @@ static void describe_access(const struct cpu_fault *f, const struct cpu_fault_sc
     else if (f->addr < NULL_ZONE)
         describe_null(f, scene, out, size);
     else if (t)
-        describe_outside(f, scene, t, out, size);
+        describe_outside(verb, f->addr, scene, t, out, size);
     else
-        snprintf(out, size, "%s at address 0x%llx, which is in no tensor",
-                 !f->is_known  ? "access"
-                 : f->is_write ? "write"
-                               : "read",
+        snprintf(out, size, "%s at address 0x%llx, which is in no tensor", verb,
                  (unsigned long long)f->addr);
 }
 

@@ -46,6 +46,11 @@ struct cpu_fault_scene {
     int image_fd;               // the file; -1: lines are not looked up
 };
 
+// The bytes before a tensor, where no page ends: filled before a launch, so that what reads them
+// gets NaNs, and looked at after it.
+void cpu_fault_fill_pad(const struct backend_tensor *t);
+bool cpu_fault_check_pad(const struct cpu_fault_scene *scene, struct opd_err *err);
+
 // "out-of-bounds read of 'x': element 1000 of 1000 (float32), gelu.cu:58"
 void cpu_fault_describe(const struct cpu_fault *f, const struct cpu_fault_scene *scene,
                         struct opd_err *err);

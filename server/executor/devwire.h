@@ -73,7 +73,7 @@ struct dev_slot {
     uint64_t offset, size; // of the tensor, in the region
     uint64_t low, high;    // in the region: what belongs to its storage alone
     uint32_t dtype;        // enum opd_dtype
-    uint32_t reserved;
+    uint32_t pad;          // bytes before the tensor that are in nobody's use
 };
 
 struct dev_fill {

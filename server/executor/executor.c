@@ -209,11 +209,13 @@ static bool fill_slot(struct executor *ex, const struct dev_slot *s, struct opd_
     device_addr base;
     if (!resolve(ex, (struct dev_ref){ .region = s->region }, s->high, &base, err))
         return false;
-    if (s->low > s->offset || s->offset > s->high || s->size > s->high - s->offset)
+    if (s->low > s->offset || s->offset > s->high || s->size > s->high - s->offset ||
+        s->pad > s->offset - s->low)
         return opd_err_set(err, OPD_E_internal, "region %u has a tensor outside of its storage",
                            s->region);
     struct backend_tensor t = { .arg_offset = s->arg_offset,
                                 .dtype = s->dtype,
+                                .pad = s->pad,
                                 .addr = base + s->offset,
                                 .size = s->size,
                                 .low = base + s->low,
