@@ -15,7 +15,7 @@ endif
 OPT = -O2 -g
 WARN = -Wall -Wextra -Wshadow -Wconversion -Werror
 SANITIZE =
-INCLUDE = -Iserver/base -Iserver/op -Iserver/broker -Iserver/executor -Iserver/compiler -Iclient/c
+INCLUDE = -Iserver/base -Iserver/op -Iserver/broker -Iserver/executor -Iserver/compiler -Iserver/trial -Iclient/c
 CFLAGS = -std=gnu11 $(OPT) $(WARN) $(SANITIZE) -D_GNU_SOURCE
 # What is being made, in a word; the whole commands with V=1.
 Q = $(if $(V),,@)
@@ -57,6 +57,7 @@ op = $(call objects,server/op/*.c)
 broker = $(call objects,server/broker/*.c)
 executor = $(call objects,server/executor/*.c)
 compiler = $(call objects,server/compiler/*.c)
+trial = $(call objects,server/trial/*.c)
 opctl = $(call objects,client/opctl/*.c)
 
 # libopd shares one leaf with the daemon.
@@ -88,7 +89,7 @@ $(OBJ)/lib%.a:
 
 archives = $(foreach g,broker compiler executor op base,$(OBJ)/lib$(g).a)
 
-$(BUILD)/opd: $(OBJ)/server/main.o $(broker) $(compiler) $(executor) $(op) $(base)
+$(BUILD)/opd: $(OBJ)/server/main.o $(trial) $(broker) $(compiler) $(executor) $(op) $(base)
 	$(SAY) LINK $@
 	$(Q)$(LINK) -o $@ $^ $(LIBS)
 

@@ -12,6 +12,7 @@
 #include "executor.h"
 #include "log.h"
 #include "options.h"
+#include "trial.h"
 
 // An executor and a compiler end with the broker, whatever ends it, and leave it a terminal's ^C,
 // and the SIGTERM that a service manager sends to every process: it finishes what is in flight, for
@@ -54,6 +55,14 @@ int main(int argc, char **argv)
         if (nice(5) < 0) // what is served goes before what is compiled
             log_debug("compilers run at the priority of the others");
         return compiler_main();
+    }
+    if (argc >= 3 && strcmp(argv[1], "trial") == 0) {
+        log_init("trial", LOG_LEVEL_WARN);
+        return trial_main(argc - 2, argv + 2);
+    }
+    if (argc >= 3 && strcmp(argv[1], "trial-stage") == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        return trial_stage_main(argc - 2, argv + 2);
     }
     struct options options;
     struct opd_err err = { 0 };

@@ -12,6 +12,7 @@
 #include "cpu_image.h"
 #include "err.h"
 
+struct cpu_race;
 struct cpu_thread;
 struct cpu_warp;
 
@@ -22,6 +23,7 @@ struct opd_cpu_worker {
     unsigned long long begin, end;
     void *shared; // OPD_CPU_MAX_SHARED bytes, the same for the worker's life
 
+    struct cpu_race *race; // NULL: nobody looks for races
     struct cpu_stacks stacks;
     struct cpu_thread *threads; // OPD_CPU_MAX_BLOCK of them
     struct cpu_warp *warps;
