@@ -56,4 +56,5 @@ int cmd_rollback(struct session *session, const struct args *args);
 int cmd_pin(struct session *session, const struct args *args);
 int cmd_stop(struct session *session, const struct args *args);
 
+int check_run(const struct args *args); // check --run: without a daemon
 int ops_show_code(struct session *session, const struct args *args); // ops NAME --ptx | --sass

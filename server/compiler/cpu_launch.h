@@ -74,7 +74,7 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
         }
     }
 
-    OPD_CPU_FRAME(cold) static void walk_far(unsigned first, A... a)
+    OPD_CPU_FRAME(cold) static void walk_plainly(unsigned first, A... a)
     {
         const unsigned nx = blockDim.x, ny = blockDim.y, n = nx * ny * blockDim.z;
         opd_cpu_bound = n;
@@ -98,10 +98,10 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
     OPD_CPU_FRAME(noinline) static void start(const opd_cpu_job *job, unsigned first)
     {
         const typename opd_cpu_count<sizeof...(A)>::places places;
-        if (__builtin_expect(blockIdx.x < opd_cpu_many, 1))
+        if (__builtin_expect(blockIdx.x < opd_cpu_many && !job->plain, 1))
             call(walk, job, first, places);
         else
-            call(walk_far, job, first, places);
+            call(walk_plainly, job, first, places);
     }
 
     OPD_CPU_FRAME(noinline) static void run(opd_cpu_worker *w, const opd_cpu_job *job, void *shared,

@@ -11,11 +11,14 @@
 #include <unistd.h>
 
 #include "backend.h"
+#include "clock.h"
 #include "cpu_guard.h"
 #include "cpu_pool.h"
 #include "mem.h"
 
 // Launches are done when launch() returns: so every mark has been passed when it is put.
+
+enum { REPLAY_LIMIT_NS = 500000000 };
 
 struct cpu_backend {
     struct backend base;
@@ -296,6 +299,26 @@ static struct cpu_fault_scene set_scene(const struct cpu_backend *be,
     };
 }
 
+// Vectorised code has lost the lines of what is under a condition: a launch that was stopped soon
+// runs once more, thread by thread, and most likely stops at the same place.
+static struct cpu_fault find_fault(struct cpu_backend *be, const struct opd_cpu_kernel *kernel,
+                                   struct opd_cpu_job *job, uint64_t ran_ns)
+{
+    struct cpu_fault first = *cpu_pool_fault(be->pool);
+    struct opd_err ignored = { 0 };
+    if (ran_ns > REPLAY_LIMIT_NS || first.is_exit || first.signal == SIGABRT)
+        return first;
+    job->plain = 1;
+    cpu_pool_run(be->pool, kernel, job, &ignored);
+    opd_err_clear(&ignored);
+    if (!cpu_pool_fault(be->pool) || cpu_pool_fault(be->pool)->signal != first.signal)
+        return first;
+    struct cpu_fault second = *cpu_pool_fault(be->pool);
+    for (int i = 0; i < first.n_pcs && second.n_pcs < CPU_FAULT_MAX_PCS; i++)
+        second.pcs[second.n_pcs++] = first.pcs[i];
+    return second;
+}
+
 static bool cpu_launch(struct backend *base, const struct backend_launch *l, struct opd_err *err)
 {
     struct cpu_backend *be = (struct cpu_backend *)base;
@@ -308,11 +331,13 @@ static bool cpu_launch(struct backend *base, const struct backend_launch *l, str
         .args = be->args.bytes,
     };
     struct cpu_fault_scene scene = set_scene(be, l);
+    uint64_t begun = clock_ns();
     if (cpu_pool_run(be->pool, l->program->kernel, &job, err))
         return cpu_fault_check_pad(&scene, err);
     if (cpu_pool_fault(be->pool)) {
+        struct cpu_fault fault = find_fault(be, l->program->kernel, &job, clock_ns() - begun);
         opd_err_clear(err);
-        cpu_fault_describe(cpu_pool_fault(be->pool), &scene, err);
+        cpu_fault_describe(&fault, &scene, err);
         if (be->failure.code == OPD_E_none)
             opd_err_copy(&be->failure, err);
     }

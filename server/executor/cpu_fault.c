@@ -41,8 +41,8 @@ static void read_context(const ucontext_t *uc, struct cpu_fault *f)
 
 static void read_callers(struct cpu_fault *f)
 {
-    void *pcs[CPU_FAULT_MAX_PCS];
-    int n = backtrace(pcs, CPU_FAULT_MAX_PCS);
+    void *pcs[CPU_FAULT_MAX_PCS / 2 - 1];
+    int n = backtrace(pcs, CPU_FAULT_MAX_PCS / 2 - 1);
     for (int i = 0; i < n && f->n_pcs < CPU_FAULT_MAX_PCS; i++)
         f->pcs[f->n_pcs++] = (uintptr_t)pcs[i] - 1;
 }
@@ -89,7 +89,8 @@ void cpu_fault_watch(void)
     done = true;
     void *pc;
     backtrace(&pc, 1); // loads what it needs, which a handler may not
-    struct sigaction action = { .sa_sigaction = on_signal, .sa_flags = SA_SIGINFO | SA_ONSTACK };
+    struct sigaction action = { .sa_sigaction = on_signal, 
+                                .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < N_SIGNALS; i++)
         sigaction(signals[i], &action, &before[i]);

@@ -12,7 +12,7 @@
 
 struct opd_cpu_worker;
 
-enum { CPU_FAULT_MAX_PCS = 16 };
+enum { CPU_FAULT_MAX_PCS = 32 };
 
 struct cpu_fault {
     int signal; // 0: none, or exit()

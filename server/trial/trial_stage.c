@@ -288,6 +288,43 @@ static void limit_shared(struct stage *s, uint32_t size)
     }
 }
 
+// Whether one failed.
+static bool run_parts(struct stage *s, const struct opd_cpu_kernel *kernel,
+                      const struct opd_cpu_job *job, struct part *parts)
+{
+    pthread_t threads[N_WORKERS];
+    bool failed = false;
+    for (unsigned i = 0; i < N_WORKERS; i++) {
+        parts[i] = (struct part){ s, &s->workers[i], kernel, job, i, false, { 0 } };
+        s->workers[i].fault = (struct cpu_fault){ 0 };
+    }
+    for (int i = 0; i < N_WORKERS; i++)
+        if (pthread_create(&threads[i], NULL, run_part, &parts[i]) != 0)
+            abort();
+    for (int i = 0; i < N_WORKERS; i++) {
+        pthread_join(threads[i], NULL);
+        failed = failed || parts[i].failed;
+    }
+    return failed;
+}
+
+// Runs what was stopped once more, thread by thread: the compiler knows the lines of that.
+static void find_lines(struct stage *s, const struct opd_cpu_kernel *kernel,
+                       struct opd_cpu_job *job, struct part *parts)
+{
+    struct cpu_fault faults[N_WORKERS];
+    struct part before[N_WORKERS];
+    memcpy(before, parts, sizeof before);
+    for (int i = 0; i < N_WORKERS; i++)
+        faults[i] = s->workers[i].fault;
+    job->plain = 1;
+    if ((!faults[0].signal && !faults[1].signal) || run_parts(s, kernel, job, parts))
+        return;
+    memcpy(parts, before, sizeof before); // this time all went well
+    for (int i = 0; i < N_WORKERS; i++)
+        s->workers[i].fault = faults[i];
+}
+
 static void run_launch(struct stage *s, const struct plan *plan, const struct plan_step *step)
 {
     const struct trial_kernel *k = trial_cases_find(&s->cases, plan, step->kernel);
@@ -302,18 +339,13 @@ static void run_launch(struct stage *s, const struct plan *plan, const struct pl
     fflush(stdout);
     limit_shared(s, step->shared_size);
     struct part parts[N_WORKERS];
-    pthread_t threads[N_WORKERS];
-    for (unsigned i = 0; i < N_WORKERS; i++)
-        parts[i] = (struct part){ s, &s->workers[i], kernel, &job, i, false, { 0 } };
-    for (int i = 0; i < N_WORKERS; i++)
-        if (pthread_create(&threads[i], NULL, run_part, &parts[i]) != 0)
-            abort();
-    for (int i = 0; i < N_WORKERS; i++)
-        pthread_join(threads[i], NULL);
+    bool failed = run_parts(s, kernel, &job, parts);
+    if (failed)
+        find_lines(s, kernel, &job, parts);
     struct cpu_fault_scene pads = { .tensors = tensors, .n_tensors = n_tensors, .kernel = "" };
     struct opd_err ignored = { 0 };
     for (int i = 0; i < N_WORKERS; i++)
-        if (parts[i].failed || !cpu_fault_check_pad(&pads, &ignored))
+        if (parts[i].failed || (!failed && !cpu_fault_check_pad(&pads, &ignored)))
             report(&parts[i], &s->images[k->image], &plan->kernels[step->kernel], tensors,
                    n_tensors);
     s->n_launches++;
