@@ -42,7 +42,7 @@ FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test check-gpu programs \
-	unit conformance compile-all functional ops reload soak asan tsan fuzz bench bench-operators bench-reload \
+	unit conformance compile-all functional ops reload faults soak asan tsan fuzz bench bench-operators bench-reload \
 	lint format protocol install dist clean
 
 all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a
@@ -185,7 +185,7 @@ conformance: $(call built,$(BUILD)/tests/conformance/conformance)
 compile-all: $(call built,$(BUILD)/tests/compile_all)
 	$(BUILD)/tests/compile_all
 
-functional ops reload: $(call built,all)
+functional ops reload faults: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
 
 # Edits under load, for minutes; `reload` has a short one.

@@ -19,7 +19,7 @@ const struct option_row args_options[OPTIONS] = {
     [OPTION_PTX] = { "--ptx", NULL, "print what its kernels compile to, as PTX" },
     [OPTION_SASS] = { "--sass", NULL, "the same, in the machine's own instructions" },
     [OPTION_RUN] = { "--run", NULL, "run the examples on the CPU too; needs no daemon" },
-    [OPTION_SEED] = { "--seed", "N", "with --run: of the random tensors; default: another each time" },
+    [OPTION_SEED] = { "--seed", "N", "with --run: of the random tensors" },
     [OPTION_DEADLINE] = { "--deadline", "SEC", "with --run: for each stage, default 10" },
 };
 

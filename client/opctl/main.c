@@ -37,7 +37,8 @@ static const struct command {
       "Prints the errors as compilers do, then what each kernel takes for each dtype and target:\n"
       "registers, bytes spilled, shared memory, stack. Exits 1 if it does not compile.\n"
       "With --run its examples run on the CPU, forward and backward, on random tensors: plainly,\n"
-      "then under the address sanitizer (with that for undefined behaviour), then under the thread\n"
+      "then under the address sanitizer (with that for undefined behaviour), then under the "
+      "thread\n"
       "sanitizer, to which each CUDA thread is a thread. Exits 1 if something was found." },
     { "events", "", 0, 0, WITH(OPTION_FOLLOW) | WITH(OPTION_NO_FOLLOW), cmd_events,
       "reloads, failures, restarts, as they come",

@@ -104,7 +104,8 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
             call(walk_plainly, job, first, places);
     }
 
-    OPD_CPU_FRAME(noinline) static void run(opd_cpu_worker *w, const opd_cpu_job *job, void *shared,
+    OPD_CPU_FRAME(noinline)
+    static void run(opd_cpu_worker *w, const opd_cpu_job *job, void *shared,
                     unsigned long long begin, unsigned long long end)
     {
         opd_cpu_self = w;
@@ -147,8 +148,7 @@ static void opd_cpu_init(const opd_cpu_runtime *rt)
 }
 
 #define OPD_CPU_EXPORT(symbol, ...)                                                                \
-    extern "C" __attribute__((visibility("default")))                                              \
-    const opd_cpu_kernel symbol = {                                                                                                                \
+    extern "C" __attribute__((visibility("default"))) const opd_cpu_kernel symbol = {              \
         OPD_CPU_ABI,                                                                               \
         sizeof opd_cpu_launch<(__VA_ARGS__)>::layout.param / sizeof(opd_cpu_param) - 1,            \
         opd_cpu_launch<(__VA_ARGS__)>::layout.param,                                               \

@@ -1,7 +1,5 @@
 #include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
-#include <link.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,7 +34,6 @@ struct backend_program {
     size_t args_size;
     struct backend_param *params;
     int n_params;
-    uintptr_t image, image_end; // in memory
 };
 
 static bool cpu_open(struct backend **out, int index, struct opd_err *err)
@@ -202,21 +199,6 @@ static bool load_object(struct backend_program *p, const struct backend_image *i
     return check_params(image, p->kernel, err);
 }
 
-// Where the object lies in memory.
-static void find_extent(struct backend_program *p)
-{
-    struct link_map *map;
-    Dl_info info;
-    if (dlinfo(p->object, RTLD_DI_LINKMAP, &map) != 0 || !dladdr(p->kernel, &info))
-        return;
-    const ElfW(Ehdr) *file = info.dli_fbase;
-    const ElfW(Phdr) *part = (const void *)((const char *)info.dli_fbase + file->e_phoff);
-    p->image = p->image_end = (uintptr_t)map->l_addr;
-    for (int i = 0; i < file->e_phnum; i++)
-        if (part[i].p_type == PT_LOAD && map->l_addr + part[i].p_vaddr + part[i].p_memsz > p->image_end)
-            p->image_end = (uintptr_t)(map->l_addr + part[i].p_vaddr + part[i].p_memsz);
-}
-
 static bool cpu_load(struct backend *base, const struct backend_image *image,
                      struct backend_program **out, struct opd_err *err)
 {
@@ -227,7 +209,6 @@ static bool cpu_load(struct backend *base, const struct backend_image *image,
         return false;
     }
     p->kernel->init(&cpu_runtime);
-    find_extent(p);
     p->n_params = image->n_params;
     p->params = mem_zalloc((size_t)image->n_params, sizeof *p->params);
     memcpy(p->params, image->params, (size_t)image->n_params * sizeof *p->params);
@@ -293,8 +274,6 @@ static struct cpu_fault_scene set_scene(const struct cpu_backend *be,
         .n_params = p->n_params,
         .tensors = (const struct backend_tensor *)(const void *)be->tensors.bytes,
         .n_tensors = l->n_tensors,
-        .image = p->image,
-        .image_end = p->image_end,
         .image_fd = p->fd,
     };
 }
@@ -337,6 +316,7 @@ static bool cpu_launch(struct backend *base, const struct backend_launch *l, str
     if (cpu_pool_fault(be->pool)) {
         struct cpu_fault fault = find_fault(be, l->program->kernel, &job, clock_ns() - begun);
         opd_err_clear(err);
+        cpu_fault_find_image(&scene, l->program->object, l->program->kernel);
         cpu_fault_describe(&fault, &scene, err);
         if (be->failure.code == OPD_E_none)
             opd_err_copy(&be->failure, err);

@@ -1,6 +1,8 @@
 #include "cpu_fault.h"
 
+#include <dlfcn.h>
 #include <execinfo.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,7 +53,7 @@ static void on_signal(int signal, siginfo_t *info, void *context)
 {
     struct opd_cpu_worker *w = running;
     bool sent = info->si_code <= 0 && signal != SIGABRT; // by another process
-    if (!w || sent) { // as if this handler were not there
+    if (!w || sent) {                                    // as if this handler were not there
         for (int i = 0; i < N_SIGNALS; i++)
             if (signals[i] == signal)
                 sigaction(signal, &before[i], NULL);
@@ -89,7 +91,7 @@ void cpu_fault_watch(void)
     done = true;
     void *pc;
     backtrace(&pc, 1); // loads what it needs, which a handler may not
-    struct sigaction action = { .sa_sigaction = on_signal, 
+    struct sigaction action = { .sa_sigaction = on_signal,
                                 .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER };
     sigemptyset(&action.sa_mask);
     for (int i = 0; i < N_SIGNALS; i++)
@@ -118,6 +120,22 @@ void cpu_fault_leave(void *stack, const stack_t *old)
 }
 
 // --- the message
+
+void cpu_fault_find_image(struct cpu_fault_scene *scene, void *object, const void *inside)
+{
+    struct link_map *map;
+    Dl_info info;
+    if (dlinfo(object, RTLD_DI_LINKMAP, &map) != 0 || !dladdr(inside, &info))
+        return;
+    const ElfW(Ehdr) *file = info.dli_fbase;
+    const ElfW(Phdr) *part = (const void *)((const char *)info.dli_fbase + file->e_phoff);
+    scene->image = scene->image_end = (uintptr_t)map->l_addr;
+    for (int i = 0; i < file->e_phnum; i++) {
+        uintptr_t end = (uintptr_t)(map->l_addr + part[i].p_vaddr + part[i].p_memsz);
+        if (part[i].p_type == PT_LOAD && end > scene->image_end)
+            scene->image_end = end;
+    }
+}
 
 static const struct backend_param *param_of(const struct cpu_fault_scene *scene, uint32_t offset)
 {

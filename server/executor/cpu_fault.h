@@ -46,6 +46,9 @@ struct cpu_fault_scene {
     int image_fd;               // the file; -1: lines are not looked up
 };
 
+// Where a loaded object lies in memory; `inside`: an address in it.
+void cpu_fault_find_image(struct cpu_fault_scene *scene, void *object, const void *inside);
+
 // The bytes before a tensor, where no page ends: filled before a launch, so that what reads them
 // gets NaNs, and looked at after it.
 void cpu_fault_fill_pad(const struct backend_tensor *t);

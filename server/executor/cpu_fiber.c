@@ -77,7 +77,8 @@ void cpu_stacks_reset(struct cpu_stacks *s)
 {
 #if defined(__SANITIZE_ADDRESS__)
     for (int i = 0; i < s->n_made; i++)
-        __asan_unpoison_memory_region(s->base + (size_t)i * s->stride + page_size(), CPU_STACK_SIZE);
+        __asan_unpoison_memory_region(s->base + (size_t)i * s->stride + page_size(),
+                                      CPU_STACK_SIZE);
 #endif
     s->n_free = 0;
     for (int i = s->n_made; i-- > 0;)

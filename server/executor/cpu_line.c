@@ -28,7 +28,7 @@ bool cpu_line_is_internal(const char *file)
 static bool spawn_tool(const char *tool, const char *image, const char *address, int output,
                        pid_t *out_pid)
 {
-    char *const argv[] = { (char *)tool, (char *)"-i",    (char *)"-e",
+    char *const argv[] = { (char *)tool,  (char *)"-i",    (char *)"-e",
                            (char *)image, (char *)address, NULL };
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);

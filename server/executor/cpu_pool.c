@@ -33,7 +33,7 @@ struct cpu_pool {
     const struct opd_cpu_kernel *kernel;
     const struct opd_cpu_job *job;
     unsigned long long n_blocks;
-    atomic_ullong next; // the first block that nobody has taken
+    atomic_ullong next;     // the first block that nobody has taken
     struct opd_err err;     // under the lock: of the first that failed
     struct cpu_fault fault; // the same
 };

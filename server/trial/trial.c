@@ -96,14 +96,10 @@ static char **make_environment(const struct kind *kind, const char *preload)
 static pid_t spawn_stage(const struct trial *t, const struct kind *kind, const char *preload)
 {
     char *said = mem_printf("%s/said", t->folder), *log = mem_printf("%s/log", t->folder);
-    char *const argv[] = { (char *)"opd",
-                           (char *)"trial-stage",
-                           t->folder,
-                           t->source->file,
-                           (char *)t->seed,
-                           (char *)t->dtypes,
-                           (char *)kind->name,
-                           NULL };
+    char *const argv[] = { (char *)"opd",      (char *)"trial-stage",
+                           t->folder,          t->source->file,
+                           (char *)t->seed,    (char *)t->dtypes,
+                           (char *)kind->name, NULL };
     char **env = make_environment(kind, preload);
     int flags = O_WRONLY | O_CREAT | O_TRUNC;
     posix_spawn_file_actions_t actions;
@@ -294,7 +290,7 @@ int trial_main(int argc, char **argv)
         fprintf(stderr, "opd: a seed is an integer and a deadline seconds above 0\n");
         return 2;
     }
-    setenv("LC_ALL", "C", 1); // diagnostics in the words that are looked for
+    setenv("LC_ALL", "C", 1);       // diagnostics in the words that are looked for
     personality(ADDR_NO_RANDOMIZE); // the thread sanitizer wants memory where it expects it
     bool ok = prepare(&t, argv[0], &err);
     trial_print_head(&t.print, ok ? t.cases.op : NULL, t.source ? t.source->file : argv[0], t.seed,

@@ -12,7 +12,7 @@ struct trial_kernel {
 
 struct trial_case {
     enum opd_dtype dtype;
-    int example; // from 1
+    int example;                     // from 1
     struct plan *forward, *backward; // backward: NULL if there is none
 };
 

@@ -140,7 +140,8 @@ char *trial_find_runtime(const char *sanitize, struct opd_err *err)
     bool thread = strcmp(sanitize, "thread") == 0;
     if (!cxx)
         return NULL;
-    const char *name = thread ? "libtsan.so" : "libasan.so", *second = thread ? NULL : "libubsan.so";
+    const char *name = thread ? "libtsan.so" : "libasan.so",
+               *second = thread ? NULL : "libubsan.so";
     if (cxx->clang) { // one library for both
         name = thread ? "libclang_rt.tsan-x86_64.so" : "libclang_rt.asan-x86_64.so";
         second = NULL;

@@ -17,7 +17,7 @@ struct trial_finding {
 
 struct trial_findings {
     int n, n_cases, n_done, n_launches;
-    bool ended; // all cases have run
+    bool ended;      // all cases have run
     char error[300]; // why it could not run; "": it could
     struct trial_finding list[TRIAL_MAX_FINDINGS];
 };

@@ -4,7 +4,6 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -148,7 +147,8 @@ static void place_operands(struct stage *s, const struct plan *plan)
         if (kept)
             s->operands[i] = *kept;
         if (s->operands[i].bytes)
-            printf("tensor\t%llx\t%llu\t%s\t%s\n", (unsigned long long)(uintptr_t)s->operands[i].bytes,
+            printf("tensor\t%llx\t%llu\t%s\t%s\n",
+                   (unsigned long long)(uintptr_t)s->operands[i].bytes,
                    (unsigned long long)s->operands[i].size, dtype_name(o->desc.dtype), o->name);
     }
 }
@@ -189,17 +189,6 @@ static void *run_part(void *arg)
     return NULL;
 }
 
-static uintptr_t image_end(const struct link_map *map, const void *base)
-{
-    const ElfW(Ehdr) *file = base;
-    const ElfW(Phdr) *part = (const void *)((const char *)base + file->e_phoff);
-    uintptr_t end = 0;
-    for (int i = 0; i < file->e_phnum; i++)
-        if (part[i].p_type == PT_LOAD && map->l_addr + part[i].p_vaddr + part[i].p_memsz > end)
-            end = map->l_addr + part[i].p_vaddr + part[i].p_memsz;
-    return end;
-}
-
 static _Noreturn void report(struct part *p, const struct image *image,
                              const struct plan_kernel *kernel, const struct backend_tensor *tensors,
                              int n_tensors)
@@ -216,12 +205,7 @@ static _Noreturn void report(struct part *p, const struct image *image,
                                      .tensors = tensors,
                                      .n_tensors = n_tensors,
                                      .image_fd = image->fd };
-    struct link_map *map;
-    Dl_info info;
-    if (dlinfo(image->object, RTLD_DI_LINKMAP, &map) == 0 && dladdr(p->kernel, &info)) {
-        scene.image = (uintptr_t)map->l_addr;
-        scene.image_end = image_end(map, info.dli_fbase);
-    }
+    cpu_fault_find_image(&scene, image->object, p->kernel);
     unsetenv("LD_PRELOAD"); // not for what looks up lines
     const struct cpu_fault *fault = &p->worker->fault;
     struct opd_err err = { 0 };
@@ -413,7 +397,8 @@ static bool prepare(struct stage *s, char **argv, struct opd_err *err)
         if (!cpu_worker_init(&s->workers[i], err))
             return false;
         if (strcmp(argv[4], "races") == 0 && !(s->workers[i].race = cpu_race_new()))
-            return opd_err_set(err, OPD_E_unavailable, "the thread sanitizer is not in the process");
+            return opd_err_set(err, OPD_E_unavailable,
+                               "the thread sanitizer is not in the process");
     }
     if (strcmp(argv[4], "addresses") == 0)
         find_poison(s);
