@@ -75,7 +75,8 @@ static void remove_folder(const struct trial *t)
 
 // --- a stage's process
 
-static char **make_environment(const struct kind *kind, const char *preload)
+// The list alone is to be freed. `preload`: "LD_PRELOAD=...", or NULL.
+static char **make_environment(const struct kind *kind, char *preload)
 {
     size_t n = 0, out = 0;
     while (environ[n])
@@ -83,12 +84,12 @@ static char **make_environment(const struct kind *kind, const char *preload)
     char **env = mem_zalloc(n + 4, sizeof *env);
     for (size_t i = 0; i < n; i++)
         if (strncmp(environ[i], "LD_PRELOAD=", 11) != 0 &&
-            !(kind->options && strncmp(environ[i], kind->options, 13) == 0))
+            !(preload && strstr(environ[i], "SAN_OPTIONS=")))
             env[out++] = environ[i];
     if (preload) {
-        env[out++] = mem_printf("LD_PRELOAD=%s", preload);
-        env[out++] = mem_strdup(kind->options);
-        env[out++] = mem_strdup("UBSAN_OPTIONS=print_stacktrace=0:color=never");
+        env[out++] = preload;
+        env[out++] = (char *)kind->options;
+        env[out++] = (char *)"UBSAN_OPTIONS=print_stacktrace=0:color=never";
     }
     return env;
 }
@@ -100,7 +101,8 @@ static pid_t spawn_stage(const struct trial *t, const struct kind *kind, const c
                            t->folder,          t->source->file,
                            (char *)t->seed,    (char *)t->dtypes,
                            (char *)kind->name, NULL };
-    char **env = make_environment(kind, preload);
+    char *first = preload ? mem_printf("LD_PRELOAD=%s", preload) : NULL;
+    char **env = make_environment(kind, first);
     int flags = O_WRONLY | O_CREAT | O_TRUNC;
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attr;
@@ -114,6 +116,8 @@ static pid_t spawn_stage(const struct trial *t, const struct kind *kind, const c
     int rc = posix_spawn(&pid, "/proc/self/exe", &actions, &attr, argv, env);
     posix_spawnattr_destroy(&attr);
     posix_spawn_file_actions_destroy(&actions);
+    free(env);
+    free(first);
     free(said);
     free(log);
     errno = rc;

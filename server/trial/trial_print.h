@@ -1,6 +1,12 @@
 #pragma once
 
-// A trial's results, for people or as JSON.
+// A trial's results, for people or as JSON:
+//   {"file", "op", "message": why there is no operator, "seed", "cases", "ok",
+//    "stages": [{"stage": "guards" | "addresses" | "races",
+//                "state": "ok" | "findings" | "failed" | "unfinished" | "skipped",
+//                "message": why not ok, "log": the compiler's, "launches", "seconds",
+//                "findings": [{"message", "where": "f.cu:22" or "", "other": of a race, "kernel",
+//                              "context": "float32, example 1, forward"}]}]}
 
 #include "op.h"
 #include "trial_findings.h"
