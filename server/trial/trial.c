@@ -22,6 +22,13 @@
 
 extern char **environ;
 
+static volatile sig_atomic_t interrupted; // what has begun ends, and is cleared away
+
+static void interrupt(int signal)
+{
+    interrupted = signal;
+}
+
 static const struct kind {
     const char *name, *sanitize, *options;
 } kinds[TRIAL_STAGES] = {
@@ -134,7 +141,7 @@ static bool await_stage(pid_t pid, double deadline, int *out_status)
             return true;
         if (got < 0 && errno != EINTR)
             return false;
-        if (clock_ns() > end)
+        if (clock_ns() > end || interrupted)
             break;
         usleep(2000);
     }
@@ -296,15 +303,17 @@ int trial_main(int argc, char **argv)
     }
     setenv("LC_ALL", "C", 1);       // diagnostics in the words that are looked for
     personality(ADDR_NO_RANDOMIZE); // the thread sanitizer wants memory where it expects it
+    const struct sigaction action = { .sa_handler = interrupt };
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
     bool ok = prepare(&t, argv[0], &err);
     trial_print_head(&t.print, ok ? t.cases.op : NULL, t.source ? t.source->file : argv[0], t.seed,
                      ok ? t.cases.n : 0, &err);
-    for (int i = 0; ok && i < TRIAL_STAGES; i++) {
-        if (i == 0 || !t.print.broken) // what does not compile does not so three times
-            try_stage(&t, &kinds[i]);
-    }
+    // What does not compile does not so three times.
+    for (int i = 0; ok && i < TRIAL_STAGES && !t.print.broken && !interrupted; i++)
+        try_stage(&t, &kinds[i]);
     trial_print_end(&t.print, ok && !t.failed);
     finish(&t);
     opd_err_clear(&err);
-    return ok && !t.failed ? 0 : 1;
+    return interrupted ? 128 + interrupted : ok && !t.failed ? 0 : 1;
 }

@@ -257,6 +257,20 @@ def test_usage(tmp_path):
     assert done.returncode == 2
 
 
+def test_an_interrupt_leaves_nothing_behind(tmp_path):
+    path = write(tmp_path, "    while (*(volatile const float *)x < 100) ;\n")
+    env = dict(os.environ, TMPDIR=str(tmp_path), OPD_BIN=str(PROGRAM))
+    process = subprocess.Popen([OPCTL, "check", "--run", path, "--deadline", "60"], env=env,
+                               stdout=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while not list(tmp_path.glob("opd-trial-*/said")) and time.monotonic() < end:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(20) == 128 + 15
+    process.stdout.close()
+    assert [p.name for p in tmp_path.iterdir()] == ["trial.cu"]
+
+
 def test_nothing_is_left_behind(tmp_path):
     done = check(write(tmp_path, "    y[i + by * 5000] = 0;\n"), TMPDIR=str(tmp_path))
     assert done.returncode == 1

@@ -166,6 +166,18 @@ def test_many_tensors_move_and_come_back(client):
         np.testing.assert_array_equal(y.numpy(), values)
 
 
+def test_more_tensors_than_are_kept_in_sight(client):
+    """Mappings of those used least lately are given up, and made again."""
+    n = 3000
+    with client.batch():
+        inputs = [client.tensor(np.full(9, i, "float32")) for i in range(n)]
+        outputs = [client.ops.good(x) for x in inputs]
+    for i in (0, 1, n // 2, n - 1):
+        assert client.ops.good(outputs[i]).numpy().tolist() == [i] * 9
+    assert "out-of-bounds read of 'x': element 9 of 9" in fault(client, "reads", inputs[0], by=1)
+    assert all(outputs[i].numpy().tolist() == [i] * 9 for i in range(0, n, 97))
+
+
 def test_an_absent_input_is_named(client):
     x = client.tensor(np.ones(10, "float32"))
     message = fault(client, "absent", x)
