@@ -15,7 +15,7 @@ endif
 OPT = -O2 -g
 WARN = -Wall -Wextra -Wshadow -Wconversion -Werror
 SANITIZE =
-INCLUDE = -Iserver/base -Iserver/op -Iserver/broker -Iserver/executor -Iserver/compiler -Iclient/c
+INCLUDE = -Iserver/base -Iserver/op -Iserver/broker -Iserver/executor -Iserver/compiler -Iserver/trial -Iclient/c
 CFLAGS = -std=gnu11 $(OPT) $(WARN) $(SANITIZE) -D_GNU_SOURCE
 # What is being made, in a word; the whole commands with V=1.
 Q = $(if $(V),,@)
@@ -42,7 +42,7 @@ FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test check-gpu programs \
-	unit conformance compile-all functional ops reload soak asan tsan fuzz bench bench-operators bench-reload \
+	unit conformance compile-all functional ops reload faults soak asan tsan fuzz bench bench-operators bench-reload \
 	lint format protocol install dist clean
 
 all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a
@@ -57,6 +57,7 @@ op = $(call objects,server/op/*.c)
 broker = $(call objects,server/broker/*.c)
 executor = $(call objects,server/executor/*.c)
 compiler = $(call objects,server/compiler/*.c)
+trial = $(call objects,server/trial/*.c)
 opctl = $(call objects,client/opctl/*.c)
 
 # libopd shares one leaf with the daemon.
@@ -88,7 +89,7 @@ $(OBJ)/lib%.a:
 
 archives = $(foreach g,broker compiler executor op base,$(OBJ)/lib$(g).a)
 
-$(BUILD)/opd: $(OBJ)/server/main.o $(broker) $(compiler) $(executor) $(op) $(base)
+$(BUILD)/opd: $(OBJ)/server/main.o $(trial) $(broker) $(compiler) $(executor) $(op) $(base)
 	$(SAY) LINK $@
 	$(Q)$(LINK) -o $@ $^ $(LIBS)
 
@@ -184,7 +185,7 @@ conformance: $(call built,$(BUILD)/tests/conformance/conformance)
 compile-all: $(call built,$(BUILD)/tests/compile_all)
 	$(BUILD)/tests/compile_all
 
-functional ops reload: $(call built,all)
+functional ops reload faults: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
 
 # Edits under load, for minutes; `reload` has a short one.

@@ -44,6 +44,7 @@ cpu)
     step functional run functional
     step ops run ops
     step reload run reload
+    step faults run faults
     step asan run asan
     step fuzz run fuzz
     ;;

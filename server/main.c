@@ -1,5 +1,6 @@
-// opd: one binary, three roles. Without a role it is the broker, which starts the others as itself:
-// "opd executor DEVICE" and "opd compiler", with their descriptors in place.
+// opd: one binary. Without a role it is the broker, which starts the others as itself:
+// "opd executor DEVICE" and "opd compiler", with their descriptors in place. "opd trial FILE" is what
+// `opctl check --run` becomes.
 
 #include <limits.h>
 #include <signal.h>
@@ -16,6 +17,7 @@
 #include "log.h"
 #include "mem.h"
 #include "options.h"
+#include "trial.h"
 #include "upgrade.h"
 
 // An executor and a compiler end with the broker, whatever ends it, and leave it a terminal's ^C,
@@ -84,6 +86,14 @@ int main(int argc, char **argv)
         if (nice(5) < 0) // what is served goes before what is compiled
             log_debug("compilers run at the priority of the others");
         return compiler_main();
+    }
+    if (argc >= 3 && strcmp(argv[1], "trial") == 0) {
+        log_init("trial", LOG_LEVEL_WARN);
+        return trial_main(argc - 2, argv + 2);
+    }
+    if (argc >= 3 && strcmp(argv[1], "trial-stage") == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        return trial_stage_main(argc - 2, argv + 2);
     }
     bool resume = argc >= 3 && strcmp(argv[1], "resume") == 0,
          check = argc >= 3 && strcmp(argv[1], "check-state") == 0;

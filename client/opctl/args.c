@@ -18,6 +18,9 @@ const struct option_row args_options[OPTIONS] = {
     [OPTION_NO_FOLLOW] = { "--no-follow", NULL, "end after the last ones" },
     [OPTION_PTX] = { "--ptx", NULL, "print what its kernels compile to, as PTX" },
     [OPTION_SASS] = { "--sass", NULL, "the same, in the machine's own instructions" },
+    [OPTION_RUN] = { "--run", NULL, "run the examples on the CPU too; needs no daemon" },
+    [OPTION_SEED] = { "--seed", "N", "with --run: of the random tensors" },
+    [OPTION_DEADLINE] = { "--deadline", "SEC", "with --run: for each stage, default 10" },
 };
 
 static bool complain(char *why, size_t size, const char *what, const char *word, const char *meant)

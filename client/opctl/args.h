@@ -16,6 +16,9 @@ enum option {
     OPTION_NO_FOLLOW,
     OPTION_PTX,
     OPTION_SASS,
+    OPTION_RUN,
+    OPTION_SEED,
+    OPTION_DEADLINE,
     OPTIONS,
 };
 

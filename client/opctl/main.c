@@ -30,10 +30,16 @@ static const struct command {
       "The daemon watches its folders by itself; this waits until it is through with them. Exits "
       "1\n"
       "if a file failed: what was served before still is." },
-    { "check", "FILE.cu", 1, 1, WITH(OPTION_ARCH) | WITH(OPTION_DTYPE), cmd_check,
-      "compiles a file without serving it",
+    { "check", "FILE.cu", 1, 1,
+      WITH(OPTION_ARCH) | WITH(OPTION_DTYPE) | WITH(OPTION_RUN) | WITH(OPTION_SEED) |
+          WITH(OPTION_DEADLINE),
+      cmd_check, "compiles a file without serving it, or runs it with --run",
       "Prints the errors as compilers do, then what each kernel takes for each dtype and target:\n"
-      "registers, bytes spilled, shared memory, stack. Exits 1 if it does not compile." },
+      "registers, bytes spilled, shared memory, stack. Exits 1 if it does not compile.\n"
+      "With --run its examples run on the CPU, forward and backward, on random tensors: plainly,\n"
+      "then under the address sanitizer (with that for undefined behaviour), then under the "
+      "thread\n"
+      "sanitizer, to which each CUDA thread is a thread. Exits 1 if something was found." },
     { "events", "", 0, 0, WITH(OPTION_FOLLOW) | WITH(OPTION_NO_FOLLOW), cmd_events,
       "reloads, failures, restarts, as they come",
       "Prints the last ones, then waits for more until it is interrupted. With --json: one object\n"
@@ -137,6 +143,11 @@ static bool check_args(const struct command *command, const struct args *args)
         session_refuse("%s wants %s", command->name, command->args);
     else if (count > command->most)
         session_refuse("a word too many: '%s'", args->words[1 + command->most]);
+    else if (args->options[OPTION_RUN] && args->options[OPTION_ARCH])
+        session_refuse("check --run takes no --arch: it runs on the CPU");
+    else if ((args->options[OPTION_SEED] || args->options[OPTION_DEADLINE]) &&
+             !args->options[OPTION_RUN])
+        session_refuse("--seed and --deadline belong to check --run");
     else
         return true;
     fprintf(stderr, "opctl %s --help tells more.\n", command->name);
@@ -146,6 +157,8 @@ static bool check_args(const struct command *command, const struct args *args)
 static int run(const struct command *command, const struct args *args)
 {
     struct opd_error err = { 0 };
+    if (args->options[OPTION_RUN])
+        return check_run(args);
     struct session session = { .client = opd_connect(args->options[OPTION_SOCKET], &err),
                                .json = args->options[OPTION_JSON] != NULL };
     if (!session.client)

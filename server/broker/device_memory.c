@@ -189,6 +189,8 @@ static uint64_t room_for_chunks(const struct device *d, uint64_t limit)
 enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out,
                                struct opd_err *err)
 {
+    if (d->is_cpu) // a page belongs to one tensor: storage_place()
+        size = chunk_size(d, size);
     if ((*out = suballoc_alloc(&d->memory, size)) != NULL)
         return ALLOC_OK;
     if (d->state == DEVICE_FAILED) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -206,7 +207,13 @@ struct command *program_reload_command(struct program *p)
         return NULL;
     p->n_loads++;
     struct command *c = command_new(DEV_LOAD, p->id, (uint64_t)p->n_params);
-    buf_append(&c->bytes, p->params, (size_t)p->n_params * sizeof *p->params);
+    for (int i = 0; i < p->n_params; i++) {
+        const struct plan_param *param = &p->params[i];
+        struct backend_param out = { param->offset, param->size, param->is_tensor, "" };
+        static_assert(sizeof out.name == sizeof param->name, "the same names");
+        memcpy(out.name, param->name, sizeof out.name);
+        buf_append(&c->bytes, &out, sizeof out);
+    }
     c->fd = fcntl(p->image_fd, F_DUPFD_CLOEXEC, 0);
     c->done = loaded_done;
     c->data = p;

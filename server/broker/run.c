@@ -67,36 +67,60 @@ enum request_status run_allocate(struct request *req, struct run *run, struct op
     return REQUEST_ANSWERED;
 }
 
-// Where an operand is. False: nowhere (absent, unwanted or empty), which a kernel sees as a null
-// pointer.
-static bool locate(const struct run *run, uint32_t operand, struct dev_ref *out)
+// The memory of an operand. NULL: it has none (absent, unwanted or empty), which a kernel sees as a
+// null pointer.
+static const struct storage *find_storage(const struct run *run, uint32_t operand, uint64_t *offset)
 {
     const struct plan_operand *o = &run->bound->plan->operands[operand];
-    if (run->made[operand])
-        return storage_address(run->made[operand], 0, out);
+    bool forward = run->bound->plan->direction == PLAN_FORWARD;
+    const struct storage *s = run->made[operand];
     const struct tensor *t = NULL;
-    switch (o->kind) {
-    case PLAN_INPUT:
+    *offset = 0;
+    if (!s && o->kind == PLAN_INPUT)
         t = run->inputs[o->index];
-        break;
-    case PLAN_OUTPUT:
-        t = run->into[o->index] && run->bound->plan->direction == PLAN_FORWARD
-                ? run->into[o->index]
-                : run->outputs[o->index];
-        break;
-    case PLAN_GRAD_OUTPUT:
+    else if (!s && o->kind == PLAN_OUTPUT)
+        t = forward && run->into[o->index] ? run->into[o->index] : run->outputs[o->index];
+    else if (!s && o->kind == PLAN_GRAD_OUTPUT)
         t = run->grad_outputs[o->index];
-        break;
-    case PLAN_SAVED:
-        return run->saved[o->index] &&
-               storage_address(run->saved[o->index], run->saved_offset[o->index], out);
-    case PLAN_GRAD_INPUT:
+    else if (!s && o->kind == PLAN_GRAD_INPUT)
         t = run->into[o->index];
-        break;
-    default:
-        break;
+    else if (!s && o->kind == PLAN_SAVED) {
+        s = run->saved[o->index];
+        *offset = run->saved_offset[o->index];
     }
-    return t && tensor_address(t, 0, out);
+    if (t) {
+        s = t->storage;
+        *offset = t->offset;
+    }
+    return s && (s->block || s->import) ? s : NULL;
+}
+
+static bool locate(const struct run *run, uint32_t operand, struct dev_ref *out)
+{
+    uint64_t offset;
+    const struct storage *s = find_storage(run, operand, &offset);
+    return s && storage_address(s, offset, out);
+}
+
+static bool fill_slot(const struct run *run, const struct plan_slot *from, struct dev_slot *out)
+{
+    uint64_t offset;
+    struct dev_ref ref;
+    const struct storage *s = find_storage(run, from->operand, &offset);
+    if (!s || !storage_address(s, offset, &ref))
+        return false;
+    const struct tensor_desc *desc = &run->bound->plan->operands[from->operand].desc;
+    const struct suballoc_block *block = s->block;
+    uint64_t start = ref.offset - offset, place = block ? storage_place(s) : 0;
+    *out = (struct dev_slot){ .arg_offset = from->arg_offset,
+                              .region = ref.region,
+                              .offset = ref.offset,
+                              .size = tensor_desc_size(desc),
+                              .low = start - place,
+                              .high = start + (block ? block->size - place : s->size),
+                              .dtype = desc->dtype,
+                              .pad = offset ? 0 : (uint32_t)place };
+    return true;
 }
 
 static void append_zero(const struct run *run, const struct plan_step *step, struct command *c,
@@ -125,10 +149,9 @@ static void append_launch(const struct run *run, const struct plan_step *step, s
     size_t start = c->bytes.size;
     buf_append(&c->bytes, &launch, sizeof launch);
     for (int i = 0; i < step->n_slots; i++) {
-        struct dev_ref ref;
-        if (!locate(run, step->slots[i].operand, &ref))
+        struct dev_slot slot;
+        if (!fill_slot(run, &step->slots[i], &slot))
             continue;
-        struct dev_slot slot = { step->slots[i].arg_offset, ref.region, ref.offset };
         buf_append(&c->bytes, &slot, sizeof slot);
         launch.n_slots++;
     }

@@ -34,7 +34,7 @@ static void write_conn(struct state_out *out, const struct conn *c)
     struct buf *bytes = &out->bytes;
     state_begin(out, "conn", 5);
     pack_key_uint(bytes, "id", c->id);
-    state_put_str(out, "client", c->client);
+    state_put_str(out, "client", c->holder->client);
     state_put_fd(out, "fd", s->fd);
     pack_key_bool(bytes, "follows", c->follows);
     pack_key_uint(bytes, "seen", c->seen);
@@ -63,7 +63,7 @@ bool state_read_conn(struct state_in *in)
         return state_fail(in, "its id is in use, or of the future");
     struct conn *c = in->conn = conn_new(b, id);
     c->stream.fd = state_fd(in, "fd");
-    state_copy_str(in, "client", c->client, sizeof c->client);
+    state_copy_str(in, "client", c->holder->client, sizeof c->holder->client);
     c->follows = state_bool(in, "follows");
     c->seen = state_uint(in, "seen");
     return true;

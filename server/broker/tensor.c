@@ -113,6 +113,11 @@ void tensor_unref(struct tensor *t)
     free(t);
 }
 
+uint64_t storage_place(const struct storage *s)
+{
+    return s->device->is_cpu ? s->block->size - s->size : 0;
+}
+
 bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out)
 {
     if (s->import) {
@@ -122,7 +127,7 @@ bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *o
     if (!s->block)
         return false;
     *out = (struct dev_ref){ .region = s->block->chunk->region,
-                             .offset = s->block->offset + offset };
+                             .offset = s->block->offset + storage_place(s) + offset };
     return true;
 }
 

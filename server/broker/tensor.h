@@ -83,6 +83,10 @@ bool tensor_overlaps(const struct tensor *a, const struct tensor *b); // some by
 // What failed, if something of it is suspect; else NULL.
 const char *tensor_suspect(const struct tensor *t);
 
+// On the CPU a storage ends where a page does, so that the executor can put what must not be
+// touched right behind it. Whole pages are its own.
+uint64_t storage_place(const struct storage *s); // of its first byte in its block
+
 struct tensor *tensor_find(struct broker *b, const char *name); // NULL: no tensor of that name
 void tensor_set_name(struct broker *b, struct tensor *t,
                      const char *name); // the name must be free; takes a reference

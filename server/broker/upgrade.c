@@ -18,7 +18,7 @@
 #include "request.h"
 #include "source.h"
 #include "state.h"
-#include "trial.h"
+#include "successor.h"
 
 // ROUNDS: how often the state may have changed while it was looked at, though nothing should.
 enum { SETTLE_LIMIT_MS = 120000, DRAIN_LIMIT_MS = 30000, ROUNDS = 5 };
@@ -34,7 +34,7 @@ struct upgrade {
     uint64_t held_since; // clock_ns()
     struct buf checked;  // the state that is being looked at
     int round;
-    struct trial *trial; // NULL: none is under way
+    struct successor *successor; // NULL: none is under way
     uv_timer_t limit;
 };
 
@@ -76,7 +76,7 @@ static void refuse(struct upgrade *u, const struct opd_err *err)
     log_error("the upgrade is refused: %s", err->msg);
     b->upgrade = NULL;
     pause_all(b, false);
-    trial_drop(u->trial);
+    successor_drop(u->successor);
     request_finish(u->asked, err);
     uv_close((uv_handle_t *)&u->limit, closed_cb);
     broker_retry(b);
@@ -144,7 +144,7 @@ static void run_program(struct upgrade *u, int state_fd)
 static void take_over(struct upgrade *u, const struct state_out *state)
 {
     struct opd_err err = { 0 };
-    int fd = same_program(u) ? trial_state_fd(&state->bytes, &err) : -1;
+    int fd = same_program(u) ? successor_state_fd(&state->bytes, &err) : -1;
     if (fd < 0) {
         if (!err.code)
             opd_err_set(&err, OPD_E_unavailable, "%s has changed meanwhile; try again", u->program);
@@ -193,7 +193,7 @@ static void drain(struct upgrade *u)
 static void checked(void *data, const struct opd_err *err)
 {
     struct upgrade *u = data;
-    u->trial = NULL;
+    u->successor = NULL;
     if (err->code) {
         refuse(u, err);
         return;
@@ -218,7 +218,7 @@ static void checked(void *data, const struct opd_err *err)
 }
 
 // Has the program look at the state as it is now. True: it does, and checked() comes.
-static bool start_trial(struct upgrade *u, struct opd_err *err)
+static bool start_successor(struct upgrade *u, struct opd_err *err)
 {
     struct state_out state = { 0 };
     state_write(&state, u->broker, asked_by(u), u->held_since);
@@ -230,8 +230,8 @@ static bool start_trial(struct upgrade *u, struct opd_err *err)
     if (!known)
         return opd_err_set(err, OPD_E_internal,
                            "device memory is in use that the state knows nothing of");
-    u->trial = trial_start(u->broker, u->program, &u->checked, checked, u, err);
-    return u->trial != NULL;
+    u->successor = successor_start(u->broker, u->program, &u->checked, checked, u, err);
+    return u->successor != NULL;
 }
 
 static void check(struct upgrade *u)
@@ -240,7 +240,7 @@ static void check(struct upgrade *u)
     u->phase = PHASE_CHECK;
     uv_timer_stop(&u->limit);
     pause_all(u->broker, true);
-    if (!start_trial(u, &err))
+    if (!start_successor(u, &err))
         refuse(u, &err);
 }
 
@@ -293,7 +293,7 @@ enum request_status request_upgrade(struct request *req, const value *params, st
     u->limit.data = u;
     b->upgrade = u;
     struct opd_err problem = { 0 };
-    if (!start_trial(u, &problem))
+    if (!start_successor(u, &problem))
         refuse(u, &problem);
     return REQUEST_SUBMITTED;
 }

@@ -31,6 +31,12 @@ struct compile_input {
     const char *folder;  // where its #include "..." are looked up; NULL: nowhere
     const char *source;  // the text of the .cu
     const char *expr;    // the kernel to instantiate: "gelu_forward<scalar_t, 1>"
+
+    // Of the host's compiler alone: more kernels in the same image, as SYMBOL_1, SYMBOL_2 ...; and
+    // what -fsanitize= gets, "thread"; NULL: nothing.
+    const char *const *more;
+    int n_more;
+    const char *sanitize;
 };
 
 struct compile_output {

@@ -36,6 +36,14 @@ template <class T> OPD_CPU_INLINE const T &opd_cpu_arg(const opd_cpu_job *job, u
 
 constexpr unsigned opd_cpu_many = 1u << 21; // blocks: times OPD_CPU_MAX_BLOCK is 2^31
 
+#ifdef OPD_CPU_RACE
+#define OPD_CPU_FRAME(attribute) __attribute__((attribute, no_sanitize("thread")))
+#define OPD_CPU_WALK __attribute__((no_sanitize("thread"))) // the kernel stays apart from it
+#else
+#define OPD_CPU_FRAME(attribute) __attribute__((attribute))
+#define OPD_CPU_WALK __attribute__((flatten))
+#endif
+
 template <auto Kernel> struct opd_cpu_launch;
 
 template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
@@ -43,7 +51,7 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
 
     // The threads from `first` on, row by row, until one of them waits: that one leaves the rest to
     // others.
-    __attribute__((flatten)) static void walk(unsigned first, A... a)
+    OPD_CPU_WALK static void walk(unsigned first, A... a)
     {
         const unsigned nx = blockDim.x, ny = blockDim.y, rows = ny * blockDim.z;
         unsigned x = first % nx;
@@ -57,14 +65,16 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
             OPD_CPU_VECTORIZE
             for (unsigned at = x; at < opd_cpu_bound; at++) {
                 threadIdx.x = at;
+                OPD_CPU_RACE_CALL(race_enter(opd_cpu_self, row * nx + at));
                 Kernel(a...);
+                OPD_CPU_RACE_CALL(race_exit(opd_cpu_self));
             }
             if (opd_cpu_bound != nx)
                 return;
         }
     }
 
-    __attribute__((cold)) static void walk_far(unsigned first, A... a)
+    OPD_CPU_FRAME(cold) static void walk_plainly(unsigned first, A... a)
     {
         const unsigned nx = blockDim.x, ny = blockDim.y, n = nx * ny * blockDim.z;
         opd_cpu_bound = n;
@@ -72,7 +82,9 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
             threadIdx.x = at % nx;
             threadIdx.y = at / nx % ny;
             threadIdx.z = at / nx / ny;
+            OPD_CPU_RACE_CALL(race_enter(opd_cpu_self, at));
             Kernel(a...);
+            OPD_CPU_RACE_CALL(race_exit(opd_cpu_self));
         }
     }
 
@@ -83,15 +95,16 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
         walk(first, opd_cpu_arg<A>(job, layout.param[I].offset)...);
     }
 
-    __attribute__((noinline)) static void start(const opd_cpu_job *job, unsigned first)
+    OPD_CPU_FRAME(noinline) static void start(const opd_cpu_job *job, unsigned first)
     {
         const typename opd_cpu_count<sizeof...(A)>::places places;
-        if (__builtin_expect(blockIdx.x < opd_cpu_many, 1))
+        if (__builtin_expect(blockIdx.x < opd_cpu_many && !job->plain, 1))
             call(walk, job, first, places);
         else
-            call(walk_far, job, first, places);
+            call(walk_plainly, job, first, places);
     }
 
+    OPD_CPU_FRAME(noinline)
     static void run(opd_cpu_worker *w, const opd_cpu_job *job, void *shared,
                     unsigned long long begin, unsigned long long end)
     {
@@ -102,6 +115,7 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
         const unsigned long long gx = gridDim.x, gy = gridDim.y;
         for (unsigned long long b = begin; b < end; b++) {
             blockIdx = { (unsigned)(b % gx), (unsigned)(b / gx % gy), (unsigned)(b / gx / gy) };
+            OPD_CPU_RACE_CALL(race_block(w));
             start(job, 0);
             if (opd_cpu_bound == 0)
                 opd_cpu_rt->join(w);
@@ -133,9 +147,8 @@ static void opd_cpu_init(const opd_cpu_runtime *rt)
     opd_cpu_rt = rt;
 }
 
-#define OPD_CPU_EXPORT(...)                                                                        \
-    extern "C" __attribute__((visibility("default")))                                              \
-    const opd_cpu_kernel opd_cpu_kernel_export = {                                                 \
+#define OPD_CPU_EXPORT(symbol, ...)                                                                \
+    extern "C" __attribute__((visibility("default"))) const opd_cpu_kernel symbol = {              \
         OPD_CPU_ABI,                                                                               \
         sizeof opd_cpu_launch<(__VA_ARGS__)>::layout.param / sizeof(opd_cpu_param) - 1,            \
         opd_cpu_launch<(__VA_ARGS__)>::layout.param,                                               \

@@ -32,6 +32,23 @@
 #endif
 #define OPD_CPU_INLINE inline __attribute__((always_inline))
 
+// Under the thread sanitizer each thread of a block is a thread of its own; what the shim does
+// between them is not to be looked at.
+#if defined(__SANITIZE_THREAD__)
+#define OPD_CPU_RACE 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define OPD_CPU_RACE 1
+#endif
+#endif
+#ifdef OPD_CPU_RACE
+#define OPD_CPU_UNSEEN __attribute__((noinline, no_sanitize("thread")))
+#define OPD_CPU_RACE_CALL(call) opd_cpu_rt->call
+#else
+#define OPD_CPU_UNSEEN OPD_CPU_INLINE
+#define OPD_CPU_RACE_CALL(call) (void)0
+#endif
+
 extern "C" {
 int printf(const char *, ...) __attribute__((format(printf, 1, 2)));
 void *memcpy(void *, const void *, size_t) noexcept;
@@ -139,13 +156,13 @@ OPD_CPU_INLINE unsigned opd_cpu_thread()
     opd_cpu_bound = 0;                                                                             \
     return result_
 
-OPD_CPU_INLINE unsigned opd_cpu_barrier(int value)
+static OPD_CPU_UNSEEN unsigned opd_cpu_barrier(int value)
 {
     OPD_CPU_WAIT(opd_cpu_rt->barrier(opd_cpu_self, opd_cpu_thread(), value));
 }
 
-OPD_CPU_INLINE unsigned long long opd_cpu_warp(unsigned mask, opd_cpu_warp_op op,
-                                               unsigned long long value, unsigned source)
+static OPD_CPU_UNSEEN unsigned long long opd_cpu_warp(unsigned mask, opd_cpu_warp_op op,
+                                                      unsigned long long value, unsigned source)
 {
     OPD_CPU_WAIT(opd_cpu_rt->warp(opd_cpu_self, opd_cpu_thread(), mask, op, value, source));
 }
@@ -238,17 +255,25 @@ template <class T> OPD_CPU_INLINE unsigned __match_any_sync(unsigned mask, T v)
     return (unsigned)opd_cpu_warp(mask, OPD_CPU_MATCH, opd_cpu_to_bits(v), 0);
 }
 
+OPD_CPU_INLINE void opd_cpu_fence()
+{
+#ifdef OPD_CPU_RACE
+    opd_cpu_rt->race_fence(opd_cpu_self); // the sanitizer knows no fences
+#else
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+#endif
+}
 OPD_CPU_INLINE void __threadfence()
 {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    opd_cpu_fence();
 }
 OPD_CPU_INLINE void __threadfence_block()
 {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    opd_cpu_fence();
 }
 OPD_CPU_INLINE void __threadfence_system()
 {
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    opd_cpu_fence();
 }
 
 // Ends the launch with an error; nothing else of the block runs.

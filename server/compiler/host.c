@@ -44,6 +44,9 @@ static const char *const common_flags[] = {
     "-Wno-unknown-pragmas",
     "-nostdlib",
     "-I.",
+#if defined(__x86_64__)
+    "-fstack-clash-protection", // a deep stack meets its guard, however large a frame is
+#endif
 };
 static const char *const gcc_flags[] = { "-fno-gnu-unique", "-fdiagnostics-color=never" };
 static const char *const clang_flags[] = { "-ffp-contract=fast", "-fno-color-diagnostics",
@@ -71,7 +74,7 @@ static void compose(const struct compile_input *in, struct buf *out)
 {
     append_line(out, "cpu_shim.h");
     buf_append_str(out, cpu_shim_text);
-    if (host_source_is_loop(in->source))
+    if (!in->sanitize && host_source_is_loop(in->source))
         buf_append_str(out, "\n#define OPD_CPU_KERNEL_LOOP(i, n) OPD_CPU_RANGE_LOOP(i, n)\n");
     buf_printf(out, "#include \"%s\"", common_name);
     append_line(out, "prelude");
@@ -79,7 +82,9 @@ static void compose(const struct compile_input *in, struct buf *out)
     append_line(out, in->file);
     host_source_rewrite(in->source, out);
     append_line(out, "kernel");
-    buf_printf(out, "OPD_CPU_EXPORT(%s)\n", in->expr);
+    buf_printf(out, "OPD_CPU_EXPORT(%s, %s)\n", symbol_name, in->expr);
+    for (int i = 0; i < in->n_more; i++)
+        buf_printf(out, "OPD_CPU_EXPORT(%s_%d, %s)\n", symbol_name, i + 1, in->more[i]);
 }
 
 static bool write_file(const char *folder, const char *name, const void *bytes, size_t size,
@@ -175,6 +180,7 @@ static void remove_inputs(const char *folder)
 struct command {
     int n;
     const char *words[64];
+    char sanitize[64];
 };
 
 static void add_words(struct command *c, const char *const *words, size_t n)
@@ -183,8 +189,11 @@ static void add_words(struct command *c, const char *const *words, size_t n)
         c->words[c->n++] = words[i];
 }
 
+static const char *const sanitize_flags[] = { "-O1", "-g", "-fno-omit-frame-pointer",
+                                              "-fno-sanitize=vptr", "-Wno-tsan" };
+
 static void compose_command(const struct host_cxx *cxx, enum compile_kind kind, const char *folder,
-                            struct command *c)
+                            const char *sanitize, struct command *c)
 {
     add_words(c, (const char *[]){ cxx->path }, 1);
     add_words(c, common_flags, COUNT(common_flags));
@@ -192,6 +201,11 @@ static void compose_command(const struct host_cxx *cxx, enum compile_kind kind, 
         add_words(c, clang_flags, COUNT(clang_flags));
     else
         add_words(c, gcc_flags, COUNT(gcc_flags));
+    if (sanitize) {
+        snprintf(c->sanitize, sizeof c->sanitize, "-fsanitize=%s", sanitize);
+        add_words(c, (const char *[]){ c->sanitize }, 1);
+        add_words(c, sanitize_flags, COUNT(sanitize_flags) - (cxx->clang ? 1 : 0));
+    }
     if (folder)
         add_words(c, (const char *[]){ "-iquote", folder }, 2);
     if (kind == COMPILE_SYNTAX)
@@ -231,7 +245,7 @@ static bool compile_in(const struct compile_input *in, const char *tmp, struct c
     struct command command = { 0 };
     struct buf output = { 0 };
     int status = 0;
-    compose_command(cxx, in->kind, folder, &command);
+    compose_command(cxx, in->kind, folder, in->sanitize, &command);
     bool ok = host_cxx_run((char *const *)command.words, tmp, COMPILE_LIMIT_MS, LOG_LIMIT, &output,
                            &status, err);
     char *log = ok ? host_log_rewrite(buf_str(&output)) : NULL;
@@ -282,7 +296,7 @@ const char *host_identity(struct opd_err *err)
     if (cxx) {
         struct command command = { 0 };
         struct buf text = { 0 };
-        compose_command(cxx, COMPILE_IMAGE, NULL, &command);
+        compose_command(cxx, COMPILE_IMAGE, NULL, NULL, &command);
         buf_printf(&text, "%s on%s, shim %016llx:", cxx->version, cxx->processor, hash_shim());
         for (int i = 0; i < command.n; i++)
             buf_printf(&text, " %s", command.words[i]);

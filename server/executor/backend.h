@@ -26,6 +26,18 @@ typedef uint64_t device_addr; // 0 is "nowhere"
 struct backend_param {
     uint32_t offset;
     uint32_t size;
+    uint32_t is_tensor; // its first 8 bytes are a tensor's address, or 0
+    char name[52];      // for messages; "": not known
+};
+
+// What an address among the arguments of a launch points to.
+struct backend_tensor {
+    uint32_t arg_offset;
+    uint32_t dtype;        // enum opd_dtype
+    uint32_t pad;          // bytes before it that are in nobody's use
+    device_addr addr;      // as it stands in the arguments
+    uint64_t size;         // bytes
+    device_addr low, high; // memory around it that belongs to nobody else
 };
 
 // What a kernel image is loaded from. Borrowed for the call.
@@ -44,6 +56,8 @@ struct backend_launch {
     uint32_t shared_size;       // dynamic shared memory, bytes
     const void *args;           // packed; aligned to 16 bytes
     size_t args_size;
+    const struct backend_tensor *tensors; // of some arguments or all: for guards and messages
+    int n_tensors;
 };
 
 // In memory: rows one after the other, `stride` elements apart.

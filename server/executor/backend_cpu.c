@@ -9,16 +9,23 @@
 #include <unistd.h>
 
 #include "backend.h"
+#include "clock.h"
 #include "cpu_blas.h"
+#include "cpu_guard.h"
 #include "cpu_pool.h"
 #include "mem.h"
 
 // Launches are done when launch() returns: so every mark has been passed when it is put.
 
+enum { REPLAY_LIMIT_NS = 500000000 };
+
 struct cpu_backend {
     struct backend base;
     struct cpu_pool *pool;
     const struct cpu_blas *blas; // or NULL
+    struct cpu_guards guards;
+    struct buf args, tensors; // of the launch, with the addresses that the kernel sees
+    struct opd_err failure;   // a kernel was stopped from below: this process must end
     uint64_t mark;
     _Atomic uint64_t *shared_mark; // NULL: nobody else looks
 };
@@ -28,6 +35,8 @@ struct backend_program {
     void *object;
     const struct opd_cpu_kernel *kernel;
     size_t args_size;
+    struct backend_param *params;
+    int n_params;
 };
 
 static bool cpu_open(struct backend **out, int index, struct opd_err *err)
@@ -49,6 +58,10 @@ static void cpu_close(struct backend *base)
 {
     struct cpu_backend *be = (struct cpu_backend *)base;
     cpu_pool_free(be->pool);
+    cpu_guards_finish(&be->guards);
+    buf_finish(&be->args);
+    buf_finish(&be->tensors);
+    opd_err_clear(&be->failure);
     free(be);
 }
 
@@ -101,7 +114,6 @@ static bool cpu_chunk_new(struct backend *base, uint64_t size, int *out_fd, stru
 static bool cpu_chunk_map(struct backend *base, int fd, uint64_t size, device_addr *out,
                           struct opd_err *err)
 {
-    (void)base;
     struct stat st;
     if (fstat(fd, &st) != 0)
         return opd_err_errno(err, OPD_E_invalid_argument, "cpu: chunk to map");
@@ -114,12 +126,13 @@ static bool cpu_chunk_map(struct backend *base, int fd, uint64_t size, device_ad
         return opd_err_errno(err, OPD_E_out_of_memory, "cpu: cannot map a chunk of %llu bytes",
                              (unsigned long long)size);
     *out = (uintptr_t)p;
+    cpu_guards_add(&((struct cpu_backend *)base)->guards, (uintptr_t)p, size, fd);
     return true;
 }
 
 static void cpu_chunk_unmap(struct backend *base, device_addr addr, uint64_t size)
 {
-    (void)base;
+    cpu_guards_remove(&((struct cpu_backend *)base)->guards, (uintptr_t)addr);
     munmap((void *)(uintptr_t)addr, size);
 }
 
@@ -165,6 +178,7 @@ static void cpu_unload(struct backend *base, struct backend_program *p)
         dlclose(p->object);
     if (p->fd >= 0)
         close(p->fd);
+    free(p->params);
     free(p);
 }
 
@@ -199,6 +213,9 @@ static bool cpu_load(struct backend *base, const struct backend_image *image,
         return false;
     }
     p->kernel->init(&cpu_runtime);
+    p->n_params = image->n_params;
+    p->params = mem_zalloc((size_t)image->n_params, sizeof *p->params);
+    memcpy(p->params, image->params, (size_t)image->n_params * sizeof *p->params);
     for (unsigned i = 0; i < p->kernel->n_params; i++)
         p->args_size = p->kernel->params[i].offset + p->kernel->params[i].size;
     *out = p;
@@ -233,17 +250,82 @@ static bool check_launch(const struct backend_launch *l, struct opd_err *err)
     return true;
 }
 
+// The arguments, with tensors where the kernel sees them.
+static void place_tensors(struct cpu_backend *be, const struct backend_launch *l)
+{
+    be->args.size = be->tensors.size = 0;
+    buf_append(&be->args, l->args, l->args_size);
+    cpu_guards_begin(&be->guards);
+    for (int i = 0; i < l->n_tensors; i++) {
+        struct backend_tensor t = l->tensors[i];
+        uintptr_t seen = cpu_guards_map(&be->guards, (uintptr_t)t.low, (uintptr_t)t.high);
+        t.addr += seen - t.low;
+        t.high += seen - t.low;
+        t.low = seen;
+        memcpy(be->args.bytes + t.arg_offset, &t.addr, sizeof t.addr);
+        cpu_fault_fill_pad(&t);
+        buf_append(&be->tensors, &t, sizeof t);
+    }
+}
+
+static struct cpu_fault_scene set_scene(const struct cpu_backend *be,
+                                        const struct backend_launch *l)
+{
+    const struct backend_program *p = l->program;
+    return (struct cpu_fault_scene){
+        .kernel = p->kernel->name,
+        .params = p->params,
+        .n_params = p->n_params,
+        .tensors = (const struct backend_tensor *)(const void *)be->tensors.bytes,
+        .n_tensors = l->n_tensors,
+        .image_fd = p->fd,
+    };
+}
+
+// Vectorised code has lost the lines of what is under a condition: a launch that was stopped soon
+// runs once more, thread by thread, and most likely stops at the same place.
+static struct cpu_fault find_fault(struct cpu_backend *be, const struct opd_cpu_kernel *kernel,
+                                   struct opd_cpu_job *job, uint64_t ran_ns)
+{
+    struct cpu_fault first = *cpu_pool_fault(be->pool);
+    struct opd_err ignored = { 0 };
+    if (ran_ns > REPLAY_LIMIT_NS || first.is_exit || first.signal == SIGABRT)
+        return first;
+    job->plain = 1;
+    cpu_pool_run(be->pool, kernel, job, &ignored);
+    opd_err_clear(&ignored);
+    if (!cpu_pool_fault(be->pool) || cpu_pool_fault(be->pool)->signal != first.signal)
+        return first;
+    struct cpu_fault second = *cpu_pool_fault(be->pool);
+    for (int i = 0; i < first.n_pcs && second.n_pcs < CPU_FAULT_MAX_PCS; i++)
+        second.pcs[second.n_pcs++] = first.pcs[i];
+    return second;
+}
+
 static bool cpu_launch(struct backend *base, const struct backend_launch *l, struct opd_err *err)
 {
     struct cpu_backend *be = (struct cpu_backend *)base;
     if (!check_launch(l, err))
         return false;
+    place_tensors(be, l);
     struct opd_cpu_job job = {
         .grid = { l->grid[0], l->grid[1], l->grid[2] },
         .block = { l->block[0], l->block[1], l->block[2] },
-        .args = l->args,
+        .args = be->args.bytes,
     };
-    return cpu_pool_run(be->pool, l->program->kernel, &job, err);
+    struct cpu_fault_scene scene = set_scene(be, l);
+    uint64_t begun = clock_ns();
+    if (cpu_pool_run(be->pool, l->program->kernel, &job, err))
+        return cpu_fault_check_pad(&scene, err);
+    if (cpu_pool_fault(be->pool)) {
+        struct cpu_fault fault = find_fault(be, l->program->kernel, &job, clock_ns() - begun);
+        opd_err_clear(err);
+        cpu_fault_find_image(&scene, l->program->object, l->program->kernel);
+        cpu_fault_describe(&fault, &scene, err);
+        if (be->failure.code == OPD_E_none)
+            opd_err_copy(&be->failure, err);
+    }
+    return false;
 }
 
 static void cpu_load_blas(struct backend *base)
@@ -282,14 +364,20 @@ static bool cpu_fill(struct backend *base, device_addr dst, uint8_t byte, size_t
     return true;
 }
 
+static bool has_failed(const struct cpu_backend *be, struct opd_err *err)
+{
+    if (be->failure.code != OPD_E_none)
+        opd_err_copy(err, &be->failure);
+    return be->failure.code != OPD_E_none;
+}
+
 static bool cpu_mark(struct backend *base, uint64_t mark, struct opd_err *err)
 {
-    (void)err;
     struct cpu_backend *be = (struct cpu_backend *)base;
     be->mark = mark;
     if (be->shared_mark)
         atomic_store_explicit(be->shared_mark, mark, memory_order_release);
-    return true;
+    return !has_failed(be, err);
 }
 
 static bool cpu_share_marks(struct backend *base, _Atomic uint64_t *passed)
@@ -300,9 +388,9 @@ static bool cpu_share_marks(struct backend *base, _Atomic uint64_t *passed)
 
 static bool cpu_poll(struct backend *base, uint64_t *out_mark, struct opd_err *err)
 {
-    (void)err;
-    *out_mark = ((struct cpu_backend *)base)->mark;
-    return true;
+    struct cpu_backend *be = (struct cpu_backend *)base;
+    *out_mark = be->mark;
+    return !has_failed(be, err);
 }
 
 const struct backend_ops backend_cpu = {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "cpu_race.h"
 #include "mem.h"
 
 enum thread_state { RUNS, AT_BARRIER, IN_WARP, ENDED };
@@ -43,6 +44,7 @@ bool cpu_worker_init(struct opd_cpu_worker *w, struct opd_err *err)
 void cpu_worker_finish(struct opd_cpu_worker *w)
 {
     cpu_stacks_finish(&w->stacks);
+    cpu_race_free(w->race);
     if (w->shared)
         munmap(w->shared, OPD_CPU_MAX_SHARED);
     free(w->threads);
@@ -58,6 +60,14 @@ static _Noreturn void abandon(struct opd_cpu_worker *w)
     w->failed = true;
     cpu_context_switch(&lost, &w->outside);
     abort();
+}
+
+_Noreturn void cpu_worker_leave(struct opd_cpu_worker *w)
+{
+    uintptr_t low = (uintptr_t)w->stacks.base;
+    w->fault.in_stack = w->fault.addr - low < (uintptr_t)w->stacks.n * w->stacks.stride;
+    snprintf(w->what, sizeof w->what, "%s was stopped", w->kernel->name);
+    abandon(w);
 }
 
 static void push_ready(struct opd_cpu_worker *w, unsigned thread)
@@ -116,6 +126,8 @@ static bool release_lanes(struct opd_cpu_worker *w, unsigned warp, unsigned mask
         if (lane[__builtin_ctz(rest)].mask != mask)
             return false;
     w->warps[warp].waiting &= ~lanes;
+    if (w->race)
+        cpu_race_meet(w->race, warp, lanes);
     for (unsigned rest = lanes; rest; rest &= rest - 1) {
         unsigned l = (unsigned)__builtin_ctz(rest);
         lane[l].result = lane[l].op == OPD_CPU_SYNC ? 0 : exchange(lane, l, lanes);
@@ -131,6 +143,8 @@ static bool release_barrier(struct opd_cpu_worker *w, unsigned running)
         return false;
     unsigned result = w->n_voted | w->n_held << 16;
     w->n_held = w->n_voted = 0;
+    if (w->race)
+        cpu_race_barrier(w->race);
     for (unsigned i = 0; i < w->n; i++) {
         if (w->threads[i].state != AT_BARRIER)
             continue;
@@ -263,12 +277,16 @@ static inline __attribute__((always_inline)) void leave(struct opd_cpu_worker *w
 
 static unsigned wait_barrier(struct opd_cpu_worker *w, unsigned thread, int value)
 {
+    if (w->race)
+        cpu_race_arrive(w->race, thread);
     arrive(w, thread);
     w->threads[thread].state = AT_BARRIER;
     w->n_held++;
     w->n_voted += value != 0;
     if (!release_barrier(w, thread))
         leave(w, thread);
+    if (w->race)
+        cpu_race_resume(w->race, thread);
     return (unsigned)w->threads[thread].result;
 }
 
@@ -278,6 +296,8 @@ static unsigned long long wait_warp(struct opd_cpu_worker *w, unsigned thread, u
 {
     struct cpu_thread *self = &w->threads[thread];
     unsigned lane = thread % WARP;
+    if (w->race)
+        cpu_race_arrive_warp(w->race, thread);
     arrive(w, thread);
     self->mask = mask | 1u << lane;
     self->op = op;
@@ -289,6 +309,8 @@ static unsigned long long wait_warp(struct opd_cpu_worker *w, unsigned thread, u
         self->state = RUNS;
     else
         leave(w, thread);
+    if (w->race)
+        cpu_race_resume_warp(w->race, thread);
     return self->result;
 }
 
@@ -329,6 +351,30 @@ static void fail_run(struct opd_cpu_worker *w, const char *what, const unsigned 
     abandon(w);
 }
 
+static void begin_race_block(struct opd_cpu_worker *w)
+{
+    if (w->race)
+        cpu_race_block(w->race);
+}
+
+static void enter_thread(struct opd_cpu_worker *w, unsigned thread)
+{
+    if (w->race)
+        cpu_race_enter(w->race, thread);
+}
+
+static void exit_thread(struct opd_cpu_worker *w)
+{
+    if (w->race)
+        cpu_race_exit(w->race);
+}
+
+static void fence_race(struct opd_cpu_worker *w)
+{
+    if (w->race)
+        cpu_race_fence();
+}
+
 static void run_main(void *arg)
 {
     struct opd_cpu_worker *w = arg;
@@ -348,10 +394,13 @@ bool cpu_worker_run(struct opd_cpu_worker *w, const struct opd_cpu_kernel *kerne
     w->end = end;
     w->split = false;
     w->failed = false;
+    w->fault = (struct cpu_fault){ 0 };
     struct cpu_context inside;
     w->stack = cpu_stacks_take(&w->stacks);
     cpu_context_make(&inside, &w->stacks, w->stack, run_main, w);
+    cpu_fault_set_running(w);
     cpu_context_switch(&w->outside, &inside);
+    cpu_fault_set_running(NULL);
     cpu_stacks_reset(&w->stacks);
     return !w->failed || opd_err_set(err, OPD_E_kernel_fault, "%s", w->what);
 }
@@ -362,4 +411,8 @@ const struct opd_cpu_runtime cpu_runtime = {
     .active = active_lanes,
     .join = join_block,
     .fail = fail_run,
+    .race_block = begin_race_block,
+    .race_enter = enter_thread,
+    .race_exit = exit_thread,
+    .race_fence = fence_race,
 };

@@ -7,10 +7,12 @@
 // without barriers pay nothing for those that have them, and threads need no stack before they
 // wait.
 
+#include "cpu_fault.h"
 #include "cpu_fiber.h"
 #include "cpu_image.h"
 #include "err.h"
 
+struct cpu_race;
 struct cpu_thread;
 struct cpu_warp;
 
@@ -21,6 +23,7 @@ struct opd_cpu_worker {
     unsigned long long begin, end;
     void *shared; // OPD_CPU_MAX_SHARED bytes, the same for the worker's life
 
+    struct cpu_race *race; // NULL: nobody looks for races
     struct cpu_stacks stacks;
     struct cpu_thread *threads; // OPD_CPU_MAX_BLOCK of them
     struct cpu_warp *warps;
@@ -42,10 +45,14 @@ struct opd_cpu_worker {
 
     bool failed;
     char what[512];
+    struct cpu_fault fault; // of the run; zero if it ended otherwise
 };
 
 bool cpu_worker_init(struct opd_cpu_worker *w, struct opd_err *err);
 void cpu_worker_finish(struct opd_cpu_worker *w); // zeroed is fine
+
+// Ends the run, for a kernel that was stopped from below; w->fault tells how.
+_Noreturn void cpu_worker_leave(struct opd_cpu_worker *w);
 
 // Runs blocks begin .. end - 1. Error: kernel_fault; those that were left are abandoned.
 bool cpu_worker_run(struct opd_cpu_worker *w, const struct opd_cpu_kernel *kernel,

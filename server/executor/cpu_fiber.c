@@ -14,7 +14,7 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-enum { STACK_SIZE = 128 * 1024, STAGGER = 4096 };
+enum { STAGGER = 4096 };
 
 static size_t page_size(void)
 {
@@ -23,7 +23,7 @@ static size_t page_size(void)
 
 bool cpu_stacks_init(struct cpu_stacks *s, int n, struct opd_err *err)
 {
-    *s = (struct cpu_stacks){ .n = n, .stride = STACK_SIZE + page_size() };
+    *s = (struct cpu_stacks){ .n = n, .stride = CPU_STACK_SIZE + page_size() };
     void *base = mmap(NULL, (size_t)n * s->stride, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
@@ -52,7 +52,7 @@ static void make_stack(struct cpu_stacks *s, int stack)
     char *low = s->base + (size_t)stack * s->stride;
     // Each guard page costs the kernel a mapping, of which it grants some ten thousand: beyond, do
     // without.
-    if (mprotect(low + page_size(), STACK_SIZE, PROT_READ | PROT_WRITE) != 0 &&
+    if (mprotect(low + page_size(), CPU_STACK_SIZE, PROT_READ | PROT_WRITE) != 0 &&
         mprotect(low, s->stride, PROT_READ | PROT_WRITE) != 0)
         abort();
 #if defined(__SANITIZE_THREAD__)
@@ -77,7 +77,8 @@ void cpu_stacks_reset(struct cpu_stacks *s)
 {
 #if defined(__SANITIZE_ADDRESS__)
     for (int i = 0; i < s->n_made; i++)
-        __asan_unpoison_memory_region(s->base + (size_t)i * s->stride + page_size(), STACK_SIZE);
+        __asan_unpoison_memory_region(s->base + (size_t)i * s->stride + page_size(),
+                                      CPU_STACK_SIZE);
 #endif
     s->n_free = 0;
     for (int i = s->n_made; i-- > 0;)
@@ -174,7 +175,7 @@ void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int s
     uintptr_t e = (uintptr_t)entry, a = (uintptr_t)arg;
     getcontext(&ctx->uc);
     ctx->uc.uc_stack.ss_sp = s->base + (size_t)stack * s->stride + page_size();
-    ctx->uc.uc_stack.ss_size = STACK_SIZE;
+    ctx->uc.uc_stack.ss_size = CPU_STACK_SIZE;
     ctx->uc.uc_link = NULL;
     makecontext(&ctx->uc, (void (*)(void))begin_context, 4, (unsigned)(e >> 16 >> 16), (unsigned)e,
                 (unsigned)(a >> 16 >> 16), (unsigned)a);

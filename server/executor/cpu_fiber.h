@@ -11,6 +11,8 @@
 #include <ucontext.h>
 #endif
 
+enum { CPU_STACK_SIZE = 128 * 1024 };
+
 // A place to continue at. Filled by cpu_context_make() or by switching away from it.
 struct cpu_context {
 #if defined(__x86_64__)

@@ -6,7 +6,7 @@
 // This text is compiled twice: as C into the backend, and as C++ in front of cpu_shim.h into every
 // image; hence the guard and the plain types. Change OPD_CPU_ABI with any change.
 
-enum { OPD_CPU_ABI = 1, OPD_CPU_MAX_BLOCK = 1024, OPD_CPU_MAX_SHARED = 256 * 1024 };
+enum { OPD_CPU_ABI = 3, OPD_CPU_MAX_BLOCK = 1024, OPD_CPU_MAX_SHARED = 256 * 1024 };
 
 // How the lanes of a warp exchange values: each gives one and gets one.
 enum opd_cpu_warp_op {
@@ -24,6 +24,7 @@ struct opd_cpu_param {
 struct opd_cpu_job {
     unsigned grid[3], block[3];
     const unsigned char *args; // aligned to 16 bytes
+    unsigned plain; // thread by thread: slow, but the compiler knows each instruction's line
 };
 
 struct opd_cpu_worker; // one thread of the pool, which runs one block at a time
@@ -42,6 +43,12 @@ struct opd_cpu_runtime {
                      *w); // after the threads that run() walked: waits for the others of the block
     void (*fail)(struct opd_cpu_worker *w, const char *what, const unsigned block[3],
                  const unsigned thread[3]);
+    // Of images that are compiled with the thread sanitizer: a block begins; one of its threads
+    // begins and returns; __threadfence().
+    void (*race_block)(struct opd_cpu_worker *w);
+    void (*race_enter)(struct opd_cpu_worker *w, unsigned thread);
+    void (*race_exit)(struct opd_cpu_worker *w);
+    void (*race_fence)(struct opd_cpu_worker *w);
 };
 
 // What an image exports, under the name in compile_output.symbol.

@@ -20,6 +20,8 @@ struct pool_thread {
 struct cpu_pool {
     int n; // workers; [0] is the caller
     struct pool_thread *threads;
+    void *signal_stack; // of the caller
+    stack_t signal_stack_before;
 
     pthread_mutex_t lock;
     pthread_cond_t wake, done;
@@ -31,8 +33,9 @@ struct cpu_pool {
     const struct opd_cpu_kernel *kernel;
     const struct opd_cpu_job *job;
     unsigned long long n_blocks;
-    atomic_ullong next; // the first block that nobody has taken
-    struct opd_err err; // under the lock: of the first that failed
+    atomic_ullong next;     // the first block that nobody has taken
+    struct opd_err err;     // under the lock: of the first that failed
+    struct cpu_fault fault; // the same
 };
 
 static long long now_ns(void)
@@ -56,8 +59,10 @@ static bool run_some(struct cpu_pool *pool, struct pool_thread *t, unsigned long
         return true;
     atomic_store(&pool->next, pool->n_blocks);
     pthread_mutex_lock(&pool->lock);
-    if (pool->err.code == OPD_E_none)
+    if (pool->err.code == OPD_E_none) {
         opd_err_copy(&pool->err, &err);
+        pool->fault = t->worker.fault;
+    }
     pthread_mutex_unlock(&pool->lock);
     opd_err_clear(&err);
     return false;
@@ -79,6 +84,11 @@ static void *serve_work(void *arg)
     struct pool_thread *t = arg;
     struct cpu_pool *pool = t->pool;
     unsigned long long seen = 0;
+    void *signal_stack = NULL;
+    stack_t before;
+    struct opd_err ignored = { 0 }; // without it, a stack overflow ends the process by itself
+    cpu_fault_enter(&signal_stack, &before, &ignored);
+    opd_err_clear(&ignored);
     pthread_mutex_lock(&pool->lock);
     for (;;) {
         while (!pool->stopping && pool->round == seen)
@@ -93,6 +103,7 @@ static void *serve_work(void *arg)
             pthread_cond_signal(&pool->done);
     }
     pthread_mutex_unlock(&pool->lock);
+    cpu_fault_leave(signal_stack, &before);
     return NULL;
 }
 
@@ -113,6 +124,9 @@ struct cpu_pool *cpu_pool_new(struct opd_err *err)
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pthread_cond_init(&pool->done, NULL);
+    cpu_fault_watch();
+    if (!cpu_fault_enter(&pool->signal_stack, &pool->signal_stack_before, err))
+        goto fail;
     for (; pool->n < n; pool->n++) {
         struct pool_thread *t = &pool->threads[pool->n];
         t->pool = pool;
@@ -149,8 +163,14 @@ void cpu_pool_free(struct cpu_pool *pool)
     pthread_cond_destroy(&pool->done);
     pthread_cond_destroy(&pool->wake);
     pthread_mutex_destroy(&pool->lock);
+    cpu_fault_leave(pool->signal_stack, &pool->signal_stack_before);
     free(pool->threads);
     free(pool);
+}
+
+const struct cpu_fault *cpu_pool_fault(const struct cpu_pool *pool)
+{
+    return pool->fault.signal || pool->fault.is_exit ? &pool->fault : NULL;
 }
 
 int cpu_pool_size(const struct cpu_pool *pool)
@@ -188,6 +208,7 @@ bool cpu_pool_run(struct cpu_pool *pool, const struct opd_cpu_kernel *kernel,
 {
     pool->kernel = kernel;
     pool->job = job;
+    pool->fault = (struct cpu_fault){ 0 };
     pool->n_blocks = (unsigned long long)job->grid[0] * job->grid[1] * job->grid[2];
     atomic_store(&pool->next, 0);
     if (run_alone(pool))

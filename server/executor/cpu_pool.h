@@ -15,3 +15,6 @@ int cpu_pool_size(const struct cpu_pool *pool);
 // blocks that had not begun then are left out.
 bool cpu_pool_run(struct cpu_pool *pool, const struct opd_cpu_kernel *kernel,
                   const struct opd_cpu_job *job, struct opd_err *err);
+
+// Whether the run that failed last was stopped from below, and how; NULL: it was not.
+const struct cpu_fault *cpu_pool_fault(const struct cpu_pool *pool);

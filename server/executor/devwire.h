@@ -81,10 +81,14 @@ struct dev_launch {
     // struct dev_slot slots[n_slots]; uint8_t args[args_size];
 };
 
+// A tensor whose address goes into the arguments.
 struct dev_slot {
     uint32_t arg_offset;
     uint32_t region;
-    uint64_t offset;
+    uint64_t offset, size; // of the tensor, in the region
+    uint64_t low, high;    // in the region: what belongs to its storage alone
+    uint32_t dtype;        // enum opd_dtype
+    uint32_t pad;          // bytes before the tensor that are in nobody's use
 };
 
 struct dev_fill {

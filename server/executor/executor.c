@@ -51,7 +51,7 @@ struct executor {
     uint64_t *reports; // host memory, N_REPORTS of them, given out in turn
     size_t n_reports;  // given out, ever
     uint64_t *report;  // of the command being taken
-    struct buf args;
+    struct buf args, tensors; // of the launch
     uint64_t seq;   // of the command that is being run
     uint32_t steps; // of it: how many have begun
     bool stopping;
@@ -238,25 +238,44 @@ static bool load_program(struct executor *ex, const struct dev_command *cmd, int
     return ok;
 }
 
+static bool fill_slot(struct executor *ex, const struct dev_slot *s, struct opd_err *err)
+{
+    device_addr base;
+    if (!resolve(ex, (struct dev_ref){ .region = s->region }, s->high, &base, err))
+        return false;
+    if (s->low > s->offset || s->offset > s->high || s->size > s->high - s->offset ||
+        s->pad > s->offset - s->low)
+        return opd_err_set(err, OPD_E_internal, "region %u has a tensor outside of its storage",
+                           s->region);
+    struct backend_tensor t = { .arg_offset = s->arg_offset,
+                                .dtype = s->dtype,
+                                .pad = s->pad,
+                                .addr = base + s->offset,
+                                .size = s->size,
+                                .low = base + s->low,
+                                .high = base + s->high };
+    memcpy(ex->args.bytes + s->arg_offset, &t.addr, sizeof t.addr);
+    buf_append(&ex->tensors, &t, sizeof t);
+    return true;
+}
+
 static bool run_launch(struct executor *ex, const struct dev_launch *l, struct opd_err *err)
 {
     const struct dev_slot *slots = (const struct dev_slot *)(l + 1);
     if (l->program >= ex->n_programs || !ex->programs[l->program])
         return opd_err_set(err, OPD_E_internal, "program %u is not loaded", l->program);
-    ex->args.size = 0;
+    ex->args.size = ex->tensors.size = 0;
     buf_append(&ex->args, slots + l->n_slots, l->args_size);
-    for (uint32_t i = 0; i < l->n_slots; i++) {
-        device_addr addr;
-        if (!resolve(ex, (struct dev_ref){ .region = slots[i].region, .offset = slots[i].offset },
-                     0, &addr, err))
+    for (uint32_t i = 0; i < l->n_slots; i++)
+        if (!fill_slot(ex, &slots[i], err))
             return false;
-        memcpy(ex->args.bytes + slots[i].arg_offset, &addr, sizeof addr);
-    }
     struct backend_launch launch = {
         .program = ex->programs[l->program],
         .shared_size = l->shared_size,
         .args = ex->args.bytes,
         .args_size = l->args_size,
+        .tensors = (const struct backend_tensor *)(const void *)ex->tensors.bytes,
+        .n_tensors = (int)l->n_slots,
     };
     memcpy(launch.grid, l->grid, sizeof launch.grid);
     memcpy(launch.block, l->block, sizeof launch.block);
@@ -560,6 +579,7 @@ static void finish(struct executor *ex)
     free(ex->regions);
     free(ex->flights);
     buf_finish(&ex->args);
+    buf_finish(&ex->tensors);
     if (ex->be)
         ex->ops->close(ex->be);
 }

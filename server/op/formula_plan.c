@@ -172,7 +172,7 @@ static void end_struct(struct packed *packed)
     uint32_t size = (packed->size + 7) & ~7u;
     memset(packed->bytes + packed->size, 0, size - packed->size);
     packed->size = size;
-    packed->params[packed->n_params++] = (struct plan_param){ 0, size };
+    packed->params[packed->n_params++] = (struct plan_param){ .size = size };
 }
 
 static bool fail_size(struct planner *p)
@@ -427,7 +427,7 @@ static bool add_total(struct planner *p, const struct sum *s)
         !put_index(packed, true, s->parts))
         return fail_size(p);
     for (uint32_t i = 0; i < 4; i++)
-        packed->params[packed->n_params++] = (struct plan_param){ 8 * i, 8 };
+        packed->params[packed->n_params++] = (struct plan_param){ .offset = 8 * i, .size = 8 };
     p->launch.n_written = 0;
     add_written(p, TENSOR_GRAD_INPUT + s->input);
     snprintf(p->launch.kernel, sizeof p->launch.kernel, "opd::formula_total<acc_t, %s, %d>",

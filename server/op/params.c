@@ -14,7 +14,7 @@ static bool reserve(const struct step *launch, struct packed *out, uint32_t size
         return opd_err_set(err, OPD_E_invalid_argument,
                            "kernel %s takes more than %d bytes of parameters", launch->name,
                            OP_MAX_ARGS_SIZE);
-    out->params[out->n_params++] = (struct plan_param){ offset, size };
+    out->params[out->n_params++] = (struct plan_param){ .offset = offset, .size = size };
     memset(out->bytes + out->size, 0, offset + size - out->size);
     out->size = offset + size;
     return true;
@@ -117,6 +117,8 @@ bool params_pack(const struct step *launch, const struct env *env, struct packed
         } else if (!pack_value(launch, arg, env, out, err)) {
             return false;
         }
+        out->params[i].is_tensor = arg->param->kind != PARAM_VALUE;
+        snprintf(out->params[i].name, sizeof out->params[i].name, "%s", arg->param->name);
     }
     return true;
 }

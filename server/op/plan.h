@@ -58,6 +58,8 @@ struct plan_operand {
 
 struct plan_param {
     uint32_t offset, size; // in the packed arguments: natural alignment, as a C struct
+    bool is_tensor;
+    char name[52]; // for messages, cut off where it is longer; "": it has none
 };
 
 // One kernel instantiation that the plan launches.

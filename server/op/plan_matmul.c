@@ -189,7 +189,7 @@ static void pack(struct packed *p, const void *value, uint32_t size)
 {
     p->size = (p->size + size - 1) & ~(size - 1);
     memcpy(p->bytes + p->size, value, size);
-    p->params[p->n_params++] = (struct plan_param){ p->size, size };
+    p->params[p->n_params++] = (struct plan_param){ .offset = p->size, .size = size };
     p->size += size;
 }
 

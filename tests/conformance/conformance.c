@@ -106,7 +106,7 @@ struct mixed {
 
 #define PARAM(field)                                                                               \
     {                                                                                              \
-        offsetof(struct mixed, field), sizeof((struct mixed *)0)->field                            \
+        .offset = offsetof(struct mixed, field), .size = sizeof((struct mixed *)0)->field          \
     }
 static const struct backend_param mixed_params[] = { PARAM(a), PARAM(b), PARAM(c), PARAM(out),
                                                      PARAM(d), PARAM(e), PARAM(f) };

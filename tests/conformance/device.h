@@ -127,7 +127,9 @@ struct args {
     device_addr in, out;
     int32_t n;
 };
-static const struct backend_param args_params[] = { { 0, 8 }, { 8, 8 }, { 16, 4 } };
+static const struct backend_param args_params[] = { { .size = 8 },
+                                                    { .offset = 8, .size = 8 },
+                                                    { .offset = 16, .size = 4 } };
 
 static struct backend_program *build(const char *source, const char *expr)
 {

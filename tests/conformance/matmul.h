@@ -151,7 +151,7 @@ static struct backend_program *build_product(const struct product_case *c)
     snprintf(expr, sizeof expr, "opd::matmul<%s, %s, %s, %s>", dtype_type(c->dtype),
              dtype_type(c->result), c->trans_a ? "true" : "false", c->trans_b ? "true" : "false");
     for (unsigned i = 0; i < 13; i++)
-        params[i] = (struct backend_param){ 8 * i, i < 12 ? 8 : 4 };
+        params[i] = (struct backend_param){ .offset = 8 * i, .size = i < 12 ? 8 : 4 };
     return build_as("// nothing of its own\n", expr, "float", params, 13);
 }
 

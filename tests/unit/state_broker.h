@@ -95,12 +95,12 @@ static struct device *state_add_device(struct broker *b)
     return d;
 }
 
-static struct tensor *state_tensor(struct device *d, int64_t n)
+static struct tensor *state_tensor(struct device *d, struct holder *holder, int64_t n)
 {
     struct tensor_desc desc = { .dtype = OPD_DTYPE_float32, .rank = 1, .shape = { n } };
     struct storage *s;
     struct opd_err err = { 0 };
-    if (storage_new(d, tensor_desc_size(&desc), &s, &err) != ALLOC_OK)
+    if (storage_new(d, tensor_desc_size(&desc), holder, &s, &err) != ALLOC_OK)
         abort();
     struct tensor *t = tensor_new(s, 0, &desc);
     storage_unref(s);
@@ -116,7 +116,7 @@ static void state_add_id(struct conn *c, uint64_t id, struct tensor *t)
 static void state_add_context(struct conn *c, struct device *d, struct tensor *x, struct tensor *y)
 {
     struct context *ctx = mem_zalloc(1, sizeof *ctx);
-    struct tensor *noted = state_tensor(d, 5);
+    struct tensor *noted = state_tensor(d, c->holder, 5);
     ctx->entry = entry_ref(registry_find(&c->broker->registry, "keeps"));
     entry_add_context(ctx->entry, 1);
     ctx->serial = 3;
@@ -145,11 +145,11 @@ static struct broker *state_make_broker(void)
     struct conn *c = conn_new(b, ++b->next_conn_id);
     buf_append(&c->stream.in, "half a mess", 11);
     buf_append(&c->stream.out, "not sent", 8);
-    snprintf(c->client, sizeof c->client, "a client");
+    snprintf(c->holder->client, sizeof c->holder->client, "a client");
     map_put(&c->told, hash_bytes("keeps", 5, 0), (void *)(uintptr_t)1);
-    struct tensor *x = state_tensor(d, 5), *y = state_tensor(d, 1000), *none = state_tensor(d, 0);
+    struct tensor *x = state_tensor(d, c->holder, 5), *y = state_tensor(d, c->holder, 1000), *none = state_tensor(d, c->holder, 0);
     state_add_id(c, 1, x);
-    state_add_id(c, 2, state_tensor(d, 300)); // a hole, when it goes
+    state_add_id(c, 2, state_tensor(d, c->holder, 300)); // a hole, when it goes
     state_add_id(c, 3, y);
     state_add_id(c, 4, none);
     request_drop_id(c, 2);

@@ -1,4 +1,4 @@
-#include "trial.h"
+#include "successor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 
 enum { TRIAL_LIMIT_MS = 5000 };
 
-struct trial {
+struct successor {
     uv_process_t process;
     uv_timer_t timer;
     int n_handles;
@@ -25,7 +25,7 @@ struct trial {
     void *data;
 };
 
-int trial_state_fd(const struct buf *state, struct opd_err *err)
+int successor_state_fd(const struct buf *state, struct opd_err *err)
 {
     int fd = fdpass_memfd("opd-state", state->size);
     size_t sent = 0;
@@ -42,7 +42,7 @@ int trial_state_fd(const struct buf *state, struct opd_err *err)
     return -1;
 }
 
-static void free_trial(struct trial *t)
+static void free_trial(struct successor *t)
 {
     close(t->answer);
     free(t->program);
@@ -51,13 +51,13 @@ static void free_trial(struct trial *t)
 
 static void closed_cb(uv_handle_t *handle)
 {
-    struct trial *t = handle->data;
+    struct successor *t = handle->data;
     if (--t->n_handles == 0)
         free_trial(t);
 }
 
 // A session of its own, so that what it has started goes with it.
-static void end_program(struct trial *t)
+static void end_program(struct successor *t)
 {
     kill(-t->process.pid, SIGKILL);
     uv_process_kill(&t->process, SIGKILL);
@@ -65,20 +65,20 @@ static void end_program(struct trial *t)
 
 static void limit_cb(uv_timer_t *timer)
 {
-    struct trial *t = timer->data;
+    struct successor *t = timer->data;
     t->late = true;
     end_program(t);
 }
 
 // The first line of what it said.
-static void read_answer(const struct trial *t, char *out, size_t size)
+static void read_answer(const struct successor *t, char *out, size_t size)
 {
     ssize_t n = read(t->answer, out, size - 1);
     out[n > 0 ? n : 0] = '\0';
     out[strcspn(out, "\n")] = '\0';
 }
 
-static void judge(const struct trial *t, int64_t status, int signal, struct opd_err *err)
+static void judge(const struct successor *t, int64_t status, int signal, struct opd_err *err)
 {
     char said[768];
     read_answer(t, said, sizeof said);
@@ -104,7 +104,7 @@ static void judge(const struct trial *t, int64_t status, int signal, struct opd_
 
 static void exit_cb(uv_process_t *process, int64_t status, int signal)
 {
-    struct trial *t = process->data;
+    struct successor *t = process->data;
     struct opd_err err = { 0 };
     judge(t, status, signal, &err);
     uv_close((uv_handle_t *)&t->process, closed_cb);
@@ -114,7 +114,7 @@ static void exit_cb(uv_process_t *process, int64_t status, int signal)
     opd_err_clear(&err);
 }
 
-static int spawn(struct trial *t, struct broker *b, int state_fd, int answer)
+static int spawn(struct successor *t, struct broker *b, int state_fd, int answer)
 {
     size_t n = 0;
     while (b->args[n])
@@ -142,12 +142,12 @@ static int spawn(struct trial *t, struct broker *b, int state_fd, int answer)
     return result;
 }
 
-struct trial *trial_start(struct broker *b, const char *program, const struct buf *state,
+struct successor *successor_start(struct broker *b, const char *program, const struct buf *state,
                           void (*done)(void *data, const struct opd_err *err), void *data,
                           struct opd_err *err)
 {
     int pipes[2];
-    int state_fd = trial_state_fd(state, err);
+    int state_fd = successor_state_fd(state, err);
     if (state_fd < 0)
         return NULL;
     if (pipe2(pipes, O_CLOEXEC) < 0) {
@@ -156,8 +156,8 @@ struct trial *trial_start(struct broker *b, const char *program, const struct bu
         return NULL;
     }
     fcntl(pipes[0], F_SETFL, O_NONBLOCK);
-    struct trial *t = mem_zalloc(1, sizeof *t);
-    *t = (struct trial){
+    struct successor *t = mem_zalloc(1, sizeof *t);
+    *t = (struct successor){
         .answer = pipes[0], .program = mem_strdup(program), .done = done, .data = data
     };
     int result = spawn(t, b, state_fd, pipes[1]);
@@ -176,7 +176,7 @@ struct trial *trial_start(struct broker *b, const char *program, const struct bu
     return t;
 }
 
-void trial_drop(struct trial *t)
+void successor_drop(struct successor *t)
 {
     if (!t)
         return;

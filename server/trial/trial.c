@@ -1,0 +1,319 @@
+#include "trial.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/personality.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "mem.h"
+#include "options.h"
+#include "trial_cases.h"
+#include "trial_compile.h"
+#include "trial_findings.h"
+#include "trial_print.h"
+
+extern char **environ;
+
+static volatile sig_atomic_t interrupted; // what has begun ends, and is cleared away
+
+static void interrupt(int signal)
+{
+    interrupted = signal;
+}
+
+static const struct kind {
+    const char *name, *sanitize, *options;
+} kinds[TRIAL_STAGES] = {
+    { "guards", NULL, NULL },
+    { "addresses", "address,undefined",
+      "ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:"
+      "handle_abort=0:use_sigaltstack=0:detect_stack_use_after_return=0:color=never" },
+    { "races", "thread",
+      "TSAN_OPTIONS=handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0:"
+      "use_sigaltstack=0:history_size=6:exitcode=0:report_thread_leaks=0:color=never" },
+};
+
+struct trial {
+    struct trial_build build;
+    struct trial_cases cases;
+    struct source *source;
+    struct trial_print print;
+    char *common, *folder;
+    const char *seed, *dtypes;
+    double deadline;
+    bool failed;
+};
+
+static bool write_source(const struct trial *t, struct opd_err *err)
+{
+    char *path = mem_printf("%s/source", t->folder);
+    FILE *f = fopen(path, "wxe");
+    bool ok = f && fwrite(t->source->original, 1, t->source->original_size, f) ==
+                       t->source->original_size;
+    ok = f && fclose(f) == 0 && ok;
+    free(path);
+    return ok || opd_err_errno(err, OPD_E_internal, "writing into %s", t->folder);
+}
+
+static void remove_folder(const struct trial *t)
+{
+    static const char *const names[] = { "source", "said", "log" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *path = mem_printf("%s/%s", t->folder, names[i]);
+        unlink(path);
+        free(path);
+    }
+    for (int i = 0; i < t->cases.n_images; i++)
+        for (int e = 0; e < 2; e++) {
+            char *path = mem_printf("%s/%d.%s", t->folder, i, e ? "err" : "so");
+            unlink(path);
+            free(path);
+        }
+    rmdir(t->folder);
+}
+
+// --- a stage's process
+
+// The list alone is to be freed. `preload`: "LD_PRELOAD=...", or NULL.
+static char **make_environment(const struct kind *kind, char *preload)
+{
+    size_t n = 0, out = 0;
+    while (environ[n])
+        n++;
+    char **env = mem_zalloc(n + 4, sizeof *env);
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(environ[i], "LD_PRELOAD=", 11) != 0 &&
+            !(preload && strstr(environ[i], "SAN_OPTIONS=")))
+            env[out++] = environ[i];
+    if (preload) {
+        env[out++] = preload;
+        env[out++] = (char *)kind->options;
+        env[out++] = (char *)"UBSAN_OPTIONS=print_stacktrace=0:color=never";
+    }
+    return env;
+}
+
+static pid_t spawn_stage(const struct trial *t, const struct kind *kind, const char *preload)
+{
+    char *said = mem_printf("%s/said", t->folder), *log = mem_printf("%s/log", t->folder);
+    char *const argv[] = { (char *)"opd",      (char *)"trial-stage",
+                           t->folder,          t->source->file,
+                           (char *)t->seed,    (char *)t->dtypes,
+                           (char *)kind->name, NULL };
+    char *first = preload ? mem_printf("LD_PRELOAD=%s", preload) : NULL;
+    char **env = make_environment(kind, first);
+    int flags = O_WRONLY | O_CREAT | O_TRUNC;
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attr;
+    pid_t pid;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 1, said, flags, 0600);
+    posix_spawn_file_actions_addopen(&actions, 2, log, flags, 0600);
+    posix_spawnattr_init(&attr);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETPGROUP);
+    int rc = posix_spawn(&pid, "/proc/self/exe", &actions, &attr, argv, env);
+    posix_spawnattr_destroy(&attr);
+    posix_spawn_file_actions_destroy(&actions);
+    free(env);
+    free(first);
+    free(said);
+    free(log);
+    errno = rc;
+    return rc == 0 ? pid : -1;
+}
+
+// False: it had to be ended.
+static bool await_stage(pid_t pid, double deadline, int *out_status)
+{
+    uint64_t end = clock_ns() + (uint64_t)(deadline * 1e9);
+    for (;;) {
+        pid_t got = waitpid(pid, out_status, WNOHANG);
+        if (got == pid)
+            return true;
+        if (got < 0 && errno != EINTR)
+            return false;
+        if (clock_ns() > end || interrupted)
+            break;
+        usleep(2000);
+    }
+    kill(-pid, SIGKILL);
+    while (waitpid(pid, out_status, 0) < 0 && errno == EINTR)
+        continue;
+    return false;
+}
+
+static char *read_text(const struct trial *t, const char *name)
+{
+    struct opd_err ignored = { 0 };
+    size_t size;
+    char *path = mem_printf("%s/%s", t->folder, name), *text = file_read(path, &size, &ignored);
+    opd_err_clear(&ignored);
+    free(path);
+    return text ? text : mem_strdup("");
+}
+
+// What the end of the process itself tells.
+static void judge(const struct trial *t, const struct kind *kind, bool in_time, int status,
+                  const char *log, struct trial_result *r)
+{
+    struct trial_findings *f = &r->findings;
+    if (f->error[0]) {
+        snprintf(r->message, sizeof r->message, "%s", f->error);
+        r->state = TRIAL_FAILED;
+    } else if (f->n > 0) {
+        r->state = TRIAL_FOUND;
+    } else if (!in_time) {
+        snprintf(r->message, sizeof r->message,
+                 "ended after %g s with %d of %d cases done%s; --deadline gives it more",
+                 t->deadline, f->n_done, f->n_cases, f->n_done ? ", without a finding" : "");
+        r->state = kind->sanitize ? TRIAL_UNFINISHED : TRIAL_FAILED;
+    } else if (!f->ended) {
+        int n = snprintf(r->message, sizeof r->message, "the process ended with %s %d",
+                         WIFSIGNALED(status) ? "signal" : "status",
+                         WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+        if (log[0] && n > 0)
+            snprintf(r->message + n, sizeof r->message - (size_t)n, ": %.400s", log);
+        r->state = TRIAL_FAILED;
+    }
+}
+
+static void run_stage(const struct trial *t, const struct kind *kind, const char *preload,
+                      struct trial_result *r)
+{
+    int status = 0;
+    uint64_t begun = clock_ns();
+    pid_t pid = spawn_stage(t, kind, preload);
+    if (pid < 0) {
+        snprintf(r->message, sizeof r->message, "its process does not start: %s", strerror(errno));
+        r->state = TRIAL_FAILED;
+        return;
+    }
+    bool in_time = await_stage(pid, t->deadline, &status);
+    r->seconds = (double)(clock_ns() - begun) / 1e9;
+    char *said = read_text(t, "said"), *log = read_text(t, "log"), *kept = mem_strdup(log);
+    trial_findings_read(&r->findings, said, log);
+    judge(t, kind, in_time, status, kept, r);
+    free(said);
+    free(log);
+    free(kept);
+}
+
+static void try_stage(struct trial *t, const struct kind *kind)
+{
+    struct trial_result r = { .name = kind->name };
+    struct opd_err err = { 0 };
+    char *preload = kind->sanitize ? trial_find_runtime(kind->sanitize, &err) : NULL;
+    trial_print_begin(&t->print, kind->name);
+    if (kind->sanitize && !preload) {
+        r.state = TRIAL_SKIPPED;
+    } else if (!trial_compile(&t->build, kind->sanitize, &err)) {
+        r.state = TRIAL_FAILED;
+        r.log = err.log;
+    } else {
+        run_stage(t, kind, preload, &r);
+    }
+    if (err.code)
+        snprintf(r.message, sizeof r.message, "%.599s", err.msg);
+    trial_print_stage(&t->print, &r);
+    t->failed = t->failed || r.state == TRIAL_FOUND || r.state == TRIAL_FAILED;
+    opd_err_clear(&err);
+    free(preload);
+}
+
+// --- the whole
+
+static bool read_source(struct trial *t, const char *file, struct opd_err *err)
+{
+    char *path = realpath(file, NULL), *slash = path ? strrchr(path, '/') : NULL;
+    if (!path)
+        return opd_err_errno(err, OPD_E_invalid_argument, "%s", file);
+    *slash = '\0';
+    t->source = source_new(slash == path ? "/" : path, slash + 1, 0);
+    free(path);
+    return source_read(t->source, err);
+}
+
+static bool read_common(struct trial *t, struct opd_err *err)
+{
+    struct options options;
+    size_t size;
+    char *argv[] = { (char *)"opd", NULL };
+    bool ok = options_parse(&options, 1, argv, err);
+    char *path = ok ? mem_printf("%s/opd.cuh", options.kernels[0]) : NULL;
+    t->common = ok ? file_read(path, &size, err) : NULL;
+    options_finish(&options);
+    free(path);
+    return t->common != NULL;
+}
+
+static bool prepare(struct trial *t, const char *file, struct opd_err *err)
+{
+    if (!read_source(t, file, err) || !read_common(t, err))
+        return false;
+    struct op *op = op_parse(t->source->file, t->source->original, t->source->original_size, err);
+    if (!op || !trial_cases_init(&t->cases, op, t->dtypes, err))
+        return false;
+    const char *parent = getenv("TMPDIR");
+    char *folder = mem_printf("%s/opd-trial-XXXXXX", parent && *parent ? parent : "/tmp");
+    if (!mkdtemp(folder)) {
+        opd_err_errno(err, OPD_E_internal, "no temporary folder %s", folder);
+        free(folder);
+        return false;
+    }
+    t->folder = folder;
+    t->build = (struct trial_build){ &t->cases, t->source, t->common, t->folder };
+    return write_source(t, err);
+}
+
+static void finish(struct trial *t)
+{
+    if (t->folder)
+        remove_folder(t);
+    op_unref(t->cases.op);
+    trial_cases_finish(&t->cases);
+    if (t->source)
+        source_free(t->source);
+    free(t->common);
+    free(t->folder);
+}
+
+int trial_main(int argc, char **argv)
+{
+    static char seed[24];
+    if (argc < 1 || argc > 5)
+        return 2;
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)clock_ns() % 1000000);
+    struct trial t = { .seed = argc > 1 && argv[1][0] ? argv[1] : seed,
+                       .deadline = argc > 2 && argv[2][0] ? atof(argv[2]) : 10,
+                       .dtypes = argc > 3 ? argv[3] : "",
+                       .print = { .json = argc > 4 && strcmp(argv[4], "json") == 0 } };
+    struct opd_err err = { 0 };
+    if (t.seed[strspn(t.seed, "0123456789")] || !(t.deadline > 0)) {
+        fprintf(stderr, "opd: a seed is an integer and a deadline seconds above 0\n");
+        return 2;
+    }
+    setenv("LC_ALL", "C", 1);       // diagnostics in the words that are looked for
+    personality(ADDR_NO_RANDOMIZE); // the thread sanitizer wants memory where it expects it
+    const struct sigaction action = { .sa_handler = interrupt };
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    bool ok = prepare(&t, argv[0], &err);
+    trial_print_head(&t.print, ok ? t.cases.op : NULL, t.source ? t.source->file : argv[0], t.seed,
+                     ok ? t.cases.n : 0, &err);
+    // What does not compile does not so three times.
+    for (int i = 0; ok && i < TRIAL_STAGES && !t.print.broken && !interrupted; i++)
+        try_stage(&t, &kinds[i]);
+    trial_print_end(&t.print, ok && !t.failed);
+    finish(&t);
+    opd_err_clear(&err);
+    return interrupted ? 128 + interrupted : ok && !t.failed ? 0 : 1;
+}

@@ -1,0 +1,32 @@
+#pragma once
+
+// What a trial runs: each example of an operator with each dtype, forward and backward. Both the
+// process that compiles and those that run make the list from the file, and number kernels alike.
+
+#include "plan.h"
+
+struct trial_kernel {
+    const char *prelude, *expr; // a plan's
+    int image, place;           // which image, and which kernel of it
+};
+
+struct trial_case {
+    enum opd_dtype dtype;
+    int example;                     // from 1
+    struct plan *forward, *backward; // backward: NULL if there is none
+};
+
+struct trial_cases {
+    struct op *op;
+    int n, n_kernels, n_images; // an image has all kernels of one prelude
+    struct trial_case *cases;
+    struct trial_kernel *kernels;
+};
+
+// `dtypes`: names with commas between; "": all that the operator has. Takes no reference of op.
+bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes,
+                      struct opd_err *err);
+void trial_cases_finish(struct trial_cases *t); // zeroed is fine
+
+const struct trial_kernel *trial_cases_find(const struct trial_cases *t, const struct plan *plan,
+                                            uint32_t kernel);
