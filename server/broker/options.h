@@ -30,7 +30,7 @@ struct options {
     int max_launches;        // of one request
     int max_connections;
     bool debug; // every launch is waited for before the next
-    bool warm; // compile every operator's examples at start
+    bool warm;  // compile every operator's examples at start
     int log_level;
 };
 
