@@ -195,6 +195,11 @@ OPD_API bool opd_tensor_write(struct opd_client *client, int64_t id, uint64_t of
 OPD_API bool opd_tensor_read(struct opd_client *client, int64_t id, uint64_t offset, void *bytes,
                              size_t size, struct opd_error *err);
 
+// Takes tensors as they are that are suspect, because a request failed while it was writing them;
+// writing all of one does so too. Until then reading or using one is OPD_INVALID_ARGUMENT.
+OPD_API bool opd_tensor_accept(struct opd_client *client, const int64_t *ids, size_t count,
+                               struct opd_error *err);
+
 OPD_API bool opd_tensor_free(struct opd_client *client, const int64_t *ids, size_t count,
                              struct opd_error *err);
 

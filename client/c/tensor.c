@@ -4,11 +4,13 @@
 
 #include <string.h>
 
+#include "client.h"
 #include "error.h"
 #include "map.h"
 #include "pack.h"
 
-enum { PIECE = 8 << 20 }; // bytes of data in one message
+// Bytes of data in one message: less where the daemon takes less, which is 64 KiB at least.
+enum { PIECE = 8 << 20, SMALL_PIECE = 32 << 10 };
 
 static bool read_shape(const msgpack_object *info, struct opd_tensor *t)
 {
@@ -115,6 +117,21 @@ bool opd_tensor_free(struct opd_client *c, const int64_t *ids, size_t count, str
     return pack_call(&p, c, "tensor_free", NULL, err);
 }
 
+bool opd_tensor_accept(struct opd_client *c, const int64_t *ids, size_t count,
+                       struct opd_error *err)
+{
+    struct pack p;
+    pack_init(&p, 1);
+    pack_ids(&p, ids, count);
+    return pack_call(&p, c, "tensor_accept", NULL, err);
+}
+
+static size_t piece_size(const struct opd_client *c)
+{
+    size_t half = c->max_message / 2;
+    return half > PIECE ? PIECE : half < SMALL_PIECE ? SMALL_PIECE : half;
+}
+
 static bool write_piece(struct opd_client *c, int64_t id, uint64_t offset, struct iovec data,
                         struct opd_error *err)
 {
@@ -130,8 +147,9 @@ bool opd_tensor_write(struct opd_client *c, int64_t id, uint64_t offset, const v
                       size_t size, struct opd_error *err)
 {
     const char *at = bytes;
+    size_t piece = piece_size(c);
     do {
-        size_t n = size < PIECE ? size : PIECE;
+        size_t n = size < piece ? size : piece;
         if (!write_piece(c, id, offset, (struct iovec){ (void *)at, n }, err))
             return false;
         at += n;
@@ -166,8 +184,9 @@ bool opd_tensor_read(struct opd_client *c, int64_t id, uint64_t offset, void *by
                      struct opd_error *err)
 {
     char *at = bytes;
+    size_t piece = piece_size(c);
     do {
-        size_t n = size < PIECE ? size : PIECE;
+        size_t n = size < piece ? size : piece;
         if (!read_piece(c, id, offset, (struct iovec){ at, n }, err))
             return false;
         at += n;

@@ -46,7 +46,8 @@ static const struct command {
       "on each line." },
     { "top", "", 0, 0, WITH(OPTION_FOLLOW) | WITH(OPTION_NO_FOLLOW), cmd_top,
       "what devices and operators do, each second",
-      "Per device: how busy, what waits, how much memory. Per operator: runs each second and their\n"
+      "Per device: how busy, what waits, how much memory. Per operator: runs each second and "
+      "their\n"
       "mean time on the device. With --no-follow: one second of it." },
     { "metrics", "", 0, 0, 0, cmd_metrics, "counters, in the format that Prometheus reads", NULL },
     { "rollback", "OP", 1, 1, 0, cmd_rollback, "serves the version before, until the next edit",

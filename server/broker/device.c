@@ -431,10 +431,11 @@ static void handle_closed_cb(uv_handle_t *handle)
     struct device *d = handle->data;
     if (--d->n_closing > 0)
         return;
-    if (!d->stopping)
-        schedule_restart(d);
+    bool stopping = d->stopping; // the next line may stop it
+    if (!stopping)
+        schedule_restart(d); // what the executor has left behind is read first
     close_fds(d);
-    if (d->stopping)
+    if (stopping)
         uv_close((uv_handle_t *)&d->timer, timer_closed_cb);
 }
 

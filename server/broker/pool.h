@@ -27,8 +27,8 @@ typedef void (*pool_done)(void *data, struct pool_result *result, const struct o
 struct pool_stats {
     int processes;
     uint64_t compiled, cached, failed;
-    double seconds; // that compilers have worked
-    int waiting;    // jobs that none has yet
+    double seconds;       // that compilers have worked
+    int waiting;          // jobs that none has yet
     uint64_t cache_bytes; // as the last result that knew it told
 };
 

@@ -34,7 +34,7 @@ struct program {
     int n_loads;        // commands under way that load it
     bool leaving;       // one under way unloads it; what was sent before that may need it
     struct program *next_leaving;
-    char *log;          // the compiler's warnings, or NULL
+    char *log; // the compiler's warnings, or NULL
 };
 
 // The program for a kernel of a plan; made where there is none yet.

@@ -302,7 +302,7 @@ def test_edits_and_kills_under_load(daemon, kernels):
 
 # --- deadlines, debugging
 
-ROUNDS = 150_000_000 if DEVICE == "cpu" else 60_000_000  # more than half a second, by one thread
+ROUNDS = 450_000_000 if DEVICE == "cpu" else 200_000_000  # more than half a second, by one thread
 
 
 def put_with_deadline(folder, seconds):
