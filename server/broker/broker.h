@@ -47,7 +47,7 @@ struct broker {
 
     uint64_t started_ns;
     double started_time; // Unix time
-    uint64_t n_requests, n_errors, n_contexts;
+    uint64_t n_requests, n_errors, n_contexts, n_regions;
     char host_compiler[1024], nvrtc[1024]; // who they are, or why they are not there
 };
 

@@ -12,7 +12,7 @@
 // How much a connection may have going before it must wait: requests on devices, bytes of replies
 // that it does not read, bytes sent ahead of a request that waits, requests started before others
 // get their turn.
-enum { MAX_FLIGHT = 256, MAX_UNSENT = 4 << 20, MAX_AHEAD = 1 << 20, TURN = 64 };
+enum { MAX_FLIGHT = 256, MAX_UNSENT = 4 << 20, MAX_UNSENT_FDS = 64, MAX_AHEAD = 1 << 20, TURN = 64 };
 
 static void free_ids(struct conn *c)
 {
@@ -22,12 +22,18 @@ static void free_ids(struct conn *c)
         context_free(p);
     for (cursor = 0; (p = map_next(&c->shms, &cursor)) != NULL;)
         shm_free(c->broker, p);
+    for (cursor = 0; (p = map_next(&c->exports, &cursor)) != NULL;)
+        storage_unref(p);
+    for (cursor = 0; (p = map_next(&c->imports, &cursor)) != NULL;)
+        import_unref(p);
     for (cursor = 0; (p = map_next(&c->tensors, &cursor)) != NULL;) {
         ((struct tensor *)p)->n_ids--;
         tensor_unref(p);
     }
     map_finish(&c->contexts);
     map_finish(&c->shms);
+    map_finish(&c->exports);
+    map_finish(&c->imports);
     map_finish(&c->tensors);
     map_finish(&c->told);
 }
@@ -182,7 +188,7 @@ static enum request_status call(struct request *req, const struct msg *msg, bool
     if (ok && req->broker->stopping && !again)
         ok = opd_err_set(err, OPD_E_unavailable, "the daemon is stopping");
     if (!ok) {
-        int fd = row->fn == request_shm_open ? stream_take_fd(&req->conn->stream) : -1;
+        int fd = request_takes_fd(row, msg->params) ? stream_take_fd(&req->conn->stream) : -1;
         if (fd >= 0)
             close(fd); // it belongs to this message, not to the next
         return REQUEST_ERROR;
@@ -248,7 +254,8 @@ static size_t next_message(struct conn *c)
 
 static bool overloaded(const struct conn *c)
 {
-    return c->n_flight >= MAX_FLIGHT || stream_unsent(&c->stream) >= MAX_UNSENT;
+    return c->n_flight >= MAX_FLIGHT || stream_unsent(&c->stream) >= MAX_UNSENT ||
+           c->stream.n_out_fds >= MAX_UNSENT_FDS;
 }
 
 void conn_process(struct conn *c)

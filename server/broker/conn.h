@@ -37,6 +37,8 @@ struct conn {
     struct map tensors;       // id -> struct tensor
     struct map contexts;      // id -> struct context
     struct map shms;          // id -> struct shm
+    struct map exports;       // id -> struct storage
+    struct map imports;       // id -> struct import
     bool follows;             // what happens is sent as notifications
     struct map told; // hash of an operator's name -> number of the failure that it was told of
     bool looking;    // its reload() waits

@@ -261,6 +261,11 @@ static bool restore(struct device *d)
         struct device_region *r = &d->regions[i];
         if (!r->used || !r->ready)
             continue;
+        if (r->ipc) {
+            // Where it cannot be opened again, requests that use it are told so.
+            submit_first(d, device_ipc_command(d, i));
+            continue;
+        }
         struct command *c = command_new(r->host ? DEV_HOST_MAP : DEV_CHUNK_MAP, i, r->size);
         c->fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
         ok = ok && c->fd >= 0;

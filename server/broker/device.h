@@ -50,8 +50,11 @@ struct command {
 
 struct device_region {
     bool used, host, ready;
-    int fd; // owned
+    bool ipc; // a client's memory, opened by its handle
+    int fd;   // owned
     uint64_t size;
+    uint64_t serial; // no other region of the daemon ever has it
+    uint8_t handle[DEV_IPC_HANDLE];
 };
 
 struct device {
@@ -127,8 +130,17 @@ struct suballoc_block *device_stage(struct device *d, uint64_t size);
 void device_unstage(struct device *d, struct suballoc_block *block);
 
 // Host memory behind a descriptor (not taken over) for the device to copy from and to.
+// `done`, where there is one, is told how that went; a failure without it is only logged.
+struct device_mapping {
+    void (*done)(void *data, const struct opd_err *err);
+    void *data;
+};
 bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,
-                     struct opd_err *err);
+                     const struct device_mapping *mapping, struct opd_err *err);
+// A client's device memory behind a handle, the same.
+void device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint64_t size,
+                    uint32_t *out_region, const struct device_mapping *mapping);
+struct command *device_ipc_command(struct device *d, uint32_t region); // opens it
 void device_unmap(struct device *d, uint32_t region);
 
 const char *device_state_name(enum device_state state);

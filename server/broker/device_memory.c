@@ -24,7 +24,11 @@ static uint32_t add_region(struct device *d, int fd, uint64_t size, bool host)
         id++;
     if (id == d->n_regions)
         d->regions = mem_realloc(d->regions, ++d->n_regions, sizeof *d->regions);
-    d->regions[id] = (struct device_region){ .used = true, .host = host, .fd = fd, .size = size };
+    d->regions[id] = (struct device_region){ .used = true,
+                                             .host = host,
+                                             .fd = fd,
+                                             .size = size,
+                                             .serial = ++d->broker->n_regions };
     return id;
 }
 
@@ -50,18 +54,58 @@ void device_unmap(struct device *d, uint32_t region)
     device_submit(d, c);
 }
 
-static void host_mapped_done(struct command *c, const struct opd_err *err)
+// A command that maps memory, and who is told.
+struct mapping {
+    struct device *device;
+    struct device_mapping told;
+};
+
+static void mapped_done(struct command *c, const struct opd_err *err)
 {
-    struct device *d = c->data;
+    struct mapping *m = c->data;
+    struct device *d = m->device;
     uint32_t id = ((struct dev_command *)(void *)c->bytes.bytes)->id;
-    d->regions[id].ready = !err->code ||
-                           !d->process_alive; // lost with its executor: the next one maps it
-    if (!d->regions[id].ready)
+    // Lost with its executor: the next one maps it, unless it was this that ended it.
+    bool lost = !d->process_alive && !(c->blamed && d->regions[id].ipc);
+    bool ready = d->regions[id].ready = !err->code || lost;
+    if (!ready && !m->told.done)
         log_warn("device %s does not map shared memory: %s", d->name, err->msg);
+    if (m->told.done)
+        m->told.done(m->told.data,
+                     ready && d->state != DEVICE_FAILED ? &(struct opd_err){ 0 } : err);
+    free(m);
+}
+
+static void submit_mapping(struct device *d, struct command *c,
+                           const struct device_mapping *mapping)
+{
+    struct mapping *m = mem_zalloc(1, sizeof *m);
+    *m = (struct mapping){ .device = d };
+    if (mapping)
+        m->told = *mapping;
+    c->done = mapped_done;
+    c->data = m;
+    device_submit(d, c);
+}
+
+struct command *device_ipc_command(struct device *d, uint32_t region)
+{
+    struct command *c = command_new(DEV_IPC_OPEN, region, d->regions[region].size);
+    buf_append(&c->bytes, d->regions[region].handle, DEV_IPC_HANDLE);
+    return c;
+}
+
+void device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint64_t size,
+                    uint32_t *out_region, const struct device_mapping *mapping)
+{
+    uint32_t id = *out_region = add_region(d, -1, size, false);
+    d->regions[id].ipc = true;
+    memcpy(d->regions[id].handle, handle, DEV_IPC_HANDLE);
+    submit_mapping(d, device_ipc_command(d, id), mapping);
 }
 
 bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,
-                     struct opd_err *err)
+                     const struct device_mapping *mapping, struct opd_err *err)
 {
     int kept = fcntl(fd, F_DUPFD_CLOEXEC, 0), sent = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (sent < 0) {
@@ -73,9 +117,7 @@ bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_regi
     uint32_t id = *out_region = add_region(d, kept, size, true);
     struct command *c = command_new(DEV_HOST_MAP, id, size);
     c->fd = sent;
-    c->done = host_mapped_done;
-    c->data = d;
-    device_submit(d, c);
+    submit_mapping(d, c, mapping);
     return true;
 }
 
@@ -88,7 +130,7 @@ struct suballoc_block *device_stage(struct device *d, uint64_t size)
                       : mmap(NULL, DEVICE_STAGING_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         struct opd_err err = { 0 };
         if (p == MAP_FAILED ||
-            !device_map_host(d, fd, DEVICE_STAGING_SIZE, &d->staging_region, &err)) {
+            !device_map_host(d, fd, DEVICE_STAGING_SIZE, &d->staging_region, NULL, &err)) {
             log_error("no staging memory: %s", p == MAP_FAILED ? strerror(errno) : err.msg);
             abort();
         }

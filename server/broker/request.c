@@ -1,5 +1,6 @@
 #include "request.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +24,14 @@ struct request_row *request_find(const char *method, size_t size)
         if (strlen(request_rows[i].name) == size && memcmp(request_rows[i].name, method, size) == 0)
             return &request_rows[i];
     return NULL;
+}
+
+bool request_takes_fd(const struct request_row *row, const value *params)
+{
+    char kind[16];
+    return row->fn == request_shm_open ||
+           (row->fn == request_import_open &&
+            value_copy_str(value_at(params, 2), kind, sizeof kind) && strcmp(kind, "memfd") == 0);
 }
 
 // --- submitted requests
@@ -55,6 +64,8 @@ static void take_back(struct request *req)
         tensor_drop_name(req->broker, req->made[i]);
     if (c->closed)
         return;
+    if (req->made_export && map_get(&c->exports, req->made_export) == req->exported)
+        request_drop_export(c, req->made_export);
     // The ids may have been given up meanwhile, and used for something else.
     for (int i = 0; i < req->n_made; i++)
         if (map_get(&c->tensors, req->made_ids[i]) == req->made[i])
@@ -62,6 +73,19 @@ static void take_back(struct request *req)
     struct context *ctx = req->made_context ? map_get(&c->contexts, req->made_context) : NULL;
     if (ctx && ctx->serial == req->made_serial)
         context_free(map_remove(&c->contexts, req->made_context));
+}
+
+// The chunk's descriptor goes with the reply's first byte.
+static bool attach_chunk(struct request *req, struct opd_err *err)
+{
+    const struct device_region *chunk = req->exported ? request_chunk(req->exported) : NULL;
+    int fd = chunk ? fcntl(chunk->fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (chunk && fd < 0)
+        return opd_err_errno(err, OPD_E_out_of_memory, "the descriptor of %s's memory",
+                             req->device->name);
+    if (fd >= 0)
+        stream_attach_fd(&req->conn->stream, fd);
+    return true;
 }
 
 static void pack_result(struct request *req, struct buf *out, const struct opd_err *err)
@@ -84,6 +108,8 @@ void request_finish(struct request *req, const struct opd_err *device_err)
     if (device_err->code)
         opd_err_copy(&own, device_err);
     inherit_failure(req, &own);
+    if (!err->code && !c->closed && !req->notification)
+        attach_chunk(req, err);
     if (err->code) {
         req->broker->n_errors++;
         take_back(req);
@@ -96,6 +122,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
         device_unstage(req->device, req->staged);
     for (int i = 0; i < req->n_made; i++)
         tensor_unref(req->made[i]);
+    storage_unref(req->exported);
     c->n_flight--;
     buf_finish(&req->reply);
     opd_err_clear(&own);
@@ -128,6 +155,8 @@ struct request *request_defer(struct request *req)
     for (int i = 0; ctx && i < OP_MAX_TEMPS; i++)
         if (ctx->saved[i])
             ctx->saved[i]->fate = fate_ref(kept->fate);
+    if (kept->exported)
+        storage_ref(kept->exported);
     kept->conn->refs++;
     kept->conn->n_flight++;
     return kept;
@@ -196,6 +225,15 @@ void request_drop_id(struct conn *c, uint64_t id)
         return;
     t->n_ids--;
     tensor_unref(t);
+}
+
+bool request_dtype(const value *name, enum opd_dtype *out, struct opd_err *err)
+{
+    char text[32];
+    *out = value_copy_str(name, text, sizeof text) ? dtype_parse(text) : OPD_DTYPE_NONE;
+    return *out != OPD_DTYPE_NONE ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "no such dtype; expected one of those that hello lists");
 }
 
 bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err)

@@ -15,8 +15,17 @@
 #include "tensor.h"
 
 // What one connection may hold, beside memory on devices.
-enum { REQUEST_MAX_NEEDS = OP_MAX_INPUTS + 2 * OP_MAX_OUTPUTS + OP_MAX_TEMPS };
-enum { REQUEST_MAX_TENSORS = 1 << 20, REQUEST_MAX_CONTEXTS = 1 << 14, REQUEST_MAX_SHMS = 64 };
+enum {
+    REQUEST_MAX_MADE = OP_MAX_OUTPUTS + OP_MAX_TEMPS, // at least OP_MAX_INPUTS
+    REQUEST_MAX_NEEDS = 2 * OP_MAX_INPUTS + 2 * OP_MAX_OUTPUTS + OP_MAX_TEMPS,
+};
+enum {
+    REQUEST_MAX_TENSORS = 1 << 20,
+    REQUEST_MAX_CONTEXTS = 1 << 14,
+    REQUEST_MAX_SHMS = 64,
+    REQUEST_MAX_EXPORTS = 1 << 14,
+    REQUEST_MAX_IMPORTS = 1 << 10,
+};
 
 enum request_status {
     REQUEST_ERROR,     // err is filled; the caller replies
@@ -36,10 +45,12 @@ struct request {
     char op[OP_MAX_NAME]; // for errors; "" if none
 
     // What it has made, taken back if the device's work fails.
-    uint64_t made_ids[OP_MAX_INPUTS];
-    struct tensor *made[OP_MAX_INPUTS]; // a reference each once it is submitted
+    uint64_t made_ids[REQUEST_MAX_MADE];
+    struct tensor *made[REQUEST_MAX_MADE]; // a reference each once it is submitted
     int n_made;
     uint64_t made_context, made_serial;
+    uint64_t made_export; // id; 0: none
+    struct storage *exported;
     // What it makes shares its fate; what it reads may have one that is open.
     struct fate *fate;
     struct fate *needs[REQUEST_MAX_NEEDS];
@@ -60,6 +71,9 @@ struct request_row {
     request_fn *fn;
     uint64_t count;
 };
+
+// Does a descriptor come with its message?
+bool request_takes_fd(const struct request_row *row, const value *params);
 
 extern struct request_row request_rows[];
 extern const int n_request_rows;
@@ -101,11 +115,19 @@ struct shm {
 };
 void shm_free(struct broker *b, struct shm *shm);
 
+// The descriptor of the chunk in which a storage is; NULL: it is in none.
+const struct device_region *request_chunk(const struct storage *s);
+void request_drop_export(struct conn *c, uint64_t id); // nothing if it is not there
+
 struct tensor *request_tensor(struct request *req, const value *id, const char *what,
                               struct opd_err *err);
 bool request_new_id(struct request *req, int64_t id, struct opd_err *err); // is it free?
 void request_make(struct request *req, uint64_t id, struct tensor *t); // takes the reference over
 void request_drop_id(struct conn *c, uint64_t id);                     // nothing if it is not there
+// A descriptor that came with a message: a writable memfd of that size that cannot shrink. -1: none
+// came. `what`: the request's name, for the message.
+bool request_check_memfd(const char *what, int fd, int64_t size, struct opd_err *err);
+bool request_dtype(const value *name, enum opd_dtype *out, struct opd_err *err);
 bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err);
 // Every attribute of an operator: what the map gives, else the defaults.
 bool request_attrs(const struct op *op, const value *map, struct op_value *out,

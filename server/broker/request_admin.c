@@ -156,8 +156,9 @@ static void pack_type(struct buf *out, const struct op *op, const struct op_tens
 
 static void pack_input(struct buf *out, const struct op *op, const struct op_tensor *t)
 {
-    pack_map(out, 6);
+    pack_map(out, 7);
     pack_key_str(out, "name", t->name);
+    pack_key_bool(out, "used_backward", t->used_backward);
     pack_key_bool(out, "optional", t->optional);
     pack_key_bool(out, "in_place", t->in_place);
     pack_key_bool(out, "differentiable", t->differentiable);
@@ -285,7 +286,7 @@ static void pack_entry(struct buf *out, const struct family *o, bool whole)
     const struct op *op = e->op;
     char hash[20];
     snprintf(hash, sizeof hash, "%016" PRIx64, e->hash);
-    pack_map(out, whole ? 14 : 12);
+    pack_map(out, whole ? 15 : 13);
     pack_key_str(out, "name", op->name);
     pack_key_str(out, "schema", op->schema);
     pack_key_str(out, "doc", op->doc);
@@ -308,10 +309,15 @@ static void pack_entry(struct buf *out, const struct family *o, bool whole)
     pack_str(out, "outputs");
     pack_array(out, (size_t)op->n_outputs);
     for (int i = 0; i < op->n_outputs; i++) {
-        pack_map(out, 3);
+        pack_map(out, 4);
         pack_key_str(out, "name", op->outputs[i].name);
+        pack_key_bool(out, "used_backward", op->outputs[i].used_backward);
         pack_type(out, op, &op->outputs[i]);
     }
+    pack_str(out, "saved");
+    pack_array(out, (size_t)op->n_saved);
+    for (int i = 0; i < op->n_saved; i++)
+        pack_str(out, op->saved[i].name);
     pack_examples(out, op);
     if (!whole)
         return;

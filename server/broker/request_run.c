@@ -11,9 +11,10 @@
 #include "hash.h"
 #include "request.h"
 #include "run.h"
+#include "run_params.h"
 
 // The version that is served, or the one that the options name.
-static struct entry *find_entry(struct request *req, const value *name, const value *options,
+struct entry *run_find_entry(struct request *req, const value *name, const value *options,
                                 struct opd_err *err)
 {
     char text[OP_MAX_NAME] = "", near[128];
@@ -41,7 +42,7 @@ static struct entry *find_entry(struct request *req, const value *name, const va
     return e;
 }
 
-static bool read_deadline(const value *options, double *out, struct opd_err *err)
+bool run_read_deadline(const value *options, double *out, struct opd_err *err)
 {
     const value *v = value_get(options, "deadline");
     *out = 0;
@@ -55,7 +56,7 @@ static bool read_deadline(const value *options, double *out, struct opd_err *err
 
 // --- inputs
 
-static bool same_device(struct run *run, const char *op, const char *name, const struct tensor *t,
+bool run_same_device(struct run *run, const char *op, const char *name, const struct tensor *t,
                         struct opd_err *err)
 {
     if (!run->device)
@@ -67,7 +68,7 @@ static bool same_device(struct run *run, const char *op, const char *name, const
     return true;
 }
 
-static bool read_inputs(struct request *req, struct run *run, const value *ids,
+bool run_read_inputs(struct request *req, struct run *run, const value *ids,
                         struct plan_request *pr, struct opd_err *err)
 {
     const struct op *op = run->entry->op;
@@ -81,36 +82,10 @@ static bool read_inputs(struct request *req, struct run *run, const value *ids,
         char what[2 * OP_MAX_NAME + 4];
         snprintf(what, sizeof what, "%s: %s", op->name, op->inputs[i].name);
         struct tensor *t = request_tensor(req, id, what, err);
-        if (!t || !same_device(run, op->name, op->inputs[i].name, t, err))
+        if (!t || !run_same_device(run, op->name, op->inputs[i].name, t, err))
             return false;
         run->inputs[i] = t;
         pr->inputs[i] = t->desc;
-    }
-    return true;
-}
-
-// Ids for what a request makes: an integer each, unused, and no two alike.
-static bool read_new_ids(struct request *req, const value *ids, size_t n, bool may_be_nil,
-                         struct opd_err *err)
-{
-    if (value_count(ids) != n)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s%s%zu ids for results came, expected %zu", req->op,
-                           req->op[0] ? ": " : "", value_count(ids), n);
-    for (size_t i = 0; i < n; i++) {
-        const value *v = value_at(ids, i);
-        if (value_is_nil(v) && may_be_nil)
-            continue;
-        if (value_type(v) != VALUE_INT)
-            return opd_err_set(err, OPD_E_invalid_argument,
-                               "id %zu for a result is %s, expected an integer", i,
-                               value_type_name(v));
-        if (!request_new_id(req, value_int(v), err))
-            return false;
-        for (size_t j = 0; j < i; j++)
-            if (!value_is_nil(value_at(ids, j)) && value_int(value_at(ids, j)) == value_int(v))
-                return opd_err_set(err, OPD_E_invalid_argument,
-                                   "id %" PRId64 " is given to two results", value_int(v));
     }
     return true;
 }
@@ -150,18 +125,53 @@ static void keep_context(struct request *req, const struct run *run, const struc
     req->made_context = id;
 }
 
-// Gives the outputs their ids and packs them for the reply.
-static void make_outputs(struct request *req, struct run *run, const value *ids)
+// Gives the outputs and, where they are asked for, the saved tensors their ids.
+static void make_outputs(struct request *req, struct run *run, const struct run_results *results,
+                         const struct run_new_ids *saved_ids, struct tensor **saved)
 {
+    const struct op *op = run->entry->op;
     const struct plan *plan = run->bound->plan;
     for (int i = 0; i < plan->n_operands; i++) {
         const struct plan_operand *o = &plan->operands[i];
-        if (o->kind != PLAN_OUTPUT)
-            continue;
-        struct tensor *t = tensor_new(run->made[i], 0, &o->desc);
-        run->outputs[o->index] = t;
-        request_make(req, (uint64_t)value_int(value_at(ids, (size_t)o->index)), t);
+        if (o->kind == PLAN_OUTPUT && run->into[o->index])
+            run->outputs[o->index] = run->into[o->index];
+        else if (o->kind == PLAN_OUTPUT)
+            request_make(req, results->ids[o->index],
+                         run->outputs[o->index] = tensor_new(run->made[i], 0, &o->desc));
+        for (int k = 0; o->kind == PLAN_SAVED && k < saved_ids->n; k++)
+            if (op->saved[k].temp == o->index)
+                request_make(req, saved_ids->ids[k],
+                             saved[k] = tensor_new(run->made[i], 0, &o->desc));
     }
+}
+
+// The option `saved`: ids for every saved tensor. *out_keep: it is there.
+static bool read_saved_ids(struct request *req, const struct run *run, const value *options,
+                           struct run_new_ids *taken, struct run_new_ids *out, bool *out_keep,
+                           struct opd_err *err)
+{
+    const value *ids = value_get(options, "saved");
+    const struct op *op = run->entry->op;
+    int n = op->has_backward ? op->n_saved : 0;
+    out->n = 0;
+    *out_keep = !value_is_nil(ids);
+    if (!*out_keep)
+        return true;
+    if (!value_is_nil(value_get(options, "context")))
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: context and saved together; a context keeps the saved tensors",
+                           op->name);
+    if (value_type(ids) != VALUE_ARRAY || value_count(ids) != (size_t)n)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: saved is %s of %zu, expected %d ids, one for each saved tensor",
+                           op->name, value_type_name(ids), value_count(ids), n);
+    *out_keep = op->has_backward;
+    for (int i = 0; i < n; i++) {
+        if (!run_take_id(req, value_at(ids, (size_t)i), taken, err))
+            return false;
+        out->ids[out->n++] = taken->ids[taken->n - 1];
+    }
+    return true;
 }
 
 static bool read_context_id(struct request *req, const struct run *run, const value *options,
@@ -186,7 +196,7 @@ static bool read_context_id(struct request *req, const struct run *run, const va
     return true;
 }
 
-static bool default_device(struct request *req, struct run *run, const value *options,
+bool run_default_device(struct request *req, struct run *run, const value *options,
                            struct opd_err *err)
 {
     const value *name = value_get(options, "device");
@@ -212,8 +222,8 @@ static const char *take_warning(struct request *req, const struct op *op)
     return o->failure_text;
 }
 
-static void pack_forward(struct request *req, const struct run *run, const value *ids,
-                         uint64_t context)
+static void pack_forward(struct request *req, const struct run *run,
+                         const struct run_results *results, uint64_t context)
 {
     const struct op *op = run->entry->op;
     const char *warning = take_warning(req, op);
@@ -227,7 +237,7 @@ static void pack_forward(struct request *req, const struct run *run, const value
     pack_str(out, "outputs");
     pack_array(out, (size_t)op->n_outputs);
     for (int i = 0; i < op->n_outputs; i++)
-        tensor_pack(out, (uint64_t)value_int(value_at(ids, (size_t)i)), run->outputs[i]);
+        tensor_pack(out, results->ids[i], run->outputs[i]);
     pack_str(out, "context");
     if (context)
         pack_uint(out, context);
@@ -236,33 +246,51 @@ static void pack_forward(struct request *req, const struct run *run, const value
     pack_key_int(out, "version", run->entry->version);
 }
 
+// One more pair in the map that has just been packed.
+static void pack_saved(struct request *req, const struct run_new_ids *ids,
+                       struct tensor *const *saved)
+{
+    req->reply.bytes[0]++; // a map of up to 15 pairs has their number in its first byte
+    pack_str(&req->reply, "saved");
+    pack_array(&req->reply, (size_t)ids->n);
+    for (int i = 0; i < ids->n; i++)
+        tensor_pack(&req->reply, ids->ids[i], saved[i]);
+}
+
 enum request_status request_forward(struct request *req, const value *params, struct opd_err *err)
 {
     const value *ids = value_at(params, 3), *options = value_at(params, 4);
-    struct run run = { .entry = find_entry(req, value_at(params, 0), options, err) };
+    struct run run = { .entry = run_find_entry(req, value_at(params, 0), options, err) };
     struct plan_request pr = { .direction = PLAN_FORWARD };
+    struct run_new_ids taken = { 0 }, saved_ids;
+    struct run_results results;
+    struct tensor *saved[OP_MAX_TEMPS] = { NULL };
     uint64_t context;
-    if (!run.entry || !read_inputs(req, &run, value_at(params, 1), &pr, err) ||
+    if (!run.entry || !run_read_inputs(req, &run, value_at(params, 1), &pr, err) ||
         !request_attrs(run.entry->op, value_at(params, 2), pr.attrs, err) ||
-        !read_deadline(options, &run.deadline, err) ||
+        !run_read_deadline(options, &run.deadline, err) ||
         !read_context_id(req, &run, options, &context, err) ||
-        !default_device(req, &run, options, err) ||
-        !read_new_ids(req, ids, (size_t)run.entry->op->n_outputs, false, err))
+        !run_read_results(req, &run, ids, options, run.entry->op->n_outputs, false, &taken,
+                          &results, err) ||
+        !read_saved_ids(req, &run, options, &taken, &saved_ids, &pr.keep, err) ||
+        !run_default_device(req, &run, options, err))
         return REQUEST_ERROR;
-    pr.keep = context != 0;
+    pr.keep = pr.keep || context != 0;
     enum request_status status = run_bind(req, &run, &pr, err);
     if (status == REQUEST_ANSWERED)
-        status = run_allocate(req, &run, err);
+        status = run_check_into(&run, err) ? run_allocate(req, &run, err) : REQUEST_ERROR;
     if (status != REQUEST_ANSWERED)
         return status;
     struct command *c = run_command(&run, err);
     if (!c)
         return REQUEST_ERROR;
-    make_outputs(req, &run, ids);
+    make_outputs(req, &run, &results, &saved_ids, saved);
     run_bump_versions(&run);
     if (context)
         keep_context(req, &run, &pr, context);
-    pack_forward(req, &run, ids, context);
+    pack_forward(req, &run, &results, context);
+    if (!value_is_nil(value_get(options, "saved")))
+        pack_saved(req, &saved_ids, saved);
     return run_submit(req, &run, c);
 }
 
@@ -310,91 +338,22 @@ static bool take_context(struct run *run, const struct context *ctx, struct opd_
     return true;
 }
 
-static bool read_grads(struct request *req, struct run *run, const struct context *ctx,
-                       const value *ids, uint32_t *absent, struct opd_err *err)
-{
-    const struct op *op = run->entry->op;
-    if (value_count(ids) > (size_t)op->n_outputs)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s has %d outputs, %zu gradients came",
-                           op->name, op->n_outputs, value_count(ids));
-    *absent = 0;
-    for (int i = 0; i < op->n_outputs; i++) {
-        const value *id = value_at(ids, (size_t)i);
-        if (value_is_nil(id)) {
-            *absent |= 1u << i;
-            continue;
-        }
-        char what[2 * OP_MAX_NAME + 8], got[256], expected[256];
-        snprintf(what, sizeof what, "%s: grad_%s", op->name, op->outputs[i].name);
-        struct tensor *t = request_tensor(req, id, what, err);
-        if (!t || !same_device(run, op->name, what + strlen(op->name) + 2, t, err))
-            return false;
-        const struct tensor_desc *want = &ctx->output_descs[i];
-        tensor_desc_format(&t->desc, got, sizeof got);
-        tensor_desc_format(want, expected, sizeof expected);
-        if (strcmp(got, expected) != 0)
-            return opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected %s as the output",
-                               what, got, expected);
-        run->grad_outputs[i] = t;
-    }
-    return true;
-}
-
-static uint32_t read_wanted(const struct op *op, const struct plan_request *pr, const value *ids)
-{
-    uint32_t wanted = 0;
-    for (int i = 0; i < op->n_inputs; i++)
-        if (!value_is_nil(value_at(ids, (size_t)i)) && op->inputs[i].differentiable &&
-            pr->inputs[i].dtype != OPD_DTYPE_NONE)
-            wanted |= 1u << i;
-    return wanted;
-}
-
-static void make_grads(struct request *req, const struct run *run, const value *ids)
-{
-    const struct plan *plan = run->bound->plan;
-    struct tensor *grads[OP_MAX_INPUTS] = { NULL };
-    for (int i = 0; i < plan->n_operands; i++) {
-        const struct plan_operand *o = &plan->operands[i];
-        if (o->kind != PLAN_GRAD_INPUT)
-            continue;
-        grads[o->index] = tensor_new(run->made[i], 0, &o->desc);
-        request_make(req, (uint64_t)value_int(value_at(ids, (size_t)o->index)), grads[o->index]);
-    }
-    int n = run->entry->op->n_inputs;
-    pack_array(&req->reply, (size_t)n);
-    for (int i = 0; i < n; i++) {
-        if (grads[i])
-            tensor_pack(&req->reply, (uint64_t)value_int(value_at(ids, (size_t)i)), grads[i]);
-        else
-            pack_nil(&req->reply);
-    }
-}
-
 enum request_status request_backward(struct request *req, const value *params, struct opd_err *err)
 {
     struct run run = { 0 };
+    struct run_new_ids taken = { 0 };
+    struct run_results results;
+    const value *options = value_at(params, 3);
     struct context *ctx = find_context(req, value_at(params, 0), err);
-    const value *ids = value_at(params, 2);
     if (!ctx || !take_context(&run, ctx, err))
         return REQUEST_ERROR;
     struct plan_request pr = ctx->request;
-    pr.direction = PLAN_BACKWARD;
-    if (!read_grads(req, &run, ctx, value_at(params, 1), &pr.grad_absent, err) ||
-        !read_new_ids(req, ids, (size_t)run.entry->op->n_inputs, true, err) ||
-        !read_deadline(value_at(params, 3), &run.deadline, err))
+    if (!run_read_grads(req, &run, ctx->output_descs, value_at(params, 1), &pr, err) ||
+        !run_read_results(req, &run, value_at(params, 2), options, run.entry->op->n_inputs, true,
+                          &taken, &results, err) ||
+        !run_read_deadline(options, &run.deadline, err))
         return REQUEST_ERROR;
-    pr.wanted = read_wanted(run.entry->op, &pr, ids);
-    enum request_status status = run_bind(req, &run, &pr, err);
-    if (status == REQUEST_ANSWERED)
-        status = run_allocate(req, &run, err);
-    if (status != REQUEST_ANSWERED)
-        return status;
-    struct command *c = run_command(&run, err);
-    if (!c)
-        return REQUEST_ERROR;
-    make_grads(req, &run, ids);
-    return run_submit(req, &run, c);
+    return run_backward(req, &run, &pr, &results, err);
 }
 
 enum request_status request_context_free(struct request *req, const value *params,

@@ -64,17 +64,10 @@ enum request_status request_tensor_new(struct request *req, const value *params,
                                        struct opd_err *err)
 {
     int64_t id = value_int(value_at(params, 0));
-    char dtype[32], name[MAX_NAME];
+    char name[MAX_NAME];
     struct tensor_desc desc = { 0 };
-    if (value_copy_str(value_at(params, 1), dtype, sizeof dtype))
-        desc.dtype = dtype_parse(dtype);
-    if (desc.dtype == OPD_DTYPE_NONE) {
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "no such dtype; expected one of those that hello lists");
-        return REQUEST_ERROR;
-    }
     struct device *d;
-    if (!request_new_id(req, id, err) || !request_shape(value_at(params, 2), &desc, err) ||
+    if (!request_dtype(value_at(params, 1), &desc.dtype, err) || !request_new_id(req, id, err) || !request_shape(value_at(params, 2), &desc, err) ||
         !read_name(req, value_at(params, 3), name, err) ||
         !(d = find_device(req, value_at(params, 4), err)))
         return REQUEST_ERROR;
@@ -133,7 +126,7 @@ static bool shm_address(struct request *req, const value *array, uint64_t size, 
                            " do not lie in shared memory of %" PRIu64 " bytes",
                            size, at, shm->size);
     if (!shm->mapped[d->index] &&
-        !device_map_host(d, shm->fd, shm->size, &shm->regions[d->index], err))
+        !device_map_host(d, shm->fd, shm->size, &shm->regions[d->index], NULL, err))
         return false;
     shm->mapped[d->index] = true;
     *out = (struct dev_ref){ .region = shm->regions[d->index], .offset = (uint64_t)at };
@@ -338,34 +331,41 @@ enum request_status request_tensor_info(struct request *req, const value *params
     return REQUEST_ANSWERED;
 }
 
+bool request_check_memfd(const char *what, int fd, int64_t size, struct opd_err *err)
+{
+    struct stat st;
+    int seals = fd >= 0 ? fcntl(fd, F_GET_SEALS) : -1;
+    if (fd < 0)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: no file descriptor came with the message (SCM_RIGHTS)", what);
+    if (seals < 0 || !(seals & F_SEAL_SHRINK))
+        return opd_err_set(
+            err, OPD_E_invalid_argument,
+            "%s: the descriptor is no memfd that is sealed against shrinking; "
+            "use memfd_create(MFD_ALLOW_SEALING) and fcntl(F_ADD_SEALS, F_SEAL_SHRINK)",
+            what);
+    if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR ||
+        (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)))
+        return opd_err_set(err, OPD_E_invalid_argument, "%s: the memfd is not writable", what);
+    if (fstat(fd, &st) < 0 || size <= 0 || size > st.st_size)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: size %" PRId64 ", the memfd has %lld bytes", what, size,
+                           (long long)st.st_size);
+    return size <= MAX_SHM ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "%s: size %" PRId64 " is more than can be mapped; at most %" PRId64, what,
+                       size, MAX_SHM);
+}
+
 enum request_status request_shm_open(struct request *req, const value *params, struct opd_err *err)
 {
     int64_t id = value_int(value_at(params, 0)), size = value_int(value_at(params, 1));
     int fd = stream_take_fd(&req->conn->stream);
-    struct stat st;
-    int seals = fd >= 0 ? fcntl(fd, F_GET_SEALS) : -1;
-    if (fd < 0)
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "shm_open: no file descriptor came with the message (SCM_RIGHTS)");
-    else if (seals < 0 || !(seals & F_SEAL_SHRINK))
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "shm_open: the descriptor is no memfd that is sealed against shrinking; "
-                    "use memfd_create(MFD_ALLOW_SEALING) and fcntl(F_ADD_SEALS, F_SEAL_SHRINK)");
-    else if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR ||
-             (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)))
-        opd_err_set(err, OPD_E_invalid_argument, "shm_open: the memfd is not writable");
-    else if (fstat(fd, &st) < 0 || size <= 0 || size > st.st_size)
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "shm_open: size %" PRId64 ", the memfd has %lld bytes", size,
-                    (long long)(fd >= 0 ? st.st_size : 0));
-    else if (size > MAX_SHM)
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "shm_open: size %" PRId64 " is more than can be mapped; at most %" PRId64, size,
-                    MAX_SHM);
-    else if (req->conn->shms.count >= REQUEST_MAX_SHMS)
+    bool ok = request_check_memfd("shm_open", fd, size, err);
+    if (ok && req->conn->shms.count >= REQUEST_MAX_SHMS)
         opd_err_set(err, OPD_E_out_of_memory, "shm_open: this connection has %d; close some",
                     REQUEST_MAX_SHMS);
-    else if (map_get(&req->conn->shms, (uint64_t)id))
+    else if (ok && map_get(&req->conn->shms, (uint64_t)id))
         opd_err_set(err, OPD_E_invalid_argument, "shm_open: id %" PRId64 " is in use", id);
     if (err->code) {
         if (fd >= 0)

@@ -27,11 +27,12 @@ enum request_status run_bind(struct request *req, struct run *run, struct plan_r
     return ready ? REQUEST_ANSWERED : REQUEST_WAIT;
 }
 
-static bool is_made(const struct plan *plan, const struct plan_operand *o)
+static bool is_made(const struct run *run, const struct plan_operand *o)
 {
-    if (plan->direction == PLAN_FORWARD)
-        return o->kind == PLAN_OUTPUT || o->kind == PLAN_SAVED || o->kind == PLAN_SCRATCH;
-    return o->kind == PLAN_GRAD_INPUT || o->kind == PLAN_SCRATCH;
+    bool forward = run->bound->plan->direction == PLAN_FORWARD;
+    if (o->kind == (forward ? PLAN_OUTPUT : PLAN_GRAD_INPUT))
+        return !run->into[o->index];
+    return o->kind == PLAN_SCRATCH || (forward && o->kind == PLAN_SAVED);
 }
 
 static void drop_made(struct run *run)
@@ -47,7 +48,7 @@ enum request_status run_allocate(struct request *req, struct run *run, struct op
     const struct plan *plan = run->bound->plan;
     run->made = mem_zalloc((size_t)plan->n_operands, sizeof *run->made);
     for (int i = 0; i < plan->n_operands; i++) {
-        if (!is_made(plan, &plan->operands[i]))
+        if (!is_made(run, &plan->operands[i]))
             continue;
         enum alloc_result result = storage_new(
             run->device, tensor_desc_size(&plan->operands[i].desc), &run->made[i], err);
@@ -75,13 +76,19 @@ static bool locate(const struct run *run, uint32_t operand, struct dev_ref *out)
         t = run->inputs[o->index];
         break;
     case PLAN_OUTPUT:
-        t = run->outputs[o->index];
+        t = run->into[o->index] && run->bound->plan->direction == PLAN_FORWARD
+                ? run->into[o->index]
+                : run->outputs[o->index];
         break;
     case PLAN_GRAD_OUTPUT:
         t = run->grad_outputs[o->index];
         break;
     case PLAN_SAVED:
-        return run->saved[o->index] && storage_address(run->saved[o->index], 0, out);
+        return run->saved[o->index] &&
+               storage_address(run->saved[o->index], run->saved_offset[o->index], out);
+    case PLAN_GRAD_INPUT:
+        t = run->into[o->index];
+        break;
     default:
         break;
     }
@@ -166,9 +173,13 @@ struct command *run_command(struct run *run, struct opd_err *err)
 void run_bump_versions(const struct run *run)
 {
     const struct op *op = run->entry->op;
-    for (int i = 0; i < op->n_inputs; i++)
+    bool forward = run->bound->plan->direction == PLAN_FORWARD;
+    for (int i = 0; forward && i < op->n_inputs; i++)
         if (op->inputs[i].in_place && run->inputs[i])
             run->inputs[i]->storage->version++;
+    for (int i = 0; i < OP_MAX_INPUTS; i++)
+        if (run->into[i])
+            run->into[i]->storage->version++;
 }
 
 static void note_needs(struct request *req, const struct run *run)
@@ -178,6 +189,8 @@ static void note_needs(struct request *req, const struct run *run)
         request_needs(req, run->inputs[i] ? run->inputs[i]->storage : NULL);
     for (int i = 0; i < OP_MAX_TEMPS; i++)
         request_needs(req, run->saved[i]);
+    for (int i = 0; i < OP_MAX_INPUTS; i++)
+        request_needs(req, run->into[i] ? run->into[i]->storage : NULL);
     bool backward = run->bound->plan->direction == PLAN_BACKWARD; // forward's outputs are its own
     for (int i = 0; backward && i < op->n_outputs; i++) {
         request_needs(req, run->outputs[i] ? run->outputs[i]->storage : NULL);

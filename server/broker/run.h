@@ -13,7 +13,10 @@ struct run {
     struct tensor *inputs[OP_MAX_INPUTS]; // borrowed
     struct tensor *outputs[OP_MAX_OUTPUTS];
     struct tensor *grad_outputs[OP_MAX_OUTPUTS];
-    struct storage *saved[OP_MAX_TEMPS]; // backward: the context's
+    struct storage *saved[OP_MAX_TEMPS]; // backward: the context's, or the client's
+    uint64_t saved_offset[OP_MAX_TEMPS];
+    struct tensor *into[OP_MAX_INPUTS]; // results that go into a tensor that is there: the outputs,
+                                        // or the gradients of inputs; borrowed
     struct storage **made; // for each operand that this run makes: a reference; else NULL
     double deadline;
 };
@@ -29,7 +32,7 @@ enum request_status run_allocate(struct request *req, struct run *run, struct op
 // a command can carry.
 struct command *run_command(struct run *run, struct opd_err *err);
 
-// In-place arguments are written: whoever kept them for backward must know.
+// In-place arguments and `into` are written: whoever kept them for backward must know.
 void run_bump_versions(const struct run *run);
 
 // Sends the command, or answers at once where it does nothing; lets go of what the run has made,

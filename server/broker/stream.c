@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -66,10 +67,32 @@ static void read_more(struct stream *s)
     s->readable(s);
 }
 
+static void drop_first_fd(struct stream *s)
+{
+    close(s->out_fds[0].fd);
+    memmove(s->out_fds, s->out_fds + 1, --s->n_out_fds * sizeof *s->out_fds);
+}
+
+// Up to the byte that a descriptor goes with; or that one, with it.
+static ssize_t send_piece(struct stream *s)
+{
+    const uint8_t *bytes = s->out.bytes + s->out_start;
+    size_t size = stream_unsent(s);
+    bool first = s->n_out_fds > 0 && s->out_fds[0].at == s->sent;
+    if (s->n_out_fds > (size_t)first) {
+        uint64_t until = s->out_fds[first].at - s->sent;
+        size = until < size ? (size_t)until : size;
+    }
+    ssize_t n = fdpass_send(s->fd, bytes, size, first ? &s->out_fds[0].fd : NULL, first);
+    if (n > 0 && first)
+        drop_first_fd(s);
+    return n;
+}
+
 static void send_some(struct stream *s)
 {
     while (stream_unsent(s) > 0) {
-        ssize_t n = fdpass_send(s->fd, s->out.bytes + s->out_start, stream_unsent(s), NULL, 0);
+        ssize_t n = send_piece(s);
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return;
         if (n < 0) {
@@ -77,6 +100,7 @@ static void send_some(struct stream *s)
             return;
         }
         s->out_start += (size_t)n;
+        s->sent += (uint64_t)n;
         drop_used(&s->out, &s->out_start, OUT_KEEP);
     }
     if (s->drained)
@@ -115,6 +139,9 @@ static void closed_cb(uv_handle_t *handle)
     s->fd = -1;
     while (s->n_fds > 0)
         close(s->fds[--s->n_fds]);
+    while (s->n_out_fds > 0)
+        drop_first_fd(s);
+    free(s->out_fds);
     buf_finish(&s->in);
     buf_finish(&s->out);
     s->closed(s);
@@ -161,6 +188,15 @@ void stream_flush(struct stream *s)
     send_some(s);
     if (!s->closing)
         update_poll(s);
+}
+
+void stream_attach_fd(struct stream *s, int fd)
+{
+    if (s->n_out_fds == s->out_fds_capacity) {
+        s->out_fds_capacity = s->out_fds_capacity ? 2 * s->out_fds_capacity : 8;
+        s->out_fds = mem_realloc(s->out_fds, s->out_fds_capacity, sizeof *s->out_fds);
+    }
+    s->out_fds[s->n_out_fds++] = (struct stream_out_fd){ s->sent + stream_unsent(s), fd };
 }
 
 size_t stream_unsent(const struct stream *s)

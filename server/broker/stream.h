@@ -15,6 +15,12 @@
 
 enum { STREAM_MAX_FDS = 32 };
 
+// Goes with the byte that has this number, of all that are ever sent. Owned.
+struct stream_out_fd {
+    uint64_t at;
+    int fd;
+};
+
 struct stream {
     uv_poll_t poll;
     int fd; // -1 once closed
@@ -24,6 +30,9 @@ struct stream {
     int n_fds;
     struct buf out;
     size_t out_start;
+    uint64_t sent;                    // bytes, since it was started
+    struct stream_out_fd *out_fds;    // to be sent, in this order
+    size_t n_out_fds, out_fds_capacity;
     bool reading; // false: the peer is left waiting
     bool closing;
     void *owner;
@@ -46,5 +55,6 @@ int stream_take_fd(struct stream *s); // the oldest descriptor, now the caller's
 
 // Bytes are appended to s->out by the caller; this sends what goes and arranges for the rest.
 void stream_flush(struct stream *s);
+void stream_attach_fd(struct stream *s, int fd); // goes with what is appended next; taken over
 size_t stream_unsent(const struct stream *s);
 void stream_set_reading(struct stream *s, bool reading);

@@ -21,6 +21,35 @@ enum alloc_result storage_new(struct device *d, uint64_t size, struct storage **
     return ALLOC_OK;
 }
 
+struct storage *storage_import(struct import *m, uint64_t offset, uint64_t size)
+{
+    struct storage *s = mem_zalloc(1, sizeof *s);
+    *s = (struct storage){ .refs = 1, .device = m->device, .size = size };
+    if (m->fate->state != FATE_DONE)
+        s->fate = fate_ref(m->fate);
+    if (size == 0)
+        return s;
+    s->import = import_ref(m);
+    s->import_offset = offset;
+    return s;
+}
+
+struct import *import_ref(struct import *m)
+{
+    m->refs++;
+    return m;
+}
+
+void import_unref(struct import *m)
+{
+    if (!m || --m->refs > 0)
+        return;
+    if (m->region != IMPORT_UNMAPPED)
+        device_unmap(m->device, m->region);
+    fate_unref(m->fate);
+    free(m);
+}
+
 struct fate *fate_ref(struct fate *f)
 {
     f->refs++;
@@ -45,6 +74,7 @@ void storage_unref(struct storage *s)
         return;
     if (s->block)
         device_release(s->device, s->block);
+    import_unref(s->import);
     fate_unref(s->fate);
     free(s);
 }
@@ -75,6 +105,10 @@ void tensor_unref(struct tensor *t)
 
 bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out)
 {
+    if (s->import) {
+        *out = (struct dev_ref){ .region = s->import->region, .offset = s->import_offset + offset };
+        return true;
+    }
     if (!s->block)
         return false;
     *out = (struct dev_ref){ .region = s->block->chunk->region,
@@ -85,6 +119,16 @@ bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *o
 bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out)
 {
     return storage_address(t->storage, t->offset + offset, out);
+}
+
+bool tensor_overlaps(const struct tensor *a, const struct tensor *b)
+{
+    struct dev_ref p, q;
+    uint64_t a_size = tensor_desc_size(&a->desc), b_size = tensor_desc_size(&b->desc);
+    if (a->storage->device != b->storage->device || !tensor_address(a, 0, &p) ||
+        !tensor_address(b, 0, &q) || p.region != q.region)
+        return false;
+    return p.offset < q.offset + b_size && q.offset < p.offset + a_size;
 }
 
 static uint64_t name_key(const char *name)

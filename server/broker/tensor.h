@@ -22,11 +22,26 @@ struct fate {
 struct fate *fate_ref(struct fate *f);
 void fate_unref(struct fate *f); // NULL is fine
 
+// A client's own memory, mapped by a device. Counted: by the connection that opened it and by each
+// storage in it; unmapped with the last.
+struct import {
+    int refs;
+    struct fate *fate; // a reference: whether it could be opened
+    struct device *device;
+    uint32_t region; // IMPORT_UNMAPPED: not asked for
+    uint64_t size;
+};
+enum { IMPORT_UNMAPPED = DEV_MAX_REGIONS };
+struct import *import_ref(struct import *m);
+void import_unref(struct import *m); // NULL is fine
+
 struct storage {
     int refs;
     struct fate *fate; // a reference; NULL: it was there before
     struct device *device;
-    struct suballoc_block *block; // NULL: of size 0
+    struct suballoc_block *block; // NULL: of size 0, or
+    struct import *import;        // a reference: in a client's memory, at
+    uint64_t import_offset;
     uint64_t size;                // bytes asked for
     uint64_t version; // grows with every write, so that backward can tell that its inputs changed
 };
@@ -44,6 +59,7 @@ struct tensor {
 // One reference is the caller's. WAIT and FAILED as device_alloc(); *out is set only with OK.
 enum alloc_result storage_new(struct device *d, uint64_t size, struct storage **out,
                               struct opd_err *err);
+struct storage *storage_import(struct import *m, uint64_t offset, uint64_t size);
 struct storage *storage_ref(struct storage *s);
 void storage_unref(struct storage *s);
 
@@ -55,6 +71,7 @@ void tensor_unref(struct tensor *t);
 // Where it is, for a command. False for an empty one: it is nowhere.
 bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out);
 bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out);
+bool tensor_overlaps(const struct tensor *a, const struct tensor *b); // some byte is of both
 
 struct tensor *tensor_find(struct broker *b, const char *name); // NULL: no tensor of that name
 void tensor_set_name(struct broker *b, struct tensor *t,

@@ -16,6 +16,8 @@ struct backend;         // a backend's own struct starts with `struct backend ba
 struct backend_program; // one loaded image, with one kernel; owned by the caller, freed by
                         // backend_unload()
 
+enum { BACKEND_IPC_HANDLE = 64 }; // bytes of a handle of another process's memory
+
 typedef uint64_t device_addr; // 0 is "nowhere"
 
 // One parameter of a kernel in the packed argument block: natural alignment, as in a C struct.
@@ -70,6 +72,12 @@ struct backend_ops {
     // optional. Tells the device of host memory that it will copy from and to (page-locks it).
     void (*host_register)(struct backend *be, void *host, size_t size);
     void (*host_unregister)(struct backend *be, void *host);
+
+    // optional. Maps memory that another process of this device has made and shares by a handle;
+    // `size` must be that of its whole allocation.
+    bool (*ipc_open)(struct backend *be, const uint8_t handle[BACKEND_IPC_HANDLE], uint64_t size,
+                     device_addr *out, struct opd_err *err);
+    void (*ipc_close)(struct backend *be, device_addr addr);
 
     bool (*load)(struct backend *be, const struct backend_image *image,
                  struct backend_program **out, struct opd_err *err);

@@ -261,6 +261,37 @@ static void cuda_host_unregister(struct backend *be, void *host)
     b->cu->cuMemHostUnregister(host);
 }
 
+static bool cuda_ipc_open(struct backend *be, const uint8_t handle[BACKEND_IPC_HANDLE],
+                          uint64_t size, device_addr *out, struct opd_err *err)
+{
+    const struct cuda_driver *cu = cuda_of(be)->cu;
+    struct drv_ipc_handle shared;
+    drv_addr addr = 0, base = 0;
+    size_t have = 0;
+    memcpy(shared.bytes, handle, sizeof shared.bytes);
+    CU_TRY(cuIpcOpenMemHandle(&addr, shared, DRV_IPC_LAZY_PEER_ACCESS));
+    CU_TRY(cuMemGetAddressRange(&base, &have, addr));
+    if (base == addr && have >= size) {
+        *out = addr;
+        return true;
+    }
+    opd_err_set(err, OPD_E_invalid_argument,
+                "the client's memory has %zu bytes, %llu were said; give the size of the whole "
+                "allocation",
+                have, (unsigned long long)size);
+fail:
+    if (addr)
+        cu->cuIpcCloseMemHandle(addr);
+    return opd_err_prefix(err, "opening a client's memory");
+}
+
+static void cuda_ipc_close(struct backend *be, device_addr addr)
+{
+    struct cuda_backend *b = cuda_of(be);
+    b->cu->cuStreamSynchronize(b->stream);
+    b->cu->cuIpcCloseMemHandle(addr);
+}
+
 static void cuda_unload(struct backend *be, struct backend_program *program)
 {
     if (!program)
@@ -443,6 +474,8 @@ const struct backend_ops backend_cuda = {
     .chunk_unmap = cuda_chunk_unmap,
     .host_register = cuda_host_register,
     .host_unregister = cuda_host_unregister,
+    .ipc_open = cuda_ipc_open,
+    .ipc_close = cuda_ipc_close,
     .load = cuda_load,
     .unload = cuda_unload,
     .launch = cuda_launch,

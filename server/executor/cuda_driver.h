@@ -43,6 +43,7 @@ enum drv_allocation_type { DRV_ALLOCATION_PINNED = 1 };   // CUmemAllocationType
 enum drv_location_type { DRV_LOCATION_DEVICE = 1 };       // CUmemLocationType
 enum drv_access_flags { DRV_ACCESS_READ_WRITE = 3 };      // CUmemAccess_flags
 enum {
+    DRV_IPC_LAZY_PEER_ACCESS = 1,
     DRV_STREAM_NON_BLOCKING = 1,
     DRV_EVENT_DISABLE_TIMING = 2,
     DRV_HOST_PORTABLE = 1,
@@ -68,6 +69,10 @@ struct drv_alloc_prop { // CUmemAllocationProp
         unsigned short usage;
         unsigned char reserved[4];
     } flags;
+};
+
+struct drv_ipc_handle { // CUipcMemHandle
+    char bytes[64];
 };
 
 struct drv_access { // CUmemAccessDesc

@@ -16,6 +16,7 @@ enum {
     DEV_RING_SIZE = 1 << 20,
     DEV_MAX_COMMAND = DEV_RING_SIZE / 2 - 64,
     DEV_MAX_REGIONS = 1 << 16,
+    DEV_IPC_HANDLE = BACKEND_IPC_HANDLE,
     DEV_MAX_MESSAGE = sizeof((struct opd_err *)0)->msg,
 };
 
@@ -38,6 +39,7 @@ enum dev_command_type {
     DEV_UNLOAD,
     DEV_RUN, // struct dev_step …
     DEV_STOP,
+    DEV_IPC_OPEN, // maps memory of a client; its handle, DEV_IPC_HANDLE bytes, follows
 };
 
 struct dev_command {

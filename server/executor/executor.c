@@ -22,7 +22,8 @@ enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
 struct region {
     device_addr addr; // 0: not mapped
     uint64_t size;
-    bool host;
+    bool host, ipc;
+    bool lost; // a client's memory that could not be opened
 };
 
 // A command that was given to the device and not yet reported done.
@@ -49,7 +50,11 @@ static struct region *find_region(struct executor *ex, uint32_t id, struct opd_e
 {
     if (id < ex->n_regions && ex->regions[id].addr)
         return &ex->regions[id];
-    opd_err_set(err, OPD_E_internal, "region %u is not mapped", id);
+    if (id < ex->n_regions && ex->regions[id].lost)
+        opd_err_set(err, OPD_E_unavailable,
+                    "memory that a client shared cannot be opened any more; import it again");
+    else
+        opd_err_set(err, OPD_E_internal, "region %u is not mapped", id);
     return NULL;
 }
 
@@ -132,6 +137,19 @@ static bool map_host(struct executor *ex, const struct dev_command *cmd, int fd,
     return true;
 }
 
+static bool open_ipc(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
+{
+    struct region *region = new_region(ex, cmd->id, err);
+    device_addr addr = 0;
+    if (!region)
+        return false;
+    if (!ex->ops->ipc_open)
+        return opd_err_set(err, OPD_E_internal, "%s has no memory of that kind", ex->ops->name);
+    bool ok = ex->ops->ipc_open(ex->be, (const uint8_t *)(cmd + 1), cmd->size, &addr, err);
+    *region = (struct region){ .addr = addr, .size = cmd->size, .ipc = true, .lost = !ok };
+    return ok;
+}
+
 static void post_done(struct executor *ex, const struct flight *flight, bool fatal);
 
 // Reports what the stream has passed. False: the device has failed.
@@ -164,7 +182,9 @@ static bool unmap_region(struct executor *ex, uint32_t id, struct opd_err *err)
     struct region *region = find_region(ex, id, err);
     if (!region || !drain(ex, err))
         return false;
-    if (region->host) {
+    if (region->ipc) {
+        ex->ops->ipc_close(ex->be, region->addr);
+    } else if (region->host) {
         void *p = (void *)(uintptr_t)region->addr;
         if (ex->ops->host_unregister)
             ex->ops->host_unregister(ex->be, p);
@@ -302,6 +322,9 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, stru
             ex->ops->unload(ex->be, ex->programs[cmd->id]);
             ex->programs[cmd->id] = NULL;
         }
+        break;
+    case DEV_IPC_OPEN:
+        ok = open_ipc(ex, cmd, err);
         break;
     case DEV_RUN:
         ok = run_steps(ex, cmd, err);

@@ -426,6 +426,13 @@ static bool finish(struct reader *r, struct opd_err *err)
     body->temps = keep(r, r->temps, body->n_temps, sizeof *r->temps);
     body->examples = keep(r, r->examples, body->n_examples, sizeof *r->examples);
     r->op->has_backward = body->n_sections > 1;
+    for (int i = 0; i < body->n_temps; i++) {
+        if (!body->temps[i].saved)
+            continue;
+        struct op_saved *saved = &r->op->saved[r->op->n_saved++];
+        strcpy(saved->name, body->temps[i].name);
+        saved->temp = i;
+    }
     r->op->doc = mem_strdup(buf_str(&r->doc));
     return example_check_all(r);
 }

@@ -58,6 +58,12 @@ struct op_tensor {
     int type;            // index into types[]
 };
 
+// A tensor that forward writes and backward reads.
+struct op_saved {
+    char name[OP_MAX_NAME];
+    int temp; // the index of its plan operand
+};
+
 // A type variable, "scalar_t", and the dtypes that it may take; or a fixed type, with no name and
 // one dtype.
 struct op_type {
@@ -82,6 +88,8 @@ struct op {
     struct op_tensor outputs[OP_MAX_OUTPUTS];
     struct op_attr attrs[OP_MAX_ATTRS];
     bool has_backward;
+    int n_saved;
+    struct op_saved saved[OP_MAX_TEMPS];
 
     struct op_body *body; // shapes, conditions, launches: of op/ alone
 };

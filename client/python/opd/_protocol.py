@@ -32,6 +32,13 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "pin": ("sv", "M"),
     "check": ("sss|M", "M"),
     "op_code": ("ss|M", "a"),
+    "plan": ("saM|M", "M"),
+    "vjp": ("saaaaMa|M", "a"),
+    "tensor_export": ("hh", "M"),
+    "export_free": ("a", "n"),
+    "import_open": ("hssbi", "n"),
+    "import_close": ("a", "n"),
+    "import_tensor": ("hhisa", "M"),
 }
 
 # name: (number, class in opd.errors)
