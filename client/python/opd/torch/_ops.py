@@ -61,15 +61,23 @@ def refresh(name: Optional[str] = None) -> None:
         _register(get_session().find(each))
 
 
-# torch.compile takes the function as it is, and does not look into how it was found.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _find_function(name: str) -> Any:
-    if name not in _functions or name not in _operators:
+    if not _look_up(name):
+        raise AttributeError(
+            f"the daemon has no operator {name!r}; it has {', '.join(get_session().names())}"
+        )
+    return _functions[name]
+
+
+# torch.compile does not look into this, so that an operator may first be used in compiled code.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _look_up(name: str) -> bool:
+    if name not in _functions:
         try:
             _register(get_session().find(name))
-        except NotFound as e:
-            raise AttributeError(e.args[0]) from None
-    return _functions[name]
+        except NotFound:
+            return False
+    return True
 
 
 def _register(spec: Spec) -> Operator:
