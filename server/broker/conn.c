@@ -12,7 +12,8 @@
 // How much a connection may have going before it must wait: requests on devices, bytes of replies
 // that it does not read, bytes sent ahead of a request that waits, requests started before others
 // get their turn.
-enum { MAX_FLIGHT = 256, MAX_UNSENT = 4 << 20, MAX_UNSENT_FDS = 64, MAX_AHEAD = 1 << 20, TURN = 64 };
+enum { MAX_FLIGHT = 256, MAX_UNSENT = 4 << 20, MAX_UNSENT_FDS = 64 };
+enum { MAX_AHEAD = 1 << 20, TURN = 64 };
 
 static void free_ids(struct conn *c)
 {

@@ -24,11 +24,9 @@ static uint32_t add_region(struct device *d, int fd, uint64_t size, bool host)
         id++;
     if (id == d->n_regions)
         d->regions = mem_realloc(d->regions, ++d->n_regions, sizeof *d->regions);
-    d->regions[id] = (struct device_region){ .used = true,
-                                             .host = host,
-                                             .fd = fd,
-                                             .size = size,
-                                             .serial = ++d->broker->n_regions };
+    d->regions[id] = (struct device_region){
+        .used = true, .host = host, .fd = fd, .size = size, .serial = ++d->broker->n_regions
+    };
     return id;
 }
 

@@ -28,10 +28,11 @@ struct request_row *request_find(const char *method, size_t size)
 
 bool request_takes_fd(const struct request_row *row, const value *params)
 {
-    char kind[16];
+    char text[16];
+    const value *kind = value_at(params, 2); // the parameters may be wrong ones
     return row->fn == request_shm_open ||
-           (row->fn == request_import_open &&
-            value_copy_str(value_at(params, 2), kind, sizeof kind) && strcmp(kind, "memfd") == 0);
+           (row->fn == request_import_open && kind && value_copy_str(kind, text, sizeof text) &&
+            strcmp(text, "memfd") == 0);
 }
 
 // --- submitted requests

@@ -15,7 +15,7 @@
 
 // The version that is served, or the one that the options name.
 struct entry *run_find_entry(struct request *req, const value *name, const value *options,
-                                struct opd_err *err)
+                             struct opd_err *err)
 {
     char text[OP_MAX_NAME] = "", near[128];
     value_copy_str(name, text, sizeof text);
@@ -57,7 +57,7 @@ bool run_read_deadline(const value *options, double *out, struct opd_err *err)
 // --- inputs
 
 bool run_same_device(struct run *run, const char *op, const char *name, const struct tensor *t,
-                        struct opd_err *err)
+                     struct opd_err *err)
 {
     if (!run->device)
         run->device = t->storage->device;
@@ -69,7 +69,7 @@ bool run_same_device(struct run *run, const char *op, const char *name, const st
 }
 
 bool run_read_inputs(struct request *req, struct run *run, const value *ids,
-                        struct plan_request *pr, struct opd_err *err)
+                     struct plan_request *pr, struct opd_err *err)
 {
     const struct op *op = run->entry->op;
     if (value_count(ids) > (size_t)op->n_inputs)
@@ -197,7 +197,7 @@ static bool read_context_id(struct request *req, const struct run *run, const va
 }
 
 bool run_default_device(struct request *req, struct run *run, const value *options,
-                           struct opd_err *err)
+                        struct opd_err *err)
 {
     const value *name = value_get(options, "device");
     char text[16] = "";

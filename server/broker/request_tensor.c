@@ -67,7 +67,8 @@ enum request_status request_tensor_new(struct request *req, const value *params,
     char name[MAX_NAME];
     struct tensor_desc desc = { 0 };
     struct device *d;
-    if (!request_dtype(value_at(params, 1), &desc.dtype, err) || !request_new_id(req, id, err) || !request_shape(value_at(params, 2), &desc, err) ||
+    if (!request_dtype(value_at(params, 1), &desc.dtype, err) || !request_new_id(req, id, err) ||
+        !request_shape(value_at(params, 2), &desc, err) ||
         !read_name(req, value_at(params, 3), name, err) ||
         !(d = find_device(req, value_at(params, 4), err)))
         return REQUEST_ERROR;

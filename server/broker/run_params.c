@@ -109,9 +109,8 @@ bool run_read_results(struct request *req, struct run *run, const value *ids, co
 {
     const value *into = value_get(options, "into");
     if (value_count(ids) != (size_t)n)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s%s%zu ids for results came, expected %d", req->op,
-                           req->op[0] ? ": " : "", value_count(ids), n);
+        return opd_err_set(err, OPD_E_invalid_argument, "%s%s%zu ids for results came, expected %d",
+                           req->op, req->op[0] ? ": " : "", value_count(ids), n);
     if (!value_is_nil(into) && (value_type(into) != VALUE_ARRAY || value_count(into) > (size_t)n))
         return opd_err_set(err, OPD_E_invalid_argument,
                            "%s: into is %s of %zu, expected an array of %d, ids of tensors or nil",

@@ -32,8 +32,7 @@ bool run_read_descs(const struct op *op, const value *array, struct tensor_desc 
                     struct opd_err *err);
 void run_pack_desc(struct buf *out, const struct tensor_desc *d); // the same
 
-bool run_take_id(struct request *req, const value *v, struct run_new_ids *ids,
-                 struct opd_err *err);
+bool run_take_id(struct request *req, const value *v, struct run_new_ids *ids, struct opd_err *err);
 // n ids, and the option `into`; `optional`: a result may have neither.
 bool run_read_results(struct request *req, struct run *run, const value *ids, const value *options,
                       int n, bool optional, struct run_new_ids *taken, struct run_results *out,

@@ -30,8 +30,8 @@ struct stream {
     int n_fds;
     struct buf out;
     size_t out_start;
-    uint64_t sent;                    // bytes, since it was started
-    struct stream_out_fd *out_fds;    // to be sent, in this order
+    uint64_t sent;                 // bytes, since it was started
+    struct stream_out_fd *out_fds; // to be sent, in this order
     size_t n_out_fds, out_fds_capacity;
     bool reading; // false: the peer is left waiting
     bool closing;

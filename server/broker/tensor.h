@@ -42,7 +42,7 @@ struct storage {
     struct suballoc_block *block; // NULL: of size 0, or
     struct import *import;        // a reference: in a client's memory, at
     uint64_t import_offset;
-    uint64_t size;                // bytes asked for
+    uint64_t size;    // bytes asked for
     uint64_t version; // grows with every write, so that backward can tell that its inputs changed
 };
 
