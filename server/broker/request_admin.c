@@ -22,9 +22,10 @@ static void pack_device(struct buf *out, const struct device *d)
 {
     uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
                                                      : d->info.memory_total;
-    pack_map(out, 12);
+    pack_map(out, 13);
     pack_key_str(out, "name", d->name);
     pack_key_str(out, "model", d->info.name);
+    pack_key_str(out, "uuid", d->info.uuid);
     pack_key_str(out, "target", d->info.target);
     pack_key_str(out, "state", device_state_name(d->state));
     pack_key_str(out, "message", d->state == DEVICE_READY ? "" : d->message);

@@ -32,7 +32,8 @@ static bool is_made(const struct run *run, const struct plan_operand *o)
     bool forward = run->bound->plan->direction == PLAN_FORWARD;
     if (o->kind == (forward ? PLAN_OUTPUT : PLAN_GRAD_INPUT))
         return !run->into[o->index];
-    return o->kind == PLAN_SCRATCH || (forward && o->kind == PLAN_SAVED);
+    return o->kind == PLAN_SCRATCH ||
+           (forward && o->kind == PLAN_SAVED && !run->saved_into[o->index]);
 }
 
 static void drop_made(struct run *run)
@@ -180,6 +181,9 @@ void run_bump_versions(const struct run *run)
     for (int i = 0; i < OP_MAX_INPUTS; i++)
         if (run->into[i])
             run->into[i]->storage->version++;
+    for (int i = 0; i < OP_MAX_TEMPS; i++)
+        if (run->saved_into[i])
+            run->saved_into[i]->storage->version++;
 }
 
 static void note_needs(struct request *req, const struct run *run)

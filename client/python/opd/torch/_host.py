@@ -67,14 +67,14 @@ class Layout:
 
     def __init__(self, job: Job) -> None:
         self.size = 0
-        self.reads = [
-            None if t is None else (self._place(desc), desc, t)
-            for t in job.reads
-            for desc in [t if t is None else describe(t)]
-        ]
+        self.reads = [None if t is None else self._place_tensor(t) for t in job.reads]
         self.makes = [(self._place(desc), desc) for desc in job.makes]
 
-    def _place(self, desc: Any) -> int:
+    def _place_tensor(self, tensor: torch.Tensor) -> tuple[int, Desc, torch.Tensor]:
+        desc = describe(tensor)
+        return self._place(desc), desc, tensor
+
+    def _place(self, desc: Desc) -> int:
         at = self.size
         self.size = at + (desc.nbytes + _ALIGN - 1) // _ALIGN * _ALIGN
         return at
@@ -150,7 +150,7 @@ class DirectTransport(HostTransport):
         known = len(self._ids)
         try:
             reads = [r and self._id(r[0], r[1], batch) for r in layout.reads]
-            made = [self._id(at, desc, batch) for at, desc in layout.makes]
+            made: list[Optional[int]] = [self._id(at, desc, batch) for at, desc in layout.makes]
             return self._session.finish(batch, job.send(reads, made, True, batch))
         except BaseException:
             for key in list(self._ids)[known:]:  # those may have failed

@@ -8,6 +8,7 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor, nn
 
+from ._dtypes import get_autocast_dtype
 from ._ops import ops
 
 Pair = Union[int, tuple[int, int]]
@@ -19,10 +20,9 @@ def _pair(value: Pair) -> tuple[int, int]:
 
 def _autocast(*tensors: Optional[Tensor]) -> tuple[Any, ...]:
     """What PyTorch's own convolutions and cells do: under autocast, compute in its dtype."""
-    kind = next(t.device.type for t in tensors if t is not None)
-    if not torch.is_autocast_enabled(kind):
+    dtype = get_autocast_dtype(next(t.device for t in tensors if t is not None))
+    if dtype is None:
         return tensors
-    dtype = torch.get_autocast_dtype(kind)
     return tuple(
         t.to(dtype) if t is not None and t.is_floating_point() and t.dtype != torch.float64 else t
         for t in tensors

@@ -20,10 +20,10 @@ import torch
 
 from .._spec import Spec
 from ..errors import OpdError
-from ._dtypes import BY_NAME, Desc, describe, parse
+from ._dtypes import BY_NAME, Desc, describe, get_autocast_dtype, parse
 from ._session import find_device, get_key, get_session
 
-_library = torch.library.Library("opd", "FRAGMENT")
+_library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has no types
 # A launch in another process is no part of a CUDA graph.
 _TAGS = [t for t in (getattr(torch.Tag, "cudagraph_unsafe", None),) if t is not None]
 
@@ -128,8 +128,15 @@ class Operator:
             tensors = self._promote(tensors)
         values = (*tensors, *values[self._n_inputs :])
         grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-        if not grad or self.mutated:
+        if not grad:
             return self._infer(*values)
+        if self.mutated:
+            names = ", ".join(self._inputs[i]["name"] for i in self.mutated)
+            raise OpdError(
+                f"opd: {self.name} changes {names} in place, which autograd cannot follow; call it "
+                "under torch.no_grad()",
+                op=self.name,
+            )
         if not self._has_backward:
             raise OpdError(
                 f"opd: {self.name} has no gradient; call it under torch.no_grad(), or give it "
@@ -165,7 +172,7 @@ class Operator:
     def _promote(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         """Under autocast, floating inputs that must have one dtype get the widest of theirs."""
         present = [t for t in tensors if t is not None]
-        if len(present) < 2 or not torch.is_autocast_enabled(present[0].device.type):
+        if len(present) < 2 or get_autocast_dtype(present[0].device) is None:
             return tensors
         widest: dict[str, torch.dtype] = {}
         for info, t in zip(self._inputs, tensors):
@@ -234,8 +241,8 @@ class Operator:
         return tuple(next(made) if want else None for want in wanted) + none
 
     def _run_backward(self, *args: Any) -> list[torch.Tensor]:
-        *args, version, inputs, wanted = args
-        grads, rest = args[: self._n_outputs], args[self._n_outputs :]
+        *values, version, inputs, wanted = args
+        grads, rest = values[: self._n_outputs], values[self._n_outputs :]
         descs = _parse_inputs(inputs)
         read_inputs: list[Any] = [None] * self._n_inputs
         read_outputs: list[Any] = [None] * self._n_outputs

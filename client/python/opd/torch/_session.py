@@ -199,10 +199,6 @@ class Session:
             self._client = None
             self._forget()
 
-    def send_all(self, job: Job, ids: Any, made: Any, into: bool, batch: Batch) -> Reply:
-        reply = job.send(ids, made, into, batch)
-        return reply
-
     def finish(self, batch: Batch, reply: Reply) -> Any:
         """Waits for all of a batch, raises its first error, tells its warnings."""
         self.conn.pump(lambda: batch.pending == 0, reply.method)
@@ -231,12 +227,12 @@ class Session:
             ids: list[Optional[int]], made: list[Optional[int]], into: bool, batch: Batch
         ) -> Reply:
             options: dict[str, Any] = {"device": self._transports[device][0]}
+            outputs, saved = made[:n], made[n:]
             if into:
-                options["into"] = made
-                made = [None] * len(made)
+                options["into"], outputs = outputs, [None] * n
             if keep:
-                options["saved"] = made[n:]
-            params = (operator.name, ids, _name_attrs(operator, attrs), made[:n], options)
+                options["saved_into" if into else "saved"] = saved
+            params = (operator.name, ids, _name_attrs(operator, attrs), outputs, options)
             return self.conn.send("forward", params, batch=batch)
 
         makes = plan.outputs + plan.saved if keep else plan.outputs
@@ -307,7 +303,7 @@ class Session:
         return found[0]
 
     def _choose(self, device: torch.device) -> tuple[str, Transport]:
-        devices = self.client.info["devices"]
+        devices = self.client.status()["devices"]  # hello's may not have been ready
         if device.type == "cuda":
             from ._cuda import CudaTransport, find_card
 
