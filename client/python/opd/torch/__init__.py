@@ -14,8 +14,8 @@ layers DepthwiseConv2d and LLTM compute in autocast's dtype, as PyTorch's own do
 """
 
 from ._layers import LLTM, DepthwiseConv2d, PCLLoss, UpsampleBilinear2d
-from ._ops import ops, refresh
-from ._session import InterfaceChanged, release, use
+from ._ops import ops, refresh, use
+from ._session import InterfaceChanged, release
 
 __all__ = [
     "LLTM",

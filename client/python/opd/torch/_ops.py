@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import keyword
 import threading
+from functools import partial
 from inspect import Signature
 from types import FunctionType
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 
 from .._spec import Spec
+from ..client import Client
 from ..errors import NotFound
 from ._register import Operator
-from ._session import InterfaceChanged, get_key, get_session
+from ._session import InterfaceChanged, get_key, get_session, set_session
 
 _OURS = ("deadline", "version", "device")  # parameters of client.ops that are not the operator's
 
-# For each name the operator as it is now: what compiled code checks, and follows.
-_operators: dict[str, Operator] = {}
+_WORDS = {f"{word}_": word for word in keyword.kwlist}
+
+_operators: dict[str, Operator] = {}  # for each name the registration that is in use
 _registered: dict[tuple[str, Any], Operator] = {}  # by name and key; torch forgets none
 _functions: dict[str, Any] = {}
 _lock = threading.RLock()
@@ -53,6 +57,16 @@ class Ops:
 ops = Ops()
 
 
+def use(client: Union[Client, str, None] = None) -> None:
+    """Chooses the daemon: of a client, or at a socket's path; None: the default one's.
+
+    The connection is this module's own, opened when an operator is first used.
+    """
+    with _lock:
+        _operators.clear()
+        set_session(client.socket if isinstance(client, Client) else client)
+
+
 def refresh(name: Optional[str] = None) -> None:
     """Takes up what changed in an operator's interface now, or in all that were used. Calls do so
     by themselves, except compiled ones, whose error says so."""
@@ -66,18 +80,32 @@ def _find_function(name: str) -> Any:
         raise AttributeError(
             f"the daemon has no operator {name!r}; it has {', '.join(get_session().names())}"
         )
+    if torch.compiler.is_compiling():
+        return partial(_call_compiled, name)
     return _functions[name]
 
 
-# torch.compile does not look into this, so that an operator may first be used in compiled code.
+# torch.compile does not look into this, so that an operator may first be used in compiled code;
+# nor does it look again when an edit has made another registration: the old one tells.
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _look_up(name: str) -> bool:
-    if name not in _functions:
+def _look_up(name: str) -> str:
+    """The name in torch.ops.opd of an operator as it is now; empty: there is none."""
+    operator = _operators.get(name)
+    if operator is None:
         try:
-            _register(get_session().find(name))
+            operator = _register(get_session().find(name))
         except NotFound:
-            return False
-    return True
+            return ""
+    return operator.public
+
+
+def _call_compiled(name: str, *args: Any, **kwargs: Any) -> Any:
+    return getattr(torch.ops.opd, _look_up(name)).default(*args, **_rename(kwargs))
+
+
+def _rename(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A parameter whose name is a word of Python has an underscore after it."""
+    return {_WORDS.get(name, name): value for name, value in kwargs.items()}
 
 
 def _register(spec: Spec) -> Operator:
@@ -90,22 +118,19 @@ def _register(spec: Spec) -> Operator:
             operator = _registered[key] = Operator(spec, serial)
         _operators[spec.name] = operator
         if spec.name not in _functions:
-            _functions[spec.name] = _make_function(spec)
+            _functions[spec.name] = _make_function(spec.name)
         _describe(_functions[spec.name], spec, operator)
         return operator
 
 
-def _make_function(spec: Spec) -> FunctionType:
-    name = spec.name
-    # A parameter whose name is a word of Python has an underscore after it.
-    renamed = {p: a["name"] for p, a in spec.attrs.items() if p != a["name"]}
-
+def _make_function(name: str) -> FunctionType:
     def operator(*args: Any, **kwargs: Any) -> Any:
-        for python_name in renamed:
-            if python_name in kwargs:
-                kwargs[renamed[python_name]] = kwargs.pop(python_name)
         if torch.compiler.is_compiling():
-            return _operators[name].overload(*args, **kwargs)
+            return _call_compiled(name, *args, **kwargs)
+        if not _look_up(name):
+            raise NotFound(f"the daemon has no operator {name!r} any more", op=name)
+        if kwargs:
+            kwargs = _rename(kwargs)
         try:
             return _operators[name].overload(*args, **kwargs)
         except InterfaceChanged:

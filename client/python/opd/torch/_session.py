@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Optional, Protocol, Union
+from typing import Any, NamedTuple, Optional, Protocol
 
 import torch
 
@@ -362,14 +362,9 @@ def get_session() -> Session:
     return _current
 
 
-def use(client: Union[_client.Client, str, None] = None) -> None:
-    """Chooses the daemon: of a client, or at a socket's path; None: the default one's.
-
-    The connection is this module's own, opened when an operator is first used.
-    """
+def set_session(socket: Optional[str]) -> None:
     global _current
-    path = client.socket if isinstance(client, _client.Client) else client
-    old, _current = _current, Session(None if path is None else os.path.abspath(path))
+    old, _current = _current, Session(None if socket is None else os.path.abspath(socket))
     old.close()
 
 
