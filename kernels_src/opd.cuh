@@ -404,6 +404,21 @@ template <class T> __device__ __forceinline__ T atomic_add_16bit(T *p, T v)
 }
 #endif
 
+// What a `check` line of the header declares, held in a kernel that has the parameter
+// `opd::report_t *report`. Where `holds` is false the request fails with the line's message, and
+// `index` is told in it: of several, the smallest of the first line. Returns `holds`; the kernel
+// must not go on with what it has found wrong.
+typedef unsigned long long report_t;
+__device__ __forceinline__ bool check(report_t *report, int line, bool holds, long long index)
+{
+    const long long limit = 1ll << 57;
+    if (!holds) {
+        index = index >= limit ? limit - 1 : index <= -limit ? 1 - limit : index;
+        atomicMax(report, (report_t)(63 - line) << 58 | (report_t)(limit - index));
+    }
+    return holds;
+}
+
 } // namespace opd
 
 #ifdef OPD_CPU_KERNEL_LOOP

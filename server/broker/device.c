@@ -17,6 +17,7 @@
 #include "clock.h"
 #include "fdpass.h"
 #include "log.h"
+#include "plan.h"
 #include "program.h"
 
 enum { DEADLINE_TICK_MS = 50, START_LIMIT_MS = 60000 };
@@ -57,6 +58,13 @@ struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t si
     return c;
 }
 
+void command_free(struct command *c)
+{
+    buf_finish(&c->bytes);
+    buf_finish(&c->checks);
+    free(c);
+}
+
 static void finish_command(struct device *d, struct command *c, const struct opd_err *err)
 {
     d->n_queued--;
@@ -66,8 +74,7 @@ static void finish_command(struct device *d, struct command *c, const struct opd
         close(c->fd);
     if (c->out_fd >= 0)
         close(c->out_fd);
-    buf_finish(&c->bytes);
-    free(c);
+    command_free(c);
 }
 
 static struct command *pop(struct command **first, struct command ***end)
@@ -150,6 +157,12 @@ static void complete(struct device *d, const struct dev_done *done)
     struct opd_err err = { .code = done->code };
     if (done->code)
         snprintf(err.msg, sizeof err.msg, "%s", done->message);
+    if (!done->code && done->report) {
+        struct buf text = { 0 };
+        device_check_explain((const char *)c->checks.bytes, c->checks.size, done->report, &text);
+        opd_err_set(&err, OPD_E_invalid_argument, "%s: %s", c->op, buf_str(&text));
+        buf_finish(&text);
+    }
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
     if (header->type == DEV_CHUNK_NEW && !err.code && (c->out_fd = fdpass_recv_one(d->sock)) < 0)
         opd_err_set(&err, OPD_E_internal, "the descriptor of a chunk did not come");

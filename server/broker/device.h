@@ -36,10 +36,12 @@ enum { DEVICE_STAGING_SIZE = 64 << 20 };
 struct command {
     struct command *next;
     uint64_t seq;
-    int fd;           // travels with it; owned; -1: none
-    double deadline;  // seconds that it may run; 0: the daemon's default
-    char label[256];  // what it is, for the message of a fault: "gelu version 1 forward"
-    struct buf bytes; // struct dev_command and what follows
+    int fd;            // travels with it; owned; -1: none
+    double deadline;   // seconds that it may run; 0: the daemon's default
+    char label[256];   // what it is, for the message of a fault: "gelu version 1 forward"
+    struct buf bytes;  // struct dev_command and what follows
+    struct buf checks; // messages for what its kernels may report; see plan.h
+    char op[64];       // whose they are
     // err->code is 0 when it was done. Called on the loop, exactly once.
     void (*done)(struct command *c, const struct opd_err *err);
     void *data;
@@ -115,6 +117,7 @@ void device_set_unavailable(const struct device *d, struct opd_err *err); // why
 
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size);
 void device_submit(struct device *d, struct command *c);
+void command_free(struct command *c); // one that was not submitted, without a descriptor
 
 // Device memory, stream-ordered: what was freed may be given out again at once, because the device
 // runs what uses it in the order of the commands. WAIT: the device is making room; broker_retry()

@@ -148,7 +148,7 @@ struct request *request_defer(struct request *req)
     }
     for (int i = 0; i < kept->n_made; i++) {
         struct storage *s = tensor_ref(kept->made[i])->storage;
-        if (!s->fate)
+        if (!s->fate && !kept->made_view[i])
             s->fate = fate_ref(kept->fate);
     }
     struct context *ctx = kept->made_context ? map_get(&kept->conn->contexts, kept->made_context)

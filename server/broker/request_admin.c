@@ -310,10 +310,12 @@ static void pack_entry(struct buf *out, const struct family *o, bool whole)
     pack_str(out, "outputs");
     pack_array(out, (size_t)op->n_outputs);
     for (int i = 0; i < op->n_outputs; i++) {
-        pack_map(out, 4);
-        pack_key_str(out, "name", op->outputs[i].name);
-        pack_key_bool(out, "used_backward", op->outputs[i].used_backward);
-        pack_type(out, op, &op->outputs[i]);
+        const struct op_tensor *t = &op->outputs[i];
+        pack_map(out, 5);
+        pack_key_str(out, "name", t->name);
+        pack_key_str(out, "view", t->is_view ? op->inputs[t->view_of].name : NULL);
+        pack_key_bool(out, "used_backward", t->used_backward);
+        pack_type(out, op, t);
     }
     pack_str(out, "saved");
     pack_array(out, (size_t)op->n_saved);

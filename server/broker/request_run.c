@@ -134,15 +134,11 @@ static void make_outputs(struct request *req, struct run *run, const struct run_
     const struct plan *plan = run->bound->plan;
     for (int i = 0; i < plan->n_operands; i++) {
         const struct plan_operand *o = &plan->operands[i];
-        if (o->kind == PLAN_OUTPUT && run->into[o->index])
-            run->outputs[o->index] = run->into[o->index];
-        else if (o->kind == PLAN_OUTPUT)
-            request_make(req, results->ids[o->index],
-                         run->outputs[o->index] = tensor_new(run->made[i], 0, &o->desc));
+        if (o->kind == PLAN_OUTPUT)
+            run->outputs[o->index] = run_make_result(req, run, i, results->ids[o->index]);
         for (int k = 0; o->kind == PLAN_SAVED && k < saved_ids->n; k++)
             if (op->saved[k].temp == o->index)
-                request_make(req, saved_ids->ids[k],
-                             saved[k] = tensor_new(run->made[i], 0, &o->desc));
+                saved[k] = run_make_result(req, run, i, saved_ids->ids[k]);
     }
 }
 

@@ -45,8 +45,12 @@ static void pack_plan(struct buf *out, const struct entry *entry, const struct p
         run_pack_desc(out, find_desc(plan, PLAN_SAVED, op->saved[i].temp));
     pack_str(out, "views");
     pack_array(out, (size_t)op->n_outputs);
-    for (int i = 0; i < op->n_outputs; i++)
-        pack_nil(out);
+    for (int i = 0; i < op->n_outputs; i++) {
+        if (op->outputs[i].is_view)
+            pack_int(out, op->outputs[i].view_of);
+        else
+            pack_nil(out);
+    }
 }
 
 enum request_status request_plan(struct request *req, const value *params, struct opd_err *err)

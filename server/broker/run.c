@@ -30,6 +30,8 @@ enum request_status run_bind(struct request *req, struct run *run, struct plan_r
 static bool is_made(const struct run *run, const struct plan_operand *o)
 {
     bool forward = run->bound->plan->direction == PLAN_FORWARD;
+    if (o->view_of >= 0)
+        return false;
     if (o->kind == (forward ? PLAN_OUTPUT : PLAN_GRAD_INPUT))
         return !run->into[o->index];
     return o->kind == PLAN_SCRATCH ||
@@ -136,6 +138,19 @@ static void append_launch(const struct run *run, const struct plan_step *step, s
     ++*n_steps;
 }
 
+// What the kernels may have found wrong is read back last.
+static void append_report(const struct run *run, struct command *c, uint64_t *n_steps)
+{
+    const struct plan *plan = run->bound->plan;
+    struct dev_report report = { .step = { DEV_STEP_REPORT, sizeof report } };
+    if (plan->report < 0 || !locate(run, (uint32_t)plan->report, &report.src))
+        return;
+    buf_append(&c->bytes, &report, sizeof report);
+    buf_append(&c->checks, plan->checks, plan->checks_size);
+    snprintf(c->op, sizeof c->op, "%s", run->entry->op->name);
+    ++*n_steps;
+}
+
 static void write_label(const struct run *run, struct command *c)
 {
     const struct plan *plan = run->bound->plan;
@@ -156,12 +171,12 @@ struct command *run_command(struct run *run, struct opd_err *err)
         else
             append_launch(run, &plan->steps[i], c, &n_steps);
     }
+    append_report(run, c, &n_steps);
     if (c->bytes.size > DEV_MAX_COMMAND) {
         opd_err_set(err, OPD_E_invalid_argument,
                     "%s: %" PRIu64 " launches are more than one request can carry",
                     run->entry->op->name, n_steps);
-        buf_finish(&c->bytes);
-        free(c);
+        command_free(c);
         drop_made(run);
         return NULL;
     }
@@ -169,6 +184,25 @@ struct command *run_command(struct run *run, struct opd_err *err)
     c->deadline = run->deadline;
     write_label(run, c);
     return c;
+}
+
+struct tensor *run_make_result(struct request *req, const struct run *run, int i, uint64_t id)
+{
+    const struct plan_operand *o = &run->bound->plan->operands[i];
+    if (o->kind != PLAN_SAVED && run->into[o->index])
+        return run->into[o->index];
+    struct tensor *t;
+    if (o->view_of >= 0) {
+        bool forward = run->bound->plan->direction == PLAN_FORWARD;
+        const struct tensor *base = forward ? run->inputs[o->view_of]
+                                            : run->grad_outputs[o->view_of];
+        t = tensor_new(base->storage, base->offset, &o->desc);
+    } else {
+        t = tensor_new(run->made[i], 0, &o->desc);
+    }
+    request_make(req, id, t);
+    req->made_view[req->n_made - 1] = o->view_of >= 0;
+    return t;
 }
 
 void run_bump_versions(const struct run *run)
@@ -208,8 +242,7 @@ enum request_status run_submit(struct request *req, struct run *run, struct comm
     bool nothing = ((struct dev_command *)(void *)c->bytes.bytes)->size == 0;
     enum request_status status = REQUEST_ANSWERED;
     if (nothing) {
-        buf_finish(&c->bytes);
-        free(c);
+        command_free(c);
     } else {
         note_needs(req, run);
         status = request_submit(req, d, c);

@@ -29,6 +29,10 @@ enum request_status run_bind(struct request *req, struct run *run, struct plan_r
 // Memory for what the run makes: ANSWERED, WAIT (nothing is held) or ERROR.
 enum request_status run_allocate(struct request *req, struct run *run, struct opd_err *err);
 
+// The tensor of the i-th operand, a result: new, in the memory that was made for it or in that of
+// which it is a view, or one of `into`. It has one reference, the caller's, and its id.
+struct tensor *run_make_result(struct request *req, const struct run *run, int i, uint64_t id);
+
 // The command. NULL with an error, and nothing is held any more, where the plan has more steps than
 // a command can carry.
 struct command *run_command(struct run *run, struct opd_err *err);

@@ -176,6 +176,10 @@ bool run_check_into(const struct run *run, struct opd_err *err)
         const struct plan_operand *o = &plan->operands[i];
         if (o->kind != (forward ? PLAN_OUTPUT : PLAN_GRAD_INPUT) || !run->into[o->index])
             continue;
+        if (o->view_of >= 0)
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "%s: %s is a view, which cannot be written into another tensor",
+                               run->entry->op->name, o->name);
         char what[2 * OP_MAX_NAME + 32];
         snprintf(what, sizeof what, "%s: the tensor for %s", run->entry->op->name, o->name);
         if (!run_check_desc(what, &run->into[o->index]->desc, &o->desc, "the result", err) ||
@@ -249,11 +253,7 @@ static void make_grads(struct request *req, const struct run *run,
         const struct plan_operand *o = &plan->operands[i];
         if (o->kind != PLAN_GRAD_INPUT)
             continue;
-        grads[o->index] = run->into[o->index];
-        if (grads[o->index])
-            continue;
-        grads[o->index] = tensor_new(run->made[i], 0, &o->desc);
-        request_make(req, results->ids[o->index], grads[o->index]);
+        grads[o->index] = run_make_result(req, run, i, results->ids[o->index]);
     }
     int n = run->entry->op->n_inputs;
     pack_array(&req->reply, (size_t)n);

@@ -51,7 +51,7 @@ struct dev_command {
 
 // After DEV_LOAD: the kernel's parameters as struct backend_param …; `size` is their number.
 
-enum dev_step_type { DEV_STEP_LAUNCH = 1, DEV_STEP_FILL, DEV_STEP_COPY };
+enum dev_step_type { DEV_STEP_LAUNCH = 1, DEV_STEP_FILL, DEV_STEP_COPY, DEV_STEP_REPORT };
 
 struct dev_step {
     uint32_t type;
@@ -88,11 +88,18 @@ struct dev_copy {
     uint64_t size;
 };
 
+// 8 bytes of the device that go into the command's struct dev_done; one at most in a command.
+struct dev_report {
+    struct dev_step step;
+    struct dev_ref src;
+};
+
 struct dev_done {
     uint64_t seq;
-    uint32_t code;  // enum opd_err_code
-    uint32_t fatal; // the device has failed: this process ends after it
-    char message[]; // of the error, terminated
+    uint64_t report; // of DEV_STEP_REPORT; 0 without one
+    uint32_t code;   // enum opd_err_code
+    uint32_t fatal;  // the device has failed: this process ends after it
+    char message[];  // of the error, terminated
 };
 
 // The first thing that the executor sends through the socket.

@@ -17,6 +17,8 @@
 
 // How long an idle executor spins before it sleeps, and how long one with work in flight polls
 // without a pause.
+enum { N_REPORTS = 512 }; // in flight
+
 enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
 
 struct region {
@@ -29,6 +31,7 @@ struct region {
 // A command that was given to the device and not yet reported done.
 struct flight {
     uint64_t seq;
+    uint64_t *report; // where the device puts it; NULL: none
     struct opd_err err;
 };
 
@@ -42,6 +45,9 @@ struct executor {
     uint32_t n_programs;
     struct flight *flights; // a queue: [first, first + n)
     size_t first_flight, n_flights, flights_capacity;
+    uint64_t *reports; // host memory, N_REPORTS of them, given out in turn
+    size_t n_reports;  // given out, ever
+    uint64_t *report;  // of the command being taken
     struct buf args;
     bool stopping;
 };
@@ -263,6 +269,28 @@ static bool run_copy(struct executor *ex, const struct dev_copy *c, struct opd_e
            ex->ops->copy(ex->be, dst, src, c->size, err);
 }
 
+// Puts what kernels have reported into memory of the host, in stream order.
+static bool run_report(struct executor *ex, const struct dev_report *r, struct opd_err *err)
+{
+    size_t size = N_REPORTS * sizeof *ex->reports;
+    device_addr src;
+    if (!ex->reports) {
+        void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED)
+            return opd_err_errno(err, OPD_E_out_of_memory, "memory for reports of kernels");
+        if (ex->ops->host_register)
+            ex->ops->host_register(ex->be, p, size);
+        ex->reports = p;
+    }
+    // One that is given out again is not in flight any more.
+    if (ex->n_flights >= N_REPORTS && !drain(ex, err))
+        return false;
+    ex->report = &ex->reports[ex->n_reports++ % N_REPORTS];
+    *ex->report = 0;
+    return resolve(ex, r->src, sizeof *ex->report, &src, err) &&
+           ex->ops->copy(ex->be, (device_addr)(uintptr_t)ex->report, src, sizeof *ex->report, err);
+}
+
 static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
 {
     const uint8_t *at = (const uint8_t *)(cmd + 1);
@@ -278,6 +306,9 @@ static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct
             break;
         case DEV_STEP_COPY:
             ok = run_copy(ex, (const struct dev_copy *)(const void *)at, err);
+            break;
+        case DEV_STEP_REPORT:
+            ok = run_report(ex, (const struct dev_report *)(const void *)at, err);
             break;
         default:
             return opd_err_set(err, OPD_E_internal, "step of unknown type %u", step->type);
@@ -351,6 +382,7 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
     while (!(done = ring_reserve(&ex->done, size)))
         usleep(100);
     done->seq = flight->seq;
+    done->report = flight->report ? *flight->report : 0;
     done->code = flight->err.code;
     done->fatal = fatal;
     memcpy(done->message, flight->err.msg, length + 1);
@@ -369,7 +401,8 @@ static void add_flight(struct executor *ex, uint64_t seq, const struct opd_err *
             ex->flights = mem_realloc(ex->flights, ex->flights_capacity, sizeof *ex->flights);
         }
     }
-    ex->flights[ex->first_flight + ex->n_flights++] = (struct flight){ .seq = seq, .err = *err };
+    ex->flights[ex->first_flight + ex->n_flights++] =
+        (struct flight){ .seq = seq, .report = ex->report, .err = *err };
 }
 
 // Takes one command, if there is one. False: the device has failed, or the broker is not itself.
@@ -385,6 +418,7 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
         return true;
     struct opd_err err = { 0 };
     uint64_t seq = cmd->seq;
+    ex->report = NULL;
     run_command(ex, cmd, &err);
     ring_pop(&ex->commands);
     add_flight(ex, seq, &err);
@@ -461,6 +495,10 @@ static void finish(struct executor *ex)
         if (ex->regions[i].addr)
             unmap_region(ex, i, &err);
     }
+    if (ex->reports && ex->ops->host_unregister)
+        ex->ops->host_unregister(ex->be, ex->reports);
+    if (ex->reports)
+        munmap(ex->reports, N_REPORTS * sizeof *ex->reports);
     free(ex->programs);
     free(ex->regions);
     free(ex->flights);

@@ -122,7 +122,8 @@ static bool fail_unknown_param(struct reader *r, const struct step *launch,
     for (int i = 0; i < r->scope.n; i++) {
         const struct symbol *s = &r->scope.symbols[i];
         bool tensor = s->kind == SYMBOL_TENSOR;
-        if (s->kind != SYMBOL_TYPE && s->kind != SYMBOL_PACK && tensor == pointer)
+        if (s->kind != SYMBOL_TYPE && s->kind != SYMBOL_PACK && s->kind != SYMBOL_CHECK &&
+            tensor == pointer)
             suggest_add(&near, s->name);
     }
     suggest_text(&near, hint, sizeof hint);
@@ -190,7 +191,7 @@ static bool bind_name(struct reader *r, const struct step *launch, struct argume
     const struct signature_param *p = arg->param;
     const struct symbol *s = scope_find(&r->scope, p->name, strlen(p->name));
     char what[256];
-    if (!s || s->kind == SYMBOL_TYPE || s->kind == SYMBOL_PACK)
+    if (!s || s->kind == SYMBOL_TYPE || s->kind == SYMBOL_PACK || s->kind == SYMBOL_CHECK)
         return fail_unknown_param(r, launch, p);
     if (s->kind == SYMBOL_TENSOR)
         return bind_tensor(r, launch, arg, s->index);

@@ -18,6 +18,7 @@ enum {
     OP_MAX_ARGS_SIZE = 4096,
     OP_MAX_SHARED_SIZE = 227 * 1024,
     OP_MAX_EXAMPLES = 64,
+    OP_MAX_CHECKS = 32,
     OP_BLOCK_SIZE = 256, // threads, where a launch says nothing
 };
 
@@ -48,6 +49,7 @@ struct message_piece {
     const struct expr *expr; // or
     int attr;                // an attribute; or
     int tensor;              // a tensor, shown as dtype and shape; -1, -1, NULL: no value
+    bool index;              // of a check: what the kernel reported
 };
 
 struct message {
@@ -66,6 +68,13 @@ struct rule {
     int slot;                // RULE_LET
     const struct expr *expr; // RULE_LET, RULE_REQUIRE
     struct message message;  // RULE_REQUIRE
+};
+
+// What kernels may find wrong; see device_check.h.
+struct device_check {
+    char name[OP_MAX_NAME];
+    int line;
+    struct message message;
 };
 
 struct temp {
@@ -125,7 +134,9 @@ struct example {
 
 struct op_body {
     struct arena arena;
-    int n_rules, n_temps, n_sections, n_examples, n_steps;
+    int n_rules, n_temps, n_sections, n_examples, n_steps, n_checks;
+    int report; // the tensor that kernels report to, where there are checks
+    struct device_check *checks;
     struct rule *rules;
     struct temp *temps;
     struct section *sections; // forward first

@@ -237,7 +237,9 @@ static void format_piece(const struct message_piece *piece, const struct env *en
     union value value;
     struct opd_err ignored = { 0 };
     out[0] = '\0';
-    if (piece->tensor >= 0)
+    if (piece->index)
+        snprintf(out, size, "%c", CHECK_INDEX_MARK);
+    else if (piece->tensor >= 0)
         tensor_desc_format(env_tensor(env, piece->tensor), out, size);
     else if (piece->attr >= 0)
         format_attr(&request->op->attrs[piece->attr], &request->attrs[piece->attr], out, size);
@@ -247,15 +249,23 @@ static void format_piece(const struct message_piece *piece, const struct env *en
         snprintf(out, size, "?");
 }
 
+void check_format_message(const struct message *message, const struct env *env, char *out,
+                          size_t size)
+{
+    char value[512];
+    out[0] = '\0';
+    for (int i = 0; i < message->n; i++) {
+        const struct message_piece *piece = &message->pieces[i];
+        size_t n = strlen(out);
+        format_piece(piece, env, value, sizeof value);
+        snprintf(out + n, size - n, "%s%s", piece->text, value);
+    }
+}
+
 static bool fail_require(const struct rule *rule, const struct env *env, struct opd_err *err)
 {
-    char text[sizeof err->msg] = "", value[512];
-    for (int i = 0; i < rule->message.n; i++) {
-        const struct message_piece *piece = &rule->message.pieces[i];
-        size_t n = strlen(text);
-        format_piece(piece, env, value, sizeof value);
-        snprintf(text + n, sizeof text - n, "%s%s", piece->text, value);
-    }
+    char text[sizeof err->msg];
+    check_format_message(&rule->message, env, text, sizeof text);
     return fail(err, "%s", text);
 }
 

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device_check.h"
 #include "hash.h"
 #include "lines.h"
 #include "reader.h"
@@ -300,9 +301,11 @@ static const struct directive {
     { "shape", read_shape, TOP },
     { "let", read_let, TOP },
     { "require", require_read, TOP },
+    { "check", device_check_read, TOP },
     { "saved", read_saved, TOP },
     { "scratch", read_scratch, TOP },
     { "example", example_read, TOP },
+    { "view", view_read, ANYWHERE },
     { "forward", section_read_forward, ANYWHERE },
     { "backward", section_read_backward, ANYWHERE },
     { "kernel", section_read_kernel, SECTION },
@@ -416,16 +419,20 @@ static bool finish(struct reader *r, struct opd_err *err)
         return fail_header(r, 1, err,
                            "no '//! op' line before the first line of code, expected "
                            "'//! op NAME(Tensor x, ...) -> Tensor y'");
-    if (!r->has_forward)
+    if (!r->has_forward && !r->has_view)
         return fail_header(r, r->op_line, err, "no 'forward' section");
-    if (!section_end(r) || !check_tensors(r, err) || !check_words(r, err))
+    if (!section_end(r) || !view_end(r) || !device_check_end(r) || !check_tensors(r, err) ||
+        !check_words(r, err))
         return false;
     struct op_body *body = r->body;
     body->rules = keep(r, r->rules, body->n_rules, sizeof *r->rules);
     body->sections = keep(r, r->sections, body->n_sections, sizeof *r->sections);
+    body->checks = keep(r, r->checks, body->n_checks, sizeof *r->checks);
     body->temps = keep(r, r->temps, body->n_temps, sizeof *r->temps);
     body->examples = keep(r, r->examples, body->n_examples, sizeof *r->examples);
     r->op->has_backward = body->n_sections > 1;
+    for (int i = 0; r->has_view && i < r->op->n_inputs; i++)
+        r->op->has_backward = r->op->has_backward || r->op->inputs[i].differentiable;
     for (int i = 0; i < body->n_temps; i++) {
         if (!body->temps[i].saved)
             continue;

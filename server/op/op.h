@@ -56,6 +56,9 @@ struct op_tensor {
     bool differentiable; // an input with a gradient in some backward section
     bool used_backward;  // inputs and outputs: backward reads it, so a context keeps it
     int type;            // index into types[]
+    char alias[4];       // "a" of "Tensor(a)"; "" if none
+    bool is_view;        // an output that is the memory of
+    int view_of;         // this input
 };
 
 // A tensor that forward writes and backward reads.

@@ -7,6 +7,7 @@
 
 #include "arena.h"
 #include "check.h"
+#include "device_check.h"
 #include "mem.h"
 #include "params.h"
 
@@ -35,6 +36,7 @@ static uint32_t use_operand(struct builder *b, int tensor)
     struct plan_operand o = {
         .name = body_tensor_name(request->op, tensor),
         .desc = *env_tensor(&b->env, tensor),
+        .view_of = -1,
     };
     if (tensor >= TENSOR_GRAD_INPUT) {
         o.kind = PLAN_GRAD_INPUT;
@@ -322,9 +324,9 @@ static bool finish_results(struct builder *b)
 static void write_prelude(struct builder *b)
 {
     const struct op *op = b->env.request->op;
-    char text[OP_MAX_TYPES * (OP_MAX_NAME + 64)];
-    size_t n = 0;
-    text[0] = '\0';
+    char text[OP_MAX_TYPES * (OP_MAX_NAME + 64) + OP_MAX_CHECKS * (OP_MAX_NAME + 32)];
+    device_check_write_names(op, text, sizeof text);
+    size_t n = strlen(text);
     for (int t = 0; t < op->n_types; t++) {
         enum opd_dtype dtype = b->env.types[t];
         if (!op->types[t].name[0] || dtype == OPD_DTYPE_NONE)
@@ -338,6 +340,45 @@ static void write_prelude(struct builder *b)
     b->plan->prelude = copy(b, text, n + 1, 1);
 }
 
+static bool check_numel(const struct builder *b, int output)
+{
+    const struct plan_request *request = b->env.request;
+    const struct op_tensor *o = &request->op->outputs[output];
+    const struct tensor_desc *base = &request->inputs[o->view_of];
+    char text[320], of[320];
+    if (tensor_desc_numel(&b->env.outputs[output]) == tensor_desc_numel(base))
+        return true;
+    tensor_desc_format(&b->env.outputs[output], text, sizeof text);
+    tensor_desc_format(base, of, sizeof of);
+    return opd_err_set(b->err, OPD_E_invalid_argument,
+                       "%s is %s, a view of %s, which is %s; expected as many elements", o->name,
+                       text, request->op->inputs[o->view_of].name, of);
+}
+
+// Operators of views have no kernels: what they give lies where what they take does.
+static bool build_views(struct builder *b)
+{
+    const struct plan_request *request = b->env.request;
+    for (int o = 0; o < request->op->n_outputs; o++) {
+        if (!request->op->outputs[o].is_view)
+            continue;
+        int input = request->op->outputs[o].view_of;
+        if (!check_numel(b, o))
+            return false;
+        if (request->direction == PLAN_FORWARD) {
+            b->plan->operands[use_operand(b, TENSOR_OUTPUT + o)].view_of = input;
+            b->covered[TENSOR_OUTPUT + o] = true;
+        } else if (b->env.wanted >> input & 1) {
+            if (request->grad_absent >> o & 1)
+                add_zero(b, TENSOR_GRAD_INPUT + input);
+            else
+                b->plan->operands[use_operand(b, TENSOR_GRAD_INPUT + input)].view_of = o;
+            b->covered[TENSOR_GRAD_INPUT + input] = true;
+        }
+    }
+    return true;
+}
+
 static bool build_steps(struct builder *b)
 {
     const struct plan_request *request = b->env.request;
@@ -346,14 +387,22 @@ static bool build_steps(struct builder *b)
     for (int t = TENSOR_OUTPUT; t < TENSOR_COUNT; t++)
         if (is_result(b, t))
             use_operand(b, t);
+    if (body->n_checks > 0)
+        b->pending[body->report] = true;
     for (int o = 0; backward && o < request->op->n_outputs; o++)
         b->pending[TENSOR_GRAD_OUTPUT + o] = request->grad_absent >> o & 1;
+    if (!build_views(b))
+        return false;
     for (int i = 0; i < body->n_sections; i++) {
         const struct section *section = &body->sections[i];
         if (section->backward != backward || (backward && !(section->grads & b->env.wanted)))
             continue;
         if (!add_section(b, section))
             return false;
+    }
+    if (body->n_checks > 0 && b->operand_of[body->report] >= 0) {
+        b->plan->report = b->operand_of[body->report];
+        b->plan->checks = device_check_texts(&b->env, b->arena, &b->plan->checks_size);
     }
     return finish_results(b);
 }
@@ -406,6 +455,7 @@ struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
     struct builder *b = mem_zalloc(1, sizeof *b);
     owned->plan.op = op_ref((struct op *)(uintptr_t)request->op);
     owned->plan.direction = request->direction;
+    owned->plan.report = -1;
     b->plan = &owned->plan;
     b->arena = &owned->arena;
     b->err = err;

@@ -50,6 +50,8 @@ struct plan_operand {
     enum plan_operand_kind kind;
     int index;
     const char *name; // the op's string: "input", "grad_weight"
+    int view_of;      // it is the memory of this input (an output), or of this output's gradient (a
+                      // gradient); -1: it has its own
     struct tensor_desc desc;
 };
 
@@ -93,7 +95,17 @@ struct plan {
     // Text between the common header and the source: one using-declaration for each type variable
     // ("using scalar_t = opd::half;") and for its accumulator ("using acc_t = float;").
     char *prelude;
+    // What kernels of this plan may report: an operand of 8 bytes that starts as zeros, -1 if none
+    // does; and the messages, for device_check_explain().
+    int report;
+    char *checks;
+    size_t checks_size;
 };
+
+// The message for what kernels reported, not 0, appended to `out`.
+enum { PLAN_INDEX_MARK = 1 };
+struct buf;
+void device_check_explain(const char *texts, size_t size, uint64_t key, struct buf *out);
 
 // Checks the request against the operator and works it out. Nothing is launched or allocated on a
 // device. Errors: invalid_argument, naming operator, argument, what came and what was expected. The
@@ -102,7 +114,6 @@ struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
 void plan_free(struct plan *plan); // NULL is fine
 
 // The request's signature, as bytes to look a plan up by. Appends to `out`.
-struct buf;
 void plan_signature(const struct plan_request *request, struct buf *out);
 
 // The request of the operator's k-th `example` directive (dtype: what every type variable takes if

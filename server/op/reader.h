@@ -27,11 +27,12 @@ struct reader {
     struct scope scope;
     int n_slots, n_packs;
     int op_line; // 0: no `op` yet
-    bool has_forward;
+    bool has_forward, has_view;
     struct buf doc;
     const char *str_defaults[OP_MAX_ATTRS]; // of str attributes, until their words are known
     int str_lines[OP_MAX_ATTRS];
 
+    struct device_check checks[OP_MAX_CHECKS];
     struct rule rules[OP_MAX_DIRECTIVES];
     struct temp temps[OP_MAX_TEMPS];
     struct example examples[OP_MAX_EXAMPLES];
@@ -62,6 +63,12 @@ bool shape_read(struct reader *r, enum shape_use use, struct shape *out);
 
 // require.c
 bool require_read(struct reader *r);
+// A message in quotes; `index`: {index} is what a kernel reports.
+bool require_read_message(struct reader *r, bool index, struct message *out);
+
+// view.c
+bool view_read(struct reader *r);
+bool view_end(struct reader *r); // once all is read
 
 // section.c
 bool section_read_forward(struct reader *r);

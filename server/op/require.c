@@ -32,7 +32,7 @@ static void keep_pieces(struct reader *r, const struct message_piece *pieces, st
     memcpy(out->pieces, pieces, (size_t)out->n * sizeof *pieces);
 }
 
-static bool read_message(struct reader *r, struct message *out)
+bool require_read_message(struct reader *r, bool index, struct message *out)
 {
     struct message_piece pieces[MAX_PIECES];
     const char *p = r->lx.token.start, *end = p + r->lx.token.size;
@@ -50,7 +50,8 @@ static bool read_message(struct reader *r, struct message *out)
         const char *close = memchr(open, '}', (size_t)(end - open));
         if (!close)
             return lex_fail(&r->lx, "a '{' without its '}' in the message");
-        if (!read_message_value(r, open + 1, (size_t)(close - open - 1), piece))
+        piece->index = index && close - open == 6 && memcmp(open, "{index", 6) == 0;
+        if (!piece->index && !read_message_value(r, open + 1, (size_t)(close - open - 1), piece))
             return false;
         p = close + 1;
     } while (p < end);
@@ -111,7 +112,7 @@ bool require_read(struct reader *r)
     if (lex_accept(lx, ':')) {
         if (lx->token.kind != TOKEN_STRING)
             return lex_fail_expected(lx, "the message in quotes");
-        return read_message(r, &rule->message) && lex_expect_end(lx);
+        return require_read_message(r, false, &rule->message) && lex_expect_end(lx);
     }
     return lex_expect_end(lx) && quote_rule(r, rule->expr, &rule->message);
 }

@@ -37,11 +37,13 @@ static bool read_tensor(struct reader *r)
     if (r->op->n_attrs > 0)
         return lex_fail(lx, "a tensor after an attribute, expected all tensors first");
     if (lex_accept(lx, '(')) {
-        char letter[OP_MAX_NAME];
-        if (!lex_name(lx, "a letter, as in Tensor(a!)", letter, sizeof letter) ||
-            !lex_expect(lx, '!', "'!', as in Tensor(a!)") || !lex_expect(lx, ')', "')'"))
+        if (!lex_name(lx, "a letter, as in Tensor(a!)", t.alias, sizeof t.alias))
             return false;
-        t.in_place = true;
+        t.in_place = lex_accept(lx, '!');
+        if (!lex_expect(lx, ')', t.in_place ? "')'" : "')', or '!' as in Tensor(a!)"))
+            return false;
+        if (t.in_place)
+            t.alias[0] = '\0';
     }
     if (lex_is(lx, '['))
         return lex_fail(lx, "a list of tensors, expected single ones");
@@ -236,8 +238,14 @@ static bool read_return(struct reader *r, bool may_be_unnamed)
     struct op_tensor t = { .name = "output", .type = TYPE_SCALAR };
     if (!lex_accept_word(lx, "Tensor"))
         return lex_fail_expected(lx, "Tensor");
-    if (lex_is(lx, '('))
-        return lex_fail(lx, "an alias as result: an operator in place ends with '-> ()'");
+    if (lex_accept(lx, '(')) {
+        if (!lex_name(lx, "a letter, as in Tensor(a)", t.alias, sizeof t.alias))
+            return false;
+        if (lex_is(lx, '!'))
+            return lex_fail(lx, "an alias as result: an operator in place ends with '-> ()'");
+        if (!lex_expect(lx, ')', "')'"))
+            return false;
+    }
     if (lex_is(lx, '?'))
         return lex_fail(lx, "an optional result, expected one that is always made");
     bool unnamed = may_be_unnamed && lx->token.kind == TOKEN_END;

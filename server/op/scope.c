@@ -10,7 +10,7 @@ const char *symbol_describe(enum symbol_kind kind)
         [SYMBOL_SIZE] = "a dimension",          [SYMBOL_LET] = "a let",
         [SYMBOL_PACK] = "a pack of dimensions", [SYMBOL_ATTR] = "an attribute",
         [SYMBOL_TENSOR] = "a tensor",           [SYMBOL_TYPE] = "a type",
-        [SYMBOL_DEVICE] = "a device",
+        [SYMBOL_DEVICE] = "a device",           [SYMBOL_CHECK] = "a check",
     };
     return words[kind];
 }

@@ -27,6 +27,7 @@ def conv_case(input, multiplier, kernel, bias=True, **attrs):
 
 
 REFERENCES = {
+    "flatten": (torch.flatten, [([shape], {}) for shape in ([7], [3, 0, 2], [2] * 5)]),
     "gelu": (
         gelu,
         [

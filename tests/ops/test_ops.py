@@ -210,8 +210,11 @@ def test_wrong_dtype_and_rank_name_the_argument(client, name):
     shapes, attrs = next(examples(info))
     good = [x for x in make_inputs(info, shapes, "float32") if x is not None]
     wrong = [client.tensor(np.ones(x.shape, np.int32)) for x in good]
-    with pytest.raises(opd.InvalidArgument, match=f"{name}: {info['inputs'][0]['name']} is int32"):
+    if "int32" in info["inputs"][0]["dtypes"]:
         client.ops[name](*wrong, **attrs)
+    else:
+        with pytest.raises(opd.InvalidArgument, match=f"{name}: {info['inputs'][0]['name']} is int32"):
+            client.ops[name](*wrong, **attrs)
     if len(good) > 1:
         mixed = [client.tensor(good[0].numpy())] + [client.tensor(x.double().numpy()) for x in good[1:]]
         with pytest.raises(opd.InvalidArgument, match=f"{name}: {info['inputs'][1]['name']} is float64"):

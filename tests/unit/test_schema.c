@@ -128,7 +128,9 @@ static void test_mistakes(void **state)
            "t.cu:1: a tensor after an attribute, expected all tensors first");
     refuse("f(Tensor x, *, *, int a) -> Tensor y", "t.cu:1: a second '*'");
     refuse("f(Tensor[] x) -> Tensor y", "t.cu:1: a list of tensors, expected single ones");
-    refuse("f(Tensor(a) x) -> Tensor y", "t.cu:1: expected '!', as in Tensor(a!), got ')'");
+    refuse("f(Tensor(a x) -> Tensor y", "t.cu:1: expected ')', or '!' as in Tensor(a!), got 'x'");
+    refuse("f(Tensor(a) x) -> Tensor y",
+           "t.cu:1: 'x' is Tensor(a), but no 'view' line says of what");
     refuse("f(Tensor x=None) -> Tensor y",
            "t.cu:1: a default for x, which is no optional tensor: write "
            "Tensor? x=None");

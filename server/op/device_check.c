@@ -1,0 +1,115 @@
+#include "device_check.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "check.h"
+
+// A key is made by opd::check() in opd.cuh: the check's place, so that the first one of the file
+// has the greatest key, above the distance of the index from its upper limit.
+enum { INDEX_BITS = 58, FIRST_PLACE = 63 };
+
+static const int64_t index_limit = (int64_t)1 << (INDEX_BITS - 1);
+
+// The tensor that kernels report to: 8 bytes of scratch.
+static bool add_report(struct reader *r)
+{
+    int index = r->body->n_temps;
+    if (index == OP_MAX_TEMPS)
+        return lex_fail(&r->lx, "more than %d saved and scratch tensors, 'report' is one of them",
+                        OP_MAX_TEMPS);
+    struct temp *temp = &r->temps[index];
+    *temp = (struct temp){ .name = "report", .type = -1, .dtype = OPD_DTYPE_int64 };
+    struct rule *rule = reader_rule(r, RULE_SHAPE);
+    rule->tensor = TENSOR_TEMP + index;
+    rule->shape = (struct shape){ .text = "[]", .pack = -1 };
+    r->body->n_temps++;
+    r->scope.shaped[rule->tensor] = true;
+    r->body->report = rule->tensor;
+    return reader_symbol(r, temp->name, SYMBOL_TENSOR, rule->tensor);
+}
+
+bool device_check_read(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    struct op_body *body = r->body;
+    char name[OP_MAX_NAME];
+    if (body->n_checks == OP_MAX_CHECKS)
+        return lex_fail(lx, "more than %d checks", OP_MAX_CHECKS);
+    if (!lex_name(lx, "a name for the check", name, sizeof name) ||
+        !lex_expect(lx, ':', "':' and the message in quotes"))
+        return false;
+    struct device_check *check = &r->checks[body->n_checks];
+    *check = (struct device_check){ .line = lx->line };
+    strcpy(check->name, name);
+    if (lx->token.kind != TOKEN_STRING)
+        return lex_fail_expected(lx, "the message in quotes");
+    if (!require_read_message(r, true, &check->message) || !lex_expect_end(lx))
+        return false;
+    if (body->n_checks == 0 && !add_report(r))
+        return false;
+    body->n_checks++;
+    return reader_symbol(r, check->name, SYMBOL_CHECK, body->n_checks - 1);
+}
+
+bool device_check_end(struct reader *r)
+{
+    if (r->body->n_checks == 0)
+        return true;
+    for (int i = 0; i < r->body->n_sections; i++)
+        for (int k = 0; k < r->sections[i].n_steps; k++) {
+            const struct step *step = &r->sections[i].steps[k];
+            for (int a = 0; step->kind == STEP_LAUNCH && a < step->n_args; a++)
+                if (step->args[a].tensor == r->body->report)
+                    return true;
+        }
+    r->lx.line = r->checks[0].line;
+    return lex_fail(&r->lx, "check '%s', but no kernel has the parameter 'opd::report_t *report'",
+                    r->checks[0].name);
+}
+
+void device_check_write_names(const struct op *op, char *out, size_t size)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (int i = 0; i < op->body->n_checks && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "enum { %s = %d };\n", op->body->checks[i].name,
+                              i);
+}
+
+char *device_check_texts(const struct env *env, struct arena *arena, size_t *out_size)
+{
+    const struct op_body *body = env->request->op->body;
+    struct buf texts = { 0 };
+    char text[sizeof((struct opd_err *)0)->msg];
+    for (int i = 0; i < body->n_checks; i++) {
+        check_format_message(&body->checks[i].message, env, text, sizeof text);
+        buf_append(&texts, text, strlen(text) + 1);
+    }
+    char *out = arena_alloc(arena, texts.size, 1);
+    memcpy(out, texts.bytes, texts.size);
+    *out_size = texts.size;
+    buf_finish(&texts);
+    return out;
+}
+
+void device_check_explain(const char *texts, size_t size, uint64_t key, struct buf *out)
+{
+    const char *end = texts + size;
+    int place = FIRST_PLACE - (int)(key >> INDEX_BITS);
+    int64_t distance = (int64_t)(key & (((uint64_t)1 << INDEX_BITS) - 1));
+    char index[32];
+    snprintf(index, sizeof index, "%lld", (long long)(index_limit - distance));
+    while (place-- > 0 && texts < end)
+        texts += strlen(texts) + 1;
+    if (place >= 0 || texts >= end) {
+        buf_append_str(out, "a check of a kernel failed whose number is none of the header's");
+        return;
+    }
+    for (; *texts; texts++) {
+        if (*texts == CHECK_INDEX_MARK)
+            buf_append_str(out, index);
+        else
+            buf_append(out, texts, 1);
+    }
+}

@@ -1,0 +1,17 @@
+#pragma once
+
+// Checks that kernels make on the device: `//! check NAME : "MESSAGE"`. A kernel that has the
+// parameter `report` calls opd::check(report, NAME, condition, index) of opd.cuh. What fails goes
+// into 8 bytes as a key, of which the greatest stays: the first check of the file, then the
+// smallest index. 0: nothing failed.
+
+#include "reader.h"
+
+bool device_check_read(struct reader *r);
+bool device_check_end(struct reader *r); // some kernel reports
+
+// The names as constants, for the prelude.
+void device_check_write_names(const struct op *op, char *out, size_t size);
+
+// The messages for one request, each terminated; CHECK_INDEX_MARK stands where the index goes.
+char *device_check_texts(const struct env *env, struct arena *arena, size_t *out_size);
