@@ -223,6 +223,20 @@ def test_without_gradient(ops, draw):
         ops.marks(x)
 
 
+def test_a_view_shares_memory_and_is_differentiable(ops, draw):
+    x = draw(3, 4)
+    y = ops.flatten(x)
+    assert y.shape == (12,) and y.data_ptr() == x.data_ptr()
+    y[5] = 7.0
+    assert x[1, 1] == 7.0
+    x.requires_grad_()
+    (ops.flatten(x) * torch.arange(12.0, device=x.device)).sum().backward()
+    assert_close(x.grad, torch.arange(12.0, device=x.device).view(3, 4).double())
+    assert_close(ops.flatten(x.detach().t()), x.detach().t().flatten())
+    assert torch.autograd.gradgradcheck(ops.flatten, (x,))
+    torch.library.opcheck(ops.flatten.overload, (x,))
+
+
 # --- modes
 
 

@@ -12,7 +12,6 @@ An edit that changes what they depend on makes new ones: gelu__2, gelu__2__infer
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -47,20 +46,23 @@ class Operator:
         self._read_outputs = [i for i, t in enumerate(spec.outputs) if t["used_backward"]]
         self._has_backward = bool(spec.info["has_backward"]) and not self.mutated
         self._arguments = [(a["name"], _get_default(a)) for a in spec.inputs + spec.info["attrs"]]
-        attrs = [f"{_spell(a)} a{i}" for i, a in enumerate(spec.attrs.values())]
-        self._infer = self._define_infer(attrs)
-        if self._has_backward:
-            self._backward = self._define_backward(attrs)
-            self._forward = self._define_forward(attrs)
         _library.define(self.public + spec.schema[spec.schema.index("(") :], tags=_TAGS)
-        is_view = re.search(r"Tensor\(\w+\)", spec.schema.partition("->")[2])
-        _library.impl(
-            self.public, self._view if is_view else self._call, "CompositeImplicitAutograd"
-        )
+        if any(output["view"] for output in spec.outputs):
+            call = self._view
+        else:
+            self._define_all([f"{_spell(a)} a{i}" for i, a in enumerate(spec.attrs.values())])
+            call = self._call
+        _library.impl(self.public, call, "CompositeImplicitAutograd")
         torch.library.register_vmap(f"opd::{self.public}", self._refuse_vmap, lib=_library)
         self.overload = getattr(torch.ops.opd, self.public).default
 
     # --- what is registered
+
+    def _define_all(self, attrs: list[str]) -> None:
+        self._infer = self._define_infer(attrs)
+        if self._has_backward:
+            self._backward = self._define_backward(attrs)
+            self._forward = self._define_forward(attrs)
 
     def _define_infer(self, attrs: list[str]) -> Any:
         returns = ", ".join(["Tensor"] * self._n_outputs)

@@ -77,7 +77,7 @@ def get_key(spec: Spec) -> tuple[Any, ...]:
         info["has_backward"],
         tuple(info["saved"]),
         tuple((i["differentiable"], i["used_backward"]) for i in spec.inputs),
-        tuple(o["used_backward"] for o in spec.outputs),
+        tuple((o["used_backward"], o["view"]) for o in spec.outputs),
     )
 
 
