@@ -155,10 +155,16 @@ class CudaTransport:
         self._interrupted = [entry for entry in self._interrupted if entry[0].pending]
         with torch.cuda.device(self._device):
             reads = [None if t is None else t.contiguous() for t in job.reads]
+            # Memory of these may have been another's on this stream until now, so that what waits
+            # for it comes after.
             makes = [
                 torch.empty(d.shape, dtype=BY_NAME[d.dtype], device=self._device)
                 for d in job.makes
             ]
+            if torch.cuda.is_current_stream_capturing():
+                raise InvalidArgument(
+                    "opd's operators run in another process, and cannot be captured in a CUDA graph"
+                )
             torch.cuda.current_stream().synchronize()
             result = self._send(job, reads, makes)
             for i in job.mutated:
