@@ -100,12 +100,27 @@ def _look_up(name: str) -> str:
 
 
 def _call_compiled(name: str, *args: Any, **kwargs: Any) -> Any:
-    return getattr(torch.ops.opd, _look_up(name)).default(*args, **_rename(kwargs))
+    kwargs = _fit(_find_float_lists(name), kwargs)
+    return getattr(torch.ops.opd, _look_up(name)).default(*args, **kwargs)
 
 
-def _rename(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """A parameter whose name is a word of Python has an underscore after it."""
-    return {_WORDS.get(name, name): value for name, value in kwargs.items()}
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _find_float_lists(name: str) -> str:
+    """The operator's attributes float[N], as "scale=2 ratio=3"."""
+    return _operators[name].float_lists if _look_up(name) else ""
+
+
+def _fit(float_lists: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name as torch takes them: a parameter whose name is a word of Python has an
+    underscore after it here; and one number stands for all of a float[N], as it does in torch for
+    an int[N]."""
+    fitted = {_WORDS.get(name, name): value for name, value in kwargs.items()}
+    for each in float_lists.split():
+        name, _, n = each.partition("=")
+        value = fitted.get(name)
+        if isinstance(value, (int, float)):
+            fitted[name] = [float(value)] * int(n)
+    return fitted
 
 
 def _register(spec: Spec) -> Operator:
@@ -130,7 +145,7 @@ def _make_function(name: str) -> FunctionType:
         if not _look_up(name):
             raise NotFound(f"the daemon has no operator {name!r} any more", op=name)
         if kwargs:
-            kwargs = _rename(kwargs)
+            kwargs = _fit(_operators[name].float_lists, kwargs)
         try:
             return _operators[name].overload(*args, **kwargs)
         except InterfaceChanged:

@@ -37,6 +37,11 @@ class Operator:
         self.key = get_key(spec)
         self.public = spec.name if serial == 1 else f"{spec.name}__{serial}"
         self.attr_names = [a["name"] for a in spec.attrs.values()]
+        self.float_lists = " ".join(
+            f"{a['name']}={a['list']}"
+            for a in spec.attrs.values()
+            if a["list"] and a["type"] == "float"
+        )
         self.mutated = [i for i, t in enumerate(spec.inputs) if t["in_place"]]
         self.differentiable = [bool(t["differentiable"]) for t in spec.inputs]
         self._inputs = spec.inputs
