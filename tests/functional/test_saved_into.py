@@ -74,14 +74,12 @@ def test_in_a_view_of_a_larger_tensor(raw):
     np.testing.assert_allclose(values[1], np.sqrt(read(raw, 1)), rtol=1e-6)
 
 
-def test_a_context_that_reads_them_notices(raw):
-    raw.make(3, "float64", [2])
-    raw.call("forward", "kept", [1], {}, [4])
-    raw.call("forward", "kept", [4], {}, [5], {"context": 1})
-    # `kept` reads no input in backward, so that writing one is fine; a gradient comes.
-    raw.call("forward", "kept", [2], {}, [6], {"saved_into": [4, 3]})
-    raw.call("backward", 1, [2], [7])
-    assert np.isfinite(read(raw, 7)).all()
+def test_a_context_whose_input_is_written_so_notices(raw):
+    raw.make(3, "float32", [N])
+    raw.make(4, "float64", [2])
+    raw.call("forward", "gelu", [3], {}, [5], {"context": 1})
+    raw.call("forward", "kept", [1], {}, [6], {"saved_into": [3, 4]})
+    assert "x was written after forward" in str(raw.fail("backward", 1, [2], [7]))
 
 
 def test_what_does_not_fit_is_refused_and_nothing_is_made(raw):

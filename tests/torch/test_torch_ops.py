@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import pickle
 import subprocess
 import sys
 
@@ -163,7 +164,7 @@ def test_any_strides(ops, draw):
 
 
 def test_a_large_tensor(ops, draw):
-    x = draw(3 << 20, dtype=torch.float32)
+    x = draw(3 << 20, dtype=torch.float32, grad=True)
     assert_close(ops.gelu(x, approximate="none"), F.gelu(x), rtol=1e-5, atol=1e-5)
     opd.torch.release()
     assert_close(ops.gelu(x[:100], approximate="none"), F.gelu(x[:100]), rtol=1e-5, atol=1e-6)
@@ -250,6 +251,33 @@ def test_modes_without_gradient(ops, draw):
         assert_close(ops.gelu(y), ops.gelu(y.clone()))
     assert ops.gelu(x).requires_grad
     assert not ops.gelu(x.detach()).requires_grad
+
+
+def test_memory_that_was_first_used_in_inference_mode(ops, draw):
+    opd.torch.release()
+    x = draw(1 << 18)
+    with torch.inference_mode():
+        ops.gelu(x)
+    assert_close(ops.gelu(x, approximate="none"), F.gelu(x))
+    with torch.inference_mode():
+        assert_close(ops.gelu(x, approximate="none"), F.gelu(x))
+
+
+def test_another_default_device(ops, draw):
+    opd.torch.release()
+    x = draw(1 << 18, grad=True)
+    torch.set_default_device("meta")
+    try:
+        y = ops.gelu(x, approximate="none")
+        (grad,) = torch.autograd.grad(y.sum(), x)
+    finally:
+        torch.set_default_device(None)
+    assert y.device == grad.device == x.device
+    assert_close(y, F.gelu(x))
+
+
+def test_functions_are_pickled_by_name(ops):
+    assert pickle.loads(pickle.dumps(ops.gelu)) is ops.gelu
 
 
 def test_autocast_takes_the_widest_dtype(ops, draw, device):

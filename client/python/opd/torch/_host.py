@@ -32,7 +32,9 @@ class Arena:
     def __init__(self, size: int) -> None:
         self.size = size
         self.fd, mapped = _make_memfd(size)
-        self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
+        # An ordinary tensor on the CPU, whatever mode the first call happens in.
+        with torch.inference_mode(False), torch.device("cpu"):
+            self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
         self._address = self._bytes.data_ptr()
 
     def view(self, at: int, desc: Desc) -> torch.Tensor:
@@ -46,7 +48,7 @@ class Arena:
             self.view(at, desc).copy_(tensor)
 
     def read(self, at: int, desc: Desc) -> torch.Tensor:
-        tensor = torch.empty(desc.shape, dtype=BY_NAME[desc.dtype])
+        tensor = torch.empty(desc.shape, dtype=BY_NAME[desc.dtype], device="cpu")
         if desc.nbytes <= _SMALL:
             ctypes.memmove(tensor.data_ptr(), self._address + at, desc.nbytes)
         else:

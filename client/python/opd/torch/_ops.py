@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import os
 import threading
 from functools import partial
 from inspect import Signature
@@ -152,8 +153,9 @@ def _make_function(name: str) -> FunctionType:
             refresh(name)
         return _operators[name].overload(*args, **kwargs)
 
-    operator.__name__ = operator.__qualname__ = name
-    operator.__module__ = "opd.torch.ops"
+    # So it is pickled by name.
+    operator.__name__, operator.__qualname__ = name, f"ops.{name}"
+    operator.__module__ = "opd.torch"
     assert isinstance(operator, FunctionType)
     return operator
 
@@ -172,3 +174,11 @@ def _describe(function: Any, spec: Spec, operator: Operator) -> None:
     )
     function.schema = spec.schema
     function.overload = operator.overload
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -85,7 +85,7 @@ class Operator:
             "forward",
             f"({', '.join(self._spell_inputs() + attrs)}) -> ({returns})",
             self._run_forward,
-            lambda *args: (*self._fake(args, True), torch.empty((), dtype=torch.int64)),
+            lambda *args: (*self._fake(args, True), torch.empty((), dtype=torch.int64, device="cpu")),
         )
         op.register_autograd(self._differentiate, setup_context=self._keep)
         return op._opoverload
@@ -113,8 +113,9 @@ class Operator:
 
     def _define(self, what: str, schema: str, run: Any, fake: Any) -> Any:
         mutated = [f"t{i}" for i in self.mutated] if what == "infer" else []
+        options: dict[str, Any] = {"tags": _TAGS} if _TAGS else {}
         op = torch.library.custom_op(
-            f"opd::{self.public}__{what}", run, mutates_args=mutated, schema=schema, tags=_TAGS
+            f"opd::{self.public}__{what}", run, mutates_args=mutated, schema=schema, **options
         )
         op.register_fake(fake)
         return op
@@ -200,7 +201,7 @@ class Operator:
 
     def _run_forward(self, *args: Any) -> Any:
         made, version = self._run(args, True)
-        return (*made, torch.tensor(version))
+        return (*made, torch.tensor(version, device="cpu"))
 
     def _run(self, args: Any, keep: bool) -> tuple[list[torch.Tensor], int]:
         tensors, attrs = args[: self._n_inputs], args[self._n_inputs :]
