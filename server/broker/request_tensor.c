@@ -239,6 +239,32 @@ enum request_status request_tensor_read(struct request *req, const value *params
     return submit_copy(req, d, dst, src, size);
 }
 
+enum request_status request_tensor_copy(struct request *req, const value *params,
+                                        struct opd_err *err)
+{
+    struct tensor *to = request_tensor(req, value_at(params, 0), "tensor_copy", err);
+    struct tensor *from = to ? request_tensor(req, value_at(params, 1), "tensor_copy", err) : NULL;
+    if (!from)
+        return REQUEST_ERROR;
+    uint64_t size = tensor_desc_size(&to->desc);
+    struct device *d = to->storage->device;
+    if (d != from->storage->device || to->desc.dtype != from->desc.dtype ||
+        size != tensor_desc_size(&from->desc) || tensor_overlaps(to, from)) {
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "tensor_copy: expected tensors of one device, dtype and number of elements "
+                    "that do not overlap");
+        return REQUEST_ERROR;
+    }
+    struct dev_ref dst, src;
+    pack_nil(&req->reply);
+    if (size == 0 || !tensor_address(to, 0, &dst) || !tensor_address(from, 0, &src))
+        return REQUEST_ANSWERED;
+    to->storage->version++;
+    request_needs(req, from->storage);
+    request_needs(req, to->storage);
+    return submit_copy(req, d, dst, src, size);
+}
+
 enum request_status request_tensor_view(struct request *req, const value *params,
                                         struct opd_err *err)
 {

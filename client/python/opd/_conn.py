@@ -26,6 +26,8 @@ from .errors import (
 )
 
 _CHUNK = 1 << 18  # bytes read at once
+_MAX_FDS = 16  # of one read
+_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
 _MANY = 10_000  # ids given up in one message
 _KEPT = 1000  # notifications that nobody has waited for
 
@@ -64,6 +66,7 @@ class Reply:
         self.result: Any = None
         self.error: Optional[OpdError] = None
         self.warnings: list[str] = []  # what the daemon has to say beside the result
+        self.fd: Optional[int] = None  # that came with the result
         self._batch = batch
         if batch:
             batch.pending += 1
@@ -75,6 +78,15 @@ class Reply:
         if self._batch:
             self._batch.settle(self)
             self._batch = None
+
+    def take_fd(self) -> Optional[int]:
+        """The descriptor that came with the result, the caller's from now on."""
+        fd, self.fd = self.fd, None
+        return fd
+
+    def __del__(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
 
 
 class Connection:
@@ -100,6 +112,7 @@ class Connection:
         self._notifications: deque[_wire.Notification] = deque(maxlen=_KEPT)
         self._next_msgid = 0
         self._garbage: deque[tuple[int, int]] = deque()
+        self._fds: deque[int] = deque()  # that came, for replies not yet read
 
     @property
     def closed(self) -> bool:
@@ -168,8 +181,8 @@ class Connection:
                     )
 
     def discard(self, kind: int, id: int) -> None:
-        """Gives an id up with the next request: of a tensor (kind 0), of a context (1). Safe in
-        __del__; the request that makes the id may be in flight, or may have failed."""
+        """Gives an id up with the next request: of a tensor (kind 0), of a context (1), of an
+        export (2). Safe in __del__; the request that makes the id may be in flight, or may have failed."""
         if self._sock is not None:
             self._garbage.append((kind, id))
 
@@ -185,6 +198,8 @@ class Connection:
             self._sock = None
             self._out.clear()
             self._garbage.clear()
+            while self._fds:
+                os.close(self._fds.popleft())
             replies, self._replies = self._replies, {}
             for reply in replies.values():
                 reply.settle(None, self._lost_error(reply.method))
@@ -216,11 +231,18 @@ class Connection:
     def _send_garbage(self) -> None:
         """Queues what discard() noted, as a notification: nobody waits for its reply."""
         while self._garbage:
-            ids: tuple[list[int], list[int]] = ([], [])
-            while self._garbage and len(ids[0]) + len(ids[1]) < _MANY:
+            ids: tuple[list[int], list[int], list[int]] = ([], [], [])
+            while self._garbage and sum(map(len, ids)) < _MANY:
                 kind, id = self._garbage.popleft()
                 ids[kind].append(id)
-            self._out.append((memoryview(_wire.encode_notification("drop", ids)), None))
+            tensors, contexts, exports = ids
+            if tensors or contexts:
+                self._queue_notification("drop", (tensors, contexts))
+            if exports:
+                self._queue_notification("export_free", (exports,))
+
+    def _queue_notification(self, method: str, params: Sequence[Any]) -> None:
+        self._out.append((memoryview(_wire.encode_notification(method, params)), None))
 
     def _flush(self) -> None:
         """Sends all that is queued, reading too; a failure closes, and so settles the replies."""
@@ -277,7 +299,8 @@ class Connection:
     def _read(self, cause: Optional[OSError] = None) -> None:
         assert self._sock is not None
         try:
-            data = self._sock.recv(_CHUNK)
+            data, fds, _, _ = socket.recv_fds(self._sock, _CHUNK, _MAX_FDS, _CLOEXEC)
+            self._fds.extend(fds)
         except BlockingIOError:
             if cause:
                 self.close(str(cause))
@@ -303,4 +326,6 @@ class Connection:
                 self.close(str(from_wire(response.error)))
             return
         error = None if response.error is None else from_wire(response.error)
+        if reply.method == "tensor_export" and error is None and response.result["chunk"]:
+            reply.fd = self._fds.popleft() if self._fds else None  # in the order of the replies
         reply.settle(response.result, error)

@@ -55,6 +55,8 @@ def to_host(value: Any, dtype: Any = None) -> HostArray:
         if str(value.dtype) == "torch.bfloat16":
             value = value.float()
         value = value.detach().cpu().numpy()
+    if hasattr(type(value), "__dlpack__") and not hasattr(type(value), "__array__"):
+        value = np.from_dlpack(value)
     array = np.asarray(value)
     wanted = wanted or check_dtype(array.dtype)
     if wanted == "bfloat16":

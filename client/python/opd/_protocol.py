@@ -39,6 +39,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "import_open": ("hssbi", "n"),
     "import_close": ("a", "n"),
     "import_tensor": ("hhisa", "M"),
+    "tensor_copy": ("hh", "n"),
 }
 
 # name: (number, class in opd.errors)

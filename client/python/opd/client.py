@@ -15,6 +15,7 @@ from ._conn import Batch, Connection, Reply
 from ._data import Transfer
 from ._dtypes import check_dtype, check_shape, to_host
 from ._events import EventStream
+from ._memory import Memory
 from ._ops import Ops
 from ._protocol import PROTOCOL
 from ._warn import warn_reload
@@ -75,6 +76,7 @@ class Client:
         self.ops = Ops(self)
         self._conn = conn
         self._transfer = Transfer(conn)
+        self._memory = Memory(self)
         self._ids = itertools.count(1)
         self._local = threading.local()
 
@@ -90,7 +92,8 @@ class Client:
         name: Optional[str] = None,
         device: Optional[str] = None,
     ) -> Tensor:
-        """Copies an array, torch tensor, scalar or nested list to the daemon.
+        """Copies an array, torch tensor, scalar or nested list to the daemon. An array of CuPy
+        or JAX in the memory of the daemon's GPU is copied there.
 
         dtype   the data's own if None; bfloat16 may be made of any numbers, other dtypes of
                 their kind or a lesser one (not int32 of floats)
@@ -100,6 +103,9 @@ class Client:
         Raises TypeError for a dtype the daemon does not have, InvalidArgument for a name in
         use, OutOfMemory.
         """
+        there = self._memory.take_device_array(data, name, device) if dtype is None else None
+        if there is not None:
+            return there
         host = to_host(data, dtype)
         with self.batch():
             tensor = self.zeros(host.shape, host.dtype, name, device)
@@ -123,6 +129,31 @@ class Client:
         """The tensor that some client made with that name. Raises NotFound."""
         id = self._new_id()
         return self._make_tensor(id, "tensor_attach", (id, name))
+
+    def plan(
+        self,
+        op: str,
+        inputs: Sequence[Any],
+        attrs: Optional[dict[str, Any]] = None,
+        *,
+        version: Optional[int] = None,
+        device: Optional[str] = None,
+    ) -> dict[str, Any]:
+        """What a forward would give, without running it: version, outputs and saved tensors
+        as (dtype, shape), views (for each output the number of the input that it is a view of,
+        or None).
+
+        inputs  (dtype, shape) for each tensor input; None: absent
+
+        Raises what the forward would raise for these.
+        """
+        given = [None if i is None else [check_dtype(i[0]), check_shape(i[1])] for i in inputs]
+        chosen = {"version": version, "device": device}
+        options = {key: value for key, value in chosen.items() if value is not None}
+        plan = dict(self._conn.call("plan", op, given, attrs or {}, options))
+        for key in ("outputs", "saved"):
+            plan[key] = [(dtype, tuple(shape)) for dtype, shape in plan[key]]
+        return plan
 
     @contextmanager
     def batch(self) -> Iterator[None]:

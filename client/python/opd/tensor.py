@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ._conn import Reply
 from ._dtypes import check_shape, from_host, to_host
+from ._memory import Export, dlpack_device
 from ._protocol import DTYPES
 from .errors import InvalidArgument, NotFound
 
@@ -38,6 +39,7 @@ class Tensor:
         self._reply: Optional[Reply] = reply
         self._path = path  # where in the reply's result the tensor is described
         self._known: dict[str, Any] = {}
+        self._export: Optional[Export] = None  # what __cuda_array_interface__ told of
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,6 +98,12 @@ class Tensor:
         params = (id, self._live_id(), offset, check_shape(shape))
         return self._client._make_tensor(id, "tensor_view", params)
 
+    def copy(self) -> Tensor:
+        """A new tensor with the same elements, on the same device."""
+        other = self._client.zeros(self.shape, self.dtype, None, self.device)
+        self._client._request("tensor_copy", (other._live_id(), self._live_id()))
+        return other
+
     def free(self) -> None:
         """Frees the tensor now, and its name. Contexts and views that use its memory keep that."""
         id, self._id = self._id, 0
@@ -120,9 +128,48 @@ class Tensor:
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> np.ndarray[Any, Any]:
         if copy is False:
-            raise ValueError("a tensor of the daemon cannot become an array without a copy")
+            return self._share(dtype)
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack_device(self.device)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Optional[tuple[int, int]] = None,
+        dl_device: Optional[tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        """The tensor's own memory, for from_dlpack() of NumPy, CuPy, JAX and PyTorch.
+
+        What was sent before is done, so no stream has to wait. The memory lives until the
+        consumer is done with it. What the consumer writes there, the tensor holds; backward
+        does not notice it. copy=True gives a copy; dl_device=(1, 0) a GPU's tensor on the host.
+        """
+        return self._client._memory.to_dlpack(self, max_version, dl_device, copy)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """For CuPy, Numba and others; the memory is shared as long as this tensor lives."""
+        if self.device == "cpu" or self.dtype == "bfloat16":
+            raise AttributeError(
+                f"a tensor of {self.dtype} on {self.device} has no __cuda_array_interface__"
+            )
+        interface, self._export = self._client._memory.to_cuda_interface(self)
+        return interface
+
+    def _share(self, dtype: Any) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        if self.device != "cpu" or self.dtype == "bfloat16" or np.dtype(dtype or self.dtype) != self.dtype:
+            raise ValueError(
+                f"a tensor of {self.dtype} on {self.device} cannot become an array of "
+                f"{np.dtype(dtype or 'float32') if dtype else 'NumPy'} without a copy"
+            )
+        return np.from_dlpack(self)
 
     def __repr__(self) -> str:
         if not self._id:
