@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.testing import assert_close
+from torch_fixtures import device, draw, ops, torch_daemon  # noqa: F401
 
 import opd.torch
 

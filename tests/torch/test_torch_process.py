@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
+from torch_fixtures import ops, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch

@@ -1,5 +1,5 @@
 """opd.torch against a daemon on $OPD_TEST_DEVICE, for tensors on the CPU and, where that is a GPU
-and torch has it, on the GPU."""
+and torch has it, on the GPU. (No conftest.py: other folders' tests import that by its name.)"""
 
 import os
 from pathlib import Path
@@ -16,10 +16,15 @@ if DEVICE.startswith("cuda") and torch.cuda.is_available():
     TORCH_DEVICES.append(DEVICE)
 
 
-@pytest.fixture(scope="session")
+_daemons = []
+
+
+@pytest.fixture
 def torch_daemon(start_shared):
-    yield start_shared("--kernels", str(KERNELS))
-    opd.torch.use(None)
+    """One for all tests here, wherever this fixture is imported."""
+    if not _daemons:
+        _daemons.append(start_shared("--kernels", str(KERNELS)))
+    return _daemons[0]
 
 
 @pytest.fixture
