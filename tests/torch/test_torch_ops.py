@@ -321,6 +321,11 @@ def test_vmap_is_refused_by_name(ops, draw):
         torch.vmap(ops.gelu)(draw(3, 4))
 
 
+def test_torch_func_is_refused_by_name(ops, draw):
+    with pytest.raises(opd.OpdError, match="gelu cannot be used under torch.func"):
+        torch.func.grad(lambda x: ops.gelu(x).sum())(draw(3))
+
+
 def test_opcheck(ops, draw):
     check = torch.library.opcheck
     x = draw(3, 4, dtype=torch.float32, grad=True)

@@ -334,6 +334,17 @@ def test_either_way_through_shared_memory(torch_daemon, monkeypatch, transport):
     opd.torch.use(None)
 
 
+def test_a_very_large_call_leaves_no_memory_behind(ops, monkeypatch):
+    from opd.torch import _host
+
+    monkeypatch.setattr(_host, "_MAX_KEPT", 1 << 20)
+    x = torch.randn(1 << 19)
+    for _ in range(2):
+        assert_close(ops.gelu(x, approximate="none"), F.gelu(x), rtol=1e-5, atol=1e-5)
+        transport = opd.torch._session.get_session()._transports[torch.device("cpu")][1]
+        assert transport._arena is None
+
+
 def test_many_signatures(ops):
     """More than are kept."""
     for n in range(1, 700):

@@ -2,7 +2,7 @@
 
 One arena holds a call's tensors, from its start to its end: they are copied in, and results are
 copied out to memory of torch's own, so that nothing of a user's ever lies in memory that a
-forked child or the daemon shares. It grows to the largest call and is used again.
+forked child or the daemon shares. It grows to the largest call, within reason, and is used again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _ALIGN = 64
 _SMALL = 1 << 20  # bytes up to which one thread copies
 _MIN_ARENA = 1 << 20
+_MAX_KEPT = 1 << 30  # a larger arena is given back after its call
 _MANY_IDS = 1024
 
 
@@ -110,7 +111,10 @@ class HostTransport:
             if read is not None:
                 at, desc, tensor = read
                 tensor.copy_(arena.view(at, desc))
-        return result, [arena.read(at, desc) for at, desc in layout.makes]
+        made = [arena.read(at, desc) for at, desc in layout.makes]
+        if arena.size > _MAX_KEPT:
+            self.release()
+        return result, made
 
     def release(self) -> None:
         """The next call makes a new arena."""
@@ -122,7 +126,8 @@ class HostTransport:
         if self._arena is not None and size <= self._arena.size:
             return self._arena
         self.release()
-        arena = Arena(max(_MIN_ARENA, 1 << (size - 1).bit_length()))
+        rounded = max(_MIN_ARENA, 1 << (size - 1).bit_length())
+        arena = Arena(rounded if rounded <= _MAX_KEPT else size)
         try:
             id = self._session.new_id()
             self._open(id, arena)

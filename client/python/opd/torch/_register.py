@@ -26,7 +26,8 @@ _library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has n
 # A launch in another process is no part of a CUDA graph.
 _TAGS = [t for t in (getattr(torch.Tag, "cudagraph_unsafe", None),) if t is not None]
 
-Tensors = Sequence[Optional[torch.Tensor]]
+# Is torch.func at work? Without this, torch's own error tells nothing to the user.
+_in_transform: Any = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
 class Operator:
@@ -135,6 +136,12 @@ class Operator:
         if not self.mutated:
             tensors = self._promote(tensors)
         values = (*tensors, *values[self._n_inputs :])
+        if _in_transform():
+            raise OpdError(
+                f"opd: {self.name} cannot be used under torch.func; use torch.autograd.grad, or "
+                "backward()",
+                op=self.name,
+            )
         grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
         if not grad:
             return self._infer(*values)
