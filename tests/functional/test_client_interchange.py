@@ -160,11 +160,11 @@ def test_asarray_without_a_copy(client):
 
 def test_copy_is_a_tensor_of_its_own(client):
     t = client.tensor(draw([2, 3]))
-    other = t.copy()
+    other = t._copy()
     t.write(np.zeros([2, 3], np.float32))
     np.testing.assert_array_equal(other.numpy(), draw([2, 3]))
     assert other.device == t.device and other.shape == (2, 3)
-    assert client.zeros([0]).copy().shape == (0,)
+    assert client.zeros([0])._copy().shape == (0,)
 
 
 class OnlyDLPack:

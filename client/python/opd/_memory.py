@@ -156,7 +156,7 @@ class Memory:
         elif wanted != here:
             raise BufferError(f"a tensor on {tensor.device} cannot be given to device {wanted}")
         else:
-            source = tensor.copy() if copy else tensor
+            source = tensor._copy() if copy else tensor
             holder = self.export(source._live_id())
             address = holder.address
         return _dlpack.make_capsule(

@@ -98,7 +98,7 @@ class Tensor:
         params = (id, self._live_id(), offset, check_shape(shape))
         return self._client._make_tensor(id, "tensor_view", params)
 
-    def copy(self) -> Tensor:
+    def _copy(self) -> Tensor:
         """A new tensor with the same elements, on the same device."""
         other = self._client.zeros(self.shape, self.dtype, None, self.device)
         self._client._request("tensor_copy", (other._live_id(), self._live_id()))
