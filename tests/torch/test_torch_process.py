@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -142,6 +143,38 @@ def test_workers_of_a_data_loader(ops):
     loader = torch.utils.data.DataLoader(Rows(), batch_size=4, num_workers=2)
     rows = torch.cat(list(loader))
     assert_close(rows, F.gelu(torch.arange(8.0)[:, None].expand(8, 3)))
+
+
+class Interrupt(Exception):
+    pass
+
+
+def test_a_call_that_is_interrupted_does_no_harm_to_the_next(ops):
+    """The daemon is still at work when the next call takes memory that it shares."""
+
+    def interrupt(*_):
+        raise Interrupt
+
+    x = torch.ones(100)
+    assert torch.equal(ops.slow_copy(x, rounds=1), x)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    rounds = 1 << 20
+    took = 0.0
+    while took < 0.3:
+        rounds *= 2
+        began = time.monotonic()
+        ops.slow_copy(x, rounds=rounds)
+        took = time.monotonic() - began
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    try:
+        with pytest.raises(Interrupt):
+            ops.slow_copy(x, rounds=4 * rounds)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    zeros = torch.zeros(300)  # it would cover the place of the other's result
+    assert torch.equal(ops.gelu(zeros), zeros)
+    assert torch.equal(ops.slow_copy(x * 2, rounds=1), x * 2)
 
 
 def test_the_default_daemon_is_the_environments(torch_daemon):
