@@ -1,6 +1,7 @@
 """Values and gradients of opd.torch.ops, and how they behave beside torch's own operators."""
 
 import inspect
+import keyword
 import os
 import pickle
 import subprocess
@@ -10,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
-from torch_fixtures import device, draw, ops, torch_daemon  # noqa: F401
+from torch_fixtures import DEVICE, device, draw, ops, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch
@@ -368,3 +369,55 @@ def test_meta_tensors_give_shapes(ops):
     x = torch.empty(2, 3, 9, 8, device="meta")
     y = ops.depthwise_conv2d(x, torch.empty(3, 1, 3, 3, device="meta"), stride=2)
     assert y.device.type == "meta" and y.shape == (2, 3, 4, 3)
+
+
+# --- every operator
+
+
+def make_example(example, device):
+    tensors = []
+    for i, desc in enumerate(example["inputs"]):
+        if desc is None:
+            tensors.append(None)
+            continue
+        dtype = getattr(torch, desc["dtype"])
+        values = torch.rand(desc["shape"], generator=torch.Generator().manual_seed(i))
+        tensors.append((values + 0.1).to(device, dtype))  # integers: 0 or 1
+    return tensors
+
+
+def as_float64(tensor):
+    return torch.from_numpy(tensor.numpy().astype("float64"))
+
+
+def attempt(function, tensors, attrs):
+    """Its results, or its error."""
+    names = {f"{name}_" if keyword.iskeyword(name) else name: v for name, v in attrs.items()}
+    try:
+        return function(*tensors, **names)
+    except opd.OpdError as e:
+        return str(e)
+
+
+def test_every_operators_examples_give_what_they_give_a_client(ops, torch_daemon, device):
+    with torch_daemon.connect() as client, torch.no_grad():
+        for info in client._conn.call("op_list"):
+            for example in info["examples"]:
+                given = make_example(example, device)
+                ours = [None if t is None else client.tensor(t, device=DEVICE) for t in given]
+                name, attrs = info["name"], example["attrs"]
+                got = attempt(ops[name], given, attrs)
+                expected = attempt(client.ops[name], ours, attrs)
+                if isinstance(expected, str):
+                    assert got == expected, name
+                    continue
+                pairs = list(zip(given, ours))
+                if expected is not None:
+                    pairs += zip(*(v if isinstance(v, tuple) else (v,) for v in (got, expected)))
+                for t, e in pairs:
+                    if t is not None:
+                        assert str(t.dtype) == f"torch.{e.dtype}", name
+                        assert_close(
+                            t.cpu().double(), as_float64(e), rtol=0, atol=0, equal_nan=True,
+                            msg=lambda text, name=name: f"{name}: {text}",
+                        )
