@@ -622,6 +622,82 @@ static void test_same_bytes(void **state)
     op_unref(op);
 }
 
+static const char picking[] =
+    "//! op      pick(Tensor x, *, int k=3) -> Tensor y\n"
+    "//! dtypes  float32\n"
+    "//! shape   x [N]\n"
+    "//! shape   y [N]\n"
+    "//! check   first : \"at {index} of {N}\"\n"
+    "//! check   second : \"k is {k}: {index}, {index}\"\n"
+    "//! forward\n"
+    "//!   kernel pick\n"
+    "__global__ void pick(const float *x, float *y, opd::report_t *report, int N) {}\n";
+
+static void expect_report(const struct plan *plan, uint64_t key, const char *message)
+{
+    struct buf out = { 0 };
+    device_check_explain(plan->checks, plan->checks_size, key, &out);
+    assert_string_equal(buf_str(&out), message);
+    buf_finish(&out);
+}
+
+static void test_checks(void **state)
+{
+    (void)state;
+    struct op *op = parse_text(picking);
+    struct plan_request request = { .op = op, .inputs = { { OPD_DTYPE_float32, 1, { 5 } } } };
+    request.attrs[0] = op->attrs[0].value;
+    struct plan *plan = plan_build(&request, &err);
+    assert_non_null(plan);
+    assert_int_equal(plan->n_steps, 2); // the report is zeroed first
+    assert_int_equal(plan->steps[0].kind, PLAN_STEP_ZERO);
+    assert_int_equal(plan->steps[0].operand, plan->report);
+    assert_int_equal(tensor_desc_size(&plan->operands[plan->report].desc), 8);
+    assert_non_null(strstr(plan->prelude, "enum { first = 0 };"));
+    const uint64_t limit = UINT64_C(1) << 57;
+    expect_report(plan, UINT64_C(63) << 58 | (limit - 4), "at 4 of 5");
+    expect_report(plan, UINT64_C(63) << 58 | (limit + 7), "at -7 of 5");
+    expect_report(plan, UINT64_C(62) << 58 | limit, "k is 3: 0, 0");
+    const char *none = "a check of a kernel failed whose number is none of the header's";
+    expect_report(plan, UINT64_C(61) << 58 | limit, none);
+    expect_report(plan, 1, none);
+    plan_free(plan);
+    request.inputs[0].shape[0] = 0; // nothing is launched
+    plan = plan_build(&request, &err);
+    assert_int_equal(plan->report, -1);
+    plan_free(plan);
+    op_unref(op);
+}
+
+static void test_views(void **state)
+{
+    (void)state;
+    struct op *op = parse_text("//! op flat(Tensor(a) self) -> Tensor(a)\n"
+                               "//! dtypes float32\n"
+                               "//! shape self [...S]\n"
+                               "//! shape output [numel(self)]\n"
+                               "//! view output self\n");
+    struct plan_request request = { .op = op, .inputs = { { OPD_DTYPE_float32, 2, { 2, 3 } } } };
+    struct plan *plan = plan_build(&request, &err);
+    assert_int_equal(plan->n_steps, 0);
+    assert_int_equal(plan->n_operands, 1);
+    assert_int_equal(plan->operands[0].view_of, 0);
+    plan_free(plan);
+    request.direction = PLAN_BACKWARD;
+    request.wanted = 1;
+    plan = plan_build(&request, &err);
+    assert_int_equal(plan->operands[0].kind, PLAN_GRAD_INPUT);
+    assert_int_equal(plan->operands[0].view_of, 0);
+    assert_int_equal(plan->operands[0].desc.rank, 2);
+    plan_free(plan);
+    request.grad_absent = 1;
+    plan = plan_build(&request, &err);
+    assert_int_equal(plan->n_steps, 1);
+    assert_int_equal(plan->operands[0].view_of, -1);
+    plan_free(plan);
+    op_unref(op);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -633,7 +709,8 @@ int main(void)
         cmocka_unit_test(test_arguments),     cmocka_unit_test(test_accessors),
         cmocka_unit_test(test_saved),         cmocka_unit_test(test_types),
         cmocka_unit_test(test_chain),         cmocka_unit_test(test_signature),
-        cmocka_unit_test(test_same_bytes),
+        cmocka_unit_test(test_same_bytes),    cmocka_unit_test(test_checks),
+        cmocka_unit_test(test_views),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -186,6 +186,43 @@ static void test_descriptors_in_order(void **state)
     assert_int_equal(stream_take_fd(&f->s), -1);
 }
 
+// Each goes with its own byte, also behind more than the socket takes at once.
+static void test_descriptors_out(void **state)
+{
+    struct fixture *f = *state;
+    enum { N = 20, PIECE = 50000 };
+    static uint8_t bytes[PIECE];
+    int pipes[N][2], n_fds = 0;
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(pipe(pipes[i]), 0);
+        memset(bytes, i, sizeof bytes);
+        stream_attach_fd(&f->s, pipes[i][1]);
+        buf_append(&f->s.out, bytes, i % 2 ? sizeof bytes : 1);
+        if (i % 3 == 0)
+            stream_flush(&f->s);
+    }
+    for (int idle = 0; n_fds < N && idle < 100000; idle++) {
+        int fds[FDPASS_MAX], n;
+        stream_flush(&f->s);
+        ssize_t size = fdpass_recv(f->peer, bytes, sizeof bytes, fds, &n);
+        assert_true(size > 0 && n <= 1);
+        for (int i = 0; i < n; i++, n_fds++) {
+            char back;
+            assert_int_equal(bytes[size - 1], n_fds); // bytes before it may come along
+            assert_int_equal(write(fds[i], "x", 1), 1);
+            assert_int_equal(read(pipes[n_fds][0], &back, 1), 1);
+            close(fds[i]);
+            close(pipes[n_fds][0]);
+        }
+    }
+    assert_int_equal(n_fds, N);
+    // One that is never sent is closed with the stream: teardown counts.
+    int left[2];
+    assert_int_equal(pipe(left), 0);
+    close(left[0]);
+    stream_attach_fd(&f->s, left[1]);
+}
+
 static void test_descriptors_that_nobody_takes(void **state)
 {
     struct fixture *f = *state;
@@ -248,6 +285,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_in, setup, teardown),
         cmocka_unit_test_setup_teardown(test_out_to_a_slow_reader, setup, teardown),
         cmocka_unit_test_setup_teardown(test_descriptors_in_order, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_descriptors_out, setup, teardown),
         cmocka_unit_test_setup_teardown(test_descriptors_that_nobody_takes, setup, teardown),
         cmocka_unit_test_setup_teardown(test_paused, setup, teardown),
         cmocka_unit_test_setup_teardown(test_peer_goes, setup, teardown),
