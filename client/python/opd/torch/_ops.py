@@ -92,7 +92,7 @@ def _find_function(name: str) -> Any:
 def _look_up(name: str) -> str:
     """The name in torch.ops.opd of an operator as it is now; empty: there is none."""
     operator = _operators.get(name)
-    if operator is None:
+    if operator is None or operator.outdated:
         try:
             operator = _register(get_session().find(name))
         except NotFound:
@@ -132,6 +132,7 @@ def _register(spec: Spec) -> Operator:
         if operator is None:
             serial = 1 + sum(name == spec.name for name, _ in _registered)
             operator = _registered[key] = Operator(spec, serial)
+        operator.outdated = False
         _operators[spec.name] = operator
         if spec.name not in _functions:
             _functions[spec.name] = _make_function(spec.name)

@@ -36,6 +36,7 @@ class Operator:
     def __init__(self, spec: Spec, serial: int) -> None:
         self.name = spec.name
         self.key = get_key(spec)
+        self.outdated = False
         self.public = spec.name if serial == 1 else f"{spec.name}__{serial}"
         self.attr_names = [a["name"] for a in spec.attrs.values()]
         self.float_lists = " ".join(

@@ -66,7 +66,7 @@ class Operator(Protocol):
     key: tuple[Any, ...]
     attr_names: list[str]
     mutated: list[int]
-    differentiable: list[bool]
+    outdated: bool  # an edit has made another of it
 
 
 def get_key(spec: Spec) -> tuple[Any, ...]:
@@ -145,7 +145,7 @@ class Session:
             except (InvalidArgument, NotFound):
                 if not was_known:
                     raise
-                self._check_interface(operator)
+                self.refresh(operator.name)
                 now, _ = self._plan(operator, descs, attrs, device)
                 if now == plan:
                     raise
@@ -240,13 +240,15 @@ class Session:
         result, made = self._transport(device).run(job)
         version = int(result["version"])
         if version != plan.version:
-            self._check_interface(operator)
+            self.refresh(operator.name)
+            if not operator.mutated:  # what was done in place is not done again
+                self._check_interface(operator)
         return made, version
 
     def _check_interface(self, operator: Operator) -> None:
-        """After a sign of an edit: is the operator still as it was registered?"""
-        self.refresh(operator.name)
+        """Raises InterfaceChanged if the operator is not as it was registered."""
         if get_key(self.find(operator.name)) != operator.key:
+            operator.outdated = True
             raise InterfaceChanged(
                 f"{operator.name}: an edit changed what it takes or gives, it is now "
                 f"{self.find(operator.name).schema}; call opd.torch.ops.{operator.name} again, and "
@@ -274,6 +276,7 @@ class Session:
                 "plan", operator.name, inputs, _name_attrs(operator, attrs), options
             )
         except (InvalidArgument, NotFound):
+            self.refresh(operator.name)
             self._check_interface(operator)
             raise
         plan = Plan(
@@ -283,8 +286,9 @@ class Session:
             tuple(result["views"]),
         )
         if plan.version != self.find(operator.name).version:
-            self._check_interface(operator)
+            self.refresh(operator.name)
             known = self._plans.setdefault(operator.name, {})
+        self._check_interface(operator)
         if len(known) >= _MANY_PLANS:
             known.clear()
         known[key] = plan
