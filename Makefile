@@ -42,7 +42,8 @@ FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test check-gpu programs \
-	unit conformance compile-all functional ops reload faults soak asan tsan fuzz bench bench-operators bench-reload \
+	unit conformance compile-all functional ops torch reload faults soak asan tsan fuzz bench bench-operators \
+	bench-reload \
 	lint format protocol install dist clean
 
 all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a
@@ -185,7 +186,7 @@ conformance: $(call built,$(BUILD)/tests/conformance/conformance)
 compile-all: $(call built,$(BUILD)/tests/compile_all)
 	$(BUILD)/tests/compile_all
 
-functional ops reload faults: $(call built,all)
+functional ops torch reload faults: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
 
 # Edits under load, for minutes; `reload` has a short one.
@@ -249,7 +250,7 @@ DIST = opd-$(VERSION)-linux-$(shell uname -m)
 
 install: all
 	install -d $(ROOT)/bin $(ROOT)/lib/pkgconfig $(ROOT)/include $(ROOT)/share/opd/kernels_src \
-		$(ROOT)/share/opd/python/opd
+		$(ROOT)/share/opd/python/opd/torch
 	install $(BUILD)/opd $(BUILD)/opctl $(ROOT)/bin
 	install $(BUILD)/libopd.so $(ROOT)/lib/libopd.so.0
 	ln -sf libopd.so.0 $(ROOT)/lib/libopd.so
@@ -258,6 +259,7 @@ install: all
 	install -m 644 kernels_src/* $(ROOT)/share/opd/kernels_src
 	install -m 644 client/python/pyproject.toml $(ROOT)/share/opd/python
 	install -m 644 client/python/opd/*.py client/python/opd/py.typed $(ROOT)/share/opd/python/opd
+	install -m 644 client/python/opd/torch/*.py $(ROOT)/share/opd/python/opd/torch
 	install -m 644 README.md LICENSE $(ROOT)/share/opd
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@MSGPACK@|$(MSGPACK_PC)|' \
 		client/c/opd.pc.in > $(ROOT)/lib/pkgconfig/opd.pc

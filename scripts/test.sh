@@ -43,6 +43,7 @@ cpu)
     step compile-all run compile-all
     step functional run functional
     step ops run ops
+    step torch run torch
     step reload run reload
     step faults run faults
     step asan run asan
@@ -54,6 +55,7 @@ gpu)
         step "conformance-$device" run PREBUILT=1 DEVICE="$device" conformance
         step "functional-$device" run PREBUILT=1 DEVICE="$device" functional
         step "ops-$device" run PREBUILT=1 DEVICE="$device" ops
+        step "torch-$device" run PREBUILT=1 DEVICE="$device" torch
         step "reload-$device" run PREBUILT=1 DEVICE="$device" reload
     done
     step soak run PREBUILT=1 DEVICE=cuda:0 soak

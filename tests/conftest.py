@@ -176,6 +176,20 @@ def daemon(_shared):
         pytest.fail(f"the daemon died of this test; its log:\n{dead.read_log()}")
 
 
+@pytest.fixture(scope="session")
+def start_shared():
+    """start_shared(*options): a daemon for many tests, stopped after the last."""
+    daemons = []
+
+    def start(*options):
+        daemons.append(Daemon(*options))
+        return daemons[-1]
+
+    yield start
+    for daemon in daemons:
+        daemon.stop()
+
+
 @pytest.fixture
 def client(daemon):
     with daemon.connect() as client:

@@ -23,9 +23,10 @@ void request_pack_device(struct buf *out, const struct device *d)
 {
     uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
                                                      : d->info.memory_total;
-    pack_map(out, 15);
+    pack_map(out, 16);
     pack_key_str(out, "name", d->name);
     pack_key_str(out, "model", d->info.name);
+    pack_key_str(out, "uuid", d->info.uuid);
     pack_key_str(out, "target", d->info.target);
     pack_key_str(out, "blas", d->info.blas);
     pack_key_str(out, "state", device_state_name(d->state));

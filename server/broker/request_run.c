@@ -12,6 +12,7 @@
 #include "request.h"
 #include "run.h"
 #include "run_params.h"
+#include "run_saved.h"
 
 // The version that is served, or the one that the options name.
 struct entry *run_find_entry(struct request *req, const value *name, const value *options,
@@ -273,6 +274,7 @@ enum request_status request_forward(struct request *req, const value *params, st
     struct run_results results;
     struct tensor *saved[OP_MAX_TEMPS] = { NULL };
     uint64_t context;
+    bool keep;
     if (!run.entry || !run_read_inputs(req, &run, value_at(params, 1), &pr, err) ||
         !request_attrs(run.entry->op, value_at(params, 2), pr.attrs, err) ||
         !run_read_deadline(options, &run.deadline, err) ||
@@ -281,12 +283,15 @@ enum request_status request_forward(struct request *req, const value *params, st
         !run_read_results(req, &run, ids, options, run.entry->op->n_outputs, false, &taken,
                           &results, err) ||
         !read_saved_ids(req, &run, options, &taken, &saved_ids, &pr.keep, err) ||
+        !run_read_saved_into(req, &run, options, &keep, err) ||
         !run_default_device(req, &run, options, err))
         return REQUEST_ERROR;
-    pr.keep = pr.keep || context != 0;
+    pr.keep = pr.keep || keep || context != 0;
     enum request_status status = run_bind(req, &run, &pr, err);
     if (status == REQUEST_ANSWERED)
-        status = run_check_into(&run, err) ? run_allocate(req, &run, err) : REQUEST_ERROR;
+        status = run_check_into(&run, err) && run_check_saved_into(&run, err)
+                     ? run_allocate(req, &run, err)
+                     : REQUEST_ERROR;
     if (status != REQUEST_ANSWERED)
         return status;
     struct command *c = run_command(&run, err);

@@ -35,7 +35,8 @@ static bool is_made(const struct run *run, const struct plan_operand *o)
         return false;
     if (o->kind == (forward ? PLAN_OUTPUT : PLAN_GRAD_INPUT))
         return !run->into[o->index];
-    return o->kind == PLAN_SCRATCH || (forward && o->kind == PLAN_SAVED);
+    return o->kind == PLAN_SCRATCH ||
+           (forward && o->kind == PLAN_SAVED && !run->saved_into[o->index]);
 }
 
 static void drop_made(struct run *run)
@@ -274,6 +275,9 @@ void run_bump_versions(const struct run *run)
     for (int i = 0; i < OP_MAX_INPUTS; i++)
         if (run->into[i])
             run->into[i]->storage->version++;
+    for (int i = 0; i < OP_MAX_TEMPS; i++)
+        if (run->saved_into[i])
+            run->saved_into[i]->storage->version++;
 }
 
 static void note_needs(struct request *req, const struct run *run)

@@ -17,6 +17,7 @@ struct run {
     uint64_t saved_offset[OP_MAX_TEMPS];
     struct tensor *into[OP_MAX_INPUTS]; // results that go into a tensor that is there: the outputs,
                                         // or the gradients of inputs; borrowed
+    struct tensor *saved_into[OP_MAX_TEMPS]; // forward: tensors that are there for saved ones
     struct storage **made; // for each operand that this run makes: a reference; else NULL
     double deadline;
     bool alone; // and each of its launches waited for

@@ -144,16 +144,26 @@ fail:
     return false;
 }
 
+static void format_uuid(const uint8_t uuid[16], char out[40])
+{
+    char *p = stpcpy(out, "GPU-");
+    for (int i = 0; i < 16; i++)
+        p += sprintf(p, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", uuid[i]);
+}
+
 static bool read_info(struct cuda_backend *b, struct opd_err *err)
 {
     const struct cuda_driver *cu = b->cu;
     struct backend_info *info = &b->info;
     struct drv_alloc_prop prop = chunk_prop(b);
     size_t granularity = 0, free_size = 0, total_size = 0;
+    uint8_t uuid[16] = { 0 };
     CU_TRY(cuDeviceGetName(info->name, (int)sizeof(info->name), b->device));
     CU_TRY(cuDriverGetVersion(&info->driver_version));
     CU_TRY(cuMemGetInfo(&free_size, &total_size));
     CU_TRY(cuMemGetAllocationGranularity(&granularity, &prop, DRV_GRANULARITY_RECOMMENDED));
+    CU_TRY(cuDeviceGetUuid(uuid, b->device));
+    format_uuid(uuid, info->uuid);
     info->memory_free = free_size;
     info->memory_total = total_size;
     info->chunk_granularity = granularity;

@@ -1,0 +1,30 @@
+"""The daemon's operators for PyTorch: tensors of torch in and out, differentiable.
+
+    y = opd.torch.ops.gelu(x, approximate="tanh")
+
+Every operator of the daemon is there, registered with torch.library when it is first used, so it
+works under torch.compile, no_grad, inference_mode and autocast. A tensor on the CPU is computed by
+the daemon's device `cpu` if it has one, else by its first device; a CUDA tensor by the daemon's
+device that is the same card, in place. A call returns when the result is there.
+
+A process has one connection, which its threads take turns on; a forked child opens its own.
+Shapes are specialised: torch.compile compiles again for each. There is no vmap, and no second
+derivative. Under autocast, floating inputs that must have one dtype get the widest of theirs; the
+layers DepthwiseConv2d and LLTM compute in autocast's dtype, as PyTorch's own do.
+"""
+
+from ._layers import LLTM, DepthwiseConv2d, PCLLoss, UpsampleBilinear2d
+from ._ops import ops, refresh, use
+from ._session import InterfaceChanged, release
+
+__all__ = [
+    "LLTM",
+    "DepthwiseConv2d",
+    "InterfaceChanged",
+    "PCLLoss",
+    "UpsampleBilinear2d",
+    "ops",
+    "refresh",
+    "release",
+    "use",
+]

@@ -1,0 +1,228 @@
+"""Tensors on the CPU, over memory that is shared with the daemon.
+
+One arena holds a call's tensors, from its start to its end: they are copied in, and results are
+copied out to memory of torch's own, so that nothing of a user's ever lies in memory that a
+forked child or the daemon shares. It grows to the largest call, within reason, and is used again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+
+from .._conn import Batch
+from .._data import _make_memfd
+from ._dtypes import BY_NAME, Desc, describe
+
+if TYPE_CHECKING:
+    from ._session import Job, Session
+
+_ALIGN = 64
+_SMALL = 1 << 20  # bytes up to which one thread copies
+_MIN_ARENA = 1 << 20
+_MAX_KEPT = 1 << 30  # a larger arena is given back after its call
+_MANY_IDS = 1024
+
+
+class Arena:
+    """Shared memory in which slices are given out for one call."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.fd, mapped = _make_memfd(size)
+        # An ordinary tensor on the CPU, whatever mode the first call happens in.
+        with torch.inference_mode(False), torch.device("cpu"):
+            self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
+        self._address = self._bytes.data_ptr()
+
+    def view(self, at: int, desc: Desc) -> torch.Tensor:
+        data = self._bytes[at : at + desc.nbytes]
+        return data.view(BY_NAME[desc.dtype]).view(desc.shape)
+
+    def write(self, at: int, desc: Desc, tensor: torch.Tensor) -> None:
+        if desc.nbytes <= _SMALL and tensor.is_contiguous():
+            ctypes.memmove(self._address + at, tensor.data_ptr(), desc.nbytes)
+        elif desc.nbytes:
+            self.view(at, desc).copy_(tensor)
+
+    def read(self, at: int, desc: Desc) -> torch.Tensor:
+        tensor = torch.empty(desc.shape, dtype=BY_NAME[desc.dtype], device="cpu")
+        if desc.nbytes <= _SMALL:
+            ctypes.memmove(tensor.data_ptr(), self._address + at, desc.nbytes)
+        else:
+            tensor.copy_(self.view(at, desc))
+        return tensor
+
+    def close_fd(self) -> None:
+        """The mapping goes with the last reference."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    __del__ = close_fd
+
+
+class Layout:
+    """Where a call's tensors lie in the arena."""
+
+    def __init__(self, job: Job) -> None:
+        self.size = 0
+        self.reads = [None if t is None else self._place_tensor(t) for t in job.reads]
+        self.makes = [(self._place(desc), desc) for desc in job.makes]
+
+    def _place_tensor(self, tensor: torch.Tensor) -> tuple[int, Desc, torch.Tensor]:
+        desc = describe(tensor)
+        return self._place(desc), desc, tensor
+
+    def _place(self, desc: Desc) -> int:
+        at = self.size
+        self.size = at + (desc.nbytes + _ALIGN - 1) // _ALIGN * _ALIGN
+        return at
+
+
+class HostTransport:
+    """What the two ways have in common: the arena, and that a call which was interrupted leaves it
+    to the daemon, which may still be at work in it."""
+
+    def __init__(self, session: Session, device: str) -> None:
+        self._session = session
+        self._device = device
+        self._arena: Optional[Arena] = None
+        self._arena_id = 0
+
+    def run(self, job: Job) -> tuple[Any, list[torch.Tensor]]:
+        layout = Layout(job)
+        arena = self._reserve(layout.size)
+        batch = Batch()
+        try:
+            for read in layout.reads:
+                if read is not None:
+                    arena.write(*read)
+            result = self._send(job, layout, batch)
+        except BaseException:
+            if batch.pending:
+                self.release()
+            raise
+        for i in job.mutated:
+            read = layout.reads[i]
+            if read is not None:
+                at, desc, tensor = read
+                tensor.copy_(arena.view(at, desc))
+        made = [arena.read(at, desc) for at, desc in layout.makes]
+        if arena.size > _MAX_KEPT:
+            self.release()
+        return result, made
+
+    def release(self) -> None:
+        """The next call makes a new arena."""
+        arena, self._arena = self._arena, None
+        if arena is not None:
+            self._close(self._arena_id)
+
+    def _reserve(self, size: int) -> Arena:
+        if self._arena is not None and size <= self._arena.size:
+            return self._arena
+        self.release()
+        rounded = max(_MIN_ARENA, 1 << (size - 1).bit_length())
+        arena = Arena(rounded if rounded <= _MAX_KEPT else size)
+        try:
+            id = self._session.new_id()
+            self._open(id, arena)
+        finally:
+            arena.close_fd()
+        self._arena_id, self._arena = id, arena
+        return arena
+
+    def _send(self, job: Job, layout: Layout, batch: Batch) -> Any:
+        raise NotImplementedError
+
+    def _open(self, id: int, arena: Arena) -> None:
+        raise NotImplementedError
+
+    def _close(self, id: int) -> None:
+        raise NotImplementedError
+
+
+class DirectTransport(HostTransport):
+    """The daemon's CPU device: kernels read and write in the arena itself."""
+
+    def __init__(self, session: Session, device: str) -> None:
+        super().__init__(session, device)
+        self._ids: dict[tuple[int, Desc], int] = {}  # tensors of the arena
+
+    def _send(self, job: Job, layout: Layout, batch: Batch) -> Any:
+        known = len(self._ids)
+        try:
+            reads = [r and self._id(r[0], r[1], batch) for r in layout.reads]
+            made: list[Optional[int]] = [self._id(at, desc, batch) for at, desc in layout.makes]
+            return self._session.finish(batch, job.send(reads, made, True, batch))
+        except BaseException:
+            for key in list(self._ids)[known:]:  # those may have failed
+                self._session.conn.discard(0, self._ids.pop(key))
+            raise
+
+    def _id(self, at: int, desc: Desc, batch: Batch) -> int:
+        id = self._ids.get((at, desc))
+        if id is None:
+            id = self._ids[at, desc] = self._session.new_id()
+            params = (id, self._arena_id, at, desc.dtype, desc.shape)
+            self._session.conn.send("import_tensor", params, batch=batch)
+        return id
+
+    def _reserve(self, size: int) -> Arena:
+        if len(self._ids) > _MANY_IDS:
+            self._forget_ids()
+        return super()._reserve(size)
+
+    def _open(self, id: int, arena: Arena) -> None:
+        conn = self._session.conn
+        params = (id, self._device, "memfd", b"", arena.size)
+        conn.wait(conn.send("import_open", params, fd=arena.fd))
+
+    def _close(self, id: int) -> None:
+        self._forget_ids()
+        self._session.conn.send("import_close", ([id],))
+
+    def _forget_ids(self) -> None:
+        for id in self._ids.values():
+            self._session.conn.discard(0, id)
+        self._ids.clear()
+
+
+class StagedTransport(HostTransport):
+    """Another device of the daemon: it copies from the arena and back."""
+
+    def _send(self, job: Job, layout: Layout, batch: Batch) -> Any:
+        session, conn, shm = self._session, self._session.conn, self._arena_id
+        reads: list[Optional[int]] = []
+        for read in layout.reads:
+            id = None if read is None else session.new_id()
+            reads.append(id)
+            if read is not None:
+                at, desc, _ = read
+                params = (id, desc.dtype, desc.shape, None, self._device)
+                conn.send("tensor_new", params, batch=batch)
+                if desc.nbytes:
+                    conn.send("tensor_write", (id, 0, (shm, at, desc.nbytes)), batch=batch)
+        made: list[Optional[int]] = [session.new_id() for _ in layout.makes]
+        reply = job.send(reads, made, False, batch)
+        back = [(id, at, desc) for id, (at, desc) in zip(made, layout.makes)]
+        for i in job.mutated:
+            read = layout.reads[i]
+            if read is not None:
+                back.append((reads[i], read[0], read[1]))
+        for id, at, desc in back:
+            if desc.nbytes:
+                conn.send("tensor_read", (id, 0, desc.nbytes, (shm, at)), batch=batch)
+        conn.send("drop", ([id for id in reads + made if id is not None], []), batch=batch)
+        return session.finish(batch, reply)
+
+    def _open(self, id: int, arena: Arena) -> None:
+        conn = self._session.conn
+        conn.wait(conn.send("shm_open", (id, arena.size), fd=arena.fd))
+
+    def _close(self, id: int) -> None:
+        self._session.conn.send("shm_close", (id,))

@@ -1,0 +1,176 @@
+"""Modules for operators that have parameters, or are used as layers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Optional, Union
+
+import torch
+from torch import Tensor, nn
+
+from ._dtypes import get_autocast_dtype
+from ._ops import ops
+
+Pair = Union[int, tuple[int, int]]
+
+
+def _pair(value: Pair) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
+
+
+def _autocast(*tensors: Optional[Tensor]) -> tuple[Any, ...]:
+    """What PyTorch's own convolutions and cells do: under autocast, compute in its dtype."""
+    dtype = get_autocast_dtype(next(t.device for t in tensors if t is not None))
+    if dtype is None:
+        return tensors
+    return tuple(
+        t.to(dtype) if t is not None and t.is_floating_point() and t.dtype != torch.float64 else t
+        for t in tensors
+    )
+
+
+class DepthwiseConv2d(nn.Module):
+    """One filter for each channel: Conv2d with groups=in_channels.
+
+    Input [N, C, H, W]; weight [C, 1, KH, KW], bias [C]. kernel_size, stride and padding: a number
+    or a pair.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        kernel_size: Pair = 3,
+        stride: Pair = 1,
+        padding: Pair = 0,
+        bias: bool = False,
+        device: Any = None,
+        dtype: Optional[torch.dtype] = None,
+    ) -> None:
+        super().__init__()
+        self.in_channels = in_channels
+        self.kernel_size = _pair(kernel_size)
+        self.stride = _pair(stride)
+        self.padding = _pair(padding)
+        shape = (in_channels, 1, *self.kernel_size)
+        self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        if bias:
+            self.bias = nn.Parameter(torch.empty(in_channels, device=device, dtype=dtype))
+        else:
+            self.register_parameter("bias", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform in (-s, s), s = 1 / sqrt(C * KH * KW)."""
+        bound = 1 / math.sqrt(self.in_channels * math.prod(self.kernel_size))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, input: Tensor) -> Any:
+        input, weight, bias = _autocast(input, self.weight, self.bias)
+        return ops.depthwise_conv2d(
+            input, weight, bias, stride=self.stride, padding=self.padding
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"padding={self.padding}, bias={self.bias is not None}"
+        )
+
+
+class LLTM(nn.Module):
+    """A recurrent cell: an LSTM without forget gate, whose candidate goes through an ELU.
+
+    forward(input [B, I], (old_h, old_cell) [B, S]) gives (new_h, new_cell).
+    weights [3 S, S + I] for (old_h, input): input gate, output gate, candidate; bias [3 S].
+    """
+
+    def __init__(
+        self,
+        input_features: int,
+        state_size: int,
+        device: Any = None,
+        dtype: Optional[torch.dtype] = None,
+    ) -> None:
+        super().__init__()
+        self.input_features = input_features
+        self.state_size = state_size
+        shape = (3 * state_size, input_features + state_size)
+        self.weights = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(3 * state_size, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Uniform in (-s, s), s = 1 / sqrt(S)."""
+        bound = 1 / math.sqrt(self.state_size)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, input: Tensor, state: tuple[Tensor, Tensor]) -> Any:
+        return ops.lltm(*_autocast(input, self.weights, self.bias, *state))
+
+    def extra_repr(self) -> str:
+        return f"{self.input_features}, {self.state_size}"
+
+
+class UpsampleBilinear2d(nn.Module):
+    """Resizes [N, C, H, W], to `size` or by `scale_factor`, either a number or a pair; down too.
+
+    mode  where a pixel's value lies: "half_pixel" (PyTorch's align_corners=False),
+          "align_corners" (its align_corners=True), "asymmetric" (TensorFlow 1)
+    """
+
+    def __init__(
+        self,
+        size: Optional[Pair] = None,
+        scale_factor: Union[float, tuple[float, float], None] = None,
+        mode: str = "half_pixel",
+    ) -> None:
+        super().__init__()
+        if (size is None) == (scale_factor is None):
+            raise ValueError("UpsampleBilinear2d: expected one of size and scale_factor")
+        self.size = size
+        self.scale_factor = scale_factor
+        self.mode = mode
+
+    def forward(self, input: Tensor) -> Any:
+        return ops.upsample_bilinear2d(
+            input, size=self.size, scale=self.scale_factor, mode=self.mode
+        )
+
+    def extra_repr(self) -> str:
+        what = f"size={self.size}" if self.size is not None else f"scale_factor={self.scale_factor}"
+        return f"{what}, mode={self.mode!r}"
+
+
+class PCLLoss(nn.Module):
+    """The loss of proposal cluster learning, a scalar; differentiable in pcl_probs.
+
+    pcl_probs [N, C]; labels, cls_loss_weights, gt_assignment [N]; pc_labels, pc_probs, pc_count,
+    img_cls_loss_weights [P]; im_labels [C]; for N proposals, C classes (0 is background), P
+    clusters.
+    """
+
+    def forward(
+        self,
+        pcl_probs: Tensor,
+        labels: Tensor,
+        cls_loss_weights: Tensor,
+        gt_assignment: Tensor,
+        pc_labels: Tensor,
+        pc_probs: Tensor,
+        pc_count: Tensor,
+        img_cls_loss_weights: Tensor,
+        im_labels: Tensor,
+    ) -> Any:
+        return ops.pcl_loss(
+            pcl_probs,
+            labels,
+            cls_loss_weights,
+            gt_assignment,
+            pc_labels,
+            pc_probs,
+            pc_count,
+            img_cls_loss_weights,
+            im_labels,
+        )

@@ -1,0 +1,185 @@
+"""`opd.torch.ops`: every operator of the daemon as a function on torch's tensors."""
+
+from __future__ import annotations
+
+import keyword
+import os
+import threading
+from functools import partial
+from inspect import Signature
+from types import FunctionType
+from typing import Any, Optional, Union
+
+import torch
+
+from .._spec import Spec
+from ..client import Client
+from ..errors import NotFound
+from ._register import Operator
+from ._session import InterfaceChanged, get_key, get_session, set_session
+
+_OURS = ("deadline", "version", "device")  # parameters of client.ops that are not the operator's
+
+_WORDS = {f"{word}_": word for word in keyword.kwlist}
+
+_operators: dict[str, Operator] = {}  # for each name the registration that is in use
+_registered: dict[tuple[str, Any], Operator] = {}  # by name and key; torch forgets none
+_functions: dict[str, Any] = {}
+_lock = threading.RLock()
+
+
+class Ops:
+    """Every operator of the daemon is an attribute: `opd.torch.ops.gelu(x, approximate="tanh")`.
+
+    Each is a function with the operator's signature and docstring; `.schema` is the operator in
+    PyTorch's words, `.overload` its registration, for torch.library.opcheck and the like. It is
+    registered when it is first looked up. An edit that keeps the schema is followed without a
+    word; after one that changes it, the next call registers the operator anew.
+
+    Raises the errors of opd.errors, and what torch raises for arguments that do not fit the
+    schema.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _find_function(name)
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+    def __dir__(self) -> list[str]:
+        return get_session().names()
+
+    def __repr__(self) -> str:
+        return "<opd.torch.ops>"
+
+
+ops = Ops()
+
+
+def use(client: Union[Client, str, None] = None) -> None:
+    """Chooses the daemon: of a client, or at a socket's path; None: the default one's.
+
+    The connection is this module's own, opened when an operator is first used.
+    """
+    with _lock:
+        _operators.clear()
+        set_session(client.socket if isinstance(client, Client) else client)
+
+
+def refresh(name: Optional[str] = None) -> None:
+    """Takes up what changed in an operator's interface now, or in all that were used. Calls do so
+    by themselves, except compiled ones, whose error says so."""
+    for each in list(_operators) if name is None else [name]:
+        get_session().refresh(each)
+        _register(get_session().find(each))
+
+
+def _find_function(name: str) -> Any:
+    if not _look_up(name):
+        raise AttributeError(
+            f"the daemon has no operator {name!r}; it has {', '.join(get_session().names())}"
+        )
+    if torch.compiler.is_compiling():
+        return partial(_call_compiled, name)
+    return _functions[name]
+
+
+# torch.compile does not look into this, so that an operator may first be used in compiled code;
+# nor does it look again when an edit has made another registration: the old one tells.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _look_up(name: str) -> str:
+    """The name in torch.ops.opd of an operator as it is now; empty: there is none."""
+    operator = _operators.get(name)
+    if operator is None or operator.outdated:
+        try:
+            operator = _register(get_session().find(name))
+        except NotFound:
+            return ""
+    return operator.public
+
+
+def _call_compiled(name: str, *args: Any, **kwargs: Any) -> Any:
+    kwargs = _fit(_find_float_lists(name), kwargs)
+    return getattr(torch.ops.opd, _look_up(name)).default(*args, **kwargs)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _find_float_lists(name: str) -> str:
+    """The operator's attributes float[N], as "scale=2 ratio=3"."""
+    return _operators[name].float_lists if _look_up(name) else ""
+
+
+def _fit(float_lists: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name as torch takes them: a parameter whose name is a word of Python has an
+    underscore after it here; and one number stands for all of a float[N], as it does in torch for
+    an int[N]."""
+    fitted = {_WORDS.get(name, name): value for name, value in kwargs.items()}
+    for each in float_lists.split():
+        name, _, n = each.partition("=")
+        value = fitted.get(name)
+        if isinstance(value, (int, float)):
+            fitted[name] = [float(value)] * int(n)
+    return fitted
+
+
+def _register(spec: Spec) -> Operator:
+    """The registration that fits `spec`; made if there is none."""
+    with _lock:
+        key = (spec.name, get_key(spec))
+        operator = _registered.get(key)
+        if operator is None:
+            serial = 1 + sum(name == spec.name for name, _ in _registered)
+            operator = _registered[key] = Operator(spec, serial)
+        operator.outdated = False
+        _operators[spec.name] = operator
+        if spec.name not in _functions:
+            _functions[spec.name] = _make_function(spec.name)
+        _describe(_functions[spec.name], spec, operator)
+        return operator
+
+
+def _make_function(name: str) -> FunctionType:
+    def operator(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return _call_compiled(name, *args, **kwargs)
+        if not _look_up(name):
+            raise NotFound(f"the daemon has no operator {name!r} any more", op=name)
+        if kwargs:
+            kwargs = _fit(_operators[name].float_lists, kwargs)
+        try:
+            return _operators[name].overload(*args, **kwargs)
+        except InterfaceChanged:
+            refresh(name)
+        return _operators[name].overload(*args, **kwargs)
+
+    # So it is pickled by name.
+    operator.__name__, operator.__qualname__ = name, f"ops.{name}"
+    operator.__module__ = "opd.torch"
+    assert isinstance(operator, FunctionType)
+    return operator
+
+
+def _describe(function: Any, spec: Spec, operator: Operator) -> None:
+    lines = spec.make_doc().split("\n")
+    ours = [f"{name}: " for name in _OURS if name not in spec.attrs]
+    function.__doc__ = "\n".join(
+        line for line in lines if not any(line.startswith(name) for name in ours)
+    )
+    parameters = [
+        p for p in spec.signature.parameters.values() if p.name in spec.attrs or p.name not in _OURS
+    ]
+    function.__signature__ = Signature(
+        parameters, return_annotation=spec.signature.return_annotation
+    )
+    function.schema = spec.schema
+    function.overload = operator.overload
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,313 @@
+"""Operators of the daemon as operators of torch.library, made from their description alone.
+
+For `gelu` these are, in the namespace `opd`:
+
+    gelu            the schema of its file; made of those below, so that torch differentiates it
+    gelu__infer     outputs alone, where no gradient will be asked for
+    gelu__forward   outputs, saved tensors, and the version that ran as an int64 scalar
+    gelu__backward  the wanted gradients, by the version that ran forward
+
+An edit that changes what they depend on makes new ones: gelu__2, gelu__2__infer, and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import torch
+
+from .._spec import Spec
+from ..errors import OpdError
+from ._dtypes import BY_NAME, Desc, describe, get_autocast_dtype, parse
+from ._session import find_device, get_key, get_session
+
+_library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has no types
+# A launch in another process is no part of a CUDA graph.
+_TAGS = [t for t in (getattr(torch.Tag, "cudagraph_unsafe", None),) if t is not None]
+
+# Is torch.func at work? Without this, torch's own error tells nothing to the user.
+_in_transform: Any = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+
+
+class Operator:
+    """A registered operator. `overload` is the one to call."""
+
+    def __init__(self, spec: Spec, serial: int) -> None:
+        self.name = spec.name
+        self.key = get_key(spec)
+        self.outdated = False
+        self.public = spec.name if serial == 1 else f"{spec.name}__{serial}"
+        self.attr_names = [a["name"] for a in spec.attrs.values()]
+        self.float_lists = " ".join(
+            f"{a['name']}={a['list']}"
+            for a in spec.attrs.values()
+            if a["list"] and a["type"] == "float"
+        )
+        self.mutated = [i for i, t in enumerate(spec.inputs) if t["in_place"]]
+        self.differentiable = [bool(t["differentiable"]) for t in spec.inputs]
+        self._inputs = spec.inputs
+        self._n_inputs, self._n_outputs = len(spec.inputs), len(spec.outputs)
+        self._n_saved = len(spec.info["saved"])
+        self._read_inputs = [i for i, t in enumerate(spec.inputs) if t["used_backward"]]
+        self._read_outputs = [i for i, t in enumerate(spec.outputs) if t["used_backward"]]
+        self._has_backward = bool(spec.info["has_backward"]) and not self.mutated
+        self._arguments = [(a["name"], _get_default(a)) for a in spec.inputs + spec.info["attrs"]]
+        _library.define(self.public + spec.schema[spec.schema.index("(") :], tags=_TAGS)
+        if any(output["view"] for output in spec.outputs):
+            call = self._view
+        else:
+            self._define_all([f"{_spell(a)} a{i}" for i, a in enumerate(spec.attrs.values())])
+            call = self._call
+        _library.impl(self.public, call, "CompositeImplicitAutograd")
+        torch.library.register_vmap(f"opd::{self.public}", self._refuse_vmap, lib=_library)
+        self.overload = getattr(torch.ops.opd, self.public).default
+
+    # --- what is registered
+
+    def _define_all(self, attrs: list[str]) -> None:
+        self._infer = self._define_infer(attrs)
+        if self._has_backward:
+            self._backward = self._define_backward(attrs)
+            self._forward = self._define_forward(attrs)
+
+    def _define_infer(self, attrs: list[str]) -> Any:
+        returns = ", ".join(["Tensor"] * self._n_outputs)
+        op = self._define(
+            "infer",
+            f"({', '.join(self._spell_inputs() + attrs)}) -> ({returns})",
+            self._run_infer,
+            lambda *args: _as_result(self._fake(args, False)),
+        )
+        return op._opoverload
+
+    def _define_forward(self, attrs: list[str]) -> Any:
+        returns = ", ".join(["Tensor"] * (self._n_outputs + self._n_saved + 1))
+        op = self._define(
+            "forward",
+            f"({', '.join(self._spell_inputs() + attrs)}) -> ({returns})",
+            self._run_forward,
+            lambda *args: (*self._fake(args, True), torch.empty((), dtype=torch.int64, device="cpu")),
+        )
+        op.register_autograd(self._differentiate, setup_context=self._keep)
+        return op._opoverload
+
+    def _define_backward(self, attrs: list[str]) -> Any:
+        n = self._n_outputs + len(self._read_inputs) + len(self._read_outputs) + self._n_saved
+        tensors = [f"Tensor? t{i}" for i in range(n)]
+        rest = ["Tensor version", "str inputs", "bool[] wanted"]
+        op = self._define(
+            "backward",
+            f"({', '.join(tensors + attrs + rest)}) -> Tensor[]",
+            self._run_backward,
+            self._fake_backward,
+        )
+
+        def refuse_second(ctx: Any, *grads: Any) -> Any:
+            raise OpdError(
+                f"opd: {self.name} has no second derivative; do not differentiate through its "
+                "gradient (create_graph=True)",
+                op=self.name,
+            )
+
+        op.register_autograd(refuse_second)
+        return op._opoverload
+
+    def _define(self, what: str, schema: str, run: Any, fake: Any) -> Any:
+        mutated = [f"t{i}" for i in self.mutated] if what == "infer" else []
+        options: dict[str, Any] = {"tags": _TAGS} if _TAGS else {}
+        op = torch.library.custom_op(
+            f"opd::{self.public}__{what}", run, mutates_args=mutated, schema=schema, **options
+        )
+        op.register_fake(fake)
+        return op
+
+    def _spell_inputs(self) -> list[str]:
+        out = []
+        for i, t in enumerate(self._inputs):
+            kind = "Tensor(a%d!)" % i if t["in_place"] else "Tensor"
+            out.append(f"{kind}{'?' if t['optional'] else ''} t{i}")
+        return out
+
+    # --- the public operator
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        values = self._bind(args, kwargs)
+        tensors = values[: self._n_inputs]
+        if not self.mutated:
+            tensors = self._promote(tensors)
+        values = (*tensors, *values[self._n_inputs :])
+        if _in_transform():
+            raise OpdError(
+                f"opd: {self.name} cannot be used under torch.func; use torch.autograd.grad, or "
+                "backward()",
+                op=self.name,
+            )
+        grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        if not grad:
+            return self._infer(*values)
+        if self.mutated:
+            names = ", ".join(self._inputs[i]["name"] for i in self.mutated)
+            raise OpdError(
+                f"opd: {self.name} changes {names} in place, which autograd cannot follow; call it "
+                "under torch.no_grad()",
+                op=self.name,
+            )
+        if not self._has_backward:
+            raise OpdError(
+                f"opd: {self.name} has no gradient; call it under torch.no_grad(), or give it "
+                "tensors that need none (detach())",
+                op=self.name,
+            )
+        return _as_result(self._forward(*values)[: self._n_outputs])
+
+    def _refuse_vmap(self, *_: Any, **__: Any) -> Any:
+        raise OpdError(
+            f"opd: {self.name} cannot be used under torch.vmap; give it the batch as it is, or loop",
+            op=self.name,
+        )
+
+    def _view(self, *args: Any, **kwargs: Any) -> Any:
+        """A view is torch's own, which it differentiates by itself."""
+        values = self._bind(args, kwargs)
+        tensors, attrs = values[: self._n_inputs], values[self._n_inputs :]
+        plan = get_session().plan(self, tensors, _to_wire(attrs))
+        views = []
+        for desc, i in zip(plan.outputs, plan.views):
+            base = None if i is None else tensors[i]
+            if base is None:
+                raise OpdError(f"opd: {self.name} gives views and new tensors", op=self.name)
+            views.append(base.reshape(desc.shape))
+        return _as_result(views)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments: the dispatcher leaves out those that are equal to their defaults."""
+        rest = self._arguments[len(args) :]
+        return args + tuple(kwargs.get(name, default) for name, default in rest)
+
+    def _promote(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Under autocast, floating inputs that must have one dtype get the widest of theirs."""
+        present = [t for t in tensors if t is not None]
+        if len(present) < 2 or get_autocast_dtype(present[0].device) is None:
+            return tensors
+        widest: dict[str, torch.dtype] = {}
+        for info, t in zip(self._inputs, tensors):
+            if t is not None and t.is_floating_point() and info["type"]:
+                had = widest.get(info["type"], t.dtype)
+                widest[info["type"]] = torch.promote_types(had, t.dtype)
+        return tuple(
+            t.to(widest[info["type"]])
+            if t is not None and t.is_floating_point() and info["type"]
+            else t
+            for info, t in zip(self._inputs, tensors)
+        )
+
+    # --- what the registered operators do
+
+    def _run_infer(self, *args: Any) -> Any:
+        return _as_result(self._run(args, False)[0])
+
+    def _run_forward(self, *args: Any) -> Any:
+        made, version = self._run(args, True)
+        return (*made, torch.tensor(version, device="cpu"))
+
+    def _run(self, args: Any, keep: bool) -> tuple[list[torch.Tensor], int]:
+        tensors, attrs = args[: self._n_inputs], args[self._n_inputs :]
+        return get_session().forward(self, tensors, _to_wire(attrs), keep)
+
+    def _fake(self, args: Any, keep: bool) -> list[torch.Tensor]:
+        tensors, attrs = args[: self._n_inputs], args[self._n_inputs :]
+        plan = get_session().plan(self, tensors, _to_wire(attrs))
+        device = find_device(self.name, tensors)
+        return _make_empty(plan.outputs + plan.saved if keep else plan.outputs, device)
+
+    def _keep(self, ctx: Any, inputs: Any, output: Any) -> None:
+        tensors = inputs[: self._n_inputs]
+        outputs, saved = output[: self._n_outputs], output[self._n_outputs : -1]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(
+            *saved, output[-1], *(t for t in outputs if not t.is_floating_point())
+        )
+        ctx.save_for_backward(
+            *(tensors[i] for i in self._read_inputs),
+            *(outputs[i] for i in self._read_outputs),
+            *saved,
+            output[-1],
+        )
+        ctx.attrs = inputs[self._n_inputs :]
+        ctx.inputs = ";".join("" if t is None else str(describe(t)) for t in tensors)
+        ctx.floating = [t is not None and t.is_floating_point() for t in tensors]
+
+    def _differentiate(self, ctx: Any, *grads: Any) -> Any:
+        *kept, version = ctx.saved_tensors
+        wanted = [
+            bool(need and able and floating)
+            for need, able, floating in zip(
+                ctx.needs_input_grad, self.differentiable, ctx.floating
+            )
+        ]
+        none = (None,) * len(self.attr_names)
+        if not any(wanted):
+            return (None,) * self._n_inputs + none
+        made = iter(
+            self._backward(
+                *grads[: self._n_outputs], *kept, *ctx.attrs, version, ctx.inputs, wanted
+            )
+        )
+        return tuple(next(made) if want else None for want in wanted) + none
+
+    def _run_backward(self, *args: Any) -> list[torch.Tensor]:
+        *values, version, inputs, wanted = args
+        grads, rest = values[: self._n_outputs], values[self._n_outputs :]
+        descs = _parse_inputs(inputs)
+        read_inputs: list[Any] = [None] * self._n_inputs
+        read_outputs: list[Any] = [None] * self._n_outputs
+        for i in self._read_inputs:
+            read_inputs[i] = rest.pop(0)
+        for i in self._read_outputs:
+            read_outputs[i] = rest.pop(0)
+        saved, attrs = rest[: self._n_saved], rest[self._n_saved :]
+        tensors = (read_inputs, read_outputs, saved, grads)
+        return get_session().vjp(self, tensors, descs, _to_wire(attrs), wanted, int(version))
+
+    def _fake_backward(self, *args: Any) -> list[torch.Tensor]:
+        *tensors, _, inputs, wanted = args
+        device = find_device(self.name, [t for t in tensors if isinstance(t, torch.Tensor)])
+        descs = [d for d, want in zip(_parse_inputs(inputs), wanted) if want and d]
+        return _make_empty(descs, device)
+
+
+def _parse_inputs(text: str) -> list[Optional[Desc]]:
+    return [parse(part) if part else None for part in text.split(";")]
+
+
+def _make_empty(descs: Sequence[Desc], device: torch.device) -> list[torch.Tensor]:
+    return [torch.empty(d.shape, dtype=BY_NAME[d.dtype], device=device) for d in descs]
+
+
+def _as_result(tensors: Sequence[torch.Tensor]) -> Any:
+    """None, one tensor or a tuple: as a torch operator returns them."""
+    return tensors[0] if len(tensors) == 1 else tuple(tensors) or None
+
+
+def _get_default(described: dict[str, Any]) -> Any:
+    default = described.get("default")
+    return tuple(default) if isinstance(default, list) else default
+
+
+def _spell(attr: dict[str, Any]) -> str:
+    text = attr["type"] + (f"[{attr['list']}]" if attr["list"] else "")
+    return f"{text}{'?' if attr['optional'] else ''}"
+
+
+def _to_wire(attrs: Sequence[Any]) -> list[Any]:
+    """Symbolic integers become numbers, as sizes do."""
+    return [_to_plain(value) for value in attrs]
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_to_plain(v) for v in value]
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    return float(value) if isinstance(value, torch.SymFloat) else value

@@ -1,0 +1,386 @@
+"""The process's connection to the daemon, and the calls of operators over it.
+
+One connection for all threads, under one lock: a call is at most a few messages and a copy, and
+a device runs one request after the other anyway. A forked child starts without one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Optional, Protocol
+
+import torch
+
+from .. import client as _client
+from .._conn import Batch, Connection, Reply
+from .._spec import Spec
+from .._warn import warn_reload
+from ..errors import InvalidArgument, NotFound, OpdError, Unavailable
+from ._dtypes import Desc, describe
+
+_MANY_PLANS = 4096  # kept for an operator
+
+Maybe = Optional[torch.Tensor]
+
+
+class InterfaceChanged(OpdError):
+    """An edit changed the operator's arguments, results or saved tensors since it was registered."""
+
+    code = "invalid_argument"
+
+
+class Plan(NamedTuple):
+    """What a call makes, as the daemon worked it out."""
+
+    version: int
+    outputs: tuple[Desc, ...]
+    saved: tuple[Desc, ...]
+    views: tuple[Optional[int], ...]  # for each output: the input whose memory it shares
+
+
+class Job(NamedTuple):
+    """A request that reads and makes tensors. A transport gives it their ids."""
+
+    reads: Sequence[Maybe]
+    mutated: Sequence[int]  # positions in reads that it writes, too
+    makes: Sequence[Desc]
+    # Ids of reads, ids for what it makes, and whether these are tensors that are there already.
+    # The reply is settled within the batch.
+    send: Callable[[list[Optional[int]], list[Optional[int]], bool, Batch], Reply]
+
+
+class Transport(Protocol):
+    """Gets torch's tensors to one of the daemon's devices and back."""
+
+    def run(self, job: Job) -> tuple[Any, list[torch.Tensor]]: ...
+
+    def release(self) -> None: ...
+
+
+class Operator(Protocol):
+    """What a session needs to know of a registered operator."""
+
+    name: str
+    key: tuple[Any, ...]
+    attr_names: list[str]
+    mutated: list[int]
+    outdated: bool  # an edit has made another of it
+
+
+def get_key(spec: Spec) -> tuple[Any, ...]:
+    """All of an operator that a registration with torch depends on."""
+    info = spec.info
+    return (
+        spec.schema,
+        info["has_backward"],
+        tuple(info["saved"]),
+        tuple((i["differentiable"], i["used_backward"]) for i in spec.inputs),
+        tuple((o["used_backward"], o["view"]) for o in spec.outputs),
+    )
+
+
+class Session:
+    """A connection of its own to the daemon at a socket, for all threads of this process."""
+
+    def __init__(self, socket: Optional[str]) -> None:
+        self.lock = threading.RLock()
+        self._socket = socket
+        self._client: Optional[_client.Client] = None
+        self._plans: dict[str, dict[Any, Plan]] = {}
+        self._transports: dict[torch.device, tuple[str, Transport]] = {}
+        self._ids = 0
+
+    @property
+    def client(self) -> _client.Client:
+        """Connected when first needed, and again after the connection was lost."""
+        with self.lock:
+            if self._client is None or self._client._conn.closed:
+                self._forget()
+                self._client = _client.connect(self._socket)
+            return self._client
+
+    @property
+    def conn(self) -> Connection:
+        return self.client._conn
+
+    def new_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+    def find(self, name: str) -> Spec:
+        """An operator as last heard of; asks the daemon for one that is unknown."""
+        client = self.client
+        if not client.ops._find(name):
+            raise NotFound(
+                f"the daemon has no operator {name!r}; it has {', '.join(self.names())}", op=name
+            )
+        return client.ops._specs[name]
+
+    def names(self) -> list[str]:
+        return dir(self.client.ops)
+
+    def refresh(self, name: str) -> None:
+        """Forgets what was known of an operator, and asks again."""
+        self._plans.pop(name, None)
+        self.client.ops._refresh()
+
+    def plan(self, operator: Operator, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> Plan:
+        """dtypes and shapes of what a call would make; nothing runs."""
+        device = find_device(operator.name, tensors)
+        with self.lock:
+            return self._plan(operator, _describe_all(tensors), attrs, device)[0]
+
+    def forward(
+        self, operator: Operator, tensors: Sequence[Maybe], attrs: Sequence[Any], keep: bool
+    ) -> tuple[list[torch.Tensor], int]:
+        """Outputs, then with `keep` what backward needs; and the version that ran."""
+        device = find_device(operator.name, tensors)
+        descs = _describe_all(tensors)
+        with self.lock:
+            plan, was_known = self._plan(operator, descs, attrs, device)
+            try:
+                return self._forward(operator, plan, tensors, attrs, keep, device)
+            except (InvalidArgument, NotFound):
+                if not was_known:
+                    raise
+                self.refresh(operator.name)
+                now, _ = self._plan(operator, descs, attrs, device)
+                if now == plan:
+                    raise
+            return self._forward(operator, now, tensors, attrs, keep, device)
+
+    def vjp(
+        self,
+        operator: Operator,
+        tensors: tuple[Sequence[Maybe], Sequence[Maybe], Sequence[Maybe], Sequence[Maybe]],
+        descs: Sequence[Optional[Desc]],
+        attrs: Sequence[Any],
+        wanted: Sequence[bool],
+        version: int,
+    ) -> list[torch.Tensor]:
+        """Gradients of the wanted inputs. tensors: inputs, outputs, saved ones, gradients."""
+        inputs, outputs, saved, grads = tensors
+        reads = [*inputs, *outputs, *saved, *grads]
+        makes = [desc for desc, want in zip(descs, wanted) if want and desc]
+        options = {
+            "version": version,
+            "inputs": [None if d is None else (d.dtype, d.shape) for d in descs],
+        }
+
+        def send(
+            ids: list[Optional[int]], made: list[Optional[int]], into: bool, batch: Batch
+        ) -> Reply:
+            rest = iter(made)
+            places = [next(rest) if want else None for want in wanted]
+            parts = _split(ids, len(inputs), len(outputs), len(saved))
+            if into:
+                options["into"] = places
+                places = [None] * len(places)
+            values = _name_attrs(operator, attrs)
+            params = (operator.name, *parts, values, places, options)
+            return self.conn.send("vjp", params, batch=batch)
+
+        device = find_device(operator.name, reads)
+        with self.lock:
+            return self._transport(device).run(Job(reads, (), makes, send))[1]
+
+    def release(self) -> None:
+        """Gives up all memory that is kept for later calls, here and in the daemon."""
+        with self.lock:
+            for _, transport in self._transports.values():
+                transport.release()
+
+    def close(self) -> None:
+        with self.lock:
+            if self._client is not None:
+                self._client.close()
+            self._client = None
+            self._forget()
+
+    def finish(self, batch: Batch, reply: Reply) -> Any:
+        """Waits for all of a batch, raises its first error, tells its warnings."""
+        self.conn.pump(lambda: batch.pending == 0, reply.method)
+        batch.raise_first()
+        for text in batch.warnings:
+            warn_reload(text)
+        return reply.result
+
+    def _forget(self) -> None:
+        self._plans.clear()
+        self._transports.clear()
+        self._ids = 0
+
+    def _forward(
+        self,
+        operator: Operator,
+        plan: Plan,
+        tensors: Sequence[Maybe],
+        attrs: Sequence[Any],
+        keep: bool,
+        device: torch.device,
+    ) -> tuple[list[torch.Tensor], int]:
+        n = len(plan.outputs)
+
+        def send(
+            ids: list[Optional[int]], made: list[Optional[int]], into: bool, batch: Batch
+        ) -> Reply:
+            options: dict[str, Any] = {"device": self._transports[device][0]}
+            outputs, saved = made[:n], made[n:]
+            if into:
+                options["into"], outputs = outputs, [None] * n
+            if keep:
+                options["saved_into" if into else "saved"] = saved
+            params = (operator.name, ids, _name_attrs(operator, attrs), outputs, options)
+            return self.conn.send("forward", params, batch=batch)
+
+        makes = plan.outputs + plan.saved if keep else plan.outputs
+        job = Job(tensors, operator.mutated, makes, send)
+        result, made = self._transport(device).run(job)
+        version = int(result["version"])
+        if version != plan.version:
+            self.refresh(operator.name)
+            if not operator.mutated:  # what was done in place is not done again
+                self._check_interface(operator)
+        return made, version
+
+    def _check_interface(self, operator: Operator) -> None:
+        """Raises InterfaceChanged if the operator is not as it was registered."""
+        if get_key(self.find(operator.name)) != operator.key:
+            operator.outdated = True
+            raise InterfaceChanged(
+                f"{operator.name}: an edit changed what it takes or gives, it is now "
+                f"{self.find(operator.name).schema}; call opd.torch.ops.{operator.name} again, and "
+                "torch.compiler.reset() where it was compiled",
+                op=operator.name,
+            )
+
+    def _plan(
+        self,
+        operator: Operator,
+        descs: tuple[Optional[Desc], ...],
+        attrs: Sequence[Any],
+        device: torch.device,
+    ) -> tuple[Plan, bool]:
+        """The plan, and whether it was known before and so may be out of date."""
+        known = self._plans.setdefault(operator.name, {})
+        key = (operator.key, descs, tuple(map(_freeze, attrs)), device)
+        plan = known.get(key)
+        if plan is not None:
+            return plan, True
+        options = {"device": self._device_name(device)}
+        inputs = [None if d is None else (d.dtype, d.shape) for d in descs]
+        try:
+            result = self.conn.call(
+                "plan", operator.name, inputs, _name_attrs(operator, attrs), options
+            )
+        except (InvalidArgument, NotFound):
+            self.refresh(operator.name)
+            self._check_interface(operator)
+            raise
+        plan = Plan(
+            result["version"],
+            tuple(Desc(d, tuple(s)) for d, s in result["outputs"]),
+            tuple(Desc(d, tuple(s)) for d, s in result["saved"]),
+            tuple(result["views"]),
+        )
+        if plan.version != self.find(operator.name).version:
+            self.refresh(operator.name)
+            known = self._plans.setdefault(operator.name, {})
+        self._check_interface(operator)
+        if len(known) >= _MANY_PLANS:
+            known.clear()
+        known[key] = plan
+        return plan, False
+
+    def _transport(self, device: torch.device) -> Transport:
+        self._device_name(device)
+        return self._transports[device][1]
+
+    def _device_name(self, device: torch.device) -> str:
+        """The daemon's name of the device that serves tensors on `device`."""
+        self.client
+        found = self._transports.get(device)
+        if found is None:
+            found = self._transports[device] = self._choose(device)
+        return found[0]
+
+    def _choose(self, device: torch.device) -> tuple[str, Transport]:
+        devices = self.client.status()["devices"]  # hello's may not have been ready
+        if device.type == "cuda":
+            from ._cuda import CudaTransport, find_card
+
+            name = find_card(device.index, devices)
+            return name, CudaTransport(self, name, device)
+        if device.type not in ("cpu", "meta"):
+            raise Unavailable(f"opd computes tensors on cpu and cuda, not on {device}; move it")
+        from ._host import DirectTransport, StagedTransport
+
+        names = [d["name"] for d in devices]
+        if "cpu" in names:
+            return "cpu", DirectTransport(self, "cpu")
+        return names[0], StagedTransport(self, names[0])
+
+
+def find_device(name: str, tensors: Sequence[Maybe]) -> torch.device:
+    """Where all of them are."""
+    found: Optional[torch.device] = None
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if found is None:
+            found = tensor.device
+        elif tensor.device != found:
+            raise InvalidArgument(
+                f"{name}: its tensors are on {found} and {tensor.device}, expected one device",
+                op=name,
+            )
+    return found or torch.device("cpu")
+
+
+def _describe_all(tensors: Sequence[Maybe]) -> tuple[Optional[Desc], ...]:
+    return tuple(None if t is None else describe(t) for t in tensors)
+
+
+def _freeze(value: Any) -> Any:
+    return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def _name_attrs(operator: Operator, attrs: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(operator.attr_names, attrs))
+
+
+def _split(ids: list[Optional[int]], *sizes: int) -> list[list[Optional[int]]]:
+    parts, at = [], 0
+    for size in sizes:
+        parts.append(ids[at : at + size])
+        at += size
+    return [*parts, ids[at:]]
+
+
+_current = Session(None)
+
+
+def get_session() -> Session:
+    return _current
+
+
+def set_session(socket: Optional[str]) -> None:
+    global _current
+    old, _current = _current, Session(None if socket is None else os.path.abspath(socket))
+    old.close()
+
+
+def release() -> None:
+    """Gives up the memory that is kept for later calls: shared with the daemon for tensors on the
+    CPU, and the daemon's hold on CUDA memory of this process, which the next call takes again."""
+    _current.release()
+
+
+def _after_fork() -> None:
+    global _current
+    _current = Session(_current._socket)
+
+
+os.register_at_fork(after_in_child=_after_fork)

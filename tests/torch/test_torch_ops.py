@@ -1,0 +1,423 @@
+"""Values and gradients of opd.torch.ops, and how they behave beside torch's own operators."""
+
+import inspect
+import keyword
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+from torch_fixtures import DEVICE, device, draw, ops, torch_daemon  # noqa: F401
+
+import opd
+import opd.torch
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+def two_results(x, b=None, gain=1.0):
+    return gain * x * torch.exp(x if b is None else x + b), 2 * x
+
+
+# --- what is there
+
+
+def test_operators_are_functions_with_signature_and_doc(ops):
+    assert {"gelu", "depthwise_conv2d", "two_results"} <= set(dir(ops))
+    assert ops.gelu is ops["gelu"]
+    assert str(inspect.signature(ops.gelu)).startswith("(x: 'Tensor', *, approximate: 'str' = 'sig")
+    assert "Gaussian error linear unit" in ops.gelu.__doc__
+    assert "deadline" not in ops.gelu.__doc__
+    assert ops.gelu.__name__ == "gelu" and ops.gelu.schema.startswith("gelu(Tensor x")
+    assert ops.gelu.overload is torch.ops.opd.gelu.default
+    with pytest.raises(AttributeError, match="no operator 'gelo'; it has .*gelu"):
+        ops.gelo
+
+
+def test_importing_opd_does_not_import_torch():
+    code = "import opd, sys; sys.exit('torch' in sys.modules)"
+    env = {**os.environ, "PYTHONPATH": os.path.dirname(os.path.dirname(opd.__file__))}
+    assert subprocess.run([sys.executable, "-c", code], env=env).returncode == 0
+
+
+# --- values and gradients
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gelu_is_torchs(ops, draw, dtype):
+    x = draw(3, 50, dtype=dtype, grad=True)
+    y = ops.gelu(x, approximate="tanh")
+    grad = torch.ones_like(y)
+    (got,) = torch.autograd.grad(y, x, grad)
+    reference = x.detach().double().requires_grad_()
+    expected = F.gelu(reference, approximate="tanh")
+    tolerance = {"rtol": 2e-2, "atol": 1e-2} if dtype.itemsize == 2 else {}
+    assert (y.dtype, y.device, y.shape) == (x.dtype, x.device, x.shape)
+    assert_close(y, expected.to(dtype), **tolerance)
+    assert_close(got, torch.autograd.grad(expected.sum(), reference)[0].to(dtype), **tolerance)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_depthwise_convolution_is_torchs(ops, draw, bias):
+    x, w = draw(2, 3, 9, 8, grad=True), draw(6, 1, 3, 2, grad=True)
+    given = [x, w] + ([draw(6, grad=True)] if bias else [])
+    y = ops.depthwise_conv2d(*given, stride=(2, 1), padding=1)
+    expected = F.conv2d(*given, stride=(2, 1), padding=1, groups=3)
+    assert_close(y, expected)
+    grad = draw(*y.shape, seed=1)
+    assert_close(torch.autograd.grad(y, given, grad), torch.autograd.grad(expected, given, grad))
+
+
+def test_several_results_and_saved_tensors(ops, draw):
+    x, b = draw(4, 5, grad=True), draw(4, 5, seed=1, grad=True)
+    for given in ((x, b), (x,), (x, None)):
+        present = [t for t in given if t is not None]
+        y, z = ops.two_results(*given, gain=1.5)
+        expected = two_results(*given, gain=1.5)
+        assert_close((y, z), expected)
+        for weights in ((1.0, 0.0), (0.0, 1.0), (0.7, -2.0)):
+            got = torch.autograd.grad(
+                weights[0] * y.sum() + weights[1] * z.sum(), present, retain_graph=True
+            )
+            want = torch.autograd.grad(
+                weights[0] * expected[0].sum() + weights[1] * expected[1].sum(), present,
+                retain_graph=True,
+            )  # fmt: skip
+            assert_close(got, want)
+
+
+def test_a_result_that_is_not_used_has_no_gradient(ops, draw):
+    x = draw(6, grad=True)
+    assert_close(torch.autograd.grad(ops.two_results(x)[1].sum(), x)[0], torch.full_like(x, 2))
+
+
+def test_only_wanted_gradients_are_computed(ops, draw):
+    wanted = []
+    session = opd.torch._session.get_session()
+    vjp = session.vjp
+
+    def spy(operator, tensors, descs, attrs, want, version):
+        wanted.append(want)
+        return vjp(operator, tensors, descs, attrs, want, version)
+
+    session.vjp = spy
+    try:
+        x, w = draw(1, 2, 5, 5), draw(2, 1, 3, 3, grad=True)
+        y = ops.depthwise_conv2d(x, w, draw(2))
+        y.sum().backward()
+    finally:
+        del session.vjp
+    assert wanted == [[False, True, False]]
+    assert_close(w.grad, torch.autograd.grad(F.conv2d(x, w, groups=2).sum(), w)[0])
+
+
+@pytest.mark.parametrize("row_dtype", [torch.int32, torch.int64])
+def test_integer_input(ops, draw, device, row_dtype):
+    x = draw(5, 3, grad=True)
+    rows = torch.tensor([4, 0, 4, 2], device=device, dtype=row_dtype)
+    y = ops.pick_rows(x, rows)
+    assert_close(y, x[rows.long()])
+    grad = draw(4, 3, seed=2)
+    assert_close(
+        torch.autograd.grad(y, x, grad), torch.autograd.grad(x[rows.long()], x, grad)
+    )
+
+
+def test_gradients_add_up_along_several_paths(ops, draw):
+    x = draw(10, grad=True)
+    y = ops.gelu(x, approximate="none")
+    (ops.gelu(y, approximate="tanh") * y + x).sum().backward()
+    got, x.grad = x.grad, None
+    y = F.gelu(x)
+    (F.gelu(y, approximate="tanh") * y + x).sum().backward()
+    assert_close(got, x.grad)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0, 2), (), (1,)])
+def test_empty_tensors_and_scalars(ops, draw, shape):
+    x = draw(*shape, grad=True)
+    y = ops.gelu(x, approximate="none")
+    assert y.shape == x.shape
+    y.backward(torch.ones_like(y))
+    assert_close(x.grad, torch.autograd.grad(F.gelu(x).sum(), x)[0])
+
+
+def test_any_strides(ops, draw):
+    base = draw(2, 3, 6, 8)
+    views = {
+        "channels last": base.to(memory_format=torch.channels_last),
+        "transposed": base.transpose(1, 3),
+        "every other": base[..., ::2],
+        "expanded": base[:1].expand(4, 3, 6, 8),
+        "offset": base.flatten()[1:],
+    }
+    for name, view in views.items():
+        x = view.detach().requires_grad_()
+        y = ops.gelu(x, approximate="none")
+        assert y.is_contiguous(), name
+        grad = draw(*reversed(y.shape), seed=1).permute(*reversed(range(y.dim())))
+        got = torch.autograd.grad(y, x, grad)
+        assert_close(y, F.gelu(x).contiguous(), msg=name)
+        assert_close(got, torch.autograd.grad(F.gelu(x), x, grad), msg=name)
+
+
+def test_a_large_tensor(ops, draw):
+    x = draw(3 << 20, dtype=torch.float32, grad=True)
+    assert_close(ops.gelu(x, approximate="none"), F.gelu(x), rtol=1e-5, atol=1e-5)
+    opd.torch.release()
+    assert_close(ops.gelu(x[:100], approximate="none"), F.gelu(x[:100]), rtol=1e-5, atol=1e-6)
+
+
+def test_results_are_torchs_own_memory(ops, draw):
+    """Nothing that a later call writes."""
+    results = [ops.gelu(draw(100, seed=seed)) for seed in range(20)]
+    for seed, y in enumerate(results):
+        assert torch.equal(y, ops.gelu(draw(100, seed=seed)))
+
+
+# --- in place, without inputs, without gradient
+
+
+def test_in_place(ops, draw):
+    for param in (draw(4, 6), draw(4, 6).t(), draw(4, 6)[:, ::2]):
+        grad = draw(*param.shape, seed=3)
+        expected = param - 0.1 * grad
+        version = param._version
+        assert ops.step_down(param, grad, lr=0.1) is None
+        assert_close(param, expected)
+        assert param._version > version
+
+
+def test_in_place_on_what_backward_needs_is_noticed(ops, draw):
+    x = draw(5, grad=True)
+    y = x * 2
+    z = y * y
+    ops.step_down(y.detach(), torch.ones_like(y))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.sum().backward()
+
+
+def test_in_place_on_a_parameter(ops, draw):
+    param = torch.nn.Parameter(draw(5))
+    before = param.detach().clone()
+    with torch.no_grad():
+        ops.step_down(param, torch.ones_like(param))
+    assert_close(param.detach(), before - 0.5)
+    with pytest.raises(opd.OpdError, match="step_down changes param in place.*no_grad"):
+        ops.step_down(param, torch.ones_like(param))
+
+
+def test_without_inputs(ops):
+    assert_close(ops.ramp(count=4, step=(2, 3)), torch.tensor([0.0, 3.0, 4.0, 9.0]))
+    assert_close(ops.ramp(count=3, lambda_=5), torch.tensor([5.0, 6.0, 7.0]))
+    assert ops.ramp(count=0).shape == (0,)
+
+
+def test_without_gradient(ops, draw):
+    x = draw(5)
+    assert torch.equal(ops.marks(x), (x > 0).int())
+    with pytest.raises(opd.OpdError, match="opd: marks has no gradient"):
+        ops.marks(x.requires_grad_())
+    with torch.no_grad():
+        ops.marks(x)
+
+
+def test_a_view_shares_memory_and_is_differentiable(ops, draw):
+    x = draw(3, 4)
+    y = ops.flatten(x)
+    assert y.shape == (12,) and y.data_ptr() == x.data_ptr()
+    y[5] = 7.0
+    assert x[1, 1] == 7.0
+    x.requires_grad_()
+    (ops.flatten(x) * torch.arange(12.0, device=x.device)).sum().backward()
+    assert_close(x.grad, torch.arange(12.0, device=x.device).view(3, 4).double())
+    assert_close(ops.flatten(x.detach().t()), x.detach().t().flatten())
+    assert torch.autograd.gradgradcheck(ops.flatten, (x,))
+    torch.library.opcheck(ops.flatten.overload, (x,))
+
+
+# --- modes
+
+
+def test_modes_without_gradient(ops, draw):
+    x = draw(5, grad=True)
+    with torch.no_grad():
+        assert not ops.gelu(x).requires_grad
+    with torch.inference_mode():
+        y = ops.gelu(x)
+        assert y.is_inference() and not y.requires_grad
+        assert_close(ops.gelu(y), ops.gelu(y.clone()))
+    assert ops.gelu(x).requires_grad
+    assert not ops.gelu(x.detach()).requires_grad
+
+
+def test_memory_that_was_first_used_in_inference_mode(ops, draw):
+    opd.torch.release()
+    x = draw(1 << 18)
+    with torch.inference_mode():
+        ops.gelu(x)
+    assert_close(ops.gelu(x, approximate="none"), F.gelu(x))
+    with torch.inference_mode():
+        assert_close(ops.gelu(x, approximate="none"), F.gelu(x))
+
+
+def test_another_default_device(ops, draw):
+    opd.torch.release()
+    x = draw(1 << 18, grad=True)
+    torch.set_default_device("meta")
+    try:
+        y = ops.gelu(x, approximate="none")
+        (grad,) = torch.autograd.grad(y.sum(), x)
+    finally:
+        torch.set_default_device(None)
+    assert y.device == grad.device == x.device
+    assert_close(y, F.gelu(x))
+
+
+def test_functions_are_pickled_by_name(ops):
+    assert pickle.loads(pickle.dumps(ops.gelu)) is ops.gelu
+
+
+def test_autocast_takes_the_widest_dtype(ops, draw, device):
+    x, w = draw(1, 2, 5, 5, dtype=torch.bfloat16, grad=True), draw(2, 1, 3, 3, dtype=torch.float32)
+    w.requires_grad_()
+    with pytest.raises(opd.InvalidArgument, match="expected the same dtype"):
+        ops.depthwise_conv2d(x, w)
+    with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
+        y = ops.depthwise_conv2d(x, w)
+        assert y.dtype == torch.float32
+        assert ops.gelu(x).dtype == torch.bfloat16
+        assert ops.depthwise_conv2d(x, w.bfloat16()).dtype == torch.bfloat16
+    y.sum().backward()
+    assert x.grad.dtype == torch.bfloat16 and w.grad.dtype == torch.float32
+
+
+# --- what is checked by torch and by numbers
+
+
+def test_gradcheck(ops, draw):
+    check = torch.autograd.gradcheck
+    assert check(lambda x: ops.gelu(x, approximate="tanh"), draw(3, 4, grad=True))
+    given = draw(1, 2, 5, 4, grad=True), draw(4, 1, 3, 3, grad=True), draw(4, grad=True)
+    assert check(lambda *a: ops.depthwise_conv2d(*a, stride=2, padding=(1, 0)), given)
+    assert check(ops.two_results, (draw(3, 4, grad=True), draw(3, 4, seed=1, grad=True)))
+    assert check(ops.two_results, (draw(3, 4, grad=True),))
+
+
+def test_second_derivative_is_refused_by_name(ops, draw):
+    x = draw(3, grad=True)
+    (slope,) = torch.autograd.grad(ops.gelu(x).sum(), x, create_graph=True)
+    with pytest.raises(opd.OpdError, match="opd: gelu has no second derivative"):
+        slope.sum().backward()
+    with pytest.raises(opd.OpdError, match="opd: gelu has no second derivative"):
+        torch.autograd.gradgradcheck(ops.gelu, (x,))
+
+
+def test_vmap_is_refused_by_name(ops, draw):
+    with pytest.raises(opd.OpdError, match="gelu cannot be used under torch.vmap"):
+        torch.vmap(ops.gelu)(draw(3, 4))
+
+
+def test_torch_func_is_refused_by_name(ops, draw):
+    with pytest.raises(opd.OpdError, match="gelu cannot be used under torch.func"):
+        torch.func.grad(lambda x: ops.gelu(x).sum())(draw(3))
+
+
+def test_opcheck(ops, draw):
+    check = torch.library.opcheck
+    x = draw(3, 4, dtype=torch.float32, grad=True)
+    check(ops.gelu.overload, (x,), {"approximate": "tanh"})
+    image, weight = draw(1, 2, 5, 4, grad=True), draw(4, 1, 3, 3, grad=True)
+    check(ops.depthwise_conv2d.overload, (image, weight), {"stride": 2})
+    check(ops.two_results.overload, (x, x.detach()), {"gain": 0.5})
+    check(ops.pick_rows.overload, (x, torch.tensor([0, 2], device=x.device)))
+    check(ops.step_down.overload, (x.detach(), x.detach().clone()))
+    for name in ("gelu__forward", "gelu__infer"):
+        check(getattr(torch.ops.opd, name).default, (x if "forward" in name else x.detach(), "tanh"))
+
+
+# --- errors
+
+
+def test_errors_are_the_daemons(ops, draw, device):
+    x = draw(3)
+    with pytest.raises(opd.InvalidArgument, match='approximate is "tahn".*did you mean \'tanh\''):
+        ops.gelu(x, approximate="tahn")
+    with pytest.raises(opd.InvalidArgument, match="input has rank 1"):
+        ops.depthwise_conv2d(x, x)
+    with pytest.raises(opd.InvalidArgument, match="complex64"):
+        ops.gelu(x.to(torch.complex64))
+    with pytest.raises(opd.InvalidArgument, match="dense"):
+        ops.gelu(x.to_sparse())
+    with pytest.raises(RuntimeError, match="approx"):
+        ops.gelu(x, approx="tanh")
+    with pytest.raises(RuntimeError, match="Tensor"):
+        ops.gelu(3)
+
+
+def test_tensors_of_two_devices_are_refused(ops, draw, device):
+    other = torch.empty(2, 1, 3, 3, device="meta" if device == "cpu" else "cpu")
+    with pytest.raises(opd.InvalidArgument, match="depthwise_conv2d: its tensors are on .*expected one"):
+        opd.torch._session.find_device("depthwise_conv2d", [draw(1, 2, 5, 5), None, other])
+
+
+def test_meta_tensors_give_shapes(ops):
+    x = torch.empty(2, 3, 9, 8, device="meta")
+    y = ops.depthwise_conv2d(x, torch.empty(3, 1, 3, 3, device="meta"), stride=2)
+    assert y.device.type == "meta" and y.shape == (2, 3, 4, 3)
+
+
+# --- every operator
+
+
+def make_example(example, device):
+    tensors = []
+    for i, desc in enumerate(example["inputs"]):
+        if desc is None:
+            tensors.append(None)
+            continue
+        dtype = getattr(torch, desc["dtype"])
+        values = torch.rand(desc["shape"], generator=torch.Generator().manual_seed(i))
+        tensors.append((values + 0.1).to(device, dtype))  # integers: 0 or 1
+    return tensors
+
+
+def as_float64(tensor):
+    return torch.from_numpy(tensor.numpy().astype("float64"))
+
+
+def attempt(function, tensors, attrs):
+    """Its results, or its error."""
+    names = {f"{name}_" if keyword.iskeyword(name) else name: v for name, v in attrs.items()}
+    try:
+        return function(*tensors, **names)
+    except opd.OpdError as e:
+        return str(e)
+
+
+def test_every_operators_examples_give_what_they_give_a_client(ops, torch_daemon, device):
+    with torch_daemon.connect() as client, torch.no_grad():
+        for info in client._conn.call("op_list"):
+            for example in info["examples"]:
+                given = make_example(example, device)
+                ours = [None if t is None else client.tensor(t, device=DEVICE) for t in given]
+                name, attrs = info["name"], example["attrs"]
+                got = attempt(ops[name], given, attrs)
+                expected = attempt(client.ops[name], ours, attrs)
+                if isinstance(expected, str):
+                    assert got == expected, name
+                    continue
+                pairs = list(zip(given, ours))
+                if expected is not None:
+                    pairs += zip(*(v if isinstance(v, tuple) else (v,) for v in (got, expected)))
+                for t, e in pairs:
+                    if t is not None:
+                        assert str(t.dtype) == f"torch.{e.dtype}", name
+                        assert_close(
+                            t.cpu().double(), as_float64(e), rtol=0, atol=0, equal_nan=True,
+                            msg=lambda text, name=name: f"{name}: {text}",
+                        )

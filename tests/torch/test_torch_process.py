@@ -1,0 +1,409 @@
+"""Threads, forks, other processes; daemons that come and go; edits."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+from torch_fixtures import ops, torch_daemon  # noqa: F401
+
+import opd
+import opd.torch
+
+SCALE = """\
+//! op      scale({arguments}) -> Tensor y
+//! dtypes  float32 float64
+//! shape   x [...S]
+//! shape   y [...S]
+//! let     n = numel(x)
+//! let     by = {by}
+{saved}
+//! forward
+//!   kernel scale_forward
+//! backward grad_x
+//!   kernel scale_backward
+
+__global__ void scale_forward(const scalar_t *x, scalar_t *y, int64_t n, double by{out})
+{{
+    CUDA_KERNEL_LOOP(i, n) {{
+        y[i] = x[i] * scalar_t(by) * {factor};
+        {keep}
+    }}
+}}
+
+__global__ void scale_backward(const scalar_t *grad_y, scalar_t *grad_x, int64_t n, double by{in_})
+{{
+    CUDA_KERNEL_LOOP(i, n)
+        grad_x[i] = grad_y[i] * scalar_t(by) * {slope};
+}}
+"""
+
+
+def write_scale(folder, factor=1, attr=None, keeps=False, broken=False):
+    """y = x * factor * its attribute; with `keeps` backward reads it from a saved tensor."""
+    text = SCALE.format(
+        arguments="Tensor x" + (f", *, float {attr}" if attr else ""),
+        by=attr.partition("=")[0] if attr else "1.0",
+        saved="//! saved   kept [...S]\n//" if keeps else "//",
+        out=", scalar_t *kept" if keeps else "",
+        in_=", const scalar_t *kept" if keeps else "",
+        keep=f"kept[i] = {factor};" if keeps else "",
+        factor="oops" if broken else factor,
+        slope="kept[i]" if keeps else factor,
+    )
+    save(folder / "scale.cu", text)
+
+
+def save(path, text):
+    """As editors do: nobody sees half of it."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.rename(path)
+
+
+@pytest.fixture
+def scale(start_daemon, tmp_path):
+    """A daemon that serves `scale`, which the test edits."""
+    write_scale(tmp_path, 2)
+    daemon = start_daemon("--kernels", str(tmp_path))
+    opd.torch.use(daemon.socket)
+    with daemon.connect() as client:
+        daemon.reload = client.reload
+        yield daemon
+    opd.torch.use(None)
+
+
+def grad_of(y, x):
+    return torch.autograd.grad(y.sum(), x, retain_graph=True)[0]
+
+
+X = torch.arange(1.0, 4.0)
+
+
+# --- threads and processes
+
+
+def test_threads_take_turns(ops):
+    failures = []
+
+    def work(seed):
+        try:
+            generator = torch.Generator().manual_seed(seed)
+            for n in range(1, 30):
+                x = torch.randn(n * 100, generator=generator, dtype=torch.float64)
+                x.requires_grad_()
+                y = ops.gelu(x, approximate="none")
+                assert_close(y, F.gelu(x))
+                assert_close(grad_of(y, x), grad_of(F.gelu(x), x))
+        except BaseException as e:
+            failures.append(e)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def run_in_child(queue, x):
+    y = opd.torch.ops.gelu(x, approximate="none")
+    queue.put((y.tolist(), opd.torch._session.get_session().client._conn._pid))
+
+
+def test_a_forked_child_has_its_own_connection(ops):
+    x = torch.linspace(-1, 1, 50, dtype=torch.float64)
+    before = ops.gelu(x, approximate="none")
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    children = [context.Process(target=run_in_child, args=(queue, x)) for _ in range(2)]
+    for child in children:
+        child.start()
+    results = [queue.get() for _ in children]
+    for child in children:
+        child.join()
+    assert {pid for _, pid in results} == {child.pid for child in children}
+    for values, _ in results:
+        assert values == before.tolist()
+    assert torch.equal(ops.gelu(x, approximate="none"), before)
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return opd.torch.ops.gelu(torch.full((3,), float(i)), approximate="none")
+
+
+def test_workers_of_a_data_loader(ops):
+    ops.gelu(X)
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=4, num_workers=2)
+    rows = torch.cat(list(loader))
+    assert_close(rows, F.gelu(torch.arange(8.0)[:, None].expand(8, 3)))
+
+
+class Interrupt(Exception):
+    pass
+
+
+def test_a_call_that_is_interrupted_does_no_harm_to_the_next(ops):
+    """The daemon is still at work when the next call takes memory that it shares."""
+
+    def interrupt(*_):
+        raise Interrupt
+
+    x = torch.ones(100)
+    assert torch.equal(ops.slow_add(x, rounds=1), x + 1)
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    rounds = 1 << 20
+    took = 0.0
+    while took < 0.3:
+        rounds *= 2
+        began = time.monotonic()
+        ops.slow_add(x, rounds=rounds)
+        took = time.monotonic() - began
+    timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    try:
+        with pytest.raises(Interrupt):
+            ops.slow_add(x, rounds=4 * rounds)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    zeros = torch.zeros(300)  # it would cover the place of the other's result
+    assert torch.equal(ops.gelu(zeros), zeros)
+    assert torch.equal(ops.slow_add(x * 2, rounds=1), x * 2 + 1)
+
+
+def test_the_default_daemon_is_the_environments(torch_daemon):
+    code = "import opd.torch, torch; print(opd.torch.ops.gelu(torch.ones(2)).sum().item() > 1)"
+    package = os.path.dirname(os.path.dirname(opd.__file__))
+    env = {**os.environ, "OPD_SOCKET": torch_daemon.socket, "PYTHONPATH": package}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_nobody_serves(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPD_BIN", "/nonexistent/opd")
+    opd.torch.use(str(tmp_path / "none.sock"))
+    with pytest.raises(opd.ConnectionLost, match="no daemon serves"):
+        opd.torch.ops.gelu
+    opd.torch.use(None)
+
+
+def test_use_takes_a_client(scale):
+    with scale.connect() as client:
+        opd.torch.use(client)
+    assert_close(opd.torch.ops.scale(X), X * 2)  # over a connection of its own
+
+
+def test_connects_again_to_a_daemon_that_was_started_anew(start_daemon, tmp_path, monkeypatch):
+    write_scale(tmp_path, 2)
+    daemon = start_daemon("--kernels", str(tmp_path))
+    opd.torch.use(daemon.socket)
+    assert_close(opd.torch.ops.scale(X), X * 2)
+    opd.torch._session.get_session().client._conn.interrupt()
+    assert_close(opd.torch.ops.scale(X), X * 2)
+    opd.torch.use(None)
+
+
+def test_what_is_kept_for_calls_is_given_back(scale):
+    with scale.connect() as client:
+        opd.torch.ops.scale(torch.randn(1 << 20))
+        assert opd.torch.ops.scale(X).shape == X.shape
+        opd.torch.release()
+        opd.torch.ops.scale(X)
+        client.synchronize()
+        assert all(t["bytes"] < 1 << 20 for t in client.tensors())
+
+
+# --- edits
+
+
+def test_an_edit_that_keeps_the_schema(scale, tmp_path):
+    x = X.clone().requires_grad_()
+    old = opd.torch.ops.scale(x)
+    write_scale(tmp_path, 5)
+    assert [c["state"] for c in scale.reload()] == ["serving"]
+    new = opd.torch.ops.scale(x)
+    assert_close(new, x * 5)
+    # Backward is of the version that ran forward.
+    assert_close(grad_of(old, x), torch.full_like(x, 2))
+    assert_close(grad_of(new, x), torch.full_like(x, 5))
+
+
+def test_compiled_code_follows_an_edit(scale, tmp_path):
+    model = torch.compile(lambda x: opd.torch.ops.scale(x) + 1, fullgraph=True, backend="aot_eager")
+    x = X.clone().requires_grad_()
+    assert_close(model(x), x * 2 + 1)
+    write_scale(tmp_path, 3)
+    scale.reload()
+    y = model(x)
+    assert_close(y, x * 3 + 1)
+    assert_close(grad_of(y, x), torch.full_like(x, 3))
+
+
+def test_an_edit_that_changes_the_schema(scale, tmp_path):
+    x = X.clone().requires_grad_()
+    function = opd.torch.ops.scale
+    assert_close(function(x), x * 2)
+    write_scale(tmp_path, 2, attr="by_what=3.0")
+    scale.reload()
+    assert_close(function(x), x * 6)
+    y = function(x, by_what=0.5)
+    assert_close(grad_of(y, x), torch.full_like(x, 1))
+    assert "by_what" in function.schema
+    # A default is part of the interface, although the old call still fits.
+    write_scale(tmp_path, 2, attr="by_what=4.0")
+    scale.reload()
+    assert_close(function(x), x * 8)
+    write_scale(tmp_path, 2)
+    scale.reload()
+    assert_close(function(x), x * 2)
+    with pytest.raises(RuntimeError, match=r"Declaration: opd::scale\(Tensor x\)"):
+        function(x, by_what=0.5)
+
+
+def test_an_edit_that_changes_what_is_saved(scale, tmp_path):
+    x = X.clone().requires_grad_()
+    old = opd.torch.ops.scale(x)
+    write_scale(tmp_path, 7, keeps=True)
+    scale.reload()
+    new = opd.torch.ops.scale(x)
+    assert_close(grad_of(new, x), torch.full_like(x, 7))
+    assert_close(grad_of(old, x), torch.full_like(x, 2))
+
+
+def test_an_edit_of_an_operator_that_works_in_place(scale, tmp_path):
+    """Each call is done once, whichever version it was."""
+    source = (Path(__file__).parent / "kernels" / "step_down.cu").read_text()
+    save(tmp_path / "step_down.cu", source)
+    scale.reload()
+    param, grad = torch.zeros(4), torch.ones(4)
+    opd.torch.ops.step_down(param, grad)
+    save(tmp_path / "step_down.cu", source.replace("lr=0.5", "lr=0.25"))
+    scale.reload()
+    before = param.clone()
+    opd.torch.ops.step_down(param, grad)
+    assert (before - param).unique().tolist() in ([0.5], [0.25])
+    before = param.clone()
+    opd.torch.ops.step_down(param, grad)
+    assert torch.equal(before - param, torch.full((4,), 0.25))
+
+
+def test_refresh_takes_a_new_schema_up_at_once(scale, tmp_path):
+    assert_close(opd.torch.ops.scale(X), X * 2)
+    write_scale(tmp_path, 2, attr="by_what=3.0")
+    scale.reload()
+    opd.torch.refresh("scale")
+    assert_close(opd.torch.ops.scale(X, by_what=2), X * 4)
+
+
+def test_compiled_code_tells_of_a_changed_schema_and_then_follows(scale, tmp_path):
+    model = torch.compile(lambda x: opd.torch.ops.scale(x), fullgraph=True, backend="aot_eager")
+    assert_close(model(X), X * 2)
+    write_scale(tmp_path, 2, attr="by_what=3.0")
+    scale.reload()
+    with pytest.raises(opd.torch.InterfaceChanged, match=r"scale: an edit.*compiler\.reset"):
+        model(X)
+    torch.compiler.reset()
+    assert_close(model(X), X * 6)
+
+
+def test_a_failed_edit_warns_at_the_callers_line(scale, tmp_path):
+    assert_close(opd.torch.ops.scale(X), X * 2)
+    write_scale(tmp_path, broken=True)
+    scale.reload()
+    with pytest.warns(opd.ReloadWarning, match="oops") as caught:
+        y = opd.torch.ops.scale(X)
+    assert caught[0].filename == __file__
+    assert_close(y, X * 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        opd.torch.ops.scale(X)
+
+
+def test_an_operator_that_comes_later(scale, tmp_path):
+    with pytest.raises(AttributeError, match="no operator 'later'"):
+        opd.torch.ops.later
+    text = (tmp_path / "scale.cu").read_text()
+    save(tmp_path / "later.cu", text.replace("scale", "later"))
+    scale.reload()
+    assert_close(opd.torch.ops.later(X), X * 2)
+
+
+def test_an_operator_that_is_gone(scale, tmp_path):
+    assert_close(opd.torch.ops.scale(X), X * 2)
+    (tmp_path / "scale.cu").unlink()
+    while not scale.reload():  # a file may be gone for a moment
+        time.sleep(0.05)
+    with pytest.raises(opd.NotFound, match="no operator 'scale'"):
+        opd.torch.ops.scale(X)
+
+
+def test_a_fault_is_an_error_and_the_next_call_works(scale, tmp_path):
+    assert_close(opd.torch.ops.scale(X), X * 2)
+    text = (tmp_path / "scale.cu").read_text().replace("scale", "fault")
+    save(tmp_path / "fault.cu", text.replace("x[i] *", "x[i + (1 << 30)] *"))
+    scale.reload()
+    with pytest.raises(opd.KernelFault, match="fault"):
+        opd.torch.ops.fault(X)
+    assert_close(opd.torch.ops.scale(X), X * 2)
+    big = torch.randn(1 << 19)
+    assert_close(opd.torch.ops.scale(big), big * 2)
+
+
+# --- the ways data go
+
+
+@pytest.mark.parametrize("transport", ["DirectTransport", "StagedTransport"])
+def test_either_way_through_shared_memory(torch_daemon, monkeypatch, transport):
+    from opd.torch import _host
+
+    monkeypatch.setattr(_host, "DirectTransport", getattr(_host, transport))
+    monkeypatch.setattr(_host, "StagedTransport", getattr(_host, transport))
+    opd.torch.use(torch_daemon.socket)
+    if transport == "DirectTransport" and os.environ.get("OPD_TEST_DEVICE", "cpu") != "cpu":
+        opd.torch.use(None)
+        pytest.skip("the daemon's kernels run in this process's memory on its CPU device alone")
+    ops = opd.torch.ops
+    x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    for _ in range(3):
+        y, z = ops.two_results(x, gain=0.5)
+        assert_close(y, 0.5 * x * torch.exp(x))
+        assert_close(grad_of(y, x), grad_of(0.5 * x * torch.exp(x), x))
+        param = torch.randn(5, 4).t()
+        expected = param - 0.5
+        ops.step_down(param, torch.ones(4, 5))
+        assert_close(param, expected)
+        assert ops.gelu(torch.empty(0, 3)).shape == (0, 3)
+        big = torch.randn(1 << 19)
+        assert_close(ops.gelu(big, approximate="none"), F.gelu(big), rtol=1e-5, atol=1e-5)
+    opd.torch.use(None)
+
+
+def test_a_very_large_call_leaves_no_memory_behind(ops, monkeypatch):
+    from opd.torch import _host
+
+    monkeypatch.setattr(_host, "_MAX_KEPT", 1 << 20)
+    x = torch.randn(1 << 19)
+    for _ in range(2):
+        assert_close(ops.gelu(x, approximate="none"), F.gelu(x), rtol=1e-5, atol=1e-5)
+        transport = opd.torch._session.get_session()._transports[torch.device("cpu")][1]
+        assert transport._arena is None
+
+
+def test_many_signatures(ops):
+    """More than are kept."""
+    for n in range(1, 700):
+        assert ops.gelu(torch.zeros(n)).shape == (n,)
+    assert len(opd.torch._session.get_session()._plans["gelu"]) >= 690

@@ -1,0 +1,50 @@
+"""opd.torch against a daemon on $OPD_TEST_DEVICE, for tensors on the CPU and, where that is a GPU
+and torch has it, on the GPU. (No conftest.py: other folders' tests import that by its name.)"""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+import opd.torch
+
+DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
+KERNELS = Path(__file__).parent / "kernels"
+TORCH_DEVICES = ["cpu"]
+if DEVICE.startswith("cuda") and torch.cuda.is_available():
+    TORCH_DEVICES.append(DEVICE)
+
+
+_daemons = []
+
+
+@pytest.fixture
+def torch_daemon(start_shared):
+    """One for all tests here, wherever this fixture is imported."""
+    if not _daemons:
+        _daemons.append(start_shared("--kernels", str(KERNELS)))
+    return _daemons[0]
+
+
+@pytest.fixture
+def ops(torch_daemon):
+    if opd.torch._session._current._socket != torch_daemon.socket:
+        opd.torch.use(torch_daemon.socket)
+    return opd.torch.ops
+
+
+@pytest.fixture(params=TORCH_DEVICES)
+def device(request, ops):
+    """Where torch's tensors are."""
+    return request.param
+
+
+@pytest.fixture
+def draw(device):
+    def make(*shape, dtype=torch.float64, seed=0, grad=False):
+        generator = torch.Generator().manual_seed(seed + sum(shape))
+        values = torch.randn(shape, generator=generator, dtype=torch.float64)
+        return values.to(device, dtype).requires_grad_(grad)
+
+    return make
