@@ -57,7 +57,8 @@ def lltm_sequence(inputs, weights, bias, h0, c0):
     for input in inputs:
         h, c = lltm(input, weights, bias, h, c)
         hs.append(h)
-    return torch.stack(hs) if hs else inputs.new_zeros([0, *h0.shape]), h, c
+    nothing = torch.zeros([0, *h0.shape]) * (inputs.sum() + weights.sum() + bias.sum())
+    return torch.stack(hs) if hs else nothing, h, c
 
 
 def lltm_case(*input, state):
@@ -117,6 +118,18 @@ REFERENCES = {
             lltm_case(0, 3, state=4),
             lltm_case(4, 0, state=4),
             lltm_case(70, 100, state=200),
+        ],
+    ),
+    "lltm_sequence": (
+        lltm_sequence,
+        [
+            lltm_case(1, 1, 1, state=1),
+            lltm_case(7, 3, 4, state=5),
+            lltm_case(5, 2, 0, state=9),
+            lltm_case(3, 0, 4, state=5),
+            lltm_case(0, 3, 4, state=5),
+            lltm_case(0, 0, 4, state=5),
+            lltm_case(12, 135, 8, state=33),
         ],
     ),
     "upsample_bilinear2d": (
