@@ -5,6 +5,8 @@
 //! op      lltm_sequence(Tensor inputs, Tensor weights, Tensor bias, Tensor h0, Tensor c0) \
 //!           -> (Tensor hs, Tensor h, Tensor c)
 //! doc     lltm over T steps from (h0, c0): hs has h of each step, h and c are those of the last.
+//! doc     Where h goes through a product for each step it is rounded to the dtype first, as in
+//! doc     lltm step by step: over many steps, weights that amplify do so with 16-bit rounding too.
 //! dtypes  float16 bfloat16 float32 float64
 //! shape   inputs [T, B, I]
 //! shape   h0 [B, S]

@@ -129,7 +129,7 @@ REFERENCES = {
             lltm_case(3, 0, 4, state=5),
             lltm_case(0, 3, 4, state=5),
             lltm_case(0, 0, 4, state=5),
-            lltm_case(12, 135, 8, state=33),
+            lltm_case(5, 135, 8, state=33),
         ],
     ),
     "upsample_bilinear2d": (
