@@ -181,8 +181,7 @@ __device__ __forceinline__ void copy_weights(T *to, const T *weights, int S, int
         to[i / S * stride + i % S] = weights[i / S * K + i % S];
 }
 
-template <int ROWS, int N>
-__device__ __forceinline__ void sum_over_lanes(acc_t (&sum)[ROWS][N])
+template <int ROWS, int N> __device__ __forceinline__ void sum_over_lanes(acc_t (&sum)[ROWS][N])
 {
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
@@ -198,11 +197,12 @@ template <class T, int ROWS>
 __global__ void __launch_bounds__(1024)
     lltm_walk(const T *__restrict__ weights, const T *__restrict__ bias, const T *__restrict__ h0,
               const T *__restrict__ c0, T *__restrict__ hs, T *__restrict__ h, T *__restrict__ c,
-              acc_t *__restrict__ gates, acc_t *__restrict__ cells, int64_t steps, int64_t B,
-              int S, int64_t K)
+              acc_t *__restrict__ gates, acc_t *__restrict__ cells, int64_t steps, int64_t B, int S,
+              int64_t K)
 {
     extern __shared__ double lltm_memory[];
-    acc_t *state = (acc_t *)lltm_memory, *cell = state + 2 * ROWS * S; // state of this step, of next
+    acc_t *state = (acc_t *)lltm_memory,
+          *cell = state + 2 * ROWS * S; // state of this step, of next
     T *w = (T *)(cell + ROWS * S);
     const int lane = (int)threadIdx.x % 8, group = (int)threadIdx.x / 8, stride = S + 8;
     const int64_t top = (int64_t)blockIdx.x * ROWS;

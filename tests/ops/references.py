@@ -1,7 +1,7 @@
 """What each shipped operator must compute, in PyTorch and float64: the formula, not opd's code.
 
-An operator neither here nor in ELSEWHERE fails test_every_operator_has_a_reference. A row is a function
-(inputs, attrs) -> output or tuple of outputs, on float64 tensors that may require gradients, and
+An operator neither here nor in ELSEWHERE fails test_every_operator_has_a_reference. A row is a
+function (inputs, attrs) -> output or tuple of outputs, on float64 tensors that may require gradients, and
 cases beside the operator's own examples: (shapes of the inputs, attrs).
 """
 
