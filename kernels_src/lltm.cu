@@ -3,7 +3,7 @@
 //! op      lltm(Tensor input, Tensor weights, Tensor bias, Tensor old_h, Tensor old_cell) \
 //!           -> (Tensor new_h, Tensor new_cell)
 //! doc     One step of long-long-term memory: an LSTM without forget gate, its candidate an ELU.
-//! doc     gates = [old_h, input] @ weights.T + bias; in thirds: input gate, output gate, candidate.
+//! doc     gates = [old_h, input] @ weights.T + bias; in thirds: input, output, candidate.
 //! dtypes  float16 bfloat16 float32 float64
 //! shape   input [B, I]
 //! shape   old_h [B, S]
@@ -87,14 +87,14 @@ __global__ void lltm_forward_small(const T *__restrict__ input, const T *__restr
     for (int64_t from = 0; from < K; from += DEPTH) {
         for (int i = (int)threadIdx.x; i < ROWS * DEPTH; i += 256) {
             const int64_t b = top + i / DEPTH, k = from + i % DEPTH;
-            x[i / DEPTH * STRIDE + i % DEPTH] =
-                b < B && k < K ? load_x(old_h, input, b, k, S, I) : acc_t(0);
+            x[i / DEPTH * STRIDE + i % DEPTH] = b < B && k < K ? load_x(old_h, input, b, k, S, I)
+                                                               : acc_t(0);
         }
         for (int i = (int)threadIdx.x; i < 3 * UNITS * DEPTH; i += 256) {
             const int64_t s = left + i / DEPTH % UNITS, k = from + i % DEPTH;
             const int64_t r = i / DEPTH / UNITS * S + s;
-            w[i / DEPTH * STRIDE + i % DEPTH] =
-                s < S && k < K ? opd::load(weights + r * K + k) : acc_t(0);
+            w[i / DEPTH * STRIDE + i % DEPTH] = s < S && k < K ? opd::load(weights + r * K + k)
+                                                               : acc_t(0);
         }
         __syncthreads();
 #pragma unroll
@@ -179,11 +179,11 @@ __global__ void lltm_backward_small(const T *__restrict__ input, const T *__rest
                 __syncthreads();
                 for (int i = id; i < ROWS * DEPTH; i += 256) {
                     const int64_t r = top + i / DEPTH, b = from + i % DEPTH;
-                    d[i / DEPTH][i % DEPTH] =
-                        r < 3 * S && b < B
-                            ? find_slopes(gates, new_cell, grad_new_h, grad_new_cell, b, r % S, S)
-                                  .g[r / S]
-                            : acc_t(0);
+                    d[i / DEPTH][i % DEPTH] = r < 3 * S && b < B
+                                                  ? find_slopes(gates, new_cell, grad_new_h,
+                                                                grad_new_cell, b, r % S, S)
+                                                        .g[r / S]
+                                                  : acc_t(0);
                 }
                 __syncthreads();
                 for (int64_t b = from; b < B && b < from + DEPTH && k <= K; b++) {

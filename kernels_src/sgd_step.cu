@@ -9,7 +9,8 @@
 //! doc     One step of torch.optim.SGD: param and momentum_buffer are changed in place.
 //! doc     first: the buffer is set to the gradient, whatever it holds, as PyTorch's first step
 //! doc     does; without dampening a buffer of zeros does the same.
-//! doc     The buffer of a 16-bit param may be float32. In float16 a step below param / 2048 is lost.
+//! doc     The buffer of a 16-bit param may be float32. In float16 a step below param / 2048 is
+//! doc     lost.
 //! dtypes  float16 bfloat16 float32 float64
 //! type    buffer_t float32 float16 bfloat16 float64 : momentum_buffer
 //! shape   param [...S]

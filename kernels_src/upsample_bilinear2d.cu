@@ -40,7 +40,8 @@
 //! let     BACK_TILES = cdiv(W, BACK_LANES)
 //! let     BACK_GROUPS = cdiv(H, 4)
 //! let     REACH = min(OW, step_w > 0.2 ? floor(1.999999 / step_w) + 2 : OW)
-//! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
+//! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : \
+//!           REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
 //! let     CROWD = cdiv(2*OH, H) * cdiv(2*OW, W) >= 2048 ? 256 : 32
 //! scratch low_of int32 [OW]
 //! scratch weight_of acc_t [OW]
@@ -284,8 +285,8 @@ __global__ void upsample_backward_crowd(const T *__restrict__ grad_output,
 }
 
 // The CPU's: the columns' coordinates are worked out once, then a thread makes rows.
-__global__ void upsample_columns(int *__restrict__ low_of, acc_t *__restrict__ weight_of,
-                                 int64_t W, int64_t OW, double step_w, double shift)
+__global__ void upsample_columns(int *__restrict__ low_of, acc_t *__restrict__ weight_of, int64_t W,
+                                 int64_t OW, double step_w, double shift)
 {
     CUDA_KERNEL_LOOP(ow, OW)
     {
@@ -308,8 +309,8 @@ template <class T> struct neighbours {
     }
 };
 
-// A thread makes 512 columns of 8 rows in loops that are vectors. Each row of neighbours is gathered
-// once. The sum is in the order of PyTorch's, for one channel to the bit.
+// A thread makes 512 columns of 8 rows in loops that are vectors. Each row of neighbours is
+// gathered once. The sum is in the order of PyTorch's, for one channel to the bit.
 template <class T>
 __global__ void upsample_forward_rows(const T *__restrict__ input, T *__restrict__ output,
                                       const int *__restrict__ low_of,

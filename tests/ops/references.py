@@ -1,7 +1,7 @@
 """What each shipped operator must compute, in PyTorch and float64: the formula, not opd's code.
 
-An operator neither here nor in ELSEWHERE fails test_every_operator_has_a_reference. A row is a function
-(inputs, attrs) -> output or tuple of outputs, on float64 tensors that may require gradients, and
+An operator neither here nor in ELSEWHERE fails test_every_operator_has_a_reference. A row is a
+function (inputs, attrs) -> output or tuple of outputs, on float64 tensors that may require gradients, and
 cases beside the operator's own examples: (shapes of the inputs, attrs).
 """
 
@@ -78,7 +78,8 @@ def lltm_sequence(inputs, weights, bias, h0, c0):
     for input in inputs:
         h, c = lltm(input, weights, bias, h, c)
         hs.append(h)
-    return torch.stack(hs) if hs else inputs.new_zeros([0, *h0.shape]), h, c
+    nothing = torch.zeros([0, *h0.shape]) * (inputs.sum() + weights.sum() + bias.sum())
+    return torch.stack(hs) if hs else nothing, h, c
 
 
 def lltm_case(*input, state):
@@ -152,6 +153,18 @@ REFERENCES = {
             lltm_case(0, 3, state=4),
             lltm_case(4, 0, state=4),
             lltm_case(70, 100, state=200),
+        ],
+    ),
+    "lltm_sequence": (
+        lltm_sequence,
+        [
+            lltm_case(1, 1, 1, state=1),
+            lltm_case(7, 3, 4, state=5),
+            lltm_case(5, 2, 0, state=9),
+            lltm_case(3, 0, 4, state=5),
+            lltm_case(0, 3, 4, state=5),
+            lltm_case(0, 0, 4, state=5),
+            lltm_case(5, 135, 8, state=33),
         ],
     ),
     "upsample_bilinear2d": (
