@@ -1,6 +1,6 @@
 // opd: one binary. Without a role it is the broker, which starts the others as itself:
-// "opd executor DEVICE" and "opd compiler", with their descriptors in place. "opd trial FILE" is what
-// `opctl check --run` becomes.
+// "opd executor DEVICE" and "opd compiler", with their descriptors in place. "opd trial FILE" is
+// what `opctl check --run` becomes.
 
 #include <limits.h>
 #include <signal.h>

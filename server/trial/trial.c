@@ -306,6 +306,7 @@ int trial_main(int argc, char **argv)
     const struct sigaction action = { .sa_handler = interrupt };
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN); // whoever reads may go first
     bool ok = prepare(&t, argv[0], &err);
     trial_print_head(&t.print, ok ? t.cases.op : NULL, t.source ? t.source->file : argv[0], t.seed,
                      ok ? t.cases.n : 0, &err);
