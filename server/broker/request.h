@@ -67,7 +67,7 @@ struct request {
     size_t n_needs;
     // What it writes of what was there before has a fate of its own: where the request fails before
     // it has begun, nothing has happened to it.
-    struct request_write writes[2 * OP_MAX_INPUTS];
+    struct request_write writes[2 * OP_MAX_INPUTS + OP_MAX_TEMPS];
     int n_writes;
     struct fate *write_fate;
     bool overwrites; // one that has failed, or may

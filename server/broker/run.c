@@ -280,6 +280,14 @@ void run_bump_versions(const struct run *run)
             run->saved_into[i]->storage->version++;
 }
 
+static void note_write(struct request *req, const struct tensor *t)
+{
+    if (!t)
+        return;
+    request_needs(req, t->storage, 0, 0); // that it was made
+    request_writes(req, t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
+}
+
 static void note_needs(struct request *req, const struct run *run)
 {
     const struct op *op = run->entry->op;
@@ -287,24 +295,18 @@ static void note_needs(struct request *req, const struct run *run)
     for (int i = 0; i < op->n_inputs; i++)
         request_needs_tensor(req, run->inputs[i]);
     for (int i = 0; i < OP_MAX_TEMPS; i++)
-        if (run->saved[i])
+        if (run->saved[i] && backward)
             request_needs(req, run->saved[i], 0, run->saved[i]->size);
-    for (int i = 0; i < OP_MAX_INPUTS; i++) {
-        const struct tensor *t = run->into[i];
-        if (!t)
-            continue;
-        request_needs(req, t->storage, 0, 0); // that it was made
-        request_writes(req, t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
-    }
+    for (int i = 0; i < OP_MAX_INPUTS; i++)
+        note_write(req, run->into[i]);
+    for (int i = 0; i < OP_MAX_TEMPS; i++)
+        note_write(req, run->saved_into[i]);
     for (int i = 0; backward && i < op->n_outputs; i++) {
         request_needs_tensor(req, run->outputs[i]);
         request_needs_tensor(req, run->grad_outputs[i]);
     }
-    for (int i = 0; !backward && i < op->n_inputs; i++) {
-        const struct tensor *t = op->inputs[i].in_place ? run->inputs[i] : NULL;
-        if (t)
-            request_writes(req, t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
-    }
+    for (int i = 0; !backward && i < op->n_inputs; i++)
+        note_write(req, op->inputs[i].in_place ? run->inputs[i] : NULL);
 }
 
 enum request_status run_submit(struct request *req, struct run *run, struct command *c)
