@@ -61,7 +61,7 @@ struct broker {
     double started_time; // Unix time
     uint64_t n_requests, n_errors, n_contexts, n_regions;
     uint64_t errors_of[BROKER_MAX_ERRORS]; // by code
-    int n_checks; // under way
+    int n_checks;                          // under way
 
     const char *program; // see broker_main()
     char **args;

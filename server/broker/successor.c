@@ -143,8 +143,8 @@ static int spawn(struct successor *t, struct broker *b, int state_fd, int answer
 }
 
 struct successor *successor_start(struct broker *b, const char *program, const struct buf *state,
-                          void (*done)(void *data, const struct opd_err *err), void *data,
-                          struct opd_err *err)
+                                  void (*done)(void *data, const struct opd_err *err), void *data,
+                                  struct opd_err *err)
 {
     int pipes[2];
     int state_fd = successor_state_fd(state, err);

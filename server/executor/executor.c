@@ -32,7 +32,7 @@ struct region {
 struct flight {
     uint64_t seq;
     uint64_t *report; // where the device puts it; NULL: none
-    uint32_t steps; // how many had begun
+    uint32_t steps;   // how many had begun
     struct opd_err err;
 };
 
@@ -48,12 +48,12 @@ struct executor {
     uint32_t n_programs;
     struct flight *flights; // a queue: [first, first + n)
     size_t first_flight, n_flights, flights_capacity;
-    uint64_t *reports; // host memory, N_REPORTS of them, given out in turn
-    size_t n_reports;  // given out, ever
-    uint64_t *report;  // of the command being taken
+    uint64_t *reports;        // host memory, N_REPORTS of them, given out in turn
+    size_t n_reports;         // given out, ever
+    uint64_t *report;         // of the command being taken
     struct buf args, tensors; // of the launch
-    uint64_t seq;   // of the command that is being run
-    uint32_t steps; // of it: how many have begun
+    uint64_t seq;             // of the command that is being run
+    uint32_t steps;           // of it: how many have begun
     bool stopping;
 };
 

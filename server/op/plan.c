@@ -220,8 +220,7 @@ bool builder_add_kernel(struct builder *b, const struct packed *packed, const ch
         .expr = builder_copy(b, expr, strlen(expr) + 1, 1),
         .line = line,
         .n_params = packed->n_params,
-        .params =
-            builder_copy(b, packed->params, (size_t)packed->n_params, sizeof *packed->params),
+        .params = builder_copy(b, packed->params, (size_t)packed->n_params, sizeof *packed->params),
     };
     return true;
 }

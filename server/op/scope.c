@@ -7,10 +7,14 @@
 const char *symbol_describe(enum symbol_kind kind)
 {
     static const char *const words[] = {
-        [SYMBOL_SIZE] = "a dimension",          [SYMBOL_LET] = "a let",
-        [SYMBOL_PACK] = "a pack of dimensions", [SYMBOL_ATTR] = "an attribute",
-        [SYMBOL_TENSOR] = "a tensor",           [SYMBOL_TYPE] = "a type",
-        [SYMBOL_DEVICE] = "a device",         [SYMBOL_FORMULA] = "the name of a formula",
+        [SYMBOL_SIZE] = "a dimension",
+        [SYMBOL_LET] = "a let",
+        [SYMBOL_PACK] = "a pack of dimensions",
+        [SYMBOL_ATTR] = "an attribute",
+        [SYMBOL_TENSOR] = "a tensor",
+        [SYMBOL_TYPE] = "a type",
+        [SYMBOL_DEVICE] = "a device",
+        [SYMBOL_FORMULA] = "the name of a formula",
         [SYMBOL_CHECK] = "a check",
     };
     return words[kind];

@@ -17,8 +17,8 @@ enum symbol_kind {
     SYMBOL_TENSOR,  // index is a tensor id (expr.h)
     SYMBOL_TYPE,    // index is a type id (expr.h)
     SYMBOL_FORMULA, // an intermediate: index is its line's place in the formula_set
-    SYMBOL_DEVICE, // cpu (index 1) and cuda (0)
-    SYMBOL_CHECK,  // index of the check
+    SYMBOL_DEVICE,  // cpu (index 1) and cuda (0)
+    SYMBOL_CHECK,   // index of the check
 };
 
 struct symbol {

@@ -147,7 +147,8 @@ static struct broker *state_make_broker(void)
     buf_append(&c->stream.out, "not sent", 8);
     snprintf(c->holder->client, sizeof c->holder->client, "a client");
     map_put(&c->told, hash_bytes("keeps", 5, 0), (void *)(uintptr_t)1);
-    struct tensor *x = state_tensor(d, c->holder, 5), *y = state_tensor(d, c->holder, 1000), *none = state_tensor(d, c->holder, 0);
+    struct tensor *x = state_tensor(d, c->holder, 5), *y = state_tensor(d, c->holder, 1000),
+                  *none = state_tensor(d, c->holder, 0);
     state_add_id(c, 1, x);
     state_add_id(c, 2, state_tensor(d, c->holder, 300)); // a hole, when it goes
     state_add_id(c, 3, y);
