@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "log.h"
 #include "request.h"
+#include "trace.h"
 #include "upgrade.h"
 
 // How much a connection may have going before it must wait: requests on devices, bytes of replies
@@ -71,6 +72,7 @@ static void leave_queue(struct conn *c)
 static void leave(struct conn *c)
 {
     leave_queue(c);
+    trace_follow(c, false);
     struct broker *b = c->broker;
     c->closed = true;
     c->holder->gone = true;

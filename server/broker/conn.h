@@ -43,6 +43,7 @@ struct conn {
     struct map exports;       // id -> struct storage
     struct map imports;       // id -> struct import
     bool follows;             // what happens is sent as notifications
+    bool traces;              // so is each run; see trace.h
     struct map told; // hash of an operator's name -> number of the failure that it was told of
     bool looking;    // its reload() waits
     uint64_t seen;   // the last event that its reload() told of

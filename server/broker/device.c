@@ -19,6 +19,7 @@
 #include "log.h"
 #include "plan.h"
 #include "program.h"
+#include "trace.h"
 
 enum { DEADLINE_TICK_MS = 50, START_LIMIT_MS = 60000 };
 
@@ -70,6 +71,7 @@ void command_free(struct command *c)
     if (c->out_fd >= 0)
         close(c->out_fd);
     bound_plan_unref(c->plan);
+    trace_free(c->trace);
     buf_finish(&c->bytes);
     free(c);
 }
@@ -77,6 +79,8 @@ void command_free(struct command *c)
 void device_finish_command(struct device *d, struct command *c, const struct opd_err *err)
 {
     d->n_queued--;
+    if (c->trace)
+        trace_end(d, c, err);
     if (c->done)
         c->done(c, err);
     command_free(c);
@@ -187,6 +191,7 @@ static void complete(struct device *d, const struct dev_done *done)
     }
     struct command *c = device_pop(&d->flight, &d->flight_end);
     struct opd_err err = { .code = done->code };
+    c->ran = done->ran;
     if (done->code) {
         char what[512];
         device_describe(c, done->steps ? done->steps - 1 : 0, true, what, sizeof what);

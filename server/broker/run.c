@@ -7,6 +7,7 @@
 
 #include "broker.h"
 #include "program.h"
+#include "trace.h"
 
 enum request_status run_bind(struct request *req, struct run *run, struct plan_request *pr,
                              struct opd_err *err)
@@ -236,7 +237,7 @@ struct command *run_command(struct run *run, struct opd_err *err)
     }
     ((struct dev_command *)(void *)c->bytes.bytes)->size = n_steps;
     if (run->alone || run->device->broker->options.debug)
-        ((struct dev_command *)(void *)c->bytes.bytes)->id = DEV_RUN_ALONE;
+        ((struct dev_command *)(void *)c->bytes.bytes)->id |= DEV_RUN_ALONE;
     c->deadline = run->deadline > 0 ? run->deadline : run->entry->op->deadline;
     c->plan = bound_plan_ref(run->bound);
     c->version = run->entry->version;
@@ -318,6 +319,8 @@ enum request_status run_submit(struct request *req, struct run *run, struct comm
         command_free(c);
     } else {
         note_needs(req, run);
+        if (req->broker->n_tracers > 0)
+            trace_begin(c, req->conn);
         status = request_submit(req, d, c);
     }
     drop_made(run); // scratch goes back at once: the device runs its next user after this command

@@ -10,6 +10,7 @@
 #include "broker.h"
 #include "clock.h"
 #include "request.h"
+#include "trace.h"
 #include "version.h"
 
 enum { PIECE = 1 << 20 }; // bytes of a buffer in one record
@@ -32,11 +33,12 @@ static void write_conn(struct state_out *out, const struct conn *c)
 {
     const struct stream *s = &c->stream;
     struct buf *bytes = &out->bytes;
-    state_begin(out, "conn", 5);
+    state_begin(out, "conn", 6);
     pack_key_uint(bytes, "id", c->id);
     state_put_str(out, "client", c->holder->client);
     state_put_fd(out, "fd", s->fd);
     pack_key_bool(bytes, "follows", c->follows);
+    pack_key_bool(bytes, "traces", c->traces);
     pack_key_uint(bytes, "seen", c->seen);
     for (int i = 0; i < s->n_fds; i++) {
         state_begin(out, "conn_fd", 1);
@@ -65,6 +67,8 @@ bool state_read_conn(struct state_in *in)
     c->stream.fd = state_fd(in, "fd");
     state_copy_str(in, "client", c->holder->client, sizeof c->holder->client);
     c->follows = state_bool(in, "follows");
+    // Programs from before there was a trace have no such field.
+    trace_follow(c, state_get(in, "traces") && state_bool(in, "traces"));
     c->seen = state_uint(in, "seen");
     return true;
 }
