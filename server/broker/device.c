@@ -338,8 +338,11 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
                     n == (ssize_t)sizeof hello ? hello.message : "it ended while starting");
         return;
     }
+    if (d->knows_blas) // the executor has not looked again
+        memcpy(hello.info.blas, d->info.blas, sizeof hello.info.blas);
     d->info = hello.info;
     d->info.blas[sizeof d->info.blas - 1] = '\0';
+    d->knows_blas = true;
     d->did_something = false;
     bool first = d->state == DEVICE_STARTING;
     if (!first && !restore(d)) {
@@ -481,8 +484,9 @@ static int spawn_executor(struct device *d, int child_sock)
 {
     const int fds[] = { child_sock, d->rings_fd, d->command_bell, d->done_bell };
     d->process.data = d->socket_poll.data = d->done_poll.data = d;
+    bool none = d->broker->options.own_blas || (d->knows_blas && !d->info.blas[0]);
     const char *const args[] = { "executor", d->name,
-                                 d->broker->options.own_blas ? "own" : "vendor", NULL };
+                                 none ? "own" : d->knows_blas ? "later" : "vendor", NULL };
     return broker_spawn(d->broker, &d->process, args, fds, 4, exit_cb);
 }
 
