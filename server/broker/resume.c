@@ -14,6 +14,7 @@
 #include "listen.h"
 #include "log.h"
 #include "state.h"
+#include "trust.h"
 #include "upgrade.h"
 #include "version.h"
 
@@ -49,7 +50,7 @@ static void start_reaping(struct broker *b)
 static bool take_state(struct broker *b, int state_fd, bool check, struct opd_err *err)
 {
     size_t size;
-    uint8_t *bytes = state_load(state_fd, &size, err);
+    uint8_t *bytes = trust_init(b->options.group, err) ? state_load(state_fd, &size, err) : NULL;
     bool ok = bytes && state_read(b, bytes, size, check, err);
     free(bytes);
     return ok;
