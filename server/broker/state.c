@@ -66,8 +66,9 @@ static const struct record {
     { "conn_import", state_read_conn_import },
     { "told", state_read_told },
     { "context", state_read_context },
-    { "child", state_read_child },
     { "reply", state_read_reply },
+    { "now", state_read_now },
+    { "child", state_read_child },
     { "end", read_end },
 };
 
@@ -160,11 +161,20 @@ void state_write(struct state_out *out, struct broker *b, const struct request *
     state_write_registry(out, b);
     state_write_memory(out, b);
     state_write_conns(out, b, asked);
+    out->settled_size = out->bytes.size;
+    state_write_now(out, b);
     state_write_children(out, b);
     state_begin(out, "end", 0);
     h.size = out->bytes.size - sizeof h;
     h.hash = hash_bytes(out->bytes.bytes + sizeof h, h.size, 0);
     memcpy(out->bytes.bytes, &h, sizeof h);
+}
+
+bool state_is_same(const struct state_out *a, const struct state_out *b)
+{
+    size_t start = sizeof(struct state_header);
+    return a->settled_size == b->settled_size &&
+           memcmp(a->bytes.bytes + start, b->bytes.bytes + start, a->settled_size - start) == 0;
 }
 
 void state_out_finish(struct state_out *out)

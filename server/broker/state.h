@@ -43,6 +43,7 @@ struct state_numbers {
 
 struct state_out {
     struct buf bytes;
+    size_t settled_size; // of bytes; what is behind changes by itself
     struct state_numbers entries, holders, imports, storages, tensors;
     struct map texts; // hash -> list of those written
     struct state_text *all_texts;
@@ -56,6 +57,9 @@ struct state_out {
 void state_write(struct state_out *out, struct broker *b, const struct request *asked,
                  uint64_t held_since);
 void state_out_finish(struct state_out *out);
+
+// Whether nothing has happened between the two, but what always may.
+bool state_is_same(const struct state_out *a, const struct state_out *b);
 
 // --- reading
 
@@ -131,8 +135,8 @@ state_read_fn state_read_entry, state_read_family, state_read_common, state_read
 void state_write_memory(struct state_out *out, struct broker *b);
 state_read_fn state_read_device, state_read_region, state_read_tensor;
 
-// All that holds memory. The tensors, which are not written, are listed in *out_tensors, whose items
-// the caller frees.
+// All that holds memory. The tensors, which are not written, are listed in *out_tensors, whose
+// items the caller frees.
 void state_write_storages(struct state_out *out, const struct broker *b,
                           struct state_table *out_tensors);
 state_read_fn state_read_holder, state_read_import, state_read_storage, state_read_write;
@@ -144,6 +148,9 @@ state_read_fn state_read_conn, state_read_conn_fd, state_read_conn_bytes, state_
 
 void state_write_contexts(struct state_out *out, const struct conn *c);
 state_read_fn state_read_context;
+
+void state_write_now(struct state_out *out, struct broker *b);
+state_read_fn state_read_now;
 
 void state_write_children(struct state_out *out, struct broker *b);
 state_read_fn state_read_child;

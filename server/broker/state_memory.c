@@ -14,21 +14,19 @@
 static void write_device(struct state_out *out, const struct device *d)
 {
     struct buf *bytes = &out->bytes;
-    state_begin(out, "device", 14);
+    state_begin(out, "device", 12);
     state_put_str(out, "name", d->name);
     state_put_str(out, "model", d->info.name);
     state_put_str(out, "uuid", d->info.uuid);
     state_put_str(out, "target", d->info.target);
     state_put_str(out, "blas", d->info.blas);
     pack_key_uint(bytes, "memory_total", d->info.memory_total);
-    pack_key_uint(bytes, "memory_free", d->info.memory_free);
     pack_key_uint(bytes, "granularity", d->info.chunk_granularity);
     pack_key_int(bytes, "driver", d->info.driver_version);
     pack_key_int(bytes, "processors", d->info.processors);
     state_put_str(out, "message", d->message);
     pack_key_int(bytes, "restarts", d->n_restarts);
     pack_key_int(bytes, "start_failures", d->n_start_failures);
-    pack_key_uint(bytes, "busy_ns", d->busy_ns);
 }
 
 bool state_read_device(struct state_in *in)
@@ -47,14 +45,12 @@ bool state_read_device(struct state_in *in)
     state_copy_str(in, "target", d->info.target, sizeof d->info.target);
     state_copy_str(in, "blas", d->info.blas, sizeof d->info.blas);
     d->info.memory_total = state_uint(in, "memory_total");
-    d->info.memory_free = state_uint(in, "memory_free");
     d->info.chunk_granularity = (uint64_t)state_int(in, "granularity", 0, STATE_MAX_SIZE);
     d->info.driver_version = (int)state_int(in, "driver", 0, INT32_MAX);
     d->info.processors = (int)state_int(in, "processors", 0, INT32_MAX);
     state_copy_str(in, "message", d->message, sizeof d->message);
     d->n_restarts = (int)state_int(in, "restarts", 0, INT32_MAX);
     d->n_start_failures = (int)state_int(in, "start_failures", 0, INT32_MAX - 1);
-    d->busy_ns = state_uint(in, "busy_ns");
     return true;
 }
 

@@ -1,6 +1,6 @@
 // The part of the state that is storages: what is where in the memory of devices and of clients,
-// who made it, and what of it is suspect. Nothing is in flight when it is written for good, so every
-// request's fate is settled.
+// who made it, and what of it is suspect. Nothing is in flight when it is written for good, so
+// every request's fate is settled.
 
 #include "state.h"
 
@@ -248,8 +248,8 @@ static bool has_memory(struct state_in *in, struct storage *s)
     if (!state_good(in))
         return false;
     if (m)
-        return room == 0 && s->size > 0 && m->device == s->device &&
-               s->import_offset <= m->size && s->size <= m->size - s->import_offset;
+        return room == 0 && s->size > 0 && m->device == s->device && s->import_offset <= m->size &&
+               s->size <= m->size - s->import_offset;
     if (s->size == 0 || room < s->size || room % SUBALLOC_ALIGN)
         return s->size == 0 && room == 0;
     s->block = take_piece(in, s->device, region, offset, room);

@@ -162,7 +162,7 @@ def test_memory_of_a_client(own):
         raw.call("import_tensor", 2, 1, 8192, "float32", [100])
         other.call("upgrade")
         for i in range(3):
-            assert count_memfds(own.pid) == 1
+            assert eventually(lambda: count_memfds(own.pid) == 1)
             x[:] = i
             raw.call("forward", "scale", [1], {"by": 3.0}, [None], {"into": [2]})
             assert np.all(y == 3 * i)

@@ -223,11 +223,9 @@ static struct broker *state_make_broker(void)
     b->n_requests = 21;
     b->n_errors = 22;
     b->n_contexts = 23;
-    pool_count_on(b->pool, &(struct pool_stats){ .compiled = 1,
-                                                 .cached = 2,
-                                                 .failed = 3,
-                                                 .seconds = 1.5,
-                                                 .cache_bytes = 4 });
+    pool_count_on(b->pool,
+                  &(struct pool_stats){
+                      .compiled = 1, .cached = 2, .failed = 3, .seconds = 1.5, .cache_bytes = 4 });
     map_put(&c->told, hash_bytes("keeps", 5, 0), (void *)(uintptr_t)1);
     struct tensor *x = state_tensor(d, c->holder, 5), *y = state_tensor(d, c->holder, 1000),
                   *none = state_tensor(d, c->holder, 0);

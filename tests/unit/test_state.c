@@ -141,7 +141,8 @@ static void check_counters(const struct broker *again)
     assert_int_equal(again->n_errors, 22);
     assert_int_equal(again->n_contexts, 23);
     const struct run_stats *runs = &registry_family(&again->registry, "keeps")->runs;
-    assert_true(runs->forward == 11 && runs->backward == 12 && runs->failed == 13 && runs->ns == 14);
+    assert_true(runs->forward == 11 && runs->backward == 12 && runs->failed == 13 &&
+                runs->ns == 14);
 }
 
 // Descriptors are not there in a mere look.
@@ -358,9 +359,11 @@ static void test_what_makes_no_sense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),          cmocka_unit_test(test_descriptors_that_wait),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_descriptors_that_wait),
         cmocka_unit_test(test_format),
-        cmocka_unit_test(test_cut_off_and_damaged), cmocka_unit_test(test_every_byte_changed),
+        cmocka_unit_test(test_cut_off_and_damaged),
+        cmocka_unit_test(test_every_byte_changed),
         cmocka_unit_test(test_what_makes_no_sense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
