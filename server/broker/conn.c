@@ -76,7 +76,6 @@ static void leave(struct conn *c)
     trace_follow(c, false);
     struct broker *b = c->broker;
     c->closed = true;
-    c->holder->gone = true;
     c->waiting = false;
     free_ids(c);
     if (c->prev)
