@@ -193,7 +193,7 @@ def test_it_goes_on_after_an_upgrade_and_a_restart(client):
         client.ops.spin(np.ones(1, np.float32), rounds=1).numpy()
         client._conn.call("device_restart", DEVICE)
         client.ops.spin(np.ones(1, np.float32), rounds=1).numpy()
-        assert [run["op"] for run in runs.read()] == ["spin"] * 3
+        assert [(run["op"], run["seq"]) for run in runs.read()] == [("spin", n) for n in (1, 2, 3)]
 
 
 @pytest.fixture
