@@ -192,7 +192,7 @@ static void complete(struct device *d, const struct dev_done *done)
         device_describe(c, done->steps ? done->steps - 1 : 0, true, what, sizeof what);
         snprintf(err.msg, sizeof err.msg, "%s%.480s", what, done->message);
         c->begun = done->steps > 1 || done->code == OPD_E_kernel_fault;
-    } else if (done->report) {
+    } else if (done->report && c->plan) {
         explain_report(c, done->report, &err);
     }
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
