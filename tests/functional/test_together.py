@@ -1,13 +1,10 @@
 """Features that know nothing of each other, used together."""
 
-import re
-import subprocess
-
 import numpy as np
 import pytest
 
 from conftest import DEVICE
-from raw import Raw, make_memfd
+from raw import Raw, RpcError, make_memfd
 
 # A saved tensor, and a check that fails where a value is negative.
 ROOT = """\
@@ -94,9 +91,9 @@ def test_and_of_one_that_fails(raw):
     raw.make(4, "float32", [N])
     forward = raw.request("forward", "root", [2], {}, [None], {"into": [4], "context": 1})
     backward = raw.request("backward", 1, [3], [5])
-    with pytest.raises(Exception, match="element 3 is negative"):
+    with pytest.raises(RpcError, match="element 3 is negative"):
         raw.wait(forward)
-    with pytest.raises(Exception, match="a request that failed|no context 1"):
+    with pytest.raises(RpcError, match="a request that failed|no context 1"):
         raw.wait(backward)
     assert raw.fail("backward", 1, [3], [6]).code == "not_found"
 
@@ -121,3 +118,135 @@ def test_a_failed_check_leaves_into_as_it_was_written(raw):
     expected = np.where(BAD < 0, 0, np.sqrt(np.abs(BAD)))
     np.testing.assert_allclose(read(raw, 4), expected, rtol=1e-6)
     assert raw.call("tensor_info", 5)["suspect"] is None
+
+
+# --- what check and op_code say of operators that are not kernels and dtypes
+
+KERNEL = """\
+//! op      twice(Tensor x) -> Tensor y
+//! {types}
+//! shape   x [N]
+//! shape   y [N]
+//! example x=[{n}]
+//
+//! forward
+//!   kernel twice_forward
+
+__global__ void twice_forward(const {t} *x, {t} *y, int64_t N)
+{{
+    CUDA_KERNEL_LOOP(i, N)
+        y[i] = 2 * x[i];
+}}
+"""
+VIEW = """\
+//! op      line(Tensor(a) x) -> Tensor(a) y
+//! dtypes  int32 bool float32
+//! shape   x [A, B]
+//! shape   y [A * B]
+//! view    y x
+//! example x=[2,3]
+"""
+FORMULA = """\
+//! op      cube(Tensor x) -> Tensor y
+//! dtypes  float32 float64
+//! formula y = x * x * x
+//! formula grad_x = 3 * x * x * grad_y
+"""
+MATMUL = """\
+//! op      product(Tensor a, Tensor b) -> Tensor y
+//! dtypes  float16 float32
+//! shape   a [M, K]
+//! shape   b [K, N]
+//! shape   y [M, N]
+//! example a=[2,3] b=[3,4]
+//
+//! forward
+//!   matmul y = a @ b
+"""
+
+
+def check(raw, text, **options):
+    result = raw.call("check", "t.cu", "", text, {"targets": ["cpu"], **options})
+    assert result["ok"] and not result["errors"], result["errors"]
+    return [(k["kernel"], k["dtype"]) for k in result["kernels"]], result["warnings"]
+
+
+def test_check_of_fixed_types_and_of_other_variables(raw):
+    fixed = KERNEL.format(types="type    float64 : x y", t="double", n=4)
+    assert check(raw, fixed) == ([("twice_forward", None)], [])
+    own = KERNEL.format(types="type    own_t int32 float32 : x y", t="own_t", n=4)
+    assert check(raw, own) == ([("twice_forward", d) for d in ("int32", "float32")], [])
+    assert check(raw, own, dtypes=["float32"]) == ([("twice_forward", "float32")], [])
+    error = raw.fail("check", "t.cu", "", own, {"targets": ["cpu"], "dtypes": ["int64"]})
+    assert str(error) == "twice has no dtype 'int64'"
+
+
+def test_check_of_matmul_and_formulas(raw):
+    kernels, warnings = check(raw, MATMUL)
+    assert [d for _, d in kernels] == ["float16", "float32"] and not warnings
+    assert all(k.startswith("opd::matmul<") for k, _ in kernels)
+    kernels, warnings = check(raw, FORMULA + "//! example x=[3]\n")
+    assert {k.split("<")[1].split(",")[0] for k, _ in kernels} == {"cube_forward", "cube_backward"}
+    assert len(kernels) == 4 and not warnings
+
+
+@pytest.mark.parametrize(
+    "text, note",
+    [
+        (FORMULA, "it has no example"),
+        (KERNEL.format(types="dtypes float32", t="float", n=0), "its examples launch no kernel"),
+        (VIEW, "its outputs are views"),
+    ],
+)
+def test_check_with_nothing_to_compile_says_why(raw, text, note):
+    kernels, warnings = check(raw, text)
+    assert not kernels and len(warnings) == 1 and note in warnings[0]["log"]
+
+
+def test_code_of_what_has_no_kernels_is_an_error(start_daemon, tmp_path):
+    (tmp_path / "line.cu").write_text(VIEW)
+    (tmp_path / "cube.cu").write_text(FORMULA + "//! example x=[3]\n")
+    with Raw(start_daemon("--kernels", str(tmp_path)).socket) as raw:
+        error = raw.fail("op_code", "line", "ptx")
+        assert error.code == "invalid_argument" and "its outputs are views" in str(error)
+        try:
+            code = raw.call("op_code", "cube", "ptx", {"dtype": "float64"})
+        except RpcError as error:
+            if "NVRTC" not in str(error):
+                raise
+            pytest.skip(f"no NVRTC here: {error}")
+        assert {k["dtype"] for k in code} == {"float64"}
+        assert any("cube_backward" in k["kernel"] for k in code)
+        assert all(".entry" in k["text"] for k in code)
+
+
+# --- versions of a formula operator
+
+
+def test_versions_of_a_formula_operator(start_daemon, tmp_path):
+    """Asked for by number, pinned, rolled back; and an edit brings the kernels that are in use."""
+    path = tmp_path / "cube.cu"
+    path.write_text(FORMULA)
+    with Raw(start_daemon("--kernels", str(tmp_path)).socket) as raw:
+        raw.make(1, "float64", [3], np.array([1, 2, 3], np.float64).tobytes())
+
+        def forward(id, **options):
+            reply = raw.call("forward", "cube", [1], {}, [id], options)
+            return reply["version"], np.frombuffer(raw.call("tensor_read", id, 0)).tolist()
+
+        assert forward(10, context=1) == (1, [1, 8, 27])
+        path.write_text(FORMULA.replace("y = x * x * x", "y = -x * x * x"))
+        assert [v["state"] for v in raw.call("reload")] == ["serving"]
+        assert forward(11) == (2, [-1, -8, -27])
+        assert forward(12, version=1) == (1, [1, 8, 27])
+        raw.call("backward", 1, [1], [13])  # of the version that ran forward
+        assert np.frombuffer(raw.call("tensor_read", 13, 0)).tolist() == [3, 24, 81]
+        raw.call("rollback", "cube")
+        assert forward(14) == (1, [1, 8, 27])
+        raw.call("pin", "cube", 2)
+        assert forward(15) == (2, [-1, -8, -27])
+        plan = raw.call("plan", "cube", [["float64", [2, 3]]], {}, {"version": 1})
+        assert plan["version"] == 1 and plan["outputs"] == [["float64", [2, 3]]]
+        assert plan["saved"] == [] and plan["views"] == [None]
+        grads = raw.call("vjp", "cube", [1], [], [], [1], {}, [16])
+        assert grads[0]["shape"] == [3]
