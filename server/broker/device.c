@@ -510,7 +510,10 @@ static int spawn_executor(struct device *d, int child_sock)
     d->process.data = d->socket_poll.data = d->done_poll.data = d;
     bool none = d->broker->options.own_blas || (d->knows_blas && !d->info.blas[0]);
     const char *const args[] = { "executor", d->name,
-                                 none ? "own" : d->knows_blas ? "later" : "vendor", NULL };
+                                 none            ? "own"
+                                 : d->knows_blas ? "later"
+                                                 : "vendor",
+                                 NULL };
     return broker_spawn(d->broker, &d->process, args, fds, 4, exit_cb);
 }
 
