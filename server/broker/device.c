@@ -198,7 +198,7 @@ static void complete(struct device *d, const struct dev_done *done)
         device_describe(c, done->steps ? done->steps - 1 : 0, true, what, sizeof what);
         snprintf(err.msg, sizeof err.msg, "%s%.480s", what, done->message);
         c->begun = done->steps > 1 || done->code == OPD_E_kernel_fault;
-    } else if (done->report) {
+    } else if (done->report && c->plan) {
         explain_report(c, done->report, &err);
     }
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
@@ -515,7 +515,10 @@ static int spawn_executor(struct device *d, int child_sock)
     d->process.data = d->socket_poll.data = d->done_poll.data = d;
     bool none = d->broker->options.own_blas || (d->knows_blas && !d->info.blas[0]);
     const char *const args[] = { "executor", d->name,
-                                 none ? "own" : d->knows_blas ? "later" : "vendor", NULL };
+                                 none            ? "own"
+                                 : d->knows_blas ? "later"
+                                                 : "vendor",
+                                 NULL };
     return broker_spawn(d->broker, &d->process, args, fds, 4, exit_cb);
 }
 

@@ -211,7 +211,8 @@ struct command *run_command(struct run *run, struct opd_err *err)
     const struct plan *plan = run->bound->plan;
     struct command *c = command_new(DEV_RUN, 0, 0);
     uint64_t n_steps = 0;
-    for (int i = 0; i < plan->n_steps; i++) {
+    // One that is too large is not made to its end, which may be far.
+    for (int i = 0; i < plan->n_steps && c->bytes.size <= DEV_MAX_COMMAND; i++) {
         if (plan->steps[i].kind == PLAN_STEP_ZERO)
             append_zero(run, &plan->steps[i], c, &n_steps);
         else if (plan->steps[i].kind == PLAN_STEP_MATMUL)
@@ -220,6 +221,8 @@ struct command *run_command(struct run *run, struct opd_err *err)
             append_launch(run, &plan->steps[i], c, &n_steps);
     }
     append_report(run, c, &n_steps);
+    if (c->bytes.size > DEV_MAX_COMMAND)
+        n_steps = (uint64_t)plan->n_steps;
     uint64_t limit = (uint64_t)run->device->broker->options.max_launches;
     if (c->bytes.size > DEV_MAX_COMMAND || n_steps > limit) {
         if (n_steps > limit)

@@ -15,10 +15,10 @@
 #include "mem.h"
 #include "ring.h"
 
-// How long an idle executor spins before it sleeps, and how long one with work in flight polls
-// without a pause.
 enum { N_REPORTS = 512, N_TIMED = BACKEND_STAMPS / 2 }; // in flight
 
+// How long an idle executor spins before it sleeps, and how long one with work in flight polls
+// without a pause.
 enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
 
 struct region {
@@ -197,6 +197,10 @@ static bool drain(struct executor *ex, struct opd_err *err)
 
 static bool unmap_region(struct executor *ex, uint32_t id, struct opd_err *err)
 {
+    if (id < ex->n_regions && ex->regions[id].lost) {
+        ex->regions[id] = (struct region){ 0 };
+        return true;
+    }
     struct region *region = find_region(ex, id, err);
     if (!region || !drain(ex, err))
         return false;
