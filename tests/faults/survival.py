@@ -1,0 +1,173 @@
+"""What the long runs share: tensors whose every bit is known, and clients that never stop asking."""
+
+import multiprocessing
+import os
+import random
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import opd  # noqa: E402
+
+KERNELS = Path(__file__).resolve().parent / "kernels"
+FAULTS = {
+    "cuda": ["write", "read", "null", "misaligned", "trap", "assertion", "recursion", "jump"],
+    "cpu": ["write", "read", "null", "recursion", "divide", "illegal", "bus", "abort", "leave"],
+}
+
+
+def faults_of(device):
+    return FAULTS[device.partition(":")[0]]
+
+
+def checksum(words):
+    """The same as checksum.cu's, by NumPy."""
+    total, step = 0, 1 << 24
+    for start in range(0, len(words), step):
+        part = words[start : start + step].view(np.uint32).astype(np.uint64) + np.uint64(1)
+        places = np.arange(start, start + len(part), dtype=np.uint64) | np.uint64(1)
+        total += int((part * places).sum(dtype=np.uint64))
+    return (total + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+class Treasure:
+    """Named tensors, and what they must hold."""
+
+    def __init__(self, client, bytes, count, seed):
+        rng = np.random.default_rng(seed)
+        self.sums = {}
+        block = rng.integers(-(1 << 31), 1 << 31, max(bytes // count // 4, 64), dtype=np.int32)
+        for i in range(count):
+            words = np.roll(block, 7919 * i) ^ np.int32(i)
+            name = f"treasure.{i}"
+            client.tensor(words, name=name)
+            self.sums[name] = checksum(words)
+
+    def verify(self, client):
+        """The names of those that are not what they were."""
+        lost = []
+        for name, want in self.sums.items():
+            tensor = client.attach(name)
+            if int(client.ops.checksum(tensor).numpy()) != want:
+                lost.append(name)
+            client._conn.call("drop", [tensor._id], [])
+        return lost
+
+
+def work(socket, seed, sums, forgiven, results, ready, stop):
+    """A client's process: gelu forward and backward, and checksums, each against what it must be."""
+    rng = random.Random(seed)
+    client = opd.connect(socket, start=False)
+    x = client.tensor(np.linspace(-3, 3, 4096, dtype=np.float32) + seed)
+    treasures = {name: client.attach(name) for name in sums}
+    want = None
+    counts = {"replies": 0, "wrong": 0, "forgiven": 0, "errors": []}
+    worst = 0.0
+    ready.release()
+    while not stop.is_set():
+        began = time.monotonic()
+        try:
+            if rng.random() < 0.05:
+                name = rng.choice(list(sums))
+                right = int(client.ops.checksum(treasures[name]).numpy()) == sums[name]
+            else:
+                y, ctx = client.ops.gelu.forward(x)
+                got = y.numpy().tobytes() + ctx.backward(x)[0].numpy().tobytes()
+                want = want or got
+                right = got == want
+            counts["replies"] += 1
+            counts["wrong"] += not right
+        except opd.ConnectionLost:
+            break
+        except opd.OpdError as e:
+            if e.code in forgiven:
+                counts["forgiven"] += 1
+            else:
+                counts["errors"].append(str(e))
+        worst = max(worst, time.monotonic() - began)
+    counts["worst"] = worst
+    results.put(counts)
+
+
+def ping(socket, device, results, ready, stop):
+    """How long the broker, or another device, lets a client wait at worst."""
+    client = opd.connect(socket, start=False)
+    x = client.tensor(np.ones(64, np.float32), device=device)
+    client.ops.gelu(x)  # compiled before anything is timed
+    worst = 0.0
+    ready.release()
+    while not stop.is_set():
+        began = time.monotonic()
+        client._conn.call("tensor_info", x._id) if device is None else client.ops.gelu(x)
+        worst = max(worst, time.monotonic() - began)
+        time.sleep(0.001)
+    results.put({"worst": worst})
+
+
+class Crowd:
+    """Processes that run `target(*args, results, ready, stop)` until they are told to stop."""
+
+    def __init__(self):
+        self.context = multiprocessing.get_context("spawn")
+        self.results, self.stop = self.context.Queue(), self.context.Event()
+        self.ready = self.context.Semaphore(0)
+        self.processes = []
+
+    def add(self, target, *args):
+        process = self.context.Process(target=target, args=(*args, self.results, self.ready, self.stop))
+        process.start()
+        self.processes.append(process)
+
+    def await_ready(self, seconds=60):
+        for _ in self.processes:
+            assert self.ready.acquire(timeout=seconds), "a client did not start"
+
+    def finish(self, seconds=60):
+        """What each reported; AssertionError if one did not."""
+        self.stop.set()
+        found = [self.results.get(timeout=seconds) for _ in self.processes]
+        for process in self.processes:
+            process.join(seconds)
+            assert process.exitcode == 0, f"a client ended with {process.exitcode}"
+        return found
+
+
+def gpu_memory_used():
+    """MiB of the first GPU, by NVIDIA's tool; None where there is none."""
+    try:
+        out = subprocess.run(
+            ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"],
+            capture_output=True, text=True, timeout=30, check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return int(out.stdout.split()[0])
+
+
+def count_open(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def summary(times):
+    """'median 210 ms, worst 340 ms of 100'"""
+    return f"median {1e3 * statistics.median(times):.0f} ms, worst {1e3 * max(times):.0f} ms of {len(times)}"
+
+
+class Watchdog:
+    """Ends the process with a word if a run outlives its time: a hang of a test is a failure."""
+
+    def __init__(self, seconds):
+        def expire():
+            print(f"the run took more than {seconds} s", file=sys.stderr, flush=True)
+            os._exit(1)
+
+        self.timer = threading.Timer(seconds, expire)
+        self.timer.daemon = True
+        self.timer.start()
