@@ -1,5 +1,7 @@
 """What the long runs share: tensors whose every bit is known, and clients that never stop asking."""
 
+import gc
+import json
 import multiprocessing
 import os
 import random
@@ -12,7 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "functional")]
+
+from conftest import PROGRAM, find_family  # noqa: E402
+from raw import count_fds, find_roles, read_rss  # noqa: E402
 
 import opd  # noqa: E402
 
@@ -151,12 +157,110 @@ def gpu_memory_used():
     return int(out.stdout.split()[0])
 
 
-def count_open(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
+def take_stock(daemon, client):
+    """What the daemon holds: by /proc, and by its own account."""
+    gc.collect()  # tensors in the tracebacks of errors
+    client.synchronize()
+    status = client.status()
+    return {
+        "descriptors": count_fds(daemon.pid),
+        "processes": len(find_family(daemon.pid)),
+        "executors": len(find_roles(daemon.pid, "executor")),
+        "connections": status["connections"],
+        "named tensors": sum(1 for t in client.tensors() if t["name"]),
+        "MiB of tensors": sum(d["memory_used"] for d in status["devices"]) >> 20,
+        "MiB of the devices": sum(d["memory_reserved"] for d in status["devices"]) >> 20,
+        "MiB of the broker": read_rss(daemon.pid) >> 20,
+        "MiB of the GPU": gpu_memory_used(),
+    }
+
+
+# How much more of something may be there afterwards without a leak.
+SLACK = {
+    "descriptors": 2, # of an executor's or compiler's that has just been started
+    "processes": 1, # a compiler that a child of it has not yet been waited for
+    "MiB of the devices": 64, # one chunk, that the order of frees has left in pieces
+    "MiB of the broker": 64 if b"__asan_init" in Path(PROGRAM).read_bytes() else 8,
+    "MiB of the GPU": 64,
+}
+
+
+def compare_stock(before, after):
+    """What has grown, in words."""
+    return [
+        f"{what}: {was} -> {after[what]}"
+        for what, was in before.items()
+        if was is not None and after[what] > was + SLACK.get(what, 0)
+    ]
+
+
+def show_stock(before, after):
+    for what, was in before.items():
+        if was is not None:
+            print(f"{what}: {was} -> {after[what]}")
+
+
+def check_status(daemon):
+    """What `opctl status` says against /proc, when nobody but one client without unnamed tensors is
+    there: what differs, in words."""
+    opctl = Path(PROGRAM).parent / "opctl"
+    command = [opctl, "--socket", daemon.socket, "status", "--json"]
+    env = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
+    status = json.loads(subprocess.run(command, capture_output=True, check=True, env=env).stdout)
+    seen = {
+        "pid": (status["pid"], daemon.pid),
+        # opctl's own is gone when this is counted.
+        "connections": (status["connections"] - 1, count_connections(daemon)),
+        "executors": (len(status["devices"]), len(find_roles(daemon.pid, "executor"))),
+        "compilers": (status["compilers"]["processes"], len(find_roles(daemon.pid, "compiler"))),
+        "clients": (len(status["clients"]), status["connections"]),
+    }
+    for device in status["devices"]:
+        seen[f"unnamed memory on {device['name']}"] = (device["memory_used"] - device["memory_named"], 0)
+    host = [d for d in status["devices"] if d["name"] == "cpu"]
+    if host:
+        seen["bytes of chunks"] = (host[0]["memory_reserved"], chunk_bytes(daemon.pid))
+    return [f"{k}: status says {a}, expected {b}" for k, (a, b) in seen.items() if a != b]
+
+
+def eventually_agrees(daemon, seconds=10):
+    """check_status() when what is on its way out has gone."""
+    end = time.monotonic() + seconds
+    while (differs := check_status(daemon)) and time.monotonic() < end:
+        time.sleep(0.1)
+    return differs
+
+
+def count_connections(daemon):
+    """Sockets that the broker has accepted, by the kernel's list."""
+    mine = set()
+    for fd in os.listdir(f"/proc/{daemon.pid}/fd"):
+        try:
+            mine.add(os.readlink(f"/proc/{daemon.pid}/fd/{fd}"))
+        except OSError:
+            pass
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    accepted = [r for r in rows if r[-1] == daemon.socket and not int(r[3], 16) & 0x10000]
+    return sum(f"socket:[{r[6]}]" in mine for r in accepted)
+
+
+def chunk_bytes(pid):
+    """Of the memfds in which a process holds a device's memory."""
+    total = 0
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{fd}"
+        try:
+            if os.readlink(path).startswith("/memfd:opd-chunk"):
+                total += os.stat(path).st_size
+        except OSError:
+            pass
+    return total
 
 
 def summary(times):
     """'median 210 ms, worst 340 ms of 100'"""
+    if not times:
+        return "none"
     return f"median {1e3 * statistics.median(times):.0f} ms, worst {1e3 * max(times):.0f} ms of {len(times)}"
 
 
