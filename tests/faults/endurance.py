@@ -102,7 +102,7 @@ def run(args, daemon):
     assert not any(f["wrong"] for f in found), "other clients got wrong results"
     assert all(f["replies"] for f in found), "a client got no reply at all"
     assert not (grown := compare_stock(before, after)), grown
-    assert not (differs := eventually_agrees(daemon)), differs
+    assert not (differs := eventually_agrees(daemon, client)), differs
     restarts = client.status()["devices"][0]["restarts"]
     assert restarts == len(plan), f"{restarts} restarts of {len(plan)} faults"
     middle = sorted(sum(times.values(), []))[len(plan) // 2]
@@ -141,6 +141,7 @@ def main():
         run(args, daemon)
     except BaseException:
         print(daemon.read_log()[-4000:], file=sys.stderr)
+        daemon.process.kill()
         raise
     daemon.stop()
     print("ok: nothing was lost")
