@@ -33,7 +33,7 @@ CONNECTIONS = 12  # of a batch
 SECONDS = 30  # in which a batch must have been answered
 MEMORY = 400 << 20  # by which the broker may grow: a sanitizer keeps what was freed
 REPORT = re.compile(
-    r"ERROR: \w+Sanitizer|runtime error:|broker: .*(assert|abort)|(compiler|worker) .*signal (6|11)")
+    r"ERROR: \w+Sanitizer|runtime error:|the compiler was ended by signal (4|6|7|8|11) ")
 NUMBERS = [
     -(1 << 63), -(1 << 31), -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 16, 255, 256, 4096, 65536, (1 << 31) - 1,
     1 << 32, 1 << 40, (1 << 62) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
