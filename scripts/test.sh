@@ -48,6 +48,7 @@ cpu)
     step faults run faults
     step asan run asan
     step fuzz run fuzz
+    step fuzz-daemon run SECONDS=20 fuzz-daemon
     ;;
 gpu)
     export OPD_NO_APT=1 # no network: what only apt-get brings may be missing
@@ -57,8 +58,10 @@ gpu)
         step "ops-$device" run PREBUILT=1 DEVICE="$device" ops
         step "torch-$device" run PREBUILT=1 DEVICE="$device" torch
         step "reload-$device" run PREBUILT=1 DEVICE="$device" reload
+        step "faults-$device" run PREBUILT=1 DEVICE="$device" faults
     done
     step soak run PREBUILT=1 DEVICE=cuda:0 soak
+    step endurance run PREBUILT=1 DEVICE=cuda:0 endurance
     step bench run PREBUILT=1 DEVICE=cuda:0 bench
     ;;
 *)

@@ -138,8 +138,9 @@ class Chaos:
         self._signal("compiler", signal.SIGKILL)
 
     def kill_client(self):
-        """A client that dies in the middle of a message, with work under way."""
-        cut, exports = self.rng.randrange(1, 9), self.rng.random() < 0.5
+        """A client that dies in the middle of a message, with work under way, and with memory that
+        it has lent or borrowed."""
+        cut, exports, imports = self.rng.randrange(1, 9), self.rng.random() < 0.5, self.rng.random() < 0.5
         pid = os.fork()
         if pid == 0:
             try:
@@ -151,11 +152,21 @@ class Chaos:
                     context = client.ops.gelu.forward(x)[1]  # noqa: F841
                     if exports:
                         client._conn.send("tensor_export", (x._id, 1))
+                    if imports and self.device == "cpu":
+                        self._lend(client)
                     client._conn._sock.send(b"\x94\x00\x01\xa7forward"[:cut])
                     os.kill(os.getpid(), signal.SIGKILL)
             finally:
                 os._exit(1)
         assert os.waitpid(pid, 0)[1] == signal.SIGKILL, "the client that was to die did not get there"
+
+    def _lend(self, client):
+        """Runs kernels in memory of this process, and waits for none of them."""
+        fd = make_memfd(1 << 16)
+        client._conn.send("import_open", (1, "cpu", "memfd", b"", 1 << 16), fd=fd)
+        client._conn.send("import_tensor", (1000, 1, 0, "float32", [64]))
+        for i in range(20):
+            client._conn.send("forward", ("fault", [1000], {}, [1001 + i], {"context": 1 + i}))
 
     def restart(self):
         self.insist(lambda: self.client.restart(self.device))
