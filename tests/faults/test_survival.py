@@ -15,7 +15,7 @@ from survival import KERNELS, Treasure, checksum, eventually_agrees, faults_of, 
 
 import opd
 from conftest import DEVICE, Daemon, await_end, find_family
-from raw import Raw, RpcError, eventually, find_roles
+from raw import SANITIZED, Raw, RpcError, eventually, find_roles
 
 BOMBS = Path(__file__).with_name("bombs")
 
@@ -57,6 +57,39 @@ def test_a_kernel_that_fails(house, kind):
         device = other.status()["devices"][0]
         assert device["state"] == "ready" and device["restarts"] == restarts + 1
         assert other.status()["pid"] == house.pid
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="a kernel of a GPU has no process")
+@pytest.mark.skipif(SANITIZED, reason="what the harmed process itself does is reported")
+@pytest.mark.parametrize("how", ["ones", "zeros", "noise", "close", "stop"])
+def test_a_kernel_that_harms_its_process(start_daemon, how):
+    """The broker trusts nothing that an executor says: the next one serves what there was."""
+    daemon = start_daemon("--kernels", str(KERNELS), "--deadline", "0.5")
+    with daemon.connect() as client:
+        treasure = Treasure(client, 1 << 20, 4, 1)
+        for _ in range(3):
+            try:
+                got = client.ops.wild(client.zeros([64]), how=how).numpy()
+                assert got.tolist() == [1] * 64  # done before its process came to grief
+            except (opd.KernelFault, opd.DeadlineExceeded, opd.NotFound):
+                pass
+            with daemon.connect() as other:
+                serve_one(other)
+                assert not treasure.verify(other)
+        status = client.status()
+        assert status["pid"] == daemon.pid and status["devices"][0]["restarts"] == 3
+        assert not (differs := eventually_agrees(daemon, client)), differs
+
+
+def serve_one(client):
+    for _ in range(3):
+        try:
+            x = client.tensor(np.arange(64, dtype=np.float32))
+            assert client.ops.fault(x).numpy().tolist() == list(range(1, 65))
+            return
+        except opd.OpdError as e:  # the first request may be what the harm is seen by
+            assert e.code in ("kernel_fault", "deadline_exceeded", "not_found"), e
+    raise AssertionError("not served three times")
 
 
 def test_the_requests_of_others_in_flight_are_run(house):
