@@ -41,7 +41,7 @@ PYTHON ?= $(or $(wildcard .venv/bin/python),python3)
 FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
-.PHONY: all setup demo test check-gpu programs \
+.PHONY: all setup demo test check-gpu examples programs \
 	unit conformance compile-all functional ops torch reload faults soak endurance chaos asan tsan fuzz fuzz-daemon \
 	bench bench-operators \
 	bench-reload \
@@ -189,6 +189,15 @@ compile-all: $(call built,$(BUILD)/tests/compile_all)
 
 functional ops torch reload faults: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
+
+# Each with a daemon of its own, on the GPU where there is one.
+examples: $(call built,all)
+	@for e in depthwise lltm gelu upsample pcl resident; do \
+		echo "-- examples/$$e.py"; $(TEST_ENV) $(PYTHON) examples/$$e.py || exit 1; done
+	@echo "-- examples/ddp.py"; folder=$$(mktemp -d) && trap 'rm -rf $$folder' EXIT; \
+		OMP_NUM_THREADS=1 OPD_SOCKET=$$folder/opd.sock $(TEST_ENV) \
+		$(PYTHON) -m torch.distributed.run --nproc-per-node 2 examples/ddp.py; status=$$?; \
+		$(BUILD)/opctl --socket $$folder/opd.sock stop; exit $$status
 
 # Edits under load, for minutes; `reload` has a short one.
 SOAK_EDITS ?= 1000

@@ -158,6 +158,12 @@ template <class A, class I> struct axis {
     }
 };
 
+// Rounded as PyTorch's compiler does it.
+template <class A> __device__ __forceinline__ A mix(A low, A high, A weight)
+{
+    return fma(1 - weight, low, weight * high);
+}
+
 template <class T>
 __global__ void upsample_copy(const T *__restrict__ from, T *__restrict__ to, int64_t n)
 {
@@ -190,8 +196,7 @@ __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ ou
 
     const auto blend = [&](I row, int k) {
         const T *line = image + (int64_t)row * W;
-        return (1 - x[k].weight) * opd::load(line + x[k].low) +
-               x[k].weight * opd::load(line + x[k].high);
+        return mix<A>(opd::load(line + x[k].low), opd::load(line + x[k].high), x[k].weight);
     };
     A low[V], high[V];
     I held = -2; // the row that is in `low`
@@ -204,7 +209,7 @@ __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ ou
                 low[k] = y.low == held + 1 ? high[k] : blend(y.low, k);
                 high[k] = blend(y.high, k);
             }
-            opd::store(&made[k], (1 - y.weight) * low[k] + y.weight * high[k]);
+            opd::store(&made[k], mix<A>(low[k], high[k], y.weight));
         }
         held = y.low;
         if (whole)

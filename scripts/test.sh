@@ -46,13 +46,14 @@ cpu)
     step torch run torch
     step reload run reload
     step faults run faults
+    step examples run examples
     step asan run asan
     step fuzz run fuzz
     step fuzz-daemon run SECONDS=20 fuzz-daemon
     ;;
 gpu)
     export OPD_NO_APT=1 # no network: what only apt-get brings may be missing
-    for device in cuda:0 cpu; do
+    for device in ${DEVICES:-cuda:0 cpu}; do
         step "conformance-$device" run PREBUILT=1 DEVICE="$device" conformance
         step "functional-$device" run PREBUILT=1 DEVICE="$device" functional
         step "ops-$device" run PREBUILT=1 DEVICE="$device" ops
@@ -60,6 +61,7 @@ gpu)
         step "reload-$device" run PREBUILT=1 DEVICE="$device" reload
         step "faults-$device" run PREBUILT=1 DEVICE="$device" faults
     done
+    step examples run PREBUILT=1 examples
     step soak run PREBUILT=1 DEVICE=cuda:0 soak
     step endurance run PREBUILT=1 DEVICE=cuda:0 endurance
     step bench run PREBUILT=1 DEVICE=cuda:0 bench

@@ -77,7 +77,9 @@ int main(int argc, char **argv)
         snprintf(role, sizeof role, "executor %s", argv[2]);
         log_init(role, read_level(argv[4]));
         become_child(SIGKILL);
-        return executor_main(argv[2], strcmp(argv[3], "vendor") == 0);
+        return executor_main(argv[2], strcmp(argv[3], "own") == 0     ? EXECUTOR_BLAS_NONE
+                                      : strcmp(argv[3], "later") == 0 ? EXECUTOR_BLAS_LATER
+                                                                      : EXECUTOR_BLAS_NOW);
     }
     if (argc == 3 && strcmp(argv[1], "compiler") == 0) {
         log_init("compiler", read_level(argv[2]));

@@ -21,7 +21,7 @@ struct upgrade;
 
 enum { BROKER_MAX_ORPHANS = 1024 };
 
-// A child that the program before an upgrade has left: successors that come faster than they end
+// A child whose end nobody waits for, see orphans.h. Successors that come faster than they end
 // inherit all of them.
 struct broker_orphan {
     int pid;
@@ -66,9 +66,10 @@ struct broker {
     const char *program; // see broker_main()
     char **args;
     struct upgrade *upgrade; // under way, or NULL
-    uint64_t n_upgrades, held_since, resumed_ns;
+    uint64_t n_upgrades, held_since;
     struct broker_orphan orphans[BROKER_MAX_ORPHANS];
     int n_orphans;
+    uint64_t orphans_since; // the last one came
     uv_timer_t orphan_timer;
 
     char host_compiler[1024], nvrtc[1024]; // who they are, or why they are not there

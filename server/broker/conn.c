@@ -73,7 +73,6 @@ static void leave(struct conn *c)
     leave_queue(c);
     struct broker *b = c->broker;
     c->closed = true;
-    c->holder->gone = true;
     c->waiting = false;
     free_ids(c);
     if (c->prev)

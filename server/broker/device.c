@@ -17,6 +17,7 @@
 #include "clock.h"
 #include "fdpass.h"
 #include "log.h"
+#include "orphans.h"
 #include "plan.h"
 #include "program.h"
 
@@ -203,8 +204,21 @@ static void complete(struct device *d, const struct dev_done *done)
     device_finish_command(d, c, &err);
 }
 
+static void end_process(struct device *d);
+
+// Its context is beyond use and runs nothing any more, but to give all of it back takes the driver
+// a while: the successor need not wait for that. On the CPU it takes no time.
+static void leave_dead(struct device *d)
+{
+    if (!d->process_alive || d->is_cpu || !orphans_add(d->broker, d->process.pid, true))
+        return;
+    uv_process_kill(&d->process, SIGKILL);
+    end_process(d);
+}
+
 static void take_done(struct device *d)
 {
+    bool fatal = false;
     uint32_t size;
     bool bad = false;
     const struct dev_done *done;
@@ -217,6 +231,7 @@ static void take_done(struct device *d)
         if (done->fatal) {
             snprintf(d->exit_reason, sizeof d->exit_reason, "%s", done->message);
             d->exit_code = done->code;
+            fatal = done->code == OPD_E_kernel_fault;
         } else {
             complete(d, done);
         }
@@ -226,6 +241,8 @@ static void take_done(struct device *d)
         d->ring_broken = true;
         device_kill(d, OPD_E_internal, "the executor's ring is corrupt");
     }
+    if (fatal)
+        leave_dead(d);
     pump(d);
     device_try_restart(d);
     broker_retry(d->broker);
@@ -338,8 +355,11 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
                     n == (ssize_t)sizeof hello ? hello.message : "it ended while starting");
         return;
     }
+    if (d->knows_blas) // the executor has not looked again
+        memcpy(hello.info.blas, d->info.blas, sizeof hello.info.blas);
     d->info = hello.info;
     d->info.blas[sizeof d->info.blas - 1] = '\0';
+    d->knows_blas = true;
     d->did_something = false;
     bool first = d->state == DEVICE_STARTING;
     if (!first && !restore(d)) {
@@ -439,18 +459,25 @@ static void handle_closed_cb(uv_handle_t *handle)
         uv_close((uv_handle_t *)&d->timer, timer_closed_cb);
 }
 
-static void exit_cb(uv_process_t *process, int64_t status, int signal)
+// The handles of a process that is gone or left alone.
+static void end_process(struct device *d)
 {
-    struct device *d = process->data;
     d->process_alive = false;
-    take_done(d); // what it said before it died
-    describe_exit(d, status, signal);
     uv_timer_stop(&d->timer);
     d->handles_open = false;
     d->n_closing = 3;
     uv_close((uv_handle_t *)&d->socket_poll, handle_closed_cb);
     uv_close((uv_handle_t *)&d->done_poll, handle_closed_cb);
     uv_close((uv_handle_t *)&d->process, handle_closed_cb);
+}
+
+static void exit_cb(uv_process_t *process, int64_t status, int signal)
+{
+    struct device *d = process->data;
+    d->process_alive = false;
+    take_done(d); // what it said before it died
+    describe_exit(d, status, signal);
+    end_process(d);
 }
 
 static bool make_channel(struct device *d, int *child_sock)
@@ -481,8 +508,9 @@ static int spawn_executor(struct device *d, int child_sock)
 {
     const int fds[] = { child_sock, d->rings_fd, d->command_bell, d->done_bell };
     d->process.data = d->socket_poll.data = d->done_poll.data = d;
+    bool none = d->broker->options.own_blas || (d->knows_blas && !d->info.blas[0]);
     const char *const args[] = { "executor", d->name,
-                                 d->broker->options.own_blas ? "own" : "vendor", NULL };
+                                 none ? "own" : d->knows_blas ? "later" : "vendor", NULL };
     return broker_spawn(d->broker, &d->process, args, fds, 4, exit_cb);
 }
 

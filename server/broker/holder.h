@@ -20,7 +20,6 @@ struct holder {
     int refs;
     int pid;                             // 0: unknown
     char client[64];                     // as it called itself in hello
-    bool gone;                           // the connection has ended
     uint64_t bytes[OPTIONS_MAX_DEVICES]; // of all that it made and that is still there
     uint64_t named[OPTIONS_MAX_DEVICES]; // of that: with a name
 };

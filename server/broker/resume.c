@@ -13,43 +13,18 @@
 #include "device.h"
 #include "listen.h"
 #include "log.h"
+#include "orphans.h"
 #include "state.h"
+#include "trust.h"
 #include "upgrade.h"
 #include "version.h"
-
-// --- the children of the program before: an executor is ended, a compiler ends by itself
-
-enum { ORPHAN_TICK_MS = 50, ORPHAN_LIMIT_MS = 2000 };
-
-static void reap_cb(uv_timer_t *timer)
-{
-    struct broker *b = timer->data;
-    bool late = clock_ns() - b->resumed_ns > (uint64_t)ORPHAN_LIMIT_MS * 1000000;
-    for (int i = 0; i < b->n_orphans; i++) {
-        struct broker_orphan *o = &b->orphans[i];
-        pid_t result = waitpid(o->pid, NULL, WNOHANG);
-        if (result == 0 && (o->kill || late))
-            kill(o->pid, SIGKILL); // ours still: nobody else can have its number
-        if (result != 0)
-            b->orphans[i--] = b->orphans[--b->n_orphans];
-    }
-    if (b->n_orphans == 0)
-        uv_close((uv_handle_t *)timer, NULL);
-}
-
-static void start_reaping(struct broker *b)
-{
-    uv_timer_init(&b->loop, &b->orphan_timer);
-    b->orphan_timer.data = b;
-    uv_timer_start(&b->orphan_timer, reap_cb, 0, ORPHAN_TICK_MS);
-}
 
 // --- the state
 
 static bool take_state(struct broker *b, int state_fd, bool check, struct opd_err *err)
 {
     size_t size;
-    uint8_t *bytes = state_load(state_fd, &size, err);
+    uint8_t *bytes = trust_init(b->options.group, err) ? state_load(state_fd, &size, err) : NULL;
     bool ok = bytes && state_read(b, bytes, size, check, err);
     free(bytes);
     return ok;
@@ -80,8 +55,7 @@ static void unblock_signals(void)
 
 static void go_on(struct broker *b)
 {
-    b->resumed_ns = clock_ns();
-    start_reaping(b);
+    orphans_start(b);
     for (int i = 0; i < b->n_devices; i++)
         device_resume(b->devices[i]);
     struct event event = { .kind = "upgraded", .ms = (double)(clock_ns() - b->held_since) / 1e6 };

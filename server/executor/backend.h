@@ -78,7 +78,7 @@ struct backend_matmul {
 
 struct backend_info {
     char name[128];             // "NVIDIA H200", "AMD EPYC ... (2 cores)"
-    char uuid[40];              // "GPU-" and 32 hex digits in five groups; "" on the CPU
+    char uuid[44];              // "GPU-" and 32 hex digits in five groups; "" on the CPU
     char target[32];            // what the compilers compile for: "sm_90", "cpu"
     uint64_t memory_total;      // bytes
     uint64_t memory_free;       // bytes, at open

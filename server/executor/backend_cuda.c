@@ -144,7 +144,7 @@ fail:
     return false;
 }
 
-static void format_uuid(const uint8_t uuid[16], char out[40])
+static void format_uuid(const uint8_t uuid[16], char out[44])
 {
     char *p = stpcpy(out, "GPU-");
     for (int i = 0; i < 16; i++)
@@ -301,6 +301,8 @@ static bool cuda_ipc_open(struct backend *be, const uint8_t handle[BACKEND_IPC_H
 fail:
     if (addr)
         cu->cuIpcCloseMemHandle(addr);
+    if (err->code == OPD_E_internal) // the handle is the client's
+        err->code = OPD_E_invalid_argument;
     return opd_err_prefix(err, "opening a client's memory");
 }
 
@@ -517,17 +519,17 @@ static bool cuda_share_marks(struct backend *be, _Atomic uint64_t *passed)
     struct cuda_backend *b = cuda_of(be);
     const struct cuda_driver *cu = b->cu;
     drv_addr addr = 0;
-    void *host = (void *)passed;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)passed % page;
+    void *host = (uint8_t *)(void *)passed - at;
     if (!b->passed_addr ||
-        cu->cuMemHostRegister(host, (size_t)sysconf(_SC_PAGESIZE),
-                              DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP) != DRV_SUCCESS)
+        cu->cuMemHostRegister(host, page, DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP) != DRV_SUCCESS)
         return false;
     if (cu->cuMemHostGetDevicePointer(&addr, host, 0) != DRV_SUCCESS) {
         cu->cuMemHostUnregister(host);
         return false;
     }
     b->passed = passed;
-    b->passed_addr = addr;
+    b->passed_addr = addr + at;
     return true;
 }
 

@@ -42,6 +42,7 @@ struct executor {
     struct ring commands, done;
     struct dev_progress *progress;
     bool shares_marks; // the device writes progress->passed
+    bool blas_later;   // not looked for yet
     struct region *regions;
     uint32_t n_regions;
     struct backend_program **programs;
@@ -314,6 +315,9 @@ static bool run_matmul(struct executor *ex, const struct dev_matmul *x, struct o
         .n = x->n,
         .k = x->k,
     };
+    if (ex->blas_later)
+        ex->ops->blas_load(ex->be);
+    ex->blas_later = false;
     return resolve_matrix(ex, &x->d, &m.d, err) && resolve_matrix(ex, &x->a, &m.a, err) &&
            resolve_matrix(ex, &x->b, &m.b, err) && ex->ops->matmul(ex->be, &m, err);
 }
@@ -584,7 +588,7 @@ static void finish(struct executor *ex)
         ex->ops->close(ex->be);
 }
 
-int executor_main(const char *device, bool vendor_blas)
+int executor_main(const char *device, enum executor_blas blas)
 {
     struct executor ex = { 0 };
     struct opd_err err = { 0 };
@@ -599,7 +603,8 @@ int executor_main(const char *device, bool vendor_blas)
         return 2;
     }
     bool ok = ex.ops->open(&ex.be, index, &err);
-    if (ok && vendor_blas)
+    ex.blas_later = blas == EXECUTOR_BLAS_LATER;
+    if (ok && blas == EXECUTOR_BLAS_NOW)
         ex.ops->blas_load(ex.be);
     if (ok) {
         ex.shares_marks = ex.ops->share_marks(ex.be, &ex.progress->passed);

@@ -7,6 +7,13 @@
 
 #include <stdbool.h>
 
+// The library that multiplies matrices.
+enum executor_blas {
+    EXECUTOR_BLAS_NONE,
+    EXECUTOR_BLAS_NOW,   // look for it at start, so that the broker learns of it
+    EXECUTOR_BLAS_LATER, // it was there before: when it is first needed, for a quick start
+};
+
 // Runs until told to end; the process's exit status. `device` is "cpu", "cuda:0". The descriptors
-// are devwire.h's. `vendor_blas`: matrices are multiplied by a library where there is one.
-int executor_main(const char *device, bool vendor_blas);
+// are devwire.h's.
+int executor_main(const char *device, enum executor_blas blas);

@@ -12,9 +12,9 @@
 
 __global__ void slow_add_forward(const float *x, float *y, int64_t N, int64_t rounds)
 {
-    volatile int64_t counter = 0;
-    while (counter < rounds)
-        counter = counter + 1;
+    const volatile float *read = x; // what no compiler leaves out
+    for (int64_t counter = 0; counter < rounds;)
+        counter += read[counter % N] < 1e30f;
     for (int64_t i = 0; i < N; i++)
         y[i] = x[i] + 1;
 }

@@ -1,0 +1,39 @@
+// A fully connected layer, as an operator of opd: opd --kernels examples
+//
+//! op      linear(Tensor x, Tensor weight, Tensor bias) -> Tensor y
+//! doc     y = x weight^T + bias; x [N, I], weight [O, I], bias [O], y [N, O].
+//! dtypes  float16 bfloat16 float32 float64
+//! shape   x [N, I]
+//! shape   weight [O, I]
+//! shape   bias [O]
+//! shape   y [N, O]
+//! example x=[5,7] weight=[3,7] bias=[3]
+//
+//! forward
+//!   kernel linear_bias
+//!   grid   cdiv(N * O, 256)
+//!   matmul y += x @ weight.T
+//! backward grad_x
+//!   matmul grad_x = grad_y @ weight
+//! backward grad_weight
+//!   matmul grad_weight = grad_y.T @ x
+//! backward grad_bias
+//!   kernel linear_backward_bias
+//!   grid   cdiv(O, 256)
+
+__global__ void linear_bias(const scalar_t *bias, scalar_t *y, int64_t N, int64_t O)
+{
+    CUDA_KERNEL_LOOP(i, N * O)
+    y[i] = bias[i % O];
+}
+
+__global__ void linear_backward_bias(const scalar_t *grad_y, scalar_t *grad_bias, int64_t N,
+                                     int64_t O)
+{
+    CUDA_KERNEL_LOOP(o, O) {
+        acc_t sum = 0;
+        for (int64_t n = 0; n < N; n++)
+            sum += acc_t(grad_y[n * O + o]);
+        grad_bias[o] = scalar_t(sum);
+    }
+}
