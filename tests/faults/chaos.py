@@ -2,10 +2,10 @@
 
 Beside clients that work without a pause: executors, compilers and clients are killed, executors are
 stopped, kernels fault and hang, operators are edited (some edits are broken), devices are restarted,
-named tensors come, change and go, memory is exported and imported, contexts are kept. --seed repeats
-the order. Clients may be told of a fault that was not theirs, of a lost connection never. Afterwards
-every tensor that is there holds what it held, and the daemon has as many descriptors, processes and
-tensors and as much memory as at the start.
+the daemon is upgraded in place, named tensors come, change and go, memory is exported and imported,
+contexts are kept. --seed repeats the order. Clients may be told of a fault that was not theirs, of a
+lost connection never. Afterwards every tensor that is there holds what it held, and the daemon has
+as many descriptors, processes and tensors and as much memory as at the start.
 """
 
 import argparse
@@ -73,7 +73,8 @@ class Chaos:
             self.free_named, self.share, self.unshare, self.take_memory, self.give_memory,
             self.keep_context, self.use_context,
         ]  # fmt: skip
-        self.events = [*often, *often, *often, self.hang, self.hang, self.stop_executor]
+        rare = [self.hang, self.hang, self.stop_executor, self.upgrade, self.upgrade, self.upgrade]
+        self.events = [*often, *often, *often, *rare]
 
     def strike(self):
         # An event's draws depend on nothing that time decides.
@@ -170,6 +171,12 @@ class Chaos:
 
     def restart(self):
         self.insist(lambda: self.client.restart(self.device))
+
+    def upgrade(self):
+        before = self.client.status()
+        self.insist(self.client.upgrade)
+        after = self.client.status()
+        assert after["pid"] == before["pid"] and after["upgrades"] > before["upgrades"]
 
     # --- edits
 

@@ -23,11 +23,12 @@ from pathlib import Path
 import msgpack
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "functional"), str(TESTS / "fuzz")]
+sys.path[:0] = [str(TESTS), str(TESTS / "functional"), str(TESTS / "faults"), str(TESTS / "fuzz")]
 
 from conftest import ROOT, Daemon, find_report  # noqa: E402
 from fuzz_sessions import DESCRIPTORS, EDITED, FAILING, SESSIONS  # noqa: E402
-from raw import Raw, RpcError, eventually, find_roles, read_rss  # noqa: E402
+from raw import Raw, RpcError, eventually, read_rss  # noqa: E402
+from survival import count_descriptors  # noqa: E402
 
 CONNECTIONS = 12  # of a batch
 SECONDS = 30  # in which a batch must have been answered
@@ -302,7 +303,7 @@ class Fuzz:
     def replay_unchanged(self):
         """Each session as it stands: it is valid, and every request is in one of them."""
         rows = set(re.findall(r"^REQUEST\((\w+),", (ROOT / "protocol/protocol.def").read_text(), re.M))
-        used = {method for session in SESSIONS.values() for method, _, _ in session} | {"stop", "upgrade"}
+        used = {method for session in SESSIONS.values() for method, _, _ in session} | {"stop"}
         assert rows == used, f"no session has {sorted(rows - used)}"
         for name, session in SESSIONS.items():
             with Raw(self.daemon.socket) as raw:
@@ -347,17 +348,7 @@ class Fuzz:
         self.log_end += len(text)
 
     def measure(self):
-        """Descriptors but those of compiled code, which each new signature adds; and memory."""
-        counts = {}
-        for fd in os.listdir(f"/proc/{self.daemon.pid}/fd"):
-            try:
-                kind = os.readlink(f"/proc/{self.daemon.pid}/fd/{fd}")
-            except OSError:
-                continue
-            kind = re.sub(r":.*|\d+", "", kind) if "memfd" not in kind else kind
-            if not kind.endswith(".opd") and "opd-image" not in kind:
-                counts[kind] = counts.get(kind, 0) + 1
-        return counts, read_rss(self.daemon.pid)
+        return count_descriptors(self.daemon.pid), read_rss(self.daemon.pid)
 
     def check_growth(self):
         def grown():

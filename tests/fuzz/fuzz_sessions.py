@@ -173,6 +173,19 @@ SESSIONS = {
         ("device_restart", ["cpu"], None),
         ("tensor_read", [1, 0], None),
     ],
+    "upgrade": [
+        _new(1), _write(1),
+        ("forward", ["gelu", [1], {}, [2], {"context": 1}], None),
+        ("shm_open", [1, SIZE], "good"),
+        ("import_open", [1, "cpu", "memfd", b"", SIZE], "good"),
+        ("import_tensor", [3, 1, 0, "float32", [16, 16]], None),
+        ("tensor_export", [1, 1], None),
+        ("upgrade", [{}], None),
+        ("tensor_read", [1, 0, 1024, [1, 0]], None),
+        ("backward", [1, [1], [4]], None),
+        ("tensor_copy", [3, 1], None),
+        ("export_free", [[1]], None),
+    ],
 }  # fmt: skip
 
 # These are refused or fail, as they should.
