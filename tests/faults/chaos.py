@@ -14,6 +14,7 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -66,9 +67,9 @@ class Chaos:
         self.edits = 0
         self.counts, self.last = {}, []
         self.named = {}  # name -> its words, None where it is suspect
-        self.shared, self.imports, self.contexts = [], [], []
+        self.shared, self.imports, self.contexts, self.timers = [], [], [], []
         often = [
-            self.fault, self.kill_executor, self.kill_compiler, self.kill_client, self.edit,
+            self.fault, self.kill_executor, self.kill_later, self.kill_later, self.kill_compiler, self.kill_client, self.edit,
             self.break_edit, self.restart, self.make_named, self.write_named, self.check_named,
             self.free_named, self.share, self.unshare, self.take_memory, self.give_memory,
             self.keep_context, self.use_context,
@@ -101,6 +102,8 @@ class Chaos:
 
     def close(self):
         """Gives up all that it holds but the named tensors."""
+        for timer in self.timers:
+            timer.join()
         self.shared.clear()
         self.contexts.clear()
         while self.imports:
@@ -124,12 +127,19 @@ class Chaos:
         pids = find_roles(self.daemon.pid, role)
         if pids:
             try:
-                os.kill(self.rng.choice(sorted(pids)), number)
+                os.kill(max(pids), number)
             except ProcessLookupError:
                 pass  # it was on its way out
 
     def kill_executor(self):
         self._signal("executor", signal.SIGKILL)
+
+    def kill_later(self):
+        """In the middle of what comes next."""
+        role = self.rng.choice(["executor", "executor", "compiler"])
+        timer = threading.Timer(self.rng.random() * 0.05, self._signal, (role, signal.SIGKILL))
+        timer.start()
+        self.timers = [t for t in [*self.timers, timer] if t.is_alive()]
 
     def stop_executor(self):
         """It neither ends nor works."""
