@@ -142,7 +142,8 @@ class Chaos:
         self.timers = [t for t in [*self.timers, timer] if t.is_alive()]
 
     def stop_executor(self):
-        """It neither ends nor works."""
+        """It neither ends nor works. One that starts is given much longer: it may be at the driver."""
+        self.insist(lambda: self.client.zeros([64]))
         self._signal("executor", signal.SIGSTOP)
 
     def kill_compiler(self):
