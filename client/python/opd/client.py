@@ -321,6 +321,9 @@ class Client:
         self._conn.close()
         self._transfer.close()
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("an opd.Client is a connection; each process makes its own by opd.connect()")
+
     def __enter__(self) -> Client:
         return self
 
