@@ -184,7 +184,8 @@ def test_the_operators_of_the_tree_pass(path):
     stages = report(path, "--dtype", "float32,bfloat16", "--deadline", "60")
     assert not findings(stages)
     assert [s["state"] for s in stages.values()] == ["ok", "ok", "ok"], stages
-    assert stages["guards"]["launches"] > 5
+    text = path.read_text()  # a view launches nothing
+    assert stages["guards"]["launches"] >= (0 if "//! view" in text else text.count("//! example"))
     assert len({s["launches"] for s in stages.values()}) == 1
 
 
