@@ -26,7 +26,7 @@ static void write_events(struct state_out *out, const struct events *ev)
 void state_write_broker(struct state_out *out, struct broker *b, uint64_t held_since)
 {
     struct buf *bytes = &out->bytes;
-    state_begin(out, "broker", 17);
+    state_begin(out, "broker", 18);
     state_put_str(out, "version", OPD_VERSION); // for who looks at it
     state_put_str(out, "socket", b->options.socket);
     pack_str(bytes, "kernels");
@@ -44,6 +44,7 @@ void state_write_broker(struct state_out *out, struct broker *b, uint64_t held_s
     pack_array(bytes, BROKER_MAX_ERRORS);
     for (int i = 0; i < BROKER_MAX_ERRORS; i++)
         pack_uint(bytes, b->errors_of[i]);
+    pack_key_uint(bytes, "n_traced", b->n_traced);
     pack_key_uint(bytes, "n_contexts", b->n_contexts);
     pack_key_uint(bytes, "n_regions", b->n_regions);
     pack_key_uint(bytes, "n_upgrades", b->n_upgrades);
@@ -114,6 +115,8 @@ bool state_read_broker(struct state_in *in)
     b->n_requests = state_uint(in, "n_requests");
     b->n_errors = state_uint(in, "n_errors");
     read_errors(in);
+    if (state_get(in, "n_traced")) // as "traces" of a connection
+        b->n_traced = state_uint(in, "n_traced");
     b->n_contexts = state_uint(in, "n_contexts");
     b->n_regions = state_uint(in, "n_regions");
     b->n_upgrades = state_uint(in, "n_upgrades") + 1;

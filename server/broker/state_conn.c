@@ -10,6 +10,7 @@
 #include "broker.h"
 #include "clock.h"
 #include "request.h"
+#include "trace.h"
 #include "version.h"
 
 enum { PIECE = 1 << 20 }; // bytes of a buffer in one record
@@ -47,11 +48,12 @@ static void write_conn(struct state_out *out, const struct conn *c)
 {
     const struct stream *s = &c->stream;
     struct buf *bytes = &out->bytes;
-    state_begin(out, "conn", 5);
+    state_begin(out, "conn", 6);
     pack_key_uint(bytes, "id", c->id);
     pack_key_uint(bytes, "holder", state_number(&out->holders, c->holder));
     state_put_fd(out, "fd", s->fd);
     pack_key_bool(bytes, "follows", c->follows);
+    pack_key_bool(bytes, "traces", c->traces);
     pack_key_uint(bytes, "seen", c->seen);
     for (int i = 0; i < s->n_fds; i++) {
         state_begin(out, "conn_fd", 1);
@@ -82,6 +84,8 @@ bool state_read_conn(struct state_in *in)
     c->holder = holder_ref(holder);
     c->stream.fd = state_fd(in, "fd");
     c->follows = state_bool(in, "follows");
+    // Programs from before there was a trace have no such field.
+    trace_follow(c, state_get(in, "traces") && state_bool(in, "traces"));
     c->seen = state_uint(in, "seen");
     return true;
 }

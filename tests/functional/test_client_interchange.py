@@ -102,6 +102,42 @@ def test_capsule_that_nobody_takes(client):
 
 
 @on_cpu
+def test_a_consumer_that_refuses_says_why(client):
+    """NumPy has no bfloat16; it drops the capsule while its exception is on the way."""
+    gc.collect()
+    before, maps = used(client), count_maps()
+    t = client.tensor(draw([1000]), "bfloat16")
+    with pytest.raises((RuntimeError, BufferError), match="dtype"):
+        np.from_dlpack(t)
+    t.free()
+    assert used(client) == before and count_maps() == maps
+
+
+@on_cpu
+def test_capsules_that_wait(client):
+    """One that its user holds, or that was taken, is kept whatever becomes of others."""
+    t = client.tensor(draw([1000]))
+    held = [t.__dlpack__() for _ in range(3)]
+    taken = np.from_dlpack(t)
+    t.__dlpack__()
+    t.free()
+    arrays = [torch.from_dlpack(capsule) for capsule in held]
+    for array in (taken, *arrays):
+        np.testing.assert_array_equal(np.asarray(array), draw([1000]))
+
+
+@on_cpu
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
+def test_jax_takes_the_memory(client, dtype):
+    jax = pytest.importorskip("jax")
+    x = draw([2, 3], dtype)
+    t = client.tensor(x)
+    for taken in (jax.numpy.asarray(t), jax.numpy.from_dlpack(t), jax.dlpack.from_dlpack(t)):
+        np.testing.assert_array_equal(np.asarray(taken), x)
+    np.testing.assert_array_equal(client.tensor(jax.numpy.asarray(x)).numpy(), x)
+
+
+@on_cpu
 def test_several_chunks_and_many_arrays(client):
     tensors = [client.tensor(draw([1 << 16]) + k) for k in range(200)]
     big = client.zeros([40 << 20], "float32")

@@ -1,5 +1,7 @@
 """Tensors through the Python client, against the real daemon."""
 
+import copy
+import pickle
 import subprocess
 import sys
 import time
@@ -258,3 +260,31 @@ with opd.connect({daemon.socket!r}, start=False) as client:
 """
     path = opd.__path__[0] + "/.."
     subprocess.run([sys.executable, "-c", text], check=True, env={"PYTHONPATH": path})
+
+
+def test_a_tensor_is_not_copied_behind_the_daemons_back(client):
+    """Two objects of one id would free each other's memory."""
+    x = client.tensor(np.arange(3, dtype=np.float32))
+    _, context = client.ops.gelu.forward(x)
+    for thing in (x, context, client):
+        for make in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match=f"opd.{type(thing).__name__} is "):
+                make(thing)
+    np.testing.assert_array_equal(x.numpy(), [0, 1, 2])
+
+
+def test_memory_that_could_not_be_shared_is_asked_for_again(client, monkeypatch):
+    """After an interrupt, or a refusal."""
+    send = type(client._conn).send
+
+    def interrupt(self, method, params, **rest):
+        if method == "shm_open":
+            raise InterruptedError
+        return send(self, method, params, **rest)
+
+    data = np.arange(1 << 17, dtype=np.float32)
+    monkeypatch.setattr(type(client._conn), "send", interrupt)
+    with pytest.raises(InterruptedError):
+        client.tensor(data)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(client.tensor(data).numpy(), data)

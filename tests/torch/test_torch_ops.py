@@ -327,6 +327,17 @@ def test_torch_func_is_refused_by_name(ops, draw):
         torch.func.grad(lambda x: ops.gelu(x).sum())(draw(3))
 
 
+def test_forward_mode_is_refused_by_name(ops, draw):
+    """Its tangent would be lost in silence."""
+    from torch.autograd import forward_ad
+
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(draw(3), draw(3, seed=1))
+        with pytest.raises(opd.OpdError, match="gelu has no forward-mode derivative"):
+            ops.gelu(dual)
+        ops.gelu(draw(3))
+
+
 def test_opcheck(ops, draw):
     check = torch.library.opcheck
     x = draw(3, 4, dtype=torch.float32, grad=True)

@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
+from conftest import CACHE, DEVICE, PROGRAM
 from torch_fixtures import ops, torch_daemon  # noqa: F401
 
 import opd
@@ -214,6 +215,73 @@ def test_connects_again_to_a_daemon_that_was_started_anew(start_daemon, tmp_path
     opd.torch._session.get_session().client._conn.interrupt()
     assert_close(opd.torch.ops.scale(X), X * 2)
     opd.torch.use(None)
+
+
+def kill_and_start(daemon, folder):
+    """As after a crash: another daemon at the same socket, which knows nothing."""
+    daemon.process.kill()
+    daemon.process.wait()
+    daemon.process.stdout.close()
+    options = ["--device", DEVICE, "--cache", str(CACHE), "--kernels", str(folder)]
+    daemon._start([PROGRAM, "--socket", daemon.socket, *options])
+
+
+@pytest.mark.parametrize("transport", ["DirectTransport", "StagedTransport"])
+def test_a_daemon_killed_between_calls(start_daemon, tmp_path, monkeypatch, transport):
+    """One call tells, the next is served by the daemon that is there then."""
+    from opd.torch import _host
+
+    if DEVICE == "cpu":
+        monkeypatch.setattr(_host, "DirectTransport", getattr(_host, transport))
+    write_scale(tmp_path, 2)
+    daemon = start_daemon("--kernels", str(tmp_path))
+    opd.torch.use(daemon.socket)
+    x = X.clone().requires_grad_()
+    before = opd.torch.ops.scale(x)
+    opd.torch.ops.scale(torch.ones(1 << 20))  # another arena: the next call begins with tensors
+    write_scale(tmp_path, 3, attr="by_what=2.0")
+    kill_and_start(daemon, tmp_path)
+    with pytest.raises(opd.ConnectionLost, match="the connection to .* is closed"):
+        opd.torch.ops.scale(x)
+    y = opd.torch.ops.scale(x)  # what was known of the other daemon's operators is forgotten
+    assert_close(y, x * 6)
+    assert_close(grad_of(y, x), torch.full_like(x, 6))
+    assert_close(before, x * 2)
+    opd.torch.use(None)
+
+
+def test_release_starts_no_daemon(start_daemon, tmp_path, monkeypatch):
+    write_scale(tmp_path, 2)
+    daemon = start_daemon("--kernels", str(tmp_path))
+    monkeypatch.setenv("OPD_BIN", PROGRAM)
+    opd.torch.use(daemon.socket)
+    opd.torch.ops.scale(X)
+    daemon.process.kill()
+    daemon.process.wait()
+    with pytest.raises(opd.ConnectionLost):
+        opd.torch.ops.scale(X)
+    for _ in range(2):
+        opd.torch.release()
+    with pytest.raises(opd.ConnectionLost, match="no daemon serves"):
+        opd.connect(daemon.socket, start=False)
+    opd.torch.use(None)
+    daemon.process.stdout.close()
+
+
+def test_an_operators_own_deadline_is_waited_for(scale, monkeypatch):
+    """Silence is no failure for as long as the operator's file lets it run."""
+    session = opd.torch._session.get_session()
+    session.find("scale").deadline = 500.0
+    deadlines = []
+    pump = opd._conn.Connection.pump
+
+    def record(self, until, what):
+        deadlines.extend(r.deadline for r in self._replies.values() if r.method == "forward")
+        return pump(self, until, what)
+
+    monkeypatch.setattr(opd._conn.Connection, "pump", record)
+    opd.torch.ops.scale(X)
+    assert deadlines == [500.0]
 
 
 def test_what_is_kept_for_calls_is_given_back(scale):

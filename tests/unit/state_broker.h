@@ -11,6 +11,7 @@
 #include "pool.h"
 #include "request.h"
 #include "source.h"
+#include "trace.h"
 
 static const char state_op[] =
     "//! op      keeps(Tensor x, *, float by=2.0, str how=\"a\") -> Tensor y\n"
@@ -218,11 +219,13 @@ static struct broker *state_make_broker(void)
     snprintf(c->holder->client, sizeof c->holder->client, "a client");
     c->holder->pid = 78;
     c->follows = true;
+    trace_follow(c, true);
     b->errors_of[3] = 5;
     b->errors_of[BROKER_MAX_ERRORS - 1] = 6;
     b->n_requests = 21;
     b->n_errors = 22;
     b->n_contexts = 23;
+    b->n_traced = 24;
     pool_count_on(b->pool,
                   &(struct pool_stats){
                       .compiled = 1, .cached = 2, .failed = 3, .seconds = 1.5, .cache_bytes = 4 });

@@ -169,7 +169,9 @@ static void test_round_trip(void **state)
         fail_msg("%s", err.msg);
     assert_int_equal(again->n_upgrades, 1);
     assert_int_equal(again->conns->stream.in.size, 11);
-    assert_true(again->conns->follows);
+    assert_true(again->conns->follows && again->conns->traces);
+    assert_int_equal(again->n_tracers, 1);
+    assert_int_equal(again->n_traced, 24);
     assert_non_null(tensor_find(again, "named"));
     assert_int_equal(registry_find(&again->registry, "keeps")->n_contexts, 1);
     check_memory(b, again);

@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import threading
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
@@ -113,6 +114,7 @@ class Connection:
         self._next_msgid = 0
         self._garbage: deque[tuple[int, int]] = deque()
         self._fds: deque[int] = deque()  # that came, for replies not yet read
+        _all.add(self)
 
     @property
     def closed(self) -> bool:
@@ -166,6 +168,21 @@ class Connection:
             self._notifications.remove(found)
             return found.params
 
+    def keep_notifications(self) -> None:
+        """All of them from now on, not only the last ones."""
+        with self.lock:
+            self._notifications = deque(self._notifications)
+
+    def take_notifications(self, method: str) -> list[list[Any]]:
+        """The parameters of those of that method that have come."""
+        with self.lock:
+            found = [n.params for n in self._notifications if n.method == method]
+            self._notifications = deque(
+                (n for n in self._notifications if n.method != method),
+                self._notifications.maxlen,
+            )
+        return found
+
     def pump(self, until: Callable[[], bool], what: str) -> None:
         """Reads replies until `until()` holds."""
         if until():
@@ -213,6 +230,11 @@ class Connection:
             except OSError:
                 pass  # the other side was faster
         self.close()
+
+    def _give_up(self) -> None:
+        """After a signal's exception at a point where nobody knows what has gone or come. (Nearly
+        all come while poll() waits, which does no harm.)"""
+        self.close("a signal came in the middle of a message; connect again")
 
     def _lost_error(self, what: str) -> ConnectionLost:
         return ConnectionLost(f"{what}: the connection to {self.path} is closed: {self._lost}")
@@ -280,15 +302,18 @@ class Connection:
                 ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
             try:
                 n = self._sock.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
+                if n == len(data):
+                    self._out.popleft()
+                else:
+                    self._out[0] = (data[n:], None)  # the fd went with the first byte
             except BlockingIOError:
                 return
             except OSError as e:
                 self._read_rest(e)
                 return
-            if n == len(data):
-                self._out.popleft()
-            else:
-                self._out[0] = (data[n:], None)  # the fd went with the first byte
+            except BaseException:
+                self._give_up()
+                raise
 
     def _read_rest(self, cause: OSError) -> None:
         """After a failed write: the daemon's last words say why it hung up."""
@@ -297,6 +322,13 @@ class Connection:
             self._read(cause)
 
     def _read(self, cause: Optional[OSError] = None) -> None:
+        try:
+            self._read_once(cause)
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _read_once(self, cause: Optional[OSError]) -> None:
         assert self._sock is not None
         try:
             data, fds, _, _ = socket.recv_fds(self._sock, _CHUNK, _MAX_FDS, _CLOEXEC)
@@ -329,3 +361,16 @@ class Connection:
         if reply.method == "tensor_export" and error is None and response.result["chunk"]:
             reply.fd = self._fds.popleft() if self._fds else None  # in the order of the replies
         reply.settle(response.result, error)
+
+
+# A child that kept its parent's sockets would keep the parent's tensors, too, after its end.
+_all: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for conn in list(_all):
+        if conn._sock is not None:
+            conn._sock.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -108,6 +108,11 @@ class Transfer:
         fd, self._map = _make_memfd(wanted * _SLOTS)
         try:
             self._conn.wait(self._conn.send("shm_open", (self._ids, wanted * _SLOTS), fd=fd))
+        except BaseException:
+            self.close()
+            if not self._conn.closed:  # it may have been opened all the same
+                self._conn.send("shm_close", (self._ids,))
+            raise
         finally:
             os.close(fd)
         self._slot_size = wanted

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import sys
+import threading
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -61,9 +63,33 @@ class _ManagedVersioned(ctypes.Structure):
 # What capsules in use hold, by the address of their struct.
 _live: dict[int, tuple[Any, ...]] = {}
 
+# Those capsules of them that nobody may have taken. A destructor could tell, but not one in Python:
+# a consumer that refuses a capsule drops it while its exception is on the way, which would be lost.
+_offered: dict[int, Any] = {}
+_lock = threading.RLock()
+
 
 def _delete_struct(address: int, live: dict[int, tuple[Any, ...]] = _live) -> None:
     live.pop(address, None)
+
+
+def _count(capsules: dict[int, Any], at: int) -> int:
+    return sys.getrefcount(capsules[at])
+
+
+_ALONE = _count({0: object()}, 0)  # what it is where nothing else refers to it
+
+
+def sweep() -> None:
+    """Frees what capsules hold that were dropped without being taken."""
+    with _lock:
+        for at in list(_offered):
+            taken = not any(_is_valid(id(_offered[at]), name) for name in (_NAME, _VERSIONED))
+            alone = _count(_offered, at) == _ALONE
+            if taken or alone:
+                del _offered[at]
+            if alone and not taken:
+                _live.pop(at, None)
 
 
 _api = ctypes.pythonapi
@@ -77,27 +103,9 @@ _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char
     ("PyCapsule_GetPointer", _api)
 )
 
-
-def _drop_capsule(
-    capsule: int,
-    live: dict[int, tuple[Any, ...]] = _live,
-    names: tuple[bytes, bytes] = (_NAME, _VERSIONED),
-    is_valid: Any = _is_valid,
-    get_pointer: Any = _get_pointer,
-) -> None:
-    """A capsule that nobody has taken, for then it would have another name."""
-    for name in names:
-        if is_valid(capsule, name):
-            live.pop(get_pointer(capsule, name), None)
-
-
-_Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_delete, _drop = _Callback(_delete_struct), _Callback(_drop_capsule)
-# A consumer's memory may be freed after this module is.
-for _callback in (_delete, _drop):
-    _api.Py_IncRef(ctypes.py_object(_callback))
+_delete = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_delete_struct)
+_api.Py_IncRef(ctypes.py_object(_delete))  # a consumer's memory may be freed after this module is
 _delete_address = ctypes.cast(_delete, ctypes.c_void_p)
-_drop_address = ctypes.cast(_drop, ctypes.c_void_p)
 
 
 def make_capsule(
@@ -110,6 +118,7 @@ def make_capsule(
     copied: bool,
 ) -> Any:
     """`holder` is kept until the consumer is done."""
+    sweep()
     rank = len(shape)
     sizes = (ctypes.c_int64 * rank)(*shape)
     steps = itertools.accumulate(reversed(shape[1:]), lambda a, b: a * max(b, 1), initial=1)
@@ -133,7 +142,8 @@ def make_capsule(
     at = ctypes.addressof(managed)
     _live[at] = (managed, sizes, strides, holder)
     try:
-        return _capsule_new(at, name, _drop_address)
+        capsule = _offered[at] = _capsule_new(at, name, None)
+        return capsule
     except BaseException:
         del _live[at]
         raise

@@ -79,6 +79,9 @@ class Context:
         if getattr(self, "_id", 0):
             self._client._conn.discard(1, self._id)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("an opd.Context is in the daemon, and is neither pickled nor copied")
+
     def __repr__(self) -> str:
         return f"<opd.Context of {self._spec.name}{'' if self._id else ', freed'}>"
 

@@ -59,7 +59,7 @@ class Spec:
             attrs,
             check_deadline(self.name, deadline),
             device,
-            _check_version(self.name, version),
+            check_version(self.name, version),
             check_debug(self.name, debug),
         )
 
@@ -134,7 +134,7 @@ def check_debug(name: str, debug: Any) -> bool:
     return debug
 
 
-def _check_version(name: str, version: Any) -> Optional[int]:
+def check_version(name: str, version: Any) -> Optional[int]:
     if version is None:
         return None
     if isinstance(version, bool) or not hasattr(version, "__index__") or index(version) < 1:

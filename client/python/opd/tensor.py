@@ -6,6 +6,7 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+from . import _dlpack
 from ._conn import Reply
 from ._dtypes import check_shape, from_host, to_host
 from ._memory import Export, dlpack_device
@@ -122,6 +123,7 @@ class Tensor:
 
     def free(self) -> None:
         """Frees the tensor now, and its name. Contexts and views that use its memory keep that."""
+        _dlpack.sweep()
         id, self._id = self._id, 0
         if id:
             self._client._request("tensor_free", ([id],))
@@ -147,6 +149,18 @@ class Tensor:
             return self._share(dtype)
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __jax_array__(self) -> Any:
+        """For jax.numpy.asarray() and the like: the tensor's own memory, as by __dlpack__()."""
+        from jax import dlpack  # type: ignore[import-not-found, unused-ignore]
+
+        return dlpack.from_dlpack(self)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "an opd.Tensor is in the daemon, and is not pickled nor copied by copy(); use numpy(), "
+            "or a name and attach()"
+        )
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return dlpack_device(self.device)

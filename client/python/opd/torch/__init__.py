@@ -15,6 +15,7 @@ layers DepthwiseConv2d and LLTM compute in autocast's dtype, as PyTorch's own do
 
 from ._layers import LLTM, DepthwiseConv2d, PCLLoss, UpsampleBilinear2d
 from ._ops import ops, refresh, use
+from ._options import options
 from ._session import InterfaceChanged, release
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "PCLLoss",
     "UpsampleBilinear2d",
     "ops",
+    "options",
     "refresh",
     "release",
     "use",

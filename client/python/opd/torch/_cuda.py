@@ -12,16 +12,14 @@ has come before a result is returned.
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import torch
 
 from .._conn import Batch
 from ..errors import InvalidArgument, Unavailable
 from ._dtypes import BY_NAME, Desc, describe
-
-if TYPE_CHECKING:
-    from ._session import Job, Session
+from ._session import Job, Session, finish
 
 _BUFFER_ID, _LEGACY_IPC = 7, 10  # CU_POINTER_ATTRIBUTE_*
 _HANDLE_SIZE = 64
@@ -78,6 +76,7 @@ class Imports:
 
     def __init__(self, session: Session, device: str, driver: Any) -> None:
         self._session = session
+        self._conn = session.conn
         self._device = device
         self._driver = driver
         self._open: dict[int, Allocation] = {}  # by base
@@ -101,7 +100,7 @@ class Imports:
                 self._forget_ids(allocation)
             id = allocation.ids[at] = self._session.new_id()
             params = (id, allocation.id, at[0], desc.dtype, desc.shape)
-            self._session.conn.send("import_tensor", params, batch=batch)
+            self._conn.send("import_tensor", params, batch=batch)
         return id
 
     def sweep(self) -> None:
@@ -115,7 +114,7 @@ class Imports:
     def close(self, allocation: Allocation) -> None:
         del self._open[allocation.range.base]
         self._forget_ids(allocation)
-        self._session.conn.send("import_close", ([allocation.id],))
+        self._conn.send("import_close", ([allocation.id],))
 
     def close_all(self) -> None:
         for allocation in list(self._open.values()):
@@ -125,15 +124,20 @@ class Imports:
         handle = self._driver.get_handle(range)
         if handle is None:
             raise _no_share(range.base)
-        conn, id = self._session.conn, self._session.new_id()
+        conn, id = self._conn, self._session.new_id()
         params = (id, self._device, "cuda_ipc", handle, range.size)
-        conn.wait(conn.send("import_open", params))
+        try:
+            conn.wait(conn.send("import_open", params))
+        except BaseException:
+            if not conn.closed:  # it may have been opened all the same
+                conn.send("import_close", ([id],))
+            raise
         allocation = self._open[range.base] = Allocation(id, range)
         return allocation
 
     def _forget_ids(self, allocation: Allocation) -> None:
         for id in allocation.ids.values():
-            self._session.conn.discard(0, id)
+            self._conn.discard(0, id)
         allocation.ids.clear()
 
 
@@ -144,6 +148,7 @@ class CudaTransport:
         self, session: Session, name: str, device: torch.device, driver: Any = None
     ) -> None:
         self._session = session
+        self.conn = session.conn
         self._name = name
         self._device = device
         self._imports = Imports(session, name, driver or Driver())
@@ -185,7 +190,7 @@ class CudaTransport:
         try:
             ids = [None if t is None else self._id(t, batch, empty) for t in reads]
             made: list[Optional[int]] = [self._id(t, batch, empty) for t in makes]
-            return self._session.finish(batch, job.send(ids, made, True, batch))
+            return finish(self.conn, batch, job.send(ids, made, True, batch))
         except BaseException:
             if batch.pending:
                 self._interrupted.append((batch, (reads, makes)))
@@ -193,7 +198,7 @@ class CudaTransport:
             raise
         finally:
             for id in empty:
-                self._session.conn.discard(0, id)
+                self.conn.discard(0, id)
 
     def _id(self, tensor: torch.Tensor, batch: Batch, empty: list[int]) -> int:
         desc = describe(tensor)
@@ -202,7 +207,7 @@ class CudaTransport:
         id = self._session.new_id()  # it has no address
         empty.append(id)
         params = (id, desc.dtype, desc.shape, None, self._name)
-        self._session.conn.send("tensor_new", params, batch=batch)
+        self.conn.send("tensor_new", params, batch=batch)
         return id
 
 

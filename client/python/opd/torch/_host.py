@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
 import torch
 
 from .._conn import Batch
 from .._data import _make_memfd
 from ._dtypes import BY_NAME, Desc, describe
-
-if TYPE_CHECKING:
-    from ._session import Job, Session
+from ._session import Job, Session, finish
 
 _ALIGN = 64
 _SMALL = 1 << 20  # bytes up to which one thread copies
@@ -89,6 +87,7 @@ class HostTransport:
 
     def __init__(self, session: Session, device: str) -> None:
         self._session = session
+        self.conn = session.conn
         self._device = device
         self._arena: Optional[Arena] = None
         self._arena_id = 0
@@ -131,6 +130,10 @@ class HostTransport:
         try:
             id = self._session.new_id()
             self._open(id, arena)
+        except BaseException:
+            if not self.conn.closed:  # it may have been opened all the same
+                self._close(id)
+            raise
         finally:
             arena.close_fd()
         self._arena_id, self._arena = id, arena
@@ -158,10 +161,10 @@ class DirectTransport(HostTransport):
         try:
             reads = [r and self._id(r[0], r[1], batch) for r in layout.reads]
             made: list[Optional[int]] = [self._id(at, desc, batch) for at, desc in layout.makes]
-            return self._session.finish(batch, job.send(reads, made, True, batch))
+            return finish(self.conn, batch, job.send(reads, made, True, batch))
         except BaseException:
             for key in list(self._ids)[known:]:  # those may have failed
-                self._session.conn.discard(0, self._ids.pop(key))
+                self.conn.discard(0, self._ids.pop(key))
             raise
 
     def _id(self, at: int, desc: Desc, batch: Batch) -> int:
@@ -169,7 +172,7 @@ class DirectTransport(HostTransport):
         if id is None:
             id = self._ids[at, desc] = self._session.new_id()
             params = (id, self._arena_id, at, desc.dtype, desc.shape)
-            self._session.conn.send("import_tensor", params, batch=batch)
+            self.conn.send("import_tensor", params, batch=batch)
         return id
 
     def _reserve(self, size: int) -> Arena:
@@ -178,17 +181,17 @@ class DirectTransport(HostTransport):
         return super()._reserve(size)
 
     def _open(self, id: int, arena: Arena) -> None:
-        conn = self._session.conn
+        conn = self.conn
         params = (id, self._device, "memfd", b"", arena.size)
         conn.wait(conn.send("import_open", params, fd=arena.fd))
 
     def _close(self, id: int) -> None:
         self._forget_ids()
-        self._session.conn.send("import_close", ([id],))
+        self.conn.send("import_close", ([id],))
 
     def _forget_ids(self) -> None:
         for id in self._ids.values():
-            self._session.conn.discard(0, id)
+            self.conn.discard(0, id)
         self._ids.clear()
 
 
@@ -196,7 +199,7 @@ class StagedTransport(HostTransport):
     """Another device of the daemon: it copies from the arena and back."""
 
     def _send(self, job: Job, layout: Layout, batch: Batch) -> Any:
-        session, conn, shm = self._session, self._session.conn, self._arena_id
+        session, conn, shm = self._session, self.conn, self._arena_id
         reads: list[Optional[int]] = []
         for read in layout.reads:
             id = None if read is None else session.new_id()
@@ -218,11 +221,11 @@ class StagedTransport(HostTransport):
             if desc.nbytes:
                 conn.send("tensor_read", (id, 0, desc.nbytes, (shm, at)), batch=batch)
         conn.send("drop", ([id for id in reads + made if id is not None], []), batch=batch)
-        return session.finish(batch, reply)
+        return finish(conn, batch, reply)
 
     def _open(self, id: int, arena: Arena) -> None:
-        conn = self._session.conn
+        conn = self.conn
         conn.wait(conn.send("shm_open", (id, arena.size), fd=arena.fd))
 
     def _close(self, id: int) -> None:
-        self._session.conn.send("shm_close", (id,))
+        self.conn.send("shm_close", (id,))

@@ -15,10 +15,11 @@ import torch
 from .._spec import Spec
 from ..client import Client
 from ..errors import NotFound
+from ..tensor import Tensor
 from ._register import Operator
 from ._session import InterfaceChanged, get_key, get_session, set_session
 
-_OURS = ("deadline", "version", "device")  # parameters of client.ops that are not the operator's
+_OURS = ("deadline", "version", "device", "debug")  # client.ops has them, and no operator
 
 _WORDS = {f"{word}_": word for word in keyword.kwlist}
 
@@ -152,6 +153,9 @@ def _make_function(name: str) -> FunctionType:
             return _operators[name].overload(*args, **kwargs)
         except InterfaceChanged:
             refresh(name)
+        except RuntimeError:
+            _explain(name, args, kwargs)
+            raise
         return _operators[name].overload(*args, **kwargs)
 
     # So it is pickled by name.
@@ -159,6 +163,22 @@ def _make_function(name: str) -> FunctionType:
     operator.__module__ = "opd.torch"
     assert isinstance(operator, FunctionType)
     return operator
+
+
+def _explain(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises an error that says more than torch's for what is of client.ops alone."""
+    if any(isinstance(value, Tensor) for value in (*args, *kwargs.values())):
+        raise TypeError(
+            f"{name}: opd.torch.ops takes tensors of torch, not an opd.Tensor; use client.ops."
+            f"{name}, or torch.from_dlpack() of it"
+        ) from None
+    ours = [key for key in kwargs if key in _OURS and key not in _operators[name].attr_names]
+    if ours:
+        raise TypeError(
+            f"{name}() has no argument '{ours[0]}' in opd.torch.ops; call it in a block of `with "
+            "opd.torch.options(deadline=..., version=..., debug=...)`; tensors are computed where "
+            "they are"
+        ) from None
 
 
 def _describe(function: Any, spec: Spec, operator: Operator) -> None:

@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
+from torch.autograd import forward_ad
 
 from .._spec import Spec
 from ..errors import OpdError
 from ._dtypes import BY_NAME, Desc, describe, get_autocast_dtype, parse
+from ._options import get_options, with_those_of_forward
 from ._session import find_device, get_key, get_session
 
 _library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has no types
@@ -48,7 +50,7 @@ class Operator:
         self.differentiable = [bool(t["differentiable"]) for t in spec.inputs]
         self._inputs = spec.inputs
         self._n_inputs, self._n_outputs = len(spec.inputs), len(spec.outputs)
-        self._n_saved = len(spec.info["saved"])
+        self.n_saved = len(spec.info["saved"])
         self._read_inputs = [i for i, t in enumerate(spec.inputs) if t["used_backward"]]
         self._read_outputs = [i for i, t in enumerate(spec.outputs) if t["used_backward"]]
         self._has_backward = bool(spec.info["has_backward"]) and not self.mutated
@@ -82,7 +84,7 @@ class Operator:
         return op._opoverload
 
     def _define_forward(self, attrs: list[str]) -> Any:
-        returns = ", ".join(["Tensor"] * (self._n_outputs + self._n_saved + 1))
+        returns = ", ".join(["Tensor"] * (self._n_outputs + self.n_saved + 1))
         op = self._define(
             "forward",
             f"({', '.join(self._spell_inputs() + attrs)}) -> ({returns})",
@@ -93,7 +95,7 @@ class Operator:
         return op._opoverload
 
     def _define_backward(self, attrs: list[str]) -> Any:
-        n = self._n_outputs + len(self._read_inputs) + len(self._read_outputs) + self._n_saved
+        n = self._n_outputs + len(self._read_inputs) + len(self._read_outputs) + self.n_saved
         tensors = [f"Tensor? t{i}" for i in range(n)]
         rest = ["Tensor version", "str inputs", "bool[] wanted"]
         op = self._define(
@@ -140,6 +142,12 @@ class Operator:
         if _in_transform():
             raise OpdError(
                 f"opd: {self.name} cannot be used under torch.func; use torch.autograd.grad, or "
+                "backward()",
+                op=self.name,
+            )
+        if any(t is not None and _has_tangent(t) for t in tensors):
+            raise OpdError(
+                f"opd: {self.name} has no forward-mode derivative; use torch.autograd.grad, or "
                 "backward()",
                 op=self.name,
             )
@@ -235,6 +243,7 @@ class Operator:
             output[-1],
         )
         ctx.attrs = inputs[self._n_inputs :]
+        ctx.options = get_options()
         ctx.inputs = ";".join("" if t is None else str(describe(t)) for t in tensors)
         ctx.floating = [t is not None and t.is_floating_point() for t in tensors]
 
@@ -249,11 +258,11 @@ class Operator:
         none = (None,) * len(self.attr_names)
         if not any(wanted):
             return (None,) * self._n_inputs + none
-        made = iter(
-            self._backward(
+        with with_those_of_forward(ctx.options):
+            gradients = self._backward(
                 *grads[: self._n_outputs], *kept, *ctx.attrs, version, ctx.inputs, wanted
             )
-        )
+        made = iter(gradients)
         return tuple(next(made) if want else None for want in wanted) + none
 
     def _run_backward(self, *args: Any) -> list[torch.Tensor]:
@@ -266,7 +275,7 @@ class Operator:
             read_inputs[i] = rest.pop(0)
         for i in self._read_outputs:
             read_outputs[i] = rest.pop(0)
-        saved, attrs = rest[: self._n_saved], rest[self._n_saved :]
+        saved, attrs = rest[: self.n_saved], rest[self.n_saved :]
         tensors = (read_inputs, read_outputs, saved, grads)
         return get_session().vjp(self, tensors, descs, _to_wire(attrs), wanted, int(version))
 
@@ -275,6 +284,12 @@ class Operator:
         device = find_device(self.name, [t for t in tensors if isinstance(t, torch.Tensor)])
         descs = [d for d, want in zip(_parse_inputs(inputs), wanted) if want and d]
         return _make_empty(descs, device)
+
+
+def _has_tangent(tensor: torch.Tensor) -> bool:
+    """Is it a dual tensor of torch.autograd.forward_ad, whose tangent would be lost?"""
+    unpack: Any = forward_ad.unpack_dual  # it has no types
+    return forward_ad._current_level >= 0 and unpack(tensor).tangent is not None
 
 
 def _parse_inputs(text: str) -> list[Optional[Desc]]:

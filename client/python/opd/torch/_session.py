@@ -19,6 +19,7 @@ from .._spec import Spec
 from .._warn import warn_reload
 from ..errors import InvalidArgument, NotFound, OpdError, Unavailable
 from ._dtypes import Desc, describe
+from ._options import get_options
 
 _MANY_PLANS = 4096  # kept for an operator
 
@@ -52,7 +53,10 @@ class Job(NamedTuple):
 
 
 class Transport(Protocol):
-    """Gets torch's tensors to one of the daemon's devices and back."""
+    """Gets torch's tensors to one of the daemon's devices and back, over one connection: what it
+    knows by ids is of no use on another."""
+
+    conn: Connection
 
     def run(self, job: Job) -> tuple[Any, list[torch.Tensor]]: ...
 
@@ -66,7 +70,17 @@ class Operator(Protocol):
     key: tuple[Any, ...]
     attr_names: list[str]
     mutated: list[int]
+    n_saved: int
     outdated: bool  # an edit has made another of it
+
+
+def finish(conn: Connection, batch: Batch, reply: Reply) -> Any:
+    """Waits for all of a batch, raises its first error, tells its warnings."""
+    conn.pump(lambda: batch.pending == 0, reply.method)
+    batch.raise_first()
+    for text in batch.warnings:
+        warn_reload(text)
+    return reply.result
 
 
 def get_key(spec: Spec) -> tuple[Any, ...]:
@@ -180,15 +194,18 @@ class Session:
                 places = [None] * len(places)
             values = _name_attrs(operator, attrs)
             params = (operator.name, *parts, values, places, options)
-            return self.conn.send("vjp", params, batch=batch)
+            return self._send(transport.conn, "vjp", operator, params, batch)
 
         device = find_device(operator.name, reads)
         with self.lock:
-            return self._transport(device).run(Job(reads, (), makes, send))[1]
+            transport = self._transport(device)
+            return transport.run(Job(reads, (), makes, send))[1]
 
     def release(self) -> None:
         """Gives up all memory that is kept for later calls, here and in the daemon."""
         with self.lock:
+            if self._client is None or self._client._conn.closed:
+                self._forget()  # no daemon is started for this
             for _, transport in self._transports.values():
                 transport.release()
 
@@ -198,14 +215,6 @@ class Session:
                 self._client.close()
             self._client = None
             self._forget()
-
-    def finish(self, batch: Batch, reply: Reply) -> Any:
-        """Waits for all of a batch, raises its first error, tells its warnings."""
-        self.conn.pump(lambda: batch.pending == 0, reply.method)
-        batch.raise_first()
-        for text in batch.warnings:
-            warn_reload(text)
-        return reply.result
 
     def _forget(self) -> None:
         self._plans.clear()
@@ -227,23 +236,44 @@ class Session:
             ids: list[Optional[int]], made: list[Optional[int]], into: bool, batch: Batch
         ) -> Reply:
             options: dict[str, Any] = {"device": self._transports[device][0]}
+            if get_options().version is not None:
+                options["version"] = plan.version
             outputs, saved = made[:n], made[n:]
             if into:
                 options["into"], outputs = outputs, [None] * n
             if keep:
                 options["saved_into" if into else "saved"] = saved
             params = (operator.name, ids, _name_attrs(operator, attrs), outputs, options)
-            return self.conn.send("forward", params, batch=batch)
+            return self._send(transport.conn, "forward", operator, params, batch)
 
         makes = plan.outputs + plan.saved if keep else plan.outputs
-        job = Job(tensors, operator.mutated, makes, send)
-        result, made = self._transport(device).run(job)
+        transport = self._transport(device)
+        result, made = transport.run(Job(tensors, operator.mutated, makes, send))
         version = int(result["version"])
         if version != plan.version:
             self.refresh(operator.name)
             if not operator.mutated:  # what was done in place is not done again
                 self._check_interface(operator)
         return made, version
+
+    def _send(
+        self,
+        conn: Connection,
+        method: str,
+        operator: Operator,
+        params: tuple[Any, ...],
+        batch: Batch,
+    ) -> Reply:
+        """A request that runs, whose last parameter is a map of options."""
+        asked = get_options()
+        if asked.deadline is not None:
+            params[-1]["deadline"] = asked.deadline
+        if asked.debug:
+            params[-1]["debug"] = True
+        reply = conn.send(method, params, batch=batch)
+        spec = self._client.ops._specs.get(operator.name) if self._client else None
+        reply.deadline = asked.deadline or (spec and spec.deadline) or 0.0
+        return reply
 
     def _check_interface(self, operator: Operator) -> None:
         """Raises InterfaceChanged if the operator is not as it was registered."""
@@ -264,12 +294,15 @@ class Session:
         device: torch.device,
     ) -> tuple[Plan, bool]:
         """The plan, and whether it was known before and so may be out of date."""
+        options: dict[str, Any] = {"device": self._device_name(device)}
+        version = get_options().version
+        if version is not None:
+            options["version"] = version
         known = self._plans.setdefault(operator.name, {})
-        key = (operator.key, descs, tuple(map(_freeze, attrs)), device)
+        key = (operator.key, descs, tuple(map(_freeze, attrs)), device, version)
         plan = known.get(key)
         if plan is not None:
             return plan, True
-        options = {"device": self._device_name(device)}
         inputs = [None if d is None else (d.dtype, d.shape) for d in descs]
         try:
             result = self.conn.call(
@@ -285,7 +318,9 @@ class Session:
             tuple(Desc(d, tuple(s)) for d, s in result["saved"]),
             tuple(result["views"]),
         )
-        if plan.version != self.find(operator.name).version:
+        if version is not None:
+            _check_version(operator, plan)
+        elif plan.version != self.find(operator.name).version:
             self.refresh(operator.name)
             known = self._plans.setdefault(operator.name, {})
         self._check_interface(operator)
@@ -337,6 +372,16 @@ def find_device(name: str, tensors: Sequence[Maybe]) -> torch.device:
                 op=name,
             )
     return found or torch.device("cpu")
+
+
+def _check_version(operator: Operator, plan: Plan) -> None:
+    """For a version that was asked for, whatever is served; its arguments the daemon has checked."""
+    if len(plan.saved) != operator.n_saved:
+        raise InvalidArgument(
+            f"{operator.name}: version {plan.version} has {len(plan.saved)} saved tensors, what "
+            f"opd.torch.ops knows has {operator.n_saved}; use client.ops, or roll back",
+            op=operator.name,
+        )
 
 
 def _describe_all(tensors: Sequence[Maybe]) -> tuple[Optional[Desc], ...]:

@@ -1,0 +1,135 @@
+"""opd.torch.options(), and what is said to who gives opd.torch.ops what is client.ops' alone."""
+
+import inspect
+import threading
+
+import pytest
+import torch
+from torch.testing import assert_close
+from torch_fixtures import device, draw, ops, torch_daemon  # noqa: F401
+
+import opd
+import opd.torch
+from opd._conn import Connection
+from test_torch_process import X, grad_of, scale, write_scale  # noqa: F401
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """(method, options) of each request that runs."""
+    seen = []
+    send = Connection.send
+
+    def record(self, method, params, **rest):
+        if method in ("forward", "vjp"):
+            seen.append((method, dict(params[-1])))
+        return send(self, method, params, **rest)
+
+    monkeypatch.setattr(Connection, "send", record)
+    return seen
+
+
+def test_a_deadline(ops):
+    x = torch.ones(100)
+    with opd.torch.options(deadline=0.2):
+        with pytest.raises(opd.DeadlineExceeded, match="slow_add"):
+            ops.slow_add(x, rounds=1 << 40)
+    assert torch.equal(ops.slow_add(x, rounds=1), x + 1)
+
+
+def test_backward_has_what_its_forward_had(ops, sent):
+    x = torch.ones(3, requires_grad=True)
+    with opd.torch.options(deadline=30, debug=True):
+        y = ops.gelu(x)
+        with opd.torch.options(debug=False):
+            z = ops.gelu(x)
+    grad_of(y, x)
+    with opd.torch.options(deadline=40):
+        grad_of(z, x)
+    given = [(method, o.get("deadline"), o.get("debug")) for method, o in sent]
+    assert given == [
+        ("forward", 30, True),
+        ("forward", 30, None),
+        ("vjp", 30, True),
+        ("vjp", 40, None),
+    ]
+    sent.clear()
+    grad_of(ops.gelu(x), x)
+    assert all("deadline" not in o and "debug" not in o for _, o in sent)
+
+
+def test_a_backward_of_another_thread(ops, sent):
+    x = torch.ones(3, requires_grad=True)
+    with opd.torch.options(deadline=30):
+        y = ops.gelu(x)
+        thread = threading.Thread(target=y.sum().backward)
+        other = threading.Thread(target=ops.gelu, args=(x,))  # a thread has its own options
+        for each in (thread, other):
+            each.start()
+            each.join()
+    assert [(method, o.get("deadline")) for method, o in sent] == [
+        ("forward", 30),
+        ("vjp", 30),
+        ("forward", None),
+    ]
+
+
+def test_around_compiled_code(ops, sent):
+    model = torch.compile(lambda x: ops.gelu(x) + 1, fullgraph=True, backend="aot_eager")
+    x = torch.ones(3)
+    model(x)
+    with opd.torch.options(deadline=30):
+        model(x)
+    assert [o.get("deadline") for _, o in sent] == [None, 30]
+    torch.compiler.reset()
+
+
+def test_a_version(scale, tmp_path):
+    x = X.clone().requires_grad_()
+    assert_close(opd.torch.ops.scale(x), x * 2)
+    write_scale(tmp_path, 5)
+    scale.reload()
+    for _ in range(2):
+        with opd.torch.options(version=1):
+            y = opd.torch.ops.scale(x)
+        assert_close(y, x * 2)
+        assert_close(grad_of(y, x), torch.full_like(x, 2))
+        assert_close(opd.torch.ops.scale(x), x * 5)
+    with opd.torch.options(version=7):
+        with pytest.raises(opd.NotFound, match="scale: that version is not kept"):
+            opd.torch.ops.scale(x)
+
+
+def test_a_version_of_another_interface(scale, tmp_path):
+    x = X.clone().requires_grad_()
+    opd.torch.ops.scale(x)
+    write_scale(tmp_path, 7, keeps=True)
+    scale.reload()
+    assert_close(opd.torch.ops.scale(x), x * 7)
+    with opd.torch.options(version=1):
+        with pytest.raises(opd.InvalidArgument, match="version 1 has 0 saved tensors, .* has 1"):
+            opd.torch.ops.scale(x)
+    assert_close(grad_of(opd.torch.ops.scale(x), x), torch.full_like(x, 7))
+
+
+@pytest.mark.parametrize(
+    "given", [{"deadline": 0}, {"deadline": "1"}, {"version": 0}, {"version": 1.5}, {"debug": 1}]
+)
+def test_what_is_no_option(given):
+    with pytest.raises(TypeError, match=f"'{next(iter(given))}' must be"):
+        with opd.torch.options(**given):
+            pass
+
+
+def test_options_are_no_arguments(ops):
+    for name in ("deadline", "version", "debug", "device"):
+        assert name not in inspect.signature(ops.gelu).parameters
+        assert f"{name}:" not in ops.gelu.__doc__
+        with pytest.raises(TypeError, match=rf"gelu\(\) has no argument '{name}'.*torch\.options"):
+            ops.gelu(X, **{name: 1})
+
+
+def test_a_tensor_of_a_client_is_refused_by_name(ops, torch_daemon):
+    with torch_daemon.connect() as client:
+        with pytest.raises(TypeError, match=r"not an opd\.Tensor; use client\.ops\.gelu"):
+            ops.gelu(client.tensor([1.0]))
