@@ -42,7 +42,8 @@ FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test check-gpu examples programs \
-	unit conformance compile-all functional ops torch reload faults soak asan tsan fuzz bench bench-operators \
+	unit conformance compile-all functional ops torch reload faults soak endurance chaos asan tsan fuzz fuzz-daemon \
+	bench bench-operators \
 	bench-reload \
 	lint format protocol install dist clean
 
@@ -203,6 +204,21 @@ SOAK_EDITS ?= 1000
 soak: $(call built,all)
 	$(TEST_ENV) $(PYTHON) tests/reload/soak.py --edits $(SOAK_EDITS) --device $(DEVICE)
 
+# Faults and kills beside clients that verify every bit, for minutes; `faults` has short ones. A chaos run prints the
+# SEED with which it can be repeated.
+GIB ?= 8
+FAULTS ?= 100
+HANGS ?= 10
+CLIENTS ?= 8
+SECONDS ?= 60
+SEED ?=
+endurance: $(call built,all)
+	$(TEST_ENV) $(PYTHON) tests/faults/endurance.py --device $(DEVICE) \
+		--gib $(GIB) --faults $(FAULTS) --hangs $(HANGS) --workers $(CLIENTS)
+
+chaos: $(call built,all)
+	$(TEST_ENV) $(PYTHON) tests/faults/chaos.py --device $(DEVICE) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
 # DEVICE names where the edits are timed; operators are timed on the best device there is.
 bench: bench-operators bench-reload
 
@@ -216,7 +232,7 @@ bench-reload: $(call built,all)
 export ASAN_OPTIONS ?= detect_leaks=1
 export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1
-asan: FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+asan fuzz-daemon: FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 tsan: FLAGS = -fsanitize=thread
 
 asan tsan:
@@ -236,6 +252,12 @@ fuzz:
 .PHONY: run-fuzz
 run-fuzz: $(fuzz_programs)
 	@for t in $(notdir $(fuzz_programs)); do scripts/fuzz.sh $(BUILD) $$t $(FUZZ_SECONDS) || exit 1; done
+
+# The whole daemon, with the sanitizers, on the CPU device.
+fuzz-daemon:
+	@$(MAKE) --no-print-directory BUILD=build/asan SANITIZE='$(FLAGS)' -j$$(nproc) build/asan/opd
+	OPD_BIN=$(abspath build/asan/opd) PYTHONPATH=$(abspath client/python) PYTHONDONTWRITEBYTECODE=1 \
+		$(PYTHON) tests/fuzz/fuzz_daemon.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # ---- style ---------------------------------------------------------------------------------------------------------
 

@@ -667,22 +667,13 @@ __global__ void __launch_bounds__(FORMULA_BLOCK)
 }
 #endif
 
-#ifdef OPD_CPU
-template <class T> inline T atomic_add_16bit(T *p, T v)
-{
-    uint16_t old = __atomic_load_n(&p->bits, __ATOMIC_RELAXED);
-    T was, sum;
-    do {
-        was.bits = old;
-        sum = was + v;
-    } while (!__atomic_compare_exchange_n(&p->bits, &old, sum.bits, true, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED));
-    return was;
-}
-#else
 template <class T> __device__ __forceinline__ T atomic_add_16bit(T *p, T v)
 {
+#ifdef OPD_CPU
+    uint16_t seen = __atomic_load_n(&p->bits, __ATOMIC_RELAXED), expected;
+#else
     uint16_t seen = *(volatile uint16_t *)&p->bits, expected;
+#endif
     T was, sum;
     do {
         expected = seen;
@@ -692,7 +683,6 @@ template <class T> __device__ __forceinline__ T atomic_add_16bit(T *p, T v)
     } while (seen != expected);
     return was;
 }
-#endif
 
 // What a `check` line of the header declares, held in a kernel that has the parameter
 // `opd::report_t *report`. Where `holds` is false the request fails with the line's message, and

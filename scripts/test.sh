@@ -49,6 +49,7 @@ cpu)
     step examples run examples
     step asan run asan
     step fuzz run fuzz
+    step fuzz-daemon run SECONDS=20 fuzz-daemon
     ;;
 gpu)
     export OPD_NO_APT=1 # no network: what only apt-get brings may be missing
@@ -62,6 +63,7 @@ gpu)
     done
     step examples run PREBUILT=1 examples
     step soak run PREBUILT=1 DEVICE=cuda:0 soak
+    step endurance run PREBUILT=1 DEVICE=cuda:0 endurance
     step bench run PREBUILT=1 DEVICE=cuda:0 bench
     ;;
 *)

@@ -100,10 +100,7 @@ static bool add_example(struct kernels *set, struct plan_request *request)
         request->keep = keep;
         ok &= add_plan(set, request);
     }
-    uint32_t all = 0;
-    for (int i = 0; i < op->n_inputs; i++)
-        if (op->inputs[i].differentiable && request->inputs[i].dtype != OPD_DTYPE_NONE)
-            all |= 1u << i;
+    uint32_t all = plan_gradients(request);
     if (!op->has_backward)
         return ok;
     request->direction = PLAN_BACKWARD;

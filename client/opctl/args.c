@@ -21,6 +21,8 @@ const struct option_row args_options[OPTIONS] = {
     [OPTION_RUN] = { "--run", NULL, "run the examples on the CPU too; needs no daemon" },
     [OPTION_SEED] = { "--seed", "N", "with --run: of the random tensors" },
     [OPTION_DEADLINE] = { "--deadline", "SEC", "with --run: for each stage, default 10" },
+    [OPTION_COUNT] = { "--count", "N", "end after so many" },
+    [OPTION_SECONDS] = { "--seconds", "N", "end after that time" },
 };
 
 static bool complain(char *why, size_t size, const char *what, const char *word, const char *meant)

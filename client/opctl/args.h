@@ -19,6 +19,8 @@ enum option {
     OPTION_RUN,
     OPTION_SEED,
     OPTION_DEADLINE,
+    OPTION_COUNT,
+    OPTION_SECONDS,
     OPTIONS,
 };
 

@@ -56,6 +56,7 @@ int cmd_rollback(struct session *session, const struct args *args);
 int cmd_pin(struct session *session, const struct args *args);
 int cmd_metrics(struct session *session, const struct args *args);
 int cmd_top(struct session *session, const struct args *args);
+int cmd_trace(struct session *session, const struct args *args);
 int cmd_restart(struct session *session, const struct args *args);
 int cmd_upgrade(struct session *session, const struct args *args);
 int cmd_stop(struct session *session, const struct args *args);

@@ -49,6 +49,13 @@ static const struct command {
       "Per device: how busy, what waits, how much memory. Per operator: runs each second and "
       "their\n"
       "mean time on the device. With --no-follow: one second of it." },
+    { "trace", "", 0, 0, WITH(OPTION_COUNT) | WITH(OPTION_SECONDS), cmd_trace,
+      "runs of operators, and how long each took on the device",
+      "A line for each run as it ends, of whichever client: kernels launched, microseconds that "
+      "it\n"
+      "waited, microseconds on the device. Until it is interrupted. With --json: one object on "
+      "each\n"
+      "line." },
     { "metrics", "", 0, 0, 0, cmd_metrics, "counters, in the format that Prometheus reads", NULL },
     { "rollback", "OP", 1, 1, 0, cmd_rollback, "serves the version before, until the next edit",
       NULL },

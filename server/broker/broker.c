@@ -445,6 +445,7 @@ int broker_run(struct broker *b)
 
 void broker_discard(struct broker *b)
 {
+    b->n_orphans = 0; // another's children: this one only looks
     while (b->conns)
         conn_discard(b->conns);
     for (int i = 0; i < b->n_devices; i++)

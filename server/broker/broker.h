@@ -47,6 +47,8 @@ struct broker {
     int spare_fd;       // given up for a moment to refuse a connection when there is no other
     struct conn *conns; // all of them
     int n_conns;
+    int n_tracers;     // of them: those that follow runs
+    uint64_t n_traced; // runs that these were told of
     uint64_t next_conn_id;
 
     uv_prepare_t prepare; // before the loop sleeps: retries and flushes

@@ -9,6 +9,7 @@
 #include "clock.h"
 #include "log.h"
 #include "request.h"
+#include "trace.h"
 #include "upgrade.h"
 
 // How much a connection may have going before it must wait: requests on devices, bytes of replies
@@ -20,7 +21,8 @@ enum { MAX_UNSENT = 4 << 20, MAX_UNSENT_FDS = 64, MAX_AHEAD = 1 << 20, TURN = 16
 // what is sent to a device runs in the order in which it was sent, so that it is the others' wait.
 enum { SHARE = 64, SHARE_LEAST = 4 };
 
-// A connection is at work for so long after its last request.
+// A connection is at work for so long after its last request to a device: who only asks how things
+// are takes nothing from others.
 static const uint64_t AT_WORK_NS = 1000000000;
 
 static void free_ids(struct conn *c)
@@ -71,9 +73,9 @@ static void leave_queue(struct conn *c)
 static void leave(struct conn *c)
 {
     leave_queue(c);
+    trace_follow(c, false);
     struct broker *b = c->broker;
     c->closed = true;
-    c->holder->gone = true;
     c->waiting = false;
     free_ids(c);
     if (c->prev)
@@ -269,7 +271,7 @@ static bool start_one(struct conn *c, size_t size)
     }
     bool again = c->waiting_since != 0;
     if (!again)
-        c->waiting_since = c->last_request = clock_ns();
+        c->waiting_since = clock_ns();
     struct request req = { .conn = c,
                            .broker = c->broker,
                            .id = msg.id,
@@ -287,6 +289,8 @@ static bool start_one(struct conn *c, size_t size)
     opd_err_clear(&c->wait_err);
     if (status != REQUEST_SUBMITTED)
         reply(&req, status, &err);
+    else
+        c->last_work = clock_ns();
     return true;
 }
 
@@ -314,7 +318,7 @@ static bool others_work(const struct conn *c)
 {
     uint64_t now = clock_ns();
     for (const struct conn *o = c->broker->conns; o; o = o->next)
-        if (o != c && o->last_request && now - o->last_request < AT_WORK_NS)
+        if (o != c && o->last_work && now - o->last_work < AT_WORK_NS)
             return true;
     return false;
 }

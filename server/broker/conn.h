@@ -35,7 +35,7 @@ struct conn {
     struct device *waits_for; // device whose memory the waiting request wants
     struct device *stages_on; // in whose queue for staging memory it stands
     struct opd_err wait_err;  // that did not come
-    uint64_t last_request;    // when the last one was started
+    uint64_t last_work;       // when its last request went to a device; 0: none did
     uint64_t waiting_since;   // when the waiting request was first tried; 0: none waits
     struct map tensors;       // id -> struct tensor
     struct map contexts;      // id -> struct context
@@ -43,6 +43,7 @@ struct conn {
     struct map exports;       // id -> struct storage
     struct map imports;       // id -> struct import
     bool follows;             // what happens is sent as notifications
+    bool traces;              // so is each run; see trace.h
     struct map told; // hash of an operator's name -> number of the failure that it was told of
     bool looking;    // its reload() waits
     uint64_t seen;   // the last event that its reload() told of

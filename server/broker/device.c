@@ -20,6 +20,7 @@
 #include "orphans.h"
 #include "plan.h"
 #include "program.h"
+#include "trace.h"
 
 enum { DEADLINE_TICK_MS = 50, START_LIMIT_MS = 60000 };
 
@@ -71,6 +72,7 @@ void command_free(struct command *c)
     if (c->out_fd >= 0)
         close(c->out_fd);
     bound_plan_unref(c->plan);
+    trace_free(c->trace);
     buf_finish(&c->bytes);
     free(c);
 }
@@ -78,6 +80,8 @@ void command_free(struct command *c)
 void device_finish_command(struct device *d, struct command *c, const struct opd_err *err)
 {
     d->n_queued--;
+    if (c->trace)
+        trace_end(d, c, err);
     if (c->done)
         c->done(c, err);
     command_free(c);
@@ -188,12 +192,13 @@ static void complete(struct device *d, const struct dev_done *done)
     }
     struct command *c = device_pop(&d->flight, &d->flight_end);
     struct opd_err err = { .code = done->code };
+    c->ran = done->ran;
     if (done->code) {
         char what[512];
         device_describe(c, done->steps ? done->steps - 1 : 0, true, what, sizeof what);
         snprintf(err.msg, sizeof err.msg, "%s%.480s", what, done->message);
         c->begun = done->steps > 1 || done->code == OPD_E_kernel_fault;
-    } else if (done->report) {
+    } else if (done->report && c->plan) {
         explain_report(c, done->report, &err);
     }
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
@@ -510,7 +515,10 @@ static int spawn_executor(struct device *d, int child_sock)
     d->process.data = d->socket_poll.data = d->done_poll.data = d;
     bool none = d->broker->options.own_blas || (d->knows_blas && !d->info.blas[0]);
     const char *const args[] = { "executor", d->name,
-                                 none ? "own" : d->knows_blas ? "later" : "vendor", NULL };
+                                 none            ? "own"
+                                 : d->knows_blas ? "later"
+                                                 : "vendor",
+                                 NULL };
     return broker_spawn(d->broker, &d->process, args, fds, 4, exit_cb);
 }
 

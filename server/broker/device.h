@@ -22,6 +22,7 @@
 struct bound_plan;
 struct broker;
 struct device;
+struct trace;
 
 enum device_state {
     DEVICE_STARTING, // no executor has said hello yet
@@ -51,6 +52,8 @@ struct command {
     const char *label; // what it is, for the message of a fault: "tensor_write"; NULL: nothing
     struct bound_plan *plan; // of an operator's run, which says what it is; a reference
     int version;             // of that operator
+    struct trace *trace;     // somebody wants to know how long it took; owned; NULL: nobody
+    uint64_t ran;            // then: nanoseconds on the device
     struct buf bytes;        // struct dev_command and what follows
     // err->code is 0 when it was done. Called on the loop, exactly once.
     void (*done)(struct command *c, const struct opd_err *err);

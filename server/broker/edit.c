@@ -128,7 +128,7 @@ static void check_syntax(struct broker *b, struct edit *edit, const struct entry
 static void plan_first_example(struct broker *b, struct entry *e)
 {
     struct plan_request request;
-    if (b->n_devices == 0 || !plan_example(e->op, 0, e->op->types[0].dtypes[0], &request))
+    if (b->n_devices == 0 || !plan_example(e->op, 0, OPD_DTYPE_NONE, &request))
         return;
     struct opd_err err = { 0 };
     request.on_cpu = b->devices[0]->is_cpu;
@@ -139,9 +139,7 @@ static void plan_first_example(struct broker *b, struct entry *e)
     if (!e->op->has_backward)
         return;
     request.direction = PLAN_BACKWARD;
-    for (int i = 0; i < e->op->n_inputs; i++)
-        if (e->op->inputs[i].differentiable && request.inputs[i].dtype != OPD_DTYPE_NONE)
-            request.wanted |= 1u << i;
+    request.wanted = plan_gradients(&request);
     entry_plan(e, b->devices[0], &request, &err);
     opd_err_clear(&err);
 }

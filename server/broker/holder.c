@@ -46,8 +46,8 @@ const char *holder_size(uint64_t bytes, char *buf)
 
 const char *holder_name(const struct holder *h, char *out, size_t size)
 {
-    int n = snprintf(out, size, "%.48s", h->client[0] ? h->client : "a client");
-    if (h->pid && n > 0 && (size_t)n < size)
+    int n = snprintf(out, size, "%.48s", h && h->client[0] ? h->client : "a client");
+    if (h && h->pid && n > 0 && (size_t)n < size)
         snprintf(out + n, size - (size_t)n, " (pid %d)", h->pid);
     return out;
 }

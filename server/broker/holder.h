@@ -20,7 +20,6 @@ struct holder {
     int refs;
     int pid;                             // 0: unknown
     char client[64];                     // as it called itself in hello
-    bool gone;                           // the connection has ended
     uint64_t bytes[OPTIONS_MAX_DEVICES]; // of all that it made and that is still there
     uint64_t named[OPTIONS_MAX_DEVICES]; // of that: with a name
 };
@@ -43,5 +42,6 @@ void holder_report(const struct device *d, struct buf *out);
 // "1.5 GiB"; buf has 32 bytes at least. Returns it.
 const char *holder_size(uint64_t bytes, char *buf);
 
-// "python train.py (pid 12)"; exact where it is cut short by `size`. Returns out.
+// "python train.py (pid 12)", "a client" where h is NULL; exact where it is cut short by `size`.
+// Returns out.
 const char *holder_name(const struct holder *h, char *out, size_t size);

@@ -332,6 +332,8 @@ void pool_count_on(struct pool *pool, const struct pool_stats *from)
     pool->stats.compiled = from->compiled;
     pool->stats.cached = from->cached;
     pool->stats.failed = from->failed;
+    pool->stats.seconds = from->seconds;
+    pool->stats.cache_bytes = from->cache_bytes;
 }
 
 void pool_stats(const struct pool *pool, struct pool_stats *out)

@@ -37,7 +37,7 @@ struct pool *pool_new(struct broker *broker, int n_processes);
 // waits, in their own order.
 void pool_submit(struct pool *pool, const char *const strings[JOB_MAX_STRINGS], pool_done done,
                  void *data);
-void pool_count_on(struct pool *pool, const struct pool_stats *from); // numbers of jobs
+void pool_count_on(struct pool *pool, const struct pool_stats *from); // what jobs came to
 void pool_stats(const struct pool *pool, struct pool_stats *out);
 int pool_pids(const struct pool *pool, int *out, int most); // of the processes; how many
 void pool_stop(struct pool *pool,

@@ -221,7 +221,7 @@ struct request *request_defer(struct request *req)
     struct request *kept = mem_alloc(sizeof *kept);
     *kept = *req;
     req->reply = (struct buf){ 0 };
-    if (kept->n_made > 0) {
+    if (kept->n_made > 0 || kept->made_context) {
         kept->fate = mem_zalloc(1, sizeof *kept->fate);
         kept->fate->refs = 1;
     }

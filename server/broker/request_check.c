@@ -35,7 +35,7 @@ struct kernel_job {
     struct check *check;
     char *expr, *prelude;
     char target[32];
-    const char *dtype;
+    const char *dtype; // NULL: all types are fixed
     struct buf packed; // its result: they come in any order, and are told in theirs
 };
 
@@ -127,6 +127,8 @@ static void pack_error(struct check *check, const struct opd_err *err)
     pack_key_str(&check->errors, "message", err->msg);
     pack_key_str(&check->errors, "log", err->log ? err->log : "");
     check->n_errors++;
+    if (strcmp(check->kind, "describe") != 0 && !check->err.code)
+        opd_err_copy(&check->err, err);
 }
 
 static void job_done(void *data, struct pool_result *result, const struct opd_err *err)
@@ -136,8 +138,6 @@ static void job_done(void *data, struct pool_result *result, const struct opd_er
     check->n_pending--;
     if (err->code) {
         pack_error(check, err);
-        if (strcmp(check->kind, "describe") != 0 && !check->err.code)
-            opd_err_copy(&check->err, err);
     } else {
         pack_result(check, job, result);
         if (result->log[0]) {
@@ -174,7 +174,7 @@ static void add_plan(struct check *check, const struct plan_request *request, co
                                     .check = check,
                                     .expr = mem_strdup(plan->kernels[i].expr),
                                     .prelude = mem_strdup(plan->prelude),
-                                    .dtype = dtype_name(dtype) };
+                                    .dtype = dtype ? dtype_name(dtype) : NULL };
         snprintf(job->target, sizeof job->target, "%s", target);
         check->jobs = job;
     }
@@ -193,9 +193,7 @@ static void add_target(struct check *check, const char *target, enum opd_dtype d
         if (!op->has_backward)
             continue;
         request.direction = PLAN_BACKWARD;
-        for (int i = 0; i < op->n_inputs; i++)
-            if (op->inputs[i].differentiable && request.inputs[i].dtype != OPD_DTYPE_NONE)
-                request.wanted |= 1u << i;
+        request.wanted = plan_gradients(&request);
         add_plan(check, &request, target, dtype);
     }
 }
@@ -212,6 +210,28 @@ static void submit_job(struct check *check, struct kernel_job *job)
     pool_submit(check->req->broker->pool, strings, job_done, job);
 }
 
+// Why there is nothing to compile: no mistake, unless code was asked for.
+static void explain_nothing(struct check *check)
+{
+    const struct op *op = check->op;
+    struct plan_request example;
+    const char *why = op->n_outputs > 0 && op->outputs[0].is_view
+                          ? "its outputs are views, so there are no kernels to compile"
+                      : plan_example(op, 0, OPD_DTYPE_NONE, &example)
+                          ? "its examples launch no kernel, so nothing was compiled; add one that "
+                            "does"
+                          : "it has no example, so nothing was compiled; add one";
+    char note[512];
+    snprintf(note, sizeof note, "%s: %s", op->file, why);
+    if (strcmp(check->kind, "describe") != 0) {
+        opd_err_set(&check->err, OPD_E_invalid_argument, "%s", note);
+        return;
+    }
+    pack_map(&check->warnings, 1);
+    pack_key_str(&check->warnings, "log", note);
+    check->n_warnings++;
+}
+
 // The jobs are listed newest first; their results are wanted in order.
 static void submit_jobs(struct check *check)
 {
@@ -225,14 +245,8 @@ static void submit_jobs(struct check *check)
     check->jobs = ordered;
     for (struct kernel_job *job = ordered; job; job = job->next)
         submit_job(check, job);
-    if (!ordered && check->op) {
-        char note[256];
-        snprintf(note, sizeof note, "%s: it has no example, so nothing was compiled; add one",
-                 check->op->file);
-        pack_map(&check->warnings, 1);
-        pack_key_str(&check->warnings, "log", note);
-        check->n_warnings++;
-    }
+    if (!ordered && check->op && check->n_errors == 0)
+        explain_nothing(check);
     check->started = true;
     finish_check(check);
 }
@@ -266,10 +280,10 @@ static bool add_choice_dtype(struct choice *choice, const struct op *op, const v
     char name[32] = "";
     if (value_type(v) == VALUE_STR)
         value_copy_str(v, name, sizeof name);
-    enum opd_dtype dtype = dtype_parse(name);
+    enum opd_dtype dtype = dtype_parse(name), all[OPD_DTYPE_COUNT];
     bool has = false;
-    for (int i = 0; i < op->types[0].n_dtypes; i++)
-        has = has || op->types[0].dtypes[i] == dtype;
+    for (int i = plan_example_dtypes(op, all); i-- > 0;)
+        has = has || (dtype && all[i] == dtype);
     if (!has || choice->n_dtypes == OPD_DTYPE_COUNT)
         return opd_err_set(err, OPD_E_invalid_argument, "%s has no dtype '%s'", op->name, name);
     choice->dtypes[choice->n_dtypes++] = dtype;
@@ -290,10 +304,8 @@ static bool read_choice(struct broker *b, const struct op *op, const value *targ
         snprintf(out->targets[i], sizeof out->targets[0], "%s", b->devices[i]->info.target);
     if (out->n_targets == 0)
         out->n_targets = b->n_devices;
-    if (out->n_dtypes == 0) {
-        out->n_dtypes = op->types[0].n_dtypes;
-        memcpy(out->dtypes, op->types[0].dtypes, sizeof out->dtypes);
-    }
+    if (out->n_dtypes == 0)
+        out->n_dtypes = plan_example_dtypes(op, out->dtypes);
     return true;
 }
 
@@ -370,7 +382,9 @@ static bool read_code_choice(struct broker *b, const struct op *op, const char *
                              const value *options, struct choice *out, struct opd_err *err)
 {
     const value *dtype = value_get(options, "dtype"), *target = value_get(options, "target");
-    *out = (struct choice){ .n_dtypes = 1, .dtypes = { op->types[0].dtypes[0] }, .n_targets = 1 };
+    *out = (struct choice){ .n_targets = 1 };
+    plan_example_dtypes(op, out->dtypes);
+    out->n_dtypes = 1; // the first
     if (!value_is_nil(dtype)) {
         out->n_dtypes = 0;
         if (!add_choice_dtype(out, op, dtype, err))

@@ -59,7 +59,8 @@ enum request_status request_tensor_export(struct request *req, const value *para
 {
     struct tensor *t = request_tensor(req, value_at(params, 0), "tensor_export", err);
     int64_t id = value_int(value_at(params, 1));
-    if (!t || !check_export(req, t, id, err))
+    if (!t || !check_export(req, t, id, err) ||
+        !request_may_read(t, "tensor_export: the tensor", err))
         return REQUEST_ERROR;
     map_put(&req->conn->exports, (uint64_t)id, storage_ref(t->storage));
     pack_export(&req->reply, t);
@@ -258,6 +259,7 @@ enum request_status request_import_tensor(struct request *req, const value *para
         return REQUEST_ERROR;
     }
     struct storage *s = storage_import(m, (uint64_t)offset, size);
+    s->holder = holder_ref(req->conn->holder);
     struct tensor *t = tensor_new(s, 0, &desc);
     storage_unref(s);
     request_make(req, (uint64_t)id, t);

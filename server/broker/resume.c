@@ -15,6 +15,7 @@
 #include "log.h"
 #include "orphans.h"
 #include "state.h"
+#include "trust.h"
 #include "upgrade.h"
 #include "version.h"
 
@@ -23,7 +24,7 @@
 static bool take_state(struct broker *b, int state_fd, bool check, struct opd_err *err)
 {
     size_t size;
-    uint8_t *bytes = state_load(state_fd, &size, err);
+    uint8_t *bytes = trust_init(b->options.group, err) ? state_load(state_fd, &size, err) : NULL;
     bool ok = bytes && state_read(b, bytes, size, check, err);
     free(bytes);
     return ok;

@@ -7,6 +7,7 @@
 
 #include "broker.h"
 #include "program.h"
+#include "trace.h"
 
 enum request_status run_bind(struct request *req, struct run *run, struct plan_request *pr,
                              struct opd_err *err)
@@ -210,7 +211,8 @@ struct command *run_command(struct run *run, struct opd_err *err)
     const struct plan *plan = run->bound->plan;
     struct command *c = command_new(DEV_RUN, 0, 0);
     uint64_t n_steps = 0;
-    for (int i = 0; i < plan->n_steps; i++) {
+    // One that is too large is not made to its end, which may be far.
+    for (int i = 0; i < plan->n_steps && c->bytes.size <= DEV_MAX_COMMAND; i++) {
         if (plan->steps[i].kind == PLAN_STEP_ZERO)
             append_zero(run, &plan->steps[i], c, &n_steps);
         else if (plan->steps[i].kind == PLAN_STEP_MATMUL)
@@ -219,6 +221,8 @@ struct command *run_command(struct run *run, struct opd_err *err)
             append_launch(run, &plan->steps[i], c, &n_steps);
     }
     append_report(run, c, &n_steps);
+    if (c->bytes.size > DEV_MAX_COMMAND)
+        n_steps = (uint64_t)plan->n_steps;
     uint64_t limit = (uint64_t)run->device->broker->options.max_launches;
     if (c->bytes.size > DEV_MAX_COMMAND || n_steps > limit) {
         if (n_steps > limit)
@@ -236,7 +240,7 @@ struct command *run_command(struct run *run, struct opd_err *err)
     }
     ((struct dev_command *)(void *)c->bytes.bytes)->size = n_steps;
     if (run->alone || run->device->broker->options.debug)
-        ((struct dev_command *)(void *)c->bytes.bytes)->id = DEV_RUN_ALONE;
+        ((struct dev_command *)(void *)c->bytes.bytes)->id |= DEV_RUN_ALONE;
     c->deadline = run->deadline > 0 ? run->deadline : run->entry->op->deadline;
     c->plan = bound_plan_ref(run->bound);
     c->version = run->entry->version;
@@ -318,6 +322,8 @@ enum request_status run_submit(struct request *req, struct run *run, struct comm
         command_free(c);
     } else {
         note_needs(req, run);
+        if (req->broker->n_tracers > 0)
+            trace_begin(c, req->conn);
         status = request_submit(req, d, c);
     }
     drop_made(run); // scratch goes back at once: the device runs its next user after this command

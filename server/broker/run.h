@@ -13,7 +13,7 @@ struct run {
     struct tensor *inputs[OP_MAX_INPUTS]; // borrowed
     struct tensor *outputs[OP_MAX_OUTPUTS];
     struct tensor *grad_outputs[OP_MAX_OUTPUTS];
-    struct storage *saved[OP_MAX_TEMPS]; // backward: the context's, or the client's
+    struct storage *saved[OP_MAX_TEMPS]; // the context's, or the client's; forward: of saved_into
     uint64_t saved_offset[OP_MAX_TEMPS];
     struct tensor *into[OP_MAX_INPUTS]; // results that go into a tensor that is there: the outputs,
                                         // or the gradients of inputs; borrowed

@@ -51,17 +51,24 @@ static const struct record {
     { "source", state_read_source },
     { "device", state_read_device },
     { "region", state_read_region },
+    { "holder", state_read_holder },
+    { "import", state_read_import },
     { "storage", state_read_storage },
+    { "write", state_read_write }, // to the last storage
     { "tensor", state_read_tensor },
     { "conn", state_read_conn },
     { "conn_fd", state_read_conn_fd },
     { "conn_bytes", state_read_conn_bytes },
+    { "conn_out_fd", state_read_conn_out_fd },
     { "id", state_read_id },
     { "shm", state_read_shm },
+    { "export", state_read_export },
+    { "conn_import", state_read_conn_import },
     { "told", state_read_told },
     { "context", state_read_context },
-    { "child", state_read_child },
     { "reply", state_read_reply },
+    { "now", state_read_now },
+    { "child", state_read_child },
     { "end", read_end },
 };
 
@@ -154,6 +161,8 @@ void state_write(struct state_out *out, struct broker *b, const struct request *
     state_write_registry(out, b);
     state_write_memory(out, b);
     state_write_conns(out, b, asked);
+    out->settled_size = out->bytes.size;
+    state_write_now(out, b);
     state_write_children(out, b);
     state_begin(out, "end", 0);
     h.size = out->bytes.size - sizeof h;
@@ -161,10 +170,19 @@ void state_write(struct state_out *out, struct broker *b, const struct request *
     memcpy(out->bytes.bytes, &h, sizeof h);
 }
 
+bool state_is_same(const struct state_out *a, const struct state_out *b)
+{
+    size_t start = sizeof(struct state_header);
+    return a->settled_size == b->settled_size &&
+           memcmp(a->bytes.bytes + start, b->bytes.bytes + start, a->settled_size - start) == 0;
+}
+
 void state_out_finish(struct state_out *out)
 {
     buf_finish(&out->bytes);
     map_finish(&out->entries.of);
+    map_finish(&out->holders.of);
+    map_finish(&out->imports.of);
     map_finish(&out->storages.of);
     map_finish(&out->tensors.of);
     map_finish(&out->texts);
@@ -394,11 +412,17 @@ static void let_go(struct state_in *in)
         tensor_unref(in->tensors.items[i]);
     for (size_t i = 0; i < in->storages.n; i++)
         storage_unref(in->storages.items[i]);
+    for (size_t i = 0; i < in->imports.n; i++)
+        import_unref(in->imports.items[i]);
+    for (size_t i = 0; i < in->holders.n; i++)
+        holder_unref(in->holders.items[i]);
     for (size_t i = 0; i < in->entries.n; i++)
         entry_unref(in->entries.items[i]);
     free(in->texts.items);
     free(in->tensors.items);
     free(in->storages.items);
+    free(in->imports.items);
+    free(in->holders.items);
     free(in->entries.items);
 }
 

@@ -31,6 +31,9 @@ struct request;
 
 enum { STATE_FORMAT = 1, STATE_OLDEST = 1 }; // what is written; the oldest that is read
 
+// Bytes of memory; what fits into no address space is wrong.
+static const int64_t STATE_MAX_SIZE = (int64_t)1 << 47;
+
 // --- writing
 
 struct state_numbers {
@@ -40,7 +43,8 @@ struct state_numbers {
 
 struct state_out {
     struct buf bytes;
-    struct state_numbers entries, storages, tensors;
+    size_t settled_size; // of bytes; what is behind changes by itself
+    struct state_numbers entries, holders, imports, storages, tensors;
     struct map texts; // hash -> list of those written
     struct state_text *all_texts;
     uint64_t n_texts;
@@ -54,6 +58,9 @@ void state_write(struct state_out *out, struct broker *b, const struct request *
                  uint64_t held_since);
 void state_out_finish(struct state_out *out);
 
+// Whether nothing has happened between the two, but what always may.
+bool state_is_same(const struct state_out *a, const struct state_out *b);
+
 // --- reading
 
 struct state_table {
@@ -66,9 +73,9 @@ struct state_in {
     bool check;         // nothing but a look: descriptors are not there
     const char *record; // whose fields are read, for messages
     const value *fields;
-    struct state_table texts, entries, storages, tensors; // a reference each
-    struct conn *conn;                                    // the last one
-    struct suballoc_block *cursor;                        // the last piece of device memory
+    struct state_table texts, entries, holders, imports, storages, tensors; // a reference each
+    struct conn *conn;                                                      // the last one
+    struct suballoc_block *cursor; // the last piece of device memory
     const struct device *cursor_device;
     bool over;
     struct opd_err *err; // the first thing that is wrong
@@ -126,14 +133,24 @@ void state_write_registry(struct state_out *out, struct broker *b);
 state_read_fn state_read_entry, state_read_family, state_read_common, state_read_source;
 
 void state_write_memory(struct state_out *out, struct broker *b);
-state_read_fn state_read_device, state_read_region, state_read_storage, state_read_tensor;
+state_read_fn state_read_device, state_read_region, state_read_tensor;
+
+// All that holds memory. The tensors, which are not written, are listed in *out_tensors, whose
+// items the caller frees.
+void state_write_storages(struct state_out *out, const struct broker *b,
+                          struct state_table *out_tensors);
+state_read_fn state_read_holder, state_read_import, state_read_storage, state_read_write;
 
 void state_write_conns(struct state_out *out, struct broker *b, const struct request *asked);
-state_read_fn state_read_conn, state_read_conn_fd, state_read_conn_bytes, state_read_id,
-    state_read_shm, state_read_told, state_read_reply;
+state_read_fn state_read_conn, state_read_conn_fd, state_read_conn_bytes, state_read_conn_out_fd,
+    state_read_id, state_read_shm, state_read_export, state_read_conn_import, state_read_told,
+    state_read_reply;
 
 void state_write_contexts(struct state_out *out, const struct conn *c);
 state_read_fn state_read_context;
+
+void state_write_now(struct state_out *out, struct broker *b);
+state_read_fn state_read_now;
 
 void state_write_children(struct state_out *out, struct broker *b);
 state_read_fn state_read_child;

@@ -26,9 +26,7 @@ static void write_events(struct state_out *out, const struct events *ev)
 void state_write_broker(struct state_out *out, struct broker *b, uint64_t held_since)
 {
     struct buf *bytes = &out->bytes;
-    struct pool_stats stats;
-    pool_stats(b->pool, &stats);
-    state_begin(out, "broker", 20);
+    state_begin(out, "broker", 18);
     state_put_str(out, "version", OPD_VERSION); // for who looks at it
     state_put_str(out, "socket", b->options.socket);
     pack_str(bytes, "kernels");
@@ -42,16 +40,17 @@ void state_write_broker(struct state_out *out, struct broker *b, uint64_t held_s
     pack_key_float(bytes, "started_time", b->started_time);
     pack_key_uint(bytes, "n_requests", b->n_requests);
     pack_key_uint(bytes, "n_errors", b->n_errors);
+    pack_str(bytes, "errors_of");
+    pack_array(bytes, BROKER_MAX_ERRORS);
+    for (int i = 0; i < BROKER_MAX_ERRORS; i++)
+        pack_uint(bytes, b->errors_of[i]);
+    pack_key_uint(bytes, "n_traced", b->n_traced);
     pack_key_uint(bytes, "n_contexts", b->n_contexts);
+    pack_key_uint(bytes, "n_regions", b->n_regions);
     pack_key_uint(bytes, "n_upgrades", b->n_upgrades);
     pack_key_uint(bytes, "held_since", held_since);
     pack_key_uint(bytes, "next_event", b->events.next);
     pack_key_uint(bytes, "generation", b->registry.generation);
-    pack_key_uint(bytes, "n_compiled", stats.compiled);
-    pack_key_uint(bytes, "n_cached", stats.cached);
-    pack_key_uint(bytes, "n_not_compiled", stats.failed);
-    state_put_str(out, "host_compiler", b->host_compiler);
-    state_put_str(out, "nvrtc", b->nvrtc);
     for (int i = 0; i < n_request_rows; i++) {
         state_begin(out, "count", 2);
         state_put_str(out, "request", request_rows[i].name);
@@ -85,6 +84,14 @@ static void read_kernels(struct state_in *in)
     }
 }
 
+static void read_errors(struct state_in *in)
+{
+    const value *list = state_get(in, "errors_of");
+    size_t n = value_count(list); // of codes that there are no longer nobody asks
+    for (size_t i = 0; i < n && i < BROKER_MAX_ERRORS; i++)
+        in->broker->errors_of[i] = (uint64_t)state_int_of(in, value_at(list, i), 0, INT64_MAX);
+}
+
 bool state_read_broker(struct state_in *in)
 {
     struct broker *b = in->broker;
@@ -107,17 +114,15 @@ bool state_read_broker(struct state_in *in)
     b->started_time = state_float(in, "started_time");
     b->n_requests = state_uint(in, "n_requests");
     b->n_errors = state_uint(in, "n_errors");
+    read_errors(in);
+    if (state_get(in, "n_traced")) // as "traces" of a connection
+        b->n_traced = state_uint(in, "n_traced");
     b->n_contexts = state_uint(in, "n_contexts");
+    b->n_regions = state_uint(in, "n_regions");
     b->n_upgrades = state_uint(in, "n_upgrades") + 1;
     b->held_since = state_uint(in, "held_since");
     b->events.next = (uint64_t)state_int(in, "next_event", 1, INT64_MAX);
     b->registry.generation = state_uint(in, "generation");
-    struct pool_stats stats = { .compiled = state_uint(in, "n_compiled"),
-                                .cached = state_uint(in, "n_cached"),
-                                .failed = state_uint(in, "n_not_compiled") };
-    pool_count_on(b->pool, &stats);
-    state_copy_str(in, "host_compiler", b->host_compiler, sizeof b->host_compiler);
-    state_copy_str(in, "nvrtc", b->nvrtc, sizeof b->nvrtc);
     return true;
 }
 
@@ -154,6 +159,51 @@ bool state_read_event(struct state_in *in)
         return state_fail(in, "that is no event, or not one of the last");
     buf_append(&kept->packed, packed, packed_size);
     buf_append(&kept->outcome, outcome, outcome_size);
+    return true;
+}
+
+// --- what changes by itself: compilers are asked who they are, a device that starts is measured
+
+void state_write_now(struct state_out *out, struct broker *b)
+{
+    struct buf *bytes = &out->bytes;
+    struct pool_stats stats;
+    pool_stats(b->pool, &stats);
+    state_begin(out, "now", 8);
+    pack_key_uint(bytes, "compiled", stats.compiled);
+    pack_key_uint(bytes, "cached", stats.cached);
+    pack_key_uint(bytes, "not_compiled", stats.failed);
+    pack_key_float(bytes, "compile_seconds", stats.seconds);
+    pack_key_uint(bytes, "cache_bytes", stats.cache_bytes);
+    state_put_str(out, "host_compiler", b->host_compiler);
+    state_put_str(out, "nvrtc", b->nvrtc);
+    pack_str(bytes, "devices");
+    pack_array(bytes, (size_t)b->n_devices);
+    for (int i = 0; i < b->n_devices; i++) {
+        pack_array(bytes, 2);
+        pack_uint(bytes, b->devices[i]->info.memory_free);
+        pack_uint(bytes, b->devices[i]->busy_ns);
+    }
+}
+
+bool state_read_now(struct state_in *in)
+{
+    struct broker *b = in->broker;
+    struct pool_stats stats = { .compiled = state_uint(in, "compiled"),
+                                .cached = state_uint(in, "cached"),
+                                .failed = state_uint(in, "not_compiled"),
+                                .seconds = state_float(in, "compile_seconds"),
+                                .cache_bytes = state_uint(in, "cache_bytes") };
+    pool_count_on(b->pool, &stats);
+    state_copy_str(in, "host_compiler", b->host_compiler, sizeof b->host_compiler);
+    state_copy_str(in, "nvrtc", b->nvrtc, sizeof b->nvrtc);
+    const value *list = state_get(in, "devices");
+    for (int i = 0; i < b->n_devices; i++) {
+        const value *pair = value_at(list, (size_t)i);
+        struct device *d = b->devices[i];
+        d->info.memory_free = (uint64_t)state_int_of(in, value_at(pair, 0), 0, INT64_MAX);
+        d->busy_ns = (uint64_t)state_int_of(in, value_at(pair, 1), 0, INT64_MAX);
+    }
     return true;
 }
 

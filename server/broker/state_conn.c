@@ -10,6 +10,7 @@
 #include "broker.h"
 #include "clock.h"
 #include "request.h"
+#include "trace.h"
 #include "version.h"
 
 enum { PIECE = 1 << 20 }; // bytes of a buffer in one record
@@ -26,24 +27,40 @@ static void write_bytes(struct state_out *out, bool sent, const uint8_t *bytes, 
     }
 }
 
+// Each descriptor stands before the byte that it goes with.
+static void write_unsent(struct state_out *out, const struct stream *s)
+{
+    const uint8_t *bytes = s->out.bytes + s->out_start;
+    size_t at = 0;
+    for (size_t i = 0; i < s->n_out_fds; i++) {
+        size_t before = (size_t)(s->out_fds[i].at - s->sent) - at;
+        write_bytes(out, true, bytes + at, before);
+        at += before;
+        state_begin(out, "conn_out_fd", 1);
+        state_put_fd(out, "fd", s->out_fds[i].fd);
+    }
+    write_bytes(out, true, bytes + at, stream_unsent(s) - at);
+}
+
 static void write_own(struct state_out *out, const struct conn *c);
 
 static void write_conn(struct state_out *out, const struct conn *c)
 {
     const struct stream *s = &c->stream;
     struct buf *bytes = &out->bytes;
-    state_begin(out, "conn", 5);
+    state_begin(out, "conn", 6);
     pack_key_uint(bytes, "id", c->id);
-    state_put_str(out, "client", c->holder->client);
+    pack_key_uint(bytes, "holder", state_number(&out->holders, c->holder));
     state_put_fd(out, "fd", s->fd);
     pack_key_bool(bytes, "follows", c->follows);
+    pack_key_bool(bytes, "traces", c->traces);
     pack_key_uint(bytes, "seen", c->seen);
     for (int i = 0; i < s->n_fds; i++) {
         state_begin(out, "conn_fd", 1);
         state_put_fd(out, "fd", s->fds[i]);
     }
     write_bytes(out, false, stream_bytes(s), stream_size(s));
-    write_bytes(out, true, s->out.bytes + s->out_start, stream_unsent(s));
+    write_unsent(out, s);
     write_own(out, c);
 }
 
@@ -59,12 +76,16 @@ bool state_read_conn(struct state_in *in)
 {
     struct broker *b = in->broker;
     uint64_t id = (uint64_t)state_int(in, "id", 1, INT64_MAX);
-    if (!state_good(in) || id > b->next_conn_id || find_conn(b, id))
-        return state_fail(in, "its id is in use, or of the future");
+    struct holder *holder = state_thing(in, "holder", &in->holders);
+    if (!state_good(in) || !holder || id > b->next_conn_id || find_conn(b, id))
+        return state_fail(in, "it has no holder, or its id is in use, or of the future");
     struct conn *c = in->conn = conn_new(b, id);
+    holder_unref(c->holder);
+    c->holder = holder_ref(holder);
     c->stream.fd = state_fd(in, "fd");
-    state_copy_str(in, "client", c->holder->client, sizeof c->holder->client);
     c->follows = state_bool(in, "follows");
+    // Programs from before there was a trace have no such field.
+    trace_follow(c, state_get(in, "traces") && state_bool(in, "traces"));
     c->seen = state_uint(in, "seen");
     return true;
 }
@@ -88,6 +109,16 @@ bool state_read_conn_bytes(struct state_in *in)
     if (!in->conn)
         return state_fail(in, "there is no connection for it");
     buf_append(sent ? &in->conn->stream.out : &in->conn->stream.in, bytes, size);
+    return true;
+}
+
+bool state_read_conn_out_fd(struct state_in *in)
+{
+    if (!in->conn)
+        return state_fail(in, "there is no connection for it");
+    int fd = state_fd(in, "fd");
+    if (fd >= 0)
+        stream_attach_fd(&in->conn->stream, fd);
     return true;
 }
 
@@ -165,6 +196,30 @@ bool state_read_id(struct state_in *in)
     return true;
 }
 
+bool state_read_export(struct state_in *in)
+{
+    struct conn *c = in->conn;
+    uint64_t id = (uint64_t)state_int(in, "id", 1, INT64_MAX);
+    struct storage *s = state_thing(in, "storage", &in->storages);
+    if (!state_good(in) || !c || !s || s->import || map_get(&c->exports, id) ||
+        c->exports.count == REQUEST_MAX_EXPORTS)
+        return state_fail(in, "there is no connection or storage for it, or it is in use");
+    map_put(&c->exports, id, storage_ref(s));
+    return true;
+}
+
+bool state_read_conn_import(struct state_in *in)
+{
+    struct conn *c = in->conn;
+    uint64_t id = (uint64_t)state_int(in, "id", 1, INT64_MAX);
+    struct import *m = state_thing(in, "import", &in->imports);
+    if (!state_good(in) || !c || !m || map_get(&c->imports, id) ||
+        c->imports.count == REQUEST_MAX_IMPORTS)
+        return state_fail(in, "there is no connection or import for it, or it is in use");
+    map_put(&c->imports, id, import_ref(m));
+    return true;
+}
+
 bool state_read_told(struct state_in *in)
 {
     uint64_t key = state_hash(in, "op");
@@ -175,17 +230,25 @@ bool state_read_told(struct state_in *in)
     return true;
 }
 
-static void write_own(struct state_out *out, const struct conn *c)
+// Ids, and the numbers of what they stand for.
+static void write_ids(struct state_out *out, const struct map *m, const char *record,
+                      const char *key, const struct state_numbers *numbers)
 {
-    const struct map *m = &c->tensors;
     for (size_t i = 0; i < m->capacity; i++) {
         if (!m->slots[i].value)
             continue;
-        state_begin(out, "id", 2);
+        state_begin(out, record, 2);
         pack_key_uint(&out->bytes, "id", m->slots[i].key);
-        pack_key_uint(&out->bytes, "tensor", state_number(&out->tensors, m->slots[i].value));
+        pack_key_uint(&out->bytes, key, state_number(numbers, m->slots[i].value));
     }
-    m = &c->shms;
+}
+
+static void write_own(struct state_out *out, const struct conn *c)
+{
+    write_ids(out, &c->tensors, "id", "tensor", &out->tensors);
+    write_ids(out, &c->exports, "export", "storage", &out->storages);
+    write_ids(out, &c->imports, "conn_import", "import", &out->imports);
+    const struct map *m = &c->shms;
     for (size_t i = 0; i < m->capacity; i++)
         if (m->slots[i].value)
             write_shm(out, m->slots[i].key, m->slots[i].value);

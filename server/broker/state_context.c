@@ -181,6 +181,7 @@ bool state_read_context(struct state_in *in)
     ctx->request.op = e->op;
     ctx->request.keep = true;
     ctx->request.on_cpu = ctx->device->is_cpu;
+    ctx->request.blas = ctx->device->info.blas[0] != '\0';
     map_put(&c->contexts, id, ctx);
     read_attrs(in, &ctx->request);
     read_arguments(in, ctx);

@@ -95,7 +95,7 @@ static void write_family(struct state_out *out, const struct family *o)
     for (const struct entry *e = o->versions; e; e = e->older, n++)
         write_entry(out, e);
     uint64_t failure_text = state_text(out, o->failure_text);
-    state_begin(out, "family", 7);
+    state_begin(out, "family", 8);
     state_put_str(out, "name", o->name);
     pack_str(bytes, "versions");
     pack_array(bytes, n);
@@ -106,6 +106,21 @@ static void write_family(struct state_out *out, const struct family *o)
     pack_key_int(bytes, "pinned", o->pinned);
     pack_key_uint(bytes, "failure", o->failure);
     pack_key_uint(bytes, "failure_text", failure_text);
+    const struct run_stats *runs = &o->runs;
+    pack_str(bytes, "runs");
+    pack_array(bytes, 4);
+    pack_uint(bytes, runs->forward);
+    pack_uint(bytes, runs->backward);
+    pack_uint(bytes, runs->failed);
+    pack_uint(bytes, runs->ns);
+}
+
+static void read_runs(struct state_in *in, struct run_stats *runs)
+{
+    const value *list = state_get(in, "runs");
+    uint64_t *numbers[] = { &runs->forward, &runs->backward, &runs->failed, &runs->ns };
+    for (size_t i = 0; i < 4; i++)
+        *numbers[i] = (uint64_t)state_int_of(in, value_at(list, i), 0, INT64_MAX);
 }
 
 // The newest first. Each number but once, so that the list has an end.
@@ -138,6 +153,7 @@ bool state_read_family(struct state_in *in)
     o->pinned = (int)state_int(in, "pinned", 0, o->last_version);
     o->failure = state_uint(in, "failure");
     o->failure_text = failure_text ? mem_strdup(failure_text) : NULL;
+    read_runs(in, &o->runs);
     if (!read_versions(in, o))
         return false;
     struct entry *current = state_thing(in, "current", &in->entries);

@@ -140,8 +140,8 @@ bool tensor_overlaps(const struct tensor *a, const struct tensor *b)
 {
     struct dev_ref p, q;
     uint64_t a_size = tensor_desc_size(&a->desc), b_size = tensor_desc_size(&b->desc);
-    if (a->storage->device != b->storage->device || !tensor_address(a, 0, &p) ||
-        !tensor_address(b, 0, &q) || p.region != q.region)
+    if (a_size == 0 || b_size == 0 || a->storage->device != b->storage->device ||
+        !tensor_address(a, 0, &p) || !tensor_address(b, 0, &q) || p.region != q.region)
         return false;
     return p.offset < q.offset + b_size && q.offset < p.offset + a_size;
 }

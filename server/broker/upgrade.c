@@ -31,8 +31,8 @@ struct upgrade {
     char *program;
     struct file_stamp stamp; // of the program that was tried
     enum phase phase;
-    uint64_t held_since; // clock_ns()
-    struct buf checked;  // the state that is being looked at
+    uint64_t held_since;      // clock_ns()
+    struct state_out checked; // the state that is being looked at
     int round;
     struct successor *successor; // NULL: none is under way
     uv_timer_t limit;
@@ -64,7 +64,7 @@ static void pause_all(struct broker *b, bool paused)
 static void closed_cb(uv_handle_t *handle)
 {
     struct upgrade *u = handle->data;
-    buf_finish(&u->checked);
+    state_out_finish(&u->checked);
     free(u->program);
     free(u);
 }
@@ -206,9 +206,7 @@ static void checked(void *data, const struct opd_err *err)
     }
     struct state_out now = { 0 };
     state_write(&now, u->broker, asked_by(u), u->held_since);
-    bool same = now.bytes.size == u->checked.size &&
-                memcmp(now.bytes.bytes, u->checked.bytes, now.bytes.size) == 0;
-    if (same && is_quiet(u))
+    if (state_is_same(&now, &u->checked) && is_quiet(u))
         take_over(u, &now);
     else if (++u->round == ROUNDS)
         refuse_because(u, OPD_E_internal, "the daemon does not come to rest");
@@ -220,17 +218,12 @@ static void checked(void *data, const struct opd_err *err)
 // Has the program look at the state as it is now. True: it does, and checked() comes.
 static bool start_successor(struct upgrade *u, struct opd_err *err)
 {
-    struct state_out state = { 0 };
-    state_write(&state, u->broker, asked_by(u), u->held_since);
-    buf_finish(&u->checked);
-    u->checked = state.bytes;
-    state.bytes = (struct buf){ 0 };
-    bool known = u->phase == PHASE_TRIAL || state.unknown_memory == 0;
-    state_out_finish(&state);
-    if (!known)
+    state_out_finish(&u->checked);
+    state_write(&u->checked, u->broker, asked_by(u), u->held_since);
+    if (u->phase != PHASE_TRIAL && u->checked.unknown_memory > 0)
         return opd_err_set(err, OPD_E_internal,
                            "device memory is in use that the state knows nothing of");
-    u->successor = successor_start(u->broker, u->program, &u->checked, checked, u, err);
+    u->successor = successor_start(u->broker, u->program, &u->checked.bytes, checked, u, err);
     return u->successor != NULL;
 }
 

@@ -30,18 +30,17 @@ static void warm_example(struct device *d, struct entry *e, struct plan_request 
     request->keep = true;
     warm_plan(d, e, request);
     request->direction = PLAN_BACKWARD;
-    for (int i = 0; i < e->op->n_inputs; i++)
-        if (e->op->inputs[i].differentiable && request->inputs[i].dtype != OPD_DTYPE_NONE)
-            request->wanted |= 1u << i;
+    request->wanted = plan_gradients(request);
     warm_plan(d, e, request);
 }
 
 static void warm_entry(struct device *d, struct entry *e)
 {
-    const struct op_type *type = &e->op->types[0];
-    for (int t = 0; t < type->n_dtypes; t++) {
+    enum opd_dtype dtypes[OPD_DTYPE_COUNT];
+    int n = plan_example_dtypes(e->op, dtypes);
+    for (int i = 0; i < n; i++) {
         struct plan_request request;
-        for (int k = 0; plan_example(e->op, k, type->dtypes[t], &request); k++)
+        for (int k = 0; plan_example(e->op, k, dtypes[i], &request); k++)
             warm_example(d, e, &request);
     }
 }

@@ -295,6 +295,44 @@ static __attribute__((noinline, cold)) void opd_cpu_fail(const char *what)
 template <class T> struct opd_cpu_same {
     typedef T type;
 };
+template <unsigned long> struct opd_cpu_word {
+    typedef unsigned type;
+};
+template <> struct opd_cpu_word<2> {
+    typedef unsigned short type;
+};
+template <> struct opd_cpu_word<8> {
+    typedef unsigned long long type;
+};
+#ifdef OPD_CPU_RACE
+// What is compared goes by value: at an address it would lie on a stack that threads share one
+// after the other, and be taken for memory of theirs all.
+#define OPD_CPU_COMPARE_EXCHANGE(bits, T)                                                          \
+    extern "C" T __tsan_atomic##bits##_compare_exchange_val(volatile T *, T, T, int, int);         \
+    OPD_CPU_INLINE T opd_cpu_exchange(T *p, T expected, T next, int order)                         \
+    {                                                                                              \
+        return __tsan_atomic##bits##_compare_exchange_val(p, expected, next, order, order);        \
+    }
+OPD_CPU_COMPARE_EXCHANGE(16, unsigned short)
+OPD_CPU_COMPARE_EXCHANGE(32, unsigned)
+OPD_CPU_COMPARE_EXCHANGE(64, unsigned long long)
+#undef OPD_CPU_COMPARE_EXCHANGE
+template <class T, class F> OPD_CPU_INLINE T opd_cpu_update(T *p, F f)
+{
+    typedef typename opd_cpu_word<sizeof(T)>::type word;
+    typedef word __attribute__((may_alias)) any;
+    word seen = __atomic_load_n((any *)p, __ATOMIC_RELAXED), expected, wanted;
+    T was;
+    do {
+        expected = seen;
+        __builtin_memcpy(&was, &expected, sizeof was);
+        const T next = f(was);
+        __builtin_memcpy(&wanted, &next, sizeof wanted);
+        seen = opd_cpu_exchange((word *)p, expected, wanted, __ATOMIC_RELAXED);
+    } while (seen != expected);
+    return was;
+}
+#else
 template <class T, class F> OPD_CPU_INLINE T opd_cpu_update(T *p, F f)
 {
     T was, next;
@@ -304,6 +342,12 @@ template <class T, class F> OPD_CPU_INLINE T opd_cpu_update(T *p, F f)
     while (!__atomic_compare_exchange(p, &was, &next, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return was;
 }
+template <class T> OPD_CPU_INLINE T opd_cpu_exchange(T *p, T expected, T next, int)
+{
+    __atomic_compare_exchange_n(p, &expected, next, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    return expected;
+}
+#endif
 #define OPD_CPU_ATOMIC(T)                                                                          \
     OPD_CPU_INLINE T atomicAdd(T *p, T v)                                                          \
     {                                                                                              \
@@ -344,8 +388,8 @@ OPD_CPU_ATOMIC(long long)
 #define OPD_CPU_ATOMIC_CAS(T)                                                                      \
     OPD_CPU_INLINE T atomicCAS(T *p, T expected, T v)                                              \
     {                                                                                              \
-        __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);   \
-        return expected;                                                                           \
+        typedef opd_cpu_word<sizeof(T)>::type word;                                                \
+        return (T)opd_cpu_exchange((word *)p, (word)expected, (word)v, __ATOMIC_SEQ_CST);          \
     }
 OPD_CPU_ATOMIC_CAS(unsigned short)
 OPD_CPU_ATOMIC_CAS(int)

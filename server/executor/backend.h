@@ -19,6 +19,7 @@ struct backend_program; // one loaded image, with one kernel; owned by the calle
                         // backend_unload()
 
 enum { BACKEND_IPC_HANDLE = 64 }; // bytes of a handle of another process's memory
+enum { BACKEND_STAMPS = 1024 };   // places for times in the stream
 
 typedef uint64_t device_addr; // 0 is "nowhere"
 
@@ -136,6 +137,12 @@ struct backend_ops {
     // one takes over. It tells the mark all the same, and that will not change any more.
     bool (*mark)(struct backend *be, uint64_t mark, struct opd_err *err);
     bool (*poll)(struct backend *be, uint64_t *out_mark, struct opd_err *err);
+
+    // Notes the time at which the stream gets there, in one of BACKEND_STAMPS places.
+    bool (*stamp)(struct backend *be, unsigned place, struct opd_err *err);
+    // What lies between two of them that the stream has passed.
+    bool (*elapsed)(struct backend *be, unsigned from, unsigned to, uint64_t *out_ns,
+                    struct opd_err *err);
 
     // Before the first mark: what the stream has passed is written to *passed too, which is on a
     // page of its own, in memory that outlives this process. True: the device does so itself, at

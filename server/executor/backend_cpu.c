@@ -28,6 +28,7 @@ struct cpu_backend {
     struct opd_err failure;   // a kernel was stopped from below: this process must end
     uint64_t mark;
     _Atomic uint64_t *shared_mark; // NULL: nobody else looks
+    uint64_t stamps[BACKEND_STAMPS];
 };
 
 struct backend_program {
@@ -393,6 +394,22 @@ static bool cpu_poll(struct backend *base, uint64_t *out_mark, struct opd_err *e
     return !has_failed(be, err);
 }
 
+static bool cpu_stamp(struct backend *base, unsigned place, struct opd_err *err)
+{
+    (void)err;
+    ((struct cpu_backend *)base)->stamps[place] = clock_ns();
+    return true;
+}
+
+static bool cpu_elapsed(struct backend *base, unsigned from, unsigned to, uint64_t *out_ns,
+                        struct opd_err *err)
+{
+    (void)err;
+    const struct cpu_backend *be = (struct cpu_backend *)base;
+    *out_ns = be->stamps[to] - be->stamps[from];
+    return true;
+}
+
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .open = cpu_open,
@@ -410,5 +427,7 @@ const struct backend_ops backend_cpu = {
     .fill = cpu_fill,
     .mark = cpu_mark,
     .poll = cpu_poll,
+    .stamp = cpu_stamp,
+    .elapsed = cpu_elapsed,
     .share_marks = cpu_share_marks,
 };

@@ -34,6 +34,7 @@ struct cuda_backend {
     void *own_passed;         // allocated here, where it is not shared
     struct mark_event events[N_EVENTS];
     unsigned first_event, n_events; // a ring
+    void *stamps[BACKEND_STAMPS];   // events that tell the time, made when they are first wanted
 };
 
 struct backend_program {
@@ -86,6 +87,9 @@ static void cuda_close(struct backend *be)
     for (int i = 0; i < N_EVENTS; i++)
         if (b->events[i].event)
             cu->cuEventDestroy(b->events[i].event);
+    for (int i = 0; i < BACKEND_STAMPS; i++)
+        if (b->stamps[i])
+            cu->cuEventDestroy(b->stamps[i]);
     if (b->blas)
         cu->cuStreamSynchronize(b->stream);
     cuda_blas_free(b->blas);
@@ -514,6 +518,33 @@ static bool cuda_poll(struct backend *be, uint64_t *out_mark, struct opd_err *er
     return false;
 }
 
+static bool cuda_stamp(struct backend *be, unsigned place, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    if (!b->stamps[place])
+        CU_TRY(cuEventCreate(&b->stamps[place], DRV_EVENT_DEFAULT));
+    CU_TRY(cuEventRecord(b->stamps[place], b->stream));
+    return true;
+fail:
+    return false;
+}
+
+static bool cuda_elapsed(struct backend *be, unsigned from, unsigned to, uint64_t *out_ns,
+                         struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    float ms = 0;
+    // Passed, but the driver may not have looked since.
+    CU_TRY(cuEventSynchronize(b->stamps[to]));
+    CU_TRY(cuEventElapsedTime(&ms, b->stamps[from], b->stamps[to]));
+    *out_ns = (uint64_t)((double)ms * 1e6);
+    return true;
+fail:
+    return false;
+}
+
 static bool cuda_share_marks(struct backend *be, _Atomic uint64_t *passed)
 {
     struct cuda_backend *b = cuda_of(be);
@@ -554,5 +585,7 @@ const struct backend_ops backend_cuda = {
     .fill = cuda_fill,
     .mark = cuda_mark,
     .poll = cuda_poll,
+    .stamp = cuda_stamp,
+    .elapsed = cuda_elapsed,
     .share_marks = cuda_share_marks,
 };

@@ -70,9 +70,20 @@ void cpu_race_free(struct cpu_race *r)
     free(r);
 }
 
-void cpu_race_begin(struct cpu_race *r)
+void cpu_race_begin(struct cpu_race *r, unsigned n)
 {
     r->outside = tsan.current();
+    // Not one by one as they begin: a thread comes after all that its maker has come after, and the
+    // worker comes after those that have ended.
+    for (unsigned i = 0; i < n; i++) {
+        struct race_thread *t = &r->threads[i];
+        if (t->fiber)
+            continue;
+        char name[32];
+        snprintf(name, sizeof name, "thread %u", i);
+        t->fiber = tsan.create(0);
+        tsan.name(t->fiber, name);
+    }
 }
 
 void cpu_race_block(struct cpu_race *r)
@@ -83,15 +94,8 @@ void cpu_race_block(struct cpu_race *r)
 
 void cpu_race_enter(struct cpu_race *r, unsigned thread)
 {
-    struct race_thread *t = &r->threads[thread];
-    if (!t->fiber) {
-        char name[32];
-        snprintf(name, sizeof name, "thread %u", thread);
-        t->fiber = tsan.create(0);
-        tsan.name(t->fiber, name);
-    }
     r->current = thread;
-    tsan.enter(t->fiber, NO_SYNC);
+    tsan.enter(r->threads[thread].fiber, NO_SYNC);
     tsan.acquire(&r->begun);
     tsan.acquire(&r->ended[r->block_turn ^ 1]);
 }

@@ -16,8 +16,9 @@ struct cpu_race;
 struct cpu_race *cpu_race_new(void); // NULL: the sanitizer is not there
 void cpu_race_free(struct cpu_race *r);
 
-// On the worker's thread, in this order: a launch begins; blocks begin; the launch has ended.
-void cpu_race_begin(struct cpu_race *r);
+// On the worker's thread, in this order: a launch begins, whose blocks have n threads; blocks
+// begin; the launch has ended.
+void cpu_race_begin(struct cpu_race *r, unsigned n);
 void cpu_race_block(struct cpu_race *r);
 
 void cpu_race_enter(struct cpu_race *r, unsigned thread); // this thread runs from here on

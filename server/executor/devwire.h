@@ -51,8 +51,8 @@ struct dev_command {
 };
 
 // DEV_RUN_ALONE: after what came before has ended, each launch waited for before the next: slow,
-// and no doubt about which one failed.
-enum dev_run_flags { DEV_RUN_ALONE = 1 };
+// and no doubt about which one failed. DEV_RUN_TIMED: its dev_done tells how long it took.
+enum dev_run_flags { DEV_RUN_ALONE = 1, DEV_RUN_TIMED = 2 };
 
 // After DEV_LOAD: the kernel's parameters as struct backend_param …; `size` is their number.
 
@@ -130,6 +130,7 @@ struct dev_report {
 struct dev_done {
     uint64_t seq;
     uint64_t report; // of DEV_STEP_REPORT; 0 without one
+    uint64_t ran;    // of DEV_RUN_TIMED: nanoseconds on the device; 0 if it failed
     uint32_t code;   // enum opd_err_code
     uint32_t fatal;  // the device has failed: this process ends after it
     uint32_t steps;  // RUN that failed: how many steps had begun

@@ -15,10 +15,10 @@
 #include "mem.h"
 #include "ring.h"
 
+enum { N_REPORTS = 512, N_TIMED = BACKEND_STAMPS / 2 }; // in flight
+
 // How long an idle executor spins before it sleeps, and how long one with work in flight polls
 // without a pause.
-enum { N_REPORTS = 512 }; // in flight
-
 enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
 
 struct region {
@@ -33,6 +33,7 @@ struct flight {
     uint64_t seq;
     uint64_t *report; // where the device puts it; NULL: none
     uint32_t steps;   // how many had begun
+    unsigned stamp;   // the second of its two; 0: it is not timed
     struct opd_err err;
 };
 
@@ -55,6 +56,8 @@ struct executor {
     struct buf args, tensors; // of the launch
     uint64_t seq;             // of the command that is being run
     uint32_t steps;           // of it: how many have begun
+    unsigned stamp;           // of it
+    size_t n_timed;           // commands, ever
     bool stopping;
 };
 
@@ -194,6 +197,10 @@ static bool drain(struct executor *ex, struct opd_err *err)
 
 static bool unmap_region(struct executor *ex, uint32_t id, struct opd_err *err)
 {
+    if (id < ex->n_regions && ex->regions[id].lost) {
+        ex->regions[id] = (struct region){ 0 };
+        return true;
+    }
     struct region *region = find_region(ex, id, err);
     if (!region || !drain(ex, err))
         return false;
@@ -395,6 +402,22 @@ static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct
     return true;
 }
 
+// Between two stamps, where that is asked for.
+static bool run_timed(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
+{
+    if (!(cmd->id & DEV_RUN_TIMED))
+        return run_steps(ex, cmd, err);
+    // Places that are given out again are not in flight any more.
+    if (ex->n_flights >= N_TIMED && !drain(ex, err))
+        return false;
+    unsigned place = 2 * (unsigned)(ex->n_timed++ % N_TIMED);
+    if (!ex->ops->stamp(ex->be, place, err) || !run_steps(ex, cmd, err) ||
+        !ex->ops->stamp(ex->be, place + 1, err))
+        return false;
+    ex->stamp = place + 1;
+    return true;
+}
+
 // Commands whose descriptor comes through the socket.
 static bool takes_fd(uint32_t type)
 {
@@ -433,7 +456,7 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, stru
         ok = open_ipc(ex, cmd, err);
         break;
     case DEV_RUN:
-        ok = run_steps(ex, cmd, err);
+        ok = run_timed(ex, cmd, err);
         break;
     case DEV_STOP:
         ex->stopping = true;
@@ -448,6 +471,16 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, stru
     return ok;
 }
 
+static uint64_t time_flight(struct executor *ex, const struct flight *flight)
+{
+    struct opd_err err = { 0 };
+    uint64_t ns = 0;
+    if (flight->stamp && !ex->ops->elapsed(ex->be, flight->stamp - 1, flight->stamp, &ns, &err))
+        log_warn("timing a run: %s", err.msg);
+    opd_err_clear(&err);
+    return ns;
+}
+
 static void post_done(struct executor *ex, const struct flight *flight, bool fatal)
 {
     size_t length = strlen(flight->err.msg);
@@ -458,6 +491,7 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
         usleep(100);
     done->seq = flight->seq;
     done->report = flight->report ? *flight->report : 0;
+    done->ran = time_flight(ex, flight);
     done->code = flight->err.code;
     done->fatal = fatal;
     done->steps = flight->steps;
@@ -478,8 +512,9 @@ static void add_flight(struct executor *ex, const struct opd_err *err)
             ex->flights = mem_realloc(ex->flights, ex->flights_capacity, sizeof *ex->flights);
         }
     }
-    ex->flights[ex->first_flight + ex->n_flights++] =
-        (struct flight){ .seq = ex->seq, .steps = ex->steps, .report = ex->report, .err = *err };
+    ex->flights[ex->first_flight + ex->n_flights++] = (struct flight){
+        .seq = ex->seq, .steps = ex->steps, .report = ex->report, .stamp = ex->stamp, .err = *err
+    };
 }
 
 // Takes one command, if there is one. False: the device has failed, or the broker is not itself.
@@ -496,7 +531,7 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     struct opd_err err = { 0 };
     ex->report = NULL;
     ex->seq = cmd->seq;
-    ex->steps = 0;
+    ex->steps = ex->stamp = 0;
     atomic_store(&ex->progress->taken, ex->seq);
     run_command(ex, cmd, &err);
     ring_pop(&ex->commands);

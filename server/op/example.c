@@ -81,6 +81,31 @@ bool plan_example(const struct op *op, int k, enum opd_dtype dtype, struct plan_
     return true;
 }
 
+int plan_example_dtypes(const struct op *op, enum opd_dtype out[OPD_DTYPE_COUNT])
+{
+    bool seen[OPD_DTYPE_COUNT] = { false };
+    int n = 0, n_types = op->types[TYPE_SCALAR].n_dtypes > 0 ? TYPE_SCALAR + 1 : op->n_types;
+    for (int t = 0; t < n_types; t++)
+        for (int i = 0; op->types[t].name[0] && i < op->types[t].n_dtypes; i++) {
+            enum opd_dtype dtype = op->types[t].dtypes[i];
+            if (!seen[dtype])
+                out[n++] = dtype;
+            seen[dtype] = true;
+        }
+    if (n == 0)
+        out[n++] = OPD_DTYPE_NONE;
+    return n;
+}
+
+uint32_t plan_gradients(const struct plan_request *request)
+{
+    uint32_t all = 0;
+    for (int i = 0; i < request->op->n_inputs; i++)
+        if (request->op->inputs[i].differentiable && dtype_is_float(request->inputs[i].dtype))
+            all |= 1u << i;
+    return all;
+}
+
 static bool check_plan(const struct plan_request *request, int line, struct opd_err *err)
 {
     struct plan *plan = plan_build(request, err);
@@ -101,7 +126,7 @@ bool example_check_all(struct reader *r)
             if (!check_plan(&request, line, r->lx.err))
                 return false;
             request.direction = PLAN_BACKWARD;
-            request.wanted = UINT32_MAX;
+            request.wanted = plan_gradients(&request);
             if (r->op->has_backward && !check_plan(&request, line, r->lx.err))
                 return false;
         }

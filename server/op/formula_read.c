@@ -14,7 +14,8 @@ static bool fail_mixed(struct reader *r, const char *keyword)
 
 bool formula_check_alone(struct reader *r, const char *keyword)
 {
-    static const char *const others[] = { "shape", "saved", "scratch", "forward", "backward" };
+    static const char *const others[] = { "shape", "saved",   "scratch", "check",
+                                          "view",  "forward", "backward" };
     for (size_t i = 0; r->formulas && i < sizeof others / sizeof *others; i++)
         if (strcmp(keyword, others[i]) == 0)
             return fail_mixed(r, keyword);
@@ -74,9 +75,12 @@ bool formula_read(struct reader *r)
 {
     struct lexer *lx = &r->lx;
     r->column = true; // a formula may be long
-    if (r->section || r->body->n_temps > 0)
+    if (r->section || r->has_view || r->body->n_temps > 0)
         return lex_fail(lx, "'formula' beside %s: an operator has formulas, or shapes and kernels",
-                        r->section ? "'forward'" : "'saved' and 'scratch'");
+                        r->section              ? "'forward'"
+                        : r->has_view           ? "'view'"
+                        : r->body->n_checks > 0 ? "'check'"
+                                                : "'saved' and 'scratch'");
     for (int t = 0; t < TENSOR_TEMP; t++)
         if (r->scope.shaped[t])
             return lex_fail(lx, "'formula' beside 'shape': the shapes of an operator with formulas "

@@ -301,7 +301,8 @@ static void drop_repeat(struct builder *b, const struct step *body, int n)
         if (step->kind == STEP_LAUNCH)
             drop_launch(b, step);
         else if (step->kind == STEP_ZERO)
-            b->pending[step->tensor] = env_has_tensor(&b->env, step->tensor);
+            b->pending[step->tensor] = !b->covered[step->tensor] &&
+                                       env_has_tensor(&b->env, step->tensor);
         else
             builder_drop_matmul(b, step);
     }

@@ -45,9 +45,7 @@ static bool add_case(struct trial_cases *t, struct plan_request *request, enum o
     if (!(c.forward = plan_build(request, err)))
         return false;
     request->direction = PLAN_BACKWARD;
-    for (int i = 0; i < op->n_inputs; i++)
-        if (op->inputs[i].differentiable && request->inputs[i].dtype != OPD_DTYPE_NONE)
-            request->wanted |= 1u << i;
+    request->wanted = plan_gradients(request);
     if (op->has_backward && request->wanted && !(c.backward = plan_build(request, err))) {
         plan_free(c.forward);
         return false;
@@ -72,13 +70,14 @@ static bool is_chosen(const char *dtypes, const char *name)
 bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes, struct opd_err *err)
 {
     *t = (struct trial_cases){ .op = op };
-    for (int d = 0; d < op->types[0].n_dtypes; d++) {
-        enum opd_dtype dtype = op->types[0].dtypes[d];
+    enum opd_dtype all[OPD_DTYPE_COUNT];
+    int n = plan_example_dtypes(op, all);
+    for (int d = 0; d < n; d++) {
         struct plan_request request;
-        if (!is_chosen(dtypes, dtype_name(dtype)))
+        if (!is_chosen(dtypes, dtype_name(all[d])))
             continue;
-        for (int k = 0; plan_example(op, k, dtype, &request); k++)
-            if (!add_case(t, &request, dtype, k + 1, err))
+        for (int k = 0; plan_example(op, k, all[d], &request); k++)
+            if (!add_case(t, &request, all[d], k + 1, err))
                 return false;
     }
     if (t->n > 0)

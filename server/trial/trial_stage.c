@@ -182,7 +182,7 @@ static void *run_part(void *arg)
     if (!cpu_fault_enter(&signal_stack, &before, &p->err))
         p->failed = true;
     if (p->worker->race)
-        cpu_race_begin(p->worker->race);
+        cpu_race_begin(p->worker->race, p->job->block[0] * p->job->block[1] * p->job->block[2]);
     for (unsigned long long b = p->first; b < n && !p->failed; b += N_WORKERS)
         p->failed = !cpu_worker_run(p->worker, p->kernel, p->job, b, b + 1, &p->err);
     cpu_fault_leave(signal_stack, &before);

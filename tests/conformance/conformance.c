@@ -273,6 +273,39 @@ static void marks_are_shared(void **state)
     close(fd);
 }
 
+static void stamps_tell_the_time(void **state)
+{
+    (void)state;
+    enum { LAST = BACKEND_STAMPS - 1 };
+    struct backend_program *p = build("__global__ void spin(const int *x, int *y, int n)\n{\n"
+                                      "    unsigned v = x[0];\n"
+                                      "    for (int i = 0; i < n; i++)\n"
+                                      "        v = v * 1664525u + y[i % 64];\n"
+                                      "    y[64] = (int)v;\n}\n",
+                                      "spin");
+    struct opd_err err = { 0 };
+    uint64_t none, brief, lengthy, all;
+    fill(0, 1, 4096);
+    fill(OUT, 2, 4096);
+    run(p, 1, 1, 0, 100); // what a first launch costs is not measured
+    must(ops->stamp(be, 0, &err), &err);
+    must(ops->stamp(be, 1, &err), &err);
+    run(p, 1, 1, 0, 100000);
+    must(ops->stamp(be, LAST, &err), &err);
+    run(p, 1, 1, 0, 2000000);
+    must(ops->stamp(be, 2, &err), &err);
+    finish();
+    must(ops->elapsed(be, 0, 1, &none, &err), &err);
+    must(ops->elapsed(be, 1, LAST, &brief, &err), &err);
+    must(ops->elapsed(be, LAST, 2, &lengthy, &err), &err);
+    must(ops->elapsed(be, 0, 2, &all, &err), &err);
+    assert_true(none < brief && brief < lengthy);
+    assert_true(lengthy > 1000000 && lengthy < 10000000000);
+    uint64_t sum = none + brief + lengthy; // each may be rounded
+    assert_true(all + 5000 > sum && all < sum + 5000);
+    ops->unload(be, p);
+}
+
 // ---- what only the CPU device does
 
 static void check_fault(const char *source, const char *expr, uint32_t block, const char *text)
@@ -425,6 +458,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(work_keeps_its_order),
         cmocka_unit_test(marks_increase),
         cmocka_unit_test(marks_are_shared),
+        cmocka_unit_test(stamps_tell_the_time),
         cmocka_unit_test(faults_are_told),
         cmocka_unit_test(what_it_cannot_run_is_refused),
     };

@@ -164,6 +164,18 @@ def test_a_flood_starves_nobody(start_daemon, kernels, what):  # noqa: F811
         owner.call("tensor_free", [1, 2])
 
 
+def test_who_only_asks_takes_nothing_from_others(start_daemon, kernels):
+    """A monitor is no reason to let a client have only a few requests in flight."""
+    daemon = start_daemon("--kernels", kernels)
+    with Raw(daemon.socket) as busy, Raw(daemon.socket) as monitor:
+        busy.make(1, "float32", [4])
+        busy.call("forward", "steps", [1], {"rounds": 1}, [])
+        assert monitor.call("status")["pid"] == daemon.pid
+        busy.sock.sendall(pack_request(7, "forward", ("steps", [1], {"rounds": 3_000_000}, [])) * 60)
+        queued = [monitor.call("status")["devices"][0]["queued"] for _ in range(20)]
+        assert max(queued) > 30
+
+
 def sock_flood(path, first, body):
     sock = socket.socket(socket.AF_UNIX)
     sock.connect(path)

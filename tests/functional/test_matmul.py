@@ -279,10 +279,18 @@ def test_a_thousand_steps(blas):
 
 
 def test_too_many_steps(blas):
-    with pytest.raises(opd.InvalidArgument, match="launches are more than one request can carry"):
+    with pytest.raises(opd.InvalidArgument, match="40000 launches .* at most 8192 .*max-launches"):
         blas.ops.recurrent(blas.zeros((20000, 1, 1)), blas.zeros((1, 1)), blas.zeros((1, 1)))
     with pytest.raises(opd.InvalidArgument, match="'T' is 65537, expected 0 to 65536"):
         blas.ops.recurrent(blas.zeros((65537, 1, 1)), blas.zeros((1, 1)), blas.zeros((1, 1)))
+
+
+def test_more_than_a_command_holds(start_daemon, folder):
+    daemon = start_daemon("--kernels", str(folder), "--blas", "own", "--max-launches", "100000")
+    with daemon.connect() as client:
+        x, w, h0 = client.zeros((20000, 1, 1)), client.zeros((1, 1)), client.zeros((1, 1))
+        with pytest.raises(opd.InvalidArgument, match="40000 launches are more than one request"):
+            client.ops.recurrent(x, w, h0)
 
 
 def test_shapes_are_checked(blas):

@@ -451,6 +451,19 @@ def test_checks_and_edits_under_way_end_first(own):
         assert raw.call("check", "scale.cu", "", source)["ok"]
 
 
+def test_the_word_of_a_new_program_harms_no_process(own, tmp_path):
+    """It reads the numbers of processes that are in use: they are not its own."""
+    with Raw(own.socket) as raw:
+        raw.make(1, "float32", [4])
+        before = find_roles(own.pid, "executor") + find_roles(own.pid, "compiler")
+        script = write_script(
+            tmp_path / "only-checks", f'[ "$1" = check-state ] && {PROGRAM} "$@" && exit 1\nexit 1\n')
+        assert raw.fail("upgrade", {"path": str(script)}).code == "invalid_argument"
+        raw.call("tensor_read", 1, 0)
+        assert find_roles(own.pid, "executor") + find_roles(own.pid, "compiler") == before
+        assert raw.call("status")["devices"][0]["restarts"] == 0
+
+
 def test_the_place_stays_taken(own):
     upgrade(own)
     second = subprocess.run(

@@ -64,3 +64,49 @@ def test_depthwise_conv2d(roomy):
     error = np.linalg.norm(grad_weight.numpy() - w.grad.numpy()) / np.linalg.norm(w.grad.numpy())
     assert error < 1e-5
     assert not y.read(0, SIDE).any()
+
+
+def test_add_of_a_row(roomy):
+    """A formula operator, broadcasting; the row's gradient is a sum over 2^21 rows."""
+    rows, width = 2**21 + 3, 1024
+    row, last = np.random.default_rng(1).standard_normal((2, width)).astype(np.float32)
+    x, grad = (roomy.zeros([rows, width]) for _ in range(2))
+    x.view([width], (rows - 1) * width).write(last)
+    grad.view([width], (rows - 1) * width).write(last)
+    y, ctx = roomy.ops.add.forward(x, row)
+    assert np.array_equal(y.read((rows - 1) * width, width), last + row)
+    assert np.array_equal(y.read((rows - 2) * width, width), row)
+    grad_x, grad_row = ctx.backward(grad)
+    assert np.array_equal(grad_x.read((rows - 1) * width, width), last)
+    assert np.allclose(grad_row.numpy(), last, rtol=1e-6)
+
+
+def test_upsample_bilinear2d(roomy):
+    side, rows = SIDE // 2, 4
+    generator = torch.Generator().manual_seed(2)
+    tail, grad_tail = (torch.randn(1, 1, n, m, generator=generator)
+                       for n, m in ((rows, side), (2 * rows, SIDE)))
+    grad_tail[:, :, :4] = 0  # what reaches above the tail
+    x, grad = roomy.zeros([1, 1, side, side]), roomy.zeros([1, 1, SIDE, SIDE])
+    x.view([1, 1, rows, side], (side - rows) * side).write(tail.numpy())
+    grad.view([1, 1, 2 * rows, SIDE], (SIDE - 2 * rows) * SIDE).write(grad_tail.numpy())
+    y, ctx = roomy.ops.upsample_bilinear2d.forward(x, scale=2)
+    (grad_x,) = ctx.backward(grad)
+    leaf = tail.double().requires_grad_()
+    expected = F.interpolate(leaf, scale_factor=2, mode="bilinear")
+    expected.backward(grad_tail.double())
+    found = y.read((SIDE - 4) * SIDE, 4 * SIDE)
+    assert np.allclose(found, expected.detach()[..., -4:, :].numpy().ravel(), atol=1e-3)
+    found = grad_x.read((side - rows) * side, rows * side)
+    assert np.allclose(found, leaf.grad.numpy().ravel(), atol=1e-3)
+
+
+def test_sgd_step(roomy):
+    start = 2**31 + 5
+    values = np.random.default_rng(3).standard_normal(1000).astype(np.float32)
+    param, grad = (roomy.zeros([start + 1000]) for _ in range(2))
+    param.view([1000], start).write(values)
+    grad.view([1000], start).write(2 * values)
+    roomy.ops.sgd_step(param, grad, lr=0.25)
+    assert np.allclose(param.read(start, 1000), values / 2, rtol=1e-6)
+    assert not param.read(start - 1000, 1000).any()

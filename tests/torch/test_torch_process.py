@@ -294,6 +294,62 @@ def test_what_is_kept_for_calls_is_given_back(scale):
         assert all(t["bytes"] < 1 << 20 for t in client.tensors())
 
 
+@pytest.mark.parametrize("transport", ["DirectTransport", "StagedTransport"])
+def test_calls_before_and_after_an_upgrade(scale, tmp_path, monkeypatch, transport):
+    """Over one connection, with a backward that spans it, and one whose version only it needs."""
+    from opd.torch import _host
+
+    if transport == "DirectTransport" and os.environ.get("OPD_TEST_DEVICE", "cpu") != "cpu":
+        pytest.skip("the daemon's kernels run in this process's memory on its CPU device alone")
+    monkeypatch.setattr(_host, "DirectTransport", getattr(_host, transport))
+    write_scale(tmp_path, 2, keeps=True)
+    scale.reload()
+    x = torch.linspace(-2, 2, 1000).requires_grad_()
+    before = opd.torch.ops.scale(x)
+    assert_close(before, x * 2)
+    connection = opd.torch._session.get_session().client._conn
+    with scale.connect() as client:
+        for n in range(1, 4):
+            assert client.upgrade()["upgrades"] == n
+            between = opd.torch.ops.scale(x)
+            assert_close(between, before)
+            assert_close(grad_of(before, x), torch.full_like(x, 2))
+            assert_close(grad_of(between, x), torch.full_like(x, 2))
+        write_scale(tmp_path, 3, keeps=True)
+        client.reload()
+        assert_close(opd.torch.ops.scale(x), x * 3)
+        client.upgrade()
+        assert_close(grad_of(before, x), torch.full_like(x, 2))
+        assert_close(grad_of(opd.torch.ops.scale(x), x), torch.full_like(x, 3))
+        big = torch.randn(1 << 19)  # the arena grows
+        assert_close(opd.torch.ops.scale(big), big * 3)
+    assert opd.torch._session.get_session().client._conn is connection
+
+
+def test_calls_while_the_daemon_is_upgraded(scale):
+    failures, stop = [], threading.Event()
+
+    def work(seed):
+        try:
+            x = torch.full((64,), float(seed), requires_grad=True)
+            while not stop.is_set():
+                y = opd.torch.ops.scale(x)
+                assert torch.equal(y, x * 2) and torch.equal(grad_of(y, x), torch.full_like(x, 2))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    with scale.connect() as client:
+        for _ in range(5):
+            client.upgrade()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
 # --- edits
 
 

@@ -8,8 +8,10 @@
 #include "broker.h"
 #include "hash.h"
 #include "mem.h"
+#include "pool.h"
 #include "request.h"
 #include "source.h"
+#include "trace.h"
 
 static const char state_op[] =
     "//! op      keeps(Tensor x, *, float by=2.0, str how=\"a\") -> Tensor y\n"
@@ -69,6 +71,7 @@ static void state_add_versions(struct broker *b)
     struct family *o = registry_family(&b->registry, "keeps");
     o->failure = 1;
     o->failure_text = mem_strdup("keeps: not served");
+    o->runs = (struct run_stats){ .forward = 11, .backward = 12, .failed = 13, .ns = 14 };
     events_add(b, &(struct event){ .kind = "reloaded", .op = "keeps", .version = 2, .ms = 3 });
     events_add(b, &(struct event){ .kind = "upgraded" });
 }
@@ -80,16 +83,36 @@ static struct device *state_add_device(struct broker *b)
     d->state = DEVICE_RESTARTING;
     snprintf(d->info.name, sizeof d->info.name, "a processor");
     snprintf(d->info.target, sizeof d->info.target, "cpu");
+    snprintf(d->info.uuid, sizeof d->info.uuid, "GPU-1");
+    snprintf(d->info.blas, sizeof d->info.blas, "a library");
+    snprintf(d->message, sizeof d->message, "it was ended");
     d->info.memory_total = 1u << 30;
-    d->n_regions = 4; // 0: a chunk, 1: none, 2: shared memory, 3: a chunk
-    d->regions = mem_zalloc(4, sizeof *d->regions);
-    d->regions[0] =
-        (struct device_region){ .used = true, .ready = true, .fd = 1000, .size = 65536 };
+    d->info.memory_free = 1u << 29;
+    d->info.chunk_granularity = 4096;
+    d->info.driver_version = 13;
+    d->info.processors = 2;
+    d->n_restarts = 4;
+    d->n_start_failures = 1;
+    d->busy_ns = 5;
+    d->n_regions = 6; // 0: a chunk, 1: none, 2: shared memory, 3: a chunk, 4 and 5: clients' memory
+    d->regions = mem_zalloc(6, sizeof *d->regions);
+    d->regions[0] = (struct device_region){
+        .used = true, .ready = true, .fd = 1000, .size = 65536, .serial = 7
+    };
     d->regions[1].fd = -1;
     d->regions[2] = (struct device_region){
-        .used = true, .host = true, .ready = true, .fd = 1001, .size = 4096
+        .used = true, .host = true, .ready = true, .fd = 1001, .size = 4096, .serial = 3
     };
-    d->regions[3] = (struct device_region){ .used = true, .ready = true, .fd = 1002, .size = 8192 };
+    d->regions[3] = (struct device_region){
+        .used = true, .ready = true, .fd = 1002, .size = 8192, .serial = 4
+    };
+    d->regions[4] = (struct device_region){
+        .used = true, .host = true, .ready = true, .fd = 1003, .size = 4096, .serial = 5
+    };
+    d->regions[5] = (struct device_region){
+        .used = true, .ipc = true, .fd = -1, .size = 4096, .serial = 6, .handle = { 1, 2, 3 }
+    };
+    d->broker->n_regions = 8;
     suballoc_add_chunk(&d->memory, 0, 65536);
     suballoc_add_chunk(&d->memory, 3, 8192);
     return d;
@@ -132,6 +155,49 @@ static void state_add_context(struct conn *c, struct device *d, struct tensor *x
     map_put(&c->contexts, 9, ctx);
 }
 
+static struct fate *state_fate(enum fate_state state, const char *why)
+{
+    struct fate *f = mem_zalloc(1, sizeof *f);
+    *f = (struct fate){ .refs = 1, .state = state, .why = why ? mem_strdup(why) : NULL };
+    return f;
+}
+
+// One that the connection has and a tensor is in, and one that could not be opened, of which only
+// the tensor is left.
+static void state_add_imports(struct conn *c, struct device *d)
+{
+    struct tensor_desc desc = { .dtype = OPD_DTYPE_uint8, .rank = 1, .shape = { 100 } };
+    for (uint32_t i = 0; i < 2; i++) {
+        struct import *m = mem_zalloc(1, sizeof *m);
+        *m = (struct import){ .refs = 1, .device = d, .region = 4 + i, .size = 4000 };
+        m->fate = state_fate(i ? FATE_FAILED : FATE_DONE, NULL);
+        struct storage *s = storage_import(m, 64, 100);
+        state_add_id(c, 10 + i, tensor_new(s, 0, &desc));
+        storage_unref(s);
+        if (i == 0)
+            map_put(&c->imports, 12, import_ref(m));
+        import_unref(m);
+    }
+}
+
+// The client has gone, what it made is named, exported, and in pieces suspect.
+static void state_add_suspect(struct conn *c, struct device *d)
+{
+    struct holder *gone = holder_new(77);
+    snprintf(gone->client, sizeof gone->client, "one that has gone");
+    struct tensor *t = state_tensor(d, gone, 50);
+    holder_unref(gone);
+    struct fate *f = state_fate(FATE_FAILED, "keeps: it failed"), *open = state_fate(0, NULL);
+    writes_add(t->storage, 0, 10, f);
+    writes_add(t->storage, 60, 70, f);
+    writes_add(t->storage, 80, 90, open);
+    fate_unref(f);
+    fate_unref(open);
+    tensor_set_name(c->broker, t, "suspect");
+    map_put(&c->exports, 13, storage_ref(t->storage));
+    tensor_unref(t);
+}
+
 static struct broker *state_make_broker(void)
 {
     struct options options = { .socket = mem_strdup("/tmp/opd.sock"),
@@ -145,7 +211,24 @@ static struct broker *state_make_broker(void)
     struct conn *c = conn_new(b, ++b->next_conn_id);
     buf_append(&c->stream.in, "half a mess", 11);
     buf_append(&c->stream.out, "not sent", 8);
+    stream_attach_fd(&c->stream, 1004);
+    buf_append(&c->stream.out, " this", 5);
+    stream_attach_fd(&c->stream, 1005);
+    buf_append(&c->stream.out, " and this", 9);
+    c->stream.fds[c->stream.n_fds++] = 1006;
     snprintf(c->holder->client, sizeof c->holder->client, "a client");
+    c->holder->pid = 78;
+    c->follows = true;
+    trace_follow(c, true);
+    b->errors_of[3] = 5;
+    b->errors_of[BROKER_MAX_ERRORS - 1] = 6;
+    b->n_requests = 21;
+    b->n_errors = 22;
+    b->n_contexts = 23;
+    b->n_traced = 24;
+    pool_count_on(b->pool,
+                  &(struct pool_stats){
+                      .compiled = 1, .cached = 2, .failed = 3, .seconds = 1.5, .cache_bytes = 4 });
     map_put(&c->told, hash_bytes("keeps", 5, 0), (void *)(uintptr_t)1);
     struct tensor *x = state_tensor(d, c->holder, 5), *y = state_tensor(d, c->holder, 1000),
                   *none = state_tensor(d, c->holder, 0);
@@ -159,12 +242,16 @@ static struct broker *state_make_broker(void)
     struct shm *shm = mem_zalloc(1, sizeof *shm);
     *shm = (struct shm){ .fd = -1, .size = 4000, .mapped = { true }, .regions = { 2 } };
     map_put(&c->shms, 5, shm);
+    state_add_imports(c, d);
+    state_add_suspect(c, d);
     return b;
 }
 
 // Takes out what was made up, so that broker_discard() closes no descriptor of somebody else's.
 static void state_free_broker(struct broker *b)
 {
+    for (struct conn *c = b->conns; c; c = c->next)
+        c->stream.n_fds = c->stream.n_out_fds = 0;
     for (int i = 0; i < b->n_devices; i++)
         for (uint32_t r = 0; r < b->devices[i]->n_regions; r++)
             b->devices[i]->regions[r].fd = -1;

@@ -116,6 +116,23 @@ static void test_other_directives(void **state)
     refuse("//! formula y = x\n//! forward\n",
            "t.cu:5: 'forward' beside 'formula' (line 4): an operator has formulas, and shapes that "
            "follow from them, or shapes and kernels");
+    // A check would take the place of one of the tensors in which 32 inputs' gradients are summed.
+    refuse("//! formula y = x\n//! check c : \"no\"\n",
+           "t.cu:5: 'check' beside 'formula' (line 4): an operator has formulas, and shapes that "
+           "follow from them, or shapes and kernels");
+    refuse("//! check c : \"no\"\n//! formula y = x\n",
+           "t.cu:5:5: 'formula' beside 'check': an operator has formulas, or shapes and kernels");
+    refuse("//! scratch t [2]\n//! formula y = x\n",
+           "t.cu:5:5: 'formula' beside 'saved' and 'scratch': an operator has formulas, or shapes "
+           "and kernels");
+    static const char viewed[] = "//! op f(Tensor(a) x) -> Tensor(a) y\n//! dtypes float32\n";
+    char text[256];
+    snprintf(text, sizeof text, "%s//! formula y = x\n//! view y x\n", viewed);
+    refuse_text(text, "t.cu:4: 'view' beside 'formula' (line 3): an operator has formulas, and "
+                      "shapes that follow from them, or shapes and kernels");
+    snprintf(text, sizeof text, "%s//! view y x\n//! formula y = x\n", viewed);
+    refuse_text(text, "t.cu:4:5: 'formula' beside 'view': an operator has formulas, or shapes and "
+                      "kernels");
     refuse_text("//! op f(Tensor x) -> Tensor y\n//! formula y = x\n",
                 "t.cu:1: no 'dtypes' line: it says what formulas are computed in");
     refuse_text("//! op f(Tensor x) -> Tensor y\n//! dtypes int32\n//! formula y = x\n",

@@ -327,6 +327,11 @@ static void test_repeat(void **state)
                        "//! otherwise\n//! end\n//! kernel both\n";
     check_kinds(loop, 3, "lmll");
     check_kinds(loop, 0, "zzzl");
+    // What was made before it stays, also where it would begin with zeros.
+    const char *again = "//! kernel both\n//! repeat t < n\n//! zero y\n//! kernel k\n"
+                        "//! grid 1\n//! end\n";
+    check_kinds(again, 0, "l");
+    check_kinds(again, 2, "lzlzl");
     struct op *op = parse_lines(loop);
     struct plan_request r = ask(op, true);
     r.attrs[0].i[0] = 3;

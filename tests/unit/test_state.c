@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -54,6 +55,110 @@ static bool reads(const void *bytes, size_t size, char *says)
     return ok;
 }
 
+static void check_memory(struct broker *b, struct broker *again)
+{
+    const struct device *was = b->devices[0], *is = again->devices[0];
+    assert_true(suballoc_check(&is->memory));
+    assert_int_equal(is->memory.used, was->memory.used);
+    assert_int_equal(is->memory.reserved, was->memory.reserved);
+    assert_int_equal(is->n_tensors, was->n_tensors);
+    assert_int_equal(is->named_bytes, was->named_bytes);
+    assert_true(is->named_bytes > 0);
+    assert_int_equal(is->busy_ns, 5);
+    assert_int_equal(is->n_start_failures, 1);
+    assert_string_equal(is->info.blas, "a library");
+    assert_string_equal(is->info.uuid, "GPU-1");
+    assert_int_equal(again->n_regions, 8);
+    for (uint32_t i = 0; i < was->n_regions; i++) {
+        struct device_region expected = was->regions[i];
+        expected.fd = is->regions[i].fd;
+        assert_memory_equal(&is->regions[i], &expected, sizeof expected);
+    }
+    static const char *const names[] = { "named", "suspect" };
+    for (int i = 0; i < 2; i++) {
+        struct dev_ref before, place;
+        assert_true(tensor_address(tensor_find(b, names[i]), 0, &before));
+        assert_true(tensor_address(tensor_find(again, names[i]), 0, &place));
+        assert_true(place.region == before.region && place.offset == before.offset);
+        assert_int_not_equal(place.offset % 4096, 0); // it ends where a page does
+    }
+}
+
+static void check_holders(struct broker *again)
+{
+    const struct conn *c = again->conns;
+    const struct tensor *t = tensor_find(again, "suspect");
+    const struct holder *gone = t->storage->holder;
+    assert_int_equal(gone->pid, 77);
+    assert_string_equal(gone->client, "one that has gone");
+    assert_int_equal(gone->bytes[0], t->storage->block->size);
+    assert_int_equal(gone->named[0], t->storage->block->size);
+    assert_int_equal(t->storage->n_names, 1);
+    assert_int_equal(c->holder->pid, 78);
+    assert_string_equal(c->holder->client, "a client");
+    assert_int_equal(c->holder->bytes[0], again->devices[0]->memory.used - gone->bytes[0]);
+}
+
+static void check_suspect(struct broker *again)
+{
+    const struct storage *s = tensor_find(again, "suspect")->storage;
+    assert_ptr_equal(s, map_get(&again->conns->exports, 13));
+    const char *why = writes_suspect(s, 69, 200);
+    assert_string_equal(why, "keeps: it failed");
+    assert_non_null(writes_suspect(s, 9, 10));
+    assert_null(writes_suspect(s, 10, 60));
+    assert_null(writes_suspect(s, 70, 200));
+}
+
+static void check_imports(const struct broker *again)
+{
+    const struct conn *c = again->conns;
+    const struct import *m = map_get(&c->imports, 12);
+    const struct tensor *in = map_get(&c->tensors, 10), *lost = map_get(&c->tensors, 11);
+    assert_int_equal(c->imports.count, 1);
+    assert_ptr_equal(in->storage->import, m);
+    assert_int_equal(m->refs, 2);
+    assert_int_equal(m->fate->state, FATE_DONE);
+    struct dev_ref ref;
+    assert_true(tensor_address(in, 1, &ref));
+    assert_int_equal(ref.region, 4);
+    assert_int_equal(ref.offset, 65);
+    assert_null(in->storage->fate);
+    assert_int_equal(lost->storage->fate->state, FATE_FAILED);
+    assert_int_equal(lost->storage->import->fate->state, FATE_FAILED);
+    assert_int_equal(lost->storage->import->region, 5);
+}
+
+static void check_counters(const struct broker *again)
+{
+    struct pool_stats stats;
+    pool_stats(again->pool, &stats);
+    assert_true(stats.compiled == 1 && stats.cached == 2 && stats.failed == 3);
+    assert_true(stats.seconds > 1.4 && stats.seconds < 1.6 && stats.cache_bytes == 4);
+    assert_int_equal(again->errors_of[3], 5);
+    assert_int_equal(again->errors_of[BROKER_MAX_ERRORS - 1], 6);
+    assert_int_equal(again->n_requests, 21);
+    assert_int_equal(again->n_errors, 22);
+    assert_int_equal(again->n_contexts, 23);
+    const struct run_stats *runs = &registry_family(&again->registry, "keeps")->runs;
+    assert_true(runs->forward == 11 && runs->backward == 12 && runs->failed == 13 &&
+                runs->ns == 14);
+}
+
+// Descriptors are not there in a mere look.
+static void give_fds(const struct broker *b, struct broker *again)
+{
+    for (uint32_t i = 0; i < b->devices[0]->n_regions; i++)
+        again->devices[0]->regions[i].fd = b->devices[0]->regions[i].fd;
+    struct stream *s = &again->conns->stream;
+    const struct stream *was = &b->conns->stream;
+    s->fds[s->n_fds++] = was->fds[0];
+    for (size_t i = 0; i < was->n_out_fds; i++) {
+        stream_attach_fd(s, was->out_fds[i].fd);
+        s->out_fds[i].at = was->out_fds[i].at;
+    }
+}
+
 static void test_round_trip(void **state)
 {
     (void)state;
@@ -63,16 +168,18 @@ static void test_round_trip(void **state)
     if (!state_read(again, first.bytes, first.size, true, &err))
         fail_msg("%s", err.msg);
     assert_int_equal(again->n_upgrades, 1);
-    assert_int_equal(again->devices[0]->memory.used, b->devices[0]->memory.used);
-    assert_int_equal(again->devices[0]->memory.reserved, b->devices[0]->memory.reserved);
-    assert_int_equal(again->devices[0]->n_tensors, b->devices[0]->n_tensors);
-    assert_true(suballoc_check(&again->devices[0]->memory));
     assert_int_equal(again->conns->stream.in.size, 11);
+    assert_true(again->conns->follows && again->conns->traces);
+    assert_int_equal(again->n_tracers, 1);
+    assert_int_equal(again->n_traced, 24);
     assert_non_null(tensor_find(again, "named"));
     assert_int_equal(registry_find(&again->registry, "keeps")->n_contexts, 1);
-    // Descriptors are not there in a mere look.
-    for (uint32_t i = 0; i < b->devices[0]->n_regions; i++)
-        again->devices[0]->regions[i].fd = b->devices[0]->regions[i].fd;
+    check_memory(b, again);
+    check_holders(again);
+    check_suspect(again);
+    check_imports(again);
+    check_counters(again);
+    give_fds(b, again);
     again->n_upgrades = 0;
     struct buf second = write_state(again);
     assert_int_equal(first.size, second.size);
@@ -81,6 +188,42 @@ static void test_round_trip(void **state)
     buf_finish(&second);
     state_free_broker(b);
     state_free_broker(again);
+}
+
+// Each goes with its byte, also where a part of what was to be sent had gone.
+static void test_descriptors_that_wait(void **state)
+{
+    (void)state;
+    struct broker *b = state_make_broker(), *again = empty_broker();
+    struct stream *s = &b->conns->stream;
+    int pipes[2];
+    assert_int_equal(pipe(pipes), 0);
+    s->out_fds[0].fd = pipes[0];
+    s->out_fds[1].fd = pipes[1];
+    s->n_fds = 0;
+    s->sent = s->out_start = 6; // "nt", then the first one
+    for (int i = 0; i < 2; i++)
+        s->out_fds[i].at = i ? 13 : 8;
+    for (uint32_t i = 0; i < b->devices[0]->n_regions; i++) {
+        struct device_region *r = &b->devices[0]->regions[i];
+        r->fd = r->fd < 0 ? -1 : pipes[0];
+    }
+    struct buf bytes = write_state(b);
+    struct opd_err err = { 0 };
+    if (!state_read(again, bytes.bytes, bytes.size, false, &err))
+        fail_msg("%s", err.msg);
+    const struct stream *now = &again->conns->stream;
+    assert_memory_equal(now->out.bytes, "nt this and this", 16);
+    assert_int_equal(now->n_out_fds, 2);
+    assert_int_equal(now->out_fds[0].at, 2);
+    assert_int_equal(now->out_fds[0].fd, pipes[0]);
+    assert_int_equal(now->out_fds[1].at, 7);
+    assert_int_equal(now->out_fds[1].fd, pipes[1]);
+    buf_finish(&bytes);
+    state_free_broker(b);
+    state_free_broker(again);
+    close(pipes[0]);
+    close(pipes[1]);
 }
 
 static void test_format(void **state)
@@ -187,6 +330,30 @@ static void test_what_makes_no_sense(void **state)
     ((struct shm *)map_get(&b->conns->shms, 5))->regions[0] = 0; // a chunk
     check_refused(b, "its region is not that of shared memory");
     b = state_make_broker();
+    storage_of(b, 3)->block->offset += 512; // into the next one
+    check_refused(b, "its memory is not there");
+    b = state_make_broker();
+    storage_of(b, 10)->import_offset = 3901; // 100 bytes of 4000
+    check_refused(b, "its memory is not there");
+    b = state_make_broker();
+    storage_of(b, 10)->import->region = 0; // a chunk
+    check_refused(b, "its region is not that of a client's memory");
+    b = state_make_broker();
+    storage_of(b, 10)->import->size = 4097;
+    check_refused(b, "its region is not that of a client's memory");
+    b = state_make_broker();
+    tensor_find(b, "suspect")->storage->writes->next->end = 201;
+    check_refused(b, "ends behind it");
+    b = state_make_broker();
+    b->devices[0]->regions[4].serial = 7; // the first one's
+    check_refused(b, "there twice");
+    b = state_make_broker();
+    b->n_regions = 6;
+    check_refused(b, "there twice");
+    b = state_make_broker();
+    map_put(&b->conns->exports, 14, storage_ref(storage_of(b, 10)));
+    check_refused(b, "there is no connection or storage for it");
+    b = state_make_broker();
     b->next_conn_id = 0;
     check_refused(b, "in use, or of the future");
 }
@@ -194,8 +361,11 @@ static void test_what_makes_no_sense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),          cmocka_unit_test(test_format),
-        cmocka_unit_test(test_cut_off_and_damaged), cmocka_unit_test(test_every_byte_changed),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_descriptors_that_wait),
+        cmocka_unit_test(test_format),
+        cmocka_unit_test(test_cut_off_and_damaged),
+        cmocka_unit_test(test_every_byte_changed),
         cmocka_unit_test(test_what_makes_no_sense),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

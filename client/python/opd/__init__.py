@@ -6,7 +6,7 @@ y = client.ops.gelu(x, approximate="sigmoid")
 y.numpy()
 """
 
-from ._events import EventStream
+from ._events import EventStream, TraceStream
 from ._ops import Context, Ops
 from ._version import __version__
 from .client import Client, connect
@@ -43,6 +43,7 @@ __all__ = [
     "ProtocolError",
     "ReloadWarning",
     "Tensor",
+    "TraceStream",
     "Unavailable",
     "__version__",
     "connect",

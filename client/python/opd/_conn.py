@@ -169,6 +169,21 @@ class Connection:
             self._notifications.remove(found)
             return found.params
 
+    def keep_notifications(self) -> None:
+        """All of them from now on, not only the last ones."""
+        with self.lock:
+            self._notifications = deque(self._notifications)
+
+    def take_notifications(self, method: str) -> list[list[Any]]:
+        """The parameters of those of that method that have come."""
+        with self.lock:
+            found = [n.params for n in self._notifications if n.method == method]
+            self._notifications = deque(
+                (n for n in self._notifications if n.method != method),
+                self._notifications.maxlen,
+            )
+        return found
+
     def pump(self, until: Callable[[], bool], what: str) -> None:
         """Reads replies until `until()` holds."""
         if until():

@@ -1,26 +1,23 @@
-"""Events of the daemon as they come, over a connection of their own."""
+"""What the daemon tells as it happens, over a connection of its own: events, runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 from ._conn import Connection
 from .errors import ConnectionLost
 
+Self = TypeVar("Self", bound="_Stream")
 
-class EventStream(Iterator[dict[str, Any]]):
-    """What Client.events(follow=True) returns: `for event in stream` waits for each.
 
-    Ends when it is closed, here or by another thread; raises ConnectionLost if the daemon goes
-    away. After an interrupt it can be read on. `with` closes it.
-    """
+class _Stream(Iterator[dict[str, Any]]):
+    _method: str
 
-    def __init__(self, conn: Connection, since: int) -> None:
+    def __init__(self, conn: Connection) -> None:
         self._conn = conn
-        reply = conn.call("events", since, {"follow": True})
-        self._kept: list[dict[str, Any]] = reply["events"][::-1]
+        self._kept: list[dict[str, Any]] = []  # to be given first, the last one first
         self._closed = False
         conn.timeout = None
 
@@ -30,19 +27,19 @@ class EventStream(Iterator[dict[str, Any]]):
         if self._kept:
             return self._kept.pop()
         try:
-            (event,) = self._conn.await_notification("event")
+            (found,) = self._conn.await_notification(self._method)
         except ConnectionLost:
             if self._closed:
                 raise StopIteration from None
             raise
-        return dict(event)
+        return dict(found)
 
     def close(self) -> None:
         """Ends the iteration, also while another thread waits in it."""
         self._closed = True
         self._conn.interrupt()
 
-    def __enter__(self) -> EventStream:
+    def __enter__(self: Self) -> Self:
         return self
 
     def __exit__(
@@ -58,4 +55,39 @@ class EventStream(Iterator[dict[str, Any]]):
             self.close()
 
     def __repr__(self) -> str:
-        return f"<opd.EventStream of {self._conn.path}{', closed' if self._closed else ''}>"
+        return f"<opd.{type(self).__name__} of {self._conn.path}{', closed' if self._closed else ''}>"
+
+
+class EventStream(_Stream):
+    """What Client.events(follow=True) returns: `for event in stream` waits for each.
+
+    Ends when it is closed, here or by another thread; raises ConnectionLost if the daemon goes
+    away. After an interrupt it can be read on. `with` closes it.
+    """
+
+    _method = "event"
+
+    def __init__(self, conn: Connection, since: int) -> None:
+        reply = conn.call("events", since, {"follow": True})
+        super().__init__(conn)
+        self._kept = reply["events"][::-1]
+
+
+class TraceStream(_Stream):
+    """What Client.trace() returns: `for run in stream` waits for each run of an operator.
+
+    Ends when it is closed, here or by another thread; raises ConnectionLost if the daemon goes
+    away. `with` closes it, after which nothing is measured any more.
+    """
+
+    _method = "trace"
+
+    def __init__(self, conn: Connection) -> None:
+        conn.keep_notifications()
+        conn.call("trace", {"follow": True})
+        super().__init__(conn)
+
+    def read(self) -> list[dict[str, Any]]:
+        """All that have ended and were not given yet: among them those whose results are there."""
+        self._conn.call("sync")
+        return [dict(run) for (run,) in self._conn.take_notifications(self._method)]

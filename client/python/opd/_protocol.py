@@ -44,6 +44,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "tensor_copy": ("hh", "n"),
     "metrics": ("", "s"),
     "upgrade": ("|M", "M"),
+    "trace": ("|M", "n"),
 }
 
 # name: (number, class in opd.errors)

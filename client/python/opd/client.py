@@ -14,7 +14,7 @@ from . import _start
 from ._conn import Batch, Connection, Reply
 from ._data import Transfer
 from ._dtypes import check_dtype, check_shape, to_host
-from ._events import EventStream
+from ._events import EventStream, TraceStream
 from ._memory import Memory
 from ._ops import Ops
 from ._protocol import PROTOCOL
@@ -231,6 +231,25 @@ class Client:
         conn, _ = _open(self.socket, False, self._conn.timeout)
         try:
             return EventStream(conn, since)
+        except BaseException:
+            conn.close()
+            raise
+
+    def trace(self) -> TraceStream:
+        """Runs of operators from now on, of all clients, with the time that each took on its device:
+
+            with client.trace() as runs:
+                client.ops.gelu(x).numpy()
+                for run in runs.read(): print(run["op"], run["seconds"])
+
+        Each is a dict: seq (its number), time (Unix, of its end), op, version, direction
+        ("forward", "backward"), device, kernels (launches), queued and seconds (waiting, and on the
+        device), client, pid, connection, and error if it failed. read() gives those that have ended,
+        iteration waits for more. On a connection of its own; close() ends it, and the measuring.
+        """
+        conn, _ = _open(self.socket, False, self._conn.timeout)
+        try:
+            return TraceStream(conn)
         except BaseException:
             conn.close()
             raise
