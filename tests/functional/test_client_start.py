@@ -128,3 +128,20 @@ def test_stop(start_daemon):
     assert not os.path.exists(daemon.socket)
     with pytest.raises(opd.ConnectionLost):
         client.synchronize()
+
+
+def test_the_program_of_its_own_installation(tmp_path, monkeypatch):
+    """As `make install` and `make dist` lay it out; no $PATH leads there."""
+    package = tmp_path / "share" / "opd" / "python" / "opd"
+    shutil.copytree(Path(opd.__file__).parent, package)
+    program = tmp_path / "bin" / "opd"
+    program.parent.mkdir()
+    shutil.copy(PROGRAM, program)
+    monkeypatch.delenv("OPD_BIN", raising=False)
+    code = "from opd._start import _find_program; print(_find_program('opd.sock'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(package.parent)},
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout == f"{program}\n", done.stderr

@@ -109,6 +109,31 @@ def test_what_was_freed_is_closed_in_time(world):
     assert world.take() == []
 
 
+def test_ids_are_given_up_between_calls_alone(world):
+    """Those of a call's first tensors are still needed when its last is the one too many."""
+    world.ranges[0x10000] = Range(0x10000, 1 << 20, 4)
+    imports = Imports(world, "cuda:0", world)
+    for i in range(0, 3000, 3):
+        imports.sweep()
+        ids = {imports.find(FOUR, 0x10000 + 16 * (i + j), Batch()) for j in range(3)}
+        assert len(ids) == 3 and not ids.intersection(world.dropped)
+    assert 1000 < len(world.dropped) < 3000
+
+
+def test_open_allocations_are_bounded(world):
+    imports = Imports(world, "cuda:0", world)
+    for i in range(3000):
+        base = 0x100000 + 0x1000 * i
+        world.ranges[base] = Range(base, 0x1000, 100 + i)
+        imports.sweep()
+        imports.find(FOUR, 0x1000, Batch())  # in use all the time
+        imports.find(FOUR, base, Batch())
+    sent = world.take()
+    assert 300 < sent.count("import_open") - sent.count("import_close") < 600
+    imports.find(FOUR, 0x1000, Batch())
+    assert world.take() == []
+
+
 def test_memory_that_cannot_be_shared_is_refused(world):
     imports = Imports(world, "cuda:0", world)
     world.shareable = False

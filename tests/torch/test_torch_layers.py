@@ -1,6 +1,9 @@
 """The modules of opd.torch."""
 
+import copy
+import io
 import math
+import pickle
 from pathlib import Path
 
 import pytest
@@ -100,6 +103,38 @@ def test_a_layer_learns(draw, device):
         optimizer.step()
     assert loss.item() < 1e-3
     assert_close(layer.weight.detach(), target, rtol=0, atol=0.1)
+
+
+def test_layers_in_a_model_of_torch(draw, device):
+    """Copied, pickled, saved, in another dtype and layout, traced."""
+    model = nn.Sequential(
+        nn.Conv2d(2, 3, 3),
+        opd.torch.DepthwiseConv2d(3, padding=1, bias=True),
+        nn.ReLU(),
+        opd.torch.UpsampleBilinear2d(scale_factor=2),
+    ).to(device)
+    x = draw(1, 2, 6, 5, dtype=torch.float32)
+    expected = model(x).detach()
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    loaded = copy.deepcopy(model)
+    nn.init.zeros_(loaded[1].weight)
+    loaded.load_state_dict(torch.load(file, weights_only=True))
+    others = [
+        loaded,
+        pickle.loads(pickle.dumps(model)),
+        torch.jit.trace(model, x),
+        torch.fx.symbolic_trace(model),
+    ]
+    for other in others:
+        assert torch.equal(other(x), expected)
+    wide = copy.deepcopy(model).to(memory_format=torch.channels_last)
+    assert_close(wide(x.contiguous(memory_format=torch.channels_last)), expected)
+    for dtype in (torch.bfloat16, torch.float16):
+        narrow = copy.deepcopy(model).to(dtype)(x.to(dtype))
+        assert narrow.dtype == dtype
+        assert_close(narrow.float(), expected, rtol=3e-2, atol=3e-2)
 
 
 # --- LLTM

@@ -59,6 +59,8 @@ class Batch:
 class Reply:
     """A request that was sent: `done` once it was answered, then with a result or an error."""
 
+    fd: Optional[int] = None  # that came with the result
+
     def __init__(self, msgid: int, method: str, batch: Optional[Batch]) -> None:
         self.msgid = msgid
         self.method = method
@@ -67,7 +69,6 @@ class Reply:
         self.result: Any = None
         self.error: Optional[OpdError] = None
         self.warnings: list[str] = []  # what the daemon has to say beside the result
-        self.fd: Optional[int] = None  # that came with the result
         self._batch = batch
         if batch:
             batch.pending += 1

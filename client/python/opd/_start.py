@@ -101,14 +101,16 @@ def _find_program(path: str) -> str:
         if not found:
             raise ConnectionLost(f"no daemon serves at {path}, and OPD_BIN={given} is no program")
         return os.path.abspath(found)
-    checkout = Path(__file__).resolve().parents[3] / "build" / "opd"
-    if os.access(checkout, os.X_OK):
-        return str(checkout)
+    folders = Path(__file__).resolve().parents
+    checkout, installed = folders[3] / "build" / "opd", folders[4] / "bin" / "opd"
+    for program in (checkout, installed):
+        if os.access(program, os.X_OK):
+            return str(program)
     found = shutil.which("opd")
     if not found:
         raise ConnectionLost(
             f"no daemon serves at {path}, and there is no opd to start: looked at $OPD_BIN, "
-            f"{checkout} and $PATH"
+            f"{checkout}, {installed} and $PATH"
         )
     return found
 

@@ -32,8 +32,8 @@ def connect(
     """Connects to the daemon at a socket's path; None: $OPD_SOCKET,
     $XDG_RUNTIME_DIR/opd/opd.sock, /tmp/opd-UID/opd.sock.
 
-    start    starts a daemon there if none serves: $OPD_BIN, this checkout's build/opd, or the opd
-             of $PATH. It outlives us; its log is beside the socket.
+    start    starts a daemon there if none serves: $OPD_BIN, this checkout's build/opd or this
+             installation's bin/opd, or the opd of $PATH. It outlives us; its log is beside the socket.
     timeout  seconds of silence from the daemon after which a wait raises DeadlineExceeded
              (None: never); a request's own deadline is added
 

@@ -7,9 +7,12 @@ works under torch.compile, no_grad, inference_mode and autocast. A tensor on the
 the daemon's device `cpu` if it has one, else by its first device; a CUDA tensor by the daemon's
 device that is the same card, in place. A call returns when the result is there.
 
-A process has one connection, which its threads take turns on; a forked child opens its own.
+A process has one connection, which its threads take turns on; a forked child opens its own. When
+it is lost, the call that finds out raises opd.ConnectionLost, and the next one connects again.
+`with options(deadline=60):` is for what client.ops take beside an operator's arguments.
+
 Shapes are specialised: torch.compile compiles again for each. There is no vmap, and no second
-derivative. Under autocast, floating inputs that must have one dtype get the widest of theirs; the
+or forward-mode derivative. Under autocast, floating inputs that must have one dtype get the widest of theirs; the
 layers DepthwiseConv2d and LLTM compute in autocast's dtype, as PyTorch's own do.
 """
 

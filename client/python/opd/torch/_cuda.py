@@ -24,7 +24,8 @@ from ._session import Job, Session, finish
 _BUFFER_ID, _LEGACY_IPC = 7, 10  # CU_POINTER_ATTRIBUTE_*
 _HANDLE_SIZE = 64
 _SWEEP = 64  # calls between looks at all open allocations
-_MANY_IDS = 1024
+_MANY_IDS = 1024  # of one allocation
+_MANY_OPEN = 512  # allocations; a connection may have 1024
 
 
 class Range(NamedTuple):
@@ -79,7 +80,8 @@ class Imports:
         self._conn = session.conn
         self._device = device
         self._driver = driver
-        self._open: dict[int, Allocation] = {}  # by base
+        self._open: dict[int, Allocation] = {}  # by base; the one used last is the last
+        self._full: list[Allocation] = []
         self._calls = 0
 
     def find(self, desc: Desc, address: int, batch: Batch) -> int:
@@ -93,18 +95,23 @@ class Imports:
             allocation = None
         if allocation is None:
             allocation = self._import(range)
+        self._open[range.base] = self._open.pop(range.base)
         at = (address - range.base, desc)
         id = allocation.ids.get(at)
         if id is None:
-            if len(allocation.ids) >= _MANY_IDS:
-                self._forget_ids(allocation)
+            if len(allocation.ids) == _MANY_IDS:
+                self._full.append(allocation)  # the call may need what it has
             id = allocation.ids[at] = self._session.new_id()
             params = (id, allocation.id, at[0], desc.dtype, desc.shape)
             self._conn.send("import_tensor", params, batch=batch)
         return id
 
     def sweep(self) -> None:
-        """Now and then: closes those that were freed here."""
+        """Before a call: gives up what is too many; now and then, what was freed here."""
+        while self._full:
+            self._forget_ids(self._full.pop())
+        while len(self._open) > _MANY_OPEN:
+            self.close(next(iter(self._open.values())))
         self._calls += 1
         if self._calls % _SWEEP == 0:
             for allocation in list(self._open.values()):
@@ -194,7 +201,8 @@ class CudaTransport:
         except BaseException:
             if batch.pending:
                 self._interrupted.append((batch, (reads, makes)))
-            self._imports.close_all()  # some of its ids may not have come to be
+            if not self.conn.closed:
+                self._imports.close_all()  # some of its ids may not have come to be
             raise
         finally:
             for id in empty:

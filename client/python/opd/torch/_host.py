@@ -28,6 +28,8 @@ _MANY_IDS = 1024
 class Arena:
     """Shared memory in which slices are given out for one call."""
 
+    fd = -1
+
     def __init__(self, size: int) -> None:
         self.size = size
         self.fd, mapped = _make_memfd(size)

@@ -20,6 +20,8 @@ def _pair(value: Pair) -> tuple[int, int]:
 
 def _autocast(*tensors: Optional[Tensor]) -> tuple[Any, ...]:
     """What PyTorch's own convolutions and cells do: under autocast, compute in its dtype."""
+    if not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda"):
+        return tensors  # torch.fx traces this far
     dtype = get_autocast_dtype(next(t.device for t in tensors if t is not None))
     if dtype is None:
         return tensors
