@@ -220,7 +220,7 @@ void broker_device_failed(struct device *d)
     struct broker *b = d->broker;
     bool optional = b->options.auto_devices && !d->is_cpu;
     if (optional)
-        log_info("no GPU: %s; serving the CPU", d->message);
+        log_info("not served: %s: %s", d->name, d->message);
     else
         log_error("device %s cannot be served: %s", d->name, d->message);
     int i = 0;

@@ -1,6 +1,7 @@
 #include "options.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
 #include <getopt.h>
 #include <limits.h>
@@ -46,7 +47,7 @@ static const struct option_row {
     { "socket", "PATH", "the Unix socket to serve on", set_socket },
     { "group", "NAME", "let the members of a group connect too (default: nobody but you)",
       set_group },
-    { "device", "LIST", "auto, or a list of cpu, cuda, cuda:N (default: auto)", set_device },
+    { "device", "LIST", "auto (every GPU, and the CPU), or a list of cpu, cuda, cuda:N", set_device },
     { "kernels", "DIR", "add a folder of operators; may be repeated, later ones win", set_kernels },
     { "cache", "DIR", "where compiled kernels are kept; \"\" keeps none", set_cache },
     { "cache-size", "SIZE", "bytes that the cache may take: 512M, 4G (default: 1G)",
@@ -123,6 +124,38 @@ static bool add_device(struct options *o, const char *word, struct opd_err *err)
     return true;
 }
 
+// How many GPUs "auto" tries, without asking CUDA, which this process never loads: those that the
+// driver has made files for, as far as CUDA_VISIBLE_DEVICES lets them be seen. At least one, so that
+// the log says what is missing.
+static int count_gpus(void)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int files = 0, seen = visible && visible[0];
+    DIR *dir = opendir("/dev");
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;)
+        files += strncmp(e->d_name, "nvidia", 6) == 0 && e->d_name[6] &&
+                 strspn(e->d_name + 6, "0123456789") == strlen(e->d_name + 6);
+    if (dir)
+        closedir(dir);
+    for (const char *c = visible ? visible : ""; *c; c++)
+        seen += *c == ',';
+    int n = visible && seen < files ? seen : files;
+    return n < 1 ? 1 : n < OPTIONS_MAX_DEVICES ? n : OPTIONS_MAX_DEVICES - 1;
+}
+
+static bool add_all_devices(struct options *o, struct opd_err *err)
+{
+    int n = count_gpus();
+    bool ok = true;
+    for (int i = 0; i < n && ok; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "cuda:%d", i);
+        ok = add_device(o, name, err);
+    }
+    o->auto_devices = true;
+    return ok && add_device(o, "cpu", err);
+}
+
 static bool set_device(struct options *o, const char *text, struct opd_err *err)
 {
     clear_devices(o);
@@ -131,12 +164,7 @@ static bool set_device(struct options *o, const char *text, struct opd_err *err)
     bool ok = true, any = false;
     for (char *word = strtok_r(list, ",", &rest); word && ok; word = strtok_r(NULL, ",", &rest)) {
         any = true;
-        if (strcmp(word, "auto") == 0) {
-            ok = add_device(o, "cuda:0", err) && add_device(o, "cpu", err);
-            o->auto_devices = true;
-        } else {
-            ok = add_device(o, word, err);
-        }
+        ok = strcmp(word, "auto") == 0 ? add_all_devices(o, err) : add_device(o, word, err);
     }
     free(list);
     if (ok && !any)

@@ -262,7 +262,7 @@ def test_cuda_without_a_gpu_says_why(tmp_path):
 def test_auto_without_a_gpu_serves_the_cpu(start_daemon):
     daemon = Daemon(device="auto")
     try:
-        assert "(devices cpu)" in daemon.ready and "no GPU: " in daemon.read_log()
+        assert "(devices cpu)" in daemon.ready and "not served: cuda:0: " in daemon.read_log()
     finally:
         daemon.stop()
 
