@@ -80,7 +80,7 @@ struct device {
     bool is_cpu;
     enum device_state state;
     struct backend_info info;
-    bool knows_blas; // info.blas is what an executor has found
+    bool knows_blas;               // info.blas is what an executor has found
     char message[DEV_MAX_MESSAGE]; // why it failed
 
     uv_process_t process;

@@ -205,8 +205,8 @@ def test_the_operators_of_the_tree_pass(path):
     stages = report(path, "--dtype", "float32,bfloat16", "--deadline", "60")
     assert not findings(stages)
     assert [s["state"] for s in stages.values()] == ["ok", "ok", "ok"], stages
-    views = "//! view" in path.read_text()  # which have nothing to launch
-    assert (stages["guards"]["launches"] > 3) == (not views)
+    text = path.read_text()  # a view has nothing to launch
+    assert stages["guards"]["launches"] >= (0 if "//! view" in text else text.count("//! example"))
     assert len({s["launches"] for s in stages.values()}) == 1
 
 

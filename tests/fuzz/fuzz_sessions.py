@@ -87,6 +87,7 @@ SESSIONS = {
         ("op_info", ["gelu"], None),
         ("metrics", [], None),
         ("events", [0, {"follow": True}], None),
+        ("trace", [{"follow": True}], None),
         ("plan", ["gelu", [X], {"approximate": "tanh"}, {"version": 1, "device": "cpu"}], None),
         ("plan", ["weigh", [["float64", [7]], None], {"by": [2.0, 3.0], "offset": 1.5}], None),
         ("op_code", ["gelu", "sass", {"target": "cpu", "dtype": "float32"}], None),
