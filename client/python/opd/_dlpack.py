@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -165,3 +166,11 @@ class Described:
             if tensor.strides and self.shape[i] != 1 and tensor.strides[i] != step:
                 self.contiguous = False
             step *= self.shape[i]
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.RLock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
