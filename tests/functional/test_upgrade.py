@@ -460,7 +460,8 @@ def test_the_word_of_a_new_program_harms_no_process(own, tmp_path):
             tmp_path / "only-checks", f'[ "$1" = check-state ] && {PROGRAM} "$@" && exit 1\nexit 1\n')
         assert raw.fail("upgrade", {"path": str(script)}).code == "invalid_argument"
         raw.call("tensor_read", 1, 0)
-        assert find_roles(own.pid, "executor") + find_roles(own.pid, "compiler") == before
+        after = find_roles(own.pid, "executor") + find_roles(own.pid, "compiler")
+        assert set(before) <= set(after)  # one more compiler may have started
         assert raw.call("status")["devices"][0]["restarts"] == 0
 
 
