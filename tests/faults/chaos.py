@@ -370,6 +370,7 @@ def run(args, daemon, kernels):
     chaos = Chaos(daemon, client, kernels, args.seed)
     chaos.edit()
     client.ops.gelu.forward(client.zeros([64]))[1].backward(client.zeros([64]))
+    client.ops.fault(client.zeros([64]))  # a GPU keeps room for its stack from here on
     before = take_stock(daemon, client)
     crowd = Crowd()
     for i in range(args.workers):

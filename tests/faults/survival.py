@@ -171,9 +171,11 @@ def take_stock(daemon, client):
     gc.collect()  # tensors in the tracebacks of errors
     client.synchronize()
     status = client.status()
+    # There are more compilers the more there is to compile at a time, up to one for each core.
+    compilers = len(find_roles(daemon.pid, "compiler"))
     return {
-        "descriptors": sum(count_descriptors(daemon.pid).values()),
-        "processes": len(find_family(daemon.pid)),
+        "descriptors but compilers'": sum(count_descriptors(daemon.pid).values()) - compilers,
+        "processes but compilers": len(find_family(daemon.pid)) - compilers,
         "executors": len(find_roles(daemon.pid, "executor")),
         "connections": status["connections"],
         "named tensors": sum(1 for t in client.tensors() if t["name"]),
@@ -186,8 +188,8 @@ def take_stock(daemon, client):
 
 # How much more of something may be there afterwards without a leak.
 SLACK = {
-    "descriptors": 2, # of an executor's or compiler's that has just been started
-    "processes": 1, # a compiler that a child of it has not yet been waited for
+    "descriptors but compilers'": 2, # of an executor's or compiler's that has just been started
+    "processes but compilers": 1, # a compiler that a child of it has not yet been waited for
     "MiB of the devices": 64, # one chunk, that the order of frees has left in pieces
     # A sanitizer keeps what was freed for a while.
     "MiB of the broker": 400 if b"__asan_init" in Path(PROGRAM).read_bytes() else 8,
