@@ -47,7 +47,8 @@ static const struct option_row {
     { "socket", "PATH", "the Unix socket to serve on", set_socket },
     { "group", "NAME", "let the members of a group connect too (default: nobody but you)",
       set_group },
-    { "device", "LIST", "auto (every GPU, and the CPU), or a list of cpu, cuda, cuda:N", set_device },
+    { "device", "LIST", "auto (every GPU, and the CPU), or a list of cpu, cuda, cuda:N",
+      set_device },
     { "kernels", "DIR", "add a folder of operators; may be repeated, later ones win", set_kernels },
     { "cache", "DIR", "where compiled kernels are kept; \"\" keeps none", set_cache },
     { "cache-size", "SIZE", "bytes that the cache may take: 512M, 4G (default: 1G)",
@@ -125,8 +126,8 @@ static bool add_device(struct options *o, const char *word, struct opd_err *err)
 }
 
 // How many GPUs "auto" tries, without asking CUDA, which this process never loads: those that the
-// driver has made files for, as far as CUDA_VISIBLE_DEVICES lets them be seen. At least one, so that
-// the log says what is missing.
+// driver has made files for, as far as CUDA_VISIBLE_DEVICES lets them be seen. At least one, so
+// that the log says what is missing.
 static int count_gpus(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
