@@ -196,7 +196,7 @@ examples: $(call built,all)
 		echo "-- examples/$$e.py"; $(TEST_ENV) $(PYTHON) examples/$$e.py || exit 1; done
 	@echo "-- examples/ddp.py"; folder=$$(mktemp -d) && trap 'rm -rf $$folder' EXIT; \
 		OMP_NUM_THREADS=1 OPD_SOCKET=$$folder/opd.sock $(TEST_ENV) \
-		$(PYTHON) -m torch.distributed.run --nproc-per-node 2 examples/ddp.py; status=$$?; \
+		timeout -k 5 120 $(PYTHON) -m torch.distributed.run --nproc-per-node 2 examples/ddp.py; status=$$?; \
 		$(BUILD)/opctl --socket $$folder/opd.sock stop; exit $$status
 
 # Edits under load, for minutes; `reload` has a short one.

@@ -65,6 +65,10 @@ def main():
     all_of_them = [torch.empty_like(mine) for _ in range(world)]
     dist.all_gather(all_of_them, mine)
     same = all(torch.equal(mine, other) for other in all_of_them)
+    # gloo's threads give back what was gathered before the group ends: its end waits for them while
+    # it holds Python's lock, which they would need.
+    dist.barrier()
+    del model, all_of_them, mine
     if rank == 0:
         backend = dist.get_backend()
         print(f"{world} ranks over {backend} on {device.type}: parameters agree bit by bit: {same}")
