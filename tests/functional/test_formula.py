@@ -215,8 +215,10 @@ def test_a_broken_edit_is_told_with_its_place(formulas):
     path = formulas.folder / "twice.cu"
 
     def save(formula):
-        path.write_text(text.format(formula))
-        return formulas.reload()
+        new = path.with_suffix(".new")  # renamed, so that nobody reads a half of it
+        new.write_text(text.format(formula))
+        new.rename(path)
+        return formulas.reload()[-1:]
 
     try:
         (served,) = save("x + x")
