@@ -125,14 +125,15 @@ static void take_back(struct request *req)
 {
     struct conn *c = req->conn;
     for (int i = 0; i < req->n_made; i++)
-        tensor_drop_name(req->broker, req->made[i]);
+        if (req->made[i])
+            tensor_drop_name(req->broker, req->made[i]);
     if (c->closed)
         return;
     if (req->made_export && map_get(&c->exports, req->made_export) == req->exported)
         request_drop_export(c, req->made_export);
     // The ids may have been given up meanwhile, and used for something else.
     for (int i = 0; i < req->n_made; i++)
-        if (map_get(&c->tensors, req->made_ids[i]) == req->made[i])
+        if (req->made[i] && map_get(&c->tensors, req->made_ids[i]) == req->made[i])
             request_drop_id(c, req->made_ids[i]);
     struct context *ctx = req->made_context ? map_get(&c->contexts, req->made_context) : NULL;
     if (ctx && ctx->serial == req->made_serial)
@@ -186,7 +187,8 @@ void request_finish(struct request *req, const struct opd_err *device_err)
     if (req->staged)
         device_unstage(req->device, req->staged);
     for (int i = 0; i < req->n_made; i++)
-        tensor_unref(req->made[i]);
+        if (req->made[i])
+            req->made[i]->made_at = NULL;
     storage_unref(req->exported);
     c->n_flight--;
     c->owed -= req->read_size;
@@ -226,7 +228,8 @@ struct request *request_defer(struct request *req)
         kept->fate->refs = 1;
     }
     for (int i = 0; i < kept->n_made; i++) {
-        struct storage *s = tensor_ref(kept->made[i])->storage;
+        struct storage *s = kept->made[i]->storage;
+        kept->made[i]->made_at = &kept->made[i];
         if (!s->fate && !kept->made_view[i])
             s->fate = fate_ref(kept->fate);
     }

@@ -55,7 +55,8 @@ struct request {
 
     // What it has made, taken back if the device's work fails.
     uint64_t made_ids[REQUEST_MAX_MADE];
-    struct tensor *made[REQUEST_MAX_MADE]; // a reference each once it is submitted
+    struct tensor *made[REQUEST_MAX_MADE]; // NULL: given up since it was submitted, and its memory
+                                           // too, which the device uses in the order of commands
     bool made_view[REQUEST_MAX_MADE];      // in memory that was there before
     int n_made;
     uint64_t made_context, made_serial;

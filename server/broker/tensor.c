@@ -108,6 +108,8 @@ void tensor_unref(struct tensor *t)
     if (!t || --t->refs > 0)
         return;
     t->storage->device->n_tensors--;
+    if (t->made_at)
+        *t->made_at = NULL;
     storage_unref(t->storage);
     free(t->name);
     free(t);

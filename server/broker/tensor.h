@@ -60,6 +60,7 @@ struct tensor {
     struct tensor_desc desc;
     char *name;                // NULL: none
     struct tensor *next_named; // of the same hash
+    struct tensor **made_at; // where the request that makes it, and has not ended, has it; or NULL
 };
 
 // One reference is the caller's. WAIT and FAILED as device_alloc(), FAILED also where the holder

@@ -1,0 +1,101 @@
+"""A device's memory: what is freed serves again at once, though the device is still at work in it."""
+
+import numpy as np
+import pytest
+
+from raw import Raw, eventually
+
+MIB = 1 << 20
+# Its first thread counts up to `rounds` first, so that requests pile up behind it.
+SLOW = """
+//! op      slow(Tensor x, *, int rounds=0) -> Tensor y
+//! dtypes  float32
+//! shape   x [N]
+//! shape   y [N]
+//! example x=[4]
+//!
+//! forward
+//!   kernel slow
+//!   grid   cdiv(N, 1024)
+//!   block  256
+
+extern "C" __global__ void slow(const float *x, float *y, int64_t rounds, int64_t N)
+{
+    volatile float sum = 0;
+    for (int64_t i = 0; blockIdx.x == 0 && threadIdx.x == 0 && i < rounds; i++)
+        sum = sum + 1;
+    CUDA_KERNEL_LOOP(i, N)
+        y[i] = x[i] + 1;
+}
+"""
+ROUNDS = 100_000_000  # some tenths of a second
+
+
+@pytest.fixture
+def kernels(tmp_path):
+    (tmp_path / "slow.cu").write_text(SLOW)
+    return ("--kernels", str(tmp_path))
+
+
+def reserved(raw):
+    (device,) = raw.call("status")["devices"]
+    return device["memory_reserved"]
+
+
+@pytest.mark.parametrize("how", ["drop", "tensor_free", "close"])
+def test_results_that_are_given_up_before_they_are_made(start_daemon, kernels, how):
+    """Fifty results of 16 MiB, one after the other, in 64 MiB, while the device is busy."""
+    daemon = start_daemon(*kernels, "--memory-limit", "64M")
+    n = 4 * MIB
+    data = np.arange(n, dtype=np.float32)
+    with Raw(daemon.socket) as raw, Raw(daemon.socket) as other:
+        raw.make(1, "float32", [n], data.tobytes(), "x")
+        raw.make(2, "float32", [1])
+        raw.call("forward", "slow", [1], {}, [4])
+        raw.call("drop", [4], [])
+        busy = raw.request("forward", "slow", [2], {"rounds": ROUNDS}, [3])
+        if how == "close":
+            for _ in range(50):
+                with Raw(daemon.socket) as gone:
+                    gone.request("tensor_attach", 1, "x")
+                    gone.request("forward", "slow", [1], {}, [4])
+                    gone.notify("tensor_info", 1)
+                assert eventually(lambda: len(other.call("status")["clients"]) <= 2)
+        else:
+            sent = []
+            for _ in range(50):
+                sent.append(raw.request("forward", "slow", [1], {}, [4]))
+                sent.append(raw.request(how, [4], *[[]] * (how == "drop")))
+            assert eventually(lambda: other.call("status")["devices"][0]["queued"] > 50)
+            for msgid in sent:
+                raw.wait(msgid)
+        raw.wait(busy)
+        raw.call("forward", "slow", [1], {}, [4])
+        assert raw.call("tensor_read", 4, 0) == (data + 1).tobytes()
+        assert raw.call("tensor_read", 1, 0) == data.tobytes()
+        assert reserved(raw) <= 64 * MIB
+    daemon.stop()
+
+
+def test_a_result_that_is_given_up_and_fails(start_daemon, kernels):
+    """Its memory is another's by then, who is not taken along."""
+    daemon = start_daemon(*kernels, "--deadline", "0.3")
+    with Raw(daemon.socket) as raw:
+        raw.make(1, "float32", [MIB])
+        raw.call("forward", "slow", [1], {}, [2])
+        raw.call("drop", [2], [])
+        fails = raw.request("forward", "slow", [1], {"rounds": 1 << 60}, [2])
+        raw.notify("drop", [2], [])
+        good = raw.request("forward", "slow", [1], {}, [2])
+        (code, _) = refuse(raw, fails)
+        assert code == "deadline_exceeded"
+        raw.wait(good)
+        assert raw.call("tensor_read", 2, 0) == np.ones(MIB, np.float32).tobytes()
+        assert raw.call("status")["devices"][0]["tensors"] == 2
+    daemon.stop()
+
+
+def refuse(raw, msgid):
+    with pytest.raises(Exception) as caught:
+        raw.wait(msgid)
+    return caught.value.code, str(caught.value)
