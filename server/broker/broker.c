@@ -252,6 +252,7 @@ static void close_loop_handles(struct broker *b)
     uv_close((uv_handle_t *)&b->prepare, unused_closed_cb);
     uv_close((uv_handle_t *)&b->idle, unused_closed_cb);
     uv_close((uv_handle_t *)&b->stop_timer, unused_closed_cb);
+    uv_close((uv_handle_t *)&b->trim_timer, unused_closed_cb);
     orphans_close(b);
     for (int i = 0; i < 2; i++)
         uv_close((uv_handle_t *)&b->signals[i], unused_closed_cb);
@@ -371,6 +372,7 @@ static void init_loop(struct broker *b)
     uv_idle_init(&b->loop, &b->idle);
     uv_timer_init(&b->loop, &b->stop_timer);
     orphans_init(b);
+    device_memory_init(b);
     b->prepare.data = b->idle.data = b->stop_timer.data = b;
     uv_prepare_start(&b->prepare, prepare_cb);
     static const int numbers[] = { SIGTERM, SIGINT };

@@ -56,6 +56,7 @@ struct broker {
     bool retry_wanted;
     uv_signal_t signals[2];
     uv_timer_t stop_timer;
+    uv_timer_t trim_timer; // of device_memory.c
     bool stopping, stop_read_over, devices_stopping, serving;
     int exit_status;
 

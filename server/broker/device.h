@@ -112,8 +112,12 @@ struct device {
     uint32_t n_regions;
     struct suballoc memory;
     uint64_t memory_limit;
-    bool growing;
-    uint64_t grow_size; // what the growth is for
+    int n_unmapping;     // regions whose memory is not free yet
+    bool growing;        // a chunk is asked for
+    bool grew_unmapping; // while some was not
+    bool grow_later;     // it is asked for again when that is
+    bool grow_exact;     // no larger than needed
+    uint64_t grow_size;  // what the growth is for
     int n_tensors;
     uint64_t named_bytes; // of memory.used: in storages with a name
 
@@ -154,6 +158,7 @@ enum alloc_result { ALLOC_OK, ALLOC_WAIT, ALLOC_FAILED };
 enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out,
                                struct opd_err *err);
 void device_release(struct device *d, struct suballoc_block *block);
+void device_memory_init(struct broker *b); // the timer that gives unused memory back
 
 // Staging memory for data that comes or goes in messages of a connection. NULL: all of it is in
 // use, or others have waited longer; broker_retry() comes, and who does not want it any more has to

@@ -11,12 +11,17 @@
 #include <unistd.h>
 
 #include "broker.h"
+#include "clock.h"
 #include "fdpass.h"
 #include "holder.h"
 #include "log.h"
 
 // What a device is asked for at a time, unless more is wanted at once.
 enum { CHUNK_CPU = 64 << 20, CHUNK_CUDA = 256 << 20 };
+
+// Making a chunk takes most of a millisecond: what a loop frees and wants again is not given back
+// in between.
+enum { EMPTY_KEPT_MS = 1000, TRIM_TICK_MS = 250 };
 
 static uint32_t add_region(struct device *d, int fd, uint64_t size, bool host)
 {
@@ -38,16 +43,22 @@ static void remove_region(struct device *d, uint32_t id)
     d->regions[id] = (struct device_region){ .fd = -1 };
 }
 
+static void grow(struct device *d, uint64_t size, bool exact);
+
 static void unmapped_done(struct command *c, const struct opd_err *err)
 {
     struct device *d = c->data;
     (void)err; // a dead executor maps nothing any more
     remove_region(d, ((struct dev_command *)(void *)c->bytes.bytes)->id);
+    d->n_unmapping--;
+    if (d->grow_later && d->n_unmapping == 0)
+        grow(d, d->grow_size, d->grow_exact);
 }
 
 void device_unmap(struct device *d, uint32_t region)
 {
     struct command *c = command_new(DEV_UNMAP, region, 0);
+    d->n_unmapping++;
     c->done = unmapped_done;
     c->data = d;
     device_submit(d, c);
@@ -127,7 +138,32 @@ static uint64_t chunk_size(const struct device *d, uint64_t size)
     return (size + unit - 1) / unit * unit;
 }
 
-static void grow(struct device *d, uint64_t size, bool exact);
+// Gives an empty chunk back to the device.
+static void drop_chunk(struct device *d, struct suballoc_chunk *chunk)
+{
+    uint32_t region = chunk->region;
+    suballoc_remove_chunk(&d->memory, chunk);
+    device_unmap(d, region);
+}
+
+// False: none is empty.
+static bool drop_empty_chunk(struct device *d)
+{
+    struct suballoc_chunk *chunk = d->memory.chunks;
+    while (chunk && chunk->used > 0)
+        chunk = chunk->next;
+    if (chunk)
+        drop_chunk(d, chunk);
+    return chunk != NULL;
+}
+
+// What was unmapped is free when its descriptor is closed.
+static void grow_when_unmapped(struct device *d)
+{
+    d->growing = d->grow_later = true;
+    if (d->n_unmapping == 0)
+        grow(d, d->grow_size, d->grow_exact);
+}
 
 static void grown_done(struct command *c, const struct opd_err *err)
 {
@@ -145,8 +181,13 @@ static void grown_done(struct command *c, const struct opd_err *err)
     uint64_t exact = chunk_size(d, d->grow_size);
     bool lost = !d->process_alive && !c->blamed; // the next executor may well make it
     bool retry = header->size > exact && d->process_alive;
+    bool freed = d->grew_unmapping;
     remove_region(d, header->id);
-    if (retry)
+    while (d->process_alive && drop_empty_chunk(d))
+        freed = true;
+    if (freed && d->process_alive)
+        grow_when_unmapped(d);
+    else if (retry)
         grow(d, exact, true);
     else if (lost)
         broker_retry(d->broker);
@@ -163,23 +204,59 @@ static void grow(struct device *d, uint64_t size, bool exact)
     c->done = grown_done;
     c->data = d;
     d->growing = true;
+    d->grow_later = false;
+    d->grew_unmapping = d->n_unmapping > 0;
     d->grow_size = size;
+    d->grow_exact = exact;
     device_submit(d, c);
 }
 
-// Gives an empty chunk back to the device. False: there is none.
-static bool drop_empty_chunk(struct device *d, const struct suballoc_chunk *but)
+// --- chunks that are empty
+
+// The one that has been empty for the shortest time; NULL: none is.
+static struct suballoc_chunk *newest_empty(const struct device *d)
 {
-    for (struct suballoc_chunk *chunk = d->memory.chunks; chunk; chunk = chunk->next) {
-        if (chunk == but || chunk->used > 0)
-            continue;
-        uint32_t region = chunk->region;
-        suballoc_remove_chunk(&d->memory, chunk);
-        device_unmap(d, region);
-        return true;
-    }
-    return false;
+    struct suballoc_chunk *newest = NULL;
+    for (struct suballoc_chunk *chunk = d->memory.chunks; chunk; chunk = chunk->next)
+        if (chunk->used == 0 && (!newest || chunk->emptied_at > newest->emptied_at))
+            newest = chunk;
+    return newest;
 }
+
+// Gives back those that have been empty for long, but one. True: others may be, later.
+static bool trim(struct device *d, uint64_t now)
+{
+    const struct suballoc_chunk *kept = newest_empty(d);
+    bool more = false;
+    for (struct suballoc_chunk *chunk = d->memory.chunks, *next; chunk; chunk = next) {
+        next = chunk->next;
+        if (chunk->used > 0 || chunk == kept)
+            continue;
+        if (now - chunk->emptied_at < EMPTY_KEPT_MS * 1000000ull)
+            more = true;
+        else
+            drop_chunk(d, chunk);
+    }
+    return more;
+}
+
+static void trim_cb(uv_timer_t *timer)
+{
+    struct broker *b = timer->data;
+    bool more = b->upgrade != NULL; // which waits for the devices to rest
+    for (int i = 0; i < b->n_devices && !b->upgrade; i++)
+        more = trim(b->devices[i], clock_ns()) || more;
+    if (!more)
+        uv_timer_stop(timer);
+}
+
+void device_memory_init(struct broker *b)
+{
+    uv_timer_init(&b->loop, &b->trim_timer);
+    b->trim_timer.data = b;
+}
+
+// --- pieces of chunks
 
 static uint64_t room_for_chunks(const struct device *d, uint64_t limit)
 {
@@ -200,7 +277,7 @@ enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_
     uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
                                                      : d->info.memory_total;
     uint64_t room = room_for_chunks(d, limit);
-    while (chunk_size(d, size) > room && drop_empty_chunk(d, NULL))
+    while (chunk_size(d, size) > room && drop_empty_chunk(d))
         room = room_for_chunks(d, limit);
     if (chunk_size(d, size) > room) {
         struct buf held = { 0 };
@@ -223,8 +300,10 @@ void device_release(struct device *d, struct suballoc_block *block)
 {
     struct suballoc_chunk *chunk = block->chunk;
     suballoc_free(&d->memory, block);
-    if (chunk->used > 0 || d->growing)
-        return; // a request that waits for more needs again what it has just let go
-    // One empty chunk is kept for the next allocation, a second one goes back to the device.
-    drop_empty_chunk(d, chunk);
+    if (chunk->used > 0)
+        return;
+    chunk->emptied_at = clock_ns();
+    uv_timer_t *timer = &d->broker->trim_timer;
+    if (!uv_is_active((uv_handle_t *)timer) && !uv_is_closing((uv_handle_t *)timer))
+        uv_timer_start(timer, trim_cb, TRIM_TICK_MS, TRIM_TICK_MS);
 }

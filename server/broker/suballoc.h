@@ -13,6 +13,7 @@ struct suballoc_chunk {
     uint32_t region; // the caller's number for it
     uint64_t size;
     uint64_t used;
+    uint64_t emptied_at; // the caller's
     struct suballoc_block *first;
     struct suballoc_chunk *next;
 };

@@ -1,9 +1,14 @@
-"""A device's memory: what is freed serves again at once, though the device is still at work in it."""
+"""A device's memory: what is freed serves again at once, though the device is still at work in it;
+what is not wanted any more goes back to the device after a moment, or when it has none left."""
+
+import resource
+import time
 
 import numpy as np
 import pytest
 
-from raw import Raw, eventually
+from conftest import DEVICE
+from raw import Raw, eventually, find_roles
 
 MIB = 1 << 20
 # Its first thread counts up to `rounds` first, so that requests pile up behind it.
@@ -99,3 +104,44 @@ def refuse(raw, msgid):
     with pytest.raises(Exception) as caught:
         raw.wait(msgid)
     return caught.value.code, str(caught.value)
+
+
+def test_chunks_stay_for_a_moment(start_daemon):
+    daemon = start_daemon()
+    with Raw(daemon.socket) as raw:
+        size = 300 * MIB  # a chunk of its own on every device
+        for _ in range(3):
+            for id in (1, 2, 3):
+                raw.call("tensor_new", id, "uint8", [size])
+            full = reserved(raw)
+            assert full >= 3 * size
+            raw.call("tensor_free", [1, 2, 3])
+            assert reserved(raw) == full, "what may be wanted again has gone"
+        begin = time.monotonic()
+        assert eventually(lambda: reserved(raw) == size), reserved(raw)
+        assert time.monotonic() - begin > 0.5
+        time.sleep(0.5)
+        assert reserved(raw) == size, "one is kept"
+    daemon.stop()
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="a GPU's memory cannot be limited so")
+def test_unused_chunks_make_room(start_daemon):
+    """The executor may map 500 MiB more: enough for three or for a large one, not for all."""
+    daemon = start_daemon()
+    with Raw(daemon.socket) as raw:
+        raw.make(1, "uint8", [1])
+        (executor,) = find_roles(daemon.pid, "executor")
+        with open(f"/proc/{executor}/statm") as statm:
+            mapped = int(statm.read().split()[0]) * resource.getpagesize()
+        limit = mapped + 500 * MIB
+        resource.prlimit(executor, resource.RLIMIT_AS, (limit, limit))
+        for id in (2, 3, 4):
+            raw.call("tensor_new", id, "uint8", [100 * MIB])
+        raw.call("tensor_free", [2, 3, 4])
+        raw.call("tensor_new", 2, "uint8", [350 * MIB])
+        error = raw.fail("tensor_new", 3, "uint8", [350 * MIB])
+        assert error.code == "out_of_memory"
+        raw.call("tensor_free", [2])
+        raw.call("tensor_new", 3, "uint8", [200 * MIB])
+    daemon.stop()
