@@ -18,6 +18,8 @@
 //! let     PARTS = cpu ? 1 : 16
 //! saved   gates acc_t [B, 3*S]
 //! scratch d_gates [B, 3*S]
+//! scratch x [SMALL ? 0 : B, K]
+//! scratch grad_x [SMALL ? 0 : B, K]
 //! example input=[3,5] weights=[21,12] bias=[21] old_h=[3,7] old_cell=[3,7]
 //! example input=[16,32] weights=[384,160] bias=[384] old_h=[16,128] old_cell=[16,128]
 //! example input=[96,64] weights=[384,192] bias=[384] old_h=[96,128] old_cell=[96,128]
@@ -44,15 +46,19 @@
 //!   bind    X_BLOCKS = wanted(grad_old_h) || wanted(grad_input) ? cdiv(B, 4)*TILES : 0
 //!   kernel  lltm_backward_cells<scalar_t>
 //!   when    !SMALL
-//!   grid    cdiv(B*S, 256)
-//!   matmul  matrix(grad_weights, 3*S, S, K) = d_gates.T @ old_h
+//!   grid    cdiv(B*K, 256)
+//!   bind    JOIN = wanted(grad_weights)
+//!   matmul  grad_weights = d_gates.T @ x
 //!   when    !SMALL && wanted(grad_weights)
-//!   matmul  matrix(grad_weights, 3*S, I, K, S) = d_gates.T @ input
-//!   when    !SMALL && wanted(grad_weights)
+//!   matmul  grad_x = d_gates @ weights
+//!   when    !SMALL && wanted(grad_old_h) && wanted(grad_input)
+//!   kernel  lltm_split<scalar_t>
+//!   when    !SMALL && wanted(grad_old_h) && wanted(grad_input)
+//!   grid    cdiv(B*K, 256)
 //!   matmul  grad_old_h = d_gates @ matrix(weights, 3*S, S, K)
-//!   when    !SMALL && wanted(grad_old_h)
+//!   when    !SMALL && wanted(grad_old_h) && !wanted(grad_input)
 //!   matmul  grad_input = d_gates @ matrix(weights, 3*S, I, K, S)
-//!   when    !SMALL && wanted(grad_input)
+//!   when    !SMALL && wanted(grad_input) && !wanted(grad_old_h)
 //!   kernel  lltm_grad_bias<scalar_t, PARTS>
 //!   when    !SMALL && wanted(grad_bias)
 //!   grid    cdiv(3*S, 32)
@@ -246,13 +252,14 @@ __global__ void lltm_backward_small(const T *__restrict__ input, const T *__rest
                    find_slopes(gates, new_cell, grad_new_h, grad_new_cell, at / S, at % S, S).cell);
 }
 
-// Before the products.
+// Before the products. One with all of x = [old_h, input] takes less time than two with the halves.
 template <class T>
-__global__ void lltm_backward_cells(const T *__restrict__ new_cell, const acc_t *__restrict__ gates,
+__global__ void lltm_backward_cells(const T *__restrict__ input, const T *__restrict__ old_h,
+                                    const T *__restrict__ new_cell, const acc_t *__restrict__ gates,
                                     const T *__restrict__ grad_new_h,
                                     const T *__restrict__ grad_new_cell,
                                     T *__restrict__ grad_old_cell, T *__restrict__ d_gates,
-                                    int64_t B, int64_t S)
+                                    T *__restrict__ x, int64_t B, int64_t I, int64_t S, bool JOIN)
 {
     CUDA_KERNEL_LOOP(at, B * S)
     {
@@ -262,6 +269,22 @@ __global__ void lltm_backward_cells(const T *__restrict__ new_cell, const acc_t 
             opd::store(d_gates + (b * 3 + g) * S + s, d.g[g]);
         if (grad_old_cell)
             opd::store(grad_old_cell + at, d.cell);
+    }
+    CUDA_KERNEL_LOOP(at, JOIN ? B * (S + I) : 0)
+    {
+        const int64_t b = at / (S + I), k = at % (S + I);
+        x[at] = k < S ? old_h[b * S + k] : input[b * I + k - S];
+    }
+}
+
+template <class T>
+__global__ void lltm_split(const T *__restrict__ grad_x, T *__restrict__ grad_input,
+                           T *__restrict__ grad_old_h, int64_t B, int64_t I, int64_t S)
+{
+    CUDA_KERNEL_LOOP(at, B * (S + I))
+    {
+        const int64_t b = at / (S + I), k = at % (S + I);
+        *(k < S ? grad_old_h + b * S + k : grad_input + b * I + k - S) = grad_x[at];
     }
 }
 
