@@ -158,6 +158,7 @@ class CudaTransport:
         self.conn = session.conn
         self._name = name
         self._device = device
+        self._index = device.index  # torch takes a number faster than a device
         self._imports = Imports(session, name, driver or Driver())
         # Calls that were interrupted while the daemon was at work: their memory is not given back
         # to torch before that is done.
@@ -165,7 +166,7 @@ class CudaTransport:
 
     def run(self, job: Job) -> tuple[Any, list[torch.Tensor]]:
         self._interrupted = [entry for entry in self._interrupted if entry[0].pending]
-        with torch.cuda.device(self._device):
+        with torch.cuda.device(self._index):
             reads = [None if t is None else t.contiguous() for t in job.reads]
             # Memory of these may have been another's on this stream until now, so that what waits
             # for it comes after.
@@ -177,7 +178,7 @@ class CudaTransport:
                 raise InvalidArgument(
                     "opd's operators run in another process, and cannot be captured in a CUDA graph"
                 )
-            torch.cuda.current_stream().synchronize()
+            torch.cuda.current_stream(self._index).synchronize()
             result = self._send(job, reads, makes)
             for i in job.mutated:
                 target, given = job.reads[i], reads[i]
