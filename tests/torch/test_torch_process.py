@@ -250,6 +250,31 @@ def test_a_daemon_killed_between_calls(start_daemon, tmp_path, monkeypatch, tran
     opd.torch.use(None)
 
 
+def test_a_daemon_started_anew_between_forward_and_backward(start_daemon, tmp_path):
+    """Its versions begin at 1 again. Backward runs what ran forward, or nothing."""
+    write_scale(tmp_path, 2)
+    daemon = start_daemon("--kernels", str(tmp_path))
+    opd.torch.use(daemon.socket)
+    x = X.clone().requires_grad_()
+    first = opd.torch.ops.scale(x)
+    with daemon.connect() as client:
+        write_scale(tmp_path, 3)
+        client.reload()
+    second = opd.torch.ops.scale(x)
+    kill_and_start(daemon, tmp_path)
+    with pytest.raises(opd.ConnectionLost):
+        opd.torch.ops.scale(x)
+    assert_close(grad_of(second, x), torch.full_like(x, 3))  # version 1 here
+    with pytest.raises(opd.NotFound, match="scale: the daemon was started anew .* run forward again"):
+        grad_of(first, x)
+    with daemon.connect() as client:
+        write_scale(tmp_path, 2)
+        client.reload()
+    assert_close(grad_of(first, x), torch.full_like(x, 2))
+    assert_close(grad_of(second, x), torch.full_like(x, 3))
+    opd.torch.use(None)
+
+
 def test_release_starts_no_daemon(start_daemon, tmp_path, monkeypatch):
     write_scale(tmp_path, 2)
     daemon = start_daemon("--kernels", str(tmp_path))

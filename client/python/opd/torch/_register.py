@@ -4,7 +4,7 @@ For `gelu` these are, in the namespace `opd`:
 
     gelu            the schema of its file; made of those below, so that torch differentiates it
     gelu__infer     outputs alone, where no gradient will be asked for
-    gelu__forward   outputs, saved tensors, and the version that ran as an int64 scalar
+    gelu__forward   outputs, saved tensors, and a stamp of the version that ran: an int64 scalar
     gelu__backward  the wanted gradients, by the version that ran forward
 
 An edit that changes what they depend on makes new ones: gelu__2, gelu__2__infer, and so on.
@@ -97,7 +97,7 @@ class Operator:
     def _define_backward(self, attrs: list[str]) -> Any:
         n = self._n_outputs + len(self._read_inputs) + len(self._read_outputs) + self.n_saved
         tensors = [f"Tensor? t{i}" for i in range(n)]
-        rest = ["Tensor version", "str inputs", "bool[] wanted"]
+        rest = ["Tensor stamp", "str inputs", "bool[] wanted"]
         op = self._define(
             "backward",
             f"({', '.join(tensors + attrs + rest)}) -> Tensor[]",
@@ -216,8 +216,8 @@ class Operator:
         return _as_result(self._run(args, False)[0])
 
     def _run_forward(self, *args: Any) -> Any:
-        made, version = self._run(args, True)
-        return (*made, torch.tensor(version, device="cpu"))
+        made, stamp = self._run(args, True)
+        return (*made, torch.tensor(stamp, device="cpu"))
 
     def _run(self, args: Any, keep: bool) -> tuple[list[torch.Tensor], int]:
         tensors, attrs = args[: self._n_inputs], args[self._n_inputs :]
@@ -248,7 +248,7 @@ class Operator:
         ctx.floating = [t is not None and t.is_floating_point() for t in tensors]
 
     def _differentiate(self, ctx: Any, *grads: Any) -> Any:
-        *kept, version = ctx.saved_tensors
+        *kept, stamp = ctx.saved_tensors
         wanted = [
             bool(need and able and floating)
             for need, able, floating in zip(
@@ -260,13 +260,13 @@ class Operator:
             return (None,) * self._n_inputs + none
         with with_those_of_forward(ctx.options):
             gradients = self._backward(
-                *grads[: self._n_outputs], *kept, *ctx.attrs, version, ctx.inputs, wanted
+                *grads[: self._n_outputs], *kept, *ctx.attrs, stamp, ctx.inputs, wanted
             )
         made = iter(gradients)
         return tuple(next(made) if want else None for want in wanted) + none
 
     def _run_backward(self, *args: Any) -> list[torch.Tensor]:
-        *values, version, inputs, wanted = args
+        *values, stamp, inputs, wanted = args
         grads, rest = values[: self._n_outputs], values[self._n_outputs :]
         descs = _parse_inputs(inputs)
         read_inputs: list[Any] = [None] * self._n_inputs
@@ -277,7 +277,7 @@ class Operator:
             read_outputs[i] = rest.pop(0)
         saved, attrs = rest[: self.n_saved], rest[self.n_saved :]
         tensors = (read_inputs, read_outputs, saved, grads)
-        return get_session().vjp(self, tensors, descs, _to_wire(attrs), wanted, int(version))
+        return get_session().vjp(self, tensors, descs, _to_wire(attrs), wanted, int(stamp))
 
     def _fake_backward(self, *args: Any) -> list[torch.Tensor]:
         *tensors, _, inputs, wanted = args

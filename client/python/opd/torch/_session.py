@@ -6,6 +6,7 @@ a device runs one request after the other anyway. A forked child starts without 
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -22,6 +23,12 @@ from ._dtypes import Desc, describe
 from ._options import get_options
 
 _MANY_PLANS = 4096  # kept for an operator
+
+# A daemon that was started anew counts an operator's versions from 1 again. So backward is told of
+# the version that ran forward by a stamp: the version, and above it the connection's number.
+_STAMP_BITS = 32
+_numbers = itertools.count()
+_hashes: dict[tuple[int, str, int], str] = {}  # of the text behind connection, operator, version
 
 Maybe = Optional[torch.Tensor]
 
@@ -101,6 +108,7 @@ class Session:
     def __init__(self, socket: Optional[str]) -> None:
         self.lock = threading.RLock()
         self._socket = socket
+        self._number = -1  # of the connection
         self._client: Optional[_client.Client] = None
         self._plans: dict[str, dict[Any, Plan]] = {}
         self._transports: dict[torch.device, tuple[str, Transport]] = {}
@@ -113,6 +121,7 @@ class Session:
             if self._client is None or self._client._conn.closed:
                 self._forget()
                 self._client = _client.connect(self._socket)
+                self._number = next(_numbers)
             return self._client
 
     @property
@@ -149,7 +158,7 @@ class Session:
     def forward(
         self, operator: Operator, tensors: Sequence[Maybe], attrs: Sequence[Any], keep: bool
     ) -> tuple[list[torch.Tensor], int]:
-        """Outputs, then with `keep` what backward needs; and the version that ran."""
+        """Outputs, then with `keep` what backward needs; and the stamp of the version that ran."""
         device = find_device(operator.name, tensors)
         descs = _describe_all(tensors)
         with self.lock:
@@ -172,14 +181,14 @@ class Session:
         descs: Sequence[Optional[Desc]],
         attrs: Sequence[Any],
         wanted: Sequence[bool],
-        version: int,
+        stamp: int,
     ) -> list[torch.Tensor]:
-        """Gradients of the wanted inputs. tensors: inputs, outputs, saved ones, gradients."""
+        """Gradients of the wanted inputs. tensors: inputs, outputs, saved ones, gradients; stamp:
+        forward's."""
         inputs, outputs, saved, grads = tensors
         reads = [*inputs, *outputs, *saved, *grads]
         makes = [desc for desc, want in zip(descs, wanted) if want and desc]
-        options = {
-            "version": version,
+        options: dict[str, Any] = {
             "inputs": [None if d is None else (d.dtype, d.shape) for d in descs],
         }
 
@@ -199,6 +208,7 @@ class Session:
         device = find_device(operator.name, reads)
         with self.lock:
             transport = self._transport(device)
+            options["version"] = self._find_version(operator.name, stamp)
             return transport.run(Job(reads, (), makes, send))[1]
 
     def release(self) -> None:
@@ -254,7 +264,35 @@ class Session:
             self.refresh(operator.name)
             if not operator.mutated:  # what was done in place is not done again
                 self._check_interface(operator)
-        return made, version
+        return made, self._make_stamp(operator.name, version) if keep else version
+
+    def _make_stamp(self, name: str, version: int) -> int:
+        key = (self._number, name, version)
+        if key not in _hashes:
+            _hashes[key] = self._find_hash(name, version)
+        return self._number << _STAMP_BITS | version
+
+    def _find_hash(self, name: str, version: int) -> str:
+        spec = self.find(name)
+        if spec.version == version:
+            return str(spec.info["hash"])
+        versions = self.conn.call("op_info", name)["versions"]
+        return next((str(v["hash"]) for v in versions if v["version"] == version), "")
+
+    def _find_version(self, name: str, stamp: int) -> int:
+        """The version of that stamp; on a later connection, what has the same text."""
+        number, version = divmod(stamp, 1 << _STAMP_BITS)
+        if number == self._number:
+            return version
+        text = _hashes.get((number, name, version))
+        for each in self.conn.call("op_info", name)["versions"]:
+            if each["hash"] == text:
+                return int(each["version"])
+        raise NotFound(
+            f"{name}: the daemon was started anew since forward, and does not have the version that "
+            "ran it; run forward again",
+            op=name,
+        )
 
     def _send(
         self,
