@@ -17,31 +17,9 @@ import msgpack
 import pytest
 
 from conftest import DEVICE, PROGRAM, ROOT, Daemon, await_end, find_family
+from operators import ROUNDS, SPIN
 from raw import HungUp, Raw, RpcError, eventually, find_roles, pack_request
 
-SPIN = """
-//! op      spin(Tensor x, *, int rounds) -> Tensor y
-//! doc     Takes its time.
-//! dtypes  float32
-//! shape   x [N]
-//! shape   y [N]
-//! example x=[4] rounds=10
-//
-//! forward
-//!   kernel  spin
-//!   grid    1
-//!   block   1
-
-extern "C" __global__ void spin(const float *x, float *y, int N, long long rounds)
-{
-    float sum = x[0];
-    for (long long i = 0; i < rounds; i++)
-        sum = sum * 0.999999f + 0.000001f;
-    for (int i = 0; i < N; i++)
-        y[i] = sum;
-}
-"""
-ROUNDS = 300_000_000 if DEVICE == "cpu" else 100_000_000  # about a second
 DOUBLE = """
 //! op      double_it(Tensor x) -> Tensor y
 //! dtypes  float32 float64

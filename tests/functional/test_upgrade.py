@@ -15,6 +15,7 @@ import pytest
 
 import opd
 from conftest import DEVICE, PROGRAM, ROOT, find_family
+from operators import ROUNDS, SPIN
 from raw import (
     SANITIZED,
     Raw,
@@ -62,28 +63,6 @@ extern "C" __global__ void scale_backward(const float *grad_y, const float *note
         grad_x[i] = grad_y[i] * by * FACTOR + 0 * noted[i];
 }
 """
-SPIN = """
-//! op      spin(Tensor x, *, int rounds) -> Tensor y
-//! dtypes  float32
-//! shape   x [N]
-//! shape   y [N]
-//! example x=[4] rounds=10
-//
-//! forward
-//!   kernel  spin
-//!   grid    1
-//!   block   1
-
-extern "C" __global__ void spin(const float *x, float *y, int N, long long rounds)
-{
-    float sum = x[0];
-    for (long long i = 0; i < rounds; i++)
-        sum = sum * 0.999999f + 0.000001f;
-    for (int i = 0; i < N; i++)
-        y[i] = sum;
-}
-"""
-ROUNDS = 300_000_000 if DEVICE == "cpu" else 100_000_000  # about a second
 PATIENCE = 20
 
 
