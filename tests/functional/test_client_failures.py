@@ -11,21 +11,7 @@ import numpy as np
 import pytest
 
 import opd
-from fake_daemon import FakeDaemon
-
-
-@pytest.fixture
-def fake(tmp_path):
-    daemon = FakeDaemon(tmp_path / "fake.sock")
-    daemon.path = str(tmp_path / "fake.sock")
-    yield daemon
-    daemon.close()
-
-
-@pytest.fixture
-def client(fake):
-    with opd.connect(fake.path, start=False, timeout=10) as client:
-        yield client
+from fake_daemon import client, fake  # noqa: F401
 
 
 def hang_up(daemon, sock, message):
