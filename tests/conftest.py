@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -150,6 +151,25 @@ def await_end(family, seconds):
         if not left or time.monotonic() > end:
             return left
         time.sleep(0.02)
+
+
+def in_threads(count, work):
+    """Calls work(0), work(1), ... at once, each in a thread of its own. The first error is raised."""
+    errors = []
+
+    def run(number):
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
 
 
 @pytest.fixture(autouse=True)

@@ -9,14 +9,13 @@ import socket
 import stat
 import struct
 import subprocess
-import threading
 import time
 from pathlib import Path
 
 import msgpack
 import pytest
 
-from conftest import DEVICE, PROGRAM, ROOT, Daemon, await_end, find_family
+from conftest import DEVICE, PROGRAM, ROOT, Daemon, await_end, find_family, in_threads
 from operators import ROUNDS, SPIN
 from raw import HungUp, Raw, RpcError, eventually, find_roles, pack_request
 
@@ -838,27 +837,17 @@ def test_memory_limit_of_an_operators_results(start_daemon):
 
 
 def test_many_clients_at_once(daemon):
-    errors = []
-
     def work(seed):
-        try:
-            with Raw(daemon.socket) as raw:
-                for i in range(20):
-                    data = bytes([seed, i]) * 2000
-                    raw.make(1, "uint8", [4000], data)
-                    assert raw.call("tensor_read", 1, 0) == data
-                    raw.make(2, "float32", [1000])
-                    raw.call("forward", "gelu", [2], {}, [3])
-                    raw.call("tensor_free", [1, 2, 3])
-        except BaseException as e:
-            errors.append(e)
+        with Raw(daemon.socket) as raw:
+            for i in range(20):
+                data = bytes([seed, i]) * 2000
+                raw.make(1, "uint8", [4000], data)
+                assert raw.call("tensor_read", 1, 0) == data
+                raw.make(2, "float32", [1000])
+                raw.call("forward", "gelu", [2], {}, [3])
+                raw.call("tensor_free", [1, 2, 3])
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
+    in_threads(20, work)
 
 
 def test_clients_go_while_the_executor_dies(start_daemon):
