@@ -31,11 +31,11 @@ TEST_SECONDS = 120
 
 
 class Daemon:
-    """build/opd on a socket in a folder of its own, until stop()."""
+    """build/opd on a socket in a folder of its own, or where it is told, until stop()."""
 
-    def __init__(self, *options, device=DEVICE, program=PROGRAM):
+    def __init__(self, *options, device=DEVICE, program=PROGRAM, socket=None):
         self.folder = Path(tempfile.mkdtemp(prefix="opd-test-"))
-        self.socket = str(self.folder / "opd.sock")
+        self.socket = str(socket or self.folder / "opd.sock")
         self.log = self.folder / "opd.log"
         command = [program, "--socket", self.socket, "--device", device, "--cache", str(CACHE)]
         self.process = None

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from conftest import DEVICE, PROGRAM, ROOT, Daemon, await_end, find_family, in_threads
+from conftest import DEVICE, PROGRAM, ROOT, await_end, find_family, in_threads
 from operators import ROUNDS, SPIN
 from raw import HungUp, Raw, RpcError, eventually, find_roles, pack_request
 
@@ -237,57 +237,21 @@ def test_cuda_without_a_gpu_says_why(tmp_path):
 
 @pytest.mark.skipif(have_gpu(), reason="there is a GPU")
 def test_auto_without_a_gpu_serves_the_cpu(start_daemon):
-    daemon = Daemon(device="auto")
-    try:
-        assert "(devices cpu)" in daemon.ready and "not served: cuda:0: " in daemon.read_log()
-    finally:
-        daemon.stop()
+    daemon = start_daemon(device="auto")
+    assert "(devices cpu)" in daemon.ready and "not served: cuda:0: " in daemon.read_log()
 
 
-def test_socket_and_folder_are_private(tmp_path):
+def test_socket_and_folder_are_private(tmp_path, start_daemon):
     path = tmp_path / "new" / "opd.sock"
     old = os.umask(0)
     try:
-        process = start_at(path)
+        daemon = start_daemon(socket=path)
     finally:
         os.umask(old)
-    try:
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    finally:
-        end(process)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    daemon.stop()
     assert not path.exists()
-
-
-def start_at(path, *options, device=DEVICE):
-    """A daemon at a given path, ready."""
-    process = subprocess.Popen(
-        [
-            PROGRAM,
-            "--socket",
-            str(path),
-            "--device",
-            device,
-            "--cache",
-            str(ROOT / "build/test-cache"),
-            *options,
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    line = process.stdout.readline()
-    if not line.startswith(b"ready: "):
-        raise AssertionError(process.communicate(timeout=10))
-    return process
-
-
-def end(process):
-    family = find_family(process.pid)
-    process.terminate()
-    _, log = process.communicate(timeout=20)
-    assert process.returncode == 0, log
-    assert not await_end(family, 5)
 
 
 def test_folder_that_others_can_write(tmp_path):
@@ -327,18 +291,18 @@ def test_second_daemon_on_a_live_socket(daemon):
         assert raw.call("hello")["pid"] == daemon.pid
 
 
-def test_stale_socket_is_replaced(tmp_path):
+def test_stale_socket_is_replaced(tmp_path, start_daemon):
     path = tmp_path / "opd.sock"
-    first = start_at(path)
+    first = start_daemon(socket=path)
     family = find_family(first.pid)
-    first.kill()
-    first.communicate(timeout=10)
+    first.process.kill()
+    first.process.wait(10)
     assert path.exists()
     assert not await_end(family, 10)
-    second = start_at(path)
+    second = start_daemon(socket=path)
     with Raw(str(path)) as raw:
         assert raw.call("hello")["pid"] == second.pid
-    end(second)
+    second.stop()
     assert not path.exists()
 
 
@@ -449,18 +413,16 @@ def test_stop_twice(start_daemon):
 # --- processes that are killed
 
 
-def test_broker_killed(tmp_path, slow_cxx):
+def test_broker_killed(tmp_path, start_daemon, slow_cxx):
     """Executors and compilers end with it, and what the compilers had started."""
-    path = tmp_path / "opd.sock"
-    process = start_at(path, "--cache", "", "--warm", device="cpu")
+    daemon = start_daemon("--cache", "", "--warm", device="cpu")
     assert eventually(slow_cxx.begun.exists)
-    family = find_family(process.pid)
+    family = find_family(daemon.pid)
     assert len(family) > 3
-    process.kill()
-    process.wait(10)
+    daemon.process.kill()
+    daemon.process.wait(10)
     assert not await_end(family, 5)
     assert not list(tmp_path.glob("opd-*")), "temporary files are left"
-    process.communicate()
 
 
 def test_executor_killed(start_daemon, tmp_path):
@@ -881,18 +843,17 @@ def test_clients_go_while_the_executor_dies(start_daemon):
         raw.call("forward", "gelu", [1], {}, [2])
 
 
-def test_the_lock_file_of_a_dead_daemon_is_no_obstacle(tmp_path):
+def test_the_lock_file_of_a_dead_daemon_is_no_obstacle(tmp_path, start_daemon):
     path = tmp_path / "opd.sock"
     (tmp_path / "opd.sock.lock").write_text("12345\n")
     s = socket.socket(socket.AF_UNIX)
     s.bind(str(path))
     s.close()
-    process = start_at(path)
-    end(process)
+    start_daemon(socket=path).stop()
 
 
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv")
-def test_another_user_is_refused(tmp_path):
+def test_another_user_is_refused(tmp_path, start_daemon):
     if os.geteuid() != 0:
         pytest.skip("needs root")
     os.chmod(tmp_path, 0o755)
@@ -904,17 +865,14 @@ def test_another_user_is_refused(tmp_path):
         ):
             os.chmod(parent, 0o755)
     path = tmp_path / "opd.sock"
-    process = start_at(path)
+    start_daemon(socket=path)
     path.chmod(0o666)
-    try:
-        code = "import socket,sys; s=socket.socket(1); s.connect(sys.argv[1]); sys.stdout.buffer.write(s.recv(1000))"
-        result = subprocess.run(
-            ["setpriv", "--reuid", "12345", "--clear-groups", "/usr/bin/python3", "-c", code, str(path)],
-            capture_output=True, timeout=20,
-        )  # fmt: skip
-        assert b"another user" in result.stdout, result
-    finally:
-        end(process)
+    code = "import socket,sys; s=socket.socket(1); s.connect(sys.argv[1]); sys.stdout.buffer.write(s.recv(1000))"
+    result = subprocess.run(
+        ["setpriv", "--reuid", "12345", "--clear-groups", "/usr/bin/python3", "-c", code, str(path)],
+        capture_output=True, timeout=20,
+    )  # fmt: skip
+    assert b"another user" in result.stdout, result
 
 
 def test_a_client_that_never_reads_does_not_hold_up_the_stop(start_daemon):
