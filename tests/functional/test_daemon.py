@@ -436,6 +436,7 @@ def test_executor_killed(start_daemon, tmp_path):
             raw.request("tensor_read", 1, 0),
         ]
         assert eventually(lambda: other.call("status")["devices"][0]["queued"] > 0)
+        time.sleep(0.2)  # begun by now: what has not is run again, and no error
         (executor,) = find_roles(daemon.pid, "executor")
         os.kill(executor, signal.SIGKILL)
         with pytest.raises(RpcError) as error:
