@@ -241,6 +241,26 @@ def start_daemon():
             daemon.clear()
 
 
+@pytest.fixture
+def slow_cxx(tmp_path, monkeypatch):
+    """The host's compiler, which waits until it is told to go on."""
+
+    class Control:
+        begun, go = tmp_path / "begun", tmp_path / "go"
+
+    script = tmp_path / "slow-c++"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *opd.cpp*) ;; *) exec c++ "$@" ;; esac\n'
+        f": > {Control.begun}\nwhile [ ! -e {Control.go} ]; do sleep 0.02; done\n"
+        'exec c++ "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("OPD_CXX", str(script))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    yield Control
+    Control.go.touch()
+
+
 worst_errors = {}
 
 

@@ -1,5 +1,7 @@
 """Operators that several tests serve, as the text of their files."""
 
+import struct
+
 from conftest import DEVICE
 
 _SPIN = """\
@@ -24,6 +26,23 @@ extern "C" __global__ void spin(const float *x, float *y, int N, long long round
         y[i] = RESULT;
 }
 """
+_DOUBLE = """\
+//! op      double_it(Tensor x) -> Tensor y
+//! dtypes  float32 float64
+//! shape   x [...S]
+//! shape   y [...S]
+//! example x=[5]
+//
+//! forward
+//!   kernel  double_it
+//!   bind    n = numel(x)
+
+extern "C" __global__ void double_it(const scalar_t *x, scalar_t *y, long long n)
+{
+    CUDA_KERNEL_LOOP(i, n)
+        y[i] = x[i] * FACTOR;
+}
+"""
 ROUNDS = 300_000_000 if DEVICE == "cpu" else 100_000_000  # of spin: about a second
 
 
@@ -33,3 +52,21 @@ def spin(result="sum"):
 
 
 SPIN = spin()
+
+
+def double_by(factor):
+    return _DOUBLE.replace("FACTOR", str(factor))
+
+
+def double(raw, id=1):
+    """What double_it makes of 21."""
+    raw.make(id, "float32", [1], struct.pack("f", 21))
+    raw.call("forward", "double_it", [id], {}, [id + 1])
+    return struct.unpack("f", raw.call("tensor_read", id + 1, 0))[0]
+
+
+def put_kernels(folder, **sources):
+    folder.mkdir(exist_ok=True)
+    for name, source in sources.items():
+        (folder / f"{name}.cu").write_text(source)
+    return str(folder)

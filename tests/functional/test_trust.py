@@ -12,8 +12,8 @@ import pytest
 
 import opd
 from conftest import DEVICE, PROGRAM
+from operators import double_by, put_kernels
 from raw import Raw
-from test_daemon import double_by, put_kernels
 
 CONNECT = """
 import socket, sys
