@@ -17,7 +17,7 @@ from raw import Raw, RpcError, eventually
 from test_faults import STEPS
 from test_memory import export, on_cpu, open_memfd
 from test_metrics import read
-from test_upgrade import SCALE
+from upgrades import SCALE
 
 MIB = 1 << 20
 
