@@ -77,10 +77,12 @@ static void test_left(void **state)
 static void test_no_folder(void **state)
 {
     (void)state;
-    setenv("TMPDIR", "/nonexistent", 1);
+    char *none = mem_printf("%s/none", folder);
+    setenv("TMPDIR", none, 1);
     assert_null(scratch_open());
-    assert_string_equal(getenv("TMPDIR"), "/nonexistent");
+    assert_string_equal(getenv("TMPDIR"), none);
     scratch_close();
+    free(none);
 }
 
 int main(void)
