@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -30,11 +31,11 @@ TEST_SECONDS = 120
 
 
 class Daemon:
-    """build/opd on a socket in a folder of its own, until stop()."""
+    """build/opd on a socket in a folder of its own, or where it is told, until stop()."""
 
-    def __init__(self, *options, device=DEVICE, program=PROGRAM):
+    def __init__(self, *options, device=DEVICE, program=PROGRAM, socket=None):
         self.folder = Path(tempfile.mkdtemp(prefix="opd-test-"))
-        self.socket = str(self.folder / "opd.sock")
+        self.socket = str(socket or self.folder / "opd.sock")
         self.log = self.folder / "opd.log"
         command = [program, "--socket", self.socket, "--device", device, "--cache", str(CACHE)]
         self.process = None
@@ -152,6 +153,25 @@ def await_end(family, seconds):
         time.sleep(0.02)
 
 
+def in_threads(count, work):
+    """Calls work(0), work(1), ... at once, each in a thread of its own. The first error is raised."""
+    errors = []
+
+    def run(number):
+        try:
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
 @pytest.fixture(autouse=True)
 def time_limit():
     """A test that hangs fails, with a traceback of where."""
@@ -219,6 +239,26 @@ def start_daemon():
             daemon.stop()
         elif daemon.folder.exists():
             daemon.clear()
+
+
+@pytest.fixture
+def slow_cxx(tmp_path, monkeypatch):
+    """The host's compiler, which waits until it is told to go on."""
+
+    class Control:
+        begun, go = tmp_path / "begun", tmp_path / "go"
+
+    script = tmp_path / "slow-c++"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *opd.cpp*) ;; *) exec c++ "$@" ;; esac\n'
+        f": > {Control.begun}\nwhile [ ! -e {Control.go} ]; do sleep 0.02; done\n"
+        'exec c++ "$@"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("OPD_CXX", str(script))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    yield Control
+    Control.go.touch()
 
 
 worst_errors = {}

@@ -24,11 +24,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from survival import (  # noqa: E402
-    KERNELS, Crowd, Treasure, Watchdog, checksum, compare_stock, eventually_agrees, faults_of,
-    find_roles, is_forgiven, show_stock, take_stock, work,
+    Crowd, Treasure, Watchdog, checksum, compare_stock, eventually_agrees, faults_of, find_roles,
+    is_forgiven, long_lived, show_stock, take_stock, work,
 )
 
-from conftest import DEVICE, Daemon  # noqa: E402
+from conftest import DEVICE  # noqa: E402
 from raw import make_memfd  # noqa: E402
 
 import opd  # noqa: E402
@@ -432,17 +432,8 @@ def main():
     print(f"chaos: --seed {args.seed}", flush=True)
     Watchdog(args.seconds + 300)
     with tempfile.TemporaryDirectory(prefix="opd-chaos-") as folder:
-        options = ("--kernels", str(KERNELS), "--kernels", folder, "--deadline", str(DEADLINE))
-        daemon = Daemon(*options, device=args.device)
-        try:
+        with long_lived(args, "--kernels", folder, "--deadline", str(DEADLINE)) as daemon:
             run(args, daemon, Path(folder))
-        except BaseException:
-            print(f"chaos: failed; --seed {args.seed} repeats it", file=sys.stderr)
-            print(daemon.read_log()[-6000:], file=sys.stderr)
-            daemon.process.kill()
-            raise
-        daemon.stop()
-    print("ok: nothing was lost")
 
 
 if __name__ == "__main__":

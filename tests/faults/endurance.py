@@ -17,11 +17,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from survival import (  # noqa: E402
-    KERNELS, Crowd, Treasure, Watchdog, compare_stock, eventually_agrees, faults_of, ping,
-    show_stock, summary, take_stock, work,
+    Crowd, Treasure, Watchdog, compare_stock, eventually_agrees, faults_of, long_lived,
+    ping, show_stock, summary, take_stock, work,
 )
 
-from conftest import DEVICE, Daemon  # noqa: E402
+from conftest import DEVICE  # noqa: E402
 
 import opd  # noqa: E402
 
@@ -136,15 +136,8 @@ def main():
     parser.add_argument("--device", default=DEVICE, help="with a comma, more than one")
     args = parser.parse_args()
     Watchdog(1500)
-    daemon = Daemon("--kernels", str(KERNELS), device=args.device)
-    try:
+    with long_lived(args) as daemon:
         run(args, daemon)
-    except BaseException:
-        print(daemon.read_log()[-4000:], file=sys.stderr)
-        daemon.process.kill()
-        raise
-    daemon.stop()
-    print("ok: nothing was lost")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "functional")]
 
-from conftest import PROGRAM, find_family  # noqa: E402
+from conftest import PROGRAM, Daemon, find_family  # noqa: E402
 from raw import find_roles, read_rss  # noqa: E402
 
 import opd  # noqa: E402
@@ -305,3 +306,19 @@ class Watchdog:
         self.timer = threading.Timer(seconds, expire)
         self.timer.daemon = True
         self.timer.start()
+
+
+@contextmanager
+def long_lived(args, *options):
+    """A daemon on args.device. What it leaves behind at its end fails the run; a run that fails
+    shows the end of its log, and how to repeat it."""
+    daemon = Daemon("--kernels", str(KERNELS), *options, device=args.device)
+    try:
+        yield daemon
+    except BaseException:
+        print(daemon.read_log()[-6000:], file=sys.stderr)
+        print(f"failed; --seed {args.seed} repeats it", file=sys.stderr)
+        daemon.process.kill()
+        raise
+    daemon.stop()
+    print("ok: nothing was lost")

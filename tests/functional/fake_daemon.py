@@ -4,6 +4,8 @@ with the real one.
 It knows hello, sync, tensors of bytes without devices, shared memory, and one operator,
 `copy`. `on[method] = function` makes it do something else at that request: the function
 gets (daemon, socket, message) and answers or does not.
+
+The fixtures `fake` and `client`, a connection to it, are for import.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ import socket
 import threading
 
 import msgpack
+import pytest
+
+import opd
 
 COPY = {
     "name": "copy", "schema": "copy(Tensor x, *, int[2] times=1) -> Tensor y", "doc": "Copies.",
@@ -28,6 +33,7 @@ COPY = {
 
 class FakeDaemon:
     def __init__(self, path):
+        self.path = str(path)
         self.on = {}
         self.requests = []  # (method, params), notifications too
         self.replies = 0
@@ -35,7 +41,7 @@ class FakeDaemon:
         self._memory = {}  # id -> (info, bytearray)
         self._shm = {}
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
+        self._listener.bind(self.path)
         self._listener.listen()
         self._sockets = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -172,3 +178,16 @@ class FakeDaemon:
         info = dict(info, id=outputs[0])
         self._memory[outputs[0]] = (info, bytearray(data))
         return {"outputs": [info], "context": None, "version": 1}
+
+
+@pytest.fixture
+def fake(tmp_path):
+    daemon = FakeDaemon(tmp_path / "fake.sock")
+    yield daemon
+    daemon.close()
+
+
+@pytest.fixture
+def client(fake):
+    with opd.connect(fake.path, start=False, timeout=10) as client:
+        yield client

@@ -11,21 +11,8 @@ import numpy as np
 import pytest
 
 import opd
-from fake_daemon import FakeDaemon
-
-
-@pytest.fixture
-def fake(tmp_path):
-    daemon = FakeDaemon(tmp_path / "fake.sock")
-    daemon.path = str(tmp_path / "fake.sock")
-    yield daemon
-    daemon.close()
-
-
-@pytest.fixture
-def client(fake):
-    with opd.connect(fake.path, start=False, timeout=10) as client:
-        yield client
+from conftest import in_threads
+from fake_daemon import COPY, client, fake  # noqa: F401
 
 
 def hang_up(daemon, sock, message):
@@ -272,20 +259,12 @@ def test_shared_memory_is_reused_and_not_overwritten_early(fake, client):
 
 
 def test_threads_share_a_client(fake, client):
-    wrong = []
-
     def work(value):
         for n in (10, 100_000, 20):
             t = client.tensor(np.full(n, value, np.float32))
-            if not (t.copy().numpy() == value).all():
-                wrong.append(value)
+            assert (t.copy().numpy() == value).all()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(30)
-    assert not wrong
+    in_threads(8, work)
 
 
 def test_an_interrupted_wait_leaves_the_connection_usable(fake, client):
@@ -331,15 +310,13 @@ def test_use_after_free(fake, client):
 
 def test_an_edited_operator_is_learnt(fake, client):
     """The client asks again when a call does not fit what it knows, and calls once more."""
-    import fake_daemon
-
     x = client.tensor(np.ones(3, np.float32))
     copy = client.ops.copy
     with pytest.raises(TypeError, match=r"copy\(\) got an unexpected keyword argument 'scale'"):
         copy(x, scale=2)
     attr = {"name": "scale", "type": "float", "list": 0, "optional": False, "required": False,
             "default": 1.0}  # fmt: skip
-    new = dict(fake_daemon.COPY, version=2, attrs=[attr],
+    new = dict(COPY, version=2, attrs=[attr],
                schema="copy(Tensor x, *, float scale=1.0) -> Tensor y")  # fmt: skip
     fake.do_op_list = lambda fds: [new]
     assert copy(x, scale=2).shape == (3,)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import opd
-from fake_daemon import COPY, FakeDaemon
+from fake_daemon import COPY, client, fake  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
 OPCTL = Path(os.environ.get("OPD_BIN", ROOT / "build" / "opd")).resolve().parent / "opctl"
@@ -23,20 +23,6 @@ FAILED = {"op": "copy", "file": "/k/copy.cu", "version": 3, "state": "failed", "
           "message": "copy.cu:7:1: error: no",
           "log": "copy.cu: in copy\ncopy.cu:7:1: error: no\n1 error\n"}  # fmt: skip
 SERVED = {**FAILED, "version": 2, "state": "serving", "message": "", "log": ""}
-
-
-@pytest.fixture
-def fake(tmp_path):
-    daemon = FakeDaemon(tmp_path / "fake.sock")
-    daemon.path = str(tmp_path / "fake.sock")
-    yield daemon
-    daemon.close()
-
-
-@pytest.fixture
-def client(fake):
-    with opd.connect(fake.path, start=False, timeout=10) as client:
-        yield client
 
 
 def answer(result):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import opd
+from conftest import in_threads
 from raw import Raw, count_fds, eventually, find_roles, pack_request, read_rss
 from test_faults import kernels  # noqa: F401
 
@@ -18,6 +19,39 @@ MIB = 1 << 20
 
 
 # --- memory
+
+
+def test_memory_limit(start_daemon):
+    daemon = start_daemon("--memory-limit", "100M")
+    with Raw(daemon.socket) as raw:
+        raw.call("tensor_new", 2, "uint8", [60 << 20])
+        raw.call("tensor_new", 1, "uint8", [30 << 20])
+        error = raw.fail("tensor_new", 3, "uint8", [30 << 20])
+        assert error.code == "out_of_memory"
+        for word in ("may hold 100 MiB, 30 MiB asked for", "held: 90 MiB in 2 tensors: 90 MiB by",
+                     f"(pid {os.getpid()})", "--memory-limit"):  # fmt: skip
+            assert word in str(error), (word, str(error))
+        assert raw.fail("tensor_info", 3).code == "not_found"
+        raw.make(4, "float32", [1])
+        error = raw.fail("tensor_new", 5, "uint8", [1 << 40])
+        assert error.code == "out_of_memory"
+        raw.call("tensor_free", [1])
+        raw.call("tensor_new", 3, "uint8", [30 << 20])
+        raw.call("tensor_free", [2, 3, 4])
+        raw.call("tensor_new", 6, "uint8", [96 << 20])  # what was freed in pieces is one again
+        device = raw.call("status")["devices"][0]
+        assert device["memory_reserved"] <= device["memory_limit"] == 100 << 20
+
+
+def test_memory_limit_of_an_operators_results(start_daemon):
+    daemon = start_daemon("--memory-limit", "100M")
+    with Raw(daemon.socket) as raw:
+        raw.call("tensor_new", 1, "float32", [15 << 20])
+        error = raw.fail("forward", "gelu", [1], {}, [2], {"context": 1})
+        assert error.code == "out_of_memory" and error.op == "gelu" and "gelu" in str(error)
+        assert raw.fail("backward", 1, [None], [3]).code == "not_found"
+        raw.make(4, "float32", [1])
+        raw.call("forward", "gelu", [4], {}, [2])
 
 
 def test_memory_of_a_client(start_daemon):
@@ -104,6 +138,20 @@ def test_launches_of_a_request(start_daemon, kernels):  # noqa: F811
 
 
 # --- fair turns
+
+
+def test_many_clients_at_once(daemon):
+    def work(seed):
+        with Raw(daemon.socket) as raw:
+            for i in range(20):
+                data = bytes([seed, i]) * 2000
+                raw.make(1, "uint8", [4000], data)
+                assert raw.call("tensor_read", 1, 0) == data
+                raw.make(2, "float32", [1000])
+                raw.call("forward", "gelu", [2], {}, [3])
+                raw.call("tensor_free", [1, 2, 3])
+
+    in_threads(20, work)
 
 
 def median_latency(call, seconds):

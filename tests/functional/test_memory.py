@@ -4,9 +4,7 @@ client share in place."""
 import mmap
 import os
 import socket
-import struct
 
-import msgpack
 import numpy as np
 import pytest
 

@@ -12,8 +12,8 @@ import pytest
 
 import opd
 from conftest import DEVICE, PROGRAM
+from operators import double_by, put_kernels
 from raw import Raw
-from test_daemon import double_by, end, put_kernels, start_at
 
 CONNECT = """
 import socket, sys
@@ -56,40 +56,34 @@ def start_fails(path, *options):
     return result.stderr
 
 
-def test_a_socket_is_for_its_user_alone(place):
-    process = start_at(place / "new" / "opd.sock")
-    try:
-        assert stat.S_IMODE((place / "new").stat().st_mode) == 0o700
-        assert stat.S_IMODE((place / "new" / "opd.sock").stat().st_mode) == 0o600
-    finally:
-        end(process)
+def test_a_socket_is_for_its_user_alone(place, start_daemon):
+    start_daemon(socket=place / "new" / "opd.sock")
+    assert stat.S_IMODE((place / "new").stat().st_mode) == 0o700
+    assert stat.S_IMODE((place / "new" / "opd.sock").stat().st_mode) == 0o600
 
 
-def test_a_group_is_let_in(place):
+def test_a_group_is_let_in(place, start_daemon):
     group = grp.getgrgid(os.getegid() or 100)
     path = place / "new" / "opd.sock"
-    process = start_at(path, "--group", group.gr_name)
-    try:
-        for p, mode in ((path, 0o660), (path.parent, 0o750)):
-            assert (stat.S_IMODE(p.stat().st_mode), p.stat().st_gid) == (mode, group.gr_gid)
-        with Raw(str(path)) as raw:
-            raw.make(1, "float32", [1], b"abcd")
-            raw.call("upgrade")  # who may connect is the same after it
-        if os.geteuid() != 0:  # who else could we be?
-            return
-        gid = str(group.gr_gid)
-        member = ["--reuid", "12345", "--regid", "12345"]
-        for identity in (["--reuid", "12345", "--regid", gid, "--clear-groups"], [*member, "--groups", gid]):
-            result = connect_as(path, *identity)
-            assert b"uptime" in result.stdout, result
-        result = connect_as(path, *member, "--clear-groups")
-        assert result.stderr == b"no permission\n"
-        path.chmod(0o666)
-        path.parent.chmod(0o755)
-        result = connect_as(path, *member, "--clear-groups")
-        assert b"another user" in result.stdout and b"--group" in result.stdout
-    finally:
-        end(process)
+    start_daemon("--group", group.gr_name, socket=path)
+    for p, mode in ((path, 0o660), (path.parent, 0o750)):
+        assert (stat.S_IMODE(p.stat().st_mode), p.stat().st_gid) == (mode, group.gr_gid)
+    with Raw(str(path)) as raw:
+        raw.make(1, "float32", [1], b"abcd")
+        raw.call("upgrade")  # who may connect is the same after it
+    if os.geteuid() != 0:  # who else could we be?
+        return
+    gid = str(group.gr_gid)
+    member = ["--reuid", "12345", "--regid", "12345"]
+    for identity in (["--reuid", "12345", "--regid", gid, "--clear-groups"], [*member, "--groups", gid]):
+        result = connect_as(path, *identity)
+        assert b"uptime" in result.stdout, result
+    result = connect_as(path, *member, "--clear-groups")
+    assert result.stderr == b"no permission\n"
+    path.chmod(0o666)
+    path.parent.chmod(0o755)
+    result = connect_as(path, *member, "--clear-groups")
+    assert b"another user" in result.stdout and b"--group" in result.stdout
 
 
 def test_a_group_that_cannot_enter_is_told_of(place):
@@ -109,43 +103,40 @@ def test_a_folder_that_everyone_can_write_is_refused(place, mode, words):
     assert folder in line and words in line
 
 
-def test_a_file_that_everyone_can_write_is_not_served(place):
+def test_a_file_that_everyone_can_write_is_not_served(place, start_daemon):
     folder = put_kernels(place / "k", double_it=double_by(2), other=double_by(3))
     other = Path(folder, "other.cu")
     other.write_text(other.read_text().replace("double_it", "other"))
     other.chmod(0o666)
-    process = start_at(place / "s", "--kernels", folder)
-    try:
-        with opd.connect(str(place / "s"), start=False) as client:
-            assert "double_it" in dir(client.ops) and "other" not in dir(client.ops)
-            assert client.ops.double_it([1.0]).numpy().tolist() == [2]
-            # The same while it serves: an edit that others could have made, or of a folder of theirs.
-            Path(folder, "double_it.cu").write_text(double_by(4))
-            Path(folder, "double_it.cu").chmod(0o602)
-            with pytest.warns(opd.ReloadWarning, match="double_it.cu can be written by everyone"):
-                client.reload()
-            with pytest.warns(opd.ReloadWarning):  # once more, with the next call
-                assert client.ops.double_it([1.0]).numpy().tolist() == [2]
-            Path(folder, "double_it.cu").chmod(0o644)
-            os.chmod(folder, 0o777)
-            with pytest.warns(opd.ReloadWarning, match=f"{folder} can be written by everyone"):
-                client.reload()
-            os.chmod(folder, 0o755)
-            Path(folder, "double_it.cu").write_text(double_by(5))
+    daemon = start_daemon("--kernels", folder)
+    with daemon.connect() as client:
+        assert "double_it" in dir(client.ops) and "other" not in dir(client.ops)
+        assert client.ops.double_it([1.0]).numpy().tolist() == [2]
+        # The same while it serves: an edit that others could have made, or of a folder of theirs.
+        Path(folder, "double_it.cu").write_text(double_by(4))
+        Path(folder, "double_it.cu").chmod(0o602)
+        with pytest.warns(opd.ReloadWarning, match="double_it.cu can be written by everyone"):
             client.reload()
-            assert client.ops.double_it([1.0]).numpy().tolist() == [5]
-            # What a kernel includes is run as well.
-            Path(folder, "part.cuh").write_text("#define FACTOR 6\n")
-            Path(folder, "part.cuh").chmod(0o622)
-            text = double_by("FACTOR").replace("extern", '#include "part.cuh"\nextern')
-            Path(folder, "double_it.cu").write_text(text)
-            with pytest.warns(opd.ReloadWarning, match="part.cuh can be written by everyone"):
-                client.reload()
-    finally:
-        end(process)
+        with pytest.warns(opd.ReloadWarning):  # once more, with the next call
+            assert client.ops.double_it([1.0]).numpy().tolist() == [2]
+        Path(folder, "double_it.cu").chmod(0o644)
+        os.chmod(folder, 0o777)
+        with pytest.warns(opd.ReloadWarning, match=f"{folder} can be written by everyone"):
+            client.reload()
+        os.chmod(folder, 0o755)
+        Path(folder, "double_it.cu").write_text(double_by(5))
+        client.reload()
+        assert client.ops.double_it([1.0]).numpy().tolist() == [5]
+        # What a kernel includes is run as well.
+        Path(folder, "part.cuh").write_text("#define FACTOR 6\n")
+        Path(folder, "part.cuh").chmod(0o622)
+        text = double_by("FACTOR").replace("extern", '#include "part.cuh"\nextern')
+        Path(folder, "double_it.cu").write_text(text)
+        with pytest.warns(opd.ReloadWarning, match="part.cuh can be written by everyone"):
+            client.reload()
 
 
-def test_files_of_other_users(place):
+def test_files_of_other_users(place, start_daemon):
     if os.geteuid() != 0:
         pytest.skip("needs root, to make files of others")
     folder = put_kernels(place / "k", double_it=double_by(2))
@@ -155,7 +146,7 @@ def test_files_of_other_users(place):
     os.chmod(folder, 0o775)
     said = start_fails(place / "s", "--kernels", folder)
     assert "by its group" in said and "chmod g-w" in said and "--group" in said
-    process = start_at(place / "new" / "s", "--kernels", folder, "--group", grp.getgrgid(100).gr_name)
-    with opd.connect(str(place / "new" / "s"), start=False) as client:
+    group = grp.getgrgid(100).gr_name
+    daemon = start_daemon("--kernels", folder, "--group", group, socket=place / "new" / "s")
+    with daemon.connect() as client:
         assert client.ops.double_it([1.0]).numpy().tolist() == [2]
-    end(process)

@@ -12,11 +12,12 @@ import pytest
 
 import opd
 from conftest import DEVICE
+from operators import ROUNDS, SPIN
 from raw import Raw, RpcError, eventually
 from test_faults import STEPS
 from test_memory import export, on_cpu, open_memfd
 from test_metrics import read
-from test_upgrade import ROUNDS, SCALE, SPIN
+from upgrades import SCALE
 
 MIB = 1 << 20
 

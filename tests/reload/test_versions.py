@@ -6,43 +6,24 @@ import time
 import numpy as np
 import pytest
 
-from conftest import DEVICE
 from edits import SETTLE, broken, make_site, put, scale, site, until  # noqa: F401
+from operators import ROUNDS, spin
 from raw import RpcError
 
-ROUNDS = 200_000_000 if DEVICE == "cpu" else 100_000_000  # some tenths of a second
-SPIN = """\
-//! op      spin(Tensor x, *, int rounds) -> Tensor y
-//! dtypes  float32
-//! shape   x [N]
-//! shape   y [N]
-//! example x=[8] rounds=1
-//
-//! forward
-//!   kernel  spin
-//!   grid    1
-//!   block   1
 
-extern "C" __global__ void spin(const float *x, float *y, int N, long long rounds)
-{
-    float sum = x[0];
-    for (long long i = 0; i < rounds; i++)
-        sum = sum * 0.999999f + 0.000001f;
-    for (int i = 0; i < N; i++)
-        y[i] = sum > 2 ? 0 : FACTOR;
-}
-"""
+def slow(value):
+    return spin(f"sum > 2 ? 0 : {value}")
 
 
 def test_a_request_in_flight(make_site):
     """It ends with the version that it began with; those sent after the edit run on the next."""
-    site = make_site({"spin.cu": SPIN.replace("FACTOR", "2")})
+    site = make_site({"spin.cu": slow(2)})
     assert site.run("spin", attrs={"rounds": 1}).value == 2
     ids = [site.new_id() for _ in range(3)]
     x = site.one()
     flying = [site.request("forward", "spin", [x], {"rounds": ROUNDS}, [y], {}) for y in ids]
     time.sleep(0.05)
-    site.save("spin.cu", SPIN.replace("FACTOR", "3"))
+    site.save("spin.cu", slow(3))
     with site.caller() as another:
         event = another_event(another, "reloaded")
     assert event["version"] == 2

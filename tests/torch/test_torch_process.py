@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
-from conftest import CACHE, DEVICE, PROGRAM
+from conftest import CACHE, DEVICE, PROGRAM, in_threads
 from torch_fixtures import ops, torch_daemon  # noqa: F401
 
 import opd
@@ -94,26 +94,16 @@ X = torch.arange(1.0, 4.0)
 
 
 def test_threads_take_turns(ops):
-    failures = []
-
     def work(seed):
-        try:
-            generator = torch.Generator().manual_seed(seed)
-            for n in range(1, 30):
-                x = torch.randn(n * 100, generator=generator, dtype=torch.float64)
-                x.requires_grad_()
-                y = ops.gelu(x, approximate="none")
-                assert_close(y, F.gelu(x))
-                assert_close(grad_of(y, x), grad_of(F.gelu(x), x))
-        except BaseException as e:
-            failures.append(e)
+        generator = torch.Generator().manual_seed(seed)
+        for n in range(1, 30):
+            x = torch.randn(n * 100, generator=generator, dtype=torch.float64)
+            x.requires_grad_()
+            y = ops.gelu(x, approximate="none")
+            assert_close(y, F.gelu(x))
+            assert_close(grad_of(y, x), grad_of(F.gelu(x), x))
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(4, work)
 
 
 def run_in_child(queue, x):

@@ -18,23 +18,7 @@
 #include "image.h"
 #include "log.h"
 #include "mem.h"
-
-static char folder[64];
-
-static int setup(void **state)
-{
-    (void)state;
-    strcpy(folder, "/tmp/opd-cache-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
-}
+#include "own_folder.h"
 
 static struct compile_input input(void)
 {
@@ -210,11 +194,11 @@ int main(void)
 {
     log_init("test", LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_put_and_get, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_every_part_counts, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_includes_count, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_damaged_entries, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_folders_that_do_not_do, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_put_and_get, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_every_part_counts, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_includes_count, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_damaged_entries, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_folders_that_do_not_do, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

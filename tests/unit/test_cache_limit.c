@@ -1,7 +1,6 @@
 // cache_limit: the folder stays below its limit, by its own process and by several at once that are
 // killed at any moment; what is used stays, leftovers go, and what is no entry is left alone.
 
-#include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <setjmp.h>
@@ -24,34 +23,17 @@
 #include "image.h"
 #include "log.h"
 #include "mem.h"
+#include "own_folder.h"
 
 enum { PAYLOAD = 1000, ENTRY = 1200 }; // at most
 
-static char folder[64];
 static uint64_t seen_bytes;
 static int seen_files;
 
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st;
-    (void)type;
-    (void)ftw;
-    chmod(path, 0700);
-    return remove(path);
-}
-
 static int setup(void **state)
 {
-    (void)state;
     log_init("test", LOG_LEVEL_ERROR);
-    strcpy(folder, "/tmp/opd-cache-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    return make_folder(state);
 }
 
 static struct cache_key key_of(int number)
@@ -179,14 +161,6 @@ static void touch(const char *name, int seconds)
     futimens(fd, times);
     close(fd);
     free(path);
-}
-
-static bool exists(const char *name)
-{
-    char *path = mem_printf("%s/%s", folder, name);
-    bool there = access(path, F_OK) == 0;
-    free(path);
-    return there;
 }
 
 static void check_trim_all(void)
@@ -323,13 +297,13 @@ static void test_altered(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_least_recently_used, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stays_below, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_leftovers, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_several_killed, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_read_only_and_absent, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_full_disk, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_altered, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_least_recently_used, setup, remove_folder),
+        cmocka_unit_test_setup_teardown(test_stays_below, setup, remove_folder),
+        cmocka_unit_test_setup_teardown(test_leftovers, setup, remove_folder),
+        cmocka_unit_test_setup_teardown(test_several_killed, setup, remove_folder),
+        cmocka_unit_test_setup_teardown(test_read_only_and_absent, setup, remove_folder),
+        cmocka_unit_test_setup_teardown(test_full_disk, setup, remove_folder),
+        cmocka_unit_test_setup_teardown(test_altered, setup, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "compile.h"
+#include "compile_output.h"
 #include "host_log.h"
 #include "mem.h"
 
@@ -32,15 +32,6 @@ static const char good[] = "extern __shared__ float all[];\n"
                            "#warning \"mind this\"\n"
                            "    x[n] = opd_scale(x[n]);\n"
                            "}\n";
-
-static void finish(struct compile_output *out, struct opd_err *err)
-{
-    free(out->image);
-    free(out->symbol);
-    free(out->log);
-    free(out->text);
-    opd_err_clear(err);
-}
 
 static void test_kinds(void **state)
 {

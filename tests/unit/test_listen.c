@@ -18,24 +18,15 @@
 #include "broker.h"
 #include "listen.h"
 #include "log.h"
+#include "own_folder.h"
 
-static char folder[64], path[80];
+static char path[80];
 
 static int setup(void **state)
 {
-    (void)state;
-    strcpy(folder, "/tmp/opd-listen-XXXXXX");
-    assert_non_null(mkdtemp(folder));
+    int failed = make_folder(state);
     snprintf(path, sizeof path, "%s/sub/opd.sock", folder); // a folder that is made
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", folder);
-    return system(command);
+    return failed;
 }
 
 static struct broker *new_broker(char *socket)
@@ -127,9 +118,9 @@ int main(void)
 {
     log_init("test", LOG_LEVEL_ERROR);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_one_daemon, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_left_behind, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_no_place_for_a_socket, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_one_daemon, setup, remove_folder),
+        cmocka_unit_test_setup_teardown(test_left_behind, setup, remove_folder),
+        cmocka_unit_test_setup_teardown(test_no_place_for_a_socket, setup, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

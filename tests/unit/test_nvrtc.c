@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "compile.h"
+#include "compile_output.h"
 #include "mem.h"
 #include "nvrtc_load.h"
 #include "scratch.h"
@@ -39,15 +39,6 @@ static struct compile_input input(enum compile_kind kind)
         .source = source,
         .expr = "scale<scalar_t>",
     };
-}
-
-static void finish(struct compile_output *out, struct opd_err *err)
-{
-    free(out->image);
-    free(out->symbol);
-    free(out->log);
-    free(out->text);
-    opd_err_clear(err);
 }
 
 static void expect_ok(const struct compile_input *in, struct compile_output *out)

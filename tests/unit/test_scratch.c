@@ -18,28 +18,17 @@
 #include <cmocka.h>
 
 #include "mem.h"
+#include "own_folder.h"
 #include "scratch.h"
-
-static char parent[64];
 
 static int setup(void **state)
 {
-    (void)state;
-    strcpy(parent, "/tmp/opd-scratch-XXXXXX");
-    return mkdtemp(parent) ? setenv("TMPDIR", parent, 1) : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf %s", parent);
-    return system(command);
+    return make_folder(state) ? -1 : setenv("TMPDIR", folder, 1);
 }
 
 static void make(const char *name, bool old)
 {
-    char *path = mem_printf("%s/%s", parent, name), *file = mem_printf("%s/x.pch", path);
+    char *path = mem_printf("%s/%s", folder, name), *file = mem_printf("%s/x.pch", path);
     struct timespec times[2] = { { .tv_sec = time(NULL) - 1000 }, { .tv_sec = time(NULL) - 1000 } };
     assert_int_equal(mkdir(path, 0700), 0);
     close(open(file, O_CREAT | O_WRONLY, 0600));
@@ -47,14 +36,6 @@ static void make(const char *name, bool old)
         utimensat(AT_FDCWD, path, times, 0);
     free(file);
     free(path);
-}
-
-static bool exists(const char *name)
-{
-    char *path = mem_printf("%s/%s", parent, name);
-    bool there = access(path, F_OK) == 0;
-    free(path);
-    return there;
 }
 
 static void test_folder(void **state)
@@ -67,7 +48,7 @@ static void test_folder(void **state)
     close(open(file, O_CREAT | O_WRONLY, 0600));
     scratch_close();
     assert_int_not_equal(access(name, F_OK), 0);
-    assert_string_equal(getenv("TMPDIR"), parent);
+    assert_string_equal(getenv("TMPDIR"), folder);
     scratch_close(); // twice is fine
     free(file);
     free(name);
@@ -80,7 +61,7 @@ static void test_left(void **state)
     make("opd-compiler-bbbbbb", false);
     make("opd-compiler-cccccc", true);
     make("other", true);
-    char *held = mem_printf("%s/opd-compiler-cccccc", parent);
+    char *held = mem_printf("%s/opd-compiler-cccccc", folder);
     int fd = open(held, O_RDONLY | O_DIRECTORY);
     assert_int_equal(flock(fd, LOCK_SH), 0);
     assert_non_null(scratch_open());
@@ -96,18 +77,20 @@ static void test_left(void **state)
 static void test_no_folder(void **state)
 {
     (void)state;
-    setenv("TMPDIR", "/nonexistent", 1);
+    char *none = mem_printf("%s/none", folder);
+    setenv("TMPDIR", none, 1);
     assert_null(scratch_open());
-    assert_string_equal(getenv("TMPDIR"), "/nonexistent");
+    assert_string_equal(getenv("TMPDIR"), none);
     scratch_close();
+    free(none);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_folder, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_left, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_no_folder, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_folder, setup, remove_folder),
+        cmocka_unit_test_setup_teardown(test_left, setup, remove_folder),
+        cmocka_unit_test_setup_teardown(test_no_folder, setup, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,158 @@
+"""Broker, executors and compilers that are killed, stopped, or too slow."""
+
+import os
+import re
+import signal
+import struct
+import time
+
+import pytest
+
+from conftest import await_end, find_family
+from operators import ROUNDS, SPIN, double_by, put_kernels
+from raw import Raw, RpcError, eventually, find_roles
+
+
+def test_broker_killed(tmp_path, start_daemon, slow_cxx):
+    """Executors and compilers end with it, and what the compilers had started."""
+    daemon = start_daemon("--cache", "", "--warm", device="cpu")
+    assert eventually(slow_cxx.begun.exists)
+    family = find_family(daemon.pid)
+    assert len(family) > 3
+    daemon.process.kill()
+    daemon.process.wait(10)
+    assert not await_end(family, 5)
+    assert not list(tmp_path.glob("opd-*")), "temporary files are left"
+
+
+def test_executor_killed(start_daemon, tmp_path):
+    daemon = start_daemon("--kernels", put_kernels(tmp_path / "k", spin=SPIN))
+    with Raw(daemon.socket) as raw, Raw(daemon.socket) as other:
+        raw.make(1, "float32", [4], b"0123456789abcdef")
+        other.make(1, "uint8", [100000], b"x" * 100000, name="kept")
+        raw.call("forward", "spin", [1], {"rounds": 1}, [2])
+        ids = [
+            raw.request("forward", "spin", [1], {"rounds": ROUNDS * 5}, [3]),
+            raw.request("tensor_read", 1, 0),
+        ]
+        assert eventually(lambda: other.call("status")["devices"][0]["queued"] > 0)
+        time.sleep(0.2)  # begun by now: what has not is run again, and no error
+        (executor,) = find_roles(daemon.pid, "executor")
+        os.kill(executor, signal.SIGKILL)
+        with pytest.raises(RpcError) as error:
+            raw.wait(ids[0])
+        assert error.value.code == "kernel_fault"
+        assert re.search(
+            r"^spin version 1 forward, kernel spin \(x float32 \[4\]\): .*signal 9", str(error.value)
+        )
+        # What had not begun is run by the next one.
+        assert raw.wait(ids[1]) == b"0123456789abcdef"
+        assert raw.fail("tensor_info", 3).code == "not_found"
+        assert raw.call("tensor_read", 1, 0) == b"0123456789abcdef"
+        assert other.call("tensor_read", 1, 0) == b"x" * 100000
+        raw.call("forward", "spin", [1], {"rounds": 1}, [3])
+        device = raw.call("status")["devices"][0]
+        assert (device["restarts"], device["state"]) == (1, "ready")
+        (successor,) = find_roles(daemon.pid, "executor")
+        assert successor != executor
+        other.call("tensor_free", [1])
+
+
+def test_executor_killed_again_and_again(start_daemon):
+    daemon = start_daemon()
+    with Raw(daemon.socket) as raw:
+        raw.make(1, "float32", [4], b"0123456789abcdef")
+        raw.call("forward", "gelu", [1], {}, [2])
+        result = raw.call("tensor_read", 2, 0)
+        for _ in range(5):
+            for pid in find_roles(daemon.pid, "executor"):
+                os.kill(pid, signal.SIGKILL)
+            again = 0
+            while True:
+                try:
+                    raw.call("forward", "gelu", [1], {}, [3])
+                    break
+                except RpcError as error:
+                    assert error.code == "kernel_fault"
+                    again += 1
+            assert again <= 1
+            assert raw.call("tensor_read", 3, 0) == result
+            raw.call("tensor_free", [3])
+        assert raw.call("tensor_read", 1, 0) == b"0123456789abcdef"
+        assert raw.call("status")["devices"][0]["restarts"] == 5
+
+
+def test_clients_go_while_the_executor_dies(start_daemon):
+    """Whatever is freed, unmapped and retried at that moment."""
+    daemon = start_daemon()
+    for round in range(10):
+        clients = [Raw(daemon.socket) for _ in range(5)]
+        for c in clients:
+            c.request("tensor_new", 1, "float32", [40 << 20])
+            for i in range(4):
+                c.request("forward", "gelu", [1], {}, [2 + i], {"context": i + 1})
+                c.request("tensor_free", [2 + i])
+        time.sleep(0.02 * (round % 4))
+        for pid in find_roles(daemon.pid, "executor"):
+            os.kill(pid, signal.SIGKILL)
+        for c in clients[: round % 5]:
+            c.close()
+        with Raw(daemon.socket) as raw:
+
+            def restarted():
+                device = raw.call("status")["devices"][0]
+                return device["state"] == "ready" and device["restarts"] == round + 1
+
+            assert eventually(restarted)
+        for c in clients:
+            c.close()
+    with Raw(daemon.socket) as raw:
+        assert eventually(lambda: raw.call("status")["devices"][0]["tensors"] == 0)
+        assert raw.call("status")["devices"][0]["memory_used"] == 0
+        raw.make(1, "float32", [4])
+        raw.call("forward", "gelu", [1], {}, [2])
+
+
+def test_executor_stopped_misses_its_deadline(start_daemon):
+    """SIGSTOP: it neither ends nor works."""
+    daemon = start_daemon("--deadline", "0.5")
+    with Raw(daemon.socket) as raw:
+        raw.make(1, "int8", [4], b"abcd")
+        (pid,) = find_roles(daemon.pid, "executor")
+        os.kill(pid, signal.SIGSTOP)
+        assert raw.fail("tensor_read", 1, 0).code == "deadline_exceeded"
+        assert raw.call("tensor_read", 1, 0) == b"abcd"
+
+
+def test_compiler_killed(tmp_path, start_daemon, slow_cxx):
+    daemon = start_daemon("--kernels", put_kernels(tmp_path / "k", double_it=double_by(4.0625)),
+                          "--cache", "", "--compilers", "1", device="cpu")  # fmt: skip
+    with Raw(daemon.socket) as raw:
+        raw.make(1, "float32", [1], struct.pack("f", 2))
+        id = raw.request("forward", "double_it", [1], {}, [2])
+        assert eventually(slow_cxx.begun.exists)
+        (compiler,) = find_roles(daemon.pid, "compiler")
+        os.kill(compiler, signal.SIGKILL)
+        with pytest.raises(RpcError, match="double_it.*signal 9") as error:
+            raw.wait(id)
+        assert error.value.code == "unavailable" and error.value.op == "double_it"
+        slow_cxx.go.touch()
+        raw.call("forward", "double_it", [1], {}, [2])
+        assert struct.unpack("f", raw.call("tensor_read", 2, 0)) == (8.125,)
+        assert raw.call("status")["compilers"]["failed"] == 1
+
+
+def test_compile_deadline(tmp_path, start_daemon, slow_cxx):
+    daemon = start_daemon("--kernels", put_kernels(tmp_path / "k", double_it=double_by(5.0625)), "--cache", "",
+                          "--compile-deadline", "0.5", device="cpu")  # fmt: skip
+    with Raw(daemon.socket) as raw:
+        raw.make(1, "float32", [1])
+        family = None
+        id = raw.request("forward", "double_it", [1], {}, [2])
+        assert eventually(slow_cxx.begun.exists)
+        family = find_family(daemon.pid)
+        with pytest.raises(RpcError, match="--compile-deadline"):
+            raw.wait(id)
+        left = await_end([f for f in family if f not in find_family(daemon.pid)], 3)
+        assert not left, "what the compiler started goes on"
+        raw.call("tensor_read", 1, 0)

@@ -1,0 +1,150 @@
+// plan: of a launch, its grid, block and shared memory, and its arguments.
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "op_plan.h"
+
+static void test_launch_limits(void **state)
+{
+    (void)state;
+    static const char *const rows[][2] = {
+        { "grid 2147483648", "f: kernel k: grid x is 2147483648, expected 0 to 2147483647" },
+        { "grid 1, 65536", "f: kernel k: grid y is 65536, expected 0 to 65535" },
+        { "grid 1, 1, 65536", "f: kernel k: grid z is 65536, expected 0 to 65535" },
+        { "grid -n", "f: kernel k: grid x is -1, expected 0 to 2147483647" },
+        { "block 0", "f: kernel k: block x is 0, expected 1 to 1024" },
+        { "block 1025", "f: kernel k: block x is 1025, expected 1 to 1024" },
+        { "block 1, 1, 65", "f: kernel k: block z is 65, expected 1 to 64" },
+        { "block 64, 32", "f: kernel k: block has 2048 threads, expected at most 1024" },
+        { "shared 232449", "f: kernel k: shared is 232449 bytes, expected 0 to 232448" },
+        { "shared -1", "f: kernel k: shared is -1 bytes, expected 0 to 232448" },
+        { "grid n / (n - 1)", "f: division by zero in 'n / (n - 1)' (t.cu:9)" },
+        { "grid o", "f: an attribute that is None in 'o' (t.cu:9)" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "//! forward\n//! kernel k\n//! %s\n__global__ void k(float *y) {}\n", rows[i][0]);
+        struct op *op = small("//! shape x [...S]\n//! shape m [P]\n//! shape y [...S]", text);
+        struct plan_request r = ask(op, 1, 2, 0, 3);
+        refuse(&r, rows[i][1]);
+        op_unref(op);
+    }
+}
+
+static void test_default_grid(void **state)
+{
+    (void)state;
+    struct op *op = small(
+        SHAPES, "//! forward\n//! kernel k\n//! block 32, 2\n__global__ void k(float *y) {}\n");
+    struct plan_request r = ask(op, 2, 65, 2, 3);
+    struct plan *plan = build(&r);
+    assert_int_equal(plan->steps[0].grid[0], 3); // one thread for each element, whatever the block
+    plan_free(plan);
+    op_unref(op);
+    op = parse_text("//! op sgd(Tensor g, Tensor(a!) p, float lr) -> ()\n//! dtypes float32\n"
+                    "//! shape g []\n//! shape p [...S]\n//! forward\n//! kernel k\n"
+                    "__global__ void k(float *p, float lr) {}\n");
+    r = ask(op, 0, 0, 0, 1000);
+    op_attr_set_ints(op, 0, (int64_t[]){ 1 }, 1, &r.attrs[0], &err);
+    plan = build(&r);
+    assert_int_equal(plan->steps[0].grid[0], 4);
+    assert_int_equal(plan->n_operands, 1);
+    assert_int_equal(plan->operands[0].kind, PLAN_INPUT);
+    plan_free(plan);
+    r.inputs[1].shape[0] = 0; // an empty one in place: nothing to do, and no zeros
+    plan = build(&r);
+    assert_int_equal(plan->n_steps, 0);
+    plan_free(plan);
+    op_unref(op);
+}
+
+static void test_arguments(void **state)
+{
+    (void)state;
+    struct op *op = small(
+        SHAPES "//! let big = n * 3000000000",
+        "//! forward\n//! kernel k<scalar_t, acc_t, float>\n//! bind z = x\n//! bind q = a\n"
+        "//! bind c = n\n//! bind t = 1\n"
+        "template <class T, class A, class U> __global__ void k(T *y, bool t, char c, short P, "
+        "const T *z, T q, A a, U n, double big) {}\n");
+    struct plan_request r = ask(op, 1, 2, 0, 3);
+    for (int i = 0; i < 2; i++)
+        r.inputs[i].dtype = OPD_DTYPE_float16;
+    struct plan *plan = build(&r);
+    assert_string_equal(plan->kernels[0].expr, "k<scalar_t, acc_t, float>");
+    static const uint32_t offsets[] = { 0, 8, 9, 10, 16, 24, 28, 32, 40 };
+    assert_int_equal(plan->kernels[0].n_params, 9);
+    for (int i = 0; i < 9; i++)
+        assert_int_equal(plan->kernels[0].params[i].offset, offsets[i]);
+    assert_int_equal(plan->steps[0].args_size, 48);
+    assert_int_equal(arg(plan, 0, 8, 1), 1);
+    assert_int_equal(arg(plan, 0, 10, 2), 3);
+    assert_string_equal(slot(plan, 0, 16), "x");
+    assert_int_equal(arg(plan, 0, 24, 2), 0x3800);     // 0.5 as float16
+    assert_int_equal(arg(plan, 0, 28, 4), 0x3f000000); // 0.5f
+    assert_int_equal(arg(plan, 0, 32, 4), 0x3f800000); // 1.0f
+    double big;
+    memcpy(&big, plan->steps[0].args + 40, sizeof big);
+    assert_true(big == 3e9);
+    plan_free(plan);
+    r.attrs[0].i[0] = 200;
+    refuse(&r, "f: kernel parameter 'c' of k is char, value 200 does not fit");
+    r.attrs[0].i[0] = 1;
+    r.inputs[0].dtype = r.inputs[1].dtype = OPD_DTYPE_int32;
+    refuse(&r, "f: kernel parameter 'q' of k is T, value 0.5 does not fit");
+    op_unref(op);
+
+    op = small(SHAPES "//! let big = n * 3000000000",
+               "//! forward\n//! kernel k\n__global__ void k(float *y, int big) {}\n");
+    r = ask(op, 1, 2, 0, 3);
+    refuse(&r, "f: kernel parameter 'big' of k is int, value 3000000000 does not fit");
+    op_unref(op);
+}
+
+static void test_accessors(void **state)
+{
+    (void)state;
+    struct op *op = small(SHAPES,
+                          "//! forward\n//! kernel k\n__global__ void k(int n, "
+                          "torch::PackedTensorAccessor32<float, 2, torch::RestrictPtrTraits> x, "
+                          "at::PackedTensorAccessor64<float, 2> y) {}\n");
+    struct plan_request r = ask(op, 2, 5, 7, 3);
+    struct plan *plan = build(&r);
+    assert_int_equal(plan->kernels[0].params[1].offset, 8);
+    assert_int_equal(plan->kernels[0].params[1].size, 24);
+    assert_int_equal(plan->kernels[0].params[2].size, 40);
+    assert_string_equal(slot(plan, 0, 8), "x");
+    assert_int_equal(arg(plan, 0, 16, 4), 5);
+    assert_int_equal(arg(plan, 0, 20, 4), 7);
+    assert_int_equal(arg(plan, 0, 24, 4), 7);
+    assert_int_equal(arg(plan, 0, 28, 4), 1);
+    assert_string_equal(slot(plan, 0, 32), "y");
+    assert_int_equal(arg(plan, 0, 40, 8), 5);
+    assert_int_equal(arg(plan, 0, 56, 8), 7);
+    plan_free(plan);
+    r = ask(op, 1, 5, 0, 3);
+    refuse(&r, "f: kernel k takes 'x' with 2 dimensions, it has 1: float32 [5]");
+    r = ask(op, 2, 65536, 65536, 3);
+    refuse(&r, "f: kernel k has the 32-bit accessor 'x', whose size or stride 4294967295 does not "
+               "fit; use "
+               "PackedTensorAccessor64");
+    op_unref(op);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_launch_limits),
+        cmocka_unit_test(test_default_grid),
+        cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_accessors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
