@@ -160,6 +160,10 @@ void program_free_all(struct device *d)
 
 // --- its life
 
+// A program that has worked, and in whose loading an executor dies so many times in a row, is at
+// fault; before that, whoever killed the executors is.
+enum { MAX_DEATHS = 3 };
+
 static void set_failed(struct program *p, const struct opd_err *err)
 {
     p->state = PROGRAM_FAILED;
@@ -176,6 +180,8 @@ static void loaded_done(struct command *c, const struct opd_err *err)
     struct device *d = p->device;
     bool lost = err->code && !d->process_alive; // with its executor: restored with the next one
     p->n_loads--;
+    p->n_deaths = c->blamed ? p->n_deaths + 1 : 0;
+    bool guilty = c->blamed && (p->state != PROGRAM_READY || p->n_deaths == MAX_DEATHS);
     if (p->leaving) {
         // loaded once more, for what goes before its end
     } else if (!p->entry && err->code) {
@@ -185,7 +191,7 @@ static void loaded_done(struct command *c, const struct opd_err *err)
         unload(p);
     } else if (!err->code) {
         p->state = PROGRAM_READY;
-    } else if (!lost || c->blamed) {
+    } else if (!lost || guilty) {
         set_failed(p, err);
     }
     broker_retry(d->broker);
@@ -263,10 +269,19 @@ static void start_compile(struct program *p)
     pool_submit(b->pool, strings, compiled, p);
 }
 
+// What has failed once need not fail again.
+static void try_again(struct program *p)
+{
+    p->state = p->image_fd < 0 ? PROGRAM_NEW : PROGRAM_LOADING;
+    struct command *c = program_reload_command(p);
+    if (c)
+        device_submit(p->device, c);
+}
+
 bool program_ensure(struct program *p, uint64_t since, struct opd_err *err)
 {
     if (p->state == PROGRAM_FAILED && p->err.code != OPD_E_compile_error && p->failed_at < since)
-        p->state = PROGRAM_NEW;
+        try_again(p);
     if (p->state == PROGRAM_NEW)
         start_compile(p);
     if (p->state == PROGRAM_FAILED)

@@ -32,6 +32,7 @@ struct program {
     uint64_t failed_at; // clock_ns()
     int image_fd;       // -1 until compiled
     int n_loads;        // commands under way that load it
+    int n_deaths;       // of executors, one after the other, while they loaded it
     bool leaving;       // one under way unloads it; what was sent before that may need it
     struct program *next_leaving;
     char *log; // the compiler's warnings, or NULL

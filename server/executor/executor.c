@@ -271,7 +271,8 @@ static bool run_launch(struct executor *ex, const struct dev_launch *l, struct o
 {
     const struct dev_slot *slots = (const struct dev_slot *)(l + 1);
     if (l->program >= ex->n_programs || !ex->programs[l->program])
-        return opd_err_set(err, OPD_E_internal, "program %u is not loaded", l->program);
+        return opd_err_set(err, OPD_E_unavailable,
+                           "it could not be loaded again when the device was restarted; try again");
     ex->args.size = ex->tensors.size = 0;
     buf_append(&ex->args, slots + l->n_slots, l->args_size);
     for (uint32_t i = 0; i < l->n_slots; i++)

@@ -58,6 +58,70 @@ def test_executor_killed(start_daemon, tmp_path):
         other.call("tensor_free", [1])
 
 
+# On the CPU its image takes a second to load while the file is there.
+SLOW_TO_LOAD = """
+//! op      slow_to_load(Tensor x) -> Tensor y
+//! dtypes  float32
+//! shape   x [N]
+//! shape   y [N]
+//! example x=[4]
+//!
+//! forward
+//!   kernel slow_to_load
+
+extern "C" int access(const char *, int);
+extern "C" int usleep(unsigned);
+__attribute__((constructor)) static void load()
+{
+    if (access("%s", 0) == 0)
+        usleep(1000000);
+}
+
+extern "C" __global__ void slow_to_load(const float *x, float *y, int64_t N)
+{
+    CUDA_KERNEL_LOOP(i, N)
+        y[i] = x[i] + 1;
+}
+"""
+
+
+@pytest.mark.parametrize("deaths", [1, 2, 3])
+def test_executor_killed_while_it_loads_a_kernel_again(start_daemon, tmp_path, deaths):
+    """The kernel is not at fault, and what waits for it is served; at the third time it may be."""
+    slow = tmp_path / "slow"
+    folder = put_kernels(tmp_path / "k", slow_to_load=SLOW_TO_LOAD % slow)
+    daemon = start_daemon("--kernels", folder, device="cpu")
+    with Raw(daemon.socket) as raw, Raw(daemon.socket) as other:
+        raw.make(1, "float32", [4], struct.pack("4f", 1, 2, 3, 4))
+        raw.call("forward", "slow_to_load", [1], {}, [2])
+        slow.touch()
+
+        def kill():
+            (executor,) = find_roles(daemon.pid, "executor")
+            restarts = other.call("status")["devices"][0]["restarts"]
+            os.kill(executor, signal.SIGKILL)
+            assert eventually(
+                lambda: other.call("status")["devices"][0]["restarts"] > restarts
+                and other.call("status")["devices"][0]["state"] == "ready"
+            )
+            time.sleep(0.2)  # it is loading now
+
+        kill()
+        sent = [raw.request("forward", "slow_to_load", [1], {}, [3 + i]) for i in range(3)]
+        for _ in range(deaths):
+            kill()
+        slow.unlink()
+        for msgid in sent:
+            if deaths < 3:
+                raw.wait(msgid)
+                continue
+            with pytest.raises(RpcError, match="could not be loaded again .* try again") as error:
+                raw.wait(msgid)
+            assert error.value.code == "unavailable"
+        raw.call("forward", "slow_to_load", [1], {}, [9])
+        assert raw.call("tensor_read", 9, 0) == struct.pack("4f", 2, 3, 4, 5)
+
+
 def test_executor_killed_again_and_again(start_daemon):
     daemon = start_daemon()
     with Raw(daemon.socket) as raw:
