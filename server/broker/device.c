@@ -49,6 +49,12 @@ const char *device_state_name(enum device_state state)
     return names[state];
 }
 
+void device_fill_plan_request(const struct device *d, struct plan_request *request)
+{
+    request->on_cpu = d->is_cpu;
+    request->blas = d->info.blas[0] != '\0';
+}
+
 uint64_t device_busy_ns(const struct device *d)
 {
     return d->busy_ns + (d->flight ? clock_ns() - d->head_since : 0);

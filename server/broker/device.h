@@ -22,6 +22,7 @@
 struct bound_plan;
 struct broker;
 struct device;
+struct plan_request;
 struct trace;
 
 enum device_state {
@@ -142,6 +143,8 @@ void device_restart(struct device *d, void (*done)(void *data, const struct opd_
                     void *data);
 
 void device_set_unavailable(const struct device *d, struct opd_err *err); // why it is not there
+// Sets what a plan depends on of the device that it is for: on_cpu, blas.
+void device_fill_plan_request(const struct device *d, struct plan_request *request);
 
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size);
 void command_free(struct command *c); // one that is not submitted

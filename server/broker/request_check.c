@@ -182,6 +182,8 @@ static void add_plan(struct check *check, const struct plan_request *request, co
     opd_err_clear(&err);
 }
 
+// For a target, not for a device: `blas` stays false, so that the kernels of matrix products are
+// compiled too, which a device with a library for them never launches.
 static void add_target(struct check *check, const char *target, enum opd_dtype dtype)
 {
     const struct op *op = check->op;

@@ -21,8 +21,7 @@ static void warm_plan(struct device *d, struct entry *e, const struct plan_reque
 
 static void warm_example(struct device *d, struct entry *e, struct plan_request *request)
 {
-    request->on_cpu = d->is_cpu;
-    request->blas = d->info.blas[0] != '\0';
+    device_fill_plan_request(d, request);
     request->direction = PLAN_FORWARD;
     warm_plan(d, e, request);
     if (!e->op->has_backward)
