@@ -86,11 +86,10 @@ static struct op_tensor *find_tensor(struct op *op, int tensor)
 static bool take_tensor(struct reader *r, int *out)
 {
     struct lexer *lx = &r->lx;
-    if (lx->token.kind != TOKEN_NAME)
-        return lex_fail_expected(lx, "the name of an input or output");
-    const struct symbol *s = scope_find(&r->scope, lx->token.start, lx->token.size);
+    const struct symbol *s = scope_expect(&r->scope, lx, "the name of an input or output",
+                                          "an input or output");
     if (!s)
-        return scope_fail_unknown(&r->scope, lx, "an input or output");
+        return false;
     if (s->kind != SYMBOL_TENSOR || s->index >= TENSOR_TEMP)
         return lex_fail(lx, "'%s' is %s, expected an input or output", s->name,
                         s->kind == SYMBOL_TENSOR ? "no argument or result of the operator"
