@@ -184,9 +184,6 @@ const char *device_state_name(enum device_state state);
 uint64_t device_busy_ns(const struct device *d); // that something was in flight, until now
 
 // Of device*.c alone.
-void device_push(struct command *c, struct command ***end);
-struct command *device_pop(struct command **first, struct command ***end);
-void device_finish_command(struct device *d, struct command *c, const struct opd_err *err);
 void device_start_executor(struct device *d);
 void device_try_restart(struct device *d);
 void device_end_restart(struct device *d, const struct opd_err *err); // answers those who wait
