@@ -456,6 +456,18 @@ __global__ void depthwise_grad_input_any(const T *__restrict__ grad_output,
     }
 }
 
+// Adds up what the block's threads have summed for each tap, and last for the bias.
+template <int TAPS>
+__device__ __forceinline__ void store_sums(acc_t *to, const acc_t *sum, acc_t sum_bias)
+{
+#pragma unroll
+    for (int k = 0; k < TAPS + 1; k++) {
+        const acc_t total = opd::block_reduce_sum<256>(k < TAPS ? sum[k % TAPS] : sum_bias);
+        if (threadIdx.x == 0)
+            to[k] = total;
+    }
+}
+
 // grad_weight[c, 0, kh, kw] = sum over n, oh, ow of grad_output * input, and grad_bias[c] = sum of
 // grad_output. In two stages, without atomics, so that the bits are the same on every run: block
 // (c, part) sums its part of the strips of 4 rows into `partial`, whose last column is the bias's;
@@ -501,12 +513,7 @@ __global__ void depthwise_grad_weight(const T *__restrict__ input,
         }
     }
     acc_t *to = partial + ((int64_t)part * CM + channel) * (KH * KW + 1);
-#pragma unroll
-    for (int k = 0; k < KH * KW + 1; k++) {
-        const acc_t total = opd::block_reduce_sum<256>(k < KH * KW ? sum[k % (KH * KW)] : sum_bias);
-        if (threadIdx.x == 0)
-            to[k] = total;
-    }
+    store_sums<KH * KW>(to, sum, sum_bias);
 }
 
 template <class T, int KH, int KW, bool WEIGHT>
@@ -552,12 +559,7 @@ __global__ void depthwise_grad_weight_same(const T *__restrict__ input,
         }
     }
     acc_t *to = partial + ((int64_t)part * CM + channel) * (KH * KW + 1);
-#pragma unroll
-    for (int k = 0; k < KH * KW + 1; k++) {
-        const acc_t total = opd::block_reduce_sum<256>(k < KH * KW ? sum[k % (KH * KW)] : sum_bias);
-        if (threadIdx.x == 0)
-            to[k] = total;
-    }
+    store_sums<KH * KW>(to, sum, sum_bias);
 }
 
 template <class T>

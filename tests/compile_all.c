@@ -112,28 +112,11 @@ static bool add_example(struct kernels *set, struct plan_request *request)
     return ok;
 }
 
-// The dtypes of the operator's type variables, each once; float32 where there is none.
-static int list_dtypes(const struct op *op, enum opd_dtype out[OPD_DTYPE_COUNT])
-{
-    bool seen[OPD_DTYPE_COUNT] = { false };
-    int n = 0;
-    for (int t = 0; t < op->n_types; t++)
-        for (int i = 0; op->types[t].name[0] && i < op->types[t].n_dtypes; i++) {
-            enum opd_dtype dtype = op->types[t].dtypes[i];
-            if (!seen[dtype])
-                out[n++] = dtype;
-            seen[dtype] = true;
-        }
-    if (n == 0)
-        out[n++] = OPD_DTYPE_float32;
-    return n;
-}
-
 // False where a plan failed, or where the operator has no example.
 static bool collect(struct kernels *set, const struct op *op)
 {
     enum opd_dtype dtypes[OPD_DTYPE_COUNT];
-    int n_dtypes = list_dtypes(op, dtypes), k = 0;
+    int n_dtypes = plan_example_dtypes(op, true, dtypes), k = 0;
     struct plan_request request;
     bool ok = true;
     for (;; k++) {

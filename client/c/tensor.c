@@ -143,22 +143,6 @@ static bool write_piece(struct opd_client *c, int64_t id, uint64_t offset, struc
     return pack_call_with(&p, c, "tensor_write", data, 0, NULL, err);
 }
 
-bool opd_tensor_write(struct opd_client *c, int64_t id, uint64_t offset, const void *bytes,
-                      size_t size, struct opd_error *err)
-{
-    const char *at = bytes;
-    size_t piece = piece_size(c);
-    do {
-        size_t n = size < piece ? size : piece;
-        if (!write_piece(c, id, offset, (struct iovec){ (void *)at, n }, err))
-            return false;
-        at += n;
-        offset += n;
-        size -= n;
-    } while (size > 0);
-    return true;
-}
-
 static bool read_piece(struct opd_client *c, int64_t id, uint64_t offset, struct iovec data,
                        struct opd_error *err)
 {
@@ -180,18 +164,33 @@ static bool read_piece(struct opd_client *c, int64_t id, uint64_t offset, struct
     return good;
 }
 
-bool opd_tensor_read(struct opd_client *c, int64_t id, uint64_t offset, void *bytes, size_t size,
+// In as many messages as it takes; in one where there is nothing to move.
+static bool move_all(struct opd_client *c, int64_t id, uint64_t offset, struct iovec all,
+                     bool (*move)(struct opd_client *c, int64_t id, uint64_t offset,
+                                  struct iovec data, struct opd_error *err),
                      struct opd_error *err)
 {
-    char *at = bytes;
-    size_t piece = piece_size(c);
+    char *at = all.iov_base;
+    size_t size = all.iov_len, piece = piece_size(c);
     do {
         size_t n = size < piece ? size : piece;
-        if (!read_piece(c, id, offset, (struct iovec){ at, n }, err))
+        if (!move(c, id, offset, (struct iovec){ at, n }, err))
             return false;
         at += n;
         offset += n;
         size -= n;
     } while (size > 0);
     return true;
+}
+
+bool opd_tensor_write(struct opd_client *c, int64_t id, uint64_t offset, const void *bytes,
+                      size_t size, struct opd_error *err)
+{
+    return move_all(c, id, offset, (struct iovec){ (void *)bytes, size }, write_piece, err);
+}
+
+bool opd_tensor_read(struct opd_client *c, int64_t id, uint64_t offset, void *bytes, size_t size,
+                     struct opd_error *err)
+{
+    return move_all(c, id, offset, (struct iovec){ bytes, size }, read_piece, err);
 }

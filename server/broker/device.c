@@ -1,6 +1,5 @@
 #include "device.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,12 +14,12 @@
 
 #include "broker.h"
 #include "clock.h"
+#include "device_queue.h"
 #include "fdpass.h"
 #include "log.h"
 #include "orphans.h"
 #include "plan.h"
 #include "program.h"
-#include "trace.h"
 
 enum { DEADLINE_TICK_MS = 50, START_LIMIT_MS = 60000 };
 
@@ -49,164 +48,15 @@ const char *device_state_name(enum device_state state)
     return names[state];
 }
 
-uint64_t device_busy_ns(const struct device *d)
-{
-    return d->busy_ns + (d->flight ? clock_ns() - d->head_since : 0);
-}
-
-// --- commands
-
-struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size)
-{
-    struct command *c = mem_zalloc(1, sizeof *c);
-    struct dev_command header = { .type = type, .id = id, .size = size };
-    c->fd = c->out_fd = -1;
-    buf_append(&c->bytes, &header, sizeof header);
-    return c;
-}
-
-void command_free(struct command *c)
-{
-    if (c->fd >= 0)
-        close(c->fd);
-    if (c->out_fd >= 0)
-        close(c->out_fd);
-    bound_plan_unref(c->plan);
-    trace_free(c->trace);
-    buf_finish(&c->bytes);
-    free(c);
-}
-
-void device_finish_command(struct device *d, struct command *c, const struct opd_err *err)
-{
-    d->n_queued--;
-    if (c->trace)
-        trace_end(d, c, err);
-    if (c->done)
-        c->done(c, err);
-    command_free(c);
-}
-
-struct command *device_pop(struct command **first, struct command ***end)
-{
-    struct command *c = *first;
-    if (c && !(*first = c->next))
-        *end = first;
-    return c;
-}
-
-void device_push(struct command *c, struct command ***end)
-{
-    c->next = NULL;
-    **end = c;
-    *end = &c->next;
-}
-
-// Fails every command of a queue. The callbacks may submit more: those go to `pending` and are not
-// touched here.
-static void fail_all(struct device *d, struct command *first, const struct opd_err *err)
-{
-    while (first) {
-        struct command *c = first;
-        first = c->next;
-        device_finish_command(d, c, err);
-    }
-}
-
-// Sends what the ring takes.
-static void pump(struct device *d)
-{
-    while (d->state == DEVICE_READY && d->process_alive && d->pending && !d->restart_wanted) {
-        struct command *c = d->pending;
-        if (c->fd >= 0 && !c->fd_sent) {
-            if (fdpass_send(d->sock, "f", 1, &c->fd, 1) != 1)
-                return;        // full: a completion comes first, or the executor's death
-            c->fd_sent = true; // the command itself may have to wait for room in the ring
-        }
-        void *record = ring_reserve(&d->commands, (uint32_t)c->bytes.size);
-        if (!record)
-            return;
-        c->seq = d->next_seq++;
-        ((struct dev_command *)(void *)c->bytes.bytes)->seq = c->seq;
-        memcpy(record, c->bytes.bytes, c->bytes.size);
-        ring_commit(&d->commands);
-        device_pop(&d->pending, &d->pending_end);
-        if (!d->flight)
-            d->head_since = clock_ns();
-        device_push(c, &d->flight_end);
-    }
-}
-
 void device_set_unavailable(const struct device *d, struct opd_err *err)
 {
     opd_err_set(err, OPD_E_unavailable, "device %s does not work: %.900s", d->name, d->message);
 }
 
-void device_submit(struct device *d, struct command *c)
+void device_fill_plan_request(const struct device *d, struct plan_request *request)
 {
-    assert(c->bytes.size <= DEV_MAX_COMMAND);
-    d->n_queued++;
-    if (d->state == DEVICE_FAILED) {
-        struct opd_err err = { 0 };
-        device_set_unavailable(d, &err);
-        device_finish_command(d, c, &err);
-        return;
-    }
-    device_push(c, &d->pending_end);
-    pump(d);
-}
-
-// What a kernel has reported, in the words of the operator's `check` line.
-static void explain_report(const struct command *c, uint64_t report, struct opd_err *err)
-{
-    const struct plan *plan = c->plan->plan;
-    struct buf text = { 0 };
-    device_check_explain(plan->checks, plan->checks_size, report, &text);
-    opd_err_set(err, OPD_E_invalid_argument, "%s: %s", plan->op->name, buf_str(&text));
-    buf_finish(&text);
-}
-
-// The oldest command has ended.
-static void count_run(struct device *d, const struct command *c, const struct opd_err *err)
-{
-    uint64_t now = clock_ns(), ran = now - d->head_since;
-    d->head_since = now;
-    d->busy_ns += ran;
-    struct run_stats *stats = c->plan ? c->plan->stats : NULL;
-    if (!stats)
-        return;
-    if (c->plan->plan->direction == PLAN_FORWARD)
-        stats->forward++;
-    else
-        stats->backward++;
-    stats->failed += err->code != 0;
-    stats->ns += ran;
-}
-
-static void complete(struct device *d, const struct dev_done *done)
-{
-    if (!d->flight || d->flight->seq != done->seq) {
-        log_error("device %s reports a command that was not the oldest", d->name);
-        device_kill(d, OPD_E_internal, "the executor broke the order of commands");
-        return;
-    }
-    struct command *c = device_pop(&d->flight, &d->flight_end);
-    struct opd_err err = { .code = done->code };
-    c->ran = done->ran;
-    if (done->code) {
-        char what[512];
-        device_describe(c, done->steps ? done->steps - 1 : 0, true, what, sizeof what);
-        snprintf(err.msg, sizeof err.msg, "%s%.480s", what, done->message);
-        c->begun = done->steps > 1 || done->code == OPD_E_kernel_fault;
-    } else if (done->report && c->plan) {
-        explain_report(c, done->report, &err);
-    }
-    struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
-    if (header->type == DEV_CHUNK_NEW && !err.code && (c->out_fd = fdpass_recv_one(d->sock)) < 0)
-        opd_err_set(&err, OPD_E_internal, "the descriptor of a chunk did not come");
-    count_run(d, c, &err);
-    d->did_something = d->did_something || !err.code;
-    device_finish_command(d, c, &err);
+    request->on_cpu = d->is_cpu;
+    request->blas = d->info.blas[0] != '\0';
 }
 
 static void end_process(struct device *d);
@@ -223,32 +73,9 @@ static void leave_dead(struct device *d)
 
 static void take_done(struct device *d)
 {
-    bool fatal = false;
-    uint32_t size;
-    bool bad = false;
-    const struct dev_done *done;
-    while (d->handles_open && !d->ring_broken &&
-           (done = ring_peek(&d->done, &size, &bad)) != NULL) {
-        if (size <= sizeof *done || ((const char *)done)[size - 1] != '\0') {
-            bad = true;
-            break;
-        }
-        if (done->fatal) {
-            snprintf(d->exit_reason, sizeof d->exit_reason, "%s", done->message);
-            d->exit_code = done->code;
-            fatal = done->code == OPD_E_kernel_fault;
-        } else {
-            complete(d, done);
-        }
-        ring_pop(&d->done);
-    }
-    if (bad) {
-        d->ring_broken = true;
-        device_kill(d, OPD_E_internal, "the executor's ring is corrupt");
-    }
-    if (fatal)
+    if (device_take_done(d))
         leave_dead(d);
-    pump(d);
+    device_pump(d);
     device_try_restart(d);
     broker_retry(d->broker);
 }
@@ -262,8 +89,6 @@ static void done_cb(uv_poll_t *handle, int status, int events)
         take_done(d);
     } while (d->handles_open && !d->ring_broken && !ring_sleep(&d->done));
 }
-
-// --- the process
 
 static void start_deadline_cb(uv_timer_t *timer)
 {
@@ -302,20 +127,11 @@ void device_kill(struct device *d, enum opd_err_code code, const char *reason)
     uv_process_kill(&d->process, SIGKILL);
 }
 
-static void submit_first(struct device *d, struct command *c)
-{
-    d->n_queued++;
-    c->next = d->pending;
-    d->pending = c;
-    if (d->pending_end == &d->pending)
-        d->pending_end = &c->next;
-}
-
 static void restore_program(struct device *d, struct program *p)
 {
     struct command *c = program_reload_command(p);
     if (c)
-        submit_first(d, c);
+        device_submit_first(d, c);
 }
 
 // Puts before all that waits what a fresh executor must know: its memory, then its kernels.
@@ -331,13 +147,13 @@ static bool restore(struct device *d)
             continue;
         if (r->ipc) {
             // Where it cannot be opened again, requests that use it are told so.
-            submit_first(d, device_ipc_command(d, i));
+            device_submit_first(d, device_ipc_command(d, i));
             continue;
         }
         struct command *c = command_new(r->host ? DEV_HOST_MAP : DEV_CHUNK_MAP, i, r->size);
         c->fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
         ok = ok && c->fd >= 0;
-        submit_first(d, c);
+        device_submit_first(d, c);
     }
     return ok;
 }
@@ -377,7 +193,7 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
     if (first)
         broker_device_ready(d);
     device_end_restart(d, &(struct opd_err){ 0 });
-    pump(d);
+    device_pump(d);
     broker_retry(d->broker);
 }
 
@@ -435,7 +251,7 @@ static void schedule_restart(struct device *d)
         d->pending_end = &d->pending;
         struct opd_err err = { 0 };
         device_set_unavailable(d, &err);
-        fail_all(d, pending, &err);
+        device_fail_all(d, pending, &err);
         device_end_restart(d, &err);
     }
     uint64_t delay = d->n_start_failures
@@ -587,8 +403,8 @@ void device_free(struct device *d)
         return;
     struct opd_err err = { 0 };
     opd_err_set(&err, OPD_E_unavailable, "the daemon is stopping");
-    fail_all(d, d->flight, &err);
-    fail_all(d, d->pending, &err);
+    device_fail_all(d, d->flight, &err);
+    device_fail_all(d, d->pending, &err);
     for (uint32_t i = 0; i < d->n_regions; i++)
         if (d->regions[i].used && d->regions[i].fd >= 0)
             close(d->regions[i].fd);

@@ -22,6 +22,7 @@
 struct bound_plan;
 struct broker;
 struct device;
+struct plan_request;
 struct trace;
 
 enum device_state {
@@ -146,6 +147,8 @@ void device_restart(struct device *d, void (*done)(void *data, const struct opd_
                     void *data);
 
 void device_set_unavailable(const struct device *d, struct opd_err *err); // why it is not there
+// Sets what a plan depends on of the device that it is for: on_cpu, blas.
+void device_fill_plan_request(const struct device *d, struct plan_request *request);
 
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size);
 void command_free(struct command *c); // one that is not submitted
@@ -186,9 +189,6 @@ const char *device_state_name(enum device_state state);
 uint64_t device_busy_ns(const struct device *d); // that something was in flight, until now
 
 // Of device*.c alone.
-void device_push(struct command *c, struct command ***end);
-struct command *device_pop(struct command **first, struct command ***end);
-void device_finish_command(struct device *d, struct command *c, const struct opd_err *err);
 void device_start_executor(struct device *d);
 void device_try_restart(struct device *d);
 void device_end_restart(struct device *d, const struct opd_err *err); // answers those who wait

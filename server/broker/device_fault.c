@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "device.h"
+#include "device_queue.h"
 #include "log.h"
 #include "registry.h"
 

@@ -131,8 +131,7 @@ static void plan_first_example(struct broker *b, struct entry *e)
     if (b->n_devices == 0 || !plan_example(e->op, 0, OPD_DTYPE_NONE, &request))
         return;
     struct opd_err err = { 0 };
-    request.on_cpu = b->devices[0]->is_cpu;
-    request.blas = b->devices[0]->info.blas[0] != '\0';
+    device_fill_plan_request(b->devices[0], &request);
     request.keep = e->op->has_backward;
     entry_plan(e, b->devices[0], &request, &err);
     opd_err_clear(&err);

@@ -182,6 +182,8 @@ static void add_plan(struct check *check, const struct plan_request *request, co
     opd_err_clear(&err);
 }
 
+// For a target, not for a device: `blas` stays false, so that the kernels of matrix products are
+// compiled too, which a device with a library for them never launches.
 static void add_target(struct check *check, const char *target, enum opd_dtype dtype)
 {
     const struct op *op = check->op;
@@ -282,7 +284,7 @@ static bool add_choice_dtype(struct choice *choice, const struct op *op, const v
         value_copy_str(v, name, sizeof name);
     enum opd_dtype dtype = dtype_parse(name), all[OPD_DTYPE_COUNT];
     bool has = false;
-    for (int i = plan_example_dtypes(op, all); i-- > 0;)
+    for (int i = plan_example_dtypes(op, false, all); i-- > 0;)
         has = has || (dtype && all[i] == dtype);
     if (!has || choice->n_dtypes == OPD_DTYPE_COUNT)
         return opd_err_set(err, OPD_E_invalid_argument, "%s has no dtype '%s'", op->name, name);
@@ -305,7 +307,7 @@ static bool read_choice(struct broker *b, const struct op *op, const value *targ
     if (out->n_targets == 0)
         out->n_targets = b->n_devices;
     if (out->n_dtypes == 0)
-        out->n_dtypes = plan_example_dtypes(op, out->dtypes);
+        out->n_dtypes = plan_example_dtypes(op, false, out->dtypes);
     return true;
 }
 
@@ -383,7 +385,7 @@ static bool read_code_choice(struct broker *b, const struct op *op, const char *
 {
     const value *dtype = value_get(options, "dtype"), *target = value_get(options, "target");
     *out = (struct choice){ .n_targets = 1 };
-    plan_example_dtypes(op, out->dtypes);
+    plan_example_dtypes(op, false, out->dtypes);
     out->n_dtypes = 1; // the first
     if (!value_is_nil(dtype)) {
         out->n_dtypes = 0;

@@ -14,8 +14,7 @@ static const struct plan *plan_forward(struct run *run, struct plan_request *pr,
 {
     pr->op = run->entry->op;
     pr->direction = PLAN_FORWARD;
-    pr->on_cpu = run->device->is_cpu;
-    pr->blas = run->device->info.blas[0] != '\0';
+    device_fill_plan_request(run->device, pr);
     pr->keep = pr->op->has_backward;
     const struct bound_plan *bound = entry_plan(run->entry, run->device, pr, err);
     return bound ? bound->plan : NULL;

@@ -13,8 +13,7 @@ enum request_status run_bind(struct request *req, struct run *run, struct plan_r
                              struct opd_err *err)
 {
     pr->op = run->entry->op;
-    pr->on_cpu = run->device->is_cpu;
-    pr->blas = run->device->info.blas[0] != '\0';
+    device_fill_plan_request(run->device, pr);
     run->bound = entry_plan(run->entry, run->device, pr, err);
     if (!run->bound)
         return REQUEST_ERROR;

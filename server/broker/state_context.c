@@ -180,8 +180,7 @@ bool state_read_context(struct state_in *in)
     entry_add_context(e, 1);
     ctx->request.op = e->op;
     ctx->request.keep = true;
-    ctx->request.on_cpu = ctx->device->is_cpu;
-    ctx->request.blas = ctx->device->info.blas[0] != '\0';
+    device_fill_plan_request(ctx->device, &ctx->request);
     map_put(&c->contexts, id, ctx);
     read_attrs(in, &ctx->request);
     read_arguments(in, ctx);

@@ -21,8 +21,7 @@ static void warm_plan(struct device *d, struct entry *e, const struct plan_reque
 
 static void warm_example(struct device *d, struct entry *e, struct plan_request *request)
 {
-    request->on_cpu = d->is_cpu;
-    request->blas = d->info.blas[0] != '\0';
+    device_fill_plan_request(d, request);
     request->direction = PLAN_FORWARD;
     warm_plan(d, e, request);
     if (!e->op->has_backward)
@@ -37,7 +36,7 @@ static void warm_example(struct device *d, struct entry *e, struct plan_request 
 static void warm_entry(struct device *d, struct entry *e)
 {
     enum opd_dtype dtypes[OPD_DTYPE_COUNT];
-    int n = plan_example_dtypes(e->op, dtypes);
+    int n = plan_example_dtypes(e->op, false, dtypes);
     for (int i = 0; i < n; i++) {
         struct plan_request request;
         for (int k = 0; plan_example(e->op, k, dtypes[i], &request); k++)

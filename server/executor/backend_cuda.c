@@ -9,15 +9,10 @@
 #include "backend.h"
 #include "cuda_blas.h"
 #include "cuda_driver.h"
+#include "cuda_marks.h"
 #include "mem.h"
 
-enum { DEFAULT_SHARED_LIMIT = 48 << 10, N_EVENTS = 64 };
-
-// Where the driver does not write values in stream order, marks are events, passed in order.
-struct mark_event {
-    void *event;
-    uint64_t mark;
-};
+enum { DEFAULT_SHARED_LIMIT = 48 << 10 };
 
 struct cuda_backend {
     struct backend base;
@@ -27,31 +22,13 @@ struct cuda_backend {
     bool has_context;
     void *context, *stream;
     struct cuda_blas *blas; // or NULL
-
-    uint64_t last_mark;
-    _Atomic uint64_t *passed; // page-locked; the device writes it, or poll does
-    drv_addr passed_addr;     // 0: marks are events
-    void *own_passed;         // allocated here, where it is not shared
-    struct mark_event events[N_EVENTS];
-    unsigned first_event, n_events; // a ring
-    void *stamps[BACKEND_STAMPS];   // events that tell the time, made when they are first wanted
+    struct cuda_marks marks;
 };
 
 struct backend_program {
     void *module, *function;
     uint32_t shared_limit;
 };
-
-// Runs a driver call; on failure fills `err` and jumps to `fail`. Needs `cu`, `err` and the label
-// in scope.
-#define CU_TRY(call)                                                                               \
-    do {                                                                                           \
-        int result_ = cu->call;                                                                    \
-        if (result_ != DRV_SUCCESS) {                                                              \
-            cuda_driver_err(cu, result_, #call, err);                                              \
-            goto fail;                                                                             \
-        }                                                                                          \
-    } while (0)
 
 static struct cuda_backend *cuda_of(struct backend *be)
 {
@@ -84,21 +61,12 @@ static void cuda_close(struct backend *be)
     if (!b)
         return;
     const struct cuda_driver *cu = b->cu;
-    for (int i = 0; i < N_EVENTS; i++)
-        if (b->events[i].event)
-            cu->cuEventDestroy(b->events[i].event);
-    for (int i = 0; i < BACKEND_STAMPS; i++)
-        if (b->stamps[i])
-            cu->cuEventDestroy(b->stamps[i]);
     if (b->blas)
         cu->cuStreamSynchronize(b->stream);
     cuda_blas_free(b->blas);
     if (b->stream)
         cu->cuStreamDestroy(b->stream);
-    if (b->passed && (void *)b->passed != b->own_passed)
-        cu->cuMemHostUnregister((void *)b->passed);
-    if (b->own_passed)
-        cu->cuMemFreeHost(b->own_passed);
+    cuda_marks_finish(&b->marks);
     if (b->has_context)
         cu->cuDevicePrimaryCtxRelease(b->device);
     free(b);
@@ -128,22 +96,12 @@ fail:
 static bool make_stream(struct cuda_backend *b, struct opd_err *err)
 {
     const struct cuda_driver *cu = b->cu;
-    void *host = NULL;
     CU_TRY(cuDevicePrimaryCtxRetain(&b->context, b->device));
     b->has_context = true;
     CU_TRY(cuCtxSetCurrent(b->context));
     CU_TRY(cuStreamCreate(&b->stream, DRV_STREAM_NON_BLOCKING));
-    CU_TRY(cuMemHostAlloc(&host, sizeof(*b->passed), DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP));
-    b->own_passed = host;
-    b->passed = host;
-    atomic_init(b->passed, 0);
-    if (cu->cuStreamWriteValue64 && device_attr(b, DRV_DEVICE_STREAM_WRITES_64)) {
-        CU_TRY(cuMemHostGetDevicePointer(&b->passed_addr, host, 0));
-        return true;
-    }
-    for (int i = 0; i < N_EVENTS; i++)
-        CU_TRY(cuEventCreate(&b->events[i].event, DRV_EVENT_DISABLE_TIMING));
-    return true;
+    return cuda_marks_init(&b->marks, cu, b->stream, device_attr(b, DRV_DEVICE_STREAM_WRITES_64),
+                           err);
 fail:
     return false;
 }
@@ -460,108 +418,30 @@ fail:
     return false;
 }
 
-static void pass_first_event(struct cuda_backend *b)
-{
-    atomic_store_explicit(b->passed, b->events[b->first_event].mark, memory_order_release);
-    b->first_event = (b->first_event + 1) % N_EVENTS;
-    b->n_events--;
-}
-
-static bool mark_by_event(struct cuda_backend *b, uint64_t mark, struct opd_err *err)
-{
-    const struct cuda_driver *cu = b->cu;
-    if (b->n_events == N_EVENTS) {
-        CU_TRY(cuEventSynchronize(b->events[b->first_event].event));
-        pass_first_event(b);
-    }
-    struct mark_event *e = &b->events[(b->first_event + b->n_events) % N_EVENTS];
-    CU_TRY(cuEventRecord(e->event, b->stream));
-    e->mark = mark;
-    b->n_events++;
-    return true;
-fail:
-    return false;
-}
-
 static bool cuda_mark(struct backend *be, uint64_t mark, struct opd_err *err)
 {
-    struct cuda_backend *b = cuda_of(be);
-    const struct cuda_driver *cu = b->cu;
-    if (!b->passed_addr) {
-        if (!mark_by_event(b, mark, err))
-            return false;
-    } else {
-        CU_TRY(cuStreamWriteValue64(b->stream, b->passed_addr, mark,
-                                    0)); // after all earlier work, and visible so
-    }
-    b->last_mark = mark;
-    return true;
-fail:
-    return false;
+    return cuda_marks_add(&cuda_of(be)->marks, mark, err);
 }
 
 static bool cuda_poll(struct backend *be, uint64_t *out_mark, struct opd_err *err)
 {
-    struct cuda_backend *b = cuda_of(be);
-    const struct cuda_driver *cu = b->cu;
-    while (b->n_events > 0 && cu->cuEventQuery(b->events[b->first_event].event) == DRV_SUCCESS)
-        pass_first_event(b);
-    *out_mark = atomic_load_explicit(b->passed, memory_order_acquire);
-    if (*out_mark == b->last_mark)
-        return true;
-    int result = cu->cuStreamQuery(b->stream);
-    if (result == DRV_SUCCESS || result == DRV_ERROR_NOT_READY)
-        return true;
-    *out_mark = atomic_load_explicit(b->passed, memory_order_acquire); // of a stream that stopped
-    cuda_driver_err(cu, result, "the device", err);
-    err->code = OPD_E_kernel_fault; // whatever it is called, the stream has stopped
-    return false;
+    return cuda_marks_poll(&cuda_of(be)->marks, out_mark, err);
 }
 
 static bool cuda_stamp(struct backend *be, unsigned place, struct opd_err *err)
 {
-    struct cuda_backend *b = cuda_of(be);
-    const struct cuda_driver *cu = b->cu;
-    if (!b->stamps[place])
-        CU_TRY(cuEventCreate(&b->stamps[place], DRV_EVENT_DEFAULT));
-    CU_TRY(cuEventRecord(b->stamps[place], b->stream));
-    return true;
-fail:
-    return false;
+    return cuda_marks_stamp(&cuda_of(be)->marks, place, err);
 }
 
 static bool cuda_elapsed(struct backend *be, unsigned from, unsigned to, uint64_t *out_ns,
                          struct opd_err *err)
 {
-    struct cuda_backend *b = cuda_of(be);
-    const struct cuda_driver *cu = b->cu;
-    float ms = 0;
-    // Passed, but the driver may not have looked since.
-    CU_TRY(cuEventSynchronize(b->stamps[to]));
-    CU_TRY(cuEventElapsedTime(&ms, b->stamps[from], b->stamps[to]));
-    *out_ns = (uint64_t)((double)ms * 1e6);
-    return true;
-fail:
-    return false;
+    return cuda_marks_elapsed(&cuda_of(be)->marks, from, to, out_ns, err);
 }
 
 static bool cuda_share_marks(struct backend *be, _Atomic uint64_t *passed)
 {
-    struct cuda_backend *b = cuda_of(be);
-    const struct cuda_driver *cu = b->cu;
-    drv_addr addr = 0;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), at = (uintptr_t)passed % page;
-    void *host = (uint8_t *)(void *)passed - at;
-    if (!b->passed_addr ||
-        cu->cuMemHostRegister(host, page, DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP) != DRV_SUCCESS)
-        return false;
-    if (cu->cuMemHostGetDevicePointer(&addr, host, 0) != DRV_SUCCESS) {
-        cu->cuMemHostUnregister(host);
-        return false;
-    }
-    b->passed = passed;
-    b->passed_addr = addr + at;
-    return true;
+    return cuda_marks_share(&cuda_of(be)->marks, passed);
 }
 
 const struct backend_ops backend_cuda = {

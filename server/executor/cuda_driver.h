@@ -96,3 +96,14 @@ const struct cuda_driver *cuda_driver_load(struct opd_err *err);
 // false.
 bool cuda_driver_err(const struct cuda_driver *cu, int result, const char *call,
                      struct opd_err *err);
+
+// Runs a driver call; on failure fills `err` and jumps to `fail`. Needs `cu`, `err` and the label
+// in scope.
+#define CU_TRY(call)                                                                               \
+    do {                                                                                           \
+        int result_ = cu->call;                                                                    \
+        if (result_ != DRV_SUCCESS) {                                                              \
+            cuda_driver_err(cu, result_, #call, err);                                              \
+            goto fail;                                                                             \
+        }                                                                                          \
+    } while (0)

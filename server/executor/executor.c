@@ -13,6 +13,7 @@
 #include "image.h"
 #include "log.h"
 #include "mem.h"
+#include "regions.h"
 #include "ring.h"
 
 enum { N_REPORTS = 512, N_TIMED = BACKEND_STAMPS / 2 }; // in flight
@@ -20,13 +21,6 @@ enum { N_REPORTS = 512, N_TIMED = BACKEND_STAMPS / 2 }; // in flight
 // How long an idle executor spins before it sleeps, and how long one with work in flight polls
 // without a pause.
 enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
-
-struct region {
-    device_addr addr; // 0: not mapped
-    uint64_t size;
-    bool host, ipc;
-    bool lost; // a client's memory that could not be opened
-};
 
 // A command that was given to the device and not yet reported done.
 struct flight {
@@ -44,8 +38,7 @@ struct executor {
     struct dev_progress *progress;
     bool shares_marks; // the device writes progress->passed
     bool blas_later;   // not looked for yet
-    struct region *regions;
-    uint32_t n_regions;
+    struct regions regions;
     struct backend_program **programs;
     uint32_t n_programs;
     struct flight *flights; // a queue: [first, first + n)
@@ -60,110 +53,6 @@ struct executor {
     size_t n_timed;           // commands, ever
     bool stopping;
 };
-
-static struct region *find_region(struct executor *ex, uint32_t id, struct opd_err *err)
-{
-    if (id < ex->n_regions && ex->regions[id].addr)
-        return &ex->regions[id];
-    if (id < ex->n_regions && ex->regions[id].lost)
-        opd_err_set(err, OPD_E_unavailable,
-                    "memory that a client shared cannot be opened any more; import it again");
-    else
-        opd_err_set(err, OPD_E_internal, "region %u is not mapped", id);
-    return NULL;
-}
-
-// The address behind a reference to `size` bytes.
-static bool resolve(struct executor *ex, struct dev_ref ref, uint64_t size, device_addr *out,
-                    struct opd_err *err)
-{
-    struct region *region = find_region(ex, ref.region, err);
-    if (!region)
-        return false;
-    if (ref.offset > region->size || size > region->size - ref.offset)
-        return opd_err_set(err, OPD_E_internal, "region %u ends before offset %llu + %llu",
-                           ref.region, (unsigned long long)ref.offset, (unsigned long long)size);
-    *out = region->addr + ref.offset;
-    return true;
-}
-
-static struct region *new_region(struct executor *ex, uint32_t id, struct opd_err *err)
-{
-    if (id >= DEV_MAX_REGIONS) {
-        opd_err_set(err, OPD_E_internal, "region %u is out of range", id);
-        return NULL;
-    }
-    if (id >= ex->n_regions) {
-        ex->regions = mem_realloc(ex->regions, id + 1, sizeof *ex->regions);
-        memset(ex->regions + ex->n_regions, 0, (id + 1 - ex->n_regions) * sizeof *ex->regions);
-        ex->n_regions = id + 1;
-    }
-    if (ex->regions[id].addr) {
-        opd_err_set(err, OPD_E_internal, "region %u is mapped already", id);
-        return NULL;
-    }
-    return &ex->regions[id];
-}
-
-static bool make_chunk(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
-{
-    struct region *region = new_region(ex, cmd->id, err);
-    int fd = -1;
-    if (!region || !ex->ops->chunk_new(ex->be, cmd->size, &fd, err))
-        return false;
-    device_addr addr;
-    bool ok = ex->ops->chunk_map(ex->be, fd, cmd->size, &addr, err);
-    if (ok) {
-        *region = (struct region){ .addr = addr, .size = cmd->size };
-        if (fdpass_send(DEV_FD_SOCKET, "c", 1, &fd, 1) != 1) {
-            ex->ops->chunk_unmap(ex->be, addr, cmd->size);
-            *region = (struct region){ 0 };
-            ok = opd_err_errno(err, OPD_E_internal, "passing a chunk to the broker");
-        }
-    }
-    close(fd);
-    return ok;
-}
-
-static bool map_chunk(struct executor *ex, const struct dev_command *cmd, int fd,
-                      struct opd_err *err)
-{
-    struct region *region = new_region(ex, cmd->id, err);
-    device_addr addr;
-    if (!region || !ex->ops->chunk_map(ex->be, fd, cmd->size, &addr, err))
-        return false;
-    *region = (struct region){ .addr = addr, .size = cmd->size };
-    return true;
-}
-
-static bool map_host(struct executor *ex, const struct dev_command *cmd, int fd,
-                     struct opd_err *err)
-{
-    struct region *region = new_region(ex, cmd->id, err);
-    if (!region)
-        return false;
-    void *p = mmap(NULL, cmd->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (p == MAP_FAILED)
-        return opd_err_errno(err, OPD_E_invalid_argument, "mapping %llu bytes of shared memory",
-                             (unsigned long long)cmd->size);
-    if (ex->ops->host_register)
-        ex->ops->host_register(ex->be, p, cmd->size);
-    *region = (struct region){ .addr = (device_addr)(uintptr_t)p, .size = cmd->size, .host = true };
-    return true;
-}
-
-static bool open_ipc(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
-{
-    struct region *region = new_region(ex, cmd->id, err);
-    device_addr addr = 0;
-    if (!region)
-        return false;
-    if (!ex->ops->ipc_open)
-        return opd_err_set(err, OPD_E_internal, "%s has no memory of that kind", ex->ops->name);
-    bool ok = ex->ops->ipc_open(ex->be, (const uint8_t *)(cmd + 1), cmd->size, &addr, err);
-    *region = (struct region){ .addr = addr, .size = cmd->size, .ipc = true, .lost = !ok };
-    return ok;
-}
 
 static void post_done(struct executor *ex, const struct flight *flight, bool fatal);
 
@@ -192,29 +81,6 @@ static bool drain(struct executor *ex, struct opd_err *err)
     while (ex->n_flights > 0)
         if (!report_done(ex, err))
             return false;
-    return true;
-}
-
-static bool unmap_region(struct executor *ex, uint32_t id, struct opd_err *err)
-{
-    if (id < ex->n_regions && ex->regions[id].lost) {
-        ex->regions[id] = (struct region){ 0 };
-        return true;
-    }
-    struct region *region = find_region(ex, id, err);
-    if (!region || !drain(ex, err))
-        return false;
-    if (region->ipc) {
-        ex->ops->ipc_close(ex->be, region->addr);
-    } else if (region->host) {
-        void *p = (void *)(uintptr_t)region->addr;
-        if (ex->ops->host_unregister)
-            ex->ops->host_unregister(ex->be, p);
-        munmap(p, region->size);
-    } else {
-        ex->ops->chunk_unmap(ex->be, region->addr, region->size);
-    }
-    *region = (struct region){ 0 };
     return true;
 }
 
@@ -249,7 +115,8 @@ static bool load_program(struct executor *ex, const struct dev_command *cmd, int
 static bool fill_slot(struct executor *ex, const struct dev_slot *s, struct opd_err *err)
 {
     device_addr base;
-    if (!resolve(ex, (struct dev_ref){ .region = s->region }, s->high, &base, err))
+    if (!regions_resolve(&ex->regions, (struct dev_ref){ .region = s->region }, s->high, &base,
+                         err))
         return false;
     if (s->low > s->offset || s->offset > s->high || s->size > s->high - s->offset ||
         s->pad > s->offset - s->low)
@@ -294,14 +161,15 @@ static bool run_launch(struct executor *ex, const struct dev_launch *l, struct o
 static bool run_fill(struct executor *ex, const struct dev_fill *f, struct opd_err *err)
 {
     device_addr dst;
-    return resolve(ex, f->dst, f->size, &dst, err) &&
+    return regions_resolve(&ex->regions, f->dst, f->size, &dst, err) &&
            ex->ops->fill(ex->be, dst, (uint8_t)f->byte, f->size, err);
 }
 
 static bool run_copy(struct executor *ex, const struct dev_copy *c, struct opd_err *err)
 {
     device_addr dst, src;
-    return resolve(ex, c->dst, c->size, &dst, err) && resolve(ex, c->src, c->size, &src, err) &&
+    return regions_resolve(&ex->regions, c->dst, c->size, &dst, err) &&
+           regions_resolve(&ex->regions, c->src, c->size, &src, err) &&
            ex->ops->copy(ex->be, dst, src, c->size, err);
 }
 
@@ -309,7 +177,7 @@ static bool resolve_matrix(struct executor *ex, const struct dev_matrix *x,
                            struct backend_matrix *out, struct opd_err *err)
 {
     *out = (struct backend_matrix){ .stride = x->stride, .transposed = x->transposed };
-    return resolve(ex, x->ref, x->size, &out->addr, err);
+    return regions_resolve(&ex->regions, x->ref, x->size, &out->addr, err);
 }
 
 static bool run_matmul(struct executor *ex, const struct dev_matmul *x, struct opd_err *err)
@@ -348,7 +216,7 @@ static bool run_report(struct executor *ex, const struct dev_report *r, struct o
         return false;
     ex->report = &ex->reports[ex->n_reports++ % N_REPORTS];
     *ex->report = 0;
-    return resolve(ex, r->src, sizeof *ex->report, &src, err) &&
+    return regions_resolve(&ex->regions, r->src, sizeof *ex->report, &src, err) &&
            ex->ops->copy(ex->be, (device_addr)(uintptr_t)ex->report, src, sizeof *ex->report, err);
 }
 
@@ -433,16 +301,17 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, stru
     bool ok = false;
     switch (cmd->type) {
     case DEV_CHUNK_NEW:
-        ok = make_chunk(ex, cmd, err);
+        ok = regions_make_chunk(&ex->regions, cmd, err);
         break;
     case DEV_CHUNK_MAP:
-        ok = map_chunk(ex, cmd, fd, err);
+        ok = regions_map_chunk(&ex->regions, cmd, fd, err);
         break;
     case DEV_HOST_MAP:
-        ok = map_host(ex, cmd, fd, err);
+        ok = regions_map_host(&ex->regions, cmd, fd, err);
         break;
     case DEV_UNMAP:
-        ok = unmap_region(ex, cmd->id, err);
+        ok = (!regions_is_mapped(&ex->regions, cmd->id) || drain(ex, err)) &&
+             regions_unmap(&ex->regions, cmd->id, err);
         break;
     case DEV_LOAD:
         ok = load_program(ex, cmd, fd, err);
@@ -454,7 +323,7 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, stru
         }
         break;
     case DEV_IPC_OPEN:
-        ok = open_ipc(ex, cmd, err);
+        ok = regions_open_ipc(&ex->regions, cmd, err);
         break;
     case DEV_RUN:
         ok = run_timed(ex, cmd, err);
@@ -606,17 +475,14 @@ static void finish(struct executor *ex)
         if (ex->programs[i])
             ex->ops->unload(ex->be, ex->programs[i]);
     struct opd_err err = { 0 };
-    for (uint32_t i = 0; i < ex->n_regions; i++) {
-        opd_err_clear(&err);
-        if (ex->regions[i].addr)
-            unmap_region(ex, i, &err);
-    }
+    if (drain(ex, &err)) // else the device has failed, and what it maps ends with the process
+        regions_finish(&ex->regions);
+    opd_err_clear(&err);
     if (ex->reports && ex->ops->host_unregister)
         ex->ops->host_unregister(ex->be, ex->reports);
     if (ex->reports)
         munmap(ex->reports, N_REPORTS * sizeof *ex->reports);
     free(ex->programs);
-    free(ex->regions);
     free(ex->flights);
     buf_finish(&ex->args);
     buf_finish(&ex->tensors);
@@ -639,6 +505,7 @@ int executor_main(const char *device, enum executor_blas blas)
         return 2;
     }
     bool ok = ex.ops->open(&ex.be, index, &err);
+    ex.regions = (struct regions){ .ops = ex.ops, .be = ex.be };
     ex.blas_later = blas == EXECUTOR_BLAS_LATER;
     if (ok && blas == EXECUTOR_BLAS_NOW)
         ex.ops->blas_load(ex.be);

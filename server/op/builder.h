@@ -1,6 +1,8 @@
 #pragma once
 
-// A plan while it is worked out. Between plan.c and plan_matmul.c only.
+// A plan while it is worked out: plan.c and plan_matmul.c, which alone use it, append to it. What
+// they give is copied to the plan's arena; the steps stay the builder's until the plan is complete.
+// What fails fills b->err, and the plan is given up.
 
 #include "arena.h"
 #include "expr.h"

@@ -81,10 +81,11 @@ bool plan_example(const struct op *op, int k, enum opd_dtype dtype, struct plan_
     return true;
 }
 
-int plan_example_dtypes(const struct op *op, enum opd_dtype out[OPD_DTYPE_COUNT])
+int plan_example_dtypes(const struct op *op, bool all, enum opd_dtype out[OPD_DTYPE_COUNT])
 {
     bool seen[OPD_DTYPE_COUNT] = { false };
-    int n = 0, n_types = op->types[TYPE_SCALAR].n_dtypes > 0 ? TYPE_SCALAR + 1 : op->n_types;
+    bool scalar_alone = !all && op->types[TYPE_SCALAR].n_dtypes > 0;
+    int n = 0, n_types = scalar_alone ? TYPE_SCALAR + 1 : op->n_types;
     for (int t = 0; t < n_types; t++)
         for (int i = 0; op->types[t].name[0] && i < op->types[t].n_dtypes; i++) {
             enum opd_dtype dtype = op->types[t].dtypes[i];

@@ -8,13 +8,9 @@ static bool parse_tensor(struct parser *p, int *out)
 {
     struct lexer *lx = p->lx;
     const struct expr_place *place = p->place;
-    if (lx->token.kind != TOKEN_NAME)
-        return lex_fail_expected(lx, "the name of a tensor");
-    const struct symbol *s = scope_find(place->scope, lx->token.start, lx->token.size);
+    const struct symbol *s = scope_expect_tensor(place->scope, lx, "the name of a tensor");
     if (!s)
-        return scope_fail_unknown(place->scope, lx, "a tensor");
-    if (s->kind != SYMBOL_TENSOR)
-        return lex_fail(lx, "'%s' is %s, expected a tensor", s->name, symbol_describe(s->kind));
+        return false;
     if (s->index >= TENSOR_GRAD_OUTPUT && !place->in_backward)
         return lex_fail(lx, "'%s' is a gradient, expected in a backward section only", s->name);
     *out = s->index;
@@ -25,11 +21,10 @@ static bool parse_tensor(struct parser *p, int *out)
 static bool parse_type(struct parser *p, int *out)
 {
     struct lexer *lx = p->lx;
-    if (lx->token.kind != TOKEN_NAME)
-        return lex_fail_expected(lx, "the name of a type");
-    const struct symbol *s = scope_find(p->place->scope, lx->token.start, lx->token.size);
+    const struct symbol *s = scope_expect(p->place->scope, lx, "the name of a type",
+                                          "a type variable");
     if (!s)
-        return scope_fail_unknown(p->place->scope, lx, "a type variable");
+        return false;
     if (s->kind != SYMBOL_TYPE)
         return lex_fail(lx, "'%s' is %s, expected a type variable", s->name,
                         symbol_describe(s->kind));

@@ -16,13 +16,10 @@ static void note_use(struct reader *r, int tensor)
 static bool read_tensor(struct reader *r, int *out)
 {
     struct lexer *lx = &r->lx;
-    if (lx->token.kind != TOKEN_NAME)
-        return lex_fail_expected(lx, "a tensor, or matrix(tensor, rows, cols)");
-    const struct symbol *s = scope_find(&r->scope, lx->token.start, lx->token.size);
+    const struct symbol *s = scope_expect_tensor(&r->scope, lx,
+                                                 "a tensor, or matrix(tensor, rows, cols)");
     if (!s)
-        return scope_fail_unknown(&r->scope, lx, "a tensor");
-    if (s->kind != SYMBOL_TENSOR)
-        return lex_fail(lx, "'%s' is %s, expected a tensor", s->name, symbol_describe(s->kind));
+        return false;
     int t = s->index;
     if (t >= TENSOR_GRAD_OUTPUT && !r->section->backward)
         return lex_fail(lx, "'%s' is a gradient, expected in a backward section only", s->name);

@@ -142,8 +142,9 @@ void plan_signature(const struct plan_request *request, struct buf *out);
 // The request of the operator's k-th `example` directive (dtype: what every type variable takes if
 // it may). False where there is no k-th one. For warming, tests and docs.
 bool plan_example(const struct op *op, int k, enum opd_dtype dtype, struct plan_request *out);
-// The dtypes to ask for examples of: those of scalar_t, without it of the other type variables; one
-// OPD_DTYPE_NONE where all types are fixed. Returns how many, at least 1.
-int plan_example_dtypes(const struct op *op, enum opd_dtype out[OPD_DTYPE_COUNT]);
+// The dtypes to ask for examples of, each once: those of scalar_t; without it, or where `all` are
+// wanted, those of the other type variables too; one OPD_DTYPE_NONE where all types are fixed.
+// Returns how many, at least 1.
+int plan_example_dtypes(const struct op *op, bool all, enum opd_dtype out[OPD_DTYPE_COUNT]);
 // For `wanted`: all gradients that there are for these inputs.
 uint32_t plan_gradients(const struct plan_request *request);

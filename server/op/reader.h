@@ -56,6 +56,11 @@ struct reader {
 struct expr_place reader_place(const struct reader *r); // for expressions where the reader stands
 struct rule *reader_rule(struct reader *r, enum rule_kind kind); // the next one, to be filled
 bool reader_symbol(struct reader *r, const char *name, enum symbol_kind kind, int index);
+bool reader_take_tensor(struct reader *r, int *out); // the input or output that stands there; taken
+
+// types.c
+bool types_read_scalar(struct reader *r); // `dtypes`: what scalar_t may be
+bool types_read(struct reader *r);        // `type`: another variable or a dtype, and its tensors
 
 // schema.c
 bool schema_read(struct reader *r);

@@ -65,3 +65,26 @@ bool scope_fail_unknown(const struct scope *s, struct lexer *lx, const char *wha
     return lex_fail(lx, "'%.*s' is not defined here, expected %s%s", (int)lx->token.size,
                     lx->token.start, what, text);
 }
+
+const struct symbol *scope_expect(const struct scope *s, struct lexer *lx, const char *expected,
+                                  const char *what)
+{
+    if (lx->token.kind != TOKEN_NAME) {
+        lex_fail_expected(lx, expected);
+        return NULL;
+    }
+    const struct symbol *symbol = scope_find(s, lx->token.start, lx->token.size);
+    if (!symbol)
+        scope_fail_unknown(s, lx, what);
+    return symbol;
+}
+
+const struct symbol *scope_expect_tensor(const struct scope *s, struct lexer *lx,
+                                         const char *expected)
+{
+    const struct symbol *symbol = scope_expect(s, lx, expected, "a tensor");
+    if (!symbol || symbol->kind == SYMBOL_TENSOR)
+        return symbol;
+    lex_fail(lx, "'%s' is %s, expected a tensor", symbol->name, symbol_describe(symbol->kind));
+    return NULL;
+}

@@ -49,4 +49,12 @@ bool scope_add(struct scope *s, const struct symbol *symbol, struct lexer *lx);
 // "'nn' is not defined here; did you mean 'n'?" for the lexer's present token. Always false.
 bool scope_fail_unknown(const struct scope *s, struct lexer *lx, const char *what);
 
+// The symbol that the lexer stands at. NULL: no name stands there (the message asks for
+// `expected`), or one that is not defined (it asks for `what`).
+const struct symbol *scope_expect(const struct scope *s, struct lexer *lx, const char *expected,
+                                  const char *what);
+// The same where only a tensor will do.
+const struct symbol *scope_expect_tensor(const struct scope *s, struct lexer *lx,
+                                         const char *expected);
+
 const char *symbol_describe(enum symbol_kind kind); // "a dimension"

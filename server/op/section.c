@@ -101,11 +101,11 @@ bool section_read_forward(struct reader *r)
 static bool read_gradient(struct reader *r, uint32_t done)
 {
     struct lexer *lx = &r->lx;
-    if (lx->token.kind != TOKEN_NAME)
-        return lex_fail_expected(lx, "the gradients that this section makes, grad_NAME");
-    const struct symbol *s = scope_find(&r->scope, lx->token.start, lx->token.size);
+    const struct symbol *s = scope_expect(&r->scope, lx,
+                                          "the gradients that this section makes, grad_NAME",
+                                          "the gradient of an input");
     if (!s)
-        return scope_fail_unknown(&r->scope, lx, "the gradient of an input");
+        return false;
     if (s->kind != SYMBOL_TENSOR || s->index < TENSOR_GRAD_INPUT)
         return lex_fail(lx, "'%s' is no gradient of an input, expected grad_NAME of one", s->name);
     int input = s->index - TENSOR_GRAD_INPUT;
@@ -162,13 +162,9 @@ bool section_read_zero(struct reader *r)
     if (!step)
         return false;
     r->chained = false;
-    if (lx->token.kind != TOKEN_NAME)
-        return lex_fail_expected(lx, "the tensor to fill with zeros");
-    const struct symbol *s = scope_find(&r->scope, lx->token.start, lx->token.size);
+    const struct symbol *s = scope_expect_tensor(&r->scope, lx, "the tensor to fill with zeros");
     if (!s)
-        return scope_fail_unknown(&r->scope, lx, "a tensor");
-    if (s->kind != SYMBOL_TENSOR)
-        return lex_fail(lx, "'%s' is %s, expected a tensor", s->name, symbol_describe(s->kind));
+        return false;
     int t = s->index;
     bool backward = r->section->backward;
     bool scratch = t >= TENSOR_TEMP && t < TENSOR_GRAD_OUTPUT && !r->temps[t - TENSOR_TEMP].saved;

@@ -7,11 +7,9 @@
 static bool take_name(struct reader *r, const char *what, int from, int to, int *out)
 {
     struct lexer *lx = &r->lx;
-    if (lx->token.kind != TOKEN_NAME)
-        return lex_fail_expected(lx, what);
-    const struct symbol *s = scope_find(&r->scope, lx->token.start, lx->token.size);
+    const struct symbol *s = scope_expect(&r->scope, lx, what, what);
     if (!s)
-        return scope_fail_unknown(&r->scope, lx, what);
+        return false;
     if (s->kind != SYMBOL_TENSOR || s->index < from || s->index >= to)
         return lex_fail(lx, "'%s' is not %s", s->name, what);
     *out = s->index - from;

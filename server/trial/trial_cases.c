@@ -71,7 +71,7 @@ bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes, 
 {
     *t = (struct trial_cases){ .op = op };
     enum opd_dtype all[OPD_DTYPE_COUNT];
-    int n = plan_example_dtypes(op, all);
+    int n = plan_example_dtypes(op, false, all);
     for (int d = 0; d < n; d++) {
         struct plan_request request;
         if (!is_chosen(dtypes, dtype_name(all[d])))

@@ -1,0 +1,143 @@
+#include "builder.h"
+
+#include <string.h>
+
+#include "mem.h"
+
+bool builder_is_fresh(const struct builder *b, int tensor)
+{
+    if (b->env.request->direction == PLAN_FORWARD)
+        return tensor >= TENSOR_OUTPUT && tensor < TENSOR_GRAD_OUTPUT;
+    const struct temp *temps = b->env.request->op->body->temps;
+    return tensor >= TENSOR_GRAD_INPUT || (tensor >= TENSOR_TEMP && tensor < TENSOR_GRAD_OUTPUT &&
+                                           !temps[tensor - TENSOR_TEMP].saved);
+}
+
+bool builder_is_result(const struct builder *b, int tensor)
+{
+    const struct plan_request *request = b->env.request;
+    const struct op *op = request->op;
+    if (request->direction == PLAN_BACKWARD)
+        return tensor >= TENSOR_GRAD_INPUT && (b->env.wanted >> (tensor - TENSOR_GRAD_INPUT) & 1);
+    if (tensor >= TENSOR_TEMP && tensor < TENSOR_TEMP + op->body->n_temps)
+        return op->body->temps[tensor - TENSOR_TEMP].saved && request->keep;
+    return tensor >= TENSOR_OUTPUT && tensor < TENSOR_OUTPUT + op->n_outputs;
+}
+
+void *builder_copy(struct builder *b, const void *p, size_t n, size_t size)
+{
+    void *to = arena_alloc(b->arena, n, size);
+    if (n > 0)
+        memcpy(to, p, n * size);
+    return to;
+}
+
+uint32_t builder_operand(struct builder *b, int tensor)
+{
+    const struct plan_request *request = b->env.request;
+    if (b->operand_of[tensor] >= 0)
+        return (uint32_t)b->operand_of[tensor];
+    struct plan_operand o = {
+        .name = body_tensor_name(request->op, tensor),
+        .desc = *env_tensor(&b->env, tensor),
+        .view_of = -1,
+    };
+    if (tensor >= TENSOR_GRAD_INPUT) {
+        o.kind = PLAN_GRAD_INPUT;
+        o.index = tensor - TENSOR_GRAD_INPUT;
+    } else if (tensor >= TENSOR_GRAD_OUTPUT) {
+        o.index = tensor - TENSOR_GRAD_OUTPUT;
+        o.kind = PLAN_GRAD_OUTPUT;
+        if (request->grad_absent >> o.index & 1) {
+            o.kind = PLAN_SCRATCH;
+            o.index += OP_MAX_TEMPS;
+        }
+    } else if (tensor >= TENSOR_TEMP) {
+        o.index = tensor - TENSOR_TEMP;
+        bool saved = request->op->body->temps[o.index].saved;
+        bool kept = request->direction == PLAN_BACKWARD || request->keep;
+        o.kind = saved && kept ? PLAN_SAVED : PLAN_SCRATCH;
+    } else if (tensor >= TENSOR_OUTPUT) {
+        o.kind = PLAN_OUTPUT;
+        o.index = tensor - TENSOR_OUTPUT;
+    } else {
+        o.kind = PLAN_INPUT;
+        o.index = tensor;
+    }
+    b->operand_of[tensor] = b->plan->n_operands;
+    b->plan->operands[b->plan->n_operands] = o;
+    return (uint32_t)b->plan->n_operands++;
+}
+
+bool builder_add_step(struct builder *b, const struct plan_step *step)
+{
+    size_t n = (size_t)b->plan->n_steps;
+    if (n == PLAN_MAX_STEPS)
+        return opd_err_set(b->err, OPD_E_invalid_argument,
+                           "more than %d launches in one request, which is the most there may be",
+                           PLAN_MAX_STEPS);
+    if (n == b->steps_capacity) {
+        b->steps_capacity = n ? 2 * n : 16;
+        b->steps = mem_realloc(b->steps, b->steps_capacity, sizeof *b->steps);
+    }
+    b->steps[n] = *step;
+    b->plan->n_steps++;
+    return true;
+}
+
+bool builder_zero(struct builder *b, int tensor)
+{
+    b->pending[tensor] = false;
+    b->covered[tensor] = true;
+    if (tensor_desc_numel(env_tensor(&b->env, tensor)) == 0)
+        return true;
+    struct plan_step step = { .kind = PLAN_STEP_ZERO, .operand = builder_operand(b, tensor) };
+    return builder_add_step(b, &step);
+}
+
+bool builder_add_kernel(struct builder *b, const struct packed *packed, const char *expr, int line,
+                        uint32_t *out)
+{
+    struct plan *plan = b->plan;
+    for (int i = plan->n_kernels; i-- > 0;)
+        if (strcmp(plan->kernels[i].expr, expr) == 0) {
+            *out = (uint32_t)i;
+            return true;
+        }
+    size_t n = (size_t)plan->n_kernels;
+    if (n == PLAN_MAX_KERNELS)
+        return opd_err_set(b->err, OPD_E_invalid_argument,
+                           "more than %d instantiations of kernels in one request, which is the "
+                           "most there may be",
+                           PLAN_MAX_KERNELS);
+    if (n == b->kernels_capacity) {
+        struct plan_kernel *old = plan->kernels;
+        b->kernels_capacity = n ? 2 * n : 16;
+        plan->kernels = arena_alloc(b->arena, b->kernels_capacity, sizeof *plan->kernels);
+        if (n)
+            memcpy(plan->kernels, old, n * sizeof *old);
+    }
+    *out = (uint32_t)n;
+    plan->kernels[plan->n_kernels++] = (struct plan_kernel){
+        .expr = builder_copy(b, expr, strlen(expr) + 1, 1),
+        .line = line,
+        .n_params = packed->n_params,
+        .params = builder_copy(b, packed->params, (size_t)packed->n_params, sizeof *packed->params),
+    };
+    return true;
+}
+
+bool builder_add_launch(struct builder *b, struct plan_step *step, const struct packed *packed)
+{
+    step->args_size = packed->size;
+    step->args = builder_copy(b, packed->bytes, packed->size, 1);
+    step->n_slots = packed->n_slots;
+    step->slots = builder_copy(b, packed->slots, (size_t)packed->n_slots, sizeof *step->slots);
+    for (int i = 0; i < step->n_slots; i++) {
+        int tensor = (int)step->slots[i].operand;
+        if (b->pending[tensor] && !builder_zero(b, tensor))
+            return false;
+        step->slots[i].operand = builder_operand(b, tensor);
+    }
+    return builder_add_step(b, step);
+}
