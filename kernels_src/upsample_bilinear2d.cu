@@ -32,13 +32,15 @@
 //!           mode == "half_pixel" && present(scale) ? 1 / scale[1] : 1.0 * W / OW
 //! let     BIG = max(max(H, OH), max(W, OW)) >= 4194304 || numel(input) >= 2147483648 || \
 //!           numel(output) >= 2147483648
-//! let     V = sizeof(scalar_t) == 2 ? 2 : 1
+//! let     V = 16 / sizeof(scalar_t)
+//! let     ROWS = cpu ? 8 : numel(output) >= 16777216 ? 16 : 4
 //! let     LANES = min(32, pow2(cdiv(OW, V)))
 //! let     TILES = cdiv(OW, LANES*V)
-//! let     GROUPS = cdiv(OH, 8)
+//! let     GROUPS = cdiv(OH, ROWS)
+//! let     BACK_ROWS = numel(input) >= 4194304 ? 16 : 4
 //! let     BACK_LANES = min(32, pow2(W))
 //! let     BACK_TILES = cdiv(W, BACK_LANES)
-//! let     BACK_GROUPS = cdiv(H, 4)
+//! let     BACK_GROUPS = cdiv(H, BACK_ROWS)
 //! let     REACH = min(OW, step_w > 0.2 ? floor(1.999999 / step_w) + 2 : OW)
 //! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : \
 //!           REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
@@ -68,12 +70,12 @@
 //!   when    cpu && !SAME
 //!   grid    N*C*GROUPS*cdiv(OW, 512)
 //!   block   1
-//!   kernel  upsample_forward<scalar_t, acc_t, int>
+//!   kernel  upsample_forward<scalar_t, acc_t, int, V>
 //!   when    cuda && !SAME && !BIG
 //!   grid    cdiv(N*C*GROUPS*TILES, 256 / LANES)
 //!   block   LANES, 256 / LANES
 //!   bind    units = N*C*GROUPS*TILES
-//!   kernel  upsample_forward<scalar_t, double, int64_t>
+//!   kernel  upsample_forward<scalar_t, double, int64_t, V>
 //!   otherwise cuda && !SAME
 //!   grid    cdiv(N*C*GROUPS*TILES, 256 / LANES)
 //!   block   LANES, 256 / LANES
@@ -100,6 +102,7 @@
 //!   bind    units = N*C*BACK_GROUPS*BACK_TILES
 //!   bind    TILES = BACK_TILES
 //!   bind    GROUPS = BACK_GROUPS
+//!   bind    ROWS = BACK_ROWS
 //!   kernel  upsample_backward<scalar_t, double, int64_t, TAPS>
 //!   otherwise cuda && !SAME && TAPS > 0
 //!   grid    cdiv(N*C*BACK_GROUPS*BACK_TILES, 256 / BACK_LANES)
@@ -107,6 +110,7 @@
 //!   bind    units = N*C*BACK_GROUPS*BACK_TILES
 //!   bind    TILES = BACK_TILES
 //!   bind    GROUPS = BACK_GROUPS
+//!   bind    ROWS = BACK_ROWS
 //!   kernel  upsample_backward_crowd<scalar_t, double, CROWD>
 //!   otherwise cuda && !SAME
 //!   grid    numel(input)
@@ -171,14 +175,14 @@ __global__ void upsample_copy(const T *__restrict__ from, T *__restrict__ to, in
     to[i] = from[i];
 }
 
-// A thread makes 8 outputs below one another, in V columns. The two input rows that it stands
-// between are blended along W once and serve all outputs between them.
-template <class T, class A, class I>
+// A thread makes ROWS outputs below one another, in V columns. The two input rows that it stands
+// between are blended along W once and serve all outputs between them. Where it goes up, the row
+// that comes next is on its way meanwhile.
+template <class T, class A, class I, int V>
 __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ output, I H, I W,
-                                 I OH, I OW, double step_h, double step_w, double shift, I GROUPS,
-                                 I TILES, I units)
+                                 I OH, I OW, double step_h, double step_w, double shift, I ROWS,
+                                 I GROUPS, I TILES, I units)
 {
-    constexpr int ROWS = 8, V = sizeof(T) == 2 ? 2 : 1;
     const I unit = (I)blockIdx.x * (I)blockDim.y + (I)threadIdx.y;
     const I group = unit / TILES, plane = group / GROUPS;
     const I ow = ((unit - group * TILES) * (I)blockDim.x + (I)threadIdx.x) * V;
@@ -188,30 +192,48 @@ __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ ou
     const axis<A, I> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
     const T *image = input + (int64_t)plane * H * W;
     T *out = output + ((int64_t)plane * OH + oh) * OW + ow;
-    const bool whole = OW % V == 0 && opd::is_aligned(output, V * sizeof(T));
+    const bool whole = OW % V == 0 && opd::is_aligned(output, V * sizeof(T)), up = step_h < 1;
     tap<A, I> x[V];
 #pragma unroll
     for (int k = 0; k < V; k++)
         x[k] = columns.at(min(ow + k, OW - 1));
 
-    const auto blend = [&](I row, int k) {
+    T left[V], right[V]; // of the row that was fetched last
+    const auto fetch = [&](I row) {
         const T *line = image + (int64_t)row * W;
-        return mix<A>(opd::load(line + x[k].low), opd::load(line + x[k].high), x[k].weight);
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            left[k] = line[x[k].low];
+            right[k] = line[x[k].high];
+        }
+    };
+    const auto blend = [&](int k) {
+        return mix<A>(opd::load(&left[k]), opd::load(&right[k]), x[k].weight);
     };
     A low[V], high[V];
     I held = -2; // the row that is in `low`
-    for (int r = 0; r < ROWS && oh + r < OH; r++, out += OW) {
+    for (I r = 0; r < ROWS && oh + r < OH; r++, out += OW) {
         const tap<A, I> y = rows.at(oh + r);
+        if (y.low != held) {
+            const bool next = y.low == held + 1;
+            if (!next)
+                fetch(y.low);
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                low[k] = next ? high[k] : blend(k);
+            if (!next || !up)
+                fetch(y.high);
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                high[k] = blend(k);
+            if (up)
+                fetch(min(y.high + 1, H - 1));
+            held = y.low;
+        }
         opd::vec<T, V> made;
 #pragma unroll
-        for (int k = 0; k < V; k++) {
-            if (y.low != held) {
-                low[k] = y.low == held + 1 ? high[k] : blend(y.low, k);
-                high[k] = blend(y.high, k);
-            }
+        for (int k = 0; k < V; k++)
             opd::store(&made[k], mix<A>(low[k], high[k], y.weight));
-        }
-        held = y.low;
         if (whole)
             opd::store_vec(out, made);
         else
@@ -222,18 +244,18 @@ __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ ou
     }
 }
 
-// Gathered, so that no sum depends on the order of threads. A thread makes 4 inputs below one
-// another, which at most TAPS columns of the output read: each row of those is summed along W once.
+// Gathered, so that no sum depends on the order of threads. A thread makes ROWS inputs below one
+// another, which at most TAPS columns of the output read: each row of those is summed along W once,
+// and goes to the two inputs that it stands between.
 template <class T, class A, class I, int TAPS>
 __global__ void upsample_backward(const T *__restrict__ grad_output, T *__restrict__ grad_input,
                                   I H, I W, I OH, I OW, double step_h, double step_w, double shift,
-                                  I GROUPS, I TILES, I units)
+                                  I ROWS, I GROUPS, I TILES, I units)
 {
-    constexpr int ROWS = 4;
     const I unit = (I)blockIdx.x * (I)blockDim.y + (I)threadIdx.y;
     const I group = unit / TILES, plane = group / GROUPS;
     const I w = (unit - group * TILES) * (I)blockDim.x + (I)threadIdx.x;
-    const I h = (group - plane * GROUPS) * ROWS;
+    const I h = (group - plane * GROUPS) * ROWS, end = min(h + ROWS, H);
     if (unit >= units || w >= W)
         return;
     const axis<A, I> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
@@ -243,26 +265,31 @@ __global__ void upsample_backward(const T *__restrict__ grad_output, T *__restri
     for (int k = 0; k < TAPS; k++)
         share[k] = first + k < OW ? columns.share(columns.at(first + k), w) : A(0);
 
-    A sum[ROWS] = {};
-    I oh = rows.find(h - 1);
+    I at = h - 1;
+    A here = 0, next = 0; // the sums of input `at` and of the one below it
+    T *made = grad_input + ((int64_t)plane * H + at) * W + w;
+    const auto finish = [&](I row) { // those above it have all that they get
+        for (; at < row; at++, made += W, here = next, next = 0)
+            if (at >= h)
+                opd::store(made, here);
+    };
+    I oh = rows.find(at);
     const T *line = grad_output + ((int64_t)plane * OH + oh) * OW + first;
     for (; oh < OH; oh++, line += OW) {
         const tap<A, I> y = rows.at(oh);
-        if (y.low >= h + ROWS)
+        if (y.low >= end)
             break;
         A row = 0;
 #pragma unroll
         for (int k = 0; k < TAPS; k++)
             if (share[k] != 0)
                 row += share[k] * opd::load(line + k);
-#pragma unroll
-        for (int j = 0; j < ROWS; j++)
-            sum[j] += rows.share(y, h + j) * row;
+        finish(y.low);
+        const A below = y.high > y.low ? y.weight : A(0);
+        here += (1 - below) * row;
+        next += below * row;
     }
-#pragma unroll
-    for (int j = 0; j < ROWS; j++)
-        if (h + j < H)
-            opd::store(grad_input + ((int64_t)plane * H + h + j) * W + w, sum[j]);
+    finish(end);
 }
 
 // Where many outputs read an input, a block sums them.
@@ -314,16 +341,16 @@ template <class T> struct neighbours {
     }
 };
 
-// A thread makes 512 columns of 8 rows in loops that are vectors. Each row of neighbours is
+// A thread makes 512 columns of ROWS rows in loops that are vectors. Each row of neighbours is
 // gathered once. The sum is in the order of PyTorch's, for one channel to the bit.
 template <class T>
 __global__ void upsample_forward_rows(const T *__restrict__ input, T *__restrict__ output,
                                       const int *__restrict__ low_of,
                                       const acc_t *__restrict__ weight_of, int64_t H, int64_t W,
-                                      int64_t OH, int64_t OW, int64_t GROUPS, double step_h,
-                                      double shift)
+                                      int64_t OH, int64_t OW, int64_t ROWS, int64_t GROUPS,
+                                      double step_h, double shift)
 {
-    constexpr int ROWS = 8, WIDTH = neighbours<T>::WIDTH;
+    constexpr int WIDTH = neighbours<T>::WIDTH;
     neighbours<T> rows[2];
     const axis<double, int64_t> lines(H, OH, step_h, shift);
     const int64_t tiles = (OW + WIDTH - 1) / WIDTH, ow = blockIdx.x % tiles * WIDTH;
