@@ -169,6 +169,17 @@ def count_fds(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def read_fds(pid):
+    """What its descriptors are, as /proc says; it may close some meanwhile."""
+    links = []
+    for n in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            links.append(os.readlink(f"/proc/{pid}/fd/{n}"))
+        except FileNotFoundError:
+            pass
+    return links
+
+
 def read_rss(pid):
     """Bytes of memory in use, without what is shared with the executors."""
     status = Path(f"/proc/{pid}/status").read_text()

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import DEVICE, PROGRAM, ROOT, await_end, find_family
 from operators import double_by, put_kernels
-from raw import Raw, eventually, find_roles
+from raw import Raw, eventually, find_roles, read_fds
 
 
 def run(*args, **options):
@@ -42,10 +42,6 @@ def test_three_roles(daemon):
             assert pid != daemon.pid
 
 
-def read_fds(pid):
-    return {os.readlink(f"/proc/{pid}/fd/{n}") for n in os.listdir(f"/proc/{pid}/fd")}
-
-
 def test_children_inherit_no_descriptors_of_clients(daemon):
     """Nor any other socket of the broker's; the libraries of a GPU open some of their own."""
     with Raw(daemon.socket) as raw:
@@ -54,7 +50,7 @@ def test_children_inherit_no_descriptors_of_clients(daemon):
         assert held
         for role in ("executor", "compiler"):
             for pid in find_roles(daemon.pid, role):
-                assert not held & read_fds(pid)
+                assert held.isdisjoint(read_fds(pid))
 
 
 # --- options

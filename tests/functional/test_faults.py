@@ -236,9 +236,10 @@ def test_writes_that_a_kill_interrupts(daemon):
 
         killer = threading.Thread(target=kill)
         killer.start()
-        value, end = 0, time.monotonic() + 4
+        value, begin = 0, time.monotonic()
         reads = 0
-        while time.monotonic() < end:
+        # On a slow machine most reads are hit.
+        while time.monotonic() < begin + (4 if reads > 0 else 30):
             value = value % 250 + 1
             for t, may in zip(tensors, may_hold):
                 may.add(value)

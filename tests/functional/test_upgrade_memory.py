@@ -5,7 +5,6 @@ import mmap
 import os
 import socket
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import pytest
 import opd
 from conftest import DEVICE
 from operators import ROUNDS, SPIN
-from raw import Raw, RpcError, eventually
+from raw import Raw, RpcError, eventually, read_fds
 from test_faults import STEPS
 from test_memory import export, on_cpu, open_memfd
 from test_metrics import read
@@ -193,8 +192,7 @@ def test_memory_of_a_client(own):
 
 def count_memfds(pid):
     """Those of make_memfd()."""
-    links = (os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir())
-    return sum("memfd:opd-test" in link for link in links)
+    return sum("memfd:opd-test" in link for link in read_fds(pid))
 
 
 @on_cpu

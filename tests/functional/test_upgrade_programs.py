@@ -13,7 +13,7 @@ import pytest
 
 import opd
 from conftest import DEVICE, PROGRAM, ROOT
-from raw import Raw, RpcError, count_fds, eventually, find_roles
+from raw import Raw, RpcError, count_fds, eventually, find_roles, read_fds
 from upgrades import own, upgrade, write_scale  # noqa: F401
 
 OPCTL = str(Path(PROGRAM).parent / "opctl")
@@ -217,8 +217,7 @@ def test_a_program_that_cannot_be_run_though_it_said_yes(own, tmp_path):
 
 
 def sockets(pid):
-    links = (os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir())
-    return [link[8:-1] for link in links if link.startswith("socket:[")]
+    return [link[8:-1] for link in read_fds(pid) if link.startswith("socket:[")]
 
 
 def listening(path):
