@@ -157,12 +157,13 @@ class Ops:
     def _refresh(self) -> None:
         """Functions that the user holds are brought up to date, not replaced."""
         infos = self._client._conn.call("op_list")
-        self._specs = {info["name"]: Spec(info) for info in infos}
-        for name, spec in self._specs.items():
+        specs = {info["name"]: Spec(info) for info in infos}
+        for name, spec in specs.items():
             if name not in self._functions:
                 self._functions[name] = _make_function(self, name)
             for function in (self._functions[name], self._functions[name].forward):
                 _describe(function, spec)
+        self._specs = specs  # last: what is in it has its function, also after an interrupt
 
     def _run(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], keep: bool) -> Any:
         """One call; if the operator turns out to have changed since we asked, a second one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
 import os
 import threading
 from functools import partial
@@ -20,8 +19,6 @@ from ._register import Operator
 from ._session import InterfaceChanged, get_key, get_session, set_session
 
 _OURS = ("deadline", "version", "device", "debug")  # client.ops has them, and no operator
-
-_WORDS = {f"{word}_": word for word in keyword.kwlist}
 
 _operators: dict[str, Operator] = {}  # for each name the registration that is in use
 _registered: dict[tuple[str, Any], Operator] = {}  # by name and key; torch forgets none
@@ -113,10 +110,9 @@ def _find_float_lists(name: str) -> str:
 
 
 def _fit(float_lists: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name as torch takes them: a parameter whose name is a word of Python has an
-    underscore after it here; and one number stands for all of a float[N], as it does in torch for
-    an int[N]."""
-    fitted = {_WORDS.get(name, name): value for name, value in kwargs.items()}
+    """Arguments by name as torch takes them: one number stands for all of a float[N], as it does
+    in torch for an int[N]."""
+    fitted = dict(kwargs)
     for each in float_lists.split():
         name, _, n = each.partition("=")
         value = fitted.get(name)
@@ -131,13 +127,13 @@ def _register(spec: Spec) -> Operator:
         key = (spec.name, get_key(spec))
         operator = _registered.get(key)
         if operator is None:
-            serial = 1 + sum(name == spec.name for name, _ in _registered)
-            operator = _registered[key] = Operator(spec, serial)
-        operator.outdated = False
-        _operators[spec.name] = operator
+            operator = _registered[key] = Operator(spec)
         if spec.name not in _functions:
             _functions[spec.name] = _make_function(spec.name)
         _describe(_functions[spec.name], spec, operator)
+        # Last: what is found there is not looked at again, and an interrupt may come anywhere.
+        operator.outdated = False
+        _operators[spec.name] = operator
         return operator
 
 

@@ -120,8 +120,8 @@ class Session:
         with self.lock:
             if self._client is None or self._client._conn.closed:
                 self._forget()
-                self._client = _client.connect(self._socket)
                 self._number = next(_numbers)
+                self._client = _client.connect(self._socket)
             return self._client
 
     @property
