@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Optional
@@ -126,9 +127,7 @@ class Ops:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not self._find(name):
-            raise AttributeError(
-                f"the daemon has no operator {name!r}; it has {', '.join(sorted(self._specs))}"
-            )
+            raise AttributeError(self._tell_missing(name))
         return self._functions[name]
 
     def __getitem__(self, name: str) -> Any:
@@ -148,6 +147,23 @@ class Ops:
         if name not in self._specs:
             self._refresh()
         return name in self._specs
+
+    def _tell_missing(self, name: str) -> str:
+        """That there is no such operator, and why if its file has failed."""
+        failure = "" if name.startswith("_") else self._find_failure(name)
+        return f"the daemon has no operator {name!r}" + (
+            f": {failure}" if failure else f"; it has {', '.join(sorted(self._specs))}"
+        )
+
+    def _find_failure(self, name: str) -> str:
+        """What was wrong with NAME.cu when the daemon last read it; empty: nothing."""
+        for event in reversed(self._client.events()):
+            file = event.get("file") or ""
+            if os.path.basename(file) == f"{name}.cu":
+                failed = event["kind"] == "failed"
+                log = event.get("log") or ""
+                return f"{file} failed: {event['message']}\n{log}".rstrip() if failed else ""
+        return ""
 
     def _update(self) -> None:
         """After the served versions may have changed."""
