@@ -97,3 +97,10 @@ def test_an_error_in_compiled_code_is_the_daemons(ops, draw):
     model = torch.compile(ops.gelu, fullgraph=True, backend="aot_eager")
     with pytest.raises(RuntimeError, match="gelu: approximate is .*expected one of sigmoid, tanh, none"):
         model(draw(3), approximate="tahn")
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_an_operator_that_is_not_there(ops, fullgraph):
+    model = torch.compile(lambda x: ops.nope(x), fullgraph=fullgraph, backend="eager")
+    with pytest.raises(Exception, match="the daemon has no operator 'nope'; it has .*gelu"):
+        model(torch.ones(3))

@@ -370,6 +370,32 @@ def test_errors_are_the_daemons(ops, draw, device):
         ops.gelu(3)
 
 
+def test_arguments_that_do_not_fit(ops, draw):
+    x = draw(3)
+    for call, text in (
+        (lambda: ops.relu(x, alpha=1), r"relu\(\) got an unexpected keyword argument 'alpha'; it is "
+                                       r"relu\(Tensor x\) -> Tensor y"),
+        (lambda: ops.add(x, 2.0), r"add\(\) argument 'other' must be a tensor, not float 2.0; it is"),
+        (lambda: ops.gelu(x, approximate=3), "gelu.. argument 'approximate' must be str, not int 3"),
+        (lambda: ops.gelu(), r"gelu\(\) missing a required argument: 'x'"),
+        (lambda: ops.gelu(x, x), r"gelu\(\) too many positional arguments"),
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError, match=text):
+            call()
+
+
+def test_nothing_is_asked_for_a_call_that_works(ops, draw, monkeypatch):
+    x = draw(3)
+    ops.gelu(x)
+    asked = []
+    session = opd.torch._session.get_session()
+    send = session.conn.send
+    monkeypatch.setattr(session.conn, "send", lambda m, *a, **k: asked.append(m) or send(m, *a, **k))
+    ops.gelu(x)
+    ops.gelu(x=x, approximate="sigmoid")
+    assert asked == ["forward", "forward"]
+
+
 def test_tensors_of_two_devices_are_refused(ops, draw, device):
     other = torch.empty(2, 1, 3, 3, device="meta" if device == "cpu" else "cpu")
     with pytest.raises(opd.InvalidArgument, match="depthwise_conv2d: its tensors are on .*expected one"):

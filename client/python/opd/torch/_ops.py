@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import reprlib
 import threading
 from functools import partial
 from inspect import Signature
@@ -16,7 +18,7 @@ from ..client import Client
 from ..errors import NotFound
 from ..tensor import Tensor
 from ._register import Operator
-from ._session import InterfaceChanged, get_key, get_session, set_session
+from ._session import InterfaceChanged, get_key, get_session, on_refresh, set_session
 
 _OURS = ("deadline", "version", "device", "debug")  # client.ops has them, and no operator
 
@@ -34,8 +36,8 @@ class Ops:
     registered when it is first looked up. An edit that keeps the schema is followed without a
     word; after one that changes it, the next call registers the operator anew.
 
-    Raises the errors of opd.errors, and what torch raises for arguments that do not fit the
-    schema.
+    Raises the errors of opd.errors, and RuntimeError, as torch does, for arguments that do not fit
+    the schema.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -76,9 +78,7 @@ def refresh(name: Optional[str] = None) -> None:
 
 def _find_function(name: str) -> Any:
     if not _look_up(name):
-        raise AttributeError(
-            f"the daemon has no operator {name!r}; it has {', '.join(get_session().names())}"
-        )
+        raise AttributeError(_tell_missing(name))
     if torch.compiler.is_compiling():
         return partial(_call_compiled, name)
     return _functions[name]
@@ -91,11 +91,16 @@ def _look_up(name: str) -> str:
     """The name in torch.ops.opd of an operator as it is now; empty: there is none."""
     operator = _operators.get(name)
     if operator is None or operator.outdated:
-        try:
-            operator = _register(get_session().find(name))
-        except NotFound:
+        spec = get_session().find_if_any(name)
+        if spec is None:
             return ""
+        operator = _register(spec)
     return operator.public
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _tell_missing(name: str) -> str:
+    return get_session().tell_missing(name)
 
 
 def _call_compiled(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -143,16 +148,21 @@ def _make_function(name: str) -> FunctionType:
             return _call_compiled(name, *args, **kwargs)
         if not _look_up(name):
             raise NotFound(f"the daemon has no operator {name!r} any more", op=name)
-        if kwargs:
-            kwargs = _fit(_operators[name].float_lists, kwargs)
-        try:
-            return _operators[name].overload(*args, **kwargs)
-        except InterfaceChanged:
-            refresh(name)
-        except RuntimeError:
-            _explain(name, args, kwargs)
-            raise
-        return _operators[name].overload(*args, **kwargs)
+        for attempt in range(2):
+            used = _operators[name]
+            try:
+                return _call(used, args, kwargs)
+            except InterfaceChanged:
+                if attempt == 1:
+                    raise
+                refresh(name)
+            except RuntimeError as e:
+                # Arguments that do not fit the schema: torch tells before the daemon hears of them.
+                if f"opd::{used.public}(" not in str(e):
+                    raise
+                refresh(name)
+                if attempt == 1 or _operators[name] is used:
+                    raise _make_misfit(name, args, kwargs, e) from None
 
     # So it is pickled by name.
     operator.__name__, operator.__qualname__ = name, f"ops.{name}"
@@ -161,20 +171,45 @@ def _make_function(name: str) -> FunctionType:
     return operator
 
 
-def _explain(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises an error that says more than torch's for what is of client.ops alone."""
+def _call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs:
+        kwargs = _fit(operator.float_lists, kwargs)
+    return operator.overload(*args, **kwargs)
+
+
+def _make_misfit(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError
+) -> Exception:
+    """Says more than torch does of arguments that do not fit the schema."""
     if any(isinstance(value, Tensor) for value in (*args, *kwargs.values())):
-        raise TypeError(
+        return TypeError(
             f"{name}: opd.torch.ops takes tensors of torch, not an opd.Tensor; use client.ops."
             f"{name}, or torch.from_dlpack() of it"
-        ) from None
-    ours = [key for key in kwargs if key in _OURS and key not in _operators[name].attr_names]
+        )
+    spec = get_session().find(name)
+    ours = [key for key in kwargs if key in _OURS and key not in spec.attrs]
     if ours:
-        raise TypeError(
+        return TypeError(
             f"{name}() has no argument '{ours[0]}' in opd.torch.ops; call it in a block of `with "
             "opd.torch.options(deadline=..., version=..., debug=...)`; tensors are computed where "
             "they are"
-        ) from None
+        )
+    what = _find_misfit(spec, args, kwargs) or re.sub(r"^opd::\w+\(\) ", "", str(error))
+    changed = sum(other == name for other, _ in _registered) > 1
+    how = "an edit changed it, it is now" if changed else "it is"
+    return RuntimeError(f"{name}() {what}; {how} {spec.schema}")
+
+
+def _find_misfit(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    try:
+        tensors = spec.bind(args, kwargs).tensors
+    except TypeError as e:
+        return str(e).partition("() ")[2]
+    for info, value in zip(spec.inputs, tensors):
+        if value is not None and not isinstance(value, torch.Tensor):
+            kind = type(value).__name__
+            return f"argument '{info['name']}' must be a tensor, not {kind} {reprlib.repr(value)}"
+    return ""
 
 
 def _describe(function: Any, spec: Spec, operator: Operator) -> None:
@@ -191,6 +226,19 @@ def _describe(function: Any, spec: Spec, operator: Operator) -> None:
     )
     function.schema = spec.schema
     function.overload = operator.overload
+
+
+def _follow(specs: dict[str, Spec]) -> None:
+    """Brings functions up to date, which users may hold."""
+    for name, operator in list(_operators.items()):
+        spec = specs.get(name)
+        if spec and get_key(spec) == operator.key:
+            _describe(_functions[name], spec, operator)
+        else:
+            operator.outdated = True
+
+
+on_refresh.append(_follow)
 
 
 def _after_fork() -> None:
