@@ -24,7 +24,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .._spec import Spec, python_name
-from ..errors import OpdError
+from ..errors import InvalidArgument, OpdError
 from ._dtypes import BY_NAME, Desc, describe, get_autocast_dtype, parse
 from ._options import get_options, with_those_of_forward
 from ._session import find_device, get_key, get_session
@@ -135,6 +135,9 @@ class Operator:
             f"opd::{self.public}__{what}", run, mutates_args=mutated, schema=schema, **options
         )
         op.register_fake(fake)
+        op.register_vmap(self._refuse_vmap)
+        # For is_grads_batched=True and vectorize=True, which torch does by another vmap.
+        _library.impl(f"{self.public}__{what}", self._refuse_vmap, "Batched")
         return op
 
     def _spell_inputs(self) -> list[str]:
@@ -164,11 +167,12 @@ class Operator:
                 "backward()",
                 op=self.name,
             )
-        grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-        if not grad:
+        if not torch.is_grad_enabled() or not any(map(_requires_grad, tensors)):
             return self._infer(*values)
         if self.mutated:
-            names = ", ".join(self._inputs[i]["name"] for i in self.mutated)
+            names = ", ".join(
+                self._inputs[i]["name"] for i in self.mutated if tensors[i] is not None
+            )
             raise OpdError(
                 f"opd: {self.name} changes {names} in place, which autograd cannot follow; call it "
                 "under torch.no_grad()",
@@ -180,11 +184,16 @@ class Operator:
                 "tensors that need none (detach())",
                 op=self.name,
             )
+        if not any(map(_requires_grad, itertools.compress(tensors, self.differentiable))):
+            # Else torch would say of the outputs that they require grad.
+            tensors = tuple(t.detach() if _requires_grad(t) else t for t in tensors)
+            return self._infer(*tensors, *values[self._n_inputs :])
         return _as_result(self._forward(*values)[: self._n_outputs])
 
     def _refuse_vmap(self, *_: Any, **__: Any) -> Any:
         raise OpdError(
-            f"opd: {self.name} cannot be used under torch.vmap; give it the batch as it is, or loop",
+            f"opd: {self.name} cannot be used under torch.vmap; give it the batch as it is, or loop "
+            "(nor can its gradient: is_grads_batched=True, vectorize=True, check_batched_grad=True)",
             op=self.name,
         )
 
@@ -234,6 +243,8 @@ class Operator:
 
     def _run(self, args: Any, keep: bool) -> tuple[list[torch.Tensor], int]:
         tensors, attrs = args[: self._n_inputs], args[self._n_inputs :]
+        if len(self.mutated) > 1:
+            _check_apart(self.name, [tensors[i] for i in self.mutated])
         return get_session().forward(self, tensors, _to_wire(attrs), keep)
 
     def _fake(self, args: Any, keep: bool) -> list[torch.Tensor]:
@@ -314,6 +325,28 @@ def _choose_name(spec: Spec) -> str:
 def _spell_arguments(schema: str) -> str:
     """What follows the operator's name, with names that torch reads as such."""
     return _WORD.sub(r"\g<0>_", schema[schema.index("(") :])
+
+
+def _check_apart(name: str, changed: Sequence[Optional[torch.Tensor]]) -> None:
+    """Two that are changed in place must not share memory; the daemon may be given copies. As torch
+    does, this lets those pass of which it is hard to tell."""
+    present = [t for t in changed if t is not None and t.numel() > 0]
+    for a, b in itertools.combinations(present, 2):
+        same = a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
+        if same or (a.is_contiguous() and b.is_contiguous() and _overlap(a, b)):
+            raise InvalidArgument(
+                f"{name}: two of the tensors that it changes in place share memory; give it one "
+                "for each",
+                op=name,
+            )
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.data_ptr() < b.data_ptr() + b.nbytes and b.data_ptr() < a.data_ptr() + a.nbytes
+
+
+def _requires_grad(tensor: Optional[torch.Tensor]) -> bool:
+    return tensor is not None and tensor.requires_grad
 
 
 def _has_tangent(tensor: torch.Tensor) -> bool:
