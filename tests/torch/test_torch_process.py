@@ -583,6 +583,17 @@ def test_compiled_code_tells_of_a_changed_schema_and_then_follows(scale, tmp_pat
     assert_close(model(X), X * 6)
 
 
+def test_code_compiled_after_an_edit_has_its_schema(scale, tmp_path):
+    function = opd.torch.ops.scale
+    assert_close(function(X), X * 2)
+    write_scale(tmp_path, 2, attr="by_what=3.0")
+    scale.reload()
+    for model in (lambda x: opd.torch.ops.scale(x, by_what=0.5), lambda x: function(x, by_what=0.5)):
+        model = torch.compile(model, fullgraph=True, backend="aot_eager")
+        assert_close(model(X), X)
+    assert "by_what" in function.schema
+
+
 def test_a_failed_edit_warns_at_the_callers_line(scale, tmp_path):
     assert_close(opd.torch.ops.scale(X), X * 2)
     write_scale(tmp_path, broken=True)

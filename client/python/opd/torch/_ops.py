@@ -99,13 +99,24 @@ def _look_up(name: str) -> str:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _look_up_now(name: str) -> str:
+    """As _look_up(), of what the daemon has now: what is compiled stays as it is."""
+    get_session().refresh(name)
+    public: str = _look_up(name)
+    return public
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _tell_missing(name: str) -> str:
     return get_session().tell_missing(name)
 
 
 def _call_compiled(name: str, *args: Any, **kwargs: Any) -> Any:
+    public = _look_up_now(name)
+    if not public:
+        raise NotFound(_tell_missing(name), op=name)
     kwargs = _fit(_find_float_lists(name), kwargs)
-    return getattr(torch.ops.opd, _look_up(name)).default(*args, **kwargs)
+    return getattr(torch.ops.opd, public).default(*args, **kwargs)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
