@@ -4,13 +4,16 @@ Every rank is a process with its own half of the data and the same model; Distri
 averages the gradients. opd takes no part in that: each rank calls the daemon of its host, as it
 would alone. At the end the ranks compare their parameters bit by bit.
 
+    PYTHONPATH=client/python python3 examples/ddp.py
     PYTHONPATH=client/python torchrun --nproc-per-node 2 examples/ddp.py
 
-gloo on CPUs, NCCL where each rank has a GPU of its own. Without $OPD_SOCKET the default daemon is
-used, and started if none runs.
+The first is the second with a daemon of its own. By torchrun the ranks use the daemon at
+$OPD_SOCKET, else the default one, which is started if none runs. gloo on CPUs, NCCL where each rank
+has a GPU of its own.
 """
 
 import os
+import subprocess
 import sys
 
 import torch
@@ -18,6 +21,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import opd.torch
+from _daemon import serve
 
 STEPS, BATCH = 20, 8
 
@@ -77,5 +81,13 @@ def main():
         sys.exit("the ranks disagree, or the loss did not fall")
 
 
+def launch():
+    """Without torchrun: two ranks."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", __file__]
+    with serve() as client:
+        status = subprocess.run(command, env={**os.environ, "OPD_SOCKET": client.socket}).returncode
+    sys.exit(status)
+
+
 if __name__ == "__main__":
-    main()
+    main() if "LOCAL_RANK" in os.environ else launch()

@@ -289,7 +289,8 @@ enum request_status request_forward(struct request *req, const value *params, st
     pr.keep = pr.keep || keep || context != 0;
     enum request_status status = run_bind(req, &run, &pr, err);
     if (status == REQUEST_ANSWERED)
-        status = run_check_into(&run, err) && run_check_saved_into(&run, err)
+        status = run_check_in_place(&run, err) && run_check_into(&run, err) &&
+                         run_check_saved_into(&run, err)
                      ? run_allocate(req, &run, err)
                      : REQUEST_ERROR;
     if (status != REQUEST_ANSWERED)

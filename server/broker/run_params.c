@@ -68,6 +68,20 @@ bool run_check_desc(const char *what, const struct tensor_desc *got, const struc
                        expected, role);
 }
 
+bool run_check_in_place(const struct run *run, struct opd_err *err)
+{
+    const struct op *op = run->entry->op;
+    for (int i = 0; i < op->n_inputs; i++)
+        for (int k = 0; k < i; k++)
+            if (op->inputs[i].in_place && op->inputs[k].in_place && run->inputs[i] &&
+                run->inputs[k] && tensor_overlaps(run->inputs[i], run->inputs[k]))
+                return opd_err_set(err, OPD_E_invalid_argument,
+                                   "%s: %s and %s are changed in place and share memory; expected "
+                                   "a tensor for each",
+                                   op->name, op->inputs[k].name, op->inputs[i].name);
+    return true;
+}
+
 // --- results
 
 bool run_take_id(struct request *req, const value *v, struct run_new_ids *ids, struct opd_err *err)

@@ -28,6 +28,9 @@ bool run_default_device(struct request *req, struct run *run, const value *optio
 bool run_read_inputs(struct request *req, struct run *run, const value *ids,
                      struct plan_request *pr, struct opd_err *err);
 
+// With the inputs: no two that the operator changes in place may share memory.
+bool run_check_in_place(const struct run *run, struct opd_err *err);
+
 // [dtype, shape] for each input that is present; those that have a desc already are left alone.
 bool run_read_descs(const struct op *op, const value *array, struct tensor_desc *descs,
                     struct opd_err *err);

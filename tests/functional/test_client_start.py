@@ -49,6 +49,14 @@ def make_program(folder, text):
     return str(program)
 
 
+@pytest.mark.parametrize("socket", ["/proc/1/opd.sock", "/dev/null/deep/opd.sock"])
+def test_a_place_where_no_socket_can_be(monkeypatch, socket):
+    monkeypatch.setenv("OPD_BIN", PROGRAM)
+    for start in (False, True):
+        with pytest.raises(opd.ConnectionLost, match=f"no daemon serves at {socket}"):
+            opd.connect(socket, start=start)
+
+
 def test_a_daemon_is_started_and_stays(place):
     with opd.connect(str(place)) as client:
         pid = client.info["pid"]

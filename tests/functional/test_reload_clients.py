@@ -309,3 +309,33 @@ def test_opctl_code(opctl):
         pytest.skip("no NVRTC here")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("// scale, float64, sm_") and ".entry" in done.stdout
+
+
+# ---- an operator that is not there, because its file fails ----
+
+
+def test_a_new_file_with_a_mistake_is_told_of_where_its_operator_is_looked_up(client, folder):
+    def put(text):
+        (folder / "new").write_text(text.replace("scale", "fresh"))
+        os.rename(folder / "new", folder / "fresh.cu")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", opd.ReloadWarning)
+            client.reload()
+
+    text = SCALE.replace("FACTOR", "5")
+    put(text.replace("dtypes", "dtyeps"))
+    client.restart(client.status()["devices"][0]["name"])  # a later event
+    with pytest.raises(AttributeError) as caught:
+        client.ops.fresh
+    told = str(caught.value)
+    assert f"no operator 'fresh': {folder}/fresh.cu failed: fresh.cu:3:" in told and "dtyeps" in told
+    with pytest.raises(AttributeError, match="no operator 'fres'; it has .*scale"):
+        client.ops.fres
+    put(text)
+    assert client.ops.fresh(np.ones(2, np.float32)).numpy().tolist() == [5, 5]
+    (folder / "fresh.cu").unlink()
+    while "fresh" in dir(client.ops):  # a file may be gone for a moment
+        client.reload()
+        time.sleep(0.05)
+    with pytest.raises(AttributeError, match="no operator 'fresh'; it has"):
+        client.ops.fresh

@@ -1,5 +1,8 @@
 """opd.torch.ops under torch.compile and torch.export."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -97,3 +100,49 @@ def test_an_error_in_compiled_code_is_the_daemons(ops, draw):
     model = torch.compile(ops.gelu, fullgraph=True, backend="aot_eager")
     with pytest.raises(RuntimeError, match="gelu: approximate is .*expected one of sigmoid, tanh, none"):
         model(draw(3), approximate="tahn")
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_an_operator_that_is_not_there(ops, fullgraph):
+    model = torch.compile(lambda x: ops.nope(x), fullgraph=fullgraph, backend="eager")
+    with pytest.raises(Exception, match="the daemon has no operator 'nope'; it has .*gelu"):
+        model(torch.ones(3))
+
+
+def test_more_shapes_than_the_limit(ops):
+    """After it torch does without compiling."""
+    model = torch.compile(lambda x: ops.gelu(x) * 2, backend="aot_eager", dynamic=True)
+    for n in range(1, torch._dynamo.config.recompile_limit + 4):
+        x = torch.randn(n)
+        assert_close(model(x), ops.gelu(x) * 2)
+
+
+LOAD = """
+import sys, torch, opd.torch
+x = torch.load(sys.argv[1] + "/x.pt")
+for name in dir(opd.torch.ops):
+    opd.torch.ops[name]
+exported = torch.export.load(sys.argv[1] + "/model.pt2").module()
+traced = torch.jit.load(sys.argv[1] + "/model.pt")
+torch.save([exported(x), traced(x)], sys.argv[1] + "/y.pt")
+"""
+
+
+def test_what_was_saved_is_loaded_in_a_new_process(ops, torch_daemon, tmp_path):
+    """Once its operators have been looked up, as the README says."""
+    model = torch.nn.Sequential(
+        opd.torch.DepthwiseConv2d(3, bias=True), opd.torch.UpsampleBilinear2d(scale_factor=2)
+    )
+    x = torch.randn(2, 3, 6, 5)
+    torch.save(x, tmp_path / "x.pt")
+    torch.export.save(torch.export.export(model, (x,)), tmp_path / "model.pt2")
+    torch.jit.trace(model, x).save(str(tmp_path / "model.pt"))
+    package = os.path.dirname(os.path.dirname(opd.__file__))
+    env = {**os.environ, "OPD_SOCKET": torch_daemon.socket, "PYTHONPATH": package}
+    command = [sys.executable, "-c", LOAD, str(tmp_path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for y in torch.load(tmp_path / "y.pt"):
+        assert_close(y, model(x))
+    loop = "for name in dir(opd.torch.ops):\n    opd.torch.ops[name]\n"
+    assert loop in LOAD and loop in (ROOT / "README.md").read_text()

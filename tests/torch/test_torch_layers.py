@@ -4,8 +4,10 @@ import copy
 import io
 import math
 import pickle
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -232,3 +234,48 @@ def test_pcl_loss(draw, device, needs):
     want[background, 0] = -(weights / probs[:, 0])[background].detach()
     want[~background, 2] = -img_weights[1] / (pc_count[1] * pc_probs[1])
     assert_close(got, 3 * want / n)
+
+
+# --- wrong arguments
+
+DW, LLTM, UP = opd.torch.DepthwiseConv2d, opd.torch.LLTM, opd.torch.UpsampleBilinear2d
+PAIR = "expected an int or a pair of ints above 0"
+
+
+@pytest.mark.parametrize(
+    "make, kind, text",
+    [
+        (lambda: DW(3, (1, 2, 3)), ValueError, f"DepthwiseConv2d: kernel_size is (1, 2, 3), {PAIR}"),
+        (lambda: DW(3, (3,)), ValueError, f"DepthwiseConv2d: kernel_size is (3,), {PAIR}"),
+        (lambda: DW(3, 0), ValueError, f"DepthwiseConv2d: kernel_size is 0, {PAIR}"),
+        (lambda: DW(3, 3.0), TypeError, f"DepthwiseConv2d: kernel_size is 3.0, {PAIR}"),
+        (lambda: DW(3, stride=(1, 0)), ValueError, f"DepthwiseConv2d: stride is (1, 0), {PAIR}"),
+        (lambda: DW(3, stride=(1, 2, 3)), ValueError, "stride is (1, 2, 3), expected an int or"),
+        (lambda: DW(3, padding="same"), TypeError, "padding is 'same', expected an int or a pair of "),
+        (lambda: DW(3, padding=-1), ValueError, "padding is -1, expected an int or a pair of ints of"),
+        (lambda: DW(3, padding=1.0), TypeError, "DepthwiseConv2d: padding is 1.0, expected"),
+        (lambda: DW(3, padding=True), TypeError, "DepthwiseConv2d: padding is True, expected"),
+        (lambda: DW(0), ValueError, "DepthwiseConv2d: in_channels is 0, expected an int above 0"),
+        (lambda: DW((3, 3)), TypeError, "DepthwiseConv2d: in_channels is (3, 3), expected an int"),
+        (lambda: LLTM(-1, 2), ValueError, "LLTM: input_features is -1, expected an int above 0"),
+        (lambda: LLTM(3, 0), ValueError, "LLTM: state_size is 0, expected an int above 0"),
+        (lambda: UP(size=(1, 2, 3)), ValueError, f"UpsampleBilinear2d: size is (1, 2, 3), {PAIR}"),
+        (lambda: UP(size=2.5), TypeError, f"UpsampleBilinear2d: size is 2.5, {PAIR}"),
+        (lambda: UP(scale_factor="2"), TypeError, "scale_factor is '2', expected a number or a pair"),
+        (lambda: UP(scale_factor=(2, -1)), ValueError, "scale_factor is (2, -1), expected"),
+        (lambda: UP(scale_factor=math.nan), ValueError, "scale_factor is nan, expected"),
+        (lambda: UP(size=2, mode="bilinear"), ValueError, "mode is 'bilinear', expected one of half_p"),
+    ],
+)
+def test_wrong_arguments_are_named(make, kind, text):
+    with pytest.raises(kind, match=re.escape(text)):
+        make()
+
+
+def test_numbers_of_numpy():
+    two = np.int64(2)
+    layer = DW(two, np.array([3, 1]), stride=[two, 1], padding=np.int32(0))
+    assert repr(layer) == repr(DW(2, (3, 1), (2, 1)))
+    assert repr(LLTM(two, two)) == "LLTM(2, 2)"
+    assert repr(UP(size=(two, 3))) == repr(UP(size=(2, 3)))
+    assert repr(UP(scale_factor=np.float64(1.5))) == repr(UP(scale_factor=1.5))

@@ -72,6 +72,25 @@ def test_depthwise_convolution_is_torchs(ops, draw, bias):
     assert_close(torch.autograd.grad(y, given, grad), torch.autograd.grad(expected, given, grad))
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_input_without_gradient_that_requires_grad(ops, device, compiled):
+    """As with torch's operators, the result requires none."""
+    function = opd.torch.PCLLoss()
+    if compiled:
+        torch.compiler.reset()
+        function = torch.compile(function, fullgraph=True, backend="aot_eager")
+    probs = torch.full((4, 3), 1 / 3, device=device)
+    weights = torch.ones(4, device=device, requires_grad=True)
+    one, two = torch.ones(2, device=device), torch.tensor([1, 2], device=device)
+    labels = torch.tensor([0, 2, 2, 0], device=device)
+    rest = (weights, labels // 2, two, one / 2, one, one, torch.tensor([1, 0, 1], device=device))
+    assert not function(probs, labels, *rest).requires_grad
+    probs.requires_grad_()
+    loss = function(probs, labels, *rest)
+    loss.backward()
+    assert probs.grad is not None and weights.grad is None
+
+
 def test_several_results_and_saved_tensors(ops, draw):
     x, b = draw(4, 5, grad=True), draw(4, 5, seed=1, grad=True)
     for given in ((x, b), (x,), (x, None)):
@@ -211,6 +230,29 @@ def test_in_place_on_a_parameter(ops, draw):
         ops.step_down(param, torch.ones_like(param))
 
 
+def test_in_place_names_what_was_given(ops, draw):
+    param = draw(5, grad=True)
+    with pytest.raises(opd.OpdError, match="sgd_step changes param in place"):
+        ops.sgd_step(param, draw(5), lr=0.1)
+    with pytest.raises(opd.OpdError, match="sgd_step changes param, momentum_buffer in place"):
+        ops.sgd_step(param, draw(5), draw(5), lr=0.1)
+
+
+def test_in_place_of_one_memory_twice_is_refused(ops, draw):
+    param, grad = draw(8), draw(8)
+    before = param.clone()
+    both = torch.zeros(12, dtype=param.dtype, device=param.device)
+    for m, v in ((both[:8], both[:8]), (both[:8], both[4:]), (param, both[:8])):
+        with pytest.raises(opd.InvalidArgument, match="adam_step: two of the tensors .* share memory"):
+            ops.adam_step(param, grad, m, v, step=1)
+    assert torch.equal(param, before)
+    apart = torch.zeros(8, 2, dtype=param.dtype, device=param.device)
+    ops.adam_step(param, grad, apart[:, 0], apart[:, 1], step=1)
+    assert not torch.equal(param, before) and (apart != 0).all()
+    empty = param[:0].clone()
+    ops.adam_step(empty, empty, empty, empty, step=1)
+
+
 def test_without_inputs(ops):
     assert_close(ops.ramp(count=4, step=(2, 3)), torch.tensor([0.0, 3.0, 4.0, 9.0]))
     assert_close(ops.ramp(count=3, lambda_=5), torch.tensor([5.0, 6.0, 7.0]))
@@ -322,6 +364,18 @@ def test_vmap_is_refused_by_name(ops, draw):
         torch.vmap(ops.gelu)(draw(3, 4))
 
 
+def test_batches_of_gradients_are_refused_by_name(ops, draw):
+    x = draw(3, grad=True)
+    y = ops.gelu(x)
+    refused = pytest.raises(opd.OpdError, match="gelu cannot be used under torch.vmap.*is_grads_b")
+    with refused:
+        torch.autograd.grad(y, x, torch.eye(3, device=x.device), is_grads_batched=True)
+    with refused:
+        torch.autograd.functional.jacobian(ops.gelu, x, vectorize=True)
+    with refused:
+        torch.autograd.gradcheck(ops.gelu, (x,), check_batched_grad=True)
+
+
 def test_torch_func_is_refused_by_name(ops, draw):
     with pytest.raises(opd.OpdError, match="gelu cannot be used under torch.func"):
         torch.func.grad(lambda x: ops.gelu(x).sum())(draw(3))
@@ -368,6 +422,32 @@ def test_errors_are_the_daemons(ops, draw, device):
         ops.gelu(x, approx="tanh")
     with pytest.raises(RuntimeError, match="Tensor"):
         ops.gelu(3)
+
+
+def test_arguments_that_do_not_fit(ops, draw):
+    x = draw(3)
+    for call, text in (
+        (lambda: ops.relu(x, alpha=1), r"relu\(\) got an unexpected keyword argument 'alpha'; it is "
+                                       r"relu\(Tensor x\) -> Tensor y"),
+        (lambda: ops.add(x, 2.0), r"add\(\) argument 'other' must be a tensor, not float 2.0; it is"),
+        (lambda: ops.gelu(x, approximate=3), "gelu.. argument 'approximate' must be str, not int 3"),
+        (lambda: ops.gelu(), r"gelu\(\) missing a required argument: 'x'"),
+        (lambda: ops.gelu(x, x), r"gelu\(\) too many positional arguments"),
+    ):  # fmt: skip
+        with pytest.raises(RuntimeError, match=text):
+            call()
+
+
+def test_nothing_is_asked_for_a_call_that_works(ops, draw, monkeypatch):
+    x = draw(3)
+    ops.gelu(x)
+    asked = []
+    session = opd.torch._session.get_session()
+    send = session.conn.send
+    monkeypatch.setattr(session.conn, "send", lambda m, *a, **k: asked.append(m) or send(m, *a, **k))
+    ops.gelu(x)
+    ops.gelu(x=x, approximate="sigmoid")
+    assert asked == ["forward", "forward"]
 
 
 def test_tensors_of_two_devices_are_refused(ops, draw, device):

@@ -1,5 +1,6 @@
 """Threads, forks, other processes; daemons that come and go; edits."""
 
+import inspect
 import multiprocessing
 import os
 import signal
@@ -173,6 +174,83 @@ def test_a_call_that_is_interrupted_does_no_harm_to_the_next(ops):
     zeros = torch.zeros(300)  # it would cover the place of the other's result
     assert torch.equal(ops.gelu(zeros), zeros)
     assert torch.equal(ops.slow_add(x * 2, rounds=1), x * 2 + 1)
+
+
+def interrupt_at_line(n):
+    """For sys.settrace: raises at the n-th line of opd.torch that is run."""
+    left = [n]
+
+    def trace(frame, event, arg):
+        if not frame.f_code.co_filename.startswith(os.path.dirname(opd.torch.__file__)):
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    return trace
+
+
+def test_a_look_up_that_is_interrupted_does_no_harm_to_the_next(ops, monkeypatch):
+    """At whichever of its lines; torch keeps what was registered until then."""
+    x = torch.ones(3, requires_grad=True)
+    expected = ops.gelu(x), grad_of(ops.gelu(x), x), ops.gelu.__doc__
+    for n in range(1, 1000):
+        for known in ("_operators", "_registered", "_functions"):
+            monkeypatch.setattr(opd.torch._ops, known, {})
+        before = sys.gettrace()
+        sys.settrace(interrupt_at_line(n))
+        try:
+            ops.gelu
+            break
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        y = ops.gelu(x)
+        assert torch.equal(y, expected[0]) and torch.equal(grad_of(y, x), expected[1])
+        assert ops.gelu.__doc__ == expected[2] and ops.gelu.overload
+    assert n > 50
+
+
+def test_an_operator_named_as_the_part_of_another(scale, tmp_path):
+    text = (tmp_path / "scale.cu").read_text()
+    for name in ("scale__infer", "scale__2"):
+        save(tmp_path / f"{name}.cu", text.replace("scale", name))
+    scale.reload()
+    assert_close(opd.torch.ops.scale__2(X), X * 2)
+    assert_close(opd.torch.ops.scale(X), X * 2)
+    assert_close(opd.torch.ops.scale__infer(X), X * 2)
+    write_scale(tmp_path, 2, attr="by_what=3.0")
+    scale.reload()
+    assert_close(opd.torch.ops.scale(X), X * 6)
+    assert_close(opd.torch.ops.scale__2(X), X * 2)
+
+
+WORDS = """\
+//! op      import(Tensor in, *, float class=2.0, float[2] lambda=1.0) -> Tensor is
+//! dtypes  float32
+//! let     by = class
+//! let     more = lambda[1]
+//! formula is = in * by + more
+//! formula grad_in = grad_is * by
+"""
+
+
+def test_names_that_are_words_of_python(scale, tmp_path):
+    save(tmp_path / "import.cu", WORDS)
+    assert [c["state"] for c in scale.reload()] == ["serving"]
+    x = X.clone().requires_grad_()
+    operator = opd.torch.ops["import"]
+    assert_close(operator(x), x * 2 + 1)
+    y = operator(in_=x, class_=3, lambda_=5)
+    assert_close(y, x * 3 + 5)
+    assert_close(grad_of(y, x), torch.full_like(x, 3))
+    assert list(inspect.signature(operator).parameters) == ["in_", "class_", "lambda_"]
+    model = torch.compile(lambda x: operator(x, class_=3, lambda_=5), fullgraph=True, backend="eager")
+    assert_close(model(X), X * 3 + 5)
+    torch.compiler.reset()
 
 
 def test_the_default_daemon_is_the_environments(torch_daemon):
@@ -391,6 +469,53 @@ def test_compiled_code_follows_an_edit(scale, tmp_path):
     assert_close(grad_of(y, x), torch.full_like(x, 3))
 
 
+CHANGED = (
+    r"scale\(\) got an unexpected keyword argument 'by_what'; an edit changed it, it is now "
+    r"scale\(Tensor x"
+)
+
+
+def test_a_call_of_what_an_edit_has_added(scale, tmp_path):
+    """It does not fit what was registered, so torch refuses it before the daemon is asked."""
+    function = opd.torch.ops.scale
+    assert_close(function(X), X * 2)
+    write_scale(tmp_path, 2, attr="by_what=3.0")
+    scale.reload()
+    assert_close(function(X, by_what=0.5), X)
+    assert list(inspect.signature(function).parameters) == ["x", "by_what"]
+    assert "by_what" in function.schema and "by_what" in str(function.overload._schema)
+    write_scale(tmp_path, 2, attr="factor=3.0")
+    scale.reload()
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=CHANGED):
+            function(X, by_what=0.5)
+    assert "factor" in function.schema
+    assert_close(function(X, factor=0.5), X)
+
+
+def test_functions_follow_an_edit_of_the_doc(scale, tmp_path):
+    function = opd.torch.ops.scale
+    assert_close(function(X), X * 2)
+    text = (tmp_path / "scale.cu").read_text()
+    save(tmp_path / "scale.cu", text.replace("//! dtypes", "//! doc     Twice as much.\n//! dtypes"))
+    scale.reload()
+    function(X)
+    assert "Twice as much." in function.__doc__
+
+
+def test_an_operator_whose_first_file_fails(scale, tmp_path):
+    text = (tmp_path / "scale.cu").read_text().replace("scale", "bad")
+    save(tmp_path / "bad.cu", text.replace("numel(x)", "numle(x)"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", opd.ReloadWarning)
+        scale.reload()
+    with pytest.raises(AttributeError, match="no operator 'bad': .*/bad.cu failed: bad.cu:.*numle"):
+        opd.torch.ops.bad
+    save(tmp_path / "bad.cu", text)
+    scale.reload()
+    assert_close(opd.torch.ops.bad(X), X * 2)
+
+
 def test_an_edit_that_changes_the_schema(scale, tmp_path):
     x = X.clone().requires_grad_()
     function = opd.torch.ops.scale
@@ -408,7 +533,7 @@ def test_an_edit_that_changes_the_schema(scale, tmp_path):
     write_scale(tmp_path, 2)
     scale.reload()
     assert_close(function(x), x * 2)
-    with pytest.raises(RuntimeError, match=r"Declaration: opd::scale\(Tensor x\)"):
+    with pytest.raises(RuntimeError, match=CHANGED):
         function(x, by_what=0.5)
 
 
@@ -456,6 +581,17 @@ def test_compiled_code_tells_of_a_changed_schema_and_then_follows(scale, tmp_pat
         model(X)
     torch.compiler.reset()
     assert_close(model(X), X * 6)
+
+
+def test_code_compiled_after_an_edit_has_its_schema(scale, tmp_path):
+    function = opd.torch.ops.scale
+    assert_close(function(X), X * 2)
+    write_scale(tmp_path, 2, attr="by_what=3.0")
+    scale.reload()
+    for model in (lambda x: opd.torch.ops.scale(x, by_what=0.5), lambda x: function(x, by_what=0.5)):
+        model = torch.compile(model, fullgraph=True, backend="aot_eager")
+        assert_close(model(X), X)
+    assert "by_what" in function.schema
 
 
 def test_a_failed_edit_warns_at_the_callers_line(scale, tmp_path):

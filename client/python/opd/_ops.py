@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Optional
@@ -126,9 +127,7 @@ class Ops:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or not self._find(name):
-            raise AttributeError(
-                f"the daemon has no operator {name!r}; it has {', '.join(sorted(self._specs))}"
-            )
+            raise AttributeError(self._tell_missing(name))
         return self._functions[name]
 
     def __getitem__(self, name: str) -> Any:
@@ -149,6 +148,23 @@ class Ops:
             self._refresh()
         return name in self._specs
 
+    def _tell_missing(self, name: str) -> str:
+        """That there is no such operator, and why if its file has failed."""
+        failure = "" if name.startswith("_") else self._find_failure(name)
+        return f"the daemon has no operator {name!r}" + (
+            f": {failure}" if failure else f"; it has {', '.join(sorted(self._specs))}"
+        )
+
+    def _find_failure(self, name: str) -> str:
+        """What was wrong with NAME.cu when the daemon last read it; empty: nothing."""
+        for event in reversed(self._client.events()):
+            file = event.get("file") or ""
+            if os.path.basename(file) == f"{name}.cu":
+                failed = event["kind"] == "failed"
+                log = event.get("log") or ""
+                return f"{file} failed: {event['message']}\n{log}".rstrip() if failed else ""
+        return ""
+
     def _update(self) -> None:
         """After the served versions may have changed."""
         if self._specs:
@@ -157,12 +173,13 @@ class Ops:
     def _refresh(self) -> None:
         """Functions that the user holds are brought up to date, not replaced."""
         infos = self._client._conn.call("op_list")
-        self._specs = {info["name"]: Spec(info) for info in infos}
-        for name, spec in self._specs.items():
+        specs = {info["name"]: Spec(info) for info in infos}
+        for name, spec in specs.items():
             if name not in self._functions:
                 self._functions[name] = _make_function(self, name)
             for function in (self._functions[name], self._functions[name].forward):
                 _describe(function, spec)
+        self._specs = specs  # last: what is in it has its function, also after an interrupt
 
     def _run(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], keep: bool) -> Any:
         """One call; if the operator turns out to have changed since we asked, a second one."""

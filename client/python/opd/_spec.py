@@ -29,7 +29,7 @@ class Spec:
         self.inputs: list[dict[str, Any]] = info["inputs"]
         self.outputs: list[dict[str, Any]] = info["outputs"]
         self.deadline: Optional[float] = info.get("deadline")
-        self.attrs: dict[str, dict[str, Any]] = {_python_name(a): a for a in info["attrs"]}
+        self.attrs: dict[str, dict[str, Any]] = {python_name(a): a for a in info["attrs"]}
         self.signature = self._make_signature()
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
@@ -40,7 +40,7 @@ class Spec:
             raise TypeError(f"{self.name}() {e}") from None
         tensors = []
         for input in self.inputs:
-            value = values.get(_python_name(input))
+            value = values.get(python_name(input))
             if value is None and not input["optional"]:
                 raise TypeError(f"{self.name}() argument '{input['name']}' must be a tensor")
             tensors.append(value)
@@ -83,7 +83,7 @@ class Spec:
         positional = re.split(r"[(,]\s*\*\s*,", self.schema)[0]
         parameters = [
             Parameter(
-                _python_name(input),
+                python_name(input),
                 Parameter.POSITIONAL_OR_KEYWORD,
                 default=None if input["optional"] else Parameter.empty,
                 annotation="Optional[Tensor]" if input["optional"] else "Tensor",
@@ -142,7 +142,8 @@ def check_version(name: str, version: Any) -> Optional[int]:
     return index(version)
 
 
-def _python_name(described: dict[str, Any]) -> str:
+def python_name(described: dict[str, Any]) -> str:
+    """Of an input or attribute: a word of Python has an underscore after it."""
     name: str = described["name"]
     return name + "_" if keyword.iskeyword(name) else name
 

@@ -51,7 +51,12 @@ def connect_socket(path: str, start: bool, timeout: float) -> socket.socket:
             raise ConnectionLost(
                 f"no daemon serves at {path} ({e.strerror or e}); start one: opd --socket {path}"
             ) from None
-    return _start_daemon(path, timeout)
+    try:
+        return _start_daemon(path, timeout)
+    except ConnectionLost:
+        raise
+    except OSError as e:
+        raise ConnectionLost(f"no daemon serves at {path}, and none can be started: {e}") from None
 
 
 def _start_daemon(path: str, timeout: float) -> socket.socket:

@@ -11,9 +11,11 @@ A process has one connection, which its threads take turns on; a forked child op
 it is lost, the call that finds out raises opd.ConnectionLost, and the next one connects again.
 `with options(deadline=60):` is for what client.ops take beside an operator's arguments.
 
-Shapes are specialised: torch.compile compiles again for each. There is no vmap, and no second
-or forward-mode derivative. Under autocast, floating inputs that must have one dtype get the widest of theirs; the
-layers DepthwiseConv2d and LLTM compute in autocast's dtype, as PyTorch's own do.
+Shapes are specialised: torch.compile compiles again for each, until its recompile_limit. What
+torch.export.save or torch.jit.save wrote is loaded where its operators have been looked up before.
+There is no vmap, and no second or forward-mode derivative. Under autocast, floating inputs that must
+have one dtype get the widest of theirs; the layers DepthwiseConv2d and LLTM compute in autocast's
+dtype, as PyTorch's own do.
 """
 
 from ._layers import LLTM, DepthwiseConv2d, PCLLoss, UpsampleBilinear2d

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from numbers import Real
+from operator import index
 from typing import Any, Optional, Union
 
 import torch
@@ -14,8 +17,53 @@ from ._ops import ops
 Pair = Union[int, tuple[int, int]]
 
 
-def _pair(value: Pair) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+# --- what constructors are given
+
+
+def _read(
+    what: str, value: Any, wanted: str, convert: Callable[[Any], Any], or_pair: bool = True
+) -> Any:
+    """`convert` raises TypeError or ValueError; this says of what. `what`: layer and argument."""
+    try:
+        if not or_pair or isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
+            return convert(value)
+        if len(value) != 2:
+            raise ValueError
+        return convert(value[0]), convert(value[1])
+    except (TypeError, ValueError) as e:
+        raise type(e)(f"{what} is {value!r}, expected {wanted}") from None
+
+
+def _to_int(value: Any, least: int = 1) -> int:
+    if isinstance(value, bool):
+        raise TypeError
+    number = index(value)
+    if number < least:
+        raise ValueError
+    return number
+
+
+def _to_factor(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError
+    number = index(value) if hasattr(value, "__index__") else float(value)
+    if not 0 < number < math.inf:
+        raise ValueError
+    return number
+
+
+def _read_int(what: str, value: Any) -> int:
+    number: int = _read(what, value, "an int above 0", _to_int, or_pair=False)
+    return number
+
+
+def _read_pair(what: str, value: Pair, least: int = 1) -> tuple[int, int]:
+    wanted = f"an int or a pair of ints {'above 0' if least else 'of at least 0'}"
+    got = _read(what, value, wanted, lambda v: _to_int(v, least))
+    return got if isinstance(got, tuple) else (got, got)
+
+
+# --- layers
 
 
 def _autocast(*tensors: Optional[Tensor]) -> tuple[Any, ...]:
@@ -49,14 +97,14 @@ class DepthwiseConv2d(nn.Module):
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
-        self.in_channels = in_channels
-        self.kernel_size = _pair(kernel_size)
-        self.stride = _pair(stride)
-        self.padding = _pair(padding)
-        shape = (in_channels, 1, *self.kernel_size)
+        self.in_channels = _read_int("DepthwiseConv2d: in_channels", in_channels)
+        self.kernel_size = _read_pair("DepthwiseConv2d: kernel_size", kernel_size)
+        self.stride = _read_pair("DepthwiseConv2d: stride", stride)
+        self.padding = _read_pair("DepthwiseConv2d: padding", padding, least=0)
+        shape = (self.in_channels, 1, *self.kernel_size)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         if bias:
-            self.bias = nn.Parameter(torch.empty(in_channels, device=device, dtype=dtype))
+            self.bias = nn.Parameter(torch.empty(self.in_channels, device=device, dtype=dtype))
         else:
             self.register_parameter("bias", None)
         self.reset_parameters()
@@ -95,11 +143,11 @@ class LLTM(nn.Module):
         dtype: Optional[torch.dtype] = None,
     ) -> None:
         super().__init__()
-        self.input_features = input_features
-        self.state_size = state_size
-        shape = (3 * state_size, input_features + state_size)
+        self.input_features = _read_int("LLTM: input_features", input_features)
+        self.state_size = _read_int("LLTM: state_size", state_size)
+        shape = (3 * self.state_size, self.input_features + self.state_size)
         self.weights = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(3 * state_size, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(3 * self.state_size, device=device, dtype=dtype))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -122,6 +170,8 @@ class UpsampleBilinear2d(nn.Module):
           "align_corners" (its align_corners=True), "asymmetric" (TensorFlow 1)
     """
 
+    _MODES = ("half_pixel", "align_corners", "asymmetric")
+
     def __init__(
         self,
         size: Optional[Pair] = None,
@@ -131,8 +181,19 @@ class UpsampleBilinear2d(nn.Module):
         super().__init__()
         if (size is None) == (scale_factor is None):
             raise ValueError("UpsampleBilinear2d: expected one of size and scale_factor")
-        self.size = size
-        self.scale_factor = scale_factor
+        if mode not in self._MODES:
+            raise ValueError(
+                f"UpsampleBilinear2d: mode is {mode!r}, expected one of {', '.join(self._MODES)}"
+            )
+        self.size = self.scale_factor = None
+        if size is not None:
+            wanted = "an int or a pair of ints above 0"
+            self.size = _read("UpsampleBilinear2d: size", size, wanted, _to_int)
+        else:
+            wanted = "a number or a pair of numbers above 0"
+            self.scale_factor = _read(
+                "UpsampleBilinear2d: scale_factor", scale_factor, wanted, _to_factor
+            )
         self.mode = mode
 
     def forward(self, input: Tensor) -> Any:

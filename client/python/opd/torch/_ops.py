@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import keyword
 import os
+import re
+import reprlib
 import threading
 from functools import partial
 from inspect import Signature
@@ -17,11 +18,9 @@ from ..client import Client
 from ..errors import NotFound
 from ..tensor import Tensor
 from ._register import Operator
-from ._session import InterfaceChanged, get_key, get_session, set_session
+from ._session import InterfaceChanged, get_key, get_session, on_refresh, set_session
 
 _OURS = ("deadline", "version", "device", "debug")  # client.ops has them, and no operator
-
-_WORDS = {f"{word}_": word for word in keyword.kwlist}
 
 _operators: dict[str, Operator] = {}  # for each name the registration that is in use
 _registered: dict[tuple[str, Any], Operator] = {}  # by name and key; torch forgets none
@@ -37,8 +36,8 @@ class Ops:
     registered when it is first looked up. An edit that keeps the schema is followed without a
     word; after one that changes it, the next call registers the operator anew.
 
-    Raises the errors of opd.errors, and what torch raises for arguments that do not fit the
-    schema.
+    Raises the errors of opd.errors, and RuntimeError, as torch does, for arguments that do not fit
+    the schema.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -79,9 +78,7 @@ def refresh(name: Optional[str] = None) -> None:
 
 def _find_function(name: str) -> Any:
     if not _look_up(name):
-        raise AttributeError(
-            f"the daemon has no operator {name!r}; it has {', '.join(get_session().names())}"
-        )
+        raise AttributeError(_tell_missing(name))
     if torch.compiler.is_compiling():
         return partial(_call_compiled, name)
     return _functions[name]
@@ -94,16 +91,32 @@ def _look_up(name: str) -> str:
     """The name in torch.ops.opd of an operator as it is now; empty: there is none."""
     operator = _operators.get(name)
     if operator is None or operator.outdated:
-        try:
-            operator = _register(get_session().find(name))
-        except NotFound:
+        spec = get_session().find_if_any(name)
+        if spec is None:
             return ""
+        operator = _register(spec)
     return operator.public
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _look_up_now(name: str) -> str:
+    """As _look_up(), of what the daemon has now: what is compiled stays as it is."""
+    get_session().refresh(name)
+    public: str = _look_up(name)
+    return public
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _tell_missing(name: str) -> str:
+    return get_session().tell_missing(name)
+
+
 def _call_compiled(name: str, *args: Any, **kwargs: Any) -> Any:
+    public = _look_up_now(name)
+    if not public:
+        raise NotFound(_tell_missing(name), op=name)
     kwargs = _fit(_find_float_lists(name), kwargs)
-    return getattr(torch.ops.opd, _look_up(name)).default(*args, **kwargs)
+    return getattr(torch.ops.opd, public).default(*args, **kwargs)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -113,10 +126,9 @@ def _find_float_lists(name: str) -> str:
 
 
 def _fit(float_lists: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name as torch takes them: a parameter whose name is a word of Python has an
-    underscore after it here; and one number stands for all of a float[N], as it does in torch for
-    an int[N]."""
-    fitted = {_WORDS.get(name, name): value for name, value in kwargs.items()}
+    """Arguments by name as torch takes them: one number stands for all of a float[N], as it does
+    in torch for an int[N]."""
+    fitted = dict(kwargs)
     for each in float_lists.split():
         name, _, n = each.partition("=")
         value = fitted.get(name)
@@ -131,13 +143,13 @@ def _register(spec: Spec) -> Operator:
         key = (spec.name, get_key(spec))
         operator = _registered.get(key)
         if operator is None:
-            serial = 1 + sum(name == spec.name for name, _ in _registered)
-            operator = _registered[key] = Operator(spec, serial)
-        operator.outdated = False
-        _operators[spec.name] = operator
+            operator = _registered[key] = Operator(spec)
         if spec.name not in _functions:
             _functions[spec.name] = _make_function(spec.name)
         _describe(_functions[spec.name], spec, operator)
+        # Last: what is found there is not looked at again, and an interrupt may come anywhere.
+        operator.outdated = False
+        _operators[spec.name] = operator
         return operator
 
 
@@ -147,16 +159,21 @@ def _make_function(name: str) -> FunctionType:
             return _call_compiled(name, *args, **kwargs)
         if not _look_up(name):
             raise NotFound(f"the daemon has no operator {name!r} any more", op=name)
-        if kwargs:
-            kwargs = _fit(_operators[name].float_lists, kwargs)
-        try:
-            return _operators[name].overload(*args, **kwargs)
-        except InterfaceChanged:
-            refresh(name)
-        except RuntimeError:
-            _explain(name, args, kwargs)
-            raise
-        return _operators[name].overload(*args, **kwargs)
+        for attempt in range(2):
+            used = _operators[name]
+            try:
+                return _call(used, args, kwargs)
+            except InterfaceChanged:
+                if attempt == 1:
+                    raise
+                refresh(name)
+            except RuntimeError as e:
+                # Arguments that do not fit the schema: torch tells before the daemon hears of them.
+                if f"opd::{used.public}(" not in str(e):
+                    raise
+                refresh(name)
+                if attempt == 1 or _operators[name] is used:
+                    raise _make_misfit(name, args, kwargs, e) from None
 
     # So it is pickled by name.
     operator.__name__, operator.__qualname__ = name, f"ops.{name}"
@@ -165,20 +182,45 @@ def _make_function(name: str) -> FunctionType:
     return operator
 
 
-def _explain(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raises an error that says more than torch's for what is of client.ops alone."""
+def _call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs:
+        kwargs = _fit(operator.float_lists, kwargs)
+    return operator.overload(*args, **kwargs)
+
+
+def _make_misfit(
+    name: str, args: tuple[Any, ...], kwargs: dict[str, Any], error: RuntimeError
+) -> Exception:
+    """Says more than torch does of arguments that do not fit the schema."""
     if any(isinstance(value, Tensor) for value in (*args, *kwargs.values())):
-        raise TypeError(
+        return TypeError(
             f"{name}: opd.torch.ops takes tensors of torch, not an opd.Tensor; use client.ops."
             f"{name}, or torch.from_dlpack() of it"
-        ) from None
-    ours = [key for key in kwargs if key in _OURS and key not in _operators[name].attr_names]
+        )
+    spec = get_session().find(name)
+    ours = [key for key in kwargs if key in _OURS and key not in spec.attrs]
     if ours:
-        raise TypeError(
+        return TypeError(
             f"{name}() has no argument '{ours[0]}' in opd.torch.ops; call it in a block of `with "
             "opd.torch.options(deadline=..., version=..., debug=...)`; tensors are computed where "
             "they are"
-        ) from None
+        )
+    what = _find_misfit(spec, args, kwargs) or re.sub(r"^opd::\w+\(\) ", "", str(error))
+    changed = sum(other == name for other, _ in _registered) > 1
+    how = "an edit changed it, it is now" if changed else "it is"
+    return RuntimeError(f"{name}() {what}; {how} {spec.schema}")
+
+
+def _find_misfit(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    try:
+        tensors = spec.bind(args, kwargs).tensors
+    except TypeError as e:
+        return str(e).partition("() ")[2]
+    for info, value in zip(spec.inputs, tensors):
+        if value is not None and not isinstance(value, torch.Tensor):
+            kind = type(value).__name__
+            return f"argument '{info['name']}' must be a tensor, not {kind} {reprlib.repr(value)}"
+    return ""
 
 
 def _describe(function: Any, spec: Spec, operator: Operator) -> None:
@@ -195,6 +237,19 @@ def _describe(function: Any, spec: Spec, operator: Operator) -> None:
     )
     function.schema = spec.schema
     function.overload = operator.overload
+
+
+def _follow(specs: dict[str, Spec]) -> None:
+    """Brings functions up to date, which users may hold."""
+    for name, operator in list(_operators.items()):
+        spec = specs.get(name)
+        if spec and get_key(spec) == operator.key:
+            _describe(_functions[name], spec, operator)
+        else:
+            operator.outdated = True
+
+
+on_refresh.append(_follow)
 
 
 def _after_fork() -> None:

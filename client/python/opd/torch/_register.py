@@ -7,19 +7,24 @@ For `gelu` these are, in the namespace `opd`:
     gelu__forward   outputs, saved tensors, and a stamp of the version that ran: an int64 scalar
     gelu__backward  the wanted gradients, by the version that ran forward
 
-An edit that changes what they depend on makes new ones: gelu__2, gelu__2__infer, and so on.
+An edit that changes what they depend on makes new ones: gelu__2, gelu__2__infer, and so on. So does
+a registration that was interrupted, as torch forgets none of it. A name that is a word of Python,
+which is mostly one of torch's schemas, too, has an underscore after it.
 """
 
 from __future__ import annotations
 
+import itertools
+import keyword
+import re
 from collections.abc import Sequence
 from typing import Any, Optional
 
 import torch
 from torch.autograd import forward_ad
 
-from .._spec import Spec
-from ..errors import OpdError
+from .._spec import Spec, python_name
+from ..errors import InvalidArgument, OpdError
 from ._dtypes import BY_NAME, Desc, describe, get_autocast_dtype, parse
 from ._options import get_options, with_those_of_forward
 from ._session import find_device, get_key, get_session
@@ -28,6 +33,12 @@ _library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has n
 # A launch in another process is no part of a CUDA graph.
 _TAGS = [t for t in (getattr(torch.Tag, "cudagraph_unsafe", None),) if t is not None]
 
+# Names in torch.ops.opd, whether what they are for was ever complete or not.
+_taken: set[str] = set()
+_HELPERS = ("infer", "forward", "backward")
+
+_WORD = re.compile(r"(?<= )(?:%s)(?=[,=)]|$)" % "|".join(keyword.kwlist))  # a name in a schema
+
 # Is torch.func at work? Without this, torch's own error tells nothing to the user.
 _in_transform: Any = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
@@ -35,15 +46,15 @@ _in_transform: Any = getattr(torch._C, "_are_functorch_transforms_active", lambd
 class Operator:
     """A registered operator. `overload` is the one to call."""
 
-    def __init__(self, spec: Spec, serial: int) -> None:
+    def __init__(self, spec: Spec) -> None:
         self.name = spec.name
         self.key = get_key(spec)
         self.outdated = False
-        self.public = spec.name if serial == 1 else f"{spec.name}__{serial}"
+        self.public = _choose_name(spec)
         self.attr_names = [a["name"] for a in spec.attrs.values()]
         self.float_lists = " ".join(
-            f"{a['name']}={a['list']}"
-            for a in spec.attrs.values()
+            f"{name}={a['list']}"
+            for name, a in spec.attrs.items()
             if a["list"] and a["type"] == "float"
         )
         self.mutated = [i for i, t in enumerate(spec.inputs) if t["in_place"]]
@@ -54,8 +65,10 @@ class Operator:
         self._read_inputs = [i for i, t in enumerate(spec.inputs) if t["used_backward"]]
         self._read_outputs = [i for i, t in enumerate(spec.outputs) if t["used_backward"]]
         self._has_backward = bool(spec.info["has_backward"]) and not self.mutated
-        self._arguments = [(a["name"], _get_default(a)) for a in spec.inputs + spec.info["attrs"]]
-        _library.define(self.public + spec.schema[spec.schema.index("(") :], tags=_TAGS)
+        self._arguments = [
+            (python_name(a), _get_default(a)) for a in spec.inputs + spec.info["attrs"]
+        ]
+        _library.define(self.public + _spell_arguments(spec.schema), tags=_TAGS)
         if any(output["view"] for output in spec.outputs):
             call = self._view
         else:
@@ -122,6 +135,9 @@ class Operator:
             f"opd::{self.public}__{what}", run, mutates_args=mutated, schema=schema, **options
         )
         op.register_fake(fake)
+        op.register_vmap(self._refuse_vmap)
+        # For is_grads_batched=True and vectorize=True, which torch does by another vmap.
+        _library.impl(f"{self.public}__{what}", self._refuse_vmap, "Batched")
         return op
 
     def _spell_inputs(self) -> list[str]:
@@ -151,11 +167,12 @@ class Operator:
                 "backward()",
                 op=self.name,
             )
-        grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-        if not grad:
+        if not torch.is_grad_enabled() or not any(map(_requires_grad, tensors)):
             return self._infer(*values)
         if self.mutated:
-            names = ", ".join(self._inputs[i]["name"] for i in self.mutated)
+            names = ", ".join(
+                self._inputs[i]["name"] for i in self.mutated if tensors[i] is not None
+            )
             raise OpdError(
                 f"opd: {self.name} changes {names} in place, which autograd cannot follow; call it "
                 "under torch.no_grad()",
@@ -167,11 +184,16 @@ class Operator:
                 "tensors that need none (detach())",
                 op=self.name,
             )
+        if not any(map(_requires_grad, itertools.compress(tensors, self.differentiable))):
+            # Else torch would say of the outputs that they require grad.
+            tensors = tuple(t.detach() if _requires_grad(t) else t for t in tensors)
+            return self._infer(*tensors, *values[self._n_inputs :])
         return _as_result(self._forward(*values)[: self._n_outputs])
 
     def _refuse_vmap(self, *_: Any, **__: Any) -> Any:
         raise OpdError(
-            f"opd: {self.name} cannot be used under torch.vmap; give it the batch as it is, or loop",
+            f"opd: {self.name} cannot be used under torch.vmap; give it the batch as it is, or loop "
+            "(nor can its gradient: is_grads_batched=True, vectorize=True, check_batched_grad=True)",
             op=self.name,
         )
 
@@ -221,6 +243,8 @@ class Operator:
 
     def _run(self, args: Any, keep: bool) -> tuple[list[torch.Tensor], int]:
         tensors, attrs = args[: self._n_inputs], args[self._n_inputs :]
+        if len(self.mutated) > 1:
+            _check_apart(self.name, [tensors[i] for i in self.mutated])
         return get_session().forward(self, tensors, _to_wire(attrs), keep)
 
     def _fake(self, args: Any, keep: bool) -> list[torch.Tensor]:
@@ -284,6 +308,45 @@ class Operator:
         device = find_device(self.name, [t for t in tensors if isinstance(t, torch.Tensor)])
         descs = [d for d, want in zip(_parse_inputs(inputs), wanted) if want and d]
         return _make_empty(descs, device)
+
+
+def _choose_name(spec: Spec) -> str:
+    """A name in torch.ops.opd that nothing has, with those of its helpers; taken from now on."""
+    name = python_name(spec.info)
+    for serial in itertools.count(1):
+        public = name if serial == 1 else f"{name}__{serial}"
+        names = {public, *(f"{public}__{what}" for what in _HELPERS)}
+        if not names & _taken:
+            break
+    _taken.update(names)
+    return public
+
+
+def _spell_arguments(schema: str) -> str:
+    """What follows the operator's name, with names that torch reads as such."""
+    return _WORD.sub(r"\g<0>_", schema[schema.index("(") :])
+
+
+def _check_apart(name: str, changed: Sequence[Optional[torch.Tensor]]) -> None:
+    """Two that are changed in place must not share memory; the daemon may be given copies. As torch
+    does, this lets those pass of which it is hard to tell."""
+    present = [t for t in changed if t is not None and t.numel() > 0]
+    for a, b in itertools.combinations(present, 2):
+        same = a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
+        if same or (a.is_contiguous() and b.is_contiguous() and _overlap(a, b)):
+            raise InvalidArgument(
+                f"{name}: two of the tensors that it changes in place share memory; give it one "
+                "for each",
+                op=name,
+            )
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.data_ptr() < b.data_ptr() + b.nbytes and b.data_ptr() < a.data_ptr() + a.nbytes
+
+
+def _requires_grad(tensor: Optional[torch.Tensor]) -> bool:
+    return tensor is not None and tensor.requires_grad
 
 
 def _has_tangent(tensor: torch.Tensor) -> bool:

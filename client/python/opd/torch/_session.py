@@ -30,6 +30,9 @@ _STAMP_BITS = 32
 _numbers = itertools.count()
 _hashes: dict[tuple[int, str, int], str] = {}  # of the text behind connection, operator, version
 
+# Called with all operators when they have been asked for again.
+on_refresh: list[Callable[[dict[str, Spec]], None]] = []
+
 Maybe = Optional[torch.Tensor]
 
 
@@ -120,8 +123,8 @@ class Session:
         with self.lock:
             if self._client is None or self._client._conn.closed:
                 self._forget()
-                self._client = _client.connect(self._socket)
                 self._number = next(_numbers)
+                self._client = _client.connect(self._socket)
             return self._client
 
     @property
@@ -134,12 +137,18 @@ class Session:
 
     def find(self, name: str) -> Spec:
         """An operator as last heard of; asks the daemon for one that is unknown."""
-        client = self.client
-        if not client.ops._find(name):
-            raise NotFound(
-                f"the daemon has no operator {name!r}; it has {', '.join(self.names())}", op=name
-            )
-        return client.ops._specs[name]
+        spec = self.find_if_any(name)
+        if spec is None:
+            raise NotFound(self.tell_missing(name), op=name)
+        return spec
+
+    def find_if_any(self, name: str) -> Optional[Spec]:
+        ops = self.client.ops
+        return ops._specs[name] if ops._find(name) else None
+
+    def tell_missing(self, name: str) -> str:
+        """Why find() finds nothing."""
+        return self.client.ops._tell_missing(name)
 
     def names(self) -> list[str]:
         return dir(self.client.ops)
@@ -147,7 +156,10 @@ class Session:
     def refresh(self, name: str) -> None:
         """Forgets what was known of an operator, and asks again."""
         self._plans.pop(name, None)
-        self.client.ops._refresh()
+        ops = self.client.ops
+        ops._refresh()
+        for follow in on_refresh:
+            follow(ops._specs)
 
     def plan(self, operator: Operator, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> Plan:
         """dtypes and shapes of what a call would make; nothing runs."""
