@@ -336,7 +336,7 @@ static void test_examples(void **state)
                "t.cu:7: the example does not plan: f: x is missing, expected a tensor");
     refuse_top("//! example x=[2,3] m=[4]",
                "t.cu:7: the example does not plan: f: m has 4 in dimension 0, "
-               "expected C = 3");
+               "expected C = 3 (of x)");
     refuse_top("//! example x=[2,3] 7", "t.cu:7: expected the end of the line, got '7'");
 }
 
