@@ -7,8 +7,9 @@
 #include "mem.h"
 
 // Refuses what the CPU device cannot run: inline PTX, tensor cores, textures, grid sync and the
-// like, and host functions of a PyTorch extension. Text that the preprocessor leaves out there is not looked at: `#ifdef __CUDA_ARCH__`,
-// `#ifndef OPD_CPU`. Error: compile_error, "gelu.cu:12: what; what to do".
+// like, and host functions of a PyTorch extension. Text that the preprocessor leaves out there is
+// not looked at: `#ifdef __CUDA_ARCH__`, `#ifndef OPD_CPU`. Error: compile_error, "gelu.cu:12:
+// what; what to do".
 bool host_source_check(const char *file, const char *source, struct opd_err *err);
 
 // Looks for a launch outside of kernels, bindings or dispatch macros of a PyTorch extension, which
