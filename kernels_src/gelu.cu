@@ -48,11 +48,12 @@ __device__ __forceinline__ double logistic(double z)
 }
 
 // y = x * logistic(g(x)): g(x) = 1.702 x, or 2 sqrt(2/pi) (x + 0.044715 x^3) since (1 + tanh(u)) /
-// 2 = logistic(2u). y = x * (1 + erf(x / sqrt(2))) / 2 for NONE.
+// 2 = logistic(2u). y = x * (1 + erf(x / sqrt(2))) / 2 for NONE, by erfc: on the far left nothing is
+// left of 1 + erf.
 template <int MODE, class A> __device__ __forceinline__ A gelu(A x)
 {
     if (MODE == NONE)
-        return x * A(0.5) * (A(1) + erf(x * A(M_SQRT1_2)));
+        return x * A(0.5) * erfc(-x * A(M_SQRT1_2));
     if (MODE == TANH)
         return x * logistic(A(1.5957691216057308) * x * (A(1) + A(0.044715) * x * x));
     return x * logistic(A(1.702) * x);
@@ -64,7 +65,7 @@ template <int MODE, class A> __device__ __forceinline__ A gelu_slope(A x)
 {
     if (MODE == NONE) {
         const A density = A(0.3989422804014327) * exp(A(-0.5) * x * x);
-        return A(0.5) * (A(1) + erf(x * A(M_SQRT1_2))) + x * density;
+        return A(0.5) * erfc(-x * A(M_SQRT1_2)) + x * density;
     }
     A inner = A(1.702) * x, slope = A(1.702);
     if (MODE == TANH) {

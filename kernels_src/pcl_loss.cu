@@ -9,7 +9,9 @@
 //!           Tensor img_cls_loss_weights, Tensor im_labels) -> Tensor loss
 //! doc     Loss of proposal cluster learning. The gradient is of pcl_probs alone: of proposal i in
 //! doc     class labels[i] it is that of its cluster's mean, cluster gt_assignment[i].
-//! doc     labels, gt_assignment, pc_labels, pc_count and im_labels may be integers or floating.
+//! doc     labels, gt_assignment, pc_labels, pc_count and im_labels may be integers or floating;
+//! doc     labels and pc_labels are whole numbers from 0 to C - 1, gt_assignment from 0 to P - 1.
+//! doc     The assignment of a background proposal, labels[i] = 0, is not read: it may be -1.
 //! dtypes  float16 bfloat16 float32 float64
 //! type    labels_t int64 int32 float32 float64 float16 bfloat16 : labels
 //! type    assign_t int64 int32 float32 float64 float16 bfloat16 : gt_assignment
@@ -28,8 +30,12 @@
 //! shape   img_cls_loss_weights [P]
 //! shape   im_labels [C]
 //! shape   loss []
-//! check   in_range : "gt_assignment[{index}] is none of the {P} clusters, 0 to {P - 1}, and \
-//!           labels[{index}] is not background"
+//! check   known_label : "labels[{index}] is none of the {C} classes, expected a whole number \
+//!           from 0 to {C - 1}"
+//! check   known_cluster : "pc_labels[{index}] is none of the {C} classes, expected a whole \
+//!           number from 0 to {C - 1}"
+//! check   in_range : "gt_assignment[{index}] is none of the {P} clusters, expected a whole \
+//!           number from 0 to {P - 1}: labels[{index}] is not background"
 //! check   same_label : "labels[{index}] is not pc_labels[gt_assignment[{index}]], the label of \
 //!           its cluster; expected the same"
 //! let     BLOCK = cpu ? 32 : 1024
@@ -43,15 +49,25 @@
 //! backward grad_pcl_probs
 //!   kernel  pcl_loss_backward
 
+// The whole number from 0 to n - 1 that stands there; -1 where it is none.
+template <class T> __device__ __forceinline__ int64_t read_index(const T *at, int64_t n)
+{
+    const typename opd::acc_type<T>::type v = opd::load(at);
+    if (!(v >= 0 && v < (int64_t(1) << 62))) // so is a NaN
+        return -1;
+    const int64_t k = (int64_t)v;
+    return k < n && v == k ? k : -1;
+}
+
 // The cluster of proposal i, whose label is c > 0; -1, and the request fails, where it has none.
 __device__ __forceinline__ int64_t find_cluster(opd::report_t *report, int64_t i, int64_t c,
                                                 const assign_t *gt_assignment,
-                                                const cluster_t *pc_labels, int64_t P)
+                                                const cluster_t *pc_labels, int64_t C, int64_t P)
 {
-    const int64_t p = (int64_t)gt_assignment[i];
-    if (!opd::check(report, in_range, p >= 0 && p < P, i))
+    const int64_t p = read_index(gt_assignment + i, P);
+    if (!opd::check(report, in_range, p >= 0, i))
         return -1;
-    return opd::check(report, same_label, (int64_t)pc_labels[p] == c, i) ? p : -1;
+    return opd::check(report, same_label, read_index(pc_labels + p, C) == c, i) ? p : -1;
 }
 
 // One block, so that the sum is in the same order on every run.
@@ -65,15 +81,17 @@ __global__ void pcl_loss_forward(const scalar_t *pcl_probs, const labels_t *labe
 {
     acc_t sum = 0;
     for (int64_t i = threadIdx.x; i < N; i += BLOCK) {
-        const int64_t c = (int64_t)labels[i];
+        const int64_t c = read_index(labels + i, C);
+        opd::check(report, known_label, c >= 0, i);
         if (c > 0)
-            find_cluster(report, i, c, gt_assignment, pc_labels, P);
+            find_cluster(report, i, c, gt_assignment, pc_labels, C, P);
         if (c == 0 && im_labels[0] != image_t(0))
             sum -= opd::load(cls_loss_weights + i) * log(opd::load(pcl_probs + i * C));
     }
     for (int64_t p = threadIdx.x; p < P; p += BLOCK) {
-        const int64_t c = (int64_t)pc_labels[p];
-        if (c > 0 && c < C && im_labels[c] != image_t(0))
+        const int64_t c = read_index(pc_labels + p, C);
+        opd::check(report, known_cluster, c >= 0, p);
+        if (c > 0 && im_labels[c] != image_t(0))
             sum -= opd::load(img_cls_loss_weights + p) * log(opd::load(pc_probs + p));
     }
     sum = opd::block_reduce_sum<BLOCK>(sum);
@@ -93,8 +111,9 @@ __global__ void pcl_loss_backward(const scalar_t *pcl_probs, const labels_t *lab
     {
         const int64_t i = at / C, c = at % C;
         acc_t grad = 0;
-        if ((int64_t)labels[i] == c && im_labels[c] != image_t(0)) {
-            const int64_t p = c > 0 ? find_cluster(report, i, c, gt_assignment, pc_labels, P) : -1;
+        if (read_index(labels + i, C) == c && im_labels[c] != image_t(0)) {
+            const int64_t p = c > 0 ? find_cluster(report, i, c, gt_assignment, pc_labels, C, P)
+                                    : -1;
             if (c == 0)
                 grad = opd::load(cls_loss_weights + i) / opd::load(pcl_probs + at);
             else if (p >= 0)

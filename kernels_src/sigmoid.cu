@@ -1,6 +1,9 @@
+// The gradient is made from x: of y, which is rounded, too few digits are left where y is all but 1.
+//
 //! op      sigmoid(Tensor x) -> Tensor y
 //! doc     1 / (1 + exp(-x)), elementwise.
 //! dtypes  float16 bfloat16 float32 float64
 //! formula y = 1 / (1 + exp(-x))
-//! formula grad_x = grad_y * y * (1 - y)
+//! formula e = exp(-fabs(x))
+//! formula grad_x = grad_y * (e / ((1 + e) * (1 + e)))
 //! example x=[3,1000]

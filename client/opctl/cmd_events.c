@@ -17,7 +17,7 @@ static bool is_empty(const char *s)
 // "2026-11-21 12:00:01  reloaded     softplus version 3, 213 ms, softplus.cu", then the log.
 static void show_event(FILE *out, const msgpack_object *event)
 {
-    struct text kind = text_field(event, "kind"), op = text_field(event, "op");
+    struct text kind = text_field(event, "kind"), op = text_field_op(event, "op");
     struct text version = text_field(event, "version"), ms = text_field_ms(event, "ms");
     struct text file = text_field(event, "file");
     struct text message = { "" };

@@ -7,7 +7,7 @@
 #include "table.h"
 
 static const struct column changes[] = {
-    { .title = "OPERATOR", .key = "op", .read = text_field_or_dash },
+    { .title = "OPERATOR", .key = "op", .read = text_field_op },
     { .title = "VERSION", .key = "version", .right = true },
     { .title = "STATE", .key = "state" },
     { .title = "TIME", .key = "ms", .read = text_field_ms, .right = true },

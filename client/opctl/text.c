@@ -92,6 +92,16 @@ struct text text_field_or_dash(const msgpack_object *map, const char *key)
     return t.s[0] ? t : (struct text){ "-" };
 }
 
+struct text text_field_op(const msgpack_object *map, const char *key)
+{
+    struct text t = text_field(map, key), file = text_field(map, "file");
+    const char *slash = strrchr(file.s, '/');
+    if (t.s[0] && strcmp(t.s, "-") != 0)
+        return t;
+    snprintf(t.s, sizeof t.s, "%s", slash ? slash + 1 : file.s);
+    return t.s[0] ? t : (struct text){ "-" };
+}
+
 bool text_number(const msgpack_object *map, const char *key, double *out)
 {
     const msgpack_object *o = opd_map_get(map, key);

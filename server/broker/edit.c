@@ -1,5 +1,6 @@
 #include "edit.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,6 +13,7 @@
 #include "mem.h"
 #include "pool.h"
 #include "program.h"
+#include "source.h"
 
 // More users of one header than this are served in several lots.
 enum { EDIT_MAX = 1024 };
@@ -57,6 +59,13 @@ void edit_tell_failure(struct broker *b, const char *op, int version, const char
                            .err = err,
                            .ms = since_ms(since) };
     uint64_t seq = events_add(b, &event);
+    struct source *s = reload_source(&b->reload, file);
+    if (s) {
+        source_mend(s);
+        s->failure = (struct source_failure){ .seq = seq, .version = version, .ms = event.ms };
+        snprintf(s->failure.op, sizeof s->failure.op, "%s", op);
+        opd_err_copy(&s->failure.err, err);
+    }
     // Also for an operator that this edit would have renamed.
     for (struct family *o = b->registry.families; o; o = o->next)
         if (strcmp(o->name, op) == 0 || (o->current && strcmp(o->current->path, file) == 0))
@@ -67,6 +76,7 @@ void edit_tell_failure(struct broker *b, const char *op, int version, const char
 static void publish(struct broker *b, struct entry *e, uint64_t since)
 {
     registry_publish(&b->registry, e);
+    source_mend(reload_source(&b->reload, e->path));
     bool pinned = e->state != ENTRY_SERVING;
     struct event event = { .kind = "reloaded",
                            .op = e->op->name,

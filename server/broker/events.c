@@ -31,7 +31,7 @@ static void pack_event(struct buf *out, uint64_t seq, const struct event *e)
         pack_key_float(out, "ms", e->ms);
 }
 
-static void pack_outcome(struct buf *out, const struct event *e)
+void events_pack_outcome(const struct event *e, struct buf *out)
 {
     static const char *const states[][2] = { { "reloaded", "serving" },
                                              { "failed", "failed" },
@@ -59,7 +59,7 @@ uint64_t events_add(struct broker *b, const struct event *event)
     struct kept_event *kept = &ev->kept[seq % EVENTS_KEPT];
     kept->packed.size = kept->outcome.size = 0;
     pack_event(&kept->packed, seq, event);
-    pack_outcome(&kept->outcome, event);
+    events_pack_outcome(event, &kept->outcome);
     for (struct conn *c = b->conns; c; c = c->next)
         if (c->follows)
             conn_notify(c, "event", &kept->packed);
@@ -73,26 +73,15 @@ static uint64_t first_after(const struct events *ev, uint64_t since)
     return since >= first ? since + 1 : first;
 }
 
-static size_t append_outcome(const struct events *ev, uint64_t seq, struct buf *out)
+size_t events_pack_outcomes(const struct events *ev, uint64_t since, struct buf *out)
 {
-    const struct buf *outcome = &ev->kept[seq % EVENTS_KEPT].outcome;
-    buf_append(out, outcome->bytes, outcome->size);
-    return outcome->size > 0;
-}
-
-void events_pack_outcomes(const struct events *ev, uint64_t since, const uint64_t *more, int n_more,
-                          struct buf *out)
-{
-    struct buf list = { 0 };
     size_t n = 0;
-    uint64_t oldest = first_after(ev, 0);
-    for (int i = 0; i < n_more; i++)
-        n += more[i] >= oldest ? append_outcome(ev, more[i], &list) : 0;
-    for (uint64_t seq = first_after(ev, since); seq < ev->next; seq++)
-        n += append_outcome(ev, seq, &list);
-    pack_array(out, n);
-    buf_append(out, list.bytes, list.size);
-    buf_finish(&list);
+    for (uint64_t seq = first_after(ev, since); seq < ev->next; seq++) {
+        const struct buf *outcome = &ev->kept[seq % EVENTS_KEPT].outcome;
+        buf_append(out, outcome->bytes, outcome->size);
+        n += outcome->size > 0;
+    }
+    return n;
 }
 
 void events_pack_since(const struct events *ev, uint64_t since, struct buf *out)

@@ -36,8 +36,8 @@ uint64_t events_add(struct broker *b,
                     const struct event *event); // its number; tells those who follow
 void events_pack_since(const struct events *ev, uint64_t since,
                        struct buf *out); // an array of those after `since`
-// Of edits alone, as reload() tells of them: op, file, version, state, message, log, ms.
-// Those after `since`, and before them those of the numbers in `more`.
-void events_pack_outcomes(const struct events *ev, uint64_t since, const uint64_t *more, int n_more,
-                          struct buf *out);
+// Of edits alone, as reload() tells of them: op, file, version, state, message, log, ms. Appends
+// those after `since`, and returns how many they are.
+size_t events_pack_outcomes(const struct events *ev, uint64_t since, struct buf *out);
+void events_pack_outcome(const struct event *event, struct buf *out); // nothing, if it is no edit's
 void events_finish(struct events *ev);

@@ -26,12 +26,25 @@ static double since_ms(uint64_t since)
     return (double)(clock_ns() - since) / 1e6;
 }
 
-static struct source *find_source(const struct reload *r, const char *path)
+struct source *reload_source(const struct reload *r, const char *path)
 {
     struct source *s = r->sources;
     while (s && strcmp(s->path, path) != 0)
         s = s->next;
     return s;
+}
+
+// A file that does not parse is taken by its name.
+const char *reload_explain(const struct reload *r, const char *op, char *out, size_t size)
+{
+    size_t n = strlen(op);
+    out[0] = '\0';
+    for (const struct source *s = r->sources; s; s = s->next) {
+        bool named = strncmp(s->file, op, n) == 0 && strcmp(s->file + n, ".cu") == 0;
+        if (s->failure.seq && !s->missing_since && (named || strcmp(s->failure.op, op) == 0))
+            snprintf(out, size, "; %s is not served: %s", s->file, s->failure.err.msg);
+    }
+    return out;
 }
 
 static void withdraw_gone(struct broker *b, uint64_t since);
@@ -69,7 +82,7 @@ static bool read_folder(struct reload *r, const char *folder, int index)
         if (d->d_name[0] == '.' || n <= 3 || strcmp(d->d_name + n - 3, ".cu") != 0)
             continue;
         char *path = mem_printf("%s/%s", folder, d->d_name);
-        struct source *s = find_source(r, path);
+        struct source *s = reload_source(r, path);
         if (!s) {
             s = source_new(folder, d->d_name, index);
             struct source **at = &r->sources; // in the order in which they win: folder, then name
@@ -132,6 +145,7 @@ static bool is_served(struct broker *b, const struct entry *e, uint64_t since)
     if (o->current != family_newest(o))
         return false; // pinned, or rolled back to: what the file says is the newest again
     o->failure = 0;
+    source_mend(reload_source(&b->reload, e->path));
     events_add(b, &(struct event){ .kind = "reloaded",
                                    .op = o->name,
                                    .version = o->current->version,
@@ -150,7 +164,8 @@ static struct entry *take_change(struct broker *b, struct source *s, bool common
     struct entry *e = NULL;
     char before[sizeof s->op];
     snprintf(before, sizeof before, "%s", s->op);
-    if (source_read(s, &err) && (common_changed || s->hash != hash || !hash))
+    bool again = common_changed || !hash || s->failure.seq;
+    if (source_read(s, &err) && (again || s->hash != hash))
         e = parse(r, s, &err);
     if (err.code) {
         edit_overtake(b, s->path);
@@ -162,6 +177,7 @@ static struct entry *take_change(struct broker *b, struct source *s, bool common
     } else if (e && winner(r, e->op->name) != s) {
         log_info("operator %s: %s is not served, another file of that operator comes later",
                  e->op->name, s->path);
+        source_mend(s);
         entry_unref(e);
         e = NULL;
     }
@@ -194,7 +210,7 @@ static void withdraw_gone(struct broker *b, uint64_t since)
     for (struct family *o = b->registry.families; o; o = o->next) {
         if (!o->current)
             continue;
-        const struct source *now = find_source(&b->reload, o->current->path);
+        const struct source *now = reload_source(&b->reload, o->current->path);
         if (now && !now->missing_since && (strcmp(now->op, o->name) == 0 || is_renaming(b, now)))
             continue;
         if (now && now->missing_since && since_ms(now->missing_since) < GONE_MS) {
@@ -313,12 +329,13 @@ void reload_look(struct broker *b)
 
 // --- life
 
-static struct entry *first_version(struct reload *r, struct source *s)
+static struct entry *first_version(struct broker *b, struct source *s)
 {
+    uint64_t since = clock_ns();
     struct opd_err err = { 0 };
-    struct entry *e = source_read(s, &err) ? parse(r, s, &err) : NULL;
+    struct entry *e = source_read(s, &err) ? parse(&b->reload, s, &err) : NULL;
     if (!e)
-        log_error("not served: %s%s%s", err.msg, err.log ? "\n" : "", err.log ? err.log : "");
+        edit_tell_failure(b, "", 0, s->path, &err, since);
     opd_err_clear(&err);
     return e;
 }
@@ -342,7 +359,7 @@ bool reload_first(struct broker *b, struct opd_err *err)
         return opd_err_set(err, OPD_E_invalid_argument,
                            "a folder of kernels cannot be read; the log names it");
     for (struct source *s = r->sources; s; s = s->next)
-        s->first = first_version(r, s);
+        s->first = first_version(b, s);
     for (struct source *s = r->sources; s; s = s->next) {
         const struct source *last = s->first ? winner(r, s->op) : s;
         if (last != s)

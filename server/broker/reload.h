@@ -48,6 +48,13 @@ void reload_start(struct broker *b); // watches from now on
 void reload_stop(struct broker *b);
 void reload_finish(struct reload *r);
 
+// The file of that path, as it was last read; NULL: there is none.
+struct source *reload_source(const struct reload *r, const char *path);
+
+// "; badg.cu is not served: MESSAGE" where a file that failed may have been meant for that
+// operator, else "". Returns out.
+const char *reload_explain(const struct reload *r, const char *op, char *out, size_t size);
+
 void reload_look(struct broker *b); // now, without waiting for a change to be noticed
 void reload_poll(struct broker *b); // goes on with the edits under way; before the loop sleeps
 bool reload_busy(const struct broker *b);

@@ -7,6 +7,27 @@
 #include "events.h"
 #include "reload.h"
 #include "request.h"
+#include "source.h"
+
+// The failures that still stand of those that this client may have heard of: they are told again.
+static size_t pack_standing(const struct broker *b, uint64_t seen, struct buf *out)
+{
+    size_t n = 0;
+    for (const struct source *s = b->reload.sources; s; s = s->next) {
+        const struct source_failure *f = &s->failure;
+        if (!f->seq || f->seq > seen || s->missing_since)
+            continue;
+        events_pack_outcome(&(struct event){ .kind = "failed",
+                                             .op = f->op,
+                                             .version = f->version,
+                                             .file = s->path,
+                                             .err = &f->err,
+                                             .ms = f->ms },
+                            out);
+        n++;
+    }
+    return n;
+}
 
 enum request_status request_reload(struct request *req, const value *params, struct opd_err *err)
 {
@@ -21,13 +42,12 @@ enum request_status request_reload(struct request *req, const value *params, str
     if (reload_busy(b))
         return REQUEST_WAIT;
     c->looking = false;
-    // A failure that still stands is told again, also to who came after it.
-    uint64_t standing[64];
-    int n = 0;
-    for (const struct family *o = b->registry.families; o && n < 64; o = o->next)
-        if (o->failure && o->failure <= c->seen)
-            standing[n++] = o->failure;
-    events_pack_outcomes(&b->events, c->seen, standing, n, &req->reply);
+    struct buf list = { 0 };
+    size_t n = pack_standing(b, c->seen, &list);
+    n += events_pack_outcomes(&b->events, c->seen, &list);
+    pack_array(&req->reply, n);
+    buf_append(&req->reply, list.bytes, list.size);
+    buf_finish(&list);
     c->seen = b->events.next - 1;
     return REQUEST_ANSWERED;
 }

@@ -18,12 +18,13 @@
 struct entry *run_find_entry(struct request *req, const value *name, const value *options,
                              struct opd_err *err)
 {
-    char text[OP_MAX_NAME] = "", near[128];
+    char text[OP_MAX_NAME] = "", near[128], failed[800];
     value_copy_str(name, text, sizeof text);
     struct family *o = registry_family(&req->broker->registry, text);
     if (!o || !o->current) {
-        opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", text,
-                    registry_suggest(&req->broker->registry, text, near, sizeof near));
+        opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s%s", text,
+                    registry_suggest(&req->broker->registry, text, near, sizeof near),
+                    reload_explain(&req->broker->reload, text, failed, sizeof failed));
         return NULL;
     }
     snprintf(req->op, sizeof req->op, "%s", o->name);

@@ -42,7 +42,8 @@ bool run_read_results(struct request *req, struct run *run, const value *ids, co
                       int n, bool optional, struct run_new_ids *taken, struct run_results *out,
                       struct opd_err *err);
 
-// With the plan: do the tensors of `into` fit, and does nothing else of the run lie there?
+// With the plan: do the tensors of `into` fit, and does nothing else of the run lie there? Has each
+// argument in place memory of its own?
 bool run_check_into(const struct run *run, struct opd_err *err);
 
 // A tensor against what the plan says. `role`: "the output".

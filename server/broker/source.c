@@ -37,12 +37,21 @@ void source_free(struct source *s)
     if (!s)
         return;
     forget_includes(s);
+    source_mend(s);
     free(s->folder);
     free(s->file);
     free(s->path);
     free(s->original);
     free(s->text);
     free(s);
+}
+
+void source_mend(struct source *s)
+{
+    if (!s)
+        return;
+    opd_err_clear(&s->failure.err);
+    s->failure = (struct source_failure){ 0 };
 }
 
 bool file_stamp_read(const char *path, struct file_stamp *out)

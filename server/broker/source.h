@@ -25,6 +25,16 @@ struct source_include {
     struct file_stamp stamp;
 };
 
+// Why the file is not served as it is now. It stands until a version of the file is served, or the
+// file is gone.
+struct source_failure {
+    uint64_t seq; // of the event that told of it; 0: it did not fail
+    char op[64];  // "" if none is known
+    int version;  // 0: it did not come to one
+    double ms;
+    struct opd_err err;
+};
+
 struct source {
     struct source *next;
     char *folder, *file, *path;
@@ -41,11 +51,14 @@ struct source {
     bool away;              // its whole folder is not there
     uint64_t missing_since; // clock_ns(); 0: it is there
     uint64_t empty_since;   // the same; 0: it is not
-    struct entry *first;    // while the daemon starts
+    struct source_failure failure;
+    struct entry *first; // while the daemon starts
 };
 
 struct source *source_new(const char *folder, const char *file, int folder_index); // not read yet
 void source_free(struct source *s);                                                // NULL is fine
+
+void source_mend(struct source *s); // its failure stands no more; NULL is fine
 
 bool file_stamp_read(const char *path, struct file_stamp *out); // false, and all zero: not there
 bool file_stamp_same(const struct file_stamp *a, const struct file_stamp *b);

@@ -37,12 +37,12 @@ static void write_entry(struct state_out *out, const struct entry *e)
     pack_key_uint(bytes, "log", log);
 }
 
-static void read_failure(struct state_in *in, struct entry *e)
+static void read_error(struct state_in *in, struct opd_err *err)
 {
-    e->err.code = (enum opd_err_code)state_int(in, "error", 0, 1000);
-    state_copy_str(in, "message", e->err.msg, sizeof e->err.msg);
+    err->code = (enum opd_err_code)state_int(in, "error", 0, 1000);
+    state_copy_str(in, "message", err->msg, sizeof err->msg);
     const char *log = state_text_of(in, "log");
-    e->err.log = log ? mem_strdup(log) : NULL;
+    err->log = log ? mem_strdup(log) : NULL;
 }
 
 static struct op *parse_op(struct state_in *in)
@@ -80,7 +80,7 @@ bool state_read_entry(struct state_in *in)
     };
     e->text = text ? mem_strdup(text) : NULL;
     e->common = common ? mem_strdup(common) : NULL;
-    read_failure(in, e);
+    read_error(in, &e->err);
     state_keep(&in->entries, e);
     return (e->path && e->folder && e->text && e->common) ||
            state_fail(in, "there is no path, folder or text");
@@ -188,8 +188,10 @@ static void read_stamp(struct state_in *in, const value *v, struct file_stamp *o
 static void write_source(struct state_out *out, const struct source *s)
 {
     struct buf *bytes = &out->bytes;
-    uint64_t original = state_text(out, s->original), text = state_text(out, s->text);
-    state_begin(out, "source", 10);
+    const struct source_failure *f = &s->failure;
+    uint64_t original = state_text(out, s->original), text = state_text(out, s->text),
+             log = state_text(out, f->err.log);
+    state_begin(out, "source", 17);
     state_put_str(out, "folder", s->folder);
     state_put_str(out, "file", s->file);
     pack_key_int(bytes, "folder_index", s->folder_index);
@@ -207,6 +209,13 @@ static void write_source(struct state_out *out, const struct source *s)
     state_put_hash(out, "hash", s->hash);
     state_put_str(out, "op", s->op);
     pack_key_uint(bytes, "missing_since", s->missing_since);
+    pack_key_uint(bytes, "failure", f->seq);
+    state_put_str(out, "failed_op", f->op);
+    pack_key_int(bytes, "failed_version", f->version);
+    pack_key_float(bytes, "failed_ms", f->ms);
+    pack_key_int(bytes, "error", f->err.code);
+    state_put_str(out, "message", f->err.msg);
+    pack_key_uint(bytes, "log", log);
 }
 
 static void read_includes(struct state_in *in, struct source *s)
@@ -236,6 +245,18 @@ static void read_texts(struct state_in *in, struct source *s)
     s->text = text ? mem_strdup(text) : NULL;
 }
 
+// Absent where a program before this one has written the state.
+static void read_failure(struct state_in *in, struct source_failure *f)
+{
+    if (!state_get(in, "failure") || !state_uint(in, "failure"))
+        return;
+    f->seq = state_uint(in, "failure");
+    state_copy_str(in, "failed_op", f->op, sizeof f->op);
+    f->version = (int)state_int(in, "failed_version", 0, INT32_MAX);
+    f->ms = state_float(in, "failed_ms");
+    read_error(in, &f->err);
+}
+
 bool state_read_source(struct state_in *in)
 {
     struct broker *b = in->broker;
@@ -255,6 +276,7 @@ bool state_read_source(struct state_in *in)
     s->hash = state_hash(in, "hash");
     state_copy_str(in, "op", s->op, sizeof s->op);
     s->missing_since = state_uint(in, "missing_since");
+    read_failure(in, &s->failure);
     return true;
 }
 

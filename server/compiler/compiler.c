@@ -11,6 +11,7 @@
 #include "compile.h"
 #include "fdpass.h"
 #include "host_cxx.h"
+#include "host_source.h"
 #include "image.h"
 #include "job.h"
 #include "log.h"
@@ -77,6 +78,27 @@ static void keep_image(const struct compile_output *out, const char *cache,
     buf_finish(&image);
 }
 
+static void append_note(struct opd_err *err, const char *text)
+{
+    char *log = mem_printf("%s%snote: %s\n", err->log ? err->log : "", err->log ? "\n" : "", text);
+    free(err->log);
+    err->log = log;
+}
+
+// What NVRTC says of a pasted PyTorch extension does not tell what to do about it.
+static void add_notes(const struct compile_input *in, struct opd_err *err)
+{
+    static const char unfound[] = "cannot open source file \"";
+    const char *name = err->log ? strstr(err->log, unfound) : NULL;
+    struct opd_err host = { 0 };
+    if (name && host_source_is_extension_header(name + strlen(unfound)))
+        append_note(err, "kernels need no header of PyTorch; delete that line: what opd.cuh has "
+                         "is there without");
+    if (strcmp(in->target, "cpu") != 0 && host_source_find_host_code(in->file, in->source, &host))
+        append_note(err, host.msg);
+    opd_err_clear(&host);
+}
+
 static void compile(const struct compiler *compiler, const struct compile_input *in,
                     const char *cache, struct result *result)
 {
@@ -91,6 +113,8 @@ static void compile(const struct compiler *compiler, const struct compile_input 
     struct compile_output out = { 0 };
     if (compiler->compile(in, &out, &result->err) && in->kind == COMPILE_IMAGE)
         keep_image(&out, cache, &key, result);
+    if (result->err.code == OPD_E_compile_error)
+        add_notes(in, &result->err);
     result->log = out.log;
     result->text = out.text;
     free(out.image);

@@ -23,8 +23,12 @@ static const char tu_name[] = "opd.cpp", common_name[] = "opd.cuh", object_name[
 
 // The shim has what kernels use of these, without their cost: <cmath> alone takes longer than most
 // kernels.
-static const char *const empty_headers[] = { "cmath",   "math.h",  "cfloat", "climits",
-                                             "cstdint", "cstddef", "cuda.h", "cuda_runtime.h" };
+static const char *const empty_headers[] = {
+    "cmath",       "math.h",         "cfloat",
+    "climits",     "cstdint",        "cstddef",
+    "cuda.h",      "cuda_runtime.h", "cuda_runtime_api.h",
+    "cuda_fp16.h", "cuda_bf16.h",    "device_launch_parameters.h",
+};
 
 static const char *const common_flags[] = {
     "-x",

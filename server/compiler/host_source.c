@@ -69,6 +69,64 @@ static const char *find_refused_in_cuda(const struct host_token last[2], const s
     return NULL;
 }
 
+enum { MAX_BRACES = 256 };
+
+// Where the rewriting is: which of the open braces are of namespaces.
+struct scope {
+    int depth, n_inner; // open braces; those of them that are no namespace's
+    bool inner[MAX_BRACES];
+    bool names; // `namespace` or `extern "C"` stands before the next brace
+};
+
+static void follow_scope(struct scope *s, const struct host_token *last, const struct host_token *t)
+{
+    if (host_token_is(t, "namespace") ||
+        (t->kind == HOST_STRING && last->at && host_token_is(last, "extern"))) {
+        s->names = true;
+    } else if (host_token_is(t, ";")) {
+        s->names = false;
+    } else if (host_token_is(t, "{")) {
+        if (s->depth < MAX_BRACES)
+            s->inner[s->depth] = !s->names;
+        s->n_inner += !s->names;
+        s->depth++;
+        s->names = false;
+    } else if (host_token_is(t, "}") && s->depth > 0) {
+        s->depth--;
+        s->n_inner -= s->depth >= MAX_BRACES || s->inner[s->depth];
+    }
+}
+
+// Whether what is read belongs to a function of the device, its declaration included.
+struct function {
+    struct scope scope;
+    bool device;
+};
+
+static void follow_function(struct function *f, const struct host_token *last,
+                            const struct host_token *t)
+{
+    follow_scope(&f->scope, last, t);
+    if (host_token_is(t, "__global__") || host_token_is(t, "__device__"))
+        f->device = true;
+    else if (f->scope.n_inner == 0 && (host_token_is(t, ";") || host_token_is(t, "}")))
+        f->device = false;
+}
+
+// What of a PyTorch extension the header of the file replaces; NULL: it is none of that.
+static const char *find_host_code(const struct function *f, const struct host_token *t)
+{
+    static const char *const words[] = { "PYBIND11_MODULE", "TORCH_LIBRARY*", "AT_DISPATCH_*" };
+    if (host_token_is(t, "<<<") && !f->device)
+        return "a launch outside of kernels";
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (matches(t, words[i]))
+            return words[i][0] == 'A'   ? "AT_DISPATCH"
+                   : words[i][0] == 'T' ? "TORCH_LIBRARY"
+                                        : words[i];
+    return NULL;
+}
+
 // What the source says of its lines, which may come from several files.
 struct place {
     const char *file;
@@ -95,11 +153,22 @@ static bool fail_refused(const struct place *place, int line, const char *what, 
         (int)place->size, place->file, line, what);
 }
 
+static bool fail_host_code(const struct place *place, int line, const char *what,
+                           struct opd_err *err)
+{
+    return opd_err_set(
+        err, OPD_E_compile_error,
+        "%.*s:%d: %s cannot be compiled; delete the host functions: the lines of the header "
+        "say what they did",
+        (int)place->size, place->file, line, what);
+}
+
 // One run over tokens; `end` cuts it where the text of a macro is checked.
 static bool check_text(struct place place, struct host_lexer l, const char *end,
                        struct opd_err *err)
 {
     struct host_cond cond = { 0 };
+    struct function function = { .device = end != NULL }; // a macro's text may be a kernel's
     struct host_token last[2] = { 0 }, t = { 0 };
     while ((t = host_lex(&l)).kind != HOST_END && (!end || t.at < end)) {
         if (t.kind == HOST_DIRECTIVE) {
@@ -111,16 +180,41 @@ static bool check_text(struct place place, struct host_lexer l, const char *end,
                 !check_text(place, body, t.at + t.size, err))
                 return false;
         } else if (t.kind != HOST_STRING && host_cond_active(&cond)) {
-            const char *what = find_refused(&t);
+            const char *what = find_host_code(&function, &t);
+            if (what)
+                return fail_host_code(&place, t.line, what, err);
+            what = find_refused(&t);
             if (!what)
                 what = find_refused_in_cuda(last, &t);
             if (what)
                 return fail_refused(&place, t.line, what, err);
         }
+        if (t.kind != HOST_DIRECTIVE)
+            follow_function(&function, &last[1], &t);
         last[0] = last[1];
         last[1] = t;
     }
     return true;
+}
+
+bool host_source_find_host_code(const char *file, const char *source, struct opd_err *err)
+{
+    struct place place = { file, strlen(file) };
+    struct host_lexer l = { source, 1, true };
+    struct function function = { 0 };
+    struct host_token last = { 0 }, t;
+    while ((t = host_lex(&l)).kind != HOST_END) {
+        const char *what = t.kind == HOST_WORD || t.kind == HOST_SIGN
+                               ? find_host_code(&function, &t)
+                               : NULL;
+        follow_line(&l, &t, &place);
+        if (what)
+            return !fail_host_code(&place, t.line, what, err);
+        if (t.kind != HOST_DIRECTIVE)
+            follow_function(&function, &last, &t);
+        last = t;
+    }
+    return false;
 }
 
 bool host_source_check(const char *file, const char *source, struct opd_err *err)
@@ -152,34 +246,6 @@ bool host_source_is_loop(const char *source)
             return false;
     }
     return n_loops > 0;
-}
-
-enum { MAX_BRACES = 256 };
-
-// Where the rewriting is: which of the open braces are of namespaces.
-struct scope {
-    int depth, n_inner; // open braces; those of them that are no namespace's
-    bool inner[MAX_BRACES];
-    bool names; // `namespace` or `extern "C"` stands before the next brace
-};
-
-static void follow_scope(struct scope *s, const struct host_token *last, const struct host_token *t)
-{
-    if (host_token_is(t, "namespace") ||
-        (t->kind == HOST_STRING && last->at && host_token_is(last, "extern"))) {
-        s->names = true;
-    } else if (host_token_is(t, ";")) {
-        s->names = false;
-    } else if (host_token_is(t, "{")) {
-        if (s->depth < MAX_BRACES)
-            s->inner[s->depth] = !s->names;
-        s->n_inner += !s->names;
-        s->depth++;
-        s->names = false;
-    } else if (host_token_is(t, "}") && s->depth > 0) {
-        s->depth--;
-        s->n_inner -= s->depth >= MAX_BRACES || s->inner[s->depth];
-    }
 }
 
 struct array {
@@ -232,6 +298,27 @@ static void write_array(const struct array *a, bool local, struct buf *out)
                local ? "" : "static thread_local ", size, a->type, n, a->name.at, size, a->type);
 }
 
+bool host_source_is_extension_header(const char *name)
+{
+    static const char *const folders[] = { "torch/", "ATen/", "c10/", "THC/", "pybind11/" };
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
+        if (strncmp(name, folders[i], strlen(folders[i])) == 0)
+            return true;
+    return false;
+}
+
+// Kernels need nothing of it, and NVRTC is given empty ones.
+static bool includes_extension(const struct host_token *t)
+{
+    struct host_lexer l = { t->at + 1, 1, false };
+    if (t->kind != HOST_DIRECTIVE)
+        return false;
+    struct host_token include = host_lex(&l), name = host_lex(&l);
+    return host_token_is(&include, "include") &&
+           (host_token_is(&name, "<") || name.kind == HOST_STRING) &&
+           host_source_is_extension_header(name.at + 1);
+}
+
 // Of a header that was put in place; the compiler would warn.
 static bool is_pragma_once(const struct host_token *t)
 {
@@ -251,7 +338,7 @@ void host_source_rewrite(const char *source, struct buf *out)
     while ((t = host_lex(&l)).kind != HOST_END) {
         struct place place;
         follow_line(&l, &t, &place);
-        if (is_pragma_once(&t)) {
+        if (is_pragma_once(&t) || includes_extension(&t)) {
             buf_append(out, done, (size_t)(t.at - done));
             done = t.at + t.size;
         }

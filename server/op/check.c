@@ -98,6 +98,61 @@ static bool check_rank(const struct shape *shape, const char *name, const struct
                 shape->pack >= 0 ? "at least " : "", fixed, shape->text);
 }
 
+// The input that gave a dimension, or a pack of them, its value. NULL: none, it is a let.
+static const struct rule *find_source(const struct op_body *body, enum dim_kind kind, int slot,
+                                      const struct shape_dim **out_dim)
+{
+    for (int i = 0; i < body->n_rules; i++) {
+        const struct rule *rule = &body->rules[i];
+        for (int k = 0; rule->kind == RULE_SHAPE && k < rule->shape.n; k++) {
+            const struct shape_dim *dim = &rule->shape.dims[k];
+            if (dim->kind == kind && dim->slot == slot && (kind == DIM_DEFINE || dim->defines)) {
+                *out_dim = dim;
+                return rule;
+            }
+        }
+    }
+    return NULL;
+}
+
+// " (S = 7 of old_h, I = 2 of input)": the argument that is told need not be the one that is wrong.
+// `name` is that one's; "" if the values come from nowhere else.
+static void describe_sources(const struct shape_dim *dim, const char *name, const struct env *env,
+                             char *out, size_t size)
+{
+    const struct op *op = env->request->op;
+    size_t n = 0;
+    out[0] = '\0';
+    if (dim->kind == DIM_PACK) {
+        const struct shape_dim *from;
+        const struct rule *rule = find_source(op->body, DIM_PACK, dim->slot, &from);
+        if (rule)
+            snprintf(out, size, " (of %s)", op->inputs[rule->tensor].name);
+        return;
+    }
+    uint64_t told[ENV_MAX_SLOTS / 64 + 1] = { 0 };
+    for (int i = 0; i < dim->expr->n_code && n < size; i++) {
+        const struct expr_code *c = &dim->expr->code[i];
+        const struct shape_dim *from;
+        const struct rule *rule = c->kind == CODE_SLOT
+                                      ? find_source(op->body, DIM_DEFINE, c->a, &from)
+                                      : NULL;
+        if (!rule || (told[c->a / 64] >> c->a % 64 & 1))
+            continue;
+        const char *of = op->inputs[rule->tensor].name;
+        told[c->a / 64] |= UINT64_C(1) << c->a % 64;
+        if (strcmp(of, name) == 0)
+            continue;
+        if (strcmp(from->text, dim->text) == 0) // its value is told already
+            n += (size_t)snprintf(out + n, size - n, " (of %s", of);
+        else
+            n += (size_t)snprintf(out + n, size - n, "%s%s = %" PRId64 " of %s", n ? ", " : " (",
+                                  from->text, env->slots[c->a].i, of);
+    }
+    if (n > 0 && n < size)
+        snprintf(out + n, size - n, ")");
+}
+
 static bool check_pack(const struct shape_dim *dim, const int64_t *got, int rank, const char *name,
                        struct env *env, struct opd_err *err)
 {
@@ -109,10 +164,12 @@ static bool check_pack(const struct shape_dim *dim, const int64_t *got, int rank
     }
     if (rank == env->pack_rank[dim->slot] && memcmp(pack, got, (size_t)rank * sizeof *got) == 0)
         return true;
-    char a[256], b[256];
+    char a[256], b[256], sources[256];
     check_format_shape(got, rank, a, sizeof a);
     check_format_shape(pack, env->pack_rank[dim->slot], b, sizeof b);
-    return fail(err, "%s has %s in its dimensions %s, expected %s", name, a, dim->text, b);
+    describe_sources(dim, name, env, sources, sizeof sources);
+    return fail(err, "%s has %s in its dimensions %s, expected %s%s", name, a, dim->text, b,
+                sources);
 }
 
 static bool check_dim(const struct shape_dim *dim, int64_t got, int at, const char *name,
@@ -127,11 +184,12 @@ static bool check_dim(const struct shape_dim *dim, int64_t got, int at, const ch
         return false;
     if (want == got)
         return true;
-    char number[32];
+    char number[32], sources[512];
     snprintf(number, sizeof number, "%" PRId64, want);
     bool plain = strcmp(number, dim->text) == 0;
-    return fail(err, "%s has %" PRId64 " in dimension %d, expected %s%s%s", name, got, at,
-                plain ? "" : dim->text, plain ? "" : " = ", number);
+    describe_sources(dim, name, env, sources, sizeof sources);
+    return fail(err, "%s has %" PRId64 " in dimension %d, expected %s%s%s%s", name, got, at,
+                plain ? "" : dim->text, plain ? "" : " = ", number, sources);
 }
 
 static bool check_input(const struct rule *rule, struct env *env, struct opd_err *err)

@@ -7,6 +7,7 @@
 // writes the struct with which a template of opd.cuh becomes the kernel of each.
 
 #include "body.h"
+#include "lines.h"
 #include "params.h"
 
 enum {
@@ -25,6 +26,8 @@ struct formula_uses {
 struct formula {
     char name[OP_MAX_NAME];
     int line;
+    const struct line *from; // while the file is read: the directive, and its name in it
+    const char *at;
     int target; // tensor id: an output, an input in place, a gradient of an input; -1: intermediate
     bool is_bool;
     const char *code; // C++ of acc_t and bool, where v_NAME stands for a name

@@ -186,6 +186,28 @@ static bool read_formula(struct formula_parser *p, const struct token *name, int
     return true;
 }
 
+// Fails if the token is what C or Python write for something that formulas have by other means.
+static bool check_foreign(struct formula_parser *p, const struct token t)
+{
+    static const struct {
+        const char *text, *hint;
+    } table[] = {
+        { "%", "the rest of a division is fmod(x, y)" },
+        { "^", "a power is pow(x, y)" },
+        { "if", "a choice is condition ? a : b" },
+        { "and", "write &&" },
+        { "or", "write ||" },
+        { "not", "write !" },
+        { ".", "a function is called by its name alone, exp(x)" },
+    };
+    if (t.kind != TOKEN_NAME && t.kind != TOKEN_PUNCT)
+        return true;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (strlen(table[i].text) == t.size && memcmp(table[i].text, t.start, t.size) == 0)
+            return FAIL_AT(p, t, "'%s' is not of formulas; %s", table[i].text, table[i].hint);
+    return true;
+}
+
 static bool read_symbol(struct formula_parser *p, const struct token *name, struct part *out)
 {
     const struct symbol *s = scope_find(&p->r->scope, name->start, name->size);
@@ -195,6 +217,8 @@ static bool read_symbol(struct formula_parser *p, const struct token *name, stru
         buf_append_str(&p->code, is_true ? "true" : "false");
         return true;
     }
+    if (!s && (!check_foreign(p, *name) || (lex_is(p->lx, '.') && !check_foreign(p, p->lx->token))))
+        return false;
     if (!s) {
         p->lx->token = *name;
         point(p);
@@ -217,6 +241,42 @@ static bool read_symbol(struct formula_parser *p, const struct token *name, stru
 }
 
 // --- functions
+
+// What Python and PyTorch have under these names, and formulas by other means.
+static const struct {
+    const char *names, *hint; // the names between blanks
+} foreign_functions[] = {
+    { " sigmoid expit ", "write 1 / (1 + exp(-x))" },
+    { " relu ", "write x < 0 ? 0 : x" },
+    { " silu swish ", "write x / (1 + exp(-x))" },
+    { " softplus ", "write log1p(exp(x))" },
+    { " square ", "write x * x" },
+    { " power ", "write pow(x, y)" },
+    { " reciprocal ", "write 1 / x" },
+    { " neg negative ", "write -x" },
+    { " sign sgn ", "write (x > 0) - (x < 0)" },
+    { " clamp clip ", "write fmin(fmax(x, low), high)" },
+    { " clamp_min maximum ", "write fmax(x, y)" },
+    { " clamp_max minimum ", "write fmin(x, y)" },
+    { " where ", "write condition ? a : b" },
+    { " logical_not not ", "write !x" },
+    { " float double int ", "all is computed in acc_t; leave it out, or write trunc(x)" },
+    { " sum mean prod var std norm softmax log_softmax logsumexp cumsum amax amin argmax matmul "
+      "mm ",
+      "a formula sees one element at a time; that takes a kernel" },
+};
+
+static const char *find_foreign(const struct token *name)
+{
+    char word[OP_MAX_NAME + 2];
+    if (name->size >= OP_MAX_NAME)
+        return NULL;
+    snprintf(word, sizeof word, " %.*s ", (int)name->size, name->start);
+    for (size_t i = 0; i < sizeof foreign_functions / sizeof *foreign_functions; i++)
+        if (strstr(foreign_functions[i].names, word))
+            return foreign_functions[i].hint;
+    return NULL;
+}
 
 static const struct function {
     const char *name;
@@ -263,8 +323,9 @@ static const struct function *find_function(struct formula_parser *p, const stru
             return fn;
         suggest_add(&near, fn->name);
     }
-    FAIL_AT(p, *name, "there is no function '%.*s'%s", (int)name->size, name->start,
-            suggest_text(&near, text, sizeof text));
+    const char *hint = find_foreign(name);
+    FAIL_AT(p, *name, "there is no function '%.*s'%s%s", (int)name->size, name->start,
+            hint ? "; " : "", hint ? hint : suggest_text(&near, text, sizeof text));
     return NULL;
 }
 
@@ -319,6 +380,8 @@ static bool parse_primary(struct formula_parser *p, struct part *out)
         return lex_accept(lx, '(') ? read_call(p, &token, out)
                                    : lx->token.kind != TOKEN_BAD && read_symbol(p, &token, out);
     }
+    if (lex_is(lx, '*') && token.start[-1] == '*')
+        return FAIL_AT(p, token, "'**' is not of formulas; a power is pow(x, y)");
     if (!lex_accept(lx, '('))
         return lex_fail_expected(lx, "a number, a name or '('");
     buf_append_str(&p->code, "(");
@@ -443,7 +506,8 @@ static bool parse_choice(struct formula_parser *p, struct part *out)
 {
     if (++p->depth > EXPR_MAX_DEPTH)
         return lex_fail(p->lx, "the formula is nested more than %d deep", EXPR_MAX_DEPTH);
-    if (!parse_binary(p, 1, out) || (lex_accept(p->lx, '?') && !parse_branches(p, out)))
+    if (!parse_binary(p, 1, out) || !check_foreign(p, p->lx->token) ||
+        (lex_accept(p->lx, '?') && !parse_branches(p, out)))
         return false;
     p->depth--;
     return true;

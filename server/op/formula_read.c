@@ -3,6 +3,7 @@
 
 #include "formula.h"
 #include "reader.h"
+#include "suggest.h"
 
 static bool fail_mixed(struct reader *r, const char *keyword)
 {
@@ -31,6 +32,47 @@ static bool has_float(const struct op *op, const struct op_tensor *t)
     return false;
 }
 
+static bool has_formula(const struct reader *r, int target)
+{
+    for (int i = 0; i < r->formulas->n; i++)
+        if (r->formulas->items[i].target == target)
+            return true;
+    return false;
+}
+
+// The nearest of the gradients of inputs, and of the results, that have no formula yet.
+static const char *suggest_target(const struct reader *r, const char *name, bool gradient,
+                                  char *out, size_t size)
+{
+    const struct op *op = r->op;
+    struct suggest near;
+    suggest_init(&near, name, strlen(name));
+    for (int i = 0; i < op->n_inputs; i++) {
+        if (!has_formula(r, TENSOR_GRAD_INPUT + i))
+            suggest_add(&near, body_tensor_name(op, TENSOR_GRAD_INPUT + i));
+        if (!gradient && op->inputs[i].in_place && !has_formula(r, i))
+            suggest_add(&near, op->inputs[i].name);
+    }
+    for (int o = 0; !gradient && o < op->n_outputs; o++)
+        if (!has_formula(r, TENSOR_OUTPUT + o))
+            suggest_add(&near, op->outputs[o].name);
+    return suggest_text(&near, out, size);
+}
+
+// A new name. That of a gradient would be a gradient that is silently None.
+static bool check_intermediate(struct reader *r, const struct formula *f, const struct token *name)
+{
+    char near[OP_MAX_NAME + 32];
+    if (strncmp(f->name, "grad_", 5) != 0)
+        return true;
+    r->lx.token = *name;
+    r->mark.exact = true;
+    return lex_fail(&r->lx,
+                    "'%s' is the gradient of no input, expected grad_ of one, or another name for "
+                    "an intermediate%s",
+                    f->name, suggest_target(r, f->name, true, near, sizeof near));
+}
+
 // Outputs, inputs in place and gradients of inputs are targets; a new name is an intermediate.
 static bool find_target(struct reader *r, struct formula *f)
 {
@@ -41,8 +83,9 @@ static bool find_target(struct reader *r, struct formula *f)
         return false;
     const struct symbol *s = scope_find(&r->scope, token.start, token.size);
     f->target = -1;
+    f->at = token.start;
     if (!s)
-        return true;
+        return check_intermediate(r, f, &token);
     const struct token next = lx->token;
     lx->token = token;
     r->mark.exact = true;
@@ -91,6 +134,7 @@ bool formula_read(struct reader *r)
         return lex_fail(lx, "more than %d formulas", FORMULA_MAX);
     struct formula *f = &r->formulas->items[r->formulas->n++];
     f->line = lx->line;
+    f->from = r->line;
     if (!find_target(r, f) || !lex_expect(lx, '=', "'='") || !formula_parse(r, r->formulas, f))
         return false;
     if (f->target >= TENSOR_GRAD_INPUT)
@@ -101,12 +145,26 @@ bool formula_read(struct reader *r)
 
 // --- once all lines have been read
 
-static bool has_formula(const struct reader *r, int target)
+// Whatever is written down is for something: a name that nothing uses is misspelt, here or there.
+static bool check_used(struct reader *r)
 {
-    for (int i = 0; i < r->formulas->n; i++)
-        if (r->formulas->items[i].target == target)
-            return true;
-    return false;
+    const struct formula_set *set = r->formulas;
+    uint64_t used = 0;
+    for (int i = 0; i < set->n; i++)
+        used |= set->items[i].uses.formulas;
+    for (int i = 0; i < set->n; i++) {
+        const struct formula *f = &set->items[i];
+        char near[OP_MAX_NAME + 32];
+        if (f->target >= 0 || (used >> i & 1))
+            continue;
+        r->line = f->from;
+        r->lx.line = f->line;
+        r->lx.token.start = f->at;
+        r->mark.exact = r->column = true;
+        return lex_fail(&r->lx, "no formula uses '%s'%s", f->name,
+                        suggest_target(r, f->name, false, near, sizeof near));
+    }
+    return true;
 }
 
 static bool check_op(const struct reader *r, struct opd_err *err)
@@ -144,7 +202,7 @@ static bool check_op(const struct reader *r, struct opd_err *err)
 bool formula_finish(struct reader *r, struct opd_err *err)
 {
     struct op *op = r->op;
-    if (!check_op(r, err))
+    if (!check_used(r) || !check_op(r, err))
         return false;
     for (int i = 0; i < r->formulas->n; i++) {
         const struct formula *f = &r->formulas->items[i];

@@ -121,7 +121,7 @@ static void read_punct(struct lexer *lx)
             lx->p += 2;
             return;
         }
-    if (*lx->p == '\0' || !strchr("+-*/%!<>=?:,()[]{}.&|#@", *lx->p)) {
+    if (*lx->p == '\0' || !strchr("+-*/%^!<>=?:,()[]{}.&|#@", *lx->p)) {
         if (isprint((unsigned char)*lx->p))
             lex_fail(lx, "unexpected character '%c'", *lx->p);
         else

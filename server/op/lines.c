@@ -62,8 +62,9 @@ static bool add_directive(struct splitter *s)
     while (end > s->p && isspace((unsigned char)end[-1]))
         end--;
     bool more = end > s->p && end[-1] == '\\';
-    if (more)
-        end--;
+    if (more) // the next line is joined by one blank, whatever stands before the '\\'
+        for (end--; end > s->p && isspace((unsigned char)end[-1]);)
+            end--;
     if (!s->continues && end == s->p && !more)
         return true;
     if (!s->continues) {

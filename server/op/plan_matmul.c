@@ -70,9 +70,13 @@ static bool eval_matrix(struct builder *b, const struct matmul *m, const struct 
     *out = (struct shape_of_matrix){ .rows = t->shape[0], .cols = t->rank > 1 ? t->shape[1] : 1 };
     if (!eval_part(b, m, x->rows, 0, &out->rows) || !eval_part(b, m, x->cols, 0, &out->cols))
         return false;
-    out->stride = out->cols > 0 ? out->cols : 1;
-    return eval_part(b, m, x->stride, out->stride, &out->stride) &&
-           eval_part(b, m, x->offset, 0, &out->offset) && check_inside(b, m, x, out);
+    out->stride = out->cols;
+    if (!eval_part(b, m, x->stride, out->cols, &out->stride) ||
+        !eval_part(b, m, x->offset, 0, &out->offset))
+        return false;
+    if (out->stride == 0) // of rows without elements; libraries take no less than 1
+        out->stride = 1;
+    return check_inside(b, m, x, out);
 }
 
 // "float32 [16, 160] @ float32 [128, 384].T", as they came.

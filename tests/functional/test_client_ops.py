@@ -67,8 +67,10 @@ def test_every_operators_examples_run(client):
                 for i in example["inputs"]
             ]  # fmt: skip
             inputs = [
-                None if a is None else client.tensor(a, i["dtype"])
-                for a, i in zip(inputs, example["inputs"])
+                # what may be integers stands for classes or indices, also where it is floating
+                None if a is None else client.tensor(np.floor(a) if "int64" in spec["dtypes"] else a,
+                                                     i["dtype"])
+                for a, i, spec in zip(inputs, example["inputs"], info["inputs"])
             ]
             outputs = client.ops[info["name"]](*inputs, **example["attrs"])
             for y in outputs if isinstance(outputs, tuple) else [outputs]:

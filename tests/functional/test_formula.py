@@ -194,11 +194,11 @@ def test_views_and_odd_sizes(client, dtype, at):
 
 
 def test_context_keeps_what_backward_reads(client):
-    """tanh's derivative is made of its output: the input may change meanwhile, the output not."""
+    """relu's derivative is made of its output: the input may change meanwhile, the output not."""
     x = client.tensor(np.ones(5))
-    y, ctx = client.ops.tanh.forward(x)
+    y, ctx = client.ops.relu.forward(x)
     x.write(np.zeros(5))
-    assert np.allclose(ctx.backward(np.ones(5))[0].numpy(), 1 - np.tanh(1) ** 2)
+    assert np.allclose(ctx.backward(np.ones(5))[0].numpy(), 1)
     y.write(np.zeros(5))
     with pytest.raises(opd.InvalidArgument):
         ctx.backward(np.ones(5))

@@ -9,7 +9,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from references import BOUNDS, DOMAINS, ELSEWHERE, REFERENCES, is_wanted, relative_error
+from references import (
+    BOUNDS,
+    DOMAINS,
+    ELSEWHERE,
+    REFERENCES,
+    SATURATED,
+    is_wanted,
+    relative_error,
+)
 
 import opd
 
@@ -223,6 +231,26 @@ def test_wrong_dtype_and_rank_name_the_argument(client, name):
         mixed = [client.tensor(good[0].numpy())] + [client.tensor(x.double().numpy()) for x in good[1:]]
         with pytest.raises(opd.InvalidArgument, match=f"{name}: {info['inputs'][1]['name']} is float64"):
             client.ops[name](*mixed, **attrs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", SATURATED)
+def test_saturated(client, name, dtype, record_worst):
+    info = operators(client)[name]
+    for low, high in SATURATED[name]:
+        if low < -5 and dtype == "float16":
+            continue
+        x = torch.linspace(low, high, 1000, dtype=torch.float64).to(DTYPES[dtype])
+        for attrs in [{}, *(attrs for _, attrs in examples(info))]:
+            given = lambda outputs: [torch.ones_like(x)]  # noqa: E731
+            (y,), (grad,) = run_reference(name, [x], full_attrs(info, attrs), given)
+            out, ctx = client.ops[name].forward(client.tensor(x, dtype=dtype), **attrs)
+            found = ctx.backward(client.tensor(torch.ones_like(x), dtype=dtype))[0]
+            for what, of, ref in (("forward", out, y.detach()), ("grad_x", found, grad)):
+                error = relative_error(to_torch(of), ref)
+                where = f"{name} {dtype} {attrs} from {low} to {high}: {what}: error {error:.2e}"
+                assert error <= BOUNDS[dtype], where
+                record_worst(name, dtype, f"{what} (saturated)", error)
 
 
 def test_gelu_far_out(client):

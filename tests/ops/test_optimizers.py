@@ -11,6 +11,22 @@ SHAPES = [(1003,), (7, 33), (4096,), (), (0,)]
 BOUNDS = {"float64": 1e-13, "float32": 2e-6, "bfloat16": 2e-2, "float16": 2e-3}
 
 
+def test_one_tensor_for_two_arguments(client):
+    """It cannot be two states at once; nor can a part of it."""
+    param, grad, both = (client.zeros([8], dtype="float32") for _ in range(3))
+    expected = "adam_step: exp_avg_sq lies in the memory of exp_avg, and both are changed in place"
+    for second in (both, both.view([8], 0)):
+        with pytest.raises(opd.InvalidArgument, match=expected):
+            client.ops.adam_step(param, grad, both, second, step=1, lr=0.1)
+    whole = client.zeros([12], dtype="float32")
+    with pytest.raises(opd.InvalidArgument, match=expected):
+        client.ops.adam_step(param, grad, whole.view([8], 0), whole.view([8], 4), step=1, lr=0.1)
+    whole = client.zeros([16], dtype="float32")
+    client.ops.adam_step(param, grad, whole.view([8], 0), whole.view([8], 8), step=1, lr=0.1)
+    empty = client.zeros([0], dtype="float32")
+    client.ops.adam_step(empty, empty, empty, empty, step=1, lr=0.1)
+
+
 def random(shape, seed):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 

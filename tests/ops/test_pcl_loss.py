@@ -109,9 +109,58 @@ def test_cluster_out_of_range(client, beyond):
     first, second = np.flatnonzero(values["labels"])[[3, 5]]
     values["gt_assignment"][[second, first]] = beyond
     with pytest.raises(opd.InvalidArgument,
-                       match=rf"pcl_loss: gt_assignment\[{first}\] is none of the 5 clusters, 0 to 4"):
+                       match=rf"pcl_loss: gt_assignment\[{first}\] is none of the 5 clusters, "
+                             "expected a whole number from 0 to 4"):
         client.ops.pcl_loss(*send(client, values, "float32")).numpy()
     assert client.ops.pcl_loss(*send(client, make(), "float32")).numpy() > 0  # the device goes on
+
+
+# Where pc_labels agrees with a wrong label, nothing but its range tells.
+WRONG_NUMBERS = (-1, CLASSES, 2**40, 0.5, 1.5, -0.5, np.nan, np.inf, 1e30)
+
+
+@pytest.mark.parametrize("wrong", WRONG_NUMBERS)
+def test_numbers_that_are_no_class_or_cluster(client, wrong):
+    dtype = "int64" if isinstance(wrong, int) else "float64"
+
+    def refuse(change, message):
+        values = {name: v.astype(dtype) if name in LABELS else v for name, v in make().items()}
+        values["pc_labels"][4], values["gt_assignment"][7], values["labels"][7] = 3, 4, 3
+        change(values)
+        with pytest.raises(opd.InvalidArgument, match=f"^pcl_loss: {message}"):
+            client.ops.pcl_loss(*send(client, values, "float32", dtype)).numpy()
+
+    def both(values):
+        values["labels"][values["gt_assignment"] == 4] = values["pc_labels"][4] = wrong
+
+    first = np.flatnonzero(make()["gt_assignment"] == 4)[0]
+    expected = r"is none of the 6 classes, expected a whole number from 0 to 5$"
+    refuse(lambda v: v["labels"].__setitem__(7, wrong), rf"labels\[7\] {expected}")
+    refuse(both, rf"labels\[{min(first, 7)}\] {expected}")
+    refuse(lambda v: v["pc_labels"].__setitem__(4, wrong), rf"pc_labels\[4\] {expected}")
+    if wrong != CLASSES:
+        refuse(lambda v: v["gt_assignment"].__setitem__(7, wrong),
+               r"gt_assignment\[7\] is none of the 5 clusters, expected a whole number from 0 to 4: "
+               r"labels\[7\] is not background$")
+
+
+def test_a_background_assignment_is_not_read(client):
+    values = make()
+    values["gt_assignment"] = np.where(values["labels"] == 0, np.nan, values["gt_assignment"])
+    loss, ctx = client.ops.pcl_loss.forward(*send(client, values, "float64", "float64"))
+    values["gt_assignment"] = np.nan_to_num(values["gt_assignment"]).astype(np.int64)
+    expected, grad = formula(values, 1)
+    assert np.isclose(loss.numpy(), expected, rtol=1e-12)
+    assert np.allclose(ctx.backward(np.float64(1))[0].numpy(), grad, rtol=1e-12)
+
+
+def test_a_cluster_that_no_proposal_has(client):
+    """Its label counts all the same."""
+    values = make()
+    values["pc_labels"][4] = -1
+    values["labels"][values["gt_assignment"] == 4] = 0
+    with pytest.raises(opd.InvalidArgument, match=r"pc_labels\[4\] is none of the 6 classes"):
+        client.ops.pcl_loss(*send(client, values, "float32")).numpy()
 
 
 def test_label_that_is_not_the_clusters(client):

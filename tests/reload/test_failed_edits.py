@@ -1,10 +1,14 @@
 """An edit that fails changes nothing, and is told to everyone who should know."""
 
+import os
+import re
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
-from edits import SETTLE, broken, make_site, put, scale, site, until  # noqa: F401
+from edits import SECONDS, SETTLE, broken, make_site, put, scale, site, until  # noqa: F401
 
 BOTH = "float32 float64"
 FAILURES = {
@@ -90,6 +94,69 @@ def test_reload_tells(site):
     site.save("scale.cu", scale(3))
     assert site.outcomes() == [("scale", "serving", 3)]
     assert site.call("reload") == []
+
+
+def test_reload_tells_of_a_new_file(site):
+    """Also when its failure was noticed before anyone asked, and the file gives no operator."""
+    text = scale(5, "more").replace("//! dtypes", "//! dtype")
+    site.save("more.cu", text)
+    site.await_event("failed")
+    for caller in (site, site.caller(), site.caller()):
+        (outcome,) = caller.call("reload")
+        assert (outcome["op"], outcome["state"], outcome["version"]) == ("", "failed", 0)
+        assert outcome["file"] == str(site.path("more.cu")) and "more.cu:2:" in outcome["message"]
+    error = site.fail("forward", "more", [site.one()], {}, [99], {})
+    assert "there is no operator 'more'; did you mean" not in str(error)
+    assert "'more'; more.cu is not served: more.cu:2:" in str(error)
+    put(site.path("more.cu"), text)  # the same once more
+    assert [o["state"] for o in site.call("reload")] == ["failed"]
+    site.save("more.cu", scale(5, "more"))
+    assert site.outcomes() == [("more", "serving", 1)]
+    assert site.call("reload") == []
+
+
+@pytest.mark.parametrize("text", [broken("more"), "//! ops more()\n"])
+def test_a_failed_file_that_is_deleted(site, text):
+    """What is not there cannot fail, though nothing of it was ever served."""
+    site.save("more.cu", text)
+    site.await_event("failed")
+    assert len(site.call("reload")) == 1
+    site.path("more.cu").unlink()
+    assert site.call("reload") == []
+    time.sleep(SETTLE)
+    assert site.call("reload") == []
+    site.save("more.cu", scale(5, "more"))
+    assert [o[:2] for o in site.outcomes()] == [("more", "serving")]
+
+
+def test_a_failed_file_that_is_not_alone(make_site):
+    """Two files of one operator: each is told of by itself."""
+    site = make_site({"a/scale.cu": scale(2), "b/scale.cu": scale(3)}, folders=("a", "b"))
+    assert site.run().value == 3
+    site.save("a/scale.cu", scale(4).replace("//! shape", "//! shpae"))
+    (outcome,) = site.call("reload")
+    assert outcome["file"] == str(site.path("a/scale.cu")) and outcome["state"] == "failed"
+    site.save("b/scale.cu", scale(5))
+    assert [o[1:] for o in site.outcomes()] == [("failed", 0), ("serving", 2)]
+    site.save("a/scale.cu", scale(4))
+    assert site.call("reload") == []
+    assert site.run().value == 5
+
+
+def test_opctl_names_the_file(site):
+    """Where no operator is known."""
+    opctl = [str(Path(os.environ["OPD_BIN"]).resolve().parent / "opctl"), "--socket",
+             str(site.daemon.socket)]
+    site.save("more.cu", scale(5, "more").replace("//! dtypes", "//! dtype"))
+    site.await_event("failed")
+    for _ in range(2):
+        done = subprocess.run([*opctl, "reload"], capture_output=True, text=True, timeout=SECONDS)
+        assert done.returncode == 1 and "more.cu:2:" in done.stderr
+        assert re.search(r"^more\.cu +0 +failed ", done.stdout, re.M), done.stdout
+    done = subprocess.run([*opctl, "events", "--no-follow"], capture_output=True, text=True,
+                          timeout=SECONDS)
+    line = rf"  failed       more\.cu, [0-9.]+ ms, {site.path('more.cu')}: more\.cu:2:"
+    assert re.search(line, done.stdout), done.stdout
 
 
 def test_one_dtype_that_is_in_use(make_site):
@@ -194,6 +261,8 @@ def test_a_file_that_is_broken_at_the_start(make_site):
     site = make_site({"scale.cu": scale(2).replace("//! op", "//! pp"), "more.cu": scale(5, "more")})
     assert site.run("more").value == 5
     assert "scale.cu:1:" in site.daemon.read_log()
+    (outcome,) = site.call("reload")
+    assert "scale.cu:1:" in outcome["message"] and outcome["state"] == "failed"
     site.save("scale.cu", scale(3))
     until(lambda: site.has("scale"), bool)
     assert site.run().value == 3

@@ -66,6 +66,9 @@ static void state_add_versions(struct broker *b)
     struct opd_err err = { .code = OPD_E_compile_error, .msg = "keeps.cu:3: wrong" };
     err.log = mem_strdup("the compiler says \"no\"\n");
     registry_fail(&b->registry, failed, &err);
+    struct source_failure *f = &b->reload.sources->failure;
+    *f = (struct source_failure){ .seq = 5, .op = "keeps", .version = 3, .ms = 1.5 };
+    opd_err_copy(&f->err, &err);
     opd_err_clear(&err);
     entry_unref(failed);
     struct family *o = registry_family(&b->registry, "keeps");

@@ -37,7 +37,6 @@ static void test_grammar(void **state)
     refuse_right("x +", "t.cu:4:20: expected a number, a name or '(', got the end of the line");
     refuse_right("(x + z", "t.cu:4:23: expected ')', got the end of the line");
     refuse_right("x z", "t.cu:4:19: expected the end of the line, got 'z'");
-    refuse_right("x % z", "t.cu:4:19: expected the end of the line, got '%'");
     refuse_right("x ? z", "t.cu:4:22: expected ':' of '?', got the end of the line");
     refuse_right("xx * 2", "t.cu:4:17: 'xx' is not defined here, expected a tensor, attribute, let "
                            "or an earlier formula; did you mean 'x'?");
@@ -78,6 +77,54 @@ static void test_depth(void **state)
         strcat(formula, "/x");
     refuse_right(formula, "t.cu:4:17: the formula is nested too deeply; use one of its own for a "
                           "part of it");
+}
+
+// What C, Python and PyTorch write is told what formulas have for it.
+static void test_foreign(void **state)
+{
+    (void)state;
+    refuse_right("x % z",
+                 "t.cu:4:19: '%' is not of formulas; the rest of a division is fmod(x, y)");
+    refuse_right("x ^ 2", "t.cu:4:19: '^' is not of formulas; a power is pow(x, y)");
+    refuse_right("x ** 2", "t.cu:4:20: '**' is not of formulas; a power is pow(x, y)");
+    refuse_right("x + * 2", "t.cu:4:21: expected a number, a name or '(', got '*'");
+    refuse_right("x if x > 0 else 0",
+                 "t.cu:4:19: 'if' is not of formulas; a choice is condition ? a : b");
+    refuse_right("2 * (x if x > 0 else 0)",
+                 "t.cu:4:24: 'if' is not of formulas; a choice is condition ? a : b");
+    refuse_right("x > 0 and z > 0", "t.cu:4:23: 'and' is not of formulas; write &&");
+    refuse_right("not x", "t.cu:4:17: 'not' is not of formulas; write !");
+    refuse_right("torch.exp(x)", "t.cu:4:22: '.' is not of formulas; a function is called by its "
+                                 "name alone, exp(x)");
+    refuse_right("x.exp()", "t.cu:4:18: '.' is not of formulas; a function is called by its name "
+                            "alone, exp(x)");
+    refuse_right("sum(x)", "t.cu:4:17: there is no function 'sum'; a formula sees one element at a "
+                           "time; that takes a kernel");
+    refuse_right("z * sigmoid(x)",
+                 "t.cu:4:21: there is no function 'sigmoid'; write 1 / (1 + exp(-x))");
+    refuse_right("expf(x)", "t.cu:4:17: there is no function 'expf'; did you mean 'exp'?");
+}
+
+// A name that nothing uses is misspelt: a gradient's would be None in silence.
+static void test_unused(void **state)
+{
+    (void)state;
+    refuse_text("//! op f(Tensor x, Tensor weight) -> Tensor y\n//! dtypes float32\n"
+                "//! formula y = x * weight\n//! formula grad_x = grad_y * weight\n"
+                "//! formula grad_wieght = grad_y * x\n",
+                "t.cu:5:13: 'grad_wieght' is the gradient of no input, expected grad_ of one, or "
+                "another name for an intermediate; did you mean 'grad_weight'?");
+    refuse("//! formula y = x\n//! formula grad_xx = grad_y\n//! formula grad_x = grad_xx\n",
+           "t.cu:5:13: 'grad_xx' is the gradient of no input, expected grad_ of one, or another "
+           "name for an intermediate; did you mean 'grad_x'?");
+    refuse("//! formula out = x\n//! formula y = z\n", "t.cu:4:13: no formula uses 'out'");
+    refuse_text("//! op f(Tensor x) -> Tensor result\n//! dtypes float32\n"
+                "//! formula reslut = x\n",
+                "t.cu:3:13: no formula uses 'reslut'; did you mean 'result'?");
+    refuse("//! formula y = x\n//! formula p = grad_y * z \\\n//!  + x\n"
+           "//! formula q = p * z\n//! formula grad_x = grad_y\n",
+           "t.cu:7:13: no formula uses 'q'");
+    refuse("//! formula \\\n//!   p = z\n//! formula y = x\n", "t.cu:5:7: no formula uses 'p'");
 }
 
 static void test_targets(void **state)
@@ -141,7 +188,8 @@ static void test_other_directives(void **state)
     refuse_text("//! op f(Tensor x, Tensor? z) -> Tensor y\n//! dtypes float32\n"
                 "//! formula y = x\n",
                 "t.cu:1: 'z' is optional, but formulas are of tensors that are always there");
-    refuse_text("//! op f(Tensor(a!) x) -> ()\n//! dtypes float32\n//! formula t = x\n",
+    refuse_text("//! op f(Tensor(a!) x, Tensor(b!) z) -> ()\n//! dtypes float32\n"
+                "//! formula z = x\n",
                 "t.cu:1: no formula for 'x', which is changed in place");
     refuse_text("//! op f(Tensor(a!) x, Tensor z) -> Tensor y\n//! dtypes float32\n"
                 "//! formula x = z\n//! formula y = x\n//! formula grad_z = grad_y * x\n",
@@ -330,7 +378,8 @@ static void test_empty(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_grammar),   cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_grammar),   cmocka_unit_test(test_foreign),
+        cmocka_unit_test(test_unused),    cmocka_unit_test(test_depth),
         cmocka_unit_test(test_targets),   cmocka_unit_test(test_other_directives),
         cmocka_unit_test(test_use),       cmocka_unit_test(test_forward),
         cmocka_unit_test(test_broadcast), cmocka_unit_test(test_backward),

@@ -48,11 +48,11 @@ static void test_whole(void **state)
     (void)state;
     struct op *op = parse_text(
         "// Comment.\n\n#include <x.h>\n#define A \\\n  b\n/* block\n //! not one\n*/\n" TOP
-        "//\n//!\n//! doc First.\n//! doc   \"Second\n"
+        "//\n//!\n//! doc First,  \\\n//!   in two\\\n//! lines.\n//! doc   \"Second\n"
         "//! type index_t int32 int64 : m\n" FORWARD
         "//! backward grad_x\n//! zero grad_x\n//! kernel back<scalar_t>\n"
         "//! bind grad_m = grad_x\n" CODE);
-    assert_string_equal(op->doc, "First.\n\"Second");
+    assert_string_equal(op->doc, "First, in two lines.\n\"Second");
     assert_int_equal(op->n_types, 2);
     assert_string_equal(op->types[0].name, "scalar_t");
     assert_string_equal(op->types[1].name, "index_t");
@@ -336,7 +336,7 @@ static void test_examples(void **state)
                "t.cu:7: the example does not plan: f: x is missing, expected a tensor");
     refuse_top("//! example x=[2,3] m=[4]",
                "t.cu:7: the example does not plan: f: m has 4 in dimension 0, "
-               "expected C = 3");
+               "expected C = 3 (of x)");
     refuse_top("//! example x=[2,3] 7", "t.cu:7: expected the end of the line, got '7'");
 }
 

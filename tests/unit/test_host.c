@@ -11,6 +11,7 @@
 
 #include "compile_output.h"
 #include "host_log.h"
+#include "host_source.h"
 #include "mem.h"
 
 static struct compile_input input(enum compile_kind kind, const char *source, const char *expr)
@@ -107,6 +108,54 @@ static void test_errors(void **state)
     expect_error(good, "scale<3>", "scale.cu: no kernel 'scale<3>': ", "error");
 }
 
+static void refuse_source(const char *source, const char *message)
+{
+    struct compile_input in = input(COMPILE_SYNTAX, source, "k");
+    struct compile_output out;
+    struct opd_err err = { 0 };
+    assert_false(host_compile(&in, &out, &err));
+    assert_string_equal(err.msg, message);
+    finish(&out, &err);
+}
+
+// What is pasted from a PyTorch extension with its kernels.
+static void test_extension(void **state)
+{
+    (void)state;
+    struct compile_input in = input(COMPILE_SYNTAX,
+                                    "#include <torch/extension.h>\n"
+                                    "# include \"ATen/cuda/some.cuh\" // why not\n"
+                                    "#include <pybind11/pybind11.h>\n#include <cuda_fp16.h>\n"
+                                    "__global__ void k(float *x) { *x = 1; }\n",
+                                    "k");
+    struct compile_output out;
+    struct opd_err err = { 0 };
+    if (!host_compile(&in, &out, &err))
+        fail_msg("%s\n%s", err.msg, err.log ? err.log : "");
+    assert_false(host_source_find_host_code(in.file, in.source, &err));
+    finish(&out, &err);
+#define KERNEL "template <class T> __global__ void k(T *x)\n{\n    if (x) { *x = 1; }\n}\n"
+#define ADVICE                                                                                     \
+    " cannot be compiled; delete the host functions: the lines of the header say what they did"
+    static const char host[] = KERNEL "namespace a {\nvoid run(float *x)\n{\n"
+                                      "    k<float><<<1, 1>>>(x);\n}\n}\n";
+    refuse_source(host, "scale.cu:8: a launch outside of kernels" ADVICE);
+    assert_true(host_source_find_host_code("f.cu", host, &err));
+    assert_string_equal(err.msg, "f.cu:8: a launch outside of kernels" ADVICE);
+    opd_err_clear(&err);
+    refuse_source(KERNEL "at::Tensor f(at::Tensor x)\n{\n    AT_DISPATCH_FLOATING_TYPES(x, [&] {"
+                         " k<<<1, 1>>>(x); });\n}\n",
+                  "scale.cu:7: AT_DISPATCH" ADVICE);
+    refuse_source(KERNEL "PYBIND11_MODULE(a, m) { m.def(\"f\", &f); }\n",
+                  "scale.cu:5: PYBIND11_MODULE" ADVICE);
+    refuse_source(KERNEL "__device__ void run(float *x) { k<<<1, 1>>>(x); }\n",
+                  "scale.cu:5: a launch from a kernel (dynamic parallelism) cannot run on the cpu "
+                  "device; guard it with #ifdef __CUDA_ARCH__");
+    refuse_source("#define RUN k<<<1, 1>>>()\n",
+                  "scale.cu:1: a launch from a kernel (dynamic parallelism) cannot run on the cpu "
+                  "device; guard it with #ifdef __CUDA_ARCH__");
+}
+
 // A source that was put together from several files.
 static void test_lines_of_several_files(void **state)
 {
@@ -179,8 +228,11 @@ static void test_log_rewrite(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds),       cmocka_unit_test(test_no_ptx),
-        cmocka_unit_test(test_errors),      cmocka_unit_test(test_lines_of_several_files),
+        cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_no_ptx),
+        cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_extension),
+        cmocka_unit_test(test_lines_of_several_files),
         cmocka_unit_test(test_log_rewrite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

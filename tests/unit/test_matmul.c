@@ -222,6 +222,7 @@ static void test_what_is_made(void **state)
     check_kinds("//! matmul matrix(p, 3, 5) += x @ w.T\n//! kernel both\n", 1, "ml");
     // No terms: zeros, by a kernel; no elements: nothing.
     check_kinds("//! matmul y = matrix(x, 3, 0) @ matrix(w, 0, 5)\n//! kernel whole\n", 1, "ll");
+    check_kinds("//! matmul y = matrix(x, 3, 0, 0) @ matrix(w, 0, 5)\n//! kernel whole\n", 1, "ll");
     check_kinds("//! kernel both\n//! matmul y += matrix(x, 3, 0) @ matrix(w, 0, 5)\n", 1, "l");
     check_kinds("//! matmul matrix(v, 0, 5) = matrix(x, 0, 4) @ w.T\n//! kernel both\n", 1, "l");
     // Conditions.

@@ -216,7 +216,7 @@ static void test_requests(void **state)
     AGAIN(r.inputs[0].shape[1] = INT64_C(1) << 45,
           "input: shape [2, 35184372088832, 9, 11]: float32 elements take 2^48 bytes or more");
     AGAIN(r.inputs[1].shape[1] = 2, "weight has 2 in dimension 1, expected 1");
-    AGAIN(r.inputs[2].shape[0] = 5, "bias has 5 in dimension 0, expected CM = 6");
+    AGAIN(r.inputs[2].shape[0] = 5, "bias has 5 in dimension 0, expected CM = 6 (of weight)");
     AGAIN(r.inputs[1].shape[0] = 5,
           "weight has 5 channels in dimension 0, input has 3; expected [3*M, 1, KH, KW]");
     AGAIN((r.inputs[0].shape[2] = 1, r.attrs[0].i[0] = 1, r.attrs[1].i[0] = 0),
@@ -231,7 +231,7 @@ static void test_requests(void **state)
         "kernel depthwise_forward: grid x is 197600919552, expected 0 to 2147483647");
     AGAIN((r.direction = PLAN_BACKWARD, r.wanted = 2, r.inputs[0].shape[1] = 3,
            r.inputs[1].shape[0] = 3, r.inputs[2].shape[0] = 4),
-          "bias has 4 in dimension 0, expected CM = 3");
+          "bias has 4 in dimension 0, expected CM = 3 (of weight)");
     op_unref(op);
 }
 

@@ -24,7 +24,7 @@ static void test_packs(void **state)
     assert_string_equal(text, "float32 [7, 5, 14]");
     plan_free(plan);
     r = ask(op, 2, 5, 7, 6);
-    refuse(&r, "f: m has [6] in its dimensions ...S, expected [5]");
+    refuse(&r, "f: m has [6] in its dimensions ...S, expected [5] (of x)");
     r = ask(op, 0, 0, 0, 6);
     refuse(&r, "f: x has rank 0 [], expected rank at least 1 [...S, C]");
     r = ask(op, 16, 1, 1, 1);
@@ -33,6 +33,31 @@ static void test_packs(void **state)
     r.inputs[1] = r.inputs[0];
     r.inputs[1].rank = 15;
     refuse(&r, "f: y would have a rank above 16");
+    op_unref(op);
+}
+
+// Which of the arguments that do not fit is wrong, nobody can tell: the message names them all.
+static void test_sources(void **state)
+{
+    (void)state;
+    struct op *op = small("//! shape x [N, C]\n//! let K = N\n//! shape m [K, 2*N + C, N]\n"
+                          "//! shape y [N]\n",
+                          PLAIN);
+    struct plan_request r = ask(op, 2, 5, 7, 1);
+    r.inputs[1] = r.inputs[0];
+    r.inputs[1].rank = 3;
+    r.inputs[1].shape[1] = 18;
+    r.inputs[1].shape[2] = 5;
+    refuse(&r, "f: m has 18 in dimension 1, expected 2*N + C = 17 (N = 5 of x, C = 7 of x)");
+    r.inputs[1].shape[1] = 17;
+    r.inputs[1].shape[2] = 6;
+    refuse(&r, "f: m has 6 in dimension 2, expected N = 5 (of x)");
+    r.inputs[1].shape[0] = 6;
+    refuse(&r, "f: m has 6 in dimension 0, expected K = 5");
+    op_unref(op);
+    op = small("//! shape x [N, N]\n//! shape m [P]\n//! shape y [N]\n", PLAIN);
+    r = ask(op, 2, 5, 7, 1);
+    refuse(&r, "f: x has 7 in dimension 1, expected N = 5");
     op_unref(op);
 }
 
@@ -224,9 +249,10 @@ static void test_views(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_packs), cmocka_unit_test(test_results), cmocka_unit_test(test_types),
-        cmocka_unit_test(test_saved), cmocka_unit_test(test_chain),   cmocka_unit_test(test_checks),
-        cmocka_unit_test(test_views),
+        cmocka_unit_test(test_packs),   cmocka_unit_test(test_sources),
+        cmocka_unit_test(test_results), cmocka_unit_test(test_types),
+        cmocka_unit_test(test_saved),   cmocka_unit_test(test_chain),
+        cmocka_unit_test(test_checks),  cmocka_unit_test(test_views),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
