@@ -182,27 +182,10 @@ static bool check_apart(const struct run *run, int index, const char *name, stru
     return true;
 }
 
-// Kernels count on it that what they change in place is changed by one name alone.
-static bool check_in_place(const struct run *run, struct opd_err *err)
-{
-    const struct op *op = run->entry->op;
-    for (int i = 0; i < op->n_inputs; i++)
-        for (int k = 0; k < i; k++)
-            if (op->inputs[i].in_place && op->inputs[k].in_place && run->inputs[i] &&
-                run->inputs[k] && tensor_overlaps(run->inputs[i], run->inputs[k]))
-                return opd_err_set(err, OPD_E_invalid_argument,
-                                   "%s: %s lies in the memory of %s, and both are changed in "
-                                   "place; expected memory of its own",
-                                   op->name, op->inputs[i].name, op->inputs[k].name);
-    return true;
-}
-
 bool run_check_into(const struct run *run, struct opd_err *err)
 {
     const struct plan *plan = run->bound->plan;
     bool forward = plan->direction == PLAN_FORWARD;
-    if (forward && !check_in_place(run, err))
-        return false;
     for (int i = 0; i < plan->n_operands; i++) {
         const struct plan_operand *o = &plan->operands[i];
         if (o->kind != (forward ? PLAN_OUTPUT : PLAN_GRAD_INPUT) || !run->into[o->index])

@@ -42,8 +42,7 @@ bool run_read_results(struct request *req, struct run *run, const value *ids, co
                       int n, bool optional, struct run_new_ids *taken, struct run_results *out,
                       struct opd_err *err);
 
-// With the plan: do the tensors of `into` fit, and does nothing else of the run lie there? Has each
-// argument in place memory of its own?
+// With the plan: do the tensors of `into` fit, and does nothing else of the run lie there?
 bool run_check_into(const struct run *run, struct opd_err *err);
 
 // A tensor against what the plan says. `role`: "the output".
