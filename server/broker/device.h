@@ -113,12 +113,13 @@ struct device {
     uint32_t n_regions;
     struct suballoc memory;
     uint64_t memory_limit;
-    int n_unmapping;     // regions whose memory is not free yet
+    int n_dropping;      // chunks that are given back, whose memory is not free yet
     bool growing;        // a chunk is asked for
-    bool grew_unmapping; // while some was not
-    bool grow_later;     // it is asked for again when that is
+    bool grew_dropping;  // while there were such
+    bool grow_later;     // it is asked for again when there are none
     bool grow_exact;     // no larger than needed
     uint64_t grow_size;  // what the growth is for
+    uint64_t grow_since; // clock_ns() when that was first asked for
     int n_tensors;
     uint64_t named_bytes; // of memory.used: in storages with a name
 
@@ -162,6 +163,8 @@ enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_
                                struct opd_err *err);
 void device_release(struct device *d, struct suballoc_block *block);
 void device_memory_init(struct broker *b); // the timer that gives unused memory back
+void device_restore_chunk(struct device *d, uint32_t region,
+                          uint64_t size); // from before an upgrade
 
 // Staging memory for data that comes or goes in messages of a connection. NULL: all of it is in
 // use, or others have waited longer; broker_retry() comes, and who does not want it any more has to

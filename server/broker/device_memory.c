@@ -12,6 +12,7 @@
 
 #include "broker.h"
 #include "clock.h"
+#include "conn.h"
 #include "fdpass.h"
 #include "holder.h"
 #include "log.h"
@@ -43,22 +44,16 @@ static void remove_region(struct device *d, uint32_t id)
     d->regions[id] = (struct device_region){ .fd = -1 };
 }
 
-static void grow(struct device *d, uint64_t size, bool exact);
-
 static void unmapped_done(struct command *c, const struct opd_err *err)
 {
     struct device *d = c->data;
     (void)err; // a dead executor maps nothing any more
     remove_region(d, ((struct dev_command *)(void *)c->bytes.bytes)->id);
-    d->n_unmapping--;
-    if (d->grow_later && d->n_unmapping == 0)
-        grow(d, d->grow_size, d->grow_exact);
 }
 
 void device_unmap(struct device *d, uint32_t region)
 {
     struct command *c = command_new(DEV_UNMAP, region, 0);
-    d->n_unmapping++;
     c->done = unmapped_done;
     c->data = d;
     device_submit(d, c);
@@ -138,30 +133,49 @@ static uint64_t chunk_size(const struct device *d, uint64_t size)
     return (size + unit - 1) / unit * unit;
 }
 
+static void add_chunk(struct device *d, uint32_t region, uint64_t size)
+{
+    suballoc_add_chunk(&d->memory, region, size)->emptied_at = clock_ns();
+}
+
+static void grow(struct device *d, uint64_t size, bool exact);
+
+static void dropped_done(struct command *c, const struct opd_err *err)
+{
+    struct device *d = c->data;
+    unmapped_done(c, err);
+    d->n_dropping--;
+    if (d->grow_later && d->n_dropping == 0 && !d->stopping)
+        grow(d, d->grow_size, d->grow_exact);
+}
+
 // Gives an empty chunk back to the device.
 static void drop_chunk(struct device *d, struct suballoc_chunk *chunk)
 {
-    uint32_t region = chunk->region;
+    struct command *c = command_new(DEV_UNMAP, chunk->region, 0);
     suballoc_remove_chunk(&d->memory, chunk);
-    device_unmap(d, region);
+    d->n_dropping++;
+    c->done = dropped_done;
+    c->data = d;
+    device_submit(d, c);
 }
 
-// False: none is empty.
-static bool drop_empty_chunk(struct device *d)
+// One that has been empty since before a time. False: there is none.
+static bool drop_empty_chunk(struct device *d, uint64_t before)
 {
     struct suballoc_chunk *chunk = d->memory.chunks;
-    while (chunk && chunk->used > 0)
+    while (chunk && (chunk->used > 0 || chunk->emptied_at >= before))
         chunk = chunk->next;
     if (chunk)
         drop_chunk(d, chunk);
     return chunk != NULL;
 }
 
-// What was unmapped is free when its descriptor is closed.
-static void grow_when_unmapped(struct device *d)
+// What was dropped is free when its descriptor is closed.
+static void grow_when_dropped(struct device *d)
 {
     d->growing = d->grow_later = true;
-    if (d->n_unmapping == 0)
+    if (d->n_dropping == 0)
         grow(d, d->grow_size, d->grow_exact);
 }
 
@@ -175,18 +189,19 @@ static void grown_done(struct command *c, const struct opd_err *err)
         r->fd = c->out_fd;
         c->out_fd = -1;
         r->ready = true;
-        suballoc_add_chunk(&d->memory, header->id, header->size);
+        add_chunk(d, header->id, header->size);
         return;
     }
     uint64_t exact = chunk_size(d, d->grow_size);
     bool lost = !d->process_alive && !c->blamed; // the next executor may well make it
     bool retry = header->size > exact && d->process_alive;
-    bool freed = d->grew_unmapping;
+    bool freed = d->grew_dropping;
     remove_region(d, header->id);
-    while (d->process_alive && drop_empty_chunk(d))
+    // What the request that waits has let go of since it wanted more, it wants again.
+    while (d->process_alive && drop_empty_chunk(d, d->grow_since))
         freed = true;
     if (freed && d->process_alive)
-        grow_when_unmapped(d);
+        grow_when_dropped(d);
     else if (retry)
         grow(d, exact, true);
     else if (lost)
@@ -205,7 +220,7 @@ static void grow(struct device *d, uint64_t size, bool exact)
     c->data = d;
     d->growing = true;
     d->grow_later = false;
-    d->grew_unmapping = d->n_unmapping > 0;
+    d->grew_dropping = d->n_dropping > 0;
     d->grow_size = size;
     d->grow_exact = exact;
     device_submit(d, c);
@@ -223,9 +238,20 @@ static struct suballoc_chunk *newest_empty(const struct device *d)
     return newest;
 }
 
+// Does a request wait for more of the device? What it has let go of meanwhile, it wants again.
+static bool is_wanted(const struct device *d)
+{
+    for (const struct conn *c = d->broker->conns; c; c = c->next)
+        if (c->waits_for == d)
+            return true;
+    return false;
+}
+
 // Gives back those that have been empty for long, but one. True: others may be, later.
 static bool trim(struct device *d, uint64_t now)
 {
+    if (is_wanted(d))
+        return true;
     const struct suballoc_chunk *kept = newest_empty(d);
     bool more = false;
     for (struct suballoc_chunk *chunk = d->memory.chunks, *next; chunk; chunk = next) {
@@ -256,6 +282,19 @@ void device_memory_init(struct broker *b)
     b->trim_timer.data = b;
 }
 
+static void trim_later(struct broker *b)
+{
+    if (!uv_is_active((uv_handle_t *)&b->trim_timer) &&
+        !uv_is_closing((uv_handle_t *)&b->trim_timer))
+        uv_timer_start(&b->trim_timer, trim_cb, TRIM_TICK_MS, TRIM_TICK_MS);
+}
+
+void device_restore_chunk(struct device *d, uint32_t region, uint64_t size)
+{
+    add_chunk(d, region, size);
+    trim_later(d->broker); // it may be empty
+}
+
 // --- pieces of chunks
 
 static uint64_t room_for_chunks(const struct device *d, uint64_t limit)
@@ -277,7 +316,7 @@ enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_
     uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
                                                      : d->info.memory_total;
     uint64_t room = room_for_chunks(d, limit);
-    while (chunk_size(d, size) > room && drop_empty_chunk(d))
+    while (chunk_size(d, size) > room && drop_empty_chunk(d, UINT64_MAX))
         room = room_for_chunks(d, limit);
     if (chunk_size(d, size) > room) {
         struct buf held = { 0 };
@@ -291,8 +330,10 @@ enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_
         buf_finish(&held);
         return ALLOC_FAILED;
     }
-    if (!d->growing)
+    if (!d->growing) {
+        d->grow_since = clock_ns();
         grow(d, size, room < chunk_size(d, d->is_cpu ? CHUNK_CPU : CHUNK_CUDA));
+    }
     return ALLOC_WAIT;
 }
 
@@ -303,7 +344,5 @@ void device_release(struct device *d, struct suballoc_block *block)
     if (chunk->used > 0)
         return;
     chunk->emptied_at = clock_ns();
-    uv_timer_t *timer = &d->broker->trim_timer;
-    if (!uv_is_active((uv_handle_t *)timer) && !uv_is_closing((uv_handle_t *)timer))
-        uv_timer_start(timer, trim_cb, TRIM_TICK_MS, TRIM_TICK_MS);
+    trim_later(d->broker);
 }

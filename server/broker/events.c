@@ -73,6 +73,11 @@ static uint64_t first_after(const struct events *ev, uint64_t since)
     return since >= first ? since + 1 : first;
 }
 
+uint64_t events_oldest(const struct events *ev)
+{
+    return first_after(ev, 0);
+}
+
 size_t events_pack_outcomes(const struct events *ev, uint64_t since, struct buf *out)
 {
     size_t n = 0;

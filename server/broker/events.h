@@ -35,7 +35,8 @@ struct events {
 uint64_t events_add(struct broker *b,
                     const struct event *event); // its number; tells those who follow
 void events_pack_since(const struct events *ev, uint64_t since,
-                       struct buf *out); // an array of those after `since`
+                       struct buf *out);         // an array of those after `since`
+uint64_t events_oldest(const struct events *ev); // the number of the first that is still kept
 // Of edits alone, as reload() tells of them: op, file, version, state, message, log, ms. Appends
 // those after `since`, and returns how many they are.
 size_t events_pack_outcomes(const struct events *ev, uint64_t since, struct buf *out);

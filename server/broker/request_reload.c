@@ -9,13 +9,14 @@
 #include "request.h"
 #include "source.h"
 
-// The failures that still stand of those that this client may have heard of: they are told again.
+// The failures that still stand, but those that the events after `seen` tell of.
 static size_t pack_standing(const struct broker *b, uint64_t seen, struct buf *out)
 {
     size_t n = 0;
+    uint64_t oldest = events_oldest(&b->events);
     for (const struct source *s = b->reload.sources; s; s = s->next) {
         const struct source_failure *f = &s->failure;
-        if (!f->seq || f->seq > seen || s->missing_since)
+        if (!f->seq || (f->seq > seen && f->seq >= oldest) || s->missing_since)
             continue;
         events_pack_outcome(&(struct event){ .kind = "failed",
                                              .op = f->op,

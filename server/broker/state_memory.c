@@ -123,7 +123,7 @@ bool state_read_region(struct state_in *in)
         d->regions[d->n_regions++] = (struct device_region){ .fd = -1 };
     d->regions[id] = r;
     if (!r.host && !r.ipc)
-        suballoc_add_chunk(&d->memory, id, r.size);
+        device_restore_chunk(d, id, r.size);
     return true;
 }
 

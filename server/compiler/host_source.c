@@ -307,7 +307,7 @@ bool host_source_is_extension_header(const char *name)
     return false;
 }
 
-// Kernels need nothing of it, and NVRTC is given empty ones.
+// Kernels need nothing of it, and NVRTC is given empty ones of those that are usual.
 static bool includes_extension(const struct host_token *t)
 {
     struct host_lexer l = { t->at + 1, 1, false };

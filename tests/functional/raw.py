@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgpack
 
-from conftest import PROGRAM, find_family
+from conftest import PROGRAM, find_family, read_stat
 
 SECONDS = 30
 DTYPES = {
@@ -153,9 +153,13 @@ def eventually(holds, seconds=10):
 
 
 def find_roles(pid, role):
-    """The pids of the daemon's children in that role, by their command lines."""
+    """The pids of the daemon's children in that role, by their command lines. (A child of theirs has
+    the same until it runs its own program.)"""
     found = []
     for child, _ in find_family(pid):
+        stat = read_stat(child)
+        if stat is None or int(stat[1]) != pid:
+            continue
         try:
             words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
         except OSError:

@@ -48,6 +48,14 @@ def reserved(raw):
     return device["memory_reserved"]
 
 
+def limit_mapping(daemon, more):
+    """So many bytes the executor may map beside what it has."""
+    (executor,) = find_roles(daemon.pid, "executor")
+    with open(f"/proc/{executor}/statm") as statm:
+        mapped = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.prlimit(executor, resource.RLIMIT_AS, (mapped + more, mapped + more))
+
+
 @pytest.mark.parametrize("how", ["drop", "tensor_free", "close"])
 def test_results_that_are_given_up_before_they_are_made(start_daemon, kernels, how):
     """Fifty results of 16 MiB, one after the other, in 64 MiB, while the device is busy."""
@@ -132,11 +140,7 @@ def test_unused_chunks_make_room(start_daemon):
     daemon = start_daemon()
     with Raw(daemon.socket) as raw:
         raw.make(1, "uint8", [1])
-        (executor,) = find_roles(daemon.pid, "executor")
-        with open(f"/proc/{executor}/statm") as statm:
-            mapped = int(statm.read().split()[0]) * resource.getpagesize()
-        limit = mapped + 500 * MIB
-        resource.prlimit(executor, resource.RLIMIT_AS, (limit, limit))
+        limit_mapping(daemon, 500 * MIB)
         for id in (2, 3, 4):
             raw.call("tensor_new", id, "uint8", [100 * MIB])
         raw.call("tensor_free", [2, 3, 4])
@@ -145,4 +149,38 @@ def test_unused_chunks_make_room(start_daemon):
         assert error.code == "out_of_memory"
         raw.call("tensor_free", [2])
         raw.call("tensor_new", 3, "uint8", [200 * MIB])
+    daemon.stop()
+
+
+PAIR = """
+//! op      pair(Tensor x, *, int n) -> (Tensor a, Tensor b)
+//! dtypes  float32
+//! shape   x [1]
+//! shape   a [n]
+//! shape   b [n]
+//! example x=[1] n=4
+//!
+//! forward
+//!   kernel pair
+
+extern "C" __global__ void pair(const float *x, float *a, float *b, int64_t n)
+{
+    CUDA_KERNEL_LOOP(i, n)
+        a[i] = b[i] = x[0];
+}
+"""
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="a GPU's memory cannot be limited so")
+def test_two_results_of_which_one_has_room(start_daemon, tmp_path):
+    """Each is given up when the other has none: that is no room for the other."""
+    (tmp_path / "pair.cu").write_text(PAIR)
+    daemon = start_daemon("--kernels", str(tmp_path))
+    with Raw(daemon.socket) as raw:
+        raw.make(1, "float32", [1])
+        raw.call("forward", "pair", [1], {"n": 4}, [2, 3])
+        limit_mapping(daemon, 500 * MIB)
+        error = raw.fail("forward", "pair", [1], {"n": 300 * MIB // 4}, [4, 5])
+        assert error.code == "out_of_memory", error
+        raw.call("forward", "pair", [1], {"n": 150 * MIB // 4}, [4, 5])
     daemon.stop()

@@ -439,6 +439,12 @@ def test_arguments_that_do_not_fit(ops, draw):
             call()
 
 
+def test_blanks_and_words_in_a_schema(ops, device):
+    x = torch.ones(3, device=device)
+    assert_close(ops.blanks(x), x * 1.5)
+    assert_close(ops.blanks(x, lambda_=2.0, import_=False), x * 2)
+
+
 def test_nothing_is_asked_for_a_call_that_works(ops, draw, monkeypatch):
     x = draw(3)
     ops.gelu(x)

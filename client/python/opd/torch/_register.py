@@ -37,7 +37,10 @@ _TAGS = [t for t in (getattr(torch.Tag, "cudagraph_unsafe", None),) if t is not 
 _taken: set[str] = set()
 _HELPERS = ("infer", "forward", "backward")
 
-_WORD = re.compile(r"(?<= )(?:%s)(?=[,=)]|$)" % "|".join(keyword.kwlist))  # a name in a schema
+_VALUES = ("None", "True", "False")
+_WORD = re.compile(  # a name in a schema
+    r"(?<= )(?:%s)(?= *[,=)]|$)" % "|".join(w for w in keyword.kwlist if w not in _VALUES)
+)
 
 # Is torch.func at work? Without this, torch's own error tells nothing to the user.
 _in_transform: Any = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)

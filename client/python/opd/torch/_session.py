@@ -298,7 +298,7 @@ class Session:
             return version
         text = _hashes.get((number, name, version))
         for each in self.conn.call("op_info", name)["versions"]:
-            if each["hash"] == text:
+            if each["hash"] == text and each["state"] != "failed":
                 return int(each["version"])
         raise NotFound(
             f"{name}: the daemon was started anew since forward, and does not have the version that "
