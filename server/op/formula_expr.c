@@ -1,4 +1,5 @@
 #include "formula.h"
+#include "formula_hint.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -186,26 +187,12 @@ static bool read_formula(struct formula_parser *p, const struct token *name, int
     return true;
 }
 
-// Fails if the token is what C or Python write for something that formulas have by other means.
+// Fails if the token is of another language, and formulas have it by other means.
 static bool check_foreign(struct formula_parser *p, const struct token t)
 {
-    static const struct {
-        const char *text, *hint;
-    } table[] = {
-        { "%", "the rest of a division is fmod(x, y)" },
-        { "^", "a power is pow(x, y)" },
-        { "if", "a choice is condition ? a : b" },
-        { "and", "write &&" },
-        { "or", "write ||" },
-        { "not", "write !" },
-        { ".", "a function is called by its name alone, exp(x)" },
-    };
-    if (t.kind != TOKEN_NAME && t.kind != TOKEN_PUNCT)
-        return true;
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (strlen(table[i].text) == t.size && memcmp(table[i].text, t.start, t.size) == 0)
-            return FAIL_AT(p, t, "'%s' is not of formulas; %s", table[i].text, table[i].hint);
-    return true;
+    bool symbol = t.kind == TOKEN_NAME || t.kind == TOKEN_PUNCT;
+    const char *hint = symbol ? formula_hint_symbol(t.start, t.size) : NULL;
+    return !hint || FAIL_AT(p, t, "'%.*s' is not of formulas; %s", (int)t.size, t.start, hint);
 }
 
 static bool read_symbol(struct formula_parser *p, const struct token *name, struct part *out)
@@ -241,42 +228,6 @@ static bool read_symbol(struct formula_parser *p, const struct token *name, stru
 }
 
 // --- functions
-
-// What Python and PyTorch have under these names, and formulas by other means.
-static const struct {
-    const char *names, *hint; // the names between blanks
-} foreign_functions[] = {
-    { " sigmoid expit ", "write 1 / (1 + exp(-x))" },
-    { " relu ", "write x < 0 ? 0 : x" },
-    { " silu swish ", "write x / (1 + exp(-x))" },
-    { " softplus ", "write log1p(exp(x))" },
-    { " square ", "write x * x" },
-    { " power ", "write pow(x, y)" },
-    { " reciprocal ", "write 1 / x" },
-    { " neg negative ", "write -x" },
-    { " sign sgn ", "write (x > 0) - (x < 0)" },
-    { " clamp clip ", "write fmin(fmax(x, low), high)" },
-    { " clamp_min maximum ", "write fmax(x, y)" },
-    { " clamp_max minimum ", "write fmin(x, y)" },
-    { " where ", "write condition ? a : b" },
-    { " logical_not not ", "write !x" },
-    { " float double int ", "all is computed in acc_t; leave it out, or write trunc(x)" },
-    { " sum mean prod var std norm softmax log_softmax logsumexp cumsum amax amin argmax matmul "
-      "mm ",
-      "a formula sees one element at a time; that takes a kernel" },
-};
-
-static const char *find_foreign(const struct token *name)
-{
-    char word[OP_MAX_NAME + 2];
-    if (name->size >= OP_MAX_NAME)
-        return NULL;
-    snprintf(word, sizeof word, " %.*s ", (int)name->size, name->start);
-    for (size_t i = 0; i < sizeof foreign_functions / sizeof *foreign_functions; i++)
-        if (strstr(foreign_functions[i].names, word))
-            return foreign_functions[i].hint;
-    return NULL;
-}
 
 static const struct function {
     const char *name;
@@ -323,7 +274,7 @@ static const struct function *find_function(struct formula_parser *p, const stru
             return fn;
         suggest_add(&near, fn->name);
     }
-    const char *hint = find_foreign(name);
+    const char *hint = formula_hint_function(name->start, name->size);
     FAIL_AT(p, *name, "there is no function '%.*s'%s%s", (int)name->size, name->start,
             hint ? "; " : "", hint ? hint : suggest_text(&near, text, sizeof text));
     return NULL;
