@@ -11,7 +11,7 @@ from torch_fixtures import device, draw, ops, torch_daemon  # noqa: F401
 import opd
 import opd.torch
 from opd._conn import Connection
-from test_torch_process import X, grad_of, scale, write_scale  # noqa: F401
+from scale_operator import X, grad_of, scale, write_scale  # noqa: F401
 
 
 @pytest.fixture
