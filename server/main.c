@@ -12,13 +12,13 @@
 #include <unistd.h>
 
 #include "broker.h"
-#include "compiler.h"
-#include "executor.h"
-#include "log.h"
-#include "mem.h"
+#include "compiler/compiler.h"
+#include "executor/executor.h"
+#include "base/log.h"
+#include "base/mem.h"
 #include "options.h"
-#include "trial.h"
-#include "upgrade.h"
+#include "trial/trial.h"
+#include "upgrade/upgrade.h"
 
 // An executor and a compiler end with the broker, whatever ends it, and leave it a terminal's ^C,
 // and the SIGTERM that a service manager sends to every process: it finishes what is in flight, for

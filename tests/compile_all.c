@@ -12,10 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "compile.h"
-#include "mem.h"
-#include "nvrtc_load.h"
-#include "plan.h"
+#include "compiler/compile.h"
+#include "base/mem.h"
+#include "compiler/nvrtc_load.h"
+#include "op/plan.h"
 
 enum { MAX_ARCHS = 32, MAX_JOBS = 64, MAX_FILE = 1 << 20 };
 

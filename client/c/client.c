@@ -1,11 +1,11 @@
-#include "client.h"
+#include "c/client.h"
 
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
-#include "sock.h"
+#include "c/error.h"
+#include "c/sock.h"
 
 // ---- what has come ------------------------------------------------------------------------------
 

@@ -4,10 +4,10 @@
 
 #include <sys/uio.h>
 
-#include "inbox.h"
-#include "message.h"
-#include "notice.h"
-#include "opd.h"
+#include "c/inbox.h"
+#include "c/message.h"
+#include "c/notice.h"
+#include "c/opd.h"
 
 struct request {
     uint32_t id;

@@ -1,4 +1,4 @@
-#include "error.h"
+#include "c/error.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "map.h"
+#include "c/map.h"
 
 static const char *const names[] = {
     [OPD_OK] = "ok",

@@ -2,7 +2,7 @@
 
 // Filling the caller's error.
 
-#include "opd.h"
+#include "c/opd.h"
 
 // For what this side found: sets `local`. err may be NULL. Always false.
 bool error_set(struct opd_error *err, int code, const char *fmt, ...)

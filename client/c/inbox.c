@@ -1,11 +1,11 @@
-#include "inbox.h"
+#include "c/inbox.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
-#include "error.h"
+#include "c/error.h"
 
 enum {
     ROOM = 64 << 10, // for one call of recv

@@ -2,8 +2,8 @@
 
 // The bytes that have come and not been taken, and where in them the messages end.
 
-#include "mpscan.h"
-#include "opd.h"
+#include "base/mpscan.h"
+#include "c/opd.h"
 
 struct inbox { // zeroed is empty
     char *bytes;

@@ -1,4 +1,4 @@
-#include "map.h"
+#include "c/map.h"
 
 #include <string.h>
 

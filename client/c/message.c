@@ -1,8 +1,8 @@
-#include "message.h"
+#include "c/message.h"
 
 #include <stdlib.h>
 
-#include "error.h"
+#include "c/error.h"
 
 enum { RESPONSE = 1, NOTIFICATION = 2 };
 

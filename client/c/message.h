@@ -2,7 +2,7 @@
 
 // One message of the daemon, decoded.
 
-#include "opd.h"
+#include "c/opd.h"
 
 struct message {
     bool response;         // else a notification

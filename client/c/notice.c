@@ -1,9 +1,9 @@
-#include "notice.h"
+#include "c/notice.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
+#include "c/error.h"
 
 struct notice {
     struct message message;

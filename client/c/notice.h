@@ -2,7 +2,7 @@
 
 // The notifications that have come and not been taken.
 
-#include "message.h"
+#include "c/message.h"
 
 struct notices { // zeroed is empty
     struct notice *first, *last;

@@ -1,6 +1,6 @@
 // The connection and its requests: opd.h's first half.
 
-#include "opd.h"
+#include "c/opd.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,12 +8,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "client.h"
-#include "error.h"
-#include "map.h"
-#include "pack.h"
-#include "sock.h"
-#include "version.h"
+#include "c/client.h"
+#include "c/error.h"
+#include "c/map.h"
+#include "c/pack.h"
+#include "c/sock.h"
+#include "base/version.h"
 
 #define REQUEST(name, since, where, params, result, doc)
 #include "../../protocol/protocol.def"

@@ -1,11 +1,11 @@
 // Operators: forward, backward, and what their parameters are packed from.
 
-#include "opd.h"
+#include "c/opd.h"
 
-#include "error.h"
-#include "map.h"
-#include "pack.h"
-#include "tensor.h"
+#include "c/error.h"
+#include "c/map.h"
+#include "c/pack.h"
+#include "c/tensor.h"
 
 struct opd_attr opd_int(const char *name, int64_t value)
 {

@@ -1,9 +1,9 @@
-#include "pack.h"
+#include "c/pack.h"
 
 #include <string.h>
 
-#include "client.h"
-#include "error.h"
+#include "c/client.h"
+#include "c/error.h"
 
 static int write_bytes(void *data, const char *bytes, size_t size)
 {

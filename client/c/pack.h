@@ -11,7 +11,7 @@
 
 #include <sys/uio.h>
 
-#include "opd.h"
+#include "c/opd.h"
 
 struct pack {
     msgpack_packer mp;

@@ -1,4 +1,4 @@
-#include "sock.h"
+#include "c/sock.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -8,8 +8,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "error.h"
+#include "base/clock.h"
+#include "c/error.h"
 
 uint64_t sock_deadline(double seconds)
 {

@@ -4,7 +4,7 @@
 
 #include <sys/uio.h>
 
-#include "opd.h"
+#include "c/opd.h"
 
 // A moment so many seconds from now, in nanoseconds of the monotonic clock. 0 or less: never.
 uint64_t sock_deadline(double seconds);

@@ -1,13 +1,13 @@
 // Tensors: thin forms of the tensor_... requests.
 
-#include "tensor.h"
+#include "c/tensor.h"
 
 #include <string.h>
 
-#include "client.h"
-#include "error.h"
-#include "map.h"
-#include "pack.h"
+#include "c/client.h"
+#include "c/error.h"
+#include "c/map.h"
+#include "c/pack.h"
 
 // Bytes of data in one message: less where the daemon takes less, which is 64 KiB at least.
 enum { PIECE = 8 << 20, SMALL_PIECE = 32 << 10 };

@@ -1,9 +1,9 @@
-#include "args.h"
+#include "opctl/args.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "suggest.h"
+#include "opctl/suggest.h"
 
 const struct option_row args_options[OPTIONS] = {
     [OPTION_SOCKET] = { "--socket", "PATH",

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "command.h"
+#include "opctl/command.h"
 
 // $OPD_BIN, else beside opctl, else on $PATH.
 static const char *find_daemon(char *beside, size_t size)

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "command.h"
-#include "diagnosis.h"
-#include "table.h"
+#include "opctl/command.h"
+#include "opctl/diagnosis.h"
+#include "opctl/table.h"
 
 // "24 B (8 stored, 16 loaded)", of a thread.
 static struct text read_spills(const msgpack_object *kernel, const char *key)

@@ -2,10 +2,10 @@
 
 #include <string.h>
 
-#include "command.h"
-#include "diagnosis.h"
-#include "json.h"
-#include "text.h"
+#include "opctl/command.h"
+#include "opctl/diagnosis.h"
+#include "opctl/json.h"
+#include "opctl/text.h"
 
 enum { SHOWN = 20 }; // of those that were before, to people
 

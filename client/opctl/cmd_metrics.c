@@ -1,6 +1,6 @@
 // opctl metrics: the daemon's counters, for a scraper.
 
-#include "command.h"
+#include "opctl/command.h"
 
 static void show_metrics(FILE *out, const msgpack_object *result)
 {

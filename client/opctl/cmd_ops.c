@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "command.h"
-#include "table.h"
+#include "opctl/command.h"
+#include "opctl/table.h"
 
 static bool is_true(const msgpack_object *map, const char *key)
 {

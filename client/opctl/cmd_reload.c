@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-#include "command.h"
-#include "diagnosis.h"
-#include "table.h"
+#include "opctl/command.h"
+#include "opctl/diagnosis.h"
+#include "opctl/table.h"
 
 static const struct column changes[] = {
     { .title = "OPERATOR", .key = "op", .read = text_field_op },

@@ -1,7 +1,7 @@
 // opctl restart DEVICE: another process for a device.
 
-#include "command.h"
-#include "text.h"
+#include "opctl/command.h"
+#include "opctl/text.h"
 
 static void show_device(FILE *out, const msgpack_object *device)
 {

@@ -1,7 +1,7 @@
 // opctl rollback OP: the version before the one that is served.
 
-#include "command.h"
-#include "text.h"
+#include "opctl/command.h"
+#include "opctl/text.h"
 
 static void show_version(FILE *out, const msgpack_object *result)
 {

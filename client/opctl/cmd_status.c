@@ -1,7 +1,7 @@
 // opctl status: is the daemon well, and what has it to do.
 
-#include "command.h"
-#include "table.h"
+#include "opctl/command.h"
+#include "opctl/table.h"
 
 static const struct column devices[] = {
     { .title = "DEVICE", .key = "name" },

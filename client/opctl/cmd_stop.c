@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#include "command.h"
+#include "opctl/command.h"
 
 enum { PATIENCE = 30 }; // seconds for what is in flight
 

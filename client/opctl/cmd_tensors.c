@@ -2,8 +2,8 @@
 
 #include <string.h>
 
-#include "command.h"
-#include "table.h"
+#include "opctl/command.h"
+#include "opctl/table.h"
 
 // "2x3".
 static struct text read_shape(const msgpack_object *tensor, const char *key)

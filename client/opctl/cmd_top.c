@@ -3,8 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "command.h"
-#include "text.h"
+#include "opctl/command.h"
+#include "opctl/text.h"
 
 enum { INTERVAL = 1 }; // seconds
 

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "command.h"
-#include "text.h"
+#include "opctl/command.h"
+#include "opctl/text.h"
 
 static double now(void)
 {

@@ -3,8 +3,8 @@
 #include <limits.h>
 #include <unistd.h>
 
-#include "command.h"
-#include "text.h"
+#include "opctl/command.h"
+#include "opctl/text.h"
 
 static void show_upgrade(FILE *out, const msgpack_object *result)
 {

@@ -5,10 +5,10 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include <opd.h>
+#include "c/opd.h"
 
-#include "args.h"
-#include "params.h"
+#include "opctl/args.h"
+#include "opctl/params.h"
 
 enum { // what opctl exits with
     EXIT_GOOD = 0,

@@ -1,10 +1,10 @@
-#include "diagnosis.h"
+#include "opctl/diagnosis.h"
 
 #include <string.h>
 
-#include <opd.h>
+#include "c/opd.h"
 
-#include "text.h"
+#include "opctl/text.h"
 
 // Empty where there is none.
 static msgpack_object_str get_text(const msgpack_object *map, const char *key)

@@ -1,11 +1,11 @@
-#include "json.h"
+#include "opctl/json.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "utf8.h"
+#include "opctl/utf8.h"
 
 static void write_char(FILE *out, uint32_t c, const char *bytes, size_t size)
 {

@@ -3,9 +3,9 @@
 #include <errno.h>
 #include <string.h>
 
-#include "command.h"
-#include "suggest.h"
-#include "version.h"
+#include "opctl/command.h"
+#include "opctl/suggest.h"
+#include "base/version.h"
 
 #define WITH(option) (1u << (option))
 

@@ -1,7 +1,7 @@
 // opctl ops NAME --ptx, --sass: what its kernels compile to.
 
-#include "command.h"
-#include "text.h"
+#include "opctl/command.h"
+#include "opctl/text.h"
 
 static void show_code(FILE *out, const msgpack_object *list)
 {

@@ -1,4 +1,4 @@
-#include "params.h"
+#include "opctl/params.h"
 
 #include <string.h>
 

@@ -1,9 +1,9 @@
-#include "command.h"
+#include "opctl/command.h"
 
 #include <stdarg.h>
 
-#include "json.h"
-#include "text.h"
+#include "opctl/json.h"
+#include "opctl/text.h"
 
 int session_fail(struct opd_error *err)
 {

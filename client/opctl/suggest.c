@@ -1,4 +1,4 @@
-#include "suggest.h"
+#include "opctl/suggest.h"
 
 #include <stdbool.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "table.h"
+#include "opctl/table.h"
 
 enum { GAP = 2 };
 

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#include "text.h"
+#include "opctl/text.h"
 
 enum { TABLE_MAX_COLUMNS = 16 };
 

@@ -1,13 +1,13 @@
-#include "text.h"
+#include "opctl/text.h"
 
 #include <inttypes.h>
 #include <string.h>
 #include <time.h>
 
-#include <opd.h>
+#include "c/opd.h"
 
-#include "json.h"
-#include "utf8.h"
+#include "opctl/json.h"
+#include "opctl/utf8.h"
 
 struct text text_bytes(uint64_t bytes)
 {

@@ -1,4 +1,4 @@
-#include "utf8.h"
+#include "opctl/utf8.h"
 
 size_t utf8_decode(const char *bytes, size_t size, uint32_t *c)
 {

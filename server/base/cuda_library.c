@@ -1,4 +1,4 @@
-#include "cuda_library.h"
+#include "base/cuda_library.h"
 
 #include <dlfcn.h>
 #include <glob.h>
@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 static void *open_in_folder(const struct cuda_library *l, const char *folder)
 {

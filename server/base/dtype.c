@@ -1,4 +1,4 @@
-#include "dtype.h"
+#include "base/dtype.h"
 
 #include <string.h>
 
@@ -10,7 +10,7 @@ static const struct {
 } dtypes[OPD_DTYPE_COUNT] = {
     [OPD_DTYPE_NONE] = { "none", 0, "void", "void" },
 #define DTYPE(name, number, size, type, acc) [number] = { #name, size, type, acc },
-#include "dtype.def"
+#include "base/dtype.def"
 #undef DTYPE
 };
 

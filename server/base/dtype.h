@@ -8,7 +8,7 @@
 enum opd_dtype {
     OPD_DTYPE_NONE = 0,
 #define DTYPE(name, number, size, type, acc) OPD_DTYPE_##name = number,
-#include "dtype.def"
+#include "base/dtype.def"
 #undef DTYPE
 };
 

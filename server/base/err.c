@@ -1,4 +1,4 @@
-#include "err.h"
+#include "base/err.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 static void format_message(struct opd_err *err, enum opd_err_code code, const char *fmt,
                            va_list args)

@@ -1,4 +1,4 @@
-#include "fdpass.h"
+#include "base/fdpass.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,12 +1,12 @@
-#include "image.h"
+#include "base/image.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "hash.h"
-#include "mem.h"
+#include "base/hash.h"
+#include "base/mem.h"
 
 enum { IMAGE_VERSION = 1, IMAGE_MAX_SIZE = 1 << 30 };
 

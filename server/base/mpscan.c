@@ -1,4 +1,4 @@
-#include "mpscan.h"
+#include "base/mpscan.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-#include "ring.h"
+#include "base/ring.h"
 
 #include <stdatomic.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "cache.h"
+#include "compiler/cache.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -8,10 +8,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "hash.h"
-#include "image.h"
-#include "log.h"
-#include "mem.h"
+#include "base/hash.h"
+#include "base/image.h"
+#include "base/log.h"
+#include "base/mem.h"
 
 enum { CACHE_FORMAT = 1, MAX_INCLUDE_DEPTH = 16, MAX_INCLUDE_SIZE = 4 << 20 };
 

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#include "compile.h"
+#include "compiler/compile.h"
 
 struct cache_key {
     char hex[33];

@@ -1,4 +1,4 @@
-#include "cache.h"
+#include "compiler/cache.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "log.h"
-#include "mem.h"
+#include "base/log.h"
+#include "base/mem.h"
 
 enum {
     LEFT_SECONDS = 600, // a temporary file of that age has no writer any more

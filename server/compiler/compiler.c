@@ -1,4 +1,4 @@
-#include "compiler.h"
+#include "compiler/compiler.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -7,16 +7,16 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "cache.h"
-#include "compile.h"
-#include "fdpass.h"
-#include "host_cxx.h"
-#include "host_source.h"
-#include "image.h"
-#include "job.h"
-#include "log.h"
-#include "mem.h"
-#include "scratch.h"
+#include "compiler/cache.h"
+#include "compiler/compile.h"
+#include "base/fdpass.h"
+#include "compiler/host_cxx.h"
+#include "compiler/host_source.h"
+#include "base/image.h"
+#include "compiler/job.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "compiler/scratch.h"
 
 struct compiler {
     const char *name;

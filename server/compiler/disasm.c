@@ -1,4 +1,4 @@
-#include "disasm.h"
+#include "compiler/disasm.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "host_cxx.h"
-#include "mem.h"
+#include "compiler/host_cxx.h"
+#include "base/mem.h"
 
 enum { LIMIT_MS = 30000, LISTING_LIMIT = 32 << 20 };
 

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "err.h"
+#include "base/err.h"
 
 // A cubin, by nvdisasm or cuobjdump: in $CUDA_HOME, $CUDA_PATH, beside `toolkit` (a library of the
 // toolkit; "" for none), in /usr/local/cuda, on $PATH. A shared object of the host, the one

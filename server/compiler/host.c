@@ -1,4 +1,4 @@
-#include "compile.h"
+#include "compiler/compile.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -10,11 +10,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "disasm.h"
-#include "host_cxx.h"
-#include "host_log.h"
-#include "host_shown.h"
-#include "host_source.h"
+#include "compiler/disasm.h"
+#include "compiler/host_cxx.h"
+#include "compiler/host_log.h"
+#include "compiler/host_shown.h"
+#include "compiler/host_source.h"
 
 enum { COMPILE_LIMIT_MS = 60000, LOG_LIMIT = 256 * 1024, MAX_SHOWN = 16 };
 

@@ -1,4 +1,4 @@
-#include "host_cond.h"
+#include "compiler/host_cond.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 
-#include "host_lex.h"
+#include "compiler/host_lex.h"
 
 enum host_truth { HOST_NO, HOST_MAYBE, HOST_YES };
 

@@ -1,4 +1,4 @@
-#include "host_cxx.h"
+#include "compiler/host_cxx.h"
 
 #include <errno.h>
 #include <fcntl.h>

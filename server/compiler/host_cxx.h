@@ -2,8 +2,8 @@
 
 // The system's C++ compiler as a child process. Part of the host compiler (host.c).
 
-#include "err.h"
-#include "mem.h"
+#include "base/err.h"
+#include "base/mem.h"
 
 struct host_cxx {
     char *path;    // as found: "/usr/bin/c++"

@@ -1,4 +1,4 @@
-#include "host_lex.h"
+#include "compiler/host_lex.h"
 
 #include <ctype.h>
 #include <stdlib.h>

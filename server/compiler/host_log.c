@@ -1,10 +1,10 @@
-#include "host_log.h"
+#include "compiler/host_log.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 // Names that are ours: of the shim, of the line that exports the kernel, of the file that the
 // compiler was given.

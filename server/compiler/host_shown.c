@@ -1,9 +1,9 @@
-#include "host_shown.h"
+#include "compiler/host_shown.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "host_lex.h"
+#include "compiler/host_lex.h"
 
 enum { MAX_LINE = 1 << 20 }; // the number of a line, from a directive
 

@@ -3,7 +3,7 @@
 // The files that a source was put together from, for the compiler to show lines of: it looks for
 // them by the names in #line directives. Part of the host compiler (host.c).
 
-#include "mem.h"
+#include "base/mem.h"
 
 struct host_shown {
     char *name;

@@ -1,9 +1,9 @@
-#include "host_source.h"
+#include "compiler/host_source.h"
 
 #include <string.h>
 
-#include "host_cond.h"
-#include "host_lex.h"
+#include "compiler/host_cond.h"
+#include "compiler/host_lex.h"
 
 // A word that the CPU device cannot serve; with '*' at its end, every word that begins so.
 static const struct {

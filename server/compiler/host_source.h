@@ -3,8 +3,8 @@
 // What happens to the text of a .cu before the host compiler sees it. Part of the host compiler
 // (host.c).
 
-#include "err.h"
-#include "mem.h"
+#include "base/err.h"
+#include "base/mem.h"
 
 // Refuses what the CPU device cannot run: inline PTX, tensor cores, textures, grid sync and the
 // like, and host functions of a PyTorch extension. Text that the preprocessor leaves out there is

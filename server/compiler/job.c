@@ -1,8 +1,8 @@
-#include "job.h"
+#include "compiler/job.h"
 
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 void job_pack(struct buf *out, const struct job_header *header, const char *const *strings, int n)
 {

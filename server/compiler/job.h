@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "err.h"
+#include "base/err.h"
 
 enum { JOB_FD_SOCKET = 3, JOB_MAX_FRAME = 64 << 20, JOB_MAX_STRINGS = 10 };
 

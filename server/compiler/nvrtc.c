@@ -4,14 +4,14 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "compile.h"
-#include "disasm.h"
-#include "hash.h"
-#include "log.h"
-#include "mem.h"
-#include "nvrtc_load.h"
-#include "rtc_describe.h"
-#include "rtc_log.h"
+#include "compiler/compile.h"
+#include "compiler/disasm.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "compiler/nvrtc_load.h"
+#include "compiler/rtc_describe.h"
+#include "compiler/rtc_log.h"
 
 // Part of the identity: anything here that changes an image changes this line.
 static const char *const fixed_options[] = {

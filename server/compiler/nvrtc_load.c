@@ -1,4 +1,4 @@
-#include "nvrtc_load.h"
+#include "compiler/nvrtc_load.h"
 
 #include <dlfcn.h>
 #include <glob.h>
@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cuda_library.h"
-#include "mem.h"
+#include "base/cuda_library.h"
+#include "base/mem.h"
 
 static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", NULL };
 static const char *const wheels[] = { "/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib", NULL };
@@ -40,7 +40,7 @@ static bool find_functions(struct nvrtc *rtc, void *library, struct opd_err *err
         return opd_err_set(err, OPD_E_unavailable,                                                 \
                            "%s has no %s: it is older than CUDA 11.2; install a newer one",        \
                            rtc->path, #name);
-#include "nvrtc_table.def"
+#include "compiler/nvrtc_table.def"
 #undef NVRTC
     return true;
 }

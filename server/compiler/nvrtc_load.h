@@ -7,11 +7,11 @@
 #include <limits.h>
 #include <stddef.h>
 
-#include "err.h"
+#include "base/err.h"
 
 struct nvrtc {
 #define NVRTC(name, parameters) int(*name) parameters;
-#include "nvrtc_table.def"
+#include "compiler/nvrtc_table.def"
 #undef NVRTC
     int major, minor;
     char path[PATH_MAX];       // of the library; "" where the linker does not tell

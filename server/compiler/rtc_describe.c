@@ -1,4 +1,4 @@
-#include "rtc_describe.h"
+#include "compiler/rtc_describe.h"
 
 #include <elf.h>
 #include <stdbool.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 // The text behind "BEFORE SYMBOL AFTER", or NULL.
 static const char *find_behind(const char *log, const char *before, const char *symbol,

@@ -1,10 +1,10 @@
-#include "rtc_log.h"
+#include "compiler/rtc_log.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 static const char *const name_map = "__nv_name_map"; // NVRTC's pretended file of name expressions
 static const char *const at_end = "At end of source: ";

@@ -1,4 +1,4 @@
-#include "scratch.h"
+#include "compiler/scratch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,8 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "log.h"
-#include "mem.h"
+#include "base/log.h"
+#include "base/mem.h"
 
 enum { GRACE_SECONDS = 60 }; // between a folder's making and its lock
 

@@ -1,4 +1,4 @@
-#include "backend.h"
+#include "executor/backend.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -11,8 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "dtype.h"
-#include "err.h"
+#include "base/dtype.h"
+#include "base/err.h"
 
 struct backend;         // a backend's own struct starts with `struct backend base`
 struct backend_program; // one loaded image, with one kernel; owned by the caller, freed by

@@ -8,12 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "backend.h"
-#include "clock.h"
-#include "cpu_blas.h"
-#include "cpu_guard.h"
-#include "cpu_pool.h"
-#include "mem.h"
+#include "executor/backend.h"
+#include "base/clock.h"
+#include "executor/cpu_blas.h"
+#include "executor/cpu_guard.h"
+#include "executor/cpu_pool.h"
+#include "base/mem.h"
 
 // Launches are done when launch() returns: so every mark has been passed when it is put.
 

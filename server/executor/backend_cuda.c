@@ -6,11 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "backend.h"
-#include "cuda_blas.h"
-#include "cuda_driver.h"
-#include "cuda_marks.h"
-#include "mem.h"
+#include "executor/backend.h"
+#include "executor/cuda_blas.h"
+#include "executor/cuda_driver.h"
+#include "executor/cuda_marks.h"
+#include "base/mem.h"
 
 enum { DEFAULT_SHARED_LIMIT = 48 << 10 };
 

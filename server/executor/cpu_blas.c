@@ -1,11 +1,11 @@
-#include "cpu_blas.h"
+#include "executor/cpu_blas.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "log.h"
+#include "base/log.h"
 
 // CBLAS's words.
 enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 };

@@ -3,8 +3,8 @@
 // Products of float32 and float64 matrices by OpenBLAS, found at run time. It is told to use one
 // thread, and so starts none: the pool's threads each call it for a part of the result.
 
-#include "backend.h"
-#include "cpu_pool.h"
+#include "executor/backend.h"
+#include "executor/cpu_pool.h"
 
 struct cpu_blas;
 

@@ -1,4 +1,4 @@
-#include "cpu_block.h"
+#include "executor/cpu_block.h"
 
 #include <limits.h>
 #include <stdint.h>
@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#include "cpu_race.h"
-#include "mem.h"
+#include "executor/cpu_race.h"
+#include "base/mem.h"
 
 enum thread_state { RUNS, AT_BARRIER, IN_WARP, ENDED };
 

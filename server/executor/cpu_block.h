@@ -7,10 +7,10 @@
 // without barriers pay nothing for those that have them, and threads need no stack before they
 // wait.
 
-#include "cpu_fault.h"
-#include "cpu_fiber.h"
-#include "cpu_image.h"
-#include "err.h"
+#include "executor/cpu_fault.h"
+#include "executor/cpu_fiber.h"
+#include "executor/cpu_image.h"
+#include "base/err.h"
 
 struct cpu_race;
 struct cpu_thread;

@@ -1,4 +1,4 @@
-#include "cpu_fault.h"
+#include "executor/cpu_fault.h"
 
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -10,10 +10,10 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include "cpu_block.h"
-#include "cpu_guard.h"
-#include "cpu_line.h"
-#include "dtype.h"
+#include "executor/cpu_block.h"
+#include "executor/cpu_guard.h"
+#include "executor/cpu_line.h"
+#include "base/dtype.h"
 
 enum { HANDLER_STACK = 128 * 1024, NULL_ZONE = 1 << 16, PAD_SIZE = 64, PAD_BYTE = 0xff };
 

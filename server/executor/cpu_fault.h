@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "backend.h"
+#include "executor/backend.h"
 
 struct opd_cpu_worker;
 

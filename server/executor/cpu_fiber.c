@@ -1,11 +1,11 @@
-#include "cpu_fiber.h"
+#include "executor/cpu_fiber.h"
 
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>

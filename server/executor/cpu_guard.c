@@ -1,4 +1,4 @@
-#include "cpu_guard.h"
+#include "executor/cpu_guard.h"
 
 #include <fcntl.h>
 #include <stdbool.h>
@@ -7,8 +7,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "hash.h"
-#include "mem.h"
+#include "base/hash.h"
+#include "base/mem.h"
 
 // Each view is three of the mappings of which the kernel grants a process some 65000, and costs
 // page tables as it is used.

@@ -1,4 +1,4 @@
-#include "cpu_line.h"
+#include "executor/cpu_line.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "clock.h"
+#include "base/clock.h"
 
 extern char **environ;
 

@@ -1,4 +1,4 @@
-#include "cpu_pool.h"
+#include "executor/cpu_pool.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 // Waking others costs some 30 us: a launch that ends sooner is not worth it.
 enum { ALONE_NS = 30000, MAX_WORKERS = 1024, RANGES_PER_WORKER = 8 };

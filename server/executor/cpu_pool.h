@@ -2,7 +2,7 @@
 
 // Spreads the blocks of a launch over the processor's cores.
 
-#include "cpu_block.h"
+#include "executor/cpu_block.h"
 
 struct cpu_pool;
 

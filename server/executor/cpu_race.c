@@ -1,12 +1,12 @@
-#include "cpu_race.h"
+#include "executor/cpu_race.h"
 
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "cpu_image.h"
-#include "mem.h"
+#include "executor/cpu_image.h"
+#include "base/mem.h"
 
 enum { WARP = 32, NO_SYNC = 1 };
 

@@ -1,14 +1,14 @@
-#include "cuda_blas.h"
+#include "executor/cuda_blas.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cuda_library.h"
-#include "hash.h"
-#include "log.h"
-#include "mem.h"
+#include "base/cuda_library.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/mem.h"
 
 enum { WORKSPACE_SIZE = 32 << 20, N_KEPT = 512, MOST_ALIGNMENT = 256 };
 
@@ -33,7 +33,7 @@ struct lt_heuristic { // cublasLtMatmulHeuristicResult_t
 
 struct lt {
 #define LT(name, parameters) int(*name) parameters;
-#include "blas_lt.def"
+#include "executor/blas_lt.def"
 #undef LT
 };
 
@@ -99,7 +99,7 @@ static bool find_functions(struct cuda_blas *blas, void *library)
     *(void **)&blas->lt.function = dlsym(library, #function);                                      \
     if (!blas->lt.function)                                                                        \
         return false;
-#include "blas_lt.def"
+#include "executor/blas_lt.def"
 #undef LT
     // 130002: 13.0.2; before 12: 11103 is 11.1.3.
     size_t v = version ? version() : 0, unit = v >= 100000 ? 10000 : 1000;

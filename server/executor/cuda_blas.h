@@ -3,8 +3,8 @@
 // Products of matrices by cuBLASLt, found at run time where NVRTC is found too: $OPD_CUBLASLT (the
 // library or its folder), CUDA's toolkit, the dynamic linker's folders, Python's wheels.
 
-#include "backend.h"
-#include "cuda_driver.h"
+#include "executor/backend.h"
+#include "executor/cuda_driver.h"
 
 struct cuda_blas;
 

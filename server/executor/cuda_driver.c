@@ -1,4 +1,4 @@
-#include "cuda_driver.h"
+#include "executor/cuda_driver.h"
 
 #include <dlfcn.h>
 #include <string.h>
@@ -24,7 +24,7 @@ const struct cuda_driver *cuda_driver_load(struct opd_err *err)
     *(void **)&loaded.name = dlsym(library, #symbol);                                              \
     if (!loaded.name && need == REQUIRED)                                                          \
         missing = #symbol;
-#include "cuda_driver.def"
+#include "executor/cuda_driver.def"
 #undef CU
     if (missing) {
         opd_err_set(err, OPD_E_unavailable, "the CUDA driver has no %s: it is too old; update it",

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "err.h"
+#include "base/err.h"
 
 typedef unsigned long long drv_addr;   // CUdeviceptr
 typedef unsigned long long drv_handle; // CUmemGenericAllocationHandle
@@ -83,7 +83,7 @@ struct drv_access { // CUmemAccessDesc
 
 struct cuda_driver {
 #define CU(name, symbol, need, parameters) int(*name) parameters;
-#include "cuda_driver.def"
+#include "executor/cuda_driver.def"
 #undef CU
 };
 

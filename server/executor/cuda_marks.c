@@ -1,4 +1,4 @@
-#include "cuda_marks.h"
+#include "executor/cuda_marks.h"
 
 #include <unistd.h>
 

@@ -12,8 +12,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "backend.h"
-#include "cuda_driver.h"
+#include "executor/backend.h"
+#include "executor/cuda_driver.h"
 
 enum { CUDA_MARKS_EVENTS = 64 };
 

@@ -1,6 +1,6 @@
-#include "devwire.h"
+#include "executor/devwire.h"
 
-#include "ring.h"
+#include "base/ring.h"
 
 size_t dev_ring_offset(int ring)
 {

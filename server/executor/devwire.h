@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "backend.h"
+#include "executor/backend.h"
 
 enum {
     DEV_RING_SIZE = 4 << 20,

@@ -1,4 +1,4 @@
-#include "executor.h"
+#include "executor/executor.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -7,14 +7,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "devwire.h"
-#include "fdpass.h"
-#include "image.h"
-#include "log.h"
-#include "mem.h"
-#include "regions.h"
-#include "ring.h"
+#include "base/clock.h"
+#include "executor/devwire.h"
+#include "base/fdpass.h"
+#include "base/image.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "executor/regions.h"
+#include "base/ring.h"
 
 enum { N_REPORTS = 512, N_TIMED = BACKEND_STAMPS / 2 }; // in flight
 

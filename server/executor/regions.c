@@ -1,12 +1,12 @@
-#include "regions.h"
+#include "executor/regions.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "fdpass.h"
-#include "mem.h"
+#include "base/fdpass.h"
+#include "base/mem.h"
 
 struct region {
     device_addr addr; // 0: not mapped

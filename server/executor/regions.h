@@ -11,8 +11,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "backend.h"
-#include "devwire.h"
+#include "executor/backend.h"
+#include "executor/devwire.h"
 
 struct region;
 

@@ -1,4 +1,4 @@
-#include "arena.h"
+#include "op/arena.h"
 
 #include <stdarg.h>
 #include <stdint.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 struct arena_block {
     struct arena_block *next;

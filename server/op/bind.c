@@ -1,8 +1,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "reader.h"
-#include "suggest.h"
+#include "op/reader.h"
+#include "op/suggest.h"
 
 // Where in the template's parameters a name stands; -1: it is none.
 static int find_template_param(const struct signature *sig, const char *name)

@@ -5,10 +5,10 @@
 //
 // Everything is in the operator's arena and immutable once parsed.
 
-#include "cnumber.h"
-#include "expr.h"
-#include "op.h"
-#include "signature.h"
+#include "op/cnumber.h"
+#include "op/expr.h"
+#include "op/op.h"
+#include "op/signature.h"
 
 enum {
     OP_MAX_TEXT = 1 << 20,

@@ -1,8 +1,8 @@
-#include "builder.h"
+#include "op/builder.h"
 
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 bool builder_is_fresh(const struct builder *b, int tensor)
 {

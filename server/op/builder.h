@@ -4,9 +4,9 @@
 // they give is copied to the plan's arena; the steps stay the builder's until the plan is complete.
 // What fails fills b->err, and the plan is given up.
 
-#include "arena.h"
-#include "expr.h"
-#include "params.h"
+#include "op/arena.h"
+#include "op/expr.h"
+#include "op/params.h"
 
 enum {
     PLAN_MAX_STEPS = 65536,

@@ -1,10 +1,10 @@
-#include "check.h"
+#include "op/check.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "formula.h"
+#include "op/formula.h"
 
 static bool fail(struct opd_err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -3,7 +3,7 @@
 // A request held against an operator's rules: dtypes, shapes, lets and requires, in the order of
 // the file.
 
-#include "body.h"
+#include "op/body.h"
 
 // Fills `env` from a request. Errors do not name the operator: the caller puts that before.
 bool check_request(const struct plan_request *request, struct env *env, struct opd_err *err);

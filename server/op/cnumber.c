@@ -1,4 +1,4 @@
-#include "cnumber.h"
+#include "op/cnumber.h"
 
 #include <ctype.h>
 #include <math.h>

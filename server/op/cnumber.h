@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "expr.h"
+#include "op/expr.h"
 
 enum cnumber_kind {
     CNUMBER_SIGNED,

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "check.h"
+#include "op/check.h"
 
 void check_format_shape(const int64_t *shape, int rank, char *out, size_t size)
 {

@@ -1,9 +1,9 @@
-#include "device_check.h"
+#include "op/device_check.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "check.h"
+#include "op/check.h"
 
 // A key is made by opd::check() in opd.cuh: the check's place, so that the first one of the file
 // has the greatest key, above the distance of the index from its upper limit.

@@ -5,7 +5,7 @@
 // into 8 bytes as a key, of which the greatest stays: the first check of the file, then the
 // smallest index. 0: nothing failed.
 
-#include "reader.h"
+#include "op/reader.h"
 
 bool device_check_read(struct reader *r);
 bool device_check_end(struct reader *r); // some kernel reports

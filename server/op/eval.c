@@ -1,7 +1,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "expr.h"
+#include "op/expr.h"
 
 static const char overflow[] = "overflow";
 static const char by_zero[] = "division by zero";

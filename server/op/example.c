@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "reader.h"
+#include "op/reader.h"
 
 static bool read_sizes(struct reader *r, struct tensor_desc *d)
 {

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "expr_parser.h"
+#include "op/expr_parser.h"
 
 struct binary {
     int punct, precedence, kind;

@@ -7,10 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "arena.h"
-#include "dtype.h"
-#include "lex.h"
-#include "plan.h"
+#include "op/arena.h"
+#include "base/dtype.h"
+#include "op/lex.h"
+#include "op/plan.h"
 
 enum {
     EXPR_MAX_CODE = 512,

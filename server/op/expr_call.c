@@ -1,7 +1,7 @@
 #include <string.h>
 
-#include "expr_parser.h"
-#include "suggest.h"
+#include "op/expr_parser.h"
+#include "op/suggest.h"
 
 // The tensor that the lexer stands at, by its name.
 static bool parse_tensor(struct parser *p, int *out)

@@ -3,8 +3,8 @@
 // Between the files of the expression parser only: expr.c has the grammar, expr_term.c makes the
 // code, expr_call.c has the functions.
 
-#include "expr.h"
-#include "scope.h"
+#include "op/expr.h"
+#include "op/scope.h"
 
 // What has just been read. A string and a word of a str attribute are no numbers yet: they meet in
 // == and !=.

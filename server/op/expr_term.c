@@ -1,7 +1,7 @@
 #include <string.h>
 
-#include "expr_parser.h"
-#include "suggest.h"
+#include "op/expr_parser.h"
+#include "op/suggest.h"
 
 bool expr_emit(struct parser *p, int kind, int a, int b, int effect)
 {

@@ -6,9 +6,9 @@
 // C++, with what it reads. For a request, formula_plan.c lays out the launches, and formula_text.c
 // writes the struct with which a template of opd.cuh becomes the kernel of each.
 
-#include "body.h"
-#include "lines.h"
-#include "params.h"
+#include "op/body.h"
+#include "op/lines.h"
+#include "op/params.h"
 
 enum {
     FORMULA_MAX = 64,        // lines

@@ -1,11 +1,11 @@
-#include "formula.h"
-#include "formula_hint.h"
+#include "op/formula.h"
+#include "op/formula_hint.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "reader.h"
-#include "suggest.h"
+#include "op/reader.h"
+#include "op/suggest.h"
 
 // A str attribute and a string become a truth value when they are compared.
 enum kind { NUMBER, TRUTH, WORD, STRING };

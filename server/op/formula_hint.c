@@ -1,9 +1,9 @@
-#include "formula_hint.h"
+#include "op/formula_hint.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "op.h"
+#include "op/op.h"
 
 const char *formula_hint_symbol(const char *text, size_t size)
 {

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "formula.h"
-#include "mem.h"
+#include "op/formula.h"
+#include "base/mem.h"
 
 enum {
     BLOCK = 256,       // threads on a GPU, as in opd.cuh; one on the CPU

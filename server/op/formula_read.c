@@ -1,9 +1,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "formula.h"
-#include "reader.h"
-#include "suggest.h"
+#include "op/formula.h"
+#include "op/reader.h"
+#include "op/suggest.h"
 
 static bool fail_mixed(struct reader *r, const char *keyword)
 {

@@ -1,8 +1,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "check.h"
-#include "formula.h"
+#include "op/check.h"
+#include "op/formula.h"
 
 // The size in dimension d of `rank`, where the shape stands at its right end.
 static int64_t size_at(const struct tensor_desc *t, int rank, int d)

@@ -1,9 +1,9 @@
-#include "formula.h"
+#include "op/formula.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 void formula_name(const struct formula_kernel *k, char *out, size_t size)
 {

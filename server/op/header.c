@@ -2,12 +2,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device_check.h"
-#include "hash.h"
-#include "lines.h"
-#include "reader.h"
-#include "show.h"
-#include "suggest.h"
+#include "op/device_check.h"
+#include "base/hash.h"
+#include "op/lines.h"
+#include "op/reader.h"
+#include "op/show.h"
+#include "op/suggest.h"
 
 struct expr_place reader_place(const struct reader *r)
 {

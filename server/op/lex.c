@@ -1,4 +1,4 @@
-#include "lex.h"
+#include "op/lex.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "op.h"
-#include "text.h"
+#include "op/op.h"
+#include "op/text.h"
 
 static bool is_name_start(char c)
 {

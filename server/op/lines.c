@@ -1,12 +1,12 @@
-#include "lines.h"
+#include "op/lines.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "body.h"
-#include "mem.h"
-#include "text.h"
+#include "op/body.h"
+#include "base/mem.h"
+#include "op/text.h"
 
 struct splitter {
     const char *file;

@@ -2,8 +2,8 @@
 
 // The directives of a file: its "//!" lines before the first line of code, continuations joined.
 
-#include "arena.h"
-#include "err.h"
+#include "op/arena.h"
+#include "base/err.h"
 
 struct line {
     int number; // of the first one, where there are continuations

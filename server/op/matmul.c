@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "reader.h"
+#include "op/reader.h"
 
 // What backward reads is kept for it.
 static void note_use(struct reader *r, int tensor)

@@ -1,4 +1,4 @@
-#include "op.h"
+#include "op/op.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "body.h"
-#include "suggest.h"
-#include "text.h"
+#include "op/body.h"
+#include "op/suggest.h"
+#include "op/text.h"
 
 struct op *op_ref(struct op *op)
 {

@@ -1,10 +1,10 @@
-#include "params.h"
+#include "op/params.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "check.h"
+#include "op/check.h"
 
 static bool reserve(const struct step *launch, struct packed *out, uint32_t size, uint32_t align,
                     struct opd_err *err)

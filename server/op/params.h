@@ -3,7 +3,7 @@
 // The argument bytes of one launch: a layout as that of a C struct, values in place, slots where
 // addresses go.
 
-#include "body.h"
+#include "op/body.h"
 
 struct packed {
     int n_params, n_slots;

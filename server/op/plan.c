@@ -1,15 +1,15 @@
-#include "plan.h"
+#include "op/plan.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "builder.h"
-#include "check.h"
-#include "device_check.h"
-#include "formula.h"
-#include "mem.h"
+#include "op/builder.h"
+#include "op/check.h"
+#include "op/device_check.h"
+#include "op/formula.h"
+#include "base/mem.h"
 
 // The plan lives in its own arena.
 struct owned_plan {

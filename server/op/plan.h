@@ -4,7 +4,7 @@
 // byte. It holds no pointers to memory: each place where one goes is a slot that names an operand.
 // Built once for a signature, then kept.
 
-#include "op.h"
+#include "op/op.h"
 
 enum plan_direction { PLAN_FORWARD, PLAN_BACKWARD };
 

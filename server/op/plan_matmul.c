@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "builder.h"
-#include "mem.h"
+#include "op/builder.h"
+#include "base/mem.h"
 
 // Of the product's own kernel, opd::matmul in opd.cuh: threads of a block, and the part of the
 // result that a block makes, on a GPU and on the CPU.

@@ -2,10 +2,10 @@
 
 // What is known while a file is read. Each reader takes the rest of one directive's line.
 
-#include "body.h"
-#include "lines.h"
-#include "mem.h"
-#include "scope.h"
+#include "op/body.h"
+#include "op/lines.h"
+#include "base/mem.h"
+#include "op/scope.h"
 
 enum { READER_MAX_STEPS = 256, READER_MAX_SECTIONS = 33, READER_MAX_BINDS = 64 };
 

@@ -1,4 +1,4 @@
-#include "reader.h"
+#include "op/reader.h"
 
 bool repeat_read(struct reader *r)
 {

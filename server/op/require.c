@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "reader.h"
+#include "op/reader.h"
 
 enum { MAX_PIECES = 32 };
 

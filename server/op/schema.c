@@ -1,9 +1,9 @@
 #include <ctype.h>
 #include <string.h>
 
-#include "mem.h"
-#include "reader.h"
-#include "suggest.h"
+#include "base/mem.h"
+#include "op/reader.h"
+#include "op/suggest.h"
 
 static bool fail_type(struct lexer *lx, const struct token *word)
 {

@@ -1,8 +1,8 @@
-#include "scope.h"
+#include "op/scope.h"
 
 #include <string.h>
 
-#include "suggest.h"
+#include "op/suggest.h"
 
 const char *symbol_describe(enum symbol_kind kind)
 {

@@ -5,9 +5,9 @@
 
 #include <stdbool.h>
 
-#include "expr.h"
-#include "lex.h"
-#include "op.h"
+#include "op/expr.h"
+#include "op/lex.h"
+#include "op/op.h"
 
 enum symbol_kind {
     SYMBOL_SIZE,    // a dimension: index is its slot

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "reader.h"
+#include "op/reader.h"
 
 bool section_end_launch(struct reader *r)
 {

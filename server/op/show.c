@@ -1,12 +1,12 @@
-#include "show.h"
+#include "op/show.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "mem.h"
-#include "text.h"
+#include "base/mem.h"
+#include "op/text.h"
 
 enum { MAX_SHOWN = 4096, MAX_WORD = 128 }; // bytes of a line, of a word
 

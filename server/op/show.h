@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "err.h"
+#include "base/err.h"
 
 // What is known of the place besides the message's "file:line: ".
 struct show_hint {

@@ -1,11 +1,11 @@
-#include "signature.h"
+#include "op/signature.h"
 
 #include <ctype.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 // A word or one character of the blanked text.
 struct piece {

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "arena.h"
-#include "err.h"
+#include "op/arena.h"
+#include "base/err.h"
 
 enum {
     SIGNATURE_MAX_KERNELS = 256,

@@ -1,10 +1,10 @@
-#include "suggest.h"
+#include "op/suggest.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "op.h"
+#include "op/op.h"
 
 static int min3(int a, int b, int c)
 {

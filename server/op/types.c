@@ -1,7 +1,7 @@
 #include <string.h>
 
-#include "reader.h"
-#include "suggest.h"
+#include "op/reader.h"
+#include "op/suggest.h"
 
 // Dtypes up to the end or a ':'.
 static bool read_dtype_list(struct reader *r, struct op_type *type)

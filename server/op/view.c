@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "reader.h"
+#include "op/reader.h"
 
 // `view OUTPUT INPUT`: the output is the input's memory in another shape, and so are the gradients.
 

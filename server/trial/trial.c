@@ -1,4 +1,4 @@
-#include "trial.h"
+#include "trial/trial.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,13 +12,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "clock.h"
-#include "mem.h"
+#include "base/clock.h"
+#include "base/mem.h"
 #include "options.h"
-#include "trial_cases.h"
-#include "trial_compile.h"
-#include "trial_findings.h"
-#include "trial_print.h"
+#include "trial/trial_cases.h"
+#include "trial/trial_compile.h"
+#include "trial/trial_findings.h"
+#include "trial/trial_print.h"
 
 extern char **environ;
 

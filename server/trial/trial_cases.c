@@ -1,9 +1,9 @@
-#include "trial_cases.h"
+#include "trial/trial_cases.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "mem.h"
+#include "base/mem.h"
 
 const struct trial_kernel *trial_cases_find(const struct trial_cases *t, const struct plan *plan,
                                             uint32_t kernel)

@@ -3,7 +3,7 @@
 // What a trial runs: each example of an operator with each dtype, forward and backward. Both the
 // process that compiles and those that run make the list from the file, and number kernels alike.
 
-#include "plan.h"
+#include "op/plan.h"
 
 struct trial_kernel {
     const char *prelude, *expr; // a plan's

@@ -1,4 +1,4 @@
-#include "trial_compile.h"
+#include "trial/trial_compile.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -8,9 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "compile.h"
-#include "host_cxx.h"
-#include "mem.h"
+#include "compiler/compile.h"
+#include "compiler/host_cxx.h"
+#include "base/mem.h"
 
 enum { ASK_LIMIT_MS = 10000, ASK_LIMIT = 4096 };
 

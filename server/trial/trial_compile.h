@@ -2,8 +2,8 @@
 
 // Compiles the images of a trial's stage, side by side, and finds what a sanitizer needs.
 
-#include "source.h"
-#include "trial_cases.h"
+#include "kernels/source.h"
+#include "trial/trial_cases.h"
 
 struct trial_build {
     const struct trial_cases *cases;

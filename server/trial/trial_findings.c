@@ -1,13 +1,13 @@
-#include "trial_findings.h"
+#include "trial/trial_findings.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu_line.h"
-#include "dtype.h"
-#include "mem.h"
+#include "executor/cpu_line.h"
+#include "base/dtype.h"
+#include "base/mem.h"
 
 struct range {
     unsigned long long addr, size;

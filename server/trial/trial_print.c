@@ -1,4 +1,4 @@
-#include "trial_print.h"
+#include "trial/trial_print.h"
 
 #include <stdio.h>
 #include <string.h>

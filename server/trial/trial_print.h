@@ -8,8 +8,8 @@
 //                "findings": [{"message", "where": "f.cu:22" or "", "other": of a race, "kernel",
 //                              "context": "float32, example 1, forward"}]}]}
 
-#include "op.h"
-#include "trial_findings.h"
+#include "op/op.h"
+#include "trial/trial_findings.h"
 
 enum { TRIAL_STAGES = 3 };
 

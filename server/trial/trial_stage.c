@@ -11,13 +11,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "cpu_block.h"
-#include "cpu_guard.h"
-#include "cpu_race.h"
-#include "mem.h"
-#include "source.h"
-#include "trial.h"
-#include "trial_cases.h"
+#include "executor/cpu_block.h"
+#include "executor/cpu_guard.h"
+#include "executor/cpu_race.h"
+#include "base/mem.h"
+#include "kernels/source.h"
+#include "trial/trial.h"
+#include "trial/trial_cases.h"
 
 enum { N_WORKERS = 2, ALIGN = 64 };
 

@@ -4,9 +4,9 @@
 
 #include <sys/mman.h>
 
-#include "device.h"
-#include "kernels.h"
-#include "matmul.h"
+#include "conformance/device.h"
+#include "conformance/kernels.h"
+#include "conformance/matmul.h"
 
 // ---- memory
 

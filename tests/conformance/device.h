@@ -18,9 +18,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "backend.h"
-#include "compile.h"
-#include "mem.h"
+#include "executor/backend.h"
+#include "compiler/compile.h"
+#include "base/mem.h"
 
 enum { CHUNK = 8 << 20 };
 

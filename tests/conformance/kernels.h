@@ -2,7 +2,7 @@
 
 // What kernels must be able to do.
 
-#include "device.h"
+#include "conformance/device.h"
 
 static void upload_ramp(int n)
 {

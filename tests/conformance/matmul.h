@@ -3,9 +3,9 @@
 // Products of matrices, by opd's own kernel and by the backend's library. Elements are small
 // integers, so that every sum is exact in every dtype.
 
-#include "device.h"
+#include "conformance/device.h"
 
-#include "dtype.h"
+#include "base/dtype.h"
 
 enum { A_AT = 0, B_AT = 1 << 20, MOST_ELEMENTS = 1 << 16 };
 

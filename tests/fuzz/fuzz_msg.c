@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mpscan.h"
-#include "msg.h"
+#include "base/mpscan.h"
+#include "wire/msg.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "mem.h"
-#include "plan.h"
+#include "base/mem.h"
+#include "op/plan.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \

@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "broker.h"
-#include "device.h"
-#include "hash.h"
-#include "mem.h"
-#include "state.h"
+#include "device/device.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "upgrade/state.h"
 
 #define CHECK(condition)                                                                           \
     do {                                                                                           \

@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "opd.h"
+#include "c/opd.h"
 
 struct pair {
     struct opd_client *client;

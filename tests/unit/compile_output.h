@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-#include "compile.h"
+#include "compiler/compile.h"
 
 static void finish(struct compile_output *out, struct opd_err *err)
 {

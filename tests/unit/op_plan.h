@@ -3,7 +3,7 @@
 // For the tests of plans: makes one or expects its refusal, and looks into it. Include after
 // cmocka.h.
 
-#include "op_text.h"
+#include "unit/op_text.h"
 
 static struct opd_err err;
 

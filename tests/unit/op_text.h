@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "plan.h"
+#include "op/plan.h"
 
 __attribute__((unused)) static struct op *parse_text(const char *text)
 {

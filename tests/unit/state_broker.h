@@ -6,12 +6,12 @@
 #include <string.h>
 
 #include "broker.h"
-#include "hash.h"
-#include "mem.h"
-#include "pool.h"
-#include "request.h"
-#include "source.h"
-#include "trace.h"
+#include "base/hash.h"
+#include "base/mem.h"
+#include "kernels/pool.h"
+#include "request/request.h"
+#include "kernels/source.h"
+#include "request/trace.h"
 
 static const char state_op[] =
     "//! op      keeps(Tensor x, *, float by=2.0, str how=\"a\") -> Tensor y\n"

@@ -19,11 +19,11 @@
 
 #include <cmocka.h>
 
-#include "cache.h"
-#include "image.h"
-#include "log.h"
-#include "mem.h"
-#include "own_folder.h"
+#include "compiler/cache.h"
+#include "base/image.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "unit/own_folder.h"
 
 enum { PAYLOAD = 1000, ENTRY = 1200 }; // at most
 

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "client_pair.h"
+#include "unit/client_pair.h"
 
 static void test_call(void **state)
 {

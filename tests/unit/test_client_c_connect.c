@@ -16,7 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "opd.h"
+#include "c/opd.h"
 
 static void test_no_daemon(void **state)
 {

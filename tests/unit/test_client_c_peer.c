@@ -11,7 +11,7 @@
 #include <pthread.h>
 #include <time.h>
 
-#include "client_pair.h"
+#include "unit/client_pair.h"
 
 static void expect_failure(struct pair *p, int code, const char *words)
 {

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "cuda_marks.h"
+#include "executor/cuda_marks.h"
 
 enum { MAX_WORK = 1024, DEVICE_OFFSET = 1 << 20 };
 

@@ -16,9 +16,9 @@
 
 #include <cmocka.h>
 
-#include "dtype.h"
-#include "err.h"
-#include "mem.h"
+#include "base/dtype.h"
+#include "base/err.h"
+#include "base/mem.h"
 
 static void test_filled_once(void **state)
 {

@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "expr.h"
-#include "mem.h"
-#include "scope.h"
+#include "op/expr.h"
+#include "base/mem.h"
+#include "op/scope.h"
 
 // An operator with one tensor x [2, 3, 4], an absent tensor m, and these names: N = 5, M = -7, R
 // = 2.5, stride = [2, 3], size = None, scale = 0.5, flag = true, mode one of "alpha", "beta" =

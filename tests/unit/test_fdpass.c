@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "fdpass.h"
+#include "base/fdpass.h"
 
 static int count_open(void)
 {

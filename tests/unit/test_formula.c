@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "op_text.h"
+#include "unit/op_text.h"
 
 #define OP "//! op f(Tensor x, Tensor z, *, float a=0.5, str s=\"one\", int? n=None) -> Tensor y\n"
 #define TOP OP "//! words s one two\n//! dtypes float16 float32 float64\n" // lines 1 to 3

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "op_text.h"
+#include "unit/op_text.h"
 
 #define OP                                                                                         \
     "//! op f(Tensor x, Tensor? m=None, *, int[2] p=1, float a=0.5, str s=\"one\") -> Tensor y\n"

@@ -9,10 +9,10 @@
 
 #include <cmocka.h>
 
-#include "compile_output.h"
-#include "host_log.h"
-#include "host_source.h"
-#include "mem.h"
+#include "unit/compile_output.h"
+#include "compiler/host_log.h"
+#include "compiler/host_source.h"
+#include "base/mem.h"
 
 static struct compile_input input(enum compile_kind kind, const char *source, const char *expr)
 {

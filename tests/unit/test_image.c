@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "image.h"
-#include "mem.h"
+#include "base/image.h"
+#include "base/mem.h"
 
 static int file_of(const void *bytes, size_t size)
 {

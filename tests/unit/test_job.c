@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "job.h"
-#include "mem.h"
+#include "compiler/job.h"
+#include "base/mem.h"
 
 static const char *const strings[] = { "sm_90", "", "a longer text with\nlines\n", "gelu.cu" };
 enum { N_STRINGS = sizeof strings / sizeof *strings };

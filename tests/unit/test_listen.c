@@ -16,9 +16,9 @@
 #include <cmocka.h>
 
 #include "broker.h"
-#include "listen.h"
-#include "log.h"
-#include "own_folder.h"
+#include "request/listen.h"
+#include "base/log.h"
+#include "unit/own_folder.h"
 
 static char path[80];
 

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "map.h"
+#include "wire/map.h"
 
 enum { N_KEYS = 3000 };
 

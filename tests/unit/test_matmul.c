@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "mem.h"
-#include "op_text.h"
+#include "base/mem.h"
+#include "unit/op_text.h"
 
 #define TOP                                                                                        \
     "//! op f(Tensor x, Tensor w, Tensor(a!) p, Tensor? o=None, *, int n=1, int at=0) "            \

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "mpscan.h"
+#include "base/mpscan.h"
 
 struct sample {
     const char *bytes;

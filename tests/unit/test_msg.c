@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "mpscan.h"
-#include "msg.h"
+#include "base/mpscan.h"
+#include "wire/msg.h"
 
 #define BYTES(text) text, sizeof(text) - 1
 

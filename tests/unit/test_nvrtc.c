@@ -15,10 +15,10 @@
 
 #include <cmocka.h>
 
-#include "compile_output.h"
-#include "mem.h"
-#include "nvrtc_load.h"
-#include "scratch.h"
+#include "unit/compile_output.h"
+#include "base/mem.h"
+#include "compiler/nvrtc_load.h"
+#include "compiler/scratch.h"
 
 static const char source[] = "template <class T> __global__ void scale(T *x, int n)\n"
                              "{\n"

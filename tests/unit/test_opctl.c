@@ -13,14 +13,14 @@
 #include <math.h>
 
 // opctl is a program, not a library: its parts are tested from their sources.
-#include "../../client/opctl/args.c"
-#include "../../client/opctl/diagnosis.c"
-#include "../../client/opctl/json.c"
-#include "../../client/opctl/params.c"
-#include "../../client/opctl/suggest.c"
-#include "../../client/opctl/table.c"
-#include "../../client/opctl/text.c"
-#include "../../client/opctl/utf8.c"
+#include "opctl/args.c"
+#include "opctl/diagnosis.c"
+#include "opctl/json.c"
+#include "opctl/params.c"
+#include "opctl/suggest.c"
+#include "opctl/table.c"
+#include "opctl/text.c"
+#include "opctl/utf8.c"
 
 static void expect_json(const char *bytes, size_t size, const char *expected)
 {

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "log.h"
+#include "base/log.h"
 #include "options.h"
 
 static char folder[64], file[80]; // of the test; the configuration file in it

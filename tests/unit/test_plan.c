@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "mem.h"
-#include "op_plan.h"
+#include "base/mem.h"
+#include "unit/op_plan.h"
 
 static const char depthwise[] =
     "//! op      depthwise_conv2d(Tensor input, Tensor weight, Tensor? bias=None, *, \\\n"

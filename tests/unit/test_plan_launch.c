@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "op_plan.h"
+#include "unit/op_plan.h"
 
 static void test_launch_limits(void **state)
 {

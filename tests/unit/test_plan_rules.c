@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "mem.h"
-#include "op_plan.h"
+#include "base/mem.h"
+#include "unit/op_plan.h"
 
 static void test_packs(void **state)
 {

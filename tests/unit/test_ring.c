@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "ring.h"
+#include "base/ring.h"
 
 enum { CAPACITY = 4096 };
 

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "op_text.h"
+#include "unit/op_text.h"
 
 // A schema of tensors x, m and outputs y, z at most, made a whole file: shapes and a kernel that
 // fit it.

@@ -17,9 +17,9 @@
 
 #include <cmocka.h>
 
-#include "mem.h"
-#include "own_folder.h"
-#include "scratch.h"
+#include "base/mem.h"
+#include "unit/own_folder.h"
+#include "compiler/scratch.h"
 
 static int setup(void **state)
 {

@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "mem.h"
-#include "op.h"
-#include "show.h"
+#include "base/mem.h"
+#include "op/op.h"
+#include "op/show.h"
 
 static const char head[] = "//! op      f(Tensor x, *, str mode=\"a\") -> Tensor y\n" // 1
                            "//! dtypes  float32\n"

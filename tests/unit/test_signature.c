@@ -6,9 +6,9 @@
 
 #include <cmocka.h>
 
-#include "cnumber.h"
-#include "op_text.h"
-#include "signature.h"
+#include "op/cnumber.h"
+#include "unit/op_text.h"
+#include "op/signature.h"
 
 static struct arena arena;
 static struct signature *found;

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "state.h"
+#include "upgrade/state.h"
 #include "unit/state_broker.h"
 
 enum { HEADER = 32, FORMAT_AT = 8, SIZE_AT = 16, HASH_AT = 24 };

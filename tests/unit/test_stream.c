@@ -13,7 +13,7 @@
 
 #include <cmocka.h>
 
-#include "stream.h"
+#include "wire/stream.h"
 
 struct fixture {
     uv_loop_t loop;

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "suballoc.h"
+#include "memory/suballoc.h"
 
 enum { UNITS = 512, MAX_CHUNKS = 6, MAX_PIECES = MAX_CHUNKS * UNITS, OPERATIONS = 100000 };
 

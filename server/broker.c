@@ -1,0 +1,479 @@
+#include "broker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "request/conn.h"
+#include "device/device.h"
+#include "request/listen.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "kernels/pool.h"
+#include "memory/tensor.h"
+#include "device/orphans.h"
+#include "wire/trust.h"
+#include "upgrade/upgrade.h"
+#include "base/version.h"
+#include "kernels/warm.h"
+
+// How long a stopping daemon waits for what is in flight, and for clients that do not read replies.
+enum { STOP_LIMIT_MS = 30000, STOP_READ_MS = 2000 };
+
+// --- processes
+
+int broker_spawn(struct broker *b, uv_process_t *process, const char *const *args, const int *fds,
+                 int n_fds, uv_exit_cb exited)
+{
+    char *argv[8] = { (char *)(uintptr_t) "opd" };
+    int n = 1;
+    for (; *args && n < 6; args++)
+        argv[n++] = (char *)(uintptr_t)*args;
+    argv[n++] = (char *)(uintptr_t)log_level_name((enum log_level)b->options.log_level);
+    uv_stdio_container_t stdio[8] = { { .flags = UV_IGNORE } };
+    stdio[1] = stdio[2] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD,
+                                                  .data.fd = STDERR_FILENO };
+    for (int i = 0; i < n_fds; i++)
+        stdio[3 + i] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD, .data.fd = fds[i] };
+    uv_process_options_t options = { .exit_cb = exited,
+                                     .file = "/proc/self/exe",
+                                     .args = argv,
+                                     .stdio = stdio,
+                                     .stdio_count = 3 + n_fds };
+    return uv_spawn(&b->loop, process, &options);
+}
+
+// --- waiting requests
+
+void broker_retry(struct broker *b)
+{
+    b->retry_wanted = true;
+}
+
+void broker_count_error(struct broker *b, const struct opd_err *err)
+{
+    b->n_errors++;
+    if ((unsigned)err->code < BROKER_MAX_ERRORS)
+        b->errors_of[err->code]++;
+}
+
+static void idle_cb(uv_idle_t *idle)
+{
+    (void)idle; // being there is enough
+}
+
+static void finish_stop(struct broker *b);
+
+// Another connection is the first that is served next time.
+static void rotate(struct broker *b)
+{
+    struct conn *first = b->conns, *last = first;
+    if (!first || !first->next)
+        return;
+    while (last->next)
+        last = last->next;
+    b->conns = first->next;
+    b->conns->prev = NULL;
+    last->next = first;
+    first->prev = last;
+    first->next = NULL;
+}
+
+static void prepare_cb(uv_prepare_t *prepare)
+{
+    struct broker *b = prepare->data;
+    bool retry = b->retry_wanted;
+    b->retry_wanted = false;
+    if (retry && !b->stopping)
+        reload_poll(b);
+    struct conn *next;
+    for (struct conn *c = b->conns; c; c = next) {
+        next = c->next;
+        c->refs++; // it may close while it is served
+        if (retry && c->waiting)
+            conn_process(c);
+        if (c->dirty && !c->closed)
+            conn_flush(c);
+        conn_unref(c);
+    }
+    if (retry)
+        rotate(b);
+    if (b->stopping)
+        finish_stop(b);
+    else
+        upgrade_poll(b);
+    if (b->retry_wanted)
+        uv_idle_start(&b->idle, idle_cb);
+    else
+        uv_idle_stop(&b->idle);
+}
+
+void broker_memory_failed(struct device *d, const struct opd_err *err)
+{
+    for (struct conn *c = d->broker->conns; c; c = c->next) {
+        if (!c->waiting || c->waits_for != d || c->wait_err.code)
+            continue;
+        opd_err_copy(&c->wait_err, err);
+        if (c->wait_err.code == OPD_E_out_of_memory || c->wait_err.code == OPD_E_internal)
+            c->wait_err.code = OPD_E_out_of_memory;
+        struct buf held = { 0 };
+        char has[32];
+        holder_report(d, &held);
+        opd_err_prefix(&c->wait_err, "no more memory on %s, which has %s; held: %.600s", d->name,
+                       holder_size(d->info.memory_total, has), buf_str(&held));
+        buf_finish(&held);
+    }
+    broker_retry(d->broker);
+}
+
+struct device *broker_device(struct broker *b, const char *name)
+{
+    for (int i = 0; i < b->n_devices; i++)
+        if (strcmp(b->devices[i]->name, name) == 0)
+            return b->devices[i];
+    return NULL;
+}
+
+// --- start
+
+static void name_compiler(void *data, struct pool_result *result, const struct opd_err *err)
+{
+    snprintf(data, sizeof((struct broker *)0)->nvrtc, "%s",
+             err->code ? err->msg : result->compiler);
+    if (err->code)
+        log_warn("%s", err->msg);
+    else
+        log_info("compiler: %s", result->compiler);
+}
+
+static void ask_compiler(struct broker *b, const char *target, char *name)
+{
+    const char *strings[JOB_MAX_STRINGS];
+    for (int i = 0; i < JOB_MAX_STRINGS; i++)
+        strings[i] = "";
+    strings[JOB_KIND] = "identity";
+    strings[JOB_TARGET] = target;
+    strings[JOB_FILE] = target;
+    pool_submit(b->pool, strings, name_compiler, name);
+}
+
+static void say_ready(const struct broker *b)
+{
+    printf("ready: %s (devices", b->options.socket);
+    for (int i = 0; i < b->n_devices; i++)
+        printf("%s %s", i ? "," : "", b->devices[i]->name);
+    printf(")\n");
+    fflush(stdout);
+}
+
+void broker_serve(struct broker *b)
+{
+    bool cuda = false, cpu = false;
+    for (int i = 0; i < b->n_devices; i++) {
+        b->devices[i]->index = i;
+        cpu = cpu || b->devices[i]->is_cpu;
+        cuda = cuda || !b->devices[i]->is_cpu;
+    }
+    if (cpu)
+        ask_compiler(b, "cpu", b->host_compiler);
+    if (cuda)
+        ask_compiler(b, "sm_90", b->nvrtc);
+    if (b->options.warm)
+        warm_start(b);
+    reload_start(b);
+    listen_start(b);
+}
+
+static void serve(struct broker *b)
+{
+    if (b->n_devices == 0) {
+        log_error("no device to serve");
+        b->exit_status = 1;
+        broker_stop(b);
+        return;
+    }
+    broker_serve(b);
+    say_ready(b);
+}
+
+void broker_device_ready(struct device *d)
+{
+    struct broker *b = d->broker;
+    if (--b->n_starting == 0 && !b->stopping)
+        serve(b);
+}
+
+static void free_device(struct device *d)
+{
+    device_free(d);
+}
+
+void broker_device_failed(struct device *d)
+{
+    struct broker *b = d->broker;
+    bool optional = b->options.auto_devices && !d->is_cpu;
+    if (optional)
+        log_info("not served: %s: %s", d->name, d->message);
+    else
+        log_error("device %s cannot be served: %s", d->name, d->message);
+    int i = 0;
+    while (b->devices[i] != d)
+        i++;
+    memmove(&b->devices[i], &b->devices[i + 1],
+            (size_t)(--b->n_devices - i) * sizeof b->devices[0]);
+    b->n_starting--;
+    if (!optional) {
+        fprintf(stderr, "opd: device %s: %s\n", d->name, d->message);
+        b->exit_status = 1;
+    }
+    device_stop(d, free_device);
+    if (b->exit_status)
+        broker_stop(b);
+    else if (b->n_starting == 0 && !b->stopping)
+        serve(b);
+}
+
+// --- stop
+
+static void unused_closed_cb(uv_handle_t *handle)
+{
+    (void)handle;
+}
+
+static void close_loop_handles(struct broker *b)
+{
+    uv_close((uv_handle_t *)&b->prepare, unused_closed_cb);
+    uv_close((uv_handle_t *)&b->idle, unused_closed_cb);
+    uv_close((uv_handle_t *)&b->stop_timer, unused_closed_cb);
+    uv_close((uv_handle_t *)&b->trim_timer, unused_closed_cb);
+    orphans_close(b);
+    for (int i = 0; i < 2; i++)
+        uv_close((uv_handle_t *)&b->signals[i], unused_closed_cb);
+}
+
+static void pool_stopped(struct broker *b)
+{
+    close_loop_handles(b);
+}
+
+static void device_stopped(struct device *d)
+{
+    struct broker *b = d->broker;
+    if (--b->n_stopping == 0)
+        pool_stop(b->pool, pool_stopped);
+}
+
+// The devices stop when no connection has anything in flight any more.
+static void finish_stop(struct broker *b)
+{
+    if (b->devices_stopping)
+        return;
+    struct conn *next;
+    for (struct conn *c = b->conns; c; c = next) {
+        next = c->next;
+        if (conn_idle(c) || (b->stop_read_over && c->n_flight == 0 && !c->waiting_since))
+            conn_close(c);
+    }
+    if (b->n_conns > 0)
+        return;
+    b->devices_stopping = true;
+    b->n_stopping = b->n_devices;
+    for (int i = 0; i < b->n_devices; i++)
+        device_stop(b->devices[i], device_stopped);
+    if (b->n_devices == 0)
+        pool_stop(b->pool, pool_stopped);
+}
+
+static void stop_limit_cb(uv_timer_t *timer)
+{
+    struct broker *b = timer->data;
+    log_warn("what was in flight did not end in time; it is ended");
+    while (b->conns)
+        conn_close(b->conns);
+    for (int i = 0; i < b->n_devices; i++)
+        device_kill(b->devices[i], OPD_E_unavailable, "the daemon is stopping");
+    broker_retry(b);
+}
+
+static void stop_read_cb(uv_timer_t *timer)
+{
+    struct broker *b = timer->data;
+    b->stop_read_over = true;
+    uv_timer_start(&b->stop_timer, stop_limit_cb, STOP_LIMIT_MS - STOP_READ_MS, 0);
+    uv_idle_start(&b->idle, idle_cb); // the next turn comes at once
+}
+
+void broker_stop(struct broker *b)
+{
+    if (b->stopping)
+        return;
+    log_info("stopping");
+    b->stopping = true;
+    upgrade_cancel(b, "the daemon is stopping");
+    listen_close(b);
+    reload_stop(b);
+    uv_timer_start(&b->stop_timer, stop_read_cb, STOP_READ_MS, 0);
+    broker_retry(b);
+    uv_idle_start(&b->idle, idle_cb); // the next turn comes at once
+}
+
+static void signal_cb(uv_signal_t *handle, int signal)
+{
+    (void)signal;
+    broker_stop(handle->data);
+}
+
+// --- life
+
+// A connection takes one descriptor, and those that it sends; the daemon itself some dozens.
+static void raise_fd_limit(struct options *o)
+{
+    enum { OWN = 64, OF_CONNECTION = 2 };
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    uint64_t most = limit.rlim_cur > OWN ? (limit.rlim_cur - OWN) / OF_CONNECTION : 1;
+    if (most < (uint64_t)o->max_connections) {
+        log_warn("%llu file descriptors (ulimit -Hn) are enough for %llu connections",
+                 (unsigned long long)limit.rlim_cur, (unsigned long long)most);
+        o->max_connections = (int)most;
+    }
+}
+
+static void make_cache_folder(const char *folder)
+{
+    if (!folder[0])
+        return;
+    char *path = mem_strdup(folder);
+    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(path, 0700);
+        *slash = '/';
+    }
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        log_warn("cache %s: %s; compiled kernels are not kept", path, strerror(errno));
+    free(path);
+}
+
+static void init_loop(struct broker *b)
+{
+    uv_loop_init(&b->loop);
+    uv_prepare_init(&b->loop, &b->prepare);
+    uv_idle_init(&b->loop, &b->idle);
+    uv_timer_init(&b->loop, &b->stop_timer);
+    orphans_init(b);
+    device_memory_init(b);
+    b->prepare.data = b->idle.data = b->stop_timer.data = b;
+    uv_prepare_start(&b->prepare, prepare_cb);
+    static const int numbers[] = { SIGTERM, SIGINT };
+    for (int i = 0; i < 2; i++) {
+        uv_signal_init(&b->loop, &b->signals[i]);
+        b->signals[i].data = b;
+        uv_signal_start(&b->signals[i], signal_cb, numbers[i]);
+    }
+}
+
+static void start_devices(struct broker *b)
+{
+    b->n_devices = b->n_starting = b->options.n_devices;
+    for (int i = 0; i < b->n_devices; i++)
+        b->devices[i] = device_new(b, b->options.devices[i], i);
+    // A device that fails at once leaves the list.
+    struct device *devices[OPTIONS_MAX_DEVICES];
+    int n = b->n_devices;
+    memcpy(devices, b->devices, sizeof devices);
+    for (int i = 0; i < n; i++)
+        device_start(devices[i]);
+}
+
+static void finish(struct broker *b)
+{
+    if (uv_loop_close(&b->loop) < 0)
+        log_error("handles were left on the loop");
+    size_t cursor = 0;
+    for (struct tensor *t, *next; (t = map_next(&b->names, &cursor)) != NULL;)
+        for (; t; t = next) {
+            next = t->next_named;
+            tensor_unref(t);
+        }
+    map_finish(&b->names);
+    for (int i = 0; i < b->n_devices; i++)
+        device_free(b->devices[i]);
+    pool_free(b->pool);
+    registry_finish(&b->registry);
+    reload_finish(&b->reload);
+    events_finish(&b->events);
+    options_finish(&b->options);
+}
+
+struct broker *broker_new(const struct options *options)
+{
+    struct broker *b = mem_zalloc(1, sizeof *b);
+    *b = (struct broker){ .options = *options,
+                          .listen_fd = -1,
+                          .lock_fd = -1,
+                          .started_ns = clock_ns(),
+                          .started_time = (double)time(NULL),
+                          .host_compiler = "not asked: the CPU device is not served",
+                          .nvrtc = "not asked: no GPU is served" };
+    b->events.next = 1;
+    raise_fd_limit(&b->options);
+    init_loop(b);
+    b->pool = pool_new(b, b->options.compilers);
+    return b;
+}
+
+int broker_run(struct broker *b)
+{
+    uv_run(&b->loop, UV_RUN_DEFAULT);
+    int status = b->exit_status;
+    log_info("stopped");
+    if (b->lock_fd >= 0)
+        close(b->lock_fd);
+    finish(b);
+    free(b);
+    return status;
+}
+
+void broker_discard(struct broker *b)
+{
+    b->n_orphans = 0; // another's children: this one only looks
+    while (b->conns)
+        conn_discard(b->conns);
+    for (int i = 0; i < b->n_devices; i++)
+        uv_close((uv_handle_t *)&b->devices[i]->timer, NULL);
+    close_loop_handles(b);
+    uv_run(&b->loop, UV_RUN_DEFAULT);
+    finish(b);
+    free(b);
+}
+
+int broker_main(const struct options *options, const char *program, char **args)
+{
+    struct opd_err err = { 0 };
+    struct broker *b = broker_new(options);
+    b->program = program;
+    b->args = args;
+    log_info("opd %s, pid %d, socket %s", OPD_VERSION, getpid(), b->options.socket);
+    if (trust_init(b->options.group, &err) && listen_open(b, &err) && reload_first(b, &err)) {
+        log_info("%d operators", b->registry.count);
+        make_cache_folder(b->options.cache);
+        start_devices(b);
+    } else {
+        fprintf(stderr, "opd: %s\n", err.msg);
+        b->exit_status = err.code == OPD_E_unavailable ? 3 : 1;
+        broker_stop(b);
+    }
+    opd_err_clear(&err);
+    return broker_run(b);
+}

@@ -1,0 +1,421 @@
+#include "device/device.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "base/clock.h"
+#include "device/device_queue.h"
+#include "base/fdpass.h"
+#include "base/log.h"
+#include "device/orphans.h"
+#include "op/plan.h"
+#include "kernels/program.h"
+
+enum { DEADLINE_TICK_MS = 50, START_LIMIT_MS = 60000 };
+
+struct device *device_new(struct broker *broker, const char *name, int index)
+{
+    struct device *d = mem_zalloc(1, sizeof *d);
+    *d = (struct device){ .broker = broker,
+                          .index = index,
+                          .is_cpu = strcmp(name, "cpu") == 0,
+                          .sock = -1,
+                          .rings_fd = -1,
+                          .command_bell = -1,
+                          .done_bell = -1,
+                          .next_seq = 1 };
+    snprintf(d->name, sizeof d->name, "%s", name);
+    d->pending_end = &d->pending;
+    d->flight_end = &d->flight;
+    uv_timer_init(&broker->loop, &d->timer);
+    d->timer.data = d;
+    return d;
+}
+
+const char *device_state_name(enum device_state state)
+{
+    static const char *const names[] = { "starting", "ready", "restarting", "failed" };
+    return names[state];
+}
+
+void device_set_unavailable(const struct device *d, struct opd_err *err)
+{
+    opd_err_set(err, OPD_E_unavailable, "device %s does not work: %.900s", d->name, d->message);
+}
+
+void device_fill_plan_request(const struct device *d, struct plan_request *request)
+{
+    request->on_cpu = d->is_cpu;
+    request->blas = d->info.blas[0] != '\0';
+}
+
+static void end_process(struct device *d);
+
+// Its context is beyond use and runs nothing any more, but to give all of it back takes the driver
+// a while: the successor need not wait for that. On the CPU it takes no time.
+static void leave_dead(struct device *d)
+{
+    if (!d->process_alive || d->is_cpu || !orphans_add(d->broker, d->process.pid, true))
+        return;
+    uv_process_kill(&d->process, SIGKILL);
+    end_process(d);
+}
+
+static void take_done(struct device *d)
+{
+    if (device_take_done(d))
+        leave_dead(d);
+    device_pump(d);
+    device_try_restart(d);
+    broker_retry(d->broker);
+}
+
+static void done_cb(uv_poll_t *handle, int status, int events)
+{
+    (void)status, (void)events;
+    struct device *d = handle->data;
+    do {
+        ring_wake(&d->done);
+        take_done(d);
+    } while (d->handles_open && !d->ring_broken && !ring_sleep(&d->done));
+}
+
+static void start_deadline_cb(uv_timer_t *timer)
+{
+    device_kill(timer->data, OPD_E_unavailable, "it did not start in time");
+}
+
+static void restart_cb(uv_timer_t *timer)
+{
+    device_start_executor(timer->data);
+}
+
+static void deadline_cb(uv_timer_t *timer)
+{
+    struct device *d = timer->data;
+    struct command *c = d->flight;
+    if (!c || d->state != DEVICE_READY)
+        return;
+    double limit = c->deadline > 0 ? c->deadline : d->broker->options.deadline;
+    double ran = (double)(clock_ns() - d->head_since) / 1e9;
+    if (ran < limit)
+        return;
+    char reason[128];
+    snprintf(reason, sizeof reason, "ran longer than its deadline of %g s and was ended", limit);
+    d->expired_seq = c->seq;
+    device_kill(d, OPD_E_deadline_exceeded, reason);
+}
+
+void device_kill(struct device *d, enum opd_err_code code, const char *reason)
+{
+    if (!d->process_alive)
+        return;
+    if (!d->exit_reason[0]) {
+        snprintf(d->exit_reason, sizeof d->exit_reason, "%s", reason);
+        d->exit_code = code;
+    }
+    uv_process_kill(&d->process, SIGKILL);
+}
+
+static void restore_program(struct device *d, struct program *p)
+{
+    struct command *c = program_reload_command(p);
+    if (c)
+        device_submit_first(d, c);
+}
+
+// Puts before all that waits what a fresh executor must know: its memory, then its kernels.
+static bool restore(struct device *d)
+{
+    bool ok = true;
+    if (d->pending)
+        d->pending->fd_sent = false; // to the dead one
+    program_each(d, restore_program);
+    for (uint32_t i = 0; i < d->n_regions; i++) {
+        struct device_region *r = &d->regions[i];
+        if (!r->used || !r->ready)
+            continue;
+        if (r->ipc) {
+            // Where it cannot be opened again, requests that use it are told so.
+            device_submit_first(d, device_ipc_command(d, i));
+            continue;
+        }
+        struct command *c = command_new(r->host ? DEV_HOST_MAP : DEV_CHUNK_MAP, i, r->size);
+        c->fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
+        ok = ok && c->fd >= 0;
+        device_submit_first(d, c);
+    }
+    return ok;
+}
+
+static void hello_cb(uv_poll_t *handle, int status, int events)
+{
+    (void)status, (void)events;
+    struct device *d = handle->data;
+    struct dev_hello hello;
+    int fds[FDPASS_MAX], n_fds = 0;
+    ssize_t n = fdpass_recv(d->sock, &hello, sizeof hello, fds, &n_fds);
+    while (n_fds > 0)
+        close(fds[--n_fds]);
+    if (n < 0 && errno == EAGAIN)
+        return;
+    uv_poll_stop(handle);
+    if (n != (ssize_t)sizeof hello || !hello.ok) {
+        hello.message[sizeof hello.message - 1] = '\0';
+        device_kill(d, OPD_E_unavailable,
+                    n == (ssize_t)sizeof hello ? hello.message : "it ended while starting");
+        return;
+    }
+    if (d->knows_blas) // the executor has not looked again
+        memcpy(hello.info.blas, d->info.blas, sizeof hello.info.blas);
+    d->info = hello.info;
+    d->info.blas[sizeof d->info.blas - 1] = '\0';
+    d->knows_blas = true;
+    d->did_something = false;
+    bool first = d->state == DEVICE_STARTING;
+    if (!first && !restore(d)) {
+        device_kill(d, OPD_E_unavailable, "its memory cannot be passed on: too many open files");
+        return;
+    }
+    d->state = DEVICE_READY;
+    uv_timer_start(&d->timer, deadline_cb, DEADLINE_TICK_MS, DEADLINE_TICK_MS);
+    log_info("device %s is ready: %s, %s", d->name, d->info.name, d->info.target);
+    if (first)
+        broker_device_ready(d);
+    device_end_restart(d, &(struct opd_err){ 0 });
+    device_pump(d);
+    broker_retry(d->broker);
+}
+
+static void close_fds(struct device *d)
+{
+    int *fds[] = { &d->sock, &d->rings_fd, &d->command_bell, &d->done_bell };
+    for (int i = 0; i < 4; i++) {
+        if (*fds[i] >= 0)
+            close(*fds[i]);
+        *fds[i] = -1;
+    }
+    if (d->rings_memory)
+        munmap(d->rings_memory, dev_shared_size());
+    d->rings_memory = NULL;
+    d->progress = NULL;
+}
+
+static void describe_exit(struct device *d, int64_t status, int signal)
+{
+    if (d->exit_reason[0])
+        return;
+    d->exit_code = d->state == DEVICE_READY ? OPD_E_kernel_fault : OPD_E_unavailable;
+    if (signal)
+        snprintf(d->exit_reason, sizeof d->exit_reason, "the executor was ended by signal %d (%s)",
+                 signal, strsignal(signal));
+    else
+        snprintf(d->exit_reason, sizeof d->exit_reason, "the executor ended with status %" PRId64,
+                 status);
+}
+
+static void schedule_restart(struct device *d)
+{
+    bool ran = d->state == DEVICE_READY;
+    snprintf(d->message, sizeof d->message, "%s", d->exit_reason);
+    // One that dies before it has done anything may do so for ever: each waits longer.
+    bool good = ran && (d->did_something || d->restart_wanted);
+    d->n_start_failures = good ? 0 : d->n_start_failures + 1;
+    d->n_restarts += ran;
+    bool hopeless = !good && (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
+    bool never_started = d->state == DEVICE_STARTING;
+    d->state = hopeless ? DEVICE_FAILED : DEVICE_RESTARTING;
+    log_warn("device %s: %s", d->name, d->message);
+    struct opd_err why = { .code = d->exit_code };
+    snprintf(why.msg, sizeof why.msg, "%s: %.900s", d->name, d->message);
+    if (!d->stopping)
+        events_add(d->broker, &(struct event){ .kind = "device", .err = &why });
+    device_settle_flight(d);
+    if (never_started) {
+        broker_device_failed(d);
+        return;
+    }
+    if (hopeless) {
+        struct command *pending = d->pending;
+        d->pending = NULL;
+        d->pending_end = &d->pending;
+        struct opd_err err = { 0 };
+        device_set_unavailable(d, &err);
+        device_fail_all(d, pending, &err);
+        device_end_restart(d, &err);
+    }
+    uint64_t delay = d->n_start_failures
+                         ? 100u << (d->n_start_failures < 6 ? d->n_start_failures : 6)
+                         : 0;
+    uv_timer_start(&d->timer, restart_cb, delay, 0);
+    broker_retry(d->broker);
+}
+
+static void timer_closed_cb(uv_handle_t *handle)
+{
+    struct device *d = handle->data;
+    d->stopped(d);
+}
+
+static void handle_closed_cb(uv_handle_t *handle)
+{
+    struct device *d = handle->data;
+    if (--d->n_closing > 0)
+        return;
+    bool stopping = d->stopping; // the next line may stop it
+    if (!stopping)
+        schedule_restart(d); // what the executor has left behind is read first
+    close_fds(d);
+    if (stopping)
+        uv_close((uv_handle_t *)&d->timer, timer_closed_cb);
+}
+
+// The handles of a process that is gone or left alone.
+static void end_process(struct device *d)
+{
+    d->process_alive = false;
+    uv_timer_stop(&d->timer);
+    d->handles_open = false;
+    d->n_closing = 3;
+    uv_close((uv_handle_t *)&d->socket_poll, handle_closed_cb);
+    uv_close((uv_handle_t *)&d->done_poll, handle_closed_cb);
+    uv_close((uv_handle_t *)&d->process, handle_closed_cb);
+}
+
+static void exit_cb(uv_process_t *process, int64_t status, int signal)
+{
+    struct device *d = process->data;
+    d->process_alive = false;
+    take_done(d); // what it said before it died
+    describe_exit(d, status, signal);
+    end_process(d);
+}
+
+static bool make_channel(struct device *d, int *child_sock)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
+        return false;
+    d->sock = pair[0];
+    *child_sock = pair[1];
+    fcntl(d->sock, F_SETFL, O_NONBLOCK);
+    d->rings_fd = fdpass_memfd("opd-rings", dev_shared_size());
+    d->command_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    d->done_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (d->rings_fd < 0 || d->command_bell < 0 || d->done_bell < 0)
+        return false;
+    uint8_t *memory = mmap(NULL, dev_shared_size(), PROT_READ | PROT_WRITE, MAP_SHARED, d->rings_fd,
+                           0);
+    if (memory == MAP_FAILED)
+        return false;
+    d->rings_memory = memory;
+    ring_init(&d->commands, memory + dev_ring_offset(0), DEV_RING_SIZE, d->command_bell);
+    ring_init(&d->done, memory + dev_ring_offset(1), DEV_RING_SIZE, d->done_bell);
+    d->progress = (struct dev_progress *)(void *)(memory + dev_progress_offset());
+    return true;
+}
+
+static int spawn_executor(struct device *d, int child_sock)
+{
+    const int fds[] = { child_sock, d->rings_fd, d->command_bell, d->done_bell };
+    d->process.data = d->socket_poll.data = d->done_poll.data = d;
+    bool none = d->broker->options.own_blas || (d->knows_blas && !d->info.blas[0]);
+    const char *const args[] = { "executor", d->name,
+                                 none            ? "own"
+                                 : d->knows_blas ? "later"
+                                                 : "vendor",
+                                 NULL };
+    return broker_spawn(d->broker, &d->process, args, fds, 4, exit_cb);
+}
+
+void device_start_executor(struct device *d)
+{
+    int child_sock = -1;
+    if (d->state == DEVICE_FAILED)
+        d->state = DEVICE_RESTARTING;
+    d->exit_reason[0] = '\0';
+    d->expired_seq = 0;
+    d->ring_broken = false;
+    bool ok = make_channel(d, &child_sock);
+    int result = ok ? spawn_executor(d, child_sock) : uv_translate_sys_error(errno);
+    if (child_sock >= 0)
+        close(child_sock);
+    if (result < 0) {
+        snprintf(d->exit_reason, sizeof d->exit_reason, "starting an executor: %s",
+                 uv_strerror(result));
+        close_fds(d);
+        if (ok) { // libuv made a handle of it all the same
+            d->n_closing = 1;
+            uv_close((uv_handle_t *)&d->process, handle_closed_cb);
+        } else {
+            schedule_restart(d);
+        }
+        return;
+    }
+    uv_timer_start(&d->timer, start_deadline_cb, START_LIMIT_MS, 0);
+    d->process_alive = d->handles_open = true;
+    uv_poll_init(&d->broker->loop, &d->socket_poll, d->sock);
+    uv_poll_init(&d->broker->loop, &d->done_poll, d->done_bell);
+    uv_poll_start(&d->socket_poll, UV_READABLE, hello_cb);
+    uv_poll_start(&d->done_poll, UV_READABLE, done_cb);
+    ring_sleep(&d->done);
+}
+
+void device_start(struct device *d)
+{
+    d->state = DEVICE_STARTING;
+    device_start_executor(d);
+}
+
+void device_resume(struct device *d)
+{
+    d->state = DEVICE_RESTARTING;
+    device_start_executor(d);
+}
+
+void device_stop(struct device *d, void (*stopped)(struct device *d))
+{
+    d->stopped = stopped;
+    d->stopping = true;
+    struct opd_err err = { .code = OPD_E_unavailable, .msg = "the daemon is stopping" };
+    device_end_restart(d, &err);
+    if (d->process_alive && d->state == DEVICE_READY)
+        device_submit(d, command_new(DEV_STOP, 0, 0));
+    else if (d->process_alive)
+        uv_process_kill(&d->process, SIGKILL);
+    else if (d->n_closing == 0)
+        uv_close((uv_handle_t *)&d->timer, timer_closed_cb);
+}
+
+void device_free(struct device *d)
+{
+    if (!d)
+        return;
+    struct opd_err err = { 0 };
+    opd_err_set(&err, OPD_E_unavailable, "the daemon is stopping");
+    device_fail_all(d, d->flight, &err);
+    device_fail_all(d, d->pending, &err);
+    for (uint32_t i = 0; i < d->n_regions; i++)
+        if (d->regions[i].used && d->regions[i].fd >= 0)
+            close(d->regions[i].fd);
+    free(d->regions);
+    if (d->staging)
+        munmap(d->staging, STAGING_LARGE_SIZE + STAGING_SMALL_SIZE);
+    suballoc_finish(&d->memory);
+    for (int i = 0; i < STAGING_POOLS; i++) {
+        suballoc_finish(&d->stage_pools[i].map);
+        free(d->stage_pools[i].queue);
+    }
+    program_free_all(d);
+    free(d);
+}

@@ -1,0 +1,202 @@
+#pragma once
+
+// A device as the broker sees it: the executor process that serves it, the queue of commands to it,
+// the descriptors of its memory and the map of what is where in it. The broker never waits for a
+// device: a command is queued, and its callback comes when the executor has reported it done, or
+// has died.
+//
+// When an executor dies, the command that it was running fails, a new one starts, maps the same
+// memory, loads the same kernels, and goes on with the commands that had not been begun.
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "executor/devwire.h"
+#include "base/err.h"
+#include "wire/map.h"
+#include "base/mem.h"
+#include "base/ring.h"
+#include "memory/suballoc.h"
+
+struct bound_plan;
+struct broker;
+struct device;
+struct plan_request;
+struct trace;
+
+enum device_state {
+    DEVICE_STARTING, // no executor has said hello yet
+    DEVICE_READY,
+    DEVICE_RESTARTING, // after a failure; commands wait
+    DEVICE_FAILED,     // it failed to start; tried again now and then; commands are refused
+};
+
+// Staging memory: for pieces of up to STAGING_SMALL there is some that larger ones cannot take.
+enum { STAGING_SMALL = 64 << 10, STAGING_POOLS = 2 };
+enum { STAGING_LARGE_SIZE = 64 << 20, STAGING_SMALL_SIZE = 8 << 20 };
+
+// Who waits for a pool, the longest first: nobody who came later goes before.
+struct stage_pool {
+    struct suballoc map;
+    uint64_t *queue; // connections
+    int n_queue;
+};
+
+// One command on its way. Made by command_new(), given to device_submit(), freed by the device
+// after `done`.
+struct command {
+    struct command *next;
+    uint64_t seq;
+    int fd;            // travels with it; owned; -1: none
+    double deadline;   // seconds that it may run; 0: the daemon's default
+    const char *label; // what it is, for the message of a fault: "tensor_write"; NULL: nothing
+    struct bound_plan *plan; // of an operator's run, which says what it is; a reference
+    int version;             // of that operator
+    struct trace *trace;     // somebody wants to know how long it took; owned; NULL: nobody
+    uint64_t ran;            // then: nanoseconds on the device
+    struct buf bytes;        // struct dev_command and what follows
+    // err->code is 0 when it was done. Called on the loop, exactly once.
+    void (*done)(struct command *c, const struct opd_err *err);
+    void *data;
+    bool fd_sent;
+    bool begun;  // what it writes may have been written, though it failed
+    bool blamed; // it was running when its executor died
+    int out_fd;  // CHUNK_NEW: the chunk's descriptor, the device's
+};
+
+struct device_region {
+    bool used, host, ready;
+    bool ipc; // a client's memory, opened by its handle
+    int fd;   // owned
+    uint64_t size;
+    uint64_t serial; // no other region of the daemon ever has it
+    uint8_t handle[DEV_IPC_HANDLE];
+};
+
+struct device {
+    struct broker *broker;
+    char name[16]; // "cuda:0"
+    int index;     // in the broker's list
+    bool is_cpu;
+    enum device_state state;
+    struct backend_info info;
+    bool knows_blas;               // info.blas is what an executor has found
+    char message[DEV_MAX_MESSAGE]; // why it failed
+
+    uv_process_t process;
+    uv_poll_t socket_poll, done_poll;
+    uv_timer_t timer; // restarts and deadlines
+    bool process_alive, handles_open, stopping;
+    bool ring_broken;   // by the executor, which is being killed
+    bool did_something; // since its executor said hello
+    int n_closing;
+    int sock, rings_fd, command_bell, done_bell;
+    void *rings_memory;
+    struct ring commands, done;
+    struct dev_progress *progress; // of the executor
+    char exit_reason[DEV_MAX_MESSAGE];
+    enum opd_err_code exit_code;   // of the command that was running when it ended
+    bool restart_wanted;           // by a client: nothing more is sent to this executor
+    struct device_waiter *waiters; // for the next one to be ready
+    uint64_t expired_seq;          // of the command whose deadline ended it; 0: it was not that
+
+    struct command *pending, **pending_end; // not sent
+    struct command *flight, **flight_end;   // sent, oldest first
+    uint64_t next_seq, head_since;          // when the oldest became the oldest
+    int n_queued;
+    int n_restarts, n_start_failures;
+    uint64_t busy_ns; // that something was in flight
+    uint64_t started_at;
+
+    struct device_region *regions;
+    uint32_t n_regions;
+    struct suballoc memory;
+    uint64_t memory_limit;
+    int n_dropping;      // chunks that are given back, whose memory is not free yet
+    bool growing;        // a chunk is asked for
+    bool grew_dropping;  // while there were such
+    bool grow_later;     // it is asked for again when there are none
+    bool grow_exact;     // no larger than needed
+    uint64_t grow_size;  // what the growth is for
+    uint64_t grow_since; // clock_ns() when that was first asked for
+    int n_tensors;
+    uint64_t named_bytes; // of memory.used: in storages with a name
+
+    uint8_t *staging; // host memory that the executor maps too
+    uint32_t staging_region;
+    struct stage_pool stage_pools[STAGING_POOLS]; // large, small
+
+    struct map programs; // by hash of the key; see program.h
+    struct program *leaving;
+    uint32_t n_program_ids, n_free_ids, *free_ids;
+    void (*stopped)(struct device *d);
+};
+
+struct device *device_new(struct broker *broker, const char *name, int index);
+void device_start(struct device *d);
+void device_resume(struct device *d); // one that comes from before an upgrade, with its memory
+void device_stop(struct device *d,
+                 void (*stopped)(struct device *d)); // after what is queued; `stopped` may free it
+void device_kill(struct device *d, enum opd_err_code code,
+                 const char *reason); // as if it had died by itself
+void device_free(struct device *d);
+
+// Ends the executor, once what was sent to it has ended, and starts another. Tensors stay. done()
+// comes when that one is ready, or with an error when it does not start.
+void device_restart(struct device *d, void (*done)(void *data, const struct opd_err *err),
+                    void *data);
+
+void device_set_unavailable(const struct device *d, struct opd_err *err); // why it is not there
+// Sets what a plan depends on of the device that it is for: on_cpu, blas.
+void device_fill_plan_request(const struct device *d, struct plan_request *request);
+
+struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size);
+void command_free(struct command *c); // one that is not submitted
+void device_submit(struct device *d, struct command *c);
+
+// Device memory, stream-ordered: what was freed may be given out again at once, because the device
+// runs what uses it in the order of the commands. WAIT: the device is making room; broker_retry()
+// comes. FAILED fills err (out_of_memory).
+enum alloc_result { ALLOC_OK, ALLOC_WAIT, ALLOC_FAILED };
+enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out,
+                               struct opd_err *err);
+void device_release(struct device *d, struct suballoc_block *block);
+void device_memory_init(struct broker *b); // the timer that gives unused memory back
+void device_restore_chunk(struct device *d, uint32_t region,
+                          uint64_t size); // from before an upgrade
+
+// Staging memory for data that comes or goes in messages of a connection. NULL: all of it is in
+// use, or others have waited longer; broker_retry() comes, and who does not want it any more has to
+// leave.
+struct suballoc_block *device_stage(struct device *d, uint64_t conn, uint64_t size);
+void device_stage_leave(struct device *d, uint64_t conn);
+void device_unstage(struct device *d, struct suballoc_block *block);
+uint64_t device_staged_at(const struct suballoc_block *block); // in d->staging
+
+// Host memory behind a descriptor (not taken over) for the device to copy from and to.
+// `done`, where there is one, is told how that went; a failure without it is only logged.
+struct device_mapping {
+    void (*done)(void *data, const struct opd_err *err);
+    void *data;
+};
+bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,
+                     const struct device_mapping *mapping, struct opd_err *err);
+// A client's device memory behind a handle, the same.
+void device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint64_t size,
+                    uint32_t *out_region, const struct device_mapping *mapping);
+struct command *device_ipc_command(struct device *d, uint32_t region); // opens it
+void device_unmap(struct device *d, uint32_t region);
+
+const char *device_state_name(enum device_state state);
+uint64_t device_busy_ns(const struct device *d); // that something was in flight, until now
+
+// Of device*.c alone.
+void device_start_executor(struct device *d);
+void device_try_restart(struct device *d);
+void device_end_restart(struct device *d, const struct opd_err *err); // answers those who wait
+// What a command was at after that many steps had begun: operator, version, kernel, arguments.
+void device_describe(const struct command *c, uint64_t step, bool exact, char *out, size_t size);
+// After an executor's death: what it was running fails; what it had not begun goes before what
+// waits.
+void device_settle_flight(struct device *d);

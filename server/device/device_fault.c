@@ -1,0 +1,158 @@
+// What becomes of the commands that an executor had when it died.
+//
+// It runs them in order, and leaves behind what it has begun and what it has done (devwire.h). The
+// first that was begun and not done is to blame. What comes after it was not begun: nothing of it
+// has happened, so the next executor runs it.
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "device/device_queue.h"
+#include "base/log.h"
+#include "kernels/registry.h"
+
+// The kernel that is launched by a step of a RUN, or by the next one that launches one; NULL: none.
+static const char *kernel_at(const struct command *c, uint64_t step)
+{
+    const struct dev_command *header = (const void *)c->bytes.bytes;
+    const struct plan *plan = c->plan->plan;
+    const uint8_t *at = c->bytes.bytes + sizeof *header;
+    for (uint64_t i = 0; i < header->size; i++) {
+        const struct dev_launch *launch = (const void *)at;
+        if (i >= step && launch->step.type == DEV_STEP_LAUNCH &&
+            launch->kernel < (uint32_t)plan->n_kernels)
+            return plan->kernels[launch->kernel].expr;
+        at += launch->step.size;
+    }
+    return NULL;
+}
+
+static void append_operands(struct buf *out, const struct plan *plan)
+{
+    enum plan_operand_kind kinds[] = { PLAN_INPUT, PLAN_GRAD_OUTPUT };
+    bool first = true;
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < plan->n_operands; i++) {
+            const struct plan_operand *o = &plan->operands[i];
+            if (o->kind != kinds[k])
+                continue;
+            char desc[128];
+            tensor_desc_format(&o->desc, desc, sizeof desc);
+            buf_printf(out, "%s%s %s", first ? "" : ", ", o->name, desc);
+            first = false;
+        }
+    // An operator without inputs: what it makes says its dtype and shape.
+    for (int i = 0; first && i < plan->n_operands; i++)
+        if (plan->operands[i].kind == PLAN_OUTPUT) {
+            char desc[128];
+            tensor_desc_format(&plan->operands[i].desc, desc, sizeof desc);
+            buf_printf(out, "%s %s", plan->operands[i].name, desc);
+            first = false;
+        }
+}
+
+void device_describe(const struct command *c, uint64_t step, bool exact, char *out, size_t size)
+{
+    if (!c->plan) {
+        snprintf(out, size, "%s%s", c->label ? c->label : "", c->label ? ": " : "");
+        return;
+    }
+    const struct plan *plan = c->plan->plan;
+    const char *kernel = kernel_at(c, step);
+    bool later = !exact && plan->n_kernels > 1;
+    struct buf text = { 0 };
+    buf_printf(&text, "%s version %d %s", plan->op->name, c->version,
+               plan->direction == PLAN_FORWARD ? "forward" : "backward");
+    if (kernel)
+        buf_printf(&text, ", kernel %s%s", kernel, later ? " or a later one" : "");
+    buf_append_str(&text, " (");
+    append_operands(&text, plan);
+    buf_append_str(&text, ")");
+    snprintf(out, size, "%.*s: ", (int)size - 3, buf_str(&text));
+    buf_finish(&text);
+}
+
+// The rest of a flight, in order, before what waits.
+static void put_back(struct device *d, struct command *first)
+{
+    if (!first)
+        return;
+    int n = 0;
+    struct command *last = first;
+    for (struct command *c = first; c; c = c->next, n++) {
+        c->fd_sent = false; // what was sent went to the dead one
+        last = c;
+    }
+    last->next = d->pending;
+    if (!d->pending)
+        d->pending_end = &last->next;
+    d->pending = first;
+    log_info("device %s: %d commands that had not begun are run again", d->name, n);
+}
+
+// What an executor had begun and done, as far as it is known.
+struct remains {
+    uint64_t taken, passed;
+    bool exact, by_step;
+};
+
+static struct remains read_remains(const struct device *d)
+{
+    const struct dev_progress *p = d->progress;
+    if (!p)
+        return (struct remains){ 0 };
+    return (struct remains){ .taken = atomic_load(&p->taken),
+                             .passed = atomic_load(&p->passed),
+                             .exact = atomic_load(&p->exact),
+                             .by_step = atomic_load(&p->by_step) };
+}
+
+// Takes from the flight what was, or may have been, begun, and what has missed its deadline.
+static struct command *take_lost(struct device *d, const struct remains *r,
+                                 struct command **out_rest)
+{
+    struct command *rest = d->flight, *lost = NULL, **end = &lost;
+    bool blamed = false;
+    while (rest &&
+           (rest->seq == d->expired_seq || (rest->seq <= r->taken && !(r->exact && blamed)))) {
+        struct command *c = rest;
+        rest = c->next;
+        c->begun = c->seq <= r->taken;
+        // One that is done was not reported so: what came of it is lost.
+        c->blamed = !blamed &&
+                    (c->seq == d->expired_seq || r->passed < dev_mark(c->seq, DEV_MARK_END));
+        blamed = blamed || c->blamed;
+        device_push(c, &end);
+    }
+    d->flight = NULL;
+    d->flight_end = &d->flight;
+    *out_rest = rest;
+    return lost;
+}
+
+void device_settle_flight(struct device *d)
+{
+    struct remains r = read_remains(d);
+    struct command *rest, *lost = take_lost(d, &r, &rest), *blamed = lost;
+    put_back(d, rest);
+    while (blamed && !blamed->blamed)
+        blamed = blamed->next;
+    char what[512] = "";
+    if (blamed) {
+        bool in_it = r.passed > dev_mark(blamed->seq, 0) &&
+                     r.passed < dev_mark(blamed->seq, DEV_MARK_END);
+        device_describe(blamed, in_it ? r.passed & DEV_MARK_END : 0, r.by_step, what, sizeof what);
+    }
+    struct opd_err err = { 0 }, others = { 0 };
+    opd_err_set(&err, d->exit_code, "%s%.480s", what, d->exit_reason);
+    opd_err_set(&others, OPD_E_kernel_fault, "device %s failed while another request ran: %.900s",
+                d->name, err.msg);
+    while (lost) {
+        struct command *c = lost;
+        lost = c->next;
+        if (c->plan && c->plan->stats)
+            c->plan->stats->failed++;
+        device_finish_command(d, c, c->blamed ? &err : &others);
+    }
+}

@@ -1,0 +1,348 @@
+// A device's memory as the broker keeps it: regions, chunks and what is where in them, staging.
+
+#include "device/device.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "base/clock.h"
+#include "request/conn.h"
+#include "base/fdpass.h"
+#include "memory/holder.h"
+#include "base/log.h"
+
+// What a device is asked for at a time, unless more is wanted at once.
+enum { CHUNK_CPU = 64 << 20, CHUNK_CUDA = 256 << 20 };
+
+// Making a chunk takes most of a millisecond: what a loop frees and wants again is not given back
+// in between.
+enum { EMPTY_KEPT_MS = 1000, TRIM_TICK_MS = 250 };
+
+static uint32_t add_region(struct device *d, int fd, uint64_t size, bool host)
+{
+    uint32_t id = 0;
+    while (id < d->n_regions && d->regions[id].used)
+        id++;
+    if (id == d->n_regions)
+        d->regions = mem_realloc(d->regions, ++d->n_regions, sizeof *d->regions);
+    d->regions[id] = (struct device_region){
+        .used = true, .host = host, .fd = fd, .size = size, .serial = ++d->broker->n_regions
+    };
+    return id;
+}
+
+static void remove_region(struct device *d, uint32_t id)
+{
+    if (d->regions[id].fd >= 0)
+        close(d->regions[id].fd);
+    d->regions[id] = (struct device_region){ .fd = -1 };
+}
+
+static void unmapped_done(struct command *c, const struct opd_err *err)
+{
+    struct device *d = c->data;
+    (void)err; // a dead executor maps nothing any more
+    remove_region(d, ((struct dev_command *)(void *)c->bytes.bytes)->id);
+}
+
+void device_unmap(struct device *d, uint32_t region)
+{
+    struct command *c = command_new(DEV_UNMAP, region, 0);
+    c->done = unmapped_done;
+    c->data = d;
+    device_submit(d, c);
+}
+
+// A command that maps memory, and who is told.
+struct mapping {
+    struct device *device;
+    struct device_mapping told;
+};
+
+static void mapped_done(struct command *c, const struct opd_err *err)
+{
+    struct mapping *m = c->data;
+    struct device *d = m->device;
+    uint32_t id = ((struct dev_command *)(void *)c->bytes.bytes)->id;
+    // Lost with its executor: the next one maps it, unless it was this that ended it.
+    bool lost = !d->process_alive && !(c->blamed && d->regions[id].ipc);
+    bool ready = d->regions[id].ready = !err->code || lost;
+    if (!ready && !m->told.done)
+        log_warn("device %s does not map shared memory: %s", d->name, err->msg);
+    if (m->told.done)
+        m->told.done(m->told.data,
+                     ready && d->state != DEVICE_FAILED ? &(struct opd_err){ 0 } : err);
+    free(m);
+}
+
+static void submit_mapping(struct device *d, struct command *c,
+                           const struct device_mapping *mapping)
+{
+    struct mapping *m = mem_zalloc(1, sizeof *m);
+    *m = (struct mapping){ .device = d };
+    if (mapping)
+        m->told = *mapping;
+    c->done = mapped_done;
+    c->data = m;
+    device_submit(d, c);
+}
+
+struct command *device_ipc_command(struct device *d, uint32_t region)
+{
+    struct command *c = command_new(DEV_IPC_OPEN, region, d->regions[region].size);
+    buf_append(&c->bytes, d->regions[region].handle, DEV_IPC_HANDLE);
+    return c;
+}
+
+void device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint64_t size,
+                    uint32_t *out_region, const struct device_mapping *mapping)
+{
+    uint32_t id = *out_region = add_region(d, -1, size, false);
+    d->regions[id].ipc = true;
+    memcpy(d->regions[id].handle, handle, DEV_IPC_HANDLE);
+    submit_mapping(d, device_ipc_command(d, id), mapping);
+}
+
+bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,
+                     const struct device_mapping *mapping, struct opd_err *err)
+{
+    int kept = fcntl(fd, F_DUPFD_CLOEXEC, 0), sent = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (sent < 0) {
+        opd_err_errno(err, OPD_E_out_of_memory, "shared memory for %s", d->name);
+        if (kept >= 0)
+            close(kept);
+        return false;
+    }
+    uint32_t id = *out_region = add_region(d, kept, size, true);
+    struct command *c = command_new(DEV_HOST_MAP, id, size);
+    c->fd = sent;
+    submit_mapping(d, c, mapping);
+    return true;
+}
+
+static uint64_t chunk_size(const struct device *d, uint64_t size)
+{
+    uint64_t unit = d->info.chunk_granularity > SUBALLOC_ALIGN ? d->info.chunk_granularity
+                                                               : SUBALLOC_ALIGN;
+    return (size + unit - 1) / unit * unit;
+}
+
+static void add_chunk(struct device *d, uint32_t region, uint64_t size)
+{
+    suballoc_add_chunk(&d->memory, region, size)->emptied_at = clock_ns();
+}
+
+static void grow(struct device *d, uint64_t size, bool exact);
+
+static void dropped_done(struct command *c, const struct opd_err *err)
+{
+    struct device *d = c->data;
+    unmapped_done(c, err);
+    d->n_dropping--;
+    if (d->grow_later && d->n_dropping == 0 && !d->stopping)
+        grow(d, d->grow_size, d->grow_exact);
+}
+
+// Gives an empty chunk back to the device.
+static void drop_chunk(struct device *d, struct suballoc_chunk *chunk)
+{
+    struct command *c = command_new(DEV_UNMAP, chunk->region, 0);
+    suballoc_remove_chunk(&d->memory, chunk);
+    d->n_dropping++;
+    c->done = dropped_done;
+    c->data = d;
+    device_submit(d, c);
+}
+
+// One that has been empty since before a time. False: there is none.
+static bool drop_empty_chunk(struct device *d, uint64_t before)
+{
+    struct suballoc_chunk *chunk = d->memory.chunks;
+    while (chunk && (chunk->used > 0 || chunk->emptied_at >= before))
+        chunk = chunk->next;
+    if (chunk)
+        drop_chunk(d, chunk);
+    return chunk != NULL;
+}
+
+// What was dropped is free when its descriptor is closed.
+static void grow_when_dropped(struct device *d)
+{
+    d->growing = d->grow_later = true;
+    if (d->n_dropping == 0)
+        grow(d, d->grow_size, d->grow_exact);
+}
+
+static void grown_done(struct command *c, const struct opd_err *err)
+{
+    struct device *d = c->data;
+    struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
+    struct device_region *r = &d->regions[header->id];
+    d->growing = false;
+    if (!err->code) {
+        r->fd = c->out_fd;
+        c->out_fd = -1;
+        r->ready = true;
+        add_chunk(d, header->id, header->size);
+        return;
+    }
+    uint64_t exact = chunk_size(d, d->grow_size);
+    bool lost = !d->process_alive && !c->blamed; // the next executor may well make it
+    bool retry = header->size > exact && d->process_alive;
+    bool freed = d->grew_dropping;
+    remove_region(d, header->id);
+    // What the request that waits has let go of since it wanted more, it wants again.
+    while (d->process_alive && drop_empty_chunk(d, d->grow_since))
+        freed = true;
+    if (freed && d->process_alive)
+        grow_when_dropped(d);
+    else if (retry)
+        grow(d, exact, true);
+    else if (lost)
+        broker_retry(d->broker);
+    else
+        broker_memory_failed(d, err);
+}
+
+static void grow(struct device *d, uint64_t size, bool exact)
+{
+    uint64_t usual = d->is_cpu ? CHUNK_CPU : CHUNK_CUDA;
+    uint64_t want = chunk_size(d, exact || size > usual ? size : usual);
+    uint32_t id = add_region(d, -1, want, false);
+    struct command *c = command_new(DEV_CHUNK_NEW, id, want);
+    c->done = grown_done;
+    c->data = d;
+    d->growing = true;
+    d->grow_later = false;
+    d->grew_dropping = d->n_dropping > 0;
+    d->grow_size = size;
+    d->grow_exact = exact;
+    device_submit(d, c);
+}
+
+// --- chunks that are empty
+
+// The one that has been empty for the shortest time; NULL: none is.
+static struct suballoc_chunk *newest_empty(const struct device *d)
+{
+    struct suballoc_chunk *newest = NULL;
+    for (struct suballoc_chunk *chunk = d->memory.chunks; chunk; chunk = chunk->next)
+        if (chunk->used == 0 && (!newest || chunk->emptied_at > newest->emptied_at))
+            newest = chunk;
+    return newest;
+}
+
+// Does a request wait for more of the device? What it has let go of meanwhile, it wants again.
+static bool is_wanted(const struct device *d)
+{
+    for (const struct conn *c = d->broker->conns; c; c = c->next)
+        if (c->waits_for == d)
+            return true;
+    return false;
+}
+
+// Gives back those that have been empty for long, but one. True: others may be, later.
+static bool trim(struct device *d, uint64_t now)
+{
+    if (is_wanted(d))
+        return true;
+    const struct suballoc_chunk *kept = newest_empty(d);
+    bool more = false;
+    for (struct suballoc_chunk *chunk = d->memory.chunks, *next; chunk; chunk = next) {
+        next = chunk->next;
+        if (chunk->used > 0 || chunk == kept)
+            continue;
+        if (now - chunk->emptied_at < EMPTY_KEPT_MS * 1000000ull)
+            more = true;
+        else
+            drop_chunk(d, chunk);
+    }
+    return more;
+}
+
+static void trim_cb(uv_timer_t *timer)
+{
+    struct broker *b = timer->data;
+    bool more = b->upgrade != NULL; // which waits for the devices to rest
+    for (int i = 0; i < b->n_devices && !b->upgrade; i++)
+        more = trim(b->devices[i], clock_ns()) || more;
+    if (!more)
+        uv_timer_stop(timer);
+}
+
+void device_memory_init(struct broker *b)
+{
+    uv_timer_init(&b->loop, &b->trim_timer);
+    b->trim_timer.data = b;
+}
+
+static void trim_later(struct broker *b)
+{
+    if (!uv_is_active((uv_handle_t *)&b->trim_timer) &&
+        !uv_is_closing((uv_handle_t *)&b->trim_timer))
+        uv_timer_start(&b->trim_timer, trim_cb, TRIM_TICK_MS, TRIM_TICK_MS);
+}
+
+void device_restore_chunk(struct device *d, uint32_t region, uint64_t size)
+{
+    add_chunk(d, region, size);
+    trim_later(d->broker); // it may be empty
+}
+
+// --- pieces of chunks
+
+static uint64_t room_for_chunks(const struct device *d, uint64_t limit)
+{
+    return limit > d->memory.reserved ? limit - d->memory.reserved : 0;
+}
+
+enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out,
+                               struct opd_err *err)
+{
+    if (d->is_cpu) // a page belongs to one tensor: storage_place()
+        size = chunk_size(d, size);
+    if ((*out = suballoc_alloc(&d->memory, size)) != NULL)
+        return ALLOC_OK;
+    if (d->state == DEVICE_FAILED) {
+        device_set_unavailable(d, err);
+        return ALLOC_FAILED;
+    }
+    uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
+                                                     : d->info.memory_total;
+    uint64_t room = room_for_chunks(d, limit);
+    while (chunk_size(d, size) > room && drop_empty_chunk(d, UINT64_MAX))
+        room = room_for_chunks(d, limit);
+    if (chunk_size(d, size) > room) {
+        struct buf held = { 0 };
+        char asked[32], may[32];
+        holder_report(d, &held);
+        opd_err_set(err, OPD_E_out_of_memory,
+                    "%s %s %s, %s asked for and no free piece is large enough; held: %.600s; "
+                    "free tensors, or raise --memory-limit",
+                    d->name, limit == d->info.memory_total ? "has" : "may hold",
+                    holder_size(limit, may), holder_size(size, asked), buf_str(&held));
+        buf_finish(&held);
+        return ALLOC_FAILED;
+    }
+    if (!d->growing) {
+        d->grow_since = clock_ns();
+        grow(d, size, room < chunk_size(d, d->is_cpu ? CHUNK_CPU : CHUNK_CUDA));
+    }
+    return ALLOC_WAIT;
+}
+
+void device_release(struct device *d, struct suballoc_block *block)
+{
+    struct suballoc_chunk *chunk = block->chunk;
+    suballoc_free(&d->memory, block);
+    if (chunk->used > 0)
+        return;
+    chunk->emptied_at = clock_ns();
+    trim_later(d->broker);
+}

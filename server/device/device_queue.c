@@ -1,0 +1,201 @@
+#include "device/device_queue.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "base/clock.h"
+#include "base/fdpass.h"
+#include "base/log.h"
+#include "op/plan.h"
+#include "request/trace.h"
+
+struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size)
+{
+    struct command *c = mem_zalloc(1, sizeof *c);
+    struct dev_command header = { .type = type, .id = id, .size = size };
+    c->fd = c->out_fd = -1;
+    buf_append(&c->bytes, &header, sizeof header);
+    return c;
+}
+
+void command_free(struct command *c)
+{
+    if (c->fd >= 0)
+        close(c->fd);
+    if (c->out_fd >= 0)
+        close(c->out_fd);
+    bound_plan_unref(c->plan);
+    trace_free(c->trace);
+    buf_finish(&c->bytes);
+    free(c);
+}
+
+void device_finish_command(struct device *d, struct command *c, const struct opd_err *err)
+{
+    d->n_queued--;
+    if (c->trace)
+        trace_end(d, c, err);
+    if (c->done)
+        c->done(c, err);
+    command_free(c);
+}
+
+struct command *device_pop(struct command **first, struct command ***end)
+{
+    struct command *c = *first;
+    if (c && !(*first = c->next))
+        *end = first;
+    return c;
+}
+
+void device_push(struct command *c, struct command ***end)
+{
+    c->next = NULL;
+    **end = c;
+    *end = &c->next;
+}
+
+void device_fail_all(struct device *d, struct command *first, const struct opd_err *err)
+{
+    while (first) {
+        struct command *c = first;
+        first = c->next;
+        device_finish_command(d, c, err);
+    }
+}
+
+void device_pump(struct device *d)
+{
+    while (d->state == DEVICE_READY && d->process_alive && d->pending && !d->restart_wanted) {
+        struct command *c = d->pending;
+        if (c->fd >= 0 && !c->fd_sent) {
+            if (fdpass_send(d->sock, "f", 1, &c->fd, 1) != 1)
+                return;        // full: a completion comes first, or the executor's death
+            c->fd_sent = true; // the command itself may have to wait for room in the ring
+        }
+        void *record = ring_reserve(&d->commands, (uint32_t)c->bytes.size);
+        if (!record)
+            return;
+        c->seq = d->next_seq++;
+        ((struct dev_command *)(void *)c->bytes.bytes)->seq = c->seq;
+        memcpy(record, c->bytes.bytes, c->bytes.size);
+        ring_commit(&d->commands);
+        device_pop(&d->pending, &d->pending_end);
+        if (!d->flight)
+            d->head_since = clock_ns();
+        device_push(c, &d->flight_end);
+    }
+}
+
+void device_submit_first(struct device *d, struct command *c)
+{
+    d->n_queued++;
+    c->next = d->pending;
+    d->pending = c;
+    if (d->pending_end == &d->pending)
+        d->pending_end = &c->next;
+}
+
+void device_submit(struct device *d, struct command *c)
+{
+    assert(c->bytes.size <= DEV_MAX_COMMAND);
+    d->n_queued++;
+    if (d->state == DEVICE_FAILED) {
+        struct opd_err err = { 0 };
+        device_set_unavailable(d, &err);
+        device_finish_command(d, c, &err);
+        return;
+    }
+    device_push(c, &d->pending_end);
+    device_pump(d);
+}
+
+// What a kernel has reported, in the words of the operator's `check` line.
+static void explain_report(const struct command *c, uint64_t report, struct opd_err *err)
+{
+    const struct plan *plan = c->plan->plan;
+    struct buf text = { 0 };
+    device_check_explain(plan->checks, plan->checks_size, report, &text);
+    opd_err_set(err, OPD_E_invalid_argument, "%s: %s", plan->op->name, buf_str(&text));
+    buf_finish(&text);
+}
+
+// The oldest command has ended.
+static void count_run(struct device *d, const struct command *c, const struct opd_err *err)
+{
+    uint64_t now = clock_ns(), ran = now - d->head_since;
+    d->head_since = now;
+    d->busy_ns += ran;
+    struct run_stats *stats = c->plan ? c->plan->stats : NULL;
+    if (!stats)
+        return;
+    if (c->plan->plan->direction == PLAN_FORWARD)
+        stats->forward++;
+    else
+        stats->backward++;
+    stats->failed += err->code != 0;
+    stats->ns += ran;
+}
+
+static void complete(struct device *d, const struct dev_done *done)
+{
+    if (!d->flight || d->flight->seq != done->seq) {
+        log_error("device %s reports a command that was not the oldest", d->name);
+        device_kill(d, OPD_E_internal, "the executor broke the order of commands");
+        return;
+    }
+    struct command *c = device_pop(&d->flight, &d->flight_end);
+    struct opd_err err = { .code = done->code };
+    c->ran = done->ran;
+    if (done->code) {
+        char what[512];
+        device_describe(c, done->steps ? done->steps - 1 : 0, true, what, sizeof what);
+        snprintf(err.msg, sizeof err.msg, "%s%.480s", what, done->message);
+        c->begun = done->steps > 1 || done->code == OPD_E_kernel_fault;
+    } else if (done->report && c->plan) {
+        explain_report(c, done->report, &err);
+    }
+    struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
+    if (header->type == DEV_CHUNK_NEW && !err.code && (c->out_fd = fdpass_recv_one(d->sock)) < 0)
+        opd_err_set(&err, OPD_E_internal, "the descriptor of a chunk did not come");
+    count_run(d, c, &err);
+    d->did_something = d->did_something || !err.code;
+    device_finish_command(d, c, &err);
+}
+
+bool device_take_done(struct device *d)
+{
+    bool fatal = false;
+    uint32_t size;
+    bool bad = false;
+    const struct dev_done *done;
+    while (d->handles_open && !d->ring_broken &&
+           (done = ring_peek(&d->done, &size, &bad)) != NULL) {
+        if (size <= sizeof *done || ((const char *)done)[size - 1] != '\0') {
+            bad = true;
+            break;
+        }
+        if (done->fatal) {
+            snprintf(d->exit_reason, sizeof d->exit_reason, "%s", done->message);
+            d->exit_code = done->code;
+            fatal = done->code == OPD_E_kernel_fault;
+        } else {
+            complete(d, done);
+        }
+        ring_pop(&d->done);
+    }
+    if (bad) {
+        d->ring_broken = true;
+        device_kill(d, OPD_E_internal, "the executor's ring is corrupt");
+    }
+    return fatal;
+}
+
+uint64_t device_busy_ns(const struct device *d)
+{
+    return d->busy_ns + (d->flight ? clock_ns() - d->head_since : 0);
+}

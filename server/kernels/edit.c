@@ -1,0 +1,292 @@
+#include "kernels/edit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "broker.h"
+#include "base/clock.h"
+#include "device/device.h"
+#include "kernels/events.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "kernels/pool.h"
+#include "kernels/program.h"
+#include "kernels/source.h"
+
+// More users of one header than this are served in several lots.
+enum { EDIT_MAX = 1024 };
+
+// New versions that are served together or not at all.
+struct edit {
+    struct edit *next;
+    struct entry *entries[EDIT_MAX]; // a reference each
+    int n;
+    uint64_t since;     // when the change was noticed
+    struct opd_err err; // of a quick look at the syntax, or of a source that does not parse
+    struct broker *broker;
+    bool checking; // a look at the syntax has not answered
+    bool over;     // freed when it has
+};
+
+static double since_ms(uint64_t since)
+{
+    return (double)(clock_ns() - since) / 1e6;
+}
+
+// The edit of an operator's file failed: the next reply of it says so to every client once.
+static void remember_failure(struct family *o, const struct opd_err *err, uint64_t seq)
+{
+    time_t now = time(NULL);
+    struct tm local;
+    char clock[16];
+    localtime_r(&now, &local);
+    strftime(clock, sizeof clock, "%T", &local);
+    free(o->failure_text);
+    o->failure_text = mem_printf("%s: the edit of %s is not served%s: %s", o->name, clock,
+                                 o->current ? ", the version before it is" : "", err->msg);
+    o->failure = seq;
+}
+
+void edit_tell_failure(struct broker *b, const char *op, int version, const char *file,
+                       const struct opd_err *err, uint64_t since)
+{
+    struct event event = { .kind = "failed",
+                           .op = op[0] ? op : NULL,
+                           .version = version,
+                           .file = file,
+                           .err = err,
+                           .ms = since_ms(since) };
+    uint64_t seq = events_add(b, &event);
+    struct source *s = reload_source(&b->reload, file);
+    if (s) {
+        source_mend(s);
+        s->failure = (struct source_failure){ .seq = seq, .version = version, .ms = event.ms };
+        snprintf(s->failure.op, sizeof s->failure.op, "%s", op);
+        opd_err_copy(&s->failure.err, err);
+    }
+    // Also for an operator that this edit would have renamed.
+    for (struct family *o = b->registry.families; o; o = o->next)
+        if (strcmp(o->name, op) == 0 || (o->current && strcmp(o->current->path, file) == 0))
+            remember_failure(o, err, seq);
+    log_error("not served: %s%s%s", err->msg, err->log ? "\n" : "", err->log ? err->log : "");
+}
+
+static void publish(struct broker *b, struct entry *e, uint64_t since)
+{
+    registry_publish(&b->registry, e);
+    source_mend(reload_source(&b->reload, e->path));
+    bool pinned = e->state != ENTRY_SERVING;
+    struct event event = { .kind = "reloaded",
+                           .op = e->op->name,
+                           .version = e->version,
+                           .file = e->path,
+                           .ms = since_ms(since) };
+    events_add(b, &event);
+    log_info("operator %s: version %d %s, %.1f ms after the edit", e->op->name, e->version,
+             pinned ? "is ready (another is pinned)" : "serves", event.ms);
+}
+
+static void free_edit(struct edit *edit)
+{
+    for (int i = 0; i < edit->n; i++)
+        entry_unref(edit->entries[i]);
+    opd_err_clear(&edit->err);
+    edit->n = 0;
+    edit->over = true;
+    if (!edit->checking)
+        free(edit);
+}
+
+static void syntax_checked(void *data, struct pool_result *result, const struct opd_err *err)
+{
+    (void)result;
+    struct edit *edit = data;
+    edit->checking = false;
+    if (edit->over) {
+        free(edit);
+        return;
+    }
+    if (err->code == OPD_E_compile_error && edit->n == 1)
+        opd_err_copy(&edit->err, err);
+    broker_retry(edit->broker);
+}
+
+// A look at the front end alone, so that a mistake is told before any code is generated.
+static void check_syntax(struct broker *b, struct edit *edit, const struct entry *e)
+{
+    const struct bound_plan *bp = NULL;
+    size_t cursor = 0;
+    while ((bp = map_next(&e->plans, &cursor)) != NULL && bp->plan->n_kernels == 0)
+        ;
+    if (!bp || e->n_plans < 2 || b->options.compilers < 2)
+        return; // the compile itself tells as soon
+    const char *strings[JOB_MAX_STRINGS] = {
+        [JOB_KIND] = "syntax",    [JOB_TARGET] = bp->device->info.target,
+        [JOB_COMMON] = e->common, [JOB_PRELUDE] = bp->plan->prelude,
+        [JOB_FILE] = e->op->file, [JOB_FOLDER] = e->folder,
+        [JOB_SOURCE] = e->text,   [JOB_EXPR] = bp->plan->kernels[0].expr,
+        [JOB_CACHE] = "",         [JOB_CACHE_LIMIT] = "0",
+    };
+    edit->checking = true;
+    pool_submit(b->pool, strings, syntax_checked, edit);
+}
+
+// Where nothing is in use yet, the first example stands for it: a mistake should show now, not with
+// the first request.
+static void plan_first_example(struct broker *b, struct entry *e)
+{
+    struct plan_request request;
+    if (b->n_devices == 0 || !plan_example(e->op, 0, OPD_DTYPE_NONE, &request))
+        return;
+    struct opd_err err = { 0 };
+    device_fill_plan_request(b->devices[0], &request);
+    request.keep = e->op->has_backward;
+    entry_plan(e, b->devices[0], &request, &err);
+    opd_err_clear(&err);
+    if (!e->op->has_backward)
+        return;
+    request.direction = PLAN_BACKWARD;
+    request.wanted = plan_gradients(&request);
+    entry_plan(e, b->devices[0], &request, &err);
+    opd_err_clear(&err);
+}
+
+void edit_start(struct broker *b, struct edit *edit)
+{
+    for (int i = 0; i < edit->n; i++) {
+        struct entry *e = edit->entries[i];
+        const struct entry *old = registry_find(&b->registry, e->op->name);
+        if (!old || entry_inherit(e, old) == 0)
+            plan_first_example(b, e);
+    }
+    if (edit->n == 1)
+        check_syntax(b, edit, edit->entries[0]);
+    struct edit **end = &b->reload.edits;
+    while (*end)
+        end = &(*end)->next;
+    *end = edit;
+    broker_retry(b);
+}
+
+// Are all kernels of the new version loaded? False with err: one cannot be.
+static bool entry_ready(struct entry *e, uint64_t since, struct opd_err *err)
+{
+    bool ready = true;
+    for (struct program *p = e->programs; p; p = p->next_of_entry) {
+        ready = program_ensure(p, since, err) && ready;
+        if (err->code)
+            return false;
+    }
+    return ready;
+}
+
+static void fail_edit(struct broker *b, struct edit *edit, const struct entry *culprit,
+                      const struct opd_err *err)
+{
+    for (int i = 0; i < edit->n; i++) {
+        struct entry *e = edit->entries[i];
+        struct opd_err own = { 0 };
+        if (e == culprit)
+            opd_err_copy(&own, err);
+        else
+            opd_err_set(&own, err->code, "%s is served with %s or not at all: %.800s", e->op->name,
+                        culprit->op->name, err->msg);
+        registry_fail(&b->registry, e, &own);
+        edit_tell_failure(b, e->op->name, e->version, e->path, &own, edit->since);
+        opd_err_clear(&own);
+    }
+}
+
+// True: the edit is over, one way or the other.
+static bool poll_edit(struct broker *b, struct edit *edit)
+{
+    bool ready = true;
+    if (edit->err.code) {
+        fail_edit(b, edit, edit->entries[0], &edit->err);
+        return true;
+    }
+    for (int i = 0; i < edit->n; i++) {
+        struct opd_err err = { 0 };
+        ready = entry_ready(edit->entries[i], edit->since, &err) && ready;
+        if (!err.code)
+            continue;
+        fail_edit(b, edit, edit->entries[i], &err);
+        opd_err_clear(&err);
+        return true;
+    }
+    for (int i = 0; ready && i < edit->n; i++)
+        publish(b, edit->entries[i], edit->since);
+    return ready;
+}
+
+// An edit of the same file that came before is overtaken. Where it was one of several, the others
+// go on alone.
+void edit_overtake(struct broker *b, const char *path)
+{
+    struct edit **at = &b->reload.edits;
+    while (*at) {
+        struct edit *edit = *at;
+        for (int i = 0; i < edit->n; i++)
+            if (strcmp(edit->entries[i]->path, path) == 0) {
+                entry_unref(edit->entries[i]);
+                edit->entries[i--] = edit->entries[--edit->n];
+            }
+        if (edit->n > 0) {
+            at = &edit->next;
+            continue;
+        }
+        *at = edit->next;
+        free_edit(edit);
+    }
+}
+
+void edit_add(struct broker *b, struct edit **edit, struct entry *e, uint64_t since)
+{
+    if (*edit && (*edit)->n == (int)(sizeof(*edit)->entries / sizeof(*edit)->entries[0])) {
+        edit_start(b, *edit);
+        *edit = NULL;
+    }
+    if (!*edit) {
+        *edit = mem_zalloc(1, sizeof **edit);
+        (*edit)->since = since;
+        (*edit)->broker = b;
+    }
+    (*edit)->entries[(*edit)->n++] = e;
+}
+
+bool edit_has(const struct broker *b, const struct entry *e)
+{
+    for (const struct edit *edit = b->reload.edits; edit; edit = edit->next)
+        for (int i = 0; i < edit->n; i++)
+            if (edit->entries[i]->hash == e->hash && strcmp(edit->entries[i]->path, e->path) == 0)
+                return true;
+    return false;
+}
+
+bool edit_poll_all(struct broker *b)
+{
+    struct edit **at = &b->reload.edits;
+    bool over = false;
+    while (*at) {
+        struct edit *edit = *at;
+        if (!poll_edit(b, edit)) {
+            at = &edit->next;
+            continue;
+        }
+        *at = edit->next;
+        free_edit(edit);
+        over = true;
+    }
+    return over;
+}
+
+void edit_drop_all(struct broker *b)
+{
+    while (b->reload.edits) {
+        struct edit *edit = b->reload.edits;
+        b->reload.edits = edit->next;
+        free_edit(edit);
+    }
+}

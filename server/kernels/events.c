@@ -1,0 +1,108 @@
+#include "kernels/events.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "broker.h"
+#include "request/conn.h"
+#include "wire/msg.h"
+
+static void pack_event(struct buf *out, uint64_t seq, const struct event *e)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    bool failed = e->err && e->err->code;
+    pack_map(out, 3u + (e->op ? 1 : 0) + (e->version ? 1 : 0) + (e->file ? 1 : 0) +
+                      (failed ? 1 : 0) + (failed && e->err->log ? 1 : 0) + (e->ms > 0 ? 1 : 0));
+    pack_key_uint(out, "seq", seq);
+    pack_key_float(out, "time", (double)now.tv_sec + (double)now.tv_nsec / 1e9);
+    pack_key_str(out, "kind", e->kind);
+    if (e->op)
+        pack_key_str(out, "op", e->op);
+    if (e->version)
+        pack_key_int(out, "version", e->version);
+    if (e->file)
+        pack_key_str(out, "file", e->file);
+    if (failed)
+        pack_key_str(out, "message", e->err->msg);
+    if (failed && e->err->log)
+        pack_key_str(out, "log", e->err->log);
+    if (e->ms > 0)
+        pack_key_float(out, "ms", e->ms);
+}
+
+void events_pack_outcome(const struct event *e, struct buf *out)
+{
+    static const char *const states[][2] = { { "reloaded", "serving" },
+                                             { "failed", "failed" },
+                                             { "withdrawn", "withdrawn" } };
+    const char *state = NULL;
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)
+        if (strcmp(e->kind, states[i][0]) == 0)
+            state = states[i][1];
+    if (!state)
+        return;
+    pack_map(out, 7);
+    pack_key_str(out, "op", e->op ? e->op : "");
+    pack_key_str(out, "file", e->file ? e->file : "");
+    pack_key_int(out, "version", e->version);
+    pack_key_str(out, "state", state);
+    pack_key_str(out, "message", e->err ? e->err->msg : "");
+    pack_key_str(out, "log", e->err && e->err->log ? e->err->log : "");
+    pack_key_float(out, "ms", e->ms);
+}
+
+uint64_t events_add(struct broker *b, const struct event *event)
+{
+    struct events *ev = &b->events;
+    uint64_t seq = ev->next++;
+    struct kept_event *kept = &ev->kept[seq % EVENTS_KEPT];
+    kept->packed.size = kept->outcome.size = 0;
+    pack_event(&kept->packed, seq, event);
+    events_pack_outcome(event, &kept->outcome);
+    for (struct conn *c = b->conns; c; c = c->next)
+        if (c->follows)
+            conn_notify(c, "event", &kept->packed);
+    return seq;
+}
+
+// The first kept one after `since`.
+static uint64_t first_after(const struct events *ev, uint64_t since)
+{
+    uint64_t first = ev->next > EVENTS_KEPT ? ev->next - EVENTS_KEPT : 1;
+    return since >= first ? since + 1 : first;
+}
+
+uint64_t events_oldest(const struct events *ev)
+{
+    return first_after(ev, 0);
+}
+
+size_t events_pack_outcomes(const struct events *ev, uint64_t since, struct buf *out)
+{
+    size_t n = 0;
+    for (uint64_t seq = first_after(ev, since); seq < ev->next; seq++) {
+        const struct buf *outcome = &ev->kept[seq % EVENTS_KEPT].outcome;
+        buf_append(out, outcome->bytes, outcome->size);
+        n += outcome->size > 0;
+    }
+    return n;
+}
+
+void events_pack_since(const struct events *ev, uint64_t since, struct buf *out)
+{
+    uint64_t first = first_after(ev, since);
+    pack_array(out, first < ev->next ? ev->next - first : 0);
+    for (uint64_t seq = first; seq < ev->next; seq++) {
+        const struct kept_event *kept = &ev->kept[seq % EVENTS_KEPT];
+        buf_append(out, kept->packed.bytes, kept->packed.size);
+    }
+}
+
+void events_finish(struct events *ev)
+{
+    for (int i = 0; i < EVENTS_KEPT; i++) {
+        buf_finish(&ev->kept[i].packed);
+        buf_finish(&ev->kept[i].outcome);
+    }
+}

@@ -1,0 +1,293 @@
+#include "kernels/program.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "kernels/pool.h"
+
+static uint64_t program_key(const struct entry *entry, const char *prelude, const char *expr)
+{
+    uint64_t h = hash_bytes(&entry, sizeof entry, 0);
+    h = hash_bytes(prelude, strlen(prelude), h);
+    return hash_bytes(expr, strlen(expr), h);
+}
+
+// Numbers are used again, so that an executor's table does not grow with every edit.
+static uint32_t take_id(struct device *d)
+{
+    return d->n_free_ids > 0 ? d->free_ids[--d->n_free_ids] : d->n_program_ids++;
+}
+
+static void give_id(struct device *d, uint32_t id)
+{
+    if (d->n_free_ids % 64 == 0)
+        d->free_ids = mem_realloc(d->free_ids, d->n_free_ids + 64, sizeof *d->free_ids);
+    d->free_ids[d->n_free_ids++] = id;
+}
+
+struct program *program_get(struct device *d, struct entry *entry, const struct plan *plan,
+                            int kernel)
+{
+    const struct plan_kernel *k = &plan->kernels[kernel];
+    uint64_t key = program_key(entry, plan->prelude, k->expr);
+    struct program *first = map_get(&d->programs, key);
+    for (struct program *p = first; p; p = p->next_of_hash)
+        if (p->entry == entry && strcmp(p->prelude, plan->prelude) == 0 &&
+            strcmp(p->expr, k->expr) == 0)
+            return p;
+    struct program *p = mem_zalloc(1, sizeof *p);
+    *p = (struct program){
+        .device = d,
+        .entry = entry,
+        .next_of_hash = first,
+        .next_of_entry = entry->programs,
+        .key = key,
+        .id = take_id(d),
+        .file = mem_strdup(entry->op->file),
+        .prelude = mem_strdup(plan->prelude),
+        .expr = mem_strdup(k->expr),
+        .n_params = k->n_params,
+        .params = mem_zalloc((size_t)k->n_params, sizeof *p->params),
+        .image_fd = -1,
+    };
+    memcpy(p->params, k->params, (size_t)k->n_params * sizeof *p->params);
+    map_put(&d->programs, key, p);
+    entry->programs = p;
+    return p;
+}
+
+// --- the end of a program
+
+static void unlink_of_hash(struct program *p)
+{
+    struct map *programs = &p->device->programs;
+    struct program *first = map_get(programs, p->key);
+    if (first == p && p->next_of_hash) {
+        map_put(programs, p->key, p->next_of_hash);
+    } else if (first == p) {
+        map_remove(programs, p->key);
+    } else {
+        while (first->next_of_hash != p)
+            first = first->next_of_hash;
+        first->next_of_hash = p->next_of_hash;
+    }
+    p->next_of_hash = NULL;
+}
+
+static void free_program(struct program *p)
+{
+    if (p->image_fd >= 0)
+        close(p->image_fd);
+    opd_err_clear(&p->err);
+    free(p->file);
+    free(p->prelude);
+    free(p->expr);
+    free(p->params);
+    free(p->log);
+    free(p);
+}
+
+static void unloaded_done(struct command *c, const struct opd_err *err)
+{
+    (void)err; // gone with its executor, or from it
+    struct program *p = c->data, **at = &p->device->leaving;
+    while (*at != p)
+        at = &(*at)->next_leaving;
+    *at = p->next_leaving;
+    give_id(p->device, p->id);
+    free_program(p);
+}
+
+static void unload(struct program *p)
+{
+    struct command *c = command_new(DEV_UNLOAD, p->id, 0);
+    c->done = unloaded_done;
+    c->data = p;
+    p->leaving = true;
+    p->next_leaving = p->device->leaving;
+    p->device->leaving = p;
+    device_submit(p->device, c);
+}
+
+static void drop(struct program *p)
+{
+    unlink_of_hash(p);
+    p->entry = NULL;
+    if (p->state == PROGRAM_COMPILING || p->n_loads > 0)
+        return; // compiled() or loaded_done() sees to it
+    if (p->state == PROGRAM_READY) {
+        unload(p);
+    } else {
+        give_id(p->device, p->id);
+        free_program(p);
+    }
+}
+
+void program_drop_all(struct entry *e)
+{
+    struct program *next;
+    for (struct program *p = e->programs; p; p = next) {
+        next = p->next_of_entry;
+        drop(p);
+    }
+    e->programs = NULL;
+}
+
+void program_free_all(struct device *d)
+{
+    size_t cursor = 0;
+    struct program *p, *next;
+    while ((p = map_next(&d->programs, &cursor)) != NULL)
+        for (; p; p = next) {
+            next = p->next_of_hash;
+            struct program **at = &p->entry->programs;
+            while (*at != p)
+                at = &(*at)->next_of_entry;
+            *at = p->next_of_entry;
+            free_program(p);
+        }
+    map_finish(&d->programs);
+    free(d->free_ids);
+}
+
+// --- its life
+
+// A program that has worked, and in whose loading an executor dies so many times in a row, is at
+// fault; before that, whoever killed the executors is.
+enum { MAX_DEATHS = 3 };
+
+static void set_failed(struct program *p, const struct opd_err *err)
+{
+    p->state = PROGRAM_FAILED;
+    p->failed_at = clock_ns();
+    opd_err_clear(&p->err);
+    opd_err_copy(&p->err, err);
+    if (p->entry && p->entry->state != ENTRY_COMPILING) // else the edit's failure is told
+        log_warn("%s%s%s", p->err.msg, p->err.log ? "\n" : "", p->err.log ? p->err.log : "");
+}
+
+static void loaded_done(struct command *c, const struct opd_err *err)
+{
+    struct program *p = c->data;
+    struct device *d = p->device;
+    bool lost = err->code && !d->process_alive; // with its executor: restored with the next one
+    p->n_loads--;
+    p->n_deaths = c->blamed ? p->n_deaths + 1 : 0;
+    bool guilty = c->blamed && (p->state != PROGRAM_READY || p->n_deaths == MAX_DEATHS);
+    if (p->leaving) {
+        // loaded once more, for what goes before its end
+    } else if (!p->entry && err->code) {
+        give_id(d, p->id);
+        free_program(p);
+    } else if (!p->entry) {
+        unload(p);
+    } else if (!err->code) {
+        p->state = PROGRAM_READY;
+    } else if (!lost || guilty) {
+        set_failed(p, err);
+    }
+    broker_retry(d->broker);
+}
+
+void program_each(struct device *d, void (*f)(struct device *d, struct program *p))
+{
+    size_t cursor = 0;
+    for (struct program *p; (p = map_next(&d->programs, &cursor)) != NULL;)
+        for (; p; p = p->next_of_hash)
+            f(d, p);
+    for (struct program *p = d->leaving; p; p = p->next_leaving)
+        f(d, p);
+}
+
+struct command *program_reload_command(struct program *p)
+{
+    if (p->image_fd < 0 || p->state == PROGRAM_FAILED || p->n_loads > 0)
+        return NULL;
+    p->n_loads++;
+    struct command *c = command_new(DEV_LOAD, p->id, (uint64_t)p->n_params);
+    for (int i = 0; i < p->n_params; i++) {
+        const struct plan_param *param = &p->params[i];
+        struct backend_param out = { param->offset, param->size, param->is_tensor, "" };
+        static_assert(sizeof out.name == sizeof param->name, "the same names");
+        memcpy(out.name, param->name, sizeof out.name);
+        buf_append(&c->bytes, &out, sizeof out);
+    }
+    c->fd = fcntl(p->image_fd, F_DUPFD_CLOEXEC, 0);
+    c->done = loaded_done;
+    c->data = p;
+    return c;
+}
+
+static void compiled(void *data, struct pool_result *result, const struct opd_err *err)
+{
+    struct program *p = data;
+    struct device *d = p->device;
+    if (!p->entry) {
+        give_id(d, p->id);
+        free_program(p);
+    } else if (err->code) {
+        set_failed(p, err);
+    } else {
+        if (result->log[0]) {
+            log_warn("%s: warnings:\n%s", p->file, result->log);
+            p->log = mem_strdup(result->log);
+        }
+        p->image_fd = result->fd;
+        result->fd = -1;
+        p->state = PROGRAM_LOADING;
+        device_submit(d, program_reload_command(p));
+    }
+    broker_retry(d->broker);
+}
+
+static void start_compile(struct program *p)
+{
+    struct broker *b = p->device->broker;
+    char limit[32];
+    snprintf(limit, sizeof limit, "%llu", (unsigned long long)b->options.cache_limit);
+    const char *strings[JOB_MAX_STRINGS] = {
+        [JOB_KIND] = "compile",
+        [JOB_TARGET] = p->device->info.target,
+        [JOB_COMMON] = p->entry->common,
+        [JOB_PRELUDE] = p->prelude,
+        [JOB_FILE] = p->file,
+        [JOB_FOLDER] = p->entry->folder,
+        [JOB_SOURCE] = p->entry->text,
+        [JOB_EXPR] = p->expr,
+        [JOB_CACHE] = b->options.cache,
+        [JOB_CACHE_LIMIT] = limit,
+    };
+    p->state = PROGRAM_COMPILING;
+    pool_submit(b->pool, strings, compiled, p);
+}
+
+// What has failed once need not fail again.
+static void try_again(struct program *p)
+{
+    p->state = p->image_fd < 0 ? PROGRAM_NEW : PROGRAM_LOADING;
+    struct command *c = program_reload_command(p);
+    if (c)
+        device_submit(p->device, c);
+}
+
+bool program_ensure(struct program *p, uint64_t since, struct opd_err *err)
+{
+    if (p->state == PROGRAM_FAILED && p->err.code != OPD_E_compile_error && p->failed_at < since)
+        try_again(p);
+    if (p->state == PROGRAM_NEW)
+        start_compile(p);
+    if (p->state == PROGRAM_FAILED)
+        opd_err_copy(err, &p->err);
+    else if (p->state == PROGRAM_LOADING && p->device->state == DEVICE_FAILED)
+        opd_err_set(err, OPD_E_unavailable, "device %s does not work: %.900s", p->device->name,
+                    p->device->message);
+    return p->state == PROGRAM_READY;
+}

@@ -1,0 +1,57 @@
+#pragma once
+
+// Programs: one kernel of one operator version, instantiated for one set of dtypes and template
+// arguments, on one device. Compiled when first wanted, loaded into the executor, and loaded again
+// into its successor. The version owns them; one that is dropped while it is compiled or loaded
+// goes when that has ended.
+
+#include "device/device.h"
+#include "op/plan.h"
+#include "kernels/registry.h"
+
+enum program_state {
+    PROGRAM_NEW,
+    PROGRAM_COMPILING,
+    PROGRAM_LOADING,
+    PROGRAM_READY,
+    PROGRAM_FAILED
+};
+
+struct program {
+    struct device *device;
+    struct entry *entry; // whose it is; NULL: dropped
+    struct program *next_of_hash, *next_of_entry;
+    uint64_t key;
+    uint32_t id; // the executor's number for it
+    char *file;  // for messages
+    char *prelude, *expr;
+    int n_params;
+    struct plan_param *params;
+    enum program_state state;
+    struct opd_err err; // FAILED
+    uint64_t failed_at; // clock_ns()
+    int image_fd;       // -1 until compiled
+    int n_loads;        // commands under way that load it
+    int n_deaths;       // of executors, one after the other, while they loaded it
+    bool leaving;       // one under way unloads it; what was sent before that may need it
+    struct program *next_leaving;
+    char *log; // the compiler's warnings, or NULL
+};
+
+// The program for a kernel of a plan; made where there is none yet.
+struct program *program_get(struct device *d, struct entry *entry, const struct plan *plan,
+                            int kernel);
+
+// Brings the program towards READY. True: it is. False with err empty: wait for broker_retry().
+// False with err: it cannot be. `since` is when the request came: a failure that is not the
+// source's fault and is older is tried again.
+bool program_ensure(struct program *p, uint64_t since, struct opd_err *err);
+
+// The command that loads it into a new executor. NULL where it has no image, or one is under way.
+struct command *program_reload_command(struct program *p);
+
+// Calls f for every program that a new executor needs, also those that are about to go.
+void program_each(struct device *d, void (*f)(struct device *d, struct program *p));
+
+void program_drop_all(struct entry *e);  // all of a version; its plans are dropped before
+void program_free_all(struct device *d); // all of a device that is no more

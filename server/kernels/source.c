@@ -1,0 +1,298 @@
+#include "kernels/source.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/mem.h"
+#include "wire/trust.h"
+
+// Nested includes.
+enum { MAX_DEPTH = 16 };
+
+struct source *source_new(const char *folder, const char *file, int folder_index)
+{
+    struct source *s = mem_zalloc(1, sizeof *s);
+    s->folder = mem_strdup(folder);
+    s->file = mem_strdup(file);
+    s->path = mem_printf("%s/%s", folder, file);
+    s->folder_index = folder_index;
+    return s;
+}
+
+static void forget_includes(struct source *s)
+{
+    while (s->n_includes > 0)
+        free(s->includes[--s->n_includes].path);
+}
+
+void source_free(struct source *s)
+{
+    if (!s)
+        return;
+    forget_includes(s);
+    source_mend(s);
+    free(s->folder);
+    free(s->file);
+    free(s->path);
+    free(s->original);
+    free(s->text);
+    free(s);
+}
+
+void source_mend(struct source *s)
+{
+    if (!s)
+        return;
+    opd_err_clear(&s->failure.err);
+    s->failure = (struct source_failure){ 0 };
+}
+
+bool file_stamp_read(const char *path, struct file_stamp *out)
+{
+    struct stat st;
+    *out = (struct file_stamp){ 0 };
+    if (stat(path, &st) < 0)
+        return false;
+    out->device = st.st_dev;
+    out->inode = st.st_ino;
+    out->size = st.st_size;
+    out->mtime_ns = st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+    out->ctime_ns = st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec;
+    return true;
+}
+
+bool file_stamp_same(const struct file_stamp *a, const struct file_stamp *b)
+{
+    return a->device == b->device && a->inode == b->inode && a->size == b->size &&
+           a->mtime_ns == b->mtime_ns && a->ctime_ns == b->ctime_ns;
+}
+
+char *file_read(const char *path, size_t *out_size, struct opd_err *err)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe would be waited for
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+        if (fd < 0)
+            opd_err_errno(err, OPD_E_invalid_argument, "%s", path);
+        else
+            opd_err_set(err, OPD_E_invalid_argument, "%s is no file", path);
+        if (fd >= 0)
+            close(fd);
+        return NULL;
+    }
+    if (!trust_check(path, &st, err)) {
+        close(fd);
+        return NULL;
+    }
+    FILE *f = fdopen(fd, "r");
+    struct buf text = { 0 };
+    size_t n;
+    do {
+        buf_reserve(&text, 65536);
+        n = fread(text.bytes + text.size, 1, 65536, f);
+        text.size += n;
+    } while (n > 0 && text.size <= SOURCE_MAX_SIZE);
+    if (ferror(f))
+        opd_err_errno(err, OPD_E_invalid_argument, "%s", path);
+    else if (text.size > SOURCE_MAX_SIZE)
+        opd_err_set(err, OPD_E_invalid_argument, "%s: longer than %d bytes", path, SOURCE_MAX_SIZE);
+    else if (memchr(text.bytes, '\0', text.size))
+        opd_err_set(err, OPD_E_invalid_argument, "%s: holds a zero byte; expected text", path);
+    fclose(f);
+    if (err->code) {
+        buf_finish(&text);
+        return NULL;
+    }
+    *out_size = text.size;
+    buf_str(&text);
+    return (char *)text.bytes;
+}
+
+bool source_changed(const struct source *s, bool *out_by_include)
+{
+    struct file_stamp now;
+    file_stamp_read(s->path, &now);
+    *out_by_include = false;
+    if (!file_stamp_same(&now, &s->stamp))
+        return true;
+    *out_by_include = true;
+    for (int i = 0; i < s->n_includes; i++) {
+        file_stamp_read(s->includes[i].path, &now);
+        if (!file_stamp_same(&now, &s->includes[i].stamp))
+            return true;
+    }
+    return false;
+}
+
+// --- includes
+
+struct expansion {
+    struct source *source;
+    struct buf out;
+    const char *once[SOURCE_MAX_INCLUDES]; // paths that said #pragma once
+    int n_once;
+};
+
+// The name in a line that includes by quotes, or NULL. *length: of the name.
+static const char *included_name(const char *line, const char *end, size_t *length)
+{
+    const char *p = line;
+    while (p < end && (*p == ' ' || *p == '\t'))
+        p++;
+    if (p == end || *p++ != '#')
+        return NULL;
+    while (p < end && (*p == ' ' || *p == '\t'))
+        p++;
+    if ((size_t)(end - p) < 7 || memcmp(p, "include", 7) != 0)
+        return NULL;
+    for (p += 7; p < end && (*p == ' ' || *p == '\t'); p++)
+        ;
+    if (p == end || *p++ != '"')
+        return NULL;
+    const char *close = memchr(p, '"', (size_t)(end - p));
+    *length = close ? (size_t)(close - p) : 0;
+    return close && *length > 0 ? p : NULL;
+}
+
+// Whether a block comment is open at the end of the line.
+static bool comment_after(const char *p, const char *end, bool open)
+{
+    for (; p + 1 < end; p++) {
+        if (open && p[0] == '*' && p[1] == '/')
+            open = false, p++;
+        else if (!open && p[0] == '/' && p[1] == '*')
+            open = true, p++;
+        else if (!open && p[0] == '/' && p[1] == '/')
+            break;
+    }
+    return open;
+}
+
+static struct source_include *note_include(struct source *s, const char *path)
+{
+    for (int i = 0; i < s->n_includes; i++)
+        if (strcmp(s->includes[i].path, path) == 0)
+            return &s->includes[i];
+    if (s->n_includes == SOURCE_MAX_INCLUDES)
+        return NULL;
+    struct source_include *inc = &s->includes[s->n_includes++];
+    *inc = (struct source_include){ .path = mem_strdup(path) };
+    file_stamp_read(path, &inc->stamp);
+    return inc;
+}
+
+static bool expand(struct expansion *x, const char *name, const char *text, int depth,
+                   struct opd_err *err);
+
+// Puts a header in place of the line that includes it. A header that is not in the folder is left
+// to the compiler.
+static bool include(struct expansion *x, const char *name, size_t length, const char *from,
+                    int line, int depth, bool *out_found, struct opd_err *err)
+{
+    // Beside the file that includes it, else in the operator's folder.
+    const char *slash = strrchr(from, '/');
+    char *shown = mem_printf("%.*s%.*s", slash ? (int)(slash + 1 - from) : 0, from, (int)length,
+                             name);
+    char *path = mem_printf("%s/%s", x->source->folder, shown);
+    struct file_stamp stamp;
+    *out_found = file_stamp_read(path, &stamp);
+    if (!*out_found && slash) {
+        free(path);
+        free(shown);
+        shown = mem_strndup(name, length);
+        path = mem_printf("%s/%s", x->source->folder, shown);
+        *out_found = file_stamp_read(path, &stamp);
+    }
+    bool ok = true, skip = false;
+    for (int i = 0; i < x->n_once; i++)
+        skip = skip || strcmp(x->once[i], path) == 0;
+    const struct source_include *inc = note_include(x->source, path);
+    if (depth == MAX_DEPTH || !inc)
+        ok = opd_err_set(err, OPD_E_invalid_argument,
+                         "%s:%d: includes are nested deeper than %d, or more than %d", from, line,
+                         MAX_DEPTH, SOURCE_MAX_INCLUDES);
+    size_t size;
+    char *text = ok && *out_found && !skip ? file_read(path, &size, err) : NULL;
+    if (text) {
+        if (strstr(text, "#pragma once") && x->n_once < SOURCE_MAX_INCLUDES)
+            x->once[x->n_once++] = inc->path;
+        buf_printf(&x->out, "#line 1 \"%s\"\n", shown);
+        ok = expand(x, shown, text, depth + 1, err);
+        buf_printf(&x->out, "\n#line %d \"%s\"\n", line + 1, from);
+        free(text);
+    } else if (ok && *out_found && skip) {
+        buf_append_str(&x->out, "\n");
+    }
+    free(path);
+    free(shown);
+    return ok && !err->code;
+}
+
+static bool expand(struct expansion *x, const char *name, const char *text, int depth,
+                   struct opd_err *err)
+{
+    bool comment = false;
+    const char *end;
+    for (int number = 1; *text; number++, text = end) {
+        const char *newline = strchr(text, '\n');
+        end = newline ? newline + 1 : text + strlen(text);
+        size_t length;
+        const char *included = comment ? NULL : included_name(text, end, &length);
+        bool found = false;
+        if (included && !include(x, included, length, name, number, depth, &found, err))
+            return false;
+        if (!found)
+            buf_append(&x->out, text, (size_t)(end - text));
+        comment = comment_after(text, end, comment);
+        if (x->out.size > SOURCE_MAX_SIZE)
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "%s: with its includes longer than %d bytes", name, SOURCE_MAX_SIZE);
+    }
+    return true;
+}
+
+// Takes the text over.
+static bool take_text(struct source *s, char *text, size_t size, struct opd_err *err)
+{
+    struct expansion x = { .source = s };
+    if (!expand(&x, s->file, text, 0, err)) {
+        buf_finish(&x.out);
+        free(text);
+        return false;
+    }
+    free(s->original);
+    free(s->text);
+    s->original = text;
+    s->original_size = size;
+    buf_str(&x.out);
+    s->text = (char *)x.out.bytes;
+    s->hash = hash_bytes(s->text, x.out.size, 0);
+    return true;
+}
+
+bool source_read(struct source *s, struct opd_err *err)
+{
+    file_stamp_read(s->path,
+                    &s->stamp); // before the text: what changes in between is seen by the next look
+    forget_includes(s);
+    size_t size;
+    char *text = trust_folder(s->folder, err) ? file_read(s->path, &size, err) : NULL;
+    return text && take_text(s, text, size, err);
+}
+
+struct source *source_of_text(const char *folder, const char *file, const char *text, size_t size,
+                              struct opd_err *err)
+{
+    struct source *s = source_new(folder, file, 0);
+    if (take_text(s, mem_strndup(text, size), size, err))
+        return s;
+    source_free(s);
+    return NULL;
+}

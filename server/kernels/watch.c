@@ -1,0 +1,106 @@
+#include "kernels/watch.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "broker.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "kernels/source.h"
+
+// A burst is over when nothing has changed for QUIET_MS, or it has lasted BURST_MS. A file that is
+// gone, or empty, is looked at again after AGAIN_MS, a folder that is not there every FOLDER_MS.
+enum { QUIET_MS = 2, BURST_MS = 40, AGAIN_MS = 300, FOLDER_MS = 250 };
+
+static void timer_cb(uv_timer_t *timer)
+{
+    reload_look(timer->data);
+}
+
+void watch_look_soon(struct broker *b)
+{
+    struct reload *r = &b->reload;
+    if (r->started && !r->burst_since)
+        uv_timer_start(&r->timer, timer_cb, r->folder_missing ? FOLDER_MS : AGAIN_MS, 0);
+}
+
+static void changed_cb(uv_fs_event_t *handle, const char *name, int events, int status)
+{
+    (void)events, (void)status, (void)name;
+    struct broker *b = handle->data;
+    struct reload *r = &b->reload;
+    uint64_t now = clock_ns();
+    if (!r->burst_since)
+        r->burst_since = now;
+    uint64_t lasted = (now - r->burst_since) / 1000000;
+    uv_timer_start(&r->timer, timer_cb, lasted >= BURST_MS ? 0 : QUIET_MS, 0);
+}
+
+static void start_watch(struct watch *w)
+{
+    struct stat st = { 0 };
+    bool there = stat(w->folder, &st) == 0;
+    if (w->active && there && w->device == st.st_dev && w->inode == st.st_ino)
+        return;
+    if (w->active)
+        uv_fs_event_stop(&w->handle); // it watches what was there before
+    w->active = there && uv_fs_event_start(&w->handle, changed_cb, w->folder, 0) == 0;
+    w->device = st.st_dev;
+    w->inode = st.st_ino;
+    if (there && !w->active)
+        log_warn("%s is not watched: edits are seen by 'opctl reload' alone", w->folder);
+}
+
+static void watch_folder(struct broker *b, const char *folder)
+{
+    struct watch *free_one = NULL;
+    for (int i = 0; i < RELOAD_MAX_WATCHES; i++) {
+        struct watch *w = &b->reload.watches[i];
+        if (w->folder && strcmp(w->folder, folder) == 0) {
+            start_watch(w);
+            return;
+        }
+        if (!w->folder && !free_one)
+            free_one = w;
+    }
+    if (!free_one) {
+        log_warn("%s is not watched: more than %d folders", folder, RELOAD_MAX_WATCHES);
+        return;
+    }
+    uv_fs_event_init(&b->loop, &free_one->handle);
+    free_one->handle.data = b;
+    free_one->folder = mem_strdup(folder);
+    start_watch(free_one);
+}
+
+// The folder of what a path leads to, where that is another: a symbolic link's target is edited
+// there. Of a header that is not there, the folder where it would be.
+static void watch_target(struct broker *b, const char *path, const char *folder)
+{
+    char real[PATH_MAX];
+    char *parent = mem_strndup(path, (size_t)(strrchr(path, '/') - path));
+    if (realpath(path, real))
+        *strrchr(real, '/') = '\0';
+    else if (!realpath(parent, real))
+        real[0] = '\0';
+    free(parent);
+    if (real[0] && strcmp(real, folder) != 0)
+        watch_folder(b, real);
+}
+
+void watch_update(struct broker *b)
+{
+    struct reload *r = &b->reload;
+    if (!r->started)
+        return;
+    for (int i = 0; i < b->options.n_kernels; i++)
+        watch_folder(b, b->options.kernels[i]);
+    for (const struct source *s = r->sources; s; s = s->next) {
+        watch_target(b, s->path, s->folder);
+        for (int i = 0; i < s->n_includes; i++)
+            watch_target(b, s->includes[i].path, s->folder);
+    }
+}

@@ -1,0 +1,137 @@
+#include "memory/holder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "broker.h"
+#include "request/conn.h"
+#include "device/device.h"
+#include "base/mem.h"
+#include "memory/tensor.h"
+
+enum { SHOWN = 5 }; // clients in a report; the others are one number
+
+struct holder *holder_new(int pid)
+{
+    struct holder *h = mem_zalloc(1, sizeof *h);
+    h->refs = 1;
+    h->pid = pid;
+    return h;
+}
+
+struct holder *holder_ref(struct holder *h)
+{
+    h->refs++;
+    return h;
+}
+
+void holder_unref(struct holder *h)
+{
+    if (h && --h->refs == 0)
+        free(h);
+}
+
+const char *holder_size(uint64_t bytes, char *buf)
+{
+    static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    double n = (double)bytes;
+    int unit = 0;
+    while (n >= 1024 && unit < 4) {
+        n /= 1024;
+        unit++;
+    }
+    snprintf(buf, 32, n < 100 && n != (double)(int)n ? "%.1f %s" : "%.0f %s", n, units[unit]);
+    return buf;
+}
+
+const char *holder_name(const struct holder *h, char *out, size_t size)
+{
+    int n = snprintf(out, size, "%.48s", h && h->client[0] ? h->client : "a client");
+    if (h && h->pid && n > 0 && (size_t)n < size)
+        snprintf(out + n, size - (size_t)n, " (pid %d)", h->pid);
+    return out;
+}
+
+static uint64_t block_size(const struct storage *s)
+{
+    return s->block ? s->block->size : 0;
+}
+
+bool holder_allows(const struct holder *h, const struct device *d, uint64_t size,
+                   struct opd_err *err)
+{
+    uint64_t limit = d->broker->options.client_memory, held = h->bytes[d->index];
+    if (!limit || (held < limit && suballoc_round(size) <= limit - held))
+        return true;
+    char asked[32], has[32], may[32];
+    return opd_err_set(err, OPD_E_out_of_memory,
+                       "%s asked for on %s: this client holds %s there, and may hold %s "
+                       "(--client-memory); free tensors and contexts, or raise the limit",
+                       holder_size(size, asked), d->name, holder_size(held, has),
+                       holder_size(limit, may));
+}
+
+void holder_count(const struct storage *s, int sign)
+{
+    if (!s->holder)
+        return;
+    uint64_t *bytes = &s->holder->bytes[s->device->index];
+    *bytes += sign > 0 ? block_size(s) : -block_size(s);
+}
+
+void holder_count_name(struct storage *s, int sign)
+{
+    int before = s->n_names;
+    s->n_names += sign;
+    if ((before > 0) == (s->n_names > 0))
+        return;
+    uint64_t *all = &s->device->named_bytes;
+    *all += sign > 0 ? block_size(s) : -block_size(s);
+    if (s->holder) {
+        uint64_t *own = &s->holder->named[s->device->index];
+        *own += sign > 0 ? block_size(s) : -block_size(s);
+    }
+}
+
+static uint64_t unnamed(const struct holder *h, const struct device *d)
+{
+    return h->bytes[d->index] - h->named[d->index];
+}
+
+// The connection whose holder has the most after `than`, in an order without ties.
+static const struct conn *next_largest(const struct device *d, const struct conn *than)
+{
+    const struct conn *best = NULL;
+    for (const struct conn *c = d->broker->conns; c; c = c->next) {
+        uint64_t n = unnamed(c->holder, d), limit = than ? unnamed(than->holder, d) : UINT64_MAX;
+        if (n == 0 || n > limit || (n == limit && than && c->id <= than->id))
+            continue;
+        uint64_t most = best ? unnamed(best->holder, d) : 0;
+        if (!best || n > most || (n == most && c->id < best->id))
+            best = c;
+    }
+    return best;
+}
+
+void holder_report(const struct device *d, struct buf *out)
+{
+    char size[32], name[96];
+    buf_printf(out, "%s in %d tensors", holder_size(d->memory.used, size), d->n_tensors);
+    uint64_t rest = d->memory.used - d->named_bytes;
+    const char *between = ": ";
+    const struct conn *c = NULL;
+    for (int i = 0; i < SHOWN && (c = next_largest(d, c)) != NULL; i++) {
+        uint64_t n = unnamed(c->holder, d);
+        rest -= n < rest ? n : rest;
+        buf_printf(out, "%s%s by %s", between, holder_size(n, size),
+                   holder_name(c->holder, name, sizeof name));
+        between = ", ";
+    }
+    if (rest > 0) {
+        buf_printf(out, "%s%s by %s", between, holder_size(rest, size),
+                   c ? "others" : "clients that have gone");
+        between = ", ";
+    }
+    if (d->named_bytes > 0)
+        buf_printf(out, "%s%s in named tensors", between, holder_size(d->named_bytes, size));
+}

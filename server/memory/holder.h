@@ -1,0 +1,47 @@
+#pragma once
+
+// Who holds device memory: each client for itself, named tensors for all. For the limit of each
+// client, and for whoever asks where the memory went.
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "options.h"
+
+struct broker;
+struct buf;
+struct device;
+struct storage;
+
+// One for each connection; outlives it for as long as something that it made is there.
+struct holder {
+    int refs;
+    int pid;                             // 0: unknown
+    char client[64];                     // as it called itself in hello
+    uint64_t bytes[OPTIONS_MAX_DEVICES]; // of all that it made and that is still there
+    uint64_t named[OPTIONS_MAX_DEVICES]; // of that: with a name
+};
+
+struct holder *holder_new(int pid);
+struct holder *holder_ref(struct holder *h);
+void holder_unref(struct holder *h); // NULL is fine
+
+// May it make so much more? Errors: out_of_memory.
+bool holder_allows(const struct holder *h, const struct device *d, uint64_t size,
+                   struct opd_err *err);
+
+// A storage is made (sign 1) or freed (-1); gets its first name (1) or loses its last (-1).
+void holder_count(const struct storage *s, int sign);
+void holder_count_name(struct storage *s, int sign);
+
+// "90 MiB in 3 tensors: 60 MiB by python train.py (pid 12), 30 MiB in 1 named tensor".
+void holder_report(const struct device *d, struct buf *out);
+
+// "1.5 GiB"; buf has 32 bytes at least. Returns it.
+const char *holder_size(uint64_t bytes, char *buf);
+
+// "python train.py (pid 12)", "a client" where h is NULL; exact where it is cut short by `size`.
+// Returns out.
+const char *holder_name(const struct holder *h, char *out, size_t size);

@@ -1,0 +1,213 @@
+#include "memory/tensor.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "broker.h"
+#include "base/hash.h"
+#include "wire/msg.h"
+
+enum alloc_result storage_new(struct device *d, uint64_t size, struct holder *holder,
+                              struct storage **out, struct opd_err *err)
+{
+    struct suballoc_block *block = NULL;
+    if (size > 0) {
+        if (!holder_allows(holder, d, size, err))
+            return ALLOC_FAILED;
+        enum alloc_result result = device_alloc(d, size, &block, err);
+        if (result != ALLOC_OK)
+            return result;
+    }
+    *out = mem_zalloc(1, sizeof **out);
+    **out = (struct storage){
+        .refs = 1, .device = d, .holder = holder_ref(holder), .block = block, .size = size
+    };
+    holder_count(*out, 1);
+    return ALLOC_OK;
+}
+
+struct storage *storage_import(struct import *m, uint64_t offset, uint64_t size)
+{
+    struct storage *s = mem_zalloc(1, sizeof *s);
+    *s = (struct storage){ .refs = 1, .device = m->device, .size = size };
+    if (m->fate->state != FATE_DONE)
+        s->fate = fate_ref(m->fate);
+    if (size == 0)
+        return s;
+    s->import = import_ref(m);
+    s->import_offset = offset;
+    return s;
+}
+
+struct import *import_ref(struct import *m)
+{
+    m->refs++;
+    return m;
+}
+
+void import_unref(struct import *m)
+{
+    if (!m || --m->refs > 0)
+        return;
+    if (m->region != IMPORT_UNMAPPED)
+        device_unmap(m->device, m->region);
+    fate_unref(m->fate);
+    free(m);
+}
+
+struct fate *fate_ref(struct fate *f)
+{
+    f->refs++;
+    return f;
+}
+
+void fate_unref(struct fate *f)
+{
+    if (!f || --f->refs > 0)
+        return;
+    free(f->why);
+    free(f);
+}
+
+struct storage *storage_ref(struct storage *s)
+{
+    s->refs++;
+    return s;
+}
+
+void storage_unref(struct storage *s)
+{
+    if (!s || --s->refs > 0)
+        return;
+    holder_count(s, -1);
+    holder_unref(s->holder);
+    if (s->block)
+        device_release(s->device, s->block);
+    import_unref(s->import);
+    fate_unref(s->fate);
+    writes_free(s);
+    free(s);
+}
+
+struct tensor *tensor_new(struct storage *s, uint64_t offset, const struct tensor_desc *desc)
+{
+    struct tensor *t = mem_zalloc(1, sizeof *t);
+    *t = (struct tensor){ .refs = 1, .storage = storage_ref(s), .offset = offset, .desc = *desc };
+    s->device->n_tensors++;
+    return t;
+}
+
+struct tensor *tensor_ref(struct tensor *t)
+{
+    t->refs++;
+    return t;
+}
+
+void tensor_unref(struct tensor *t)
+{
+    if (!t || --t->refs > 0)
+        return;
+    t->storage->device->n_tensors--;
+    if (t->made_at)
+        *t->made_at = NULL;
+    storage_unref(t->storage);
+    free(t->name);
+    free(t);
+}
+
+uint64_t storage_place(const struct storage *s)
+{
+    return s->device->is_cpu ? s->block->size - s->size : 0;
+}
+
+bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out)
+{
+    if (s->import) {
+        *out = (struct dev_ref){ .region = s->import->region, .offset = s->import_offset + offset };
+        return true;
+    }
+    if (!s->block)
+        return false;
+    *out = (struct dev_ref){ .region = s->block->chunk->region,
+                             .offset = s->block->offset + storage_place(s) + offset };
+    return true;
+}
+
+bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out)
+{
+    return storage_address(t->storage, t->offset + offset, out);
+}
+
+bool tensor_overlaps(const struct tensor *a, const struct tensor *b)
+{
+    struct dev_ref p, q;
+    uint64_t a_size = tensor_desc_size(&a->desc), b_size = tensor_desc_size(&b->desc);
+    if (a_size == 0 || b_size == 0 || a->storage->device != b->storage->device ||
+        !tensor_address(a, 0, &p) || !tensor_address(b, 0, &q) || p.region != q.region)
+        return false;
+    return p.offset < q.offset + b_size && q.offset < p.offset + a_size;
+}
+
+const char *tensor_suspect(const struct tensor *t)
+{
+    return writes_suspect(t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
+}
+
+static uint64_t name_key(const char *name)
+{
+    return hash_bytes(name, strlen(name), 0);
+}
+
+struct tensor *tensor_find(struct broker *b, const char *name)
+{
+    struct tensor *t = map_get(&b->names, name_key(name));
+    while (t && strcmp(t->name, name) != 0)
+        t = t->next_named;
+    return t;
+}
+
+void tensor_set_name(struct broker *b, struct tensor *t, const char *name)
+{
+    t->name = mem_strdup(name);
+    holder_count_name(t->storage, 1);
+    t->next_named = map_get(&b->names, name_key(name));
+    map_put(&b->names, name_key(name), tensor_ref(t));
+}
+
+void tensor_drop_name(struct broker *b, struct tensor *t)
+{
+    if (!t->name)
+        return;
+    uint64_t key = name_key(t->name);
+    struct tensor *first = map_get(&b->names, key);
+    if (first == t) {
+        if (t->next_named)
+            map_put(&b->names, key, t->next_named);
+        else
+            map_remove(&b->names, key);
+    } else {
+        while (first->next_named != t)
+            first = first->next_named;
+        first->next_named = t->next_named;
+    }
+    free(t->name);
+    holder_count_name(t->storage, -1);
+    t->name = NULL;
+    t->next_named = NULL;
+    tensor_unref(t);
+}
+
+void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t)
+{
+    pack_map(out, 7);
+    pack_key_uint(out, "id", id);
+    pack_key_str(out, "dtype", dtype_name(t->desc.dtype));
+    pack_str(out, "shape");
+    pack_array(out, (size_t)t->desc.rank);
+    for (int i = 0; i < t->desc.rank; i++)
+        pack_int(out, t->desc.shape[i]);
+    pack_key_str(out, "device", t->storage->device->name);
+    pack_key_str(out, "name", t->name);
+    pack_key_uint(out, "bytes", tensor_desc_size(&t->desc));
+    pack_key_str(out, "suspect", tensor_suspect(t));
+}

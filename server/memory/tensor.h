@@ -1,0 +1,96 @@
+#pragma once
+
+// Tensors: typed, shaped views of storages; a storage is a piece of device memory. Both are
+// counted. An unnamed tensor lives as long as an id of some connection (or a context) refers to it;
+// a name is one more reference.
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "device/device.h"
+#include "memory/holder.h"
+#include "op/plan.h"
+#include "memory/writes.h"
+
+struct broker;
+
+// What became of the request that makes a storage, for those that were sent after it without
+// waiting.
+enum fate_state { FATE_OPEN, FATE_DONE, FATE_FAILED };
+struct fate {
+    int refs;
+    enum fate_state state;
+    char *why; // FAILED: of a write; or NULL
+};
+struct fate *fate_ref(struct fate *f);
+void fate_unref(struct fate *f); // NULL is fine
+
+// A client's own memory, mapped by a device. Counted: by the connection that opened it and by each
+// storage in it; unmapped with the last.
+struct import {
+    int refs;
+    struct fate *fate; // a reference: whether it could be opened
+    struct device *device;
+    uint32_t region; // IMPORT_UNMAPPED: not asked for
+    uint64_t size;
+};
+enum { IMPORT_UNMAPPED = DEV_MAX_REGIONS };
+struct import *import_ref(struct import *m);
+void import_unref(struct import *m); // NULL is fine
+
+struct storage {
+    int refs;
+    struct fate *fate; // a reference; NULL: it was there before
+    struct device *device;
+    struct holder *holder;        // who made it; a reference
+    int n_names;                  // of its tensors
+    struct suballoc_block *block; // NULL: of size 0, or
+    struct import *import;        // a reference: in a client's memory, at
+    uint64_t import_offset;
+    uint64_t size;        // bytes asked for
+    struct write *writes; // see writes.h
+    uint64_t version; // grows with every write, so that backward can tell that its inputs changed
+};
+
+struct tensor {
+    int refs;
+    int n_ids; // of all connections
+    struct storage *storage;
+    uint64_t offset; // bytes
+    struct tensor_desc desc;
+    char *name;                // NULL: none
+    struct tensor *next_named; // of the same hash
+    struct tensor **made_at; // where the request that makes it, and has not ended, has it; or NULL
+};
+
+// One reference is the caller's. WAIT and FAILED as device_alloc(), FAILED also where the holder
+// has as much as it may; *out is set only with OK.
+enum alloc_result storage_new(struct device *d, uint64_t size, struct holder *holder,
+                              struct storage **out, struct opd_err *err);
+struct storage *storage_import(struct import *m, uint64_t offset, uint64_t size);
+struct storage *storage_ref(struct storage *s);
+void storage_unref(struct storage *s);
+
+struct tensor *tensor_new(struct storage *s, uint64_t offset,
+                          const struct tensor_desc *desc); // takes a reference of s
+struct tensor *tensor_ref(struct tensor *t);
+void tensor_unref(struct tensor *t);
+
+// Where it is, for a command. False for an empty one: it is nowhere.
+bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out);
+bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out);
+bool tensor_overlaps(const struct tensor *a, const struct tensor *b); // some byte is of both
+
+// What failed, if something of it is suspect; else NULL.
+const char *tensor_suspect(const struct tensor *t);
+
+// On the CPU a storage ends where a page does, so that the executor can put what must not be
+// touched right behind it. Whole pages are its own.
+uint64_t storage_place(const struct storage *s); // of its first byte in its block
+
+struct tensor *tensor_find(struct broker *b, const char *name); // NULL: no tensor of that name
+void tensor_set_name(struct broker *b, struct tensor *t,
+                     const char *name); // the name must be free; takes a reference
+void tensor_drop_name(struct broker *b, struct tensor *t); // nothing if it has none
+
+void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t); // the map that clients get

@@ -1,0 +1,117 @@
+#include "memory/writes.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "memory/tensor.h"
+
+// A storage that is suspect in more pieces than that is so as a whole.
+enum { MAX_PIECES = 1024 };
+
+static struct write *new_write(uint64_t begin, uint64_t end, struct fate *fate, struct write *next)
+{
+    struct write *w = mem_alloc(sizeof *w);
+    *w = (struct write){ .next = next, .begin = begin, .end = end, .fate = fate_ref(fate) };
+    return w;
+}
+
+static void remove_write(struct write **at)
+{
+    struct write *w = *at;
+    *at = w->next;
+    fate_unref(w->fate);
+    free(w);
+}
+
+// Takes the bytes out of one write. True: nothing of it is left.
+static bool cut(struct write *w, uint64_t begin, uint64_t end, bool may_split)
+{
+    if (begin <= w->begin && end >= w->end)
+        return true;
+    if (begin <= w->begin) {
+        w->begin = end;
+    } else if (end >= w->end) {
+        w->end = begin;
+    } else if (may_split) {
+        w->next = new_write(end, w->end, w->fate, w->next);
+        w->end = begin;
+    }
+    return false;
+}
+
+// Takes the bytes out of all writes that have failed, and with `open` of the others.
+static bool cut_all(struct storage *s, uint64_t begin, uint64_t end, bool open)
+{
+    int n = 0;
+    bool any = false;
+    for (struct write **at = &s->writes; *at; n++) {
+        struct write *w = *at;
+        bool touched = begin < w->end && w->begin < end;
+        if (!touched || (!open && w->fate->state != FATE_FAILED)) {
+            at = &w->next;
+            continue;
+        }
+        any = true;
+        if (cut(w, begin, end, n < MAX_PIECES))
+            remove_write(at);
+        else
+            at = &w->next;
+    }
+    return any;
+}
+
+bool writes_add(struct storage *s, uint64_t begin, uint64_t end, struct fate *fate)
+{
+    writes_settle(s);
+    bool over = cut_all(s, begin, end, true);
+    s->writes = new_write(begin, end, fate, s->writes);
+    return over;
+}
+
+void writes_settle(struct storage *s)
+{
+    for (struct write **at = &s->writes; *at;) {
+        if ((*at)->fate->state == FATE_DONE)
+            remove_write(at);
+        else
+            at = &(*at)->next;
+    }
+}
+
+struct fate *writes_next(const struct storage *s, uint64_t begin, uint64_t end,
+                         const struct write **cursor)
+{
+    const struct write *w = *cursor ? (*cursor)->next : s->writes;
+    while (w && (w->fate->state == FATE_DONE || begin >= w->end || w->begin >= end))
+        w = w->next;
+    *cursor = w;
+    return w ? w->fate : NULL;
+}
+
+const char *writes_suspect(const struct storage *s, uint64_t begin, uint64_t end)
+{
+    const struct write *cursor = NULL;
+    for (struct fate *f; (f = writes_next(s, begin, end, &cursor)) != NULL;)
+        if (f->state == FATE_FAILED)
+            return f->why ? f->why : "";
+    return NULL;
+}
+
+void writes_accept(struct storage *s, uint64_t begin, uint64_t end)
+{
+    cut_all(s, begin, end, false);
+}
+
+void writes_free(struct storage *s)
+{
+    while (s->writes)
+        remove_write(&s->writes);
+}
+
+bool writes_refuse(const char *what, const char *why, struct opd_err *err)
+{
+    return opd_err_set(err, OPD_E_invalid_argument,
+                       "%s is suspect: a request that was writing it failed (%.600s); write all of "
+                       "it again, or accept what it holds with tensor_accept",
+                       what, why);
+}

@@ -1,0 +1,45 @@
+#pragma once
+
+// Writes into memory that was there before the request which writes: in-place arguments,
+// tensor_write. Where such a request fails after it has begun, nobody knows what the memory holds:
+// it is suspect, and reading it is an error, until it is written again or accepted as it is.
+//
+// A storage lists the pieces of it that some request is writing or has failed to write. Pieces do
+// not overlap: a later write takes the place of an earlier one.
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+struct fate;
+struct storage;
+
+struct write {
+    struct write *next;
+    uint64_t begin, end; // bytes of the storage
+    struct fate *fate;   // a reference
+};
+
+// A request that is sent writes this. True: it takes the place of one that had not, or not yet,
+// succeeded.
+bool writes_add(struct storage *s, uint64_t begin, uint64_t end, struct fate *fate);
+
+// Forgets those that have succeeded.
+void writes_settle(struct storage *s);
+
+// The fate of a write that has failed (or, with `open`, may yet fail) and touches these bytes;
+// NULL: there is none. Start with *cursor NULL.
+struct fate *writes_next(const struct storage *s, uint64_t begin, uint64_t end,
+                         const struct write **cursor);
+
+// What failed, if these bytes are suspect; else NULL.
+const char *writes_suspect(const struct storage *s, uint64_t begin, uint64_t end);
+
+// The bytes are taken as they are.
+void writes_accept(struct storage *s, uint64_t begin, uint64_t end);
+
+void writes_free(struct storage *s);
+
+// invalid_argument: what is suspect, why, and what to do.
+bool writes_refuse(const char *what, const char *why, struct opd_err *err);

@@ -1,0 +1,524 @@
+#include "options.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <getopt.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/mpscan.h"
+#include "base/version.h"
+
+static bool set_socket(struct options *o, const char *text, struct opd_err *err);
+static bool set_group(struct options *o, const char *text, struct opd_err *err);
+static bool set_device(struct options *o, const char *text, struct opd_err *err);
+static bool set_kernels(struct options *o, const char *text, struct opd_err *err);
+static bool set_cache(struct options *o, const char *text, struct opd_err *err);
+static bool set_cache_size(struct options *o, const char *text, struct opd_err *err);
+static bool set_config(struct options *o, const char *text, struct opd_err *err);
+static bool set_log_level(struct options *o, const char *text, struct opd_err *err);
+static bool set_compilers(struct options *o, const char *text, struct opd_err *err);
+static bool set_memory_limit(struct options *o, const char *text, struct opd_err *err);
+static bool set_deadline(struct options *o, const char *text, struct opd_err *err);
+static bool set_compile_deadline(struct options *o, const char *text, struct opd_err *err);
+static bool set_max_connections(struct options *o, const char *text, struct opd_err *err);
+static bool set_blas(struct options *o, const char *text, struct opd_err *err);
+static bool set_client_memory(struct options *o, const char *text, struct opd_err *err);
+static bool set_client_requests(struct options *o, const char *text, struct opd_err *err);
+static bool set_max_message(struct options *o, const char *text, struct opd_err *err);
+static bool set_max_launches(struct options *o, const char *text, struct opd_err *err);
+static bool set_debug(struct options *o, const char *text, struct opd_err *err);
+static bool set_warm(struct options *o, const char *text, struct opd_err *err);
+
+// Every option, in the order of --help. In a configuration file: "name = value", a line each.
+static const struct option_row {
+    const char *name;
+    const char *argument; // NULL: none
+    const char *help;
+    bool (*set)(struct options *o, const char *text, struct opd_err *err);
+} rows[] = {
+    { "socket", "PATH", "the Unix socket to serve on", set_socket },
+    { "group", "NAME", "let the members of a group connect too (default: nobody but you)",
+      set_group },
+    { "device", "LIST", "auto (every GPU, and the CPU), or a list of cpu, cuda, cuda:N",
+      set_device },
+    { "kernels", "DIR", "add a folder of operators; may be repeated, later ones win", set_kernels },
+    { "cache", "DIR", "where compiled kernels are kept; \"\" keeps none", set_cache },
+    { "cache-size", "SIZE", "bytes that the cache may take: 512M, 4G (default: 1G)",
+      set_cache_size },
+    { "config", "FILE", "read options from a file: a line \"name = value\" for each", set_config },
+    { "log-level", "L", "debug, info, warn or error (default: info)", set_log_level },
+    { "compilers", "N", "compiler processes (default: by the number of cores)", set_compilers },
+    { "memory-limit", "SIZE", "device memory that opd may take on each device: 512M, 8G",
+      set_memory_limit },
+    { "deadline", "SECONDS", "how long a request may run on a device (default: 10)", set_deadline },
+    { "compile-deadline", "SECONDS", "how long one compile may take (default: 60)",
+      set_compile_deadline },
+    { "max-connections", "N", "connections at one time (default: 256)", set_max_connections },
+    { "blas", "WHICH", "vendor: cuBLASLt or a CBLAS where there is one; own: never", set_blas },
+    { "client-memory", "SIZE", "device memory that one client may hold on each (default: all)",
+      set_client_memory },
+    { "client-requests", "N", "requests of one client on devices at a time (default: 256)",
+      set_client_requests },
+    { "max-message", "SIZE", "bytes of a message, 64K to 64M (default: 64M)", set_max_message },
+    { "max-launches", "N", "kernel launches of one request (default: 8192)", set_max_launches },
+    { "debug", NULL, "wait for each launch before the next, as OPD_DEBUG=1 does", set_debug },
+    { "warm", NULL, "compile the examples of every operator at start", set_warm },
+};
+
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
+static void replace(char **slot, const char *text)
+{
+    char *copy = mem_strdup(text);
+    free(*slot);
+    *slot = copy;
+}
+
+static bool set_socket(struct options *o, const char *text, struct opd_err *err)
+{
+    if (!text[0])
+        return opd_err_set(err, OPD_E_invalid_argument, "--socket: the path is empty");
+    replace(&o->socket, text);
+    return true;
+}
+
+static bool set_group(struct options *o, const char *text, struct opd_err *err)
+{
+    (void)err;
+    replace(&o->group, text);
+    return true;
+}
+
+static void clear_devices(struct options *o)
+{
+    while (o->n_devices > 0)
+        free(o->devices[--o->n_devices]);
+    o->auto_devices = false;
+}
+
+static bool add_device(struct options *o, const char *word, struct opd_err *err)
+{
+    const char *name = strcmp(word, "cuda") == 0 ? "cuda:0" : word;
+    bool ok = strcmp(name, "cpu") == 0;
+    if (strncmp(name, "cuda:", 5) == 0) {
+        size_t digits = strspn(name + 5, "0123456789");
+        ok = digits > 0 && digits <= 3 && name[5 + digits] == '\0';
+    }
+    if (!ok)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "--device: '%s' is none; expected auto, cpu, cuda or cuda:N", word);
+    for (int i = 0; i < o->n_devices; i++)
+        if (strcmp(o->devices[i], name) == 0)
+            return true;
+    if (o->n_devices == OPTIONS_MAX_DEVICES)
+        return opd_err_set(err, OPD_E_invalid_argument, "--device: more than %d devices",
+                           OPTIONS_MAX_DEVICES);
+    o->devices[o->n_devices++] = mem_strdup(name);
+    return true;
+}
+
+// How many GPUs "auto" tries, without asking CUDA, which this process never loads: those that the
+// driver has made files for, as far as CUDA_VISIBLE_DEVICES lets them be seen. At least one, so
+// that the log says what is missing.
+static int count_gpus(void)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    int files = 0, seen = visible && visible[0];
+    DIR *dir = opendir("/dev");
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;)
+        files += strncmp(e->d_name, "nvidia", 6) == 0 && e->d_name[6] &&
+                 strspn(e->d_name + 6, "0123456789") == strlen(e->d_name + 6);
+    if (dir)
+        closedir(dir);
+    for (const char *c = visible ? visible : ""; *c; c++)
+        seen += *c == ',';
+    int n = visible && seen < files ? seen : files;
+    return n < 1 ? 1 : n < OPTIONS_MAX_DEVICES ? n : OPTIONS_MAX_DEVICES - 1;
+}
+
+static bool add_all_devices(struct options *o, struct opd_err *err)
+{
+    int n = count_gpus();
+    bool ok = true;
+    for (int i = 0; i < n && ok; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "cuda:%d", i);
+        ok = add_device(o, name, err);
+    }
+    o->auto_devices = true;
+    return ok && add_device(o, "cpu", err);
+}
+
+static bool set_device(struct options *o, const char *text, struct opd_err *err)
+{
+    clear_devices(o);
+    char *list = mem_strdup(text);
+    char *rest = NULL;
+    bool ok = true, any = false;
+    for (char *word = strtok_r(list, ",", &rest); word && ok; word = strtok_r(NULL, ",", &rest)) {
+        any = true;
+        ok = strcmp(word, "auto") == 0 ? add_all_devices(o, err) : add_device(o, word, err);
+    }
+    free(list);
+    if (ok && !any)
+        return opd_err_set(err, OPD_E_invalid_argument, "--device: the list is empty");
+    return ok;
+}
+
+static bool set_kernels(struct options *o, const char *text, struct opd_err *err)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    if (!realpath(text, path) || stat(path, &st) < 0)
+        return opd_err_errno(err, OPD_E_invalid_argument, "--kernels: %s", text);
+    if (!S_ISDIR(st.st_mode))
+        return opd_err_set(err, OPD_E_invalid_argument, "--kernels: %s is no folder", text);
+    if (o->n_kernels == OPTIONS_MAX_FOLDERS)
+        return opd_err_set(err, OPD_E_invalid_argument, "--kernels: more than %d folders",
+                           OPTIONS_MAX_FOLDERS);
+    o->kernels[o->n_kernels++] = mem_strdup(path);
+    return true;
+}
+
+static bool set_cache(struct options *o, const char *text, struct opd_err *err)
+{
+    (void)err;
+    replace(&o->cache, text);
+    return true;
+}
+
+static bool set_log_level(struct options *o, const char *text, struct opd_err *err)
+{
+    o->log_level = log_level_parse(text);
+    if (o->log_level < 0)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "--log-level: '%s' is none; expected debug, info, warn or error", text);
+    return true;
+}
+
+static bool read_count(const char *name, const char *text, long max, int *out, struct opd_err *err)
+{
+    char *end;
+    errno = 0;
+    long n = strtol(text, &end, 10);
+    if (errno || end == text || *end || n < 1 || n > max)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "--%s: '%s', expected a number from 1 to %ld", name, text, max);
+    *out = (int)n;
+    return true;
+}
+
+static bool set_compilers(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_count("compilers", text, OPTIONS_MAX_COMPILERS, &o->compilers, err);
+}
+
+static bool set_max_connections(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_count("max-connections", text, 65536, &o->max_connections, err);
+}
+
+static bool read_size(const char *name, const char *text, uint64_t *out, struct opd_err *err)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    errno = 0;
+    double n = strtod(text, &end);
+    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    if (unit) {
+        n *= (double)((uint64_t)1 << (10 * (unit - units + 1)));
+        end++;
+        if (*end == 'i')
+            end++;
+        if (*end == 'B')
+            end++;
+    }
+    if (errno || end == text || *end || !(n >= 1) || n > 1e18)
+        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected a size as 512M or 8G",
+                           name, text);
+    *out = (uint64_t)n;
+    return true;
+}
+
+static bool set_memory_limit(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_size("memory-limit", text, &o->memory_limit, err);
+}
+
+static bool set_client_memory(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_size("client-memory", text, &o->client_memory, err);
+}
+
+static bool set_client_requests(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_count("client-requests", text, 65536, &o->client_requests, err);
+}
+
+static bool set_max_message(struct options *o, const char *text, struct opd_err *err)
+{
+    if (!read_size("max-message", text, &o->max_message, err))
+        return false;
+    if (o->max_message < 64 << 10 || o->max_message > MPSCAN_DEFAULT_MESSAGE)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "--max-message: '%s', expected a size from 64K to 64M", text);
+    return true;
+}
+
+static bool set_max_launches(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_count("max-launches", text, 1 << 20, &o->max_launches, err);
+}
+
+static bool set_cache_size(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_size("cache-size", text, &o->cache_limit, err);
+}
+
+static bool set_blas(struct options *o, const char *text, struct opd_err *err)
+{
+    o->own_blas = strcmp(text, "own") == 0;
+    return o->own_blas || strcmp(text, "vendor") == 0 ||
+           opd_err_set(err, OPD_E_invalid_argument, "--blas: '%s', expected vendor or own", text);
+}
+
+static bool read_seconds(const char *name, const char *text, double *out, struct opd_err *err)
+{
+    char *end;
+    double s = strtod(text, &end);
+    if (end == text || *end || !(s > 0) || s > 1e9)
+        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected seconds above 0",
+                           name, text);
+    *out = s;
+    return true;
+}
+
+static bool set_deadline(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_seconds("deadline", text, &o->deadline, err);
+}
+
+static bool set_compile_deadline(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_seconds("compile-deadline", text, &o->compile_deadline, err);
+}
+
+static bool read_switch(const char *name, const char *text, bool *out, struct opd_err *err)
+{
+    if (text && strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s: '%s', expected true or false", name,
+                           text);
+    *out = !text || strcmp(text, "true") == 0;
+    return true;
+}
+
+static bool set_debug(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_switch("debug", text, &o->debug, err);
+}
+
+static bool set_warm(struct options *o, const char *text, struct opd_err *err)
+{
+    return read_switch("warm", text, &o->warm, err);
+}
+
+static const struct option_row *find_row(const char *name)
+{
+    for (int i = 0; i < N_ROWS; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return &rows[i];
+    return NULL;
+}
+
+static char *trim(char *s)
+{
+    while (isspace((unsigned char)*s))
+        s++;
+    size_t n = strlen(s);
+    while (n > 0 && isspace((unsigned char)s[n - 1]))
+        s[--n] = '\0';
+    return s;
+}
+
+static bool read_config_line(struct options *o, char *line, struct opd_err *err)
+{
+    char *text = trim(line);
+    if (!text[0] || text[0] == '#')
+        return true;
+    char *equals = strchr(text, '=');
+    if (!equals)
+        return opd_err_set(err, OPD_E_invalid_argument, "'%s', expected \"name = value\"", text);
+    *equals = '\0';
+    const struct option_row *row = find_row(trim(text));
+    if (!row || row->set == set_config)
+        return opd_err_set(err, OPD_E_invalid_argument, "unknown option '%s'; see opd --help",
+                           trim(text));
+    return row->set(o, trim(equals + 1), err);
+}
+
+static bool set_config(struct options *o, const char *text, struct opd_err *err)
+{
+    FILE *f = fopen(text, "re");
+    if (!f)
+        return opd_err_errno(err, OPD_E_invalid_argument, "--config: %s", text);
+    char *line = NULL;
+    size_t capacity = 0;
+    bool ok = true;
+    for (int number = 1; ok && getline(&line, &capacity, f) >= 0; number++)
+        if (!(ok = read_config_line(o, line, err)))
+            opd_err_prefix(err, "%s:%d", text, number);
+    free(line);
+    fclose(f);
+    return ok;
+}
+
+static void print_help(void)
+{
+    printf("usage: opd [OPTION]...\n\nServes operators to every process of this user, in the "
+           "foreground.\n\n");
+    for (int i = 0; i < N_ROWS; i++) {
+        char left[64];
+        snprintf(left, sizeof left, "--%s %s", rows[i].name,
+                 rows[i].argument ? rows[i].argument : "");
+        printf("  %-28s %s\n", left, rows[i].help);
+    }
+    printf("  %-28s %s\n  %-28s %s\n\n", "--help", "this", "--version", "the version");
+    printf("The socket's default is $OPD_SOCKET, else $XDG_RUNTIME_DIR/opd/opd.sock, else\n"
+           "/tmp/opd-UID/opd.sock. The cache's is $XDG_CACHE_HOME/opd, else ~/.cache/opd.\n");
+}
+
+static void default_socket(struct options *o)
+{
+    const char *socket = getenv("OPD_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+    if (socket && socket[0])
+        o->socket = mem_strdup(socket);
+    else if (runtime && runtime[0])
+        o->socket = mem_printf("%s/opd/opd.sock", runtime);
+    else
+        o->socket = mem_printf("/tmp/opd-%u/opd.sock", getuid());
+}
+
+static void default_cache(struct options *o)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (cache && cache[0])
+        o->cache = mem_printf("%s/opd", cache);
+    else if (home && home[0])
+        o->cache = mem_printf("%s/.cache/opd", home);
+    else
+        o->cache = mem_printf("/tmp/opd-%u/cache", getuid());
+}
+
+// The shipped operators: beside the build folder in a checkout, under share/ where installed.
+static void default_kernels(struct options *o)
+{
+    static const char *const places[] = { "/../share/opd/kernels_src", "/../kernels_src",
+                                          "/../../kernels_src" };
+    char exe[PATH_MAX], path[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+    if (n <= 0)
+        return;
+    exe[n] = '\0';
+    *strrchr(exe, '/') = '\0';
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        char *candidate = mem_printf("%s%s", exe, places[i]);
+        bool found = realpath(candidate, path) != NULL;
+        free(candidate);
+        if (found) {
+            o->kernels[o->n_kernels++] = mem_strdup(path);
+            return;
+        }
+    }
+}
+
+static void set_defaults(struct options *o)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    *o = (struct options){
+        .compilers = cores < 2   ? 1
+                     : cores > 8 ? 8
+                                 : (int)cores,
+        .cache_limit = (uint64_t)1 << 30,
+        .deadline = 10,
+        .compile_deadline = 60,
+        .max_connections = 256,
+        .client_requests = 256,
+        .max_message = MPSCAN_DEFAULT_MESSAGE,
+        .max_launches = 8192,
+        .log_level = LOG_LEVEL_INFO,
+    };
+    const char *debug = getenv("OPD_DEBUG");
+    o->debug = debug && debug[0] && strcmp(debug, "0") != 0;
+    o->group = mem_strdup("");
+    default_socket(o);
+    default_cache(o);
+    default_kernels(o);
+    struct opd_err err = { 0 };
+    set_device(o, "auto", &err);
+}
+
+static bool take_option(struct options *o, int c, char **argv, bool config, struct opd_err *err)
+{
+    if (c == 'h') {
+        print_help();
+        exit(0);
+    }
+    if (c == 'v') {
+        printf("opd %s\n", OPD_VERSION);
+        exit(0);
+    }
+    if (c < 1000)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "'%s' is no option, or lacks or has a value that it should not; "
+                           "see opd --help",
+                           argv[optind - 1]);
+    const struct option_row *row = &rows[c - 1000];
+    return (row->set == set_config) != config || row->set(o, optarg, err);
+}
+
+static bool read_arguments(struct options *o, int argc, char **argv, bool config,
+                           struct opd_err *err)
+{
+    struct option longs[N_ROWS + 3] = { { "help", no_argument, NULL, 'h' },
+                                        { "version", no_argument, NULL, 'v' } };
+    for (int i = 0; i < N_ROWS; i++)
+        longs[i + 2] = (struct option){ rows[i].name,
+                                        rows[i].argument ? required_argument : no_argument, NULL,
+                                        1000 + i };
+    int c;
+    opterr = 0;
+    optind = 0; // from the start, with nothing left of the last time
+    while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1)
+        if (!take_option(o, c, argv, config, err))
+            return false;
+    if (optind < argc)
+        return opd_err_set(err, OPD_E_invalid_argument, "unexpected argument '%s'; see opd --help",
+                           argv[optind]);
+    return true;
+}
+
+bool options_parse(struct options *o, int argc, char **argv, struct opd_err *err)
+{
+    set_defaults(o);
+    // The file first, wherever it is named, so that the arguments win.
+    return read_arguments(o, argc, argv, true, err) && read_arguments(o, argc, argv, false, err);
+}
+
+void options_finish(struct options *o)
+{
+    clear_devices(o);
+    while (o->n_kernels > 0)
+        free(o->kernels[--o->n_kernels]);
+    free(o->socket);
+    free(o->group);
+    free(o->cache);
+    *o = (struct options){ 0 };
+}

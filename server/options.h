@@ -1,0 +1,41 @@
+#pragma once
+
+// What the daemon was told on its command line and in its configuration file. main reads it once;
+// nobody reads the environment later.
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+enum { OPTIONS_MAX_FOLDERS = 32, OPTIONS_MAX_DEVICES = 16, OPTIONS_MAX_COMPILERS = 64 };
+
+struct options {
+    char *socket;                       // path
+    char *group;                        // whose members may connect too; "": none
+    char *devices[OPTIONS_MAX_DEVICES]; // "cpu", "cuda:0"
+    int n_devices;
+    bool auto_devices;                  // take what there is: a GPU that is absent is no error
+    char *kernels[OPTIONS_MAX_FOLDERS]; // folders, the shipped one first
+    int n_kernels;
+    char *cache;             // folder; "": none
+    uint64_t cache_limit;    // bytes that it may take
+    int compilers;           // processes
+    uint64_t memory_limit;   // bytes of device memory on each device; 0: what the device has
+    double deadline;         // seconds that a request may take on a device
+    double compile_deadline; // seconds that one compile may take
+    uint64_t client_memory;  // bytes of device memory that one client may hold on each; 0: all
+    int client_requests;     // of one client on devices at a time; the others wait in its socket
+    uint64_t max_message;    // bytes
+    int max_launches;        // of one request
+    int max_connections;
+    bool own_blas; // multiply matrices by opd's own kernel alone
+    bool debug;    // every launch is waited for before the next
+    bool warm;     // compile every operator's examples at start
+    int log_level;
+};
+
+// Fills everything from defaults, the file named by --config, and the arguments (which win). Prints
+// help or version and exits where asked. Errors: invalid_argument, naming the option.
+bool options_parse(struct options *o, int argc, char **argv, struct opd_err *err);
+void options_finish(struct options *o);

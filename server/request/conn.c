@@ -1,0 +1,354 @@
+#include "request/conn.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "request/request.h"
+#include "request/trace.h"
+#include "upgrade/upgrade.h"
+
+// How much a connection may have going before it must wait: requests on devices, bytes of replies
+// that it does not read, bytes sent ahead of a request that waits, requests started before others
+// get their turn.
+enum { MAX_UNSENT = 4 << 20, MAX_UNSENT_FDS = 64, MAX_AHEAD = 1 << 20, TURN = 16 };
+
+// Of the requests that a connection may have on devices, this part while others send requests too:
+// what is sent to a device runs in the order in which it was sent, so that it is the others' wait.
+enum { SHARE = 64, SHARE_LEAST = 4 };
+
+// A connection is at work for so long after its last request to a device: who only asks how things
+// are takes nothing from others.
+static const uint64_t AT_WORK_NS = 1000000000;
+
+static void free_ids(struct conn *c)
+{
+    size_t cursor = 0;
+    void *p;
+    while ((p = map_next(&c->contexts, &cursor)) != NULL)
+        context_free(p);
+    for (cursor = 0; (p = map_next(&c->shms, &cursor)) != NULL;)
+        shm_free(c->broker, p);
+    for (cursor = 0; (p = map_next(&c->exports, &cursor)) != NULL;)
+        storage_unref(p);
+    for (cursor = 0; (p = map_next(&c->imports, &cursor)) != NULL;)
+        import_unref(p);
+    for (cursor = 0; (p = map_next(&c->tensors, &cursor)) != NULL;) {
+        ((struct tensor *)p)->n_ids--;
+        tensor_unref(p);
+    }
+    map_finish(&c->contexts);
+    map_finish(&c->shms);
+    map_finish(&c->exports);
+    map_finish(&c->imports);
+    map_finish(&c->tensors);
+    map_finish(&c->told);
+}
+
+void conn_unref(struct conn *c)
+{
+    if (--c->refs > 0)
+        return;
+    opd_err_clear(&c->wait_err);
+    holder_unref(c->holder);
+    free(c);
+}
+
+static void closed(struct stream *s)
+{
+    conn_unref(s->owner);
+}
+
+static void leave_queue(struct conn *c)
+{
+    if (c->stages_on)
+        device_stage_leave(c->stages_on, c->id);
+    c->stages_on = NULL;
+}
+
+static void leave(struct conn *c)
+{
+    leave_queue(c);
+    trace_follow(c, false);
+    struct broker *b = c->broker;
+    c->closed = true;
+    c->waiting = false;
+    free_ids(c);
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        b->conns = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    b->n_conns--;
+}
+
+void conn_close(struct conn *c)
+{
+    if (c->closed)
+        return;
+    struct broker *b = c->broker;
+    leave(c);
+    log_debug("connection %llu ends", (unsigned long long)c->id);
+    stream_close(&c->stream);
+    broker_retry(b);
+}
+
+static void failed(struct stream *s, const char *why)
+{
+    struct conn *c = s->owner;
+    log_debug("connection %llu: %s", (unsigned long long)c->id, why);
+    conn_close(c);
+}
+
+static void readable(struct stream *s)
+{
+    struct conn *c = s->owner;
+    if (!c->waiting)
+        conn_process(c);
+    // Whoever waits may send some ahead, not without bound.
+    stream_set_reading(s, !c->waiting || stream_size(s) < MAX_AHEAD);
+}
+
+static void drained(struct stream *s)
+{
+    struct conn *c = s->owner;
+    if (c->waiting)
+        broker_retry(c->broker);
+}
+
+struct conn *conn_new(struct broker *b, uint64_t id)
+{
+    struct conn *c = mem_zalloc(1, sizeof *c);
+    *c = (struct conn){ .broker = b,
+                        .holder = holder_new(0),
+                        .refs = 1,
+                        .id = id,
+                        .next = b->conns,
+                        .seen = b->events.next - 1 };
+    c->stream.fd = -1;
+    if (b->conns)
+        b->conns->prev = c;
+    b->conns = c;
+    b->n_conns++;
+    c->stream.owner = c;
+    c->stream.readable = readable;
+    c->stream.drained = drained;
+    c->stream.failed = failed;
+    c->stream.closed = closed;
+    return c;
+}
+
+static void begin(struct conn *c, int fd)
+{
+    struct ucred peer = { 0 };
+    socklen_t size = sizeof peer;
+    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size); // 0: of another namespace
+    c->holder->pid = peer.pid;
+    stream_start(&c->stream, &c->broker->loop, fd);
+}
+
+void conn_start(struct conn *c)
+{
+    begin(c, c->stream.fd);
+    c->waiting = c->dirty = true; // what is in the buffers goes on with the next turn
+    broker_retry(c->broker);
+}
+
+void conn_discard(struct conn *c)
+{
+    leave(c);
+    stream_discard(&c->stream);
+    conn_unref(c);
+}
+
+void conn_open(struct broker *b, int fd)
+{
+    struct conn *c = conn_new(b, ++b->next_conn_id);
+    begin(c, fd);
+    log_debug("connection %llu begins", (unsigned long long)c->id);
+}
+
+void conn_flush(struct conn *c)
+{
+    c->dirty = false;
+    if (stream_unsent(&c->stream) > 0)
+        stream_flush(&c->stream);
+}
+
+void conn_notify(struct conn *c, const char *method, const struct buf *param)
+{
+    if (stream_unsent(&c->stream) >= MAX_UNSENT)
+        return; // it does not read; the numbers show the gap
+    struct buf *out = &c->stream.out;
+    pack_array(out, 3);
+    pack_uint(out, 2);
+    pack_str(out, method);
+    pack_array(out, 1);
+    buf_append(out, param->bytes, param->size);
+    c->dirty = true;
+}
+
+bool conn_idle(const struct conn *c)
+{
+    return c->n_flight == 0 && !c->waiting && stream_unsent(&c->stream) == 0;
+}
+
+// What breaks the framing cannot be answered in order; the reason is sent, then the connection
+// ends.
+static void give_up(struct conn *c, struct opd_err *err)
+{
+    log_info("connection %llu (%s): %s", (unsigned long long)c->id, c->holder->client, err->msg);
+    broker_count_error(c->broker, err);
+    pack_reply_error(&c->stream.out, 0, err, NULL);
+    opd_err_clear(err);
+    stream_flush(&c->stream);
+    conn_close(c);
+}
+
+static void reply(struct request *req, enum request_status status, struct opd_err *err)
+{
+    struct conn *c = req->conn;
+    if (status == REQUEST_ERROR)
+        broker_count_error(c->broker, err);
+    if (!req->notification) {
+        struct buf *out = &c->stream.out;
+        if (status == REQUEST_ERROR) {
+            pack_reply_error(out, req->id, err, req->op[0] ? req->op : NULL);
+        } else {
+            pack_reply_ok(out, req->id);
+            buf_append(out, req->reply.bytes, req->reply.size);
+        }
+        c->dirty = true;
+    }
+    buf_finish(&req->reply);
+    opd_err_clear(err);
+}
+
+static enum request_status call(struct request *req, const struct msg *msg, bool again,
+                                struct opd_err *err)
+{
+    struct request_row *row = request_find(msg->method, msg->method_size);
+    if (!row) {
+        opd_err_set(err, OPD_E_unknown_method, "there is no request '%.*s'; see protocol/README.md",
+                    (int)(msg->method_size < 64 ? msg->method_size : 64), msg->method);
+        return REQUEST_ERROR;
+    }
+    bool ok = msg_check_params(row->name, row->params, msg->params, err);
+    if (ok && req->conn->wait_err.code) {
+        opd_err_copy(err, &req->conn->wait_err);
+        ok = false;
+    }
+    if (ok && req->broker->stopping && !again)
+        ok = opd_err_set(err, OPD_E_unavailable, "the daemon is stopping");
+    if (!ok) {
+        int fd = request_takes_fd(row, msg->params) ? stream_take_fd(&req->conn->stream) : -1;
+        if (fd >= 0)
+            close(fd); // it belongs to this message, not to the next
+        return REQUEST_ERROR;
+    }
+    enum request_status status = row->fn(req, msg->params, err);
+    if (status != REQUEST_WAIT) {
+        row->count++;
+        req->broker->n_requests++;
+    }
+    return status;
+}
+
+// Starts the first request in the buffer. False: it waits, or the connection is over.
+static bool start_one(struct conn *c, size_t size)
+{
+    struct msg msg;
+    struct opd_err err = { 0 };
+    if (!msg_decode(&msg, stream_bytes(&c->stream), size, &err)) {
+        msg_finish(&msg);
+        give_up(c, &err);
+        return false;
+    }
+    bool again = c->waiting_since != 0;
+    if (!again)
+        c->waiting_since = clock_ns();
+    struct request req = { .conn = c,
+                           .broker = c->broker,
+                           .id = msg.id,
+                           .notification = msg.notification,
+                           .since = c->waiting_since };
+    c->waits_for = NULL;
+    enum request_status status = call(&req, &msg, again, &err);
+    msg_finish(&msg);
+    if (status == REQUEST_WAIT) {
+        buf_finish(&req.reply);
+        return false;
+    }
+    c->waiting_since = 0;
+    leave_queue(c);
+    opd_err_clear(&c->wait_err);
+    if (status != REQUEST_SUBMITTED)
+        reply(&req, status, &err);
+    else
+        c->last_work = clock_ns();
+    return true;
+}
+
+// The size of the first whole message; 0: it is not there yet, or the connection is over.
+static size_t next_message(struct conn *c)
+{
+    if (stream_size(&c->stream) == 0)
+        return 0;
+    switch (mpscan_scan(&c->scan, stream_bytes(&c->stream), stream_size(&c->stream),
+                        &(struct mpscan_limits){ .message = c->broker->options.max_message })) {
+    case MPSCAN_DONE:
+        return c->scan.position;
+    case MPSCAN_MORE:
+        return 0;
+    default:
+        break;
+    }
+    struct opd_err err = { 0 };
+    opd_err_set(&err, OPD_E_malformed_message, "%s", c->scan.reason);
+    give_up(c, &err);
+    return 0;
+}
+
+static bool others_work(const struct conn *c)
+{
+    uint64_t now = clock_ns();
+    for (const struct conn *o = c->broker->conns; o; o = o->next)
+        if (o != c && o->last_work && now - o->last_work < AT_WORK_NS)
+            return true;
+    return false;
+}
+
+static bool overloaded(const struct conn *c)
+{
+    int most = c->broker->options.client_requests;
+    int share = most / SHARE > SHARE_LEAST ? most / SHARE : SHARE_LEAST;
+    if (c->n_flight >= most || stream_unsent(&c->stream) + c->owed >= MAX_UNSENT ||
+        c->stream.n_out_fds >= MAX_UNSENT_FDS)
+        return true;
+    return c->n_flight >= share && others_work(c);
+}
+
+void conn_process(struct conn *c)
+{
+    size_t size;
+    c->waiting = upgrade_holds(c->broker);
+    for (int turn = 0; !c->waiting && !c->closed && (size = next_message(c)) > 0; turn++) {
+        if (turn == TURN)
+            broker_retry(c->broker);
+        if (turn == TURN || overloaded(c) || !start_one(c, size)) {
+            if (overloaded(c))
+                leave_queue(c); // it may be so for long
+            c->waiting = !c->closed;
+            break;
+        }
+        c->scan = (struct mpscan){ 0 };
+        stream_consume(&c->stream, size);
+    }
+    if (!c->closed)
+        stream_set_reading(&c->stream, !c->waiting || stream_size(&c->stream) < MAX_AHEAD);
+}

@@ -1,0 +1,64 @@
+#pragma once
+
+// A client's connection: takes its bytes apart into requests, starts them in order, sends the
+// replies. What the client owns (ids of tensors, contexts, shared memory) is here and goes with it.
+//
+// A request that must wait (for a compile, for memory) stays in the buffer and is decoded again
+// when it is tried again, so nothing of it has to be kept. Later requests of the same connection
+// wait behind it; other connections do not.
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "wire/map.h"
+#include "base/mpscan.h"
+#include "wire/stream.h"
+
+struct broker;
+struct device;
+struct request;
+
+struct conn {
+    struct broker *broker;
+    struct conn *next, *prev;
+    int refs; // the loop's, and one for each request in flight
+    bool closed;
+    uint64_t id;
+    uint64_t owed;         // bytes of tensors that replies to what is in flight will have
+    struct holder *holder; // its name, and what it holds; a reference
+    struct stream stream;
+    struct mpscan scan;
+    int n_flight;
+    bool waiting;             // the first request in the buffer waits, or there is more to start
+    bool dirty;               // replies to flush
+    struct device *waits_for; // device whose memory the waiting request wants
+    struct device *stages_on; // in whose queue for staging memory it stands
+    struct opd_err wait_err;  // that did not come
+    uint64_t last_work;       // when its last request went to a device; 0: none did
+    uint64_t waiting_since;   // when the waiting request was first tried; 0: none waits
+    struct map tensors;       // id -> struct tensor
+    struct map contexts;      // id -> struct context
+    struct map shms;          // id -> struct shm
+    struct map exports;       // id -> struct storage
+    struct map imports;       // id -> struct import
+    bool follows;             // what happens is sent as notifications
+    bool traces;              // so is each run; see trace.h
+    struct map told; // hash of an operator's name -> number of the failure that it was told of
+    bool looking;    // its reload() waits
+    uint64_t seen;   // the last event that its reload() told of
+};
+
+void conn_open(struct broker *b, int fd); // takes the socket over
+// One that comes from before an upgrade, in two steps: its stream's buffers and descriptors are
+// filled in between. conn_discard() instead of the second.
+struct conn *conn_new(struct broker *b, uint64_t id);
+void conn_start(struct conn *c);
+void conn_discard(struct conn *c);
+void conn_process(struct conn *c); // starts what can be started
+void conn_flush(struct conn *c);
+void conn_close(struct conn *c);
+void conn_unref(struct conn *c);
+void conn_notify(struct conn *c, const char *method,
+                 const struct buf *param); // one parameter, packed
+bool conn_idle(const struct conn *c);      // nothing waits, is in flight, or unsent

@@ -1,0 +1,233 @@
+#include "request/listen.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "request/conn.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "wire/msg.h"
+#include "wire/trust.h"
+
+// Lets the group of --group in, if there is one.
+static bool give_to_group(const char *path, mode_t mode, struct opd_err *err)
+{
+    gid_t group;
+    if (!trust_group(&group))
+        return true;
+    if (chown(path, (uid_t)-1, group) < 0 || chmod(path, mode) < 0)
+        return opd_err_errno(err, OPD_E_invalid_argument,
+                             "--group: %s cannot be given to the group", path);
+    return true;
+}
+
+// Where the folder was there before, its owner says who can enter it.
+static bool check_group_enters(const char *folder, const struct stat *st, struct opd_err *err)
+{
+    gid_t group;
+    if (!trust_group(&group) || (st->st_mode & S_IXOTH) ||
+        (st->st_gid == group && (st->st_mode & S_IXGRP)))
+        return true;
+    return opd_err_set(err, OPD_E_invalid_argument,
+                       "--group: its members cannot enter %s: chgrp %u %s; chmod g+x %s", folder,
+                       (unsigned)group, folder, folder);
+}
+
+static bool make_folder(const char *socket, struct opd_err *err)
+{
+    char *folder = mem_strdup(socket);
+    char *slash = strrchr(folder, '/');
+    bool ok = true;
+    if (slash && slash != folder) {
+        *slash = '\0';
+        bool made = mkdir(folder, 0700) == 0;
+        if (!made && errno != EEXIST)
+            ok = opd_err_errno(err, OPD_E_invalid_argument, "making %s for the socket", folder);
+        else if (made)
+            ok = give_to_group(folder, 0750, err);
+    }
+    free(folder);
+    return ok;
+}
+
+// A folder under /tmp that someone made before us could be theirs.
+static bool check_folder(const char *socket, struct opd_err *err)
+{
+    char *folder = mem_strdup(socket);
+    char *slash = strrchr(folder, '/');
+    struct stat st;
+    bool ok = true;
+    if (slash && slash != folder) {
+        *slash = '\0';
+        if (stat(folder, &st) < 0)
+            ok = opd_err_errno(err, OPD_E_invalid_argument, "%s", folder);
+        else if (st.st_uid != geteuid() && st.st_uid != 0 && geteuid() != 0)
+            ok = opd_err_set(err, OPD_E_invalid_argument,
+                             "%s belongs to another user; put the socket into a folder of your own",
+                             folder);
+        else if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX))
+            ok = opd_err_set(
+                err, OPD_E_invalid_argument,
+                "%s can be written by others; put the socket into a folder of your own", folder);
+        else
+            ok = check_group_enters(folder, &st, err);
+    }
+    free(folder);
+    return ok;
+}
+
+static bool take_lock(struct broker *b, struct opd_err *err)
+{
+    char *path = mem_printf("%s.lock", b->options.socket);
+    b->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool ok = true;
+    if (b->lock_fd < 0)
+        ok = opd_err_errno(err, OPD_E_invalid_argument, "lock %s", path);
+    else if (flock(b->lock_fd, LOCK_EX | LOCK_NB) < 0)
+        ok = opd_err_set(err, OPD_E_unavailable,
+                         "another opd serves on %s; stop it with 'opctl --socket %s stop', or "
+                         "choose another --socket",
+                         b->options.socket, b->options.socket);
+    free(path);
+    return ok;
+}
+
+static bool bind_socket(struct broker *b, struct opd_err *err)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    const char *path = b->options.socket;
+    if (strlen(path) >= sizeof address.sun_path)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "socket %s: the path is longer than %zu bytes", path,
+                           sizeof address.sun_path - 1);
+    strcpy(address.sun_path, path);
+    struct stat st;
+    if (lstat(path, &st) == 0) {
+        if (!S_ISSOCK(st.st_mode))
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "%s is there and is no socket; it is left alone", path);
+        log_info("replacing the socket that a daemon left behind: %s", path);
+        unlink(path);
+    }
+    b->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (b->listen_fd < 0)
+        return opd_err_errno(err, OPD_E_internal, "socket");
+    mode_t mask = umask(0177);
+    int result = bind(b->listen_fd, (struct sockaddr *)&address, sizeof address);
+    umask(mask);
+    if (result < 0 || listen(b->listen_fd, 128) < 0)
+        return opd_err_errno(err, OPD_E_invalid_argument, "socket %s", path);
+    return give_to_group(path, 0660, err);
+}
+
+bool listen_open(struct broker *b, struct opd_err *err)
+{
+    return make_folder(b->options.socket, err) && check_folder(b->options.socket, err) &&
+           take_lock(b, err) && bind_socket(b, err);
+}
+
+static bool may_connect(const struct broker *b, int fd, struct opd_err *err)
+{
+    if (!trust_peer(fd))
+        return opd_err_set(
+            err, OPD_E_unavailable,
+            "this daemon serves another user; start one of your own, or have yourself "
+            "let in by its --group");
+    if (b->n_conns >= b->options.max_connections)
+        return opd_err_set(
+            err, OPD_E_unavailable,
+            "there are %d connections, which is all that --max-connections allows; close one",
+            b->n_conns);
+    return true;
+}
+
+// Says why, as far as that goes without waiting.
+static void refuse(int fd, struct opd_err *err)
+{
+    log_warn("a connection was refused: %s", err->msg);
+    struct buf out = { 0 };
+    pack_reply_error(&out, 0, err, NULL);
+    send(fd, out.bytes, out.size, MSG_DONTWAIT | MSG_NOSIGNAL);
+    buf_finish(&out);
+    close(fd);
+}
+
+// Without a descriptor for it a connection would stay in the queue and wake the loop for ever.
+static void refuse_without_fd(struct broker *b)
+{
+    struct opd_err err = { 0 };
+    opd_err_set(&err, OPD_E_unavailable,
+                "the daemon has no file descriptor left; raise its limit (ulimit -n)");
+    close(b->spare_fd);
+    int fd = accept4(b->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd >= 0)
+        refuse(fd, &err);
+    b->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void connection_cb(uv_poll_t *handle, int status, int events)
+{
+    (void)status, (void)events;
+    struct broker *b = handle->data;
+    int fd;
+    while ((fd = accept4(b->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+        struct opd_err err = { 0 };
+        if (may_connect(b, fd, &err))
+            conn_open(b, fd);
+        else
+            refuse(fd, &err);
+    }
+    if ((errno == EMFILE || errno == ENFILE) && b->spare_fd >= 0)
+        refuse_without_fd(b);
+}
+
+void listen_start(struct broker *b)
+{
+    b->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    uv_poll_init(&b->loop, &b->listener, b->listen_fd);
+    b->listener.data = b;
+    uv_poll_start(&b->listener, UV_READABLE, connection_cb);
+    b->serving = true;
+}
+
+void listen_pause(struct broker *b, bool paused)
+{
+    if (!b->serving)
+        return;
+    if (paused)
+        uv_poll_stop(&b->listener);
+    else
+        uv_poll_start(&b->listener, UV_READABLE, connection_cb);
+}
+
+static void closed_cb(uv_handle_t *handle)
+{
+    struct broker *b = handle->data;
+    close(b->listen_fd);
+    close(b->spare_fd);
+    b->listen_fd = -1;
+}
+
+void listen_close(struct broker *b)
+{
+    if (b->listen_fd < 0)
+        return;
+    unlink(b->options.socket);
+    if (b->serving) {
+        uv_close((uv_handle_t *)&b->listener, closed_cb);
+    } else {
+        close(b->listen_fd);
+        b->listen_fd = -1;
+    }
+    b->serving = false;
+}

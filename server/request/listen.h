@@ -1,0 +1,16 @@
+#pragma once
+
+// The listening socket: its folder, its lock, and who may connect. A lock beside the socket, held
+// for the daemon's life, tells a live daemon from a socket that a killed one left behind; the
+// kernel drops it with the process.
+
+#include "base/err.h"
+
+struct broker;
+
+// Errors: unavailable, where another daemon serves there; invalid_argument, where the path is no
+// place for a socket.
+bool listen_open(struct broker *b, struct opd_err *err);
+void listen_start(struct broker *b);              // connections are taken from now on
+void listen_pause(struct broker *b, bool paused); // who connects meanwhile waits
+void listen_close(struct broker *b); // removes the socket; the lock stays until the process ends

@@ -1,0 +1,366 @@
+#include "request/request.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker.h"
+
+struct request_row request_rows[] = {
+#define LOOP
+#define DEVICE
+#define REQUEST(name, since, where, params, result, doc)                                           \
+    { #name, since, params, result, doc, request_##name, 0 },
+#include "../../protocol/protocol.def"
+#undef REQUEST
+};
+
+const int n_request_rows = sizeof request_rows / sizeof request_rows[0];
+
+struct request_row *request_find(const char *method, size_t size)
+{
+    for (int i = 0; i < n_request_rows; i++)
+        if (strlen(request_rows[i].name) == size && memcmp(request_rows[i].name, method, size) == 0)
+            return &request_rows[i];
+    return NULL;
+}
+
+bool request_takes_fd(const struct request_row *row, const value *params)
+{
+    char text[16];
+    const value *kind = value_at(params, 2); // the parameters may be wrong ones
+    return row->fn == request_shm_open ||
+           (row->fn == request_import_open && kind && value_copy_str(kind, text, sizeof text) &&
+            strcmp(text, "memfd") == 0);
+}
+
+// --- submitted requests
+
+static void add_need(struct request *req, struct fate *f, bool made)
+{
+    size_t n = req->n_needs;
+    if ((n & (n - 1)) == 0) // full at 0, 1, 2, 4, ...
+        req->needs = mem_realloc(req->needs, n ? 2 * n : 1, sizeof *req->needs);
+    req->needs[req->n_needs++] = (struct request_need){ .fate = fate_ref(f), .made = made };
+}
+
+void request_needs(struct request *req, const struct storage *s, uint64_t begin, uint64_t end)
+{
+    if (!s)
+        return;
+    if (s->fate && s->fate->state != FATE_DONE)
+        add_need(req, s->fate, true);
+    const struct write *cursor = NULL;
+    for (struct fate *f; (f = writes_next(s, begin, end, &cursor)) != NULL;)
+        add_need(req, f, false);
+}
+
+void request_needs_tensor(struct request *req, const struct tensor *t)
+{
+    if (t)
+        request_needs(req, t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
+}
+
+void request_writes(struct request *req, struct storage *s, uint64_t begin, uint64_t end)
+{
+    if (begin < end)
+        req->writes[req->n_writes++] = (struct request_write){ s, begin, end };
+}
+
+bool request_may_read(const struct tensor *t, const char *what, struct opd_err *err)
+{
+    const char *why = t ? tensor_suspect(t) : NULL;
+    char named[512];
+    if (!why)
+        return true;
+    snprintf(named, sizeof named, "%s%s%.300s%s", what, t->name ? " ('" : "",
+             t->name ? t->name : "", t->name ? "')" : "");
+    return writes_refuse(named, why, err);
+}
+
+// The device did it, but perhaps with what a request before it has failed to make or to write.
+static bool inherit_failure(struct request *req, struct opd_err *err)
+{
+    bool inherited = false;
+    for (size_t i = 0; i < req->n_needs; i++) {
+        struct request_need *need = &req->needs[i];
+        if (need->fate->state == FATE_FAILED && !err->code) {
+            if (need->made)
+                opd_err_set(err, OPD_E_not_found,
+                            "%s%sa tensor that it reads was to be made by a request that failed",
+                            req->op, req->op[0] ? ": " : "");
+            else
+                writes_refuse(req->op[0] ? req->op : "tensor_read", need->fate->why, err);
+            inherited = true;
+        }
+        fate_unref(need->fate);
+    }
+    free(req->needs);
+    if (req->fate)
+        req->fate->state = err->code ? FATE_FAILED : FATE_DONE;
+    fate_unref(req->fate);
+    return inherited;
+}
+
+// What it was to write is written, or suspect, or as it was before.
+static void settle_writes(struct request *req, bool inherited, const struct opd_err *err)
+{
+    struct fate *f = req->write_fate;
+    if (!f)
+        return;
+    bool suspect = err->code && (req->begun || inherited || req->overwrites);
+    f->state = suspect ? FATE_FAILED : FATE_DONE;
+    if (suspect)
+        f->why = mem_strdup(err->msg);
+    for (int i = 0; i < req->n_writes; i++) {
+        writes_settle(req->writes[i].storage);
+        storage_unref(req->writes[i].storage);
+    }
+    fate_unref(f);
+}
+
+static void take_back(struct request *req)
+{
+    struct conn *c = req->conn;
+    for (int i = 0; i < req->n_made; i++)
+        if (req->made[i])
+            tensor_drop_name(req->broker, req->made[i]);
+    if (c->closed)
+        return;
+    if (req->made_export && map_get(&c->exports, req->made_export) == req->exported)
+        request_drop_export(c, req->made_export);
+    // The ids may have been given up meanwhile, and used for something else.
+    for (int i = 0; i < req->n_made; i++)
+        if (req->made[i] && map_get(&c->tensors, req->made_ids[i]) == req->made[i])
+            request_drop_id(c, req->made_ids[i]);
+    struct context *ctx = req->made_context ? map_get(&c->contexts, req->made_context) : NULL;
+    if (ctx && ctx->serial == req->made_serial)
+        context_free(map_remove(&c->contexts, req->made_context));
+}
+
+// The chunk's descriptor goes with the reply's first byte.
+static bool attach_chunk(struct request *req, struct opd_err *err)
+{
+    const struct device_region *chunk = req->exported ? request_chunk(req->exported) : NULL;
+    int fd = chunk ? fcntl(chunk->fd, F_DUPFD_CLOEXEC, 0) : -1;
+    if (chunk && fd < 0)
+        return opd_err_errno(err, OPD_E_out_of_memory, "the descriptor of %s's memory",
+                             req->device->name);
+    if (fd >= 0)
+        stream_attach_fd(&req->conn->stream, fd);
+    return true;
+}
+
+static void pack_result(struct request *req, struct buf *out, const struct opd_err *err)
+{
+    if (err->code) {
+        pack_reply_error(out, req->id, err, req->op[0] ? req->op : NULL);
+        return;
+    }
+    pack_reply_ok(out, req->id);
+    if (req->read_size)
+        pack_bin(out, req->device->staging + device_staged_at(req->staged), req->read_size);
+    else
+        buf_append(out, req->reply.bytes, req->reply.size);
+}
+
+void request_finish(struct request *req, const struct opd_err *device_err)
+{
+    struct conn *c = req->conn;
+    struct opd_err own = { 0 }, *err = &own;
+    if (device_err->code)
+        opd_err_copy(&own, device_err);
+    bool inherited = inherit_failure(req, &own);
+    if (!err->code && !c->closed && !req->notification)
+        attach_chunk(req, err);
+    settle_writes(req, inherited, &own);
+    if (err->code) {
+        broker_count_error(req->broker, err);
+        take_back(req);
+    }
+    if (!c->closed && !req->notification) {
+        pack_result(req, &c->stream.out, err);
+        c->dirty = true;
+    }
+    if (req->staged)
+        device_unstage(req->device, req->staged);
+    for (int i = 0; i < req->n_made; i++)
+        if (req->made[i])
+            req->made[i]->made_at = NULL;
+    storage_unref(req->exported);
+    c->n_flight--;
+    c->owed -= req->read_size;
+    buf_finish(&req->reply);
+    opd_err_clear(&own);
+    broker_retry(req->broker);
+    free(req);
+    conn_unref(c);
+}
+
+static void request_done(struct command *cmd, const struct opd_err *err)
+{
+    struct request *req = cmd->data;
+    req->begun = cmd->begun;
+    request_finish(req, err);
+}
+
+static void note_writes(struct request *kept)
+{
+    if (kept->n_writes == 0)
+        return;
+    kept->write_fate = mem_zalloc(1, sizeof *kept->write_fate);
+    kept->write_fate->refs = 1;
+    for (int i = 0; i < kept->n_writes; i++) {
+        struct request_write *w = &kept->writes[i];
+        kept->overwrites |= writes_add(storage_ref(w->storage), w->begin, w->end, kept->write_fate);
+    }
+}
+
+struct request *request_defer(struct request *req)
+{
+    struct request *kept = mem_alloc(sizeof *kept);
+    *kept = *req;
+    req->reply = (struct buf){ 0 };
+    if (kept->n_made > 0 || kept->made_context) {
+        kept->fate = mem_zalloc(1, sizeof *kept->fate);
+        kept->fate->refs = 1;
+    }
+    for (int i = 0; i < kept->n_made; i++) {
+        struct storage *s = kept->made[i]->storage;
+        kept->made[i]->made_at = &kept->made[i];
+        if (!s->fate && !kept->made_view[i])
+            s->fate = fate_ref(kept->fate);
+    }
+    struct context *ctx = kept->made_context ? map_get(&kept->conn->contexts, kept->made_context)
+                                             : NULL;
+    for (int i = 0; ctx && i < OP_MAX_TEMPS; i++)
+        if (ctx->saved[i])
+            ctx->saved[i]->fate = fate_ref(kept->fate);
+    if (kept->exported)
+        storage_ref(kept->exported);
+    note_writes(kept);
+    kept->conn->refs++;
+    kept->conn->n_flight++;
+    kept->conn->owed += kept->read_size;
+    return kept;
+}
+
+enum request_status request_submit(struct request *req, struct device *d, struct command *cmd)
+{
+    struct request *kept = request_defer(req);
+    kept->device = d;
+    cmd->done = request_done;
+    cmd->data = kept;
+    device_submit(d, cmd);
+    return REQUEST_SUBMITTED;
+}
+
+enum request_status request_wait_memory(struct request *req, struct device *d)
+{
+    req->conn->waits_for = d;
+    return REQUEST_WAIT;
+}
+
+// --- ids
+
+struct tensor *request_tensor(struct request *req, const value *id, const char *what,
+                              struct opd_err *err)
+{
+    if (value_type(id) != VALUE_INT || value_int(id) <= 0) {
+        opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected a tensor's id", what,
+                    value_type_name(id));
+        return NULL;
+    }
+    struct tensor *t = map_get(&req->conn->tensors, (uint64_t)value_int(id));
+    if (!t)
+        opd_err_set(err, OPD_E_not_found,
+                    "%s: this connection has no tensor %lld (never made, or freed)", what,
+                    (long long)value_int(id));
+    return t;
+}
+
+bool request_new_id(struct request *req, int64_t id, struct opd_err *err)
+{
+    if (id <= 0)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "id %lld, expected an integer from 1 to 2^63-1", (long long)id);
+    if (req->conn->tensors.count >= REQUEST_MAX_TENSORS)
+        return opd_err_set(err, OPD_E_out_of_memory, "this connection has %d tensors; free some",
+                           REQUEST_MAX_TENSORS);
+    if (map_get(&req->conn->tensors, (uint64_t)id))
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "id %lld is in use; choose another or free it first", (long long)id);
+    return true;
+}
+
+void request_make(struct request *req, uint64_t id, struct tensor *t)
+{
+    map_put(&req->conn->tensors, id, t);
+    t->n_ids++;
+    req->made[req->n_made] = t;
+    req->made_ids[req->n_made++] = id;
+}
+
+void request_drop_id(struct conn *c, uint64_t id)
+{
+    struct tensor *t = map_remove(&c->tensors, id);
+    if (!t)
+        return;
+    t->n_ids--;
+    tensor_unref(t);
+}
+
+bool request_dtype(const value *name, enum opd_dtype *out, struct opd_err *err)
+{
+    char text[32];
+    *out = value_copy_str(name, text, sizeof text) ? dtype_parse(text) : OPD_DTYPE_NONE;
+    return *out != OPD_DTYPE_NONE ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "no such dtype; expected one of those that hello lists");
+}
+
+bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err)
+{
+    size_t rank = value_count(array);
+    if (rank > OP_MAX_RANK)
+        return opd_err_set(err, OPD_E_invalid_argument, "shape of rank %zu; expected at most %d",
+                           rank, OP_MAX_RANK);
+    desc->rank = (int)rank;
+    for (size_t i = 0; i < rank; i++) {
+        const value *v = value_at(array, i);
+        if (value_type(v) != VALUE_INT)
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "shape: element %zu is %s, expected an integer", i,
+                               value_type_name(v));
+        desc->shape[i] = value_int(v);
+    }
+    return tensor_desc_check(desc, err);
+}
+
+// --- contexts and shared memory
+
+void context_free(struct context *ctx)
+{
+    if (!ctx)
+        return;
+    for (int i = 0; i < OP_MAX_INPUTS; i++)
+        tensor_unref(ctx->inputs[i]);
+    for (int i = 0; i < OP_MAX_OUTPUTS; i++)
+        tensor_unref(ctx->outputs[i]);
+    for (int i = 0; i < OP_MAX_TEMPS; i++)
+        storage_unref(ctx->saved[i]);
+    entry_add_context(ctx->entry, -1);
+    entry_unref(ctx->entry);
+    free(ctx);
+}
+
+void shm_free(struct broker *b, struct shm *shm)
+{
+    for (int i = 0; i < b->n_devices; i++)
+        if (shm->mapped[i])
+            device_unmap(b->devices[i], shm->regions[i]);
+    close(shm->fd);
+    free(shm);
+}

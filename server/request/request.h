@@ -1,0 +1,163 @@
+#pragma once
+
+// Requests: one function for each row of protocol.def. A function checks everything before it
+// changes anything, then either answers at once, or submits work to a device and is answered when
+// that is done, or asks to be tried again.
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "request/conn.h"
+#include "device/device.h"
+#include "base/err.h"
+#include "wire/msg.h"
+#include "options.h"
+#include "memory/tensor.h"
+
+// What one connection may hold, beside memory on devices.
+enum { REQUEST_MAX_MADE = OP_MAX_OUTPUTS + OP_MAX_TEMPS }; // at least OP_MAX_INPUTS
+enum {
+    REQUEST_MAX_TENSORS = 1 << 20,
+    REQUEST_MAX_CONTEXTS = 1 << 14,
+    REQUEST_MAX_SHMS = 64,
+    REQUEST_MAX_EXPORTS = 1 << 14,
+    REQUEST_MAX_IMPORTS = 1 << 10,
+};
+
+enum request_status {
+    REQUEST_ERROR,     // err is filled; the caller replies
+    REQUEST_ANSWERED,  // the result is in req->reply
+    REQUEST_SUBMITTED, // request_done() comes with the device's completion
+    REQUEST_WAIT,      // nothing has changed; try again after broker_retry()
+};
+
+// What a request reads is made, or written, by one that has not ended.
+struct request_need {
+    struct fate *fate; // a reference
+    bool made;         // else it was there before, and is suspect if that fails
+};
+
+// A piece of memory that was there before, and that a request writes.
+struct request_write {
+    struct storage *storage; // a reference, once it is submitted
+    uint64_t begin, end;
+};
+
+// On the stack until it is submitted, then on the heap.
+struct request {
+    struct conn *conn;
+    struct broker *broker;
+    uint32_t id;
+    bool notification;
+    uint64_t since;       // clock_ns() when it was first tried
+    struct buf reply;     // the result, packed
+    char op[OP_MAX_NAME]; // for errors; "" if none
+
+    // What it has made, taken back if the device's work fails.
+    uint64_t made_ids[REQUEST_MAX_MADE];
+    struct tensor *made[REQUEST_MAX_MADE]; // NULL: given up since it was submitted, and its memory
+                                           // too, which the device uses in the order of commands
+    bool made_view[REQUEST_MAX_MADE];      // in memory that was there before
+    int n_made;
+    uint64_t made_context, made_serial;
+    uint64_t made_export; // id; 0: none
+    struct storage *exported;
+    // What it makes shares its fate; what it reads may have one that is open.
+    struct fate *fate;
+    struct request_need *needs; // on the heap
+    size_t n_needs;
+    // What it writes of what was there before has a fate of its own: where the request fails before
+    // it has begun, nothing has happened to it.
+    struct request_write writes[2 * OP_MAX_INPUTS + OP_MAX_TEMPS];
+    int n_writes;
+    struct fate *write_fate;
+    bool overwrites; // one that has failed, or may
+    bool begun;      // though it failed
+    // Staging memory that it uses, and how much of it is the result (tensor_read).
+    struct device *device;
+    struct suballoc_block *staged;
+    uint64_t read_size;
+};
+
+typedef enum request_status request_fn(struct request *req, const value *params,
+                                       struct opd_err *err);
+
+struct request_row {
+    const char *name;
+    int since;
+    const char *params, *result, *doc;
+    request_fn *fn;
+    uint64_t count;
+};
+
+// Does a descriptor come with its message?
+bool request_takes_fd(const struct request_row *row, const value *params);
+
+extern struct request_row request_rows[];
+extern const int n_request_rows;
+
+struct request_row *request_find(const char *method, size_t size); // NULL: no such request
+
+// Keeps a request that is answered later, by request_finish() with the result in its reply, or with
+// an error.
+struct request *request_defer(struct request *req);
+void request_finish(struct request *kept, const struct opd_err *err); // frees it
+
+// The request, about to be submitted, reads this: where that is made or written by one that fails,
+// it fails too. NULL is fine.
+void request_needs(struct request *req, const struct storage *s, uint64_t begin, uint64_t end);
+void request_needs_tensor(struct request *req, const struct tensor *t);
+// It writes these bytes, which were there before.
+void request_writes(struct request *req, struct storage *s, uint64_t begin, uint64_t end);
+// False, with an error, where a tensor is suspect. `what` names it.
+bool request_may_read(const struct tensor *t, const char *what, struct opd_err *err);
+
+// Submits a command whose completion answers the request.
+enum request_status request_submit(struct request *req, struct device *d, struct command *c);
+
+// --- what several request files use
+
+struct context {
+    uint64_t serial; // no other context ever has it
+    struct entry *entry;
+    struct device *device;
+    struct plan_request request;            // the forward's
+    struct tensor *inputs[OP_MAX_INPUTS];   // NULL: absent, or not read by backward
+    struct tensor *outputs[OP_MAX_OUTPUTS]; // NULL: not read by backward
+    struct tensor_desc output_descs[OP_MAX_OUTPUTS];
+    struct storage *saved[OP_MAX_TEMPS];
+    uint64_t input_versions[OP_MAX_INPUTS], output_versions[OP_MAX_OUTPUTS];
+};
+void context_free(struct context *ctx); // NULL is fine
+
+struct shm {
+    int fd;
+    uint64_t size;
+    bool mapped[OPTIONS_MAX_DEVICES];
+    uint32_t regions[OPTIONS_MAX_DEVICES];
+};
+void shm_free(struct broker *b, struct shm *shm);
+
+// The descriptor of the chunk in which a storage is; NULL: it is in none.
+const struct device_region *request_chunk(const struct storage *s);
+void request_drop_export(struct conn *c, uint64_t id); // nothing if it is not there
+
+struct tensor *request_tensor(struct request *req, const value *id, const char *what,
+                              struct opd_err *err);
+bool request_new_id(struct request *req, int64_t id, struct opd_err *err); // is it free?
+void request_make(struct request *req, uint64_t id, struct tensor *t); // takes the reference over
+void request_drop_id(struct conn *c, uint64_t id);                     // nothing if it is not there
+// A descriptor that came with a message: a writable memfd of that size that cannot shrink. -1: none
+// came. `what`: the request's name, for the message.
+bool request_check_memfd(const char *what, int fd, int64_t size, struct opd_err *err);
+bool request_dtype(const value *name, enum opd_dtype *out, struct opd_err *err);
+bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err);
+// Every attribute of an operator: what the map gives, else the defaults.
+bool request_attrs(const struct op *op, const value *map, struct op_value *out,
+                   struct opd_err *err);
+void request_pack_device(struct buf *out, const struct device *d); // the map that clients get
+enum request_status request_wait_memory(struct request *req, struct device *d);
+
+#define REQUEST(name, since, where, params, result, doc) request_fn request_##name;
+#include "../../protocol/protocol.def"
+#undef REQUEST

@@ -1,0 +1,433 @@
+// Requests about the daemon itself: who it is, what it serves, how it does.
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "base/clock.h"
+#include "base/mpscan.h"
+#include "kernels/pool.h"
+#include "request/request.h"
+#include "base/version.h"
+
+#define LOOP
+#define DEVICE
+#define REQUEST(name, since, where, params, result, doc)
+#include "../../protocol/protocol.def"
+#undef REQUEST
+
+void request_pack_device(struct buf *out, const struct device *d)
+{
+    uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
+                                                     : d->info.memory_total;
+    pack_map(out, 16);
+    pack_key_str(out, "name", d->name);
+    pack_key_str(out, "model", d->info.name);
+    pack_key_str(out, "uuid", d->info.uuid);
+    pack_key_str(out, "target", d->info.target);
+    pack_key_str(out, "blas", d->info.blas);
+    pack_key_str(out, "state", device_state_name(d->state));
+    pack_key_str(out, "message", d->state == DEVICE_READY ? "" : d->message);
+    pack_key_uint(out, "memory_total", d->info.memory_total);
+    pack_key_uint(out, "memory_used", d->memory.used);
+    pack_key_uint(out, "memory_named", d->named_bytes);
+    pack_key_uint(out, "memory_reserved", d->memory.reserved);
+    pack_key_uint(out, "memory_limit", limit);
+    pack_key_int(out, "tensors", d->n_tensors);
+    pack_key_int(out, "restarts", d->n_restarts);
+    pack_key_int(out, "queued", d->n_queued);
+    pack_key_float(out, "busy", (double)device_busy_ns(d) / 1e9);
+}
+
+static void pack_devices(struct buf *out, const struct broker *b)
+{
+    pack_str(out, "devices");
+    pack_array(out, (size_t)b->n_devices);
+    for (int i = 0; i < b->n_devices; i++)
+        request_pack_device(out, b->devices[i]);
+}
+
+static void pack_methods(struct buf *out)
+{
+    pack_str(out, "methods");
+    pack_map(out, (size_t)n_request_rows);
+    for (int i = 0; i < n_request_rows; i++) {
+        pack_str(out, request_rows[i].name);
+        pack_map(out, 3);
+        pack_key_str(out, "params", request_rows[i].params);
+        pack_key_str(out, "result", request_rows[i].result);
+        pack_key_str(out, "doc", request_rows[i].doc);
+    }
+}
+
+static void pack_limits(struct buf *out, const struct options *o)
+{
+    struct rlimit fds = { 0 };
+    getrlimit(RLIMIT_NOFILE, &fds);
+    pack_str(out, "limits");
+    pack_map(out, 11);
+    pack_key_uint(out, "max_message", o->max_message);
+    pack_key_int(out, "max_depth", MPSCAN_DEFAULT_DEPTH);
+    pack_key_int(out, "max_rank", OP_MAX_RANK);
+    pack_key_int(out, "max_launches", o->max_launches);
+    pack_key_int(out, "connections", o->max_connections);
+    pack_key_int(out, "client_requests", o->client_requests);
+    pack_key_uint(out, "client_memory", o->client_memory);
+    pack_key_uint(out, "memory", o->memory_limit);
+    pack_key_float(out, "deadline", o->deadline);
+    pack_key_int(out, "descriptors_waiting", STREAM_MAX_FDS);
+    pack_key_uint(out, "descriptors", fds.rlim_cur);
+}
+
+static void pack_client(struct buf *out, const struct broker *b, const struct conn *c)
+{
+    pack_map(out, 6);
+    pack_key_str(out, "client", c->holder->client);
+    pack_key_int(out, "pid", c->holder->pid);
+    pack_key_uint(out, "connection", c->id);
+    pack_key_int(out, "in_flight", c->n_flight);
+    pack_key_uint(out, "tensors", c->tensors.count);
+    pack_str(out, "memory");
+    pack_map(out, (size_t)b->n_devices);
+    for (int i = 0; i < b->n_devices; i++)
+        pack_key_uint(out, b->devices[i]->name, c->holder->bytes[i] - c->holder->named[i]);
+}
+
+static void pack_clients(struct buf *out, const struct broker *b)
+{
+    pack_str(out, "clients");
+    pack_array(out, (size_t)b->n_conns);
+    for (const struct conn *c = b->conns; c; c = c->next)
+        pack_client(out, b, c);
+}
+
+static void pack_runs(struct buf *out, const struct broker *b)
+{
+    size_t n = 0;
+    for (const struct family *o = b->registry.families; o; o = o->next)
+        n += o->runs.forward + o->runs.backward + o->runs.failed > 0;
+    pack_str(out, "runs");
+    pack_array(out, n);
+    for (const struct family *o = b->registry.families; o; o = o->next) {
+        if (o->runs.forward + o->runs.backward + o->runs.failed == 0)
+            continue;
+        pack_map(out, 5);
+        pack_key_str(out, "op", o->name);
+        pack_key_uint(out, "forward", o->runs.forward);
+        pack_key_uint(out, "backward", o->runs.backward);
+        pack_key_uint(out, "failed", o->runs.failed);
+        pack_key_float(out, "seconds", (double)o->runs.ns / 1e9);
+    }
+}
+
+enum request_status request_hello(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)err;
+    const struct broker *b = req->broker;
+    const value *client = value_at(params, 0);
+    struct holder *holder = req->conn->holder;
+    if (client && !value_copy_str(client, holder->client, sizeof holder->client))
+        holder->client[0] = '\0'; // too long to be kept: it is only for people
+    struct buf *out = &req->reply;
+    pack_map(out, 9);
+    pack_key_int(out, "protocol", OPD_PROTOCOL);
+    pack_key_str(out, "version", OPD_VERSION);
+    pack_key_int(out, "pid", getpid());
+    pack_devices(out, b);
+    pack_key_str(out, "default_device", b->devices[0]->name);
+    pack_str(out, "dtypes");
+    pack_array(out, OPD_DTYPE_COUNT - 1);
+    for (int i = 1; i < OPD_DTYPE_COUNT; i++)
+        pack_str(out, dtype_name((enum opd_dtype)i));
+    pack_methods(out);
+    pack_limits(out, &b->options);
+    pack_key_uint(out, "generation", b->registry.generation);
+    return REQUEST_ANSWERED;
+}
+
+static void pack_compilers(struct buf *out, const struct broker *b)
+{
+    struct pool_stats stats;
+    pool_stats(b->pool, &stats);
+    pack_str(out, "compilers");
+    pack_map(out, 8);
+    pack_key_int(out, "processes", stats.processes);
+    pack_key_uint(out, "compiled", stats.compiled);
+    pack_key_uint(out, "cache_hits", stats.cached);
+    pack_key_uint(out, "failed", stats.failed);
+    pack_key_uint(out, "cache_bytes", stats.cache_bytes);
+    pack_key_uint(out, "cache_limit", b->options.cache_limit);
+    pack_key_str(out, "nvrtc", b->nvrtc);
+    pack_key_str(out, "host", b->host_compiler);
+}
+
+static void pack_counts(struct buf *out)
+{
+    size_t n = 0;
+    for (int i = 0; i < n_request_rows; i++)
+        n += request_rows[i].count > 0;
+    pack_str(out, "requests");
+    pack_map(out, n);
+    for (int i = 0; i < n_request_rows; i++)
+        if (request_rows[i].count > 0)
+            pack_key_uint(out, request_rows[i].name, request_rows[i].count);
+}
+
+enum request_status request_status(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)params, (void)err;
+    const struct broker *b = req->broker;
+    struct buf *out = &req->reply;
+    pack_map(out, 21);
+    pack_key_str(out, "version", OPD_VERSION);
+    pack_key_int(out, "protocol", OPD_PROTOCOL);
+    pack_key_int(out, "pid", getpid());
+    pack_key_str(out, "socket", b->options.socket);
+    pack_key_float(out, "uptime", (double)(clock_ns() - b->started_ns) / 1e9);
+    pack_key_float(out, "started", b->started_time);
+    pack_key_uint(out, "upgrades", b->n_upgrades);
+    pack_key_int(out, "connections", b->n_conns);
+    pack_counts(out);
+    pack_key_uint(out, "requests_total", b->n_requests);
+    pack_key_uint(out, "errors_total", b->n_errors);
+    pack_devices(out, b);
+    pack_compilers(out, b);
+    pack_key_str(out, "cache", b->options.cache);
+    pack_key_bool(out, "debug", b->options.debug);
+    pack_limits(out, &b->options);
+    pack_clients(out, b);
+    pack_runs(out, b);
+    pack_key_int(out, "operators", b->registry.count);
+    pack_key_uint(out, "generation", b->registry.generation);
+    pack_str(out, "kernels");
+    pack_array(out, (size_t)b->options.n_kernels);
+    for (int i = 0; i < b->options.n_kernels; i++)
+        pack_str(out, b->options.kernels[i]);
+    return REQUEST_ANSWERED;
+}
+
+// --- operators
+
+static void pack_type(struct buf *out, const struct op *op, const struct op_tensor *t)
+{
+    const struct op_type *type = &op->types[t->type];
+    pack_key_str(out, "type", type->name);
+    pack_str(out, "dtypes");
+    pack_array(out, (size_t)type->n_dtypes);
+    for (int i = 0; i < type->n_dtypes; i++)
+        pack_str(out, dtype_name(type->dtypes[i]));
+}
+
+static void pack_input(struct buf *out, const struct op *op, const struct op_tensor *t)
+{
+    pack_map(out, 7);
+    pack_key_str(out, "name", t->name);
+    pack_key_bool(out, "used_backward", t->used_backward);
+    pack_key_bool(out, "optional", t->optional);
+    pack_key_bool(out, "in_place", t->in_place);
+    pack_key_bool(out, "differentiable", t->differentiable);
+    pack_type(out, op, t);
+}
+
+static void pack_scalar(struct buf *out, const struct op_attr *a, const struct op_value *v, int i)
+{
+    switch (a->type) {
+    case OP_ATTR_INT:
+        pack_int(out, v->i[i]);
+        break;
+    case OP_ATTR_FLOAT:
+        pack_float(out, v->f[i]);
+        break;
+    case OP_ATTR_BOOL:
+        pack_bool(out, v->i[i] != 0);
+        break;
+    case OP_ATTR_STR:
+        pack_str(out, a->words[v->i[i]]);
+        break;
+    }
+}
+
+static void pack_value(struct buf *out, const struct op_attr *a, const struct op_value *v)
+{
+    if (!v->present) {
+        pack_nil(out);
+        return;
+    }
+    if (a->list)
+        pack_array(out, (size_t)v->n);
+    for (int i = 0; i < (a->list ? v->n : 1); i++)
+        pack_scalar(out, a, v, i);
+}
+
+static void pack_attr(struct buf *out, const struct op_attr *a)
+{
+    static const char *const types[] = { "int", "float", "bool", "str" };
+    pack_map(out, 7);
+    pack_key_str(out, "name", a->name);
+    pack_key_str(out, "type", types[a->type]);
+    pack_key_int(out, "list", a->list);
+    pack_key_bool(out, "optional", a->optional);
+    pack_key_bool(out, "required", a->required);
+    pack_str(out, "default");
+    if (a->required)
+        pack_nil(out);
+    else
+        pack_value(out, a, &a->value);
+    pack_str(out, "words");
+    pack_array(out, (size_t)a->n_words);
+    for (int i = 0; i < a->n_words; i++)
+        pack_str(out, a->words[i]);
+}
+
+static void pack_desc(struct buf *out, const struct tensor_desc *d)
+{
+    if (d->dtype == OPD_DTYPE_NONE) {
+        pack_nil(out);
+        return;
+    }
+    pack_map(out, 2);
+    pack_key_str(out, "dtype", dtype_name(d->dtype));
+    pack_str(out, "shape");
+    pack_array(out, (size_t)d->rank);
+    for (int i = 0; i < d->rank; i++)
+        pack_int(out, d->shape[i]);
+}
+
+static void pack_examples(struct buf *out, const struct op *op)
+{
+    enum opd_dtype dtype = op->types[0].dtypes[0];
+    struct plan_request example;
+    int n = 0;
+    while (plan_example(op, n, dtype, &example))
+        n++;
+    pack_str(out, "examples");
+    pack_array(out, (size_t)n);
+    for (int k = 0; k < n; k++) {
+        plan_example(op, k, dtype, &example);
+        pack_map(out, 2);
+        pack_str(out, "inputs");
+        pack_array(out, (size_t)op->n_inputs);
+        for (int i = 0; i < op->n_inputs; i++)
+            pack_desc(out, &example.inputs[i]);
+        pack_str(out, "attrs");
+        pack_map(out, (size_t)op->n_attrs);
+        for (int i = 0; i < op->n_attrs; i++) {
+            pack_str(out, op->attrs[i].name);
+            pack_value(out, &op->attrs[i], &example.attrs[i]);
+        }
+    }
+}
+
+static void pack_version(struct buf *out, const struct family *o, const struct entry *e)
+{
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016" PRIx64, e->hash);
+    pack_map(out, 7);
+    pack_key_int(out, "version", e->version);
+    pack_key_float(out, "time", e->time);
+    pack_key_str(out, "hash", hash);
+    pack_key_str(out, "state", entry_state_name(e->state));
+    pack_key_bool(out, "pinned", o->pinned == e->version);
+    pack_key_str(out, "message", e->err.msg);
+    pack_key_str(out, "log", e->err.log ? e->err.log : "");
+}
+
+static void pack_versions(struct buf *out, const struct family *o)
+{
+    size_t n = 0;
+    for (const struct entry *e = o->versions; e; e = e->older)
+        n++;
+    pack_str(out, "versions");
+    pack_array(out, n);
+    for (const struct entry *e = o->versions; e; e = e->older)
+        pack_version(out, o, e);
+}
+
+// `whole`: with its versions and its source.
+static void pack_entry(struct buf *out, const struct family *o, bool whole)
+{
+    const struct entry *e = o->current;
+    const struct op *op = e->op;
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016" PRIx64, e->hash);
+    pack_map(out, whole ? 16 : 14);
+    pack_key_str(out, "name", op->name);
+    pack_key_str(out, "schema", op->schema);
+    pack_key_str(out, "doc", op->doc);
+    pack_key_int(out, "version", e->version);
+    pack_key_str(out, "hash", hash);
+    pack_key_str(out, "file", e->path);
+    pack_str(out, "dtypes");
+    pack_array(out, (size_t)op->types[0].n_dtypes);
+    for (int i = 0; i < op->types[0].n_dtypes; i++)
+        pack_str(out, dtype_name(op->types[0].dtypes[i]));
+    pack_key_bool(out, "has_backward", op->has_backward);
+    pack_str(out, "deadline");
+    if (op->deadline > 0)
+        pack_float(out, op->deadline);
+    else
+        pack_nil(out);
+    pack_str(out, "inputs");
+    pack_array(out, (size_t)op->n_inputs);
+    for (int i = 0; i < op->n_inputs; i++)
+        pack_input(out, op, &op->inputs[i]);
+    pack_str(out, "attrs");
+    pack_array(out, (size_t)op->n_attrs);
+    for (int i = 0; i < op->n_attrs; i++)
+        pack_attr(out, &op->attrs[i]);
+    pack_str(out, "outputs");
+    pack_array(out, (size_t)op->n_outputs);
+    for (int i = 0; i < op->n_outputs; i++) {
+        const struct op_tensor *t = &op->outputs[i];
+        pack_map(out, 5);
+        pack_key_str(out, "name", t->name);
+        pack_key_str(out, "view", t->is_view ? op->inputs[t->view_of].name : NULL);
+        pack_key_bool(out, "used_backward", t->used_backward);
+        pack_type(out, op, t);
+    }
+    pack_str(out, "saved");
+    pack_array(out, (size_t)op->n_saved);
+    for (int i = 0; i < op->n_saved; i++)
+        pack_str(out, op->saved[i].name);
+    pack_examples(out, op);
+    if (!whole)
+        return;
+    pack_versions(out, o);
+    pack_key_str(out, "source", op->source);
+}
+
+enum request_status request_op_list(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)params, (void)err;
+    const struct registry *r = &req->broker->registry;
+    pack_array(&req->reply, (size_t)r->count);
+    for (const struct family *o = r->families; o; o = o->next)
+        if (o->current)
+            pack_entry(&req->reply, o, false);
+    return REQUEST_ANSWERED;
+}
+
+enum request_status request_op_info(struct request *req, const value *params, struct opd_err *err)
+{
+    char name[OP_MAX_NAME] = "", near[128];
+    value_copy_str(value_at(params, 0), name, sizeof name);
+    const struct family *o = registry_family(&req->broker->registry, name);
+    if (!o || !o->current) {
+        opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", name,
+                    registry_suggest(&req->broker->registry, name, near, sizeof near));
+        return REQUEST_ERROR;
+    }
+    pack_entry(&req->reply, o, true);
+    return REQUEST_ANSWERED;
+}
+
+enum request_status request_stop(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)params, (void)err;
+    broker_stop(req->broker);
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}

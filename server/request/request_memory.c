@@ -1,0 +1,268 @@
+// Requests that share memory in place: a client maps a tensor's chunk, or gives its own memory for
+// tensors.
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "request/request.h"
+
+// --- export
+
+const struct device_region *request_chunk(const struct storage *s)
+{
+    return s->block ? &s->device->regions[s->block->chunk->region] : NULL;
+}
+
+void request_drop_export(struct conn *c, uint64_t id)
+{
+    storage_unref(map_remove(&c->exports, id));
+}
+
+static bool check_export(struct request *req, const struct tensor *t, int64_t id,
+                         struct opd_err *err)
+{
+    const struct conn *c = req->conn;
+    if (id <= 0 || map_get(&c->exports, (uint64_t)id))
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "tensor_export: export id %" PRId64 " is in use, or not above 0", id);
+    if (c->exports.count >= REQUEST_MAX_EXPORTS)
+        return opd_err_set(err, OPD_E_out_of_memory,
+                           "tensor_export: this connection has %d; free some", REQUEST_MAX_EXPORTS);
+    return !t->storage->import ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "tensor_export: the tensor is in memory that a client shared; there is no "
+                       "chunk of the daemon to map");
+}
+
+static void pack_export(struct buf *out, const struct tensor *t)
+{
+    const struct device_region *chunk = request_chunk(t->storage);
+    struct dev_ref at = { 0 };
+    tensor_address(t, 0, &at);
+    pack_map(out, 5);
+    pack_key_str(out, "device", t->storage->device->name);
+    pack_str(out, "chunk");
+    if (chunk)
+        pack_uint(out, chunk->serial);
+    else
+        pack_nil(out);
+    pack_key_uint(out, "chunk_size", chunk ? chunk->size : 0);
+    pack_key_uint(out, "offset", at.offset);
+    pack_key_uint(out, "size", tensor_desc_size(&t->desc));
+}
+
+enum request_status request_tensor_export(struct request *req, const value *params,
+                                          struct opd_err *err)
+{
+    struct tensor *t = request_tensor(req, value_at(params, 0), "tensor_export", err);
+    int64_t id = value_int(value_at(params, 1));
+    if (!t || !check_export(req, t, id, err) ||
+        !request_may_read(t, "tensor_export: the tensor", err))
+        return REQUEST_ERROR;
+    map_put(&req->conn->exports, (uint64_t)id, storage_ref(t->storage));
+    pack_export(&req->reply, t);
+    if (!t->storage->block)
+        return REQUEST_ANSWERED;
+    req->made_export = (uint64_t)id;
+    req->exported = t->storage;
+    request_needs_tensor(req, t);
+    // A command of no steps: it is done when all before it is.
+    return request_submit(req, t->storage->device, command_new(DEV_RUN, 0, 0));
+}
+
+enum request_status request_export_free(struct request *req, const value *params,
+                                        struct opd_err *err)
+{
+    const value *ids = value_at(params, 0);
+    for (size_t i = 0; i < value_count(ids); i++) {
+        const value *id = value_at(ids, i);
+        if (value_type(id) != VALUE_INT || !map_get(&req->conn->exports, (uint64_t)value_int(id))) {
+            opd_err_set(err, OPD_E_not_found,
+                        "export_free: element %zu is no export of this connection", i);
+            return REQUEST_ERROR;
+        }
+    }
+    for (size_t i = 0; i < value_count(ids); i++)
+        request_drop_export(req->conn, (uint64_t)value_int(value_at(ids, i)));
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}
+
+// --- import
+
+// An import_open on its way to the device.
+struct opening {
+    struct request *req;
+    uint64_t id;
+    struct import *import; // a reference
+};
+
+static void opened(void *data, const struct opd_err *err)
+{
+    struct opening *o = data;
+    struct conn *c = o->req->conn;
+    o->import->fate->state = err->code ? FATE_FAILED : FATE_DONE;
+    if (err->code && !c->closed && map_get(&c->imports, o->id) == o->import)
+        import_unref(map_remove(&c->imports, o->id));
+    request_finish(o->req, err);
+    import_unref(o->import);
+    free(o);
+}
+
+static bool read_kind(const value *kind, const struct device *d, bool *out_ipc, struct opd_err *err)
+{
+    char text[16] = "";
+    value_copy_str(kind, text, sizeof text);
+    *out_ipc = strcmp(text, "cuda_ipc") == 0;
+    if (!*out_ipc && strcmp(text, "memfd") != 0)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "import_open: kind '%s', expected 'cuda_ipc' or 'memfd'", text);
+    if (*out_ipc && d->is_cpu)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "import_open: %s cannot open memory of CUDA; share a memfd, or name a "
+                           "CUDA device",
+                           d->name);
+    return *out_ipc || d->is_cpu ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "import_open: kernels on %s cannot use a memfd; use shm_open and copy, or "
+                       "the device cpu",
+                       d->name);
+}
+
+static bool check_import(struct request *req, int64_t id, bool ipc, const value *handle, int fd,
+                         int64_t size, struct opd_err *err)
+{
+    const struct conn *c = req->conn;
+    size_t handle_size;
+    value_bytes(handle, &handle_size);
+    if (id <= 0 || map_get(&c->imports, (uint64_t)id))
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "import_open: id %" PRId64 " is in use, or not above 0", id);
+    if (c->imports.count >= REQUEST_MAX_IMPORTS)
+        return opd_err_set(err, OPD_E_out_of_memory,
+                           "import_open: this connection has %d; close some", REQUEST_MAX_IMPORTS);
+    if (ipc && (handle_size != DEV_IPC_HANDLE || size <= 0))
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "import_open: a handle of %zu bytes for %" PRId64
+                           " bytes of memory, expected the %d bytes of cuIpcGetMemHandle and the "
+                           "size of the allocation",
+                           handle_size, size, DEV_IPC_HANDLE);
+    return ipc || request_check_memfd("import_open", fd, size, err);
+}
+
+static struct import *new_import(struct device *d, uint64_t size)
+{
+    struct import *m = mem_zalloc(1, sizeof *m);
+    *m = (struct import){ .refs = 1, .device = d, .region = IMPORT_UNMAPPED, .size = size };
+    m->fate = mem_zalloc(1, sizeof *m->fate);
+    m->fate->refs = 1;
+    return m;
+}
+
+static struct device *import_device(struct request *req, const value *name, struct opd_err *err)
+{
+    char text[16] = "";
+    struct device *d = value_copy_str(name, text, sizeof text) ? broker_device(req->broker, text)
+                                                               : NULL;
+    if (!d)
+        opd_err_set(err, OPD_E_not_found, "import_open: no such device is served");
+    return d;
+}
+
+enum request_status request_import_open(struct request *req, const value *params,
+                                        struct opd_err *err)
+{
+    int64_t id = value_int(value_at(params, 0)), size = value_int(value_at(params, 4));
+    const value *handle = value_at(params, 3);
+    char kind[16] = "";
+    value_copy_str(value_at(params, 2), kind, sizeof kind);
+    int fd = strcmp(kind, "memfd") == 0 ? stream_take_fd(&req->conn->stream) : -1;
+    bool ipc;
+    struct device *d = import_device(req, value_at(params, 1), err);
+    if (!d || !read_kind(value_at(params, 2), d, &ipc, err) ||
+        !check_import(req, id, ipc, handle, fd, size, err)) {
+        if (fd >= 0)
+            close(fd);
+        return REQUEST_ERROR;
+    }
+    struct import *m = new_import(d, (uint64_t)size);
+    struct opening *o = mem_alloc(sizeof *o);
+    pack_nil(&req->reply);
+    map_put(&req->conn->imports, (uint64_t)id, m);
+    *o = (struct opening){ request_defer(req), (uint64_t)id, import_ref(m) };
+    struct device_mapping mapping = { opened, o };
+    size_t handle_size;
+    if (ipc)
+        device_map_ipc(d, (const uint8_t *)value_bytes(handle, &handle_size), m->size, &m->region,
+                       &mapping);
+    else if (!device_map_host(d, fd, m->size, &m->region, &mapping, err))
+        opened(o, err);
+    if (fd >= 0)
+        close(fd);
+    return REQUEST_SUBMITTED;
+}
+
+static struct import *find_import(struct request *req, const value *id, struct opd_err *err)
+{
+    struct import *m = value_type(id) == VALUE_INT
+                           ? map_get(&req->conn->imports, (uint64_t)value_int(id))
+                           : NULL;
+    if (!m)
+        opd_err_set(err, OPD_E_not_found, "this connection has no import %" PRId64,
+                    value_type(id) == VALUE_INT ? value_int(id) : 0);
+    return m;
+}
+
+enum request_status request_import_close(struct request *req, const value *params,
+                                         struct opd_err *err)
+{
+    const value *ids = value_at(params, 0);
+    struct device *d = NULL;
+    for (size_t i = 0; i < value_count(ids); i++) {
+        const struct import *m = find_import(req, value_at(ids, i), err);
+        if (!m)
+            return REQUEST_ERROR;
+        if (d && d != m->device) {
+            opd_err_set(err, OPD_E_invalid_argument,
+                        "import_close: imports of %s and %s; close those of one device at a time",
+                        d->name, m->device->name);
+            return REQUEST_ERROR;
+        }
+        d = m->device;
+    }
+    for (size_t i = 0; i < value_count(ids); i++)
+        import_unref(map_remove(&req->conn->imports, (uint64_t)value_int(value_at(ids, i))));
+    pack_nil(&req->reply);
+    return d ? request_submit(req, d, command_new(DEV_RUN, 0, 0)) : REQUEST_ANSWERED;
+}
+
+enum request_status request_import_tensor(struct request *req, const value *params,
+                                          struct opd_err *err)
+{
+    int64_t id = value_int(value_at(params, 0)), offset = value_int(value_at(params, 2));
+    struct import *m = find_import(req, value_at(params, 1), err);
+    struct tensor_desc desc = { 0 };
+    if (!m || !request_new_id(req, id, err) ||
+        !request_dtype(value_at(params, 3), &desc.dtype, err) ||
+        !request_shape(value_at(params, 4), &desc, err))
+        return REQUEST_ERROR;
+    uint64_t size = tensor_desc_size(&desc);
+    if (offset < 0 || (uint64_t)offset > m->size || size > m->size - (uint64_t)offset ||
+        (uint64_t)offset % dtype_size(desc.dtype) != 0) {
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "import_tensor: %" PRIu64 " bytes at %" PRId64
+                    ", expected a multiple of %zu, and all of them in the import's %" PRIu64,
+                    size, offset, (size_t)dtype_size(desc.dtype), m->size);
+        return REQUEST_ERROR;
+    }
+    struct storage *s = storage_import(m, (uint64_t)offset, size);
+    s->holder = holder_ref(req->conn->holder);
+    struct tensor *t = tensor_new(s, 0, &desc);
+    storage_unref(s);
+    request_make(req, (uint64_t)id, t);
+    tensor_pack(&req->reply, (uint64_t)id, t);
+    return REQUEST_ANSWERED;
+}

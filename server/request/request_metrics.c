@@ -1,0 +1,154 @@
+// metrics: what the daemon counts, in Prometheus's text format.
+
+#include <inttypes.h>
+
+#include "broker.h"
+#include "base/clock.h"
+#include "kernels/pool.h"
+#include "request/request.h"
+
+static void begin(struct buf *out, const char *name, const char *type, const char *help)
+{
+    buf_printf(out, "# HELP opd_%s %s\n# TYPE opd_%s %s\n", name, help, name, type);
+}
+
+static void put(struct buf *out, const char *name, const char *type, const char *help, double v)
+{
+    begin(out, name, type, help);
+    buf_printf(out, "opd_%s %.17g\n", name, v);
+}
+
+static void put_requests(struct buf *out, const struct broker *b)
+{
+    static const char *const codes[BROKER_MAX_ERRORS] = {
+#define ERROR(name, number, python, advice) [number] = #name,
+#include "../../protocol/errors.def"
+#undef ERROR
+    };
+    begin(out, "requests_total", "counter", "Requests that were answered or submitted.");
+    for (int i = 0; i < n_request_rows; i++)
+        buf_printf(out, "opd_requests_total{method=\"%s\"} %" PRIu64 "\n", request_rows[i].name,
+                   request_rows[i].count);
+    begin(out, "errors_total", "counter", "Requests that were answered with an error.");
+    for (int i = 0; i < BROKER_MAX_ERRORS; i++)
+        if (codes[i])
+            buf_printf(out, "opd_errors_total{code=\"%s\"} %" PRIu64 "\n", codes[i],
+                       b->errors_of[i]);
+    put(out, "connections", "gauge", "Clients that are connected.", b->n_conns);
+    put(out, "uptime_seconds", "gauge", "Since the daemon's start.",
+        (double)(clock_ns() - b->started_ns) / 1e9);
+    put(out, "operators", "gauge", "Operators that are served.", b->registry.count);
+}
+
+static void put_compiles(struct buf *out, const struct broker *b)
+{
+    struct pool_stats s;
+    pool_stats(b->pool, &s);
+    begin(out, "compiles_total", "counter", "Kernels that were asked of the compilers.");
+    buf_printf(out,
+               "opd_compiles_total{result=\"compiled\"} %" PRIu64
+               "\nopd_compiles_total{result=\"cached\"} %" PRIu64
+               "\nopd_compiles_total{result=\"failed\"} %" PRIu64 "\n",
+               s.compiled, s.cached, s.failed);
+    put(out, "compile_seconds_total", "counter", "Time that compilers have worked.", s.seconds);
+    put(out, "compiles_waiting", "gauge", "Compiles that no compiler has begun.", s.waiting);
+    put(out, "cache_bytes", "gauge", "Compiled kernels on disk.", (double)s.cache_bytes);
+}
+
+struct device_metric {
+    const char *name, *type, *help;
+    double (*get)(const struct device *d);
+};
+
+static double get_up(const struct device *d)
+{
+    return d->state == DEVICE_READY;
+}
+
+static double get_used(const struct device *d)
+{
+    return (double)d->memory.used;
+}
+
+static double get_named(const struct device *d)
+{
+    return (double)d->named_bytes;
+}
+
+static double get_reserved(const struct device *d)
+{
+    return (double)d->memory.reserved;
+}
+
+static double get_tensors(const struct device *d)
+{
+    return d->n_tensors;
+}
+
+static double get_queued(const struct device *d)
+{
+    return d->n_queued;
+}
+
+static double get_restarts(const struct device *d)
+{
+    return d->n_restarts;
+}
+
+static double get_busy(const struct device *d)
+{
+    return (double)device_busy_ns(d) / 1e9;
+}
+
+static const struct device_metric device_metrics[] = {
+    { "device_up", "gauge", "1: its process serves.", get_up },
+    { "device_memory_used_bytes", "gauge", "Held by tensors.", get_used },
+    { "device_memory_named_bytes", "gauge", "Of that, by named ones.", get_named },
+    { "device_memory_reserved_bytes", "gauge", "Taken from the device.", get_reserved },
+    { "device_tensors", "gauge", "Tensors.", get_tensors },
+    { "device_queue", "gauge", "Commands that wait or are in flight.", get_queued },
+    { "device_restarts_total", "counter", "Its process was replaced.", get_restarts },
+    { "device_busy_seconds_total", "counter", "Something was in flight.", get_busy },
+};
+
+static void put_devices(struct buf *out, const struct broker *b)
+{
+    for (size_t m = 0; m < sizeof device_metrics / sizeof device_metrics[0]; m++) {
+        const struct device_metric *metric = &device_metrics[m];
+        begin(out, metric->name, metric->type, metric->help);
+        for (int i = 0; i < b->n_devices; i++)
+            buf_printf(out, "opd_%s{device=\"%s\"} %.17g\n", metric->name, b->devices[i]->name,
+                       metric->get(b->devices[i]));
+    }
+}
+
+static void put_operators(struct buf *out, const struct broker *b)
+{
+    const struct family *first = b->registry.families;
+    begin(out, "runs_total", "counter", "Runs of an operator that a device has ended.");
+    for (const struct family *o = first; o; o = o->next)
+        buf_printf(out,
+                   "opd_runs_total{op=\"%s\",direction=\"forward\"} %" PRIu64
+                   "\nopd_runs_total{op=\"%s\",direction=\"backward\"} %" PRIu64 "\n",
+                   o->name, o->runs.forward, o->name, o->runs.backward);
+    begin(out, "runs_failed_total", "counter", "Runs that failed.");
+    for (const struct family *o = first; o; o = o->next)
+        buf_printf(out, "opd_runs_failed_total{op=\"%s\"} %" PRIu64 "\n", o->name, o->runs.failed);
+    begin(out, "run_seconds_total", "counter", "Time of those runs on devices.");
+    for (const struct family *o = first; o; o = o->next)
+        buf_printf(out, "opd_run_seconds_total{op=\"%s\"} %.9f\n", o->name,
+                   (double)o->runs.ns / 1e9);
+}
+
+enum request_status request_metrics(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)params, (void)err;
+    struct buf text = { 0 };
+    put_requests(&text, req->broker);
+    put_compiles(&text, req->broker);
+    put_devices(&text, req->broker);
+    put_operators(&text, req->broker);
+    pack_str(&req->reply, buf_str(&text));
+    buf_finish(&text);
+    return REQUEST_ANSWERED;
+}

@@ -1,0 +1,146 @@
+// Requests about edits and versions: reload, events, rollback, pin.
+
+#include <stdio.h>
+#include <string.h>
+
+#include "broker.h"
+#include "kernels/events.h"
+#include "kernels/reload.h"
+#include "request/request.h"
+#include "kernels/source.h"
+
+// The failures that still stand, but those that the events after `seen` tell of.
+static size_t pack_standing(const struct broker *b, uint64_t seen, struct buf *out)
+{
+    size_t n = 0;
+    uint64_t oldest = events_oldest(&b->events);
+    for (const struct source *s = b->reload.sources; s; s = s->next) {
+        const struct source_failure *f = &s->failure;
+        if (!f->seq || (f->seq > seen && f->seq >= oldest) || s->missing_since)
+            continue;
+        events_pack_outcome(&(struct event){ .kind = "failed",
+                                             .op = f->op,
+                                             .version = f->version,
+                                             .file = s->path,
+                                             .err = &f->err,
+                                             .ms = f->ms },
+                            out);
+        n++;
+    }
+    return n;
+}
+
+enum request_status request_reload(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)params, (void)err;
+    struct conn *c = req->conn;
+    struct broker *b = req->broker;
+    if (b->upgrade)
+        return REQUEST_WAIT; // what it finds is for the successor to compile
+    if (!c->looking)
+        reload_look(b);
+    c->looking = true;
+    if (reload_busy(b))
+        return REQUEST_WAIT;
+    c->looking = false;
+    struct buf list = { 0 };
+    size_t n = pack_standing(b, c->seen, &list);
+    n += events_pack_outcomes(&b->events, c->seen, &list);
+    pack_array(&req->reply, n);
+    buf_append(&req->reply, list.bytes, list.size);
+    buf_finish(&list);
+    c->seen = b->events.next - 1;
+    return REQUEST_ANSWERED;
+}
+
+enum request_status request_events(struct request *req, const value *params, struct opd_err *err)
+{
+    const value *since = value_at(params, 0), *follow = value_get(value_at(params, 1), "follow");
+    if (since && value_int(since) < 0) {
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "events: since is negative; expected an event's number, or 0");
+        return REQUEST_ERROR;
+    }
+    if (!value_is_nil(follow) && value_type(follow) != VALUE_BOOL) {
+        opd_err_set(err, OPD_E_invalid_argument, "events: follow is %s, expected a boolean",
+                    value_type_name(follow));
+        return REQUEST_ERROR;
+    }
+    if (!value_is_nil(follow))
+        req->conn->follows = value_bool(follow);
+    const struct events *ev = &req->broker->events;
+    pack_map(&req->reply, 2);
+    pack_str(&req->reply, "events");
+    events_pack_since(ev, since ? (uint64_t)value_int(since) : 0, &req->reply);
+    pack_key_uint(&req->reply, "next", ev->next - 1);
+    return REQUEST_ANSWERED;
+}
+
+static struct family *find_family(struct request *req, const value *name, struct opd_err *err)
+{
+    char text[OP_MAX_NAME] = "", near[128];
+    value_copy_str(name, text, sizeof text);
+    struct family *o = registry_family(&req->broker->registry, text);
+    if (o && o->current) {
+        snprintf(req->op, sizeof req->op, "%s", o->name);
+        return o;
+    }
+    opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", text,
+                registry_suggest(&req->broker->registry, text, near, sizeof near));
+    return NULL;
+}
+
+static void serve_version(struct request *req, struct family *o, struct entry *e, const char *kind)
+{
+    struct broker *b = req->broker;
+    registry_serve(&b->registry, o, e);
+    events_add(
+        b, &(struct event){ .kind = kind, .op = o->name, .version = e->version, .file = e->path });
+}
+
+enum request_status request_rollback(struct request *req, const value *params, struct opd_err *err)
+{
+    struct family *o = find_family(req, value_at(params, 0), err);
+    if (!o)
+        return REQUEST_ERROR;
+    struct entry *e = o->current->older;
+    while (e && e->state == ENTRY_FAILED)
+        e = e->older;
+    if (!e) {
+        opd_err_set(err, OPD_E_not_found, "%s: no version before %d is kept", o->name,
+                    o->current->version);
+        return REQUEST_ERROR;
+    }
+    if (o->pinned)
+        o->pinned = e->version;
+    serve_version(req, o, e, "rolled back");
+    pack_map(&req->reply, 1);
+    pack_key_int(&req->reply, "version", e->version);
+    return REQUEST_ANSWERED;
+}
+
+enum request_status request_pin(struct request *req, const value *params, struct opd_err *err)
+{
+    struct family *o = find_family(req, value_at(params, 0), err);
+    const value *version = value_at(params, 1);
+    if (!o)
+        return REQUEST_ERROR;
+    bool unpin = value_is_nil(version);
+    struct entry *e = unpin ? family_newest(o) : NULL;
+    if (!unpin && value_type(version) == VALUE_INT && value_int(version) > 0 &&
+        value_int(version) <= o->last_version)
+        e = family_version(o, (int)value_int(version));
+    if (!e || e->state == ENTRY_FAILED) {
+        opd_err_set(err, OPD_E_not_found,
+                    "%s: version %lld is not kept, or failed; opctl ops %s lists them", o->name,
+                    !unpin && value_type(version) == VALUE_INT ? (long long)value_int(version) : 0,
+                    o->name);
+        return REQUEST_ERROR;
+    }
+    o->pinned = unpin ? 0 : e->version;
+    serve_version(req, o, e, unpin ? "unpinned" : "pinned");
+    pack_map(&req->reply, 2);
+    pack_key_int(&req->reply, "version", e->version);
+    pack_key_bool(&req->reply, "pinned", !unpin);
+    return REQUEST_ANSWERED;
+}

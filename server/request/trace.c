@@ -1,0 +1,96 @@
+#include "request/trace.h"
+
+#include <stdlib.h>
+#include <time.h>
+
+#include "broker.h"
+#include "base/clock.h"
+#include "request/conn.h"
+#include "device/device.h"
+#include "memory/holder.h"
+#include "wire/msg.h"
+#include "kernels/program.h"
+#include "request/request.h"
+
+struct trace {
+    struct holder *holder; // the client's; a reference
+    uint64_t conn;
+    uint64_t since; // clock_ns() of its submission
+};
+
+void trace_follow(struct conn *c, bool follows)
+{
+    c->broker->n_tracers += follows - c->traces;
+    c->traces = follows;
+}
+
+void trace_begin(struct command *c, const struct conn *conn)
+{
+    ((struct dev_command *)(void *)c->bytes.bytes)->id |= DEV_RUN_TIMED;
+    c->trace = mem_alloc(sizeof *c->trace);
+    *c->trace =
+        (struct trace){ .holder = holder_ref(conn->holder), .conn = conn->id, .since = clock_ns() };
+}
+
+void trace_free(struct trace *t)
+{
+    if (t)
+        holder_unref(t->holder);
+    free(t);
+}
+
+static int count_kernels(const struct plan *plan)
+{
+    int n = 0;
+    for (int i = 0; i < plan->n_steps; i++)
+        n += plan->steps[i].kind != PLAN_STEP_ZERO;
+    return n;
+}
+
+static void pack_record(struct buf *out, const struct device *d, const struct command *c,
+                        const struct opd_err *err)
+{
+    const struct plan *plan = c->plan->plan;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    uint64_t took = clock_ns() - c->trace->since;
+    pack_map(out, err->code ? 13 : 12);
+    pack_key_uint(out, "seq", d->broker->n_traced);
+    pack_key_float(out, "time", (double)now.tv_sec + (double)now.tv_nsec / 1e9);
+    pack_key_str(out, "op", plan->op->name);
+    pack_key_int(out, "version", c->version);
+    pack_key_str(out, "direction", plan->direction == PLAN_FORWARD ? "forward" : "backward");
+    pack_key_str(out, "device", d->name);
+    pack_key_int(out, "kernels", count_kernels(plan));
+    pack_key_float(out, "queued", took > c->ran ? (double)(took - c->ran) / 1e9 : 0);
+    pack_key_float(out, "seconds", (double)c->ran / 1e9);
+    pack_key_str(out, "client", c->trace->holder->client);
+    pack_key_int(out, "pid", c->trace->holder->pid);
+    pack_key_uint(out, "connection", c->trace->conn);
+    if (err->code)
+        pack_key_str(out, "error", opd_err_name(err->code));
+}
+
+void trace_end(struct device *d, const struct command *c, const struct opd_err *err)
+{
+    struct buf record = { 0 };
+    d->broker->n_traced++;
+    pack_record(&record, d, c, err);
+    for (struct conn *to = d->broker->conns; to; to = to->next)
+        if (to->traces)
+            conn_notify(to, "trace", &record);
+    buf_finish(&record);
+}
+
+enum request_status request_trace(struct request *req, const value *params, struct opd_err *err)
+{
+    const value *follow = value_get(value_at(params, 0), "follow");
+    if (!value_is_nil(follow) && value_type(follow) != VALUE_BOOL) {
+        opd_err_set(err, OPD_E_invalid_argument, "trace: follow is %s, expected a boolean",
+                    value_type_name(follow));
+        return REQUEST_ERROR;
+    }
+    trace_follow(req->conn, value_is_nil(follow) || value_bool(follow));
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}

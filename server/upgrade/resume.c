@@ -1,0 +1,86 @@
+// The successor's side of an upgrade: takes the state over and goes on. upgrade.h tells the rest.
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "broker.h"
+#include "base/clock.h"
+#include "request/conn.h"
+#include "device/device.h"
+#include "request/listen.h"
+#include "base/log.h"
+#include "device/orphans.h"
+#include "upgrade/state.h"
+#include "wire/trust.h"
+#include "upgrade/upgrade.h"
+#include "base/version.h"
+
+// --- the state
+
+static bool take_state(struct broker *b, int state_fd, bool check, struct opd_err *err)
+{
+    size_t size;
+    uint8_t *bytes = trust_init(b->options.group, err) ? state_load(state_fd, &size, err) : NULL;
+    bool ok = bytes && state_read(b, bytes, size, check, err);
+    free(bytes);
+    return ok;
+}
+
+int upgrade_check_state(const struct options *options, int state_fd)
+{
+    struct opd_err err = { 0 };
+    struct broker *b = broker_new(options);
+    bool ok = take_state(b, state_fd, true, &err);
+    if (ok)
+        printf("ok %d %s\n", STATE_FORMAT, OPD_VERSION);
+    else
+        printf("%s\n", err.msg);
+    broker_discard(b);
+    opd_err_clear(&err);
+    return ok ? 0 : 1;
+}
+
+static void unblock_signals(void)
+{
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigprocmask(SIG_UNBLOCK, &signals, NULL);
+}
+
+static void go_on(struct broker *b)
+{
+    orphans_start(b);
+    for (int i = 0; i < b->n_devices; i++)
+        device_resume(b->devices[i]);
+    struct event event = { .kind = "upgraded", .ms = (double)(clock_ns() - b->held_since) / 1e6 };
+    events_add(b, &event);
+    for (struct conn *c = b->conns; c; c = c->next)
+        conn_start(c);
+    broker_serve(b);
+    log_info("opd %s goes on: upgrade %llu, %d connections, nothing was begun for %.1f ms",
+             OPD_VERSION, (unsigned long long)b->n_upgrades, b->n_conns, event.ms);
+}
+
+int upgrade_resume(const struct options *options, const char *program, char **args, int state_fd)
+{
+    struct opd_err err = { 0 };
+    struct broker *b = broker_new(options);
+    b->program = program;
+    b->args = args;
+    if (!take_state(b, state_fd, false, &err)) {
+        // The program said that it could: nothing is left to go back to.
+        log_error("the state of the program before is lost: %s", err.msg);
+        fprintf(stderr, "opd: %s\n", err.msg);
+        return 1;
+    }
+    close(state_fd);
+    unblock_signals();
+    go_on(b);
+    return broker_run(b);
+}
