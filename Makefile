@@ -145,17 +145,19 @@ TEST_ENV = OPD_BIN=$(abspath $(BUILD)/opd) OPD_LIB=$(abspath $(BUILD)/libopd.so)
 export VIRTUAL_ENV := $(if $(wildcard .venv),$(abspath .venv),$(VIRTUAL_ENV))
 PYTEST = $(TEST_ENV) $(PYTHON) -m pytest -q -p no:cacheprovider -o timeout=300 -W ignore::pytest.PytestConfigWarning
 DEVICE ?= cpu
+# Of `test` and `check-gpu` the steps whose names begin so: make check-gpu STEPS="functional-cuda ops".
+STEPS ?=
 
 test:
 	@scripts/setup.sh test
-	@scripts/test.sh cpu
+	@scripts/test.sh cpu $(STEPS)
 
 # On a machine with a GPU, perhaps without a network and without the libraries' headers.
 check-gpu:
 	@if $(HAVE_HEADERS); then $(MAKE) --no-print-directory -j$$(nproc) all programs; \
 	elif [ -x build/opd ]; then echo "check-gpu: no uv.h, msgpack.h or cmocka.h; using the build/ that came along"; \
 	else echo "check-gpu: needs uv.h, msgpack.h and cmocka.h, or a build/ made elsewhere" >&2; exit 1; fi
-	@scripts/test.sh gpu
+	@scripts/test.sh gpu $(STEPS)
 
 demo:
 	@scripts/setup.sh demo

@@ -1,14 +1,27 @@
 #!/bin/sh
-# The whole test run, step by step: scripts/test.sh cpu|gpu. Each step is a target of the Makefile
-# and can be run alone. A step that fails does not stop the others, except the build.
+# The whole test run, step by step: scripts/test.sh cpu|gpu [PREFIX...]. Each step is a target of the
+# Makefile and can be run alone; with PREFIXes those run whose names begin with one of them
+# (`gpu functional-cuda ops`). A step that fails does not stop the others, except the build.
 # The last line is "N passed, N failed", counting steps.
 set -u
 cd "$(dirname "$0")/.."
+which=${1:-}
+[ $# = 0 ] || shift
+prefixes=$*
 passed=0 failed=0 failures= start=$(date +%s)
+
+is_chosen() { # name of a step
+    [ -n "$prefixes" ] || return 0
+    for prefix in $prefixes; do
+        case $1 in "$prefix"*) return 0 ;; esac
+    done
+    return 1
+}
 
 step() { # name, command...
     name=$1
     shift
+    is_chosen "$name" || return 0
     echo
     echo "==== $name"
     began=$(date +%s)
@@ -25,6 +38,7 @@ step() { # name, command...
 
 finish() {
     echo
+    [ $((passed + failed)) != 0 ] || { echo "no step's name begins with: $prefixes" && exit 2; }
     [ -z "$failures" ] || echo "failed:$failures"
     echo "the whole run took $(($(date +%s) - start)) s"
     echo "$passed passed, $failed failed"
@@ -34,8 +48,9 @@ finish() {
 
 run() { ${MAKE:-make} --no-print-directory "$@"; }
 
-case ${1:-} in
+case $which in
 cpu)
+    prefixes="${prefixes:+build $prefixes}"
     step build run -j"$(nproc)" all programs || finish
     step lint run lint
     step unit run unit
@@ -67,7 +82,7 @@ gpu)
     step bench run PREBUILT=1 DEVICE=cuda:0 bench
     ;;
 *)
-    echo "usage: scripts/test.sh cpu|gpu" >&2
+    echo "usage: scripts/test.sh cpu|gpu [PREFIX...]" >&2
     exit 2
     ;;
 esac
