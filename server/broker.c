@@ -27,42 +27,7 @@
 // How long a stopping daemon waits for what is in flight, and for clients that do not read replies.
 enum { STOP_LIMIT_MS = 30000, STOP_READ_MS = 2000 };
 
-// --- processes
-
-int broker_spawn(struct broker *b, uv_process_t *process, const char *const *args, const int *fds,
-                 int n_fds, uv_exit_cb exited)
-{
-    char *argv[8] = { (char *)(uintptr_t) "opd" };
-    int n = 1;
-    for (; *args && n < 6; args++)
-        argv[n++] = (char *)(uintptr_t)*args;
-    argv[n++] = (char *)(uintptr_t)log_level_name((enum log_level)b->options.log_level);
-    uv_stdio_container_t stdio[8] = { { .flags = UV_IGNORE } };
-    stdio[1] = stdio[2] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD,
-                                                  .data.fd = STDERR_FILENO };
-    for (int i = 0; i < n_fds; i++)
-        stdio[3 + i] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD, .data.fd = fds[i] };
-    uv_process_options_t options = { .exit_cb = exited,
-                                     .file = "/proc/self/exe",
-                                     .args = argv,
-                                     .stdio = stdio,
-                                     .stdio_count = 3 + n_fds };
-    return uv_spawn(&b->loop, process, &options);
-}
-
-// --- waiting requests
-
-void broker_retry(struct broker *b)
-{
-    b->retry_wanted = true;
-}
-
-void broker_count_error(struct broker *b, const struct opd_err *err)
-{
-    b->n_errors++;
-    if ((unsigned)err->code < BROKER_MAX_ERRORS)
-        b->errors_of[err->code]++;
-}
+// --- turns of the loop
 
 static void idle_cb(uv_idle_t *idle)
 {
@@ -89,8 +54,8 @@ static void rotate(struct broker *b)
 static void prepare_cb(uv_prepare_t *prepare)
 {
     struct broker *b = prepare->data;
-    bool retry = b->retry_wanted;
-    b->retry_wanted = false;
+    bool retry = b->turn.retry_wanted;
+    b->turn.retry_wanted = false;
     if (retry && !b->stopping)
         reload_poll(b);
     struct conn *next;
@@ -109,7 +74,7 @@ static void prepare_cb(uv_prepare_t *prepare)
         finish_stop(b);
     else
         upgrade_poll(b);
-    if (b->retry_wanted)
+    if (b->turn.retry_wanted)
         uv_idle_start(&b->idle, idle_cb);
     else
         uv_idle_stop(&b->idle);
@@ -130,7 +95,7 @@ void broker_memory_failed(struct device *d, const struct opd_err *err)
                        holder_size(d->info.memory_total, has), buf_str(&held));
         buf_finish(&held);
     }
-    broker_retry(d->broker);
+    turn_retry(&d->broker->turn);
 }
 
 struct device *broker_device(struct broker *b, const char *name)
@@ -299,7 +264,7 @@ static void stop_limit_cb(uv_timer_t *timer)
         conn_close(b->conns);
     for (int i = 0; i < b->n_devices; i++)
         device_kill(b->devices[i], OPD_E_unavailable, "the daemon is stopping");
-    broker_retry(b);
+    turn_retry(&b->turn);
 }
 
 static void stop_read_cb(uv_timer_t *timer)
@@ -320,7 +285,7 @@ void broker_stop(struct broker *b)
     listen_close(b);
     reload_stop(b);
     uv_timer_start(&b->stop_timer, stop_read_cb, STOP_READ_MS, 0);
-    broker_retry(b);
+    turn_retry(&b->turn);
     uv_idle_start(&b->idle, idle_cb); // the next turn comes at once
 }
 
@@ -367,17 +332,17 @@ static void make_cache_folder(const char *folder)
 
 static void init_loop(struct broker *b)
 {
-    uv_loop_init(&b->loop);
-    uv_prepare_init(&b->loop, &b->prepare);
-    uv_idle_init(&b->loop, &b->idle);
-    uv_timer_init(&b->loop, &b->stop_timer);
+    uv_loop_init(&b->turn.loop);
+    uv_prepare_init(&b->turn.loop, &b->prepare);
+    uv_idle_init(&b->turn.loop, &b->idle);
+    uv_timer_init(&b->turn.loop, &b->stop_timer);
     orphans_init(b);
     device_memory_init(b);
     b->prepare.data = b->idle.data = b->stop_timer.data = b;
     uv_prepare_start(&b->prepare, prepare_cb);
     static const int numbers[] = { SIGTERM, SIGINT };
     for (int i = 0; i < 2; i++) {
-        uv_signal_init(&b->loop, &b->signals[i]);
+        uv_signal_init(&b->turn.loop, &b->signals[i]);
         b->signals[i].data = b;
         uv_signal_start(&b->signals[i], signal_cb, numbers[i]);
     }
@@ -398,7 +363,7 @@ static void start_devices(struct broker *b)
 
 static void finish(struct broker *b)
 {
-    if (uv_loop_close(&b->loop) < 0)
+    if (uv_loop_close(&b->turn.loop) < 0)
         log_error("handles were left on the loop");
     size_t cursor = 0;
     for (struct tensor *t, *next; (t = map_next(&b->names, &cursor)) != NULL;)
@@ -435,7 +400,7 @@ struct broker *broker_new(const struct options *options)
 
 int broker_run(struct broker *b)
 {
-    uv_run(&b->loop, UV_RUN_DEFAULT);
+    uv_run(&b->turn.loop, UV_RUN_DEFAULT);
     int status = b->exit_status;
     log_info("stopped");
     if (b->lock_fd >= 0)
@@ -453,7 +418,7 @@ void broker_discard(struct broker *b)
     for (int i = 0; i < b->n_devices; i++)
         uv_close((uv_handle_t *)&b->devices[i]->timer, NULL);
     close_loop_handles(b);
-    uv_run(&b->loop, UV_RUN_DEFAULT);
+    uv_run(&b->turn.loop, UV_RUN_DEFAULT);
     finish(b);
     free(b);
 }

@@ -10,6 +10,7 @@
 
 #include "kernels/events.h"
 #include "wire/map.h"
+#include "base/turn.h"
 #include "options.h"
 #include "kernels/registry.h"
 #include "kernels/reload.h"
@@ -28,10 +29,8 @@ struct broker_orphan {
     bool kill; // it does not end by itself
 };
 
-enum { BROKER_MAX_ERRORS = 32 };
-
 struct broker {
-    uv_loop_t loop;
+    struct turn turn;
     struct options options;
     struct registry registry;
     struct reload reload;
@@ -53,7 +52,6 @@ struct broker {
 
     uv_prepare_t prepare; // before the loop sleeps: retries and flushes
     uv_idle_t idle;       // keeps it from sleeping while there is more to do
-    bool retry_wanted;
     uv_signal_t signals[2];
     uv_timer_t stop_timer;
     uv_timer_t trim_timer; // of device_memory.c
@@ -62,9 +60,8 @@ struct broker {
 
     uint64_t started_ns;
     double started_time; // Unix time
-    uint64_t n_requests, n_errors, n_contexts, n_regions;
-    uint64_t errors_of[BROKER_MAX_ERRORS]; // by code
-    int n_checks;                          // under way
+    uint64_t n_requests, n_contexts, n_regions;
+    int n_checks; // under way
 
     const char *program; // see broker_main()
     char **args;
@@ -88,16 +85,6 @@ struct broker *broker_new(const struct options *options);
 void broker_serve(struct broker *b);
 int broker_run(struct broker *b); // the process's exit status; frees it
 void broker_discard(struct broker *b);
-
-// Starts this same program in another role. fds become 3, 4, … there. Negative: libuv's error.
-int broker_spawn(struct broker *b, uv_process_t *process, const char *const *args, const int *fds,
-                 int n_fds, uv_exit_cb exited);
-
-// Something happened that a waiting request may have waited for: they are tried again before the
-// loop sleeps.
-void broker_retry(struct broker *b);
-
-void broker_count_error(struct broker *b, const struct opd_err *err); // a reply is one
 
 void broker_stop(struct broker *b); // finishes what is in flight, then ends the loop
 

@@ -30,6 +30,11 @@ const char *log_level_name(enum log_level level)
     return level_names[level];
 }
 
+enum log_level log_level_in_use(void)
+{
+    return log_level;
+}
+
 void log_write(enum log_level level, const char *fmt, ...)
 {
     if (level < log_level)

@@ -9,6 +9,7 @@ void log_init(const char *role,
               enum log_level level);   // role must stay valid: "broker", "executor cuda:0"
 int log_level_parse(const char *name); // -1: no such level
 const char *log_level_name(enum log_level level);
+enum log_level log_level_in_use(void);
 
 void log_write(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

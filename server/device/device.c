@@ -37,7 +37,7 @@ struct device *device_new(struct broker *broker, const char *name, int index)
     snprintf(d->name, sizeof d->name, "%s", name);
     d->pending_end = &d->pending;
     d->flight_end = &d->flight;
-    uv_timer_init(&broker->loop, &d->timer);
+    uv_timer_init(&broker->turn.loop, &d->timer);
     d->timer.data = d;
     return d;
 }
@@ -77,7 +77,7 @@ static void take_done(struct device *d)
         leave_dead(d);
     device_pump(d);
     device_try_restart(d);
-    broker_retry(d->broker);
+    turn_retry(&d->broker->turn);
 }
 
 static void done_cb(uv_poll_t *handle, int status, int events)
@@ -194,7 +194,7 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
         broker_device_ready(d);
     device_end_restart(d, &(struct opd_err){ 0 });
     device_pump(d);
-    broker_retry(d->broker);
+    turn_retry(&d->broker->turn);
 }
 
 static void close_fds(struct device *d)
@@ -258,7 +258,7 @@ static void schedule_restart(struct device *d)
                          ? 100u << (d->n_start_failures < 6 ? d->n_start_failures : 6)
                          : 0;
     uv_timer_start(&d->timer, restart_cb, delay, 0);
-    broker_retry(d->broker);
+    turn_retry(&d->broker->turn);
 }
 
 static void timer_closed_cb(uv_handle_t *handle)
@@ -335,7 +335,7 @@ static int spawn_executor(struct device *d, int child_sock)
                                  : d->knows_blas ? "later"
                                                  : "vendor",
                                  NULL };
-    return broker_spawn(d->broker, &d->process, args, fds, 4, exit_cb);
+    return turn_spawn(&d->broker->turn, &d->process, args, fds, 4, exit_cb);
 }
 
 void device_start_executor(struct device *d)
@@ -364,8 +364,8 @@ void device_start_executor(struct device *d)
     }
     uv_timer_start(&d->timer, start_deadline_cb, START_LIMIT_MS, 0);
     d->process_alive = d->handles_open = true;
-    uv_poll_init(&d->broker->loop, &d->socket_poll, d->sock);
-    uv_poll_init(&d->broker->loop, &d->done_poll, d->done_bell);
+    uv_poll_init(&d->broker->turn.loop, &d->socket_poll, d->sock);
+    uv_poll_init(&d->broker->turn.loop, &d->done_poll, d->done_bell);
     uv_poll_start(&d->socket_poll, UV_READABLE, hello_cb);
     uv_poll_start(&d->done_poll, UV_READABLE, done_cb);
     ring_sleep(&d->done);

@@ -156,7 +156,7 @@ void command_free(struct command *c); // one that is not submitted
 void device_submit(struct device *d, struct command *c);
 
 // Device memory, stream-ordered: what was freed may be given out again at once, because the device
-// runs what uses it in the order of the commands. WAIT: the device is making room; broker_retry()
+// runs what uses it in the order of the commands. WAIT: the device is making room; turn_retry()
 // comes. FAILED fills err (out_of_memory).
 enum alloc_result { ALLOC_OK, ALLOC_WAIT, ALLOC_FAILED };
 enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out,
@@ -167,7 +167,7 @@ void device_restore_chunk(struct device *d, uint32_t region,
                           uint64_t size); // from before an upgrade
 
 // Staging memory for data that comes or goes in messages of a connection. NULL: all of it is in
-// use, or others have waited longer; broker_retry() comes, and who does not want it any more has to
+// use, or others have waited longer; turn_retry() comes, and who does not want it any more has to
 // leave.
 struct suballoc_block *device_stage(struct device *d, uint64_t conn, uint64_t size);
 void device_stage_leave(struct device *d, uint64_t conn);

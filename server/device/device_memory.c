@@ -205,7 +205,7 @@ static void grown_done(struct command *c, const struct opd_err *err)
     else if (retry)
         grow(d, exact, true);
     else if (lost)
-        broker_retry(d->broker);
+        turn_retry(&d->broker->turn);
     else
         broker_memory_failed(d, err);
 }
@@ -278,7 +278,7 @@ static void trim_cb(uv_timer_t *timer)
 
 void device_memory_init(struct broker *b)
 {
-    uv_timer_init(&b->loop, &b->trim_timer);
+    uv_timer_init(&b->turn.loop, &b->trim_timer);
     b->trim_timer.data = b;
 }
 

@@ -26,7 +26,7 @@ static void reap_cb(uv_timer_t *timer)
 
 void orphans_init(struct broker *b)
 {
-    uv_timer_init(&b->loop, &b->orphan_timer);
+    uv_timer_init(&b->turn.loop, &b->orphan_timer);
     b->orphan_timer.data = b;
 }
 

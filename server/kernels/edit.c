@@ -110,7 +110,7 @@ static void syntax_checked(void *data, struct pool_result *result, const struct 
     }
     if (err->code == OPD_E_compile_error && edit->n == 1)
         opd_err_copy(&edit->err, err);
-    broker_retry(edit->broker);
+    turn_retry(&edit->broker->turn);
 }
 
 // A look at the front end alone, so that a mistake is told before any code is generated.
@@ -167,7 +167,7 @@ void edit_start(struct broker *b, struct edit *edit)
     while (*end)
         end = &(*end)->next;
     *end = edit;
-    broker_retry(b);
+    turn_retry(&b->turn);
 }
 
 // Are all kernels of the new version loaded? False with err: one cannot be.

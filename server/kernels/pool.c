@@ -235,7 +235,7 @@ static bool start_worker(struct worker *w)
     }
     const char *const args[] = { "compiler", NULL };
     w->process.data = w;
-    int result = broker_spawn(pool->broker, &w->process, args, &pair[1], 1, exit_cb);
+    int result = turn_spawn(&pool->broker->turn, &w->process, args, &pair[1], 1, exit_cb);
     close(pair[1]);
     if (result < 0) {
         log_error("starting a compiler: %s", uv_strerror(result));
@@ -249,12 +249,12 @@ static bool start_worker(struct worker *w)
     w->why = NULL;
     w->dying = false;
     w->n_handles = 3;
-    uv_timer_init(&pool->broker->loop, &w->timer);
+    uv_timer_init(&pool->broker->turn.loop, &w->timer);
     w->timer.data = w;
     w->stream = (struct stream){
         .owner = w, .readable = readable, .failed = failed, .closed = stream_closed
     };
-    stream_start(&w->stream, &pool->broker->loop, pair[0]);
+    stream_start(&w->stream, &pool->broker->turn.loop, pair[0]);
     pool->stats.processes++;
     return true;
 }

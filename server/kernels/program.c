@@ -194,7 +194,7 @@ static void loaded_done(struct command *c, const struct opd_err *err)
     } else if (!lost || guilty) {
         set_failed(p, err);
     }
-    broker_retry(d->broker);
+    turn_retry(&d->broker->turn);
 }
 
 void program_each(struct device *d, void (*f)(struct device *d, struct program *p))
@@ -245,7 +245,7 @@ static void compiled(void *data, struct pool_result *result, const struct opd_er
         p->state = PROGRAM_LOADING;
         device_submit(d, program_reload_command(p));
     }
-    broker_retry(d->broker);
+    turn_retry(&d->broker->turn);
 }
 
 static void start_compile(struct program *p)

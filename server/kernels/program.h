@@ -42,7 +42,7 @@ struct program {
 struct program *program_get(struct device *d, struct entry *entry, const struct plan *plan,
                             int kernel);
 
-// Brings the program towards READY. True: it is. False with err empty: wait for broker_retry().
+// Brings the program towards READY. True: it is. False with err empty: wait for turn_retry().
 // False with err: it cannot be. `since` is when the request came: a failure that is not the
 // source's fault and is older is tried again.
 bool program_ensure(struct program *p, uint64_t since, struct opd_err *err);

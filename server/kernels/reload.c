@@ -53,7 +53,7 @@ void reload_poll(struct broker *b)
 {
     uint64_t generation = b->registry.generation;
     if (edit_poll_all(b))
-        broker_retry(b); // for whoever waits for it in reload()
+        turn_retry(&b->turn); // for whoever waits for it in reload()
     if (b->registry.generation != generation)
         withdraw_gone(b, clock_ns()); // what the new ones were before their files were edited
 }
@@ -322,7 +322,7 @@ void reload_look(struct broker *b)
     drop_missing(r);
     watch_update(b);
     reload_poll(b);
-    broker_retry(b);
+    turn_retry(&b->turn);
     if (r->folder_missing && r->started && !uv_is_active((uv_handle_t *)&r->timer))
         watch_look_soon(b);
 }
@@ -375,7 +375,7 @@ bool reload_first(struct broker *b, struct opd_err *err)
 void reload_start(struct broker *b)
 {
     struct reload *r = &b->reload;
-    uv_timer_init(&b->loop, &r->timer);
+    uv_timer_init(&b->turn.loop, &r->timer);
     r->timer.data = b;
     r->started = true;
     watch_update(b);

@@ -70,7 +70,7 @@ static void watch_folder(struct broker *b, const char *folder)
         log_warn("%s is not watched: more than %d folders", folder, RELOAD_MAX_WATCHES);
         return;
     }
-    uv_fs_event_init(&b->loop, &free_one->handle);
+    uv_fs_event_init(&b->turn.loop, &free_one->handle);
     free_one->handle.data = b;
     free_one->folder = mem_strdup(folder);
     start_watch(free_one);

@@ -72,7 +72,7 @@ void device_stage_leave(struct device *d, uint64_t conn)
     for (int i = 0; i < STAGING_POOLS; i++)
         leave(&d->stage_pools[i], conn);
     if (d->stage_pools[0].n_queue + d->stage_pools[1].n_queue < before)
-        broker_retry(d->broker); // it may be the next one's turn
+        turn_retry(&d->broker->turn); // it may be the next one's turn
 }
 
 void device_unstage(struct device *d, struct suballoc_block *block)

@@ -95,7 +95,7 @@ void conn_close(struct conn *c)
     leave(c);
     log_debug("connection %llu ends", (unsigned long long)c->id);
     stream_close(&c->stream);
-    broker_retry(b);
+    turn_retry(&b->turn);
 }
 
 static void failed(struct stream *s, const char *why)
@@ -118,7 +118,7 @@ static void drained(struct stream *s)
 {
     struct conn *c = s->owner;
     if (c->waiting)
-        broker_retry(c->broker);
+        turn_retry(&c->broker->turn);
 }
 
 struct conn *conn_new(struct broker *b, uint64_t id)
@@ -149,14 +149,14 @@ static void begin(struct conn *c, int fd)
     socklen_t size = sizeof peer;
     getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size); // 0: of another namespace
     c->holder->pid = peer.pid;
-    stream_start(&c->stream, &c->broker->loop, fd);
+    stream_start(&c->stream, &c->broker->turn.loop, fd);
 }
 
 void conn_start(struct conn *c)
 {
     begin(c, c->stream.fd);
     c->waiting = c->dirty = true; // what is in the buffers goes on with the next turn
-    broker_retry(c->broker);
+    turn_retry(&c->broker->turn);
 }
 
 void conn_discard(struct conn *c)
@@ -203,7 +203,7 @@ bool conn_idle(const struct conn *c)
 static void give_up(struct conn *c, struct opd_err *err)
 {
     log_info("connection %llu (%s): %s", (unsigned long long)c->id, c->holder->client, err->msg);
-    broker_count_error(c->broker, err);
+    turn_count_error(&c->broker->turn, err);
     pack_reply_error(&c->stream.out, 0, err, NULL);
     opd_err_clear(err);
     stream_flush(&c->stream);
@@ -214,7 +214,7 @@ static void reply(struct request *req, enum request_status status, struct opd_er
 {
     struct conn *c = req->conn;
     if (status == REQUEST_ERROR)
-        broker_count_error(c->broker, err);
+        turn_count_error(&c->broker->turn, err);
     if (!req->notification) {
         struct buf *out = &c->stream.out;
         if (status == REQUEST_ERROR) {
@@ -339,7 +339,7 @@ void conn_process(struct conn *c)
     c->waiting = upgrade_holds(c->broker);
     for (int turn = 0; !c->waiting && !c->closed && (size = next_message(c)) > 0; turn++) {
         if (turn == TURN)
-            broker_retry(c->broker);
+            turn_retry(&c->broker->turn);
         if (turn == TURN || overloaded(c) || !start_one(c, size)) {
             if (overloaded(c))
                 leave_queue(c); // it may be so for long

@@ -194,7 +194,7 @@ static void connection_cb(uv_poll_t *handle, int status, int events)
 void listen_start(struct broker *b)
 {
     b->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    uv_poll_init(&b->loop, &b->listener, b->listen_fd);
+    uv_poll_init(&b->turn.loop, &b->listener, b->listen_fd);
     b->listener.data = b;
     uv_poll_start(&b->listener, UV_READABLE, connection_cb);
     b->serving = true;

@@ -177,7 +177,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
         attach_chunk(req, err);
     settle_writes(req, inherited, &own);
     if (err->code) {
-        broker_count_error(req->broker, err);
+        turn_count_error(&req->broker->turn, err);
         take_back(req);
     }
     if (!c->closed && !req->notification) {
@@ -194,7 +194,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
     c->owed -= req->read_size;
     buf_finish(&req->reply);
     opd_err_clear(&own);
-    broker_retry(req->broker);
+    turn_retry(&req->broker->turn);
     free(req);
     conn_unref(c);
 }

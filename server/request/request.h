@@ -28,7 +28,7 @@ enum request_status {
     REQUEST_ERROR,     // err is filled; the caller replies
     REQUEST_ANSWERED,  // the result is in req->reply
     REQUEST_SUBMITTED, // request_done() comes with the device's completion
-    REQUEST_WAIT,      // nothing has changed; try again after broker_retry()
+    REQUEST_WAIT,      // nothing has changed; try again after turn_retry()
 };
 
 // What a request reads is made, or written, by one that has not ended.

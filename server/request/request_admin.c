@@ -192,7 +192,7 @@ enum request_status request_status(struct request *req, const value *params, str
     pack_key_int(out, "connections", b->n_conns);
     pack_counts(out);
     pack_key_uint(out, "requests_total", b->n_requests);
-    pack_key_uint(out, "errors_total", b->n_errors);
+    pack_key_uint(out, "errors_total", b->turn.n_errors);
     pack_devices(out, b);
     pack_compilers(out, b);
     pack_key_str(out, "cache", b->options.cache);

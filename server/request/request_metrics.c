@@ -20,7 +20,7 @@ static void put(struct buf *out, const char *name, const char *type, const char 
 
 static void put_requests(struct buf *out, const struct broker *b)
 {
-    static const char *const codes[BROKER_MAX_ERRORS] = {
+    static const char *const codes[TURN_MAX_ERRORS] = {
 #define ERROR(name, number, python, advice) [number] = #name,
 #include "../../protocol/errors.def"
 #undef ERROR
@@ -30,10 +30,10 @@ static void put_requests(struct buf *out, const struct broker *b)
         buf_printf(out, "opd_requests_total{method=\"%s\"} %" PRIu64 "\n", request_rows[i].name,
                    request_rows[i].count);
     begin(out, "errors_total", "counter", "Requests that were answered with an error.");
-    for (int i = 0; i < BROKER_MAX_ERRORS; i++)
+    for (int i = 0; i < TURN_MAX_ERRORS; i++)
         if (codes[i])
             buf_printf(out, "opd_errors_total{code=\"%s\"} %" PRIu64 "\n", codes[i],
-                       b->errors_of[i]);
+                       b->turn.errors_of[i]);
     put(out, "connections", "gauge", "Clients that are connected.", b->n_conns);
     put(out, "uptime_seconds", "gauge", "Since the daemon's start.",
         (double)(clock_ns() - b->started_ns) / 1e9);

@@ -39,11 +39,11 @@ void state_write_broker(struct state_out *out, struct broker *b, uint64_t held_s
     pack_key_uint(bytes, "started_ns", b->started_ns);
     pack_key_float(bytes, "started_time", b->started_time);
     pack_key_uint(bytes, "n_requests", b->n_requests);
-    pack_key_uint(bytes, "n_errors", b->n_errors);
+    pack_key_uint(bytes, "n_errors", b->turn.n_errors);
     pack_str(bytes, "errors_of");
-    pack_array(bytes, BROKER_MAX_ERRORS);
-    for (int i = 0; i < BROKER_MAX_ERRORS; i++)
-        pack_uint(bytes, b->errors_of[i]);
+    pack_array(bytes, TURN_MAX_ERRORS);
+    for (int i = 0; i < TURN_MAX_ERRORS; i++)
+        pack_uint(bytes, b->turn.errors_of[i]);
     pack_key_uint(bytes, "n_traced", b->n_traced);
     pack_key_uint(bytes, "n_contexts", b->n_contexts);
     pack_key_uint(bytes, "n_regions", b->n_regions);
@@ -88,8 +88,8 @@ static void read_errors(struct state_in *in)
 {
     const value *list = state_get(in, "errors_of");
     size_t n = value_count(list); // of codes that there are no longer nobody asks
-    for (size_t i = 0; i < n && i < BROKER_MAX_ERRORS; i++)
-        in->broker->errors_of[i] = (uint64_t)state_int_of(in, value_at(list, i), 0, INT64_MAX);
+    for (size_t i = 0; i < n && i < TURN_MAX_ERRORS; i++)
+        in->broker->turn.errors_of[i] = (uint64_t)state_int_of(in, value_at(list, i), 0, INT64_MAX);
 }
 
 bool state_read_broker(struct state_in *in)
@@ -113,7 +113,7 @@ bool state_read_broker(struct state_in *in)
     b->started_ns = state_uint(in, "started_ns");
     b->started_time = state_float(in, "started_time");
     b->n_requests = state_uint(in, "n_requests");
-    b->n_errors = state_uint(in, "n_errors");
+    b->turn.n_errors = state_uint(in, "n_errors");
     read_errors(in);
     if (state_get(in, "n_traced")) // as "traces" of a connection
         b->n_traced = state_uint(in, "n_traced");

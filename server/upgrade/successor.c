@@ -137,7 +137,7 @@ static int spawn(struct successor *t, struct broker *b, int state_fd, int answer
                                      .stdio = stdio,
                                      .stdio_count = 4 };
     t->process.data = t->timer.data = t;
-    int result = uv_spawn(&b->loop, &t->process, &options);
+    int result = uv_spawn(&b->turn.loop, &t->process, &options);
     free(argv);
     return result;
 }
@@ -171,7 +171,7 @@ struct successor *successor_start(struct broker *b, const char *program, const s
         return NULL;
     }
     t->n_handles = 2;
-    uv_timer_init(&b->loop, &t->timer);
+    uv_timer_init(&b->turn.loop, &t->timer);
     uv_timer_start(&t->timer, limit_cb, TRIAL_LIMIT_MS, 0);
     return t;
 }

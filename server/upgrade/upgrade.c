@@ -79,7 +79,7 @@ static void refuse(struct upgrade *u, const struct opd_err *err)
     successor_drop(u->successor);
     request_finish(u->asked, err);
     uv_close((uv_handle_t *)&u->limit, closed_cb);
-    broker_retry(b);
+    turn_retry(&b->turn);
     if (!b->stopping)
         reload_look(b);
 }
@@ -282,7 +282,7 @@ enum request_status request_upgrade(struct request *req, const value *params, st
     *u = (struct upgrade){ .broker = b, .program = mem_strdup(program) };
     file_stamp_read(program, &u->stamp);
     u->asked = request_defer(req);
-    uv_timer_init(&b->loop, &u->limit);
+    uv_timer_init(&b->turn.loop, &u->limit);
     u->limit.data = u;
     b->upgrade = u;
     struct opd_err problem = { 0 };

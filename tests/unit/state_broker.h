@@ -223,10 +223,10 @@ static struct broker *state_make_broker(void)
     c->holder->pid = 78;
     c->follows = true;
     trace_follow(c, true);
-    b->errors_of[3] = 5;
-    b->errors_of[BROKER_MAX_ERRORS - 1] = 6;
+    b->turn.errors_of[3] = 5;
+    b->turn.errors_of[TURN_MAX_ERRORS - 1] = 6;
     b->n_requests = 21;
-    b->n_errors = 22;
+    b->turn.n_errors = 22;
     b->n_contexts = 23;
     b->n_traced = 24;
     pool_count_on(b->pool,

@@ -135,10 +135,10 @@ static void check_counters(const struct broker *again)
     pool_stats(again->pool, &stats);
     assert_true(stats.compiled == 1 && stats.cached == 2 && stats.failed == 3);
     assert_true(stats.seconds > 1.4 && stats.seconds < 1.6 && stats.cache_bytes == 4);
-    assert_int_equal(again->errors_of[3], 5);
-    assert_int_equal(again->errors_of[BROKER_MAX_ERRORS - 1], 6);
+    assert_int_equal(again->turn.errors_of[3], 5);
+    assert_int_equal(again->turn.errors_of[TURN_MAX_ERRORS - 1], 6);
     assert_int_equal(again->n_requests, 21);
-    assert_int_equal(again->n_errors, 22);
+    assert_int_equal(again->turn.n_errors, 22);
     assert_int_equal(again->n_contexts, 23);
     const struct run_stats *runs = &registry_family(&again->registry, "keeps")->runs;
     assert_true(runs->forward == 11 && runs->backward == 12 && runs->failed == 13 &&

@@ -1,0 +1,40 @@
+#include "base/turn.h"
+
+#include <unistd.h>
+
+#include "base/log.h"
+
+enum { MAX_ARGS = 8, MAX_STDIO = 8 };
+
+void turn_retry(struct turn *turn)
+{
+    turn->retry_wanted = true;
+}
+
+void turn_count_error(struct turn *turn, const struct opd_err *err)
+{
+    turn->n_errors++;
+    if ((unsigned)err->code < TURN_MAX_ERRORS)
+        turn->errors_of[err->code]++;
+}
+
+int turn_spawn(struct turn *turn, uv_process_t *process, const char *const *args, const int *fds,
+               int n_fds, uv_exit_cb exited)
+{
+    char *argv[MAX_ARGS] = { (char *)(uintptr_t) "opd" };
+    int n = 1;
+    for (; *args && n < MAX_ARGS - 2; args++)
+        argv[n++] = (char *)(uintptr_t)*args;
+    argv[n++] = (char *)(uintptr_t)log_level_name(log_level_in_use());
+    uv_stdio_container_t stdio[MAX_STDIO] = { { .flags = UV_IGNORE } };
+    stdio[1] = stdio[2] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD,
+                                                  .data.fd = STDERR_FILENO };
+    for (int i = 0; i < n_fds; i++)
+        stdio[3 + i] = (uv_stdio_container_t){ .flags = UV_INHERIT_FD, .data.fd = fds[i] };
+    uv_process_options_t options = { .exit_cb = exited,
+                                     .file = "/proc/self/exe",
+                                     .args = argv,
+                                     .stdio = stdio,
+                                     .stdio_count = 3 + n_fds };
+    return uv_spawn(&turn->loop, process, &options);
+}

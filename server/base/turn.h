@@ -1,0 +1,31 @@
+#pragma once
+
+// The broker's loop, as every room of the broker sees it. One thread turns it; whoever changes
+// something that a waiting request may have waited for asks for another look at all of them, and
+// whoever needs a process starts it here.
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
+
+#include "base/err.h"
+
+enum { TURN_MAX_ERRORS = 32 };
+
+struct turn {
+    uv_loop_t loop;
+    bool retry_wanted;
+    uint64_t n_errors;                   // replies that were one
+    uint64_t errors_of[TURN_MAX_ERRORS]; // of them, by code
+};
+
+// Waiting requests are tried again, and edits looked at, before the loop sleeps.
+void turn_retry(struct turn *turn);
+
+// A reply is an error.
+void turn_count_error(struct turn *turn, const struct opd_err *err);
+
+// Starts this same program in another role: `args` ends with NULL, and the level of the log goes
+// behind it. fds become 3, 4, … there. Negative: libuv's error.
+int turn_spawn(struct turn *turn, uv_process_t *process, const char *const *args, const int *fds,
+               int n_fds, uv_exit_cb exited);
