@@ -92,11 +92,13 @@ static bool greet(struct opd_client *c, struct opd_error *err)
 struct opd_client *opd_connect(const char *path, struct opd_error *err)
 {
     char standard[4096];
+    const char *given = getenv("OPD_SOCKET");
+    bool named = path || (given && *given);
     if (!path && !opd_default_socket(standard, sizeof standard)) {
         error_set(err, OPD_INVALID_ARGUMENT, "the default socket's path is too long");
         return NULL;
     }
-    int fd = sock_connect(path ? path : standard, OPD_CONNECT_TIMEOUT, err);
+    int fd = sock_connect(path ? path : standard, named, OPD_CONNECT_TIMEOUT, err);
     struct opd_client *c = fd >= 0 ? opd_open_fd(fd, err) : NULL;
     if (c && greet(c, err))
         return c;

@@ -85,7 +85,10 @@ struct opd_client;
 OPD_API bool opd_default_socket(char *path, size_t size);
 
 // Connects to the daemon at `path` (NULL: the default socket) and greets it. No daemon is started.
-// OPD_CONNECTION_LOST: there is none. The client is freed by opd_close().
+// The client is freed by opd_close(). OPD_CONNECTION_LOST: there is none; or it is another user's,
+// who may have put a socket where ours would be, and nothing is sent. Trusted are this user and
+// root; at a path that was named, by `path` or $OPD_SOCKET, also whoever has given the socket to a
+// group of ours, as the daemon's --group does; and root may name anybody's.
 OPD_API struct opd_client *opd_connect(const char *path, struct opd_error *err);
 
 // A client on a connected stream socket, without a greeting. The client owns the socket from here

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -29,7 +30,40 @@ static bool connect_within(int fd, const struct sockaddr_un *address, double tim
     return connect(fd, (const struct sockaddr *)address, sizeof *address) == 0;
 }
 
-int sock_connect(const char *path, double timeout, struct opd_error *err)
+// The kernel tells who called listen(). A daemon that serves a group has given its socket to that.
+static bool check_peer(int fd, const char *path, bool named, struct opd_error *err)
+{
+    struct ucred peer;
+    struct stat st;
+    socklen_t size = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+        return error_set_errno(err, OPD_CONNECTION_LOST, "%s: who serves there", path);
+    if (peer.uid == geteuid() || peer.uid == 0)
+        return true;
+    if (named && geteuid() == 0)
+        return true;
+    if (named && stat(path, &st) == 0 && st.st_uid == peer.uid && (st.st_mode & S_IWGRP) &&
+        (st.st_gid == getegid() || group_member(st.st_gid)))
+        return true;
+    return error_set(err, OPD_CONNECTION_LOST,
+                     "%s is served by another user (uid %u), and not for a group of yours; nothing "
+                     "was sent: start an opd of your own, and name its socket",
+                     path, (unsigned)peer.uid);
+}
+
+static void tell_failure(const char *path, int number, struct opd_error *err)
+{
+    if (number == EACCES || number == EPERM)
+        error_set(err, OPD_CONNECTION_LOST,
+                  "%s is not open to you (%s): have yourself let in by the --group of the daemon "
+                  "there, or start an opd of your own, and name its socket",
+                  path, strerror(number));
+    else
+        error_set(err, OPD_CONNECTION_LOST, "no daemon at %s (%s): start opd, or name its socket",
+                  path, strerror(number));
+}
+
+int sock_connect(const char *path, bool named, double timeout, struct opd_error *err)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     size_t length = strlen(path);
@@ -41,10 +75,10 @@ int sock_connect(const char *path, double timeout, struct opd_error *err)
     }
     memcpy(address.sun_path, path, length);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect_within(fd, &address, timeout))
+    if (fd < 0 || !connect_within(fd, &address, timeout))
+        tell_failure(path, errno, err);
+    else if (check_peer(fd, path, named, err))
         return fd;
-    error_set(err, OPD_CONNECTION_LOST, "no daemon at %s (%s): start opd, or name its socket", path,
-              strerror(errno));
     if (fd >= 0)
         close(fd);
     return -1;

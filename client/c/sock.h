@@ -9,8 +9,10 @@
 // A moment so many seconds from now, in nanoseconds of the monotonic clock. 0 or less: never.
 uint64_t sock_deadline(double seconds);
 
-// Returns the socket, or -1.
-int sock_connect(const char *path, double timeout, struct opd_error *err);
+// Returns the socket, or -1. Whoever serves there is this user or root; or, where the caller has
+// `named` the path, a user who has given the socket to a group of ours, as --group does. Root may
+// name anybody's.
+int sock_connect(const char *path, bool named, double timeout, struct opd_error *err);
 
 // Waits for one of poll's events. False at the deadline or on a failure.
 bool sock_poll(int fd, short events, uint64_t deadline, short *happened, struct opd_error *err);

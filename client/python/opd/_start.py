@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import stat
+import struct
 import subprocess
 import time
 from pathlib import Path
@@ -28,38 +30,63 @@ def default_socket() -> str:
     return f"/tmp/opd-{os.getuid()}/opd.sock"
 
 
-def open_socket(path: str) -> socket.socket:
-    """Connects, or raises OSError."""
+def open_socket(path: str, named: bool) -> socket.socket:
+    """Connects; raises OSError, or ConnectionLost where it is another user's socket."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.connect(path)
+        _check_peer(sock, path, named)
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-def connect_socket(path: str, start: bool, timeout: float) -> socket.socket:
+def _check_peer(sock: socket.socket, path: str, named: bool) -> None:
+    """Trusted are this user and root; where the caller `named` the path, also whoever has given the
+    socket to a group of ours, as --group does; and root may name anybody's."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("iII"))
+    uid = struct.unpack("iII", credentials)[1]
+    if uid in (0, os.geteuid()) or (named and os.geteuid() == 0):
+        return
+    place = os.stat(path)
+    shared = place.st_uid == uid and place.st_mode & stat.S_IWGRP
+    if named and shared and place.st_gid in (os.getegid(), *os.getgroups()):
+        return
+    raise ConnectionLost(
+        f"{path} is served by another user (uid {uid}), and not for a group of yours; nothing was "
+        "sent: set OPD_SOCKET to a path of yours"
+    )
+
+
+def connect_socket(path: str, named: bool, start: bool, timeout: float) -> socket.socket:
     """A socket connected to the daemon at `path`, started first if `start` and there is none.
 
     Raises ConnectionLost, with the last lines of the daemon's log if it was started and ended.
     """
     try:
-        return open_socket(path)
+        return open_socket(path, named)
+    except ConnectionLost:
+        raise
+    except PermissionError as e:
+        raise ConnectionLost(
+            f"{path} is not open to you ({e.strerror}): have yourself let in by the --group of the "
+            "daemon there, or set OPD_SOCKET to a path of yours"
+        ) from None
     except OSError as e:
         if not start:
             raise ConnectionLost(
                 f"no daemon serves at {path} ({e.strerror or e}); start one: opd --socket {path}"
             ) from None
     try:
-        return _start_daemon(path, timeout)
+        return _start_daemon(path, named, timeout)
     except ConnectionLost:
         raise
     except OSError as e:
         raise ConnectionLost(f"no daemon serves at {path}, and none can be started: {e}") from None
 
 
-def _start_daemon(path: str, timeout: float) -> socket.socket:
+def _start_daemon(path: str, named: bool, timeout: float) -> socket.socket:
     program = _find_program(path)
     log = _log_of(path)
     _make_folder(log.parent)
@@ -74,7 +101,7 @@ def _start_daemon(path: str, timeout: float) -> socket.socket:
             start_new_session=True,
         )
     _children[:] = [c for c in _children if c.poll() is None] + [child]
-    sock = _await_socket(path, child, time.monotonic() + timeout)
+    sock = _await_socket(path, named, child, time.monotonic() + timeout)
     if sock is not None:
         return sock
     ended = child.poll()
@@ -83,13 +110,15 @@ def _start_daemon(path: str, timeout: float) -> socket.socket:
 
 
 def _await_socket(
-    path: str, child: subprocess.Popen[bytes], end: float
+    path: str, named: bool, child: subprocess.Popen[bytes], end: float
 ) -> Optional[socket.socket]:
     """Tries until `end`; a child that ended may have lost to another client's, so a bit longer."""
     ended = False
     while time.monotonic() < end:
         try:
-            return open_socket(path)
+            return open_socket(path, named)
+        except ConnectionLost:
+            raise
         except OSError:
             pass
         if not ended and child.poll() is not None:

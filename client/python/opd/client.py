@@ -37,16 +37,23 @@ def connect(
     timeout  seconds of silence from the daemon after which a wait raises DeadlineExceeded
              (None: never); a request's own deadline is added
 
-    Raises ConnectionLost if there is no daemon and none can be started, ProtocolError if it
-    speaks another protocol.
+    Raises ConnectionLost if there is no daemon and none can be started, or if it is another user's,
+    to whom nothing is sent: trusted are this user and root; at a path that was given, here or by
+    $OPD_SOCKET, also whoever has given the socket to a group of ours, as the daemon's --group does;
+    and root may name anybody's. ProtocolError if it speaks another protocol.
     """
+    named = bool(socket or os.environ.get("OPD_SOCKET"))
     path = os.path.abspath(socket or _start.default_socket())
-    return Client(*_open(path, start, timeout))
+    client = Client(*_open(path, named, start, timeout))
+    client._named = named
+    return client
 
 
-def _open(path: str, start: bool, timeout: Optional[float]) -> tuple[Connection, dict[str, Any]]:
+def _open(
+    path: str, named: bool, start: bool, timeout: Optional[float]
+) -> tuple[Connection, dict[str, Any]]:
     """A connection, and what the daemon says to hello."""
-    sock = _start.connect_socket(path, start, 60.0 if timeout is None else timeout)
+    sock = _start.connect_socket(path, named, start, 60.0 if timeout is None else timeout)
     conn = Connection(sock, path, timeout)
     try:
         info = conn.call("hello", f"python {os.path.basename(sys.argv[0])}", {})
@@ -69,6 +76,8 @@ class Client:
     ops   every operator of the daemon, as a function
     info  what the daemon said of itself: version, devices, dtypes, limits
     """
+
+    _named = True  # the socket's path was given, not the default
 
     def __init__(self, conn: Connection, info: dict[str, Any]) -> None:
         conn.max_message = info["limits"]["max_message"]
@@ -228,7 +237,7 @@ class Client:
         """
         if not follow:
             return list(self._ask("events", since)["events"])
-        conn, _ = _open(self.socket, False, self._conn.timeout)
+        conn, _ = _open(self.socket, self._named, False, self._conn.timeout)
         try:
             return EventStream(conn, since)
         except BaseException:
@@ -247,7 +256,7 @@ class Client:
         device), client, pid, connection, and error if it failed. read() gives those that have ended,
         iteration waits for more. On a connection of its own; close() ends it, and the measuring.
         """
-        conn, _ = _open(self.socket, False, self._conn.timeout)
+        conn, _ = _open(self.socket, self._named, False, self._conn.timeout)
         try:
             return TraceStream(conn)
         except BaseException:
