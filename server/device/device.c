@@ -176,11 +176,11 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
                     n == (ssize_t)sizeof hello ? hello.message : "it ended while starting");
         return;
     }
-    if (d->knows_blas) // the executor has not looked again
+    if (d->blas_known) // the executor has not looked again
         memcpy(hello.info.blas, d->info.blas, sizeof hello.info.blas);
     d->info = hello.info;
     d->info.blas[sizeof d->info.blas - 1] = '\0';
-    d->knows_blas = true;
+    d->blas_known = true;
     d->did_something = false;
     bool first = d->state == DEVICE_STARTING;
     if (!first && !restore(d)) {
@@ -329,10 +329,10 @@ static int spawn_executor(struct device *d, int child_sock)
 {
     const int fds[] = { child_sock, d->rings_fd, d->command_bell, d->done_bell };
     d->process.data = d->socket_poll.data = d->done_poll.data = d;
-    bool none = d->broker->options.own_blas || (d->knows_blas && !d->info.blas[0]);
+    bool none = d->broker->options.own_blas || (d->blas_known && !d->info.blas[0]);
     const char *const args[] = { "executor", d->name,
                                  none            ? "own"
-                                 : d->knows_blas ? "later"
+                                 : d->blas_known ? "later"
                                                  : "vendor",
                                  NULL };
     return turn_spawn(&d->broker->turn, &d->process, args, fds, 4, exit_cb);

@@ -81,7 +81,7 @@ struct device {
     bool is_cpu;
     enum device_state state;
     struct backend_info info;
-    bool knows_blas;               // info.blas is what an executor has found
+    bool blas_known;               // info.blas is what an executor has found
     char message[DEV_MAX_MESSAGE]; // why it failed
 
     uv_process_t process;
@@ -113,13 +113,13 @@ struct device {
     uint32_t n_regions;
     struct suballoc memory;
     uint64_t memory_limit;
-    int n_dropping;      // chunks that are given back, whose memory is not free yet
-    bool growing;        // a chunk is asked for
-    bool grew_dropping;  // while there were such
-    bool grow_later;     // it is asked for again when there are none
-    bool grow_exact;     // no larger than needed
-    uint64_t grow_size;  // what the growth is for
-    uint64_t grow_since; // clock_ns() when that was first asked for
+    int n_dropping;           // chunks that are given back, whose memory is not free yet
+    bool growing;             // a chunk is asked for
+    bool growth_beside_drops; // while there were such
+    bool growth_deferred;     // it is asked for again when there are none
+    bool grow_exact;          // no larger than needed
+    uint64_t grow_size;       // what the growth is for
+    uint64_t grow_since;      // clock_ns() when that was first asked for
     int n_tensors;
     uint64_t named_bytes; // of memory.used: in storages with a name
 

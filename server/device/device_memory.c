@@ -145,7 +145,7 @@ static void dropped_done(struct command *c, const struct opd_err *err)
     struct device *d = c->data;
     unmapped_done(c, err);
     d->n_dropping--;
-    if (d->grow_later && d->n_dropping == 0 && !d->stopping)
+    if (d->growth_deferred && d->n_dropping == 0 && !d->stopping)
         grow(d, d->grow_size, d->grow_exact);
 }
 
@@ -174,7 +174,7 @@ static bool drop_empty_chunk(struct device *d, uint64_t before)
 // What was dropped is free when its descriptor is closed.
 static void grow_when_dropped(struct device *d)
 {
-    d->growing = d->grow_later = true;
+    d->growing = d->growth_deferred = true;
     if (d->n_dropping == 0)
         grow(d, d->grow_size, d->grow_exact);
 }
@@ -195,7 +195,7 @@ static void grown_done(struct command *c, const struct opd_err *err)
     uint64_t exact = chunk_size(d, d->grow_size);
     bool lost = !d->process_alive && !c->blamed; // the next executor may well make it
     bool retry = header->size > exact && d->process_alive;
-    bool freed = d->grew_dropping;
+    bool freed = d->growth_beside_drops;
     remove_region(d, header->id);
     // What the request that waits has let go of since it wanted more, it wants again.
     while (d->process_alive && drop_empty_chunk(d, d->grow_since))
@@ -219,8 +219,8 @@ static void grow(struct device *d, uint64_t size, bool exact)
     c->done = grown_done;
     c->data = d;
     d->growing = true;
-    d->grow_later = false;
-    d->grew_dropping = d->n_dropping > 0;
+    d->growth_deferred = false;
+    d->growth_beside_drops = d->n_dropping > 0;
     d->grow_size = size;
     d->grow_exact = exact;
     device_submit(d, c);

@@ -119,7 +119,7 @@ static void explain_report(const struct command *c, uint64_t report, struct opd_
 {
     const struct plan *plan = c->plan->plan;
     struct buf text = { 0 };
-    device_check_explain(plan->checks, plan->checks_size, report, &text);
+    report_explain(plan->checks, plan->checks_size, report, &text);
     opd_err_set(err, OPD_E_invalid_argument, "%s: %s", plan->op->name, buf_str(&text));
     buf_finish(&text);
 }

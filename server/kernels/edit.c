@@ -21,7 +21,7 @@ enum { EDIT_MAX = 1024 };
 // New versions that are served together or not at all.
 struct edit {
     struct edit *next;
-    struct entry *entries[EDIT_MAX]; // a reference each
+    struct version *versions[EDIT_MAX]; // a reference each
     int n;
     uint64_t since;     // when the change was noticed
     struct opd_err err; // of a quick look at the syntax, or of a source that does not parse
@@ -36,7 +36,7 @@ static double since_ms(uint64_t since)
 }
 
 // The edit of an operator's file failed: the next reply of it says so to every client once.
-static void remember_failure(struct family *o, const struct opd_err *err, uint64_t seq)
+static void remember_failure(struct opd_operator *o, const struct opd_err *err, uint64_t seq)
 {
     time_t now = time(NULL);
     struct tm local;
@@ -67,31 +67,31 @@ void edit_tell_failure(struct broker *b, const char *op, int version, const char
         opd_err_copy(&s->failure.err, err);
     }
     // Also for an operator that this edit would have renamed.
-    for (struct family *o = b->registry.families; o; o = o->next)
+    for (struct opd_operator *o = b->registry.operators; o; o = o->next)
         if (strcmp(o->name, op) == 0 || (o->current && strcmp(o->current->path, file) == 0))
             remember_failure(o, err, seq);
     log_error("not served: %s%s%s", err->msg, err->log ? "\n" : "", err->log ? err->log : "");
 }
 
-static void publish(struct broker *b, struct entry *e, uint64_t since)
+static void publish(struct broker *b, struct version *v, uint64_t since)
 {
-    registry_publish(&b->registry, e);
-    source_mend(reload_source(&b->reload, e->path));
-    bool pinned = e->state != ENTRY_SERVING;
+    registry_publish(&b->registry, v);
+    source_mend(reload_source(&b->reload, v->path));
+    bool pinned = v->state != VERSION_SERVING;
     struct event event = { .kind = "reloaded",
-                           .op = e->op->name,
-                           .version = e->version,
-                           .file = e->path,
+                           .op = v->op->name,
+                           .version = v->number,
+                           .file = v->path,
                            .ms = since_ms(since) };
     events_add(b, &event);
-    log_info("operator %s: version %d %s, %.1f ms after the edit", e->op->name, e->version,
+    log_info("operator %s: version %d %s, %.1f ms after the edit", v->op->name, v->number,
              pinned ? "is ready (another is pinned)" : "serves", event.ms);
 }
 
 static void free_edit(struct edit *edit)
 {
     for (int i = 0; i < edit->n; i++)
-        entry_unref(edit->entries[i]);
+        version_unref(edit->versions[i]);
     opd_err_clear(&edit->err);
     edit->n = 0;
     edit->over = true;
@@ -114,19 +114,19 @@ static void syntax_checked(void *data, struct pool_result *result, const struct 
 }
 
 // A look at the front end alone, so that a mistake is told before any code is generated.
-static void check_syntax(struct broker *b, struct edit *edit, const struct entry *e)
+static void check_syntax(struct broker *b, struct edit *edit, const struct version *v)
 {
     const struct bound_plan *bp = NULL;
     size_t cursor = 0;
-    while ((bp = map_next(&e->plans, &cursor)) != NULL && bp->plan->n_kernels == 0)
+    while ((bp = map_next(&v->plans, &cursor)) != NULL && bp->plan->n_kernels == 0)
         ;
-    if (!bp || e->n_plans < 2 || b->options.compilers < 2)
+    if (!bp || v->n_plans < 2 || b->options.compilers < 2)
         return; // the compile itself tells as soon
     const char *strings[JOB_MAX_STRINGS] = {
         [JOB_KIND] = "syntax",    [JOB_TARGET] = bp->device->info.target,
-        [JOB_COMMON] = e->common, [JOB_PRELUDE] = bp->plan->prelude,
-        [JOB_FILE] = e->op->file, [JOB_FOLDER] = e->folder,
-        [JOB_SOURCE] = e->text,   [JOB_EXPR] = bp->plan->kernels[0].expr,
+        [JOB_COMMON] = v->common, [JOB_PRELUDE] = bp->plan->prelude,
+        [JOB_FILE] = v->op->file, [JOB_FOLDER] = v->folder,
+        [JOB_SOURCE] = v->text,   [JOB_EXPR] = bp->plan->kernels[0].expr,
         [JOB_CACHE] = "",         [JOB_CACHE_LIMIT] = "0",
     };
     edit->checking = true;
@@ -135,34 +135,34 @@ static void check_syntax(struct broker *b, struct edit *edit, const struct entry
 
 // Where nothing is in use yet, the first example stands for it: a mistake should show now, not with
 // the first request.
-static void plan_first_example(struct broker *b, struct entry *e)
+static void plan_first_example(struct broker *b, struct version *v)
 {
     struct plan_request request;
-    if (b->n_devices == 0 || !plan_example(e->op, 0, OPD_DTYPE_NONE, &request))
+    if (b->n_devices == 0 || !plan_example(v->op, 0, OPD_DTYPE_NONE, &request))
         return;
     struct opd_err err = { 0 };
     device_fill_plan_request(b->devices[0], &request);
-    request.keep = e->op->has_backward;
-    entry_plan(e, b->devices[0], &request, &err);
+    request.keep = v->op->has_backward;
+    version_plan(v, b->devices[0], &request, &err);
     opd_err_clear(&err);
-    if (!e->op->has_backward)
+    if (!v->op->has_backward)
         return;
     request.direction = PLAN_BACKWARD;
     request.wanted = plan_gradients(&request);
-    entry_plan(e, b->devices[0], &request, &err);
+    version_plan(v, b->devices[0], &request, &err);
     opd_err_clear(&err);
 }
 
 void edit_start(struct broker *b, struct edit *edit)
 {
     for (int i = 0; i < edit->n; i++) {
-        struct entry *e = edit->entries[i];
-        const struct entry *old = registry_find(&b->registry, e->op->name);
-        if (!old || entry_inherit(e, old) == 0)
-            plan_first_example(b, e);
+        struct version *v = edit->versions[i];
+        const struct version *old = registry_find(&b->registry, v->op->name);
+        if (!old || version_inherit(v, old) == 0)
+            plan_first_example(b, v);
     }
     if (edit->n == 1)
-        check_syntax(b, edit, edit->entries[0]);
+        check_syntax(b, edit, edit->versions[0]);
     struct edit **end = &b->reload.edits;
     while (*end)
         end = &(*end)->next;
@@ -171,10 +171,10 @@ void edit_start(struct broker *b, struct edit *edit)
 }
 
 // Are all kernels of the new version loaded? False with err: one cannot be.
-static bool entry_ready(struct entry *e, uint64_t since, struct opd_err *err)
+static bool version_ready(struct version *v, uint64_t since, struct opd_err *err)
 {
     bool ready = true;
-    for (struct program *p = e->programs; p; p = p->next_of_entry) {
+    for (struct program *p = v->programs; p; p = p->next_of_version) {
         ready = program_ensure(p, since, err) && ready;
         if (err->code)
             return false;
@@ -182,19 +182,19 @@ static bool entry_ready(struct entry *e, uint64_t since, struct opd_err *err)
     return ready;
 }
 
-static void fail_edit(struct broker *b, struct edit *edit, const struct entry *culprit,
+static void fail_edit(struct broker *b, struct edit *edit, const struct version *culprit,
                       const struct opd_err *err)
 {
     for (int i = 0; i < edit->n; i++) {
-        struct entry *e = edit->entries[i];
+        struct version *v = edit->versions[i];
         struct opd_err own = { 0 };
-        if (e == culprit)
+        if (v == culprit)
             opd_err_copy(&own, err);
         else
-            opd_err_set(&own, err->code, "%s is served with %s or not at all: %.800s", e->op->name,
+            opd_err_set(&own, err->code, "%s is served with %s or not at all: %.800s", v->op->name,
                         culprit->op->name, err->msg);
-        registry_fail(&b->registry, e, &own);
-        edit_tell_failure(b, e->op->name, e->version, e->path, &own, edit->since);
+        registry_fail(&b->registry, v, &own);
+        edit_tell_failure(b, v->op->name, v->number, v->path, &own, edit->since);
         opd_err_clear(&own);
     }
 }
@@ -204,20 +204,20 @@ static bool poll_edit(struct broker *b, struct edit *edit)
 {
     bool ready = true;
     if (edit->err.code) {
-        fail_edit(b, edit, edit->entries[0], &edit->err);
+        fail_edit(b, edit, edit->versions[0], &edit->err);
         return true;
     }
     for (int i = 0; i < edit->n; i++) {
         struct opd_err err = { 0 };
-        ready = entry_ready(edit->entries[i], edit->since, &err) && ready;
+        ready = version_ready(edit->versions[i], edit->since, &err) && ready;
         if (!err.code)
             continue;
-        fail_edit(b, edit, edit->entries[i], &err);
+        fail_edit(b, edit, edit->versions[i], &err);
         opd_err_clear(&err);
         return true;
     }
     for (int i = 0; ready && i < edit->n; i++)
-        publish(b, edit->entries[i], edit->since);
+        publish(b, edit->versions[i], edit->since);
     return ready;
 }
 
@@ -229,9 +229,9 @@ void edit_overtake(struct broker *b, const char *path)
     while (*at) {
         struct edit *edit = *at;
         for (int i = 0; i < edit->n; i++)
-            if (strcmp(edit->entries[i]->path, path) == 0) {
-                entry_unref(edit->entries[i]);
-                edit->entries[i--] = edit->entries[--edit->n];
+            if (strcmp(edit->versions[i]->path, path) == 0) {
+                version_unref(edit->versions[i]);
+                edit->versions[i--] = edit->versions[--edit->n];
             }
         if (edit->n > 0) {
             at = &edit->next;
@@ -242,9 +242,9 @@ void edit_overtake(struct broker *b, const char *path)
     }
 }
 
-void edit_add(struct broker *b, struct edit **edit, struct entry *e, uint64_t since)
+void edit_add(struct broker *b, struct edit **edit, struct version *v, uint64_t since)
 {
-    if (*edit && (*edit)->n == (int)(sizeof(*edit)->entries / sizeof(*edit)->entries[0])) {
+    if (*edit && (*edit)->n == (int)(sizeof(*edit)->versions / sizeof(*edit)->versions[0])) {
         edit_start(b, *edit);
         *edit = NULL;
     }
@@ -253,14 +253,14 @@ void edit_add(struct broker *b, struct edit **edit, struct entry *e, uint64_t si
         (*edit)->since = since;
         (*edit)->broker = b;
     }
-    (*edit)->entries[(*edit)->n++] = e;
+    (*edit)->versions[(*edit)->n++] = v;
 }
 
-bool edit_has(const struct broker *b, const struct entry *e)
+bool edit_has(const struct broker *b, const struct version *v)
 {
     for (const struct edit *edit = b->reload.edits; edit; edit = edit->next)
         for (int i = 0; i < edit->n; i++)
-            if (edit->entries[i]->hash == e->hash && strcmp(edit->entries[i]->path, e->path) == 0)
+            if (edit->versions[i]->hash == v->hash && strcmp(edit->versions[i]->path, v->path) == 0)
                 return true;
     return false;
 }

@@ -10,18 +10,18 @@
 
 struct broker;
 struct edit;
-struct entry;
+struct version;
 
 // Adds a version to an edit, which is made where *edit is NULL; takes the reference over. A full
 // one is started and another made. `since`: clock_ns() when the change was noticed.
-void edit_add(struct broker *b, struct edit **edit, struct entry *e, uint64_t since);
+void edit_add(struct broker *b, struct edit **edit, struct version *v, uint64_t since);
 void edit_start(struct broker *b, struct edit *edit); // compiles what the old versions have in use
 
 // An edit of the same file that came before is overtaken. Where it was one of several, the others
 // go on alone.
 void edit_overtake(struct broker *b, const char *path);
 
-bool edit_has(const struct broker *b, const struct entry *e); // the same text of the same file
+bool edit_has(const struct broker *b, const struct version *v); // the same text of the same file
 bool edit_poll_all(struct broker *b); // true: one of them is over, served or failed
 void edit_drop_all(struct broker *b); // the daemon stops
 

@@ -13,9 +13,9 @@
 #include "base/log.h"
 #include "kernels/pool.h"
 
-static uint64_t program_key(const struct entry *entry, const char *prelude, const char *expr)
+static uint64_t program_key(const struct version *version, const char *prelude, const char *expr)
 {
-    uint64_t h = hash_bytes(&entry, sizeof entry, 0);
+    uint64_t h = hash_bytes(&version, sizeof version, 0);
     h = hash_bytes(prelude, strlen(prelude), h);
     return hash_bytes(expr, strlen(expr), h);
 }
@@ -33,25 +33,25 @@ static void give_id(struct device *d, uint32_t id)
     d->free_ids[d->n_free_ids++] = id;
 }
 
-struct program *program_get(struct device *d, struct entry *entry, const struct plan *plan,
+struct program *program_get(struct device *d, struct version *version, const struct plan *plan,
                             int kernel)
 {
     const struct plan_kernel *k = &plan->kernels[kernel];
-    uint64_t key = program_key(entry, plan->prelude, k->expr);
+    uint64_t key = program_key(version, plan->prelude, k->expr);
     struct program *first = map_get(&d->programs, key);
     for (struct program *p = first; p; p = p->next_of_hash)
-        if (p->entry == entry && strcmp(p->prelude, plan->prelude) == 0 &&
+        if (p->version == version && strcmp(p->prelude, plan->prelude) == 0 &&
             strcmp(p->expr, k->expr) == 0)
             return p;
     struct program *p = mem_zalloc(1, sizeof *p);
     *p = (struct program){
         .device = d,
-        .entry = entry,
+        .version = version,
         .next_of_hash = first,
-        .next_of_entry = entry->programs,
+        .next_of_version = version->programs,
         .key = key,
         .id = take_id(d),
-        .file = mem_strdup(entry->op->file),
+        .file = mem_strdup(version->op->file),
         .prelude = mem_strdup(plan->prelude),
         .expr = mem_strdup(k->expr),
         .n_params = k->n_params,
@@ -60,7 +60,7 @@ struct program *program_get(struct device *d, struct entry *entry, const struct 
     };
     memcpy(p->params, k->params, (size_t)k->n_params * sizeof *p->params);
     map_put(&d->programs, key, p);
-    entry->programs = p;
+    version->programs = p;
     return p;
 }
 
@@ -120,7 +120,7 @@ static void unload(struct program *p)
 static void drop(struct program *p)
 {
     unlink_of_hash(p);
-    p->entry = NULL;
+    p->version = NULL;
     if (p->state == PROGRAM_COMPILING || p->n_loads > 0)
         return; // compiled() or loaded_done() sees to it
     if (p->state == PROGRAM_READY) {
@@ -131,14 +131,14 @@ static void drop(struct program *p)
     }
 }
 
-void program_drop_all(struct entry *e)
+void program_drop_all(struct version *v)
 {
     struct program *next;
-    for (struct program *p = e->programs; p; p = next) {
-        next = p->next_of_entry;
+    for (struct program *p = v->programs; p; p = next) {
+        next = p->next_of_version;
         drop(p);
     }
-    e->programs = NULL;
+    v->programs = NULL;
 }
 
 void program_free_all(struct device *d)
@@ -148,10 +148,10 @@ void program_free_all(struct device *d)
     while ((p = map_next(&d->programs, &cursor)) != NULL)
         for (; p; p = next) {
             next = p->next_of_hash;
-            struct program **at = &p->entry->programs;
+            struct program **at = &p->version->programs;
             while (*at != p)
-                at = &(*at)->next_of_entry;
-            *at = p->next_of_entry;
+                at = &(*at)->next_of_version;
+            *at = p->next_of_version;
             free_program(p);
         }
     map_finish(&d->programs);
@@ -170,7 +170,7 @@ static void set_failed(struct program *p, const struct opd_err *err)
     p->failed_at = clock_ns();
     opd_err_clear(&p->err);
     opd_err_copy(&p->err, err);
-    if (p->entry && p->entry->state != ENTRY_COMPILING) // else the edit's failure is told
+    if (p->version && p->version->state != VERSION_COMPILING) // else the edit's failure is told
         log_warn("%s%s%s", p->err.msg, p->err.log ? "\n" : "", p->err.log ? p->err.log : "");
 }
 
@@ -184,10 +184,10 @@ static void loaded_done(struct command *c, const struct opd_err *err)
     bool guilty = c->blamed && (p->state != PROGRAM_READY || p->n_deaths == MAX_DEATHS);
     if (p->leaving) {
         // loaded once more, for what goes before its end
-    } else if (!p->entry && err->code) {
+    } else if (!p->version && err->code) {
         give_id(d, p->id);
         free_program(p);
-    } else if (!p->entry) {
+    } else if (!p->version) {
         unload(p);
     } else if (!err->code) {
         p->state = PROGRAM_READY;
@@ -230,7 +230,7 @@ static void compiled(void *data, struct pool_result *result, const struct opd_er
 {
     struct program *p = data;
     struct device *d = p->device;
-    if (!p->entry) {
+    if (!p->version) {
         give_id(d, p->id);
         free_program(p);
     } else if (err->code) {
@@ -256,11 +256,11 @@ static void start_compile(struct program *p)
     const char *strings[JOB_MAX_STRINGS] = {
         [JOB_KIND] = "compile",
         [JOB_TARGET] = p->device->info.target,
-        [JOB_COMMON] = p->entry->common,
+        [JOB_COMMON] = p->version->common,
         [JOB_PRELUDE] = p->prelude,
         [JOB_FILE] = p->file,
-        [JOB_FOLDER] = p->entry->folder,
-        [JOB_SOURCE] = p->entry->text,
+        [JOB_FOLDER] = p->version->folder,
+        [JOB_SOURCE] = p->version->text,
         [JOB_EXPR] = p->expr,
         [JOB_CACHE] = b->options.cache,
         [JOB_CACHE_LIMIT] = limit,

@@ -19,8 +19,8 @@ enum program_state {
 
 struct program {
     struct device *device;
-    struct entry *entry; // whose it is; NULL: dropped
-    struct program *next_of_hash, *next_of_entry;
+    struct version *version; // whose it is; NULL: dropped
+    struct program *next_of_hash, *next_of_version;
     uint64_t key;
     uint32_t id; // the executor's number for it
     char *file;  // for messages
@@ -39,7 +39,7 @@ struct program {
 };
 
 // The program for a kernel of a plan; made where there is none yet.
-struct program *program_get(struct device *d, struct entry *entry, const struct plan *plan,
+struct program *program_get(struct device *d, struct version *version, const struct plan *plan,
                             int kernel);
 
 // Brings the program towards READY. True: it is. False with err empty: wait for turn_retry().
@@ -53,5 +53,5 @@ struct command *program_reload_command(struct program *p);
 // Calls f for every program that a new executor needs, also those that are about to go.
 void program_each(struct device *d, void (*f)(struct device *d, struct program *p));
 
-void program_drop_all(struct entry *e);  // all of a version; its plans are dropped before
-void program_free_all(struct device *d); // all of a device that is no more
+void program_drop_all(struct version *v); // all of a version; its plans are dropped before
+void program_free_all(struct device *d);  // all of a device that is no more

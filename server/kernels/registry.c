@@ -17,7 +17,7 @@
 // A plan of many steps takes the place of several: one for each so many steps.
 enum { MAX_PLANS = 1024, MAX_INHERITED = 256, LIGHT_STEPS = 64 };
 
-const char *entry_state_name(enum entry_state state)
+const char *version_state_name(enum version_state state)
 {
     static const char *const names[] = { "compiling", "serving", "retired", "failed" };
     return names[state];
@@ -25,12 +25,12 @@ const char *entry_state_name(enum entry_state state)
 
 // --- versions
 
-struct entry *entry_new(struct op *op, const struct source *source, const char *common)
+struct version *version_new(struct op *op, const struct source *source, const char *common)
 {
-    struct entry *e = mem_zalloc(1, sizeof *e);
+    struct version *v = mem_zalloc(1, sizeof *v);
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    *e = (struct entry){
+    *v = (struct version){
         .refs = 1,
         .op = op,
         .time = (double)now.tv_sec + (double)now.tv_nsec / 1e9,
@@ -40,13 +40,13 @@ struct entry *entry_new(struct op *op, const struct source *source, const char *
         .common = mem_strdup(common),
         .hash = hash_bytes(common, strlen(common), source->hash),
     };
-    return e;
+    return v;
 }
 
-struct entry *entry_ref(struct entry *e)
+struct version *version_ref(struct version *v)
 {
-    e->refs++;
-    return e;
+    v->refs++;
+    return v;
 }
 
 struct bound_plan *bound_plan_ref(struct bound_plan *bp)
@@ -66,36 +66,36 @@ void bound_plan_unref(struct bound_plan *bp)
     free(bp);
 }
 
-void entry_drop_plans(struct entry *e)
+void version_drop_plans(struct version *v)
 {
     size_t cursor = 0;
     struct bound_plan *bp, *next;
-    while ((bp = map_next(&e->plans, &cursor)) != NULL) {
+    while ((bp = map_next(&v->plans, &cursor)) != NULL) {
         for (; bp; bp = next) {
             next = bp->next;
             bound_plan_unref(bp);
         }
     }
-    map_finish(&e->plans);
-    e->n_plans = 0;
+    map_finish(&v->plans);
+    v->n_plans = 0;
 }
 
-void entry_unref(struct entry *e)
+void version_unref(struct version *v)
 {
-    if (!e || --e->refs > 0)
+    if (!v || --v->refs > 0)
         return;
-    entry_drop_plans(e);
-    program_drop_all(e);
-    op_unref(e->op);
-    opd_err_clear(&e->err);
-    free(e->path);
-    free(e->folder);
-    free(e->text);
-    free(e->common);
-    free(e);
+    version_drop_plans(v);
+    program_drop_all(v);
+    op_unref(v->op);
+    opd_err_clear(&v->err);
+    free(v->path);
+    free(v->folder);
+    free(v->text);
+    free(v->common);
+    free(v);
 }
 
-static struct bound_plan *bind_plan(struct entry *e, struct device *d,
+static struct bound_plan *bind_plan(struct version *v, struct device *d,
                                     const struct plan_request *request, struct plan *plan,
                                     const struct buf *signature)
 {
@@ -112,31 +112,31 @@ static struct bound_plan *bind_plan(struct entry *e, struct device *d,
     *bp->request = *request;
     memcpy(bp->signature, signature->bytes, signature->size);
     for (int i = 0; i < plan->n_kernels; i++)
-        bp->programs[i] = program_get(d, e, plan, i);
+        bp->programs[i] = program_get(d, v, plan, i);
     return bp;
 }
 
-struct bound_plan *entry_plan(struct entry *e, struct device *d, const struct plan_request *request,
-                              struct opd_err *err)
+struct bound_plan *version_plan(struct version *v, struct device *d,
+                                const struct plan_request *request, struct opd_err *err)
 {
     struct buf signature = { 0 };
     plan_signature(request, &signature);
     uint64_t key = hash_bytes(signature.bytes, signature.size, (uint64_t)d->index);
-    struct bound_plan *first = map_get(&e->plans, key), *bp = first;
+    struct bound_plan *first = map_get(&v->plans, key), *bp = first;
     while (bp && (bp->device != d || bp->signature_size != signature.size ||
                   memcmp(bp->signature, signature.bytes, signature.size) != 0))
         bp = bp->next;
     if (!bp) {
         struct plan *plan = plan_build(request, err);
         if (plan) {
-            if (e->n_plans >= MAX_PLANS) {
-                entry_drop_plans(e);
+            if (v->n_plans >= MAX_PLANS) {
+                version_drop_plans(v);
                 first = NULL;
             }
-            bp = bind_plan(e, d, request, plan, &signature);
+            bp = bind_plan(v, d, request, plan, &signature);
             bp->next = first;
-            map_put(&e->plans, key, bp);
-            e->n_plans += 1 + plan->n_steps / LIGHT_STEPS;
+            map_put(&v->plans, key, bp);
+            v->n_plans += 1 + plan->n_steps / LIGHT_STEPS;
         }
     }
     buf_finish(&signature);
@@ -182,7 +182,7 @@ static bool carry_request(const struct op *from, const struct plan_request *requ
     return true;
 }
 
-int entry_inherit(struct entry *e, const struct entry *old)
+int version_inherit(struct version *v, const struct version *old)
 {
     int n = 0;
     size_t cursor = 0;
@@ -191,8 +191,8 @@ int entry_inherit(struct entry *e, const struct entry *old)
             struct plan_request request;
             struct opd_err err = { 0 };
             struct bound_plan *carried = NULL;
-            if (bp->used && carry_request(old->op, bp->request, e->op, &request))
-                carried = entry_plan(e, bp->device, &request, &err);
+            if (bp->used && carry_request(old->op, bp->request, v->op, &request))
+                carried = version_plan(v, bp->device, &request, &err);
             if (carried) {
                 carried->used = true;
                 n++;
@@ -204,149 +204,149 @@ int entry_inherit(struct entry *e, const struct entry *old)
 
 // --- operators
 
-struct family *registry_family(const struct registry *r, const char *name)
+struct opd_operator *registry_operator(const struct registry *r, const char *name)
 {
-    for (struct family *o = r->families; o; o = o->next)
+    for (struct opd_operator *o = r->operators; o; o = o->next)
         if (strcmp(o->name, name) == 0)
             return o;
     return NULL;
 }
 
-struct family *registry_make(struct registry *r, const char *name)
+struct opd_operator *registry_make_operator(struct registry *r, const char *name)
 {
-    struct family **at = &r->families;
+    struct opd_operator **at = &r->operators;
     while (*at && strcmp((*at)->name, name) < 0)
         at = &(*at)->next;
     if (*at && strcmp((*at)->name, name) == 0)
         return *at;
-    struct family *o = mem_zalloc(1, sizeof *o);
+    struct opd_operator *o = mem_zalloc(1, sizeof *o);
     strncpy(o->name, name, sizeof o->name - 1);
     o->next = *at;
     *at = o;
     return o;
 }
 
-struct entry *registry_find(const struct registry *r, const char *name)
+struct version *registry_find(const struct registry *r, const char *name)
 {
-    const struct family *o = registry_family(r, name);
+    const struct opd_operator *o = registry_operator(r, name);
     return o ? o->current : NULL;
 }
 
-struct entry *family_version(const struct family *o, int version)
+struct version *operator_version(const struct opd_operator *o, int number)
 {
-    struct entry *e = o->versions;
-    while (e && e->version != version)
-        e = e->older;
-    return e;
+    struct version *v = o->versions;
+    while (v && v->number != number)
+        v = v->older;
+    return v;
 }
 
-struct entry *family_newest(const struct family *o)
+struct version *operator_newest(const struct opd_operator *o)
 {
-    struct entry *e = o->versions;
-    while (e && e->state == ENTRY_FAILED)
-        e = e->older;
-    return e;
+    struct version *v = o->versions;
+    while (v && v->state == VERSION_FAILED)
+        v = v->older;
+    return v;
 }
 
 const char *registry_suggest(const struct registry *r, const char *name, char *out, size_t size)
 {
     struct suggest suggest;
     suggest_init(&suggest, name, strlen(name));
-    for (struct family *o = r->families; o; o = o->next)
+    for (struct opd_operator *o = r->operators; o; o = o->next)
         if (o->current)
             suggest_add(&suggest, o->name);
     return suggest_text(&suggest, out, size);
 }
 
-static void drop_kernels(struct entry *e)
+static void drop_kernels(struct version *v)
 {
-    entry_drop_plans(e);
-    program_drop_all(e);
+    version_drop_plans(v);
+    program_drop_all(v);
 }
 
 // Whoever ran forward with it may still ask for backward.
-static void retire(struct entry *e)
+static void retire(struct version *v)
 {
-    e->state = ENTRY_RETIRED;
-    if (e->n_contexts == 0)
-        drop_kernels(e);
+    v->state = VERSION_RETIRED;
+    if (v->n_contexts == 0)
+        drop_kernels(v);
 }
 
-void entry_add_context(struct entry *e, int n)
+void version_add_context(struct version *v, int n)
 {
-    e->n_contexts += n;
-    if (e->n_contexts == 0 && e->state != ENTRY_SERVING)
-        drop_kernels(e);
+    v->n_contexts += n;
+    if (v->n_contexts == 0 && v->state != VERSION_SERVING)
+        drop_kernels(v);
 }
 
-void registry_serve(struct registry *r, struct family *o, struct entry *e)
+void registry_serve(struct registry *r, struct opd_operator *o, struct version *v)
 {
-    struct entry *old = o->current;
-    if (old == e)
+    struct version *old = o->current;
+    if (old == v)
         return;
-    o->current = e;
-    if (e)
-        e->state = ENTRY_SERVING;
+    o->current = v;
+    if (v)
+        v->state = VERSION_SERVING;
     if (old)
         retire(old);
-    r->count += (e != NULL) - (old != NULL);
+    r->count += (v != NULL) - (old != NULL);
     r->generation++;
 }
 
 // The oldest that nobody needs goes when there are too many.
-static void forget_oldest(struct family *o)
+static void forget_oldest(struct opd_operator *o)
 {
     int n = 0;
-    struct entry **last = NULL;
-    for (struct entry **at = &o->versions; *at; at = &(*at)->older, n++)
-        if (*at != o->current && (*at)->version != o->pinned)
+    struct version **last = NULL;
+    for (struct version **at = &o->versions; *at; at = &(*at)->older, n++)
+        if (*at != o->current && (*at)->number != o->pinned)
             last = at;
     if (n <= REGISTRY_MAX_VERSIONS || !last)
         return;
-    struct entry *e = *last;
-    *last = e->older;
-    e->older = NULL;
-    entry_unref(e);
+    struct version *v = *last;
+    *last = v->older;
+    v->older = NULL;
+    version_unref(v);
 }
 
-static struct family *add_version(struct registry *r, struct entry *e)
+static struct opd_operator *add_version(struct registry *r, struct version *v)
 {
-    struct family *o = registry_make(r, e->op->name);
-    e->version = ++o->last_version;
-    e->older = o->versions;
-    o->versions = entry_ref(e);
+    struct opd_operator *o = registry_make_operator(r, v->op->name);
+    v->number = ++o->last_version;
+    v->older = o->versions;
+    o->versions = version_ref(v);
     return o;
 }
 
-void registry_publish(struct registry *r, struct entry *e)
+void registry_publish(struct registry *r, struct version *v)
 {
-    struct family *o = add_version(r, e);
+    struct opd_operator *o = add_version(r, v);
     o->failure = 0;
     if (o->pinned && o->current)
-        retire(e);
+        retire(v);
     else
-        registry_serve(r, o, e);
+        registry_serve(r, o, v);
     forget_oldest(o);
 }
 
-void registry_fail(struct registry *r, struct entry *e, const struct opd_err *err)
+void registry_fail(struct registry *r, struct version *v, const struct opd_err *err)
 {
-    struct family *o = add_version(r, e);
-    retire(e);
-    e->state = ENTRY_FAILED;
-    opd_err_copy(&e->err, err);
+    struct opd_operator *o = add_version(r, v);
+    retire(v);
+    v->state = VERSION_FAILED;
+    opd_err_copy(&v->err, err);
     forget_oldest(o);
 }
 
 void registry_finish(struct registry *r)
 {
-    struct family *next;
-    for (struct family *o = r->families; o; o = next) {
+    struct opd_operator *next;
+    for (struct opd_operator *o = r->operators; o; o = next) {
         next = o->next;
-        struct entry *older;
-        for (struct entry *e = o->versions; e; e = older) {
-            older = e->older;
-            entry_unref(e);
+        struct version *older;
+        for (struct version *v = o->versions; v; v = older) {
+            older = v->older;
+            version_unref(v);
         }
         free(o->failure_text);
         free(o);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The operators that are served, each with its versions. A version (an entry) is one state of one
+// The operators that are served, by name, each with its versions. A version is one state of one
 // file: it is counted, because requests, contexts and programs hold on to what they started with.
 // What makes new versions is reload.h.
 
@@ -19,13 +19,13 @@ struct program;
 
 enum { REGISTRY_MAX_VERSIONS = 16 }; // kept of each operator, for rollback
 
-enum entry_state { ENTRY_COMPILING, ENTRY_SERVING, ENTRY_RETIRED, ENTRY_FAILED };
+enum version_state { VERSION_COMPILING, VERSION_SERVING, VERSION_RETIRED, VERSION_FAILED };
 
-struct entry {
+struct version {
     int refs;
     struct op *op;
-    int version;
-    enum entry_state state;
+    int number;
+    enum version_state state;
     double time;              // when it was read; Unix time
     char *path;               // of the file
     char *folder;             // of its #include "..."
@@ -37,11 +37,11 @@ struct entry {
     struct map plans;         // struct bound_plan by hash of signature and device
     int n_plans;              // large ones count as several
     struct program *programs; // all of them, on all devices; see program.h
-    struct entry *older;      // in the operator's list; that holds a reference
+    struct version *older;    // in the operator's list; that holds a reference
 };
 
-// A plan with the programs that it launches, on one device. Kept by the entry; commands on their
-// way hold it too, but not what it points to of the entry's.
+// A plan with the programs that it launches, on one device. Kept by the version; commands on their
+// way hold it too, but not what it points to of the version's.
 struct bound_plan {
     int refs;
     struct bound_plan *next; // of the same hash
@@ -61,32 +61,34 @@ struct run_stats {
     uint64_t forward, backward, failed, ns; // ns: on devices
 };
 
-struct family {
+// An operator by its name, with all its versions that are kept.
+struct opd_operator { // `operator` alone is a keyword to clang-format
     struct run_stats runs;
     char name[OP_MAX_NAME];
-    struct entry *current;  // NULL: withdrawn; one of the list
-    struct entry *versions; // newest first; a reference each
-    int last_version;       // the number that was given last
-    int pinned;             // the version that stays, or 0
-    uint64_t
-        failure; // number of the event that told of the last edit's failure; 0: it did not fail
+    struct version *current;  // NULL: withdrawn; one of the list
+    struct version *versions; // newest first; a reference each
+    int last_version;         // the number that was given last
+    int pinned;               // the version that stays, or 0
+    uint64_t failure;         // event that told of the last edit's failure; 0: it did not fail
     char *failure_text;
-    struct family *next; // by name
+    struct opd_operator *next; // by name
 };
 
 struct registry {
-    struct family *families; // sorted by name
-    int count;               // of those that are served
-    uint64_t generation;     // changes with every change of what is served
+    struct opd_operator *operators; // sorted by name
+    int count;                      // of those that are served
+    uint64_t generation;            // changes with every change of what is served
 };
 
-struct family *registry_family(const struct registry *r, const char *name); // NULL: never heard of
-struct family *registry_make(struct registry *r,
-                             const char *name); // the same, made where there is none
-struct entry *registry_find(const struct registry *r,
-                            const char *name);                     // what is served; NULL: nothing
-struct entry *family_version(const struct family *o, int version); // NULL: not kept
-struct entry *family_newest(const struct family *o); // of those that did not fail; NULL: none
+// The operator of that name. registry_operator(): NULL where none was ever heard of;
+// registry_make_operator() makes it then.
+struct opd_operator *registry_operator(const struct registry *r, const char *name);
+struct opd_operator *registry_make_operator(struct registry *r, const char *name);
+// The version that is served; NULL: nothing is.
+struct version *registry_find(const struct registry *r, const char *name);
+// The version of that number, and the newest that did not fail. NULL: none is kept.
+struct version *operator_version(const struct opd_operator *o, int number);
+struct version *operator_newest(const struct opd_operator *o);
 // "; did you mean 'gelu'?", or "" where no name is near. Returns out.
 const char *registry_suggest(const struct registry *r, const char *name, char *out, size_t size);
 void registry_finish(struct registry *r);
@@ -94,29 +96,28 @@ void registry_finish(struct registry *r);
 // A version of an operator that is not served yet; one reference is the caller's. Takes over the
 // reference of op.
 struct source;
-struct entry *entry_new(struct op *op, const struct source *source, const char *common);
-void entry_add_context(struct entry *e, int n); // -1: one less
-struct entry *entry_ref(struct entry *e);
-void entry_unref(struct entry *e); // NULL is fine
+struct version *version_new(struct op *op, const struct source *source, const char *common);
+void version_add_context(struct version *v, int n); // -1: one less
+struct version *version_ref(struct version *v);
+void version_unref(struct version *v); // NULL is fine
 
-// Gives the entry its number and its place in the operator's list, and serves it (unless another is
-// pinned). The version that was served retires: its kernels are unloaded once what was sent has
-// run.
-void registry_publish(struct registry *r, struct entry *e);
-void registry_fail(struct registry *r, struct entry *e,
-                   const struct opd_err *err); // keeps it in the list as failed
-void registry_serve(struct registry *r, struct family *o,
-                    struct entry *e); // one of the list, or NULL: withdraws
+// Gives the version its number and its place in the operator's list, and serves it (unless another
+// is pinned). The version that was served retires: its kernels are unloaded once what was sent has
+// run. registry_fail() keeps it in the list as failed instead.
+void registry_publish(struct registry *r, struct version *v);
+void registry_fail(struct registry *r, struct version *v, const struct opd_err *err);
+// Serves a version of the operator's list; NULL withdraws the operator.
+void registry_serve(struct registry *r, struct opd_operator *o, struct version *v);
 
-// The plan for a request on a device: from the entry's cache, or built. NULL with an error. Valid
-// until the next call for the same entry: the cache may be emptied when it is full.
-struct bound_plan *entry_plan(struct entry *e, struct device *d, const struct plan_request *request,
-                              struct opd_err *err);
-void entry_drop_plans(struct entry *e);
+// The plan for a request on a device: from the version's cache, or built. NULL with an error. Valid
+// until the next call for the same version: the cache may be emptied when it is full.
+struct bound_plan *version_plan(struct version *v, struct device *d,
+                                const struct plan_request *request, struct opd_err *err);
+void version_drop_plans(struct version *v);
 struct bound_plan *bound_plan_ref(struct bound_plan *bp);
 void bound_plan_unref(struct bound_plan *bp); // NULL is fine
 
 // Makes the plans that `old` has in use for the new version too, as far as they fit it; returns how
 // many.
-int entry_inherit(struct entry *e, const struct entry *old);
-const char *entry_state_name(enum entry_state state);
+int version_inherit(struct version *v, const struct version *old);
+const char *version_state_name(enum version_state state);

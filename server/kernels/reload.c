@@ -127,87 +127,87 @@ static struct source *winner(const struct reload *r, const char *op)
     return found;
 }
 
-static struct entry *parse(struct reload *r, struct source *s, struct opd_err *err)
+static struct version *parse(struct reload *r, struct source *s, struct opd_err *err)
 {
     struct op *op = op_parse(s->file, s->original, s->original_size, err);
     if (!op)
         return NULL;
     snprintf(s->op, sizeof s->op, "%s", op->name);
-    return entry_new(op, s, r->common);
+    return version_new(op, s, r->common);
 }
 
 // An edit that was taken back: the version that is served is that text already.
-static bool is_served(struct broker *b, const struct entry *e, uint64_t since)
+static bool is_served(struct broker *b, const struct version *v, uint64_t since)
 {
-    struct family *o = registry_family(&b->registry, e->op->name);
-    if (!o || !o->current || o->current->hash != e->hash || strcmp(o->current->path, e->path) != 0)
+    struct opd_operator *o = registry_operator(&b->registry, v->op->name);
+    if (!o || !o->current || o->current->hash != v->hash || strcmp(o->current->path, v->path) != 0)
         return false;
-    if (o->current != family_newest(o))
+    if (o->current != operator_newest(o))
         return false; // pinned, or rolled back to: what the file says is the newest again
     o->failure = 0;
-    source_mend(reload_source(&b->reload, e->path));
+    source_mend(reload_source(&b->reload, v->path));
     events_add(b, &(struct event){ .kind = "reloaded",
                                    .op = o->name,
-                                   .version = o->current->version,
+                                   .version = o->current->number,
                                    .file = o->current->path,
                                    .ms = since_ms(since) });
     return true;
 }
 
 // Reads a file that has changed. NULL: nothing new is in it, or it does not parse, which is told.
-static struct entry *take_change(struct broker *b, struct source *s, bool common_changed,
-                                 uint64_t since)
+static struct version *take_change(struct broker *b, struct source *s, bool common_changed,
+                                   uint64_t since)
 {
     struct reload *r = &b->reload;
     uint64_t hash = s->text ? s->hash : 0;
     struct opd_err err = { 0 };
-    struct entry *e = NULL;
+    struct version *v = NULL;
     char before[sizeof s->op];
     snprintf(before, sizeof before, "%s", s->op);
     bool again = common_changed || !hash || s->failure.seq;
     if (source_read(s, &err) && (again || s->hash != hash))
-        e = parse(r, s, &err);
+        v = parse(r, s, &err);
     if (err.code) {
         edit_overtake(b, s->path);
         edit_tell_failure(b, before, 0, s->path, &err, since);
-    } else if (e && is_served(b, e, since)) {
+    } else if (v && is_served(b, v, since)) {
         edit_overtake(b, s->path);
-        entry_unref(e);
-        e = NULL;
-    } else if (e && winner(r, e->op->name) != s) {
+        version_unref(v);
+        v = NULL;
+    } else if (v && winner(r, v->op->name) != s) {
         log_info("operator %s: %s is not served, another file of that operator comes later",
-                 e->op->name, s->path);
+                 v->op->name, s->path);
         source_mend(s);
-        entry_unref(e);
-        e = NULL;
+        version_unref(v);
+        v = NULL;
     }
     opd_err_clear(&err);
-    return e;
+    return v;
 }
 
 // Does the file give an operator that does not serve from it yet, but will when it is compiled, or
 // mended?
 static bool is_renaming(const struct broker *b, const struct source *s)
 {
-    const struct entry *e = registry_find(&b->registry, s->op);
-    return winner(&b->reload, s->op) == s && (!e || strcmp(e->path, s->path) != 0);
+    const struct version *v = registry_find(&b->registry, s->op);
+    return winner(&b->reload, s->op) == s && (!v || strcmp(v->path, s->path) != 0);
 }
 
 // Is that text under way, or has it failed?
-static bool is_tried(const struct broker *b, const struct family *o, const struct entry *e)
+static bool is_tried(const struct broker *b, const struct opd_operator *o, const struct version *v)
 {
-    if (edit_has(b, e))
+    if (edit_has(b, v))
         return true;
-    const struct entry *last = o->versions;
-    return last && last->state == ENTRY_FAILED && last->hash == e->hash &&
-           strcmp(last->path, e->path) == 0;
+    const struct version *last = o->versions;
+    return last && last->state == VERSION_FAILED && last->hash == v->hash &&
+           strcmp(last->path, v->path) == 0;
 }
 
 // Operators whose file is gone, or gives another operator now, go too, or fall back to a file of an
 // earlier folder.
 static void withdraw_gone(struct broker *b, uint64_t since)
 {
-    for (struct family *o = b->registry.families; o; o = o->next) {
+    for (struct opd_operator *o = b->registry.operators; o; o = o->next) {
         if (!o->current)
             continue;
         const struct source *now = reload_source(&b->reload, o->current->path);
@@ -219,16 +219,16 @@ static void withdraw_gone(struct broker *b, uint64_t since)
         }
         struct source *other = winner(&b->reload, o->name);
         struct opd_err err = { 0 };
-        struct entry *e = other ? parse(&b->reload, other, &err) : NULL;
+        struct version *v = other ? parse(&b->reload, other, &err) : NULL;
         opd_err_clear(&err);
-        if (e && is_tried(b, o, e)) {
-            entry_unref(e);
+        if (v && is_tried(b, o, v)) {
+            version_unref(v);
             continue;
         }
-        if (e) {
+        if (v) {
             struct edit *edit = NULL;
-            edit_overtake(b, e->path);
-            edit_add(b, &edit, e, since);
+            edit_overtake(b, v->path);
+            edit_add(b, &edit, v, since);
             edit_start(b, edit);
             continue;
         }
@@ -307,12 +307,12 @@ void reload_look(struct broker *b)
             watch_look_soon(b);
             continue;
         }
-        struct entry *e = take_change(b, s, common_changed, since);
-        if (!e)
+        struct version *v = take_change(b, s, common_changed, since);
+        if (!v)
             continue;
         edit_overtake(b, s->path);
         struct edit *alone = NULL;
-        edit_add(b, by_include || common_changed ? &together : &alone, e, since);
+        edit_add(b, by_include || common_changed ? &together : &alone, v, since);
         if (alone)
             edit_start(b, alone);
     }
@@ -329,15 +329,15 @@ void reload_look(struct broker *b)
 
 // --- life
 
-static struct entry *first_version(struct broker *b, struct source *s)
+static struct version *first_version(struct broker *b, struct source *s)
 {
     uint64_t since = clock_ns();
     struct opd_err err = { 0 };
-    struct entry *e = source_read(s, &err) ? parse(&b->reload, s, &err) : NULL;
-    if (!e)
+    struct version *v = source_read(s, &err) ? parse(&b->reload, s, &err) : NULL;
+    if (!v)
         edit_tell_failure(b, "", 0, s->path, &err, since);
     opd_err_clear(&err);
-    return e;
+    return v;
 }
 
 bool reload_first(struct broker *b, struct opd_err *err)
@@ -366,7 +366,7 @@ bool reload_first(struct broker *b, struct opd_err *err)
             log_info("operator %s: %s replaces %s", s->op, last->path, s->path);
         else if (s->first)
             registry_publish(&b->registry, s->first);
-        entry_unref(s->first);
+        version_unref(s->first);
         s->first = NULL;
     }
     return true;

@@ -52,7 +52,7 @@ struct source {
     uint64_t missing_since; // clock_ns(); 0: it is there
     uint64_t empty_since;   // the same; 0: it is not
     struct source_failure failure;
-    struct entry *first; // while the daemon starts
+    struct version *first; // while the daemon starts
 };
 
 struct source *source_new(const char *folder, const char *file, int folder_index); // not read yet

@@ -6,10 +6,10 @@
 #include "base/log.h"
 #include "kernels/program.h"
 
-static void warm_plan(struct device *d, struct entry *e, const struct plan_request *request)
+static void warm_plan(struct device *d, struct version *v, const struct plan_request *request)
 {
     struct opd_err err = { 0 };
-    struct bound_plan *bp = entry_plan(e, d, request, &err);
+    struct bound_plan *bp = version_plan(v, d, request, &err);
     for (int i = 0; bp && i < bp->plan->n_kernels; i++) {
         program_ensure(bp->programs[i], clock_ns(), &err);
         opd_err_clear(&err);
@@ -19,35 +19,35 @@ static void warm_plan(struct device *d, struct entry *e, const struct plan_reque
     opd_err_clear(&err);
 }
 
-static void warm_example(struct device *d, struct entry *e, struct plan_request *request)
+static void warm_example(struct device *d, struct version *v, struct plan_request *request)
 {
     device_fill_plan_request(d, request);
     request->direction = PLAN_FORWARD;
-    warm_plan(d, e, request);
-    if (!e->op->has_backward)
+    warm_plan(d, v, request);
+    if (!v->op->has_backward)
         return;
     request->keep = true;
-    warm_plan(d, e, request);
+    warm_plan(d, v, request);
     request->direction = PLAN_BACKWARD;
     request->wanted = plan_gradients(request);
-    warm_plan(d, e, request);
+    warm_plan(d, v, request);
 }
 
-static void warm_entry(struct device *d, struct entry *e)
+static void warm_version(struct device *d, struct version *v)
 {
     enum opd_dtype dtypes[OPD_DTYPE_COUNT];
-    int n = plan_example_dtypes(e->op, false, dtypes);
+    int n = plan_example_dtypes(v->op, false, dtypes);
     for (int i = 0; i < n; i++) {
         struct plan_request request;
-        for (int k = 0; plan_example(e->op, k, dtypes[i], &request); k++)
-            warm_example(d, e, &request);
+        for (int k = 0; plan_example(v->op, k, dtypes[i], &request); k++)
+            warm_example(d, v, &request);
     }
 }
 
 void warm_start(struct broker *b)
 {
     for (int i = 0; i < b->n_devices; i++)
-        for (struct family *o = b->registry.families; o; o = o->next)
+        for (struct opd_operator *o = b->registry.operators; o; o = o->next)
             if (o->current)
-                warm_entry(b->devices[i], o->current);
+                warm_version(b->devices[i], o->current);
 }

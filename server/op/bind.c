@@ -178,7 +178,7 @@ static bool bind_value(struct reader *r, const struct step *launch, struct argum
     }
     bool takes_float = arg->type.kind == CNUMBER_FLOAT || arg->type.kind == CNUMBER_HALF ||
                        arg->type.kind == CNUMBER_BFLOAT16 || arg->type.kind == CNUMBER_VARIABLE;
-    if (takes_float || e->type == VALUE_INT)
+    if (takes_float || e->type == EXPR_INT)
         return true;
     snprintf(what, sizeof what, " of type %.64s, but '%.64s' is a float (floor() makes an integer)",
              p->type, e->text);

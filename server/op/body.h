@@ -70,8 +70,8 @@ struct rule {
     struct message message;  // RULE_REQUIRE
 };
 
-// What kernels may find wrong; see device_check.h.
-struct device_check {
+// What kernels may find wrong; see report.h.
+struct report_check {
     char name[OP_MAX_NAME];
     int line;
     struct message message;
@@ -156,7 +156,7 @@ struct op_body {
     struct arena arena;
     int n_rules, n_temps, n_sections, n_examples, n_steps, n_checks;
     int report; // the tensor that kernels report to, where there are checks
-    struct device_check *checks;
+    struct report_check *checks;
     struct rule *rules;
     struct temp *temps;
     struct section *sections; // forward first

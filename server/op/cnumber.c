@@ -188,13 +188,13 @@ static bool fits(struct cnumber type, int64_t value)
     return value <= high && value >= -high - 1;
 }
 
-bool cnumber_store(struct cnumber type, union value value, enum value_type from, void *out)
+bool cnumber_store(struct cnumber type, union expr_value value, enum expr_type from, void *out)
 {
     if (type.kind == CNUMBER_FLOAT || type.kind == CNUMBER_HALF || type.kind == CNUMBER_BFLOAT16) {
-        store_float(type, from == VALUE_FLOAT ? value.f : (double)value.i, out);
+        store_float(type, from == EXPR_FLOAT ? value.f : (double)value.i, out);
         return true;
     }
-    if (from == VALUE_FLOAT || !fits(type, value.i))
+    if (from == EXPR_FLOAT || !fits(type, value.i))
         return false;
     memcpy(out, &value.i, type.size); // little endian, as the device is
     return true;

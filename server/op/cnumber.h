@@ -35,4 +35,4 @@ struct cnumber cnumber_of_dtype(enum opd_dtype dtype);
 
 // The value's bytes in that type (not a variable). False if the value does not fit, or is a float
 // for an integer.
-bool cnumber_store(struct cnumber type, union value value, enum value_type from, void *out);
+bool cnumber_store(struct cnumber type, union expr_value value, enum expr_type from, void *out);

@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "op/check.h"
+#include "op/rules.h"
 
-void check_format_shape(const int64_t *shape, int rank, char *out, size_t size)
+void tensor_desc_format_shape(const int64_t *shape, int rank, char *out, size_t size)
 {
     size_t n = 0;
     int got = snprintf(out, size, "[");
@@ -41,7 +41,7 @@ bool tensor_desc_check(const struct tensor_desc *d, struct opd_err *err)
     if ((int)d->dtype <= OPD_DTYPE_NONE || (int)d->dtype >= OPD_DTYPE_COUNT)
         return opd_err_set(err, OPD_E_invalid_argument, "dtype %d, which there is not",
                            (int)d->dtype);
-    check_format_shape(d->shape, d->rank, text, sizeof text);
+    tensor_desc_format_shape(d->shape, d->rank, text, sizeof text);
     // Zeros are left out, so that strides and parts of an empty tensor are bounded as well.
     int64_t bytes = (int64_t)dtype_size(d->dtype);
     for (int i = 0; i < d->rank; i++) {
@@ -65,6 +65,6 @@ void tensor_desc_format(const struct tensor_desc *d, char *out, size_t size)
         snprintf(out, size, "None");
         return;
     }
-    check_format_shape(d->shape, d->rank, text, sizeof text);
+    tensor_desc_format_shape(d->shape, d->rank, text, sizeof text);
     snprintf(out, size, "%s %s", dtype_name(d->dtype), text);
 }

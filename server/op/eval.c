@@ -84,7 +84,7 @@ static const char *binary_int(int kind, int64_t a, int64_t b, int64_t *out)
     }
 }
 
-static const char *binary_float(int kind, double a, double b, union value *out)
+static const char *binary_float(int kind, double a, double b, union expr_value *out)
 {
     switch (kind) {
     case CODE_ADD:
@@ -121,7 +121,7 @@ static const char *binary_float(int kind, double a, double b, union value *out)
     }
 }
 
-static const char *floor_to_int(union value *v)
+static const char *floor_to_int(union expr_value *v)
 {
     double down = floor(v->f);
     if (!(down >= -9223372036854775808.0 && down < 9223372036854775808.0))
@@ -141,7 +141,7 @@ static const char *round_up_pow2(int64_t *v)
     return NULL;
 }
 
-static const char *unary(int kind, union value *v)
+static const char *unary(int kind, union expr_value *v)
 {
     switch (kind) {
     case CODE_TO_FLOAT:
@@ -170,7 +170,8 @@ static const char *unary(int kind, union value *v)
     }
 }
 
-static const char *load_attr(const struct env *env, const struct expr_code *c, union value *out)
+static const char *load_attr(const struct env *env, const struct expr_code *c,
+                             union expr_value *out)
 {
     const struct op_value *v = &env->request->attrs[c->a];
     if (!v->present)
@@ -182,7 +183,7 @@ static const char *load_attr(const struct env *env, const struct expr_code *c, u
     return NULL;
 }
 
-static const char *load_size(const struct env *env, const struct expr_code *c, union value *v)
+static const char *load_size(const struct env *env, const struct expr_code *c, union expr_value *v)
 {
     const struct tensor_desc *t = env_tensor(env, c->a);
     if (t->dtype == OPD_DTYPE_NONE)
@@ -200,7 +201,7 @@ static const char *load_size(const struct env *env, const struct expr_code *c, u
     return NULL;
 }
 
-static const char *load(const struct env *env, const struct expr_code *c, union value *out)
+static const char *load(const struct env *env, const struct expr_code *c, union expr_value *out)
 {
     switch (c->kind) {
     case CODE_CONST:
@@ -236,7 +237,8 @@ static const char *load(const struct env *env, const struct expr_code *c, union 
 }
 
 // Where the code goes on after instruction `at`; the stack's height is changed accordingly.
-static int follow_jump(const struct expr_code *c, int at, const union value *stack, int *height)
+static int follow_jump(const struct expr_code *c, int at, const union expr_value *stack,
+                       int *height)
 {
     if (c->kind == CODE_JUMP)
         return c->a;
@@ -248,9 +250,9 @@ static int follow_jump(const struct expr_code *c, int at, const union value *sta
     return jump ? c->a : at + 1;
 }
 
-static const char *run(const struct expr *e, const struct env *env, union value *out)
+static const char *run(const struct expr *e, const struct env *env, union expr_value *out)
 {
-    union value stack[EXPR_MAX_STACK + 1];
+    union expr_value stack[EXPR_MAX_STACK + 1];
     int height = 0;
     for (int at = 0; at < e->n_code;) {
         const struct expr_code *c = &e->code[at];
@@ -284,7 +286,8 @@ static const char *run(const struct expr *e, const struct env *env, union value 
     return NULL;
 }
 
-bool expr_eval(const struct expr *e, const struct env *env, union value *out, struct opd_err *err)
+bool expr_eval(const struct expr *e, const struct env *env, union expr_value *out,
+               struct opd_err *err)
 {
     const char *problem = run(e, env, out);
     if (!problem)
@@ -295,7 +298,7 @@ bool expr_eval(const struct expr *e, const struct env *env, union value *out, st
 
 bool expr_eval_int(const struct expr *e, const struct env *env, int64_t *out, struct opd_err *err)
 {
-    union value value;
+    union expr_value value;
     if (!expr_eval(e, env, &value, err))
         return false;
     *out = value.i;
@@ -304,9 +307,9 @@ bool expr_eval_int(const struct expr *e, const struct env *env, int64_t *out, st
 
 bool expr_eval_bool(const struct expr *e, const struct env *env, bool *out, struct opd_err *err)
 {
-    union value value;
+    union expr_value value;
     if (!expr_eval(e, env, &value, err))
         return false;
-    *out = e->type == VALUE_FLOAT ? value.f != 0 : value.i != 0;
+    *out = e->type == EXPR_FLOAT ? value.f != 0 : value.i != 0;
     return true;
 }

@@ -61,13 +61,13 @@ static bool parse_name(struct parser *p, struct term *out)
         return false;
     bool is_true = name.size == 4 && memcmp(name.start, "true", 4) == 0;
     if (is_true || (name.size == 5 && memcmp(name.start, "false", 5) == 0))
-        return expr_emit_const(p, (union value){ .i = is_true });
+        return expr_emit_const(p, (union expr_value){ .i = is_true });
     if (!s)
         return scope_fail_unknown(p->place->scope, &after, "a dimension, let or attribute");
     switch (s->kind) {
     case SYMBOL_SIZE:
     case SYMBOL_LET:
-        out->kind = s->type == VALUE_FLOAT ? TERM_FLOAT : TERM_INT;
+        out->kind = s->type == EXPR_FLOAT ? TERM_FLOAT : TERM_INT;
         return expr_emit(p, CODE_SLOT, s->index, 0, 1);
     case SYMBOL_DEVICE:
         return expr_emit(p, CODE_ON_CPU, s->index, 0, 1);
@@ -86,7 +86,7 @@ static bool parse_primary(struct parser *p, struct term *out)
     switch (lx->token.kind) {
     case TOKEN_INT:
     case TOKEN_FLOAT: {
-        union value value = { .i = lx->token.i };
+        union expr_value value = { .i = lx->token.i };
         if (lx->token.kind == TOKEN_FLOAT) {
             value.f = lx->token.f;
             out->kind = TERM_FLOAT;
@@ -217,7 +217,7 @@ const struct expr *expr_parse(struct lexer *lx, const struct expr_place *place)
     e->text = arena_strndup(place->arena, start, lex_span(lx, start));
     e->file = place->scope->op->file;
     e->line = lx->line;
-    e->type = term.kind == TERM_FLOAT ? VALUE_FLOAT : VALUE_INT;
+    e->type = term.kind == TERM_FLOAT ? EXPR_FLOAT : EXPR_INT;
     e->n_code = p.n;
     e->code = code;
     return e;
@@ -229,7 +229,7 @@ const struct expr *expr_parse_int(struct lexer *lx, const struct expr_place *pla
     const struct expr *e = expr_parse(lx, place);
     if (!e)
         return NULL;
-    if (e->type == VALUE_INT)
+    if (e->type == EXPR_INT)
         return e;
     lex_fail(lx, "%s is '%s', a float; expected an integer (floor() makes one)", what, e->text);
     return NULL;

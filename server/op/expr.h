@@ -34,9 +34,9 @@ enum {
 // Type ids: an index into op->types, or the accumulator of scalar_t.
 enum { TYPE_SCALAR = 0, TYPE_ACC = OP_MAX_TYPES };
 
-enum value_type { VALUE_INT, VALUE_FLOAT };
+enum expr_type { EXPR_INT, EXPR_FLOAT };
 
-union value {
+union expr_value {
     int64_t i;
     double f;
 };
@@ -45,7 +45,7 @@ struct expr {
     const char *text; // as written
     const char *file;
     int line;
-    enum value_type type;
+    enum expr_type type;
     int n_code;
     const struct expr_code *code;
 };
@@ -55,7 +55,7 @@ struct env {
     const struct plan_request *request;
     uint32_t wanted; // gradients of inputs that will really be made
     enum opd_dtype types[OP_MAX_TYPES];
-    union value slots[ENV_MAX_SLOTS];
+    union expr_value slots[ENV_MAX_SLOTS];
     int pack_rank[ENV_MAX_PACKS];
     int64_t pack[ENV_MAX_PACKS][OP_MAX_RANK];
     struct tensor_desc outputs[OP_MAX_OUTPUTS];
@@ -86,7 +86,8 @@ const struct expr *expr_parse_int(struct lexer *lx, const struct expr_place *pla
                                   const char *what);
 
 // Errors: overflow, division by zero, what is absent; "... in 'TEXT' (file:line)".
-bool expr_eval(const struct expr *e, const struct env *env, union value *out, struct opd_err *err);
+bool expr_eval(const struct expr *e, const struct env *env, union expr_value *out,
+               struct opd_err *err);
 bool expr_eval_int(const struct expr *e, const struct env *env, int64_t *out, struct opd_err *err);
 bool expr_eval_bool(const struct expr *e, const struct env *env, bool *out, struct opd_err *err);
 
@@ -95,7 +96,7 @@ struct expr_code {
     uint8_t kind; // enum expr_kind
     uint8_t b;
     int16_t a;
-    union value value;
+    union expr_value value;
 };
 
 enum expr_kind {

@@ -27,7 +27,7 @@ struct parser {
 
 // Appends an instruction; `effect` is what it does to the height of the stack.
 bool expr_emit(struct parser *p, int kind, int a, int b, int effect);
-bool expr_emit_const(struct parser *p, union value value);
+bool expr_emit_const(struct parser *p, union expr_value value);
 
 // The term must be a number, an integer, or is made a truth value.
 bool expr_need_number(struct parser *p, struct term *t);

@@ -15,7 +15,7 @@ bool expr_emit(struct parser *p, int kind, int a, int b, int effect)
     return true;
 }
 
-bool expr_emit_const(struct parser *p, union value value)
+bool expr_emit_const(struct parser *p, union expr_value value)
 {
     if (!expr_emit(p, CODE_CONST, 0, 0, 1))
         return false;
@@ -74,7 +74,7 @@ static bool push_word(struct parser *p, int attr, const struct token *string)
     for (int i = 0; i < a->n_words; i++) {
         if (strlen(a->words[i]) == string->size &&
             memcmp(a->words[i], string->start, string->size) == 0)
-            return expr_emit_const(p, (union value){ .i = i });
+            return expr_emit_const(p, (union expr_value){ .i = i });
         suggest_add(&near, a->words[i]);
     }
     if (a->n_words == 0)

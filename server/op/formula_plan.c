@@ -129,7 +129,7 @@ static bool put_dims(struct planner *p, uint32_t chosen, int first)
 
 static bool put_value(struct planner *p, const struct formula_value *v)
 {
-    union value value;
+    union expr_value value;
     struct cnumber type = cnumber_of_dtype(env_dtype(p->env, TYPE_ACC));
     if (!expr_eval(v->expr, p->env, &value, p->err))
         return false;

@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "op/check.h"
+#include "op/rules.h"
 #include "op/formula.h"
 
 // The size in dimension d of `rank`, where the shape stands at its right end.
@@ -32,8 +32,8 @@ static bool fail_shape(const struct op *op, int input, const struct tensor_desc 
                        const struct tensor_desc *common, const char *expected, struct opd_err *err)
 {
     char own[256], text[256];
-    check_format_shape(d->shape, d->rank, own, sizeof own);
-    check_format_shape(common->shape, common->rank, text, sizeof text);
+    tensor_desc_format_shape(d->shape, d->rank, own, sizeof own);
+    tensor_desc_format_shape(common->shape, common->rank, text, sizeof text);
     return opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected %s %s",
                        op->inputs[input].name, own, expected, text);
 }

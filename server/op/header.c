@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "op/device_check.h"
+#include "op/report.h"
 #include "base/hash.h"
 #include "op/lines.h"
 #include "op/reader.h"
@@ -239,7 +239,7 @@ static const struct directive {
     { "shape", read_shape, TOP },
     { "let", read_let, TOP },
     { "require", require_read, TOP },
-    { "check", device_check_read, TOP },
+    { "check", report_read, TOP },
     { "saved", read_saved, TOP },
     { "scratch", read_scratch, TOP },
     { "formula", formula_read, ANYWHERE },
@@ -377,7 +377,7 @@ static bool finish(struct reader *r, struct opd_err *err)
     if (!r->has_forward && !r->formulas && !r->has_view)
         return fail_header(r, r->op_line, err, "no 'forward' section");
     if ((r->formulas && !formula_finish(r, err)) || !section_end(r) || !view_end(r) ||
-        !device_check_end(r) || !check_tensors(r, err) || !check_words(r, err))
+        !report_end(r) || !check_tensors(r, err) || !check_words(r, err))
         return false;
     struct op_body *body = r->body;
     body->rules = keep(r, r->rules, body->n_rules, sizeof *r->rules);

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "op/check.h"
+#include "op/rules.h"
 
 static bool reserve(const struct step *launch, struct packed *out, uint32_t size, uint32_t align,
                     struct opd_err *err)
@@ -36,7 +36,7 @@ static bool store_index(const struct step *launch, const struct argument *arg, i
                         uint8_t *at, struct opd_err *err)
 {
     struct cnumber type = { CNUMBER_SIGNED, (uint8_t)arg->param->index_size, 0 };
-    if (cnumber_store(type, (union value){ .i = value }, VALUE_INT, at))
+    if (cnumber_store(type, (union expr_value){ .i = value }, EXPR_INT, at))
         return true;
     return opd_err_set(err, OPD_E_invalid_argument,
                        "kernel %s has the 32-bit accessor '%s', whose size or stride %" PRId64
@@ -79,7 +79,7 @@ static bool pack_accessor(const struct step *launch, const struct argument *arg,
 static bool pack_value(const struct step *launch, const struct argument *arg, const struct env *env,
                        struct packed *out, struct opd_err *err)
 {
-    union value value;
+    union expr_value value;
     struct cnumber type = arg->type;
     const struct expr *e = arg->expr;
     if (type.kind == CNUMBER_VARIABLE)
@@ -91,7 +91,7 @@ static bool pack_value(const struct step *launch, const struct argument *arg, co
     if (cnumber_store(type, value, e->type, out->bytes + last_offset(out)))
         return true;
     char text[32];
-    if (e->type == VALUE_FLOAT)
+    if (e->type == EXPR_FLOAT)
         snprintf(text, sizeof text, "%g", value.f);
     else
         snprintf(text, sizeof text, "%" PRId64, value.i);

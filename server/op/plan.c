@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "op/builder.h"
-#include "op/check.h"
-#include "op/device_check.h"
+#include "op/rules.h"
+#include "op/report.h"
 #include "op/formula.h"
 #include "base/mem.h"
 
@@ -288,7 +288,7 @@ static void write_prelude(struct builder *b)
 {
     const struct op *op = b->env.request->op;
     char text[OP_MAX_TYPES * (OP_MAX_NAME + 64) + OP_MAX_CHECKS * (OP_MAX_NAME + 32)];
-    device_check_write_names(op, text, sizeof text);
+    report_write_names(op, text, sizeof text);
     size_t n = strlen(text);
     for (int t = 0; t < op->n_types; t++) {
         enum opd_dtype dtype = b->env.types[t];
@@ -366,7 +366,7 @@ static bool build_steps(struct builder *b)
     }
     if (body->n_checks > 0 && b->operand_of[body->report] >= 0) {
         b->plan->report = b->operand_of[body->report];
-        b->plan->checks = device_check_texts(&b->env, b->arena, &b->plan->checks_size);
+        b->plan->checks = report_texts(&b->env, b->arena, &b->plan->checks_size);
     }
     return finish_results(b);
 }
@@ -398,7 +398,7 @@ static bool build(struct builder *b, const struct plan_request *request)
 {
     if (request->direction == PLAN_BACKWARD && !request->op->has_backward)
         return opd_err_set(b->err, OPD_E_invalid_argument, "it has no backward");
-    if (!check_request(request, &b->env, b->err))
+    if (!rules_apply(request, &b->env, b->err))
         return false;
     b->env.wanted = wanted_gradients(request);
     if (!check_gradients(b))

@@ -19,6 +19,7 @@ uint64_t tensor_desc_size(const struct tensor_desc *d); // bytes
 // Checks rank, signs, and that the bytes stay below 2^48. Message: "shape [..]: what".
 bool tensor_desc_check(const struct tensor_desc *d, struct opd_err *err);
 void tensor_desc_format(const struct tensor_desc *d, char *out, size_t size); // "float32 [2, 3]"
+void tensor_desc_format_shape(const int64_t *shape, int rank, char *out, size_t size); // "[2, 3]"
 
 struct plan_request {
     const struct op *op;
@@ -119,7 +120,7 @@ struct plan {
     // operator of formulas also what its kernels are made from.
     char *prelude;
     // What kernels of this plan may report: an operand of 8 bytes that starts as zeros, -1 if none
-    // does; and the messages, for device_check_explain().
+    // does; and the messages, for report_explain().
     int report;
     char *checks;
     size_t checks_size;
@@ -128,7 +129,7 @@ struct plan {
 // The message for what kernels reported, not 0, appended to `out`.
 enum { PLAN_INDEX_MARK = 1 };
 struct buf;
-void device_check_explain(const char *texts, size_t size, uint64_t key, struct buf *out);
+void report_explain(const char *texts, size_t size, uint64_t key, struct buf *out);
 
 // Checks the request against the operator and works it out. Nothing is launched or allocated on a
 // device. Errors: invalid_argument, naming operator, argument, what came and what was expected. The

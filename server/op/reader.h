@@ -32,7 +32,7 @@ struct reader {
     const char *str_defaults[OP_MAX_ATTRS]; // of str attributes, until their words are known
     int str_lines[OP_MAX_ATTRS];
 
-    struct device_check checks[OP_MAX_CHECKS];
+    struct report_check checks[OP_MAX_CHECKS];
     struct rule rules[OP_MAX_DIRECTIVES];
     struct temp temps[OP_MAX_TEMPS];
     struct example examples[OP_MAX_EXAMPLES];

@@ -48,10 +48,10 @@ void scope_init(struct scope *s, const struct op *op)
 {
     s->op = op;
     s->n = 0;
-    s->symbols[s->n++] = (struct symbol){ "scalar_t", SYMBOL_TYPE, TYPE_SCALAR, VALUE_INT, 0 };
-    s->symbols[s->n++] = (struct symbol){ "acc_t", SYMBOL_TYPE, TYPE_ACC, VALUE_INT, 0 };
-    s->symbols[s->n++] = (struct symbol){ "cpu", SYMBOL_DEVICE, 1, VALUE_INT, 0 };
-    s->symbols[s->n++] = (struct symbol){ "cuda", SYMBOL_DEVICE, 0, VALUE_INT, 0 };
+    s->symbols[s->n++] = (struct symbol){ "scalar_t", SYMBOL_TYPE, TYPE_SCALAR, EXPR_INT, 0 };
+    s->symbols[s->n++] = (struct symbol){ "acc_t", SYMBOL_TYPE, TYPE_ACC, EXPR_INT, 0 };
+    s->symbols[s->n++] = (struct symbol){ "cpu", SYMBOL_DEVICE, 1, EXPR_INT, 0 };
+    s->symbols[s->n++] = (struct symbol){ "cuda", SYMBOL_DEVICE, 0, EXPR_INT, 0 };
 }
 
 bool scope_fail_unknown(const struct scope *s, struct lexer *lx, const char *what)

@@ -25,8 +25,8 @@ struct symbol {
     char name[OP_MAX_NAME];
     enum symbol_kind kind;
     int index;
-    enum value_type type; // SYMBOL_LET
-    int line;             // where it was defined; 0: by the language
+    enum expr_type type; // SYMBOL_LET
+    int line;            // where it was defined; 0: by the language
 };
 
 enum { SCOPE_MAX_SYMBOLS = 512 };

@@ -46,7 +46,7 @@ static void free_ids(struct conn *c)
     map_finish(&c->exports);
     map_finish(&c->imports);
     map_finish(&c->tensors);
-    map_finish(&c->told);
+    map_finish(&c->warnings);
 }
 
 void conn_unref(struct conn *c)
@@ -129,7 +129,7 @@ struct conn *conn_new(struct broker *b, uint64_t id)
                         .refs = 1,
                         .id = id,
                         .next = b->conns,
-                        .seen = b->events.next - 1 };
+                        .last_event = b->events.next - 1 };
     c->stream.fd = -1;
     if (b->conns)
         b->conns->prev = c;
@@ -327,7 +327,7 @@ static bool overloaded(const struct conn *c)
 {
     int most = c->broker->options.client_requests;
     int share = most / SHARE > SHARE_LEAST ? most / SHARE : SHARE_LEAST;
-    if (c->n_flight >= most || stream_unsent(&c->stream) + c->owed >= MAX_UNSENT ||
+    if (c->n_flight >= most || stream_unsent(&c->stream) + c->reply_size >= MAX_UNSENT ||
         c->stream.n_out_fds >= MAX_UNSENT_FDS)
         return true;
     return c->n_flight >= share && others_work(c);

@@ -25,7 +25,7 @@ struct conn {
     int refs; // the loop's, and one for each request in flight
     bool closed;
     uint64_t id;
-    uint64_t owed;         // bytes of tensors that replies to what is in flight will have
+    uint64_t reply_size;   // bytes of tensors that replies to what is in flight will have
     struct holder *holder; // its name, and what it holds; a reference
     struct stream stream;
     struct mpscan scan;
@@ -44,9 +44,9 @@ struct conn {
     struct map imports;       // id -> struct import
     bool follows;             // what happens is sent as notifications
     bool traces;              // so is each run; see trace.h
-    struct map told; // hash of an operator's name -> number of the failure that it was told of
-    bool looking;    // its reload() waits
-    uint64_t seen;   // the last event that its reload() told of
+    struct map warnings; // hash of an operator's name -> number of the failure that it was told of
+    bool reload_pending; // its reload() waits
+    uint64_t last_event; // the last event that its reload() told of
 };
 
 void conn_open(struct broker *b, int fd); // takes the socket over

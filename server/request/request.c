@@ -191,7 +191,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
             req->made[i]->made_at = NULL;
     storage_unref(req->exported);
     c->n_flight--;
-    c->owed -= req->read_size;
+    c->reply_size -= req->read_size;
     buf_finish(&req->reply);
     opd_err_clear(&own);
     turn_retry(&req->broker->turn);
@@ -243,7 +243,7 @@ struct request *request_defer(struct request *req)
     note_writes(kept);
     kept->conn->refs++;
     kept->conn->n_flight++;
-    kept->conn->owed += kept->read_size;
+    kept->conn->reply_size += kept->read_size;
     return kept;
 }
 
@@ -351,8 +351,8 @@ void context_free(struct context *ctx)
         tensor_unref(ctx->outputs[i]);
     for (int i = 0; i < OP_MAX_TEMPS; i++)
         storage_unref(ctx->saved[i]);
-    entry_add_context(ctx->entry, -1);
-    entry_unref(ctx->entry);
+    version_add_context(ctx->version, -1);
+    version_unref(ctx->version);
     free(ctx);
 }
 

@@ -119,7 +119,7 @@ enum request_status request_submit(struct request *req, struct device *d, struct
 
 struct context {
     uint64_t serial; // no other context ever has it
-    struct entry *entry;
+    struct version *version;
     struct device *device;
     struct plan_request request;            // the forward's
     struct tensor *inputs[OP_MAX_INPUTS];   // NULL: absent, or not read by backward

@@ -413,8 +413,8 @@ enum request_status request_op_code(struct request *req, const value *params, st
     value_copy_str(value_at(params, 1), kind, sizeof kind);
     if (b->upgrade)
         return REQUEST_WAIT;
-    struct entry *e = registry_find(&b->registry, name);
-    if (!e) {
+    struct version *v = registry_find(&b->registry, name);
+    if (!v) {
         opd_err_set(err, OPD_E_not_found, "there is no operator '%s'", name);
         return REQUEST_ERROR;
     }
@@ -425,15 +425,15 @@ enum request_status request_op_code(struct request *req, const value *params, st
         opd_err_set(err, OPD_E_invalid_argument, "op_code: '%s', expected ptx or sass", kind);
         return REQUEST_ERROR;
     }
-    if (!read_code_choice(b, e->op, kind, value_at(params, 2), &choice, err))
+    if (!read_code_choice(b, v->op, kind, value_at(params, 2), &choice, err))
         return REQUEST_ERROR;
     struct check *check = mem_zalloc(1, sizeof *check);
     *check = (struct check){ .req = request_defer(req),
                              .kind = sass ? "sass" : "ptx",
-                             .op = op_ref(e->op),
+                             .op = op_ref(v->op),
                              .common = b->reload.common,
-                             .folder = mem_strdup(e->folder),
-                             .owned_text = mem_strdup(e->text) };
+                             .folder = mem_strdup(v->folder),
+                             .owned_text = mem_strdup(v->text) };
     check->text = check->owned_text;
     b->n_checks++;
     run_check(check, &choice);

@@ -37,19 +37,19 @@ enum request_status request_reload(struct request *req, const value *params, str
     struct broker *b = req->broker;
     if (b->upgrade)
         return REQUEST_WAIT; // what it finds is for the successor to compile
-    if (!c->looking)
+    if (!c->reload_pending)
         reload_look(b);
-    c->looking = true;
+    c->reload_pending = true;
     if (reload_busy(b))
         return REQUEST_WAIT;
-    c->looking = false;
+    c->reload_pending = false;
     struct buf list = { 0 };
-    size_t n = pack_standing(b, c->seen, &list);
-    n += events_pack_outcomes(&b->events, c->seen, &list);
+    size_t n = pack_standing(b, c->last_event, &list);
+    n += events_pack_outcomes(&b->events, c->last_event, &list);
     pack_array(&req->reply, n);
     buf_append(&req->reply, list.bytes, list.size);
     buf_finish(&list);
-    c->seen = b->events.next - 1;
+    c->last_event = b->events.next - 1;
     return REQUEST_ANSWERED;
 }
 
@@ -76,11 +76,12 @@ enum request_status request_events(struct request *req, const value *params, str
     return REQUEST_ANSWERED;
 }
 
-static struct family *find_family(struct request *req, const value *name, struct opd_err *err)
+static struct opd_operator *find_operator(struct request *req, const value *name,
+                                          struct opd_err *err)
 {
     char text[OP_MAX_NAME] = "", near[128];
     value_copy_str(name, text, sizeof text);
-    struct family *o = registry_family(&req->broker->registry, text);
+    struct opd_operator *o = registry_operator(&req->broker->registry, text);
     if (o && o->current) {
         snprintf(req->op, sizeof req->op, "%s", o->name);
         return o;
@@ -90,57 +91,58 @@ static struct family *find_family(struct request *req, const value *name, struct
     return NULL;
 }
 
-static void serve_version(struct request *req, struct family *o, struct entry *e, const char *kind)
+static void serve_version(struct request *req, struct opd_operator *o, struct version *v,
+                          const char *kind)
 {
     struct broker *b = req->broker;
-    registry_serve(&b->registry, o, e);
+    registry_serve(&b->registry, o, v);
     events_add(
-        b, &(struct event){ .kind = kind, .op = o->name, .version = e->version, .file = e->path });
+        b, &(struct event){ .kind = kind, .op = o->name, .version = v->number, .file = v->path });
 }
 
 enum request_status request_rollback(struct request *req, const value *params, struct opd_err *err)
 {
-    struct family *o = find_family(req, value_at(params, 0), err);
+    struct opd_operator *o = find_operator(req, value_at(params, 0), err);
     if (!o)
         return REQUEST_ERROR;
-    struct entry *e = o->current->older;
-    while (e && e->state == ENTRY_FAILED)
-        e = e->older;
-    if (!e) {
+    struct version *v = o->current->older;
+    while (v && v->state == VERSION_FAILED)
+        v = v->older;
+    if (!v) {
         opd_err_set(err, OPD_E_not_found, "%s: no version before %d is kept", o->name,
-                    o->current->version);
+                    o->current->number);
         return REQUEST_ERROR;
     }
     if (o->pinned)
-        o->pinned = e->version;
-    serve_version(req, o, e, "rolled back");
+        o->pinned = v->number;
+    serve_version(req, o, v, "rolled back");
     pack_map(&req->reply, 1);
-    pack_key_int(&req->reply, "version", e->version);
+    pack_key_int(&req->reply, "version", v->number);
     return REQUEST_ANSWERED;
 }
 
 enum request_status request_pin(struct request *req, const value *params, struct opd_err *err)
 {
-    struct family *o = find_family(req, value_at(params, 0), err);
+    struct opd_operator *o = find_operator(req, value_at(params, 0), err);
     const value *version = value_at(params, 1);
     if (!o)
         return REQUEST_ERROR;
     bool unpin = value_is_nil(version);
-    struct entry *e = unpin ? family_newest(o) : NULL;
+    struct version *v = unpin ? operator_newest(o) : NULL;
     if (!unpin && value_type(version) == VALUE_INT && value_int(version) > 0 &&
         value_int(version) <= o->last_version)
-        e = family_version(o, (int)value_int(version));
-    if (!e || e->state == ENTRY_FAILED) {
+        v = operator_version(o, (int)value_int(version));
+    if (!v || v->state == VERSION_FAILED) {
         opd_err_set(err, OPD_E_not_found,
                     "%s: version %lld is not kept, or failed; opctl ops %s lists them", o->name,
                     !unpin && value_type(version) == VALUE_INT ? (long long)value_int(version) : 0,
                     o->name);
         return REQUEST_ERROR;
     }
-    o->pinned = unpin ? 0 : e->version;
-    serve_version(req, o, e, unpin ? "unpinned" : "pinned");
+    o->pinned = unpin ? 0 : v->number;
+    serve_version(req, o, v, unpin ? "unpinned" : "pinned");
     pack_map(&req->reply, 2);
-    pack_key_int(&req->reply, "version", e->version);
+    pack_key_int(&req->reply, "version", v->number);
     pack_key_bool(&req->reply, "pinned", !unpin);
     return REQUEST_ANSWERED;
 }

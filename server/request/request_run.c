@@ -15,12 +15,12 @@
 #include "request/run_saved.h"
 
 // The version that is served, or the one that the options name.
-struct entry *run_find_entry(struct request *req, const value *name, const value *options,
-                             struct opd_err *err)
+struct version *run_find_version(struct request *req, const value *name, const value *options,
+                                 struct opd_err *err)
 {
     char text[OP_MAX_NAME] = "", near[128], failed[800];
     value_copy_str(name, text, sizeof text);
-    struct family *o = registry_family(&req->broker->registry, text);
+    struct opd_operator *o = registry_operator(&req->broker->registry, text);
     if (!o || !o->current) {
         opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s%s", text,
                     registry_suggest(&req->broker->registry, text, near, sizeof near),
@@ -31,17 +31,17 @@ struct entry *run_find_entry(struct request *req, const value *name, const value
     const value *version = value_get(options, "version");
     if (value_is_nil(version))
         return o->current;
-    struct entry *e = NULL;
+    struct version *v = NULL;
     if (value_type(version) == VALUE_INT && value_int(version) > 0 &&
         value_int(version) <= o->last_version)
-        e = family_version(o, (int)value_int(version));
-    if (!e || e->state == ENTRY_FAILED) {
+        v = operator_version(o, (int)value_int(version));
+    if (!v || v->state == VERSION_FAILED) {
         opd_err_set(err, OPD_E_not_found,
                     "%s: that version is not kept, or failed; opctl ops %s lists them", o->name,
                     o->name);
         return NULL;
     }
-    return e;
+    return v;
 }
 
 bool run_read_deadline(const value *options, double *out, struct opd_err *err)
@@ -83,7 +83,7 @@ bool run_same_device(struct run *run, const char *op, const char *name, const st
 bool run_read_inputs(struct request *req, struct run *run, const value *ids,
                      struct plan_request *pr, struct opd_err *err)
 {
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     if (value_count(ids) > (size_t)op->n_inputs)
         return opd_err_set(err, OPD_E_invalid_argument, "%s takes %d tensors, %zu came", op->name,
                            op->n_inputs, value_count(ids));
@@ -108,11 +108,11 @@ bool run_read_inputs(struct request *req, struct run *run, const value *ids,
 static void keep_context(struct request *req, const struct run *run, const struct plan_request *pr,
                          uint64_t id)
 {
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     const struct plan *plan = run->bound->plan;
     struct context *ctx = mem_zalloc(1, sizeof *ctx);
-    ctx->entry = entry_ref(run->entry);
-    entry_add_context(ctx->entry, 1);
+    ctx->version = version_ref(run->version);
+    version_add_context(ctx->version, 1);
     ctx->serial = req->made_serial = ++req->broker->n_contexts;
     ctx->device = run->device;
     ctx->request = *pr;
@@ -142,7 +142,7 @@ static void keep_context(struct request *req, const struct run *run, const struc
 static void make_outputs(struct request *req, struct run *run, const struct run_results *results,
                          const struct run_new_ids *saved_ids, struct tensor **saved)
 {
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     const struct plan *plan = run->bound->plan;
     for (int i = 0; i < plan->n_operands; i++) {
         const struct plan_operand *o = &plan->operands[i];
@@ -160,7 +160,7 @@ static bool read_saved_ids(struct request *req, const struct run *run, const val
                            struct opd_err *err)
 {
     const value *ids = value_get(options, "saved");
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     int n = op->has_backward ? op->n_saved : 0;
     out->n = 0;
     *out_keep = !value_is_nil(ids);
@@ -199,8 +199,9 @@ static bool read_context_id(struct request *req, const struct run *run, const va
     if (map_get(&req->conn->contexts, (uint64_t)value_int(id)))
         return opd_err_set(err, OPD_E_invalid_argument, "context %" PRId64 " is in use",
                            value_int(id));
-    if (!run->entry->op->has_backward)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s has no backward", run->entry->op->name);
+    if (!run->version->op->has_backward)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s has no backward",
+                           run->version->op->name);
     *out = (uint64_t)value_int(id);
     return true;
 }
@@ -223,18 +224,18 @@ bool run_default_device(struct request *req, struct run *run, const value *optio
 // none.
 static const char *take_warning(struct request *req, const struct op *op)
 {
-    const struct family *o = registry_family(&req->broker->registry, op->name);
+    const struct opd_operator *o = registry_operator(&req->broker->registry, op->name);
     uint64_t key = hash_bytes(op->name, strlen(op->name), 0);
-    if (!o || !o->failure || (uint64_t)(uintptr_t)map_get(&req->conn->told, key) == o->failure)
+    if (!o || !o->failure || (uint64_t)(uintptr_t)map_get(&req->conn->warnings, key) == o->failure)
         return NULL;
-    map_put(&req->conn->told, key, (void *)(uintptr_t)o->failure);
+    map_put(&req->conn->warnings, key, (void *)(uintptr_t)o->failure);
     return o->failure_text;
 }
 
 static void pack_forward(struct request *req, const struct run *run,
                          const struct run_results *results, uint64_t context)
 {
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     const char *warning = take_warning(req, op);
     struct buf *out = &req->reply;
     pack_map(out, warning ? 4 : 3);
@@ -252,7 +253,7 @@ static void pack_forward(struct request *req, const struct run *run,
         pack_uint(out, context);
     else
         pack_nil(out);
-    pack_key_int(out, "version", run->entry->version);
+    pack_key_int(out, "version", run->version->number);
 }
 
 // One more pair in the map that has just been packed.
@@ -269,19 +270,19 @@ static void pack_saved(struct request *req, const struct run_new_ids *ids,
 enum request_status request_forward(struct request *req, const value *params, struct opd_err *err)
 {
     const value *ids = value_at(params, 3), *options = value_at(params, 4);
-    struct run run = { .entry = run_find_entry(req, value_at(params, 0), options, err) };
+    struct run run = { .version = run_find_version(req, value_at(params, 0), options, err) };
     struct plan_request pr = { .direction = PLAN_FORWARD };
     struct run_new_ids taken = { 0 }, saved_ids;
     struct run_results results;
     struct tensor *saved[OP_MAX_TEMPS] = { NULL };
     uint64_t context;
     bool keep;
-    if (!run.entry || !run_read_inputs(req, &run, value_at(params, 1), &pr, err) ||
-        !request_attrs(run.entry->op, value_at(params, 2), pr.attrs, err) ||
+    if (!run.version || !run_read_inputs(req, &run, value_at(params, 1), &pr, err) ||
+        !request_attrs(run.version->op, value_at(params, 2), pr.attrs, err) ||
         !run_read_deadline(options, &run.deadline, err) ||
         !run_read_debug(options, &run.alone, err) ||
         !read_context_id(req, &run, options, &context, err) ||
-        !run_read_results(req, &run, ids, options, run.entry->op->n_outputs, false, &taken,
+        !run_read_results(req, &run, ids, options, run.version->op->n_outputs, false, &taken,
                           &results, err) ||
         !read_saved_ids(req, &run, options, &taken, &saved_ids, &pr.keep, err) ||
         !run_read_saved_into(req, &run, options, &keep, err) ||
@@ -319,7 +320,7 @@ static struct context *find_context(struct request *req, const value *id, struct
                     "this connection has no context %" PRId64 " (never made, or freed)",
                     value_int(id));
     else
-        snprintf(req->op, sizeof req->op, "%s", ctx->entry->op->name);
+        snprintf(req->op, sizeof req->op, "%s", ctx->version->op->name);
     return ctx;
 }
 
@@ -336,8 +337,8 @@ static bool unchanged(const struct op *op, const char *name, const struct tensor
 
 static bool take_context(struct run *run, const struct context *ctx, struct opd_err *err)
 {
-    const struct op *op = ctx->entry->op;
-    run->entry = ctx->entry;
+    const struct op *op = ctx->version->op;
+    run->version = ctx->version;
     run->device = ctx->device;
     memcpy(run->saved, ctx->saved, sizeof run->saved);
     for (int i = 0; i < op->n_inputs; i++) {
@@ -364,7 +365,7 @@ enum request_status request_backward(struct request *req, const value *params, s
         return REQUEST_ERROR;
     struct plan_request pr = ctx->request;
     if (!run_read_grads(req, &run, ctx->output_descs, value_at(params, 1), &pr, err) ||
-        !run_read_results(req, &run, value_at(params, 2), options, run.entry->op->n_inputs, true,
+        !run_read_results(req, &run, value_at(params, 2), options, run.version->op->n_inputs, true,
                           &taken, &results, err) ||
         !run_read_deadline(options, &run.deadline, err) ||
         !run_read_debug(options, &run.alone, err))

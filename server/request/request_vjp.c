@@ -12,11 +12,11 @@
 static const struct plan *plan_forward(struct run *run, struct plan_request *pr,
                                        struct opd_err *err)
 {
-    pr->op = run->entry->op;
+    pr->op = run->version->op;
     pr->direction = PLAN_FORWARD;
     device_fill_plan_request(run->device, pr);
     pr->keep = pr->op->has_backward;
-    const struct bound_plan *bound = entry_plan(run->entry, run->device, pr, err);
+    const struct bound_plan *bound = version_plan(run->version, run->device, pr, err);
     return bound ? bound->plan : NULL;
 }
 
@@ -29,11 +29,11 @@ static const struct tensor_desc *find_desc(const struct plan *plan, enum plan_op
     return NULL;
 }
 
-static void pack_plan(struct buf *out, const struct entry *entry, const struct plan *plan)
+static void pack_plan(struct buf *out, const struct version *version, const struct plan *plan)
 {
-    const struct op *op = entry->op;
+    const struct op *op = version->op;
     pack_map(out, 4);
-    pack_key_int(out, "version", entry->version);
+    pack_key_int(out, "version", version->number);
     pack_str(out, "outputs");
     pack_array(out, (size_t)op->n_outputs);
     for (int i = 0; i < op->n_outputs; i++)
@@ -56,27 +56,27 @@ static void pack_plan(struct buf *out, const struct entry *entry, const struct p
 enum request_status request_plan(struct request *req, const value *params, struct opd_err *err)
 {
     const value *options = value_at(params, 3);
-    struct run run = { .entry = run_find_entry(req, value_at(params, 0), options, err) };
+    struct run run = { .version = run_find_version(req, value_at(params, 0), options, err) };
     struct plan_request pr = { 0 };
-    if (!run.entry || !run_read_descs(run.entry->op, value_at(params, 1), pr.inputs, err) ||
-        !request_attrs(run.entry->op, value_at(params, 2), pr.attrs, err) ||
+    if (!run.version || !run_read_descs(run.version->op, value_at(params, 1), pr.inputs, err) ||
+        !request_attrs(run.version->op, value_at(params, 2), pr.attrs, err) ||
         !run_default_device(req, &run, options, err))
         return REQUEST_ERROR;
     const struct plan *plan = plan_forward(&run, &pr, err);
     if (!plan)
         return REQUEST_ERROR;
-    pack_plan(&req->reply, run.entry, plan);
+    pack_plan(&req->reply, run.version, plan);
     return REQUEST_ANSWERED;
 }
 
 // --- vjp
 
-static struct entry *find_kept(struct request *req, const value *name, const value *options,
-                               struct opd_err *err)
+static struct version *find_kept(struct request *req, const value *name, const value *options,
+                                 struct opd_err *err)
 {
-    struct entry *e = run_find_entry(req, name, options, err);
-    if (e || !req->op[0])
-        return e; // or there is no such operator
+    struct version *v = run_find_version(req, name, options, err);
+    if (v || !req->op[0])
+        return v; // or there is no such operator
     opd_err_clear(err);
     opd_err_set(err, OPD_E_not_found,
                 "%s: the version that ran forward is no longer kept; run forward again", req->op);
@@ -113,7 +113,7 @@ static bool check_count(const struct op *op, const value *ids, int most, const c
 static bool read_kept(struct request *req, struct run *run, const struct plan *plan,
                       const value *outputs, const value *saved, struct opd_err *err)
 {
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     if (!check_count(op, outputs, op->n_outputs, "outputs", err) ||
         !check_count(op, saved, op->n_saved, "saved tensors", err))
         return false;
@@ -136,20 +136,20 @@ static bool read_kept(struct request *req, struct run *run, const struct plan *p
 enum request_status request_vjp(struct request *req, const value *params, struct opd_err *err)
 {
     const value *options = value_at(params, 7), *ids = value_at(params, 6);
-    struct run run = { .entry = find_kept(req, value_at(params, 0), options, err) };
+    struct run run = { .version = find_kept(req, value_at(params, 0), options, err) };
     struct plan_request pr = { 0 };
     struct run_new_ids taken = { 0 };
     struct run_results results;
     struct tensor_desc outputs[OP_MAX_OUTPUTS];
-    if (!run.entry || !run_read_inputs(req, &run, value_at(params, 1), &pr, err) ||
-        !run_read_descs(run.entry->op, value_get(options, "inputs"), pr.inputs, err) ||
-        !request_attrs(run.entry->op, value_at(params, 5), pr.attrs, err) ||
+    if (!run.version || !run_read_inputs(req, &run, value_at(params, 1), &pr, err) ||
+        !run_read_descs(run.version->op, value_get(options, "inputs"), pr.inputs, err) ||
+        !request_attrs(run.version->op, value_at(params, 5), pr.attrs, err) ||
         !run_read_deadline(options, &run.deadline, err) ||
         !run_read_debug(options, &run.alone, err) ||
-        !run_read_results(req, &run, ids, options, run.entry->op->n_inputs, true, &taken, &results,
-                          err))
+        !run_read_results(req, &run, ids, options, run.version->op->n_inputs, true, &taken,
+                          &results, err))
         return REQUEST_ERROR;
-    const struct op *op = run.entry->op;
+    const struct op *op = run.version->op;
     // The device is that of the first tensor.
     for (size_t list = 2; list <= 4 && !run.device; list++)
         for (size_t i = 0; i < value_count(value_at(params, list)) && !run.device; i++) {

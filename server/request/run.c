@@ -12,9 +12,9 @@
 enum request_status run_bind(struct request *req, struct run *run, struct plan_request *pr,
                              struct opd_err *err)
 {
-    pr->op = run->entry->op;
+    pr->op = run->version->op;
     device_fill_plan_request(run->device, pr);
-    run->bound = entry_plan(run->entry, run->device, pr, err);
+    run->bound = version_plan(run->version, run->device, pr, err);
     if (!run->bound)
         return REQUEST_ERROR;
     run->bound->used = true;
@@ -228,11 +228,11 @@ struct command *run_command(struct run *run, struct opd_err *err)
             opd_err_set(err, OPD_E_invalid_argument,
                         "%s: %" PRIu64 " launches in one request, at most %" PRIu64
                         " are allowed (--max-launches)",
-                        run->entry->op->name, n_steps, limit);
+                        run->version->op->name, n_steps, limit);
         else
             opd_err_set(err, OPD_E_invalid_argument,
                         "%s: %" PRIu64 " launches are more than one request can carry",
-                        run->entry->op->name, n_steps);
+                        run->version->op->name, n_steps);
         command_free(c);
         drop_made(run);
         return NULL;
@@ -240,12 +240,12 @@ struct command *run_command(struct run *run, struct opd_err *err)
     ((struct dev_command *)(void *)c->bytes.bytes)->size = n_steps;
     if (run->alone || run->device->broker->options.debug)
         ((struct dev_command *)(void *)c->bytes.bytes)->id |= DEV_RUN_ALONE;
-    c->deadline = run->deadline > 0 ? run->deadline : run->entry->op->deadline;
+    c->deadline = run->deadline > 0 ? run->deadline : run->version->op->deadline;
     c->plan = bound_plan_ref(run->bound);
-    c->version = run->entry->version;
+    c->version = run->version->number;
     if (!run->bound->stats)
         run->bound->stats =
-            &registry_family(&run->device->broker->registry, run->entry->op->name)->runs;
+            &registry_operator(&run->device->broker->registry, run->version->op->name)->runs;
     return c;
 }
 
@@ -270,7 +270,7 @@ struct tensor *run_make_result(struct request *req, const struct run *run, int i
 
 void run_bump_versions(const struct run *run)
 {
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     bool forward = run->bound->plan->direction == PLAN_FORWARD;
     for (int i = 0; forward && i < op->n_inputs; i++)
         if (op->inputs[i].in_place && run->inputs[i])
@@ -293,7 +293,7 @@ static void note_write(struct request *req, const struct tensor *t)
 
 static void note_needs(struct request *req, const struct run *run)
 {
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     bool backward = run->bound->plan->direction == PLAN_BACKWARD; // forward's outputs are its own
     for (int i = 0; i < op->n_inputs; i++)
         request_needs_tensor(req, run->inputs[i]);

@@ -7,7 +7,7 @@
 
 // What the operands of a plan are in this run.
 struct run {
-    struct entry *entry;
+    struct version *version;
     struct device *device;
     struct bound_plan *bound;
     struct tensor *inputs[OP_MAX_INPUTS]; // borrowed

@@ -70,7 +70,7 @@ bool run_check_desc(const char *what, const struct tensor_desc *got, const struc
 
 bool run_check_in_place(const struct run *run, struct opd_err *err)
 {
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     for (int i = 0; i < op->n_inputs; i++)
         for (int k = 0; k < i; k++)
             if (op->inputs[i].in_place && op->inputs[k].in_place && run->inputs[i] &&
@@ -151,12 +151,12 @@ static bool fail_overlap(const struct run *run, const char *result, const char *
     return opd_err_set(err, OPD_E_invalid_argument,
                        "%s: the tensor that %s is to be written into lies in the memory of %s; "
                        "expected memory that nothing else of this request uses",
-                       run->entry->op->name, result, other);
+                       run->version->op->name, result, other);
 }
 
 static bool check_apart(const struct run *run, int index, const char *name, struct opd_err *err)
 {
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     const struct tensor *t = run->into[index];
     bool backward = run->bound->plan->direction == PLAN_BACKWARD;
     for (int i = 0; i < op->n_inputs; i++)
@@ -193,9 +193,9 @@ bool run_check_into(const struct run *run, struct opd_err *err)
         if (o->view_of >= 0)
             return opd_err_set(err, OPD_E_invalid_argument,
                                "%s: %s is a view, which cannot be written into another tensor",
-                               run->entry->op->name, o->name);
+                               run->version->op->name, o->name);
         char what[2 * OP_MAX_NAME + 32];
-        snprintf(what, sizeof what, "%s: the tensor for %s", run->entry->op->name, o->name);
+        snprintf(what, sizeof what, "%s: the tensor for %s", run->version->op->name, o->name);
         if (!run_check_desc(what, &run->into[o->index]->desc, &o->desc, "the result", err) ||
             !check_apart(run, o->index, o->name, err))
             return false;
@@ -208,7 +208,7 @@ bool run_check_into(const struct run *run, struct opd_err *err)
 bool run_read_grads(struct request *req, struct run *run, const struct tensor_desc *outputs,
                     const value *ids, struct plan_request *pr, struct opd_err *err)
 {
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     if (value_count(ids) > (size_t)op->n_outputs)
         return opd_err_set(err, OPD_E_invalid_argument, "%s has %d outputs, %zu gradients came",
                            op->name, op->n_outputs, value_count(ids));
@@ -254,7 +254,7 @@ static bool check_present(const struct run *run, struct opd_err *err)
         if (!there)
             return opd_err_set(err, OPD_E_invalid_argument,
                                "%s: backward reads %s, expected its tensor, nil came",
-                               run->entry->op->name, o->name);
+                               run->version->op->name, o->name);
     }
     return true;
 }
@@ -270,7 +270,7 @@ static void make_grads(struct request *req, const struct run *run,
             continue;
         grads[o->index] = run_make_result(req, run, i, results->ids[o->index]);
     }
-    int n = run->entry->op->n_inputs;
+    int n = run->version->op->n_inputs;
     pack_array(&req->reply, (size_t)n);
     for (int i = 0; i < n; i++) {
         if (grads[i])
@@ -284,7 +284,7 @@ enum request_status run_backward(struct request *req, struct run *run, struct pl
                                  const struct run_results *results, struct opd_err *err)
 {
     pr->direction = PLAN_BACKWARD;
-    pr->wanted = find_wanted(run->entry->op, pr, results);
+    pr->wanted = find_wanted(run->version->op, pr, results);
     enum request_status status = run_bind(req, run, pr, err);
     if (status != REQUEST_ANSWERED)
         return status;

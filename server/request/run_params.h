@@ -17,8 +17,8 @@ struct run_new_ids {
 };
 
 // The version that is served, or the one that the options name.
-struct entry *run_find_entry(struct request *req, const value *name, const value *options,
-                             struct opd_err *err);
+struct version *run_find_version(struct request *req, const value *name, const value *options,
+                                 struct opd_err *err);
 bool run_read_deadline(const value *options, double *out, struct opd_err *err);
 bool run_read_debug(const value *options, bool *out, struct opd_err *err);
 bool run_same_device(struct run *run, const char *op, const char *name, const struct tensor *t,

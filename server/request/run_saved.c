@@ -9,7 +9,7 @@ bool run_read_saved_into(struct request *req, struct run *run, const value *opti
                          bool *out_given, struct opd_err *err)
 {
     const value *ids = value_get(options, "saved_into");
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     size_t n = op->has_backward ? (size_t)op->n_saved : 0;
     *out_given = false;
     if (value_is_nil(ids))
@@ -39,7 +39,7 @@ bool run_read_saved_into(struct request *req, struct run *run, const value *opti
 // The name of what else of the run lies in t, the place of saved tensor `index`; NULL: nothing.
 static const char *find_overlap(const struct run *run, const struct tensor *t, int index)
 {
-    const struct op *op = run->entry->op;
+    const struct op *op = run->version->op;
     for (int i = 0; i < op->n_inputs; i++)
         if (run->inputs[i] && tensor_overlaps(t, run->inputs[i]))
             return op->inputs[i].name;
@@ -55,7 +55,7 @@ static const char *find_overlap(const struct run *run, const struct tensor *t, i
 bool run_check_saved_into(const struct run *run, struct opd_err *err)
 {
     const struct plan *plan = run->bound->plan;
-    const char *op = run->entry->op->name;
+    const char *op = run->version->op->name;
     for (int i = 0; i < plan->n_operands; i++) {
         const struct plan_operand *o = &plan->operands[i];
         const struct tensor *t = o->kind == PLAN_SAVED ? run->saved_into[o->index] : NULL;

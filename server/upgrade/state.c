@@ -45,8 +45,8 @@ static const struct record {
     { "count", state_read_count },
     { "event", state_read_event },
     { "text", read_text }, // before the first that refers to it
-    { "entry", state_read_entry },
-    { "family", state_read_family },
+    { "entry", state_read_version },
+    { "family", state_read_operator },
     { "common", state_read_common },
     { "source", state_read_source },
     { "device", state_read_device },
@@ -180,7 +180,7 @@ bool state_is_same(const struct state_out *a, const struct state_out *b)
 void state_out_finish(struct state_out *out)
 {
     buf_finish(&out->bytes);
-    map_finish(&out->entries.of);
+    map_finish(&out->versions.of);
     map_finish(&out->holders.of);
     map_finish(&out->imports.of);
     map_finish(&out->storages.of);
@@ -416,14 +416,14 @@ static void let_go(struct state_in *in)
         import_unref(in->imports.items[i]);
     for (size_t i = 0; i < in->holders.n; i++)
         holder_unref(in->holders.items[i]);
-    for (size_t i = 0; i < in->entries.n; i++)
-        entry_unref(in->entries.items[i]);
+    for (size_t i = 0; i < in->versions.n; i++)
+        version_unref(in->versions.items[i]);
     free(in->texts.items);
     free(in->tensors.items);
     free(in->storages.items);
     free(in->imports.items);
     free(in->holders.items);
-    free(in->entries.items);
+    free(in->versions.items);
 }
 
 bool state_read(struct broker *b, const void *bytes, size_t size, bool check, struct opd_err *err)

@@ -44,7 +44,7 @@ struct state_numbers {
 struct state_out {
     struct buf bytes;
     size_t settled_size; // of bytes; what is behind changes by itself
-    struct state_numbers entries, holders, imports, storages, tensors;
+    struct state_numbers versions, holders, imports, storages, tensors;
     struct map texts; // hash -> list of those written
     struct state_text *all_texts;
     uint64_t n_texts;
@@ -73,8 +73,8 @@ struct state_in {
     bool check;         // nothing but a look: descriptors are not there
     const char *record; // whose fields are read, for messages
     const value *fields;
-    struct state_table texts, entries, holders, imports, storages, tensors; // a reference each
-    struct conn *conn;                                                      // the last one
+    struct state_table texts, versions, holders, imports, storages, tensors; // a reference each
+    struct conn *conn;                                                       // the last one
     struct suballoc_block *cursor; // the last piece of device memory
     const struct device *cursor_device;
     bool over;
@@ -130,7 +130,7 @@ void state_write_broker(struct state_out *out, struct broker *b, uint64_t held_s
 state_read_fn state_read_broker, state_read_count, state_read_event;
 
 void state_write_registry(struct state_out *out, struct broker *b);
-state_read_fn state_read_entry, state_read_family, state_read_common, state_read_source;
+state_read_fn state_read_version, state_read_operator, state_read_common, state_read_source;
 
 void state_write_memory(struct state_out *out, struct broker *b);
 state_read_fn state_read_device, state_read_region, state_read_tensor;

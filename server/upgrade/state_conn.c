@@ -54,7 +54,7 @@ static void write_conn(struct state_out *out, const struct conn *c)
     state_put_fd(out, "fd", s->fd);
     pack_key_bool(bytes, "follows", c->follows);
     pack_key_bool(bytes, "traces", c->traces);
-    pack_key_uint(bytes, "seen", c->seen);
+    pack_key_uint(bytes, "seen", c->last_event);
     for (int i = 0; i < s->n_fds; i++) {
         state_begin(out, "conn_fd", 1);
         state_put_fd(out, "fd", s->fds[i]);
@@ -86,7 +86,7 @@ bool state_read_conn(struct state_in *in)
     c->follows = state_bool(in, "follows");
     // Programs from before there was a trace have no such field.
     trace_follow(c, state_get(in, "traces") && state_bool(in, "traces"));
-    c->seen = state_uint(in, "seen");
+    c->last_event = state_uint(in, "seen");
     return true;
 }
 
@@ -226,7 +226,7 @@ bool state_read_told(struct state_in *in)
     uint64_t failure = (uint64_t)state_int(in, "failure", 1, INT64_MAX);
     if (!state_good(in) || !in->conn)
         return state_fail(in, "there is no connection for it");
-    map_put(&in->conn->told, key, (void *)(uintptr_t)failure);
+    map_put(&in->conn->warnings, key, (void *)(uintptr_t)failure);
     return true;
 }
 
@@ -252,7 +252,7 @@ static void write_own(struct state_out *out, const struct conn *c)
     for (size_t i = 0; i < m->capacity; i++)
         if (m->slots[i].value)
             write_shm(out, m->slots[i].key, m->slots[i].value);
-    m = &c->told;
+    m = &c->warnings;
     for (size_t i = 0; i < m->capacity; i++) {
         if (!m->slots[i].value)
             continue;

@@ -14,8 +14,8 @@ static void put_attrs(struct state_out *out, const struct context *ctx)
 {
     struct buf *bytes = &out->bytes;
     pack_str(bytes, "attrs");
-    pack_array(bytes, (size_t)ctx->entry->op->n_attrs);
-    for (int i = 0; i < ctx->entry->op->n_attrs; i++) {
+    pack_array(bytes, (size_t)ctx->version->op->n_attrs);
+    for (int i = 0; i < ctx->version->op->n_attrs; i++) {
         const struct op_value *v = &ctx->request.attrs[i];
         pack_array(bytes, 2 + 2 * OP_MAX_LIST);
         pack_bool(bytes, v->present);
@@ -29,7 +29,7 @@ static void put_attrs(struct state_out *out, const struct context *ctx)
 
 static void put_arguments(struct state_out *out, const struct context *ctx)
 {
-    const struct op *op = ctx->entry->op;
+    const struct op *op = ctx->version->op;
     struct buf *bytes = &out->bytes;
     pack_str(bytes, "inputs");
     pack_array(bytes, (size_t)op->n_inputs);
@@ -59,7 +59,7 @@ static void write_context(struct state_out *out, uint64_t id, const struct conte
     state_begin(out, "context", 8);
     pack_key_uint(bytes, "id", id);
     pack_key_uint(bytes, "serial", ctx->serial);
-    pack_key_uint(bytes, "entry", state_number(&out->entries, ctx->entry));
+    pack_key_uint(bytes, "entry", state_number(&out->versions, ctx->version));
     pack_key_int(bytes, "device", ctx->device->index);
     put_attrs(out, ctx);
     put_arguments(out, ctx);
@@ -105,7 +105,7 @@ static struct tensor *read_tensor(struct state_in *in, const value *triple,
 
 static void read_arguments(struct state_in *in, struct context *ctx)
 {
-    const struct op *op = ctx->entry->op;
+    const struct op *op = ctx->version->op;
     const value *inputs = state_get(in, "inputs"), *outputs = state_get(in, "outputs"),
                 *saved = state_get(in, "saved");
     if (value_count(inputs) != (size_t)op->n_inputs ||
@@ -133,7 +133,7 @@ static bool same_tensor(const struct tensor *t, const struct tensor_desc *desc,
 
 static bool fits(const struct context *ctx, const struct plan_operand *o)
 {
-    const struct op *op = ctx->entry->op;
+    const struct op *op = ctx->version->op;
     const struct storage *s;
     switch (o->kind) {
     case PLAN_INPUT:
@@ -169,16 +169,16 @@ bool state_read_context(struct state_in *in)
     struct conn *c = in->conn;
     const struct broker *b = in->broker;
     uint64_t id = (uint64_t)state_int(in, "id", 1, INT64_MAX);
-    struct entry *e = state_thing(in, "entry", &in->entries);
+    struct version *v = state_thing(in, "entry", &in->versions);
     int device = (int)state_int(in, "device", 0, b->n_devices - 1);
-    if (!state_good(in) || !c || !e || map_get(&c->contexts, id))
+    if (!state_good(in) || !c || !v || map_get(&c->contexts, id))
         return state_fail(in, "there is no connection or version for it, or its id is in use");
     struct context *ctx = mem_zalloc(1, sizeof *ctx);
     *ctx = (struct context){ .serial = state_uint(in, "serial"),
-                             .entry = entry_ref(e),
+                             .version = version_ref(v),
                              .device = b->devices[device] };
-    entry_add_context(e, 1);
-    ctx->request.op = e->op;
+    version_add_context(v, 1);
+    ctx->request.op = v->op;
     ctx->request.keep = true;
     device_fill_plan_request(ctx->device, &ctx->request);
     map_put(&c->contexts, id, ctx);

@@ -14,26 +14,26 @@ enum { MAX_PATH = 4096 };
 
 // --- versions
 
-static void write_entry(struct state_out *out, const struct entry *e)
+static void write_version(struct state_out *out, const struct version *v)
 {
-    if (!state_add(&out->entries, e))
+    if (!state_add(&out->versions, v))
         return;
     struct buf *bytes = &out->bytes;
-    uint64_t source = state_text(out, e->op->source), text = state_text(out, e->text),
-             common = state_text(out, e->common), log = state_text(out, e->err.log);
+    uint64_t source = state_text(out, v->op->source), text = state_text(out, v->text),
+             common = state_text(out, v->common), log = state_text(out, v->err.log);
     state_begin(out, "entry", 13);
-    state_put_str(out, "file", e->op->file);
-    state_put_str(out, "path", e->path);
-    state_put_str(out, "folder", e->folder);
+    state_put_str(out, "file", v->op->file);
+    state_put_str(out, "path", v->path);
+    state_put_str(out, "folder", v->folder);
     pack_key_uint(bytes, "source", source);
     pack_key_uint(bytes, "text", text);
     pack_key_uint(bytes, "common", common);
-    state_put_hash(out, "hash", e->hash);
-    pack_key_int(bytes, "version", e->version);
-    pack_key_int(bytes, "state", e->state);
-    pack_key_float(bytes, "time", e->time);
-    pack_key_int(bytes, "error", e->err.code);
-    state_put_str(out, "message", e->err.msg);
+    state_put_hash(out, "hash", v->hash);
+    pack_key_int(bytes, "version", v->number);
+    pack_key_int(bytes, "state", v->state);
+    pack_key_float(bytes, "time", v->time);
+    pack_key_int(bytes, "error", v->err.code);
+    state_put_str(out, "message", v->err.msg);
     pack_key_uint(bytes, "log", log);
 }
 
@@ -61,47 +61,47 @@ static struct op *parse_op(struct state_in *in)
     return op;
 }
 
-bool state_read_entry(struct state_in *in)
+bool state_read_version(struct state_in *in)
 {
     const char *text = state_text_of(in, "text"), *common = state_text_of(in, "common");
     struct op *op = parse_op(in);
     if (!op)
         return false;
-    struct entry *e = mem_zalloc(1, sizeof *e);
-    *e = (struct entry){
+    struct version *v = mem_zalloc(1, sizeof *v);
+    *v = (struct version){
         .refs = 1,
         .op = op,
-        .version = (int)state_int(in, "version", 1, INT32_MAX),
-        .state = (enum entry_state)state_int(in, "state", ENTRY_SERVING, ENTRY_FAILED),
+        .number = (int)state_int(in, "version", 1, INT32_MAX),
+        .state = (enum version_state)state_int(in, "state", VERSION_SERVING, VERSION_FAILED),
         .time = state_float(in, "time"),
         .path = state_str(in, "path"),
         .folder = state_str(in, "folder"),
         .hash = state_hash(in, "hash"),
     };
-    e->text = text ? mem_strdup(text) : NULL;
-    e->common = common ? mem_strdup(common) : NULL;
-    read_error(in, &e->err);
-    state_keep(&in->entries, e);
-    return (e->path && e->folder && e->text && e->common) ||
+    v->text = text ? mem_strdup(text) : NULL;
+    v->common = common ? mem_strdup(common) : NULL;
+    read_error(in, &v->err);
+    state_keep(&in->versions, v);
+    return (v->path && v->folder && v->text && v->common) ||
            state_fail(in, "there is no path, folder or text");
 }
 
 // --- operators
 
-static void write_family(struct state_out *out, const struct family *o)
+static void write_operator(struct state_out *out, const struct opd_operator *o)
 {
     struct buf *bytes = &out->bytes;
     size_t n = 0;
-    for (const struct entry *e = o->versions; e; e = e->older, n++)
-        write_entry(out, e);
+    for (const struct version *v = o->versions; v; v = v->older, n++)
+        write_version(out, v);
     uint64_t failure_text = state_text(out, o->failure_text);
     state_begin(out, "family", 8);
     state_put_str(out, "name", o->name);
     pack_str(bytes, "versions");
     pack_array(bytes, n);
-    for (const struct entry *e = o->versions; e; e = e->older)
-        pack_uint(bytes, state_number(&out->entries, e));
-    pack_key_uint(bytes, "current", state_number(&out->entries, o->current));
+    for (const struct version *v = o->versions; v; v = v->older)
+        pack_uint(bytes, state_number(&out->versions, v));
+    pack_key_uint(bytes, "current", state_number(&out->versions, o->current));
     pack_key_int(bytes, "last_version", o->last_version);
     pack_key_int(bytes, "pinned", o->pinned);
     pack_key_uint(bytes, "failure", o->failure);
@@ -124,30 +124,30 @@ static void read_runs(struct state_in *in, struct run_stats *runs)
 }
 
 // The newest first. Each number but once, so that the list has an end.
-static bool read_versions(struct state_in *in, struct family *o)
+static bool read_versions(struct state_in *in, struct opd_operator *o)
 {
     const value *list = state_get(in, "versions");
-    struct entry **end = &o->versions;
+    struct version **end = &o->versions;
     int before = o->last_version + 1;
     for (size_t i = 0; i < value_count(list); i++) {
-        struct entry *e = state_thing_of(in, value_at(list, i), &in->entries);
-        if (!e || strcmp(e->op->name, o->name) != 0 || e->version >= before)
+        struct version *v = state_thing_of(in, value_at(list, i), &in->versions);
+        if (!v || strcmp(v->op->name, o->name) != 0 || v->number >= before)
             return state_fail(in, "a version is not of the operator, or out of order");
-        before = e->version;
-        *end = entry_ref(e);
-        end = &e->older;
+        before = v->number;
+        *end = version_ref(v);
+        end = &v->older;
     }
     return true;
 }
 
-bool state_read_family(struct state_in *in)
+bool state_read_operator(struct state_in *in)
 {
     struct registry *r = &in->broker->registry;
     char name[OP_MAX_NAME];
     state_copy_str(in, "name", name, sizeof name);
-    if (!state_good(in) || !name[0] || registry_family(r, name))
+    if (!state_good(in) || !name[0] || registry_operator(r, name))
         return state_fail(in, "it has no name, or is there twice");
-    struct family *o = registry_make(r, name);
+    struct opd_operator *o = registry_make_operator(r, name);
     const char *failure_text = state_text_of(in, "failure_text");
     o->last_version = (int)state_int(in, "last_version", 0, INT32_MAX - 1);
     o->pinned = (int)state_int(in, "pinned", 0, o->last_version);
@@ -156,9 +156,9 @@ bool state_read_family(struct state_in *in)
     read_runs(in, &o->runs);
     if (!read_versions(in, o))
         return false;
-    struct entry *current = state_thing(in, "current", &in->entries);
+    struct version *current = state_thing(in, "current", &in->versions);
     if (current &&
-        (family_version(o, current->version) != current || current->state != ENTRY_SERVING))
+        (operator_version(o, current->number) != current || current->state != VERSION_SERVING))
         return state_fail(in, "what is served is none of its versions");
     o->current = current;
     r->count += current != NULL;
@@ -298,14 +298,14 @@ static void write_kept_entries(struct state_out *out, const struct broker *b)
     for (const struct conn *c = b->conns; c; c = c->next) {
         size_t cursor = 0;
         for (const struct context *ctx; (ctx = map_next(&c->contexts, &cursor)) != NULL;)
-            write_entry(out, ctx->entry);
+            write_version(out, ctx->version);
     }
 }
 
 void state_write_registry(struct state_out *out, struct broker *b)
 {
-    for (const struct family *o = b->registry.families; o; o = o->next)
-        write_family(out, o);
+    for (const struct opd_operator *o = b->registry.operators; o; o = o->next)
+        write_operator(out, o);
     write_kept_entries(out, b);
     uint64_t common = state_text(out, b->reload.common);
     state_begin(out, "common", 1);

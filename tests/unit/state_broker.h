@@ -35,21 +35,21 @@ static const char state_op[] =
     "__global__ void keeps_backward(const float *grad_y, const float *noted, float *grad_x,\n"
     "                               float by, long long n) {}\n";
 
-static struct entry *state_entry(struct broker *b)
+static struct version *state_version(struct broker *b)
 {
     struct opd_err err = { 0 };
     struct source *s = source_of_text("/ops", "keeps.cu", state_op, strlen(state_op), &err);
     struct op *op = op_parse("keeps.cu", state_op, strlen(state_op), &err);
     if (!op || !s)
         abort();
-    struct entry *e = entry_new(op, s, "// common\n");
+    struct version *v = version_new(op, s, "// common\n");
     snprintf(s->op, sizeof s->op, "keeps");
     s->n_includes = 1;
     s->includes[0] = (struct source_include){ .path = mem_strdup("/ops/a.cuh"),
                                               .stamp = { .inode = 7, .size = 3 } };
     s->next = b->reload.sources;
     b->reload.sources = s;
-    return e;
+    return v;
 }
 
 // Two versions that were served and one that failed.
@@ -58,11 +58,11 @@ static void state_add_versions(struct broker *b)
     b->reload.common = mem_strdup("// common\n");
     b->reload.common_path = mem_strdup("/ops/opd.cuh");
     for (int i = 0; i < 2; i++) {
-        struct entry *e = state_entry(b);
-        registry_publish(&b->registry, e);
-        entry_unref(e);
+        struct version *v = state_version(b);
+        registry_publish(&b->registry, v);
+        version_unref(v);
     }
-    struct entry *failed = state_entry(b);
+    struct version *failed = state_version(b);
     struct opd_err err = { .code = OPD_E_compile_error, .msg = "keeps.cu:3: wrong" };
     err.log = mem_strdup("the compiler says \"no\"\n");
     registry_fail(&b->registry, failed, &err);
@@ -70,8 +70,8 @@ static void state_add_versions(struct broker *b)
     *f = (struct source_failure){ .seq = 5, .op = "keeps", .version = 3, .ms = 1.5 };
     opd_err_copy(&f->err, &err);
     opd_err_clear(&err);
-    entry_unref(failed);
-    struct family *o = registry_family(&b->registry, "keeps");
+    version_unref(failed);
+    struct opd_operator *o = registry_operator(&b->registry, "keeps");
     o->failure = 1;
     o->failure_text = mem_strdup("keeps: not served");
     o->runs = (struct run_stats){ .forward = 11, .backward = 12, .failed = 13, .ns = 14 };
@@ -143,14 +143,14 @@ static void state_add_context(struct conn *c, struct device *d, struct tensor *x
 {
     struct context *ctx = mem_zalloc(1, sizeof *ctx);
     struct tensor *noted = state_tensor(d, c->holder, 5);
-    ctx->entry = entry_ref(registry_find(&c->broker->registry, "keeps"));
-    entry_add_context(ctx->entry, 1);
+    ctx->version = version_ref(registry_find(&c->broker->registry, "keeps"));
+    version_add_context(ctx->version, 1);
     ctx->serial = 3;
     ctx->device = d;
-    ctx->request = (struct plan_request){ .op = ctx->entry->op, .keep = true, .on_cpu = true };
+    ctx->request = (struct plan_request){ .op = ctx->version->op, .keep = true, .on_cpu = true };
     ctx->request.inputs[0] = x->desc;
-    for (int i = 0; i < ctx->entry->op->n_attrs; i++)
-        ctx->request.attrs[i] = ctx->entry->op->attrs[i].value;
+    for (int i = 0; i < ctx->version->op->n_attrs; i++)
+        ctx->request.attrs[i] = ctx->version->op->attrs[i].value;
     ctx->output_descs[0] = y->desc;
     for (int i = 0; i < OP_MAX_TEMPS && !ctx->saved[0]; i++)
         ctx->saved[i] = storage_ref(noted->storage);
@@ -232,7 +232,7 @@ static struct broker *state_make_broker(void)
     pool_count_on(b->pool,
                   &(struct pool_stats){
                       .compiled = 1, .cached = 2, .failed = 3, .seconds = 1.5, .cache_bytes = 4 });
-    map_put(&c->told, hash_bytes("keeps", 5, 0), (void *)(uintptr_t)1);
+    map_put(&c->warnings, hash_bytes("keeps", 5, 0), (void *)(uintptr_t)1);
     struct tensor *x = state_tensor(d, c->holder, 5), *y = state_tensor(d, c->holder, 1000),
                   *none = state_tensor(d, c->holder, 0);
     state_add_id(c, 1, x);

@@ -25,7 +25,7 @@ struct world {
 };
 
 static void add(struct world *w, const char *name, enum symbol_kind kind, int index,
-                enum value_type type)
+                enum expr_type type)
 {
     struct symbol s = { .kind = kind, .index = index, .type = type, .line = 1 };
     struct lexer lx;
@@ -42,7 +42,7 @@ static void add_attr(struct world *w, const char *name, enum op_attr_type type, 
     w->op->attrs[i].type = type;
     w->op->attrs[i].list = list;
     w->request.attrs[i] = v;
-    add(w, name, SYMBOL_ATTR, i, VALUE_INT);
+    add(w, name, SYMBOL_ATTR, i, EXPR_INT);
 }
 
 static int set_up(void **out)
@@ -53,15 +53,15 @@ static int set_up(void **out)
     w->scope = mem_zalloc(1, sizeof *w->scope);
     w->op->file = "t.cu";
     scope_init(w->scope, w->op);
-    add(w, "x", SYMBOL_TENSOR, TENSOR_INPUT, VALUE_INT);
-    add(w, "m", SYMBOL_TENSOR, TENSOR_INPUT + 1, VALUE_INT);
-    add(w, "y", SYMBOL_TENSOR, TENSOR_OUTPUT, VALUE_INT);
-    add(w, "gates", SYMBOL_TENSOR, TENSOR_TEMP, VALUE_INT);
-    add(w, "grad_x", SYMBOL_TENSOR, TENSOR_GRAD_INPUT, VALUE_INT);
-    add(w, "N", SYMBOL_SIZE, 0, VALUE_INT);
-    add(w, "M", SYMBOL_LET, 1, VALUE_INT);
-    add(w, "R", SYMBOL_LET, 2, VALUE_FLOAT);
-    add(w, "S", SYMBOL_PACK, 0, VALUE_INT);
+    add(w, "x", SYMBOL_TENSOR, TENSOR_INPUT, EXPR_INT);
+    add(w, "m", SYMBOL_TENSOR, TENSOR_INPUT + 1, EXPR_INT);
+    add(w, "y", SYMBOL_TENSOR, TENSOR_OUTPUT, EXPR_INT);
+    add(w, "gates", SYMBOL_TENSOR, TENSOR_TEMP, EXPR_INT);
+    add(w, "grad_x", SYMBOL_TENSOR, TENSOR_GRAD_INPUT, EXPR_INT);
+    add(w, "N", SYMBOL_SIZE, 0, EXPR_INT);
+    add(w, "M", SYMBOL_LET, 1, EXPR_INT);
+    add(w, "R", SYMBOL_LET, 2, EXPR_FLOAT);
+    add(w, "S", SYMBOL_PACK, 0, EXPR_INT);
     w->scope->saved[0] = true;
     add_attr(w, "stride", OP_ATTR_INT, 2, (struct op_value){ true, 2, { 2, 3 }, { 0 } });
     add_attr(w, "size", OP_ATTR_INT, 2, (struct op_value){ false, 0, { 0 }, { 0 } });
@@ -114,7 +114,7 @@ static void gives(struct world *w, const char *text, int64_t want)
     int64_t got = 0;
     if (!e || !expr_eval_int(e, &w->env, &got, &w->err))
         fail_msg("%s: %s", text, w->err.msg);
-    assert_int_equal(e->type, VALUE_INT);
+    assert_int_equal(e->type, EXPR_INT);
     if (got != want)
         fail_msg("%s gives %lld, expected %lld", text, (long long)got, (long long)want);
 }
@@ -122,10 +122,10 @@ static void gives(struct world *w, const char *text, int64_t want)
 static void gives_float(struct world *w, const char *text, double want)
 {
     const struct expr *e = parse(w, text);
-    union value got;
+    union expr_value got;
     if (!e || !expr_eval(e, &w->env, &got, &w->err))
         fail_msg("%s: %s", text, w->err.msg);
-    assert_int_equal(e->type, VALUE_FLOAT);
+    assert_int_equal(e->type, EXPR_FLOAT);
     if (got.f != want)
         fail_msg("%s gives %g, expected %g", text, got.f, want);
 }
@@ -142,7 +142,7 @@ static void refuses(struct world *w, const char *text, const char *message)
 static void breaks(struct world *w, const char *text, const char *message)
 {
     const struct expr *e = parse(w, text);
-    union value got;
+    union expr_value got;
     if (!e)
         fail_msg("%s: %s", text, w->err.msg);
     assert_false(expr_eval(e, &w->env, &got, &w->err));

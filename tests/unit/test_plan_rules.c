@@ -184,7 +184,7 @@ static const char picking[] =
 static void expect_report(const struct plan *plan, uint64_t key, const char *message)
 {
     struct buf out = { 0 };
-    device_check_explain(plan->checks, plan->checks_size, key, &out);
+    report_explain(plan->checks, plan->checks_size, key, &out);
     assert_string_equal(buf_str(&out), message);
     buf_finish(&out);
 }

@@ -369,7 +369,7 @@ static bool stores(enum cnumber_kind kind, int size, int64_t value)
 {
     uint8_t bytes[8];
     struct cnumber type = { kind, (uint8_t)size, 0 };
-    return cnumber_store(type, (union value){ .i = value }, VALUE_INT, bytes);
+    return cnumber_store(type, (union expr_value){ .i = value }, EXPR_INT, bytes);
 }
 
 static void test_ranges(void **state)
@@ -385,14 +385,14 @@ static void test_ranges(void **state)
     assert_true(stores(CNUMBER_BOOL, 1, 1) && !stores(CNUMBER_BOOL, 1, 2));
     struct cnumber type = { CNUMBER_SIGNED, 4, 0 };
     uint8_t bytes[8];
-    assert_false(cnumber_store(type, (union value){ .f = 1 }, VALUE_FLOAT, bytes));
+    assert_false(cnumber_store(type, (union expr_value){ .f = 1 }, EXPR_FLOAT, bytes));
 }
 
 static unsigned bits(enum cnumber_kind kind, double value)
 {
     uint16_t out;
-    assert_true(cnumber_store((struct cnumber){ kind, 2, 0 }, (union value){ .f = value },
-                              VALUE_FLOAT, &out));
+    assert_true(cnumber_store((struct cnumber){ kind, 2, 0 }, (union expr_value){ .f = value },
+                              EXPR_FLOAT, &out));
     return out;
 }
 

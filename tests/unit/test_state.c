@@ -140,7 +140,7 @@ static void check_counters(const struct broker *again)
     assert_int_equal(again->n_requests, 21);
     assert_int_equal(again->turn.n_errors, 22);
     assert_int_equal(again->n_contexts, 23);
-    const struct run_stats *runs = &registry_family(&again->registry, "keeps")->runs;
+    const struct run_stats *runs = &registry_operator(&again->registry, "keeps")->runs;
     assert_true(runs->forward == 11 && runs->backward == 12 && runs->failed == 13 &&
                 runs->ns == 14);
 }

@@ -1,9 +1,9 @@
-#include "op/device_check.h"
+#include "op/report.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "op/check.h"
+#include "op/rules.h"
 
 // A key is made by opd::check() in opd.cuh: the check's place, so that the first one of the file
 // has the greatest key, above the distance of the index from its upper limit.
@@ -29,7 +29,7 @@ static bool add_report(struct reader *r)
     return reader_symbol(r, temp->name, SYMBOL_TENSOR, rule->tensor);
 }
 
-bool device_check_read(struct reader *r)
+bool report_read(struct reader *r)
 {
     struct lexer *lx = &r->lx;
     struct op_body *body = r->body;
@@ -39,8 +39,8 @@ bool device_check_read(struct reader *r)
     if (!lex_name(lx, "a name for the check", name, sizeof name) ||
         !lex_expect(lx, ':', "':' and the message in quotes"))
         return false;
-    struct device_check *check = &r->checks[body->n_checks];
-    *check = (struct device_check){ .line = lx->line };
+    struct report_check *check = &r->checks[body->n_checks];
+    *check = (struct report_check){ .line = lx->line };
     strcpy(check->name, name);
     if (lx->token.kind != TOKEN_STRING)
         return lex_fail_expected(lx, "the message in quotes");
@@ -52,7 +52,7 @@ bool device_check_read(struct reader *r)
     return reader_symbol(r, check->name, SYMBOL_CHECK, body->n_checks - 1);
 }
 
-bool device_check_end(struct reader *r)
+bool report_end(struct reader *r)
 {
     if (r->body->n_checks == 0)
         return true;
@@ -68,7 +68,7 @@ bool device_check_end(struct reader *r)
                     r->checks[0].name);
 }
 
-void device_check_write_names(const struct op *op, char *out, size_t size)
+void report_write_names(const struct op *op, char *out, size_t size)
 {
     size_t n = 0;
     out[0] = '\0';
@@ -77,13 +77,13 @@ void device_check_write_names(const struct op *op, char *out, size_t size)
                               i);
 }
 
-char *device_check_texts(const struct env *env, struct arena *arena, size_t *out_size)
+char *report_texts(const struct env *env, struct arena *arena, size_t *out_size)
 {
     const struct op_body *body = env->request->op->body;
     struct buf texts = { 0 };
     char text[sizeof((struct opd_err *)0)->msg];
     for (int i = 0; i < body->n_checks; i++) {
-        check_format_message(&body->checks[i].message, env, text, sizeof text);
+        rules_format_message(&body->checks[i].message, env, text, sizeof text);
         buf_append(&texts, text, strlen(text) + 1);
     }
     char *out = arena_alloc(arena, texts.size, 1);
@@ -93,7 +93,7 @@ char *device_check_texts(const struct env *env, struct arena *arena, size_t *out
     return out;
 }
 
-void device_check_explain(const char *texts, size_t size, uint64_t key, struct buf *out)
+void report_explain(const char *texts, size_t size, uint64_t key, struct buf *out)
 {
     const char *end = texts + size;
     int place = FIRST_PLACE - (int)(key >> INDEX_BITS);
@@ -107,7 +107,7 @@ void device_check_explain(const char *texts, size_t size, uint64_t key, struct b
         return;
     }
     for (; *texts; texts++) {
-        if (*texts == CHECK_INDEX_MARK)
+        if (*texts == PLAN_INDEX_MARK)
             buf_append_str(out, index);
         else
             buf_append(out, texts, 1);

@@ -1,4 +1,4 @@
-#include "op/check.h"
+#include "op/rules.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -93,7 +93,7 @@ static bool check_rank(const struct shape *shape, const char *name, const struct
     if (shape->pack < 0 ? d->rank == fixed : d->rank >= fixed)
         return true;
     char text[256];
-    check_format_shape(d->shape, d->rank, text, sizeof text);
+    tensor_desc_format_shape(d->shape, d->rank, text, sizeof text);
     return fail(err, "%s has rank %d %s, expected rank %s%d %s", name, d->rank, text,
                 shape->pack >= 0 ? "at least " : "", fixed, shape->text);
 }
@@ -165,8 +165,8 @@ static bool check_pack(const struct shape_dim *dim, const int64_t *got, int rank
     if (rank == env->pack_rank[dim->slot] && memcmp(pack, got, (size_t)rank * sizeof *got) == 0)
         return true;
     char a[256], b[256], sources[256];
-    check_format_shape(got, rank, a, sizeof a);
-    check_format_shape(pack, env->pack_rank[dim->slot], b, sizeof b);
+    tensor_desc_format_shape(got, rank, a, sizeof a);
+    tensor_desc_format_shape(pack, env->pack_rank[dim->slot], b, sizeof b);
     describe_sources(dim, name, env, sources, sizeof sources);
     return fail(err, "%s has %s in its dimensions %s, expected %s%s", name, a, dim->text, b,
                 sources);
@@ -262,9 +262,9 @@ static bool make_shape(const struct rule *rule, struct env *env, struct opd_err 
     return tensor_desc_check(d, err) || opd_err_prefix(err, "%s", name);
 }
 
-static void format_value(enum value_type type, union value v, char *out, size_t size)
+static void format_value(enum expr_type type, union expr_value v, char *out, size_t size)
 {
-    if (type == VALUE_FLOAT)
+    if (type == EXPR_FLOAT)
         snprintf(out, size, "%g", v.f);
     else
         snprintf(out, size, "%" PRId64, v.i);
@@ -279,10 +279,10 @@ static void format_attr(const struct op_attr *a, const struct op_value *v, char 
     }
     for (int k = 0; k < v->n && n < size; k++) {
         char number[32];
-        union value value = { .i = v->i[k] };
+        union expr_value value = { .i = v->i[k] };
         if (a->type == OP_ATTR_FLOAT)
             value.f = v->f[k];
-        format_value(a->type == OP_ATTR_FLOAT ? VALUE_FLOAT : VALUE_INT, value, number,
+        format_value(a->type == OP_ATTR_FLOAT ? EXPR_FLOAT : EXPR_INT, value, number,
                      sizeof number);
         const char *before = !a->list ? "" : k ? ", " : "[";
         const char *after = a->list && k == v->n - 1 ? "]" : "";
@@ -294,11 +294,11 @@ static void format_piece(const struct message_piece *piece, const struct env *en
                          size_t size)
 {
     const struct plan_request *request = env->request;
-    union value value;
+    union expr_value value;
     struct opd_err ignored = { 0 };
     out[0] = '\0';
     if (piece->index)
-        snprintf(out, size, "%c", CHECK_INDEX_MARK);
+        snprintf(out, size, "%c", PLAN_INDEX_MARK);
     else if (piece->tensor >= 0)
         tensor_desc_format(env_tensor(env, piece->tensor), out, size);
     else if (piece->attr >= 0)
@@ -309,7 +309,7 @@ static void format_piece(const struct message_piece *piece, const struct env *en
         snprintf(out, size, "?");
 }
 
-void check_format_message(const struct message *message, const struct env *env, char *out,
+void rules_format_message(const struct message *message, const struct env *env, char *out,
                           size_t size)
 {
     char value[512];
@@ -325,7 +325,7 @@ void check_format_message(const struct message *message, const struct env *env, 
 static bool fail_require(const struct rule *rule, const struct env *env, struct opd_err *err)
 {
     char text[sizeof err->msg];
-    check_format_message(&rule->message, env, text, sizeof text);
+    rules_format_message(&rule->message, env, text, sizeof text);
     return fail(err, "%s", text);
 }
 
@@ -346,7 +346,7 @@ static bool apply_rule(const struct rule *rule, struct env *env, struct opd_err 
     return holds || fail_require(rule, env, err);
 }
 
-bool check_request(const struct plan_request *request, struct env *env, struct opd_err *err)
+bool rules_apply(const struct plan_request *request, struct env *env, struct opd_err *err)
 {
     env->request = request;
     env->wanted = 0;

@@ -1,0 +1,220 @@
+// Requests about the operators that are served: what they take, give and check, and their versions.
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "broker.h"
+#include "request/request.h"
+
+static void pack_type(struct buf *out, const struct op *op, const struct op_tensor *t)
+{
+    const struct op_type *type = &op->types[t->type];
+    pack_key_str(out, "type", type->name);
+    pack_str(out, "dtypes");
+    pack_array(out, (size_t)type->n_dtypes);
+    for (int i = 0; i < type->n_dtypes; i++)
+        pack_str(out, dtype_name(type->dtypes[i]));
+}
+
+static void pack_input(struct buf *out, const struct op *op, const struct op_tensor *t)
+{
+    pack_map(out, 7);
+    pack_key_str(out, "name", t->name);
+    pack_key_bool(out, "used_backward", t->used_backward);
+    pack_key_bool(out, "optional", t->optional);
+    pack_key_bool(out, "in_place", t->in_place);
+    pack_key_bool(out, "differentiable", t->differentiable);
+    pack_type(out, op, t);
+}
+
+static void pack_scalar(struct buf *out, const struct op_attr *a, const struct op_value *v, int i)
+{
+    switch (a->type) {
+    case OP_ATTR_INT:
+        pack_int(out, v->i[i]);
+        break;
+    case OP_ATTR_FLOAT:
+        pack_float(out, v->f[i]);
+        break;
+    case OP_ATTR_BOOL:
+        pack_bool(out, v->i[i] != 0);
+        break;
+    case OP_ATTR_STR:
+        pack_str(out, a->words[v->i[i]]);
+        break;
+    }
+}
+
+static void pack_value(struct buf *out, const struct op_attr *a, const struct op_value *v)
+{
+    if (!v->present) {
+        pack_nil(out);
+        return;
+    }
+    if (a->list)
+        pack_array(out, (size_t)v->n);
+    for (int i = 0; i < (a->list ? v->n : 1); i++)
+        pack_scalar(out, a, v, i);
+}
+
+static void pack_attr(struct buf *out, const struct op_attr *a)
+{
+    static const char *const types[] = { "int", "float", "bool", "str" };
+    pack_map(out, 7);
+    pack_key_str(out, "name", a->name);
+    pack_key_str(out, "type", types[a->type]);
+    pack_key_int(out, "list", a->list);
+    pack_key_bool(out, "optional", a->optional);
+    pack_key_bool(out, "required", a->required);
+    pack_str(out, "default");
+    if (a->required)
+        pack_nil(out);
+    else
+        pack_value(out, a, &a->value);
+    pack_str(out, "words");
+    pack_array(out, (size_t)a->n_words);
+    for (int i = 0; i < a->n_words; i++)
+        pack_str(out, a->words[i]);
+}
+
+static void pack_desc(struct buf *out, const struct tensor_desc *d)
+{
+    if (d->dtype == OPD_DTYPE_NONE) {
+        pack_nil(out);
+        return;
+    }
+    pack_map(out, 2);
+    pack_key_str(out, "dtype", dtype_name(d->dtype));
+    pack_str(out, "shape");
+    pack_array(out, (size_t)d->rank);
+    for (int i = 0; i < d->rank; i++)
+        pack_int(out, d->shape[i]);
+}
+
+static void pack_examples(struct buf *out, const struct op *op)
+{
+    enum opd_dtype dtype = op->types[0].dtypes[0];
+    struct plan_request example;
+    int n = 0;
+    while (plan_example(op, n, dtype, &example))
+        n++;
+    pack_str(out, "examples");
+    pack_array(out, (size_t)n);
+    for (int k = 0; k < n; k++) {
+        plan_example(op, k, dtype, &example);
+        pack_map(out, 2);
+        pack_str(out, "inputs");
+        pack_array(out, (size_t)op->n_inputs);
+        for (int i = 0; i < op->n_inputs; i++)
+            pack_desc(out, &example.inputs[i]);
+        pack_str(out, "attrs");
+        pack_map(out, (size_t)op->n_attrs);
+        for (int i = 0; i < op->n_attrs; i++) {
+            pack_str(out, op->attrs[i].name);
+            pack_value(out, &op->attrs[i], &example.attrs[i]);
+        }
+    }
+}
+
+static void pack_version(struct buf *out, const struct opd_operator *o, const struct version *v)
+{
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016" PRIx64, v->hash);
+    pack_map(out, 7);
+    pack_key_int(out, "version", v->number);
+    pack_key_float(out, "time", v->time);
+    pack_key_str(out, "hash", hash);
+    pack_key_str(out, "state", version_state_name(v->state));
+    pack_key_bool(out, "pinned", o->pinned == v->number);
+    pack_key_str(out, "message", v->err.msg);
+    pack_key_str(out, "log", v->err.log ? v->err.log : "");
+}
+
+static void pack_versions(struct buf *out, const struct opd_operator *o)
+{
+    size_t n = 0;
+    for (const struct version *v = o->versions; v; v = v->older)
+        n++;
+    pack_str(out, "versions");
+    pack_array(out, n);
+    for (const struct version *v = o->versions; v; v = v->older)
+        pack_version(out, o, v);
+}
+
+// `whole`: with its versions and its source.
+static void pack_operator(struct buf *out, const struct opd_operator *o, bool whole)
+{
+    const struct version *v = o->current;
+    const struct op *op = v->op;
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016" PRIx64, v->hash);
+    pack_map(out, whole ? 16 : 14);
+    pack_key_str(out, "name", op->name);
+    pack_key_str(out, "schema", op->schema);
+    pack_key_str(out, "doc", op->doc);
+    pack_key_int(out, "version", v->number);
+    pack_key_str(out, "hash", hash);
+    pack_key_str(out, "file", v->path);
+    pack_str(out, "dtypes");
+    pack_array(out, (size_t)op->types[0].n_dtypes);
+    for (int i = 0; i < op->types[0].n_dtypes; i++)
+        pack_str(out, dtype_name(op->types[0].dtypes[i]));
+    pack_key_bool(out, "has_backward", op->has_backward);
+    pack_str(out, "deadline");
+    if (op->deadline > 0)
+        pack_float(out, op->deadline);
+    else
+        pack_nil(out);
+    pack_str(out, "inputs");
+    pack_array(out, (size_t)op->n_inputs);
+    for (int i = 0; i < op->n_inputs; i++)
+        pack_input(out, op, &op->inputs[i]);
+    pack_str(out, "attrs");
+    pack_array(out, (size_t)op->n_attrs);
+    for (int i = 0; i < op->n_attrs; i++)
+        pack_attr(out, &op->attrs[i]);
+    pack_str(out, "outputs");
+    pack_array(out, (size_t)op->n_outputs);
+    for (int i = 0; i < op->n_outputs; i++) {
+        const struct op_tensor *t = &op->outputs[i];
+        pack_map(out, 5);
+        pack_key_str(out, "name", t->name);
+        pack_key_str(out, "view", t->is_view ? op->inputs[t->view_of].name : NULL);
+        pack_key_bool(out, "used_backward", t->used_backward);
+        pack_type(out, op, t);
+    }
+    pack_str(out, "saved");
+    pack_array(out, (size_t)op->n_saved);
+    for (int i = 0; i < op->n_saved; i++)
+        pack_str(out, op->saved[i].name);
+    pack_examples(out, op);
+    if (!whole)
+        return;
+    pack_versions(out, o);
+    pack_key_str(out, "source", op->source);
+}
+
+enum request_status request_op_list(struct request *req, const value *params, struct opd_err *err)
+{
+    (void)params, (void)err;
+    const struct registry *r = &req->broker->registry;
+    pack_array(&req->reply, (size_t)r->count);
+    for (const struct opd_operator *o = r->operators; o; o = o->next)
+        if (o->current)
+            pack_operator(&req->reply, o, false);
+    return REQUEST_ANSWERED;
+}
+
+enum request_status request_op_info(struct request *req, const value *params, struct opd_err *err)
+{
+    char name[OP_MAX_NAME] = "", near[128];
+    value_copy_str(value_at(params, 0), name, sizeof name);
+    const struct opd_operator *o = registry_operator(&req->broker->registry, name);
+    if (!o || !o->current) {
+        opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", name,
+                    registry_suggest(&req->broker->registry, name, near, sizeof near));
+        return REQUEST_ERROR;
+    }
+    pack_operator(&req->reply, o, true);
+    return REQUEST_ANSWERED;
+}
