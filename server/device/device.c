@@ -216,7 +216,10 @@ static void describe_exit(struct device *d, int64_t status, int signal)
     if (d->exit_reason[0])
         return;
     d->exit_code = d->state == DEVICE_READY ? OPD_E_kernel_fault : OPD_E_unavailable;
-    if (signal)
+    if (signal == SIGSYS) // cpu_confine.h
+        snprintf(d->exit_reason, sizeof d->exit_reason,
+                 "it called fork() or ran a program, and a kernel may start no process");
+    else if (signal)
         snprintf(d->exit_reason, sizeof d->exit_reason, "the executor was ended by signal %d (%s)",
                  signal, strsignal(signal));
     else

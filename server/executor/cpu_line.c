@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -99,7 +101,7 @@ static bool ask(const char *tool, const char *image, const char *address, char *
     return found;
 }
 
-bool cpu_line_find(int image_fd, uintptr_t offset, char *out, size_t size)
+static bool find_line(int image_fd, uintptr_t offset, char *out, size_t size)
 {
     char image[64], address[32];
     snprintf(image, sizeof image, "/proc/%d/fd/%d", (int)getpid(), image_fd);
@@ -107,4 +109,49 @@ bool cpu_line_find(int image_fd, uintptr_t offset, char *out, size_t size)
     out[0] = '\0';
     return ask("addr2line", image, address, out, size) ||
            ask("llvm-addr2line", image, address, out, size);
+}
+
+// The question that the serving thread has; one at a time.
+static struct {
+    bool served;
+    sem_t asked, answered;
+    int image_fd;
+    uintptr_t offset;
+    char *out;
+    size_t size;
+    bool found;
+} question;
+
+static void *serve_questions(void *unused)
+{
+    for (;; sem_post(&question.answered)) {
+        while (sem_wait(&question.asked) != 0)
+            continue;
+        question.found = find_line(question.image_fd, question.offset, question.out, question.size);
+    }
+    return unused;
+}
+
+void cpu_line_serve(void)
+{
+    pthread_t thread;
+    sem_init(&question.asked, 0, 0);
+    sem_init(&question.answered, 0, 0);
+    question.served = pthread_create(&thread, NULL, serve_questions, NULL) == 0;
+    if (question.served)
+        pthread_detach(thread);
+}
+
+bool cpu_line_find(int image_fd, uintptr_t offset, char *out, size_t size)
+{
+    if (!question.served)
+        return find_line(image_fd, offset, out, size);
+    question.image_fd = image_fd;
+    question.offset = offset;
+    question.out = out;
+    question.size = size;
+    sem_post(&question.asked);
+    while (sem_wait(&question.answered) != 0)
+        continue;
+    return question.found;
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "executor/cpu_confine.h"
 #include "executor/devwire.h"
 #include "base/fdpass.h"
 #include "base/image.h"
@@ -293,11 +294,10 @@ static bool takes_fd(uint32_t type)
     return type == DEV_CHUNK_MAP || type == DEV_HOST_MAP || type == DEV_LOAD;
 }
 
-static bool run_command(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
+// The descriptor, where there is one, is closed by the caller.
+static bool run_command(struct executor *ex, const struct dev_command *cmd, int fd,
+                        struct opd_err *err)
 {
-    int fd = -1;
-    if (takes_fd(cmd->type) && (fd = fdpass_recv_one(DEV_FD_SOCKET)) < 0)
-        return opd_err_errno(err, OPD_E_internal, "receiving a descriptor from the broker");
     bool ok = false;
     switch (cmd->type) {
     case DEV_CHUNK_NEW:
@@ -336,8 +336,6 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, stru
         ok = opd_err_set(err, OPD_E_internal, "command of unknown type %u", cmd->type);
         break;
     }
-    if (fd >= 0)
-        close(fd);
     return ok;
 }
 
@@ -399,11 +397,17 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     if (!cmd)
         return true;
     struct opd_err err = { 0 };
+    int fd = -1;
+    // What came with this command would be taken for the next one's: only another process helps.
+    if (takes_fd(cmd->type) && (fd = fdpass_recv_one(DEV_FD_SOCKET)) < 0)
+        return opd_err_errno(fatal, OPD_E_unavailable, "receiving a descriptor from the broker");
     ex->report = NULL;
     ex->seq = cmd->seq;
     ex->steps = ex->stamp = 0;
     atomic_store(&ex->progress->taken, ex->seq);
-    run_command(ex, cmd, &err);
+    run_command(ex, cmd, fd, &err);
+    if (fd >= 0)
+        close(fd);
     ring_pop(&ex->commands);
     add_flight(ex, &err);
     return ex->ops->mark(ex->be, dev_mark(ex->seq, DEV_MARK_END), fatal);
@@ -504,6 +508,9 @@ int executor_main(const char *device, enum executor_blas blas)
         log_error("mapping the rings: %s", strerror(errno));
         return 2;
     }
+    if (ex.ops == &backend_cpu && !cpu_confine(&err))
+        log_warn("%s", err.msg);
+    opd_err_clear(&err);
     bool ok = ex.ops->open(&ex.be, index, &err);
     ex.regions = (struct regions){ .ops = ex.ops, .be = ex.be };
     ex.blas_later = blas == EXECUTOR_BLAS_LATER;

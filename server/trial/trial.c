@@ -131,14 +131,16 @@ static pid_t spawn_stage(const struct trial *t, const struct kind *kind, const c
     return rc == 0 ? pid : -1;
 }
 
-// False: it had to be ended.
+// False: it had to be ended. What it has started ends with it.
 static bool await_stage(pid_t pid, double deadline, int *out_status)
 {
     uint64_t end = clock_ns() + (uint64_t)(deadline * 1e9);
     for (;;) {
         pid_t got = waitpid(pid, out_status, WNOHANG);
-        if (got == pid)
+        if (got == pid) {
+            kill(-pid, SIGKILL);
             return true;
+        }
         if (got < 0 && errno != EINTR)
             return false;
         if (clock_ns() > end || interrupted)
@@ -176,6 +178,10 @@ static void judge(const struct trial *t, const struct kind *kind, bool in_time, 
                  "ended after %g s with %d of %d cases done%s; --deadline gives it more",
                  t->deadline, f->n_done, f->n_cases, f->n_done ? ", without a finding" : "");
         r->state = kind->sanitize ? TRIAL_UNFINISHED : TRIAL_FAILED;
+    } else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS) { // cpu_confine.h
+        snprintf(r->message, sizeof r->message,
+                 "a kernel called fork() or ran a program, and it may start no process");
+        r->state = TRIAL_FAILED;
     } else if (!f->ended) {
         int n = snprintf(r->message, sizeof r->message, "the process ended with %s %d",
                          WIFSIGNALED(status) ? "signal" : "status",

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "executor/cpu_block.h"
+#include "executor/cpu_confine.h"
 #include "executor/cpu_guard.h"
 #include "executor/cpu_race.h"
 #include "base/mem.h"
@@ -392,6 +393,10 @@ static bool prepare(struct stage *s, char **argv, struct opd_err *err)
     s->guarded = strcmp(argv[4], "guards") == 0;
     s->random = strtoull(argv[2], NULL, 10) * 0x9e3779b97f4a7c15u | 1;
     s->images = mem_zalloc((size_t)s->cases.n_images, sizeof *s->images);
+    struct opd_err ignored = { 0 };
+    if (s->guarded) // a sanitizer may start what looks up its lines
+        cpu_confine(&ignored);
+    opd_err_clear(&ignored);
     cpu_fault_watch();
     for (int i = 0; i < N_WORKERS; i++) {
         if (!cpu_worker_init(&s->workers[i], err))

@@ -254,6 +254,14 @@ def test_a_kernel_that_aborts(tmp_path):
     assert line_of(path, "// here") in finding["message"]
 
 
+def test_a_kernel_that_starts_a_process(tmp_path):
+    path = write(tmp_path, "    if (t == 0) fork();\n")
+    path.write_text(path.read_text().replace("__global__", 'extern "C" int fork(void);\n__global__', 1))
+    stages = report(path)
+    assert stages["guards"]["state"] == "failed"
+    assert "it may start no process" in stages["guards"]["message"]
+
+
 def test_what_does_not_compile_is_told_once(tmp_path):
     path = write(tmp_path, "    no_such_thing();\n")
     stages = report(path)
