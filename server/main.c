@@ -23,8 +23,9 @@
 // An executor and a compiler end with the broker, whatever ends it, and leave it a terminal's ^C,
 // and the SIGTERM that a service manager sends to every process: it finishes what is in flight, for
 // which it needs them.
-static void become_child(int death_signal)
+static void become_child(const char *name, int death_signal)
 {
+    prctl(PR_SET_NAME, name); // of 15 characters, in ps and top; else that of /proc/self/exe
     prctl(PR_SET_PDEATHSIG, death_signal);
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
@@ -73,10 +74,11 @@ static int read_fd(const char *text)
 int main(int argc, char **argv)
 {
     if (argc == 5 && strcmp(argv[1], "executor") == 0) {
-        static char role[64];
+        static char role[64], name[16];
         snprintf(role, sizeof role, "executor %s", argv[2]);
+        snprintf(name, sizeof name, "opd-%.11s", argv[2]);
         log_init(role, read_level(argv[4]));
-        become_child(SIGKILL);
+        become_child(name, SIGKILL);
         return executor_main(argv[2], strcmp(argv[3], "own") == 0     ? EXECUTOR_BLAS_NONE
                                       : strcmp(argv[3], "later") == 0 ? EXECUTOR_BLAS_LATER
                                                                       : EXECUTOR_BLAS_NOW);
@@ -84,7 +86,7 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "compiler") == 0) {
         log_init("compiler", read_level(argv[2]));
         signal(SIGUSR1, end_soon);
-        become_child(SIGUSR1);
+        become_child("opd-compiler", SIGUSR1);
         if (nice(5) < 0) // what is served goes before what is compiled
             log_debug("compilers run at the priority of the others");
         return compiler_main();
@@ -94,6 +96,7 @@ int main(int argc, char **argv)
         return trial_main(argc - 2, argv + 2);
     }
     if (argc >= 3 && strcmp(argv[1], "trial-stage") == 0) {
+        prctl(PR_SET_NAME, "opd-trial");
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         return trial_stage_main(argc - 2, argv + 2);
     }

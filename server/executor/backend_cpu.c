@@ -194,8 +194,13 @@ static bool load_object(struct backend_program *p, const struct backend_image *i
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", p->fd);
     p->object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!p->object)
-        return opd_err_set(err, OPD_E_compile_error, "cpu: the image does not load: %s", dlerror());
+    if (!p->object) {
+        const char *why = dlerror();
+        bool lasts = strstr(why, "undefined symbol") !=
+                     NULL; // else memory or descriptors are short
+        return opd_err_set(err, lasts ? OPD_E_compile_error : OPD_E_unavailable,
+                           "cpu: the image does not load: %s", why);
+    }
     p->kernel = dlsym(p->object, image->symbol);
     if (!p->kernel || p->kernel->abi != OPD_CPU_ABI)
         return opd_err_set(err, OPD_E_invalid_argument,

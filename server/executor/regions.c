@@ -12,7 +12,7 @@ struct region {
     device_addr addr; // 0: not mapped
     uint64_t size;
     bool host, ipc;
-    bool lost; // a client's memory that could not be opened
+    bool lost; // a client's memory that could not be mapped
 };
 
 static struct region *find_region(const struct regions *r, uint32_t id, struct opd_err *err)
@@ -82,9 +82,11 @@ bool regions_map_host(struct regions *r, const struct dev_command *cmd, int fd, 
     if (!region)
         return false;
     void *p = mmap(NULL, cmd->size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (p == MAP_FAILED)
+    if (p == MAP_FAILED) {
+        *region = (struct region){ .lost = true };
         return opd_err_errno(err, OPD_E_invalid_argument, "mapping %llu bytes of shared memory",
                              (unsigned long long)cmd->size);
+    }
     if (r->ops->host_register)
         r->ops->host_register(r->be, p, cmd->size);
     *region = (struct region){ .addr = (device_addr)(uintptr_t)p, .size = cmd->size, .host = true };

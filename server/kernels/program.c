@@ -181,7 +181,8 @@ static void loaded_done(struct command *c, const struct opd_err *err)
     bool lost = err->code && !d->process_alive; // with its executor: restored with the next one
     p->n_loads--;
     p->n_deaths = c->blamed ? p->n_deaths + 1 : 0;
-    bool guilty = c->blamed && (p->state != PROGRAM_READY || p->n_deaths == MAX_DEATHS);
+    bool guilty = c->blamed && err->code != OPD_E_unavailable &&
+                  (p->state != PROGRAM_READY || p->n_deaths == MAX_DEATHS);
     if (p->leaving) {
         // loaded once more, for what goes before its end
     } else if (!p->version && err->code) {
