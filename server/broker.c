@@ -17,8 +17,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/pool.h"
+#include "kernels/program.h"
 #include "memory/tensor.h"
-#include "device/orphans.h"
 #include "wire/trust.h"
 #include "upgrade/upgrade.h"
 #include "base/version.h"
@@ -80,9 +80,12 @@ static void prepare_cb(uv_prepare_t *prepare)
         uv_idle_stop(&b->idle);
 }
 
-void broker_memory_failed(struct device *d, const struct opd_err *err)
+// --- devices
+
+static void memory_failed(struct device *d, const struct opd_err *err)
 {
-    for (struct conn *c = d->broker->conns; c; c = c->next) {
+    struct broker *b = d->all->owner;
+    for (struct conn *c = b->conns; c; c = c->next) {
         if (!c->waiting || c->waits_for != d || c->wait_err.code)
             continue;
         opd_err_copy(&c->wait_err, err);
@@ -95,15 +98,23 @@ void broker_memory_failed(struct device *d, const struct opd_err *err)
                        holder_size(d->info.memory_total, has), buf_str(&held));
         buf_finish(&held);
     }
-    turn_retry(&d->broker->turn);
+    turn_retry(&b->turn);
 }
 
-struct device *broker_device(struct broker *b, const char *name)
+// An upgrade waits for the devices to rest. What a request that waits has let go of, it wants
+// again.
+static bool memory_wanted(const struct device *d)
 {
-    for (int i = 0; i < b->n_devices; i++)
-        if (strcmp(b->devices[i]->name, name) == 0)
-            return b->devices[i];
-    return NULL;
+    const struct broker *b = d->all->owner;
+    bool wanted = b->upgrade != NULL;
+    for (const struct conn *c = b->conns; c && !wanted; c = c->next)
+        wanted = c->waits_for == d;
+    return wanted;
+}
+
+static void device_died(struct device *d, const struct opd_err *why)
+{
+    events_add(d->all->owner, &(struct event){ .kind = "device", .err = why });
 }
 
 // --- start
@@ -132,8 +143,8 @@ static void ask_compiler(struct broker *b, const char *target, char *name)
 static void say_ready(const struct broker *b)
 {
     printf("ready: %s (devices", b->options.socket);
-    for (int i = 0; i < b->n_devices; i++)
-        printf("%s %s", i ? "," : "", b->devices[i]->name);
+    for (int i = 0; i < b->devices.n; i++)
+        printf("%s %s", i ? "," : "", b->devices.at[i]->name);
     printf(")\n");
     fflush(stdout);
 }
@@ -141,10 +152,9 @@ static void say_ready(const struct broker *b)
 void broker_serve(struct broker *b)
 {
     bool cuda = false, cpu = false;
-    for (int i = 0; i < b->n_devices; i++) {
-        b->devices[i]->index = i;
-        cpu = cpu || b->devices[i]->is_cpu;
-        cuda = cuda || !b->devices[i]->is_cpu;
+    for (int i = 0; i < b->devices.n; i++) {
+        cpu = cpu || b->devices.at[i]->is_cpu;
+        cuda = cuda || !b->devices.at[i]->is_cpu;
     }
     if (cpu)
         ask_compiler(b, "cpu", b->host_compiler);
@@ -158,7 +168,7 @@ void broker_serve(struct broker *b)
 
 static void serve(struct broker *b)
 {
-    if (b->n_devices == 0) {
+    if (b->devices.n == 0) {
         log_error("no device to serve");
         b->exit_status = 1;
         broker_stop(b);
@@ -168,31 +178,28 @@ static void serve(struct broker *b)
     say_ready(b);
 }
 
-void broker_device_ready(struct device *d)
+static void device_ready(struct device *d)
 {
-    struct broker *b = d->broker;
+    struct broker *b = d->all->owner;
     if (--b->n_starting == 0 && !b->stopping)
         serve(b);
 }
 
 static void free_device(struct device *d)
 {
+    program_free_all(d);
     device_free(d);
 }
 
-void broker_device_failed(struct device *d)
+static void device_failed(struct device *d)
 {
-    struct broker *b = d->broker;
+    struct broker *b = d->all->owner;
     bool optional = b->options.auto_devices && !d->is_cpu;
     if (optional)
         log_info("not served: %s: %s", d->name, d->message);
     else
         log_error("device %s cannot be served: %s", d->name, d->message);
-    int i = 0;
-    while (b->devices[i] != d)
-        i++;
-    memmove(&b->devices[i], &b->devices[i + 1],
-            (size_t)(--b->n_devices - i) * sizeof b->devices[0]);
+    devices_remove(&b->devices, d);
     b->n_starting--;
     if (!optional) {
         fprintf(stderr, "opd: device %s: %s\n", d->name, d->message);
@@ -217,8 +224,7 @@ static void close_loop_handles(struct broker *b)
     uv_close((uv_handle_t *)&b->prepare, unused_closed_cb);
     uv_close((uv_handle_t *)&b->idle, unused_closed_cb);
     uv_close((uv_handle_t *)&b->stop_timer, unused_closed_cb);
-    uv_close((uv_handle_t *)&b->trim_timer, unused_closed_cb);
-    orphans_close(b);
+    devices_close(&b->devices);
     for (int i = 0; i < 2; i++)
         uv_close((uv_handle_t *)&b->signals[i], unused_closed_cb);
 }
@@ -230,7 +236,7 @@ static void pool_stopped(struct broker *b)
 
 static void device_stopped(struct device *d)
 {
-    struct broker *b = d->broker;
+    struct broker *b = d->all->owner;
     if (--b->n_stopping == 0)
         pool_stop(b->pool, pool_stopped);
 }
@@ -249,10 +255,10 @@ static void finish_stop(struct broker *b)
     if (b->n_conns > 0)
         return;
     b->devices_stopping = true;
-    b->n_stopping = b->n_devices;
-    for (int i = 0; i < b->n_devices; i++)
-        device_stop(b->devices[i], device_stopped);
-    if (b->n_devices == 0)
+    b->n_stopping = b->devices.n;
+    for (int i = 0; i < b->devices.n; i++)
+        device_stop(b->devices.at[i], device_stopped);
+    if (b->devices.n == 0)
         pool_stop(b->pool, pool_stopped);
 }
 
@@ -262,8 +268,8 @@ static void stop_limit_cb(uv_timer_t *timer)
     log_warn("what was in flight did not end in time; it is ended");
     while (b->conns)
         conn_close(b->conns);
-    for (int i = 0; i < b->n_devices; i++)
-        device_kill(b->devices[i], OPD_E_unavailable, "the daemon is stopping");
+    for (int i = 0; i < b->devices.n; i++)
+        device_kill(b->devices.at[i], OPD_E_unavailable, "the daemon is stopping");
     turn_retry(&b->turn);
 }
 
@@ -336,8 +342,6 @@ static void init_loop(struct broker *b)
     uv_prepare_init(&b->turn.loop, &b->prepare);
     uv_idle_init(&b->turn.loop, &b->idle);
     uv_timer_init(&b->turn.loop, &b->stop_timer);
-    orphans_init(b);
-    device_memory_init(b);
     b->prepare.data = b->idle.data = b->stop_timer.data = b;
     uv_prepare_start(&b->prepare, prepare_cb);
     static const int numbers[] = { SIGTERM, SIGINT };
@@ -348,17 +352,31 @@ static void init_loop(struct broker *b)
     }
 }
 
+static const struct device_hooks hooks = { .ready = device_ready,
+                                           .failed = device_failed,
+                                           .died = device_died,
+                                           .restored = program_restore_all,
+                                           .no_memory = memory_failed,
+                                           .wanted = memory_wanted };
+
+static void init_devices(struct broker *b)
+{
+    devices_init(&b->devices, &b->turn, &hooks, b);
+    b->devices.deadline = b->options.deadline;
+    b->devices.memory_limit = b->options.memory_limit;
+    b->devices.client_memory = b->options.client_memory;
+    b->devices.own_blas = b->options.own_blas;
+}
+
 static void start_devices(struct broker *b)
 {
-    b->n_devices = b->n_starting = b->options.n_devices;
-    for (int i = 0; i < b->n_devices; i++)
-        b->devices[i] = device_new(b, b->options.devices[i], i);
-    // A device that fails at once leaves the list.
-    struct device *devices[OPTIONS_MAX_DEVICES];
-    int n = b->n_devices;
-    memcpy(devices, b->devices, sizeof devices);
+    int n = b->n_starting = b->options.n_devices;
     for (int i = 0; i < n; i++)
-        device_start(devices[i]);
+        devices_add(&b->devices, b->options.devices[i]);
+    struct device *all[DEV_MAX_DEVICES]; // a device that fails at once leaves the list
+    memcpy(all, b->devices.at, sizeof all);
+    for (int i = 0; i < n; i++)
+        device_start(all[i]);
 }
 
 static void finish(struct broker *b)
@@ -372,8 +390,8 @@ static void finish(struct broker *b)
             tensor_unref(t);
         }
     map_finish(&b->names);
-    for (int i = 0; i < b->n_devices; i++)
-        device_free(b->devices[i]);
+    for (int i = 0; i < b->devices.n; i++)
+        free_device(b->devices.at[i]);
     pool_free(b->pool);
     registry_finish(&b->registry);
     reload_finish(&b->reload);
@@ -394,6 +412,7 @@ struct broker *broker_new(const struct options *options)
     b->events.next = 1;
     raise_fd_limit(&b->options);
     init_loop(b);
+    init_devices(b);
     b->pool = pool_new(b, b->options.compilers);
     return b;
 }
@@ -412,11 +431,11 @@ int broker_run(struct broker *b)
 
 void broker_discard(struct broker *b)
 {
-    b->n_orphans = 0; // another's children: this one only looks
+    b->devices.orphans.n = 0; // another's children: this one only looks
     while (b->conns)
         conn_discard(b->conns);
-    for (int i = 0; i < b->n_devices; i++)
-        uv_close((uv_handle_t *)&b->devices[i]->timer, NULL);
+    for (int i = 0; i < b->devices.n; i++)
+        uv_close((uv_handle_t *)&b->devices.at[i]->timer, NULL);
     close_loop_handles(b);
     uv_run(&b->turn.loop, UV_RUN_DEFAULT);
     finish(b);

@@ -11,6 +11,7 @@
 #include "kernels/events.h"
 #include "wire/map.h"
 #include "base/turn.h"
+#include "device/devices.h"
 #include "options.h"
 #include "kernels/registry.h"
 #include "kernels/reload.h"
@@ -20,15 +21,6 @@ struct device;
 struct pool;
 struct upgrade;
 
-enum { BROKER_MAX_ORPHANS = 1024 };
-
-// A child whose end nobody waits for, see orphans.h. Successors that come faster than they end
-// inherit all of them.
-struct broker_orphan {
-    int pid;
-    bool kill; // it does not end by itself
-};
-
 struct broker {
     struct turn turn;
     struct options options;
@@ -36,8 +28,7 @@ struct broker {
     struct reload reload;
     struct events events;
     struct pool *pool;
-    struct device *devices[OPTIONS_MAX_DEVICES]; // the first is the default one
-    int n_devices;
+    struct devices devices;
     int n_starting, n_stopping;
     struct map names; // named tensors, by hash of the name; see tensor.h
 
@@ -54,23 +45,18 @@ struct broker {
     uv_idle_t idle;       // keeps it from sleeping while there is more to do
     uv_signal_t signals[2];
     uv_timer_t stop_timer;
-    uv_timer_t trim_timer; // of device_memory.c
     bool stopping, stop_read_over, devices_stopping, serving;
     int exit_status;
 
     uint64_t started_ns;
     double started_time; // Unix time
-    uint64_t n_requests, n_contexts, n_regions;
+    uint64_t n_requests, n_contexts;
     int n_checks; // under way
 
     const char *program; // see broker_main()
     char **args;
     struct upgrade *upgrade; // under way, or NULL
     uint64_t n_upgrades, held_since;
-    struct broker_orphan orphans[BROKER_MAX_ORPHANS];
-    int n_orphans;
-    uint64_t orphans_since; // the last one came
-    uv_timer_t orphan_timer;
 
     char host_compiler[1024], nvrtc[1024]; // who they are, or why they are not there
 };
@@ -87,11 +73,3 @@ int broker_run(struct broker *b); // the process's exit status; frees it
 void broker_discard(struct broker *b);
 
 void broker_stop(struct broker *b); // finishes what is in flight, then ends the loop
-
-struct device *broker_device(struct broker *b, const char *name); // NULL: none of that name
-
-// From device.c.
-void broker_device_ready(struct device *d);
-void broker_device_failed(struct device *d); // it did not start at all
-void broker_memory_failed(struct device *d,
-                          const struct opd_err *err); // requests that wait for its memory fail

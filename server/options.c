@@ -118,9 +118,9 @@ static bool add_device(struct options *o, const char *word, struct opd_err *err)
     for (int i = 0; i < o->n_devices; i++)
         if (strcmp(o->devices[i], name) == 0)
             return true;
-    if (o->n_devices == OPTIONS_MAX_DEVICES)
+    if (o->n_devices == DEV_MAX_DEVICES)
         return opd_err_set(err, OPD_E_invalid_argument, "--device: more than %d devices",
-                           OPTIONS_MAX_DEVICES);
+                           DEV_MAX_DEVICES);
     o->devices[o->n_devices++] = mem_strdup(name);
     return true;
 }
@@ -141,7 +141,7 @@ static int count_gpus(void)
     for (const char *c = visible ? visible : ""; *c; c++)
         seen += *c == ',';
     int n = visible && seen < files ? seen : files;
-    return n < 1 ? 1 : n < OPTIONS_MAX_DEVICES ? n : OPTIONS_MAX_DEVICES - 1;
+    return n < 1 ? 1 : n < DEV_MAX_DEVICES ? n : DEV_MAX_DEVICES - 1;
 }
 
 static bool add_all_devices(struct options *o, struct opd_err *err)

@@ -6,14 +6,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "executor/devwire.h"
 #include "base/err.h"
 
-enum { OPTIONS_MAX_FOLDERS = 32, OPTIONS_MAX_DEVICES = 16, OPTIONS_MAX_COMPILERS = 64 };
+enum { OPTIONS_MAX_FOLDERS = 32, OPTIONS_MAX_COMPILERS = 64 };
 
 struct options {
-    char *socket;                       // path
-    char *group;                        // whose members may connect too; "": none
-    char *devices[OPTIONS_MAX_DEVICES]; // "cpu", "cuda:0"
+    char *socket;                   // path
+    char *group;                    // whose members may connect too; "": none
+    char *devices[DEV_MAX_DEVICES]; // "cpu", "cuda:0"
     int n_devices;
     bool auto_devices;                  // take what there is: a GPU that is absent is no error
     char *kernels[OPTIONS_MAX_FOLDERS]; // folders, the shipped one first

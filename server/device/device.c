@@ -12,21 +12,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "broker.h"
 #include "base/clock.h"
 #include "device/device_queue.h"
+#include "device/devices.h"
 #include "base/fdpass.h"
 #include "base/log.h"
-#include "device/orphans.h"
 #include "op/plan.h"
-#include "kernels/program.h"
 
 enum { DEADLINE_TICK_MS = 50, START_LIMIT_MS = 60000 };
 
-struct device *device_new(struct broker *broker, const char *name, int index)
+struct device *device_new(struct devices *all, const char *name, int index)
 {
     struct device *d = mem_zalloc(1, sizeof *d);
-    *d = (struct device){ .broker = broker,
+    *d = (struct device){ .all = all,
                           .index = index,
                           .is_cpu = strcmp(name, "cpu") == 0,
                           .sock = -1,
@@ -37,7 +35,7 @@ struct device *device_new(struct broker *broker, const char *name, int index)
     snprintf(d->name, sizeof d->name, "%s", name);
     d->pending_end = &d->pending;
     d->flight_end = &d->flight;
-    uv_timer_init(&broker->turn.loop, &d->timer);
+    uv_timer_init(&all->turn->loop, &d->timer);
     d->timer.data = d;
     return d;
 }
@@ -65,7 +63,7 @@ static void end_process(struct device *d);
 // a while: the successor need not wait for that. On the CPU it takes no time.
 static void leave_dead(struct device *d)
 {
-    if (!d->process_alive || d->is_cpu || !orphans_add(d->broker, d->process.pid, true))
+    if (!d->process_alive || d->is_cpu || !orphans_add(&d->all->orphans, d->process.pid, true))
         return;
     uv_process_kill(&d->process, SIGKILL);
     end_process(d);
@@ -77,7 +75,7 @@ static void take_done(struct device *d)
         leave_dead(d);
     device_pump(d);
     device_try_restart(d);
-    turn_retry(&d->broker->turn);
+    turn_retry(d->all->turn);
 }
 
 static void done_cb(uv_poll_t *handle, int status, int events)
@@ -106,7 +104,7 @@ static void deadline_cb(uv_timer_t *timer)
     struct command *c = d->flight;
     if (!c || d->state != DEVICE_READY)
         return;
-    double limit = c->deadline > 0 ? c->deadline : d->broker->options.deadline;
+    double limit = c->deadline > 0 ? c->deadline : d->all->deadline;
     double ran = (double)(clock_ns() - d->head_since) / 1e9;
     if (ran < limit)
         return;
@@ -127,20 +125,13 @@ void device_kill(struct device *d, enum opd_err_code code, const char *reason)
     uv_process_kill(&d->process, SIGKILL);
 }
 
-static void restore_program(struct device *d, struct program *p)
-{
-    struct command *c = program_reload_command(p);
-    if (c)
-        device_submit_first(d, c);
-}
-
 // Puts before all that waits what a fresh executor must know: its memory, then its kernels.
 static bool restore(struct device *d)
 {
     bool ok = true;
     if (d->pending)
         d->pending->fd_sent = false; // to the dead one
-    program_each(d, restore_program);
+    d->all->hooks->restored(d);
     for (uint32_t i = 0; i < d->n_regions; i++) {
         struct device_region *r = &d->regions[i];
         if (!r->used || !r->ready)
@@ -191,10 +182,10 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
     uv_timer_start(&d->timer, deadline_cb, DEADLINE_TICK_MS, DEADLINE_TICK_MS);
     log_info("device %s is ready: %s, %s", d->name, d->info.name, d->info.target);
     if (first)
-        broker_device_ready(d);
+        d->all->hooks->ready(d);
     device_end_restart(d, &(struct opd_err){ 0 });
     device_pump(d);
-    turn_retry(&d->broker->turn);
+    turn_retry(d->all->turn);
 }
 
 static void close_fds(struct device *d)
@@ -242,10 +233,10 @@ static void schedule_restart(struct device *d)
     struct opd_err why = { .code = d->exit_code };
     snprintf(why.msg, sizeof why.msg, "%s: %.900s", d->name, d->message);
     if (!d->stopping)
-        events_add(d->broker, &(struct event){ .kind = "device", .err = &why });
+        d->all->hooks->died(d, &why);
     device_settle_flight(d);
     if (never_started) {
-        broker_device_failed(d);
+        d->all->hooks->failed(d);
         return;
     }
     if (hopeless) {
@@ -261,7 +252,7 @@ static void schedule_restart(struct device *d)
                          ? 100u << (d->n_start_failures < 6 ? d->n_start_failures : 6)
                          : 0;
     uv_timer_start(&d->timer, restart_cb, delay, 0);
-    turn_retry(&d->broker->turn);
+    turn_retry(d->all->turn);
 }
 
 static void timer_closed_cb(uv_handle_t *handle)
@@ -332,13 +323,13 @@ static int spawn_executor(struct device *d, int child_sock)
 {
     const int fds[] = { child_sock, d->rings_fd, d->command_bell, d->done_bell };
     d->process.data = d->socket_poll.data = d->done_poll.data = d;
-    bool none = d->broker->options.own_blas || (d->blas_known && !d->info.blas[0]);
+    bool none = d->all->own_blas || (d->blas_known && !d->info.blas[0]);
     const char *const args[] = { "executor", d->name,
                                  none            ? "own"
                                  : d->blas_known ? "later"
                                                  : "vendor",
                                  NULL };
-    return turn_spawn(&d->broker->turn, &d->process, args, fds, 4, exit_cb);
+    return turn_spawn(d->all->turn, &d->process, args, fds, 4, exit_cb);
 }
 
 void device_start_executor(struct device *d)
@@ -367,8 +358,8 @@ void device_start_executor(struct device *d)
     }
     uv_timer_start(&d->timer, start_deadline_cb, START_LIMIT_MS, 0);
     d->process_alive = d->handles_open = true;
-    uv_poll_init(&d->broker->turn.loop, &d->socket_poll, d->sock);
-    uv_poll_init(&d->broker->turn.loop, &d->done_poll, d->done_bell);
+    uv_poll_init(&d->all->turn->loop, &d->socket_poll, d->sock);
+    uv_poll_init(&d->all->turn->loop, &d->done_poll, d->done_bell);
     uv_poll_start(&d->socket_poll, UV_READABLE, hello_cb);
     uv_poll_start(&d->done_poll, UV_READABLE, done_cb);
     ring_sleep(&d->done);
@@ -419,6 +410,5 @@ void device_free(struct device *d)
         suballoc_finish(&d->stage_pools[i].map);
         free(d->stage_pools[i].queue);
     }
-    program_free_all(d);
     free(d);
 }

@@ -19,11 +19,10 @@
 #include "base/ring.h"
 #include "memory/suballoc.h"
 
-struct bound_plan;
-struct broker;
 struct device;
+struct devices;
+struct plan;
 struct plan_request;
-struct trace;
 
 enum device_state {
     DEVICE_STARTING, // no executor has said hello yet
@@ -43,6 +42,11 @@ struct stage_pool {
     int n_queue;
 };
 
+// What runs have come to.
+struct run_stats {
+    uint64_t forward, backward, failed, ns; // ns: on devices
+};
+
 // One command on its way. Made by command_new(), given to device_submit(), freed by the device
 // after `done`.
 struct command {
@@ -51,10 +55,10 @@ struct command {
     int fd;            // travels with it; owned; -1: none
     double deadline;   // seconds that it may run; 0: the daemon's default
     const char *label; // what it is, for the message of a fault: "tensor_write"; NULL: nothing
-    struct bound_plan *plan; // of an operator's run, which says what it is; a reference
+    const struct plan *plan; // of an operator's run, which says what it is; valid until `done`
     int version;             // of that operator
-    struct trace *trace;     // somebody wants to know how long it took; owned; NULL: nobody
-    uint64_t ran;            // then: nanoseconds on the device
+    struct run_stats *stats; // where it is counted; or NULL
+    uint64_t ran;            // nanoseconds on the device, where that is measured
     struct buf bytes;        // struct dev_command and what follows
     // err->code is 0 when it was done. Called on the loop, exactly once.
     void (*done)(struct command *c, const struct opd_err *err);
@@ -75,9 +79,9 @@ struct device_region {
 };
 
 struct device {
-    struct broker *broker;
+    struct devices *all;
     char name[16]; // "cuda:0"
-    int index;     // in the broker's list
+    int index;     // in all->at
     bool is_cpu;
     enum device_state state;
     struct backend_info info;
@@ -133,7 +137,7 @@ struct device {
     void (*stopped)(struct device *d);
 };
 
-struct device *device_new(struct broker *broker, const char *name, int index);
+struct device *device_new(struct devices *all, const char *name, int index); // devices_add()
 void device_start(struct device *d);
 void device_resume(struct device *d); // one that comes from before an upgrade, with its memory
 void device_stop(struct device *d,
@@ -154,6 +158,7 @@ void device_fill_plan_request(const struct device *d, struct plan_request *reque
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size);
 void command_free(struct command *c); // one that is not submitted
 void device_submit(struct device *d, struct command *c);
+void device_submit_first(struct device *d, struct command *c); // before all that waits
 
 // Device memory, stream-ordered: what was freed may be given out again at once, because the device
 // runs what uses it in the order of the commands. WAIT: the device is making room; turn_retry()
@@ -161,8 +166,9 @@ void device_submit(struct device *d, struct command *c);
 enum alloc_result { ALLOC_OK, ALLOC_WAIT, ALLOC_FAILED };
 enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out,
                                struct opd_err *err);
+uint64_t device_memory_limit(const struct device *d); // bytes that its chunks may take
 void device_release(struct device *d, struct suballoc_block *block);
-void device_memory_init(struct broker *b); // the timer that gives unused memory back
+void device_memory_init(struct devices *all); // the timer that gives unused memory back
 void device_restore_chunk(struct device *d, uint32_t region,
                           uint64_t size); // from before an upgrade
 

@@ -10,13 +10,13 @@
 
 #include "device/device_queue.h"
 #include "base/log.h"
-#include "kernels/registry.h"
+#include "op/plan.h"
 
 // The kernel that is launched by a step of a RUN, or by the next one that launches one; NULL: none.
 static const char *kernel_at(const struct command *c, uint64_t step)
 {
     const struct dev_command *header = (const void *)c->bytes.bytes;
-    const struct plan *plan = c->plan->plan;
+    const struct plan *plan = c->plan;
     const uint8_t *at = c->bytes.bytes + sizeof *header;
     for (uint64_t i = 0; i < header->size; i++) {
         const struct dev_launch *launch = (const void *)at;
@@ -58,7 +58,7 @@ void device_describe(const struct command *c, uint64_t step, bool exact, char *o
         snprintf(out, size, "%s%s", c->label ? c->label : "", c->label ? ": " : "");
         return;
     }
-    const struct plan *plan = c->plan->plan;
+    const struct plan *plan = c->plan;
     const char *kernel = kernel_at(c, step);
     bool later = !exact && plan->n_kernels > 1;
     struct buf text = { 0 };
@@ -151,8 +151,8 @@ void device_settle_flight(struct device *d)
     while (lost) {
         struct command *c = lost;
         lost = c->next;
-        if (c->plan && c->plan->stats)
-            c->plan->stats->failed++;
+        if (c->stats)
+            c->stats->failed++;
         device_finish_command(d, c, c->blamed ? &err : &others);
     }
 }

@@ -10,9 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "broker.h"
 #include "base/clock.h"
-#include "request/conn.h"
+#include "device/devices.h"
 #include "base/fdpass.h"
 #include "memory/holder.h"
 #include "base/log.h"
@@ -32,7 +31,7 @@ static uint32_t add_region(struct device *d, int fd, uint64_t size, bool host)
     if (id == d->n_regions)
         d->regions = mem_realloc(d->regions, ++d->n_regions, sizeof *d->regions);
     d->regions[id] = (struct device_region){
-        .used = true, .host = host, .fd = fd, .size = size, .serial = ++d->broker->n_regions
+        .used = true, .host = host, .fd = fd, .size = size, .serial = ++d->all->n_regions
     };
     return id;
 }
@@ -205,9 +204,9 @@ static void grown_done(struct command *c, const struct opd_err *err)
     else if (retry)
         grow(d, exact, true);
     else if (lost)
-        turn_retry(&d->broker->turn);
+        turn_retry(d->all->turn);
     else
-        broker_memory_failed(d, err);
+        d->all->hooks->no_memory(d, err);
 }
 
 static void grow(struct device *d, uint64_t size, bool exact)
@@ -238,19 +237,10 @@ static struct suballoc_chunk *newest_empty(const struct device *d)
     return newest;
 }
 
-// Does a request wait for more of the device? What it has let go of meanwhile, it wants again.
-static bool is_wanted(const struct device *d)
-{
-    for (const struct conn *c = d->broker->conns; c; c = c->next)
-        if (c->waits_for == d)
-            return true;
-    return false;
-}
-
 // Gives back those that have been empty for long, but one. True: others may be, later.
 static bool trim(struct device *d, uint64_t now)
 {
-    if (is_wanted(d))
+    if (d->all->hooks->wanted(d))
         return true;
     const struct suballoc_chunk *kept = newest_empty(d);
     bool more = false;
@@ -268,34 +258,39 @@ static bool trim(struct device *d, uint64_t now)
 
 static void trim_cb(uv_timer_t *timer)
 {
-    struct broker *b = timer->data;
-    bool more = b->upgrade != NULL; // which waits for the devices to rest
-    for (int i = 0; i < b->n_devices && !b->upgrade; i++)
-        more = trim(b->devices[i], clock_ns()) || more;
+    struct devices *all = timer->data;
+    bool more = false;
+    for (int i = 0; i < all->n; i++)
+        more = trim(all->at[i], clock_ns()) || more;
     if (!more)
         uv_timer_stop(timer);
 }
 
-void device_memory_init(struct broker *b)
+void device_memory_init(struct devices *all)
 {
-    uv_timer_init(&b->turn.loop, &b->trim_timer);
-    b->trim_timer.data = b;
+    uv_timer_init(&all->turn->loop, &all->trim_timer);
+    all->trim_timer.data = all;
 }
 
-static void trim_later(struct broker *b)
+static void trim_later(struct devices *all)
 {
-    if (!uv_is_active((uv_handle_t *)&b->trim_timer) &&
-        !uv_is_closing((uv_handle_t *)&b->trim_timer))
-        uv_timer_start(&b->trim_timer, trim_cb, TRIM_TICK_MS, TRIM_TICK_MS);
+    if (!uv_is_active((uv_handle_t *)&all->trim_timer) &&
+        !uv_is_closing((uv_handle_t *)&all->trim_timer))
+        uv_timer_start(&all->trim_timer, trim_cb, TRIM_TICK_MS, TRIM_TICK_MS);
 }
 
 void device_restore_chunk(struct device *d, uint32_t region, uint64_t size)
 {
     add_chunk(d, region, size);
-    trim_later(d->broker); // it may be empty
+    trim_later(d->all); // it may be empty
 }
 
 // --- pieces of chunks
+
+uint64_t device_memory_limit(const struct device *d)
+{
+    return d->all->memory_limit ? d->all->memory_limit : d->info.memory_total;
+}
 
 static uint64_t room_for_chunks(const struct device *d, uint64_t limit)
 {
@@ -313,8 +308,7 @@ enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_
         device_set_unavailable(d, err);
         return ALLOC_FAILED;
     }
-    uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
-                                                     : d->info.memory_total;
+    uint64_t limit = device_memory_limit(d);
     uint64_t room = room_for_chunks(d, limit);
     while (chunk_size(d, size) > room && drop_empty_chunk(d, UINT64_MAX))
         room = room_for_chunks(d, limit);
@@ -344,5 +338,5 @@ void device_release(struct device *d, struct suballoc_block *block)
     if (chunk->used > 0)
         return;
     chunk->emptied_at = clock_ns();
-    trim_later(d->broker);
+    trim_later(d->all);
 }

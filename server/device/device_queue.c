@@ -6,12 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker.h"
 #include "base/clock.h"
 #include "base/fdpass.h"
 #include "base/log.h"
 #include "op/plan.h"
-#include "request/trace.h"
 
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size)
 {
@@ -28,8 +26,6 @@ void command_free(struct command *c)
         close(c->fd);
     if (c->out_fd >= 0)
         close(c->out_fd);
-    bound_plan_unref(c->plan);
-    trace_free(c->trace);
     buf_finish(&c->bytes);
     free(c);
 }
@@ -37,8 +33,6 @@ void command_free(struct command *c)
 void device_finish_command(struct device *d, struct command *c, const struct opd_err *err)
 {
     d->n_queued--;
-    if (c->trace)
-        trace_end(d, c, err);
     if (c->done)
         c->done(c, err);
     command_free(c);
@@ -117,7 +111,7 @@ void device_submit(struct device *d, struct command *c)
 // What a kernel has reported, in the words of the operator's `check` line.
 static void explain_report(const struct command *c, uint64_t report, struct opd_err *err)
 {
-    const struct plan *plan = c->plan->plan;
+    const struct plan *plan = c->plan;
     struct buf text = { 0 };
     report_explain(plan->checks, plan->checks_size, report, &text);
     opd_err_set(err, OPD_E_invalid_argument, "%s: %s", plan->op->name, buf_str(&text));
@@ -130,10 +124,10 @@ static void count_run(struct device *d, const struct command *c, const struct op
     uint64_t now = clock_ns(), ran = now - d->head_since;
     d->head_since = now;
     d->busy_ns += ran;
-    struct run_stats *stats = c->plan ? c->plan->stats : NULL;
+    struct run_stats *stats = c->stats;
     if (!stats)
         return;
-    if (c->plan->plan->direction == PLAN_FORWARD)
+    if (c->plan->direction == PLAN_FORWARD)
         stats->forward++;
     else
         stats->backward++;

@@ -11,8 +11,7 @@
 void device_push(struct command *c, struct command ***end);
 struct command *device_pop(struct command **first, struct command ***end);
 
-void device_submit_first(struct device *d, struct command *c); // before all that waits
-void device_pump(struct device *d);                            // sends what the ring takes
+void device_pump(struct device *d); // sends what the ring takes
 
 // Finishes what the executor has reported done. True: it says that its device is beyond use.
 bool device_take_done(struct device *d);

@@ -4,11 +4,28 @@
 // are on their way out while their successor already starts.
 
 #include <stdbool.h>
+#include <stdint.h>
+#include <uv.h>
 
-struct broker;
+struct turn;
 
-void orphans_init(struct broker *b);
-void orphans_close(struct broker *b);
-void orphans_start(struct broker *b); // reaps those that are in b->orphans
+// Successors that come faster than they end inherit all of them.
+enum { ORPHANS_MAX = 1024 };
+
+struct orphan {
+    int pid;
+    bool kill; // it does not end by itself
+};
+
+struct orphans {
+    struct orphan list[ORPHANS_MAX];
+    int n;
+    uint64_t since; // the last one came
+    uv_timer_t timer;
+};
+
+void orphans_init(struct orphans *o, struct turn *turn);
+void orphans_close(struct orphans *o);
+void orphans_start(struct orphans *o); // reaps those that are in the list
 // False: there are too many, and the caller waits itself. `kill`: it does not end by itself.
-bool orphans_add(struct broker *b, int pid, bool kill);
+bool orphans_add(struct orphans *o, int pid, bool kill);

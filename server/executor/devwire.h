@@ -17,6 +17,7 @@ enum {
     DEV_RING_SIZE = 4 << 20,
     DEV_MAX_COMMAND = DEV_RING_SIZE / 2 - 64,
     DEV_MAX_REGIONS = 1 << 16,
+    DEV_MAX_DEVICES = 16,
     DEV_IPC_HANDLE = BACKEND_IPC_HANDLE,
     DEV_MAX_MESSAGE = sizeof((struct opd_err *)0)->msg,
 };

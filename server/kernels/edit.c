@@ -138,18 +138,18 @@ static void check_syntax(struct broker *b, struct edit *edit, const struct versi
 static void plan_first_example(struct broker *b, struct version *v)
 {
     struct plan_request request;
-    if (b->n_devices == 0 || !plan_example(v->op, 0, OPD_DTYPE_NONE, &request))
+    if (b->devices.n == 0 || !plan_example(v->op, 0, OPD_DTYPE_NONE, &request))
         return;
     struct opd_err err = { 0 };
-    device_fill_plan_request(b->devices[0], &request);
+    device_fill_plan_request(b->devices.at[0], &request);
     request.keep = v->op->has_backward;
-    version_plan(v, b->devices[0], &request, &err);
+    version_plan(v, b->devices.at[0], &request, &err);
     opd_err_clear(&err);
     if (!v->op->has_backward)
         return;
     request.direction = PLAN_BACKWARD;
     request.wanted = plan_gradients(&request);
-    version_plan(v, b->devices[0], &request, &err);
+    version_plan(v, b->devices.at[0], &request, &err);
     opd_err_clear(&err);
 }
 

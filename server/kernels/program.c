@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "kernels/pool.h"
+#include "device/devices.h"
 
 static uint64_t program_key(const struct version *version, const char *prelude, const char *expr)
 {
@@ -195,20 +196,11 @@ static void loaded_done(struct command *c, const struct opd_err *err)
     } else if (!lost || guilty) {
         set_failed(p, err);
     }
-    turn_retry(&d->broker->turn);
+    turn_retry(d->all->turn);
 }
 
-void program_each(struct device *d, void (*f)(struct device *d, struct program *p))
-{
-    size_t cursor = 0;
-    for (struct program *p; (p = map_next(&d->programs, &cursor)) != NULL;)
-        for (; p; p = p->next_of_hash)
-            f(d, p);
-    for (struct program *p = d->leaving; p; p = p->next_leaving)
-        f(d, p);
-}
-
-struct command *program_reload_command(struct program *p)
+// The command that loads it. NULL where it has no image, or one is under way.
+static struct command *load_command(struct program *p)
 {
     if (p->image_fd < 0 || p->state == PROGRAM_FAILED || p->n_loads > 0)
         return NULL;
@@ -225,6 +217,23 @@ struct command *program_reload_command(struct program *p)
     c->done = loaded_done;
     c->data = p;
     return c;
+}
+
+static void restore(struct program *p)
+{
+    struct command *c = load_command(p);
+    if (c)
+        device_submit_first(p->device, c);
+}
+
+void program_restore_all(struct device *d)
+{
+    size_t cursor = 0;
+    for (struct program *p; (p = map_next(&d->programs, &cursor)) != NULL;)
+        for (; p; p = p->next_of_hash)
+            restore(p);
+    for (struct program *p = d->leaving; p; p = p->next_leaving)
+        restore(p);
 }
 
 static void compiled(void *data, struct pool_result *result, const struct opd_err *err)
@@ -244,14 +253,14 @@ static void compiled(void *data, struct pool_result *result, const struct opd_er
         p->image_fd = result->fd;
         result->fd = -1;
         p->state = PROGRAM_LOADING;
-        device_submit(d, program_reload_command(p));
+        device_submit(d, load_command(p));
     }
-    turn_retry(&d->broker->turn);
+    turn_retry(d->all->turn);
 }
 
 static void start_compile(struct program *p)
 {
-    struct broker *b = p->device->broker;
+    struct broker *b = p->device->all->owner;
     char limit[32];
     snprintf(limit, sizeof limit, "%llu", (unsigned long long)b->options.cache_limit);
     const char *strings[JOB_MAX_STRINGS] = {
@@ -274,7 +283,7 @@ static void start_compile(struct program *p)
 static void try_again(struct program *p)
 {
     p->state = p->image_fd < 0 ? PROGRAM_NEW : PROGRAM_LOADING;
-    struct command *c = program_reload_command(p);
+    struct command *c = load_command(p);
     if (c)
         device_submit(p->device, c);
 }

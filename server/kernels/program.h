@@ -47,11 +47,8 @@ struct program *program_get(struct device *d, struct version *version, const str
 // source's fault and is older is tried again.
 bool program_ensure(struct program *p, uint64_t since, struct opd_err *err);
 
-// The command that loads it into a new executor. NULL where it has no image, or one is under way.
-struct command *program_reload_command(struct program *p);
-
-// Calls f for every program that a new executor needs, also those that are about to go.
-void program_each(struct device *d, void (*f)(struct device *d, struct program *p));
+// A new executor loads all that the one before had loaded, also what is about to go.
+void program_restore_all(struct device *d);
 
 void program_drop_all(struct version *v); // all of a version; its plans are dropped before
 void program_free_all(struct device *d);  // all of a device that is no more

@@ -9,12 +9,12 @@
 
 #include "base/err.h"
 #include "wire/map.h"
+#include "device/device.h"
 #include "op/op.h"
 #include "op/plan.h"
 
 struct broker;
 struct buf;
-struct device;
 struct program;
 
 enum { REGISTRY_MAX_VERSIONS = 16 }; // kept of each operator, for rollback
@@ -54,11 +54,6 @@ struct bound_plan {
     struct run_stats *stats; // of the operator; NULL: it has not run yet
     struct plan *plan;
     struct program **programs; // plan->n_kernels
-};
-
-// What an operator's runs have come to.
-struct run_stats {
-    uint64_t forward, backward, failed, ns; // ns: on devices
 };
 
 // An operator by its name, with all its versions that are kept.

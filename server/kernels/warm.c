@@ -46,8 +46,8 @@ static void warm_version(struct device *d, struct version *v)
 
 void warm_start(struct broker *b)
 {
-    for (int i = 0; i < b->n_devices; i++)
+    for (int i = 0; i < b->devices.n; i++)
         for (struct opd_operator *o = b->registry.operators; o; o = o->next)
             if (o->current)
-                warm_version(b->devices[i], o->current);
+                warm_version(b->devices.at[i], o->current);
 }

@@ -6,6 +6,7 @@
 #include "broker.h"
 #include "request/conn.h"
 #include "device/device.h"
+#include "device/devices.h"
 #include "base/mem.h"
 #include "memory/tensor.h"
 
@@ -60,7 +61,7 @@ static uint64_t block_size(const struct storage *s)
 bool holder_allows(const struct holder *h, const struct device *d, uint64_t size,
                    struct opd_err *err)
 {
-    uint64_t limit = d->broker->options.client_memory, held = h->bytes[d->index];
+    uint64_t limit = d->all->client_memory, held = h->bytes[d->index];
     if (!limit || (held < limit && suballoc_round(size) <= limit - held))
         return true;
     char asked[32], has[32], may[32];
@@ -102,7 +103,7 @@ static uint64_t unnamed(const struct holder *h, const struct device *d)
 static const struct conn *next_largest(const struct device *d, const struct conn *than)
 {
     const struct conn *best = NULL;
-    for (const struct conn *c = d->broker->conns; c; c = c->next) {
+    for (const struct conn *c = ((struct broker *)d->all->owner)->conns; c; c = c->next) {
         uint64_t n = unnamed(c->holder, d), limit = than ? unnamed(than->holder, d) : UINT64_MAX;
         if (n == 0 || n > limit || (n == limit && than && c->id <= than->id))
             continue;

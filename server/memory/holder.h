@@ -18,10 +18,10 @@ struct storage;
 // One for each connection; outlives it for as long as something that it made is there.
 struct holder {
     int refs;
-    int pid;                             // 0: unknown
-    char client[64];                     // as it called itself in hello
-    uint64_t bytes[OPTIONS_MAX_DEVICES]; // of all that it made and that is still there
-    uint64_t named[OPTIONS_MAX_DEVICES]; // of that: with a name
+    int pid;                         // 0: unknown
+    char client[64];                 // as it called itself in hello
+    uint64_t bytes[DEV_MAX_DEVICES]; // of all that it made and that is still there
+    uint64_t named[DEV_MAX_DEVICES]; // of that: with a name
 };
 
 struct holder *holder_new(int pid);

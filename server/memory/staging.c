@@ -8,6 +8,7 @@
 
 #include "broker.h"
 #include "device/device.h"
+#include "device/devices.h"
 #include "base/fdpass.h"
 #include "base/log.h"
 
@@ -72,7 +73,7 @@ void device_stage_leave(struct device *d, uint64_t conn)
     for (int i = 0; i < STAGING_POOLS; i++)
         leave(&d->stage_pools[i], conn);
     if (d->stage_pools[0].n_queue + d->stage_pools[1].n_queue < before)
-        turn_retry(&d->broker->turn); // it may be the next one's turn
+        turn_retry(d->all->turn); // it may be the next one's turn
 }
 
 void device_unstage(struct device *d, struct suballoc_block *block)

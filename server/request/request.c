@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "broker.h"
+#include "request/trace.h"
 
 struct request_row request_rows[] = {
 #define LOOP
@@ -190,6 +191,8 @@ void request_finish(struct request *req, const struct opd_err *device_err)
         if (req->made[i])
             req->made[i]->made_at = NULL;
     storage_unref(req->exported);
+    bound_plan_unref(req->bound);
+    trace_free(req->trace);
     c->n_flight--;
     c->reply_size -= req->read_size;
     buf_finish(&req->reply);
@@ -203,6 +206,8 @@ static void request_done(struct command *cmd, const struct opd_err *err)
 {
     struct request *req = cmd->data;
     req->begun = cmd->begun;
+    if (req->trace)
+        trace_end(req, cmd, err);
     request_finish(req, err);
 }
 
@@ -358,9 +363,9 @@ void context_free(struct context *ctx)
 
 void shm_free(struct broker *b, struct shm *shm)
 {
-    for (int i = 0; i < b->n_devices; i++)
+    for (int i = 0; i < b->devices.n; i++)
         if (shm->mapped[i])
-            device_unmap(b->devices[i], shm->regions[i]);
+            device_unmap(b->devices.at[i], shm->regions[i]);
     close(shm->fd);
     free(shm);
 }

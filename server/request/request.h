@@ -77,6 +77,10 @@ struct request {
     struct device *device;
     struct suballoc_block *staged;
     uint64_t read_size;
+    // Of an operator's run: what its command reads until it is done, and who wants to know how long
+    // it took (or NULL).
+    struct bound_plan *bound; // a reference
+    struct trace *trace;      // owned
 };
 
 typedef enum request_status request_fn(struct request *req, const value *params,
@@ -133,8 +137,8 @@ void context_free(struct context *ctx); // NULL is fine
 struct shm {
     int fd;
     uint64_t size;
-    bool mapped[OPTIONS_MAX_DEVICES];
-    uint32_t regions[OPTIONS_MAX_DEVICES];
+    bool mapped[DEV_MAX_DEVICES];
+    uint32_t regions[DEV_MAX_DEVICES];
 };
 void shm_free(struct broker *b, struct shm *shm);
 

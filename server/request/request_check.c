@@ -302,10 +302,10 @@ static bool read_choice(struct broker *b, const struct op *op, const value *targ
     for (size_t i = 0; i < value_count(dtypes); i++)
         if (!add_choice_dtype(out, op, value_at(dtypes, i), err))
             return false;
-    for (int i = 0; out->n_targets == 0 && i < b->n_devices; i++)
-        snprintf(out->targets[i], sizeof out->targets[0], "%s", b->devices[i]->info.target);
+    for (int i = 0; out->n_targets == 0 && i < b->devices.n; i++)
+        snprintf(out->targets[i], sizeof out->targets[0], "%s", b->devices.at[i]->info.target);
     if (out->n_targets == 0)
-        out->n_targets = b->n_devices;
+        out->n_targets = b->devices.n;
     if (out->n_dtypes == 0)
         out->n_dtypes = plan_example_dtypes(op, false, out->dtypes);
     return true;
@@ -397,10 +397,10 @@ static bool read_code_choice(struct broker *b, const struct op *op, const char *
         return add_choice_target(out, target, err);
     }
     bool sass = strcmp(kind, "sass") == 0;
-    const char *first = sass ? b->devices[0]->info.target : "sm_90";
-    for (int i = b->n_devices - 1; i >= 0; i--)
-        if (!b->devices[i]->is_cpu)
-            first = b->devices[i]->info.target;
+    const char *first = sass ? b->devices.at[0]->info.target : "sm_90";
+    for (int i = b->devices.n - 1; i >= 0; i--)
+        if (!b->devices.at[i]->is_cpu)
+            first = b->devices.at[i]->info.target;
     snprintf(out->targets[0], sizeof out->targets[0], "%s", first);
     return true;
 }

@@ -17,7 +17,7 @@ enum request_status request_device_restart(struct request *req, const value *par
     char name[16];
     struct device *d = NULL;
     if (value_copy_str(value_at(params, 0), name, sizeof name))
-        d = broker_device(req->broker, name);
+        d = devices_find(&req->broker->devices, name);
     if (!d) {
         opd_err_set(err, OPD_E_not_found,
                     "device_restart: no such device is served; opctl status lists them");

@@ -116,9 +116,9 @@ static void put_devices(struct buf *out, const struct broker *b)
     for (size_t m = 0; m < sizeof device_metrics / sizeof device_metrics[0]; m++) {
         const struct device_metric *metric = &device_metrics[m];
         begin(out, metric->name, metric->type, metric->help);
-        for (int i = 0; i < b->n_devices; i++)
-            buf_printf(out, "opd_%s{device=\"%s\"} %.17g\n", metric->name, b->devices[i]->name,
-                       metric->get(b->devices[i]));
+        for (int i = 0; i < b->devices.n; i++)
+            buf_printf(out, "opd_%s{device=\"%s\"} %.17g\n", metric->name, b->devices.at[i]->name,
+                       metric->get(b->devices.at[i]));
     }
 }
 

@@ -213,10 +213,11 @@ bool run_default_device(struct request *req, struct run *run, const value *optio
     char text[16] = "";
     if (!value_is_nil(name) &&
         (value_type(name) != VALUE_STR || !value_copy_str(name, text, sizeof text) ||
-         !broker_device(req->broker, text)))
+         !devices_find(&req->broker->devices, text)))
         return opd_err_set(err, OPD_E_not_found, "device: no such device is served");
     if (!run->device)
-        run->device = text[0] ? broker_device(req->broker, text) : req->broker->devices[0];
+        run->device = text[0] ? devices_find(&req->broker->devices, text)
+                              : req->broker->devices.at[0];
     return true;
 }
 
@@ -297,7 +298,7 @@ enum request_status request_forward(struct request *req, const value *params, st
                      : REQUEST_ERROR;
     if (status != REQUEST_ANSWERED)
         return status;
-    struct command *c = run_command(&run, err);
+    struct command *c = run_command(req->broker, &run, err);
     if (!c)
         return REQUEST_ERROR;
     make_outputs(req, &run, &results, &saved_ids, saved);

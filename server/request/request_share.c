@@ -165,8 +165,9 @@ static struct import *new_import(struct device *d, uint64_t size)
 static struct device *import_device(struct request *req, const value *name, struct opd_err *err)
 {
     char text[16] = "";
-    struct device *d = value_copy_str(name, text, sizeof text) ? broker_device(req->broker, text)
-                                                               : NULL;
+    struct device *d = value_copy_str(name, text, sizeof text)
+                           ? devices_find(&req->broker->devices, text)
+                           : NULL;
     if (!d)
         opd_err_set(err, OPD_E_not_found, "import_open: no such device is served");
     return d;

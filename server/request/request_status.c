@@ -19,8 +19,6 @@
 
 void request_pack_device(struct buf *out, const struct device *d)
 {
-    uint64_t limit = d->broker->options.memory_limit ? d->broker->options.memory_limit
-                                                     : d->info.memory_total;
     pack_map(out, 16);
     pack_key_str(out, "name", d->name);
     pack_key_str(out, "model", d->info.name);
@@ -33,7 +31,7 @@ void request_pack_device(struct buf *out, const struct device *d)
     pack_key_uint(out, "memory_used", d->memory.used);
     pack_key_uint(out, "memory_named", d->named_bytes);
     pack_key_uint(out, "memory_reserved", d->memory.reserved);
-    pack_key_uint(out, "memory_limit", limit);
+    pack_key_uint(out, "memory_limit", device_memory_limit(d));
     pack_key_int(out, "tensors", d->n_tensors);
     pack_key_int(out, "restarts", d->n_restarts);
     pack_key_int(out, "queued", d->n_queued);
@@ -43,9 +41,9 @@ void request_pack_device(struct buf *out, const struct device *d)
 static void pack_devices(struct buf *out, const struct broker *b)
 {
     pack_str(out, "devices");
-    pack_array(out, (size_t)b->n_devices);
-    for (int i = 0; i < b->n_devices; i++)
-        request_pack_device(out, b->devices[i]);
+    pack_array(out, (size_t)b->devices.n);
+    for (int i = 0; i < b->devices.n; i++)
+        request_pack_device(out, b->devices.at[i]);
 }
 
 static void pack_methods(struct buf *out)
@@ -89,9 +87,9 @@ static void pack_client(struct buf *out, const struct broker *b, const struct co
     pack_key_int(out, "in_flight", c->n_flight);
     pack_key_uint(out, "tensors", c->tensors.count);
     pack_str(out, "memory");
-    pack_map(out, (size_t)b->n_devices);
-    for (int i = 0; i < b->n_devices; i++)
-        pack_key_uint(out, b->devices[i]->name, c->holder->bytes[i] - c->holder->named[i]);
+    pack_map(out, (size_t)b->devices.n);
+    for (int i = 0; i < b->devices.n; i++)
+        pack_key_uint(out, b->devices.at[i]->name, c->holder->bytes[i] - c->holder->named[i]);
 }
 
 static void pack_clients(struct buf *out, const struct broker *b)
@@ -135,7 +133,7 @@ enum request_status request_hello(struct request *req, const value *params, stru
     pack_key_str(out, "version", OPD_VERSION);
     pack_key_int(out, "pid", getpid());
     pack_devices(out, b);
-    pack_key_str(out, "default_device", b->devices[0]->name);
+    pack_key_str(out, "default_device", b->devices.at[0]->name);
     pack_str(out, "dtypes");
     pack_array(out, OPD_DTYPE_COUNT - 1);
     for (int i = 1; i < OPD_DTYPE_COUNT; i++)

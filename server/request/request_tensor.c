@@ -25,12 +25,13 @@ static struct device *find_device(struct request *req, const value *name, struct
 {
     struct broker *b = req->broker;
     if (value_is_nil(name))
-        return b->devices[0];
+        return b->devices.at[0];
     char text[16];
-    struct device *d = value_copy_str(name, text, sizeof text) ? broker_device(b, text) : NULL;
+    struct device *d = value_copy_str(name, text, sizeof text) ? devices_find(&b->devices, text)
+                                                               : NULL;
     if (!d)
         opd_err_set(err, OPD_E_not_found, "no such device is served; the default one is %s",
-                    b->devices[0]->name);
+                    b->devices.at[0]->name);
     return d;
 }
 

@@ -205,7 +205,7 @@ static void append_report(const struct run *run, struct command *c, uint64_t *n_
     ++*n_steps;
 }
 
-struct command *run_command(struct run *run, struct opd_err *err)
+struct command *run_command(struct broker *b, struct run *run, struct opd_err *err)
 {
     const struct plan *plan = run->bound->plan;
     struct command *c = command_new(DEV_RUN, 0, 0);
@@ -222,7 +222,7 @@ struct command *run_command(struct run *run, struct opd_err *err)
     append_report(run, c, &n_steps);
     if (c->bytes.size > DEV_MAX_COMMAND)
         n_steps = (uint64_t)plan->n_steps;
-    uint64_t limit = (uint64_t)run->device->broker->options.max_launches;
+    uint64_t limit = (uint64_t)b->options.max_launches;
     if (c->bytes.size > DEV_MAX_COMMAND || n_steps > limit) {
         if (n_steps > limit)
             opd_err_set(err, OPD_E_invalid_argument,
@@ -238,14 +238,14 @@ struct command *run_command(struct run *run, struct opd_err *err)
         return NULL;
     }
     ((struct dev_command *)(void *)c->bytes.bytes)->size = n_steps;
-    if (run->alone || run->device->broker->options.debug)
+    if (run->alone || b->options.debug)
         ((struct dev_command *)(void *)c->bytes.bytes)->id |= DEV_RUN_ALONE;
     c->deadline = run->deadline > 0 ? run->deadline : run->version->op->deadline;
-    c->plan = bound_plan_ref(run->bound);
+    c->plan = plan;
     c->version = run->version->number;
     if (!run->bound->stats)
-        run->bound->stats =
-            &registry_operator(&run->device->broker->registry, run->version->op->name)->runs;
+        run->bound->stats = &registry_operator(&b->registry, run->version->op->name)->runs;
+    c->stats = run->bound->stats;
     return c;
 }
 
@@ -321,8 +321,9 @@ enum request_status run_submit(struct request *req, struct run *run, struct comm
         command_free(c);
     } else {
         note_needs(req, run);
+        req->bound = bound_plan_ref(run->bound);
         if (req->broker->n_tracers > 0)
-            trace_begin(c, req->conn);
+            req->trace = trace_begin(c, req->conn);
         status = request_submit(req, d, c);
     }
     drop_made(run); // scratch goes back at once: the device runs its next user after this command

@@ -36,7 +36,7 @@ struct tensor *run_make_result(struct request *req, const struct run *run, int i
 
 // The command. NULL with an error, and nothing is held any more, where the plan has more steps than
 // a command can carry.
-struct command *run_command(struct run *run, struct opd_err *err);
+struct command *run_command(struct broker *b, struct run *run, struct opd_err *err);
 
 // In-place arguments and `into` are written: whoever kept them for backward must know.
 void run_bump_versions(const struct run *run);

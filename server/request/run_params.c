@@ -293,7 +293,7 @@ enum request_status run_backward(struct request *req, struct run *run, struct pl
     status = run_allocate(req, run, err);
     if (status != REQUEST_ANSWERED)
         return status;
-    struct command *c = run_command(run, err);
+    struct command *c = run_command(req->broker, run, err);
     if (!c)
         return REQUEST_ERROR;
     make_grads(req, run, results);

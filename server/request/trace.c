@@ -24,12 +24,13 @@ void trace_follow(struct conn *c, bool follows)
     c->traces = follows;
 }
 
-void trace_begin(struct command *c, const struct conn *conn)
+struct trace *trace_begin(struct command *c, const struct conn *conn)
 {
     ((struct dev_command *)(void *)c->bytes.bytes)->id |= DEV_RUN_TIMED;
-    c->trace = mem_alloc(sizeof *c->trace);
-    *c->trace =
+    struct trace *t = mem_alloc(sizeof *t);
+    *t =
         (struct trace){ .holder = holder_ref(conn->holder), .conn = conn->id, .since = clock_ns() };
+    return t;
 }
 
 void trace_free(struct trace *t)
@@ -47,36 +48,37 @@ static int count_kernels(const struct plan *plan)
     return n;
 }
 
-static void pack_record(struct buf *out, const struct device *d, const struct command *c,
+static void pack_record(struct buf *out, const struct request *req, const struct command *c,
                         const struct opd_err *err)
 {
-    const struct plan *plan = c->plan->plan;
+    const struct plan *plan = c->plan;
+    const struct trace *t = req->trace;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t took = clock_ns() - c->trace->since;
+    uint64_t took = clock_ns() - t->since;
     pack_map(out, err->code ? 13 : 12);
-    pack_key_uint(out, "seq", d->broker->n_traced);
+    pack_key_uint(out, "seq", req->broker->n_traced);
     pack_key_float(out, "time", (double)now.tv_sec + (double)now.tv_nsec / 1e9);
     pack_key_str(out, "op", plan->op->name);
     pack_key_int(out, "version", c->version);
     pack_key_str(out, "direction", plan->direction == PLAN_FORWARD ? "forward" : "backward");
-    pack_key_str(out, "device", d->name);
+    pack_key_str(out, "device", req->device->name);
     pack_key_int(out, "kernels", count_kernels(plan));
     pack_key_float(out, "queued", took > c->ran ? (double)(took - c->ran) / 1e9 : 0);
     pack_key_float(out, "seconds", (double)c->ran / 1e9);
-    pack_key_str(out, "client", c->trace->holder->client);
-    pack_key_int(out, "pid", c->trace->holder->pid);
-    pack_key_uint(out, "connection", c->trace->conn);
+    pack_key_str(out, "client", t->holder->client);
+    pack_key_int(out, "pid", t->holder->pid);
+    pack_key_uint(out, "connection", t->conn);
     if (err->code)
         pack_key_str(out, "error", opd_err_name(err->code));
 }
 
-void trace_end(struct device *d, const struct command *c, const struct opd_err *err)
+void trace_end(const struct request *req, const struct command *c, const struct opd_err *err)
 {
     struct buf record = { 0 };
-    d->broker->n_traced++;
-    pack_record(&record, d, c, err);
-    for (struct conn *to = d->broker->conns; to; to = to->next)
+    req->broker->n_traced++;
+    pack_record(&record, req, c, err);
+    for (struct conn *to = req->broker->conns; to; to = to->next)
         if (to->traces)
             conn_notify(to, "trace", &record);
     buf_finish(&record);

@@ -55,9 +55,9 @@ static void unblock_signals(void)
 
 static void go_on(struct broker *b)
 {
-    orphans_start(b);
-    for (int i = 0; i < b->n_devices; i++)
-        device_resume(b->devices[i]);
+    orphans_start(&b->devices.orphans);
+    for (int i = 0; i < b->devices.n; i++)
+        device_resume(b->devices.at[i]);
     struct event event = { .kind = "upgraded", .ms = (double)(clock_ns() - b->held_since) / 1e6 };
     events_add(b, &event);
     for (struct conn *c = b->conns; c; c = c->next)

@@ -30,7 +30,7 @@ static bool read_end(struct state_in *in)
 {
     const struct broker *b = in->broker;
     in->over = true;
-    return (b->options.n_kernels > 0 && b->reload.common && b->n_devices > 0) ||
+    return (b->options.n_kernels > 0 && b->reload.common && b->devices.n > 0) ||
            state_fail(in, "there is no broker, common header or device before it");
 }
 

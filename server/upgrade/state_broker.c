@@ -46,7 +46,7 @@ void state_write_broker(struct state_out *out, struct broker *b, uint64_t held_s
         pack_uint(bytes, b->turn.errors_of[i]);
     pack_key_uint(bytes, "n_traced", b->n_traced);
     pack_key_uint(bytes, "n_contexts", b->n_contexts);
-    pack_key_uint(bytes, "n_regions", b->n_regions);
+    pack_key_uint(bytes, "n_regions", b->devices.n_regions);
     pack_key_uint(bytes, "n_upgrades", b->n_upgrades);
     pack_key_uint(bytes, "held_since", held_since);
     pack_key_uint(bytes, "next_event", b->events.next);
@@ -118,7 +118,7 @@ bool state_read_broker(struct state_in *in)
     if (state_get(in, "n_traced")) // as "traces" of a connection
         b->n_traced = state_uint(in, "n_traced");
     b->n_contexts = state_uint(in, "n_contexts");
-    b->n_regions = state_uint(in, "n_regions");
+    b->devices.n_regions = state_uint(in, "n_regions");
     b->n_upgrades = state_uint(in, "n_upgrades") + 1;
     b->held_since = state_uint(in, "held_since");
     b->events.next = (uint64_t)state_int(in, "next_event", 1, INT64_MAX);
@@ -178,11 +178,11 @@ void state_write_now(struct state_out *out, struct broker *b)
     state_put_str(out, "host_compiler", b->host_compiler);
     state_put_str(out, "nvrtc", b->nvrtc);
     pack_str(bytes, "devices");
-    pack_array(bytes, (size_t)b->n_devices);
-    for (int i = 0; i < b->n_devices; i++) {
+    pack_array(bytes, (size_t)b->devices.n);
+    for (int i = 0; i < b->devices.n; i++) {
         pack_array(bytes, 2);
-        pack_uint(bytes, b->devices[i]->info.memory_free);
-        pack_uint(bytes, b->devices[i]->busy_ns);
+        pack_uint(bytes, b->devices.at[i]->info.memory_free);
+        pack_uint(bytes, b->devices.at[i]->busy_ns);
     }
 }
 
@@ -198,9 +198,9 @@ bool state_read_now(struct state_in *in)
     state_copy_str(in, "host_compiler", b->host_compiler, sizeof b->host_compiler);
     state_copy_str(in, "nvrtc", b->nvrtc, sizeof b->nvrtc);
     const value *list = state_get(in, "devices");
-    for (int i = 0; i < b->n_devices; i++) {
+    for (int i = 0; i < b->devices.n; i++) {
         const value *pair = value_at(list, (size_t)i);
-        struct device *d = b->devices[i];
+        struct device *d = b->devices.at[i];
         d->info.memory_free = (uint64_t)state_int_of(in, value_at(pair, 0), 0, INT64_MAX);
         d->busy_ns = (uint64_t)state_int_of(in, value_at(pair, 1), 0, INT64_MAX);
     }
@@ -218,15 +218,15 @@ static void write_child(struct state_out *out, int pid, bool kill)
 
 void state_write_children(struct state_out *out, struct broker *b)
 {
-    for (int i = 0; i < b->n_devices; i++)
-        if (b->devices[i]->process_alive)
-            write_child(out, b->devices[i]->process.pid, true);
+    for (int i = 0; i < b->devices.n; i++)
+        if (b->devices.at[i]->process_alive)
+            write_child(out, b->devices.at[i]->process.pid, true);
     int pids[OPTIONS_MAX_COMPILERS];
     int n = pool_pids(b->pool, pids, OPTIONS_MAX_COMPILERS);
     for (int i = 0; i < n; i++)
-        write_child(out, pids[i], false);  // it sees the end of its socket
-    for (int i = 0; i < b->n_orphans; i++) // of the upgrade before
-        write_child(out, b->orphans[i].pid, b->orphans[i].kill);
+        write_child(out, pids[i], false);          // it sees the end of its socket
+    for (int i = 0; i < b->devices.orphans.n; i++) // of the upgrade before
+        write_child(out, b->devices.orphans.list[i].pid, b->devices.orphans.list[i].kill);
 }
 
 bool state_read_child(struct state_in *in)
@@ -234,8 +234,8 @@ bool state_read_child(struct state_in *in)
     struct broker *b = in->broker;
     int64_t pid = state_int(in, "pid", 2, INT32_MAX);
     bool kill = state_bool(in, "kill");
-    if (b->n_orphans == BROKER_MAX_ORPHANS)
+    if (b->devices.orphans.n == ORPHANS_MAX)
         return state_fail(in, "there are too many");
-    b->orphans[b->n_orphans++] = (struct broker_orphan){ (int)pid, kill };
+    b->devices.orphans.list[b->devices.orphans.n++] = (struct orphan){ (int)pid, kill };
     return true;
 }

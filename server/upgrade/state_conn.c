@@ -128,7 +128,7 @@ static void write_shm(struct state_out *out, uint64_t id, const struct shm *shm)
 {
     struct buf *bytes = &out->bytes;
     size_t n = 0;
-    for (int i = 0; i < OPTIONS_MAX_DEVICES; i++)
+    for (int i = 0; i < DEV_MAX_DEVICES; i++)
         n += shm->mapped[i];
     state_begin(out, "shm", 4);
     pack_key_uint(bytes, "id", id);
@@ -136,7 +136,7 @@ static void write_shm(struct state_out *out, uint64_t id, const struct shm *shm)
     pack_key_uint(bytes, "size", shm->size);
     pack_str(bytes, "mapped");
     pack_array(bytes, n);
-    for (int i = 0; i < OPTIONS_MAX_DEVICES; i++) {
+    for (int i = 0; i < DEV_MAX_DEVICES; i++) {
         if (!shm->mapped[i])
             continue;
         pack_array(bytes, 2);
@@ -151,11 +151,11 @@ static bool read_mapped(struct state_in *in, struct shm *shm)
     const value *list = state_get(in, "mapped");
     for (size_t i = 0; i < value_count(list); i++) {
         const value *pair = value_at(list, i);
-        int index = (int)state_int_of(in, value_at(pair, 0), 0, b->n_devices - 1);
+        int index = (int)state_int_of(in, value_at(pair, 0), 0, b->devices.n - 1);
         uint32_t region = (uint32_t)state_int_of(in, value_at(pair, 1), 0, DEV_MAX_REGIONS - 1);
         if (!state_good(in))
             return false;
-        const struct device *d = b->devices[index];
+        const struct device *d = b->devices.at[index];
         if (region >= d->n_regions || !d->regions[region].used || !d->regions[region].host ||
             d->regions[region].size < shm->size || shm->mapped[index])
             return state_fail(in, "its region is not that of shared memory, or too small");

@@ -170,13 +170,13 @@ bool state_read_context(struct state_in *in)
     const struct broker *b = in->broker;
     uint64_t id = (uint64_t)state_int(in, "id", 1, INT64_MAX);
     struct version *v = state_thing(in, "entry", &in->versions);
-    int device = (int)state_int(in, "device", 0, b->n_devices - 1);
+    int device = (int)state_int(in, "device", 0, b->devices.n - 1);
     if (!state_good(in) || !c || !v || map_get(&c->contexts, id))
         return state_fail(in, "there is no connection or version for it, or its id is in use");
     struct context *ctx = mem_zalloc(1, sizeof *ctx);
     *ctx = (struct context){ .serial = state_uint(in, "serial"),
                              .version = version_ref(v),
-                             .device = b->devices[device] };
+                             .device = b->devices.at[device] };
     version_add_context(v, 1);
     ctx->request.op = v->op;
     ctx->request.keep = true;

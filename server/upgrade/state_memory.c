@@ -34,11 +34,10 @@ bool state_read_device(struct state_in *in)
     struct broker *b = in->broker;
     char name[sizeof((struct device *)0)->name];
     state_copy_str(in, "name", name, sizeof name);
-    if (b->n_devices == OPTIONS_MAX_DEVICES || broker_device(b, name) ||
+    if (b->devices.n == DEV_MAX_DEVICES || devices_find(&b->devices, name) ||
         (strcmp(name, "cpu") != 0 && strncmp(name, "cuda:", 5) != 0))
         return state_fail(in, "it has no name of a device, or is one too many");
-    struct device *d = b->devices[b->n_devices] = device_new(b, name, b->n_devices);
-    b->n_devices++;
+    struct device *d = devices_add(&b->devices, name);
     d->state = DEVICE_RESTARTING; // what is asked of it waits for its executor
     state_copy_str(in, "model", d->info.name, sizeof d->info.name);
     state_copy_str(in, "uuid", d->info.uuid, sizeof d->info.uuid);
@@ -83,11 +82,12 @@ static void write_regions(struct state_out *out, const struct device *d)
 // Clients know a chunk by its serial.
 static bool is_serial_new(const struct broker *b, uint64_t serial)
 {
-    for (int i = 0; i < b->n_devices; i++)
-        for (uint32_t id = 0; id < b->devices[i]->n_regions; id++)
-            if (b->devices[i]->regions[id].used && b->devices[i]->regions[id].serial == serial)
+    for (int i = 0; i < b->devices.n; i++)
+        for (uint32_t id = 0; id < b->devices.at[i]->n_regions; id++)
+            if (b->devices.at[i]->regions[id].used &&
+                b->devices.at[i]->regions[id].serial == serial)
                 return false;
-    return serial <= b->n_regions;
+    return serial <= b->devices.n_regions;
 }
 
 static bool makes_sense(const struct device_region *r, size_t handle_size)
@@ -110,7 +110,7 @@ bool state_read_region(struct state_in *in)
                                .fd = -1,
                                .size = (uint64_t)state_int(in, "size", 1, STATE_MAX_SIZE),
                                .serial = (uint64_t)state_int(in, "serial", 1, INT64_MAX) };
-    struct device *d = b->n_devices > 0 ? b->devices[b->n_devices - 1] : NULL;
+    struct device *d = b->devices.n > 0 ? b->devices.at[b->devices.n - 1] : NULL;
     if (!state_good(in) || !d || (id < d->n_regions && d->regions[id].used) ||
         !makes_sense(&r, handle_size) || !is_serial_new(b, r.serial))
         return state_fail(in, "it is of no device, there twice, or of a wrong size");
@@ -197,10 +197,10 @@ bool state_read_tensor(struct state_in *in)
 void state_write_memory(struct state_out *out, struct broker *b)
 {
     struct state_table tensors = { 0 };
-    for (int i = 0; i < b->n_devices; i++) {
-        write_device(out, b->devices[i]);
-        write_regions(out, b->devices[i]);
-        out->unknown_memory += b->devices[i]->memory.used;
+    for (int i = 0; i < b->devices.n; i++) {
+        write_device(out, b->devices.at[i]);
+        write_regions(out, b->devices.at[i]);
+        out->unknown_memory += b->devices.at[i]->memory.used;
     }
     state_write_storages(out, b, &tensors);
     for (size_t i = 0; i < tensors.n; i++)

@@ -132,7 +132,7 @@ static bool is_in_region(const struct import *m)
 bool state_read_import(struct state_in *in)
 {
     struct broker *b = in->broker;
-    int index = (int)state_int(in, "device", 0, b->n_devices - 1);
+    int index = (int)state_int(in, "device", 0, b->devices.n - 1);
     uint32_t region = (uint32_t)state_int(in, "region", 0, IMPORT_UNMAPPED);
     uint64_t size = (uint64_t)state_int(in, "size", 0, STATE_MAX_SIZE);
     bool lost = state_bool(in, "lost");
@@ -141,7 +141,7 @@ bool state_read_import(struct state_in *in)
     struct import *m = mem_zalloc(1, sizeof *m);
     *m = (struct import){ .refs = 1,
                           .fate = make_fate(lost ? FATE_FAILED : FATE_DONE),
-                          .device = b->devices[index],
+                          .device = b->devices.at[index],
                           .region = region,
                           .size = size };
     if ((region == IMPORT_UNMAPPED && lost) || is_in_region(m)) {
@@ -259,7 +259,7 @@ static bool has_memory(struct state_in *in, struct storage *s)
 bool state_read_storage(struct state_in *in)
 {
     struct broker *b = in->broker;
-    int index = (int)state_int(in, "device", 0, b->n_devices - 1);
+    int index = (int)state_int(in, "device", 0, b->devices.n - 1);
     struct import *m = state_thing(in, "import", &in->imports);
     struct holder *holder = state_thing(in, "holder", &in->holders);
     bool lost = state_bool(in, "lost");
@@ -268,7 +268,7 @@ bool state_read_storage(struct state_in *in)
         return false;
     struct storage *s = mem_zalloc(1, sizeof *s);
     *s = (struct storage){ .refs = 1,
-                           .device = b->devices[index],
+                           .device = b->devices.at[index],
                            .import = m ? import_ref(m) : NULL,
                            .import_offset = state_uint(in, "import_offset"),
                            .size = size,

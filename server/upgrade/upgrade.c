@@ -169,8 +169,8 @@ static bool is_quiet(const struct upgrade *u)
     const struct broker *b = u->broker;
     if (b->reload.edits || b->n_checks > 0)
         return false;
-    for (int i = 0; i < b->n_devices; i++)
-        if (b->devices[i]->n_queued > 0)
+    for (int i = 0; i < b->devices.n; i++)
+        if (b->devices.at[i]->n_queued > 0)
             return false;
     for (const struct conn *c = b->conns; c; c = c->next)
         if (c->n_flight > (c == u->asked->conn))

@@ -26,8 +26,8 @@ static struct broker *empty_broker(void)
 // Regions without a descriptor are not written, and with them nothing of their memory.
 static bool has_regions(const struct broker *b)
 {
-    for (int i = 0; i < b->n_devices; i++)
-        if (b->devices[i]->n_regions > 0)
+    for (int i = 0; i < b->devices.n; i++)
+        if (b->devices.at[i]->n_regions > 0)
             return true;
     return false;
 }

@@ -81,8 +81,7 @@ static void state_add_versions(struct broker *b)
 
 static struct device *state_add_device(struct broker *b)
 {
-    struct device *d = b->devices[b->n_devices] = device_new(b, "cpu", b->n_devices);
-    b->n_devices++;
+    struct device *d = devices_add(&b->devices, "cpu");
     d->state = DEVICE_RESTARTING;
     snprintf(d->info.name, sizeof d->info.name, "a processor");
     snprintf(d->info.target, sizeof d->info.target, "cpu");
@@ -115,7 +114,7 @@ static struct device *state_add_device(struct broker *b)
     d->regions[5] = (struct device_region){
         .used = true, .ipc = true, .fd = -1, .size = 4096, .serial = 6, .handle = { 1, 2, 3 }
     };
-    d->broker->n_regions = 8;
+    b->devices.n_regions = 8;
     suballoc_add_chunk(&d->memory, 0, 65536);
     suballoc_add_chunk(&d->memory, 3, 8192);
     return d;
@@ -255,8 +254,8 @@ static void state_free_broker(struct broker *b)
 {
     for (struct conn *c = b->conns; c; c = c->next)
         c->stream.n_fds = c->stream.n_out_fds = 0;
-    for (int i = 0; i < b->n_devices; i++)
-        for (uint32_t r = 0; r < b->devices[i]->n_regions; r++)
-            b->devices[i]->regions[r].fd = -1;
+    for (int i = 0; i < b->devices.n; i++)
+        for (uint32_t r = 0; r < b->devices.at[i]->n_regions; r++)
+            b->devices.at[i]->regions[r].fd = -1;
     broker_discard(b);
 }

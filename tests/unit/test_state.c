@@ -57,7 +57,7 @@ static bool reads(const void *bytes, size_t size, char *says)
 
 static void check_memory(struct broker *b, struct broker *again)
 {
-    const struct device *was = b->devices[0], *is = again->devices[0];
+    const struct device *was = b->devices.at[0], *is = again->devices.at[0];
     assert_true(suballoc_check(&is->memory));
     assert_int_equal(is->memory.used, was->memory.used);
     assert_int_equal(is->memory.reserved, was->memory.reserved);
@@ -68,7 +68,7 @@ static void check_memory(struct broker *b, struct broker *again)
     assert_int_equal(is->n_start_failures, 1);
     assert_string_equal(is->info.blas, "a library");
     assert_string_equal(is->info.uuid, "GPU-1");
-    assert_int_equal(again->n_regions, 8);
+    assert_int_equal(again->devices.n_regions, 8);
     for (uint32_t i = 0; i < was->n_regions; i++) {
         struct device_region expected = was->regions[i];
         expected.fd = is->regions[i].fd;
@@ -96,7 +96,7 @@ static void check_holders(struct broker *again)
     assert_int_equal(t->storage->n_names, 1);
     assert_int_equal(c->holder->pid, 78);
     assert_string_equal(c->holder->client, "a client");
-    assert_int_equal(c->holder->bytes[0], again->devices[0]->memory.used - gone->bytes[0]);
+    assert_int_equal(c->holder->bytes[0], again->devices.at[0]->memory.used - gone->bytes[0]);
 }
 
 static void check_suspect(struct broker *again)
@@ -148,8 +148,8 @@ static void check_counters(const struct broker *again)
 // Descriptors are not there in a mere look.
 static void give_fds(const struct broker *b, struct broker *again)
 {
-    for (uint32_t i = 0; i < b->devices[0]->n_regions; i++)
-        again->devices[0]->regions[i].fd = b->devices[0]->regions[i].fd;
+    for (uint32_t i = 0; i < b->devices.at[0]->n_regions; i++)
+        again->devices.at[0]->regions[i].fd = b->devices.at[0]->regions[i].fd;
     struct stream *s = &again->conns->stream;
     const struct stream *was = &b->conns->stream;
     s->fds[s->n_fds++] = was->fds[0];
@@ -204,8 +204,8 @@ static void test_descriptors_that_wait(void **state)
     s->sent = s->out_start = 6; // "nt", then the first one
     for (int i = 0; i < 2; i++)
         s->out_fds[i].at = i ? 13 : 8;
-    for (uint32_t i = 0; i < b->devices[0]->n_regions; i++) {
-        struct device_region *r = &b->devices[0]->regions[i];
+    for (uint32_t i = 0; i < b->devices.at[0]->n_regions; i++) {
+        struct device_region *r = &b->devices.at[0]->regions[i];
         r->fd = r->fd < 0 ? -1 : pipes[0];
     }
     struct buf bytes = write_state(b);
@@ -345,10 +345,10 @@ static void test_what_makes_no_sense(void **state)
     tensor_find(b, "suspect")->storage->writes->next->end = 201;
     check_refused(b, "ends behind it");
     b = state_make_broker();
-    b->devices[0]->regions[4].serial = 7; // the first one's
+    b->devices.at[0]->regions[4].serial = 7; // the first one's
     check_refused(b, "there twice");
     b = state_make_broker();
-    b->n_regions = 6;
+    b->devices.n_regions = 6;
     check_refused(b, "there twice");
     b = state_make_broker();
     map_put(&b->conns->exports, 14, storage_ref(storage_of(b, 10)));
