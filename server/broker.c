@@ -225,7 +225,7 @@ static void close_loop_handles(struct broker *b)
     uv_close((uv_handle_t *)&b->idle, unused_closed_cb);
     uv_close((uv_handle_t *)&b->stop_timer, unused_closed_cb);
     devices_close(&b->devices);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < TURN_N_SIGNALS; i++)
         uv_close((uv_handle_t *)&b->signals[i], unused_closed_cb);
 }
 
@@ -344,11 +344,11 @@ static void init_loop(struct broker *b)
     uv_timer_init(&b->turn.loop, &b->stop_timer);
     b->prepare.data = b->idle.data = b->stop_timer.data = b;
     uv_prepare_start(&b->prepare, prepare_cb);
-    static const int numbers[] = { SIGTERM, SIGINT };
-    for (int i = 0; i < 2; i++) {
+    for (int number, i = 0; i < TURN_N_SIGNALS; i++) {
         uv_signal_init(&b->turn.loop, &b->signals[i]);
         b->signals[i].data = b;
-        uv_signal_start(&b->signals[i], signal_cb, numbers[i]);
+        if (turn_signal(i, &number))
+            uv_signal_start(&b->signals[i], signal_cb, number);
     }
 }
 

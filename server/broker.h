@@ -43,7 +43,7 @@ struct broker {
 
     uv_prepare_t prepare; // before the loop sleeps: retries and flushes
     uv_idle_t idle;       // keeps it from sleeping while there is more to do
-    uv_signal_t signals[2];
+    uv_signal_t signals[TURN_N_SIGNALS];
     uv_timer_t stop_timer;
     bool stopping, stop_read_over, devices_stopping, serving;
     int exit_status;

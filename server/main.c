@@ -20,8 +20,8 @@
 #include "trial/trial.h"
 #include "upgrade/upgrade.h"
 
-// An executor and a compiler end with the broker, whatever ends it, and leave it a terminal's ^C,
-// and the SIGTERM that a service manager sends to every process: it finishes what is in flight, for
+// An executor and a compiler end with the broker, whatever ends it, and leave it a terminal's ^C and
+// its end, and the SIGTERM that a service manager sends to every process: it finishes what is in flight, for
 // which it needs them.
 static void become_child(const char *name, int death_signal)
 {
@@ -29,6 +29,7 @@ static void become_child(const char *name, int death_signal)
     prctl(PR_SET_PDEATHSIG, death_signal);
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
 }
 

@@ -29,6 +29,13 @@ DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
 CACHE = ROOT / "build" / "test-cache"
 TEST_SECONDS = 120
 
+# The shell's & and nohup have us ignore these, and what we start would: a program that is run takes
+# over what is ignored, but not what is handled.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
+
 
 class Daemon:
     """build/opd on a socket in a folder of its own, or where it is told, until stop()."""

@@ -18,6 +18,25 @@ void turn_count_error(struct turn *turn, const struct opd_err *err)
         turn->errors_of[err->code]++;
 }
 
+static const int signals[TURN_N_SIGNALS] = { SIGTERM, SIGINT, SIGHUP };
+
+bool turn_signal(int i, int *out)
+{
+    struct sigaction before;
+    *out = signals[i];
+    sigaction(*out, NULL, &before);
+    return *out == SIGTERM || before.sa_handler != SIG_IGN;
+}
+
+void turn_hold_signals(bool held)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    for (int i = 0; i < TURN_N_SIGNALS; i++)
+        sigaddset(&set, signals[i]);
+    sigprocmask(held ? SIG_BLOCK : SIG_UNBLOCK, &set, NULL);
+}
+
 int turn_spawn(struct turn *turn, uv_process_t *process, const char *const *args, const int *fds,
                int n_fds, uv_exit_cb exited)
 {

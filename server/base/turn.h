@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <signal.h>
 #include <uv.h>
 
 #include "base/err.h"
@@ -24,6 +25,12 @@ void turn_retry(struct turn *turn);
 
 // A reply is an error.
 void turn_count_error(struct turn *turn, const struct opd_err *err);
+
+// Signals that end the daemon in order: SIGTERM, ^C, a terminal that closes. The last two not where
+// whoever started it had them ignored, as nohup and a shell's & do.
+enum { TURN_N_SIGNALS = 3 };
+bool turn_signal(int i, int *out); // false: it is ignored
+void turn_hold_signals(bool held); // what comes meanwhile waits
 
 // Starts this same program in another role: `args` ends with NULL, and the level of the log goes
 // behind it. fds become 3, 4, … there. Negative: libuv's error.

@@ -71,10 +71,11 @@ static bool check_folder(const char *socket, struct opd_err *err)
         *slash = '\0';
         if (stat(folder, &st) < 0)
             ok = opd_err_errno(err, OPD_E_invalid_argument, "%s", folder);
-        else if (st.st_uid != geteuid() && st.st_uid != 0 && geteuid() != 0)
+        else if (st.st_uid != geteuid() && st.st_uid != 0)
             ok = opd_err_set(err, OPD_E_invalid_argument,
-                             "%s belongs to another user; put the socket into a folder of your own",
-                             folder);
+                             "%s belongs to another user (uid %u); put the socket into a folder of "
+                             "your own",
+                             folder, (unsigned)st.st_uid);
         else if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX))
             ok = opd_err_set(
                 err, OPD_E_invalid_argument,

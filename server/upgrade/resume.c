@@ -1,7 +1,6 @@
 // The successor's side of an upgrade: takes the state over and goes on. upgrade.h tells the rest.
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -44,15 +43,6 @@ int upgrade_check_state(const struct options *options, int state_fd)
     return ok ? 0 : 1;
 }
 
-static void unblock_signals(void)
-{
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    sigprocmask(SIG_UNBLOCK, &signals, NULL);
-}
-
 static void go_on(struct broker *b)
 {
     orphans_start(&b->devices.orphans);
@@ -80,7 +70,7 @@ int upgrade_resume(const struct options *options, const char *program, char **ar
         return 1;
     }
     close(state_fd);
-    unblock_signals();
+    turn_hold_signals(false);
     go_on(b);
     return broker_run(b);
 }

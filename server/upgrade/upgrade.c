@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,11 +48,7 @@ bool upgrade_holds(const struct broker *b)
 // state, one that comes later is the successor's, which is ready for it when it lets it in.
 static void pause_all(struct broker *b, bool paused)
 {
-    sigset_t signals;
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    sigprocmask(paused ? SIG_BLOCK : SIG_UNBLOCK, &signals, NULL);
+    turn_hold_signals(paused);
     listen_pause(b, paused);
     for (struct conn *c = b->conns; c; c = c->next) {
         c->waiting = c->waiting || paused;

@@ -16,7 +16,7 @@ def list_shared():
     return set(os.listdir("/dev/shm"))
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "stop", "everyone"])
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "SIGHUP", "stop", "everyone"])
 def test_stop_finishes_what_is_in_flight(tmp_path, start_daemon, monkeypatch, how):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     shared = list_shared()
@@ -48,6 +48,28 @@ def test_stop_finishes_what_is_in_flight(tmp_path, start_daemon, monkeypatch, ho
     assert not os.path.exists(daemon.socket)
     assert list_shared() == shared
     assert os.listdir(tmp_path) == ["k"]
+
+
+def test_signals_that_were_ignored_at_the_start(start_daemon):
+    """As nohup and a shell's & have it; an upgrade keeps to it."""
+    ignored = [signal.SIGINT, signal.SIGHUP]
+    before = [signal.signal(number, signal.SIG_IGN) for number in ignored]
+    try:
+        daemon = start_daemon()
+    finally:
+        for number, handler in zip(ignored, before):
+            signal.signal(number, handler)
+    with Raw(daemon.socket) as raw:
+        for _ in range(2):
+            for number in ignored:
+                os.kill(daemon.pid, number)
+            raw.call("upgrade")
+        raw.call("status")
+    with open(f"/proc/{daemon.pid}/status") as status:
+        (line,) = [line for line in status if line.startswith("SigIgn:")]
+    mask = int(line.split()[1], 16)
+    assert all(mask & 1 << number - 1 for number in ignored)
+    daemon.stop()  # by SIGTERM
 
 
 def test_stop_refuses_what_comes_later(tmp_path, start_daemon):

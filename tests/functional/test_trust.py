@@ -136,6 +136,14 @@ def test_a_file_that_everyone_can_write_is_not_served(place, start_daemon):
             client.reload()
 
 
+def test_a_folder_of_another_user_is_no_place_for_the_socket(place):
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make folders of others")
+    (place / "other").mkdir()
+    os.chown(place / "other", 12345, -1)
+    assert "other belongs to another user (uid 12345)" in start_fails(place / "other" / "s")
+
+
 def test_files_of_other_users(place, start_daemon):
     if os.geteuid() != 0:
         pytest.skip("needs root, to make files of others")
