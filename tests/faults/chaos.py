@@ -259,7 +259,7 @@ class Chaos:
         after[begin : begin + len(part)] = part
         tensor = self.insist(lambda: self.client.attach(name))
         try:
-            tensor.view(part.shape, begin).write(part)
+            tensor.view(part.shape, offset=begin).write(part)
         except opd.OpdError as e:
             assert e.code in FORGIVEN, e
             self.insist(lambda: tensor.write(after))

@@ -182,3 +182,9 @@ def test_status(client):
     assert status["connections"] >= 1
     assert status["requests"]["hello"] >= 1
     assert [d["state"] for d in status["devices"]] == ["ready"]
+
+
+def test_operators_as_a_collection(client):
+    assert "gelu" in client.ops and "gellu" not in client.ops and 3 not in client.ops
+    names = list(client.ops)
+    assert names == dir(client.ops) and "gelu" in names and len(client.ops) == len(names)

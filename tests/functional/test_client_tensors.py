@@ -288,3 +288,61 @@ def test_memory_that_could_not_be_shared_is_asked_for_again(client, monkeypatch)
         client.tensor(data)
     monkeypatch.undo()
     np.testing.assert_array_equal(client.tensor(data).numpy(), data)
+
+
+def test_views_as_others_write_them(client):
+    x = client.tensor(np.arange(12, dtype=np.float32).reshape(3, 4))
+    expected = np.arange(12).reshape(4, 3)
+    for view in (x.view(4, 3), x.view((4, 3)), x.view([4, 3]), x.view(np.array([4, 3]).tolist())):
+        assert np.array_equal(view.numpy(), expected)
+    assert x.view(4).numpy().tolist() == [0, 1, 2, 3]
+    assert x.view(2, 2, offset=3).numpy().tolist() == [[3, 4], [5, 6]]
+    assert x.view((), offset=5).item() == x.view(offset=5).item() == 5
+    for wrong in (((4,), 3), ([4, 3], 0), (4.0, 3), ("4",)):
+        with pytest.raises(TypeError, match=r"given by name: view\(\(4, 3\), offset=2\)"):
+            x.view(*wrong)
+    with pytest.raises(TypeError):
+        x.view(4, 3, offset=1.5)
+
+
+@pytest.mark.parametrize(
+    "dtype, name",
+    [(float, "float64"), (int, "int64"), (bool, "bool"), ("half", "float16"), ("f4", "float32"),
+     ("<i2", "int16"), ("double", "float64"), (np.dtype(">f4"), "float32"), (np.half, "float16")],
+)  # fmt: skip
+def test_dtypes_as_numpy_writes_them(client, dtype, name):
+    assert client.zeros(3, dtype).dtype == name
+    assert client.tensor(np.array([0, 1], bool), dtype).numpy().tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("dtype", [None, complex, "c8", "M8", "U3", str, object, "float33", 3, [], ""])
+def test_what_is_no_dtype(client, dtype):
+    with pytest.raises(TypeError, match="is not one of bool, "):
+        client.zeros(3, dtype)
+
+
+LEFT_OPEN = """
+import sys
+import opd
+client = opd.connect(sys.argv[1], start=False)
+stream = client.events(follow=True)
+dropped = opd.connect(sys.argv[1], start=False)
+dropped.ops.relu(dropped.zeros(3))
+del dropped
+"""
+
+
+def test_a_client_need_not_be_closed(daemon):
+    options = ["-X", "dev", "-W", "error"]
+    done = subprocess.run([sys.executable, *options, "-c", LEFT_OPEN, daemon.socket], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_without_numpy_it_is_told_what_to_install(daemon):
+    script = "import sys, opd; sys.modules['numpy'] = None; c = opd.connect(sys.argv[1], start=False)\n"
+    for use in ("c.tensor([1.0])", "c.zeros(3).numpy()", "c.zeros(3).write([1, 2, 3])"):
+        command = [sys.executable, "-c", script + use, daemon.socket]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 1 and "pip install numpy" in done.stderr.splitlines()[-1]
+    command = [sys.executable, "-c", script + "c.status(); c.zeros(3)", daemon.socket]
+    assert subprocess.run(command).returncode == 0

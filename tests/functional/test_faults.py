@@ -110,7 +110,7 @@ def test_the_kernel_is_named_among_hundreds_that_were_not_waited_for(client):
 def test_suspect_until_it_is_written_again(client, daemon):
     a = np.arange(12, dtype=np.float32).reshape(3, 4)
     x, other = client.tensor(a, name="weights"), client.tensor(a)
-    view, rest = x.view((4,), 4), x.view((4,), 8)
+    view, rest = x.view((4,), offset=4), x.view((4,), offset=8)
     with pytest.raises(opd.KernelFault):
         client.ops.steps(view, bad=True)
     told = "'weights'.* is suspect: .*steps version 1 forward, kernel steps_second.*write all of it"
@@ -145,13 +145,13 @@ def test_a_part_that_is_written_again_is_sound(client):
     x = client.zeros(8)
     with pytest.raises(opd.KernelFault):
         client.ops.steps(x, bad=True)
-    x.view((2,), 3).write(np.ones(2, np.float32))
+    x.view((2,), offset=3).write(np.ones(2, np.float32))
     assert x.read(3, 2).tolist() == [1, 1]
     for begin, count in ((2, 2), (4, 2), (0, 1), (7, 1)):
         with pytest.raises(opd.InvalidArgument, match="suspect"):
             x.read(begin, count)
     x.view((3,)).write(np.ones(3, np.float32))
-    x.view((3,), 5).write(np.ones(3, np.float32))
+    x.view((3,), offset=5).write(np.ones(3, np.float32))
     assert x.suspect is None and x.numpy().tolist() == [1] * 8
 
 

@@ -181,7 +181,7 @@ def test_views_and_odd_sizes(client, dtype, at):
         for s in (shape, other):
             n = int(np.prod(s))
             whole = client.tensor(random.integers(-8, 8, n + at).astype(np.float32), dtype=dtype)
-            views.append(whole.view(s, at))
+            views.append(whole.view(s, offset=at))
             values.append(whole.numpy().astype(np.float64)[at:].reshape(s))
         y, ctx = client.ops.mul.forward(*views)
         assert np.array_equal(y.numpy().astype(np.float64), values[0] * values[1])

@@ -45,11 +45,11 @@ def test_what_is_suspect_stays_so_and_nothing_else(own):
     with own.connect() as client, own.connect() as other:
         x = client.tensor(np.arange(12, dtype=np.float32), name="weights")
         sound = client.tensor(np.ones(3, np.float32))
-        middle = x.view((4,), 4)
+        middle = x.view((4,), offset=4)
         with pytest.raises(opd.KernelFault):
             client.ops.steps(middle, bad=True)
         with pytest.raises(opd.KernelFault):
-            client.ops.steps(x.view((1,), 11), bad=True)
+            client.ops.steps(x.view((1,), offset=11), bad=True)
         why, part = x.suspect, middle.suspect
         assert "steps_second" in why and "float32 [1]" in why and "float32 [4]" in part
         for _ in range(2):

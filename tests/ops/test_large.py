@@ -28,8 +28,8 @@ def test_gelu(roomy):
     start = 2**31 + 5
     values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     x, grad = (roomy.zeros([start + 1000]) for _ in range(2))
-    x.view([1000], start).write(values)
-    grad.view([1000], start).write(np.ones(1000, np.float32))
+    x.view([1000], offset=start).write(values)
+    grad.view([1000], offset=start).write(np.ones(1000, np.float32))
     y, ctx = roomy.ops.gelu.forward(x)
     s = 1 / (1 + np.exp(-1.702 * values.astype(np.float64)))
     assert np.allclose(y.read(start, 1000), values * s, rtol=1e-5, atol=1e-6)
@@ -45,8 +45,8 @@ def test_depthwise_conv2d(roomy):
     tail, grad_tail = torch.randn(2, 1, 1, ROWS, SIDE, generator=generator)
     start = (SIDE - ROWS) * SIDE
     x, grad = (roomy.zeros([1, 1, SIDE, SIDE]) for _ in range(2))
-    x.view([1, 1, ROWS, SIDE], start).write(tail.numpy())
-    grad.view([1, 1, ROWS, SIDE], start).write(grad_tail.numpy())
+    x.view([1, 1, ROWS, SIDE], offset=start).write(tail.numpy())
+    grad.view([1, 1, ROWS, SIDE], offset=start).write(grad_tail.numpy())
     y, ctx = roomy.ops.depthwise_conv2d.forward(x, roomy.tensor(weight.numpy()), padding=1)
     grad_x, grad_weight, _ = ctx.backward(grad, wanted=("input", "weight"))
 
@@ -71,8 +71,8 @@ def test_add_of_a_row(roomy):
     rows, width = 2**21 + 3, 1024
     row, last = np.random.default_rng(1).standard_normal((2, width)).astype(np.float32)
     x, grad = (roomy.zeros([rows, width]) for _ in range(2))
-    x.view([width], (rows - 1) * width).write(last)
-    grad.view([width], (rows - 1) * width).write(last)
+    x.view([width], offset=(rows - 1) * width).write(last)
+    grad.view([width], offset=(rows - 1) * width).write(last)
     y, ctx = roomy.ops.add.forward(x, row)
     assert np.array_equal(y.read((rows - 1) * width, width), last + row)
     assert np.array_equal(y.read((rows - 2) * width, width), row)
@@ -88,8 +88,8 @@ def test_upsample_bilinear2d(roomy):
                        for n, m in ((rows, side), (2 * rows, SIDE)))
     grad_tail[:, :, :4] = 0  # what reaches above the tail
     x, grad = roomy.zeros([1, 1, side, side]), roomy.zeros([1, 1, SIDE, SIDE])
-    x.view([1, 1, rows, side], (side - rows) * side).write(tail.numpy())
-    grad.view([1, 1, 2 * rows, SIDE], (SIDE - 2 * rows) * SIDE).write(grad_tail.numpy())
+    x.view([1, 1, rows, side], offset=(side - rows) * side).write(tail.numpy())
+    grad.view([1, 1, 2 * rows, SIDE], offset=(SIDE - 2 * rows) * SIDE).write(grad_tail.numpy())
     y, ctx = roomy.ops.upsample_bilinear2d.forward(x, scale=2)
     (grad_x,) = ctx.backward(grad)
     leaf = tail.double().requires_grad_()
@@ -105,8 +105,8 @@ def test_sgd_step(roomy):
     start = 2**31 + 5
     values = np.random.default_rng(3).standard_normal(1000).astype(np.float32)
     param, grad = (roomy.zeros([start + 1000]) for _ in range(2))
-    param.view([1000], start).write(values)
-    grad.view([1000], start).write(2 * values)
+    param.view([1000], offset=start).write(values)
+    grad.view([1000], offset=start).write(2 * values)
     roomy.ops.sgd_step(param, grad, lr=0.25)
     assert np.allclose(param.read(start, 1000), values / 2, rtol=1e-6)
     assert not param.read(start - 1000, 1000).any()

@@ -190,7 +190,7 @@ def test_inputs_that_are_views(client, name):
     views = []
     for x in inputs:
         padded = client.tensor(np.concatenate([np.zeros(1, np.float32), x.numpy().ravel()]))
-        views.append(padded.view(list(x.shape), 1))
+        views.append(padded.view(list(x.shape), offset=1))
     a, ctx_a = client.ops[name].forward(*whole, **attrs)
     b, ctx_b = client.ops[name].forward(*views, **attrs)
     for one, other in zip(as_tuple(a), as_tuple(b)):

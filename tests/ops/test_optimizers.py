@@ -15,14 +15,14 @@ def test_one_tensor_for_two_arguments(client):
     """It cannot be two states at once; nor can a part of it."""
     param, grad, both = (client.zeros([8], dtype="float32") for _ in range(3))
     expected = "adam_step: exp_avg and exp_avg_sq are changed in place and share memory"
-    for second in (both, both.view([8], 0)):
+    for second in (both, both.view([8], offset=0)):
         with pytest.raises(opd.InvalidArgument, match=expected):
             client.ops.adam_step(param, grad, both, second, step=1, lr=0.1)
     whole = client.zeros([12], dtype="float32")
     with pytest.raises(opd.InvalidArgument, match=expected):
-        client.ops.adam_step(param, grad, whole.view([8], 0), whole.view([8], 4), step=1, lr=0.1)
+        client.ops.adam_step(param, grad, whole.view([8], offset=0), whole.view([8], offset=4), step=1, lr=0.1)
     whole = client.zeros([16], dtype="float32")
-    client.ops.adam_step(param, grad, whole.view([8], 0), whole.view([8], 8), step=1, lr=0.1)
+    client.ops.adam_step(param, grad, whole.view([8], offset=0), whole.view([8], offset=8), step=1, lr=0.1)
     empty = client.zeros([0], dtype="float32")
     client.ops.adam_step(empty, empty, empty, empty, step=1, lr=0.1)
 
@@ -147,7 +147,7 @@ def test_views_that_begin_anywhere(client):
     for odd in (None, 0, 1, 2, 3):
         whole = [client.tensor(np.concatenate([np.zeros(int(k == odd), np.float32), v]))
                  for k, v in enumerate(values)]
-        views = [t.view([64], int(k == odd)) for k, t in enumerate(whole)]
+        views = [t.view([64], offset=int(k == odd)) for k, t in enumerate(whole)]
         client.ops.adam_step(*views, step=3)
         client.ops.sgd_step(*views[:3], lr=0.1, momentum=0.5)
         results.append([v.numpy() for v in views])

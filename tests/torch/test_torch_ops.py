@@ -29,6 +29,7 @@ def two_results(x, b=None, gain=1.0):
 
 def test_operators_are_functions_with_signature_and_doc(ops):
     assert {"gelu", "depthwise_conv2d", "two_results"} <= set(dir(ops))
+    assert "gelu" in ops and "gellu" not in ops and list(ops) == dir(ops) and len(ops) == len(dir(ops))
     assert ops.gelu is ops["gelu"]
     assert str(inspect.signature(ops.gelu)).startswith("(x: 'Tensor', *, approximate: 'str' = 'sig")
     assert "Gaussian error linear unit" in ops.gelu.__doc__

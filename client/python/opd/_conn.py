@@ -116,6 +116,7 @@ class Connection:
         self._garbage: deque[tuple[int, int]] = deque()
         self._fds: deque[int] = deque()  # that came, for replies not yet read
         _all.add(self)
+        weakref.finalize(self, sock.close)  # without it Python complains of a client left open
 
     @property
     def closed(self) -> bool:

@@ -23,14 +23,32 @@ class HostArray(NamedTuple):
 
 
 def check_dtype(dtype: Any) -> str:
-    """The daemon's name for "float32", np.float32, np.dtype("float32") or torch.float32."""
+    """The daemon's name for "float32", np.float32, np.dtype("float32") or torch.float32; and for
+    what NumPy understands: "f4", "half", float, which is float64."""
     name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", None)
     if name is None:
         name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
-    name = "bool" if name == "bool_" else name
-    if name not in DTYPES:
+    known = name if name in DTYPES else _ask_numpy(dtype)
+    if known not in DTYPES:
         raise TypeError(f"dtype {name} is not one of {', '.join(DTYPES)}")
-    return str(name)
+    return str(known)
+
+
+def _ask_numpy(dtype: Any) -> Optional[str]:
+    try:
+        import numpy as np
+
+        return None if dtype is None else np.dtype(dtype).name
+    except (ImportError, TypeError, ValueError):
+        return None
+
+
+def need_numpy() -> None:
+    """Raises ImportError, with what to do, where the package was not installed with what it needs."""
+    try:
+        import numpy  # noqa: F401
+    except ImportError as e:
+        raise ImportError(f"opd needs NumPy for tensors ({e}): pip install numpy") from None
 
 
 def check_shape(shape: Any) -> list[int]:
@@ -45,6 +63,7 @@ def to_host(value: Any, dtype: Any = None) -> HostArray:
     Raises TypeError if that dtype cannot hold the values' kind (floats in int32), or the
     daemon has none such.
     """
+    need_numpy()
     import numpy as np
 
     wanted = None if dtype is None else check_dtype(dtype)
@@ -69,6 +88,7 @@ def to_host(value: Any, dtype: Any = None) -> HostArray:
 
 def from_host(data: Any, dtype: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
     """The array of these bytes, which it may share."""
+    need_numpy()
     import numpy as np
 
     if dtype != "bfloat16":

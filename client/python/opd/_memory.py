@@ -242,10 +242,10 @@ def _find_device_array(data: Any) -> Optional[tuple[int, Any, int, str, tuple[in
 def _read_cuda_interface(
     data: Any, interface: Any
 ) -> Optional[tuple[int, Any, int, str, tuple[int, ...], bool]]:
-    import numpy as np
-
     if not isinstance(interface, dict) or not interface["data"][0]:
         return None
+    import numpy as np
+
     dtype = np.dtype(interface["typestr"])
     shape = tuple(interface["shape"])
     steps = interface.get("strides")

@@ -106,6 +106,7 @@ class Context:
 
 class Ops:
     """Every operator of the daemon is an attribute: `client.ops.gelu(x, approximate="tanh")`.
+    `"gelu" in client.ops` tells whether there is one, iteration gives the names.
 
     Each is a function with signature and docstring. It returns a Tensor, a tuple of them if
     the operator has several outputs, None if it has none. Arrays, numbers, lists and torch
@@ -136,6 +137,15 @@ class Ops:
     def __dir__(self) -> list[str]:
         self._refresh()
         return sorted(self._specs)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dir(self))
+
+    def __len__(self) -> int:
+        return len(dir(self))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._find(name)
 
     def __repr__(self) -> str:
         return f"<opd.Ops of {self._client.socket}>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import _dlpack
@@ -93,10 +94,19 @@ class Tensor:
             )
         self._client._write(self._live_id(), host.data)
 
-    def view(self, shape: Any, offset: int = 0) -> Tensor:
-        """A tensor on the same memory from element `offset` on; it may be smaller, not larger."""
+    def view(self, *shape: Any, offset: int = 0) -> Tensor:
+        """A tensor on the same memory from element `offset` on; it may be smaller, not larger.
+        view(4, 3) is view((4, 3))."""
         id = self._client._new_id()
-        params = (id, self._live_id(), offset, check_shape(shape))
+        try:
+            sizes = check_shape(shape[0] if len(shape) == 1 else shape)
+            offset = operator.index(offset)
+        except TypeError:
+            raise TypeError(
+                f"view{shape} is no shape of integers; an offset is one too, and is given by name: "
+                "view((4, 3), offset=2)"
+            ) from None
+        params = (id, self._live_id(), offset, sizes)
         return self._client._make_tensor(id, "tensor_view", params)
 
     @property

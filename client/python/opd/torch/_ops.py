@@ -6,6 +6,7 @@ import os
 import re
 import reprlib
 import threading
+from collections.abc import Iterator
 from functools import partial
 from inspect import Signature
 from types import FunctionType
@@ -50,6 +51,15 @@ class Ops:
 
     def __dir__(self) -> list[str]:
         return get_session().names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dir(self))
+
+    def __len__(self) -> int:
+        return len(dir(self))
+
+    def __contains__(self, name: object) -> bool:
+        return name in dir(self)
 
     def __repr__(self) -> str:
         return "<opd.torch.ops>"
