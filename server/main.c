@@ -20,9 +20,9 @@
 #include "trial/trial.h"
 #include "upgrade/upgrade.h"
 
-// An executor and a compiler end with the broker, whatever ends it, and leave it a terminal's ^C and
-// its end, and the SIGTERM that a service manager sends to every process: it finishes what is in
-// flight, for which it needs them.
+// An executor and a compiler end with the broker, whatever ends it. They leave to it a terminal's
+// ^C and its end, and the SIGTERM that a service manager sends to every process: it finishes what
+// is in flight, for which it needs them.
 static void become_child(const char *name, int death_signal)
 {
     prctl(PR_SET_NAME, name); // of 15 characters, in ps and top; else that of /proc/self/exe
