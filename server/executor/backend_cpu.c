@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "executor/cpu_blas.h"
 #include "executor/cpu_guard.h"
+#include "executor/cpu_memory.h"
 #include "executor/cpu_pool.h"
 #include "base/mem.h"
 
@@ -82,21 +83,40 @@ static void read_name(char *name, size_t size, int n_cores)
 static void cpu_info(struct backend *base, struct backend_info *out)
 {
     struct cpu_backend *be = (struct cpu_backend *)base;
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    struct cpu_memory memory;
+    cpu_memory_read(&memory);
     *out = (struct backend_info){
         .target = "cpu",
-        .memory_total = (uint64_t)sysconf(_SC_PHYS_PAGES) * page,
-        .memory_free = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page,
-        .chunk_granularity = page,
+        .memory_total = memory.total,
+        .memory_free = memory.free,
+        .chunk_granularity = (uint64_t)sysconf(_SC_PAGESIZE),
         .processors = cpu_pool_size(be->pool),
     };
     read_name(out->name, sizeof out->name, out->processors);
     snprintf(out->blas, sizeof out->blas, "%s", be->blas ? cpu_blas_name(be->blas) : "");
 }
 
+// A chunk takes memory as it is used: what the others were promised and have not taken yet is not
+// free either.
+static bool check_memory(const struct cpu_backend *be, uint64_t size, struct opd_err *err)
+{
+    struct cpu_memory memory;
+    cpu_memory_read(&memory);
+    uint64_t promised = cpu_guards_promised(&be->guards);
+    if (!memory.limited || (promised <= memory.free && size <= memory.free - promised))
+        return true;
+    return opd_err_set(err, OPD_E_out_of_memory,
+                       "cpu: no chunk of %llu MiB: the control group of the daemon may have %llu "
+                       "MiB, of which %llu are left",
+                       (unsigned long long)size >> 20, (unsigned long long)memory.total >> 20,
+                       promised < memory.free ? (unsigned long long)(memory.free - promised) >> 20
+                                              : 0);
+}
+
 static bool cpu_chunk_new(struct backend *base, uint64_t size, int *out_fd, struct opd_err *err)
 {
-    (void)base;
+    if (!check_memory((const struct cpu_backend *)base, size, err))
+        return false;
     int fd = memfd_create("opd-chunk", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return opd_err_errno(err, OPD_E_out_of_memory, "cpu: no memory file for a chunk");

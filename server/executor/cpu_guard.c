@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/hash.h"
@@ -57,6 +58,18 @@ void cpu_guards_add(struct cpu_guards *g, uintptr_t addr, uint64_t size, int fd)
     if (i == g->n_chunks)
         g->n_chunks++;
     g->chunks[i] = (struct cpu_guard_chunk){ addr, size, kept };
+}
+
+uint64_t cpu_guards_promised(const struct cpu_guards *g)
+{
+    uint64_t promised = 0;
+    struct stat st;
+    for (int i = 0; i < g->n_chunks; i++) {
+        const struct cpu_guard_chunk *c = &g->chunks[i];
+        uint64_t has = c->addr && fstat(c->fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : c->size;
+        promised += has < c->size ? c->size - has : 0;
+    }
+    return promised;
 }
 
 static struct cpu_guard_view **slot_of(const struct cpu_guards *g, uintptr_t low, uintptr_t high)

@@ -42,6 +42,9 @@ void cpu_guards_add(struct cpu_guards *g, uintptr_t addr, uint64_t size, int fd)
 void cpu_guards_remove(struct cpu_guards *g, uintptr_t addr);
 void cpu_guards_finish(struct cpu_guards *g);
 
+// Bytes of the chunks that nobody has written yet, and that have no memory yet.
+uint64_t cpu_guards_promised(const struct cpu_guards *g);
+
 // A launch begins: what is mapped from here on stays until the next one.
 void cpu_guards_begin(struct cpu_guards *g);
 

@@ -5,12 +5,13 @@ import os
 import resource
 import struct
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from conftest import DEVICE
 from operators import double, double_by, put_kernels
-from raw import SANITIZED, Raw, eventually, find_roles, make_memfd
+from raw import SANITIZED, Raw, RpcError, eventually, find_roles, make_memfd
 
 F_SEAL_FUTURE_WRITE = 0x10
 on_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="a driver needs what is taken away here")
@@ -164,3 +165,52 @@ def test_processes_say_what_they_are(start_daemon):
     with Raw(daemon.socket):
         assert names("executor") == {f"opd-{DEVICE}"}
         assert eventually(lambda: names("compiler") == {"opd-compiler"})
+
+
+LIMIT = 600 << 20
+
+
+@pytest.fixture
+def memory_group():
+    """A control group with that limit, of version 1 or 2."""
+    own = [line.strip().split(":") for line in open("/proc/self/cgroup")]
+    first = [path for _, kinds, path in own if "memory" in kinds.split(",")]
+    base = Path("/sys/fs/cgroup/memory" + first[0] if first else "/sys/fs/cgroup" + own[-1][2])
+    group = base / f"opd-test-{os.getpid()}"
+    try:
+        if not first:
+            (base / "cgroup.subtree_control").write_text("+memory")
+        group.mkdir()
+        (group / ("memory.limit_in_bytes" if first else "memory.max")).write_text(str(LIMIT))
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    yield group
+    eventually(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
+
+
+@on_cpu
+def test_a_container_s_limit_is_no_memory_not_an_end(memory_group, start_daemon):
+    own = Path("/proc/self/cgroup").read_text()
+    before = memory_group.parent / "cgroup.procs"
+    (memory_group / "cgroup.procs").write_text(str(os.getpid()))  # what is started now is in it
+    try:
+        daemon = start_daemon()
+    finally:
+        before.write_text(str(os.getpid()))
+    assert Path("/proc/self/cgroup").read_text() == own
+    with Raw(daemon.socket) as raw:
+        raw.make(1, "float32", [4], b"0123456789abcdef")
+        assert device_of(raw)["memory_total"] == LIMIT
+        for n in range(8):
+            try:
+                raw.make(2 + n, "uint8", [64 << 20], b"x" * (8 << 20))
+            except RpcError as error:
+                assert error.code == "out_of_memory" and "control group" in str(error)
+                break
+        assert 2 <= n < 8
+        raw.call("tensor_free", [2])  # and then there is room again
+        raw.make(100, "uint8", [60 << 20])
+        raw.call("forward", "relu", [1], {}, [101])
+        assert raw.call("tensor_read", 1, 0) == b"0123456789abcdef"
+        assert device_of(raw)["restarts"] == 0
