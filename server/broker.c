@@ -93,7 +93,7 @@ static void memory_failed(struct device *d, const struct opd_err *err)
             c->wait_err.code = OPD_E_out_of_memory;
         struct buf held = { 0 };
         char has[32];
-        holder_report(d, &held);
+        holder_report(&d->space, &held);
         opd_err_prefix(&c->wait_err, "no more memory on %s, which has %s; held: %.600s", d->name,
                        holder_size(d->info.memory_total, has), buf_str(&held));
         buf_finish(&held);

@@ -25,7 +25,6 @@ struct device *device_new(struct devices *all, const char *name, int index)
 {
     struct device *d = mem_zalloc(1, sizeof *d);
     *d = (struct device){ .all = all,
-                          .index = index,
                           .is_cpu = strcmp(name, "cpu") == 0,
                           .sock = -1,
                           .rings_fd = -1,
@@ -33,6 +32,13 @@ struct device *device_new(struct devices *all, const char *name, int index)
                           .done_bell = -1,
                           .next_seq = 1 };
     snprintf(d->name, sizeof d->name, "%s", name);
+    d->space = (struct space){ .ops = &device_space_ops,
+                               .device = d,
+                               .name = d->name,
+                               .index = index,
+                               .paged = d->is_cpu,
+                               .client_limit = all->client_memory,
+                               .holders = &all->holders };
     d->pending_end = &d->pending;
     d->flight_end = &d->flight;
     uv_timer_init(&all->turn->loop, &d->timer);
@@ -403,12 +409,7 @@ void device_free(struct device *d)
         if (d->regions[i].used && d->regions[i].fd >= 0)
             close(d->regions[i].fd);
     free(d->regions);
-    if (d->staging)
-        munmap(d->staging, STAGING_LARGE_SIZE + STAGING_SMALL_SIZE);
-    suballoc_finish(&d->memory);
-    for (int i = 0; i < STAGING_POOLS; i++) {
-        suballoc_finish(&d->stage_pools[i].map);
-        free(d->stage_pools[i].queue);
-    }
+    suballoc_finish(&d->space.map);
+    staging_finish(&d->staging);
     free(d);
 }

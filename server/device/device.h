@@ -17,7 +17,8 @@
 #include "wire/map.h"
 #include "base/mem.h"
 #include "base/ring.h"
-#include "memory/suballoc.h"
+#include "memory/space.h"
+#include "memory/staging.h"
 
 struct device;
 struct devices;
@@ -29,17 +30,6 @@ enum device_state {
     DEVICE_READY,
     DEVICE_RESTARTING, // after a failure; commands wait
     DEVICE_FAILED,     // it failed to start; tried again now and then; commands are refused
-};
-
-// Staging memory: for pieces of up to STAGING_SMALL there is some that larger ones cannot take.
-enum { STAGING_SMALL = 64 << 10, STAGING_POOLS = 2 };
-enum { STAGING_LARGE_SIZE = 64 << 20, STAGING_SMALL_SIZE = 8 << 20 };
-
-// Who waits for a pool, the longest first: nobody who came later goes before.
-struct stage_pool {
-    struct suballoc map;
-    uint64_t *queue; // connections
-    int n_queue;
 };
 
 // What runs have come to.
@@ -81,7 +71,6 @@ struct device_region {
 struct device {
     struct devices *all;
     char name[16]; // "cuda:0"
-    int index;     // in all->at
     bool is_cpu;
     enum device_state state;
     struct backend_info info;
@@ -115,8 +104,6 @@ struct device {
 
     struct device_region *regions;
     uint32_t n_regions;
-    struct suballoc memory;
-    uint64_t memory_limit;
     int n_dropping;           // chunks that are given back, whose memory is not free yet
     bool growing;             // a chunk is asked for
     bool growth_beside_drops; // while there were such
@@ -124,12 +111,9 @@ struct device {
     bool grow_exact;          // no larger than needed
     uint64_t grow_size;       // what the growth is for
     uint64_t grow_since;      // clock_ns() when that was first asked for
-    int n_tensors;
-    uint64_t named_bytes; // of memory.used: in storages with a name
 
-    uint8_t *staging; // host memory that the executor maps too
-    uint32_t staging_region;
-    struct stage_pool stage_pools[STAGING_POOLS]; // large, small
+    struct space space; // its memory
+    struct staging staging;
 
     struct map programs; // by hash of the key; see program.h
     struct program *leaving;
@@ -160,25 +144,15 @@ void command_free(struct command *c); // one that is not submitted
 void device_submit(struct device *d, struct command *c);
 void device_submit_first(struct device *d, struct command *c); // before all that waits
 
-// Device memory, stream-ordered: what was freed may be given out again at once, because the device
-// runs what uses it in the order of the commands. WAIT: the device is making room; turn_retry()
-// comes. FAILED fills err (out_of_memory).
-enum alloc_result { ALLOC_OK, ALLOC_WAIT, ALLOC_FAILED };
-enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out,
-                               struct opd_err *err);
+// The memory of d->space is stream-ordered: what was freed may be given out again at once, because
+// the device runs what uses it in the order of the commands.
 uint64_t device_memory_limit(const struct device *d); // bytes that its chunks may take
-void device_release(struct device *d, struct suballoc_block *block);
-void device_memory_init(struct devices *all); // the timer that gives unused memory back
+void device_memory_init(struct devices *all);         // the timer that gives unused memory back
 void device_restore_chunk(struct device *d, uint32_t region,
                           uint64_t size); // from before an upgrade
 
-// Staging memory for data that comes or goes in messages of a connection. NULL: all of it is in
-// use, or others have waited longer; turn_retry() comes, and who does not want it any more has to
-// leave.
-struct suballoc_block *device_stage(struct device *d, uint64_t conn, uint64_t size);
-void device_stage_leave(struct device *d, uint64_t conn);
-void device_unstage(struct device *d, struct suballoc_block *block);
-uint64_t device_staged_at(const struct suballoc_block *block); // in d->staging
+// d->staging, made where there is none yet.
+struct staging *device_staging(struct device *d);
 
 // Host memory behind a descriptor (not taken over) for the device to copy from and to.
 // `done`, where there is one, is told how that went; a failure without it is only logged.
@@ -198,6 +172,7 @@ const char *device_state_name(enum device_state state);
 uint64_t device_busy_ns(const struct device *d); // that something was in flight, until now
 
 // Of device*.c alone.
+extern const struct space_ops device_space_ops;
 void device_start_executor(struct device *d);
 void device_try_restart(struct device *d);
 void device_end_restart(struct device *d, const struct opd_err *err); // answers those who wait

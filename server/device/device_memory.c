@@ -134,7 +134,7 @@ static uint64_t chunk_size(const struct device *d, uint64_t size)
 
 static void add_chunk(struct device *d, uint32_t region, uint64_t size)
 {
-    suballoc_add_chunk(&d->memory, region, size)->emptied_at = clock_ns();
+    suballoc_add_chunk(&d->space.map, region, size)->emptied_at = clock_ns();
 }
 
 static void grow(struct device *d, uint64_t size, bool exact);
@@ -152,7 +152,7 @@ static void dropped_done(struct command *c, const struct opd_err *err)
 static void drop_chunk(struct device *d, struct suballoc_chunk *chunk)
 {
     struct command *c = command_new(DEV_UNMAP, chunk->region, 0);
-    suballoc_remove_chunk(&d->memory, chunk);
+    suballoc_remove_chunk(&d->space.map, chunk);
     d->n_dropping++;
     c->done = dropped_done;
     c->data = d;
@@ -162,7 +162,7 @@ static void drop_chunk(struct device *d, struct suballoc_chunk *chunk)
 // One that has been empty since before a time. False: there is none.
 static bool drop_empty_chunk(struct device *d, uint64_t before)
 {
-    struct suballoc_chunk *chunk = d->memory.chunks;
+    struct suballoc_chunk *chunk = d->space.map.chunks;
     while (chunk && (chunk->used > 0 || chunk->emptied_at >= before))
         chunk = chunk->next;
     if (chunk)
@@ -231,7 +231,7 @@ static void grow(struct device *d, uint64_t size, bool exact)
 static struct suballoc_chunk *newest_empty(const struct device *d)
 {
     struct suballoc_chunk *newest = NULL;
-    for (struct suballoc_chunk *chunk = d->memory.chunks; chunk; chunk = chunk->next)
+    for (struct suballoc_chunk *chunk = d->space.map.chunks; chunk; chunk = chunk->next)
         if (chunk->used == 0 && (!newest || chunk->emptied_at > newest->emptied_at))
             newest = chunk;
     return newest;
@@ -244,7 +244,7 @@ static bool trim(struct device *d, uint64_t now)
         return true;
     const struct suballoc_chunk *kept = newest_empty(d);
     bool more = false;
-    for (struct suballoc_chunk *chunk = d->memory.chunks, *next; chunk; chunk = next) {
+    for (struct suballoc_chunk *chunk = d->space.map.chunks, *next; chunk; chunk = next) {
         next = chunk->next;
         if (chunk->used > 0 || chunk == kept)
             continue;
@@ -294,15 +294,16 @@ uint64_t device_memory_limit(const struct device *d)
 
 static uint64_t room_for_chunks(const struct device *d, uint64_t limit)
 {
-    return limit > d->memory.reserved ? limit - d->memory.reserved : 0;
+    return limit > d->space.map.reserved ? limit - d->space.map.reserved : 0;
 }
 
-enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_block **out,
+static enum alloc_result alloc(struct space *space, uint64_t size, struct suballoc_block **out,
                                struct opd_err *err)
 {
+    struct device *d = space->device;
     if (d->is_cpu) // a page belongs to one tensor: storage_place()
         size = chunk_size(d, size);
-    if ((*out = suballoc_alloc(&d->memory, size)) != NULL)
+    if ((*out = suballoc_alloc(&d->space.map, size)) != NULL)
         return ALLOC_OK;
     if (d->state == DEVICE_FAILED) {
         device_set_unavailable(d, err);
@@ -315,7 +316,7 @@ enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_
     if (chunk_size(d, size) > room) {
         struct buf held = { 0 };
         char asked[32], may[32];
-        holder_report(d, &held);
+        holder_report(space, &held);
         opd_err_set(err, OPD_E_out_of_memory,
                     "%s %s %s, %s asked for and no free piece is large enough; held: %.600s; "
                     "free tensors, or raise --memory-limit",
@@ -331,12 +332,40 @@ enum alloc_result device_alloc(struct device *d, uint64_t size, struct suballoc_
     return ALLOC_WAIT;
 }
 
-void device_release(struct device *d, struct suballoc_block *block)
+static void release(struct space *space, struct suballoc_block *block)
 {
+    struct device *d = space->device;
     struct suballoc_chunk *chunk = block->chunk;
-    suballoc_free(&d->memory, block);
+    suballoc_free(&d->space.map, block);
     if (chunk->used > 0)
         return;
     chunk->emptied_at = clock_ns();
     trim_later(d->all);
+}
+
+static void unmap(struct space *space, uint32_t region)
+{
+    device_unmap(space->device, region);
+}
+
+const struct space_ops device_space_ops = { .alloc = alloc, .release = release, .unmap = unmap };
+
+// --- staging
+
+struct staging *device_staging(struct device *d)
+{
+    if (d->staging.memory)
+        return &d->staging;
+    int fd = fdpass_memfd("opd-staging", STAGING_SIZE);
+    void *p = fd < 0 ? MAP_FAILED
+                     : mmap(NULL, STAGING_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct opd_err err = { 0 };
+    uint32_t region;
+    if (p == MAP_FAILED || !device_map_host(d, fd, STAGING_SIZE, &region, NULL, &err)) {
+        log_error("no staging memory: %s", p == MAP_FAILED ? strerror(errno) : err.msg);
+        abort();
+    }
+    staging_open(&d->staging, d->all->turn, p, region);
+    close(fd);
+    return &d->staging;
 }

@@ -40,5 +40,5 @@ void devices_remove(struct devices *all, struct device *d)
         i++;
     memmove(&all->at[i], &all->at[i + 1], (size_t)(--all->n - i) * sizeof all->at[0]);
     for (; i < all->n; i++)
-        all->at[i]->index = i;
+        all->at[i]->space.index = i;
 }

@@ -11,6 +11,7 @@
 #include "base/turn.h"
 #include "device/orphans.h"
 #include "executor/devwire.h"
+#include "memory/holder.h"
 
 struct device;
 
@@ -40,6 +41,7 @@ struct devices {
     uint64_t client_memory; // bytes on each device that one client may hold; 0: all
     bool own_blas;          // products of matrices by opd's kernels, not by a library
     uint64_t n_regions;     // numbers given to regions, of all devices
+    struct holders holders; // of the connections that are there
     struct orphans orphans;
     uv_timer_t trim_timer; // of device_memory.c
 };

@@ -121,7 +121,7 @@ struct bound_plan *version_plan(struct version *v, struct device *d,
 {
     struct buf signature = { 0 };
     plan_signature(request, &signature);
-    uint64_t key = hash_bytes(signature.bytes, signature.size, (uint64_t)d->index);
+    uint64_t key = hash_bytes(signature.bytes, signature.size, (uint64_t)d->space.index);
     struct bound_plan *first = map_get(&v->plans, key), *bp = first;
     while (bp && (bp->device != d || bp->signature_size != signature.size ||
                   memcmp(bp->signature, signature.bytes, signature.size) != 0))

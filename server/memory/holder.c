@@ -3,10 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "broker.h"
-#include "request/conn.h"
-#include "device/device.h"
-#include "device/devices.h"
 #include "base/mem.h"
 #include "memory/tensor.h"
 
@@ -26,10 +22,36 @@ struct holder *holder_ref(struct holder *h)
     return h;
 }
 
+void holder_enter(struct holder *h, struct holders *among, uint64_t id)
+{
+    h->id = id;
+    h->among = among;
+    h->next = among->first;
+    if (h->next)
+        h->next->prev = h;
+    among->first = h;
+}
+
+void holder_leave(struct holder *h)
+{
+    if (!h->among)
+        return;
+    if (h->prev)
+        h->prev->next = h->next;
+    else
+        h->among->first = h->next;
+    if (h->next)
+        h->next->prev = h->prev;
+    h->prev = h->next = NULL;
+    h->among = NULL;
+}
+
 void holder_unref(struct holder *h)
 {
-    if (h && --h->refs == 0)
-        free(h);
+    if (!h || --h->refs > 0)
+        return;
+    holder_leave(h);
+    free(h);
 }
 
 const char *holder_size(uint64_t bytes, char *buf)
@@ -58,17 +80,17 @@ static uint64_t block_size(const struct storage *s)
     return s->block ? s->block->size : 0;
 }
 
-bool holder_allows(const struct holder *h, const struct device *d, uint64_t size,
+bool holder_allows(const struct holder *h, const struct space *space, uint64_t size,
                    struct opd_err *err)
 {
-    uint64_t limit = d->all->client_memory, held = h->bytes[d->index];
+    uint64_t limit = space->client_limit, held = h->bytes[space->index];
     if (!limit || (held < limit && suballoc_round(size) <= limit - held))
         return true;
     char asked[32], has[32], may[32];
     return opd_err_set(err, OPD_E_out_of_memory,
                        "%s asked for on %s: this client holds %s there, and may hold %s "
                        "(--client-memory); free tensors and contexts, or raise the limit",
-                       holder_size(size, asked), d->name, holder_size(held, has),
+                       holder_size(size, asked), space->name, holder_size(held, has),
                        holder_size(limit, may));
 }
 
@@ -76,7 +98,7 @@ void holder_count(const struct storage *s, int sign)
 {
     if (!s->holder)
         return;
-    uint64_t *bytes = &s->holder->bytes[s->device->index];
+    uint64_t *bytes = &s->holder->bytes[s->space->index];
     *bytes += sign > 0 ? block_size(s) : -block_size(s);
 }
 
@@ -86,53 +108,53 @@ void holder_count_name(struct storage *s, int sign)
     s->n_names += sign;
     if ((before > 0) == (s->n_names > 0))
         return;
-    uint64_t *all = &s->device->named_bytes;
+    uint64_t *all = &s->space->named_bytes;
     *all += sign > 0 ? block_size(s) : -block_size(s);
     if (s->holder) {
-        uint64_t *own = &s->holder->named[s->device->index];
+        uint64_t *own = &s->holder->named[s->space->index];
         *own += sign > 0 ? block_size(s) : -block_size(s);
     }
 }
 
-static uint64_t unnamed(const struct holder *h, const struct device *d)
+static uint64_t unnamed(const struct holder *h, const struct space *space)
 {
-    return h->bytes[d->index] - h->named[d->index];
+    return h->bytes[space->index] - h->named[space->index];
 }
 
-// The connection whose holder has the most after `than`, in an order without ties.
-static const struct conn *next_largest(const struct device *d, const struct conn *than)
+// The one that has the most after `than`, in an order without ties.
+static const struct holder *next_largest(const struct space *space, const struct holder *than)
 {
-    const struct conn *best = NULL;
-    for (const struct conn *c = ((struct broker *)d->all->owner)->conns; c; c = c->next) {
-        uint64_t n = unnamed(c->holder, d), limit = than ? unnamed(than->holder, d) : UINT64_MAX;
-        if (n == 0 || n > limit || (n == limit && than && c->id <= than->id))
+    const struct holder *best = NULL;
+    for (const struct holder *h = space->holders->first; h; h = h->next) {
+        uint64_t n = unnamed(h, space), limit = than ? unnamed(than, space) : UINT64_MAX;
+        if (n == 0 || n > limit || (n == limit && than && h->id <= than->id))
             continue;
-        uint64_t most = best ? unnamed(best->holder, d) : 0;
-        if (!best || n > most || (n == most && c->id < best->id))
-            best = c;
+        uint64_t most = best ? unnamed(best, space) : 0;
+        if (!best || n > most || (n == most && h->id < best->id))
+            best = h;
     }
     return best;
 }
 
-void holder_report(const struct device *d, struct buf *out)
+void holder_report(const struct space *space, struct buf *out)
 {
     char size[32], name[96];
-    buf_printf(out, "%s in %d tensors", holder_size(d->memory.used, size), d->n_tensors);
-    uint64_t rest = d->memory.used - d->named_bytes;
+    uint64_t used = space->map.used, named = space->named_bytes, rest = used - named;
+    buf_printf(out, "%s in %d tensors", holder_size(used, size), space->n_tensors);
     const char *between = ": ";
-    const struct conn *c = NULL;
-    for (int i = 0; i < SHOWN && (c = next_largest(d, c)) != NULL; i++) {
-        uint64_t n = unnamed(c->holder, d);
+    const struct holder *h = NULL;
+    for (int i = 0; i < SHOWN && (h = next_largest(space, h)) != NULL; i++) {
+        uint64_t n = unnamed(h, space);
         rest -= n < rest ? n : rest;
         buf_printf(out, "%s%s by %s", between, holder_size(n, size),
-                   holder_name(c->holder, name, sizeof name));
+                   holder_name(h, name, sizeof name));
         between = ", ";
     }
     if (rest > 0) {
         buf_printf(out, "%s%s by %s", between, holder_size(rest, size),
-                   c ? "others" : "clients that have gone");
+                   h ? "others" : "clients that have gone");
         between = ", ";
     }
-    if (d->named_bytes > 0)
-        buf_printf(out, "%s%s in named tensors", between, holder_size(d->named_bytes, size));
+    if (named > 0)
+        buf_printf(out, "%s%s in named tensors", between, holder_size(named, size));
 }

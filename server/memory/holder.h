@@ -8,28 +8,37 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "options.h"
+#include "executor/devwire.h"
 
-struct broker;
 struct buf;
-struct device;
+struct space;
 struct storage;
 
 // One for each connection; outlives it for as long as something that it made is there.
 struct holder {
     int refs;
+    struct holders *among;           // the connected ones, of which it is; NULL: it has gone
+    struct holder *prev, *next;      // there
+    uint64_t id;                     // its connection's
     int pid;                         // 0: unknown
     char client[64];                 // as it called itself in hello
     uint64_t bytes[DEV_MAX_DEVICES]; // of all that it made and that is still there
     uint64_t named[DEV_MAX_DEVICES]; // of that: with a name
 };
 
+// The holders whose connections are there. Zeroed is none.
+struct holders {
+    struct holder *first;
+};
+
 struct holder *holder_new(int pid);
 struct holder *holder_ref(struct holder *h);
 void holder_unref(struct holder *h); // NULL is fine
+void holder_enter(struct holder *h, struct holders *among, uint64_t id);
+void holder_leave(struct holder *h); // its connection has ended; nothing if it was not there
 
 // May it make so much more? Errors: out_of_memory.
-bool holder_allows(const struct holder *h, const struct device *d, uint64_t size,
+bool holder_allows(const struct holder *h, const struct space *space, uint64_t size,
                    struct opd_err *err);
 
 // A storage is made (sign 1) or freed (-1); gets its first name (1) or loses its last (-1).
@@ -37,7 +46,7 @@ void holder_count(const struct storage *s, int sign);
 void holder_count_name(struct storage *s, int sign);
 
 // "90 MiB in 3 tensors: 60 MiB by python train.py (pid 12), 30 MiB in 1 named tensor".
-void holder_report(const struct device *d, struct buf *out);
+void holder_report(const struct space *space, struct buf *out);
 
 // "1.5 GiB"; buf has 32 bytes at least. Returns it.
 const char *holder_size(uint64_t bytes, char *buf);

@@ -1,40 +1,37 @@
-// A device's staging memory: what comes and goes in messages passes through it.
+#include "memory/staging.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include "broker.h"
-#include "device/device.h"
-#include "device/devices.h"
-#include "base/fdpass.h"
-#include "base/log.h"
+#include "base/mem.h"
+#include "base/turn.h"
 
-enum { SIZE = STAGING_LARGE_SIZE + STAGING_SMALL_SIZE };
-
-static void make_staging(struct device *d)
+void staging_open(struct staging *s, struct turn *turn, uint8_t *memory, uint32_t region)
 {
-    int fd = fdpass_memfd("opd-staging", SIZE);
-    void *p = fd < 0 ? MAP_FAILED : mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    struct opd_err err = { 0 };
-    if (p == MAP_FAILED || !device_map_host(d, fd, SIZE, &d->staging_region, NULL, &err)) {
-        log_error("no staging memory: %s", p == MAP_FAILED ? strerror(errno) : err.msg);
-        abort();
-    }
-    d->staging = p;
-    suballoc_add_chunk(&d->stage_pools[0].map, 0, STAGING_LARGE_SIZE);
-    suballoc_add_chunk(&d->stage_pools[1].map, 1, STAGING_SMALL_SIZE);
-    close(fd);
+    s->turn = turn;
+    s->memory = memory;
+    s->region = region;
+    suballoc_add_chunk(&s->pools[0].map, 0, STAGING_LARGE_SIZE);
+    suballoc_add_chunk(&s->pools[1].map, 1, STAGING_SMALL_SIZE);
 }
 
-uint64_t device_staged_at(const struct suballoc_block *block)
+void staging_finish(struct staging *s)
+{
+    if (s->memory)
+        munmap(s->memory, STAGING_SIZE);
+    for (int i = 0; i < STAGING_POOLS; i++) {
+        suballoc_finish(&s->pools[i].map);
+        free(s->pools[i].queue);
+    }
+}
+
+uint64_t staging_offset(const struct suballoc_block *block)
 {
     return block->offset + (block->chunk->region ? STAGING_LARGE_SIZE : 0);
 }
 
-static void leave(struct stage_pool *pool, uint64_t conn)
+static void leave(struct staging_pool *pool, uint64_t conn)
 {
     int i = 0;
     while (i < pool->n_queue && pool->queue[i] != conn)
@@ -44,7 +41,7 @@ static void leave(struct stage_pool *pool, uint64_t conn)
                 (size_t)(--pool->n_queue - i) * sizeof *pool->queue);
 }
 
-static void enter(struct stage_pool *pool, uint64_t conn)
+static void enter(struct staging_pool *pool, uint64_t conn)
 {
     for (int i = 0; i < pool->n_queue; i++)
         if (pool->queue[i] == conn)
@@ -53,30 +50,28 @@ static void enter(struct stage_pool *pool, uint64_t conn)
     pool->queue[pool->n_queue++] = conn;
 }
 
-struct suballoc_block *device_stage(struct device *d, uint64_t conn, uint64_t size)
+struct suballoc_block *staging_take(struct staging *s, uint64_t conn, uint64_t size)
 {
-    if (!d->staging)
-        make_staging(d);
-    struct stage_pool *pool = &d->stage_pools[size <= STAGING_SMALL];
+    struct staging_pool *pool = &s->pools[size <= STAGING_SMALL];
     bool first = pool->n_queue == 0 || pool->queue[0] == conn;
     struct suballoc_block *block = first ? suballoc_alloc(&pool->map, size) : NULL;
     if (!block)
         enter(pool, conn);
     else
-        device_stage_leave(d, conn);
+        staging_leave(s, conn);
     return block;
 }
 
-void device_stage_leave(struct device *d, uint64_t conn)
+void staging_leave(struct staging *s, uint64_t conn)
 {
-    int before = d->stage_pools[0].n_queue + d->stage_pools[1].n_queue;
+    int before = s->pools[0].n_queue + s->pools[1].n_queue;
     for (int i = 0; i < STAGING_POOLS; i++)
-        leave(&d->stage_pools[i], conn);
-    if (d->stage_pools[0].n_queue + d->stage_pools[1].n_queue < before)
-        turn_retry(d->all->turn); // it may be the next one's turn
+        leave(&s->pools[i], conn);
+    if (s->pools[0].n_queue + s->pools[1].n_queue < before)
+        turn_retry(s->turn); // it may be the next one's turn
 }
 
-void device_unstage(struct device *d, struct suballoc_block *block)
+void staging_give(struct staging *s, struct suballoc_block *block)
 {
-    suballoc_free(&d->stage_pools[block->chunk->region].map, block);
+    suballoc_free(&s->pools[block->chunk->region].map, block);
 }

@@ -3,24 +3,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker.h"
 #include "base/hash.h"
 #include "wire/msg.h"
 
-enum alloc_result storage_new(struct device *d, uint64_t size, struct holder *holder,
+enum alloc_result storage_new(struct space *space, uint64_t size, struct holder *holder,
                               struct storage **out, struct opd_err *err)
 {
     struct suballoc_block *block = NULL;
     if (size > 0) {
-        if (!holder_allows(holder, d, size, err))
+        if (!holder_allows(holder, space, size, err))
             return ALLOC_FAILED;
-        enum alloc_result result = device_alloc(d, size, &block, err);
+        enum alloc_result result = space->ops->alloc(space, size, &block, err);
         if (result != ALLOC_OK)
             return result;
     }
     *out = mem_zalloc(1, sizeof **out);
     **out = (struct storage){
-        .refs = 1, .device = d, .holder = holder_ref(holder), .block = block, .size = size
+        .refs = 1, .space = space, .holder = holder_ref(holder), .block = block, .size = size
     };
     holder_count(*out, 1);
     return ALLOC_OK;
@@ -29,7 +28,7 @@ enum alloc_result storage_new(struct device *d, uint64_t size, struct holder *ho
 struct storage *storage_import(struct import *m, uint64_t offset, uint64_t size)
 {
     struct storage *s = mem_zalloc(1, sizeof *s);
-    *s = (struct storage){ .refs = 1, .device = m->device, .size = size };
+    *s = (struct storage){ .refs = 1, .space = m->space, .size = size };
     if (m->fate->state != FATE_DONE)
         s->fate = fate_ref(m->fate);
     if (size == 0)
@@ -50,7 +49,7 @@ void import_unref(struct import *m)
     if (!m || --m->refs > 0)
         return;
     if (m->region != IMPORT_UNMAPPED)
-        device_unmap(m->device, m->region);
+        m->space->ops->unmap(m->space, m->region);
     fate_unref(m->fate);
     free(m);
 }
@@ -82,7 +81,7 @@ void storage_unref(struct storage *s)
     holder_count(s, -1);
     holder_unref(s->holder);
     if (s->block)
-        device_release(s->device, s->block);
+        s->space->ops->release(s->space, s->block);
     import_unref(s->import);
     fate_unref(s->fate);
     writes_free(s);
@@ -93,7 +92,7 @@ struct tensor *tensor_new(struct storage *s, uint64_t offset, const struct tenso
 {
     struct tensor *t = mem_zalloc(1, sizeof *t);
     *t = (struct tensor){ .refs = 1, .storage = storage_ref(s), .offset = offset, .desc = *desc };
-    s->device->n_tensors++;
+    s->space->n_tensors++;
     return t;
 }
 
@@ -107,7 +106,7 @@ void tensor_unref(struct tensor *t)
 {
     if (!t || --t->refs > 0)
         return;
-    t->storage->device->n_tensors--;
+    t->storage->space->n_tensors--;
     if (t->made_at)
         *t->made_at = NULL;
     storage_unref(t->storage);
@@ -117,7 +116,7 @@ void tensor_unref(struct tensor *t)
 
 uint64_t storage_place(const struct storage *s)
 {
-    return s->device->is_cpu ? s->block->size - s->size : 0;
+    return s->space->paged ? s->block->size - s->size : 0;
 }
 
 bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out)
@@ -142,7 +141,7 @@ bool tensor_overlaps(const struct tensor *a, const struct tensor *b)
 {
     struct dev_ref p, q;
     uint64_t a_size = tensor_desc_size(&a->desc), b_size = tensor_desc_size(&b->desc);
-    if (a_size == 0 || b_size == 0 || a->storage->device != b->storage->device ||
+    if (a_size == 0 || b_size == 0 || a->storage->space != b->storage->space ||
         !tensor_address(a, 0, &p) || !tensor_address(b, 0, &q) || p.region != q.region)
         return false;
     return p.offset < q.offset + b_size && q.offset < p.offset + a_size;
@@ -158,33 +157,33 @@ static uint64_t name_key(const char *name)
     return hash_bytes(name, strlen(name), 0);
 }
 
-struct tensor *tensor_find(struct broker *b, const char *name)
+struct tensor *tensor_find(const struct map *names, const char *name)
 {
-    struct tensor *t = map_get(&b->names, name_key(name));
+    struct tensor *t = map_get(names, name_key(name));
     while (t && strcmp(t->name, name) != 0)
         t = t->next_named;
     return t;
 }
 
-void tensor_set_name(struct broker *b, struct tensor *t, const char *name)
+void tensor_set_name(struct map *names, struct tensor *t, const char *name)
 {
     t->name = mem_strdup(name);
     holder_count_name(t->storage, 1);
-    t->next_named = map_get(&b->names, name_key(name));
-    map_put(&b->names, name_key(name), tensor_ref(t));
+    t->next_named = map_get(names, name_key(name));
+    map_put(names, name_key(name), tensor_ref(t));
 }
 
-void tensor_drop_name(struct broker *b, struct tensor *t)
+void tensor_drop_name(struct map *names, struct tensor *t)
 {
     if (!t->name)
         return;
     uint64_t key = name_key(t->name);
-    struct tensor *first = map_get(&b->names, key);
+    struct tensor *first = map_get(names, key);
     if (first == t) {
         if (t->next_named)
-            map_put(&b->names, key, t->next_named);
+            map_put(names, key, t->next_named);
         else
-            map_remove(&b->names, key);
+            map_remove(names, key);
     } else {
         while (first->next_named != t)
             first = first->next_named;
@@ -206,7 +205,7 @@ void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t)
     pack_array(out, (size_t)t->desc.rank);
     for (int i = 0; i < t->desc.rank; i++)
         pack_int(out, t->desc.shape[i]);
-    pack_key_str(out, "device", t->storage->device->name);
+    pack_key_str(out, "device", t->storage->space->name);
     pack_key_str(out, "name", t->name);
     pack_key_uint(out, "bytes", tensor_desc_size(&t->desc));
     pack_key_str(out, "suspect", tensor_suspect(t));

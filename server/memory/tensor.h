@@ -7,12 +7,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "device/device.h"
+#include "executor/devwire.h"
 #include "memory/holder.h"
-#include "op/plan.h"
+#include "memory/space.h"
 #include "memory/writes.h"
-
-struct broker;
+#include "op/plan.h"
+#include "wire/map.h"
 
 // What became of the request that makes a storage, for those that were sent after it without
 // waiting.
@@ -29,9 +29,9 @@ void fate_unref(struct fate *f); // NULL is fine
 // storage in it; unmapped with the last.
 struct import {
     int refs;
-    struct fate *fate; // a reference: whether it could be opened
-    struct device *device;
-    uint32_t region; // IMPORT_UNMAPPED: not asked for
+    struct fate *fate;   // a reference: whether it could be opened
+    struct space *space; // of the device that maps it
+    uint32_t region;     // IMPORT_UNMAPPED: not asked for
     uint64_t size;
 };
 enum { IMPORT_UNMAPPED = DEV_MAX_REGIONS };
@@ -41,7 +41,7 @@ void import_unref(struct import *m); // NULL is fine
 struct storage {
     int refs;
     struct fate *fate; // a reference; NULL: it was there before
-    struct device *device;
+    struct space *space;
     struct holder *holder;        // who made it; a reference
     int n_names;                  // of its tensors
     struct suballoc_block *block; // NULL: of size 0, or
@@ -63,9 +63,9 @@ struct tensor {
     struct tensor **made_at; // where the request that makes it, and has not ended, has it; or NULL
 };
 
-// One reference is the caller's. WAIT and FAILED as device_alloc(), FAILED also where the holder
+// One reference is the caller's. WAIT and FAILED as in space.h, FAILED also where the holder
 // has as much as it may; *out is set only with OK.
-enum alloc_result storage_new(struct device *d, uint64_t size, struct holder *holder,
+enum alloc_result storage_new(struct space *space, uint64_t size, struct holder *holder,
                               struct storage **out, struct opd_err *err);
 struct storage *storage_import(struct import *m, uint64_t offset, uint64_t size);
 struct storage *storage_ref(struct storage *s);
@@ -88,9 +88,10 @@ const char *tensor_suspect(const struct tensor *t);
 // touched right behind it. Whole pages are its own.
 uint64_t storage_place(const struct storage *s); // of its first byte in its block
 
-struct tensor *tensor_find(struct broker *b, const char *name); // NULL: no tensor of that name
-void tensor_set_name(struct broker *b, struct tensor *t,
+// Named tensors, by the hash of their names.
+struct tensor *tensor_find(const struct map *names, const char *name); // NULL: none of that name
+void tensor_set_name(struct map *names, struct tensor *t,
                      const char *name); // the name must be free; takes a reference
-void tensor_drop_name(struct broker *b, struct tensor *t); // nothing if it has none
+void tensor_drop_name(struct map *names, struct tensor *t); // nothing if it has none
 
 void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t); // the map that clients get

@@ -66,7 +66,7 @@ static void closed(struct stream *s)
 static void leave_queue(struct conn *c)
 {
     if (c->stages_on)
-        device_stage_leave(c->stages_on, c->id);
+        staging_leave(&c->stages_on->staging, c->id);
     c->stages_on = NULL;
 }
 
@@ -85,6 +85,7 @@ static void leave(struct conn *c)
     if (c->next)
         c->next->prev = c->prev;
     b->n_conns--;
+    holder_leave(c->holder);
 }
 
 void conn_close(struct conn *c)
@@ -135,6 +136,7 @@ struct conn *conn_new(struct broker *b, uint64_t id)
         b->conns->prev = c;
     b->conns = c;
     b->n_conns++;
+    holder_enter(c->holder, &b->devices.holders, id);
     c->stream.owner = c;
     c->stream.readable = readable;
     c->stream.drained = drained;

@@ -127,7 +127,7 @@ static void take_back(struct request *req)
     struct conn *c = req->conn;
     for (int i = 0; i < req->n_made; i++)
         if (req->made[i])
-            tensor_drop_name(req->broker, req->made[i]);
+            tensor_drop_name(&req->broker->names, req->made[i]);
     if (c->closed)
         return;
     if (req->made_export && map_get(&c->exports, req->made_export) == req->exported)
@@ -162,7 +162,7 @@ static void pack_result(struct request *req, struct buf *out, const struct opd_e
     }
     pack_reply_ok(out, req->id);
     if (req->read_size)
-        pack_bin(out, req->device->staging + device_staged_at(req->staged), req->read_size);
+        pack_bin(out, req->device->staging.memory + staging_offset(req->staged), req->read_size);
     else
         buf_append(out, req->reply.bytes, req->reply.size);
 }
@@ -186,7 +186,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
         c->dirty = true;
     }
     if (req->staged)
-        device_unstage(req->device, req->staged);
+        staging_give(&req->device->staging, req->staged);
     for (int i = 0; i < req->n_made; i++)
         if (req->made[i])
             req->made[i]->made_at = NULL;

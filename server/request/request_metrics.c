@@ -67,22 +67,22 @@ static double get_up(const struct device *d)
 
 static double get_used(const struct device *d)
 {
-    return (double)d->memory.used;
+    return (double)d->space.map.used;
 }
 
 static double get_named(const struct device *d)
 {
-    return (double)d->named_bytes;
+    return (double)d->space.named_bytes;
 }
 
 static double get_reserved(const struct device *d)
 {
-    return (double)d->memory.reserved;
+    return (double)d->space.map.reserved;
 }
 
 static double get_tensors(const struct device *d)
 {
-    return d->n_tensors;
+    return d->space.n_tensors;
 }
 
 static double get_queued(const struct device *d)

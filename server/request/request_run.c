@@ -72,11 +72,11 @@ bool run_same_device(struct run *run, const char *op, const char *name, const st
                      struct opd_err *err)
 {
     if (!run->device)
-        run->device = t->storage->device;
-    if (run->device != t->storage->device)
+        run->device = t->storage->space->device;
+    if (run->device != t->storage->space->device)
         return opd_err_set(err, OPD_E_invalid_argument,
                            "%s: %s is on %s, the tensors before it on %s", op, name,
-                           t->storage->device->name, run->device->name);
+                           t->storage->space->device->name, run->device->name);
     return true;
 }
 

@@ -13,7 +13,7 @@
 
 const struct device_region *request_chunk(const struct storage *s)
 {
-    return s->block ? &s->device->regions[s->block->chunk->region] : NULL;
+    return s->block ? &s->space->device->regions[s->block->chunk->region] : NULL;
 }
 
 void request_drop_export(struct conn *c, uint64_t id)
@@ -43,7 +43,7 @@ static void pack_export(struct buf *out, const struct tensor *t)
     struct dev_ref at = { 0 };
     tensor_address(t, 0, &at);
     pack_map(out, 5);
-    pack_key_str(out, "device", t->storage->device->name);
+    pack_key_str(out, "device", t->storage->space->device->name);
     pack_str(out, "chunk");
     if (chunk)
         pack_uint(out, chunk->serial);
@@ -70,7 +70,7 @@ enum request_status request_tensor_export(struct request *req, const value *para
     req->exported = t->storage;
     request_needs_tensor(req, t);
     // A command of no steps: it is done when all before it is.
-    return request_submit(req, t->storage->device, command_new(DEV_RUN, 0, 0));
+    return request_submit(req, t->storage->space->device, command_new(DEV_RUN, 0, 0));
 }
 
 enum request_status request_export_free(struct request *req, const value *params,
@@ -156,7 +156,7 @@ static bool check_import(struct request *req, int64_t id, bool ipc, const value 
 static struct import *new_import(struct device *d, uint64_t size)
 {
     struct import *m = mem_zalloc(1, sizeof *m);
-    *m = (struct import){ .refs = 1, .device = d, .region = IMPORT_UNMAPPED, .size = size };
+    *m = (struct import){ .refs = 1, .space = &d->space, .region = IMPORT_UNMAPPED, .size = size };
     m->fate = mem_zalloc(1, sizeof *m->fate);
     m->fate->refs = 1;
     return m;
@@ -226,13 +226,13 @@ enum request_status request_import_close(struct request *req, const value *param
         const struct import *m = find_import(req, value_at(ids, i), err);
         if (!m)
             return REQUEST_ERROR;
-        if (d && d != m->device) {
+        if (d && d != m->space->device) {
             opd_err_set(err, OPD_E_invalid_argument,
                         "import_close: imports of %s and %s; close those of one device at a time",
-                        d->name, m->device->name);
+                        d->name, m->space->device->name);
             return REQUEST_ERROR;
         }
-        d = m->device;
+        d = m->space->device;
     }
     for (size_t i = 0; i < value_count(ids); i++)
         import_unref(map_remove(&req->conn->imports, (uint64_t)value_int(value_at(ids, i))));

@@ -28,11 +28,11 @@ void request_pack_device(struct buf *out, const struct device *d)
     pack_key_str(out, "state", device_state_name(d->state));
     pack_key_str(out, "message", d->state == DEVICE_READY ? "" : d->message);
     pack_key_uint(out, "memory_total", d->info.memory_total);
-    pack_key_uint(out, "memory_used", d->memory.used);
-    pack_key_uint(out, "memory_named", d->named_bytes);
-    pack_key_uint(out, "memory_reserved", d->memory.reserved);
+    pack_key_uint(out, "memory_used", d->space.map.used);
+    pack_key_uint(out, "memory_named", d->space.named_bytes);
+    pack_key_uint(out, "memory_reserved", d->space.map.reserved);
     pack_key_uint(out, "memory_limit", device_memory_limit(d));
-    pack_key_int(out, "tensors", d->n_tensors);
+    pack_key_int(out, "tensors", d->space.n_tensors);
     pack_key_int(out, "restarts", d->n_restarts);
     pack_key_int(out, "queued", d->n_queued);
     pack_key_float(out, "busy", (double)device_busy_ns(d) / 1e9);

@@ -43,7 +43,7 @@ static bool read_name(struct request *req, const value *v, char *name, struct op
     if (!value_copy_str(v, name, MAX_NAME) || !name[0])
         return opd_err_set(err, OPD_E_invalid_argument,
                            "name: expected 1 to %d bytes of UTF-8 without zeros", MAX_NAME - 1);
-    if (tensor_find(req->broker, name))
+    if (tensor_find(&req->broker->names, name))
         return opd_err_set(err, OPD_E_invalid_argument,
                            "a tensor named '%s' is there already; attach to it, or free it first",
                            name);
@@ -78,7 +78,7 @@ enum request_status request_tensor_new(struct request *req, const value *params,
         return REQUEST_ERROR;
     struct storage *storage;
     uint64_t size = tensor_desc_size(&desc);
-    switch (storage_new(d, size, req->conn->holder, &storage, err)) {
+    switch (storage_new(&d->space, size, req->conn->holder, &storage, err)) {
     case ALLOC_FAILED:
         return REQUEST_ERROR;
     case ALLOC_WAIT:
@@ -89,7 +89,7 @@ enum request_status request_tensor_new(struct request *req, const value *params,
     struct tensor *t = tensor_new(storage, 0, &desc);
     storage_unref(storage);
     if (name[0])
-        tensor_set_name(req->broker, t, name);
+        tensor_set_name(&req->broker->names, t, name);
     request_make(req, (uint64_t)id, t);
     tensor_pack(&req->reply, (uint64_t)id, t);
     struct dev_ref dst;
@@ -130,11 +130,11 @@ static bool shm_address(struct request *req, const value *array, uint64_t size, 
                            "%" PRIu64 " bytes at %" PRId64
                            " do not lie in shared memory of %" PRIu64 " bytes",
                            size, at, shm->size);
-    if (!shm->mapped[d->index] &&
-        !device_map_host(d, shm->fd, shm->size, &shm->regions[d->index], NULL, err))
+    if (!shm->mapped[d->space.index] &&
+        !device_map_host(d, shm->fd, shm->size, &shm->regions[d->space.index], NULL, err))
         return false;
-    shm->mapped[d->index] = true;
-    *out = (struct dev_ref){ .region = shm->regions[d->index], .offset = (uint64_t)at };
+    shm->mapped[d->space.index] = true;
+    *out = (struct dev_ref){ .region = shm->regions[d->space.index], .offset = (uint64_t)at };
     return true;
 }
 
@@ -142,16 +142,16 @@ static bool shm_address(struct request *req, const value *array, uint64_t size, 
 static bool stage_bytes(struct request *req, struct device *d, const void *bytes, uint64_t size,
                         struct dev_ref *out)
 {
-    struct suballoc_block *block = device_stage(d, req->conn->id, size);
+    struct suballoc_block *block = staging_take(device_staging(d), req->conn->id, size);
     if (!block) {
         req->conn->stages_on = d;
         return false;
     }
-    uint64_t at = device_staged_at(block);
+    uint64_t at = staging_offset(block);
     if (bytes)
-        memcpy(d->staging + at, bytes, size);
+        memcpy(d->staging.memory + at, bytes, size);
     req->staged = block;
-    *out = (struct dev_ref){ .region = d->staging_region, .offset = at };
+    *out = (struct dev_ref){ .region = d->staging.region, .offset = at };
     return true;
 }
 
@@ -184,7 +184,7 @@ enum request_status request_tensor_write(struct request *req, const value *param
                     value_type_name(source));
         return REQUEST_ERROR;
     }
-    struct device *d = t->storage->device;
+    struct device *d = t->storage->space->device;
     struct dev_ref dst, src;
     if (!check_range(t, offset, size, err) ||
         (!bytes && !shm_address(req, source, size, d, &src, err)))
@@ -226,7 +226,7 @@ enum request_status request_tensor_read(struct request *req, const value *params
         }
         size = (uint64_t)value_int(wanted);
     }
-    struct device *d = t->storage->device;
+    struct device *d = t->storage->space->device;
     struct dev_ref dst, src;
     if (!check_range(t, offset, size, err) || !may_read(t, offset, size, err) ||
         (!value_is_nil(shm) && !shm_address(req, shm, size, d, &dst, err)))
@@ -265,8 +265,8 @@ enum request_status request_tensor_copy(struct request *req, const value *params
     if (!from)
         return REQUEST_ERROR;
     uint64_t size = tensor_desc_size(&to->desc);
-    struct device *d = to->storage->device;
-    if (d != from->storage->device || to->desc.dtype != from->desc.dtype ||
+    struct device *d = to->storage->space->device;
+    if (d != from->storage->space->device || to->desc.dtype != from->desc.dtype ||
         size != tensor_desc_size(&from->desc) || tensor_overlaps(to, from)) {
         opd_err_set(err, OPD_E_invalid_argument,
                     "tensor_copy: expected tensors of one device, dtype and number of elements "
@@ -323,7 +323,7 @@ enum request_status request_tensor_free(struct request *req, const value *params
         struct tensor *t = map_get(&req->conn->tensors, id);
         if (!t)
             continue; // the same id twice
-        tensor_drop_name(req->broker, t);
+        tensor_drop_name(&req->broker->names, t);
         request_drop_id(req->conn, id);
     }
     pack_nil(&req->reply);
@@ -371,7 +371,7 @@ enum request_status request_tensor_attach(struct request *req, const value *para
     char name[MAX_NAME] = "";
     struct tensor *t = NULL;
     if (value_copy_str(value_at(params, 1), name, sizeof name))
-        t = tensor_find(req->broker, name);
+        t = tensor_find(&req->broker->names, name);
     if (!t) {
         opd_err_set(err, OPD_E_not_found,
                     "no tensor is named '%s'; opctl tensors lists those there are", name);

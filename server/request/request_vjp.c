@@ -158,7 +158,7 @@ enum request_status request_vjp(struct request *req, const value *params, struct
                 const struct tensor *t = request_tensor(req, id, op->name, err);
                 if (!t)
                     return REQUEST_ERROR;
-                run.device = t->storage->device;
+                run.device = t->storage->space->device;
             }
         }
     if (!run_default_device(req, &run, options, err))

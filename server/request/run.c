@@ -54,7 +54,7 @@ enum request_status run_allocate(struct request *req, struct run *run, struct op
     for (int i = 0; i < plan->n_operands; i++) {
         if (!is_made(run, &plan->operands[i]))
             continue;
-        enum alloc_result result = storage_new(run->device,
+        enum alloc_result result = storage_new(&run->device->space,
                                                tensor_desc_size(&plan->operands[i].desc),
                                                req->conn->holder, &run->made[i], err);
         if (result == ALLOC_OK)

@@ -77,11 +77,12 @@ bool state_read_conn(struct state_in *in)
     struct broker *b = in->broker;
     uint64_t id = (uint64_t)state_int(in, "id", 1, INT64_MAX);
     struct holder *holder = state_thing(in, "holder", &in->holders);
-    if (!state_good(in) || !holder || id > b->next_conn_id || find_conn(b, id))
+    if (!state_good(in) || !holder || holder->among || id > b->next_conn_id || find_conn(b, id))
         return state_fail(in, "it has no holder, or its id is in use, or of the future");
     struct conn *c = in->conn = conn_new(b, id);
     holder_unref(c->holder);
     c->holder = holder_ref(holder);
+    holder_enter(holder, &b->devices.holders, id);
     c->stream.fd = state_fd(in, "fd");
     c->follows = state_bool(in, "follows");
     // Programs from before there was a trace have no such field.

@@ -60,7 +60,7 @@ static void write_context(struct state_out *out, uint64_t id, const struct conte
     pack_key_uint(bytes, "id", id);
     pack_key_uint(bytes, "serial", ctx->serial);
     pack_key_uint(bytes, "entry", state_number(&out->versions, ctx->version));
-    pack_key_int(bytes, "device", ctx->device->index);
+    pack_key_int(bytes, "device", ctx->device->space.index);
     put_attrs(out, ctx);
     put_arguments(out, ctx);
 }
@@ -126,7 +126,7 @@ static void read_arguments(struct state_in *in, struct context *ctx)
 static bool same_tensor(const struct tensor *t, const struct tensor_desc *desc,
                         const struct device *d)
 {
-    return t && t->storage->device == d && t->desc.dtype == desc->dtype &&
+    return t && t->storage->space->device == d && t->desc.dtype == desc->dtype &&
            t->desc.rank == desc->rank &&
            memcmp(t->desc.shape, desc->shape, (size_t)desc->rank * sizeof desc->shape[0]) == 0;
 }
@@ -144,7 +144,7 @@ static bool fits(const struct context *ctx, const struct plan_operand *o)
                same_tensor(ctx->outputs[o->index], &o->desc, ctx->device);
     case PLAN_SAVED:
         s = ctx->saved[o->index];
-        return s && s->device == ctx->device && s->size >= tensor_desc_size(&o->desc);
+        return s && s->space->device == ctx->device && s->size >= tensor_desc_size(&o->desc);
     default:
         return true;
     }

@@ -59,7 +59,7 @@ bool state_read_device(struct state_in *in)
 static bool is_kept(const struct device *d, uint32_t id)
 {
     const struct device_region *r = &d->regions[id];
-    return r->used && (r->fd >= 0 || r->ipc) && !(d->staging && id == d->staging_region);
+    return r->used && (r->fd >= 0 || r->ipc) && !(d->staging.memory && id == d->staging.region);
 }
 
 static void write_regions(struct state_out *out, const struct device *d)
@@ -181,12 +181,12 @@ bool state_read_tensor(struct state_in *in)
     bool ok = state_good(in) && s && desc.dtype != OPD_DTYPE_NONE &&
               offset % dtype_size(desc.dtype) == 0 && offset <= s->size &&
               tensor_desc_size(&desc) <= s->size - offset &&
-              !(name && (!name[0] || tensor_find(in->broker, name)));
+              !(name && (!name[0] || tensor_find(&in->broker->names, name)));
     if (ok) {
         struct tensor *t = tensor_new(s, offset, &desc);
         state_keep(&in->tensors, t);
         if (name)
-            tensor_set_name(in->broker, t, name);
+            tensor_set_name(&in->broker->names, t, name);
     }
     free(name);
     return ok || state_fail(in, "it does not lie in its storage, or its name is in use");
@@ -200,7 +200,7 @@ void state_write_memory(struct state_out *out, struct broker *b)
     for (int i = 0; i < b->devices.n; i++) {
         write_device(out, b->devices.at[i]);
         write_regions(out, b->devices.at[i]);
-        out->unknown_memory += b->devices.at[i]->memory.used;
+        out->unknown_memory += b->devices.at[i]->space.map.used;
     }
     state_write_storages(out, b, &tensors);
     for (size_t i = 0; i < tensors.n; i++)

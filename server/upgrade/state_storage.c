@@ -116,7 +116,7 @@ static void write_import(struct state_out *out, const struct import *m)
     struct buf *bytes = &out->bytes;
     state_add(&out->imports, m);
     state_begin(out, "import", 4);
-    pack_key_int(bytes, "device", m->device->index);
+    pack_key_int(bytes, "device", m->space->index);
     pack_key_uint(bytes, "region", m->region);
     pack_key_uint(bytes, "size", m->size);
     pack_key_bool(bytes, "lost", is_lost(m->fate));
@@ -124,7 +124,7 @@ static void write_import(struct state_out *out, const struct import *m)
 
 static bool is_in_region(const struct import *m)
 {
-    const struct device *d = m->device;
+    const struct device *d = m->space->device;
     const struct device_region *r = m->region < d->n_regions ? &d->regions[m->region] : NULL;
     return r && r->used && (r->host || r->ipc) && m->size <= r->size;
 }
@@ -141,7 +141,7 @@ bool state_read_import(struct state_in *in)
     struct import *m = mem_zalloc(1, sizeof *m);
     *m = (struct import){ .refs = 1,
                           .fate = make_fate(lost ? FATE_FAILED : FATE_DONE),
-                          .device = b->devices.at[index],
+                          .space = &b->devices.at[index]->space,
                           .region = region,
                           .size = size };
     if ((region == IMPORT_UNMAPPED && lost) || is_in_region(m)) {
@@ -169,7 +169,7 @@ static int compare_places(const void *a, const void *b)
 {
     const struct sorted *x = a, *y = b;
     const struct suballoc_block *p = x->s->block, *q = y->s->block;
-    int order = compare_u64((uint64_t)x->s->device->index, (uint64_t)y->s->device->index);
+    int order = compare_u64((uint64_t)x->s->space->index, (uint64_t)y->s->space->index);
     if (order == 0)
         order = (p != NULL) - (q != NULL);
     if (order == 0 && p && q)
@@ -198,7 +198,7 @@ static void write_storage(struct state_out *out, const struct storage *s)
     struct buf *bytes = &out->bytes;
     state_add(&out->storages, s);
     state_begin(out, "storage", 10);
-    pack_key_int(bytes, "device", s->device->index);
+    pack_key_int(bytes, "device", s->space->index);
     pack_key_uint(bytes, "region", s->block ? s->block->chunk->region : 0);
     pack_key_uint(bytes, "offset", s->block ? s->block->offset : 0);
     pack_key_uint(bytes, "room", s->block ? s->block->size : 0);
@@ -230,13 +230,13 @@ static struct suballoc_block *take_piece(struct state_in *in, struct device *d, 
 {
     struct suballoc_block *from = in->cursor;
     if (!from || in->cursor_device != d || from->chunk->region != region) {
-        const struct suballoc_chunk *chunk = d->memory.chunks;
+        const struct suballoc_chunk *chunk = d->space.map.chunks;
         while (chunk && chunk->region != region)
             chunk = chunk->next;
         from = chunk ? chunk->first : NULL;
     }
     in->cursor_device = d;
-    return in->cursor = suballoc_take(&d->memory, from, offset, size);
+    return in->cursor = suballoc_take(&d->space.map, from, offset, size);
 }
 
 static bool has_memory(struct state_in *in, struct storage *s)
@@ -248,11 +248,11 @@ static bool has_memory(struct state_in *in, struct storage *s)
     if (!state_good(in))
         return false;
     if (m)
-        return room == 0 && s->size > 0 && m->device == s->device && s->import_offset <= m->size &&
-               s->size <= m->size - s->import_offset;
+        return room == 0 && s->size > 0 && m->space->device == s->space->device &&
+               s->import_offset <= m->size && s->size <= m->size - s->import_offset;
     if (s->size == 0 || room < s->size || room % SUBALLOC_ALIGN)
         return s->size == 0 && room == 0;
-    s->block = take_piece(in, s->device, region, offset, room);
+    s->block = take_piece(in, s->space->device, region, offset, room);
     return s->block != NULL;
 }
 
@@ -268,7 +268,7 @@ bool state_read_storage(struct state_in *in)
         return false;
     struct storage *s = mem_zalloc(1, sizeof *s);
     *s = (struct storage){ .refs = 1,
-                           .device = b->devices.at[index],
+                           .space = &b->devices.at[index]->space,
                            .import = m ? import_ref(m) : NULL,
                            .import_offset = state_uint(in, "import_offset"),
                            .size = size,

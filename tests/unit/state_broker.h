@@ -115,8 +115,8 @@ static struct device *state_add_device(struct broker *b)
         .used = true, .ipc = true, .fd = -1, .size = 4096, .serial = 6, .handle = { 1, 2, 3 }
     };
     b->devices.n_regions = 8;
-    suballoc_add_chunk(&d->memory, 0, 65536);
-    suballoc_add_chunk(&d->memory, 3, 8192);
+    suballoc_add_chunk(&d->space.map, 0, 65536);
+    suballoc_add_chunk(&d->space.map, 3, 8192);
     return d;
 }
 
@@ -125,7 +125,7 @@ static struct tensor *state_tensor(struct device *d, struct holder *holder, int6
     struct tensor_desc desc = { .dtype = OPD_DTYPE_float32, .rank = 1, .shape = { n } };
     struct storage *s;
     struct opd_err err = { 0 };
-    if (storage_new(d, tensor_desc_size(&desc), holder, &s, &err) != ALLOC_OK)
+    if (storage_new(&d->space, tensor_desc_size(&desc), holder, &s, &err) != ALLOC_OK)
         abort();
     struct tensor *t = tensor_new(s, 0, &desc);
     storage_unref(s);
@@ -171,7 +171,7 @@ static void state_add_imports(struct conn *c, struct device *d)
     struct tensor_desc desc = { .dtype = OPD_DTYPE_uint8, .rank = 1, .shape = { 100 } };
     for (uint32_t i = 0; i < 2; i++) {
         struct import *m = mem_zalloc(1, sizeof *m);
-        *m = (struct import){ .refs = 1, .device = d, .region = 4 + i, .size = 4000 };
+        *m = (struct import){ .refs = 1, .space = &d->space, .region = 4 + i, .size = 4000 };
         m->fate = state_fate(i ? FATE_FAILED : FATE_DONE, NULL);
         struct storage *s = storage_import(m, 64, 100);
         state_add_id(c, 10 + i, tensor_new(s, 0, &desc));
@@ -195,7 +195,7 @@ static void state_add_suspect(struct conn *c, struct device *d)
     writes_add(t->storage, 80, 90, open);
     fate_unref(f);
     fate_unref(open);
-    tensor_set_name(c->broker, t, "suspect");
+    tensor_set_name(&c->broker->names, t, "suspect");
     map_put(&c->exports, 13, storage_ref(t->storage));
     tensor_unref(t);
 }
@@ -239,7 +239,7 @@ static struct broker *state_make_broker(void)
     state_add_id(c, 3, y);
     state_add_id(c, 4, none);
     request_drop_id(c, 2);
-    tensor_set_name(b, y, "named");
+    tensor_set_name(&b->names, y, "named");
     state_add_context(c, d, x, x);
     struct shm *shm = mem_zalloc(1, sizeof *shm);
     *shm = (struct shm){ .fd = -1, .size = 4000, .mapped = { true }, .regions = { 2 } };

@@ -58,12 +58,12 @@ static bool reads(const void *bytes, size_t size, char *says)
 static void check_memory(struct broker *b, struct broker *again)
 {
     const struct device *was = b->devices.at[0], *is = again->devices.at[0];
-    assert_true(suballoc_check(&is->memory));
-    assert_int_equal(is->memory.used, was->memory.used);
-    assert_int_equal(is->memory.reserved, was->memory.reserved);
-    assert_int_equal(is->n_tensors, was->n_tensors);
-    assert_int_equal(is->named_bytes, was->named_bytes);
-    assert_true(is->named_bytes > 0);
+    assert_true(suballoc_check(&is->space.map));
+    assert_int_equal(is->space.map.used, was->space.map.used);
+    assert_int_equal(is->space.map.reserved, was->space.map.reserved);
+    assert_int_equal(is->space.n_tensors, was->space.n_tensors);
+    assert_int_equal(is->space.named_bytes, was->space.named_bytes);
+    assert_true(is->space.named_bytes > 0);
     assert_int_equal(is->busy_ns, 5);
     assert_int_equal(is->n_start_failures, 1);
     assert_string_equal(is->info.blas, "a library");
@@ -77,8 +77,8 @@ static void check_memory(struct broker *b, struct broker *again)
     static const char *const names[] = { "named", "suspect" };
     for (int i = 0; i < 2; i++) {
         struct dev_ref before, place;
-        assert_true(tensor_address(tensor_find(b, names[i]), 0, &before));
-        assert_true(tensor_address(tensor_find(again, names[i]), 0, &place));
+        assert_true(tensor_address(tensor_find(&b->names, names[i]), 0, &before));
+        assert_true(tensor_address(tensor_find(&again->names, names[i]), 0, &place));
         assert_true(place.region == before.region && place.offset == before.offset);
         assert_int_not_equal(place.offset % 4096, 0); // it ends where a page does
     }
@@ -87,7 +87,7 @@ static void check_memory(struct broker *b, struct broker *again)
 static void check_holders(struct broker *again)
 {
     const struct conn *c = again->conns;
-    const struct tensor *t = tensor_find(again, "suspect");
+    const struct tensor *t = tensor_find(&again->names, "suspect");
     const struct holder *gone = t->storage->holder;
     assert_int_equal(gone->pid, 77);
     assert_string_equal(gone->client, "one that has gone");
@@ -96,12 +96,12 @@ static void check_holders(struct broker *again)
     assert_int_equal(t->storage->n_names, 1);
     assert_int_equal(c->holder->pid, 78);
     assert_string_equal(c->holder->client, "a client");
-    assert_int_equal(c->holder->bytes[0], again->devices.at[0]->memory.used - gone->bytes[0]);
+    assert_int_equal(c->holder->bytes[0], again->devices.at[0]->space.map.used - gone->bytes[0]);
 }
 
 static void check_suspect(struct broker *again)
 {
-    const struct storage *s = tensor_find(again, "suspect")->storage;
+    const struct storage *s = tensor_find(&again->names, "suspect")->storage;
     assert_ptr_equal(s, map_get(&again->conns->exports, 13));
     const char *why = writes_suspect(s, 69, 200);
     assert_string_equal(why, "keeps: it failed");
@@ -172,7 +172,7 @@ static void test_round_trip(void **state)
     assert_true(again->conns->follows && again->conns->traces);
     assert_int_equal(again->n_tracers, 1);
     assert_int_equal(again->n_traced, 24);
-    assert_non_null(tensor_find(again, "named"));
+    assert_non_null(tensor_find(&again->names, "named"));
     assert_int_equal(registry_find(&again->registry, "keeps")->n_contexts, 1);
     check_memory(b, again);
     check_holders(again);
@@ -342,7 +342,7 @@ static void test_what_makes_no_sense(void **state)
     storage_of(b, 10)->import->size = 4097;
     check_refused(b, "its region is not that of a client's memory");
     b = state_make_broker();
-    tensor_find(b, "suspect")->storage->writes->next->end = 201;
+    tensor_find(&b->names, "suspect")->storage->writes->next->end = 201;
     check_refused(b, "ends behind it");
     b = state_make_broker();
     b->devices.at[0]->regions[4].serial = 7; // the first one's
