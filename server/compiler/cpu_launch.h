@@ -44,6 +44,50 @@ constexpr unsigned opd_cpu_many = 1u << 21; // blocks: times OPD_CPU_MAX_BLOCK i
 #define OPD_CPU_WALK __attribute__((flatten))
 #endif
 
+// OPD_CPU_PLAIN_LOOP: nothing but the index of its CUDA_KERNEL_LOOP tells the kernel's threads
+// apart (host_loop.h). So there is a thread for each index. One that lies beyond all of them runs
+// first, and leaves behind how many there are.
+#ifdef OPD_CPU_PLAIN_LOOP
+constexpr bool opd_cpu_plain_loop = true;
+#define OPD_CPU_KERNEL_LOOP(i, n) for (auto i : opd_cpu_turn<decltype((n) + 0)>(n))
+#else
+constexpr bool opd_cpu_plain_loop = false;
+#endif
+static thread_local long long opd_cpu_turn_index, opd_cpu_turns;
+constexpr long long opd_cpu_beyond = 0x7fffffffffffffff;
+
+template <class T> struct opd_cpu_turn {
+    struct iterator {
+        long long at;
+        OPD_CPU_INLINE T operator*() const
+        {
+            return (T)at;
+        }
+        OPD_CPU_INLINE void operator++()
+        {
+            at = opd_cpu_beyond;
+        }
+        OPD_CPU_INLINE bool operator!=(const iterator &end) const
+        {
+            return at < end.at;
+        }
+    };
+    long long n;
+    OPD_CPU_INLINE explicit opd_cpu_turn(T n) : n((long long)n)
+    {
+        if (opd_cpu_turn_index == opd_cpu_beyond)
+            opd_cpu_turns = this->n;
+    }
+    OPD_CPU_INLINE iterator begin() const
+    {
+        return { opd_cpu_turn_index };
+    }
+    OPD_CPU_INLINE iterator end() const
+    {
+        return { n };
+    }
+};
+
 template <auto Kernel> struct opd_cpu_launch;
 
 template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
@@ -88,6 +132,33 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
         }
     }
 
+    // A block's share of the indices, which are divided among the blocks of a row.
+    OPD_CPU_INLINE static void take_turns(A... a)
+    {
+        opd_cpu_turn_index = opd_cpu_beyond;
+        opd_cpu_turns = 0;
+        Kernel(a...);
+        const long long n = opd_cpu_turns > 0 ? opd_cpu_turns : 0;
+        const long long share = (n + gridDim.x - 1) / gridDim.x, first = share * blockIdx.x;
+        const long long begin = first < n ? first : n, end = n - begin < share ? n : begin + share;
+        OPD_CPU_VECTORIZE
+        for (long long at = begin; at < end; at++) {
+            opd_cpu_turn_index = at;
+            Kernel(a...);
+        }
+        opd_cpu_bound = 1;
+    }
+
+    OPD_CPU_WALK static void walk_turns(unsigned, A... a)
+    {
+        take_turns(a...);
+    }
+
+    OPD_CPU_FRAME(cold) static void walk_turns_plainly(unsigned, A... a)
+    {
+        take_turns(a...);
+    }
+
     template <unsigned... I>
     OPD_CPU_INLINE static void call(void (*walk)(unsigned, A...), const opd_cpu_job *job,
                                     unsigned first, opd_cpu_places<I...>)
@@ -98,7 +169,12 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
     OPD_CPU_FRAME(noinline) static void start(const opd_cpu_job *job, unsigned first)
     {
         const typename opd_cpu_count<sizeof...(A)>::places places;
-        if (__builtin_expect(blockIdx.x < opd_cpu_many && !job->plain, 1))
+        if constexpr (opd_cpu_plain_loop)
+            if (__builtin_expect(!job->plain, 1))
+                call(walk_turns, job, first, places);
+            else
+                call(walk_turns_plainly, job, first, places);
+        else if (__builtin_expect(blockIdx.x < opd_cpu_many && !job->plain, 1))
             call(walk, job, first, places);
         else
             call(walk_plainly, job, first, places);
@@ -122,25 +198,6 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
         }
     }
 };
-
-// CUDA_KERNEL_LOOP where nothing else of a kernel knows its index: the first thread of a block
-// takes the share of all, in order, and no other runs.
-template <class T> struct opd_cpu_share {
-    T begin, end;
-
-    OPD_CPU_INLINE explicit opd_cpu_share(T n)
-    {
-        const long long all = (long long)n, share = (all + gridDim.x - 1) / gridDim.x;
-        const long long first = share * blockIdx.x;
-        begin = (T)(first < all ? first : all);
-        end = (T)(first + share < all ? first + share : all);
-        opd_cpu_bound = 0;
-    }
-};
-#define OPD_CPU_RANGE_LOOP(i, n)                                                                   \
-    for (opd_cpu_share<decltype((n) + 0)> share_##i(n), *once_##i = &share_##i; once_##i;          \
-         once_##i = nullptr)                                                                       \
-    OPD_CPU_VECTORIZE for (auto i = share_##i.begin; i < share_##i.end; ++i)
 
 static void opd_cpu_init(const opd_cpu_runtime *rt)
 {

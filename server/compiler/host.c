@@ -13,6 +13,7 @@
 #include "compiler/disasm.h"
 #include "compiler/host_cxx.h"
 #include "compiler/host_log.h"
+#include "compiler/host_loop.h"
 #include "compiler/host_shown.h"
 #include "compiler/host_source.h"
 
@@ -76,10 +77,10 @@ static void append_line(struct buf *out, const char *file)
 
 static void compose(const struct compile_input *in, struct buf *out)
 {
+    if (!in->sanitize && host_loop_is_plain(in))
+        buf_append_str(out, "#define OPD_CPU_PLAIN_LOOP\n");
     append_line(out, "cpu_shim.h");
     buf_append_str(out, cpu_shim_text);
-    if (!in->sanitize && host_source_is_loop(in->source))
-        buf_append_str(out, "\n#define OPD_CPU_KERNEL_LOOP(i, n) OPD_CPU_RANGE_LOOP(i, n)\n");
     buf_printf(out, "#include \"%s\"", common_name);
     append_line(out, "prelude");
     buf_append_str(out, in->prelude);

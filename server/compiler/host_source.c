@@ -223,31 +223,6 @@ bool host_source_check(const char *file, const char *source, struct opd_err *err
                       NULL, err);
 }
 
-bool host_source_is_loop(const char *source)
-{
-    // What tells threads of a block apart, or counts them, or might hide it.
-    static const char *const others[] = { "threadIdx",   "blockIdx",     "__shared__", "_sync",
-                                          "__sync",      "__activemask", "tomic",      "_reduce",
-                                          "grid_stride", "printf",       "clock",      "#include" };
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (strstr(source, others[i]))
-            return false;
-    int n_loops = 0, n_here = 0;
-    struct host_lexer l = { source, 1, true };
-    struct host_token t;
-    while ((t = host_lex(&l)).kind != HOST_END) {
-        if (host_token_is(&t, "__global__") || host_token_is(&t, "__device__"))
-            n_here = 0;
-        if (host_token_is(&t, "CUDA_KERNEL_LOOP") || host_token_is(&t, "CUDA_1D_KERNEL_LOOP"))
-            n_loops++, n_here++;
-        // A second loop of a kernel may count on it that an index belongs to the same thread as in
-        // the first.
-        if (n_here > 1)
-            return false;
-    }
-    return n_loops > 0;
-}
-
 struct array {
     const char *type, *type_end; // without alignment
     struct host_token name;

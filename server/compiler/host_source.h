@@ -18,10 +18,6 @@ bool host_source_find_host_code(const char *file, const char *source, struct opd
 
 bool host_source_is_extension_header(const char *name); // "torch/extension.h>..."
 
-// Whether each thread of every kernel in it does nothing but a CUDA_KERNEL_LOOP, so that one thread
-// may walk the whole range of its block. On the side of caution.
-bool host_source_is_loop(const char *source);
-
 // Appends the source to `out`, where `extern __shared__ T name[];` becomes a pointer to the block's
 // memory, and PyTorch's headers are not included. Lines keep their numbers.
 void host_source_rewrite(const char *source, struct buf *out);
