@@ -143,8 +143,13 @@ TEST_ENV = OPD_BIN=$(abspath $(BUILD)/opd) OPD_LIB=$(abspath $(BUILD)/libopd.so)
 	PYTHONPATH=$(abspath client/python) PYTHONDONTWRITEBYTECODE=1
 # Where the daemon and compile_all find the wheel with NVRTC.
 export VIRTUAL_ENV := $(if $(wildcard .venv),$(abspath .venv),$(VIRTUAL_ENV))
-PYTEST = $(TEST_ENV) $(PYTHON) -m pytest -q -p no:cacheprovider -o timeout=300 -W ignore::pytest.PytestConfigWarning
+# One process for each core where pytest-xdist is there, but for those that share a GPU. A file's tests stay together,
+# as they share a daemon.
 DEVICE ?= cpu
+JOBS ?= $(if $(filter cpu,$(DEVICE)),$(shell n=$$(nproc); echo $$((n < 4 ? n : 4))),1)
+PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo '-n $(JOBS) --dist loadfile')
+PYTEST = $(TEST_ENV) $(PYTHON) -m pytest -q -p no:cacheprovider -o timeout=900 -W ignore::pytest.PytestConfigWarning \
+	$(if $(filter-out 1,$(JOBS)),$(PARALLEL))
 # Of `test` and `check-gpu` the steps whose names begin so: make check-gpu STEPS="functional-cuda ops".
 STEPS ?=
 

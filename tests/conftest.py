@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ import opd  # noqa: E402
 PROGRAM = os.environ.get("OPD_BIN", str(ROOT / "build" / "opd"))
 DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
 CACHE = ROOT / "build" / "test-cache"
-TEST_SECONDS = 120
+PATIENCE = 120  # seconds for what must come: it comes in far less, but on a slow machine beside others
+TEST_SECONDS = 600
 
 # The shell's & and nohup have us ignore these, and what we start would: a program that is run takes
 # over what is ignored, but not what is handled.
@@ -64,7 +66,7 @@ class Daemon:
     def alive(self):
         return self.process.poll() is None
 
-    def stop(self, seconds=15):
+    def stop(self, seconds=PATIENCE):
         """Ends it as a user would; AssertionError if that fails or leaves something behind."""
         family = find_family(self.pid)
         self.process.terminate()
@@ -72,7 +74,7 @@ class Daemon:
             status = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             status = f"still running {seconds} s after SIGTERM"
-        left = await_end(family, 5)
+        left = await_end(family)
         for pid, _ in left:
             os.kill(pid, signal.SIGKILL)
         self.process.wait()
@@ -89,7 +91,7 @@ class Daemon:
         shutil.rmtree(self.folder)
 
     def _start(self, command):
-        with open(self.log, "wb") as log:
+        with open(self.log, "wb") as log, default_signals():
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -98,7 +100,7 @@ class Daemon:
                 start_new_session=True,
             )
         self.pid = self.process.pid
-        self.ready = self._await_ready(60)
+        self.ready = self._await_ready(PATIENCE)
 
     def _await_ready(self, seconds):
         end = time.monotonic() + seconds
@@ -113,6 +115,29 @@ class Daemon:
             out += data
         assert out.startswith(b"ready: " + self.socket.encode()), out
         return out.decode()
+
+
+@contextmanager
+def default_signals():
+    """What is started inside can be interrupted, where a shell has put the tests into the background
+    or `nohup` before them too: ignored signals are inherited. So can this thread, if it is the main one."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGHUP)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.fixture
+def interruptible():
+    with default_signals():
+        yield
 
 
 def find_report(log):
@@ -150,7 +175,7 @@ def read_stat(pid):
     return None if fields[0] in "ZX" else fields
 
 
-def await_end(family, seconds):
+def await_end(family, seconds=PATIENCE):
     """Those still alive after that time."""
     end = time.monotonic() + seconds
     while True:
@@ -158,6 +183,14 @@ def await_end(family, seconds):
         if not left or time.monotonic() > end:
             return left
         time.sleep(0.02)
+
+
+def eventually(holds, seconds=PATIENCE):
+    """Waits until `holds()`, and returns what it last was."""
+    end = time.monotonic() + seconds
+    while not (value := holds()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return value
 
 
 def in_threads(count, work):
@@ -268,7 +301,7 @@ def slow_cxx(tmp_path, monkeypatch):
     Control.go.touch()
 
 
-worst_errors = {}
+worst_errors = {}  # (operator, dtype, what): error; a worker of pytest-xdist sends its own at its end
 
 
 @pytest.fixture
@@ -280,6 +313,17 @@ def record_worst():
         worst_errors[key] = max(error, worst_errors.get(key, 0.0))
 
     return record
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["worst_errors"] = list(worst_errors.items())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    for key, worst in getattr(node, "workeroutput", {}).get("worst_errors", []):
+        worst_errors[tuple(key)] = max(worst, worst_errors.get(tuple(key), 0.0))
 
 
 def pytest_terminal_summary(terminalreporter):

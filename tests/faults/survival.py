@@ -19,7 +19,7 @@ import numpy as np
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "functional")]
 
-from conftest import PROGRAM, Daemon, find_family  # noqa: E402
+from conftest import PATIENCE, PROGRAM, Daemon, find_family  # noqa: E402
 from raw import find_roles, read_rss  # noqa: E402
 
 import opd  # noqa: E402
@@ -141,11 +141,11 @@ class Crowd:
         process.start()
         self.processes.append(process)
 
-    def await_ready(self, seconds=60):
+    def await_ready(self, seconds=PATIENCE):
         for _ in self.processes:
             assert self.ready.acquire(timeout=seconds), "a client did not start"
 
-    def finish(self, seconds=60):
+    def finish(self, seconds=PATIENCE):
         """What each reported; AssertionError if one did not."""
         self.stop.set()
         found = [self.results.get(timeout=seconds) for _ in self.processes]
@@ -160,7 +160,7 @@ def gpu_memory_used():
     try:
         out = subprocess.run(
             ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"],
-            capture_output=True, text=True, timeout=30, check=True,
+            capture_output=True, text=True, timeout=PATIENCE, check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -250,9 +250,9 @@ def check_status(daemon):
     return [f"{k}: status says {a}, expected {b}" for k, (a, b) in seen.items() if a != b]
 
 
-def eventually_agrees(daemon, client, seconds=10):
+def eventually_agrees(daemon, client):
     """check_status() when what is on its way out has gone."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE
     while True:
         gc.collect()
         client.synchronize()  # tells the daemon what has been given up here

@@ -4,10 +4,11 @@ import json
 import os
 import stat
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
+
+from conftest import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("OPD_BIN", ROOT / "build" / "opd"))
@@ -47,7 +48,7 @@ def write(folder, body, use=USE):
 def check(path, *options, **environment):
     env = {k: v for k, v in os.environ.items() if k not in NEEDLESS}
     env.update(environment, OPD_BIN=str(PROGRAM))
-    return subprocess.run([OPCTL, "check", "--run", path, *options], env=env, timeout=110,
+    return subprocess.run([OPCTL, "check", "--run", path, *options], env=env, timeout=PATIENCE,
                           stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
 
@@ -241,9 +242,7 @@ def test_the_seed_decides(tmp_path):
 
 def test_a_kernel_that_never_ends(tmp_path):
     path = write(tmp_path, "    while (*(volatile const float *)x < 100) ;\n")
-    begin = time.monotonic()
     stages = report(path, "--deadline", "0.5")
-    assert time.monotonic() - begin < 60
     assert stages["guards"]["state"] == "failed"
     assert "ended after 0.5 s with 0 of 1 cases done" in stages["guards"]["message"]
 
@@ -292,11 +291,9 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path):
     env = dict(os.environ, TMPDIR=str(tmp_path), OPD_BIN=str(PROGRAM))
     process = subprocess.Popen([OPCTL, "check", "--run", path, "--deadline", "60"], env=env,
                                stdout=subprocess.PIPE, text=True)
-    end = time.monotonic() + 60
-    while not list(tmp_path.glob("opd-trial-*/said")) and time.monotonic() < end:
-        time.sleep(0.05)
+    assert eventually(lambda: list(tmp_path.glob("opd-trial-*/said")))
     process.terminate()
-    assert process.wait(20) == 128 + 15
+    assert process.wait(PATIENCE) == 128 + 15
     process.stdout.close()
     assert [p.name for p in tmp_path.iterdir()] == ["trial.cu"]
 

@@ -14,7 +14,7 @@ import pytest
 from survival import KERNELS, Treasure, checksum, eventually_agrees, faults_of, gpu_memory_used
 
 import opd
-from conftest import DEVICE, Daemon, await_end, find_family
+from conftest import DEVICE, PATIENCE, Daemon, await_end, find_family
 from raw import SANITIZED, Raw, RpcError, eventually, find_roles
 
 BOMBS = Path(__file__).with_name("bombs")
@@ -30,10 +30,18 @@ def house():
     daemon.stop()
 
 
+def restarted_within(client, seconds):
+    """That, or on a slow machine ten times what a restart of the device takes there now."""
+    began = time.monotonic()
+    client.restart(client.status()["devices"][0]["name"])
+    return max(seconds, 10 * (time.monotonic() - began))
+
+
 @pytest.mark.parametrize("kind", [*faults_of(DEVICE), "hang"])
 def test_a_kernel_that_fails(house, kind):
     """It costs its own request, and certainty about what it was writing; nobody else anything."""
     with house.connect() as client, house.connect() as other:
+        allowed = restarted_within(other, 1.5 if DEVICE == "cpu" else 3)
         x, y = client.tensor(np.arange(100, dtype=np.float32)), client.zeros([64])
         mine = other.tensor(np.arange(1000, dtype=np.int32))
         restarts = client.status()["devices"][0]["restarts"]
@@ -44,7 +52,7 @@ def test_a_kernel_that_fails(house, kind):
         # What the other had sent and now sends is done, once.
         assert other.ops.checksum(mine).item() == checksum(np.arange(1000, dtype=np.int32))
         took = time.monotonic() - began
-        assert took < (1.5 if DEVICE == "cpu" else 3), f"served again after {took:.2f} s"
+        assert took < allowed, f"served again after {took:.2f} s"
         told = "fault version 1 forward, kernel fault (x float32 [100]): "
         assert str(e.value).startswith(told) and len(str(e.value)) > len(told) + 10
         assert e.value.op == "fault"
@@ -118,18 +126,19 @@ def test_the_requests_of_others_in_flight_are_run(house):
 def test_a_hang_without_anyone_who_waits(house):
     """Its client has gone: the deadline ends it all the same."""
     with house.connect() as other:
+        allowed = restarted_within(other, 3)
         with Raw(house.socket) as raw:
             raw.make(1, "float32", [64])
             raw.request("forward", "fault", [1], {"kind": "hang"}, [2], {"deadline": 0.5})
             assert eventually(lambda: other.status()["devices"][0]["queued"] > 0)
         began = time.monotonic()
         assert other.tensor(np.ones(5, np.float32)).numpy().tolist() == [1] * 5
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < allowed
         assert not house.treasure.verify(other)
 
 
 def test_a_compile_that_does_not_end(start_daemon):
-    daemon = start_daemon("--kernels", str(BOMBS), "--compile-deadline", "1.5")
+    daemon = start_daemon("--kernels", str(BOMBS), "--compile-deadline", "3")
     with daemon.connect() as client, daemon.connect() as other:
         failed = []
 
@@ -142,12 +151,12 @@ def test_a_compile_that_does_not_end(start_daemon):
         thread = threading.Thread(target=ask)
         thread.start()
         x, worst = other.tensor(np.ones(5, np.float32)), 0.0
-        while thread.is_alive():  # nobody else waits
+        while thread.is_alive():  # nobody else waits for it
             began = time.monotonic()
             x.numpy()
             worst = max(worst, time.monotonic() - began)
         assert "--compile-deadline" in str(failed[0]) and failed[0].op == "bomb"
-        assert worst < 1, f"another client has waited {worst:.2f} s"
+        assert worst < 1.5, f"another client has waited {worst:.2f} s"
         other.ops.gelu(x).numpy()
 
 
@@ -172,19 +181,19 @@ def test_the_broker_is_killed(tmp_path):
 
         thread = threading.Thread(target=wait)
         thread.start()
-        time.sleep(0.2)
+        assert eventually(lambda: idle.status()["devices"][0]["queued"] > 1)
         daemon.process.kill()
         daemon.process.wait()
-        thread.join(10)
+        thread.join(PATIENCE)
         assert [type(e) for e in waiting] == [opd.ConnectionLost]
         with pytest.raises(opd.ConnectionLost):
             idle.status()
-    assert not (left := await_end(family, 5)), f"processes left: {left}"
+    assert not (left := await_end(family)), f"processes left: {left}"
     assert set(os.listdir("/dev/shm")) == shm
     # The socket's name is all; its successor takes that over.
     assert set(os.listdir(daemon.folder)) <= folder
     if gpu is not None:
-        assert eventually(lambda: gpu_memory_used() <= gpu + 64, 10)
+        assert eventually(lambda: gpu_memory_used() <= gpu + 64)
     daemon._start([*daemon.process.args])
     with daemon.connect() as client:
         assert client.tensors() == []
@@ -219,7 +228,7 @@ def test_chaos(options):
 
 def run_script(name, *options):
     command = [sys.executable, Path(__file__).with_name(name), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=4 * PATIENCE)
     print(done.stdout)
     assert done.returncode == 0, done.stderr
     assert "ok: nothing was lost" in done.stdout

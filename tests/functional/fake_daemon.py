@@ -19,6 +19,7 @@ import msgpack
 import pytest
 
 import opd
+from conftest import PATIENCE
 
 COPY = {
     "name": "copy", "schema": "copy(Tensor x, *, int[2] times=1) -> Tensor y", "doc": "Copies.",
@@ -189,5 +190,5 @@ def fake(tmp_path):
 
 @pytest.fixture
 def client(fake):
-    with opd.connect(fake.path, start=False, timeout=10) as client:
+    with opd.connect(fake.path, start=False, timeout=PATIENCE) as client:
         yield client

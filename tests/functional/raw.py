@@ -10,9 +10,8 @@ from pathlib import Path
 
 import msgpack
 
-from conftest import PROGRAM, find_family, read_stat
+from conftest import PATIENCE, PROGRAM, eventually, find_family, read_stat  # noqa: F401
 
-SECONDS = 30
 DTYPES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
     "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8,
@@ -39,7 +38,7 @@ class Raw:
     def __init__(self, path):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(path)
-        self.sock.settimeout(SECONDS)
+        self.sock.settimeout(PATIENCE)
         self.unpacker = msgpack.Unpacker(max_buffer_size=1 << 28, strict_map_key=False)
         self.replies = {}  # those that came while another was awaited
         self.msgid = 0
@@ -70,7 +69,7 @@ class Raw:
     def notify(self, method, *params, fds=()):
         self.send(msgpack.packb([2, method, params]), fds)
 
-    def receive(self, seconds=SECONDS):
+    def receive(self, seconds=PATIENCE):
         """The next message, whichever it is. HungUp at the end, TimeoutError."""
         end = time.monotonic() + seconds
         while True:
@@ -85,12 +84,12 @@ class Raw:
             except ConnectionResetError:
                 data = b""
             finally:
-                self.sock.settimeout(SECONDS)
+                self.sock.settimeout(PATIENCE)
             if not data:
                 raise HungUp
             self.unpacker.feed(data)
 
-    def wait(self, msgid, seconds=SECONDS):
+    def wait(self, msgid, seconds=PATIENCE):
         """The result of a request that was sent; RpcError."""
         while msgid not in self.replies:
             kind, id, error, result = self.receive(seconds)
@@ -142,14 +141,6 @@ def make_memfd(size, seal=True, flags=os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC):
 
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     return fd
-
-
-def eventually(holds, seconds=10):
-    """Waits until `holds()`, and returns what it last was."""
-    end = time.monotonic() + seconds
-    while not (value := holds()) and time.monotonic() < end:
-        time.sleep(0.02)
-    return value
 
 
 def find_roles(pid, role):

@@ -124,12 +124,13 @@ def test_chunks_stay_for_a_moment(start_daemon):
                 raw.call("tensor_new", id, "uint8", [size])
             full = reserved(raw)
             assert full >= 3 * size
+            begin = time.monotonic()
             raw.call("tensor_free", [1, 2, 3])
-            assert reserved(raw) == full, "what may be wanted again has gone"
-        begin = time.monotonic()
+            early = reserved(raw) == full
+            assert early or time.monotonic() - begin > 1, "what may be wanted again has gone"
         assert eventually(lambda: reserved(raw) == size), reserved(raw)
-        assert time.monotonic() - begin > 0.5
-        time.sleep(0.5)
+        assert time.monotonic() - begin > 0.9
+        time.sleep(0.5)  # two looks of the daemon later
         assert reserved(raw) == size, "one is kept"
     daemon.stop()
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import PATIENCE
 from bad_input import MIB, SLACK, raw, unharmed  # noqa: F401
 from raw import HungUp, Raw, count_fds, eventually, pack_request, read_rss
 
@@ -23,10 +24,8 @@ def test_half_a_message_holds_nobody_up(raw, daemon):
     halves = [Raw(daemon.socket) for _ in range(20)]
     for half in halves:
         half.send(whole[: len(whole) // 2])
-    began = time.monotonic()
     for i in range(1, 20):
         raw.make(i, "float32", [10])
-    assert time.monotonic() - began < 5
     for half in halves:
         half.send(whole[len(whole) // 2 :])
         assert half.wait(1)["bytes"] == 1000
@@ -62,11 +61,13 @@ def test_who_never_reads_is_not_written_for(daemon, raw):
         deaf.make(1, "uint8", [size])
         deaf.sock.settimeout(0.2)
         read = pack_request(7, "tensor_read", (1, 0))
-        sent, most, end = 0, 0, time.monotonic() + 3
-        while time.monotonic() < end and sent < 200000:
+        sent, most, refused = 0, 0, 0
+        while refused < 8 and sent < 200000:
             try:
                 sent += deaf.sock.send(read * 100) // len(read)
+                refused = 0
             except TimeoutError:
+                refused += 1
                 raw.call("status")  # others are served
                 most = max(most, read_rss(daemon.pid))
         assert sent < 200000, "the daemon never stopped reading"
@@ -120,7 +121,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.parametrize("when", ["request", "message", "replies", "later"])
 def test_a_client_is_killed(raw, daemon, when):
-    died = subprocess.run([sys.executable, "-c", DIES, daemon.socket, when], timeout=30)
+    died = subprocess.run([sys.executable, "-c", DIES, daemon.socket, when], timeout=PATIENCE)
     assert died.returncode == -signal.SIGKILL
 
     def settled():

@@ -1,12 +1,15 @@
 """The cache of compiled kernels: what is found there, and what becomes of one that cannot be used."""
 
 import os
+import shutil
 import subprocess
 
 import pytest
 
+from conftest import PROGRAM, ROOT
 from operators import double, double_by, put_kernels
 from raw import Raw, eventually
+from upgrades import SCALE
 
 
 def read_compiled(raw):
@@ -146,20 +149,24 @@ def test_no_cache(start):
 
 
 def test_warm(tmp_path, start_daemon):
-    """The first request after it finds its kernel compiled."""
-    daemon = start_daemon(
-        "--warm", "--kernels", put_kernels(tmp_path / "k", double_it=double_by(2))
-    )
+    """The first requests after it find their kernels compiled. (A copy of the program, beside which
+    there are few operators.)"""
+    program = tmp_path / "build" / "opd"
+    program.parent.mkdir()
+    shutil.copy2(PROGRAM, program)
+    folder = put_kernels(tmp_path / "kernels_src", double_it=double_by(2), scale=SCALE.replace("FACTOR", "1"))
+    shutil.copy2(ROOT / "kernels_src" / "opd.cuh", folder)
+    daemon = start_daemon("--warm", program=str(program))
     with Raw(daemon.socket) as raw:
 
         def done():
             c = raw.call("status")["compilers"]
             return c["compiled"] + c["cache_hits"]
 
-        seen = 0
-        while not (seen and eventually(lambda: done() > seen, 5) is False):
-            seen = done() or seen
-        assert seen >= 4
+        # double_it for two dtypes, scale forward and backward
+        assert eventually(lambda: done() == 4)
         assert double(raw) == 42
-        assert done() == seen
+        raw.call("forward", "scale", [1], {}, [3], {"context": 1})
+        raw.call("backward", 1, [3], [4])
+        assert done() == 4
         assert raw.call("status")["compilers"]["failed"] == 0

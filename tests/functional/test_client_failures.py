@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 
 import opd
-from conftest import in_threads
+from conftest import PATIENCE, in_threads
 from fake_daemon import COPY, client, fake  # noqa: F401
+from raw import eventually
 
 
 def hang_up(daemon, sock, message):
@@ -77,26 +79,24 @@ def test_bytes_that_are_no_reply(fake, client, data):
 
 def test_silence_ends_and_the_late_reply_is_dropped(fake):
     late = []
-    with opd.connect(fake.path, start=False, timeout=0.2) as client:
+    with opd.connect(fake.path, start=False, timeout=1) as client:
         x = client.tensor(np.ones(3, np.float32))
         fake.on["sync"] = lambda daemon, sock, message: late.append((sock, message))
-        begin = time.monotonic()
-        with pytest.raises(opd.DeadlineExceeded, match="0.2 s"):
+        with pytest.raises(opd.DeadlineExceeded, match="nothing for 1 s"):
             client.synchronize()
-        assert time.monotonic() - begin < 2
         fake.reply(*late[0], "late")
         assert x.numpy().tolist() == [1, 1, 1]
 
 
 def test_a_requests_deadline_adds_to_the_timeout(fake):
     def slow(daemon, sock, message):
-        time.sleep(0.5)
+        time.sleep(1.2)
         daemon.reply(sock, message, daemon.do_forward([], *message[3]))
 
     fake.on["forward"] = slow
-    with opd.connect(fake.path, start=False, timeout=0.2) as client:
+    with opd.connect(fake.path, start=False, timeout=1) as client:
         x = client.tensor(np.ones(3, np.float32))
-        assert x.copy(deadline=5).shape == (3,)
+        assert x.copy(deadline=PATIENCE).shape == (3,)
         with pytest.raises(opd.DeadlineExceeded):
             x.copy()
 
@@ -267,13 +267,14 @@ def test_threads_share_a_client(fake, client):
     in_threads(8, work)
 
 
-def test_an_interrupted_wait_leaves_the_connection_usable(fake, client):
-    late = []
+def test_an_interrupted_wait_leaves_the_connection_usable(fake, client, interruptible):
+    late, main = [], threading.main_thread().ident
 
     def interrupt(daemon, sock, message):
         late.append((sock, message))
-        time.sleep(0.1)  # until the client waits
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        while sys._current_frames()[main].f_code.co_name != "_exchange":
+            time.sleep(0.001)  # until the client waits
+        signal.pthread_kill(main, signal.SIGINT)
 
     x = client.tensor(np.ones(3, np.float32))
     fake.on["forward"] = interrupt
@@ -364,15 +365,13 @@ def test_a_forked_child_keeps_no_connection_open(daemon):
         before = len(watcher.status()["clients"])
         child = os.fork()
         if child == 0:
-            time.sleep(60)
+            signal.pause()
             os._exit(0)
         try:
             parent.synchronize()
             parent.close()
-            end = time.monotonic() + 10
-            while len(watcher.status()["clients"]) >= before:
-                assert time.monotonic() < end, "the connection is still there"
-                time.sleep(0.01)
+            gone = eventually(lambda: len(watcher.status()["clients"]) < before)
+            assert gone, "the connection is still there"
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

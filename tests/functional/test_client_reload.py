@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import opd
+from conftest import PATIENCE
 from fake_daemon import COPY, client, fake  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,11 +195,11 @@ def test_following(fake, client):
 
 def test_following_waits_longer_than_the_timeout(fake):
     def later(daemon, sock):
-        time.sleep(0.5)
+        time.sleep(1.2)
         daemon.notify(sock, "event", {"seq": 3})
 
     fake.on["events"] = follow_and(later)
-    with opd.connect(fake.path, start=False, timeout=0.1) as client:
+    with opd.connect(fake.path, start=False, timeout=1) as client:
         with client.events(2, follow=True) as stream:
             assert next(stream) == {"seq": 3}
 
@@ -226,7 +227,7 @@ def test_an_interrupt_leaves_the_stream_usable(fake, client):
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
             with pytest.raises(KeyboardInterrupt):
                 next(stream)
-            fake.notify(box.get(timeout=10), "event", {"seq": 3})
+            fake.notify(box.get(timeout=PATIENCE), "event", {"seq": 3})
             assert next(stream) == {"seq": 3}
     finally:
         signal.signal(signal.SIGUSR1, old)
@@ -252,7 +253,7 @@ def test_following_that_is_refused(fake, client):
 def opctl(fake, *args):
     return subprocess.run(
         [OPCTL, "--socket", fake.path, *args], stdin=subprocess.DEVNULL, capture_output=True,
-        text=True, timeout=60, env={**os.environ, "TZ": "UTC"},
+        text=True, timeout=PATIENCE, env={**os.environ, "TZ": "UTC"},
     )  # fmt: skip
 
 
@@ -347,7 +348,7 @@ def test_opctl_events_that_end(fake):
     assert opctl(fake, "events", "--no-follow", "--follow").returncode == 2
 
 
-def test_opctl_prints_each_event_at_once(fake):
+def test_opctl_prints_each_event_at_once(fake, interruptible):
     box = queue.Queue()
     fake.on["events"] = follow_and(lambda daemon, sock: box.put(sock))
     process = subprocess.Popen(
@@ -355,11 +356,11 @@ def test_opctl_prints_each_event_at_once(fake):
     )
     try:
         assert [json.loads(process.stdout.readline())["seq"] for _ in range(2)] == [1, 2]
-        fake.notify(box.get(timeout=10), "event", {"seq": 3})
+        fake.notify(box.get(timeout=PATIENCE), "event", {"seq": 3})
         assert json.loads(process.stdout.readline()) == {"seq": 3}
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == -signal.SIGINT
+        assert process.wait(PATIENCE) == -signal.SIGINT
     finally:
         process.kill()
         process.wait()

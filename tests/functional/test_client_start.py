@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import opd
-from conftest import DEVICE, PROGRAM, await_end, find_family
+from conftest import DEVICE, PATIENCE, PROGRAM, await_end, find_family
 
 CONNECT = """
 import sys, opd
@@ -35,7 +35,7 @@ def place(monkeypatch):
     if client:
         family = find_family(client.info["pid"])
         client.stop()
-        left = await_end(family, 15)
+        left = await_end(family)
         for pid, _ in left:
             os.kill(pid, signal.SIGKILL)
         assert not left and not path.exists()
@@ -83,7 +83,7 @@ def test_clients_that_start_at_once_get_one_daemon(place):
         )
         for _ in range(4)
     ]
-    pids = {c.communicate(timeout=60)[0] for c in clients}
+    pids = {c.communicate(timeout=PATIENCE)[0] for c in clients}
     assert [c.returncode for c in clients] == [0] * 4
     assert len(pids) == 1
 
@@ -92,7 +92,7 @@ def test_a_socket_left_by_a_killed_daemon(place):
     with opd.connect(str(place)) as client:
         family = find_family(client.info["pid"])
         os.kill(client.info["pid"], signal.SIGKILL)
-    assert not await_end(family, 15)
+    assert not await_end(family)
     with opd.connect(str(place)) as client:
         assert client.info["pid"] != family[0][0]
 
@@ -132,7 +132,7 @@ def test_stop(start_daemon):
     daemon = start_daemon()
     client = daemon.connect()
     client.stop()
-    assert daemon.process.wait(15) == 0
+    assert daemon.process.wait(PATIENCE) == 0
     assert not os.path.exists(daemon.socket)
     with pytest.raises(opd.ConnectionLost):
         client.synchronize()

@@ -4,13 +4,12 @@ import copy
 import pickle
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 
 import opd
-from conftest import await_end, find_family
+from conftest import await_end, eventually, find_family
 from opd import _dtypes
 
 NUMPY_DTYPES = [
@@ -188,10 +187,7 @@ def test_unnamed_tensors_die_with_their_client(daemon, client):
         x = other.zeros((1 << 20,))
         assert used() >= before + (4 << 20)
         assert x.shape == (1 << 20,)
-    end = time.monotonic() + 5
-    while used() > before and time.monotonic() < end:
-        time.sleep(0.01)
-    assert used() == before
+    assert eventually(lambda: used() <= before) and used() == before
 
 
 def test_dropped_tensors_give_their_memory_back(client):
@@ -221,7 +217,7 @@ def test_a_daemon_that_is_killed(start_daemon):
     family = find_family(daemon.pid)
     daemon.process.kill()
     daemon.process.wait()
-    assert not await_end(family, 10), "its processes do not end with it"
+    assert not await_end(family), "its processes do not end with it"
     with pytest.raises(opd.ConnectionLost):
         x.numpy()
     client.close()
@@ -242,10 +238,7 @@ def test_connections_leave_nothing_open(daemon, client):
     before = count_fds()
     for _ in range(20):
         use()
-    end = time.monotonic() + 5
-    while count_fds() > before and time.monotonic() < end:
-        time.sleep(0.01)
-    assert count_fds() <= before
+    assert eventually(lambda: count_fds() <= before)
 
 
 def test_without_numpy(daemon):

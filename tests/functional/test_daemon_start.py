@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from conftest import DEVICE, PROGRAM, ROOT, await_end, find_family
+from conftest import DEVICE, PATIENCE, PROGRAM, ROOT, await_end, find_family
 from operators import double_by, put_kernels
 from raw import Raw, eventually, find_roles, read_fds
 
 
 def run(*args, **options):
     return subprocess.run(
-        [PROGRAM, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        [PROGRAM, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE,
         **options,
     )  # fmt: skip
 
@@ -233,9 +233,9 @@ def test_stale_socket_is_replaced(tmp_path, start_daemon):
     first = start_daemon(socket=path)
     family = find_family(first.pid)
     first.process.kill()
-    first.process.wait(10)
+    first.process.wait(PATIENCE)
     assert path.exists()
-    assert not await_end(family, 10)
+    assert not await_end(family)
     second = start_daemon(socket=path)
     with Raw(str(path)) as raw:
         assert raw.call("hello")["pid"] == second.pid
@@ -270,6 +270,6 @@ def test_another_user_is_refused(tmp_path, start_daemon):
     code = "import socket,sys; s=socket.socket(1); s.connect(sys.argv[1]); sys.stdout.buffer.write(s.recv(1000))"
     result = subprocess.run(
         ["setpriv", "--reuid", "12345", "--clear-groups", "/usr/bin/python3", "-c", code, str(path)],
-        capture_output=True, timeout=20,
+        capture_output=True, timeout=PATIENCE,
     )  # fmt: skip
     assert b"another user" in result.stdout, result

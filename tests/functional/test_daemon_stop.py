@@ -7,7 +7,7 @@ import time
 import msgpack
 import pytest
 
-from conftest import await_end, find_family
+from conftest import PATIENCE, await_end, find_family
 from operators import ROUNDS, SPIN, double_by, put_kernels
 from raw import HungUp, Raw, RpcError, eventually, pack_request
 
@@ -43,8 +43,8 @@ def test_stop_finishes_what_is_in_flight(tmp_path, start_daemon, monkeypatch, ho
             raw.receive()
         with pytest.raises(HungUp):
             idle.receive()
-    assert daemon.process.wait(10) == 0, daemon.read_log()
-    assert not await_end(family, 5)
+    assert daemon.process.wait(PATIENCE) == 0, daemon.read_log()
+    assert not await_end(family)
     assert not os.path.exists(daemon.socket)
     assert list_shared() == shared
     assert os.listdir(tmp_path) == ["k"]
@@ -89,7 +89,16 @@ def test_stop_refuses_what_comes_later(tmp_path, start_daemon):
         with pytest.raises(OSError):
             Raw(daemon.socket)
         raw.wait(ids[0])
-    assert daemon.process.wait(10) == 0
+    assert daemon.process.wait(PATIENCE) == 0
+
+
+def accepts(daemon):
+    """A daemon that is stopping does not."""
+    try:
+        Raw(daemon.socket).close()
+        return True
+    except OSError:
+        return False
 
 
 def test_stop_waits_for_a_request_that_waits_for_its_compile(tmp_path, start_daemon, slow_cxx):
@@ -101,13 +110,12 @@ def test_stop_waits_for_a_request_that_waits_for_its_compile(tmp_path, start_dae
         second = raw.request("forward", "double_it", [2], {}, [3])
         assert eventually(slow_cxx.begun.exists)
         os.kill(daemon.pid, signal.SIGTERM)
-        time.sleep(0.2)
-        assert daemon.alive()
+        assert eventually(lambda: not accepts(daemon)) and daemon.alive()
         slow_cxx.go.touch()
         raw.wait(first)
         with pytest.raises(RpcError, match="stopping"):
             raw.wait(second)
-    assert daemon.process.wait(10) == 0
+    assert daemon.process.wait(PATIENCE) == 0
 
 
 def test_stop_does_not_wait_for_a_compile_that_nobody_wants(tmp_path, start_daemon, slow_cxx):
@@ -116,8 +124,8 @@ def test_stop_does_not_wait_for_a_compile_that_nobody_wants(tmp_path, start_daem
     family = find_family(daemon.pid)
     assert len(family) > 3
     os.kill(daemon.pid, signal.SIGTERM)
-    assert daemon.process.wait(5) == 0
-    assert not await_end(family, 2), "a compiler's compiler is left"
+    assert daemon.process.wait(PATIENCE) == 0
+    assert not await_end(family), "a compiler's compiler is left"
     assert not list(tmp_path.glob("opd-*")), "temporary files are left"
 
 
@@ -125,7 +133,7 @@ def test_stop_and_a_client_that_sent_half_a_message(start_daemon):
     daemon = start_daemon()
     with Raw(daemon.socket) as raw:
         raw.send(pack_request(1, "status", ())[:-1])
-        daemon.stop(5)
+        daemon.stop()
 
 
 def test_a_client_that_never_reads_does_not_hold_up_the_stop(start_daemon):
@@ -140,8 +148,8 @@ def test_a_client_that_never_reads_does_not_hold_up_the_stop(start_daemon):
     except OSError:
         pass  # it is not read from any more
     began = time.monotonic()
-    daemon.stop(20)
-    assert time.monotonic() - began < 10
+    daemon.stop()
+    assert time.monotonic() - began < 25, "it was waited for as for a request, which has 30 s"
     raw.close()
 
 
@@ -149,4 +157,4 @@ def test_stop_twice(start_daemon):
     daemon = start_daemon()
     os.kill(daemon.pid, signal.SIGTERM)
     os.kill(daemon.pid, signal.SIGTERM)
-    assert daemon.process.wait(10) == 0
+    assert daemon.process.wait(PATIENCE) == 0

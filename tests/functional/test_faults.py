@@ -1,5 +1,6 @@
 """What a kernel that fails costs: its request, and certainty about what it was writing; no more."""
 
+import itertools
 import os
 import signal
 import threading
@@ -224,10 +225,11 @@ def test_writes_that_a_kill_interrupts(daemon):
     with daemon.connect() as client:
         tensors = [client.tensor(np.zeros(size, np.uint8)) for _ in range(4)]
         may_hold = [{0} for _ in tensors]
-        stop = threading.Event()
+        stop, kills = threading.Event(), itertools.count()
 
         def kill():
-            while not stop.wait(0.05):
+            # In some of the pauses a slow machine can write and read, too.
+            while not stop.wait(0.05 * 2 ** (next(kills) % 5)):
                 for pid in find_roles(daemon.pid, "executor"):
                     try:
                         os.kill(pid, signal.SIGKILL)
@@ -236,10 +238,8 @@ def test_writes_that_a_kill_interrupts(daemon):
 
         killer = threading.Thread(target=kill)
         killer.start()
-        value, begin = 0, time.monotonic()
-        reads = 0
-        # On a slow machine most reads are hit.
-        while time.monotonic() < begin + (4 if reads > 0 else 30):
+        value = reads = errors = 0
+        while reads < 30 or errors < 10:
             value = value % 250 + 1
             for t, may in zip(tensors, may_hold):
                 may.add(value)
@@ -248,16 +248,16 @@ def test_writes_that_a_kill_interrupts(daemon):
                     may.clear()
                     may.add(value)
                 except opd.OpdError:
-                    pass  # what of it had not begun has not happened
+                    errors += 1  # what of it had not begun has not happened
                 try:
                     got = set(np.unique(t.numpy()).tolist())
                 except opd.OpdError:
+                    errors += 1
                     continue
                 assert got <= may
                 reads += 1
         stop.set()
         killer.join()
-        assert reads > 0
 
 
 @pytest.mark.filterwarnings("ignore::opd.ReloadWarning")  # of an edit whose load was killed
@@ -280,8 +280,7 @@ def test_edits_and_kills_under_load(daemon, kernels):
         raw.call("forward", "steps", [1], {}, [])
         editor = threading.Thread(target=edit)
         editor.start()
-        end = time.monotonic() + 5
-        while time.monotonic() < end:
+        while kills < 30:
             ids = []
             for i in range(100, 160):
                 ids.append(raw.request("tensor_new", i, "float32", [4]))
@@ -298,7 +297,7 @@ def test_edits_and_kills_under_load(daemon, kernels):
             raw.call("drop", list(range(100, 160)), [])
         stop.set()
         editor.join()
-        assert kills > 5 and not unexpected, unexpected[:3]
+        assert not unexpected, unexpected[:3]
 
 
 # --- deadlines, debugging
@@ -317,11 +316,11 @@ def put_with_deadline(folder, seconds):
 
 def test_an_operators_own_deadline(start_daemon, kernels):
     put_with_deadline(kernels, 60)
-    with start_daemon("--kernels", kernels, "--deadline", "0.2").connect() as client:
+    with start_daemon("--kernels", kernels, "--deadline", "1").connect() as client:
         x = client.zeros(1)
         client.ops.slow(x)
         rounds, took = ROUNDS, 0.0
-        while took < 0.25:  # longer than the daemon's deadline
+        while took < 1.2:  # longer than the daemon's deadline
             rounds *= 2
             begin = time.monotonic()
             client.ops.slow(x, rounds=rounds)
@@ -330,7 +329,7 @@ def test_an_operators_own_deadline(start_daemon, kernels):
         with pytest.raises(opd.DeadlineExceeded, match="deadline of 0.1 s"):
             client.ops.slow(x, rounds=50 * rounds, deadline=0.1)
         x = client.zeros(1)
-        with pytest.raises(opd.DeadlineExceeded, match="deadline of 0.2 s"):
+        with pytest.raises(opd.DeadlineExceeded, match="deadline of 1 s"):
             client.ops.steps(x, rounds=50 * rounds)
         put_with_deadline(kernels, 0.3)
         client.reload()

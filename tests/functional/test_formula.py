@@ -1,6 +1,5 @@
 """Operators made of formulas alone: what the language gives, and what an edit of one does."""
 
-import time
 
 import numpy as np
 import pytest
@@ -239,8 +238,6 @@ def test_large_sum(client):
     """More elements than one stage sums well."""
     n = 3_000_001
     x = np.random.default_rng(0).uniform(0.5, 1, n).astype(np.float32)
-    start = time.monotonic()
     _, ctx = client.ops.mul.forward(client.tensor(x), client.zeros([]))
     (_, total) = ctx.backward(np.ones(n, np.float32), wanted=("other",))
     assert abs(float(total.numpy()) / x.astype(np.float64).sum() - 1) < 1e-6
-    assert time.monotonic() - start < 30

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import await_end, find_family
+from conftest import PATIENCE, await_end, find_family
 from operators import ROUNDS, SPIN, double_by, put_kernels
 from raw import Raw, RpcError, eventually, find_roles
 
@@ -20,8 +20,8 @@ def test_broker_killed(tmp_path, start_daemon, slow_cxx):
     family = find_family(daemon.pid)
     assert len(family) > 3
     daemon.process.kill()
-    daemon.process.wait(10)
-    assert not await_end(family, 5)
+    daemon.process.wait(PATIENCE)
+    assert not await_end(family)
     assert not list(tmp_path.glob("opd-*")), "temporary files are left"
 
 
@@ -58,7 +58,7 @@ def test_executor_killed(start_daemon, tmp_path):
         other.call("tensor_free", [1])
 
 
-# On the CPU its image takes a second to load while the file is there.
+# On the CPU its image is not loaded while the first file is there; the second tells who waits.
 SLOW_TO_LOAD = """
 //! op      slow_to_load(Tensor x) -> Tensor y
 //! dtypes  float32
@@ -70,11 +70,14 @@ SLOW_TO_LOAD = """
 //!   kernel slow_to_load
 
 extern "C" int access(const char *, int);
+extern "C" int creat(const char *, unsigned);
 extern "C" int usleep(unsigned);
 __attribute__((constructor)) static void load()
 {
     if (access("%s", 0) == 0)
-        usleep(1000000);
+        creat("%s", 0600);
+    while (access("%s", 0) == 0)
+        usleep(1000);
 }
 
 extern "C" __global__ void slow_to_load(const float *x, float *y, int64_t N)
@@ -88,8 +91,8 @@ extern "C" __global__ void slow_to_load(const float *x, float *y, int64_t N)
 @pytest.mark.parametrize("deaths", [1, 2, 3])
 def test_executor_killed_while_it_loads_a_kernel_again(start_daemon, tmp_path, deaths):
     """The kernel is not at fault, and what waits for it is served; at the third time it may be."""
-    slow = tmp_path / "slow"
-    folder = put_kernels(tmp_path / "k", slow_to_load=SLOW_TO_LOAD % slow)
+    slow, loading = tmp_path / "slow", tmp_path / "loading"
+    folder = put_kernels(tmp_path / "k", slow_to_load=SLOW_TO_LOAD % (slow, loading, slow))
     daemon = start_daemon("--kernels", folder, device="cpu")
     with Raw(daemon.socket) as raw, Raw(daemon.socket) as other:
         raw.make(1, "float32", [4], struct.pack("4f", 1, 2, 3, 4))
@@ -99,17 +102,19 @@ def test_executor_killed_while_it_loads_a_kernel_again(start_daemon, tmp_path, d
         def kill():
             (executor,) = find_roles(daemon.pid, "executor")
             restarts = other.call("status")["devices"][0]["restarts"]
+            loading.unlink(missing_ok=True)
             os.kill(executor, signal.SIGKILL)
             assert eventually(
                 lambda: other.call("status")["devices"][0]["restarts"] > restarts
                 and other.call("status")["devices"][0]["state"] == "ready"
             )
-            time.sleep(0.2)  # it is loading now
 
         kill()
         sent = [raw.request("forward", "slow_to_load", [1], {}, [3 + i]) for i in range(3)]
         for _ in range(deaths):
+            assert eventually(loading.exists)
             kill()
+        assert deaths == 3 or eventually(loading.exists)
         slow.unlink()
         for msgid in sent:
             if deaths < 3:
@@ -152,7 +157,7 @@ def test_clients_go_while_the_executor_dies(start_daemon):
     for round in range(10):
         clients = [Raw(daemon.socket) for _ in range(5)]
         for c in clients:
-            c.request("tensor_new", 1, "float32", [40 << 20])
+            c.request("tensor_new", 1, "float32", [8 << 20])
             for i in range(4):
                 c.request("forward", "gelu", [1], {}, [2 + i], {"context": i + 1})
                 c.request("tensor_free", [2 + i])
@@ -179,7 +184,7 @@ def test_clients_go_while_the_executor_dies(start_daemon):
 
 def test_executor_stopped_misses_its_deadline(start_daemon):
     """SIGSTOP: it neither ends nor works."""
-    daemon = start_daemon("--deadline", "0.5")
+    daemon = start_daemon("--deadline", "2")
     with Raw(daemon.socket) as raw:
         raw.make(1, "int8", [4], b"abcd")
         (pid,) = find_roles(daemon.pid, "executor")
@@ -208,7 +213,7 @@ def test_compiler_killed(tmp_path, start_daemon, slow_cxx):
 
 def test_compile_deadline(tmp_path, start_daemon, slow_cxx):
     daemon = start_daemon("--kernels", put_kernels(tmp_path / "k", double_it=double_by(5.0625)), "--cache", "",
-                          "--compile-deadline", "0.5", device="cpu")  # fmt: skip
+                          "--compile-deadline", "3", device="cpu")  # fmt: skip
     with Raw(daemon.socket) as raw:
         raw.make(1, "float32", [1])
         family = None
@@ -217,6 +222,6 @@ def test_compile_deadline(tmp_path, start_daemon, slow_cxx):
         family = find_family(daemon.pid)
         with pytest.raises(RpcError, match="--compile-deadline"):
             raw.wait(id)
-        left = await_end([f for f in family if f not in find_family(daemon.pid)], 3)
+        left = await_end([f for f in family if f not in find_family(daemon.pid)])
         assert not left, "what the compiler started goes on"
         raw.call("tensor_read", 1, 0)

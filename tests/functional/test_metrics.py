@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import opd
-from conftest import PROGRAM
+from conftest import PATIENCE, PROGRAM
 
 OPCTL = str(Path(PROGRAM).with_name("opctl"))
 
@@ -88,8 +88,8 @@ def test_opctl_top(daemon, client):
     thread.start()
     command = [OPCTL, "--socket", daemon.socket, "top", "--no-follow"]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=30)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=PATIENCE)
     finally:
         stop.set()
         thread.join()
@@ -98,5 +98,5 @@ def test_opctl_top(daemon, client):
     (row,) = [line.split() for line in run.stdout.splitlines() if line.startswith(device + " ")]
     assert row[1] == "ready" and 0 < int(row[2].rstrip("%")) <= 100
     (row,) = [line.split() for line in run.stdout.splitlines() if line.startswith("gelu ")]
-    assert float(row[1]) > 10 and float(row[2]) == 0 and row[3] == "0" and float(row[4]) > 0
+    assert float(row[1]) > 0 and float(row[2]) == 0 and row[3] == "0" and float(row[4]) > 0
     assert json.loads(as_json.stdout)["pid"] == daemon.pid

@@ -12,6 +12,8 @@ import msgpack
 import numpy as np
 import pytest
 
+from conftest import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("OPD_BIN", ROOT / "build" / "opd")).resolve().parent
 OPCTL = BUILD / "opctl"
@@ -21,7 +23,7 @@ GOOD, ANSWERED, USAGE, ABSENT = 0, 1, 2, 3
 
 def run(*args, **options):
     return subprocess.run(
-        [OPCTL, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        [OPCTL, *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE,
         **options,
     )  # fmt: skip
 
@@ -128,7 +130,7 @@ def test_stop(start_daemon):
     daemon = start_daemon()
     done = run("--socket", daemon.socket, "stop")
     assert (done.returncode, done.stdout, done.stderr) == (GOOD, "", "")
-    assert daemon.process.wait(10) == 0
+    assert daemon.process.wait(PATIENCE) == 0
     assert not os.path.exists(daemon.socket)
     assert run("--socket", daemon.socket, "status").returncode == ABSENT
 
@@ -220,7 +222,7 @@ def test_output_that_cannot_be_written(daemon):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [OPCTL, "--socket", daemon.socket, "--json", "ops"],
-            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60,
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE,
         )  # fmt: skip
     assert done.returncode == ANSWERED
     assert "could not be written" in done.stderr
@@ -248,11 +250,11 @@ def test_example(daemon, tmp_path):
     flags = [f"-fsanitize={name}" for name, mark in marks.items() if mark in text]
     subprocess.run(
         ["cc", "-Wall", "-Werror", *flags, f"-I{sources}", sources / "example.c", library, "-o", program],
-        check=True, timeout=60,
+        check=True, timeout=PATIENCE,
     )  # fmt: skip
     done = subprocess.run(
         [program, daemon.socket], env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     words = done.stdout.replace("gelu(", "").replace(")", "").split()

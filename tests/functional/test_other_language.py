@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import PATIENCE
+
 CLIENT = Path(__file__).with_name("client.lua")
 NUMBERS = [-3.5, -1.25, 0.25, 2.5, 10.5]  # the library packs whole numbers as integers
 PACKAGES = "lua5.1 lua-mpack lua-socket"
@@ -28,7 +30,7 @@ def test_lua(daemon):
         pytest.fail(f"install {PACKAGES} (scripts/setup.sh test), or set OPD_NO_APT=1")
     done = subprocess.run(
         ["lua5.1", str(CLIENT), daemon.socket, *map(str, NUMBERS)],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = [line.split(" ", 1) for line in done.stdout.splitlines()]

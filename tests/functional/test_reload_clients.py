@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import opd
-from conftest import DEVICE
+from conftest import DEVICE, PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 OPCTL = Path(os.environ.get("OPD_BIN", ROOT / "build" / "opd")).resolve().parent / "opctl"
@@ -68,7 +68,7 @@ def opctl(own):
     def run(*args):
         return subprocess.run(
             [OPCTL, "--socket", own.socket, *args], stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=60,
+            capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
 
     return run
@@ -100,10 +100,7 @@ def test_reload(client, folder):
 def test_an_edit_is_served_without_being_asked_for(client, folder):
     assert times(client) == 2
     save(folder, 3)
-    end = time.monotonic() + 30
-    while times(client) == 2 and time.monotonic() < end:
-        time.sleep(0.01)
-    assert times(client) == 3
+    assert eventually(lambda: times(client) == 3)
     assert client.ops.scale.version == 2
 
 
@@ -173,7 +170,7 @@ def test_events(client, folder):
     client.rollback("scale")
     reloaded, back = client.events(since)
     assert (reloaded["kind"], reloaded["op"], reloaded["version"]) == ("reloaded", "scale", 2)
-    assert abs(reloaded["time"] - time.time()) < 60
+    assert abs(reloaded["time"] - time.time()) < 600
     assert back["kind"] == "rolled back" and back["version"] == 1
     assert client.events(back["seq"]) == []
 
@@ -296,7 +293,7 @@ def test_opctl_events(client, own, folder):
         event = json.loads(process.stdout.readline())
         assert (event["kind"], event["op"], event["version"]) == ("reloaded", "scale", 2)
         own.stop()
-        assert process.wait(10) == 3
+        assert process.wait(PATIENCE) == 3
     finally:
         process.kill()
         process.wait()
@@ -334,8 +331,6 @@ def test_a_new_file_with_a_mistake_is_told_of_where_its_operator_is_looked_up(cl
     put(text)
     assert client.ops.fresh(np.ones(2, np.float32)).numpy().tolist() == [5, 5]
     (folder / "fresh.cu").unlink()
-    while "fresh" in dir(client.ops):  # a file may be gone for a moment
-        client.reload()
-        time.sleep(0.05)
+    assert eventually(lambda: client.reload() or "fresh" not in dir(client.ops))
     with pytest.raises(AttributeError, match="no operator 'fresh'; it has"):
         client.ops.fresh

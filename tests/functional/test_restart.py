@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -84,8 +83,7 @@ def test_many_restarts_under_load(daemon):
 
         restarting = threading.Thread(target=restart)
         restarting.start()
-        end = time.monotonic() + 2
-        while time.monotonic() < end:
+        while client.status()["devices"][0]["restarts"] < 20:
             with client.batch():
                 for _ in range(10):
                     client.ops.steps(x)
@@ -93,7 +91,6 @@ def test_many_restarts_under_load(daemon):
         stop.set()
         restarting.join()
         assert x.numpy().tolist() == [2 * n] * 4
-        assert client.status()["devices"][0]["restarts"] > 3
 
 
 def test_opctl_restart(daemon):
@@ -128,13 +125,11 @@ def test_one_that_dies_while_it_starts(daemon):
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            assert eventually(lambda: client.status()["devices"][0]["state"] == "failed", 30)
+            assert eventually(lambda: client.status()["devices"][0]["state"] == "failed")
             device = client.status()["devices"][0]
             assert "signal 9" in device["message"] or "while starting" in device["message"]
-            begin = time.monotonic()
             with pytest.raises(opd.Unavailable, match="does not work: "):
                 client.ops.steps(x)
-            assert time.monotonic() - begin < 5
             # Nothing of it had begun.
             assert x.suspect is None and y.suspect is None
             assert "steps" in dir(client.ops) and len(client.tensors()) == 2
@@ -144,7 +139,7 @@ def test_one_that_dies_while_it_starts(daemon):
         finally:
             stop.set()
             killer.join()
-        assert eventually(lambda: client.status()["devices"][0]["state"] == "ready", 20)
+        assert eventually(lambda: client.status()["devices"][0]["state"] == "ready")
         assert x.numpy().tolist() == [0, 1, 2, 3]
         client.ops.steps(x)
         assert x.numpy().tolist() == [2, 3, 4, 5]

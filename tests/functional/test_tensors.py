@@ -3,7 +3,6 @@
 import mmap
 import os
 import struct
-import time
 
 import msgpack
 import numpy as np
@@ -430,5 +429,4 @@ def test_everything_is_given_back(raw, daemon):
     assert eventually(lambda: raw.call("status")["connections"] == 1)
     assert read_used(raw) == (0, 0)
     assert raw.call("tensor_list") == []
-    time.sleep(0.1)
-    assert all(d["queued"] == 0 for d in raw.call("status")["devices"])
+    assert eventually(lambda: all(d["queued"] == 0 for d in raw.call("status")["devices"]))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import DEVICE
+from conftest import DEVICE, PATIENCE
 
 import opd
 
@@ -90,8 +90,9 @@ def test_a_run_is_told_with_its_time(own, client):
         y, ctx = client.ops.spin.forward(x, rounds=3_000_000)
         y.numpy()
         took = time.perf_counter() - started
-        ctx.backward(np.ones(1, np.float32))[0].numpy()
-        forward, backward = runs.read()
+        for _ in range(5):
+            ctx.backward(np.ones(1, np.float32))[0].numpy()
+        forward, backward, *more = runs.read()
     assert {k: forward[k] for k in ("op", "version", "direction", "device", "kernels", "pid")} == {
         "op": "spin", "version": 1, "direction": "forward", "device": DEVICE, "kernels": 1,
         "pid": os.getpid()}
@@ -102,7 +103,8 @@ def test_a_run_is_told_with_its_time(own, client):
     # A loop of 3 million dependent steps takes at least a millisecond anywhere.
     assert 1e-3 < forward["seconds"] <= took and 0 <= forward["queued"] <= took
     assert forward["seconds"] + forward["queued"] <= took
-    assert 0 < backward["seconds"] < forward["seconds"]
+    # Any one of them may have waited for a core.
+    assert 0 < min(run["seconds"] for run in (backward, *more)) < forward["seconds"]
     assert backward["seq"] == forward["seq"] + 1
 
 
@@ -203,6 +205,7 @@ def run_opctl(own, tmp_path):
     def run(*args):
         command = [OPCTL, "--socket", own.socket, *args]
         with open(tmp_path / "out", "w") as out, own.connect() as client:
+            client.ops.spin(np.ones(1, np.float32), rounds=10).numpy()  # compiled
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out,
                                        stderr=subprocess.STDOUT)
             while process.poll() is None:
@@ -226,8 +229,8 @@ def test_opctl_prints_runs(run_opctl):
 
 def test_opctl_as_json_for_a_time(run_opctl):
     started = time.monotonic()
-    lines = run_opctl("--json", "trace", "--seconds", "0.5")
-    assert 0.5 <= time.monotonic() - started < 10
+    lines = run_opctl("--json", "trace", "--seconds", "1")
+    assert time.monotonic() - started >= 1
     runs = [json.loads(line) for line in lines]
     assert runs and all(run["op"] == "spin" and run["seconds"] > 0 for run in runs)
 
@@ -235,7 +238,7 @@ def test_opctl_as_json_for_a_time(run_opctl):
 @pytest.mark.parametrize("option", ("--count=0", "--seconds=-1", "--seconds=soon", "--count=nan"))
 def test_opctl_refuses_what_is_no_number(own, option):
     done = subprocess.run([OPCTL, "--socket", own.socket, "trace", option], capture_output=True,
-                          text=True, timeout=20)
+                          text=True, timeout=PATIENCE)
     name, value = option.split("=")
     assert done.returncode == 2
     assert f"{name} wants a number above 0, not '{value}'" in done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import opd
-from conftest import DEVICE, PROGRAM
+from conftest import DEVICE, PATIENCE, PROGRAM
 from operators import double_by, put_kernels
 from raw import Raw
 
@@ -43,14 +43,14 @@ def connect_as(path, *identity):
     return subprocess.run(
         ["setpriv", *identity, "/usr/bin/python3", "-c", CONNECT, str(path)],
         capture_output=True,
-        timeout=20,
+        timeout=PATIENCE,
     )
 
 
 def start_fails(path, *options):
     result = subprocess.run(
         [PROGRAM, "--socket", str(path), "--device", DEVICE, *options],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert result.returncode == 1 and result.stdout == ""
     return result.stderr

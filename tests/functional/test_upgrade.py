@@ -9,7 +9,7 @@ import pytest
 
 import opd
 from conftest import find_family
-from raw import Raw, eventually, find_roles, make_memfd, pack_request
+from raw import Raw, eventually, find_roles, make_memfd, pack_request, read_fds
 from upgrades import device_of, own, upgrade, write_scale, zombies  # noqa: F401
 
 
@@ -147,7 +147,7 @@ def test_shared_memory(own):
         # Descriptor and half of the message before, the other half after.
         message = pack_request(77, "shm_open", (1, size))
         late.send(message[:5], fds=[late_fd])
-        time.sleep(0.1)
+        assert eventually(lambda: sum("memfd:opd-test" in link for link in read_fds(own.pid)) == 2)
         for _ in range(3):
             raw.call("upgrade")
         os.pwrite(fd, b"\xaa" * 100, 0)
@@ -172,7 +172,7 @@ def test_bytes_that_were_not_read_or_not_sent(own):
         slow.make(1, "uint8", [size], data)
         reads = [slow.request("tensor_read", 1, 0) for _ in range(20)]
         whole = pack_request(5, "tensor_new", (9, "float32", [3]))
-        time.sleep(0.2)
+        assert eventually(lambda: asking.call("status")["requests"].get("tensor_read", 0) > 0)
         for i in range(len(whole)):
             pieces.send(whole[i : i + 1])
             if i % 10 == 5:

@@ -11,7 +11,7 @@ from operators import ROUNDS
 from raw import SANITIZED, Raw, RpcError, count_fds, eventually, read_rss
 from upgrades import SCALE, device_of, own, upgrade, write_scale, zombies  # noqa: F401
 
-PATIENCE = 20
+
 
 
 def train(daemon, stop, counts, errors, seed):
@@ -76,14 +76,14 @@ def test_twenty_upgrades_under_load(own):
         thread.start()
     held = []
     try:
-        assert eventually(lambda: all(counts) or errors, PATIENCE) and not errors, errors
+        assert eventually(lambda: all(counts) or errors) and not errors, errors
         fds = memory = 0
         for n in range(20):
             before = list(counts)
             answer = upgrade(own)
             assert answer["pid"] == own.pid and answer["upgrades"] == n + 1
             held.append(answer["held"])
-            alive = eventually(lambda: all(a > b for a, b in zip(counts, before)) or errors, PATIENCE)
+            alive = eventually(lambda: all(a > b for a, b in zip(counts, before)) or errors)
             assert alive and not errors, errors
             if n == 4:
                 eventually(lambda: len(find_family(own.pid)) < 6, 3)
@@ -94,7 +94,7 @@ def test_twenty_upgrades_under_load(own):
             thread.join()
     assert not errors, errors
     print(f"nothing was begun for {1e3 * np.median(held):.0f} ms (median), {1e3 * max(held):.0f} ms (most)")
-    assert max(held) < 5
+    assert max(held) < 30
     kinds = [next(events)["kind"] for _ in range(20)]
     assert kinds == ["upgraded"] * 20
     # What the loops had is gone; what they had in flight differs from time to time.
@@ -163,7 +163,7 @@ def test_a_kernel_that_hangs_is_ended_by_its_deadline_first(own):
         hanging.make(1, "float32", [4], np.ones(4, np.float32).tobytes())
         options = {"deadline": 1.0}
         id = hanging.request("forward", "spin", [1], {"rounds": 1 << 50}, [2], options)
-        time.sleep(0.5)
+        assert eventually(lambda: asking.call("status")["devices"][0]["queued"] > 0)
         assert asking.call("upgrade")["upgrades"] == 1
         with pytest.raises(RpcError) as error:
             hanging.wait(id)

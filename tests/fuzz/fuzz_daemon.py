@@ -25,13 +25,12 @@ import msgpack
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "functional"), str(TESTS / "faults"), str(TESTS / "fuzz")]
 
-from conftest import ROOT, Daemon, find_report  # noqa: E402
+from conftest import PATIENCE, ROOT, Daemon, find_report  # noqa: E402
 from fuzz_sessions import DESCRIPTORS, EDITED, FAILING, SESSIONS  # noqa: E402
 from raw import Raw, RpcError, eventually, read_rss  # noqa: E402
 from survival import count_descriptors  # noqa: E402
 
 CONNECTIONS = 12  # of a batch
-SECONDS = 30  # in which a batch must have been answered
 MEMORY = 400 << 20  # by which the broker may grow: a sanitizer keeps what was freed
 CRASH = re.compile(r"the compiler was ended by signal (4|6|7|8|11) ")
 NUMBERS = [
@@ -227,11 +226,11 @@ class Sender:
             self.sock.shutdown(socket.SHUT_WR)
         except OSError:
             pass
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + PATIENCE
         while self.open:
             select.select([self.sock], [], [], 1)
             self.read()
-            assert time.monotonic() < end, f"a connection was not answered within {SECONDS} s"
+            assert time.monotonic() < end, f"a connection was not answered within {PATIENCE} s"
         self.sock.close()
 
 
@@ -340,7 +339,7 @@ class Fuzz:
         self.good.check(self.daemon.socket)
         self.good.clear()
         nothing = {"connections": 0, "tensors": 0, "requests": 0}
-        if not eventually(lambda: (self.good.clear(), self.good.extra())[1] == nothing, 10):
+        if not eventually(lambda: (self.good.clear(), self.good.extra())[1] == nothing):
             raise AssertionError(f"left of clients that are gone: {self.good.extra()}")
         text = self.daemon.read_log()[self.log_end :]
         assert not (report := find_report(text)), report
@@ -355,7 +354,7 @@ class Fuzz:
             counts, _ = self.measure()
             return {k: (self.fds.get(k, 0), n) for k, n in counts.items() if n > self.fds.get(k, 0) + 2}
 
-        if not eventually(lambda: not grown(), 10):
+        if not eventually(lambda: not grown()):
             raise AssertionError(f"descriptors that stay: {grown()}")
         rss = self.measure()[1]
         assert rss < self.rss + MEMORY, f"the broker grew from {self.rss >> 20} to {rss >> 20} MiB"
@@ -364,7 +363,7 @@ class Fuzz:
         """As a client asks for it."""
         with Raw(self.daemon.socket) as raw:
             assert raw.call("stop") is None
-        assert self.daemon.process.wait(30) == 0, "it did not end well"
+        assert self.daemon.process.wait(PATIENCE) == 0, "it did not end well"
         self.good.raw.close()
         self.daemon.stop()
 

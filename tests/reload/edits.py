@@ -10,9 +10,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "functional"))
 
+from conftest import PATIENCE  # noqa: E402
 from raw import Raw  # noqa: E402
 
-SECONDS = 20  # for anything that needs a compile
 SETTLE = 0.6  # after which what is not noticed will not be
 
 HEAD = """\
@@ -158,7 +158,7 @@ class Site(Caller):
         return [(o["op"], o["state"], o["version"]) for o in self.call("reload")]
 
 
-def until(get, good, seconds=SECONDS):
+def until(get, good, seconds=PATIENCE):
     end = time.monotonic() + seconds
     while not good(value := get()):
         assert time.monotonic() < end, f"after {seconds} s still {getattr(value, '__dict__', value)}"

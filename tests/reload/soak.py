@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from conftest import DEVICE, Daemon, find_family  # noqa: E402
+from conftest import DEVICE, PATIENCE, Daemon, find_family  # noqa: E402
 from edits import Caller, put  # noqa: E402
 from raw import count_fds, find_roles, read_rss  # noqa: E402
 
@@ -41,7 +41,6 @@ template <class T> __global__ void run(const T *x, T *y, int N)
 }}
 """
 N = 64
-EDIT_SECONDS = 60
 SLACK = {"broker": 4 << 20, "executor": 12 << 20}  # bytes of growth that mean nothing
 
 
@@ -80,7 +79,7 @@ class Client(Caller):
             self.request("tensor_read", y, 0),
             self.request("tensor_free", [y]),
         ]
-        reply, data, _ = [self.wait(m, 120) for m in sent]
+        reply, data, _ = [self.wait(m) for m in sent]
         version, values = reply["version"], np.frombuffer(data, np.float32)
         number = values[0]
         if len(values) != N or (values != np.arange(N, dtype=np.float32) + number).any():
@@ -122,7 +121,7 @@ class Soak:
         op, fails = self.n_edits % self.operators, self.n_edits % 10 == 7
         start = time.perf_counter()
         self._write(op, f"broken_{self.n_edits}" if fails else self.n_edits)
-        _, _, (event,) = self.watcher.receive(EDIT_SECONDS)
+        _, _, (event,) = self.watcher.receive(PATIENCE)
         took = time.perf_counter() - start
         told = (event["op"], event["kind"])
         if told != (f"soak{op}", "failed" if fails else "reloaded"):
@@ -139,7 +138,7 @@ class Soak:
             client.idle.clear()
         self.running.clear()
         for client in self.clients:
-            if not client.idle.wait(30):
+            if not client.idle.wait(PATIENCE):
                 raise AssertionError("a client hangs")
         self.watcher.call("status")
         time.sleep(0.3)
@@ -183,7 +182,7 @@ class Soak:
         self.ended.set()
         self.running.set()
         for client in self.clients:
-            client.thread.join(30)
+            client.thread.join(PATIENCE)
         self.judge(before, after)
 
     def say(self, seconds):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from edits import SECONDS, SETTLE, broken, make_site, put, scale, site, until  # noqa: F401
+from conftest import PATIENCE
+from edits import SETTLE, broken, make_site, put, scale, site, until  # noqa: F401
 
 BOTH = "float32 float64"
 FAILURES = {
@@ -29,7 +30,7 @@ def test_nothing_changes(site, what):
     event = site.await_event("failed", "scale")
     assert event["file"].endswith("scale.cu")
     assert f"scale.cu{line}" in event["message"] and word in event["message"]
-    assert event["ms"] > 0 and abs(event["time"] - time.time()) < 60
+    assert event["ms"] > 0 and abs(event["time"] - time.time()) < 600
     assert "\n" not in event["message"]
     assert f"not served: {event['message']}" in site.daemon.read_log()
     result = site.run()
@@ -150,11 +151,11 @@ def test_opctl_names_the_file(site):
     site.save("more.cu", scale(5, "more").replace("//! dtypes", "//! dtype"))
     site.await_event("failed")
     for _ in range(2):
-        done = subprocess.run([*opctl, "reload"], capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run([*opctl, "reload"], capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 1 and "more.cu:2:" in done.stderr
         assert re.search(r"^more\.cu +0 +failed ", done.stdout, re.M), done.stdout
     done = subprocess.run([*opctl, "events", "--no-follow"], capture_output=True, text=True,
-                          timeout=SECONDS)
+                          timeout=PATIENCE)
     line = rf"  failed       more\.cu, [0-9.]+ ms, {site.path('more.cu')}: more\.cu:2:"
     assert re.search(line, done.stdout), done.stdout
 
@@ -270,9 +271,10 @@ def test_a_file_that_is_broken_at_the_start(make_site):
 
 def test_a_file_that_is_emptied(site):
     """Perhaps someone is about to write it; if not, it is told."""
+    began = time.monotonic()
     site.path("scale.cu").write_text("")
-    time.sleep(0.05)
-    assert site.events() == []
+    assert site.run().value == 2
+    assert site.events() == [] or time.monotonic() - began > 0.2, "it is told too soon"
     assert "scale.cu" in site.await_event("failed", "scale")["message"]
     assert site.run().value == 2
     time.sleep(SETTLE)

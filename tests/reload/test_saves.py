@@ -2,13 +2,17 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 import uuid
 
 import pytest
 
+from conftest import PATIENCE
 from edits import SETTLE, broken, make_site, put, scale, site, until  # noqa: F401
+
+GONE = 0.3  # seconds after which a file is gone for good
 
 
 def in_place(path, text):
@@ -113,7 +117,7 @@ def test_every_way_to_save(site):
 @pytest.mark.skipif(not shutil.which("vim"), reason="needs vim")
 def test_the_real_vim(site):
     command = ["vim", "-Nes", "-u", "NONE", "-c", "%s/x\\[i\\] . 2/x[i] * 3/", "-c", "wq"]
-    subprocess.run([*command, str(site.path("scale.cu"))], stdin=subprocess.DEVNULL, timeout=20)
+    subprocess.run([*command, str(site.path("scale.cu"))], stdin=subprocess.DEVNULL, timeout=PATIENCE)
     assert site.await_value(3).version == 2
 
 
@@ -142,7 +146,7 @@ def test_twenty_files_by_git(make_site):
 
     def git(*args):
         identity = ["-c", "user.name=t", "-c", "user.email=t@t", "-c", "core.hooksPath=/"]
-        subprocess.run(["git", *identity, *args], cwd=site.folder, check=True, timeout=30,
+        subprocess.run(["git", *identity, *args], cwd=site.folder, check=True, timeout=PATIENCE,
                        env={**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null"})  # fmt: skip
 
     git("init", "-q", "-b", "one")
@@ -185,14 +189,20 @@ def test_a_deleted_file(site):
 def test_gone_for_a_moment(site):
     path = site.path("scale.cu")
     away = site.root / "away"
-    path.rename(away)
-    for _ in range(10):
-        assert site.run().value == 2
-        time.sleep(0.01)
-    away.rename(path)
+    while True:
+        mark, began = site.mark(), time.monotonic()
+        path.rename(away)
+        for _ in range(5):
+            assert site.run().value == 2
+        away.rename(path)
+        if time.monotonic() - began < GONE / 2:
+            break
+        site.call("reload")  # the machine was busy, and that no moment: once more
+        assert site.await_value(2)
+    version = site.run().version
     time.sleep(SETTLE)
-    assert site.run().version == 1
-    assert site.events() == []
+    assert site.run().version == version
+    assert site.events(mark) == []
 
 
 def test_files_that_are_no_operators(site):
@@ -226,10 +236,10 @@ def test_files_that_cannot_be_read(site):
 def test_a_folder_renamed_away_and_back(site):
     away = site.root / "away"
     site.folder.rename(away)
+    until(lambda: "is not there" in site.daemon.read_log(), bool)
     time.sleep(SETTLE)
     assert site.run().value == 2
     assert [e for e in site.events() if e["kind"] == "withdrawn"] == []
-    assert "is not there" in site.daemon.read_log()
     put(away / "scale.cu", scale(3))
     away.rename(site.folder)
     assert site.await_value(3).version == 2
@@ -280,8 +290,10 @@ def test_a_link_whose_target_is_edited(make_site):
 def test_a_burst_is_one_edit(site):
     salt = uuid.uuid4().hex  # no text of this is in the cache
     texts = [scale(3 + i) + f"// {salt}\n" for i in range(40)]
+    os.kill(site.daemon.pid, signal.SIGSTOP)  # for the daemon they come at once, however slow we are
     for text in texts:
         put(site.path("scale.cu"), text)
+    os.kill(site.daemon.pid, signal.SIGCONT)
     assert site.await_value(42).version == 2
     assert [(e["kind"], e["version"]) for e in site.events()] == [("reloaded", 2)]
 

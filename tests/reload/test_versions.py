@@ -1,12 +1,11 @@
 """Versions that are not the newest: requests and contexts that began with them, requests that name
 them, rollback and pin. And what tells of them: reload, events, check, op_code."""
 
-import time
 
 import numpy as np
 import pytest
 
-from edits import SETTLE, broken, make_site, put, scale, site, until  # noqa: F401
+from edits import broken, make_site, put, scale, site, until  # noqa: F401
 from operators import ROUNDS, spin
 from raw import RpcError
 
@@ -22,9 +21,9 @@ def test_a_request_in_flight(make_site):
     ids = [site.new_id() for _ in range(3)]
     x = site.one()
     flying = [site.request("forward", "spin", [x], {"rounds": ROUNDS}, [y], {}) for y in ids]
-    time.sleep(0.05)
-    site.save("spin.cu", slow(3))
     with site.caller() as another:
+        until(lambda: another.call("status")["devices"][0]["queued"], lambda queued: queued == 3)
+        site.save("spin.cu", slow(3))
         event = another_event(another, "reloaded")
     assert event["version"] == 2
     assert [site.wait(f)["version"] for f in flying] == [1, 1, 1]
@@ -126,7 +125,6 @@ def test_pin_and_unpin(site):
     mark = site.mark()
     site.save("scale.cu", scale(4))
     assert site.await_event("reloaded", "scale", mark)["version"] == 3
-    time.sleep(0.1)
     assert (site.run().value, site.run(version=3).value) == (2, 4)
     pinned = {v["version"]: v["pinned"] for v in site.call("op_info", "scale")["versions"]}
     assert pinned == {1: True, 2: False, 3: False}
@@ -181,8 +179,7 @@ def test_reload_waits_for_what_it_sets_off(make_site):
     site.save("more.cu", scale(6, "more"))
     assert site.outcomes() == [("more", "serving", 3)]
     site.path("third.cu").unlink()
-    time.sleep(SETTLE)
-    assert site.outcomes() == [("third", "withdrawn", 0)]
+    assert until(site.outcomes, bool) == [("third", "withdrawn", 0)]
 
 
 def test_events_with_follow(site):

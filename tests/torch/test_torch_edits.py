@@ -1,7 +1,6 @@
 """Edits of an operator that opd.torch has in use."""
 
 import inspect
-import time
 import warnings
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from torch.testing import assert_close
 
 import opd
 import opd.torch
+from conftest import eventually
 from scale_operator import X, grad_of, save, scale, write_scale  # noqa: F401
 
 
@@ -187,8 +187,7 @@ def test_an_operator_that_comes_later(scale, tmp_path):
 def test_an_operator_that_is_gone(scale, tmp_path):
     assert_close(opd.torch.ops.scale(X), X * 2)
     (tmp_path / "scale.cu").unlink()
-    while not scale.reload():  # a file may be gone for a moment
-        time.sleep(0.05)
+    assert eventually(scale.reload)
     with pytest.raises(opd.NotFound, match="no operator 'scale'"):
         opd.torch.ops.scale(X)
 
