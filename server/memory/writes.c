@@ -23,6 +23,12 @@ static void remove_write(struct write **at)
     free(w);
 }
 
+// No bytes touch nothing, wherever they are.
+static bool touches(const struct write *w, uint64_t begin, uint64_t end)
+{
+    return begin < end && begin < w->end && w->begin < end;
+}
+
 // Takes the bytes out of one write. True: nothing of it is left.
 static bool cut(struct write *w, uint64_t begin, uint64_t end, bool may_split)
 {
@@ -40,32 +46,24 @@ static bool cut(struct write *w, uint64_t begin, uint64_t end, bool may_split)
 }
 
 // Takes the bytes out of all writes that have failed, and with `open` of the others.
-static bool cut_all(struct storage *s, uint64_t begin, uint64_t end, bool open)
+static void cut_all(struct storage *s, uint64_t begin, uint64_t end, bool open)
 {
     int n = 0;
-    bool any = false;
     for (struct write **at = &s->writes; *at; n++) {
         struct write *w = *at;
-        bool touched = begin < w->end && w->begin < end;
-        if (!touched || (!open && w->fate->state != FATE_FAILED)) {
-            at = &w->next;
-            continue;
-        }
-        any = true;
-        if (cut(w, begin, end, n < MAX_PIECES))
+        bool meant = touches(w, begin, end) && (open || w->fate->state == FATE_FAILED);
+        if (meant && cut(w, begin, end, n < MAX_PIECES))
             remove_write(at);
         else
             at = &w->next;
     }
-    return any;
 }
 
-bool writes_add(struct storage *s, uint64_t begin, uint64_t end, struct fate *fate)
+void writes_add(struct storage *s, uint64_t begin, uint64_t end, struct fate *fate)
 {
     writes_settle(s);
-    bool over = cut_all(s, begin, end, true);
+    cut_all(s, begin, end, true);
     s->writes = new_write(begin, end, fate, s->writes);
-    return over;
 }
 
 void writes_settle(struct storage *s)
@@ -82,7 +80,7 @@ struct fate *writes_next(const struct storage *s, uint64_t begin, uint64_t end,
                          const struct write **cursor)
 {
     const struct write *w = *cursor ? (*cursor)->next : s->writes;
-    while (w && (w->fate->state == FATE_DONE || begin >= w->end || w->begin >= end))
+    while (w && (w->fate->state == FATE_DONE || !touches(w, begin, end)))
         w = w->next;
     *cursor = w;
     return w ? w->fate : NULL;

@@ -21,9 +21,8 @@ struct write {
     struct fate *fate;   // a reference
 };
 
-// A request that is sent writes this. True: it takes the place of one that had not, or not yet,
-// succeeded.
-bool writes_add(struct storage *s, uint64_t begin, uint64_t end, struct fate *fate);
+// A request that is sent writes this: it takes the place of earlier ones.
+void writes_add(struct storage *s, uint64_t begin, uint64_t end, struct fate *fate);
 
 // Forgets those that have succeeded.
 void writes_settle(struct storage *s);

@@ -39,23 +39,28 @@ bool request_takes_fd(const struct request_row *row, const value *params)
 
 // --- submitted requests
 
-static void add_need(struct request *req, struct fate *f, bool made)
+static void add_need(struct request *req, enum request_need_kind kind, struct fate *f)
 {
     size_t n = req->n_needs;
     if ((n & (n - 1)) == 0) // full at 0, 1, 2, 4, ...
         req->needs = mem_realloc(req->needs, n ? 2 * n : 1, sizeof *req->needs);
-    req->needs[req->n_needs++] = (struct request_need){ .fate = fate_ref(f), .made = made };
+    req->needs[req->n_needs++] = (struct request_need){ .kind = kind, .fate = fate_ref(f) };
+}
+
+static void add_writes(struct request *req, enum request_need_kind kind, const struct storage *s,
+                       uint64_t begin, uint64_t end)
+{
+    const struct write *cursor = NULL;
+    for (struct fate *f; (f = writes_next(s, begin, end, &cursor)) != NULL;)
+        add_need(req, kind, f);
 }
 
 void request_needs(struct request *req, const struct storage *s, uint64_t begin, uint64_t end)
 {
-    if (!s)
-        return;
-    if (s->fate && s->fate->state != FATE_DONE)
-        add_need(req, s->fate, true);
-    const struct write *cursor = NULL;
-    for (struct fate *f; (f = writes_next(s, begin, end, &cursor)) != NULL;)
-        add_need(req, f, false);
+    if (s && s->fate && s->fate->state != FATE_DONE)
+        add_need(req, NEED_MADE, s->fate);
+    if (s)
+        add_writes(req, NEED_WRITTEN, s, begin, end);
 }
 
 void request_needs_tensor(struct request *req, const struct tensor *t)
@@ -81,37 +86,40 @@ bool request_may_read(const struct tensor *t, const char *what, struct opd_err *
     return writes_refuse(named, why, err);
 }
 
-// The device did it, but perhaps with what a request before it has failed to make or to write.
+// What a request before it has failed to make or to write: where it reads that, it fails too,
+// though the device did it. True: nobody knows what there is where it writes.
 static bool inherit_failure(struct request *req, struct opd_err *err)
 {
-    bool inherited = false;
+    bool unknown = false;
     for (size_t i = 0; i < req->n_needs; i++) {
-        struct request_need *need = &req->needs[i];
-        if (need->fate->state == FATE_FAILED && !err->code) {
-            if (need->made)
-                opd_err_set(err, OPD_E_not_found,
-                            "%s%sa tensor that it reads was to be made by a request that failed",
-                            req->op, req->op[0] ? ": " : "");
-            else
-                writes_refuse(req->op[0] ? req->op : "tensor_read", need->fate->why, err);
-            inherited = true;
-        }
-        fate_unref(need->fate);
+        const struct request_need *need = &req->needs[i];
+        if (need->fate->state != FATE_FAILED || (need->kind != NEED_REPLACED && err->code))
+            continue;
+        unknown = true;
+        if (need->kind == NEED_MADE)
+            opd_err_set(err, OPD_E_not_found,
+                        "%s%sa tensor that it reads was to be made by a request that failed",
+                        req->op, req->op[0] ? ": " : "");
+        else if (need->kind == NEED_WRITTEN)
+            writes_refuse(req->op[0] ? req->op : "tensor_read", need->fate->why, err);
     }
+    return unknown;
+}
+
+static void drop_needs(struct request *req)
+{
+    for (size_t i = 0; i < req->n_needs; i++)
+        fate_unref(req->needs[i].fate);
     free(req->needs);
-    if (req->fate)
-        req->fate->state = err->code ? FATE_FAILED : FATE_DONE;
-    fate_unref(req->fate);
-    return inherited;
 }
 
 // What it was to write is written, or suspect, or as it was before.
-static void settle_writes(struct request *req, bool inherited, const struct opd_err *err)
+static void settle_writes(struct request *req, bool unknown, const struct opd_err *err)
 {
     struct fate *f = req->write_fate;
     if (!f)
         return;
-    bool suspect = err->code && (req->begun || inherited || req->overwrites);
+    bool suspect = err->code && (req->begun || unknown);
     f->state = suspect ? FATE_FAILED : FATE_DONE;
     if (suspect)
         f->why = mem_strdup(err->msg);
@@ -173,10 +181,12 @@ void request_finish(struct request *req, const struct opd_err *device_err)
     struct opd_err own = { 0 }, *err = &own;
     if (device_err->code)
         opd_err_copy(&own, device_err);
-    bool inherited = inherit_failure(req, &own);
+    bool unknown = inherit_failure(req, &own);
+    if (req->fate)
+        req->fate->state = err->code ? FATE_FAILED : FATE_DONE;
     if (!err->code && !c->closed && !req->notification)
         attach_chunk(req, err);
-    settle_writes(req, inherited, &own);
+    settle_writes(req, unknown, &own);
     if (err->code) {
         turn_count_error(&req->broker->turn, err);
         take_back(req);
@@ -193,6 +203,8 @@ void request_finish(struct request *req, const struct opd_err *device_err)
     storage_unref(req->exported);
     bound_plan_unref(req->bound);
     trace_free(req->trace);
+    fate_unref(req->fate);
+    drop_needs(req);
     c->n_flight--;
     c->reply_size -= req->read_size;
     buf_finish(&req->reply);
@@ -219,7 +231,8 @@ static void note_writes(struct request *kept)
     kept->write_fate->refs = 1;
     for (int i = 0; i < kept->n_writes; i++) {
         struct request_write *w = &kept->writes[i];
-        kept->overwrites |= writes_add(storage_ref(w->storage), w->begin, w->end, kept->write_fate);
+        add_writes(kept, NEED_REPLACED, w->storage, w->begin, w->end);
+        writes_add(storage_ref(w->storage), w->begin, w->end, kept->write_fate);
     }
 }
 

@@ -31,10 +31,15 @@ enum request_status {
     REQUEST_WAIT,      // nothing has changed; try again after turn_retry()
 };
 
-// What a request reads is made, or written, by one that has not ended.
+// Another request, not ended or failed, that one depends on.
+enum request_need_kind {
+    NEED_MADE,     // makes what this one reads
+    NEED_WRITTEN,  // writes what this one reads, which was there before
+    NEED_REPLACED, // writes what this one writes: if both fail, it is suspect
+};
 struct request_need {
+    enum request_need_kind kind;
     struct fate *fate; // a reference
-    bool made;         // else it was there before, and is suspect if that fails
 };
 
 // A piece of memory that was there before, and that a request writes.
@@ -71,8 +76,7 @@ struct request {
     struct request_write writes[2 * OP_MAX_INPUTS + OP_MAX_TEMPS];
     int n_writes;
     struct fate *write_fate;
-    bool overwrites; // one that has failed, or may
-    bool begun;      // though it failed
+    bool begun; // though it failed
     // Staging memory that it uses, and how much of it is the result (tensor_read).
     struct device *device;
     struct suballoc_block *staged;
