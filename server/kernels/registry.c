@@ -313,6 +313,7 @@ static struct opd_operator *add_version(struct registry *r, struct version *v)
 {
     struct opd_operator *o = registry_make_operator(r, v->op->name);
     v->number = ++o->last_version;
+    v->of = o;
     v->older = o->versions;
     o->versions = version_ref(v);
     return o;

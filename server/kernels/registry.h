@@ -37,6 +37,7 @@ struct version {
     struct map plans;         // struct bound_plan by hash of signature and device
     int n_plans;              // large ones count as several
     struct program *programs; // all of them, on all devices; see program.h
+    struct opd_operator *of;  // the operator; NULL: not in its list yet
     struct version *older;    // in the operator's list; that holds a reference
 };
 
@@ -51,7 +52,6 @@ struct bound_plan {
     struct plan_request
         *request; // what it was made for, so that a new version can be made ready for the same
     bool used;    // by a request, or by those of the version before; not only warmed
-    struct run_stats *stats; // of the operator; NULL: it has not run yet
     struct plan *plan;
     struct program **programs; // plan->n_kernels
 };

@@ -137,14 +137,20 @@ bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out
     return storage_address(t->storage, t->offset + offset, out);
 }
 
-bool tensor_overlaps(const struct tensor *a, const struct tensor *b)
+bool storage_overlaps(const struct storage *a, uint64_t a_offset, uint64_t a_size,
+                      const struct storage *b, uint64_t b_offset, uint64_t b_size)
 {
     struct dev_ref p, q;
-    uint64_t a_size = tensor_desc_size(&a->desc), b_size = tensor_desc_size(&b->desc);
-    if (a_size == 0 || b_size == 0 || a->storage->space != b->storage->space ||
-        !tensor_address(a, 0, &p) || !tensor_address(b, 0, &q) || p.region != q.region)
+    if (a_size == 0 || b_size == 0 || a->space != b->space || !storage_address(a, a_offset, &p) ||
+        !storage_address(b, b_offset, &q) || p.region != q.region)
         return false;
     return p.offset < q.offset + b_size && q.offset < p.offset + a_size;
+}
+
+bool tensor_overlaps(const struct tensor *a, const struct tensor *b)
+{
+    return storage_overlaps(a->storage, a->offset, tensor_desc_size(&a->desc), b->storage,
+                            b->offset, tensor_desc_size(&b->desc));
 }
 
 const char *tensor_suspect(const struct tensor *t)

@@ -80,6 +80,8 @@ void tensor_unref(struct tensor *t);
 bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out);
 bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out);
 bool tensor_overlaps(const struct tensor *a, const struct tensor *b); // some byte is of both
+bool storage_overlaps(const struct storage *a, uint64_t a_offset, uint64_t a_size,
+                      const struct storage *b, uint64_t b_offset, uint64_t b_size);
 
 // What failed, if something of it is suspect; else NULL.
 const char *tensor_suspect(const struct tensor *t);

@@ -9,14 +9,14 @@
 #include "request/run_params.h"
 
 // What a forward of this request makes, every saved tensor included. NULL with an error.
-static const struct plan *plan_forward(struct run *run, struct plan_request *pr,
-                                       struct opd_err *err)
+static const struct plan *plan_forward(const struct run *run, struct opd_err *err)
 {
-    pr->op = run->version->op;
-    pr->direction = PLAN_FORWARD;
-    device_fill_plan_request(run->device, pr);
-    pr->keep = pr->op->has_backward;
-    const struct bound_plan *bound = version_plan(run->version, run->device, pr, err);
+    struct plan_request request = run->request;
+    request.op = run->version->op;
+    request.direction = PLAN_FORWARD;
+    request.keep = request.op->has_backward;
+    device_fill_plan_request(run->device, &request);
+    const struct bound_plan *bound = version_plan(run->version, run->device, &request, err);
     return bound ? bound->plan : NULL;
 }
 
@@ -55,14 +55,13 @@ static void pack_plan(struct buf *out, const struct version *version, const stru
 
 enum request_status request_plan(struct request *req, const value *params, struct opd_err *err)
 {
-    const value *options = value_at(params, 3);
-    struct run run = { .version = run_find_version(req, value_at(params, 0), options, err) };
-    struct plan_request pr = { 0 };
-    if (!run.version || !run_read_descs(run.version->op, value_at(params, 1), pr.inputs, err) ||
-        !request_attrs(run.version->op, value_at(params, 2), pr.attrs, err) ||
-        !run_default_device(req, &run, options, err))
+    struct run run = { .req = req, .options = value_at(params, 3) };
+    if (!run_read_version(&run, value_at(params, 0), err) ||
+        !run_read_descs(&run, value_at(params, 1), err) ||
+        !request_attrs(run.version->op, value_at(params, 2), run.request.attrs, err) ||
+        !run_default_device(&run, err))
         return REQUEST_ERROR;
-    const struct plan *plan = plan_forward(&run, &pr, err);
+    const struct plan *plan = plan_forward(&run, err);
     if (!plan)
         return REQUEST_ERROR;
     pack_plan(&req->reply, run.version, plan);
@@ -71,35 +70,16 @@ enum request_status request_plan(struct request *req, const value *params, struc
 
 // --- vjp
 
-static struct version *find_kept(struct request *req, const value *name, const value *options,
-                                 struct opd_err *err)
+static bool find_kept(struct run *run, const value *name, struct opd_err *err)
 {
-    struct version *v = run_find_version(req, name, options, err);
-    if (v || !req->op[0])
-        return v; // or there is no such operator
-    opd_err_clear(err);
-    opd_err_set(err, OPD_E_not_found,
-                "%s: the version that ran forward is no longer kept; run forward again", req->op);
-    return NULL;
-}
-
-// One tensor that backward may read, or NULL where nil came.
-static bool read_tensor(struct request *req, struct run *run, const value *id, const char *name,
-                        const struct tensor_desc *want, const char *role, struct tensor **out,
-                        struct opd_err *err)
-{
-    char what[2 * OP_MAX_NAME + 4];
-    *out = NULL;
-    if (value_is_nil(id))
+    if (run_read_version(run, name, err))
         return true;
-    snprintf(what, sizeof what, "%s: %s", req->op, name);
-    struct tensor *t = request_tensor(req, id, what, err);
-    if (!t || !run_same_device(run, req->op, name, t, err) ||
-        (want && !run_check_desc(what, &t->desc, want, role, err)) ||
-        !request_may_read(t, what, err))
+    if (run->version || !run->req->op[0])
         return false;
-    *out = t;
-    return true;
+    opd_err_clear(err);
+    return opd_err_set(err, OPD_E_not_found,
+                       "%s: the version that ran forward is no longer kept; run forward again",
+                       run->req->op);
 }
 
 static bool check_count(const struct op *op, const value *ids, int most, const char *what,
@@ -110,65 +90,65 @@ static bool check_count(const struct op *op, const value *ids, int most, const c
                        value_count(ids));
 }
 
-static bool read_kept(struct request *req, struct run *run, const struct plan *plan,
-                      const value *outputs, const value *saved, struct opd_err *err)
+// Outputs and saved tensors, nil for those that backward does not read.
+static bool read_kept(struct run *run, const value *outputs, const value *saved,
+                      struct opd_err *err)
 {
     const struct op *op = run->version->op;
     if (!check_count(op, outputs, op->n_outputs, "outputs", err) ||
         !check_count(op, saved, op->n_saved, "saved tensors", err))
         return false;
-    for (int i = 0; i < op->n_outputs; i++)
-        if (!read_tensor(req, run, value_at(outputs, (size_t)i), op->outputs[i].name,
-                         find_desc(plan, PLAN_OUTPUT, i), "the output", &run->outputs[i], err))
+    for (int i = 0; i < op->n_outputs; i++) {
+        const struct place place = { .kind = PLAN_OUTPUT, .index = i, .how = PLACE_GIVEN };
+        const value *id = value_at(outputs, (size_t)i);
+        if (!value_is_nil(id) && !run_read_place(run, &place, op->outputs[i].name, id, err))
             return false;
+    }
     for (int i = 0; i < op->n_saved; i++) {
-        struct tensor *t;
-        int temp = op->saved[i].temp;
-        if (!read_tensor(req, run, value_at(saved, (size_t)i), op->saved[i].name,
-                         find_desc(plan, PLAN_SAVED, temp), "the saved tensor", &t, err))
+        const struct place place = { .kind = PLAN_SAVED,
+                                     .index = op->saved[i].temp,
+                                     .how = PLACE_GIVEN };
+        const value *id = value_at(saved, (size_t)i);
+        if (!value_is_nil(id) && !run_read_place(run, &place, op->saved[i].name, id, err))
             return false;
-        run->saved[temp] = t ? t->storage : NULL;
-        run->saved_offset[temp] = t ? t->offset : 0;
     }
     return true;
 }
 
+// With forward's plan: is each of them what it made?
+static bool check_kept(struct run *run, const struct plan *plan, struct opd_err *err)
+{
+    const struct op *op = run->version->op;
+    struct tensor_desc outputs[OP_MAX_OUTPUTS];
+    for (int i = 0; i < plan->n_operands; i++) {
+        const struct plan_operand *o = &plan->operands[i];
+        const struct place *p = run_find(run, o->kind, o->index);
+        char what[2 * OP_MAX_NAME + 4];
+        snprintf(what, sizeof what, "%s: %s", op->name, o->name);
+        if (o->kind == PLAN_OUTPUT)
+            outputs[o->index] = o->desc;
+        const char *role = o->kind == PLAN_SAVED ? "the saved tensor" : "the output";
+        if (p && p->how == PLACE_GIVEN && o->kind != PLAN_INPUT &&
+            !run_check_desc(what, &p->tensor->desc, &o->desc, role, err))
+            return false;
+    }
+    return run_check_grads(run, outputs, err);
+}
+
 enum request_status request_vjp(struct request *req, const value *params, struct opd_err *err)
 {
-    const value *options = value_at(params, 7), *ids = value_at(params, 6);
-    struct run run = { .version = find_kept(req, value_at(params, 0), options, err) };
-    struct plan_request pr = { 0 };
-    struct run_new_ids taken = { 0 };
-    struct run_results results;
-    struct tensor_desc outputs[OP_MAX_OUTPUTS];
-    if (!run.version || !run_read_inputs(req, &run, value_at(params, 1), &pr, err) ||
-        !run_read_descs(run.version->op, value_get(options, "inputs"), pr.inputs, err) ||
-        !request_attrs(run.version->op, value_at(params, 5), pr.attrs, err) ||
-        !run_read_deadline(options, &run.deadline, err) ||
-        !run_read_debug(options, &run.alone, err) ||
-        !run_read_results(req, &run, ids, options, run.version->op->n_inputs, true, &taken,
-                          &results, err))
+    struct run run = { .req = req, .options = value_at(params, 7) };
+    if (!find_kept(&run, value_at(params, 0), err) ||
+        !run_read_inputs(&run, value_at(params, 1), err) ||
+        !run_read_descs(&run, value_get(run.options, "inputs"), err) ||
+        !request_attrs(run.version->op, value_at(params, 5), run.request.attrs, err) ||
+        !read_kept(&run, value_at(params, 2), value_at(params, 3), err) ||
+        !run_read_grads(&run, value_at(params, 4), err) ||
+        !run_read_results(&run, PLAN_GRAD_INPUT, value_at(params, 6), err) ||
+        !run_default_device(&run, err))
         return REQUEST_ERROR;
-    const struct op *op = run.version->op;
-    // The device is that of the first tensor.
-    for (size_t list = 2; list <= 4 && !run.device; list++)
-        for (size_t i = 0; i < value_count(value_at(params, list)) && !run.device; i++) {
-            const value *id = value_at(value_at(params, list), i);
-            if (!value_is_nil(id)) {
-                const struct tensor *t = request_tensor(req, id, op->name, err);
-                if (!t)
-                    return REQUEST_ERROR;
-                run.device = t->storage->space->device;
-            }
-        }
-    if (!run_default_device(req, &run, options, err))
+    const struct plan *plan = plan_forward(&run, err);
+    if (!plan || !check_kept(&run, plan, err))
         return REQUEST_ERROR;
-    const struct plan *plan = plan_forward(&run, &pr, err);
-    if (!plan || !read_kept(req, &run, plan, value_at(params, 2), value_at(params, 3), err))
-        return REQUEST_ERROR;
-    for (int i = 0; i < op->n_outputs; i++)
-        outputs[i] = *find_desc(plan, PLAN_OUTPUT, i);
-    if (!run_read_grads(req, &run, outputs, value_at(params, 4), &pr, err))
-        return REQUEST_ERROR;
-    return run_backward(req, &run, &pr, &results, err);
+    return run_backward(&run, err);
 }

@@ -1,46 +1,67 @@
 #pragma once
 
-// One run of an operator, forward or backward, on its way from a request to a command: its plan
-// with every kernel loaded, memory for what it makes, and the command that holds all of its steps.
+// One run of an operator, forward or backward, on its way from a request to a command. Three steps:
+// its parameters are read (run_params.h), which fills its list of places; run_prepare() works out
+// its plan, sees to it that the kernels are loaded, makes what it makes, and the command of all its
+// steps; run_submit() sends that.
 
 #include "request/request.h"
 
-// What the operands of a plan are in this run.
-struct run {
-    struct version *version;
-    struct device *device;
-    struct bound_plan *bound;
-    struct tensor *inputs[OP_MAX_INPUTS]; // borrowed
-    struct tensor *outputs[OP_MAX_OUTPUTS];
-    struct tensor *grad_outputs[OP_MAX_OUTPUTS];
-    struct storage *saved[OP_MAX_TEMPS]; // the context's, or the client's; forward: of saved_into
-    uint64_t saved_offset[OP_MAX_TEMPS];
-    struct tensor *into[OP_MAX_INPUTS]; // results that go into a tensor that is there: the outputs,
-                                        // or the gradients of inputs; borrowed
-    struct tensor *saved_into[OP_MAX_TEMPS]; // forward: tensors that are there for saved ones
-    struct storage **made; // for each operand that this run makes: a reference; else NULL
-    double deadline;
-    bool alone; // and each of its launches waited for
+enum place_how {
+    PLACE_GIVEN, // a tensor that is there, or memory that a context keeps
+    PLACE_INTO,  // a tensor that is there takes a result
+    PLACE_MADE,  // memory that this run makes: a new tensor's, a context's, or scratch
 };
 
-// The plan, and its kernels. ANSWERED: all are loaded. WAIT: they are on their way. ERROR: err.
-enum request_status run_bind(struct request *req, struct run *run, struct plan_request *pr,
-                             struct opd_err *err);
+// Where an operand is in this run. Operands are named by kind and index, as the plan does; there
+// may be places that the plan does not use.
+struct place {
+    enum plan_operand_kind kind;
+    int index;
+    enum place_how how;
+    uint64_t id;             // of a result that the client gets; 0: of none
+    struct tensor *tensor;   // borrowed; NULL: only memory, or a result that is not made yet
+    struct storage *storage; // borrowed; MADE: a reference, NULL until it is made
+    uint64_t offset, size;   // bytes
+};
 
-// Memory for what the run makes: ANSWERED, WAIT (nothing is held) or ERROR.
-enum request_status run_allocate(struct request *req, struct run *run, struct opd_err *err);
+// Inputs and their gradients, outputs and theirs, saved tensors and scratch, zeros that stand for a
+// gradient.
+enum { RUN_MAX_PLACES = 2 * OP_MAX_INPUTS + 3 * OP_MAX_OUTPUTS + OP_MAX_TEMPS };
 
-// The tensor of the i-th operand, a result: new, in the memory that was made for it or in that of
-// which it is a view, or one of `into`. It has one reference, the caller's, and its id.
-struct tensor *run_make_result(struct request *req, const struct run *run, int i, uint64_t id);
+// Zeroed but for req and options, which are the caller's; gone with the request's function.
+struct run {
+    struct request *req;
+    const value *options; // of the request; may be nil
+    struct version *version;
+    struct device *device; // NULL: no tensor has been read yet
+    struct plan_request request;
+    struct place places[RUN_MAX_PLACES];
+    int n_places;
+    double deadline; // 0: the operator's
+    bool alone;      // and each of its launches waited for
+    struct bound_plan *bound;
+    struct command *command;
+};
 
-// The command. NULL with an error, and nothing is held any more, where the plan has more steps than
-// a command can carry.
-struct command *run_command(struct broker *b, struct run *run, struct opd_err *err);
+struct place *run_add(struct run *run, const struct place *place);
+struct place *run_find(struct run *run, enum plan_operand_kind kind, int index); // NULL: none
+struct place *run_place(struct run *run, uint32_t operand); // of the plan; NULL: absent
+bool run_is_forward(const struct run *run);
 
-// In-place arguments and `into` are written: whoever kept them for backward must know.
-void run_bump_versions(const struct run *run);
+// A tensor against what the plan says. `what` names it, `role` what it stands for: "the output".
+bool run_check_desc(const char *what, const struct tensor_desc *got, const struct tensor_desc *want,
+                    const char *role, struct opd_err *err);
+
+// All is read. ANSWERED: every kernel is loaded, results have their tensors, what is written has
+// a new version (so that backward notices), and the command is there. WAIT: nothing is held, or
+// ERROR.
+enum request_status run_prepare(struct run *run, struct opd_err *err);
+
+// The command of a run whose plan is bound and whose memory is made. NULL with an error where it
+// has more steps than a command can carry.
+struct command *run_command(struct run *run, struct opd_err *err);
 
 // Sends the command, or answers at once where it does nothing; lets go of what the run has made,
 // which its tensors hold by now.
-enum request_status run_submit(struct request *req, struct run *run, struct command *c);
+enum request_status run_submit(struct run *run);

@@ -6,6 +6,70 @@
 
 #include "broker.h"
 
+// --- what is run, and how
+
+bool run_read_version(struct run *run, const value *name, struct opd_err *err)
+{
+    struct broker *b = run->req->broker;
+    char text[OP_MAX_NAME] = "", near[128], failed[800];
+    value_copy_str(name, text, sizeof text);
+    struct opd_operator *o = registry_operator(&b->registry, text);
+    if (!o || !o->current)
+        return opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s%s", text,
+                           registry_suggest(&b->registry, text, near, sizeof near),
+                           reload_explain(&b->reload, text, failed, sizeof failed));
+    snprintf(run->req->op, sizeof run->req->op, "%s", o->name);
+    const value *version = value_get(run->options, "version");
+    run->version = o->current;
+    if (!value_is_nil(version))
+        run->version = value_type(version) == VALUE_INT && value_int(version) > 0 &&
+                               value_int(version) <= o->last_version
+                           ? operator_version(o, (int)value_int(version))
+                           : NULL;
+    if (run->version && run->version->state == VERSION_FAILED)
+        run->version = NULL;
+    if (!run->version)
+        return opd_err_set(err, OPD_E_not_found,
+                           "%s: that version is not kept, or failed; opctl ops %s lists them",
+                           o->name, o->name);
+    return run_read_options(run, err);
+}
+
+static bool read_deadline(struct run *run, struct opd_err *err)
+{
+    const value *v = value_get(run->options, "deadline");
+    if (value_is_nil(v))
+        return true;
+    if ((value_type(v) != VALUE_INT && value_type(v) != VALUE_FLOAT) || !(value_float(v) > 0))
+        return opd_err_set(err, OPD_E_invalid_argument, "deadline: expected seconds above 0");
+    run->deadline = value_float(v);
+    return true;
+}
+
+bool run_read_options(struct run *run, struct opd_err *err)
+{
+    const value *v = value_get(run->options, "debug");
+    if (!value_is_nil(v) && value_type(v) != VALUE_BOOL)
+        return opd_err_set(err, OPD_E_invalid_argument, "debug: %s came, expected true or false",
+                           value_type_name(v));
+    run->alone = !value_is_nil(v) && value_bool(v);
+    return read_deadline(run, err);
+}
+
+bool run_default_device(struct run *run, struct opd_err *err)
+{
+    struct broker *b = run->req->broker;
+    const value *name = value_get(run->options, "device");
+    char text[16] = "";
+    if (!value_is_nil(name) &&
+        (value_type(name) != VALUE_STR || !value_copy_str(name, text, sizeof text) ||
+         !devices_find(&b->devices, text)))
+        return opd_err_set(err, OPD_E_not_found, "device: no such device is served");
+    if (!run->device)
+        run->device = text[0] ? devices_find(&b->devices, text) : b->devices.at[0];
+    return true;
+}
+
 // --- shapes
 
 static bool read_desc(const struct op *op, int input, const value *pair, struct tensor_desc *out,
@@ -25,9 +89,10 @@ static bool read_desc(const struct op *op, int input, const value *pair, struct 
            opd_err_prefix(err, "%s: %s", op->name, name);
 }
 
-bool run_read_descs(const struct op *op, const value *array, struct tensor_desc *descs,
-                    struct opd_err *err)
+bool run_read_descs(struct run *run, const value *array, struct opd_err *err)
 {
+    const struct op *op = run->version->op;
+    struct tensor_desc *descs = run->request.inputs;
     if (!value_is_nil(array) && value_type(array) != VALUE_ARRAY)
         return opd_err_set(err, OPD_E_invalid_argument,
                            "%s: inputs is %s, expected an array of [dtype, shape] or nil", op->name,
@@ -56,247 +121,183 @@ void run_pack_desc(struct buf *out, const struct tensor_desc *d)
         pack_int(out, d->shape[i]);
 }
 
-bool run_check_desc(const char *what, const struct tensor_desc *got, const struct tensor_desc *want,
-                    const char *role, struct opd_err *err)
+// --- tensors that are given
+
+static bool same_device(struct run *run, const char *name, const struct tensor *t,
+                        struct opd_err *err)
 {
-    char came[320], expected[320];
-    tensor_desc_format(got, came, sizeof came);
-    tensor_desc_format(want, expected, sizeof expected);
-    if (strcmp(came, expected) == 0)
-        return true;
-    return opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected %s as %s", what, came,
-                       expected, role);
+    if (!run->device)
+        run->device = t->storage->space->device;
+    if (run->device != t->storage->space->device)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: %s is on %s, the tensors before it on %s", run->version->op->name,
+                           name, t->storage->space->device->name, run->device->name);
+    return true;
 }
 
-bool run_check_in_place(const struct run *run, struct opd_err *err)
+bool run_read_place(struct run *run, const struct place *place, const char *what, const value *id,
+                    struct opd_err *err)
+{
+    char label[2 * OP_MAX_NAME + 32];
+    snprintf(label, sizeof label, "%s: %s", run->version->op->name, what);
+    struct place p = *place;
+    p.tensor = request_tensor(run->req, id, label, err);
+    if (!p.tensor || !same_device(run, what, p.tensor, err) ||
+        (p.how == PLACE_GIVEN && !request_may_read(p.tensor, label, err)))
+        return false;
+    p.id = (uint64_t)value_int(id);
+    run_add(run, &p);
+    return true;
+}
+
+bool run_read_inputs(struct run *run, const value *ids, struct opd_err *err)
 {
     const struct op *op = run->version->op;
-    for (int i = 0; i < op->n_inputs; i++)
-        for (int k = 0; k < i; k++)
-            if (op->inputs[i].in_place && op->inputs[k].in_place && run->inputs[i] &&
-                run->inputs[k] && tensor_overlaps(run->inputs[i], run->inputs[k]))
-                return opd_err_set(err, OPD_E_invalid_argument,
-                                   "%s: %s and %s are changed in place and share memory; expected "
-                                   "a tensor for each",
-                                   op->name, op->inputs[k].name, op->inputs[i].name);
-    return true;
-}
-
-// --- results
-
-bool run_take_id(struct request *req, const value *v, struct run_new_ids *ids, struct opd_err *err)
-{
-    if (value_type(v) != VALUE_INT)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "id %d for a result is %s, expected an integer", ids->n,
-                           value_type_name(v));
-    if (!request_new_id(req, value_int(v), err))
-        return false;
-    for (int i = 0; i < ids->n; i++)
-        if (ids->ids[i] == (uint64_t)value_int(v))
-            return opd_err_set(err, OPD_E_invalid_argument,
-                               "id %" PRId64 " is given to two results", value_int(v));
-    ids->ids[ids->n++] = (uint64_t)value_int(v);
-    return true;
-}
-
-static bool take_into(struct request *req, struct run *run, int i, const value *id,
-                      const value *new_id, struct opd_err *err)
-{
-    char what[OP_MAX_NAME + 32];
-    snprintf(what, sizeof what, "%s: element %d of into", req->op, i);
-    struct tensor *t = request_tensor(req, id, what, err);
-    if (!t)
-        return false;
-    if (!value_is_nil(new_id))
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s is given, so the new id of that result must be nil", what);
-    if (!run_same_device(run, req->op, what + strlen(req->op) + 2, t, err))
-        return false;
-    run->into[i] = t;
-    return true;
-}
-
-bool run_read_results(struct request *req, struct run *run, const value *ids, const value *options,
-                      int n, bool optional, struct run_new_ids *taken, struct run_results *out,
-                      struct opd_err *err)
-{
-    const value *into = value_get(options, "into");
-    if (value_count(ids) != (size_t)n)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s%s%zu ids for results came, expected %d",
-                           req->op, req->op[0] ? ": " : "", value_count(ids), n);
-    if (!value_is_nil(into) && (value_type(into) != VALUE_ARRAY || value_count(into) > (size_t)n))
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: into is %s of %zu, expected an array of %d, ids of tensors or nil",
-                           req->op, value_type_name(into), value_count(into), n);
-    for (int i = 0; i < n; i++) {
-        const value *id = value_at(ids, (size_t)i), *there = value_at(into, (size_t)i);
-        out->ids[i] = 0;
-        if (!value_is_nil(there)) {
-            if (!take_into(req, run, i, there, id, err))
-                return false;
-            out->ids[i] = (uint64_t)value_int(there);
-        } else if (!value_is_nil(id) || !optional) {
-            if (!run_take_id(req, id, taken, err))
-                return false;
-            out->ids[i] = (uint64_t)value_int(id);
-        }
-    }
-    return true;
-}
-
-static bool fail_overlap(const struct run *run, const char *result, const char *other,
-                         struct opd_err *err)
-{
-    return opd_err_set(err, OPD_E_invalid_argument,
-                       "%s: the tensor that %s is to be written into lies in the memory of %s; "
-                       "expected memory that nothing else of this request uses",
-                       run->version->op->name, result, other);
-}
-
-static bool check_apart(const struct run *run, int index, const char *name, struct opd_err *err)
-{
-    const struct op *op = run->version->op;
-    const struct tensor *t = run->into[index];
-    bool backward = run->bound->plan->direction == PLAN_BACKWARD;
-    for (int i = 0; i < op->n_inputs; i++)
-        if (run->inputs[i] && tensor_overlaps(t, run->inputs[i]))
-            return fail_overlap(run, name, op->inputs[i].name, err);
-    for (int i = 0; backward && i < op->n_outputs; i++)
-        if ((run->outputs[i] && tensor_overlaps(t, run->outputs[i])) ||
-            (run->grad_outputs[i] && tensor_overlaps(t, run->grad_outputs[i])))
-            return fail_overlap(run, name, op->outputs[i].name, err);
-    for (int i = 0; backward && i < run->bound->plan->n_operands; i++) {
-        const struct plan_operand *o = &run->bound->plan->operands[i];
-        if (o->kind != PLAN_SAVED || !run->saved[o->index])
-            continue;
-        struct tensor saved = { .storage = run->saved[o->index],
-                                .offset = run->saved_offset[o->index],
-                                .desc = o->desc };
-        if (tensor_overlaps(t, &saved))
-            return fail_overlap(run, name, o->name, err);
-    }
-    for (int i = 0; i < index; i++)
-        if (run->into[i] && tensor_overlaps(t, run->into[i]))
-            return fail_overlap(run, name, "another result", err);
-    return true;
-}
-
-bool run_check_into(const struct run *run, struct opd_err *err)
-{
-    const struct plan *plan = run->bound->plan;
-    bool forward = plan->direction == PLAN_FORWARD;
-    for (int i = 0; i < plan->n_operands; i++) {
-        const struct plan_operand *o = &plan->operands[i];
-        if (o->kind != (forward ? PLAN_OUTPUT : PLAN_GRAD_INPUT) || !run->into[o->index])
-            continue;
-        if (o->view_of >= 0)
-            return opd_err_set(err, OPD_E_invalid_argument,
-                               "%s: %s is a view, which cannot be written into another tensor",
-                               run->version->op->name, o->name);
-        char what[2 * OP_MAX_NAME + 32];
-        snprintf(what, sizeof what, "%s: the tensor for %s", run->version->op->name, o->name);
-        if (!run_check_desc(what, &run->into[o->index]->desc, &o->desc, "the result", err) ||
-            !check_apart(run, o->index, o->name, err))
+    if (value_count(ids) > (size_t)op->n_inputs)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s takes %d tensors, %zu came", op->name,
+                           op->n_inputs, value_count(ids));
+    for (int i = 0; i < op->n_inputs; i++) {
+        const value *id = value_at(ids, (size_t)i);
+        const struct place place = { .kind = PLAN_INPUT, .index = i, .how = PLACE_GIVEN };
+        if (value_is_nil(id))
+            continue; // plan_build() knows whether it may be absent
+        if (!run_read_place(run, &place, op->inputs[i].name, id, err))
             return false;
+        run->request.inputs[i] = run_find(run, PLAN_INPUT, i)->tensor->desc;
     }
     return true;
 }
 
-// --- backward
-
-bool run_read_grads(struct request *req, struct run *run, const struct tensor_desc *outputs,
-                    const value *ids, struct plan_request *pr, struct opd_err *err)
+bool run_read_grads(struct run *run, const value *ids, struct opd_err *err)
 {
     const struct op *op = run->version->op;
     if (value_count(ids) > (size_t)op->n_outputs)
         return opd_err_set(err, OPD_E_invalid_argument, "%s has %d outputs, %zu gradients came",
                            op->name, op->n_outputs, value_count(ids));
-    pr->grad_absent = 0;
+    run->request.grad_absent = 0;
     for (int i = 0; i < op->n_outputs; i++) {
         const value *id = value_at(ids, (size_t)i);
-        if (value_is_nil(id)) {
-            pr->grad_absent |= 1u << i;
-            continue;
-        }
+        const struct place place = { .kind = PLAN_GRAD_OUTPUT, .index = i, .how = PLACE_GIVEN };
+        char what[OP_MAX_NAME + 8];
+        snprintf(what, sizeof what, "grad_%s", op->outputs[i].name);
+        if (value_is_nil(id))
+            run->request.grad_absent |= 1u << i;
+        else if (!run_read_place(run, &place, what, id, err))
+            return false;
+    }
+    return true;
+}
+
+bool run_check_grads(struct run *run, const struct tensor_desc *outputs, struct opd_err *err)
+{
+    const struct op *op = run->version->op;
+    for (int i = 0; i < op->n_outputs; i++) {
+        const struct place *p = run_find(run, PLAN_GRAD_OUTPUT, i);
         char what[2 * OP_MAX_NAME + 8];
         snprintf(what, sizeof what, "%s: grad_%s", op->name, op->outputs[i].name);
-        struct tensor *t = request_tensor(req, id, what, err);
-        if (!t || !run_same_device(run, op->name, what + strlen(op->name) + 2, t, err) ||
-            !run_check_desc(what, &t->desc, &outputs[i], "the output", err) ||
-            !request_may_read(t, what, err))
+        if (p && !run_check_desc(what, &p->tensor->desc, &outputs[i], "the output", err))
             return false;
-        run->grad_outputs[i] = t;
     }
     return true;
 }
 
-static uint32_t find_wanted(const struct op *op, const struct plan_request *pr,
-                            const struct run_results *results)
-{
-    uint32_t wanted = 0;
-    for (int i = 0; i < op->n_inputs; i++)
-        if (results->ids[i] && op->inputs[i].differentiable &&
-            pr->inputs[i].dtype != OPD_DTYPE_NONE)
-            wanted |= 1u << i;
-    return wanted;
-}
+// --- where results go
 
-// What the plan reads must have come.
-static bool check_present(const struct run *run, struct opd_err *err)
+static bool read_new_id(struct run *run, enum plan_operand_kind kind, int index, const value *v,
+                        struct opd_err *err)
 {
-    for (int i = 0; i < run->bound->plan->n_operands; i++) {
-        const struct plan_operand *o = &run->bound->plan->operands[i];
-        bool there = o->kind == PLAN_INPUT    ? run->inputs[o->index] != NULL
-                     : o->kind == PLAN_OUTPUT ? run->outputs[o->index] != NULL
-                     : o->kind == PLAN_SAVED  ? run->saved[o->index] != NULL
-                                              : true;
-        if (!there)
+    if (value_type(v) != VALUE_INT)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "id %d for a result is %s, expected an integer", index,
+                           value_type_name(v));
+    if (!request_new_id(run->req, value_int(v), err))
+        return false;
+    uint64_t id = (uint64_t)value_int(v);
+    for (int i = 0; i < run->n_places; i++)
+        if (run->places[i].how == PLACE_MADE && run->places[i].id == id)
             return opd_err_set(err, OPD_E_invalid_argument,
-                               "%s: backward reads %s, expected its tensor, nil came",
-                               run->version->op->name, o->name);
+                               "id %" PRId64 " is given to two results", value_int(v));
+    run_add(run, &(struct place){ .kind = kind, .index = index, .how = PLACE_MADE, .id = id });
+    return true;
+}
+
+static bool read_into(struct run *run, enum plan_operand_kind kind, int index, const value *id,
+                      const value *new_id, struct opd_err *err)
+{
+    const struct place place = { .kind = kind, .index = index, .how = PLACE_INTO };
+    char what[32];
+    snprintf(what, sizeof what, "element %d of into", index);
+    if (!value_is_nil(new_id))
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: %s is given, so the new id of that result must be nil",
+                           run->version->op->name, what);
+    return run_read_place(run, &place, what, id, err);
+}
+
+bool run_read_results(struct run *run, enum plan_operand_kind kind, const value *ids,
+                      struct opd_err *err)
+{
+    const struct op *op = run->version->op;
+    const value *into = value_get(run->options, "into");
+    int n = kind == PLAN_OUTPUT ? op->n_outputs : op->n_inputs;
+    if (value_count(ids) != (size_t)n)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s: %zu ids for results came, expected %d",
+                           op->name, value_count(ids), n);
+    if (!value_is_nil(into) && (value_type(into) != VALUE_ARRAY || value_count(into) > (size_t)n))
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: into is %s of %zu, expected an array of %d, ids of tensors or nil",
+                           op->name, value_type_name(into), value_count(into), n);
+    for (int i = 0; i < n; i++) {
+        const value *id = value_at(ids, (size_t)i), *there = value_at(into, (size_t)i);
+        bool wanted = kind == PLAN_OUTPUT || !value_is_nil(id);
+        if (value_is_nil(there) ? wanted && !read_new_id(run, kind, i, id, err)
+                                : !read_into(run, kind, i, there, id, err))
+            return false;
     }
     return true;
 }
 
-static void make_grads(struct request *req, const struct run *run,
-                       const struct run_results *results)
+// The one of `saved` and `saved_into` that is there; NULL: neither.
+static const value *find_saved(struct run *run, bool *out_into, struct opd_err *err)
 {
-    const struct plan *plan = run->bound->plan;
-    struct tensor *grads[OP_MAX_INPUTS] = { NULL };
-    for (int i = 0; i < plan->n_operands; i++) {
-        const struct plan_operand *o = &plan->operands[i];
-        if (o->kind != PLAN_GRAD_INPUT)
-            continue;
-        grads[o->index] = run_make_result(req, run, i, results->ids[o->index]);
-    }
-    int n = run->version->op->n_inputs;
-    pack_array(&req->reply, (size_t)n);
-    for (int i = 0; i < n; i++) {
-        if (grads[i])
-            tensor_pack(&req->reply, results->ids[i], grads[i]);
-        else
-            pack_nil(&req->reply);
-    }
+    const char *op = run->version->op->name;
+    const value *ids = value_get(run->options, "saved"),
+                *into = value_get(run->options, "saved_into"),
+                *context = value_get(run->options, "context");
+    *out_into = !value_is_nil(into);
+    if (*out_into && (!value_is_nil(context) || !value_is_nil(ids)))
+        opd_err_set(err, OPD_E_invalid_argument, "%s: saved_into goes without context and saved",
+                    op);
+    else if (!value_is_nil(ids) && !value_is_nil(context))
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "%s: context and saved together; a context keeps the saved tensors", op);
+    return *out_into ? into : value_is_nil(ids) ? NULL : ids;
 }
 
-enum request_status run_backward(struct request *req, struct run *run, struct plan_request *pr,
-                                 const struct run_results *results, struct opd_err *err)
+bool run_read_saved(struct run *run, struct opd_err *err)
 {
-    pr->direction = PLAN_BACKWARD;
-    pr->wanted = find_wanted(run->version->op, pr, results);
-    enum request_status status = run_bind(req, run, pr, err);
-    if (status != REQUEST_ANSWERED)
-        return status;
-    if (!check_present(run, err) || !run_check_into(run, err))
-        return REQUEST_ERROR;
-    status = run_allocate(req, run, err);
-    if (status != REQUEST_ANSWERED)
-        return status;
-    struct command *c = run_command(req->broker, run, err);
-    if (!c)
-        return REQUEST_ERROR;
-    make_grads(req, run, results);
-    run_bump_versions(run);
-    return run_submit(req, run, c);
+    const struct op *op = run->version->op;
+    int n = op->has_backward ? op->n_saved : 0;
+    bool into;
+    const value *ids = find_saved(run, &into, err);
+    if (err->code || !ids)
+        return !err->code;
+    if (value_type(ids) != VALUE_ARRAY || value_count(ids) != (size_t)n)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: %s is %s of %zu, expected %d ids, one for each saved tensor",
+                           op->name, into ? "saved_into" : "saved", value_type_name(ids),
+                           value_count(ids), n);
+    run->request.keep |= op->has_backward;
+    for (int i = 0; i < n; i++) {
+        const value *id = value_at(ids, (size_t)i);
+        const struct place place = { .kind = PLAN_SAVED,
+                                     .index = op->saved[i].temp,
+                                     .how = PLACE_INTO };
+        char what[OP_MAX_NAME + 16];
+        snprintf(what, sizeof what, "saved_into, %s", op->saved[i].name);
+        if (into ? !run_read_place(run, &place, what, id, err)
+                 : !read_new_id(run, place.kind, place.index, id, err))
+            return false;
+    }
+    return true;
 }

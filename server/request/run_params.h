@@ -1,56 +1,36 @@
 #pragma once
 
-// What requests that run operators have in common: reading their parameters, and the results of
-// forward and backward.
+// What requests that run operators read of their parameters, each into the run: its places, its
+// plan request. False with an error. First run_read_version(), then tensors, in whatever order a
+// request has them; run_default_device() comes behind them.
 
 #include "request/run.h"
 
-// Where results go: to new ids, or into tensors that are there.
-struct run_results {
-    uint64_t ids[OP_MAX_INPUTS]; // 0: not wanted
-};
+// The version that is served, or the one that the options name; and the options of every run.
+bool run_read_version(struct run *run, const value *name, struct opd_err *err);
+bool run_read_options(struct run *run, struct opd_err *err);
 
-// Ids that one request makes: no two are alike.
-struct run_new_ids {
-    int n;
-    uint64_t ids[REQUEST_MAX_MADE];
-};
-
-// The version that is served, or the one that the options name.
-struct version *run_find_version(struct request *req, const value *name, const value *options,
-                                 struct opd_err *err);
-bool run_read_deadline(const value *options, double *out, struct opd_err *err);
-bool run_read_debug(const value *options, bool *out, struct opd_err *err);
-bool run_same_device(struct run *run, const char *op, const char *name, const struct tensor *t,
-                     struct opd_err *err);
-bool run_default_device(struct request *req, struct run *run, const value *options,
-                        struct opd_err *err);
-bool run_read_inputs(struct request *req, struct run *run, const value *ids,
-                     struct plan_request *pr, struct opd_err *err);
-
-// With the inputs: no two that the operator changes in place may share memory.
-bool run_check_in_place(const struct run *run, struct opd_err *err);
-
-// [dtype, shape] for each input that is present; those that have a desc already are left alone.
-bool run_read_descs(const struct op *op, const value *array, struct tensor_desc *descs,
+// One tensor, given or for a result: nil adds no place. `what` names it in errors, behind the
+// operator's name.
+bool run_read_place(struct run *run, const struct place *place, const char *what, const value *id,
                     struct opd_err *err);
+bool run_read_inputs(struct run *run, const value *ids, struct opd_err *err);
+bool run_read_grads(struct run *run, const value *ids, struct opd_err *err); // of outputs
+// Ids for the outputs (PLAN_OUTPUT), or for those gradients of inputs that are wanted
+// (PLAN_GRAD_INPUT); and the option `into`.
+bool run_read_results(struct run *run, enum plan_operand_kind kind, const value *ids,
+                      struct opd_err *err);
+// The options `saved` and `saved_into`, of forward.
+bool run_read_saved(struct run *run, struct opd_err *err);
+// The gradients that came, against the outputs.
+bool run_check_grads(struct run *run, const struct tensor_desc *outputs, struct opd_err *err);
+
+// The option `device`, for a run without tensors.
+bool run_default_device(struct run *run, struct opd_err *err);
+
+// [dtype, shape] for each input that is present; those that have a tensor already are left alone.
+bool run_read_descs(struct run *run, const value *array, struct opd_err *err);
 void run_pack_desc(struct buf *out, const struct tensor_desc *d); // the same
 
-bool run_take_id(struct request *req, const value *v, struct run_new_ids *ids, struct opd_err *err);
-// n ids, and the option `into`; `optional`: a result may have neither.
-bool run_read_results(struct request *req, struct run *run, const value *ids, const value *options,
-                      int n, bool optional, struct run_new_ids *taken, struct run_results *out,
-                      struct opd_err *err);
-
-// With the plan: do the tensors of `into` fit, and does nothing else of the run lie there?
-bool run_check_into(const struct run *run, struct opd_err *err);
-
-// A tensor against what the plan says. `role`: "the output".
-bool run_check_desc(const char *what, const struct tensor_desc *got, const struct tensor_desc *want,
-                    const char *role, struct opd_err *err);
-bool run_read_grads(struct request *req, struct run *run, const struct tensor_desc *outputs,
-                    const value *ids, struct plan_request *pr, struct opd_err *err);
-
-// The rest of a backward, with everything read but the gradients that are wanted.
-enum request_status run_backward(struct request *req, struct run *run, struct plan_request *pr,
-                                 const struct run_results *results, struct opd_err *err);
+// The rest of a backward, with everything read.
+enum request_status run_backward(struct run *run, struct opd_err *err);

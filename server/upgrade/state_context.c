@@ -167,7 +167,7 @@ static bool check_plan(struct state_in *in, const struct context *ctx)
 bool state_read_context(struct state_in *in)
 {
     struct conn *c = in->conn;
-    const struct broker *b = in->broker;
+    struct broker *b = in->broker;
     uint64_t id = (uint64_t)state_int(in, "id", 1, INT64_MAX);
     struct version *v = state_thing(in, "entry", &in->versions);
     int device = (int)state_int(in, "device", 0, b->devices.n - 1);
@@ -178,6 +178,8 @@ bool state_read_context(struct state_in *in)
                              .version = version_ref(v),
                              .device = b->devices.at[device] };
     version_add_context(v, 1);
+    if (!v->of) // whose list has forgotten it
+        v->of = registry_make_operator(&b->registry, v->op->name);
     ctx->request.op = v->op;
     ctx->request.keep = true;
     device_fill_plan_request(ctx->device, &ctx->request);

@@ -135,6 +135,7 @@ static bool read_versions(struct state_in *in, struct opd_operator *o)
             return state_fail(in, "a version is not of the operator, or out of order");
         before = v->number;
         *end = version_ref(v);
+        v->of = o;
         end = &v->older;
     }
     return true;

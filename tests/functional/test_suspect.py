@@ -116,3 +116,15 @@ def test_no_bytes_of_it_are_not_suspect(raw):
         raw.call("tensor_accept", [10 + element])  # changes nothing
         assert is_suspect(raw, 1)
     assert raw.fail("tensor_read", 1, 4, 4).code == "invalid_argument"
+
+
+def test_no_bytes_are_no_write_that_backward_would_notice(raw):
+    raw.make(2, "float32", [4])
+    raw.call("tensor_view", 3, 1, 2, [0])
+    raw.call("forward", "silu", [1], {}, [4], {"context": 1})
+    raw.call("forward", "relu", [3], {}, [None], {"into": [3]})
+    raw.call("forward", "refused", [3], {}, [])
+    raw.call("backward", 1, [2], [5])
+    raw.call("forward", "silu", [1], {}, [6], {"context": 2})
+    raw.call("forward", "refused", [1], {}, [])
+    assert "was written after forward" in str(raw.fail("backward", 2, [2], [7]))
