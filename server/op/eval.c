@@ -1,7 +1,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "op/expr.h"
+#include "op/tree.h"
 
 static const char overflow[] = "overflow";
 static const char by_zero[] = "division by zero";
@@ -48,38 +48,51 @@ static const char *divide(int kind, int64_t a, int64_t b, int64_t *out)
     if (a == INT64_MIN && b == -1)
         return overflow;
     int64_t quotient = a / b, rest = a % b;
-    if (kind == CODE_CDIV && rest != 0 && (rest < 0) == (b < 0))
+    if (kind == NODE_CDIV && rest != 0 && (rest < 0) == (b < 0))
         quotient++;
-    *out = kind == CODE_MOD ? rest : quotient;
+    *out = kind == NODE_MOD ? rest : quotient;
     return NULL;
+}
+
+static bool compare(int kind, bool less, bool equal, bool greater)
+{
+    switch (kind) {
+    case NODE_EQ:
+        return equal;
+    case NODE_NE:
+        return !equal;
+    case NODE_LT:
+        return less;
+    case NODE_LE:
+        return less || equal;
+    case NODE_GT:
+        return greater;
+    default:
+        return greater || equal;
+    }
 }
 
 static const char *binary_int(int kind, int64_t a, int64_t b, int64_t *out)
 {
     switch (kind) {
-    case CODE_ADD:
+    case NODE_ADD:
         return __builtin_add_overflow(a, b, out) ? overflow : NULL;
-    case CODE_SUB:
+    case NODE_SUB:
         return __builtin_sub_overflow(a, b, out) ? overflow : NULL;
-    case CODE_MUL:
+    case NODE_MUL:
         return __builtin_mul_overflow(a, b, out) ? overflow : NULL;
-    case CODE_DIV:
-    case CODE_MOD:
-    case CODE_CDIV:
+    case NODE_DIV:
+    case NODE_MOD:
+    case NODE_CDIV:
         return divide(kind, a, b, out);
-    case CODE_MIN:
+    case NODE_MIN:
         *out = a < b ? a : b;
         return NULL;
-    case CODE_MAX:
+    case NODE_MAX:
         *out = a > b ? a : b;
         return NULL;
     default:
-        *out = kind == CODE_EQ   ? a == b
-               : kind == CODE_NE ? a != b
-               : kind == CODE_LT ? a < b
-               : kind == CODE_LE ? a <= b
-               : kind == CODE_GT ? a > b
-                                 : a >= b;
+        *out = compare(kind, a<b, a == b, a> b);
         return NULL;
     }
 }
@@ -87,36 +100,31 @@ static const char *binary_int(int kind, int64_t a, int64_t b, int64_t *out)
 static const char *binary_float(int kind, double a, double b, union expr_value *out)
 {
     switch (kind) {
-    case CODE_ADD:
+    case NODE_ADD:
         out->f = a + b;
         return NULL;
-    case CODE_SUB:
+    case NODE_SUB:
         out->f = a - b;
         return NULL;
-    case CODE_MUL:
+    case NODE_MUL:
         out->f = a * b;
         return NULL;
-    case CODE_DIV:
+    case NODE_DIV:
         if (b == 0)
             return by_zero;
         out->f = a / b;
         return NULL;
-    case CODE_MIN:
+    case NODE_MIN:
         out->f = b < a ? b : a;
         return NULL;
-    case CODE_MAX:
+    case NODE_MAX:
         out->f = b > a ? b : a;
         return NULL;
-    case CODE_POW:
+    case NODE_POW:
         out->f = pow(a, b);
         return isnan(out->f) && !isnan(a + b) ? "a power that is no number" : NULL;
     default:
-        out->i = kind == CODE_EQ   ? a == b
-                 : kind == CODE_NE ? a != b
-                 : kind == CODE_LT ? a < b
-                 : kind == CODE_LE ? a <= b
-                 : kind == CODE_GT ? a > b
-                                   : a >= b;
+        out->i = compare(kind, a<b, a == b, a> b);
         return NULL;
     }
 }
@@ -141,56 +149,35 @@ static const char *round_up_pow2(int64_t *v)
     return NULL;
 }
 
-static const char *unary(int kind, union expr_value *v)
+static const char *negate(bool is_float, union expr_value *v)
 {
-    switch (kind) {
-    case CODE_TO_FLOAT:
-        v->f = (double)v->i;
-        return NULL;
-    case CODE_BOOL_INT:
-        v->i = v->i != 0;
-        return NULL;
-    case CODE_BOOL_FLOAT:
-        v->i = v->f != 0;
-        return NULL;
-    case CODE_NOT:
-        v->i = !v->i;
-        return NULL;
-    case CODE_NEG_INT:
+    if (!is_float)
         return __builtin_sub_overflow((int64_t)0, v->i, &v->i) ? overflow : NULL;
-    case CODE_NEG_FLOAT:
-        v->f = -v->f;
-        return NULL;
-    case CODE_FLOOR:
-        return floor_to_int(v);
-    case CODE_POW2:
-        return round_up_pow2(&v->i);
-    default:
-        return NULL;
-    }
-}
-
-static const char *load_attr(const struct env *env, const struct expr_code *c,
-                             union expr_value *out)
-{
-    const struct op_value *v = &env->request->attrs[c->a];
-    if (!v->present)
-        return "an attribute that is None";
-    if (c->kind == CODE_ATTR_FLOAT)
-        out->f = v->f[c->b];
-    else
-        out->i = v->i[c->b];
+    v->f = -v->f;
     return NULL;
 }
 
-static const char *load_size(const struct env *env, const struct expr_code *c, union expr_value *v)
+static const char *load_attr(const struct node *n, const struct env *env, union expr_value *out)
 {
-    const struct tensor_desc *t = env_tensor(env, c->a);
+    const struct op_value *v = &env->request->attrs[n->a];
+    if (!v->present)
+        return "an attribute that is None";
+    if (n->type == EXPR_FLOAT)
+        out->f = v->f[n->b];
+    else
+        out->i = v->i[n->b];
+    return NULL;
+}
+
+// Of size(): `v` is the dimension.
+static const char *load_shape(const struct node *n, const struct env *env, union expr_value *v)
+{
+    const struct tensor_desc *t = env_tensor(env, n->a);
     if (t->dtype == OPD_DTYPE_NONE)
         return "a tensor that is None";
-    if (c->kind == CODE_NUMEL) {
+    if (n->kind == NODE_NUMEL) {
         v->i = tensor_desc_numel(t);
-    } else if (c->kind == CODE_RANK) {
+    } else if (n->kind == NODE_RANK) {
         v->i = t->rank;
     } else {
         int64_t dim = v->i < 0 ? v->i + t->rank : v->i;
@@ -201,95 +188,93 @@ static const char *load_size(const struct env *env, const struct expr_code *c, u
     return NULL;
 }
 
-static const char *load(const struct env *env, const struct expr_code *c, union expr_value *out)
+static const char *load(const struct node *n, const struct env *env, union expr_value *out)
 {
-    switch (c->kind) {
-    case CODE_CONST:
-        *out = c->value;
+    switch (n->kind) {
+    case NODE_CONST:
+        *out = n->value;
         return NULL;
-    case CODE_SLOT:
-        *out = env->slots[c->a];
+    case NODE_SLOT:
+        *out = env->slots[n->a];
         return NULL;
-    case CODE_ATTR_INT:
-    case CODE_ATTR_FLOAT:
-        return load_attr(env, c, out);
-    case CODE_HAS_ATTR:
-        out->i = env->request->attrs[c->a].present;
+    case NODE_ATTR:
+        return load_attr(n, env, out);
+    case NODE_HAS_ATTR:
+        out->i = env->request->attrs[n->a].present;
         return NULL;
-    case CODE_HAS_TENSOR:
-        out->i = env_has_tensor(env, c->a);
+    case NODE_HAS_TENSOR:
+        out->i = env_has_tensor(env, n->a);
         return NULL;
-    case CODE_IS_TYPE:
-        out->i = env_dtype(env, c->a) == (enum opd_dtype)c->b;
+    case NODE_IS_TYPE:
+        out->i = env_dtype(env, n->a) == (enum opd_dtype)n->b;
         return NULL;
-    case CODE_SIZEOF:
-        out->i = (int64_t)dtype_size(env_dtype(env, c->a));
+    case NODE_SIZEOF:
+        out->i = (int64_t)dtype_size(env_dtype(env, n->a));
         return NULL;
-    case CODE_ON_CPU:
-        out->i = env->request->on_cpu == (c->a == 1);
+    case NODE_ON_CPU:
+        out->i = env->request->on_cpu == (n->a == 1);
         return NULL;
-    case CODE_KEEP:
+    case NODE_KEEP:
         out->i = env->request->keep;
         return NULL;
     default:
-        return load_size(env, c, out);
+        return load_shape(n, env, out);
     }
 }
 
-// Where the code goes on after instruction `at`; the stack's height is changed accordingly.
-static int follow_jump(const struct expr_code *c, int at, const union expr_value *stack,
-                       int *height)
+static const char *unary(const struct node *n, const struct env *env, union expr_value *v)
 {
-    if (c->kind == CODE_JUMP)
-        return c->a;
-    bool top = stack[*height - 1].i != 0;
-    bool keep = c->kind != CODE_JUMP_IF_NOT;
-    bool jump = top == (c->kind == CODE_JUMP_IF_KEEP);
-    if (!jump || !keep)
-        --*height;
-    return jump ? c->a : at + 1;
+    bool is_float = n->args[0]->type == EXPR_FLOAT;
+    switch (n->kind) {
+    case NODE_TO_FLOAT:
+        v->f = (double)v->i;
+        return NULL;
+    case NODE_TO_TRUTH:
+        v->i = is_float ? v->f != 0 : v->i != 0;
+        return NULL;
+    case NODE_NOT:
+        v->i = !v->i;
+        return NULL;
+    case NODE_NEG:
+        return negate(is_float, v);
+    case NODE_FLOOR:
+        return floor_to_int(v);
+    case NODE_POW2:
+        return round_up_pow2(&v->i);
+    default:
+        return load_shape(n, env, v);
+    }
 }
 
-static const char *run(const struct expr *e, const struct env *env, union expr_value *out)
+// The tree is at most EXPR_MAX_TERMS deep.
+static const char *eval(const struct node *n, const struct env *env, union expr_value *out)
 {
-    union expr_value stack[EXPR_MAX_STACK + 1];
-    int height = 0;
-    for (int at = 0; at < e->n_code;) {
-        const struct expr_code *c = &e->code[at];
-        const char *problem = NULL;
-        if (c->kind >= CODE_JUMP && c->kind <= CODE_JUMP_IF_KEEP) {
-            at = follow_jump(c, at, stack, &height);
-            continue;
-        }
-        if (c->kind >= CODE_FLOAT + CODE_FIRST_BINARY) {
-            height--;
-            problem = binary_float(c->kind - CODE_FLOAT, stack[height - 1].f, stack[height].f,
-                                   &stack[height - 1]);
-        } else if (c->kind >= CODE_FIRST_BINARY) {
-            height--;
-            problem = binary_int(c->kind, stack[height - 1].i, stack[height].i,
-                                 &stack[height - 1].i);
-        } else if (c->kind == CODE_TO_FLOAT_UNDER) {
-            stack[height - 2].f = (double)stack[height - 2].i;
-        } else if (c->kind == CODE_SIZE) {
-            problem = load_size(env, c, &stack[height - 1]);
-        } else if (c->kind >= CODE_TO_FLOAT) {
-            problem = unary(c->kind, &stack[height - 1]);
-        } else if (c->kind != CODE_NOP) {
-            problem = load(env, c, &stack[height++]);
-        }
-        if (problem)
-            return problem;
-        at++;
+    union expr_value right;
+    const char *problem = n->n_args > 0 ? eval(n->args[0], env, out) : load(n, env, out);
+    if (problem || n->n_args == 0)
+        return problem;
+    switch (n->kind) {
+    case NODE_AND:
+    case NODE_OR:
+        return out->i == (n->kind == NODE_OR) ? NULL : eval(n->args[1], env, out);
+    case NODE_CHOICE:
+        return eval(n->args[out->i ? 1 : 2], env, out);
+    default:
+        break;
     }
-    *out = stack[0];
-    return NULL;
+    if (n->n_args == 1)
+        return unary(n, env, out);
+    problem = eval(n->args[1], env, &right);
+    if (problem)
+        return problem;
+    return n->args[0]->type == EXPR_FLOAT ? binary_float(n->kind, out->f, right.f, out)
+                                          : binary_int(n->kind, out->i, right.i, &out->i);
 }
 
 bool expr_eval(const struct expr *e, const struct env *env, union expr_value *out,
                struct opd_err *err)
 {
-    const char *problem = run(e, env, out);
+    const char *problem = eval(e->root, env, out);
     if (!problem)
         return true;
     return opd_err_set(err, OPD_E_invalid_argument, "%s in '%s' (%s:%d)", problem, e->text, e->file,

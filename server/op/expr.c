@@ -1,226 +1,252 @@
 #include <string.h>
 
-#include "op/expr_parser.h"
+#include "op/tree.h"
 
-struct binary {
-    int punct, precedence, kind;
-};
+// --- names
 
-static const struct binary binaries[] = {
-    { PUNCT2('|', '|'), 1, CODE_JUMP_IF_KEEP },
-    { PUNCT2('&', '&'), 2, CODE_JUMP_IF_NOT_KEEP },
-    { PUNCT2('=', '='), 3, CODE_EQ },
-    { PUNCT2('!', '='), 3, CODE_NE },
-    { '<', 4, CODE_LT },
-    { PUNCT2('<', '='), 4, CODE_LE },
-    { '>', 4, CODE_GT },
-    { PUNCT2('>', '='), 4, CODE_GE },
-    { '+', 5, CODE_ADD },
-    { '-', 5, CODE_SUB },
-    { '*', 6, CODE_MUL },
-    { '/', 6, CODE_DIV },
-    { '%', 6, CODE_MOD },
-};
-
-static void patch_jump(struct parser *p, int jump)
-{
-    p->code[jump].a = (int16_t)p->n;
-}
-
-static bool parse_attr(struct parser *p, const struct symbol *s, struct term *out)
-{
-    const struct op_attr *a = &p->place->scope->op->attrs[s->index];
-    int element = 0;
-    if (a->list > 0) {
-        if (!lex_accept(p->lx, '['))
-            return lex_fail(p->lx, "%s is a list of %d; write %s[0] for an element", a->name,
-                            a->list, a->name);
-        if (p->lx->token.kind != TOKEN_INT || p->lx->token.i >= a->list)
-            return lex_fail(p->lx, "%s[...] needs a number from 0 to %d", a->name, a->list - 1);
-        element = (int)p->lx->token.i;
-        lex_next(p->lx);
-        if (!lex_expect(p->lx, ']', "']'"))
-            return false;
-    }
-    bool is_float = a->type == OP_ATTR_FLOAT;
-    out->kind = is_float ? TERM_FLOAT : a->type == OP_ATTR_STR ? TERM_WORD : TERM_INT;
-    out->attr = s->index;
-    return expr_emit(p, is_float ? CODE_ATTR_FLOAT : CODE_ATTR_INT, s->index, element, 1);
-}
-
-static bool parse_name(struct parser *p, struct term *out)
+struct node *expr_attr(struct parser *p, const struct token *name, int index)
 {
     struct lexer *lx = p->lx;
-    const struct token name = lx->token;
-    const struct symbol *s = scope_find(p->place->scope, name.start, name.size);
-    struct lexer after = *lx;
-    lex_next(lx);
-    if (lex_accept(lx, '('))
-        return expr_parse_call(p, &name, out);
-    if (lx->token.kind == TOKEN_BAD)
-        return false;
-    bool is_true = name.size == 4 && memcmp(name.start, "true", 4) == 0;
-    if (is_true || (name.size == 5 && memcmp(name.start, "false", 5) == 0))
-        return expr_emit_const(p, (union expr_value){ .i = is_true });
-    if (!s)
-        return scope_fail_unknown(p->place->scope, &after, "a dimension, let or attribute");
+    const struct op_attr *a = &p->place->scope->op->attrs[index];
+    int element = 0;
+    if (a->list > 0) {
+        if (!lex_accept(lx, '['))
+            return TREE_FAIL(p, name, "%s is a list of %d; write %s[0] for an element", a->name,
+                             a->list, a->name);
+        const struct token token = lx->token;
+        if (token.kind != TOKEN_INT || token.i >= a->list)
+            return TREE_FAIL(p, &token, "%s[...] needs a number from 0 to %d", a->name,
+                             a->list - 1);
+        element = (int)token.i;
+        lex_next(lx);
+        if (!lex_expect(lx, ']', "']'"))
+            return NULL;
+    }
+    enum expr_type type = a->type == OP_ATTR_FLOAT ? EXPR_FLOAT
+                          : a->type == OP_ATTR_STR ? EXPR_WORD
+                                                   : EXPR_INT;
+    return tree_leaf(p, NODE_ATTR, type, index, element, name);
+}
+
+static struct node *read_name(struct parser *p, const struct token *name)
+{
+    const struct scope *scope = p->place->scope;
+    const struct symbol *s = scope_find(scope, name->start, name->size);
+    if (!s) {
+        p->lx->token = *name;
+        scope_fail_unknown(scope, p->lx, "a dimension, let or attribute");
+        return NULL;
+    }
     switch (s->kind) {
     case SYMBOL_SIZE:
     case SYMBOL_LET:
-        out->kind = s->type == EXPR_FLOAT ? TERM_FLOAT : TERM_INT;
-        return expr_emit(p, CODE_SLOT, s->index, 0, 1);
+        return tree_leaf(p, NODE_SLOT, s->type, s->index, 0, name);
     case SYMBOL_DEVICE:
-        return expr_emit(p, CODE_ON_CPU, s->index, 0, 1);
+        return tree_leaf(p, NODE_ON_CPU, EXPR_TRUTH, s->index, 0, name);
     case SYMBOL_ATTR:
-        return parse_attr(p, s, out);
+        return expr_attr(p, name, s->index);
     default:
-        return lex_fail(lx, "'%s' is %s, expected a number%s", s->name, symbol_describe(s->kind),
-                        s->kind == SYMBOL_TENSOR ? "; use numel(), rank() or size() of it" : "");
+        return TREE_FAIL(p, name, "'%s' is %s, expected a number%s", s->name,
+                         symbol_describe(s->kind),
+                         s->kind == SYMBOL_TENSOR ? "; use numel(), rank() or size() of it" : "");
     }
 }
 
-static bool parse_primary(struct parser *p, struct term *out)
-{
-    struct lexer *lx = p->lx;
-    *out = (struct term){ .kind = TERM_INT };
-    switch (lx->token.kind) {
-    case TOKEN_INT:
-    case TOKEN_FLOAT: {
-        union expr_value value = { .i = lx->token.i };
-        if (lx->token.kind == TOKEN_FLOAT) {
-            value.f = lx->token.f;
-            out->kind = TERM_FLOAT;
-        }
-        lex_next(lx);
-        return expr_emit_const(p, value);
-    }
-    case TOKEN_STRING:
-        *out = (struct term){ .kind = TERM_STRING, .string = lx->token };
-        lex_next(lx);
-        return true;
-    case TOKEN_NAME:
-        return parse_name(p, out);
-    default:
-        break;
-    }
-    if (!lex_accept(lx, '('))
-        return lex_fail_expected(lx, "a number, a name or '('");
-    p->parens++;
-    bool ok = expr_parse_ternary(p, out) && lex_expect(lx, ')', "')'");
-    p->parens--;
-    return ok;
-}
+// --- functions
 
-static bool parse_unary(struct parser *p, struct term *out)
+// What functions take. A node's own argument is put into it.
+enum {
+    NUMBER = 'n',
+    INTEGER = 'i',
+    FLOAT = 'f',
+    TENSOR = 't',
+    TYPE = 'y',
+    DTYPE = 'd',
+    PRESENT = 'p',
+    WANTED = 'w'
+};
+
+static const struct function functions[] = {
+    { "cdiv", "nn", NODE_CDIV, NULL },       { "min", "nn", NODE_MIN, NULL },
+    { "max", "nn", NODE_MAX, NULL },         { "floor", "n", NODE_FLOOR, NULL },
+    { "pow2", "i", NODE_POW2, NULL },        { "numel", "t", NODE_NUMEL, NULL },
+    { "rank", "t", NODE_RANK, NULL },        { "size", "ti", NODE_SIZE, NULL },
+    { "present", "p", NODE_HAS_ATTR, NULL }, { "wanted", "w", NODE_HAS_TENSOR, NULL },
+    { "is", "yd", NODE_IS_TYPE, NULL },      { "sizeof", "y", NODE_SIZEOF, NULL },
+    { "pow", "ff", NODE_POW, NULL },
+};
+
+// The tensor whose name the lexer stands at.
+static bool read_tensor(struct parser *p, struct node *call)
 {
-    bool is_not = lex_is(p->lx, '!');
-    if (!is_not && !lex_is(p->lx, '-'))
-        return parse_primary(p, out);
-    if (++p->depth > EXPR_MAX_DEPTH)
-        return lex_fail(p->lx, "the expression is nested more than %d deep", EXPR_MAX_DEPTH);
+    const struct symbol *s = scope_expect_tensor(p->place->scope, p->lx, "the name of a tensor");
+    if (!s)
+        return false;
+    if (s->index >= TENSOR_GRAD_OUTPUT && !p->place->in_backward)
+        return lex_fail(p->lx, "'%s' is a gradient, expected in a backward section only", s->name);
+    call->a = (int16_t)s->index;
     lex_next(p->lx);
-    bool ok = parse_unary(p, out);
-    p->depth--;
-    if (!ok)
-        return false;
-    if (is_not)
-        return expr_need_bool(p, out) && expr_emit(p, CODE_NOT, 0, 0, 0);
-    return expr_need_number(p, out) &&
-           expr_emit(p, out->kind == TERM_FLOAT ? CODE_NEG_FLOAT : CODE_NEG_INT, 0, 0, 0);
+    return true;
 }
 
-static const struct binary *find_binary(const struct parser *p)
+// A tensor whose shape is known: a gradient has that of something.
+static bool read_shaped(struct parser *p, struct node *call)
 {
-    bool angle = lex_is(p->lx, '>') || lex_is(p->lx, PUNCT2('>', '='));
-    if (p->lx->token.kind != TOKEN_PUNCT || (angle && p->place->angle_closes && p->parens == 0))
-        return NULL;
-    for (size_t i = 0; i < sizeof binaries / sizeof *binaries; i++)
-        if (binaries[i].punct == p->lx->token.punct)
-            return &binaries[i];
-    return NULL;
+    if (!read_tensor(p, call))
+        return false;
+    return call->a < TENSOR_OUTPUT || call->a >= TENSOR_GRAD_OUTPUT ||
+           p->place->scope->shaped[call->a] ||
+           lex_fail(p->lx, "the shape of this tensor is not known yet; put its 'shape' before");
 }
 
-static bool parse_binary(struct parser *p, int precedence, struct term *left)
+static bool read_present(struct parser *p, struct node *call)
 {
-    if (!parse_unary(p, left))
-        return false;
-    const struct binary *op;
-    while ((op = find_binary(p)) && op->precedence >= precedence) {
-        struct term right;
-        int jump = p->n;
-        bool logic = op->precedence <= 2;
+    const struct token *token = &p->lx->token;
+    const struct symbol *s = token->kind == TOKEN_NAME
+                                 ? scope_find(p->place->scope, token->start, token->size)
+                                 : NULL;
+    if (s && s->kind == SYMBOL_ATTR) {
+        call->a = (int16_t)s->index;
         lex_next(p->lx);
-        if (logic && (!expr_need_bool(p, left) || (jump = p->n, !expr_emit(p, op->kind, 0, 0, -1))))
-            return false;
-        if (!parse_binary(p, op->precedence + 1, &right))
-            return false;
-        if (!logic && !expr_combine(p, op->kind, left, &right))
-            return false;
-        if (logic && !expr_need_bool(p, &right))
-            return false;
-        if (logic)
-            patch_jump(p, jump);
+        return true;
     }
+    call->kind = NODE_HAS_TENSOR;
+    return read_tensor(p, call) &&
+           (call->a < TENSOR_OUTPUT ||
+            lex_fail(p->lx, "present() is about inputs and attributes; use wanted() here"));
+}
+
+static bool read_wanted(struct parser *p, struct node *call)
+{
+    const struct expr_place *place = p->place;
+    if (!place->in_section)
+        return lex_fail(p->lx, "wanted() is known inside forward and backward only");
+    if (!read_tensor(p, call))
+        return false;
+    bool saved = call->a >= TENSOR_TEMP && call->a < TENSOR_GRAD_OUTPUT &&
+                 place->scope->saved[call->a - TENSOR_TEMP];
+    if (saved && !place->in_backward)
+        call->kind = NODE_KEEP;
+    return call->kind == NODE_KEEP || call->a >= TENSOR_GRAD_INPUT ||
+           lex_fail(p->lx, "wanted() is about gradients of inputs, in a backward section, and "
+                           "about saved tensors, in forward");
+}
+
+static bool read_type(struct parser *p, struct node *call)
+{
+    const struct symbol *s = scope_expect(p->place->scope, p->lx, "the name of a type",
+                                          "a type variable");
+    if (!s)
+        return false;
+    if (s->kind != SYMBOL_TYPE)
+        return lex_fail(p->lx, "'%s' is %s, expected a type variable", s->name,
+                        symbol_describe(s->kind));
+    call->a = (int16_t)s->index;
+    lex_next(p->lx);
     return true;
 }
 
-// cond ? a : b. The type of a is known before that of b: a place is left to convert it.
-static bool parse_choice(struct parser *p, struct term *out)
+static bool read_dtype(struct parser *p, struct node *call)
 {
-    struct term other;
-    if (!expr_need_bool(p, out))
+    char name[OP_MAX_NAME];
+    if (!lex_name(p->lx, "a dtype", name, sizeof name))
         return false;
-    int to_other = p->n;
-    if (!expr_emit(p, CODE_JUMP_IF_NOT, 0, 0, -1) || !expr_parse_ternary(p, out) ||
-        !expr_need_number(p, out))
-        return false;
-    int convert = p->n;
-    if (!expr_emit(p, CODE_NOP, 0, 0, 0) || !lex_expect(p->lx, ':', "':' of '?'"))
-        return false;
-    int to_end = p->n;
-    if (!expr_emit(p, CODE_JUMP, 0, 0, -1))
-        return false;
-    patch_jump(p, to_other);
-    if (!expr_parse_ternary(p, &other) || !expr_need_number(p, &other))
-        return false;
-    if (out->kind != other.kind) {
-        if (out->kind == TERM_INT)
-            p->code[convert].kind = CODE_TO_FLOAT;
-        else if (!expr_emit(p, CODE_TO_FLOAT, 0, 0, 0))
-            return false;
-        out->kind = TERM_FLOAT;
+    call->b = (int16_t)dtype_parse(name);
+    return call->b != OPD_DTYPE_NONE || lex_fail(p->lx, "'%s' is no dtype", name);
+}
+
+static bool read_value(struct parser *p, const struct function *f, int letter, struct node *call)
+{
+    struct node *n = tree_parse(p);
+    n = letter == FLOAT ? tree_float(p, n) : tree_number(p, n);
+    if (n && letter == INTEGER && n->type != EXPR_INT)
+        return TREE_FAIL(p, n, "the %s of %s() is a float, expected an integer",
+                         f->args[0] == INTEGER ? "argument" : "dimension", f->name);
+    call->args[call->n_args++] = n;
+    return n != NULL;
+}
+
+static bool read_argument(struct parser *p, const struct function *f, int letter, struct node *call)
+{
+    switch (letter) {
+    case TENSOR:
+        return read_shaped(p, call);
+    case PRESENT:
+        return read_present(p, call);
+    case WANTED:
+        return read_wanted(p, call);
+    case TYPE:
+        return read_type(p, call);
+    case DTYPE:
+        return read_dtype(p, call);
+    default:
+        return read_value(p, f, letter, call);
     }
-    patch_jump(p, to_end);
+}
+
+static struct node *read_call(struct parser *p, const struct token *name)
+{
+    const struct function *f = tree_function(p, functions, sizeof functions / sizeof *functions,
+                                             name, NULL);
+    struct node *call = f ? tree_node(p, f->kind, EXPR_INT, name, NULL, NULL) : NULL;
+    if (!call)
+        return NULL;
+    int open = p->n_open;
+    call->n_args = 0;
+    p->parens++;
+    for (int i = 0; f->args[i]; i++) {
+        p->n_open = open + call->n_args;
+        if ((i > 0 && !lex_expect(p->lx, ',', "','")) || !read_argument(p, f, f->args[i], call))
+            return NULL;
+    }
+    p->n_open = open;
+    p->parens--;
+    if (!lex_expect(p->lx, ')', "')' after the arguments of the function"))
+        return NULL;
+    if (call->n_args == 2)
+        return tree_combine(p, f->kind, name, call->args[0], call->args[1]);
+    return f->kind == NODE_FLOOR && call->args[0]->type == EXPR_INT ? call->args[0] : call;
+}
+
+// --- expressions
+
+static bool check_token(struct parser *p, const struct token *token)
+{
+    (void)p, (void)token;
     return true;
 }
 
-bool expr_parse_ternary(struct parser *p, struct term *out)
+static const struct dialect dialect = {
+    .noun = "expression",
+    .number = EXPR_INT,
+    .max_terms = EXPR_MAX_TERMS,
+    .max_open = EXPR_MAX_OPEN,
+    .too_many = "the expression is too long, expected at most 512 steps",
+    .too_deep = "the expression is nested too deeply; use a let for a part of it",
+    .read_name = read_name,
+    .read_call = read_call,
+    .check_token = check_token,
+};
+
+const struct expr *expr_new(const struct parser *p, const struct node *root, const char *text)
 {
-    if (++p->depth > EXPR_MAX_DEPTH)
-        return lex_fail(p->lx, "the expression is nested more than %d deep", EXPR_MAX_DEPTH);
-    bool ok = parse_binary(p, 1, out) && (!lex_accept(p->lx, '?') || parse_choice(p, out));
-    p->depth--;
-    return ok;
+    struct expr *e = arena_alloc(p->place->arena, 1, sizeof *e);
+    *e = (struct expr){ .text = text,
+                        .file = p->lx->file,
+                        .line = p->lx->line,
+                        .type = root->type == EXPR_FLOAT ? EXPR_FLOAT : EXPR_INT,
+                        .root = root };
+    return e;
 }
 
 const struct expr *expr_parse(struct lexer *lx, const struct expr_place *place)
 {
-    struct parser p = { .lx = lx, .place = place };
-    struct term term;
+    struct parser p = { .lx = lx, .place = place, .dialect = &dialect };
     const char *start = lx->token.start;
-    if (!expr_parse_ternary(&p, &term) || !expr_need_number(&p, &term) ||
-        lx->token.kind == TOKEN_BAD)
+    const struct node *root = tree_number(&p, tree_parse(&p));
+    if (!root || lx->token.kind == TOKEN_BAD)
         return NULL;
-    struct expr *e = arena_alloc(place->arena, 1, sizeof *e);
-    struct expr_code *code = arena_alloc(place->arena, (size_t)p.n, sizeof *code);
-    memcpy(code, p.code, (size_t)p.n * sizeof *code);
-    e->text = arena_strndup(place->arena, start, lex_span(lx, start));
-    e->file = place->scope->op->file;
-    e->line = lx->line;
-    e->type = term.kind == TERM_FLOAT ? EXPR_FLOAT : EXPR_INT;
-    e->n_code = p.n;
-    e->code = code;
-    return e;
+    return expr_new(&p, root, arena_strndup(place->arena, start, lex_span(lx, start)));
 }
 
 const struct expr *expr_parse_int(struct lexer *lx, const struct expr_place *place,

@@ -1,8 +1,8 @@
 #pragma once
 
-// Expressions: parsed once, with all names resolved and all types known, to postfix code; evaluated
-// without strings or allocation. Integers are int64, and overflow is an error; an expression with a
-// float in it is float64.
+// Expressions: parsed once, with all names resolved and all types known, to a tree (tree.h);
+// evaluated without strings or allocation. Integers are int64, and overflow is an error; an
+// expression with a float in it is float64.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,8 +13,8 @@
 #include "op/plan.h"
 
 enum {
-    EXPR_MAX_CODE = 512,
-    EXPR_MAX_STACK = 64,
+    EXPR_MAX_TERMS = 512,
+    EXPR_MAX_OPEN = 64,  // operands that wait for another
     EXPR_MAX_DEPTH = 64, // of parentheses, signs and ?:
     ENV_MAX_SLOTS = 256, // dimensions and lets
     ENV_MAX_PACKS = 8,
@@ -34,7 +34,8 @@ enum {
 // Type ids: an index into op->types, or the accumulator of scalar_t.
 enum { TYPE_SCALAR = 0, TYPE_ACC = OP_MAX_TYPES };
 
-enum expr_type { EXPR_INT, EXPR_FLOAT };
+// The last three are of parts of an expression, while it is read.
+enum expr_type { EXPR_INT, EXPR_FLOAT, EXPR_TRUTH, EXPR_WORD, EXPR_STRING };
 
 union expr_value {
     int64_t i;
@@ -46,8 +47,7 @@ struct expr {
     const char *file;
     int line;
     enum expr_type type;
-    int n_code;
-    const struct expr_code *code;
+    const struct node *root;
 };
 
 // What an expression is evaluated in: a request, and what has been worked out of it.
@@ -91,58 +91,8 @@ bool expr_eval(const struct expr *e, const struct env *env, union expr_value *ou
 bool expr_eval_int(const struct expr *e, const struct env *env, int64_t *out, struct opd_err *err);
 bool expr_eval_bool(const struct expr *e, const struct env *env, bool *out, struct opd_err *err);
 
-// One instruction. Shared by the parser and the evaluator only.
-struct expr_code {
-    uint8_t kind; // enum expr_kind
-    uint8_t b;
-    int16_t a;
-    union expr_value value;
-};
-
-enum expr_kind {
-    CODE_NOP,
-    CODE_CONST,    // value
-    CODE_SLOT,     // a: slot
-    CODE_ATTR_INT, // a: attribute, b: element
-    CODE_ATTR_FLOAT,
-    CODE_HAS_ATTR,   // a: attribute
-    CODE_HAS_TENSOR, // a: tensor
-    CODE_IS_TYPE,    // a: type, b: dtype
-    CODE_SIZEOF,     // a: type
-    CODE_ON_CPU,     // a: 1 for cpu, 0 for cuda
-    CODE_KEEP,       // the context is kept
-    CODE_NUMEL,      // a: tensor
-    CODE_RANK,
-    CODE_SIZE, // pops the dimension
-    CODE_TO_FLOAT,
-    CODE_TO_FLOAT_UNDER, // the value below the topmost
-    CODE_BOOL_INT,
-    CODE_BOOL_FLOAT,
-    CODE_NOT, // of a bool
-    CODE_NEG_INT,
-    CODE_NEG_FLOAT,
-    CODE_FLOOR,
-    CODE_POW2,
-    CODE_JUMP,             // a: where to
-    CODE_JUMP_IF_NOT,      // pops
-    CODE_JUMP_IF_NOT_KEEP, // pops where it does not jump
-    CODE_JUMP_IF_KEEP,
-    CODE_FIRST_BINARY,
-    CODE_ADD = CODE_FIRST_BINARY,
-    CODE_SUB,
-    CODE_MUL,
-    CODE_DIV,
-    CODE_MOD,
-    CODE_CDIV,
-    CODE_MIN,
-    CODE_MAX,
-    CODE_POW, // of floats only
-    CODE_EQ,
-    CODE_NE,
-    CODE_LT,
-    CODE_LE,
-    CODE_GT,
-    CODE_GE,
-    CODE_BINARY_END, // of floats: the same, plus CODE_FLOAT
-    CODE_FLOAT = 64,
-};
+// For formulas. What a tree that has been read is the value of; `text` stays. And the attribute of
+// that index whose name was taken, with its [element].
+struct parser;
+const struct expr *expr_new(const struct parser *p, const struct node *root, const char *text);
+struct node *expr_attr(struct parser *p, const struct token *name, int index);

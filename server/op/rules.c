@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "op/formula.h"
+#include "op/tree.h"
 
 static bool fail(struct opd_err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -116,12 +117,47 @@ static const struct rule *find_source(const struct op_body *body, enum dim_kind 
 }
 
 // " (S = 7 of old_h, I = 2 of input)": the argument that is told need not be the one that is wrong.
-// `name` is that one's; "" if the values come from nowhere else.
+struct sources {
+    const struct shape_dim *dim;
+    const char *name; // of that argument: its own are left out
+    const struct env *env;
+    uint64_t told[ENV_MAX_SLOTS / 64];
+    char *out;
+    size_t size, n;
+};
+
+static void add_source(struct sources *s, int slot)
+{
+    const struct shape_dim *from;
+    const struct op *op = s->env->request->op;
+    const struct rule *rule = find_source(op->body, DIM_DEFINE, slot, &from);
+    if (!rule || s->n >= s->size || (s->told[slot / 64] >> slot % 64 & 1))
+        return;
+    const char *of = op->inputs[rule->tensor].name;
+    char *end = s->out + s->n;
+    s->told[slot / 64] |= UINT64_C(1) << slot % 64;
+    if (strcmp(of, s->name) == 0)
+        return;
+    if (strcmp(from->text, s->dim->text) == 0) // its value is told already
+        s->n += (size_t)snprintf(end, s->size - s->n, " (of %s", of);
+    else
+        s->n += (size_t)snprintf(end, s->size - s->n, "%s%s = %" PRId64 " of %s",
+                                 s->n ? ", " : " (", from->text, s->env->slots[slot].i, of);
+}
+
+static void add_sources(struct sources *s, const struct node *n)
+{
+    if (n->kind == NODE_SLOT)
+        add_source(s, n->a);
+    for (int i = 0; i < n->n_args; i++)
+        add_sources(s, n->args[i]);
+}
+
 static void describe_sources(const struct shape_dim *dim, const char *name, const struct env *env,
                              char *out, size_t size)
 {
     const struct op *op = env->request->op;
-    size_t n = 0;
+    struct sources s = { .dim = dim, .name = name, .env = env, .out = out, .size = size };
     out[0] = '\0';
     if (dim->kind == DIM_PACK) {
         const struct shape_dim *from;
@@ -130,27 +166,9 @@ static void describe_sources(const struct shape_dim *dim, const char *name, cons
             snprintf(out, size, " (of %s)", op->inputs[rule->tensor].name);
         return;
     }
-    uint64_t told[ENV_MAX_SLOTS / 64 + 1] = { 0 };
-    for (int i = 0; i < dim->expr->n_code && n < size; i++) {
-        const struct expr_code *c = &dim->expr->code[i];
-        const struct shape_dim *from;
-        const struct rule *rule = c->kind == CODE_SLOT
-                                      ? find_source(op->body, DIM_DEFINE, c->a, &from)
-                                      : NULL;
-        if (!rule || (told[c->a / 64] >> c->a % 64 & 1))
-            continue;
-        const char *of = op->inputs[rule->tensor].name;
-        told[c->a / 64] |= UINT64_C(1) << c->a % 64;
-        if (strcmp(of, name) == 0)
-            continue;
-        if (strcmp(from->text, dim->text) == 0) // its value is told already
-            n += (size_t)snprintf(out + n, size - n, " (of %s", of);
-        else
-            n += (size_t)snprintf(out + n, size - n, "%s%s = %" PRId64 " of %s", n ? ", " : " (",
-                                  from->text, env->slots[c->a].i, of);
-    }
-    if (n > 0 && n < size)
-        snprintf(out + n, size - n, ")");
+    add_sources(&s, dim->expr->root);
+    if (s.n > 0 && s.n < size)
+        snprintf(out + s.n, size - s.n, ")");
 }
 
 static bool check_pack(const struct shape_dim *dim, const int64_t *got, int rank, const char *name,
