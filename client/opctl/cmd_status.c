@@ -17,6 +17,7 @@ static const struct column devices[] = {
     { .title = "TOTAL", .key = "memory_total", .read = text_field_bytes, .right = true },
     { .title = "QUEUED", .key = "queued", .right = true },
     { .title = "RESTARTS", .key = "restarts", .right = true },
+    { .title = "RERUNS", .key = "reruns", .right = true },
     { .title = "MESSAGE", .key = "message" },
 };
 

@@ -213,7 +213,8 @@ static void describe_exit(struct device *d, int64_t status, int signal)
     if (d->exit_reason[0])
         return;
     d->exit_code = d->state == DEVICE_READY ? OPD_E_kernel_fault : OPD_E_unavailable;
-    if (signal == SIGSYS) // cpu_confine.h
+    d->killed = signal == SIGKILL; // by the user, or for want of memory; we would have said why
+    if (signal == SIGSYS)          // cpu_confine.h
         snprintf(d->exit_reason, sizeof d->exit_reason,
                  "it called fork() or ran a program, and a kernel may start no process");
     else if (signal)
@@ -344,6 +345,7 @@ void device_start_executor(struct device *d)
     if (d->state == DEVICE_FAILED)
         d->state = DEVICE_RESTARTING;
     d->exit_reason[0] = '\0';
+    d->killed = false;
     d->expired_seq = 0;
     d->ring_broken = false;
     bool ok = make_channel(d, &child_sock);

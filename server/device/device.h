@@ -6,7 +6,9 @@
 // has died.
 //
 // When an executor dies, the command that it was running fails, a new one starts, maps the same
-// memory, loads the same kernels, and goes on with the commands that had not been begun.
+// memory, loads the same kernels, and goes on with the commands that had not been begun. Where it
+// was killed from outside, a command that is repeatable is no more to blame than others: that one
+// is run again too, once.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -54,9 +56,11 @@ struct command {
     void (*done)(struct command *c, const struct opd_err *err);
     void *data;
     bool fd_sent;
-    bool begun;  // what it writes may have been written, though it failed
-    bool blamed; // it was running when its executor died
-    int out_fd;  // CHUNK_NEW: the chunk's descriptor, the device's
+    bool repeatable; // twice is as good as once: it changes nothing that was there before
+    bool killed;     // an executor that ran it was killed from outside
+    bool begun;      // what it writes may have been written, though it failed
+    bool blamed;     // it was running when its executor died
+    int out_fd;      // CHUNK_NEW: the chunk's descriptor, the device's
 };
 
 struct device_region {
@@ -83,6 +87,7 @@ struct device {
     bool process_alive, handles_open, stopping;
     bool ring_broken;   // by the executor, which is being killed
     bool did_something; // since its executor said hello
+    bool killed;        // its executor was, by SIGKILL, and not by us
     int n_closing;
     int sock, rings_fd, command_bell, done_bell;
     void *rings_memory;
@@ -99,6 +104,7 @@ struct device {
     uint64_t next_seq, head_since;          // when the oldest became the oldest
     int n_queued;
     int n_restarts, n_start_failures;
+    int n_reruns;     // commands that were run again since their executor was killed
     uint64_t busy_ns; // that something was in flight
     uint64_t started_at;
 
@@ -178,6 +184,6 @@ void device_try_restart(struct device *d);
 void device_end_restart(struct device *d, const struct opd_err *err); // answers those who wait
 // What a command was at after that many steps had begun: operator, version, kernel, arguments.
 void device_describe(const struct command *c, uint64_t step, bool exact, char *out, size_t size);
-// After an executor's death: what it was running fails; what it had not begun goes before what
-// waits.
+// After an executor's death: what it was running fails, or is run again; that and what it had not
+// begun goes before what waits.
 void device_settle_flight(struct device *d);

@@ -1,8 +1,8 @@
 // What becomes of the commands that an executor had when it died.
 //
 // It runs them in order, and leaves behind what it has begun and what it has done (devwire.h). The
-// first that was begun and not done is to blame. What comes after it was not begun: nothing of it
-// has happened, so the next executor runs it.
+// first that was begun and not done is to blame, unless somebody killed the executor. What comes
+// after it was not begun: nothing of it has happened, so the next executor runs it.
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -73,7 +73,7 @@ void device_describe(const struct command *c, uint64_t step, bool exact, char *o
     buf_finish(&text);
 }
 
-// The rest of a flight, in order, before what waits.
+// In order, before what waits.
 static void put_back(struct device *d, struct command *first)
 {
     if (!first)
@@ -88,12 +88,12 @@ static void put_back(struct device *d, struct command *first)
     if (!d->pending)
         d->pending_end = &last->next;
     d->pending = first;
-    log_info("device %s: %d commands that had not begun are run again", d->name, n);
+    log_info("device %s: %d commands are run by the next executor", d->name, n);
 }
 
 // What an executor had begun and done, as far as it is known.
 struct remains {
-    uint64_t taken, passed;
+    uint64_t taken, passed, failed;
     bool exact, by_step;
 };
 
@@ -104,6 +104,7 @@ static struct remains read_remains(const struct device *d)
         return (struct remains){ 0 };
     return (struct remains){ .taken = atomic_load(&p->taken),
                              .passed = atomic_load(&p->passed),
+                             .failed = atomic_load(&p->failed),
                              .exact = atomic_load(&p->exact),
                              .by_step = atomic_load(&p->by_step) };
 }
@@ -119,7 +120,6 @@ static struct command *take_lost(struct device *d, const struct remains *r,
         struct command *c = rest;
         rest = c->next;
         c->begun = c->seq <= r->taken;
-        // One that is done was not reported so: what came of it is lost.
         c->blamed = !blamed &&
                     (c->seq == d->expired_seq || r->passed < dev_mark(c->seq, DEV_MARK_END));
         blamed = blamed || c->blamed;
@@ -131,11 +131,40 @@ static struct command *take_lost(struct device *d, const struct remains *r,
     return lost;
 }
 
+// One that was done and not reported so: what came of it is known but for an error, what a kernel
+// has reported, and descriptors and numbers that were on their way.
+static bool is_good(const struct command *c, const struct remains *r)
+{
+    const struct dev_command *header = (const void *)c->bytes.bytes;
+    return r->passed >= dev_mark(c->seq, DEV_MARK_END) && c->seq > r->failed &&
+           header->type == DEV_RUN && (!c->plan || c->plan->report < 0);
+}
+
+// The one that was running is taken from the lost ones to be run again; NULL: it is not. What it
+// reads has not changed: nothing behind it was begun.
+static struct command *take_again(struct device *d, const struct remains *r, struct command **lost)
+{
+    struct command **at = lost;
+    while (*at && !(*at)->blamed)
+        at = &(*at)->next;
+    struct command *c = *at;
+    if (!c || !d->killed || !r->exact || !c->repeatable || c->killed)
+        return NULL;
+    *at = c->next;
+    c->next = NULL;
+    c->begun = c->blamed = false;
+    c->killed = true;
+    d->n_reruns++;
+    return c;
+}
+
 void device_settle_flight(struct device *d)
 {
     struct remains r = read_remains(d);
-    struct command *rest, *lost = take_lost(d, &r, &rest), *blamed = lost;
+    struct command *rest, *lost = take_lost(d, &r, &rest), *again = take_again(d, &r, &lost),
+                          *blamed = lost;
     put_back(d, rest);
+    put_back(d, again);
     while (blamed && !blamed->blamed)
         blamed = blamed->next;
     char what[512] = "";
@@ -144,15 +173,18 @@ void device_settle_flight(struct device *d)
                      r.passed < dev_mark(blamed->seq, DEV_MARK_END);
         device_describe(blamed, in_it ? r.passed & DEV_MARK_END : 0, r.by_step, what, sizeof what);
     }
-    struct opd_err err = { 0 }, others = { 0 };
+    struct opd_err none = { 0 }, err = { 0 }, others = { 0 };
     opd_err_set(&err, d->exit_code, "%s%.480s", what, d->exit_reason);
     opd_err_set(&others, OPD_E_kernel_fault, "device %s failed while another request ran: %.900s",
                 d->name, err.msg);
     while (lost) {
         struct command *c = lost;
         lost = c->next;
-        if (c->stats)
+        bool good = is_good(c, &r);
+        if (good)
+            device_count_run(d, c, &none);
+        else if (c->stats)
             c->stats->failed++;
-        device_finish_command(d, c, c->blamed ? &err : &others);
+        device_finish_command(d, c, good ? &none : c->blamed ? &err : &others);
     }
 }

@@ -89,6 +89,7 @@ static void submit_mapping(struct device *d, struct command *c,
         m->told = *mapping;
     c->done = mapped_done;
     c->data = m;
+    c->repeatable = true;
     device_submit(d, c);
 }
 
@@ -217,6 +218,7 @@ static void grow(struct device *d, uint64_t size, bool exact)
     struct command *c = command_new(DEV_CHUNK_NEW, id, want);
     c->done = grown_done;
     c->data = d;
+    c->repeatable = true;
     d->growing = true;
     d->growth_deferred = false;
     d->growth_beside_drops = d->n_dropping > 0;

@@ -119,7 +119,7 @@ static void explain_report(const struct command *c, uint64_t report, struct opd_
 }
 
 // The oldest command has ended.
-static void count_run(struct device *d, const struct command *c, const struct opd_err *err)
+void device_count_run(struct device *d, const struct command *c, const struct opd_err *err)
 {
     uint64_t now = clock_ns(), ran = now - d->head_since;
     d->head_since = now;
@@ -156,7 +156,7 @@ static void complete(struct device *d, const struct dev_done *done)
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
     if (header->type == DEV_CHUNK_NEW && !err.code && (c->out_fd = fdpass_recv_one(d->sock)) < 0)
         opd_err_set(&err, OPD_E_internal, "the descriptor of a chunk did not come");
-    count_run(d, c, &err);
+    device_count_run(d, c, &err);
     d->did_something = d->did_something || !err.code;
     device_finish_command(d, c, &err);
 }

@@ -16,6 +16,7 @@ void device_pump(struct device *d); // sends what the ring takes
 // Finishes what the executor has reported done. True: it says that its device is beyond use.
 bool device_take_done(struct device *d);
 
+void device_count_run(struct device *d, const struct command *c, const struct opd_err *err);
 void device_finish_command(struct device *d, struct command *c, const struct opd_err *err);
 // Finishes every command of a queue with an error. The callbacks may submit more: those go to
 // `pending` and are not touched here.

@@ -151,6 +151,7 @@ static inline uint64_t dev_mark(uint64_t seq, uint64_t steps)
 struct dev_progress {
     _Atomic uint64_t taken;  // seq of the last command that was begun
     _Atomic uint64_t passed; // the last mark that the stream has passed
+    _Atomic uint64_t failed; // seq of the last command that could not be given to the stream whole
     // `passed` is always true, not only as of the executor's last look: the device itself writes
     // it, or has nothing left to do.
     _Atomic uint32_t exact;

@@ -408,6 +408,8 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     run_command(ex, cmd, fd, &err);
     if (fd >= 0)
         close(fd);
+    if (err.code)
+        atomic_store(&ex->progress->failed, ex->seq);
     ring_pop(&ex->commands);
     add_flight(ex, &err);
     return ex->ops->mark(ex->be, dev_mark(ex->seq, DEV_MARK_END), fatal);

@@ -162,7 +162,8 @@ void program_free_all(struct device *d)
 // --- its life
 
 // A program that has worked, and in whose loading an executor dies so many times in a row, is at
-// fault; before that, whoever killed the executors is.
+// fault; before that, whoever killed the executors is. One that never worked is at once, unless the
+// executor was killed from outside: then the second time.
 enum { MAX_DEATHS = 3 };
 
 static void set_failed(struct program *p, const struct opd_err *err)
@@ -182,8 +183,8 @@ static void loaded_done(struct command *c, const struct opd_err *err)
     bool lost = err->code && !d->process_alive; // with its executor: restored with the next one
     p->n_loads--;
     p->n_deaths = c->blamed ? p->n_deaths + 1 : 0;
-    bool guilty = c->blamed && err->code != OPD_E_unavailable &&
-                  (p->state != PROGRAM_READY || p->n_deaths == MAX_DEATHS);
+    int most = p->state == PROGRAM_READY ? MAX_DEATHS : d->killed ? 2 : 1;
+    bool guilty = c->blamed && err->code != OPD_E_unavailable && p->n_deaths >= most;
     if (p->leaving) {
         // loaded once more, for what goes before its end
     } else if (!p->version && err->code) {

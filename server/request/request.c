@@ -271,6 +271,7 @@ enum request_status request_submit(struct request *req, struct device *d, struct
     kept->device = d;
     cmd->done = request_done;
     cmd->data = kept;
+    cmd->repeatable = kept->n_writes == 0;
     device_submit(d, cmd);
     return REQUEST_SUBMITTED;
 }

@@ -95,6 +95,11 @@ static double get_restarts(const struct device *d)
     return d->n_restarts;
 }
 
+static double get_reruns(const struct device *d)
+{
+    return d->n_reruns;
+}
+
 static double get_busy(const struct device *d)
 {
     return (double)device_busy_ns(d) / 1e9;
@@ -108,6 +113,7 @@ static const struct device_metric device_metrics[] = {
     { "device_tensors", "gauge", "Tensors.", get_tensors },
     { "device_queue", "gauge", "Commands that wait or are in flight.", get_queued },
     { "device_restarts_total", "counter", "Its process was replaced.", get_restarts },
+    { "device_reruns_total", "counter", "Requests run again since that was killed.", get_reruns },
     { "device_busy_seconds_total", "counter", "Something was in flight.", get_busy },
 };
 

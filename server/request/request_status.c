@@ -19,7 +19,7 @@
 
 void request_pack_device(struct buf *out, const struct device *d)
 {
-    pack_map(out, 16);
+    pack_map(out, 17);
     pack_key_str(out, "name", d->name);
     pack_key_str(out, "model", d->info.name);
     pack_key_str(out, "uuid", d->info.uuid);
@@ -34,6 +34,7 @@ void request_pack_device(struct buf *out, const struct device *d)
     pack_key_uint(out, "memory_limit", device_memory_limit(d));
     pack_key_int(out, "tensors", d->space.n_tensors);
     pack_key_int(out, "restarts", d->n_restarts);
+    pack_key_int(out, "reruns", d->n_reruns);
     pack_key_int(out, "queued", d->n_queued);
     pack_key_float(out, "busy", (double)device_busy_ns(d) / 1e9);
 }

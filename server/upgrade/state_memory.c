@@ -14,7 +14,7 @@
 static void write_device(struct state_out *out, const struct device *d)
 {
     struct buf *bytes = &out->bytes;
-    state_begin(out, "device", 12);
+    state_begin(out, "device", 13);
     state_put_str(out, "name", d->name);
     state_put_str(out, "model", d->info.name);
     state_put_str(out, "uuid", d->info.uuid);
@@ -26,6 +26,7 @@ static void write_device(struct state_out *out, const struct device *d)
     pack_key_int(bytes, "processors", d->info.processors);
     state_put_str(out, "message", d->message);
     pack_key_int(bytes, "restarts", d->n_restarts);
+    pack_key_int(bytes, "reruns", d->n_reruns);
     pack_key_int(bytes, "start_failures", d->n_start_failures);
 }
 
@@ -49,6 +50,7 @@ bool state_read_device(struct state_in *in)
     d->info.processors = (int)state_int(in, "processors", 0, INT32_MAX);
     state_copy_str(in, "message", d->message, sizeof d->message);
     d->n_restarts = (int)state_int(in, "restarts", 0, INT32_MAX);
+    d->n_reruns = (int)state_int(in, "reruns", 0, INT32_MAX);
     d->n_start_failures = (int)state_int(in, "start_failures", 0, INT32_MAX - 1);
     return true;
 }

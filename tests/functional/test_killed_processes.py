@@ -25,6 +25,10 @@ def test_broker_killed(tmp_path, start_daemon, slow_cxx):
     assert not list(tmp_path.glob("opd-*")), "temporary files are left"
 
 
+def device_of(raw):
+    return raw.call("status")["devices"][0]
+
+
 def test_executor_killed(start_daemon, tmp_path):
     daemon = start_daemon("--kernels", put_kernels(tmp_path / "k", spin=SPIN))
     with Raw(daemon.socket) as raw, Raw(daemon.socket) as other:
@@ -35,10 +39,13 @@ def test_executor_killed(start_daemon, tmp_path):
             raw.request("forward", "spin", [1], {"rounds": ROUNDS * 5}, [3]),
             raw.request("tensor_read", 1, 0),
         ]
-        assert eventually(lambda: other.call("status")["devices"][0]["queued"] > 0)
-        time.sleep(0.2)  # begun by now: what has not is run again, and no error
-        (executor,) = find_roles(daemon.pid, "executor")
-        os.kill(executor, signal.SIGKILL)
+        for n in range(2):  # the first time it is run again
+            assert eventually(lambda n=n: device_of(other)["restarts"] == n)
+            assert eventually(lambda: device_of(other)["state"] == "ready")
+            assert device_of(other)["queued"] > 0
+            time.sleep(0.2)  # begun by now: what has not is run again, and no error
+            (executor,) = find_roles(daemon.pid, "executor")
+            os.kill(executor, signal.SIGKILL)
         with pytest.raises(RpcError) as error:
             raw.wait(ids[0])
         assert error.value.code == "kernel_fault"
@@ -51,8 +58,8 @@ def test_executor_killed(start_daemon, tmp_path):
         assert raw.call("tensor_read", 1, 0) == b"0123456789abcdef"
         assert other.call("tensor_read", 1, 0) == b"x" * 100000
         raw.call("forward", "spin", [1], {"rounds": 1}, [3])
-        device = raw.call("status")["devices"][0]
-        assert (device["restarts"], device["state"]) == (1, "ready")
+        device = device_of(raw)
+        assert (device["restarts"], device["reruns"], device["state"]) == (2, 1, "ready")
         (successor,) = find_roles(daemon.pid, "executor")
         assert successor != executor
         other.call("tensor_free", [1])
@@ -136,15 +143,7 @@ def test_executor_killed_again_and_again(start_daemon):
         for _ in range(5):
             for pid in find_roles(daemon.pid, "executor"):
                 os.kill(pid, signal.SIGKILL)
-            again = 0
-            while True:
-                try:
-                    raw.call("forward", "gelu", [1], {}, [3])
-                    break
-                except RpcError as error:
-                    assert error.code == "kernel_fault"
-                    again += 1
-            assert again <= 1
+            raw.call("forward", "gelu", [1], {}, [3])
             assert raw.call("tensor_read", 3, 0) == result
             raw.call("tensor_free", [3])
         assert raw.call("tensor_read", 1, 0) == b"0123456789abcdef"
