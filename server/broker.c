@@ -14,6 +14,7 @@
 #include "request/conn.h"
 #include "device/device.h"
 #include "request/listen.h"
+#include "request/parts.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "kernels/pool.h"
@@ -27,6 +28,25 @@
 // How long a stopping daemon waits for what is in flight, and for clients that do not read replies.
 enum { STOP_LIMIT_MS = 30000, STOP_READ_MS = 2000 };
 
+// What only the life of a broker needs.
+struct roof {
+    struct broker broker;
+    uv_prepare_t prepare; // before the loop sleeps: retries and flushes
+    uv_idle_t idle;       // keeps it from sleeping while there is more to do
+    uv_signal_t signals[TURN_N_SIGNALS];
+    uv_timer_t stop_timer;
+    int n_starting, n_stopping; // devices
+    bool stop_begun;
+    bool read_over; // what clients have not read by now is given up
+    bool devices_stopping;
+    int exit_status;
+};
+
+static struct roof *roof(struct broker *b)
+{
+    return (struct roof *)(void *)b;
+}
+
 // --- turns of the loop
 
 static void idle_cb(uv_idle_t *idle)
@@ -34,6 +54,7 @@ static void idle_cb(uv_idle_t *idle)
     (void)idle; // being there is enough
 }
 
+static void begin_stop(struct broker *b);
 static void finish_stop(struct broker *b);
 
 // Another connection is the first that is served next time.
@@ -70,14 +91,16 @@ static void prepare_cb(uv_prepare_t *prepare)
     }
     if (retry)
         rotate(b);
+    if (b->stopping && !roof(b)->stop_begun)
+        begin_stop(b); // a client wants it
     if (b->stopping)
         finish_stop(b);
     else
         upgrade_poll(b);
     if (b->turn.retry_wanted)
-        uv_idle_start(&b->idle, idle_cb);
+        uv_idle_start(&roof(b)->idle, idle_cb);
     else
-        uv_idle_stop(&b->idle);
+        uv_idle_stop(&roof(b)->idle);
 }
 
 // --- devices
@@ -170,8 +193,8 @@ static void serve(struct broker *b)
 {
     if (b->devices.n == 0) {
         log_error("no device to serve");
-        b->exit_status = 1;
-        broker_stop(b);
+        roof(b)->exit_status = 1;
+        begin_stop(b);
         return;
     }
     broker_serve(b);
@@ -181,7 +204,7 @@ static void serve(struct broker *b)
 static void device_ready(struct device *d)
 {
     struct broker *b = d->all->owner;
-    if (--b->n_starting == 0 && !b->stopping)
+    if (--roof(b)->n_starting == 0 && !b->stopping)
         serve(b);
 }
 
@@ -200,15 +223,15 @@ static void device_failed(struct device *d)
     else
         log_error("device %s cannot be served: %s", d->name, d->message);
     devices_remove(&b->devices, d);
-    b->n_starting--;
+    roof(b)->n_starting--;
     if (!optional) {
         fprintf(stderr, "opd: device %s: %s\n", d->name, d->message);
-        b->exit_status = 1;
+        roof(b)->exit_status = 1;
     }
     device_stop(d, free_device);
-    if (b->exit_status)
-        broker_stop(b);
-    else if (b->n_starting == 0 && !b->stopping)
+    if (roof(b)->exit_status)
+        begin_stop(b);
+    else if (roof(b)->n_starting == 0 && !b->stopping)
         serve(b);
 }
 
@@ -221,12 +244,12 @@ static void unused_closed_cb(uv_handle_t *handle)
 
 static void close_loop_handles(struct broker *b)
 {
-    uv_close((uv_handle_t *)&b->prepare, unused_closed_cb);
-    uv_close((uv_handle_t *)&b->idle, unused_closed_cb);
-    uv_close((uv_handle_t *)&b->stop_timer, unused_closed_cb);
+    uv_close((uv_handle_t *)&roof(b)->prepare, unused_closed_cb);
+    uv_close((uv_handle_t *)&roof(b)->idle, unused_closed_cb);
+    uv_close((uv_handle_t *)&roof(b)->stop_timer, unused_closed_cb);
     devices_close(&b->devices);
     for (int i = 0; i < TURN_N_SIGNALS; i++)
-        uv_close((uv_handle_t *)&b->signals[i], unused_closed_cb);
+        uv_close((uv_handle_t *)&roof(b)->signals[i], unused_closed_cb);
 }
 
 static void pool_stopped(struct broker *b)
@@ -237,25 +260,25 @@ static void pool_stopped(struct broker *b)
 static void device_stopped(struct device *d)
 {
     struct broker *b = d->all->owner;
-    if (--b->n_stopping == 0)
+    if (--roof(b)->n_stopping == 0)
         pool_stop(b->pool, pool_stopped);
 }
 
 // The devices stop when no connection has anything in flight any more.
 static void finish_stop(struct broker *b)
 {
-    if (b->devices_stopping)
+    if (roof(b)->devices_stopping)
         return;
     struct conn *next;
     for (struct conn *c = b->conns; c; c = next) {
         next = c->next;
-        if (conn_idle(c) || (b->stop_read_over && c->n_flight == 0 && !c->waiting_since))
+        if (conn_idle(c) || (roof(b)->read_over && c->n_flight == 0 && !c->waiting_since))
             conn_close(c);
     }
     if (b->n_conns > 0)
         return;
-    b->devices_stopping = true;
-    b->n_stopping = b->devices.n;
+    roof(b)->devices_stopping = true;
+    roof(b)->n_stopping = b->devices.n;
     for (int i = 0; i < b->devices.n; i++)
         device_stop(b->devices.at[i], device_stopped);
     if (b->devices.n == 0)
@@ -276,29 +299,29 @@ static void stop_limit_cb(uv_timer_t *timer)
 static void stop_read_cb(uv_timer_t *timer)
 {
     struct broker *b = timer->data;
-    b->stop_read_over = true;
-    uv_timer_start(&b->stop_timer, stop_limit_cb, STOP_LIMIT_MS - STOP_READ_MS, 0);
-    uv_idle_start(&b->idle, idle_cb); // the next turn comes at once
+    roof(b)->read_over = true;
+    uv_timer_start(&roof(b)->stop_timer, stop_limit_cb, STOP_LIMIT_MS - STOP_READ_MS, 0);
+    uv_idle_start(&roof(b)->idle, idle_cb); // the next turn comes at once
 }
 
-void broker_stop(struct broker *b)
+static void begin_stop(struct broker *b)
 {
-    if (b->stopping)
+    if (roof(b)->stop_begun)
         return;
     log_info("stopping");
-    b->stopping = true;
+    b->stopping = roof(b)->stop_begun = true;
     upgrade_cancel(b, "the daemon is stopping");
     listen_close(b);
     reload_stop(b);
-    uv_timer_start(&b->stop_timer, stop_read_cb, STOP_READ_MS, 0);
+    uv_timer_start(&roof(b)->stop_timer, stop_read_cb, STOP_READ_MS, 0);
     turn_retry(&b->turn);
-    uv_idle_start(&b->idle, idle_cb); // the next turn comes at once
+    uv_idle_start(&roof(b)->idle, idle_cb); // the next turn comes at once
 }
 
 static void signal_cb(uv_signal_t *handle, int signal)
 {
     (void)signal;
-    broker_stop(handle->data);
+    begin_stop(handle->data);
 }
 
 // --- life
@@ -339,16 +362,16 @@ static void make_cache_folder(const char *folder)
 static void init_loop(struct broker *b)
 {
     uv_loop_init(&b->turn.loop);
-    uv_prepare_init(&b->turn.loop, &b->prepare);
-    uv_idle_init(&b->turn.loop, &b->idle);
-    uv_timer_init(&b->turn.loop, &b->stop_timer);
-    b->prepare.data = b->idle.data = b->stop_timer.data = b;
-    uv_prepare_start(&b->prepare, prepare_cb);
+    uv_prepare_init(&b->turn.loop, &roof(b)->prepare);
+    uv_idle_init(&b->turn.loop, &roof(b)->idle);
+    uv_timer_init(&b->turn.loop, &roof(b)->stop_timer);
+    roof(b)->prepare.data = roof(b)->idle.data = roof(b)->stop_timer.data = b;
+    uv_prepare_start(&roof(b)->prepare, prepare_cb);
     for (int number, i = 0; i < TURN_N_SIGNALS; i++) {
-        uv_signal_init(&b->turn.loop, &b->signals[i]);
-        b->signals[i].data = b;
+        uv_signal_init(&b->turn.loop, &roof(b)->signals[i]);
+        roof(b)->signals[i].data = b;
         if (turn_signal(i, &number))
-            uv_signal_start(&b->signals[i], signal_cb, number);
+            uv_signal_start(&roof(b)->signals[i], signal_cb, number);
     }
 }
 
@@ -370,7 +393,7 @@ static void init_devices(struct broker *b)
 
 static void start_devices(struct broker *b)
 {
-    int n = b->n_starting = b->options.n_devices;
+    int n = roof(b)->n_starting = b->options.n_devices;
     for (int i = 0; i < n; i++)
         devices_add(&b->devices, b->options.devices[i]);
     struct device *all[DEV_MAX_DEVICES]; // a device that fails at once leaves the list
@@ -401,7 +424,7 @@ static void finish(struct broker *b)
 
 struct broker *broker_new(const struct options *options)
 {
-    struct broker *b = mem_zalloc(1, sizeof *b);
+    struct broker *b = mem_zalloc(1, sizeof(struct roof));
     *b = (struct broker){ .options = *options,
                           .listen_fd = -1,
                           .lock_fd = -1,
@@ -420,7 +443,7 @@ struct broker *broker_new(const struct options *options)
 int broker_run(struct broker *b)
 {
     uv_run(&b->turn.loop, UV_RUN_DEFAULT);
-    int status = b->exit_status;
+    int status = roof(b)->exit_status;
     log_info("stopped");
     if (b->lock_fd >= 0)
         close(b->lock_fd);
@@ -455,8 +478,8 @@ int broker_main(const struct options *options, const char *program, char **args)
         start_devices(b);
     } else {
         fprintf(stderr, "opd: %s\n", err.msg);
-        b->exit_status = err.code == OPD_E_unavailable ? 3 : 1;
-        broker_stop(b);
+        roof(b)->exit_status = err.code == OPD_E_unavailable ? 3 : 1;
+        begin_stop(b);
     }
     opd_err_clear(&err);
     return broker_run(b);

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -91,7 +90,7 @@ class Daemon:
         shutil.rmtree(self.folder)
 
     def _start(self, command):
-        with open(self.log, "wb") as log, default_signals():
+        with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -115,29 +114,6 @@ class Daemon:
             out += data
         assert out.startswith(b"ready: " + self.socket.encode()), out
         return out.decode()
-
-
-@contextmanager
-def default_signals():
-    """What is started inside can be interrupted, where a shell has put the tests into the background
-    or `nohup` before them too: ignored signals are inherited. So can this thread, if it is the main one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGHUP)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@pytest.fixture
-def interruptible():
-    with default_signals():
-        yield
 
 
 def find_report(log):

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/clock.h"
 #include "device/device.h"
 #include "kernels/events.h"

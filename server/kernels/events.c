@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "request/conn.h"
 #include "wire/msg.h"
 

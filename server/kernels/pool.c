@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/clock.h"
 #include "compiler/compiler.h"
 #include "base/log.h"

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/clock.h"
 #include "kernels/edit.h"
 #include "kernels/events.h"

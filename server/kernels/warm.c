@@ -1,6 +1,6 @@
 #include "kernels/warm.h"
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/clock.h"
 #include "device/device.h"
 #include "base/log.h"

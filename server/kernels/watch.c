@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"

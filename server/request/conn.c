@@ -5,12 +5,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "request/request.h"
 #include "request/trace.h"
-#include "upgrade/upgrade.h"
 
 // How much a connection may have going before it must wait: requests on devices, bytes of replies
 // that it does not read, bytes sent ahead of a request that waits, requests started before others
@@ -338,7 +337,7 @@ static bool overloaded(const struct conn *c)
 void conn_process(struct conn *c)
 {
     size_t size;
-    c->waiting = upgrade_holds(c->broker);
+    c->waiting = c->broker->held;
     for (int turn = 0; !c->waiting && !c->closed && (size = next_message(c)) > 0; turn++) {
         if (turn == TURN)
             turn_retry(&c->broker->turn);

@@ -12,7 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "request/conn.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -198,12 +198,12 @@ void listen_start(struct broker *b)
     uv_poll_init(&b->turn.loop, &b->listener, b->listen_fd);
     b->listener.data = b;
     uv_poll_start(&b->listener, UV_READABLE, connection_cb);
-    b->serving = true;
+    b->listening = true;
 }
 
 void listen_pause(struct broker *b, bool paused)
 {
-    if (!b->serving)
+    if (!b->listening)
         return;
     if (paused)
         uv_poll_stop(&b->listener);
@@ -224,11 +224,11 @@ void listen_close(struct broker *b)
     if (b->listen_fd < 0)
         return;
     unlink(b->options.socket);
-    if (b->serving) {
+    if (b->listening) {
         uv_close((uv_handle_t *)&b->listener, closed_cb);
     } else {
         close(b->listen_fd);
         b->listen_fd = -1;
     }
-    b->serving = false;
+    b->listening = false;
 }

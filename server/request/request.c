@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "request/trace.h"
 
 struct request_row request_rows[] = {

@@ -1,6 +1,6 @@
 // Requests about devices.
 
-#include "broker.h"
+#include "request/parts.h"
 #include "request/request.h"
 
 static void restarted(void *data, const struct opd_err *err)

@@ -2,7 +2,7 @@
 
 #include <inttypes.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/clock.h"
 #include "kernels/pool.h"
 #include "request/request.h"

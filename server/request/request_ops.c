@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "request/request.h"
 
 static void pack_type(struct buf *out, const struct op *op, const struct op_tensor *t)

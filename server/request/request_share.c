@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "request/request.h"
 
 // --- export

@@ -4,7 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/clock.h"
 #include "base/mpscan.h"
 #include "kernels/pool.h"
@@ -209,7 +209,8 @@ enum request_status request_status(struct request *req, const value *params, str
 enum request_status request_stop(struct request *req, const value *params, struct opd_err *err)
 {
     (void)params, (void)err;
-    broker_stop(req->broker);
+    req->broker->stopping = true;
+    turn_retry(&req->broker->turn);
     pack_nil(&req->reply);
     return REQUEST_ANSWERED;
 }

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "request/request.h"
 
 enum { MAX_NAME = 256 };

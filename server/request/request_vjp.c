@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "request/run_params.h"
 
 // What a forward of this request makes, every saved tensor included. NULL with an error.

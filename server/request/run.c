@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "kernels/program.h"
 #include "request/trace.h"
 

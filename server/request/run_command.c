@@ -1,7 +1,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "kernels/program.h"
 #include "request/run.h"
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "broker.h"
+#include "request/parts.h"
 
 // --- what is run, and how
 

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/clock.h"
 #include "request/conn.h"
 #include "device/device.h"

@@ -9,6 +9,7 @@
 #include "broker.h"
 #include "base/clock.h"
 #include "request/conn.h"
+#include "request/parts.h"
 #include "device/device.h"
 #include "request/listen.h"
 #include "base/log.h"

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/hash.h"
 #include "base/mpscan.h"
 #include "kernels/registry.h"

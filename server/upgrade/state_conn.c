@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/clock.h"
 #include "request/request.h"
 #include "request/trace.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "request/request.h"
 
 // --- writing

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "request/request.h"
 #include "kernels/source.h"
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "request/request.h"
 
 // --- who holds memory

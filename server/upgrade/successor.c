@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <uv.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/fdpass.h"
 
 enum { TRIAL_LIMIT_MS = 5000 };

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "broker.h"
+#include "request/parts.h"
 #include "base/clock.h"
 #include "request/listen.h"
 #include "base/log.h"
@@ -36,11 +36,6 @@ struct upgrade {
     struct successor *successor; // NULL: none is under way
     uv_timer_t limit;
 };
-
-bool upgrade_holds(const struct broker *b)
-{
-    return b->upgrade && b->upgrade->phase >= PHASE_DRAIN;
-}
 
 // --- the end of it, where it fails
 
@@ -70,6 +65,7 @@ static void refuse(struct upgrade *u, const struct opd_err *err)
     struct broker *b = u->broker;
     log_error("the upgrade is refused: %s", err->msg);
     b->upgrade = NULL;
+    b->held = false;
     pause_all(b, false);
     successor_drop(u->successor);
     request_finish(u->asked, err);
@@ -182,6 +178,7 @@ static const struct request *asked_by(const struct upgrade *u)
 static void drain(struct upgrade *u)
 {
     u->phase = PHASE_DRAIN;
+    u->broker->held = true;
     uv_timer_start(&u->limit, limit_cb, DRAIN_LIMIT_MS, 0);
 }
 

@@ -10,7 +10,7 @@
 //
 // then execve(). Until that has succeeded nothing is given up: where anything fails, the daemon
 // goes on as before, and whoever asked is told. The successor answers otherwise. Compilers and
-// executors are started anew; the old ones are its children too (broker.h: orphans).
+// executors are started anew; the old ones are its children too (device/orphans.h).
 
 #include <stdbool.h>
 
@@ -18,8 +18,7 @@
 
 struct broker;
 
-bool upgrade_holds(const struct broker *b); // no request may be started now
-void upgrade_poll(struct broker *b);        // goes on with it; before the loop sleeps
+void upgrade_poll(struct broker *b); // goes on with it; before the loop sleeps
 void upgrade_cancel(struct broker *b, const char *why);
 
 // The successor's side: nothing but a look at the state behind a descriptor, with "ok" or what is

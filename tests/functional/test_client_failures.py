@@ -267,7 +267,7 @@ def test_threads_share_a_client(fake, client):
     in_threads(8, work)
 
 
-def test_an_interrupted_wait_leaves_the_connection_usable(fake, client, interruptible):
+def test_an_interrupted_wait_leaves_the_connection_usable(fake, client):
     late, main = [], threading.main_thread().ident
 
     def interrupt(daemon, sock, message):

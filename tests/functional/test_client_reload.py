@@ -348,7 +348,7 @@ def test_opctl_events_that_end(fake):
     assert opctl(fake, "events", "--no-follow", "--follow").returncode == 2
 
 
-def test_opctl_prints_each_event_at_once(fake, interruptible):
+def test_opctl_prints_each_event_at_once(fake):
     box = queue.Queue()
     fake.on["events"] = follow_and(lambda daemon, sock: box.put(sock))
     process = subprocess.Popen(

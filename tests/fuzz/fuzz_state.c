@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "broker.h"
+#include "request/parts.h"
 #include "device/device.h"
 #include "base/hash.h"
 #include "base/mem.h"

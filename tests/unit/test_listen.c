@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "broker.h"
+#include "request/parts.h"
 #include "request/listen.h"
 #include "base/log.h"
 #include "unit/own_folder.h"
