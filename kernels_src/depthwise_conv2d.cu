@@ -45,6 +45,7 @@
 //!           KW == 2*PW + 1 && W % VEC == 0
 //! let     SAME_OUT = N*CM*cdiv(OH, 4)*(W / VEC)
 //! let     SAME_IN = N*C*cdiv(H, 4)*(W / VEC)
+//! let     TAPS = KW <= 7 ? KW : 0
 //! let     ROWS = KH <= 5 && OH >= 8 && N*CM*OH*OW >= 4194304 ? 8 : 4
 //! let     GROUPS = cdiv(OH, ROWS)
 //! let     CELLS_H = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4)
@@ -64,10 +65,10 @@
 //! example input=[1,2,3,3] weight=[4,1,3,3] bias=[4] padding=4
 //
 //! forward
-//!   kernel  depthwise_forward_row<scalar_t, KH, KW, SH, SW, DH, DW>
-//!   when    cpu && SMALL
-//!   grid    N*CM*OH*cdiv(OW, 256)
-//!   block   min(OW, 256)
+//!   kernel  depthwise_forward_rows<scalar_t, TAPS, min(SW, 3) % 3>
+//!   when    cpu
+//!   grid    N*CM*cdiv(OH, 8)
+//!   block   1
 //!   kernel  depthwise_forward_same<scalar_t, KH, KW>
 //!   otherwise SAME
 //!   grid    cdiv(SAME_OUT, 128)
@@ -87,17 +88,17 @@
 //!   bind    count = numel(output)
 //
 //! backward grad_input
-//!   kernel  depthwise_grad_input_row<scalar_t, KH, KW, SH, SW, DH, DW, M>
-//!   when    cpu && SMALL && M <= 4
-//!   grid    N*C*H*cdiv(W, 256)
-//!   block   min(W, 256)
+//!   kernel  depthwise_grad_input_rows<scalar_t, SW == 1 ? TAPS : 0, SW == 1>
+//!   when    cpu
+//!   grid    N*C*cdiv(H, 8)
+//!   block   1
 //!   kernel  depthwise_grad_input_same<scalar_t, KH, KW>
 //!   otherwise SAME && M == 1
 //!   grid    cdiv(SAME_IN, 128)
 //!   block   128
 //!   bind    count = SAME_IN
 //!   kernel  depthwise_grad_input<scalar_t, KH, KW, SH, SW, DH, DW>
-//!   otherwise cuda && SMALL
+//!   otherwise SMALL
 //!   grid    cdiv(N*C*CELLS_H*CELLS_W, 256)
 //!   bind    count = N*C*CELLS_H*CELLS_W
 //!   bind    CELLS_W_magic = 4294967296 * (pow2(CELLS_W) - CELLS_W) / CELLS_W + 1
@@ -298,30 +299,6 @@ __global__ void depthwise_forward(const T *__restrict__ input, const T *__restri
             opd::store(out + (int64_t)j * OW, sum[j]);
 }
 
-// The same with one output a thread and one row of them a block: on the CPU, whose compiler makes
-// vectors of threads.
-template <class T, int KH, int KW, int SH, int SW, int DH, int DW>
-__global__ void depthwise_forward_row(const T *__restrict__ input, const T *__restrict__ weight,
-                                      const T *__restrict__ bias, T *__restrict__ output, int CM,
-                                      int M, int H, int W, int OH, int OW, int PH, int PW)
-{
-    const int tiles = (OW + 255) / 256, row = (int)blockIdx.x / tiles;
-    const int ow = (int)blockIdx.x % tiles * 256 + (int)threadIdx.x;
-    if (ow >= OW)
-        return;
-    const int plane = row / OH, oh = row % OH, channel = plane % CM;
-    const T *image = input + (int64_t)(plane / M) * (H * W);
-    acc_t sum = bias ? opd::load(bias + channel) : acc_t(0);
-#pragma unroll
-    for (int k = 0; k < KH * KW; k++) {
-        const int ih = oh * SH - PH + k / KW * DH, iw = ow * SW - PW + k % KW * DW;
-        const bool inside = (unsigned)ih < (unsigned)H && (unsigned)iw < (unsigned)W;
-        const acc_t v = inside ? opd::load(image + (int64_t)ih * W + iw) : acc_t(0);
-        sum += v * opd::load(weight + channel * (KH * KW) + k);
-    }
-    opd::store(output + (int64_t)row * OW + ow, sum);
-}
-
 // Any window, any size.
 template <class T>
 __global__ void depthwise_forward_any(const T *__restrict__ input, const T *__restrict__ weight,
@@ -407,31 +384,6 @@ __global__ void depthwise_grad_input(const T *__restrict__ grad_output,
             opd::store(grad_input + (int64_t)plane * (H * W) + (int64_t)h * W + x,
                        sum[p / SW / SH][p / SW % SH][p % SW]);
     }
-}
-
-template <class T, int KH, int KW, int SH, int SW, int DH, int DW, int M>
-__global__ void depthwise_grad_input_row(const T *__restrict__ grad_output,
-                                         const T *__restrict__ weight, T *__restrict__ grad_input,
-                                         int C, int H, int W, int OH, int OW, int PH, int PW)
-{
-    const int tiles = (W + 255) / 256, row = (int)blockIdx.x / tiles;
-    const int x = (int)blockIdx.x % tiles * 256 + (int)threadIdx.x;
-    if (x >= W)
-        return;
-    const int plane = row / H, h = row % H, channel = plane % C;
-    acc_t sum = 0;
-#pragma unroll
-    for (int k = 0; k < M * KH * KW; k++) {
-        const int m = k / (KH * KW);
-        const unsigned th = (unsigned)(h + PH - k / KW % KH * DH),
-                       tw = (unsigned)(x + PW - k % KW * DW);
-        const bool inside = th % SH == 0 && th / SH < (unsigned)OH && tw % SW == 0 &&
-                            tw / SW < (unsigned)OW;
-        const T *image = grad_output + ((int64_t)plane * M + m) * ((int64_t)OH * OW);
-        const acc_t v = inside ? opd::load(image + (int64_t)(th / SH) * OW + tw / SW) : acc_t(0);
-        sum += v * opd::load(weight + channel * (M * KH * KW) + k);
-    }
-    opd::store(grad_input + (int64_t)row * W + x, sum);
 }
 
 template <class T>
@@ -608,8 +560,120 @@ __global__ void depthwise_grad_weight_sum(const acc_t *__restrict__ partial,
         opd::store(grad_bias + channel, sum);
 }
 
-// On the CPU one thread makes one sum: row by row, in LANES columns side by side, which are a
-// vector there.
+// ---- on the CPU, whose compiler makes vectors of columns
+
+enum { CPU_COLUMNS = 256, CPU_ROWS = 8 }; // summed side by side; made by a block
+
+__device__ __forceinline__ int64_t clamp(int64_t v, int64_t most)
+{
+    return max((int64_t)0, min(v, most));
+}
+
+// sums[k] += the sum over j of weight[j*sign] * line[(begin + k)*step + from + j*apart], for n
+// columns, of those taps that are inside the line. TAPS and STEP are 0 where only `taps` and `step`
+// know them.
+template <int TAPS, int STEP, class T>
+__device__ __forceinline__ void add_window(acc_t *sums, int64_t begin, int64_t n, const T *line,
+                                           int64_t width, int64_t from, const T *weight, int sign,
+                                           int64_t taps, int64_t step, int64_t apart)
+{
+    if constexpr (TAPS == 0) {
+        for (int64_t j = 0; j < taps; j++)
+            add_window<1, STEP>(sums, begin, n, line, width, from + j * apart, weight + j * sign,
+                                sign, 1, step, apart);
+    } else {
+        step = STEP ? STEP : step;
+        from += begin * step;
+        acc_t w[TAPS];
+        for (int j = 0; j < TAPS; j++)
+            w[j] = opd::load(weight + j * sign);
+        // From `first` to `last` all taps are inside.
+        const int64_t reach = width - 1 - from - (TAPS - 1) * apart;
+        const int64_t first = clamp((step - 1 - from) / step, n);
+        const int64_t last = max(first, reach < 0 ? 0 : clamp(reach / step + 1, n));
+        for (int64_t k = first > 0 ? 0 : last; k < n; k = k + 1 == first ? last : k + 1)
+            for (int j = 0; j < TAPS; j++) {
+                const int64_t at = k * step + from + j * apart;
+                if (at >= 0 && at < width)
+                    sums[k] += w[j] * opd::load(line + at);
+            }
+        line += from;
+        for (int64_t k = first; k < last; k++) {
+            acc_t sum = sums[k];
+            for (int j = 0; j < TAPS; j++)
+                sum += w[j] * opd::load(line + k * step + j * apart);
+            sums[k] = sum;
+        }
+    }
+}
+
+template <class T, int TAPS, int STEP>
+__global__ void depthwise_forward_rows(const T *__restrict__ input, const T *__restrict__ weight,
+                                       const T *__restrict__ bias, T *__restrict__ output,
+                                       int64_t CM, int64_t M, int64_t H, int64_t W, int64_t OH,
+                                       int64_t OW, int64_t KH, int64_t KW, int64_t SH, int64_t SW,
+                                       int64_t PH, int64_t PW, int64_t DH, int64_t DW)
+{
+    const int64_t groups = (OH + CPU_ROWS - 1) / CPU_ROWS, plane = blockIdx.x / groups;
+    const int64_t channel = plane % CM, row = blockIdx.x % groups * CPU_ROWS;
+    const T *image = input + plane / M * H * W;
+    for (int64_t oh = row; oh < min(row + CPU_ROWS, OH); oh++)
+        for (int64_t ow = 0; ow < OW; ow += CPU_COLUMNS) {
+            const int64_t n = min((int64_t)CPU_COLUMNS, OW - ow);
+            acc_t sums[CPU_COLUMNS];
+            for (int64_t k = 0; k < n; k++)
+                sums[k] = bias ? opd::load(bias + channel) : acc_t(0);
+            for (int64_t kh = 0; kh < KH; kh++) {
+                const int64_t ih = oh * SH - PH + kh * DH;
+                if (ih >= 0 && ih < H)
+                    add_window<TAPS, STEP>(sums, ow, n, image + ih * W, W, -PW,
+                                           weight + (channel * KH + kh) * KW, 1, KW, SW, DW);
+            }
+            for (int64_t k = 0; k < n; k++)
+                opd::store(output + (plane * OH + oh) * OW + ow + k, sums[k]);
+        }
+}
+
+// DENSE: SW is 1, and a row's gradient is a window turned round. Else each column of grad_output is
+// added where it came from.
+template <class T, int TAPS, bool DENSE>
+__global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
+                                          const T *__restrict__ weight, T *__restrict__ grad_input,
+                                          int64_t C, int64_t M, int64_t H, int64_t W, int64_t OH,
+                                          int64_t OW, int64_t KH, int64_t KW, int64_t SH,
+                                          int64_t SW, int64_t PH, int64_t PW, int64_t DH,
+                                          int64_t DW)
+{
+    const int64_t groups = (H + CPU_ROWS - 1) / CPU_ROWS, plane = blockIdx.x / groups;
+    const int64_t row = blockIdx.x % groups * CPU_ROWS;
+    for (int64_t h = row; h < min(row + CPU_ROWS, H); h++)
+        for (int64_t x = 0; x < W; x += CPU_COLUMNS) {
+            const int64_t n = min((int64_t)CPU_COLUMNS, W - x);
+            acc_t sums[CPU_COLUMNS] = {};
+            for (int64_t i = 0; i < M * KH; i++) {
+                const int64_t th = h + PH - i % KH * DH;
+                if (th < 0 || th % SH != 0 || th / SH >= OH)
+                    continue;
+                const T *line = grad_output + ((plane * M + i / KH) * OH + th / SH) * OW;
+                const T *w = weight + (plane % C * M * KH + i) * KW;
+                if constexpr (DENSE) {
+                    add_window<TAPS, 1>(sums, x, n, line, OW, PW - (KW - 1) * DW, w + KW - 1, -1,
+                                        KW, 1, DW);
+                } else {
+                    for (int64_t kw = 0; kw < KW; kw++) {
+                        const int64_t from = kw * DW - PW - x; // of column 0 in sums
+                        const int64_t end = clamp((n - 1 - from + SW) / SW, OW);
+                        for (int64_t ow = clamp((SW - 1 - from) / SW, OW); ow < end; ow++)
+                            sums[ow * SW + from] += opd::load(w + kw) * opd::load(line + ow);
+                    }
+                }
+            }
+            for (int64_t k = 0; k < n; k++)
+                opd::store(grad_input + (plane * H + h) * W + x + k, sums[k]);
+        }
+}
+
+// One thread makes one sum: row by row, in LANES columns side by side, which are a vector.
 template <class T, bool DENSE>
 __global__ void depthwise_grad_weight_rows(const T *__restrict__ input,
                                            const T *__restrict__ grad_output,
