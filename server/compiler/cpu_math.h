@@ -1,127 +1,5 @@
 
-// Second of the texts: CUDA's mathematics, with the overloads that it has in the global namespace.
-// What is called inside guarded statements must have no branch and be no library call, or nothing
-// around it vectorises: hence expf, tanhf, erff and the conversions of the 16-bit types.
-
-template <class To, class From> OPD_CPU_INLINE To opd_cpu_cast(From from)
-{
-    static_assert(sizeof(To) == sizeof(From), "the same bits");
-    To to;
-    __builtin_memcpy(&to, &from, sizeof to);
-    return to;
-}
-OPD_CPU_INLINE float __uint_as_float(unsigned v)
-{
-    return opd_cpu_cast<float>(v);
-}
-OPD_CPU_INLINE float __int_as_float(int v)
-{
-    return opd_cpu_cast<float>(v);
-}
-OPD_CPU_INLINE unsigned __float_as_uint(float v)
-{
-    return opd_cpu_cast<unsigned>(v);
-}
-OPD_CPU_INLINE int __float_as_int(float v)
-{
-    return opd_cpu_cast<int>(v);
-}
-OPD_CPU_INLINE long long __double_as_longlong(double v)
-{
-    return opd_cpu_cast<long long>(v);
-}
-OPD_CPU_INLINE double __longlong_as_double(long long v)
-{
-    return opd_cpu_cast<double>(v);
-}
-
-// 0x1p112 moves the exponent of a half, read as the high bits of a float, to where a float has it.
-OPD_CPU_INLINE float opd_cpu_half_to_float(uint16_t h)
-{
-    const unsigned special = (h & 0x7c00u) == 0x7c00u ? 0x7f800000u : 0u; // infinities and NaNs
-    const unsigned magnitude = __float_as_uint(__uint_as_float((h & 0x7fffu) << 13) * 0x1p112f);
-    return __uint_as_float(magnitude | special | (unsigned)(h & 0x8000) << 16);
-}
-
-OPD_CPU_INLINE uint16_t opd_cpu_float_to_half(float v)
-{
-    const unsigned u = __float_as_uint(v), a = u & 0x7fffffffu;
-    const unsigned normal = (a + 0xfffu + (a >> 13 & 1u) - (112u << 23)) >> 13;
-    // The addition of 0.5 leaves 24 bits behind the point, which is what a subnormal half has.
-    const unsigned tiny = __float_as_uint(__uint_as_float(a) + 0.5f) - 0x3f000000u;
-    unsigned h = a < 0x38800000u ? tiny : normal;
-    h = a >= 0x477ff000u ? 0x7c00u : h;
-    h = a > 0x7f800000u ? 0x7e00u : h;
-    return (uint16_t)(h | (u >> 16 & 0x8000u));
-}
-
-OPD_CPU_INLINE float opd_cpu_bfloat16_to_float(uint16_t b)
-{
-    return __uint_as_float((unsigned)b << 16);
-}
-
-OPD_CPU_INLINE uint16_t opd_cpu_float_to_bfloat16(float v)
-{
-    const unsigned u = __float_as_uint(v), rounded = (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
-    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : rounded);
-}
-
-// e^x = 2^n * e^r with |r| <= log(2) / 2. 2^n in two factors, for results below the normal ones.
-OPD_CPU_INLINE float opd_cpu_expf(float x)
-{
-    x = x > 89.0f ? 89.0f : x;
-    x = x < -105.0f ? -105.0f : x;
-    const float shifted = x * 1.44269504f + 0x1.8p23f, n = shifted - 0x1.8p23f;
-    const float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
-    float p = 1.392617612e-3f;
-    p = p * r + 8.363173075e-3f;
-    p = p * r + 4.166655466e-2f;
-    p = p * r + 1.666657703e-1f;
-    p = p * r + 0.5f;
-    p = p * r * r + r + 1.0f;
-    const int k = (int)__float_as_uint(shifted) - 0x4b400000, half = k >> 1;
-    return p * __int_as_float((half + 127) << 23) * __int_as_float((k - half + 127) << 23);
-}
-
-OPD_CPU_INLINE float opd_cpu_tanhf(float x)
-{
-    const float a = __builtin_fabsf(x), u = x * x;
-    float p = 2.269499028e-3f;
-    p = p * u - 8.323184127e-3f;
-    p = p * u + 2.176250173e-2f;
-    p = p * u - 5.395846142e-2f;
-    p = p * u + 1.333330014e-1f;
-    p = p * u - 3.333333315e-1f;
-    const float small = x + x * u * p;
-    const float large = 1.0f - 2.0f / (opd_cpu_expf(2.0f * a) + 1.0f);
-    return a < 0.6f ? small : __builtin_copysignf(large, x);
-}
-
-// Near 0 a polynomial of x^2, beyond 1 - e^polynomial: log(erfc(x)) is smooth.
-OPD_CPU_INLINE float opd_cpu_erff(float x)
-{
-    const float b = __builtin_fabsf(x), a = b > 4.0f ? 4.0f : b, u = x * x;
-    float p = -9.667044571e-6f;
-    p = p * u + 1.126596903e-4f;
-    p = p * u - 8.484080406e-4f;
-    p = p * u + 5.221031808e-3f;
-    p = p * u - 2.686543073e-2f;
-    p = p * u + 1.12837825e-1f;
-    p = p * u - 3.761263847e-1f;
-    p = p * u + 1.283791671e-1f;
-    const float small = x + x * p;
-    float q = 1.642678968e-6f;
-    q = q * a - 4.616478516e-5f;
-    q = q * a + 5.976772749e-4f;
-    q = q * a - 4.763509663e-3f;
-    q = q * a + 2.643164328e-2f;
-    q = q * a - 1.100972425e-1f;
-    q = q * a - 6.318095501e-1f;
-    q = q * a - 1.130241877f;
-    q = q * a + 3.218662575e-4f;
-    const float large = 1.0f - opd_cpu_expf(q);
-    return b < 1.0f ? small : __builtin_copysignf(large, x);
-}
+// Third of the texts: CUDA's mathematics, with the overloads that it has in the global namespace.
 
 // One argument: double from the C library, float beside it, integers as double.
 #define OPD_CPU_MATH_OVERLOADS(name, float_name)                                                   \
@@ -140,22 +18,27 @@ OPD_CPU_INLINE float opd_cpu_erff(float x)
 OPD_CPU_MATH_OVERLOADS(exp, opd_cpu_expf)
 OPD_CPU_MATH_OVERLOADS(tanh, opd_cpu_tanhf)
 OPD_CPU_MATH_OVERLOADS(erf, opd_cpu_erff)
+OPD_CPU_MATH_OVERLOADS(expm1, opd_cpu_expm1f)
+OPD_CPU_MATH_OVERLOADS(log, opd_cpu_logf)
+OPD_CPU_MATH_OVERLOADS(log1p, opd_cpu_log1pf)
+OPD_CPU_MATH_OVERLOADS(asin, opd_cpu_asinf)
+OPD_CPU_MATH_OVERLOADS(acos, opd_cpu_acosf)
 #define expf opd_cpu_expf
 #define tanhf opd_cpu_tanhf
 #define erff opd_cpu_erff
+#define expm1f opd_cpu_expm1f
+#define logf opd_cpu_logf
+#define log1pf opd_cpu_log1pf
+#define asinf opd_cpu_asinf
+#define acosf opd_cpu_acosf
 OPD_CPU_MATH(exp2)
-OPD_CPU_MATH(expm1)
-OPD_CPU_MATH(log)
 OPD_CPU_MATH(log2)
 OPD_CPU_MATH(log10)
-OPD_CPU_MATH(log1p)
 OPD_CPU_MATH(sqrt)
 OPD_CPU_MATH(cbrt)
 OPD_CPU_MATH(sin)
 OPD_CPU_MATH(cos)
 OPD_CPU_MATH(tan)
-OPD_CPU_MATH(asin)
-OPD_CPU_MATH(acos)
 OPD_CPU_MATH(atan)
 OPD_CPU_MATH(sinh)
 OPD_CPU_MATH(cosh)
@@ -409,7 +292,7 @@ OPD_CPU_INLINE float __fdiv_rn(float a, float b)
 }
 // Only the names are taken: these are macros because the C library has functions of the same names.
 #define __expf opd_cpu_expf
-#define __logf logf
+#define __logf opd_cpu_logf
 #define __log2f log2f
 #define __log10f log10f
 #define __sinf sinf

@@ -1,0 +1,54 @@
+"""The functions of float32 that opd has for the CPU in place of the C library's."""
+
+import math
+
+import numpy as np
+import pytest
+
+FUNCTIONS = {
+    "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "tanh": np.tanh,
+    "asin": np.arcsin, "acos": np.arccos, "erf": np.vectorize(math.erf, otypes=[np.float64]),
+}  # fmt: skip
+
+OPERATOR = """\
+//! op      my_{0}(Tensor x) -> Tensor y
+//! dtypes  float32
+//! shape   x [...S]
+//! shape   y [...S]
+//! example x=[100]
+//! forward
+//!   kernel k
+//!   bind   n = numel(x)
+__global__ void k(const float *x, float *y, int n) {{ CUDA_KERNEL_LOOP(i, n) y[i] = {0}f(x[i]); }}
+"""
+
+
+@pytest.fixture
+def client(start_daemon, tmp_path):
+    for name in FUNCTIONS:
+        text = OPERATOR.format(name)
+        (tmp_path / f"my_{name}.cu").write_text(text)
+    return start_daemon("--kernels", str(tmp_path)).connect()
+
+
+def inputs():
+    """Floats of every size and both signs, more of them between -2 and 2, and what is special."""
+    some = np.arange(0, 1 << 32, 40009, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    special = [0.0, -0.0, 1, -1, 0.5, -0.5, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, -3.4e38]
+    near = np.linspace(-2, 2, 50001, dtype=np.float32)
+    large = np.linspace(-110, 110, 50001, dtype=np.float32)
+    return np.concatenate([some, np.float32(special), near, large])
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_errors_in_last_places(client, name):
+    x = inputs()
+    got = client.ops[f"my_{name}"](client.tensor(x)).numpy().astype(np.float64)
+    with np.errstate(all="ignore"):
+        exact = FUNCTIONS[name](x.astype(np.float64))
+        rounded = exact.astype(np.float32)
+        unit = np.spacing(np.abs(rounded)).astype(np.float64)
+        same = (np.isnan(got) & np.isnan(exact)) | (got == rounded)
+        error = np.where(same, 0, np.abs(got - exact) / unit)
+    worst = np.argmax(np.where(np.isnan(error), np.inf, error))
+    assert error[worst] < 3, f"{name}({x[worst]}) is {got[worst]}, expected {exact[worst]}"
