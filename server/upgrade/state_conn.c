@@ -1,68 +1,20 @@
 // The part of the state that is connections: what came and was not processed, replies that were not
 // sent, and what is each client's own.
 
-#include "upgrade/state.h"
+#include "upgrade/archive.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "request/parts.h"
 #include "base/clock.h"
+#include "base/version.h"
+#include "request/parts.h"
 #include "request/request.h"
 #include "request/trace.h"
-#include "base/version.h"
 
 enum { PIECE = 1 << 20 }; // bytes of a buffer in one record
 
 // --- connections
-
-static void write_bytes(struct state_out *out, bool sent, const uint8_t *bytes, size_t size)
-{
-    for (size_t n; size > 0; bytes += n, size -= n) {
-        n = size < PIECE ? size : PIECE;
-        state_begin(out, "conn_bytes", 2);
-        pack_key_bool(&out->bytes, "sent", sent);
-        state_put_bytes(out, "bytes", bytes, n);
-    }
-}
-
-// Each descriptor stands before the byte that it goes with.
-static void write_unsent(struct state_out *out, const struct stream *s)
-{
-    const uint8_t *bytes = s->out.bytes + s->out_start;
-    size_t at = 0;
-    for (size_t i = 0; i < s->n_out_fds; i++) {
-        size_t before = (size_t)(s->out_fds[i].at - s->sent) - at;
-        write_bytes(out, true, bytes + at, before);
-        at += before;
-        state_begin(out, "conn_out_fd", 1);
-        state_put_fd(out, "fd", s->out_fds[i].fd);
-    }
-    write_bytes(out, true, bytes + at, stream_unsent(s) - at);
-}
-
-static void write_own(struct state_out *out, const struct conn *c);
-
-static void write_conn(struct state_out *out, const struct conn *c)
-{
-    const struct stream *s = &c->stream;
-    struct buf *bytes = &out->bytes;
-    state_begin(out, "conn", 6);
-    pack_key_uint(bytes, "id", c->id);
-    pack_key_uint(bytes, "holder", state_number(&out->holders, c->holder));
-    state_put_fd(out, "fd", s->fd);
-    pack_key_bool(bytes, "follows", c->follows);
-    pack_key_bool(bytes, "traces", c->traces);
-    pack_key_uint(bytes, "seen", c->last_event);
-    for (int i = 0; i < s->n_fds; i++) {
-        state_begin(out, "conn_fd", 1);
-        state_put_fd(out, "fd", s->fds[i]);
-    }
-    write_bytes(out, false, stream_bytes(s), stream_size(s));
-    write_unsent(out, s);
-    write_own(out, c);
-}
 
 static struct conn *find_conn(const struct broker *b, uint64_t id)
 {
@@ -72,218 +24,234 @@ static struct conn *find_conn(const struct broker *b, uint64_t id)
     return c;
 }
 
-bool state_read_conn(struct state_in *in)
+bool state_conn(struct archive *a, void *thing)
 {
-    struct broker *b = in->broker;
-    uint64_t id = (uint64_t)state_int(in, "id", 1, INT64_MAX);
-    struct holder *holder = state_thing(in, "holder", &in->holders);
-    if (!state_good(in) || !holder || holder->among || id > b->next_conn_id || find_conn(b, id))
-        return state_fail(in, "it has no holder, or its id is in use, or of the future");
-    struct conn *c = in->conn = conn_new(b, id);
-    holder_unref(c->holder);
-    c->holder = holder_ref(holder);
-    holder_enter(holder, &b->devices.holders, id);
-    c->stream.fd = state_fd(in, "fd");
-    c->follows = state_bool(in, "follows");
-    // Programs from before there was a trace have no such field.
-    trace_follow(c, state_get(in, "traces") && state_bool(in, "traces"));
-    c->last_event = state_uint(in, "seen");
+    struct broker *b = a->broker;
+    struct conn *c = thing;
+    uint64_t id = c ? c->id : 0;
+    archive_int(a, "id", &id, 1, INT64_MAX);
+    struct holder *holder = archive_ref(a, "holder", &a->holders, c ? c->holder : NULL);
+    if (!c) {
+        if (!archive_good(a) || !holder || holder->among || id > b->next_conn_id ||
+            find_conn(b, id))
+            return archive_fail(a, "it has no holder, or its id is in use, or of the future");
+        c = conn_new(b, id);
+        holder_unref(c->holder);
+        c->holder = holder_ref(holder);
+        holder_enter(holder, &b->devices.holders, id);
+    }
+    a->conn = c;
+    bool traces = c->traces;
+    archive_fd(a, "fd", &c->stream.fd);
+    archive_bool(a, "follows", &c->follows);
+    if (archive_has(a, "traces")) // absent in programs from before there was a trace
+        archive_bool(a, "traces", &traces);
+    archive_count(a, "seen", &c->last_event);
+    trace_follow(c, traces);
     return true;
 }
 
-bool state_read_conn_fd(struct state_in *in)
+bool state_conn_fd(struct archive *a, void *thing)
 {
-    struct conn *c = in->conn;
-    if (!c || c->stream.n_fds == STREAM_MAX_FDS)
-        return state_fail(in, "there is no connection for it, or it is one too many");
-    int fd = state_fd(in, "fd");
-    if (fd >= 0)
-        c->stream.fds[c->stream.n_fds++] = fd;
+    struct stream *s = &a->conn->stream;
+    int fd = thing ? *(const int *)thing : -1;
+    if (a->reading && s->n_fds == STREAM_MAX_FDS)
+        return archive_fail(a, "it is one too many");
+    archive_fd(a, "fd", &fd);
+    if (a->reading && fd >= 0)
+        s->fds[s->n_fds++] = fd;
     return true;
 }
 
-bool state_read_conn_bytes(struct state_in *in)
+// Goes with the byte that comes behind it.
+bool state_conn_out_fd(struct archive *a, void *thing)
 {
-    size_t size;
-    const void *bytes = state_bytes(in, "bytes", &size);
-    bool sent = state_bool(in, "sent");
-    if (!in->conn)
-        return state_fail(in, "there is no connection for it");
-    buf_append(sent ? &in->conn->stream.out : &in->conn->stream.in, bytes, size);
+    int fd = thing ? *(const int *)thing : -1;
+    archive_fd(a, "fd", &fd);
+    if (a->reading && fd >= 0)
+        stream_attach_fd(&a->conn->stream, fd);
     return true;
 }
 
-bool state_read_conn_out_fd(struct state_in *in)
+// Of what a connection has sent, or is to be sent.
+struct piece {
+    bool sent;
+    struct buf bytes;
+};
+
+bool state_conn_bytes(struct archive *a, void *thing)
 {
-    if (!in->conn)
-        return state_fail(in, "there is no connection for it");
-    int fd = state_fd(in, "fd");
-    if (fd >= 0)
-        stream_attach_fd(&in->conn->stream, fd);
+    struct stream *s = &a->conn->stream;
+    struct piece *piece = thing;
+    bool sent = piece && piece->sent;
+    archive_bool(a, "sent", &sent);
+    archive_buf(a, "bytes", piece ? &piece->bytes : sent ? &s->out : &s->in);
     return true;
 }
 
-// --- what is a client's own: each record is of the last connection
-
-static void write_shm(struct state_out *out, uint64_t id, const struct shm *shm)
+static void write_bytes(struct archive *a, bool sent, const uint8_t *bytes, size_t size)
 {
-    struct buf *bytes = &out->bytes;
+    for (size_t n; size > 0; bytes += n, size -= n) {
+        n = size < PIECE ? size : PIECE;
+        struct piece piece = { sent, { .bytes = (uint8_t *)(uintptr_t)bytes, .size = n } };
+        archive_put(a, RECORD_conn_bytes, &piece);
+    }
+}
+
+static void write_unsent(struct archive *a, const struct stream *s)
+{
+    const uint8_t *bytes = s->out.bytes + s->out_start;
+    size_t at = 0;
+    for (size_t i = 0; i < s->n_out_fds; i++) {
+        size_t before = (size_t)(s->out_fds[i].at - s->sent) - at;
+        write_bytes(a, true, bytes + at, before);
+        at += before;
+        archive_put(a, RECORD_conn_out_fd, &s->out_fds[i].fd);
+    }
+    write_bytes(a, true, bytes + at, stream_unsent(s) - at);
+}
+
+// --- what is a client's own: each record is a slot of a map of the last connection
+
+// An id, and what it stands for; NULL: that makes no sense.
+static void *archive_own(struct archive *a, const struct map_slot *slot, uint64_t *id,
+                         const char *key, const struct archive_table *table, const struct map *own,
+                         size_t most)
+{
+    *id = slot ? slot->key : 0;
+    archive_int(a, "id", id, 1, INT64_MAX);
+    void *thing = archive_ref(a, key, table, slot ? slot->value : NULL);
+    if (slot || (archive_good(a) && thing && !map_get(own, *id) && own->count < most))
+        return thing;
+    archive_fail(a, "nothing is there for its id, or that is in use");
+    return NULL;
+}
+
+bool state_conn_tensor(struct archive *a, void *slot)
+{
+    uint64_t id;
+    struct map *own = &a->conn->tensors;
+    struct tensor *t = archive_own(a, slot, &id, "tensor", &a->tensors, own, REQUEST_MAX_TENSORS);
+    if (a->reading && t) {
+        map_put(own, id, tensor_ref(t));
+        t->n_ids++;
+    }
+    return t != NULL;
+}
+
+bool state_conn_export(struct archive *a, void *slot)
+{
+    uint64_t id;
+    struct map *own = &a->conn->exports;
+    struct storage *s = archive_own(a, slot, &id, "storage", &a->storages, own,
+                                    REQUEST_MAX_EXPORTS);
+    if (a->reading && s && s->import)
+        return archive_fail(a, "its storage is a client's memory");
+    if (a->reading && s)
+        map_put(own, id, storage_ref(s));
+    return s != NULL;
+}
+
+bool state_conn_import(struct archive *a, void *slot)
+{
+    uint64_t id;
+    struct map *own = &a->conn->imports;
+    struct import *m = archive_own(a, slot, &id, "import", &a->imports, own, REQUEST_MAX_IMPORTS);
+    if (a->reading && m)
+        map_put(own, id, import_ref(m));
+    return m != NULL;
+}
+
+static bool is_mappable(const struct shm *shm, int index, const struct device *d, uint32_t region)
+{
+    return region < d->n_regions && d->regions[region].used && d->regions[region].host &&
+           d->regions[region].size >= shm->size && !shm->mapped[index];
+}
+
+static void archive_mapped(struct archive *a, struct shm *shm)
+{
+    const struct broker *b = a->broker;
     size_t n = 0;
     for (int i = 0; i < DEV_MAX_DEVICES; i++)
         n += shm->mapped[i];
-    state_begin(out, "shm", 4);
-    pack_key_uint(bytes, "id", id);
-    state_put_fd(out, "fd", shm->fd);
-    pack_key_uint(bytes, "size", shm->size);
-    pack_str(bytes, "mapped");
-    pack_array(bytes, n);
-    for (int i = 0; i < DEV_MAX_DEVICES; i++) {
-        if (!shm->mapped[i])
+    n = archive_open(a, "mapped", n, 0, DEV_MAX_DEVICES);
+    int index = -1;
+    for (size_t i = 0; i < n; i++) {
+        while (!a->reading && !shm->mapped[++index])
+            ;
+        uint32_t region = a->reading ? 0 : shm->regions[index];
+        archive_open(a, NULL, 2, 2, 2);
+        archive_int(a, NULL, &index, 0, b->devices.n - 1);
+        archive_int(a, NULL, &region, 0, DEV_MAX_REGIONS - 1);
+        archive_close(a);
+        if (!a->reading)
             continue;
-        pack_array(bytes, 2);
-        pack_int(bytes, i);
-        pack_uint(bytes, shm->regions[i]);
-    }
-}
-
-static bool read_mapped(struct state_in *in, struct shm *shm)
-{
-    const struct broker *b = in->broker;
-    const value *list = state_get(in, "mapped");
-    for (size_t i = 0; i < value_count(list); i++) {
-        const value *pair = value_at(list, i);
-        int index = (int)state_int_of(in, value_at(pair, 0), 0, b->devices.n - 1);
-        uint32_t region = (uint32_t)state_int_of(in, value_at(pair, 1), 0, DEV_MAX_REGIONS - 1);
-        if (!state_good(in))
-            return false;
-        const struct device *d = b->devices.at[index];
-        if (region >= d->n_regions || !d->regions[region].used || !d->regions[region].host ||
-            d->regions[region].size < shm->size || shm->mapped[index])
-            return state_fail(in, "its region is not that of shared memory, or too small");
+        if (!archive_good(a) || !is_mappable(shm, index, b->devices.at[index], region)) {
+            archive_fail(a, "its region is not that of shared memory, or too small");
+            break;
+        }
         shm->mapped[index] = true;
         shm->regions[index] = region;
     }
+    archive_close(a);
+}
+
+bool state_shm(struct archive *a, void *thing)
+{
+    const struct map_slot *slot = thing;
+    uint64_t id = slot ? slot->key : 0;
+    struct shm shm = slot ? *(const struct shm *)slot->value : (struct shm){ .fd = -1 };
+    archive_int(a, "id", &id, 1, INT64_MAX);
+    archive_fd(a, "fd", &shm.fd);
+    archive_int(a, "size", &shm.size, 1, INT64_MAX);
+    archive_mapped(a, &shm);
+    if (slot)
+        return true;
+    if (!archive_good(a) || map_get(&a->conn->shms, id))
+        return archive_fail(a, "its id is in use");
+    struct shm *made = mem_alloc(sizeof *made);
+    *made = shm;
+    map_put(&a->conn->shms, id, made);
     return true;
 }
 
-bool state_read_shm(struct state_in *in)
+// The number of the failure that it was told of, by the hash of the operator's name.
+bool state_warning(struct archive *a, void *thing)
 {
-    struct conn *c = in->conn;
-    uint64_t id = (uint64_t)state_int(in, "id", 1, INT64_MAX);
-    uint64_t size = (uint64_t)state_int(in, "size", 1, INT64_MAX);
-    if (!state_good(in) || !c || map_get(&c->shms, id))
-        return state_fail(in, "there is no connection for it, or its id is in use");
-    struct shm *shm = mem_zalloc(1, sizeof *shm);
-    *shm = (struct shm){ .size = size };
-    bool ok = read_mapped(in, shm);
-    shm->fd = state_fd(in, "fd");
-    if (ok)
-        map_put(&c->shms, id, shm);
-    else
-        free(shm);
-    return ok;
-}
-
-bool state_read_id(struct state_in *in)
-{
-    struct conn *c = in->conn;
-    uint64_t id = (uint64_t)state_int(in, "id", 1, INT64_MAX);
-    struct tensor *t = state_thing(in, "tensor", &in->tensors);
-    if (!state_good(in) || !c || !t || map_get(&c->tensors, id) ||
-        c->tensors.count == REQUEST_MAX_TENSORS)
-        return state_fail(in, "there is no connection or tensor for it, or it is in use");
-    map_put(&c->tensors, id, tensor_ref(t));
-    t->n_ids++;
+    struct map_slot slot = thing ? *(const struct map_slot *)thing : (struct map_slot){ 0 };
+    uint64_t failure = (uint64_t)(uintptr_t)slot.value;
+    archive_bits(a, "op", &slot.key);
+    archive_int(a, "failure", &failure, 1, INT64_MAX);
+    if (a->reading)
+        map_put(&a->conn->warnings, slot.key, (void *)(uintptr_t)failure);
     return true;
 }
 
-bool state_read_export(struct state_in *in)
+static void put_slots(struct archive *a, enum archive_record kind, const struct map *m)
 {
-    struct conn *c = in->conn;
-    uint64_t id = (uint64_t)state_int(in, "id", 1, INT64_MAX);
-    struct storage *s = state_thing(in, "storage", &in->storages);
-    if (!state_good(in) || !c || !s || s->import || map_get(&c->exports, id) ||
-        c->exports.count == REQUEST_MAX_EXPORTS)
-        return state_fail(in, "there is no connection or storage for it, or it is in use");
-    map_put(&c->exports, id, storage_ref(s));
-    return true;
-}
-
-bool state_read_conn_import(struct state_in *in)
-{
-    struct conn *c = in->conn;
-    uint64_t id = (uint64_t)state_int(in, "id", 1, INT64_MAX);
-    struct import *m = state_thing(in, "import", &in->imports);
-    if (!state_good(in) || !c || !m || map_get(&c->imports, id) ||
-        c->imports.count == REQUEST_MAX_IMPORTS)
-        return state_fail(in, "there is no connection or import for it, or it is in use");
-    map_put(&c->imports, id, import_ref(m));
-    return true;
-}
-
-bool state_read_told(struct state_in *in)
-{
-    uint64_t key = state_hash(in, "op");
-    uint64_t failure = (uint64_t)state_int(in, "failure", 1, INT64_MAX);
-    if (!state_good(in) || !in->conn)
-        return state_fail(in, "there is no connection for it");
-    map_put(&in->conn->warnings, key, (void *)(uintptr_t)failure);
-    return true;
-}
-
-// Ids, and the numbers of what they stand for.
-static void write_ids(struct state_out *out, const struct map *m, const char *record,
-                      const char *key, const struct state_numbers *numbers)
-{
-    for (size_t i = 0; i < m->capacity; i++) {
-        if (!m->slots[i].value)
-            continue;
-        state_begin(out, record, 2);
-        pack_key_uint(&out->bytes, "id", m->slots[i].key);
-        pack_key_uint(&out->bytes, key, state_number(numbers, m->slots[i].value));
-    }
-}
-
-static void write_own(struct state_out *out, const struct conn *c)
-{
-    write_ids(out, &c->tensors, "id", "tensor", &out->tensors);
-    write_ids(out, &c->exports, "export", "storage", &out->storages);
-    write_ids(out, &c->imports, "conn_import", "import", &out->imports);
-    const struct map *m = &c->shms;
     for (size_t i = 0; i < m->capacity; i++)
         if (m->slots[i].value)
-            write_shm(out, m->slots[i].key, m->slots[i].value);
-    m = &c->warnings;
-    for (size_t i = 0; i < m->capacity; i++) {
-        if (!m->slots[i].value)
-            continue;
-        state_begin(out, "told", 2);
-        state_put_hash(out, "op", m->slots[i].key);
-        pack_key_uint(&out->bytes, "failure", (uint64_t)(uintptr_t)m->slots[i].value);
-    }
-    state_write_contexts(out, c);
+            archive_put(a, kind, &m->slots[i]);
 }
 
 // --- the answer to who has asked for the upgrade
 
-static void write_reply(struct state_out *out, const struct request *asked)
+bool state_reply(struct archive *a, void *thing)
 {
-    state_begin(out, "reply", 4);
-    pack_key_uint(&out->bytes, "conn", asked->conn->id);
-    pack_key_uint(&out->bytes, "request", asked->id);
-    pack_key_bool(&out->bytes, "notification", asked->notification);
-    pack_key_uint(&out->bytes, "since", asked->since);
-}
-
-bool state_read_reply(struct state_in *in)
-{
-    const struct broker *b = in->broker;
-    struct conn *c = find_conn(b, state_uint(in, "conn"));
-    uint32_t id = (uint32_t)state_int(in, "request", 0, UINT32_MAX);
-    uint64_t since = state_uint(in, "since"), now = clock_ns();
-    if (!state_good(in) || state_bool(in, "notification") || !c)
-        return state_good(in);
+    const struct request *asked = thing;
+    const struct broker *b = a->broker;
+    uint64_t conn = asked ? asked->conn->id : 0, since = asked ? asked->since : 0;
+    uint32_t id = asked ? asked->id : 0;
+    bool notification = asked && asked->notification;
+    archive_count(a, "conn", &conn);
+    archive_int(a, "request", &id, 0, UINT32_MAX);
+    archive_bool(a, "notification", &notification);
+    archive_count(a, "since", &since);
+    struct conn *c = find_conn(b, conn);
+    if (asked || !archive_good(a) || notification || !c)
+        return true;
     struct buf *out = &c->stream.out;
+    uint64_t now = clock_ns();
     pack_reply_ok(out, id);
     pack_map(out, 5);
     pack_key_str(out, "version", OPD_VERSION);
@@ -294,10 +262,21 @@ bool state_read_reply(struct state_in *in)
     return true;
 }
 
-void state_write_conns(struct state_out *out, struct broker *b, const struct request *asked)
+// --- all of it
+
+void state_write_conns(struct archive *a)
 {
-    for (const struct conn *c = b->conns; c; c = c->next)
-        write_conn(out, c);
-    if (asked)
-        write_reply(out, asked);
+    for (struct conn *c = a->broker->conns; c; c = c->next) {
+        archive_put(a, RECORD_conn, c);
+        for (int i = 0; i < c->stream.n_fds; i++)
+            archive_put(a, RECORD_conn_fd, &c->stream.fds[i]);
+        write_bytes(a, false, stream_bytes(&c->stream), stream_size(&c->stream));
+        write_unsent(a, &c->stream);
+        put_slots(a, RECORD_conn_tensor, &c->tensors);
+        put_slots(a, RECORD_conn_export, &c->exports);
+        put_slots(a, RECORD_conn_import, &c->imports);
+        put_slots(a, RECORD_shm, &c->shms);
+        put_slots(a, RECORD_warning, &c->warnings);
+        put_slots(a, RECORD_context, &c->contexts);
+    }
 }

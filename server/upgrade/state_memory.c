@@ -1,7 +1,7 @@
 // The part of the state that is memory: devices, the descriptors of their chunks, tensors and their
 // names. What is where in the chunks: state_storage.c.
 
-#include "upgrade/state.h"
+#include "upgrade/archive.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,75 +11,50 @@
 
 // --- devices
 
-static void write_device(struct state_out *out, const struct device *d)
+void state_device_ref(struct archive *a, const char *key, struct device **d)
 {
-    struct buf *bytes = &out->bytes;
-    state_begin(out, "device", 13);
-    state_put_str(out, "name", d->name);
-    state_put_str(out, "model", d->info.name);
-    state_put_str(out, "uuid", d->info.uuid);
-    state_put_str(out, "target", d->info.target);
-    state_put_str(out, "blas", d->info.blas);
-    pack_key_uint(bytes, "memory_total", d->info.memory_total);
-    pack_key_uint(bytes, "granularity", d->info.chunk_granularity);
-    pack_key_int(bytes, "driver", d->info.driver_version);
-    pack_key_int(bytes, "processors", d->info.processors);
-    state_put_str(out, "message", d->message);
-    pack_key_int(bytes, "restarts", d->n_restarts);
-    pack_key_int(bytes, "reruns", d->n_reruns);
-    pack_key_int(bytes, "start_failures", d->n_start_failures);
+    int index = a->reading ? 0 : (*d)->space.index;
+    archive_int(a, key, &index, 0, a->broker->devices.n - 1);
+    *d = a->broker->devices.at[index];
 }
 
-bool state_read_device(struct state_in *in)
+static struct device *add_device(struct devices *devices, const char *name)
 {
-    struct broker *b = in->broker;
-    char name[sizeof((struct device *)0)->name];
-    state_copy_str(in, "name", name, sizeof name);
-    if (b->devices.n == DEV_MAX_DEVICES || devices_find(&b->devices, name) ||
+    if (devices->n == DEV_MAX_DEVICES || devices_find(devices, name) ||
         (strcmp(name, "cpu") != 0 && strncmp(name, "cuda:", 5) != 0))
-        return state_fail(in, "it has no name of a device, or is one too many");
-    struct device *d = devices_add(&b->devices, name);
+        return NULL;
+    struct device *d = devices_add(devices, name);
     d->state = DEVICE_RESTARTING; // what is asked of it waits for its executor
-    state_copy_str(in, "model", d->info.name, sizeof d->info.name);
-    state_copy_str(in, "uuid", d->info.uuid, sizeof d->info.uuid);
-    state_copy_str(in, "target", d->info.target, sizeof d->info.target);
-    state_copy_str(in, "blas", d->info.blas, sizeof d->info.blas);
-    d->info.memory_total = state_uint(in, "memory_total");
-    d->info.chunk_granularity = (uint64_t)state_int(in, "granularity", 0, STATE_MAX_SIZE);
-    d->info.driver_version = (int)state_int(in, "driver", 0, INT32_MAX);
-    d->info.processors = (int)state_int(in, "processors", 0, INT32_MAX);
-    state_copy_str(in, "message", d->message, sizeof d->message);
-    d->n_restarts = (int)state_int(in, "restarts", 0, INT32_MAX);
-    d->n_reruns = (int)state_int(in, "reruns", 0, INT32_MAX);
-    d->n_start_failures = (int)state_int(in, "start_failures", 0, INT32_MAX - 1);
+    return d;
+}
+
+bool state_device(struct archive *a, void *thing)
+{
+    struct device *d = thing;
+    char name[sizeof d->name] = "";
+    if (d)
+        memcpy(name, d->name, sizeof name);
+    archive_chars(a, "name", name, sizeof name);
+    if (!d && !(d = add_device(&a->broker->devices, name)))
+        return archive_fail(a, "it has no name of a device, or is one too many");
+    a->device = d;
+    archive_chars(a, "model", d->info.name, sizeof d->info.name);
+    archive_chars(a, "uuid", d->info.uuid, sizeof d->info.uuid);
+    archive_chars(a, "target", d->info.target, sizeof d->info.target);
+    archive_chars(a, "blas", d->info.blas, sizeof d->info.blas);
+    archive_count(a, "memory_total", &d->info.memory_total);
+    archive_int(a, "granularity", &d->info.chunk_granularity, 0, ARCHIVE_MAX_SIZE);
+    archive_int(a, "driver", &d->info.driver_version, 0, INT32_MAX);
+    archive_int(a, "processors", &d->info.processors, 0, INT32_MAX);
+    archive_chars(a, "message", d->message, sizeof d->message);
+    archive_int(a, "restarts", &d->n_restarts, 0, INT32_MAX);
+    if (archive_has(a, "reruns")) // absent in programs from before a command was run again
+        archive_int(a, "reruns", &d->n_reruns, 0, INT32_MAX);
+    archive_int(a, "start_failures", &d->n_start_failures, 0, INT32_MAX - 1);
     return true;
 }
 
 // --- regions: of the last device
-
-// Staging memory is made anew. A chunk that the device has not made yet has no descriptor.
-static bool is_kept(const struct device *d, uint32_t id)
-{
-    const struct device_region *r = &d->regions[id];
-    return r->used && (r->fd >= 0 || r->ipc) && !(d->staging.memory && id == d->staging.region);
-}
-
-static void write_regions(struct state_out *out, const struct device *d)
-{
-    for (uint32_t id = 0; id < d->n_regions; id++) {
-        const struct device_region *r = &d->regions[id];
-        if (!is_kept(d, id))
-            continue;
-        state_begin(out, "region", 7);
-        pack_key_uint(&out->bytes, "id", id);
-        pack_key_uint(&out->bytes, "serial", r->serial);
-        state_put_fd(out, "fd", r->fd);
-        pack_key_uint(&out->bytes, "size", r->size);
-        pack_key_bool(&out->bytes, "host", r->host);
-        pack_key_bool(&out->bytes, "ready", r->ready);
-        state_put_bytes(out, "handle", r->handle, r->ipc ? DEV_IPC_HANDLE : 0);
-    }
-}
 
 // Clients know a chunk by its serial.
 static bool is_serial_new(const struct broker *b, uint64_t serial)
@@ -94,118 +69,120 @@ static bool is_serial_new(const struct broker *b, uint64_t serial)
 
 static bool makes_sense(const struct device_region *r, size_t handle_size)
 {
-    if (r->ipc)
+    if (handle_size > 0)
         return handle_size == DEV_IPC_HANDLE && !r->host;
     return r->host || (r->size % SUBALLOC_ALIGN == 0 && r->ready);
 }
 
-bool state_read_region(struct state_in *in)
+static void add_region(struct device *d, uint32_t id, const struct device_region *r)
 {
-    struct broker *b = in->broker;
-    size_t handle_size;
-    const void *handle = state_bytes(in, "handle", &handle_size);
-    uint32_t id = (uint32_t)state_int(in, "id", 0, DEV_MAX_REGIONS - 1);
-    struct device_region r = { .used = true,
-                               .host = state_bool(in, "host"),
-                               .ready = state_bool(in, "ready"),
-                               .ipc = handle_size > 0,
-                               .fd = -1,
-                               .size = (uint64_t)state_int(in, "size", 1, STATE_MAX_SIZE),
-                               .serial = (uint64_t)state_int(in, "serial", 1, INT64_MAX) };
-    struct device *d = b->devices.n > 0 ? b->devices.at[b->devices.n - 1] : NULL;
-    if (!state_good(in) || !d || (id < d->n_regions && d->regions[id].used) ||
-        !makes_sense(&r, handle_size) || !is_serial_new(b, r.serial))
-        return state_fail(in, "it is of no device, there twice, or of a wrong size");
-    r.fd = state_fd(in, "fd");
-    if (r.ipc)
-        memcpy(r.handle, handle, DEV_IPC_HANDLE);
     if (id >= d->n_regions)
         d->regions = mem_realloc(d->regions, id + 1, sizeof *d->regions);
     while (d->n_regions <= id)
         d->regions[d->n_regions++] = (struct device_region){ .fd = -1 };
-    d->regions[id] = r;
-    if (!r.host && !r.ipc)
-        device_restore_chunk(d, id, r.size);
+    d->regions[id] = *r;
+    if (!r->host && !r->ipc)
+        device_restore_chunk(d, id, r->size);
+}
+
+bool state_region(struct archive *a, void *thing)
+{
+    struct device *d = a->device;
+    struct device_region r = { .used = true, .fd = -1 };
+    struct buf handle = { 0 };
+    uint32_t id = 0;
+    if (thing) {
+        r = *(const struct device_region *)thing;
+        id = (uint32_t)((const struct device_region *)thing - d->regions);
+    }
+    if (r.ipc)
+        buf_append(&handle, r.handle, sizeof r.handle);
+    archive_int(a, "id", &id, 0, DEV_MAX_REGIONS - 1);
+    archive_int(a, "serial", &r.serial, 1, INT64_MAX);
+    archive_fd(a, "fd", &r.fd);
+    archive_int(a, "size", &r.size, 1, ARCHIVE_MAX_SIZE);
+    archive_bool(a, "host", &r.host);
+    archive_bool(a, "ready", &r.ready);
+    archive_buf(a, "handle", &handle);
+    bool ok = archive_good(a) && makes_sense(&r, handle.size);
+    if (ok && handle.size > 0) {
+        r.ipc = true;
+        memcpy(r.handle, handle.bytes, sizeof r.handle);
+    }
+    buf_finish(&handle);
+    if (thing)
+        return true;
+    if (!ok || (id < d->n_regions && d->regions[id].used) || !is_serial_new(a->broker, r.serial))
+        return archive_fail(a, "it is there twice, or of a wrong size");
+    add_region(d, id, &r);
     return true;
 }
 
 // --- tensors
 
-void state_put_desc(struct state_out *out, const struct tensor_desc *desc)
+void state_desc(struct archive *a, const char *key, struct tensor_desc *desc)
 {
-    if (desc->dtype == OPD_DTYPE_NONE) {
-        pack_nil(&out->bytes);
-        return;
-    }
-    pack_array(&out->bytes, 1 + (size_t)desc->rank);
-    pack_int(&out->bytes, desc->dtype);
-    for (int i = 0; i < desc->rank; i++)
-        pack_int(&out->bytes, desc->shape[i]);
-}
-
-void state_desc_of(struct state_in *in, const value *v, struct tensor_desc *out)
-{
-    *out = (struct tensor_desc){ 0 };
-    if (value_is_nil(v))
-        return;
-    size_t n = value_count(v);
-    if (n < 1 || n > 1 + OP_MAX_RANK) {
-        state_fail(in, "that is no shape");
-        return;
-    }
-    out->dtype = (enum opd_dtype)state_int_of(in, value_at(v, 0), 1, OPD_DTYPE_COUNT - 1);
-    out->rank = (int)n - 1;
+    size_t n = desc->dtype == OPD_DTYPE_NONE ? 0 : 1 + (size_t)desc->rank;
+    n = archive_open(a, key, n, 0, 1 + OP_MAX_RANK);
+    if (a->reading)
+        *desc = (struct tensor_desc){ .rank = n > 0 ? (int)n - 1 : 0 };
+    if (n > 0)
+        archive_int(a, NULL, &desc->dtype, 1, OPD_DTYPE_COUNT - 1);
     for (size_t i = 1; i < n; i++)
-        out->shape[i - 1] = state_int_of(in, value_at(v, i), 0, INT64_MAX);
-    if (state_good(in) && !tensor_desc_check(out, in->err))
-        opd_err_prefix(in->err, "the state's record '%s'", in->record);
+        archive_count(a, NULL, &desc->shape[i - 1]);
+    archive_close(a);
+    if (a->reading && n > 0 && archive_good(a) && !tensor_desc_check(desc, a->err))
+        opd_err_prefix(a->err, "the state's record '%s'", a->record);
 }
 
-static void write_tensor(struct state_out *out, const struct tensor *t)
+static bool lies_in_storage(const struct tensor *t)
 {
-    struct buf *bytes = &out->bytes;
-    state_add(&out->tensors, t);
-    state_begin(out, "tensor", 4);
-    pack_key_uint(bytes, "storage", state_number(&out->storages, t->storage));
-    pack_key_uint(bytes, "offset", t->offset);
-    pack_str(bytes, "desc");
-    state_put_desc(out, &t->desc);
-    state_put_str(out, "name", t->name);
+    return t->storage && t->desc.dtype != OPD_DTYPE_NONE &&
+           t->offset % dtype_size(t->desc.dtype) == 0 && t->offset <= t->storage->size &&
+           tensor_desc_size(&t->desc) <= t->storage->size - t->offset;
 }
 
-bool state_read_tensor(struct state_in *in)
+bool state_tensor(struct archive *a, void *thing)
 {
-    struct storage *s = state_thing(in, "storage", &in->storages);
-    uint64_t offset = state_uint(in, "offset");
-    struct tensor_desc desc;
-    state_desc_of(in, state_get(in, "desc"), &desc);
-    char *name = state_str(in, "name");
-    bool ok = state_good(in) && s && desc.dtype != OPD_DTYPE_NONE &&
-              offset % dtype_size(desc.dtype) == 0 && offset <= s->size &&
-              tensor_desc_size(&desc) <= s->size - offset &&
-              !(name && (!name[0] || tensor_find(&in->broker->names, name)));
+    struct broker *b = a->broker;
+    struct tensor t = thing ? *(const struct tensor *)thing : (struct tensor){ 0 };
+    t.storage = archive_ref(a, "storage", &a->storages, t.storage);
+    archive_count(a, "offset", &t.offset);
+    state_desc(a, "desc", &t.desc);
+    archive_str(a, "name", &t.name);
+    if (thing)
+        return true;
+    bool ok = archive_good(a) && lies_in_storage(&t) &&
+              !(t.name && (!t.name[0] || tensor_find(&b->names, t.name)));
     if (ok) {
-        struct tensor *t = tensor_new(s, offset, &desc);
-        state_keep(&in->tensors, t);
-        if (name)
-            tensor_set_name(&in->broker->names, t, name);
+        struct tensor *made = tensor_new(t.storage, t.offset, &t.desc);
+        archive_keep(a, &a->tensors, made);
+        if (t.name)
+            tensor_set_name(&b->names, made, t.name);
     }
-    free(name);
-    return ok || state_fail(in, "it does not lie in its storage, or its name is in use");
+    free(t.name);
+    return ok || archive_fail(a, "it does not lie in its storage, or its name is in use");
 }
 
 // --- all of it
 
-void state_write_memory(struct state_out *out, struct broker *b)
+// Staging memory is made anew. A chunk that the device has not made yet has no descriptor.
+static bool is_kept(const struct device *d, uint32_t id)
 {
-    struct state_table tensors = { 0 };
-    for (int i = 0; i < b->devices.n; i++) {
-        write_device(out, b->devices.at[i]);
-        write_regions(out, b->devices.at[i]);
-        out->unknown_memory += b->devices.at[i]->space.map.used;
+    const struct device_region *r = &d->regions[id];
+    return r->used && (r->fd >= 0 || r->ipc) && !(d->staging.memory && id == d->staging.region);
+}
+
+void state_write_memory(struct archive *a)
+{
+    for (int i = 0; i < a->broker->devices.n; i++) {
+        struct device *d = a->broker->devices.at[i];
+        archive_put(a, RECORD_device, d);
+        for (uint32_t id = 0; id < d->n_regions; id++)
+            if (is_kept(d, id))
+                archive_put(a, RECORD_region, &d->regions[id]);
     }
-    state_write_storages(out, b, &tensors);
-    for (size_t i = 0; i < tensors.n; i++)
-        write_tensor(out, tensors.items[i]);
-    free(tensors.items);
+    state_write_storages(a);
+    for (size_t i = 0; i < a->tensors.n; i++)
+        archive_put(a, RECORD_tensor, a->tensors.items[i]);
 }

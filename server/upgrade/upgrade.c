@@ -30,7 +30,6 @@ struct upgrade {
     char *program;
     struct file_stamp stamp; // of the program that was tried
     enum phase phase;
-    uint64_t held_since;      // clock_ns()
     struct state_out checked; // the state that is being looked at
     int round;
     struct successor *successor; // NULL: none is under way
@@ -143,7 +142,7 @@ static void take_over(struct upgrade *u, const struct state_out *state)
         return;
     }
     log_info("upgrading to %s; nothing was begun for %.1f ms", u->program,
-             (double)(clock_ns() - u->held_since) / 1e6);
+             (double)(clock_ns() - u->broker->held_since) / 1e6);
     keep_open(state, fd, true);
     run_program(u, fd);
     opd_err_errno(&err, OPD_E_invalid_argument, "%s cannot be run", u->program);
@@ -170,7 +169,7 @@ static bool is_quiet(const struct upgrade *u)
 }
 
 // Whoever asked may have gone; it is done all the same.
-static const struct request *asked_by(const struct upgrade *u)
+static struct request *asked_by(const struct upgrade *u)
 {
     return u->asked->conn->closed ? NULL : u->asked;
 }
@@ -197,7 +196,7 @@ static void checked(void *data, const struct opd_err *err)
         return;
     }
     struct state_out now = { 0 };
-    state_write(&now, u->broker, asked_by(u), u->held_since);
+    state_write(&now, u->broker, asked_by(u));
     if (state_is_same(&now, &u->checked) && is_quiet(u))
         take_over(u, &now);
     else if (++u->round == ROUNDS)
@@ -211,7 +210,7 @@ static void checked(void *data, const struct opd_err *err)
 static bool start_successor(struct upgrade *u, struct opd_err *err)
 {
     state_out_finish(&u->checked);
-    state_write(&u->checked, u->broker, asked_by(u), u->held_since);
+    state_write(&u->checked, u->broker, asked_by(u));
     if (u->phase != PHASE_TRIAL && u->checked.unknown_memory > 0)
         return opd_err_set(err, OPD_E_internal,
                            "device memory is in use that the state knows nothing of");
@@ -233,7 +232,7 @@ void upgrade_poll(struct broker *b)
 {
     struct upgrade *u = b->upgrade;
     if (u && u->phase == PHASE_SETTLE && !b->reload.edits && b->n_checks == 0) {
-        u->held_since = clock_ns();
+        b->held_since = clock_ns();
         drain(u);
     }
     if (u && u->phase == PHASE_DRAIN && is_quiet(u))

@@ -37,7 +37,7 @@ static void read_again(struct broker *b)
 {
     struct state_out out = { 0 };
     struct opd_err err = { 0 };
-    state_write(&out, b, NULL, 0);
+    state_write(&out, b, NULL);
     struct broker *again = empty_broker();
     CHECK(state_read(again, out.bytes.bytes, out.bytes.size, true, &err));
     broker_discard(again);

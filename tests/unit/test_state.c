@@ -17,7 +17,7 @@ enum { HEADER = 32, FORMAT_AT = 8, SIZE_AT = 16, HASH_AT = 24 };
 static struct buf write_state(struct broker *b)
 {
     struct state_out out = { 0 };
-    state_write(&out, b, NULL, 17);
+    state_write(&out, b, NULL);
     assert_int_equal(out.unknown_memory, 0);
     struct buf bytes = out.bytes;
     out.bytes = (struct buf){ 0 };
@@ -352,7 +352,7 @@ static void test_what_makes_no_sense(void **state)
     check_refused(b, "there twice");
     b = state_make_broker();
     map_put(&b->conns->exports, 14, storage_ref(storage_of(b, 10)));
-    check_refused(b, "there is no connection or storage for it");
+    check_refused(b, "its storage is a client's memory");
     b = state_make_broker();
     b->next_conn_id = 0;
     check_refused(b, "in use, or of the future");
