@@ -426,6 +426,7 @@ struct broker *broker_new(const struct options *options)
 {
     struct broker *b = mem_zalloc(1, sizeof(struct roof));
     *b = (struct broker){ .options = *options,
+                          .call = request_call,
                           .listen_fd = -1,
                           .lock_fd = -1,
                           .started_ns = clock_ns(),

@@ -230,36 +230,6 @@ static void reply(struct request *req, enum request_status status, struct opd_er
     opd_err_clear(err);
 }
 
-static enum request_status call(struct request *req, const struct msg *msg, bool again,
-                                struct opd_err *err)
-{
-    struct request_row *row = request_find(msg->method, msg->method_size);
-    if (!row) {
-        opd_err_set(err, OPD_E_unknown_method, "there is no request '%.*s'; see protocol/README.md",
-                    (int)(msg->method_size < 64 ? msg->method_size : 64), msg->method);
-        return REQUEST_ERROR;
-    }
-    bool ok = msg_check_params(row->name, row->params, msg->params, err);
-    if (ok && req->conn->wait_err.code) {
-        opd_err_copy(err, &req->conn->wait_err);
-        ok = false;
-    }
-    if (ok && req->broker->stopping && !again)
-        ok = opd_err_set(err, OPD_E_unavailable, "the daemon is stopping");
-    if (!ok) {
-        int fd = request_takes_fd(row, msg->params) ? stream_take_fd(&req->conn->stream) : -1;
-        if (fd >= 0)
-            close(fd); // it belongs to this message, not to the next
-        return REQUEST_ERROR;
-    }
-    enum request_status status = row->fn(req, msg->params, err);
-    if (status != REQUEST_WAIT) {
-        row->count++;
-        req->broker->n_requests++;
-    }
-    return status;
-}
-
 // Starts the first request in the buffer. False: it waits, or the connection is over.
 static bool start_one(struct conn *c, size_t size)
 {
@@ -279,7 +249,7 @@ static bool start_one(struct conn *c, size_t size)
                            .notification = msg.notification,
                            .since = c->waiting_since };
     c->waits_for = NULL;
-    enum request_status status = call(&req, &msg, again, &err);
+    enum request_status status = c->broker->call(&req, &msg, again, &err);
     msg_finish(&msg);
     if (status == REQUEST_WAIT) {
         buf_finish(&req.reply);

@@ -13,6 +13,8 @@
 #include "kernels/registry.h"
 #include "kernels/reload.h"
 #include "options.h"
+#include "request/request.h"
+#include "request/method.h"
 #include "wire/map.h"
 
 struct conn;
@@ -31,6 +33,9 @@ struct broker {
     bool stopping;    // what has begun ends, nothing is begun any more
 
     uv_poll_t listener;
+    // What carries requests out: request_call().
+    enum request_status (*call)(struct request *req, const struct msg *msg, bool again,
+                                struct opd_err *err);
     int listen_fd, lock_fd;
     int spare_fd;       // given up for a moment to refuse a connection when there is no other
     bool listening;     // connections are taken
@@ -43,7 +48,8 @@ struct broker {
     uint64_t started_ns;
     double started_time; // Unix time
     uint64_t n_requests, n_contexts;
-    int n_checks; // under way
+    uint64_t calls[METHOD_COUNT]; // requests that were begun, of each method
+    int n_checks;                 // under way
 
     const char *program;     // that this was started from, for a successor
     char **args;             // and with what: behind its name, to the end

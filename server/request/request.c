@@ -9,34 +9,6 @@
 #include "request/parts.h"
 #include "request/trace.h"
 
-struct request_row request_rows[] = {
-#define LOOP
-#define DEVICE
-#define REQUEST(name, since, where, params, result, doc)                                           \
-    { #name, since, params, result, doc, request_##name, 0 },
-#include "../../protocol/protocol.def"
-#undef REQUEST
-};
-
-const int n_request_rows = sizeof request_rows / sizeof request_rows[0];
-
-struct request_row *request_find(const char *method, size_t size)
-{
-    for (int i = 0; i < n_request_rows; i++)
-        if (strlen(request_rows[i].name) == size && memcmp(request_rows[i].name, method, size) == 0)
-            return &request_rows[i];
-    return NULL;
-}
-
-bool request_takes_fd(const struct request_row *row, const value *params)
-{
-    char text[16];
-    const value *kind = value_at(params, 2); // the parameters may be wrong ones
-    return row->fn == request_shm_open ||
-           (row->fn == request_import_open && kind && value_copy_str(kind, text, sizeof text) &&
-            strcmp(text, "memfd") == 0);
-}
-
 // --- submitted requests
 
 static void add_need(struct request *req, enum request_need_kind kind, struct fate *f)

@@ -90,21 +90,9 @@ struct request {
 typedef enum request_status request_fn(struct request *req, const value *params,
                                        struct opd_err *err);
 
-struct request_row {
-    const char *name;
-    int since;
-    const char *params, *result, *doc;
-    request_fn *fn;
-    uint64_t count;
-};
-
-// Does a descriptor come with its message?
-bool request_takes_fd(const struct request_row *row, const value *params);
-
-extern struct request_row request_rows[];
-extern const int n_request_rows;
-
-struct request_row *request_find(const char *method, size_t size); // NULL: no such request
+// Carries out the request of a message. `again`: it was begun before and has waited.
+enum request_status request_call(struct request *req, const struct msg *msg, bool again,
+                                 struct opd_err *err);
 
 // Keeps a request that is answered later, by request_finish() with the result in its reply, or with
 // an error.

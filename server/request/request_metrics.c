@@ -26,9 +26,9 @@ static void put_requests(struct buf *out, const struct broker *b)
 #undef ERROR
     };
     begin(out, "requests_total", "counter", "Requests that were answered or submitted.");
-    for (int i = 0; i < n_request_rows; i++)
-        buf_printf(out, "opd_requests_total{method=\"%s\"} %" PRIu64 "\n", request_rows[i].name,
-                   request_rows[i].count);
+    for (int i = 0; i < METHOD_COUNT; i++)
+        buf_printf(out, "opd_requests_total{method=\"%s\"} %" PRIu64 "\n", methods[i].name,
+                   b->calls[i]);
     begin(out, "errors_total", "counter", "Requests that were answered with an error.");
     for (int i = 0; i < TURN_MAX_ERRORS; i++)
         if (codes[i])

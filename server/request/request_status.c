@@ -50,13 +50,13 @@ static void pack_devices(struct buf *out, const struct broker *b)
 static void pack_methods(struct buf *out)
 {
     pack_str(out, "methods");
-    pack_map(out, (size_t)n_request_rows);
-    for (int i = 0; i < n_request_rows; i++) {
-        pack_str(out, request_rows[i].name);
+    pack_map(out, (size_t)METHOD_COUNT);
+    for (int i = 0; i < METHOD_COUNT; i++) {
+        pack_str(out, methods[i].name);
         pack_map(out, 3);
-        pack_key_str(out, "params", request_rows[i].params);
-        pack_key_str(out, "result", request_rows[i].result);
-        pack_key_str(out, "doc", request_rows[i].doc);
+        pack_key_str(out, "params", methods[i].params);
+        pack_key_str(out, "result", methods[i].result);
+        pack_key_str(out, "doc", methods[i].doc);
     }
 }
 
@@ -161,16 +161,16 @@ static void pack_compilers(struct buf *out, const struct broker *b)
     pack_key_str(out, "host", b->host_compiler);
 }
 
-static void pack_counts(struct buf *out)
+static void pack_counts(struct buf *out, const struct broker *b)
 {
     size_t n = 0;
-    for (int i = 0; i < n_request_rows; i++)
-        n += request_rows[i].count > 0;
+    for (int i = 0; i < METHOD_COUNT; i++)
+        n += b->calls[i] > 0;
     pack_str(out, "requests");
     pack_map(out, n);
-    for (int i = 0; i < n_request_rows; i++)
-        if (request_rows[i].count > 0)
-            pack_key_uint(out, request_rows[i].name, request_rows[i].count);
+    for (int i = 0; i < METHOD_COUNT; i++)
+        if (b->calls[i] > 0)
+            pack_key_uint(out, methods[i].name, b->calls[i]);
 }
 
 enum request_status request_status(struct request *req, const value *params, struct opd_err *err)
@@ -187,7 +187,7 @@ enum request_status request_status(struct request *req, const value *params, str
     pack_key_float(out, "started", b->started_time);
     pack_key_uint(out, "upgrades", b->n_upgrades);
     pack_key_int(out, "connections", b->n_conns);
-    pack_counts(out);
+    pack_counts(out, b);
     pack_key_uint(out, "requests_total", b->n_requests);
     pack_key_uint(out, "errors_total", b->turn.n_errors);
     pack_devices(out, b);

@@ -66,17 +66,15 @@ bool state_broker(struct archive *a, void *thing)
 
 bool state_request_count(struct archive *a, void *thing)
 {
-    struct request_row *row = thing;
+    uint64_t *calls = thing, count = calls ? *calls : 0;
     char name[64] = "";
-    uint64_t count = row ? row->count : 0;
-    if (row)
-        snprintf(name, sizeof name, "%s", row->name);
+    if (calls)
+        snprintf(name, sizeof name, "%s", methods[calls - a->broker->calls].name);
     archive_chars(a, "request", name, sizeof name);
     archive_count(a, "count", &count);
-    if (!row)
-        row = request_find(name, strlen(name));
-    if (row && !a->check) // one that is no longer there is no longer counted
-        row->count = count;
+    int method = calls ? -1 : method_find(name, strlen(name));
+    if (method >= 0) // one that is no longer there is no longer counted
+        a->broker->calls[method] = count;
     return true;
 }
 
@@ -107,8 +105,8 @@ void state_write_broker(struct archive *a)
 {
     const struct events *ev = &a->broker->events;
     archive_put(a, RECORD_broker, a->broker);
-    for (int i = 0; i < n_request_rows; i++)
-        archive_put(a, RECORD_request_count, &request_rows[i]);
+    for (int i = 0; i < METHOD_COUNT; i++)
+        archive_put(a, RECORD_request_count, &a->broker->calls[i]);
     uint64_t seq = ev->next > EVENTS_KEPT ? ev->next - EVENTS_KEPT : 1;
     for (; seq < ev->next; seq++)
         archive_put(a, RECORD_event, &seq);
