@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "opctl/suggest.h"
+#include "base/suggest.h"
 
 const struct option_row args_options[OPTIONS] = {
     [OPTION_SOCKET] = { "--socket", "PATH",
@@ -54,7 +54,7 @@ static bool refuse_option(const char *word, size_t length, char *why, size_t siz
     snprintf(name, sizeof name, "%.*s", (int)length, word);
     for (int i = 0; i < OPTIONS; i++)
         names[i] = args_options[i].name;
-    return complain(why, size, "unknown option", name, suggest(name, names, OPTIONS));
+    return complain(why, size, "unknown option", name, suggest_among(name, names, OPTIONS));
 }
 
 // Reads the option at *at, and its value; *at is left on the last word that was used.

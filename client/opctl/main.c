@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "opctl/command.h"
-#include "opctl/suggest.h"
+#include "base/suggest.h"
 #include "base/version.h"
 
 #define WITH(option) (1u << (option))
@@ -127,7 +127,7 @@ static const struct command *find_command(const char *name)
         if (strcmp(name, names[i]) == 0)
             return &commands[i];
     }
-    if ((meant = suggest(name, names, COMMANDS)))
+    if ((meant = suggest_among(name, names, COMMANDS)))
         session_refuse("unknown command '%s': did you mean '%s'?", name, meant);
     else
         session_refuse("unknown command '%s'", name);

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "kernels/program.h"
 #include "kernels/source.h"
-#include "op/suggest.h"
+#include "base/suggest.h"
 
 // A signature seldom has more than a few dozen plans in use; of so many a new version is made ready
 // for the same.
@@ -248,14 +248,13 @@ struct version *operator_newest(const struct opd_operator *o)
     return v;
 }
 
-const char *registry_suggest(const struct registry *r, const char *name, char *out, size_t size)
+const char *registry_suggest(const struct registry *r, const char *name, struct suggest *near)
 {
-    struct suggest suggest;
-    suggest_init(&suggest, name, strlen(name));
+    suggest_init(near, name, strlen(name));
     for (struct opd_operator *o = r->operators; o; o = o->next)
         if (o->current)
-            suggest_add(&suggest, o->name);
-    return suggest_text(&suggest, out, size);
+            suggest_add(near, o->name);
+    return suggest_text(near);
 }
 
 static void drop_kernels(struct version *v)

@@ -84,8 +84,9 @@ struct version *registry_find(const struct registry *r, const char *name);
 // The version of that number, and the newest that did not fail. NULL: none is kept.
 struct version *operator_version(const struct opd_operator *o, int number);
 struct version *operator_newest(const struct opd_operator *o);
-// "; did you mean 'gelu'?", or "" where no name is near. Returns out.
-const char *registry_suggest(const struct registry *r, const char *name, char *out, size_t size);
+// "; did you mean 'gelu'?", or "" where no name is near; lives in `near`.
+struct suggest;
+const char *registry_suggest(const struct registry *r, const char *name, struct suggest *near);
 void registry_finish(struct registry *r);
 
 // A version of an operator that is not served yet; one reference is the caller's. Takes over the

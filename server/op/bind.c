@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "op/reader.h"
-#include "op/suggest.h"
+#include "base/suggest.h"
 
 // Where in the template's parameters a name stands; -1: it is none.
 static int find_template_param(const struct signature *sig, const char *name)
@@ -16,12 +16,11 @@ static int find_template_param(const struct signature *sig, const char *name)
 static bool fail_no_kernel(struct reader *r, const char *name)
 {
     struct suggest near;
-    char text[OP_MAX_NAME + 32];
     suggest_init(&near, name, strlen(name));
     for (int i = 0; i < r->n_signatures; i++)
         suggest_add(&near, r->signatures[i].name);
     return lex_fail(&r->lx, "no kernel '%s' in this file, expected '__global__ void %s(...)'%s",
-                    name, name, suggest_text(&near, text, sizeof text));
+                    name, name, suggest_text(&near));
 }
 
 static bool is_same(const struct signature *a, const struct signature *b)
@@ -116,7 +115,7 @@ static bool fail_unknown_param(struct reader *r, const struct step *launch,
                                const struct signature_param *p)
 {
     struct suggest near;
-    char hint[OP_MAX_NAME + 32], what[256];
+    char what[256];
     suggest_init(&near, p->name, strlen(p->name));
     bool pointer = p->kind != PARAM_VALUE;
     for (int i = 0; i < r->scope.n; i++) {
@@ -126,9 +125,8 @@ static bool fail_unknown_param(struct reader *r, const struct step *launch,
             tensor == pointer)
             suggest_add(&near, s->name);
     }
-    suggest_text(&near, hint, sizeof hint);
     snprintf(what, sizeof what, ", which names no %s%s (or add \"bind %s = ...\")",
-             pointer ? "tensor" : "tensor, size, let or attribute", hint, p->name);
+             pointer ? "tensor" : "tensor, size, let or attribute", suggest_text(&near), p->name);
     return fail_param(r, launch, p, what);
 }
 
@@ -229,13 +227,12 @@ static bool check_binds(struct reader *r, const struct step *launch)
         if (bind->used)
             continue;
         struct suggest near;
-        char text[OP_MAX_NAME + 32];
         suggest_init(&near, bind->name, strlen(bind->name));
         for (int k = 0; k < launch->signature->n_params; k++)
             suggest_add(&near, launch->signature->params[k].name);
         r->lx.line = bind->line;
         return lex_fail(&r->lx, "bind of '%s', which is no parameter of kernel '%s'%s", bind->name,
-                        launch->name, suggest_text(&near, text, sizeof text));
+                        launch->name, suggest_text(&near));
     }
     return true;
 }

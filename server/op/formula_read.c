@@ -3,7 +3,7 @@
 
 #include "op/formula.h"
 #include "op/reader.h"
-#include "op/suggest.h"
+#include "base/suggest.h"
 
 static bool fail_mixed(struct reader *r, const char *keyword)
 {
@@ -42,27 +42,26 @@ static bool has_formula(const struct reader *r, int target)
 
 // The nearest of the gradients of inputs, and of the results, that have no formula yet.
 static const char *suggest_target(const struct reader *r, const char *name, bool gradient,
-                                  char *out, size_t size)
+                                  struct suggest *near)
 {
     const struct op *op = r->op;
-    struct suggest near;
-    suggest_init(&near, name, strlen(name));
+    suggest_init(near, name, strlen(name));
     for (int i = 0; i < op->n_inputs; i++) {
         if (!has_formula(r, TENSOR_GRAD_INPUT + i))
-            suggest_add(&near, body_tensor_name(op, TENSOR_GRAD_INPUT + i));
+            suggest_add(near, body_tensor_name(op, TENSOR_GRAD_INPUT + i));
         if (!gradient && op->inputs[i].in_place && !has_formula(r, i))
-            suggest_add(&near, op->inputs[i].name);
+            suggest_add(near, op->inputs[i].name);
     }
     for (int o = 0; !gradient && o < op->n_outputs; o++)
         if (!has_formula(r, TENSOR_OUTPUT + o))
-            suggest_add(&near, op->outputs[o].name);
-    return suggest_text(&near, out, size);
+            suggest_add(near, op->outputs[o].name);
+    return suggest_text(near);
 }
 
 // A new name. That of a gradient would be a gradient that is silently None.
 static bool check_intermediate(struct reader *r, const struct formula *f, const struct token *name)
 {
-    char near[OP_MAX_NAME + 32];
+    struct suggest near;
     if (strncmp(f->name, "grad_", 5) != 0)
         return true;
     r->lx.token = *name;
@@ -70,7 +69,7 @@ static bool check_intermediate(struct reader *r, const struct formula *f, const 
     return lex_fail(&r->lx,
                     "'%s' is the gradient of no input, expected grad_ of one, or another name for "
                     "an intermediate%s",
-                    f->name, suggest_target(r, f->name, true, near, sizeof near));
+                    f->name, suggest_target(r, f->name, true, &near));
 }
 
 // Outputs, inputs in place and gradients of inputs are targets; a new name is an intermediate.
@@ -154,7 +153,7 @@ static bool check_used(struct reader *r)
         used |= set->items[i].uses.formulas;
     for (int i = 0; i < set->n; i++) {
         const struct formula *f = &set->items[i];
-        char near[OP_MAX_NAME + 32];
+        struct suggest near;
         if (f->target >= 0 || (used >> i & 1))
             continue;
         r->line = f->from;
@@ -162,7 +161,7 @@ static bool check_used(struct reader *r)
         r->lx.token.start = f->at;
         r->mark.exact = r->column = true;
         return lex_fail(&r->lx, "no formula uses '%s'%s", f->name,
-                        suggest_target(r, f->name, false, near, sizeof near));
+                        suggest_target(r, f->name, false, &near));
     }
     return true;
 }

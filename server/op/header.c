@@ -7,7 +7,7 @@
 #include "op/lines.h"
 #include "op/reader.h"
 #include "op/show.h"
-#include "op/suggest.h"
+#include "base/suggest.h"
 
 struct expr_place reader_place(const struct reader *r)
 {
@@ -289,7 +289,6 @@ static bool check_place(struct reader *r, const struct directive *d)
 static bool read_directive(struct reader *r, const struct line *line, struct opd_err *err)
 {
     struct suggest near;
-    char text[OP_MAX_NAME + 32];
     lex_init(&r->lx, r->op->file, line->number, line->text, line->size, err);
     r->lx.mark = &r->mark;
     r->line = line;
@@ -311,7 +310,7 @@ static bool read_directive(struct reader *r, const struct line *line, struct opd
         return d->read(r);
     }
     return lex_fail(&r->lx, "unknown directive '%.*s'%s", (int)r->lx.token.size, r->lx.token.start,
-                    suggest_text(&near, text, sizeof text));
+                    suggest_text(&near));
 }
 
 static bool fail_header(const struct reader *r, int line, struct opd_err *err, const char *what)

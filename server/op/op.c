@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "op/body.h"
-#include "op/suggest.h"
+#include "base/suggest.h"
 #include "op/text.h"
 
 struct op *op_ref(struct op *op)
@@ -158,7 +158,7 @@ static const char *copy_shown(const char *value, size_t size, char out[SHOWN + 1
 static bool fail_word(const struct op *op, const struct op_attr *a, const char *value, size_t size,
                       struct opd_err *err)
 {
-    char list[512] = "", hint[OP_MAX_NAME + 32], got[SHOWN + 1];
+    char list[512] = "", got[SHOWN + 1];
     struct suggest near;
     suggest_init(&near, value, size);
     for (int i = 0; i < a->n_words; i++) {
@@ -167,8 +167,7 @@ static bool fail_word(const struct op *op, const struct op_attr *a, const char *
         suggest_add(&near, a->words[i]);
     }
     return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is \"%s\", expected one of %s%s",
-                       op->name, a->name, copy_shown(value, size, got), list,
-                       suggest_text(&near, hint, sizeof hint));
+                       op->name, a->name, copy_shown(value, size, got), list, suggest_text(&near));
 }
 
 bool op_attr_set_str(const struct op *op, int attr, const char *value, size_t size,

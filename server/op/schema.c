@@ -3,18 +3,17 @@
 
 #include "base/mem.h"
 #include "op/reader.h"
-#include "op/suggest.h"
+#include "base/suggest.h"
 
 static bool fail_type(struct lexer *lx, const struct token *word)
 {
     static const char *const types[] = { "Tensor", "int", "float", "bool", "str" };
     struct suggest near;
-    char text[OP_MAX_NAME + 32];
     suggest_init(&near, word->start, word->size);
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         suggest_add(&near, types[i]);
     return lex_fail(lx, "'%.*s' is no argument type, expected Tensor, int, float, bool or str%s",
-                    (int)word->size, word->start, suggest_text(&near, text, sizeof text));
+                    (int)word->size, word->start, suggest_text(&near));
 }
 
 static bool add_tensor(struct reader *r, const struct op_tensor *t, bool output)

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "op/suggest.h"
+#include "base/suggest.h"
 
 const char *symbol_describe(enum symbol_kind kind)
 {
@@ -57,13 +57,11 @@ void scope_init(struct scope *s, const struct op *op)
 bool scope_fail_unknown(const struct scope *s, struct lexer *lx, const char *what)
 {
     struct suggest near;
-    char text[OP_MAX_NAME + 32];
     suggest_init(&near, lx->token.start, lx->token.size);
     for (int i = 0; i < s->n; i++)
         suggest_add(&near, s->symbols[i].name);
-    suggest_text(&near, text, sizeof text);
     return lex_fail(lx, "'%.*s' is not defined here, expected %s%s", (int)lx->token.size,
-                    lx->token.start, what, text);
+                    lx->token.start, what, suggest_text(&near));
 }
 
 const struct symbol *scope_expect(const struct scope *s, struct lexer *lx, const char *expected,

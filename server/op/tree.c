@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "op/suggest.h"
+#include "base/suggest.h"
 
 void tree_point(struct parser *p, const char *start)
 {
@@ -116,7 +116,6 @@ static bool unify(struct parser *p, struct node **left, struct node **right)
 static struct node *find_word(struct parser *p, const struct op_attr *a, const struct node *string)
 {
     struct suggest near;
-    char text[OP_MAX_NAME + 32];
     suggest_init(&near, string->start, string->size);
     for (int i = 0; i < a->n_words; i++) {
         if (strlen(a->words[i]) == string->size &&
@@ -132,7 +131,7 @@ static struct node *find_word(struct parser *p, const struct op_attr *a, const s
         return TREE_FAIL(p, string,
                          "the words of %s are not known yet; put its 'words' line before", a->name);
     return TREE_FAIL(p, string, "\"%.*s\" is none of the words of %s%s", (int)string->size,
-                     string->start, a->name, suggest_text(&near, text, sizeof text));
+                     string->start, a->name, suggest_text(&near));
 }
 
 static struct node *compare_words(struct parser *p, int kind, const struct token *at,
@@ -331,7 +330,6 @@ const struct function *tree_function(struct parser *p, const struct function *ta
                                      const struct token *name, const char *hint)
 {
     struct suggest near;
-    char text[OP_MAX_NAME + 32];
     suggest_init(&near, name->start, name->size);
     for (size_t i = 0; i < n; i++) {
         if (strlen(table[i].name) == name->size &&
@@ -340,6 +338,6 @@ const struct function *tree_function(struct parser *p, const struct function *ta
         suggest_add(&near, table[i].name);
     }
     (void)TREE_FAIL(p, name, "there is no function '%.*s'%s%s", (int)name->size, name->start,
-                    hint ? "; " : "", hint ? hint : suggest_text(&near, text, sizeof text));
+                    hint ? "; " : "", hint ? hint : suggest_text(&near));
     return NULL;
 }

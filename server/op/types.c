@@ -1,7 +1,7 @@
 #include <string.h>
 
 #include "op/reader.h"
-#include "op/suggest.h"
+#include "base/suggest.h"
 
 // Dtypes up to the end or a ':'.
 static bool read_dtype_list(struct reader *r, struct op_type *type)
@@ -13,12 +13,11 @@ static bool read_dtype_list(struct reader *r, struct op_type *type)
             return false;
         enum opd_dtype dtype = dtype_parse(name);
         struct suggest near;
-        char text[OP_MAX_NAME + 32];
         suggest_init(&near, name, strlen(name));
         for (int d = 1; d < OPD_DTYPE_COUNT; d++)
             suggest_add(&near, dtype_name((enum opd_dtype)d));
         if (dtype == OPD_DTYPE_NONE)
-            return lex_fail(lx, "'%s' is no dtype%s", name, suggest_text(&near, text, sizeof text));
+            return lex_fail(lx, "'%s' is no dtype%s", name, suggest_text(&near));
         for (int i = 0; i < type->n_dtypes; i++)
             if (type->dtypes[i] == dtype)
                 return lex_fail(lx, "%s stands twice in the list", name);

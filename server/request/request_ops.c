@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "request/parts.h"
+#include "base/suggest.h"
 #include "request/request.h"
 
 static void pack_type(struct buf *out, const struct op *op, const struct op_tensor *t)
@@ -207,12 +208,13 @@ enum request_status request_op_list(struct request *req, const value *params, st
 
 enum request_status request_op_info(struct request *req, const value *params, struct opd_err *err)
 {
-    char name[OP_MAX_NAME] = "", near[128];
+    char name[OP_MAX_NAME] = "";
+    struct suggest near;
     value_copy_str(value_at(params, 0), name, sizeof name);
     const struct opd_operator *o = registry_operator(&req->broker->registry, name);
     if (!o || !o->current) {
         opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", name,
-                    registry_suggest(&req->broker->registry, name, near, sizeof near));
+                    registry_suggest(&req->broker->registry, name, &near));
         return REQUEST_ERROR;
     }
     pack_operator(&req->reply, o, true);

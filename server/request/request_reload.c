@@ -6,6 +6,7 @@
 #include "request/parts.h"
 #include "kernels/events.h"
 #include "kernels/reload.h"
+#include "base/suggest.h"
 #include "request/request.h"
 #include "kernels/source.h"
 
@@ -79,7 +80,8 @@ enum request_status request_events(struct request *req, const value *params, str
 static struct opd_operator *find_operator(struct request *req, const value *name,
                                           struct opd_err *err)
 {
-    char text[OP_MAX_NAME] = "", near[128];
+    char text[OP_MAX_NAME] = "";
+    struct suggest near;
     value_copy_str(name, text, sizeof text);
     struct opd_operator *o = registry_operator(&req->broker->registry, text);
     if (o && o->current) {
@@ -87,7 +89,7 @@ static struct opd_operator *find_operator(struct request *req, const value *name
         return o;
     }
     opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", text,
-                registry_suggest(&req->broker->registry, text, near, sizeof near));
+                registry_suggest(&req->broker->registry, text, &near));
     return NULL;
 }
 

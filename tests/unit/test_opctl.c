@@ -17,7 +17,7 @@
 #include "opctl/diagnosis.c"
 #include "opctl/json.c"
 #include "opctl/params.c"
-#include "opctl/suggest.c"
+#include "base/suggest.h"
 #include "opctl/table.c"
 #include "opctl/text.c"
 #include "opctl/utf8.c"
@@ -283,13 +283,13 @@ static void test_suggestions(void **state)
 {
     (void)state;
     static const char *const names[] = { "status", "ops", "tensors", "stop" };
-    assert_string_equal(suggest("stauts", names, 4), "status");
-    assert_string_equal(suggest("sto", names, 4), "stop");
-    assert_string_equal(suggest("tens", names, 4), "tensors");
-    assert_string_equal(suggest("op", names, 4), "ops");
-    assert_null(suggest("xyzzy", names, 4));
-    assert_null(suggest("", names, 4));
-    assert_null(suggest("a word that is far longer than any name of a command", names, 4));
+    assert_string_equal(suggest_among("stauts", names, 4), "status");
+    assert_string_equal(suggest_among("sto", names, 4), "stop");
+    assert_string_equal(suggest_among("tens", names, 4), "tensors");
+    assert_string_equal(suggest_among("op", names, 4), "ops");
+    assert_null(suggest_among("xyzzy", names, 4));
+    assert_null(suggest_among("", names, 4));
+    assert_null(suggest_among("a word that is far longer than any name of a command", names, 4));
 }
 
 static void test_table(void **state)

@@ -1,10 +1,10 @@
-#include "op/suggest.h"
+#include "base/suggest.h"
 
 #include <ctype.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "op/op.h"
+#include <strings.h>
 
 static int min3(int a, int b, int c)
 {
@@ -20,7 +20,7 @@ static bool is_same(char a, char b)
 // Insertions, deletions, replacements and swaps of neighbours from a to b.
 static int edit_distance(const char *a, size_t na, const char *b, size_t nb)
 {
-    int rows[3][OP_MAX_NAME + 1];
+    int rows[3][SUGGEST_MAX + 1];
     for (size_t i = 0; i <= na; i++) {
         int *row = rows[i % 3], *above = rows[(i + 2) % 3], *second = rows[(i + 1) % 3];
         row[0] = (int)i;
@@ -46,23 +46,32 @@ void suggest_init(struct suggest *s, const char *word, size_t size)
     *s = (struct suggest){ .word = word, .size = size, .distance = most + 1 };
 }
 
-void suggest_add(struct suggest *s, const char *candidate)
+void suggest_add(struct suggest *s, const char *name)
 {
-    size_t n = strlen(candidate);
-    if (s->size >= OP_MAX_NAME || n >= OP_MAX_NAME)
+    size_t n = strlen(name);
+    if (s->size >= SUGGEST_MAX || n >= SUGGEST_MAX)
         return;
-    int distance = edit_distance(s->word, s->size, candidate, n);
+    bool begins = s->size >= 2 && strncasecmp(name, s->word, s->size) == 0;
+    int distance = begins ? 1 : edit_distance(s->word, s->size, name, n);
     if (distance < s->distance && (size_t)distance < s->size) {
         s->distance = distance;
-        s->best = candidate;
+        s->best = name;
     }
 }
 
-const char *suggest_text(const struct suggest *s, char *out, size_t size)
+const char *suggest_text(struct suggest *s)
 {
+    s->text[0] = '\0';
     if (s->best)
-        snprintf(out, size, "; did you mean '%s'?", s->best);
-    else
-        snprintf(out, size, "%s", "");
-    return out;
+        snprintf(s->text, sizeof s->text, "; did you mean '%s'?", s->best);
+    return s->text;
+}
+
+const char *suggest_among(const char *word, const char *const *names, int n)
+{
+    struct suggest s;
+    suggest_init(&s, word, strlen(word));
+    for (int i = 0; i < n; i++)
+        suggest_add(&s, names[i]);
+    return s.best;
 }
