@@ -14,6 +14,7 @@
 #include "kernels/pool.h"
 #include "kernels/program.h"
 #include "kernels/source.h"
+#include "kernels/warm.h"
 
 // More users of one header than this are served in several lots.
 enum { EDIT_MAX = 1024 };
@@ -133,33 +134,15 @@ static void check_syntax(struct broker *b, struct edit *edit, const struct versi
     pool_submit(b->pool, strings, syntax_checked, edit);
 }
 
-// Where nothing is in use yet, the first example stands for it: a mistake should show now, not with
-// the first request.
-static void plan_first_example(struct broker *b, struct version *v)
-{
-    struct plan_request request;
-    if (b->devices.n == 0 || !plan_example(v->op, 0, OPD_DTYPE_NONE, &request))
-        return;
-    struct opd_err err = { 0 };
-    device_fill_plan_request(b->devices.at[0], &request);
-    request.keep = v->op->has_backward;
-    version_plan(v, b->devices.at[0], &request, &err);
-    opd_err_clear(&err);
-    if (!v->op->has_backward)
-        return;
-    request.direction = PLAN_BACKWARD;
-    request.wanted = plan_gradients(&request);
-    version_plan(v, b->devices.at[0], &request, &err);
-    opd_err_clear(&err);
-}
-
 void edit_start(struct broker *b, struct edit *edit)
 {
     for (int i = 0; i < edit->n; i++) {
         struct version *v = edit->versions[i];
         const struct version *old = registry_find(&b->registry, v->op->name);
-        if (!old || version_inherit(v, old) == 0)
-            plan_first_example(b, v);
+        // Where nothing is in use yet, the first example stands for it: a mistake should show now,
+        // not with the first request.
+        if ((!old || version_inherit(v, old) == 0) && b->devices.n > 0)
+            warm_example(b->devices.at[0], v, 0, OPD_DTYPE_NONE, false);
     }
     if (edit->n == 1)
         check_syntax(b, edit, edit->versions[0]);

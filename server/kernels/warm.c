@@ -6,11 +6,12 @@
 #include "base/log.h"
 #include "kernels/program.h"
 
-static void warm_plan(struct device *d, struct version *v, const struct plan_request *request)
+static void warm_plan(struct device *d, struct version *v, const struct plan_request *request,
+                      bool compile)
 {
     struct opd_err err = { 0 };
     struct bound_plan *bp = version_plan(v, d, request, &err);
-    for (int i = 0; bp && i < bp->plan->n_kernels; i++) {
+    for (int i = 0; compile && bp && i < bp->plan->n_kernels; i++) {
         program_ensure(bp->programs[i], clock_ns(), &err);
         opd_err_clear(&err);
     }
@@ -19,29 +20,30 @@ static void warm_plan(struct device *d, struct version *v, const struct plan_req
     opd_err_clear(&err);
 }
 
-static void warm_example(struct device *d, struct version *v, struct plan_request *request)
+bool warm_example(struct device *d, struct version *v, int k, enum opd_dtype dtype, bool compile)
 {
-    device_fill_plan_request(d, request);
-    request->direction = PLAN_FORWARD;
-    warm_plan(d, v, request);
+    struct plan_request request;
+    if (!plan_example(v->op, k, dtype, &request))
+        return false;
+    device_fill_plan_request(d, &request);
+    warm_plan(d, v, &request, compile);
     if (!v->op->has_backward)
-        return;
-    request->keep = true;
-    warm_plan(d, v, request);
-    request->direction = PLAN_BACKWARD;
-    request->wanted = plan_gradients(request);
-    warm_plan(d, v, request);
+        return true;
+    request.keep = true;
+    warm_plan(d, v, &request, compile);
+    request.direction = PLAN_BACKWARD;
+    request.wanted = plan_gradients(&request);
+    warm_plan(d, v, &request, compile);
+    return true;
 }
 
 static void warm_version(struct device *d, struct version *v)
 {
     enum opd_dtype dtypes[OPD_DTYPE_COUNT];
     int n = plan_example_dtypes(v->op, false, dtypes);
-    for (int i = 0; i < n; i++) {
-        struct plan_request request;
-        for (int k = 0; plan_example(v->op, k, dtypes[i], &request); k++)
-            warm_example(d, v, &request);
-    }
+    for (int i = 0; i < n; i++)
+        for (int k = 0; warm_example(d, v, k, dtypes[i], true);)
+            k++;
 }
 
 void warm_start(struct broker *b)

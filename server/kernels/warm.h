@@ -1,8 +1,19 @@
 #pragma once
 
-// Compiles before anyone asks: every kernel of every operator's examples, in every dtype, on every
-// device.
+// What an operator's examples use, before anyone asks for it.
+
+#include <stdbool.h>
+
+#include "base/dtype.h"
 
 struct broker;
+struct device;
+struct version;
 
-void warm_start(struct broker *b); // the compiles go on in the background
+// Compiles every kernel of every operator's examples, in every dtype, on every device. The compiles
+// go on in the background.
+void warm_start(struct broker *b);
+
+// Makes the plans of a version's k-th example, forward and backward, and with `compile` begins to
+// compile their kernels. False: there is no such example. What cannot be planned is logged.
+bool warm_example(struct device *d, struct version *v, int k, enum opd_dtype dtype, bool compile);

@@ -1,5 +1,6 @@
 #include "request/request.h"
 
+#include <inttypes.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -310,6 +311,33 @@ bool request_dtype(const value *name, enum opd_dtype *out, struct opd_err *err)
     return *out != OPD_DTYPE_NONE ||
            opd_err_set(err, OPD_E_invalid_argument,
                        "no such dtype; expected one of those that hello lists");
+}
+
+struct device *request_device(struct request *req, const value *name, struct opd_err *err)
+{
+    const struct devices *all = &req->broker->devices;
+    char text[64] = "";
+    if (value_is_nil(name))
+        return all->at[0];
+    bool is_name = value_type(name) == VALUE_STR && value_copy_str(name, text, sizeof text);
+    struct device *d = is_name ? devices_find(all, text) : NULL;
+    if (!d)
+        opd_err_set(err, OPD_E_not_found, "no such device is served: '%s'; the default one is %s",
+                    is_name ? text : value_type_name(name), all->at[0]->name);
+    return d;
+}
+
+struct version *request_version(const struct opd_operator *o, const value *number,
+                                struct opd_err *err)
+{
+    int64_t n = value_type(number) == VALUE_INT ? value_int(number) : 0;
+    struct version *v = n > 0 && n <= o->last_version ? operator_version(o, (int)n) : NULL;
+    if (v && v->state != VERSION_FAILED)
+        return v;
+    opd_err_set(err, OPD_E_not_found,
+                "%s: version %" PRId64 " is not kept, or failed; opctl ops %s lists them", o->name,
+                n, o->name);
+    return NULL;
 }
 
 bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err)

@@ -14,6 +14,9 @@
 #include "options.h"
 #include "memory/tensor.h"
 
+struct opd_operator;
+struct version;
+
 // What one connection may hold, beside memory on devices.
 enum { REQUEST_MAX_MADE = OP_MAX_OUTPUTS + OP_MAX_TEMPS }; // at least OP_MAX_INPUTS
 enum {
@@ -147,6 +150,11 @@ void request_drop_id(struct conn *c, uint64_t id);                     // nothin
 // came. `what`: the request's name, for the message.
 bool request_check_memfd(const char *what, int fd, int64_t size, struct opd_err *err);
 bool request_dtype(const value *name, enum opd_dtype *out, struct opd_err *err);
+// The device of that name, nil: the default one; the version of that number. NULL: not_found, and
+// the message repeats what was asked for.
+struct device *request_device(struct request *req, const value *name, struct opd_err *err);
+struct version *request_version(const struct opd_operator *o, const value *number,
+                                struct opd_err *err);
 bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err);
 // Every attribute of an operator: what the map gives, else the defaults.
 bool request_attrs(const struct op *op, const value *map, struct op_value *out,

@@ -130,17 +130,9 @@ enum request_status request_pin(struct request *req, const value *params, struct
     if (!o)
         return REQUEST_ERROR;
     bool unpin = value_is_nil(version);
-    struct version *v = unpin ? operator_newest(o) : NULL;
-    if (!unpin && value_type(version) == VALUE_INT && value_int(version) > 0 &&
-        value_int(version) <= o->last_version)
-        v = operator_version(o, (int)value_int(version));
-    if (!v || v->state == VERSION_FAILED) {
-        opd_err_set(err, OPD_E_not_found,
-                    "%s: version %lld is not kept, or failed; opctl ops %s lists them", o->name,
-                    !unpin && value_type(version) == VALUE_INT ? (long long)value_int(version) : 0,
-                    o->name);
+    struct version *v = unpin ? operator_newest(o) : request_version(o, version, err);
+    if (!v)
         return REQUEST_ERROR;
-    }
     o->pinned = unpin ? 0 : v->number;
     serve_version(req, o, v, unpin ? "unpinned" : "pinned");
     pack_map(&req->reply, 2);

@@ -162,17 +162,6 @@ static struct import *new_import(struct device *d, uint64_t size)
     return m;
 }
 
-static struct device *import_device(struct request *req, const value *name, struct opd_err *err)
-{
-    char text[16] = "";
-    struct device *d = value_copy_str(name, text, sizeof text)
-                           ? devices_find(&req->broker->devices, text)
-                           : NULL;
-    if (!d)
-        opd_err_set(err, OPD_E_not_found, "import_open: no such device is served");
-    return d;
-}
-
 enum request_status request_import_open(struct request *req, const value *params,
                                         struct opd_err *err)
 {
@@ -182,7 +171,7 @@ enum request_status request_import_open(struct request *req, const value *params
     value_copy_str(value_at(params, 2), kind, sizeof kind);
     int fd = strcmp(kind, "memfd") == 0 ? stream_take_fd(&req->conn->stream) : -1;
     bool ipc;
-    struct device *d = import_device(req, value_at(params, 1), err);
+    struct device *d = request_device(req, value_at(params, 1), err);
     if (!d || !read_kind(value_at(params, 2), d, &ipc, err) ||
         !check_import(req, id, ipc, handle, fd, size, err)) {
         if (fd >= 0)

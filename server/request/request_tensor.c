@@ -21,20 +21,6 @@ static uint64_t max_data(const struct broker *b)
 // A memfd is only a promise, and an executor has 2^47 addresses for everyone.
 static const int64_t MAX_SHM = (int64_t)1 << 44;
 
-static struct device *find_device(struct request *req, const value *name, struct opd_err *err)
-{
-    struct broker *b = req->broker;
-    if (value_is_nil(name))
-        return b->devices.at[0];
-    char text[16];
-    struct device *d = value_copy_str(name, text, sizeof text) ? devices_find(&b->devices, text)
-                                                               : NULL;
-    if (!d)
-        opd_err_set(err, OPD_E_not_found, "no such device is served; the default one is %s",
-                    b->devices.at[0]->name);
-    return d;
-}
-
 static bool read_name(struct request *req, const value *v, char *name, struct opd_err *err)
 {
     name[0] = '\0';
@@ -74,7 +60,7 @@ enum request_status request_tensor_new(struct request *req, const value *params,
     if (!request_dtype(value_at(params, 1), &desc.dtype, err) || !request_new_id(req, id, err) ||
         !request_shape(value_at(params, 2), &desc, err) ||
         !read_name(req, value_at(params, 3), name, err) ||
-        !(d = find_device(req, value_at(params, 4), err)))
+        !(d = request_device(req, value_at(params, 4), err)))
         return REQUEST_ERROR;
     struct storage *storage;
     uint64_t size = tensor_desc_size(&desc);

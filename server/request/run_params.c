@@ -24,17 +24,8 @@ bool run_read_version(struct run *run, const value *name, struct opd_err *err)
     const value *version = value_get(run->options, "version");
     run->version = o->current;
     if (!value_is_nil(version))
-        run->version = value_type(version) == VALUE_INT && value_int(version) > 0 &&
-                               value_int(version) <= o->last_version
-                           ? operator_version(o, (int)value_int(version))
-                           : NULL;
-    if (run->version && run->version->state == VERSION_FAILED)
-        run->version = NULL;
-    if (!run->version)
-        return opd_err_set(err, OPD_E_not_found,
-                           "%s: that version is not kept, or failed; opctl ops %s lists them",
-                           o->name, o->name);
-    return run_read_options(run, err);
+        run->version = request_version(o, version, err);
+    return run->version && run_read_options(run, err);
 }
 
 static bool read_deadline(struct run *run, struct opd_err *err)
@@ -60,16 +51,10 @@ bool run_read_options(struct run *run, struct opd_err *err)
 
 bool run_default_device(struct run *run, struct opd_err *err)
 {
-    struct broker *b = run->req->broker;
-    const value *name = value_get(run->options, "device");
-    char text[16] = "";
-    if (!value_is_nil(name) &&
-        (value_type(name) != VALUE_STR || !value_copy_str(name, text, sizeof text) ||
-         !devices_find(&b->devices, text)))
-        return opd_err_set(err, OPD_E_not_found, "device: no such device is served");
+    struct device *d = request_device(run->req, value_get(run->options, "device"), err);
     if (!run->device)
-        run->device = text[0] ? devices_find(&b->devices, text) : b->devices.at[0];
-    return true;
+        run->device = d;
+    return d != NULL;
 }
 
 // --- shapes

@@ -48,7 +48,7 @@ def test_tensors_stay_and_requests_end_first(daemon):
         assert x.numpy().tolist() == [2, 3, 4, 5] and x.suspect is None
         client.ops.steps(x)
         assert x.numpy().tolist() == [4, 5, 6, 7]
-        with pytest.raises(opd.NotFound, match="no such device"):
+        with pytest.raises(opd.NotFound, match="no such device is served: 'cuda:77'"):
             client.restart("cuda:77")
 
 

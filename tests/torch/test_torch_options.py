@@ -96,7 +96,7 @@ def test_a_version(scale, tmp_path):
         assert_close(grad_of(y, x), torch.full_like(x, 2))
         assert_close(opd.torch.ops.scale(x), x * 5)
     with opd.torch.options(version=7):
-        with pytest.raises(opd.NotFound, match="scale: that version is not kept"):
+        with pytest.raises(opd.NotFound, match="scale: version 7 is not kept"):
             opd.torch.ops.scale(x)
 
 
