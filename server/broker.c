@@ -160,7 +160,7 @@ static void ask_compiler(struct broker *b, const char *target, char *name)
     strings[JOB_KIND] = "identity";
     strings[JOB_TARGET] = target;
     strings[JOB_FILE] = target;
-    pool_submit(b->pool, strings, name_compiler, name);
+    pool_submit(b->pool, POOL_FRONT, b, strings, name_compiler, name);
 }
 
 static void say_ready(const struct broker *b)
@@ -210,6 +210,7 @@ static void device_ready(struct device *d)
 
 static void free_device(struct device *d)
 {
+    device_fail_rest(d); // programs that it should have loaded are told
     program_free_all(d);
     device_free(d);
 }
@@ -252,16 +253,16 @@ static void close_loop_handles(struct broker *b)
         uv_close((uv_handle_t *)&roof(b)->signals[i], unused_closed_cb);
 }
 
-static void pool_stopped(struct broker *b)
+static void pool_stopped(void *broker)
 {
-    close_loop_handles(b);
+    close_loop_handles(broker);
 }
 
 static void device_stopped(struct device *d)
 {
     struct broker *b = d->all->owner;
     if (--roof(b)->n_stopping == 0)
-        pool_stop(b->pool, pool_stopped);
+        pool_stop(b->pool, pool_stopped, b);
 }
 
 // The devices stop when no connection has anything in flight any more.
@@ -282,7 +283,7 @@ static void finish_stop(struct broker *b)
     for (int i = 0; i < b->devices.n; i++)
         device_stop(b->devices.at[i], device_stopped);
     if (b->devices.n == 0)
-        pool_stop(b->pool, pool_stopped);
+        pool_stop(b->pool, pool_stopped, b);
 }
 
 static void stop_limit_cb(uv_timer_t *timer)
@@ -437,7 +438,7 @@ struct broker *broker_new(const struct options *options)
     raise_fd_limit(&b->options);
     init_loop(b);
     init_devices(b);
-    b->pool = pool_new(b, b->options.compilers);
+    b->pool = pool_new(&b->turn, b->options.compilers, b->options.compile_deadline);
     return b;
 }
 

@@ -84,12 +84,12 @@ int main(int argc, char **argv)
                                       : strcmp(argv[3], "later") == 0 ? EXECUTOR_BLAS_LATER
                                                                       : EXECUTOR_BLAS_NOW);
     }
-    if (argc == 3 && strcmp(argv[1], "compiler") == 0) {
-        log_init("compiler", read_level(argv[2]));
+    if (argc == 4 && strcmp(argv[1], "compiler") == 0) {
+        log_init("compiler", read_level(argv[3]));
         signal(SIGUSR1, end_soon);
         become_child("opd-compiler", SIGUSR1);
-        if (nice(5) < 0) // what is served goes before what is compiled
-            log_debug("compilers run at the priority of the others");
+        if (strcmp(argv[2], "low") == 0 && nice(COMPILER_NICE) < 0)
+            log_debug("this compiler runs at the priority of the others");
         return compiler_main();
     }
     if (argc >= 3 && strcmp(argv[1], "trial") == 0) {

@@ -181,6 +181,16 @@ static bool send_result(uint32_t id, const struct result *result)
     return ok;
 }
 
+// What came behind a job can only be its "cancel", which host_cxx.c does not see any more.
+static bool is_cancelled(const struct buf *in, size_t job_size, struct result *result)
+{
+    if (in->size == job_size)
+        return false;
+    *result = (struct result){ .fd = -1, .identity = "" };
+    opd_err_set(&result->err, OPD_E_unavailable, "nobody waits for it");
+    return true;
+}
+
 // Reads until one whole frame is there. False: the broker has gone.
 static bool read_frame(struct buf *in, struct job_frame *frame, long *out_size)
 {
@@ -226,7 +236,12 @@ int compiler_main(void)
     bool ok = true;
     while (ok && read_frame(&in, &frame, &size)) {
         struct result result;
-        run_job(&frame, &result);
+        if (strcmp(frame.strings[JOB_KIND], "cancel") == 0) { // of one that has been answered
+            buf_consume(&in, (size_t)size);
+            continue;
+        }
+        if (!is_cancelled(&in, (size_t)size, &result))
+            run_job(&frame, &result);
         result.cache_bytes = cache_bytes();
         ok = send_result(frame.header.id, &result);
         cache_trim(frame.strings[JOB_CACHE], strtoull(frame.strings[JOB_CACHE_LIMIT], NULL, 10));

@@ -5,6 +5,7 @@
 // at any moment. Its memory, and that of each program that it runs, is bounded: a kernel that asks
 // for more fails. NVRTC may abort() then.
 
-enum { COMPILER_MEMORY_GIB = 8 };
+// COMPILER_NICE: of one that was started for what nobody waits for.
+enum { COMPILER_MEMORY_GIB = 8, COMPILER_NICE = 10 };
 
 int compiler_main(void); // until the broker closes the socket; the process's exit status

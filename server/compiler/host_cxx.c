@@ -59,7 +59,7 @@ static bool read_output(int fd, int64_t deadline, size_t limit, struct buf *outp
     for (;;) {
         int64_t left = deadline - now_ms();
         struct pollfd p[2] = { { .fd = fd, .events = POLLIN },
-                               { .fd = watched, .events = POLLRDHUP } };
+                               { .fd = watched, .events = POLLIN | POLLRDHUP } };
         int n = left > 0 ? poll(p, 2, (int)left) : 0;
         if (n < 0 && errno == EINTR)
             continue;
@@ -98,7 +98,7 @@ bool host_cxx_run(char *const argv[], const char *cwd, int limit_ms, size_t limi
         ;
     if (!ended)
         return opd_err_set(err, OPD_E_deadline_exceeded,
-                           "%s ran longer than %d s, or the daemon stopped; it was ended", argv[0],
+                           "%s ran longer than %d s, or nobody waits for it; it was ended", argv[0],
                            limit_ms / 1000);
     return true;
 }

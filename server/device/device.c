@@ -399,14 +399,23 @@ void device_stop(struct device *d, void (*stopped)(struct device *d))
         uv_close((uv_handle_t *)&d->timer, timer_closed_cb);
 }
 
+void device_fail_rest(struct device *d)
+{
+    struct opd_err err = { 0 };
+    opd_err_set(&err, OPD_E_unavailable, "the daemon is stopping");
+    struct command *flight = d->flight, *pending = d->pending;
+    d->flight = d->pending = NULL;
+    d->flight_end = &d->flight;
+    d->pending_end = &d->pending;
+    device_fail_all(d, flight, &err);
+    device_fail_all(d, pending, &err);
+}
+
 void device_free(struct device *d)
 {
     if (!d)
         return;
-    struct opd_err err = { 0 };
-    opd_err_set(&err, OPD_E_unavailable, "the daemon is stopping");
-    device_fail_all(d, d->flight, &err);
-    device_fail_all(d, d->pending, &err);
+    device_fail_rest(d);
     for (uint32_t i = 0; i < d->n_regions; i++)
         if (d->regions[i].used && d->regions[i].fd >= 0)
             close(d->regions[i].fd);

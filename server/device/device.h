@@ -133,7 +133,8 @@ void device_resume(struct device *d); // one that comes from before an upgrade, 
 void device_stop(struct device *d,
                  void (*stopped)(struct device *d)); // after what is queued; `stopped` may free it
 void device_kill(struct device *d, enum opd_err_code code,
-                 const char *reason); // as if it had died by itself
+                 const char *reason);    // as if it had died by itself
+void device_fail_rest(struct device *d); // one that has stopped: what it had still to do
 void device_free(struct device *d);
 
 // Ends the executor, once what was sent to it has ended, and starts another. Tensors stay. done()

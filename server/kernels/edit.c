@@ -27,8 +27,7 @@ struct edit {
     uint64_t since;     // when the change was noticed
     struct opd_err err; // of a quick look at the syntax, or of a source that does not parse
     struct broker *broker;
-    bool checking; // a look at the syntax has not answered
-    bool over;     // freed when it has
+    struct pool_job *syntax; // the look that has not answered, or NULL
 };
 
 static double since_ms(uint64_t since)
@@ -93,22 +92,16 @@ static void free_edit(struct edit *edit)
 {
     for (int i = 0; i < edit->n; i++)
         version_unref(edit->versions[i]);
+    pool_drop(edit->syntax);
     opd_err_clear(&edit->err);
-    edit->n = 0;
-    edit->over = true;
-    if (!edit->checking)
-        free(edit);
+    free(edit);
 }
 
 static void syntax_checked(void *data, struct pool_result *result, const struct opd_err *err)
 {
     (void)result;
     struct edit *edit = data;
-    edit->checking = false;
-    if (edit->over) {
-        free(edit);
-        return;
-    }
+    edit->syntax = NULL;
     if (err->code == OPD_E_compile_error && edit->n == 1)
         opd_err_copy(&edit->err, err);
     turn_retry(&edit->broker->turn);
@@ -130,8 +123,7 @@ static void check_syntax(struct broker *b, struct edit *edit, const struct versi
         [JOB_SOURCE] = v->text,   [JOB_EXPR] = bp->plan->kernels[0].expr,
         [JOB_CACHE] = "",         [JOB_CACHE_LIMIT] = "0",
     };
-    edit->checking = true;
-    pool_submit(b->pool, strings, syntax_checked, edit);
+    edit->syntax = pool_submit(b->pool, POOL_FRONT, edit, strings, syntax_checked, edit);
 }
 
 void edit_start(struct broker *b, struct edit *edit)
@@ -154,11 +146,11 @@ void edit_start(struct broker *b, struct edit *edit)
 }
 
 // Are all kernels of the new version loaded? False with err: one cannot be.
-static bool version_ready(struct version *v, uint64_t since, struct opd_err *err)
+static bool version_ready(struct version *v, const struct edit *edit, struct opd_err *err)
 {
     bool ready = true;
     for (struct program *p = v->programs; p; p = p->next_of_version) {
-        ready = program_ensure(p, since, err) && ready;
+        ready = program_ensure(p, edit, edit->since, err) && ready;
         if (err->code)
             return false;
     }
@@ -192,7 +184,7 @@ static bool poll_edit(struct broker *b, struct edit *edit)
     }
     for (int i = 0; i < edit->n; i++) {
         struct opd_err err = { 0 };
-        ready = version_ready(edit->versions[i], edit->since, &err) && ready;
+        ready = version_ready(edit->versions[i], edit, &err) && ready;
         if (!err.code)
             continue;
         fail_edit(b, edit, edit->versions[i], &err);

@@ -1,105 +1,199 @@
 #include "kernels/pool.h"
 
-#include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
-#include "request/parts.h"
 #include "base/clock.h"
-#include "compiler/compiler.h"
-#include "base/log.h"
 #include "base/mem.h"
-#include "wire/stream.h"
+#include "kernels/worker.h"
 
-// How long a compiler may take to end what it runs and clean up.
-enum { END_LIMIT_MS = 1000 };
+// An owner with what is queued in its turns.
+struct party {
+    struct party *next;
+    const void *owner;
+    struct pool_job *first, **last;
+    int n_running;
+};
 
-struct job {
-    struct job *next;
+struct pool_job {
+    struct pool_job *next; // of its party
+    struct lane *lane;
+    struct party *party;  // of the first of those who wait
+    const void **waiters; // NULL among them: it is wanted though nobody waits
+    int n_waiters;
+    struct worker *worker; // NULL: it is queued
     struct buf frame;
     pool_done done;
     void *data;
-    uint64_t begun; // clock_ns(); 0: it waits
+    uint64_t begun; // clock_ns()
     char what[128]; // for messages: "gelu.cu: gelu_forward<scalar_t, 1>"
 };
 
-struct worker {
+struct lane {
     struct pool *pool;
-    struct stream stream;
-    uv_process_t process;
-    uv_timer_t timer;
-    bool alive;    // the process runs
-    int n_handles; // open ones; 0: the slot is free
-    struct job *job;
-    const char *why; // it was ended
-    bool dying;      // killed, and not gone yet
+    struct worker *workers; // MOST_EACH for each that is started freely
+    struct pool_job **jobs; // of the workers
+    struct party *parties;  // the next turn's first
+    int n_running, n_waiting;
 };
 
 struct pool {
-    struct broker *broker;
-    struct worker *workers;
-    int n_workers;
-    struct job *queue, **queue_end;
-    int n_first; // of the queue's jobs: those that go before the others
+    int n_free; // processes of a lane that are started freely
+    double deadline;
+    struct lane lanes[POOL_LANES];
     uint32_t next_id;
-    struct pool_stats stats;
-    void (*stopped)(struct broker *broker);
+    struct pool_stats stats; // but for what is counted when asked for
+    void (*stopped)(void *data);
+    void *stopped_data;
     bool stopping;
 };
 
-static void feed(struct pool *pool);
+enum { MOST_EACH = 2 };
 
-struct pool *pool_new(struct broker *broker, int n_processes)
+static int n_workers(const struct pool *pool)
 {
-    struct pool *pool = mem_zalloc(1, sizeof *pool);
-    pool->broker = broker;
-    pool->workers = mem_zalloc((size_t)n_processes, sizeof *pool->workers);
-    pool->n_workers = n_processes;
-    pool->queue_end = &pool->queue;
-    for (int i = 0; i < n_processes; i++)
-        pool->workers[i].pool = pool;
-    return pool;
+    return MOST_EACH * pool->n_free;
 }
 
-static void finish_job(struct pool *pool, struct job *job, struct pool_result *result,
-                       const struct opd_err *err)
+// --- turns
+
+static struct party *find_party(struct lane *lane, const void *owner)
 {
-    if (err->code)
-        pool->stats.failed++;
-    else if (result->cached)
-        pool->stats.cached++;
-    else if (result->fd >= 0)
-        pool->stats.compiled++;
-    if (job->begun)
-        pool->stats.seconds += (double)(clock_ns() - job->begun) / 1e9;
-    if (result->cache_bytes)
-        pool->stats.cache_bytes = result->cache_bytes;
-    job->done(job->data, result, err);
-    if (result->fd >= 0)
-        close(result->fd);
+    struct party **at = &lane->parties;
+    for (; *at; at = &(*at)->next)
+        if ((*at)->owner == owner)
+            return *at;
+    *at = mem_zalloc(1, sizeof **at);
+    **at = (struct party){ .owner = owner, .last = &(*at)->first };
+    return *at;
+}
+
+static void leave_party(struct pool_job *job)
+{
+    struct party *party = job->party;
+    if (job->worker) {
+        party->n_running--;
+        job->lane->n_running--;
+    } else {
+        struct pool_job **at = &party->first;
+        while (*at != job)
+            at = &(*at)->next;
+        if (!(*at = job->next))
+            party->last = at;
+        job->lane->n_waiting--;
+    }
+    job->party = NULL;
+    if (party->first || party->n_running > 0)
+        return;
+    struct party **at = &job->lane->parties;
+    while (*at != party)
+        at = &(*at)->next;
+    *at = party->next;
+    free(party);
+}
+
+static void join_party(struct pool_job *job)
+{
+    struct party *party = job->party = find_party(job->lane, job->waiters[0]);
+    if (job->worker) {
+        party->n_running++;
+        job->lane->n_running++;
+        return;
+    }
+    job->next = NULL;
+    *party->last = job;
+    party->last = &job->next;
+    job->lane->n_waiting++;
+}
+
+// The job whose turn it is; its party is the last from then on. NULL: none may begin.
+static struct pool_job *next_job(struct lane *lane)
+{
+    bool full = lane->n_running >= lane->pool->n_free;
+    struct party **at = &lane->parties;
+    while (*at && (!(*at)->first || (full && (*at)->n_running > 0)))
+        at = &(*at)->next;
+    struct party *party = *at;
+    if (!party)
+        return NULL;
+    *at = party->next;
+    party->next = NULL;
+    while (*at)
+        at = &(*at)->next;
+    *at = party;
+    return party->first;
+}
+
+// --- the life of a job
+
+static struct pool_job **job_of(struct worker *w)
+{
+    struct lane *lane = w->owner;
+    return &lane->jobs[w - lane->workers];
+}
+
+// From the queue, or from the process that has it.
+static void take_out(struct pool_job *job)
+{
+    leave_party(job);
+    if (!job->worker)
+        return;
+    *job_of(job->worker) = NULL;
+    worker_cancel(job->worker);
+    job->worker = NULL;
+}
+
+static void free_job(struct pool_job *job)
+{
     buf_finish(&job->frame);
+    free(job->waiters);
     free(job);
 }
 
-static void fail_job(struct pool *pool, struct job *job, enum opd_err_code code, const char *why)
+// One that was taken out.
+static void finish_job(struct pool_job *job, struct pool_result *result, const struct opd_err *err)
+{
+    struct pool_stats *stats = &job->lane->pool->stats;
+    if (err->code)
+        stats->failed++;
+    else if (result->cached)
+        stats->cached++;
+    else if (result->fd >= 0)
+        stats->compiled++;
+    if (job->begun)
+        stats->seconds += (double)(clock_ns() - job->begun) / 1e9;
+    if (result->cache_bytes)
+        stats->cache_bytes = result->cache_bytes;
+    job->done(job->data, result, err);
+    if (result->fd >= 0)
+        close(result->fd);
+    free_job(job);
+}
+
+static void fail_job(struct pool_job *job, enum opd_err_code code, const char *why)
 {
     struct opd_err err = { 0 };
     struct pool_result nothing = { .fd = -1, .log = "", .compiler = "", .text = "" };
     opd_err_set(&err, code, "%s: %s", job->what, why);
-    finish_job(pool, job, &nothing, &err);
+    finish_job(job, &nothing, &err);
+    opd_err_clear(&err);
 }
 
-static void take_result(struct worker *w, const struct job_frame *frame)
+// The one that it is done with.
+static struct pool_job *done_job(struct worker *w)
 {
-    struct job *job = w->job;
-    w->job = NULL;
-    uv_timer_stop(&w->timer);
+    struct pool_job **at = job_of(w), *job = *at;
+    *at = NULL;
+    leave_party(job);
+    return job;
+}
+
+static void answered(struct worker *w, const struct job_frame *frame, int fd)
+{
     struct pool_result result = {
-        .fd = stream_take_fd(&w->stream),
+        .fd = fd,
         .cached = frame->header.cached != 0,
         .log = frame->strings[RESULT_LOG],
         .compiler = frame->strings[RESULT_COMPILER],
@@ -112,267 +206,277 @@ static void take_result(struct worker *w, const struct job_frame *frame)
         if (result.log[0])
             err.log = mem_strdup(result.log);
     }
-    finish_job(w->pool, job, &result, &err);
+    finish_job(done_job(w), &result, &err);
     opd_err_clear(&err);
 }
 
-static void kill_cb(uv_timer_t *timer)
+static void failed(struct worker *w, const struct opd_err *err)
 {
-    struct worker *w = timer->data;
-    uv_process_kill(&w->process, SIGKILL);
+    fail_job(done_job(w), err->code, err->msg);
 }
 
-// It sees its socket's end, and ends what it has started before itself.
-static void end_worker(struct worker *w, const char *why)
-{
-    w->why = why;
-    shutdown(w->stream.fd, SHUT_RDWR);
-    uv_timer_start(&w->timer, kill_cb, END_LIMIT_MS, 0);
-}
+// --- work
 
-static void readable(struct stream *s)
+// One that is idle, else one that is not started, else NULL.
+static struct worker *free_worker(struct lane *lane)
 {
-    struct worker *w = s->owner;
-    struct job_frame frame;
-    long size = job_unpack(stream_bytes(s), stream_size(s), RESULT_STRINGS, &frame);
-    if (size == 0)
-        return;
-    if (size < 0 || !w->job) {
-        end_worker(w, "the compiler's answer makes no sense");
-        stream_set_reading(s, false);
-        return;
-    }
-    take_result(w, &frame);
-    stream_consume(s, (size_t)size);
-    feed(w->pool);
-}
-
-static void failed(struct stream *s, const char *why)
-{
-    (void)why; // the exit says more
-    stream_set_reading(s, false);
-    struct worker *w = s->owner;
-    w->dying = true;
-    if (w->alive && !w->why)
-        uv_process_kill(&w->process, SIGKILL);
-}
-
-static void deadline_cb(uv_timer_t *timer)
-{
-    end_worker(timer->data, "the compile took longer than --compile-deadline and was ended");
-}
-
-static void handle_closed(struct worker *w)
-{
-    struct pool *pool = w->pool;
-    if (--w->n_handles > 0)
-        return;
-    pool->stats.processes--;
-    if (!pool->stopping) {
-        feed(pool);
-        return;
-    }
-    if (pool->stats.processes == 0)
-        pool->stopped(pool->broker);
-}
-
-static void stream_closed(struct stream *s)
-{
-    handle_closed(s->owner);
-}
-
-static void handle_closed_cb(uv_handle_t *handle)
-{
-    handle_closed(handle->data);
-}
-
-// What a compiler does to itself.
-static bool is_crash(int signal)
-{
-    return signal == SIGABRT || signal == SIGSEGV || signal == SIGBUS || signal == SIGILL ||
-           signal == SIGFPE;
-}
-
-static void exit_cb(uv_process_t *process, int64_t status, int signal)
-{
-    struct worker *w = process->data;
-    w->alive = false;
-    char why[160];
-    if (w->why)
-        snprintf(why, sizeof why, "%s", w->why);
-    else if (is_crash(signal))
-        snprintf(
-            why, sizeof why,
-            "the compiler crashed by signal %d (%s): it may need more than its %d GiB of memory",
-            signal, strsignal(signal), COMPILER_MEMORY_GIB);
-    else if (signal)
-        snprintf(why, sizeof why, "the compiler was ended by signal %d (%s)", signal,
-                 strsignal(signal));
-    else
-        snprintf(why, sizeof why, "the compiler ended with status %lld", (long long)status);
-    if (!w->pool->stopping)
-        log_warn("%s", why);
-    struct job *job = w->job;
-    w->job = NULL;
-    stream_close(&w->stream);
-    uv_close((uv_handle_t *)&w->timer, handle_closed_cb);
-    uv_close((uv_handle_t *)&w->process, handle_closed_cb);
-    if (job)
-        // One that was killed by others is not the source's fault: it is worth another try.
-        fail_job(w->pool, job,
-                 (w->why || is_crash(signal)) && !w->pool->stopping ? OPD_E_compile_error
-                                                                    : OPD_E_unavailable,
-                 why);
-}
-
-static bool start_worker(struct worker *w)
-{
-    struct pool *pool = w->pool;
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0) {
-        log_error("starting a compiler: %s", strerror(errno));
-        return false;
-    }
-    const char *const args[] = { "compiler", NULL };
-    w->process.data = w;
-    int result = turn_spawn(&pool->broker->turn, &w->process, args, &pair[1], 1, exit_cb);
-    close(pair[1]);
-    if (result < 0) {
-        log_error("starting a compiler: %s", uv_strerror(result));
-        close(pair[0]);
-        w->n_handles = 1; // libuv made a handle of it all the same
-        pool->stats.processes++;
-        uv_close((uv_handle_t *)&w->process, handle_closed_cb);
-        return false;
-    }
-    w->alive = true;
-    w->why = NULL;
-    w->dying = false;
-    w->n_handles = 3;
-    uv_timer_init(&pool->broker->turn.loop, &w->timer);
-    w->timer.data = w;
-    w->stream = (struct stream){
-        .owner = w, .readable = readable, .failed = failed, .closed = stream_closed
-    };
-    stream_start(&w->stream, &pool->broker->turn.loop, pair[0]);
-    pool->stats.processes++;
-    return true;
-}
-
-static void give_job(struct worker *w, struct job *job)
-{
-    w->job = job;
-    job->begun = clock_ns();
-    buf_append(&w->stream.out, job->frame.bytes, job->frame.size);
-    uv_timer_start(&w->timer, deadline_cb,
-                   (uint64_t)(w->pool->broker->options.compile_deadline * 1000), 0);
-    stream_flush(&w->stream);
-}
-
-static struct worker *idle_worker(struct pool *pool)
-{
-    struct worker *unstarted = NULL;
-    for (int i = 0; i < pool->n_workers; i++) {
-        struct worker *w = &pool->workers[i];
-        if (w->alive && !w->job && !w->why && !w->dying)
+    struct worker *none = NULL;
+    for (int i = 0; i < n_workers(lane->pool); i++) {
+        struct worker *w = &lane->workers[i];
+        if (w->state == WORKER_IDLE)
             return w;
-        if (w->n_handles == 0 && !unstarted)
-            unstarted = w;
+        if (w->state == WORKER_NONE && !none)
+            none = w;
     }
-    return unstarted;
+    return none;
 }
 
-static void feed(struct pool *pool)
+static void begin(struct pool_job *job, struct worker *w)
+{
+    struct lane *lane = job->lane;
+    struct party *party = job->party;
+    if (!(party->first = job->next))
+        party->last = &party->first;
+    party->n_running++;
+    lane->n_waiting--;
+    lane->n_running++;
+    job->worker = w;
+    job->begun = clock_ns();
+    *job_of(w) = job;
+    if (w->state == WORKER_NONE)
+        worker_start(w);
+    worker_give(w, &job->frame, lane->pool->deadline);
+}
+
+static void feed(struct lane *lane)
 {
     struct worker *w;
-    while (pool->queue && !pool->stopping && (w = idle_worker(pool)) != NULL) {
-        struct job *job = pool->queue;
-        if (!(pool->queue = job->next))
-            pool->queue_end = &pool->queue;
-        if (pool->n_first > 0)
-            pool->n_first--;
-        if (w->n_handles == 0 && !start_worker(w))
-            fail_job(pool, job, OPD_E_unavailable,
-                     "no compiler process could be started; see the log");
-        else
-            give_job(w, job);
-    }
+    struct pool_job *job;
+    while (!lane->pool->stopping && (w = free_worker(lane)) != NULL &&
+           (job = next_job(lane)) != NULL)
+        begin(job, w);
 }
 
-static void enqueue(struct pool *pool, struct job *job, bool first)
+static int count_processes(const struct lane *lane)
 {
-    struct job **at = pool->queue_end;
-    if (first) {
-        at = &pool->queue;
-        for (int i = 0; i < pool->n_first; i++)
-            at = &(*at)->next;
-        pool->n_first++;
-    }
-    job->next = *at;
-    *at = job;
-    if (at == pool->queue_end)
-        pool->queue_end = &job->next;
+    int n = 0;
+    for (int i = 0; i < n_workers(lane->pool); i++)
+        n += lane->workers[i].state != WORKER_NONE;
+    return n;
 }
 
-void pool_submit(struct pool *pool, const char *const strings[JOB_MAX_STRINGS], pool_done done,
-                 void *data)
+static int count_all_processes(const struct pool *pool)
 {
-    struct job *job = mem_zalloc(1, sizeof *job);
-    job->done = done;
-    job->data = data;
+    int n = 0;
+    for (int i = 0; i < POOL_LANES; i++)
+        n += count_processes(&pool->lanes[i]);
+    return n;
+}
+
+static void changed(struct worker *w)
+{
+    struct lane *lane = w->owner;
+    struct pool *pool = lane->pool;
+    feed(lane);
+    if (w->state == WORKER_IDLE && count_processes(lane) > pool->n_free)
+        worker_end(w, "it was one more than --compilers says");
+    if (pool->stopping && count_all_processes(pool) == 0)
+        pool->stopped(pool->stopped_data);
+}
+
+// --- who waits
+
+static bool waits(const struct pool_job *job, const void *owner)
+{
+    for (int i = 0; i < job->n_waiters; i++)
+        if (job->waiters[i] == owner)
+            return true;
+    return false;
+}
+
+// The last that came has the turn only where nobody waited before.
+static void add_waiter(struct pool_job *job, const void *owner)
+{
+    job->waiters = mem_realloc(job->waiters, (size_t)job->n_waiters + 1, sizeof *job->waiters);
+    job->waiters[job->n_waiters] = owner;
+    if (job->n_waiters > 0 && !job->waiters[0]) {
+        job->waiters[0] = owner;
+        job->waiters[job->n_waiters] = NULL;
+    }
+    job->n_waiters++;
+}
+
+// A job that is at work at a low priority begins anew: on a busy machine it might never end.
+void pool_want(struct pool_job *job, const void *owner)
+{
+    if (!owner || waits(job, owner))
+        return;
+    struct lane *lane = job->lane, *front = &lane->pool->lanes[POOL_FRONT];
+    if (lane != front)
+        take_out(job);
+    else
+        leave_party(job);
+    add_waiter(job, owner);
+    job->lane = front;
+    join_party(job);
+    feed(lane);
+    feed(front);
+}
+
+void pool_drop(struct pool_job *job)
+{
+    if (!job)
+        return;
+    struct lane *lane = job->lane;
+    take_out(job);
+    free_job(job);
+    feed(lane);
+}
+
+static void remove_waiter(struct pool_job *job, const void *owner)
+{
+    int n = 0;
+    for (int i = 0; i < job->n_waiters; i++)
+        if (job->waiters[i] != owner)
+            job->waiters[n++] = job->waiters[i];
+    job->n_waiters = n;
+}
+
+// Adds what only the owner waited for to the list *dropped, linked by `next`.
+static void forget(struct pool_job *job, const void *owner, struct pool_job **dropped)
+{
+    if (!waits(job, owner))
+        return;
+    if (job->n_waiters > 1) {
+        leave_party(job);
+        remove_waiter(job, owner);
+        join_party(job);
+        return;
+    }
+    take_out(job);
+    job->next = *dropped;
+    *dropped = job;
+}
+
+void pool_leave(struct pool *pool, enum pool_lane which, const void *owner)
+{
+    struct lane *lane = &pool->lanes[which];
+    struct pool_job *dropped = NULL, *next_of_party;
+    for (int i = 0; i < n_workers(pool); i++)
+        if (lane->jobs[i])
+            forget(lane->jobs[i], owner, &dropped);
+    for (struct party *p = lane->parties, *next; p; p = next) {
+        next = p->next; // where the last of its jobs goes, it goes
+        for (struct pool_job *job = p->owner ? p->first : NULL; job; job = next_of_party) {
+            next_of_party = job->next;
+            forget(job, owner, &dropped);
+        }
+    }
+    while (dropped) {
+        struct pool_job *job = dropped;
+        dropped = job->next;
+        job->done(job->data, NULL, NULL);
+        free_job(job);
+    }
+    feed(lane);
+}
+
+struct pool_job *pool_submit(struct pool *pool, enum pool_lane lane, const void *owner,
+                             const char *const strings[JOB_MAX_STRINGS], pool_done done, void *data)
+{
+    struct pool_job *job = mem_zalloc(1, sizeof *job);
+    *job = (struct pool_job){ .lane = &pool->lanes[lane], .done = done, .data = data };
     snprintf(job->what, sizeof job->what, "%s: %s", strings[JOB_FILE], strings[JOB_EXPR]);
     struct job_header header = { .id = pool->next_id++ };
     job_pack(&job->frame, &header, strings, JOB_MAX_STRINGS);
-    enqueue(pool, job, strcmp(strings[JOB_KIND], "syntax") == 0);
-    feed(pool);
+    add_waiter(job, owner);
+    join_party(job);
+    feed(job->lane);
+    return job;
+}
+
+// --- the whole
+
+struct pool *pool_new(struct turn *turn, int n_processes, double deadline)
+{
+    static const struct worker_events events = { answered, failed, changed };
+    struct pool *pool = mem_zalloc(1, sizeof *pool);
+    pool->n_free = n_processes;
+    pool->deadline = deadline;
+    for (int i = 0; i < POOL_LANES; i++) {
+        struct lane *lane = &pool->lanes[i];
+        lane->pool = pool;
+        lane->workers = mem_zalloc((size_t)n_workers(pool), sizeof *lane->workers);
+        lane->jobs = mem_zalloc((size_t)n_workers(pool), sizeof(struct pool_job *));
+        for (int k = 0; k < n_workers(pool); k++)
+            lane->workers[k] = (struct worker){
+                .turn = turn, .events = &events, .owner = lane, .low = i == POOL_BACK
+            };
+    }
+    return pool;
 }
 
 void pool_count_on(struct pool *pool, const struct pool_stats *from)
 {
-    pool->stats.compiled = from->compiled;
-    pool->stats.cached = from->cached;
-    pool->stats.failed = from->failed;
-    pool->stats.seconds = from->seconds;
-    pool->stats.cache_bytes = from->cache_bytes;
+    pool->stats = *from;
 }
 
 void pool_stats(const struct pool *pool, struct pool_stats *out)
 {
     *out = pool->stats;
-    for (const struct job *job = pool->queue; job; job = job->next)
-        out->waiting++;
+    out->processes = count_all_processes(pool);
+    out->waiting = 0;
+    for (int i = 0; i < POOL_LANES; i++)
+        out->waiting += pool->lanes[i].n_waiting;
 }
 
-int pool_pids(const struct pool *pool, int *out, int most)
+int pool_pids(const struct pool *pool, int out[POOL_MAX_PIDS])
 {
     int n = 0;
-    for (int i = 0; i < pool->n_workers && n < most; i++)
-        if (pool->workers[i].alive)
-            out[n++] = pool->workers[i].process.pid;
+    for (int i = 0; i < POOL_LANES; i++)
+        for (int k = 0; k < n_workers(pool); k++) {
+            const struct worker *w = &pool->lanes[i].workers[k];
+            if (w->alive)
+                out[n++] = w->process.pid;
+        }
     return n;
 }
 
-void pool_stop(struct pool *pool, void (*stopped)(struct broker *broker))
+static void stop_lane(struct lane *lane)
+{
+    for (int i = 0; i < n_workers(lane->pool); i++) {
+        struct pool_job *job = lane->jobs[i];
+        if (job) {
+            take_out(job);
+            fail_job(job, OPD_E_unavailable, "the daemon is stopping");
+        }
+        worker_end(&lane->workers[i], "the daemon is stopping");
+    }
+    while (lane->parties) {
+        struct pool_job *job = lane->parties->first;
+        take_out(job);
+        fail_job(job, OPD_E_unavailable, "the daemon is stopping");
+    }
+}
+
+void pool_stop(struct pool *pool, void (*stopped)(void *data), void *data)
 {
     pool->stopping = true;
     pool->stopped = stopped;
-    while (pool->queue) {
-        struct job *job = pool->queue;
-        pool->queue = job->next;
-        fail_job(pool, job, OPD_E_unavailable, "the daemon is stopping");
-    }
-    pool->queue_end = &pool->queue;
-    for (int i = 0; i < pool->n_workers; i++)
-        if (pool->workers[i].alive)
-            end_worker(&pool->workers[i], "the daemon is stopping");
-    if (pool->stats.processes == 0)
-        stopped(pool->broker);
+    pool->stopped_data = data;
+    for (int i = 0; i < POOL_LANES; i++)
+        stop_lane(&pool->lanes[i]);
+    if (count_all_processes(pool) == 0)
+        stopped(data);
 }
 
 void pool_free(struct pool *pool)
 {
     if (!pool)
         return;
-    free(pool->workers);
+    for (int i = 0; i < POOL_LANES; i++) {
+        free(pool->lanes[i].workers);
+        free(pool->lanes[i].jobs);
+    }
     free(pool);
 }

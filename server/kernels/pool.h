@@ -1,7 +1,21 @@
 #pragma once
 
-// The compiler processes: jobs wait in one queue, each process has one at a time. A process that
-// crashes or exceeds its time is replaced; its job fails.
+// The compiler processes, and whose turn it is to have one.
+//
+// A job is one compile. Somebody waits for it: a client (a first call, a check) or an edit, named
+// by its address, the *owner*; NULL where nobody does (--warm). Jobs wait in two lanes:
+//
+//   POOL_FRONT  edits and first calls; their processes have the daemon's own priority
+//   POOL_BACK   checks and warming; processes of their own, at a lower priority: so a compile that
+//               does not end takes neither a process nor the cores from the front
+//
+// In a lane the owners take turns, one job each; the jobs of one owner begin in their order. A lane
+// has as many processes as --compilers says. An owner that has none of them gets one more, up to
+// twice as many: who holds them all does not delay the next one.
+//
+// What nobody waits for any more is dropped, before it is begun or while it is compiled: a process
+// that a job is taken from goes on with another. One that crashes or exceeds its time is replaced;
+// its job fails.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,8 +23,11 @@
 #include "base/err.h"
 #include "compiler/job.h"
 
-struct broker;
+struct turn;
 struct pool;
+struct pool_job;
+
+enum pool_lane { POOL_FRONT, POOL_BACK, POOL_LANES };
 
 struct pool_result {
     int fd; // the image; the callback takes it over by setting it to -1
@@ -21,7 +38,8 @@ struct pool_result {
     uint64_t cache_bytes; // what the cache takes; 0: unknown
 };
 
-// err->code is 0 when there is a result.
+// The job's end, after which it is no more; err->code is 0 when there is a result. Both NULL: it
+// was dropped by pool_leave().
 typedef void (*pool_done)(void *data, struct pool_result *result, const struct opd_err *err);
 
 struct pool_stats {
@@ -32,14 +50,22 @@ struct pool_stats {
     uint64_t cache_bytes; // as the last result that knew it told
 };
 
-struct pool *pool_new(struct broker *broker, int n_processes);
-// Jobs of the kind "syntax", which somebody waits for and which are short, go before all that
-// waits, in their own order.
-void pool_submit(struct pool *pool, const char *const strings[JOB_MAX_STRINGS], pool_done done,
-                 void *data);
+// So many processes in each lane; `deadline`: seconds that one compile may take.
+struct pool *pool_new(struct turn *turn, int n_processes, double deadline);
+struct pool_job *pool_submit(struct pool *pool, enum pool_lane lane, const void *owner,
+                             const char *const strings[JOB_MAX_STRINGS], pool_done done,
+                             void *data);
+// This owner waits for it too. A job that nobody waited for goes to the front.
+void pool_want(struct pool_job *job, const void *owner);
+// The owner waits for nothing any more in that lane: jobs that only it waited for are dropped.
+void pool_leave(struct pool *pool, enum pool_lane lane, const void *owner);
+void pool_drop(struct pool_job *job); // whoever waits for it; `done` is not called. NULL is fine
+
 void pool_count_on(struct pool *pool, const struct pool_stats *from); // what jobs came to
 void pool_stats(const struct pool *pool, struct pool_stats *out);
-int pool_pids(const struct pool *pool, int *out, int most); // of the processes; how many
-void pool_stop(struct pool *pool,
-               void (*stopped)(struct broker *broker)); // kills them; the queue's jobs fail
+// The processes' ids; how many.
+enum { POOL_MAX_PIDS = 256 };
+int pool_pids(const struct pool *pool, int out[POOL_MAX_PIDS]);
+// Ends the processes, all jobs fail, and then `stopped` comes.
+void pool_stop(struct pool *pool, void (*stopped)(void *data), void *data);
 void pool_free(struct pool *pool);

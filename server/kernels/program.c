@@ -85,6 +85,7 @@ static void unlink_of_hash(struct program *p)
 
 static void free_program(struct program *p)
 {
+    pool_drop(p->job);
     if (p->image_fd >= 0)
         close(p->image_fd);
     opd_err_clear(&p->err);
@@ -122,8 +123,8 @@ static void drop(struct program *p)
 {
     unlink_of_hash(p);
     p->version = NULL;
-    if (p->state == PROGRAM_COMPILING || p->n_loads > 0)
-        return; // compiled() or loaded_done() sees to it
+    if (p->n_loads > 0)
+        return; // loaded_done() sees to it
     if (p->state == PROGRAM_READY) {
         unload(p);
     } else {
@@ -241,9 +242,9 @@ static void compiled(void *data, struct pool_result *result, const struct opd_er
 {
     struct program *p = data;
     struct device *d = p->device;
-    if (!p->version) {
-        give_id(d, p->id);
-        free_program(p);
+    p->job = NULL;
+    if (!result) {
+        p->state = PROGRAM_NEW;
     } else if (err->code) {
         set_failed(p, err);
     } else {
@@ -259,7 +260,7 @@ static void compiled(void *data, struct pool_result *result, const struct opd_er
     turn_retry(d->all->turn);
 }
 
-static void start_compile(struct program *p)
+static void start_compile(struct program *p, const void *owner)
 {
     struct broker *b = p->device->all->owner;
     char limit[32];
@@ -277,7 +278,7 @@ static void start_compile(struct program *p)
         [JOB_CACHE_LIMIT] = limit,
     };
     p->state = PROGRAM_COMPILING;
-    pool_submit(b->pool, strings, compiled, p);
+    p->job = pool_submit(b->pool, owner ? POOL_FRONT : POOL_BACK, owner, strings, compiled, p);
 }
 
 // What has failed once need not fail again.
@@ -289,12 +290,14 @@ static void try_again(struct program *p)
         device_submit(p->device, c);
 }
 
-bool program_ensure(struct program *p, uint64_t since, struct opd_err *err)
+bool program_ensure(struct program *p, const void *owner, uint64_t since, struct opd_err *err)
 {
     if (p->state == PROGRAM_FAILED && p->err.code != OPD_E_compile_error && p->failed_at < since)
         try_again(p);
     if (p->state == PROGRAM_NEW)
-        start_compile(p);
+        start_compile(p, owner);
+    else if (p->state == PROGRAM_COMPILING)
+        pool_want(p->job, owner);
     if (p->state == PROGRAM_FAILED)
         opd_err_copy(err, &p->err);
     else if (p->state == PROGRAM_LOADING && p->device->state == DEVICE_FAILED)

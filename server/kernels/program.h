@@ -2,8 +2,8 @@
 
 // Programs: one kernel of one operator version, instantiated for one set of dtypes and template
 // arguments, on one device. Compiled when first wanted, loaded into the executor, and loaded again
-// into its successor. The version owns them; one that is dropped while it is compiled or loaded
-// goes when that has ended.
+// into its successor. The version owns them; one that is dropped while it is loaded goes when that
+// has ended.
 
 #include "device/device.h"
 #include "op/plan.h"
@@ -28,12 +28,13 @@ struct program {
     int n_params;
     struct plan_param *params;
     enum program_state state;
-    struct opd_err err; // FAILED
-    uint64_t failed_at; // clock_ns()
-    int image_fd;       // -1 until compiled
-    int n_loads;        // commands under way that load it
-    int n_deaths;       // of executors, one after the other, while they loaded it
-    bool leaving;       // one under way unloads it; what was sent before that may need it
+    struct pool_job *job; // COMPILING
+    struct opd_err err;   // FAILED
+    uint64_t failed_at;   // clock_ns()
+    int image_fd;         // -1 until compiled
+    int n_loads;          // commands under way that load it
+    int n_deaths;         // of executors, one after the other, while they loaded it
+    bool leaving;         // one under way unloads it; what was sent before that may need it
     struct program *next_leaving;
     char *log; // the compiler's warnings, or NULL
 };
@@ -43,9 +44,9 @@ struct program *program_get(struct device *d, struct version *version, const str
                             int kernel);
 
 // Brings the program towards READY. True: it is. False with err empty: wait for turn_retry().
-// False with err: it cannot be. `since` is when the request came: a failure that is not the
-// source's fault and is older is tried again.
-bool program_ensure(struct program *p, uint64_t since, struct opd_err *err);
+// False with err: it cannot be. `owner` waits for it (pool.h; NULL: nobody). `since` is when the
+// request came: a failure that is not the source's fault and is older is tried again.
+bool program_ensure(struct program *p, const void *owner, uint64_t since, struct opd_err *err);
 
 // A new executor loads all that the one before had loaded, also what is about to go.
 void program_restore_all(struct device *d);

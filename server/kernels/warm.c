@@ -12,7 +12,7 @@ static void warm_plan(struct device *d, struct version *v, const struct plan_req
     struct opd_err err = { 0 };
     struct bound_plan *bp = version_plan(v, d, request, &err);
     for (int i = 0; compile && bp && i < bp->plan->n_kernels; i++) {
-        program_ensure(bp->programs[i], clock_ns(), &err);
+        program_ensure(bp->programs[i], NULL, clock_ns(), &err);
         opd_err_clear(&err);
     }
     if (err.code)

@@ -8,6 +8,7 @@
 #include "request/parts.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "kernels/pool.h"
 #include "request/request.h"
 #include "request/trace.h"
 
@@ -76,6 +77,8 @@ static void leave(struct conn *c)
     struct broker *b = c->broker;
     c->closed = true;
     c->waiting = false;
+    pool_leave(b->pool, POOL_FRONT, c);
+    pool_leave(b->pool, POOL_BACK, c);
     free_ids(c);
     if (c->prev)
         c->prev->next = c->next;
@@ -257,6 +260,9 @@ static bool start_one(struct conn *c, size_t size)
     }
     c->waiting_since = 0;
     leave_queue(c);
+    if (again)
+        pool_leave(c->broker->pool, POOL_FRONT,
+                   c); // one kernel that fails ends the wait for others
     opd_err_clear(&c->wait_err);
     if (status != REQUEST_SUBMITTED)
         reply(&req, status, &err);

@@ -136,7 +136,9 @@ static void job_done(void *data, struct pool_result *result, const struct opd_er
     struct kernel_job *job = data;
     struct check *check = job->check;
     check->n_pending--;
-    if (err->code) {
+    if (!result) {
+        // the client has gone
+    } else if (err->code) {
         pack_error(check, err);
     } else {
         pack_result(check, job, result);
@@ -209,7 +211,7 @@ static void submit_job(struct check *check, struct kernel_job *job)
         [JOB_CACHE_LIMIT] = "0",
     };
     check->n_pending++;
-    pool_submit(check->req->broker->pool, strings, job_done, job);
+    pool_submit(check->req->broker->pool, POOL_BACK, check->req->conn, strings, job_done, job);
 }
 
 // Why there is nothing to compile: no mistake, unless code was asked for.

@@ -164,8 +164,8 @@ void state_write_children(struct archive *a)
     for (int i = 0; i < b->devices.n; i++)
         if (b->devices.at[i]->process_alive)
             archive_put(a, RECORD_child, &(struct orphan){ b->devices.at[i]->process.pid, true });
-    int pids[OPTIONS_MAX_COMPILERS];
-    int n = pool_pids(b->pool, pids, OPTIONS_MAX_COMPILERS);
+    int pids[POOL_MAX_PIDS];
+    int n = pool_pids(b->pool, pids);
     for (int i = 0; i < n; i++) // they see the ends of their sockets
         archive_put(a, RECORD_child, &(struct orphan){ pids[i], false });
     for (int i = 0; i < b->devices.orphans.n; i++) // of the upgrade before
