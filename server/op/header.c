@@ -9,39 +9,6 @@
 #include "op/show.h"
 #include "base/suggest.h"
 
-struct expr_place reader_place(const struct reader *r)
-{
-    return (struct expr_place){
-        .scope = &r->scope,
-        .arena = r->arena,
-        .in_section = r->section != NULL,
-        .in_backward = r->section && r->section->backward,
-    };
-}
-
-bool reader_symbol(struct reader *r, const char *name, enum symbol_kind kind, int index)
-{
-    struct symbol s = { .kind = kind, .index = index, .line = r->lx.line };
-    strncpy(s.name, name, sizeof s.name - 1);
-    return scope_add(&r->scope, &s, &r->lx);
-}
-
-bool reader_take_tensor(struct reader *r, int *out)
-{
-    struct lexer *lx = &r->lx;
-    const struct symbol *s = scope_expect(&r->scope, lx, "the name of an input or output",
-                                          "an input or output");
-    if (!s)
-        return false;
-    if (s->kind != SYMBOL_TENSOR || s->index >= TENSOR_TEMP)
-        return lex_fail(lx, "'%s' is %s, expected an input or output", s->name,
-                        s->kind == SYMBOL_TENSOR ? "no argument or result of the operator"
-                                                 : symbol_describe(s->kind));
-    *out = s->index;
-    lex_next(lx);
-    return true;
-}
-
 static bool read_op(struct reader *r)
 {
     if (r->op_line)
@@ -110,13 +77,6 @@ static bool read_words(struct reader *r)
     memcpy(a->words, words, (size_t)n * sizeof *words);
     a->n_words = n;
     return lex_expect_end(lx) && set_str_default(r, attr);
-}
-
-struct rule *reader_rule(struct reader *r, enum rule_kind kind)
-{
-    struct rule *rule = &r->rules[r->body->n_rules++];
-    *rule = (struct rule){ .kind = kind, .line = r->lx.line };
-    return rule;
 }
 
 static bool read_shape(struct reader *r)
