@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "request/conn.h"
 #include "device/device.h"
+#include "base/fdpass.h"
 #include "request/listen.h"
 #include "request/parts.h"
 #include "base/log.h"
@@ -327,22 +328,35 @@ static void signal_cb(uv_signal_t *handle, int signal)
 
 // --- life
 
-// A connection takes one descriptor, and those that it sends; the daemon itself some dozens.
+// The daemon itself takes some dozens of descriptors.
+enum { OWN_FDS = 64 };
+
+// A connection takes one, and those that it sends.
 static void raise_fd_limit(struct options *o)
 {
-    enum { OWN = 64, OF_CONNECTION = 2 };
+    enum { OF_CONNECTION = 2 };
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return;
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
     getrlimit(RLIMIT_NOFILE, &limit);
-    uint64_t most = limit.rlim_cur > OWN ? (limit.rlim_cur - OWN) / OF_CONNECTION : 1;
+    uint64_t most = limit.rlim_cur > OWN_FDS ? (limit.rlim_cur - OWN_FDS) / OF_CONNECTION : 1;
     if (most < (uint64_t)o->max_connections) {
         log_warn("%llu file descriptors (ulimit -Hn) are enough for %llu connections",
                  (unsigned long long)limit.rlim_cur, (unsigned long long)most);
         o->max_connections = (int)most;
     }
+}
+
+static bool check_fd_limit(struct opd_err *err)
+{
+    int limit = fdpass_left(-1);
+    return limit >= OWN_FDS ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "%d file descriptors are too few for the daemon, it takes at least %d; "
+                       "raise the limit (ulimit -n)",
+                       limit, OWN_FDS);
 }
 
 static void make_cache_folder(const char *folder)
@@ -474,7 +488,8 @@ int broker_main(const struct options *options, const char *program, char **args)
     b->program = program;
     b->args = args;
     log_info("opd %s, pid %d, socket %s", OPD_VERSION, getpid(), b->options.socket);
-    if (trust_init(b->options.group, &err) && listen_open(b, &err) && reload_first(b, &err)) {
+    if (check_fd_limit(&err) && trust_init(b->options.group, &err) && listen_open(b, &err) &&
+        reload_first(b, &err)) {
         log_info("%d operators", b->registry.count);
         make_cache_folder(b->options.cache);
         start_devices(b);

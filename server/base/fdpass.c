@@ -2,8 +2,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -85,6 +87,23 @@ int fdpass_recv_one(int sock)
     while (n_fds > 1)
         close(fds[--n_fds]);
     return n_fds == 1 ? fds[0] : -1;
+}
+
+// Each new descriptor has the lowest number that is free.
+int fdpass_left(int fd)
+{
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    return limit.rlim_cur > INT_MAX ? INT_MAX : (int)limit.rlim_cur - 1 - fd;
+}
+
+int fdpass_claim(int fd)
+{
+    if (fd < 0 || fdpass_left(fd) >= FDPASS_KEPT_BACK)
+        return fd;
+    close(fd);
+    errno = EMFILE;
+    return -1;
 }
 
 int fdpass_memfd(const char *name, size_t size)

@@ -20,5 +20,13 @@ ssize_t fdpass_recv(int sock, void *bytes, size_t size, int fds[FDPASS_MAX], int
 // One descriptor with a single byte, waiting for it. -1 on any failure.
 int fdpass_recv_one(int sock);
 
+// Descriptors that are kept back for what the daemon itself must be able to start: an executor in
+// place of one that died, a compiler.
+enum { FDPASS_KEPT_BACK = 24 };
+// One that was made because of a client: the same; where only those that are kept back are left, it
+// is closed, and -1 comes with EMFILE. -1 with its errno stays.
+int fdpass_claim(int fd);
+int fdpass_left(int fd); // how many more there may be beside this one, the newest
+
 // A memfd of that many zero bytes, sealed against shrinking and growing; -1 with errno.
 int fdpass_memfd(const char *name, size_t size);

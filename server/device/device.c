@@ -132,9 +132,8 @@ void device_kill(struct device *d, enum opd_err_code code, const char *reason)
 }
 
 // Puts before all that waits what a fresh executor must know: its memory, then its kernels.
-static bool restore(struct device *d)
+static void restore(struct device *d)
 {
-    bool ok = true;
     if (d->pending)
         d->pending->fd_sent = false; // to the dead one
     d->all->hooks->restored(d);
@@ -148,11 +147,9 @@ static bool restore(struct device *d)
             continue;
         }
         struct command *c = command_new(r->host ? DEV_HOST_MAP : DEV_CHUNK_MAP, i, r->size);
-        c->fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);
-        ok = ok && c->fd >= 0;
+        c->fd = r->fd;
         device_submit_first(d, c);
     }
-    return ok;
 }
 
 static void hello_cb(uv_poll_t *handle, int status, int events)
@@ -180,10 +177,8 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
     d->blas_known = true;
     d->did_something = false;
     bool first = d->state == DEVICE_STARTING;
-    if (!first && !restore(d)) {
-        device_kill(d, OPD_E_unavailable, "its memory cannot be passed on: too many open files");
-        return;
-    }
+    if (!first)
+        restore(d);
     d->state = DEVICE_READY;
     uv_timer_start(&d->timer, deadline_cb, DEADLINE_TICK_MS, DEADLINE_TICK_MS);
     log_info("device %s is ready: %s, %s", d->name, d->info.name, d->info.target);
@@ -355,6 +350,7 @@ void device_start_executor(struct device *d)
     if (result < 0) {
         snprintf(d->exit_reason, sizeof d->exit_reason, "starting an executor: %s",
                  uv_strerror(result));
+        d->exit_code = OPD_E_unavailable;
         close_fds(d);
         if (ok) { // libuv made a handle of it all the same
             d->n_closing = 1;

@@ -44,7 +44,7 @@ struct run_stats {
 struct command {
     struct command *next;
     uint64_t seq;
-    int fd;            // travels with it; owned; -1: none
+    int fd;            // travels with it; of somebody who outlives it; -1: none
     double deadline;   // seconds that it may run; 0: the daemon's default
     const char *label; // what it is, for the message of a fault: "tensor_write"; NULL: nothing
     const struct plan *plan; // of an operator's run, which says what it is; valid until `done`

@@ -112,16 +112,15 @@ void device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint
 bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,
                      const struct device_mapping *mapping, struct opd_err *err)
 {
-    int kept = fcntl(fd, F_DUPFD_CLOEXEC, 0), sent = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (sent < 0) {
-        opd_err_errno(err, OPD_E_out_of_memory, "shared memory for %s", d->name);
-        if (kept >= 0)
-            close(kept);
-        return false;
-    }
+    int kept = fdpass_claim(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (kept < 0)
+        return opd_err_errno(err, OPD_E_out_of_memory,
+                             "shared memory for %s takes a file descriptor; close some, or raise "
+                             "the daemon's limit (ulimit -n)",
+                             d->name);
     uint32_t id = *out_region = add_region(d, kept, size, true);
     struct command *c = command_new(DEV_HOST_MAP, id, size);
-    c->fd = sent;
+    c->fd = kept;
     submit_mapping(d, c, mapping);
     return true;
 }
@@ -299,6 +298,19 @@ static uint64_t room_for_chunks(const struct device *d, uint64_t limit)
     return limit > d->space.map.reserved ? limit - d->space.map.reserved : 0;
 }
 
+// A chunk has a descriptor.
+static bool may_have_fd(const struct device *d, struct opd_err *err)
+{
+    int fd = fdpass_claim(fcntl(d->sock, F_DUPFD_CLOEXEC, 0));
+    if (fd < 0)
+        return opd_err_errno(err, OPD_E_out_of_memory,
+                             "%s: more memory takes a file descriptor; free tensors or shared "
+                             "memory, or raise the daemon's limit (ulimit -n)",
+                             d->name);
+    close(fd);
+    return true;
+}
+
 static enum alloc_result alloc(struct space *space, uint64_t size, struct suballoc_block **out,
                                struct opd_err *err)
 {
@@ -327,6 +339,8 @@ static enum alloc_result alloc(struct space *space, uint64_t size, struct suball
         buf_finish(&held);
         return ALLOC_FAILED;
     }
+    if (!d->growing && !may_have_fd(d, err))
+        return ALLOC_FAILED;
     if (!d->growing) {
         d->grow_since = clock_ns();
         grow(d, size, room < chunk_size(d, d->is_cpu ? CHUNK_CPU : CHUNK_CUDA));

@@ -22,8 +22,6 @@ struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t si
 
 void command_free(struct command *c)
 {
-    if (c->fd >= 0)
-        close(c->fd);
     if (c->out_fd >= 0)
         close(c->out_fd);
     buf_finish(&c->bytes);

@@ -9,6 +9,7 @@
 
 #include "request/parts.h"
 #include "base/clock.h"
+#include "base/fdpass.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "kernels/pool.h"
@@ -215,7 +216,7 @@ static struct command *load_command(struct program *p)
         memcpy(out.name, param->name, sizeof out.name);
         buf_append(&c->bytes, &out, sizeof out);
     }
-    c->fd = fcntl(p->image_fd, F_DUPFD_CLOEXEC, 0);
+    c->fd = p->image_fd;
     c->done = loaded_done;
     c->data = p;
     return c;
@@ -238,6 +239,23 @@ void program_restore_all(struct device *d)
         restore(p);
 }
 
+static void take_image(struct program *p, struct pool_result *result)
+{
+    struct opd_err err = { 0 };
+    p->image_fd = fdpass_claim(result->fd);
+    result->fd = -1;
+    if (p->image_fd >= 0) {
+        p->state = PROGRAM_LOADING;
+        device_submit(p->device, load_command(p));
+        return;
+    }
+    opd_err_set(&err, OPD_E_out_of_memory,
+                "%s: its image takes a file descriptor, and none is left; raise the daemon's limit "
+                "(ulimit -n)",
+                p->file);
+    set_failed(p, &err);
+}
+
 static void compiled(void *data, struct pool_result *result, const struct opd_err *err)
 {
     struct program *p = data;
@@ -252,10 +270,7 @@ static void compiled(void *data, struct pool_result *result, const struct opd_er
             log_warn("%s: warnings:\n%s", p->file, result->log);
             p->log = mem_strdup(result->log);
         }
-        p->image_fd = result->fd;
-        result->fd = -1;
-        p->state = PROGRAM_LOADING;
-        device_submit(d, load_command(p));
+        take_image(p, result);
     }
     turn_retry(d->all->turn);
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "request/parts.h"
+#include "base/fdpass.h"
 #include "request/conn.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -144,6 +145,11 @@ static bool may_connect(const struct broker *b, int fd, struct opd_err *err)
             err, OPD_E_unavailable,
             "this daemon serves another user; start one of your own, or have yourself "
             "let in by its --group");
+    if (fdpass_left(fd) < FDPASS_KEPT_BACK)
+        return opd_err_set(err, OPD_E_unavailable,
+                           "the daemon keeps its last %d file descriptors for itself; close "
+                           "connections, or raise its limit (ulimit -n)",
+                           FDPASS_KEPT_BACK);
     if (b->n_conns >= b->options.max_connections)
         return opd_err_set(
             err, OPD_E_unavailable,

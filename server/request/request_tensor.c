@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "request/parts.h"
+#include "base/fdpass.h"
 #include "request/request.h"
 
 enum { MAX_NAME = 256 };
@@ -387,6 +388,11 @@ bool request_check_memfd(const char *what, int fd, int64_t size, struct opd_err 
     if (fd < 0)
         return opd_err_set(err, OPD_E_invalid_argument,
                            "%s: no file descriptor came with the message (SCM_RIGHTS)", what);
+    if (fdpass_left(fd) < FDPASS_KEPT_BACK)
+        return opd_err_set(err, OPD_E_out_of_memory,
+                           "%s: the daemon keeps its last %d file descriptors for itself; close "
+                           "shared memory, or raise its limit (ulimit -n)",
+                           what, FDPASS_KEPT_BACK);
     if (seals < 0 || !(seals & F_SEAL_SHRINK))
         return opd_err_set(
             err, OPD_E_invalid_argument,

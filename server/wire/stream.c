@@ -22,14 +22,18 @@ static void update_poll(struct stream *s)
         uv_poll_stop(&s->poll);
 }
 
-static void keep_fds(struct stream *s, const int *fds, int n)
+// False: there are more than the peer may leave here untaken, or than the process can hold.
+static bool keep_fds(struct stream *s, const int *fds, int n)
 {
+    bool ok = true;
     for (int i = 0; i < n; i++) {
-        if (s->n_fds < STREAM_MAX_FDS)
+        ok = ok && s->n_fds < STREAM_MAX_FDS && fdpass_left(fds[i]) >= FDPASS_KEPT_BACK / 2;
+        if (ok)
             s->fds[s->n_fds++] = fds[i];
         else
             close(fds[i]);
     }
+    return ok;
 }
 
 // Drops the bytes before `start`, seldom enough that moving the rest costs little for each of them.
@@ -57,9 +61,7 @@ static void read_more(struct stream *s)
         s->failed(s, n == 0 ? "closed by the other side" : strerror(errno));
         return;
     }
-    bool too_many = s->n_fds + n_fds > STREAM_MAX_FDS;
-    keep_fds(s, fds, n_fds);
-    if (too_many) {
+    if (!keep_fds(s, fds, n_fds)) {
         s->failed(s, "too many file descriptors that no message takes");
         return;
     }

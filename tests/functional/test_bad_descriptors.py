@@ -2,12 +2,16 @@
 
 import fcntl
 import os
+import resource
+import signal
 import socket
+import subprocess
 
 import pytest
-
 from bad_input import raw, unharmed  # noqa: F401
-from raw import HungUp, Raw, count_fds, eventually, make_memfd, pack_request
+from conftest import PATIENCE, PROGRAM
+from raw import (HungUp, Raw, RpcError, count_fds, eventually, find_roles, make_memfd,
+                 pack_request)  # fmt: skip
 
 
 def test_descriptors_that_no_message_takes(daemon, raw):
@@ -135,3 +139,47 @@ def test_ids_of_shared_memory_are_taken_once(daemon, raw):
         assert "in use" in str(raw.fail("shm_open", 1, 4096, fds=[fd]))
     os.close(fd)
     assert eventually(lambda: count_fds(daemon.pid) <= before + 1)
+
+
+def test_the_last_descriptors_are_kept_back(start_daemon):
+    """Clients take what there is; an executor can be started anew all the same."""
+    daemon = start_daemon()
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (128, 128))
+    with Raw(daemon.socket) as owner, Raw(daemon.socket) as raw:
+        owner.make(1, "uint8", [16], b"x" * 16, "precious")
+        raw.make(1, "uint8", [16])
+        refused = None
+        for id in range(1, 65):
+            fd = make_memfd(4096)
+            try:
+                raw.call("shm_open", id, 4096, fds=[fd])
+                raw.call("tensor_write", 1, 0, [id, 0, 16])
+            except RpcError as error:
+                refused = error
+                break
+            finally:
+                os.close(fd)
+        assert refused and refused.code == "out_of_memory" and "ulimit" in str(refused)
+        assert id > 20  # many were there to be had
+        before = owner.call("status")["devices"][0]["restarts"]
+        os.kill(find_roles(daemon.pid, "executor")[0], signal.SIGKILL)
+        assert eventually(lambda: owner.call("status")["devices"][0]["restarts"] > before)
+        assert owner.call("tensor_read", 1, 0) == b"x" * 16
+        raw.call("tensor_write", 1, 0, [1, 0, 16])  # what was mapped is mapped again
+        for one in range(1, id):
+            raw.call("shm_close", one)
+        raw.call("sync")
+        with Raw(daemon.socket) as later:
+            later.call("status")
+
+
+def test_too_few_descriptors_to_start(tmp_path):
+    ended = subprocess.run(
+        [PROGRAM, "--socket", str(tmp_path / "opd.sock"), "--device", "cpu"],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16)),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert ended.returncode == 1, ended
+    assert "16 file descriptors are too few" in ended.stderr and "ulimit -n" in ended.stderr
