@@ -319,7 +319,7 @@ struct device *request_device(struct request *req, const value *name, struct opd
     char text[64] = "";
     if (value_is_nil(name))
         return all->at[0];
-    bool is_name = value_type(name) == VALUE_STR && value_copy_str(name, text, sizeof text);
+    bool is_name = value_is_text(name) && value_copy_str(name, text, sizeof text);
     struct device *d = is_name ? devices_find(all, text) : NULL;
     if (!d)
         opd_err_set(err, OPD_E_not_found, "no such device is served: '%s'; the default one is %s",

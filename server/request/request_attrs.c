@@ -43,6 +43,7 @@ static bool set_attr(const struct op *op, int attr, const value *v, struct op_va
         f = value_float(v);
         return op_attr_set_floats(op, attr, &f, 1, out, err);
     case VALUE_STR:
+    case VALUE_BIN:
         text = value_bytes(v, &size);
         return op_attr_set_str(op, attr, text, size, out, err);
     case VALUE_ARRAY:
@@ -72,7 +73,7 @@ bool request_attrs(const struct op *op, const value *map, struct op_value *out, 
     for (size_t i = 0; i < value_count(map); i++) {
         const value *key = value_key_at(map, i);
         char name[OP_MAX_NAME] = "";
-        if (value_type(key) == VALUE_STR)
+        if (value_is_text(key))
             value_copy_str(key, name, sizeof name);
         int attr = op_attr_index(op, name);
         if (attr < 0)

@@ -267,7 +267,7 @@ struct choice {
 static bool add_choice_target(struct choice *choice, const value *v, struct opd_err *err)
 {
     char *target = choice->targets[choice->n_targets];
-    if (choice->n_targets == MAX_TARGETS || value_type(v) != VALUE_STR ||
+    if (choice->n_targets == MAX_TARGETS || !value_is_text(v) ||
         !value_copy_str(v, target, sizeof choice->targets[0]) ||
         (strcmp(target, "cpu") != 0 &&
          (strncmp(target, "sm_", 3) != 0 || strspn(target + 3, "0123456789") < 2 ||
@@ -282,7 +282,7 @@ static bool add_choice_dtype(struct choice *choice, const struct op *op, const v
                              struct opd_err *err)
 {
     char name[32] = "";
-    if (value_type(v) == VALUE_STR)
+    if (value_is_text(v))
         value_copy_str(v, name, sizeof name);
     enum opd_dtype dtype = dtype_parse(name), all[OPD_DTYPE_COUNT];
     bool has = false;

@@ -161,7 +161,7 @@ enum request_status request_tensor_write(struct request *req, const value *param
     const value *source = value_at(params, 2), *shm_size = value_at(source, 2);
     const char *bytes = NULL;
     size_t size = 0;
-    if (value_type(source) == VALUE_BIN) {
+    if (value_is_text(source)) {
         bytes = value_bytes(source, &size);
     } else if (shm_size && value_type(shm_size) == VALUE_INT && value_int(shm_size) >= 0) {
         size = (size_t)value_int(shm_size);

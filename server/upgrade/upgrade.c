@@ -248,7 +248,7 @@ static bool read_program(const struct broker *b, const value *options, char *out
     struct stat st;
     snprintf(out, PATH_MAX, "%s", b->program);
     if (!value_is_nil(path) &&
-        (value_type(path) != VALUE_STR || !value_copy_str(path, out, PATH_MAX) || out[0] != '/'))
+        (!value_is_text(path) || !value_copy_str(path, out, PATH_MAX) || out[0] != '/'))
         return opd_err_set(err, OPD_E_invalid_argument,
                            "upgrade: the option path is no absolute path");
     if (stat(out, &st) < 0 || access(out, X_OK) < 0)

@@ -33,7 +33,7 @@ bool msg_decode(struct msg *msg, const void *bytes, size_t size, struct opd_err 
         return refuse(err, "the message's id is no 32-bit unsigned integer");
     msg->id = request ? (uint32_t)e[1].via.u64 : 0;
     e += request ? 2 : 1;
-    if (e[0].type != MSGPACK_OBJECT_STR)
+    if (!value_is_text(&e[0]))
         return refuse(err, "the method is no string");
     if (e[1].type != MSGPACK_OBJECT_ARRAY)
         return refuse(err, "the parameters are no array");
@@ -76,6 +76,11 @@ enum value_type value_type(const value *v)
     default:
         return VALUE_OTHER;
     }
+}
+
+bool value_is_text(const value *v)
+{
+    return v->type == MSGPACK_OBJECT_STR || v->type == MSGPACK_OBJECT_BIN;
 }
 
 const char *value_type_name(const value *v)
@@ -149,8 +154,9 @@ const value *value_get(const value *map, const char *key)
     size_t length = strlen(key);
     for (size_t i = 0; map && map->type == MSGPACK_OBJECT_MAP && i < map->via.map.size; i++) {
         const msgpack_object *k = &map->via.map.ptr[i].key;
-        if (k->type == MSGPACK_OBJECT_STR && k->via.str.size == length &&
-            memcmp(k->via.str.ptr, key, length) == 0)
+        size_t size;
+        const char *name = value_is_text(k) ? value_bytes(k, &size) : NULL;
+        if (name && size == length && memcmp(name, key, length) == 0)
             return &map->via.map.ptr[i].val;
     }
     return NULL;
@@ -184,9 +190,9 @@ static size_t utf8_length(const uint8_t *s)
 
 bool value_copy_str(const value *v, char *out, size_t size)
 {
-    size_t length;
-    const char *s = value_bytes(v, &length);
-    if (length >= size || memchr(s, '\0', length))
+    size_t length = 0;
+    const char *s = value_is_text(v) ? value_bytes(v, &length) : NULL;
+    if (!s || length >= size || memchr(s, '\0', length))
         return false;
     memcpy(out, s, length);
     out[length] = '\0';
@@ -227,13 +233,12 @@ static bool letter_fits(char letter, const value *v)
     enum value_type type = value_type(v);
     switch (letter) {
     case 's':
-        return type == VALUE_STR;
+    case 'b':
+        return value_is_text(v);
     case 'S':
-        return type == VALUE_STR || type == VALUE_NIL;
+        return value_is_text(v) || type == VALUE_NIL;
     case 'i':
         return type == VALUE_INT;
-    case 'b':
-        return type == VALUE_BIN;
     case 'M':
         // Some languages have one type for both, and send an empty one as an array.
         return type == VALUE_MAP || (type == VALUE_ARRAY && value_count(v) == 0);

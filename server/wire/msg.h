@@ -41,6 +41,9 @@ bool msg_decode(struct msg *msg, const void *bytes, size_t size, struct opd_err 
 void msg_finish(struct msg *msg); // zeroed is fine
 
 enum value_type value_type(const value *v);
+// str or bin. Each is taken where the other is meant: some languages and older encoders have one
+// type for both.
+bool value_is_text(const value *v);
 const char *value_type_name(const value *v); // "an integer", "nil"
 bool value_bool(const value *v);
 int64_t value_int(

@@ -9,7 +9,8 @@ import msgpack
 import pytest
 
 from bad_input import MIB, raw, unharmed  # noqa: F401
-from raw import HungUp, Raw, make_memfd, pack_request, read_rss
+from conftest import DEVICE
+from raw import HungUp, Raw, RpcError, make_memfd, pack_request, read_rss
 
 GARBAGE = [
     b"\xc1",
@@ -24,7 +25,6 @@ GARBAGE = [
     msgpack.packb([0, 1, "hello"]),
     msgpack.packb([0, 1, "hello", [], 5]),
     msgpack.packb([0, 1, "hello", {}]),
-    msgpack.packb([0, 1, b"hello", []]),
     msgpack.packb([0, 1, None, []]),
     msgpack.packb([0, -1, "hello", []]),
     msgpack.packb([0, 1 << 32, "hello", []]),
@@ -112,6 +112,37 @@ def test_integers_may_be_longer_than_they_need(raw):
     )
     assert raw.wait(9)["shape"] == [1]
     assert raw.call("tensor_info", 1)
+
+
+def test_encoders_with_one_type_for_strings_and_bytes(raw):
+    """Before MessagePack had bin all was str; some languages send names as bin."""
+
+    def call(method, *params, **how):
+        raw.msgid += 1
+        raw.send(msgpack.packb([0, raw.msgid, method, params], **how))
+        return raw.wait(raw.msgid)
+
+    zeros, ones = bytes(8), struct.pack("<2f", 1, 1)
+    old = {"use_bin_type": False}
+    call("tensor_new", 1, "float32", [2], b"old \xc3\xa9", None, **old)
+    call("tensor_write", 1, 0, ones, **old)
+    assert raw.call("tensor_read", 1, 0) == ones
+    call("tensor_write", 1, 0, b"\xff" * 8, **old)  # no UTF-8
+    assert raw.call("tensor_read", 1, 0) == b"\xff" * 8
+    call("tensor_write", 1, 0, zeros, **old)
+
+    raw.send(msgpack.packb([2, b"set_client_info", []]))  # a notification that nobody knows
+    assert call(b"hello", b"a client", {})["protocol"] == 1
+    assert call(b"tensor_attach", 2, "old é".encode())["name"] == "old é"
+    options = {b"device": b"cpu" if DEVICE == "cpu" else DEVICE.encode(), b"version": 1}
+    call(b"forward", b"gelu", [2], {b"approximate": b"tanh"}, [3], options)
+    assert raw.call("tensor_read", 3, 0) == zeros
+    for method, params in ((b"tensor_new", (4, b"float33", [1])), (b"\xff\xfe", ()), (b"sync\0", ())):
+        with pytest.raises(RpcError):
+            call(method, *params)
+    with pytest.raises(RpcError, match="name: expected"):
+        call(b"tensor_new", 4, b"int8", [1], b"\xff", None)
+    call(b"tensor_free", [1])  # its name too
 
 
 # --- notifications
