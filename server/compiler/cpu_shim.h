@@ -16,7 +16,11 @@
 #define __device__
 #define __host__
 #define __constant__ static const
+#ifdef __clang__
 #define __shared__ static thread_local
+#else // which else asks at each use whether an array of a class has been made
+#define __shared__ static thread_local __constinit
+#endif
 #define __grid_constant__
 #define __restrict__ __restrict
 #define __forceinline__ inline __attribute__((always_inline))

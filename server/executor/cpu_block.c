@@ -58,6 +58,8 @@ static _Noreturn void abandon(struct opd_cpu_worker *w)
 {
     struct cpu_context lost;
     w->failed = true;
+    if (w->race)
+        cpu_race_abandon(w->race);
     cpu_context_switch(&lost, &w->outside);
     abort();
 }

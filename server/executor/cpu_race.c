@@ -108,6 +108,12 @@ void cpu_race_exit(struct cpu_race *r)
     tsan.acquire(&r->ended[r->block_turn]);
 }
 
+void cpu_race_abandon(struct cpu_race *r)
+{
+    if (tsan.current() != r->outside) // else the thread's end would not be seen
+        tsan.enter(r->outside, NO_SYNC);
+}
+
 static void stop(struct cpu_race *r, char *token)
 {
     tsan.release(token);

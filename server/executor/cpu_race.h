@@ -24,6 +24,8 @@ void cpu_race_block(struct cpu_race *r);
 void cpu_race_enter(struct cpu_race *r, unsigned thread); // this thread runs from here on
 void cpu_race_exit(struct cpu_race *r);                   // it has returned
 
+void cpu_race_abandon(struct cpu_race *r); // nothing of the launch runs any more
+
 // A thread stops at the barrier and goes on behind it; between them, once, all are let go.
 void cpu_race_arrive(struct cpu_race *r, unsigned thread);
 void cpu_race_barrier(struct cpu_race *r);

@@ -17,8 +17,8 @@ struct range {
 // Where the stage was. Both texts tell of it; the sanitizer's reports come between its lines, but
 // in another file, so that a report belongs to the last launch unless the process went on.
 struct scene {
-    struct range *ranges;
-    int n_ranges;
+    struct range *ranges, stacks[2];
+    int n_ranges, n_stacks;
     char kernel[300], context[100];
 };
 
@@ -75,6 +75,9 @@ static void read_line(struct trial_findings *f, struct scene *s, const char *lin
     int example;
     if (strncmp(line, "tensor\t", 7) == 0)
         add_range(s, line);
+    else if (s->n_stacks < 2 && sscanf(line, "stacks\t%llx\t%llu", &s->stacks[s->n_stacks].addr,
+                                       &s->stacks[s->n_stacks].size) == 2)
+        s->n_stacks++;
     else if (sscanf(line, "run\t%31s %d %15s", dtype, &example, direction) == 3)
         set(s->context, sizeof s->context, "%s, example %d, %s", dtype, example, direction);
     else if (strncmp(line, "run", 3) == 0)
@@ -139,6 +142,7 @@ static void name_address(const struct scene *s, unsigned long long addr, char *o
 struct report {
     char kind[64];
     int n;
+    bool local; // of what is on a thread's stack, which the next one has taken over
     char access[2][32], target[2][200], where[2][200];
 };
 
@@ -159,7 +163,7 @@ static void end_report(struct trial_findings *f, const struct scene *s, struct r
     bool race = strcmp(r->kind, "data-race") == 0;
     // One without places is the rest of a log that was too long.
     bool cut = f->n > 0 && !r->where[0][0] && !r->where[1][0];
-    bool known = race && (cut || is_known(f, r));
+    bool known = race && (cut || r->local || is_known(f, r));
     struct trial_finding *t = r->kind[0] && !known ? trial_findings_add(f) : NULL;
     if (t) {
         set(t->where, sizeof t->where, "%s", r->where[0]);
@@ -185,6 +189,8 @@ static void read_access(const struct scene *s, struct report *r, const char *lin
     if (!at || r->n == 2)
         return;
     sscanf(at, " at 0x%llx", &addr);
+    for (int i = 0; i < s->n_stacks; i++)
+        r->local = r->local || addr - s->stacks[i].addr < s->stacks[i].size;
     bool atomic = strstr(line, "tomic") != NULL;
     bool write = strstr(line, "rite of") || strstr(line, "RITE of");
     set(r->access[r->n], sizeof r->access[0], "%s%s", atomic ? "atomic " : "",

@@ -280,6 +280,9 @@ static bool run_parts(struct stage *s, const struct opd_cpu_kernel *kernel,
     pthread_t threads[N_WORKERS];
     bool failed = false;
     for (unsigned i = 0; i < N_WORKERS; i++) {
+        const struct cpu_stacks *stacks = &s->workers[i].stacks;
+        if (s->unpoison) // what a run that was stopped has left there
+            s->unpoison(stacks->base, (size_t)stacks->n_made * stacks->stride);
         parts[i] = (struct part){ s, &s->workers[i], kernel, job, i, false, { 0 } };
         s->workers[i].fault = (struct cpu_fault){ 0 };
     }
@@ -405,6 +408,9 @@ static bool prepare(struct stage *s, char **argv, struct opd_err *err)
             return opd_err_set(err, OPD_E_unavailable,
                                "the thread sanitizer is not in the process");
     }
+    for (int i = 0; i < N_WORKERS; i++)
+        printf("stacks\t%llx\t%llu\n", (unsigned long long)(uintptr_t)s->workers[i].stacks.base,
+               (unsigned long long)s->workers[i].stacks.n * s->workers[i].stacks.stride);
     if (strcmp(argv[4], "addresses") == 0)
         find_poison(s);
     return true;

@@ -119,6 +119,66 @@ def test_a_missing_syncthreads(tmp_path):
     assert not findings(stages) and stages["races"]["state"] == "ok"
 
 
+LOCALS = """    float a, b;
+    both(i < N ? x[i] : 0, &a, &b);
+    sincosf(a, &a, &b);
+    if (i < N) y[i] = a + b;
+"""
+BOTH = "__device__ __noinline__ void both(float x, float *a, float *b) { *a = x; *b = 2 * x; }\n\n"
+
+
+def test_local_variables_are_each_thread_s_own(tmp_path):
+    """Also where a function gets their addresses; a race beside them is found all the same."""
+    path = write(tmp_path, LOCALS)
+    path.write_text(path.read_text().replace("__global__", BOTH + "__global__", 1))
+    stages = report(path)
+    assert not findings(stages) and stages["races"]["state"] == "ok"
+    path.write_text(path.read_text().replace("y[i] = a + b;", "y[i] = a + b + s[127 - t]; // race"))
+    stages = report(path)
+    assert {name for name, _ in findings(stages)} == {"races"}
+    expect(stages, "races", "data race", line_of(path, "// race"))
+
+
+SHARED_16_BIT = """\
+//! op      trial(Tensor x) -> Tensor y
+//! dtypes  float16 bfloat16 float64
+//! shape   x [N]
+//! shape   y [N]
+//! example x=[256]
+//!
+//! forward
+//!   kernel  trial<scalar_t>
+//!   grid    4
+//!   block   64
+template <typename T> __global__ void trial(const T *x, T *y, int N)
+{
+    __shared__ T s[64];
+    int i = blockIdx.x * 64 + threadIdx.x;
+    s[threadIdx.x] = x[i];
+    __syncthreads();
+    y[i] = s[63 - threadIdx.x];
+}
+"""
+
+
+def test_shared_arrays_of_16_bits(tmp_path):
+    path = tmp_path / "trial.cu"
+    path.write_text(SHARED_16_BIT)
+    stages = report(path)
+    assert not findings(stages) and stages["races"]["state"] == "ok"
+    path.write_text(SHARED_16_BIT.replace("    __syncthreads();\n", ""))
+    assert {name for name, _ in findings(report(path))} == {"races"}
+
+
+def test_an_access_far_away(tmp_path):
+    """Each stage tells the same, and ends."""
+    path = write(tmp_path, "    if (i < N) y[i] = x[i - 10000000]; // here\n")
+    stages = report(path, "--deadline", "60")
+    for name in ("guards", "addresses", "races"):
+        assert len(stages[name]["findings"]) == 1 and stages[name]["seconds"] < 30
+        expect(stages, name, "out-of-bounds read", line_of(path, "// here"))
+
+
 def test_the_second_barrier_is_missing(tmp_path):
     """In a loop: the first barrier alone does not keep the next round from overtaking."""
     body = """    float v = 0;
