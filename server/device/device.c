@@ -24,13 +24,12 @@ enum { DEADLINE_TICK_MS = 50, START_LIMIT_MS = 60000 };
 struct device *device_new(struct devices *all, const char *name, int index)
 {
     struct device *d = mem_zalloc(1, sizeof *d);
-    *d = (struct device){ .all = all,
-                          .is_cpu = strcmp(name, "cpu") == 0,
-                          .sock = -1,
-                          .rings_fd = -1,
-                          .command_bell = -1,
-                          .done_bell = -1,
-                          .next_seq = 1 };
+    *d = (struct device){
+        .all = all,
+        .is_cpu = strcmp(name, "cpu") == 0,
+        .link = { .sock = -1, .rings_fd = -1, .command_bell = -1, .done_bell = -1 },
+        .queue = { .next_seq = 1 }
+    };
     snprintf(d->name, sizeof d->name, "%s", name);
     d->space = (struct space){ .ops = &device_space_ops,
                                .device = d,
@@ -39,8 +38,8 @@ struct device *device_new(struct devices *all, const char *name, int index)
                                .paged = d->is_cpu,
                                .client_limit = all->client_memory,
                                .holders = &all->holders };
-    d->pending_end = &d->pending;
-    d->flight_end = &d->flight;
+    d->queue.pending_end = &d->queue.pending;
+    d->queue.flight_end = &d->queue.flight;
     uv_timer_init(&all->turn->loop, &d->timer);
     d->timer.data = d;
     return d;
@@ -69,9 +68,9 @@ static void end_process(struct device *d);
 // a while: the successor need not wait for that. On the CPU it takes no time.
 static void leave_dead(struct device *d)
 {
-    if (!d->process_alive || d->is_cpu || !orphans_add(&d->all->orphans, d->process.pid, true))
+    if (!d->link.alive || d->is_cpu || !orphans_add(&d->all->orphans, d->link.process.pid, true))
         return;
-    uv_process_kill(&d->process, SIGKILL);
+    uv_process_kill(&d->link.process, SIGKILL);
     end_process(d);
 }
 
@@ -89,9 +88,9 @@ static void done_cb(uv_poll_t *handle, int status, int events)
     (void)status, (void)events;
     struct device *d = handle->data;
     do {
-        ring_wake(&d->done);
+        ring_wake(&d->link.done);
         take_done(d);
-    } while (d->handles_open && !d->ring_broken && !ring_sleep(&d->done));
+    } while (d->link.open && !d->link.broken && !ring_sleep(&d->link.done));
 }
 
 static void start_deadline_cb(uv_timer_t *timer)
@@ -107,38 +106,38 @@ static void restart_cb(uv_timer_t *timer)
 static void deadline_cb(uv_timer_t *timer)
 {
     struct device *d = timer->data;
-    struct command *c = d->flight;
+    struct command *c = d->queue.flight;
     if (!c || d->state != DEVICE_READY)
         return;
     double limit = c->deadline > 0 ? c->deadline : d->all->deadline;
-    double ran = (double)(clock_ns() - d->head_since) / 1e9;
+    double ran = (double)(clock_ns() - d->queue.head_since) / 1e9;
     if (ran < limit)
         return;
     char reason[128];
     snprintf(reason, sizeof reason, "ran longer than its deadline of %g s and was ended", limit);
-    d->expired_seq = c->seq;
+    d->queue.expired_seq = c->seq;
     device_kill(d, OPD_E_deadline_exceeded, reason);
 }
 
 void device_kill(struct device *d, enum opd_err_code code, const char *reason)
 {
-    if (!d->process_alive)
+    if (!d->link.alive)
         return;
-    if (!d->exit_reason[0]) {
-        snprintf(d->exit_reason, sizeof d->exit_reason, "%s", reason);
-        d->exit_code = code;
+    if (!d->exit.reason[0]) {
+        snprintf(d->exit.reason, sizeof d->exit.reason, "%s", reason);
+        d->exit.code = code;
     }
-    uv_process_kill(&d->process, SIGKILL);
+    uv_process_kill(&d->link.process, SIGKILL);
 }
 
 // Puts before all that waits what a fresh executor must know: its memory, then its kernels.
 static void restore(struct device *d)
 {
-    if (d->pending)
-        d->pending->fd_sent = false; // to the dead one
+    if (d->queue.pending)
+        d->queue.pending->fd_sent = false; // to the dead one
     d->all->hooks->restored(d);
-    for (uint32_t i = 0; i < d->n_regions; i++) {
-        struct device_region *r = &d->regions[i];
+    for (uint32_t i = 0; i < d->regions.n; i++) {
+        struct device_region *r = &d->regions.list[i];
         if (!r->used || !r->ready)
             continue;
         if (r->ipc) {
@@ -158,7 +157,7 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
     struct device *d = handle->data;
     struct dev_hello hello;
     int fds[FDPASS_MAX], n_fds = 0;
-    ssize_t n = fdpass_recv(d->sock, &hello, sizeof hello, fds, &n_fds);
+    ssize_t n = fdpass_recv(d->link.sock, &hello, sizeof hello, fds, &n_fds);
     while (n_fds > 0)
         close(fds[--n_fds]);
     if (n < 0 && errno == EAGAIN)
@@ -175,7 +174,7 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
     d->info = hello.info;
     d->info.blas[sizeof d->info.blas - 1] = '\0';
     d->blas_known = true;
-    d->did_something = false;
+    d->queue.did_something = false;
     bool first = d->state == DEVICE_STARTING;
     if (!first)
         restore(d);
@@ -191,48 +190,49 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
 
 static void close_fds(struct device *d)
 {
-    int *fds[] = { &d->sock, &d->rings_fd, &d->command_bell, &d->done_bell };
+    int *fds[] = { &d->link.sock, &d->link.rings_fd, &d->link.command_bell, &d->link.done_bell };
     for (int i = 0; i < 4; i++) {
         if (*fds[i] >= 0)
             close(*fds[i]);
         *fds[i] = -1;
     }
-    if (d->rings_memory)
-        munmap(d->rings_memory, dev_shared_size());
-    d->rings_memory = NULL;
-    d->progress = NULL;
+    if (d->link.rings_memory)
+        munmap(d->link.rings_memory, dev_shared_size());
+    d->link.rings_memory = NULL;
+    d->link.progress = NULL;
 }
 
 static void describe_exit(struct device *d, int64_t status, int signal)
 {
-    if (d->exit_reason[0])
+    if (d->exit.reason[0])
         return;
-    d->exit_code = d->state == DEVICE_READY ? OPD_E_kernel_fault : OPD_E_unavailable;
-    d->killed = signal == SIGKILL; // by the user, or for want of memory; we would have said why
-    if (signal == SIGSYS)          // cpu_confine.h
-        snprintf(d->exit_reason, sizeof d->exit_reason,
+    d->exit.code = d->state == DEVICE_READY ? OPD_E_kernel_fault : OPD_E_unavailable;
+    d->exit.killed = signal ==
+                     SIGKILL; // by the user, or for want of memory; we would have said why
+    if (signal == SIGSYS)     // cpu_confine.h
+        snprintf(d->exit.reason, sizeof d->exit.reason,
                  "it called fork() or ran a program, and a kernel may start no process");
     else if (signal)
-        snprintf(d->exit_reason, sizeof d->exit_reason, "the executor was ended by signal %d (%s)",
+        snprintf(d->exit.reason, sizeof d->exit.reason, "the executor was ended by signal %d (%s)",
                  signal, strsignal(signal));
     else
-        snprintf(d->exit_reason, sizeof d->exit_reason, "the executor ended with status %" PRId64,
+        snprintf(d->exit.reason, sizeof d->exit.reason, "the executor ended with status %" PRId64,
                  status);
 }
 
 static void schedule_restart(struct device *d)
 {
     bool ran = d->state == DEVICE_READY;
-    snprintf(d->message, sizeof d->message, "%s", d->exit_reason);
+    snprintf(d->message, sizeof d->message, "%s", d->exit.reason);
     // One that dies before it has done anything may do so for ever: each waits longer.
-    bool good = ran && (d->did_something || d->restart_wanted);
-    d->n_start_failures = good ? 0 : d->n_start_failures + 1;
-    d->n_restarts += ran;
-    bool hopeless = !good && (d->state == DEVICE_STARTING || d->n_start_failures >= 3);
+    bool good = ran && (d->queue.did_something || d->restart.wanted);
+    d->restart.n_failures = good ? 0 : d->restart.n_failures + 1;
+    d->restart.count += ran;
+    bool hopeless = !good && (d->state == DEVICE_STARTING || d->restart.n_failures >= 3);
     bool never_started = d->state == DEVICE_STARTING;
     d->state = hopeless ? DEVICE_FAILED : DEVICE_RESTARTING;
     log_warn("device %s: %s", d->name, d->message);
-    struct opd_err why = { .code = d->exit_code };
+    struct opd_err why = { .code = d->exit.code };
     snprintf(why.msg, sizeof why.msg, "%s: %.900s", d->name, d->message);
     if (!d->stopping)
         d->all->hooks->died(d, &why);
@@ -242,16 +242,16 @@ static void schedule_restart(struct device *d)
         return;
     }
     if (hopeless) {
-        struct command *pending = d->pending;
-        d->pending = NULL;
-        d->pending_end = &d->pending;
+        struct command *pending = d->queue.pending;
+        d->queue.pending = NULL;
+        d->queue.pending_end = &d->queue.pending;
         struct opd_err err = { 0 };
         device_set_unavailable(d, &err);
         device_fail_all(d, pending, &err);
         device_end_restart(d, &err);
     }
-    uint64_t delay = d->n_start_failures
-                         ? 100u << (d->n_start_failures < 6 ? d->n_start_failures : 6)
+    uint64_t delay = d->restart.n_failures
+                         ? 100u << (d->restart.n_failures < 6 ? d->restart.n_failures : 6)
                          : 0;
     uv_timer_start(&d->timer, restart_cb, delay, 0);
     turn_retry(d->all->turn);
@@ -266,7 +266,7 @@ static void timer_closed_cb(uv_handle_t *handle)
 static void handle_closed_cb(uv_handle_t *handle)
 {
     struct device *d = handle->data;
-    if (--d->n_closing > 0)
+    if (--d->link.n_closing > 0)
         return;
     bool stopping = d->stopping; // the next line may stop it
     if (!stopping)
@@ -279,19 +279,19 @@ static void handle_closed_cb(uv_handle_t *handle)
 // The handles of a process that is gone or left alone.
 static void end_process(struct device *d)
 {
-    d->process_alive = false;
+    d->link.alive = false;
     uv_timer_stop(&d->timer);
-    d->handles_open = false;
-    d->n_closing = 3;
-    uv_close((uv_handle_t *)&d->socket_poll, handle_closed_cb);
-    uv_close((uv_handle_t *)&d->done_poll, handle_closed_cb);
-    uv_close((uv_handle_t *)&d->process, handle_closed_cb);
+    d->link.open = false;
+    d->link.n_closing = 3;
+    uv_close((uv_handle_t *)&d->link.socket_poll, handle_closed_cb);
+    uv_close((uv_handle_t *)&d->link.done_poll, handle_closed_cb);
+    uv_close((uv_handle_t *)&d->link.process, handle_closed_cb);
 }
 
 static void exit_cb(uv_process_t *process, int64_t status, int signal)
 {
     struct device *d = process->data;
-    d->process_alive = false;
+    d->link.alive = false;
     take_done(d); // what it said before it died
     describe_exit(d, status, signal);
     end_process(d);
@@ -302,36 +302,36 @@ static bool make_channel(struct device *d, int *child_sock)
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) < 0)
         return false;
-    d->sock = pair[0];
+    d->link.sock = pair[0];
     *child_sock = pair[1];
-    fcntl(d->sock, F_SETFL, O_NONBLOCK);
-    d->rings_fd = fdpass_memfd("opd-rings", dev_shared_size());
-    d->command_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    d->done_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (d->rings_fd < 0 || d->command_bell < 0 || d->done_bell < 0)
+    fcntl(d->link.sock, F_SETFL, O_NONBLOCK);
+    d->link.rings_fd = fdpass_memfd("opd-rings", dev_shared_size());
+    d->link.command_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    d->link.done_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (d->link.rings_fd < 0 || d->link.command_bell < 0 || d->link.done_bell < 0)
         return false;
-    uint8_t *memory = mmap(NULL, dev_shared_size(), PROT_READ | PROT_WRITE, MAP_SHARED, d->rings_fd,
-                           0);
+    uint8_t *memory = mmap(NULL, dev_shared_size(), PROT_READ | PROT_WRITE, MAP_SHARED,
+                           d->link.rings_fd, 0);
     if (memory == MAP_FAILED)
         return false;
-    d->rings_memory = memory;
-    ring_init(&d->commands, memory + dev_ring_offset(0), DEV_RING_SIZE, d->command_bell);
-    ring_init(&d->done, memory + dev_ring_offset(1), DEV_RING_SIZE, d->done_bell);
-    d->progress = (struct dev_progress *)(void *)(memory + dev_progress_offset());
+    d->link.rings_memory = memory;
+    ring_init(&d->link.commands, memory + dev_ring_offset(0), DEV_RING_SIZE, d->link.command_bell);
+    ring_init(&d->link.done, memory + dev_ring_offset(1), DEV_RING_SIZE, d->link.done_bell);
+    d->link.progress = (struct dev_progress *)(void *)(memory + dev_progress_offset());
     return true;
 }
 
 static int spawn_executor(struct device *d, int child_sock)
 {
-    const int fds[] = { child_sock, d->rings_fd, d->command_bell, d->done_bell };
-    d->process.data = d->socket_poll.data = d->done_poll.data = d;
+    const int fds[] = { child_sock, d->link.rings_fd, d->link.command_bell, d->link.done_bell };
+    d->link.process.data = d->link.socket_poll.data = d->link.done_poll.data = d;
     bool none = d->all->own_blas || (d->blas_known && !d->info.blas[0]);
     const char *const args[] = { "executor", d->name,
                                  none            ? "own"
                                  : d->blas_known ? "later"
                                                  : "vendor",
                                  NULL };
-    return turn_spawn(d->all->turn, &d->process, args, fds, 4, exit_cb);
+    return turn_spawn(d->all->turn, &d->link.process, args, fds, 4, exit_cb);
 }
 
 void device_start_executor(struct device *d)
@@ -339,34 +339,34 @@ void device_start_executor(struct device *d)
     int child_sock = -1;
     if (d->state == DEVICE_FAILED)
         d->state = DEVICE_RESTARTING;
-    d->exit_reason[0] = '\0';
-    d->killed = false;
-    d->expired_seq = 0;
-    d->ring_broken = false;
+    d->exit.reason[0] = '\0';
+    d->exit.killed = false;
+    d->queue.expired_seq = 0;
+    d->link.broken = false;
     bool ok = make_channel(d, &child_sock);
     int result = ok ? spawn_executor(d, child_sock) : uv_translate_sys_error(errno);
     if (child_sock >= 0)
         close(child_sock);
     if (result < 0) {
-        snprintf(d->exit_reason, sizeof d->exit_reason, "starting an executor: %s",
+        snprintf(d->exit.reason, sizeof d->exit.reason, "starting an executor: %s",
                  uv_strerror(result));
-        d->exit_code = OPD_E_unavailable;
+        d->exit.code = OPD_E_unavailable;
         close_fds(d);
         if (ok) { // libuv made a handle of it all the same
-            d->n_closing = 1;
-            uv_close((uv_handle_t *)&d->process, handle_closed_cb);
+            d->link.n_closing = 1;
+            uv_close((uv_handle_t *)&d->link.process, handle_closed_cb);
         } else {
             schedule_restart(d);
         }
         return;
     }
     uv_timer_start(&d->timer, start_deadline_cb, START_LIMIT_MS, 0);
-    d->process_alive = d->handles_open = true;
-    uv_poll_init(&d->all->turn->loop, &d->socket_poll, d->sock);
-    uv_poll_init(&d->all->turn->loop, &d->done_poll, d->done_bell);
-    uv_poll_start(&d->socket_poll, UV_READABLE, hello_cb);
-    uv_poll_start(&d->done_poll, UV_READABLE, done_cb);
-    ring_sleep(&d->done);
+    d->link.alive = d->link.open = true;
+    uv_poll_init(&d->all->turn->loop, &d->link.socket_poll, d->link.sock);
+    uv_poll_init(&d->all->turn->loop, &d->link.done_poll, d->link.done_bell);
+    uv_poll_start(&d->link.socket_poll, UV_READABLE, hello_cb);
+    uv_poll_start(&d->link.done_poll, UV_READABLE, done_cb);
+    ring_sleep(&d->link.done);
 }
 
 void device_start(struct device *d)
@@ -387,11 +387,11 @@ void device_stop(struct device *d, void (*stopped)(struct device *d))
     d->stopping = true;
     struct opd_err err = { .code = OPD_E_unavailable, .msg = "the daemon is stopping" };
     device_end_restart(d, &err);
-    if (d->process_alive && d->state == DEVICE_READY)
+    if (d->link.alive && d->state == DEVICE_READY)
         device_submit(d, command_new(DEV_STOP, 0, 0));
-    else if (d->process_alive)
-        uv_process_kill(&d->process, SIGKILL);
-    else if (d->n_closing == 0)
+    else if (d->link.alive)
+        uv_process_kill(&d->link.process, SIGKILL);
+    else if (d->link.n_closing == 0)
         uv_close((uv_handle_t *)&d->timer, timer_closed_cb);
 }
 
@@ -399,10 +399,10 @@ void device_fail_rest(struct device *d)
 {
     struct opd_err err = { 0 };
     opd_err_set(&err, OPD_E_unavailable, "the daemon is stopping");
-    struct command *flight = d->flight, *pending = d->pending;
-    d->flight = d->pending = NULL;
-    d->flight_end = &d->flight;
-    d->pending_end = &d->pending;
+    struct command *flight = d->queue.flight, *pending = d->queue.pending;
+    d->queue.flight = d->queue.pending = NULL;
+    d->queue.flight_end = &d->queue.flight;
+    d->queue.pending_end = &d->queue.pending;
     device_fail_all(d, flight, &err);
     device_fail_all(d, pending, &err);
 }
@@ -412,10 +412,10 @@ void device_free(struct device *d)
     if (!d)
         return;
     device_fail_rest(d);
-    for (uint32_t i = 0; i < d->n_regions; i++)
-        if (d->regions[i].used && d->regions[i].fd >= 0)
-            close(d->regions[i].fd);
-    free(d->regions);
+    for (uint32_t i = 0; i < d->regions.n; i++)
+        if (d->regions.list[i].used && d->regions.list[i].fd >= 0)
+            close(d->regions.list[i].fd);
+    free(d->regions.list);
     suballoc_finish(&d->space.map);
     staging_finish(&d->staging);
     free(d);

@@ -72,6 +72,70 @@ struct device_region {
     uint8_t handle[DEV_IPC_HANDLE];
 };
 
+// The process that serves it, and what leads there.
+struct device_link {
+    uv_process_t process;
+    uv_poll_t socket_poll, done_poll;
+    bool alive;  // the process
+    bool open;   // the three handles
+    bool broken; // the ring, by the executor, which is being killed
+    int n_closing;
+    int sock, rings_fd, command_bell, done_bell;
+    void *rings_memory;
+    struct ring commands, done;
+    struct dev_progress *progress; // of the executor
+};
+
+// Commands on their way.
+struct device_queue {
+    struct command *pending, **pending_end; // not sent
+    struct command *flight, **flight_end;   // sent, oldest first
+    uint64_t next_seq, head_since;          // when the oldest became the oldest
+    uint64_t expired_seq; // of the command whose deadline ended the executor; 0: it was not that
+    int n;
+    int n_reruns;       // commands that were run again since their executor was killed
+    bool did_something; // since the executor said hello
+    uint64_t busy_ns;   // that something was in flight
+};
+
+// How the last executor ended.
+struct device_exit {
+    char reason[DEV_MAX_MESSAGE];
+    enum opd_err_code code; // of the command that was running
+    bool killed;            // by SIGKILL, and not by us
+};
+
+struct device_restart {
+    bool wanted;                   // by a client: nothing more is sent to this executor
+    struct device_waiter *waiters; // for the next one to be ready
+    int count;
+    int n_failures; // one after the other, to start
+};
+
+// The memory that the device maps, by the number that the executor has for it.
+struct device_regions {
+    struct device_region *list;
+    uint32_t n;
+};
+
+// A chunk that is asked for.
+struct device_growth {
+    bool asked;
+    bool deferred;     // until nothing is being given back
+    bool beside_drops; // something was, when it was asked for
+    bool exact;        // no larger than needed
+    uint64_t size;     // what it is for
+    uint64_t since;    // clock_ns() when that was first asked for
+    int n_dropping;    // chunks that are given back, whose memory is not free yet
+};
+
+// The kernels that the executor has, or is to have; program.h's.
+struct device_loaded {
+    struct map programs; // by hash of the key
+    struct program *leaving;
+    uint32_t n_ids, n_free_ids, *free_ids;
+};
+
 struct device {
     struct devices *all;
     char name[16]; // "cuda:0"
@@ -80,51 +144,19 @@ struct device {
     struct backend_info info;
     bool blas_known;               // info.blas is what an executor has found
     char message[DEV_MAX_MESSAGE]; // why it failed
+    uv_timer_t timer;              // restarts and deadlines
+    bool stopping;
+    void (*stopped)(struct device *d);
 
-    uv_process_t process;
-    uv_poll_t socket_poll, done_poll;
-    uv_timer_t timer; // restarts and deadlines
-    bool process_alive, handles_open, stopping;
-    bool ring_broken;   // by the executor, which is being killed
-    bool did_something; // since its executor said hello
-    bool killed;        // its executor was, by SIGKILL, and not by us
-    int n_closing;
-    int sock, rings_fd, command_bell, done_bell;
-    void *rings_memory;
-    struct ring commands, done;
-    struct dev_progress *progress; // of the executor
-    char exit_reason[DEV_MAX_MESSAGE];
-    enum opd_err_code exit_code;   // of the command that was running when it ended
-    bool restart_wanted;           // by a client: nothing more is sent to this executor
-    struct device_waiter *waiters; // for the next one to be ready
-    uint64_t expired_seq;          // of the command whose deadline ended it; 0: it was not that
-
-    struct command *pending, **pending_end; // not sent
-    struct command *flight, **flight_end;   // sent, oldest first
-    uint64_t next_seq, head_since;          // when the oldest became the oldest
-    int n_queued;
-    int n_restarts, n_start_failures;
-    int n_reruns;     // commands that were run again since their executor was killed
-    uint64_t busy_ns; // that something was in flight
-    uint64_t started_at;
-
-    struct device_region *regions;
-    uint32_t n_regions;
-    int n_dropping;           // chunks that are given back, whose memory is not free yet
-    bool growing;             // a chunk is asked for
-    bool growth_beside_drops; // while there were such
-    bool growth_deferred;     // it is asked for again when there are none
-    bool grow_exact;          // no larger than needed
-    uint64_t grow_size;       // what the growth is for
-    uint64_t grow_since;      // clock_ns() when that was first asked for
-
+    struct device_link link;
+    struct device_queue queue;
+    struct device_exit exit;
+    struct device_restart restart;
+    struct device_regions regions;
+    struct device_growth growth;
     struct space space; // its memory
     struct staging staging;
-
-    struct map programs; // by hash of the key; see program.h
-    struct program *leaving;
-    uint32_t n_program_ids, n_free_ids, *free_ids;
-    void (*stopped)(struct device *d);
+    struct device_loaded loaded;
 };
 
 struct device *device_new(struct devices *all, const char *name, int index); // devices_add()

@@ -84,10 +84,10 @@ static void put_back(struct device *d, struct command *first)
         c->fd_sent = false; // what was sent went to the dead one
         last = c;
     }
-    last->next = d->pending;
-    if (!d->pending)
-        d->pending_end = &last->next;
-    d->pending = first;
+    last->next = d->queue.pending;
+    if (!d->queue.pending)
+        d->queue.pending_end = &last->next;
+    d->queue.pending = first;
     log_info("device %s: %d commands are run by the next executor", d->name, n);
 }
 
@@ -99,7 +99,7 @@ struct remains {
 
 static struct remains read_remains(const struct device *d)
 {
-    const struct dev_progress *p = d->progress;
+    const struct dev_progress *p = d->link.progress;
     if (!p)
         return (struct remains){ 0 };
     return (struct remains){ .taken = atomic_load(&p->taken),
@@ -113,20 +113,20 @@ static struct remains read_remains(const struct device *d)
 static struct command *take_lost(struct device *d, const struct remains *r,
                                  struct command **out_rest)
 {
-    struct command *rest = d->flight, *lost = NULL, **end = &lost;
+    struct command *rest = d->queue.flight, *lost = NULL, **end = &lost;
     bool blamed = false;
-    while (rest &&
-           (rest->seq == d->expired_seq || (rest->seq <= r->taken && !(r->exact && blamed)))) {
+    while (rest && (rest->seq == d->queue.expired_seq ||
+                    (rest->seq <= r->taken && !(r->exact && blamed)))) {
         struct command *c = rest;
         rest = c->next;
         c->begun = c->seq <= r->taken;
         c->blamed = !blamed &&
-                    (c->seq == d->expired_seq || r->passed < dev_mark(c->seq, DEV_MARK_END));
+                    (c->seq == d->queue.expired_seq || r->passed < dev_mark(c->seq, DEV_MARK_END));
         blamed = blamed || c->blamed;
         device_push(c, &end);
     }
-    d->flight = NULL;
-    d->flight_end = &d->flight;
+    d->queue.flight = NULL;
+    d->queue.flight_end = &d->queue.flight;
     *out_rest = rest;
     return lost;
 }
@@ -148,13 +148,13 @@ static struct command *take_again(struct device *d, const struct remains *r, str
     while (*at && !(*at)->blamed)
         at = &(*at)->next;
     struct command *c = *at;
-    if (!c || !d->killed || !r->exact || !c->repeatable || c->killed)
+    if (!c || !d->exit.killed || !r->exact || !c->repeatable || c->killed)
         return NULL;
     *at = c->next;
     c->next = NULL;
     c->begun = c->blamed = false;
     c->killed = true;
-    d->n_reruns++;
+    d->queue.n_reruns++;
     return c;
 }
 
@@ -174,7 +174,7 @@ void device_settle_flight(struct device *d)
         device_describe(blamed, in_it ? r.passed & DEV_MARK_END : 0, r.by_step, what, sizeof what);
     }
     struct opd_err none = { 0 }, err = { 0 }, others = { 0 };
-    opd_err_set(&err, d->exit_code, "%s%.480s", what, d->exit_reason);
+    opd_err_set(&err, d->exit.code, "%s%.480s", what, d->exit.reason);
     opd_err_set(&others, OPD_E_kernel_fault, "device %s failed while another request ran: %.900s",
                 d->name, err.msg);
     while (lost) {

@@ -26,11 +26,11 @@ enum { EMPTY_KEPT_MS = 1000, TRIM_TICK_MS = 250 };
 static uint32_t add_region(struct device *d, int fd, uint64_t size, bool host)
 {
     uint32_t id = 0;
-    while (id < d->n_regions && d->regions[id].used)
+    while (id < d->regions.n && d->regions.list[id].used)
         id++;
-    if (id == d->n_regions)
-        d->regions = mem_realloc(d->regions, ++d->n_regions, sizeof *d->regions);
-    d->regions[id] = (struct device_region){
+    if (id == d->regions.n)
+        d->regions.list = mem_realloc(d->regions.list, ++d->regions.n, sizeof *d->regions.list);
+    d->regions.list[id] = (struct device_region){
         .used = true, .host = host, .fd = fd, .size = size, .serial = ++d->all->n_regions
     };
     return id;
@@ -38,9 +38,9 @@ static uint32_t add_region(struct device *d, int fd, uint64_t size, bool host)
 
 static void remove_region(struct device *d, uint32_t id)
 {
-    if (d->regions[id].fd >= 0)
-        close(d->regions[id].fd);
-    d->regions[id] = (struct device_region){ .fd = -1 };
+    if (d->regions.list[id].fd >= 0)
+        close(d->regions.list[id].fd);
+    d->regions.list[id] = (struct device_region){ .fd = -1 };
 }
 
 static void unmapped_done(struct command *c, const struct opd_err *err)
@@ -70,8 +70,8 @@ static void mapped_done(struct command *c, const struct opd_err *err)
     struct device *d = m->device;
     uint32_t id = ((struct dev_command *)(void *)c->bytes.bytes)->id;
     // Lost with its executor: the next one maps it, unless it was this that ended it.
-    bool lost = !d->process_alive && !(c->blamed && d->regions[id].ipc);
-    bool ready = d->regions[id].ready = !err->code || lost;
+    bool lost = !d->link.alive && !(c->blamed && d->regions.list[id].ipc);
+    bool ready = d->regions.list[id].ready = !err->code || lost;
     if (!ready && !m->told.done)
         log_warn("device %s does not map shared memory: %s", d->name, err->msg);
     if (m->told.done)
@@ -95,8 +95,8 @@ static void submit_mapping(struct device *d, struct command *c,
 
 struct command *device_ipc_command(struct device *d, uint32_t region)
 {
-    struct command *c = command_new(DEV_IPC_OPEN, region, d->regions[region].size);
-    buf_append(&c->bytes, d->regions[region].handle, DEV_IPC_HANDLE);
+    struct command *c = command_new(DEV_IPC_OPEN, region, d->regions.list[region].size);
+    buf_append(&c->bytes, d->regions.list[region].handle, DEV_IPC_HANDLE);
     return c;
 }
 
@@ -104,8 +104,8 @@ void device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint
                     uint32_t *out_region, const struct device_mapping *mapping)
 {
     uint32_t id = *out_region = add_region(d, -1, size, false);
-    d->regions[id].ipc = true;
-    memcpy(d->regions[id].handle, handle, DEV_IPC_HANDLE);
+    d->regions.list[id].ipc = true;
+    memcpy(d->regions.list[id].handle, handle, DEV_IPC_HANDLE);
     submit_mapping(d, device_ipc_command(d, id), mapping);
 }
 
@@ -143,9 +143,9 @@ static void dropped_done(struct command *c, const struct opd_err *err)
 {
     struct device *d = c->data;
     unmapped_done(c, err);
-    d->n_dropping--;
-    if (d->growth_deferred && d->n_dropping == 0 && !d->stopping)
-        grow(d, d->grow_size, d->grow_exact);
+    d->growth.n_dropping--;
+    if (d->growth.deferred && d->growth.n_dropping == 0 && !d->stopping)
+        grow(d, d->growth.size, d->growth.exact);
 }
 
 // Gives an empty chunk back to the device.
@@ -153,7 +153,7 @@ static void drop_chunk(struct device *d, struct suballoc_chunk *chunk)
 {
     struct command *c = command_new(DEV_UNMAP, chunk->region, 0);
     suballoc_remove_chunk(&d->space.map, chunk);
-    d->n_dropping++;
+    d->growth.n_dropping++;
     c->done = dropped_done;
     c->data = d;
     device_submit(d, c);
@@ -173,17 +173,17 @@ static bool drop_empty_chunk(struct device *d, uint64_t before)
 // What was dropped is free when its descriptor is closed.
 static void grow_when_dropped(struct device *d)
 {
-    d->growing = d->growth_deferred = true;
-    if (d->n_dropping == 0)
-        grow(d, d->grow_size, d->grow_exact);
+    d->growth.asked = d->growth.deferred = true;
+    if (d->growth.n_dropping == 0)
+        grow(d, d->growth.size, d->growth.exact);
 }
 
 static void grown_done(struct command *c, const struct opd_err *err)
 {
     struct device *d = c->data;
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
-    struct device_region *r = &d->regions[header->id];
-    d->growing = false;
+    struct device_region *r = &d->regions.list[header->id];
+    d->growth.asked = false;
     if (!err->code) {
         r->fd = c->out_fd;
         c->out_fd = -1;
@@ -191,15 +191,15 @@ static void grown_done(struct command *c, const struct opd_err *err)
         add_chunk(d, header->id, header->size);
         return;
     }
-    uint64_t exact = chunk_size(d, d->grow_size);
-    bool lost = !d->process_alive && !c->blamed; // the next executor may well make it
-    bool retry = header->size > exact && d->process_alive;
-    bool freed = d->growth_beside_drops;
+    uint64_t exact = chunk_size(d, d->growth.size);
+    bool lost = !d->link.alive && !c->blamed; // the next executor may well make it
+    bool retry = header->size > exact && d->link.alive;
+    bool freed = d->growth.beside_drops;
     remove_region(d, header->id);
     // What the request that waits has let go of since it wanted more, it wants again.
-    while (d->process_alive && drop_empty_chunk(d, d->grow_since))
+    while (d->link.alive && drop_empty_chunk(d, d->growth.since))
         freed = true;
-    if (freed && d->process_alive)
+    if (freed && d->link.alive)
         grow_when_dropped(d);
     else if (retry)
         grow(d, exact, true);
@@ -218,11 +218,11 @@ static void grow(struct device *d, uint64_t size, bool exact)
     c->done = grown_done;
     c->data = d;
     c->repeatable = true;
-    d->growing = true;
-    d->growth_deferred = false;
-    d->growth_beside_drops = d->n_dropping > 0;
-    d->grow_size = size;
-    d->grow_exact = exact;
+    d->growth.asked = true;
+    d->growth.deferred = false;
+    d->growth.beside_drops = d->growth.n_dropping > 0;
+    d->growth.size = size;
+    d->growth.exact = exact;
     device_submit(d, c);
 }
 
@@ -301,7 +301,7 @@ static uint64_t room_for_chunks(const struct device *d, uint64_t limit)
 // A chunk has a descriptor.
 static bool may_have_fd(const struct device *d, struct opd_err *err)
 {
-    int fd = fdpass_claim(fcntl(d->sock, F_DUPFD_CLOEXEC, 0));
+    int fd = fdpass_claim(fcntl(d->link.sock, F_DUPFD_CLOEXEC, 0));
     if (fd < 0)
         return opd_err_errno(err, OPD_E_out_of_memory,
                              "%s: more memory takes a file descriptor; free tensors or shared "
@@ -339,10 +339,10 @@ static enum alloc_result alloc(struct space *space, uint64_t size, struct suball
         buf_finish(&held);
         return ALLOC_FAILED;
     }
-    if (!d->growing && !may_have_fd(d, err))
+    if (!d->growth.asked && !may_have_fd(d, err))
         return ALLOC_FAILED;
-    if (!d->growing) {
-        d->grow_since = clock_ns();
+    if (!d->growth.asked) {
+        d->growth.since = clock_ns();
         grow(d, size, room < chunk_size(d, d->is_cpu ? CHUNK_CPU : CHUNK_CUDA));
     }
     return ALLOC_WAIT;

@@ -30,7 +30,7 @@ void command_free(struct command *c)
 
 void device_finish_command(struct device *d, struct command *c, const struct opd_err *err)
 {
-    d->n_queued--;
+    d->queue.n--;
     if (c->done)
         c->done(c, err);
     command_free(c);
@@ -62,47 +62,47 @@ void device_fail_all(struct device *d, struct command *first, const struct opd_e
 
 void device_pump(struct device *d)
 {
-    while (d->state == DEVICE_READY && d->process_alive && d->pending && !d->restart_wanted) {
-        struct command *c = d->pending;
+    while (d->state == DEVICE_READY && d->link.alive && d->queue.pending && !d->restart.wanted) {
+        struct command *c = d->queue.pending;
         if (c->fd >= 0 && !c->fd_sent) {
-            if (fdpass_send(d->sock, "f", 1, &c->fd, 1) != 1)
+            if (fdpass_send(d->link.sock, "f", 1, &c->fd, 1) != 1)
                 return;        // full: a completion comes first, or the executor's death
             c->fd_sent = true; // the command itself may have to wait for room in the ring
         }
-        void *record = ring_reserve(&d->commands, (uint32_t)c->bytes.size);
+        void *record = ring_reserve(&d->link.commands, (uint32_t)c->bytes.size);
         if (!record)
             return;
-        c->seq = d->next_seq++;
+        c->seq = d->queue.next_seq++;
         ((struct dev_command *)(void *)c->bytes.bytes)->seq = c->seq;
         memcpy(record, c->bytes.bytes, c->bytes.size);
-        ring_commit(&d->commands);
-        device_pop(&d->pending, &d->pending_end);
-        if (!d->flight)
-            d->head_since = clock_ns();
-        device_push(c, &d->flight_end);
+        ring_commit(&d->link.commands);
+        device_pop(&d->queue.pending, &d->queue.pending_end);
+        if (!d->queue.flight)
+            d->queue.head_since = clock_ns();
+        device_push(c, &d->queue.flight_end);
     }
 }
 
 void device_submit_first(struct device *d, struct command *c)
 {
-    d->n_queued++;
-    c->next = d->pending;
-    d->pending = c;
-    if (d->pending_end == &d->pending)
-        d->pending_end = &c->next;
+    d->queue.n++;
+    c->next = d->queue.pending;
+    d->queue.pending = c;
+    if (d->queue.pending_end == &d->queue.pending)
+        d->queue.pending_end = &c->next;
 }
 
 void device_submit(struct device *d, struct command *c)
 {
     assert(c->bytes.size <= DEV_MAX_COMMAND);
-    d->n_queued++;
+    d->queue.n++;
     if (d->state == DEVICE_FAILED) {
         struct opd_err err = { 0 };
         device_set_unavailable(d, &err);
         device_finish_command(d, c, &err);
         return;
     }
-    device_push(c, &d->pending_end);
+    device_push(c, &d->queue.pending_end);
     device_pump(d);
 }
 
@@ -119,9 +119,9 @@ static void explain_report(const struct command *c, uint64_t report, struct opd_
 // The oldest command has ended.
 void device_count_run(struct device *d, const struct command *c, const struct opd_err *err)
 {
-    uint64_t now = clock_ns(), ran = now - d->head_since;
-    d->head_since = now;
-    d->busy_ns += ran;
+    uint64_t now = clock_ns(), ran = now - d->queue.head_since;
+    d->queue.head_since = now;
+    d->queue.busy_ns += ran;
     struct run_stats *stats = c->stats;
     if (!stats)
         return;
@@ -135,12 +135,12 @@ void device_count_run(struct device *d, const struct command *c, const struct op
 
 static void complete(struct device *d, const struct dev_done *done)
 {
-    if (!d->flight || d->flight->seq != done->seq) {
+    if (!d->queue.flight || d->queue.flight->seq != done->seq) {
         log_error("device %s reports a command that was not the oldest", d->name);
         device_kill(d, OPD_E_internal, "the executor broke the order of commands");
         return;
     }
-    struct command *c = device_pop(&d->flight, &d->flight_end);
+    struct command *c = device_pop(&d->queue.flight, &d->queue.flight_end);
     struct opd_err err = { .code = done->code };
     c->ran = done->ran;
     if (done->code) {
@@ -152,10 +152,11 @@ static void complete(struct device *d, const struct dev_done *done)
         explain_report(c, done->report, &err);
     }
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
-    if (header->type == DEV_CHUNK_NEW && !err.code && (c->out_fd = fdpass_recv_one(d->sock)) < 0)
+    if (header->type == DEV_CHUNK_NEW && !err.code &&
+        (c->out_fd = fdpass_recv_one(d->link.sock)) < 0)
         opd_err_set(&err, OPD_E_internal, "the descriptor of a chunk did not come");
     device_count_run(d, c, &err);
-    d->did_something = d->did_something || !err.code;
+    d->queue.did_something = d->queue.did_something || !err.code;
     device_finish_command(d, c, &err);
 }
 
@@ -165,23 +166,23 @@ bool device_take_done(struct device *d)
     uint32_t size;
     bool bad = false;
     const struct dev_done *done;
-    while (d->handles_open && !d->ring_broken &&
-           (done = ring_peek(&d->done, &size, &bad)) != NULL) {
+    while (d->link.open && !d->link.broken &&
+           (done = ring_peek(&d->link.done, &size, &bad)) != NULL) {
         if (size <= sizeof *done || ((const char *)done)[size - 1] != '\0') {
             bad = true;
             break;
         }
         if (done->fatal) {
-            snprintf(d->exit_reason, sizeof d->exit_reason, "%s", done->message);
-            d->exit_code = done->code;
+            snprintf(d->exit.reason, sizeof d->exit.reason, "%s", done->message);
+            d->exit.code = done->code;
             fatal = done->code == OPD_E_kernel_fault;
         } else {
             complete(d, done);
         }
-        ring_pop(&d->done);
+        ring_pop(&d->link.done);
     }
     if (bad) {
-        d->ring_broken = true;
+        d->link.broken = true;
         device_kill(d, OPD_E_internal, "the executor's ring is corrupt");
     }
     return fatal;
@@ -189,5 +190,5 @@ bool device_take_done(struct device *d)
 
 uint64_t device_busy_ns(const struct device *d)
 {
-    return d->busy_ns + (d->flight ? clock_ns() - d->head_since : 0);
+    return d->queue.busy_ns + (d->queue.flight ? clock_ns() - d->queue.head_since : 0);
 }

@@ -15,21 +15,21 @@ void device_restart(struct device *d, void (*done)(void *data, const struct opd_
                     void *data)
 {
     struct device_waiter *w = mem_alloc(sizeof *w);
-    *w = (struct device_waiter){ .next = d->waiters, .done = done, .data = data };
-    d->waiters = w;
-    d->restart_wanted = true;
+    *w = (struct device_waiter){ .next = d->restart.waiters, .done = done, .data = data };
+    d->restart.waiters = w;
+    d->restart.wanted = true;
     log_info("device %s is to be restarted", d->name);
     device_try_restart(d);
 }
 
 void device_try_restart(struct device *d)
 {
-    if (!d->restart_wanted || d->stopping)
+    if (!d->restart.wanted || d->stopping)
         return;
-    if (d->process_alive && d->state == DEVICE_READY) {
-        if (!d->flight)
+    if (d->link.alive && d->state == DEVICE_READY) {
+        if (!d->queue.flight)
             device_kill(d, OPD_E_unavailable, "restarted because a client asked for it");
-    } else if (!d->process_alive && !d->handles_open && d->n_closing == 0) {
+    } else if (!d->link.alive && !d->link.open && d->link.n_closing == 0) {
         uv_timer_stop(&d->timer); // it waits after a failure: try now
         device_start_executor(d);
     }
@@ -37,9 +37,9 @@ void device_try_restart(struct device *d)
 
 void device_end_restart(struct device *d, const struct opd_err *err)
 {
-    struct device_waiter *w = d->waiters, *next;
-    d->waiters = NULL;
-    d->restart_wanted = false;
+    struct device_waiter *w = d->restart.waiters, *next;
+    d->restart.waiters = NULL;
+    d->restart.wanted = false;
     for (; w; w = next) {
         next = w->next;
         w->done(w->data, err);

@@ -25,14 +25,16 @@ static uint64_t program_key(const struct version *version, const char *prelude, 
 // Numbers are used again, so that an executor's table does not grow with every edit.
 static uint32_t take_id(struct device *d)
 {
-    return d->n_free_ids > 0 ? d->free_ids[--d->n_free_ids] : d->n_program_ids++;
+    return d->loaded.n_free_ids > 0 ? d->loaded.free_ids[--d->loaded.n_free_ids]
+                                    : d->loaded.n_ids++;
 }
 
 static void give_id(struct device *d, uint32_t id)
 {
-    if (d->n_free_ids % 64 == 0)
-        d->free_ids = mem_realloc(d->free_ids, d->n_free_ids + 64, sizeof *d->free_ids);
-    d->free_ids[d->n_free_ids++] = id;
+    if (d->loaded.n_free_ids % 64 == 0)
+        d->loaded.free_ids = mem_realloc(d->loaded.free_ids, d->loaded.n_free_ids + 64,
+                                         sizeof *d->loaded.free_ids);
+    d->loaded.free_ids[d->loaded.n_free_ids++] = id;
 }
 
 struct program *program_get(struct device *d, struct version *version, const struct plan *plan,
@@ -40,7 +42,7 @@ struct program *program_get(struct device *d, struct version *version, const str
 {
     const struct plan_kernel *k = &plan->kernels[kernel];
     uint64_t key = program_key(version, plan->prelude, k->expr);
-    struct program *first = map_get(&d->programs, key);
+    struct program *first = map_get(&d->loaded.programs, key);
     for (struct program *p = first; p; p = p->next_of_hash)
         if (p->version == version && strcmp(p->prelude, plan->prelude) == 0 &&
             strcmp(p->expr, k->expr) == 0)
@@ -61,7 +63,7 @@ struct program *program_get(struct device *d, struct version *version, const str
         .image_fd = -1,
     };
     memcpy(p->params, k->params, (size_t)k->n_params * sizeof *p->params);
-    map_put(&d->programs, key, p);
+    map_put(&d->loaded.programs, key, p);
     version->programs = p;
     return p;
 }
@@ -70,7 +72,7 @@ struct program *program_get(struct device *d, struct version *version, const str
 
 static void unlink_of_hash(struct program *p)
 {
-    struct map *programs = &p->device->programs;
+    struct map *programs = &p->device->loaded.programs;
     struct program *first = map_get(programs, p->key);
     if (first == p && p->next_of_hash) {
         map_put(programs, p->key, p->next_of_hash);
@@ -101,7 +103,7 @@ static void free_program(struct program *p)
 static void unloaded_done(struct command *c, const struct opd_err *err)
 {
     (void)err; // gone with its executor, or from it
-    struct program *p = c->data, **at = &p->device->leaving;
+    struct program *p = c->data, **at = &p->device->loaded.leaving;
     while (*at != p)
         at = &(*at)->next_leaving;
     *at = p->next_leaving;
@@ -115,8 +117,8 @@ static void unload(struct program *p)
     c->done = unloaded_done;
     c->data = p;
     p->leaving = true;
-    p->next_leaving = p->device->leaving;
-    p->device->leaving = p;
+    p->next_leaving = p->device->loaded.leaving;
+    p->device->loaded.leaving = p;
     device_submit(p->device, c);
 }
 
@@ -148,7 +150,7 @@ void program_free_all(struct device *d)
 {
     size_t cursor = 0;
     struct program *p, *next;
-    while ((p = map_next(&d->programs, &cursor)) != NULL)
+    while ((p = map_next(&d->loaded.programs, &cursor)) != NULL)
         for (; p; p = next) {
             next = p->next_of_hash;
             struct program **at = &p->version->programs;
@@ -157,8 +159,8 @@ void program_free_all(struct device *d)
             *at = p->next_of_version;
             free_program(p);
         }
-    map_finish(&d->programs);
-    free(d->free_ids);
+    map_finish(&d->loaded.programs);
+    free(d->loaded.free_ids);
 }
 
 // --- its life
@@ -182,10 +184,10 @@ static void loaded_done(struct command *c, const struct opd_err *err)
 {
     struct program *p = c->data;
     struct device *d = p->device;
-    bool lost = err->code && !d->process_alive; // with its executor: restored with the next one
+    bool lost = err->code && !d->link.alive; // with its executor: restored with the next one
     p->n_loads--;
     p->n_deaths = c->blamed ? p->n_deaths + 1 : 0;
-    int most = p->state == PROGRAM_READY ? MAX_DEATHS : d->killed ? 2 : 1;
+    int most = p->state == PROGRAM_READY ? MAX_DEATHS : d->exit.killed ? 2 : 1;
     bool guilty = c->blamed && err->code != OPD_E_unavailable && p->n_deaths >= most;
     if (p->leaving) {
         // loaded once more, for what goes before its end
@@ -232,10 +234,10 @@ static void restore(struct program *p)
 void program_restore_all(struct device *d)
 {
     size_t cursor = 0;
-    for (struct program *p; (p = map_next(&d->programs, &cursor)) != NULL;)
+    for (struct program *p; (p = map_next(&d->loaded.programs, &cursor)) != NULL;)
         for (; p; p = p->next_of_hash)
             restore(p);
-    for (struct program *p = d->leaving; p; p = p->next_leaving)
+    for (struct program *p = d->loaded.leaving; p; p = p->next_leaving)
         restore(p);
 }
 

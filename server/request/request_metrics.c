@@ -87,17 +87,17 @@ static double get_tensors(const struct device *d)
 
 static double get_queued(const struct device *d)
 {
-    return d->n_queued;
+    return d->queue.n;
 }
 
 static double get_restarts(const struct device *d)
 {
-    return d->n_restarts;
+    return d->restart.count;
 }
 
 static double get_reruns(const struct device *d)
 {
-    return d->n_reruns;
+    return d->queue.n_reruns;
 }
 
 static double get_busy(const struct device *d)

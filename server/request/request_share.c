@@ -13,7 +13,7 @@
 
 const struct device_region *request_chunk(const struct storage *s)
 {
-    return s->block ? &s->space->device->regions[s->block->chunk->region] : NULL;
+    return s->block ? &s->space->device->regions.list[s->block->chunk->region] : NULL;
 }
 
 void request_drop_export(struct conn *c, uint64_t id)

@@ -33,9 +33,9 @@ void request_pack_device(struct buf *out, const struct device *d)
     pack_key_uint(out, "memory_reserved", d->space.map.reserved);
     pack_key_uint(out, "memory_limit", device_memory_limit(d));
     pack_key_int(out, "tensors", d->space.n_tensors);
-    pack_key_int(out, "restarts", d->n_restarts);
-    pack_key_int(out, "reruns", d->n_reruns);
-    pack_key_int(out, "queued", d->n_queued);
+    pack_key_int(out, "restarts", d->restart.count);
+    pack_key_int(out, "reruns", d->queue.n_reruns);
+    pack_key_int(out, "queued", d->queue.n);
     pack_key_float(out, "busy", (double)device_busy_ns(d) / 1e9);
 }
 

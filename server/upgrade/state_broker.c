@@ -135,7 +135,7 @@ bool state_now(struct archive *a, void *thing)
     for (size_t i = 0; i < n; i++) {
         archive_open(a, NULL, 2, 2, 2);
         archive_count(a, NULL, &b->devices.at[i]->info.memory_free);
-        archive_count(a, NULL, &b->devices.at[i]->busy_ns);
+        archive_count(a, NULL, &b->devices.at[i]->queue.busy_ns);
         archive_close(a);
     }
     archive_close(a);
@@ -162,8 +162,9 @@ void state_write_children(struct archive *a)
 {
     struct broker *b = a->broker;
     for (int i = 0; i < b->devices.n; i++)
-        if (b->devices.at[i]->process_alive)
-            archive_put(a, RECORD_child, &(struct orphan){ b->devices.at[i]->process.pid, true });
+        if (b->devices.at[i]->link.alive)
+            archive_put(a, RECORD_child,
+                        &(struct orphan){ b->devices.at[i]->link.process.pid, true });
     int pids[POOL_MAX_PIDS];
     int n = pool_pids(b->pool, pids);
     for (int i = 0; i < n; i++) // they see the ends of their sockets

@@ -164,8 +164,8 @@ bool state_conn_import(struct archive *a, void *slot)
 
 static bool is_mappable(const struct shm *shm, int index, const struct device *d, uint32_t region)
 {
-    return region < d->n_regions && d->regions[region].used && d->regions[region].host &&
-           d->regions[region].size >= shm->size && !shm->mapped[index];
+    return region < d->regions.n && d->regions.list[region].used && d->regions.list[region].host &&
+           d->regions.list[region].size >= shm->size && !shm->mapped[index];
 }
 
 static void archive_mapped(struct archive *a, struct shm *shm)

@@ -47,10 +47,10 @@ bool state_device(struct archive *a, void *thing)
     archive_int(a, "driver", &d->info.driver_version, 0, INT32_MAX);
     archive_int(a, "processors", &d->info.processors, 0, INT32_MAX);
     archive_chars(a, "message", d->message, sizeof d->message);
-    archive_int(a, "restarts", &d->n_restarts, 0, INT32_MAX);
+    archive_int(a, "restarts", &d->restart.count, 0, INT32_MAX);
     if (archive_has(a, "reruns")) // absent in programs from before a command was run again
-        archive_int(a, "reruns", &d->n_reruns, 0, INT32_MAX);
-    archive_int(a, "start_failures", &d->n_start_failures, 0, INT32_MAX - 1);
+        archive_int(a, "reruns", &d->queue.n_reruns, 0, INT32_MAX);
+    archive_int(a, "start_failures", &d->restart.n_failures, 0, INT32_MAX - 1);
     return true;
 }
 
@@ -60,9 +60,9 @@ bool state_device(struct archive *a, void *thing)
 static bool is_serial_new(const struct broker *b, uint64_t serial)
 {
     for (int i = 0; i < b->devices.n; i++)
-        for (uint32_t id = 0; id < b->devices.at[i]->n_regions; id++)
-            if (b->devices.at[i]->regions[id].used &&
-                b->devices.at[i]->regions[id].serial == serial)
+        for (uint32_t id = 0; id < b->devices.at[i]->regions.n; id++)
+            if (b->devices.at[i]->regions.list[id].used &&
+                b->devices.at[i]->regions.list[id].serial == serial)
                 return false;
     return serial <= b->devices.n_regions;
 }
@@ -76,11 +76,11 @@ static bool makes_sense(const struct device_region *r, size_t handle_size)
 
 static void add_region(struct device *d, uint32_t id, const struct device_region *r)
 {
-    if (id >= d->n_regions)
-        d->regions = mem_realloc(d->regions, id + 1, sizeof *d->regions);
-    while (d->n_regions <= id)
-        d->regions[d->n_regions++] = (struct device_region){ .fd = -1 };
-    d->regions[id] = *r;
+    if (id >= d->regions.n)
+        d->regions.list = mem_realloc(d->regions.list, id + 1, sizeof *d->regions.list);
+    while (d->regions.n <= id)
+        d->regions.list[d->regions.n++] = (struct device_region){ .fd = -1 };
+    d->regions.list[id] = *r;
     if (!r->host && !r->ipc)
         device_restore_chunk(d, id, r->size);
 }
@@ -93,7 +93,7 @@ bool state_region(struct archive *a, void *thing)
     uint32_t id = 0;
     if (thing) {
         r = *(const struct device_region *)thing;
-        id = (uint32_t)((const struct device_region *)thing - d->regions);
+        id = (uint32_t)((const struct device_region *)thing - d->regions.list);
     }
     if (r.ipc)
         buf_append(&handle, r.handle, sizeof r.handle);
@@ -112,7 +112,8 @@ bool state_region(struct archive *a, void *thing)
     buf_finish(&handle);
     if (thing)
         return true;
-    if (!ok || (id < d->n_regions && d->regions[id].used) || !is_serial_new(a->broker, r.serial))
+    if (!ok || (id < d->regions.n && d->regions.list[id].used) ||
+        !is_serial_new(a->broker, r.serial))
         return archive_fail(a, "it is there twice, or of a wrong size");
     add_region(d, id, &r);
     return true;
@@ -169,7 +170,7 @@ bool state_tensor(struct archive *a, void *thing)
 // Staging memory is made anew. A chunk that the device has not made yet has no descriptor.
 static bool is_kept(const struct device *d, uint32_t id)
 {
-    const struct device_region *r = &d->regions[id];
+    const struct device_region *r = &d->regions.list[id];
     return r->used && (r->fd >= 0 || r->ipc) && !(d->staging.memory && id == d->staging.region);
 }
 
@@ -178,9 +179,9 @@ void state_write_memory(struct archive *a)
     for (int i = 0; i < a->broker->devices.n; i++) {
         struct device *d = a->broker->devices.at[i];
         archive_put(a, RECORD_device, d);
-        for (uint32_t id = 0; id < d->n_regions; id++)
+        for (uint32_t id = 0; id < d->regions.n; id++)
             if (is_kept(d, id))
-                archive_put(a, RECORD_region, &d->regions[id]);
+                archive_put(a, RECORD_region, &d->regions.list[id]);
     }
     state_write_storages(a);
     for (size_t i = 0; i < a->tensors.n; i++)

@@ -98,7 +98,7 @@ bool state_holder(struct archive *a, void *thing)
 static bool is_in_region(const struct import *m)
 {
     const struct device *d = m->space->device;
-    const struct device_region *r = m->region < d->n_regions ? &d->regions[m->region] : NULL;
+    const struct device_region *r = m->region < d->regions.n ? &d->regions.list[m->region] : NULL;
     return r && r->used && (r->host || r->ipc) && m->size <= r->size;
 }
 

@@ -160,7 +160,7 @@ static bool is_quiet(const struct upgrade *u)
     if (b->reload.edits || b->n_checks > 0)
         return false;
     for (int i = 0; i < b->devices.n; i++)
-        if (b->devices.at[i]->n_queued > 0)
+        if (b->devices.at[i]->queue.n > 0)
             return false;
     for (const struct conn *c = b->conns; c; c = c->next)
         if (c->n_flight > (c == u->asked->conn))

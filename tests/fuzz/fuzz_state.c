@@ -28,7 +28,7 @@ static struct broker *empty_broker(void)
 static bool has_regions(const struct broker *b)
 {
     for (int i = 0; i < b->devices.n; i++)
-        if (b->devices.at[i]->n_regions > 0)
+        if (b->devices.at[i]->regions.n > 0)
             return true;
     return false;
 }

@@ -94,25 +94,25 @@ static struct device *state_add_device(struct broker *b)
     d->info.chunk_granularity = 4096;
     d->info.driver_version = 13;
     d->info.processors = 2;
-    d->n_restarts = 4;
-    d->n_start_failures = 1;
-    d->busy_ns = 5;
-    d->n_regions = 6; // 0: a chunk, 1: none, 2: shared memory, 3: a chunk, 4 and 5: clients' memory
-    d->regions = mem_zalloc(6, sizeof *d->regions);
-    d->regions[0] = (struct device_region){
+    d->restart.count = 4;
+    d->restart.n_failures = 1;
+    d->queue.busy_ns = 5;
+    d->regions.n = 6; // 0: a chunk, 1: none, 2: shared memory, 3: a chunk, 4 and 5: clients' memory
+    d->regions.list = mem_zalloc(6, sizeof *d->regions.list);
+    d->regions.list[0] = (struct device_region){
         .used = true, .ready = true, .fd = 1000, .size = 65536, .serial = 7
     };
-    d->regions[1].fd = -1;
-    d->regions[2] = (struct device_region){
+    d->regions.list[1].fd = -1;
+    d->regions.list[2] = (struct device_region){
         .used = true, .host = true, .ready = true, .fd = 1001, .size = 4096, .serial = 3
     };
-    d->regions[3] = (struct device_region){
+    d->regions.list[3] = (struct device_region){
         .used = true, .ready = true, .fd = 1002, .size = 8192, .serial = 4
     };
-    d->regions[4] = (struct device_region){
+    d->regions.list[4] = (struct device_region){
         .used = true, .host = true, .ready = true, .fd = 1003, .size = 4096, .serial = 5
     };
-    d->regions[5] = (struct device_region){
+    d->regions.list[5] = (struct device_region){
         .used = true, .ipc = true, .fd = -1, .size = 4096, .serial = 6, .handle = { 1, 2, 3 }
     };
     b->devices.n_regions = 8;
@@ -256,7 +256,7 @@ static void state_free_broker(struct broker *b)
     for (struct conn *c = b->conns; c; c = c->next)
         c->stream.n_fds = c->stream.n_out_fds = 0;
     for (int i = 0; i < b->devices.n; i++)
-        for (uint32_t r = 0; r < b->devices.at[i]->n_regions; r++)
-            b->devices.at[i]->regions[r].fd = -1;
+        for (uint32_t r = 0; r < b->devices.at[i]->regions.n; r++)
+            b->devices.at[i]->regions.list[r].fd = -1;
     broker_discard(b);
 }

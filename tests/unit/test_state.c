@@ -64,15 +64,15 @@ static void check_memory(struct broker *b, struct broker *again)
     assert_int_equal(is->space.n_tensors, was->space.n_tensors);
     assert_int_equal(is->space.named_bytes, was->space.named_bytes);
     assert_true(is->space.named_bytes > 0);
-    assert_int_equal(is->busy_ns, 5);
-    assert_int_equal(is->n_start_failures, 1);
+    assert_int_equal(is->queue.busy_ns, 5);
+    assert_int_equal(is->restart.n_failures, 1);
     assert_string_equal(is->info.blas, "a library");
     assert_string_equal(is->info.uuid, "GPU-1");
     assert_int_equal(again->devices.n_regions, 8);
-    for (uint32_t i = 0; i < was->n_regions; i++) {
-        struct device_region expected = was->regions[i];
-        expected.fd = is->regions[i].fd;
-        assert_memory_equal(&is->regions[i], &expected, sizeof expected);
+    for (uint32_t i = 0; i < was->regions.n; i++) {
+        struct device_region expected = was->regions.list[i];
+        expected.fd = is->regions.list[i].fd;
+        assert_memory_equal(&is->regions.list[i], &expected, sizeof expected);
     }
     static const char *const names[] = { "named", "suspect" };
     for (int i = 0; i < 2; i++) {
@@ -148,8 +148,8 @@ static void check_counters(const struct broker *again)
 // Descriptors are not there in a mere look.
 static void give_fds(const struct broker *b, struct broker *again)
 {
-    for (uint32_t i = 0; i < b->devices.at[0]->n_regions; i++)
-        again->devices.at[0]->regions[i].fd = b->devices.at[0]->regions[i].fd;
+    for (uint32_t i = 0; i < b->devices.at[0]->regions.n; i++)
+        again->devices.at[0]->regions.list[i].fd = b->devices.at[0]->regions.list[i].fd;
     struct stream *s = &again->conns->stream;
     const struct stream *was = &b->conns->stream;
     s->fds[s->n_fds++] = was->fds[0];
@@ -204,8 +204,8 @@ static void test_descriptors_that_wait(void **state)
     s->sent = s->out_start = 6; // "nt", then the first one
     for (int i = 0; i < 2; i++)
         s->out_fds[i].at = i ? 13 : 8;
-    for (uint32_t i = 0; i < b->devices.at[0]->n_regions; i++) {
-        struct device_region *r = &b->devices.at[0]->regions[i];
+    for (uint32_t i = 0; i < b->devices.at[0]->regions.n; i++) {
+        struct device_region *r = &b->devices.at[0]->regions.list[i];
         r->fd = r->fd < 0 ? -1 : pipes[0];
     }
     struct buf bytes = write_state(b);
@@ -345,7 +345,7 @@ static void test_what_makes_no_sense(void **state)
     tensor_find(&b->names, "suspect")->storage->writes->next->end = 201;
     check_refused(b, "ends behind it");
     b = state_make_broker();
-    b->devices.at[0]->regions[4].serial = 7; // the first one's
+    b->devices.at[0]->regions.list[4].serial = 7; // the first one's
     check_refused(b, "there twice");
     b = state_make_broker();
     b->devices.n_regions = 6;
