@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/suggest.h"
 #include "request/parts.h"
 #include "request/trace.h"
 
@@ -325,6 +326,23 @@ struct device *request_device(struct request *req, const value *name, struct opd
         opd_err_set(err, OPD_E_not_found, "no such device is served: '%s'; the default one is %s",
                     is_name ? text : value_type_name(name), all->at[0]->name);
     return d;
+}
+
+struct opd_operator *request_operator(struct request *req, const value *name, struct opd_err *err)
+{
+    struct broker *b = req->broker;
+    char text[OP_MAX_NAME] = "", failed[800];
+    struct suggest near;
+    value_copy_str(name, text, sizeof text);
+    struct opd_operator *o = registry_operator(&b->registry, text);
+    if (o && o->current) {
+        snprintf(req->op, sizeof req->op, "%s", o->name);
+        return o;
+    }
+    opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s%s", text,
+                registry_suggest(&b->registry, text, &near),
+                reload_explain(&b->reload, text, failed, sizeof failed));
+    return NULL;
 }
 
 struct version *request_version(const struct opd_operator *o, const value *number,

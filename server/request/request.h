@@ -150,8 +150,10 @@ void request_drop_id(struct conn *c, uint64_t id);                     // nothin
 // came. `what`: the request's name, for the message.
 bool request_check_memfd(const char *what, int fd, int64_t size, struct opd_err *err);
 bool request_dtype(const value *name, enum opd_dtype *out, struct opd_err *err);
-// The device of that name, nil: the default one; the version of that number. NULL: not_found, and
-// the message repeats what was asked for.
+// The operator of that name, which is served, and is the request's from now on; the device of that
+// name, nil: the default one; the version of that number. NULL: not_found, and the message repeats
+// what was asked for.
+struct opd_operator *request_operator(struct request *req, const value *name, struct opd_err *err);
 struct device *request_device(struct request *req, const value *name, struct opd_err *err);
 struct version *request_version(const struct opd_operator *o, const value *number,
                                 struct opd_err *err);

@@ -410,17 +410,14 @@ static bool read_code_choice(struct broker *b, const struct op *op, const char *
 enum request_status request_op_code(struct request *req, const value *params, struct opd_err *err)
 {
     struct broker *b = req->broker;
-    char name[OP_MAX_NAME] = "", kind[8] = "";
-    value_copy_str(value_at(params, 0), name, sizeof name);
+    char kind[8] = "";
     value_copy_str(value_at(params, 1), kind, sizeof kind);
     if (b->upgrade)
         return REQUEST_WAIT;
-    struct version *v = registry_find(&b->registry, name);
-    if (!v) {
-        opd_err_set(err, OPD_E_not_found, "there is no operator '%s'", name);
+    const struct opd_operator *o = request_operator(req, value_at(params, 0), err);
+    if (!o)
         return REQUEST_ERROR;
-    }
-    snprintf(req->op, sizeof req->op, "%s", name);
+    struct version *v = o->current;
     bool sass = strcmp(kind, "sass") == 0;
     struct choice choice;
     if (!sass && strcmp(kind, "ptx") != 0) {

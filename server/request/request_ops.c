@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 #include "request/parts.h"
-#include "base/suggest.h"
 #include "request/request.h"
 
 static void pack_type(struct buf *out, const struct op *op, const struct op_tensor *t)
@@ -208,15 +207,9 @@ enum request_status request_op_list(struct request *req, const value *params, st
 
 enum request_status request_op_info(struct request *req, const value *params, struct opd_err *err)
 {
-    char name[OP_MAX_NAME] = "";
-    struct suggest near;
-    value_copy_str(value_at(params, 0), name, sizeof name);
-    const struct opd_operator *o = registry_operator(&req->broker->registry, name);
-    if (!o || !o->current) {
-        opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", name,
-                    registry_suggest(&req->broker->registry, name, &near));
+    const struct opd_operator *o = request_operator(req, value_at(params, 0), err);
+    if (!o)
         return REQUEST_ERROR;
-    }
     pack_operator(&req->reply, o, true);
     return REQUEST_ANSWERED;
 }

@@ -6,7 +6,6 @@
 #include "request/parts.h"
 #include "kernels/events.h"
 #include "kernels/reload.h"
-#include "base/suggest.h"
 #include "request/request.h"
 #include "kernels/source.h"
 
@@ -77,22 +76,6 @@ enum request_status request_events(struct request *req, const value *params, str
     return REQUEST_ANSWERED;
 }
 
-static struct opd_operator *find_operator(struct request *req, const value *name,
-                                          struct opd_err *err)
-{
-    char text[OP_MAX_NAME] = "";
-    struct suggest near;
-    value_copy_str(name, text, sizeof text);
-    struct opd_operator *o = registry_operator(&req->broker->registry, text);
-    if (o && o->current) {
-        snprintf(req->op, sizeof req->op, "%s", o->name);
-        return o;
-    }
-    opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s", text,
-                registry_suggest(&req->broker->registry, text, &near));
-    return NULL;
-}
-
 static void serve_version(struct request *req, struct opd_operator *o, struct version *v,
                           const char *kind)
 {
@@ -104,7 +87,7 @@ static void serve_version(struct request *req, struct opd_operator *o, struct ve
 
 enum request_status request_rollback(struct request *req, const value *params, struct opd_err *err)
 {
-    struct opd_operator *o = find_operator(req, value_at(params, 0), err);
+    struct opd_operator *o = request_operator(req, value_at(params, 0), err);
     if (!o)
         return REQUEST_ERROR;
     struct version *v = o->current->older;
@@ -125,7 +108,7 @@ enum request_status request_rollback(struct request *req, const value *params, s
 
 enum request_status request_pin(struct request *req, const value *params, struct opd_err *err)
 {
-    struct opd_operator *o = find_operator(req, value_at(params, 0), err);
+    struct opd_operator *o = request_operator(req, value_at(params, 0), err);
     const value *version = value_at(params, 1);
     if (!o)
         return REQUEST_ERROR;

@@ -5,22 +5,14 @@
 #include <string.h>
 
 #include "request/parts.h"
-#include "base/suggest.h"
 
 // --- what is run, and how
 
 bool run_read_version(struct run *run, const value *name, struct opd_err *err)
 {
-    struct broker *b = run->req->broker;
-    char text[OP_MAX_NAME] = "", failed[800];
-    struct suggest near;
-    value_copy_str(name, text, sizeof text);
-    struct opd_operator *o = registry_operator(&b->registry, text);
-    if (!o || !o->current)
-        return opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s%s", text,
-                           registry_suggest(&b->registry, text, &near),
-                           reload_explain(&b->reload, text, failed, sizeof failed));
-    snprintf(run->req->op, sizeof run->req->op, "%s", o->name);
+    struct opd_operator *o = request_operator(run->req, name, err);
+    if (!o)
+        return false;
     const value *version = value_get(run->options, "version");
     run->version = o->current;
     if (!value_is_nil(version))
