@@ -133,6 +133,8 @@ static struct version *parse(struct reload *r, struct source *s, struct opd_err 
     if (!op)
         return NULL;
     snprintf(s->op, sizeof s->op, "%s", op->name);
+    if (op->warnings[0])
+        log_warn("%s", op->warnings);
     return version_new(op, s, r->common);
 }
 

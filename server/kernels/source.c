@@ -74,6 +74,15 @@ bool file_stamp_same(const struct file_stamp *a, const struct file_stamp *b)
            a->mtime_ns == b->mtime_ns && a->ctime_ns == b->ctime_ns;
 }
 
+// Takes a byte-order mark off, which some editors put before UTF-8.
+static void drop_mark(char *text, size_t *size)
+{
+    if (*size < 3 || memcmp(text, "\xef\xbb\xbf", 3) != 0)
+        return;
+    *size -= 3;
+    memmove(text, text + 3, *size + 1);
+}
+
 char *file_read(const char *path, size_t *out_size, struct opd_err *err)
 {
     struct stat st;
@@ -110,8 +119,9 @@ char *file_read(const char *path, size_t *out_size, struct opd_err *err)
         buf_finish(&text);
         return NULL;
     }
-    *out_size = text.size;
     buf_str(&text);
+    drop_mark((char *)text.bytes, &text.size);
+    *out_size = text.size;
     return (char *)text.bytes;
 }
 
@@ -291,7 +301,9 @@ struct source *source_of_text(const char *folder, const char *file, const char *
                               struct opd_err *err)
 {
     struct source *s = source_new(folder, file, 0);
-    if (take_text(s, mem_strndup(text, size), size, err))
+    char *copy = mem_strndup(text, size);
+    drop_mark(copy, &size);
+    if (take_text(s, copy, size, err))
         return s;
     source_free(s);
     return NULL;

@@ -25,6 +25,7 @@ struct node *expr_attr(struct parser *p, const struct token *name, int index)
     enum expr_type type = a->type == OP_ATTR_FLOAT ? EXPR_FLOAT
                           : a->type == OP_ATTR_STR ? EXPR_WORD
                                                    : EXPR_INT;
+    p->place->scope->attr_used[index] = true;
     return tree_leaf(p, NODE_ATTR, type, index, element, name);
 }
 
@@ -107,6 +108,7 @@ static bool read_present(struct parser *p, struct node *call)
                                  : NULL;
     if (s && s->kind == SYMBOL_ATTR) {
         call->a = (int16_t)s->index;
+        p->place->scope->attr_used[s->index] = true;
         lex_next(p->lx);
         return true;
     }

@@ -72,7 +72,7 @@ struct scope;
 
 // Where an expression stands.
 struct expr_place {
-    const struct scope *scope;
+    struct scope *scope;
     struct arena *arena;
     bool in_section; // gradients and wanted() may be asked for
     bool in_backward;

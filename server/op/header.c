@@ -318,6 +318,16 @@ static bool check_words(const struct reader *r, struct opd_err *err)
     return true;
 }
 
+// A word of a request that changes nothing is misspelt, or forgotten.
+static void warn_attrs(struct reader *r)
+{
+    for (int i = 0; i < r->op->n_attrs; i++)
+        if (!r->scope.attr_used[i])
+            reader_warn(r, r->op_line,
+                        "nothing reads the attribute '%s': no kernel, formula, shape or condition",
+                        r->op->attrs[i].name);
+}
+
 // Moves what has been read into the operator's arena.
 static void *keep(struct reader *r, const void *items, int n, size_t size)
 {
@@ -354,7 +364,9 @@ static bool finish(struct reader *r, struct opd_err *err)
         strcpy(saved->name, body->temps[i].name);
         saved->temp = i;
     }
+    warn_attrs(r);
     r->op->doc = mem_strdup(buf_str(&r->doc));
+    r->op->warnings = mem_strdup(buf_str(&r->warnings));
     return example_check_all(r);
 }
 
@@ -408,6 +420,7 @@ struct op *op_parse(const char *file, const char *text, size_t size, struct opd_
     if (!ok)
         show(r, text, size, err);
     buf_finish(&r->doc);
+    buf_finish(&r->warnings);
     free(r);
     if (ok)
         return op;

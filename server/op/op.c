@@ -31,6 +31,7 @@ void op_unref(struct op *op)
     free(op->source);
     free(op->schema);
     free(op->doc);
+    free(op->warnings);
     free(op);
 }
 

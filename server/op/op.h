@@ -81,9 +81,10 @@ struct op {
     char *source; // the whole text
     size_t source_size;
     char name[OP_MAX_NAME];
-    char *schema;  // in PyTorch's words, one line
-    char *doc;     // lines joined by '\n'; "" if none
-    uint64_t hash; // of the text
+    char *schema;   // in PyTorch's words, one line
+    char *doc;      // lines joined by '\n'; "" if none
+    uint64_t hash;  // of the text
+    char *warnings; // lines of "file:line: what", of a file that is served all the same; "" if none
 
     int n_types, n_inputs, n_outputs, n_attrs;
     struct op_type types[8];

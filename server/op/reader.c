@@ -1,8 +1,10 @@
 #include "op/reader.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
-struct expr_place reader_place(const struct reader *r)
+struct expr_place reader_place(struct reader *r)
 {
     return (struct expr_place){
         .scope = &r->scope,
@@ -40,4 +42,14 @@ struct rule *reader_rule(struct reader *r, enum rule_kind kind)
     struct rule *rule = &r->rules[r->body->n_rules++];
     *rule = (struct rule){ .kind = kind, .line = r->lx.line };
     return rule;
+}
+
+void reader_warn(struct reader *r, int line, const char *fmt, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    buf_printf(&r->warnings, "%s%s:%d: %s", r->warnings.size ? "\n" : "", r->op->file, line, text);
 }

@@ -28,7 +28,7 @@ struct reader {
     int n_slots, n_packs;
     int op_line; // 0: no `op` yet
     bool has_forward, has_view;
-    struct buf doc;
+    struct buf doc, warnings;
     const char *str_defaults[OP_MAX_ATTRS]; // of str attributes, until their words are known
     int str_lines[OP_MAX_ATTRS];
 
@@ -53,10 +53,13 @@ struct reader {
     int n_signatures;
 };
 
-struct expr_place reader_place(const struct reader *r); // for expressions where the reader stands
+struct expr_place reader_place(struct reader *r); // for expressions where the reader stands
 struct rule *reader_rule(struct reader *r, enum rule_kind kind); // the next one, to be filled
 bool reader_symbol(struct reader *r, const char *name, enum symbol_kind kind, int index);
 bool reader_take_tensor(struct reader *r, int *out); // the input or output that stands there; taken
+// Of a file that is served all the same.
+void reader_warn(struct reader *r, int line, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 
 // types.c
 bool types_read_scalar(struct reader *r); // `dtypes`: what scalar_t may be

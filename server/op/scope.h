@@ -35,6 +35,7 @@ struct scope {
     const struct op *op;
     bool shaped[TENSOR_COUNT]; // its shape has been given
     bool saved[OP_MAX_TEMPS];
+    bool attr_used[OP_MAX_ATTRS]; // in some expression
     int n;
     struct symbol symbols[SCOPE_MAX_SYMBOLS];
 };

@@ -131,6 +131,13 @@ static void pack_error(struct check *check, const struct opd_err *err)
         opd_err_copy(&check->err, err);
 }
 
+static void add_warning(struct check *check, const char *text)
+{
+    pack_map(&check->warnings, 1);
+    pack_key_str(&check->warnings, "log", text);
+    check->n_warnings++;
+}
+
 static void job_done(void *data, struct pool_result *result, const struct opd_err *err)
 {
     struct kernel_job *job = data;
@@ -142,11 +149,8 @@ static void job_done(void *data, struct pool_result *result, const struct opd_er
         pack_error(check, err);
     } else {
         pack_result(check, job, result);
-        if (result->log[0]) {
-            pack_map(&check->warnings, 1);
-            pack_key_str(&check->warnings, "log", result->log);
-            check->n_warnings++;
-        }
+        if (result->log[0])
+            add_warning(check, result->log);
     }
     finish_check(check);
 }
@@ -231,9 +235,7 @@ static void explain_nothing(struct check *check)
         opd_err_set(&check->err, OPD_E_invalid_argument, "%s", note);
         return;
     }
-    pack_map(&check->warnings, 1);
-    pack_key_str(&check->warnings, "log", note);
-    check->n_warnings++;
+    add_warning(check, note);
 }
 
 // The jobs are listed newest first; their results are wanted in order.
@@ -373,6 +375,8 @@ enum request_status request_check(struct request *req, const value *params, stru
     if (!op)
         pack_error(check, &problem);
     opd_err_clear(&problem);
+    if (op && op->warnings[0])
+        add_warning(check, op->warnings);
     if (op)
         run_check(check, &choice);
     else

@@ -58,6 +58,37 @@ def test_what_does_not_parse_is_not_served(tmp_path, start_daemon):
         assert double(raw) == 42
 
 
+def test_a_byte_order_mark(tmp_path, start_daemon):
+    mark = "\ufeff"
+    included = double_by("FACTOR").replace('extern "C"', '#include "factor.cuh"\nextern "C"', 1)
+    included = included.replace("double_it", "scaled")
+    folder = put_kernels(tmp_path / "own", marked=mark + double_by(2), scaled=mark + included)
+    Path(folder, "factor.cuh").write_text(mark + "#define FACTOR 3\n")
+    daemon = start_daemon("--kernels", folder)
+    with Raw(daemon.socket) as raw:
+        assert double(raw) == 42
+        done = raw.call("check", "marked.cu", folder, mark + double_by(2), {"targets": ["cpu"]})
+        assert done["ok"] and done["kernels"], done
+        done = raw.call("check", "scaled.cu", folder, mark + included, {"targets": ["cpu"]})
+        assert done["ok"] and done["kernels"], done
+
+
+def test_an_attribute_that_nothing_reads(tmp_path, start_daemon):
+    text = double_by(2).replace("Tensor x", "Tensor x, *, float beta=1.0", 1)
+    folder = put_kernels(tmp_path / "own", idle=text)
+    daemon = start_daemon("--kernels", folder)
+    warning = "idle.cu:1: nothing reads the attribute 'beta'"
+    with Raw(daemon.socket) as raw:
+        assert double(raw) == 42
+        assert warning in daemon.read_log()
+        done = raw.call("check", "idle.cu", folder, text, {"targets": ["cpu"]})
+        assert done["ok"] and [warning in w["log"] for w in done["warnings"]] == [True]
+        text = text.replace("//! forward", "//! require beta > 0\n//! forward", 1)
+        assert "beta > 0" in text
+        done = raw.call("check", "idle.cu", folder, text, {"targets": ["cpu"]})
+        assert done["ok"] and done["warnings"] == []
+
+
 def test_a_kernel_that_does_not_compile(tmp_path, start_daemon):
     source = double_by("no_such_name")
     line = next(i for i, text in enumerate(source.splitlines(), 1) if "no_such_name" in text)
