@@ -61,13 +61,13 @@ static void finish_stop(struct broker *b);
 // Another connection is the first that is served next time.
 static void rotate(struct broker *b)
 {
-    struct conn *first = b->conns, *last = first;
+    struct conn *first = b->clients.first, *last = first;
     if (!first || !first->next)
         return;
     while (last->next)
         last = last->next;
-    b->conns = first->next;
-    b->conns->prev = NULL;
+    b->clients.first = first->next;
+    b->clients.first->prev = NULL;
     last->next = first;
     first->prev = last;
     first->next = NULL;
@@ -81,7 +81,7 @@ static void prepare_cb(uv_prepare_t *prepare)
     if (retry && !b->stopping)
         reload_poll(b);
     struct conn *next;
-    for (struct conn *c = b->conns; c; c = next) {
+    for (struct conn *c = b->clients.first; c; c = next) {
         next = c->next;
         c->refs++; // it may close while it is served
         if (retry && c->waiting)
@@ -109,7 +109,7 @@ static void prepare_cb(uv_prepare_t *prepare)
 static void memory_failed(struct device *d, const struct opd_err *err)
 {
     struct broker *b = d->all->owner;
-    for (struct conn *c = b->conns; c; c = c->next) {
+    for (struct conn *c = b->clients.first; c; c = c->next) {
         if (!c->waiting || c->waits_for != d || c->wait_err.code)
             continue;
         opd_err_copy(&c->wait_err, err);
@@ -130,8 +130,8 @@ static void memory_failed(struct device *d, const struct opd_err *err)
 static bool memory_wanted(const struct device *d)
 {
     const struct broker *b = d->all->owner;
-    bool wanted = b->upgrade != NULL;
-    for (const struct conn *c = b->conns; c && !wanted; c = c->next)
+    bool wanted = b->handover.upgrade != NULL;
+    for (const struct conn *c = b->clients.first; c && !wanted; c = c->next)
         wanted = c->waits_for == d;
     return wanted;
 }
@@ -272,12 +272,12 @@ static void finish_stop(struct broker *b)
     if (roof(b)->devices_stopping)
         return;
     struct conn *next;
-    for (struct conn *c = b->conns; c; c = next) {
+    for (struct conn *c = b->clients.first; c; c = next) {
         next = c->next;
         if (conn_idle(c) || (roof(b)->read_over && c->n_flight == 0 && !c->waiting_since))
             conn_close(c);
     }
-    if (b->n_conns > 0)
+    if (b->clients.n > 0)
         return;
     roof(b)->devices_stopping = true;
     roof(b)->n_stopping = b->devices.n;
@@ -291,8 +291,8 @@ static void stop_limit_cb(uv_timer_t *timer)
 {
     struct broker *b = timer->data;
     log_warn("what was in flight did not end in time; it is ended");
-    while (b->conns)
-        conn_close(b->conns);
+    while (b->clients.first)
+        conn_close(b->clients.first);
     for (int i = 0; i < b->devices.n; i++)
         device_kill(b->devices.at[i], OPD_E_unavailable, "the daemon is stopping");
     turn_retry(&b->turn);
@@ -442,10 +442,9 @@ struct broker *broker_new(const struct options *options)
     struct broker *b = mem_zalloc(1, sizeof(struct roof));
     *b = (struct broker){ .options = *options,
                           .call = request_call,
-                          .listen_fd = -1,
-                          .lock_fd = -1,
-                          .started_ns = clock_ns(),
-                          .started_time = (double)time(NULL),
+                          .listener = { .fd = -1, .lock_fd = -1 },
+                          .counters = { .started_ns = clock_ns(),
+                                        .started_time = (double)time(NULL) },
                           .host_compiler = "not asked: the CPU device is not served",
                           .nvrtc = "not asked: no GPU is served" };
     b->events.next = 1;
@@ -461,8 +460,8 @@ int broker_run(struct broker *b)
     uv_run(&b->turn.loop, UV_RUN_DEFAULT);
     int status = roof(b)->exit_status;
     log_info("stopped");
-    if (b->lock_fd >= 0)
-        close(b->lock_fd);
+    if (b->listener.lock_fd >= 0)
+        close(b->listener.lock_fd);
     finish(b);
     free(b);
     return status;
@@ -471,8 +470,8 @@ int broker_run(struct broker *b)
 void broker_discard(struct broker *b)
 {
     b->devices.orphans.n = 0; // another's children: this one only looks
-    while (b->conns)
-        conn_discard(b->conns);
+    while (b->clients.first)
+        conn_discard(b->clients.first);
     for (int i = 0; i < b->devices.n; i++)
         uv_close((uv_handle_t *)&b->devices.at[i]->timer, NULL);
     close_loop_handles(b);
@@ -485,8 +484,8 @@ int broker_main(const struct options *options, const char *program, char **args)
 {
     struct opd_err err = { 0 };
     struct broker *b = broker_new(options);
-    b->program = program;
-    b->args = args;
+    b->handover.program = program;
+    b->handover.args = args;
     log_info("opd %s, pid %d, socket %s", OPD_VERSION, getpid(), b->options.socket);
     if (check_fd_limit(&err) && trust_init(b->options.group, &err) && listen_open(b, &err) &&
         reload_first(b, &err)) {

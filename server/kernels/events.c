@@ -60,7 +60,7 @@ uint64_t events_add(struct broker *b, const struct event *event)
     kept->packed.size = kept->outcome.size = 0;
     pack_event(&kept->packed, seq, event);
     events_pack_outcome(event, &kept->outcome);
-    for (struct conn *c = b->conns; c; c = c->next)
+    for (struct conn *c = b->clients.first; c; c = c->next)
         if (c->follows)
             conn_notify(c, "event", &kept->packed);
     return seq;

@@ -284,7 +284,7 @@ static bool is_about_to_be_written(struct source *s, const struct stat *st)
 void reload_look(struct broker *b)
 {
     struct reload *r = &b->reload;
-    if (b->upgrade)
+    if (b->handover.upgrade)
         return; // the successor looks, or this one when the upgrade is refused
     uint64_t since = r->burst_since ? r->burst_since : clock_ns();
     r->burst_since = 0;

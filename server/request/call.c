@@ -52,8 +52,8 @@ enum request_status request_call(struct request *req, const struct msg *msg, boo
     }
     enum request_status status = functions[method](req, msg->params, err);
     if (status != REQUEST_WAIT) {
-        req->broker->calls[method]++;
-        req->broker->n_requests++;
+        req->broker->counters.calls[method]++;
+        req->broker->counters.requests++;
     }
     return status;
 }

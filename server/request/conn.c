@@ -83,10 +83,10 @@ static void leave(struct conn *c)
     if (c->prev)
         c->prev->next = c->next;
     else
-        b->conns = c->next;
+        b->clients.first = c->next;
     if (c->next)
         c->next->prev = c->prev;
-    b->n_conns--;
+    b->clients.n--;
     holder_leave(c->holder);
 }
 
@@ -131,13 +131,13 @@ struct conn *conn_new(struct broker *b, uint64_t id)
                         .holder = holder_new(0),
                         .refs = 1,
                         .id = id,
-                        .next = b->conns,
+                        .next = b->clients.first,
                         .last_event = b->events.next - 1 };
     c->stream.fd = -1;
-    if (b->conns)
-        b->conns->prev = c;
-    b->conns = c;
-    b->n_conns++;
+    if (b->clients.first)
+        b->clients.first->prev = c;
+    b->clients.first = c;
+    b->clients.n++;
     holder_enter(c->holder, &b->devices.holders, id);
     c->stream.owner = c;
     c->stream.readable = readable;
@@ -172,7 +172,7 @@ void conn_discard(struct conn *c)
 
 void conn_open(struct broker *b, int fd)
 {
-    struct conn *c = conn_new(b, ++b->next_conn_id);
+    struct conn *c = conn_new(b, ++b->clients.last_id);
     begin(c, fd);
     log_debug("connection %llu begins", (unsigned long long)c->id);
 }
@@ -294,7 +294,7 @@ static size_t next_message(struct conn *c)
 static bool others_work(const struct conn *c)
 {
     uint64_t now = clock_ns();
-    for (const struct conn *o = c->broker->conns; o; o = o->next)
+    for (const struct conn *o = c->broker->clients.first; o; o = o->next)
         if (o != c && o->last_work && now - o->last_work < AT_WORK_NS)
             return true;
     return false;
@@ -313,7 +313,7 @@ static bool overloaded(const struct conn *c)
 void conn_process(struct conn *c)
 {
     size_t size;
-    c->waiting = c->broker->held;
+    c->waiting = c->broker->handover.held;
     for (int turn = 0; !c->waiting && !c->closed && (size = next_message(c)) > 0; turn++) {
         if (turn == TURN)
             turn_retry(&c->broker->turn);

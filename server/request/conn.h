@@ -49,6 +49,15 @@ struct conn {
     uint64_t last_event; // the last event that its reload() told of
 };
 
+// All connections.
+struct clients {
+    struct conn *first;
+    int n;
+    int n_tracers;     // of them: those that follow runs
+    uint64_t n_traced; // runs that these were told of
+    uint64_t last_id;
+};
+
 void conn_open(struct broker *b, int fd); // takes the socket over
 // One that comes from before an upgrade, in two steps: its stream's buffers and descriptors are
 // filled in between. conn_discard() instead of the second.

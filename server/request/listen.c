@@ -91,11 +91,11 @@ static bool check_folder(const char *socket, struct opd_err *err)
 static bool take_lock(struct broker *b, struct opd_err *err)
 {
     char *path = mem_printf("%s.lock", b->options.socket);
-    b->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    b->listener.lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     bool ok = true;
-    if (b->lock_fd < 0)
+    if (b->listener.lock_fd < 0)
         ok = opd_err_errno(err, OPD_E_invalid_argument, "lock %s", path);
-    else if (flock(b->lock_fd, LOCK_EX | LOCK_NB) < 0)
+    else if (flock(b->listener.lock_fd, LOCK_EX | LOCK_NB) < 0)
         ok = opd_err_set(err, OPD_E_unavailable,
                          "another opd serves on %s; stop it with 'opctl --socket %s stop', or "
                          "choose another --socket",
@@ -121,13 +121,13 @@ static bool bind_socket(struct broker *b, struct opd_err *err)
         log_info("replacing the socket that a daemon left behind: %s", path);
         unlink(path);
     }
-    b->listen_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (b->listen_fd < 0)
+    b->listener.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (b->listener.fd < 0)
         return opd_err_errno(err, OPD_E_internal, "socket");
     mode_t mask = umask(0177);
-    int result = bind(b->listen_fd, (struct sockaddr *)&address, sizeof address);
+    int result = bind(b->listener.fd, (struct sockaddr *)&address, sizeof address);
     umask(mask);
-    if (result < 0 || listen(b->listen_fd, 128) < 0)
+    if (result < 0 || listen(b->listener.fd, 128) < 0)
         return opd_err_errno(err, OPD_E_invalid_argument, "socket %s", path);
     return give_to_group(path, 0660, err);
 }
@@ -150,11 +150,11 @@ static bool may_connect(const struct broker *b, int fd, struct opd_err *err)
                            "the daemon keeps its last %d file descriptors for itself; close "
                            "connections, or raise its limit (ulimit -n)",
                            FDPASS_KEPT_BACK);
-    if (b->n_conns >= b->options.max_connections)
+    if (b->clients.n >= b->options.max_connections)
         return opd_err_set(
             err, OPD_E_unavailable,
             "there are %d connections, which is all that --max-connections allows; close one",
-            b->n_conns);
+            b->clients.n);
     return true;
 }
 
@@ -175,11 +175,11 @@ static void refuse_without_fd(struct broker *b)
     struct opd_err err = { 0 };
     opd_err_set(&err, OPD_E_unavailable,
                 "the daemon has no file descriptor left; raise its limit (ulimit -n)");
-    close(b->spare_fd);
-    int fd = accept4(b->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    close(b->listener.spare_fd);
+    int fd = accept4(b->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0)
         refuse(fd, &err);
-    b->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    b->listener.spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
 static void connection_cb(uv_poll_t *handle, int status, int events)
@@ -187,54 +187,54 @@ static void connection_cb(uv_poll_t *handle, int status, int events)
     (void)status, (void)events;
     struct broker *b = handle->data;
     int fd;
-    while ((fd = accept4(b->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
+    while ((fd = accept4(b->listener.fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0) {
         struct opd_err err = { 0 };
         if (may_connect(b, fd, &err))
             conn_open(b, fd);
         else
             refuse(fd, &err);
     }
-    if ((errno == EMFILE || errno == ENFILE) && b->spare_fd >= 0)
+    if ((errno == EMFILE || errno == ENFILE) && b->listener.spare_fd >= 0)
         refuse_without_fd(b);
 }
 
 void listen_start(struct broker *b)
 {
-    b->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    uv_poll_init(&b->turn.loop, &b->listener, b->listen_fd);
-    b->listener.data = b;
-    uv_poll_start(&b->listener, UV_READABLE, connection_cb);
-    b->listening = true;
+    b->listener.spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    uv_poll_init(&b->turn.loop, &b->listener.poll, b->listener.fd);
+    b->listener.poll.data = b;
+    uv_poll_start(&b->listener.poll, UV_READABLE, connection_cb);
+    b->listener.open = true;
 }
 
 void listen_pause(struct broker *b, bool paused)
 {
-    if (!b->listening)
+    if (!b->listener.open)
         return;
     if (paused)
-        uv_poll_stop(&b->listener);
+        uv_poll_stop(&b->listener.poll);
     else
-        uv_poll_start(&b->listener, UV_READABLE, connection_cb);
+        uv_poll_start(&b->listener.poll, UV_READABLE, connection_cb);
 }
 
 static void closed_cb(uv_handle_t *handle)
 {
     struct broker *b = handle->data;
-    close(b->listen_fd);
-    close(b->spare_fd);
-    b->listen_fd = -1;
+    close(b->listener.fd);
+    close(b->listener.spare_fd);
+    b->listener.fd = -1;
 }
 
 void listen_close(struct broker *b)
 {
-    if (b->listen_fd < 0)
+    if (b->listener.fd < 0)
         return;
     unlink(b->options.socket);
-    if (b->listening) {
-        uv_close((uv_handle_t *)&b->listener, closed_cb);
+    if (b->listener.open) {
+        uv_close((uv_handle_t *)&b->listener.poll, closed_cb);
     } else {
-        close(b->listen_fd);
-        b->listen_fd = -1;
+        close(b->listener.fd);
+        b->listener.fd = -1;
     }
-    b->listening = false;
+    b->listener.open = false;
 }

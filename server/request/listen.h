@@ -4,9 +4,19 @@
 // for the daemon's life, tells a live daemon from a socket that a killed one left behind; the
 // kernel drops it with the process.
 
+#include <stdbool.h>
+#include <uv.h>
+
 #include "base/err.h"
 
 struct broker;
+
+struct listener {
+    uv_poll_t poll;
+    int fd, lock_fd;
+    int spare_fd; // given up for a moment to refuse a connection when there is no other
+    bool open;    // connections are taken
+};
 
 // Errors: unavailable, where another daemon serves there; invalid_argument, where the path is no
 // place for a socket.

@@ -348,7 +348,7 @@ enum request_status request_check(struct request *req, const value *params, stru
 {
     struct broker *b = req->broker;
     struct source *source = NULL;
-    if (b->upgrade)
+    if (b->handover.upgrade)
         return REQUEST_WAIT;
     if (!read_check(params, &source, err))
         return REQUEST_ERROR;
@@ -416,7 +416,7 @@ enum request_status request_op_code(struct request *req, const value *params, st
     struct broker *b = req->broker;
     char kind[8] = "";
     value_copy_str(value_at(params, 1), kind, sizeof kind);
-    if (b->upgrade)
+    if (b->handover.upgrade)
         return REQUEST_WAIT;
     const struct opd_operator *o = request_operator(req, value_at(params, 0), err);
     if (!o)

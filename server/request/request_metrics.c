@@ -28,15 +28,15 @@ static void put_requests(struct buf *out, const struct broker *b)
     begin(out, "requests_total", "counter", "Requests that were answered or submitted.");
     for (int i = 0; i < METHOD_COUNT; i++)
         buf_printf(out, "opd_requests_total{method=\"%s\"} %" PRIu64 "\n", methods[i].name,
-                   b->calls[i]);
+                   b->counters.calls[i]);
     begin(out, "errors_total", "counter", "Requests that were answered with an error.");
     for (int i = 0; i < TURN_MAX_ERRORS; i++)
         if (codes[i])
             buf_printf(out, "opd_errors_total{code=\"%s\"} %" PRIu64 "\n", codes[i],
                        b->turn.errors_of[i]);
-    put(out, "connections", "gauge", "Clients that are connected.", b->n_conns);
+    put(out, "connections", "gauge", "Clients that are connected.", b->clients.n);
     put(out, "uptime_seconds", "gauge", "Since the daemon's start.",
-        (double)(clock_ns() - b->started_ns) / 1e9);
+        (double)(clock_ns() - b->counters.started_ns) / 1e9);
     put(out, "operators", "gauge", "Operators that are served.", b->registry.count);
 }
 

@@ -35,7 +35,7 @@ enum request_status request_reload(struct request *req, const value *params, str
     (void)params, (void)err;
     struct conn *c = req->conn;
     struct broker *b = req->broker;
-    if (b->upgrade)
+    if (b->handover.upgrade)
         return REQUEST_WAIT; // what it finds is for the successor to compile
     if (!c->reload_pending)
         reload_look(b);

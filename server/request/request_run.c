@@ -18,7 +18,7 @@ static void keep_context(struct run *run, uint64_t id)
     struct context *ctx = mem_zalloc(1, sizeof *ctx);
     ctx->version = version_ref(run->version);
     version_add_context(ctx->version, 1);
-    ctx->serial = req->made_serial = ++req->broker->n_contexts;
+    ctx->serial = req->made_serial = ++req->broker->counters.contexts;
     ctx->device = run->device;
     ctx->request = run->request;
     for (int i = 0; i < op->n_inputs; i++) {

@@ -96,8 +96,8 @@ static void pack_client(struct buf *out, const struct broker *b, const struct co
 static void pack_clients(struct buf *out, const struct broker *b)
 {
     pack_str(out, "clients");
-    pack_array(out, (size_t)b->n_conns);
-    for (const struct conn *c = b->conns; c; c = c->next)
+    pack_array(out, (size_t)b->clients.n);
+    for (const struct conn *c = b->clients.first; c; c = c->next)
         pack_client(out, b, c);
 }
 
@@ -165,12 +165,12 @@ static void pack_counts(struct buf *out, const struct broker *b)
 {
     size_t n = 0;
     for (int i = 0; i < METHOD_COUNT; i++)
-        n += b->calls[i] > 0;
+        n += b->counters.calls[i] > 0;
     pack_str(out, "requests");
     pack_map(out, n);
     for (int i = 0; i < METHOD_COUNT; i++)
-        if (b->calls[i] > 0)
-            pack_key_uint(out, methods[i].name, b->calls[i]);
+        if (b->counters.calls[i] > 0)
+            pack_key_uint(out, methods[i].name, b->counters.calls[i]);
 }
 
 enum request_status request_status(struct request *req, const value *params, struct opd_err *err)
@@ -183,12 +183,12 @@ enum request_status request_status(struct request *req, const value *params, str
     pack_key_int(out, "protocol", OPD_PROTOCOL);
     pack_key_int(out, "pid", getpid());
     pack_key_str(out, "socket", b->options.socket);
-    pack_key_float(out, "uptime", (double)(clock_ns() - b->started_ns) / 1e9);
-    pack_key_float(out, "started", b->started_time);
-    pack_key_uint(out, "upgrades", b->n_upgrades);
-    pack_key_int(out, "connections", b->n_conns);
+    pack_key_float(out, "uptime", (double)(clock_ns() - b->counters.started_ns) / 1e9);
+    pack_key_float(out, "started", b->counters.started_time);
+    pack_key_uint(out, "upgrades", b->handover.count);
+    pack_key_int(out, "connections", b->clients.n);
     pack_counts(out, b);
-    pack_key_uint(out, "requests_total", b->n_requests);
+    pack_key_uint(out, "requests_total", b->counters.requests);
     pack_key_uint(out, "errors_total", b->turn.n_errors);
     pack_devices(out, b);
     pack_compilers(out, b);

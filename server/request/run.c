@@ -303,7 +303,7 @@ enum request_status run_submit(struct run *run)
     } else {
         note_needs(run);
         run->req->bound = bound_plan_ref(run->bound);
-        if (run->req->broker->n_tracers > 0)
+        if (run->req->broker->clients.n_tracers > 0)
             run->req->trace = trace_begin(c, run->req->conn);
         status = request_submit(run->req, run->device, c);
     }

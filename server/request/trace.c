@@ -20,7 +20,7 @@ struct trace {
 
 void trace_follow(struct conn *c, bool follows)
 {
-    c->broker->n_tracers += follows - c->traces;
+    c->broker->clients.n_tracers += follows - c->traces;
     c->traces = follows;
 }
 
@@ -57,7 +57,7 @@ static void pack_record(struct buf *out, const struct request *req, const struct
     clock_gettime(CLOCK_REALTIME, &now);
     uint64_t took = clock_ns() - t->since;
     pack_map(out, err->code ? 13 : 12);
-    pack_key_uint(out, "seq", req->broker->n_traced);
+    pack_key_uint(out, "seq", req->broker->clients.n_traced);
     pack_key_float(out, "time", (double)now.tv_sec + (double)now.tv_nsec / 1e9);
     pack_key_str(out, "op", plan->op->name);
     pack_key_int(out, "version", c->version);
@@ -76,9 +76,9 @@ static void pack_record(struct buf *out, const struct request *req, const struct
 void trace_end(const struct request *req, const struct command *c, const struct opd_err *err)
 {
     struct buf record = { 0 };
-    req->broker->n_traced++;
+    req->broker->clients.n_traced++;
     pack_record(&record, req, c, err);
-    for (struct conn *to = req->broker->conns; to; to = to->next)
+    for (struct conn *to = req->broker->clients.first; to; to = to->next)
         if (to->traces)
             conn_notify(to, "trace", &record);
     buf_finish(&record);

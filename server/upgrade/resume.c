@@ -49,21 +49,22 @@ static void go_on(struct broker *b)
     orphans_start(&b->devices.orphans);
     for (int i = 0; i < b->devices.n; i++)
         device_resume(b->devices.at[i]);
-    struct event event = { .kind = "upgraded", .ms = (double)(clock_ns() - b->held_since) / 1e6 };
+    struct event event = { .kind = "upgraded",
+                           .ms = (double)(clock_ns() - b->handover.held_since) / 1e6 };
     events_add(b, &event);
-    for (struct conn *c = b->conns; c; c = c->next)
+    for (struct conn *c = b->clients.first; c; c = c->next)
         conn_start(c);
     broker_serve(b);
     log_info("opd %s goes on: upgrade %llu, %d connections, nothing was begun for %.1f ms",
-             OPD_VERSION, (unsigned long long)b->n_upgrades, b->n_conns, event.ms);
+             OPD_VERSION, (unsigned long long)b->handover.count, b->clients.n, event.ms);
 }
 
 int upgrade_resume(const struct options *options, const char *program, char **args, int state_fd)
 {
     struct opd_err err = { 0 };
     struct broker *b = broker_new(options);
-    b->program = program;
-    b->args = args;
+    b->handover.program = program;
+    b->handover.args = args;
     if (!take_state(b, state_fd, false, &err)) {
         // The program said that it could: nothing is left to go back to.
         log_error("the state of the program before is lost: %s", err.msg);

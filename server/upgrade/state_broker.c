@@ -41,25 +41,25 @@ bool state_broker(struct archive *a, void *thing)
         return archive_fail(a, "there are two");
     archive_str(a, "socket", &b->options.socket);
     archive_kernels(a, &b->options);
-    archive_fd(a, "listen_fd", &b->listen_fd);
-    archive_fd(a, "lock_fd", &b->lock_fd);
-    archive_count(a, "next_conn_id", &b->next_conn_id);
-    archive_count(a, "started_ns", &b->started_ns);
-    archive_float(a, "started_time", &b->started_time);
-    archive_count(a, "n_requests", &b->n_requests);
+    archive_fd(a, "listen_fd", &b->listener.fd);
+    archive_fd(a, "lock_fd", &b->listener.lock_fd);
+    archive_count(a, "next_conn_id", &b->clients.last_id);
+    archive_count(a, "started_ns", &b->counters.started_ns);
+    archive_float(a, "started_time", &b->counters.started_time);
+    archive_count(a, "n_requests", &b->counters.requests);
     archive_count(a, "n_errors", &b->turn.n_errors);
     archive_errors(a, b->turn.errors_of);
     if (archive_has(a, "n_traced")) // as "traces" of a connection
-        archive_count(a, "n_traced", &b->n_traced);
-    archive_count(a, "n_contexts", &b->n_contexts);
+        archive_count(a, "n_traced", &b->clients.n_traced);
+    archive_count(a, "n_contexts", &b->counters.contexts);
     archive_count(a, "n_regions", &b->devices.n_regions);
-    archive_count(a, "n_upgrades", &b->n_upgrades);
-    archive_count(a, "held_since", &b->held_since);
+    archive_count(a, "n_upgrades", &b->handover.count);
+    archive_count(a, "held_since", &b->handover.held_since);
     archive_int(a, "next_event", &b->events.next, 1, INT64_MAX);
     archive_count(a, "generation", &b->registry.generation);
     if (!a->reading || !archive_good(a))
         return true;
-    b->n_upgrades++;
+    b->handover.count++;
     b->reload.common_path = mem_printf("%s/opd.cuh", b->options.kernels[0]);
     return b->options.socket || archive_fail(a, "there is no socket");
 }
@@ -69,12 +69,12 @@ bool state_request_count(struct archive *a, void *thing)
     uint64_t *calls = thing, count = calls ? *calls : 0;
     char name[64] = "";
     if (calls)
-        snprintf(name, sizeof name, "%s", methods[calls - a->broker->calls].name);
+        snprintf(name, sizeof name, "%s", methods[calls - a->broker->counters.calls].name);
     archive_chars(a, "request", name, sizeof name);
     archive_count(a, "count", &count);
     int method = calls ? -1 : method_find(name, strlen(name));
     if (method >= 0) // one that is no longer there is no longer counted
-        a->broker->calls[method] = count;
+        a->broker->counters.calls[method] = count;
     return true;
 }
 
@@ -106,7 +106,7 @@ void state_write_broker(struct archive *a)
     const struct events *ev = &a->broker->events;
     archive_put(a, RECORD_broker, a->broker);
     for (int i = 0; i < METHOD_COUNT; i++)
-        archive_put(a, RECORD_request_count, &a->broker->calls[i]);
+        archive_put(a, RECORD_request_count, &a->broker->counters.calls[i]);
     uint64_t seq = ev->next > EVENTS_KEPT ? ev->next - EVENTS_KEPT : 1;
     for (; seq < ev->next; seq++)
         archive_put(a, RECORD_event, &seq);

@@ -18,7 +18,7 @@ enum { PIECE = 1 << 20 }; // bytes of a buffer in one record
 
 static struct conn *find_conn(const struct broker *b, uint64_t id)
 {
-    struct conn *c = b->conns;
+    struct conn *c = b->clients.first;
     while (c && c->id != id)
         c = c->next;
     return c;
@@ -32,7 +32,7 @@ bool state_conn(struct archive *a, void *thing)
     archive_int(a, "id", &id, 1, INT64_MAX);
     struct holder *holder = archive_ref(a, "holder", &a->holders, c ? c->holder : NULL);
     if (!c) {
-        if (!archive_good(a) || !holder || holder->among || id > b->next_conn_id ||
+        if (!archive_good(a) || !holder || holder->among || id > b->clients.last_id ||
             find_conn(b, id))
             return archive_fail(a, "it has no holder, or its id is in use, or of the future");
         c = conn_new(b, id);
@@ -256,9 +256,9 @@ bool state_reply(struct archive *a, void *thing)
     pack_map(out, 5);
     pack_key_str(out, "version", OPD_VERSION);
     pack_key_int(out, "pid", getpid());
-    pack_key_uint(out, "upgrades", b->n_upgrades);
+    pack_key_uint(out, "upgrades", b->handover.count);
     pack_key_float(out, "seconds", (double)(now - since) / 1e9);
-    pack_key_float(out, "held", (double)(now - b->held_since) / 1e9);
+    pack_key_float(out, "held", (double)(now - b->handover.held_since) / 1e9);
     return true;
 }
 
@@ -266,7 +266,7 @@ bool state_reply(struct archive *a, void *thing)
 
 void state_write_conns(struct archive *a)
 {
-    for (struct conn *c = a->broker->conns; c; c = c->next) {
+    for (struct conn *c = a->broker->clients.first; c; c = c->next) {
         archive_put(a, RECORD_conn, c);
         for (int i = 0; i < c->stream.n_fds; i++)
             archive_put(a, RECORD_conn_fd, &c->stream.fds[i]);

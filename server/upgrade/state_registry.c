@@ -216,7 +216,7 @@ void state_write_registry(struct archive *a)
         archive_put(a, RECORD_operator, o);
     }
     // Versions that the operators have forgotten live on in contexts.
-    for (const struct conn *c = b->conns; c; c = c->next) {
+    for (const struct conn *c = b->clients.first; c; c = c->next) {
         size_t cursor = 0;
         for (const struct context *ctx; (ctx = map_next(&c->contexts, &cursor)) != NULL;)
             put_version(a, ctx->version);

@@ -60,7 +60,7 @@ static void meet_all(struct archive *a)
     for (struct tensor *t; (t = map_next(&a->broker->names, &cursor)) != NULL;)
         for (; t; t = t->next_named)
             meet_tensor(a, t);
-    for (const struct conn *c = a->broker->conns; c; c = c->next)
+    for (const struct conn *c = a->broker->clients.first; c; c = c->next)
         meet_conn(a, c);
 }
 

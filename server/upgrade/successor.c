@@ -117,13 +117,13 @@ static void exit_cb(uv_process_t *process, int64_t status, int signal)
 static int spawn(struct successor *t, struct broker *b, int state_fd, int answer)
 {
     size_t n = 0;
-    while (b->args[n])
+    while (b->handover.args[n])
         n++;
     char **argv = mem_zalloc(n + 4, sizeof *argv);
     argv[0] = t->program;
     argv[1] = (char *)(uintptr_t) "check-state";
     argv[2] = (char *)(uintptr_t) "3";
-    memcpy(argv + 3, b->args, n * sizeof *argv);
+    memcpy(argv + 3, b->handover.args, n * sizeof *argv);
     uv_stdio_container_t stdio[4] = {
         { .flags = UV_IGNORE },
         { .flags = UV_INHERIT_FD, .data.fd = answer },

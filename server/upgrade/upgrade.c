@@ -44,7 +44,7 @@ static void pause_all(struct broker *b, bool paused)
 {
     turn_hold_signals(paused);
     listen_pause(b, paused);
-    for (struct conn *c = b->conns; c; c = c->next) {
+    for (struct conn *c = b->clients.first; c; c = c->next) {
         c->waiting = c->waiting || paused;
         stream_pause(&c->stream, paused);
     }
@@ -63,8 +63,8 @@ static void refuse(struct upgrade *u, const struct opd_err *err)
 {
     struct broker *b = u->broker;
     log_error("the upgrade is refused: %s", err->msg);
-    b->upgrade = NULL;
-    b->held = false;
+    b->handover.upgrade = NULL;
+    b->handover.held = false;
     pause_all(b, false);
     successor_drop(u->successor);
     request_finish(u->asked, err);
@@ -83,8 +83,8 @@ static void refuse_because(struct upgrade *u, enum opd_err_code code, const char
 
 void upgrade_cancel(struct broker *b, const char *why)
 {
-    if (b->upgrade)
-        refuse_because(b->upgrade, OPD_E_unavailable, why);
+    if (b->handover.upgrade)
+        refuse_because(b->handover.upgrade, OPD_E_unavailable, why);
 }
 
 static void limit_cb(uv_timer_t *timer)
@@ -113,7 +113,7 @@ static void keep_open(const struct state_out *state, int state_fd, bool keep)
 
 static void run_program(struct upgrade *u, int state_fd)
 {
-    char *const *args = u->broker->args;
+    char *const *args = u->broker->handover.args;
     size_t n = 0;
     while (args[n])
         n++;
@@ -142,7 +142,7 @@ static void take_over(struct upgrade *u, const struct state_out *state)
         return;
     }
     log_info("upgrading to %s; nothing was begun for %.1f ms", u->program,
-             (double)(clock_ns() - u->broker->held_since) / 1e6);
+             (double)(clock_ns() - u->broker->handover.held_since) / 1e6);
     keep_open(state, fd, true);
     run_program(u, fd);
     opd_err_errno(&err, OPD_E_invalid_argument, "%s cannot be run", u->program);
@@ -162,7 +162,7 @@ static bool is_quiet(const struct upgrade *u)
     for (int i = 0; i < b->devices.n; i++)
         if (b->devices.at[i]->queue.n > 0)
             return false;
-    for (const struct conn *c = b->conns; c; c = c->next)
+    for (const struct conn *c = b->clients.first; c; c = c->next)
         if (c->n_flight > (c == u->asked->conn))
             return false;
     return true;
@@ -177,7 +177,7 @@ static struct request *asked_by(const struct upgrade *u)
 static void drain(struct upgrade *u)
 {
     u->phase = PHASE_DRAIN;
-    u->broker->held = true;
+    u->broker->handover.held = true;
     uv_timer_start(&u->limit, limit_cb, DRAIN_LIMIT_MS, 0);
 }
 
@@ -230,9 +230,9 @@ static void check(struct upgrade *u)
 
 void upgrade_poll(struct broker *b)
 {
-    struct upgrade *u = b->upgrade;
+    struct upgrade *u = b->handover.upgrade;
     if (u && u->phase == PHASE_SETTLE && !b->reload.edits && b->n_checks == 0) {
-        b->held_since = clock_ns();
+        b->handover.held_since = clock_ns();
         drain(u);
     }
     if (u && u->phase == PHASE_DRAIN && is_quiet(u))
@@ -246,7 +246,7 @@ static bool read_program(const struct broker *b, const value *options, char *out
 {
     const value *path = value_get(options, "path");
     struct stat st;
-    snprintf(out, PATH_MAX, "%s", b->program);
+    snprintf(out, PATH_MAX, "%s", b->handover.program);
     if (!value_is_nil(path) &&
         (!value_is_text(path) || !value_copy_str(path, out, PATH_MAX) || out[0] != '/'))
         return opd_err_set(err, OPD_E_invalid_argument,
@@ -263,7 +263,7 @@ enum request_status request_upgrade(struct request *req, const value *params, st
 {
     struct broker *b = req->broker;
     char program[PATH_MAX];
-    if (b->upgrade) {
+    if (b->handover.upgrade) {
         opd_err_set(err, OPD_E_unavailable, "upgrade: another one is under way");
         return REQUEST_ERROR;
     }
@@ -275,7 +275,7 @@ enum request_status request_upgrade(struct request *req, const value *params, st
     u->asked = request_defer(req);
     uv_timer_init(&b->turn.loop, &u->limit);
     u->limit.data = u;
-    b->upgrade = u;
+    b->handover.upgrade = u;
     struct opd_err problem = { 0 };
     if (!start_successor(u, &problem))
         refuse(u, &problem);

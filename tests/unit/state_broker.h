@@ -211,7 +211,7 @@ static struct broker *state_make_broker(void)
     struct broker *b = broker_new(&options);
     state_add_versions(b);
     struct device *d = state_add_device(b);
-    struct conn *c = conn_new(b, ++b->next_conn_id);
+    struct conn *c = conn_new(b, ++b->clients.last_id);
     buf_append(&c->stream.in, "half a mess", 11);
     buf_append(&c->stream.out, "not sent", 8);
     stream_attach_fd(&c->stream, 1004);
@@ -225,10 +225,10 @@ static struct broker *state_make_broker(void)
     trace_follow(c, true);
     b->turn.errors_of[3] = 5;
     b->turn.errors_of[TURN_MAX_ERRORS - 1] = 6;
-    b->n_requests = 21;
+    b->counters.requests = 21;
     b->turn.n_errors = 22;
-    b->n_contexts = 23;
-    b->n_traced = 24;
+    b->counters.contexts = 23;
+    b->clients.n_traced = 24;
     pool_count_on(b->pool,
                   &(struct pool_stats){
                       .compiled = 1, .cached = 2, .failed = 3, .seconds = 1.5, .cache_bytes = 4 });
@@ -253,7 +253,7 @@ static struct broker *state_make_broker(void)
 // Takes out what was made up, so that broker_discard() closes no descriptor of somebody else's.
 static void state_free_broker(struct broker *b)
 {
-    for (struct conn *c = b->conns; c; c = c->next)
+    for (struct conn *c = b->clients.first; c; c = c->next)
         c->stream.n_fds = c->stream.n_out_fds = 0;
     for (int i = 0; i < b->devices.n; i++)
         for (uint32_t r = 0; r < b->devices.at[i]->regions.n; r++)

@@ -33,17 +33,17 @@ static int setup(void **state)
 static struct broker *new_broker(char *socket)
 {
     struct broker *b = calloc(1, sizeof *b);
-    *b = (struct broker){ .options.socket = socket, .listen_fd = -1, .lock_fd = -1 };
+    *b = (struct broker){ .options.socket = socket, .listener = { .fd = -1, .lock_fd = -1 } };
     return b;
 }
 
 // As the process's end does; the socket stays where it is not closed in order.
 static void end(struct broker *b)
 {
-    if (b->listen_fd >= 0)
-        close(b->listen_fd);
-    if (b->lock_fd >= 0)
-        close(b->lock_fd);
+    if (b->listener.fd >= 0)
+        close(b->listener.fd);
+    if (b->listener.lock_fd >= 0)
+        close(b->listener.lock_fd);
     free(b);
 }
 

@@ -86,7 +86,7 @@ static void check_memory(struct broker *b, struct broker *again)
 
 static void check_holders(struct broker *again)
 {
-    const struct conn *c = again->conns;
+    const struct conn *c = again->clients.first;
     const struct tensor *t = tensor_find(&again->names, "suspect");
     const struct holder *gone = t->storage->holder;
     assert_int_equal(gone->pid, 77);
@@ -102,7 +102,7 @@ static void check_holders(struct broker *again)
 static void check_suspect(struct broker *again)
 {
     const struct storage *s = tensor_find(&again->names, "suspect")->storage;
-    assert_ptr_equal(s, map_get(&again->conns->exports, 13));
+    assert_ptr_equal(s, map_get(&again->clients.first->exports, 13));
     const char *why = writes_suspect(s, 69, 200);
     assert_string_equal(why, "keeps: it failed");
     assert_non_null(writes_suspect(s, 9, 10));
@@ -112,7 +112,7 @@ static void check_suspect(struct broker *again)
 
 static void check_imports(const struct broker *again)
 {
-    const struct conn *c = again->conns;
+    const struct conn *c = again->clients.first;
     const struct import *m = map_get(&c->imports, 12);
     const struct tensor *in = map_get(&c->tensors, 10), *lost = map_get(&c->tensors, 11);
     assert_int_equal(c->imports.count, 1);
@@ -137,9 +137,9 @@ static void check_counters(const struct broker *again)
     assert_true(stats.seconds > 1.4 && stats.seconds < 1.6 && stats.cache_bytes == 4);
     assert_int_equal(again->turn.errors_of[3], 5);
     assert_int_equal(again->turn.errors_of[TURN_MAX_ERRORS - 1], 6);
-    assert_int_equal(again->n_requests, 21);
+    assert_int_equal(again->counters.requests, 21);
     assert_int_equal(again->turn.n_errors, 22);
-    assert_int_equal(again->n_contexts, 23);
+    assert_int_equal(again->counters.contexts, 23);
     const struct run_stats *runs = &registry_operator(&again->registry, "keeps")->runs;
     assert_true(runs->forward == 11 && runs->backward == 12 && runs->failed == 13 &&
                 runs->ns == 14);
@@ -150,8 +150,8 @@ static void give_fds(const struct broker *b, struct broker *again)
 {
     for (uint32_t i = 0; i < b->devices.at[0]->regions.n; i++)
         again->devices.at[0]->regions.list[i].fd = b->devices.at[0]->regions.list[i].fd;
-    struct stream *s = &again->conns->stream;
-    const struct stream *was = &b->conns->stream;
+    struct stream *s = &again->clients.first->stream;
+    const struct stream *was = &b->clients.first->stream;
     s->fds[s->n_fds++] = was->fds[0];
     for (size_t i = 0; i < was->n_out_fds; i++) {
         stream_attach_fd(s, was->out_fds[i].fd);
@@ -167,11 +167,11 @@ static void test_round_trip(void **state)
     struct opd_err err = { 0 };
     if (!state_read(again, first.bytes, first.size, true, &err))
         fail_msg("%s", err.msg);
-    assert_int_equal(again->n_upgrades, 1);
-    assert_int_equal(again->conns->stream.in.size, 11);
-    assert_true(again->conns->follows && again->conns->traces);
-    assert_int_equal(again->n_tracers, 1);
-    assert_int_equal(again->n_traced, 24);
+    assert_int_equal(again->handover.count, 1);
+    assert_int_equal(again->clients.first->stream.in.size, 11);
+    assert_true(again->clients.first->follows && again->clients.first->traces);
+    assert_int_equal(again->clients.n_tracers, 1);
+    assert_int_equal(again->clients.n_traced, 24);
     assert_non_null(tensor_find(&again->names, "named"));
     assert_int_equal(registry_find(&again->registry, "keeps")->n_contexts, 1);
     check_memory(b, again);
@@ -180,7 +180,7 @@ static void test_round_trip(void **state)
     check_imports(again);
     check_counters(again);
     give_fds(b, again);
-    again->n_upgrades = 0;
+    again->handover.count = 0;
     struct buf second = write_state(again);
     assert_int_equal(first.size, second.size);
     assert_memory_equal(first.bytes, second.bytes, first.size);
@@ -195,7 +195,7 @@ static void test_descriptors_that_wait(void **state)
 {
     (void)state;
     struct broker *b = state_make_broker(), *again = empty_broker();
-    struct stream *s = &b->conns->stream;
+    struct stream *s = &b->clients.first->stream;
     int pipes[2];
     assert_int_equal(pipe(pipes), 0);
     s->out_fds[0].fd = pipes[0];
@@ -212,7 +212,7 @@ static void test_descriptors_that_wait(void **state)
     struct opd_err err = { 0 };
     if (!state_read(again, bytes.bytes, bytes.size, false, &err))
         fail_msg("%s", err.msg);
-    const struct stream *now = &again->conns->stream;
+    const struct stream *now = &again->clients.first->stream;
     assert_memory_equal(now->out.bytes, "nt this and this", 16);
     assert_int_equal(now->n_out_fds, 2);
     assert_int_equal(now->out_fds[0].at, 2);
@@ -307,27 +307,27 @@ static void check_refused(struct broker *b, const char *what)
 
 static struct storage *storage_of(struct broker *b, uint64_t id)
 {
-    return ((struct tensor *)map_get(&b->conns->tensors, id))->storage;
+    return ((struct tensor *)map_get(&b->clients.first->tensors, id))->storage;
 }
 
 static void test_what_makes_no_sense(void **state)
 {
     (void)state;
     struct broker *b = state_make_broker();
-    ((struct tensor *)map_get(&b->conns->tensors, 3))->offset = 8;
+    ((struct tensor *)map_get(&b->clients.first->tensors, 3))->offset = 8;
     check_refused(b, "does not lie in its storage");
     b = state_make_broker();
     storage_of(b, 1)->size = 1 << 20; // more than the piece that it has
     check_refused(b, "its memory is not there");
     b = state_make_broker();
-    struct context *ctx = map_get(&b->conns->contexts, 9);
+    struct context *ctx = map_get(&b->clients.first->contexts, 9);
     ctx->saved[0]->size = 4;
     check_refused(b, "what it keeps is not what its operator keeps");
     b = state_make_broker();
-    ((struct shm *)map_get(&b->conns->shms, 5))->size = 4097;
+    ((struct shm *)map_get(&b->clients.first->shms, 5))->size = 4097;
     check_refused(b, "its region is not that of shared memory");
     b = state_make_broker();
-    ((struct shm *)map_get(&b->conns->shms, 5))->regions[0] = 0; // a chunk
+    ((struct shm *)map_get(&b->clients.first->shms, 5))->regions[0] = 0; // a chunk
     check_refused(b, "its region is not that of shared memory");
     b = state_make_broker();
     storage_of(b, 3)->block->offset += 512; // into the next one
@@ -351,10 +351,10 @@ static void test_what_makes_no_sense(void **state)
     b->devices.n_regions = 6;
     check_refused(b, "there twice");
     b = state_make_broker();
-    map_put(&b->conns->exports, 14, storage_ref(storage_of(b, 10)));
+    map_put(&b->clients.first->exports, 14, storage_ref(storage_of(b, 10)));
     check_refused(b, "its storage is a client's memory");
     b = state_make_broker();
-    b->next_conn_id = 0;
+    b->clients.last_id = 0;
     check_refused(b, "in use, or of the future");
 }
 
