@@ -16,7 +16,7 @@
 enum {
     MPSCAN_MAX_DEPTH = 32, // the most that mpscan_limits.depth can allow
     MPSCAN_DEFAULT_DEPTH = 16,
-    MPSCAN_DEFAULT_ELEMENTS = 1 << 20, // msgpack-c takes 24 bytes for each
+    MPSCAN_DEFAULT_ELEMENTS = 1 << 20, // a decoder takes 16 to 24 bytes for each
     MPSCAN_DEFAULT_MESSAGE = 64 << 20,
 };
 

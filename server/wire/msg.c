@@ -10,196 +10,57 @@ static bool refuse(struct opd_err *err, const char *what)
                        "%s; expected a MessagePack-RPC request [0, id, method, params]", what);
 }
 
-bool msg_decode(struct msg *msg, const void *bytes, size_t size, struct opd_err *err)
+void msg_begin(struct msg *msg, const void *bytes, size_t elements)
 {
-    msgpack_unpacked *unpacked = mem_zalloc(1, sizeof *unpacked);
-    msgpack_unpacked_init(unpacked);
-    *msg = (struct msg){ .zone = unpacked };
-    size_t offset = 0;
-    if (msgpack_unpack_next(unpacked, bytes, size, &offset) != MSGPACK_UNPACK_SUCCESS ||
-        offset != size)
-        return refuse(err, "the bytes are not MessagePack");
-    const msgpack_object *o = &unpacked->data;
-    if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size < 3)
+    *msg = (struct msg){ 0 };
+    value_begin(&msg->decoder, bytes, elements);
+}
+
+bool msg_step(struct msg *msg, size_t most)
+{
+    return value_decode(&msg->decoder, most);
+}
+
+bool msg_check(struct msg *msg, struct opd_err *err)
+{
+    const value *o = value_root(&msg->decoder), *kind = value_at(o, 0);
+    size_t n = value_count(o);
+    if (value_type(o) != VALUE_ARRAY || n < 3)
         return refuse(err, "the message is not an array of 3 or 4");
-    const msgpack_object *e = o->via.array.ptr;
-    bool request = e[0].type == MSGPACK_OBJECT_POSITIVE_INTEGER && e[0].via.u64 == 0 &&
-                   o->via.array.size == 4;
-    msg->notification = e[0].type == MSGPACK_OBJECT_POSITIVE_INTEGER && e[0].via.u64 == 2 &&
-                        o->via.array.size == 3;
+    int64_t type = value_type(kind) == VALUE_INT ? value_int(kind) : -1;
+    bool request = type == 0 && n == 4;
+    msg->notification = type == 2 && n == 3;
     if (!request && !msg->notification)
         return refuse(err, "the message is neither a request nor a notification");
-    if (request && (e[1].type != MSGPACK_OBJECT_POSITIVE_INTEGER || e[1].via.u64 > UINT32_MAX))
+    const value *id = value_at(o, 1), *method = value_at(o, n - 2), *params = value_at(o, n - 1);
+    if (request && (value_type(id) != VALUE_INT || value_int(id) < 0 || value_int(id) > UINT32_MAX))
         return refuse(err, "the message's id is no 32-bit unsigned integer");
-    msg->id = request ? (uint32_t)e[1].via.u64 : 0;
-    e += request ? 2 : 1;
-    if (!value_is_text(&e[0]))
+    msg->id = request ? (uint32_t)value_int(id) : 0;
+    if (!value_is_text(method))
         return refuse(err, "the method is no string");
-    if (e[1].type != MSGPACK_OBJECT_ARRAY)
+    if (value_type(params) != VALUE_ARRAY)
         return refuse(err, "the parameters are no array");
-    msg->method = value_bytes(&e[0], &msg->method_size);
-    msg->params = &e[1];
+    msg->method = value_bytes(method, &msg->method_size);
+    msg->params = params;
     return true;
+}
+
+bool msg_decode(struct msg *msg, const void *bytes, size_t size, struct opd_err *err)
+{
+    struct mpscan scan = { 0 };
+    struct mpscan_limits limits = { .message = size, .elements = SIZE_MAX };
+    *msg = (struct msg){ 0 };
+    if (mpscan_scan(&scan, bytes, size, &limits) != MPSCAN_DONE || scan.position != size)
+        return refuse(err, "the bytes are not MessagePack");
+    msg_begin(msg, bytes, scan.elements);
+    msg_step(msg, SIZE_MAX);
+    return msg_check(msg, err);
 }
 
 void msg_finish(struct msg *msg)
 {
-    if (msg->zone) {
-        msgpack_unpacked_destroy(msg->zone);
-        free(msg->zone);
-    }
+    value_finish(&msg->decoder);
     *msg = (struct msg){ 0 };
-}
-
-enum value_type value_type(const value *v)
-{
-    switch (v->type) {
-    case MSGPACK_OBJECT_NIL:
-        return VALUE_NIL;
-    case MSGPACK_OBJECT_BOOLEAN:
-        return VALUE_BOOL;
-    case MSGPACK_OBJECT_POSITIVE_INTEGER:
-        return v->via.u64 > INT64_MAX ? VALUE_BIG : VALUE_INT;
-    case MSGPACK_OBJECT_NEGATIVE_INTEGER:
-        return VALUE_INT;
-    case MSGPACK_OBJECT_FLOAT32:
-    case MSGPACK_OBJECT_FLOAT64:
-        return VALUE_FLOAT;
-    case MSGPACK_OBJECT_STR:
-        return VALUE_STR;
-    case MSGPACK_OBJECT_BIN:
-        return VALUE_BIN;
-    case MSGPACK_OBJECT_ARRAY:
-        return VALUE_ARRAY;
-    case MSGPACK_OBJECT_MAP:
-        return VALUE_MAP;
-    default:
-        return VALUE_OTHER;
-    }
-}
-
-bool value_is_text(const value *v)
-{
-    return v->type == MSGPACK_OBJECT_STR || v->type == MSGPACK_OBJECT_BIN;
-}
-
-const char *value_type_name(const value *v)
-{
-    static const char *const names[] = { "nil",
-                                         "a boolean",
-                                         "an integer",
-                                         "a float",
-                                         "a string",
-                                         "binary",
-                                         "an array",
-                                         "a map",
-                                         "an integer above 2^63-1",
-                                         "an extension type" };
-    return v ? names[value_type(v)] : "missing";
-}
-
-bool value_bool(const value *v)
-{
-    return v->via.boolean;
-}
-
-int64_t value_int(const value *v)
-{
-    return v->via.i64;
-}
-
-double value_float(const value *v)
-{
-    if (v->type == MSGPACK_OBJECT_POSITIVE_INTEGER)
-        return (double)v->via.u64;
-    return v->type == MSGPACK_OBJECT_NEGATIVE_INTEGER ? (double)v->via.i64 : v->via.f64;
-}
-
-const char *value_bytes(const value *v, size_t *out_size)
-{
-    bool str = v->type == MSGPACK_OBJECT_STR;
-    *out_size = str ? v->via.str.size : v->via.bin.size;
-    const char *bytes = str ? v->via.str.ptr : v->via.bin.ptr;
-    return bytes ? bytes : ""; // msgpack-c has NULL for some empty ones
-}
-
-size_t value_count(const value *v)
-{
-    if (!v)
-        return 0;
-    if (v->type == MSGPACK_OBJECT_ARRAY)
-        return v->via.array.size;
-    return v->type == MSGPACK_OBJECT_MAP ? v->via.map.size : 0;
-}
-
-const value *value_at(const value *array, size_t i)
-{
-    return array && array->type == MSGPACK_OBJECT_ARRAY && i < array->via.array.size
-               ? &array->via.array.ptr[i]
-               : NULL;
-}
-
-const value *value_key_at(const value *map, size_t i)
-{
-    return &map->via.map.ptr[i].key;
-}
-
-const value *value_value_at(const value *map, size_t i)
-{
-    return &map->via.map.ptr[i].val;
-}
-
-const value *value_get(const value *map, const char *key)
-{
-    size_t length = strlen(key);
-    for (size_t i = 0; map && map->type == MSGPACK_OBJECT_MAP && i < map->via.map.size; i++) {
-        const msgpack_object *k = &map->via.map.ptr[i].key;
-        size_t size;
-        const char *name = value_is_text(k) ? value_bytes(k, &size) : NULL;
-        if (name && size == length && memcmp(name, key, length) == 0)
-            return &map->via.map.ptr[i].val;
-    }
-    return NULL;
-}
-
-bool value_is_nil(const value *v)
-{
-    return !v || v->type == MSGPACK_OBJECT_NIL;
-}
-
-// Bytes of the UTF-8 character at the start of a terminated text; 0: there is none.
-static size_t utf8_length(const uint8_t *s)
-{
-    // The least and the greatest second byte keep out overlong forms, surrogates and what is past
-    // U+10FFFF.
-    uint8_t least = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
-    uint8_t greatest = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
-    size_t n = s[0] < 0x80   ? 1
-               : s[0] < 0xc2 ? 0
-               : s[0] < 0xe0 ? 2
-               : s[0] < 0xf0 ? 3
-               : s[0] < 0xf5 ? 4
-                             : 0;
-    if (n > 1 && (s[1] < least || s[1] > greatest))
-        return 0;
-    for (size_t i = 2; i < n; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    return n;
-}
-
-bool value_copy_str(const value *v, char *out, size_t size)
-{
-    size_t length = 0;
-    const char *s = value_is_text(v) ? value_bytes(v, &length) : NULL;
-    if (!s || length >= size || memchr(s, '\0', length))
-        return false;
-    memcpy(out, s, length);
-    out[length] = '\0';
-    const uint8_t *p = (const uint8_t *)out;
-    for (size_t n; *p && (n = utf8_length(p)) > 0;)
-        p += n;
-    return !*p;
 }
 
 static const char *letter_name(char letter)
@@ -332,7 +193,7 @@ static void append_utf8(struct buf *out, const char *s)
 {
     const uint8_t *p = (const uint8_t *)s, *good = p;
     while (*p) {
-        size_t n = utf8_length(p);
+        size_t n = value_utf8_length(p);
         if (n == 0) {
             buf_append(out, good, (size_t)(p - good));
             buf_append_str(out, "?");

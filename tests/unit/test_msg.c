@@ -44,6 +44,111 @@ static void test_requests(void **state)
     msg_finish(&msg);
 }
 
+// Every form of every value, each in an array of its own.
+static void test_every_form(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t size;
+        enum value_type type;
+        int64_t i;
+        double f;
+        size_t count; // bytes too
+    } rows[] = {
+        { BYTES("\x00"), VALUE_INT, 0, 0, 0 },
+        { BYTES("\x7f"), VALUE_INT, 127, 127, 0 },
+        { BYTES("\xe0"), VALUE_INT, -32, -32, 0 },
+        { BYTES("\xcc\xff"), VALUE_INT, 255, 255, 0 },
+        { BYTES("\xcd\xff\xfe"), VALUE_INT, 65534, 65534, 0 },
+        { BYTES("\xce\xff\xff\xff\xfe"), VALUE_INT, 4294967294, 4294967294, 0 },
+        { BYTES("\xcf\x7f\xff\xff\xff\xff\xff\xff\xff"), VALUE_INT, INT64_MAX, 0x1p63, 0 },
+        { BYTES("\xcf\x80\x00\x00\x00\x00\x00\x00\x00"), VALUE_BIG, INT64_MIN, 0x1p63, 0 },
+        { BYTES("\xd0\x80"), VALUE_INT, -128, -128, 0 },
+        { BYTES("\xd1\x80\x00"), VALUE_INT, -32768, -32768, 0 },
+        { BYTES("\xd2\x80\x00\x00\x00"), VALUE_INT, INT32_MIN, INT32_MIN, 0 },
+        { BYTES("\xd3\x80\x00\x00\x00\x00\x00\x00\x00"), VALUE_INT, INT64_MIN, -0x1p63, 0 },
+        { BYTES("\xca\xc0\x20\x00\x00"), VALUE_FLOAT, 0, -2.5, 0 },
+        { BYTES("\xcb\xc0\x04\x00\x00\x00\x00\x00\x00"), VALUE_FLOAT, 0, -2.5, 0 },
+        { BYTES("\xc0"), VALUE_NIL, 0, 0, 0 },
+        { BYTES("\xc2"), VALUE_BOOL, 0, 0, 0 },
+        { BYTES("\xc3"), VALUE_BOOL, 1, 0, 0 },
+        { BYTES("\xa2hi"), VALUE_STR, 0, 0, 2 },
+        { BYTES("\xd9\x02hi"), VALUE_STR, 0, 0, 2 },
+        { BYTES("\xda\x00\x02hi"), VALUE_STR, 0, 0, 2 },
+        { BYTES("\xdb\x00\x00\x00\x02hi"), VALUE_STR, 0, 0, 2 },
+        { BYTES("\xc4\x02hi"), VALUE_BIN, 0, 0, 2 },
+        { BYTES("\xc5\x00\x02hi"), VALUE_BIN, 0, 0, 2 },
+        { BYTES("\xc6\x00\x00\x00\x02hi"), VALUE_BIN, 0, 0, 2 },
+        { BYTES("\xc7\x02\x01hi"), VALUE_OTHER, 0, 0, 2 },
+        { BYTES("\xc8\x00\x02\x01hi"), VALUE_OTHER, 0, 0, 2 },
+        { BYTES("\xc9\x00\x00\x00\x02\x01hi"), VALUE_OTHER, 0, 0, 2 },
+        { BYTES("\xd5\x01hi"), VALUE_OTHER, 0, 0, 2 },
+        { BYTES("\x92\x01\x02"), VALUE_ARRAY, 0, 0, 2 },
+        { BYTES("\xdc\x00\x02\x01\x02"), VALUE_ARRAY, 0, 0, 2 },
+        { BYTES("\xdd\x00\x00\x00\x02\x01\x02"), VALUE_ARRAY, 0, 0, 2 },
+        { BYTES("\x82\x01\x02\x03\x04"), VALUE_MAP, 0, 0, 2 },
+        { BYTES("\xde\x00\x02\x01\x02\x03\x04"), VALUE_MAP, 0, 0, 2 },
+        { BYTES("\xdf\x00\x00\x00\x02\x01\x02\x03\x04"), VALUE_MAP, 0, 0, 2 },
+    };
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        char bytes[32] = "\x93\x02\xa1x\x92"; // [2, "x", [the value, 5]]
+        memcpy(bytes + 5, rows[r].bytes, rows[r].size);
+        bytes[5 + rows[r].size] = 5;
+        struct msg msg;
+        struct opd_err err = { 0 };
+        assert_true(decode(&msg, bytes, 6 + rows[r].size, &err));
+        const value *v = value_at(msg.params, 0);
+        assert_int_equal(value_type(v), rows[r].type);
+        assert_int_equal(value_int(value_at(msg.params, 1)), 5);
+        size_t n;
+        const char *text = value_bytes(v, &n);
+        assert_int_equal(value_count(v) + n, rows[r].count);
+        if (n > 0)
+            assert_memory_equal(text, "hi", 2);
+        if (rows[r].type == VALUE_INT || rows[r].type == VALUE_BIG)
+            assert_int_equal(value_int(v), rows[r].i);
+        if (rows[r].type == VALUE_BOOL)
+            assert_int_equal(value_bool(v), rows[r].i);
+        if (rows[r].f != 0)
+            assert_true(value_float(v) == rows[r].f);
+        if (rows[r].type == VALUE_ARRAY)
+            assert_int_equal(value_int(value_at(v, 1)), 2);
+        if (rows[r].type == VALUE_MAP)
+            assert_int_equal(value_int(value_value_at(v, 1)), 4);
+        msg_finish(&msg);
+    }
+}
+
+static void test_in_steps(void **state)
+{
+    (void)state;
+    static const char bytes[] =
+        "\x94\x00\x07\xa1x\x94\x93\x01\x90\x80\x81\xa1k\x92\x02\x91\x03\xc4\x00\x05";
+    struct mpscan scan = { 0 };
+    assert_int_equal(mpscan_scan(&scan, bytes, sizeof bytes - 1, NULL), MPSCAN_DONE);
+    for (size_t most = 1; most < 20; most++) {
+        struct msg msg;
+        struct opd_err err = { 0 };
+        size_t steps = 1;
+        msg_begin(&msg, bytes, scan.elements);
+        while (!msg_step(&msg, most))
+            steps++;
+        assert_int_equal(steps, (scan.elements + 1 + most - 1) / most);
+        assert_true(msg_check(&msg, &err));
+        const value *inner = value_get(value_at(msg.params, 1), "k");
+        assert_int_equal(value_count(value_at(msg.params, 0)), 3);
+        assert_int_equal(value_int(value_at(inner, 0)), 2);
+        assert_int_equal(value_int(value_at(value_at(inner, 1), 0)), 3);
+        assert_int_equal(value_int(value_at(msg.params, 3)), 5);
+        msg_finish(&msg);
+    }
+    struct msg begun;
+    msg_begin(&begun, bytes, scan.elements);
+    msg_step(&begun, 3);
+    msg_finish(&begun);
+}
+
 static void test_no_requests(void **state)
 {
     (void)state;
@@ -382,7 +487,8 @@ static void test_packed_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests),      cmocka_unit_test(test_no_requests),
+        cmocka_unit_test(test_requests),      cmocka_unit_test(test_every_form),
+        cmocka_unit_test(test_in_steps),      cmocka_unit_test(test_no_requests),
         cmocka_unit_test(test_cut_off),       cmocka_unit_test(test_every_letter),
         cmocka_unit_test(test_counts),        cmocka_unit_test(test_values),
         cmocka_unit_test(test_error_replies), cmocka_unit_test(test_strings_are_utf8),
