@@ -108,6 +108,19 @@ static void show_part(FILE *out, const struct column *columns, size_t count,
     table_print(out, columns, count, rows);
 }
 
+static void show_shadowed(FILE *out, const msgpack_object *files)
+{
+    for (uint32_t i = 0; files && files->type == MSGPACK_OBJECT_ARRAY && i < files->via.array.size;
+         i++) {
+        const msgpack_object *file = &files->via.array.ptr[i];
+        if (file->type != MSGPACK_OBJECT_STR)
+            continue;
+        fputs("not served  ", out);
+        text_print_bytes(out, file->via.str.ptr, file->via.str.size, false);
+        fputs(", which loses to this file\n", out);
+    }
+}
+
 static void show_one(FILE *out, const msgpack_object *op)
 {
     text_print(out, text_field(op, "schema").s, false);
@@ -118,6 +131,7 @@ static void show_one(FILE *out, const msgpack_object *op)
             text_field(op, "hash").s, yes_or_no(op, "has_backward").s);
     text_print(out, text_field(op, "file").s, false);
     putc('\n', out);
+    show_shadowed(out, opd_map_get(op, "shadowed"));
     show_part(out, inputs, sizeof inputs / sizeof *inputs, opd_map_get(op, "inputs"));
     show_part(out, attributes, sizeof attributes / sizeof *attributes, opd_map_get(op, "attrs"));
     show_part(out, outputs, sizeof outputs / sizeof *outputs, opd_map_get(op, "outputs"));

@@ -21,10 +21,10 @@ static void show_changes(FILE *out, const msgpack_object *list)
     table_print(out, changes, sizeof changes / sizeof *changes, list);
 }
 
-static bool has_failed(const msgpack_object *change)
+static bool is_in_state(const msgpack_object *change, const char *expected)
 {
     char state[16] = "";
-    return opd_map_str(change, "state", state, sizeof state) && strcmp(state, "failed") == 0;
+    return opd_map_str(change, "state", state, sizeof state) && strcmp(state, expected) == 0;
 }
 
 int cmd_reload(struct session *session, const struct args *args)
@@ -40,10 +40,10 @@ int cmd_reload(struct session *session, const struct args *args)
     const msgpack_object *list = &reply.result;
     for (uint32_t i = 0; list->type == MSGPACK_OBJECT_ARRAY && i < list->via.array.size; i++) {
         const msgpack_object *change = &list->via.array.ptr[i];
-        if (!has_failed(change))
-            continue;
-        code = EXIT_ANSWERED;
-        if (!session->json)
+        bool failed = is_in_state(change, "failed");
+        if (failed)
+            code = EXIT_ANSWERED;
+        if (!session->json && (failed || is_in_state(change, "shadowed")))
             diagnosis_print(stderr, change);
     }
     opd_reply_clear(&reply);

@@ -231,16 +231,16 @@ static void schedule_restart(struct device *d)
     bool hopeless = !good && (d->state == DEVICE_STARTING || d->restart.n_failures >= 3);
     bool never_started = d->state == DEVICE_STARTING;
     d->state = hopeless ? DEVICE_FAILED : DEVICE_RESTARTING;
+    if (never_started) {
+        d->all->hooks->failed(d); // who knows whether it must be there tells of it
+        return;
+    }
     log_warn("device %s: %s", d->name, d->message);
     struct opd_err why = { .code = d->exit.code };
     snprintf(why.msg, sizeof why.msg, "%s: %.900s", d->name, d->message);
     if (!d->stopping)
         d->all->hooks->died(d, &why);
     device_settle_flight(d);
-    if (never_started) {
-        d->all->hooks->failed(d);
-        return;
-    }
     if (hopeless) {
         struct command *pending = d->queue.pending;
         d->queue.pending = NULL;

@@ -35,6 +35,7 @@ void events_pack_outcome(const struct event *e, struct buf *out)
 {
     static const char *const states[][2] = { { "reloaded", "serving" },
                                              { "failed", "failed" },
+                                             { "shadowed", "shadowed" },
                                              { "withdrawn", "withdrawn" } };
     const char *state = NULL;
     for (size_t i = 0; i < sizeof states / sizeof states[0]; i++)

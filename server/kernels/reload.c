@@ -156,6 +156,22 @@ static bool is_served(struct broker *b, const struct version *v, uint64_t since)
     return true;
 }
 
+// `by` gives the same operator, and wins.
+static void tell_shadowed(struct broker *b, struct source *s, const struct source *by)
+{
+    struct opd_err why = { 0 };
+    opd_err_set(&why, OPD_E_invalid_argument,
+                "%s is not served: %s gives operator %s too, and of several files the one in the "
+                "last folder wins, there the last by name",
+                s->path, by->path, s->op);
+    log_info("%s", why.msg);
+    source_mend(s);
+    s->failure = (struct source_failure){ .shadowed = true, .err = why };
+    snprintf(s->failure.op, sizeof s->failure.op, "%s", s->op);
+    s->failure.seq = events_add(
+        b, &(struct event){ .kind = "shadowed", .op = s->op, .file = s->path, .err = &why });
+}
+
 // Reads a file that has changed. NULL: nothing new is in it, or it does not parse, which is told.
 static struct version *take_change(struct broker *b, struct source *s, bool common_changed,
                                    uint64_t since)
@@ -166,7 +182,7 @@ static struct version *take_change(struct broker *b, struct source *s, bool comm
     struct version *v = NULL;
     char before[sizeof s->op];
     snprintf(before, sizeof before, "%s", s->op);
-    bool again = common_changed || !hash || s->failure.seq;
+    bool again = common_changed || !hash || (s->failure.seq && !s->failure.shadowed);
     if (source_read(s, &err) && (again || s->hash != hash))
         v = parse(r, s, &err);
     if (err.code) {
@@ -177,9 +193,7 @@ static struct version *take_change(struct broker *b, struct source *s, bool comm
         version_unref(v);
         v = NULL;
     } else if (v && winner(r, v->op->name) != s) {
-        log_info("operator %s: %s is not served, another file of that operator comes later",
-                 v->op->name, s->path);
-        source_mend(s);
+        tell_shadowed(b, s, winner(r, v->op->name));
         version_unref(v);
         v = NULL;
     }

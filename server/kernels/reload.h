@@ -35,6 +35,7 @@ struct reload {
     char *common_path;
     struct edit *edits; // under way, oldest first
     struct watch watches[RELOAD_MAX_WATCHES];
+    bool watches_are_out; // which is told once
     uv_timer_t timer;
     bool started, folder_missing;
     uint64_t burst_since; // clock_ns() of the first change that was not looked at; 0: none

@@ -25,12 +25,13 @@ struct source_include {
     struct file_stamp stamp;
 };
 
-// Why the file is not served as it is now. It stands until a version of the file is served, or the
-// file is gone.
+// Why the file is not served as it is now: it failed, or another file of its operator wins. It
+// stands until a version of the file is served, or the file is gone.
 struct source_failure {
-    uint64_t seq; // of the event that told of it; 0: it did not fail
-    char op[64];  // "" if none is known
-    int version;  // 0: it did not come to one
+    uint64_t seq;  // of the event that told of it; 0: it did not fail
+    bool shadowed; // another file wins
+    char op[64];   // "" if none is known
+    int version;   // 0: it did not come to one
     double ms;
     struct opd_err err;
 };

@@ -47,11 +47,14 @@ static void start_watch(struct watch *w)
         return;
     if (w->active)
         uv_fs_event_stop(&w->handle); // it watches what was there before
-    w->active = there && uv_fs_event_start(&w->handle, changed_cb, w->folder, 0) == 0;
+    bool told = w->device == st.st_dev && w->inode == st.st_ino;
+    int failed = there ? uv_fs_event_start(&w->handle, changed_cb, w->folder, 0) : 0;
+    w->active = there && !failed;
     w->device = st.st_dev;
     w->inode = st.st_ino;
-    if (there && !w->active)
-        log_warn("%s is not watched: edits are seen by 'opctl reload' alone", w->folder);
+    if (failed && !told)
+        log_warn("%s is not watched (%s): edits are seen by 'opctl reload' alone", w->folder,
+                 uv_strerror(failed));
 }
 
 static void watch_folder(struct broker *b, const char *folder)
@@ -67,7 +70,10 @@ static void watch_folder(struct broker *b, const char *folder)
             free_one = w;
     }
     if (!free_one) {
-        log_warn("%s is not watched: more than %d folders", folder, RELOAD_MAX_WATCHES);
+        if (!b->reload.watches_are_out)
+            log_warn("%s and what comes after it are not watched: more than %d folders", folder,
+                     RELOAD_MAX_WATCHES);
+        b->reload.watches_are_out = true;
         return;
     }
     uv_fs_event_init(&b->turn.loop, &free_one->handle);

@@ -2,8 +2,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "request/parts.h"
+#include "kernels/source.h"
 #include "request/request.h"
 
 static void pack_type(struct buf *out, const struct op *op, const struct op_tensor *t)
@@ -141,14 +143,32 @@ static void pack_versions(struct buf *out, const struct opd_operator *o)
         pack_version(out, o, v);
 }
 
-// `whole`: with its versions and its source.
-static void pack_operator(struct buf *out, const struct opd_operator *o, bool whole)
+// The files that give the same operator, and lose.
+static void pack_shadowed(struct buf *out, const struct opd_operator *o, const struct reload *r)
+{
+    struct buf list = { 0 };
+    size_t n = 0;
+    for (const struct source *s = r->sources; s; s = s->next)
+        if (!s->missing_since && strcmp(s->op, o->name) == 0 &&
+            strcmp(s->path, o->current->path) != 0) {
+            pack_str(&list, s->path);
+            n++;
+        }
+    pack_str(out, "shadowed");
+    pack_array(out, n);
+    buf_append(out, list.bytes, list.size);
+    buf_finish(&list);
+}
+
+// `reload`: with its versions, its source and the files that lose to it; NULL: without.
+static void pack_operator(struct buf *out, const struct opd_operator *o,
+                          const struct reload *reload)
 {
     const struct version *v = o->current;
     const struct op *op = v->op;
     char hash[20];
     snprintf(hash, sizeof hash, "%016" PRIx64, v->hash);
-    pack_map(out, whole ? 16 : 14);
+    pack_map(out, reload ? 17 : 14);
     pack_key_str(out, "name", op->name);
     pack_key_str(out, "schema", op->schema);
     pack_key_str(out, "doc", op->doc);
@@ -188,9 +208,10 @@ static void pack_operator(struct buf *out, const struct opd_operator *o, bool wh
     for (int i = 0; i < op->n_saved; i++)
         pack_str(out, op->saved[i].name);
     pack_examples(out, op);
-    if (!whole)
+    if (!reload)
         return;
     pack_versions(out, o);
+    pack_shadowed(out, o, reload);
     pack_key_str(out, "source", op->source);
 }
 
@@ -201,7 +222,7 @@ enum request_status request_op_list(struct request *req, const value *params, st
     pack_array(&req->reply, (size_t)r->count);
     for (const struct opd_operator *o = r->operators; o; o = o->next)
         if (o->current)
-            pack_operator(&req->reply, o, false);
+            pack_operator(&req->reply, o, NULL);
     return REQUEST_ANSWERED;
 }
 
@@ -210,6 +231,6 @@ enum request_status request_op_info(struct request *req, const value *params, st
     const struct opd_operator *o = request_operator(req, value_at(params, 0), err);
     if (!o)
         return REQUEST_ERROR;
-    pack_operator(&req->reply, o, true);
+    pack_operator(&req->reply, o, &req->broker->reload);
     return REQUEST_ANSWERED;
 }

@@ -18,7 +18,7 @@ static size_t pack_standing(const struct broker *b, uint64_t seen, struct buf *o
         const struct source_failure *f = &s->failure;
         if (!f->seq || (f->seq > seen && f->seq >= oldest) || s->missing_since)
             continue;
-        events_pack_outcome(&(struct event){ .kind = "failed",
+        events_pack_outcome(&(struct event){ .kind = f->shadowed ? "shadowed" : "failed",
                                              .op = f->op,
                                              .version = f->version,
                                              .file = s->path,

@@ -273,3 +273,14 @@ def test_another_user_is_refused(tmp_path, start_daemon):
         capture_output=True, timeout=PATIENCE,
     )  # fmt: skip
     assert b"another user" in result.stdout, result
+
+
+def test_a_gpu_that_is_not_there_is_told_of_once(start_daemon):
+    """Nobody has asked for one."""
+    daemon = start_daemon(device="auto")
+    with Raw(daemon.socket) as raw:
+        if any(d["name"] != "cpu" for d in raw.call("status")["devices"]):
+            pytest.skip("there is a GPU")
+        assert "cuda" not in str(raw.call("events"))
+    told = [line for line in daemon.read_log().splitlines() if "cuda" in line and " broker: " in line]
+    assert len(told) == 1 and " info " in told[0] and "not served: cuda:0: " in told[0]

@@ -266,3 +266,12 @@ def test_example(daemon, tmp_path):
 
     assert np.allclose(y, gelu(x), atol=2e-6)
     assert np.allclose(grad, (gelu(x + 1e-5) - gelu(x - 1e-5)) / 2e-5, atol=2e-6)
+
+
+def test_check_for_the_cpu_alone(opctl):
+    """Whose compiler does not tell what a kernel takes."""
+    done = opctl("check", str(ROOT / "kernels_src" / "relu.cu"), "--arch", "cpu", "--dtype", "float32")
+    assert (done.returncode, done.stderr) == (GOOD, "")
+    head, *rows = [line.split() for line in done.stdout.splitlines()]
+    assert head == ["KERNEL", "DTYPE", "TARGET"]
+    assert rows and all(row[-2:] == ["float32", "cpu"] for row in rows)

@@ -205,12 +205,15 @@ class Client:
         """Makes the daemon look at its kernels' files now, and waits until it has taken them up.
 
         Returns what changed, one dict for each operator: op, file, version, state ("serving",
-        "failed", "withdrawn"), message, log, ms. A ReloadWarning tells of each that failed; what
-        was served before it still is.
+        "failed", "withdrawn", "shadowed"), message, log, ms. A ReloadWarning tells of each that
+        failed, what was served before it still is; and of each file that is "shadowed": another one
+        of that operator wins.
         """
         changes = list(self._ask("reload"))
         self.ops._update()
         for change in changes:
+            if change["state"] == "shadowed":
+                warn_reload(change["message"])
             if change["state"] == "failed":
                 name = change["op"] or change["file"]
                 message, log = change["message"], change.get("log") or ""
