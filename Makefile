@@ -42,7 +42,7 @@ FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test check-gpu examples programs \
-	unit conformance compile-all functional ops torch reload faults soak endurance chaos asan tsan fuzz fuzz-daemon \
+	unit conformance compile-all functional ops torch reload faults soak endurance chaos model asan tsan fuzz fuzz-daemon \
 	bench bench-operators \
 	bench-reload \
 	lint format protocol install dist clean
@@ -220,6 +220,10 @@ endurance: $(call built,all)
 
 chaos: $(call built,all)
 	$(TEST_ENV) $(PYTHON) tests/faults/chaos.py --device $(DEVICE) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+# Requests at random against a model in NumPy, with kills, upgrades and edits; a run prints the SEED that repeats it.
+model: $(call built,all)
+	$(TEST_ENV) $(PYTHON) tests/model/run.py --device $(DEVICE) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 # DEVICE names where the edits are timed; operators are timed on the best device there is.
 bench: bench-operators bench-reload

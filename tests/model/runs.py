@@ -1,0 +1,481 @@
+"""Operators in NumPy, and the requests that run them: forward, backward, vjp, plan. Those of kernels/
+are made so that a right result has one value, bit by bit; of numbers for which it would not, the model
+says that it cannot tell. `near` ones of the operators that opd comes with are compared within bounds.
+"""
+
+import math
+
+import numpy as np
+
+from model import NUMPY, Near, Refused, Tensor, Untold, World, Text
+
+FLOATS = ("float16", "float32", "float64")
+ALL = ("bool", "uint8", "int8", "int16", "int32", "int64", *FLOATS, "bfloat16")
+
+
+def tame(*arrays):
+    """Nothing overflows, and no NaN comes of it."""
+    for a in arrays:
+        if a.dtype.kind == "f" and a.size and not np.abs(a).max() <= 100:
+            raise Untold
+    return arrays
+
+
+def plain(*arrays):
+    """Fourths up to 16: sums of products are exact in whatever order."""
+    for a in arrays:
+        if a.size > 4096 or (a.size and not (np.abs(a).max() <= 16 and (a * 4 == np.floor(a * 4)).all())):
+            raise Untold
+    return arrays
+
+
+def reduce_to(array, shape):
+    """The gradient of what was broadcast."""
+    if array.shape == shape:
+        return array
+    array = array.sum(axis=tuple(range(array.ndim - len(shape))))
+    axes = tuple(i for i, n in enumerate(shape) if n == 1)
+    array = array.sum(axis=axes, keepdims=True).reshape(shape)
+    if (array == 0).any():
+        raise Untold  # the sign of zero hangs on the order
+    return array
+
+
+class Operator:
+    """Its schema. run() is given arrays and attributes, and returns outputs, saved tensors, and what
+    inputs become that are changed in place: {index: array}."""
+
+    inputs = 1
+    optional = 0  # so many of the last inputs may be absent
+    outputs = 1
+    saved = 0
+    attrs = {}  # name: default
+    dtypes = ("float32", "float64")
+    in_place = ()
+    view = False
+    near = None  # the bound
+    backward_reads = None  # names of operands, as "input 0", "output 1"; None: no backward
+    version = 1
+
+    def check(self, attrs, *inputs):
+        """Of shapes. Refused."""
+        if len({a.shape for a in inputs if a is not None}) > 1:
+            raise Refused("invalid_argument", "shapes differ")
+
+    def code(self, attrs, *inputs):
+        """Of the error with which the device ends it, or None."""
+
+
+class Relu(Operator):
+    dtypes = FLOATS
+    backward_reads = ("output 0",)
+
+    def run(self, attrs, x):
+        return [np.where(x < 0, x.dtype.type(0), x)], [], {}
+
+    def grads(self, attrs, inputs, outputs, saved, grads):
+        return [np.where(outputs[0] > 0, grads[0], grads[0].dtype.type(0))]
+
+
+class Add(Operator):
+    inputs, dtypes, backward_reads = 2, FLOATS, ()
+
+    def check(self, attrs, *inputs):
+        try:
+            np.broadcast_shapes(*(a.shape for a in inputs))
+        except ValueError:
+            raise Refused("invalid_argument", "do not broadcast") from None
+
+    def run(self, attrs, a, b):
+        tame(a, b)
+        return [a + b], [], {}
+
+    def grads(self, attrs, inputs, outputs, saved, grads):
+        wide = plain(grads[0])[0].astype(np.float64)
+        return [reduce_to(wide, a.shape).astype(a.dtype) for a in inputs]
+
+
+class Mul(Add):
+    backward_reads = ("input 0", "input 1")
+
+    def run(self, attrs, a, b):
+        tame(a, b)
+        return [a * b], [], {}
+
+    def grads(self, attrs, inputs, outputs, saved, grads):
+        a, b, grad = (v.astype(np.float64) for v in plain(*inputs, grads[0]))
+        return [reduce_to(grad * b, a.shape).astype(inputs[0].dtype),
+                reduce_to(grad * a, b.shape).astype(inputs[0].dtype)]  # fmt: skip
+
+
+class Flatten(Operator):
+    dtypes, view = ALL, True
+
+    def run(self, attrs, x):
+        return [x.reshape(-1)], [], {}
+
+
+class Grow(Operator):
+    dtypes, outputs, in_place = ("int32", "int64", "float32"), 0, (0,)
+    attrs = {"by": 1, "rounds": 0}
+
+    def run(self, attrs, x):
+        tame(x)
+        with np.errstate(over="ignore"):
+            return [], [], {0: x + np.array(attrs["by"]).astype(x.dtype)}
+
+
+class Trade(Operator):
+    inputs, outputs, in_place = 2, 0, (0, 1)
+    dtypes = ("uint8", "int16", "int64", "float16", "float64")
+
+    def run(self, attrs, x, y):
+        return [], [], {0: y, 1: x}
+
+
+class Mix(Operator):
+    inputs, optional, outputs, saved, attrs = 2, 1, 2, 1, {"k": 1}
+    backward_reads = ("output 1",)
+
+    def run(self, attrs, x, b):
+        k = x.dtype.type(attrs["k"])
+        plain(x, *([] if b is None else [b]))
+        return [x * k + (0 if b is None else b), 2 * x], [x + k], {}
+
+    def grads(self, attrs, inputs, outputs, saved, grads):
+        plain(saved[0], *grads)
+        tame(outputs[1])
+        return [grads[0] * saved[0] + 2 * grads[1], grads[0] + outputs[1]]
+
+
+class Refuse(Operator):
+    in_place = (0,)
+
+    def run(self, attrs, x):
+        tame(x)
+        twice = np.where(x >= 0, 2 * x, x)
+        return [twice], [], {0: twice}
+
+    def code(self, attrs, x):
+        return "invalid_argument" if (x < 0).any() else None
+
+
+class Fault(Operator):
+    dtypes, attrs, in_place = ("float32",), {"kind": "none"}, (0,)
+
+    def check(self, attrs, x):
+        if x.ndim != 1 or len(x) < 64:
+            raise Refused("invalid_argument", "expected at least 64 elements")
+        if len(x) > 64:
+            raise Untold
+
+    def run(self, attrs, x):
+        tame(x)
+        return [x + 1], [], {0: x}
+
+    def code(self, attrs, x):
+        return {"none": None, "hang": "deadline_exceeded"}.get(attrs["kind"], "kernel_fault")
+
+
+class Turn(Operator):
+    """Its file is edited: the factor is the version's."""
+
+    dtypes, backward_reads = ("float32",), ()
+
+    def __init__(self, version, factor):
+        self.version, self.factor = version, np.float32(factor)
+
+    def run(self, attrs, x):
+        tame(x)
+        return [x * self.factor], [], {}
+
+    def grads(self, attrs, inputs, outputs, saved, grads):
+        tame(grads[0])
+        return [grads[0] * self.factor]
+
+
+class Near1(Operator):
+    """An operator of one input, near to a function of numbers."""
+
+    dtypes = FLOATS
+
+    def __init__(self, function):
+        self.function = np.vectorize(function, otypes=[np.float64])
+        self.near = 1e-5
+
+    def run(self, attrs, x):
+        tame(x)
+        self.near = {2: 2e-3, 4: 1e-5, 8: 1e-9}[x.itemsize]
+        if x.size > 4096:
+            raise Untold
+        wide = x.astype(np.float64)
+        return [self.function(wide) if x.size else wide], [], {}
+
+
+OPERATORS = {
+    "relu": Relu(), "add": Add(), "mul": Mul(), "flatten": Flatten(), "grow": Grow(), "trade": Trade(),
+    "mix": Mix(), "refuse": Refuse(), "fault": Fault(),
+    "sigmoid": Near1(lambda x: 1 / (1 + math.exp(-x))), "tanh": Near1(math.tanh),
+}  # fmt: skip
+
+
+class Context:
+    def __init__(self, op, attrs, inputs, outputs, saved):
+        self.op, self.attrs, self.inputs, self.outputs, self.saved = op, attrs, inputs, outputs, saved
+        read = [name.split() for name in op.backward_reads]
+        self.read = [{"input": inputs, "output": outputs}[kind][int(i)] for kind, i in read]
+        self.versions = None  # of what it reads, once forward has happened
+
+    def note_versions(self):
+        self.versions = [t and t.storage.version for t in self.read]
+
+
+class Runs(World):
+    """The World, with operators. Of `turn` several versions are kept; which of `served` runs is told by
+    the reply, where an edit may come between."""
+
+    def __init__(self, rng):
+        super().__init__(rng)
+        self.turns = {}  # version: Turn
+        self.served = []
+        self.failed_edit = None  # a word of its error, while it stands
+
+    def operator(self, name, version):
+        if name == "turn":
+            version = self.served[-1] if version is None else version
+            if version not in self.turns:
+                raise Refused("not_found", f"version {version}")
+            return self.turns[version]
+        if name not in OPERATORS or version not in (None, 1):
+            raise Refused("not_found", f"{name} version {version}")
+        return OPERATORS[name]
+
+    def attributes(self, op, attrs):
+        for name, value in attrs.items():
+            if name not in op.attrs or type(value) is not type(op.attrs[name]):
+                raise Refused("invalid_argument", f"attribute {name}={value!r}")
+        return {**op.attrs, **attrs}
+
+    def inputs(self, p, c, op, ids):
+        if not op.inputs - op.optional <= len(ids) <= op.inputs:
+            raise Refused("invalid_argument", "number of inputs")
+        tensors = [None if id is None else self.tensor(p, c, id) for id in ids]
+        tensors += [None] * (op.inputs - len(ids))
+        if any(t is None for t in tensors[: op.inputs - op.optional]):
+            raise Refused("invalid_argument", "a required input is absent")
+        if tensors[0].dtype == "bfloat16" and not op.view:
+            raise Untold  # NumPy has none
+        if not {t.dtype for t in tensors if t} <= {tensors[0].dtype} & set(op.dtypes):
+            raise Refused("invalid_argument", "dtypes")
+        if any(t.is_suspect() for t in tensors if t):
+            raise Refused("invalid_argument", "suspect")
+        if any(t.storage.near for t in tensors if t):
+            raise Untold
+        self.forbid_aliases(op, tensors)
+        return tensors
+
+    def forbid_aliases(self, op, tensors):
+        """What is changed in place, and what else lies there."""
+        for i in op.in_place:
+            for k, other in enumerate(tensors):
+                if k < i and k in op.in_place and tensors[i].overlaps(other):
+                    raise Refused("invalid_argument", "in place, and overlapping")
+                if k != i and other and other.storage.owner is tensors[i].storage.owner and (
+                        other.storage is not tensors[i].storage):  # fmt: skip
+                    raise Untold  # of one import
+
+    def results(self, p, c, ids, into, descs, others, optional=False):
+        """Tensors to be made or (with `into`) written, each as desc: [(id, tensor or None)]."""
+        if len(ids) != len(descs) or len(into) > len(descs):
+            raise Refused("invalid_argument", "number of results")
+        into = [*into, *[None] * (len(ids) - len(into))]
+        found, taken = [], set(c.tensors)
+        for id, there in zip(ids, into):
+            if there is not None:
+                tensor = self.tensor(p, c, there)
+                if id is not None:
+                    raise Refused("invalid_argument", "id and into")
+                found.append((there, tensor))
+            elif id is None and optional:
+                found.append((None, None))
+            else:
+                taken.add(self.new_id(taken, id))
+                found.append((id, None))
+        beside = [t for t in others if t is not None]
+        for (_, tensor), desc in zip(found, descs):
+            if tensor is None or desc is None:
+                continue
+            if (tensor.dtype, tensor.shape) != desc:
+                raise Refused("invalid_argument", "into another shape")
+            if any(tensor.overlaps(other) for other in beside):
+                raise Refused("invalid_argument", "into what is read")
+            if any(tensor.storage.owner is o.storage.owner and tensor.storage is not o.storage for o in beside):
+                raise Untold
+            beside.append(tensor)
+        return found
+
+    def make(self, p, c, found, dtype, array, near=None):
+        """Writes a result, and returns its info."""
+        id, tensor = found
+        if tensor is not None:
+            if near:
+                raise Untold
+            info = {**tensor.info(id), "suspect": Text() if tensor.is_suspect() else None}
+            self.overwrite(p, tensor, np.ascontiguousarray(array, NUMPY[dtype]).reshape(-1).view(np.uint8))
+            return info
+        tensor = Tensor.new(dtype, array.shape, None if near else array)
+        if near:
+            tensor.storage.near = Near(tensor, array, near)
+        self.put(p, c, id, tensor)
+        return tensor.info(id)
+
+    def do_forward(self, p, c, name, ids, attrs, outs, options={}):
+        op = self.operator(name, options.get("version"))
+        tensors = self.inputs(p, c, op, ids)
+        attrs = self.attributes(op, attrs)
+        context, saved_ids = options.get("context"), options.get("saved")
+        if (context is not None or saved_ids is not None) and op.backward_reads is None:
+            raise Refused("invalid_argument", "no backward") if context is not None else Untold
+        if context is not None:
+            self.new_id(c.contexts, context)
+            if saved_ids is not None:
+                raise Refused("invalid_argument", "context and saved")
+        arrays = [t and t.array() for t in tensors]
+        op.check(attrs, *arrays)
+        outputs, saved, changed = op.run(attrs, *arrays)
+        dtype = tensors[0].dtype
+        given = saved_ids or []
+        if saved_ids is not None and len(given) != len(saved):
+            raise Refused("invalid_argument", "number of saved")
+        descs = [(dtype, a.shape) for a in (*outputs, *(saved if given else ()))]
+        if len(outs) != len(outputs):
+            raise Refused("invalid_argument", "number of results")
+        found = self.results(p, c, [*outs, *given], options.get("into", []), descs, tensors)
+        if op.view and found[0][1] is not None:
+            raise Refused("invalid_argument", "a view into")
+        p.code = op.code(attrs, *arrays)
+        p.late = p.code is not None
+        if p.code in ("kernel_fault", "deadline_exceeded"):
+            self.fail(p, [*(tensors[i] for i in op.in_place), *(t for _, t in found if t)])
+            return
+        for i, array in changed.items():
+            self.overwrite(p, tensors[i], np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        if p.code:
+            return self.keep_written(p, arrays[0], outputs[0], found[0][1])
+        if op.view:
+            view = Tensor(tensors[0].storage, tensors[0].offset, dtype, outputs[0].shape)
+            self.put(p, c, outs[0], view)
+            infos = [view.info(outs[0])]
+        else:
+            infos = [self.make(p, c, f, dtype, a, op.near) for f, a in zip(found, [*outputs, *saved])]
+        p.result = {"outputs": infos[: len(outputs)], "context": context, "version": op.version}
+        if saved_ids is not None:
+            p.result["saved"] = infos[len(outputs) :]
+        if name == "turn" and self.failed_edit not in (None, *c.told):
+            p.result["warnings"] = [Text(self.failed_edit)]
+            p.effects.append(lambda failed=self.failed_edit: c.told.add(failed))
+        if context is not None:
+            def keep():
+                made = [there or c.tensors[id] for id, there in found[: len(outputs)]]
+                kept = c.contexts[context] = Context(op, attrs, tensors, made, saved)
+                kept.note_versions()
+
+            p.effects.append(keep)
+
+    def keep_written(self, p, x, y, into):
+        """What `refuse` had not refused stands in the tensor that was to take its result."""
+        if into is None:
+            return
+        if into.is_suspect() or into.storage.near:
+            raise Untold
+        self.overwrite(p, into, np.where(x >= 0, y, into.array()).reshape(-1).view(np.uint8))
+
+    def fail(self, p, tensors):
+        """The kernel ends badly: all that it was changing is suspect."""
+        for tensor in tensors:
+            p.writes.add(tensor.storage.owner)
+
+        def effect():
+            for tensor in tensors:
+                tensor.storage.suspect[tensor.part()] = True
+                tensor.storage.version += 1
+
+        p.effects.append(effect)
+
+    def gradients(self, p, c, op, attrs, inputs, outputs, saved, grads, outs, options, beside):
+        """The common part of backward and vjp: arrays of what is read, tensors of gradients, ids."""
+        descs = [o if isinstance(o, np.ndarray) else None for o in outputs]
+        if len(grads) > op.outputs:
+            raise Refused("invalid_argument", "number of gradients")
+        grads = [None if id is None else self.sound(p, c, id) for id in grads]
+        grads += [None] * (op.outputs - len(grads))
+        for tensor, desc in zip(grads, descs):
+            if tensor and (NUMPY[tensor.dtype], tensor.shape) != (desc.dtype, desc.shape):
+                raise Refused("invalid_argument", "a gradient of another shape")
+        arrays = [g.array() if g else np.zeros_like(d) for g, d in zip(grads, descs)]
+        wanted = [None if a is None else (str(a.dtype), a.shape) for a in inputs]
+        found = self.results(p, c, outs, options.get("into", []), wanted, [*beside, *grads], optional=True)
+        made = op.grads(attrs, inputs, outputs, saved, arrays)
+        p.result = []
+        for (id, tensor), array in zip(found, made):
+            absent = inputs[len(p.result)] is None
+            if absent and tensor is not None:
+                raise Untold
+            skip = id is None or absent
+            p.result.append(None if skip else self.make(p, c, (id, tensor), str(array.dtype), array))
+
+    def do_backward(self, p, c, context, grads, outs, options={}):
+        if context not in c.contexts:
+            raise Refused("not_found", f"context {context}")
+        kept = c.contexts[context]
+        for tensor, version in zip(kept.read, kept.versions):
+            if tensor is None:
+                continue
+            p.reads.add(tensor.storage.owner)
+            if tensor.storage.version != version or tensor.is_suspect():
+                raise Refused("invalid_argument", "written after forward")
+        arrays = [[t and t.array() for t in ts] for ts in (kept.inputs, kept.outputs)]
+        if any(t.storage.near for t in kept.outputs):
+            raise Untold
+        self.gradients(p, c, kept.op, kept.attrs, *arrays, kept.saved, grads, outs, options,
+                       [t for t in kept.read if t])  # fmt: skip
+
+    def do_vjp(self, p, c, name, ids, outputs, saved, grads, attrs, outs, options={}):
+        op = self.operator(name, options.get("version"))
+        attrs = self.attributes(op, attrs)
+        inputs = self.inputs(p, c, op, ids)
+        tensors = [[self.sound(p, c, id) for id in ids] for ids in (outputs, saved)]
+        if len(outputs) != op.outputs or len(saved) != op.saved:
+            raise Untold
+        arrays = [[t and t.array() for t in ts] for ts in (inputs, *tensors)]
+        op.check(attrs, *arrays[0])
+        shape = np.broadcast_shapes(*(a.shape for a in arrays[0] if a is not None))
+        for t in (*tensors[0], *tensors[1]):
+            if (t.dtype, t.shape) != (inputs[0].dtype, shape):
+                raise Untold
+        self.gradients(p, c, op, attrs, *arrays, grads, outs, options, [*inputs, *tensors[0], *tensors[1]])
+
+    def do_context_free(self, p, c, ids):
+        for id in ids:
+            if id not in c.contexts:
+                raise Refused("not_found", f"context {id}")
+        p.effects.append(lambda: [c.contexts.pop(id, None) for id in ids])
+
+    def do_plan(self, p, c, name, descs, attrs, options={}):
+        op = self.operator(name, options.get("version"))
+        attrs = self.attributes(op, attrs)
+        arrays = [np.zeros(self.shape(dtype, shape), NUMPY[dtype]) for dtype, shape in descs]
+        if not op.inputs - op.optional <= len(arrays) <= op.inputs:
+            raise Refused("invalid_argument", "number of inputs")
+        if descs[0][0] == "bfloat16" and not op.view:
+            raise Untold
+        if not {d for d, _ in descs} <= {descs[0][0]} & set(op.dtypes):
+            raise Refused("invalid_argument", "dtypes")
+        arrays += [None] * (op.inputs - len(arrays))
+        op.check(attrs, *arrays)
+        outputs, saved, _ = op.run(attrs, *arrays)
+        p.result = {
+            "version": op.version, "outputs": [[descs[0][0], list(a.shape)] for a in outputs],
+            "saved": [[descs[0][0], list(a.shape)] for a in saved if op.saved],
+            "views": [0 if op.view else None for _ in outputs],
+        }  # fmt: skip
