@@ -18,12 +18,13 @@ struct suballoc_chunk {
     struct suballoc_chunk *next;
 };
 
-// A piece, used or free. The caller reads chunk, offset and size.
+// A piece, used or free. The caller reads chunk, offset and size, and may set the owner.
 struct suballoc_block {
     struct suballoc_chunk *chunk;
     uint64_t offset;
     uint64_t size; // rounded up to SUBALLOC_ALIGN
     bool used;
+    void *owner; // of a used one, in the caller's terms
     struct suballoc_block *before, *after;      // neighbours in the chunk
     struct suballoc_block *bin_prev, *bin_next; // free ones of like size
 };

@@ -21,6 +21,8 @@ enum alloc_result storage_new(struct space *space, uint64_t size, struct holder 
     **out = (struct storage){
         .refs = 1, .space = space, .holder = holder_ref(holder), .block = block, .size = size
     };
+    if (block)
+        block->owner = *out;
     holder_count(*out, 1);
     return ALLOC_OK;
 }

@@ -103,13 +103,11 @@ void archive_fd(struct archive *a, const char *key, int *v)
 {
     int fd = *v;
     archive_int(a, key, &fd, -1, INT32_MAX);
-    if (!a->reading && fd >= 0) {
-        if (a->n_fds % 64 == 0)
-            a->fds = mem_realloc(a->fds, (size_t)a->n_fds + 64, sizeof *a->fds);
-        a->fds[a->n_fds++] = fd;
-    }
-    if (!a->reading)
+    if (!a->reading) {
+        if (fd >= 0)
+            buf_append(&a->fds, &fd, sizeof fd);
         return;
+    }
     *v = a->check ? -1 : fd;
     // Nothing that this process starts shall inherit it.
     if (*v >= 0 && fcntl(*v, F_SETFD, FD_CLOEXEC) < 0) {
@@ -120,50 +118,26 @@ void archive_fd(struct archive *a, const char *key, int *v)
 
 // --- bytes
 
-static void put_bytes(struct archive *a, const char *key, const void *bytes, size_t size)
-{
-    pack_bin(put(a, key), bytes ? bytes : "", size);
-}
-
-static const char *get_bytes(struct archive *a, const char *key, size_t *out_size)
-{
-    const value *from = get_type(a, key, VALUE_BIN);
-    *out_size = 0;
-    return from ? value_bytes(from, out_size) : "";
-}
-
 void archive_buf(struct archive *a, const char *key, struct buf *v)
 {
     if (!a->reading) {
-        put_bytes(a, key, v->bytes, v->size);
+        pack_bin(put(a, key), v->size > 0 ? v->bytes : (const void *)"", v->size);
         return;
     }
-    size_t size;
-    const char *bytes = get_bytes(a, key, &size);
+    size_t size = 0;
+    const value *from = get_type(a, key, VALUE_BIN);
+    const char *bytes = from ? value_bytes(from, &size) : "";
     buf_append(v, bytes, size);
-}
-
-void archive_chars(struct archive *a, const char *key, char *v, size_t size)
-{
-    if (!a->reading) {
-        put_bytes(a, key, v, strlen(v));
-        return;
-    }
-    size_t length;
-    const char *bytes = get_bytes(a, key, &length);
-    bool fits = length < size && !memchr(bytes, '\0', length);
-    if (!fits)
-        fail_field(a, key);
-    snprintf(v, size, "%.*s", fits ? (int)length : 0, bytes);
 }
 
 void archive_str(struct archive *a, const char *key, char **v)
 {
     if (!a->reading) {
+        struct buf *out = put(a, key);
         if (*v)
-            put_bytes(a, key, *v, strlen(*v));
+            pack_bin(out, *v, strlen(*v));
         else
-            pack_nil(put(a, key));
+            pack_nil(out);
         return;
     }
     free(*v);
@@ -177,6 +151,19 @@ void archive_str(struct archive *a, const char *key, char **v)
         *v = mem_strndup(bytes, size);
     else
         fail_field(a, key);
+}
+
+void archive_chars(struct archive *a, const char *key, char *v, size_t size)
+{
+    char *s = a->reading ? NULL : v;
+    archive_str(a, key, &s);
+    if (!a->reading)
+        return;
+    bool fits = s && strlen(s) < size;
+    if (!fits)
+        fail_field(a, key);
+    snprintf(v, size, "%s", fits ? s : "");
+    free(s);
 }
 
 void archive_path(struct archive *a, const char *key, char **v)
@@ -218,15 +205,6 @@ void archive_close(struct archive *a)
 
 // --- records
 
-static void put_head(struct archive *a, const char *name, size_t n_fields)
-{
-    pack_array(&a->bytes, 3);
-    pack_uint(&a->bytes, 2);
-    pack_str(&a->bytes, name);
-    pack_array(&a->bytes, 1);
-    pack_map(&a->bytes, n_fields);
-}
-
 static const struct record {
     const char *name;
     archive_fields *fields;
@@ -239,11 +217,17 @@ static const struct record {
 
 void archive_put(struct archive *a, enum archive_record kind, void *thing)
 {
+    size_t outer_size = a->fields.size, outer_n = a->n_fields; // of the record that refers to it
     a->n_fields = 0;
     records[kind].fields(a, thing);
-    put_head(a, records[kind].name, a->n_fields);
-    buf_append(&a->bytes, a->fields.bytes, a->fields.size);
-    buf_consume(&a->fields, a->fields.size);
+    pack_array(&a->bytes, 3);
+    pack_uint(&a->bytes, 2);
+    pack_str(&a->bytes, records[kind].name);
+    pack_array(&a->bytes, 1);
+    pack_map(&a->bytes, a->n_fields);
+    buf_append(&a->bytes, a->fields.bytes + outer_size, a->fields.size - outer_size);
+    a->fields.size = outer_size;
+    a->n_fields = outer_n;
 }
 
 static bool read_record(struct archive *a, const struct msg *msg)
@@ -287,89 +271,91 @@ bool archive_read(struct archive *a, const uint8_t *bytes, size_t size)
 
 // --- references
 
-static void keep(struct archive_table *t, void *thing)
+static void add(struct archive_table *t, void *thing)
 {
     if (t->n == 0 || (t->n >= 64 && (t->n & (t->n - 1)) == 0))
         t->items = mem_realloc(t->items, t->n ? t->n * 2 : 64, sizeof *t->items);
     t->items[t->n++] = thing;
 }
 
-static uint64_t number_of(const struct archive_table *t, uint64_t key)
+void archive_made(struct archive *a, enum archive_record kind, void *thing)
+{
+    add(&a->tables[kind], thing);
+}
+
+static uint64_t find(const struct archive_table *t, uint64_t key)
 {
     return (uint64_t)(uintptr_t)map_get(&t->numbers, key);
 }
 
-bool archive_keep(struct archive *a, struct archive_table *t, void *thing)
+static uint64_t put_new(struct archive *a, enum archive_record kind, void *thing, uint64_t key)
 {
-    uint64_t key = (uint64_t)(uintptr_t)thing;
-    if (!a->reading && number_of(t, key))
-        return false;
-    keep(t, thing);
-    if (!a->reading)
-        map_put(&t->numbers, key, (void *)(uintptr_t)t->n);
-    return true;
+    struct archive_table *t = &a->tables[kind];
+    archive_put(a, kind, thing);
+    add(t, thing);
+    map_put(&t->numbers, key, (void *)(uintptr_t)t->n);
+    return t->n;
 }
 
-void *archive_ref(struct archive *a, const char *key, const struct archive_table *t, void *thing)
+bool archive_need(struct archive *a, enum archive_record kind, void *thing)
 {
-    uint64_t number = thing ? number_of(t, (uint64_t)(uintptr_t)thing) : 0;
+    uint64_t key = (uint64_t)(uintptr_t)thing;
+    return thing && !find(&a->tables[kind], key) && put_new(a, kind, thing, key);
+}
+
+// The thing of that number, where the archive reads.
+static void *refer(struct archive *a, const char *key, enum archive_record kind, uint64_t number)
+{
+    const struct archive_table *t = &a->tables[kind];
     archive_int(a, key, &number, 0, (int64_t)t->n);
+    return number ? t->items[number - 1] : NULL;
+}
+
+void *archive_ref(struct archive *a, const char *key, enum archive_record kind, void *thing)
+{
     if (a->reading)
-        return number ? t->items[number - 1] : NULL;
-    return thing;
+        return refer(a, key, kind, 0);
+    archive_need(a, kind, thing);
+    return refer(a, key, kind, thing ? find(&a->tables[kind], (uint64_t)(uintptr_t)thing) : 0);
 }
 
 // --- texts
 
-// Only read: put_text() writes it.
 bool state_text(struct archive *a, void *thing)
 {
     char *text = thing;
     archive_str(a, "text", &text);
-    keep(&a->texts, text);
+    if (a->reading)
+        archive_made(a, RECORD_text, text);
     return text || archive_fail(a, "there is no text");
 }
 
 // Two texts of one hash are written as often as they are met in turns.
-static uint64_t put_text(struct archive *a, char *text)
+static uint64_t number_text(struct archive *a, char *text)
 {
-    size_t size = strlen(text);
-    uint64_t hash = hash_bytes(text, size, 0), number = number_of(&a->texts, hash);
-    if (number && strcmp(a->texts.items[number - 1], text) == 0)
+    uint64_t hash = hash_bytes(text, strlen(text), 0), number = find(&a->tables[RECORD_text], hash);
+    if (number && strcmp(a->tables[RECORD_text].items[number - 1], text) == 0)
         return number;
-    keep(&a->texts, text);
-    map_put(&a->texts.numbers, hash, (void *)(uintptr_t)(int64_t)a->texts.n);
-    // Before the record that refers to it, some of whose fields wait in a->fields.
-    put_head(a, "text", 1);
-    pack_str(&a->bytes, "text");
-    pack_bin(&a->bytes, text, size);
-    return a->texts.n;
+    return put_new(a, RECORD_text, text, hash);
 }
 
 void archive_text(struct archive *a, const char *key, char **v)
 {
-    uint64_t number = !a->reading && *v ? put_text(a, *v) : 0;
-    archive_int(a, key, &number, 0, (int64_t)a->texts.n);
-    if (!a->reading)
+    if (!a->reading) {
+        refer(a, key, RECORD_text, *v ? number_text(a, *v) : 0);
         return;
+    }
+    const char *text = refer(a, key, RECORD_text, 0);
     free(*v);
-    *v = number ? mem_strdup(a->texts.items[number - 1]) : NULL;
-}
-
-void archive_forget(struct archive_table *t)
-{
-    free(t->items);
-    map_finish(&t->numbers);
-    *t = (struct archive_table){ 0 };
+    *v = text ? mem_strdup(text) : NULL;
 }
 
 void archive_finish(struct archive *a)
 {
-    archive_forget(&a->texts);
-    archive_forget(&a->versions);
-    archive_forget(&a->holders);
-    archive_forget(&a->imports);
-    archive_forget(&a->storages);
-    archive_forget(&a->tensors);
+    for (int i = 0; i < N_RECORDS; i++) {
+        free(a->tables[i].items);
+        map_finish(&a->tables[i].numbers);
+    }
+    map_finish(&a->reached);
     buf_finish(&a->fields);
 }

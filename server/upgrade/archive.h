@@ -11,7 +11,8 @@
 //
 // A record is a MessagePack-RPC notification [2, name, [fields]], the fields a map, so that mpscan
 // and msg check it as if it came from outside. Things are numbered from 1 in the order of their
-// records, each kind by itself, and records that come later refer to them by number; 0 is none.
+// records, each kind by itself. A record refers to others by number, 0 is none: what it refers to
+// is written before it, if it has not been.
 // Descriptors are named by their number: they stay open while the program is replaced.
 //
 // A field is added by a line; raise STATE_FORMAT with it, unless one that is absent (archive_has())
@@ -32,47 +33,12 @@ struct conn;
 struct device;
 struct storage;
 struct suballoc_block;
+struct archive;
 
 // Bytes of memory; what fits into no address space is wrong.
 static const int64_t ARCHIVE_MAX_SIZE = (int64_t)1 << 47;
 
 enum { ARCHIVE_DEPTH = 3 }; // lists inside each other
-
-// Things of one kind: number i is items[i - 1]. An archive that reads has a reference of each.
-struct archive_table {
-    void **items;
-    size_t n;
-    struct map numbers; // writing: by the thing's address; of a text: by its hash
-};
-
-struct archive {
-    bool reading;        // else it writes
-    bool check;          // nothing but a look: descriptors are not there
-    struct opd_err *err; // the first thing that is wrong
-    const char *record;  // whose fields these are
-
-    struct broker *broker;
-    struct archive_table texts, versions, holders, imports, storages, tensors;
-    struct device *device;   // the last one: regions are of it
-    struct storage *storage; // writes are of it
-    struct conn *conn;       // all that is a client's own is of it
-
-    // Writing.
-    struct buf bytes, fields; // whole records; the fields of the next one
-    size_t n_fields;
-    int *fds; // that it names
-    int n_fds;
-
-    // Reading.
-    const value *map; // the record's fields
-    struct archive_list {
-        const value *values;
-        size_t next;
-    } lists[ARCHIVE_DEPTH]; // that are open, the innermost last
-    int depth;
-    struct suballoc_block *cursor; // the last piece of device memory
-    bool over;
-};
 
 // --- records: records.def lists them
 
@@ -88,6 +54,43 @@ enum archive_record {
 #include "upgrade/records.def"
 #undef RECORD
     N_RECORDS
+};
+
+// Things of one kind: number i is items[i - 1]. An archive that reads has a reference of each.
+struct archive_table {
+    void **items;
+    size_t n;
+    struct map numbers; // writing: by the thing's address; of a text: by its hash
+};
+
+struct archive {
+    bool reading;        // else it writes
+    bool check;          // nothing but a look: descriptors are not there
+    struct opd_err *err; // the first thing that is wrong
+    const char *record;  // whose fields these are
+
+    struct broker *broker;
+    struct device *device;   // the last one: regions are of it
+    struct storage *storage; // writes are of it
+    struct conn *conn;       // all that is a client's own is of it
+    struct archive_table tables[N_RECORDS];
+
+    // Writing.
+    struct buf bytes, fields; // whole records; the fields of those that are not
+    size_t n_fields;          // of the innermost
+    struct buf fds;           // int: descriptors that it names
+    struct map reached;       // storages that something refers to
+    uint64_t reached_size;    // bytes of their memory
+
+    // Reading.
+    const value *map; // the record's fields
+    struct archive_list {
+        const value *values;
+        size_t next;
+    } lists[ARCHIVE_DEPTH]; // that are open, the innermost last
+    int depth;
+    struct suballoc_block *cursor; // the last piece of device memory
+    bool over;
 };
 
 void archive_put(struct archive *a, enum archive_record kind, void *thing);
@@ -108,7 +111,7 @@ int64_t archive_number(struct archive *a, const char *key, int64_t v, int64_t le
 #define archive_bits(a, key, v) archive_int(a, key, v, INT64_MIN, INT64_MAX) // all 64 bits
 void archive_bool(struct archive *a, const char *key, bool *v);
 void archive_float(struct archive *a, const char *key, double *v);
-void archive_buf(struct archive *a, const char *key, struct buf *v); // read: appended
+void archive_buf(struct archive *a, const char *key, struct buf *v);          // read: appended
 void archive_chars(struct archive *a, const char *key, char *v, size_t size); // terminated
 void archive_fd(struct archive *a, const char *key, int *v);                  // -1: none
 
@@ -123,19 +126,22 @@ void archive_close(struct archive *a);
 
 // --- references
 
-bool archive_keep(struct archive *a, struct archive_table *t, void *thing); // false: it was there
-void *archive_ref(struct archive *a, const char *key, const struct archive_table *t, void *thing);
-
-void archive_forget(struct archive_table *t); // all of it
+// A thing, or the one that was referred to; NULL: none.
+void *archive_ref(struct archive *a, const char *key, enum archive_record kind, void *thing);
+// Writes it, if it has not been: false.
+bool archive_need(struct archive *a, enum archive_record kind, void *thing);
+// One that was read; takes a reference over.
+void archive_made(struct archive *a, enum archive_record kind, void *thing);
 
 // --- the parts: each writes all of its records
 
 void state_write_broker(struct archive *a);
 void state_write_registry(struct archive *a);
 void state_write_memory(struct archive *a);
-void state_write_storages(struct archive *a); // and what holds them, but not the tensors
 void state_write_conns(struct archive *a);
 void state_write_children(struct archive *a);
 
+void state_write_chunks(struct archive *a, const struct device *d); // the storages in them
+struct storage *state_storage_ref(struct archive *a, const char *key, struct storage *s);
 void state_desc(struct archive *a, const char *key, struct tensor_desc *desc); // nil: none
 void state_device_ref(struct archive *a, const char *key, struct device **d);  // by its index

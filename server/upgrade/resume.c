@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,10 +25,16 @@
 
 static bool take_state(struct broker *b, int state_fd, bool check, struct opd_err *err)
 {
-    size_t size;
-    uint8_t *bytes = trust_init(b->options.group, err) ? state_load(state_fd, &size, err) : NULL;
-    bool ok = bytes && state_read(b, bytes, size, check, err);
-    free(bytes);
+    struct stat st = { 0 };
+    if (!trust_init(b->options.group, err))
+        return false;
+    fstat(state_fd, &st);
+    size_t size = S_ISREG(st.st_mode) ? (size_t)st.st_size : 0;
+    void *bytes = mmap(NULL, size, PROT_READ, MAP_PRIVATE, state_fd, 0);
+    if (bytes == MAP_FAILED)
+        return opd_err_set(err, OPD_E_invalid_argument, "descriptor %d holds no state", state_fd);
+    bool ok = state_read(b, bytes, size, check, err);
+    munmap(bytes, size);
     return ok;
 }
 

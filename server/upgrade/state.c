@@ -2,8 +2,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/hash.h"
 #include "base/version.h"
@@ -23,18 +21,6 @@ struct state_header {
 static const char magic[8] = { 'o', 'p', 'd', 's', 't', 'a', 't', 'e' };
 
 // --- writing
-
-static uint64_t unknown_memory(const struct archive *a)
-{
-    uint64_t size = 0;
-    for (int i = 0; i < a->broker->devices.n; i++)
-        size += a->broker->devices.at[i]->space.map.used;
-    for (size_t i = 0; i < a->storages.n; i++) {
-        const struct storage *s = a->storages.items[i];
-        size -= s->block ? s->block->size : 0;
-    }
-    return size;
-}
 
 void state_write(struct state_out *out, struct broker *b, struct request *asked)
 {
@@ -58,8 +44,9 @@ void state_write(struct state_out *out, struct broker *b, struct request *asked)
     memcpy(a.bytes.bytes, &h, sizeof h);
     out->bytes = a.bytes;
     out->fds = a.fds;
-    out->n_fds = a.n_fds;
-    out->unknown_memory = unknown_memory(&a);
+    for (int i = 0; i < b->devices.n; i++)
+        out->unknown_memory += b->devices.at[i]->space.map.used;
+    out->unknown_memory -= a.reached_size;
     archive_finish(&a);
     opd_err_clear(&unread);
 }
@@ -74,20 +61,11 @@ bool state_is_same(const struct state_out *a, const struct state_out *b)
 void state_out_finish(struct state_out *out)
 {
     buf_finish(&out->bytes);
-    free(out->fds);
+    buf_finish(&out->fds);
     *out = (struct state_out){ 0 };
 }
 
 // --- reading
-
-bool state_end(struct archive *a, void *thing)
-{
-    const struct broker *b = a->broker;
-    (void)thing;
-    a->over = true;
-    return !a->reading || (b->options.n_kernels > 0 && b->reload.common && b->devices.n > 0) ||
-           archive_fail(a, "there is no broker, common header or device before it");
-}
 
 static bool check_header(const void *bytes, size_t size, struct opd_err *err)
 {
@@ -110,18 +88,19 @@ static bool check_header(const void *bytes, size_t size, struct opd_err *err)
 
 static void let_go(struct archive *a)
 {
-    for (size_t i = 0; i < a->texts.n; i++)
-        free(a->texts.items[i]);
-    for (size_t i = 0; i < a->tensors.n; i++)
-        tensor_unref(a->tensors.items[i]);
-    for (size_t i = 0; i < a->storages.n; i++)
-        storage_unref(a->storages.items[i]);
-    for (size_t i = 0; i < a->imports.n; i++)
-        import_unref(a->imports.items[i]);
-    for (size_t i = 0; i < a->holders.n; i++)
-        holder_unref(a->holders.items[i]);
-    for (size_t i = 0; i < a->versions.n; i++)
-        version_unref(a->versions.items[i]);
+    const struct archive_table *t = a->tables;
+    for (size_t i = 0; i < t[RECORD_text].n; i++)
+        free(t[RECORD_text].items[i]);
+    for (size_t i = 0; i < t[RECORD_tensor].n; i++)
+        tensor_unref(t[RECORD_tensor].items[i]);
+    for (size_t i = 0; i < t[RECORD_storage].n; i++)
+        storage_unref(t[RECORD_storage].items[i]);
+    for (size_t i = 0; i < t[RECORD_import].n; i++)
+        import_unref(t[RECORD_import].items[i]);
+    for (size_t i = 0; i < t[RECORD_holder].n; i++)
+        holder_unref(t[RECORD_holder].items[i]);
+    for (size_t i = 0; i < t[RECORD_version].n; i++)
+        version_unref(t[RECORD_version].items[i]);
     archive_finish(a);
 }
 
@@ -133,19 +112,4 @@ bool state_read(struct broker *b, const void *bytes, size_t size, bool check, st
               archive_read(&a, (const uint8_t *)bytes + start, size - start);
     let_go(&a);
     return ok;
-}
-
-uint8_t *state_load(int fd, size_t *out_size, struct opd_err *err)
-{
-    struct stat st;
-    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-        opd_err_set(err, OPD_E_invalid_argument, "descriptor %d holds no state", fd);
-        return NULL;
-    }
-    size_t size = (size_t)st.st_size, got = 0;
-    uint8_t *bytes = mem_alloc(size ? size : 1);
-    for (ssize_t n = 1; n > 0 && got<size; got += n> 0 ? (size_t)n : 0)
-        n = pread(fd, bytes + got, size - got, (off_t)got);
-    *out_size = got;
-    return bytes;
 }

@@ -21,9 +21,8 @@ enum { STATE_FORMAT = 1, STATE_OLDEST = 1 }; // what is written; the oldest that
 
 struct state_out {
     struct buf bytes;
-    size_t settled_size; // of bytes; what is behind changes by itself
-    int *fds;            // that it names
-    int n_fds;
+    size_t settled_size;     // of bytes; what is behind changes by itself
+    struct buf fds;          // int: descriptors that it names
     uint64_t unknown_memory; // bytes that are in use for nothing that is written
 };
 
@@ -39,6 +38,3 @@ bool state_is_same(const struct state_out *a, const struct state_out *b);
 // holds a part. Nothing is started: connections have no stream, devices no process. `check`:
 // nothing but a look, the descriptors are not there.
 bool state_read(struct broker *b, const void *bytes, size_t size, bool check, struct opd_err *err);
-
-// Reads the block behind a descriptor, which stays open. NULL with an error.
-uint8_t *state_load(int fd, size_t *out_size, struct opd_err *err);

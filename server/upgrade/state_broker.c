@@ -101,14 +101,25 @@ bool state_event(struct archive *a, void *thing)
            archive_fail(a, "that is no event");
 }
 
+bool state_end(struct archive *a, void *thing)
+{
+    const struct broker *b = a->broker;
+    (void)thing;
+    a->over = true;
+    for (uint64_t seq = events_oldest(&b->events); seq < b->events.next; seq++)
+        if (b->events.kept[seq % EVENTS_KEPT].packed.size == 0)
+            return archive_fail(a, "an event has not come");
+    return (b->options.n_kernels > 0 && b->reload.common && b->devices.n > 0) ||
+           archive_fail(a, "there is no broker, common header or device before it");
+}
+
 void state_write_broker(struct archive *a)
 {
     const struct events *ev = &a->broker->events;
     archive_put(a, RECORD_broker, a->broker);
     for (int i = 0; i < METHOD_COUNT; i++)
         archive_put(a, RECORD_request_count, &a->broker->counters.calls[i]);
-    uint64_t seq = ev->next > EVENTS_KEPT ? ev->next - EVENTS_KEPT : 1;
-    for (; seq < ev->next; seq++)
+    for (uint64_t seq = events_oldest(ev); seq < ev->next; seq++)
         archive_put(a, RECORD_event, &seq);
 }
 

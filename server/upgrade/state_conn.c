@@ -30,7 +30,7 @@ bool state_conn(struct archive *a, void *thing)
     struct conn *c = thing;
     uint64_t id = c ? c->id : 0;
     archive_int(a, "id", &id, 1, INT64_MAX);
-    struct holder *holder = archive_ref(a, "holder", &a->holders, c ? c->holder : NULL);
+    struct holder *holder = archive_ref(a, "holder", RECORD_holder, c ? c->holder : NULL);
     if (!c) {
         if (!archive_good(a) || !holder || holder->among || id > b->clients.last_id ||
             find_conn(b, id))
@@ -113,53 +113,53 @@ static void write_unsent(struct archive *a, const struct stream *s)
 
 // --- what is a client's own: each record is a slot of a map of the last connection
 
-// An id, and what it stands for; NULL: that makes no sense.
-static void *archive_own(struct archive *a, const struct map_slot *slot, uint64_t *id,
-                         const char *key, const struct archive_table *table, const struct map *own,
-                         size_t most)
+// The id of a thing; reading: a new one, of something.
+static bool archive_id(struct archive *a, const struct map_slot *slot, uint64_t *id,
+                       const void *thing, const struct map *own, size_t most)
 {
     *id = slot ? slot->key : 0;
     archive_int(a, "id", id, 1, INT64_MAX);
-    void *thing = archive_ref(a, key, table, slot ? slot->value : NULL);
-    if (slot || (archive_good(a) && thing && !map_get(own, *id) && own->count < most))
-        return thing;
-    archive_fail(a, "nothing is there for its id, or that is in use");
-    return NULL;
+    return slot || (archive_good(a) && thing && !map_get(own, *id) && own->count < most) ||
+           archive_fail(a, "nothing is there for its id, or that is in use");
 }
 
-bool state_conn_tensor(struct archive *a, void *slot)
+bool state_conn_tensor(struct archive *a, void *thing)
 {
-    uint64_t id;
+    const struct map_slot *slot = thing;
     struct map *own = &a->conn->tensors;
-    struct tensor *t = archive_own(a, slot, &id, "tensor", &a->tensors, own, REQUEST_MAX_TENSORS);
-    if (a->reading && t) {
-        map_put(own, id, tensor_ref(t));
-        t->n_ids++;
-    }
-    return t != NULL;
+    struct tensor *t = archive_ref(a, "tensor", RECORD_tensor, slot ? slot->value : NULL);
+    uint64_t id;
+    if (!archive_id(a, slot, &id, t, own, REQUEST_MAX_TENSORS) || slot)
+        return slot;
+    map_put(own, id, tensor_ref(t));
+    t->n_ids++;
+    return true;
 }
 
-bool state_conn_export(struct archive *a, void *slot)
+bool state_conn_export(struct archive *a, void *thing)
 {
-    uint64_t id;
+    const struct map_slot *slot = thing;
     struct map *own = &a->conn->exports;
-    struct storage *s = archive_own(a, slot, &id, "storage", &a->storages, own,
-                                    REQUEST_MAX_EXPORTS);
-    if (a->reading && s && s->import)
+    struct storage *s = state_storage_ref(a, "storage", slot ? slot->value : NULL);
+    uint64_t id;
+    if (!archive_id(a, slot, &id, s, own, REQUEST_MAX_EXPORTS) || slot)
+        return slot;
+    if (s->import)
         return archive_fail(a, "its storage is a client's memory");
-    if (a->reading && s)
-        map_put(own, id, storage_ref(s));
-    return s != NULL;
+    map_put(own, id, storage_ref(s));
+    return true;
 }
 
-bool state_conn_import(struct archive *a, void *slot)
+bool state_conn_import(struct archive *a, void *thing)
 {
-    uint64_t id;
+    const struct map_slot *slot = thing;
     struct map *own = &a->conn->imports;
-    struct import *m = archive_own(a, slot, &id, "import", &a->imports, own, REQUEST_MAX_IMPORTS);
-    if (a->reading && m)
-        map_put(own, id, import_ref(m));
-    return m != NULL;
+    struct import *m = archive_ref(a, "import", RECORD_import, slot ? slot->value : NULL);
+    uint64_t id;
+    if (!archive_id(a, slot, &id, m, own, REQUEST_MAX_IMPORTS) || slot)
+        return slot;
+    map_put(own, id, import_ref(m));
+    return true;
 }
 
 static bool is_mappable(const struct shm *shm, int index, const struct device *d, uint32_t region)

@@ -30,7 +30,7 @@ static void archive_tensor(struct archive *a, struct tensor_desc *desc, struct t
 {
     archive_open(a, NULL, 3, 3, 3);
     state_desc(a, NULL, desc);
-    *t = archive_ref(a, NULL, &a->tensors, *t);
+    *t = archive_ref(a, NULL, RECORD_tensor, *t);
     archive_count(a, NULL, version);
     archive_close(a);
     if (a->reading && *t)
@@ -51,7 +51,7 @@ static void archive_arguments(struct archive *a, struct context *ctx)
     archive_close(a);
     archive_open(a, "saved", OP_MAX_TEMPS, OP_MAX_TEMPS, OP_MAX_TEMPS);
     for (size_t i = 0; i < OP_MAX_TEMPS; i++) {
-        ctx->saved[i] = archive_ref(a, NULL, &a->storages, ctx->saved[i]);
+        ctx->saved[i] = state_storage_ref(a, NULL, ctx->saved[i]);
         if (a->reading && ctx->saved[i])
             storage_ref(ctx->saved[i]);
     }
@@ -107,7 +107,7 @@ bool state_context(struct archive *a, void *thing)
     struct version *v = ctx ? ctx->version : NULL;
     struct device *d = ctx ? ctx->device : NULL;
     archive_int(a, "id", &id, 1, INT64_MAX);
-    v = archive_ref(a, "entry", &a->versions, v);
+    v = archive_ref(a, "entry", RECORD_version, v);
     state_device_ref(a, "device", &d);
     if (!slot) {
         if (!archive_good(a) || !v || map_get(&a->conn->contexts, id))

@@ -147,7 +147,7 @@ bool state_tensor(struct archive *a, void *thing)
 {
     struct broker *b = a->broker;
     struct tensor t = thing ? *(const struct tensor *)thing : (struct tensor){ 0 };
-    t.storage = archive_ref(a, "storage", &a->storages, t.storage);
+    t.storage = state_storage_ref(a, "storage", t.storage);
     archive_count(a, "offset", &t.offset);
     state_desc(a, "desc", &t.desc);
     archive_str(a, "name", &t.name);
@@ -157,7 +157,7 @@ bool state_tensor(struct archive *a, void *thing)
               !(t.name && (!t.name[0] || tensor_find(&b->names, t.name)));
     if (ok) {
         struct tensor *made = tensor_new(t.storage, t.offset, &t.desc);
-        archive_keep(a, &a->tensors, made);
+        archive_made(a, RECORD_tensor, made);
         if (t.name)
             tensor_set_name(&b->names, made, t.name);
     }
@@ -176,14 +176,17 @@ static bool is_kept(const struct device *d, uint32_t id)
 
 void state_write_memory(struct archive *a)
 {
-    for (int i = 0; i < a->broker->devices.n; i++) {
-        struct device *d = a->broker->devices.at[i];
+    struct broker *b = a->broker;
+    for (int i = 0; i < b->devices.n; i++) {
+        struct device *d = b->devices.at[i];
         archive_put(a, RECORD_device, d);
         for (uint32_t id = 0; id < d->regions.n; id++)
             if (is_kept(d, id))
                 archive_put(a, RECORD_region, &d->regions.list[id]);
+        state_write_chunks(a, d);
     }
-    state_write_storages(a);
-    for (size_t i = 0; i < a->tensors.n; i++)
-        archive_put(a, RECORD_tensor, a->tensors.items[i]);
+    size_t cursor = 0;
+    for (struct tensor *t; (t = map_next(&b->names, &cursor)) != NULL;)
+        for (; t; t = t->next_named)
+            archive_need(a, RECORD_tensor, t);
 }

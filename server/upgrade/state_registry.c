@@ -40,7 +40,7 @@ bool state_version(struct archive *a, void *thing)
     if (a->reading) {
         v = mem_zalloc(1, sizeof *v);
         v->refs = 1;
-        archive_keep(a, &a->versions, v);
+        archive_made(a, RECORD_version, v);
     }
     archive_op(a, &v->op);
     archive_str(a, "path", &v->path);
@@ -78,7 +78,7 @@ static bool archive_versions(struct archive *a, struct opd_operator *o)
     struct version **at = &o->versions;
     int before = o->last_version + 1;
     for (size_t i = 0; i < n; i++, at = &(*at)->older) {
-        struct version *v = archive_ref(a, NULL, &a->versions, *at);
+        struct version *v = archive_ref(a, NULL, RECORD_version, *at);
         if (!a->reading)
             continue;
         if (!v || strcmp(v->op->name, o->name) != 0 || v->number >= before)
@@ -111,7 +111,7 @@ bool state_operator(struct archive *a, void *thing)
     archive_runs(a, &o->runs);
     if (!archive_versions(a, o))
         return false;
-    struct version *current = archive_ref(a, "current", &a->versions, o->current);
+    struct version *current = archive_ref(a, "current", RECORD_version, o->current);
     if (!a->reading)
         return true;
     if (current &&
@@ -203,26 +203,11 @@ bool state_common(struct archive *a, void *thing)
 
 // --- all of it
 
-static void put_version(struct archive *a, struct version *v)
-{
-    if (archive_keep(a, &a->versions, v))
-        archive_put(a, RECORD_version, v);
-}
-
 void state_write_registry(struct archive *a)
 {
     struct broker *b = a->broker;
-    for (struct opd_operator *o = b->registry.operators; o; o = o->next) {
-        for (struct version *v = o->versions; v; v = v->older)
-            put_version(a, v);
+    for (struct opd_operator *o = b->registry.operators; o; o = o->next)
         archive_put(a, RECORD_operator, o);
-    }
-    // Versions that the operators have forgotten live on in contexts.
-    for (const struct conn *c = b->clients.first; c; c = c->next) {
-        size_t cursor = 0;
-        for (const struct context *ctx; (ctx = map_next(&c->contexts, &cursor)) != NULL;)
-            put_version(a, ctx->version);
-    }
     archive_put(a, RECORD_common, b);
     for (struct source *s = b->reload.sources; s; s = s->next)
         archive_put(a, RECORD_source, s);

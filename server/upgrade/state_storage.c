@@ -9,61 +9,6 @@
 #include "request/parts.h"
 #include "request/request.h"
 
-// --- what there is: each thing once, in the order in which it is met
-
-static void meet_storage(struct archive *a, struct storage *s)
-{
-    if (!s || !archive_keep(a, &a->storages, s))
-        return;
-    if (s->holder)
-        archive_keep(a, &a->holders, s->holder);
-    if (s->import)
-        archive_keep(a, &a->imports, s->import);
-}
-
-static void meet_tensor(struct archive *a, struct tensor *t)
-{
-    if (t && archive_keep(a, &a->tensors, t))
-        meet_storage(a, t->storage);
-}
-
-static void meet_context(struct archive *a, const struct context *ctx)
-{
-    for (int i = 0; i < OP_MAX_INPUTS; i++)
-        meet_tensor(a, ctx->inputs[i]);
-    for (int i = 0; i < OP_MAX_OUTPUTS; i++)
-        meet_tensor(a, ctx->outputs[i]);
-    for (int i = 0; i < OP_MAX_TEMPS; i++)
-        meet_storage(a, ctx->saved[i]);
-}
-
-static void meet_conn(struct archive *a, const struct conn *c)
-{
-    size_t cursor = 0;
-    archive_keep(a, &a->holders, c->holder);
-    for (struct tensor *t; (t = map_next(&c->tensors, &cursor)) != NULL;)
-        meet_tensor(a, t);
-    cursor = 0;
-    for (const struct context *ctx; (ctx = map_next(&c->contexts, &cursor)) != NULL;)
-        meet_context(a, ctx);
-    cursor = 0;
-    for (struct storage *s; (s = map_next(&c->exports, &cursor)) != NULL;)
-        meet_storage(a, s);
-    cursor = 0;
-    for (struct import *m; (m = map_next(&c->imports, &cursor)) != NULL;)
-        archive_keep(a, &a->imports, m);
-}
-
-static void meet_all(struct archive *a)
-{
-    size_t cursor = 0;
-    for (struct tensor *t; (t = map_next(&a->broker->names, &cursor)) != NULL;)
-        for (; t; t = t->next_named)
-            meet_tensor(a, t);
-    for (const struct conn *c = a->broker->clients.first; c; c = c->next)
-        meet_conn(a, c);
-}
-
 static bool is_lost(const struct fate *f)
 {
     return f && f->state == FATE_FAILED;
@@ -89,7 +34,7 @@ bool state_holder(struct archive *a, void *thing)
 {
     struct holder *h = thing ? thing : holder_new(0);
     if (a->reading)
-        archive_keep(a, &a->holders, h);
+        archive_made(a, RECORD_holder, h);
     archive_int(a, "pid", &h->pid, 0, INT32_MAX);
     archive_chars(a, "client", h->client, sizeof h->client);
     return true;
@@ -117,7 +62,8 @@ bool state_import(struct archive *a, void *thing)
     m.fate = make_fate(lost ? FATE_FAILED : FATE_DONE, NULL);
     struct import *made = mem_alloc(sizeof *made);
     *made = m;
-    return archive_keep(a, &a->imports, made);
+    archive_made(a, RECORD_import, made);
+    return true;
 }
 
 // --- storages
@@ -163,11 +109,11 @@ bool state_storage(struct archive *a, void *thing)
     archive_int(a, "region", &piece.region, 0, DEV_MAX_REGIONS - 1);
     archive_int(a, "offset", &piece.offset, 0, ARCHIVE_MAX_SIZE);
     archive_int(a, "room", &piece.size, 0, ARCHIVE_MAX_SIZE);
-    s.import = archive_ref(a, "import", &a->imports, s.import);
+    s.import = archive_ref(a, "import", RECORD_import, s.import);
     archive_count(a, "import_offset", &s.import_offset);
     archive_int(a, "size", &s.size, 0, ARCHIVE_MAX_SIZE);
     archive_count(a, "version", &s.version);
-    s.holder = archive_ref(a, "holder", &a->holders, s.holder);
+    s.holder = archive_ref(a, "holder", RECORD_holder, s.holder);
     archive_bool(a, "lost", &lost);
     a->storage = thing;
     if (thing)
@@ -181,8 +127,11 @@ bool state_storage(struct archive *a, void *thing)
     s.fate = lost ? make_fate(FATE_FAILED, NULL) : NULL;
     a->storage = mem_alloc(sizeof s);
     *a->storage = s;
+    if (s.block)
+        s.block->owner = a->storage;
     holder_count(a->storage, 1);
-    return archive_keep(a, &a->storages, a->storage);
+    archive_made(a, RECORD_storage, a->storage);
+    return true;
 }
 
 // One that has failed: none is under way.
@@ -206,53 +155,31 @@ bool state_suspect_write(struct archive *a, void *thing)
 
 // --- all of it
 
-struct sorted {
-    uint64_t key;
-    void *storage;
-};
-
-static int compare_keys(const void *a, const void *b)
+static void put_storage(struct archive *a, struct storage *s)
 {
-    uint64_t x = ((const struct sorted *)a)->key, y = ((const struct sorted *)b)->key;
-    return (x > y) - (x < y);
+    if (!archive_need(a, RECORD_storage, s))
+        return;
+    for (struct write *w = s->writes; w; w = w->next)
+        if (is_lost(w->fate))
+            archive_put(a, RECORD_suspect_write, w);
 }
 
-// By device, region and offset, so that the map of a chunk is filled from its start to its end.
-static uint64_t sort_key(const struct storage *s, size_t met)
+struct storage *state_storage_ref(struct archive *a, const char *key, struct storage *s)
 {
-    _Static_assert(DEV_MAX_DEVICES <= 1 << 4 && DEV_MAX_REGIONS <= 1 << 16, "bits of the key");
-    const struct suballoc_block *p = s->block;
-    return p ? UINT64_C(1) << 63 | (uint64_t)s->space->index << 59 |
-                   (uint64_t)p->chunk->region << 43 | p->offset / SUBALLOC_ALIGN
-             : met;
-}
-
-static void sort_storages(struct archive *a)
-{
-    size_t n = a->storages.n;
-    struct sorted *sorted = mem_zalloc(n + 1, sizeof *sorted);
-    for (size_t i = 0; i < n; i++)
-        sorted[i] = (struct sorted){ sort_key(a->storages.items[i], i), a->storages.items[i] };
-    qsort(sorted, n, sizeof *sorted, compare_keys);
-    archive_forget(&a->storages);
-    for (size_t i = 0; i < n; i++)
-        archive_keep(a, &a->storages, sorted[i].storage);
-    free(sorted);
-}
-
-void state_write_storages(struct archive *a)
-{
-    meet_all(a);
-    sort_storages(a);
-    for (size_t i = 0; i < a->holders.n; i++)
-        archive_put(a, RECORD_holder, a->holders.items[i]);
-    for (size_t i = 0; i < a->imports.n; i++)
-        archive_put(a, RECORD_import, a->imports.items[i]);
-    for (size_t i = 0; i < a->storages.n; i++) {
-        struct storage *s = a->storages.items[i];
-        archive_put(a, RECORD_storage, s);
-        for (struct write *w = s->writes; w; w = w->next)
-            if (is_lost(w->fate))
-                archive_put(a, RECORD_suspect_write, w);
+    uint64_t address = (uint64_t)(uintptr_t)s;
+    if (s && !a->reading && !map_get(&a->reached, address)) {
+        map_put(&a->reached, address, s);
+        a->reached_size += s->block ? s->block->size : 0;
+        put_storage(a, s);
     }
+    return archive_ref(a, key, RECORD_storage, s);
+}
+
+// The map of a chunk is filled from its start to its end.
+void state_write_chunks(struct archive *a, const struct device *d)
+{
+    for (const struct suballoc_chunk *c = d->space.map.chunks; c; c = c->next)
+        for (const struct suballoc_block *block = c->first; block; block = block->after)
+            if (block->used)
+                put_storage(a, block->owner);
 }

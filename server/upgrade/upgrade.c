@@ -106,9 +106,11 @@ static bool same_program(const struct upgrade *u)
 
 static void keep_open(const struct state_out *state, int state_fd, bool keep)
 {
-    for (int i = 0; i < state->n_fds; i++)
-        fcntl(state->fds[i], F_SETFD, keep ? 0 : FD_CLOEXEC);
-    fcntl(state_fd, F_SETFD, keep ? 0 : FD_CLOEXEC);
+    int flags = keep ? 0 : FD_CLOEXEC;
+    const int *fds = (const int *)(const void *)state->fds.bytes;
+    for (size_t i = 0; i < state->fds.size / sizeof *fds; i++)
+        fcntl(fds[i], F_SETFD, flags);
+    fcntl(state_fd, F_SETFD, flags);
 }
 
 static void run_program(struct upgrade *u, int state_fd)
