@@ -35,6 +35,14 @@ void *arena_alloc(struct arena *a, size_t count, size_t size)
     return memset(p, 0, want);
 }
 
+void *arena_copy(struct arena *a, const void *items, size_t count, size_t size)
+{
+    void *copy = arena_alloc(a, count, size);
+    if (count > 0)
+        memcpy(copy, items, count * size);
+    return copy;
+}
+
 char *arena_strndup(struct arena *a, const char *s, size_t n)
 {
     char *copy = arena_alloc(a, n + 1, 1);

@@ -10,6 +10,7 @@ struct arena {
 };
 
 void *arena_alloc(struct arena *a, size_t count, size_t size); // zeroed, aligned to 16 bytes
+void *arena_copy(struct arena *a, const void *items, size_t count, size_t size);
 char *arena_strndup(struct arena *a, const char *s, size_t n);
 char *arena_printf(struct arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void arena_finish(struct arena *a);

@@ -199,9 +199,8 @@ static bool bind_name(struct reader *r, const struct step *launch, struct argume
         return fail_param(r, launch, p, what);
     }
     struct lexer outer = r->lx;
-    struct expr_place place = reader_place(r);
     lex_init(&r->lx, outer.file, p->line, p->name, strlen(p->name), outer.err);
-    const struct expr *e = expr_parse(&r->lx, &place);
+    const struct expr *e = reader_expr(r);
     bool bad = !e;
     r->lx = outer;
     return !bad && bind_value(r, launch, arg, e);

@@ -24,14 +24,6 @@ bool builder_is_result(const struct builder *b, int tensor)
     return tensor >= TENSOR_OUTPUT && tensor < TENSOR_OUTPUT + op->n_outputs;
 }
 
-void *builder_copy(struct builder *b, const void *p, size_t n, size_t size)
-{
-    void *to = arena_alloc(b->arena, n, size);
-    if (n > 0)
-        memcpy(to, p, n * size);
-    return to;
-}
-
 uint32_t builder_operand(struct builder *b, int tensor)
 {
     const struct plan_request *request = b->env.request;
@@ -73,9 +65,9 @@ bool builder_add_step(struct builder *b, const struct plan_step *step)
 {
     size_t n = (size_t)b->plan->n_steps;
     if (n == PLAN_MAX_STEPS)
-        return opd_err_set(b->err, OPD_E_invalid_argument,
-                           "more than %d launches in one request, which is the most there may be",
-                           PLAN_MAX_STEPS);
+        return op_fail(b->err,
+                       "more than %d launches in one request, which is the most there may be",
+                       PLAN_MAX_STEPS);
     if (n == b->steps_capacity) {
         b->steps_capacity = n ? 2 * n : 16;
         b->steps = mem_realloc(b->steps, b->steps_capacity, sizeof *b->steps);
@@ -106,10 +98,10 @@ bool builder_add_kernel(struct builder *b, const struct packed *packed, const ch
         }
     size_t n = (size_t)plan->n_kernels;
     if (n == PLAN_MAX_KERNELS)
-        return opd_err_set(b->err, OPD_E_invalid_argument,
-                           "more than %d instantiations of kernels in one request, which is the "
-                           "most there may be",
-                           PLAN_MAX_KERNELS);
+        return op_fail(b->err,
+                       "more than %d instantiations of kernels in one request, which is the "
+                       "most there may be",
+                       PLAN_MAX_KERNELS);
     if (n == b->kernels_capacity) {
         struct plan_kernel *old = plan->kernels;
         b->kernels_capacity = n ? 2 * n : 16;
@@ -119,10 +111,11 @@ bool builder_add_kernel(struct builder *b, const struct packed *packed, const ch
     }
     *out = (uint32_t)n;
     plan->kernels[plan->n_kernels++] = (struct plan_kernel){
-        .expr = builder_copy(b, expr, strlen(expr) + 1, 1),
+        .expr = arena_copy(b->arena, expr, strlen(expr) + 1, 1),
         .line = line,
         .n_params = packed->n_params,
-        .params = builder_copy(b, packed->params, (size_t)packed->n_params, sizeof *packed->params),
+        .params = arena_copy(b->arena, packed->params, (size_t)packed->n_params,
+                             sizeof *packed->params),
     };
     return true;
 }
@@ -130,9 +123,9 @@ bool builder_add_kernel(struct builder *b, const struct packed *packed, const ch
 bool builder_add_launch(struct builder *b, struct plan_step *step, const struct packed *packed)
 {
     step->args_size = packed->size;
-    step->args = builder_copy(b, packed->bytes, packed->size, 1);
+    step->args = arena_copy(b->arena, packed->bytes, packed->size, 1);
     step->n_slots = packed->n_slots;
-    step->slots = builder_copy(b, packed->slots, (size_t)packed->n_slots, sizeof *step->slots);
+    step->slots = arena_copy(b->arena, packed->slots, (size_t)packed->n_slots, sizeof *step->slots);
     for (int i = 0; i < step->n_slots; i++) {
         int tensor = (int)step->slots[i].operand;
         if (b->pending[tensor] && !builder_zero(b, tensor))

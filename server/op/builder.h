@@ -38,7 +38,6 @@ bool builder_add_kernel(struct builder *b, const struct packed *packed, const ch
 // A launch with those arguments, whose slots name tensors.
 bool builder_add_launch(struct builder *b, struct plan_step *step, const struct packed *packed);
 
-void *builder_copy(struct builder *b, const void *p, size_t n, size_t size); // to the arena
 uint32_t builder_operand(struct builder *b, int tensor); // listed now, if it was not
 bool builder_zero(struct builder *b, int tensor);
 bool builder_is_result(const struct builder *b, int tensor); // the caller gets it

@@ -277,8 +277,7 @@ bool expr_eval(const struct expr *e, const struct env *env, union expr_value *ou
     const char *problem = eval(e->root, env, out);
     if (!problem)
         return true;
-    return opd_err_set(err, OPD_E_invalid_argument, "%s in '%s' (%s:%d)", problem, e->text, e->file,
-                       e->line);
+    return op_fail(err, "%s in '%s' (%s:%d)", problem, e->text, e->file, e->line);
 }
 
 bool expr_eval_int(const struct expr *e, const struct env *env, int64_t *out, struct opd_err *err)

@@ -138,8 +138,8 @@ static bool put_value(struct planner *p, const struct formula_value *v)
         return false;
     if (cnumber_store(type, value, v->expr->type, at))
         return true;
-    return opd_err_set(p->err, OPD_E_invalid_argument, "%s does not fit into %s", v->text,
-                       dtype_name(env_dtype(p->env, TYPE_ACC)));
+    return op_fail(p->err, "%s does not fit into %s", v->text,
+                   dtype_name(env_dtype(p->env, TYPE_ACC)));
 }
 
 static bool put_values(struct planner *p)
@@ -179,9 +179,8 @@ static bool fail_size(struct planner *p)
 {
     if (p->err->code)
         return false;
-    return opd_err_set(p->err, OPD_E_invalid_argument,
-                       "the formulas of %s take more than %d bytes of parameters", p->kernel.suffix,
-                       OP_MAX_ARGS_SIZE);
+    return op_fail(p->err, "the formulas of %s take more than %d bytes of parameters",
+                   p->kernel.suffix, OP_MAX_ARGS_SIZE);
 }
 
 // --- what takes part
@@ -301,8 +300,7 @@ static void start_kernel(struct planner *p, const char *suffix)
 static bool launch(struct planner *p, int64_t x, int64_t y)
 {
     if (x > INT32_MAX)
-        return opd_err_set(p->err, OPD_E_invalid_argument,
-                           "%" PRId64 " elements are more than one launch can take", p->n);
+        return op_fail(p->err, "%" PRId64 " elements are more than one launch can take", p->n);
     p->launch.grid[0] = (uint32_t)x;
     p->launch.grid[1] = (uint32_t)y;
     p->launch.block = p->on_cpu ? 1 : BLOCK;

@@ -23,15 +23,6 @@ bool formula_check_alone(struct reader *r, const char *keyword)
     return true;
 }
 
-static bool has_float(const struct op *op, const struct op_tensor *t)
-{
-    const struct op_type *type = &op->types[t->type];
-    for (int i = 0; i < type->n_dtypes; i++)
-        if (dtype_is_float(type->dtypes[i]))
-            return true;
-    return false;
-}
-
 static bool has_formula(const struct reader *r, int target)
 {
     for (int i = 0; i < r->formulas->n; i++)
@@ -100,8 +91,7 @@ static bool find_target(struct reader *r, struct formula *f)
                         s->name, s->name);
     if (s->index >= TENSOR_GRAD_OUTPUT && s->index < TENSOR_GRAD_INPUT)
         return lex_fail(lx, "%s is given to backward, expected grad_ of an input", s->name);
-    if (s->index >= TENSOR_GRAD_INPUT &&
-        !has_float(r->op, &r->op->inputs[s->index - TENSOR_GRAD_INPUT]))
+    if (s->index >= TENSOR_GRAD_INPUT && !reader_is_float(r, s->index - TENSOR_GRAD_INPUT))
         return lex_fail(lx, "%s has no floating dtype, so there is no %s",
                         r->op->inputs[s->index - TENSOR_GRAD_INPUT].name, s->name);
     for (int i = 0; i < r->formulas->n - 1; i++)
@@ -172,30 +162,28 @@ static bool check_op(const struct reader *r, struct opd_err *err)
     for (int i = 0; i < op->n_inputs; i++) {
         const struct op_tensor *t = &op->inputs[i];
         if (t->optional)
-            return opd_err_set(err, OPD_E_invalid_argument,
-                               "%s:%d: '%s' is optional, but formulas are of tensors that are "
-                               "always there",
-                               op->file, r->op_line, t->name);
+            return op_fail(err,
+                           "%s:%d: '%s' is optional, but formulas are of tensors that are "
+                           "always there",
+                           op->file, r->op_line, t->name);
         if (t->in_place && !has_formula(r, i))
-            return opd_err_set(err, OPD_E_invalid_argument,
-                               "%s:%d: no formula for '%s', which is changed in place", op->file,
-                               r->op_line, t->name);
+            return op_fail(err, "%s:%d: no formula for '%s', which is changed in place", op->file,
+                           r->op_line, t->name);
     }
     for (int o = 0; o < op->n_outputs; o++)
         if (!has_formula(r, TENSOR_OUTPUT + o))
-            return opd_err_set(err, OPD_E_invalid_argument, "%s:%d: no formula for output '%s'",
-                               op->file, r->op_line, op->outputs[o].name);
+            return op_fail(err, "%s:%d: no formula for output '%s'", op->file, r->op_line,
+                           op->outputs[o].name);
     const struct op_type *type = &op->types[TYPE_SCALAR];
     for (int d = 0; d < type->n_dtypes; d++)
         if (!dtype_is_float(type->dtypes[d]))
-            return opd_err_set(err, OPD_E_invalid_argument,
-                               "%s:%d: dtypes has %s, but formulas are computed in floating point; "
-                               "a tensor of another dtype needs a 'type' line",
-                               op->file, r->op_line, dtype_name(type->dtypes[d]));
+            return op_fail(err,
+                           "%s:%d: dtypes has %s, but formulas are computed in floating point; "
+                           "a tensor of another dtype needs a 'type' line",
+                           op->file, r->op_line, dtype_name(type->dtypes[d]));
     return type->n_dtypes > 0 ||
-           opd_err_set(err, OPD_E_invalid_argument,
-                       "%s:%d: no 'dtypes' line: it says what formulas are computed in", op->file,
-                       r->op_line);
+           op_fail(err, "%s:%d: no 'dtypes' line: it says what formulas are computed in", op->file,
+                   r->op_line);
 }
 
 bool formula_finish(struct reader *r, struct opd_err *err)

@@ -34,8 +34,7 @@ static bool fail_shape(const struct op *op, int input, const struct tensor_desc 
     char own[256], text[256];
     tensor_desc_format_shape(d->shape, d->rank, own, sizeof own);
     tensor_desc_format_shape(common->shape, common->rank, text, sizeof text);
-    return opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected %s %s",
-                       op->inputs[input].name, own, expected, text);
+    return op_fail(err, "%s is %s, expected %s %s", op->inputs[input].name, own, expected, text);
 }
 
 // The first input in whose way another one is, and that one.

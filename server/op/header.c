@@ -73,8 +73,7 @@ static bool read_words(struct reader *r)
     }
     if (n == 0)
         return lex_fail_expected(lx, "the words that the attribute may be");
-    a->words = arena_alloc(r->arena, (size_t)n, sizeof *a->words);
-    memcpy(a->words, words, (size_t)n * sizeof *words);
+    a->words = arena_copy(r->arena, words, (size_t)n, sizeof *words);
     a->n_words = n;
     return lex_expect_end(lx) && set_str_default(r, attr);
 }
@@ -99,14 +98,13 @@ static bool read_let(struct reader *r)
 {
     struct lexer *lx = &r->lx;
     struct symbol s = { .kind = SYMBOL_LET, .index = r->n_slots, .line = lx->line };
-    struct expr_place place = reader_place(r);
     if (r->n_slots == ENV_MAX_SLOTS)
         return lex_fail(lx, "more than %d dimensions and lets", ENV_MAX_SLOTS);
     if (!lex_name(lx, "a name", s.name, sizeof s.name) || !lex_expect(lx, '=', "'='"))
         return false;
     struct rule *rule = reader_rule(r, RULE_LET);
     rule->slot = r->n_slots++;
-    rule->expr = expr_parse(lx, &place);
+    rule->expr = reader_expr(r);
     if (!rule->expr || !lex_expect_end(lx))
         return false;
     s.type = rule->expr->type;
@@ -275,7 +273,7 @@ static bool read_directive(struct reader *r, const struct line *line, struct opd
 
 static bool fail_header(const struct reader *r, int line, struct opd_err *err, const char *what)
 {
-    return opd_err_set(err, OPD_E_invalid_argument, "%s:%d: %s", r->op->file, line, what);
+    return op_fail(err, "%s:%d: %s", r->op->file, line, what);
 }
 
 static bool check_tensors(const struct reader *r, struct opd_err *err)
@@ -291,17 +289,15 @@ static bool check_tensors(const struct reader *r, struct opd_err *err)
         int k = output ? i - op->n_inputs : i;
         const struct op_tensor *t = output ? &op->outputs[k] : &op->inputs[k];
         if (t->type == TYPE_SCALAR && op->types[TYPE_SCALAR].n_dtypes == 0)
-            return opd_err_set(err, OPD_E_invalid_argument,
-                               "%s:%d: no 'dtypes' line, but '%s' is of scalar_t", op->file,
-                               r->op_line, t->name);
+            return op_fail(err, "%s:%d: no 'dtypes' line, but '%s' is of scalar_t", op->file,
+                           r->op_line, t->name);
         if (!r->formulas && !r->scope.shaped[(output ? TENSOR_OUTPUT : 0) + k])
-            return opd_err_set(err, OPD_E_invalid_argument, "%s:%d: no 'shape' line for '%s'",
-                               op->file, r->op_line, t->name);
+            return op_fail(err, "%s:%d: no 'shape' line for '%s'", op->file, r->op_line, t->name);
         if (output && !known[t->type])
-            return opd_err_set(err, OPD_E_invalid_argument,
-                               "%s:%d: the dtype of output '%s' is not known: no required input "
-                               "has its type; give it one by a 'type' line",
-                               op->file, r->op_line, t->name);
+            return op_fail(err,
+                           "%s:%d: the dtype of output '%s' is not known: no required input "
+                           "has its type; give it one by a 'type' line",
+                           op->file, r->op_line, t->name);
     }
     return true;
 }
@@ -311,9 +307,8 @@ static bool check_words(const struct reader *r, struct opd_err *err)
     for (int i = 0; i < r->op->n_attrs; i++) {
         const struct op_attr *a = &r->op->attrs[i];
         if (a->type == OP_ATTR_STR && a->n_words == 0)
-            return opd_err_set(err, OPD_E_invalid_argument,
-                               "%s:%d: no 'words' line for the str attribute '%s'", r->op->file,
-                               r->str_lines[i], a->name);
+            return op_fail(err, "%s:%d: no 'words' line for the str attribute '%s'", r->op->file,
+                           r->str_lines[i], a->name);
     }
     return true;
 }
@@ -326,14 +321,6 @@ static void warn_attrs(struct reader *r)
             reader_warn(r, r->op_line,
                         "nothing reads the attribute '%s': no kernel, formula, shape or condition",
                         r->op->attrs[i].name);
-}
-
-// Moves what has been read into the operator's arena.
-static void *keep(struct reader *r, const void *items, int n, size_t size)
-{
-    void *copy = arena_alloc(r->arena, (size_t)n, size);
-    memcpy(copy, items, (size_t)n * size);
-    return copy;
 }
 
 static bool finish(struct reader *r, struct opd_err *err)
@@ -349,11 +336,13 @@ static bool finish(struct reader *r, struct opd_err *err)
         !report_end(r) || !check_tensors(r, err) || !check_words(r, err))
         return false;
     struct op_body *body = r->body;
-    body->rules = keep(r, r->rules, body->n_rules, sizeof *r->rules);
-    body->sections = keep(r, r->sections, body->n_sections, sizeof *r->sections);
-    body->checks = keep(r, r->checks, body->n_checks, sizeof *r->checks);
-    body->temps = keep(r, r->temps, body->n_temps, sizeof *r->temps);
-    body->examples = keep(r, r->examples, body->n_examples, sizeof *r->examples);
+    body->rules = arena_copy(r->arena, r->rules, (size_t)body->n_rules, sizeof *r->rules);
+    body->sections = arena_copy(r->arena, r->sections, (size_t)body->n_sections,
+                                sizeof *r->sections);
+    body->checks = arena_copy(r->arena, r->checks, (size_t)body->n_checks, sizeof *r->checks);
+    body->temps = arena_copy(r->arena, r->temps, (size_t)body->n_temps, sizeof *r->temps);
+    body->examples = arena_copy(r->arena, r->examples, (size_t)body->n_examples,
+                                sizeof *r->examples);
     r->op->has_backward = body->n_sections > 1 || r->op->has_backward;
     for (int i = 0; r->has_view && i < r->op->n_inputs; i++)
         r->op->has_backward = r->op->has_backward || r->op->inputs[i].differentiable;

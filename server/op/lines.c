@@ -34,16 +34,7 @@ static void skip_blanks(struct splitter *s)
 
 static bool fail(struct splitter *s, const char *what)
 {
-    return opd_err_set(s->err, OPD_E_invalid_argument, "%s:%d: %s", s->file, s->number, what);
-}
-
-static void keep_pieces(struct splitter *s, struct line *line)
-{
-    int n = (int)(s->pieces.size / sizeof(struct line_piece));
-    struct line_piece *pieces = arena_alloc(s->arena, (size_t)n, sizeof *pieces);
-    memcpy(pieces, s->pieces.bytes, s->pieces.size);
-    line->pieces = pieces;
-    line->n_pieces = n;
+    return op_fail(s->err, "%s:%d: %s", s->file, s->number, what);
 }
 
 const char *line_place(const struct line *line, const char *at)
@@ -82,9 +73,12 @@ static bool add_directive(struct splitter *s)
         return fail(s, "a directive of more than 16384 characters");
     s->continues = more;
     if (!more) {
-        s->lines[s->n].text = arena_strndup(s->arena, (const char *)s->text.bytes, s->text.size);
-        s->lines[s->n].size = s->text.size;
-        keep_pieces(s, &s->lines[s->n++]);
+        struct line *line = &s->lines[s->n++];
+        size_t n = s->pieces.size / sizeof(struct line_piece);
+        line->text = arena_strndup(s->arena, (const char *)s->text.bytes, s->text.size);
+        line->size = s->text.size;
+        line->pieces = arena_copy(s->arena, s->pieces.bytes, n, sizeof *line->pieces);
+        line->n_pieces = (int)n;
     }
     return true;
 }
@@ -152,12 +146,10 @@ bool lines_split(const char *file, const char *text, size_t size, struct arena *
                  struct line **out, int *out_n, struct opd_err *err)
 {
     if (size > OP_MAX_TEXT)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s:1: the file has %zu bytes, expected at most %d", file, size,
-                           OP_MAX_TEXT);
+        return op_fail(err, "%s:1: the file has %zu bytes, expected at most %d", file, size,
+                       OP_MAX_TEXT);
     if (memchr(text, '\0', size))
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s:1: a zero byte in the file, expected text", file);
+        return op_fail(err, "%s:1: a zero byte in the file, expected text", file);
     struct splitter s = {
         .file = file,
         .arena = arena,

@@ -36,7 +36,6 @@ static bool read_tensor(struct reader *r, int *out)
 static bool read_view(struct reader *r, struct matrix *out)
 {
     struct lexer *lx = &r->lx;
-    struct expr_place place = reader_place(r);
     const struct expr **const parts[] = { &out->rows, &out->cols, &out->stride, &out->offset };
     static const char *const names[] = { "the number of rows", "the number of columns",
                                          "the row stride", "the offset" };
@@ -45,7 +44,7 @@ static bool read_view(struct reader *r, struct matrix *out)
     for (int i = 0; i < 4 && (i < 2 || lex_is(lx, ',')); i++) {
         if (!lex_expect(lx, ',', "',' (matrix(tensor, rows, cols[, row_stride[, offset]]))"))
             return false;
-        *parts[i] = expr_parse_int(lx, &place, names[i]);
+        *parts[i] = reader_int(r, names[i]);
         if (!*parts[i])
             return false;
     }

@@ -76,8 +76,8 @@ static bool fail_type(const struct op *op, const struct op_attr *a, const char *
     char list[32] = "";
     if (a->list)
         snprintf(list, sizeof list, " or a list of %d", a->list);
-    return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is %s, expected %s%s%s", op->name,
-                       a->name, got, words[a->type], list, a->optional ? " or None" : "");
+    return op_fail(err, "%s: %s is %s, expected %s%s%s", op->name, a->name, got, words[a->type],
+                   list, a->optional ? " or None" : "");
 }
 
 static bool check_length(const struct op *op, const struct op_attr *a, int n, struct opd_err *err)
@@ -85,10 +85,9 @@ static bool check_length(const struct op *op, const struct op_attr *a, int n, st
     if (n == 1 || (n > 1 && n == a->list))
         return true;
     if (a->list > 1)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: %s has %d values, expected 1 or %d",
-                           op->name, a->name, n, a->list);
-    return opd_err_set(err, OPD_E_invalid_argument, "%s: %s has %d values, expected 1", op->name,
-                       a->name, n);
+        return op_fail(err, "%s: %s has %d values, expected 1 or %d", op->name, a->name, n,
+                       a->list);
+    return op_fail(err, "%s: %s has %d values, expected 1", op->name, a->name, n);
 }
 
 // Present, with one value taken for all of a list; the values themselves follow.
@@ -167,8 +166,8 @@ static bool fail_word(const struct op *op, const struct op_attr *a, const char *
         snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", a->words[i]);
         suggest_add(&near, a->words[i]);
     }
-    return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is \"%s\", expected one of %s%s",
-                       op->name, a->name, copy_shown(value, size, got), list, suggest_text(&near));
+    return op_fail(err, "%s: %s is \"%s\", expected one of %s%s", op->name, a->name,
+                   copy_shown(value, size, got), list, suggest_text(&near));
 }
 
 bool op_attr_set_str(const struct op *op, int attr, const char *value, size_t size,

@@ -106,6 +106,9 @@ struct op *op_parse(const char *file, const char *text, size_t size, struct opd_
 struct op *op_ref(struct op *op); // returns op
 void op_unref(struct op *op);     // NULL is fine
 
+// A mistake in a file or a request. Always false.
+#define op_fail(err, ...) opd_err_set(err, OPD_E_invalid_argument, __VA_ARGS__)
+
 int op_input_index(const struct op *op, const char *name); // -1: none of that name
 int op_attr_index(const struct op *op, const char *name);
 

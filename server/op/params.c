@@ -11,9 +11,8 @@ static bool reserve(const struct step *launch, struct packed *out, uint32_t size
 {
     uint32_t offset = (out->size + align - 1) & ~(align - 1);
     if (offset + size > OP_MAX_ARGS_SIZE)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "kernel %s takes more than %d bytes of parameters", launch->name,
-                           OP_MAX_ARGS_SIZE);
+        return op_fail(err, "kernel %s takes more than %d bytes of parameters", launch->name,
+                       OP_MAX_ARGS_SIZE);
     out->params[out->n_params++] = (struct plan_param){ .offset = offset, .size = size };
     memset(out->bytes + out->size, 0, offset + size - out->size);
     out->size = offset + size;
@@ -38,10 +37,10 @@ static bool store_index(const struct step *launch, const struct argument *arg, i
     struct cnumber type = { CNUMBER_SIGNED, (uint8_t)arg->param->index_size, 0 };
     if (cnumber_store(type, (union expr_value){ .i = value }, EXPR_INT, at))
         return true;
-    return opd_err_set(err, OPD_E_invalid_argument,
-                       "kernel %s has the 32-bit accessor '%s', whose size or stride %" PRId64
-                       " does not fit; use PackedTensorAccessor64",
-                       launch->name, arg->param->name, value);
+    return op_fail(err,
+                   "kernel %s has the 32-bit accessor '%s', whose size or stride %" PRId64
+                   " does not fit; use PackedTensorAccessor64",
+                   launch->name, arg->param->name, value);
 }
 
 static bool pack_accessor(const struct step *launch, const struct argument *arg,
@@ -58,9 +57,8 @@ static bool pack_accessor(const struct step *launch, const struct argument *arg,
     if (d->rank != p->rank) {
         char text[320];
         tensor_desc_format(d, text, sizeof text);
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "kernel %s takes '%s' with %d dimensions, it has %d: %s", launch->name,
-                           p->name, p->rank, d->rank, text);
+        return op_fail(err, "kernel %s takes '%s' with %d dimensions, it has %d: %s", launch->name,
+                       p->name, p->rank, d->rank, text);
     }
     uint8_t *sizes = out->bytes + last_offset(out) + 8, *strides = sizes + rank * index;
     int64_t stride = 1;
@@ -95,9 +93,8 @@ static bool pack_value(const struct step *launch, const struct argument *arg, co
         snprintf(text, sizeof text, "%g", value.f);
     else
         snprintf(text, sizeof text, "%" PRId64, value.i);
-    return opd_err_set(err, OPD_E_invalid_argument,
-                       "kernel parameter '%s' of %s is %s, value %s does not fit", arg->param->name,
-                       launch->name, arg->param->type, text);
+    return op_fail(err, "kernel parameter '%s' of %s is %s, value %s does not fit",
+                   arg->param->name, launch->name, arg->param->type, text);
 }
 
 bool params_pack(const struct step *launch, const struct env *env, struct packed *out,

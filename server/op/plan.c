@@ -20,9 +20,8 @@ struct owned_plan {
 static bool fail_extent(const struct builder *b, const struct step *launch, const char *what,
                         int axis, int64_t value, int64_t low, int64_t high)
 {
-    return opd_err_set(b->err, OPD_E_invalid_argument,
-                       "kernel %s: %s %c is %" PRId64 ", expected %" PRId64 " to %" PRId64,
-                       launch->name, what, "xyz"[axis], value, low, high);
+    return op_fail(b->err, "kernel %s: %s %c is %" PRId64 ", expected %" PRId64 " to %" PRId64,
+                   launch->name, what, "xyz"[axis], value, low, high);
 }
 
 static bool eval_block(struct builder *b, const struct step *launch, uint32_t block[3])
@@ -40,9 +39,8 @@ static bool eval_block(struct builder *b, const struct step *launch, uint32_t bl
         product *= value;
     }
     return product <= 1024 ||
-           opd_err_set(b->err, OPD_E_invalid_argument,
-                       "kernel %s: block has %" PRId64 " threads, expected at most 1024",
-                       launch->name, product);
+           op_fail(b->err, "kernel %s: block has %" PRId64 " threads, expected at most 1024",
+                   launch->name, product);
 }
 
 // What a launch without a grid has one thread for each element of.
@@ -95,9 +93,8 @@ static bool eval_shared(struct builder *b, const struct step *launch, uint32_t *
     if (launch->shared && !expr_eval_int(launch->shared, &b->env, &size, b->err))
         return false;
     if (size < 0 || size > OP_MAX_SHARED_SIZE)
-        return opd_err_set(b->err, OPD_E_invalid_argument,
-                           "kernel %s: shared is %" PRId64 " bytes, expected 0 to %d", launch->name,
-                           size, OP_MAX_SHARED_SIZE);
+        return op_fail(b->err, "kernel %s: shared is %" PRId64 " bytes, expected 0 to %d",
+                       launch->name, size, OP_MAX_SHARED_SIZE);
     *out = (uint32_t)size;
     return true;
 }
@@ -118,8 +115,8 @@ static bool format_kernel(struct builder *b, const struct step *launch, char *ou
     }
     if (n < size)
         n += (size_t)snprintf(out + n, size - n, "%s", launch->is_template ? ">" : "");
-    return n < size || opd_err_set(b->err, OPD_E_invalid_argument,
-                                   "kernel %s: its template arguments are too long", launch->name);
+    return n < size ||
+           op_fail(b->err, "kernel %s: its template arguments are too long", launch->name);
 }
 
 static void cover_written(struct builder *b, const struct step *launch)
@@ -188,15 +185,14 @@ static bool add_repeat(struct builder *b, const struct section *section, int at)
     if (!expr_eval_int(step->repeat, &b->env, &times, b->err))
         return false;
     if (times < 0 || times > PLAN_MAX_STEPS)
-        return opd_err_set(
-            b->err, OPD_E_invalid_argument, "repeat: '%s' is %" PRId64 ", expected 0 to %d (%s:%d)",
-            step->repeat->text, times, PLAN_MAX_STEPS, step->repeat->file, step->line);
+        return op_fail(b->err, "repeat: '%s' is %" PRId64 ", expected 0 to %d (%s:%d)",
+                       step->repeat->text, times, PLAN_MAX_STEPS, step->repeat->file, step->line);
     b->n_repeated += times * step->n_body;
     if (b->n_repeated > PLAN_MAX_REPEATED)
-        return opd_err_set(b->err, OPD_E_invalid_argument,
-                           "repeat: %d steps %" PRId64 " times, expected at most %d altogether "
-                           "(%s:%d)",
-                           step->n_body, times, PLAN_MAX_REPEATED, step->repeat->file, step->line);
+        return op_fail(b->err,
+                       "repeat: %d steps %" PRId64 " times, expected at most %d altogether "
+                       "(%s:%d)",
+                       step->n_body, times, PLAN_MAX_REPEATED, step->repeat->file, step->line);
     if (times == 0)
         drop_repeat(b, step + 1, step->n_body);
     for (int64_t t = 0; t < times; t++) {
@@ -260,7 +256,7 @@ static bool add_formulas(struct builder *b)
     buf_append_str(&text, b->plan->prelude);
     bool ok = formula_plan(&b->env, &text, add_formula_launch, b, b->err);
     if (ok)
-        b->plan->prelude = builder_copy(b, buf_str(&text), text.size + 1, 1);
+        b->plan->prelude = arena_copy(b->arena, buf_str(&text), text.size + 1, 1);
     buf_finish(&text);
     for (int t = TENSOR_OUTPUT; t < TENSOR_COUNT; t++)
         b->pending[t] = builder_is_result(b, t) && !b->covered[t]; // sums of nothing
@@ -277,9 +273,8 @@ static bool finish_results(struct builder *b)
         if ((b->pending[t] || (saved && !b->covered[t])) && !builder_zero(b, t))
             return false;
         if (!b->covered[t] && tensor_desc_numel(env_tensor(&b->env, t)) > 0)
-            return opd_err_set(b->err, OPD_E_invalid_argument,
-                               "no kernel makes %s for this request: no 'when' of %s holds",
-                               body_tensor_name(b->env.request->op, t), b->env.request->op->file);
+            return op_fail(b->err, "no kernel makes %s for this request: no 'when' of %s holds",
+                           body_tensor_name(b->env.request->op, t), b->env.request->op->file);
     }
     return true;
 }
@@ -300,7 +295,7 @@ static void write_prelude(struct builder *b)
             n += (size_t)snprintf(text + n, sizeof text - n, "using acc_t = %s;\n",
                                   dtype_acc(dtype));
     }
-    b->plan->prelude = builder_copy(b, text, n + 1, 1);
+    b->plan->prelude = arena_copy(b->arena, text, n + 1, 1);
 }
 
 static bool check_numel(const struct builder *b, int output)
@@ -313,9 +308,8 @@ static bool check_numel(const struct builder *b, int output)
         return true;
     tensor_desc_format(&b->env.outputs[output], text, sizeof text);
     tensor_desc_format(base, of, sizeof of);
-    return opd_err_set(b->err, OPD_E_invalid_argument,
-                       "%s is %s, a view of %s, which is %s; expected as many elements", o->name,
-                       text, request->op->inputs[o->view_of].name, of);
+    return op_fail(b->err, "%s is %s, a view of %s, which is %s; expected as many elements",
+                   o->name, text, request->op->inputs[o->view_of].name, of);
 }
 
 // Operators of views have no kernels: what they give lies where what they take does.
@@ -388,16 +382,15 @@ static bool check_gradients(const struct builder *b)
     const struct plan_request *request = b->env.request;
     for (int i = 0; i < request->op->n_inputs; i++)
         if ((b->env.wanted >> i & 1) && !dtype_is_float(request->inputs[i].dtype))
-            return opd_err_set(b->err, OPD_E_invalid_argument,
-                               "%s is %s, expected a floating dtype for a gradient",
-                               request->op->inputs[i].name, dtype_name(request->inputs[i].dtype));
+            return op_fail(b->err, "%s is %s, expected a floating dtype for a gradient",
+                           request->op->inputs[i].name, dtype_name(request->inputs[i].dtype));
     return true;
 }
 
 static bool build(struct builder *b, const struct plan_request *request)
 {
     if (request->direction == PLAN_BACKWARD && !request->op->has_backward)
-        return opd_err_set(b->err, OPD_E_invalid_argument, "it has no backward");
+        return op_fail(b->err, "it has no backward");
     if (!rules_apply(request, &b->env, b->err))
         return false;
     b->env.wanted = wanted_gradients(request);
@@ -408,7 +401,7 @@ static bool build(struct builder *b, const struct plan_request *request)
     write_prelude(b);
     if (!build_steps(b))
         return false;
-    b->plan->steps = builder_copy(b, b->steps, (size_t)b->plan->n_steps, sizeof *b->steps);
+    b->plan->steps = arena_copy(b->arena, b->steps, (size_t)b->plan->n_steps, sizeof *b->steps);
     return true;
 }
 

@@ -16,7 +16,7 @@ struct shape_of_matrix {
 
 static bool fail(const struct builder *b, const struct matmul *m, const char *text)
 {
-    return opd_err_set(b->err, OPD_E_invalid_argument, "matmul %s: %s", m->text, text);
+    return op_fail(b->err, "matmul %s: %s", m->text, text);
 }
 
 static bool eval_part(struct builder *b, const struct matmul *m, const struct expr *e, int64_t low,
@@ -28,9 +28,8 @@ static bool eval_part(struct builder *b, const struct matmul *m, const struct ex
         return opd_err_prefix(b->err, "matmul %s", m->text);
     if (*out >= low)
         return true;
-    return opd_err_set(b->err, OPD_E_invalid_argument,
-                       "matmul %s: '%s' is %" PRId64 ", expected at least %" PRId64, m->text,
-                       e->text, *out, low);
+    return op_fail(b->err, "matmul %s: '%s' is %" PRId64 ", expected at least %" PRId64, m->text,
+                   e->text, *out, low);
 }
 
 static bool check_inside(struct builder *b, const struct matmul *m, const struct matrix *x,
@@ -44,12 +43,12 @@ static bool check_inside(struct builder *b, const struct matmul *m, const struct
                    __builtin_add_overflow(last, end, &end);
     if (!overflow && end <= numel)
         return true;
-    return opd_err_set(b->err, OPD_E_invalid_argument,
-                       "matmul %s: %s has %" PRId64 " rows of %" PRId64 ", %" PRId64
-                       " apart, from element %" PRId64 " on: that ends beyond the %" PRId64
-                       " elements of %s",
-                       m->text, x->text, s->rows, s->cols, s->stride, s->offset, numel,
-                       body_tensor_name(b->env.request->op, x->tensor));
+    return op_fail(b->err,
+                   "matmul %s: %s has %" PRId64 " rows of %" PRId64 ", %" PRId64
+                   " apart, from element %" PRId64 " on: that ends beyond the %" PRId64
+                   " elements of %s",
+                   m->text, x->text, s->rows, s->cols, s->stride, s->offset, numel,
+                   body_tensor_name(b->env.request->op, x->tensor));
 }
 
 static bool eval_matrix(struct builder *b, const struct matmul *m, const struct matrix *x,
@@ -58,14 +57,12 @@ static bool eval_matrix(struct builder *b, const struct matmul *m, const struct 
     const struct tensor_desc *t = env_tensor(&b->env, x->tensor);
     char text[320];
     if (!env_has_tensor(&b->env, x->tensor))
-        return opd_err_set(b->err, OPD_E_invalid_argument,
-                           "matmul %s: %s is not there; expected a 'when' with %s", m->text,
-                           x->text, x->tensor >= TENSOR_GRAD_INPUT ? "wanted()" : "present()");
+        return op_fail(b->err, "matmul %s: %s is not there; expected a 'when' with %s", m->text,
+                       x->text, x->tensor >= TENSOR_GRAD_INPUT ? "wanted()" : "present()");
     if (!x->rows && t->rank != 2) {
         tensor_desc_format(t, text, sizeof text);
-        return opd_err_set(b->err, OPD_E_invalid_argument,
-                           "matmul %s: %s is %s, expected rank 2, or matrix(%s, rows, cols)",
-                           m->text, x->text, text, x->text);
+        return op_fail(b->err, "matmul %s: %s is %s, expected rank 2, or matrix(%s, rows, cols)",
+                       m->text, x->text, text, x->text);
     }
     *out = (struct shape_of_matrix){ .rows = t->shape[0], .cols = t->rank > 1 ? t->shape[1] : 1 };
     if (!eval_part(b, m, x->rows, 0, &out->rows) || !eval_part(b, m, x->cols, 0, &out->cols))
@@ -89,8 +86,8 @@ static bool fail_operands(const struct builder *b, const struct matmul *m,
         snprintf(text[i], sizeof text[i], "%s [%" PRId64 ", %" PRId64 "]%s",
                  dtype_name(env_tensor(&b->env, x[i]->tensor)->dtype), shapes[i].rows,
                  shapes[i].cols, x[i]->transposed ? ".T" : "");
-    return opd_err_set(b->err, OPD_E_invalid_argument, "matmul %s: %s %s %s @ %s, expected %s",
-                       m->text, text[0], m->accumulate ? "+=" : "=", text[1], text[2], expected);
+    return op_fail(b->err, "matmul %s: %s %s %s @ %s, expected %s", m->text, text[0],
+                   m->accumulate ? "+=" : "=", text[1], text[2], expected);
 }
 
 static bool check_dtypes(const struct builder *b, const struct matmul *m,
@@ -237,9 +234,9 @@ static bool add_own_kernel(struct builder *b, const struct step *step, const str
              pm->b.transposed ? "true" : "false");
     pack_arguments(p, pm);
     launch.args_size = p->size;
-    launch.args = builder_copy(b, p->bytes, p->size, 1);
+    launch.args = arena_copy(b->arena, p->bytes, p->size, 1);
     launch.n_slots = p->n_slots;
-    launch.slots = builder_copy(b, p->slots, (size_t)p->n_slots, sizeof *p->slots);
+    launch.slots = arena_copy(b->arena, p->slots, (size_t)p->n_slots, sizeof *p->slots);
     return builder_add_kernel(b, p, expr, step->line, &launch.kernel) &&
            builder_add_step(b, &launch);
 }
@@ -287,6 +284,6 @@ bool builder_matmul(struct builder *b, const struct step *step)
     if (!fits_blas(b, &pm))
         return add_own_kernel(b, step, &pm);
     struct plan_step one = { .kind = PLAN_STEP_MATMUL };
-    one.matmul = builder_copy(b, &pm, 1, sizeof pm);
+    one.matmul = arena_copy(b->arena, &pm, 1, sizeof pm);
     return builder_add_step(b, &one);
 }

@@ -14,6 +14,18 @@ struct expr_place reader_place(struct reader *r)
     };
 }
 
+const struct expr *reader_expr(struct reader *r)
+{
+    struct expr_place place = reader_place(r);
+    return expr_parse(&r->lx, &place);
+}
+
+const struct expr *reader_int(struct reader *r, const char *what)
+{
+    struct expr_place place = reader_place(r);
+    return expr_parse_int(&r->lx, &place, what);
+}
+
 bool reader_symbol(struct reader *r, const char *name, enum symbol_kind kind, int index)
 {
     struct symbol s = { .kind = kind, .index = index, .line = r->lx.line };
@@ -42,6 +54,15 @@ struct rule *reader_rule(struct reader *r, enum rule_kind kind)
     struct rule *rule = &r->rules[r->body->n_rules++];
     *rule = (struct rule){ .kind = kind, .line = r->lx.line };
     return rule;
+}
+
+bool reader_is_float(const struct reader *r, int input)
+{
+    const struct op_type *type = &r->op->types[r->op->inputs[input].type];
+    for (int i = 0; i < type->n_dtypes; i++)
+        if (dtype_is_float(type->dtypes[i]))
+            return true;
+    return false;
 }
 
 void reader_warn(struct reader *r, int line, const char *fmt, ...)

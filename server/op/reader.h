@@ -54,9 +54,12 @@ struct reader {
 };
 
 struct expr_place reader_place(struct reader *r); // for expressions where the reader stands
+const struct expr *reader_expr(struct reader *r); // the one that stands there; NULL: it failed
+const struct expr *reader_int(struct reader *r, const char *what);
 struct rule *reader_rule(struct reader *r, enum rule_kind kind); // the next one, to be filled
 bool reader_symbol(struct reader *r, const char *name, enum symbol_kind kind, int index);
 bool reader_take_tensor(struct reader *r, int *out); // the input or output that stands there; taken
+bool reader_is_float(const struct reader *r, int input); // may it be of a floating dtype?
 // Of a file that is served all the same.
 void reader_warn(struct reader *r, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

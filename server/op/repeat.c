@@ -16,8 +16,7 @@ bool repeat_read(struct reader *r)
                   sizeof counter.name) ||
         !lex_expect(lx, '<', "'<', as in 'repeat t < T'"))
         return false;
-    struct expr_place place = reader_place(r);
-    step->repeat = expr_parse_int(lx, &place, "repeat");
+    step->repeat = reader_int(r, "repeat");
     if (!step->repeat || !lex_expect_end(lx))
         return false;
     step->slot = r->n_slots++;

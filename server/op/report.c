@@ -86,8 +86,7 @@ char *report_texts(const struct env *env, struct arena *arena, size_t *out_size)
         rules_format_message(&body->checks[i].message, env, text, sizeof text);
         buf_append(&texts, text, strlen(text) + 1);
     }
-    char *out = arena_alloc(arena, texts.size, 1);
-    memcpy(out, texts.bytes, texts.size);
+    char *out = arena_copy(arena, texts.bytes, texts.size, 1);
     *out_size = texts.size;
     buf_finish(&texts);
     return out;

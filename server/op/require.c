@@ -9,7 +9,6 @@ static bool read_message_value(struct reader *r, const char *text, size_t size,
                                struct message_piece *piece)
 {
     struct lexer outer = r->lx;
-    struct expr_place place = reader_place(r);
     bool ok = true;
     lex_init(&r->lx, outer.file, outer.line, text, size, outer.err);
     const struct symbol *s = r->lx.token.kind == TOKEN_NAME && r->lx.token.size == size
@@ -21,15 +20,9 @@ static bool read_message_value(struct reader *r, const char *text, size_t size,
              (s->index < TENSOR_OUTPUT || r->scope.shaped[s->index]))
         piece->tensor = s->index;
     else
-        ok = (piece->expr = expr_parse(&r->lx, &place)) && lex_expect_end(&r->lx);
+        ok = (piece->expr = reader_expr(r)) && lex_expect_end(&r->lx);
     r->lx = outer;
     return ok;
-}
-
-static void keep_pieces(struct reader *r, const struct message_piece *pieces, struct message *out)
-{
-    out->pieces = arena_alloc(r->arena, (size_t)out->n, sizeof *pieces);
-    memcpy(out->pieces, pieces, (size_t)out->n * sizeof *pieces);
 }
 
 bool require_read_message(struct reader *r, bool index, struct message *out)
@@ -55,7 +48,7 @@ bool require_read_message(struct reader *r, bool index, struct message *out)
             return false;
         p = close + 1;
     } while (p < end);
-    keep_pieces(r, pieces, out);
+    out->pieces = arena_copy(r->arena, pieces, (size_t)out->n, sizeof *pieces);
     lex_next(&r->lx);
     return true;
 }
@@ -97,16 +90,15 @@ static bool quote_rule(struct reader *r, const struct expr *rule, struct message
     }
     const char *close = out->n > 1 ? ")" : "";
     pieces[out->n++] = (struct message_piece){ .text = close, .attr = -1, .tensor = -1 };
-    keep_pieces(r, pieces, out);
+    out->pieces = arena_copy(r->arena, pieces, (size_t)out->n, sizeof *pieces);
     return true;
 }
 
 bool require_read(struct reader *r)
 {
     struct lexer *lx = &r->lx;
-    struct expr_place place = reader_place(r);
     struct rule *rule = reader_rule(r, RULE_REQUIRE);
-    rule->expr = expr_parse(lx, &place);
+    rule->expr = reader_expr(r);
     if (!rule->expr)
         return false;
     if (lex_accept(lx, ':')) {

@@ -7,31 +7,19 @@
 #include "op/formula.h"
 #include "op/tree.h"
 
-static bool fail(struct opd_err *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static bool fail(struct opd_err *err, const char *fmt, ...)
-{
-    char text[sizeof err->msg];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    return opd_err_set(err, OPD_E_invalid_argument, "%s", text);
-}
-
 static bool check_attrs(const struct plan_request *request, struct opd_err *err)
 {
     for (int i = 0; i < request->op->n_attrs; i++) {
         const struct op_attr *a = &request->op->attrs[i];
         const struct op_value *v = &request->attrs[i];
         if (!v->present && !a->optional)
-            return fail(err, "attribute %s is missing, expected a value", a->name);
+            return op_fail(err, "attribute %s is missing, expected a value", a->name);
         if (v->present && v->n != (a->list ? a->list : 1))
-            return fail(err, "attribute %s has %d values, expected %d", a->name, v->n,
-                        a->list ? a->list : 1);
+            return op_fail(err, "attribute %s has %d values, expected %d", a->name, v->n,
+                           a->list ? a->list : 1);
         if (v->present && a->type == OP_ATTR_STR && (v->i[0] < 0 || v->i[0] >= a->n_words))
-            return fail(err, "attribute %s is word %" PRId64 ", expected one of %d", a->name,
-                        v->i[0], a->n_words);
+            return op_fail(err, "attribute %s is word %" PRId64 ", expected one of %d", a->name,
+                           v->i[0], a->n_words);
     }
     return true;
 }
@@ -52,8 +40,8 @@ static bool fail_dtype(const struct op_tensor *t, const struct op_type *type, en
         size_t n = strlen(list);
         snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", dtype_name(type->dtypes[i]));
     }
-    return fail(err, "%s is %s, expected %s%s", t->name, dtype_name(dtype),
-                type->n_dtypes > 1 ? "one of " : "", list);
+    return op_fail(err, "%s is %s, expected %s%s", t->name, dtype_name(dtype),
+                   type->n_dtypes > 1 ? "one of " : "", list);
 }
 
 static bool check_dtypes(const struct plan_request *request, struct env *env, struct opd_err *err)
@@ -71,13 +59,13 @@ static bool check_dtypes(const struct plan_request *request, struct env *env, st
         if (d->dtype == OPD_DTYPE_NONE && t->optional)
             continue;
         if (d->dtype == OPD_DTYPE_NONE)
-            return fail(err, "%s is missing, expected a tensor", t->name);
+            return op_fail(err, "%s is missing, expected a tensor", t->name);
         if (!tensor_desc_check(d, err))
             return opd_err_prefix(err, "%s", t->name);
         if (first[t->type] >= 0 && type->n_dtypes > 1 && env->types[t->type] != d->dtype)
-            return fail(err, "%s is %s, %s is %s; expected the same dtype", t->name,
-                        dtype_name(d->dtype), op->inputs[first[t->type]].name,
-                        dtype_name(env->types[t->type]));
+            return op_fail(err, "%s is %s, %s is %s; expected the same dtype", t->name,
+                           dtype_name(d->dtype), op->inputs[first[t->type]].name,
+                           dtype_name(env->types[t->type]));
         if (!takes_dtype(type, d->dtype))
             return fail_dtype(t, type, d->dtype, err);
         env->types[t->type] = d->dtype;
@@ -95,8 +83,8 @@ static bool check_rank(const struct shape *shape, const char *name, const struct
         return true;
     char text[256];
     tensor_desc_format_shape(d->shape, d->rank, text, sizeof text);
-    return fail(err, "%s has rank %d %s, expected rank %s%d %s", name, d->rank, text,
-                shape->pack >= 0 ? "at least " : "", fixed, shape->text);
+    return op_fail(err, "%s has rank %d %s, expected rank %s%d %s", name, d->rank, text,
+                   shape->pack >= 0 ? "at least " : "", fixed, shape->text);
 }
 
 // The input that gave a dimension, or a pack of them, its value. NULL: none, it is a let.
@@ -186,8 +174,8 @@ static bool check_pack(const struct shape_dim *dim, const int64_t *got, int rank
     tensor_desc_format_shape(got, rank, a, sizeof a);
     tensor_desc_format_shape(pack, env->pack_rank[dim->slot], b, sizeof b);
     describe_sources(dim, name, env, sources, sizeof sources);
-    return fail(err, "%s has %s in its dimensions %s, expected %s%s", name, a, dim->text, b,
-                sources);
+    return op_fail(err, "%s has %s in its dimensions %s, expected %s%s", name, a, dim->text, b,
+                   sources);
 }
 
 static bool check_dim(const struct shape_dim *dim, int64_t got, int at, const char *name,
@@ -206,8 +194,8 @@ static bool check_dim(const struct shape_dim *dim, int64_t got, int at, const ch
     snprintf(number, sizeof number, "%" PRId64, want);
     bool plain = strcmp(number, dim->text) == 0;
     describe_sources(dim, name, env, sources, sizeof sources);
-    return fail(err, "%s has %" PRId64 " in dimension %d, expected %s%s%s%s", name, got, at,
-                plain ? "" : dim->text, plain ? "" : " = ", number, sources);
+    return op_fail(err, "%s has %" PRId64 " in dimension %d, expected %s%s%s%s", name, got, at,
+                   plain ? "" : dim->text, plain ? "" : " = ", number, sources);
 }
 
 static bool check_input(const struct rule *rule, struct env *env, struct opd_err *err)
@@ -241,7 +229,7 @@ static bool make_dim(const struct shape_dim *dim, struct tensor_desc *d, const c
 {
     int n = dim->kind == DIM_PACK ? env->pack_rank[dim->slot] : 1;
     if (d->rank + n > OP_MAX_RANK)
-        return fail(err, "%s would have a rank above %d", name, OP_MAX_RANK);
+        return op_fail(err, "%s would have a rank above %d", name, OP_MAX_RANK);
     if (dim->kind == DIM_PACK) {
         memcpy(d->shape + d->rank, env->pack[dim->slot], (size_t)n * sizeof *d->shape);
     } else {
@@ -249,8 +237,9 @@ static bool make_dim(const struct shape_dim *dim, struct tensor_desc *d, const c
         if (!expr_eval_int(dim->expr, env, &size, err))
             return false;
         if (size < 0)
-            return fail(err, "%s would have %" PRId64 " in dimension %d (%s), expected 0 or more",
-                        name, size, d->rank, dim->text);
+            return op_fail(err,
+                           "%s would have %" PRId64 " in dimension %d (%s), expected 0 or more",
+                           name, size, d->rank, dim->text);
         d->shape[d->rank] = size;
     }
     d->rank += n;
@@ -344,7 +333,7 @@ static bool fail_require(const struct rule *rule, const struct env *env, struct 
 {
     char text[sizeof err->msg];
     rules_format_message(&rule->message, env, text, sizeof text);
-    return fail(err, "%s", text);
+    return op_fail(err, "%s", text);
 }
 
 static bool apply_rule(const struct rule *rule, struct env *env, struct opd_err *err)

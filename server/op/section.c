@@ -70,8 +70,7 @@ bool section_end(struct reader *r)
         return true;
     if (!repeat_check_ended(r))
         return false;
-    section->steps = arena_alloc(r->arena, (size_t)section->n_steps, sizeof *section->steps);
-    memcpy(section->steps, r->steps, (size_t)section->n_steps * sizeof *section->steps);
+    section->steps = arena_copy(r->arena, r->steps, (size_t)section->n_steps, sizeof *r->steps);
     r->body->n_steps += section->n_steps;
     r->section = NULL;
     return check_section(r, section);
@@ -110,13 +109,9 @@ static bool read_gradient(struct reader *r, uint32_t done)
         return lex_fail(lx, "'%s' is no gradient of an input, expected grad_NAME of one", s->name);
     int input = s->index - TENSOR_GRAD_INPUT;
     struct op_tensor *t = &r->op->inputs[input];
-    const struct op_type *type = &r->op->types[t->type];
     if (done >> input & 1)
         return lex_fail(lx, "%s is made twice, expected in one section only", s->name);
-    bool any_float = false;
-    for (int i = 0; i < type->n_dtypes; i++)
-        any_float = any_float || dtype_is_float(type->dtypes[i]);
-    if (!any_float)
+    if (!reader_is_float(r, input))
         return lex_fail(lx, "%s has no floating dtype, so there is no %s", t->name, s->name);
     t->differentiable = true;
     r->section->grads |= 1u << input;
@@ -227,9 +222,7 @@ static bool read_template_args(struct reader *r, struct step *step)
             return false;
     }
     lex_next(lx);
-    size_t n = (size_t)step->n_template_args;
-    step->template_args = arena_alloc(r->arena, n, sizeof *args);
-    memcpy(step->template_args, args, n * sizeof *args);
+    step->template_args = arena_copy(r->arena, args, (size_t)step->n_template_args, sizeof *args);
     return true;
 }
 
@@ -253,20 +246,14 @@ bool section_read_kernel(struct reader *r)
     return lex_expect_end(lx);
 }
 
-static bool fail_twice(struct reader *r, const char *what)
-{
-    return lex_fail(&r->lx, "a second '%s' for this kernel", what);
-}
-
 static bool read_extents(struct reader *r, const char *what, const struct expr **out, int *n)
 {
-    struct expr_place place = reader_place(r);
     if (*n > 0)
-        return fail_twice(r, what);
+        return lex_fail(&r->lx, "a second '%s' for this kernel", what);
     do {
         if (*n == 3)
             return lex_fail(&r->lx, "a fourth extent in '%s', expected one to three", what);
-        out[*n] = expr_parse_int(&r->lx, &place, what);
+        out[*n] = reader_int(r, what);
         if (!out[(*n)++])
             return false;
     } while (lex_accept(&r->lx, ','));
@@ -285,42 +272,39 @@ bool section_read_block(struct reader *r)
 
 bool section_read_shared(struct reader *r)
 {
-    struct expr_place place = reader_place(r);
     if (r->launch->shared)
-        return fail_twice(r, "shared");
-    r->launch->shared = expr_parse_int(&r->lx, &place, "shared");
+        return lex_fail(&r->lx, "a second 'shared' for this kernel");
+    r->launch->shared = reader_int(r, "shared");
     return r->launch->shared && lex_expect_end(&r->lx);
+}
+
+static bool read_condition(struct reader *r, bool otherwise)
+{
+    if (r->launch->when || r->launch->otherwise)
+        return lex_fail(&r->lx,
+                        "a second condition for this kernel, expected one 'when' or 'otherwise'");
+    if (otherwise && !r->chained)
+        return lex_fail(&r->lx, "'otherwise', but the step before is no kernel with a 'when'");
+    r->launch->otherwise = otherwise;
+    if (otherwise && r->lx.token.kind == TOKEN_END)
+        return true;
+    r->launch->when = reader_expr(r);
+    return r->launch->when && lex_expect_end(&r->lx);
 }
 
 bool section_read_when(struct reader *r)
 {
-    struct expr_place place = reader_place(r);
-    if (r->launch->when || r->launch->otherwise)
-        return lex_fail(&r->lx,
-                        "a second condition for this kernel, expected one 'when' or 'otherwise'");
-    r->launch->when = expr_parse(&r->lx, &place);
-    return r->launch->when && lex_expect_end(&r->lx);
+    return read_condition(r, false);
 }
 
 bool section_read_otherwise(struct reader *r)
 {
-    struct expr_place place = reader_place(r);
-    if (r->launch->when || r->launch->otherwise)
-        return lex_fail(&r->lx,
-                        "a second condition for this kernel, expected one 'when' or 'otherwise'");
-    if (!r->chained)
-        return lex_fail(&r->lx, "'otherwise', but the step before is no kernel with a 'when'");
-    r->launch->otherwise = true;
-    if (r->lx.token.kind == TOKEN_END)
-        return true;
-    r->launch->when = expr_parse(&r->lx, &place);
-    return r->launch->when && lex_expect_end(&r->lx);
+    return read_condition(r, true);
 }
 
 bool section_read_bind(struct reader *r)
 {
     struct lexer *lx = &r->lx;
-    struct expr_place place = reader_place(r);
     if (r->n_binds == READER_MAX_BINDS)
         return lex_fail(lx, "more than %d binds for a kernel", READER_MAX_BINDS);
     struct bind *bind = &r->binds[r->n_binds];
@@ -338,7 +322,7 @@ bool section_read_bind(struct reader *r)
         bind->tensor = s->index;
         lex_next(lx);
     } else {
-        bind->expr = expr_parse(lx, &place);
+        bind->expr = reader_expr(r);
         if (!bind->expr)
             return false;
     }

@@ -71,9 +71,8 @@ static bool read_dim(struct reader *r, enum shape_use use, struct shape_dim *dim
                         "dimension; define it in the shape of a required one",
                         (int)lx->token.size, lx->token.start);
     } else {
-        struct expr_place place = reader_place(r);
         dim->kind = DIM_VALUE;
-        dim->expr = expr_parse_int(lx, &place, "a dimension");
+        dim->expr = reader_int(r, "a dimension");
         ok = dim->expr != NULL;
     }
     if (ok)
@@ -106,7 +105,6 @@ bool shape_read(struct reader *r, enum shape_use use, struct shape *out)
     }
     lex_next(lx);
     out->text = arena_strndup(r->arena, start, lex_span(lx, start));
-    out->dims = arena_alloc(r->arena, (size_t)out->n, sizeof *dims);
-    memcpy(out->dims, dims, (size_t)out->n * sizeof *dims);
+    out->dims = arena_copy(r->arena, dims, (size_t)out->n, sizeof *dims);
     return lex_expect_end(lx);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "op/op.h"
 
 // A word or one character of the blanked text.
 struct piece {
@@ -231,14 +232,12 @@ static bool read_template(struct scanner *s, struct piece text, struct signature
     sig->n_template = 0;
     while (!at_end(&inner)) {
         if (sig->n_template == SIGNATURE_MAX_TEMPLATE)
-            return opd_err_set(s->err, OPD_E_invalid_argument,
-                               "%s:%d: a template of more than %d parameters", s->file, text.line,
-                               SIGNATURE_MAX_TEMPLATE);
+            return op_fail(s->err, "%s:%d: a template of more than %d parameters", s->file,
+                           text.line, SIGNATURE_MAX_TEMPLATE);
         take_words(&inner, &words);
         params[sig->n_template++] = read_template_param(s, &words);
     }
-    sig->template_params = arena_alloc(s->arena, (size_t)sig->n_template, sizeof *params);
-    memcpy(sig->template_params, params, (size_t)sig->n_template * sizeof *params);
+    sig->template_params = arena_copy(s->arena, params, (size_t)sig->n_template, sizeof *params);
     return true;
 }
 
@@ -361,9 +360,8 @@ static bool read_params(struct scanner *s, struct piece text, struct signature *
     struct words words;
     while (!at_end(&inner)) {
         if (sig->n_params == SIGNATURE_MAX_PARAMS)
-            return opd_err_set(s->err, OPD_E_invalid_argument,
-                               "%s:%d: kernel '%s' has more than %d parameters", s->file, sig->line,
-                               sig->name, SIGNATURE_MAX_PARAMS);
+            return op_fail(s->err, "%s:%d: kernel '%s' has more than %d parameters", s->file,
+                           sig->line, sig->name, SIGNATURE_MAX_PARAMS);
         take_words(&inner, &words);
         if (words.n == 1 && piece_is(&words.pieces[0], "void") && sig->n_params == 0)
             break;
@@ -373,8 +371,7 @@ static bool read_params(struct scanner *s, struct piece text, struct signature *
             sig->problem = arena_printf(s->arena, "parameter %d is %s", sig->n_params + 1, problem);
         params[sig->n_params++] = param;
     }
-    sig->params = arena_alloc(s->arena, (size_t)sig->n_params, sizeof *params);
-    memcpy(sig->params, params, (size_t)sig->n_params * sizeof *params);
+    sig->params = arena_copy(s->arena, params, (size_t)sig->n_params, sizeof *params);
     return true;
 }
 
@@ -397,8 +394,8 @@ static bool read_kernel(struct scanner *s, struct piece template_text)
         if (!is_word(&name))
             return true;
         if (s->n == SIGNATURE_MAX_KERNELS)
-            return opd_err_set(s->err, OPD_E_invalid_argument, "%s:%d: more than %d kernels",
-                               s->file, name.line, SIGNATURE_MAX_KERNELS);
+            return op_fail(s->err, "%s:%d: more than %d kernels", s->file, name.line,
+                           SIGNATURE_MAX_KERNELS);
         sig.name = copy_piece(s->arena, &name);
         sig.line = name.line;
         if (template_text.start && !read_template(s, template_text, &sig))
@@ -450,11 +447,8 @@ bool signature_scan(const char *file, const char *text, size_t size, struct aren
         .found = mem_zalloc(SIGNATURE_MAX_KERNELS, sizeof *s.found),
     };
     bool ok = scan_kernels(&s);
-    if (ok) {
-        *out = arena_alloc(arena, (size_t)s.n, sizeof **out);
-        memcpy(*out, s.found, (size_t)s.n * sizeof **out);
-        *out_n = s.n;
-    }
+    *out = arena_copy(arena, s.found, ok ? (size_t)s.n : 0, sizeof **out);
+    *out_n = ok ? s.n : 0;
     free(s.found);
     free(copy);
     return ok;
