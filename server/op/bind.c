@@ -149,10 +149,7 @@ static bool bind_tensor(struct reader *r, const struct step *launch, struct argu
         return fail_param(r, launch, p, what);
     }
     arg->tensor = tensor;
-    if (backward && tensor < TENSOR_OUTPUT)
-        r->op->inputs[tensor].used_backward = true;
-    else if (backward && tensor < TENSOR_TEMP)
-        r->op->outputs[tensor - TENSOR_OUTPUT].used_backward = true;
+    section_note_use(r, tensor);
     return true;
 }
 

@@ -87,8 +87,8 @@ bool builder_zero(struct builder *b, int tensor)
     return builder_add_step(b, &step);
 }
 
-bool builder_add_kernel(struct builder *b, const struct packed *packed, const char *expr, int line,
-                        uint32_t *out)
+static bool add_kernel(struct builder *b, const struct packed *packed, const char *expr, int line,
+                       uint32_t *out)
 {
     struct plan *plan = b->plan;
     for (int i = plan->n_kernels; i-- > 0;)
@@ -120,8 +120,11 @@ bool builder_add_kernel(struct builder *b, const struct packed *packed, const ch
     return true;
 }
 
-bool builder_add_launch(struct builder *b, struct plan_step *step, const struct packed *packed)
+bool builder_add_launch(struct builder *b, struct plan_step *step, const struct packed *packed,
+                        const char *expr, int line)
 {
+    if (!add_kernel(b, packed, expr, line, &step->kernel))
+        return false;
     step->args_size = packed->size;
     step->args = arena_copy(b->arena, packed->bytes, packed->size, 1);
     step->n_slots = packed->n_slots;

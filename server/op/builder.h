@@ -32,11 +32,9 @@ struct builder {
 
 // Appends to the plan. Error: it has too many.
 bool builder_add_step(struct builder *b, const struct plan_step *step);
-// The kernel of that expression, with those parameters.
-bool builder_add_kernel(struct builder *b, const struct packed *packed, const char *expr, int line,
-                        uint32_t *out);
-// A launch with those arguments, whose slots name tensors.
-bool builder_add_launch(struct builder *b, struct plan_step *step, const struct packed *packed);
+// A launch of the kernel of that expression, with those arguments, whose slots name tensors.
+bool builder_add_launch(struct builder *b, struct plan_step *step, const struct packed *packed,
+                        const char *expr, int line);
 
 uint32_t builder_operand(struct builder *b, int tensor); // listed now, if it was not
 bool builder_zero(struct builder *b, int tensor);

@@ -60,31 +60,13 @@ static int pow2_within(int64_t n, int limit)
 
 // --- arguments: bytes laid out as C++ lays out the struct
 
-static void *put(struct packed *packed, uint32_t size)
-{
-    uint32_t at = (packed->size + size - 1) & ~(size - 1);
-    if (at + size > OP_MAX_ARGS_SIZE)
-        return NULL;
-    memset(packed->bytes + packed->size, 0, at + size - packed->size);
-    packed->size = at + size;
-    return packed->bytes + at;
-}
-
 static bool put_index(struct packed *packed, bool wide, int64_t value)
 {
-    void *at = put(packed, wide ? 8 : 4);
+    void *at = packed_put(packed, wide ? 8 : 4, wide ? 8 : 4);
     uint32_t narrow = (uint32_t)value;
     if (at)
         memcpy(at, wide ? (const void *)&value : &narrow, wide ? 8 : 4);
     return at != NULL;
-}
-
-static bool put_tensor(struct packed *packed, int tensor)
-{
-    if (packed->n_slots == SIGNATURE_MAX_PARAMS || !put(packed, 8))
-        return false;
-    packed->slots[packed->n_slots++] = (struct plan_slot){ packed->size - 8, (uint32_t)tensor };
-    return true;
 }
 
 static int64_t magic(int64_t d)
@@ -133,7 +115,7 @@ static bool put_value(struct planner *p, const struct formula_value *v)
     struct cnumber type = cnumber_of_dtype(env_dtype(p->env, TYPE_ACC));
     if (!expr_eval(v->expr, p->env, &value, p->err))
         return false;
-    void *at = put(&p->launch.packed, type.size);
+    void *at = packed_put(&p->launch.packed, type.size, type.size);
     if (!at)
         return false;
     if (cnumber_store(type, value, v->expr->type, at))
@@ -151,17 +133,10 @@ static bool put_values(struct planner *p)
     return true;
 }
 
-static void start_arguments(struct planner *p)
-{
-    struct packed *packed = &p->launch.packed;
-    packed->n_params = packed->n_slots = 0;
-    packed->size = 0;
-}
-
 static bool put_operands(struct planner *p)
 {
     for (int i = 0; i < p->kernel.n_operands; i++)
-        if (!put_tensor(&p->launch.packed, p->kernel.operands[i].tensor))
+        if (!packed_put_slot(&p->launch.packed, p->kernel.operands[i].tensor))
             return false;
     return true;
 }
@@ -169,10 +144,8 @@ static bool put_operands(struct planner *p)
 // The struct is the kernel's only parameter.
 static void end_struct(struct packed *packed)
 {
-    uint32_t size = (packed->size + 7) & ~7u;
-    memset(packed->bytes + packed->size, 0, size - packed->size);
-    packed->size = size;
-    packed->params[packed->n_params++] = (struct plan_param){ .size = size };
+    packed_put(packed, 0, 8);
+    packed->params[packed->n_params++] = (struct plan_param){ .size = packed->size };
 }
 
 static bool fail_size(struct planner *p)
@@ -294,7 +267,7 @@ static void start_kernel(struct planner *p, const char *suffix)
 {
     p->kernel = (struct formula_kernel){ .op = p->env->request->op, .suffix = suffix, .sum = -1 };
     p->launch.line = p->launch.n_written = 0;
-    start_arguments(p);
+    packed_start(&p->launch.packed);
 }
 
 static bool launch(struct planner *p, int64_t x, int64_t y)
@@ -406,7 +379,7 @@ static void split(const struct planner *p, struct sum *s)
 static bool put_sum(struct planner *p, const struct sum *s, int to)
 {
     struct packed *packed = &p->launch.packed;
-    if (!put_operands(p) || !put_tensor(packed, to) || !put_index(packed, true, s->n_kept) ||
+    if (!put_operands(p) || !packed_put_slot(packed, to) || !put_index(packed, true, s->n_kept) ||
         !put_index(packed, true, s->n_summed) || !put_index(packed, true, s->share) ||
         !put_index(packed, true, s->group) || !put_dims(p, s->kept, 0) ||
         !put_dims(p, s->summed, 0) || !put_values(p))
@@ -419,10 +392,10 @@ static bool add_total(struct planner *p, const struct sum *s)
 {
     struct packed *packed = &p->launch.packed;
     int lanes = p->on_cpu ? 1 : pow2_within(s->n_kept, 32);
-    start_arguments(p);
-    if (!put_tensor(packed, TENSOR_TEMP + s->input) ||
-        !put_tensor(packed, TENSOR_GRAD_INPUT + s->input) || !put_index(packed, true, s->n_kept) ||
-        !put_index(packed, true, s->parts))
+    packed_start(&p->launch.packed);
+    if (!packed_put_slot(packed, TENSOR_TEMP + s->input) ||
+        !packed_put_slot(packed, TENSOR_GRAD_INPUT + s->input) ||
+        !put_index(packed, true, s->n_kept) || !put_index(packed, true, s->parts))
         return fail_size(p);
     for (uint32_t i = 0; i < 4; i++)
         packed->params[packed->n_params++] = (struct plan_param){ .offset = 8 * i, .size = 8 };

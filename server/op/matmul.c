@@ -2,17 +2,6 @@
 
 #include "op/reader.h"
 
-// What backward reads is kept for it.
-static void note_use(struct reader *r, int tensor)
-{
-    if (!r->section->backward)
-        return;
-    if (tensor < TENSOR_OUTPUT)
-        r->op->inputs[tensor].used_backward = true;
-    else if (tensor < TENSOR_TEMP)
-        r->op->outputs[tensor - TENSOR_OUTPUT].used_backward = true;
-}
-
 static bool read_tensor(struct reader *r, int *out)
 {
     struct lexer *lx = &r->lx;
@@ -27,7 +16,7 @@ static bool read_tensor(struct reader *r, int *out)
         return lex_fail(lx, "'%s' is not made by this section (line %d)", s->name,
                         r->section->line);
     *out = t;
-    note_use(r, t);
+    section_note_use(r, t);
     lex_next(lx);
     return true;
 }
@@ -76,18 +65,12 @@ static bool read_matrix(struct reader *r, struct matrix *out)
 // May the section write it?
 static bool check_destination(struct reader *r, const struct matrix *d)
 {
-    int t = d->tensor;
-    const char *name = body_tensor_name(r->op, t);
-    bool scratch = t >= TENSOR_TEMP && t < TENSOR_GRAD_OUTPUT && !r->temps[t - TENSOR_TEMP].saved;
-    bool made = r->section->backward ? t >= TENSOR_GRAD_INPUT
-                                     : t >= TENSOR_OUTPUT && t < TENSOR_GRAD_OUTPUT;
-    bool in_place = t < TENSOR_OUTPUT && r->op->inputs[t].in_place && !r->section->backward;
+    bool in_place = d->tensor < TENSOR_OUTPUT && r->op->inputs[d->tensor].in_place &&
+                    !r->section->backward;
     if (d->transposed)
         return lex_fail(&r->lx, "'%s' is transposed, expected the result as it lies in memory",
                         d->text);
-    return scratch || made || in_place ||
-           lex_fail(&r->lx, "'%s' is not made in this section, expected %s or scratch", name,
-                    r->section->backward ? "one of its gradients" : "an output, saved");
+    return in_place || section_check_made(r, d->tensor);
 }
 
 bool matmul_read(struct reader *r)

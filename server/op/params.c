@@ -6,29 +6,47 @@
 
 #include "op/rules.h"
 
-static bool reserve(const struct step *launch, struct packed *out, uint32_t size, uint32_t align,
-                    struct opd_err *err)
+void packed_start(struct packed *p)
 {
-    uint32_t offset = (out->size + align - 1) & ~(align - 1);
-    if (offset + size > OP_MAX_ARGS_SIZE)
-        return op_fail(err, "kernel %s takes more than %d bytes of parameters", launch->name,
-                       OP_MAX_ARGS_SIZE);
-    out->params[out->n_params++] = (struct plan_param){ .offset = offset, .size = size };
-    memset(out->bytes + out->size, 0, offset + size - out->size);
-    out->size = offset + size;
+    p->n_params = p->n_slots = 0;
+    p->size = 0;
+}
+
+void *packed_put(struct packed *p, uint32_t size, uint32_t align)
+{
+    uint32_t at = (p->size + align - 1) & ~(align - 1);
+    if (at + size > OP_MAX_ARGS_SIZE)
+        return NULL;
+    memset(p->bytes + p->size, 0, at + size - p->size);
+    p->size = at + size;
+    return p->bytes + at;
+}
+
+bool packed_put_slot(struct packed *p, int tensor)
+{
+    if (p->n_slots == SIGNATURE_MAX_PARAMS || !packed_put(p, 8, 8))
+        return false;
+    p->slots[p->n_slots++] = (struct plan_slot){ p->size - 8, (uint32_t)tensor };
     return true;
 }
 
-static uint32_t last_offset(const struct packed *out)
+static void *reserve(const struct step *launch, struct packed *out, uint32_t size, uint32_t align,
+                     struct opd_err *err)
 {
-    return out->params[out->n_params - 1].offset;
+    void *at = packed_put(out, size, align);
+    if (!at)
+        op_fail(err, "kernel %s takes more than %d bytes of parameters", launch->name,
+                OP_MAX_ARGS_SIZE);
+    out->params[out->n_params++] = (struct plan_param){ .offset = out->size - size, .size = size };
+    return at;
 }
 
 // Absent inputs and unwanted gradients have no slot: their bytes stay zero.
 static void add_slot(const struct argument *arg, const struct env *env, struct packed *out)
 {
     if (env_has_tensor(env, arg->tensor))
-        out->slots[out->n_slots++] = (struct plan_slot){ last_offset(out), (uint32_t)arg->tensor };
+        out->slots[out->n_slots++] = (struct plan_slot){ out->params[out->n_params - 1].offset,
+                                                         (uint32_t)arg->tensor };
 }
 
 static bool store_index(const struct step *launch, const struct argument *arg, int64_t value,
@@ -49,7 +67,8 @@ static bool pack_accessor(const struct step *launch, const struct argument *arg,
     const struct signature_param *p = arg->param;
     const struct tensor_desc *d = env_tensor(env, arg->tensor);
     uint32_t index = (uint32_t)p->index_size, rank = (uint32_t)p->rank;
-    if (!reserve(launch, out, 8 + 2 * rank * index, 8, err))
+    uint8_t *at = reserve(launch, out, 8 + 2 * rank * index, 8, err);
+    if (!at)
         return false;
     add_slot(arg, env, out);
     if (!env_has_tensor(env, arg->tensor))
@@ -60,12 +79,11 @@ static bool pack_accessor(const struct step *launch, const struct argument *arg,
         return op_fail(err, "kernel %s takes '%s' with %d dimensions, it has %d: %s", launch->name,
                        p->name, p->rank, d->rank, text);
     }
-    uint8_t *sizes = out->bytes + last_offset(out) + 8, *strides = sizes + rank * index;
+    uint8_t *sizes = at + 8, *strides = sizes + rank * index;
     int64_t stride = 1;
     for (int i = d->rank - 1; i >= 0; i--) {
-        uint32_t at = (uint32_t)i * index;
-        if (!store_index(launch, arg, d->shape[i], sizes + at, err) ||
-            !store_index(launch, arg, stride, strides + at, err))
+        if (!store_index(launch, arg, d->shape[i], sizes + (uint32_t)i * index, err) ||
+            !store_index(launch, arg, stride, strides + (uint32_t)i * index, err))
             return false;
         stride *= d->shape[i] > 0 ? d->shape[i] : 1;
     }
@@ -84,9 +102,10 @@ static bool pack_value(const struct step *launch, const struct argument *arg, co
         type = cnumber_of_dtype(env_dtype(env, type.type));
     if (!expr_eval(e, env, &value, err))
         return false;
-    if (!reserve(launch, out, type.size, type.size, err))
+    void *at = reserve(launch, out, type.size, type.size, err);
+    if (!at)
         return false;
-    if (cnumber_store(type, value, e->type, out->bytes + last_offset(out)))
+    if (cnumber_store(type, value, e->type, at))
         return true;
     char text[32];
     if (e->type == EXPR_FLOAT)
@@ -100,8 +119,7 @@ static bool pack_value(const struct step *launch, const struct argument *arg, co
 bool params_pack(const struct step *launch, const struct env *env, struct packed *out,
                  struct opd_err *err)
 {
-    out->n_params = out->n_slots = 0;
-    out->size = 0;
+    packed_start(out);
     for (int i = 0; i < launch->n_args; i++) {
         const struct argument *arg = &launch->args[i];
         if (arg->param->kind == PARAM_POINTER) {

@@ -13,5 +13,12 @@ struct packed {
     _Alignas(16) uint8_t bytes[OP_MAX_ARGS_SIZE];
 };
 
+void packed_start(struct packed *p); // nothing is in it
+// So many more bytes, zero, at the next multiple of `align`. NULL: that is more than a launch
+// takes.
+void *packed_put(struct packed *p, uint32_t size, uint32_t align);
+bool packed_put_slot(struct packed *p, int tensor); // the next 8 bytes are the tensor's address
+
+// All of a kernel's arguments.
 bool params_pack(const struct step *launch, const struct env *env, struct packed *out,
                  struct opd_err *err);

@@ -154,8 +154,7 @@ static bool add_launch(struct builder *b, const struct section *section, const s
     if (!params_pack(launch, &b->env, &b->packed, b->err) ||
         !format_kernel(b, launch, expr, sizeof expr))
         return false;
-    if (!builder_add_kernel(b, &b->packed, expr, launch->line, &step.kernel) ||
-        !builder_add_launch(b, &step, &b->packed))
+    if (!builder_add_launch(b, &step, &b->packed, expr, launch->line))
         return false;
     cover_written(b, launch);
     return true;
@@ -241,8 +240,7 @@ static bool add_formula_launch(void *data, const struct formula_launch *launch)
     struct plan_step step = { .kind = PLAN_STEP_LAUNCH,
                               .grid = { launch->grid[0], launch->grid[1], 1 },
                               .block = { launch->block, 1, 1 } };
-    if (!builder_add_kernel(b, &launch->packed, launch->kernel, launch->line, &step.kernel) ||
-        !builder_add_launch(b, &step, &launch->packed))
+    if (!builder_add_launch(b, &step, &launch->packed, launch->kernel, launch->line))
         return false;
     for (int i = 0; i < launch->n_written; i++)
         b->covered[launch->written[i]] = true;

@@ -186,34 +186,30 @@ static bool set_matrix(struct builder *b, const struct matrix *x, const struct s
     return true;
 }
 
-static void pack(struct packed *p, const void *value, uint32_t size)
+static void pack(struct packed *p, int64_t value, uint32_t size)
 {
-    p->size = (p->size + size - 1) & ~(size - 1);
-    memcpy(p->bytes + p->size, value, size);
-    p->params[p->n_params++] = (struct plan_param){ .offset = p->size, .size = size };
-    p->size += size;
+    memcpy(packed_put(p, size, size), &value, size);
+    p->params[p->n_params++] = (struct plan_param){ .offset = p->size - size, .size = size };
 }
 
 // The parameters of opd::matmul: three addresses, then numbers.
-static void pack_arguments(struct packed *p, const struct plan_matmul *pm)
+static void pack_arguments(struct packed *p, const struct matmul *m, const struct plan_matmul *pm)
 {
     const struct plan_matrix *const x[] = { &pm->d, &pm->a, &pm->b };
-    int64_t size[] = { (int64_t)dtype_size(pm->result), (int64_t)dtype_size(pm->dtype),
-                       (int64_t)dtype_size(pm->dtype) };
+    const int tensors[] = { m->d.tensor, m->a.tensor, m->b.tensor };
     const int64_t sizes[] = { pm->m, pm->n, pm->k };
-    p->n_params = p->n_slots = 0;
-    p->size = 0;
+    packed_start(p);
     for (int i = 0; i < 3; i++) {
-        p->slots[p->n_slots++] = (struct plan_slot){ p->size, x[i]->operand };
-        pack(p, &(uint64_t){ 0 }, 8);
+        pack(p, 0, 8);
+        p->slots[p->n_slots++] = (struct plan_slot){ p->size - 8, (uint32_t)tensors[i] };
     }
     for (int i = 0; i < 3; i++)
-        pack(p, &sizes[i], 8);
+        pack(p, sizes[i], 8);
     for (int i = 0; i < 3; i++)
-        pack(p, &x[i]->stride, 8);
+        pack(p, x[i]->stride, 8);
     for (int i = 0; i < 3; i++)
-        pack(p, &(int64_t){ (int64_t)x[i]->offset / size[i] }, 8);
-    pack(p, &(int32_t){ pm->accumulate }, 4);
+        pack(p, (int64_t)(x[i]->offset / dtype_size(i ? pm->dtype : pm->result)), 8);
+    pack(p, pm->accumulate, 4);
 }
 
 static bool add_own_kernel(struct builder *b, const struct step *step, const struct plan_matmul *pm)
@@ -222,7 +218,6 @@ static bool add_own_kernel(struct builder *b, const struct step *step, const str
     int64_t rows = on_cpu ? CPU_ROWS : GPU_ROWS, cols = on_cpu ? CPU_COLS : GPU_COLS;
     int64_t down = (pm->m - 1) / rows + 1, across = (pm->n - 1) / cols + 1, blocks;
     char expr[128];
-    struct packed *p = &b->packed;
     struct plan_step launch = { .kind = PLAN_STEP_LAUNCH,
                                 .grid = { 0, 1, 1 },
                                 .block = { on_cpu ? CPU_BLOCK : GPU_BLOCK, 1, 1 } };
@@ -232,13 +227,8 @@ static bool add_own_kernel(struct builder *b, const struct step *step, const str
     snprintf(expr, sizeof expr, "opd::matmul<%s, %s, %s, %s>", dtype_type(pm->dtype),
              dtype_type(pm->result), pm->a.transposed ? "true" : "false",
              pm->b.transposed ? "true" : "false");
-    pack_arguments(p, pm);
-    launch.args_size = p->size;
-    launch.args = arena_copy(b->arena, p->bytes, p->size, 1);
-    launch.n_slots = p->n_slots;
-    launch.slots = arena_copy(b->arena, p->slots, (size_t)p->n_slots, sizeof *p->slots);
-    return builder_add_kernel(b, p, expr, step->line, &launch.kernel) &&
-           builder_add_step(b, &launch);
+    pack_arguments(&b->packed, step->matmul, pm);
+    return builder_add_launch(b, &launch, &b->packed, expr, step->line);
 }
 
 // The CPU's BLAS knows no 16-bit dtypes; a kernel, which converts what it packs, is as fast.

@@ -98,7 +98,9 @@ bool section_read_when(struct reader *r);
 bool section_read_otherwise(struct reader *r);
 bool section_read_bind(struct reader *r);
 struct step *section_add_step(struct reader *r, enum step_kind kind); // NULL: too many
-bool section_end_launch(struct reader *r); // the one being read, if any, is complete
+bool section_check_made(struct reader *r, int tensor); // may this section write it? Or fails
+void section_note_use(struct reader *r, int tensor);   // what backward reads is kept for it
+bool section_end_launch(struct reader *r);             // the one being read, if any, is complete
 bool section_end(struct reader *r); // the launch and the section being read, if any, are complete
 
 // bind.c: the launch's kernel is looked up, and its parameters bound.

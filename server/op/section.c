@@ -150,6 +150,27 @@ struct step *section_add_step(struct reader *r, enum step_kind kind)
     return step;
 }
 
+bool section_check_made(struct reader *r, int t)
+{
+    bool backward = r->section->backward;
+    bool scratch = t >= TENSOR_TEMP && t < TENSOR_GRAD_OUTPUT && !r->temps[t - TENSOR_TEMP].saved;
+    bool made = backward
+                    ? t >= TENSOR_GRAD_INPUT && (r->section->grads >> (t - TENSOR_GRAD_INPUT) & 1)
+                    : t >= TENSOR_OUTPUT && t < TENSOR_GRAD_OUTPUT;
+    return scratch || made ||
+           lex_fail(&r->lx, "'%s' is not made in this section, expected %s or scratch",
+                    body_tensor_name(r->op, t),
+                    backward ? "one of its gradients" : "an output, saved");
+}
+
+void section_note_use(struct reader *r, int tensor)
+{
+    if (r->section->backward && tensor < TENSOR_OUTPUT)
+        r->op->inputs[tensor].used_backward = true;
+    else if (r->section->backward && tensor < TENSOR_TEMP)
+        r->op->outputs[tensor - TENSOR_OUTPUT].used_backward = true;
+}
+
 bool section_read_zero(struct reader *r)
 {
     struct lexer *lx = &r->lx;
@@ -160,16 +181,9 @@ bool section_read_zero(struct reader *r)
     const struct symbol *s = scope_expect_tensor(&r->scope, lx, "the tensor to fill with zeros");
     if (!s)
         return false;
-    int t = s->index;
-    bool backward = r->section->backward;
-    bool scratch = t >= TENSOR_TEMP && t < TENSOR_GRAD_OUTPUT && !r->temps[t - TENSOR_TEMP].saved;
-    bool made = backward
-                    ? t >= TENSOR_GRAD_INPUT && (r->section->grads >> (t - TENSOR_GRAD_INPUT) & 1)
-                    : t >= TENSOR_OUTPUT && t < TENSOR_GRAD_OUTPUT;
-    if (!scratch && !made)
-        return lex_fail(lx, "'%s' is not made in this section, expected %s or scratch", s->name,
-                        backward ? "one of its gradients" : "an output, saved");
-    step->tensor = t;
+    if (!section_check_made(r, s->index))
+        return false;
+    step->tensor = s->index;
     lex_next(lx);
     return lex_expect_end(lx);
 }
