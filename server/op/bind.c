@@ -1,4 +1,3 @@
-#include <stdio.h>
 #include <string.h>
 
 #include "op/reader.h"
@@ -103,19 +102,16 @@ static bool resolve_type(struct reader *r, const struct step *launch, const char
     return cnumber_parse(text, strlen(text), out);
 }
 
-static bool fail_param(struct reader *r, const struct step *launch, const struct signature_param *p,
-                       const char *what)
-{
-    r->lx.line = p->line;
-    r->mark.word = p->name;
-    return lex_fail(&r->lx, "kernel '%s' has parameter '%s'%s", launch->name, p->name, what);
-}
+// Fails at the parameter, in the kernel's own lines.
+#define PARAM_FAIL(r, launch, p, what, ...)                                                        \
+    ((r)->lx.line = (p)->line, (r)->mark.word = (p)->name,                                         \
+     lex_fail(&(r)->lx, "kernel '%s' has parameter '%s'" what, (launch)->name, (p)->name,          \
+              ##__VA_ARGS__))
 
 static bool fail_unknown_param(struct reader *r, const struct step *launch,
                                const struct signature_param *p)
 {
     struct suggest near;
-    char what[256];
     suggest_init(&near, p->name, strlen(p->name));
     bool pointer = p->kind != PARAM_VALUE;
     for (int i = 0; i < r->scope.n; i++) {
@@ -125,29 +121,23 @@ static bool fail_unknown_param(struct reader *r, const struct step *launch,
             tensor == pointer)
             suggest_add(&near, s->name);
     }
-    snprintf(what, sizeof what, ", which names no %s%s (or add \"bind %s = ...\")",
-             pointer ? "tensor" : "tensor, size, let or attribute", suggest_text(&near), p->name);
-    return fail_param(r, launch, p, what);
+    return PARAM_FAIL(r, launch, p, ", which names no %s%s (or add \"bind %s = ...\")",
+                      pointer ? "tensor" : "tensor, size, let or attribute", suggest_text(&near),
+                      p->name);
 }
 
 static bool bind_tensor(struct reader *r, const struct step *launch, struct argument *arg,
                         int tensor)
 {
-    bool backward = r->section->backward;
     const struct signature_param *p = arg->param;
-    char what[256];
-    if (tensor >= TENSOR_GRAD_OUTPUT && !backward)
-        return fail_param(r, launch, p, ", a gradient, expected in a backward section only");
-    if (tensor >= TENSOR_GRAD_INPUT && !(r->section->grads >> (tensor - TENSOR_GRAD_INPUT) & 1)) {
-        snprintf(what, sizeof what, ", but this section (line %d) does not make it",
-                 r->section->line);
-        return fail_param(r, launch, p, what);
-    }
-    if (p->kind == PARAM_VALUE) {
-        snprintf(what, sizeof what, " of type %s, but that is a tensor, expected a pointer",
-                 p->type);
-        return fail_param(r, launch, p, what);
-    }
+    if (tensor >= TENSOR_GRAD_OUTPUT && !r->section->backward)
+        return PARAM_FAIL(r, launch, p, ", a gradient, expected in a backward section only");
+    if (tensor >= TENSOR_GRAD_INPUT && !(r->section->grads >> (tensor - TENSOR_GRAD_INPUT) & 1))
+        return PARAM_FAIL(r, launch, p, ", but this section (line %d) does not make it",
+                          r->section->line);
+    if (p->kind == PARAM_VALUE)
+        return PARAM_FAIL(r, launch, p, " of type %s, but that is a tensor, expected a pointer",
+                          p->type);
     arg->tensor = tensor;
     section_note_use(r, tensor);
     return true;
@@ -157,27 +147,21 @@ static bool bind_value(struct reader *r, const struct step *launch, struct argum
                        const struct expr *e)
 {
     const struct signature_param *p = arg->param;
-    char what[512];
-    if (p->kind != PARAM_VALUE) {
-        snprintf(what, sizeof what, ", a pointer, but '%.64s' is a number, expected a tensor",
-                 e->text);
-        return fail_param(r, launch, p, what);
-    }
+    if (p->kind != PARAM_VALUE)
+        return PARAM_FAIL(r, launch, p, ", a pointer, but '%.64s' is a number, expected a tensor",
+                          e->text);
     arg->expr = e;
-    if (!resolve_type(r, launch, p->type, &arg->type)) {
-        snprintf(
-            what, sizeof what,
-            " of type '%.64s', expected a pointer, an accessor, a number, bool or a type variable",
-            p->type);
-        return fail_param(r, launch, p, what);
-    }
+    if (!resolve_type(r, launch, p->type, &arg->type))
+        return PARAM_FAIL(r, launch, p,
+                          " of type '%.64s', expected a pointer, an accessor, a number, bool or a "
+                          "type variable",
+                          p->type);
     bool takes_float = arg->type.kind == CNUMBER_FLOAT || arg->type.kind == CNUMBER_HALF ||
                        arg->type.kind == CNUMBER_BFLOAT16 || arg->type.kind == CNUMBER_VARIABLE;
-    if (takes_float || e->type == EXPR_INT)
-        return true;
-    snprintf(what, sizeof what, " of type %.64s, but '%.64s' is a float (floor() makes an integer)",
-             p->type, e->text);
-    return fail_param(r, launch, p, what);
+    return takes_float || e->type == EXPR_INT ||
+           PARAM_FAIL(r, launch, p,
+                      " of type %.64s, but '%.64s' is a float (floor() makes an integer)", p->type,
+                      e->text);
 }
 
 // The value of a size, let or attribute with the parameter's own name.
@@ -185,16 +169,13 @@ static bool bind_name(struct reader *r, const struct step *launch, struct argume
 {
     const struct signature_param *p = arg->param;
     const struct symbol *s = scope_find(&r->scope, p->name, strlen(p->name));
-    char what[256];
     if (!s || s->kind == SYMBOL_TYPE || s->kind == SYMBOL_PACK || s->kind == SYMBOL_CHECK)
         return fail_unknown_param(r, launch, p);
     if (s->kind == SYMBOL_TENSOR)
         return bind_tensor(r, launch, arg, s->index);
-    if (s->kind == SYMBOL_ATTR && r->op->attrs[s->index].list > 0) {
-        snprintf(what, sizeof what, ", a list of %d, expected a single value: bind %s = %s[0]",
-                 r->op->attrs[s->index].list, p->name, p->name);
-        return fail_param(r, launch, p, what);
-    }
+    if (s->kind == SYMBOL_ATTR && r->op->attrs[s->index].list > 0)
+        return PARAM_FAIL(r, launch, p, ", a list of %d, expected a single value: bind %s = %s[0]",
+                          r->op->attrs[s->index].list, p->name, p->name);
     struct lexer outer = r->lx;
     lex_init(&r->lx, outer.file, p->line, p->name, strlen(p->name), outer.err);
     const struct expr *e = reader_expr(r);

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "op/text.h"
+
 static const struct {
     const char *name;
     enum cnumber_kind kind;
@@ -45,20 +47,10 @@ static const char *const basic[WORD_COUNT] = {
     "char", "short", "int", "long", "signed", "unsigned",
 };
 
-static bool equal(const char *text, size_t size, const char *name)
-{
-    return strlen(name) == size && memcmp(text, name, size) == 0;
-}
-
-static bool is_word_char(char c)
-{
-    return isalnum((unsigned char)c) || c == '_';
-}
-
 static int find_basic(const char *text, size_t size)
 {
     for (int w = 0; w < WORD_COUNT; w++)
-        if (equal(text, size, basic[w]))
+        if (text_is(text, size, basic[w]))
             return w;
     return -1;
 }
@@ -66,7 +58,7 @@ static int find_basic(const char *text, size_t size)
 static bool find_named(const char *text, size_t size, struct cnumber *out)
 {
     for (size_t i = 0; i < sizeof named / sizeof *named; i++)
-        if (equal(text, size, named[i].name)) {
+        if (text_is(text, size, named[i].name)) {
             *out = (struct cnumber){ named[i].kind, named[i].size, 0 };
             return true;
         }
@@ -77,7 +69,7 @@ bool cnumber_is_word(const char *text, size_t size)
 {
     struct cnumber type;
     return find_basic(text, size) >= 0 || find_named(text, size, &type) ||
-           equal(text, size, "void");
+           text_is(text, size, "void");
 }
 
 static bool combine_basic(const int count[WORD_COUNT], struct cnumber *out)
@@ -104,7 +96,7 @@ bool cnumber_parse(const char *text, size_t size, struct cnumber *out)
             continue;
         }
         const char *word = p;
-        while (p < end && is_word_char(*p))
+        while (p < end && text_is_word_char(*p))
             p++;
         size_t n = (size_t)(p - word);
         if (n == 0)

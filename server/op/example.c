@@ -59,14 +59,6 @@ bool example_read(struct reader *r)
     return lex_expect_end(lx);
 }
 
-static enum opd_dtype choose_dtype(const struct op_type *type, enum opd_dtype dtype)
-{
-    for (int i = 0; i < type->n_dtypes; i++)
-        if (type->dtypes[i] == dtype)
-            return dtype;
-    return type->dtypes[0];
-}
-
 bool plan_example(const struct op *op, int k, enum opd_dtype dtype, struct plan_request *out)
 {
     if (k < 0 || k >= op->body->n_examples)
@@ -75,9 +67,9 @@ bool plan_example(const struct op *op, int k, enum opd_dtype dtype, struct plan_
     *out = (struct plan_request){ .op = op, .direction = PLAN_FORWARD };
     memcpy(out->inputs, e->inputs, sizeof e->inputs);
     memcpy(out->attrs, e->attrs, sizeof e->attrs);
-    for (int i = 0; i < op->n_inputs; i++)
-        if (out->inputs[i].dtype != OPD_DTYPE_NONE)
-            out->inputs[i].dtype = choose_dtype(&op->types[op->inputs[i].type], dtype);
+    for (int i = 0; i < op->n_inputs; i++) // which have the first dtype of their type
+        if (out->inputs[i].dtype && op_type_takes(&op->types[op->inputs[i].type], dtype))
+            out->inputs[i].dtype = dtype;
     return true;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "op/op.h"
+#include "op/text.h"
 
 const char *formula_hint_symbol(const char *text, size_t size)
 {
@@ -19,7 +20,7 @@ const char *formula_hint_symbol(const char *text, size_t size)
         { ".", "a function is called by its name alone, exp(x)" },
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (strlen(table[i].text) == size && memcmp(table[i].text, text, size) == 0)
+        if (text_is(text, size, table[i].text))
             return table[i].hint;
     return NULL;
 }

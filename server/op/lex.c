@@ -15,11 +15,6 @@ static bool is_name_start(char c)
     return isalpha((unsigned char)c) || c == '_';
 }
 
-static bool is_name_char(char c)
-{
-    return isalnum((unsigned char)c) || c == '_';
-}
-
 static bool is_digit_at(const struct lexer *lx, const char *p)
 {
     return p < lx->end && isdigit((unsigned char)*p);
@@ -64,7 +59,7 @@ static void read_number(struct lexer *lx)
                 p++;
         }
     }
-    while (p < lx->end && is_name_char(*p))
+    while (p < lx->end && text_is_word_char(*p))
         p++;
 
     char text[64];
@@ -144,7 +139,7 @@ void lex_next(struct lexer *lx)
     if (lx->p == lx->end)
         return;
     if (is_name_start(*lx->p)) {
-        while (lx->p < lx->end && is_name_char(*lx->p))
+        while (lx->p < lx->end && text_is_word_char(*lx->p))
             lx->p++;
         lx->token.kind = TOKEN_NAME;
         lx->token.size = (size_t)(lx->p - lx->token.start);
@@ -178,8 +173,7 @@ bool lex_is(const struct lexer *lx, int punct)
 
 bool lex_is_word(const struct lexer *lx, const char *word)
 {
-    return lx->token.kind == TOKEN_NAME && lx->token.size == strlen(word) &&
-           memcmp(lx->token.start, word, lx->token.size) == 0;
+    return lx->token.kind == TOKEN_NAME && text_is(lx->token.start, lx->token.size, word);
 }
 
 bool lex_accept(struct lexer *lx, int punct)

@@ -51,6 +51,14 @@ int op_attr_index(const struct op *op, const char *name)
     return -1;
 }
 
+bool op_type_takes(const struct op_type *type, enum opd_dtype dtype)
+{
+    for (int i = 0; i < type->n_dtypes; i++)
+        if (type->dtypes[i] == dtype)
+            return true;
+    return false;
+}
+
 const char *body_tensor_name(const struct op *op, int tensor)
 {
     if (tensor >= TENSOR_GRAD_INPUT)
@@ -96,43 +104,42 @@ static void start_value(const struct op_attr *a, struct op_value *v)
     *v = (struct op_value){ .present = true, .n = a->list ? a->list : 1 };
 }
 
-bool op_attr_set_ints(const struct op *op, int attr, const int64_t *values, int n,
-                      struct op_value *v, struct opd_err *err)
+// All of them whole numbers (`ints`), or not.
+static bool set_numbers(const struct op *op, int attr, const int64_t *ints, const double *floats,
+                        int n, struct op_value *v, struct opd_err *err)
 {
     const struct op_attr *a = &op->attrs[attr];
-    char got[32] = "a list";
-    if (n == 1)
-        snprintf(got, sizeof got, "%" PRId64, values[0]);
-    if (a->type != OP_ATTR_INT && a->type != OP_ATTR_FLOAT)
+    char got[32];
+    snprintf(got, sizeof got, "a list%s", ints ? "" : " of floats");
+    if (n == 1 && ints)
+        snprintf(got, sizeof got, "%" PRId64, ints[0]);
+    else if (n == 1)
+        snprintf(got, sizeof got, "%g", floats[0]);
+    if (a->type != OP_ATTR_FLOAT && (a->type != OP_ATTR_INT || !ints))
         return fail_type(op, a, got, err);
     if (!check_length(op, a, n, err))
         return false;
     start_value(a, v);
     for (int k = 0; k < v->n; k++) {
-        int64_t value = values[n == 1 ? 0 : k];
+        int from = n == 1 ? 0 : k;
         if (a->type == OP_ATTR_INT)
-            v->i[k] = value;
+            v->i[k] = ints[from];
         else
-            v->f[k] = (double)value;
+            v->f[k] = ints ? (double)ints[from] : floats[from];
     }
     return true;
+}
+
+bool op_attr_set_ints(const struct op *op, int attr, const int64_t *values, int n,
+                      struct op_value *v, struct opd_err *err)
+{
+    return set_numbers(op, attr, values ? values : (int64_t[]){ 0 }, NULL, n, v, err);
 }
 
 bool op_attr_set_floats(const struct op *op, int attr, const double *values, int n,
                         struct op_value *v, struct opd_err *err)
 {
-    const struct op_attr *a = &op->attrs[attr];
-    char got[32] = "a list of floats";
-    if (n == 1)
-        snprintf(got, sizeof got, "%g", values[0]);
-    if (a->type != OP_ATTR_FLOAT)
-        return fail_type(op, a, got, err);
-    if (!check_length(op, a, n, err))
-        return false;
-    start_value(a, v);
-    for (int k = 0; k < v->n; k++)
-        v->f[k] = values[n == 1 ? 0 : k];
-    return true;
+    return set_numbers(op, attr, NULL, values, n, v, err);
 }
 
 bool op_attr_set_bool(const struct op *op, int attr, bool value, struct op_value *v,
@@ -155,37 +162,38 @@ static const char *copy_shown(const char *value, size_t size, char out[SHOWN + 1
     return out;
 }
 
-static bool fail_word(const struct op *op, const struct op_attr *a, const char *value, size_t size,
-                      struct opd_err *err)
+int op_attr_word(const struct op_attr *a, const char *word, size_t size, struct suggest *near)
 {
-    char list[512] = "", got[SHOWN + 1];
-    struct suggest near;
-    suggest_init(&near, value, size);
+    suggest_init(near, word, size);
     for (int i = 0; i < a->n_words; i++) {
-        size_t n = strlen(list);
-        snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", a->words[i]);
-        suggest_add(&near, a->words[i]);
+        if (text_is(word, size, a->words[i]))
+            return i;
+        suggest_add(near, a->words[i]);
     }
-    return op_fail(err, "%s: %s is \"%s\", expected one of %s%s", op->name, a->name,
-                   copy_shown(value, size, got), list, suggest_text(&near));
+    return -1;
 }
 
 bool op_attr_set_str(const struct op *op, int attr, const char *value, size_t size,
                      struct op_value *v, struct opd_err *err)
 {
     const struct op_attr *a = &op->attrs[attr];
-    if (a->type != OP_ATTR_STR) {
-        char got[SHOWN + 3], shown[SHOWN + 1];
-        snprintf(got, sizeof got, "\"%s\"", copy_shown(value, size, shown));
+    char got[SHOWN + 3], shown[SHOWN + 1], list[512] = "";
+    struct suggest near;
+    snprintf(got, sizeof got, "\"%s\"", copy_shown(value, size, shown));
+    if (a->type != OP_ATTR_STR)
         return fail_type(op, a, got, err);
+    int word = op_attr_word(a, value, size, &near);
+    if (word >= 0) {
+        start_value(a, v);
+        v->i[0] = word;
+        return true;
     }
-    for (int i = 0; i < a->n_words; i++)
-        if (strlen(a->words[i]) == size && memcmp(a->words[i], value, size) == 0) {
-            start_value(a, v);
-            v->i[0] = i;
-            return true;
-        }
-    return fail_word(op, a, value, size, err);
+    for (int i = 0; i < a->n_words; i++) {
+        size_t n = strlen(list);
+        snprintf(list + n, sizeof list - n, "%s%s", i ? ", " : "", a->words[i]);
+    }
+    return op_fail(err, "%s: %s is %s, expected one of %s%s", op->name, a->name, got, list,
+                   suggest_text(&near));
 }
 
 bool op_attr_set_none(const struct op *op, int attr, struct op_value *v, struct opd_err *err)

@@ -111,6 +111,10 @@ void op_unref(struct op *op);     // NULL is fine
 
 int op_input_index(const struct op *op, const char *name); // -1: none of that name
 int op_attr_index(const struct op *op, const char *name);
+// The place of a word among those of a str attribute. -1: it is none, and `near` has the nearest.
+struct suggest;
+int op_attr_word(const struct op_attr *a, const char *word, size_t size, struct suggest *near);
+bool op_type_takes(const struct op_type *type, enum opd_dtype dtype);
 
 // Set a value of an attribute from outside, checking type, length and words; a scalar fills a list.
 // `v` is filled whole. Errors name operator and attribute: "gelu: approximate is "tahn", expected

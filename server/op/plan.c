@@ -11,6 +11,8 @@
 #include "op/formula.h"
 #include "base/mem.h"
 
+enum { MAX_KERNEL = 1024 }; // characters of a kernel with its template arguments
+
 // The plan lives in its own arena.
 struct owned_plan {
     struct plan plan;
@@ -100,22 +102,23 @@ static bool eval_shared(struct builder *b, const struct step *launch, uint32_t *
 }
 
 // "name<scalar_t, 3>"
-static bool format_kernel(struct builder *b, const struct step *launch, char *out, size_t size)
+static bool format_kernel(struct builder *b, const struct step *launch, struct buf *out)
 {
-    size_t n = (size_t)snprintf(out, size, "%s%s", launch->name, launch->is_template ? "<" : "");
-    for (int i = 0; i < launch->n_template_args && n < size; i++) {
+    buf_append_str(out, launch->name);
+    for (int i = 0; i < launch->n_template_args; i++) {
         const struct template_arg *arg = &launch->template_args[i];
-        const char *comma = i ? ", " : "";
         int64_t value;
         if (arg->expr && !expr_eval_int(arg->expr, &b->env, &value, b->err))
             return false;
-        int got = arg->expr ? snprintf(out + n, size - n, "%s%" PRId64, comma, value)
-                            : snprintf(out + n, size - n, "%s%s", comma, arg->text);
-        n += (size_t)got;
+        buf_append_str(out, i ? ", " : "<");
+        if (arg->expr)
+            buf_printf(out, "%" PRId64, value);
+        else
+            buf_append_str(out, arg->text);
     }
-    if (n < size)
-        n += (size_t)snprintf(out + n, size - n, "%s", launch->is_template ? ">" : "");
-    return n < size ||
+    if (launch->is_template)
+        buf_append_str(out, launch->n_template_args ? ">" : "<>");
+    return out->size < MAX_KERNEL ||
            op_fail(b->err, "kernel %s: its template arguments are too long", launch->name);
 }
 
@@ -150,14 +153,14 @@ static bool add_launch(struct builder *b, const struct section *section, const s
         !check_grid(b, launch, extents, step.block, step.grid) ||
         !eval_shared(b, launch, &step.shared_size))
         return false;
-    char expr[1024];
-    if (!params_pack(launch, &b->env, &b->packed, b->err) ||
-        !format_kernel(b, launch, expr, sizeof expr))
-        return false;
-    if (!builder_add_launch(b, &step, &b->packed, expr, launch->line))
-        return false;
-    cover_written(b, launch);
-    return true;
+    struct buf kernel = { 0 };
+    bool ok = params_pack(launch, &b->env, &b->packed, b->err) &&
+              format_kernel(b, launch, &kernel) &&
+              builder_add_launch(b, &step, &b->packed, buf_str(&kernel), launch->line);
+    buf_finish(&kernel);
+    if (ok)
+        cover_written(b, launch);
+    return ok;
 }
 
 static bool add_steps(struct builder *b, const struct section *section, int from, int to);
@@ -280,20 +283,18 @@ static bool finish_results(struct builder *b)
 static void write_prelude(struct builder *b)
 {
     const struct op *op = b->env.request->op;
-    char text[OP_MAX_TYPES * (OP_MAX_NAME + 64) + OP_MAX_CHECKS * (OP_MAX_NAME + 32)];
-    report_write_names(op, text, sizeof text);
-    size_t n = strlen(text);
+    struct buf text = { 0 };
+    report_write_names(op, &text);
     for (int t = 0; t < op->n_types; t++) {
         enum opd_dtype dtype = b->env.types[t];
         if (!op->types[t].name[0] || dtype == OPD_DTYPE_NONE)
             continue;
-        n += (size_t)snprintf(text + n, sizeof text - n, "using %s = %s;\n", op->types[t].name,
-                              dtype_type(dtype));
+        buf_printf(&text, "using %s = %s;\n", op->types[t].name, dtype_type(dtype));
         if (t == TYPE_SCALAR)
-            n += (size_t)snprintf(text + n, sizeof text - n, "using acc_t = %s;\n",
-                                  dtype_acc(dtype));
+            buf_printf(&text, "using acc_t = %s;\n", dtype_acc(dtype));
     }
-    b->plan->prelude = arena_copy(b->arena, text, n + 1, 1);
+    b->plan->prelude = arena_copy(b->arena, buf_str(&text), text.size + 1, 1);
+    buf_finish(&text);
 }
 
 static bool check_numel(const struct builder *b, int output)

@@ -68,13 +68,10 @@ bool report_end(struct reader *r)
                     r->checks[0].name);
 }
 
-void report_write_names(const struct op *op, char *out, size_t size)
+void report_write_names(const struct op *op, struct buf *out)
 {
-    size_t n = 0;
-    out[0] = '\0';
-    for (int i = 0; i < op->body->n_checks && n < size; i++)
-        n += (size_t)snprintf(out + n, size - n, "enum { %s = %d };\n", op->body->checks[i].name,
-                              i);
+    for (int i = 0; i < op->body->n_checks; i++)
+        buf_printf(out, "enum { %s = %d };\n", op->body->checks[i].name, i);
 }
 
 char *report_texts(const struct env *env, struct arena *arena, size_t *out_size)

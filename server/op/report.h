@@ -11,7 +11,7 @@ bool report_read(struct reader *r);
 bool report_end(struct reader *r); // some kernel reports
 
 // The names as constants, for the prelude.
-void report_write_names(const struct op *op, char *out, size_t size);
+void report_write_names(const struct op *op, struct buf *out);
 
 // The messages for one request, each terminated; PLAN_INDEX_MARK stands where the index goes.
 char *report_texts(const struct env *env, struct arena *arena, size_t *out_size);

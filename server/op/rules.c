@@ -24,14 +24,6 @@ static bool check_attrs(const struct plan_request *request, struct opd_err *err)
     return true;
 }
 
-static bool takes_dtype(const struct op_type *type, enum opd_dtype dtype)
-{
-    for (int i = 0; i < type->n_dtypes; i++)
-        if (type->dtypes[i] == dtype)
-            return true;
-    return false;
-}
-
 static bool fail_dtype(const struct op_tensor *t, const struct op_type *type, enum opd_dtype dtype,
                        struct opd_err *err)
 {
@@ -66,7 +58,7 @@ static bool check_dtypes(const struct plan_request *request, struct env *env, st
             return op_fail(err, "%s is %s, %s is %s; expected the same dtype", t->name,
                            dtype_name(d->dtype), op->inputs[first[t->type]].name,
                            dtype_name(env->types[t->type]));
-        if (!takes_dtype(type, d->dtype))
+        if (!op_type_takes(type, d->dtype))
             return fail_dtype(t, type, d->dtype, err);
         env->types[t->type] = d->dtype;
         if (first[t->type] < 0)

@@ -3,18 +3,15 @@
 
 #include "base/mem.h"
 #include "op/reader.h"
+#include "op/text.h"
 #include "base/suggest.h"
 
-static bool fail_type(struct lexer *lx, const struct token *word)
-{
-    static const char *const types[] = { "Tensor", "int", "float", "bool", "str" };
-    struct suggest near;
-    suggest_init(&near, word->start, word->size);
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        suggest_add(&near, types[i]);
-    return lex_fail(lx, "'%.*s' is no argument type, expected Tensor, int, float, bool or str%s",
-                    (int)word->size, word->start, suggest_text(&near));
-}
+static const char *const attr_types[] = {
+    [OP_ATTR_INT] = "int",
+    [OP_ATTR_FLOAT] = "float",
+    [OP_ATTR_BOOL] = "bool",
+    [OP_ATTR_STR] = "str",
+};
 
 static bool add_tensor(struct reader *r, const struct op_tensor *t, bool output)
 {
@@ -161,25 +158,24 @@ static bool read_default(struct reader *r, struct op_attr *a, int attr)
 
 static bool read_attr_type(struct reader *r, const struct token *word, struct op_attr *a)
 {
-    static const char *const names[] = {
-        [OP_ATTR_INT] = "int",
-        [OP_ATTR_FLOAT] = "float",
-        [OP_ATTR_BOOL] = "bool",
-        [OP_ATTR_STR] = "str",
-    };
     struct lexer *lx = &r->lx;
-    size_t t = 0;
-    while (t < 4 &&
-           (strlen(names[t]) != word->size || memcmp(names[t], word->start, word->size) != 0))
-        t++;
+    struct suggest near;
+    int t = 0;
+    suggest_init(&near, word->start, word->size);
+    suggest_add(&near, "Tensor");
+    for (; t < 4 && !text_is(word->start, word->size, attr_types[t]); t++)
+        suggest_add(&near, attr_types[t]);
     if (t == 4)
-        return fail_type(lx, word);
+        return lex_fail(lx,
+                        "'%.*s' is no argument type, expected Tensor, int, float, bool or str%s",
+                        (int)word->size, word->start, suggest_text(&near));
     a->type = (enum op_attr_type)t;
     if (lex_accept(lx, '[')) {
         if (a->type != OP_ATTR_INT && a->type != OP_ATTR_FLOAT)
-            return lex_fail(lx, "a list of %s, expected one of int or float", names[t]);
+            return lex_fail(lx, "a list of %s, expected one of int or float", attr_types[t]);
         if (lx->token.kind != TOKEN_INT || lx->token.i < 1 || lx->token.i > OP_MAX_LIST)
-            return lex_fail(lx, "a list needs its length, 1 to %d: %s[2]", OP_MAX_LIST, names[t]);
+            return lex_fail(lx, "a list needs its length, 1 to %d: %s[2]", OP_MAX_LIST,
+                            attr_types[t]);
         a->list = (int)lx->token.i;
         lex_next(lx);
         if (!lex_expect(lx, ']', "']'"))

@@ -74,19 +74,14 @@ static const char *directive_end(const struct view *v, const char *start)
     }
 }
 
-static bool is_word_char(char c)
-{
-    return isalnum((unsigned char)c) || c == '_';
-}
-
 // The word stands there, and is not a part of another.
 static bool is_word_at(const char *p, const char *start, const char *end, const char *word,
                        size_t n)
 {
     if ((size_t)(end - p) < n || memcmp(p, word, n) != 0)
         return false;
-    bool joined_before = p > start && is_word_char(p[-1]) && is_word_char(word[0]);
-    bool joined_behind = p + n < end && is_word_char(p[n]) && is_word_char(word[n - 1]);
+    bool joined_before = p > start && text_is_word_char(p[-1]) && text_is_word_char(word[0]);
+    bool joined_behind = p + n < end && text_is_word_char(p[n]) && text_is_word_char(word[n - 1]);
     return !joined_before && !joined_behind;
 }
 

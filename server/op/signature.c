@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "op/op.h"
+#include "op/text.h"
 
 // A word or one character of the blanked text.
 struct piece {
@@ -25,11 +26,6 @@ struct scanner {
     int n;
     struct signature *found; // SIGNATURE_MAX_KERNELS of them
 };
-
-static bool is_word_char(char c)
-{
-    return isalnum((unsigned char)c) || c == '_';
-}
 
 static void blank(char *from, const char *to)
 {
@@ -84,7 +80,7 @@ static void blank_text(char *text, size_t size)
     while (p < end) {
         char *from = p;
         bool more = end - p > 1;
-        bool after_word = p > text && is_word_char(p[-1]);
+        bool after_word = p > text && text_is_word_char(p[-1]);
         if (*p == '/' && more && (p[1] == '/' || p[1] == '*'))
             p = skip_comment(p, end);
         else if (*p == '#' && line_start)
@@ -111,13 +107,13 @@ static void next_piece(struct scanner *s)
         return;
     do
         s->p++;
-    while (is_word_char(*s->piece.start) && s->p < s->end && is_word_char(*s->p));
+    while (text_is_word_char(*s->piece.start) && s->p < s->end && text_is_word_char(*s->p));
     s->piece.size = (size_t)(s->p - s->piece.start);
 }
 
 static bool piece_is(const struct piece *piece, const char *word)
 {
-    return piece->size == strlen(word) && memcmp(piece->start, word, piece->size) == 0;
+    return text_is(piece->start, piece->size, word);
 }
 
 static bool at_end(const struct scanner *s)
@@ -197,7 +193,7 @@ static void take_words(struct scanner *s, struct words *w)
 
 static bool is_word(const struct piece *piece)
 {
-    return piece->size > 0 && is_word_char(*piece->start);
+    return piece->size > 0 && text_is_word_char(*piece->start);
 }
 
 static const char *copy_piece(struct arena *arena, const struct piece *piece)
@@ -260,7 +256,8 @@ static const char *join_words(struct scanner *s, const struct piece *pieces, int
     for (int i = 0; i < n; i++) {
         if (is_qualifier(&pieces[i]))
             continue;
-        if (text.size > 0 && is_word(&pieces[i]) && is_word_char((char)text.bytes[text.size - 1]))
+        if (text.size > 0 && is_word(&pieces[i]) &&
+            text_is_word_char((char)text.bytes[text.size - 1]))
             buf_append_str(&text, " ");
         buf_append(&text, pieces[i].start, pieces[i].size);
     }

@@ -1,7 +1,18 @@
 #include "op/text.h"
 
+#include <ctype.h>
 #include <stdint.h>
 #include <string.h>
+
+bool text_is(const char *s, size_t n, const char *word)
+{
+    return strlen(word) == n && memcmp(s, word, n) == 0;
+}
+
+bool text_is_word_char(char c)
+{
+    return isalnum((unsigned char)c) || c == '_';
+}
 
 // The bytes of the first character; 0 if it is none, or a control character.
 static size_t plain_size(const uint8_t *p, size_t left)

@@ -5,5 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-bool text_is_plain(const char *s, size_t n); // UTF-8, and no control character but tabs
-void text_clean(char *s);                    // a '?' for every byte that is not so
+bool text_is(const char *s, size_t n, const char *word); // the n bytes are that word
+bool text_is_word_char(char c);                          // of a name in C
+bool text_is_plain(const char *s, size_t n);             // UTF-8, and no control character but tabs
+void text_clean(char *s);                                // a '?' for every byte that is not so

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/suggest.h"
+#include "op/text.h"
 
 void tree_point(struct parser *p, const char *start)
 {
@@ -116,16 +117,12 @@ static bool unify(struct parser *p, struct node **left, struct node **right)
 static struct node *find_word(struct parser *p, const struct op_attr *a, const struct node *string)
 {
     struct suggest near;
-    suggest_init(&near, string->start, string->size);
-    for (int i = 0; i < a->n_words; i++) {
-        if (strlen(a->words[i]) == string->size &&
-            memcmp(a->words[i], string->start, string->size) == 0) {
-            struct token at = word_of(string);
-            struct node *n = tree_leaf(p, NODE_CONST, EXPR_INT, 0, 0, &at);
-            n->value.i = i;
-            return n;
-        }
-        suggest_add(&near, a->words[i]);
+    int word = op_attr_word(a, string->start, string->size, &near);
+    if (word >= 0) {
+        struct token at = word_of(string);
+        struct node *n = tree_leaf(p, NODE_CONST, EXPR_INT, 0, 0, &at);
+        n->value.i = word;
+        return n;
     }
     if (a->n_words == 0)
         return TREE_FAIL(p, string,
@@ -185,12 +182,12 @@ static struct node *read_number(struct parser *p, const struct token *token)
 
 static struct node *read_name(struct parser *p, const struct token *name)
 {
-    bool is_true = name->size == 4 && memcmp(name->start, "true", 4) == 0;
+    bool is_true = text_is(name->start, name->size, "true");
     if (lex_accept(p->lx, '('))
         return p->dialect->read_call(p, name);
     if (p->lx->token.kind == TOKEN_BAD)
         return NULL;
-    if (!is_true && (name->size != 5 || memcmp(name->start, "false", 5) != 0))
+    if (!is_true && !text_is(name->start, name->size, "false"))
         return p->dialect->read_name(p, name);
     struct node *n = tree_leaf(p, NODE_CONST, EXPR_TRUTH, 0, 0, name);
     n->value.i = is_true;
@@ -332,8 +329,7 @@ const struct function *tree_function(struct parser *p, const struct function *ta
     struct suggest near;
     suggest_init(&near, name->start, name->size);
     for (size_t i = 0; i < n; i++) {
-        if (strlen(table[i].name) == name->size &&
-            memcmp(table[i].name, name->start, name->size) == 0)
+        if (text_is(name->start, name->size, table[i].name))
             return &table[i];
         suggest_add(&near, table[i].name);
     }

@@ -18,9 +18,8 @@ static bool read_dtype_list(struct reader *r, struct op_type *type)
             suggest_add(&near, dtype_name((enum opd_dtype)d));
         if (dtype == OPD_DTYPE_NONE)
             return lex_fail(lx, "'%s' is no dtype%s", name, suggest_text(&near));
-        for (int i = 0; i < type->n_dtypes; i++)
-            if (type->dtypes[i] == dtype)
-                return lex_fail(lx, "%s stands twice in the list", name);
+        if (op_type_takes(type, dtype))
+            return lex_fail(lx, "%s stands twice in the list", name);
         type->dtypes[type->n_dtypes++] = dtype;
     }
     return type->n_dtypes > 0 || lex_fail_expected(lx, "a dtype");
