@@ -22,6 +22,7 @@
 #include "kernels/program.h"
 #include "memory/tensor.h"
 #include "wire/trust.h"
+#include "upgrade/state.h"
 #include "upgrade/upgrade.h"
 #include "base/version.h"
 #include "kernels/warm.h"
@@ -173,7 +174,7 @@ static void say_ready(const struct broker *b)
     fflush(stdout);
 }
 
-void broker_serve(struct broker *b)
+static void serve_now(struct broker *b)
 {
     bool cuda = false, cpu = false;
     for (int i = 0; i < b->devices.n; i++) {
@@ -198,7 +199,7 @@ static void serve(struct broker *b)
         begin_stop(b);
         return;
     }
-    broker_serve(b);
+    serve_now(b);
     say_ready(b);
 }
 
@@ -455,7 +456,7 @@ struct broker *broker_new(const struct options *options)
     return b;
 }
 
-int broker_run(struct broker *b)
+static int run(struct broker *b)
 {
     uv_run(&b->turn.loop, UV_RUN_DEFAULT);
     int status = roof(b)->exit_status;
@@ -498,5 +499,37 @@ int broker_main(const struct options *options, const char *program, char **args)
         begin_stop(b);
     }
     opd_err_clear(&err);
-    return broker_run(b);
+    return run(b);
+}
+
+int broker_resume(const struct options *options, const char *program, char **args, int state_fd)
+{
+    struct opd_err err = { 0 };
+    struct broker *b = broker_new(options);
+    b->handover.program = program;
+    b->handover.args = args;
+    if (!upgrade_take_state(b, state_fd, false, &err)) {
+        // The program said that it could: nothing is left to go back to.
+        log_error("the state of the program before is lost: %s", err.msg);
+        fprintf(stderr, "opd: %s\n", err.msg);
+        return 1;
+    }
+    close(state_fd);
+    upgrade_go_on(b);
+    serve_now(b);
+    return run(b);
+}
+
+int broker_check_state(const struct options *options, int state_fd)
+{
+    struct opd_err err = { 0 };
+    struct broker *b = broker_new(options);
+    bool ok = upgrade_take_state(b, state_fd, true, &err);
+    if (ok)
+        printf("ok %d %s\n", STATE_FORMAT, OPD_VERSION);
+    else
+        printf("%s\n", err.msg);
+    broker_discard(b);
+    opd_err_clear(&err);
+    return ok ? 0 : 1;
 }

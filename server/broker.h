@@ -8,13 +8,17 @@
 
 struct broker;
 
-// The process's exit status; takes the options over. `program`: the path that this was started
-// from, `args`: what it was started with, behind its name, to the end: both for a successor.
+// Serves from start to end; the process's exit status. Takes the options over. `program`: the path
+// that this was started from, `args`: what it was started with, behind its name, to the end: both
+// for a successor.
 int broker_main(const struct options *options, const char *program, char **args);
 
-// The steps of it. A broker has a loop and nothing else; is served when its devices are there; is
-// run to its end; or goes without having been served.
+// The same, from where the program before has left off (upgrade.h).
+int broker_resume(const struct options *options, const char *program, char **args, int state_fd);
+
+// Nothing but a look at what that has left, with "ok" or what is wrong on standard output.
+int broker_check_state(const struct options *options, int state_fd);
+
+// A broker that has a loop and nothing else, and its end where it was never served.
 struct broker *broker_new(const struct options *options);
-void broker_serve(struct broker *b);
-int broker_run(struct broker *b); // the process's exit status; frees it
 void broker_discard(struct broker *b);

@@ -18,7 +18,6 @@
 #include "base/mem.h"
 #include "options.h"
 #include "trial/trial.h"
-#include "upgrade/upgrade.h"
 
 // An executor and a compiler end with the broker, whatever ends it. They leave to it a terminal's
 // ^C and its end, and the SIGTERM that a service manager sends to every process: it finishes what
@@ -119,8 +118,8 @@ int main(int argc, char **argv)
     log_init("broker", (enum log_level)options.log_level);
     signal(SIGPIPE, SIG_IGN);
     if (check)
-        return upgrade_check_state(&options, state_fd);
+        return broker_check_state(&options, state_fd);
     if (resume)
-        return upgrade_resume(&options, program, argv + 1, state_fd);
+        return broker_resume(&options, program, argv + 1, state_fd);
     return broker_main(&options, program, argv + 1);
 }

@@ -14,17 +14,14 @@
 
 #include <stdbool.h>
 
-#include "options.h"
+#include "base/err.h"
 
 struct broker;
 
 void upgrade_poll(struct broker *b); // goes on with it; before the loop sleeps
 void upgrade_cancel(struct broker *b, const char *why);
 
-// The successor's side: nothing but a look at the state behind a descriptor, with "ok" or what is
-// wrong on standard output. The process's exit status.
-int upgrade_check_state(const struct options *options, int state_fd);
-
-// Goes on with what the program before has left. `program` and `args` as broker_main() takes them.
-// The process's exit status.
-int upgrade_resume(const struct options *options, const char *program, char **args, int state_fd);
+// The successor's side: what the program before has left behind a descriptor, for a broker that has
+// a loop and nothing else. `check`: it only looks. Then it goes on with it, and is to be served.
+bool upgrade_take_state(struct broker *b, int state_fd, bool check, struct opd_err *err);
+void upgrade_go_on(struct broker *b);
