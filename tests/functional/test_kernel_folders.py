@@ -1,12 +1,8 @@
 """Folders of operators: which file is served, and what becomes of one that cannot be."""
 
 import os
-import subprocess
 from pathlib import Path
 
-import pytest
-
-from conftest import PROGRAM
 from operators import double, double_by, put_kernels
 from raw import Raw
 
@@ -109,21 +105,3 @@ def test_a_kernel_that_does_not_compile(tmp_path, start_daemon):
         assert compilers["failed"] == 1  # once: the same source would fail again
         assert raw.fail("tensor_info", 2).code == "not_found"
         raw.call("forward", "gelu", [1], {}, [2])
-
-
-def test_a_folder_that_cannot_be_watched_is_told_of_once_with_the_reason(tmp_path, start_daemon):
-    """A user namespace of its own has limits of its own."""
-    limit = "echo 1 > /proc/sys/fs/inotify/max_user_instances"
-    if subprocess.run(["unshare", "-Ur", "sh", "-c", limit], capture_output=True).returncode:
-        pytest.skip("needs user namespaces")
-    program = tmp_path / "opd"
-    program.write_text(f"""#!/bin/sh\nexec unshare -Ur sh -c '{limit}; exec {PROGRAM} "$@"' opd "$@"\n""")
-    program.chmod(0o755)
-    folder = put_kernels(tmp_path / "k", double_it=double_by(2))
-    daemon = start_daemon("--kernels", folder, program=program)
-    with Raw(daemon.socket) as raw:
-        for factor in (3, 4):
-            Path(folder, "double_it.cu").write_text(double_by(factor))
-            assert [o["state"] for o in raw.call("reload")] == ["serving"]
-    told = [line for line in daemon.read_log().splitlines() if f"{folder} is not watched" in line]
-    assert len(told) == 1 and "(too many open files)" in told[0]
