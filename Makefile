@@ -2,7 +2,8 @@
 #
 #   make            build/opd, build/opctl, build/libopd.so, build/libopd.a
 #   make demo       installs what is missing, builds, shows it at work
-#   make test       installs what is missing, builds, runs every test that needs no GPU
+#   make test       installs what is missing, builds, runs every test that needs no GPU: ten minutes
+#   make quick      builds, and runs what most mistakes are found by: a minute
 #
 # The other targets stand below in that order: build, test, style, ship.
 
@@ -41,7 +42,7 @@ PYTHON ?= $(or $(wildcard .venv/bin/python),python3)
 FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
-.PHONY: all setup demo test check-gpu examples programs \
+.PHONY: all setup demo test quick some check-gpu examples programs \
 	unit conformance compile-all functional ops torch reload faults soak endurance chaos model asan tsan fuzz fuzz-daemon \
 	bench bench-operators \
 	bench-reload \
@@ -157,6 +158,14 @@ test:
 	@scripts/setup.sh test
 	@scripts/test.sh cpu $(STEPS)
 
+quick:
+	@scripts/test.sh quick
+
+# Some tests: make some TESTS="tests/functional/test_views.py -k empty"
+TESTS ?= tests/functional
+some: $(call built,all)
+	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) $(TESTS)
+
 # On a machine with a GPU, perhaps without a network and without the libraries' headers.
 check-gpu:
 	@if $(HAVE_HEADERS); then $(MAKE) --no-print-directory -j$$(nproc) all programs; \
@@ -238,12 +247,16 @@ bench-reload: $(call built,all)
 export ASAN_OPTIONS ?= detect_leaks=1
 export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1
-asan fuzz-daemon: FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-tsan: FLAGS = -fsanitize=thread
+asan_flags = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+tsan_flags = -fsanitize=thread
+sanitized = @$(MAKE) --no-print-directory BUILD=build/$(1) SANITIZE='$($(1)_flags)'
 
 asan tsan:
-	@$(MAKE) --no-print-directory BUILD=build/$@ SANITIZE='$(FLAGS)' -j$$(nproc) all programs
-	@$(MAKE) --no-print-directory BUILD=build/$@ SANITIZE='$(FLAGS)' unit conformance functional
+	$(call sanitized,$@) -j$$(nproc) all programs
+	$(call sanitized,$@) unit conformance functional
+
+asan-%:
+	$(call sanitized,asan) $*
 
 # Each fuzzer for FUZZ_SECONDS, from its corpus; what it finds stays under build/fuzz/found/.
 CLANG = $(firstword $(shell command -v clang) \
@@ -261,7 +274,7 @@ run-fuzz: $(fuzz_programs)
 
 # The whole daemon, with the sanitizers, on the CPU device.
 fuzz-daemon:
-	@$(MAKE) --no-print-directory BUILD=build/asan SANITIZE='$(FLAGS)' -j$$(nproc) build/asan/opd
+	$(call sanitized,asan) -j$$(nproc) build/asan/opd
 	OPD_BIN=$(abspath build/asan/opd) PYTHONPATH=$(abspath client/python) PYTHONDONTWRITEBYTECODE=1 \
 		$(PYTHON) tests/fuzz/fuzz_daemon.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 

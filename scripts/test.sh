@@ -1,5 +1,5 @@
 #!/bin/sh
-# The whole test run, step by step: scripts/test.sh cpu|gpu [PREFIX...]. Each step is a target of the
+# The whole test run, step by step: scripts/test.sh cpu|gpu|quick [PREFIX...]. Each step is a target of the
 # Makefile and can be run alone; with PREFIXes those run whose names begin with one of them
 # (`gpu functional-cuda ops`). A step that fails does not stop the others, except the build.
 # The last line is "N passed, N failed", counting steps.
@@ -62,9 +62,27 @@ cpu)
     step reload run reload
     step faults run faults
     step examples run examples
-    step asan run asan
+    step model run SECONDS=60 model
+    step asan-build run -j"$(nproc)" asan-all asan-programs
+    step asan-unit run asan-unit
+    step asan-conformance run asan-conformance
+    step asan-functional run asan-functional
+    step asan-model run SECONDS=60 asan-model
     step fuzz run fuzz
     step fuzz-daemon run SECONDS=20 fuzz-daemon
+    ;;
+quick) # a minute on two cores: each layer, by the tests that find most
+    prefixes="${prefixes:+build $prefixes}"
+    step build run -j"$(nproc)" all programs || finish
+    step lint run lint
+    step unit run unit
+    files=
+    for name in tensors views bad_requests client_tensors client_ops memory faults reload_clients upgrade; do
+        files="$files tests/functional/test_$name.py"
+    done
+    step functional run TESTS="$files" some
+    step ops run TESTS="tests/ops/test_ops.py -k 'relu or gelu or lltm-'" some
+    step model run SECONDS=10 model
     ;;
 gpu)
     export OPD_NO_APT=1 # no network: what only apt-get brings may be missing
@@ -75,6 +93,7 @@ gpu)
         step "torch-$device" run PREBUILT=1 DEVICE="$device" torch
         step "reload-$device" run PREBUILT=1 DEVICE="$device" reload
         step "faults-$device" run PREBUILT=1 DEVICE="$device" faults
+        step "model-$device" run PREBUILT=1 DEVICE="$device" SECONDS=60 model
     done
     step examples run PREBUILT=1 examples
     step soak run PREBUILT=1 DEVICE=cuda:0 soak
@@ -82,7 +101,7 @@ gpu)
     step bench run PREBUILT=1 DEVICE=cuda:0 bench
     ;;
 *)
-    echo "usage: scripts/test.sh cpu|gpu [PREFIX...]" >&2
+    echo "usage: scripts/test.sh cpu|gpu|quick [PREFIX...]" >&2
     exit 2
     ;;
 esac

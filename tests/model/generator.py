@@ -3,14 +3,17 @@ Whether one is valid, and what comes of it, is the model's to say."""
 
 import numpy as np
 
-from model import NUMPY
+from model import NUMPY, Tensor
 from runs import OPERATORS
 from raw import DTYPES
 
 SHAPES = [[], [1], [7], [64], [64], [64], [0], [3, 5], [4, 64], [2, 3, 4], [1, 5], [0, 3], [1000], [33, 31]]
 LARGE = [[65_537], [300_000], [1 << 20]]
 NAMES = ["a", "weights", "ünïcödé", "x" * 200]
-FAULTS = ["write", "read", "null", "divide", "illegal", "hang"]
+FAULTS = {
+    "cpu": ["write", "read", "null", "divide", "illegal", "hang"],
+    "cuda": ["write", "null", "misaligned", "trap", "hang"],
+}
 KEPT = 40  # tensors of a client; contexts, exports and the rest fewer
 
 
@@ -26,6 +29,9 @@ class Generator:
             self.import_open: 1, self.import_tensor: 3, self.import_close: 0.7, self.sync: 1,
             self.forward: 30, self.fault: 0.6, self.backward: 10, self.vjp: 4, self.context_free: 1, self.plan: 2,
         }  # fmt: skip
+        if Tensor.device != "cpu":  # whose memory a client cannot look into
+            for kind in (self.tensor_export, self.export_free, self.import_open):
+                del self.weights[kind]
 
     def draw(self, client):
         """(method, parameters)"""
@@ -224,7 +230,7 @@ class Generator:
         return "forward", [name, ids, attrs, outs, *([options] if options or self.rng.random() < 0.1 else [])]
 
     def fault(self):
-        kind = self.rng.choice(FAULTS)
+        kind = self.rng.choice(FAULTS[Tensor.device.partition(":")[0]])
         drawn = self.forward("fault", {"kind": kind})
         if drawn and kind == "hang":
             drawn[1][4:] = [{"deadline": 0.3}]

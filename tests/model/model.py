@@ -82,6 +82,8 @@ class Storage:
 
 
 class Tensor:
+    device = "cpu"  # of all
+
     def __init__(self, storage, offset, dtype, shape):
         self.storage, self.offset, self.dtype, self.shape = storage, offset, dtype, tuple(shape)
         self.count = int(np.prod(self.shape, dtype=np.int64))
@@ -114,7 +116,7 @@ class Tensor:
 
     def info(self, id):
         return {
-            "id": id, "dtype": self.dtype, "shape": list(self.shape), "device": "cpu", "name": self.name,
+            "id": id, "dtype": self.dtype, "shape": list(self.shape), "device": self.device, "name": self.name,
             "bytes": self.size, "suspect": Text() if self.is_suspect() else None,
         }  # fmt: skip
 
@@ -271,7 +273,7 @@ class World:
             p.writes.add(("name", name))
             if name in self.names:
                 raise Refused("invalid_argument", f"name {name} in use")
-        if device not in (None, "cpu"):
+        if device not in (None, Tensor.device):
             raise Refused("not_found", f"device {device}")
         tensor = Tensor.new(dtype, self.shape(dtype, shape))
         tensor.name = name
@@ -400,7 +402,7 @@ class World:
         if imported or tensor.is_suspect():
             raise Refused("invalid_argument", "imported, or suspect")
         p.export = Export(tensor)
-        p.result = {"device": "cpu", "size": tensor.size, "chunk": Any(), "chunk_size": Any(), "offset": Any()}
+        p.result = {"device": Tensor.device, "size": tensor.size, "chunk": Any(), "chunk_size": Any(), "offset": Any()}
         p.effects.append(lambda: c.exports.__setitem__(export, p.export))
 
     def do_export_free(self, p, c, ids):

@@ -28,7 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from model import TESTS, Client, Untold  # noqa: E402
+from model import TESTS, Client, Tensor, Untold  # noqa: E402
 
 from chaos import Chaos  # noqa: E402
 from comparer import Auditor, Wrong, check_reply, map_export  # noqa: E402
@@ -256,6 +256,7 @@ class Trial:
 
 
 def run(args, folder):
+    Tensor.device = args.device
     world = Runs(None)
     before = Chaos(None, folder, world, None, None, None)
     before.begin()
