@@ -1,6 +1,8 @@
 #pragma once
 
-// Memory that is freed all at once: what belongs to one operator, or to one plan. Zeroed is empty.
+// Memory that is freed all at once: what belongs to one operator, or to one plan. A zeroed one is
+// empty. What is taken stays where it is until arena_finish(); there is no freeing of a part, and
+// no failure: the host out of memory ends the process (base/mem.h).
 
 #include <stddef.h>
 

@@ -1,9 +1,10 @@
 #pragma once
 
-// What an operator's header says beyond its signature, resolved: no names are left to look up.
-// Of op/ alone.
+// What an operator's header says beyond its signature, resolved: no names are left to look up, but
+// for messages. Of op/ alone.
 //
-// Everything is in the operator's arena and immutable once parsed.
+// Everything is in the operator's arena, which body->arena is, and immutable once parsed. Lists
+// hold what the file says in its order: rules are applied, and steps run, from first to last.
 
 #include "op/cnumber.h"
 #include "op/expr.h"

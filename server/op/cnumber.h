@@ -1,6 +1,7 @@
 #pragma once
 
-// The C types that a kernel takes by value: their sizes, ranges and bytes.
+// The C types that a kernel takes by value: their sizes, ranges and bytes, as both the host and the
+// devices lay them out (little endian, natural alignment). Pure.
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,8 +1,9 @@
 #pragma once
 
-// Expressions: parsed once, with all names resolved and all types known, to a tree (tree.h);
-// evaluated without strings or allocation. Integers are int64, and overflow is an error; an
-// expression with a float in it is float64.
+// Expressions of plans: sizes, lets, conditions, grids, arguments. Parsed once, with all names
+// resolved and all types known, to a tree (tree.h); evaluated for each request, without strings or
+// allocation. Integers are int64, and overflow is an error; an expression with a float in it is
+// float64. Trees live in the arena of their operator, and are immutable.
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,10 @@
 #pragma once
 
-// The words of one directive: names, numbers, strings and punctuation. Every error names file and
-// line.
+// The words of one directive: names, numbers, strings and punctuation, one token ahead.
+//
+// A reader looks at lx->token and takes it with lex_next(); the lex_expect functions do both, or
+// fail. The first failure fills `err` ("file:line: what") and leaves a TOKEN_BAD that is never
+// taken again, so a reader may go on to its end and look at its result once.
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -21,7 +21,8 @@ struct line_piece {
 // The place in the file of a place in the line's text, which may be its end.
 const char *line_place(const struct line *line, const char *at);
 
-// The result lives in the arena. Errors: too large, too many, a directive after the first line of
-// code.
+// The result lives in the arena, and points into `text`. Errors: invalid_argument, "file:line:
+// what": too large, too many, no UTF-8, a directive after the first line of code, a continuation of
+// nothing.
 bool lines_split(const char *file, const char *text, size_t size, struct arena *arena,
                  struct line **out, int *out_n, struct opd_err *err);

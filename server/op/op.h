@@ -3,8 +3,9 @@
 // An operator: what the header of a .cu file says, parsed and resolved. Immutable once parsed;
 // counted.
 //
-// Pure: no I/O, no device, no request. kernels_src/README.md is the manual of the language; this is
-// its result.
+// kernels_src/README.md is the manual of the language; this is its result. plan.h says how the one
+// becomes the other. What callers may look at is here; shapes, conditions and launches are in
+// op_body, which only op/ reads.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -99,8 +100,9 @@ struct op {
     struct op_body *body; // shapes, conditions, launches: of op/ alone
 };
 
-// Parses a file. `file` is used in messages ("gelu.cu:3: ..."), `text` need not be terminated.
-// Errors: invalid_argument, "file:line: what, expected what". The result has one reference.
+// Parses a file. `file` is used in messages ("gelu.cu:3: ..."); `text` is copied, and need not be
+// terminated. Errors: invalid_argument, "file:line: what, expected what", with the line and a caret
+// below it in err->log. The result has one reference.
 struct op *op_parse(const char *file, const char *text, size_t size, struct opd_err *err);
 
 struct op *op_ref(struct op *op); // returns op

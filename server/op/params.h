@@ -1,7 +1,8 @@
 #pragma once
 
 // The argument bytes of one launch: a layout as that of a C struct, values in place, slots where
-// addresses go.
+// addresses go. Bounded by OP_MAX_ARGS_SIZE and SIGNATURE_MAX_PARAMS, and reused from launch to
+// launch.
 
 #include "op/body.h"
 
@@ -19,6 +20,7 @@ void packed_start(struct packed *p); // nothing is in it
 void *packed_put(struct packed *p, uint32_t size, uint32_t align);
 bool packed_put_slot(struct packed *p, int tensor); // the next 8 bytes are the tensor's address
 
-// All of a kernel's arguments.
+// All of a kernel's arguments for the request in env. Errors: a value that does not fit its
+// parameter's type, an accessor of another rank, too many bytes; they name the kernel.
 bool params_pack(const struct step *launch, const struct env *env, struct packed *out,
                  struct opd_err *err);

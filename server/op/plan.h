@@ -3,6 +3,20 @@
 // A plan: an operator applied to dtypes, shapes and attributes, worked out to the last argument
 // byte. It holds no pointers to memory: each place where one goes is a slot that names an operand.
 // Built once for a signature, then kept.
+//
+// How a file becomes an operator becomes a plan. op_parse() takes the "//!" lines out of the text
+// (lines.h) and the signatures of the kernels (signature.h), and gives each line to the reader of
+// its directive (the table in header.c; reader.h). A line is read word by word (lex.h); what it
+// names is looked up among what came before (scope.h); its expressions become trees (expr.h,
+// tree.h). What is left is the operator: its signature in op.h, for everyone, and in body.h rules,
+// sections and steps without names, for op/ alone. plan_build() fills an environment (struct env in
+// expr.h) from a request: rules.h holds the request against the operator's rules, which give each
+// dimension and let its value and each output its shape. Then plan.c goes through the sections of
+// the direction that is wanted: it drops steps whose condition does not hold, evaluates grids, and
+// packs arguments (params.h); builder.h appends what comes of that. Products of matrices are in
+// plan_matmul.c, operators of formulas in formula.h.
+//
+// Everything in op/ is a pure function of what it is given: no I/O, no device, no clock.
 
 #include "op/op.h"
 
@@ -14,13 +28,15 @@ struct tensor_desc {
     int64_t shape[OP_MAX_RANK];
 };
 
-int64_t tensor_desc_numel(const struct tensor_desc *d);
-uint64_t tensor_desc_size(const struct tensor_desc *d); // bytes
-// Checks rank, signs, and that the bytes stay below 2^48. Message: "shape [..]: what".
+// Rank, signs, and that the bytes stay below 2^48: what comes from outside is held against it
+// before anything is computed from it. Errors: invalid_argument, "shape [..]: what".
 bool tensor_desc_check(const struct tensor_desc *d, struct opd_err *err);
+int64_t tensor_desc_numel(const struct tensor_desc *d);
+uint64_t tensor_desc_size(const struct tensor_desc *d);                       // bytes
 void tensor_desc_format(const struct tensor_desc *d, char *out, size_t size); // "float32 [2, 3]"
 void tensor_desc_format_shape(const int64_t *shape, int rank, char *out, size_t size); // "[2, 3]"
 
+// What a plan is made for. The operator is borrowed; the plan takes a reference of its own.
 struct plan_request {
     const struct op *op;
     enum plan_direction direction;
@@ -108,6 +124,7 @@ struct plan_step {
     struct plan_matmul *matmul; // MATMUL
 };
 
+// Everything that it points to is its own, and stays as it is until plan_free().
 struct plan {
     struct op *op; // a reference
     enum plan_direction direction;
@@ -126,7 +143,9 @@ struct plan {
     size_t checks_size;
 };
 
-// The message for what kernels reported, not 0, appended to `out`.
+// The message for what kernels reported (report.h), appended to `out`. `texts` are a plan's checks,
+// with PLAN_INDEX_MARK where the index goes, and `key` the 8 bytes that were read back, not 0; a
+// key of no check is said to be one.
 enum { PLAN_INDEX_MARK = 1 };
 struct buf;
 void report_explain(const char *texts, size_t size, uint64_t key, struct buf *out);

@@ -1,6 +1,12 @@
 #pragma once
 
-// What is known while a file is read. Each reader takes the rest of one directive's line.
+// What is known while a file is read, from the first directive to op_parse()'s end; it goes with
+// that. Of op/ alone.
+//
+// A reader is called behind its directive's keyword and takes the rest of the line; it adds to the
+// lists below, which are copied to the operator's arena once all is read. False: r->lx has the
+// error, and nothing more is read. What a launch or a section needs when it is complete is checked
+// when the next one begins (section_end_launch(), section_end()), under its own line.
 
 #include "op/body.h"
 #include "op/lines.h"

@@ -7,11 +7,13 @@
 
 #include "op/reader.h"
 
+// The directive; and, once all is read, whether some kernel reports where there are checks.
 bool report_read(struct reader *r);
-bool report_end(struct reader *r); // some kernel reports
+bool report_end(struct reader *r);
 
 // The names as constants, for the prelude.
 void report_write_names(const struct op *op, struct buf *out);
 
-// The messages for one request, each terminated; PLAN_INDEX_MARK stands where the index goes.
+// The messages for one request, one after the other, each terminated, in the arena;
+// PLAN_INDEX_MARK stands where the index goes. What a plan keeps for report_explain() in plan.h.
 char *report_texts(const struct env *env, struct arena *arena, size_t *out_size);

@@ -1,7 +1,8 @@
 #pragma once
 
-// The names that an operator's header has defined so far. Only while a file is read; plans need no
-// names.
+// The names that an operator's header has defined so far: what a word means, where it stands. Only
+// while a file is read; what is kept of it holds indexes, and plans need no names. Errors go to the
+// lexer that is given, at its present token.
 
 #include <stdbool.h>
 

@@ -1,6 +1,8 @@
 #pragma once
 
-// Shows a mistake in an operator's file: the line on which it stands, and a caret below it.
+// Shows a mistake in an operator's file: the line on which it stands, and a caret below it. From
+// the message alone, and what the lexer knew of the place: a message that names no place is no
+// error here.
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,7 +2,8 @@
 
 // The kernels that a source declares, found by reading its text: names, template parameters and
 // parameters. Comments, strings and preprocessor lines are not seen; macros are not expanded and
-// includes not followed.
+// includes not followed. What cannot be made out is no mistake until a launch names it: the
+// compiler has the last word.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,6 +50,7 @@ struct signature {
     struct signature_param *params;
 };
 
-// Errors: only for too many of something. Everything that looks like no kernel is passed over.
+// The result, and what it points to, lives in the arena. Errors: invalid_argument, for too many of
+// something alone. Everything that looks like no kernel is passed over.
 bool signature_scan(const char *file, const char *text, size_t size, struct arena *arena,
                     struct signature **out, int *out_n, struct opd_err *err);

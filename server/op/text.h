@@ -1,6 +1,7 @@
 #pragma once
 
-// What comes from outside and may end up in a message: UTF-8 without control characters.
+// Words of a text, which are not terminated; and what comes from outside and may end up in a
+// message, which is UTF-8 without control characters. Pure.
 
 #include <stdbool.h>
 #include <stddef.h>
