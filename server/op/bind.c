@@ -3,7 +3,7 @@
 #include "op/reader.h"
 #include "base/suggest.h"
 
-// Where in the template's parameters a name stands; -1: it is none.
+// The index of a template parameter by its name; -1: there is none.
 static int find_template_param(const struct signature *sig, const char *name)
 {
     for (int i = 0; i < sig->n_template; i++)
@@ -87,7 +87,7 @@ static bool check_template(struct reader *r, const struct step *launch)
     return true;
 }
 
-// A type in the kernel's words, as a C type or a type variable.
+// The C type or type variable that a parameter's type, in the kernel's words, stands for.
 static bool resolve_type(struct reader *r, const struct step *launch, const char *text,
                          struct cnumber *out)
 {

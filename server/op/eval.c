@@ -169,7 +169,7 @@ static const char *load_attr(const struct node *n, const struct env *env, union 
     return NULL;
 }
 
-// Of size(): `v` is the dimension.
+// The value of numel(), rank() or size(); of the last, `v` is the dimension.
 static const char *load_shape(const struct node *n, const struct env *env, union expr_value *v)
 {
     const struct tensor_desc *t = env_tensor(env, n->a);
@@ -246,7 +246,7 @@ static const char *unary(const struct node *n, const struct env *env, union expr
     }
 }
 
-// The tree is at most EXPR_MAX_TERMS deep.
+// The recursion is bounded: a tree is at most EXPR_MAX_TERMS deep.
 static const char *eval(const struct node *n, const struct env *env, union expr_value *out)
 {
     union expr_value right;

@@ -55,7 +55,8 @@ static struct node *read_name(struct parser *p, const struct token *name)
 
 // --- functions
 
-// What functions take. A node's own argument is put into it.
+// Letters of what functions take: a value becomes an argument of the node, anything else one of
+// its own numbers.
 enum {
     NUMBER = 'n',
     INTEGER = 'i',

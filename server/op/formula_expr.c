@@ -6,7 +6,7 @@
 #include "op/reader.h"
 #include "op/tree.h"
 
-// The formula that is read, and its file's.
+// The parser's data: the formula that is read, and all of the file.
 struct reading {
     struct formula_set *set;
     struct formula *f;
@@ -14,7 +14,7 @@ struct reading {
 
 // --- what is read
 
-// Adds a value under its text; the same text is the same value.
+// A value that the kernel gets, known by its text: the same text is the same value.
 static struct node *use_value(struct parser *p, const struct node *n, enum expr_type type,
                               const char *text)
 {
@@ -107,7 +107,7 @@ static struct node *read_formula(struct parser *p, const struct token *name, int
     return tree_leaf(p, NODE_FORMULA, g->is_bool ? EXPR_TRUTH : EXPR_FLOAT, index, 0, name);
 }
 
-// What is of another language, and formulas have by other means, has a hint.
+// A token of another language is refused, with what formulas have in its place.
 static bool check_token(struct parser *p, const struct token *t)
 {
     bool symbol = t->kind == TOKEN_NAME || t->kind == TOKEN_PUNCT;
@@ -221,7 +221,7 @@ static void write_leaf(const struct node *n, const struct op *op, const struct f
         buf_printf(out, "acc_t(%.17g)", n->value.f);
 }
 
-// What stands before, between and behind the arguments. Brackets are those of the text.
+// The C++ before, between and behind the arguments of a node. Brackets are those of the text.
 static const struct spelling {
     const char *before, *between, *behind;
 } spellings[] = {

@@ -22,7 +22,7 @@ struct planner {
     int64_t n; // elements of it
     bool on_cpu;
 
-    // Of the launch at hand.
+    // The launch at hand
     struct formula_kernel kernel;
     struct formula_dims dims;
     uint32_t patterns[FORMULA_MAX_OFFSETS]; // by offset: the dimensions along which it stays
@@ -212,7 +212,7 @@ static int find_pattern(struct planner *p, uint32_t pattern)
     return t;
 }
 
-// The dimensions that are left, and where each operand stays along them.
+// The offset of each operand: operands that stay along the same of the dimensions share one.
 static void lay_out(struct planner *p, int summed)
 {
     const struct tensor_desc *inputs[OP_MAX_INPUTS + 1] = { 0 };
@@ -239,7 +239,7 @@ static void lay_out(struct planner *p, int summed)
     k->wide = p->n > INT32_MAX;
 }
 
-// Elements of a vector of 16 bytes; of a row that does not consist of whole ones, fewer.
+// The elements of a vector of 16 bytes; fewer where rows do not consist of whole vectors.
 static int choose_width(const struct planner *p, bool any_row)
 {
     size_t size = 1;
@@ -354,7 +354,8 @@ static void split_cpu(const struct planner *p, struct sum *s)
     s->parts = most(s->parts, divide_up(s->n_summed, longest));
 }
 
-// Shares it out to blocks. Sums of many elements are made in parts, which also errs less.
+// The blocks that a sum is shared out to. Sums of many elements are made in parts, which also errs
+// less.
 static void split(const struct planner *p, struct sum *s)
 {
     const struct formula_dims *dims = &p->dims;
@@ -406,7 +407,7 @@ static bool add_total(struct planner *p, const struct sum *s)
     return launch(p, divide_up(s->n_kept, p->on_cpu ? 1024 : lanes), 1);
 }
 
-// The sums in parts, as they come.
+// Room for the sums of the parts.
 static bool make_room(struct planner *p, const struct sum *s)
 {
     struct tensor_desc *room = &p->env->temps[s->input];

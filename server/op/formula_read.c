@@ -49,7 +49,7 @@ static const char *suggest_target(const struct reader *r, const char *name, bool
     return suggest_text(near);
 }
 
-// A new name. That of a gradient would be a gradient that is silently None.
+// The name of an intermediate may not begin with grad_: a misspelt gradient would silently be None.
 static bool check_intermediate(struct reader *r, const struct formula *f, const struct token *name)
 {
     struct suggest near;
@@ -134,7 +134,7 @@ bool formula_read(struct reader *r)
 
 // --- once all lines have been read
 
-// Whatever is written down is for something: a name that nothing uses is misspelt, here or there.
+// An intermediate that nothing uses is misspelt, where it is made or where it is used.
 static bool check_used(struct reader *r)
 {
     const struct formula_set *set = r->formulas;

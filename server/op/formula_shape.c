@@ -37,7 +37,7 @@ static bool fail_shape(const struct op *op, int input, const struct tensor_desc 
     return op_fail(err, "%s is %s, expected %s %s", op->inputs[input].name, own, expected, text);
 }
 
-// The first input in whose way another one is, and that one.
+// Fails at the first input that does not broadcast with one before it, and names both.
 static bool check_broadcast(const struct plan_request *request, struct opd_err *err)
 {
     const struct op *op = request->op;

@@ -15,8 +15,8 @@ static const char *operand_name(const struct formula_kernel *k, int i)
     return body_tensor_name(k->op, k->operands[i].tensor);
 }
 
-// Read and written, a tensor in place has two members: e_ and r_ of elements, p_ and o_ of the
-// struct.
+// The letter of an operand's member. A tensor in place is read and written and has both: e_ and r_
+// in `elements`, p_ and o_ in the struct.
 static char mark(const struct formula_kernel *k, int i, const char *marks)
 {
     return marks[k->operands[i].written];

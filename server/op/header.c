@@ -313,7 +313,7 @@ static bool check_words(const struct reader *r, struct opd_err *err)
     return true;
 }
 
-// A word of a request that changes nothing is misspelt, or forgotten.
+// An attribute that nothing reads is misspelt, or forgotten.
 static void warn_attrs(struct reader *r)
 {
     for (int i = 0; i < r->op->n_attrs; i++)

@@ -83,7 +83,7 @@ static bool add_directive(struct splitter *s)
     return true;
 }
 
-// Passes comments; tells whether code is left on the line.
+// Code on this line, once its comments are passed?
 static bool has_code(struct splitter *s)
 {
     while (s->p < s->end) {

@@ -62,7 +62,7 @@ static bool read_matrix(struct reader *r, struct matrix *out)
     return true;
 }
 
-// May the section write it?
+// The result of a product: may this section write it?
 static bool check_destination(struct reader *r, const struct matrix *d)
 {
     bool in_place = d->tensor < TENSOR_OUTPUT && r->op->inputs[d->tensor].in_place &&

@@ -98,13 +98,13 @@ static bool check_length(const struct op *op, const struct op_attr *a, int n, st
     return op_fail(err, "%s: %s has %d values, expected 1", op->name, a->name, n);
 }
 
-// Present, with one value taken for all of a list; the values themselves follow.
+// A value that is present; of a list, as many as that has. The values themselves follow.
 static void start_value(const struct op_attr *a, struct op_value *v)
 {
     *v = (struct op_value){ .present = true, .n = a->list ? a->list : 1 };
 }
 
-// All of them whole numbers (`ints`), or not.
+// Numbers for an int or float attribute: `ints`, or `floats` where not all of them are whole.
 static bool set_numbers(const struct op *op, int attr, const int64_t *ints, const double *floats,
                         int n, struct op_value *v, struct opd_err *err)
 {

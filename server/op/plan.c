@@ -45,7 +45,7 @@ static bool eval_block(struct builder *b, const struct step *launch, uint32_t bl
                    launch->name, product);
 }
 
-// What a launch without a grid has one thread for each element of.
+// The tensor for each of whose elements a launch without a grid has one thread.
 static const struct tensor_desc *main_result(const struct builder *b, const struct section *section)
 {
     const struct op *op = b->env.request->op;
@@ -165,7 +165,7 @@ static bool add_launch(struct builder *b, const struct section *section, const s
 
 static bool add_steps(struct builder *b, const struct section *section, int from, int to);
 
-// A loop that is not entered is as so many empty launches.
+// The body of a loop that is not entered: each of its launches is as an empty one.
 static void drop_repeat(struct builder *b, const struct step *body, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -250,7 +250,7 @@ static bool add_formula_launch(void *data, const struct formula_launch *launch)
     return true;
 }
 
-// Their kernels come with the prelude.
+// Launches of formulas, whose kernels come with the prelude.
 static bool add_formulas(struct builder *b)
 {
     struct buf text = { 0 };

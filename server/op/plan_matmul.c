@@ -5,8 +5,8 @@
 #include "op/builder.h"
 #include "base/mem.h"
 
-// Of the product's own kernel, opd::matmul in opd.cuh: threads of a block, and the part of the
-// result that a block makes, on a GPU and on the CPU.
+// opd::matmul in opd.cuh, the kernel of products that no library makes: threads of a block, and the
+// part of the result that a block makes, on a GPU and on the CPU.
 enum { GPU_BLOCK = 256, GPU_ROWS = 64, GPU_COLS = 64, CPU_BLOCK = 1, CPU_ROWS = 48, CPU_COLS = 64 };
 
 // A matrix in memory, before it is transposed; in elements.
@@ -76,7 +76,7 @@ static bool eval_matrix(struct builder *b, const struct matmul *m, const struct 
     return check_inside(b, m, x, out);
 }
 
-// "float32 [16, 160] @ float32 [128, 384].T", as they came.
+// Fails with the operands as they came: "float32 [16, 160] @ float32 [128, 384].T".
 static bool fail_operands(const struct builder *b, const struct matmul *m,
                           const struct shape_of_matrix shapes[3], const char *expected)
 {
@@ -148,7 +148,7 @@ static bool is_whole(const struct builder *b, const struct matrix *x,
            s->rows * s->cols == tensor_desc_numel(env_tensor(&b->env, x->tensor));
 }
 
-// What the result's memory holds before: zeros where something of it would stay as it was.
+// The result's memory before the product: zeros where something of it would stay as it was.
 static bool prepare_result(struct builder *b, const struct matmul *m,
                            const struct shape_of_matrix *s)
 {

@@ -5,7 +5,7 @@
 
 #include "op/rules.h"
 
-// A key is made by opd::check() in opd.cuh: the check's place, so that the first one of the file
+// The key that opd::check() in opd.cuh makes: the check's place, so that the first one of the file
 // has the greatest key, above the distance of the index from its upper limit.
 enum { INDEX_BITS = 58, FIRST_PLACE = 63 };
 

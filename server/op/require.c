@@ -53,7 +53,7 @@ bool require_read_message(struct reader *r, bool index, struct message *out)
     return true;
 }
 
-// The value of a name in a rule, for the message: "OH = -1". Once for each name.
+// A piece of the message for a name in the rule, once for each name: "OH = -1".
 static bool add_named_value(struct reader *r, const struct symbol *s, struct message_piece *pieces,
                             struct message *out)
 {
@@ -70,7 +70,7 @@ static bool add_named_value(struct reader *r, const struct symbol *s, struct mes
     return read_message_value(r, s->name, strlen(s->name), piece);
 }
 
-// Without a message of its own: the rule itself, and what its names are.
+// The message of a rule that has none: the rule itself, and what its names are.
 static bool quote_rule(struct reader *r, const struct expr *rule, struct message *out)
 {
     struct message_piece pieces[MAX_PIECES];

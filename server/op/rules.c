@@ -96,7 +96,8 @@ static const struct rule *find_source(const struct op_body *body, enum dim_kind 
     return NULL;
 }
 
-// " (S = 7 of old_h, I = 2 of input)": the argument that is told need not be the one that is wrong.
+// Where the sizes in a dimension came from, " (S = 7 of old_h, I = 2 of input)": the argument that
+// the message names need not be the one that is wrong.
 struct sources {
     const struct shape_dim *dim;
     const char *name; // of that argument: its own are left out
@@ -238,7 +239,7 @@ static bool make_dim(const struct shape_dim *dim, struct tensor_desc *d, const c
     return true;
 }
 
-// Outputs, saved and scratch: the shape is what the rule says.
+// The shape of an output, a saved or a scratch tensor is what the rule says.
 static bool make_shape(const struct rule *rule, struct env *env, struct opd_err *err)
 {
     const struct op *op = env->request->op;

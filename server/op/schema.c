@@ -25,7 +25,7 @@ static bool add_tensor(struct reader *r, const struct op_tensor *t, bool output)
     return reader_symbol(r, t->name, SYMBOL_TENSOR, tensor);
 }
 
-// After "Tensor".
+// A tensor argument, behind the word "Tensor".
 static bool read_tensor(struct reader *r)
 {
     struct lexer *lx = &r->lx;
@@ -263,7 +263,7 @@ static bool read_returns(struct reader *r)
     return lex_expect(lx, ')', "',' or ')'");
 }
 
-// grad_x is a name as soon as x is one.
+// The names of gradients: grad_x is one as soon as x is.
 static bool add_gradients(struct reader *r)
 {
     struct op *op = r->op;

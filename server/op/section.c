@@ -13,7 +13,7 @@ bool section_end_launch(struct reader *r)
     return launch->kind != STEP_LAUNCH || bind_launch(r, launch);
 }
 
-// Does any kernel of the section write it, or is it zeroed?
+// Is the tensor made in this section: written by one of its steps, or zeroed?
 static bool is_made(const struct section *section, int tensor)
 {
     for (int i = 0; i < section->n_steps; i++) {
@@ -188,7 +188,7 @@ bool section_read_zero(struct reader *r)
     return lex_expect_end(lx);
 }
 
-// A type word, a type variable, true, false: passed on as they stand.
+// A template argument that is passed on as it stands: a type word, a type variable, true, false.
 static bool is_verbatim(const struct reader *r)
 {
     const struct token *t = &r->lx.token;

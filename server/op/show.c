@@ -74,7 +74,7 @@ static const char *directive_end(const struct view *v, const char *start)
     }
 }
 
-// The word stands there, and is not a part of another.
+// Does the word stand there, and not as a part of another?
 static bool is_word_at(const char *p, const char *start, const char *end, const char *word,
                        size_t n)
 {
@@ -102,7 +102,7 @@ static const char *find_last(const char *start, const char *from, const char *en
     return NULL;
 }
 
-// What the message quotes first: 'word' or "word".
+// The size of the word that the message quotes first, 'word' or "word", and its start.
 static size_t find_quoted(const char *what, const char **out)
 {
     const char *open = strpbrk(what, "'\"");

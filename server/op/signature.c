@@ -71,7 +71,7 @@ static char *skip_comment(char *p, const char *end)
     return close ? close + 2 : (char *)end;
 }
 
-// What is no code becomes blanks; lines stay where they are.
+// Comments, strings and preprocessor lines become blanks; lines stay where they are.
 static void blank_text(char *text, size_t size)
 {
     char *p = text;
@@ -121,7 +121,7 @@ static bool at_end(const struct scanner *s)
     return s->piece.size == 0;
 }
 
-// Brackets of every kind, counted together.
+// The change of depth that a piece makes, brackets of every kind counted together.
 static int depth_change(const struct piece *piece, bool angles)
 {
     if (piece->size != 1)
@@ -132,7 +132,8 @@ static int depth_change(const struct piece *piece, bool angles)
     return strchr(")]}", c) || (angles && c == '>') ? -1 : 0;
 }
 
-// From an opening bracket to after its closing one. Returns the text between; advances past it.
+// The text between an opening bracket, where the scanner stands, and its closing one, behind which
+// it is left.
 static struct piece take_bracketed(struct scanner *s, bool angles)
 {
     int depth = 0, round = 0;
@@ -312,7 +313,7 @@ static void read_pointer(struct scanner *s, const struct piece *pieces, int n, i
     param->type = join_words(s, pieces, star < n ? star : n);
 }
 
-// Returns what cannot be passed about it, or NULL.
+// Reads a parameter. Returns why a launch could not pass it, or NULL.
 static const char *read_param(struct scanner *s, struct words *w, struct signature_param *param)
 {
     int n = find_word(w->pieces, w->n, "=");
@@ -372,7 +373,7 @@ static bool read_params(struct scanner *s, struct piece text, struct signature *
     return true;
 }
 
-// After __global__: attributes and words in any order, then NAME ( ... ).
+// A kernel, behind __global__: attributes and words in any order, then NAME ( ... ).
 static bool read_kernel(struct scanner *s, struct piece template_text)
 {
     struct signature sig = { 0 };

@@ -52,7 +52,7 @@ static struct token word_of(const struct node *n)
     return (struct token){ .start = n->start, .size = n->size };
 }
 
-// A conversion, which stands where its operand does.
+// A node that converts another, and stands where that does.
 static struct node *convert(struct parser *p, int kind, enum expr_type type, struct node *n)
 {
     struct token at = word_of(n);
@@ -102,7 +102,7 @@ struct node *tree_truth(struct parser *p, struct node *n)
     return n && n->type != EXPR_TRUTH ? convert(p, NODE_TO_TRUTH, EXPR_TRUTH, n) : n;
 }
 
-// Makes both numbers, and floats where one of them is. False with the error.
+// Both operands made numbers, and floats where one of them is. False with the error.
 static bool unify(struct parser *p, struct node **left, struct node **right)
 {
     *left = tree_number(p, *left);
@@ -293,7 +293,7 @@ static struct node *read_binary(struct parser *p, int precedence)
     return left;
 }
 
-// Behind the '?' at `at`.
+// The branches of a choice, behind its '?' at `at`.
 static struct node *read_branches(struct parser *p, const struct token *at, struct node *condition)
 {
     condition = tree_truth(p, condition);

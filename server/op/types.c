@@ -3,7 +3,7 @@
 #include "op/reader.h"
 #include "base/suggest.h"
 
-// Dtypes up to the end or a ':'.
+// A list of dtypes, up to the end or a ':'.
 static bool read_dtype_list(struct reader *r, struct op_type *type)
 {
     struct lexer *lx = &r->lx;
