@@ -4,7 +4,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <getopt.h>
+#include <inttypes.h>
 #include <limits.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,86 +18,183 @@
 #include "base/mpscan.h"
 #include "base/version.h"
 
-static bool set_socket(struct options *o, const char *text, struct opd_err *err);
-static bool set_group(struct options *o, const char *text, struct opd_err *err);
+#define MAX_SIZE INT64_C(1000000000000000000)
+
 static bool set_device(struct options *o, const char *text, struct opd_err *err);
 static bool set_kernels(struct options *o, const char *text, struct opd_err *err);
-static bool set_cache(struct options *o, const char *text, struct opd_err *err);
-static bool set_cache_size(struct options *o, const char *text, struct opd_err *err);
 static bool set_config(struct options *o, const char *text, struct opd_err *err);
 static bool set_log_level(struct options *o, const char *text, struct opd_err *err);
-static bool set_compilers(struct options *o, const char *text, struct opd_err *err);
-static bool set_memory_limit(struct options *o, const char *text, struct opd_err *err);
-static bool set_deadline(struct options *o, const char *text, struct opd_err *err);
-static bool set_compile_deadline(struct options *o, const char *text, struct opd_err *err);
-static bool set_max_connections(struct options *o, const char *text, struct opd_err *err);
 static bool set_blas(struct options *o, const char *text, struct opd_err *err);
-static bool set_client_memory(struct options *o, const char *text, struct opd_err *err);
-static bool set_client_requests(struct options *o, const char *text, struct opd_err *err);
-static bool set_max_message(struct options *o, const char *text, struct opd_err *err);
-static bool set_max_launches(struct options *o, const char *text, struct opd_err *err);
-static bool set_debug(struct options *o, const char *text, struct opd_err *err);
-static bool set_warm(struct options *o, const char *text, struct opd_err *err);
+
+enum option_type { IS_TEXT, IS_COUNT, IS_SIZE, IS_SECONDS, IS_SWITCH, IS_OWN };
+
+#define AT(type, field) type, offsetof(struct options, field)
+#define TEXT(field, least) AT(IS_TEXT, field), least, INT_MAX, NULL
+#define COUNT(field, most) AT(IS_COUNT, field), 1, most, NULL
+#define SIZE(field, least, most) AT(IS_SIZE, field), least, most, NULL
+#define SECONDS(field) AT(IS_SECONDS, field), 0, 1000000000, NULL
+#define SWITCH(field) AT(IS_SWITCH, field), 0, 0, NULL
+#define OWN(set) IS_OWN, 0, 0, 0, set
 
 // Every option, in the order of --help. In a configuration file: "name = value", a line each.
 static const struct option_row {
     const char *name;
     const char *argument; // NULL: none
     const char *help;
-    bool (*set)(struct options *o, const char *text, struct opd_err *err);
+    enum option_type type;
+    size_t offset;       // of what it sets: char *, int, uint64_t, double, bool
+    int64_t least, most; // a number's bounds, a text's length
+    bool (*set)(struct options *o, const char *text, struct opd_err *err); // IS_OWN
 } rows[] = {
-    { "socket", "PATH", "the Unix socket to serve on", set_socket },
+    { "socket", "PATH", "the Unix socket to serve on", TEXT(socket, 1) },
     { "group", "NAME", "let the members of a group connect too (default: nobody but you)",
-      set_group },
+      TEXT(group, 0) },
     { "device", "LIST", "auto (every GPU, and the CPU), or a list of cpu, cuda, cuda:N",
-      set_device },
-    { "kernels", "DIR", "add a folder of operators; may be repeated, later ones win", set_kernels },
-    { "cache", "DIR", "where compiled kernels are kept; \"\" keeps none", set_cache },
+      OWN(set_device) },
+    { "kernels", "DIR", "add a folder of operators; may be repeated, later ones win",
+      OWN(set_kernels) },
+    { "cache", "DIR", "where compiled kernels are kept; \"\" keeps none", TEXT(cache, 0) },
     { "cache-size", "SIZE", "bytes that the cache may take: 512M, 4G (default: 1G)",
-      set_cache_size },
-    { "config", "FILE", "read options from a file: a line \"name = value\" for each", set_config },
-    { "log-level", "L", "debug, info, warn or error (default: info)", set_log_level },
-    { "compilers", "N", "compiler processes (default: by the number of cores)", set_compilers },
+      SIZE(cache_limit, 1, MAX_SIZE) },
+    { "config", "FILE", "read options from a file: a line \"name = value\" for each",
+      OWN(set_config) },
+    { "log-level", "L", "debug, info, warn or error (default: info)", OWN(set_log_level) },
+    { "compilers", "N", "compiler processes (default: by the number of cores)",
+      COUNT(compilers, OPTIONS_MAX_COMPILERS) },
     { "memory-limit", "SIZE", "device memory that opd may take on each device: 512M, 8G",
-      set_memory_limit },
-    { "deadline", "SECONDS", "how long a request may run on a device (default: 10)", set_deadline },
+      SIZE(memory_limit, 1, MAX_SIZE) },
+    { "deadline", "SECONDS", "how long a request may run on a device (default: 10)",
+      SECONDS(deadline) },
     { "compile-deadline", "SECONDS", "how long one compile may take (default: 60)",
-      set_compile_deadline },
-    { "max-connections", "N", "connections at one time (default: 256)", set_max_connections },
-    { "blas", "WHICH", "vendor: cuBLASLt or a CBLAS where there is one; own: never", set_blas },
+      SECONDS(compile_deadline) },
+    { "max-connections", "N", "connections at one time (default: 256)",
+      COUNT(max_connections, 65536) },
+    { "blas", "WHICH", "vendor: cuBLASLt or a CBLAS where there is one; own: never",
+      OWN(set_blas) },
     { "client-memory", "SIZE", "device memory that one client may hold on each (default: all)",
-      set_client_memory },
+      SIZE(client_memory, 1, MAX_SIZE) },
     { "client-requests", "N", "requests of one client on devices at a time (default: 256)",
-      set_client_requests },
-    { "max-message", "SIZE", "bytes of a message, 64K to 64M (default: 64M)", set_max_message },
-    { "max-launches", "N", "kernel launches of one request (default: 8192)", set_max_launches },
-    { "debug", NULL, "wait for each launch before the next, as OPD_DEBUG=1 does", set_debug },
-    { "warm", NULL, "compile the examples of every operator at start", set_warm },
+      COUNT(client_requests, 65536) },
+    { "max-message", "SIZE", "bytes of a message, 64K to 64M (default: 64M)",
+      SIZE(max_message, 64 << 10, MPSCAN_DEFAULT_MESSAGE) },
+    { "max-launches", "N", "kernel launches of one request (default: 8192)",
+      COUNT(max_launches, 1 << 20) },
+    { "debug", NULL, "wait for each launch before the next, as OPD_DEBUG=1 does", SWITCH(debug) },
+    { "warm", NULL, "compile the examples of every operator at start", SWITCH(warm) },
 };
 
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
-static void replace(char **slot, const char *text)
+// --- values of a type
+
+static bool set_text(const struct option_row *row, char **slot, const char *text,
+                     struct opd_err *err)
 {
+    if (strlen(text) < (size_t)row->least)
+        return opd_err_set(err, OPD_E_invalid_argument, "--%s: the path is empty", row->name);
     char *copy = mem_strdup(text);
     free(*slot);
     *slot = copy;
-}
-
-static bool set_socket(struct options *o, const char *text, struct opd_err *err)
-{
-    if (!text[0])
-        return opd_err_set(err, OPD_E_invalid_argument, "--socket: the path is empty");
-    replace(&o->socket, text);
     return true;
 }
 
-static bool set_group(struct options *o, const char *text, struct opd_err *err)
+static bool set_count(const struct option_row *row, int *slot, const char *text,
+                      struct opd_err *err)
 {
-    (void)err;
-    replace(&o->group, text);
+    char *end;
+    errno = 0;
+    long n = strtol(text, &end, 10);
+    if (errno || end == text || *end || n < row->least || n > row->most)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "--%s: '%s', expected a number from %" PRId64 " to %" PRId64, row->name,
+                           text, row->least, row->most);
+    *slot = (int)n;
     return true;
 }
+
+static const char units[] = "KMGT";
+
+// "64K": bounds are whole.
+static const char *size_text(int64_t size, char out[24])
+{
+    int unit = -1;
+    for (; size >= 1024 && size % 1024 == 0 && units[unit + 1]; unit++)
+        size /= 1024;
+    snprintf(out, 24, "%" PRId64 "%.1s", size, unit < 0 ? "" : &units[unit]);
+    return out;
+}
+
+static bool set_size(const struct option_row *row, uint64_t *slot, const char *text,
+                     struct opd_err *err)
+{
+    char *end, least[24], most[24];
+    errno = 0;
+    double n = strtod(text, &end);
+    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
+    if (unit) {
+        n *= (double)((uint64_t)1 << (10 * (unit - units + 1)));
+        end++;
+        if (*end == 'i')
+            end++;
+        if (*end == 'B')
+            end++;
+    }
+    if (errno || end == text || *end || !(n >= 1) || n > (double)MAX_SIZE)
+        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected a size as 512M or 8G",
+                           row->name, text);
+    if (n < (double)row->least || n > (double)row->most)
+        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected a size from %s to %s",
+                           row->name, text, size_text(row->least, least),
+                           size_text(row->most, most));
+    *slot = (uint64_t)n;
+    return true;
+}
+
+static bool set_seconds(const struct option_row *row, double *slot, const char *text,
+                        struct opd_err *err)
+{
+    char *end;
+    double n = strtod(text, &end);
+    if (end == text || *end || !(n > (double)row->least) || n > (double)row->most)
+        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected seconds above 0",
+                           row->name, text);
+    *slot = n;
+    return true;
+}
+
+static bool set_switch(const struct option_row *row, bool *slot, const char *text,
+                       struct opd_err *err)
+{
+    if (text && strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s: '%s', expected true or false",
+                           row->name, text);
+    *slot = !text || strcmp(text, "true") == 0;
+    return true;
+}
+
+// `text`: NULL for an option without a value.
+static bool set_option(struct options *o, const struct option_row *row, const char *text,
+                       struct opd_err *err)
+{
+    void *slot = (char *)o + row->offset;
+    switch (row->type) {
+    case IS_TEXT:
+        return set_text(row, slot, text, err);
+    case IS_COUNT:
+        return set_count(row, slot, text, err);
+    case IS_SIZE:
+        return set_size(row, slot, text, err);
+    case IS_SECONDS:
+        return set_seconds(row, slot, text, err);
+    case IS_SWITCH:
+        return set_switch(row, slot, text, err);
+    case IS_OWN:
+        break;
+    }
+    return row->set(o, text, err);
+}
+
+// --- values of their own
 
 static void clear_devices(struct options *o)
 {
@@ -188,13 +287,6 @@ static bool set_kernels(struct options *o, const char *text, struct opd_err *err
     return true;
 }
 
-static bool set_cache(struct options *o, const char *text, struct opd_err *err)
-{
-    (void)err;
-    replace(&o->cache, text);
-    return true;
-}
-
 static bool set_log_level(struct options *o, const char *text, struct opd_err *err)
 {
     o->log_level = log_level_parse(text);
@@ -204,130 +296,11 @@ static bool set_log_level(struct options *o, const char *text, struct opd_err *e
     return true;
 }
 
-static bool read_count(const char *name, const char *text, long max, int *out, struct opd_err *err)
-{
-    char *end;
-    errno = 0;
-    long n = strtol(text, &end, 10);
-    if (errno || end == text || *end || n < 1 || n > max)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "--%s: '%s', expected a number from 1 to %ld", name, text, max);
-    *out = (int)n;
-    return true;
-}
-
-static bool set_compilers(struct options *o, const char *text, struct opd_err *err)
-{
-    return read_count("compilers", text, OPTIONS_MAX_COMPILERS, &o->compilers, err);
-}
-
-static bool set_max_connections(struct options *o, const char *text, struct opd_err *err)
-{
-    return read_count("max-connections", text, 65536, &o->max_connections, err);
-}
-
-static bool read_size(const char *name, const char *text, uint64_t *out, struct opd_err *err)
-{
-    static const char units[] = "KMGT";
-    char *end;
-    errno = 0;
-    double n = strtod(text, &end);
-    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
-    if (unit) {
-        n *= (double)((uint64_t)1 << (10 * (unit - units + 1)));
-        end++;
-        if (*end == 'i')
-            end++;
-        if (*end == 'B')
-            end++;
-    }
-    if (errno || end == text || *end || !(n >= 1) || n > 1e18)
-        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected a size as 512M or 8G",
-                           name, text);
-    *out = (uint64_t)n;
-    return true;
-}
-
-static bool set_memory_limit(struct options *o, const char *text, struct opd_err *err)
-{
-    return read_size("memory-limit", text, &o->memory_limit, err);
-}
-
-static bool set_client_memory(struct options *o, const char *text, struct opd_err *err)
-{
-    return read_size("client-memory", text, &o->client_memory, err);
-}
-
-static bool set_client_requests(struct options *o, const char *text, struct opd_err *err)
-{
-    return read_count("client-requests", text, 65536, &o->client_requests, err);
-}
-
-static bool set_max_message(struct options *o, const char *text, struct opd_err *err)
-{
-    if (!read_size("max-message", text, &o->max_message, err))
-        return false;
-    if (o->max_message < 64 << 10 || o->max_message > MPSCAN_DEFAULT_MESSAGE)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "--max-message: '%s', expected a size from 64K to 64M", text);
-    return true;
-}
-
-static bool set_max_launches(struct options *o, const char *text, struct opd_err *err)
-{
-    return read_count("max-launches", text, 1 << 20, &o->max_launches, err);
-}
-
-static bool set_cache_size(struct options *o, const char *text, struct opd_err *err)
-{
-    return read_size("cache-size", text, &o->cache_limit, err);
-}
-
 static bool set_blas(struct options *o, const char *text, struct opd_err *err)
 {
     o->own_blas = strcmp(text, "own") == 0;
     return o->own_blas || strcmp(text, "vendor") == 0 ||
            opd_err_set(err, OPD_E_invalid_argument, "--blas: '%s', expected vendor or own", text);
-}
-
-static bool read_seconds(const char *name, const char *text, double *out, struct opd_err *err)
-{
-    char *end;
-    double s = strtod(text, &end);
-    if (end == text || *end || !(s > 0) || s > 1e9)
-        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected seconds above 0",
-                           name, text);
-    *out = s;
-    return true;
-}
-
-static bool set_deadline(struct options *o, const char *text, struct opd_err *err)
-{
-    return read_seconds("deadline", text, &o->deadline, err);
-}
-
-static bool set_compile_deadline(struct options *o, const char *text, struct opd_err *err)
-{
-    return read_seconds("compile-deadline", text, &o->compile_deadline, err);
-}
-
-static bool read_switch(const char *name, const char *text, bool *out, struct opd_err *err)
-{
-    if (text && strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: '%s', expected true or false", name,
-                           text);
-    *out = !text || strcmp(text, "true") == 0;
-    return true;
-}
-
-static bool set_debug(struct options *o, const char *text, struct opd_err *err)
-{
-    return read_switch("debug", text, &o->debug, err);
-}
-
-static bool set_warm(struct options *o, const char *text, struct opd_err *err)
-{
-    return read_switch("warm", text, &o->warm, err);
 }
 
 static const struct option_row *find_row(const char *name)
@@ -361,7 +334,7 @@ static bool read_config_line(struct options *o, char *line, struct opd_err *err)
     if (!row || row->set == set_config)
         return opd_err_set(err, OPD_E_invalid_argument, "unknown option '%s'; see opd --help",
                            trim(text));
-    return row->set(o, trim(equals + 1), err);
+    return set_option(o, row, trim(equals + 1), err);
 }
 
 static bool set_config(struct options *o, const char *text, struct opd_err *err)
@@ -481,7 +454,7 @@ static bool take_option(struct options *o, int c, char **argv, bool config, stru
                            "see opd --help",
                            argv[optind - 1]);
     const struct option_row *row = &rows[c - 1000];
-    return (row->set == set_config) != config || row->set(o, optarg, err);
+    return (row->set == set_config) != config || set_option(o, row, optarg, err);
 }
 
 static bool read_arguments(struct options *o, int argc, char **argv, bool config,
