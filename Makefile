@@ -59,7 +59,7 @@ objects = $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(1)))
 rooms = upgrade request kernels device memory wire trial compiler executor op base
 $(foreach r,$(rooms),$(eval $(r) = $(call objects,server/$(r)/*.c)))
 roof = $(OBJ)/server/broker.o $(OBJ)/server/options.o
-opctl = $(call objects,client/opctl/*.c server/base/suggest.c)
+opctl = $(call objects,client/opctl/*.c client/c/pack.c server/base/suggest.c)
 
 # libopd shares one leaf with the daemon.
 client = $(patsubst %.c,$(OBJ)/pic/%.o, \

@@ -248,13 +248,25 @@ void client_forget(struct opd_client *c, uint32_t request)
         (*at)->forgotten = true;
 }
 
-bool client_call(struct opd_client *c, const char *method, const struct iovec params[2],
-                 double more, struct opd_reply *reply, struct opd_error *err)
+bool client_call_with(struct opd_client *c, const char *method, struct pack *params,
+                      struct iovec tail, double more, struct opd_reply *reply,
+                      struct opd_error *err)
 {
     uint32_t request;
-    if (!client_send(c, method, params, -1, &request, err))
+    struct iovec parts[2] = { { params->bytes.data, params->bytes.size }, tail };
+    bool good = !params->failed ||
+                error_set(err, OPD_OUT_OF_MEMORY, "%s: no host memory for the message", method);
+    good = good && client_send(c, method, parts, -1, &request, err);
+    pack_finish(params);
+    if (!good)
         return false;
-    bool good = client_wait(c, request, more, reply, err);
+    good = client_wait(c, request, more, reply, err);
     client_forget(c, request);
     return good;
+}
+
+bool client_call(struct opd_client *c, const char *method, struct pack *params,
+                 struct opd_reply *reply, struct opd_error *err)
+{
+    return client_call_with(c, method, params, (struct iovec){ 0 }, 0, reply, err);
 }

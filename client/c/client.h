@@ -8,6 +8,7 @@
 #include "c/message.h"
 #include "c/notice.h"
 #include "c/opd.h"
+#include "c/pack.h"
 
 struct request {
     uint32_t id;
@@ -46,6 +47,12 @@ void client_forget(struct opd_client *client, uint32_t request);
 bool client_wait_notice(struct opd_client *client, const char *method, double seconds,
                         struct opd_reply *params, struct opd_error *err);
 
-// client_send(), client_wait() and client_forget().
-bool client_call(struct opd_client *client, const char *method, const struct iovec params[2],
-                 double more, struct opd_reply *reply, struct opd_error *err);
+// Sends what was packed, waits for the reply, and frees what was packed.
+bool client_call(struct opd_client *client, const char *method, struct pack *params,
+                 struct opd_reply *reply, struct opd_error *err);
+
+// The same, with more to its knobs: `tail` follows the packed bytes and belongs to the same array;
+// `more` seconds are added to the timeout.
+bool client_call_with(struct opd_client *client, const char *method, struct pack *params,
+                      struct iovec tail, double more, struct opd_reply *reply,
+                      struct opd_error *err);

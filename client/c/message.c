@@ -6,6 +6,14 @@
 
 enum { RESPONSE = 1, NOTIFICATION = 2 };
 
+void opd_reply_clear(struct opd_reply *reply)
+{
+    if (reply->zone)
+        msgpack_zone_free(reply->zone);
+    free(reply->bytes);
+    *reply = (struct opd_reply){ 0 };
+}
+
 void message_clear(struct message *message)
 {
     opd_reply_clear(&message->reply);

@@ -11,7 +11,6 @@
 #include "c/client.h"
 #include "c/error.h"
 #include "c/map.h"
-#include "c/pack.h"
 #include "c/sock.h"
 #include "base/version.h"
 
@@ -81,9 +80,10 @@ static bool greet(struct opd_client *c, struct opd_error *err)
     struct opd_reply reply = { 0 };
     c->timeout = OPD_CONNECT_TIMEOUT;
     pack_init(&p, 2);
-    pack_key(&p, "libopd " OPD_VERSION);
-    msgpack_pack_map(&p.mp, 0);
-    bool greeted = pack_call(&p, c, "hello", &reply, err) && check_greeting(c, &reply.result, err);
+    pack_str(&p, "libopd " OPD_VERSION);
+    pack_map(&p, 0);
+    bool greeted = client_call(c, "hello", &p, &reply, err) &&
+                   check_greeting(c, &reply.result, err);
     opd_reply_clear(&reply);
     c->timeout = OPD_TIMEOUT;
     return greeted;
@@ -136,14 +136,6 @@ void opd_set_timeout(struct opd_client *c, double seconds)
 int64_t opd_new_id(struct opd_client *c)
 {
     return ++c->last_id;
-}
-
-void opd_reply_clear(struct opd_reply *reply)
-{
-    if (reply->zone)
-        msgpack_zone_free(reply->zone);
-    free(reply->bytes);
-    *reply = (struct opd_reply){ 0 };
 }
 
 static bool is_array(const char *bytes, size_t size)

@@ -2,9 +2,9 @@
 
 #include "c/opd.h"
 
+#include "c/client.h"
 #include "c/error.h"
 #include "c/map.h"
-#include "c/pack.h"
 #include "c/tensor.h"
 
 struct opd_attr opd_int(const char *name, int64_t value)
@@ -37,13 +37,6 @@ struct opd_attr opd_floats(const char *name, const double *values, size_t count)
     return (struct opd_attr){ name, OPD_ATTR_FLOATS, count, { .floats = values } };
 }
 
-static void pack_ints(struct pack *p, const struct opd_attr *attr)
-{
-    msgpack_pack_array(&p->mp, attr->count);
-    for (size_t i = 0; i < attr->count; i++)
-        pack_int(p, attr->value.ints[i]);
-}
-
 static void pack_floats(struct pack *p, const struct opd_attr *attr)
 {
     msgpack_pack_array(&p->mp, attr->count);
@@ -51,17 +44,9 @@ static void pack_floats(struct pack *p, const struct opd_attr *attr)
         msgpack_pack_double(&p->mp, attr->value.floats[i]);
 }
 
-static void pack_bool(struct pack *p, bool value)
-{
-    if (value)
-        msgpack_pack_true(&p->mp);
-    else
-        msgpack_pack_false(&p->mp);
-}
-
 static void pack_attr(struct pack *p, const struct opd_attr *attr)
 {
-    pack_key(p, attr->name);
+    pack_str(p, attr->name);
     switch (attr->kind) {
     case OPD_ATTR_INT:
         pack_int(p, attr->value.integer);
@@ -73,10 +58,10 @@ static void pack_attr(struct pack *p, const struct opd_attr *attr)
         pack_bool(p, attr->value.boolean);
         return;
     case OPD_ATTR_STR:
-        pack_key(p, attr->value.str);
+        pack_str(p, attr->value.str);
         return;
     case OPD_ATTR_INTS:
-        pack_ints(p, attr);
+        pack_ints(p, attr->value.ints, attr->count);
         return;
     case OPD_ATTR_FLOATS:
         pack_floats(p, attr);
@@ -84,25 +69,25 @@ static void pack_attr(struct pack *p, const struct opd_attr *attr)
     case OPD_ATTR_NIL:
         break;
     }
-    msgpack_pack_nil(&p->mp);
+    pack_nil(p);
 }
 
 static void pack_options(struct pack *p, const struct opd_forward_params *params)
 {
     bool context = params->context != 0, deadline = params->deadline > 0;
     bool device = params->device != NULL;
-    msgpack_pack_map(&p->mp, (size_t)context + deadline + device);
+    pack_map(p, (size_t)context + deadline + device);
     if (context) {
-        pack_key(p, "context");
+        pack_str(p, "context");
         pack_int(p, params->context);
     }
     if (deadline) {
-        pack_key(p, "deadline");
+        pack_str(p, "deadline");
         msgpack_pack_double(&p->mp, params->deadline);
     }
     if (device) {
-        pack_key(p, "device");
-        pack_key(p, params->device);
+        pack_str(p, "device");
+        pack_str(p, params->device);
     }
 }
 
@@ -128,15 +113,15 @@ bool opd_forward(struct opd_client *c, const struct opd_forward_params *params,
     struct pack p;
     struct opd_reply reply = { 0 };
     pack_init(&p, 5);
-    pack_key(&p, params->op);
+    pack_str(&p, params->op);
     pack_ids(&p, params->inputs, params->input_count);
-    msgpack_pack_map(&p.mp, params->attr_count);
+    pack_map(&p, params->attr_count);
     for (size_t i = 0; i < params->attr_count; i++)
         pack_attr(&p, &params->attrs[i]);
     pack_ids(&p, params->outputs, params->output_count);
     pack_options(&p, params);
-    bool good = pack_call_with(&p, c, "forward", (struct iovec){ 0 }, params->deadline, &reply,
-                               err) &&
+    bool good = client_call_with(c, "forward", &p, (struct iovec){ 0 }, params->deadline, &reply,
+                                 err) &&
                 read_tensors(params->tensors, params->output_count,
                              opd_map_get(&reply.result, "outputs"), err);
     opd_reply_clear(&reply);
@@ -154,8 +139,8 @@ bool opd_backward(struct opd_client *c, const struct opd_backward_params *params
     pack_ids(&p, params->grads, params->grad_count);
     pack_ids(&p, params->inputs, params->input_count);
     pack_options(&p, &options);
-    bool good = pack_call_with(&p, c, "backward", (struct iovec){ 0 }, params->deadline, &reply,
-                               err) &&
+    bool good = client_call_with(c, "backward", &p, (struct iovec){ 0 }, params->deadline, &reply,
+                                 err) &&
                 read_tensors(params->tensors, params->input_count, &reply.result, err);
     opd_reply_clear(&reply);
     return good;
@@ -166,7 +151,7 @@ bool opd_context_free(struct opd_client *c, const int64_t *ids, size_t count, st
     struct pack p;
     pack_init(&p, 1);
     pack_ids(&p, ids, count);
-    return pack_call(&p, c, "context_free", NULL, err);
+    return client_call(c, "context_free", &p, NULL, err);
 }
 
 bool opd_sync(struct opd_client *c, struct opd_error *err)

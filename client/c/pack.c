@@ -2,9 +2,6 @@
 
 #include <string.h>
 
-#include "c/client.h"
-#include "c/error.h"
-
 static int write_bytes(void *data, const char *bytes, size_t size)
 {
     struct pack *p = data;
@@ -20,24 +17,9 @@ void pack_init(struct pack *p, size_t count)
     msgpack_pack_array(&p->mp, count);
 }
 
-bool pack_call_with(struct pack *p, struct opd_client *client, const char *method,
-                    struct iovec tail, double more, struct opd_reply *reply, struct opd_error *err)
+void pack_finish(struct pack *p)
 {
-    bool good;
-    if (p->failed)
-        good = error_set(err, OPD_OUT_OF_MEMORY, "%s: no host memory for the message", method);
-    else
-        good = client_call(client, method,
-                           (struct iovec[2]){ { p->bytes.data, p->bytes.size }, tail }, more, reply,
-                           err);
     msgpack_sbuffer_destroy(&p->bytes);
-    return good;
-}
-
-bool pack_call(struct pack *p, struct opd_client *client, const char *method,
-               struct opd_reply *reply, struct opd_error *err)
-{
-    return pack_call_with(p, client, method, (struct iovec){ 0 }, 0, reply, err);
 }
 
 void pack_int(struct pack *p, int64_t value)
@@ -45,19 +27,43 @@ void pack_int(struct pack *p, int64_t value)
     msgpack_pack_int64(&p->mp, value);
 }
 
-void pack_key(struct pack *p, const char *text)
+void pack_bool(struct pack *p, bool value)
 {
-    size_t n = strlen(text);
-    msgpack_pack_str(&p->mp, n);
-    msgpack_pack_str_body(&p->mp, text, n);
+    if (value)
+        msgpack_pack_true(&p->mp);
+    else
+        msgpack_pack_false(&p->mp);
+}
+
+void pack_nil(struct pack *p)
+{
+    msgpack_pack_nil(&p->mp);
+}
+
+void pack_text(struct pack *p, const char *text, size_t size)
+{
+    msgpack_pack_str(&p->mp, size);
+    msgpack_pack_str_body(&p->mp, text, size);
 }
 
 void pack_str(struct pack *p, const char *text)
 {
+    pack_text(p, text, strlen(text));
+}
+
+void pack_str_or_nil(struct pack *p, const char *text)
+{
     if (text && *text)
-        pack_key(p, text);
+        pack_str(p, text);
     else
-        msgpack_pack_nil(&p->mp);
+        pack_nil(p);
+}
+
+void pack_ints(struct pack *p, const int64_t *values, size_t n)
+{
+    msgpack_pack_array(&p->mp, n);
+    for (size_t i = 0; i < n; i++)
+        pack_int(p, values[i]);
 }
 
 void pack_ids(struct pack *p, const int64_t *ids, size_t n)
@@ -67,13 +73,26 @@ void pack_ids(struct pack *p, const int64_t *ids, size_t n)
         if (ids[i])
             pack_int(p, ids[i]);
         else
-            msgpack_pack_nil(&p->mp);
+            pack_nil(p);
     }
 }
 
-void pack_shape(struct pack *p, const struct opd_tensor *tensor)
+void pack_list(struct pack *p, const char *list)
 {
-    msgpack_pack_array(&p->mp, (size_t)tensor->rank);
-    for (int i = 0; i < tensor->rank; i++)
-        pack_int(p, tensor->shape[i]);
+    size_t count = 1;
+    for (const char *c = list; *c; c++)
+        count += *c == ',';
+    msgpack_pack_array(&p->mp, count);
+    for (;;) {
+        size_t n = strcspn(list, ",");
+        pack_text(p, list, n);
+        if (!list[n])
+            return;
+        list += n + 1;
+    }
+}
+
+void pack_map(struct pack *p, size_t count)
+{
+    msgpack_pack_map(&p->mp, count);
 }

@@ -1,17 +1,18 @@
 #pragma once
 
 // Packing the parameters of a request: msgpack-c's packer on a buffer that remembers a failure, so
-// that it need be asked once, at the end.
+// that it need be asked once, at the end. opctl packs with it too.
 //
 //     struct pack p;
 //     pack_init(&p, 2);
 //     pack_int(&p, id);
 //     pack_str(&p, name);
-//     return pack_call(&p, client, "tensor_attach", NULL, err);
+//     return client_call(client, "tensor_attach", &p, NULL, err); // frees what was packed
 
-#include <sys/uio.h>
+#include <stdbool.h>
+#include <stdint.h>
 
-#include "c/opd.h"
+#include <msgpack.h>
 
 struct pack {
     msgpack_packer mp;
@@ -20,18 +21,15 @@ struct pack {
 };
 
 void pack_init(struct pack *p, size_t count); // begins an array of so many parameters
-
-// Sends what was packed, waits for the reply, and frees what was packed.
-bool pack_call(struct pack *p, struct opd_client *client, const char *method,
-               struct opd_reply *reply, struct opd_error *err);
-
-// The same, with more to its knobs: `tail` follows the packed bytes and belongs to the same array;
-// `more` seconds are added to the timeout.
-bool pack_call_with(struct pack *p, struct opd_client *client, const char *method,
-                    struct iovec tail, double more, struct opd_reply *reply, struct opd_error *err);
+void pack_finish(struct pack *p);
 
 void pack_int(struct pack *p, int64_t value);
-void pack_str(struct pack *p, const char *text);             // NULL or "": nil
-void pack_key(struct pack *p, const char *text);             // a string, an empty one too
+void pack_bool(struct pack *p, bool value);
+void pack_nil(struct pack *p);
+void pack_text(struct pack *p, const char *text, size_t size);
+void pack_str(struct pack *p, const char *text);        // an empty one too
+void pack_str_or_nil(struct pack *p, const char *text); // NULL or "": nil
+void pack_ints(struct pack *p, const int64_t *values, size_t n);
 void pack_ids(struct pack *p, const int64_t *ids, size_t n); // an array; 0 is nil
-void pack_shape(struct pack *p, const struct opd_tensor *tensor);
+void pack_list(struct pack *p, const char *list);            // "a,b": an array of strings
+void pack_map(struct pack *p, size_t count);                 // so many keys and values follow

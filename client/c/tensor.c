@@ -7,7 +7,6 @@
 #include "c/client.h"
 #include "c/error.h"
 #include "c/map.h"
-#include "c/pack.h"
 
 // Bytes of data in one message: less where the daemon takes less, which is 64 KiB at least.
 enum { PIECE = 8 << 20, SMALL_PIECE = 32 << 10 };
@@ -45,7 +44,7 @@ static bool call_for_tensor(struct pack *p, struct opd_client *c, const char *me
                             struct opd_tensor *tensor, struct opd_error *err)
 {
     struct opd_reply reply = { 0 };
-    bool good = pack_call(p, c, method, &reply, err) &&
+    bool good = client_call(c, method, p, &reply, err) &&
                 tensor_read_info(tensor, &reply.result, err);
     opd_reply_clear(&reply);
     return good;
@@ -71,10 +70,10 @@ bool opd_tensor_new(struct opd_client *c, struct opd_tensor *t, struct opd_error
         return false;
     pack_init(&p, 5);
     pack_int(&p, choose_id(c, t));
-    pack_key(&p, t->dtype);
-    pack_shape(&p, t);
-    pack_str(&p, t->name);
-    pack_str(&p, t->device);
+    pack_str(&p, t->dtype);
+    pack_ints(&p, t->shape, (size_t)t->rank);
+    pack_str_or_nil(&p, t->name);
+    pack_str_or_nil(&p, t->device);
     return call_for_tensor(&p, c, "tensor_new", t, err);
 }
 
@@ -88,7 +87,7 @@ bool opd_tensor_view(struct opd_client *c, int64_t source, int64_t offset, struc
     pack_int(&p, choose_id(c, t));
     pack_int(&p, source);
     pack_int(&p, offset);
-    pack_shape(&p, t);
+    pack_ints(&p, t->shape, (size_t)t->rank);
     return call_for_tensor(&p, c, "tensor_view", t, err);
 }
 
@@ -97,7 +96,7 @@ bool opd_tensor_attach(struct opd_client *c, struct opd_tensor *t, struct opd_er
     struct pack p;
     pack_init(&p, 2);
     pack_int(&p, choose_id(c, t));
-    pack_key(&p, t->name);
+    pack_str(&p, t->name);
     return call_for_tensor(&p, c, "tensor_attach", t, err);
 }
 
@@ -114,7 +113,7 @@ bool opd_tensor_free(struct opd_client *c, const int64_t *ids, size_t count, str
     struct pack p;
     pack_init(&p, 1);
     pack_ids(&p, ids, count);
-    return pack_call(&p, c, "tensor_free", NULL, err);
+    return client_call(c, "tensor_free", &p, NULL, err);
 }
 
 bool opd_tensor_accept(struct opd_client *c, const int64_t *ids, size_t count,
@@ -123,7 +122,7 @@ bool opd_tensor_accept(struct opd_client *c, const int64_t *ids, size_t count,
     struct pack p;
     pack_init(&p, 1);
     pack_ids(&p, ids, count);
-    return pack_call(&p, c, "tensor_accept", NULL, err);
+    return client_call(c, "tensor_accept", &p, NULL, err);
 }
 
 static size_t piece_size(const struct opd_client *c)
@@ -140,7 +139,7 @@ static bool write_piece(struct opd_client *c, int64_t id, uint64_t offset, struc
     pack_int(&p, id);
     msgpack_pack_uint64(&p.mp, offset);
     msgpack_pack_bin(&p.mp, data.iov_len);
-    return pack_call_with(&p, c, "tensor_write", data, 0, NULL, err);
+    return client_call_with(c, "tensor_write", &p, data, 0, NULL, err);
 }
 
 static bool read_piece(struct opd_client *c, int64_t id, uint64_t offset, struct iovec data,
@@ -152,7 +151,7 @@ static bool read_piece(struct opd_client *c, int64_t id, uint64_t offset, struct
     pack_int(&p, id);
     msgpack_pack_uint64(&p.mp, offset);
     msgpack_pack_uint64(&p.mp, data.iov_len);
-    bool good = pack_call(&p, c, "tensor_read", &reply, err);
+    bool good = client_call(c, "tensor_read", &p, &reply, err);
     const msgpack_object *o = &reply.result;
     if (good && o->type == MSGPACK_OBJECT_BIN && o->via.bin.size == data.iov_len)
         memcpy(data.iov_base, o->via.bin.ptr, data.iov_len);

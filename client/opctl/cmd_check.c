@@ -73,30 +73,30 @@ static char *read_file(const char *path, size_t *size)
     return NULL;
 }
 
-static void pack_options(struct params *params, const struct args *args)
+static void pack_options(struct pack *params, const struct args *args)
 {
     const char *arch = args->options[OPTION_ARCH], *dtype = args->options[OPTION_DTYPE];
-    params_map(params, (size_t)(arch != NULL) + (dtype != NULL));
+    pack_map(params, (size_t)(arch != NULL) + (dtype != NULL));
     if (arch) {
-        params_str(params, "targets");
-        params_list(params, arch);
+        pack_str(params, "targets");
+        pack_list(params, arch);
     }
     if (dtype) {
-        params_str(params, "dtypes");
-        params_list(params, dtype);
+        pack_str(params, "dtypes");
+        pack_list(params, dtype);
     }
 }
 
 // Its name, its folder as the daemon finds it, and its text. False: it cannot be read.
-static bool pack_file(struct params *params, const char *path)
+static bool pack_file(struct pack *params, const char *path)
 {
     size_t size;
     char *whole = realpath(path, NULL), *text = whole ? read_file(whole, &size) : NULL;
     if (text) {
         char *slash = strrchr(whole, '/');
-        params_str(params, slash + 1);
-        params_text(params, whole, slash == whole ? 1 : (size_t)(slash - whole));
-        params_text(params, text, size);
+        pack_str(params, slash + 1);
+        pack_text(params, whole, slash == whole ? 1 : (size_t)(slash - whole));
+        pack_text(params, text, size);
     }
     free(whole);
     free(text);
@@ -105,12 +105,12 @@ static bool pack_file(struct params *params, const char *path)
 
 int cmd_check(struct session *session, const struct args *args)
 {
-    struct params params;
+    struct pack params;
     struct opd_reply reply = { 0 };
     int code;
-    params_init(&params, 4);
+    pack_init(&params, 4);
     if (!pack_file(&params, args->words[1])) {
-        params_finish(&params);
+        pack_finish(&params);
         return session_refuse("%s: %s", args->words[1], strerror(errno));
     }
     pack_options(&params, args);

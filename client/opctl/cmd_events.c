@@ -79,14 +79,14 @@ int cmd_events(struct session *session, const struct args *args)
     bool follows = !args->options[OPTION_NO_FOLLOW];
     if (!follows && args->options[OPTION_FOLLOW])
         return session_refuse("--follow or --no-follow, not both");
-    struct params params;
+    struct pack params;
     struct opd_reply reply = { 0 };
     int code;
-    params_init(&params, 2);
-    params_int(&params, 0);
-    params_map(&params, 1);
-    params_str(&params, "follow");
-    params_bool(&params, follows);
+    pack_init(&params, 2);
+    pack_int(&params, 0);
+    pack_map(&params, 1);
+    pack_str(&params, "follow");
+    pack_bool(&params, follows);
     if (!session_call(session, "events", &params, &reply, &code))
         return code;
     bool written = print_all(session, opd_map_get(&reply.result, "events"),

@@ -142,7 +142,7 @@ int cmd_ops(struct session *session, const struct args *args)
 {
     bool ptx = args->options[OPTION_PTX], sass = args->options[OPTION_SASS];
     bool choice = args->options[OPTION_DTYPE] || args->options[OPTION_ARCH];
-    struct params params;
+    struct pack params;
     if (ptx && sass)
         return session_refuse("--ptx or --sass, not both");
     if ((ptx || sass) && !args->words[1])
@@ -153,7 +153,7 @@ int cmd_ops(struct session *session, const struct args *args)
         return ops_show_code(session, args);
     if (!args->words[1])
         return session_ask(session, "op_list", NULL, show_list);
-    params_init(&params, 1);
-    params_str(&params, args->words[1]);
+    pack_init(&params, 1);
+    pack_str(&params, args->words[1]);
     return session_ask(session, "op_info", &params, show_one);
 }

@@ -15,15 +15,15 @@ static void show_version(FILE *out, const msgpack_object *result)
             stays ? "whatever is edited" : "and every edit from here on");
 }
 
-static bool pack_version(struct params *params, const char *word)
+static bool pack_version(struct pack *params, const char *word)
 {
     char *end;
     errno = 0;
     long long version = strtoll(word, &end, 10);
     if (strcmp(word, "latest") == 0)
-        params_nil(params);
+        pack_nil(params);
     else if (word[0] >= '0' && word[0] <= '9' && *end == '\0' && errno == 0 && version > 0)
-        params_int(params, version);
+        pack_int(params, version);
     else
         return false;
     return true;
@@ -31,12 +31,12 @@ static bool pack_version(struct params *params, const char *word)
 
 int cmd_pin(struct session *session, const struct args *args)
 {
-    struct params params;
-    params_init(&params, 2);
-    params_str(&params, args->words[1]);
+    struct pack params;
+    pack_init(&params, 2);
+    pack_str(&params, args->words[1]);
     if (pack_version(&params, args->words[2]))
         return session_ask(session, "pin", &params, show_version);
-    params_finish(&params);
+    pack_finish(&params);
     return session_refuse("'%s' is no version: expected a number above 0, or 'latest'",
                           args->words[2]);
 }

@@ -11,8 +11,8 @@ static void show_device(FILE *out, const msgpack_object *device)
 
 int cmd_restart(struct session *session, const struct args *args)
 {
-    struct params params;
-    params_init(&params, 1);
-    params_str(&params, args->words[1]);
+    struct pack params;
+    pack_init(&params, 1);
+    pack_str(&params, args->words[1]);
     return session_ask(session, "device_restart", &params, show_device);
 }

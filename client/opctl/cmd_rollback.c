@@ -11,8 +11,8 @@ static void show_version(FILE *out, const msgpack_object *result)
 
 int cmd_rollback(struct session *session, const struct args *args)
 {
-    struct params params;
-    params_init(&params, 1);
-    params_str(&params, args->words[1]);
+    struct pack params;
+    pack_init(&params, 1);
+    pack_str(&params, args->words[1]);
     return session_ask(session, "rollback", &params, show_version);
 }

@@ -15,7 +15,7 @@ static void show_upgrade(FILE *out, const msgpack_object *result)
 
 int cmd_upgrade(struct session *session, const struct args *args)
 {
-    struct params params;
+    struct pack params;
     char path[PATH_MAX], folder[PATH_MAX];
     const char *program = args->words[1];
     // A symbolic link stays one: the next upgrade goes where it then leads.
@@ -24,11 +24,11 @@ int cmd_upgrade(struct session *session, const struct args *args)
                              program[0] == '/' ? "" : "/", program) >= (int)sizeof path))
         return session_refuse("%s: the path is too long", program);
     opd_set_timeout(session->client, COMMAND_PATIENCE);
-    params_init(&params, 1);
-    params_map(&params, program ? 1 : 0);
+    pack_init(&params, 1);
+    pack_map(&params, program ? 1 : 0);
     if (program) {
-        params_str(&params, "path");
-        params_str(&params, path);
+        pack_str(&params, "path");
+        pack_str(&params, path);
     }
     return session_ask(session, "upgrade", &params, show_upgrade);
 }

@@ -8,7 +8,7 @@
 #include "c/opd.h"
 
 #include "opctl/args.h"
-#include "opctl/params.h"
+#include "c/pack.h"
 
 enum { // what opctl exits with
     EXIT_GOOD = 0,
@@ -30,14 +30,14 @@ typedef void show_fn(FILE *out, const msgpack_object *result);
 
 // Sends a request and waits for its reply. `params` is finished; NULL: none. False: the error has
 // been printed, and *code is what to exit with.
-bool session_call(struct session *session, const char *method, struct params *params,
+bool session_call(struct session *session, const char *method, struct pack *params,
                   struct opd_reply *reply, int *code);
 
 // Prints a result: as JSON if the user asked for it, else by `show`.
 void session_show(struct session *session, const msgpack_object *result, show_fn *show);
 
 // session_call() and session_show(). Returns the exit code.
-int session_ask(struct session *session, const char *method, struct params *params, show_fn *show);
+int session_ask(struct session *session, const char *method, struct pack *params, show_fn *show);
 
 // Prints what went wrong and clears it. Returns the exit code.
 int session_fail(struct opd_error *err);

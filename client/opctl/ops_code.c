@@ -16,22 +16,22 @@ static void show_code(FILE *out, const msgpack_object *list)
     }
 }
 
-static void pack_option(struct params *params, const char *key, const char *value)
+static void pack_option(struct pack *params, const char *key, const char *value)
 {
     if (!value)
         return;
-    params_str(params, key);
-    params_str(params, value);
+    pack_str(params, key);
+    pack_str(params, value);
 }
 
 int ops_show_code(struct session *session, const struct args *args)
 {
     const char *dtype = args->options[OPTION_DTYPE], *arch = args->options[OPTION_ARCH];
-    struct params params;
-    params_init(&params, 3);
-    params_str(&params, args->words[1]);
-    params_str(&params, args->options[OPTION_SASS] ? "sass" : "ptx");
-    params_map(&params, (size_t)(dtype != NULL) + (arch != NULL));
+    struct pack params;
+    pack_init(&params, 3);
+    pack_str(&params, args->words[1]);
+    pack_str(&params, args->options[OPTION_SASS] ? "sass" : "ptx");
+    pack_map(&params, (size_t)(dtype != NULL) + (arch != NULL));
     pack_option(&params, "dtype", dtype);
     pack_option(&params, "target", arch);
     opd_set_timeout(session->client, COMMAND_PATIENCE);

@@ -30,13 +30,13 @@ int session_refuse(const char *fmt, ...)
     return EXIT_USAGE;
 }
 
-bool session_call(struct session *s, const char *method, struct params *params,
+bool session_call(struct session *s, const char *method, struct pack *params,
                   struct opd_reply *reply, int *code)
 {
     struct opd_error err = { 0 };
     bool good = opd_call(s->client, method, params ? &params->bytes : NULL, reply, &err);
     if (params)
-        params_finish(params);
+        pack_finish(params);
     *code = good ? EXIT_GOOD : session_fail(&err);
     return good;
 }
@@ -51,7 +51,7 @@ void session_show(struct session *s, const msgpack_object *result, show_fn *show
     }
 }
 
-int session_ask(struct session *s, const char *method, struct params *params, show_fn *show)
+int session_ask(struct session *s, const char *method, struct pack *params, show_fn *show)
 {
     struct opd_reply reply = { 0 };
     int code;

@@ -16,7 +16,7 @@
 #include "opctl/args.c"
 #include "opctl/diagnosis.c"
 #include "opctl/json.c"
-#include "opctl/params.c"
+#include "c/pack.c"
 #include "base/suggest.h"
 #include "opctl/table.c"
 #include "opctl/text.c"
@@ -197,25 +197,25 @@ static void test_diagnoses(void **state)
               "a\nb c\n");
 }
 
-static void expect_params(struct params *params, const char *expected)
+static void expect_params(struct pack *params, const char *expected)
 {
     expect_json(params->bytes.data, params->bytes.size, expected);
-    params_finish(params);
+    pack_finish(params);
 }
 
 static void test_params(void **state)
 {
     (void)state;
-    struct params p;
-    params_init(&p, 6);
-    params_str(&p, "a");
-    params_int(&p, -5);
-    params_bool(&p, true);
-    params_nil(&p);
-    params_map(&p, 1);
-    params_str(&p, "k");
-    params_list(&p, "sm_90,cpu");
-    params_list(&p, "");
+    struct pack p;
+    pack_init(&p, 6);
+    pack_str(&p, "a");
+    pack_int(&p, -5);
+    pack_bool(&p, true);
+    pack_nil(&p);
+    pack_map(&p, 1);
+    pack_str(&p, "k");
+    pack_list(&p, "sm_90,cpu");
+    pack_list(&p, "");
     expect_params(&p, "[\"a\", -5, true, null, {\"k\": [\"sm_90\", \"cpu\"]}, [\"\"]]");
 }
 
