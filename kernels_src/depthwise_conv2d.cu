@@ -54,6 +54,7 @@
 //! let     STRIPS = SAME ? N*QUADS*(W / VEC) : N*QUADS*OW
 //! let     PARTS = max(1, SAME ? min(1024 / CM, STRIPS / 2048) : min(2048 / CM, STRIPS / 1024))
 //! scratch partial acc_t [PARTS, CM, KH*KW + 1]
+//! empty   output grad_input grad_weight grad_bias
 //! example input=[2,3,9,11] weight=[6,1,3,3] bias=[6] stride=2 padding=1
 //! example input=[2,8,14,14] weight=[8,1,3,3] padding=1
 //! example input=[2,2,11,16] weight=[4,1,3,3] bias=[4] padding=1

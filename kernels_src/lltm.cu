@@ -20,6 +20,7 @@
 //! scratch d_gates [B, 3*S]
 //! scratch x [SMALL ? 0 : B, K]
 //! scratch grad_x [SMALL ? 0 : B, K]
+//! empty   gates grad_input grad_old_h grad_bias
 //! example input=[3,5] weights=[21,12] bias=[21] old_h=[3,7] old_cell=[3,7]
 //! example input=[16,32] weights=[384,160] bias=[384] old_h=[16,128] old_cell=[16,128]
 //! example input=[96,64] weights=[384,192] bias=[384] old_h=[96,128] old_cell=[96,128]

@@ -27,6 +27,7 @@
 //! scratch d_gates [T, B, 3*S]
 //! scratch dh acc_t [B, S]
 //! scratch dc acc_t [B, S]
+//! empty   cells grad_bias
 //! example inputs=[3,2,5] weights=[12,9] bias=[12] h0=[2,4] c0=[2,4]
 //! example inputs=[4,140,3] weights=[6,5] bias=[6] h0=[140,2] c0=[140,2]
 //! example inputs=[2,300,1] weights=[3,2] bias=[3] h0=[300,1] c0=[300,1]

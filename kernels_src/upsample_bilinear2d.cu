@@ -47,6 +47,7 @@
 //! let     CROWD = cdiv(2*OH, H) * cdiv(2*OW, W) >= 2048 ? 256 : 32
 //! scratch low_of int32 [OW]
 //! scratch weight_of acc_t [OW]
+//! empty   output grad_input
 //! example input=[2,3,7,9] scale=2
 //! example input=[1,2,32,32] size=[64,48] mode="align_corners"
 //! example input=[2,2,9,11] size=[5,4]

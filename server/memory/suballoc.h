@@ -24,7 +24,7 @@ struct suballoc_block {
     uint64_t offset;
     uint64_t size; // rounded up to SUBALLOC_ALIGN
     bool used;
-    void *owner; // of a used one, in the caller's terms
+    void *owner;                                // of a used one, in the caller's terms
     struct suballoc_block *before, *after;      // neighbours in the chunk
     struct suballoc_block *bin_prev, *bin_next; // free ones of like size
 };

@@ -156,7 +156,8 @@ struct example {
 struct op_body {
     struct arena arena;
     int n_rules, n_temps, n_sections, n_examples, n_steps, n_checks;
-    int report; // the tensor that kernels report to, where there are checks
+    bool empty[TENSOR_COUNT]; // results that begin with what was in memory: `empty`
+    int report;               // the tensor that kernels report to, where there are checks
     struct report_check *checks;
     struct rule *rules;
     struct temp *temps;

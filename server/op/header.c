@@ -167,6 +167,29 @@ static bool read_scratch(struct reader *r)
     return read_temp(r, false);
 }
 
+// Results that the kernels write before they read them, which their text does not show.
+static bool read_empty(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    do {
+        const struct symbol *s = scope_expect_tensor(&r->scope, lx,
+                                                     "the results that need no zeros");
+        if (!s)
+            return false;
+        bool saved = s->index >= TENSOR_TEMP && s->index < TENSOR_GRAD_OUTPUT &&
+                     r->temps[s->index - TENSOR_TEMP].saved;
+        if (!saved && !(s->index >= TENSOR_OUTPUT && s->index < TENSOR_TEMP) &&
+            s->index < TENSOR_GRAD_INPUT)
+            return lex_fail(lx,
+                            "'%s' is no result, expected an output, saved or the gradient of an "
+                            "input",
+                            s->name);
+        r->body->empty[s->index] = true;
+        lex_next(lx);
+    } while (lx->token.kind != TOKEN_END);
+    return true;
+}
+
 static bool read_deadline(struct reader *r)
 {
     struct lexer *lx = &r->lx;
@@ -201,6 +224,7 @@ static const struct directive {
     { "saved", read_saved, TOP },
     { "scratch", read_scratch, TOP },
     { "formula", formula_read, ANYWHERE },
+    { "empty", read_empty, TOP },
     { "deadline", read_deadline, TOP },
     { "example", example_read, TOP },
     { "view", view_read, ANYWHERE },

@@ -129,6 +129,19 @@ static void cover_written(struct builder *b, const struct step *launch)
             b->covered[launch->args[i].tensor] = true;
 }
 
+// What the launch may read of a result that nothing has written yet begins with zeros.
+static void clear_read(struct builder *b, const struct step *launch)
+{
+    for (int i = 0; i < launch->n_args; i++) {
+        int t = launch->args[i].tensor;
+        bool scratch = t >= TENSOR_TEMP && t < TENSOR_GRAD_OUTPUT &&
+                       !b->env.request->op->body->temps[t - TENSOR_TEMP].saved;
+        if (t >= 0 && launch->args[i].param->reads && builder_is_fresh(b, t) && !scratch &&
+            !b->covered[t] && !b->touched[t] && !b->env.request->op->body->empty[t])
+            b->pending[t] = env_has_tensor(&b->env, t);
+    }
+}
+
 // A launch of an empty grid: what it would have written is zero, unless another writes it.
 static void drop_launch(struct builder *b, const struct step *launch)
 {
@@ -153,6 +166,7 @@ static bool add_launch(struct builder *b, const struct section *section, const s
         !check_grid(b, launch, extents, step.block, step.grid) ||
         !eval_shared(b, launch, &step.shared_size))
         return false;
+    clear_read(b, launch);
     struct buf kernel = { 0 };
     bool ok = params_pack(launch, &b->env, &b->packed, b->err) &&
               format_kernel(b, launch, &kernel) &&

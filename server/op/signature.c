@@ -7,6 +7,7 @@
 
 #include "base/mem.h"
 #include "op/op.h"
+#include "op/stores.h"
 #include "op/text.h"
 
 // A word or one character of the blanked text.
@@ -20,6 +21,8 @@ struct scanner {
     const char *file;
     struct arena *arena;
     struct opd_err *err;
+    const char *text; // the whole, as it came
+    size_t text_size;
     const char *p, *end;
     int line;
     struct piece piece; // size 0: the end
@@ -373,6 +376,18 @@ static bool read_params(struct scanner *s, struct piece text, struct signature *
     return true;
 }
 
+static void look_into(struct scanner *s, struct signature *sig)
+{
+    struct scanner ahead = *s;
+    struct piece body = sig->has_body ? take_bracketed(&ahead, false) : (struct piece){ 0 };
+    for (int i = 0; i < sig->n_params; i++) {
+        struct signature_param *p = &sig->params[i];
+        p->reads = p->kind != PARAM_VALUE && p->name &&
+                   (!p->writes || (sig->has_body && !stores_only(body.start, body.size, p->name,
+                                                                 s->text, s->text_size)));
+    }
+}
+
 // A kernel, behind __global__: attributes and words in any order, then NAME ( ... ).
 static bool read_kernel(struct scanner *s, struct piece template_text)
 {
@@ -401,6 +416,7 @@ static bool read_kernel(struct scanner *s, struct piece template_text)
         if (!read_params(s, inside, &sig))
             return false;
         sig.has_body = piece_is(&s->piece, "{");
+        look_into(s, &sig);
         s->found[s->n++] = sig;
         return true;
     }
@@ -439,6 +455,8 @@ bool signature_scan(const char *file, const char *text, size_t size, struct aren
         .file = file,
         .arena = arena,
         .err = err,
+        .text = text,
+        .text_size = size,
         .p = copy,
         .end = copy + size,
         .line = 1,

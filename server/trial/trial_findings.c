@@ -69,6 +69,19 @@ static void add_fault(struct trial_findings *f, const struct scene *s, const cha
     set(t->context, sizeof t->context, "%s", s->context);
 }
 
+// "f.cu:7", a tab, and what differs.
+static void add_difference(struct trial_findings *f, const struct scene *s, const char *line)
+{
+    struct trial_finding *t = trial_findings_add(f);
+    const char *tab = strchr(line, '\t');
+    if (!t || !tab)
+        return;
+    set(t->where, sizeof t->where, "%.*s", (int)(tab - line), line);
+    set(t->what, sizeof t->what, "%s", tab + 1);
+    set(t->kernel, sizeof t->kernel, "%s", s->kernel);
+    set(t->context, sizeof t->context, "%s", s->context);
+}
+
 static void read_line(struct trial_findings *f, struct scene *s, const char *line)
 {
     char dtype[32], direction[16];
@@ -86,6 +99,8 @@ static void read_line(struct trial_findings *f, struct scene *s, const char *lin
         set(s->kernel, sizeof s->kernel, "%s", line + 7);
     else if (strncmp(line, "fault\t", 6) == 0)
         add_fault(f, s, line + 6);
+    else if (strncmp(line, "differs\t", 8) == 0)
+        add_difference(f, s, line + 8);
     else if (strncmp(line, "error\t", 6) == 0)
         set(f->error, sizeof f->error, "%s", line + 6);
     else if (sscanf(line, "done\t%d", &f->n_launches) == 1)

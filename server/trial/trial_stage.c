@@ -19,8 +19,13 @@
 #include "kernels/source.h"
 #include "trial/trial.h"
 #include "trial/trial_cases.h"
+#include "trial/trial_results.h"
 
 enum { N_WORKERS = 2, ALIGN = 64 };
+
+// What memory holds before anyone writes it: NaNs, of integers -1; then large numbers. Nothing may
+// count on either.
+enum { FIRST_FILL = 0xff, SECOND_FILL = 0x7b };
 
 struct tensor_memory {
     uint8_t *bytes; // NULL: absent or empty
@@ -38,7 +43,10 @@ struct image {
 struct stage {
     struct trial_cases cases;
     const char *folder;
-    bool guarded; // tensors lie between pages that may not be touched
+    bool guarded; // tensors lie between pages that may not be touched, and each case runs twice
+    bool again;   // the second time
+    struct trial_results results;
+    int n_workers; // in the guarded stage one, so that the blocks come in the same order
     uint64_t random;
     struct image *images;
     struct opd_cpu_worker workers[N_WORKERS];
@@ -100,7 +108,6 @@ static void free_tensor(struct tensor_memory *m)
     *m = (struct tensor_memory){ 0 };
 }
 
-// Filled with NaNs: nothing may count on what was there.
 static void make_tensor(struct stage *s, struct tensor_memory *m, const struct tensor_desc *desc)
 {
     struct opd_err err = { 0 };
@@ -123,7 +130,7 @@ static void make_tensor(struct stage *s, struct tensor_memory *m, const struct t
                     (unsigned long long)m->size);
         give_up(&err);
     }
-    memset(m->bytes, 0xff, m->size);
+    memset(m->bytes, s->again ? SECOND_FILL : FIRST_FILL, m->size);
 }
 
 // What an operand is; those that live for this run alone are made.
@@ -184,7 +191,7 @@ static void *run_part(void *arg)
         p->failed = true;
     if (p->worker->race)
         cpu_race_begin(p->worker->race, p->job->block[0] * p->job->block[1] * p->job->block[2]);
-    for (unsigned long long b = p->first; b < n && !p->failed; b += N_WORKERS)
+    for (unsigned long long b = p->first; b < n && !p->failed; b += (unsigned)p->stage->n_workers)
         p->failed = !cpu_worker_run(p->worker, p->kernel, p->job, b, b + 1, &p->err);
     cpu_fault_leave(signal_stack, &before);
     return NULL;
@@ -286,10 +293,10 @@ static bool run_parts(struct stage *s, const struct opd_cpu_kernel *kernel,
         parts[i] = (struct part){ s, &s->workers[i], kernel, job, i, false, { 0 } };
         s->workers[i].fault = (struct cpu_fault){ 0 };
     }
-    for (int i = 0; i < N_WORKERS; i++)
+    for (int i = 0; i < s->n_workers; i++)
         if (pthread_create(&threads[i], NULL, run_part, &parts[i]) != 0)
             abort();
-    for (int i = 0; i < N_WORKERS; i++) {
+    for (int i = 0; i < s->n_workers; i++) {
         pthread_join(threads[i], NULL);
         failed = failed || parts[i].failed;
     }
@@ -326,6 +333,8 @@ static void run_launch(struct stage *s, const struct plan *plan, const struct pl
     printf("kernel\t%s\n", k->expr);
     fflush(stdout);
     limit_shared(s, step->shared_size);
+    if (s->guarded)
+        memset(s->workers[0].shared, s->again ? SECOND_FILL : FIRST_FILL, step->shared_size);
     struct part parts[N_WORKERS];
     bool failed = run_parts(s, kernel, &job, parts);
     if (failed)
@@ -336,7 +345,14 @@ static void run_launch(struct stage *s, const struct plan *plan, const struct pl
         if (parts[i].failed || (!failed && !cpu_fault_check_pad(&pads, &ignored)))
             report(&parts[i], &s->images[k->image], &plan->kernels[step->kernel], tensors,
                    n_tensors);
-    s->n_launches++;
+    s->n_launches += !s->again;
+}
+
+static void take_results(struct stage *s, const struct plan *plan)
+{
+    for (int i = 0; i < plan->n_operands; i++)
+        if (s->operands[i].bytes)
+            trial_results_take(&s->results, plan, i, s->operands[i].bytes, s->operands[i].size);
 }
 
 static void run_plan(struct stage *s, const struct trial_case *c, const struct plan *plan)
@@ -352,10 +368,12 @@ static void run_plan(struct stage *s, const struct trial_case *c, const struct p
         else if (zeroed->bytes)
             memset(zeroed->bytes, 0, zeroed->size);
     }
+    if (s->guarded)
+        take_results(s, plan);
     drop_operands(s, plan);
 }
 
-static void run_case(struct stage *s, const struct trial_case *c)
+static void run_once(struct stage *s, const struct trial_case *c)
 {
     struct plan_request request;
     plan_example(s->cases.op, c->example - 1, c->dtype, &request);
@@ -377,6 +395,17 @@ static void run_case(struct stage *s, const struct trial_case *c)
         free_tensor(&s->saved[i]);
 }
 
+static void run_case(struct stage *s, const struct trial_case *c)
+{
+    uint64_t random = s->random;
+    for (int round = 0; round < (s->guarded ? 2 : 1); round++) {
+        s->random = random;
+        s->again = round > 0;
+        trial_results_begin(&s->results, s->again);
+        run_once(s, c);
+    }
+}
+
 static void find_poison(struct stage *s)
 {
     *(void **)&s->poison = dlsym(RTLD_DEFAULT, "__asan_poison_memory_region");
@@ -394,6 +423,7 @@ static bool prepare(struct stage *s, char **argv, struct opd_err *err)
         return false;
     s->folder = argv[0];
     s->guarded = strcmp(argv[4], "guards") == 0;
+    s->n_workers = s->guarded ? 1 : N_WORKERS;
     s->random = strtoull(argv[2], NULL, 10) * 0x9e3779b97f4a7c15u | 1;
     s->images = mem_zalloc((size_t)s->cases.n_images, sizeof *s->images);
     struct opd_err ignored = { 0 };

@@ -284,9 +284,51 @@ def test_includes_and_text(tmp_path):
     assert "part.cuh:3" in done.stdout
 
 
+MADE_OF_NOTHING = """\
+//! op      trial(Tensor x) -> Tensor y
+//! dtypes  float16 float32 int32
+//! shape   x [N]
+//! shape   y [N]
+//! scratch t [N]
+//! example x=[1000]
+//!
+//! forward
+//!   kernel  trial
+__global__ void trial(const scalar_t *x, scalar_t *t, scalar_t *y, int N)
+{
+    CUDA_KERNEL_LOOP(i, N) {
+        BODY
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("body, found", [
+    ("y[i] = x[i];", None),
+    ("y[i] += x[i];", None),  # begins with zeros
+    ("if (i != 7) y[i] = x[i];", "'y': 1 of 1000 elements depend on what was in memory before, the first is 7:"),
+    ("if (i % 2) y[i] = x[i];", "'y': 500 of 1000 elements depend on what was in memory before, the first is 0:"),
+    ("y[i] = x[i] + t[i];", "'y': 1000 of 1000 elements"),
+    ("t[i] = x[i]; y[i] = t[i];", None),
+    ("extern __shared__ scalar_t s[]; y[i] = i == 3 ? s[0] : x[i];", "'y': 1 of 1000 elements"),
+])  # fmt: skip
+def test_results_that_nothing_has_written(tmp_path, body, found):
+    """Each case runs in memory that held one thing before, and in memory that held another."""
+    path = tmp_path / "trial.cu"
+    text = MADE_OF_NOTHING.replace("BODY", body)
+    path.write_text(text.replace("kernel  trial\n", "kernel  trial\n//!   shared  8\n"))
+    told = findings(report(path))
+    if not found:
+        assert not told
+        return
+    (only,) = told  # once, for all dtypes
+    assert only[0] == "guards" and found in only[1]["message"]
+    assert only[1]["where"] == line_of(path, "//!   kernel") and only[1]["kernel"] == "trial"
+
+
 def test_the_seed_decides(tmp_path):
     """Half of the seeds find what depends on a value."""
-    body = "    if (i == 5 && x[0] > 0) y[1000] = 1; // here\n    if (i < N && i != 5) y[i] = 0;\n"
+    body = "    if (i == 5 && x[0] > 0) y[1000] = 1; // here\n    if (i < N) y[i] = 0;\n"
     path = write(tmp_path, body, "}\n")
     seen = set()
     for seed in range(12):

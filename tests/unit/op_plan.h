@@ -16,7 +16,7 @@ static struct plan *build(const struct plan_request *request)
     return plan;
 }
 
-static void refuse(const struct plan_request *request, const char *message)
+__attribute__((unused)) static void refuse(const struct plan_request *request, const char *message)
 {
     opd_err_clear(&err);
     assert_null(plan_build(request, &err));

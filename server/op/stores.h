@@ -1,0 +1,14 @@
+#pragma once
+
+// What the text of a kernel tells of what it does to a tensor: whether it may read what was there
+// before it has written it.
+
+#include <stdbool.h>
+#include <stddef.h>
+
+// `body`: a kernel's, without comments and strings; `file`: the whole file as it stands. True: the
+// parameter `name` only ever stands where it is stored to, as in `y[i] = v` or
+// `opd::store(y + i, v)`, or is asked whether it is null. False: it may be read, or goes where the
+// text does not show it, into a function, another pointer or a macro.
+bool stores_only(const char *body, size_t size, const char *name, const char *file,
+                 size_t file_size);
