@@ -80,7 +80,7 @@ static void prepare_cb(uv_prepare_t *prepare)
     bool retry = b->turn.retry_wanted;
     b->turn.retry_wanted = false;
     if (retry && !b->stopping)
-        reload_poll(b);
+        reload_poll(&b->reload);
     struct conn *next;
     for (struct conn *c = b->clients.first; c; c = next) {
         next = c->next;
@@ -139,7 +139,8 @@ static bool memory_wanted(const struct device *d)
 
 static void device_died(struct device *d, const struct opd_err *why)
 {
-    events_add(d->all->owner, &(struct event){ .kind = "device", .err = why });
+    struct broker *b = d->all->owner;
+    events_add(&b->events, &(struct event){ .kind = "device", .err = why });
 }
 
 // --- start
@@ -186,8 +187,8 @@ static void serve_now(struct broker *b)
     if (cuda)
         ask_compiler(b, "sm_90", b->nvrtc);
     if (b->options.warm)
-        warm_start(b);
-    reload_start(b);
+        warm_start(&b->registry, &b->devices, b->pool);
+    reload_start(&b->reload);
     listen_start(b);
 }
 
@@ -315,7 +316,7 @@ static void begin_stop(struct broker *b)
     b->stopping = roof(b)->stop_begun = true;
     upgrade_cancel(b, "the daemon is stopping");
     listen_close(b);
-    reload_stop(b);
+    reload_stop(&b->reload);
     uv_timer_start(&roof(b)->stop_timer, stop_read_cb, STOP_READ_MS, 0);
     turn_retry(&b->turn);
     uv_idle_start(&roof(b)->idle, idle_cb); // the next turn comes at once
@@ -452,7 +453,16 @@ struct broker *broker_new(const struct options *options)
     raise_fd_limit(&b->options);
     init_loop(b);
     init_devices(b);
-    b->pool = pool_new(&b->turn, b->options.compilers, b->options.compile_deadline);
+    const struct pool_options pool = { b->options.compilers, b->options.compile_deadline,
+                                       b->options.cache, b->options.cache_limit };
+    b->pool = pool_new(&b->turn, &pool);
+    b->reload = (struct reload){ .turn = &b->turn,
+                                 .devices = &b->devices,
+                                 .registry = &b->registry,
+                                 .events = &b->events,
+                                 .pool = b->pool,
+                                 .sources = { .folders = b->options.kernels,
+                                              .n_folders = b->options.n_kernels } };
     return b;
 }
 
@@ -489,7 +499,7 @@ int broker_main(const struct options *options, const char *program, char **args)
     b->handover.args = args;
     log_info("opd %s, pid %d, socket %s", OPD_VERSION, getpid(), b->options.socket);
     if (check_fd_limit(&err) && trust_init(b->options.group, &err) && listen_open(b, &err) &&
-        reload_first(b, &err)) {
+        reload_first(&b->reload, &err)) {
         log_info("%d operators", b->registry.count);
         make_cache_folder(b->options.cache);
         start_devices(b);

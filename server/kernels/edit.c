@@ -5,7 +5,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "request/parts.h"
+#include "base/turn.h"
+#include "device/devices.h"
 #include "base/clock.h"
 #include "device/device.h"
 #include "kernels/events.h"
@@ -13,7 +14,8 @@
 #include "base/mem.h"
 #include "kernels/pool.h"
 #include "kernels/program.h"
-#include "kernels/source.h"
+#include "kernels/registry.h"
+#include "kernels/reload.h"
 #include "kernels/warm.h"
 
 // More users of one header than this are served in several lots.
@@ -26,7 +28,7 @@ struct edit {
     int n;
     uint64_t since;     // when the change was noticed
     struct opd_err err; // of a quick look at the syntax, or of a source that does not parse
-    struct broker *broker;
+    struct reload *reload;
     struct pool_job *syntax; // the look that has not answered, or NULL
 };
 
@@ -49,7 +51,7 @@ static void remember_failure(struct opd_operator *o, const struct opd_err *err, 
     o->failure = seq;
 }
 
-void edit_tell_failure(struct broker *b, const char *op, int version, const char *file,
+void edit_tell_failure(struct reload *r, const char *op, int version, const char *file,
                        const struct opd_err *err, uint64_t since)
 {
     struct event event = { .kind = "failed",
@@ -58,8 +60,8 @@ void edit_tell_failure(struct broker *b, const char *op, int version, const char
                            .file = file,
                            .err = err,
                            .ms = since_ms(since) };
-    uint64_t seq = events_add(b, &event);
-    struct source *s = reload_source(&b->reload, file);
+    uint64_t seq = events_add(r->events, &event);
+    struct source *s = sources_find(&r->sources, file);
     if (s) {
         source_mend(s);
         s->failure = (struct source_failure){ .seq = seq, .version = version, .ms = event.ms };
@@ -67,23 +69,25 @@ void edit_tell_failure(struct broker *b, const char *op, int version, const char
         opd_err_copy(&s->failure.err, err);
     }
     // Also for an operator that this edit would have renamed.
-    for (struct opd_operator *o = b->registry.operators; o; o = o->next)
+    for (size_t i = 0; i < r->registry->n_operators; i++) {
+        struct opd_operator *o = r->registry->operators[i];
         if (strcmp(o->name, op) == 0 || (o->current && strcmp(o->current->path, file) == 0))
             remember_failure(o, err, seq);
+    }
     log_error("not served: %s%s%s", err->msg, err->log ? "\n" : "", err->log ? err->log : "");
 }
 
-static void publish(struct broker *b, struct version *v, uint64_t since)
+static void publish(struct reload *r, struct version *v, uint64_t since)
 {
-    registry_publish(&b->registry, v);
-    source_mend(reload_source(&b->reload, v->path));
+    registry_publish(r->registry, v);
+    source_mend(sources_find(&r->sources, v->path));
     bool pinned = v->state != VERSION_SERVING;
     struct event event = { .kind = "reloaded",
                            .op = v->op->name,
                            .version = v->number,
                            .file = v->path,
                            .ms = since_ms(since) };
-    events_add(b, &event);
+    events_add(r->events, &event);
     log_info("operator %s: version %d %s, %.1f ms after the edit", v->op->name, v->number,
              pinned ? "is ready (another is pinned)" : "serves", event.ms);
 }
@@ -104,45 +108,44 @@ static void syntax_checked(void *data, struct pool_result *result, const struct 
     edit->syntax = NULL;
     if (err->code == OPD_E_compile_error && edit->n == 1)
         opd_err_copy(&edit->err, err);
-    turn_retry(&edit->broker->turn);
+    turn_retry(edit->reload->turn);
 }
 
 // A look at the front end alone, so that a mistake is told before any code is generated.
-static void check_syntax(struct broker *b, struct edit *edit, const struct version *v)
+static void check_syntax(struct reload *r, struct edit *edit, const struct version *v)
 {
     const struct bound_plan *bp = NULL;
     size_t cursor = 0;
     while ((bp = map_next(&v->plans, &cursor)) != NULL && bp->plan->n_kernels == 0)
         ;
-    if (!bp || v->n_plans < 2 || b->options.compilers < 2)
+    if (!bp || v->n_plans < 2 || pool_width(r->pool) < 2)
         return; // the compile itself tells as soon
     const char *strings[JOB_MAX_STRINGS] = {
         [JOB_KIND] = "syntax",    [JOB_TARGET] = bp->device->info.target,
         [JOB_COMMON] = v->common, [JOB_PRELUDE] = bp->plan->prelude,
         [JOB_FILE] = v->op->file, [JOB_FOLDER] = v->folder,
         [JOB_SOURCE] = v->text,   [JOB_EXPR] = bp->plan->kernels[0].expr,
-        [JOB_CACHE] = "",         [JOB_CACHE_LIMIT] = "0",
     };
-    edit->syntax = pool_submit(b->pool, POOL_FRONT, edit, strings, syntax_checked, edit);
+    edit->syntax = pool_submit(r->pool, POOL_FRONT, edit, strings, syntax_checked, edit);
 }
 
-void edit_start(struct broker *b, struct edit *edit)
+void edit_start(struct reload *r, struct edit *edit)
 {
     for (int i = 0; i < edit->n; i++) {
         struct version *v = edit->versions[i];
-        const struct version *old = registry_find(&b->registry, v->op->name);
+        const struct version *old = registry_find(r->registry, v->op->name);
         // Where nothing is in use yet, the first example stands for it: a mistake should show now,
         // not with the first request.
-        if ((!old || version_inherit(v, old) == 0) && b->devices.n > 0)
-            warm_example(b->devices.at[0], v, 0, OPD_DTYPE_NONE, false);
+        if ((!old || version_inherit(v, old) == 0) && r->devices->n > 0)
+            warm_example(r->devices->at[0], v, 0, OPD_DTYPE_NONE, NULL);
     }
     if (edit->n == 1)
-        check_syntax(b, edit, edit->versions[0]);
-    struct edit **end = &b->reload.edits;
+        check_syntax(r, edit, edit->versions[0]);
+    struct edit **end = &r->edits;
     while (*end)
         end = &(*end)->next;
     *end = edit;
-    turn_retry(&b->turn);
+    turn_retry(r->turn);
 }
 
 // Are all kernels of the new version loaded? False with err: one cannot be.
@@ -150,14 +153,14 @@ static bool version_ready(struct version *v, const struct edit *edit, struct opd
 {
     bool ready = true;
     for (struct program *p = v->programs; p; p = p->next_of_version) {
-        ready = program_ensure(p, edit, edit->since, err) && ready;
+        ready = program_ensure(p, edit->reload->pool, edit, edit->since, err) && ready;
         if (err->code)
             return false;
     }
     return ready;
 }
 
-static void fail_edit(struct broker *b, struct edit *edit, const struct version *culprit,
+static void fail_edit(struct reload *r, struct edit *edit, const struct version *culprit,
                       const struct opd_err *err)
 {
     for (int i = 0; i < edit->n; i++) {
@@ -168,18 +171,18 @@ static void fail_edit(struct broker *b, struct edit *edit, const struct version 
         else
             opd_err_set(&own, err->code, "%s is served with %s or not at all: %.800s", v->op->name,
                         culprit->op->name, err->msg);
-        registry_fail(&b->registry, v, &own);
-        edit_tell_failure(b, v->op->name, v->number, v->path, &own, edit->since);
+        registry_fail(r->registry, v, &own);
+        edit_tell_failure(r, v->op->name, v->number, v->path, &own, edit->since);
         opd_err_clear(&own);
     }
 }
 
 // True: the edit is over, one way or the other.
-static bool poll_edit(struct broker *b, struct edit *edit)
+static bool poll_edit(struct reload *r, struct edit *edit)
 {
     bool ready = true;
     if (edit->err.code) {
-        fail_edit(b, edit, edit->versions[0], &edit->err);
+        fail_edit(r, edit, edit->versions[0], &edit->err);
         return true;
     }
     for (int i = 0; i < edit->n; i++) {
@@ -187,20 +190,20 @@ static bool poll_edit(struct broker *b, struct edit *edit)
         ready = version_ready(edit->versions[i], edit, &err) && ready;
         if (!err.code)
             continue;
-        fail_edit(b, edit, edit->versions[i], &err);
+        fail_edit(r, edit, edit->versions[i], &err);
         opd_err_clear(&err);
         return true;
     }
     for (int i = 0; ready && i < edit->n; i++)
-        publish(b, edit->versions[i], edit->since);
+        publish(r, edit->versions[i], edit->since);
     return ready;
 }
 
 // An edit of the same file that came before is overtaken. Where it was one of several, the others
 // go on alone.
-void edit_overtake(struct broker *b, const char *path)
+void edit_overtake(struct reload *r, const char *path)
 {
-    struct edit **at = &b->reload.edits;
+    struct edit **at = &r->edits;
     while (*at) {
         struct edit *edit = *at;
         for (int i = 0; i < edit->n; i++)
@@ -217,36 +220,36 @@ void edit_overtake(struct broker *b, const char *path)
     }
 }
 
-void edit_add(struct broker *b, struct edit **edit, struct version *v, uint64_t since)
+void edit_add(struct reload *r, struct edit **edit, struct version *v, uint64_t since)
 {
     if (*edit && (*edit)->n == (int)(sizeof(*edit)->versions / sizeof(*edit)->versions[0])) {
-        edit_start(b, *edit);
+        edit_start(r, *edit);
         *edit = NULL;
     }
     if (!*edit) {
         *edit = mem_zalloc(1, sizeof **edit);
         (*edit)->since = since;
-        (*edit)->broker = b;
+        (*edit)->reload = r;
     }
     (*edit)->versions[(*edit)->n++] = v;
 }
 
-bool edit_has(const struct broker *b, const struct version *v)
+bool edit_has(const struct reload *r, const struct version *v)
 {
-    for (const struct edit *edit = b->reload.edits; edit; edit = edit->next)
+    for (const struct edit *edit = r->edits; edit; edit = edit->next)
         for (int i = 0; i < edit->n; i++)
             if (edit->versions[i]->hash == v->hash && strcmp(edit->versions[i]->path, v->path) == 0)
                 return true;
     return false;
 }
 
-bool edit_poll_all(struct broker *b)
+bool edit_poll_all(struct reload *r)
 {
-    struct edit **at = &b->reload.edits;
+    struct edit **at = &r->edits;
     bool over = false;
     while (*at) {
         struct edit *edit = *at;
-        if (!poll_edit(b, edit)) {
+        if (!poll_edit(r, edit)) {
             at = &edit->next;
             continue;
         }
@@ -257,11 +260,11 @@ bool edit_poll_all(struct broker *b)
     return over;
 }
 
-void edit_drop_all(struct broker *b)
+void edit_drop_all(struct reload *r)
 {
-    while (b->reload.edits) {
-        struct edit *edit = b->reload.edits;
-        b->reload.edits = edit->next;
+    while (r->edits) {
+        struct edit *edit = r->edits;
+        r->edits = edit->next;
         free_edit(edit);
     }
 }

@@ -3,8 +3,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "request/parts.h"
-#include "request/conn.h"
 #include "wire/msg.h"
 
 static void pack_event(struct buf *out, uint64_t seq, const struct event *e)
@@ -53,18 +51,37 @@ void events_pack_outcome(const struct event *e, struct buf *out)
     pack_key_float(out, "ms", e->ms);
 }
 
-uint64_t events_add(struct broker *b, const struct event *event)
+uint64_t events_add(struct events *ev, const struct event *event)
 {
-    struct events *ev = &b->events;
     uint64_t seq = ev->next++;
     struct kept_event *kept = &ev->kept[seq % EVENTS_KEPT];
     kept->packed.size = kept->outcome.size = 0;
     pack_event(&kept->packed, seq, event);
     events_pack_outcome(event, &kept->outcome);
-    for (struct conn *c = b->clients.first; c; c = c->next)
-        if (c->follows)
-            conn_notify(c, "event", &kept->packed);
+    for (struct event_listener *l = ev->listeners; l; l = l->next)
+        l->told(l->owner, &kept->packed);
     return seq;
+}
+
+void events_follow(struct events *ev, struct event_listener *listener, bool follows)
+{
+    struct event_listener **at = &ev->listeners;
+    while (*at && *at != listener)
+        at = &(*at)->next;
+    if (*at)
+        *at = listener->next;
+    if (!follows)
+        return;
+    listener->next = ev->listeners;
+    ev->listeners = listener;
+}
+
+bool events_followed(const struct events *ev, const struct event_listener *listener)
+{
+    const struct event_listener *l = ev->listeners;
+    while (l && l != listener)
+        l = l->next;
+    return l != NULL;
 }
 
 // The first kept one after `since`.

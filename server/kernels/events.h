@@ -3,12 +3,11 @@
 // What happened, for whoever follows it: reloads, failures, withdrawals, restarts of devices. The
 // last ones are kept.
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/err.h"
 #include "base/mem.h"
-
-struct broker;
 
 enum { EVENTS_KEPT = 1000 };
 
@@ -27,13 +26,24 @@ struct kept_event {
     struct buf outcome; // of an edit: what reload() tells; else empty
 };
 
+// Whoever follows what happens has one of these.
+struct event_listener {
+    struct event_listener *next;
+    void (*told)(void *owner, const struct buf *packed);
+    void *owner;
+};
+
 struct events {
+    struct event_listener *listeners;
     uint64_t next;                       // number of the next one; the first is 1
     struct kept_event kept[EVENTS_KEPT]; // seq % EVENTS_KEPT
 };
 
-uint64_t events_add(struct broker *b,
-                    const struct event *event); // its number; tells those who follow
+// Its number; tells those who follow.
+uint64_t events_add(struct events *ev, const struct event *event);
+// Follows from now on, or no more; either may be so already.
+void events_follow(struct events *ev, struct event_listener *listener, bool follows);
+bool events_followed(const struct events *ev, const struct event_listener *listener);
 void events_pack_since(const struct events *ev, uint64_t since,
                        struct buf *out);         // an array of those after `since`
 uint64_t events_oldest(const struct events *ev); // the number of the first that is still kept

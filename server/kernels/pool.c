@@ -1,5 +1,6 @@
 #include "kernels/pool.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,8 +41,8 @@ struct lane {
 };
 
 struct pool {
-    int n_free; // processes of a lane that are started freely
-    double deadline;
+    struct pool_options options;
+    char cache_limit[24]; // in digits
     struct lane lanes[POOL_LANES];
     uint32_t next_id;
     struct pool_stats stats; // but for what is counted when asked for
@@ -54,7 +55,7 @@ enum { MOST_EACH = 2 };
 
 static int n_workers(const struct pool *pool)
 {
-    return MOST_EACH * pool->n_free;
+    return MOST_EACH * pool->options.processes;
 }
 
 // --- turns
@@ -111,7 +112,7 @@ static void join_party(struct pool_job *job)
 // The job whose turn it is; its party is the last from then on. NULL: none may begin.
 static struct pool_job *next_job(struct lane *lane)
 {
-    bool full = lane->n_running >= lane->pool->n_free;
+    bool full = lane->n_running >= lane->pool->options.processes;
     struct party **at = &lane->parties;
     while (*at && (!(*at)->first || (full && (*at)->n_running > 0)))
         at = &(*at)->next;
@@ -245,7 +246,7 @@ static void begin(struct pool_job *job, struct worker *w)
     *job_of(w) = job;
     if (w->state == WORKER_NONE)
         worker_start(w);
-    worker_give(w, &job->frame, lane->pool->deadline);
+    worker_give(w, &job->frame, lane->pool->options.deadline);
 }
 
 static void feed(struct lane *lane)
@@ -278,7 +279,7 @@ static void changed(struct worker *w)
     struct lane *lane = w->owner;
     struct pool *pool = lane->pool;
     feed(lane);
-    if (w->state == WORKER_IDLE && count_processes(lane) > pool->n_free)
+    if (w->state == WORKER_IDLE && count_processes(lane) > pool->options.processes)
         worker_end(w, "it was one more than --compilers says");
     if (pool->stopping && count_all_processes(pool) == 0)
         pool->stopped(pool->stopped_data);
@@ -388,7 +389,11 @@ struct pool_job *pool_submit(struct pool *pool, enum pool_lane lane, const void 
     *job = (struct pool_job){ .lane = &pool->lanes[lane], .done = done, .data = data };
     snprintf(job->what, sizeof job->what, "%s: %s", strings[JOB_FILE], strings[JOB_EXPR]);
     struct job_header header = { .id = pool->next_id++ };
-    job_pack(&job->frame, &header, strings, JOB_MAX_STRINGS);
+    const char *all[JOB_MAX_STRINGS];
+    memcpy(all, strings, sizeof all);
+    all[JOB_CACHE] = pool->options.cache;
+    all[JOB_CACHE_LIMIT] = pool->cache_limit;
+    job_pack(&job->frame, &header, all, JOB_MAX_STRINGS);
     add_waiter(job, owner);
     join_party(job);
     feed(job->lane);
@@ -397,12 +402,12 @@ struct pool_job *pool_submit(struct pool *pool, enum pool_lane lane, const void 
 
 // --- the whole
 
-struct pool *pool_new(struct turn *turn, int n_processes, double deadline)
+struct pool *pool_new(struct turn *turn, const struct pool_options *options)
 {
     static const struct worker_events events = { answered, failed, changed };
     struct pool *pool = mem_zalloc(1, sizeof *pool);
-    pool->n_free = n_processes;
-    pool->deadline = deadline;
+    pool->options = *options;
+    snprintf(pool->cache_limit, sizeof pool->cache_limit, "%" PRIu64, options->cache_limit);
     for (int i = 0; i < POOL_LANES; i++) {
         struct lane *lane = &pool->lanes[i];
         lane->pool = pool;
@@ -414,6 +419,11 @@ struct pool *pool_new(struct turn *turn, int n_processes, double deadline)
             };
     }
     return pool;
+}
+
+int pool_width(const struct pool *pool)
+{
+    return pool->options.processes;
 }
 
 void pool_count_on(struct pool *pool, const struct pool_stats *from)

@@ -50,8 +50,15 @@ struct pool_stats {
     uint64_t cache_bytes; // as the last result that knew it told
 };
 
-// So many processes in each lane; `deadline`: seconds that one compile may take.
-struct pool *pool_new(struct turn *turn, int n_processes, double deadline);
+struct pool_options {
+    int processes;        // of each lane
+    double deadline;      // seconds that one compile may take
+    const char *cache;    // folder; "": none
+    uint64_t cache_limit; // bytes that it may take
+};
+struct pool *pool_new(struct turn *turn, const struct pool_options *options);
+int pool_width(const struct pool *pool); // how many jobs of one owner are at work at a time
+// The strings of the cache are the pool's to fill.
 struct pool_job *pool_submit(struct pool *pool, enum pool_lane lane, const void *owner,
                              const char *const strings[JOB_MAX_STRINGS], pool_done done,
                              void *data);

@@ -7,11 +7,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "request/parts.h"
 #include "base/clock.h"
 #include "base/fdpass.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/mem.h"
+#include "base/turn.h"
 #include "kernels/pool.h"
 #include "device/devices.h"
 
@@ -277,11 +278,8 @@ static void compiled(void *data, struct pool_result *result, const struct opd_er
     turn_retry(d->all->turn);
 }
 
-static void start_compile(struct program *p, const void *owner)
+static void start_compile(struct program *p, struct pool *pool, const void *owner)
 {
-    struct broker *b = p->device->all->owner;
-    char limit[32];
-    snprintf(limit, sizeof limit, "%llu", (unsigned long long)b->options.cache_limit);
     const char *strings[JOB_MAX_STRINGS] = {
         [JOB_KIND] = "compile",
         [JOB_TARGET] = p->device->info.target,
@@ -291,11 +289,9 @@ static void start_compile(struct program *p, const void *owner)
         [JOB_FOLDER] = p->version->folder,
         [JOB_SOURCE] = p->version->text,
         [JOB_EXPR] = p->expr,
-        [JOB_CACHE] = b->options.cache,
-        [JOB_CACHE_LIMIT] = limit,
     };
     p->state = PROGRAM_COMPILING;
-    p->job = pool_submit(b->pool, owner ? POOL_FRONT : POOL_BACK, owner, strings, compiled, p);
+    p->job = pool_submit(pool, owner ? POOL_FRONT : POOL_BACK, owner, strings, compiled, p);
 }
 
 // What has failed once need not fail again.
@@ -307,12 +303,13 @@ static void try_again(struct program *p)
         device_submit(p->device, c);
 }
 
-bool program_ensure(struct program *p, const void *owner, uint64_t since, struct opd_err *err)
+bool program_ensure(struct program *p, struct pool *pool, const void *owner, uint64_t since,
+                    struct opd_err *err)
 {
     if (p->state == PROGRAM_FAILED && p->err.code != OPD_E_compile_error && p->failed_at < since)
         try_again(p);
     if (p->state == PROGRAM_NEW)
-        start_compile(p, owner);
+        start_compile(p, pool, owner);
     else if (p->state == PROGRAM_COMPILING)
         pool_want(p->job, owner);
     if (p->state == PROGRAM_FAILED)

@@ -46,7 +46,9 @@ struct program *program_get(struct device *d, struct version *version, const str
 // Brings the program towards READY. True: it is. False with err empty: wait for turn_retry().
 // False with err: it cannot be. `owner` waits for it (pool.h; NULL: nobody). `since` is when the
 // request came: a failure that is not the source's fault and is older is tried again.
-bool program_ensure(struct program *p, const void *owner, uint64_t since, struct opd_err *err);
+struct pool;
+bool program_ensure(struct program *p, struct pool *pool, const void *owner, uint64_t since,
+                    struct opd_err *err);
 
 // A new executor loads all that the one before had loaded, also what is about to go.
 void program_restore_all(struct device *d);

@@ -204,26 +204,40 @@ int version_inherit(struct version *v, const struct version *old)
 
 // --- operators
 
+// The place of a name among those in order. True: it is there.
+static bool find_operator(const struct registry *r, const char *name, size_t *out_at)
+{
+    size_t low = 0, high = r->n_operators;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (strcmp(r->operators[middle]->name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *out_at = low;
+    return low < r->n_operators && strcmp(r->operators[low]->name, name) == 0;
+}
+
 struct opd_operator *registry_operator(const struct registry *r, const char *name)
 {
-    for (struct opd_operator *o = r->operators; o; o = o->next)
-        if (strcmp(o->name, name) == 0)
-            return o;
-    return NULL;
+    size_t at;
+    return find_operator(r, name, &at) ? r->operators[at] : NULL;
 }
 
 struct opd_operator *registry_make_operator(struct registry *r, const char *name)
 {
-    struct opd_operator **at = &r->operators;
-    while (*at && strcmp((*at)->name, name) < 0)
-        at = &(*at)->next;
-    if (*at && strcmp((*at)->name, name) == 0)
-        return *at;
+    size_t at;
+    if (find_operator(r, name, &at))
+        return r->operators[at];
     struct opd_operator *o = mem_zalloc(1, sizeof *o);
     strncpy(o->name, name, sizeof o->name - 1);
-    o->next = *at;
-    *at = o;
-    return o;
+    if (r->n_operators % 64 == 0)
+        r->operators = mem_realloc(r->operators, r->n_operators + 64,
+                                   sizeof(struct opd_operator *));
+    memmove(&r->operators[at + 1], &r->operators[at],
+            (r->n_operators++ - at) * sizeof(struct opd_operator *));
+    return r->operators[at] = o;
 }
 
 struct version *registry_find(const struct registry *r, const char *name)
@@ -251,9 +265,9 @@ struct version *operator_newest(const struct opd_operator *o)
 const char *registry_suggest(const struct registry *r, const char *name, struct suggest *near)
 {
     suggest_init(near, name, strlen(name));
-    for (struct opd_operator *o = r->operators; o; o = o->next)
-        if (o->current)
-            suggest_add(near, o->name);
+    for (size_t i = 0; i < r->n_operators; i++)
+        if (r->operators[i]->current)
+            suggest_add(near, r->operators[i]->name);
     return suggest_text(near);
 }
 
@@ -340,9 +354,8 @@ void registry_fail(struct registry *r, struct version *v, const struct opd_err *
 
 void registry_finish(struct registry *r)
 {
-    struct opd_operator *next;
-    for (struct opd_operator *o = r->operators; o; o = next) {
-        next = o->next;
+    for (size_t i = 0; i < r->n_operators; i++) {
+        struct opd_operator *o = r->operators[i];
         struct version *older;
         for (struct version *v = o->versions; v; v = older) {
             older = v->older;
@@ -351,5 +364,6 @@ void registry_finish(struct registry *r)
         free(o->failure_text);
         free(o);
     }
+    free(r->operators);
     *r = (struct registry){ 0 };
 }

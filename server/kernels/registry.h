@@ -13,7 +13,6 @@
 #include "op/op.h"
 #include "op/plan.h"
 
-struct broker;
 struct buf;
 struct program;
 
@@ -66,13 +65,13 @@ struct opd_operator { // `operator` alone is a keyword to clang-format
     int pinned;               // the version that stays, or 0
     uint64_t failure;         // event that told of the last edit's failure; 0: it did not fail
     char *failure_text;
-    struct opd_operator *next; // by name
 };
 
 struct registry {
-    struct opd_operator *operators; // sorted by name
-    int count;                      // of those that are served
-    uint64_t generation;            // changes with every change of what is served
+    struct opd_operator **operators; // all that were ever heard of, sorted by name
+    size_t n_operators;
+    int count;           // of those that are served
+    uint64_t generation; // changes with every change of what is served
 };
 
 // The operator of that name. registry_operator(): NULL where none was ever heard of;

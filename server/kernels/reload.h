@@ -14,10 +14,14 @@
 #include <uv.h>
 
 #include "base/err.h"
+#include "kernels/sources.h"
 
-struct broker;
+struct devices;
 struct edit;
-struct source;
+struct events;
+struct pool;
+struct registry;
+struct turn;
 
 enum { RELOAD_MAX_WATCHES = 128 };
 
@@ -30,32 +34,40 @@ struct watch {
 };
 
 struct reload {
-    struct source *sources; // of all folders
-    char *common;           // the text of opd.cuh
+    // What it works on, set by whoever has it; the folders are those of `sources`.
+    struct turn *turn;
+    struct devices *devices;
+    struct registry *registry;
+    struct events *events;
+    struct pool *pool;
+
+    struct sources sources;
+    char *common; // the text of opd.cuh
     char *common_path;
     struct edit *edits; // under way, oldest first
     struct watch watches[RELOAD_MAX_WATCHES];
     bool watches_are_out; // which is told once
     uv_timer_t timer;
-    bool started, folder_missing;
+    bool started;
+    bool held;            // nothing is looked at: an upgrade is under way
+    bool doubt;           // an operator may no longer have the file that it is served from
+    bool unsettled;       // a file is gone, or empty, and may come back at once
     uint64_t burst_since; // clock_ns() of the first change that was not looked at; 0: none
 };
 
 // Reads all folders and serves what parses, uncompiled: requests compile what they need. A file
 // that does not parse is logged. Errors: invalid_argument, where the common header cannot be read.
-bool reload_first(struct broker *b, struct opd_err *err);
+bool reload_first(struct reload *r, struct opd_err *err);
 
-void reload_start(struct broker *b); // watches from now on
-void reload_stop(struct broker *b);
+void reload_start(struct reload *r); // watches from now on
+void reload_stop(struct reload *r);
 void reload_finish(struct reload *r);
-
-// The file of that path, as it was last read; NULL: there is none.
-struct source *reload_source(const struct reload *r, const char *path);
 
 // "; badg.cu is not served: MESSAGE" where a file that failed may have been meant for that
 // operator, else "". Returns out.
 const char *reload_explain(const struct reload *r, const char *op, char *out, size_t size);
 
-void reload_look(struct broker *b); // now, without waiting for a change to be noticed
-void reload_poll(struct broker *b); // goes on with the edits under way; before the loop sleeps
-bool reload_busy(const struct broker *b);
+void reload_look(struct reload *r); // now, without waiting for a change to be noticed
+void reload_poll(struct reload *r); // goes on with the edits under way; before the loop sleeps
+// Is something of the files not decided yet? turn_retry() comes when it is.
+bool reload_busy(const struct reload *r);

@@ -127,13 +127,12 @@ char *file_read(const char *path, size_t *out_size, struct opd_err *err)
 
 bool source_changed(const struct source *s, bool *out_by_include)
 {
-    struct file_stamp now;
-    file_stamp_read(s->path, &now);
     *out_by_include = false;
-    if (!file_stamp_same(&now, &s->stamp))
+    if (!file_stamp_same(&s->now, &s->stamp))
         return true;
     *out_by_include = true;
     for (int i = 0; i < s->n_includes; i++) {
+        struct file_stamp now;
         file_stamp_read(s->includes[i].path, &now);
         if (!file_stamp_same(&now, &s->includes[i].stamp))
             return true;
@@ -289,6 +288,7 @@ static bool take_text(struct source *s, char *text, size_t size, struct opd_err 
 
 bool source_read(struct source *s, struct opd_err *err)
 {
+    s->watched = false;
     file_stamp_read(s->path,
                     &s->stamp); // before the text: what changes in between is seen by the next look
     forget_includes(s);

@@ -37,19 +37,22 @@ struct source_failure {
 };
 
 struct source {
-    struct source *next;
     char *folder, *file, *path;
-    int folder_index; // later folders win
-    struct file_stamp stamp;
+    int folder_index;        // later folders win
+    struct file_stamp stamp; // when it was read
+    struct file_stamp now;   // by the look under way
     struct source_include includes[SOURCE_MAX_INCLUDES];
     int n_includes;
     char *original; // the file's own text: its header is read from it
     size_t original_size;
-    char *text;             // with the includes in place
-    uint64_t hash;          // of `text`
-    char op[64];            // the operator that it last gave; "" if none
+    char *text;    // with the includes in place
+    uint64_t hash; // of `text`
+    char op[64];   // the operator that it last gave; "" if none
+    struct source *next_of_op;
+    bool linked;            // among those that give that operator, see sources.h
     bool seen;              // by the look under way
     bool away;              // its whole folder is not there
+    bool watched;           // so are the folders of its includes, see watch.h
     uint64_t missing_since; // clock_ns(); 0: it is there
     uint64_t empty_since;   // the same; 0: it is not
     struct source_failure failure;
@@ -66,7 +69,7 @@ bool file_stamp_same(const struct file_stamp *a, const struct file_stamp *b);
 char *file_read(const char *path, size_t *out_size,
                 struct opd_err *err); // terminated; the caller frees it
 
-// Has a stamp changed? *out_by_include: of a header, not of the file itself.
+// Is one stamp another `now`? *out_by_include: of a header, not of the file itself.
 bool source_changed(const struct source *s, bool *out_by_include);
 
 // Reads it anew. Errors: invalid_argument (it cannot be read, is too long, includes itself); `s`

@@ -5,33 +5,31 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "request/parts.h"
+#include "base/turn.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "kernels/source.h"
+#include "kernels/reload.h"
 
 // A burst is over when nothing has changed for QUIET_MS, or it has lasted BURST_MS. A file that is
 // gone, or empty, is looked at again after AGAIN_MS, a folder that is not there every FOLDER_MS.
-enum { QUIET_MS = 2, BURST_MS = 40, AGAIN_MS = 300, FOLDER_MS = 250 };
+enum { QUIET_MS = 2, BURST_MS = 40, AGAIN_MS = 310, FOLDER_MS = 250 };
 
 static void timer_cb(uv_timer_t *timer)
 {
     reload_look(timer->data);
 }
 
-void watch_look_soon(struct broker *b)
+void watch_look_soon(struct reload *r)
 {
-    struct reload *r = &b->reload;
     if (r->started && !r->burst_since)
-        uv_timer_start(&r->timer, timer_cb, r->folder_missing ? FOLDER_MS : AGAIN_MS, 0);
+        uv_timer_start(&r->timer, timer_cb, r->sources.folder_missing ? FOLDER_MS : AGAIN_MS, 0);
 }
 
 static void changed_cb(uv_fs_event_t *handle, const char *name, int events, int status)
 {
     (void)events, (void)status, (void)name;
-    struct broker *b = handle->data;
-    struct reload *r = &b->reload;
+    struct reload *r = handle->data;
     uint64_t now = clock_ns();
     if (!r->burst_since)
         r->burst_since = now;
@@ -57,56 +55,65 @@ static void start_watch(struct watch *w)
                  uv_strerror(failed));
 }
 
-static void watch_folder(struct broker *b, const char *folder)
+static void watch_folder(struct reload *r, const char *folder)
 {
     struct watch *free_one = NULL;
     for (int i = 0; i < RELOAD_MAX_WATCHES; i++) {
-        struct watch *w = &b->reload.watches[i];
-        if (w->folder && strcmp(w->folder, folder) == 0) {
-            start_watch(w);
+        struct watch *w = &r->watches[i];
+        if (w->folder && strcmp(w->folder, folder) == 0)
             return;
-        }
         if (!w->folder && !free_one)
             free_one = w;
     }
     if (!free_one) {
-        if (!b->reload.watches_are_out)
+        if (!r->watches_are_out)
             log_warn("%s and what comes after it are not watched: more than %d folders", folder,
                      RELOAD_MAX_WATCHES);
-        b->reload.watches_are_out = true;
+        r->watches_are_out = true;
         return;
     }
-    uv_fs_event_init(&b->turn.loop, &free_one->handle);
-    free_one->handle.data = b;
+    uv_fs_event_init(&r->turn->loop, &free_one->handle);
+    free_one->handle.data = r;
     free_one->folder = mem_strdup(folder);
     start_watch(free_one);
 }
 
 // The folder of what a path leads to, where that is another: a symbolic link's target is edited
-// there. Of a header that is not there, the folder where it would be.
-static void watch_target(struct broker *b, const char *path, const char *folder)
+// there. Of a header that is not there, the folder where it would be. False: that is not there.
+static bool watch_target(struct reload *r, const char *path, const char *folder)
 {
     char real[PATH_MAX];
     char *parent = mem_strndup(path, (size_t)(strrchr(path, '/') - path));
-    if (realpath(path, real))
+    bool there = realpath(path, real);
+    if (there)
         *strrchr(real, '/') = '\0';
-    else if (!realpath(parent, real))
-        real[0] = '\0';
+    else
+        there = realpath(parent, real);
     free(parent);
-    if (real[0] && strcmp(real, folder) != 0)
-        watch_folder(b, real);
+    if (there && strcmp(real, folder) != 0)
+        watch_folder(r, real);
+    return there;
 }
 
-void watch_update(struct broker *b)
+static bool watch_targets(struct reload *r, const struct source *s)
 {
-    struct reload *r = &b->reload;
+    bool all = watch_target(r, s->path, s->folder);
+    for (int i = 0; i < s->n_includes; i++)
+        all = watch_target(r, s->includes[i].path, s->folder) && all;
+    return all;
+}
+
+void watch_update(struct reload *r)
+{
+    const struct sources *ss = &r->sources;
     if (!r->started)
         return;
-    for (int i = 0; i < b->options.n_kernels; i++)
-        watch_folder(b, b->options.kernels[i]);
-    for (const struct source *s = r->sources; s; s = s->next) {
-        watch_target(b, s->path, s->folder);
-        for (int i = 0; i < s->n_includes; i++)
-            watch_target(b, s->includes[i].path, s->folder);
-    }
+    for (int i = 0; i < RELOAD_MAX_WATCHES; i++)
+        if (r->watches[i].folder)
+            start_watch(&r->watches[i]);
+    for (int i = 0; i < ss->n_folders; i++)
+        watch_folder(r, ss->folders[i]);
+    for (size_t i = 0; i < ss->n; i++)
+        if (!ss->at[i]->watched)
+            ss->at[i]->watched = watch_targets(r, ss->at[i]);
 }

@@ -2,7 +2,7 @@
 
 // When the kernel folders are looked at: soon after something in them has changed.
 
-struct broker;
+struct reload;
 
-void watch_update(struct broker *b);    // watches every folder that sources come from now
-void watch_look_soon(struct broker *b); // though nothing may change
+void watch_update(struct reload *r);    // watches every folder that sources come from now
+void watch_look_soon(struct reload *r); // though nothing may change

@@ -75,6 +75,7 @@ static void leave(struct conn *c)
     leave_queue(c);
     trace_follow(c, false);
     struct broker *b = c->broker;
+    events_follow(&b->events, &c->follower, false);
     c->closed = true;
     c->waiting = false;
     pool_leave(b->pool, POOL_FRONT, c);
@@ -124,6 +125,11 @@ static void drained(struct stream *s)
         turn_retry(&c->broker->turn);
 }
 
+static void happened(void *owner, const struct buf *event)
+{
+    conn_notify(owner, "event", event);
+}
+
 struct conn *conn_new(struct broker *b, uint64_t id)
 {
     struct conn *c = mem_zalloc(1, sizeof *c);
@@ -132,6 +138,7 @@ struct conn *conn_new(struct broker *b, uint64_t id)
                         .refs = 1,
                         .id = id,
                         .next = b->clients.first,
+                        .follower = { .told = happened, .owner = c },
                         .last_event = b->events.next - 1 };
     c->stream.fd = -1;
     if (b->clients.first)

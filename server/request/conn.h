@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "wire/map.h"
 #include "base/mpscan.h"
+#include "kernels/events.h"
 #include "wire/stream.h"
 
 struct broker;
@@ -42,8 +43,8 @@ struct conn {
     struct map shms;          // id -> struct shm
     struct map exports;       // id -> struct storage
     struct map imports;       // id -> struct import
-    bool follows;             // what happens is sent as notifications
-    bool traces;              // so is each run; see trace.h
+    struct event_listener follower; // what happens is sent as notifications
+    bool traces;                    // so is each run; see trace.h
     struct map warnings; // hash of an operator's name -> number of the failure that it was told of
     bool reload_pending; // its reload() waits
     uint64_t last_event; // the last event that its reload() told of

@@ -211,8 +211,7 @@ static void submit_job(struct check *check, struct kernel_job *job)
     const char *strings[JOB_MAX_STRINGS] = {
         [JOB_KIND] = check->kind,     [JOB_TARGET] = job->target,   [JOB_COMMON] = check->common,
         [JOB_PRELUDE] = job->prelude, [JOB_FILE] = check->op->file, [JOB_FOLDER] = check->folder,
-        [JOB_SOURCE] = check->text,   [JOB_EXPR] = job->expr,       [JOB_CACHE] = "",
-        [JOB_CACHE_LIMIT] = "0",
+        [JOB_SOURCE] = check->text,   [JOB_EXPR] = job->expr,
     };
     check->n_pending++;
     pool_submit(check->req->broker->pool, POOL_BACK, check->req->conn, strings, job_done, job);

@@ -130,20 +130,22 @@ static void put_devices(struct buf *out, const struct broker *b)
 
 static void put_operators(struct buf *out, const struct broker *b)
 {
-    const struct opd_operator *first = b->registry.operators;
+    struct opd_operator *const *all = b->registry.operators;
+    const size_t n = b->registry.n_operators;
     begin(out, "runs_total", "counter", "Runs of an operator that a device has ended.");
-    for (const struct opd_operator *o = first; o; o = o->next)
+    for (size_t i = 0; i < n; i++)
         buf_printf(out,
                    "opd_runs_total{op=\"%s\",direction=\"forward\"} %" PRIu64
                    "\nopd_runs_total{op=\"%s\",direction=\"backward\"} %" PRIu64 "\n",
-                   o->name, o->runs.forward, o->name, o->runs.backward);
+                   all[i]->name, all[i]->runs.forward, all[i]->name, all[i]->runs.backward);
     begin(out, "runs_failed_total", "counter", "Runs that failed.");
-    for (const struct opd_operator *o = first; o; o = o->next)
-        buf_printf(out, "opd_runs_failed_total{op=\"%s\"} %" PRIu64 "\n", o->name, o->runs.failed);
+    for (size_t i = 0; i < n; i++)
+        buf_printf(out, "opd_runs_failed_total{op=\"%s\"} %" PRIu64 "\n", all[i]->name,
+                   all[i]->runs.failed);
     begin(out, "run_seconds_total", "counter", "Time of those runs on devices.");
-    for (const struct opd_operator *o = first; o; o = o->next)
-        buf_printf(out, "opd_run_seconds_total{op=\"%s\"} %.9f\n", o->name,
-                   (double)o->runs.ns / 1e9);
+    for (size_t i = 0; i < n; i++)
+        buf_printf(out, "opd_run_seconds_total{op=\"%s\"} %.9f\n", all[i]->name,
+                   (double)all[i]->runs.ns / 1e9);
 }
 
 enum request_status request_metrics(struct request *req, const value *params, struct opd_err *err)

@@ -148,12 +148,14 @@ static void pack_shadowed(struct buf *out, const struct opd_operator *o, const s
 {
     struct buf list = { 0 };
     size_t n = 0;
-    for (const struct source *s = r->sources; s; s = s->next)
+    for (size_t i = 0; i < r->sources.n; i++) {
+        const struct source *s = r->sources.at[i];
         if (!s->missing_since && strcmp(s->op, o->name) == 0 &&
             strcmp(s->path, o->current->path) != 0) {
             pack_str(&list, s->path);
             n++;
         }
+    }
     pack_str(out, "shadowed");
     pack_array(out, n);
     buf_append(out, list.bytes, list.size);
@@ -220,9 +222,9 @@ enum request_status request_op_list(struct request *req, const value *params, st
     (void)params, (void)err;
     const struct registry *r = &req->broker->registry;
     pack_array(&req->reply, (size_t)r->count);
-    for (const struct opd_operator *o = r->operators; o; o = o->next)
-        if (o->current)
-            pack_operator(&req->reply, o, NULL);
+    for (size_t i = 0; i < r->n_operators; i++)
+        if (r->operators[i]->current)
+            pack_operator(&req->reply, r->operators[i], NULL);
     return REQUEST_ANSWERED;
 }
 

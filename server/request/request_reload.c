@@ -14,7 +14,8 @@ static size_t pack_standing(const struct broker *b, uint64_t seen, struct buf *o
 {
     size_t n = 0;
     uint64_t oldest = events_oldest(&b->events);
-    for (const struct source *s = b->reload.sources; s; s = s->next) {
+    for (size_t i = 0; i < b->reload.sources.n; i++) {
+        const struct source *s = b->reload.sources.at[i];
         const struct source_failure *f = &s->failure;
         if (!f->seq || (f->seq > seen && f->seq >= oldest) || s->missing_since)
             continue;
@@ -38,9 +39,9 @@ enum request_status request_reload(struct request *req, const value *params, str
     if (b->handover.upgrade)
         return REQUEST_WAIT; // what it finds is for the successor to compile
     if (!c->reload_pending)
-        reload_look(b);
+        reload_look(&b->reload);
     c->reload_pending = true;
-    if (reload_busy(b))
+    if (reload_busy(&b->reload))
         return REQUEST_WAIT;
     c->reload_pending = false;
     struct buf list = { 0 };
@@ -67,7 +68,7 @@ enum request_status request_events(struct request *req, const value *params, str
         return REQUEST_ERROR;
     }
     if (!value_is_nil(follow))
-        req->conn->follows = value_bool(follow);
+        events_follow(&req->broker->events, &req->conn->follower, value_bool(follow));
     const struct events *ev = &req->broker->events;
     pack_map(&req->reply, 2);
     pack_str(&req->reply, "events");
@@ -82,7 +83,8 @@ static void serve_version(struct request *req, struct opd_operator *o, struct ve
     struct broker *b = req->broker;
     registry_serve(&b->registry, o, v);
     events_add(
-        b, &(struct event){ .kind = kind, .op = o->name, .version = v->number, .file = v->path });
+        &b->events,
+        &(struct event){ .kind = kind, .op = o->name, .version = v->number, .file = v->path });
 }
 
 enum request_status request_rollback(struct request *req, const value *params, struct opd_err *err)

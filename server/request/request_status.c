@@ -101,15 +101,21 @@ static void pack_clients(struct buf *out, const struct broker *b)
         pack_client(out, b, c);
 }
 
+static bool has_run(const struct opd_operator *o)
+{
+    return o->runs.forward + o->runs.backward + o->runs.failed > 0;
+}
+
 static void pack_runs(struct buf *out, const struct broker *b)
 {
     size_t n = 0;
-    for (const struct opd_operator *o = b->registry.operators; o; o = o->next)
-        n += o->runs.forward + o->runs.backward + o->runs.failed > 0;
+    for (size_t i = 0; i < b->registry.n_operators; i++)
+        n += has_run(b->registry.operators[i]);
     pack_str(out, "runs");
     pack_array(out, n);
-    for (const struct opd_operator *o = b->registry.operators; o; o = o->next) {
-        if (o->runs.forward + o->runs.backward + o->runs.failed == 0)
+    for (size_t i = 0; i < b->registry.n_operators; i++) {
+        const struct opd_operator *o = b->registry.operators[i];
+        if (!has_run(o))
             continue;
         pack_map(out, 5);
         pack_key_str(out, "op", o->name);

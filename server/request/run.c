@@ -99,7 +99,8 @@ static enum request_status bind_plan(struct run *run, struct opd_err *err)
     bool ready = true;
     for (int i = 0; i < run->bound->plan->n_kernels; i++) {
         // All of them are started before any is waited for: they compile side by side.
-        ready = program_ensure(run->bound->programs[i], run->req->conn, run->req->since, err) &&
+        ready = program_ensure(run->bound->programs[i], run->req->broker->pool, run->req->conn,
+                               run->req->since, err) &&
                 ready;
         if (err->code)
             return REQUEST_ERROR;

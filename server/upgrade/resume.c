@@ -42,7 +42,7 @@ void upgrade_go_on(struct broker *b)
     for (int i = 0; i < b->devices.n; i++)
         device_resume(b->devices.at[i]);
     double ms = (double)(clock_ns() - b->handover.held_since) / 1e6;
-    events_add(b, &(struct event){ .kind = "upgraded", .ms = ms });
+    events_add(&b->events, &(struct event){ .kind = "upgraded", .ms = ms });
     for (struct conn *c = b->clients.first; c; c = c->next)
         conn_start(c);
     log_info("opd %s goes on: upgrade %llu, %d connections, nothing was begun for %.1f ms",

@@ -61,6 +61,7 @@ bool state_broker(struct archive *a, void *thing)
         return true;
     b->handover.count++;
     b->reload.common_path = mem_printf("%s/opd.cuh", b->options.kernels[0]);
+    b->reload.sources.n_folders = b->options.n_kernels;
     return b->options.socket || archive_fail(a, "there is no socket");
 }
 

@@ -41,13 +41,14 @@ bool state_conn(struct archive *a, void *thing)
         holder_enter(holder, &b->devices.holders, id);
     }
     a->conn = c;
-    bool traces = c->traces;
+    bool traces = c->traces, follows = events_followed(&b->events, &c->follower);
     archive_fd(a, "fd", &c->stream.fd);
-    archive_bool(a, "follows", &c->follows);
+    archive_bool(a, "follows", &follows);
     if (archive_has(a, "traces")) // absent in programs from before there was a trace
         archive_bool(a, "traces", &traces);
     archive_count(a, "seen", &c->last_event);
     trace_follow(c, traces);
+    events_follow(&b->events, &c->follower, follows);
     return true;
 }
 

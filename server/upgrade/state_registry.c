@@ -158,18 +158,12 @@ static void archive_failure(struct archive *a, struct source_failure *f)
     archive_error(a, &f->err);
 }
 
-static struct source *add_source(struct reload *r)
-{
-    struct source **end = &r->sources;
-    while (*end)
-        end = &(*end)->next;
-    return *end = mem_zalloc(1, sizeof **end);
-}
-
 bool state_source(struct archive *a, void *thing)
 {
     struct broker *b = a->broker;
-    struct source *s = thing ? thing : add_source(&b->reload);
+    struct source *s = thing ? thing : mem_zalloc(1, sizeof *s);
+    if (!thing)
+        sources_add(&b->reload.sources, s);
     archive_path(a, "folder", &s->folder);
     archive_str(a, "file", &s->file);
     archive_int(a, "folder_index", &s->folder_index, 0, b->options.n_kernels - 1);
@@ -206,9 +200,9 @@ bool state_common(struct archive *a, void *thing)
 void state_write_registry(struct archive *a)
 {
     struct broker *b = a->broker;
-    for (struct opd_operator *o = b->registry.operators; o; o = o->next)
-        archive_put(a, RECORD_operator, o);
+    for (size_t i = 0; i < b->registry.n_operators; i++)
+        archive_put(a, RECORD_operator, b->registry.operators[i]);
     archive_put(a, RECORD_common, b);
-    for (struct source *s = b->reload.sources; s; s = s->next)
-        archive_put(a, RECORD_source, s);
+    for (size_t i = 0; i < b->reload.sources.n; i++)
+        archive_put(a, RECORD_source, b->reload.sources.at[i]);
 }

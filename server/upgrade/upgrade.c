@@ -70,8 +70,9 @@ static void refuse(struct upgrade *u, const struct opd_err *err)
     request_finish(u->asked, err);
     uv_close((uv_handle_t *)&u->limit, closed_cb);
     turn_retry(&b->turn);
+    b->reload.held = false;
     if (!b->stopping)
-        reload_look(b);
+        reload_look(&b->reload);
 }
 
 static void refuse_because(struct upgrade *u, enum opd_err_code code, const char *why)
@@ -278,6 +279,7 @@ enum request_status request_upgrade(struct request *req, const value *params, st
     uv_timer_init(&b->turn.loop, &u->limit);
     u->limit.data = u;
     b->handover.upgrade = u;
+    b->reload.held = true;
     struct opd_err problem = { 0 };
     if (!start_successor(u, &problem))
         refuse(u, &problem);

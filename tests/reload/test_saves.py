@@ -186,6 +186,28 @@ def test_a_deleted_file(site):
     assert site.await_value(3).version == 2
 
 
+def test_reload_waits_until_a_file_is_gone(site):
+    """Its answer is of the files as they are, not of what may yet come back."""
+    site.path("scale.cu").unlink()
+    assert site.outcomes() == [("scale", "withdrawn", 0)]
+    assert not site.has("scale")
+    assert site.outcomes() == []
+
+
+def test_reload_waits_until_a_file_is_empty_for_good(site):
+    site.path("scale.cu").write_text("")
+    assert site.outcomes() == [("scale", "failed", 0)]
+    assert site.run().value == 2
+
+
+def test_a_link_that_leads_nowhere_any_more(site):
+    path = site.path("scale.cu")
+    path.unlink()
+    path.symlink_to(path.parent / "nowhere")
+    assert site.outcomes() == [("scale", "withdrawn", 0)]
+    assert site.outcomes() == []
+
+
 def test_gone_for_a_moment(site):
     path = site.path("scale.cu")
     away = site.root / "away"

@@ -48,8 +48,7 @@ static struct version *state_version(struct broker *b)
     s->n_includes = 1;
     s->includes[0] = (struct source_include){ .path = mem_strdup("/ops/a.cuh"),
                                               .stamp = { .inode = 7, .size = 3 } };
-    s->next = b->reload.sources;
-    b->reload.sources = s;
+    sources_add(&b->reload.sources, s);
     return v;
 }
 
@@ -67,7 +66,7 @@ static void state_add_versions(struct broker *b)
     struct opd_err err = { .code = OPD_E_compile_error, .msg = "keeps.cu:3: wrong" };
     err.log = mem_strdup("the compiler says \"no\"\n");
     registry_fail(&b->registry, failed, &err);
-    struct source_failure *f = &b->reload.sources->failure;
+    struct source_failure *f = &b->reload.sources.at[0]->failure;
     *f = (struct source_failure){ .seq = 5, .op = "keeps", .version = 3, .ms = 1.5 };
     opd_err_copy(&f->err, &err);
     opd_err_clear(&err);
@@ -76,8 +75,9 @@ static void state_add_versions(struct broker *b)
     o->failure = 1;
     o->failure_text = mem_strdup("keeps: not served");
     o->runs = (struct run_stats){ .forward = 11, .backward = 12, .failed = 13, .ns = 14 };
-    events_add(b, &(struct event){ .kind = "reloaded", .op = "keeps", .version = 2, .ms = 3 });
-    events_add(b, &(struct event){ .kind = "upgraded" });
+    events_add(&b->events,
+               &(struct event){ .kind = "reloaded", .op = "keeps", .version = 2, .ms = 3 });
+    events_add(&b->events, &(struct event){ .kind = "upgraded" });
 }
 
 static struct device *state_add_device(struct broker *b)
@@ -221,7 +221,7 @@ static struct broker *state_make_broker(void)
     c->stream.fds[c->stream.n_fds++] = 1006;
     snprintf(c->holder->client, sizeof c->holder->client, "a client");
     c->holder->pid = 78;
-    c->follows = true;
+    events_follow(&b->events, &c->follower, true);
     trace_follow(c, true);
     b->turn.errors_of[3] = 5;
     b->turn.errors_of[TURN_MAX_ERRORS - 1] = 6;
