@@ -167,5 +167,8 @@ struct op_body {
     const char *grad_names[OP_MAX_INPUTS + OP_MAX_OUTPUTS]; // "grad_x": of inputs, then of outputs
 };
 
+// The input or output that a tensor id names, or of which it is the gradient; not for saved and
+// scratch tensors.
+struct op_tensor *body_tensor(const struct op *op, int tensor);
 // The name of a tensor by its id.
 const char *body_tensor_name(const struct op *op, int tensor);

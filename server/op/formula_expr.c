@@ -2,9 +2,65 @@
 #include <string.h>
 
 #include "op/formula.h"
-#include "op/formula_hint.h"
 #include "op/reader.h"
+#include "op/text.h"
 #include "op/tree.h"
+
+// --- what formulas have in place of something that C, Python or PyTorch write
+
+static const char *hint_symbol(const char *text, size_t size)
+{
+    static const struct {
+        const char *text, *hint;
+    } table[] = {
+        { "%", "the rest of a division is fmod(x, y)" },
+        { "^", "a power is pow(x, y)" },
+        { "if", "a choice is condition ? a : b" },
+        { "and", "write &&" },
+        { "or", "write ||" },
+        { "not", "write !" },
+        { ".", "a function is called by its name alone, exp(x)" },
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (text_is(text, size, table[i].text))
+            return table[i].hint;
+    return NULL;
+}
+
+static const struct {
+    const char *names, *hint; // the names between blanks
+} hints[] = {
+    { " sigmoid expit ", "write 1 / (1 + exp(-x))" },
+    { " relu ", "write x < 0 ? 0 : x" },
+    { " silu swish ", "write x / (1 + exp(-x))" },
+    { " softplus ", "write log1p(exp(x))" },
+    { " square ", "write x * x" },
+    { " power ", "write pow(x, y)" },
+    { " reciprocal ", "write 1 / x" },
+    { " neg negative ", "write -x" },
+    { " sign sgn ", "write (x > 0) - (x < 0)" },
+    { " clamp clip ", "write fmin(fmax(x, low), high)" },
+    { " clamp_min maximum ", "write fmax(x, y)" },
+    { " clamp_max minimum ", "write fmin(x, y)" },
+    { " where ", "write condition ? a : b" },
+    { " logical_not not ", "write !x" },
+    { " float double int ", "all is computed in acc_t; leave it out, or write trunc(x)" },
+    { " sum mean prod var std norm softmax log_softmax logsumexp cumsum amax amin argmax matmul "
+      "mm ",
+      "a formula sees one element at a time; that takes a kernel" },
+};
+
+static const char *hint_function(const char *name, size_t size)
+{
+    char word[OP_MAX_NAME + 2];
+    if (size >= OP_MAX_NAME)
+        return NULL;
+    snprintf(word, sizeof word, " %.*s ", (int)size, name);
+    for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
+        if (strstr(hints[i].names, word))
+            return hints[i].hint;
+    return NULL;
+}
 
 // The parser's data: the formula that is read, and all of the file.
 struct reading {
@@ -111,7 +167,7 @@ static struct node *read_formula(struct parser *p, const struct token *name, int
 static bool check_token(struct parser *p, const struct token *t)
 {
     bool symbol = t->kind == TOKEN_NAME || t->kind == TOKEN_PUNCT;
-    const char *hint = symbol ? formula_hint_symbol(t->start, t->size) : NULL;
+    const char *hint = symbol ? hint_symbol(t->start, t->size) : NULL;
     if (lex_is(p->lx, '*') && t->start[-1] == '*')
         return TREE_FAIL(p, t, "'**' is not of formulas; a power is pow(x, y)");
     return !hint || TREE_FAIL(p, t, "'%.*s' is not of formulas; %s", (int)t->size, t->start, hint);
@@ -181,7 +237,7 @@ static const struct function functions[] = {
 static struct node *read_call(struct parser *p, const struct token *name)
 {
     const struct function *f = tree_function(p, functions, sizeof functions / sizeof *functions,
-                                             name, formula_hint_function(name->start, name->size));
+                                             name, hint_function(name->start, name->size));
     if (!f)
         return NULL;
     struct node *call = tree_node(p, f->kind, f->kind == NODE_TEST ? EXPR_TRUTH : EXPR_FLOAT, name,

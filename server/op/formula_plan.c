@@ -161,15 +161,7 @@ static bool fail_size(struct planner *p)
 static const char *element_type(const struct planner *p, int tensor)
 {
     const struct op *op = p->env->request->op;
-    int type;
-    if (tensor >= TENSOR_GRAD_INPUT)
-        type = op->inputs[tensor - TENSOR_GRAD_INPUT].type;
-    else if (tensor >= TENSOR_GRAD_OUTPUT)
-        type = op->outputs[tensor - TENSOR_GRAD_OUTPUT].type;
-    else if (tensor >= TENSOR_OUTPUT)
-        type = op->outputs[tensor - TENSOR_OUTPUT].type;
-    else
-        type = op->inputs[tensor].type;
+    int type = body_tensor(op, tensor)->type;
     return op->types[type].name[0] ? op->types[type].name : dtype_type(p->env->types[type]);
 }
 

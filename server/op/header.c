@@ -310,12 +310,12 @@ static bool check_tensors(const struct reader *r, struct opd_err *err)
         known[op->inputs[i].type] = known[op->inputs[i].type] || !op->inputs[i].optional;
     for (int i = 0; i < op->n_inputs + op->n_outputs; i++) {
         bool output = i >= op->n_inputs;
-        int k = output ? i - op->n_inputs : i;
-        const struct op_tensor *t = output ? &op->outputs[k] : &op->inputs[k];
+        int tensor = output ? TENSOR_OUTPUT + i - op->n_inputs : i;
+        const struct op_tensor *t = body_tensor(op, tensor);
         if (t->type == TYPE_SCALAR && op->types[TYPE_SCALAR].n_dtypes == 0)
             return op_fail(err, "%s:%d: no 'dtypes' line, but '%s' is of scalar_t", op->file,
                            r->op_line, t->name);
-        if (!r->formulas && !r->scope.shaped[(output ? TENSOR_OUTPUT : 0) + k])
+        if (!r->formulas && !r->scope.shaped[tensor])
             return op_fail(err, "%s:%d: no 'shape' line for '%s'", op->file, r->op_line, t->name);
         if (output && !known[t->type])
             return op_fail(err,

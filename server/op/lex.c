@@ -152,6 +152,17 @@ void lex_next(struct lexer *lx)
     }
 }
 
+struct token lex_peek(const struct lexer *lx)
+{
+    struct opd_err ignored = { 0 };
+    struct lexer after = *lx;
+    after.err = &ignored;
+    after.mark = NULL;
+    lex_next(&after);
+    opd_err_clear(&ignored);
+    return after.token;
+}
+
 void lex_init(struct lexer *lx, const char *file, int line, const char *text, size_t size,
               struct opd_err *err)
 {

@@ -58,6 +58,7 @@ struct lexer {
 void lex_init(struct lexer *lx, const char *file, int line, const char *text, size_t size,
               struct opd_err *err); // and reads the first token
 void lex_next(struct lexer *lx);
+struct token lex_peek(const struct lexer *lx); // the token behind the present one
 
 bool lex_is(const struct lexer *lx, int punct);
 bool lex_is_word(const struct lexer *lx, const char *word);

@@ -59,6 +59,17 @@ bool op_type_takes(const struct op_type *type, enum opd_dtype dtype)
     return false;
 }
 
+struct op_tensor *body_tensor(const struct op *op, int tensor)
+{
+    const struct op_tensor *inputs = op->inputs, *outputs = op->outputs;
+    const struct op_tensor *t = tensor >= TENSOR_GRAD_INPUT ? &inputs[tensor - TENSOR_GRAD_INPUT]
+                                : tensor >= TENSOR_GRAD_OUTPUT
+                                    ? &outputs[tensor - TENSOR_GRAD_OUTPUT]
+                                : tensor >= TENSOR_OUTPUT ? &outputs[tensor - TENSOR_OUTPUT]
+                                                          : &inputs[tensor - TENSOR_INPUT];
+    return (struct op_tensor *)(uintptr_t)t;
+}
+
 const char *body_tensor_name(const struct op *op, int tensor)
 {
     if (tensor >= TENSOR_GRAD_INPUT)
@@ -67,9 +78,7 @@ const char *body_tensor_name(const struct op *op, int tensor)
         return op->body->grad_names[OP_MAX_INPUTS + tensor - TENSOR_GRAD_OUTPUT];
     if (tensor >= TENSOR_TEMP)
         return op->body->temps[tensor - TENSOR_TEMP].name;
-    if (tensor >= TENSOR_OUTPUT)
-        return op->outputs[tensor - TENSOR_OUTPUT].name;
-    return op->inputs[tensor - TENSOR_INPUT].name;
+    return body_tensor(op, tensor)->name;
 }
 
 static bool fail_type(const struct op *op, const struct op_attr *a, const char *got,

@@ -165,10 +165,8 @@ bool section_check_made(struct reader *r, int t)
 
 void section_note_use(struct reader *r, int tensor)
 {
-    if (r->section->backward && tensor < TENSOR_OUTPUT)
-        r->op->inputs[tensor].used_backward = true;
-    else if (r->section->backward && tensor < TENSOR_TEMP)
-        r->op->outputs[tensor - TENSOR_OUTPUT].used_backward = true;
+    if (r->section->backward && tensor < TENSOR_TEMP)
+        body_tensor(r->op, tensor)->used_backward = true;
 }
 
 bool section_read_zero(struct reader *r)
@@ -197,12 +195,10 @@ static bool is_verbatim(const struct reader *r)
     const struct symbol *s = scope_find(&r->scope, t->start, t->size);
     if (s)
         return s->kind == SYMBOL_TYPE;
-    struct lexer after = r->lx;
-    struct opd_err ignored = { 0 };
-    after.err = &ignored;
-    lex_next(&after);
+    const struct token next = lex_peek(&r->lx);
     return lex_is_word(&r->lx, "true") || lex_is_word(&r->lx, "false") ||
-           cnumber_is_word(t->start, t->size) || lex_is(&after, PUNCT2(':', ':'));
+           cnumber_is_word(t->start, t->size) ||
+           (next.kind == TOKEN_PUNCT && next.punct == PUNCT2(':', ':'));
 }
 
 static bool read_template_arg(struct reader *r, struct template_arg *arg)

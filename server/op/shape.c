@@ -46,14 +46,9 @@ static bool read_pack(struct reader *r, enum shape_use use, struct shape_dim *di
 // A bare name that is new, in a required input, defines a dimension.
 static bool is_new_name(const struct reader *r)
 {
-    struct lexer after = r->lx;
-    struct opd_err ignored = { 0 };
-    after.err = &ignored;
-    if (after.token.kind != TOKEN_NAME ||
-        scope_find(&r->scope, after.token.start, after.token.size))
-        return false;
-    lex_next(&after);
-    return after.token.kind != TOKEN_PUNCT || lex_is(&after, ',') || lex_is(&after, ']');
+    const struct token *name = &r->lx.token, next = lex_peek(&r->lx);
+    return name->kind == TOKEN_NAME && !scope_find(&r->scope, name->start, name->size) &&
+           (next.kind != TOKEN_PUNCT || next.punct == ',' || next.punct == ']');
 }
 
 static bool read_dim(struct reader *r, enum shape_use use, struct shape_dim *dim)

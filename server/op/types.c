@@ -33,11 +33,6 @@ bool types_read_scalar(struct reader *r)
     return read_dtype_list(r, type) && lex_expect_end(&r->lx);
 }
 
-static struct op_tensor *find_tensor(struct op *op, int tensor)
-{
-    return tensor < TENSOR_OUTPUT ? &op->inputs[tensor] : &op->outputs[tensor - TENSOR_OUTPUT];
-}
-
 bool types_read(struct reader *r)
 {
     struct lexer *lx = &r->lx;
@@ -64,7 +59,7 @@ bool types_read(struct reader *r)
         int tensor;
         if (!reader_take_tensor(r, &tensor))
             return false;
-        struct op_tensor *t = find_tensor(op, tensor);
+        struct op_tensor *t = body_tensor(op, tensor);
         if (t->type != TYPE_SCALAR)
             return lex_fail(lx, "'%s' has a type already", t->name);
         t->type = op->n_types;

@@ -17,14 +17,6 @@ static bool take_name(struct reader *r, const char *what, int from, int to, int 
     return true;
 }
 
-static bool has_float(const struct op_type *type)
-{
-    for (int i = 0; i < type->n_dtypes; i++)
-        if (dtype_is_float(type->dtypes[i]))
-            return true;
-    return false;
-}
-
 bool view_read(struct reader *r)
 {
     struct op *op = r->op;
@@ -45,7 +37,7 @@ bool view_read(struct reader *r)
             return lex_fail(lx, "a second view of '%s'", k == output ? o->name : i->name);
     o->is_view = true;
     o->view_of = input;
-    i->differentiable = has_float(&op->types[i->type]);
+    i->differentiable = reader_is_float(r, input);
     r->has_view = true;
     return true;
 }
@@ -56,7 +48,8 @@ bool view_end(struct reader *r)
     r->lx.line = r->op_line;
     for (int k = 0; k < op->n_inputs + op->n_outputs; k++) {
         bool output = k >= op->n_inputs;
-        const struct op_tensor *t = output ? &op->outputs[k - op->n_inputs] : &op->inputs[k];
+        int of = output ? TENSOR_OUTPUT + k - op->n_inputs : k;
+        const struct op_tensor *t = body_tensor(op, of);
         if (t->alias[0] && !r->has_view)
             return lex_fail(&r->lx, "'%s' is Tensor(%s), but no 'view' line says of what", t->name,
                             t->alias);
