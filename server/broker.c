@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -85,10 +86,7 @@ static void prepare_cb(uv_prepare_t *prepare)
     for (struct conn *c = b->clients.first; c; c = next) {
         next = c->next;
         c->refs++; // it may close while it is served
-        if (retry && c->waiting)
-            conn_process(c);
-        if (c->dirty && !c->closed)
-            conn_flush(c);
+        conn_turn(c, retry);
         conn_unref(c);
     }
     if (retry)
@@ -103,6 +101,7 @@ static void prepare_cb(uv_prepare_t *prepare)
         uv_idle_start(&roof(b)->idle, idle_cb);
     else
         uv_idle_stop(&roof(b)->idle);
+    turn_end(&b->turn);
 }
 
 // --- devices
@@ -330,6 +329,9 @@ static void signal_cb(uv_signal_t *handle, int signal)
 
 // --- life
 
+// Larger allocations are mappings of their own, which grow without being copied: messages do.
+enum { MAPPED_ALLOCATION = 1 << 20 };
+
 // The daemon itself takes some dozens of descriptors.
 enum { OWN_FDS = 64 };
 
@@ -451,6 +453,7 @@ struct broker *broker_new(const struct options *options)
                           .nvrtc = "not asked: no GPU is served" };
     b->events.next = 1;
     raise_fd_limit(&b->options);
+    mallopt(M_MMAP_THRESHOLD, MAPPED_ALLOCATION);
     init_loop(b);
     init_devices(b);
     const struct pool_options pool = { b->options.compilers, b->options.compile_deadline,

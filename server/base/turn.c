@@ -1,5 +1,6 @@
 #include "base/turn.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include "base/log.h"
@@ -9,6 +10,16 @@ enum { MAX_ARGS = 8, MAX_STDIO = 8 };
 void turn_retry(struct turn *turn)
 {
     turn->retry_wanted = true;
+}
+
+void turn_end(struct turn *turn)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    uint64_t worked = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    if (turn->worked_ns && worked - turn->worked_ns > turn->longest_ns)
+        turn->longest_ns = worked - turn->worked_ns;
+    turn->worked_ns = worked;
 }
 
 void turn_count_error(struct turn *turn, const struct opd_err *err)

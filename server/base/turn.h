@@ -16,12 +16,17 @@ enum { TURN_MAX_ERRORS = 32 };
 struct turn {
     uv_loop_t loop;
     bool retry_wanted;
+    uint64_t worked_ns;                  // of the processor, when the last turn ended
+    uint64_t longest_ns;                 // of it, in one turn
     uint64_t n_errors;                   // replies that were one
     uint64_t errors_of[TURN_MAX_ERRORS]; // of them, by code
 };
 
 // Waiting requests are tried again, and edits looked at, before the loop sleeps.
 void turn_retry(struct turn *turn);
+
+// A turn is over, and the loop may sleep.
+void turn_end(struct turn *turn);
 
 // A reply is an error.
 void turn_count_error(struct turn *turn, const struct opd_err *err);

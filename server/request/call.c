@@ -51,7 +51,9 @@ enum request_status request_call(struct request *req, const struct msg *msg, boo
         return REQUEST_ERROR;
     }
     enum request_status status = functions[method](req, msg->params, err);
-    if (status != REQUEST_WAIT) {
+    if (status == REQUEST_AGAIN)
+        req->broker->counters.parts++;
+    else if (status != REQUEST_WAIT) {
         req->broker->counters.calls[method]++;
         req->broker->counters.requests++;
     }

@@ -9,13 +9,13 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "kernels/pool.h"
-#include "request/request.h"
+#include "request/parted.h"
 #include "request/trace.h"
 
-// How much a connection may have going before it must wait: requests on devices, bytes of replies
-// that it does not read, bytes sent ahead of a request that waits, requests started before others
-// get their turn.
-enum { MAX_UNSENT = 4 << 20, MAX_UNSENT_FDS = 64, MAX_AHEAD = 1 << 20, TURN = 16 };
+// How much a connection may have going before it must wait: descriptors that it does not take,
+// bytes sent ahead of a request that waits, requests started before others get their turn (one for
+// each so many bytes).
+enum { MAX_UNSENT_FDS = 64, MAX_AHEAD = 1 << 20, TURN = 16, TURN_BYTES = 64 << 10 };
 
 // Of the requests that a connection may have on devices, this part while others send requests too:
 // what is sent to a device runs in the order in which it was sent, so that it is the others' wait.
@@ -70,6 +70,26 @@ static void leave_queue(struct conn *c)
     c->stages_on = NULL;
 }
 
+static void end_begun(struct conn *c)
+{
+    free(c->begun);
+    c->begun = NULL;
+    c->n_flight--;
+}
+
+static void drop_begun(struct conn *c)
+{
+    if (c->begun) {
+        request_discard(c->begun);
+        end_begun(c);
+    }
+    msg_finish(&c->msg);
+    for (struct request *req; (req = c->packing) != NULL;) {
+        c->packing = req->next_packing;
+        request_end(req);
+    }
+}
+
 static void leave(struct conn *c)
 {
     leave_queue(c);
@@ -80,6 +100,7 @@ static void leave(struct conn *c)
     c->waiting = false;
     pool_leave(b->pool, POOL_FRONT, c);
     pool_leave(b->pool, POOL_BACK, c);
+    drop_begun(c);
     free_ids(c);
     if (c->prev)
         c->prev->next = c->next;
@@ -109,13 +130,22 @@ static void failed(struct stream *s, const char *why)
     conn_close(c);
 }
 
+// Whoever waits may send some ahead, not without bound, and nothing while the buffer must not move.
+static void update_reading(struct conn *c)
+{
+    bool more = !c->msg.decoder.values && stream_size(&c->stream) < MAX_AHEAD;
+    if (!c->closed)
+        stream_set_reading(&c->stream, !c->waiting || more);
+}
+
+static void process(struct conn *c);
+
 static void readable(struct stream *s)
 {
     struct conn *c = s->owner;
     if (!c->waiting)
-        conn_process(c);
-    // Whoever waits may send some ahead, not without bound.
-    stream_set_reading(s, !c->waiting || stream_size(s) < MAX_AHEAD);
+        process(c);
+    update_reading(c);
 }
 
 static void drained(struct stream *s)
@@ -184,16 +214,9 @@ void conn_open(struct broker *b, int fd)
     log_debug("connection %llu begins", (unsigned long long)c->id);
 }
 
-void conn_flush(struct conn *c)
-{
-    c->dirty = false;
-    if (stream_unsent(&c->stream) > 0)
-        stream_flush(&c->stream);
-}
-
 void conn_notify(struct conn *c, const char *method, const struct buf *param)
 {
-    if (stream_unsent(&c->stream) >= MAX_UNSENT)
+    if (stream_unsent(&c->stream) >= CONN_MAX_UNSENT)
         return; // it does not read; the numbers show the gap
     struct buf *out = &c->stream.out;
     pack_array(out, 3);
@@ -230,39 +253,72 @@ static void reply(struct request *req, enum request_status status, struct opd_er
         struct buf *out = &c->stream.out;
         if (status == REQUEST_ERROR) {
             pack_reply_error(out, req->id, err, req->op[0] ? req->op : NULL);
+        } else if (req->reply_start) {
+            parted_send(req);
         } else {
             pack_reply_ok(out, req->id);
             buf_append(out, req->reply.bytes, req->reply.size);
         }
         c->dirty = true;
     }
-    buf_finish(&req->reply);
+    request_discard(req);
     opd_err_clear(err);
 }
 
-// Starts the first request in the buffer. False: it waits, or the connection is over.
-static bool start_one(struct conn *c, size_t size)
+// The first message of the buffer, `size` bytes. False: it is not decoded to its end yet, or the
+// connection is over.
+static bool decode(struct conn *c)
 {
-    struct msg msg;
     struct opd_err err = { 0 };
-    if (!msg_decode(&msg, stream_bytes(&c->stream), size, &err)) {
-        msg_finish(&msg);
-        give_up(c, &err);
+    if (!c->msg.decoder.values)
+        msg_begin(&c->msg, stream_bytes(&c->stream), c->scan.elements);
+    if (!msg_step(&c->msg, PARTED_VALUES)) {
+        turn_retry(&c->broker->turn);
         return false;
     }
+    if (msg_check(&c->msg, &err))
+        return true;
+    msg_finish(&c->msg);
+    give_up(c, &err);
+    return false;
+}
+
+// It goes on in the next turn, and counts as in flight until then.
+static void keep_begun(struct conn *c, const struct request *req)
+{
+    if (!c->begun) {
+        c->begun = mem_alloc(sizeof *req);
+        *c->begun = *req;
+        c->n_flight++;
+    }
+    turn_retry(&c->broker->turn);
+}
+
+// Starts the first request in the buffer, or goes on with it. False: it waits, is not done to its
+// end, or the connection is over.
+static bool start_one(struct conn *c)
+{
+    struct opd_err err = { 0 };
+    if (!decode(c))
+        return false;
     bool again = c->waiting_since != 0;
     if (!again)
         c->waiting_since = clock_ns();
-    struct request req = { .conn = c,
-                           .broker = c->broker,
-                           .id = msg.id,
-                           .notification = msg.notification,
-                           .since = c->waiting_since };
+    struct request fresh = { .conn = c,
+                             .broker = c->broker,
+                             .id = c->msg.id,
+                             .notification = c->msg.notification,
+                             .since = c->waiting_since };
+    struct request *req = c->begun ? c->begun : &fresh;
     c->waits_for = NULL;
-    enum request_status status = c->broker->call(&req, &msg, again, &err);
-    msg_finish(&msg);
+    enum request_status status = c->broker->call(req, &c->msg, again, &err);
+    if (status == REQUEST_AGAIN) {
+        keep_begun(c, req);
+        return false;
+    }
+    msg_finish(&c->msg);
     if (status == REQUEST_WAIT) {
-        buf_finish(&req.reply);
+        request_discard(req);
         return false;
     }
     c->waiting_since = 0;
@@ -272,9 +328,11 @@ static bool start_one(struct conn *c, size_t size)
                    c); // one kernel that fails ends the wait for others
     opd_err_clear(&c->wait_err);
     if (status != REQUEST_SUBMITTED)
-        reply(&req, status, &err);
+        reply(req, status, &err);
     else
         c->last_work = clock_ns();
+    if (c->begun)
+        end_begun(c);
     return true;
 }
 
@@ -311,28 +369,44 @@ static bool overloaded(const struct conn *c)
 {
     int most = c->broker->options.client_requests;
     int share = most / SHARE > SHARE_LEAST ? most / SHARE : SHARE_LEAST;
-    if (c->n_flight >= most || stream_unsent(&c->stream) + c->reply_size >= MAX_UNSENT ||
+    if (c->n_flight >= most || stream_unsent(&c->stream) + c->reply_size >= CONN_MAX_UNSENT ||
         c->stream.n_out_fds >= MAX_UNSENT_FDS)
         return true;
     return c->n_flight >= share && others_work(c);
 }
 
-void conn_process(struct conn *c)
+static void process(struct conn *c)
 {
     size_t size;
-    c->waiting = c->broker->handover.held;
-    for (int turn = 0; !c->waiting && !c->closed && (size = next_message(c)) > 0; turn++) {
-        if (turn == TURN)
+    int turn = 0;
+    c->waiting = false;
+    while (!c->waiting && !c->closed && (size = next_message(c)) > 0) {
+        bool over = turn >= TURN, held = c->broker->handover.held && !c->begun;
+        if (over)
             turn_retry(&c->broker->turn);
-        if (turn == TURN || overloaded(c) || !start_one(c, size)) {
+        if (over || held || (!c->begun && overloaded(c)) || !start_one(c)) {
             if (overloaded(c))
                 leave_queue(c); // it may be so for long
             c->waiting = !c->closed;
             break;
         }
+        turn += 1 + (int)(size / TURN_BYTES);
         c->scan = (struct mpscan){ 0 };
         stream_consume(&c->stream, size);
     }
-    if (!c->closed)
-        stream_set_reading(&c->stream, !c->waiting || stream_size(&c->stream) < MAX_AHEAD);
+    c->waiting = !c->closed && (c->waiting || c->broker->handover.held);
+    update_reading(c);
+}
+
+void conn_turn(struct conn *c, bool retry)
+{
+    if (retry && c->packing)
+        parted_go_on(c);
+    if (retry && c->waiting)
+        process(c);
+    if (!c->dirty || c->closed)
+        return;
+    c->dirty = false;
+    if (stream_unsent(&c->stream) > 0)
+        stream_flush(&c->stream);
 }

@@ -14,11 +14,15 @@
 #include "wire/map.h"
 #include "base/mpscan.h"
 #include "kernels/events.h"
+#include "wire/msg.h"
 #include "wire/stream.h"
 
 struct broker;
 struct device;
 struct request;
+
+// Bytes of replies that a connection does not read, before no other request of it is begun.
+enum { CONN_MAX_UNSENT = 4 << 20 };
 
 struct conn {
     struct broker *broker;
@@ -30,6 +34,9 @@ struct conn {
     struct holder *holder; // its name, and what it holds; a reference
     struct stream stream;
     struct mpscan scan;
+    struct msg msg;          // the first in the buffer, as far as it is decoded
+    struct request *begun;   // it is done in parts, and has begun; or NULL
+    struct request *packing; // these are done, and large results are packed
     int n_flight;
     bool waiting;             // the first request in the buffer waits, or there is more to start
     bool dirty;               // replies to flush
@@ -65,8 +72,9 @@ void conn_open(struct broker *b, int fd); // takes the socket over
 struct conn *conn_new(struct broker *b, uint64_t id);
 void conn_start(struct conn *c);
 void conn_discard(struct conn *c);
-void conn_process(struct conn *c); // starts what can be started
-void conn_flush(struct conn *c);
+// Its part in a turn of the loop: what is under way goes on, what waits is tried again where there
+// was something to wait for, and replies are sent.
+void conn_turn(struct conn *c, bool retry);
 void conn_close(struct conn *c);
 void conn_unref(struct conn *c);
 void conn_notify(struct conn *c, const char *method,

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/suggest.h"
+#include "request/parted.h"
 #include "request/parts.h"
 #include "request/trace.h"
 
@@ -165,12 +166,31 @@ void request_finish(struct request *req, const struct opd_err *device_err)
         turn_count_error(&req->broker->turn, err);
         take_back(req);
     }
-    if (!c->closed && !req->notification) {
+    bool wanted = !c->closed && !req->notification;
+    if (wanted && !err->code && req->read_size > PARTED_BYTES) {
+        parted_pack(req);
+        return;
+    }
+    if (wanted) {
         pack_result(req, &c->stream.out, err);
         c->dirty = true;
     }
+    opd_err_clear(&own);
+    request_end(req);
+}
+
+void request_discard(struct request *req)
+{
     if (req->staged)
         staging_give(&req->device->staging, req->staged);
+    req->staged = NULL;
+    buf_finish(&req->reply);
+    buf_finish(&req->rest);
+}
+
+void request_end(struct request *req)
+{
+    struct conn *c = req->conn;
     for (int i = 0; i < req->n_made; i++)
         if (req->made[i])
             req->made[i]->made_at = NULL;
@@ -181,8 +201,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
     drop_needs(req);
     c->n_flight--;
     c->reply_size -= req->read_size;
-    buf_finish(&req->reply);
-    opd_err_clear(&own);
+    request_discard(req);
     turn_retry(&req->broker->turn);
     free(req);
     conn_unref(c);
@@ -215,6 +234,7 @@ struct request *request_defer(struct request *req)
     struct request *kept = mem_alloc(sizeof *kept);
     *kept = *req;
     req->reply = (struct buf){ 0 };
+    req->staged = NULL;
     if (kept->n_made > 0 || kept->made_context) {
         kept->fate = mem_zalloc(1, sizeof *kept->fate);
         kept->fate->refs = 1;

@@ -32,6 +32,7 @@ enum request_status {
     REQUEST_ANSWERED,  // the result is in req->reply
     REQUEST_SUBMITTED, // request_done() comes with the device's completion
     REQUEST_WAIT,      // nothing has changed; try again after turn_retry()
+    REQUEST_AGAIN,     // a part is done: call again in the next turn; see parted.h
 };
 
 // Another request, not ended or failed, that one depends on.
@@ -59,6 +60,7 @@ struct request {
     bool notification;
     uint64_t since;       // clock_ns() when it was first tried
     struct buf reply;     // the result, packed
+    size_t reply_start;   // of a reply that is packed whole, head and all: see parted.h
     char op[OP_MAX_NAME]; // for errors; "" if none
 
     // What it has made, taken back if the device's work fails.
@@ -80,6 +82,10 @@ struct request {
     int n_writes;
     struct fate *write_fate;
     bool begun; // though it failed
+    // Of one that is done in parts: where the next begins, and what is left to be told of.
+    size_t at;
+    struct buf rest;
+    struct request *next_packing;
     // Staging memory that it uses, and how much of it is the result (tensor_read).
     struct device *device;
     struct suballoc_block *staged;
@@ -101,6 +107,8 @@ enum request_status request_call(struct request *req, const struct msg *msg, boo
 // an error.
 struct request *request_defer(struct request *req);
 void request_finish(struct request *kept, const struct opd_err *err); // frees it
+void request_end(struct request *kept);    // the same, its reply has been packed
+void request_discard(struct request *req); // lets go of what one holds that is not done to its end
 
 // The request, about to be submitted, reads this: where that is made or written by one that fails,
 // it fails too. NULL is fine.

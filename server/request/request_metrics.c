@@ -34,6 +34,11 @@ static void put_requests(struct buf *out, const struct broker *b)
         if (codes[i])
             buf_printf(out, "opd_errors_total{code=\"%s\"} %" PRIu64 "\n", codes[i],
                        b->turn.errors_of[i]);
+    put(out, "request_parts_total", "counter",
+        "Turns of the loop after which a large request was to go on.", (double)b->counters.parts);
+    put(out, "turn_seconds_max", "gauge",
+        "The longest turn of the broker's loop, in time of the processor.",
+        (double)b->turn.longest_ns / 1e9);
     put(out, "connections", "gauge", "Clients that are connected.", b->clients.n);
     put(out, "uptime_seconds", "gauge", "Since the daemon's start.",
         (double)(clock_ns() - b->counters.started_ns) / 1e9);

@@ -9,7 +9,7 @@
 
 #include "request/parts.h"
 #include "base/fdpass.h"
-#include "request/request.h"
+#include "request/parted.h"
 
 enum { MAX_NAME = 256 };
 
@@ -125,21 +125,28 @@ static bool shm_address(struct request *req, const value *array, uint64_t size, 
     return true;
 }
 
-// Stages the bytes of a message. False: all staging memory is in use.
-static bool stage_bytes(struct request *req, struct device *d, const void *bytes, uint64_t size,
-                        struct dev_ref *out)
+// Staging memory for the request. False: all of it is in use.
+static bool stage(struct request *req, struct device *d, uint64_t size, struct dev_ref *out)
 {
-    struct suballoc_block *block = staging_take(device_staging(d), req->conn->id, size);
-    if (!block) {
+    req->device = d;
+    if (!req->staged)
+        req->staged = staging_take(device_staging(d), req->conn->id, size);
+    if (!req->staged) {
         req->conn->stages_on = d;
         return false;
     }
-    uint64_t at = staging_offset(block);
-    if (bytes)
-        memcpy(d->staging.memory + at, bytes, size);
-    req->staged = block;
-    *out = (struct dev_ref){ .region = d->staging.region, .offset = at };
+    *out = (struct dev_ref){ .region = d->staging.region, .offset = staging_offset(req->staged) };
     return true;
+}
+
+// The next bytes of a message go there. True: they were the last ones.
+static bool stage_part(struct request *req, const char *bytes, size_t size)
+{
+    size_t n = size - req->at < PARTED_BYTES ? size - req->at : PARTED_BYTES;
+    uint8_t *to = req->device->staging.memory + staging_offset(req->staged);
+    memcpy(to + req->at, bytes + req->at, n);
+    req->at += n;
+    return req->at == size;
 }
 
 static enum request_status submit_copy(struct request *req, const char *label, struct device *d,
@@ -176,11 +183,14 @@ enum request_status request_tensor_write(struct request *req, const value *param
     if (!check_range(t, offset, size, err) ||
         (!bytes && !shm_address(req, source, size, d, &src, err)))
         return REQUEST_ERROR;
-    pack_nil(&req->reply);
-    if (size == 0 || !tensor_address(t, (uint64_t)offset, &dst))
-        return REQUEST_ANSWERED;
-    if (bytes && !stage_bytes(req, d, bytes, size, &src))
+    bool nothing = size == 0 || !tensor_address(t, (uint64_t)offset, &dst);
+    if (!nothing && bytes && !stage(req, d, size, &src))
         return REQUEST_WAIT;
+    if (!nothing && bytes && !stage_part(req, bytes, size))
+        return REQUEST_AGAIN;
+    pack_nil(&req->reply);
+    if (nothing)
+        return REQUEST_ANSWERED;
     t->storage->version++;
     uint64_t begin = t->offset + (uint64_t)offset;
     request_writes(req, t->storage, begin, begin + size);
@@ -234,7 +244,7 @@ enum request_status request_tensor_read(struct request *req, const value *params
         return REQUEST_ANSWERED;
     }
     if (value_is_nil(shm)) {
-        if (!stage_bytes(req, d, NULL, size, &dst))
+        if (!stage(req, d, size, &dst))
             return REQUEST_WAIT;
         req->read_size = size;
     }
@@ -298,55 +308,69 @@ enum request_status request_tensor_view(struct request *req, const value *params
     return REQUEST_ANSWERED;
 }
 
+static bool check_id(struct request *req, const value *id, size_t i, struct opd_err *err)
+{
+    char what[48];
+    snprintf(what, sizeof what, "element %zu of the ids", i);
+    return request_tensor(req, id, what, err) != NULL;
+}
+
+static void free_id(struct request *req, const value *id)
+{
+    struct tensor *t = map_get(&req->conn->tensors, (uint64_t)value_int(id));
+    if (!t)
+        return;
+    tensor_drop_name(&req->broker->names, t);
+    request_drop_id(req->conn, (uint64_t)value_int(id));
+}
+
+static void accept_id(struct request *req, const value *id)
+{
+    const struct tensor *t = map_get(&req->conn->tensors, (uint64_t)value_int(id));
+    if (t)
+        writes_accept(t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
+}
+
+static enum request_status each(struct request *req, const value *ids,
+                                const struct parted_ids *what, struct opd_err *err)
+{
+    enum request_status status = parted_each(req, ids, what, err);
+    if (status == REQUEST_ANSWERED)
+        pack_nil(&req->reply);
+    return status;
+}
+
 enum request_status request_tensor_free(struct request *req, const value *params,
                                         struct opd_err *err)
 {
-    const value *ids = value_at(params, 0);
-    for (size_t i = 0; i < value_count(ids); i++)
-        if (!request_tensor(req, value_at(ids, i), "tensor_free", err))
-            return REQUEST_ERROR;
-    for (size_t i = 0; i < value_count(ids); i++) {
-        uint64_t id = (uint64_t)value_int(value_at(ids, i));
-        struct tensor *t = map_get(&req->conn->tensors, id);
-        if (!t)
-            continue; // the same id twice
-        tensor_drop_name(&req->broker->names, t);
-        request_drop_id(req->conn, id);
-    }
-    pack_nil(&req->reply);
-    return REQUEST_ANSWERED;
+    return each(req, value_at(params, 0), &(struct parted_ids){ check_id, free_id }, err);
 }
 
 enum request_status request_tensor_accept(struct request *req, const value *params,
                                           struct opd_err *err)
 {
-    const value *ids = value_at(params, 0);
-    for (size_t i = 0; i < value_count(ids); i++)
-        if (!request_tensor(req, value_at(ids, i), "tensor_accept", err))
-            return REQUEST_ERROR;
-    for (size_t i = 0; i < value_count(ids); i++) {
-        struct tensor *t = request_tensor(req, value_at(ids, i), "tensor_accept", err);
-        writes_accept(t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
-    }
-    pack_nil(&req->reply);
-    return REQUEST_ANSWERED;
+    return each(req, value_at(params, 0), &(struct parted_ids){ check_id, accept_id }, err);
+}
+static void drop_id(struct conn *c, bool of_tensor, const value *id)
+{
+    if (value_type(id) != VALUE_INT)
+        return;
+    if (of_tensor)
+        request_drop_id(c, (uint64_t)value_int(id));
+    else
+        context_free(map_remove(&c->contexts, (uint64_t)value_int(id)));
 }
 
 enum request_status request_drop(struct request *req, const value *params, struct opd_err *err)
 {
     (void)err;
-    for (int list = 0; list < 2; list++) {
-        const value *ids = value_at(params, (size_t)list);
-        for (size_t i = 0; i < value_count(ids); i++) {
-            const value *id = value_at(ids, i);
-            if (value_type(id) != VALUE_INT)
-                continue;
-            if (list == 0)
-                request_drop_id(req->conn, (uint64_t)value_int(id));
-            else
-                context_free(map_remove(&req->conn->contexts, (uint64_t)value_int(id)));
-        }
-    }
+    const value *ids = value_at(params, 0), *contexts = value_at(params, 1);
+    size_t n = value_count(ids), all = n + value_count(contexts);
+    for (size_t end = req->at + PARTED_IDS; req->at < all && req->at < end; req->at++)
+        drop_id(req->conn, req->at < n,
+                req->at < n ? value_at(ids, req->at) : value_at(contexts, req->at - n));
+    if (req->at < all)
+        return REQUEST_AGAIN;
     pack_nil(&req->reply);
     return REQUEST_ANSWERED;
 }
@@ -460,25 +484,50 @@ static void pack_listed(struct buf *out, uint64_t id, const struct tensor *t)
     pack_key_str(out, "owner", holder_name(t->storage->holder, owner, sizeof owner));
 }
 
+// What there is to be listed when the request comes. It is told of in parts, and who has gone by
+// then is passed over.
+struct listing {
+    size_t n, n_names;  // keys of the names, then ids
+    size_t begun, told; // of the reply's array
+};
+
+static struct listing *begin_listing(struct request *req)
+{
+    const struct map *maps[] = { &req->broker->names, &req->conn->tensors };
+    struct listing list = { .n_names = maps[0]->count };
+    buf_append(&req->rest, &list, sizeof list);
+    buf_reserve(&req->rest, (maps[0]->count + maps[1]->count) * sizeof(uint64_t));
+    struct listing *l = (struct listing *)(void *)req->rest.bytes;
+    uint64_t *keys = (uint64_t *)(l + 1);
+    for (size_t m = 0; m < 2; m++)
+        for (size_t i = 0; i < maps[m]->capacity; i++)
+            if (maps[m]->slots[i].value)
+                keys[l->n++] = maps[m]->slots[i].key;
+    parted_begin(req, PARTED_BYTES);
+    l->begun = pack_array_begin(&req->reply);
+    return l;
+}
+
+static void tell_of(struct request *req, struct listing *l, uint64_t key, bool named)
+{
+    const struct tensor *t = map_get(named ? &req->broker->names : &req->conn->tensors, key);
+    if (t && !named && t->name)
+        return;
+    for (; t; t = named ? t->next_named : NULL, l->told++)
+        pack_listed(&req->reply, named ? 0 : key, t);
+}
+
 enum request_status request_tensor_list(struct request *req, const value *params,
                                         struct opd_err *err)
 {
     (void)params, (void)err;
-    struct buf list = { 0 };
-    size_t n = 0, cursor = 0;
-    for (struct tensor *t; (t = map_next(&req->broker->names, &cursor)) != NULL;)
-        for (; t; t = t->next_named, n++)
-            pack_listed(&list, 0, t);
-    const struct map *own = &req->conn->tensors;
-    for (size_t i = 0; i < own->capacity; i++) {
-        struct tensor *t = own->slots[i].value;
-        if (!t || t->name)
-            continue;
-        pack_listed(&list, own->slots[i].key, t);
-        n++;
-    }
-    pack_array(&req->reply, n);
-    buf_append(&req->reply, list.bytes, list.size);
-    buf_finish(&list);
+    struct listing *l = req->rest.size ? (struct listing *)(void *)req->rest.bytes
+                                       : begin_listing(req);
+    const uint64_t *keys = (const uint64_t *)(l + 1);
+    for (size_t end = req->at + PARTED_TENSORS; req->at < l->n && req->at < end; req->at++)
+        tell_of(req, l, keys[req->at], req->at < l->n_names);
+    if (req->at < l->n)
+        return REQUEST_AGAIN;
+    pack_array_end(&req->reply, l->begun, l->told);
     return REQUEST_ANSWERED;
 }

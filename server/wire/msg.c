@@ -222,10 +222,28 @@ void pack_bin(struct buf *out, const void *bytes, size_t size)
     msgpack_pack_bin_body(&pk, bytes, size);
 }
 
+void pack_bin_head(struct buf *out, size_t size)
+{
+    PACKER(pk, out);
+    msgpack_pack_bin(&pk, size);
+}
+
 void pack_array(struct buf *out, size_t n)
 {
     PACKER(pk, out);
     msgpack_pack_array(&pk, n);
+}
+
+size_t pack_array_begin(struct buf *out)
+{
+    buf_append(out, "\xdd\0\0\0", 5); // its length takes four bytes
+    return out->size;
+}
+
+void pack_array_end(struct buf *out, size_t begun, size_t n)
+{
+    for (size_t i = 1; i <= 4; i++, n >>= 8)
+        out->bytes[begun - i] = (uint8_t)n;
 }
 
 void pack_map(struct buf *out, size_t n)

@@ -41,7 +41,11 @@ void pack_uint(struct buf *out, uint64_t v);
 void pack_float(struct buf *out, double v);
 void pack_str(struct buf *out, const char *s); // NULL: nil; what is no UTF-8 becomes "?"
 void pack_bin(struct buf *out, const void *bytes, size_t size);
+void pack_bin_head(struct buf *out, size_t size); // so many bytes follow
 void pack_array(struct buf *out, size_t n);
+// An array whose length comes out at its end; returns what that takes.
+size_t pack_array_begin(struct buf *out);
+void pack_array_end(struct buf *out, size_t begun, size_t n);
 void pack_map(struct buf *out, size_t n);
 
 // Keys of maps, with their value.

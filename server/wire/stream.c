@@ -6,8 +6,15 @@
 #include <string.h>
 #include <unistd.h>
 
-// KEEP: what an empty buffer may keep of its memory.
-enum { READ_SIZE = 256 << 10, IN_KEEP = 8 << 20, OUT_KEEP = 1 << 20 };
+// KEEP: what an empty buffer may keep of its memory. MOVE: what may be moved at once to the front
+// of one. SEND: what is sent before others get their turn.
+enum {
+    READ_SIZE = 256 << 10,
+    IN_KEEP = 8 << 20,
+    OUT_KEEP = 1 << 20,
+    MOVE_MOST = 8 << 20,
+    SEND_MOST = 1 << 20,
+};
 
 static void poll_cb(uv_poll_t *handle, int status, int events);
 
@@ -43,7 +50,7 @@ static void drop_used(struct buf *b, size_t *start, size_t keep)
         b->size = *start = 0;
         if (b->capacity > keep)
             buf_finish(b);
-    } else if (*start > READ_SIZE && *start > b->size / 2) {
+    } else if (*start > READ_SIZE && *start > b->size / 2 && b->size - *start <= MOVE_MOST) {
         buf_consume(b, *start);
         *start = 0;
     }
@@ -93,7 +100,10 @@ static ssize_t send_piece(struct stream *s)
 
 static void send_some(struct stream *s)
 {
+    uint64_t until = s->sent + SEND_MOST;
     while (stream_unsent(s) > 0) {
+        if (s->sent >= until)
+            return; // the loop comes back when there is room, which there is
         ssize_t n = send_piece(s);
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             return;
@@ -197,6 +207,23 @@ void stream_flush(struct stream *s)
     send_some(s);
     if (!s->closing)
         update_poll(s);
+}
+
+void stream_append(struct stream *s, struct buf *b, size_t start)
+{
+    size_t unsent = stream_unsent(s);
+    if (unsent <= start) {
+        start -= unsent;
+        if (unsent > 0)
+            memcpy(b->bytes + start, s->out.bytes + s->out_start, unsent);
+        buf_finish(&s->out);
+        s->out = *b;
+        s->out_start = start;
+        *b = (struct buf){ 0 };
+    } else {
+        buf_append(&s->out, b->bytes + start, b->size - start);
+        buf_finish(b);
+    }
 }
 
 void stream_attach_fd(struct stream *s, int fd)

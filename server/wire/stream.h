@@ -56,8 +56,12 @@ size_t stream_size(const struct stream *s);
 void stream_consume(struct stream *s, size_t size); // the bytes are no longer there
 int stream_take_fd(struct stream *s); // the oldest descriptor, now the caller's; -1: none
 
-// Bytes are appended to s->out by the caller; this sends what goes and arranges for the rest.
+// Bytes are appended to s->out by the caller; this sends what goes, a megabyte at most, and
+// arranges for the rest.
 void stream_flush(struct stream *s);
+// A large piece behind it, in a buffer that is taken over: its bytes from `start` on. What is
+// unsent goes before them, into the same buffer, where there is room for it.
+void stream_append(struct stream *s, struct buf *b, size_t start);
 void stream_attach_fd(struct stream *s, int fd); // goes with what is appended next; taken over
 size_t stream_unsent(const struct stream *s);
 void stream_set_reading(struct stream *s, bool reading);
