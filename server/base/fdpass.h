@@ -17,14 +17,14 @@ ssize_t fdpass_send(int sock, const void *bytes, size_t size, const int *fds, in
 // to drop descriptors (more than fit), all are closed and -1 comes with errno EMSGSIZE.
 ssize_t fdpass_recv(int sock, void *bytes, size_t size, int fds[FDPASS_MAX], int *n_fds);
 
-// One descriptor with a single byte, waiting for it. -1 on any failure.
+// Receives one descriptor with a single byte, and waits for it. -1 on any failure.
 int fdpass_recv_one(int sock);
 
 // Descriptors that are kept back for what the daemon itself must be able to start: an executor in
 // place of one that died, a compiler.
 enum { FDPASS_KEPT_BACK = 24 };
-// One that was made because of a client: the same; where only those that are kept back are left, it
-// is closed, and -1 comes with EMFILE. -1 with its errno stays.
+// A descriptor that was made because of a client is given back as it is; where only those that are
+// kept back are left, it is closed, and -1 comes with EMFILE. -1 with its errno stays.
 int fdpass_claim(int fd);
 int fdpass_left(int fd); // how many more there may be beside this one, the newest
 

@@ -7,5 +7,5 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The same on every machine and in every version: it names files in the cache.
+// The hash is the same on every machine and in every version: it names files in the cache.
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);

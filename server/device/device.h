@@ -34,7 +34,7 @@ enum device_state {
     DEVICE_FAILED,     // it failed to start; tried again now and then; commands are refused
 };
 
-// What runs have come to.
+// Counts of an operator's runs.
 struct run_stats {
     uint64_t forward, backward, failed, ns; // ns: on devices
 };
@@ -210,13 +210,14 @@ void device_unmap(struct device *d, uint32_t region);
 const char *device_state_name(enum device_state state);
 uint64_t device_busy_ns(const struct device *d); // that something was in flight, until now
 
-// Of device*.c alone.
+// Functions of device*.c alone.
 extern const struct space_ops device_space_ops;
 void device_start_executor(struct device *d);
 void device_try_restart(struct device *d);
 void device_end_restart(struct device *d, const struct opd_err *err); // answers those who wait
-// What a command was at after that many steps had begun: operator, version, kernel, arguments.
+// Words for what a command was at after that many steps had begun: operator, version, kernel,
+// arguments.
 void device_describe(const struct command *c, uint64_t step, bool exact, char *out, size_t size);
-// After an executor's death: what it was running fails, or is run again; that and what it had not
-// begun goes before what waits.
+// The commands in flight after an executor's death: what it was running fails, or is run again;
+// that and what it had not begun goes before what waits.
 void device_settle_flight(struct device *d);

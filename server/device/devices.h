@@ -15,7 +15,7 @@
 
 struct device;
 
-// What a device tells, and asks, whoever has it. Called on the loop.
+// Hooks by which a device tells, and asks, whoever has it. Called on the loop.
 struct device_hooks {
     void (*ready)(struct device *d);  // its first executor is there
     void (*failed)(struct device *d); // its first executor did not start: it is not served

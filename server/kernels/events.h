@@ -39,7 +39,7 @@ struct events {
     struct kept_event kept[EVENTS_KEPT]; // seq % EVENTS_KEPT
 };
 
-// Its number; tells those who follow.
+// Adds an event, tells those who follow, and returns its number.
 uint64_t events_add(struct events *ev, const struct event *event);
 // Follows from now on, or no more; either may be so already.
 void events_follow(struct events *ev, struct event_listener *listener, bool follows);
@@ -47,8 +47,8 @@ bool events_followed(const struct events *ev, const struct event_listener *liste
 void events_pack_since(const struct events *ev, uint64_t since,
                        struct buf *out);         // an array of those after `since`
 uint64_t events_oldest(const struct events *ev); // the number of the first that is still kept
-// Of edits alone, as reload() tells of them: op, file, version, state, message, log, ms. Appends
-// those after `since`, and returns how many they are.
+// The outcomes of edits alone, as reload() tells of them: op, file, version, state, message, log,
+// ms. Appends those after `since`, and returns how many they are.
 size_t events_pack_outcomes(const struct events *ev, uint64_t since, struct buf *out);
 void events_pack_outcome(const struct event *event, struct buf *out); // nothing, if it is no edit's
 void events_finish(struct events *ev);

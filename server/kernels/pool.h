@@ -13,9 +13,9 @@
 // has as many processes as --compilers says. An owner that has none of them gets one more, up to
 // twice as many: who holds them all does not delay the next one.
 //
-// What nobody waits for any more is dropped, before it is begun or while it is compiled: a process
-// that a job is taken from goes on with another. One that crashes or exceeds its time is replaced;
-// its job fails.
+// A job that nobody waits for any more is dropped, before it is begun or while it is compiled: a
+// process that a job is taken from goes on with another. One that crashes or exceeds its time is
+// replaced; its job fails.
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -12,7 +12,7 @@
 
 enum { SOURCE_MAX_SIZE = 1 << 20, SOURCE_MAX_INCLUDES = 64 };
 
-// What stat() says of a file: if it is the same, so is the content.
+// The stamp of a file, from stat(): if it is the same, so is the content.
 struct file_stamp {
     dev_t device;
     ino_t inode;

@@ -22,7 +22,7 @@ enum worker_state {
 };
 
 struct worker_events {
-    // It is BUSY no more. `fd`: the image, or -1; taken over.
+    // An answer has come, the worker is BUSY no more. `fd`: the image, or -1; taken over.
     void (*answered)(struct worker *w, const struct job_frame *frame, int fd);
     void (*failed)(struct worker *w, const struct opd_err *err); // BUSY has become ENDING
     void (*changed)(struct worker *w);                           // it has become IDLE or NONE

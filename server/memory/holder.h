@@ -14,7 +14,7 @@ struct buf;
 struct space;
 struct storage;
 
-// One for each connection; outlives it for as long as something that it made is there.
+// A connection as a holder of memory; outlives it for as long as something that it made is there.
 struct holder {
     int refs;
     struct holders *among;           // the connected ones, of which it is; NULL: it has gone

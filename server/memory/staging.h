@@ -14,7 +14,8 @@ enum { STAGING_SMALL = 64 << 10, STAGING_POOLS = 2 };
 enum { STAGING_LARGE_SIZE = 64 << 20, STAGING_SMALL_SIZE = 8 << 20 };
 enum { STAGING_SIZE = STAGING_LARGE_SIZE + STAGING_SMALL_SIZE };
 
-// Who waits for a pool, the longest first: nobody who came later goes before.
+// A pool, and the connections that wait for it, the longest first: nobody who came later goes
+// before.
 struct staging_pool {
     struct suballoc map;
     uint64_t *queue; // connections

@@ -14,8 +14,8 @@
 #include "op/plan.h"
 #include "wire/map.h"
 
-// What became of the request that makes a storage, for those that were sent after it without
-// waiting.
+// The fate of a request that makes a storage: what became of it, for requests that were sent after
+// it without waiting.
 enum fate_state { FATE_OPEN, FATE_DONE, FATE_FAILED };
 struct fate {
     int refs;
@@ -63,8 +63,8 @@ struct tensor {
     struct tensor **made_at; // where the request that makes it, and has not ended, has it; or NULL
 };
 
-// One reference is the caller's. WAIT and FAILED as in space.h, FAILED also where the holder
-// has as much as it may; *out is set only with OK.
+// A storage, of which one reference is the caller's. WAIT and FAILED as in space.h, FAILED also
+// where the holder has as much as it may; *out is set only with OK.
 enum alloc_result storage_new(struct space *space, uint64_t size, struct holder *holder,
                               struct storage **out, struct opd_err *err);
 struct storage *storage_import(struct import *m, uint64_t offset, uint64_t size);
@@ -76,14 +76,14 @@ struct tensor *tensor_new(struct storage *s, uint64_t offset,
 struct tensor *tensor_ref(struct tensor *t);
 void tensor_unref(struct tensor *t);
 
-// Where it is, for a command. False for an empty one: it is nowhere.
+// The place of its bytes, for a command. False for what is empty: that is nowhere.
 bool tensor_address(const struct tensor *t, uint64_t offset, struct dev_ref *out);
 bool storage_address(const struct storage *s, uint64_t offset, struct dev_ref *out);
 bool tensor_overlaps(const struct tensor *a, const struct tensor *b); // some byte is of both
 bool storage_overlaps(const struct storage *a, uint64_t a_offset, uint64_t a_size,
                       const struct storage *b, uint64_t b_offset, uint64_t b_size);
 
-// What failed, if something of it is suspect; else NULL.
+// The failure that makes a tensor suspect, in words; NULL: nothing of it is.
 const char *tensor_suspect(const struct tensor *t);
 
 // On the CPU a storage ends where a page does, so that the executor can put what must not be

@@ -32,10 +32,10 @@ void writes_settle(struct storage *s);
 struct fate *writes_next(const struct storage *s, uint64_t begin, uint64_t end,
                          const struct write **cursor);
 
-// What failed, if these bytes are suspect; else NULL.
+// The failure that makes these bytes suspect, in words; NULL: they are not.
 const char *writes_suspect(const struct storage *s, uint64_t begin, uint64_t end);
 
-// The bytes are taken as they are.
+// These bytes are suspect no more: they are taken as they are.
 void writes_accept(struct storage *s, uint64_t begin, uint64_t end);
 
 void writes_free(struct storage *s);

@@ -67,8 +67,8 @@ struct clients {
 };
 
 void conn_open(struct broker *b, int fd); // takes the socket over
-// One that comes from before an upgrade, in two steps: its stream's buffers and descriptors are
-// filled in between. conn_discard() instead of the second.
+// A connection from before an upgrade is made in two steps: its stream's buffers and descriptors
+// are filled in between. conn_discard() instead of the second.
 struct conn *conn_new(struct broker *b, uint64_t id);
 void conn_start(struct conn *c);
 void conn_discard(struct conn *c);

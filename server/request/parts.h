@@ -56,7 +56,7 @@ struct broker {
     struct counters counters;
     struct handover handover;
     int n_checks; // under way
-    // What carries requests out: request_call().
+    // The function that carries requests out: request_call().
     enum request_status (*call)(struct request *req, const struct msg *msg, bool again,
                                 struct opd_err *err);
 

@@ -17,7 +17,7 @@
 struct opd_operator;
 struct version;
 
-// What one connection may hold, beside memory on devices.
+// Limits of what one connection holds, beside memory on devices.
 enum { REQUEST_MAX_MADE = OP_MAX_OUTPUTS + OP_MAX_TEMPS }; // at least OP_MAX_INPUTS
 enum {
     REQUEST_MAX_TENSORS = 1 << 20,
@@ -63,7 +63,7 @@ struct request {
     size_t reply_start;   // of a reply that is packed whole, head and all: see parted.h
     char op[OP_MAX_NAME]; // for errors; "" if none
 
-    // What it has made, taken back if the device's work fails.
+    // Tensors that the request has made, taken back if the device's work fails.
     uint64_t made_ids[REQUEST_MAX_MADE];
     struct tensor *made[REQUEST_MAX_MADE]; // NULL: given up since it was submitted, and its memory
                                            // too, which the device uses in the order of commands
@@ -72,12 +72,12 @@ struct request {
     uint64_t made_context, made_serial;
     uint64_t made_export; // id; 0: none
     struct storage *exported;
-    // What it makes shares its fate; what it reads may have one that is open.
+    // The fate that all it makes shares; what it reads may have one that is open.
     struct fate *fate;
     struct request_need *needs; // on the heap
     size_t n_needs;
-    // What it writes of what was there before has a fate of its own: where the request fails before
-    // it has begun, nothing has happened to it.
+    // Writes into what was there before have a fate of their own: where the request fails before it
+    // has begun, nothing has happened to that.
     struct request_write writes[2 * OP_MAX_INPUTS + OP_MAX_TEMPS];
     int n_writes;
     struct fate *write_fate;
@@ -90,8 +90,8 @@ struct request {
     struct device *device;
     struct suballoc_block *staged;
     uint64_t read_size;
-    // Of an operator's run: what its command reads until it is done, and who wants to know how long
-    // it took (or NULL).
+    // An operator's run: what its command reads until it is done, and who wants to know how long it
+    // took (or NULL).
     struct bound_plan *bound; // a reference
     struct trace *trace;      // owned
 };
@@ -114,7 +114,7 @@ void request_discard(struct request *req); // lets go of what one holds that is 
 // it fails too. NULL is fine.
 void request_needs(struct request *req, const struct storage *s, uint64_t begin, uint64_t end);
 void request_needs_tensor(struct request *req, const struct tensor *t);
-// It writes these bytes, which were there before.
+// The request writes these bytes, which were there before.
 void request_writes(struct request *req, struct storage *s, uint64_t begin, uint64_t end);
 // False, with an error, where a tensor is suspect. `what` names it.
 bool request_may_read(const struct tensor *t, const char *what, struct opd_err *err);

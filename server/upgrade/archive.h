@@ -128,9 +128,9 @@ void archive_close(struct archive *a);
 
 // A thing, or the one that was referred to; NULL: none.
 void *archive_ref(struct archive *a, const char *key, enum archive_record kind, void *thing);
-// Writes it, if it has not been: false.
+// Writes a thing, unless it has been written: false.
 bool archive_need(struct archive *a, enum archive_record kind, void *thing);
-// One that was read; takes a reference over.
+// A thing that was read, from now on to be referred to; takes a reference over.
 void archive_made(struct archive *a, enum archive_record kind, void *thing);
 
 // --- the parts: each writes all of its records

@@ -9,7 +9,7 @@
 
 #include "base/mpscan.h"
 
-// One inside a decoded message; valid as long as the message and its bytes.
+// A value inside a decoded message; valid as long as the message and its bytes.
 typedef struct value value;
 
 enum value_type {
@@ -25,7 +25,7 @@ enum value_type {
     VALUE_OTHER
 };
 
-// What is left to do at one depth.
+// The elements that are left to decode at one depth.
 struct value_level {
     struct value *next, *end;
 };
