@@ -5,13 +5,14 @@
 //   half_pixel     shift 1/2, step = in / out, or 1 / scale where scale is given: PyTorch's
 //                  align_corners=False
 //   align_corners  shift 0, step = (in - 1) / (out - 1), or 0 for one output
-//   asymmetric     shift 0, step = in / out
+//   asymmetric     shift 0, step = in / out, or 1 / scale
 //
 //! op      upsample_bilinear2d(Tensor input, *, int[2]? size=None, float[2]? scale=None, \
 //!           str mode="half_pixel") -> Tensor output
 //! doc     Bilinear resize of [N, C, H, W] to the size given, or to floor(scale * size).
 //! doc     mode, as in ONNX: half_pixel and align_corners are PyTorch's align_corners=False and
-//! doc     =True, asymmetric is src = dst * in / out. An unchanged size gives a copy.
+//! doc     =True, asymmetric is src = dst * in / out, or dst / scale where
+//! doc     scale is given. An unchanged size gives a copy.
 //! dtypes  float16 bfloat16 float32 float64
 //! words   mode half_pixel align_corners asymmetric
 //! shape   input [N, C, H, W]
@@ -27,9 +28,9 @@
 //! let     SAME = OH == H && OW == W
 //! let     shift = mode == "half_pixel" ? 0.5 : 0.0
 //! let     step_h = mode == "align_corners" ? (OH > 1 ? 1.0 * (H - 1) / (OH - 1) : 0.0) : \
-//!           mode == "half_pixel" && present(scale) ? 1 / scale[0] : 1.0 * H / OH
+//!           present(scale) ? 1 / scale[0] : 1.0 * H / OH
 //! let     step_w = mode == "align_corners" ? (OW > 1 ? 1.0 * (W - 1) / (OW - 1) : 0.0) : \
-//!           mode == "half_pixel" && present(scale) ? 1 / scale[1] : 1.0 * W / OW
+//!           present(scale) ? 1 / scale[1] : 1.0 * W / OW
 //! let     BIG = max(max(H, OH), max(W, OW)) >= 4194304 || numel(input) >= 2147483648 || \
 //!           numel(output) >= 2147483648
 //! let     V = 16 / sizeof(scalar_t)

@@ -6,6 +6,7 @@ cases beside the operator's own examples: (shapes of the inputs, attrs).
 """
 
 import math
+from fractions import Fraction
 
 import torch
 import torch.nn.functional as F
@@ -74,21 +75,27 @@ DOMAINS = {"acos": lambda x: torch.tanh(x) * 0.95}
 SATURATED = {name: ((4, 5), (-5, -4), (-12, -8)) for name in ("tanh", "sigmoid", "silu", "gelu", "elu")}
 
 
-def resize_matrix(n_in, n_out):
-    """Rows of weights: what each output takes of the inputs, for src = dst * n_in / n_out."""
+def resize_matrix(n_in, n_out, scale):
+    """Rows of weights: what each output takes of the inputs, for src = dst / scale."""
     matrix = torch.zeros(n_out, n_in, dtype=torch.float64)
     for dst in range(n_out):
-        low, rest = divmod(dst * n_in, n_out)
-        matrix[dst, low] += 1 - rest / n_out
-        matrix[dst, min(low + 1, n_in - 1)] += rest / n_out
+        src = Fraction(dst) / Fraction(scale)
+        low = min(math.floor(src), n_in - 1)
+        matrix[dst, low] += 1 - float(src - low)
+        matrix[dst, min(low + 1, n_in - 1)] += float(src - low)
     return matrix
 
 
 def upsample_bilinear2d(input, *, size, scale, mode):
-    if size is None and mode != "half_pixel":
-        size = [math.floor(n * s) for n, s in zip(input.shape[2:], scale)]
+    """Of "asymmetric", which PyTorch has not, ONNX's Resize says: x_original = x_resized / scale."""
+    height, width = input.shape[2:]
     if mode == "asymmetric":
-        return resize_matrix(input.shape[2], size[0]) @ input @ resize_matrix(input.shape[3], size[1]).T
+        scale = scale or [Fraction(size[0], height), Fraction(size[1], width)]
+        size = size or [math.floor(height * scale[0]), math.floor(width * scale[1])]
+        rows, columns = (resize_matrix(*a) for a in zip((height, width), size, scale))
+        return rows @ input @ columns.T
+    if size is None and mode == "align_corners":
+        size = [math.floor(n * s) for n, s in zip(input.shape[2:], scale)]
     return F.interpolate(input, size, scale if size is None else None, "bilinear",
                          align_corners=mode == "align_corners")
 
@@ -115,7 +122,7 @@ def lltm_case(*input, state):
     return ([list(input), [3 * state, state + input[-1]], [3 * state], cells, cells], {})
 
 
-RESIZES = [([2, 3, 8, 8], 2), ([1, 2, 9, 12], 0.5), ([1, 2, 9, 12], [0.34, 3.7]), ([1, 3, 7, 5], 2.5),
+RESIZES = [([2, 3, 8, 8], 2), ([1, 2, 9, 12], 0.5), ([1, 2, 9, 12], [0.34, 3.7]), ([1, 3, 7, 5], 2.5), ([1, 2, 5, 7], 1.5), ([1, 2, 11, 6], [0.7, 1.3]),
            ([2, 1, 1, 1], 3), ([1, 2, 13, 300], [1, 2]), ([1, 1, 6, 6], 12), ([0, 2, 4, 4], 2)]
 SIZES = [([1, 2, 5, 7], [5, 7]), ([1, 2, 5, 7], [5, 8]), ([2, 2, 6, 9], [1, 1]), ([1, 2, 6, 9], [1, 20]),
          ([1, 2, 17, 23], [11, 31]), ([1, 1, 1, 9], [4, 3]), ([1, 2, 3, 700], [7, 601]),
