@@ -10,6 +10,8 @@
 
 #include "base/err.h"
 
+struct buf;
+
 // What is asked of a compiler.
 enum compile_kind {
     COMPILE_IMAGE,    // "compile": the image and its symbol
@@ -69,3 +71,7 @@ const char *host_identity(struct opd_err *err);
 // Texts that are linked into the binary, terminated by a zero byte.
 extern const char
     cpu_shim_text[]; // server/compiler/cpu_shim.h: CUDA's built-ins for the host compiler
+
+// Appends what stands behind that: the words of what the CPU device cannot run are macros, by which
+// the preprocessor refuses them, for it knows file and line, and what it leaves out.
+void cpu_refuse_append(struct buf *out);

@@ -1,5 +1,5 @@
 
-// Last of the texts: from a kernel's function to the image's export. One line at the end of the
+// Fourth of the texts: from a kernel's function to the image's export. One line at the end of the
 // translation unit, OPD_CPU_EXPORT(kernel<types>), instantiates all of this.
 
 template <unsigned... I> struct opd_cpu_places {

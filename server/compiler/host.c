@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/hash.h"
 #include "compiler/disasm.h"
 #include "compiler/host_cxx.h"
 #include "compiler/host_log.h"
@@ -21,15 +22,6 @@ enum { COMPILE_LIMIT_MS = 60000, LOG_LIMIT = 256 * 1024, MAX_SHOWN = 16 };
 
 static const char tu_name[] = "opd.cpp", common_name[] = "opd.cuh", object_name[] = "opd.so",
                   symbol_name[] = "opd_cpu_kernel_export";
-
-// The shim has what kernels use of these, without their cost: <cmath> alone takes longer than most
-// kernels.
-static const char *const empty_headers[] = {
-    "cmath",       "math.h",         "cfloat",
-    "climits",     "cstdint",        "cstddef",
-    "cuda.h",      "cuda_runtime.h", "cuda_runtime_api.h",
-    "cuda_fp16.h", "cuda_bf16.h",    "device_launch_parameters.h",
-};
 
 static const char *const common_flags[] = {
     "-x",
@@ -48,7 +40,6 @@ static const char *const common_flags[] = {
     "-Wno-attributes",
     "-Wno-unknown-pragmas",
     "-nostdlib",
-    "-I.",
 #if defined(__x86_64__)
     "-fstack-clash-protection", // a deep stack meets its guard, however large a frame is
 #endif
@@ -81,6 +72,7 @@ static void compose(const struct compile_input *in, struct buf *out)
         buf_append_str(out, "#define OPD_CPU_PLAIN_LOOP\n");
     append_line(out, "cpu_shim.h");
     buf_append_str(out, cpu_shim_text);
+    cpu_refuse_append(out);
     buf_printf(out, "#include \"%s\"", common_name);
     append_line(out, "prelude");
     buf_append_str(out, in->prelude);
@@ -157,9 +149,6 @@ static void write_shown(const struct compile_input *in, const char *folder)
 
 static bool write_inputs(const struct compile_input *in, const char *folder, struct opd_err *err)
 {
-    for (size_t i = 0; i < COUNT(empty_headers); i++)
-        if (!write_file(folder, empty_headers[i], "", 0, err))
-            return false;
     if (!write_file(folder, common_name, in->common, strlen(in->common), err))
         return false;
     write_shown(in, folder);
@@ -223,7 +212,8 @@ static void compose_command(const struct host_cxx *cxx, enum compile_kind kind, 
 static bool report_failure(const struct compile_input *in, char *log, struct opd_err *err)
 {
     char *first = host_log_first_error(log ? log : "", in->file, in->expr);
-    opd_err_set(err, OPD_E_compile_error, "%s", first);
+    if (!host_source_find_launch(in->file, in->source, err))
+        opd_err_set(err, OPD_E_compile_error, "%s", first);
     free(first);
     err->log = log;
     return false;
@@ -271,8 +261,6 @@ bool host_compile(const struct compile_input *in, struct compile_output *out, st
     if (in->kind == COMPILE_PTX)
         return opd_err_set(err, OPD_E_invalid_argument,
                            "the cpu device has no PTX; ask for \"sass\", its machine code");
-    if (!host_source_check(in->file, in->source, err))
-        return false;
     const char *parent = getenv("TMPDIR");
     char *tmp = mem_printf("%s/opd-XXXXXX", parent && *parent ? parent : "/tmp");
     bool ok = mkdtemp(tmp) != NULL;
@@ -286,12 +274,14 @@ bool host_compile(const struct compile_input *in, struct compile_output *out, st
     return ok;
 }
 
-static unsigned long long hash_shim(void)
+static uint64_t hash_shim(void)
 {
-    unsigned long long h = 0xcbf29ce484222325u;
-    for (const char *p = cpu_shim_text; *p; p++)
-        h = (h ^ (unsigned char)*p) * 0x100000001b3u;
-    return h;
+    struct buf text = { 0 };
+    buf_append_str(&text, cpu_shim_text);
+    cpu_refuse_append(&text);
+    uint64_t hash = hash_bytes(text.bytes, text.size, 0);
+    buf_finish(&text);
+    return hash;
 }
 
 const char *host_identity(struct opd_err *err)
@@ -302,7 +292,8 @@ const char *host_identity(struct opd_err *err)
         struct command command = { 0 };
         struct buf text = { 0 };
         compose_command(cxx, COMPILE_IMAGE, NULL, NULL, &command);
-        buf_printf(&text, "%s on%s, shim %016llx:", cxx->version, cxx->processor, hash_shim());
+        buf_printf(&text, "%s on%s, shim %016llx:", cxx->version, cxx->processor,
+                   (unsigned long long)hash_shim());
         for (int i = 0; i < command.n; i++)
             buf_printf(&text, " %s", command.words[i]);
         identity = mem_strdup(buf_str(&text));

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "compiler/host_source.h"
 
 // Names that are ours: of the shim, of the line that exports the kernel, of the file that the
 // compiler was given.
@@ -21,9 +22,14 @@ static bool starts(const char *line, const char *prefix)
     return strncmp(line, prefix, strlen(prefix)) == 0;
 }
 
+static const char *find(const char *line, const char *end, const char *part)
+{
+    return memmem(line, (size_t)(end - line), part, strlen(part));
+}
+
 static bool holds(const char *line, const char *end, const char *part)
 {
-    return memmem(line, (size_t)(end - line), part, strlen(part)) != NULL;
+    return find(line, end, part) != NULL;
 }
 
 // Behind "cpu_shim.h:12:3: ", or NULL where the line names nothing of ours.
@@ -66,6 +72,20 @@ static void append_own(struct buf *out, const char *text, const char *end)
     buf_append_str(out, "\n");
 }
 
+// "a.cu:3: error: inline PTX (asm) cannot run ...", of an error that cpu_refuse.c has caused: its
+// column is one in there.
+static bool append_refusal(struct buf *out, const char *line, const char *end)
+{
+    const char *mark = find(line, end, "error: "), *what = find(line, end, HOST_NOT_HERE);
+    const char *column = mark && what ? memrchr(line, ':', (size_t)(mark - line - 2)) : NULL;
+    if (!column)
+        return false;
+    while (memcmp(what - 2, ": ", 2) != 0)
+        what--;
+    buf_printf(out, "%.*s: error: %.*s\n", (int)(column - line), line, (int)(end - what), what);
+    return true;
+}
+
 char *host_log_rewrite(const char *log)
 {
     struct buf out = { 0 };
@@ -76,6 +96,10 @@ char *host_log_rewrite(const char *log)
         bool is_source = *log == ' ';
         if (is_source && !shown)
             continue;
+        if (append_refusal(&out, log, end)) {
+            shown = false;
+            continue;
+        }
         if (!is_source)
             shown = !text && !is_noise(log, end);
         if (text && !is_noise(log, end))
@@ -99,6 +123,10 @@ char *host_log_first_error(const char *log, const char *file, const char *expr)
     if (!mark)
         return mem_printf("%s: the C++ compiler failed on kernel '%s'%s%.*s", file, expr,
                           length ? ": " : "", length < LIMIT ? length : LIMIT, line);
+    if (holds(line, line_end(line), HOST_NOT_HERE))
+        return mem_printf("%.*s%.*s", (int)(mark - line), line,
+                          length - (int)(mark - line) - (int)strlen("error: "),
+                          mark + strlen("error: "));
     if (line != mark && !starts(line, "fatal error: "))
         return mem_printf("%.*s", length < LIMIT ? length : LIMIT, line);
     mark += strlen("error: ");

@@ -2,71 +2,11 @@
 
 #include <string.h>
 
-#include "compiler/host_cond.h"
 #include "compiler/host_lex.h"
 
-// A word that the CPU device cannot serve; with '*' at its end, every word that begins so.
-static const struct {
-    const char *word, *what;
-} refused[] = {
-    { "asm", "inline PTX (asm)" },
-    { "__asm", "inline PTX (asm)" },
-    { "__asm__", "inline PTX (asm)" },
-    { "wmma", "tensor-core code (wmma)" },
-    { "nvcuda", "tensor-core code (nvcuda)" },
-    { "mma_sync", "tensor-core code (mma_sync)" },
-    { "load_matrix_sync", "tensor-core code (load_matrix_sync)" },
-    { "tex1D*", "a texture" },
-    { "tex2D*", "a texture" },
-    { "tex3D*", "a texture" },
-    { "texCubemap*", "a texture" },
-    { "cudaTextureObject_t", "a texture" },
-    { "surf1D*", "a surface" },
-    { "surf2D*", "a surface" },
-    { "surf3D*", "a surface" },
-    { "cudaSurfaceObject_t", "a surface" },
-    { "cooperative_groups", "a cooperative group" },
-    { "this_grid", "a sync of the whole grid (cooperative groups)" },
-    { "__cluster_dims__", "a thread block cluster" },
-    { "__pipeline_*", "an asynchronous copy (pipeline)" },
-    { "cudaLaunchKernel*", "a launch from a kernel (dynamic parallelism)" },
-    { "cudaLaunchDevice*", "a launch from a kernel (dynamic parallelism)" },
-    { "<<<", "a launch from a kernel (dynamic parallelism)" },
-};
-
-static const struct {
-    const char *word, *what;
-} refused_in_cuda[] = {
-    { "barrier", "cuda::barrier" },
-    { "pipeline", "cuda::pipeline" },
-    { "memcpy_async", "cuda::memcpy_async" },
-};
-
-static bool matches(const struct host_token *t, const char *word)
+static bool starts(const struct host_token *t, const char *prefix)
 {
-    size_t n = strlen(word);
-    if (word[n - 1] == '*')
-        return t->size >= n - 1 && memcmp(t->at, word, n - 1) == 0;
-    return host_token_is(t, word);
-}
-
-static const char *find_refused(const struct host_token *t)
-{
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (matches(t, refused[i].word))
-            return refused[i].what;
-    return NULL;
-}
-
-// `last` and the one before it stand before `t`.
-static const char *find_refused_in_cuda(const struct host_token last[2], const struct host_token *t)
-{
-    if (!last[0].at || !host_token_is(&last[0], "cuda") || !host_token_is(&last[1], "::"))
-        return NULL;
-    for (size_t i = 0; i < sizeof refused_in_cuda / sizeof *refused_in_cuda; i++)
-        if (host_token_is(t, refused_in_cuda[i].word))
-            return refused_in_cuda[i].what;
-    return NULL;
+    return t->size >= strlen(prefix) && memcmp(t->at, prefix, strlen(prefix)) == 0;
 }
 
 enum { MAX_BRACES = 256 };
@@ -113,20 +53,6 @@ static void follow_function(struct function *f, const struct host_token *last,
         f->device = false;
 }
 
-// What of a PyTorch extension the header of the file replaces; NULL: it is none of that.
-static const char *find_host_code(const struct function *f, const struct host_token *t)
-{
-    static const char *const words[] = { "PYBIND11_MODULE", "TORCH_LIBRARY*", "AT_DISPATCH_*" };
-    if (host_token_is(t, "<<<") && !f->device)
-        return "a launch outside of kernels";
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (matches(t, words[i]))
-            return words[i][0] == 'A'   ? "AT_DISPATCH"
-                   : words[i][0] == 'T' ? "TORCH_LIBRARY"
-                                        : words[i];
-    return NULL;
-}
-
 // What the source says of its lines, which may come from several files.
 struct place {
     const char *file;
@@ -145,82 +71,78 @@ static void follow_line(struct host_lexer *l, const struct host_token *t, struct
         *place = (struct place){ file, size };
 }
 
-static bool fail_refused(const struct place *place, int line, const char *what, struct opd_err *err)
+static const char launch_in_kernel[] = "a launch from a kernel (dynamic parallelism)";
+
+// What of a PyTorch extension the header of the file replaces, and launches; those in kernels only
+// where they are looked for. NULL: it is none of that.
+static const char *find_host_code(const struct host_token *t, bool device, bool in_kernels)
 {
-    return opd_err_set(
-        err, OPD_E_compile_error,
-        "%.*s:%d: %s cannot run on the cpu device; guard it with #ifdef __CUDA_ARCH__",
-        (int)place->size, place->file, line, what);
+    if (host_token_is(t, "<<<"))
+        return !device ? "a launch outside of kernels" : in_kernels ? launch_in_kernel : NULL;
+    return host_token_is(t, "PYBIND11_MODULE") ? "PYBIND11_MODULE"
+           : starts(t, "TORCH_LIBRARY")        ? "TORCH_LIBRARY"
+           : starts(t, "AT_DISPATCH_")         ? "AT_DISPATCH"
+                                               : NULL;
 }
 
-static bool fail_host_code(const struct place *place, int line, const char *what,
-                           struct opd_err *err)
+// In the text of a macro, which may be a kernel's.
+static bool find_macro_launch(const struct host_token *directive, int *line)
 {
-    return opd_err_set(
-        err, OPD_E_compile_error,
-        "%.*s:%d: %s cannot be compiled; delete the host functions: the lines of the header "
-        "say what they did",
-        (int)place->size, place->file, line, what);
+    struct host_lexer l = { directive->at + 1, directive->line, false };
+    struct host_token t = host_lex(&l);
+    if (!host_token_is(&t, "define"))
+        return false;
+    while (t.kind != HOST_END && t.at < directive->at + directive->size &&
+           !host_token_is(&t, "<<<"))
+        t = host_lex(&l);
+    *line = t.line;
+    return t.at < directive->at + directive->size && t.kind != HOST_END;
 }
 
-// One run over tokens; `end` cuts it where the text of a macro is checked.
-static bool check_text(struct place place, struct host_lexer l, const char *end,
-                       struct opd_err *err)
+static int count_condition(const struct host_token *directive)
 {
-    struct host_cond cond = { 0 };
-    struct function function = { .device = end != NULL }; // a macro's text may be a kernel's
-    struct host_token last[2] = { 0 }, t = { 0 };
-    while ((t = host_lex(&l)).kind != HOST_END && (!end || t.at < end)) {
-        if (t.kind == HOST_DIRECTIVE) {
-            follow_line(&l, &t, &place);
-            host_cond_step(&cond, &t);
-            struct host_lexer body = { t.at + 1, t.line, false };
-            struct host_token word = host_lex(&body);
-            if (host_token_is(&word, "define") && host_cond_active(&cond) &&
-                !check_text(place, body, t.at + t.size, err))
-                return false;
-        } else if (t.kind != HOST_STRING && host_cond_active(&cond)) {
-            const char *what = find_host_code(&function, &t);
-            if (what)
-                return fail_host_code(&place, t.line, what, err);
-            what = find_refused(&t);
-            if (!what)
-                what = find_refused_in_cuda(last, &t);
-            if (what)
-                return fail_refused(&place, t.line, what, err);
-        }
-        if (t.kind != HOST_DIRECTIVE)
-            follow_function(&function, &last[1], &t);
-        last[0] = last[1];
-        last[1] = t;
-    }
-    return true;
+    struct host_lexer l = { directive->at + 1, directive->line, false };
+    struct host_token word = host_lex(&l);
+    return starts(&word, "if") ? 1 : host_token_is(&word, "endif") ? -1 : 0;
 }
 
-bool host_source_find_host_code(const char *file, const char *source, struct opd_err *err)
+static bool find(const char *file, const char *source, bool in_kernels, struct opd_err *err)
 {
     struct place place = { file, strlen(file) };
     struct host_lexer l = { source, 1, true };
     struct function function = { 0 };
     struct host_token last = { 0 }, t;
-    while ((t = host_lex(&l)).kind != HOST_END) {
-        const char *what = t.kind == HOST_WORD || t.kind == HOST_SIGN
-                               ? find_host_code(&function, &t)
-                               : NULL;
-        follow_line(&l, &t, &place);
-        if (what)
-            return !fail_host_code(&place, t.line, what, err);
-        if (t.kind != HOST_DIRECTIVE)
-            follow_function(&function, &last, &t);
+    const char *what = NULL;
+    int conditions = 0;
+    while (!what && (t = host_lex(&l)).kind != HOST_END) {
+        if (t.kind == HOST_DIRECTIVE) {
+            follow_line(&l, &t, &place);
+            conditions += count_condition(&t);
+            if (in_kernels && conditions == 0 && find_macro_launch(&t, &t.line))
+                what = launch_in_kernel;
+            continue;
+        }
+        if (conditions == 0 && t.kind != HOST_STRING)
+            what = find_host_code(&t, function.device, in_kernels);
+        follow_function(&function, &last, &t);
         last = t;
     }
-    return false;
+    return what && !opd_err_set(err, OPD_E_compile_error, "%.*s:%d: %s %s", (int)place.size,
+                                place.file, t.line, what,
+                                what == launch_in_kernel ? HOST_NOT_HERE
+                                                         : "cannot be compiled; delete the host "
+                                                           "functions: the lines of the header say "
+                                                           "what they did");
 }
 
-bool host_source_check(const char *file, const char *source, struct opd_err *err)
+bool host_source_find_host_code(const char *file, const char *source, struct opd_err *err)
 {
-    return check_text((struct place){ file, strlen(file) }, (struct host_lexer){ source, 1, true },
-                      NULL, err);
+    return find(file, source, false, err);
+}
+
+bool host_source_find_launch(const char *file, const char *source, struct opd_err *err)
+{
+    return find(file, source, true, err);
 }
 
 struct array {
@@ -282,8 +204,24 @@ bool host_source_is_extension_header(const char *name)
     return false;
 }
 
-// Kernels need nothing of it, and NVRTC is given empty ones of those that are usual.
-static bool includes_extension(const struct host_token *t)
+// What the shim has, or refuses by the word; the C++ library would only take time.
+static bool is_unneeded(const char *name, size_t size)
+{
+    static const char *const unneeded[] = {
+#define UNNEEDED(name) name,
+#include "compiler/unneeded.def"
+#undef UNNEEDED
+        "cooperative_groups.h",
+        "mma.h",
+    };
+    for (size_t i = 0; i < sizeof unneeded / sizeof *unneeded; i++)
+        if (strlen(unneeded[i]) == size && memcmp(unneeded[i], name, size) == 0)
+            return true;
+    return strncmp(name, "cuda_", 5) == 0 || strncmp(name, "cuda/", 5) == 0 ||
+           strncmp(name, "cooperative_groups/", 19) == 0 || host_source_is_extension_header(name);
+}
+
+static bool includes_unneeded(const struct host_token *t)
 {
     struct host_lexer l = { t->at + 1, 1, false };
     if (t->kind != HOST_DIRECTIVE)
@@ -291,7 +229,7 @@ static bool includes_extension(const struct host_token *t)
     struct host_token include = host_lex(&l), name = host_lex(&l);
     return host_token_is(&include, "include") &&
            (host_token_is(&name, "<") || name.kind == HOST_STRING) &&
-           host_source_is_extension_header(name.at + 1);
+           is_unneeded(name.at + 1, strcspn(name.at + 1, ">\"\n"));
 }
 
 // Of a header that was put in place; the compiler would warn.
@@ -304,17 +242,32 @@ static bool is_pragma_once(const struct host_token *t)
     return host_token_is(&pragma, "pragma") && host_token_is(&once, "once");
 }
 
+// `__constant__ const`: the shim's __constant__ is a const itself, and C++ takes no second one.
+static bool declares_const(struct host_lexer l)
+{
+    for (struct host_token next; (next = host_lex(&l)).kind == HOST_WORD;)
+        if (host_token_is(&next, "const"))
+            return true;
+    return false;
+}
+
 void host_source_rewrite(const char *source, struct buf *out)
 {
     struct host_lexer l = { source, 1, true };
     struct scope scope = { 0 };
     struct host_token t, last = { 0 };
     const char *done = source;
+    bool is_const = false;
     while ((t = host_lex(&l)).kind != HOST_END) {
         struct place place;
         follow_line(&l, &t, &place);
-        if (is_pragma_once(&t) || includes_extension(&t)) {
+        if (is_pragma_once(&t) || includes_unneeded(&t)) {
             buf_append(out, done, (size_t)(t.at - done));
+            done = t.at + t.size;
+        }
+        if (host_token_is(&t, "__constant__") && (is_const || declares_const(l))) {
+            buf_append(out, done, (size_t)(t.at - done));
+            buf_printf(out, "%-*s", (int)t.size, "static"); // columns stay
             done = t.at + t.size;
         }
         struct host_lexer ahead = l;
@@ -329,6 +282,7 @@ void host_source_rewrite(const char *source, struct buf *out)
             l = ahead;
             continue;
         }
+        is_const = host_token_is(&t, "const") || (is_const && t.kind == HOST_WORD);
         follow_scope(&scope, &last, &t);
         last = t;
     }

@@ -156,6 +156,79 @@ static void test_extension(void **state)
                   "device; guard it with #ifdef __CUDA_ARCH__");
 }
 
+static void accept_source(const char *source)
+{
+    struct compile_input in = input(COMPILE_SYNTAX, source, "k");
+    struct compile_output out;
+    struct opd_err err = { 0 };
+    if (!host_compile(&in, &out, &err))
+        fail_msg("%s\n%s\n%s", source, err.msg, err.log ? err.log : "");
+    finish(&out, &err);
+}
+
+#define NOT_HERE " cannot run on the cpu device; guard it with #ifdef __CUDA_ARCH__"
+
+// What the CPU device has not is told with the line where the preprocessor meets it, even where
+// nothing is instantiated; what it leaves out may be there.
+static void test_refusals(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *message;
+    } cases[] = {
+        { "asm volatile(\"mov.u32 %0, %tid.x;\" : \"=r\"(n));", "inline PTX (asm)" },
+        { "__asm__(\"\");", "inline PTX (asm)" },
+        { "*y = tex1Dfetch<float>(n, 1);", "a texture" },
+        { "cudaTextureObject_t t; *y = tex2D<float>(t, 1, 2);", "a texture" },
+        { "surf2Dwrite(*y, 1, 2, 3);", "a surface" },
+        { "nvcuda::wmma::fragment<int> f;", "tensor-core code (nvcuda)" },
+        { "namespace cg = cooperative_groups;", "a cooperative group" },
+        { "__pipeline_memcpy_async(y, y + 4, 4);", "an asynchronous copy (pipeline)" },
+        { "cudaLaunchDevice(y);", "a launch from a kernel (dynamic parallelism)" },
+        { "cuda::barrier<cuda::thread_scope_block> b;", "cuda::barrier" },
+        { "cuda::pipeline<cuda::thread_scope_thread> p;", "cuda::pipeline" },
+        { "cuda::memcpy_async(y, y + 4, 4, 1);", "cuda::memcpy_async" },
+        { "USED;", "inline PTX (asm)" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static const char head[] = "#include <cuda/barrier>\n#include <mma.h>\n"
+                                   "#define USED asm(\"\")\n";
+        char *message = mem_printf("scale.cu:6: %s" NOT_HERE, cases[i].message);
+        char *plain = mem_printf("%s__global__ void k(float *y, int n)\n{\n    %s\n}\n", head,
+                                 cases[i].text);
+        refuse_source(plain, message);
+        char *guarded = mem_printf("%s__global__ void k(float *y, int n)\n{\n#ifdef __CUDA_ARCH__\n"
+                                   "    %s\n#elif !defined(OPD_CPU) || __cplusplus < 201103\n"
+                                   "    nonsense\n#endif\n}\n",
+                                   head, cases[i].text);
+        accept_source(guarded);
+        free(message);
+        free(plain);
+        free(guarded);
+    }
+    refuse_source("template <class T> void never(T *y)\n{\n    asm(\"\" : \"=r\"(*y));\n}\n"
+                  "__global__ void k() {}\n",
+                  "scale.cu:3: inline PTX (asm)" NOT_HERE);
+}
+
+// Text of published kernels that changes nothing here.
+static void test_accepted(void **state)
+{
+    (void)state;
+#define EMPTY "__global__ void k() {}\n"
+    accept_source("#define AT_DISPATCH_MINE(T, ...) [&] { return __VA_ARGS__(); }()\n" EMPTY);
+    accept_source("#define RUN k<<<1, 1>>>()\n#define OLD asm(\"\")\n" EMPTY);
+    accept_source("#ifdef WITH_TORCH\nvoid f() { k<<<1, 1>>>(); }\n#endif\n" EMPTY);
+    accept_source("#include <algorithm>\n#include <vector>\n#include <stdlib.h>\n"
+                  "#include <limits>\n__global__ void k() { std::max(1, 2); }\n");
+    accept_source("__constant__ const float a = 1;\nconst __constant__ float b[] = { 1, 2 };\n"
+                  "__constant__ unsigned const c = 3;\n__constant__ float d = 4;\n"
+                  "const float __constant__ e = 5;\n__constant__ constexpr int f = 6;\n"
+                  "__global__ void k(float *x) { *x = a + b[1] + c + d + e + f; }\n");
+    refuse_source("__constant__ float d = 4;\n__global__ void k() { d = 5; }\n",
+                  "scale.cu:2:25: error: assignment of read-only variable 'd'");
+}
+
 // A source that was put together from several files.
 static void test_lines_of_several_files(void **state)
 {
@@ -227,11 +300,14 @@ static void test_log_rewrite(void **state)
 
 int main(void)
 {
+    setenv("LC_ALL", "C", 1); // as a compiler process does
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kinds),
         cmocka_unit_test(test_no_ptx),
         cmocka_unit_test(test_errors),
         cmocka_unit_test(test_extension),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_accepted),
         cmocka_unit_test(test_lines_of_several_files),
         cmocka_unit_test(test_log_rewrite),
     };
