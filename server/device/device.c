@@ -64,8 +64,8 @@ void device_fill_plan_request(const struct device *d, struct plan_request *reque
 
 static void end_process(struct device *d);
 
-// Its context is beyond use and runs nothing any more, but to give all of it back takes the driver
-// a while: the successor need not wait for that. On the CPU it takes no time.
+// The executor's context is beyond use and runs nothing any more, but to give it back takes the
+// driver a while: the successor need not wait for that. On the CPU it takes no time.
 static void leave_dead(struct device *d)
 {
     if (!d->link.alive || d->is_cpu || !orphans_add(&d->all->orphans, d->link.process.pid, true))

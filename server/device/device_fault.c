@@ -1,8 +1,9 @@
-// What becomes of the commands that an executor had when it died.
+// The commands that an executor had when it died, and what becomes of them.
 //
-// It runs them in order, and leaves behind what it has begun and what it has done (devwire.h). The
-// first that was begun and not done is to blame, unless somebody killed the executor. What comes
-// after it was not begun: nothing of it has happened, so the next executor runs it.
+// An executor runs them in order, and leaves behind what it has begun and what it has done
+// (devwire.h). The first that was begun and not done is to blame, unless somebody killed the
+// executor. What comes after it was not begun: nothing of it has happened, so the next executor
+// runs it.
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -91,7 +92,7 @@ static void put_back(struct device *d, struct command *first)
     log_info("device %s: %d commands are run by the next executor", d->name, n);
 }
 
-// What an executor had begun and done, as far as it is known.
+// The commands that an executor had begun and done, as far as it is known.
 struct remains {
     uint64_t taken, passed, failed;
     bool exact, by_step;
@@ -131,8 +132,8 @@ static struct command *take_lost(struct device *d, const struct remains *r,
     return lost;
 }
 
-// One that was done and not reported so: what came of it is known but for an error, what a kernel
-// has reported, and descriptors and numbers that were on their way.
+// Can a command that was done, and not reported so, be taken as good? Its outcome is known but for
+// an error, what a kernel has reported, and descriptors and numbers that were on their way.
 static bool is_good(const struct command *c, const struct remains *r)
 {
     const struct dev_command *header = (const void *)c->bytes.bytes;

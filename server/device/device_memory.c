@@ -16,7 +16,7 @@
 #include "memory/holder.h"
 #include "base/log.h"
 
-// What a device is asked for at a time, unless more is wanted at once.
+// The memory that a device is asked for at a time, unless more is wanted at once.
 enum { CHUNK_CPU = 64 << 20, CHUNK_CUDA = 256 << 20 };
 
 // Making a chunk takes most of a millisecond: what a loop frees and wants again is not given back
@@ -159,7 +159,7 @@ static void drop_chunk(struct device *d, struct suballoc_chunk *chunk)
     device_submit(d, c);
 }
 
-// One that has been empty since before a time. False: there is none.
+// Drops a chunk that has been empty since before a time. False: there is none.
 static bool drop_empty_chunk(struct device *d, uint64_t before)
 {
     struct suballoc_chunk *chunk = d->space.map.chunks;
@@ -170,7 +170,7 @@ static bool drop_empty_chunk(struct device *d, uint64_t before)
     return chunk != NULL;
 }
 
-// What was dropped is free when its descriptor is closed.
+// The memory of a chunk that was dropped is free when its descriptor is closed.
 static void grow_when_dropped(struct device *d)
 {
     d->growth.asked = d->growth.deferred = true;

@@ -153,7 +153,7 @@ static void free_job(struct pool_job *job)
     free(job);
 }
 
-// One that was taken out.
+// Ends a job that was taken out of its lane.
 static void finish_job(struct pool_job *job, struct pool_result *result, const struct opd_err *err)
 {
     struct pool_stats *stats = &job->lane->pool->stats;
@@ -218,7 +218,7 @@ static void failed(struct worker *w, const struct opd_err *err)
 
 // --- work
 
-// One that is idle, else one that is not started, else NULL.
+// A worker that is idle, else one that is not started, else NULL.
 static struct worker *free_worker(struct lane *lane)
 {
     struct worker *none = NULL;

@@ -294,7 +294,7 @@ static void start_compile(struct program *p, struct pool *pool, const void *owne
     p->job = pool_submit(pool, owner ? POOL_FRONT : POOL_BACK, owner, strings, compiled, p);
 }
 
-// What has failed once need not fail again.
+// Tries a program again: what has failed once need not fail again.
 static void try_again(struct program *p)
 {
     p->state = p->image_fd < 0 ? PROGRAM_NEW : PROGRAM_LOADING;

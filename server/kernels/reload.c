@@ -215,7 +215,7 @@ static void drop_missing(struct sources *ss)
             sources_remove(ss, i);
 }
 
-// It is empty, but not for long.
+// Is the file empty, but not for long?
 static bool is_about_to_be_written(struct source *s)
 {
     if (s->now.size > 0 || !s->text)
@@ -225,7 +225,7 @@ static bool is_about_to_be_written(struct source *s)
     return s->empty_since && is_recent(s->empty_since);
 }
 
-// Is it there, and another than it was read?
+// Is the file there, and another than it was read?
 static bool has_changed(struct reload *r, struct source *s, bool common_changed, bool *by_include)
 {
     *by_include = false;

@@ -20,7 +20,7 @@ static void kill_cb(uv_timer_t *timer)
     uv_process_kill(&w->process, SIGKILL);
 }
 
-// It sees its socket's end, and ends what it has started before itself.
+// The process sees its socket's end, and ends what it has started before itself.
 void worker_end(struct worker *w, const char *why)
 {
     if (!w->alive)
@@ -96,14 +96,14 @@ static void handle_closed_cb(uv_handle_t *handle)
     handle_closed(handle->data);
 }
 
-// What a compiler does to itself.
+// The signals that a compiler causes itself.
 static bool is_crash(int signal)
 {
     return signal == SIGABRT || signal == SIGSEGV || signal == SIGBUS || signal == SIGILL ||
            signal == SIGFPE;
 }
 
-// One that was killed by others is not the source's fault: it is worth another try.
+// The death of a process that others killed is not the source's fault: it is worth another try.
 static void explain_exit(const struct worker *w, int64_t status, int signal, struct opd_err *err)
 {
     enum opd_err_code code = w->why || is_crash(signal) ? OPD_E_compile_error : OPD_E_unavailable;

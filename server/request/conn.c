@@ -17,7 +17,7 @@
 // each so many bytes).
 enum { MAX_UNSENT_FDS = 64, MAX_AHEAD = 1 << 20, TURN = 16, TURN_BYTES = 64 << 10 };
 
-// Of the requests that a connection may have on devices, this part while others send requests too:
+// The share of its requests on devices that a connection has while others send requests too:
 // what is sent to a device runs in the order in which it was sent, so that it is the others' wait.
 enum { SHARE = 64, SHARE_LEAST = 4 };
 
@@ -232,7 +232,7 @@ bool conn_idle(const struct conn *c)
     return c->n_flight == 0 && !c->waiting && stream_unsent(&c->stream) == 0;
 }
 
-// What breaks the framing cannot be answered in order; the reason is sent, then the connection
+// Bytes that break the framing cannot be answered in order; the reason is sent, then the connection
 // ends.
 static void give_up(struct conn *c, struct opd_err *err)
 {
@@ -283,7 +283,7 @@ static bool decode(struct conn *c)
     return false;
 }
 
-// It goes on in the next turn, and counts as in flight until then.
+// A request that was begun goes on in the next turn, and counts as in flight until then.
 static void keep_begun(struct conn *c, const struct request *req)
 {
     if (!c->begun) {

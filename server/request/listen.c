@@ -32,7 +32,7 @@ static bool give_to_group(const char *path, mode_t mode, struct opd_err *err)
     return true;
 }
 
-// Where the folder was there before, its owner says who can enter it.
+// A folder that was there before: its owner says who can enter it.
 static bool check_group_enters(const char *folder, const struct stat *st, struct opd_err *err)
 {
     gid_t group;

@@ -61,8 +61,8 @@ bool request_may_read(const struct tensor *t, const char *what, struct opd_err *
     return writes_refuse(named, why, err);
 }
 
-// What a request before it has failed to make or to write: where it reads that, it fails too,
-// though the device did it. True: nobody knows what there is where it writes.
+// The failure of a request before this one to make or to write: where this one reads that, it fails
+// too, though the device did it. True: nobody knows what there is where it writes.
 static bool inherit_failure(struct request *req, struct opd_err *err)
 {
     bool unknown = false;
@@ -88,7 +88,7 @@ static void drop_needs(struct request *req)
     free(req->needs);
 }
 
-// What it was to write is written, or suspect, or as it was before.
+// The memory that a request was to write is written, or suspect, or as it was before.
 static void settle_writes(struct request *req, bool unknown, const struct opd_err *err)
 {
     struct fate *f = req->write_fate;

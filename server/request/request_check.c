@@ -29,7 +29,7 @@ struct check {
     struct kernel_job *jobs;
 };
 
-// One kernel for one target and dtype.
+// A kernel that is compiled for one target and dtype.
 struct kernel_job {
     struct kernel_job *next;
     struct check *check;
@@ -188,8 +188,8 @@ static void add_plan(struct check *check, const struct plan_request *request, co
     opd_err_clear(&err);
 }
 
-// For a target, not for a device: `blas` stays false, so that the kernels of matrix products are
-// compiled too, which a device with a library for them never launches.
+// The kernels of a target, not of a device: `blas` stays false, so that the kernels of matrix
+// products are compiled too, which a device with a library for them never launches.
 static void add_target(struct check *check, const char *target, enum opd_dtype dtype)
 {
     const struct op *op = check->op;

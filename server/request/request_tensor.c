@@ -13,7 +13,7 @@
 
 enum { MAX_NAME = 256 };
 
-// What a message can carry beside its own few bytes.
+// The bytes of data that a message can carry beside its own few.
 static uint64_t max_data(const struct broker *b)
 {
     return b->options.max_message - 4096;
@@ -484,8 +484,8 @@ static void pack_listed(struct buf *out, uint64_t id, const struct tensor *t)
     pack_key_str(out, "owner", holder_name(t->storage->holder, owner, sizeof owner));
 }
 
-// What there is to be listed when the request comes. It is told of in parts, and who has gone by
-// then is passed over.
+// The tensors that there are when the request comes. They are listed in parts, and one that has
+// gone by then is passed over.
 struct listing {
     size_t n, n_names;  // keys of the names, then ids
     size_t begun, told; // of the reply's array

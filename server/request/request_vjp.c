@@ -8,7 +8,7 @@
 #include "request/parts.h"
 #include "request/run_params.h"
 
-// What a forward of this request makes, every saved tensor included. NULL with an error.
+// The plan of the forward before: what it makes, every saved tensor included. NULL with an error.
 static const struct plan *plan_forward(const struct run *run, struct opd_err *err)
 {
     struct plan_request request = run->request;

@@ -40,7 +40,7 @@ bool run_is_forward(const struct run *run)
     return run->request.direction == PLAN_FORWARD;
 }
 
-// For messages; the op's string, or `buf`, which has OP_MAX_NAME + 8 bytes.
+// The name of a place, for messages: the op's string, or `buf`, which has OP_MAX_NAME + 8 bytes.
 static const char *place_name(const struct run *run, const struct place *p, char *buf)
 {
     const struct op *op = run->version->op;
@@ -112,7 +112,7 @@ static enum request_status bind_plan(struct run *run, struct opd_err *err)
 
 // --- rules that need the plan
 
-// What the plan reads must have come.
+// The tensors that the plan reads must have come.
 static bool check_present(struct run *run, struct opd_err *err)
 {
     const struct plan *plan = run->bound->plan;
@@ -152,7 +152,7 @@ bool run_check_desc(const char *what, const struct tensor_desc *got, const struc
                        expected, role);
 }
 
-// Nothing else of the run may lie where a result goes.
+// The place of a result, where nothing else of the run may lie.
 static bool check_apart(const struct run *run, const struct place *p, const char *name,
                         struct opd_err *err)
 {

@@ -103,7 +103,7 @@ static void append_matmul(struct run *run, const struct plan_matmul *pm, struct 
     head(c)->size++;
 }
 
-// What the kernels may have found wrong is read back last.
+// The report of what kernels have found wrong is read back last.
 static void append_report(struct run *run, struct command *c)
 {
     const struct plan *plan = run->bound->plan;

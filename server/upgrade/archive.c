@@ -25,7 +25,7 @@ bool archive_good(const struct archive *a)
 
 // --- one field
 
-// Where to write it, behind its key.
+// The buffer for a field, behind its key.
 static struct buf *put(struct archive *a, const char *key)
 {
     if (key) {
@@ -35,7 +35,7 @@ static struct buf *put(struct archive *a, const char *key)
     return &a->fields;
 }
 
-// What was written; NULL: nothing.
+// The field that was written; NULL: it was not.
 static const value *get(struct archive *a, const char *key)
 {
     if (key)

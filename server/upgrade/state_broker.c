@@ -11,8 +11,8 @@
 #include "kernels/pool.h"
 #include "request/request.h"
 
-// They are taken from the state, not from the program's place: an upgrade changes the program and
-// nothing else.
+// The kernel folders are taken from the state, not from the program's place: an upgrade changes the
+// program and nothing else.
 static void archive_kernels(struct archive *a, struct options *o)
 {
     size_t n = archive_open(a, "kernels", (size_t)o->n_kernels, 1, OPTIONS_MAX_FOLDERS);
@@ -24,7 +24,7 @@ static void archive_kernels(struct archive *a, struct options *o)
     archive_close(a);
 }
 
-// Of codes that there are no longer nobody asks.
+// Counts of errors by code; nobody asks for a code that there is no longer.
 static void archive_errors(struct archive *a, uint64_t *errors_of)
 {
     size_t n = archive_open(a, "errors_of", TURN_MAX_ERRORS, 0, SIZE_MAX);

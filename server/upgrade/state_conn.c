@@ -74,7 +74,7 @@ bool state_conn_out_fd(struct archive *a, void *thing)
     return true;
 }
 
-// Of what a connection has sent, or is to be sent.
+// A piece of what a connection has sent, or is to be sent.
 struct piece {
     bool sent;
     struct buf bytes;

@@ -134,7 +134,7 @@ bool state_storage(struct archive *a, void *thing)
     return true;
 }
 
-// One that has failed: none is under way.
+// A write that has failed: none is under way.
 bool state_suspect_write(struct archive *a, void *thing)
 {
     struct write w = thing ? *(const struct write *)thing : (struct write){ 0 };

@@ -82,7 +82,7 @@ static void drop_first_fd(struct stream *s)
     memmove(s->out_fds, s->out_fds + 1, --s->n_out_fds * sizeof *s->out_fds);
 }
 
-// Up to the byte that a descriptor goes with; or that one, with it.
+// Sends up to the byte that a descriptor goes with; or that byte, with it.
 static ssize_t send_piece(struct stream *s)
 {
     const uint8_t *bytes = s->out.bytes + s->out_start;
