@@ -20,9 +20,8 @@ fence 'msgpack(\.h|/)' '^(server/wire/msg\.|client/)'
 fence 'cuda_driver\.h' '^server/executor/'
 fence 'cuda\.h|nvrtc\.h|cuda_runtime(_api)?\.h' '^$' # the few we need we declare ourselves
 
-# Includes point downwards: base and op know nothing of the processes.
-upward=$(grep -nE '#include "(\.\./)?(broker|executor|compiler)/' -r server/base server/op)
-[ -z "$upward" ] || error "base and op may not include a process's headers: $upward"
+# Rooms know those below them alone.
+"$PYTHON" scripts/rooms.py || failed=1
 
 sources=$(find server client kernels_src tests protocol examples scripts -type f \
     -not -path 'tests/fuzz/corpus/*' \

@@ -54,7 +54,7 @@ def includes_up():
             if not match or match[1].startswith("../../protocol/"):
                 continue
             target = TOP / "server" / match[1]
-            if not target.exists():
+            if ".." in match[1] or not target.exists():
                 yield f"{path.relative_to(TOP)}:{number}: \"{match[1]}\" is no file of server/: name it by its room"
             elif points_up(room_of(path), room_of(target)):
                 yield f"{path.relative_to(TOP)}:{number}: {room_of(path)}/ may not include {match[1]}, which is above it"

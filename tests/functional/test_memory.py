@@ -464,7 +464,7 @@ def test_import_refuses(raw):
     assert "sealed" in refuse(1, "cpu", "memfd", b"", 4096, fds=[loose])
     assert "4096 bytes" in refuse(1, "cpu", "memfd", b"", 4097, fds=[fd])
     refuse(1, "cpu", "memfd", b"", -1, fds=[fd])
-    refuse(1, "cpu", "memfd", "text", 4096, fds=[fd])
+    refuse(1, "cpu", "memfd", 7, 4096, fds=[fd])
     refuse(1, "cuda:7", "memfd", b"", 4096, fds=[fd], code="not_found")
     assert "memory of CUDA" in refuse(1, "cpu", "cuda_ipc", b"\0" * 64, 4096)
     assert "expected 'cuda_ipc' or 'memfd'" in refuse(1, "cpu", "dmabuf", b"", 4096)

@@ -146,8 +146,8 @@ def test_shared_memory(own):
         raw.call("tensor_write", 1, 0, [1, 0, size])
         # Descriptor and half of the message before, the other half after.
         message = pack_request(77, "shm_open", (1, size))
-        late.send(message[:5], fds=[late_fd])
-        assert eventually(lambda: sum("memfd:opd-test" in link for link in read_fds(own.pid)) == 2)
+        late.send(message[:5], fds=[late_fd])  # the third, beside the first one and the device's copy of it
+        assert eventually(lambda: sum("memfd:opd-test" in link for link in read_fds(own.pid)) == 3)
         for _ in range(3):
             raw.call("upgrade")
         os.pwrite(fd, b"\xaa" * 100, 0)
