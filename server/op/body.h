@@ -143,6 +143,7 @@ struct section {
     int line;
     bool backward;
     uint32_t grads; // inputs whose gradients are made here
+    uint32_t reads; // outputs whose gradients are read here
     int n_steps;
     struct step *steps;
 };

@@ -196,6 +196,16 @@ bool formula_finish(struct reader *r, struct opd_err *err)
         if (f->target < TENSOR_GRAD_INPUT)
             continue;
         op->has_backward = true;
+        uint32_t reads = 0;
+        for (int k = 0; k < op->n_outputs; k++)
+            if (f->uses.tensors & formula_bit(TENSOR_GRAD_OUTPUT + k))
+                reads |= 1u << k;
+        if (!reads && f->uses.tensors)
+            reader_warn(r, f->line,
+                        "%s is made without the gradient of an output: it is the same "
+                        "whatever comes",
+                        body_tensor_name(op, f->target));
+        r->grads_read |= reads;
         for (int k = 0; k < op->n_inputs; k++)
             op->inputs[k].used_backward |= (f->uses.tensors & formula_bit(k)) != 0;
         for (int k = 0; k < op->n_outputs; k++)

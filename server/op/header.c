@@ -347,6 +347,17 @@ static void warn_attrs(struct reader *r)
                         r->op->attrs[i].name);
 }
 
+// Of an output that nothing flows back from, where something does from another.
+static void warn_gradients(struct reader *r)
+{
+    for (int i = 0; i < r->op->n_outputs; i++) {
+        const struct op_type *type = &r->op->types[r->op->outputs[i].type];
+        if (r->grads_read && !(r->grads_read >> i & 1) && dtype_is_float(type->dtypes[0]))
+            reader_warn(r, r->op_line, "nothing reads %s: the gradient of %s counts for nothing",
+                        body_tensor_name(r->op, TENSOR_GRAD_OUTPUT + i), r->op->outputs[i].name);
+    }
+}
+
 static bool finish(struct reader *r, struct opd_err *err)
 {
     r->column = false;
@@ -378,6 +389,7 @@ static bool finish(struct reader *r, struct opd_err *err)
         saved->temp = i;
     }
     warn_attrs(r);
+    warn_gradients(r);
     r->op->doc = mem_strdup(buf_str(&r->doc));
     r->op->warnings = mem_strdup(buf_str(&r->warnings));
     return example_check_all(r);

@@ -44,6 +44,7 @@ struct reader {
     struct example examples[OP_MAX_EXAMPLES];
     struct section sections[READER_MAX_SECTIONS];
     struct section *section;             // the one being read, or NULL
+    uint32_t grads_read;                 // of these outputs, by some section or formula
     struct step steps[READER_MAX_STEPS]; // of that section
     struct step *launch;                 // the one being read, or NULL
     struct step *repeat;                 // the one being read, or NULL

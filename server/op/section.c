@@ -60,6 +60,22 @@ static bool check_section(struct reader *r, const struct section *section)
     return true;
 }
 
+// A gradient that is the same whatever comes is most likely a mistake; zero is none.
+static void warn_section(struct reader *r, const struct section *section)
+{
+    bool makes = false;
+    for (int i = 0; i < section->n_steps; i++)
+        makes = makes || section->steps[i].kind == STEP_LAUNCH ||
+                section->steps[i].kind == STEP_MATMUL;
+    if (!section->backward || section->reads || !makes || r->op->n_outputs == 0)
+        return;
+    reader_warn(r, section->line,
+                "no kernel of this section reads %s%s: what it makes is the same "
+                "whatever gradient comes",
+                body_tensor_name(r->op, TENSOR_GRAD_OUTPUT),
+                r->op->n_outputs > 1 ? " or another gradient of an output" : "");
+}
+
 bool section_end(struct reader *r)
 {
     struct section *section = r->section;
@@ -73,6 +89,8 @@ bool section_end(struct reader *r)
     section->steps = arena_copy(r->arena, r->steps, (size_t)section->n_steps, sizeof *r->steps);
     r->body->n_steps += section->n_steps;
     r->section = NULL;
+    warn_section(r, section);
+    r->grads_read |= section->reads;
     return check_section(r, section);
 }
 
@@ -167,6 +185,8 @@ void section_note_use(struct reader *r, int tensor)
 {
     if (r->section->backward && tensor < TENSOR_TEMP)
         body_tensor(r->op, tensor)->used_backward = true;
+    else if (tensor >= TENSOR_GRAD_OUTPUT && tensor < TENSOR_GRAD_INPUT)
+        r->section->reads |= 1u << (tensor - TENSOR_GRAD_OUTPUT);
 }
 
 bool section_read_zero(struct reader *r)

@@ -32,8 +32,11 @@ void trial_print_head(struct trial_print *p, const struct op *op, const char *fi
         put_pair("file", file, ", ");
         put_pair("op", op ? op->name : "", ", ");
         put_pair("message", err->msg, ", ");
+        put_pair("warnings", op ? op->warnings : "", ", ");
         printf("\"seed\": %s, \"cases\": %d, \"stages\": [", seed, n_cases);
     } else if (op) {
+        if (op->warnings[0])
+            printf("%s\n", op->warnings);
         printf("%s: %d case%s, seed %s\n", op->name, n_cases, n_cases == 1 ? "" : "s", seed);
     } else {
         fprintf(stderr, "opctl: %s\n%s", err->msg, err->log ? err->log : "");

@@ -1,7 +1,7 @@
 #pragma once
 
 // A trial's results, for people or as JSON:
-//   {"file", "op", "message": why there is no operator, "seed", "cases", "ok",
+//   {"file", "op", "message": why there is no operator, "warnings": lines, "seed", "cases", "ok",
 //    "stages": [{"stage": "guards" | "addresses" | "races",
 //                "state": "ok" | "findings" | "failed" | "unfinished" | "skipped",
 //                "message": why not ok, "log": the compiler's, "launches", "seconds",

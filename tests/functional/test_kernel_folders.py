@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from operators import double, double_by, put_kernels
 from raw import Raw
 
@@ -87,6 +89,59 @@ def test_an_attribute_that_nothing_reads(tmp_path, start_daemon):
         assert "beta > 0" in text
         done = raw.call("check", "idle.cu", folder, text, {"targets": ["cpu"]})
         assert done["ok"] and done["warnings"] == []
+
+
+SQUARE = """\
+//! op      square(Tensor x) -> %s
+//! dtypes  float32
+//! shape   x [N]
+//! shape   y [N]%s
+//! example x=[5]
+//! forward
+//!   kernel  square
+//! backward grad_x
+%s
+__global__ void square(const float *x, float *y, float *z, int N)
+{
+    CUDA_KERNEL_LOOP(i, N) y[i] = x[i] * x[i];
+}
+__global__ void back(const float *x, float *grad_x, int N)
+{
+    CUDA_KERNEL_LOOP(i, N) grad_x[i] = 2 * x[i];
+}
+__global__ void chain(const float *x, const float *grad_y, float *grad_x, int N)
+{
+    CUDA_KERNEL_LOOP(i, N) grad_x[i] = 2 * x[i] * grad_y[i];
+}
+"""
+ONE, TWO = ("Tensor y", ""), ("(Tensor y, Tensor z)", "\n//! shape   z [N]")
+FORMULAS = """\
+//! op f(Tensor x) -> Tensor y
+//! dtypes float32
+//! example x=[5]
+//! formula y = x * x
+//! formula grad_x = %s
+"""
+
+
+@pytest.mark.parametrize("text, warnings", [
+    (SQUARE % (*ONE, "//!   kernel  chain"), []),
+    (SQUARE % (*ONE, "//!   zero    grad_x"), []),
+    (SQUARE % (*ONE, "//!   kernel  back"), ["f.cu:8: no kernel of this section reads grad_y: what it makes is the same"]),
+    (SQUARE % (*TWO, "//!   kernel  back"), ["f.cu:9: no kernel of this section reads grad_y or another gradient"]),
+    (SQUARE % (*TWO, "//!   kernel  chain"), ["f.cu:1: nothing reads grad_z: the gradient of z counts for nothing"]),
+    (FORMULAS % "2 * x * grad_y", []),
+    (FORMULAS % "0", []),
+    (FORMULAS % "2 * x", ["f.cu:5: grad_x is made without the gradient of an output"]),
+])  # fmt: skip
+def test_a_gradient_that_nothing_reads(tmp_path, daemon, text, warnings):
+    text = text if TWO[0] in text else text.replace(", float *z", "")
+    with Raw(daemon.socket) as raw:
+        done = raw.call("check", "f.cu", str(tmp_path), text, {"targets": ["cpu"]})
+    assert done["ok"], done
+    told = "\n".join(w["log"] for w in done["warnings"]).splitlines()
+    assert len(told) == len(warnings)
+    assert all(t.startswith(w) for t, w in zip(told, warnings)), told
 
 
 def test_a_kernel_that_does_not_compile(tmp_path, start_daemon):
