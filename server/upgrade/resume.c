@@ -1,11 +1,8 @@
 // The successor's side of an upgrade: takes the state over and goes on. upgrade.h tells the rest.
 
-#include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"

@@ -114,16 +114,23 @@ static void exit_cb(uv_process_t *process, int64_t status, int signal)
     opd_err_clear(&err);
 }
 
-static int spawn(struct successor *t, struct broker *b, int state_fd, int answer)
+char **successor_args(const struct broker *b, const char *program, const char *role,
+                      const char *state_fd)
 {
     size_t n = 0;
     while (b->handover.args[n])
         n++;
-    char **argv = mem_zalloc(n + 4, sizeof *argv);
-    argv[0] = t->program;
-    argv[1] = (char *)(uintptr_t) "check-state";
-    argv[2] = (char *)(uintptr_t) "3";
-    memcpy(argv + 3, b->handover.args, n * sizeof *argv);
+    char **args = mem_zalloc(n + 4, sizeof *args);
+    args[0] = (char *)(uintptr_t)program;
+    args[1] = (char *)(uintptr_t)role;
+    args[2] = (char *)(uintptr_t)state_fd;
+    memcpy(args + 3, b->handover.args, n * sizeof *args);
+    return args;
+}
+
+static int spawn(struct successor *t, struct broker *b, int state_fd, int answer)
+{
+    char **args = successor_args(b, t->program, "check-state", "3");
     uv_stdio_container_t stdio[4] = {
         { .flags = UV_IGNORE },
         { .flags = UV_INHERIT_FD, .data.fd = answer },
@@ -132,13 +139,13 @@ static int spawn(struct successor *t, struct broker *b, int state_fd, int answer
     };
     uv_process_options_t options = { .exit_cb = exit_cb,
                                      .file = t->program,
-                                     .args = argv,
+                                     .args = args,
                                      .flags = UV_PROCESS_DETACHED,
                                      .stdio = stdio,
                                      .stdio_count = 4 };
     t->process.data = t->timer.data = t;
     int result = uv_spawn(&b->turn.loop, &t->process, &options);
-    free(argv);
+    free(args);
     return result;
 }
 

@@ -17,5 +17,10 @@ struct successor *successor_start(struct broker *b, const char *program, const s
                                   struct opd_err *err);
 void successor_drop(struct successor *t); // ends it; `done` does not come
 
+// PROGRAM ROLE STATE_FD OPTIONS...: what a successor is run with. The caller frees the array; what
+// it points to is borrowed.
+char **successor_args(const struct broker *b, const char *program, const char *role,
+                      const char *state_fd);
+
 // The state in a memfd that nobody can change any more; -1 with an error.
 int successor_state_fd(const struct buf *state, struct opd_err *err);

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,20 +115,12 @@ static void keep_open(const struct state_out *state, int state_fd, bool keep)
 
 static void run_program(struct upgrade *u, int state_fd)
 {
-    char *const *args = u->broker->handover.args;
-    size_t n = 0;
-    while (args[n])
-        n++;
     char number[16];
     snprintf(number, sizeof number, "%d", state_fd);
-    char **argv = mem_zalloc(n + 4, sizeof *argv);
-    argv[0] = u->program;
-    argv[1] = (char *)(uintptr_t) "resume";
-    argv[2] = number;
-    memcpy(argv + 3, args, n * sizeof *argv);
-    execve(u->program, argv, environ);
+    char **args = successor_args(u->broker, u->program, "resume", number);
+    execve(u->program, args, environ);
     int why = errno;
-    free(argv);
+    free(args);
     errno = why;
 }
 
