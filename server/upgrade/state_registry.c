@@ -155,6 +155,8 @@ static void archive_failure(struct archive *a, struct source_failure *f)
     archive_chars(a, "failed_op", f->op, sizeof f->op);
     archive_int(a, "failed_version", &f->version, 0, INT32_MAX);
     archive_float(a, "failed_ms", &f->ms);
+    if (archive_has(a, "shadowed")) // absent where a program before this one has written it
+        archive_bool(a, "shadowed", &f->shadowed);
     archive_error(a, &f->err);
 }
 

@@ -68,6 +68,7 @@ static void state_add_versions(struct broker *b)
     registry_fail(&b->registry, failed, &err);
     struct source_failure *f = &b->reload.sources.at[0]->failure;
     *f = (struct source_failure){ .seq = 5, .op = "keeps", .version = 3, .ms = 1.5 };
+    f->shadowed = true;
     opd_err_copy(&f->err, &err);
     opd_err_clear(&err);
     version_unref(failed);

@@ -175,6 +175,7 @@ static void test_round_trip(void **state)
     assert_int_equal(again->clients.n_traced, 24);
     assert_non_null(tensor_find(&again->names, "named"));
     assert_int_equal(registry_find(&again->registry, "keeps")->n_contexts, 1);
+    assert_true(again->reload.sources.at[0]->failure.shadowed);
     check_memory(b, again);
     check_holders(again);
     check_suspect(again);
@@ -354,6 +355,9 @@ static void test_what_makes_no_sense(void **state)
     b = state_make_broker();
     map_put(&b->clients.first->exports, 14, storage_ref(storage_of(b, 10)));
     check_refused(b, "its storage is a client's memory");
+    b = state_make_broker();
+    b->events.next++;
+    check_refused(b, "that is no event");
     b = state_make_broker();
     b->clients.last_id = 0;
     check_refused(b, "in use, or of the future");
