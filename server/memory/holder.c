@@ -22,28 +22,28 @@ struct holder *holder_ref(struct holder *h)
     return h;
 }
 
-void holder_enter(struct holder *h, struct holders *among, uint64_t id)
+void holder_enter(struct holder *h, struct holders *list, uint64_t id)
 {
     h->id = id;
-    h->among = among;
-    h->next = among->first;
+    h->list = list;
+    h->next = list->first;
     if (h->next)
         h->next->prev = h;
-    among->first = h;
+    list->first = h;
 }
 
 void holder_leave(struct holder *h)
 {
-    if (!h->among)
+    if (!h->list)
         return;
     if (h->prev)
         h->prev->next = h->next;
     else
-        h->among->first = h->next;
+        h->list->first = h->next;
     if (h->next)
         h->next->prev = h->prev;
     h->prev = h->next = NULL;
-    h->among = NULL;
+    h->list = NULL;
 }
 
 void holder_unref(struct holder *h)
@@ -121,7 +121,7 @@ static uint64_t unnamed(const struct holder *h, const struct space *space)
     return h->bytes[space->index] - h->named[space->index];
 }
 
-// The one that has the most after `than`, in an order without ties.
+// The holder that has the most after `than`, in an order without ties.
 static const struct holder *next_largest(const struct space *space, const struct holder *than)
 {
     const struct holder *best = NULL;

@@ -17,8 +17,8 @@ struct storage;
 // A connection as a holder of memory; outlives it for as long as something that it made is there.
 struct holder {
     int refs;
-    struct holders *among;           // the connected ones, of which it is; NULL: it has gone
-    struct holder *prev, *next;      // there
+    struct holders *list;            // of the connected ones; NULL: it has gone
+    struct holder *prev, *next;      // in it
     uint64_t id;                     // its connection's
     int pid;                         // 0: unknown
     char client[64];                 // as it called itself in hello
@@ -34,10 +34,10 @@ struct holders {
 struct holder *holder_new(int pid);
 struct holder *holder_ref(struct holder *h);
 void holder_unref(struct holder *h); // NULL is fine
-void holder_enter(struct holder *h, struct holders *among, uint64_t id);
+void holder_enter(struct holder *h, struct holders *list, uint64_t id);
 void holder_leave(struct holder *h); // its connection has ended; nothing if it was not there
 
-// May it make so much more? Errors: out_of_memory.
+// Whether a holder may make so much more. Errors: out_of_memory.
 bool holder_allows(const struct holder *h, const struct space *space, uint64_t size,
                    struct opd_err *err);
 

@@ -1,7 +1,6 @@
 #include "request/conn.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -1,7 +1,5 @@
 // Requests about edits and versions: reload, events, rollback, pin.
 
-#include <stdio.h>
-#include <string.h>
 
 #include "request/parts.h"
 #include "kernels/events.h"

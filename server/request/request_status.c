@@ -1,6 +1,5 @@
 // Requests about the daemon itself: who it is, what it can do, how it does, and its end.
 
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 

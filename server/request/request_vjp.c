@@ -1,9 +1,7 @@
 // Requests that know an operator's plan without a context: what a forward would give, and backward
 // of tensors that the client has kept.
 
-#include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "request/parts.h"
 #include "request/run_params.h"

@@ -35,7 +35,7 @@ struct place *run_place(struct run *run, uint32_t operand)
     return run_find(run, o->kind, o->index);
 }
 
-bool run_is_forward(const struct run *run)
+static bool is_forward(const struct run *run)
 {
     return run->request.direction == PLAN_FORWARD;
 }
@@ -59,8 +59,7 @@ static const char *place_name(const struct run *run, const struct place *p, char
 
 static bool is_in_place(const struct run *run, const struct place *p)
 {
-    return run_is_forward(run) && p->kind == PLAN_INPUT &&
-           run->version->op->inputs[p->index].in_place;
+    return is_forward(run) && p->kind == PLAN_INPUT && run->version->op->inputs[p->index].in_place;
 }
 
 static bool overlap(const struct place *a, const struct place *b)
@@ -116,7 +115,7 @@ static enum request_status bind_plan(struct run *run, struct opd_err *err)
 static bool check_present(struct run *run, struct opd_err *err)
 {
     const struct plan *plan = run->bound->plan;
-    for (int i = 0; i < plan->n_operands && !run_is_forward(run); i++) {
+    for (int i = 0; i < plan->n_operands && !is_forward(run); i++) {
         const struct plan_operand *o = &plan->operands[i];
         if (o->kind != PLAN_SCRATCH && !run_place(run, (uint32_t)i))
             return opd_err_set(err, OPD_E_invalid_argument,
@@ -209,7 +208,7 @@ static enum alloc_result make_place(struct run *run, uint32_t operand, struct op
 {
     const struct plan_operand *o = &run->bound->plan->operands[operand];
     struct place *p = run_place(run, operand);
-    bool own = o->kind == PLAN_SCRATCH || (o->kind == PLAN_SAVED && run_is_forward(run));
+    bool own = o->kind == PLAN_SCRATCH || (o->kind == PLAN_SAVED && is_forward(run));
     if (!p && own)
         p = run_add(run, &(struct place){ .kind = o->kind, .index = o->index, .how = PLACE_MADE });
     if (!p || p->how != PLACE_MADE)
@@ -217,7 +216,7 @@ static enum alloc_result make_place(struct run *run, uint32_t operand, struct op
     p->size = tensor_desc_size(&o->desc);
     if (o->view_of < 0)
         return storage_new(&run->device->space, p->size, run->req->conn->holder, &p->storage, err);
-    const struct place *base = run_find(run, run_is_forward(run) ? PLAN_INPUT : PLAN_GRAD_OUTPUT,
+    const struct place *base = run_find(run, is_forward(run) ? PLAN_INPUT : PLAN_GRAD_OUTPUT,
                                         o->view_of);
     p->storage = storage_ref(base->storage);
     p->offset = base->offset;

@@ -47,7 +47,6 @@ struct run {
 struct place *run_add(struct run *run, const struct place *place);
 struct place *run_find(struct run *run, enum plan_operand_kind kind, int index); // NULL: none
 struct place *run_place(struct run *run, uint32_t operand); // of the plan; NULL: absent
-bool run_is_forward(const struct run *run);
 
 // A tensor against what the plan says. `what` names it, `role` what it stands for: "the output".
 bool run_check_desc(const char *what, const struct tensor_desc *got, const struct tensor_desc *want,

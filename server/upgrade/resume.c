@@ -1,6 +1,5 @@
 // The successor's side of an upgrade: takes the state over and goes on. upgrade.h tells the rest.
 
-#include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -3,7 +3,6 @@
 
 #include "upgrade/archive.h"
 
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -32,7 +31,7 @@ bool state_conn(struct archive *a, void *thing)
     archive_int(a, "id", &id, 1, INT64_MAX);
     struct holder *holder = archive_ref(a, "holder", RECORD_holder, c ? c->holder : NULL);
     if (!c) {
-        if (!archive_good(a) || !holder || holder->among || id > b->clients.last_id ||
+        if (!archive_good(a) || !holder || holder->list || id > b->clients.last_id ||
             find_conn(b, id))
             return archive_fail(a, "it has no holder, or its id is in use, or of the future");
         c = conn_new(b, id);
