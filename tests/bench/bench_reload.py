@@ -4,6 +4,7 @@ Everything that is compared is timed in this run, taking turns where it can, and
 """
 
 import argparse
+import multiprocessing
 import os
 import statistics
 import sys
@@ -185,6 +186,83 @@ def time_requests(device):
     print(f"| ratio | | {compiling[0] / quiet[0]:.2f} | {compiling[1] / quiet[1]:.2f} |\n", flush=True)
 
 
+# ---- edits and first calls beside what others do
+
+BOMB = """\
+//! op bomb(Tensor x) -> Tensor y
+//! dtypes float32
+//! shape x [N]
+//! shape y [N]
+//! example x=[8]
+//! forward
+//!   kernel bomb
+template <unsigned long long P, int D> struct Tree
+{ static const int value = Tree<2 * P, D - 1>::value + Tree<2 * P + 1, D - 1>::value; };
+template <unsigned long long P> struct Tree<P, 0> { static const int value = 1; };
+extern "C" __global__ void bomb(const float *x, float *y, int N) { y[0] = x[0] + Tree<1, 50>::value; }
+"""
+CALLERS, CHECKS, ELEMENTS = 3, 20, 1 << 20
+
+
+def call_on(socket):
+    """Until it is killed."""
+    with Caller(socket) as caller:
+        x, y = caller.new_id(), caller.new_id()
+        caller.make(x, "float32", [ELEMENTS])
+        while True:
+            caller.call("forward", "other", [x], {}, [y], {})
+            caller.call("tensor_free", [y])
+
+
+def time_edits_beside(bench, callers):
+    """Of edits while nothing else is done, and while others call as fast as they can."""
+    quiet = [bench.edit() for _ in range(TURNS)]
+    processes = [multiprocessing.Process(target=call_on, args=(bench.daemon.socket,)) for _ in range(callers)]
+    for process in processes:
+        process.start()
+    until(lambda: bench.caller.call("status")["runs"],
+          lambda runs: sum(r["forward"] for r in runs if r["op"] == "other") > 10 * callers)  # fmt: skip
+    busy = [bench.edit() for _ in range(TURNS)]
+    for process in processes:
+        process.kill()
+        process.join()
+    return quiet, busy
+
+
+def time_first_calls_beside(bench, checks):
+    """Of operators that nobody has called, while nothing and while checks that do not end compile."""
+    for i in range(2 * TURNS):
+        text = scale(i + 2, f"first{i}").replace("//! example x=[8]\n", "")  # it would be compiled
+        put(bench.folder / f"first{i}.cu", text)
+    bench.caller.call("reload")
+
+    def first(i):
+        start = time.perf_counter()
+        bench.caller.run(f"first{i}")
+        return time.perf_counter() - start
+
+    quiet = [first(i) for i in range(TURNS)]
+    with Caller(bench.daemon.socket) as other:
+        for i in range(checks):
+            other.request("check", "bomb.cu", "", BOMB + f"// {i}\n", {})
+        until(lambda: bench.caller.call("metrics"), lambda m: "opd_compiles_waiting 0\n" not in m)
+        return quiet, [first(i) for i in range(TURNS, 2 * TURNS)]
+
+
+def time_beside(device):
+    bench = Bench(device, DTYPES[:1])
+    bench.caller.run("other")
+    edits = time_edits_beside(bench, CALLERS)
+    rows = ((f"an edit beside {CALLERS} callers", edits),
+            (f"a first call beside {CHECKS} checks that do not end", time_first_calls_beside(bench, CHECKS)))
+    bench.close()
+    print("| to its reply | quiet | beside | ratio |\n|---|---|---|---|")
+    for name, times in rows:
+        quiet, busy = map(statistics.median, times)
+        print(f"| {name} | {ms(quiet)} | {ms(busy)} | {busy / quiet:.2f} |", flush=True)
+    print()
+
+
 # ---- restart
 
 
@@ -276,6 +354,7 @@ def main():
         target = introduce(args.device)
         time_edits(args.device, target, {"time_load_inline"} if args.no_load_inline else ())
         time_requests(args.device)
+        time_beside(args.device)
         time_restart(args.device)
 
 
