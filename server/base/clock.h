@@ -11,3 +11,8 @@ static inline uint64_t clock_ns(void)
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
+
+static inline double clock_ms_since(uint64_t ns)
+{
+    return (double)(clock_ns() - ns) / 1e6;
+}

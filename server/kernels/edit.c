@@ -32,11 +32,6 @@ struct edit {
     struct pool_job *syntax; // the look that has not answered, or NULL
 };
 
-static double since_ms(uint64_t since)
-{
-    return (double)(clock_ns() - since) / 1e6;
-}
-
 // The edit of an operator's file failed: the next reply of it says so to every client once.
 static void remember_failure(struct opd_operator *o, const struct opd_err *err, uint64_t seq)
 {
@@ -59,7 +54,7 @@ void edit_tell_failure(struct reload *r, const char *op, int version, const char
                            .version = version,
                            .file = file,
                            .err = err,
-                           .ms = since_ms(since) };
+                           .ms = clock_ms_since(since) };
     uint64_t seq = events_add(r->events, &event);
     struct source *s = sources_find(&r->sources, file);
     if (s) {
@@ -86,7 +81,7 @@ static void publish(struct reload *r, struct version *v, uint64_t since)
                            .op = v->op->name,
                            .version = v->number,
                            .file = v->path,
-                           .ms = since_ms(since) };
+                           .ms = clock_ms_since(since) };
     events_add(r->events, &event);
     log_info("operator %s: version %d %s, %.1f ms after the edit", v->op->name, v->number,
              pinned ? "is ready (another is pinned)" : "serves", event.ms);

@@ -18,14 +18,9 @@
 // its operator is withdrawn.
 enum { GONE_MS = 300 };
 
-static double since_ms(uint64_t since)
-{
-    return (double)(clock_ns() - since) / 1e6;
-}
-
 static bool is_recent(uint64_t since)
 {
-    return since_ms(since) < GONE_MS;
+    return clock_ms_since(since) < GONE_MS;
 }
 
 // A file that does not parse is taken by its name.
@@ -85,7 +80,7 @@ static bool is_served(struct reload *r, const struct version *v, uint64_t since)
                                            .op = o->name,
                                            .version = o->current->number,
                                            .file = o->current->path,
-                                           .ms = since_ms(since) });
+                                           .ms = clock_ms_since(since) });
     return true;
 }
 

@@ -322,9 +322,8 @@ static bool start_one(struct conn *c)
     }
     c->waiting_since = 0;
     leave_queue(c);
-    if (again)
-        pool_leave(c->broker->pool, POOL_FRONT,
-                   c); // one kernel that fails ends the wait for others
+    if (again || status == REQUEST_ERROR) // one kernel that fails ends the wait for the others
+        pool_leave(c->broker->pool, POOL_FRONT, c);
     opd_err_clear(&c->wait_err);
     if (status != REQUEST_SUBMITTED)
         reply(req, status, &err);

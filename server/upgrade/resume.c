@@ -37,7 +37,7 @@ void upgrade_go_on(struct broker *b)
     orphans_start(&b->devices.orphans);
     for (int i = 0; i < b->devices.n; i++)
         device_resume(b->devices.at[i]);
-    double ms = (double)(clock_ns() - b->handover.held_since) / 1e6;
+    double ms = clock_ms_since(b->handover.held_since);
     events_add(&b->events, &(struct event){ .kind = "upgraded", .ms = ms });
     for (struct conn *c = b->clients.first; c; c = c->next)
         conn_start(c);

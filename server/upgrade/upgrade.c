@@ -135,7 +135,7 @@ static void take_over(struct upgrade *u, const struct state_out *state)
         return;
     }
     log_info("upgrading to %s; nothing was begun for %.1f ms", u->program,
-             (double)(clock_ns() - u->broker->handover.held_since) / 1e6);
+             clock_ms_since(u->broker->handover.held_since));
     keep_open(state, fd, true);
     run_program(u, fd);
     opd_err_errno(&err, OPD_E_invalid_argument, "%s cannot be run", u->program);
