@@ -87,6 +87,7 @@ int main(int argc, char **argv)
         log_init("compiler", read_level(argv[3]));
         signal(SIGUSR1, end_soon);
         become_child("opd-compiler", SIGUSR1);
+        setsid(); // by which the broker finds what it runs, should it be killed
         if (strcmp(argv[2], "low") == 0 && nice(COMPILER_NICE) < 0)
             log_debug("this compiler runs at the priority of the others");
         return compiler_main();

@@ -36,37 +36,48 @@ static void remove_tree(const char *path)
 }
 
 // Nobody holds it, and it is old enough to have been held.
-static bool is_left(const char *path)
+static bool is_left(const char *path, int grace_seconds)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     bool left = fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
-                st.st_mtime + GRACE_SECONDS < time(NULL) && flock(fd, LOCK_EX | LOCK_NB) == 0;
+                st.st_mtime + grace_seconds <= time(NULL) && flock(fd, LOCK_EX | LOCK_NB) == 0;
     if (fd >= 0)
         close(fd);
     return left;
 }
 
-static void remove_left(const char *parent)
+static void remove_left(const char *parent, const char *names, int grace_seconds)
 {
-    char *pattern = mem_printf("%s/opd-compiler-*", parent);
+    char *pattern = mem_printf("%s/%s", parent, names);
     glob_t found = { 0 };
     if (glob(pattern, GLOB_NOSORT, NULL, &found) == 0) {
         for (size_t i = 0; i < found.gl_pathc; i++)
-            if (is_left(found.gl_pathv[i]))
+            if (is_left(found.gl_pathv[i], grace_seconds))
                 remove_tree(found.gl_pathv[i]);
     }
     globfree(&found);
     free(pattern);
 }
 
-const char *scratch_open(void)
+static const char *find_parent(void)
 {
     const char *parent = getenv("TMPDIR");
-    if (!parent || !*parent)
-        parent = "/tmp";
-    remove_left(parent);
-    own = mem_printf("%s/opd-compiler-XXXXXX", parent);
+    return parent && *parent ? parent : "/tmp";
+}
+
+void scratch_remove(pid_t pid)
+{
+    char names[64];
+    snprintf(names, sizeof names, "opd-compiler-%d-*", (int)pid);
+    remove_left(find_parent(), names, 0);
+}
+
+const char *scratch_open(void)
+{
+    const char *parent = find_parent();
+    remove_left(parent, "opd-compiler-*", GRACE_SECONDS);
+    own = mem_printf("%s/opd-compiler-%d-XXXXXX", parent, (int)getpid());
     if (!mkdtemp(own)) {
         log_warn("no temporary folder %s: %s", own, strerror(errno));
         free(own);

@@ -8,11 +8,14 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/session.h"
 #include "base/turn.h"
 #include "compiler/compiler.h"
+#include "compiler/scratch.h"
 
-// How long a compiler may take to end what it runs and clean up.
-enum { END_LIMIT_MS = 1000 };
+// END_LIMIT: how long a compiler may take to end what it runs and clean up. CLEAR: between looks at
+// what one that was killed has left running, and how many there are.
+enum { END_LIMIT_MS = 1000, CLEAR_MS = 20, CLEAR_TRIES = 100 };
 
 static void kill_cb(uv_timer_t *timer)
 {
@@ -121,6 +124,18 @@ static void explain_exit(const struct worker *w, int64_t status, int signal, str
         opd_err_set(err, code, "the compiler ended with status %lld", (long long)status);
 }
 
+// After one that was killed: the programs that it ran, then its folder, when none writes there.
+static void clear_cb(uv_timer_t *timer)
+{
+    struct worker *w = timer->data;
+    if (session_kill(w->process.pid) > 0 && ++w->n_clears < CLEAR_TRIES) {
+        uv_timer_start(timer, clear_cb, CLEAR_MS, 0);
+        return;
+    }
+    scratch_remove(w->process.pid);
+    uv_close((uv_handle_t *)timer, handle_closed_cb);
+}
+
 static void exit_cb(uv_process_t *process, int64_t status, int signal)
 {
     struct worker *w = process->data;
@@ -131,9 +146,13 @@ static void exit_cb(uv_process_t *process, int64_t status, int signal)
         log_warn("%s", err.msg);
     w->alive = false;
     w->state = WORKER_ENDING;
+    w->n_clears = 0;
     stream_close(&w->stream);
-    uv_close((uv_handle_t *)&w->timer, handle_closed_cb);
     uv_close((uv_handle_t *)&w->process, handle_closed_cb);
+    if (signal)
+        clear_cb(&w->timer);
+    else
+        uv_close((uv_handle_t *)&w->timer, handle_closed_cb);
     if (busy)
         w->events->failed(w, &err);
     opd_err_clear(&err);

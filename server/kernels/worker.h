@@ -40,6 +40,7 @@ struct worker {
     uv_process_t process;
     uv_timer_t timer;
     const char *why; // it was told to end; NULL: it was not
+    int n_clears;    // looks at what it has left running
 };
 
 void worker_start(struct worker *w); // NONE becomes IDLE; where it cannot, its first job fails

@@ -27,7 +27,7 @@ struct counters {
     uint64_t started_ns;
     double started_time; // Unix time
     uint64_t requests, contexts;
-    uint64_t parts; // of large requests, but the last of each
+    uint64_t parts;               // of large requests, but the last of each
     uint64_t calls[METHOD_COUNT]; // requests that were begun, of each method
 };
 

@@ -200,10 +200,14 @@ def test_compiler_killed(tmp_path, start_daemon, slow_cxx):
         id = raw.request("forward", "double_it", [1], {}, [2])
         assert eventually(slow_cxx.begun.exists)
         (compiler,) = find_roles(daemon.pid, "compiler")
+        family = find_family(compiler)
+        assert len(family) > 1
         os.kill(compiler, signal.SIGKILL)
         with pytest.raises(RpcError, match="double_it.*signal 9") as error:
             raw.wait(id)
         assert error.value.code == "unavailable" and error.value.op == "double_it"
+        assert not await_end(family), "what the compiler started goes on"
+        assert eventually(lambda: not list(tmp_path.glob("opd-compiler-*")))
         slow_cxx.go.touch()
         raw.call("forward", "double_it", [1], {}, [2])
         assert struct.unpack("f", raw.call("tensor_read", 2, 0)) == (8.125,)

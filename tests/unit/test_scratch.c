@@ -74,6 +74,23 @@ static void test_left(void **state)
     free(held);
 }
 
+static void test_remove(void **state)
+{
+    (void)state;
+    make("opd-compiler-123-aaaaaa", false);
+    make("opd-compiler-1234-aaaaaa", false);
+    make("opd-compiler-123-cccccc", false);
+    char *held = mem_printf("%s/opd-compiler-123-cccccc", folder);
+    int fd = open(held, O_RDONLY | O_DIRECTORY);
+    assert_int_equal(flock(fd, LOCK_SH), 0);
+    scratch_remove(123);
+    assert_false(exists("opd-compiler-123-aaaaaa"));
+    assert_true(exists("opd-compiler-1234-aaaaaa"));
+    assert_true(exists("opd-compiler-123-cccccc")); // a process of that number in another container
+    close(fd);
+    free(held);
+}
+
 static void test_no_folder(void **state)
 {
     (void)state;
@@ -90,6 +107,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_folder, setup, remove_folder),
         cmocka_unit_test_setup_teardown(test_left, setup, remove_folder),
+        cmocka_unit_test_setup_teardown(test_remove, setup, remove_folder),
         cmocka_unit_test_setup_teardown(test_no_folder, setup, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
