@@ -12,8 +12,9 @@
 #include "base/image.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "wire/trust.h"
 
-enum { CACHE_FORMAT = 1, MAX_INCLUDE_DEPTH = 16, MAX_INCLUDE_SIZE = 4 << 20 };
+enum { CACHE_FORMAT = 2, MAX_INCLUDES = 256, MAX_INCLUDE_SIZE = 4 << 20 };
 
 struct digest {
     uint64_t a, b;
@@ -31,11 +32,17 @@ static void digest_string(struct digest *d, const char *s)
     digest_bytes(d, s ? s : "", s ? strlen(s) : 0);
 }
 
+// NULL where there is no regular file.
 static char *read_text(const char *path)
 {
-    FILE *f = fopen(path, "re");
-    if (!f)
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // whatever lies there
+    FILE *f = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? fdopen(fd, "r") : NULL;
+    if (!f) {
+        if (fd >= 0)
+            close(fd);
         return NULL;
+    }
     struct buf text = { 0 };
     char piece[4096];
     size_t n;
@@ -46,27 +53,48 @@ static char *read_text(const char *path)
     return (char *)text.bytes;
 }
 
-// Adds what the text includes by quotes, and what that includes. A header that is not there adds
-// its name only.
-static void digest_includes(struct digest *d, const char *folder, const char *text, int depth)
+// Headers that text includes by quotes, each once.
+struct includes {
+    char *paths[MAX_INCLUDES];
+    int n;
+};
+
+static void add_include(struct includes *all, char *path)
 {
-    if (!folder || !folder[0] || depth == MAX_INCLUDE_DEPTH)
-        return;
-    for (const char *p = text; (p = strstr(p, "include")) != NULL; p++) {
+    for (int i = 0; i < all->n; i++)
+        if (strcmp(all->paths[i], path) == 0) {
+            free(path);
+            return;
+        }
+    all->paths[all->n++] = path;
+}
+
+static void add_includes(struct includes *all, const char *folder, const char *text)
+{
+    for (const char *p = text; (p = strstr(p, "include")) != NULL && all->n < MAX_INCLUDES; p++) {
         const char *name = p + strlen("include");
         name += strspn(name, " \t");
         size_t length = *name == '"' ? strcspn(name + 1, "\"\n") : 0;
-        if (length == 0 || name[1 + length] != '"')
-            continue;
-        char *path = mem_printf("%s/%.*s", folder, (int)length, name + 1);
-        char *included = read_text(path);
-        digest_string(d, path);
+        if (length > 0 && name[1 + length] == '"')
+            add_include(all, mem_printf("%s/%.*s", folder, (int)length, name + 1));
+    }
+}
+
+// What the text includes, and what that includes. A header that is not there adds its name only.
+static void digest_includes(struct digest *d, const char *folder, const char *text)
+{
+    struct includes all = { .n = 0 };
+    add_includes(&all, folder, text);
+    for (int i = 0; i < all.n; i++) {
+        char *included = read_text(all.paths[i]);
+        digest_string(d, all.paths[i]);
         digest_string(d, included);
         if (included)
-            digest_includes(d, folder, included, depth + 1);
+            add_includes(&all, folder, included);
         free(included);
-        free(path);
     }
+    while (all.n > 0)
+        free(all.paths[--all.n]);
 }
 
 void cache_make_key(struct cache_key *key, const struct compile_input *in, const char *identity)
@@ -76,7 +104,8 @@ void cache_make_key(struct cache_key *key, const struct compile_input *in, const
                             in->file, in->source, in->expr };
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         digest_string(&d, parts[i]);
-    digest_includes(&d, in->folder, in->source, 0);
+    if (in->folder && in->folder[0])
+        digest_includes(&d, in->folder, in->source);
     snprintf(key->hex, sizeof key->hex, "%016llx%016llx", (unsigned long long)d.a,
              (unsigned long long)d.b);
 }
@@ -86,6 +115,19 @@ static char *entry_path(const char *folder, const struct cache_key *key)
     return mem_printf("%s/%.2s/%s.opd", folder, key->hex, key->hex + 2);
 }
 
+// What is run must be such that nobody else can change it, nor put another entry in its place.
+static bool check_trust(int fd, char *path, struct opd_err *err)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return opd_err_errno(err, OPD_E_internal, "%s", path);
+    char *slash = strrchr(path, '/');
+    *slash = '\0';
+    bool ok = trust_folder(path, err);
+    *slash = '/';
+    return ok && trust_check(path, &st, err);
+}
+
 int cache_get(const char *folder, const struct cache_key *key)
 {
     if (!folder[0])
@@ -93,9 +135,9 @@ int cache_get(const char *folder, const struct cache_key *key)
     char *path = entry_path(folder, key);
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // whatever lies there
     if (fd >= 0) {
-        struct image image;
+        struct image image = { 0 };
         struct opd_err err = { 0 };
-        if (!image_open(&image, fd, &err)) {
+        if (!check_trust(fd, path, &err) || !image_open(&image, fd, &err)) {
             log_warn("cache: %s: %s; compiling anew", path, err.msg);
             close(fd);
             fd = -1;

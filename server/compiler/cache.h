@@ -2,8 +2,8 @@
 
 // Images that were compiled before, on disk, by the hash of everything that can change them. A
 // folder that several daemons share: entries are written under a name of their own and renamed, so
-// that a reader sees all of one or nothing. Whatever does not read back whole is a miss; whatever
-// cannot be written is not kept.
+// that a reader sees all of one or nothing. Whatever does not read back whole is a miss, and so is
+// what others than those in wire/trust.h may have written; whatever cannot be written is not kept.
 
 #include <stdint.h>
 

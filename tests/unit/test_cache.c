@@ -141,6 +141,59 @@ static void entry_name(char *name, size_t size, const struct cache_key *key)
     snprintf(name, size, "%.2s/%s.opd", key->hex, key->hex + 2);
 }
 
+// Three names of itself in comments, and a FIFO that nobody writes to: each is looked at once.
+static void test_includes_of_themselves(void **state)
+{
+    (void)state;
+    static const char again[] = "// #include \"a.h\" #include \"a.h\" #include \"b.h\"\n";
+    char fifo[128];
+    snprintf(fifo, sizeof fifo, "%s/pipe.h", folder);
+    assert_int_equal(mkfifo(fifo, 0600), 0);
+    struct compile_input in = input();
+    in.source = "#include \"a.h\"\n// #include \"pipe.h\"\n";
+    alarm(60); // 3^16 readings take longer, the FIFO for ever
+    write_file("a.h", again, strlen(again));
+    write_file("b.h", again, strlen(again));
+    struct cache_key first = key_of(&in);
+    write_file("b.h", "int b;\n", 7);
+    assert_false(same(key_of(&in), first));
+    write_file("b.h", again, strlen(again));
+    assert_true(same(key_of(&in), first));
+    alarm(0);
+}
+
+// An entry that others may have written is compiled anew.
+static void test_untrusted_entries(void **state)
+{
+    (void)state;
+    struct compile_input in = input();
+    struct cache_key key = key_of(&in);
+    put(&key, "payload");
+    char path[256], sub[128];
+    snprintf(sub, sizeof sub, "%s/%.2s", folder, key.hex);
+    snprintf(path, sizeof path, "%s/%s.opd", sub, key.hex + 2);
+    const struct {
+        const char *path;
+        mode_t bad, good;
+    } cases[] = { { path, 0666, 0600 }, { sub, 0777, 0700 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(chmod(cases[i].path, cases[i].bad), 0);
+        assert_int_equal(cache_get(folder, &key), -1);
+        assert_int_equal(chmod(cases[i].path, cases[i].good), 0);
+        int fd = cache_get(folder, &key);
+        assert_true(fd >= 0);
+        close(fd);
+    }
+    if (geteuid() != 0)
+        return; // only root can give a file away
+    assert_int_equal(chown(path, 12345, 12345), 0);
+    assert_int_equal(cache_get(folder, &key), -1);
+    put(&key, "payload");
+    int fd = cache_get(folder, &key);
+    assert_true(fd >= 0);
+    close(fd);
+}
+
 static void test_damaged_entries(void **state)
 {
     (void)state;
@@ -197,6 +250,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_put_and_get, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_every_part_counts, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_includes_count, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_includes_of_themselves, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_untrusted_entries, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_damaged_entries, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_folders_that_do_not_do, make_folder, remove_folder),
     };
