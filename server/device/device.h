@@ -202,8 +202,9 @@ struct device_mapping {
 bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,
                      const struct device_mapping *mapping, struct opd_err *err);
 // A client's device memory behind a handle, the same.
-void device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint64_t size,
-                    uint32_t *out_region, const struct device_mapping *mapping);
+bool device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint64_t size,
+                    uint32_t *out_region, const struct device_mapping *mapping,
+                    struct opd_err *err);
 struct command *device_ipc_command(struct device *d, uint32_t region); // opens it
 void device_unmap(struct device *d, uint32_t region);
 

@@ -100,18 +100,41 @@ struct command *device_ipc_command(struct device *d, uint32_t region)
     return c;
 }
 
-void device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint64_t size,
-                    uint32_t *out_region, const struct device_mapping *mapping)
+// Clients may take half of a process's addresses; the other half is the device's own.
+static const uint64_t MAX_SHARED = (uint64_t)1 << 46;
+
+static bool may_share(const struct device *d, uint64_t size, struct opd_err *err)
 {
+    uint64_t sum = 0;
+    char asked[32], has[32], may[32];
+    for (uint32_t i = 0; i < d->regions.n; i++)
+        if (d->regions.list[i].host || d->regions.list[i].ipc)
+            sum += d->regions.list[i].size;
+    return size <= MAX_SHARED - sum ||
+           opd_err_set(err, OPD_E_out_of_memory,
+                       "%s of shared memory asked for on %s, where clients share %s and may share "
+                       "%s in all; close what is not needed (shm_close, import_close)",
+                       holder_size(size, asked), d->name, holder_size(sum, has),
+                       holder_size(MAX_SHARED, may));
+}
+
+bool device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint64_t size,
+                    uint32_t *out_region, const struct device_mapping *mapping, struct opd_err *err)
+{
+    if (!may_share(d, size, err))
+        return false;
     uint32_t id = *out_region = add_region(d, -1, size, false);
     d->regions.list[id].ipc = true;
     memcpy(d->regions.list[id].handle, handle, DEV_IPC_HANDLE);
     submit_mapping(d, device_ipc_command(d, id), mapping);
+    return true;
 }
 
 bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_region,
                      const struct device_mapping *mapping, struct opd_err *err)
 {
+    if (!may_share(d, size, err))
+        return false;
     int kept = fdpass_claim(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (kept < 0)
         return opd_err_errno(err, OPD_E_out_of_memory,

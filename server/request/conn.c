@@ -147,9 +147,17 @@ static void readable(struct stream *s)
     update_reading(c);
 }
 
+// What it has sent is answered to its end.
+static void ended(struct stream *s)
+{
+    readable(s);
+    turn_retry(&((struct conn *)s->owner)->broker->turn);
+}
+
 static void drained(struct stream *s)
 {
     struct conn *c = s->owner;
+    replies_taken(c);
     if (c->waiting)
         turn_retry(&c->broker->turn);
 }
@@ -178,6 +186,7 @@ struct conn *conn_new(struct broker *b, uint64_t id)
     c->stream.owner = c;
     c->stream.readable = readable;
     c->stream.drained = drained;
+    c->stream.ended = ended;
     c->stream.failed = failed;
     c->stream.closed = closed;
     return c;
@@ -402,9 +411,9 @@ void conn_turn(struct conn *c, bool retry)
         parted_go_on(c);
     if (retry && c->waiting)
         process(c);
-    if (!c->dirty || c->closed)
-        return;
-    c->dirty = false;
-    if (stream_unsent(&c->stream) > 0)
+    if (c->dirty && !c->closed && stream_unsent(&c->stream) > 0)
         stream_flush(&c->stream);
+    c->dirty = false;
+    if (c->stream.over && conn_idle(c))
+        conn_close(c);
 }

@@ -33,6 +33,7 @@ struct conn {
     uint64_t reply_size;   // bytes of tensors that replies to what is in flight will have
     struct holder *holder; // its name, and what it holds; a reference
     struct stream stream;
+    uint64_t taken, taken_at; // of what it was sent, when that last grew; see replies.h
     struct mpscan scan;
     struct msg msg;          // the first in the buffer, as far as it is decoded
     struct request *begun;   // it is done in parts, and has begun; or NULL

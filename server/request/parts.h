@@ -17,6 +17,7 @@
 #include "request/listen.h"
 #include "request/request.h"
 #include "request/method.h"
+#include "request/replies.h"
 #include "wire/map.h"
 
 struct pool;
@@ -53,6 +54,7 @@ struct broker {
 
     struct clients clients;
     struct listener listener;
+    struct replies replies;
     struct counters counters;
     struct handover handover;
     int n_checks; // under way

@@ -183,6 +183,8 @@ void request_discard(struct request *req)
     if (req->staged)
         staging_give(&req->device->staging, req->staged);
     req->staged = NULL;
+    req->conn->reply_size -= req->reply_size;
+    req->reply_size = 0;
     buf_finish(&req->reply);
     buf_finish(&req->rest);
 }

@@ -60,6 +60,7 @@ struct request {
     bool notification;
     uint64_t since;       // clock_ns() when it was first tried
     struct buf reply;     // the result, packed
+    uint64_t reply_size;  // that it will have, about; counted by its connection
     size_t reply_start;   // of a reply that is packed whole, head and all: see parted.h
     char op[OP_MAX_NAME]; // for errors; "" if none
 
@@ -157,6 +158,9 @@ void request_drop_id(struct conn *c, uint64_t id);                     // nothin
 // A descriptor that came with a message: a writable memfd of that size that cannot shrink. -1: none
 // came. `what`: the request's name, for the message.
 bool request_check_memfd(const char *what, int fd, int64_t size, struct opd_err *err);
+// May the connection share so much more of its memory?
+bool request_may_share(const struct request *req, const char *what, uint64_t size,
+                       struct opd_err *err);
 bool request_dtype(const value *name, enum opd_dtype *out, struct opd_err *err);
 // The operator of that name, which is served, and is the request's from now on; the device of that
 // name, nil: the default one; the version of that number. NULL: not_found, and the message repeats

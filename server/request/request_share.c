@@ -150,7 +150,8 @@ static bool check_import(struct request *req, int64_t id, bool ipc, const value 
                            " bytes of memory, expected the %d bytes of cuIpcGetMemHandle and the "
                            "size of the allocation",
                            handle_size, size, DEV_IPC_HANDLE);
-    return ipc || request_check_memfd("import_open", fd, size, err);
+    return (ipc || request_check_memfd("import_open", fd, size, err)) &&
+           request_may_share(req, "import_open", (uint64_t)size, err);
 }
 
 static struct import *new_import(struct device *d, uint64_t size)
@@ -185,10 +186,10 @@ enum request_status request_import_open(struct request *req, const value *params
     *o = (struct opening){ request_defer(req), (uint64_t)id, import_ref(m) };
     struct device_mapping mapping = { opened, o };
     size_t handle_size;
-    if (ipc)
-        device_map_ipc(d, (const uint8_t *)value_bytes(handle, &handle_size), m->size, &m->region,
-                       &mapping);
-    else if (!device_map_host(d, fd, m->size, &m->region, &mapping, err))
+    bool asked = ipc ? device_map_ipc(d, (const uint8_t *)value_bytes(handle, &handle_size),
+                                      m->size, &m->region, &mapping, err)
+                     : device_map_host(d, fd, m->size, &m->region, &mapping, err);
+    if (!asked)
         opened(o, err);
     if (fd >= 0)
         close(fd);

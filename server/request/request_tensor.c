@@ -20,7 +20,7 @@ static uint64_t max_data(const struct broker *b)
 }
 
 // A memfd is only a promise, and an executor has 2^47 addresses for everyone.
-static const int64_t MAX_SHM = (int64_t)1 << 44;
+static const uint64_t MAX_SHM = (uint64_t)1 << 44;
 
 static bool read_name(struct request *req, const value *v, char *name, struct opd_err *err)
 {
@@ -244,7 +244,7 @@ enum request_status request_tensor_read(struct request *req, const value *params
         return REQUEST_ANSWERED;
     }
     if (value_is_nil(shm)) {
-        if (!stage(req, d, size, &dst))
+        if (!replies_may_begin(req->conn, size) || !stage(req, d, size, &dst))
             return REQUEST_WAIT;
         req->read_size = size;
     }
@@ -430,17 +430,38 @@ bool request_check_memfd(const char *what, int fd, int64_t size, struct opd_err 
         return opd_err_set(err, OPD_E_invalid_argument,
                            "%s: size %" PRId64 ", the memfd has %lld bytes", what, size,
                            (long long)st.st_size);
-    return size <= MAX_SHM ||
+    return (uint64_t)size <= MAX_SHM ||
            opd_err_set(err, OPD_E_invalid_argument,
-                       "%s: size %" PRId64 " is more than can be mapped; at most %" PRId64, what,
+                       "%s: size %" PRId64 " is more than can be mapped; at most %" PRIu64, what,
                        size, MAX_SHM);
+}
+
+bool request_may_share(const struct request *req, const char *what, uint64_t size,
+                       struct opd_err *err)
+{
+    const struct conn *c = req->conn;
+    uint64_t sum = 0;
+    size_t cursor = 0;
+    char asked[32], has[32], may[32];
+    for (const struct shm *shm; (shm = map_next(&c->shms, &cursor)) != NULL;)
+        sum += shm->size;
+    cursor = 0;
+    for (const struct import *m; (m = map_next(&c->imports, &cursor)) != NULL;)
+        sum += m->size;
+    return (sum <= MAX_SHM && size <= MAX_SHM - sum) ||
+           opd_err_set(err, OPD_E_out_of_memory,
+                       "%s: %s asked for, and this connection shares %s and may share %s in all; "
+                       "close some (shm_close, import_close)",
+                       what, holder_size(size, asked), holder_size(sum, has),
+                       holder_size(MAX_SHM, may));
 }
 
 enum request_status request_shm_open(struct request *req, const value *params, struct opd_err *err)
 {
     int64_t id = value_int(value_at(params, 0)), size = value_int(value_at(params, 1));
     int fd = stream_take_fd(&req->conn->stream);
-    bool ok = request_check_memfd("shm_open", fd, size, err);
+    bool ok = request_check_memfd("shm_open", fd, size, err) &&
+              request_may_share(req, "shm_open", (uint64_t)size, err);
     if (ok && req->conn->shms.count >= REQUEST_MAX_SHMS)
         opd_err_set(err, OPD_E_out_of_memory, "shm_open: this connection has %d; close some",
                     REQUEST_MAX_SHMS);
@@ -484,6 +505,9 @@ static void pack_listed(struct buf *out, uint64_t id, const struct tensor *t)
     pack_key_str(out, "owner", holder_name(t->storage->holder, owner, sizeof owner));
 }
 
+// What one tensor takes in a list, about.
+enum { LISTED_SIZE = 160 };
+
 // The tensors that there are when the request comes. They are listed in parts, and one that has
 // gone by then is passed over.
 struct listing {
@@ -503,7 +527,9 @@ static struct listing *begin_listing(struct request *req)
         for (size_t i = 0; i < maps[m]->capacity; i++)
             if (maps[m]->slots[i].value)
                 keys[l->n++] = maps[m]->slots[i].key;
-    parted_begin(req, PARTED_BYTES);
+    req->reply_size = l->n * LISTED_SIZE;
+    req->conn->reply_size += req->reply_size;
+    parted_begin(req, req->reply_size);
     l->begun = pack_array_begin(&req->reply);
     return l;
 }
@@ -521,6 +547,9 @@ enum request_status request_tensor_list(struct request *req, const value *params
                                         struct opd_err *err)
 {
     (void)params, (void)err;
+    size_t n = req->broker->names.count + req->conn->tensors.count;
+    if (!req->rest.size && !replies_may_begin(req->conn, n * LISTED_SIZE))
+        return REQUEST_WAIT;
     struct listing *l = req->rest.size ? (struct listing *)(void *)req->rest.bytes
                                        : begin_listing(req);
     const uint64_t *keys = (const uint64_t *)(l + 1);

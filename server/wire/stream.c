@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,7 +21,8 @@ static void poll_cb(uv_poll_t *handle, int status, int events);
 
 static void update_poll(struct stream *s)
 {
-    int events = s->reading ? UV_READABLE : 0;
+    // Nothing is ever of priority; asked for that, the loop still tells of a peer that is gone.
+    int events = s->over ? UV_PRIORITIZED : s->reading ? UV_READABLE : 0;
     if (stream_unsent(s) > 0)
         events |= UV_WRITABLE;
     if (events && !s->paused)
@@ -56,6 +58,13 @@ static void drop_used(struct buf *b, size_t *start, size_t keep)
     }
 }
 
+// The peer reads no more either.
+static bool is_gone(const struct stream *s)
+{
+    struct pollfd p = { .fd = s->fd };
+    return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR));
+}
+
 static void read_more(struct stream *s)
 {
     buf_reserve(&s->in, READ_SIZE);
@@ -64,6 +73,11 @@ static void read_more(struct stream *s)
     ssize_t n = fdpass_recv(s->fd, s->in.bytes + s->in.size, READ_SIZE, fds, &n_fds);
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
         return;
+    if (n == 0 && s->ended && !is_gone(s)) {
+        s->over = true;
+        s->ended(s);
+        return;
+    }
     if (n <= 0) {
         s->failed(s, n == 0 ? "closed by the other side" : strerror(errno));
         return;
@@ -128,7 +142,9 @@ static void poll_cb(uv_poll_t *handle, int status, int events)
     }
     if (events & UV_WRITABLE)
         send_some(s);
-    if (!s->closing && (events & UV_READABLE) && s->reading)
+    if (!s->closing && (events & UV_PRIORITIZED) && is_gone(s))
+        s->failed(s, "closed by the other side");
+    if (!s->closing && (events & UV_READABLE) && s->reading && !s->over)
         read_more(s);
     if (!s->closing)
         update_poll(s);

@@ -34,11 +34,13 @@ struct stream {
     struct stream_out_fd *out_fds; // to be sent, in this order
     size_t n_out_fds, out_fds_capacity;
     bool reading; // false: the peer is left waiting
+    bool over;    // it sends no more, and may still read
     bool paused;  // nothing is read or sent
     bool closing;
     void *owner;
     void (*readable)(struct stream *s); // more bytes are in
     void (*drained)(struct stream *s);  // optional: all of `out` was sent
+    void (*ended)(struct stream *s); // optional: the peer sends no more, but reads; else that fails
     void (*failed)(struct stream *s,
                    const char *why);  // the other side is gone, or broke a rule: close it
     void (*closed)(struct stream *s); // may free the memory

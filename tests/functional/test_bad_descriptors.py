@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 from bad_input import raw, unharmed  # noqa: F401
-from conftest import PATIENCE, PROGRAM
+from conftest import DEVICE, PATIENCE, PROGRAM
 from raw import (HungUp, Raw, RpcError, count_fds, eventually, find_roles, make_memfd,
                  pack_request)  # fmt: skip
 
@@ -128,6 +128,34 @@ def test_shared_memory_of_more_than_there_is(raw):
     fd = make_memfd(4096)
     raw.call("shm_open", 1, 4096, fds=[fd])
     raw.call("tensor_write", 1, 0, [1, 0, 16])
+    os.close(fd)
+
+
+def test_what_one_connection_shares_has_a_bound(daemon, raw):
+    """Sparse memory costs no bytes, but the addresses of the device's process, which are everyone's."""
+    raw.make(1, "uint8", [16])
+    fd, refused, shared = make_memfd(1 << 44), None, 0
+    for id in range(1, 64):
+        size = (1 << 44) >> (id - 1) // 2  # what there is room for, and some more
+        try:
+            raw.call("shm_open", id, size, fds=[fd])
+            raw.call("tensor_write", 1, 0, [id, 0, 16])
+            shared += size
+        except RpcError as error:
+            assert error.code == "out_of_memory"
+            refused = str(error)
+    assert shared <= 1 << 44
+    assert "16 TiB in all" in refused and "shm_close" in refused
+    error = raw.fail("import_open", 9, DEVICE, "memfd", b"", 1 << 43, fds=[fd])
+    assert DEVICE != "cpu" or error.code == "out_of_memory"
+    with Raw(daemon.socket) as other:
+        other.make(1, "uint8", [200 << 20])
+        small = make_memfd(4096)
+        other.call("shm_open", 1, 4096, fds=[small])
+        other.call("tensor_write", 1, 0, [1, 0, 16])
+        os.close(small)
+    raw.call("shm_close", 1)
+    raw.call("shm_open", 100, 1 << 43, fds=[fd])
     os.close(fd)
 
 
