@@ -6,15 +6,9 @@
 
 void tensor_desc_format_shape(const int64_t *shape, int rank, char *out, size_t size)
 {
-    size_t n = 0;
-    int got = snprintf(out, size, "[");
-    for (int i = 0; i < rank && i < OP_MAX_RANK && got >= 0; i++) {
-        n += (size_t)got;
-        if (n >= size)
-            return;
-        got = snprintf(out + n, size - n, "%s%" PRId64, i ? ", " : "", shape[i]);
-    }
-    n += (size_t)(got > 0 ? got : 0);
+    size_t n = (size_t)snprintf(out, size, "[");
+    for (int i = 0; i < rank && i < OP_MAX_RANK && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%" PRId64, i ? ", " : "", shape[i]);
     if (n < size)
         snprintf(out + n, size - n, "]");
 }

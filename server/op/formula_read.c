@@ -5,21 +5,16 @@
 #include "op/reader.h"
 #include "base/suggest.h"
 
-static bool fail_mixed(struct reader *r, const char *keyword)
-{
-    return lex_fail(&r->lx,
-                    "'%s' beside 'formula' (line %d): an operator has formulas, and shapes that "
-                    "follow from them, or shapes and kernels",
-                    keyword, r->formulas->items[0].line);
-}
-
-bool formula_check_alone(struct reader *r, const char *keyword)
+bool formula_check_alone(struct reader *r)
 {
     static const char *const others[] = { "shape", "saved",   "scratch", "check",
                                           "view",  "forward", "backward" };
     for (size_t i = 0; r->formulas && i < sizeof others / sizeof *others; i++)
-        if (strcmp(keyword, others[i]) == 0)
-            return fail_mixed(r, keyword);
+        if (strcmp(r->keyword, others[i]) == 0)
+            return lex_fail(&r->lx,
+                            "'%s' beside 'formula' (line %d): an operator has formulas, and "
+                            "shapes that follow from them, or shapes and kernels",
+                            r->keyword, r->formulas->items[0].line);
     return true;
 }
 

@@ -134,8 +134,10 @@ static bool read_temp_type(struct reader *r, struct temp *temp)
            scope_fail_unknown(&r->scope, &again, "a dtype or type variable");
 }
 
-static bool read_temp(struct reader *r, bool saved)
+// `saved` and `scratch`
+static bool read_temp(struct reader *r)
 {
+    bool saved = strcmp(r->keyword, "saved") == 0;
     struct lexer *lx = &r->lx;
     int index = r->body->n_temps;
     if (index == OP_MAX_TEMPS)
@@ -155,16 +157,6 @@ static bool read_temp(struct reader *r, bool saved)
     r->scope.shaped[rule->tensor] = true;
     r->scope.saved[index] = saved;
     return reader_symbol(r, temp->name, SYMBOL_TENSOR, rule->tensor);
-}
-
-static bool read_saved(struct reader *r)
-{
-    return read_temp(r, true);
-}
-
-static bool read_scratch(struct reader *r)
-{
-    return read_temp(r, false);
 }
 
 // Results that the kernels write before they read them, which their text does not show.
@@ -221,8 +213,8 @@ static const struct directive {
     { "let", read_let, TOP },
     { "require", require_read, TOP },
     { "check", report_read, TOP },
-    { "saved", read_saved, TOP },
-    { "scratch", read_scratch, TOP },
+    { "saved", read_temp, TOP },
+    { "scratch", read_temp, TOP },
     { "formula", formula_read, ANYWHERE },
     { "empty", read_empty, TOP },
     { "deadline", read_deadline, TOP },
@@ -235,11 +227,11 @@ static const struct directive {
     { "matmul", matmul_read, SECTION },
     { "repeat", repeat_read, SECTION },
     { "end", repeat_read_end, SECTION },
-    { "grid", section_read_grid, LAUNCH },
-    { "block", section_read_block, LAUNCH },
+    { "grid", section_read_extents, LAUNCH },
+    { "block", section_read_extents, LAUNCH },
     { "shared", section_read_shared, LAUNCH },
-    { "when", section_read_when, STEP },
-    { "otherwise", section_read_otherwise, STEP },
+    { "when", section_read_condition, STEP },
+    { "otherwise", section_read_condition, STEP },
     { "bind", section_read_bind, LAUNCH },
     { "tf32", matmul_read_tf32, MATMUL },
 };
@@ -248,7 +240,7 @@ static bool check_place(struct reader *r, const struct directive *d)
 {
     if (!r->op_line && d->read != read_op && d->read != read_doc)
         return lex_fail(&r->lx, "'%s' before 'op', expected the 'op' line first", d->keyword);
-    if (!formula_check_alone(r, d->keyword))
+    if (!formula_check_alone(r))
         return false;
     if (d->place == TOP && r->section)
         return lex_fail(&r->lx, "'%s' inside a section, expected before 'forward'", d->keyword);
@@ -283,6 +275,7 @@ static bool read_directive(struct reader *r, const struct line *line, struct opd
         suggest_add(&near, d->keyword);
         if (!lex_is_word(&r->lx, d->keyword))
             continue;
+        r->keyword = d->keyword;
         if (!check_place(r, d))
             return false;
         r->lx.last_end = r->lx.p;

@@ -29,6 +29,7 @@ struct reader {
     struct arena *arena; // the operator's
     struct lexer lx;     // over the present directive
     const struct line *line;
+    const char *keyword;  // of that directive
     struct lex_mark mark; // of lx
     struct scope scope;
     int n_slots, n_packs;
@@ -98,11 +99,9 @@ bool section_read_forward(struct reader *r);
 bool section_read_backward(struct reader *r);
 bool section_read_kernel(struct reader *r);
 bool section_read_zero(struct reader *r);
-bool section_read_grid(struct reader *r);
-bool section_read_block(struct reader *r);
+bool section_read_extents(struct reader *r); // `grid` and `block`
 bool section_read_shared(struct reader *r);
-bool section_read_when(struct reader *r);
-bool section_read_otherwise(struct reader *r);
+bool section_read_condition(struct reader *r); // `when` and `otherwise`
 bool section_read_bind(struct reader *r);
 struct step *section_add_step(struct reader *r, enum step_kind kind); // NULL: too many
 bool section_check_made(struct reader *r, int tensor); // may this section write it? Or fails
@@ -115,8 +114,8 @@ bool bind_launch(struct reader *r, struct step *launch);
 
 // formula_read.c
 bool formula_read(struct reader *r);
-bool formula_check_alone(struct reader *r, const char *keyword); // may it stand beside formulas?
-bool formula_finish(struct reader *r, struct opd_err *err);      // all lines have been read
+bool formula_check_alone(struct reader *r);                 // may it stand beside formulas?
+bool formula_finish(struct reader *r, struct opd_err *err); // all lines have been read
 
 // matmul.c
 bool matmul_read(struct reader *r);

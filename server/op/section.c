@@ -276,28 +276,21 @@ bool section_read_kernel(struct reader *r)
     return lex_expect_end(lx);
 }
 
-static bool read_extents(struct reader *r, const char *what, const struct expr **out, int *n)
+bool section_read_extents(struct reader *r)
 {
+    bool grid = strcmp(r->keyword, "grid") == 0;
+    const struct expr **out = grid ? r->launch->grid : r->launch->block;
+    int *n = grid ? &r->launch->n_grid : &r->launch->n_block;
     if (*n > 0)
-        return lex_fail(&r->lx, "a second '%s' for this kernel", what);
+        return lex_fail(&r->lx, "a second '%s' for this kernel", r->keyword);
     do {
         if (*n == 3)
-            return lex_fail(&r->lx, "a fourth extent in '%s', expected one to three", what);
-        out[*n] = reader_int(r, what);
+            return lex_fail(&r->lx, "a fourth extent in '%s', expected one to three", r->keyword);
+        out[*n] = reader_int(r, r->keyword);
         if (!out[(*n)++])
             return false;
     } while (lex_accept(&r->lx, ','));
     return lex_expect_end(&r->lx);
-}
-
-bool section_read_grid(struct reader *r)
-{
-    return read_extents(r, "grid", r->launch->grid, &r->launch->n_grid);
-}
-
-bool section_read_block(struct reader *r)
-{
-    return read_extents(r, "block", r->launch->block, &r->launch->n_block);
 }
 
 bool section_read_shared(struct reader *r)
@@ -308,8 +301,9 @@ bool section_read_shared(struct reader *r)
     return r->launch->shared && lex_expect_end(&r->lx);
 }
 
-static bool read_condition(struct reader *r, bool otherwise)
+bool section_read_condition(struct reader *r)
 {
+    bool otherwise = strcmp(r->keyword, "otherwise") == 0;
     if (r->launch->when || r->launch->otherwise)
         return lex_fail(&r->lx,
                         "a second condition for this kernel, expected one 'when' or 'otherwise'");
@@ -320,16 +314,6 @@ static bool read_condition(struct reader *r, bool otherwise)
         return true;
     r->launch->when = reader_expr(r);
     return r->launch->when && lex_expect_end(&r->lx);
-}
-
-bool section_read_when(struct reader *r)
-{
-    return read_condition(r, false);
-}
-
-bool section_read_otherwise(struct reader *r)
-{
-    return read_condition(r, true);
 }
 
 bool section_read_bind(struct reader *r)

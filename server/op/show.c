@@ -85,18 +85,11 @@ static bool is_word_at(const char *p, const char *start, const char *end, const 
     return !joined_before && !joined_behind;
 }
 
-static const char *find_first(const char *start, const char *end, const char *word, size_t n)
+// The first place of the word from `p` on (step 1), or the last one up to it (step -1).
+static const char *find_word(const char *start, const char *end, const char *p, int step,
+                             const char *word, size_t n)
 {
-    for (const char *p = start; p < end; p++)
-        if (is_word_at(p, start, end, word, n))
-            return p;
-    return NULL;
-}
-
-static const char *find_last(const char *start, const char *from, const char *end, const char *word,
-                             size_t n)
-{
-    for (const char *p = from; p >= start; p--)
+    for (; p >= start && p <= end; p += step)
         if (is_word_at(p, start, end, word, n))
             return p;
     return NULL;
@@ -133,9 +126,9 @@ static const char *find_place(const struct view *v, const struct show_hint *hint
     const char *word = hint->word, *end = directive_end(v, start), *found = NULL;
     size_t n = word ? strlen(word) : find_quoted(v->what, &word);
     if (n > 0 && hint->at)
-        found = find_last(start, hint->at, end, word, n);
+        found = find_word(start, end, hint->at, -1, word, n);
     if (n > 0 && !found)
-        found = find_first(text_start(start, end), end, word, n);
+        found = find_word(start, end, text_start(start, end), 1, word, n);
     if (found)
         return found;
     if (hint->at && hint->at < end)
