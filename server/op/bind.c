@@ -156,6 +156,10 @@ static bool bind_value(struct reader *r, const struct step *launch, struct argum
                           " of type '%.64s', expected a pointer, an accessor, a number, bool or a "
                           "type variable",
                           p->type);
+    bool scalar = arg->type.kind == CNUMBER_VARIABLE &&
+                  (arg->type.type == TYPE_SCALAR || arg->type.type == TYPE_ACC);
+    if (scalar && r->op->types[TYPE_SCALAR].n_dtypes == 0)
+        return PARAM_FAIL(r, launch, p, " of type %s, but there is no 'dtypes' line", p->type);
     bool takes_float = arg->type.kind == CNUMBER_FLOAT || arg->type.kind == CNUMBER_HALF ||
                        arg->type.kind == CNUMBER_BFLOAT16 || arg->type.kind == CNUMBER_VARIABLE;
     return takes_float || e->type == EXPR_INT ||

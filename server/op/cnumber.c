@@ -116,22 +116,9 @@ bool cnumber_parse(const char *text, size_t size, struct cnumber *out)
 
 struct cnumber cnumber_of_dtype(enum opd_dtype dtype)
 {
-    uint8_t size = (uint8_t)dtype_size(dtype);
-    switch (dtype) {
-    case OPD_DTYPE_bool:
-        return (struct cnumber){ CNUMBER_BOOL, size, 0 };
-    case OPD_DTYPE_uint8:
-        return (struct cnumber){ CNUMBER_UNSIGNED, size, 0 };
-    case OPD_DTYPE_float16:
-        return (struct cnumber){ CNUMBER_HALF, size, 0 };
-    case OPD_DTYPE_bfloat16:
-        return (struct cnumber){ CNUMBER_BFLOAT16, size, 0 };
-    case OPD_DTYPE_float32:
-    case OPD_DTYPE_float64:
-        return (struct cnumber){ CNUMBER_FLOAT, size, 0 };
-    default:
-        return (struct cnumber){ CNUMBER_SIGNED, size, 0 };
-    }
+    struct cnumber out;
+    cnumber_parse(dtype_type(dtype), strlen(dtype_type(dtype)), &out);
+    return out;
 }
 
 // The bits of the nearest number (ties to even), so many of mantissa and exponent, sign first.

@@ -323,6 +323,26 @@ static void test_launches(void **state)
     refuse_forward(K "//! bind q = x", "t.cu:9: bind of 'q', which is no parameter of kernel 'k'");
 }
 
+// All types are fixed, so nothing says what scalar_t is.
+static void test_scalar_without_dtypes(void **state)
+{
+    (void)state;
+    static const char *const types[] = { "scalar_t", "acc_t" };
+    for (int i = 0; i < 2; i++) {
+        char text[512], message[128];
+        snprintf(text, sizeof text,
+                 "//! op f(Tensor x, *, float a=1.0) -> Tensor y\n//! type float32 : x y\n"
+                 "//! shape x [N]\n//! shape y [N]\n//! example x=[3]\n"
+                 "//! forward\n//! kernel k\n"
+                 "__global__ void k(const float *x, float *y, %s a) {}\n",
+                 types[i]);
+        snprintf(message, sizeof message,
+                 "t.cu:8: kernel 'k' has parameter 'a' of type %s, but there is no 'dtypes' line",
+                 types[i]);
+        refuse_text(text, message);
+    }
+}
+
 static void test_examples(void **state)
 {
     (void)state;
@@ -366,12 +386,19 @@ static void test_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),    cmocka_unit_test(test_used_backward),
-        cmocka_unit_test(test_file),     cmocka_unit_test(test_types),
-        cmocka_unit_test(test_words),    cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_temps),    cmocka_unit_test(test_lets_and_requires),
-        cmocka_unit_test(test_sections), cmocka_unit_test(test_launches),
-        cmocka_unit_test(test_examples), cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_used_backward),
+        cmocka_unit_test(test_file),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_temps),
+        cmocka_unit_test(test_lets_and_requires),
+        cmocka_unit_test(test_sections),
+        cmocka_unit_test(test_launches),
+        cmocka_unit_test(test_scalar_without_dtypes),
+        cmocka_unit_test(test_examples),
+        cmocka_unit_test(test_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
