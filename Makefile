@@ -43,7 +43,7 @@ FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test quick some check-gpu examples programs \
-	unit conformance compile-all functional ops torch reload faults soak endurance chaos model asan tsan fuzz fuzz-daemon \
+	unit conformance compile-all functional ops torch reload faults soak endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
 	bench bench-operators \
 	bench-reload \
 	lint format protocol install dist clean
@@ -254,6 +254,9 @@ sanitized = @$(MAKE) --no-print-directory BUILD=build/$(1) SANITIZE='$($(1)_flag
 asan tsan:
 	$(call sanitized,$@) -j$$(nproc) all programs
 	$(call sanitized,$@) unit conformance functional
+
+asan-build:
+	$(call sanitized,asan) -j$$(nproc) all programs
 
 asan-%:
 	$(call sanitized,asan) $*

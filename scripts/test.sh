@@ -63,7 +63,7 @@ cpu)
     step faults run faults
     step examples run examples
     step model run SECONDS=60 model
-    step asan-build run -j"$(nproc)" asan-all asan-programs
+    step asan-build run asan-build
     step asan-unit run asan-unit
     step asan-conformance run asan-conformance
     step asan-functional run asan-functional
