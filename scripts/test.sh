@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 which=${1:-}
 [ $# = 0 ] || shift
 prefixes=$*
-passed=0 failed=0 failures= start=$(date +%s)
+passed=0 failed=0 failures= start=$(date +%s) cpu_file=$(mktemp)
 
 is_chosen() { # name of a step
     [ -n "$prefixes" ] || return 0
@@ -18,6 +18,12 @@ is_chosen() { # name of a step
     return 1
 }
 
+# Seconds of processors that all steps up to now have had.
+read_cpu() {
+    times >"$cpu_file" # of this shell: not in a pipe
+    cpu=$(sed -n 's/m/ /g; s/s//g; 2p' "$cpu_file" | awk '{ print int(60 * ($1 + $3) + $2 + $4) }')
+}
+
 step() { # name, command...
     name=$1
     shift
@@ -25,22 +31,25 @@ step() { # name, command...
     echo
     echo "==== $name"
     began=$(date +%s)
+    read_cpu
+    cpu_began=$cpu
     if "$@"; then
-        passed=$((passed + 1))
-        echo "---- $name: ok, $(($(date +%s) - began)) s"
+        passed=$((passed + 1)) ended=ok
     else
-        failed=$((failed + 1))
-        failures="$failures $name"
-        echo "---- $name: FAILED, $(($(date +%s) - began)) s"
-        return 1
+        failed=$((failed + 1)) ended=FAILED failures="$failures $name"
     fi
+    read_cpu
+    echo "---- $name: $ended, $(($(date +%s) - began)) s, of processors $((cpu - cpu_began)) s"
+    [ $ended = ok ]
 }
 
 finish() {
     echo
     [ $((passed + failed)) != 0 ] || { echo "no step's name begins with: $prefixes" && exit 2; }
     [ -z "$failures" ] || echo "failed:$failures"
-    echo "the whole run took $(($(date +%s) - start)) s"
+    read_cpu
+    rm -f "$cpu_file"
+    echo "the whole run took $(($(date +%s) - start)) s, of processors $cpu s"
     echo "$passed passed, $failed failed"
     [ "$failed" = 0 ]
     exit

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgpack
 
-from conftest import PATIENCE, PROGRAM, eventually, find_family, read_stat  # noqa: F401
+from conftest import DEVICE, PATIENCE, PROGRAM, eventually, find_family, read_stat  # noqa: F401
 
 DTYPES = {
     "bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -179,3 +179,17 @@ def read_rss(pid):
     """Bytes of memory in use, without what is shared with the executors."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(re.search(r"RssAnon:\s*(\d+) kB", status)[1]) << 10
+
+
+def read_cpu(pid):
+    """Seconds of a processor that it has had."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def await_kernel(executor):
+    """Of one that is ready, and has been sent a kernel that takes seconds: waits until that runs."""
+    if DEVICE != "cpu":
+        return time.sleep(0.5)  # nothing is to be seen from here
+    before = read_cpu(executor)
+    assert eventually(lambda: read_cpu(executor) > before + 0.03)

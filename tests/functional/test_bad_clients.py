@@ -1,19 +1,17 @@
 """Clients that are slow, that are killed, and that are too many."""
 
-import os
 import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from conftest import PATIENCE
 from bad_input import MIB, SLACK, raw, unharmed  # noqa: F401
-from raw import HungUp, Raw, count_fds, eventually, pack_request, read_rss
+from raw import HungUp, Raw, count_fds, eventually, pack_request, read_cpu, read_rss
 
 
 # --- slow
@@ -186,8 +184,3 @@ def test_no_descriptors_left(start_daemon):
     with Raw(daemon.socket) as raw:
         assert raw.call("hello")["pid"] == daemon.pid
     many[0].close()
-
-
-def read_cpu(pid):
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import PATIENCE, await_end, find_family
 from operators import ROUNDS, SPIN, double_by, put_kernels
-from raw import Raw, RpcError, eventually, find_roles
+from raw import Raw, RpcError, await_kernel, eventually, find_roles
 
 
 def test_broker_killed(tmp_path, start_daemon, slow_cxx):
@@ -43,8 +43,8 @@ def test_executor_killed(start_daemon, tmp_path):
             assert eventually(lambda n=n: device_of(other)["restarts"] == n)
             assert eventually(lambda: device_of(other)["state"] == "ready")
             assert device_of(other)["queued"] > 0
-            time.sleep(0.2)  # begun by now: what has not is run again, and no error
             (executor,) = find_roles(daemon.pid, "executor")
+            await_kernel(executor)  # what has not begun is run again, and no error
             os.kill(executor, signal.SIGKILL)
         with pytest.raises(RpcError) as error:
             raw.wait(ids[0])

@@ -210,7 +210,7 @@ def test_descriptors_that_nobody_has_read_yet(own):
             kinds.append(sent[-1])
             sent.append(raw.request("tensor_info", 2))
         for _ in range(2):
-            time.sleep(0.2)
+            assert eventually(lambda: other.call("status")["requests"].get("tensor_export", 0) > 0)
             other.call("upgrade")
         fds = []
         while not all(id in raw.replies for id in sent):

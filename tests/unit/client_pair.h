@@ -25,7 +25,7 @@ static int setup(void **state)
     p->client = opd_open_fd(fds[0], &p->err);
     p->peer = fds[1];
     assert_non_null(p->client);
-    opd_set_timeout(p->client, 5);
+    opd_set_timeout(p->client, 120); // for what comes, however slow the machine is
     *state = p;
     return 0;
 }

@@ -179,7 +179,7 @@ static void test_two_threads(void **state)
         while (!take(&p.out, size, (uint8_t)i)) {
             if (!ring_sleep(&p.out))
                 continue;
-            assert_true(readable(p.out.doorbell, 20000)); // else a wake-up was lost
+            assert_true(readable(p.out.doorbell, 120000)); // else a wake-up was lost
             ring_wake(&p.out);
         }
     }
