@@ -189,14 +189,14 @@ setup:
 built = $(if $(PREBUILT),,$(1))
 
 unit: $(call built,$(unit_programs))
-	@for t in $(unit_programs); do \
-		$$t >$$t.log 2>&1 || { cat $$t.log; exit 1; }; echo "$$t: $$(tail -n 1 $$t.log)"; done
+	@printf '%s\n' $(unit_programs) | xargs -P $$(nproc) -I{} sh -c \
+		'{} >{}.log 2>&1 || { cat {}.log; exit 255; }; echo "{}: $$(tail -n 1 {}.log)"'
 
 conformance: $(call built,$(BUILD)/tests/conformance/conformance)
 	$(BUILD)/tests/conformance/conformance $(DEVICE)
 
 compile-all: $(call built,$(BUILD)/tests/compile_all)
-	$(BUILD)/tests/compile_all
+	$(BUILD)/tests/compile_all $(if $(ARCHS),--arch $(ARCHS))
 
 functional ops torch reload faults: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@

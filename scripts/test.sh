@@ -64,7 +64,7 @@ cpu)
     step lint run lint
     step unit run unit
     step conformance run conformance
-    step compile-all run compile-all
+    step compile-all run ARCHS=sm_75,sm_90,sm_120 compile-all # oldest, usual, newest; all are six
     step functional run functional
     step ops run ops
     step torch run torch

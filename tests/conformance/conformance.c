@@ -284,25 +284,29 @@ static void stamps_tell_the_time(void **state)
                                       "    y[64] = (int)v;\n}\n",
                                       "spin");
     struct opd_err err = { 0 };
-    uint64_t none, brief, lengthy, all;
+    uint64_t none = 0, brief = 0, lengthy = 0, all;
     fill(0, 1, 4096);
     fill(OUT, 2, 4096);
     run(p, 1, 1, 0, 100); // what a first launch costs is not measured
-    must(ops->stamp(be, 0, &err), &err);
-    must(ops->stamp(be, 1, &err), &err);
-    run(p, 1, 1, 0, 100000);
-    must(ops->stamp(be, LAST, &err), &err);
-    run(p, 1, 1, 0, 2000000);
-    must(ops->stamp(be, 2, &err), &err);
-    finish();
-    must(ops->elapsed(be, 0, 1, &none, &err), &err);
-    must(ops->elapsed(be, 1, LAST, &brief, &err), &err);
-    must(ops->elapsed(be, LAST, 2, &lengthy, &err), &err);
-    must(ops->elapsed(be, 0, 2, &all, &err), &err);
-    assert_true(none < brief && brief < lengthy);
-    assert_true(lengthy > 1000000 && lengthy < 10000000000);
-    uint64_t sum = none + brief + lengthy; // each may be rounded
-    assert_true(all + 5000 > sum && all < sum + 5000);
+    bool ordered = false; // unless the machine has given the brief one no processor for long
+    for (int round = 0; round < 50 && !ordered; round++) {
+        must(ops->stamp(be, 0, &err), &err);
+        must(ops->stamp(be, 1, &err), &err);
+        run(p, 1, 1, 0, 100000);
+        must(ops->stamp(be, LAST, &err), &err);
+        run(p, 1, 1, 0, 2000000);
+        must(ops->stamp(be, 2, &err), &err);
+        finish();
+        must(ops->elapsed(be, 0, 1, &none, &err), &err);
+        must(ops->elapsed(be, 1, LAST, &brief, &err), &err);
+        must(ops->elapsed(be, LAST, 2, &lengthy, &err), &err);
+        must(ops->elapsed(be, 0, 2, &all, &err), &err);
+        uint64_t sum = none + brief + lengthy; // each may be rounded
+        assert_true(all + 5000 > sum && all < sum + 5000);
+        assert_true(lengthy > 1000000);
+        ordered = none < brief && brief < lengthy && lengthy < 10000000000;
+    }
+    assert_true(ordered);
     ops->unload(be, p);
 }
 
