@@ -12,10 +12,11 @@ import pytest
 import opd
 from conftest import DEVICE
 from operators import ROUNDS, SPIN
-from raw import Raw, RpcError, eventually, read_fds
+from raw import Raw, RpcError, eventually
 from test_faults import STEPS
 from test_memory import export, on_cpu, open_memfd
 from test_metrics import read
+from test_upgrade import count_memfds
 from upgrades import SCALE
 
 MIB = 1 << 20
@@ -188,11 +189,6 @@ def test_memory_of_a_client(own):
         raw.call("sync")
         assert eventually(lambda: count_memfds(own.pid) == 0)
         del x, y
-
-
-def count_memfds(pid):
-    """Those of make_memfd()."""
-    return sum("memfd:opd-test" in link for link in read_fds(pid))
 
 
 @on_cpu
