@@ -285,11 +285,18 @@ static void retire(struct version *v)
         drop_kernels(v);
 }
 
-void version_add_context(struct version *v, int n)
+struct version *version_keep(struct version *v)
 {
-    v->n_contexts += n;
+    v->n_contexts++;
+    return version_ref(v);
+}
+
+void version_drop(struct version *v)
+{
+    v->n_contexts--;
     if (v->n_contexts == 0 && v->state != VERSION_SERVING)
         drop_kernels(v);
+    version_unref(v);
 }
 
 void registry_serve(struct registry *r, struct opd_operator *o, struct version *v)

@@ -92,7 +92,9 @@ void registry_finish(struct registry *r);
 // reference of op.
 struct source;
 struct version *version_new(struct op *op, const struct source *source, const char *common);
-void version_add_context(struct version *v, int n); // -1: one less
+// For a context: a reference, and its kernels stay.
+struct version *version_keep(struct version *v);
+void version_drop(struct version *v);
 struct version *version_ref(struct version *v);
 void version_unref(struct version *v); // NULL is fine
 

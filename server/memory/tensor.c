@@ -40,36 +40,6 @@ struct storage *storage_import(struct import *m, uint64_t offset, uint64_t size)
     return s;
 }
 
-struct import *import_ref(struct import *m)
-{
-    m->refs++;
-    return m;
-}
-
-void import_unref(struct import *m)
-{
-    if (!m || --m->refs > 0)
-        return;
-    if (m->region != IMPORT_UNMAPPED)
-        m->space->ops->unmap(m->space, m->region);
-    fate_unref(m->fate);
-    free(m);
-}
-
-struct fate *fate_ref(struct fate *f)
-{
-    f->refs++;
-    return f;
-}
-
-void fate_unref(struct fate *f)
-{
-    if (!f || --f->refs > 0)
-        return;
-    free(f->why);
-    free(f);
-}
-
 struct storage *storage_ref(struct storage *s)
 {
     s->refs++;

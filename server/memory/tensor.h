@@ -9,34 +9,11 @@
 
 #include "executor/devwire.h"
 #include "memory/holder.h"
+#include "memory/import.h"
 #include "memory/space.h"
 #include "memory/writes.h"
 #include "op/plan.h"
 #include "wire/map.h"
-
-// The fate of a request that makes a storage: what became of it, for requests that were sent after
-// it without waiting.
-enum fate_state { FATE_OPEN, FATE_DONE, FATE_FAILED };
-struct fate {
-    int refs;
-    enum fate_state state;
-    char *why; // FAILED: of a write; or NULL
-};
-struct fate *fate_ref(struct fate *f);
-void fate_unref(struct fate *f); // NULL is fine
-
-// A client's own memory, mapped by a device. Counted: by the connection that opened it and by each
-// storage in it; unmapped with the last.
-struct import {
-    int refs;
-    struct fate *fate;   // a reference: whether it could be opened
-    struct space *space; // of the device that maps it
-    uint32_t region;     // IMPORT_UNMAPPED: not asked for
-    uint64_t size;
-};
-enum { IMPORT_UNMAPPED = DEV_MAX_REGIONS };
-struct import *import_ref(struct import *m);
-void import_unref(struct import *m); // NULL is fine
 
 struct storage {
     int refs;

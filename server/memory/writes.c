@@ -8,6 +8,20 @@
 // A storage that is suspect in more pieces than that is so as a whole.
 enum { MAX_PIECES = 1024 };
 
+struct fate *fate_ref(struct fate *f)
+{
+    f->refs++;
+    return f;
+}
+
+void fate_unref(struct fate *f)
+{
+    if (!f || --f->refs > 0)
+        return;
+    free(f->why);
+    free(f);
+}
+
 static struct write *new_write(uint64_t begin, uint64_t end, struct fate *fate, struct write *next)
 {
     struct write *w = mem_alloc(sizeof *w);

@@ -12,8 +12,18 @@
 
 #include "base/err.h"
 
-struct fate;
 struct storage;
+
+// The fate of a request that makes a storage: what became of it, for requests that were sent after
+// it without waiting.
+enum fate_state { FATE_OPEN, FATE_DONE, FATE_FAILED };
+struct fate {
+    int refs;
+    enum fate_state state;
+    char *why; // FAILED: of a write; or NULL
+};
+struct fate *fate_ref(struct fate *f);
+void fate_unref(struct fate *f); // NULL is fine
 
 struct write {
     struct write *next;

@@ -31,7 +31,7 @@ static void free_ids(struct conn *c)
     while ((p = map_next(&c->contexts, &cursor)) != NULL)
         context_free(p);
     for (cursor = 0; (p = map_next(&c->shms, &cursor)) != NULL;)
-        shm_free(c->broker, p);
+        shm_free(p);
     for (cursor = 0; (p = map_next(&c->exports, &cursor)) != NULL;)
         storage_unref(p);
     for (cursor = 0; (p = map_next(&c->imports, &cursor)) != NULL;)

@@ -396,29 +396,3 @@ bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err 
     }
     return tensor_desc_check(desc, err);
 }
-
-// --- contexts and shared memory
-
-void context_free(struct context *ctx)
-{
-    if (!ctx)
-        return;
-    for (int i = 0; i < OP_MAX_INPUTS; i++)
-        tensor_unref(ctx->inputs[i]);
-    for (int i = 0; i < OP_MAX_OUTPUTS; i++)
-        tensor_unref(ctx->outputs[i]);
-    for (int i = 0; i < OP_MAX_TEMPS; i++)
-        storage_unref(ctx->saved[i]);
-    version_add_context(ctx->version, -1);
-    version_unref(ctx->version);
-    free(ctx);
-}
-
-void shm_free(struct broker *b, struct shm *shm)
-{
-    for (int i = 0; i < b->devices.n; i++)
-        if (shm->mapped[i])
-            device_unmap(b->devices.at[i], shm->regions[i]);
-    close(shm->fd);
-    free(shm);
-}

@@ -12,6 +12,8 @@
 #include "base/err.h"
 #include "wire/msg.h"
 #include "options.h"
+#include "memory/context.h"
+#include "memory/shm.h"
 #include "memory/tensor.h"
 
 struct opd_operator;
@@ -125,27 +127,6 @@ enum request_status request_submit(struct request *req, struct device *d, struct
 
 // --- what several request files use
 
-struct context {
-    uint64_t serial; // no other context ever has it
-    struct version *version;
-    struct device *device;
-    struct plan_request request;            // the forward's
-    struct tensor *inputs[OP_MAX_INPUTS];   // NULL: absent, or not read by backward
-    struct tensor *outputs[OP_MAX_OUTPUTS]; // NULL: not read by backward
-    struct tensor_desc output_descs[OP_MAX_OUTPUTS];
-    struct storage *saved[OP_MAX_TEMPS];
-    uint64_t input_versions[OP_MAX_INPUTS], output_versions[OP_MAX_OUTPUTS];
-};
-void context_free(struct context *ctx); // NULL is fine
-
-struct shm {
-    int fd;
-    uint64_t size;
-    bool mapped[DEV_MAX_DEVICES];
-    uint32_t regions[DEV_MAX_DEVICES];
-};
-void shm_free(struct broker *b, struct shm *shm);
-
 // The descriptor of the chunk in which a storage is; NULL: it is in none.
 const struct device_region *request_chunk(const struct storage *s);
 void request_drop_export(struct conn *c, uint64_t id); // nothing if it is not there
@@ -155,12 +136,6 @@ struct tensor *request_tensor(struct request *req, const value *id, const char *
 bool request_new_id(struct request *req, int64_t id, struct opd_err *err); // is it free?
 void request_make(struct request *req, uint64_t id, struct tensor *t); // takes the reference over
 void request_drop_id(struct conn *c, uint64_t id);                     // nothing if it is not there
-// A descriptor that came with a message: a writable memfd of that size that cannot shrink. -1: none
-// came. `what`: the request's name, for the message.
-bool request_check_memfd(const char *what, int fd, int64_t size, struct opd_err *err);
-// May the connection share so much more of its memory?
-bool request_may_share(const struct request *req, const char *what, uint64_t size,
-                       struct opd_err *err);
 bool request_dtype(const value *name, enum opd_dtype *out, struct opd_err *err);
 // The operator of that name, which is served, and is the request's from now on; the device of that
 // name, nil: the default one; the version of that number. NULL: not_found, and the message repeats

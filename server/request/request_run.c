@@ -16,8 +16,8 @@ static void keep_context(struct run *run, uint64_t id)
     const struct op *op = run->version->op;
     const struct plan *plan = run->bound->plan;
     struct context *ctx = mem_zalloc(1, sizeof *ctx);
-    ctx->version = version_ref(run->version);
-    version_add_context(ctx->version, 1);
+    ctx->version = version_keep(run->version);
+    ctx->drop = version_drop;
     ctx->serial = req->made_serial = ++req->broker->counters.contexts;
     ctx->device = run->device;
     ctx->request = run->request;

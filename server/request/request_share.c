@@ -1,5 +1,5 @@
-// Requests that share memory in place: a client maps a tensor's chunk, or gives its own memory for
-// tensors.
+// Requests that share memory: for the bytes of tensors, or in place, where a client maps a tensor's
+// chunk, or gives its own memory for tensors.
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,6 +8,64 @@
 
 #include "request/parts.h"
 #include "request/request.h"
+
+// --- memory for bytes
+
+static bool may_share(const struct request *req, const char *what, uint64_t size,
+                      struct opd_err *err)
+{
+    const struct conn *c = req->conn;
+    uint64_t sum = 0;
+    size_t cursor = 0;
+    char asked[32], has[32], may[32];
+    for (const struct shm *shm; (shm = map_next(&c->shms, &cursor)) != NULL;)
+        sum += shm->size;
+    cursor = 0;
+    for (const struct import *m; (m = map_next(&c->imports, &cursor)) != NULL;)
+        sum += m->size;
+    return (sum <= SHM_MOST && size <= SHM_MOST - sum) ||
+           opd_err_set(err, OPD_E_out_of_memory,
+                       "%s: %s asked for, and this connection shares %s and may share %s in all; "
+                       "close some (shm_close, import_close)",
+                       what, holder_size(size, asked), holder_size(sum, has),
+                       holder_size(SHM_MOST, may));
+}
+
+enum request_status request_shm_open(struct request *req, const value *params, struct opd_err *err)
+{
+    int64_t id = value_int(value_at(params, 0)), size = value_int(value_at(params, 1));
+    int fd = stream_take_fd(&req->conn->stream);
+    bool ok = shm_check("shm_open", fd, size, err) &&
+              may_share(req, "shm_open", (uint64_t)size, err);
+    if (ok && req->conn->shms.count >= REQUEST_MAX_SHMS)
+        opd_err_set(err, OPD_E_out_of_memory, "shm_open: this connection has %d; close some",
+                    REQUEST_MAX_SHMS);
+    else if (ok && map_get(&req->conn->shms, (uint64_t)id))
+        opd_err_set(err, OPD_E_invalid_argument, "shm_open: id %" PRId64 " is in use", id);
+    if (err->code) {
+        if (fd >= 0)
+            close(fd);
+        return REQUEST_ERROR;
+    }
+    struct shm *shm = mem_zalloc(1, sizeof *shm);
+    *shm = (struct shm){ .fd = fd, .size = (uint64_t)size };
+    map_put(&req->conn->shms, (uint64_t)id, shm);
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}
+
+enum request_status request_shm_close(struct request *req, const value *params, struct opd_err *err)
+{
+    int64_t id = value_int(value_at(params, 0));
+    struct shm *shm = map_remove(&req->conn->shms, (uint64_t)id);
+    if (!shm) {
+        opd_err_set(err, OPD_E_not_found, "this connection has no shared memory %" PRId64, id);
+        return REQUEST_ERROR;
+    }
+    shm_free(shm);
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}
 
 // --- export
 
@@ -150,17 +208,8 @@ static bool check_import(struct request *req, int64_t id, bool ipc, const value 
                            " bytes of memory, expected the %d bytes of cuIpcGetMemHandle and the "
                            "size of the allocation",
                            handle_size, size, DEV_IPC_HANDLE);
-    return (ipc || request_check_memfd("import_open", fd, size, err)) &&
-           request_may_share(req, "import_open", (uint64_t)size, err);
-}
-
-static struct import *new_import(struct device *d, uint64_t size)
-{
-    struct import *m = mem_zalloc(1, sizeof *m);
-    *m = (struct import){ .refs = 1, .space = &d->space, .region = IMPORT_UNMAPPED, .size = size };
-    m->fate = mem_zalloc(1, sizeof *m->fate);
-    m->fate->refs = 1;
-    return m;
+    return (ipc || shm_check("import_open", fd, size, err)) &&
+           may_share(req, "import_open", (uint64_t)size, err);
 }
 
 enum request_status request_import_open(struct request *req, const value *params,
@@ -179,7 +228,7 @@ enum request_status request_import_open(struct request *req, const value *params
             close(fd);
         return REQUEST_ERROR;
     }
-    struct import *m = new_import(d, (uint64_t)size);
+    struct import *m = import_new(&d->space, (uint64_t)size);
     struct opening *o = mem_alloc(sizeof *o);
     pack_nil(&req->reply);
     map_put(&req->conn->imports, (uint64_t)id, m);

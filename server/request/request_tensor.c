@@ -1,14 +1,10 @@
-// Requests that make, read, write and name tensors, and shared memory for their bytes.
+// Requests that make, read, write and name tensors.
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "request/parts.h"
-#include "base/fdpass.h"
 #include "request/parted.h"
 
 enum { MAX_NAME = 256 };
@@ -18,9 +14,6 @@ static uint64_t max_data(const struct broker *b)
 {
     return b->options.max_message - 4096;
 }
-
-// A memfd is only a promise, and an executor has 2^47 addresses for everyone.
-static const uint64_t MAX_SHM = (uint64_t)1 << 44;
 
 static bool read_name(struct request *req, const value *v, char *name, struct opd_err *err)
 {
@@ -117,10 +110,10 @@ static bool shm_address(struct request *req, const value *array, uint64_t size, 
                            "%" PRIu64 " bytes at %" PRId64
                            " do not lie in shared memory of %" PRIu64 " bytes",
                            size, at, shm->size);
-    if (!shm->mapped[d->space.index] &&
+    if (!shm->spaces[d->space.index] &&
         !device_map_host(d, shm->fd, shm->size, &shm->regions[d->space.index], NULL, err))
         return false;
-    shm->mapped[d->space.index] = true;
+    shm->spaces[d->space.index] = &d->space;
     *out = (struct dev_ref){ .region = shm->regions[d->space.index], .offset = (uint64_t)at };
     return true;
 }
@@ -402,93 +395,6 @@ enum request_status request_tensor_info(struct request *req, const value *params
     if (!t)
         return REQUEST_ERROR;
     tensor_pack(&req->reply, (uint64_t)value_int(value_at(params, 0)), t);
-    return REQUEST_ANSWERED;
-}
-
-bool request_check_memfd(const char *what, int fd, int64_t size, struct opd_err *err)
-{
-    struct stat st;
-    int seals = fd >= 0 ? fcntl(fd, F_GET_SEALS) : -1;
-    if (fd < 0)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: no file descriptor came with the message (SCM_RIGHTS)", what);
-    if (fdpass_left(fd) < FDPASS_KEPT_BACK)
-        return opd_err_set(err, OPD_E_out_of_memory,
-                           "%s: the daemon keeps its last %d file descriptors for itself; close "
-                           "shared memory, or raise its limit (ulimit -n)",
-                           what, FDPASS_KEPT_BACK);
-    if (seals < 0 || !(seals & F_SEAL_SHRINK))
-        return opd_err_set(
-            err, OPD_E_invalid_argument,
-            "%s: the descriptor is no memfd that is sealed against shrinking; "
-            "use memfd_create(MFD_ALLOW_SEALING) and fcntl(F_ADD_SEALS, F_SEAL_SHRINK)",
-            what);
-    if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR ||
-        (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)))
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: the memfd is not writable", what);
-    if (fstat(fd, &st) < 0 || size <= 0 || size > st.st_size)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: size %" PRId64 ", the memfd has %lld bytes", what, size,
-                           (long long)st.st_size);
-    return (uint64_t)size <= MAX_SHM ||
-           opd_err_set(err, OPD_E_invalid_argument,
-                       "%s: size %" PRId64 " is more than can be mapped; at most %" PRIu64, what,
-                       size, MAX_SHM);
-}
-
-bool request_may_share(const struct request *req, const char *what, uint64_t size,
-                       struct opd_err *err)
-{
-    const struct conn *c = req->conn;
-    uint64_t sum = 0;
-    size_t cursor = 0;
-    char asked[32], has[32], may[32];
-    for (const struct shm *shm; (shm = map_next(&c->shms, &cursor)) != NULL;)
-        sum += shm->size;
-    cursor = 0;
-    for (const struct import *m; (m = map_next(&c->imports, &cursor)) != NULL;)
-        sum += m->size;
-    return (sum <= MAX_SHM && size <= MAX_SHM - sum) ||
-           opd_err_set(err, OPD_E_out_of_memory,
-                       "%s: %s asked for, and this connection shares %s and may share %s in all; "
-                       "close some (shm_close, import_close)",
-                       what, holder_size(size, asked), holder_size(sum, has),
-                       holder_size(MAX_SHM, may));
-}
-
-enum request_status request_shm_open(struct request *req, const value *params, struct opd_err *err)
-{
-    int64_t id = value_int(value_at(params, 0)), size = value_int(value_at(params, 1));
-    int fd = stream_take_fd(&req->conn->stream);
-    bool ok = request_check_memfd("shm_open", fd, size, err) &&
-              request_may_share(req, "shm_open", (uint64_t)size, err);
-    if (ok && req->conn->shms.count >= REQUEST_MAX_SHMS)
-        opd_err_set(err, OPD_E_out_of_memory, "shm_open: this connection has %d; close some",
-                    REQUEST_MAX_SHMS);
-    else if (ok && map_get(&req->conn->shms, (uint64_t)id))
-        opd_err_set(err, OPD_E_invalid_argument, "shm_open: id %" PRId64 " is in use", id);
-    if (err->code) {
-        if (fd >= 0)
-            close(fd);
-        return REQUEST_ERROR;
-    }
-    struct shm *shm = mem_zalloc(1, sizeof *shm);
-    *shm = (struct shm){ .fd = fd, .size = (uint64_t)size };
-    map_put(&req->conn->shms, (uint64_t)id, shm);
-    pack_nil(&req->reply);
-    return REQUEST_ANSWERED;
-}
-
-enum request_status request_shm_close(struct request *req, const value *params, struct opd_err *err)
-{
-    int64_t id = value_int(value_at(params, 0));
-    struct shm *shm = map_remove(&req->conn->shms, (uint64_t)id);
-    if (!shm) {
-        opd_err_set(err, OPD_E_not_found, "this connection has no shared memory %" PRId64, id);
-        return REQUEST_ERROR;
-    }
-    shm_free(req->broker, shm);
-    pack_nil(&req->reply);
     return REQUEST_ANSWERED;
 }
 

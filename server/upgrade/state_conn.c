@@ -165,7 +165,7 @@ bool state_conn_import(struct archive *a, void *thing)
 static bool is_mappable(const struct shm *shm, int index, const struct device *d, uint32_t region)
 {
     return region < d->regions.n && d->regions.list[region].used && d->regions.list[region].host &&
-           d->regions.list[region].size >= shm->size && !shm->mapped[index];
+           d->regions.list[region].size >= shm->size && !shm->spaces[index];
 }
 
 static void archive_mapped(struct archive *a, struct shm *shm)
@@ -173,11 +173,11 @@ static void archive_mapped(struct archive *a, struct shm *shm)
     const struct broker *b = a->broker;
     size_t n = 0;
     for (int i = 0; i < DEV_MAX_DEVICES; i++)
-        n += shm->mapped[i];
+        n += shm->spaces[i] != NULL;
     n = archive_open(a, "mapped", n, 0, DEV_MAX_DEVICES);
     int index = -1;
     for (size_t i = 0; i < n; i++) {
-        while (!a->reading && !shm->mapped[++index])
+        while (!a->reading && !shm->spaces[++index])
             ;
         uint32_t region = a->reading ? 0 : shm->regions[index];
         archive_open(a, NULL, 2, 2, 2);
@@ -190,7 +190,7 @@ static void archive_mapped(struct archive *a, struct shm *shm)
             archive_fail(a, "its region is not that of shared memory, or too small");
             break;
         }
-        shm->mapped[index] = true;
+        shm->spaces[index] = &b->devices.at[index]->space;
         shm->regions[index] = region;
     }
     archive_close(a);

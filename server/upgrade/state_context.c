@@ -113,10 +113,10 @@ bool state_context(struct archive *a, void *thing)
         if (!archive_good(a) || !v || map_get(&a->conn->contexts, id))
             return archive_fail(a, "there is no version for it, or its id is in use");
         ctx = mem_zalloc(1, sizeof *ctx);
-        *ctx = (struct context){ .version = version_ref(v),
+        *ctx = (struct context){ .version = version_keep(v),
+                                 .drop = version_drop,
                                  .device = d,
                                  .request = { .op = v->op, .keep = true } };
-        version_add_context(v, 1);
         if (!v->of) // whose list has forgotten it
             v->of = registry_make_operator(&a->broker->registry, v->op->name);
         device_fill_plan_request(d, &ctx->request);

@@ -144,8 +144,8 @@ static void state_add_context(struct conn *c, struct device *d, struct tensor *x
 {
     struct context *ctx = mem_zalloc(1, sizeof *ctx);
     struct tensor *noted = state_tensor(d, c->holder, 5);
-    ctx->version = version_ref(registry_find(&c->broker->registry, "keeps"));
-    version_add_context(ctx->version, 1);
+    ctx->version = version_keep(registry_find(&c->broker->registry, "keeps"));
+    ctx->drop = version_drop;
     ctx->serial = 3;
     ctx->device = d;
     ctx->request = (struct plan_request){ .op = ctx->version->op, .keep = true, .on_cpu = true };
@@ -244,7 +244,7 @@ static struct broker *state_make_broker(void)
     tensor_set_name(&b->names, y, "named");
     state_add_context(c, d, x, x);
     struct shm *shm = mem_zalloc(1, sizeof *shm);
-    *shm = (struct shm){ .fd = -1, .size = 4000, .mapped = { true }, .regions = { 2 } };
+    *shm = (struct shm){ .fd = -1, .size = 4000, .spaces = { &d->space }, .regions = { 2 } };
     map_put(&c->shms, 5, shm);
     state_add_imports(c, d);
     state_add_suspect(c, d);
