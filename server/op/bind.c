@@ -39,12 +39,12 @@ static bool is_same(const struct signature *a, const struct signature *b)
 static const struct signature *find_signature(struct reader *r, const char *qualified)
 {
     const char *name = strrchr(qualified, ':');
-    const struct signature *found = NULL;
+    struct signature *found = NULL;
     name = name ? name + 1 : qualified;
     while (*name == ' ')
         name++;
     for (int i = 0; i < r->n_signatures; i++) {
-        const struct signature *sig = &r->signatures[i];
+        struct signature *sig = &r->signatures[i];
         if (strcmp(sig->name, name) != 0)
             continue;
         if (found && found->has_body && sig->has_body && !is_same(found, sig)) {
@@ -54,6 +54,8 @@ static const struct signature *find_signature(struct reader *r, const char *qual
                      name, found->line, sig->line);
             return NULL;
         }
+        for (int p = 0; found && found->has_body && sig->has_body && p < sig->n_params; p++)
+            found->params[p].reads |= sig->params[p].reads; // either may be the one compiled
         if (!found || (sig->has_body && !found->has_body))
             found = sig;
     }
@@ -139,7 +141,8 @@ static bool bind_tensor(struct reader *r, const struct step *launch, struct argu
         return PARAM_FAIL(r, launch, p, " of type %s, but that is a tensor, expected a pointer",
                           p->type);
     arg->tensor = tensor;
-    section_note_use(r, tensor);
+    if (tensor < TENSOR_TEMP || p->reads)
+        section_note_use(r, tensor);
     return true;
 }
 

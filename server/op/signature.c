@@ -380,11 +380,11 @@ static void look_into(struct scanner *s, struct signature *sig)
 {
     struct scanner ahead = *s;
     struct piece body = sig->has_body ? take_bracketed(&ahead, false) : (struct piece){ 0 };
-    for (int i = 0; i < sig->n_params; i++) {
+    for (int i = 0; sig->has_body && i < sig->n_params; i++) {
         struct signature_param *p = &sig->params[i];
-        p->reads = p->kind != PARAM_VALUE && p->name &&
-                   (!p->writes || (sig->has_body && !stores_only(body.start, body.size, p->name,
-                                                                 s->text, s->text_size)));
+        if (p->kind != PARAM_VALUE && p->name)
+            p->reads = !(p->writes ? stores_only : stores_nothing)(body.start, body.size, p->name,
+                                                                   s->text, s->text_size);
     }
 }
 

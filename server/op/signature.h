@@ -28,7 +28,7 @@ struct signature_param {
     const char *type; // without const, *, __restrict__; what an accessor or pointer points to
     enum param_kind kind;
     bool writes;          // a pointer or an accessor to what is not const
-    bool reads;           // what was there before may be read: stores.h
+    bool reads;           // what is there may be read: stores.h
     int rank, index_size; // PARAM_ACCESSOR
     int line;
 };

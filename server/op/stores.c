@@ -143,6 +143,14 @@ static bool is_in_macro(const struct look *file)
     return false;
 }
 
+bool stores_nothing(const char *body, size_t size, const char *name, const char *file,
+                    size_t file_size)
+{
+    struct look l = { body, body + size, name, strlen(name) };
+    struct look whole = { file, file + file_size, name, l.n };
+    return !find_name(&l, body) && !is_in_macro(&whole);
+}
+
 bool stores_only(const char *body, size_t size, const char *name, const char *file,
                  size_t file_size)
 {

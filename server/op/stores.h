@@ -12,3 +12,7 @@
 // text does not show it, into a function, another pointer or a macro.
 bool stores_only(const char *body, size_t size, const char *name, const char *file,
                  size_t file_size);
+
+// The same; whether it stands nowhere.
+bool stores_nothing(const char *body, size_t size, const char *name, const char *file,
+                    size_t file_size);

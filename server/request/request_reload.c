@@ -1,6 +1,5 @@
 // Requests about edits and versions: reload, events, rollback, pin.
 
-
 #include "request/parts.h"
 #include "kernels/events.h"
 #include "kernels/reload.h"

@@ -109,6 +109,10 @@ __global__ void back(const float *x, float *grad_x, int N)
 {
     CUDA_KERNEL_LOOP(i, N) grad_x[i] = 2 * x[i];
 }
+__global__ void unread(const float *x, const float *grad_y, float *grad_x, int N)
+{
+    CUDA_KERNEL_LOOP(i, N) grad_x[i] = 2 * x[i];
+}
 __global__ void chain(const float *x, const float *grad_y, float *grad_x, int N)
 {
     CUDA_KERNEL_LOOP(i, N) grad_x[i] = 2 * x[i] * grad_y[i];
@@ -128,6 +132,7 @@ FORMULAS = """\
     (SQUARE % (*ONE, "//!   kernel  chain"), []),
     (SQUARE % (*ONE, "//!   zero    grad_x"), []),
     (SQUARE % (*ONE, "//!   kernel  back"), ["f.cu:8: no kernel of this section reads grad_y: what it makes is the same"]),
+    (SQUARE % (*ONE, "//!   kernel  unread"), ["f.cu:8: no kernel of this section reads grad_y"]),
     (SQUARE % (*TWO, "//!   kernel  back"), ["f.cu:9: no kernel of this section reads grad_y or another gradient"]),
     (SQUARE % (*TWO, "//!   kernel  chain"), ["f.cu:1: nothing reads grad_z: the gradient of z counts for nothing"]),
     (FORMULAS % "2 * x * grad_y", []),

@@ -125,6 +125,11 @@ static int zeros_of(const char *rules, const char *sections)
 #define SET "__global__ void set(const scalar_t *x, scalar_t *y) { y[0] = x[0]; }\n"
 #define TEMP "__global__ void sum(scalar_t *t, scalar_t *y) { t[0] += 1; y[0] = t[0]; }\n"
 
+#define BRANCHES                                                                                   \
+    "#ifdef A\n__global__ void k(const scalar_t *x, scalar_t *y) { y[0] = x[0]; }\n"               \
+    "#else\n__global__ void k(const scalar_t *x, scalar_t *y) { y[0] += x[0]; }\n#endif\n"
+#define DECLARED "__global__ void add(const scalar_t *x, scalar_t *y);\n"
+
 static void test_plans(void **state)
 {
     (void)state;
@@ -138,15 +143,19 @@ static void test_plans(void **state)
     assert_int_equal(zeros_of(SHAPES, "//! forward\n//! kernel set\n//! when 0\n//! kernel add\n"
                                       "//! otherwise\n" ADD SET),
                      1);
+    // Either branch of an #if may be the one that is compiled; a declaration says nothing.
+    assert_int_equal(zeros_of(SHAPES, "//! forward\n//! kernel k\n" BRANCHES), 1);
+    assert_int_equal(zeros_of(SHAPES, "//! forward\n//! kernel add\n" DECLARED ADD), 1);
     // Of saved tensors the same; scratch is as it says.
     const char *sum = "//! forward\n//! kernel sum\n" TEMP;
     assert_int_equal(zeros_of(SHAPES "//! saved t [4]\n", sum), 10);
     assert_int_equal(zeros_of(SHAPES "//! saved t [4]\n//! empty t\n", sum), 0);
     assert_int_equal(zeros_of(SHAPES "//! scratch t [4]\n", sum), 0);
     // One that only reads it.
-    assert_int_equal(zeros_of(SHAPES, "//! forward\n//! kernel look\n//! kernel set\n" SET
-                                      "__global__ void look(const scalar_t *y, scalar_t *x) {}\n"),
-                     1);
+    assert_int_equal(
+        zeros_of(SHAPES, "//! forward\n//! kernel look\n//! kernel set\n" SET
+                         "__global__ void look(const scalar_t *y, scalar_t *x) { x[0] = y[0]; }\n"),
+        1);
 }
 
 static void test_gradients(void **state)
