@@ -41,7 +41,8 @@ static const char *const common_flags[] = {
     "-Wno-unknown-pragmas",
     "-nostdlib",
 #if defined(__x86_64__)
-    "-fstack-clash-protection", // a deep stack meets its guard, however large a frame is
+    "-fstack-clash-protection",  // a deep stack meets its guard, however large a frame is
+    "-mprefer-vector-width=512", // of those that there are
 #endif
 };
 static const char *const gcc_flags[] = { "-fno-gnu-unique", "-fdiagnostics-color=never" };
