@@ -245,6 +245,8 @@ void reload_look(struct reload *r)
         return; // the successor looks, or this one when the upgrade is refused
     uint64_t since = r->burst_since ? r->burst_since : clock_ns();
     r->burst_since = 0;
+    if (r->started)
+        uv_timer_stop(&r->timer); // this look sees what was noticed until now
     r->unsettled = false;
     sources_list(&r->sources);
     struct opd_err err = { 0 };

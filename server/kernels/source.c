@@ -56,9 +56,14 @@ void source_mend(struct source *s)
 
 bool file_stamp_read(const char *path, struct file_stamp *out)
 {
+    return file_stamp_read_in(AT_FDCWD, path, out);
+}
+
+bool file_stamp_read_in(int folder, const char *file, struct file_stamp *out)
+{
     struct stat st;
     *out = (struct file_stamp){ 0 };
-    if (stat(path, &st) < 0)
+    if (fstatat(folder, file, &st, 0) < 0)
         return false;
     out->device = st.st_dev;
     out->inode = st.st_ino;

@@ -65,6 +65,8 @@ void source_free(struct source *s);                                             
 void source_mend(struct source *s); // its failure stands no more; NULL is fine
 
 bool file_stamp_read(const char *path, struct file_stamp *out); // false, and all zero: not there
+// Of a file in an open folder, which is found sooner.
+bool file_stamp_read_in(int folder, const char *file, struct file_stamp *out);
 bool file_stamp_same(const struct file_stamp *a, const struct file_stamp *b);
 char *file_read(const char *path, size_t *out_size,
                 struct opd_err *err); // terminated; the caller frees it

@@ -119,6 +119,14 @@ static void settle(struct sources *ss)
     ss->unsorted = false;
 }
 
+static void judge(struct source *s, bool there)
+{
+    if (there)
+        s->missing_since = 0;
+    else if (!s->missing_since)
+        s->missing_since = clock_ns();
+}
+
 // False: it is not there, which need not last: its operators are served as they were.
 static bool read_folder(struct sources *ss, int index)
 {
@@ -139,18 +147,11 @@ static bool read_folder(struct sources *ss, int index)
         if (!s)
             sources_add(ss, s = source_new(ss->folders[index], d->d_name, index));
         s->seen = true;
+        judge(s, file_stamp_read_in(dirfd(dir), d->d_name, &s->now));
     }
     closedir(dir);
     settle(ss);
     return true;
-}
-
-static void read_stamp(struct source *s)
-{
-    if (s->seen && file_stamp_read(s->path, &s->now))
-        s->missing_since = 0;
-    else if (!s->missing_since)
-        s->missing_since = clock_ns();
 }
 
 void sources_list(struct sources *ss)
@@ -168,8 +169,8 @@ void sources_list(struct sources *ss)
     }
     ss->folder_missing = missing;
     for (size_t i = 0; i < ss->n; i++)
-        if (!ss->at[i]->away)
-            read_stamp(ss->at[i]);
+        if (!ss->at[i]->away && !ss->at[i]->seen)
+            judge(ss->at[i], false);
 }
 
 void sources_remove(struct sources *ss, size_t i)
