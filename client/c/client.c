@@ -270,3 +270,13 @@ bool client_call(struct opd_client *c, const char *method, struct pack *params,
 {
     return client_call_with(c, method, params, (struct iovec){ 0 }, 0, reply, err);
 }
+
+bool client_free(struct opd_client *c, const char *kind, const int64_t *ids, size_t count,
+                 struct opd_error *err)
+{
+    struct pack p;
+    pack_init(&p, 2);
+    pack_str(&p, kind);
+    pack_ids(&p, ids, count);
+    return client_call(c, "free", &p, NULL, err);
+}

@@ -56,3 +56,7 @@ bool client_call(struct opd_client *client, const char *method, struct pack *par
 bool client_call_with(struct opd_client *client, const char *method, struct pack *params,
                       struct iovec tail, double more, struct opd_reply *reply,
                       struct opd_error *err);
+
+// The request free, of ids of one kind.
+bool client_free(struct opd_client *client, const char *kind, const int64_t *ids, size_t count,
+                 struct opd_error *err);

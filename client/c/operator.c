@@ -148,10 +148,7 @@ bool opd_backward(struct opd_client *c, const struct opd_backward_params *params
 
 bool opd_context_free(struct opd_client *c, const int64_t *ids, size_t count, struct opd_error *err)
 {
-    struct pack p;
-    pack_init(&p, 1);
-    pack_ids(&p, ids, count);
-    return client_call(c, "context_free", &p, NULL, err);
+    return client_free(c, "context", ids, count, err);
 }
 
 bool opd_sync(struct opd_client *c, struct opd_error *err)

@@ -110,10 +110,7 @@ bool opd_tensor_info(struct opd_client *c, int64_t id, struct opd_tensor *t, str
 
 bool opd_tensor_free(struct opd_client *c, const int64_t *ids, size_t count, struct opd_error *err)
 {
-    struct pack p;
-    pack_init(&p, 1);
-    pack_ids(&p, ids, count);
-    return client_call(c, "tensor_free", &p, NULL, err);
+    return client_free(c, "tensor", ids, count, err);
 }
 
 bool opd_tensor_accept(struct opd_client *c, const int64_t *ids, size_t count,

@@ -14,8 +14,8 @@ enum request_status parted_each(struct request *req, const value *ids,
     for (; req->at < end; req->at++) {
         const value *id = value_at(ids, req->at % n);
         if (req->at >= n)
-            what->act(req, id);
-        else if (!what->check(req, id, req->at, err))
+            what->act(req, id, what->data);
+        else if (!what->check(req, id, req->at, what->data, err))
             return REQUEST_ERROR;
     }
     return end < 2 * n ? REQUEST_AGAIN : REQUEST_ANSWERED;

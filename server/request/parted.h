@@ -19,8 +19,10 @@ enum {
 // that one is there no more (the same id twice). ERROR, AGAIN or ANSWERED; the result is the
 // caller's.
 struct parted_ids {
-    bool (*check)(struct request *req, const value *id, size_t i, struct opd_err *err);
-    void (*act)(struct request *req, const value *id);
+    bool (*check)(struct request *req, const value *id, size_t i, const void *data,
+                  struct opd_err *err);
+    void (*act)(struct request *req, const value *id, const void *data);
+    const void *data;
 };
 enum request_status parted_each(struct request *req, const value *ids,
                                 const struct parted_ids *what, struct opd_err *err);

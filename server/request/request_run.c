@@ -235,25 +235,6 @@ enum request_status request_backward(struct request *req, const value *params, s
     return run_backward(&run, err);
 }
 
-enum request_status request_context_free(struct request *req, const value *params,
-                                         struct opd_err *err)
-{
-    const value *ids = value_at(params, 0);
-    for (size_t i = 0; i < value_count(ids); i++) {
-        const value *id = value_at(ids, i);
-        if (value_type(id) != VALUE_INT ||
-            !map_get(&req->conn->contexts, (uint64_t)value_int(id))) {
-            opd_err_set(err, OPD_E_not_found,
-                        "context_free: element %zu is no context of this connection", i);
-            return REQUEST_ERROR;
-        }
-    }
-    for (size_t i = 0; i < value_count(ids); i++)
-        context_free(map_remove(&req->conn->contexts, (uint64_t)value_int(value_at(ids, i))));
-    pack_nil(&req->reply);
-    return REQUEST_ANSWERED;
-}
-
 enum request_status request_sync(struct request *req, const value *params, struct opd_err *err)
 {
     (void)params, (void)err;

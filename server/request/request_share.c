@@ -54,19 +54,6 @@ enum request_status request_shm_open(struct request *req, const value *params, s
     return REQUEST_ANSWERED;
 }
 
-enum request_status request_shm_close(struct request *req, const value *params, struct opd_err *err)
-{
-    int64_t id = value_int(value_at(params, 0));
-    struct shm *shm = map_remove(&req->conn->shms, (uint64_t)id);
-    if (!shm) {
-        opd_err_set(err, OPD_E_not_found, "this connection has no shared memory %" PRId64, id);
-        return REQUEST_ERROR;
-    }
-    shm_free(shm);
-    pack_nil(&req->reply);
-    return REQUEST_ANSWERED;
-}
-
 // --- export
 
 const struct device_region *request_chunk(const struct storage *s)
@@ -129,24 +116,6 @@ enum request_status request_tensor_export(struct request *req, const value *para
     request_needs_tensor(req, t);
     // A command of no steps: it is done when all before it is.
     return request_submit(req, t->storage->space->device, command_new(DEV_RUN, 0, 0));
-}
-
-enum request_status request_export_free(struct request *req, const value *params,
-                                        struct opd_err *err)
-{
-    const value *ids = value_at(params, 0);
-    for (size_t i = 0; i < value_count(ids); i++) {
-        const value *id = value_at(ids, i);
-        if (value_type(id) != VALUE_INT || !map_get(&req->conn->exports, (uint64_t)value_int(id))) {
-            opd_err_set(err, OPD_E_not_found,
-                        "export_free: element %zu is no export of this connection", i);
-            return REQUEST_ERROR;
-        }
-    }
-    for (size_t i = 0; i < value_count(ids); i++)
-        request_drop_export(req->conn, (uint64_t)value_int(value_at(ids, i)));
-    pack_nil(&req->reply);
-    return REQUEST_ANSWERED;
 }
 
 // --- import
@@ -254,29 +223,6 @@ static struct import *find_import(struct request *req, const value *id, struct o
         opd_err_set(err, OPD_E_not_found, "this connection has no import %" PRId64,
                     value_type(id) == VALUE_INT ? value_int(id) : 0);
     return m;
-}
-
-enum request_status request_import_close(struct request *req, const value *params,
-                                         struct opd_err *err)
-{
-    const value *ids = value_at(params, 0);
-    struct device *d = NULL;
-    for (size_t i = 0; i < value_count(ids); i++) {
-        const struct import *m = find_import(req, value_at(ids, i), err);
-        if (!m)
-            return REQUEST_ERROR;
-        if (d && d != m->space->device) {
-            opd_err_set(err, OPD_E_invalid_argument,
-                        "import_close: imports of %s and %s; close those of one device at a time",
-                        d->name, m->space->device->name);
-            return REQUEST_ERROR;
-        }
-        d = m->space->device;
-    }
-    for (size_t i = 0; i < value_count(ids); i++)
-        import_unref(map_remove(&req->conn->imports, (uint64_t)value_int(value_at(ids, i))));
-    pack_nil(&req->reply);
-    return d ? request_submit(req, d, command_new(DEV_RUN, 0, 0)) : REQUEST_ANSWERED;
 }
 
 enum request_status request_import_tensor(struct request *req, const value *params,

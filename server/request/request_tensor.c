@@ -301,71 +301,31 @@ enum request_status request_tensor_view(struct request *req, const value *params
     return REQUEST_ANSWERED;
 }
 
-static bool check_id(struct request *req, const value *id, size_t i, struct opd_err *err)
+static bool check_id(struct request *req, const value *id, size_t i, const void *data,
+                     struct opd_err *err)
 {
+    (void)data;
     char what[48];
     snprintf(what, sizeof what, "element %zu of the ids", i);
     return request_tensor(req, id, what, err) != NULL;
 }
 
-static void free_id(struct request *req, const value *id)
+static void accept_id(struct request *req, const value *id, const void *data)
 {
-    struct tensor *t = map_get(&req->conn->tensors, (uint64_t)value_int(id));
-    if (!t)
-        return;
-    tensor_drop_name(&req->broker->names, t);
-    request_drop_id(req->conn, (uint64_t)value_int(id));
-}
-
-static void accept_id(struct request *req, const value *id)
-{
+    (void)data;
     const struct tensor *t = map_get(&req->conn->tensors, (uint64_t)value_int(id));
     if (t)
         writes_accept(t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
 }
 
-static enum request_status each(struct request *req, const value *ids,
-                                const struct parted_ids *what, struct opd_err *err)
-{
-    enum request_status status = parted_each(req, ids, what, err);
-    if (status == REQUEST_ANSWERED)
-        pack_nil(&req->reply);
-    return status;
-}
-
-enum request_status request_tensor_free(struct request *req, const value *params,
-                                        struct opd_err *err)
-{
-    return each(req, value_at(params, 0), &(struct parted_ids){ check_id, free_id }, err);
-}
-
 enum request_status request_tensor_accept(struct request *req, const value *params,
                                           struct opd_err *err)
 {
-    return each(req, value_at(params, 0), &(struct parted_ids){ check_id, accept_id }, err);
-}
-static void drop_id(struct conn *c, bool of_tensor, const value *id)
-{
-    if (value_type(id) != VALUE_INT)
-        return;
-    if (of_tensor)
-        request_drop_id(c, (uint64_t)value_int(id));
-    else
-        context_free(map_remove(&c->contexts, (uint64_t)value_int(id)));
-}
-
-enum request_status request_drop(struct request *req, const value *params, struct opd_err *err)
-{
-    (void)err;
-    const value *ids = value_at(params, 0), *contexts = value_at(params, 1);
-    size_t n = value_count(ids), all = n + value_count(contexts);
-    for (size_t end = req->at + PARTED_IDS; req->at < all && req->at < end; req->at++)
-        drop_id(req->conn, req->at < n,
-                req->at < n ? value_at(ids, req->at) : value_at(contexts, req->at - n));
-    if (req->at < all)
-        return REQUEST_AGAIN;
-    pack_nil(&req->reply);
-    return REQUEST_ANSWERED;
+    struct parted_ids each = { check_id, accept_id, NULL };
+    enum request_status status = parted_each(req, value_at(params, 0), &each, err);
+    if (status == REQUEST_ANSWERED)
+        pack_nil(&req->reply);
+    return status;
 }
 
 enum request_status request_tensor_attach(struct request *req, const value *params,

@@ -56,7 +56,7 @@ class Bench:
         """That serves: computes gelu, and waits for it."""
         y = self.caller.new_id()
         reply = self.caller.call("forward", "gelu", [self.ids[dtype]], {}, [y], {})
-        self.caller.call("tensor_free", [y])
+        self.caller.call("free", "tensor", [y])
         return reply["version"]
 
     def save(self):
@@ -173,7 +173,7 @@ def time_requests(device):
         start = time.perf_counter()
         caller.call("forward", "other", [x], {}, [y], {})
         took = time.perf_counter() - start
-        caller.call("tensor_free", [y])
+        caller.call("free", "tensor", [y])
         if busy.is_set() == was:
             times[was].append(took)
     thread.join()

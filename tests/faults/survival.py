@@ -65,7 +65,7 @@ class Treasure:
             tensor = client.attach(name)
             if int(client.ops.checksum(tensor).numpy()) != want:
                 lost.append(name)
-            client._conn.call("drop", [tensor._id], [])
+            client._conn.call("free", "tensor", [tensor._id], {"drop": True})
         return lost
 
 

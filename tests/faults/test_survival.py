@@ -115,7 +115,7 @@ def test_the_requests_of_others_in_flight_are_run(house):
                 good.wait(msgid)
             for i in range(50):
                 assert good.call("tensor_read", 100 + i, 0) == want
-            good.call("drop", list(range(100, 150)), [])
+            good.call("free", "tensor", list(range(100, 150)), {"drop": True})
             with pytest.raises(RpcError) as e:
                 bad.wait(failing[0])
             assert e.value.code == "kernel_fault"

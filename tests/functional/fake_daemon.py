@@ -156,21 +156,15 @@ class FakeDaemon:
             return data
         self._shm[shm[0]][shm[1] : shm[1] + size] = data
 
-    def do_tensor_free(self, fds, ids):
+    def do_free(self, fds, kind, ids, options={}):
+        held = {"tensor": self._memory, "shm": self._shm}.get(kind, {})
         for id in ids:
-            del self._memory[id]
-
-    def do_drop(self, fds, tensors, contexts):
-        for id in tensors:
-            self._memory.pop(id, None)
+            held.pop(id, None) if options.get("drop") else held.pop(id)
 
     def do_shm_open(self, fds, id, size):
         fd = fds.pop(0)
         self._shm[id] = mmap.mmap(fd, size)
         os.close(fd)
-
-    def do_shm_close(self, fds, id):
-        del self._shm[id]
 
     def do_forward(self, fds, name, inputs, attrs, outputs, options):
         if name != "copy":

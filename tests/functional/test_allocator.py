@@ -56,7 +56,7 @@ def limit_mapping(daemon, more):
     resource.prlimit(executor, resource.RLIMIT_AS, (mapped + more, mapped + more))
 
 
-@pytest.mark.parametrize("how", ["drop", "tensor_free", "close"])
+@pytest.mark.parametrize("how", ["drop", "free", "close"])
 def test_results_that_are_given_up_before_they_are_made(start_daemon, kernels, how):
     """Fifty results of 16 MiB, one after the other, in 64 MiB, while the device is busy."""
     daemon = start_daemon(*kernels, "--memory-limit", "64M")
@@ -66,7 +66,7 @@ def test_results_that_are_given_up_before_they_are_made(start_daemon, kernels, h
         raw.make(1, "float32", [n], data.tobytes(), "x")
         raw.make(2, "float32", [1])
         raw.call("forward", "slow", [1], {}, [4])
-        raw.call("drop", [4], [])
+        raw.call("free", "tensor", [4], {"drop": True})
         busy = raw.request("forward", "slow", [2], {"rounds": ROUNDS}, [3])
         if how == "close":
             for _ in range(50):
@@ -79,7 +79,7 @@ def test_results_that_are_given_up_before_they_are_made(start_daemon, kernels, h
             sent = []
             for _ in range(50):
                 sent.append(raw.request("forward", "slow", [1], {}, [4]))
-                sent.append(raw.request(how, [4], *[[]] * (how == "drop")))
+                sent.append(raw.request("free", "tensor", [4], {"drop": how == "drop"}))
             assert eventually(lambda: other.call("status")["devices"][0]["queued"] > 50)
             for msgid in sent:
                 raw.wait(msgid)
@@ -97,9 +97,9 @@ def test_a_result_that_is_given_up_and_fails(start_daemon, kernels):
     with Raw(daemon.socket) as raw:
         raw.make(1, "float32", [MIB])
         raw.call("forward", "slow", [1], {}, [2])
-        raw.call("drop", [2], [])
+        raw.call("free", "tensor", [2], {"drop": True})
         fails = raw.request("forward", "slow", [1], {"rounds": 1 << 60}, [2])
-        raw.notify("drop", [2], [])
+        raw.notify("free", "tensor", [2], {"drop": True})
         good = raw.request("forward", "slow", [1], {}, [2])
         (code, _) = refuse(raw, fails)
         assert code == "deadline_exceeded"
@@ -125,7 +125,7 @@ def test_chunks_stay_for_a_moment(start_daemon):
             full = reserved(raw)
             assert full >= 3 * size
             begin = time.monotonic()
-            raw.call("tensor_free", [1, 2, 3])
+            raw.call("free", "tensor", [1, 2, 3])
             early = reserved(raw) == full
             assert early or time.monotonic() - begin > 1, "what may be wanted again has gone"
         assert eventually(lambda: reserved(raw) == size), reserved(raw)
@@ -144,11 +144,11 @@ def test_unused_chunks_make_room(start_daemon):
         limit_mapping(daemon, 500 * MIB)
         for id in (2, 3, 4):
             raw.call("tensor_new", id, "uint8", [100 * MIB])
-        raw.call("tensor_free", [2, 3, 4])
+        raw.call("free", "tensor", [2, 3, 4])
         raw.call("tensor_new", 2, "uint8", [350 * MIB])
         error = raw.fail("tensor_new", 3, "uint8", [350 * MIB])
         assert error.code == "out_of_memory"
-        raw.call("tensor_free", [2])
+        raw.call("free", "tensor", [2])
         raw.call("tensor_new", 3, "uint8", [200 * MIB])
     daemon.stop()
 

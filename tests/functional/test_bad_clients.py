@@ -88,7 +88,7 @@ def test_memory_of_big_messages_is_given_back(daemon, raw):
     for other in others:
         other.make(1, "uint8", [50 * MIB], bytes(50 * MIB))
         other.call("tensor_read", 1, 0)
-        other.call("tensor_free", [1])
+        other.call("free", "tensor", [1])
     after = read_rss(daemon.pid)
     assert after < before + 64 * MIB + SLACK, f"{(after - before) >> 20} MiB for idle clients"
     for other in others:

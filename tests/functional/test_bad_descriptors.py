@@ -96,7 +96,7 @@ def test_shared_memory_that_is_none(daemon, raw, make, size, expected):
         os.close(fd)
     assert error.code == "invalid_argument" and expected in str(error), str(error)
     assert eventually(lambda: count_fds(daemon.pid) <= before)
-    assert raw.fail("shm_close", 1).code == "not_found"
+    assert raw.fail("free", "shm", [1]).code == "not_found"
 
 
 def test_shared_memory_cannot_be_made_shorter(daemon, raw):
@@ -195,7 +195,7 @@ def test_the_last_descriptors_are_kept_back(start_daemon):
         assert owner.call("tensor_read", 1, 0) == b"x" * 16
         raw.call("tensor_write", 1, 0, [1, 0, 16])  # what was mapped is mapped again
         for one in range(1, id):
-            raw.call("shm_close", one)
+            raw.call("free", "shm", [one])
         raw.call("sync")
         with Raw(daemon.socket) as later:
             later.call("status")

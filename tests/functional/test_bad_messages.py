@@ -142,7 +142,7 @@ def test_encoders_with_one_type_for_strings_and_bytes(raw):
             call(method, *params)
     with pytest.raises(RpcError, match="name: expected"):
         call(b"tensor_new", 4, b"int8", [1], b"\xff", None)
-    call(b"tensor_free", [1])  # its name too
+    call(b"free", b"tensor", [1])  # its name too
 
 
 # --- notifications
@@ -157,7 +157,7 @@ def test_notifications_are_done_and_not_answered(raw):
     raw.notify("tensor_new", 1, "uint8", [4])
     raw.notify("forward", "gelu", [55], {}, [56])
     assert raw.call("tensor_read", 1, 0) == b"abcd"
-    raw.notify("tensor_free", [1])
+    raw.notify("free", "tensor", [1])
     assert raw.fail("tensor_info", 1).code == "not_found"
     assert raw.replies == {}
 

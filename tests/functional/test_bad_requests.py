@@ -211,12 +211,12 @@ def test_backward_that_does_not_fit(raw):
         assert raw.fail("backward", *params).code in ("invalid_argument", "not_found"), params
         assert raw.fail("tensor_info", 10).code == "not_found"
     assert raw.fail("forward", "gelu", [1], {}, [6], {"context": 1}).code == "invalid_argument"
-    assert raw.fail("context_free", [1, 2]).code == "not_found"
-    assert raw.fail("context_free", ["1"]).code == "not_found"
+    assert raw.fail("free", "context", [1, 2]).code == "not_found"
+    assert raw.fail("free", "context", ["1"]).code == "not_found"
     raw.call("backward", 1, [5], [10])
     raw.call("backward", 1, [None], [11])
     raw.call("backward", 1, [5], [None])
     raw.call("tensor_write", 1, 0, bytes(4))
     assert "written" in str(raw.fail("backward", 1, [5], [12]))
-    raw.call("context_free", [1, 1])
+    raw.call("free", "context", [1, 1])
     assert raw.fail("backward", 1, [5], [13]).code == "not_found"

@@ -104,7 +104,7 @@ def test_failure_is_an_error_with_the_smallest_index(raw):
         assert str(error) == "pick: row 123 of rows is not below 5 of float32 [5, 3]: 123"
         assert error.code == "invalid_argument" and error.op == "pick"
         assert raw.fail("tensor_info", 3).code == "not_found"
-        assert raw.fail("context_free", [1]).code == "not_found"
+        assert raw.fail("free", "context", [1]).code == "not_found"
     # The first check of the file is told, whatever its index.
     rows[4998] = -7
     put(raw, 4, *rows)

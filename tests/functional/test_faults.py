@@ -294,7 +294,7 @@ def test_edits_and_kills_under_load(daemon, kernels):
                     raw.wait(id)
                 except RpcError as e:
                     unexpected += [e] if e.code not in codes else []
-            raw.call("drop", list(range(100, 160)), [])
+            raw.call("free", "tensor", list(range(100, 160)), {"drop": True})
         stop.set()
         editor.join()
         assert not unexpected, unexpected[:3]

@@ -62,7 +62,7 @@ def test_executor_killed(start_daemon, tmp_path):
         assert (device["restarts"], device["reruns"], device["state"]) == (2, 1, "ready")
         (successor,) = find_roles(daemon.pid, "executor")
         assert successor != executor
-        other.call("tensor_free", [1])
+        other.call("free", "tensor", [1])
 
 
 # On the CPU its image is not loaded while the first file is there; the second tells who waits.
@@ -145,7 +145,7 @@ def test_executor_killed_again_and_again(start_daemon):
                 os.kill(pid, signal.SIGKILL)
             raw.call("forward", "gelu", [1], {}, [3])
             assert raw.call("tensor_read", 3, 0) == result
-            raw.call("tensor_free", [3])
+            raw.call("free", "tensor", [3])
         assert raw.call("tensor_read", 1, 0) == b"0123456789abcdef"
         assert raw.call("status")["devices"][0]["restarts"] == 5
 
@@ -159,7 +159,7 @@ def test_clients_go_while_the_executor_dies(start_daemon):
             c.request("tensor_new", 1, "float32", [8 << 20])
             for i in range(4):
                 c.request("forward", "gelu", [1], {}, [2 + i], {"context": i + 1})
-                c.request("tensor_free", [2 + i])
+                c.request("free", "tensor", [2 + i])
         time.sleep(0.02 * (round % 4))
         for pid in find_roles(daemon.pid, "executor"):
             os.kill(pid, signal.SIGKILL)

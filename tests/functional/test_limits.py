@@ -35,9 +35,9 @@ def test_memory_limit(start_daemon):
         raw.make(4, "float32", [1])
         error = raw.fail("tensor_new", 5, "uint8", [1 << 40])
         assert error.code == "out_of_memory"
-        raw.call("tensor_free", [1])
+        raw.call("free", "tensor", [1])
         raw.call("tensor_new", 3, "uint8", [30 << 20])
-        raw.call("tensor_free", [2, 3, 4])
+        raw.call("free", "tensor", [2, 3, 4])
         raw.call("tensor_new", 6, "uint8", [96 << 20])  # what was freed in pieces is one again
         device = raw.call("status")["devices"][0]
         assert device["memory_reserved"] <= device["memory_limit"] == 100 << 20
@@ -66,13 +66,13 @@ def test_memory_of_a_client(start_daemon):
         other.call("tensor_new", 1, "uint8", [10 * MIB])
         raw.call("tensor_new", 2, "uint8", [4 * MIB])
         # What an operator makes counts too.
-        raw.call("tensor_free", [2])
+        raw.call("free", "tensor", [2])
         raw.call("tensor_new", 2, "float32", [3 * MIB // 4])
         error = raw.fail("forward", "gelu", [2], {}, [3], {"context": 1})
         assert error.code == "out_of_memory" and "--client-memory" in str(error)
-        raw.call("tensor_free", [1, 2])
+        raw.call("free", "tensor", [1, 2])
         raw.call("tensor_new", 2, "uint8", [10 * MIB])
-        raw.call("tensor_free", [2])
+        raw.call("free", "tensor", [2])
 
 
 def test_the_error_says_who_holds_it(start_daemon):
@@ -103,7 +103,7 @@ def test_the_error_says_who_holds_it(start_daemon):
         assert eventually(lambda: third.call("status")["devices"][0]["memory_used"] == 28 * MIB)
         error = third.fail("tensor_new", 1, "uint8", [110 * MIB])
         assert "held: 28 MiB in 2 tensors: 20 MiB by tester" in str(error)
-        third.call("tensor_free", [5])
+        third.call("free", "tensor", [5])
         assert third.call("status")["devices"][0]["memory_named"] == 0
 
 
@@ -149,7 +149,7 @@ def test_many_clients_at_once(daemon):
                 assert raw.call("tensor_read", 1, 0) == data
                 raw.make(2, "float32", [1000])
                 raw.call("forward", "gelu", [2], {}, [3])
-                raw.call("tensor_free", [1, 2, 3])
+                raw.call("free", "tensor", [1, 2, 3])
 
     in_threads(20, work)
 
@@ -218,7 +218,7 @@ def test_a_flood_starves_nobody(start_daemon, kernels, what):  # noqa: F811
         bound = max(bound, 12 * each)  # of a slow machine
         assert flooded < alone + bound, (what, alone, flooded, run, each)
         assert max(queued) <= 16, "the flood fills the device's queue"
-        owner.call("tensor_free", [1, 2])
+        owner.call("free", "tensor", [1, 2])
 
 
 def test_who_only_asks_takes_nothing_from_others(start_daemon, kernels):

@@ -164,7 +164,7 @@ def test_saved_tensors_are_the_client_s(raw):
     for bad in ([15], [15, 15], [15, 13], [15, 1], [15, None], 7):
         error = raw.fail("forward", "scaled", [1], {}, [13, 14], {"saved": bad})
         assert error.code == "invalid_argument", bad
-    raw.call("tensor_free", [5])
+    raw.call("free", "tensor", [5])
     assert raw.fail("tensor_info", 5).code == "not_found"
 
 
@@ -301,8 +301,8 @@ def test_export_shares_the_chunk(raw):
             assert get(raw, 1)[0, 0] == 77
             del seen
     os.close(fd)
-    raw.call("export_free", [1, 2])
-    assert raw.fail("export_free", [1]).code == "not_found"
+    raw.call("free", "export", [1, 2])
+    assert raw.fail("free", "export", [1]).code == "not_found"
 
 
 def test_export_holds_the_memory(raw):
@@ -313,15 +313,15 @@ def test_export_holds_the_memory(raw):
     put(raw, 1, draw(1))
     info, fd = export(raw, 1, 1)
     os.close(fd)
-    raw.call("tensor_free", [1])
+    raw.call("free", "tensor", [1])
     assert used() > before
-    raw.call("export_free", [1])
+    raw.call("free", "export", [1])
     assert used() == before
     put(raw, 1, draw(1))
     with Raw(raw.daemon.socket) as other:
         other.make(1, "float32", SHAPE)
         os.close(export(other, 1, 1)[1])
-    raw.call("tensor_free", [1])
+    raw.call("free", "tensor", [1])
     assert eventually(lambda: used() == before)
 
 
@@ -352,7 +352,7 @@ def test_export_refuses(raw):
     assert "in use" in str(raw.fail("tensor_export", 1, 1))
     info, fd = export(raw, 2, 2)
     assert fd is None and info["chunk"] is None and info["size"] == 0
-    raw.call("export_free", [2])
+    raw.call("free", "export", [2])
 
 
 def test_export_of_what_a_failed_request_was_to_make(raw):
@@ -363,7 +363,7 @@ def test_export_of_what_a_failed_request_was_to_make(raw):
     for msgid in (one, two):
         with pytest.raises(RpcError):
             raw.wait(msgid)
-    assert raw.fail("export_free", [1]).code == "not_found"
+    assert raw.fail("free", "export", [1]).code == "not_found"
 
 
 # --- import
@@ -436,14 +436,14 @@ def test_import_is_unmapped_with_its_last_tensor(raw):
     assert maps_of(pid) == 1
     raw.call("import_tensor", 1, 1, 0, "float32", SHAPE)
     raw.call("tensor_view", 2, 1, 4, [10])
-    raw.call("import_close", [1])
-    raw.call("tensor_free", [1])
+    raw.call("free", "import", [1])
+    raw.call("free", "tensor", [1])
     assert maps_of(pid) == 1
     assert raw.fail("import_tensor", 3, 1, 0, "float32", SHAPE).code == "not_found"
-    raw.call("tensor_free", [2])
+    raw.call("free", "tensor", [2])
     assert eventually(lambda: maps_of(pid) == 0)
     open_memfd(raw, 1, 8192)
-    raw.call("import_close", [1])
+    raw.call("free", "import", [1])
     assert maps_of(pid) == 0
     with Raw(raw.daemon.socket) as other:
         open_memfd(other, 1, 8192)
@@ -479,7 +479,7 @@ def test_import_refuses(raw):
         assert error.code == "invalid_argument", error
     assert raw.call("import_tensor", 1, 1, 4096, "float32", [0])["bytes"] == 0
     raw.call("import_tensor", 2, 1, 4095, "uint8", [1])
-    assert raw.fail("import_close", [2]).code == "not_found"
+    assert raw.fail("free", "import", [2]).code == "not_found"
     assert raw.call("sync") is None
 
 

@@ -93,8 +93,8 @@ def test_memory_that_cannot_be_mapped_again(start_daemon):
         error = raw.fail("tensor_read", 5, 0)
         assert error.code == "unavailable" and "import it again" in str(error)
         assert raw.call("tensor_read", 6, 0) == b"x" * 32
-        raw.call("tensor_free", [5])
-        raw.call("import_close", [1])
+        raw.call("free", "tensor", [5])
+        raw.call("free", "import", [1])
         raw.call("import_open", 1, "cpu", "memfd", b"", 4096, fds=[(fd := make_memfd(4096))])
         os.close(fd)
         raw.call("import_tensor", 5, 1, 0, "float32", [8])
@@ -209,7 +209,7 @@ def test_a_container_s_limit_is_no_memory_not_an_end(memory_group, start_daemon)
                 assert error.code == "out_of_memory" and "control group" in str(error)
                 break
         assert 2 <= n < 8
-        raw.call("tensor_free", [2])  # and then there is room again
+        raw.call("free", "tensor", [2])  # and then there is room again
         raw.make(100, "uint8", [60 << 20])
         raw.call("forward", "relu", [1], {}, [101])
         assert raw.call("tensor_read", 1, 0) == b"0123456789abcdef"

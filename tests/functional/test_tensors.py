@@ -64,10 +64,10 @@ def test_rank_17_and_other_wrong_shapes(raw):
 def test_zeroed_although_the_memory_was_used_before(raw):
     for _ in range(3):
         raw.make(1, "uint8", [100000], b"\xff" * 100000)
-        raw.call("tensor_free", [1])
+        raw.call("free", "tensor", [1])
         raw.make(1, "uint8", [100000])
         assert raw.call("tensor_read", 1, 0) == bytes(100000)
-        raw.call("tensor_free", [1])
+        raw.call("free", "tensor", [1])
 
 
 def test_a_part_is_written_and_read(raw):
@@ -103,7 +103,7 @@ def test_a_view_shares_memory(raw):
     raw.call("tensor_write", 2, 4, struct.pack("i", -1))
     assert raw.call("tensor_read", 1, 28, 4) == struct.pack("i", -1)
     raw.call("tensor_view", 3, 2, 5, [])
-    raw.call("tensor_free", [1, 2])
+    raw.call("free", "tensor", [1, 2])
     assert raw.call("tensor_read", 3, 0) == struct.pack("i", 11)
     raw.call("tensor_view", 4, 3, 1, [0])
     assert raw.call("tensor_read", 4, 0) == b""
@@ -138,7 +138,7 @@ def test_list_has_what_is_named_and_what_is_ours(raw, daemon):
             "listed": [3],
             None: [5],
         }
-        other.call("tensor_free", [8])
+        other.call("free", "tensor", [8])
         assert [t["name"] for t in raw.call("tensor_list")].count("listed") == 0
         assert raw.call("tensor_info", 2)["name"] is None  # our id is still good
 
@@ -157,10 +157,10 @@ def test_a_named_tensor_outlives_its_clients_and_is_shared(raw, daemon):
         assert third.call("tensor_read", 6, 0) == struct.pack("2i", 9, 2)
     raw.call("tensor_attach", 1, "lasting")
     raw.call("tensor_attach", 2, "lasting")  # two ids of one client are fine
-    raw.call("tensor_free", [1])
+    raw.call("free", "tensor", [1])
     assert raw.fail("tensor_attach", 3, "lasting").code == "not_found"
     assert raw.call("tensor_read", 2, 0) == struct.pack("2i", 9, 2)
-    raw.call("tensor_free", [2])
+    raw.call("free", "tensor", [2])
     assert read_used(raw) == (used, n)
 
 
@@ -170,9 +170,9 @@ def test_name_clashes(raw, daemon):
         error = other.fail("tensor_new", 1, "int8", [1], "taken")
         assert error.code == "invalid_argument" and "attach" in str(error) and "free" in str(error)
         assert other.fail("tensor_info", 1).code == "not_found"
-        raw.call("tensor_free", [1])
+        raw.call("free", "tensor", [1])
         other.make(1, "int8", [1], name="taken")
-        other.call("tensor_free", [1])
+        other.call("free", "tensor", [1])
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_the_longest_name(raw):
     name = "é" * 127
     raw.make(1, "int8", [1], name=name)
     assert raw.call("tensor_list")[0]["name"] == name
-    raw.call("tensor_free", [1])
+    raw.call("free", "tensor", [1])
 
 
 def test_what_has_no_name_goes_with_its_client(raw, daemon):
@@ -215,25 +215,25 @@ def test_ids_belong_to_a_connection(raw, daemon):
         raw.make(2, "int8", [1])
         assert raw.call("tensor_read", 1, 0) == b"a" and other.call("tensor_read", 1, 0) == b"b"
         assert other.fail("tensor_read", 2, 0).code == "not_found"
-        assert other.fail("tensor_free", [2]).code == "not_found"
+        assert other.fail("free", "tensor", [2]).code == "not_found"
 
 
 @pytest.mark.parametrize("id", [1, 127, 128, 65536, (1 << 32) + 1, (1 << 63) - 1])
 def test_ids_of_every_length(raw, id):
     raw.make(id, "int8", [1], b"a")
     assert raw.call("tensor_read", id, 0) == b"a"
-    raw.call("tensor_free", [id])
-    assert raw.fail("tensor_free", [id]).code == "not_found"
+    raw.call("free", "tensor", [id])
+    assert raw.fail("free", "tensor", [id]).code == "not_found"
 
 
 def test_freeing_is_all_or_nothing_and_twice_is_once(raw):
     raw.make(1, "int8", [1])
     raw.make(2, "int8", [1])
-    assert raw.fail("tensor_free", [1, 3]).code == "not_found"
+    assert raw.fail("free", "tensor", [1, 3]).code == "not_found"
     assert raw.call("tensor_info", 1)
-    raw.call("tensor_free", [1, 2, 1])
+    raw.call("free", "tensor", [1, 2, 1])
     assert raw.fail("tensor_info", 1).code == "not_found"
-    raw.call("tensor_free", [])
+    raw.call("free", "tensor", [])
 
 
 def test_an_id_is_used_before_its_reply(raw):
@@ -244,7 +244,7 @@ def test_an_id_is_used_before_its_reply(raw):
         ("tensor_read", 2, 0),
         ("forward", "gelu", [1], {}, [3]),
         ("tensor_view", 4, 3, 0, [500]),
-        ("tensor_free", [1, 3]),
+        ("free", "tensor", [1, 3]),
         ("forward", "gelu", [4], {}, [5]),
         ("tensor_info", 5),
     ]
@@ -275,7 +275,7 @@ def test_answers_of_the_broker_overtake_the_devices(raw):
     """Replies are told apart by their ids, not by their order."""
     raw.make(1, "float32", [8 << 20])
     raw.call("forward", "gelu", [1], {}, [2])  # it is compiled now
-    raw.call("tensor_free", [2])
+    raw.call("free", "tensor", [2])
     raw.send(
         pack_request(1001, "forward", ("gelu", [1], {}, [2])) + pack_request(1002, "status", ())
     )
@@ -315,7 +315,7 @@ def test_through_shared_memory(raw):
     assert raw.call("tensor_read", 1, 0, None, [1, 0]) is None
     assert memory[5:15] == b"0123456789"
     assert raw.call("tensor_write", 1, 20, [1, 8192, 0]) is None
-    assert raw.call("shm_close", 1) is None
+    assert raw.call("free", "shm", [1]) is None
     assert raw.fail("tensor_write", 1, 0, [1, 0, 1]).code == "not_found"
 
 
@@ -351,19 +351,19 @@ def test_two_shared_memories_and_one_twice(raw):
     fd = make_memfd(4096)
     assert "in use" in str(raw.fail("shm_open", 1, 4096, fds=[fd]))
     os.close(fd)
-    raw.call("shm_close", 1)
+    raw.call("free", "shm", [1])
     third = open_shm(raw, 1, 4096)
     third[:4] = b"cccc"
     raw.call("tensor_write", 1, 0, [1, 0, 4])
     assert raw.call("tensor_read", 1, 0) == b"cccc"
-    assert raw.fail("shm_close", 9).code == "not_found"
+    assert raw.fail("free", "shm", [9]).code == "not_found"
 
 
 def test_closed_while_it_is_read_into(raw):
     memory = open_shm(raw, 1, 32 << 20)
     memory[:] = b"\x07" * len(memory)
     raw.make(1, "uint8", [32 << 20])
-    ids = [raw.request("tensor_write", 1, 0, [1, 0, 32 << 20]), raw.request("shm_close", 1)]
+    ids = [raw.request("tensor_write", 1, 0, [1, 0, 32 << 20]), raw.request("free", "shm", [1])]
     for id in ids:
         raw.wait(id)
     assert raw.call("tensor_read", 1, (32 << 20) - 3) == b"\x07" * 3

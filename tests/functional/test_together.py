@@ -304,7 +304,7 @@ def test_imports_views_and_writes_in_place_across_a_restart(raw, tmp_path):
     raw.call("import_tensor", 10, 1, 64, "float32", [2, N // 2])
     raw.call("tensor_write", 10, 0, GOOD.tobytes())
     raw.call("forward", "line", [10], {}, [11])  # a view of an import
-    raw.call("import_close", [1])
+    raw.call("free", "import", [1])
     for _ in range(2):
         raw.call("forward", "root_", [11], {}, [])
         raw.call("device_restart", "cpu")
@@ -313,7 +313,7 @@ def test_imports_views_and_writes_in_place_across_a_restart(raw, tmp_path):
     np.testing.assert_allclose(
         np.frombuffer(os.pread(fd, 4 * N, 64), np.float32), expected, rtol=1e-6
     )
-    raw.call("tensor_free", [10])
+    raw.call("free", "tensor", [10])
     raw.call("device_restart", "cpu")
     np.testing.assert_allclose(read(raw, 11), expected, rtol=1e-6)
 

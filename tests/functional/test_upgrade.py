@@ -68,7 +68,7 @@ def test_tensors_views_names_and_versions(own):
         assert np.array_equal(again.numpy(), data * 2)
         with Raw(own.socket) as raw:
             raw.call("tensor_attach", 1, "weights")
-            raw.call("tensor_free", [1])
+            raw.call("free", "tensor", [1])
     assert eventually(lambda: device_of(own)["memory_used"] == 0)
     assert device_of(own)["tensors"] == 0
 
@@ -103,7 +103,7 @@ def test_contexts_and_a_version_that_only_they_hold(own):
         raw.call("tensor_write", 1, 0, ones)
         raw.call("upgrade")
         assert "written after forward" in str(raw.fail("backward", 5, [2], [21]))
-        raw.call("context_free", [1, 2, 5])
+        raw.call("free", "context", [1, 2, 5])
 
 
 def test_pins_rollbacks_and_failures(own):
@@ -166,7 +166,7 @@ def test_shared_memory(own):
         assert late.receive()[1:3] == [77, None]
         late.call("tensor_new", 1, "uint8", [10])
         late.call("tensor_read", 1, 0, 10, [1, 0])
-        raw.call("shm_close", 1)
+        raw.call("free", "shm", [1])
         os.close(fd), os.close(late_fd)
 
 
@@ -214,7 +214,7 @@ def test_a_device_that_dies_after_an_upgrade(own):
             assert eventually(lambda: find_roles(own.pid, "executor") not in ([], [executor]))
             assert np.all(np.frombuffer(raw.call("tensor_read", 1, 0), np.float32) == 1)
         assert raw.call("status")["devices"][0]["restarts"] == 2
-        raw.call("tensor_free", [1])
+        raw.call("free", "tensor", [1])
 
 
 def test_killed_after_an_upgrade_it_leaves_nothing(own):

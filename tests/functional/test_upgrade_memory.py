@@ -87,7 +87,7 @@ def test_what_a_failed_request_was_to_make_is_not_there_after_it(own):
         assert "by a request that failed" in before
         raw.call("upgrade")
         assert str(raw.fail("tensor_read", 4, 0)) == before
-        raw.call("tensor_free", [1, 2, 4])
+        raw.call("free", "tensor", [1, 2, 4])
         assert device_of(raw)["memory_used"] == 0
 
 
@@ -113,9 +113,9 @@ def test_a_mapping_of_an_exported_tensor(own):
                 again, fd = export(raw, 1, 2)
                 assert again == info  # the chunk's number too
                 os.close(fd)
-                raw.call("export_free", [2])
+                raw.call("free", "export", [2])
             # It holds the memory: nothing else comes to lie there.
-            raw.call("tensor_free", [1])
+            raw.call("free", "tensor", [1])
             other.call("upgrade")
             used = device_of(raw)["memory_used"]
             assert used > 0
@@ -128,12 +128,12 @@ def test_a_mapping_of_an_exported_tensor(own):
             new, fd = export(raw, 99, 3)
             assert new["chunk"] != info["chunk"]
             os.close(fd)
-            raw.call("tensor_free", [99, *others])
-            raw.call("export_free", [3])
+            raw.call("free", "tensor", [99, *others])
+            raw.call("free", "export", [3])
             assert device_of(raw)["memory_used"] == used
-            raw.call("export_free", [1])
+            raw.call("free", "export", [1])
             assert device_of(raw)["memory_used"] == 0
-            assert raw.fail("export_free", [1]).code == "not_found"
+            assert raw.fail("free", "export", [1]).code == "not_found"
             del seen
 
 
@@ -169,7 +169,7 @@ def test_memory_of_a_client(own):
             assert np.all(y == 3 * i)
             assert np.all(np.frombuffer(raw.call("tensor_read", 1, 0), np.float32) == i)
             if i == 1:
-                raw.call("import_close", [1])  # the tensors hold it
+                raw.call("free", "import", [1])  # the tensors hold it
             other.call("upgrade")
         assert raw.fail("import_tensor", 3, 1, 0, "float32", [1]).code == "not_found"
         second = open_memfd(raw, 1, size)
@@ -177,15 +177,15 @@ def test_memory_of_a_client(own):
         second[:4] = np.float32(8).tobytes()
         # One that a context alone holds.
         raw.call("forward", "gelu", [3], {}, [4], {"context": 5})
-        raw.call("tensor_free", [3])
-        raw.call("import_close", [1])
+        raw.call("free", "tensor", [3])
+        raw.call("free", "import", [1])
         other.call("upgrade")
         raw.make(5, "float32", [4], np.ones(4, np.float32).tobytes())
         raw.call("backward", 5, [5], [6])
         slope = np.frombuffer(raw.call("tensor_read", 6, 0), np.float32)
         assert abs(slope[0] - 1) < 1e-3 and slope[1] == 0.5
-        raw.call("context_free", [5])
-        raw.call("tensor_free", [1, 2])
+        raw.call("free", "context", [5])
+        raw.call("free", "tensor", [1, 2])
         raw.call("sync")
         assert eventually(lambda: count_memfds(own.pid) == 0)
         del x, y
@@ -266,7 +266,7 @@ def test_limits_and_who_holds_what(start):
         assert "40 MiB by trainer" in before[4] and "20 MiB by tester" in before[4]
         assert before[5][1] == ("left", f"leaving (pid {os.getpid()})")
         # It is counted back, too.
-        raw.call("tensor_free", [1])
+        raw.call("free", "tensor", [1])
         raw.call("tensor_new", 1, "uint8", [30 * MIB])
         assert "holds 38 MiB" in str(raw.fail("tensor_new", 3, "uint8", [30 * MIB]))
         raw.close()
@@ -365,5 +365,5 @@ def test_upgrades_and_restarts_together(own):
             assert raw.wait(restart)["state"] == "ready"
             assert asking.wait(asked)["upgrades"] == i + 1
             assert np.all(np.frombuffer(raw.call("tensor_read", 1, 0), np.float32) == 1)
-        raw.call("tensor_free", [1])
+        raw.call("free", "tensor", [1])
 

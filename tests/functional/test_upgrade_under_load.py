@@ -36,7 +36,7 @@ def train(daemon, stop, counts, errors, seed):
                 assert np.array_equal(named.numpy(), x)
                 del held[:-5]
                 counts[seed] += 1
-            client._request("tensor_free", ([named._id],))
+            client._request("free", "tensor", ([named._id],))
     except BaseException as error:
         errors.append(error)
 
@@ -53,7 +53,7 @@ def backward_loop(daemon, stop, counts, errors, seed):
                 for _ in range(20):
                     sent.append(raw.request("backward", 1, [1], [next_id]))
                     sent.append(raw.request("tensor_read", next_id, 0))
-                    sent.append(raw.request("tensor_free", [next_id]))
+                    sent.append(raw.request("free", "tensor", [next_id]))
                     next_id += 1
                 results = [raw.wait(id) for id in sent]
                 for grad in results[1::3]:

@@ -56,7 +56,7 @@ def test_output_is_the_input_s_memory(raw):
     assert used(raw) == before
     raw.call("tensor_write", 2, 0, np.float32(99).tobytes())
     assert read(raw, 1)[0] == 99
-    raw.call("tensor_free", [1])
+    raw.call("free", "tensor", [1])
     assert read(raw, 2)[1] == 1
     # Of a part of a tensor.
     raw.call("tensor_view", 3, 2, 4, [2, 5])

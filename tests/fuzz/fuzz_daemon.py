@@ -262,7 +262,7 @@ class Good:
         for tensor in self.raw.call("tensor_list"):
             if tensor["name"] and tensor["name"] != "kept by the good client":
                 self.raw.call("tensor_attach", 9, tensor["name"])
-                self.raw.call("tensor_free", [9])
+                self.raw.call("free", "tensor", [9])
 
     def extra(self):
         """What the daemon holds for others."""
@@ -295,7 +295,7 @@ class Fuzz:
         self.good = Good(self.daemon.socket)
         self.fds, self.log_end = None, 0
         self.good.raw.call("forward", "edited", [3], {}, [4])
-        self.good.raw.call("tensor_free", [4])
+        self.good.raw.call("free", "tensor", [4])
         (self.kernels / "edited.cu").write_text(EDITED % 2)
         self.good.raw.call("reload")
 

@@ -105,8 +105,9 @@ SESSIONS = {
         ("tensor_attach", [6, "one"], None),
         ("tensor_list", [], None),
         ("tensor_accept", [[1, 3]], None),
-        ("tensor_free", [[3, 4]], None),
-        ("drop", [[1, 2, 99], [7]], None),
+        ("free", ["tensor", [3, 4]], None),
+        ("free", ["tensor", [1, 2, 99], {"drop": True}], None),
+        ("free", ["context", [7], {"drop": True}], None),
         ("sync", [], None),
     ],
     "shared memory": [
@@ -116,8 +117,8 @@ SESSIONS = {
         ("tensor_write", [1, 0, [1, 0, 1024]], None),
         ("tensor_read", [1, 0, 1024, [2, 2048]], None),
         ("tensor_read", [1, 512, 4, [1, SIZE - 4]], None),
-        ("shm_close", [1], None),
-        ("shm_close", [2], None),
+        ("free", ["shm", [1]], None),
+        ("free", ["shm", [2]], None),
     ],
     "operators": [
         _new(1), _write(1),
@@ -132,8 +133,9 @@ SESSIONS = {
         ("backward", [2, [6, None], [None, None], {"into": [None, None]}], None),
         ("forward", ["flatten", [1], {}, [10]], None),
         ("tensor_read", [10, 0], None),
-        ("context_free", [[2]], None),
-        ("drop", [[2, 3], [1]], None),
+        ("free", ["context", [2]], None),
+        ("free", ["tensor", [2, 3], {"drop": True}], None),
+        ("free", ["context", [1]], None),
     ],
     "gradients without a context": [
         _new(1, (2, 10)), _new(2, (2, 10)),
@@ -154,9 +156,9 @@ SESSIONS = {
         ("tensor_copy", [2, 1], None),
         ("forward", ["gelu", [2], {}, [None], {"into": [1]}], None),
         ("tensor_read", [2, 0, 64], None),
-        ("export_free", [[1, 2]], None),
-        ("import_close", [[1]], None),
-        ("tensor_free", [[2]], None),
+        ("free", ["export", [1, 2]], None),
+        ("free", ["import", [1]], None),
+        ("free", ["tensor", [2]], None),
     ],
     "versions": [
         ("reload", [], None),
@@ -185,7 +187,7 @@ SESSIONS = {
         ("tensor_read", [1, 0, 1024, [1, 0]], None),
         ("backward", [1, [1], [4]], None),
         ("tensor_copy", [3, 1], None),
-        ("export_free", [[1]], None),
+        ("free", ["export", [1]], None),
     ],
 }  # fmt: skip
 

@@ -102,7 +102,7 @@ class Chaos:
     def use(self):
         """A version is compiled for what the one before it was used for."""
         self.admin.call("forward", "turn", [1], {}, [2])
-        self.admin.call("drop", [2], [])
+        self.admin.call("free", "tensor", [2], {"drop": True})
 
     def edit(self):
         """Served from now on, or from a moment later: either version may run meanwhile."""

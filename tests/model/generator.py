@@ -39,7 +39,7 @@ class Generator:
         crowded = len(client.tensors) > KEPT or len(client.contexts) > 10
         if crowded and self.rng.random() < 0.5:
             ids = self.rng.sample(sorted(client.tensors), min(15, len(client.tensors)))
-            return "drop", [ids, sorted(client.contexts)[:8]]
+            return "free", ["tensor", ids, {"drop": True}]
         if self.slow and self.rng.random() < 0.8 and (drawn := self.forward("grow")) is not None:
             return drawn
         for _ in range(100):
@@ -136,11 +136,13 @@ class Generator:
     def tensor_free(self):
         if not self.c.tensors:
             return None
-        return "tensor_free", [self.rng.sample(sorted(self.c.tensors), self.rng.randint(0, min(3, len(self.c.tensors))))]
+        return "free", ["tensor", self.rng.sample(sorted(self.c.tensors), self.rng.randint(0, min(3, len(self.c.tensors))))]
 
     def drop(self):
-        some = [id for id in self.c.tensors if self.rng.random() < 0.1]
-        return "drop", [[*some, self.c.last_id + 100], [id for id in self.c.contexts if self.rng.random() < 0.2]]
+        kind = self.rng.choice(["tensor", "context", "shm", "export", "import"])
+        held = self.c.held(kind)
+        some = [id for id in held if self.rng.random() < 0.1]
+        return "free", [kind, [*some, self.c.last_id + 100], {"drop": True}]
 
     def attach(self):
         return "tensor_attach", [self.new(), self.rng.choice([*self.world.names, *NAMES[:1]])]
@@ -158,7 +160,7 @@ class Generator:
         return None if len(self.c.shms) >= 3 else ("shm_open", [self.new(), self.rng.choice([4096, 70_000, 1 << 20])])
 
     def shm_close(self):
-        return ("shm_close", [self.rng.choice([*self.c.shms])]) if self.c.shms else None
+        return ("free", ["shm", [self.rng.choice([*self.c.shms])]]) if self.c.shms else None
 
     def tensor_export(self):
         if len(self.c.exports) >= 4 or (id := self.id(lambda t: not t.storage.near)) is None:
@@ -166,7 +168,7 @@ class Generator:
         return "tensor_export", [id, self.new()]
 
     def export_free(self):
-        return ("export_free", [[self.rng.choice([*self.c.exports])]]) if self.c.exports else None
+        return ("free", ["export", [self.rng.choice([*self.c.exports])]]) if self.c.exports else None
 
     def import_open(self):
         if len(self.c.imports) >= 2:
@@ -185,7 +187,7 @@ class Generator:
         return "import_tensor", [self.new(), id, self.rng.randrange(0, room // 8 + 1) * 8, dtype, shape]
 
     def import_close(self):
-        return ("import_close", [[self.rng.choice([*self.c.imports])]]) if self.c.imports else None
+        return ("free", ["import", [self.rng.choice([*self.c.imports])]]) if self.c.imports else None
 
     # --- operators
 
@@ -270,7 +272,7 @@ class Generator:
         return "vjp", [name, ids, like[: op.outputs], like[op.outputs :], grads, attrs, outs]
 
     def context_free(self):
-        return ("context_free", [[self.rng.choice([*self.c.contexts])]]) if self.c.contexts else None
+        return ("free", ["context", [self.rng.choice([*self.c.contexts])]]) if self.c.contexts else None
 
     def plan(self):
         name = self.rng.choice([*OPERATORS, "turn"])
@@ -284,7 +286,7 @@ class Generator:
         """One parameter, or one element of one, becomes something else of its type."""
         params = list(params)
         places = [i for i, v in enumerate(params) if isinstance(v, (int, str, list)) and v != []]
-        if not places or method in ("sync", "drop") or (method == "import_open" and places == [0]):
+        if not places or method == "sync" or params[-1:] == [{"drop": True}] or (method == "import_open" and places == [0]):
             return params
         i = self.rng.choice(places)
         if method in ("shm_open", "import_open"):

@@ -150,6 +150,10 @@ class Client:
         self.told = set()  # the failed edits of which it has been warned
         self.last_id = 0
 
+    def held(self, kind):
+        """By id."""
+        return getattr(self, kind + "s")
+
     def new_id(self):
         self.last_id += 1
         return self.last_id
@@ -335,27 +339,25 @@ class World:
         p.result = view.info(new)
         self.put(p, c, new, view)
 
-    def do_tensor_free(self, p, c, ids):
-        for tensor in [self.tensor(p, c, id) for id in ids]:
-            p.writes.add(tensor.storage.owner)  # others see that its name goes
-            if tensor.name is not None:
-                p.writes.add(("name", tensor.name))
+    def do_free(self, p, c, kind, ids, options={}):
+        if kind not in ("tensor", "context", "shm", "export", "import"):
+            raise Refused("invalid_argument", kind)
+        held, drop = c.held(kind), options.get("drop", False)
+        for id in ids:
+            if id not in held and not drop:
+                raise Refused("not_found", f"{kind} {id}")
+        if kind == "tensor" and not drop:
+            for tensor in [self.tensor(p, c, id) for id in ids]:
+                p.writes.add(tensor.storage.owner)  # others see that its name goes
+                if tensor.name is not None:
+                    p.writes.add(("name", tensor.name))
 
         def effect():
             for id in ids:
-                tensor = c.tensors.pop(id, None)
-                if tensor is not None and tensor.name is not None:
-                    del self.names[tensor.name]
-                    tensor.name = None
-
-        p.effects.append(effect)
-
-    def do_drop(self, p, c, tensors, contexts):
-        def effect():
-            for id in tensors:
-                c.tensors.pop(id, None)
-            for id in contexts:
-                c.contexts.pop(id, None)
+                freed = held.pop(id, None)
+                if kind == "tensor" and freed is not None and freed.name is not None and not drop:
+                    del self.names[freed.name]
+                    freed.name = None
 
         p.effects.append(effect)
 
@@ -390,11 +392,6 @@ class World:
         self.new_id(c.shms, id)
         p.effects.append(lambda: c.shms.__setitem__(id, shared))
 
-    def do_shm_close(self, p, c, id):
-        if id not in c.shms:
-            raise Refused("not_found", f"shared memory {id}")
-        p.effects.append(lambda: c.shms.pop(id))
-
     def do_tensor_export(self, p, c, id, export):
         tensor = self.tensor(p, c, id)
         self.new_id(c.exports, export)
@@ -404,12 +401,6 @@ class World:
         p.export = Export(tensor)
         p.result = {"device": Tensor.device, "size": tensor.size, "chunk": Any(), "chunk_size": Any(), "offset": Any()}
         p.effects.append(lambda: c.exports.__setitem__(export, p.export))
-
-    def do_export_free(self, p, c, ids):
-        for id in ids:
-            if id not in c.exports:
-                raise Refused("not_found", f"export {id}")
-        p.effects.append(lambda: [c.exports.pop(id, None) for id in ids])
 
     def do_import_open(self, p, c, id, device, kind, handle, size):
         shared = Shared(size, self.rng)
@@ -432,9 +423,3 @@ class World:
         p.result = tensor.info(id)
         self.put(p, c, id, tensor)
         p.effects.append(lambda: shared.tensors.append(tensor))
-
-    def do_import_close(self, p, c, ids):
-        for id in ids:
-            if id not in c.imports:
-                raise Refused("not_found", f"import {id}")
-        p.effects.append(lambda: [c.imports.pop(id, None) for id in ids])

@@ -241,7 +241,7 @@ class Trial:
             self.admin.close()
             for id, name in enumerate([*self.world.names], start=1):
                 raw.call("tensor_attach", id, name)
-                raw.call("tensor_free", [id])
+                raw.call("free", "tensor", [id])
 
             def left():
                 device = raw.call("status")["devices"][0]

@@ -455,12 +455,6 @@ class Runs(World):
                 raise Untold
         self.gradients(p, c, op, attrs, *arrays, grads, outs, options, [*inputs, *tensors[0], *tensors[1]])
 
-    def do_context_free(self, p, c, ids):
-        for id in ids:
-            if id not in c.contexts:
-                raise Refused("not_found", f"context {id}")
-        p.effects.append(lambda: [c.contexts.pop(id, None) for id in ids])
-
     def do_plan(self, p, c, name, descs, attrs, options={}):
         op = self.operator(name, options.get("version"))
         attrs = self.attributes(op, attrs)

@@ -97,7 +97,7 @@ class Caller(Raw):
         x = self.one(dtype, n)
         reply = self.call("forward", op, [x], attrs or {}, [y], options)
         data = self.call("tensor_read", y, 0)
-        self.call("tensor_free", [y])
+        self.call("free", "tensor", [y])
         return Result(reply, np.frombuffer(data, dtype))
 
     def versions(self, op="scale"):

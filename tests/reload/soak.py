@@ -77,7 +77,7 @@ class Client(Caller):
         sent = [
             self.request("forward", f"soak{op}", [x], {}, [y], {}),
             self.request("tensor_read", y, 0),
-            self.request("tensor_free", [y]),
+            self.request("free", "tensor", [y]),
         ]
         reply, data, _ = [self.wait(m) for m in sent]
         version, values = reply["version"], np.frombuffer(data, np.float32)

@@ -63,7 +63,7 @@ def test_backward_runs_on_the_version_of_its_forward(make_site):
         site.await_value(factor)
     third = forward_with_context(site)
     assert [backward(site, c) for c in (first, never, third)] == [2, 2, 4]
-    site.call("context_free", [first, never])
+    site.call("free", "context", [first, never])
     assert backward(site, third) == 4
     site.path("scale.cu").unlink()
     site.await_event("withdrawn")

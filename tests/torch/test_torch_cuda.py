@@ -90,7 +90,7 @@ def test_an_address_that_was_given_anew_is_opened_anew(world):
     world.ranges[0x1000] = Range(0x1000, 0x1000, 2)
     new = imports.find(FOUR, 0x1010, Batch())
     assert new != old and world.dropped == [old]
-    assert world.take() == ["import_close", "import_open", "import_tensor"]
+    assert world.take() == ["free", "import_open", "import_tensor"]
 
 
 def test_what_was_freed_is_closed_in_time(world):
@@ -102,9 +102,9 @@ def test_what_was_freed_is_closed_in_time(world):
     world.take()
     for _ in range(200):
         imports.sweep()
-    assert world.sent == [("import_close", [1])]
+    assert world.sent == [("free", "import", [1])]
     imports.close_all()
-    assert world.take()[-1] == "import_close"
+    assert world.take()[-1] == "free"
     imports.close_all()
     assert world.take() == []
 
@@ -129,7 +129,7 @@ def test_open_allocations_are_bounded(world):
         imports.find(FOUR, 0x1000, Batch())  # in use all the time
         imports.find(FOUR, base, Batch())
     sent = world.take()
-    assert 300 < sent.count("import_open") - sent.count("import_close") < 600
+    assert 300 < sent.count("import_open") - sent.count("free") < 600
     imports.find(FOUR, 0x1000, Batch())
     assert world.take() == []
 

@@ -113,7 +113,7 @@ class Connection:
         self._replies: dict[int, Reply] = {}
         self._notifications: deque[_wire.Notification] = deque(maxlen=_KEPT)
         self._next_msgid = 0
-        self._garbage: deque[tuple[int, int]] = deque()
+        self._garbage: deque[tuple[str, int]] = deque()
         self._fds: deque[int] = deque()  # that came, for replies not yet read
         _all.add(self)
         weakref.finalize(self, sock.close)  # without it Python complains of a client left open
@@ -199,9 +199,9 @@ class Connection:
                         "it may still be at work (raise the client's timeout, or close the client)"
                     )
 
-    def discard(self, kind: int, id: int) -> None:
-        """Gives an id up with the next request: of a tensor (kind 0), of a context (1), of an
-        export (2). Safe in __del__; the request that makes the id may be in flight, or may have failed."""
+    def discard(self, kind: str, id: int) -> None:
+        """Gives an id up with the next request: of a "tensor", "context" or "export". Safe in
+        __del__; the request that makes the id may be in flight, or may have failed."""
         if self._sock is not None:
             self._garbage.append((kind, id))
 
@@ -255,15 +255,12 @@ class Connection:
     def _send_garbage(self) -> None:
         """Queues what discard() noted, as a notification: nobody waits for its reply."""
         while self._garbage:
-            ids: tuple[list[int], list[int], list[int]] = ([], [], [])
-            while self._garbage and sum(map(len, ids)) < _MANY:
+            ids: dict[str, list[int]] = {}
+            for _ in range(min(len(self._garbage), _MANY)):
                 kind, id = self._garbage.popleft()
-                ids[kind].append(id)
-            tensors, contexts, exports = ids
-            if tensors or contexts:
-                self._queue_notification("drop", (tensors, contexts))
-            if exports:
-                self._queue_notification("export_free", (exports,))
+                ids.setdefault(kind, []).append(id)
+            for kind, given_up in ids.items():
+                self._queue_notification("free", (kind, given_up, {"drop": True}))
 
     def _queue_notification(self, method: str, params: Sequence[Any]) -> None:
         self._out.append((memoryview(_wire.encode_notification(method, params)), None))

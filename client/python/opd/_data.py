@@ -101,7 +101,7 @@ class Transfer:
         for slot in range(_SLOTS):
             self._settle(slot)
         if self._map is not None:
-            self._conn.call("shm_close", self._ids)
+            self._conn.call("free", "shm", [self._ids])
             self.close()
         self._slot_size = 0
         self._ids += 1
@@ -111,7 +111,7 @@ class Transfer:
         except BaseException:
             self.close()
             if not self._conn.closed:  # it may have been opened all the same
-                self._conn.send("shm_close", (self._ids,))
+                self._conn.send("free", ("shm", [self._ids]))
             raise
         finally:
             os.close(fd)

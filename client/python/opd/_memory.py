@@ -81,7 +81,7 @@ class Memory:
             with self._lock:
                 chunk = None if info["chunk"] is None else self._find_chunk(info, fd)
         except BaseException:
-            conn.discard(2, id)
+            conn.discard("export", id)
             raise
         finally:
             if fd is not None:
@@ -114,7 +114,7 @@ class Memory:
                         chunk.mapping.close()
                     except Exception:
                         pass  # the process's end unmaps it
-        self._client._conn.discard(2, id)
+        self._client._conn.discard("export", id)
 
     # --- a client's own memory
 
@@ -128,7 +128,7 @@ class Memory:
         return id
 
     def import_close(self, ids: Sequence[int]) -> None:
-        self._client._conn.call("import_close", list(ids))
+        self._client._conn.call("free", "import", list(ids))
 
     def import_tensor(self, import_id: int, offset: int, dtype: str, shape: Sequence[int]) -> Tensor:
         """A tensor in imported memory: what is written there, either side sees."""

@@ -74,11 +74,11 @@ class Context:
         """Frees what the daemon keeps for this context, now."""
         id, self._id = self._id, 0
         if id:
-            self._client._request("context_free", ([id],))
+            self._client._request("free", ("context", [id]))
 
     def __del__(self) -> None:
         if getattr(self, "_id", 0):
-            self._client._conn.discard(1, self._id)
+            self._client._conn.discard("context", self._id)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("an opd.Context is in the daemon, and is neither pickled nor copied")

@@ -136,7 +136,7 @@ class Tensor:
         _dlpack.sweep()
         id, self._id = self._id, 0
         if id:
-            self._client._request("tensor_free", ([id],))
+            self._client._request("free", ("tensor", [id]))
 
     def item(self) -> Any:
         """The only element, as a Python number; ValueError if there are several."""
@@ -144,7 +144,7 @@ class Tensor:
 
     def __del__(self) -> None:
         if getattr(self, "_id", 0):
-            self._client._conn.discard(0, self._id)
+            self._client._conn.discard("tensor", self._id)
 
     def __len__(self) -> int:
         if not self.shape:

@@ -121,7 +121,7 @@ class Imports:
     def close(self, allocation: Allocation) -> None:
         del self._open[allocation.range.base]
         self._forget_ids(allocation)
-        self._conn.send("import_close", ([allocation.id],))
+        self._conn.send("free", ("import", [allocation.id]))
 
     def close_all(self) -> None:
         for allocation in list(self._open.values()):
@@ -137,14 +137,14 @@ class Imports:
             conn.wait(conn.send("import_open", params))
         except BaseException:
             if not conn.closed:  # it may have been opened all the same
-                conn.send("import_close", ([id],))
+                conn.send("free", ("import", [id]))
             raise
         allocation = self._open[range.base] = Allocation(id, range)
         return allocation
 
     def _forget_ids(self, allocation: Allocation) -> None:
         for id in allocation.ids.values():
-            self._conn.discard(0, id)
+            self._conn.discard("tensor", id)
         allocation.ids.clear()
 
 
@@ -207,7 +207,7 @@ class CudaTransport:
             raise
         finally:
             for id in empty:
-                self.conn.discard(0, id)
+                self.conn.discard("tensor", id)
 
     def _id(self, tensor: torch.Tensor, batch: Batch, empty: list[int]) -> int:
         desc = describe(tensor)

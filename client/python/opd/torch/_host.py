@@ -189,11 +189,11 @@ class DirectTransport(HostTransport):
 
     def _close(self, id: int) -> None:
         self._forget_ids()
-        self.conn.send("import_close", ([id],))
+        self.conn.send("free", ("import", [id]))
 
     def _forget_ids(self) -> None:
         for id in self._ids.values():
-            self.conn.discard(0, id)
+            self.conn.discard("tensor", id)
         self._ids.clear()
 
 
@@ -222,7 +222,8 @@ class StagedTransport(HostTransport):
         for id, at, desc in back:
             if desc.nbytes:
                 conn.send("tensor_read", (id, 0, desc.nbytes, (shm, at)), batch=batch)
-        conn.send("drop", ([id for id in reads + made if id is not None], []), batch=batch)
+        ids = [id for id in reads + made if id is not None]
+        conn.send("free", ("tensor", ids, {"drop": True}), batch=batch)
         return finish(conn, batch, reply)
 
     def _open(self, id: int, arena: Arena) -> None:
@@ -230,4 +231,4 @@ class StagedTransport(HostTransport):
         conn.wait(conn.send("shm_open", (id, arena.size), fd=arena.fd))
 
     def _close(self, id: int) -> None:
-        self.conn.send("shm_close", (id,))
+        self.conn.send("free", ("shm", [id]))

@@ -1,0 +1,133 @@
+// The request that gives up what a connection holds, of whatever kind.
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "request/parted.h"
+#include "request/parts.h"
+#include "request/request.h"
+
+// `drop`: the name stays.
+static void free_tensor(struct request *req, uint64_t id, bool drop)
+{
+    struct tensor *t = map_get(&req->conn->tensors, id);
+    if (t && !drop)
+        tensor_drop_name(&req->broker->names, t);
+    request_drop_id(req->conn, id);
+}
+
+static void free_context(struct request *req, uint64_t id, bool drop)
+{
+    (void)drop;
+    context_free(map_remove(&req->conn->contexts, id));
+}
+
+static void free_shm(struct request *req, uint64_t id, bool drop)
+{
+    (void)drop;
+    struct shm *shm = map_remove(&req->conn->shms, id);
+    if (shm)
+        shm_free(req->broker, shm);
+}
+
+static void free_export(struct request *req, uint64_t id, bool drop)
+{
+    (void)drop;
+    request_drop_export(req->conn, id);
+}
+
+static void free_import(struct request *req, uint64_t id, bool drop)
+{
+    (void)drop;
+    import_unref(map_remove(&req->conn->imports, id));
+}
+
+static const struct kind {
+    const char *name;
+    size_t map;                                                // where in a connection
+    void (*free)(struct request *req, uint64_t id, bool drop); // nothing if it is not there
+} kinds[] = {
+    { "tensor", offsetof(struct conn, tensors), free_tensor },
+    { "context", offsetof(struct conn, contexts), free_context },
+    { "shm", offsetof(struct conn, shms), free_shm },
+    { "export", offsetof(struct conn, exports), free_export },
+    { "import", offsetof(struct conn, imports), free_import },
+};
+
+static const struct kind *find_kind(const value *name, struct opd_err *err)
+{
+    char text[16] = "";
+    value_copy_str(name, text, sizeof text);
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (strcmp(text, kinds[i].name) == 0)
+            return &kinds[i];
+    opd_err_set(err, OPD_E_invalid_argument,
+                "free: kind '%s', expected tensor, context, shm, export or import", text);
+    return NULL;
+}
+
+static bool read_drop(const value *options, bool *out, struct opd_err *err)
+{
+    const value *v = value_get(options, "drop");
+    *out = !value_is_nil(v) && value_type(v) == VALUE_BOOL && value_bool(v);
+    return value_is_nil(v) || value_type(v) == VALUE_BOOL ||
+           opd_err_set(err, OPD_E_invalid_argument, "free: drop is %s, expected a boolean",
+                       value_type_name(v));
+}
+
+struct freeing {
+    const struct kind *kind;
+    bool drop;
+};
+
+// An import's device must have done with it before the client is told.
+static bool check_device(struct request *req, const struct import *m, struct opd_err *err)
+{
+    struct device *d = m->space->device;
+    if (req->device && req->device != d)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "free: imports of %s and %s; free those of one device at a time",
+                           req->device->name, d->name);
+    req->device = d;
+    return true;
+}
+
+static bool check_id(struct request *req, const value *id, size_t i, const void *data,
+                     struct opd_err *err)
+{
+    const struct freeing *f = data;
+    const struct map *held = (const struct map *)((const char *)req->conn + f->kind->map);
+    bool is_int = value_type(id) == VALUE_INT;
+    const void *found = is_int ? map_get(held, (uint64_t)value_int(id)) : NULL;
+    if (found || f->drop)
+        return !found || held != &req->conn->imports || check_device(req, found, err);
+    if (!is_int)
+        return opd_err_set(err, OPD_E_not_found,
+                           "free: element %zu is %s, expected an id of this connection's %ss", i,
+                           value_type_name(id), f->kind->name);
+    return opd_err_set(err, OPD_E_not_found,
+                       "free: this connection has no %s %" PRId64 " (never made, or freed)",
+                       f->kind->name, value_int(id));
+}
+
+static void free_id(struct request *req, const value *id, const void *data)
+{
+    const struct freeing *f = data;
+    if (value_type(id) == VALUE_INT)
+        f->kind->free(req, (uint64_t)value_int(id), f->drop);
+}
+
+enum request_status request_free(struct request *req, const value *params, struct opd_err *err)
+{
+    struct freeing f = { .kind = find_kind(value_at(params, 0), err) };
+    if (!f.kind || !read_drop(value_at(params, 2), &f.drop, err))
+        return REQUEST_ERROR;
+    struct parted_ids each = { check_id, free_id, &f };
+    enum request_status status = parted_each(req, value_at(params, 1), &each, err);
+    if (status != REQUEST_ANSWERED)
+        return status;
+    pack_nil(&req->reply);
+    // A command of no steps: it is done when all before it is.
+    return req->device ? request_submit(req, req->device, command_new(DEV_RUN, 0, 0)) : status;
+}
