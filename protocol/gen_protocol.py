@@ -19,7 +19,7 @@ README = ROOT / "protocol" / "README.md"
 
 TEXT = r'"((?:[^"\\]|\\.)*)"'
 ROWS = {
-    PROTOCOL: rf"REQUEST\((\w+),\s*(\d+),\s*(LOOP|DEVICE),\s*{TEXT},\s*{TEXT},\s*{TEXT}\)",
+    PROTOCOL: rf"REQUEST\((\w+),\s*(\d+),\s*{TEXT},\s*{TEXT},\s*{TEXT}\)",
     ERRORS: rf"ERROR\((\w+),\s*(\d+),\s*(\w+),\s*{TEXT}\)",
     DTYPES: rf"DTYPE\((\w+),\s*(\d+),\s*(\d+),\s*{TEXT},\s*{TEXT}\)",
 }
@@ -27,7 +27,7 @@ VERSION = r"#define OPD_PROTOCOL (\d+)"
 
 LETTERS = {
     "s": "string", "S": "string?", "i": "integer", "b": "binary", "M": "map", "h": "id",
-    "H": "id?", "a": "array", "A": "array?", "v": "any", "n": "nil",
+    "H": "id?", "a": "array", "A": "array?", "v": "any", "n": "nil", "m": "string", "f": "a descriptor",
 }  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def make_module(requests, errors, dtypes):
             f"PROTOCOL = {read_version()}",
             "",
             "# name: (letters of the parameters, letter of the result)",
-            table("REQUESTS", "tuple[str, str]", [(r[0], (r[3], r[4])) for r in requests]),
+            table("REQUESTS", "tuple[str, str]", [(r[0], (r[2], r[3])) for r in requests]),
             "",
             "# name: (number, class in opd.errors)",
             table("ERRORS", "tuple[int, str]", [(r[0], (int(r[1]), r[2])) for r in errors]),
@@ -97,10 +97,9 @@ def make_tables(requests, errors, dtypes):
     return {
         "version": f"Protocol {read_version()}.",
         "requests": table(
-            ["request", "since", "parameters", "result", "answered", "what it does"],
-            [[f"`{name}`", since, spell(params), spell(result),
-              "at once" if where == "LOOP" else "when the device has done it", doc]
-             for name, since, where, params, result, doc in requests]),
+            ["request", "since", "parameters", "result", "what it does"],
+            [[f"`{name}`", since, spell(params), spell(result), doc]
+             for name, since, params, result, doc in requests]),
         "errors": table(
             ["code", "number", "Python", "what the caller should do"],
             [[f"`{name}`", number, f"`{cls}`", advice] for name, number, cls, advice in errors]),

@@ -14,7 +14,7 @@
 #include "c/sock.h"
 #include "base/version.h"
 
-#define REQUEST(name, since, where, params, result, doc)
+#define REQUEST(name, since, params, result, doc)
 #include "../../protocol/protocol.def"
 #undef REQUEST
 

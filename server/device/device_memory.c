@@ -113,7 +113,7 @@ static bool may_share(const struct device *d, uint64_t size, struct opd_err *err
     return size <= MAX_SHARED - sum ||
            opd_err_set(err, OPD_E_out_of_memory,
                        "%s of shared memory asked for on %s, where clients share %s and may share "
-                       "%s in all; close what is not needed (shm_close, import_close)",
+                       "%s in all; free what is not needed (shm, import)",
                        holder_size(size, asked), d->name, holder_size(sum, has),
                        holder_size(MAX_SHARED, may));
 }

@@ -8,18 +8,24 @@
 #include "request/request.h"
 
 static request_fn *const functions[METHOD_COUNT] = {
-#define REQUEST(name, since, where, params, result, doc) request_##name,
+#define REQUEST(name, since, params, result, doc) request_##name,
 #include "../../protocol/protocol.def"
 #undef REQUEST
 };
 
-static bool takes_fd(int method, const value *params)
+// The descriptor that belongs to this message, not to the next. -1: none does, or none came.
+static int take_fd(struct request *req, const char *letters, const value *params)
 {
-    char text[16];
-    const value *kind = value_at(params, 2); // the parameters may be wrong ones
-    return method == METHOD_shm_open ||
-           (method == METHOD_import_open && kind && value_copy_str(kind, text, sizeof text) &&
-            strcmp(text, "memfd") == 0);
+    char text[8];
+    for (size_t i = 0; *letters; letters++) {
+        if (*letters == '|')
+            continue;
+        const value *v = value_at(params, i++); // the parameters may be wrong ones
+        if (*letters == 'f' || (*letters == 'm' && v && value_copy_str(v, text, sizeof text) &&
+                                strcmp(text, "memfd") == 0))
+            return stream_take_fd(&req->conn->stream);
+    }
+    return -1;
 }
 
 static bool may_begin(const struct request *req, const struct method *m, const value *params,
@@ -44,13 +50,15 @@ enum request_status request_call(struct request *req, const struct msg *msg, boo
                     (int)(msg->method_size < 64 ? msg->method_size : 64), msg->method);
         return REQUEST_ERROR;
     }
-    if (!may_begin(req, &methods[method], msg->params, again, err)) {
-        int fd = takes_fd(method, msg->params) ? stream_take_fd(&req->conn->stream) : -1;
-        if (fd >= 0)
-            close(fd); // it belongs to this message, not to the next
+    enum request_status status = REQUEST_ERROR;
+    req->fd = take_fd(req, methods[method].params, msg->params);
+    bool begins = may_begin(req, &methods[method], msg->params, again, err);
+    if (begins)
+        status = functions[method](req, msg->params, err);
+    if (req->fd >= 0)
+        close(req->fd);
+    if (!begins)
         return REQUEST_ERROR;
-    }
-    enum request_status status = functions[method](req, msg->params, err);
     if (status == REQUEST_AGAIN)
         req->broker->counters.parts++;
     else if (status != REQUEST_WAIT) {

@@ -3,7 +3,7 @@
 #include <string.h>
 
 const struct method methods[METHOD_COUNT] = {
-#define REQUEST(name, since, where, params, result, doc) { #name, since, params, result, doc },
+#define REQUEST(name, since, params, result, doc) { #name, since, params, result, doc },
 #include "../../protocol/protocol.def"
 #undef REQUEST
 };

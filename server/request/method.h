@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 enum method_id {
-#define REQUEST(name, since, where, params, result, doc) METHOD_##name,
+#define REQUEST(name, since, params, result, doc) METHOD_##name,
 #include "../../protocol/protocol.def"
 #undef REQUEST
     METHOD_COUNT

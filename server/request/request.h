@@ -60,7 +60,8 @@ struct request {
     struct broker *broker;
     uint32_t id;
     bool notification;
-    uint64_t since;       // clock_ns() when it was first tried
+    int fd;         // that came with it; closed when its method returns, unless that has made it -1
+    uint64_t since; // clock_ns() when it was first tried
     struct buf reply;     // the result, packed
     uint64_t reply_size;  // that it will have, about; counted by its connection
     size_t reply_start;   // of a reply that is packed whole, head and all: see parted.h
@@ -151,6 +152,6 @@ bool request_attrs(const struct op *op, const value *map, struct op_value *out,
 void request_pack_device(struct buf *out, const struct device *d); // the map that clients get
 enum request_status request_wait_memory(struct request *req, struct device *d);
 
-#define REQUEST(name, since, where, params, result, doc) request_fn request_##name;
+#define REQUEST(name, since, params, result, doc) request_fn request_##name;
 #include "../../protocol/protocol.def"
 #undef REQUEST

@@ -28,7 +28,7 @@ static void free_shm(struct request *req, uint64_t id, bool drop)
     (void)drop;
     struct shm *shm = map_remove(&req->conn->shms, id);
     if (shm)
-        shm_free(req->broker, shm);
+        shm_free(shm);
 }
 
 static void free_export(struct request *req, uint64_t id, bool drop)

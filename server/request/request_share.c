@@ -26,7 +26,7 @@ static bool may_share(const struct request *req, const char *what, uint64_t size
     return (sum <= SHM_MOST && size <= SHM_MOST - sum) ||
            opd_err_set(err, OPD_E_out_of_memory,
                        "%s: %s asked for, and this connection shares %s and may share %s in all; "
-                       "close some (shm_close, import_close)",
+                       "free some (shm, import)",
                        what, holder_size(size, asked), holder_size(sum, has),
                        holder_size(SHM_MOST, may));
 }
@@ -34,21 +34,18 @@ static bool may_share(const struct request *req, const char *what, uint64_t size
 enum request_status request_shm_open(struct request *req, const value *params, struct opd_err *err)
 {
     int64_t id = value_int(value_at(params, 0)), size = value_int(value_at(params, 1));
-    int fd = stream_take_fd(&req->conn->stream);
-    bool ok = shm_check("shm_open", fd, size, err) &&
+    bool ok = shm_check("shm_open", req->fd, size, err) &&
               may_share(req, "shm_open", (uint64_t)size, err);
     if (ok && req->conn->shms.count >= REQUEST_MAX_SHMS)
         opd_err_set(err, OPD_E_out_of_memory, "shm_open: this connection has %d; close some",
                     REQUEST_MAX_SHMS);
     else if (ok && map_get(&req->conn->shms, (uint64_t)id))
         opd_err_set(err, OPD_E_invalid_argument, "shm_open: id %" PRId64 " is in use", id);
-    if (err->code) {
-        if (fd >= 0)
-            close(fd);
+    if (err->code)
         return REQUEST_ERROR;
-    }
     struct shm *shm = mem_zalloc(1, sizeof *shm);
-    *shm = (struct shm){ .fd = fd, .size = (uint64_t)size };
+    *shm = (struct shm){ .fd = req->fd, .size = (uint64_t)size };
+    req->fd = -1;
     map_put(&req->conn->shms, (uint64_t)id, shm);
     pack_nil(&req->reply);
     return REQUEST_ANSWERED;
@@ -159,7 +156,7 @@ static bool read_kind(const value *kind, const struct device *d, bool *out_ipc, 
                        d->name);
 }
 
-static bool check_import(struct request *req, int64_t id, bool ipc, const value *handle, int fd,
+static bool check_import(struct request *req, int64_t id, bool ipc, const value *handle,
                          int64_t size, struct opd_err *err)
 {
     const struct conn *c = req->conn;
@@ -177,7 +174,7 @@ static bool check_import(struct request *req, int64_t id, bool ipc, const value 
                            " bytes of memory, expected the %d bytes of cuIpcGetMemHandle and the "
                            "size of the allocation",
                            handle_size, size, DEV_IPC_HANDLE);
-    return (ipc || shm_check("import_open", fd, size, err)) &&
+    return (ipc || shm_check("import_open", req->fd, size, err)) &&
            may_share(req, "import_open", (uint64_t)size, err);
 }
 
@@ -186,17 +183,11 @@ enum request_status request_import_open(struct request *req, const value *params
 {
     int64_t id = value_int(value_at(params, 0)), size = value_int(value_at(params, 4));
     const value *handle = value_at(params, 3);
-    char kind[16] = "";
-    value_copy_str(value_at(params, 2), kind, sizeof kind);
-    int fd = strcmp(kind, "memfd") == 0 ? stream_take_fd(&req->conn->stream) : -1;
     bool ipc;
     struct device *d = request_device(req, value_at(params, 1), err);
     if (!d || !read_kind(value_at(params, 2), d, &ipc, err) ||
-        !check_import(req, id, ipc, handle, fd, size, err)) {
-        if (fd >= 0)
-            close(fd);
+        !check_import(req, id, ipc, handle, size, err))
         return REQUEST_ERROR;
-    }
     struct import *m = import_new(&d->space, (uint64_t)size);
     struct opening *o = mem_alloc(sizeof *o);
     pack_nil(&req->reply);
@@ -206,11 +197,9 @@ enum request_status request_import_open(struct request *req, const value *params
     size_t handle_size;
     bool asked = ipc ? device_map_ipc(d, (const uint8_t *)value_bytes(handle, &handle_size),
                                       m->size, &m->region, &mapping, err)
-                     : device_map_host(d, fd, m->size, &m->region, &mapping, err);
+                     : device_map_host(d, req->fd, m->size, &m->region, &mapping, err);
     if (!asked)
         opened(o, err);
-    if (fd >= 0)
-        close(fd);
     return REQUEST_SUBMITTED;
 }
 

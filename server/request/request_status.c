@@ -12,7 +12,7 @@
 
 #define LOOP
 #define DEVICE
-#define REQUEST(name, since, where, params, result, doc)
+#define REQUEST(name, since, params, result, doc)
 #include "../../protocol/protocol.def"
 #undef REQUEST
 

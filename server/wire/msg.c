@@ -67,6 +67,7 @@ static const char *letter_name(char letter)
 {
     switch (letter) {
     case 's':
+    case 'm':
         return "a string";
     case 'S':
         return "a string or nil";
@@ -94,6 +95,7 @@ static bool letter_fits(char letter, const value *v)
     enum value_type type = value_type(v);
     switch (letter) {
     case 's':
+    case 'm':
     case 'b':
         return value_is_text(v);
     case 'S':
@@ -122,8 +124,8 @@ bool msg_check_params(const char *method, const char *letters, const value *para
     size_t n = value_count(params), i = 0;
     bool optional = false;
     for (; *letters; letters++) {
-        if (*letters == '|') {
-            optional = true;
+        if (*letters == '|' || *letters == 'f') {
+            optional |= *letters == '|';
             continue;
         }
         if (i == n && !optional)

@@ -211,7 +211,7 @@ def call_on(socket):
         caller.make(x, "float32", [ELEMENTS])
         while True:
             caller.call("forward", "other", [x], {}, [y], {})
-            caller.call("tensor_free", [y])
+            caller.call("free", "tensor", [y])
 
 
 def time_edits_beside(bench, callers):

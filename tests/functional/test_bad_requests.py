@@ -12,15 +12,15 @@ from raw import RpcError
 
 def read_rows():
     text = (ROOT / "protocol" / "protocol.def").read_text()
-    rows = re.findall(r'^REQUEST\((\w+),\s*\d+,\s*\w+,\s*"([^"]*)"', text, re.MULTILINE)
+    rows = re.findall(r'^REQUEST\((\w+),\s*\d+,\s*"([^"]*)"', text, re.MULTILINE)
     assert len(rows) >= 19
-    return rows
+    return [(name, letters.replace("f", "")) for name, letters in rows]  # which is no element
 
 
 ROWS = read_rows()
 GOOD = {
     "s": "gelu", "S": None, "i": 0, "b": b"", "M": {}, "h": 1 << 40, "H": None, "a": [],
-    "A": None, "v": None,
+    "A": None, "v": None, "m": "cuda_ipc",
 }  # fmt: skip
 BAD = {
     "s": [None, 1, 1.5, [], {}, True, msgpack.ExtType(5, b"x")],
@@ -33,6 +33,7 @@ BAD = {
     "a": [None, 1, "x", {}, b""],
     "A": [1, "x", {}],
     "v": [],
+    "m": [None, 1, [], {}],
 }
 
 

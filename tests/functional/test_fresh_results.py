@@ -57,13 +57,13 @@ def test_a_kernel_that_adds(start_daemon, tmp_path, write):
             ids = [10 * (round + 1) + k for k in range(4)]
             for id in ids:
                 raw.make(id, "float32", [N], struct.pack(f"{N}f", *[1000.0 + round] * N))
-            raw.call("tensor_free", ids)
+            raw.call("free", "tensor", ids)
             y, x = ids[:2]
             raw.call("forward", "adds", [1], {}, [y], {"context": round + 1})
             assert floats(raw, y) == list(range(N))
             raw.call("backward", round + 1, [1], [x])
             assert floats(raw, x) == [3 * i for i in range(N)]
-            raw.call("tensor_free", [x, y])
+            raw.call("free", "tensor", [x, y])
 
 
 def test_what_was_to_be_written_into_is_cleared_too(start_daemon, tmp_path):

@@ -31,8 +31,8 @@ def make_many(raw):
 
 # What it needs, the request, and how many parts are behind the first one.
 LARGE = {
-    "drop": (make_nothing, ["drop", MILLION, [1] * 40_000], 253),
-    "free": (make_nothing, ["tensor_free", [1] * 1_000_000], 488),
+    "drop": (make_nothing, ["free", "tensor", MILLION, {"drop": True}], 488),
+    "free": (make_nothing, ["free", "tensor", [1] * 1_000_000], 488),
     "accept": (make_nothing, ["tensor_accept", [1] * 1_000_000], 488),
     "write": (make_bytes, ["tensor_write", 1, 0, b"x" * (60 * MIB)], 59),
     "read": (make_bytes, ["tensor_read", 1, 0], 59),
@@ -85,18 +85,18 @@ def test_what_comes_out_is_whole(own):
         make_many(large)
         listed = large.call("tensor_list")
         assert len(listed) == 6001 and len({t["id"] for t in listed}) == 6001
-        assert large.call("tensor_free", [t["id"] for t in listed]) is None
+        assert large.call("free", "tensor", [t["id"] for t in listed]) is None
         assert large.call("tensor_list") == []
-        assert large.fail("tensor_free", [1] * 100_000).code == "not_found"
+        assert large.fail("free", "tensor", [1] * 100_000).code == "not_found"
 
 
 def test_nothing_is_freed_unless_all_is_there(own):
     with Raw(own.daemon.socket) as large:
         make_many(large)
         ids = list(range(100, 6100))
-        assert large.fail("tensor_free", [*ids, 99]).code == "not_found"
+        assert large.fail("free", "tensor", [*ids, 99]).code == "not_found"
         assert len(large.call("tensor_list")) == 6000
-        large.call("tensor_free", ids)
+        large.call("free", "tensor", ids)
 
 
 @pytest.mark.parametrize("what", LARGE)
@@ -131,7 +131,7 @@ def test_an_upgrade_waits_for_it(own):
         make_many(large)
         before = count_parts(own)
         # Some are freed, and then the last ids are looked for once more.
-        request = large.request("tensor_free", list(range(100, 6100)) * 40)
+        request = large.request("free", "tensor", list(range(100, 6100)) * 40)
         assert eventually(lambda: count_parts(own) > before)
         assert own.call("upgrade")["upgrades"] == 1
         assert large.wait(request) is None

@@ -18,7 +18,7 @@
 static const struct {
     const char *name, *letters;
 } rows[] = {
-#define REQUEST(name, since, where, params, result, doc) { #name, params },
+#define REQUEST(name, since, params, result, doc) { #name, params },
 #include "../../protocol/protocol.def"
 #undef REQUEST
 };

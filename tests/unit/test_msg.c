@@ -227,8 +227,8 @@ static const struct {
     { BYTES("\xcf\x80\x00\x00\x00\x00\x00\x00\x00"), "v" }, // 2^63 is above every integer
     { BYTES("\xcb\x3f\xf0\x00\x00\x00\x00\x00\x00"), "v" }, // 1.0 is no integer
     { BYTES("\xca\x3f\x80\x00\x00"), "v" },
-    { BYTES("\xa1x"), "sSbv" },
-    { BYTES("\xc4\x01x"), "sSbv" },
+    { BYTES("\xa1x"), "sSbmv" },
+    { BYTES("\xc4\x01x"), "sSbmv" },
     { BYTES("\x91\x01"), "aAv" },
     { BYTES("\x90"), "aAMv" }, // as good as an empty map
     { BYTES("\x81\x01\x02"), "Mv" },
@@ -254,7 +254,7 @@ static bool check(const char *letters, const void *params, size_t size, struct o
 static void test_every_letter(void **state)
 {
     (void)state;
-    for (const char *letter = "sSibMhHaAv"; *letter; letter++)
+    for (const char *letter = "sSibMhHaAvm"; *letter; letter++)
         for (int i = 0; i < N_VALUES; i++) {
             char letters[] = { *letter, '\0' };
             struct opd_err err = { 0 };

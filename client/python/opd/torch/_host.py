@@ -166,7 +166,7 @@ class DirectTransport(HostTransport):
             return finish(self.conn, batch, job.send(reads, made, True, batch))
         except BaseException:
             for key in list(self._ids)[known:]:  # those may have failed
-                self.conn.discard(0, self._ids.pop(key))
+                self.conn.discard("tensor", self._ids.pop(key))
             raise
 
     def _id(self, at: int, desc: Desc, batch: Batch) -> int:
