@@ -86,12 +86,12 @@ quick) # a minute on two cores: each layer, by the tests that find most
     step lint run lint
     step unit run unit
     files=
-    for name in tensors views bad_requests client_tensors client_ops memory faults reload_clients upgrade; do
+    for name in tensors views bad_requests client_tensors client_ops memory reload_clients upgrade; do
         files="$files tests/functional/test_$name.py"
     done
     step functional run TESTS="$files" some
     step ops run TESTS="tests/ops/test_ops.py -k 'relu or gelu or lltm-'" some
-    step model run SECONDS=10 model
+    step model run SECONDS=5 model
     ;;
 gpu)
     export OPD_NO_APT=1 # no network: what only apt-get brings may be missing
