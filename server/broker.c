@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <malloc.h>
 #include <stdlib.h>
@@ -82,6 +83,7 @@ static void prepare_cb(uv_prepare_t *prepare)
     b->turn.retry_wanted = false;
     if (retry && !b->stopping)
         reload_poll(&b->reload);
+    conn_free_left(b, CONN_FREED_A_TURN);
     struct conn *next;
     for (struct conn *c = b->clients.first; c; c = next) {
         next = c->next;
@@ -279,7 +281,7 @@ static void finish_stop(struct broker *b)
         if (conn_idle(c) || (roof(b)->read_over && c->n_flight == 0 && !c->waiting_since))
             conn_close(c);
     }
-    if (b->clients.n > 0)
+    if (b->clients.n > 0 || b->clients.left)
         return;
     roof(b)->devices_stopping = true;
     roof(b)->n_stopping = b->devices.n;
@@ -488,6 +490,7 @@ void broker_discard(struct broker *b)
     b->devices.orphans.n = 0; // another's children: this one only looks
     while (b->clients.first)
         conn_discard(b->clients.first);
+    conn_free_left(b, INT_MAX);
     for (int i = 0; i < b->devices.n; i++)
         uv_close((uv_handle_t *)&b->devices.at[i]->timer, NULL);
     close_loop_handles(b);

@@ -24,28 +24,67 @@ enum { SHARE = 64, SHARE_LEAST = 4 };
 // are takes nothing from others.
 static const uint64_t AT_WORK_NS = 1000000000;
 
-static void free_ids(struct conn *c)
+static void free_tensor(void *p)
 {
-    size_t cursor = 0;
-    void *p;
-    while ((p = map_next(&c->contexts, &cursor)) != NULL)
-        context_free(p);
-    for (cursor = 0; (p = map_next(&c->shms, &cursor)) != NULL;)
-        shm_free(p);
-    for (cursor = 0; (p = map_next(&c->exports, &cursor)) != NULL;)
-        storage_unref(p);
-    for (cursor = 0; (p = map_next(&c->imports, &cursor)) != NULL;)
-        import_unref(p);
-    for (cursor = 0; (p = map_next(&c->tensors, &cursor)) != NULL;) {
-        ((struct tensor *)p)->n_ids--;
-        tensor_unref(p);
+    ((struct tensor *)p)->n_ids--;
+    tensor_unref(p);
+}
+
+// Frees what a map has, as far as *budget reaches, from c->freed on.
+static void free_each(struct conn *c, struct map *m, void (*f)(void *p), int *budget)
+{
+    for (void *p; m->slots && *budget > 0; --*budget) {
+        if ((p = map_next(m, &c->freed)) == NULL) {
+            map_finish(m);
+            c->freed = 0;
+            return;
+        }
+        f(p);
     }
-    map_finish(&c->contexts);
-    map_finish(&c->shms);
-    map_finish(&c->exports);
-    map_finish(&c->imports);
-    map_finish(&c->tensors);
-    map_finish(&c->warnings);
+}
+
+static void free_context(void *p)
+{
+    context_free(p);
+}
+
+static void free_shm(void *p)
+{
+    shm_free(p);
+}
+
+static void free_export(void *p)
+{
+    storage_unref(p);
+}
+
+static void free_import(void *p)
+{
+    import_unref(p);
+}
+
+static void free_ids(struct conn *c, int *budget)
+{
+    free_each(c, &c->contexts, free_context, budget);
+    free_each(c, &c->shms, free_shm, budget);
+    free_each(c, &c->exports, free_export, budget);
+    free_each(c, &c->imports, free_import, budget);
+    free_each(c, &c->tensors, free_tensor, budget);
+}
+
+void conn_free_left(struct broker *b, int budget)
+{
+    struct clients *clients = &b->clients;
+    for (struct conn *c; (c = clients->left) != NULL && budget > 0;) {
+        turn_retry(&b->turn); // somebody may wait for memory, and there may be more to free
+        free_ids(c, &budget);
+        if (budget > 0) {
+            clients->left = c->next;
+            conn_unref(c);
+        } else {
+            b->counters.parts++;
+        }
+    }
 }
 
 void conn_unref(struct conn *c)
@@ -100,7 +139,7 @@ static void leave(struct conn *c)
     pool_leave(b->pool, POOL_FRONT, c);
     pool_leave(b->pool, POOL_BACK, c);
     drop_begun(c);
-    free_ids(c);
+    map_finish(&c->warnings);
     if (c->prev)
         c->prev->next = c->next;
     else
@@ -109,6 +148,10 @@ static void leave(struct conn *c)
         c->next->prev = c->prev;
     b->clients.n--;
     holder_leave(c->holder);
+    c->refs++;
+    c->prev = NULL;
+    c->next = b->clients.left;
+    b->clients.left = c;
 }
 
 void conn_close(struct conn *c)

@@ -53,6 +53,7 @@ struct conn {
     struct map imports;       // id -> struct import
     struct event_listener follower; // what happens is sent as notifications
     bool traces;                    // so is each run; see trace.h
+    size_t freed;                   // once it has ended: how far the map that is being freed is
     struct map warnings; // hash of an operator's name -> number of the failure that it was told of
     bool reload_pending; // its reload() waits
     uint64_t last_event; // the last event that its reload() told of
@@ -65,6 +66,7 @@ struct clients {
     int n_tracers;     // of them: those that follow runs
     uint64_t n_traced; // runs that these were told of
     uint64_t last_id;
+    struct conn *left; // those that have ended, and whose tensors are not freed yet
 };
 
 void conn_open(struct broker *b, int fd); // takes the socket over
@@ -80,4 +82,8 @@ void conn_close(struct conn *c);
 void conn_unref(struct conn *c);
 void conn_notify(struct conn *c, const char *method,
                  const struct buf *param); // one parameter, packed
-bool conn_idle(const struct conn *c);      // nothing waits, is in flight, or unsent
+// Frees what connections that have ended leave behind, some of it in each turn of the loop: a
+// client may have had a million tensors.
+enum { CONN_FREED_A_TURN = 1 << 12 };
+void conn_free_left(struct broker *b, int budget);
+bool conn_idle(const struct conn *c); // nothing waits, is in flight, or unsent

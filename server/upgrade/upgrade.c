@@ -150,7 +150,7 @@ static void take_over(struct upgrade *u, const struct state_out *state)
 static bool is_quiet(const struct upgrade *u)
 {
     const struct broker *b = u->broker;
-    if (b->reload.edits || b->n_checks > 0)
+    if (b->reload.edits || b->n_checks > 0 || b->clients.left)
         return false;
     for (int i = 0; i < b->devices.n; i++)
         if (b->devices.at[i]->queue.n > 0)

@@ -99,6 +99,25 @@ def test_nothing_is_freed_unless_all_is_there(own):
         large.call("free", "tensor", ids)
 
 
+def test_a_client_with_many_tensors_is_gone(own):
+    """What it had is freed in turns of 4,096, and all of it; the daemon stops without waiting for a client."""
+    used = own.call("status")["devices"][0]["memory_used"]
+    for stop in (False, True):
+        with Raw(own.daemon.socket) as large:
+            large.make(1, "int8", [1])
+            for first in range(100, 13100, 1000):
+                requests = [large.request("tensor_view", first + i, 1, 0, [1]) for i in range(1000)]
+                for request in requests:
+                    large.wait(request)
+            before = count_parts(own)
+        if stop:
+            own.daemon.stop()
+        else:
+            assert eventually(lambda: own.call("status")["devices"][0]["memory_used"] == used)
+            assert own.call("status")["devices"][0]["tensors"] == 1
+            assert count_parts(own) - before == 3  # 13,001 tensors: the fourth turn ends it
+
+
 @pytest.mark.parametrize("what", LARGE)
 def test_who_asked_is_gone(own, what):
     """In the middle of it: what it held is free again."""
