@@ -16,7 +16,7 @@ fence() {
     [ -z "$bad" ] || error "<$1> may be included only in $2, not in:" $bad
 }
 fence 'uv\.h' '^server/(base/turn\.|main\.c|broker\.|wire/|device/|kernels/|request/|upgrade/)'
-fence 'msgpack(\.h|/)' '^(server/wire/msg\.|client/)'
+fence 'msgpack(\.h|/)' '^(server/wire/(msg|value)\.c|client/)'
 fence 'cuda_driver\.h' '^server/executor/'
 fence 'cuda\.h|nvrtc\.h|cuda_runtime(_api)?\.h' '^$' # the few we need we declare ourselves
 

@@ -335,6 +335,10 @@ static void signal_cb(uv_signal_t *handle, int signal)
 // Larger allocations are mappings of their own, which grow without being copied: messages do.
 enum { MAPPED_ALLOCATION = 1 << 20 };
 
+// Smaller ones that are freed stay up to this: a message of many arrays has thousands, and giving
+// back each few of them for itself would hold the loop for milliseconds.
+enum { KEPT_FREE = 16 << 20 };
+
 // The daemon itself takes some dozens of descriptors.
 enum { OWN_FDS = 64 };
 
@@ -458,6 +462,7 @@ struct broker *broker_new(const struct options *options)
     b->events.next = 1;
     raise_fd_limit(&b->options);
     mallopt(M_MMAP_THRESHOLD, MAPPED_ALLOCATION);
+    mallopt(M_TRIM_THRESHOLD, KEPT_FREE);
     init_loop(b);
     init_devices(b);
     const struct pool_options pool = { b->options.compilers, b->options.compile_deadline,

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static _Noreturn void out_of_memory(size_t size)
+_Noreturn void mem_exhausted(size_t size)
 {
     fprintf(stderr, "opd: out of host memory (%zu bytes wanted)\n", size);
     abort();
@@ -15,7 +15,7 @@ void *mem_alloc(size_t size)
 {
     void *p = malloc(size ? size : 1);
     if (!p)
-        out_of_memory(size);
+        mem_exhausted(size);
     return p;
 }
 
@@ -23,7 +23,7 @@ void *mem_zalloc(size_t count, size_t size)
 {
     void *p = calloc(count ? count : 1, size ? size : 1);
     if (!p)
-        out_of_memory(count);
+        mem_exhausted(count);
     return p;
 }
 
@@ -31,10 +31,10 @@ void *mem_realloc(void *p, size_t count, size_t size)
 {
     size_t total;
     if (__builtin_mul_overflow(count, size, &total))
-        out_of_memory(SIZE_MAX);
+        mem_exhausted(SIZE_MAX);
     p = realloc(p, total ? total : 1);
     if (!p)
-        out_of_memory(total);
+        mem_exhausted(total);
     return p;
 }
 
@@ -57,7 +57,7 @@ char *mem_printf(const char *fmt, ...)
     va_start(args, fmt);
     char *s;
     if (vasprintf(&s, fmt, args) < 0)
-        out_of_memory(0);
+        mem_exhausted(0);
     va_end(args);
     return s;
 }
@@ -66,7 +66,7 @@ void buf_reserve(struct buf *b, size_t more)
 {
     size_t want;
     if (__builtin_add_overflow(b->size, more, &want))
-        out_of_memory(SIZE_MAX);
+        mem_exhausted(SIZE_MAX);
     if (want <= b->capacity)
         return;
     size_t capacity = b->capacity ? b->capacity : 256;

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+_Noreturn void mem_exhausted(size_t wanted); // ends the process, for who allocates otherwise
 void *mem_alloc(size_t size);                // uninitialised
 void *mem_zalloc(size_t count, size_t size); // zeroed; overflow of the product ends the process
 void *mem_realloc(void *p, size_t count, size_t size);

@@ -175,7 +175,7 @@ static void failed(struct stream *s, const char *why)
 // Whoever waits may send some ahead, not without bound, and nothing while the buffer must not move.
 static void update_reading(struct conn *c)
 {
-    bool more = !c->msg.decoder.values && stream_size(&c->stream) < MAX_AHEAD;
+    bool more = !c->msg.decoder && stream_size(&c->stream) < MAX_AHEAD;
     if (!c->closed)
         stream_set_reading(&c->stream, !c->waiting || more);
 }
@@ -321,9 +321,9 @@ static void reply(struct request *req, enum request_status status, struct opd_er
 static bool decode(struct conn *c)
 {
     struct opd_err err = { 0 };
-    if (!c->msg.decoder.values)
-        msg_begin(&c->msg, stream_bytes(&c->stream), c->scan.elements);
-    if (!msg_step(&c->msg, PARTED_VALUES)) {
+    if (!c->msg.decoder)
+        msg_begin(&c->msg, stream_bytes(&c->stream), c->scan.position);
+    if (!msg_step(&c->msg, PARTED_DECODED)) {
         turn_retry(&c->broker->turn);
         return false;
     }

@@ -9,10 +9,10 @@
 
 // What one turn of the loop does for a request.
 enum {
-    PARTED_VALUES = 1 << 14, // of its message that are decoded
-    PARTED_IDS = 1 << 12,    // looked up, or given up
-    PARTED_TENSORS = 1 << 9, // told of
-    PARTED_BYTES = 1 << 20,  // copied
+    PARTED_DECODED = 1 << 16, // bytes of its message that are decoded
+    PARTED_IDS = 1 << 12,     // looked up, or given up
+    PARTED_TENSORS = 1 << 9,  // told of
+    PARTED_BYTES = 1 << 20,   // copied
 };
 
 // For each id of a list: all of them are checked before the first is given to `act`, which may find

@@ -4,26 +4,27 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/mpscan.h"
+
 static bool refuse(struct opd_err *err, const char *what)
 {
     return opd_err_set(err, OPD_E_malformed_message,
                        "%s; expected a MessagePack-RPC request [0, id, method, params]", what);
 }
 
-void msg_begin(struct msg *msg, const void *bytes, size_t elements)
+void msg_begin(struct msg *msg, const void *bytes, size_t size)
 {
-    *msg = (struct msg){ 0 };
-    value_begin(&msg->decoder, bytes, elements);
+    *msg = (struct msg){ .decoder = value_begin(bytes, size) };
 }
 
 bool msg_step(struct msg *msg, size_t most)
 {
-    return value_decode(&msg->decoder, most);
+    return value_decode(msg->decoder, most);
 }
 
 bool msg_check(struct msg *msg, struct opd_err *err)
 {
-    const value *o = value_root(&msg->decoder), *kind = value_at(o, 0);
+    const value *o = value_root(msg->decoder), *kind = value_at(o, 0);
     size_t n = value_count(o);
     if (value_type(o) != VALUE_ARRAY || n < 3)
         return refuse(err, "the message is not an array of 3 or 4");
@@ -52,14 +53,14 @@ bool msg_decode(struct msg *msg, const void *bytes, size_t size, struct opd_err 
     *msg = (struct msg){ 0 };
     if (mpscan_scan(&scan, bytes, size, &limits) != MPSCAN_DONE || scan.position != size)
         return refuse(err, "the bytes are not MessagePack");
-    msg_begin(msg, bytes, scan.elements);
+    msg_begin(msg, bytes, size);
     msg_step(msg, SIZE_MAX);
     return msg_check(msg, err);
 }
 
 void msg_finish(struct msg *msg)
 {
-    value_finish(&msg->decoder);
+    value_finish(msg->decoder);
     *msg = (struct msg){ 0 };
 }
 

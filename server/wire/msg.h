@@ -1,7 +1,7 @@
 #pragma once
 
-// MessagePack-RPC messages: reading requests, writing replies. The only file of the daemon that
-// knows msgpack-c, which packs. The bytes of a request have passed mpscan() before they come here.
+// MessagePack-RPC messages: reading requests, writing replies. The bytes of a request have passed
+// mpscan() before they come here.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,15 +16,15 @@ struct msg {
     uint32_t id;
     const char *method; // not terminated
     size_t method_size;
-    const value *params; // an array
-    struct decoder decoder;
+    const value *params;     // an array
+    struct decoder *decoder; // NULL: nothing is being decoded
 };
 
 // A message is decoded in steps: msg_begin(), msg_step() until it is true, msg_check(). The caller
 // calls msg_finish(), also after a failure.
 // Errors: malformed_message, which says what a message is.
-void msg_begin(struct msg *msg, const void *bytes, size_t elements); // as value_begin()
-bool msg_step(struct msg *msg, size_t most);                         // as value_decode()
+void msg_begin(struct msg *msg, const void *bytes, size_t size); // as value_begin()
+bool msg_step(struct msg *msg, size_t most);                     // as value_decode()
 bool msg_check(struct msg *msg, struct opd_err *err);
 bool msg_decode(struct msg *msg, const void *bytes, size_t size, struct opd_err *err); // all of it
 void msg_finish(struct msg *msg); // zeroed is fine

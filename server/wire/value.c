@@ -1,177 +1,105 @@
 #include "wire/value.h"
 
+#include <msgpack.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 
-// A map's pairs are two values each.
-struct value {
-    enum value_type type;
-    uint32_t count; // bytes, elements or pairs
-    union {
-        bool b;
-        int64_t i;
-        uint64_t u; // BIG
-        double f;
-        const char *bytes;
-        struct value *items;
-    };
+struct decoder {
+    char *bytes;
+    size_t size, position;
+    msgpack_unpacked decoded;  // its zone is that of a message decoded at once
+    msgpack_unpacker unpacker; // of one that is decoded in steps, else zeroed
 };
 
 // --- decoding
 
-static uint64_t read_uint(const uint8_t *p, unsigned n)
+struct decoder *value_begin(const void *bytes, size_t size)
 {
-    uint64_t v = 0;
-    for (unsigned i = 0; i < n; i++)
-        v = v << 8 | p[i];
-    return v;
+    struct decoder *d = mem_alloc(sizeof *d);
+    *d = (struct decoder){ .bytes = (char *)(uintptr_t)bytes, .size = size };
+    return d;
 }
 
-static int64_t read_int(const uint8_t *p, unsigned n)
+static int decode_some(struct decoder *d, size_t most)
 {
-    uint64_t sign = (uint64_t)1 << (8 * n - 1);
-    return (int64_t)((read_uint(p, n) ^ sign) - sign);
-}
-
-static double read_float(const uint8_t *p, unsigned n)
-{
-    uint64_t bits = read_uint(p, n);
-    uint32_t narrow = (uint32_t)bits;
-    float f;
-    double v;
-    memcpy(&f, &narrow, sizeof f);
-    memcpy(&v, &bits, sizeof v);
-    return n == 4 ? (double)f : v;
-}
-
-// Bytes behind a head, or a container, whose length is given.
-static const uint8_t *take_bytes(struct value *v, enum value_type type, const uint8_t *p,
-                                 uint64_t size)
-{
-    *v = (struct value){ .type = type, .count = (uint32_t)size, .bytes = (const char *)p };
-    return p + size;
-}
-
-static const uint8_t *take_items(struct decoder *d, struct value *v, enum value_type type,
-                                 const uint8_t *p, uint64_t count)
-{
-    size_t n = (size_t)count * (type == VALUE_MAP ? 2 : 1);
-    *v = (struct value){ .type = type, .count = (uint32_t)count, .items = d->unused };
-    if (n > 0)
-        d->levels[d->depth++] = (struct value_level){ d->unused, d->unused + n };
-    d->unused += n;
-    return p;
-}
-
-static const uint8_t *take_uint(struct value *v, const uint8_t *p, unsigned n)
-{
-    uint64_t u = read_uint(p, n);
-    *v = (struct value){ .type = u > INT64_MAX ? VALUE_BIG : VALUE_INT, .u = u };
-    return p + n;
-}
-
-static const uint8_t *take_head(struct decoder *d, struct value *v, const uint8_t *p)
-{
-    uint8_t head = *p++;
-    unsigned n = 1u << (head & 3); // bytes of most lengths and numbers
-    switch (head) {
-    case 0xc2:
-    case 0xc3:
-        *v = (struct value){ .type = VALUE_BOOL, .b = head & 1 };
-        return p;
-    case 0xc4 ... 0xc6:
-        return take_bytes(v, VALUE_BIN, p + n, read_uint(p, n));
-    case 0xc7 ... 0xc9:
-        n = 1u << (head - 0xc7);
-        return take_bytes(v, VALUE_OTHER, p + n + 1, read_uint(p, n));
-    case 0xca:
-    case 0xcb:
-        n = head == 0xca ? 4 : 8;
-        *v = (struct value){ .type = VALUE_FLOAT, .f = read_float(p, n) };
-        return p + n;
-    case 0xcc ... 0xcf:
-        return take_uint(v, p, n);
-    case 0xd0 ... 0xd3:
-        *v = (struct value){ .type = VALUE_INT, .i = read_int(p, n) };
-        return p + n;
-    case 0xd4 ... 0xd8:
-        return take_bytes(v, VALUE_OTHER, p + 1, 1u << (head - 0xd4));
-    case 0xd9 ... 0xdb:
-        n = 1u << (head - 0xd9);
-        return take_bytes(v, VALUE_STR, p + n, read_uint(p, n));
-    case 0xdc ... 0xdf:
-        n = head & 1 ? 4 : 2;
-        return take_items(d, v, head < 0xde ? VALUE_ARRAY : VALUE_MAP, p + n, read_uint(p, n));
-    default:
-        *v = (struct value){ .type = VALUE_NIL };
-        return p;
+    if (!d->unpacker.ctx && !msgpack_unpacker_init(&d->unpacker, 0))
+        return -1;
+    // The unpacker's own buffer would be a copy of the message; it reads from the message itself.
+    msgpack_unpacker in_place = d->unpacker;
+    in_place.buffer = d->bytes;
+    in_place.off = in_place.used = d->position;
+    int done = 0;
+    while (done == 0 && in_place.off == d->position && in_place.used < d->size) {
+        size_t left = d->size - in_place.used;
+        in_place.used += most < left ? most : left;
+        done = msgpack_unpacker_execute(&in_place);
     }
-}
-
-static void take_value(struct decoder *d, struct value *v)
-{
-    const uint8_t *p = d->next;
-    if (*p < 0x80 || *p >= 0xe0) {
-        *v = (struct value){ .type = VALUE_INT, .i = (int8_t)*p };
-        d->next = p + 1;
-    } else if (*p < 0x90) {
-        d->next = take_items(d, v, VALUE_MAP, p + 1, *p & 0x0f);
-    } else if (*p < 0xa0) {
-        d->next = take_items(d, v, VALUE_ARRAY, p + 1, *p & 0x0f);
-    } else if (*p < 0xc0) {
-        d->next = take_bytes(v, VALUE_STR, p + 1, *p & 0x1f);
-    } else {
-        d->next = take_head(d, v, p);
-    }
-}
-
-void value_begin(struct decoder *d, const void *bytes, size_t elements)
-{
-    *d = (struct decoder){ .next = bytes, .depth = 1 };
-    d->values = mem_alloc((elements + 1) * sizeof *d->values);
-    d->unused = d->values + 1;
-    d->levels[0] = (struct value_level){ d->values, d->unused };
+    d->position = in_place.off;
+    d->decoded.data = msgpack_unpacker_data(&d->unpacker);
+    return done;
 }
 
 bool value_decode(struct decoder *d, size_t most)
 {
-    while (d->depth > 0 && most > 0) {
-        struct value_level *level = &d->levels[d->depth - 1];
-        if (level->next == level->end) {
-            d->depth--;
-            continue;
-        }
-        take_value(d, level->next++);
-        most--;
-    }
-    while (d->depth > 0 && d->levels[d->depth - 1].next == d->levels[d->depth - 1].end)
-        d->depth--;
-    return d->depth == 0;
+    if (d->position == d->size)
+        return true;
+    bool whole = !d->unpacker.ctx && d->size <= most;
+    int done = whole ? msgpack_unpack_next(&d->decoded, d->bytes, d->size, &d->position)
+                     : decode_some(d, most);
+    if (done < 0) // no other failure is left in bytes that have passed mpscan()
+        mem_exhausted(d->size);
+    return d->position == d->size;
 }
 
 const value *value_root(const struct decoder *d)
 {
-    return d->values;
+    return &d->decoded.data;
 }
 
 void value_finish(struct decoder *d)
 {
-    free(d->values);
-    *d = (struct decoder){ 0 };
+    if (!d)
+        return;
+    if (d->unpacker.ctx)
+        msgpack_unpacker_destroy(&d->unpacker);
+    msgpack_unpacked_destroy(&d->decoded);
+    free(d);
 }
 
 // --- reading
 
 enum value_type value_type(const value *v)
 {
-    return v->type;
+    switch (v->type) {
+    case MSGPACK_OBJECT_NIL:
+        return VALUE_NIL;
+    case MSGPACK_OBJECT_BOOLEAN:
+        return VALUE_BOOL;
+    case MSGPACK_OBJECT_POSITIVE_INTEGER:
+        return v->via.u64 > INT64_MAX ? VALUE_BIG : VALUE_INT;
+    case MSGPACK_OBJECT_NEGATIVE_INTEGER:
+        return VALUE_INT;
+    case MSGPACK_OBJECT_FLOAT32:
+    case MSGPACK_OBJECT_FLOAT64:
+        return VALUE_FLOAT;
+    case MSGPACK_OBJECT_STR:
+        return VALUE_STR;
+    case MSGPACK_OBJECT_BIN:
+        return VALUE_BIN;
+    case MSGPACK_OBJECT_ARRAY:
+        return VALUE_ARRAY;
+    case MSGPACK_OBJECT_MAP:
+        return VALUE_MAP;
+    default:
+        return VALUE_OTHER;
+    }
 }
 
 bool value_is_text(const value *v)
 {
-    return v->type == VALUE_STR || v->type == VALUE_BIN;
+    return v->type == MSGPACK_OBJECT_STR || v->type == MSGPACK_OBJECT_BIN;
 }
 
 const char *value_type_name(const value *v)
@@ -191,52 +119,62 @@ const char *value_type_name(const value *v)
 
 bool value_bool(const value *v)
 {
-    return v->b;
+    return v->via.boolean;
 }
 
 int64_t value_int(const value *v)
 {
-    return v->i;
+    return v->via.i64;
 }
 
 double value_float(const value *v)
 {
-    return v->type == VALUE_FLOAT ? v->f : v->type == VALUE_BIG ? (double)v->u : (double)v->i;
+    if (v->type == MSGPACK_OBJECT_POSITIVE_INTEGER)
+        return (double)v->via.u64;
+    return v->type == MSGPACK_OBJECT_NEGATIVE_INTEGER ? (double)v->via.i64 : v->via.f64;
 }
 
+// msgpack-c has a string and a binary alike in its union.
 const char *value_bytes(const value *v, size_t *out_size)
 {
-    bool some = v->type == VALUE_STR || v->type == VALUE_BIN || v->type == VALUE_OTHER;
-    *out_size = some ? v->count : 0;
-    return some ? v->bytes : "";
+    msgpack_object_str text = { 0 };
+    if (v->type == MSGPACK_OBJECT_EXT)
+        text = (msgpack_object_str){ v->via.ext.size, v->via.ext.ptr };
+    else if (value_is_text(v))
+        text = v->via.str;
+    *out_size = text.size;
+    return text.size > 0 ? text.ptr : "";
 }
 
 size_t value_count(const value *v)
 {
-    return v && (v->type == VALUE_ARRAY || v->type == VALUE_MAP) ? v->count : 0;
+    if (v && v->type == MSGPACK_OBJECT_ARRAY)
+        return v->via.array.size;
+    return v && v->type == MSGPACK_OBJECT_MAP ? v->via.map.size : 0;
 }
 
 const value *value_at(const value *array, size_t i)
 {
-    return array && array->type == VALUE_ARRAY && i < array->count ? &array->items[i] : NULL;
+    bool there = array && array->type == MSGPACK_OBJECT_ARRAY && i < array->via.array.size;
+    return there ? &array->via.array.ptr[i] : NULL;
 }
 
 const value *value_key_at(const value *map, size_t i)
 {
-    return &map->items[2 * i];
+    return &map->via.map.ptr[i].key;
 }
 
 const value *value_value_at(const value *map, size_t i)
 {
-    return &map->items[2 * i + 1];
+    return &map->via.map.ptr[i].val;
 }
 
 const value *value_get(const value *map, const char *key)
 {
-    size_t length = strlen(key);
-    for (size_t i = 0; map && map->type == VALUE_MAP && i < map->count; i++) {
-        const value *k = value_key_at(map, i);
-        if (value_is_text(k) && k->count == length && memcmp(k->bytes, key, length) == 0)
+    size_t length = strlen(key), size;
+    for (size_t i = 0; map && map->type == MSGPACK_OBJECT_MAP && i < map->via.map.size; i++) {
+        const char *k = value_bytes(value_key_at(map, i), &size);
+        if (value_is_text(value_key_at(map, i)) && size == length && memcmp(k, key, length) == 0)
             return value_value_at(map, i);
     }
     return NULL;
@@ -244,7 +182,7 @@ const value *value_get(const value *map, const char *key)
 
 bool value_is_nil(const value *v)
 {
-    return !v || v->type == VALUE_NIL;
+    return !v || v->type == MSGPACK_OBJECT_NIL;
 }
 
 size_t value_utf8_length(const uint8_t *s)

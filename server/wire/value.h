@@ -1,16 +1,15 @@
 #pragma once
 
-// MessagePack values, decoded from bytes that have passed mpscan(). Strings and binaries stay where
-// they are in the bytes. A large message is decoded in steps.
+// MessagePack values, decoded by msgpack-c from bytes that have passed mpscan(), which bounds what
+// it allocates and how deep it goes. Strings and binaries stay where they are in the bytes. A large
+// message is decoded in steps.
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/mpscan.h"
-
 // A value inside a decoded message; valid as long as the message and its bytes.
-typedef struct value value;
+typedef struct msgpack_object value;
 
 enum value_type {
     VALUE_NIL,
@@ -25,26 +24,15 @@ enum value_type {
     VALUE_OTHER
 };
 
-// The elements that are left to decode at one depth.
-struct value_level {
-    struct value *next, *end;
-};
+struct decoder;
 
-// Zeroed: nothing. value_finish() frees what value_begin() has made.
-struct decoder {
-    struct value *values, *unused;
-    const uint8_t *next; // where the next value is in the bytes
-    int depth;
-    struct value_level levels[MPSCAN_MAX_DEPTH + 1];
-};
-
-// Starts with bytes that hold one whole object; `elements` as mpscan counted them. They may not
-// move before value_finish().
-void value_begin(struct decoder *d, const void *bytes, size_t elements);
-// Decodes so many values more, at most. True: that was all of them.
+// Starts with bytes that hold one whole object, and may neither move nor go before value_finish().
+struct decoder *value_begin(const void *bytes, size_t size);
+// Goes on by at most so many bytes, not counting those of strings and binaries, which are passed
+// over. True: that was all of them.
 bool value_decode(struct decoder *d, size_t most);
-const value *value_root(const struct decoder *d);
-void value_finish(struct decoder *d);
+const value *value_root(const struct decoder *d); // once all is decoded
+void value_finish(struct decoder *d);             // NULL is fine
 
 enum value_type value_type(const value *v);
 // str or bin. Each is taken where the other is meant: some languages and older encoders have one

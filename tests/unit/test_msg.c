@@ -131,10 +131,12 @@ static void test_in_steps(void **state)
         struct msg msg;
         struct opd_err err = { 0 };
         size_t steps = 1;
-        msg_begin(&msg, bytes, scan.elements);
+        msg_begin(&msg, bytes, scan.position);
         while (!msg_step(&msg, most))
             steps++;
-        assert_int_equal(steps, (scan.elements + 1 + most - 1) / most);
+        assert_true(steps <= (scan.position + most - 1) / most);
+        assert_true(most > 1 || steps > scan.elements);
+        assert_true(msg_step(&msg, most)); // once more is none
         assert_true(msg_check(&msg, &err));
         const value *inner = value_get(value_at(msg.params, 1), "k");
         assert_int_equal(value_count(value_at(msg.params, 0)), 3);
@@ -144,7 +146,7 @@ static void test_in_steps(void **state)
         msg_finish(&msg);
     }
     struct msg begun;
-    msg_begin(&begun, bytes, scan.elements);
+    msg_begin(&begun, bytes, scan.position);
     msg_step(&begun, 3);
     msg_finish(&begun);
 }
