@@ -118,16 +118,57 @@ static void free_id(struct request *req, const value *id, const void *data)
         f->kind->free(req, (uint64_t)value_int(id), f->drop);
 }
 
-enum request_status request_free(struct request *req, const value *params, struct opd_err *err)
+static enum request_status free_each(struct request *req, const struct freeing *f, const value *ids,
+                                     struct opd_err *err)
 {
-    struct freeing f = { .kind = find_kind(value_at(params, 0), err) };
-    if (!f.kind || !read_drop(value_at(params, 2), &f.drop, err))
-        return REQUEST_ERROR;
-    struct parted_ids each = { check_id, free_id, &f };
-    enum request_status status = parted_each(req, value_at(params, 1), &each, err);
+    struct parted_ids each = { check_id, free_id, f };
+    enum request_status status = parted_each(req, ids, &each, err);
     if (status != REQUEST_ANSWERED)
         return status;
     pack_nil(&req->reply);
     // A command of no steps: it is done when all before it is.
     return req->device ? request_submit(req, req->device, command_new(DEV_RUN, 0, 0)) : status;
+}
+
+enum request_status request_free(struct request *req, const value *params, struct opd_err *err)
+{
+    struct freeing f = { .kind = find_kind(value_at(params, 0), err) };
+    if (!f.kind || !read_drop(value_at(params, 2), &f.drop, err))
+        return REQUEST_ERROR;
+    return free_each(req, &f, value_at(params, 1), err);
+}
+
+// --- what it was called before: an upgrade finds clients connected that say so
+
+enum { TENSOR, CONTEXT, SHM, EXPORT, IMPORT };
+
+#define OLD_NAME(name, kind)                                                                       \
+    enum request_status request_##name(struct request *req, const value *params,                   \
+                                       struct opd_err *err)                                        \
+    {                                                                                              \
+        return free_each(req, &(struct freeing){ &kinds[kind], false }, value_at(params, 0), err); \
+    }
+
+OLD_NAME(tensor_free, TENSOR)
+OLD_NAME(context_free, CONTEXT)
+OLD_NAME(export_free, EXPORT)
+OLD_NAME(import_close, IMPORT)
+
+enum request_status request_shm_close(struct request *req, const value *params, struct opd_err *err)
+{
+    struct freeing f = { &kinds[SHM], false };
+    if (!check_id(req, value_at(params, 0), 0, &f, err))
+        return REQUEST_ERROR;
+    free_id(req, value_at(params, 0), &f);
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}
+
+enum request_status request_drop(struct request *req, const value *params, struct opd_err *err)
+{
+    struct freeing f = { &kinds[CONTEXT], true };
+    const value *contexts = value_at(params, 1);
+    for (size_t i = 0; req->at == 0 && i < value_count(contexts); i++)
+        free_id(req, value_at(contexts, i), &f);
+    return free_each(req, &(struct freeing){ &kinds[TENSOR], true }, value_at(params, 0), err);
 }

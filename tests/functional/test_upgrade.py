@@ -224,3 +224,27 @@ def test_killed_after_an_upgrade_it_leaves_nothing(own):
     own.process.wait()
     assert eventually(lambda: not any(os.path.exists(f"/proc/{p}") for p, _ in family))
     own.process.stdout.close()
+
+
+def test_a_client_from_before_free(own):
+    """Its connection goes on through an upgrade to a daemon that has one request for all that is given up."""
+    with Raw(own.socket) as old:
+        for id in range(1, 5):
+            old.make(id, "float32", [4])
+        old.call("tensor_new", 5, "float32", [4], "stays")
+        old.call("forward", "gelu", [1], {}, [6], {"context": 7})
+        old.call("upgrade")
+        old.call("tensor_free", [1, 6])
+        old.call("context_free", [7])
+        old.call("drop", [2, 5, 99], [7, 98])
+        assert sorted(t["id"] for t in old.call("tensor_list") if t["id"]) == [3, 4]
+        assert old.fail("tensor_free", [3, 99]).code == "not_found"
+        old.call("tensor_export", 3, 8)
+        old.call("export_free", [8])
+        fd = make_memfd(4096)
+        old.call("shm_open", 1, 4096, fds=[fd])
+        old.call("shm_close", 1)
+        assert old.fail("shm_close", 1).code == "not_found"
+        os.close(fd)
+        assert old.fail("import_close", [1]).code == "not_found"
+        assert old.call("tensor_attach", 9, "stays")["name"] == "stays"

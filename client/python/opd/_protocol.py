@@ -40,6 +40,12 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "upgrade": ("|M", "M"),
     "trace": ("|M", "n"),
     "free": ("sa|M", "n"),
+    "tensor_free": ("a", "n"),
+    "shm_close": ("h", "n"),
+    "context_free": ("a", "n"),
+    "drop": ("aa", "n"),
+    "export_free": ("a", "n"),
+    "import_close": ("a", "n"),
 }
 
 # name: (number, class in opd.errors)
