@@ -364,8 +364,9 @@ static void what_it_cannot_run_is_refused(void **state)
         { "__global__ void k() {\n#ifndef __CUDA_ARCH__\n asm(\"x\");\n#endif\n}",
           "test.cu:3: inline PTX" },
         { "#if 0\n#elif !defined(OPD_CPU)\nasm\n#else\n#define PTX() "
-          "asm(\"x\")\n#endif\n__global__ void k() {}",
-          "test.cu:5: inline PTX" },
+          "asm(\"x\")\n#endif\n__global__ void k() { PTX(); }",
+          "test.cu:7: inline PTX" },
+        { "#define PTX() asm(\"x\")\n__global__ void k() {}", NULL }, // nothing uses it
         { "\n\nusing namespace nvcuda::wmma;\n__global__ void k() {}", "test.cu:3: tensor-core" },
         { "__global__ void k(cudaTextureObject_t t) {}", "test.cu:1: a texture" },
         { "__global__ void k() { cooperative_groups::this_grid().sync(); }",
