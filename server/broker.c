@@ -40,8 +40,7 @@ struct roof {
     uv_signal_t signals[TURN_N_SIGNALS];
     uv_timer_t stop_timer;
     int n_starting, n_stopping; // devices
-    bool stop_begun;
-    bool read_over; // what clients have not read by now is given up
+    bool read_over;             // what clients have not read by now is given up
     bool devices_stopping;
     int exit_status;
 };
@@ -93,8 +92,6 @@ static void prepare_cb(uv_prepare_t *prepare)
     }
     if (retry)
         rotate(b);
-    if (b->stopping && !roof(b)->stop_begun)
-        begin_stop(b); // a client wants it
     if (b->stopping)
         finish_stop(b);
     else
@@ -312,10 +309,10 @@ static void stop_read_cb(uv_timer_t *timer)
 
 static void begin_stop(struct broker *b)
 {
-    if (roof(b)->stop_begun)
+    if (b->stopping)
         return;
     log_info("stopping");
-    b->stopping = roof(b)->stop_begun = true;
+    b->stopping = true;
     upgrade_cancel(b, "the daemon is stopping");
     listen_close(b);
     reload_stop(&b->reload);
@@ -453,6 +450,7 @@ struct broker *broker_new(const struct options *options)
 {
     struct broker *b = mem_zalloc(1, sizeof(struct roof));
     *b = (struct broker){ .options = *options,
+                          .stop = begin_stop,
                           .call = request_call,
                           .listener = { .fd = -1, .lock_fd = -1 },
                           .counters = { .started_ns = clock_ns(),

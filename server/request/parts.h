@@ -57,7 +57,8 @@ struct broker {
     struct replies replies;
     struct counters counters;
     struct handover handover;
-    int n_checks; // under way
+    int n_checks;                   // under way
+    void (*stop)(struct broker *b); // as on a signal: ends what is in flight, then the loop
     // The function that carries requests out: request_call().
     enum request_status (*call)(struct request *req, const struct msg *msg, bool again,
                                 struct opd_err *err);

@@ -214,8 +214,7 @@ enum request_status request_status(struct request *req, const value *params, str
 enum request_status request_stop(struct request *req, const value *params, struct opd_err *err)
 {
     (void)params, (void)err;
-    req->broker->stopping = true;
-    turn_retry(&req->broker->turn);
+    req->broker->stop(req->broker);
     pack_nil(&req->reply);
     return REQUEST_ANSWERED;
 }
