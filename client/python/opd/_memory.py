@@ -230,7 +230,10 @@ def _find_device_array(data: Any) -> Optional[tuple[int, Any, int, str, tuple[in
     kind, index = get_device(data)
     if int(kind) not in (_dlpack.CUDA, _dlpack.CUDA_MANAGED):
         return None
-    capsule = data.__dlpack__(stream=-1)
+    try:
+        capsule = data.__dlpack__(stream=-1)
+    except RuntimeError:  # JAX takes -1, which means that nobody waits, for a stream's handle
+        capsule = data.__dlpack__()
     seen = _dlpack.Described(capsule)
     if seen.address == 0:
         return None
