@@ -189,6 +189,19 @@ SESSIONS = {
         ("tensor_copy", [3, 1], None),
         ("free", ["export", [1]], None),
     ],
+    "names from before free": [
+        _new(1), _new(2), _write(1),
+        ("forward", ["gelu", [1], {}, [3], {"context": 1}], None),
+        ("context_free", [[1]], None),
+        ("shm_open", [1, SIZE], "good"),
+        ("shm_close", [1], None),
+        ("import_open", [1, "cpu", "memfd", b"", SIZE], "good"),
+        ("import_close", [[1]], None),
+        ("tensor_export", [1, 1], None),
+        ("export_free", [[1]], None),
+        ("tensor_free", [[2]], None),
+        ("drop", [[1, 3, 99], [7]], None),
+    ],
 }  # fmt: skip
 
 # These are refused or fail, as they should.

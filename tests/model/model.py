@@ -289,7 +289,7 @@ class World:
     def do_tensor_write(self, p, c, id, offset, data):
         tensor = self.tensor(p, c, id)
         size = len(data) if isinstance(data, bytes) else data[2]
-        if offset < 0 or offset + size > tensor.size:
+        if offset < 0 or size < 0 or offset + size > tensor.size:
             raise Refused("invalid_argument", "out of the tensor")
         if isinstance(data, bytes):
             bits = np.frombuffer(data, np.uint8)
