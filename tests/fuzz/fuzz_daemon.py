@@ -27,7 +27,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "functional"), str(TESTS / "faults"), st
 
 from conftest import PATIENCE, ROOT, Daemon, find_report  # noqa: E402
 from fuzz_sessions import DESCRIPTORS, EDITED, FAILING, SESSIONS  # noqa: E402
-from raw import Raw, RpcError, eventually, read_rss  # noqa: E402
+from raw import Raw, RpcError, eventually, find_roles, read_rss  # noqa: E402
 from survival import count_descriptors  # noqa: E402
 
 CONNECTIONS = 12  # of a batch
@@ -347,7 +347,10 @@ class Fuzz:
         self.log_end += len(text)
 
     def measure(self):
-        return count_descriptors(self.daemon.pid), read_rss(self.daemon.pid)
+        """Descriptors but for the sockets of compilers, which start as they are needed; bytes."""
+        counts = count_descriptors(self.daemon.pid)
+        counts["socket"] = counts.get("socket", 0) - len(find_roles(self.daemon.pid, "compiler"))
+        return counts, read_rss(self.daemon.pid)
 
     def check_growth(self):
         def grown():
