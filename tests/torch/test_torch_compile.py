@@ -1,8 +1,5 @@
 """opd.torch.ops under torch.compile and torch.export."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -115,34 +112,3 @@ def test_more_shapes_than_the_limit(ops):
     for n in range(1, torch._dynamo.config.recompile_limit + 4):
         x = torch.randn(n)
         assert_close(model(x), ops.gelu(x) * 2)
-
-
-LOAD = """
-import sys, torch, opd.torch
-x = torch.load(sys.argv[1] + "/x.pt")
-for name in dir(opd.torch.ops):
-    opd.torch.ops[name]
-exported = torch.export.load(sys.argv[1] + "/model.pt2").module()
-traced = torch.jit.load(sys.argv[1] + "/model.pt")
-torch.save([exported(x), traced(x)], sys.argv[1] + "/y.pt")
-"""
-
-
-def test_what_was_saved_is_loaded_in_a_new_process(ops, torch_daemon, tmp_path):
-    """Once its operators have been looked up, as the README says."""
-    model = torch.nn.Sequential(
-        opd.torch.DepthwiseConv2d(3, bias=True), opd.torch.UpsampleBilinear2d(scale_factor=2)
-    )
-    x = torch.randn(2, 3, 6, 5)
-    torch.save(x, tmp_path / "x.pt")
-    torch.export.save(torch.export.export(model, (x,)), tmp_path / "model.pt2")
-    torch.jit.trace(model, x).save(str(tmp_path / "model.pt"))
-    package = os.path.dirname(os.path.dirname(opd.__file__))
-    env = {**os.environ, "OPD_SOCKET": torch_daemon.socket, "PYTHONPATH": package}
-    command = [sys.executable, "-c", LOAD, str(tmp_path)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for y in torch.load(tmp_path / "y.pt"):
-        assert_close(y, model(x))
-    loop = "for name in dir(opd.torch.ops):\n    opd.torch.ops[name]\n"
-    assert loop in LOAD and loop in (ROOT / "README.md").read_text()

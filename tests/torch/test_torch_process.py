@@ -58,21 +58,6 @@ def test_a_forked_child_has_its_own_connection(ops):
     assert torch.equal(ops.gelu(x, approximate="none"), before)
 
 
-class Rows(torch.utils.data.Dataset):
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, i):
-        return opd.torch.ops.gelu(torch.full((3,), float(i)), approximate="none")
-
-
-def test_workers_of_a_data_loader(ops):
-    ops.gelu(X)
-    loader = torch.utils.data.DataLoader(Rows(), batch_size=4, num_workers=2)
-    rows = torch.cat(list(loader))
-    assert_close(rows, F.gelu(torch.arange(8.0)[:, None].expand(8, 3)))
-
-
 class Interrupt(Exception):
     pass
 

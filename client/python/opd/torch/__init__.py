@@ -2,8 +2,8 @@
 
     y = opd.torch.ops.gelu(x, approximate="tanh")
 
-Every operator of the daemon is there, registered with torch.library when it is first used, so it
-works under torch.compile, no_grad, inference_mode and autocast. A tensor on the CPU is computed by
+Every operator of the daemon is there, and as torch.ops.opd.gelu, registered with torch.library when
+it is first used, so it works under torch.compile, no_grad, inference_mode and autocast. A tensor on the CPU is computed by
 the daemon's device `cpu` if it has one, else by its first device; a CUDA tensor by the daemon's
 device that is the same card, in place. A call returns when the result is there.
 
@@ -11,14 +11,15 @@ A process has one connection, which its threads take turns on; a forked child op
 it is lost, the call that finds out raises opd.ConnectionLost, and the next one connects again.
 `with options(deadline=60):` is for what client.ops take beside an operator's arguments.
 
-Shapes are specialised: torch.compile compiles again for each, until its recompile_limit. What
-torch.export.save or torch.jit.save wrote is loaded where its operators have been looked up before.
+Shapes are specialised: torch.compile compiles again for each, until its recompile_limit. Before
+torch.jit.load() of a program with operators of opd call register(); torch.export.load() finds them.
 There is no vmap, and no second or forward-mode derivative. Under autocast, floating inputs that must
 have one dtype get the widest of theirs; the layers DepthwiseConv2d and LLTM compute in autocast's
 dtype, as PyTorch's own do.
 """
 
 from ._layers import LLTM, DepthwiseConv2d, PCLLoss, UpsampleBilinear2d
+from ._namespace import register
 from ._ops import ops, refresh, use
 from ._options import options
 from ._session import InterfaceChanged, release
@@ -32,6 +33,7 @@ __all__ = [
     "ops",
     "options",
     "refresh",
+    "register",
     "release",
     "use",
 ]

@@ -34,8 +34,8 @@ _library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has n
 _TAGS = [t for t in (getattr(torch.Tag, "cudagraph_unsafe", None),) if t is not None]
 
 # Names in torch.ops.opd, whether what they are for was ever complete or not.
-_taken: set[str] = set()
-_HELPERS = ("infer", "forward", "backward")
+taken: set[str] = set()
+HELPERS = ("infer", "forward", "backward")
 
 _VALUES = ("None", "True", "False")
 _WORD = re.compile(  # a name in a schema
@@ -318,10 +318,10 @@ def _choose_name(spec: Spec) -> str:
     name = python_name(spec.info)
     for serial in itertools.count(1):
         public = name if serial == 1 else f"{name}__{serial}"
-        names = {public, *(f"{public}__{what}" for what in _HELPERS)}
-        if not names & _taken:
+        names = {public, *(f"{public}__{what}" for what in HELPERS)}
+        if not names & taken:
             break
-    _taken.update(names)
+    taken.update(names)
     return public
 
 
