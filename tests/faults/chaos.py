@@ -296,7 +296,7 @@ class Chaos:
             self.shared.append((mapped, tensor, words))
             self._check_shared(self.shared[-1])
         else:
-            self.shared.append((self.insist(lambda: self.client._memory.export(tensor._id)), tensor, words))
+            self.shared.append((self.insist(lambda: self.client._link.exports.open(tensor._id)), tensor, words))
 
     def _check_shared(self, entry):
         mapped, tensor, words = entry

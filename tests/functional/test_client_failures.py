@@ -127,7 +127,7 @@ def test_batch_does_not_deadlock_on_full_buffers(fake, client):
     fake.on["status"] = lambda daemon, sock, message: daemon.reply(sock, message, big)
     with client.batch():
         for _ in range(200):
-            client._request("status", (big,))
+            client._link.request("status", (big,))
     assert fake.count("status") == 200
 
 
@@ -137,7 +137,7 @@ def test_batch_raises_the_first_error(fake, client):
     with pytest.raises(opd.KernelFault, match="bad kernel") as e:
         with client.batch():
             y = x.copy()
-            client._request("tensor_read", (99, 0, 1, None))
+            client._link.request("tensor_read", (99, 0, 1, None))
     assert e.value.op == "copy"
     with pytest.raises(opd.KernelFault):
         y.shape

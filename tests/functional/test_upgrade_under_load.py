@@ -36,7 +36,7 @@ def train(daemon, stop, counts, errors, seed):
                 assert np.array_equal(named.numpy(), x)
                 del held[:-5]
                 counts[seed] += 1
-            client._request("free", ("tensor", [named._id]))
+            client._link.request("free", ("tensor", [named._id]))
     except BaseException as error:
         errors.append(error)
 

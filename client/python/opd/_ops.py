@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Optional
+from typing import Any, Optional
 
+from ._catalog import Catalog
 from ._conn import Reply
 from ._dtypes import check_dtype
+from ._link import Link
+from ._memory import Memory
 from ._spec import Call, Spec, check_deadline, check_debug
 from .errors import InvalidArgument, NotFound
-from .tensor import Tensor
-
-if TYPE_CHECKING:
-    from .client import Client
+from .tensor import Tensor, check_own
 
 
 class Context:
     """What forward() keeps for backward(): in the daemon, until it is dropped or free()d."""
 
     def __init__(
-        self, client: Client, id: int, reply: Reply, spec: Spec, inputs: list[Any]
+        self, memory: Memory, id: int, reply: Reply, spec: Spec, inputs: list[Any]
     ) -> None:
-        self._client = client
+        self._link = memory.link
+        self._memory = memory
         self._id = id
         self._reply: Optional[Reply] = reply
         self._spec = spec
@@ -46,7 +46,7 @@ class Context:
         Raises InvalidArgument if a tensor that backward reads was written since, TypeError
         for wrong names or numbers.
         """
-        spec, client = self._spec, self._client
+        spec, link = self._spec, self._link
         name = f"{spec.name} backward"
         if not self._id:
             raise NotFound(f"{name}: this context was freed", op=spec.name)
@@ -54,18 +54,18 @@ class Context:
             raise TypeError(f"{name}() takes {len(spec.outputs)} gradients, not {len(grads)}")
         seconds = check_deadline(name, deadline)
         chosen = self._choose(wanted)
-        ids = [client._new_id() if c else None for c in chosen]
+        ids = [link.new_id() if c else None for c in chosen]
         given = [self._to_grad(grad, i) for i, grad in enumerate(grads)]
         grad_ids = [None if grad is None else grad._live_id() for grad in given]
         options: dict[str, Any] = {} if seconds is None else {"deadline": seconds}
         if check_debug(name, debug):
             options["debug"] = True
         params = (self._id, grad_ids, ids, options)
-        reply = client._send("backward", params, seconds or spec.deadline)
+        reply = link.send("backward", params, seconds or spec.deadline)
         tensors = [
-            None if id is None else Tensor(client, id, reply, (i,)) for i, id in enumerate(ids)
+            None if id is None else Tensor(link, id, reply, (i,)) for i, id in enumerate(ids)
         ]
-        result = client._settle(reply)
+        result = link.settle(reply)
         if result is None:
             return tuple(tensors)
         return tuple(t if info else None for t, info in zip(tensors, result))
@@ -74,11 +74,11 @@ class Context:
         """Frees what the daemon keeps for this context, now."""
         id, self._id = self._id, 0
         if id:
-            self._client._request("free", ("context", [id]))
+            self._link.request("free", ("context", [id]))
 
     def __del__(self) -> None:
         if getattr(self, "_id", 0):
-            self._client._conn.discard("context", self._id)
+            self._link.conn.discard("context", self._id)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("an opd.Context is in the daemon, and is neither pickled nor copied")
@@ -98,10 +98,10 @@ class Context:
 
     def _to_grad(self, grad: Any, i: int) -> Optional[Tensor]:
         if grad is None or isinstance(grad, Tensor):
-            return self._client._check_own(grad)
+            return check_own(self._link, grad)
         assert self._reply is not None
-        output = self._client._conn.wait(self._reply)["outputs"][i]
-        return self._client.tensor(grad, output["dtype"], device=output["device"])
+        output = self._link.conn.wait(self._reply)["outputs"][i]
+        return self._memory.upload(grad, output["dtype"], None, output["device"])
 
 
 class Ops:
@@ -121,22 +121,26 @@ class Ops:
     refuses them, and the other errors of opd.errors.
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._specs: dict[str, Spec] = {}
+    def __init__(self, link: Link, catalog: Catalog, memory: Memory) -> None:
+        self._link = link
+        self._catalog = catalog
+        self._memory = memory
         self._functions: dict[str, Any] = {}
+        catalog.followers.append(self._follow)
+        link.find_method = self._find_method
+        link.list_methods = lambda: [name for name in self if self._find_method(name)]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not self._find(name):
-            raise AttributeError(self._tell_missing(name))
+        if name.startswith("__") or not self._catalog.find(name):
+            raise AttributeError(self._catalog.tell_missing(name))
         return self._functions[name]
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
 
     def __dir__(self) -> list[str]:
-        self._refresh()
-        return sorted(self._specs)
+        self._catalog.refresh()
+        return sorted(self._catalog.specs)
 
     def __iter__(self) -> Iterator[str]:
         return iter(dir(self))
@@ -145,62 +149,34 @@ class Ops:
         return len(dir(self))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._find(name)
+        return isinstance(name, str) and self._catalog.find(name) is not None
 
     def __repr__(self) -> str:
-        return f"<opd.Ops of {self._client.socket}>"
+        return f"<opd.Ops of {self._link.conn.path}>"
 
-    def _takes_tensor(self, name: str) -> bool:
-        return self._find(name) and bool(self._specs[name].inputs)
+    def _find_method(self, name: str) -> Optional[Any]:
+        """The operator, if its first argument is a tensor."""
+        spec = self._catalog.find(name)
+        return self._functions[name] if spec and spec.inputs else None
 
-    def _find(self, name: str) -> bool:
-        if name not in self._specs:
-            self._refresh()
-        return name in self._specs
-
-    def _tell_missing(self, name: str) -> str:
-        """That there is no such operator, and why if its file has failed."""
-        failure = "" if name.startswith("_") else self._find_failure(name)
-        return f"the daemon has no operator {name!r}" + (
-            f": {failure}" if failure else f"; it has {', '.join(sorted(self._specs))}"
-        )
-
-    def _find_failure(self, name: str) -> str:
-        """What was wrong with NAME.cu when the daemon last read it; empty: nothing."""
-        for event in reversed(self._client.events()):
-            file = event.get("file") or ""
-            if os.path.basename(file) == f"{name}.cu":
-                failed = event["kind"] == "failed"
-                log = event.get("log") or ""
-                return f"{file} failed: {event['message']}\n{log}".rstrip() if failed else ""
-        return ""
-
-    def _update(self) -> None:
-        """After the served versions may have changed."""
-        if self._specs:
-            self._refresh()
-
-    def _refresh(self) -> None:
+    def _follow(self, specs: dict[str, Spec]) -> None:
         """Functions that the user holds are brought up to date, not replaced."""
-        infos = self._client._conn.call("op_list")
-        specs = {info["name"]: Spec(info) for info in infos}
         for name, spec in specs.items():
             if name not in self._functions:
                 self._functions[name] = _make_function(self, name)
             for function in (self._functions[name], self._functions[name].forward):
                 _describe(function, spec)
-        self._specs = specs  # last: what is in it has its function, also after an interrupt
 
     def _run(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], keep: bool) -> Any:
         """One call; if the operator turns out to have changed since we asked, a second one."""
-        spec = self._specs.get(name)
+        spec = self._catalog.specs.get(name)
         try:
             if spec is None:
                 raise NotFound(f"the daemon has no operator {name!r} any more", op=name)
             return self._run_once(spec, args, kwargs, keep)
         except (TypeError, InvalidArgument, NotFound):
-            self._refresh()
-            now = self._specs.get(name)
+            self._catalog.refresh()
+            now = self._catalog.specs.get(name)
             if now is None or (spec and now.info == spec.info):
                 raise
         return self._run_once(now, args, kwargs, keep)
@@ -208,13 +184,13 @@ class Ops:
     def _run_once(
         self, spec: Spec, args: Sequence[Any], kwargs: dict[str, Any], keep: bool
     ) -> Any:
-        client = self._client
+        link = self._link
         call = spec.bind(args, kwargs)
         inputs = self._to_tensors(spec, call)
         input_ids = [None if t is None else t._live_id() for t in inputs]
-        output_ids = [client._new_id() for _ in spec.outputs]
+        output_ids = [link.new_id() for _ in spec.outputs]
         options: dict[str, Any] = {}
-        context_id = client._new_id() if keep else 0
+        context_id = link.new_id() if keep else 0
         if keep:
             options["context"] = context_id
         if call.deadline is not None:
@@ -226,16 +202,16 @@ class Ops:
         if call.debug:
             options["debug"] = True
         params = (spec.name, input_ids, call.attrs, output_ids, options)
-        reply = client._send("forward", params, call.deadline or spec.deadline)
+        reply = link.send("forward", params, call.deadline or spec.deadline)
         # Made before the reply is awaited: if that fails or is interrupted, dropping them
         # cleans up.
         outputs = tuple(
-            Tensor(client, id, reply, ("outputs", i)) for i, id in enumerate(output_ids)
+            Tensor(link, id, reply, ("outputs", i)) for i, id in enumerate(output_ids)
         )
-        context = Context(client, context_id, reply, spec, inputs) if keep else None
-        result = client._settle(reply)
+        context = Context(self._memory, context_id, reply, spec, inputs) if keep else None
+        result = link.settle(reply)
         if result is not None and result["version"] != (call.version or spec.version):
-            self._refresh()
+            self._catalog.refresh()
         value = outputs[0] if len(outputs) == 1 else outputs or None
         return (value, context) if keep else value
 
@@ -247,14 +223,14 @@ class Ops:
                 dtype = None
                 if isinstance(value, (int, float, list, tuple)):
                     dtype = _dtype_beside(spec, input["type"], call.tensors)
-                value = self._client.tensor(value, dtype, device=device)
-            tensors.append(self._client._check_own(value))
+                value = self._memory.upload(value, dtype, None, device)
+            tensors.append(check_own(self._link, value))
         return tensors
 
     def _choose_device(self, values: list[Any]) -> Optional[str]:
         """Where temporary tensors go: to the others, if there is a choice."""
         ours = [value for value in values if isinstance(value, Tensor)]
-        if len(self._client.info["devices"]) < 2 or len(ours) in (0, len(values)):
+        if len(self._link.info["devices"]) < 2 or len(ours) in (0, len(values)):
             return None
         return ours[0].device
 
@@ -262,8 +238,8 @@ class Ops:
 class Versions(Sequence[dict[str, Any]]):
     """What `op_info` says of an operator's versions, newest first; each use asks the daemon."""
 
-    def __init__(self, ops: Ops, name: str) -> None:
-        self._ops = ops
+    def __init__(self, catalog: Catalog, name: str) -> None:
+        self._catalog = catalog
         self._name = name
 
     def __getitem__(self, index: Any) -> Any:
@@ -279,7 +255,7 @@ class Versions(Sequence[dict[str, Any]]):
         return repr(self._ask())
 
     def _ask(self) -> list[dict[str, Any]]:
-        return list(self._ops._client._conn.call("op_info", self._name)["versions"])
+        return self._catalog.ask_versions(self._name)
 
 
 def _dtype_beside(spec: Spec, type: str, values: list[Any]) -> Optional[str]:
@@ -301,7 +277,7 @@ def _make_function(ops: Ops, name: str) -> FunctionType:
     forward.__qualname__ = f"{name}.forward"
     operator.__name__ = operator.__qualname__ = name
     setattr(operator, "forward", forward)
-    setattr(operator, "versions", Versions(ops, name))
+    setattr(operator, "versions", Versions(ops._catalog, name))
     assert isinstance(operator, FunctionType)
     return operator
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import sys
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Optional, Union, overload
 
-from . import _start
-from ._conn import Batch, Connection, Reply
-from ._data import Transfer
-from ._dtypes import check_dtype, check_shape, to_host
+from ._catalog import Catalog
+from ._dtypes import check_dtype, check_shape
 from ._events import EventStream, TraceStream
+from ._link import Link, connect_link
 from ._memory import Memory
 from ._ops import Ops
-from ._protocol import PROTOCOL
 from ._warn import warn_reload
-from .errors import ConnectionLost, InvalidArgument, ProtocolError
-from .tensor import Tensor
-
-
-_COMPILING = 600.0  # seconds of silence, beyond the timeout, while the daemon may compile
+from .tensor import Tensor, make_tensor, make_zeros
 
 
 def connect(
@@ -42,32 +33,7 @@ def connect(
     $OPD_SOCKET, also whoever has given the socket to a group of ours, as the daemon's --group does;
     and root may name anybody's. ProtocolError if it speaks another protocol.
     """
-    named = bool(socket or os.environ.get("OPD_SOCKET"))
-    path = os.path.abspath(socket or _start.default_socket())
-    client = Client(*_open(path, named, start, timeout))
-    client._named = named
-    return client
-
-
-def _open(
-    path: str, named: bool, start: bool, timeout: Optional[float]
-) -> tuple[Connection, dict[str, Any]]:
-    """A connection, and what the daemon says to hello."""
-    sock = _start.connect_socket(path, named, start, 60.0 if timeout is None else timeout)
-    conn = Connection(sock, path, timeout)
-    try:
-        info = conn.call("hello", f"python {os.path.basename(sys.argv[0])}", {})
-        if info["protocol"] != PROTOCOL:
-            raise ProtocolError(
-                f"the daemon at {path} speaks protocol {info['protocol']}, this client {PROTOCOL}; "
-                "use the package of the daemon's version"
-            )
-    except BaseException as e:
-        conn.close()
-        if start and isinstance(e, ConnectionLost):
-            raise ConnectionLost(f"{e}; {_start.tell_log(path)}") from None
-        raise
-    return conn, info
+    return Client(connect_link(socket, start, timeout))
 
 
 class Client:
@@ -77,17 +43,13 @@ class Client:
     info  what the daemon said of itself: version, devices, dtypes, limits
     """
 
-    _named = True  # the socket's path was given, not the default
-
-    def __init__(self, conn: Connection, info: dict[str, Any]) -> None:
-        conn.max_message = info["limits"]["max_message"]
-        self.info = info
-        self.ops = Ops(self)
-        self._conn = conn
-        self._transfer = Transfer(conn)
-        self._memory = Memory(self)
-        self._ids = itertools.count(1)
-        self._local = threading.local()
+    def __init__(self, link: Link) -> None:
+        self.info = link.info
+        self._link = link
+        self._catalog = Catalog(link)
+        self._memory = Memory(link)
+        self.ops = Ops(link, self._catalog, self._memory)
+        self._conn = link.conn
 
     @property
     def socket(self) -> str:
@@ -112,15 +74,7 @@ class Client:
         Raises TypeError for a dtype the daemon does not have, InvalidArgument for a name in
         use, OutOfMemory.
         """
-        there = self._memory.take_device_array(data, name, device) if dtype is None else None
-        if there is not None:
-            return there
-        host = to_host(data, dtype)
-        with self.batch():
-            tensor = self.zeros(host.shape, host.dtype, name, device)
-            if len(host.data):
-                self._write(tensor._id, host.data)
-        return tensor
+        return self._memory.upload(data, dtype, name, device)
 
     def zeros(
         self,
@@ -130,14 +84,11 @@ class Client:
         device: Optional[str] = None,
     ) -> Tensor:
         """A new tensor of zeros. Raises as tensor() does."""
-        id = self._new_id()
-        params = (id, check_dtype(dtype), check_shape(shape), name, device)
-        return self._make_tensor(id, "tensor_new", params)
+        return make_zeros(self._link, shape, dtype, name, device)
 
     def attach(self, name: str) -> Tensor:
         """The tensor that some client made with that name. Raises NotFound."""
-        id = self._new_id()
-        return self._make_tensor(id, "tensor_attach", (id, name))
+        return make_tensor(self._link, "tensor_attach", name)
 
     def plan(
         self,
@@ -164,30 +115,20 @@ class Client:
             plan[key] = [(dtype, tuple(shape)) for dtype, shape in plan[key]]
         return plan
 
-    @contextmanager
-    def batch(self) -> Iterator[None]:
+    def batch(self) -> AbstractContextManager[None]:
         """Requests of this thread inside are sent without waiting; the end waits, and
         raises the first error.
 
         What a failed request was to make does not exist, so later requests that use it fail
         too. Asking a tensor for its shape or its data waits for that one.
         """
-        if self._batch is not None:
-            yield
-            return
-        batch = self._local.batch = Batch()
-        try:
-            yield
-        finally:
-            self._local.batch = None
-            self._conn.pump(lambda: batch.pending == 0, "batch")
-        self._finish(batch)
+        return self._link.begin_batch()
 
     def synchronize(self) -> None:
         """Waits until all that this client sent is done; within batch(), raises the first error."""
         self._conn.call("sync")
-        if self._batch is not None:
-            self._finish(self._batch)
+        if self._link.batch is not None:
+            self._link.finish(self._link.batch)
 
     def status(self) -> dict[str, Any]:
         """Version, devices, memory, requests, compilers: `status` of protocol/README.md."""
@@ -209,8 +150,8 @@ class Client:
         failed, what was served before it still is; and of each file that is "shadowed": another one
         of that operator wins.
         """
-        changes = list(self._ask("reload"))
-        self.ops._update()
+        changes = list(self._link.ask("reload"))
+        self._catalog.update()
         for change in changes:
             if change["state"] == "shadowed":
                 warn_reload(change["message"])
@@ -239,8 +180,8 @@ class Client:
         these and then waits for more, on a connection of its own; close() ends it.
         """
         if not follow:
-            return list(self._ask("events", since)["events"])
-        conn, _ = _open(self.socket, self._named, False, self._conn.timeout)
+            return list(self._link.ask("events", since)["events"])
+        conn = self._link.open_another()
         try:
             return EventStream(conn, since)
         except BaseException:
@@ -259,7 +200,7 @@ class Client:
         device), client, pid, connection, and error if it failed. read() gives those that have ended,
         iteration waits for more. On a connection of its own; close() ends it, and the measuring.
         """
-        conn, _ = _open(self.socket, self._named, False, self._conn.timeout)
+        conn = self._link.open_another()
         try:
             return TraceStream(conn)
         except BaseException:
@@ -289,26 +230,26 @@ class Client:
             if value is not None
         }
         folder, name = os.path.split(file)
-        return dict(self._ask("check", name, folder, text, options))
+        return dict(self._link.ask("check", name, folder, text, options))
 
     def rollback(self, op: str) -> int:
         """Serves, for every client, the version before the one that is served, until its file is
         edited again. Returns its number; raises NotFound if there is none."""
-        version = int(self._ask("rollback", op)["version"])
-        self.ops._update()
+        version = int(self._link.ask("rollback", op)["version"])
+        self._catalog.update()
         return version
 
     def pin(self, op: str, version: Optional[int]) -> int:
         """Serves, for every client, this version whatever is edited; None: the newest again.
         Returns the number of the version that is served."""
-        served = int(self._ask("pin", op, version)["version"])
-        self.ops._update()
+        served = int(self._link.ask("pin", op, version)["version"])
+        self._catalog.update()
         return served
 
     def restart(self, device: str) -> dict[str, Any]:
         """Ends a device's process, for every client, once what was sent to it is done, and starts
         another; tensors stay. Returns the device, as in status(); raises NotFound, Unavailable."""
-        return dict(self._ask("device_restart", device))
+        return dict(self._link.ask("device_restart", device))
 
     def upgrade(self, path: Union[str, os.PathLike[str], None] = None) -> dict[str, Any]:
         """Replaces the daemon's program, which keeps its socket, connections, tensors, contexts
@@ -321,7 +262,7 @@ class Client:
         do not end in time; the daemon then goes on as before.
         """
         options = {} if path is None else {"path": os.path.abspath(path)}
-        return dict(self._ask("upgrade", options))
+        return dict(self._link.ask("upgrade", options))
 
     def stop(self) -> None:
         """Ends the daemon, for every client, once the requests in flight are done; and closes."""
@@ -330,8 +271,7 @@ class Client:
 
     def close(self) -> None:
         """Ends the connection and its unnamed tensors; later calls raise ConnectionLost."""
-        self._conn.close()
-        self._transfer.close()
+        self._link.close()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("an opd.Client is a connection; each process makes its own by opd.connect()")
@@ -344,67 +284,3 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<opd.Client of {self.socket}{', closed' if self._conn.closed else ''}>"
-
-    @property
-    def _batch(self) -> Optional[Batch]:
-        batch: Optional[Batch] = getattr(self._local, "batch", None)
-        return batch
-
-    def _new_id(self) -> int:
-        return next(self._ids)
-
-    def _send(
-        self, method: str, params: Sequence[Any], deadline: Optional[float] = None
-    ) -> Reply:
-        reply = self._conn.send(method, params, batch=self._batch)
-        reply.deadline = deadline or 0.0
-        return reply
-
-    def _ask(self, method: str, *params: Any) -> Any:
-        """The result of a request for which the daemon may have to compile; also in a batch."""
-        reply = self._conn.send(method, params)
-        reply.deadline = _COMPILING
-        return self._conn.wait(reply)
-
-    def _settle(self, reply: Reply) -> Any:
-        """The result; None within a batch, where nobody waits."""
-        if self._batch is not None:
-            return None
-        result = self._conn.wait(reply)
-        for text in reply.warnings:
-            warn_reload(text)
-        return result
-
-    def _finish(self, batch: Batch) -> None:
-        """Raises the first error, and tells the warnings."""
-        texts, batch.warnings = batch.warnings, []
-        try:
-            batch.raise_first()
-        finally:
-            for text in texts:
-                warn_reload(text)
-
-    def _request(self, method: str, params: Sequence[Any]) -> None:
-        self._settle(self._send(method, params))
-
-    def _make_tensor(self, id: int, method: str, params: Sequence[Any]) -> Tensor:
-        reply = self._send(method, params)
-        tensor = Tensor(self, id, reply)
-        self._settle(reply)
-        return tensor
-
-    def _check_own(self, tensor: Optional[Tensor]) -> Optional[Tensor]:
-        if tensor is not None and tensor._client is not self:
-            raise InvalidArgument(f"{tensor!r} belongs to another client; attach() to it by name")
-        return tensor
-
-    def _write(self, id: int, data: memoryview) -> None:
-        with self._conn.lock:
-            replies = self._transfer.write(id, data, self._batch)
-        if self._batch is None:
-            for reply in replies:
-                self._conn.wait(reply)
-
-    def _read(self, id: int, offset: int, size: int) -> bytearray:
-        with self._conn.lock:
-            return self._transfer.read(id, offset, size)

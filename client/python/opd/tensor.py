@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import operator
@@ -9,15 +10,14 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import _dlpack
 from ._conn import Reply
-from ._dtypes import check_shape, from_host, to_host
-from ._memory import Export, dlpack_device
+from ._dtypes import check_dtype, check_shape, from_host, to_host
+from ._export import Export, dlpack_device
+from ._link import Link
 from ._protocol import DTYPES
 from .errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from .client import Client
 
 
 class Tensor:
@@ -29,14 +29,16 @@ class Tensor:
     operators waits for the tensor and raises the error of the request that was to make it.
     """
 
+    __slots__ = ("__weakref__", "_export", "_id", "_known", "_link", "_path", "_reply")
+
     def __init__(
         self,
-        client: Client,
+        link: Link,
         id: int,
         reply: Reply,
         path: tuple[Any, ...] = (),
     ) -> None:
-        self._client = client
+        self._link = link
         self._id = id
         self._reply: Optional[Reply] = reply
         self._path = path  # where in the reply's result the tensor is described
@@ -92,12 +94,11 @@ class Tensor:
             raise InvalidArgument(
                 f"cannot write shape {list(host.shape)} to a tensor of shape {list(self.shape)}"
             )
-        self._client._write(self._live_id(), host.data)
+        self._link.write(self._live_id(), host.data)
 
     def view(self, *shape: Any, offset: int = 0) -> Tensor:
         """A tensor on the same memory from element `offset` on; it may be smaller, not larger.
         view(4, 3) is view((4, 3))."""
-        id = self._client._new_id()
         try:
             sizes = check_shape(shape[0] if len(shape) == 1 else shape)
             offset = operator.index(offset)
@@ -106,8 +107,7 @@ class Tensor:
                 f"view{shape} is no shape of integers; an offset is one too, and is given by name: "
                 "view((4, 3), offset=2)"
             ) from None
-        params = (id, self._live_id(), offset, sizes)
-        return self._client._make_tensor(id, "tensor_view", params)
+        return make_tensor(self._link, "tensor_view", self._live_id(), offset, sizes)
 
     @property
     def suspect(self) -> Optional[str]:
@@ -118,17 +118,17 @@ class Tensor:
         """
         if self._reply is not None:
             self._info()
-        why = self._client._conn.call("tensor_info", self._live_id())["suspect"]
+        why = self._link.call("tensor_info", self._live_id())["suspect"]
         return None if why is None else str(why)
 
     def accept(self) -> None:
         """Takes a suspect tensor as it is."""
-        self._client._request("tensor_accept", ([self._live_id()],))
+        self._link.request("tensor_accept", ([self._live_id()],))
 
     def _copy(self) -> Tensor:
         """A new tensor with the same elements, on the same device."""
-        other = self._client.zeros(self.shape, self.dtype, None, self.device)
-        self._client._request("tensor_copy", (other._live_id(), self._live_id()))
+        other = make_zeros(self._link, self.shape, self.dtype, None, self.device)
+        self._link.request("tensor_copy", (other._live_id(), self._live_id()))
         return other
 
     def free(self) -> None:
@@ -136,7 +136,7 @@ class Tensor:
         _dlpack.sweep()
         id, self._id = self._id, 0
         if id:
-            self._client._request("free", ("tensor", [id]))
+            self._link.request("free", ("tensor", [id]))
 
     def item(self) -> Any:
         """The only element, as a Python number; ValueError if there are several."""
@@ -144,7 +144,7 @@ class Tensor:
 
     def __del__(self) -> None:
         if getattr(self, "_id", 0):
-            self._client._conn.discard("tensor", self._id)
+            self._link.conn.discard("tensor", self._id)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -189,7 +189,23 @@ class Tensor:
         consumer is done with it. What the consumer writes there, the tensor holds; backward
         does not notice it. copy=True gives a copy; dl_device=(1, 0) a GPU's tensor on the host.
         """
-        return self._client._memory.to_dlpack(self, max_version, dl_device, copy)
+        here = dlpack_device(self.device)
+        wanted = here if dl_device is None else (int(dl_device[0]), int(dl_device[1]))
+        if wanted == (_dlpack.CPU, 0) and (copy or here[0] != _dlpack.CPU):
+            if copy is False:
+                raise BufferError(f"a tensor on {self.device} is on the CPU only as a copy")
+            data = self._link.read(self._live_id(), 0, self.nbytes)
+            address = ctypes.addressof(ctypes.c_char.from_buffer(data)) if data else 0
+            holder: Any = data
+        elif wanted != here:
+            raise BufferError(f"a tensor on {self.device} cannot be given to device {wanted}")
+        else:
+            source = self._copy() if copy else self
+            holder = self._link.exports.open(source._live_id())
+            address = holder.address
+        return _dlpack.make_capsule(
+            holder, address, self.dtype, self.shape, wanted, max_version, bool(copy)
+        )
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -198,8 +214,17 @@ class Tensor:
             raise AttributeError(
                 f"a tensor of {self.dtype} on {self.device} has no __cuda_array_interface__"
             )
-        interface, self._export = self._client._memory.to_cuda_interface(self)
-        return interface
+        import numpy as np
+
+        self._export = self._link.exports.open(self._live_id())
+        return {
+            "shape": self.shape,
+            "typestr": np.dtype(self.dtype).str,
+            "data": (self._export.address, False),
+            "strides": None,
+            "version": 3,
+            "stream": None,  # all that was sent before is done
+        }
 
     def _share(self, dtype: Any) -> np.ndarray[Any, Any]:
         import numpy as np
@@ -222,13 +247,15 @@ class Tensor:
         return f"<opd.Tensor{name} {self.dtype} {list(self.shape)} on {self.device}>"
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if not name.startswith("_") and self._client.ops._takes_tensor(name):
-            return functools.partial(getattr(self._client.ops, name), self)
-        raise AttributeError(f"a Tensor has no {name!r}, and the daemon no operator of that name")
+        method = None if name.startswith("_") else self._link.find_method(name)
+        if method is None:
+            raise AttributeError(
+                f"a Tensor has no {name!r}, and the daemon no operator of that name"
+            )
+        return functools.partial(method, self)
 
     def __dir__(self) -> list[str]:
-        methods = [name for name in dir(self._client.ops) if self._client.ops._takes_tensor(name)]
-        return sorted({*object.__dir__(self), *methods})
+        return sorted({*object.__dir__(self), *self._link.list_methods()})
 
     def _live_id(self) -> int:
         if not self._id:
@@ -238,7 +265,7 @@ class Tensor:
     def _info(self) -> dict[str, Any]:
         if self._reply is not None:
             self._live_id()
-            info = self._client._conn.wait(self._reply)
+            info = self._link.conn.wait(self._reply)
             for step in self._path:
                 info = info[step]
             self._known = info
@@ -246,4 +273,25 @@ class Tensor:
         return self._known
 
     def _read(self, offset: int, size: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        return from_host(self._client._read(self._live_id(), offset, size), self.dtype, shape)
+        return from_host(self._link.read(self._live_id(), offset, size), self.dtype, shape)
+
+
+def make_tensor(link: Link, method: str, *params: Any) -> Tensor:
+    """Of a request whose first parameter is the new tensor's id."""
+    id = link.new_id()
+    reply = link.send(method, (id, *params))
+    tensor = Tensor(link, id, reply)
+    link.settle(reply)
+    return tensor
+
+
+def make_zeros(
+    link: Link, shape: Any, dtype: Any, name: Optional[str], device: Optional[str]
+) -> Tensor:
+    return make_tensor(link, "tensor_new", check_dtype(dtype), check_shape(shape), name, device)
+
+
+def check_own(link: Link, tensor: Optional[Tensor]) -> Optional[Tensor]:
+    if tensor is not None and tensor._link is not link:
+        raise InvalidArgument(f"{tensor!r} belongs to another client; attach() to it by name")
+    return tensor

@@ -14,14 +14,17 @@ from typing import Any, NamedTuple, Optional, Protocol
 
 import torch
 
-from .. import client as _client
+from .._catalog import Catalog
 from .._conn import Batch, Connection, Reply
+from .._link import Link, connect_link
 from .._spec import Spec
 from .._warn import warn_reload
+from ..client import Client
 from ..errors import InvalidArgument, NotFound, OpdError, Unavailable
 from ._dtypes import Desc, describe
 from ._options import get_options
 
+_TIMEOUT = 60.0  # seconds of silence of the daemon
 _MANY_PLANS = 4096  # kept for an operator
 
 # A daemon that was started anew counts an operator's versions from 1 again. So backward is told of
@@ -112,24 +115,36 @@ class Session:
         self.lock = threading.RLock()
         self._socket = socket
         self._number = -1  # of the connection
-        self._client: Optional[_client.Client] = None
+        self._link: Optional[Link] = None
         self._plans: dict[str, dict[Any, Plan]] = {}
         self._transports: dict[torch.device, tuple[str, Transport]] = {}
         self._ids = 0
 
     @property
-    def client(self) -> _client.Client:
+    def link(self) -> Link:
         """Connected when first needed, and again after the connection was lost."""
         with self.lock:
-            if self._client is None or self._client._conn.closed:
+            if self._link is None or self._link.conn.closed:
                 self._forget()
                 self._number = next(_numbers)
-                self._client = _client.connect(self._socket)
-            return self._client
+                link = connect_link(self._socket, True, _TIMEOUT)
+                self._catalog = Catalog(link)
+                self._link = link
+            return self._link
+
+    @property
+    def client(self) -> Client:
+        """Over the same connection, for all else that a daemon can be asked."""
+        return Client(self.link)
+
+    @property
+    def catalog(self) -> Catalog:
+        self.link
+        return self._catalog
 
     @property
     def conn(self) -> Connection:
-        return self.client._conn
+        return self.link.conn
 
     def new_id(self) -> int:
         self._ids += 1
@@ -143,23 +158,22 @@ class Session:
         return spec
 
     def find_if_any(self, name: str) -> Optional[Spec]:
-        ops = self.client.ops
-        return ops._specs[name] if ops._find(name) else None
+        return self.catalog.find(name)
 
     def tell_missing(self, name: str) -> str:
         """Why find() finds nothing."""
-        return self.client.ops._tell_missing(name)
+        return self.catalog.tell_missing(name)
 
     def names(self) -> list[str]:
-        return dir(self.client.ops)
+        self.catalog.refresh()
+        return sorted(self.catalog.specs)
 
     def refresh(self, name: str) -> None:
         """Forgets what was known of an operator, and asks again."""
         self._plans.pop(name, None)
-        ops = self.client.ops
-        ops._refresh()
+        self.catalog.refresh()
         for follow in on_refresh:
-            follow(ops._specs)
+            follow(self.catalog.specs)
 
     def plan(self, operator: Operator, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> Plan:
         """dtypes and shapes of what a call would make; nothing runs."""
@@ -226,16 +240,16 @@ class Session:
     def release(self) -> None:
         """Gives up all memory that is kept for later calls, here and in the daemon."""
         with self.lock:
-            if self._client is None or self._client._conn.closed:
+            if self._link is None or self._link.conn.closed:
                 self._forget()  # no daemon is started for this
             for _, transport in self._transports.values():
                 transport.release()
 
     def close(self) -> None:
         with self.lock:
-            if self._client is not None:
-                self._client.close()
-            self._client = None
+            if self._link is not None:
+                self._link.close()
+            self._link = None
             self._forget()
 
     def _forget(self) -> None:
@@ -321,7 +335,7 @@ class Session:
         if asked.debug:
             params[-1]["debug"] = True
         reply = conn.send(method, params, batch=batch)
-        spec = self._client.ops._specs.get(operator.name) if self._client else None
+        spec = self._catalog.specs.get(operator.name)
         reply.deadline = asked.deadline or (spec and spec.deadline) or 0.0
         return reply
 
@@ -385,14 +399,14 @@ class Session:
 
     def _device_name(self, device: torch.device) -> str:
         """The daemon's name of the device that serves tensors on `device`."""
-        self.client
+        self.link
         found = self._transports.get(device)
         if found is None:
             found = self._transports[device] = self._choose(device)
         return found[0]
 
     def _choose(self, device: torch.device) -> tuple[str, Transport]:
-        devices = self.client.status()["devices"]  # hello's may not have been ready
+        devices = self.link.call("status")["devices"]  # hello's may not have been ready
         if device.type == "cuda":
             from ._cuda import CudaTransport, find_card
 

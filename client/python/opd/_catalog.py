@@ -1,0 +1,56 @@
+"""The daemon's operators as a client last heard of them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Callable, Optional
+
+from ._link import Link
+from ._spec import Spec
+
+
+class Catalog:
+    """`specs` by name. Each of `followers` is called with new ones before they are in use."""
+
+    def __init__(self, link: Link) -> None:
+        self.specs: dict[str, Spec] = {}
+        self.followers: list[Callable[[dict[str, Spec]], None]] = []
+        self._link = link
+
+    def find(self, name: str) -> Optional[Spec]:
+        """Asks the daemon for one that is unknown."""
+        if name not in self.specs:
+            self.refresh()
+        return self.specs.get(name)
+
+    def refresh(self) -> None:
+        specs = {info["name"]: Spec(info) for info in self._link.call("op_list")}
+        for follow in self.followers:
+            follow(specs)
+        self.specs = specs  # last: whom they concern knows of them, also after an interrupt
+
+    def update(self) -> None:
+        """After the served versions may have changed."""
+        if self.specs:
+            self.refresh()
+
+    def ask_versions(self, name: str) -> list[dict[str, Any]]:
+        """What `op_info` says of an operator's versions, newest first."""
+        return list(self._link.call("op_info", name)["versions"])
+
+    def tell_missing(self, name: str) -> str:
+        """That there is no such operator, and why if its file has failed."""
+        failure = "" if name.startswith("_") else self._find_failure(name)
+        return f"the daemon has no operator {name!r}" + (
+            f": {failure}" if failure else f"; it has {', '.join(sorted(self.specs))}"
+        )
+
+    def _find_failure(self, name: str) -> str:
+        """What was wrong with NAME.cu when the daemon last read it; empty: nothing."""
+        for event in reversed(self._link.ask("events", 0)["events"]):
+            file = event.get("file") or ""
+            if os.path.basename(file) == f"{name}.cu":
+                failed = event["kind"] == "failed"
+                log = event.get("log") or ""
+                return f"{file} failed: {event['message']}\n{log}".rstrip() if failed else ""
+        return ""

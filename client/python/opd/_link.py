@@ -1,0 +1,153 @@
+"""What every part of a client stands on: its connection, its ids, its batches, its shared memory.
+
+Client, Tensor, Ops and opd.torch import this; it knows none of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Callable, Optional
+
+from . import _start
+from ._conn import Batch, Connection, Reply
+from ._data import Transfer
+from ._export import Exports
+from ._protocol import PROTOCOL
+from ._warn import warn_reload
+from .errors import ConnectionLost, ProtocolError
+
+_COMPILING = 600.0  # seconds of silence, beyond the timeout, while the daemon may compile
+
+
+class Link:
+    """Made by connect_link(). Several threads may use one."""
+
+    def __init__(self, conn: Connection, info: dict[str, Any], named: bool) -> None:
+        conn.max_message = info["limits"]["max_message"]
+        self.conn = conn
+        self.info = info  # what the daemon said to hello
+        self.exports = Exports(conn)
+        # Operators as a tensor's methods; whoever has operators puts these in.
+        self.find_method: Callable[[str], Optional[Callable[..., Any]]] = lambda name: None
+        self.list_methods: Callable[[], list[str]] = list
+        self._named = named
+        self._transfer = Transfer(conn)
+        self._ids = itertools.count(1)
+        self._local = threading.local()
+
+    def open_another(self) -> Connection:
+        """To the same daemon, which is not started."""
+        return _open(self.conn.path, self._named, False, self.conn.timeout)[0]
+
+    def close(self) -> None:
+        self.conn.close()
+        self._transfer.close()
+
+    def new_id(self) -> int:
+        """Of a tensor or a context."""
+        return next(self._ids)
+
+    @property
+    def batch(self) -> Optional[Batch]:
+        """In which this thread is."""
+        batch: Optional[Batch] = getattr(self._local, "batch", None)
+        return batch
+
+    @contextmanager
+    def begin_batch(self) -> Iterator[None]:
+        """Client.batch()."""
+        if self.batch is not None:
+            yield
+            return
+        batch = self._local.batch = Batch()
+        try:
+            yield
+        finally:
+            self._local.batch = None
+            self.conn.pump(lambda: batch.pending == 0, "batch")
+        self.finish(batch)
+
+    def finish(self, batch: Batch) -> None:
+        """Raises the first error, and tells the warnings."""
+        texts, batch.warnings = batch.warnings, []
+        try:
+            batch.raise_first()
+        finally:
+            for text in texts:
+                warn_reload(text)
+
+    def send(
+        self, method: str, params: Sequence[Any], deadline: Optional[float] = None
+    ) -> Reply:
+        """A request of this thread's batch, if it is in one."""
+        reply = self.conn.send(method, params, batch=self.batch)
+        reply.deadline = deadline or 0.0
+        return reply
+
+    def settle(self, reply: Reply) -> Any:
+        """The result; None within a batch, where nobody waits."""
+        if self.batch is not None:
+            return None
+        result = self.conn.wait(reply)
+        for text in reply.warnings:
+            warn_reload(text)
+        return result
+
+    def request(self, method: str, params: Sequence[Any]) -> None:
+        self.settle(self.send(method, params))
+
+    def call(self, method: str, *params: Any) -> Any:
+        """The result, also in a batch."""
+        return self.conn.call(method, *params)
+
+    def ask(self, method: str, *params: Any) -> Any:
+        """As call(), where the daemon may have to compile before it answers."""
+        reply = self.conn.send(method, params)
+        reply.deadline = _COMPILING
+        return self.conn.wait(reply)
+
+    def write(self, id: int, data: memoryview) -> None:
+        """All elements of a tensor."""
+        with self.conn.lock:
+            replies = self._transfer.write(id, data, self.batch)
+        if self.batch is None:
+            for reply in replies:
+                self.conn.wait(reply)
+
+    def read(self, id: int, offset: int, size: int) -> bytearray:
+        """Bytes of a tensor."""
+        with self.conn.lock:
+            return self._transfer.read(id, offset, size)
+
+
+def connect_link(socket: Optional[str], start: bool, timeout: Optional[float]) -> Link:
+    """As opd.connect() says."""
+    named = bool(socket or os.environ.get("OPD_SOCKET"))
+    path = os.path.abspath(socket or _start.default_socket())
+    return Link(*_open(path, named, start, timeout), named)
+
+
+def _open(
+    path: str, named: bool, start: bool, timeout: Optional[float]
+) -> tuple[Connection, dict[str, Any]]:
+    """A connection, and what the daemon says to hello."""
+    sock = _start.connect_socket(path, named, start, 60.0 if timeout is None else timeout)
+    conn = Connection(sock, path, timeout)
+    try:
+        info = conn.call("hello", f"python {os.path.basename(sys.argv[0])}", {})
+        if info["protocol"] != PROTOCOL:
+            raise ProtocolError(
+                f"the daemon at {path} speaks protocol {info['protocol']}, this client {PROTOCOL}; "
+                "use the package of the daemon's version"
+            )
+    except BaseException as e:
+        conn.close()
+        if start and isinstance(e, ConnectionLost):
+            raise ConnectionLost(f"{e}; {_start.tell_log(path)}") from None
+        raise
+    return conn, info

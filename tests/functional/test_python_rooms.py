@@ -1,0 +1,40 @@
+"""The Python package from the ground up: a module imports those that stand before it alone, wherever and for
+whatever the import is (types too)."""
+
+import ast
+
+from conftest import ROOT
+
+PACKAGE = ROOT / "client" / "python" / "opd"
+ORDER = """
+    _version _protocol errors _warn _wire _start _cuda _dlpack _dtypes _spec
+    _conn _data _export _events _link _catalog tensor _memory _ops client __init__
+    torch._dtypes torch._options torch._session torch._host torch._cuda torch._register torch._ops torch._layers
+    torch.__init__
+""".split()
+# These two are chosen when a tensor's device is known.
+UPWARDS = {("torch._session", "torch._host"), ("torch._session", "torch._cuda")}
+
+
+def imported(module, node):
+    """Modules of the package that an import statement names."""
+    if not isinstance(node, ast.ImportFrom) or node.level == 0:
+        return
+    parents = module.split(".")[:-1]
+    base = parents[: len(parents) - (node.level - 1)] + (node.module.split(".") if node.module else [])
+    for name in node.names:
+        whole = ".".join([*base, name.name])
+        yield whole if whole in ORDER else ".".join(base) if base else "__init__"
+
+
+def test_imports_point_downwards():
+    files = {".".join(p.relative_to(PACKAGE).with_suffix("").parts): p for p in PACKAGE.rglob("*.py")}
+    assert sorted(files) == sorted(ORDER), "ORDER is to name every module"
+    wrong = []
+    for module, path in files.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            for other in imported(module, node):
+                up = ORDER.index(other) >= ORDER.index(module)
+                if up and (module, other) not in UPWARDS:
+                    wrong.append(f"{module}:{node.lineno} imports {other}")
+    assert not wrong, wrong
