@@ -54,6 +54,12 @@ def read_version():
     return int(found.group(1))
 
 
+def find_accumulators(dtypes):
+    """Of each dtype the one that it accumulates in."""
+    of_type = {r[3]: r[0] for r in dtypes}
+    return {r[0]: of_type[r[4]] for r in dtypes}
+
+
 def make_module(requests, errors, dtypes):
     def table(name, kind, rows):
         lines = [f"    {key!r}: {value!r},".replace("'", '"') for key, value in rows]
@@ -75,6 +81,9 @@ def make_module(requests, errors, dtypes):
             "",
             "# name: size of an element in bytes",
             table("DTYPES", "int", [(r[0], int(r[2])) for r in dtypes]),
+            "",
+            "# name: what acc_t is, where that is scalar_t",
+            table("ACCUMULATORS", "str", list(find_accumulators(dtypes).items())),
             "",
         ]
     )
@@ -104,8 +113,9 @@ def make_tables(requests, errors, dtypes):
             ["code", "number", "Python", "what the caller should do"],
             [[f"`{name}`", number, f"`{cls}`", advice] for name, number, cls, advice in errors]),
         "dtypes": table(
-            ["dtype", "number", "bytes"],
-            [[f"`{name}`", number, size] for name, number, size, _, _ in dtypes]),
+            ["dtype", "number", "bytes", "`acc_t`"],
+            [[f"`{name}`", number, size, f"`{find_accumulators(dtypes)[name]}`"]
+             for name, number, size, _, _ in dtypes]),
     }  # fmt: skip
 
 

@@ -58,8 +58,6 @@ struct message {
     struct message_piece *pieces;
 };
 
-enum rule_kind { RULE_SHAPE, RULE_LET, RULE_REQUIRE };
-
 // Done for each request, in the order of the file.
 struct rule {
     enum rule_kind kind;

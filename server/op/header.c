@@ -4,6 +4,7 @@
 
 #include "op/report.h"
 #include "base/hash.h"
+#include "op/describe.h"
 #include "op/lines.h"
 #include "op/reader.h"
 #include "op/show.h"
@@ -381,6 +382,7 @@ static bool finish(struct reader *r, struct opd_err *err)
         strcpy(saved->name, body->temps[i].name);
         saved->temp = i;
     }
+    describe_rules(r);
     warn_attrs(r);
     warn_gradients(r);
     r->op->doc = mem_strdup(buf_str(&r->doc));

@@ -76,6 +76,19 @@ struct op_type {
     enum opd_dtype dtypes[OPD_DTYPE_COUNT];
 };
 
+enum rule_kind { RULE_SHAPE, RULE_LET, RULE_REQUIRE };
+
+// A rule as clients are told of it, in the order of the file. Expressions are in postfix notation,
+// one blank between words: protocol/README.md describes them.
+struct op_rule {
+    enum rule_kind kind;
+    const char *name;  // of the tensor, or of the let
+    const char *type;  // of a saved or scratch tensor: dtype, type variable or acc_t
+    const char *value; // of a let, or what is required
+    int n;
+    const char *const *parts; // dimensions of a shape; texts and values of a message in turn
+};
+
 struct op {
     int refs;
     char *file;   // as given to op_parse
@@ -96,6 +109,10 @@ struct op {
     int n_saved;
     struct op_saved saved[OP_MAX_TEMPS];
     double deadline; // seconds that a run may take; 0: nothing is said
+    int n_rules;     // what results depend on, and what is required
+    const struct op_rule *rules;
+    bool broadcasts; // inputs broadcast together, and results have that shape: an operator of
+                     // formulas
 
     struct op_body *body; // shapes, conditions, launches: of op/ alone
 };

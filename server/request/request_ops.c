@@ -118,6 +118,33 @@ static void pack_examples(struct buf *out, const struct op *op)
     }
 }
 
+static void pack_rule(struct buf *out, const struct op_rule *rule)
+{
+    static const char *const kinds[] = { "shape", "let", "require" };
+    static const char *const parts[] = { "dims", "", "message" };
+    pack_map(out, rule->type ? 3 : 2);
+    pack_key_str(out, kinds[rule->kind], rule->kind == RULE_REQUIRE ? rule->value : rule->name);
+    if (rule->type)
+        pack_key_str(out, "type", rule->type);
+    if (rule->kind == RULE_LET) {
+        pack_key_str(out, "value", rule->value);
+        return;
+    }
+    pack_str(out, parts[rule->kind]);
+    pack_array(out, (size_t)rule->n);
+    for (int i = 0; i < rule->n; i++)
+        pack_str(out, rule->parts[i]);
+}
+
+static void pack_rules(struct buf *out, const struct op *op)
+{
+    pack_key_bool(out, "broadcasts", op->broadcasts);
+    pack_str(out, "rules");
+    pack_array(out, (size_t)op->n_rules);
+    for (int i = 0; i < op->n_rules; i++)
+        pack_rule(out, &op->rules[i]);
+}
+
 static void pack_version(struct buf *out, const struct opd_operator *o, const struct version *v)
 {
     char hash[20];
@@ -170,7 +197,7 @@ static void pack_operator(struct buf *out, const struct opd_operator *o,
     const struct op *op = v->op;
     char hash[20];
     snprintf(hash, sizeof hash, "%016" PRIx64, v->hash);
-    pack_map(out, reload ? 17 : 14);
+    pack_map(out, reload ? 19 : 16);
     pack_key_str(out, "name", op->name);
     pack_key_str(out, "schema", op->schema);
     pack_key_str(out, "doc", op->doc);
@@ -209,6 +236,7 @@ static void pack_operator(struct buf *out, const struct opd_operator *o,
     pack_array(out, (size_t)op->n_saved);
     for (int i = 0; i < op->n_saved; i++)
         pack_str(out, op->saved[i].name);
+    pack_rules(out, op);
     pack_examples(out, op);
     if (!reload)
         return;

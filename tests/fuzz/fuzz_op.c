@@ -87,6 +87,17 @@ static void check_same(const struct plan *a, const struct plan *b)
     }
 }
 
+static void check_rules(const struct op *op)
+{
+    for (int i = 0; i < op->n_rules; i++) {
+        const struct op_rule *rule = &op->rules[i];
+        CHECK(rule->kind == RULE_REQUIRE ? !rule->name : rule->name[0] != '\0');
+        CHECK(rule->kind == RULE_SHAPE ? !rule->value : rule->value[0] != '\0');
+        for (int k = 0; k < rule->n; k++)
+            CHECK(strlen(rule->parts[k]) > 0 || (rule->kind == RULE_REQUIRE && k % 2 == 0));
+    }
+}
+
 static void try_plan(const struct plan_request *request)
 {
     struct opd_err err = { 0 };
@@ -167,6 +178,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     CHECK(err.code == OPD_E_none);
+    check_rules(op);
     struct plan_request request = { .op = op };
     state = op->hash;
     for (int k = 0; plan_example(op, k, (enum opd_dtype)next_random(OPD_DTYPE_COUNT), &request);

@@ -76,3 +76,17 @@ DTYPES: dict[str, int] = {
     "float32": 4,
     "float64": 8,
 }
+
+# name: what acc_t is, where that is scalar_t
+ACCUMULATORS: dict[str, str] = {
+    "bool": "bool",
+    "uint8": "uint8",
+    "int8": "int32",
+    "int16": "int32",
+    "int32": "int32",
+    "int64": "int64",
+    "float16": "float32",
+    "bfloat16": "float32",
+    "float32": "float32",
+    "float64": "float64",
+}
