@@ -451,7 +451,7 @@ struct broker *broker_new(const struct options *options)
     struct broker *b = mem_zalloc(1, sizeof(struct roof));
     *b = (struct broker){ .options = *options,
                           .stop = begin_stop,
-                          .call = request_call,
+                          .dispatch = request_dispatch,
                           .listener = { .fd = -1, .lock_fd = -1 },
                           .counters = { .started_ns = clock_ns(),
                                         .started_time = (double)time(NULL) },

@@ -78,6 +78,8 @@ void version_drop_plans(struct version *v)
     }
     map_finish(&v->plans);
     v->n_plans = 0;
+    if (v->of)
+        v->of->changes++;
 }
 
 void version_unref(struct version *v)
@@ -305,6 +307,7 @@ void registry_serve(struct registry *r, struct opd_operator *o, struct version *
     if (old == v)
         return;
     o->current = v;
+    o->changes++;
     if (v)
         v->state = VERSION_SERVING;
     if (old)
@@ -325,6 +328,7 @@ static void forget_oldest(struct opd_operator *o)
         return;
     struct version *v = *last;
     *last = v->older;
+    o->changes++;
     v->older = NULL;
     version_unref(v);
 }

@@ -59,6 +59,7 @@ struct bound_plan {
 struct opd_operator { // `operator` alone is a keyword to clang-format
     struct run_stats runs;
     char name[OP_MAX_NAME];
+    uint64_t changes;         // grows with what is served, and where plans of a version go
     struct version *current;  // NULL: withdrawn; one of the list
     struct version *versions; // newest first; a reference each
     int last_version;         // the number that was given last

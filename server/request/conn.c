@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "kernels/pool.h"
 #include "request/parted.h"
+#include "request/prepared.h"
 #include "request/trace.h"
 
 // How much a connection may have going before it must wait: descriptors that it does not take,
@@ -63,8 +64,14 @@ static void free_import(void *p)
     import_unref(p);
 }
 
+static void free_prepared(void *p)
+{
+    prepared_free(p, NULL);
+}
+
 static void free_ids(struct conn *c, int *budget)
 {
+    free_each(c, &c->prepared, free_prepared, budget);
     free_each(c, &c->contexts, free_context, budget);
     free_each(c, &c->shms, free_shm, budget);
     free_each(c, &c->exports, free_export, budget);
@@ -362,7 +369,7 @@ static bool start_one(struct conn *c)
                              .since = c->waiting_since };
     struct request *req = c->begun ? c->begun : &fresh;
     c->waits_for = NULL;
-    enum request_status status = c->broker->call(req, &c->msg, again, &err);
+    enum request_status status = c->broker->dispatch(req, &c->msg, again, &err);
     if (status == REQUEST_AGAIN) {
         keep_begun(c, req);
         return false;

@@ -1,6 +1,6 @@
 #pragma once
 
-// The methods of the protocol: a row of protocol.def each. What carries them out is in call.c.
+// The methods of the protocol: a row of protocol.def each. What carries them out is in dispatch.c.
 
 #include <stddef.h>
 

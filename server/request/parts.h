@@ -59,9 +59,9 @@ struct broker {
     struct handover handover;
     int n_checks;                   // under way
     void (*stop)(struct broker *b); // as on a signal: ends what is in flight, then the loop
-    // The function that carries requests out: request_call().
-    enum request_status (*call)(struct request *req, const struct msg *msg, bool again,
-                                struct opd_err *err);
+    // The function that carries requests out: request_dispatch().
+    enum request_status (*dispatch)(struct request *req, const struct msg *msg, bool again,
+                                    struct opd_err *err);
 
     char host_compiler[1024], nvrtc[1024]; // who they are, or why they are not there
 };

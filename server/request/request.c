@@ -279,6 +279,12 @@ enum request_status request_wait_memory(struct request *req, struct device *d)
 
 // --- ids
 
+struct tensor *request_find_tensor(const struct request *req, const value *id)
+{
+    bool is_id = value_type(id) == VALUE_INT && value_int(id) > 0;
+    return is_id ? map_get(&req->conn->tensors, (uint64_t)value_int(id)) : NULL;
+}
+
 struct tensor *request_tensor(struct request *req, const value *id, const char *what,
                               struct opd_err *err)
 {
@@ -287,7 +293,7 @@ struct tensor *request_tensor(struct request *req, const value *id, const char *
                     value_type_name(id));
         return NULL;
     }
-    struct tensor *t = map_get(&req->conn->tensors, (uint64_t)value_int(id));
+    struct tensor *t = request_find_tensor(req, id);
     if (!t)
         opd_err_set(err, OPD_E_not_found,
                     "%s: this connection has no tensor %lld (never made, or freed)", what,

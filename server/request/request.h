@@ -27,6 +27,8 @@ enum {
     REQUEST_MAX_SHMS = 64,
     REQUEST_MAX_EXPORTS = 1 << 14,
     REQUEST_MAX_IMPORTS = 1 << 10,
+    REQUEST_MAX_PREPARED = 1 << 12,
+    REQUEST_MAX_PREPARED_SIZE = 4 << 20,
 };
 
 enum request_status {
@@ -104,8 +106,8 @@ typedef enum request_status request_fn(struct request *req, const value *params,
                                        struct opd_err *err);
 
 // Carries out the request of a message. `again`: it was begun before and has waited.
-enum request_status request_call(struct request *req, const struct msg *msg, bool again,
-                                 struct opd_err *err);
+enum request_status request_dispatch(struct request *req, const struct msg *msg, bool again,
+                                     struct opd_err *err);
 
 // Keeps a request that is answered later, by request_finish() with the result in its reply, or with
 // an error.
@@ -132,6 +134,7 @@ enum request_status request_submit(struct request *req, struct device *d, struct
 const struct device_region *request_chunk(const struct storage *s);
 void request_drop_export(struct conn *c, uint64_t id); // nothing if it is not there
 
+struct tensor *request_find_tensor(const struct request *req, const value *id); // or NULL
 struct tensor *request_tensor(struct request *req, const value *id, const char *what,
                               struct opd_err *err);
 bool request_new_id(struct request *req, int64_t id, struct opd_err *err); // is it free?

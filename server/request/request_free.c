@@ -6,6 +6,7 @@
 
 #include "request/parted.h"
 #include "request/parts.h"
+#include "request/prepared.h"
 #include "request/request.h"
 
 // `drop`: the name stays.
@@ -43,16 +44,24 @@ static void free_import(struct request *req, uint64_t id, bool drop)
     import_unref(map_remove(&req->conn->imports, id));
 }
 
+static void free_prepared(struct request *req, uint64_t id, bool drop)
+{
+    (void)drop;
+    prepared_free(map_remove(&req->conn->prepared, id), req->conn);
+}
+
 static const struct kind {
-    const char *name;
+    const char *name, *one, *many;
     size_t map;                                                // where in a connection
     void (*free)(struct request *req, uint64_t id, bool drop); // nothing if it is not there
 } kinds[] = {
-    { "tensor", offsetof(struct conn, tensors), free_tensor },
-    { "context", offsetof(struct conn, contexts), free_context },
-    { "shm", offsetof(struct conn, shms), free_shm },
-    { "export", offsetof(struct conn, exports), free_export },
-    { "import", offsetof(struct conn, imports), free_import },
+    { "tensor", "tensor", "tensors", offsetof(struct conn, tensors), free_tensor },
+    { "context", "context", "contexts", offsetof(struct conn, contexts), free_context },
+    { "shm", "shm", "shms", offsetof(struct conn, shms), free_shm },
+    { "export", "export", "exports", offsetof(struct conn, exports), free_export },
+    { "import", "import", "imports", offsetof(struct conn, imports), free_import },
+    { "prepared", "prepared call", "prepared calls", offsetof(struct conn, prepared),
+      free_prepared },
 };
 
 static const struct kind *find_kind(const value *name, struct opd_err *err)
@@ -63,7 +72,7 @@ static const struct kind *find_kind(const value *name, struct opd_err *err)
         if (strcmp(text, kinds[i].name) == 0)
             return &kinds[i];
     opd_err_set(err, OPD_E_invalid_argument,
-                "free: kind '%s', expected tensor, context, shm, export or import", text);
+                "free: kind '%s', expected tensor, context, shm, export, import or prepared", text);
     return NULL;
 }
 
@@ -104,11 +113,11 @@ static bool check_id(struct request *req, const value *id, size_t i, const void 
         return !found || held != &req->conn->imports || check_device(req, found, err);
     if (!is_int)
         return opd_err_set(err, OPD_E_not_found,
-                           "free: element %zu is %s, expected an id of this connection's %ss", i,
-                           value_type_name(id), f->kind->name);
+                           "free: element %zu is %s, expected an id of this connection's %s", i,
+                           value_type_name(id), f->kind->many);
     return opd_err_set(err, OPD_E_not_found,
                        "free: this connection has no %s %" PRId64 " (never made, or freed)",
-                       f->kind->name, value_int(id));
+                       f->kind->one, value_int(id));
 }
 
 static void free_id(struct request *req, const value *id, const void *data)

@@ -10,7 +10,7 @@
 
 // --- forward
 
-static void keep_context(struct run *run, uint64_t id)
+void run_keep_context(struct run *run, uint64_t id)
 {
     struct request *req = run->req;
     const struct op *op = run->version->op;
@@ -20,7 +20,7 @@ static void keep_context(struct run *run, uint64_t id)
     ctx->drop = version_drop;
     ctx->serial = req->made_serial = ++req->broker->counters.contexts;
     ctx->device = run->device;
-    ctx->request = run->request;
+    ctx->request = *run->request;
     for (int i = 0; i < op->n_inputs; i++) {
         const struct place *p = run_find(run, PLAN_INPUT, i);
         if (!op->inputs[i].used_backward || !p)
@@ -45,13 +45,10 @@ static void keep_context(struct run *run, uint64_t id)
     req->made_context = id;
 }
 
-static bool read_context_id(struct run *run, uint64_t *out, struct opd_err *err)
+bool run_read_context(struct run *run, const value *id, uint64_t *out, struct opd_err *err)
 {
-    const value *id = value_get(run->options, "context");
     const struct map *contexts = &run->req->conn->contexts;
     *out = 0;
-    if (value_is_nil(id))
-        return true;
     if (value_type(id) != VALUE_INT || value_int(id) <= 0)
         return opd_err_set(err, OPD_E_invalid_argument, "context: expected an id from 1 to 2^63-1");
     if (contexts->count >= REQUEST_MAX_CONTEXTS)
@@ -65,13 +62,20 @@ static bool read_context_id(struct run *run, uint64_t *out, struct opd_err *err)
         return opd_err_set(err, OPD_E_invalid_argument, "%s has no backward",
                            run->version->op->name);
     *out = (uint64_t)value_int(id);
-    run->request.keep = true;
     return true;
+}
+
+static bool read_context(struct run *run, uint64_t *out, struct opd_err *err)
+{
+    const value *id = value_get(run->options, "context");
+    *out = 0;
+    run->request->keep = !value_is_nil(id);
+    return value_is_nil(id) || run_read_context(run, id, out, err);
 }
 
 // The failure of the operator's last edit, for a client that has not heard of it; NULL: there is
 // none.
-static const char *take_warning(const struct run *run)
+const char *run_take_warning(const struct run *run)
 {
     const struct opd_operator *o = run->version->of;
     struct map *warnings = &run->req->conn->warnings;
@@ -94,7 +98,7 @@ static void pack_place(struct run *run, enum plan_operand_kind kind, int index)
 static void pack_forward(struct run *run, uint64_t context)
 {
     const struct op *op = run->version->op;
-    const char *warning = take_warning(run);
+    const char *warning = run_take_warning(run);
     bool saved = !value_is_nil(value_get(run->options, "saved"));
     struct buf *out = &run->req->reply;
     pack_map(out, (size_t)3 + (warning != NULL) + saved);
@@ -124,12 +128,13 @@ static void pack_forward(struct run *run, uint64_t context)
 
 enum request_status request_forward(struct request *req, const value *params, struct opd_err *err)
 {
-    struct run run = { .req = req, .options = value_at(params, 4) };
+    struct run run;
     uint64_t context;
+    run_init(&run, req, value_at(params, 4));
     if (!run_read_version(&run, value_at(params, 0), err) ||
-        !run_read_inputs(&run, value_at(params, 1), err) ||
-        !request_attrs(run.version->op, value_at(params, 2), run.request.attrs, err) ||
-        !read_context_id(&run, &context, err) ||
+        !run_read_inputs(&run, run_ids(value_at(params, 1)), err) ||
+        !request_attrs(run.version->op, value_at(params, 2), run.request->attrs, err) ||
+        !read_context(&run, &context, err) ||
         !run_read_results(&run, PLAN_OUTPUT, value_at(params, 3), err) ||
         !run_read_saved(&run, err) || !run_default_device(&run, err))
         return REQUEST_ERROR;
@@ -137,28 +142,38 @@ enum request_status request_forward(struct request *req, const value *params, st
     if (status != REQUEST_ANSWERED)
         return status;
     if (context)
-        keep_context(&run, context);
+        run_keep_context(&run, context);
     pack_forward(&run, context);
     return run_submit(&run);
 }
 
 // --- backward
 
-static uint32_t find_wanted(struct run *run)
+uint32_t run_absent(struct run *run)
+{
+    uint32_t absent = 0;
+    for (int i = 0; i < run->version->op->n_outputs; i++)
+        if (!run_find(run, PLAN_GRAD_OUTPUT, i))
+            absent |= 1u << i;
+    return absent;
+}
+
+uint32_t run_wanted(struct run *run)
 {
     const struct op *op = run->version->op;
     uint32_t wanted = 0;
     for (int i = 0; i < op->n_inputs; i++)
         if (run_find(run, PLAN_GRAD_INPUT, i) && op->inputs[i].differentiable &&
-            run->request.inputs[i].dtype != OPD_DTYPE_NONE)
+            run->request->inputs[i].dtype != OPD_DTYPE_NONE)
             wanted |= 1u << i;
     return wanted;
 }
 
 enum request_status run_backward(struct run *run, struct opd_err *err)
 {
-    run->request.direction = PLAN_BACKWARD;
-    run->request.wanted = find_wanted(run);
+    run->request->direction = PLAN_BACKWARD;
+    run->request->wanted = run_wanted(run);
+    run->request->grad_absent = run_absent(run);
     enum request_status status = run_prepare(run, err);
     if (status != REQUEST_ANSWERED)
         return status;
@@ -202,9 +217,9 @@ static bool add_kept(struct run *run, enum plan_operand_kind kind, int index, st
 static bool take_context(struct run *run, const struct context *ctx, struct opd_err *err)
 {
     const struct op *op = ctx->version->op;
-    run->version = ctx->version;
+    run_set_version(run, ctx->version);
     run->device = ctx->device;
-    run->request = ctx->request;
+    *run->request = ctx->request;
     for (int i = 0; i < op->n_inputs; i++)
         if (!add_kept(run, PLAN_INPUT, i, ctx->inputs[i], op->inputs[i].name,
                       ctx->input_versions[i], err))
@@ -225,10 +240,11 @@ static bool take_context(struct run *run, const struct context *ctx, struct opd_
 
 enum request_status request_backward(struct request *req, const value *params, struct opd_err *err)
 {
-    struct run run = { .req = req, .options = value_at(params, 3) };
+    struct run run;
+    run_init(&run, req, value_at(params, 3));
     const struct context *ctx = find_context(req, value_at(params, 0), err);
     if (!ctx || !take_context(&run, ctx, err) || !run_read_options(&run, err) ||
-        !run_read_grads(&run, value_at(params, 1), err) ||
+        !run_read_grads(&run, run_ids(value_at(params, 1)), err) ||
         !run_check_grads(&run, ctx->output_descs, err) ||
         !run_read_results(&run, PLAN_GRAD_INPUT, value_at(params, 2), err))
         return REQUEST_ERROR;

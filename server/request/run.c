@@ -7,6 +7,23 @@
 #include "kernels/program.h"
 #include "request/trace.h"
 
+void run_init(struct run *run, struct request *req, const value *options)
+{
+    memset(run, 0, offsetof(struct run, places));
+    memset(&run->own, 0, offsetof(struct plan_request, inputs));
+    run->req = req;
+    run->options = options;
+    run->request = &run->own;
+}
+
+void run_set_version(struct run *run, struct version *version)
+{
+    run->version = version;
+    run->own.op = version->op;
+    for (int i = 0; i < version->op->n_inputs; i++)
+        run->own.inputs[i].dtype = OPD_DTYPE_NONE;
+}
+
 // --- places
 
 struct place *run_add(struct run *run, const struct place *place)
@@ -37,7 +54,7 @@ struct place *run_place(struct run *run, uint32_t operand)
 
 static bool is_forward(const struct run *run)
 {
-    return run->request.direction == PLAN_FORWARD;
+    return run->request->direction == PLAN_FORWARD;
 }
 
 // The name of a place, for messages: the op's string, or `buf`, which has OP_MAX_NAME + 8 bytes.
@@ -55,6 +72,14 @@ static const char *place_name(const struct run *run, const struct place *p, char
     snprintf(buf, OP_MAX_NAME + 8, "grad_%s",
              p->kind == PLAN_GRAD_INPUT ? op->inputs[p->index].name : op->outputs[p->index].name);
     return buf;
+}
+
+const char *run_label(const struct run *run, const struct place *p, char out[RUN_LABEL_SIZE])
+{
+    char buf[OP_MAX_NAME + 8];
+    snprintf(out, RUN_LABEL_SIZE, "%s: %s%s", run->version->op->name,
+             p->how == PLACE_GIVEN ? "" : "the tensor for ", place_name(run, p, buf));
+    return out;
 }
 
 static bool is_in_place(const struct run *run, const struct place *p)
@@ -89,9 +114,10 @@ static void drop_unused_results(struct run *run)
 // ANSWERED: every kernel is loaded. WAIT: they are on their way.
 static enum request_status bind_plan(struct run *run, struct opd_err *err)
 {
-    run->request.op = run->version->op;
-    device_fill_plan_request(run->device, &run->request);
-    run->bound = version_plan(run->version, run->device, &run->request, err);
+    if (!run->prepared) {
+        device_fill_plan_request(run->device, run->request);
+        run->bound = version_plan(run->version, run->device, run->request, err);
+    }
     if (!run->bound)
         return REQUEST_ERROR;
     run->bound->used = true;
@@ -139,16 +165,18 @@ static bool check_in_place(const struct run *run, struct opd_err *err)
     return true;
 }
 
-bool run_check_desc(const char *what, const struct tensor_desc *got, const struct tensor_desc *want,
+bool run_check_desc(const struct run *run, const struct place *p, const struct tensor_desc *want,
                     const char *role, struct opd_err *err)
 {
-    char came[320], expected[320];
+    const struct tensor_desc *got = &p->tensor->desc;
+    if (got->dtype == want->dtype && got->rank == want->rank &&
+        memcmp(got->shape, want->shape, (size_t)got->rank * sizeof got->shape[0]) == 0)
+        return true;
+    char came[320], expected[320], label[RUN_LABEL_SIZE];
     tensor_desc_format(got, came, sizeof came);
     tensor_desc_format(want, expected, sizeof expected);
-    if (strcmp(came, expected) == 0)
-        return true;
-    return opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected %s as %s", what, came,
-                       expected, role);
+    return opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected %s as %s",
+                       run_label(run, p, label), came, expected, role);
 }
 
 // The place of a result, where nothing else of the run may lie.
@@ -181,11 +209,8 @@ static bool check_into(struct run *run, struct opd_err *err)
             return opd_err_set(err, OPD_E_invalid_argument,
                                "%s: %s is a view, which cannot be written into another tensor",
                                run->version->op->name, o->name);
-        char what[2 * OP_MAX_NAME + 32];
-        snprintf(what, sizeof what, "%s: the tensor for %s", run->version->op->name, o->name);
         const char *role = o->kind == PLAN_SAVED ? "the saved tensor" : "the result";
-        if (!run_check_desc(what, &p->tensor->desc, &o->desc, role, err) ||
-            !check_apart(run, p, o->name, err))
+        if (!run_check_desc(run, p, &o->desc, role, err) || !check_apart(run, p, o->name, err))
             return false;
     }
     return true;

@@ -29,28 +29,40 @@ struct place {
 // gradient.
 enum { RUN_MAX_PLACES = 2 * OP_MAX_INPUTS + 3 * OP_MAX_OUTPUTS + OP_MAX_TEMPS };
 
-// Zeroed but for req and options, which are the caller's; gone with the request's function.
+// In the memory of the request's function.
 struct run {
     struct request *req;
     const value *options; // of the request; may be nil
     struct version *version;
     struct device *device; // NULL: no tensor has been read yet
-    struct plan_request request;
-    struct place places[RUN_MAX_PLACES];
-    int n_places;
-    double deadline; // 0: the operator's
-    bool alone;      // and each of its launches waited for
+    double deadline;       // 0: the operator's
+    bool alone;            // and each of its launches waited for
+    bool prepared; // `bound` and `request` are those of a prepared call, and stay as they are
     struct bound_plan *bound;
     struct command *command;
+    struct plan_request *request; // `own`, or a prepared call's
+    int n_places;
+    // From here on what is not used is not initialised: inputs and attributes beyond the
+    // operator's.
+    struct place places[RUN_MAX_PLACES];
+    struct plan_request own;
 };
+
+void run_init(struct run *run, struct request *req, const value *options);
+// Sets the version, and all inputs to absent.
+void run_set_version(struct run *run, struct version *version);
 
 struct place *run_add(struct run *run, const struct place *place);
 struct place *run_find(struct run *run, enum plan_operand_kind kind, int index); // NULL: none
 struct place *run_place(struct run *run, uint32_t operand); // of the plan; NULL: absent
 
-// A tensor against what the plan says. `what` names it, `role` what it stands for: "the output".
-bool run_check_desc(const char *what, const struct tensor_desc *got, const struct tensor_desc *want,
+// A tensor against what the plan says; `role` is what that stands for: "the output".
+bool run_check_desc(const struct run *run, const struct place *p, const struct tensor_desc *want,
                     const char *role, struct opd_err *err);
+
+// What a place is called in errors: "gelu: grad_output". Returns out.
+enum { RUN_LABEL_SIZE = 2 * OP_MAX_NAME + 32 };
+const char *run_label(const struct run *run, const struct place *p, char out[RUN_LABEL_SIZE]);
 
 // All is read. ANSWERED: every kernel is loaded, results have their tensors, what is written has
 // a new version (so that backward notices), and the command is there. WAIT: nothing is held, or

@@ -13,10 +13,11 @@ bool run_read_version(struct run *run, const value *name, struct opd_err *err)
     if (!o)
         return false;
     const value *version = value_get(run->options, "version");
-    run->version = o->current;
-    if (!value_is_nil(version))
-        run->version = request_version(o, version, err);
-    return run->version && run_read_options(run, err);
+    struct version *v = value_is_nil(version) ? o->current : request_version(o, version, err);
+    if (!v)
+        return false;
+    run_set_version(run, v);
+    return run_read_options(run, err);
 }
 
 static bool read_deadline(struct run *run, struct opd_err *err)
@@ -70,7 +71,7 @@ static bool read_desc(const struct op *op, int input, const value *pair, struct 
 bool run_read_descs(struct run *run, const value *array, struct opd_err *err)
 {
     const struct op *op = run->version->op;
-    struct tensor_desc *descs = run->request.inputs;
+    struct tensor_desc *descs = run->request->inputs;
     if (!value_is_nil(array) && value_type(array) != VALUE_ARRAY)
         return opd_err_set(err, OPD_E_invalid_argument,
                            "%s: inputs is %s, expected an array of [dtype, shape] or nil", op->name,
@@ -101,66 +102,107 @@ void run_pack_desc(struct buf *out, const struct tensor_desc *d)
 
 // --- tensors that are given
 
-static bool same_device(struct run *run, const char *name, const struct tensor *t,
-                        struct opd_err *err)
+struct run_ids run_ids(const value *array)
 {
-    if (!run->device)
-        run->device = t->storage->space->device;
-    if (run->device != t->storage->space->device)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: %s is on %s, the tensors before it on %s", run->version->op->name,
-                           name, t->storage->space->device->name, run->device->name);
-    return true;
+    return (struct run_ids){ .array = array, .n = (int)value_count(array) };
 }
 
-bool run_read_place(struct run *run, const struct place *place, const char *what, const value *id,
+const value *run_id(struct run_ids ids, int i)
+{
+    return i < ids.n ? value_at(ids.array, (size_t)(ids.first + i)) : NULL;
+}
+
+// Why a tensor cannot be the place that it was given for.
+static bool refuse_place(struct run *run, const struct place *p, const value *id,
+                         struct opd_err *err)
+{
+    char label[RUN_LABEL_SIZE];
+    run_label(run, p, label);
+    const struct tensor *t = request_tensor(run->req, id, label, err);
+    if (!t)
+        return false;
+    const struct device *d = t->storage->space->device;
+    if (d != run->device)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s is on %s, %s on %s", label, d->name,
+                           run->prepared ? "and was prepared" : "the tensors before it",
+                           run->device->name);
+    return request_may_read(t, label, err);
+}
+
+bool run_read_place(struct run *run, const struct place *place, const value *id,
                     struct opd_err *err)
 {
-    char label[2 * OP_MAX_NAME + 32];
-    snprintf(label, sizeof label, "%s: %s", run->version->op->name, what);
     struct place p = *place;
-    p.tensor = request_tensor(run->req, id, label, err);
-    if (!p.tensor || !same_device(run, what, p.tensor, err) ||
-        (p.how == PLACE_GIVEN && !request_may_read(p.tensor, label, err)))
-        return false;
+    p.tensor = request_find_tensor(run->req, id);
+    if (p.tensor && !run->device)
+        run->device = p.tensor->storage->space->device;
+    if (!p.tensor || run->device != p.tensor->storage->space->device ||
+        (p.how == PLACE_GIVEN && tensor_suspect(p.tensor)))
+        return refuse_place(run, &p, id, err);
     p.id = (uint64_t)value_int(id);
     run_add(run, &p);
     return true;
 }
 
-bool run_read_inputs(struct run *run, const value *ids, struct opd_err *err)
+bool run_read_inputs(struct run *run, struct run_ids ids, struct opd_err *err)
 {
     const struct op *op = run->version->op;
-    if (value_count(ids) > (size_t)op->n_inputs)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s takes %d tensors, %zu came", op->name,
-                           op->n_inputs, value_count(ids));
-    for (int i = 0; i < op->n_inputs; i++) {
-        const value *id = value_at(ids, (size_t)i);
+    if (ids.n > op->n_inputs)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s takes %d tensors, %d came", op->name,
+                           op->n_inputs, ids.n);
+    for (int i = 0; i < ids.n; i++) {
+        const value *id = run_id(ids, i);
         const struct place place = { .kind = PLAN_INPUT, .index = i, .how = PLACE_GIVEN };
         if (value_is_nil(id))
             continue; // plan_build() knows whether it may be absent
-        if (!run_read_place(run, &place, op->inputs[i].name, id, err))
+        if (!run_read_place(run, &place, id, err))
             return false;
-        run->request.inputs[i] = run_find(run, PLAN_INPUT, i)->tensor->desc;
+        run->request->inputs[i] = run_find(run, PLAN_INPUT, i)->tensor->desc;
     }
     return true;
 }
 
-bool run_read_grads(struct run *run, const value *ids, struct opd_err *err)
+static bool check_count(const struct op *op, struct run_ids ids, int most, const char *what,
+                        struct opd_err *err)
+{
+    return ids.n <= most || opd_err_set(err, OPD_E_invalid_argument, "%s has %d %s, %d came",
+                                        op->name, most, what, ids.n);
+}
+
+bool run_read_kept(struct run *run, struct run_ids outputs, struct run_ids saved,
+                   struct opd_err *err)
 {
     const struct op *op = run->version->op;
-    if (value_count(ids) > (size_t)op->n_outputs)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s has %d outputs, %zu gradients came",
-                           op->name, op->n_outputs, value_count(ids));
-    run->request.grad_absent = 0;
-    for (int i = 0; i < op->n_outputs; i++) {
-        const value *id = value_at(ids, (size_t)i);
+    if (!check_count(op, outputs, op->n_outputs, "outputs", err) ||
+        !check_count(op, saved, op->n_saved, "saved tensors", err))
+        return false;
+    for (int i = 0; i < outputs.n; i++) {
+        const struct place place = { .kind = PLAN_OUTPUT, .index = i, .how = PLACE_GIVEN };
+        const value *id = run_id(outputs, i);
+        if (!value_is_nil(id) && !run_read_place(run, &place, id, err))
+            return false;
+    }
+    for (int i = 0; i < saved.n; i++) {
+        const struct place place = { .kind = PLAN_SAVED,
+                                     .index = op->saved[i].temp,
+                                     .how = PLACE_GIVEN };
+        const value *id = run_id(saved, i);
+        if (!value_is_nil(id) && !run_read_place(run, &place, id, err))
+            return false;
+    }
+    return true;
+}
+
+bool run_read_grads(struct run *run, struct run_ids ids, struct opd_err *err)
+{
+    const struct op *op = run->version->op;
+    if (ids.n > op->n_outputs)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s has %d outputs, %d gradients came",
+                           op->name, op->n_outputs, ids.n);
+    for (int i = 0; i < ids.n; i++) {
         const struct place place = { .kind = PLAN_GRAD_OUTPUT, .index = i, .how = PLACE_GIVEN };
-        char what[OP_MAX_NAME + 8];
-        snprintf(what, sizeof what, "grad_%s", op->outputs[i].name);
-        if (value_is_nil(id))
-            run->request.grad_absent |= 1u << i;
-        else if (!run_read_place(run, &place, what, id, err))
+        const value *id = run_id(ids, i);
+        if (!value_is_nil(id) && !run_read_place(run, &place, id, err))
             return false;
     }
     return true;
@@ -168,12 +210,24 @@ bool run_read_grads(struct run *run, const value *ids, struct opd_err *err)
 
 bool run_check_grads(struct run *run, const struct tensor_desc *outputs, struct opd_err *err)
 {
-    const struct op *op = run->version->op;
-    for (int i = 0; i < op->n_outputs; i++) {
+    for (int i = 0; i < run->version->op->n_outputs; i++) {
         const struct place *p = run_find(run, PLAN_GRAD_OUTPUT, i);
-        char what[2 * OP_MAX_NAME + 8];
-        snprintf(what, sizeof what, "%s: grad_%s", op->name, op->outputs[i].name);
-        if (p && !run_check_desc(what, &p->tensor->desc, &outputs[i], "the output", err))
+        if (p && !run_check_desc(run, p, &outputs[i], "the output", err))
+            return false;
+    }
+    return true;
+}
+
+bool run_check_kept(struct run *run, const struct plan *plan, struct opd_err *err)
+{
+    for (int i = 0; i < plan->n_operands; i++) {
+        const struct plan_operand *o = &plan->operands[i];
+        const struct place *p = o->kind == PLAN_INPUT ? NULL : run_find(run, o->kind, o->index);
+        const char *role = o->kind == PLAN_SAVED ? "the saved tensor" : "the output";
+        if (p && p->how == PLACE_GIVEN && !run_check_desc(run, p, &o->desc, role, err))
+            return false;
+        p = o->kind == PLAN_OUTPUT ? run_find(run, PLAN_GRAD_OUTPUT, o->index) : NULL;
+        if (p && !run_check_desc(run, p, &o->desc, role, err))
             return false;
     }
     return true;
@@ -181,35 +235,31 @@ bool run_check_grads(struct run *run, const struct tensor_desc *outputs, struct 
 
 // --- where results go
 
-static bool read_new_id(struct run *run, enum plan_operand_kind kind, int index, const value *v,
+static bool read_new_id(struct run *run, const struct place *place, const value *v,
                         struct opd_err *err)
 {
     if (value_type(v) != VALUE_INT)
         return opd_err_set(err, OPD_E_invalid_argument,
-                           "id %d for a result is %s, expected an integer", index,
+                           "id %d for a result is %s, expected an integer", place->index,
                            value_type_name(v));
     if (!request_new_id(run->req, value_int(v), err))
         return false;
-    uint64_t id = (uint64_t)value_int(v);
+    struct place p = *place;
+    p.how = PLACE_MADE;
+    p.id = (uint64_t)value_int(v);
     for (int i = 0; i < run->n_places; i++)
-        if (run->places[i].how == PLACE_MADE && run->places[i].id == id)
+        if (run->places[i].how == PLACE_MADE && run->places[i].id == p.id)
             return opd_err_set(err, OPD_E_invalid_argument,
                                "id %" PRId64 " is given to two results", value_int(v));
-    run_add(run, &(struct place){ .kind = kind, .index = index, .how = PLACE_MADE, .id = id });
+    run_add(run, &p);
     return true;
 }
 
-static bool read_into(struct run *run, enum plan_operand_kind kind, int index, const value *id,
-                      const value *new_id, struct opd_err *err)
+bool run_read_result(struct run *run, const struct place *place, const value *id,
+                     struct opd_err *err)
 {
-    const struct place place = { .kind = kind, .index = index, .how = PLACE_INTO };
-    char what[32];
-    snprintf(what, sizeof what, "element %d of into", index);
-    if (!value_is_nil(new_id))
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: %s is given, so the new id of that result must be nil",
-                           run->version->op->name, what);
-    return run_read_place(run, &place, what, id, err);
+    return place->how == PLACE_INTO ? run_read_place(run, place, id, err)
+                                    : read_new_id(run, place, id, err);
 }
 
 bool run_read_results(struct run *run, enum plan_operand_kind kind, const value *ids,
@@ -227,9 +277,18 @@ bool run_read_results(struct run *run, enum plan_operand_kind kind, const value 
                            op->name, value_type_name(into), value_count(into), n);
     for (int i = 0; i < n; i++) {
         const value *id = value_at(ids, (size_t)i), *there = value_at(into, (size_t)i);
-        bool wanted = kind == PLAN_OUTPUT || !value_is_nil(id);
-        if (value_is_nil(there) ? wanted && !read_new_id(run, kind, i, id, err)
-                                : !read_into(run, kind, i, there, id, err))
+        struct place place = { .kind = kind, .index = i, .how = PLACE_MADE };
+        if (value_is_nil(there) && value_is_nil(id) && kind != PLAN_OUTPUT)
+            continue; // not wanted
+        if (!value_is_nil(there)) {
+            place.how = PLACE_INTO;
+            if (!value_is_nil(id))
+                return opd_err_set(err, OPD_E_invalid_argument,
+                                   "%s: element %d of into is given, so the new id of that result "
+                                   "must be nil",
+                                   op->name, i);
+        }
+        if (!run_read_result(run, &place, place.how == PLACE_INTO ? there : id, err))
             return false;
     }
     return true;
@@ -265,16 +324,12 @@ bool run_read_saved(struct run *run, struct opd_err *err)
                            "%s: %s is %s of %zu, expected %d ids, one for each saved tensor",
                            op->name, into ? "saved_into" : "saved", value_type_name(ids),
                            value_count(ids), n);
-    run->request.keep |= op->has_backward;
+    run->request->keep |= op->has_backward;
     for (int i = 0; i < n; i++) {
-        const value *id = value_at(ids, (size_t)i);
         const struct place place = { .kind = PLAN_SAVED,
                                      .index = op->saved[i].temp,
-                                     .how = PLACE_INTO };
-        char what[OP_MAX_NAME + 16];
-        snprintf(what, sizeof what, "saved_into, %s", op->saved[i].name);
-        if (into ? !run_read_place(run, &place, what, id, err)
-                 : !read_new_id(run, place.kind, place.index, id, err))
+                                     .how = into ? PLACE_INTO : PLACE_MADE };
+        if (!run_read_result(run, &place, value_at(ids, (size_t)i), err))
             return false;
     }
     return true;

@@ -10,20 +10,35 @@
 bool run_read_version(struct run *run, const value *name, struct opd_err *err);
 bool run_read_options(struct run *run, struct opd_err *err);
 
-// One tensor, given or for a result: nil adds no place. `what` names it in errors, behind the
-// operator's name.
-bool run_read_place(struct run *run, const struct place *place, const char *what, const value *id,
+// Ids of tensors, nil where there is none: a part of an array that a request has.
+struct run_ids {
+    const value *array;
+    int first, n;
+};
+struct run_ids run_ids(const value *array);     // all of it
+const value *run_id(struct run_ids ids, int i); // NULL: beyond its end
+
+// One tensor, given or for a result.
+bool run_read_place(struct run *run, const struct place *place, const value *id,
                     struct opd_err *err);
-bool run_read_inputs(struct run *run, const value *ids, struct opd_err *err);
-bool run_read_grads(struct run *run, const value *ids, struct opd_err *err); // of outputs
+bool run_read_inputs(struct run *run, struct run_ids ids, struct opd_err *err);
+// Outputs and saved tensors of a forward, which backward reads.
+bool run_read_kept(struct run *run, struct run_ids outputs, struct run_ids saved,
+                   struct opd_err *err);
+bool run_read_grads(struct run *run, struct run_ids ids, struct opd_err *err); // of outputs
 // Ids for the outputs (PLAN_OUTPUT), or for those gradients of inputs that are wanted
 // (PLAN_GRAD_INPUT); and the option `into`.
 bool run_read_results(struct run *run, enum plan_operand_kind kind, const value *ids,
                       struct opd_err *err);
+// A result: a new id, or with `into` a tensor that is there.
+bool run_read_result(struct run *run, const struct place *place, const value *id,
+                     struct opd_err *err);
 // The options `saved` and `saved_into`, of forward.
 bool run_read_saved(struct run *run, struct opd_err *err);
-// The gradients that came, against the outputs.
+// The gradients that came, against the outputs; and what run_read_kept() has read, against all that
+// forward's plan makes.
 bool run_check_grads(struct run *run, const struct tensor_desc *outputs, struct opd_err *err);
+bool run_check_kept(struct run *run, const struct plan *plan, struct opd_err *err);
 
 // The option `device`, for a run without tensors.
 bool run_default_device(struct run *run, struct opd_err *err);
@@ -32,5 +47,16 @@ bool run_default_device(struct run *run, struct opd_err *err);
 bool run_read_descs(struct run *run, const value *array, struct opd_err *err);
 void run_pack_desc(struct buf *out, const struct tensor_desc *d); // the same
 
+// A backward's plan is for those gradients of inputs that have a place, and without those of
+// outputs that have none: bits as in struct plan_request.
+uint32_t run_wanted(struct run *run);
+uint32_t run_absent(struct run *run);
 // The rest of a backward, with everything read.
 enum request_status run_backward(struct run *run, struct opd_err *err);
+
+// The id of a context to make; made once the run is prepared.
+bool run_read_context(struct run *run, const value *id, uint64_t *out, struct opd_err *err);
+void run_keep_context(struct run *run, uint64_t id);
+// The failure of the operator's last edit, for a client that has not heard of it; NULL: there is
+// none.
+const char *run_take_warning(const struct run *run);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/version.h"
 #include "request/parts.h"
+#include "request/prepared.h"
 #include "request/request.h"
 #include "request/trace.h"
 
@@ -227,6 +228,31 @@ bool state_warning(struct archive *a, void *thing)
     return true;
 }
 
+bool state_prepared(struct archive *a, void *thing)
+{
+    const struct map_slot *slot = thing;
+    struct prepared *p = slot ? slot->value : mem_zalloc(1, sizeof *p);
+    uint64_t id = slot ? slot->key : 0;
+    archive_int(a, "id", &id, 1, INT64_MAX);
+    archive_buf(a, "message", &p->message);
+    archive_bool(a, "vjp", &p->vjp);
+    archive_bool(a, "context", &p->context);
+    archive_int(a, "inputs", &p->n_inputs, 0, OP_MAX_INPUTS);
+    archive_int(a, "outputs", &p->n_outputs, 0, OP_MAX_OUTPUTS);
+    archive_int(a, "saved", &p->n_saved, 0, OP_MAX_TEMPS);
+    archive_bits(a, "told", &p->told);
+    if (slot)
+        return true;
+    if (!archive_good(a) || !prepared_check(&p->message, a->err) ||
+        map_get(&a->conn->prepared, id)) {
+        prepared_free(p, NULL);
+        return archive_fail(a, "it was not prepared so, or its id is in use");
+    }
+    map_put(&a->conn->prepared, id, p);
+    a->conn->prepared_size += p->message.size;
+    return true;
+}
+
 static void put_slots(struct archive *a, enum archive_record kind, const struct map *m)
 {
     for (size_t i = 0; i < m->capacity; i++)
@@ -278,5 +304,6 @@ void state_write_conns(struct archive *a)
         put_slots(a, RECORD_shm, &c->shms);
         put_slots(a, RECORD_warning, &c->warnings);
         put_slots(a, RECORD_context, &c->contexts);
+        put_slots(a, RECORD_prepared, &c->prepared);
     }
 }

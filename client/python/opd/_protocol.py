@@ -46,6 +46,8 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "drop": ("aa", "n"),
     "export_free": ("a", "n"),
     "import_close": ("a", "n"),
+    "prepare": ("hssaM|M", "M"),
+    "call": ("ha", "M"),
 }
 
 # name: (number, class in opd.errors)

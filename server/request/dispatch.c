@@ -41,8 +41,8 @@ static bool may_begin(const struct request *req, const struct method *m, const v
            opd_err_set(err, OPD_E_unavailable, "the daemon is stopping");
 }
 
-enum request_status request_call(struct request *req, const struct msg *msg, bool again,
-                                 struct opd_err *err)
+enum request_status request_dispatch(struct request *req, const struct msg *msg, bool again,
+                                     struct opd_err *err)
 {
     int method = method_find(msg->method, msg->method_size);
     if (method < 0) {
