@@ -10,8 +10,7 @@ static void pack_event(struct buf *out, uint64_t seq, const struct event *e)
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     bool failed = e->err && e->err->code;
-    pack_map(out, 3u + (e->op ? 1 : 0) + (e->version ? 1 : 0) + (e->file ? 1 : 0) +
-                      (failed ? 1 : 0) + (failed && e->err->log ? 1 : 0) + (e->ms > 0 ? 1 : 0));
+    size_t map = pack_map_begin(out);
     pack_key_uint(out, "seq", seq);
     pack_key_float(out, "time", (double)now.tv_sec + (double)now.tv_nsec / 1e9);
     pack_key_str(out, "kind", e->kind);
@@ -27,6 +26,7 @@ static void pack_event(struct buf *out, uint64_t seq, const struct event *e)
         pack_key_str(out, "log", e->err->log);
     if (e->ms > 0)
         pack_key_float(out, "ms", e->ms);
+    pack_map_end(out, map);
 }
 
 void events_pack_outcome(const struct event *e, struct buf *out)
@@ -41,7 +41,7 @@ void events_pack_outcome(const struct event *e, struct buf *out)
             state = states[i][1];
     if (!state)
         return;
-    pack_map(out, 7);
+    size_t map = pack_map_begin(out);
     pack_key_str(out, "op", e->op ? e->op : "");
     pack_key_str(out, "file", e->file ? e->file : "");
     pack_key_int(out, "version", e->version);
@@ -49,6 +49,7 @@ void events_pack_outcome(const struct event *e, struct buf *out)
     pack_key_str(out, "message", e->err ? e->err->msg : "");
     pack_key_str(out, "log", e->err && e->err->log ? e->err->log : "");
     pack_key_float(out, "ms", e->ms);
+    pack_map_end(out, map);
 }
 
 uint64_t events_add(struct events *ev, const struct event *event)

@@ -174,17 +174,22 @@ void tensor_drop_name(struct map *names, struct tensor *t)
     tensor_unref(t);
 }
 
-void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t)
+void tensor_pack_keys(struct buf *out, uint64_t id, const struct tensor *t)
 {
-    pack_map(out, 7);
     pack_key_uint(out, "id", id);
     pack_key_str(out, "dtype", dtype_name(t->desc.dtype));
-    pack_str(out, "shape");
-    pack_array(out, (size_t)t->desc.rank);
+    pack_key_array(out, "shape", (size_t)t->desc.rank);
     for (int i = 0; i < t->desc.rank; i++)
         pack_int(out, t->desc.shape[i]);
     pack_key_str(out, "device", t->storage->space->name);
     pack_key_str(out, "name", t->name);
     pack_key_uint(out, "bytes", tensor_desc_size(&t->desc));
     pack_key_str(out, "suspect", tensor_suspect(t));
+}
+
+void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t)
+{
+    size_t map = pack_map_begin(out);
+    tensor_pack_keys(out, id, t);
+    pack_map_end(out, map);
 }

@@ -74,3 +74,4 @@ void tensor_set_name(struct map *names, struct tensor *t,
 void tensor_drop_name(struct map *names, struct tensor *t); // nothing if it has none
 
 void tensor_pack(struct buf *out, uint64_t id, const struct tensor *t); // the map that clients get
+void tensor_pack_keys(struct buf *out, uint64_t id, const struct tensor *t); // its pairs

@@ -42,37 +42,31 @@ struct kernel_job {
 static void pack_numbers(struct buf *out, const char *text)
 {
     // "registers=40 spill_stores=0 ..."
-    struct buf numbers = { 0 };
-    size_t n = 0;
     while (*text) {
         size_t key = strcspn(text, "="), all = strcspn(text, " ");
         if (key < all && key < 32) {
             char name[32];
             memcpy(name, text, key);
             name[key] = '\0';
-            pack_key_int(&numbers, name, strtoll(text + key + 1, NULL, 10));
-            n++;
+            pack_key_int(out, name, strtoll(text + key + 1, NULL, 10));
         }
         text += all + strspn(text + all, " ");
     }
-    pack_map(out, n + 3);
-    buf_append(out, numbers.bytes, numbers.size);
-    buf_finish(&numbers);
 }
 
 static void pack_result(struct check *check, struct kernel_job *job,
                         const struct pool_result *result)
 {
     struct buf *out = &job->packed;
-    if (strcmp(check->kind, "describe") == 0) {
+    size_t map = pack_map_begin(out);
+    if (strcmp(check->kind, "describe") == 0)
         pack_numbers(out, result->text);
-    } else {
-        pack_map(out, 4);
+    else
         pack_key_str(out, "text", result->text);
-    }
     pack_key_str(out, "kernel", job->expr);
     pack_key_str(out, "dtype", job->dtype);
     pack_key_str(out, "target", job->target);
+    pack_map_end(out, map);
     check->n_kernels++;
 }
 
@@ -94,12 +88,13 @@ static void finish_check(struct check *check)
     for (const struct kernel_job *job = check->jobs; job; job = job->next)
         buf_append(&check->kernels, job->packed.bytes, job->packed.size);
     if (strcmp(check->kind, "describe") == 0) {
-        pack_map(out, 5);
+        size_t map = pack_map_begin(out);
         pack_key_str(out, "op", check->op ? check->op->name : "");
         pack_key_bool(out, "ok", check->n_errors == 0);
         pack_list(out, "errors", check->n_errors, &check->errors);
         pack_list(out, "warnings", check->n_warnings, &check->warnings);
         pack_list(out, "kernels", check->n_kernels, &check->kernels);
+        pack_map_end(out, map);
     } else {
         pack_list(out, NULL, check->n_kernels, &check->kernels);
     }
@@ -123,9 +118,10 @@ static void finish_check(struct check *check)
 
 static void pack_error(struct check *check, const struct opd_err *err)
 {
-    pack_map(&check->errors, 2);
+    size_t map = pack_map_begin(&check->errors);
     pack_key_str(&check->errors, "message", err->msg);
     pack_key_str(&check->errors, "log", err->log ? err->log : "");
+    pack_map_end(&check->errors, map);
     check->n_errors++;
     if (strcmp(check->kind, "describe") != 0 && !check->err.code)
         opd_err_copy(&check->err, err);
@@ -133,8 +129,9 @@ static void pack_error(struct check *check, const struct opd_err *err)
 
 static void add_warning(struct check *check, const char *text)
 {
-    pack_map(&check->warnings, 1);
+    size_t map = pack_map_begin(&check->warnings);
     pack_key_str(&check->warnings, "log", text);
+    pack_map_end(&check->warnings, map);
     check->n_warnings++;
 }
 

@@ -12,21 +12,21 @@ static void pack_type(struct buf *out, const struct op *op, const struct op_tens
 {
     const struct op_type *type = &op->types[t->type];
     pack_key_str(out, "type", type->name);
-    pack_str(out, "dtypes");
-    pack_array(out, (size_t)type->n_dtypes);
+    pack_key_array(out, "dtypes", (size_t)type->n_dtypes);
     for (int i = 0; i < type->n_dtypes; i++)
         pack_str(out, dtype_name(type->dtypes[i]));
 }
 
 static void pack_input(struct buf *out, const struct op *op, const struct op_tensor *t)
 {
-    pack_map(out, 7);
+    size_t map = pack_map_begin(out);
     pack_key_str(out, "name", t->name);
     pack_key_bool(out, "used_backward", t->used_backward);
     pack_key_bool(out, "optional", t->optional);
     pack_key_bool(out, "in_place", t->in_place);
     pack_key_bool(out, "differentiable", t->differentiable);
     pack_type(out, op, t);
+    pack_map_end(out, map);
 }
 
 static void pack_scalar(struct buf *out, const struct op_attr *a, const struct op_value *v, int i)
@@ -62,7 +62,7 @@ static void pack_value(struct buf *out, const struct op_attr *a, const struct op
 static void pack_attr(struct buf *out, const struct op_attr *a)
 {
     static const char *const types[] = { "int", "float", "bool", "str" };
-    pack_map(out, 7);
+    size_t map = pack_map_begin(out);
     pack_key_str(out, "name", a->name);
     pack_key_str(out, "type", types[a->type]);
     pack_key_int(out, "list", a->list);
@@ -73,10 +73,10 @@ static void pack_attr(struct buf *out, const struct op_attr *a)
         pack_nil(out);
     else
         pack_value(out, a, &a->value);
-    pack_str(out, "words");
-    pack_array(out, (size_t)a->n_words);
+    pack_key_array(out, "words", (size_t)a->n_words);
     for (int i = 0; i < a->n_words; i++)
         pack_str(out, a->words[i]);
+    pack_map_end(out, map);
 }
 
 static void pack_desc(struct buf *out, const struct tensor_desc *d)
@@ -85,28 +85,24 @@ static void pack_desc(struct buf *out, const struct tensor_desc *d)
         pack_nil(out);
         return;
     }
-    pack_map(out, 2);
+    size_t map = pack_map_begin(out);
     pack_key_str(out, "dtype", dtype_name(d->dtype));
-    pack_str(out, "shape");
-    pack_array(out, (size_t)d->rank);
+    pack_key_array(out, "shape", (size_t)d->rank);
     for (int i = 0; i < d->rank; i++)
         pack_int(out, d->shape[i]);
+    pack_map_end(out, map);
 }
 
 static void pack_examples(struct buf *out, const struct op *op)
 {
     enum opd_dtype dtype = op->types[0].dtypes[0];
     struct plan_request example;
-    int n = 0;
-    while (plan_example(op, n, dtype, &example))
-        n++;
     pack_str(out, "examples");
-    pack_array(out, (size_t)n);
-    for (int k = 0; k < n; k++) {
-        plan_example(op, k, dtype, &example);
-        pack_map(out, 2);
-        pack_str(out, "inputs");
-        pack_array(out, (size_t)op->n_inputs);
+    size_t list = pack_array_begin(out);
+    int n = 0;
+    for (; plan_example(op, n, dtype, &example); n++) {
+        size_t map = pack_map_begin(out);
+        pack_key_array(out, "inputs", (size_t)op->n_inputs);
         for (int i = 0; i < op->n_inputs; i++)
             pack_desc(out, &example.inputs[i]);
         pack_str(out, "attrs");
@@ -115,32 +111,32 @@ static void pack_examples(struct buf *out, const struct op *op)
             pack_str(out, op->attrs[i].name);
             pack_value(out, &op->attrs[i], &example.attrs[i]);
         }
+        pack_map_end(out, map);
     }
+    pack_array_end(out, list, (size_t)n);
 }
 
 static void pack_rule(struct buf *out, const struct op_rule *rule)
 {
     static const char *const kinds[] = { "shape", "let", "require" };
     static const char *const parts[] = { "dims", "", "message" };
-    pack_map(out, rule->type ? 3 : 2);
+    size_t map = pack_map_begin(out);
     pack_key_str(out, kinds[rule->kind], rule->kind == RULE_REQUIRE ? rule->value : rule->name);
     if (rule->type)
         pack_key_str(out, "type", rule->type);
-    if (rule->kind == RULE_LET) {
+    if (rule->kind == RULE_LET)
         pack_key_str(out, "value", rule->value);
-        return;
-    }
-    pack_str(out, parts[rule->kind]);
-    pack_array(out, (size_t)rule->n);
+    else
+        pack_key_array(out, parts[rule->kind], (size_t)rule->n);
     for (int i = 0; i < rule->n; i++)
         pack_str(out, rule->parts[i]);
+    pack_map_end(out, map);
 }
 
 static void pack_rules(struct buf *out, const struct op *op)
 {
     pack_key_bool(out, "broadcasts", op->broadcasts);
-    pack_str(out, "rules");
-    pack_array(out, (size_t)op->n_rules);
+    pack_key_array(out, "rules", (size_t)op->n_rules);
     for (int i = 0; i < op->n_rules; i++)
         pack_rule(out, &op->rules[i]);
 }
@@ -149,7 +145,7 @@ static void pack_version(struct buf *out, const struct opd_operator *o, const st
 {
     char hash[20];
     snprintf(hash, sizeof hash, "%016" PRIx64, v->hash);
-    pack_map(out, 7);
+    size_t map = pack_map_begin(out);
     pack_key_int(out, "version", v->number);
     pack_key_float(out, "time", v->time);
     pack_key_str(out, "hash", hash);
@@ -157,36 +153,32 @@ static void pack_version(struct buf *out, const struct opd_operator *o, const st
     pack_key_bool(out, "pinned", o->pinned == v->number);
     pack_key_str(out, "message", v->err.msg);
     pack_key_str(out, "log", v->err.log ? v->err.log : "");
+    pack_map_end(out, map);
 }
 
 static void pack_versions(struct buf *out, const struct opd_operator *o)
 {
-    size_t n = 0;
-    for (const struct version *v = o->versions; v; v = v->older)
-        n++;
     pack_str(out, "versions");
-    pack_array(out, n);
-    for (const struct version *v = o->versions; v; v = v->older)
+    size_t n = 0, list = pack_array_begin(out);
+    for (const struct version *v = o->versions; v; v = v->older, n++)
         pack_version(out, o, v);
+    pack_array_end(out, list, n);
 }
 
 // The files that give the same operator, and lose.
 static void pack_shadowed(struct buf *out, const struct opd_operator *o, const struct reload *r)
 {
-    struct buf list = { 0 };
-    size_t n = 0;
+    pack_str(out, "shadowed");
+    size_t n = 0, list = pack_array_begin(out);
     for (size_t i = 0; i < r->sources.n; i++) {
         const struct source *s = r->sources.at[i];
         if (!s->missing_since && strcmp(s->op, o->name) == 0 &&
             strcmp(s->path, o->current->path) != 0) {
-            pack_str(&list, s->path);
+            pack_str(out, s->path);
             n++;
         }
     }
-    pack_str(out, "shadowed");
-    pack_array(out, n);
-    buf_append(out, list.bytes, list.size);
-    buf_finish(&list);
+    pack_array_end(out, list, n);
 }
 
 // `reload`: with its versions, its source and the files that lose to it; NULL: without.
@@ -197,15 +189,14 @@ static void pack_operator(struct buf *out, const struct opd_operator *o,
     const struct op *op = v->op;
     char hash[20];
     snprintf(hash, sizeof hash, "%016" PRIx64, v->hash);
-    pack_map(out, reload ? 19 : 16);
+    size_t map = pack_map_begin(out);
     pack_key_str(out, "name", op->name);
     pack_key_str(out, "schema", op->schema);
     pack_key_str(out, "doc", op->doc);
     pack_key_int(out, "version", v->number);
     pack_key_str(out, "hash", hash);
     pack_key_str(out, "file", v->path);
-    pack_str(out, "dtypes");
-    pack_array(out, (size_t)op->types[0].n_dtypes);
+    pack_key_array(out, "dtypes", (size_t)op->types[0].n_dtypes);
     for (int i = 0; i < op->types[0].n_dtypes; i++)
         pack_str(out, dtype_name(op->types[0].dtypes[i]));
     pack_key_bool(out, "has_backward", op->has_backward);
@@ -214,35 +205,33 @@ static void pack_operator(struct buf *out, const struct opd_operator *o,
         pack_float(out, op->deadline);
     else
         pack_nil(out);
-    pack_str(out, "inputs");
-    pack_array(out, (size_t)op->n_inputs);
+    pack_key_array(out, "inputs", (size_t)op->n_inputs);
     for (int i = 0; i < op->n_inputs; i++)
         pack_input(out, op, &op->inputs[i]);
-    pack_str(out, "attrs");
-    pack_array(out, (size_t)op->n_attrs);
+    pack_key_array(out, "attrs", (size_t)op->n_attrs);
     for (int i = 0; i < op->n_attrs; i++)
         pack_attr(out, &op->attrs[i]);
-    pack_str(out, "outputs");
-    pack_array(out, (size_t)op->n_outputs);
+    pack_key_array(out, "outputs", (size_t)op->n_outputs);
     for (int i = 0; i < op->n_outputs; i++) {
         const struct op_tensor *t = &op->outputs[i];
-        pack_map(out, 5);
+        size_t output = pack_map_begin(out);
         pack_key_str(out, "name", t->name);
         pack_key_str(out, "view", t->is_view ? op->inputs[t->view_of].name : NULL);
         pack_key_bool(out, "used_backward", t->used_backward);
         pack_type(out, op, t);
+        pack_map_end(out, output);
     }
-    pack_str(out, "saved");
-    pack_array(out, (size_t)op->n_saved);
+    pack_key_array(out, "saved", (size_t)op->n_saved);
     for (int i = 0; i < op->n_saved; i++)
         pack_str(out, op->saved[i].name);
     pack_rules(out, op);
     pack_examples(out, op);
-    if (!reload)
-        return;
-    pack_versions(out, o);
-    pack_shadowed(out, o, reload);
-    pack_key_str(out, "source", op->source);
+    if (reload) {
+        pack_versions(out, o);
+        pack_shadowed(out, o, reload);
+        pack_key_str(out, "source", op->source);
+    }
+    pack_map_end(out, map);
 }
 
 enum request_status request_op_list(struct request *req, const value *params, struct opd_err *err)

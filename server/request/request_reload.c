@@ -67,10 +67,11 @@ enum request_status request_events(struct request *req, const value *params, str
     if (!value_is_nil(follow))
         events_follow(&req->broker->events, &req->conn->follower, value_bool(follow));
     const struct events *ev = &req->broker->events;
-    pack_map(&req->reply, 2);
+    size_t map = pack_map_begin(&req->reply);
     pack_str(&req->reply, "events");
     events_pack_since(ev, since ? (uint64_t)value_int(since) : 0, &req->reply);
     pack_key_uint(&req->reply, "next", ev->next - 1);
+    pack_map_end(&req->reply, map);
     return REQUEST_ANSWERED;
 }
 
@@ -100,8 +101,9 @@ enum request_status request_rollback(struct request *req, const value *params, s
     if (o->pinned)
         o->pinned = v->number;
     serve_version(req, o, v, "rolled back");
-    pack_map(&req->reply, 1);
+    size_t map = pack_map_begin(&req->reply);
     pack_key_int(&req->reply, "version", v->number);
+    pack_map_end(&req->reply, map);
     return REQUEST_ANSWERED;
 }
 
@@ -117,8 +119,9 @@ enum request_status request_pin(struct request *req, const value *params, struct
         return REQUEST_ERROR;
     o->pinned = unpin ? 0 : v->number;
     serve_version(req, o, v, unpin ? "unpinned" : "pinned");
-    pack_map(&req->reply, 2);
+    size_t map = pack_map_begin(&req->reply);
     pack_key_int(&req->reply, "version", v->number);
     pack_key_bool(&req->reply, "pinned", !unpin);
+    pack_map_end(&req->reply, map);
     return REQUEST_ANSWERED;
 }

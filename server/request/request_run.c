@@ -95,20 +95,26 @@ static void pack_place(struct run *run, enum plan_operand_kind kind, int index)
         pack_nil(&run->req->reply);
 }
 
+static void pack_saved(struct run *run)
+{
+    const struct op *op = run->version->op;
+    int n = op->has_backward ? op->n_saved : 0;
+    pack_key_array(&run->req->reply, "saved", (size_t)n);
+    for (int i = 0; i < n; i++)
+        pack_place(run, PLAN_SAVED, op->saved[i].temp);
+}
+
 static void pack_forward(struct run *run, uint64_t context)
 {
     const struct op *op = run->version->op;
     const char *warning = run_take_warning(run);
-    bool saved = !value_is_nil(value_get(run->options, "saved"));
     struct buf *out = &run->req->reply;
-    pack_map(out, (size_t)3 + (warning != NULL) + saved);
+    size_t map = pack_map_begin(out);
     if (warning) {
-        pack_str(out, "warnings");
-        pack_array(out, 1);
+        pack_key_array(out, "warnings", 1);
         pack_str(out, warning);
     }
-    pack_str(out, "outputs");
-    pack_array(out, (size_t)op->n_outputs);
+    pack_key_array(out, "outputs", (size_t)op->n_outputs);
     for (int i = 0; i < op->n_outputs; i++)
         pack_place(run, PLAN_OUTPUT, i);
     pack_str(out, "context");
@@ -117,13 +123,9 @@ static void pack_forward(struct run *run, uint64_t context)
     else
         pack_nil(out);
     pack_key_int(out, "version", run->version->number);
-    if (!saved)
-        return;
-    int n = op->has_backward ? op->n_saved : 0;
-    pack_str(out, "saved");
-    pack_array(out, (size_t)n);
-    for (int i = 0; i < n; i++)
-        pack_place(run, PLAN_SAVED, op->saved[i].temp);
+    if (!value_is_nil(value_get(run->options, "saved")))
+        pack_saved(run);
+    pack_map_end(out, map);
 }
 
 enum request_status request_forward(struct request *req, const value *params, struct opd_err *err)

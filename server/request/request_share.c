@@ -84,7 +84,7 @@ static void pack_export(struct buf *out, const struct tensor *t)
     const struct device_region *chunk = request_chunk(t->storage);
     struct dev_ref at = { 0 };
     tensor_address(t, 0, &at);
-    pack_map(out, 5);
+    size_t map = pack_map_begin(out);
     pack_key_str(out, "device", t->storage->space->device->name);
     pack_str(out, "chunk");
     if (chunk)
@@ -94,6 +94,7 @@ static void pack_export(struct buf *out, const struct tensor *t)
     pack_key_uint(out, "chunk_size", chunk ? chunk->size : 0);
     pack_key_uint(out, "offset", at.offset);
     pack_key_uint(out, "size", tensor_desc_size(&t->desc));
+    pack_map_end(out, map);
 }
 
 enum request_status request_tensor_export(struct request *req, const value *params,

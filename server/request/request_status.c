@@ -18,7 +18,7 @@
 
 void request_pack_device(struct buf *out, const struct device *d)
 {
-    pack_map(out, 17);
+    size_t map = pack_map_begin(out);
     pack_key_str(out, "name", d->name);
     pack_key_str(out, "model", d->info.name);
     pack_key_str(out, "uuid", d->info.uuid);
@@ -36,12 +36,12 @@ void request_pack_device(struct buf *out, const struct device *d)
     pack_key_int(out, "reruns", d->queue.n_reruns);
     pack_key_int(out, "queued", d->queue.n);
     pack_key_float(out, "busy", (double)device_busy_ns(d) / 1e9);
+    pack_map_end(out, map);
 }
 
 static void pack_devices(struct buf *out, const struct broker *b)
 {
-    pack_str(out, "devices");
-    pack_array(out, (size_t)b->devices.n);
+    pack_key_array(out, "devices", (size_t)b->devices.n);
     for (int i = 0; i < b->devices.n; i++)
         request_pack_device(out, b->devices.at[i]);
 }
@@ -52,10 +52,11 @@ static void pack_methods(struct buf *out)
     pack_map(out, (size_t)METHOD_COUNT);
     for (int i = 0; i < METHOD_COUNT; i++) {
         pack_str(out, methods[i].name);
-        pack_map(out, 3);
+        size_t map = pack_map_begin(out);
         pack_key_str(out, "params", methods[i].params);
         pack_key_str(out, "result", methods[i].result);
         pack_key_str(out, "doc", methods[i].doc);
+        pack_map_end(out, map);
     }
 }
 
@@ -63,8 +64,7 @@ static void pack_limits(struct buf *out, const struct options *o)
 {
     struct rlimit fds = { 0 };
     getrlimit(RLIMIT_NOFILE, &fds);
-    pack_str(out, "limits");
-    pack_map(out, 11);
+    size_t map = pack_key_map_begin(out, "limits");
     pack_key_uint(out, "max_message", o->max_message);
     pack_key_int(out, "max_depth", MPSCAN_DEFAULT_DEPTH);
     pack_key_int(out, "max_rank", OP_MAX_RANK);
@@ -76,53 +76,49 @@ static void pack_limits(struct buf *out, const struct options *o)
     pack_key_float(out, "deadline", o->deadline);
     pack_key_int(out, "descriptors_waiting", STREAM_MAX_FDS);
     pack_key_uint(out, "descriptors", fds.rlim_cur);
+    pack_map_end(out, map);
 }
 
 static void pack_client(struct buf *out, const struct broker *b, const struct conn *c)
 {
-    pack_map(out, 6);
+    size_t map = pack_map_begin(out);
     pack_key_str(out, "client", c->holder->client);
     pack_key_int(out, "pid", c->holder->pid);
     pack_key_uint(out, "connection", c->id);
     pack_key_int(out, "in_flight", c->n_flight);
     pack_key_uint(out, "tensors", c->tensors.count);
-    pack_str(out, "memory");
-    pack_map(out, (size_t)b->devices.n);
+    size_t memory = pack_key_map_begin(out, "memory");
     for (int i = 0; i < b->devices.n; i++)
         pack_key_uint(out, b->devices.at[i]->name, c->holder->bytes[i] - c->holder->named[i]);
+    pack_map_end(out, memory);
+    pack_map_end(out, map);
 }
 
 static void pack_clients(struct buf *out, const struct broker *b)
 {
-    pack_str(out, "clients");
-    pack_array(out, (size_t)b->clients.n);
+    pack_key_array(out, "clients", (size_t)b->clients.n);
     for (const struct conn *c = b->clients.first; c; c = c->next)
         pack_client(out, b, c);
 }
 
-static bool has_run(const struct opd_operator *o)
-{
-    return o->runs.forward + o->runs.backward + o->runs.failed > 0;
-}
-
 static void pack_runs(struct buf *out, const struct broker *b)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < b->registry.n_operators; i++)
-        n += has_run(b->registry.operators[i]);
     pack_str(out, "runs");
-    pack_array(out, n);
+    size_t n = 0, list = pack_array_begin(out);
     for (size_t i = 0; i < b->registry.n_operators; i++) {
         const struct opd_operator *o = b->registry.operators[i];
-        if (!has_run(o))
+        if (o->runs.forward + o->runs.backward + o->runs.failed == 0)
             continue;
-        pack_map(out, 5);
+        size_t map = pack_map_begin(out);
         pack_key_str(out, "op", o->name);
         pack_key_uint(out, "forward", o->runs.forward);
         pack_key_uint(out, "backward", o->runs.backward);
         pack_key_uint(out, "failed", o->runs.failed);
         pack_key_float(out, "seconds", (double)o->runs.ns / 1e9);
+        pack_map_end(out, map);
+        n++;
     }
+    pack_array_end(out, list, n);
 }
 
 enum request_status request_hello(struct request *req, const value *params, struct opd_err *err)
@@ -134,19 +130,19 @@ enum request_status request_hello(struct request *req, const value *params, stru
     if (client && !value_copy_str(client, holder->client, sizeof holder->client))
         holder->client[0] = '\0'; // too long to be kept: it is only for people
     struct buf *out = &req->reply;
-    pack_map(out, 9);
+    size_t map = pack_map_begin(out);
     pack_key_int(out, "protocol", OPD_PROTOCOL);
     pack_key_str(out, "version", OPD_VERSION);
     pack_key_int(out, "pid", getpid());
     pack_devices(out, b);
     pack_key_str(out, "default_device", b->devices.at[0]->name);
-    pack_str(out, "dtypes");
-    pack_array(out, OPD_DTYPE_COUNT - 1);
+    pack_key_array(out, "dtypes", OPD_DTYPE_COUNT - 1);
     for (int i = 1; i < OPD_DTYPE_COUNT; i++)
         pack_str(out, dtype_name((enum opd_dtype)i));
     pack_methods(out);
     pack_limits(out, &b->options);
     pack_key_uint(out, "generation", b->registry.generation);
+    pack_map_end(out, map);
     return REQUEST_ANSWERED;
 }
 
@@ -154,8 +150,7 @@ static void pack_compilers(struct buf *out, const struct broker *b)
 {
     struct pool_stats stats;
     pool_stats(b->pool, &stats);
-    pack_str(out, "compilers");
-    pack_map(out, 8);
+    size_t map = pack_key_map_begin(out, "compilers");
     pack_key_int(out, "processes", stats.processes);
     pack_key_uint(out, "compiled", stats.compiled);
     pack_key_uint(out, "cache_hits", stats.cached);
@@ -164,18 +159,16 @@ static void pack_compilers(struct buf *out, const struct broker *b)
     pack_key_uint(out, "cache_limit", b->options.cache_limit);
     pack_key_str(out, "nvrtc", b->nvrtc);
     pack_key_str(out, "host", b->host_compiler);
+    pack_map_end(out, map);
 }
 
 static void pack_counts(struct buf *out, const struct broker *b)
 {
-    size_t n = 0;
-    for (int i = 0; i < METHOD_COUNT; i++)
-        n += b->counters.calls[i] > 0;
-    pack_str(out, "requests");
-    pack_map(out, n);
+    size_t map = pack_key_map_begin(out, "requests");
     for (int i = 0; i < METHOD_COUNT; i++)
         if (b->counters.calls[i] > 0)
             pack_key_uint(out, methods[i].name, b->counters.calls[i]);
+    pack_map_end(out, map);
 }
 
 enum request_status request_status(struct request *req, const value *params, struct opd_err *err)
@@ -183,7 +176,7 @@ enum request_status request_status(struct request *req, const value *params, str
     (void)params, (void)err;
     const struct broker *b = req->broker;
     struct buf *out = &req->reply;
-    pack_map(out, 21);
+    size_t map = pack_map_begin(out);
     pack_key_str(out, "version", OPD_VERSION);
     pack_key_int(out, "protocol", OPD_PROTOCOL);
     pack_key_int(out, "pid", getpid());
@@ -204,10 +197,10 @@ enum request_status request_status(struct request *req, const value *params, str
     pack_runs(out, b);
     pack_key_int(out, "operators", b->registry.count);
     pack_key_uint(out, "generation", b->registry.generation);
-    pack_str(out, "kernels");
-    pack_array(out, (size_t)b->options.n_kernels);
+    pack_key_array(out, "kernels", (size_t)b->options.n_kernels);
     for (int i = 0; i < b->options.n_kernels; i++)
         pack_str(out, b->options.kernels[i]);
+    pack_map_end(out, map);
     return REQUEST_ANSWERED;
 }
 

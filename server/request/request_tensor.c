@@ -360,15 +360,12 @@ enum request_status request_tensor_info(struct request *req, const value *params
 
 static void pack_listed(struct buf *out, uint64_t id, const struct tensor *t)
 {
-    pack_map(out, 9);
-    // The info map's pairs, one more beside them: its header is skipped.
-    struct buf info = { 0 };
-    tensor_pack(&info, id, t);
-    buf_append(out, info.bytes + 1, info.size - 1);
-    buf_finish(&info);
+    size_t map = pack_map_begin(out);
+    tensor_pack_keys(out, id, t);
     pack_key_int(out, "ids", t->n_ids);
     char owner[96];
     pack_key_str(out, "owner", holder_name(t->storage->holder, owner, sizeof owner));
+    pack_map_end(out, map);
 }
 
 // What one tensor takes in a list, about.

@@ -28,25 +28,23 @@ static const struct tensor_desc *find_desc(const struct plan *plan, enum plan_op
 static void pack_plan(struct buf *out, const struct version *version, const struct plan *plan)
 {
     const struct op *op = version->op;
-    pack_map(out, 4);
+    size_t map = pack_map_begin(out);
     pack_key_int(out, "version", version->number);
-    pack_str(out, "outputs");
-    pack_array(out, (size_t)op->n_outputs);
+    pack_key_array(out, "outputs", (size_t)op->n_outputs);
     for (int i = 0; i < op->n_outputs; i++)
         run_pack_desc(out, find_desc(plan, PLAN_OUTPUT, i));
     int n_saved = op->has_backward ? op->n_saved : 0;
-    pack_str(out, "saved");
-    pack_array(out, (size_t)n_saved);
+    pack_key_array(out, "saved", (size_t)n_saved);
     for (int i = 0; i < n_saved; i++)
         run_pack_desc(out, find_desc(plan, PLAN_SAVED, op->saved[i].temp));
-    pack_str(out, "views");
-    pack_array(out, (size_t)op->n_outputs);
+    pack_key_array(out, "views", (size_t)op->n_outputs);
     for (int i = 0; i < op->n_outputs; i++) {
         if (op->outputs[i].is_view)
             pack_int(out, op->outputs[i].view_of);
         else
             pack_nil(out);
     }
+    pack_map_end(out, map);
 }
 
 enum request_status request_plan(struct request *req, const value *params, struct opd_err *err)

@@ -56,7 +56,7 @@ static void pack_record(struct buf *out, const struct request *req, const struct
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     uint64_t took = clock_ns() - t->since;
-    pack_map(out, err->code ? 13 : 12);
+    size_t map = pack_map_begin(out);
     pack_key_uint(out, "seq", req->broker->clients.n_traced);
     pack_key_float(out, "time", (double)now.tv_sec + (double)now.tv_nsec / 1e9);
     pack_key_str(out, "op", plan->op->name);
@@ -71,6 +71,7 @@ static void pack_record(struct buf *out, const struct request *req, const struct
     pack_key_uint(out, "connection", t->conn);
     if (err->code)
         pack_key_str(out, "error", opd_err_name(err->code));
+    pack_map_end(out, map);
 }
 
 void trace_end(const struct request *req, const struct command *c, const struct opd_err *err)

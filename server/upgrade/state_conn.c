@@ -279,12 +279,13 @@ bool state_reply(struct archive *a, void *thing)
     struct buf *out = &c->stream.out;
     uint64_t now = clock_ns();
     pack_reply_ok(out, id);
-    pack_map(out, 5);
+    size_t map = pack_map_begin(out);
     pack_key_str(out, "version", OPD_VERSION);
     pack_key_int(out, "pid", getpid());
     pack_key_uint(out, "upgrades", b->handover.count);
     pack_key_float(out, "seconds", (double)(now - since) / 1e9);
     pack_key_float(out, "held", (double)(now - b->handover.held_since) / 1e9);
+    pack_map_end(out, map);
     return true;
 }
 

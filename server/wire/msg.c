@@ -255,6 +255,22 @@ void pack_map(struct buf *out, size_t n)
     msgpack_pack_map(&pk, n);
 }
 
+size_t pack_map_begin(struct buf *out)
+{
+    buf_append(out, "\xde\xff\xff", 3); // of so many pairs that it lacks some at its end
+    return out->size;
+}
+
+void pack_map_end(struct buf *out, size_t begun)
+{
+    static const struct mpscan_limits none = { .message = SIZE_MAX, .elements = SIZE_MAX };
+    struct mpscan map = { 0 };
+    mpscan_scan(&map, out->bytes + begun - 3, out->size - begun + 3, &none);
+    size_t n = UINT16_MAX - map.left[0] / 2;
+    out->bytes[begun - 2] = (uint8_t)(n >> 8);
+    out->bytes[begun - 1] = (uint8_t)n;
+}
+
 void pack_key_str(struct buf *out, const char *key, const char *s)
 {
     pack_str(out, key);
@@ -285,6 +301,18 @@ void pack_key_float(struct buf *out, const char *key, double v)
     pack_float(out, v);
 }
 
+void pack_key_array(struct buf *out, const char *key, size_t n)
+{
+    pack_str(out, key);
+    pack_array(out, n);
+}
+
+size_t pack_key_map_begin(struct buf *out, const char *key)
+{
+    pack_str(out, key);
+    return pack_map_begin(out);
+}
+
 void pack_reply_ok(struct buf *out, uint32_t id)
 {
     pack_array(out, 4);
@@ -298,7 +326,7 @@ void pack_reply_error(struct buf *out, uint32_t id, const struct opd_err *err, c
     pack_array(out, 4);
     pack_uint(out, 1);
     pack_uint(out, id);
-    pack_map(out, 3u + (op ? 1 : 0) + (err->log ? 1 : 0));
+    size_t map = pack_map_begin(out);
     pack_key_str(out, "code", opd_err_name(err->code));
     pack_key_int(out, "number", err->code);
     pack_key_str(out, "message", err->msg);
@@ -306,5 +334,6 @@ void pack_reply_error(struct buf *out, uint32_t id, const struct opd_err *err, c
         pack_key_str(out, "op", op);
     if (err->log)
         pack_key_str(out, "log", err->log);
+    pack_map_end(out, map);
     pack_nil(out);
 }

@@ -47,6 +47,9 @@ void pack_array(struct buf *out, size_t n);
 size_t pack_array_begin(struct buf *out);
 void pack_array_end(struct buf *out, size_t begun, size_t n);
 void pack_map(struct buf *out, size_t n);
+// A map whose pairs are counted at its end, where they stand; returns what that takes.
+size_t pack_map_begin(struct buf *out);
+void pack_map_end(struct buf *out, size_t begun);
 
 // Keys of maps, with their value.
 void pack_key_str(struct buf *out, const char *key, const char *s);
@@ -54,6 +57,8 @@ void pack_key_int(struct buf *out, const char *key, int64_t v);
 void pack_key_uint(struct buf *out, const char *key, uint64_t v);
 void pack_key_bool(struct buf *out, const char *key, bool v);
 void pack_key_float(struct buf *out, const char *key, double v);
+void pack_key_array(struct buf *out, const char *key, size_t n); // its elements follow
+size_t pack_key_map_begin(struct buf *out, const char *key);
 
 void pack_reply_ok(struct buf *out, uint32_t id); // the result follows
 void pack_reply_error(struct buf *out, uint32_t id, const struct opd_err *err,

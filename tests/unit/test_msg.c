@@ -355,6 +355,34 @@ static void test_values(void **state)
     msg_finish(&msg);
 }
 
+// A map's length comes from what was packed into it, whatever that holds itself.
+static void test_maps_count_their_pairs(void **state)
+{
+    (void)state;
+    struct buf out = { 0 };
+    size_t map = pack_map_begin(&out);
+    size_t inner = pack_key_map_begin(&out, "inner");
+    for (int i = 0; i < 300; i++)
+        pack_key_int(&out, "number", i);
+    pack_map_end(&out, inner);
+    pack_key_array(&out, "list", 2);
+    pack_nil(&out);
+    size_t empty = pack_map_begin(&out);
+    pack_map_end(&out, empty);
+    pack_map_end(&out, map);
+    struct decoder *d = value_begin(out.bytes, out.size);
+    assert_true(value_decode(d, SIZE_MAX));
+    const value *v = value_root(d);
+    assert_int_equal(value_count(v), 2);
+    assert_int_equal(value_count(value_get(v, "inner")), 300);
+    assert_int_equal(value_int(value_value_at(value_get(v, "inner"), 299)), 299);
+    const value *last = value_at(value_get(v, "list"), 1);
+    assert_int_equal(value_type(last), VALUE_MAP);
+    assert_int_equal(value_count(last), 0);
+    value_finish(d);
+    buf_finish(&out);
+}
+
 static void test_empty_bytes(void **state)
 {
     (void)state;
@@ -489,12 +517,19 @@ static void test_packed_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests),      cmocka_unit_test(test_every_form),
-        cmocka_unit_test(test_in_steps),      cmocka_unit_test(test_no_requests),
-        cmocka_unit_test(test_cut_off),       cmocka_unit_test(test_every_letter),
-        cmocka_unit_test(test_counts),        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_error_replies), cmocka_unit_test(test_strings_are_utf8),
-        cmocka_unit_test(test_packed_values), cmocka_unit_test(test_empty_bytes),
+        cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_every_form),
+        cmocka_unit_test(test_in_steps),
+        cmocka_unit_test(test_no_requests),
+        cmocka_unit_test(test_cut_off),
+        cmocka_unit_test(test_every_letter),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_values),
+        cmocka_unit_test(test_error_replies),
+        cmocka_unit_test(test_strings_are_utf8),
+        cmocka_unit_test(test_packed_values),
+        cmocka_unit_test(test_empty_bytes),
+        cmocka_unit_test(test_maps_count_their_pairs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
