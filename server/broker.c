@@ -315,6 +315,7 @@ static void begin_stop(struct broker *b)
     b->stopping = true;
     upgrade_cancel(b, "the daemon is stopping");
     listen_close(b);
+    published_end(&b->registry.published);
     reload_stop(&b->reload);
     uv_timer_start(&roof(b)->stop_timer, stop_read_cb, STOP_READ_MS, 0);
     turn_retry(&b->turn);

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/fdpass.h"
 #include "base/log.h"
+#include "base/report.h"
 #include "op/plan.h"
 
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size)

@@ -400,9 +400,11 @@ bool cpu_worker_run(struct opd_cpu_worker *w, const struct opd_cpu_kernel *kerne
     struct cpu_context inside;
     w->stack = cpu_stacks_take(&w->stacks);
     cpu_context_make(&inside, &w->stacks, w->stack, run_main, w);
-    cpu_fault_set_running(w);
+    if (w->running)
+        w->running(w);
     cpu_context_switch(&w->outside, &inside);
-    cpu_fault_set_running(NULL);
+    if (w->running)
+        w->running(NULL);
     cpu_stacks_reset(&w->stacks);
     return !w->failed || opd_err_set(err, OPD_E_kernel_fault, "%s", w->what);
 }

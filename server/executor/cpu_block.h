@@ -24,6 +24,8 @@ struct opd_cpu_worker {
     void *shared; // OPD_CPU_MAX_SHARED bytes, the same for the worker's life
 
     struct cpu_race *race; // NULL: nobody looks for races
+    // Told which worker's kernel the calling thread runs from here on, NULL: none. NULL: nobody is.
+    void (*running)(struct opd_cpu_worker *w);
     struct cpu_stacks stacks;
     struct cpu_thread *threads; // OPD_CPU_MAX_BLOCK of them
     struct cpu_warp *warps;

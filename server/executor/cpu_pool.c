@@ -134,6 +134,7 @@ struct cpu_pool *cpu_pool_new(struct opd_err *err)
             cpu_worker_finish(&t->worker);
             goto fail;
         }
+        t->worker.running = cpu_fault_set_running;
         if (pool->n > 0 && pthread_create(&t->thread, NULL, serve_work, t) != 0) {
             cpu_worker_finish(&t->worker);
             opd_err_set(err, OPD_E_unavailable, "cpu: cannot start worker thread %d of %d", pool->n,

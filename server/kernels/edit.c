@@ -33,7 +33,8 @@ struct edit {
 };
 
 // The edit of an operator's file failed: the next reply of it says so to every client once.
-static void remember_failure(struct opd_operator *o, const struct opd_err *err, uint64_t seq)
+static void remember_failure(struct registry *registry, struct opd_operator *o,
+                             const struct opd_err *err, uint64_t seq)
 {
     time_t now = time(NULL);
     struct tm local;
@@ -44,6 +45,7 @@ static void remember_failure(struct opd_operator *o, const struct opd_err *err, 
     o->failure_text = mem_printf("%s: the edit of %s is not served%s: %s", o->name, clock,
                                  o->current ? ", the version before it is" : "", err->msg);
     o->failure = seq;
+    registry_tell(registry, o);
 }
 
 void edit_tell_failure(struct reload *r, const char *op, int version, const char *file,
@@ -67,7 +69,7 @@ void edit_tell_failure(struct reload *r, const char *op, int version, const char
     for (size_t i = 0; i < r->registry->n_operators; i++) {
         struct opd_operator *o = r->registry->operators[i];
         if (strcmp(o->name, op) == 0 || (o->current && strcmp(o->current->path, file) == 0))
-            remember_failure(o, err, seq);
+            remember_failure(r->registry, o, err, seq);
     }
     log_error("not served: %s%s%s", err->msg, err->log ? "\n" : "", err->log ? err->log : "");
 }

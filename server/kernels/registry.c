@@ -301,6 +301,20 @@ void version_drop(struct version *v)
     version_unref(v);
 }
 
+void registry_tell(struct registry *r, const struct opd_operator *o)
+{
+    published_set(&r->published, o->slot, o->current ? o->current->number : 0, o->failure);
+}
+
+uint32_t registry_slot(struct registry *r, struct opd_operator *o, struct opd_err *err)
+{
+    if (!o->slot && published_open(&r->published, err)) {
+        o->slot = published_give(&r->published, err);
+        registry_tell(r, o);
+    }
+    return o->slot;
+}
+
 void registry_serve(struct registry *r, struct opd_operator *o, struct version *v)
 {
     struct version *old = o->current;
@@ -314,6 +328,7 @@ void registry_serve(struct registry *r, struct opd_operator *o, struct version *
         retire(old);
     r->count += (v != NULL) - (old != NULL);
     r->generation++;
+    registry_tell(r, o);
 }
 
 // The oldest that nobody needs goes when there are too many.
@@ -351,6 +366,7 @@ void registry_publish(struct registry *r, struct version *v)
         retire(v);
     else
         registry_serve(r, o, v);
+    registry_tell(r, o); // that the last edit has not failed
     forget_oldest(o);
 }
 
@@ -376,5 +392,6 @@ void registry_finish(struct registry *r)
         free(o);
     }
     free(r->operators);
+    published_finish(&r->published);
     *r = (struct registry){ 0 };
 }

@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "op/op.h"
 #include "op/plan.h"
+#include "kernels/published.h"
 
 struct buf;
 struct program;
@@ -66,6 +67,7 @@ struct opd_operator { // `operator` alone is a keyword to clang-format
     int pinned;               // the version that stays, or 0
     uint64_t failure;         // event that told of the last edit's failure; 0: it did not fail
     char *failure_text;
+    uint32_t slot; // in the page of versions; 0: nobody has asked for one
 };
 
 struct registry {
@@ -73,6 +75,7 @@ struct registry {
     size_t n_operators;
     int count;           // of those that are served
     uint64_t generation; // changes with every change of what is served
+    struct published published;
 };
 
 // The operator of that name. registry_operator(): NULL where none was ever heard of;
@@ -106,6 +109,11 @@ void registry_publish(struct registry *r, struct version *v);
 void registry_fail(struct registry *r, struct version *v, const struct opd_err *err);
 // Serves a version of the operator's list; NULL withdraws the operator.
 void registry_serve(struct registry *r, struct opd_operator *o, struct version *v);
+
+// The operator's slot in the page of versions, given to it where it has none; 0 with an error.
+uint32_t registry_slot(struct registry *r, struct opd_operator *o, struct opd_err *err);
+// Writes what is served, and the last edit's failure, into that slot, where there is one.
+void registry_tell(struct registry *r, const struct opd_operator *o);
 
 // The plan for a request on a device: from the version's cache, or built. NULL with an error. Valid
 // until the next call for the same version: the cache may be emptied when it is full.

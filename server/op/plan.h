@@ -137,18 +137,13 @@ struct plan {
     // operator of formulas also what its kernels are made from.
     char *prelude;
     // What kernels of this plan may report: an operand of 8 bytes that starts as zeros, -1 if none
-    // does; and the messages, for report_explain().
+    // does; and the messages, for report_explain() in base/report.h.
     int report;
     char *checks;
     size_t checks_size;
 };
 
-// The message for what kernels reported (report.h), appended to `out`. `texts` are a plan's checks,
-// with PLAN_INDEX_MARK where the index goes, and `key` the 8 bytes that were read back, not 0; a
-// key of no check is said to be one.
-enum { PLAN_INDEX_MARK = 1 };
 struct buf;
-void report_explain(const char *texts, size_t size, uint64_t key, struct buf *out);
 
 // Checks the request against the operator and works it out. Nothing is launched or allocated on a
 // device. Errors: invalid_argument, naming operator, argument, what came and what was expected. The

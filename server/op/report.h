@@ -15,5 +15,6 @@ bool report_end(struct reader *r);
 void report_write_names(const struct op *op, struct buf *out);
 
 // The messages for one request, one after the other, each terminated, in the arena;
-// PLAN_INDEX_MARK stands where the index goes. What a plan keeps for report_explain() in plan.h.
+// REPORT_INDEX_MARK stands where the index goes. What a plan keeps for report_explain() in
+// base/report.h.
 char *report_texts(const struct env *env, struct arena *arena, size_t *out_size);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/report.h"
 #include "op/formula.h"
 #include "op/tree.h"
 
@@ -298,7 +299,7 @@ static void format_piece(const struct message_piece *piece, const struct env *en
     struct opd_err ignored = { 0 };
     out[0] = '\0';
     if (piece->index)
-        snprintf(out, size, "%c", PLAN_INDEX_MARK);
+        snprintf(out, size, "%c", REPORT_INDEX_MARK);
     else if (piece->tensor >= 0)
         tensor_desc_format(env_tensor(env, piece->tensor), out, size);
     else if (piece->attr >= 0)

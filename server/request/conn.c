@@ -147,6 +147,7 @@ static void leave(struct conn *c)
     pool_leave(b->pool, POOL_BACK, c);
     drop_begun(c);
     map_finish(&c->warnings);
+    map_finish(&c->exported);
     if (c->prev)
         c->prev->next = c->next;
     else
@@ -302,6 +303,13 @@ static void give_up(struct conn *c, struct opd_err *err)
     conn_close(c);
 }
 
+static void attach_fd(struct request *req)
+{
+    if (req->reply_fd >= 0)
+        stream_attach_fd(&req->conn->stream, req->reply_fd);
+    req->reply_fd = -1;
+}
+
 static void reply(struct request *req, enum request_status status, struct opd_err *err)
 {
     struct conn *c = req->conn;
@@ -314,6 +322,7 @@ static void reply(struct request *req, enum request_status status, struct opd_er
         } else if (req->reply_start) {
             parted_send(req);
         } else {
+            attach_fd(req);
             pack_reply_ok(out, req->id);
             buf_append(out, req->reply.bytes, req->reply.size);
         }
@@ -366,6 +375,7 @@ static bool start_one(struct conn *c)
                              .broker = c->broker,
                              .id = c->msg.id,
                              .notification = c->msg.notification,
+                             .reply_fd = -1,
                              .since = c->waiting_since };
     struct request *req = c->begun ? c->begun : &fresh;
     c->waits_for = NULL;

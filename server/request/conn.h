@@ -53,6 +53,7 @@ struct conn {
     struct map imports;       // id -> struct import
     struct map prepared;      // id -> struct prepared
     size_t prepared_size;     // bytes of these
+    struct map exported;      // slot -> struct opd_operator: it has plans of these
     struct event_listener follower; // what happens is sent as notifications
     bool traces;                    // so is each run; see trace.h
     size_t freed;                   // once it has ended: how far the map that is being freed is

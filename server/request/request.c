@@ -185,6 +185,9 @@ void request_discard(struct request *req)
     req->staged = NULL;
     req->conn->reply_size -= req->reply_size;
     req->reply_size = 0;
+    if (req->reply_fd >= 0)
+        close(req->reply_fd);
+    req->reply_fd = -1;
     buf_finish(&req->reply);
     buf_finish(&req->rest);
 }

@@ -63,6 +63,7 @@ struct request {
     uint32_t id;
     bool notification;
     int fd;         // that came with it; closed when its method returns, unless that has made it -1
+    int reply_fd;   // goes with the reply; -1: none
     uint64_t since; // clock_ns() when it was first tried
     struct buf reply;     // the result, packed
     uint64_t reply_size;  // that it will have, about; counted by its connection

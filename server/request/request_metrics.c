@@ -153,6 +153,20 @@ static void put_operators(struct buf *out, const struct broker *b)
                    (double)all[i]->runs.ns / 1e9);
 }
 
+// Runs in clients' own processes are counted by nobody; who makes them is known.
+static void put_exported(struct buf *out, const struct broker *b)
+{
+    begin(out, "in_process_clients", "gauge", "Clients that run an operator in their own process.");
+    for (size_t i = 0; i < b->registry.n_operators; i++) {
+        const struct opd_operator *o = b->registry.operators[i];
+        int n = 0;
+        for (const struct conn *c = b->clients.first; c && o->slot; c = c->next)
+            n += map_get(&c->exported, o->slot) != NULL;
+        if (o->slot)
+            buf_printf(out, "opd_in_process_clients{op=\"%s\"} %d\n", o->name, n);
+    }
+}
+
 enum request_status request_metrics(struct request *req, const value *params, struct opd_err *err)
 {
     (void)params, (void)err;
@@ -161,6 +175,7 @@ enum request_status request_metrics(struct request *req, const value *params, st
     put_compiles(&text, req->broker);
     put_devices(&text, req->broker);
     put_operators(&text, req->broker);
+    put_exported(&text, req->broker);
     pack_str(&req->reply, buf_str(&text));
     buf_finish(&text);
     return REQUEST_ANSWERED;

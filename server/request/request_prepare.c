@@ -11,15 +11,6 @@
 
 // --- binding
 
-static bool read_flag(const struct run *run, const char *name, bool *out, struct opd_err *err)
-{
-    const value *v = value_get(run->options, name);
-    *out = !value_is_nil(v) && value_type(v) == VALUE_BOOL && value_bool(v);
-    return value_is_nil(v) || value_type(v) == VALUE_BOOL ||
-           opd_err_set(err, OPD_E_invalid_argument, "%s: %s is %s, expected true or false",
-                       run->version->op->name, name, value_type_name(v));
-}
-
 static bool read_direction(struct prepared *p, const value *name, struct opd_err *err)
 {
     char text[16] = "";
@@ -35,7 +26,8 @@ static bool read_keep(struct run *run, struct prepared *p, struct opd_err *err)
 {
     const struct op *op = run->version->op;
     bool saved;
-    if (!read_flag(run, "context", &p->context, err) || !read_flag(run, "saved", &saved, err))
+    if (!run_read_flag(run, "context", &p->context, err) ||
+        !run_read_flag(run, "saved", &saved, err))
         return false;
     if ((p->context || p->vjp) && !op->has_backward)
         return opd_err_set(err, OPD_E_invalid_argument, "%s has no backward", op->name);

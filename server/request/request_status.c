@@ -79,6 +79,15 @@ static void pack_limits(struct buf *out, const struct options *o)
     pack_map_end(out, map);
 }
 
+// The operators that a client runs in its own process.
+static void pack_exported(struct buf *out, const struct conn *c)
+{
+    size_t cursor = 0;
+    pack_key_array(out, "in_process", c->exported.count);
+    for (const struct opd_operator *o; (o = map_next(&c->exported, &cursor)) != NULL;)
+        pack_str(out, o->name);
+}
+
 static void pack_client(struct buf *out, const struct broker *b, const struct conn *c)
 {
     size_t map = pack_map_begin(out);
@@ -91,6 +100,7 @@ static void pack_client(struct buf *out, const struct broker *b, const struct co
     for (int i = 0; i < b->devices.n; i++)
         pack_key_uint(out, b->devices.at[i]->name, c->holder->bytes[i] - c->holder->named[i]);
     pack_map_end(out, memory);
+    pack_exported(out, c);
     pack_map_end(out, map);
 }
 

@@ -111,15 +111,8 @@ static void drop_unused_results(struct run *run)
     run->n_places = n;
 }
 
-// ANSWERED: every kernel is loaded. WAIT: they are on their way.
-static enum request_status bind_plan(struct run *run, struct opd_err *err)
+enum request_status run_load(struct run *run, struct opd_err *err)
 {
-    if (!run->prepared) {
-        device_fill_plan_request(run->device, run->request);
-        run->bound = version_plan(run->version, run->device, run->request, err);
-    }
-    if (!run->bound)
-        return REQUEST_ERROR;
     run->bound->used = true;
     bool ready = true;
     for (int i = 0; i < run->bound->plan->n_kernels; i++) {
@@ -130,9 +123,21 @@ static enum request_status bind_plan(struct run *run, struct opd_err *err)
         if (err->code)
             return REQUEST_ERROR;
     }
-    if (ready)
-        drop_unused_results(run);
     return ready ? REQUEST_ANSWERED : REQUEST_WAIT;
+}
+
+static enum request_status bind_plan(struct run *run, struct opd_err *err)
+{
+    if (!run->prepared) {
+        device_fill_plan_request(run->device, run->request);
+        run->bound = version_plan(run->version, run->device, run->request, err);
+    }
+    if (!run->bound)
+        return REQUEST_ERROR;
+    enum request_status status = run_load(run, err);
+    if (status == REQUEST_ANSWERED)
+        drop_unused_results(run);
+    return status;
 }
 
 // --- rules that need the plan

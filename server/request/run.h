@@ -63,6 +63,9 @@ bool run_check_desc(const struct run *run, const struct place *p, const struct t
 // What a place is called in errors: "gelu: grad_output". Returns out.
 enum { RUN_LABEL_SIZE = 2 * OP_MAX_NAME + 32 };
 const char *run_label(const struct run *run, const struct place *p, char out[RUN_LABEL_SIZE]);
+// Sees to the kernels of run->bound. ANSWERED: every one is loaded. WAIT: they are on their way; or
+// ERROR.
+enum request_status run_load(struct run *run, struct opd_err *err);
 
 // All is read. ANSWERED: every kernel is loaded, results have their tensors, what is written has
 // a new version (so that backward notices), and the command is there. WAIT: nothing is held, or
@@ -72,6 +75,9 @@ enum request_status run_prepare(struct run *run, struct opd_err *err);
 // The command of a run whose plan is bound and whose memory is made. NULL with an error where it
 // has more steps than a command can carry.
 struct command *run_command(struct run *run, struct opd_err *err);
+
+// False, with an error, for more steps than a request may have.
+bool run_check_steps(const struct run *run, uint64_t n_steps, struct opd_err *err);
 
 // Sends the command, or answers at once where it does nothing; lets go of what the run has made,
 // which its tensors hold by now.

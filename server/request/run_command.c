@@ -114,16 +114,22 @@ static void append_report(struct run *run, struct command *c)
     head(c)->size++;
 }
 
+bool run_check_steps(const struct run *run, uint64_t n_steps, struct opd_err *err)
+{
+    uint64_t limit = (uint64_t)run->req->broker->options.max_launches;
+    return n_steps <= limit ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "%s: %" PRIu64 " launches in one request, at most %" PRIu64
+                       " are allowed (--max-launches)",
+                       run->version->op->name, n_steps, limit);
+}
+
 static bool check_size(const struct run *run, struct command *c, struct opd_err *err)
 {
     bool fits = c->bytes.size <= DEV_MAX_COMMAND;
     uint64_t n_steps = fits ? head(c)->size : (uint64_t)run->bound->plan->n_steps;
-    uint64_t limit = (uint64_t)run->req->broker->options.max_launches;
-    if (n_steps > limit)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: %" PRIu64 " launches in one request, at most %" PRIu64
-                           " are allowed (--max-launches)",
-                           run->version->op->name, n_steps, limit);
+    if (!run_check_steps(run, n_steps, err))
+        return false;
     return fits || opd_err_set(err, OPD_E_invalid_argument,
                                "%s: %" PRIu64 " launches are more than one request can carry",
                                run->version->op->name, n_steps);

@@ -20,6 +20,15 @@ bool run_read_version(struct run *run, const value *name, struct opd_err *err)
     return run_read_options(run, err);
 }
 
+bool run_read_flag(const struct run *run, const char *name, bool *out, struct opd_err *err)
+{
+    const value *v = value_get(run->options, name);
+    *out = !value_is_nil(v) && value_type(v) == VALUE_BOOL && value_bool(v);
+    return value_is_nil(v) || value_type(v) == VALUE_BOOL ||
+           opd_err_set(err, OPD_E_invalid_argument, "%s: %s is %s, expected true or false",
+                       run->version->op->name, name, value_type_name(v));
+}
+
 static bool read_deadline(struct run *run, struct opd_err *err)
 {
     const value *v = value_get(run->options, "deadline");

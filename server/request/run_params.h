@@ -9,6 +9,8 @@
 // The version that is served, or the one that the options name; and the options of every run.
 bool run_read_version(struct run *run, const value *name, struct opd_err *err);
 bool run_read_options(struct run *run, struct opd_err *err);
+// An option that is true or false, which it is where it is absent.
+bool run_read_flag(const struct run *run, const char *name, bool *out, struct opd_err *err);
 
 // Ids of tensors, nil where there is none: a part of an array that a request has.
 struct run_ids {

@@ -434,6 +434,7 @@ static bool prepare(struct stage *s, char **argv, struct opd_err *err)
     for (int i = 0; i < N_WORKERS; i++) {
         if (!cpu_worker_init(&s->workers[i], err))
             return false;
+        s->workers[i].running = cpu_fault_set_running;
         if (strcmp(argv[4], "races") == 0 && !(s->workers[i].race = cpu_race_new()))
             return opd_err_set(err, OPD_E_unavailable,
                                "the thread sanitizer is not in the process");

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mpscan.h"
+#include "base/version_page.h"
 #include "request/parts.h"
 #include "kernels/pool.h"
 #include "request/request.h"
@@ -33,6 +34,16 @@ static void archive_errors(struct archive *a, uint64_t *errors_of)
     archive_close(a);
 }
 
+// The page of versions goes on, so that who looks at it notices nothing.
+static void archive_page(struct archive *a, struct published *p)
+{
+    int fd = p->page ? p->fd : -1;
+    archive_fd(a, "page_fd", &fd);
+    archive_int(a, "n_slots", &p->n_given, 0, VERSION_PAGE_SLOTS - 1);
+    if (a->reading && fd >= 0 && !published_resume(p, fd))
+        archive_fail(a, "its page of versions is none");
+}
+
 bool state_broker(struct archive *a, void *thing)
 {
     struct broker *b = a->broker;
@@ -57,6 +68,8 @@ bool state_broker(struct archive *a, void *thing)
     archive_count(a, "held_since", &b->handover.held_since);
     archive_int(a, "next_event", &b->events.next, 1, INT64_MAX);
     archive_count(a, "generation", &b->registry.generation);
+    if (archive_has(a, "page_fd")) // absent in programs from before there was a page
+        archive_page(a, &b->registry.published);
     if (!a->reading || !archive_good(a))
         return true;
     b->handover.count++;

@@ -3,6 +3,7 @@
 
 #include "upgrade/archive.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -253,6 +254,23 @@ bool state_prepared(struct archive *a, void *thing)
     return true;
 }
 
+// An operator that it has plans of.
+bool state_conn_exported(struct archive *a, void *thing)
+{
+    const struct map_slot *slot = thing;
+    char name[OP_MAX_NAME] = "";
+    if (slot)
+        snprintf(name, sizeof name, "%s", ((const struct opd_operator *)slot->value)->name);
+    archive_chars(a, "op", name, sizeof name);
+    struct opd_operator *o = registry_operator(&a->broker->registry, name);
+    if (slot)
+        return true;
+    if (!o || !o->slot)
+        return archive_fail(a, "there is no such operator, or it has no slot");
+    map_put(&a->conn->exported, o->slot, o);
+    return true;
+}
+
 static void put_slots(struct archive *a, enum archive_record kind, const struct map *m)
 {
     for (size_t i = 0; i < m->capacity; i++)
@@ -302,6 +320,7 @@ void state_write_conns(struct archive *a)
         put_slots(a, RECORD_conn_tensor, &c->tensors);
         put_slots(a, RECORD_conn_export, &c->exports);
         put_slots(a, RECORD_conn_import, &c->imports);
+        put_slots(a, RECORD_conn_exported, &c->exported);
         put_slots(a, RECORD_shm, &c->shms);
         put_slots(a, RECORD_warning, &c->warnings);
         put_slots(a, RECORD_context, &c->contexts);

@@ -109,6 +109,8 @@ bool state_operator(struct archive *a, void *thing)
     archive_count(a, "failure", &o->failure);
     archive_text(a, "failure_text", &o->failure_text);
     archive_runs(a, &o->runs);
+    if (archive_has(a, "slot")) // absent in programs from before there was a page of versions
+        archive_int(a, "slot", &o->slot, 0, r->published.n_given);
     if (!archive_versions(a, o))
         return false;
     struct version *current = archive_ref(a, "current", RECORD_version, o->current);

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
+#include "base/report.h"
 #include "unit/op_plan.h"
 
 static void test_packs(void **state)

@@ -40,6 +40,8 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "upgrade": ("|M", "M"),
     "trace": ("|M", "n"),
     "free": ("sa|M", "n"),
+    "plan_export": ("ssaM|M", "M"),
+    "version_page": ("", "M"),
     "tensor_free": ("a", "n"),
     "shm_close": ("h", "n"),
     "context_free": ("a", "n"),
