@@ -3,6 +3,7 @@
 //! op      cross_entropy(Tensor logits, Tensor target) -> Tensor loss
 //! doc     Mean over n of -log(softmax(logits)[n, target[n]]); logits [N, C], target [N] of int64.
 //! dtypes  float16 bfloat16 float32 float64
+//! autocast float32
 //! type    int64 : target
 //! shape   logits [N, C]
 //! shape   target [N]

@@ -3,6 +3,7 @@
 //! op      linear(Tensor x, Tensor weight, Tensor bias) -> Tensor y
 //! doc     y = x weight^T + bias; x [N, I], weight [O, I], bias [O], y [N, O].
 //! dtypes  float16 bfloat16 float32 float64
+//! autocast lower
 //! shape   x [N, I]
 //! shape   weight [O, I]
 //! shape   bias [O]

@@ -9,6 +9,7 @@
 //! doc     One filter for each channel: conv2d with groups equal to the input's channels.
 //! doc     The weight may have M filters for each: output channel c then reads input channel c / M.
 //! dtypes  float16 bfloat16 float32 float64
+//! autocast lower
 //! shape   input [N, C, H, W]
 //! shape   weight [CM, 1, KH, KW]
 //! require C > 0 && CM > 0 && CM % C == 0 : \

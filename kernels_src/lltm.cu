@@ -5,6 +5,7 @@
 //! doc     One step of long-long-term memory: an LSTM without forget gate, its candidate an ELU.
 //! doc     gates = [old_h, input] @ weights.T + bias; in thirds: input, output, candidate.
 //! dtypes  float16 bfloat16 float32 float64
+//! autocast lower
 //! shape   input [B, I]
 //! shape   old_h [B, S]
 //! shape   old_cell [B, S]

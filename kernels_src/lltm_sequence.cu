@@ -8,6 +8,7 @@
 //! doc     Where h goes through a product for each step it is rounded to the dtype first, as in
 //! doc     lltm step by step: over many steps, weights that amplify do so with 16-bit rounding too.
 //! dtypes  float16 bfloat16 float32 float64
+//! autocast lower
 //! shape   inputs [T, B, I]
 //! shape   h0 [B, S]
 //! shape   c0 [B, S]

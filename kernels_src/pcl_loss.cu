@@ -13,6 +13,7 @@
 //! doc     labels and pc_labels are whole numbers from 0 to C - 1, gt_assignment from 0 to P - 1.
 //! doc     The assignment of a background proposal, labels[i] = 0, is not read: it may be -1.
 //! dtypes  float16 bfloat16 float32 float64
+//! autocast float32
 //! type    labels_t int64 int32 float32 float64 float16 bfloat16 : labels
 //! type    assign_t int64 int32 float32 float64 float16 bfloat16 : gt_assignment
 //! type    cluster_t int64 int32 float32 float64 float16 bfloat16 : pc_labels

@@ -14,6 +14,7 @@
 //! doc     =True, asymmetric is src = dst * in / out, or dst / scale where
 //! doc     scale is given. An unchanged size gives a copy.
 //! dtypes  float16 bfloat16 float32 float64
+//! autocast float32 cuda
 //! words   mode half_pixel align_corners asymmetric
 //! shape   input [N, C, H, W]
 //! require H > 0 && W > 0 : "input has {H} rows of {W} columns, expected at least one of each"

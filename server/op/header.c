@@ -197,6 +197,47 @@ static bool read_deadline(struct reader *r)
     return lex_expect_end(lx);
 }
 
+static const char *read_autocast_rule(struct lexer *lx)
+{
+    static const char *const rules[] = { "lower", "float32", "widest" };
+    enum { N_RULES = sizeof rules / sizeof *rules };
+    for (int i = 0; i < N_RULES; i++)
+        if (lex_accept_word(lx, rules[i]))
+            return rules[i];
+    if (lx->token.kind != TOKEN_NAME)
+        return lex_fail_expected(lx, "lower, float32 or widest"), NULL;
+    struct suggest near;
+    suggest_init(&near, lx->token.start, lx->token.size);
+    for (int i = 0; i < N_RULES; i++)
+        suggest_add(&near, rules[i]);
+    lex_fail(lx, "'%.*s' is no rule of autocast, expected lower, float32 or widest%s",
+             (int)lx->token.size, lx->token.start, suggest_text(&near));
+    return NULL;
+}
+
+const char *const op_autocast_devices[2] = { "cpu", "cuda" };
+
+// `autocast RULE`, or `autocast RULE cuda`: of tensors on such a device alone.
+static bool read_autocast(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    struct op *op = r->op;
+    for (int i = 0; i < op->n_inputs; i++)
+        if (op->inputs[i].in_place || op->inputs[i].alias[0])
+            return lex_fail(lx, "'autocast', but '%s' shares its memory, which a cast does not",
+                            op->inputs[i].name);
+    const char *rule = read_autocast_rule(lx);
+    bool cpu = lex_accept_word(lx, "cpu"), cuda = !cpu && lex_accept_word(lx, "cuda");
+    for (int i = 0; i < 2; i++) {
+        if (i ? cpu : cuda)
+            continue;
+        if (op->autocast[i])
+            return lex_fail(lx, "a second 'autocast' for %s", op_autocast_devices[i]);
+        op->autocast[i] = rule;
+    }
+    return rule && lex_expect_end(lx);
+}
+
 enum place { ANYWHERE, TOP, SECTION, STEP, LAUNCH, MATMUL };
 
 // The whole header language. To add a directive, add a row and its reader.
@@ -219,6 +260,7 @@ static const struct directive {
     { "formula", formula_read, ANYWHERE },
     { "empty", read_empty, TOP },
     { "deadline", read_deadline, TOP },
+    { "autocast", read_autocast, TOP },
     { "example", example_read, TOP },
     { "view", view_read, ANYWHERE },
     { "forward", section_read_forward, ANYWHERE },

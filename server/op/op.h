@@ -113,6 +113,7 @@ struct op {
     const struct op_rule *rules;
     bool broadcasts; // inputs broadcast together, and results have that shape: an operator of
                      // formulas
+    const char *autocast[2]; // on op_autocast_devices; NULL: nothing is said
 
     struct op_body *body; // shapes, conditions, launches: of op/ alone
 };
@@ -124,6 +125,8 @@ struct op *op_parse(const char *file, const char *text, size_t size, struct opd_
 
 struct op *op_ref(struct op *op); // returns op
 void op_unref(struct op *op);     // NULL is fine
+
+extern const char *const op_autocast_devices[2]; // "cpu", "cuda"
 
 // A mistake in a file or a request. Always false.
 #define op_fail(err, ...) opd_err_set(err, OPD_E_invalid_argument, __VA_ARGS__)

@@ -181,6 +181,14 @@ static void pack_shadowed(struct buf *out, const struct opd_operator *o, const s
     pack_array_end(out, list, n);
 }
 
+static void pack_autocast(struct buf *out, const struct op *op)
+{
+    size_t map = pack_key_map_begin(out, "autocast");
+    for (int i = 0; i < 2; i++)
+        pack_key_str(out, op_autocast_devices[i], op->autocast[i] ? op->autocast[i] : "widest");
+    pack_map_end(out, map);
+}
+
 // `reload`: with its versions, its source and the files that lose to it; NULL: without.
 static void pack_operator(struct buf *out, const struct opd_operator *o,
                           const struct reload *reload)
@@ -205,6 +213,7 @@ static void pack_operator(struct buf *out, const struct opd_operator *o,
         pack_float(out, op->deadline);
     else
         pack_nil(out);
+    pack_autocast(out, op);
     pack_key_array(out, "inputs", (size_t)op->n_inputs);
     for (int i = 0; i < op->n_inputs; i++)
         pack_input(out, op, &op->inputs[i]);

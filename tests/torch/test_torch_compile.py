@@ -74,14 +74,6 @@ def test_each_shape_is_compiled(ops, draw):
         assert_close(model(draw(n, 5)), ops.gelu(draw(n, 5)) + 1)
 
 
-def test_under_autocast(ops, draw, device):
-    model = torch.compile(ops.depthwise_conv2d, fullgraph=True, backend="aot_eager")
-    x, w = draw(1, 2, 5, 5, dtype=torch.bfloat16), draw(2, 1, 3, 3, dtype=torch.float32)
-    with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
-        y = model(x, w)
-    assert_close(y, F.conv2d(x.float(), w, groups=2))
-
-
 def test_export(ops, draw):
     class Model(torch.nn.Module):
         def forward(self, x):

@@ -80,17 +80,6 @@ def test_depthwise_conv2d_parameters():
     )
 
 
-def test_depthwise_conv2d_under_autocast(draw, device):
-    layer = opd.torch.DepthwiseConv2d(2, padding=1, device=device)
-    x = draw(1, 2, 6, 6, dtype=torch.float32)
-    with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
-        y = layer(x)
-    assert y.dtype == torch.bfloat16
-    y.sum().backward()
-    assert layer.weight.grad.dtype == torch.float32
-    assert_close(y.float(), F.conv2d(x, layer.weight, padding=1, groups=2), rtol=2e-2, atol=2e-2)
-
-
 def test_a_layer_learns(draw, device):
     """A short training run, with torch's optimiser, gets to the weights that made the data."""
     target = draw(2, 1, 3, 3, dtype=torch.float32)

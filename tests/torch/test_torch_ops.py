@@ -326,20 +326,6 @@ def test_functions_are_pickled_by_name(ops):
     assert pickle.loads(pickle.dumps(ops.gelu)) is ops.gelu
 
 
-def test_autocast_takes_the_widest_dtype(ops, draw, device):
-    x, w = draw(1, 2, 5, 5, dtype=torch.bfloat16, grad=True), draw(2, 1, 3, 3, dtype=torch.float32)
-    w.requires_grad_()
-    with pytest.raises(opd.InvalidArgument, match="expected the same dtype"):
-        ops.depthwise_conv2d(x, w)
-    with torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
-        y = ops.depthwise_conv2d(x, w)
-        assert y.dtype == torch.float32
-        assert ops.gelu(x).dtype == torch.bfloat16
-        assert ops.depthwise_conv2d(x, w.bfloat16()).dtype == torch.bfloat16
-    y.sum().backward()
-    assert x.grad.dtype == torch.bfloat16 and w.grad.dtype == torch.float32
-
-
 # --- what is checked by torch and by numbers
 
 

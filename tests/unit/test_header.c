@@ -125,6 +125,33 @@ static void test_file(void **state)
     free(large);
 }
 
+static void test_autocast(void **state)
+{
+    (void)state;
+    struct op *op = parse_text(TOP "//! autocast float32\n" FORWARD CODE);
+    assert_string_equal(op->autocast[0], "float32");
+    assert_string_equal(op->autocast[1], "float32");
+    op_unref(op);
+    op = parse_text(TOP "//! autocast lower cuda\n//! autocast widest cpu\n" FORWARD CODE);
+    assert_string_equal(op->autocast[0], "widest");
+    assert_string_equal(op->autocast[1], "lower");
+    op_unref(op);
+    op = parse_text(TOP "//! autocast lower cuda\n" FORWARD CODE);
+    assert_null(op->autocast[0]);
+    op_unref(op);
+    refuse_top("//! autocast",
+               "t.cu:7: expected lower, float32 or widest, got the end of the line");
+    refuse_top("//! autocast lowr",
+               "t.cu:7: 'lowr' is no rule of autocast, expected lower, float32 "
+               "or widest; did you mean 'lower'?");
+    refuse_top("//! autocast lower gpu", "t.cu:7: expected the end of the line, got 'gpu'");
+    refuse_top("//! autocast lower cpu cuda", "t.cu:7: expected the end of the line, got 'cuda'");
+    refuse_top("//! autocast lower\n//! autocast lower cuda",
+               "t.cu:8: a second 'autocast' for cuda");
+    refuse_text("//! op f(Tensor(a!) x) -> ()\n//! autocast lower\n",
+                "t.cu:2: 'autocast', but 'x' shares its memory, which a cast does not");
+}
+
 static void test_types(void **state)
 {
     (void)state;
@@ -389,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_whole),
         cmocka_unit_test(test_used_backward),
         cmocka_unit_test(test_file),
+        cmocka_unit_test(test_autocast),
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_words),
         cmocka_unit_test(test_shapes),

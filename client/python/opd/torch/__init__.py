@@ -13,9 +13,9 @@ it is lost, the call that finds out raises opd.ConnectionLost, and the next one 
 
 Shapes are specialised: torch.compile compiles again for each, until its recompile_limit. Before
 torch.jit.load() of a program with operators of opd call register(); torch.export.load() finds them.
-There is no vmap, and no second or forward-mode derivative. Under autocast, floating inputs that must
-have one dtype get the widest of theirs; the layers DepthwiseConv2d and LLTM compute in autocast's
-dtype, as PyTorch's own do.
+There is no vmap, and no second or forward-mode derivative. Under autocast, an operator does as
+PyTorch's of its kind, by the `autocast` line of its file; without one, floating inputs that must have
+one dtype get the widest of theirs.
 """
 
 from ._layers import LLTM, DepthwiseConv2d, PCLLoss, UpsampleBilinear2d

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 import torch
 
@@ -42,11 +42,3 @@ def parse(text: str) -> Desc:
     """The reverse of str()."""
     dtype, _, sizes = text.partition(":")
     return Desc(dtype, tuple(map(int, sizes.split(","))) if sizes else ())
-
-
-def get_autocast_dtype(device: torch.device) -> Optional[torch.dtype]:
-    """What autocast computes in on that device; None: it is off, or the device has none."""
-    kind = device.type
-    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
-        return None
-    return torch.get_autocast_dtype(kind)

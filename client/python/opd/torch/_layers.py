@@ -11,7 +11,6 @@ from typing import Any, Optional, Union
 import torch
 from torch import Tensor, nn
 
-from ._dtypes import get_autocast_dtype
 from ._ops import ops
 
 Pair = Union[int, tuple[int, int]]
@@ -66,19 +65,6 @@ def _read_pair(what: str, value: Pair, least: int = 1) -> tuple[int, int]:
 # --- layers
 
 
-def _autocast(*tensors: Optional[Tensor]) -> tuple[Any, ...]:
-    """What PyTorch's own convolutions and cells do: under autocast, compute in its dtype."""
-    if not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda"):
-        return tensors  # torch.fx traces this far
-    dtype = get_autocast_dtype(next(t.device for t in tensors if t is not None))
-    if dtype is None:
-        return tensors
-    return tuple(
-        t.to(dtype) if t is not None and t.is_floating_point() and t.dtype != torch.float64 else t
-        for t in tensors
-    )
-
-
 class DepthwiseConv2d(nn.Module):
     """One filter for each channel: Conv2d with groups=in_channels.
 
@@ -116,9 +102,8 @@ class DepthwiseConv2d(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, input: Tensor) -> Any:
-        input, weight, bias = _autocast(input, self.weight, self.bias)
         return ops.depthwise_conv2d(
-            input, weight, bias, stride=self.stride, padding=self.padding
+            input, self.weight, self.bias, stride=self.stride, padding=self.padding
         )
 
     def extra_repr(self) -> str:
@@ -157,7 +142,7 @@ class LLTM(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, input: Tensor, state: tuple[Tensor, Tensor]) -> Any:
-        return ops.lltm(*_autocast(input, self.weights, self.bias, *state))
+        return ops.lltm(input, self.weights, self.bias, *state)
 
     def extra_repr(self) -> str:
         return f"{self.input_features}, {self.state_size}"

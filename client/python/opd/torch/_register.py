@@ -25,7 +25,8 @@ from torch.autograd import forward_ad
 
 from .._spec import Spec, python_name
 from ..errors import InvalidArgument, OpdError
-from ._dtypes import BY_NAME, Desc, describe, get_autocast_dtype, parse
+from ._autocast import register_autocast
+from ._dtypes import BY_NAME, Desc, describe, parse
 from ._options import get_options, with_those_of_forward
 from ._session import find_device, get_key, get_session
 
@@ -80,6 +81,8 @@ class Operator:
         _library.impl(self.public, call, "CompositeImplicitAutograd")
         torch.library.register_vmap(f"opd::{self.public}", self._refuse_vmap, lib=_library)
         self.overload = getattr(torch.ops.opd, self.public).default
+        if call == self._call and not self.mutated:
+            register_autocast(_library, self.overload, spec)
 
     # --- what is registered
 
@@ -155,9 +158,6 @@ class Operator:
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
         tensors = values[: self._n_inputs]
-        if not self.mutated:
-            tensors = self._promote(tensors)
-        values = (*tensors, *values[self._n_inputs :])
         if _in_transform():
             raise OpdError(
                 f"opd: {self.name} cannot be used under torch.func; use torch.autograd.grad, or "
@@ -217,23 +217,6 @@ class Operator:
         """All arguments: the dispatcher leaves out those that are equal to their defaults."""
         rest = self._arguments[len(args) :]
         return args + tuple(kwargs.get(name, default) for name, default in rest)
-
-    def _promote(self, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Under autocast, floating inputs that must have one dtype get the widest of theirs."""
-        present = [t for t in tensors if t is not None]
-        if len(present) < 2 or get_autocast_dtype(present[0].device) is None:
-            return tensors
-        widest: dict[str, torch.dtype] = {}
-        for info, t in zip(self._inputs, tensors):
-            if t is not None and t.is_floating_point() and info["type"]:
-                had = widest.get(info["type"], t.dtype)
-                widest[info["type"]] = torch.promote_types(had, t.dtype)
-        return tuple(
-            t.to(widest[info["type"]])
-            if t is not None and t.is_floating_point() and info["type"]
-            else t
-            for info, t in zip(self._inputs, tensors)
-        )
 
     # --- what the registered operators do
 

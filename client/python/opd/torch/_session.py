@@ -102,10 +102,17 @@ def get_key(spec: Spec) -> tuple[Any, ...]:
     return (
         spec.schema,
         info["has_backward"],
+        _get_autocast_key(info),
         tuple(info["saved"]),
         tuple((i["differentiable"], i["used_backward"]) for i in spec.inputs),
         tuple((o["used_backward"], o["view"]) for o in spec.outputs),
     )
+
+
+def _get_autocast_key(info: dict[str, Any]) -> tuple[Any, ...]:
+    rules = tuple(info["autocast"].values())
+    casts = any(rule != "widest" for rule in rules)
+    return (rules, *((i["type"], *(i["dtypes"] if casts else ())) for i in info["inputs"]))
 
 
 class Session:
