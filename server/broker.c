@@ -1,7 +1,6 @@
 #include "broker.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <malloc.h>

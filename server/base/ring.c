@@ -1,7 +1,6 @@
 #include "base/ring.h"
 
 #include <stdatomic.h>
-#include <string.h>
 #include <unistd.h>
 
 struct ring_shared {

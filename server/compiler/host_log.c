@@ -1,7 +1,6 @@
 #include "compiler/host_log.h"
 
 #include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"

@@ -5,7 +5,6 @@
 // executor. What comes after it was not begun: nothing of it has happened, so the next executor
 // runs it.
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <ucontext.h>
-#include <unistd.h>
 
 #include "executor/cpu_block.h"
 #include "executor/cpu_guard.h"

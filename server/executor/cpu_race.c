@@ -1,7 +1,6 @@
 #include "executor/cpu_race.h"
 
 #include <dlfcn.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 

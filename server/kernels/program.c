@@ -1,7 +1,5 @@
 #include "kernels/program.h"
 
-#include <fcntl.h>
-#include <stdio.h>
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

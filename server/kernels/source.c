@@ -1,7 +1,5 @@
 #include "kernels/source.h"
 
-#include <ctype.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

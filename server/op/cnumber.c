@@ -1,6 +1,5 @@
 #include "op/cnumber.h"
 
-#include <ctype.h>
 #include <math.h>
 #include <string.h>
 

@@ -1,6 +1,5 @@
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "op/rules.h"
 

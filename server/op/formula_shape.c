@@ -1,7 +1,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "op/rules.h"
 #include "op/formula.h"
 
 // The size in dimension d of `rank`, where the shape stands at its right end.

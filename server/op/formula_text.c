@@ -1,7 +1,6 @@
 #include "op/formula.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #include "base/mem.h"
 

@@ -1,7 +1,6 @@
 #include "op/lines.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "op/body.h"

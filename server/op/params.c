@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "op/rules.h"
 
 void packed_start(struct packed *p)
 {

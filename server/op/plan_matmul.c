@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "op/builder.h"
-#include "base/mem.h"
 
 // opd::matmul in opd.cuh, the kernel of products that no library makes: threads of a block, and the
 // part of the result that a block makes, on a GPU and on the CPU.

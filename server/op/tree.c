@@ -1,7 +1,6 @@
 #include "op/tree.h"
 
 #include <stddef.h>
-#include <string.h>
 
 #include "base/suggest.h"
 #include "op/text.h"

@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "request/parts.h"
 #include "base/clock.h"

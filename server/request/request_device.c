@@ -1,6 +1,5 @@
 // Requests about devices.
 
-#include "request/parts.h"
 #include "request/request.h"
 
 static void restarted(void *data, const struct opd_err *err)

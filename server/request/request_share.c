@@ -4,9 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "request/parts.h"
 #include "request/request.h"
 
 // --- memory for bytes

@@ -1,7 +1,6 @@
 // Requests that make, read, write and name tensors.
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "request/parts.h"

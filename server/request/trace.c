@@ -9,7 +9,6 @@
 #include "device/device.h"
 #include "memory/holder.h"
 #include "wire/msg.h"
-#include "kernels/program.h"
 #include "request/request.h"
 
 struct trace {

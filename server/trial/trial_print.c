@@ -1,7 +1,6 @@
 #include "trial/trial_print.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static void put_string(const char *s)
 {

@@ -2,13 +2,11 @@
 
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "request/conn.h"
 #include "request/parts.h"
 #include "device/device.h"
-#include "request/listen.h"
 #include "base/log.h"
 #include "device/orphans.h"
 #include "upgrade/state.h"

@@ -10,7 +10,6 @@
 #include "base/version_page.h"
 #include "request/parts.h"
 #include "kernels/pool.h"
-#include "request/request.h"
 
 // The kernel folders are taken from the state, not from the program's place: an upgrade changes the
 // program and nothing else.

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "request/parts.h"
-#include "request/request.h"
 
 // --- devices
 

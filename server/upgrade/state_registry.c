@@ -8,7 +8,6 @@
 
 #include "request/parts.h"
 #include "kernels/source.h"
-#include "request/request.h"
 
 static void archive_error(struct archive *a, struct opd_err *err)
 {

@@ -4,7 +4,6 @@
 
 #include "upgrade/archive.h"
 
-#include "request/parts.h"
 #include "request/request.h"
 
 static bool is_lost(const struct fate *f)

@@ -1,7 +1,6 @@
 #include "wire/msg.h"
 
 #include <msgpack.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mpscan.h"
