@@ -1,6 +1,5 @@
 #include "base/hash.h"
 
-
 static const uint64_t odd[3] = { 0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu };
 
 static uint64_t mix(uint64_t x)

@@ -1,9 +1,9 @@
+#include "base/file.h"
 #include "base/image.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/hash.h"
 #include "base/mem.h"
@@ -61,16 +61,10 @@ bool image_open(struct image *image, int fd, struct opd_err *err)
         return opd_err_errno(err, OPD_E_internal, "image");
     if (st.st_size < 0 || st.st_size > IMAGE_MAX_SIZE)
         return opd_err_set(err, OPD_E_internal, "image of %lld bytes", (long long)st.st_size);
-    image->mapping_size = (size_t)st.st_size;
-    image->mapping = mem_alloc(image->mapping_size);
-    size_t got = 0;
-    while (got < image->mapping_size) {
-        ssize_t n = pread(fd, (char *)image->mapping + got, image->mapping_size - got, (off_t)got);
-        if (n <= 0)
-            break;
-        got += (size_t)n;
-    }
-    image->mapping_size = got;
+    struct buf bytes = { 0 };
+    file_get(fd, IMAGE_MAX_SIZE, &bytes);
+    image->mapping = bytes.bytes;
+    image->mapping_size = bytes.size;
     if (check_image(image, err))
         return true;
     image_close(image);

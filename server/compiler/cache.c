@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/image.h"
 #include "base/log.h"
@@ -36,21 +37,13 @@ static void digest_string(struct digest *d, const char *s)
 static char *read_text(const char *path)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // whatever lies there
-    FILE *f = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? fdopen(fd, "r") : NULL;
-    if (!f) {
-        if (fd >= 0)
-            close(fd);
-        return NULL;
-    }
     struct buf text = { 0 };
-    char piece[4096];
-    size_t n;
-    while ((n = fread(piece, 1, sizeof piece, f)) > 0 && text.size < MAX_INCLUDE_SIZE)
-        buf_append(&text, piece, n);
-    fclose(f);
-    buf_str(&text);
-    return (char *)text.bytes;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // whatever lies there
+    bool is_file = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    if (is_file)
+        file_get(fd, MAX_INCLUDE_SIZE, &text);
+    file_close(&fd);
+    return is_file ? (char *)(uintptr_t)buf_str(&text) : NULL;
 }
 
 // Headers that text includes by quotes, each once.
@@ -139,8 +132,7 @@ int cache_get(const char *folder, const struct cache_key *key)
         struct opd_err err = { 0 };
         if (!check_trust(fd, path, &err) || !image_open(&image, fd, &err)) {
             log_warn("cache: %s: %s; compiling anew", path, err.msg);
-            close(fd);
-            fd = -1;
+            file_close(&fd);
         } else {
             futimens(fd, NULL);
         }
@@ -149,21 +141,6 @@ int cache_get(const char *folder, const struct cache_key *key)
     }
     free(path);
     return fd;
-}
-
-static bool write_all(int fd, const void *bytes, size_t size)
-{
-    const char *at = bytes;
-    while (size > 0) {
-        ssize_t n = write(fd, at, size);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return false;
-        at += n;
-        size -= (size_t)n;
-    }
-    return true;
 }
 
 void cache_put(const char *folder, const struct cache_key *key, const struct buf *image)
@@ -177,7 +154,7 @@ void cache_put(const char *folder, const struct cache_key *key, const struct buf
     mkdir(path, 0700); // there already, or the next call says what is wrong
     *slash = '/';
     int fd = mkostemp(temporary, O_CLOEXEC);
-    bool ok = fd >= 0 && write_all(fd, image->bytes, image->size);
+    bool ok = fd >= 0 && file_put(fd, image->bytes, image->size);
     if (fd >= 0)
         ok = close(fd) == 0 && ok;
     if (!ok || rename(temporary, path) < 0) {

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -88,8 +89,8 @@ static void list_sub(struct listing *l, const char *sub)
         list_file(l, sub, entry->d_name);
     if (dir)
         closedir(dir);
-    else if (fd >= 0)
-        close(fd);
+    else
+        file_close(&fd);
 }
 
 static bool list_folder(struct listing *l, const char *folder)
@@ -113,8 +114,7 @@ static void finish_listing(struct listing *l)
     for (size_t i = 0; i < l->n; i++)
         free(l->items[i].path);
     free(l->items);
-    if (l->folder >= 0)
-        close(l->folder);
+    file_close(&l->folder);
 }
 
 static int compare_use(const void *a, const void *b)

@@ -3,15 +3,16 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "compiler/cache.h"
 #include "compiler/compile.h"
+#include "base/child.h"
 #include "base/fdpass.h"
 #include "compiler/host_cxx.h"
 #include "compiler/host_source.h"
+#include "base/file.h"
 #include "base/image.h"
 #include "compiler/job.h"
 #include "base/log.h"
@@ -44,16 +45,6 @@ struct result {
     int fd; // the image, or -1
 };
 
-static int memfd_of(const struct buf *bytes)
-{
-    int fd = memfd_create("opd-image", MFD_CLOEXEC);
-    if (fd >= 0 && write(fd, bytes->bytes, bytes->size) != (ssize_t)bytes->size) {
-        close(fd);
-        fd = -1;
-    }
-    return fd;
-}
-
 int compile_kind_parse(const char *name)
 {
     static const char *const names[] = {
@@ -72,7 +63,7 @@ static void keep_image(const struct compile_output *out, const char *cache,
     struct buf image = { 0 };
     image_write(&image, out->symbol, out->image, out->size);
     cache_put(cache, key, &image);
-    result->fd = memfd_of(&image);
+    result->fd = file_memfd("opd-image", image.bytes, image.size);
     if (result->fd < 0)
         opd_err_errno(&result->err, OPD_E_internal, "keeping an image of %zu bytes", image.size);
     buf_finish(&image);
@@ -223,7 +214,7 @@ static void prepare(void)
 {
     limit_memory();
     setenv("LC_ALL", "C", 1); // diagnostics in the words that host_log.c knows
-    host_cxx_watch(JOB_FD_SOCKET);
+    child_watch(JOB_FD_SOCKET);
     nvrtc_use_pch(scratch_open());
 }
 
@@ -248,8 +239,7 @@ int compiler_main(void)
         opd_err_clear(&result.err);
         free(result.log);
         free(result.text);
-        if (result.fd >= 0)
-            close(result.fd);
+        file_close(&result.fd);
         buf_consume(&in, (size_t)size);
     }
     buf_finish(&in);

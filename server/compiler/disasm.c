@@ -1,12 +1,12 @@
 #include "compiler/disasm.h"
 
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "compiler/host_cxx.h"
+#include "base/child.h"
+#include "base/file.h"
 #include "base/mem.h"
 
 enum { LIMIT_MS = 30000, LISTING_LIMIT = 32 << 20 };
@@ -62,15 +62,13 @@ static char *find_in_toolkit(const char *library, const char *name)
 
 static bool write_temporary(const void *image, size_t size, char **out_path, struct opd_err *err)
 {
-    const char *folder = getenv("TMPDIR");
-    char *path = mem_printf("%s/opd-listing-XXXXXX", folder && *folder ? folder : "/tmp");
+    char *path = *out_path = file_temporary("opd-listing-XXXXXX");
     int fd = mkostemp(path, O_CLOEXEC);
-    FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
-    bool ok = f && fwrite(image, 1, size, f) == size;
-    if (f && fclose(f) != 0)
-        ok = false;
-    *out_path = path;
-    return ok || opd_err_errno(err, OPD_E_internal, "cannot write %s", path);
+    bool ok = fd >= 0 && file_put(fd, image, size);
+    if (!ok)
+        opd_err_errno(err, OPD_E_internal, "cannot write %s", path);
+    file_close(&fd);
+    return ok;
 }
 
 static bool run_tool(const struct tool *tool, char *program, char *file, char **out,
@@ -82,7 +80,7 @@ static bool run_tool(const struct tool *tool, char *program, char *file, char **
         argv[n++] = mem_strdup(tool->options[i]);
     argv[n] = file;
     struct buf output = { 0 };
-    bool ok = host_cxx_run(argv, NULL, LIMIT_MS, LISTING_LIMIT, &output, &status, err);
+    bool ok = child_run(argv, NULL, LIMIT_MS, LISTING_LIMIT, &output, &status, err);
     if (ok && status != 0)
         ok = opd_err_set(err, OPD_E_internal, "%s fails (status %d): %.200s", program, status,
                          buf_str(&output));

@@ -1,14 +1,12 @@
 #include "compiler/compile.h"
 
-#include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include "base/child.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "compiler/disasm.h"
 #include "compiler/host_cxx.h"
@@ -88,12 +86,7 @@ static bool write_file(const char *folder, const char *name, const void *bytes, 
                        struct opd_err *err)
 {
     char *path = mem_printf("%s/%s", folder, name);
-    FILE *f = fopen(path, "wxe");
-    bool ok = f && fwrite(bytes, 1, size, f) == size;
-    if (f && fclose(f) != 0)
-        ok = false;
-    if (!ok)
-        opd_err_errno(err, OPD_E_internal, "cannot write %s", path);
+    bool ok = file_make(path, bytes, size, err);
     free(path);
     return ok;
 }
@@ -103,30 +96,14 @@ static bool read_object(const char *folder, struct compile_output *out, struct o
     struct buf bytes = { 0 };
     char *path = mem_printf("%s/%s", folder, object_name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
-    bool ok = fd >= 0 && fstat(fd, &st) == 0;
-    size_t size = ok ? (size_t)st.st_size : 0;
-    buf_reserve(&bytes, size + 1);
-    while (ok && bytes.size < size) {
-        ssize_t n = read(fd, bytes.bytes + bytes.size, size - bytes.size);
-        if (n > 0)
-            bytes.size += (size_t)n;
-        else if (n == 0 || errno != EINTR)
-            ok = false;
-    }
-    if (fd >= 0)
-        close(fd);
-    if (!ok)
+    if (fd < 0 || !file_get(fd, SIZE_MAX, &bytes))
         opd_err_errno(err, OPD_E_internal, "cannot read %s", path);
+    file_close(&fd);
     free(path);
-    if (!ok) {
-        buf_finish(&bytes);
-        return false;
-    }
     out->image = bytes.bytes;
     out->size = bytes.size;
     out->symbol = mem_strdup(symbol_name);
-    return true;
+    return err->code == OPD_E_none;
 }
 
 // The source lies there under its files' own names as well, or the compiler could not show the
@@ -157,18 +134,6 @@ static bool write_inputs(const struct compile_input *in, const char *folder, str
     bool ok = write_file(folder, tu_name, tu.bytes, tu.size, err);
     buf_finish(&tu);
     return ok;
-}
-
-// All that lies there: this, the compiler's output, and no folders.
-static void remove_inputs(const char *folder)
-{
-    DIR *dir = opendir(folder);
-    struct dirent *entry;
-    while (dir && (entry = readdir(dir)) != NULL)
-        unlinkat(dirfd(dir), entry->d_name, 0);
-    if (dir)
-        closedir(dir);
-    rmdir(folder);
 }
 
 struct command {
@@ -241,8 +206,8 @@ static bool compile_in(const struct compile_input *in, const char *tmp, struct c
     struct buf output = { 0 };
     int status = 0;
     compose_command(cxx, in->kind, folder, in->sanitize, &command);
-    bool ok = host_cxx_run((char *const *)command.words, tmp, COMPILE_LIMIT_MS, LOG_LIMIT, &output,
-                           &status, err);
+    bool ok = child_run((char *const *)command.words, tmp, COMPILE_LIMIT_MS, LOG_LIMIT, &output,
+                        &status, err);
     char *log = ok ? host_log_rewrite(buf_str(&output)) : NULL;
     if (ok && status != 0)
         ok = report_failure(in, log, err);
@@ -261,14 +226,13 @@ bool host_compile(const struct compile_input *in, struct compile_output *out, st
     if (in->kind == COMPILE_PTX)
         return opd_err_set(err, OPD_E_invalid_argument,
                            "the cpu device has no PTX; ask for \"sass\", its machine code");
-    const char *parent = getenv("TMPDIR");
-    char *tmp = mem_printf("%s/opd-XXXXXX", parent && *parent ? parent : "/tmp");
+    char *tmp = file_temporary("opd-XXXXXX");
     bool ok = mkdtemp(tmp) != NULL;
     if (!ok) {
         opd_err_errno(err, OPD_E_internal, "no temporary folder %s", tmp);
     } else {
         ok = compile_in(in, tmp, out, err);
-        remove_inputs(tmp);
+        file_remove_tree(tmp);
     }
     free(tmp);
     return ok;

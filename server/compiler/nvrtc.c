@@ -1,4 +1,3 @@
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,6 +5,7 @@
 
 #include "compiler/compile.h"
 #include "compiler/disasm.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -246,16 +246,17 @@ static bool read_output(const struct nvrtc *rtc, const struct compile_input *in,
                        rtc->major, rtc->minor, in->expr);
 }
 
+static void remove_one(const char *path, void *unused)
+{
+    (void)unused;
+    unlink(path);
+}
+
 // Each is some megabytes, and for one target, one folder and one text of the common header.
 static void remove_pch(void)
 {
     char *pattern = mem_printf("%s/*.pch", pch_folder);
-    glob_t found = { 0 };
-    if (glob(pattern, GLOB_NOSORT, NULL, &found) == 0) {
-        for (size_t i = 0; i < found.gl_pathc; i++)
-            unlink(found.gl_pathv[i]);
-    }
-    globfree(&found);
+    file_each(pattern, remove_one, NULL);
     free(pattern);
 }
 

@@ -1,7 +1,6 @@
 #include "compiler/nvrtc_load.h"
 
 #include <dlfcn.h>
-#include <glob.h>
 #include <libgen.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/cuda_library.h"
+#include "base/file.h"
 #include "base/mem.h"
 
 static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", NULL };
@@ -18,16 +18,17 @@ static const char *const wheels[] = { "/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/li
 static struct nvrtc loaded;
 static bool is_loaded;
 
+static void load_one(const char *path, void *unused)
+{
+    (void)unused;
+    dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
 // The library opens its companion by name alone: already in memory, it is found wherever it lies.
 static void load_builtins(const char *folder)
 {
     char *pattern = mem_printf("%s/libnvrtc-builtins.so*", folder);
-    glob_t found = { 0 };
-    if (glob(pattern, 0, NULL, &found) == 0) {
-        for (size_t i = 0; i < found.gl_pathc; i++)
-            dlopen(found.gl_pathv[i], RTLD_NOW | RTLD_LOCAL);
-    }
-    globfree(&found);
+    file_each(pattern, load_one, NULL);
     free(pattern);
 }
 

@@ -2,8 +2,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
-#include <glob.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -21,20 +20,6 @@ enum { GRACE_SECONDS = 60 }; // between a folder's making and its lock
 static char *own;
 static int own_fd = -1;
 
-static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-    (void)st;
-    (void)type;
-    (void)ftw;
-    remove(path); // what stays, stays
-    return 0;
-}
-
-static void remove_tree(const char *path)
-{
-    nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-}
-
 // Nobody holds it, and it is old enough to have been held.
 static bool is_left(const char *path, int grace_seconds)
 {
@@ -42,42 +27,36 @@ static bool is_left(const char *path, int grace_seconds)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     bool left = fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
                 st.st_mtime + grace_seconds <= time(NULL) && flock(fd, LOCK_EX | LOCK_NB) == 0;
-    if (fd >= 0)
-        close(fd);
+    file_close(&fd);
     return left;
 }
 
-static void remove_left(const char *parent, const char *names, int grace_seconds)
+static void remove_left(const char *path, void *grace_seconds)
 {
-    char *pattern = mem_printf("%s/%s", parent, names);
-    glob_t found = { 0 };
-    if (glob(pattern, GLOB_NOSORT, NULL, &found) == 0) {
-        for (size_t i = 0; i < found.gl_pathc; i++)
-            if (is_left(found.gl_pathv[i], grace_seconds))
-                remove_tree(found.gl_pathv[i]);
-    }
-    globfree(&found);
-    free(pattern);
+    if (is_left(path, *(int *)grace_seconds))
+        file_remove_tree(path);
 }
 
-static const char *find_parent(void)
+static void remove_all_left(const char *names, int grace_seconds)
 {
-    const char *parent = getenv("TMPDIR");
-    return parent && *parent ? parent : "/tmp";
+    char *pattern = file_temporary(names);
+    file_each(pattern, remove_left, &grace_seconds);
+    free(pattern);
 }
 
 void scratch_remove(pid_t pid)
 {
     char names[64];
     snprintf(names, sizeof names, "opd-compiler-%d-*", (int)pid);
-    remove_left(find_parent(), names, 0);
+    remove_all_left(names, 0);
 }
 
 const char *scratch_open(void)
 {
-    const char *parent = find_parent();
-    remove_left(parent, "opd-compiler-*", GRACE_SECONDS);
-    own = mem_printf("%s/opd-compiler-%d-XXXXXX", parent, (int)getpid());
+    char name[64];
+    snprintf(name, sizeof name, "opd-compiler-%d-XXXXXX", (int)getpid());
+    remove_all_left("opd-compiler-*", GRACE_SECONDS);
+    own = file_temporary(name);
     if (!mkdtemp(own)) {
         log_warn("no temporary folder %s: %s", own, strerror(errno));
         free(own);
@@ -95,7 +74,7 @@ void scratch_close(void)
 {
     if (!own)
         return;
-    remove_tree(own);
+    file_remove_tree(own);
     close(own_fd);
     *strrchr(own, '/') = '\0';
     setenv("TMPDIR", own, 1);

@@ -16,6 +16,7 @@
 #include "device/device_queue.h"
 #include "device/devices.h"
 #include "base/fdpass.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "op/plan.h"
 
@@ -191,11 +192,8 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
 static void close_fds(struct device *d)
 {
     int *fds[] = { &d->link.sock, &d->link.rings_fd, &d->link.command_bell, &d->link.done_bell };
-    for (int i = 0; i < 4; i++) {
-        if (*fds[i] >= 0)
-            close(*fds[i]);
-        *fds[i] = -1;
-    }
+    for (int i = 0; i < 4; i++)
+        file_close(fds[i]);
     if (d->link.rings_memory)
         munmap(d->link.rings_memory, dev_shared_size());
     d->link.rings_memory = NULL;
@@ -345,8 +343,7 @@ void device_start_executor(struct device *d)
     d->link.broken = false;
     bool ok = make_channel(d, &child_sock);
     int result = ok ? spawn_executor(d, child_sock) : uv_translate_sys_error(errno);
-    if (child_sock >= 0)
-        close(child_sock);
+    file_close(&child_sock);
     if (result < 0) {
         snprintf(d->exit.reason, sizeof d->exit.reason, "starting an executor: %s",
                  uv_strerror(result));

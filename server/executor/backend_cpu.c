@@ -1,5 +1,4 @@
 #include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +13,7 @@
 #include "executor/cpu_guard.h"
 #include "executor/cpu_memory.h"
 #include "executor/cpu_pool.h"
+#include "base/file.h"
 #include "base/mem.h"
 
 // Launches are done when launch() returns: so every mark has been passed when it is put.
@@ -176,20 +176,6 @@ static bool check_params(const struct backend_image *image, const struct opd_cpu
     return true;
 }
 
-static bool write_image(int fd, const struct backend_image *image, struct opd_err *err)
-{
-    for (size_t done = 0; done < image->size;) {
-        ssize_t n = write(fd, (const char *)image->bytes + done, image->size - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return opd_err_errno(err, OPD_E_out_of_memory, "cpu: no room for an image of %zu bytes",
-                                 image->size);
-        done += (size_t)n;
-    }
-    return true;
-}
-
 static void cpu_unload(struct backend *base, struct backend_program *p)
 {
     (void)base;
@@ -197,8 +183,7 @@ static void cpu_unload(struct backend *base, struct backend_program *p)
         return;
     if (p->object)
         dlclose(p->object);
-    if (p->fd >= 0)
-        close(p->fd);
+    file_close(&p->fd);
     free(p->params);
     free(p);
 }
@@ -206,11 +191,10 @@ static void cpu_unload(struct backend *base, struct backend_program *p)
 static bool load_object(struct backend_program *p, const struct backend_image *image,
                         struct opd_err *err)
 {
-    p->fd = memfd_create("opd-kernel", MFD_CLOEXEC);
+    p->fd = file_memfd("opd-kernel", image->bytes, image->size);
     if (p->fd < 0)
-        return opd_err_errno(err, OPD_E_out_of_memory, "cpu: no memory file for an image");
-    if (!write_image(p->fd, image, err))
-        return false;
+        return opd_err_errno(err, OPD_E_out_of_memory,
+                             "cpu: no memory file for an image of %zu bytes", image->size);
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", p->fd);
     p->object = dlopen(path, RTLD_NOW | RTLD_LOCAL);

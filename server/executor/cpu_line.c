@@ -1,22 +1,14 @@
 #include "executor/cpu_line.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/clock.h"
+#include "base/child.h"
 
-extern char **environ;
-
-enum { LIMIT_MS = 3000 };
+enum { LIMIT_MS = 3000, ANSWER_LIMIT = 4096 };
 
 bool cpu_line_is_internal(const char *file)
 {
@@ -25,40 +17,6 @@ bool cpu_line_is_internal(const char *file)
         if (strcmp(file, names[i]) == 0)
             return true;
     return false;
-}
-
-static bool spawn_tool(const char *tool, const char *image, const char *address, int output,
-                       pid_t *out_pid)
-{
-    char *const argv[] = { (char *)tool,  (char *)"-i",    (char *)"-e",
-                           (char *)image, (char *)address, NULL };
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions, output, 1);
-    posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
-    int rc = posix_spawnp(out_pid, tool, &actions, NULL, argv, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    return rc == 0;
-}
-
-static size_t read_answer(int fd, char *text, size_t size)
-{
-    uint64_t end = clock_ns() + (uint64_t)LIMIT_MS * 1000000;
-    size_t n = 0;
-    while (n < size - 1) {
-        uint64_t now = clock_ns();
-        struct pollfd p = { .fd = fd, .events = POLLIN };
-        int ready = now < end ? poll(&p, 1, (int)((end - now) / 1000000)) : 0;
-        if (ready < 0 && errno == EINTR)
-            continue;
-        ssize_t got = ready > 0 ? read(fd, text + n, size - 1 - n) : 0;
-        if (got <= 0)
-            break;
-        n += (size_t)got;
-    }
-    text[n] = '\0';
-    return n;
 }
 
 // Lines of "/folder/gelu.cu:58 (discriminator 3)", what was inlined first.
@@ -84,20 +42,15 @@ static bool choose_line(char *text, char *out, size_t size)
 
 static bool ask(const char *tool, const char *image, const char *address, char *out, size_t size)
 {
-    int fds[2];
-    pid_t pid;
-    char text[4096];
-    if (pipe2(fds, O_CLOEXEC) != 0)
-        return false;
-    bool begun = spawn_tool(tool, image, address, fds[1], &pid);
-    close(fds[1]);
-    bool found = begun && read_answer(fds[0], text, sizeof text) && choose_line(text, out, size);
-    close(fds[0]);
-    if (begun) {
-        kill(pid, SIGKILL); // it has answered, or takes too long
-        while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
-            continue;
-    }
+    char *const argv[] = { (char *)tool,  (char *)"-i",    (char *)"-e",
+                           (char *)image, (char *)address, NULL };
+    struct buf answer = { 0 };
+    struct opd_err ignored = { 0 };
+    int status;
+    bool found = child_run(argv, NULL, LIMIT_MS, ANSWER_LIMIT, &answer, &status, &ignored) &&
+                 choose_line((char *)(uintptr_t)buf_str(&answer), out, size);
+    opd_err_clear(&ignored);
+    buf_finish(&answer);
     return found;
 }
 

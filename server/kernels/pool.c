@@ -4,9 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "kernels/worker.h"
 
@@ -168,8 +168,7 @@ static void finish_job(struct pool_job *job, struct pool_result *result, const s
     if (result->cache_bytes)
         stats->cache_bytes = result->cache_bytes;
     job->done(job->data, result, err);
-    if (result->fd >= 0)
-        close(result->fd);
+    file_close(&result->fd);
     free_job(job);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/fdpass.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -88,8 +89,7 @@ static void unlink_of_hash(struct program *p)
 static void free_program(struct program *p)
 {
     pool_drop(p->job);
-    if (p->image_fd >= 0)
-        close(p->image_fd);
+    file_close(&p->image_fd);
     opd_err_clear(&p->err);
     free(p->file);
     free(p->prelude);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "wire/trust.h"
@@ -89,35 +90,23 @@ static void drop_mark(char *text, size_t *size)
 char *file_read(const char *path, size_t *out_size, struct opd_err *err)
 {
     struct stat st;
+    struct buf text = { 0 };
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe would be waited for
     if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
         if (fd < 0)
             opd_err_errno(err, OPD_E_invalid_argument, "%s", path);
         else
             opd_err_set(err, OPD_E_invalid_argument, "%s is no file", path);
-        if (fd >= 0)
-            close(fd);
-        return NULL;
-    }
-    if (!trust_check(path, &st, err)) {
-        close(fd);
-        return NULL;
-    }
-    FILE *f = fdopen(fd, "r");
-    struct buf text = { 0 };
-    size_t n;
-    do {
-        buf_reserve(&text, 65536);
-        n = fread(text.bytes + text.size, 1, 65536, f);
-        text.size += n;
-    } while (n > 0 && text.size <= SOURCE_MAX_SIZE);
-    if (ferror(f))
+    } else if (!trust_check(path, &st, err)) {
+        // which tells why
+    } else if (!file_get(fd, SOURCE_MAX_SIZE, &text)) {
         opd_err_errno(err, OPD_E_invalid_argument, "%s", path);
-    else if (text.size > SOURCE_MAX_SIZE)
+    } else if (text.size > SOURCE_MAX_SIZE) {
         opd_err_set(err, OPD_E_invalid_argument, "%s: longer than %d bytes", path, SOURCE_MAX_SIZE);
-    else if (memchr(text.bytes, '\0', text.size))
+    } else if (text.size > 0 && memchr(text.bytes, '\0', text.size)) {
         opd_err_set(err, OPD_E_invalid_argument, "%s: holds a zero byte; expected text", path);
-    fclose(f);
+    }
+    file_close(&fd);
     if (err->code) {
         buf_finish(&text);
         return NULL;

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-
 void packed_start(struct packed *p)
 {
     p->n_params = p->n_slots = 0;

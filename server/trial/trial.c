@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "options.h"
 #include "trial/trial_cases.h"
@@ -55,29 +56,9 @@ struct trial {
 static bool write_source(const struct trial *t, struct opd_err *err)
 {
     char *path = mem_printf("%s/source", t->folder);
-    FILE *f = fopen(path, "wxe");
-    bool ok = f && fwrite(t->source->original, 1, t->source->original_size, f) ==
-                       t->source->original_size;
-    ok = f && fclose(f) == 0 && ok;
+    bool ok = file_make(path, t->source->original, t->source->original_size, err);
     free(path);
-    return ok || opd_err_errno(err, OPD_E_internal, "writing into %s", t->folder);
-}
-
-static void remove_folder(const struct trial *t)
-{
-    static const char *const names[] = { "source", "said", "log" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        char *path = mem_printf("%s/%s", t->folder, names[i]);
-        unlink(path);
-        free(path);
-    }
-    for (int i = 0; i < t->cases.n_images; i++)
-        for (int e = 0; e < 2; e++) {
-            char *path = mem_printf("%s/%d.%s", t->folder, i, e ? "err" : "so");
-            unlink(path);
-            free(path);
-        }
-    rmdir(t->folder);
+    return ok;
 }
 
 // --- a stage's process
@@ -268,8 +249,7 @@ static bool prepare(struct trial *t, const char *file, struct opd_err *err)
     struct op *op = op_parse(t->source->file, t->source->original, t->source->original_size, err);
     if (!op || !trial_cases_init(&t->cases, op, t->dtypes, err))
         return false;
-    const char *parent = getenv("TMPDIR");
-    char *folder = mem_printf("%s/opd-trial-XXXXXX", parent && *parent ? parent : "/tmp");
+    char *folder = file_temporary("opd-trial-XXXXXX");
     if (!mkdtemp(folder)) {
         opd_err_errno(err, OPD_E_internal, "no temporary folder %s", folder);
         free(folder);
@@ -283,7 +263,7 @@ static bool prepare(struct trial *t, const char *file, struct opd_err *err)
 static void finish(struct trial *t)
 {
     if (t->folder)
-        remove_folder(t);
+        file_remove_tree(t->folder);
     op_unref(t->cases.op);
     trial_cases_finish(&t->cases);
     if (t->source)

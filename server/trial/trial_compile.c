@@ -9,16 +9,11 @@
 
 #include "compiler/compile.h"
 #include "compiler/host_cxx.h"
+#include "base/child.h"
+#include "base/file.h"
 #include "base/mem.h"
 
 enum { ASK_LIMIT_MS = 10000, ASK_LIMIT = 4096 };
-
-static bool write_file(const char *path, const void *bytes, size_t size)
-{
-    FILE *f = fopen(path, "we");
-    bool ok = f && fwrite(bytes, 1, size, f) == size;
-    return f && fclose(f) == 0 && ok;
-}
 
 // In a process of its own: leaves N.so, or N.err with a line and the log.
 static int compile_image(const struct trial_build *b, const char *sanitize, int image)
@@ -48,8 +43,13 @@ static int compile_image(const struct trial_build *b, const char *sanitize, int 
     bool ok = host_compile(&in, &out, &err);
     char *path = mem_printf("%s/%d.%s", b->folder, image, ok ? "so" : "err");
     char *text = mem_printf("%s\n%s", err.msg, err.log ? err.log : "");
-    ok = write_file(path, ok ? (const void *)out.image : text, ok ? out.size : strlen(text)) && ok;
-    return ok ? 0 : 1;
+    struct opd_err unsaid = { 0 };
+    unlink(path); // of the stage before
+    return file_make(path, ok ? (const void *)out.image : text, ok ? out.size : strlen(text),
+                     &unsaid) &&
+                   ok
+               ? 0
+               : 1;
 }
 
 static bool read_failure(const struct trial_build *b, int image, struct opd_err *err)
@@ -122,7 +122,7 @@ static char *find_library(const struct host_cxx *cxx, const char *name)
     int status;
     char *option = mem_printf("-print-file-name=%s", name), *path = NULL;
     char *argv[] = { cxx->path, option, NULL };
-    if (host_cxx_run(argv, NULL, ASK_LIMIT_MS, ASK_LIMIT, &output, &status, &ignored)) {
+    if (child_run(argv, NULL, ASK_LIMIT_MS, ASK_LIMIT, &output, &status, &ignored)) {
         char *answer = mem_strndup(buf_str(&output), strcspn(buf_str(&output), "\n"));
         path = answer[0] == '/' ? realpath(answer, NULL) : NULL; // else it is the name again
         free(answer);

@@ -8,7 +8,7 @@
 #include <uv.h>
 
 #include "request/parts.h"
-#include "base/fdpass.h"
+#include "base/file.h"
 
 enum { TRIAL_LIMIT_MS = 5000 };
 
@@ -25,18 +25,12 @@ struct successor {
 
 int successor_state_fd(const struct buf *state, struct opd_err *err)
 {
-    int fd = fdpass_memfd("opd-state", state->size);
-    size_t sent = 0;
-    ssize_t n = 1;
-    while (fd >= 0 && n > 0 && sent < state->size) {
-        n = write(fd, state->bytes + sent, state->size - sent);
-        sent += n > 0 ? (size_t)n : 0;
-    }
-    if (fd >= 0 && n > 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL) == 0)
+    int fd = file_memfd("opd-state", state->bytes, state->size);
+    if (fd >= 0 &&
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL) == 0)
         return fd;
     opd_err_errno(err, OPD_E_out_of_memory, "memory for the state of %zu bytes", state->size);
-    if (fd >= 0)
-        close(fd);
+    file_close(&fd);
     return -1;
 }
 

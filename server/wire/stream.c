@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
+
 // KEEP: what an empty buffer may keep of its memory. MOVE: what may be moved at once to the front
 // of one. SEND: what is sent before others get their turn.
 enum {
@@ -163,9 +165,7 @@ void stream_start(struct stream *s, uv_loop_t *loop, int fd)
 
 void stream_discard(struct stream *s)
 {
-    if (s->fd >= 0)
-        close(s->fd);
-    s->fd = -1;
+    file_close(&s->fd);
     while (s->n_fds > 0)
         close(s->fds[--s->n_fds]);
     while (s->n_out_fds > 0)

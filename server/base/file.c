@@ -1,0 +1,93 @@
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PIECE = 1 << 16 };
+
+void file_close(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+bool file_get(int fd, size_t limit, struct buf *out)
+{
+    ssize_t n;
+    do {
+        buf_reserve(out, PIECE);
+        n = pread(fd, out->bytes + out->size, PIECE, (off_t)out->size);
+        out->size += n > 0 ? (size_t)n : 0;
+    } while ((n > 0 && out->size <= limit) || (n < 0 && errno == EINTR));
+    return n >= 0;
+}
+
+bool file_put(int fd, const void *bytes, size_t size)
+{
+    const char *at = bytes;
+    while (size > 0) {
+        ssize_t n = write(fd, at, size);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return false;
+        at += n;
+        size -= (size_t)n;
+    }
+    return true;
+}
+
+bool file_make(const char *path, const void *bytes, size_t size, struct opd_err *err)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    bool ok = fd >= 0 && file_put(fd, bytes, size);
+    if (!ok)
+        opd_err_errno(err, OPD_E_internal, "cannot write %s", path);
+    file_close(&fd);
+    return ok;
+}
+
+int file_memfd(const char *name, const void *bytes, size_t size)
+{
+    int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || file_put(fd, bytes, size))
+        return fd;
+    int why = errno;
+    file_close(&fd);
+    errno = why;
+    return -1;
+}
+
+char *file_temporary(const char *name)
+{
+    const char *folder = getenv("TMPDIR");
+    return mem_printf("%s/%s", folder && *folder ? folder : "/tmp", name);
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st, (void)type, (void)ftw;
+    remove(path); // what stays, stays
+    return 0;
+}
+
+void file_remove_tree(const char *path)
+{
+    nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+}
+
+void file_each(const char *pattern, void (*visit)(const char *path, void *data), void *data)
+{
+    glob_t found = { 0 };
+    if (glob(pattern, 0, NULL, &found) == 0)
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            visit(found.gl_pathv[i], data);
+    globfree(&found);
+}
