@@ -27,6 +27,7 @@ from .._spec import Spec, python_name
 from ..errors import InvalidArgument, OpdError
 from ._autocast import register_autocast
 from ._dtypes import BY_NAME, Desc, describe, parse
+from ._onnx import express, is_exported
 from ._options import get_options, with_those_of_forward
 from ._session import find_device, get_key, get_session
 
@@ -158,6 +159,9 @@ class Operator:
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
         tensors = values[: self._n_inputs]
+        if is_exported(tensors) and not self.mutated:
+            arguments = [name for name, _ in self._arguments]
+            return express(self.name, arguments, values, lambda: self._fake(values, False))
         if _in_transform():
             raise OpdError(
                 f"opd: {self.name} cannot be used under torch.func; use torch.autograd.grad, or "

@@ -1,0 +1,131 @@
+"""Operators in the ONNX model that torch.onnx.export(dynamo=True) makes.
+
+While it takes a program apart, an operator that opd ships and ONNX has nodes for is said in torch's
+words, which the exporter knows. Any other becomes one node of the domain `opd`, of its name: give
+the runtime a function for it, or torch.onnx.export a custom_translation_table with
+torch.ops.opd.NAME.default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import signature
+from typing import Any, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import OpdError
+from ._session import get_session
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_exported(tensors: Sequence[Optional[Tensor]]) -> bool:
+    """Is this call one of an exporter's? Cheap where all tensors are ordinary ones."""
+    kinds = {type(t) for t in tensors if t is not None}
+    return (not kinds or not kinds.issubset(_PLAIN)) and torch.onnx.is_in_onnx_export()
+
+
+def express(
+    name: str, names: Sequence[str], values: Sequence[Any], make_fake: Callable[[], list[Tensor]]
+) -> Any:
+    """The results of a call. names: of the arguments; make_fake: tensors as it would return."""
+    form = _FORMS.get(name)
+    if form and list(signature(form).parameters) == list(names) and not _is_replaced(name):
+        return form(*values)
+    return _make_node(name, names, values, make_fake())
+
+
+def _is_replaced(name: str) -> bool:
+    """By a file of the user's own, which may compute something else?"""
+    return bool(get_session().conn.call("op_info", name)["shadowed"])
+
+
+def _make_node(
+    name: str, names: Sequence[str], values: Sequence[Any], fakes: Sequence[Tensor]
+) -> Any:
+    if not hasattr(torch.onnx, "ops"):
+        raise OpdError(
+            f"opd: ONNX has no node for {name}; give torch.onnx.export a custom_translation_table "
+            f"with torch.ops.opd.{name}.default, or use PyTorch 2.8",
+            op=name,
+        )
+    tensors = [v for v in values if v is None or isinstance(v, Tensor)]
+    attrs = {n: v for n, v in zip(names, values) if v is not None and not isinstance(v, Tensor)}
+    dtypes, shapes = [t.dtype for t in fakes], [t.shape for t in fakes]
+    make = torch.onnx.ops.symbolic_multi_out
+    made = make(f"opd::{name}", tensors, attrs, dtypes=dtypes, shapes=shapes, version=1)
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+# --- in torch's words; the arguments are those of the operators' files
+
+
+def _gelu(x: Tensor, approximate: str) -> Tensor:
+    if approximate == "sigmoid":
+        return x * torch.sigmoid(1.702 * x)
+    return F.gelu(x, approximate=approximate)
+
+
+def _depthwise_conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+) -> Tensor:
+    return F.conv2d(input, weight, bias, stride, padding, dilation, groups=input.shape[1])
+
+
+def _upsample_bilinear2d(
+    input: Tensor, size: Optional[list[int]], scale: Optional[list[float]], mode: str
+) -> Tensor:
+    if mode == "asymmetric":
+        return _resize_asymmetric(input, size, scale)
+    given: Any = {"scale_factor": None if scale is None else tuple(scale), "size": size}
+    aligned = mode == "align_corners"
+    return F.interpolate(input, mode="bilinear", align_corners=aligned, **given)
+
+
+def _resize_asymmetric(
+    input: Tensor, size: Optional[list[int]], scale: Optional[list[float]]
+) -> Tensor:
+    make: Any = torch.onnx.ops.symbolic
+    if scale is not None:
+        size = [int(n * s) for n, s in zip(input.shape[2:], scale)]
+        by = make("Constant", (), {"value_floats": scale}, dtype=torch.float32, shape=[2])
+    else:
+        by = make("Constant", (), {"value_ints": size}, dtype=torch.int64, shape=[2])
+    attrs = {"mode": "linear", "coordinate_transformation_mode": "asymmetric", "axes": [2, 3]}
+    inputs = (input, None, by) if scale is not None else (input, None, None, by)
+    shape = [*input.shape[:2], *(size or [])]
+    resized: Tensor = make("Resize", inputs, attrs, dtype=input.dtype, shape=shape)
+    return resized
+
+
+def _lltm(
+    input: Tensor, weights: Tensor, bias: Tensor, old_h: Tensor, old_cell: Tensor
+) -> tuple[Tensor, Tensor]:
+    gates = F.linear(torch.cat([old_h, input], 1), weights, bias)
+    take, give, candidate = gates.chunk(3, 1)
+    cell = old_cell + F.elu(candidate) * torch.sigmoid(take)
+    return torch.tanh(cell) * torch.sigmoid(give), cell
+
+
+_FORMS: dict[str, Callable[..., Any]] = {
+    "acos": lambda x: torch.acos(x),
+    "add": lambda input, other: input + other,
+    "depthwise_conv2d": _depthwise_conv2d,
+    "elu": lambda x, alpha: F.elu(x, alpha),
+    "gelu": _gelu,
+    "lltm": _lltm,
+    "mul": lambda input, other: input * other,
+    "relu": lambda x: torch.relu(x),
+    "sigmoid": lambda x: torch.sigmoid(x),
+    "silu": lambda x: F.silu(x),
+    "tanh": lambda x: torch.tanh(x),
+    "upsample_bilinear2d": _upsample_bilinear2d,
+}
