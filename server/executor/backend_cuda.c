@@ -75,12 +75,13 @@ static bool find_device(struct cuda_backend *b, int index, struct opd_err *err)
 {
     const struct cuda_driver *cu = b->cu;
     int count = 0;
-    CU_TRY(cuInit(0));
-    CU_TRY(cuDeviceGetCount(&count));
+    if (!CU_OK(cuInit(0)) || !CU_OK(cuDeviceGetCount(&count)))
+        return false;
     if (index < 0 || index >= count)
         return opd_err_set(err, OPD_E_unavailable,
                            "there is no device cuda:%d: the driver sees %d of them", index, count);
-    CU_TRY(cuDeviceGet(&b->device, index));
+    if (!CU_OK(cuDeviceGet(&b->device, index)))
+        return false;
     if (!device_attr(b, DRV_DEVICE_VIRTUAL_MEMORY) || !device_attr(b, DRV_DEVICE_FD_HANDLES))
         return opd_err_set(
             err, OPD_E_unavailable,
@@ -88,21 +89,16 @@ static bool find_device(struct cuda_backend *b, int index, struct opd_err *err)
             "(virtual memory management, CUDA 11.2 or newer on Linux)",
             index);
     return true;
-fail:
-    return false;
 }
 
 static bool make_stream(struct cuda_backend *b, struct opd_err *err)
 {
     const struct cuda_driver *cu = b->cu;
-    CU_TRY(cuDevicePrimaryCtxRetain(&b->context, b->device));
-    b->has_context = true;
-    CU_TRY(cuCtxSetCurrent(b->context));
-    CU_TRY(cuStreamCreate(&b->stream, DRV_STREAM_NON_BLOCKING));
-    return cuda_marks_init(&b->marks, cu, b->stream, device_attr(b, DRV_DEVICE_STREAM_WRITES_64),
+    b->has_context = CU_OK(cuDevicePrimaryCtxRetain(&b->context, b->device));
+    return b->has_context && CU_OK(cuCtxSetCurrent(b->context)) &&
+           CU_OK(cuStreamCreate(&b->stream, DRV_STREAM_NON_BLOCKING)) &&
+           cuda_marks_init(&b->marks, cu, b->stream, device_attr(b, DRV_DEVICE_STREAM_WRITES_64),
                            err);
-fail:
-    return false;
 }
 
 static void format_uuid(const uint8_t uuid[16], char out[44])
@@ -119,11 +115,12 @@ static bool read_info(struct cuda_backend *b, struct opd_err *err)
     struct drv_alloc_prop prop = chunk_prop(b);
     size_t granularity = 0, free_size = 0, total_size = 0;
     uint8_t uuid[16] = { 0 };
-    CU_TRY(cuDeviceGetName(info->name, (int)sizeof(info->name), b->device));
-    CU_TRY(cuDriverGetVersion(&info->driver_version));
-    CU_TRY(cuMemGetInfo(&free_size, &total_size));
-    CU_TRY(cuMemGetAllocationGranularity(&granularity, &prop, DRV_GRANULARITY_RECOMMENDED));
-    CU_TRY(cuDeviceGetUuid(uuid, b->device));
+    if (!CU_OK(cuDeviceGetName(info->name, (int)sizeof(info->name), b->device)) ||
+        !CU_OK(cuDriverGetVersion(&info->driver_version)) ||
+        !CU_OK(cuMemGetInfo(&free_size, &total_size)) ||
+        !CU_OK(cuMemGetAllocationGranularity(&granularity, &prop, DRV_GRANULARITY_RECOMMENDED)) ||
+        !CU_OK(cuDeviceGetUuid(uuid, b->device)))
+        return false;
     format_uuid(uuid, info->uuid);
     info->memory_free = free_size;
     info->memory_total = total_size;
@@ -133,8 +130,6 @@ static bool read_info(struct cuda_backend *b, struct opd_err *err)
              device_attr(b, DRV_DEVICE_CAPABILITY_MAJOR),
              device_attr(b, DRV_DEVICE_CAPABILITY_MINOR));
     return true;
-fail:
-    return false;
 }
 
 static bool cuda_open(struct backend **out, int index, struct opd_err *err)
@@ -167,11 +162,12 @@ static bool cuda_chunk_new(struct backend *be, uint64_t size, int *out_fd, struc
     struct drv_alloc_prop prop = chunk_prop(b);
     drv_handle handle = 0;
     int fd = -1;
-    CU_TRY(cuMemCreate(&handle, size, &prop, 0));
-    int result = cu->cuMemExportToShareableHandle(&fd, handle, DRV_HANDLE_POSIX_FD, 0);
+    if (!CU_OK(cuMemCreate(&handle, size, &prop, 0)))
+        return opd_err_prefix(err, "a chunk of %llu bytes", (unsigned long long)size);
+    bool exported = CU_OK(cuMemExportToShareableHandle(&fd, handle, DRV_HANDLE_POSIX_FD, 0));
     cu->cuMemRelease(handle); // the fd keeps the memory; without one it is to go
-    if (result != DRV_SUCCESS)
-        return cuda_driver_err(cu, result, "cuMemExportToShareableHandle", err);
+    if (!exported)
+        return false;
     if (fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
         opd_err_errno(err, OPD_E_internal, "memory's file descriptor");
         close(fd);
@@ -179,8 +175,6 @@ static bool cuda_chunk_new(struct backend *be, uint64_t size, int *out_fd, struc
     }
     *out_fd = fd;
     return true;
-fail:
-    return opd_err_prefix(err, "a chunk of %llu bytes", (unsigned long long)size);
 }
 
 static bool map_handle(struct cuda_backend *b, drv_handle handle, uint64_t size, drv_addr addr,
@@ -188,15 +182,12 @@ static bool map_handle(struct cuda_backend *b, drv_handle handle, uint64_t size,
 {
     const struct cuda_driver *cu = b->cu;
     struct drv_access access = { .location = location_of(b), .flags = DRV_ACCESS_READ_WRITE };
-    bool mapped = false;
-    CU_TRY(cuMemMap(addr, size, 0, handle, 0));
-    mapped = true;
-    CU_TRY(cuMemSetAccess(addr, size, &access, 1));
-    return true;
-fail:
-    if (mapped)
+    if (!CU_OK(cuMemMap(addr, size, 0, handle, 0)))
+        return false;
+    bool ok = CU_OK(cuMemSetAccess(addr, size, &access, 1));
+    if (!ok)
         cu->cuMemUnmap(addr, size);
-    return false;
+    return ok;
 }
 
 static bool cuda_chunk_map(struct backend *be, int fd, uint64_t size, device_addr *out,
@@ -206,15 +197,12 @@ static bool cuda_chunk_map(struct backend *be, int fd, uint64_t size, device_add
     const struct cuda_driver *cu = b->cu;
     drv_handle handle = 0;
     drv_addr addr = 0;
-    bool imported = false, mapped = false;
-    CU_TRY(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, DRV_HANDLE_POSIX_FD));
-    imported = true;
-    CU_TRY(cuMemAddressReserve(&addr, size, 0, 0, 0));
-    mapped = map_handle(b, handle, size, addr, err);
+    if (!CU_OK(cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, DRV_HANDLE_POSIX_FD)))
+        return false;
+    bool mapped = CU_OK(cuMemAddressReserve(&addr, size, 0, 0, 0)) &&
+                  map_handle(b, handle, size, addr, err);
     *out = addr;
-fail:
-    if (imported)
-        cu->cuMemRelease(handle); // the mapping keeps the memory
+    cu->cuMemRelease(handle); // the mapping keeps the memory
     if (!mapped && addr)
         cu->cuMemAddressFree(addr, size);
     return mapped;
@@ -249,17 +237,17 @@ static bool cuda_ipc_open(struct backend *be, const uint8_t handle[BACKEND_IPC_H
     drv_addr addr = 0, base = 0;
     size_t have = 0;
     memcpy(shared.bytes, handle, sizeof shared.bytes);
-    CU_TRY(cuIpcOpenMemHandle(&addr, shared, DRV_IPC_LAZY_PEER_ACCESS));
-    CU_TRY(cuMemGetAddressRange(&base, &have, addr));
-    if (base == addr && have >= size) {
+    bool ok = CU_OK(cuIpcOpenMemHandle(&addr, shared, DRV_IPC_LAZY_PEER_ACCESS)) &&
+              CU_OK(cuMemGetAddressRange(&base, &have, addr));
+    if (ok && base == addr && have >= size) {
         *out = addr;
         return true;
     }
-    opd_err_set(err, OPD_E_invalid_argument,
-                "the client's memory has %zu bytes, %llu were said; give the size of the whole "
-                "allocation",
-                have, (unsigned long long)size);
-fail:
+    if (ok)
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "the client's memory has %zu bytes, %llu were said; give the size of the whole "
+                    "allocation",
+                    have, (unsigned long long)size);
     if (addr)
         cu->cuIpcCloseMemHandle(addr);
     if (err->code == OPD_E_internal) // the handle is the client's
@@ -302,7 +290,7 @@ static bool check_params(const struct cuda_driver *cu, void *function,
                                "kernel %s was compiled with %d parameters, bound with %d",
                                image->symbol, i, image->n_params);
         if (result != DRV_SUCCESS)
-            return cuda_driver_err(cu, result, "cuFuncGetParamInfo", err);
+            return cuda_driver_check(cu, result, "cuFuncGetParamInfo", err);
         if (offset != p->offset || size != p->size)
             return opd_err_set(err, OPD_E_invalid_argument,
                                "kernel %s: parameter %d was compiled with %zu bytes at offset %zu, "
@@ -320,13 +308,8 @@ static bool check_params(const struct cuda_driver *cu, void *function,
 static bool load_now(const struct cuda_driver *cu, void *function, struct opd_err *err)
 {
     int registers;
-    if (cu->cuFuncLoad)
-        CU_TRY(cuFuncLoad(function));
-    else
-        CU_TRY(cuFuncGetAttribute(&registers, DRV_FUNC_REGISTERS, function));
-    return true;
-fail:
-    return false;
+    return cu->cuFuncLoad ? CU_OK(cuFuncLoad(function))
+                          : CU_OK(cuFuncGetAttribute(&registers, DRV_FUNC_REGISTERS, function));
 }
 
 static bool cuda_load(struct backend *be, const struct backend_image *image,
@@ -335,15 +318,15 @@ static bool cuda_load(struct backend *be, const struct backend_image *image,
     const struct cuda_driver *cu = cuda_of(be)->cu;
     struct backend_program *program = mem_zalloc(1, sizeof(*program));
     program->shared_limit = DEFAULT_SHARED_LIMIT;
-    CU_TRY(cuModuleLoadData(&program->module, image->bytes));
-    CU_TRY(cuModuleGetFunction(&program->function, program->module, image->symbol));
-    if (!load_now(cu, program->function, err) || !check_params(cu, program->function, image, err))
-        goto fail;
-    *out = program;
-    return true;
-fail:
-    cuda_unload(be, program);
-    return false;
+    bool ok = CU_OK(cuModuleLoadData(&program->module, image->bytes)) &&
+              CU_OK(cuModuleGetFunction(&program->function, program->module, image->symbol)) &&
+              load_now(cu, program->function, err) &&
+              check_params(cu, program->function, image, err);
+    if (ok)
+        *out = program;
+    else
+        cuda_unload(be, program);
+    return ok;
 }
 
 static bool cuda_launch(struct backend *be, const struct backend_launch *l, struct opd_err *err)
@@ -357,16 +340,15 @@ static bool cuda_launch(struct backend *be, const struct backend_launch *l, stru
         (void *)DRV_PARAM_BUFFER, (void *)(uintptr_t)l->args, (void *)DRV_PARAM_SIZE, &args_size,
         (void *)DRV_PARAM_END,
     };
-    if (l->shared_size > program->shared_limit) {
-        CU_TRY(cuFuncSetAttribute(program->function, DRV_FUNC_MAX_DYNAMIC_SHARED,
-                                  (int)l->shared_size));
+    bool fits = l->shared_size <= program->shared_limit ||
+                CU_OK(cuFuncSetAttribute(program->function, DRV_FUNC_MAX_DYNAMIC_SHARED,
+                                         (int)l->shared_size));
+    if (fits && l->shared_size > program->shared_limit)
         program->shared_limit = l->shared_size;
-    }
-    CU_TRY(cuLaunchKernel(program->function, l->grid[0], l->grid[1], l->grid[2], l->block[0],
-                          l->block[1], l->block[2], l->shared_size, b->stream, NULL,
-                          args_size ? extra : NULL));
-    return true;
-fail:
+    if (fits && CU_OK(cuLaunchKernel(program->function, l->grid[0], l->grid[1], l->grid[2],
+                                     l->block[0], l->block[1], l->block[2], l->shared_size,
+                                     b->stream, NULL, args_size ? extra : NULL)))
+        return true;
     if (strstr(err->msg, "LAUNCH_OUT_OF_RESOURCES"))
         opd_err_prefix(
             err,
@@ -396,11 +378,7 @@ static bool cuda_copy(struct backend *be, device_addr dst, device_addr src, size
 {
     struct cuda_backend *b = cuda_of(be);
     const struct cuda_driver *cu = b->cu;
-    if (size > 0)
-        CU_TRY(cuMemcpyAsync(dst, src, size, b->stream));
-    return true;
-fail:
-    return false;
+    return size == 0 || CU_OK(cuMemcpyAsync(dst, src, size, b->stream));
 }
 
 static bool cuda_fill(struct backend *be, device_addr dst, uint8_t byte, size_t size,
@@ -408,13 +386,11 @@ static bool cuda_fill(struct backend *be, device_addr dst, uint8_t byte, size_t 
 {
     struct cuda_backend *b = cuda_of(be);
     const struct cuda_driver *cu = b->cu;
-    if (size > 0 && (dst | size) % 4 == 0)
-        CU_TRY(cuMemsetD32Async(dst, byte * 0x01010101u, size / 4, b->stream));
-    else if (size > 0)
-        CU_TRY(cuMemsetD8Async(dst, byte, size, b->stream));
-    return true;
-fail:
-    return false;
+    if (size == 0)
+        return true;
+    return (dst | size) % 4 == 0
+               ? CU_OK(cuMemsetD32Async(dst, byte * 0x01010101u, size / 4, b->stream))
+               : CU_OK(cuMemsetD8Async(dst, byte, size, b->stream));
 }
 
 static bool cuda_mark(struct backend *be, uint64_t mark, struct opd_err *err)

@@ -18,6 +18,7 @@ enum { LT_COMPUTE_32F = 68, LT_COMPUTE_64F = 70, LT_COMPUTE_32F_FAST_TF32 = 77 }
 enum { LT_OP_T = 1 };                                                             // Operation
 enum { LT_DESC_TRANS_A = 3, LT_DESC_TRANS_B = 4 };                                // DescAttributes
 enum { LT_PREF_WORKSPACE = 1, LT_PREF_ALIGNMENT_A = 5 }; // Pref..., B, C and D: 6 to 8
+enum { LT_SUCCESS, LT_ALLOC_FAILED = 3, LT_EXECUTION_FAILED = 13, LT_NOT_SUPPORTED = 15 }; // Status
 
 struct lt_algo { // cublasLtMatmulAlgo_t
     uint64_t data[8];
@@ -61,26 +62,19 @@ struct cuda_blas {
     struct solution kept[N_KEPT]; // by the problem's hash; the newer takes the place of the older
 };
 
-// Runs a call; on failure fills `err` and jumps to `fail`. Needs `blas`, `err` and the label.
-#define LT_TRY(call)                                                                               \
-    do {                                                                                           \
-        int result_ = blas->lt.call;                                                               \
-        if (result_ != 0) {                                                                        \
-            fail_call(blas, result_, #call, err);                                                  \
-            goto fail;                                                                             \
-        }                                                                                          \
-    } while (0)
+// Runs a call of the library of `blas`, and tells in `err` why it fails: both are in scope.
+#define LT_OK(call) check_call(blas, blas->lt.call, #call, err)
 
-static void fail_call(const struct cuda_blas *blas, int status, const char *call,
-                      struct opd_err *err)
+static bool check_call(const struct cuda_blas *blas, int status, const char *call,
+                       struct opd_err *err)
 {
-    enum { ALLOC_FAILED = 3, EXECUTION_FAILED = 13 };
-    enum opd_err_code code = status == ALLOC_FAILED       ? OPD_E_out_of_memory
-                             : status == EXECUTION_FAILED ? OPD_E_kernel_fault
-                                                          : OPD_E_internal;
-    opd_err_set(err, code,
-                "%.*s of %s: status %d; \"opd --blas own\" multiplies matrices without it",
-                (int)strcspn(call, "("), call, blas->name, status);
+    enum opd_err_code code = status == LT_ALLOC_FAILED       ? OPD_E_out_of_memory
+                             : status == LT_EXECUTION_FAILED ? OPD_E_kernel_fault
+                                                             : OPD_E_internal;
+    return status == LT_SUCCESS ||
+           opd_err_set(err, code,
+                       "%.*s of %s: status %d; \"opd --blas own\" multiplies matrices without it",
+                       (int)strcspn(call, "("), call, blas->name, status);
 }
 
 static int type_of(enum opd_dtype dtype)
@@ -110,11 +104,9 @@ static bool find_functions(struct cuda_blas *blas, void *library)
 
 static bool start(struct cuda_blas *blas, struct opd_err *err)
 {
-    LT_TRY(cublasLtCreate(&blas->handle));
-    int result = blas->cu->cuMemAlloc(&blas->workspace, WORKSPACE_SIZE);
-    return result == DRV_SUCCESS || cuda_driver_err(blas->cu, result, "cuMemAlloc", err);
-fail:
-    return false;
+    const struct cuda_driver *cu = blas->cu;
+    return LT_OK(cublasLtCreate(&blas->handle)) &&
+           CU_OK(cuMemAlloc(&blas->workspace, WORKSPACE_SIZE));
 }
 
 struct cuda_blas *cuda_blas_new(const struct cuda_driver *cu)
@@ -183,20 +175,17 @@ static bool describe(struct cuda_blas *blas, struct solution *s, struct opd_err 
     int compute = type == LT_R_64F              ? LT_COMPUTE_64F
                   : type == LT_R_32F && p->tf32 ? LT_COMPUTE_32F_FAST_TF32
                                                 : LT_COMPUTE_32F;
-    LT_TRY(cublasLtMatmulDescCreate(&s->desc, compute, type == LT_R_64F ? LT_R_64F : LT_R_32F));
-    if (p->trans_a)
-        LT_TRY(cublasLtMatmulDescSetAttribute(s->desc, LT_DESC_TRANS_A, &transposed,
-                                              sizeof transposed));
-    if (p->trans_b)
-        LT_TRY(cublasLtMatmulDescSetAttribute(s->desc, LT_DESC_TRANS_B, &transposed,
-                                              sizeof transposed));
     uint64_t m = (uint64_t)p->m, n = (uint64_t)p->n, k = (uint64_t)p->k;
-    LT_TRY(cublasLtMatrixLayoutCreate(&s->a, type, p->trans_a ? k : m, p->trans_a ? m : k, p->lda));
-    LT_TRY(cublasLtMatrixLayoutCreate(&s->b, type, p->trans_b ? n : k, p->trans_b ? k : n, p->ldb));
-    LT_TRY(cublasLtMatrixLayoutCreate(&s->d, result, m, n, p->ldd));
-    return true;
-fail:
-    return false;
+    uint64_t a[] = { m, k }, b[] = { k, n }; // as they lie there: turned around where transposed
+    return LT_OK(cublasLtMatmulDescCreate(&s->desc, compute,
+                                          type == LT_R_64F ? LT_R_64F : LT_R_32F)) &&
+           (!p->trans_a || LT_OK(cublasLtMatmulDescSetAttribute(s->desc, LT_DESC_TRANS_A,
+                                                                &transposed, sizeof transposed))) &&
+           (!p->trans_b || LT_OK(cublasLtMatmulDescSetAttribute(s->desc, LT_DESC_TRANS_B,
+                                                                &transposed, sizeof transposed))) &&
+           LT_OK(cublasLtMatrixLayoutCreate(&s->a, type, a[p->trans_a], a[!p->trans_a], p->lda)) &&
+           LT_OK(cublasLtMatrixLayoutCreate(&s->b, type, b[p->trans_b], b[!p->trans_b], p->ldb)) &&
+           LT_OK(cublasLtMatrixLayoutCreate(&s->d, result, m, n, p->ldd));
 }
 
 static bool choose_algorithm(struct cuda_blas *blas, struct solution *s, struct opd_err *err)
@@ -205,21 +194,17 @@ static bool choose_algorithm(struct cuda_blas *blas, struct solution *s, struct 
     struct lt_heuristic best = { 0 };
     void *preference = NULL;
     int n = 0;
-    bool ok = false;
-    LT_TRY(cublasLtMatmulPreferenceCreate(&preference));
-    LT_TRY(cublasLtMatmulPreferenceSetAttribute(preference, LT_PREF_WORKSPACE, &workspace,
-                                                sizeof workspace));
-    for (int i = 0; i < 4; i++)
-        LT_TRY(cublasLtMatmulPreferenceSetAttribute(preference, LT_PREF_ALIGNMENT_A + i,
-                                                    &s->problem.alignment[i], sizeof(uint32_t)));
-    LT_TRY(cublasLtMatmulAlgoGetHeuristic(blas->handle, s->desc, s->a, s->b, s->d, s->d, preference,
-                                          1, &best, &n));
-    ok = n > 0 && best.status == 0;
-    if (ok)
-        s->algo = best.algo;
-    else
-        fail_call(blas, best.status, "no algorithm", err);
-fail:
+    bool ok = LT_OK(cublasLtMatmulPreferenceCreate(&preference)) &&
+              LT_OK(cublasLtMatmulPreferenceSetAttribute(preference, LT_PREF_WORKSPACE, &workspace,
+                                                         sizeof workspace));
+    for (int i = 0; ok && i < 4; i++)
+        ok = LT_OK(cublasLtMatmulPreferenceSetAttribute(
+            preference, LT_PREF_ALIGNMENT_A + i, &s->problem.alignment[i], sizeof(uint32_t)));
+    ok = ok && LT_OK(cublasLtMatmulAlgoGetHeuristic(blas->handle, s->desc, s->a, s->b, s->d, s->d,
+                                                    preference, 1, &best, &n));
+    if (ok && (n == 0 || best.status != 0))
+        ok = check_call(blas, best.status ? best.status : LT_NOT_SUPPORTED, "no algorithm", err);
+    s->algo = best.algo;
     if (preference)
         blas->lt.cublasLtMatmulPreferenceDestroy(preference);
     return ok;
@@ -283,11 +268,8 @@ bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, vo
     const void *alpha = wide ? (const void *)&one : &one_f;
     const void *zero = wide ? (const void *)&none : &none_f;
     void *d = (void *)(uintptr_t)m->d.addr;
-    LT_TRY(cublasLtMatmul(blas->handle, s->desc, alpha, (void *)(uintptr_t)m->b.addr, s->a,
-                          (void *)(uintptr_t)m->a.addr, s->b, m->accumulate ? alpha : zero, d, s->d,
-                          d, s->d, &s->algo, (void *)(uintptr_t)blas->workspace, WORKSPACE_SIZE,
-                          stream));
-    return true;
-fail:
-    return false;
+    return LT_OK(cublasLtMatmul(blas->handle, s->desc, alpha, (void *)(uintptr_t)m->b.addr, s->a,
+                                (void *)(uintptr_t)m->a.addr, s->b, m->accumulate ? alpha : zero, d,
+                                s->d, d, s->d, &s->algo, (void *)(uintptr_t)blas->workspace,
+                                WORKSPACE_SIZE, stream));
 }

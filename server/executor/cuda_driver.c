@@ -50,10 +50,12 @@ static enum opd_err_code code_of(int result)
     return OPD_E_unavailable;
 }
 
-bool cuda_driver_err(const struct cuda_driver *cu, int result, const char *call,
-                     struct opd_err *err)
+bool cuda_driver_check(const struct cuda_driver *cu, int result, const char *call,
+                       struct opd_err *err)
 {
     const char *name = NULL, *text = NULL;
+    if (result == DRV_SUCCESS)
+        return true;
     cu->cuGetErrorName(result, &name);
     cu->cuGetErrorString(result, &text);
     return opd_err_set(err, code_of(result), "%.*s: %s (%d): %s", (int)strcspn(call, "("), call,

@@ -90,20 +90,12 @@ struct cuda_driver {
 // Loaded once, kept for the life of the process. Errors: unavailable, saying what is missing.
 const struct cuda_driver *cuda_driver_load(struct opd_err *err);
 
-// Fills an empty error from a result: "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY: out of memory".
-// `call` may have arguments after the function's name; they are left out. The code is kernel_fault
-// where a kernel or the device has failed, so that nothing more will run in this process. Always
-// false.
-bool cuda_driver_err(const struct cuda_driver *cu, int result, const char *call,
-                     struct opd_err *err);
+// Whether a call has succeeded; else fills an empty error from its result: "cuMemCreate:
+// CUDA_ERROR_OUT_OF_MEMORY: out of memory". `call` may have arguments after the function's name;
+// they are left out. The code is kernel_fault where a kernel or the device has failed, so that
+// nothing more will run in this process.
+bool cuda_driver_check(const struct cuda_driver *cu, int result, const char *call,
+                       struct opd_err *err);
 
-// Runs a driver call; on failure fills `err` and jumps to `fail`. Needs `cu`, `err` and the label
-// in scope.
-#define CU_TRY(call)                                                                               \
-    do {                                                                                           \
-        int result_ = cu->call;                                                                    \
-        if (result_ != DRV_SUCCESS) {                                                              \
-            cuda_driver_err(cu, result_, #call, err);                                              \
-            goto fail;                                                                             \
-        }                                                                                          \
-    } while (0)
+// Runs a call of the driver `cu`, and tells in `err` why it fails: both are in scope.
+#define CU_OK(call) cuda_driver_check(cu, cu->call, #call, err)

@@ -8,19 +8,17 @@ bool cuda_marks_init(struct cuda_marks *m, const struct cuda_driver *cu, void *s
     void *host = NULL;
     m->cu = cu;
     m->stream = stream;
-    CU_TRY(cuMemHostAlloc(&host, sizeof(*m->passed), DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP));
+    if (!CU_OK(cuMemHostAlloc(&host, sizeof(*m->passed), DRV_HOST_PORTABLE | DRV_HOST_DEVICE_MAP)))
+        return false;
     m->own_passed = host;
     m->passed = host;
     atomic_init(m->passed, 0);
-    if (cu->cuStreamWriteValue64 && writes) {
-        CU_TRY(cuMemHostGetDevicePointer(&m->passed_addr, host, 0));
-        return true;
-    }
+    if (cu->cuStreamWriteValue64 && writes)
+        return CU_OK(cuMemHostGetDevicePointer(&m->passed_addr, host, 0));
     for (int i = 0; i < CUDA_MARKS_EVENTS; i++)
-        CU_TRY(cuEventCreate(&m->events[i].event, DRV_EVENT_DISABLE_TIMING));
+        if (!CU_OK(cuEventCreate(&m->events[i].event, DRV_EVENT_DISABLE_TIMING)))
+            return false;
     return true;
-fail:
-    return false;
 }
 
 void cuda_marks_finish(struct cuda_marks *m)
@@ -50,32 +48,27 @@ static bool add_event(struct cuda_marks *m, uint64_t mark, struct opd_err *err)
 {
     const struct cuda_driver *cu = m->cu;
     if (m->n_events == CUDA_MARKS_EVENTS) {
-        CU_TRY(cuEventSynchronize(m->events[m->first_event].event));
+        if (!CU_OK(cuEventSynchronize(m->events[m->first_event].event)))
+            return false;
         pass_first_event(m);
     }
     struct cuda_mark_event *e = &m->events[(m->first_event + m->n_events) % CUDA_MARKS_EVENTS];
-    CU_TRY(cuEventRecord(e->event, m->stream));
+    if (!CU_OK(cuEventRecord(e->event, m->stream)))
+        return false;
     e->mark = mark;
     m->n_events++;
     return true;
-fail:
-    return false;
 }
 
 bool cuda_marks_add(struct cuda_marks *m, uint64_t mark, struct opd_err *err)
 {
     const struct cuda_driver *cu = m->cu;
-    if (!m->passed_addr) {
-        if (!add_event(m, mark, err))
-            return false;
-    } else {
-        CU_TRY(cuStreamWriteValue64(m->stream, m->passed_addr, mark,
-                                    0)); // after all earlier work, and visible so
-    }
-    m->last = mark;
-    return true;
-fail:
-    return false;
+    // A write comes after all earlier work, and is visible so.
+    bool ok = m->passed_addr ? CU_OK(cuStreamWriteValue64(m->stream, m->passed_addr, mark, 0))
+                             : add_event(m, mark, err);
+    if (ok)
+        m->last = mark;
+    return ok;
 }
 
 bool cuda_marks_poll(struct cuda_marks *m, uint64_t *out_mark, struct opd_err *err)
@@ -90,7 +83,7 @@ bool cuda_marks_poll(struct cuda_marks *m, uint64_t *out_mark, struct opd_err *e
     if (result == DRV_SUCCESS || result == DRV_ERROR_NOT_READY)
         return true;
     *out_mark = atomic_load_explicit(m->passed, memory_order_acquire); // of a stream that stopped
-    cuda_driver_err(cu, result, "the device", err);
+    cuda_driver_check(cu, result, "the device", err);
     err->code = OPD_E_kernel_fault; // whatever it is called, the stream has stopped
     return false;
 }
@@ -116,12 +109,8 @@ bool cuda_marks_share(struct cuda_marks *m, _Atomic uint64_t *passed)
 bool cuda_marks_stamp(struct cuda_marks *m, unsigned place, struct opd_err *err)
 {
     const struct cuda_driver *cu = m->cu;
-    if (!m->stamps[place])
-        CU_TRY(cuEventCreate(&m->stamps[place], DRV_EVENT_DEFAULT));
-    CU_TRY(cuEventRecord(m->stamps[place], m->stream));
-    return true;
-fail:
-    return false;
+    return (m->stamps[place] || CU_OK(cuEventCreate(&m->stamps[place], DRV_EVENT_DEFAULT))) &&
+           CU_OK(cuEventRecord(m->stamps[place], m->stream));
 }
 
 bool cuda_marks_elapsed(struct cuda_marks *m, unsigned from, unsigned to, uint64_t *out_ns,
@@ -130,10 +119,8 @@ bool cuda_marks_elapsed(struct cuda_marks *m, unsigned from, unsigned to, uint64
     const struct cuda_driver *cu = m->cu;
     float ms = 0;
     // Passed, but the driver may not have looked since.
-    CU_TRY(cuEventSynchronize(m->stamps[to]));
-    CU_TRY(cuEventElapsedTime(&ms, m->stamps[from], m->stamps[to]));
+    bool ok = CU_OK(cuEventSynchronize(m->stamps[to])) &&
+              CU_OK(cuEventElapsedTime(&ms, m->stamps[from], m->stamps[to]));
     *out_ns = (uint64_t)((double)ms * 1e6);
-    return true;
-fail:
-    return false;
+    return ok;
 }
