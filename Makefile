@@ -65,6 +65,12 @@ opctl = $(call objects,client/opctl/*.c client/c/pack.c server/base/suggest.c)
 client = $(patsubst %.c,$(OBJ)/pic/%.o, \
 	$(filter-out client/c/example.c,$(wildcard client/c/*.c)) server/base/mpscan.c)
 
+# Leaves of the daemon for a client that runs exported plans in its own process: their layout, and the blocks of a
+# kernel on the CPU.
+in_process = $(patsubst %,$(OBJ)/pic/server/%.o, \
+	base/exported base/version_page base/report base/dtype base/err base/mem \
+	executor/cpu_block executor/cpu_fiber executor/cpu_race)
+
 $(OBJ)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(SAY) CC $<
@@ -114,7 +120,7 @@ unit_programs = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test
 fuzz_programs = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 other_programs = $(patsubst tests/%.c,$(BUILD)/tests/%, \
 	$(wildcard tests/conformance/conformance.c tests/compile_all.c))
-programs: $(unit_programs) $(other_programs) $(BUILD)/tests/example
+programs: $(unit_programs) $(other_programs) $(BUILD)/tests/example $(BUILD)/tests/exported_run
 
 # cmocka's macros convert freely. A copy of the library goes with the tests to where there is none.
 TEST_COMPILE = $(COMPILE) -Wno-conversion -Itests
@@ -133,6 +139,11 @@ $(BUILD)/tests/example: client/c/example.c $(BUILD)/libopd.a Makefile
 	@mkdir -p $(@D)
 	$(SAY) TEST $@
 	$(Q)$(COMPILE) -Iclient/c -o $@ $< $(BUILD)/libopd.a $(LIBMSGPACK)
+
+$(BUILD)/tests/exported_run: tests/exported_run.c $(in_process) Makefile
+	@mkdir -p $(@D)
+	$(SAY) TEST $@
+	$(Q)$(COMPILE) -o $@ $< $(in_process) -ldl -lm
 
 $(fuzz_programs): $(BUILD)/tests/%: tests/%.c $(archives) Makefile
 	@mkdir -p $(@D)

@@ -41,6 +41,7 @@ static const struct column clients[] = {
     { .title = "MEMORY", .key = "memory", .read = read_memory, .right = true },
     { .title = "TENSORS", .key = "tensors", .right = true },
     { .title = "IN FLIGHT", .key = "in_flight", .right = true },
+    { .title = "RUNS IN PROCESS", .key = "in_process", .read = text_field_or_dash },
 };
 
 static struct text uptime(const msgpack_object *status)

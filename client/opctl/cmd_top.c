@@ -53,6 +53,21 @@ static void show_run(FILE *out, const msgpack_object *r, const msgpack_object *b
             runs > 0 ? difference(r, before, "seconds") / runs * 1e3 : 0);
 }
 
+// A client that runs operators in its own process: how often, it alone knows.
+static void show_client(FILE *out, const msgpack_object *c, const msgpack_object *before,
+                        double seconds)
+{
+    (void)before, (void)seconds;
+    struct text operators = text_field_or_dash(c, "in_process");
+    if (strcmp(operators.s, "-") == 0)
+        return;
+    fprintf(out, "in process: ");
+    text_print(out, operators.s, false);
+    fprintf(out, " by ");
+    text_print(out, text_field_or_dash(c, "client").s, false);
+    fprintf(out, ", pid %s\n", text_field(c, "pid").s);
+}
+
 typedef void row_fn(FILE *out, const msgpack_object *now, const msgpack_object *before,
                     double seconds);
 
@@ -79,6 +94,7 @@ static void show_table(FILE *out, const msgpack_object *now, const msgpack_objec
     fprintf(out, "\n%-24s %10s %10s %8s %10s\n", "OPERATOR", "FORWARD/S", "BACKWARD/S", "FAILED",
             "MEAN MS");
     show_all(out, now, before, "runs", "op", show_run, seconds);
+    show_all(out, now, before, "clients", "connection", show_client, seconds);
 }
 
 int cmd_top(struct session *session, const struct args *args)

@@ -88,6 +88,9 @@ struct text text_field_bytes(const msgpack_object *map, const char *key)
 
 struct text text_field_or_dash(const msgpack_object *map, const char *key)
 {
+    const msgpack_object *value = opd_map_get(map, key);
+    if (value && value->type == MSGPACK_OBJECT_ARRAY && value->via.array.size == 0)
+        return (struct text){ "-" };
     struct text t = text_field(map, key);
     return t.s[0] ? t : (struct text){ "-" };
 }

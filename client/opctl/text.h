@@ -20,7 +20,8 @@ struct text text_value(const msgpack_object *value);
 
 // The same for the value of a map's key; "-" if there is none.
 struct text text_field(const msgpack_object *map, const char *key);
-struct text text_field_or_dash(const msgpack_object *map, const char *key); // "-" for "" too
+struct text text_field_or_dash(const msgpack_object *map,
+                               const char *key); // "-" for "" and for [] too
 // Of an edit: its operator, or where none is known the name of its file, without folders.
 struct text text_field_op(const msgpack_object *map, const char *key);
 struct text text_field_bytes(const msgpack_object *map, const char *key);

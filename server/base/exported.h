@@ -21,7 +21,8 @@
 //
 // On CUDA a kernel's payload is a cubin for `target`, and its symbol a function in it; above 48 KiB
 // of shared_size the function must be allowed it first. On the CPU the payload is a shared object,
-// for dlopen(), and the symbol a struct opd_cpu_kernel (executor/cpu_image.h): check its `abi` and
+// for dlopen() (from a memfd that stays open as long as it is loaded: dlopen() knows an object by
+// its path), and the symbol a struct opd_cpu_kernel (executor/cpu_image.h): check its `abi` and
 // that args_size reaches the end of its last parameter, call init() with a struct opd_cpu_runtime
 // once, then run() for all blocks, in any pieces, on any number of workers. executor/cpu_block.h is
 // the runtime and the worker; it and cpu_fiber.c, cpu_race.c and what they use of base/ need

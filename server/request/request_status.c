@@ -80,12 +80,12 @@ static void pack_limits(struct buf *out, const struct options *o)
 }
 
 // The operators that a client runs in its own process.
-static void pack_exported(struct buf *out, const struct conn *c)
+static void pack_exported(struct buf *out, const struct broker *b, const struct conn *c)
 {
-    size_t cursor = 0;
     pack_key_array(out, "in_process", c->exported.count);
-    for (const struct opd_operator *o; (o = map_next(&c->exported, &cursor)) != NULL;)
-        pack_str(out, o->name);
+    for (size_t i = 0; i < b->registry.n_operators && c->exported.count > 0; i++)
+        if (map_get(&c->exported, b->registry.operators[i]->slot))
+            pack_str(out, b->registry.operators[i]->name);
 }
 
 static void pack_client(struct buf *out, const struct broker *b, const struct conn *c)
@@ -100,7 +100,7 @@ static void pack_client(struct buf *out, const struct broker *b, const struct co
     for (int i = 0; i < b->devices.n; i++)
         pack_key_uint(out, b->devices.at[i]->name, c->holder->bytes[i] - c->holder->named[i]);
     pack_map_end(out, memory);
-    pack_exported(out, c);
+    pack_exported(out, b, c);
     pack_map_end(out, map);
 }
 
