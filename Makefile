@@ -214,7 +214,9 @@ functional ops torch reload faults: $(call built,all)
 
 # Each with a daemon of its own, on the GPU where there is one.
 examples: $(call built,all)
-	@for e in depthwise lltm gelu upsample pcl resident; do \
+	@train=$$($(PYTHON) -c 'import matplotlib, sklearn; print("train")' 2>/dev/null || \
+		echo "-- no scikit-learn or matplotlib here, for examples/train.py" >&2); \
+	for e in depthwise lltm gelu upsample pcl resident $$train; do \
 		echo "-- examples/$$e.py"; $(TEST_ENV) $(PYTHON) examples/$$e.py || exit 1; done
 	@echo "-- examples/ddp.py"; folder=$$(mktemp -d) && trap 'rm -rf $$folder' EXIT; \
 		OMP_NUM_THREADS=1 OPD_SOCKET=$$folder/opd.sock $(TEST_ENV) \
