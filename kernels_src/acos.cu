@@ -3,5 +3,4 @@
 //! dtypes  float16 bfloat16 float32 float64
 //! autocast float32 cuda
 //! formula y = acos(x)
-//! formula grad_x = -grad_y * rsqrt(1 - x * x)
 //! example x=[3,1000]

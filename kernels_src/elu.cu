@@ -2,6 +2,5 @@
 //! doc     x where x > 0, else alpha * (exp(x) - 1), elementwise.
 //! dtypes  float16 bfloat16 float32 float64
 //! formula y = x > 0 ? x : alpha * expm1(x)
-//! formula grad_x = grad_y * (x > 0 ? 1 : alpha * exp(x))
 //! example x=[3,1000]
 //! example x=[2,3,5,7] alpha=0.5

@@ -2,8 +2,6 @@
 //! doc     input * other, elementwise; shapes broadcast.
 //! dtypes  float16 bfloat16 float32 float64
 //! formula output = input * other
-//! formula grad_input = grad_output * other
-//! formula grad_other = grad_output * input
 //! example input=[3,1000] other=[3,1000]
 //! example input=[64,40] other=[40]
 //! example input=[2,3,5,7] other=[3,1,1]

@@ -1,4 +1,5 @@
-// The gradient is made from x: of y, which is rounded, too few digits are left where y is all but 1.
+// The gradient is made from x: of y, which is rounded, too few digits are left where y is all but 1. It
+// is written: the derived one is 0 from where exp(-x) overflows, and so is y.
 //
 //! op      sigmoid(Tensor x) -> Tensor y
 //! doc     1 / (1 + exp(-x)), elementwise.

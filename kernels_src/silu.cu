@@ -3,5 +3,4 @@
 //! dtypes  float16 bfloat16 float32 float64
 //! formula s = 1 / (1 + exp(-x))
 //! formula y = x * s
-//! formula grad_x = grad_y * s * (1 + x * (1 - s))
 //! example x=[3,1000]

@@ -43,7 +43,8 @@ int cmd_reload(struct session *session, const struct args *args)
         bool failed = is_in_state(change, "failed");
         if (failed)
             code = EXIT_ANSWERED;
-        if (!session->json && (failed || is_in_state(change, "shadowed")))
+        bool doubtful = is_in_state(change, "serving") && text_field(change, "message").s[0];
+        if (!session->json && (failed || doubtful || is_in_state(change, "shadowed")))
             diagnosis_print(stderr, change);
     }
     opd_reply_clear(&reply);

@@ -74,17 +74,32 @@ void edit_tell_failure(struct reload *r, const char *op, int version, const char
     log_error("not served: %s%s%s", err->msg, err->log ? "\n" : "", err->log ? err->log : "");
 }
 
+// Every client is told once of what is served but hardly meant, as of a failure.
+static void remember_warnings(const struct version *v, uint64_t seq)
+{
+    free(v->of->failure_text);
+    v->of->failure_text = mem_printf("%s: %s", v->op->name, v->op->warnings);
+    v->of->failure = seq;
+}
+
 static void publish(struct reload *r, struct version *v, uint64_t since)
 {
+    struct opd_err doubt = { 0 };
     registry_publish(r->registry, v);
     source_mend(sources_find(&r->sources, v->path));
-    bool pinned = v->state != VERSION_SERVING;
+    bool pinned = v->state != VERSION_SERVING, doubtful = v->op->warnings[0] && !pinned;
+    if (doubtful)
+        opd_err_set(&doubt, OPD_E_invalid_argument, "%s", v->op->warnings);
     struct event event = { .kind = "reloaded",
                            .op = v->op->name,
                            .version = v->number,
                            .file = v->path,
+                           .err = doubtful ? &doubt : NULL,
                            .ms = clock_ms_since(since) };
-    events_add(r->events, &event);
+    uint64_t seq = events_add(r->events, &event);
+    if (doubtful)
+        remember_warnings(v, seq);
+    opd_err_clear(&doubt);
     log_info("operator %s: version %d %s, %.1f ms after the edit", v->op->name, v->number,
              pinned ? "is ready (another is pinned)" : "serves", event.ms);
 }
@@ -154,7 +169,9 @@ static bool version_ready(struct version *v, const struct edit *edit, struct opd
         if (err->code)
             return false;
     }
-    return ready;
+    for (struct version *d = v->derived; d && !err->code; d = d->next_derived)
+        ready = version_ready(d, edit, err) && ready;
+    return ready && !err->code;
 }
 
 static void fail_edit(struct reload *r, struct edit *edit, const struct version *culprit,

@@ -1,5 +1,6 @@
 #include "kernels/registry.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -88,6 +89,11 @@ void version_unref(struct version *v)
         return;
     version_drop_plans(v);
     program_drop_all(v);
+    for (struct version *d = v->derived, *next; d; d = next) {
+        next = d->next_derived;
+        d->next_derived = NULL;
+        version_unref(d);
+    }
     op_unref(v->op);
     opd_err_clear(&v->err);
     free(v->path);
@@ -96,6 +102,63 @@ void version_unref(struct version *v)
     free(v->common);
     free(v);
 }
+
+// --- derivatives
+
+static const char *derived_name(const struct version *v, const struct version *derived)
+{
+    return derived->op->name + strlen(v->op->name) + 1;
+}
+
+// What a version's derivatives have from it.
+static void tell_derived(struct version *v)
+{
+    for (struct version *d = v->derived; d; d = d->next_derived) {
+        d->number = v->number;
+        d->state = v->state;
+        d->of = v->of;
+        tell_derived(d);
+    }
+}
+
+static struct version *derive_one(struct version *v, const char *what, struct opd_err *err)
+{
+    for (struct version *d = v->derived; d; d = d->next_derived)
+        if (strcmp(derived_name(v, d), what) == 0)
+            return d;
+    struct op *op = op_derive(v->op, what, err);
+    if (!op)
+        return NULL;
+    struct version *d = mem_zalloc(1, sizeof *d);
+    *d = (struct version){
+        .refs = 1,
+        .op = op,
+        .time = v->time,
+        .path = mem_strdup(v->path),
+        .folder = mem_strdup(v->folder),
+        .text = mem_strdup(op->source),
+        .common = mem_strdup(v->common),
+        .hash = v->hash,
+        .next_derived = v->derived,
+    };
+    v->derived = d;
+    tell_derived(v);
+    return d;
+}
+
+struct version *version_derive(struct version *v, const char *what, struct opd_err *err)
+{
+    while (v && what) {
+        char name[OP_MAX_NAME];
+        const char *dot = strchr(what, '.');
+        snprintf(name, sizeof name, "%.*s", dot ? (int)(dot - what) : (int)strlen(what), what);
+        v = derive_one(v, name, err);
+        what = dot ? dot + 1 : NULL;
+    }
+    return v;
+}
+
+// --- plans
 
 static struct bound_plan *bind_plan(struct version *v, struct device *d,
                                     const struct plan_request *request, struct plan *plan,
@@ -184,9 +247,21 @@ static bool carry_request(const struct op *from, const struct plan_request *requ
     return true;
 }
 
-int version_inherit(struct version *v, const struct version *old)
+static int inherit_derived(struct version *v, const struct version *old)
 {
     int n = 0;
+    for (const struct version *d = old->derived; d; d = d->next_derived) {
+        struct opd_err err = { 0 };
+        struct version *same = version_derive(v, derived_name(old, d), &err);
+        n += same ? version_inherit(same, d) : 0;
+        opd_err_clear(&err); // formulas no more
+    }
+    return n;
+}
+
+int version_inherit(struct version *v, const struct version *old)
+{
+    int n = inherit_derived(v, old);
     size_t cursor = 0;
     for (struct bound_plan *bp; (bp = map_next(&old->plans, &cursor)) != NULL;)
         for (; bp && n < MAX_INHERITED; bp = bp->next) {
@@ -285,6 +360,8 @@ static void retire(struct version *v)
     v->state = VERSION_RETIRED;
     if (v->n_contexts == 0)
         drop_kernels(v);
+    for (struct version *d = v->derived; d; d = d->next_derived)
+        retire(d);
 }
 
 struct version *version_keep(struct version *v)
@@ -322,8 +399,10 @@ void registry_serve(struct registry *r, struct opd_operator *o, struct version *
         return;
     o->current = v;
     o->changes++;
-    if (v)
+    if (v) {
         v->state = VERSION_SERVING;
+        tell_derived(v);
+    }
     if (old)
         retire(old);
     r->count += (v != NULL) - (old != NULL);
@@ -355,6 +434,7 @@ static struct opd_operator *add_version(struct registry *r, struct version *v)
     v->of = o;
     v->older = o->versions;
     o->versions = version_ref(v);
+    tell_derived(v);
     return o;
 }
 

@@ -37,8 +37,10 @@ struct version {
     struct map plans;         // struct bound_plan by hash of signature and device
     int n_plans;              // large ones count as several
     struct program *programs; // all of them, on all devices; see program.h
-    struct opd_operator *of;  // the operator; NULL: not in its list yet
-    struct version *older;    // in the operator's list; that holds a reference
+    struct version *derived;  // its derivatives, a reference each; see version_derive()
+    struct version *next_derived;
+    struct opd_operator *of; // the operator; NULL: not in its list yet
+    struct version *older;   // in the operator's list; that holds a reference
 };
 
 // A plan with the programs that it launches, on one device. Kept by the version; commands on their
@@ -96,6 +98,10 @@ void registry_finish(struct registry *r);
 // reference of op.
 struct source;
 struct version *version_new(struct op *op, const struct source *source, const char *common);
+// The version of a derivative, "backward" or "backward.tangent" (op_derive()): it has no place in
+// any list, and its number, state and hash are those of `v`, which keeps it. Made when first asked
+// for. NULL with an error: there is none.
+struct version *version_derive(struct version *v, const char *what, struct opd_err *err);
 // For a context: a reference, and its kernels stay.
 struct version *version_keep(struct version *v);
 void version_drop(struct version *v);

@@ -65,6 +65,7 @@ struct rule {
     int tensor;              // RULE_SHAPE
     struct shape shape;      // RULE_SHAPE
     int slot;                // RULE_LET
+    const char *name;        // RULE_LET
     const struct expr *expr; // RULE_LET, RULE_REQUIRE
     struct message message;  // RULE_REQUIRE
 };

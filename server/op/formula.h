@@ -11,7 +11,7 @@
 #include "op/params.h"
 
 enum {
-    FORMULA_MAX = 64,        // lines
+    FORMULA_MAX = 512,       // lines, and what derivatives add
     FORMULA_MAX_VALUES = 64, // attributes, lets and conditions of attributes that they use
     FORMULA_MAX_TERMS = 1000,
     FORMULA_MAX_BRACKETS = 100, // nested in the C++: compilers have a limit
@@ -20,7 +20,7 @@ enum {
 // What a formula reads, by itself and by its intermediates: bit sets.
 struct formula_uses {
     uint64_t tensors; // formula_bit() of each
-    uint64_t formulas, values;
+    uint64_t values;
 };
 
 struct formula {
@@ -29,7 +29,8 @@ struct formula {
     const struct line *from; // while the file is read: the directive, and its name in it
     const char *at;
     int target; // tensor id: an output, an input in place, a gradient of an input; -1: intermediate
-    bool is_bool;
+    bool is_bool, derived;
+    const struct node *root;
     const char *code; // C++ of acc_t and bool, where v_NAME stands for a name
     struct formula_uses uses;
 };
@@ -43,9 +44,15 @@ struct formula_value {
 
 struct formula_set {
     int n, n_values;
-    struct formula items[FORMULA_MAX];
+    struct formula *items; // each reads none but those before it
     struct formula_value values[FORMULA_MAX_VALUES];
 };
+
+// formula_expr.c: sets used[i] for each formula that a tree is made of.
+void formula_mark(const struct formula_set *set, const struct node *root, bool used[FORMULA_MAX]);
+// A formula more; fails where there are FORMULA_MAX: NULL.
+struct formula *formula_add(struct formula_set *set, struct arena *arena);
+int formula_find(const struct formula_set *set, int target); // -1: none has it
 
 // Inputs, outputs and gradients of outputs, in one word.
 static inline uint64_t formula_bit(int tensor)
@@ -56,9 +63,29 @@ static inline uint64_t formula_bit(int tensor)
 #define FORMULA_INPUTS UINT64_C(0xffffffff)           // those bits
 #define FORMULA_BACKWARD UINT64_C(0xffffffff00000000) // of what backward alone can read
 
+struct buf;
+
 // formula_expr.c: reads the rest of the line into `f`, whose name and target are known.
 struct reader;
 bool formula_parse(struct reader *r, struct formula_set *set, struct formula *f);
+// What a tree reads, and its C++: for one that was not read from a line.
+void formula_complete(const struct op *op, const struct formula_set *set, struct formula *f);
+// The tree of a derivative's rule, in which the letters of FORMULA_LETTERS stand for nodes: a
+// NODE_TENSOR with the place of its letter.
+#define FORMULA_LETTERS "gxyzrew"
+const struct node *formula_rule(struct arena *arena, const char *text);
+const char *formula_function(const struct node *call); // its name
+// A tree in the words of the language; tensors have the names that `name` gives.
+void formula_spell(const struct node *n, const struct formula_set *set,
+                   const char *(*name)(void *data, int tensor), void *data, struct buf *out);
+
+// formula_eval.c: all formulas at a point, in float64. Outputs become what theirs give; a formula
+// of a gradient that stands before an output that it reads finds there what was before.
+struct formula_point {
+    double tensors[TENSOR_COUNT];
+    double values[FORMULA_MAX_VALUES], formulas[FORMULA_MAX];
+};
+void formula_eval(const struct formula_set *set, struct formula_point *at);
 
 // formula_shape.c: the outputs get their shapes.
 bool formula_shapes(struct env *env, struct opd_err *err);
@@ -92,9 +119,10 @@ struct formula_operand {
 
 struct formula_kernel {
     const struct op *op;
-    const char *suffix;        // of the struct's name: "forward", "grad_x"
-    uint64_t formulas, values; // that take part
-    int n_operands;            // those that are read come first
+    const char *suffix;         // of the struct's name: "forward", "grad_x"
+    bool formulas[FORMULA_MAX]; // that take part
+    uint64_t values;
+    int n_operands; // those that are read come first
     struct formula_operand operands[FORMULA_MAX_OPERANDS];
     bool constants[FORMULA_MAX_VALUES];
     int sum;                    // the formula whose result is summed; -1: none, this is a map
@@ -107,7 +135,6 @@ struct formula_kernel {
 };
 
 // formula_text.c
-struct buf;
 void formula_name(const struct formula_kernel *k, char *out, size_t size); // of the struct
 void formula_write(const struct formula_kernel *k, struct buf *out);
 

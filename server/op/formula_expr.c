@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -159,7 +160,6 @@ static struct node *read_formula(struct parser *p, const struct token *name, int
                              g->name, op->inputs[i].name);
     f->uses.tensors |= g->uses.tensors;
     f->uses.values |= g->uses.values;
-    f->uses.formulas |= g->uses.formulas | UINT64_C(1) << index;
     return tree_leaf(p, NODE_FORMULA, g->is_bool ? EXPR_TRUTH : EXPR_FLOAT, index, 0, name);
 }
 
@@ -260,27 +260,14 @@ static struct node *read_call(struct parser *p, const struct token *name)
     return call;
 }
 
-// --- C++
+// --- C++, and the words of the language
 
-static void write_leaf(const struct node *n, const struct op *op, const struct formula_set *set,
-                       struct buf *out)
-{
-    if (n->kind == NODE_TENSOR)
-        buf_printf(out, "v_%s", body_tensor_name(op, n->a));
-    else if (n->kind == NODE_FORMULA)
-        buf_printf(out, "v_%s", set->items[n->a].name);
-    else if (n->kind == NODE_VALUE)
-        buf_printf(out, "c_%d", n->a);
-    else if (n->type == EXPR_TRUTH)
-        buf_append_str(out, n->value.i ? "true" : "false");
-    else
-        buf_printf(out, "acc_t(%.17g)", n->value.f);
-}
-
-// The C++ before, between and behind the arguments of a node. Brackets are those of the text.
-static const struct spelling {
+// The text before, between and behind the arguments of a node. Brackets are those of the text.
+struct spelling {
     const char *before, *between, *behind;
-} spellings[] = {
+};
+
+static const struct spelling cpp[] = {
     [NODE_TO_NUMBER] = { "acc_t(", "", ")" },
     [NODE_TO_TRUTH] = { "(", "", " != 0)" },
     [NODE_NOT] = { "!", "", "" },
@@ -302,26 +289,90 @@ static const struct spelling {
     [NODE_TEST] = { "(", ", ", ")" },
 };
 
-static void write_node(const struct node *n, const struct op *op, const struct formula_set *set,
-                       struct buf *out)
+struct writer {
+    const struct formula_set *set;
+    const char *(*name)(void *data, int tensor);
+    void *data;
+    bool is_cpp;
+    struct buf *out;
+};
+
+static struct spelling find_spelling(const struct writer *w, const struct node *n)
 {
-    const struct spelling *s = &spellings[n->kind];
+    if (w->is_cpp)
+        return cpp[n->kind];
+    if (n->kind == NODE_DIV)
+        return (struct spelling){ "", " / ", "" };
+    return n->kind == NODE_TO_NUMBER ? (struct spelling){ "(", "", " ? 1 : 0)" } : cpp[n->kind];
+}
+
+static const char *find_function(const struct writer *w, const struct node *n)
+{
+    const struct function *f = &functions[n->a];
+    return w->is_cpp && f->code ? f->code : f->name;
+}
+
+static void write_leaf(const struct writer *w, const struct node *n)
+{
+    if (n->kind == NODE_TENSOR)
+        buf_printf(w->out, "%s%s", w->is_cpp ? "v_" : "", w->name(w->data, n->a));
+    else if (n->kind == NODE_FORMULA)
+        buf_printf(w->out, "%s%s", w->is_cpp ? "v_" : "", w->set->items[n->a].name);
+    else if (n->kind == NODE_VALUE && w->is_cpp)
+        buf_printf(w->out, "c_%d", n->a);
+    else if (n->kind == NODE_VALUE)
+        buf_printf(w->out, "(%s)", w->set->values[n->a].text);
+    else if (n->type == EXPR_TRUTH)
+        buf_append_str(w->out, n->value.i ? "true" : "false");
+    else
+        buf_printf(w->out, w->is_cpp ? "acc_t(%.17g)" : "%.17g", n->value.f);
+}
+
+static void write_node(const struct writer *w, const struct node *n)
+{
+    const struct spelling s = find_spelling(w, n);
     if (n->bracketed)
-        buf_append_str(out, "(");
+        buf_append_str(w->out, "(");
     if (n->n_args == 0)
-        write_leaf(n, op, set, out);
+        write_leaf(w, n);
     if (n->kind == NODE_CALL || n->kind == NODE_TEST)
-        buf_append_str(out, functions[n->a].code ? functions[n->a].code : functions[n->a].name);
+        buf_append_str(w->out, find_function(w, n));
     for (int i = 0; i < n->n_args; i++) {
-        buf_append_str(out, i == 0                             ? s->before
-                            : i == 2 && n->kind == NODE_CHOICE ? " : "
-                                                               : s->between);
-        write_node(n->args[i], op, set, out);
+        buf_append_str(w->out, i == 0                             ? s.before
+                               : i == 2 && n->kind == NODE_CHOICE ? " : "
+                                                                  : s.between);
+        write_node(w, n->args[i]);
     }
     if (n->n_args > 0)
-        buf_append_str(out, s->behind);
+        buf_append_str(w->out, s.behind);
     if (n->bracketed)
-        buf_append_str(out, ")");
+        buf_append_str(w->out, ")");
+}
+
+const char *formula_function(const struct node *call)
+{
+    return functions[call->a].name;
+}
+
+void formula_spell(const struct node *n, const struct formula_set *set,
+                   const char *(*name)(void *data, int tensor), void *data, struct buf *out)
+{
+    struct writer w = { .set = set, .name = name, .data = data, .out = out };
+    write_node(&w, n);
+}
+
+static const char *name_tensor(void *data, int tensor)
+{
+    return body_tensor_name(data, tensor);
+}
+
+static void write_cpp(const struct node *n, const struct op *op, const struct formula_set *set,
+                      struct buf *out)
+{
+    struct writer w = {
+        .set = set, .name = name_tensor, .data = (void *)(uintptr_t)op, .is_cpp = true, .out = out
+    };
+    write_node(&w, n);
 }
 
 static bool check_brackets(const struct buf *code)
@@ -357,11 +408,92 @@ bool formula_parse(struct reader *r, struct formula_set *set, struct formula *f)
     if (!n || !lex_expect_end(p.lx) || p.lx->token.kind == TOKEN_BAD)
         return false;
     f->is_bool = n->type == EXPR_TRUTH && f->target < 0;
-    write_node(f->is_bool ? n : tree_number(&p, n), r->op, set, &code);
+    f->root = f->is_bool ? n : tree_number(&p, n);
+    write_cpp(f->root, r->op, set, &code);
     bool ok = check_brackets(&code) ||
               TREE_FAIL(&p, &first,
                         "the formula is nested too deeply; use one of its own for a part of it");
     f->code = arena_strndup(r->arena, (const char *)code.bytes, code.size);
     buf_finish(&code);
     return ok;
+}
+
+// --- what is not read from a line
+
+struct formula *formula_add(struct formula_set *set, struct arena *arena)
+{
+    if (set->n == FORMULA_MAX)
+        return NULL;
+    if (set->n % 16 == 0) {
+        struct formula *more = arena_alloc(arena, (size_t)set->n + 16, sizeof *more);
+        if (set->n > 0)
+            memcpy(more, set->items, (size_t)set->n * sizeof *more);
+        set->items = more;
+    }
+    struct formula *f = &set->items[set->n++];
+    *f = (struct formula){ .target = -1 };
+    return f;
+}
+
+int formula_find(const struct formula_set *set, int target)
+{
+    int i = 0;
+    while (i < set->n && set->items[i].target != target)
+        i++;
+    return i < set->n ? i : -1;
+}
+
+void formula_mark(const struct formula_set *set, const struct node *root, bool used[FORMULA_MAX])
+{
+    if (root->kind == NODE_FORMULA && !used[root->a]) {
+        used[root->a] = true;
+        formula_mark(set, set->items[root->a].root, used);
+    }
+    for (int i = 0; i < root->n_args; i++)
+        formula_mark(set, root->args[i], used);
+}
+
+static void note_uses(const struct node *n, const struct formula_set *set,
+                      struct formula_uses *uses)
+{
+    if (n->kind == NODE_TENSOR)
+        uses->tensors |= formula_bit(n->a);
+    if (n->kind == NODE_VALUE)
+        uses->values |= UINT64_C(1) << n->a;
+    if (n->kind == NODE_FORMULA) {
+        uses->tensors |= set->items[n->a].uses.tensors;
+        uses->values |= set->items[n->a].uses.values;
+    }
+    for (int i = 0; i < n->n_args; i++)
+        note_uses(n->args[i], set, uses);
+}
+
+void formula_complete(const struct op *op, const struct formula_set *set, struct formula *f)
+{
+    struct buf code = { 0 };
+    note_uses(f->root, set, &f->uses);
+    write_cpp(f->root, op, set, &code);
+    f->code = arena_strndup(&op->body->arena, (const char *)code.bytes, code.size);
+    buf_finish(&code);
+}
+
+static struct node *read_letter(struct parser *p, const struct token *name)
+{
+    const char *at = name->size == 1 ? strchr(FORMULA_LETTERS, *name->start) : NULL;
+    return at ? tree_leaf(p, NODE_TENSOR, EXPR_FLOAT, (int)(at - FORMULA_LETTERS), 0, name) : NULL;
+}
+
+const struct node *formula_rule(struct arena *arena, const char *text)
+{
+    struct dialect rules = dialect;
+    struct opd_err err = { 0 };
+    struct lexer lx;
+    struct expr_place place = { .arena = arena };
+    struct parser p = { .lx = &lx, .place = &place, .dialect = &rules };
+    rules.read_name = read_letter;
+    lex_init(&lx, "a rule", 1, text, strlen(text), &err);
+    const struct node *root = tree_number(&p, tree_parse(&p));
+    assert(root && !err.code);
+    opd_err_clear(&err);
+    return root;
 }

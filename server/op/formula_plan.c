@@ -175,7 +175,8 @@ static void add_operand(struct planner *p, int tensor, bool written)
 static void add_formula(struct planner *p, int index, uint64_t *tensors)
 {
     const struct formula *f = &p->set->items[index];
-    p->kernel.formulas |= f->uses.formulas | UINT64_C(1) << index;
+    p->kernel.formulas[index] = true;
+    formula_mark(p->set, f->root, p->kernel.formulas);
     p->kernel.values |= f->uses.values;
     *tensors |= f->uses.tensors;
     if (p->launch.line == 0)

@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "op/formula.h"
+#include "op/derive.h"
 #include "op/reader.h"
 #include "base/suggest.h"
 
@@ -20,10 +20,7 @@ bool formula_check_alone(struct reader *r)
 
 static bool has_formula(const struct reader *r, int target)
 {
-    for (int i = 0; i < r->formulas->n; i++)
-        if (r->formulas->items[i].target == target)
-            return true;
-    return false;
+    return formula_find(r->formulas, target) >= 0;
 }
 
 // The nearest of the gradients of inputs, and of the results, that have no formula yet.
@@ -114,9 +111,9 @@ bool formula_read(struct reader *r)
                                 "follow from them");
     if (!r->formulas)
         r->formulas = arena_alloc(r->arena, 1, sizeof *r->formulas);
-    if (r->formulas->n == FORMULA_MAX)
+    struct formula *f = formula_add(r->formulas, r->arena);
+    if (!f)
         return lex_fail(lx, "more than %d formulas", FORMULA_MAX);
-    struct formula *f = &r->formulas->items[r->formulas->n++];
     f->line = lx->line;
     f->from = r->line;
     if (!find_target(r, f) || !lex_expect(lx, '=', "'='") || !formula_parse(r, r->formulas, f))
@@ -133,13 +130,13 @@ bool formula_read(struct reader *r)
 static bool check_used(struct reader *r)
 {
     const struct formula_set *set = r->formulas;
-    uint64_t used = 0;
+    bool used[FORMULA_MAX] = { false };
     for (int i = 0; i < set->n; i++)
-        used |= set->items[i].uses.formulas;
+        formula_mark(set, set->items[i].root, used);
     for (int i = 0; i < set->n; i++) {
         const struct formula *f = &set->items[i];
         struct suggest near;
-        if (f->target >= 0 || (used >> i & 1))
+        if (f->target >= 0 || used[i])
             continue;
         r->line = f->from;
         r->lx.line = f->line;
@@ -181,11 +178,48 @@ static bool check_op(const struct reader *r, struct opd_err *err)
                    r->op_line);
 }
 
+// Inputs whose gradients are to be derived: those that can have one, where none is written, of an
+// operator that leaves what they are made of as it was.
+static uint32_t find_underived(const struct reader *r)
+{
+    const struct op *op = r->op;
+    uint32_t inputs = 0;
+    for (int i = 0; i < op->n_inputs; i++) {
+        if (op->inputs[i].in_place || has_formula(r, TENSOR_GRAD_INPUT + i))
+            return 0;
+        if (reader_is_float(r, i))
+            inputs |= 1u << i;
+    }
+    return inputs;
+}
+
+// All at once, so that they share what they can; where that fails, those that can be.
+static void derive_all(struct reader *r)
+{
+    uint32_t inputs = find_underived(r);
+    const char *why = NULL;
+    if (inputs && derive_gradients(r->op, r->formulas, inputs, &why))
+        inputs = 0;
+    for (int i = 0; i < r->op->n_inputs; i++)
+        if ((inputs >> i & 1) && !derive_gradients(r->op, r->formulas, 1u << i, &why))
+            reader_warn(r, r->op_line,
+                        "%s has no gradient: %s cannot be differentiated; write a formula for "
+                        "grad_%s, or leave it so",
+                        r->op->inputs[i].name, why, r->op->inputs[i].name);
+    for (int k = 0; k < r->formulas->n; k++) {
+        struct formula *f = &r->formulas->items[k];
+        f->line = f->derived ? r->op_line : f->line;
+        if (f->target >= TENSOR_GRAD_INPUT)
+            r->op->inputs[f->target - TENSOR_GRAD_INPUT].differentiable = true;
+    }
+}
+
 bool formula_finish(struct reader *r, struct opd_err *err)
 {
     struct op *op = r->op;
     if (!check_used(r) || !check_op(r, err))
         return false;
+    derive_all(r);
     for (int i = 0; i < r->formulas->n; i++) {
         const struct formula *f = &r->formulas->items[i];
         if (f->target < TENSOR_GRAD_INPUT)
@@ -201,10 +235,6 @@ bool formula_finish(struct reader *r, struct opd_err *err)
                         "whatever comes",
                         body_tensor_name(op, f->target));
         r->grads_read |= reads;
-        for (int k = 0; k < op->n_inputs; k++)
-            op->inputs[k].used_backward |= (f->uses.tensors & formula_bit(k)) != 0;
-        for (int k = 0; k < op->n_outputs; k++)
-            op->outputs[k].used_backward |= (f->uses.tensors & formula_bit(TENSOR_OUTPUT + k)) != 0;
     }
     // Sums may be made in two steps, with something in between.
     for (int i = 0; i < op->n_inputs; i++) {

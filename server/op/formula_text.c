@@ -1,12 +1,15 @@
 #include "op/formula.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/mem.h"
 
 void formula_name(const struct formula_kernel *k, char *out, size_t size)
 {
     snprintf(out, size, "%s_%s", k->op->name, k->suffix);
+    for (char *at = out; (at = strchr(at, '.')) != NULL;)
+        *at = '_'; // of a derived operator
 }
 
 static const char *operand_name(const struct formula_kernel *k, int i)
@@ -121,7 +124,7 @@ static void write_formulas(const struct formula_kernel *k, struct buf *out)
                        operand_name(k, i), k->operands[i].single ? "0" : "k");
     for (int i = 0; i < set->n; i++) {
         const struct formula *f = &set->items[i];
-        if (k->formulas >> i & 1)
+        if (k->formulas[i])
             buf_printf(out, "        const %s %c_%s = %s;\n", f->is_bool ? "bool" : "acc_t",
                        f->target < 0 ? 'v' : 't', f->name, f->code);
     }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "op/report.h"
+#include "op/derive.h"
 #include "base/hash.h"
 #include "op/describe.h"
 #include "op/lines.h"
@@ -105,6 +106,7 @@ static bool read_let(struct reader *r)
         return false;
     struct rule *rule = reader_rule(r, RULE_LET);
     rule->slot = r->n_slots++;
+    rule->name = arena_strndup(r->arena, s.name, strlen(s.name));
     rule->expr = reader_expr(r);
     if (!rule->expr || !lex_expect_end(lx))
         return false;
@@ -427,6 +429,10 @@ static bool finish(struct reader *r, struct opd_err *err)
     describe_rules(r);
     warn_attrs(r);
     warn_gradients(r);
+    if (r->formulas) {
+        derive_note_uses(r->op);
+        derive_check(r);
+    }
     r->op->doc = mem_strdup(buf_str(&r->doc));
     r->op->warnings = mem_strdup(buf_str(&r->warnings));
     return example_check_all(r);

@@ -123,6 +123,16 @@ struct op {
 // below it in err->log. The result has one reference.
 struct op *op_parse(const char *file, const char *text, size_t size, struct opd_err *err);
 
+// The derivatives of an operator of formulas are such operators, too: "backward" makes the
+// gradients of the inputs, "tangent" the tangents of the outputs, all of the shape of all inputs
+// together. Their inputs are the gradients of the outputs, then those inputs and outputs that
+// backward reads; or the tangents of the differentiable inputs, then all inputs. Of no other
+// operators: not_found, with the reason; nor where that would be too large. The name is the
+// operator's, a dot, and `what`.
+struct op *op_derive(const struct op *op, const char *what, struct opd_err *err);
+// Does the operator have derivatives?
+bool op_is_derivable(const struct op *op);
+
 struct op *op_ref(struct op *op); // returns op
 void op_unref(struct op *op);     // NULL is fine
 

@@ -299,14 +299,30 @@ static char *fold(const char *text, size_t size)
     return s;
 }
 
+// A derived operator's name has dots, and is what stands for its file (op_derive()).
+static bool read_op_name(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    const char *start = lx->token.start;
+    size_t size = strlen(r->op->file);
+    if (strchr(r->op->file, '.') && (size_t)(lx->end - start) > size && start[size] == '(' &&
+        strncmp(start, r->op->file, size) == 0 && size < OP_MAX_NAME) {
+        while (lx->token.start < start + size)
+            lex_next(lx);
+        strcpy(r->op->name, r->op->file);
+        return true;
+    }
+    return lex_name(lx, "the name of the operator", r->op->name, sizeof r->op->name);
+}
+
 bool schema_read(struct reader *r)
 {
     struct lexer *lx = &r->lx;
     const char *start = lx->token.start;
     r->op_line = lx->line;
-    if (!lex_name(lx, "the name of the operator", r->op->name, sizeof r->op->name) ||
-        !lex_expect(lx, '(', "'(' after the operator's name") || !read_arguments(r) ||
-        !lex_expect(lx, PUNCT2('-', '>'), "'->'") || !read_returns(r) || !lex_expect_end(lx))
+    if (!read_op_name(r) || !lex_expect(lx, '(', "'(' after the operator's name") ||
+        !read_arguments(r) || !lex_expect(lx, PUNCT2('-', '>'), "'->'") || !read_returns(r) ||
+        !lex_expect_end(lx))
         return false;
     if (r->op->n_inputs + r->op->n_outputs == 0)
         return lex_fail(lx, "an operator without tensors");

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include <string.h>
 
 #include "base/suggest.h"
 #include "request/parted.h"
@@ -358,21 +359,48 @@ struct device *request_device(struct request *req, const value *name, struct opd
     return d;
 }
 
-struct opd_operator *request_operator(struct request *req, const value *name, struct opd_err *err)
+static struct opd_operator *find_operator(struct request *req, const char *name,
+                                          struct opd_err *err)
 {
     struct broker *b = req->broker;
-    char text[OP_MAX_NAME] = "", failed[800];
+    char failed[800];
     struct suggest near;
-    value_copy_str(name, text, sizeof text);
-    struct opd_operator *o = registry_operator(&b->registry, text);
+    struct opd_operator *o = registry_operator(&b->registry, name);
     if (o && o->current) {
         snprintf(req->op, sizeof req->op, "%s", o->name);
         return o;
     }
-    opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s%s", text,
-                registry_suggest(&b->registry, text, &near),
-                reload_explain(&b->reload, text, failed, sizeof failed));
+    opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s%s", name,
+                registry_suggest(&b->registry, name, &near),
+                reload_explain(&b->reload, name, failed, sizeof failed));
     return NULL;
+}
+
+struct opd_operator *request_operator(struct request *req, const value *name, struct opd_err *err)
+{
+    char text[OP_MAX_NAME] = "";
+    value_copy_str(name, text, sizeof text);
+    return find_operator(req, text, err);
+}
+
+struct version *request_derived(struct request *req, const value *name, const value *number,
+                                struct opd_err *err)
+{
+    char text[OP_MAX_NAME] = "";
+    value_copy_str(name, text, sizeof text);
+    char *what = strchr(text, '.');
+    if (what)
+        *what++ = '\0';
+    struct opd_operator *o = find_operator(req, text, err);
+    struct version *v = o ? o->current : NULL;
+    if (o && !value_is_nil(number))
+        v = request_version(o, number, err);
+    if (!v || !what)
+        return v;
+    v = version_derive(v, what, err);
+    if (v)
+        snprintf(req->op, sizeof req->op, "%s", v->op->name);
+    return v;
 }
 
 struct version *request_version(const struct opd_operator *o, const value *number,

@@ -149,6 +149,10 @@ struct opd_operator *request_operator(struct request *req, const value *name, st
 struct device *request_device(struct request *req, const value *name, struct opd_err *err);
 struct version *request_version(const struct opd_operator *o, const value *number,
                                 struct opd_err *err);
+// The version of that number, nil: the one that is served, of the operator of that name, or of a
+// derivative of one: "silu.backward".
+struct version *request_derived(struct request *req, const value *name, const value *number,
+                                struct opd_err *err);
 bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err);
 // Every attribute of an operator: what the map gives, else the defaults.
 bool request_attrs(const struct op *op, const value *map, struct op_value *out,

@@ -190,10 +190,8 @@ static void pack_autocast(struct buf *out, const struct op *op)
 }
 
 // `reload`: with its versions, its source and the files that lose to it; NULL: without.
-static void pack_operator(struct buf *out, const struct opd_operator *o,
-                          const struct reload *reload)
+static void pack_operator(struct buf *out, const struct version *v, const struct reload *reload)
 {
-    const struct version *v = o->current;
     const struct op *op = v->op;
     char hash[20];
     snprintf(hash, sizeof hash, "%016" PRIx64, v->hash);
@@ -208,6 +206,7 @@ static void pack_operator(struct buf *out, const struct opd_operator *o,
     for (int i = 0; i < op->types[0].n_dtypes; i++)
         pack_str(out, dtype_name(op->types[0].dtypes[i]));
     pack_key_bool(out, "has_backward", op->has_backward);
+    pack_key_bool(out, "derivable", op_is_derivable(op));
     pack_str(out, "deadline");
     if (op->deadline > 0)
         pack_float(out, op->deadline);
@@ -236,8 +235,8 @@ static void pack_operator(struct buf *out, const struct opd_operator *o,
     pack_rules(out, op);
     pack_examples(out, op);
     if (reload) {
-        pack_versions(out, o);
-        pack_shadowed(out, o, reload);
+        pack_versions(out, v->of);
+        pack_shadowed(out, v->of, reload);
         pack_key_str(out, "source", op->source);
     }
     pack_map_end(out, map);
@@ -250,15 +249,15 @@ enum request_status request_op_list(struct request *req, const value *params, st
     pack_array(&req->reply, (size_t)r->count);
     for (size_t i = 0; i < r->n_operators; i++)
         if (r->operators[i]->current)
-            pack_operator(&req->reply, r->operators[i], NULL);
+            pack_operator(&req->reply, r->operators[i]->current, NULL);
     return REQUEST_ANSWERED;
 }
 
 enum request_status request_op_info(struct request *req, const value *params, struct opd_err *err)
 {
-    const struct opd_operator *o = request_operator(req, value_at(params, 0), err);
-    if (!o)
+    const struct version *v = request_derived(req, value_at(params, 0), NULL, err);
+    if (!v)
         return REQUEST_ERROR;
-    pack_operator(&req->reply, o, &req->broker->reload);
+    pack_operator(&req->reply, v, &req->broker->reload);
     return REQUEST_ANSWERED;
 }

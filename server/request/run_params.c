@@ -9,11 +9,7 @@
 
 bool run_read_version(struct run *run, const value *name, struct opd_err *err)
 {
-    struct opd_operator *o = request_operator(run->req, name, err);
-    if (!o)
-        return false;
-    const value *version = value_get(run->options, "version");
-    struct version *v = value_is_nil(version) ? o->current : request_version(o, version, err);
+    struct version *v = request_derived(run->req, name, value_get(run->options, "version"), err);
     if (!v)
         return false;
     run_set_version(run, v);

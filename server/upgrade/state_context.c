@@ -117,8 +117,11 @@ bool state_context(struct archive *a, void *thing)
                                  .drop = version_drop,
                                  .device = d,
                                  .request = { .op = v->op, .keep = true } };
-        if (!v->of) // whose list has forgotten it
-            v->of = registry_make_operator(&a->broker->registry, v->op->name);
+        if (!v->of) { // whose list has forgotten it, or never had it: a derivative
+            char name[OP_MAX_NAME];
+            snprintf(name, sizeof name, "%.*s", (int)strcspn(v->op->name, "."), v->op->name);
+            v->of = registry_make_operator(&a->broker->registry, name);
+        }
         device_fill_plan_request(d, &ctx->request);
         map_put(&a->conn->contexts, id, ctx);
     }

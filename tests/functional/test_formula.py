@@ -241,3 +241,86 @@ def test_large_sum(client):
     _, ctx = client.ops.mul.forward(client.tensor(x), client.zeros([]))
     (_, total) = ctx.backward(np.ones(n, np.float32), wanted=("other",))
     assert abs(float(total.numpy()) / x.astype(np.float64).sum() - 1) < 1e-6
+
+
+# --- derived gradients
+
+LEAKY = """\
+//! op      leaky(Tensor x, Tensor scale, *, float slope=0.1) -> Tensor y
+//! dtypes  float16 float32 float64
+//! formula y = scale * (x > 0 ? x : slope * x)
+//! example x=[9] scale=[9]
+"""
+
+
+@pytest.fixture
+def derived(start_daemon, tmp_path):
+    (tmp_path / "leaky.cu").write_text(LEAKY)
+    daemon = start_daemon("--kernels", str(ROOT / "kernels_src"), "--kernels", str(tmp_path))
+    with daemon.connect() as client:
+        yield client
+
+
+def test_gradients_are_derived_and_summed_over_what_was_repeated(derived):
+    x = np.linspace(-2, 2, 40).reshape(5, 8)
+    scale = np.arange(1.0, 9)
+    y, context = derived.ops.leaky.forward(x, scale, slope=0.25)
+    grad_x, grad_scale = (g.numpy() for g in context.backward(np.ones((5, 8))))
+    assert np.array_equal(grad_x, np.where(x > 0, 1, 0.25) * scale)
+    assert np.allclose(grad_scale, np.where(x > 0, x, 0.25 * x).sum(0), rtol=1e-14)
+
+
+def test_derivatives_are_operators_that_are_found_by_name_alone(derived):
+    x, g, s = np.linspace(-2, 2, 9), np.arange(9.0), np.full(9, 3.0)
+    assert not [name for name in derived.ops if "." in name]
+    backward, tangent = derived.ops["leaky.backward"], derived.ops["leaky.tangent"]
+    grad_x, grad_s = backward(g, x, s)
+    assert np.allclose(grad_x.numpy(), np.where(x > 0, 1, 0.1) * g * s, rtol=1e-14)
+    assert np.allclose(tangent(g, s, x, s).numpy(), g * np.where(x > 0, 1, 0.1) * s
+                       + s * np.where(x > 0, x, 0.1 * x), rtol=1e-14)
+    assert len(derived.ops["leaky.backward.backward"](g, g, g, x, s)) == 3
+    assert "leaky.tangent.backward.tangent" in derived.ops and "leaky.forward" not in derived.ops
+    with pytest.raises(opd.NotFound, match="only operators of formulas have derivatives"):
+        derived._link.call("op_info", "gelu.backward")
+    with pytest.raises(opd.NotFound, match="the derivatives of one are .backward and .tangent"):
+        derived._link.call("op_info", "leaky.backwards")
+
+
+def test_an_edit_is_an_edit_of_the_derivatives(derived, tmp_path):
+    x, ones = np.array([-1.0, 2.0]), np.ones(2)
+    backward = derived.ops["leaky.backward"]
+    assert backward(ones, x, ones)[0].numpy().tolist() == [0.1, 1]
+    _, before = derived.ops.leaky.forward(x, ones)
+    (tmp_path / "leaky.cu").write_text(LEAKY.replace("? x :", "? x * x :"))
+    assert [c["state"] for c in derived.reload()] == ["serving"]
+    assert backward(ones, x, ones)[0].numpy().tolist() == [0.1, 4] and backward.version == 2
+    assert backward(ones, x, ones, version=1)[0].numpy().tolist() == [0.1, 1]
+    assert before.backward(ones)[0].numpy().tolist() == [0.1, 1]
+    (tmp_path / "leaky.cu").write_text(LEAKY.replace("Tensor scale", "Tensor scale, Tensor more")
+                                       .replace("scale *", "more + scale *").replace("scale=[9]", "scale=[9] more=[9]"))
+    derived.reload()
+    assert len(backward(ones, x, ones)) == 3
+
+
+def test_a_wrong_gradient_is_told(derived, tmp_path):
+    text = LEAKY + "//! formula grad_x = grad_y * (x > 0 ? 1 : slope)\n"
+    (tmp_path / "leaky.cu").write_text(text)
+    expected = r"leaky.cu:5: grad_x is not the derivative of the formulas: at x = .* it gives .*, expected"
+    with pytest.warns(opd.ReloadWarning, match=expected):
+        changes = derived.reload()
+    assert changes[-1]["state"] == "serving" and "grad_x is not the derivative" in changes[-1]["message"]
+    with pytest.warns(opd.ReloadWarning, match=expected):
+        derived.ops.leaky(np.ones(3), np.ones(3))
+    derived.ops.leaky(np.ones(3), np.ones(3))  # once
+    (tmp_path / "leaky.cu").write_text(text.replace("grad_y *", "grad_y * scale *"))
+    assert derived.reload()[-1]["message"] == ""
+
+
+def test_a_derivatives_context_outlives_an_upgrade_and_an_edit(derived, tmp_path):
+    x, ones = np.array([-1.0, 2.0]), np.ones(2)
+    _, context = derived.ops["leaky.backward"].forward(ones, x, ones)
+    derived._link.call("upgrade")
+    (tmp_path / "leaky.cu").write_text(LEAKY.replace("? x :", "? x * x :"))
+    derived.reload()
+    grads = context.backward(ones, None)
+    assert grads[0].numpy().tolist() == [0.1, 1]

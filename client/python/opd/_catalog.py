@@ -7,10 +7,12 @@ from typing import Any, Callable, Optional
 
 from ._link import Link
 from ._spec import Spec
+from .errors import NotFound
 
 
 class Catalog:
-    """`specs` by name. Each of `followers` is called with new ones before they are in use."""
+    """`specs` by name, among them derivatives ("silu.backward") that have been asked for. Each of
+    `followers` is called with new ones before they are in use."""
 
     def __init__(self, link: Link) -> None:
         self.specs: dict[str, Spec] = {}
@@ -20,14 +22,29 @@ class Catalog:
     def find(self, name: str) -> Optional[Spec]:
         """Asks the daemon for one that is unknown."""
         if name not in self.specs:
-            self.refresh()
+            self.refresh(name)
         return self.specs.get(name)
 
-    def refresh(self) -> None:
+    def names(self) -> list[str]:
+        """The names of the operators that the daemon lists now."""
+        self.refresh()
+        return sorted(name for name in self.specs if "." not in name)
+
+    def refresh(self, name: str = "") -> None:
+        """`name`: of one that is wanted, which may be a derivative."""
         specs = {info["name"]: Spec(info) for info in self._link.call("op_list")}
+        for derived in {name, *self.specs}:
+            if "." in derived and derived.partition(".")[0] in specs:
+                self._add_derived(derived, specs)
         for follow in self.followers:
             follow(specs)
         self.specs = specs  # last: whom they concern knows of them, also after an interrupt
+
+    def _add_derived(self, name: str, specs: dict[str, Spec]) -> None:
+        try:
+            specs[name] = Spec(self._link.call("op_info", name))
+        except NotFound:
+            pass  # an edit made something else of it
 
     def update(self) -> None:
         """After the served versions may have changed."""
@@ -42,7 +59,7 @@ class Catalog:
         """That there is no such operator, and why if its file has failed."""
         failure = "" if name.startswith("_") else self._find_failure(name)
         return f"the daemon has no operator {name!r}" + (
-            f": {failure}" if failure else f"; it has {', '.join(sorted(self.specs))}"
+            f": {failure}" if failure else f"; it has {', '.join(sorted(n for n in self.specs if '.' not in n))}"
         )
 
     def _find_failure(self, name: str) -> str:

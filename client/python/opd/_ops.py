@@ -139,8 +139,7 @@ class Ops:
         return getattr(self, name)
 
     def __dir__(self) -> list[str]:
-        self._catalog.refresh()
-        return sorted(self._catalog.specs)
+        return self._catalog.names()
 
     def __iter__(self) -> Iterator[str]:
         return iter(dir(self))

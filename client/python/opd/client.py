@@ -147,13 +147,13 @@ class Client:
 
         Returns what changed, one dict for each operator: op, file, version, state ("serving",
         "failed", "withdrawn", "shadowed"), message, log, ms. A ReloadWarning tells of each that
-        failed, what was served before it still is; and of each file that is "shadowed": another one
-        of that operator wins.
+        failed, what was served before it still is; of each file that is "shadowed": another one
+        of that operator wins; and of what is "serving" but hardly meant, with a message.
         """
         changes = list(self._link.ask("reload"))
         self._catalog.update()
         for change in changes:
-            if change["state"] == "shadowed":
+            if change["state"] == "shadowed" or (change["state"] == "serving" and change["message"]):
                 warn_reload(change["message"])
             if change["state"] == "failed":
                 name = change["op"] or change["file"]

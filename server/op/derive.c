@@ -1,0 +1,354 @@
+#include "op/derive.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+// The conditions under which a gradient arrives: those of `parent`, and that `condition` is
+// `holds`. NULL: it always does.
+struct path {
+    const struct path *parent;
+    const struct node *condition;
+    bool holds;
+    int depth;
+    const struct path *next; // of all
+};
+
+struct arrival {
+    const struct path *path;
+    struct node *value;
+};
+
+// More conditions than these at one node are taken for none, and what does not arrive for 0.
+enum { MAX_ARRIVALS = 16 };
+
+struct arrivals {
+    int n;
+    struct arrival at[MAX_ARRIVALS];
+};
+
+const char derive_too_large[] = "what has more than 512 formulas";
+
+struct derive {
+    const struct op *op;
+    struct formula_set *set;
+    uint32_t inputs;
+    struct graph graph;
+    int n;             // nodes of the formulas
+    uint32_t *depends; // on which of the inputs; by node
+    uint32_t reached;  // inputs that an output depends on
+    struct arrivals *arrivals;
+    const struct path *paths;
+    const char *why; // it cannot be done
+};
+
+// --- what depends on the inputs
+
+static uint32_t find_depends(const struct derive *d, const struct node *n)
+{
+    uint32_t inputs = 0;
+    if (n->type != EXPR_FLOAT || n->kind == NODE_TO_NUMBER)
+        return 0;
+    if (n->kind == NODE_TENSOR)
+        return n->a < TENSOR_OUTPUT ? d->inputs & 1u << n->a : 0;
+    if (n->kind == NODE_FORMULA)
+        return d->depends[d->graph.roots[n->a]->size];
+    for (int i = n->kind == NODE_CHOICE; i < n->n_args; i++)
+        inputs |= d->depends[n->args[i]->size];
+    return inputs;
+}
+
+// Does the formula make an output that has derivatives?
+static bool makes_float(const struct op *op, const struct formula *f)
+{
+    int output = f->target - TENSOR_OUTPUT;
+    return f->target >= TENSOR_OUTPUT && f->target < TENSOR_TEMP &&
+           dtype_is_float(op->types[op->outputs[output].type].dtypes[0]);
+}
+
+// The graph of all outputs.
+static void start(struct derive *d)
+{
+    d->graph.arena = &d->op->body->arena;
+    d->graph.set = d->set;
+    for (int i = 0; i < d->set->n; i++)
+        if (makes_float(d->op, &d->set->items[i]))
+            graph_add_formula(&d->graph, i);
+    d->n = d->graph.n;
+    d->depends = mem_zalloc((size_t)d->n + 1, sizeof *d->depends);
+    for (int i = 0; i < d->n; i++)
+        d->depends[i] = find_depends(d, d->graph.nodes[i]);
+    for (int i = 0; i < d->set->n; i++)
+        if (makes_float(d->op, &d->set->items[i]))
+            d->reached |= d->depends[d->graph.roots[i]->size];
+}
+
+static void finish(struct derive *d)
+{
+    graph_finish(&d->graph);
+    free(d->depends);
+    free(d->arrivals);
+}
+
+static struct node *apply(struct derive *d, struct derive_part *part, struct node *g)
+{
+    if (!part->rule)
+        return g;
+    part->letters[0] = g;
+    return graph_add_rule(&d->graph, formula_rule(d->graph.arena, part->rule), part->letters);
+}
+
+// What a node hands on, to those that depend on the inputs.
+static int find_parts(struct derive *d, struct node *n, struct derive_part *parts)
+{
+    int found = derive_parts(&d->graph, n, parts), kept = 0;
+    if (found < 0)
+        d->why = formula_function(n);
+    for (int i = 0; i < found; i++)
+        if (d->depends[parts[i].child->size])
+            parts[kept++] = parts[i];
+    return kept;
+}
+
+static struct node *choose(struct derive *d, const struct node *condition, struct node *a,
+                           struct node *b)
+{
+    struct node *zero = graph_number(&d->graph, 0);
+    return graph_node(&d->graph, NODE_CHOICE, d->graph.nodes[condition->size], a ? a : zero,
+                      b ? b : zero);
+}
+
+static struct node *add(struct derive *d, struct node *a, struct node *b)
+{
+    return a && b ? graph_node(&d->graph, NODE_ADD, a, b, NULL) : a ? a : b;
+}
+
+// --- gradients
+
+static const struct path *make_path(struct derive *d, const struct path *parent,
+                                    const struct node *condition, bool holds)
+{
+    for (const struct path *p = d->paths; p; p = p->next)
+        if (p->parent == parent && p->condition == condition && p->holds == holds)
+            return p;
+    struct path *p = arena_alloc(d->graph.arena, 1, sizeof *p);
+    *p = (struct path){ parent, condition, holds, parent ? parent->depth + 1 : 1, d->paths };
+    d->paths = p;
+    return p;
+}
+
+static int find_path(const struct arrivals *a, const struct path *path)
+{
+    int i = 0;
+    while (i < a->n && a->at[i].path != path)
+        i++;
+    return i;
+}
+
+// The arrival goes, and with it that of the other branch, if there is one: their choice arrives
+// where both come from.
+static void join(struct derive *d, struct arrivals *a, int i);
+
+static void arrive(struct derive *d, struct arrivals *a, const struct path *path,
+                   struct node *value)
+{
+    int i = find_path(a, path);
+    if (i == MAX_ARRIVALS) {
+        join(d, a, MAX_ARRIVALS - 1);
+        arrive(d, a, path, value);
+        return;
+    }
+    a->at[i].value = i < a->n ? add(d, a->at[i].value, value) : value;
+    a->at[i].path = path;
+    a->n += i == a->n;
+}
+
+static void join(struct derive *d, struct arrivals *a, int i)
+{
+    const struct path *path = a->at[i].path;
+    if (!path) // the one that always arrives
+        path = a->at[i = i > 0 ? i - 1 : 1].path;
+    struct node *value = a->at[i].value, *other = NULL;
+    a->at[i] = a->at[--a->n];
+    int k = find_path(a, make_path(d, path->parent, path->condition, !path->holds));
+    if (k < a->n) {
+        other = a->at[k].value;
+        a->at[k] = a->at[--a->n];
+    }
+    arrive(d, a, path->parent,
+           choose(d, path->condition, path->holds ? value : other, path->holds ? other : value));
+}
+
+// Both branches of a choice have arrived: nothing of them is left open.
+static void join_pairs(struct derive *d, struct arrivals *a)
+{
+    for (int i = 0; i < a->n; i++) {
+        const struct path *p = a->at[i].path;
+        if (p && find_path(a, make_path(d, p->parent, p->condition, !p->holds)) < a->n) {
+            join(d, a, i);
+            i = -1;
+        }
+    }
+}
+
+// All that arrives, as one: the innermost conditions first.
+static struct node *join_all(struct derive *d, struct arrivals *a)
+{
+    for (;;) {
+        int deepest = 0;
+        for (int i = 1; i < a->n; i++) {
+            const struct path *p = a->at[i].path, *q = a->at[deepest].path;
+            if (p && (!q || p->depth > q->depth))
+                deepest = i;
+        }
+        if (a->n == 0)
+            return graph_number(&d->graph, 0);
+        if (!a->at[deepest].path)
+            return a->at[0].value;
+        join(d, a, deepest);
+    }
+}
+
+static void pass_choice(struct derive *d, const struct node *n, const struct arrival *from)
+{
+    for (int i = 1; i <= 2; i++)
+        if (d->depends[n->args[i]->size])
+            arrive(d, &d->arrivals[n->args[i]->size], make_path(d, from->path, n->args[0], i == 1),
+                   from->value);
+}
+
+static bool is_zero(const struct node *n)
+{
+    return n->kind == NODE_CONST && n->value.f == 0;
+}
+
+// What a choice between it and 0 gives arrives under the choice's condition.
+static void hand_on(struct derive *d, struct arrivals *to, const struct path *path,
+                    struct node *value)
+{
+    while (value->kind == NODE_CHOICE && (is_zero(value->args[1]) || is_zero(value->args[2]))) {
+        bool holds = is_zero(value->args[2]);
+        path = make_path(d, path, value->args[0], holds);
+        value = value->args[holds ? 1 : 2];
+    }
+    arrive(d, to, path, value);
+}
+
+static void pass(struct derive *d, struct node *n)
+{
+    struct arrivals *a = &d->arrivals[n->size];
+    struct derive_part parts[DERIVE_MAX_PARTS];
+    join_pairs(d, a);
+    for (int i = 0; i < a->n; i++) {
+        if (n->kind == NODE_CHOICE) {
+            pass_choice(d, n, &a->at[i]);
+            continue;
+        }
+        int found = find_parts(d, n, parts);
+        for (int k = 0; k < found; k++)
+            hand_on(d, &d->arrivals[parts[k].child->size], a->at[i].path,
+                    apply(d, &parts[k], a->at[i].value));
+    }
+}
+
+static void pass_all(struct derive *d)
+{
+    d->arrivals = mem_zalloc((size_t)d->n + 1, sizeof *d->arrivals);
+    for (int i = 0; i < d->set->n; i++) {
+        const struct formula *f = &d->set->items[i];
+        if (!makes_float(d->op, f))
+            continue;
+        const struct node *root = d->graph.roots[i];
+        struct node *g = graph_leaf(&d->graph, NODE_TENSOR, EXPR_FLOAT,
+                                    f->target - TENSOR_OUTPUT + TENSOR_GRAD_OUTPUT);
+        if (d->depends[root->size])
+            arrive(d, &d->arrivals[root->size], NULL, g);
+    }
+    for (int i = d->n; i-- > 0 && !d->why && d->graph.n < GRAPH_MAX_NODES;)
+        if (d->arrivals[i].n > 0 && d->graph.nodes[i]->kind != NODE_TENSOR)
+            pass(d, d->graph.nodes[i]);
+}
+
+bool derive_gradients(const struct op *op, struct formula_set *set, uint32_t inputs,
+                      const char **why)
+{
+    struct derive d = { .op = op, .set = set, .inputs = inputs };
+    struct node *roots[OP_MAX_INPUTS];
+    int targets[OP_MAX_INPUTS], n = 0;
+    start(&d);
+    pass_all(&d);
+    for (int i = 0; i < op->n_inputs; i++) {
+        if (!(d.reached >> i & 1))
+            continue;
+        struct node *x = graph_leaf(&d.graph, NODE_TENSOR, EXPR_FLOAT, i);
+        targets[n] = TENSOR_GRAD_INPUT + i;
+        roots[n++] = join_all(&d, &d.arrivals[x->size]);
+    }
+    bool ok = !d.why && graph_emit(&d.graph, op, set, n, roots, targets);
+    *why = ok ? NULL : d.why ? d.why : derive_too_large;
+    finish(&d);
+    return ok;
+}
+
+// --- tangents: a gradient is linear in those of the outputs. With the tangent of its input in
+// place of one of these, and 0 for the others, it is its part of that output's tangent.
+
+struct exchange {
+    struct graph *graph;
+    int input, output;
+    struct node **made; // by node
+};
+
+static struct node *exchange(struct exchange *e, struct node *n)
+{
+    const struct formula_set *set = e->graph->set;
+    struct node *args[NODE_MAX_ARGS] = { 0 };
+    if (n->kind == NODE_TENSOR && n->a >= TENSOR_GRAD_OUTPUT)
+        return n->a == TENSOR_GRAD_OUTPUT + e->output
+                   ? graph_leaf(e->graph, NODE_TENSOR, EXPR_FLOAT, TENSOR_GRAD_INPUT + e->input)
+                   : graph_number(e->graph, 0);
+    if (n->kind == NODE_TENSOR && n->a >= TENSOR_OUTPUT)
+        return graph_add_formula(e->graph, formula_find(set, n->a));
+    if (n->kind == NODE_FORMULA && (set->items[n->a].uses.tensors & FORMULA_BACKWARD))
+        return exchange(e, e->graph->roots[n->a]);
+    if (n->n_args == 0)
+        return n;
+    if (e->made[n->size])
+        return e->made[n->size];
+    for (int i = 0; i < n->n_args; i++)
+        args[i] = exchange(e, n->args[i]);
+    return e->made[n->size] = graph_again(e->graph, n, args);
+}
+
+static struct node *add_tangent(struct graph *g, struct node *sum, struct node *gradient, int input,
+                                int output)
+{
+    struct exchange e = { .graph = g, .input = input, .output = output };
+    e.made = mem_zalloc((size_t)g->n, sizeof *e.made);
+    struct node *part = exchange(&e, gradient);
+    free(e.made);
+    return sum ? graph_node(g, NODE_ADD, sum, part, NULL) : part;
+}
+
+bool derive_tangents(const struct op *op, struct formula_set *set)
+{
+    struct graph g = { .arena = &op->body->arena, .set = set };
+    struct node *roots[OP_MAX_OUTPUTS];
+    int targets[OP_MAX_OUTPUTS], n = 0, n_formulas = set->n;
+    for (int k = 0; k < n_formulas; k++) {
+        struct node *sum = NULL;
+        if (!makes_float(op, &set->items[k]))
+            continue;
+        for (int i = 0; i < n_formulas && g.n < GRAPH_MAX_NODES; i++)
+            if (set->items[i].target >= TENSOR_GRAD_INPUT)
+                sum = add_tangent(&g, sum, graph_add_formula(&g, i),
+                                  set->items[i].target - TENSOR_GRAD_INPUT,
+                                  set->items[k].target - TENSOR_OUTPUT);
+        targets[n] = set->items[k].target;
+        roots[n++] = sum ? sum : graph_number(&g, 0);
+    }
+    bool ok = graph_emit(&g, op, set, n, roots, targets);
+    graph_finish(&g);
+    return ok;
+}

@@ -1,0 +1,172 @@
+#include <string.h>
+
+#include "op/derive.h"
+
+// What the gradient g of a function becomes for each of its arguments x, y, z; r is the result. At
+// corners (a tie, a bend, a pole that cancels) it is what PyTorch gives. Where a rule begins with a
+// choice of 0, nothing is handed on then: a condition, as of a branch.
+
+// 1 / cosh(x)^2, where cosh overflows too; of both signs the same, and smooth at 0.
+#define E_OF_X "exp(2 * (x > 0 ? -x : x))"
+#define SECH2 "(4 * " E_OF_X " / ((1 + " E_OF_X ") * (1 + " E_OF_X ")))"
+
+static const struct {
+    const char *name, *rules[DERIVE_MAX_PARTS]; // "": nothing is handed on
+} functions[] = {
+    { "abs", { "x == 0 ? 0 : x > 0 ? g : -g" } },
+    { "acos", { "-g * rsqrt((1 - x) * (1 + x))" } },
+    { "acosh", { "g / (sqrt(x - 1) * sqrt(x + 1))" } },
+    { "asin", { "g * rsqrt((1 - x) * (1 + x))" } },
+    { "asinh", { "g / hypot(x, 1)" } },
+    { "atan", { "g / (1 + x * x)" } },
+    { "atan2",
+      { "x == 0 && y == 0 ? 0 : g * (y / hypot(x, y) / hypot(x, y))",
+        "x == 0 && y == 0 ? 0 : -g * (x / hypot(x, y) / hypot(x, y))" } },
+    { "atanh", { "g / ((1 - x) * (1 + x))" } },
+    { "cbrt", { "g / (3 * r * r)" } },
+    { "ceil", { "" } },
+    { "copysign", { "x == 0 ? 0 : signbit(x) == signbit(y) ? g : -g", "" } },
+    { "cos", { "-g * sin(x)" } },
+    { "cosh", { "g * sinh(x)" } },
+    { "erf", { "1.1283791670955126 * g * exp(-x * x)" } },
+    { "erfc", { "-1.1283791670955126 * g * exp(-x * x)" } },
+    { "exp", { "g * r" } },
+    { "exp10", { "2.3025850929940457 * g * r" } },
+    { "exp2", { "0.69314718055994531 * g * r" } },
+    { "expm1", { "g * exp(x)" } },
+    { "fabs", { "x == 0 ? 0 : x > 0 ? g : -g" } },
+    { "fdim", { "x > y ? g : 0", "x > y ? -g : 0" } },
+    { "floor", { "" } },
+    { "fma", { "g * y", "g * x", "g" } },
+    { "fmax", { "x >= y || isnan(y) ? g : 0", "x >= y || isnan(y) ? 0 : g" } },
+    { "fmin", { "x <= y || isnan(y) ? g : 0", "x <= y || isnan(y) ? 0 : g" } },
+    { "fmod", { "g", "-g * trunc(x / y)" } },
+    { "hypot", { "g * (x / r)", "g * (y / r)" } },
+    { "log", { "g / x" } },
+    { "log10", { "g / (2.3025850929940457 * x)" } },
+    { "log1p", { "g / (1 + x)" } },
+    { "log2", { "g / (0.69314718055994531 * x)" } },
+    { "max",
+      { "x >= y || isnan(y) ? (x == y ? 0.5 * g : g) : 0",
+        "x > y || isnan(y) ? 0 : (x == y ? 0.5 * g : g)" } },
+    { "min",
+      { "x <= y || isnan(y) ? (x == y ? 0.5 * g : g) : 0",
+        "x < y || isnan(y) ? 0 : (x == y ? 0.5 * g : g)" } },
+    { "normcdf", { "0.3989422804014327 * g * exp(-0.5 * x * x)" } },
+    { "pow",
+      { "y == 0 ? 0 : g * (y * pow(x, y - 1))", "x == 0 && y >= 0 ? 0 : g * (r * log(x))" } },
+    { "rcbrt", { "-g * r / (3 * x)" } },
+    { "remainder", { "g", "-g * rint((x - r) / y)" } },
+    { "rint", { "" } },
+    { "round", { "" } },
+    { "rsqrt", { "-0.5 * g * (r * r * r)" } },
+    { "sin", { "g * cos(x)" } },
+    { "sinh", { "g * cosh(x)" } },
+    { "sqrt", { "g / (2 * r)" } },
+    { "tan", { "g * (1 + r * r)" } },
+    { "tanh", { "g * " SECH2 } },
+    { "trunc", { "" } },
+};
+
+static const struct {
+    int kind;
+    const char *rules[DERIVE_MAX_PARTS];
+} operators[] = {
+    { NODE_NEG, { "-g" } },
+    { NODE_ADD, { NULL, NULL } },
+    { NODE_SUB, { NULL, "-g" } },
+    { NODE_MUL, { "g * y", "g * x" } },
+    { NODE_DIV, { "g / y", "-(g / y) * r" } },
+};
+
+static const char *const *find_rules(const struct node *n)
+{
+    for (size_t i = 0; n->kind == NODE_CALL && i < sizeof functions / sizeof *functions; i++)
+        if (strcmp(functions[i].name, formula_function(n)) == 0)
+            return functions[i].rules;
+    for (size_t i = 0; i < sizeof operators / sizeof *operators; i++)
+        if (operators[i].kind == n->kind)
+            return operators[i].rules;
+    return NULL;
+}
+
+static bool is_call(const struct node *n, const char *name)
+{
+    return n->kind == NODE_CALL && strcmp(formula_function(n), name) == 0;
+}
+
+static bool is_one(const struct node *n)
+{
+    return n->kind == NODE_CONST && n->value.f == 1;
+}
+
+// The exp(x) of 1 + exp(x). NULL: it is another term.
+static struct node *find_exp(const struct graph *g, struct node *n)
+{
+    n = graph_resolve(g, n);
+    if (n->kind != NODE_ADD)
+        return NULL;
+    struct node *a = graph_resolve(g, n->args[0]), *b = graph_resolve(g, n->args[1]);
+    if (is_one(a) && is_call(b, "exp"))
+        return b;
+    return is_one(b) && is_call(a, "exp") ? a : NULL;
+}
+
+static struct derive_part make_part(struct node *child, const char *rule, struct node *r)
+{
+    struct derive_part part = { .child = child, .rule = rule };
+    part.letters[4] = r;
+    return part;
+}
+
+// Where exp(x) overflows, or is nothing beside 1, its derivative and that of what it stands in are
+// 0 times infinity, or their digits are lost; so a / (1 + exp(x)), log(1 + exp(x)) and
+// log1p(exp(x)) go straight to x, by exp(x) / (1 + exp(x)). 0: it is none of these.
+static int find_logistic(struct graph *g, struct node *n, struct derive_part *parts)
+{
+#define SHARE "(e > 1 ? 1 - 1 / w : e * (1 / w))"
+    bool divides = n->kind == NODE_DIV;
+    struct node *w = divides ? n->args[1] : n->kind == NODE_CALL ? n->args[0] : NULL, *e = NULL;
+    if (w && (divides || is_call(n, "log"))) {
+        e = find_exp(g, w);
+    } else if (w && is_call(n, "log1p") && is_call(graph_resolve(g, w), "exp")) {
+        e = graph_resolve(g, w);
+        w = graph_node(g, NODE_ADD, graph_number(g, 1), w, NULL);
+    }
+    if (!e)
+        return 0;
+    parts[0] = make_part(e->args[0], divides ? "-(g * r) * " SHARE : "g * " SHARE, n);
+    parts[0].letters[5] = e;
+    parts[0].letters[6] = w;
+    if (!divides)
+        return 1;
+    parts[1] = make_part(n->args[0], "g / w", n);
+    parts[1].letters[6] = w;
+    return 2;
+}
+
+int derive_parts(struct graph *g, struct node *n, struct derive_part parts[DERIVE_MAX_PARTS])
+{
+    int found = 0;
+    if (n->kind == NODE_FORMULA) {
+        parts[0] = make_part(g->roots[n->a], NULL, n);
+        return 1;
+    }
+    if (n->n_args == 0 || n->kind == NODE_TO_NUMBER)
+        return 0;
+    found = find_logistic(g, n, parts);
+    if (found > 0)
+        return found;
+    const char *const *rules = find_rules(n);
+    if (!rules)
+        return -1;
+    for (int i = 0; i < n->n_args; i++) {
+        if (rules[i] && !rules[i][0])
+            continue;
+        parts[found] = make_part(n->args[i], rules[i], n);
+        for (int k = 0; k < n->n_args; k++)
+            parts[found].letters[1 + k] = n->args[k];
+        found++;
+    }
+    return found;
+}
