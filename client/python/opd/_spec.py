@@ -5,10 +5,13 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from inspect import Parameter, Signature
 from numbers import Real
 from operator import index
 from typing import Any, NamedTuple, Optional
+
+from ._shapes import Rules, make_key
 
 
 class Call(NamedTuple):
@@ -31,6 +34,18 @@ class Spec:
         self.deadline: Optional[float] = info.get("deadline")
         self.attrs: dict[str, dict[str, Any]] = {python_name(a): a for a in info["attrs"]}
         self.signature = self._make_signature()
+
+    @cached_property
+    def rules(self) -> Optional[Rules]:
+        """None: the daemon tells none that this client understands."""
+        try:
+            return Rules(self.info)
+        except (KeyError, ValueError):
+            return None
+
+    @cached_property
+    def shapes(self) -> str:
+        return make_key(self.info)
 
     def bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
         """Raises TypeError, as a Python function does, if the arguments do not fit."""

@@ -11,8 +11,9 @@ A process has one connection, which its threads take turns on; a forked child op
 it is lost, the call that finds out raises opd.ConnectionLost, and the next one connects again.
 `with options(deadline=60):` is for what client.ops take beside an operator's arguments.
 
-Shapes are specialised: torch.compile compiles again for each, until its recompile_limit. Before
-torch.jit.load() of a program with operators of opd call register(); torch.export.load() finds them.
+Sizes may stay open, as under torch.compile(dynamic=True), mark_dynamic and torch.export with a Dim.
+Before torch.jit.load() of a program with operators of opd call register(); torch.export.load() finds
+them.
 There is no vmap, and no second or forward-mode derivative. Under autocast, an operator does as
 PyTorch's of its kind, by the `autocast` line of its file; without one, floating inputs that must have
 one dtype get the widest of theirs.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,21 +25,29 @@ class Desc(NamedTuple):
     def nbytes(self) -> int:
         return DTYPES[self.dtype] * math.prod(self.shape)
 
-    def __str__(self) -> str:
-        return f"{self.dtype}:{','.join(map(str, self.shape))}"
 
-
-def describe(tensor: torch.Tensor) -> Desc:
-    """Sizes that torch.compile made symbolic become numbers: their graph is for these alone."""
+def check_dtype(tensor: torch.Tensor) -> str:
+    """The daemon's name of its dtype."""
     name = NAMES.get(tensor.dtype)
     if name is None:
         raise InvalidArgument(f"opd has no {tensor.dtype}; it has {', '.join(DTYPES)}")
     if tensor.layout is not torch.strided:
         raise InvalidArgument(f"opd takes dense tensors, not {tensor.layout}; use to_dense()")
-    return Desc(name, tuple(map(int, tensor.shape)))
+    return name
 
 
-def parse(text: str) -> Desc:
-    """The reverse of str()."""
-    dtype, _, sizes = text.partition(":")
-    return Desc(dtype, tuple(map(int, sizes.split(","))) if sizes else ())
+def describe(tensor: torch.Tensor) -> Desc:
+    return Desc(check_dtype(tensor), tuple(map(int, tensor.shape)))
+
+
+def to_wire(attrs: Sequence[Any]) -> list[Any]:
+    """Symbolic integers become numbers, as sizes do."""
+    return [_to_plain(value) for value in attrs]
+
+
+def _to_plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_to_plain(v) for v in value]
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    return float(value) if isinstance(value, torch.SymFloat) else value

@@ -21,6 +21,7 @@ from ..tensor import Tensor
 from ._register import Operator
 from ._session import InterfaceChanged, get_key, get_session, on_refresh, set_session
 
+_sym_float: Any = torch.sym_float  # it has no types
 _OURS = ("deadline", "version", "device", "debug")  # client.ops has them, and no operator
 
 _operators: dict[str, Operator] = {}  # for each name the registration that is in use
@@ -125,26 +126,36 @@ def _call_compiled(name: str, *args: Any, **kwargs: Any) -> Any:
     public = _look_up_now(name)
     if not public:
         raise NotFound(_tell_missing(name), op=name)
-    kwargs = _fit(_find_float_lists(name), kwargs)
-    return getattr(torch.ops.opd, public).default(*args, **kwargs)
+    args, kwargs = _fit(_find_lists(name), args, kwargs)
+    return getattr(getattr(torch.ops.opd, public), _find_overload(name))(*args, **kwargs)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _find_float_lists(name: str) -> str:
-    """The operator's attributes float[N], as "scale=2 ratio=3"."""
-    return _operators[name].float_lists if _look_up(name) else ""
+def _find_lists(name: str) -> str:
+    """The operator's attributes int[N] and float[N], as "1:size:int:2 2:scale:float:2"."""
+    return _operators[name].lists if _look_up(name) else ""
 
 
-def _fit(float_lists: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name as torch takes them: one number stands for all of a float[N], as it does
-    in torch for an int[N]."""
-    fitted = dict(kwargs)
-    for each in float_lists.split():
-        name, _, n = each.partition("=")
-        value = fitted.get(name)
-        if isinstance(value, (int, float)):
-            fitted[name] = [float(value)] * int(n)
-    return fitted
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _find_overload(name: str) -> str:
+    return _operators[name].open_overload if _look_up(name) else "default"
+
+
+def _fit(
+    lists: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments as torch takes them: one number stands for all of a list."""
+    given, named = list(args), dict(kwargs)
+    for each in lists.split():
+        at, name, kind, n = each.split(":")
+        place: Any = given if int(at) < len(given) else named
+        key: Any = int(at) if int(at) < len(given) else name
+        value = given[key] if place is given else named.get(name)
+        if kind == "int" and isinstance(value, (int, torch.SymInt)):
+            place[key] = [value] * int(n)
+        elif kind == "float" and isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+            place[key] = [_sym_float(value)] * int(n)
+    return tuple(given), named
 
 
 def _register(spec: Spec) -> Operator:
@@ -193,8 +204,8 @@ def _make_function(name: str) -> FunctionType:
 
 
 def _call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if kwargs:
-        kwargs = _fit(operator.float_lists, kwargs)
+    if operator.lists:
+        args, kwargs = _fit(operator.lists, args, kwargs)
     return operator.overload(*args, **kwargs)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 import torch
@@ -26,10 +26,11 @@ from torch.autograd import forward_ad
 from .._spec import Spec, python_name
 from ..errors import InvalidArgument, OpdError
 from ._autocast import register_autocast
-from ._dtypes import BY_NAME, Desc, describe, parse
+from ._dtypes import BY_NAME, Desc, check_dtype, to_wire
 from ._onnx import express, is_exported
 from ._options import get_options, with_those_of_forward
 from ._session import find_device, get_key, get_session
+from ._shapes import infer, is_symbolic
 
 _library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has no types
 # A launch in another process is no part of a CUDA graph.
@@ -44,6 +45,8 @@ _WORD = re.compile(  # a name in a schema
     r"(?<= )(?:%s)(?= *[,=)]|$)" % "|".join(w for w in keyword.kwlist if w not in _VALUES)
 )
 
+_INT = re.compile(r"(?<=[ (])int(?=[\[? ])")  # the type in a schema
+
 # Is torch.func at work? Without this, torch's own error tells nothing to the user.
 _in_transform: Any = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
@@ -57,10 +60,10 @@ class Operator:
         self.outdated = False
         self.public = _choose_name(spec)
         self.attr_names = [a["name"] for a in spec.attrs.values()]
-        self.float_lists = " ".join(
-            f"{name}={a['list']}"
-            for name, a in spec.attrs.items()
-            if a["list"] and a["type"] == "float"
+        self.lists = " ".join(
+            f"{len(spec.inputs) + i}:{name}:{a['type']}:{a['list']}"
+            for i, (name, a) in enumerate(spec.attrs.items())
+            if a["list"]
         )
         self.mutated = [i for i, t in enumerate(spec.inputs) if t["in_place"]]
         self.differentiable = [bool(t["differentiable"]) for t in spec.inputs]
@@ -73,17 +76,29 @@ class Operator:
         self._arguments = [
             (python_name(a), _get_default(a)) for a in spec.inputs + spec.info["attrs"]
         ]
-        _library.define(self.public + _spell_arguments(spec.schema), tags=_TAGS)
-        if any(output["view"] for output in spec.outputs):
+        # An int of torch's is a number, and of a list[2] one number stands for all. What a compiler
+        # leaves open goes into an overload of its own, which is tried first.
+        schema = _spell_arguments(spec.schema)
+        overloads = {"default": schema}
+        if _INT.search(schema):
+            overloads = {"SymInt": _INT.sub("SymInt", schema), **overloads}
+        self.open_overload = next(iter(overloads))
+        if any(output["view"] for output in spec.outputs):  # then all of them are
+            names = [t["name"] for t in spec.inputs]
+            self._views = [names.index(output["view"]) for output in spec.outputs]
             call = self._view
         else:
             self._define_all([f"{_spell(a)} a{i}" for i, a in enumerate(spec.attrs.values())])
             call = self._call
-        _library.impl(self.public, call, "CompositeImplicitAutograd")
-        torch.library.register_vmap(f"opd::{self.public}", self._refuse_vmap, lib=_library)
-        self.overload = getattr(torch.ops.opd, self.public).default
-        if call == self._call and not self.mutated:
-            register_autocast(_library, self.overload, spec)
+        for overload, schema in overloads.items():
+            name = self.public if overload == "default" else f"{self.public}.{overload}"
+            _library.define(name + schema, tags=_TAGS)
+            _library.impl(name, call, "CompositeImplicitAutograd")
+            torch.library.register_vmap(f"opd::{name}", self._refuse_vmap, lib=_library)
+        packet = getattr(torch.ops.opd, self.public)
+        self.overload = packet.default
+        for overload in overloads if call == self._call and not self.mutated else ():
+            register_autocast(_library, getattr(packet, overload), spec)
 
     # --- what is registered
 
@@ -117,7 +132,7 @@ class Operator:
     def _define_backward(self, attrs: list[str]) -> Any:
         n = self._n_outputs + len(self._read_inputs) + len(self._read_outputs) + self.n_saved
         tensors = [f"Tensor? t{i}" for i in range(n)]
-        rest = ["Tensor stamp", "str inputs", "bool[] wanted"]
+        rest = ["Tensor stamp", "str inputs", "SymInt[] sizes", "bool[] wanted"]
         op = self._define(
             "backward",
             f"({', '.join(tensors + attrs + rest)}) -> Tensor[]",
@@ -208,14 +223,11 @@ class Operator:
         """A view is torch's own, which it differentiates by itself."""
         values = self._bind(args, kwargs)
         tensors, attrs = values[: self._n_inputs], values[self._n_inputs :]
-        plan = get_session().plan(self, tensors, _to_wire(attrs))
-        views = []
-        for desc, i in zip(plan.outputs, plan.views):
-            base = None if i is None else tensors[i]
-            if base is None:
-                raise OpdError(f"opd: {self.name} gives views and new tensors", op=self.name)
-            views.append(base.reshape(desc.shape))
-        return _as_result(views)
+        if is_symbolic(tensors, attrs):
+            descs: Sequence[Desc] = infer(self, tensors, attrs)[0]
+        else:
+            descs = get_session().plan(self, tensors, to_wire(attrs)).outputs
+        return _as_result([tensors[i].reshape(desc.shape) for desc, i in zip(descs, self._views)])
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments: the dispatcher leaves out those that are equal to their defaults."""
@@ -235,13 +247,12 @@ class Operator:
         tensors, attrs = args[: self._n_inputs], args[self._n_inputs :]
         if len(self.mutated) > 1:
             _check_apart(self.name, [tensors[i] for i in self.mutated])
-        return get_session().forward(self, tensors, _to_wire(attrs), keep)
+        return get_session().forward(self, tensors, to_wire(attrs), keep)
 
     def _fake(self, args: Any, keep: bool) -> list[torch.Tensor]:
         tensors, attrs = args[: self._n_inputs], args[self._n_inputs :]
-        plan = get_session().plan(self, tensors, _to_wire(attrs))
-        device = find_device(self.name, tensors)
-        return _make_empty(plan.outputs + plan.saved if keep else plan.outputs, device)
+        outputs, saved = infer(self, tensors, attrs)
+        return _make_empty(outputs + saved if keep else outputs, find_device(self.name, tensors))
 
     def _keep(self, ctx: Any, inputs: Any, output: Any) -> None:
         tensors = inputs[: self._n_inputs]
@@ -258,7 +269,8 @@ class Operator:
         )
         ctx.attrs = inputs[self._n_inputs :]
         ctx.options = get_options()
-        ctx.inputs = ";".join("" if t is None else str(describe(t)) for t in tensors)
+        ctx.inputs = ";".join("" if t is None else f"{check_dtype(t)}:{t.dim()}" for t in tensors)
+        ctx.sizes = [size for t in tensors if t is not None for size in t.shape]
         ctx.floating = [t is not None and t.is_floating_point() for t in tensors]
 
     def _differentiate(self, ctx: Any, *grads: Any) -> Any:
@@ -274,15 +286,21 @@ class Operator:
             return (None,) * self._n_inputs + none
         with with_those_of_forward(ctx.options):
             gradients = self._backward(
-                *grads[: self._n_outputs], *kept, *ctx.attrs, stamp, ctx.inputs, wanted
+                *grads[: self._n_outputs],
+                *kept,
+                *ctx.attrs,
+                stamp,
+                ctx.inputs,
+                ctx.sizes,
+                wanted,
             )
         made = iter(gradients)
         return tuple(next(made) if want else None for want in wanted) + none
 
     def _run_backward(self, *args: Any) -> list[torch.Tensor]:
-        *values, stamp, inputs, wanted = args
+        *values, stamp, inputs, sizes, wanted = args
         grads, rest = values[: self._n_outputs], values[self._n_outputs :]
-        descs = _parse_inputs(inputs)
+        descs = _parse_inputs(inputs, map(int, sizes))
         read_inputs: list[Any] = [None] * self._n_inputs
         read_outputs: list[Any] = [None] * self._n_outputs
         for i in self._read_inputs:
@@ -291,12 +309,12 @@ class Operator:
             read_outputs[i] = rest.pop(0)
         saved, attrs = rest[: self.n_saved], rest[self.n_saved :]
         tensors = (read_inputs, read_outputs, saved, grads)
-        return get_session().vjp(self, tensors, descs, _to_wire(attrs), wanted, int(stamp))
+        return get_session().vjp(self, tensors, descs, to_wire(attrs), wanted, int(stamp))
 
     def _fake_backward(self, *args: Any) -> list[torch.Tensor]:
-        *tensors, _, inputs, wanted = args
+        *tensors, _, inputs, sizes, wanted = args
         device = find_device(self.name, [t for t in tensors if isinstance(t, torch.Tensor)])
-        descs = [d for d, want in zip(_parse_inputs(inputs), wanted) if want and d]
+        descs = [d for d, want in zip(_parse_inputs(inputs, sizes), wanted) if want and d]
         return _make_empty(descs, device)
 
 
@@ -345,8 +363,14 @@ def _has_tangent(tensor: torch.Tensor) -> bool:
     return forward_ad._current_level >= 0 and unpack(tensor).tangent is not None
 
 
-def _parse_inputs(text: str) -> list[Optional[Desc]]:
-    return [parse(part) if part else None for part in text.split(";")]
+def _parse_inputs(text: str, sizes: Iterable[Any]) -> list[Optional[Desc]]:
+    """Of "float32:2;;int32:1", where the second is absent, and the sizes of all."""
+    rest = iter(sizes)
+    descs: list[Optional[Desc]] = []
+    for part in text.split(";"):
+        dtype, _, rank = part.partition(":")
+        descs.append(Desc(dtype, tuple(itertools.islice(rest, int(rank)))) if part else None)
+    return descs
 
 
 def _make_empty(descs: Sequence[Desc], device: torch.device) -> list[torch.Tensor]:
@@ -364,18 +388,6 @@ def _get_default(described: dict[str, Any]) -> Any:
 
 
 def _spell(attr: dict[str, Any]) -> str:
-    text = attr["type"] + (f"[{attr['list']}]" if attr["list"] else "")
+    text = "SymInt" if attr["type"] == "int" else attr["type"]
+    text += f"[{attr['list']}]" if attr["list"] else ""
     return f"{text}{'?' if attr['optional'] else ''}"
-
-
-def _to_wire(attrs: Sequence[Any]) -> list[Any]:
-    """Symbolic integers become numbers, as sizes do."""
-    return [_to_plain(value) for value in attrs]
-
-
-def _to_plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_to_plain(v) for v in value]
-    if isinstance(value, torch.SymInt):
-        return int(value)
-    return float(value) if isinstance(value, torch.SymFloat) else value

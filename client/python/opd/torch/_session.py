@@ -17,6 +17,7 @@ import torch
 from .._catalog import Catalog
 from .._conn import Batch, Connection, Reply
 from .._link import Link, connect_link
+from .._shapes import Rules
 from .._spec import Spec
 from .._warn import warn_reload
 from ..client import Client
@@ -106,6 +107,7 @@ def get_key(spec: Spec) -> tuple[Any, ...]:
         tuple(info["saved"]),
         tuple((i["differentiable"], i["used_backward"]) for i in spec.inputs),
         tuple((o["used_backward"], o["view"]) for o in spec.outputs),
+        spec.shapes,
     )
 
 
@@ -181,6 +183,17 @@ class Session:
         self.catalog.refresh()
         for follow in on_refresh:
             follow(self.catalog.specs)
+
+    def find_rules(self, operator: Operator) -> Optional[Rules]:
+        """Those of the version that serves; None: only plan() knows. Raises InterfaceChanged."""
+        self._check_interface(operator)
+        spec = self.find(operator.name)
+        return spec.rules if get_options().version in (None, spec.version) else None
+
+    def is_cpu(self, device: torch.device) -> bool:
+        """Are its tensors computed by the daemon's device cpu?"""
+        with self.lock:
+            return self._device_name(device) == "cpu"
 
     def plan(self, operator: Operator, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> Plan:
         """dtypes and shapes of what a call would make; nothing runs."""

@@ -1,0 +1,166 @@
+"""What an operator gives for fake tensors, whose sizes a compiler may have left open: worked out
+here from the operator's rules, with sizes that stay symbols."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Optional
+
+import torch
+from torch.fx.experimental import symbolic_shapes
+
+from .._shapes import Arithmetic, Misfit
+from ..errors import InvalidArgument
+from ._dtypes import Desc, check_dtype, to_wire
+from ._session import Maybe, Operator, find_device, get_session
+
+_torch: Any = torch  # some of it has no types
+_SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_is_known: Callable[[Any], bool] = symbolic_shapes.statically_known_true
+# The second is older, of torch before 2.8.
+_guard: Any = getattr(symbolic_shapes, "guard_or_false", symbolic_shapes.guard_size_oblivious)
+
+
+def infer(
+    operator: Operator, tensors: Sequence[Maybe], attrs: Sequence[Any]
+) -> tuple[list[Desc], list[Desc]]:
+    """Outputs and saved tensors. What the rules refuse, the daemon explains."""
+    session = get_session()
+    device = find_device(operator.name, tensors)
+    refused = None
+    rules = session.find_rules(operator)
+    if rules is not None:
+        try:
+            inputs = [None if t is None else (check_dtype(t), tuple(t.shape)) for t in tensors]
+            results = rules.infer(inputs, attrs, lambda: session.is_cpu(device), Symbols())
+            return [Desc(*d) for d in results.outputs], [Desc(*d) for d in results.saved]
+        except Misfit as e:
+            refused = InvalidArgument(f"{operator.name}: {e}", op=operator.name)
+    try:
+        plan = session.plan(operator, tensors, to_wire(attrs))
+    except symbolic_shapes.GuardOnDataDependentSymNode:
+        raise refused or InvalidArgument(
+            f"{operator.name}: the daemon is needed for its shapes, and takes no sizes that depend "
+            "on data",
+            op=operator.name,
+        ) from None
+    return list(plan.outputs), list(plan.saved)
+
+
+def is_symbolic(tensors: Iterable[Maybe], attrs: Iterable[Any]) -> bool:
+    """Is one of the sizes or numbers open?"""
+    sizes = [size for t in tensors if t is not None for size in t.shape]
+    for attr in attrs:
+        sizes += attr if isinstance(attr, (list, tuple)) else [attr]
+    return any(isinstance(size, _SYMBOLS) for size in sizes)
+
+
+def _is_open(value: Any) -> bool:
+    return isinstance(value, _SYMBOLS)
+
+
+class Symbols(Arithmetic):
+    """Of numbers and symbols. Where a result depends on what a symbol is, it becomes an expression,
+    not a question; only signs of divisors, powers of two, and conditions on what cannot be worked out
+    otherwise are asked for, and so compiled for each answer."""
+
+    def check(self, holds: Any, tell: Callable[[], str]) -> None:
+        if not _is_open(holds):
+            return super().check(holds, tell)
+        try:
+            _torch._check(holds, tell)
+        except RuntimeError:
+            raise Misfit(tell()) from None
+
+    def join(self, a: Any, b: Any) -> Any:
+        if not _is_open(a) and not _is_open(b):
+            return super().join(a, b)
+        for one, other in ((a, b), (b, a)):
+            if not _is_open(one) and one == 1:
+                return other
+        if not _is_known(a == b):
+            for one, other in ((a, b), (b, a)):
+                if _is_open(one) and _guard(one == 1):
+                    return other
+            self.check(a == b, lambda: f"{a} does not broadcast with {b}")
+        return a
+
+    def to_number(self, value: Any) -> Any:
+        if isinstance(value, torch.SymBool):
+            return _torch.sym_ite(value, 1, 0)
+        return value if _is_open(value) else super().to_number(value)
+
+    def to_truth(self, value: Any) -> Any:
+        return value if isinstance(value, torch.SymBool) else value != 0
+
+    def negate(self, value: Any) -> Any:
+        return _torch.sym_not(value)
+
+    def both(self, a: Any, b: Callable[[], Any]) -> Any:
+        return self._combine(a, b, False)
+
+    def either(self, a: Any, b: Callable[[], Any]) -> Any:
+        return self._combine(a, b, True)
+
+    def _combine(self, a: Any, b: Callable[[], Any], decides: bool) -> Any:
+        """a && b, or a || b, which an `a` that is `decides` decides."""
+        known = _decide(a)
+        if known is not None:
+            return decides if known is decides else self.to_truth(b())
+        right = _attempt(lambda: self.to_truth(b()))
+        if right is None:  # an error where `a` decides
+            return decides if bool(a) is decides else self.to_truth(b())
+        if not _is_open(right):
+            return decides if right is decides else a
+        return a | right if decides else a & right
+
+    def choose(self, test: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        known = _decide(test)
+        if known is None:
+            a, b = _attempt(lambda: self.to_number(yes())), _attempt(lambda: self.to_number(no()))
+            if a is not None and b is not None:
+                return test.__sym_ite__(a, b)
+        return yes() if (bool(test) if known is None else known) else no()
+
+    def to_float(self, a: Any) -> Any:
+        return _torch.sym_float(a)
+
+    def floor(self, a: Any) -> Any:
+        return math.floor(a) if _is_open(a) else super().floor(a)
+
+    def quotient(self, a: Any, b: Any) -> Any:
+        if not _is_open(a) and not _is_open(b):
+            return super().quotient(a, b)
+        self.check(b != 0, lambda: "division by zero")
+        if not _is_known(b > 0) and not b > 0:
+            a, b = -a, -b
+        if _is_known(a >= 0):
+            return a // b
+        return _torch.sym_max(a, 0) // b - _torch.sym_max(-a, 0) // b
+
+    def least(self, a: Any, b: Any) -> Any:
+        return _torch.sym_min(a, b) if _is_open(a) or _is_open(b) else super().least(a, b)
+
+    def most(self, a: Any, b: Any) -> Any:
+        return _torch.sym_max(a, b) if _is_open(a) or _is_open(b) else super().most(a, b)
+
+    def power(self, a: Any, b: Any) -> Any:
+        return a**b if _is_open(a) or _is_open(b) else super().power(a, b)
+
+
+def _decide(test: Any) -> Optional[bool]:
+    """True or false, if it can be told without asking what a symbol is."""
+    if not _is_open(test):
+        return bool(test)
+    if _is_known(test):
+        return True
+    return False if _is_known(_torch.sym_not(test)) else None
+
+
+def _attempt(make: Callable[[], Any]) -> Any:
+    """None: it is an error, which does not count where it is not used."""
+    try:
+        return make()
+    except Misfit:
+        return None
