@@ -59,21 +59,6 @@ static void idle_cb(uv_idle_t *idle)
 static void begin_stop(struct broker *b);
 static void finish_stop(struct broker *b);
 
-// Another connection is the first that is served next time.
-static void rotate(struct broker *b)
-{
-    struct conn *first = b->clients.first, *last = first;
-    if (!first || !first->next)
-        return;
-    while (last->next)
-        last = last->next;
-    b->clients.first = first->next;
-    b->clients.first->prev = NULL;
-    last->next = first;
-    first->prev = last;
-    first->next = NULL;
-}
-
 static void prepare_cb(uv_prepare_t *prepare)
 {
     struct broker *b = prepare->data;
@@ -82,15 +67,7 @@ static void prepare_cb(uv_prepare_t *prepare)
     if (retry && !b->stopping)
         reload_poll(&b->reload);
     conn_free_left(b, CONN_FREED_A_TURN);
-    struct conn *next;
-    for (struct conn *c = b->clients.first; c; c = next) {
-        next = c->next;
-        c->refs++; // it may close while it is served
-        conn_turn(c, retry);
-        conn_unref(c);
-    }
-    if (retry)
-        rotate(b);
+    conn_turn_all(b, retry);
     if (b->stopping)
         finish_stop(b);
     else
@@ -440,6 +417,7 @@ static void finish(struct broker *b)
     for (int i = 0; i < b->devices.n; i++)
         free_device(b->devices.at[i]);
     pool_free(b->pool);
+    request_drop_spare(b);
     registry_finish(&b->registry);
     reload_finish(&b->reload);
     events_finish(&b->events);

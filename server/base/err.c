@@ -55,7 +55,7 @@ bool opd_err_errno(struct opd_err *err, enum opd_err_code code, const char *fmt,
 void opd_err_clear(struct opd_err *err)
 {
     free(err->log);
-    *err = (struct opd_err){ 0 };
+    opd_err_init(err);
 }
 
 void opd_err_copy(struct opd_err *dst, const struct opd_err *src)

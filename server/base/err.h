@@ -8,6 +8,7 @@
 
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 enum opd_err_code {
     OPD_E_none = 0,
@@ -21,6 +22,14 @@ struct opd_err {
     char msg[1024]; // one line, safe to log and to send
     char *log;      // the compiler's output, or NULL; freed by opd_err_clear()
 };
+
+// Makes memory an empty error, as zeros are, without writing all of it.
+static inline void opd_err_init(struct opd_err *err)
+{
+    err->code = OPD_E_none;
+    err->msg[0] = '\0';
+    err->log = NULL;
+}
 
 // Fills an empty error; asserts that it was empty, so that a second failure cannot hide the first.
 // Always false.

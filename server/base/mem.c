@@ -19,8 +19,13 @@ void *mem_alloc(size_t size)
     return p;
 }
 
+// malloc() keeps small pieces at hand for each thread, calloc() in older libraries does not.
+enum { SMALL = 1024 };
+
 void *mem_zalloc(size_t count, size_t size)
 {
+    if (count <= SMALL && size <= SMALL && count * size <= SMALL)
+        return memset(mem_alloc(count * size), 0, count * size);
     void *p = calloc(count ? count : 1, size ? size : 1);
     if (!p)
         mem_exhausted(count);
@@ -74,15 +79,6 @@ void buf_reserve(struct buf *b, size_t more)
         capacity *= 2;
     b->bytes = mem_realloc(b->bytes, capacity < want ? want : capacity, 1);
     b->capacity = capacity < want ? want : capacity;
-}
-
-void buf_append(struct buf *b, const void *bytes, size_t size)
-{
-    if (size == 0)
-        return;
-    buf_reserve(b, size);
-    memcpy(b->bytes + b->size, bytes, size);
-    b->size += size;
 }
 
 void buf_append_str(struct buf *b, const char *s)

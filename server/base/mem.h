@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 _Noreturn void mem_exhausted(size_t wanted); // ends the process, for who allocates otherwise
 void *mem_alloc(size_t size);                // uninitialised
@@ -22,7 +23,15 @@ struct buf {
 };
 
 void buf_reserve(struct buf *b, size_t more); // room for so many more bytes
-void buf_append(struct buf *b, const void *bytes, size_t size);
+static inline void buf_append(struct buf *b, const void *bytes, size_t size)
+{
+    if (size == 0)
+        return;
+    if (size > b->capacity - b->size)
+        buf_reserve(b, size);
+    memcpy(b->bytes + b->size, bytes, size);
+    b->size += size;
+}
 void buf_append_str(struct buf *b, const char *s); // without the terminator
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 const char *buf_str(struct buf *b);           // terminated; valid until the next change

@@ -54,19 +54,24 @@ static bool read_form(struct element *e, const uint8_t *p, size_t size)
     return true;
 }
 
-// False if its head has not come whole.
-static bool read_element(struct element *e, const uint8_t *p, size_t size)
+// Small integers, nil, false and true: a byte that was counted among what is owed.
+static inline bool is_one_byte(uint8_t byte)
 {
+    return byte < 0x80 || byte >= 0xe0 || byte == 0xc0 || byte == 0xc2 || byte == 0xc3;
+}
+
+// False if its head has not come whole.
+static inline bool read_element(struct element *e, const uint8_t *p, size_t size)
+{
+    uint8_t byte = *p;
     *e = (struct element){ .size = 1 };
-    if (size == 0)
-        return false;
-    if (*p >= 0xc0 && *p < 0xe0)
+    if (byte >= 0xc0)
         return read_form(e, p, size);
-    if (*p >= 0xa0 && *p < 0xc0) {
-        e->size += *p & 0x1f;
-    } else if (*p >= 0x80 && *p < 0xa0) {
+    if (byte >= 0xa0) {
+        e->size += byte & 0x1f;
+    } else {
         e->container = true;
-        e->children = (*p & 0x0f) * (*p < 0x90 ? 2u : 1u);
+        e->children = (byte & 0x0f) * (byte < 0x90 ? 2u : 1u);
     }
     return true;
 }
@@ -111,18 +116,19 @@ static enum mpscan_result check_element(struct mpscan *s, const struct element *
     return MPSCAN_MORE;
 }
 
-static void take_element(struct mpscan *s, const struct element *e)
+static inline void take(struct mpscan *s, uint64_t size, uint64_t children)
 {
-    s->position += (size_t)e->size;
-    s->elements += (size_t)e->children;
-    s->owed += (size_t)e->children;
-    s->owed--;
-    if (s->depth > 0)
-        s->left[s->depth - 1]--;
-    if (e->children > 0)
-        s->left[s->depth++] = e->children;
-    while (s->depth > 0 && s->left[s->depth - 1] == 0)
-        s->depth--;
+    s->position += (size_t)size;
+    s->elements += (size_t)children;
+    s->owed += (size_t)children - 1;
+    unsigned depth = s->depth;
+    if (depth > 0)
+        s->left[depth - 1]--;
+    if (children > 0)
+        s->left[depth++] = children;
+    while (depth > 0 && s->left[depth - 1] == 0)
+        depth--;
+    s->depth = depth;
 }
 
 enum mpscan_result mpscan_scan(struct mpscan *s, const void *bytes, size_t size,
@@ -140,13 +146,18 @@ enum mpscan_result mpscan_scan(struct mpscan *s, const void *bytes, size_t size,
         struct element e;
         if (s->position >= size)
             return MPSCAN_MORE;
-        if (p[s->position] == 0xc1)
+        uint8_t byte = p[s->position];
+        if (is_one_byte(byte)) {
+            take(s, 1, 0);
+            continue;
+        }
+        if (byte == 0xc1)
             return refuse(s, "byte %zu: 0xc1 is no MessagePack", s->position);
         if (!read_element(&e, p + s->position, size - s->position))
             return MPSCAN_MORE;
         if (check_element(s, &e, &limits) == MPSCAN_INVALID)
             return MPSCAN_INVALID;
-        take_element(s, &e);
+        take(s, e.size, e.children);
     }
     return s->position <= size ? MPSCAN_DONE : MPSCAN_MORE;
 }

@@ -43,6 +43,15 @@ struct mpscan {
     char reason[120];
 };
 
+// Zeroes what the next message needs zeroed.
+static inline void mpscan_reset(struct mpscan *scan)
+{
+    scan->position = scan->owed = scan->elements = 0;
+    scan->started = false;
+    scan->depth = 0;
+    scan->reason[0] = '\0';
+}
+
 // Goes on from where the last call stopped. `size` does not shrink and the limits do not change
 // from call to call of one message. Calling again after MPSCAN_DONE or MPSCAN_INVALID without
 // zeroing gives the same answer. `limits` NULL: the defaults.

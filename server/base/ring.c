@@ -133,6 +133,10 @@ bool ring_sleep(struct ring *r)
 void ring_wake(struct ring *r)
 {
     atomic_store(&r->shared->asleep, 0);
+}
+
+void ring_silence(struct ring *r)
+{
     uint64_t count;
     if (read(r->doorbell, &count, sizeof count) < 0)
         return; // non-blocking, and not rung

@@ -42,4 +42,5 @@ void ring_pop(struct ring *r);
 // Consumer: announces sleep. False where a record came meanwhile: do not sleep. Then wait for the
 // doorbell to be readable.
 bool ring_sleep(struct ring *r);
-void ring_wake(struct ring *r); // awake again: takes the doorbell's count
+void ring_wake(struct ring *r);    // awake again
+void ring_silence(struct ring *r); // takes the doorbell's count: it is not readable any more

@@ -16,8 +16,9 @@ enum { TURN_MAX_ERRORS = 32 };
 struct turn {
     uv_loop_t loop;
     bool retry_wanted;
-    uint64_t worked_ns;                  // of the processor, when the last turn ended
-    uint64_t longest_ns;                 // of it, in one turn
+    uint64_t ended_at;                   // clock_ns() of the last turn's end
+    uint64_t read_at, worked_ns;         // when the processor's time was last read, and what it was
+    uint64_t longest_ns;                 // of it, in one turn; short ones are not measured
     uint64_t n_errors;                   // replies that were one
     uint64_t errors_of[TURN_MAX_ERRORS]; // of them, by code
 };

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -84,10 +85,23 @@ static void take_done(struct device *d)
     turn_retry(d->all->turn);
 }
 
+// Each ring of the bell wakes the loop once, so that nobody has to read it. libuv knows nothing of
+// that: it keeps a descriptor in its epoll as it has put it in, by the time it first tells of it.
+static void ring_by_edge(struct device *d)
+{
+    struct epoll_event edge = { .events = EPOLLIN | EPOLLET, .data.fd = d->link.done_bell };
+    int epoll = uv_backend_fd(&d->all->turn->loop);
+    d->link.by_edge = epoll_ctl(epoll, EPOLL_CTL_MOD, d->link.done_bell, &edge) == 0;
+}
+
 static void done_cb(uv_poll_t *handle, int status, int events)
 {
     (void)status, (void)events;
     struct device *d = handle->data;
+    if (!d->link.by_edge) {
+        ring_by_edge(d);
+        ring_silence(&d->link.done);
+    }
     do {
         ring_wake(&d->link.done);
         take_done(d);
@@ -104,12 +118,15 @@ static void restart_cb(uv_timer_t *timer)
     device_start_executor(timer->data);
 }
 
+// Looks at what runs, and ends where nothing does.
 static void deadline_cb(uv_timer_t *timer)
 {
     struct device *d = timer->data;
     struct command *c = d->queue.flight;
-    if (!c || d->state != DEVICE_READY)
+    if (!c || d->state != DEVICE_READY) {
+        uv_timer_stop(timer);
         return;
+    }
     double limit = c->deadline > 0 ? c->deadline : d->all->deadline;
     double ran = (double)(clock_ns() - d->queue.head_since) / 1e9;
     if (ran < limit)
@@ -118,6 +135,12 @@ static void deadline_cb(uv_timer_t *timer)
     snprintf(reason, sizeof reason, "ran longer than its deadline of %g s and was ended", limit);
     d->queue.expired_seq = c->seq;
     device_kill(d, OPD_E_deadline_exceeded, reason);
+}
+
+void device_watch_deadline(struct device *d)
+{
+    if (!uv_is_active((uv_handle_t *)&d->timer))
+        uv_timer_start(&d->timer, deadline_cb, DEADLINE_TICK_MS, DEADLINE_TICK_MS);
 }
 
 void device_kill(struct device *d, enum opd_err_code code, const char *reason)
@@ -180,7 +203,7 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
     if (!first)
         restore(d);
     d->state = DEVICE_READY;
-    uv_timer_start(&d->timer, deadline_cb, DEADLINE_TICK_MS, DEADLINE_TICK_MS);
+    uv_timer_stop(&d->timer); // start_deadline_cb()
     log_info("device %s is ready: %s, %s", d->name, d->info.name, d->info.target);
     if (first)
         d->all->hooks->ready(d);
@@ -359,6 +382,7 @@ void device_start_executor(struct device *d)
     }
     uv_timer_start(&d->timer, start_deadline_cb, START_LIMIT_MS, 0);
     d->link.alive = d->link.open = true;
+    d->link.by_edge = false;
     uv_poll_init(&d->all->turn->loop, &d->link.socket_poll, d->link.sock);
     uv_poll_init(&d->all->turn->loop, &d->link.done_poll, d->link.done_bell);
     uv_poll_start(&d->link.socket_poll, UV_READABLE, hello_cb);

@@ -76,9 +76,10 @@ struct device_region {
 struct device_link {
     uv_process_t process;
     uv_poll_t socket_poll, done_poll;
-    bool alive;  // the process
-    bool open;   // the three handles
-    bool broken; // the ring, by the executor, which is being killed
+    bool alive;   // the process
+    bool open;    // the three handles
+    bool broken;  // the ring, by the executor, which is being killed
+    bool by_edge; // the loop is woken by each ring of the bell, not for as long as it is readable
     int n_closing;
     int sock, rings_fd, command_bell, done_bell;
     void *rings_memory;
@@ -214,6 +215,7 @@ uint64_t device_busy_ns(const struct device *d); // that something was in flight
 // Functions of device*.c alone.
 extern const struct space_ops device_space_ops;
 void device_start_executor(struct device *d);
+void device_watch_deadline(struct device *d); // of the command that is the oldest from now on
 void device_try_restart(struct device *d);
 void device_end_restart(struct device *d, const struct opd_err *err); // answers those who wait
 // Words for what a command was at after that many steps had begun: operator, version, kernel,

@@ -78,8 +78,10 @@ void device_pump(struct device *d)
         memcpy(record, c->bytes.bytes, c->bytes.size);
         ring_commit(&d->link.commands);
         device_pop(&d->queue.pending, &d->queue.pending_end);
-        if (!d->queue.flight)
+        if (!d->queue.flight) {
             d->queue.head_since = clock_ns();
+            device_watch_deadline(d);
+        }
         device_push(c, &d->queue.flight_end);
     }
 }

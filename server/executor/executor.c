@@ -433,6 +433,7 @@ static bool wait_for_work(struct executor *ex, uint64_t *idle_since)
     while (poll(fds, 2, -1) < 0 && errno == EINTR)
         continue;
     ring_wake(&ex->commands);
+    ring_silence(&ex->commands);
     return !(fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR)) || fds[0].revents;
 }
 

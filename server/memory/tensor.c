@@ -17,7 +17,7 @@ enum alloc_result storage_new(struct space *space, uint64_t size, struct holder 
         if (result != ALLOC_OK)
             return result;
     }
-    *out = mem_zalloc(1, sizeof **out);
+    *out = mem_alloc(sizeof **out);
     **out = (struct storage){
         .refs = 1, .space = space, .holder = holder_ref(holder), .block = block, .size = size
     };
@@ -63,7 +63,11 @@ void storage_unref(struct storage *s)
 struct tensor *tensor_new(struct storage *s, uint64_t offset, const struct tensor_desc *desc)
 {
     struct tensor *t = mem_zalloc(1, sizeof *t);
-    *t = (struct tensor){ .refs = 1, .storage = storage_ref(s), .offset = offset, .desc = *desc };
+    t->refs = 1;
+    t->storage = storage_ref(s);
+    t->offset = offset;
+    t->size = tensor_desc_size(desc);
+    t->desc = *desc;
     s->space->n_tensors++;
     return t;
 }
@@ -121,13 +125,12 @@ bool storage_overlaps(const struct storage *a, uint64_t a_offset, uint64_t a_siz
 
 bool tensor_overlaps(const struct tensor *a, const struct tensor *b)
 {
-    return storage_overlaps(a->storage, a->offset, tensor_desc_size(&a->desc), b->storage,
-                            b->offset, tensor_desc_size(&b->desc));
+    return storage_overlaps(a->storage, a->offset, a->size, b->storage, b->offset, b->size);
 }
 
 const char *tensor_suspect(const struct tensor *t)
 {
-    return writes_suspect(t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
+    return t->storage->writes ? writes_suspect(t->storage, t->offset, t->offset + t->size) : NULL;
 }
 
 static uint64_t name_key(const char *name)
@@ -183,7 +186,7 @@ void tensor_pack_keys(struct buf *out, uint64_t id, const struct tensor *t)
         pack_int(out, t->desc.shape[i]);
     pack_key_str(out, "device", t->storage->space->name);
     pack_key_str(out, "name", t->name);
-    pack_key_uint(out, "bytes", tensor_desc_size(&t->desc));
+    pack_key_uint(out, "bytes", t->size);
     pack_key_str(out, "suspect", tensor_suspect(t));
 }
 

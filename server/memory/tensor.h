@@ -33,7 +33,7 @@ struct tensor {
     int refs;
     int n_ids; // of all connections
     struct storage *storage;
-    uint64_t offset; // bytes
+    uint64_t offset, size; // bytes
     struct tensor_desc desc;
     char *name;                // NULL: none
     struct tensor *next_named; // of the same hash

@@ -8,6 +8,13 @@
 // A storage that is suspect in more pieces than that is so as a whole.
 enum { MAX_PIECES = 1024 };
 
+struct fate *fate_new(void)
+{
+    struct fate *f = mem_alloc(sizeof *f);
+    *f = (struct fate){ .refs = 1 };
+    return f;
+}
+
 struct fate *fate_ref(struct fate *f)
 {
     f->refs++;

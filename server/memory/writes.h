@@ -22,6 +22,7 @@ struct fate {
     enum fate_state state;
     char *why; // FAILED: of a write; or NULL
 };
+struct fate *fate_new(void); // open
 struct fate *fate_ref(struct fate *f);
 void fate_unref(struct fate *f); // NULL is fine
 

@@ -31,6 +31,13 @@ struct tensor_desc {
 // Rank, signs, and that the bytes stay below 2^48: what comes from outside is held against it
 // before anything is computed from it. Errors: invalid_argument, "shape [..]: what".
 bool tensor_desc_check(const struct tensor_desc *d, struct opd_err *err);
+static inline bool tensor_desc_same(const struct tensor_desc *a, const struct tensor_desc *b)
+{
+    bool same = a->dtype == b->dtype && a->rank == b->rank;
+    for (int i = 0; same && i < a->rank; i++)
+        same = a->shape[i] == b->shape[i];
+    return same;
+}
 int64_t tensor_desc_numel(const struct tensor_desc *d);
 uint64_t tensor_desc_size(const struct tensor_desc *d);                       // bytes
 void tensor_desc_format(const struct tensor_desc *d, char *out, size_t size); // "float32 [2, 3]"

@@ -107,25 +107,70 @@ static void closed(struct stream *s)
     conn_unref(s->owner);
 }
 
-static void leave_queue(struct conn *c)
+static void leave_staging(struct conn *c)
 {
     if (c->stages_on)
         staging_leave(&c->stages_on->staging, c->id);
     c->stages_on = NULL;
 }
 
+// --- who has a part in a turn
+
+void conn_touch(struct conn *c)
+{
+    if (c->touched)
+        return;
+    struct clients *clients = &c->broker->clients;
+    c->touched = true;
+    c->refs++;
+    c->next_touched = clients->touched;
+    clients->touched = c;
+}
+
+static void unqueue(struct conn *c)
+{
+    struct clients *clients = &c->broker->clients;
+    *(c->prev_queued ? &c->prev_queued->next_queued : &clients->queued) = c->next_queued;
+    *(c->next_queued ? &c->next_queued->prev_queued : &clients->last_queued) = c->prev_queued;
+    clients->n_queued--;
+    c->queued = false;
+}
+
+static void enqueue(struct conn *c)
+{
+    struct clients *clients = &c->broker->clients;
+    c->next_queued = NULL;
+    c->prev_queued = clients->last_queued;
+    *(c->prev_queued ? &c->prev_queued->next_queued : &clients->queued) = c;
+    clients->last_queued = c;
+    clients->n_queued++;
+    c->queued = true;
+}
+
+void conn_queue(struct conn *c)
+{
+    bool queued = !c->closed && (c->waiting || c->packing);
+    if (queued && !c->queued)
+        enqueue(c);
+    else if (!queued && c->queued)
+        unqueue(c);
+}
+
+// --- its end
+
 static void end_begun(struct conn *c)
 {
-    free(c->begun);
     c->begun = NULL;
     c->n_flight--;
 }
 
 static void drop_begun(struct conn *c)
 {
-    if (c->begun) {
-        request_discard(c->begun);
+    struct request *begun = c->begun;
+    if (begun) {
         end_begun(c);
+        request_discard(begun);
+        request_release(begun);
     }
     msg_finish(&c->msg);
     for (struct request *req; (req = c->packing) != NULL;) {
@@ -136,12 +181,17 @@ static void drop_begun(struct conn *c)
 
 static void leave(struct conn *c)
 {
-    leave_queue(c);
+    leave_staging(c);
     trace_follow(c, false);
     struct broker *b = c->broker;
     events_follow(&b->events, &c->follower, false);
     c->closed = true;
     c->waiting = false;
+    conn_queue(c);
+    if (b->clients.worker == c)
+        b->clients.worker = NULL;
+    if (b->clients.other_worker == c)
+        b->clients.other_worker = NULL;
     pool_leave(b->pool, POOL_FRONT, c);
     pool_leave(b->pool, POOL_BACK, c);
     drop_begun(c);
@@ -200,14 +250,18 @@ static void readable(struct stream *s)
 // What it has sent is answered to its end.
 static void ended(struct stream *s)
 {
+    struct conn *c = s->owner;
     readable(s);
-    turn_retry(&((struct conn *)s->owner)->broker->turn);
+    conn_touch(c);
+    turn_retry(&c->broker->turn);
 }
 
 static void drained(struct stream *s)
 {
     struct conn *c = s->owner;
     replies_taken(c);
+    if (s->over)
+        conn_touch(c);
     if (c->waiting)
         turn_retry(&c->broker->turn);
 }
@@ -254,7 +308,9 @@ static void begin(struct conn *c, int fd)
 void conn_start(struct conn *c)
 {
     begin(c, c->stream.fd);
-    c->waiting = c->dirty = true; // what is in the buffers goes on with the next turn
+    c->waiting = true; // what is in the buffers goes on with the next turn
+    conn_queue(c);
+    conn_touch(c);
     turn_retry(&c->broker->turn);
 }
 
@@ -282,7 +338,7 @@ void conn_notify(struct conn *c, const char *method, const struct buf *param)
     pack_str(out, method);
     pack_array(out, 1);
     buf_append(out, param->bytes, param->size);
-    c->dirty = true;
+    conn_touch(c);
 }
 
 bool conn_idle(const struct conn *c)
@@ -325,9 +381,10 @@ static void reply(struct request *req, enum request_status status, struct opd_er
             pack_reply_ok(out, req->id);
             buf_append(out, req->reply.bytes, req->reply.size);
         }
-        c->dirty = true;
+        conn_touch(c);
     }
     request_discard(req);
+    request_release(req);
     opd_err_clear(err);
 }
 
@@ -335,7 +392,8 @@ static void reply(struct request *req, enum request_status status, struct opd_er
 // connection is over.
 static bool decode(struct conn *c)
 {
-    struct opd_err err = { 0 };
+    struct opd_err err;
+    opd_err_init(&err);
     if (!c->msg.decoder)
         msg_begin(&c->msg, stream_bytes(&c->stream), c->scan.position);
     if (!msg_step(&c->msg, PARTED_DECODED)) {
@@ -350,55 +408,73 @@ static bool decode(struct conn *c)
 }
 
 // A request that was begun goes on in the next turn, and counts as in flight until then.
-static void keep_begun(struct conn *c, const struct request *req)
+static void keep_begun(struct conn *c, struct request *req)
 {
     if (!c->begun) {
-        c->begun = mem_alloc(sizeof *req);
-        *c->begun = *req;
+        c->begun = req;
         c->n_flight++;
     }
     turn_retry(&c->broker->turn);
+}
+
+// The request of the message that is decoded.
+static struct request *make_request(struct conn *c)
+{
+    if (c->begun)
+        return c->begun;
+    struct request *req = request_new(c);
+    req->id = c->msg.id;
+    req->notification = c->msg.notification;
+    req->since = c->waiting_since;
+    return req;
+}
+
+static void note_work(struct conn *c, uint64_t since)
+{
+    struct clients *clients = &c->broker->clients;
+    c->last_work = since;
+    if (clients->worker == c)
+        return;
+    clients->other_worker = clients->worker;
+    clients->worker = c;
 }
 
 // Starts the first request in the buffer, or goes on with it. False: it waits, is not done to its
 // end, or the connection is over.
 static bool start_one(struct conn *c)
 {
-    struct opd_err err = { 0 };
+    struct opd_err err;
     if (!decode(c))
         return false;
+    opd_err_init(&err);
     bool again = c->waiting_since != 0;
     if (!again)
         c->waiting_since = clock_ns();
-    struct request fresh = { .conn = c,
-                             .broker = c->broker,
-                             .id = c->msg.id,
-                             .notification = c->msg.notification,
-                             .reply_fd = -1,
-                             .since = c->waiting_since };
-    struct request *req = c->begun ? c->begun : &fresh;
+    struct request *req = make_request(c);
     c->waits_for = NULL;
     enum request_status status = c->broker->dispatch(req, &c->msg, again, &err);
     if (status == REQUEST_AGAIN) {
         keep_begun(c, req);
         return false;
     }
-    msg_finish(&c->msg);
+    if (c->begun)
+        end_begun(c);
+    msg_end(&c->msg);
     if (status == REQUEST_WAIT) {
         request_discard(req);
+        request_release(req);
         return false;
     }
+    uint64_t since = c->waiting_since;
     c->waiting_since = 0;
-    leave_queue(c);
+    leave_staging(c);
     if (again || status == REQUEST_ERROR) // one kernel that fails ends the wait for the others
         pool_leave(c->broker->pool, POOL_FRONT, c);
     opd_err_clear(&c->wait_err);
-    if (status != REQUEST_SUBMITTED)
-        reply(req, status, &err);
+    if (status == REQUEST_SUBMITTED)
+        note_work(c, again ? clock_ns() : since);
     else
-        c->last_work = clock_ns();
-    if (c->begun)
-        end_begun(c);
+        reply(req, status, &err);
     return true;
 }
 
@@ -424,11 +500,9 @@ static size_t next_message(struct conn *c)
 
 static bool others_work(const struct conn *c)
 {
-    uint64_t now = clock_ns();
-    for (const struct conn *o = c->broker->clients.first; o; o = o->next)
-        if (o != c && o->last_work && now - o->last_work < AT_WORK_NS)
-            return true;
-    return false;
+    const struct clients *clients = &c->broker->clients;
+    const struct conn *o = clients->worker == c ? clients->other_worker : clients->worker;
+    return o && clock_ns() - o->last_work < AT_WORK_NS;
 }
 
 static bool overloaded(const struct conn *c)
@@ -452,27 +526,55 @@ static void process(struct conn *c)
             turn_retry(&c->broker->turn);
         if (over || held || (!c->begun && overloaded(c)) || !start_one(c)) {
             if (overloaded(c))
-                leave_queue(c); // it may be so for long
+                leave_staging(c); // it may be so for long
             c->waiting = !c->closed;
             break;
         }
         turn += 1 + (int)(size / TURN_BYTES);
-        c->scan = (struct mpscan){ 0 };
+        mpscan_reset(&c->scan);
         stream_consume(&c->stream, size);
     }
     c->waiting = !c->closed && (c->waiting || c->broker->handover.held);
+    conn_queue(c);
     update_reading(c);
 }
 
-void conn_turn(struct conn *c, bool retry)
+// --- turns
+
+// Each of those that wait once, in turn; the first is the last one next time.
+static void go_on(struct clients *clients)
 {
-    if (retry && c->packing)
-        parted_go_on(c);
-    if (retry && c->waiting)
-        process(c);
-    if (c->dirty && !c->closed && stream_unsent(&c->stream) > 0)
-        stream_flush(&c->stream);
-    c->dirty = false;
-    if (c->stream.over && conn_idle(c))
-        conn_close(c);
+    for (int n = clients->n_queued; n > 0 && clients->queued; n--) {
+        struct conn *c = clients->queued;
+        unqueue(c);
+        c->refs++; // it may close
+        if (c->packing)
+            parted_go_on(c);
+        if (c->waiting)
+            process(c);
+        conn_queue(c);
+        if (c->stream.over)
+            conn_touch(c);
+        conn_unref(c);
+    }
+    struct conn *first = clients->queued;
+    if (first) {
+        unqueue(first);
+        enqueue(first);
+    }
+}
+
+void conn_turn_all(struct broker *b, bool retry)
+{
+    if (retry)
+        go_on(&b->clients);
+    for (struct conn *c; (c = b->clients.touched) != NULL;) {
+        b->clients.touched = c->next_touched;
+        c->touched = false;
+        if (!c->closed && stream_unsent(&c->stream) > 0)
+            stream_flush(&c->stream);
+        if (c->stream.over && !c->closed && conn_idle(c))
+            conn_close(c);
+        conn_unref(c);
+    }
 }

@@ -27,8 +27,10 @@ enum { CONN_MAX_UNSENT = 4 << 20 };
 struct conn {
     struct broker *broker;
     struct conn *next, *prev;
-    int refs; // the loop's, and one for each request in flight
+    struct conn *next_touched, *next_queued, *prev_queued; // see struct clients
+    bool touched, queued;
     bool closed;
+    int refs; // the loop's, one for each request in flight, and one while it is touched
     uint64_t id;
     uint64_t reply_size;   // bytes of tensors that replies to what is in flight will have
     struct holder *holder; // its name, and what it holds; a reference
@@ -38,9 +40,9 @@ struct conn {
     struct msg msg;          // the first in the buffer, as far as it is decoded
     struct request *begun;   // it is done in parts, and has begun; or NULL
     struct request *packing; // these are done, and large results are packed
+    int last_method;         // the index of its last request's
     int n_flight;
     bool waiting;             // the first request in the buffer waits, or there is more to start
-    bool dirty;               // replies to flush
     struct device *waits_for; // device whose memory the waiting request wants
     struct device *stages_on; // in whose queue for staging memory it stands
     struct opd_err wait_err;  // that did not come
@@ -62,12 +64,17 @@ struct conn {
     uint64_t last_event; // the last event that its reload() told of
 };
 
-// All connections.
+// All connections. Those that a turn of the loop has to do with are in lists of their own, so that
+// the others cost nothing.
 struct clients {
     struct conn *first;
     int n;
-    int n_tracers;     // of them: those that follow runs
-    uint64_t n_traced; // runs that these were told of
+    struct conn *touched;              // to be flushed, or to end
+    struct conn *queued, *last_queued; // that wait, or pack replies; in the order of their turns
+    int n_queued;
+    struct conn *worker, *other_worker; // the two that sent requests to devices last
+    int n_tracers;                      // of them: those that follow runs
+    uint64_t n_traced;                  // runs that these were told of
     uint64_t last_id;
     struct conn *left; // those that have ended, and whose tensors are not freed yet
 };
@@ -78,9 +85,11 @@ void conn_open(struct broker *b, int fd); // takes the socket over
 struct conn *conn_new(struct broker *b, uint64_t id);
 void conn_start(struct conn *c);
 void conn_discard(struct conn *c);
-// Its part in a turn of the loop: what is under way goes on, what waits is tried again where there
-// was something to wait for, and replies are sent.
-void conn_turn(struct conn *c, bool retry);
+// A turn of the loop: what is under way goes on, what waits is tried again where there was
+// something to wait for, and replies are sent.
+void conn_turn_all(struct broker *b, bool retry);
+void conn_touch(struct conn *c); // it has something to send, or nothing more to do
+void conn_queue(struct conn *c); // it waits, or packs a reply; or no longer
 void conn_close(struct conn *c);
 void conn_unref(struct conn *c);
 void conn_notify(struct conn *c, const char *method,

@@ -17,6 +17,8 @@ static request_fn *const functions[METHOD_COUNT] = {
 static int take_fd(struct request *req, const char *letters, const value *params)
 {
     char text[8];
+    if (req->conn->stream.n_fds == 0)
+        return -1;
     for (size_t i = 0; *letters; letters++) {
         if (*letters == '|')
             continue;
@@ -26,6 +28,18 @@ static int take_fd(struct request *req, const char *letters, const value *params
             return stream_take_fd(&req->conn->stream);
     }
     return -1;
+}
+
+// Most requests are as the one before.
+static int find_method(struct conn *c, const struct msg *msg)
+{
+    const char *last = methods[c->last_method].name;
+    if (strlen(last) == msg->method_size && memcmp(last, msg->method, msg->method_size) == 0)
+        return c->last_method;
+    int method = method_find(msg->method, msg->method_size);
+    if (method >= 0)
+        c->last_method = method;
+    return method;
 }
 
 static bool may_begin(const struct request *req, const struct method *m, const value *params,
@@ -44,26 +58,28 @@ static bool may_begin(const struct request *req, const struct method *m, const v
 enum request_status request_dispatch(struct request *req, const struct msg *msg, bool again,
                                      struct opd_err *err)
 {
-    int method = method_find(msg->method, msg->method_size);
+    int method = find_method(req->conn, msg);
     if (method < 0) {
         opd_err_set(err, OPD_E_unknown_method, "there is no request '%.*s'; see protocol/README.md",
                     (int)(msg->method_size < 64 ? msg->method_size : 64), msg->method);
         return REQUEST_ERROR;
     }
     enum request_status status = REQUEST_ERROR;
-    req->fd = take_fd(req, methods[method].params, msg->params);
+    struct broker *b = req->broker; // once it is submitted the request may be gone
+    int fd = take_fd(req, methods[method].params, msg->params);
+    req->fd = &fd;
     bool begins = may_begin(req, &methods[method], msg->params, again, err);
     if (begins)
         status = functions[method](req, msg->params, err);
-    if (req->fd >= 0)
-        close(req->fd);
+    if (fd >= 0)
+        close(fd);
     if (!begins)
         return REQUEST_ERROR;
     if (status == REQUEST_AGAIN)
-        req->broker->counters.parts++;
+        b->counters.parts++;
     else if (status != REQUEST_WAIT) {
-        req->broker->counters.calls[method]++;
-        req->broker->counters.requests++;
+        b->counters.calls[method]++;
+        b->counters.requests++;
     }
     return status;
 }

@@ -1,5 +1,6 @@
 #include "request/method.h"
 
+#include <stdint.h>
 #include <string.h>
 
 const struct method methods[METHOD_COUNT] = {
@@ -8,10 +9,20 @@ const struct method methods[METHOD_COUNT] = {
 #undef REQUEST
 };
 
+// Of the names: few are of one length.
+static const uint8_t sizes[METHOD_COUNT] = {
+#define REQUEST(name, since, params, result, doc) sizeof #name - 1,
+#include "../../protocol/protocol.def"
+#undef REQUEST
+};
+
 int method_find(const char *name, size_t size)
 {
-    for (int i = 0; i < METHOD_COUNT; i++)
-        if (strlen(methods[i].name) == size && memcmp(methods[i].name, name, size) == 0)
-            return i;
+    const uint8_t *at = sizes, *end = sizes + METHOD_COUNT;
+    while (size <= UINT8_MAX && (at = memchr(at, (int)size, (size_t)(end - at))) != NULL) {
+        if (memcmp(methods[at - sizes].name, name, size) == 0)
+            return (int)(at - sizes);
+        at++;
+    }
     return -1;
 }

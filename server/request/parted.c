@@ -32,7 +32,7 @@ void parted_begin(struct request *req, uint64_t size)
 void parted_send(struct request *req)
 {
     stream_append(&req->conn->stream, &req->reply, req->reply_start);
-    req->conn->dirty = true;
+    conn_touch(req->conn);
 }
 
 void parted_pack(struct request *kept)
@@ -44,6 +44,7 @@ void parted_pack(struct request *kept)
     kept->at = 0;
     parted_begin(kept, kept->read_size + 64);
     pack_bin_head(&kept->reply, kept->read_size);
+    conn_queue(kept->conn);
     turn_retry(&kept->broker->turn);
 }
 

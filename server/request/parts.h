@@ -53,6 +53,8 @@ struct broker {
     bool stopping;    // what has begun ends, nothing is begun any more
 
     struct clients clients;
+    struct request *spare; // requests that have ended; see request_new()
+    int n_spare;
     struct listener listener;
     struct replies replies;
     struct counters counters;

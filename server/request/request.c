@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include <string.h>
 
@@ -11,6 +12,53 @@
 #include "request/parted.h"
 #include "request/parts.h"
 #include "request/trace.h"
+
+// --- in memory
+
+enum { SPARE_MOST = 256, REPLY_KEPT = 4096 };
+
+struct request *request_new(struct conn *c)
+{
+    struct request *req = c->broker->spare;
+    struct buf reply = { 0 };
+    if (req) {
+        c->broker->spare = req->next;
+        c->broker->n_spare--;
+        reply = req->reply;
+    } else {
+        req = mem_alloc(sizeof *req);
+    }
+    memset(req, 0, offsetof(struct request, made));
+    req->reply = reply;
+    req->reply_fd = -1;
+    req->conn = c;
+    req->broker = c->broker;
+    return req;
+}
+
+void request_release(struct request *req)
+{
+    struct broker *b = req->broker;
+    req->reply.size = 0;
+    if (req->reply.capacity > REPLY_KEPT || b->n_spare == SPARE_MOST)
+        buf_finish(&req->reply);
+    if (b->n_spare == SPARE_MOST) {
+        free(req);
+        return;
+    }
+    req->next = b->spare;
+    b->spare = req;
+    b->n_spare++;
+}
+
+void request_drop_spare(struct broker *b)
+{
+    for (struct request *req; (req = b->spare) != NULL;) {
+        b->spare = req->next;
+        buf_finish(&req->reply);
+        free(req);
+    }
+}
 
 // --- submitted requests
 
@@ -41,7 +89,7 @@ void request_needs(struct request *req, const struct storage *s, uint64_t begin,
 void request_needs_tensor(struct request *req, const struct tensor *t)
 {
     if (t)
-        request_needs(req, t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
+        request_needs(req, t->storage, t->offset, t->offset + t->size);
 }
 
 void request_writes(struct request *req, struct storage *s, uint64_t begin, uint64_t end)
@@ -109,16 +157,16 @@ static void take_back(struct request *req)
 {
     struct conn *c = req->conn;
     for (int i = 0; i < req->n_made; i++)
-        if (req->made[i])
-            tensor_drop_name(&req->broker->names, req->made[i]);
+        if (req->made[i].tensor)
+            tensor_drop_name(&req->broker->names, req->made[i].tensor);
     if (c->closed)
         return;
     if (req->made_export && map_get(&c->exports, req->made_export) == req->exported)
         request_drop_export(c, req->made_export);
     // The ids may have been given up meanwhile, and used for something else.
     for (int i = 0; i < req->n_made; i++)
-        if (req->made[i] && map_get(&c->tensors, req->made_ids[i]) == req->made[i])
-            request_drop_id(c, req->made_ids[i]);
+        if (req->made[i].tensor && map_get(&c->tensors, req->made[i].id) == req->made[i].tensor)
+            request_drop_id(c, req->made[i].id);
     struct context *ctx = req->made_context ? map_get(&c->contexts, req->made_context) : NULL;
     if (ctx && ctx->serial == req->made_serial)
         context_free(map_remove(&c->contexts, req->made_context));
@@ -153,7 +201,8 @@ static void pack_result(struct request *req, struct buf *out, const struct opd_e
 void request_finish(struct request *req, const struct opd_err *device_err)
 {
     struct conn *c = req->conn;
-    struct opd_err own = { 0 }, *err = &own;
+    struct opd_err own, *err = &own;
+    opd_err_init(err);
     if (device_err->code)
         opd_err_copy(&own, device_err);
     bool unknown = inherit_failure(req, &own);
@@ -173,7 +222,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
     }
     if (wanted) {
         pack_result(req, &c->stream.out, err);
-        c->dirty = true;
+        conn_touch(c);
     }
     opd_err_clear(&own);
     request_end(req);
@@ -189,7 +238,7 @@ void request_discard(struct request *req)
     if (req->reply_fd >= 0)
         close(req->reply_fd);
     req->reply_fd = -1;
-    buf_finish(&req->reply);
+    req->reply.size = 0;
     buf_finish(&req->rest);
 }
 
@@ -197,8 +246,8 @@ void request_end(struct request *req)
 {
     struct conn *c = req->conn;
     for (int i = 0; i < req->n_made; i++)
-        if (req->made[i])
-            req->made[i]->made_at = NULL;
+        if (req->made[i].tensor)
+            req->made[i].tensor->made_at = NULL;
     storage_unref(req->exported);
     bound_plan_unref(req->bound);
     trace_free(req->trace);
@@ -207,8 +256,10 @@ void request_end(struct request *req)
     c->n_flight--;
     c->reply_size -= req->read_size;
     request_discard(req);
+    if (c->stream.over)
+        conn_touch(c);
     turn_retry(&req->broker->turn);
-    free(req);
+    request_release(req);
     conn_unref(c);
 }
 
@@ -221,56 +272,49 @@ static void request_done(struct command *cmd, const struct opd_err *err)
     request_finish(req, err);
 }
 
-static void note_writes(struct request *kept)
+static void note_writes(struct request *req)
 {
-    if (kept->n_writes == 0)
+    if (req->n_writes == 0)
         return;
-    kept->write_fate = mem_zalloc(1, sizeof *kept->write_fate);
-    kept->write_fate->refs = 1;
-    for (int i = 0; i < kept->n_writes; i++) {
-        struct request_write *w = &kept->writes[i];
-        add_writes(kept, NEED_REPLACED, w->storage, w->begin, w->end);
-        writes_add(storage_ref(w->storage), w->begin, w->end, kept->write_fate);
+    req->write_fate = fate_new();
+    for (int i = 0; i < req->n_writes; i++) {
+        struct request_write *w = &req->writes[i];
+        add_writes(req, NEED_REPLACED, w->storage, w->begin, w->end);
+        writes_add(storage_ref(w->storage), w->begin, w->end, req->write_fate);
     }
 }
 
 struct request *request_defer(struct request *req)
 {
-    struct request *kept = mem_alloc(sizeof *kept);
-    *kept = *req;
-    req->reply = (struct buf){ 0 };
-    req->staged = NULL;
-    if (kept->n_made > 0 || kept->made_context) {
-        kept->fate = mem_zalloc(1, sizeof *kept->fate);
-        kept->fate->refs = 1;
+    if (req->n_made > 0 || req->made_context)
+        req->fate = fate_new();
+    for (int i = 0; i < req->n_made; i++) {
+        struct storage *s = req->made[i].tensor->storage;
+        req->made[i].tensor->made_at = &req->made[i].tensor;
+        if (!s->fate && !req->made[i].view)
+            s->fate = fate_ref(req->fate);
     }
-    for (int i = 0; i < kept->n_made; i++) {
-        struct storage *s = kept->made[i]->storage;
-        kept->made[i]->made_at = &kept->made[i];
-        if (!s->fate && !kept->made_view[i])
-            s->fate = fate_ref(kept->fate);
-    }
-    struct context *ctx = kept->made_context ? map_get(&kept->conn->contexts, kept->made_context)
-                                             : NULL;
+    struct context *ctx = req->made_context ? map_get(&req->conn->contexts, req->made_context)
+                                            : NULL;
     for (int i = 0; ctx && i < OP_MAX_TEMPS; i++)
         if (ctx->saved[i])
-            ctx->saved[i]->fate = fate_ref(kept->fate);
-    if (kept->exported)
-        storage_ref(kept->exported);
-    note_writes(kept);
-    kept->conn->refs++;
-    kept->conn->n_flight++;
-    kept->conn->reply_size += kept->read_size;
-    return kept;
+            ctx->saved[i]->fate = fate_ref(req->fate);
+    if (req->exported)
+        storage_ref(req->exported);
+    note_writes(req);
+    req->conn->refs++;
+    req->conn->n_flight++;
+    req->conn->reply_size += req->read_size;
+    return req;
 }
 
 enum request_status request_submit(struct request *req, struct device *d, struct command *cmd)
 {
-    struct request *kept = request_defer(req);
-    kept->device = d;
+    request_defer(req);
+    req->device = d;
     cmd->done = request_done;
-    cmd->data = kept;
-    cmd->repeatable = kept->n_writes == 0;
+    cmd->data = req;
+    cmd->repeatable = req->n_writes == 0;
     device_submit(d, cmd);
     return REQUEST_SUBMITTED;
 }
@@ -323,8 +367,7 @@ void request_make(struct request *req, uint64_t id, struct tensor *t)
 {
     map_put(&req->conn->tensors, id, t);
     t->n_ids++;
-    req->made[req->n_made] = t;
-    req->made_ids[req->n_made++] = id;
+    req->made[req->n_made++] = (struct request_made){ .id = id, .tensor = t };
 }
 
 void request_drop_id(struct conn *c, uint64_t id)
@@ -367,7 +410,7 @@ static struct opd_operator *find_operator(struct request *req, const char *name,
     struct suggest near;
     struct opd_operator *o = registry_operator(&b->registry, name);
     if (o && o->current) {
-        snprintf(req->op, sizeof req->op, "%s", o->name);
+        memcpy(req->op, o->name, sizeof req->op);
         return o;
     }
     opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s%s", name,

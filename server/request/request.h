@@ -56,25 +56,29 @@ struct request_write {
     uint64_t begin, end;
 };
 
-// On the stack until it is submitted, then on the heap.
+// A tensor that a request makes.
+struct request_made {
+    uint64_t id;
+    struct tensor *tensor; // NULL: given up since it was submitted, and its memory too, which the
+                           // device uses in the order of commands
+    bool view;             // in memory that was there before
+};
+
+// Those that have ended are kept for others: see request_new().
 struct request {
+    struct request *next; // of the spare ones
+    struct buf reply;     // the result, packed
     struct conn *conn;
     struct broker *broker;
     uint32_t id;
     bool notification;
-    int fd;         // that came with it; closed when its method returns, unless that has made it -1
+    int *fd;        // that came with it; closed when its method returns, unless that has made it -1
     int reply_fd;   // goes with the reply; -1: none
     uint64_t since; // clock_ns() when it was first tried
-    struct buf reply;     // the result, packed
     uint64_t reply_size;  // that it will have, about; counted by its connection
     size_t reply_start;   // of a reply that is packed whole, head and all: see parted.h
     char op[OP_MAX_NAME]; // for errors; "" if none
 
-    // Tensors that the request has made, taken back if the device's work fails.
-    uint64_t made_ids[REQUEST_MAX_MADE];
-    struct tensor *made[REQUEST_MAX_MADE]; // NULL: given up since it was submitted, and its memory
-                                           // too, which the device uses in the order of commands
-    bool made_view[REQUEST_MAX_MADE];      // in memory that was there before
     int n_made;
     uint64_t made_context, made_serial;
     uint64_t made_export; // id; 0: none
@@ -85,7 +89,6 @@ struct request {
     size_t n_needs;
     // Writes into what was there before have a fate of their own: where the request fails before it
     // has begun, nothing has happened to that.
-    struct request_write writes[2 * OP_MAX_INPUTS + OP_MAX_TEMPS];
     int n_writes;
     struct fate *write_fate;
     bool begun; // though it failed
@@ -101,7 +104,17 @@ struct request {
     // took (or NULL).
     struct bound_plan *bound; // a reference
     struct trace *trace;      // owned
+
+    // Tensors that the request has made, taken back if the device's work fails; and its writes.
+    // From here on what is not used is not initialised.
+    struct request_made made[REQUEST_MAX_MADE];
+    struct request_write writes[2 * OP_MAX_INPUTS + OP_MAX_TEMPS];
 };
+
+// A request of a connection, from the spare ones where there is one.
+struct request *request_new(struct conn *c);
+void request_release(struct request *req); // what it holds is let go of before
+void request_drop_spare(struct broker *b);
 
 typedef enum request_status request_fn(struct request *req, const value *params,
                                        struct opd_err *err);
@@ -110,8 +123,8 @@ typedef enum request_status request_fn(struct request *req, const value *params,
 enum request_status request_dispatch(struct request *req, const struct msg *msg, bool again,
                                      struct opd_err *err);
 
-// Keeps a request that is answered later, by request_finish() with the result in its reply, or with
-// an error.
+// From now on the request is answered later, by request_finish() with the result in its reply, or
+// with an error: its function returns REQUEST_SUBMITTED. Returns req.
 struct request *request_defer(struct request *req);
 void request_finish(struct request *kept, const struct opd_err *err); // frees it
 void request_end(struct request *kept);    // the same, its reply has been packed

@@ -79,8 +79,10 @@ const char *run_take_warning(const struct run *run)
 {
     const struct opd_operator *o = run->version->of;
     struct map *warnings = &run->req->conn->warnings;
+    if (!o->failure)
+        return NULL;
     uint64_t key = hash_bytes(o->name, strlen(o->name), 0);
-    if (!o->failure || (uint64_t)(uintptr_t)map_get(warnings, key) == o->failure)
+    if ((uint64_t)(uintptr_t)map_get(warnings, key) == o->failure)
         return NULL;
     map_put(warnings, key, (void *)(uintptr_t)o->failure);
     return o->failure_text;
@@ -194,7 +196,7 @@ static struct context *find_context(struct request *req, const value *id, struct
                     "this connection has no context %" PRId64 " (never made, or freed)",
                     value_int(id));
     else
-        snprintf(req->op, sizeof req->op, "%s", ctx->version->op->name);
+        memcpy(req->op, ctx->version->op->name, sizeof req->op);
     return ctx;
 }
 

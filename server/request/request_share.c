@@ -32,7 +32,7 @@ static bool may_share(const struct request *req, const char *what, uint64_t size
 enum request_status request_shm_open(struct request *req, const value *params, struct opd_err *err)
 {
     int64_t id = value_int(value_at(params, 0)), size = value_int(value_at(params, 1));
-    bool ok = shm_check("shm_open", req->fd, size, err) &&
+    bool ok = shm_check("shm_open", *req->fd, size, err) &&
               may_share(req, "shm_open", (uint64_t)size, err);
     if (ok && req->conn->shms.count >= REQUEST_MAX_SHMS)
         opd_err_set(err, OPD_E_out_of_memory, "shm_open: this connection has %d; close some",
@@ -42,8 +42,8 @@ enum request_status request_shm_open(struct request *req, const value *params, s
     if (err->code)
         return REQUEST_ERROR;
     struct shm *shm = mem_zalloc(1, sizeof *shm);
-    *shm = (struct shm){ .fd = req->fd, .size = (uint64_t)size };
-    req->fd = -1;
+    *shm = (struct shm){ .fd = *req->fd, .size = (uint64_t)size };
+    *req->fd = -1;
     map_put(&req->conn->shms, (uint64_t)id, shm);
     pack_nil(&req->reply);
     return REQUEST_ANSWERED;
@@ -91,7 +91,7 @@ static void pack_export(struct buf *out, const struct tensor *t)
         pack_nil(out);
     pack_key_uint(out, "chunk_size", chunk ? chunk->size : 0);
     pack_key_uint(out, "offset", at.offset);
-    pack_key_uint(out, "size", tensor_desc_size(&t->desc));
+    pack_key_uint(out, "size", t->size);
     pack_map_end(out, map);
 }
 
@@ -173,7 +173,7 @@ static bool check_import(struct request *req, int64_t id, bool ipc, const value 
                            " bytes of memory, expected the %d bytes of cuIpcGetMemHandle and the "
                            "size of the allocation",
                            handle_size, size, DEV_IPC_HANDLE);
-    return (ipc || shm_check("import_open", req->fd, size, err)) &&
+    return (ipc || shm_check("import_open", *req->fd, size, err)) &&
            may_share(req, "import_open", (uint64_t)size, err);
 }
 
@@ -196,7 +196,7 @@ enum request_status request_import_open(struct request *req, const value *params
     size_t handle_size;
     bool asked = ipc ? device_map_ipc(d, (const uint8_t *)value_bytes(handle, &handle_size),
                                       m->size, &m->region, &mapping, err)
-                     : device_map_host(d, req->fd, m->size, &m->region, &mapping, err);
+                     : device_map_host(d, *req->fd, m->size, &m->region, &mapping, err);
     if (!asked)
         opened(o, err);
     return REQUEST_SUBMITTED;

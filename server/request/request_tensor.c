@@ -82,7 +82,7 @@ enum request_status request_tensor_new(struct request *req, const value *params,
 // A part of a tensor, in bytes.
 static bool check_range(const struct tensor *t, int64_t offset, uint64_t size, struct opd_err *err)
 {
-    uint64_t bytes = tensor_desc_size(&t->desc);
+    uint64_t bytes = t->size;
     if (offset < 0 || (uint64_t)offset > bytes || size > bytes - (uint64_t)offset)
         return opd_err_set(err, OPD_E_invalid_argument,
                            "bytes %" PRId64 " to %" PRId64 " + %" PRIu64
@@ -204,7 +204,7 @@ enum request_status request_tensor_read(struct request *req, const value *params
         return REQUEST_ERROR;
     int64_t offset = value_int(value_at(params, 1));
     const value *wanted = value_at(params, 2), *shm = value_at(params, 3);
-    uint64_t bytes = tensor_desc_size(&t->desc),
+    uint64_t bytes = t->size,
              size = offset >= 0 && (uint64_t)offset <= bytes ? bytes - (uint64_t)offset : 0;
     if (!value_is_nil(wanted)) {
         if (value_type(wanted) != VALUE_INT || value_int(wanted) < 0) {
@@ -314,7 +314,7 @@ static void accept_id(struct request *req, const value *id, const void *data)
     (void)data;
     const struct tensor *t = map_get(&req->conn->tensors, (uint64_t)value_int(id));
     if (t)
-        writes_accept(t->storage, t->offset, t->offset + tensor_desc_size(&t->desc));
+        writes_accept(t->storage, t->offset, t->offset + t->size);
 }
 
 enum request_status request_tensor_accept(struct request *req, const value *params,

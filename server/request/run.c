@@ -33,7 +33,7 @@ struct place *run_add(struct run *run, const struct place *place)
     if (p->tensor) {
         p->storage = p->tensor->storage;
         p->offset = p->tensor->offset;
-        p->size = tensor_desc_size(&p->tensor->desc);
+        p->size = p->tensor->size;
     }
     return p;
 }
@@ -174,8 +174,7 @@ bool run_check_desc(const struct run *run, const struct place *p, const struct t
                     const char *role, struct opd_err *err)
 {
     const struct tensor_desc *got = &p->tensor->desc;
-    if (got->dtype == want->dtype && got->rank == want->rank &&
-        memcmp(got->shape, want->shape, (size_t)got->rank * sizeof got->shape[0]) == 0)
+    if (tensor_desc_same(got, want))
         return true;
     char came[320], expected[320], label[RUN_LABEL_SIZE];
     tensor_desc_format(got, came, sizeof came);
@@ -277,7 +276,7 @@ static void make_results(struct run *run)
             continue;
         p->tensor = tensor_new(p->storage, p->offset, &o->desc);
         request_make(run->req, p->id, p->tensor);
-        run->req->made_view[run->req->n_made - 1] = o->view_of >= 0;
+        run->req->made[run->req->n_made - 1].view = o->view_of >= 0;
     }
 }
 

@@ -18,16 +18,16 @@ static bool fill_slot(struct run *run, const struct plan_slot *from, struct dev_
     if (!locate(run, from->operand, &ref))
         return false;
     const struct place *p = run_place(run, from->operand);
-    const struct tensor_desc *desc = &run->bound->plan->operands[from->operand].desc;
+    enum opd_dtype dtype = run->bound->plan->operands[from->operand].desc.dtype;
     const struct suballoc_block *block = p->storage->block;
     uint64_t start = ref.offset - p->offset, place = block ? storage_place(p->storage) : 0;
     *out = (struct dev_slot){ .arg_offset = from->arg_offset,
                               .region = ref.region,
                               .offset = ref.offset,
-                              .size = tensor_desc_size(desc),
+                              .size = p->size,
                               .low = start - place,
                               .high = start + (block ? block->size - place : p->storage->size),
-                              .dtype = desc->dtype,
+                              .dtype = dtype,
                               .pad = p->offset ? 0 : (uint32_t)place };
     return true;
 }

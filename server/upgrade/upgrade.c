@@ -44,6 +44,7 @@ static void pause_all(struct broker *b, bool paused)
     listen_pause(b, paused);
     for (struct conn *c = b->clients.first; c; c = c->next) {
         c->waiting = c->waiting || paused;
+        conn_queue(c);
         stream_pause(&c->stream, paused);
     }
 }

@@ -13,7 +13,7 @@ static bool refuse(struct opd_err *err, const char *what)
 
 void msg_begin(struct msg *msg, const void *bytes, size_t size)
 {
-    *msg = (struct msg){ .decoder = value_begin(bytes, size) };
+    *msg = (struct msg){ .decoder = value_begin(msg->spare, bytes, size) };
 }
 
 bool msg_step(struct msg *msg, size_t most)
@@ -23,22 +23,22 @@ bool msg_step(struct msg *msg, size_t most)
 
 bool msg_check(struct msg *msg, struct opd_err *err)
 {
-    const value *o = value_root(msg->decoder), *kind = value_at(o, 0);
-    size_t n = value_count(o);
-    if (value_type(o) != VALUE_ARRAY || n < 3)
+    const value *o = value_root(msg->decoder), *parts = o->via.array.ptr;
+    if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size < 3)
         return refuse(err, "the message is not an array of 3 or 4");
-    int64_t type = value_type(kind) == VALUE_INT ? value_int(kind) : -1;
-    bool request = type == 0 && n == 4;
-    msg->notification = type == 2 && n == 3;
+    size_t n = o->via.array.size;
+    bool whole = parts[0].type == MSGPACK_OBJECT_POSITIVE_INTEGER;
+    bool request = whole && parts[0].via.u64 == 0 && n == 4;
+    msg->notification = whole && parts[0].via.u64 == 2 && n == 3;
     if (!request && !msg->notification)
         return refuse(err, "the message is neither a request nor a notification");
-    const value *id = value_at(o, 1), *method = value_at(o, n - 2), *params = value_at(o, n - 1);
-    if (request && (value_type(id) != VALUE_INT || value_int(id) < 0 || value_int(id) > UINT32_MAX))
+    const value *id = &parts[1], *method = &parts[n - 2], *params = &parts[n - 1];
+    if (request && (id->type != MSGPACK_OBJECT_POSITIVE_INTEGER || id->via.u64 > UINT32_MAX))
         return refuse(err, "the message's id is no 32-bit unsigned integer");
-    msg->id = request ? (uint32_t)value_int(id) : 0;
+    msg->id = request ? (uint32_t)id->via.u64 : 0;
     if (!value_is_text(method))
         return refuse(err, "the method is no string");
-    if (value_type(params) != VALUE_ARRAY)
+    if (params->type != MSGPACK_OBJECT_ARRAY)
         return refuse(err, "the parameters are no array");
     msg->method = value_bytes(method, &msg->method_size);
     msg->params = params;
@@ -57,9 +57,17 @@ bool msg_decode(struct msg *msg, const void *bytes, size_t size, struct opd_err 
     return msg_check(msg, err);
 }
 
+void msg_end(struct msg *msg)
+{
+    value_end(msg->decoder);
+    msg->spare = msg->decoder;
+    msg->decoder = NULL;
+}
+
 void msg_finish(struct msg *msg)
 {
     value_finish(msg->decoder);
+    value_finish(msg->spare);
     *msg = (struct msg){ 0 };
 }
 
@@ -121,7 +129,7 @@ static bool letter_fits(char letter, const value *v)
 bool msg_check_params(const char *method, const char *letters, const value *params,
                       struct opd_err *err)
 {
-    size_t n = value_count(params), i = 0;
+    size_t n = params->via.array.size, i = 0;
     bool optional = false;
     for (; *letters; letters++) {
         if (*letters == '|' || *letters == 'f') {
@@ -132,7 +140,7 @@ bool msg_check_params(const char *method, const char *letters, const value *para
             return opd_err_set(err, OPD_E_invalid_argument,
                                "%s: parameter %zu is missing; expected %s", method, i + 1,
                                letter_name(*letters));
-        if (i < n && !letter_fits(*letters, value_at(params, i)))
+        if (i < n && !letter_fits(*letters, &params->via.array.ptr[i]))
             return opd_err_set(err, OPD_E_invalid_argument, "%s: parameter %zu is %s, expected %s",
                                method, i + 1, value_type_name(value_at(params, i)),
                                letter_name(*letters));
@@ -156,29 +164,42 @@ static int append_cb(void *data, const char *bytes, size_t size)
     msgpack_packer name;                                                                           \
     msgpack_packer_init(&name, out, append_cb)
 
+// Most values are one byte, of these forms.
+enum { FORM_MAP = 0x80, FORM_ARRAY = 0x90, FORM_STR = 0xa0, FORM_NIL = 0xc0, FORM_BOOL = 0xc2 };
+
+static void append_byte(struct buf *out, unsigned byte)
+{
+    if (out->size == out->capacity)
+        buf_reserve(out, 1);
+    out->bytes[out->size++] = (uint8_t)byte;
+}
+
 void pack_nil(struct buf *out)
 {
-    PACKER(pk, out);
-    msgpack_pack_nil(&pk);
+    append_byte(out, FORM_NIL);
 }
 
 void pack_bool(struct buf *out, bool v)
 {
-    PACKER(pk, out);
-    if (v)
-        msgpack_pack_true(&pk);
-    else
-        msgpack_pack_false(&pk);
+    append_byte(out, FORM_BOOL + v);
 }
 
 void pack_int(struct buf *out, int64_t v)
 {
+    if (v >= 0 && v < 0x80) {
+        append_byte(out, (unsigned)v);
+        return;
+    }
     PACKER(pk, out);
     msgpack_pack_int64(&pk, v);
 }
 
 void pack_uint(struct buf *out, uint64_t v)
 {
+    if (v < 0x80) {
+        append_byte(out, (unsigned)v);
+        return;
+    }
     PACKER(pk, out);
     msgpack_pack_uint64(&pk, v);
 }
@@ -191,19 +212,15 @@ void pack_float(struct buf *out, double v)
 
 // A name or a message may hold bytes of some other client, or end within a character: no client's
 // decoder shall fail for that. A wrong byte is replaced by one byte, so that the length stays.
-static void append_utf8(struct buf *out, const char *s)
+static void append_utf8(struct buf *out, const char *s, size_t size)
 {
-    const uint8_t *p = (const uint8_t *)s, *good = p;
-    while (*p) {
-        size_t n = value_utf8_length(p);
-        if (n == 0) {
-            buf_append(out, good, (size_t)(p - good));
-            buf_append_str(out, "?");
-            good = p + 1;
-        }
-        p += n ? n : 1;
+    size_t start = out->size;
+    buf_append(out, s, size);
+    for (size_t at = value_ascii_length(s, size), n; at < size; at += n ? n : 1) {
+        n = value_utf8_length((const uint8_t *)s + at);
+        if (n == 0)
+            out->bytes[start + at] = '?';
     }
-    buf_append(out, good, (size_t)(p - good));
 }
 
 void pack_str(struct buf *out, const char *s)
@@ -212,9 +229,14 @@ void pack_str(struct buf *out, const char *s)
         pack_nil(out);
         return;
     }
-    PACKER(pk, out);
-    msgpack_pack_str(&pk, strlen(s));
-    append_utf8(out, s);
+    size_t size = strlen(s);
+    if (size < 0x20) {
+        append_byte(out, FORM_STR + (unsigned)size);
+    } else {
+        PACKER(pk, out);
+        msgpack_pack_str(&pk, size);
+    }
+    append_utf8(out, s, size);
 }
 
 void pack_bin(struct buf *out, const void *bytes, size_t size)
@@ -232,6 +254,10 @@ void pack_bin_head(struct buf *out, size_t size)
 
 void pack_array(struct buf *out, size_t n)
 {
+    if (n < 0x10) {
+        append_byte(out, FORM_ARRAY + (unsigned)n);
+        return;
+    }
     PACKER(pk, out);
     msgpack_pack_array(&pk, n);
 }
@@ -250,6 +276,10 @@ void pack_array_end(struct buf *out, size_t begun, size_t n)
 
 void pack_map(struct buf *out, size_t n)
 {
+    if (n < 0x10) {
+        append_byte(out, FORM_MAP + (unsigned)n);
+        return;
+    }
     PACKER(pk, out);
     msgpack_pack_map(&pk, n);
 }

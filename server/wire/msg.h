@@ -18,15 +18,17 @@ struct msg {
     size_t method_size;
     const value *params;     // an array
     struct decoder *decoder; // NULL: nothing is being decoded
+    struct decoder *spare;   // for the next one
 };
 
 // A message is decoded in steps: msg_begin(), msg_step() until it is true, msg_check(). The caller
-// calls msg_finish(), also after a failure.
+// calls msg_end() or msg_finish(), also after a failure. The struct is zeroed before its first use.
 // Errors: malformed_message, which says what a message is.
 void msg_begin(struct msg *msg, const void *bytes, size_t size); // as value_begin()
 bool msg_step(struct msg *msg, size_t most);                     // as value_decode()
 bool msg_check(struct msg *msg, struct opd_err *err);
 bool msg_decode(struct msg *msg, const void *bytes, size_t size, struct opd_err *err); // all of it
+void msg_end(struct msg *msg);    // the memory that decoding takes stays for the next msg_begin()
 void msg_finish(struct msg *msg); // zeroed is fine
 
 // Checks a parameter list against the letters of protocol.def ("hsa|SS"). Errors name method,

@@ -27,7 +27,12 @@ static void update_poll(struct stream *s)
     int events = s->over ? UV_PRIORITIZED : s->reading ? UV_READABLE : 0;
     if (stream_unsent(s) > 0)
         events |= UV_WRITABLE;
-    if (events && !s->paused)
+    if (s->paused)
+        events = 0;
+    if (events == s->events)
+        return; // libuv would take the socket out of the poll and put it in again
+    s->events = events;
+    if (events)
         uv_poll_start(&s->poll, events, poll_cb);
     else
         uv_poll_stop(&s->poll);

@@ -23,7 +23,8 @@ struct stream_out_fd {
 
 struct stream {
     uv_poll_t poll;
-    int fd; // -1 once closed
+    int events; // that the loop tells of
+    int fd;     // -1 once closed
     struct buf in;
     size_t in_start; // bytes before it were consumed
     int fds[STREAM_MAX_FDS];

@@ -6,19 +6,28 @@
 
 #include "base/mem.h"
 
+enum { ZONE_CHUNK = 4096 };
+
 struct decoder {
     char *bytes;
     size_t size, position;
-    msgpack_unpacked decoded;  // its zone is that of a message decoded at once
+    msgpack_object root;
+    msgpack_zone *zone;        // of messages decoded at once; stays for the next
     msgpack_unpacker unpacker; // of one that is decoded in steps, else zeroed
 };
 
 // --- decoding
 
-struct decoder *value_begin(const void *bytes, size_t size)
+struct decoder *value_begin(struct decoder *again, const void *bytes, size_t size)
 {
-    struct decoder *d = mem_alloc(sizeof *d);
-    *d = (struct decoder){ .bytes = (char *)(uintptr_t)bytes, .size = size };
+    struct decoder *d = again;
+    if (!d) {
+        d = mem_alloc(sizeof *d);
+        *d = (struct decoder){ .zone = NULL };
+    }
+    d->bytes = (char *)(uintptr_t)bytes;
+    d->size = size;
+    d->position = 0;
     return d;
 }
 
@@ -37,8 +46,15 @@ static int decode_some(struct decoder *d, size_t most)
         done = msgpack_unpacker_execute(&in_place);
     }
     d->position = in_place.off;
-    d->decoded.data = msgpack_unpacker_data(&d->unpacker);
+    d->root = msgpack_unpacker_data(&d->unpacker);
     return done;
+}
+
+static int decode_all(struct decoder *d)
+{
+    if (!d->zone && !(d->zone = msgpack_zone_new(ZONE_CHUNK)))
+        return -1;
+    return msgpack_unpack(d->bytes, d->size, &d->position, d->zone, &d->root);
 }
 
 bool value_decode(struct decoder *d, size_t most)
@@ -46,8 +62,7 @@ bool value_decode(struct decoder *d, size_t most)
     if (d->position == d->size)
         return true;
     bool whole = !d->unpacker.ctx && d->size <= most;
-    int done = whole ? msgpack_unpack_next(&d->decoded, d->bytes, d->size, &d->position)
-                     : decode_some(d, most);
+    int done = whole ? decode_all(d) : decode_some(d, most);
     if (done < 0) // no other failure is left in bytes that have passed mpscan()
         mem_exhausted(d->size);
     return d->position == d->size;
@@ -55,16 +70,25 @@ bool value_decode(struct decoder *d, size_t most)
 
 const value *value_root(const struct decoder *d)
 {
-    return &d->decoded.data;
+    return &d->root;
+}
+
+void value_end(struct decoder *d)
+{
+    if (d->unpacker.ctx)
+        msgpack_unpacker_destroy(&d->unpacker);
+    d->unpacker.ctx = NULL;
+    if (d->zone)
+        msgpack_zone_clear(d->zone);
 }
 
 void value_finish(struct decoder *d)
 {
     if (!d)
         return;
-    if (d->unpacker.ctx)
-        msgpack_unpacker_destroy(&d->unpacker);
-    msgpack_unpacked_destroy(&d->decoded);
+    value_end(d);
+    if (d->zone)
+        msgpack_zone_free(d->zone);
     free(d);
 }
 
@@ -205,6 +229,19 @@ size_t value_utf8_length(const uint8_t *s)
     return n;
 }
 
+size_t value_ascii_length(const char *s, size_t size)
+{
+    size_t at = 0;
+    for (uint64_t word; at + sizeof word <= size; at += sizeof word) {
+        memcpy(&word, s + at, sizeof word);
+        if (word & 0x8080808080808080u)
+            break;
+    }
+    while (at < size && !(s[at] & 0x80))
+        at++;
+    return at;
+}
+
 bool value_copy_str(const value *v, char *out, size_t size)
 {
     size_t length = 0;
@@ -213,7 +250,7 @@ bool value_copy_str(const value *v, char *out, size_t size)
         return false;
     memcpy(out, s, length);
     out[length] = '\0';
-    const uint8_t *p = (const uint8_t *)out;
+    const uint8_t *p = (const uint8_t *)out + value_ascii_length(out, length);
     for (size_t n; *p && (n = value_utf8_length(p)) > 0;)
         p += n;
     return !*p;

@@ -26,13 +26,15 @@ enum value_type {
 
 struct decoder;
 
-// Starts with bytes that hold one whole object, and may neither move nor go before value_finish().
-struct decoder *value_begin(const void *bytes, size_t size);
+// Starts with bytes that hold one whole object, and may neither move nor go before value_end() or
+// value_finish(). `again` is a decoder that has ended, to be used once more; NULL: makes one.
+struct decoder *value_begin(struct decoder *again, const void *bytes, size_t size);
 // Goes on by at most so many bytes, not counting those of strings and binaries, which are passed
 // over. True: that was all of them.
 bool value_decode(struct decoder *d, size_t most);
 const value *value_root(const struct decoder *d); // once all is decoded
-void value_finish(struct decoder *d);             // NULL is fine
+void value_end(struct decoder *d);    // its values are gone, its memory stays for another message
+void value_finish(struct decoder *d); // NULL is fine
 
 enum value_type value_type(const value *v);
 // str or bin. Each is taken where the other is meant: some languages and older encoders have one
@@ -54,5 +56,6 @@ bool value_is_nil(const value *v);                         // nil, or NULL
 bool value_copy_str(
     const value *v, char *out,
     size_t size); // terminated; false where it is too long, holds a zero, or is no UTF-8
+size_t value_ascii_length(const char *s, size_t size); // of what it begins with
 // Bytes of the UTF-8 character at the start of a terminated text; 0: there is none.
 size_t value_utf8_length(const uint8_t *s);
