@@ -129,7 +129,7 @@ def draw(runs, path):
     left.set(xlabel="step", ylabel="loss", yscale="log", title="loss of each batch")
     for run, color in zip(runs, ("C0", "black")):
         times = [1e3 * s for s in run.seconds]
-        label = f"{run.name}: {statistics.median(times):.1f} in the middle"
+        label = f"{run.name}, median {statistics.median(times):.1f} ms"
         right.plot(times, ".", markersize=3, color=color, label=label)
     right.set(xlabel="step", ylabel="milliseconds", yscale="log", title=f"time of a step, {DEVICE}")
     for axes in (left, right):
