@@ -3,7 +3,7 @@
 While it takes a program apart, an operator that opd ships and ONNX has nodes for is said in torch's
 words, which the exporter knows. Any other becomes one node of the domain `opd`, of its name: give
 the runtime a function for it, or torch.onnx.export a custom_translation_table with
-torch.ops.opd.NAME.default, or .SymInt where it has attributes int.
+torch.ops.opd.NAME.default, or .SymInt where an attribute is a symbol.
 """
 
 from __future__ import annotations

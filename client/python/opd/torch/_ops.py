@@ -20,6 +20,7 @@ from ..errors import NotFound
 from ..tensor import Tensor
 from ._register import Operator
 from ._session import InterfaceChanged, get_key, get_session, on_refresh, set_session
+from ._shapes import has_symbols
 
 _sym_float: Any = torch.sym_float  # it has no types
 _OURS = ("deadline", "version", "device", "debug")  # client.ops has them, and no operator
@@ -127,7 +128,10 @@ def _call_compiled(name: str, *args: Any, **kwargs: Any) -> Any:
     if not public:
         raise NotFound(_tell_missing(name), op=name)
     args, kwargs = _fit(_find_lists(name), args, kwargs)
-    return getattr(getattr(torch.ops.opd, public), _find_overload(name))(*args, **kwargs)
+    packet = getattr(torch.ops.opd, public)
+    if torch.compiler.is_dynamo_compiling() or has_symbols((*args, *kwargs.values())):
+        return getattr(packet, _find_overload(name))(*args, **kwargs)
+    return packet.default(*args, **kwargs)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

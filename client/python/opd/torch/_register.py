@@ -30,7 +30,7 @@ from ._dtypes import BY_NAME, Desc, check_dtype, to_wire
 from ._onnx import express, is_exported
 from ._options import get_options, with_those_of_forward
 from ._session import find_device, get_key, get_session
-from ._shapes import infer, is_symbolic
+from ._shapes import has_symbols, infer
 
 _library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has no types
 # A launch in another process is no part of a CUDA graph.
@@ -45,6 +45,7 @@ _WORD = re.compile(  # a name in a schema
     r"(?<= )(?:%s)(?= *[,=)]|$)" % "|".join(w for w in keyword.kwlist if w not in _VALUES)
 )
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # and no fake tensors
 _INT = re.compile(r"(?<=[ (])int(?=[\[? ])")  # the type in a schema
 
 # Is torch.func at work? Without this, torch's own error tells nothing to the user.
@@ -223,10 +224,10 @@ class Operator:
         """A view is torch's own, which it differentiates by itself."""
         values = self._bind(args, kwargs)
         tensors, attrs = values[: self._n_inputs], values[self._n_inputs :]
-        if is_symbolic(tensors, attrs):
-            descs: Sequence[Desc] = infer(self, tensors, attrs)[0]
+        if all(type(t) in _PLAIN for t in tensors) and not has_symbols(attrs):
+            descs: Sequence[Desc] = get_session().plan(self, tensors, to_wire(attrs)).outputs
         else:
-            descs = get_session().plan(self, tensors, to_wire(attrs)).outputs
+            descs = infer(self, tensors, attrs)[0]
         return _as_result([tensors[i].reshape(desc.shape) for desc, i in zip(descs, self._views)])
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

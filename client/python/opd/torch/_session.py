@@ -52,7 +52,6 @@ class Plan(NamedTuple):
     version: int
     outputs: tuple[Desc, ...]
     saved: tuple[Desc, ...]
-    views: tuple[Optional[int], ...]  # for each output: the input whose memory it shares
 
 
 class Job(NamedTuple):
@@ -400,7 +399,6 @@ class Session:
             result["version"],
             tuple(Desc(d, tuple(s)) for d, s in result["outputs"]),
             tuple(Desc(d, tuple(s)) for d, s in result["saved"]),
-            tuple(result["views"]),
         )
         if version is not None:
             _check_version(operator, plan)

@@ -18,8 +18,9 @@ from ._session import Maybe, Operator, find_device, get_session
 _torch: Any = torch  # some of it has no types
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _is_known: Callable[[Any], bool] = symbolic_shapes.statically_known_true
-# The second is older, of torch before 2.8.
-_guard: Any = getattr(symbolic_shapes, "guard_or_false", symbolic_shapes.guard_size_oblivious)
+_guard: Any = getattr(symbolic_shapes, "guard_or_false", None)
+if _guard is None:  # torch before 2.8
+    _guard = symbolic_shapes.guard_size_oblivious
 
 
 def infer(
@@ -48,12 +49,11 @@ def infer(
     return list(plan.outputs), list(plan.saved)
 
 
-def is_symbolic(tensors: Iterable[Maybe], attrs: Iterable[Any]) -> bool:
-    """Is one of the sizes or numbers open?"""
-    sizes = [size for t in tensors if t is not None for size in t.shape]
-    for attr in attrs:
-        sizes += attr if isinstance(attr, (list, tuple)) else [attr]
-    return any(isinstance(size, _SYMBOLS) for size in sizes)
+def has_symbols(values: Iterable[Any]) -> bool:
+    """Is one of them open, or in a list among them?"""
+    return any(
+        _is_open(v) for each in values for v in (each if isinstance(each, (list, tuple)) else [each])
+    )
 
 
 def _is_open(value: Any) -> bool:
