@@ -11,6 +11,8 @@
 static void format_message(struct opd_err *err, enum opd_err_code code, const char *fmt,
                            va_list args)
 {
+    if (!err)
+        return;
     assert(err->code == OPD_E_none && code != OPD_E_none);
     err->code = code;
     vsnprintf(err->msg, sizeof err->msg, fmt, args);
@@ -28,6 +30,8 @@ bool opd_err_set(struct opd_err *err, enum opd_err_code code, const char *fmt, .
 bool opd_err_prefix(struct opd_err *err, const char *fmt, ...)
 {
     char old[sizeof err->msg];
+    if (!err)
+        return false;
     memcpy(old, err->msg, sizeof old);
     va_list args;
     va_start(args, fmt);
@@ -47,8 +51,9 @@ bool opd_err_errno(struct opd_err *err, enum opd_err_code code, const char *fmt,
     va_start(args, fmt);
     format_message(err, code, fmt, args);
     va_end(args);
-    size_t n = strlen(err->msg);
-    snprintf(err->msg + n, sizeof err->msg - n, ": %s", strerror(number));
+    size_t n = err ? strlen(err->msg) : 0;
+    if (err)
+        snprintf(err->msg + n, sizeof err->msg - n, ": %s", strerror(number));
     return false;
 }
 
@@ -60,6 +65,8 @@ void opd_err_clear(struct opd_err *err)
 
 void opd_err_copy(struct opd_err *dst, const struct opd_err *src)
 {
+    if (!dst)
+        return;
     assert(dst->code == OPD_E_none);
     *dst = *src;
     if (src->log)

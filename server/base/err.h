@@ -32,7 +32,7 @@ static inline void opd_err_init(struct opd_err *err)
 }
 
 // Fills an empty error; asserts that it was empty, so that a second failure cannot hide the first.
-// Always false.
+// Always false. For this and the next three, NULL is an error that nobody wants to know.
 bool opd_err_set(struct opd_err *err, enum opd_err_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

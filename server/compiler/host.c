@@ -113,13 +113,11 @@ static void write_shown(const struct compile_input *in, const char *folder)
     struct host_shown files[MAX_SHOWN];
     int n = host_shown_split(in->file, in->source, files, MAX_SHOWN);
     for (int i = 0; i < n; i++) {
-        struct opd_err ignored = { 0 };
         const char *name = files[i].name;
         const char *suffix = strrchr(name, '.');
         bool is_cuda = suffix && (strcmp(suffix, ".cu") == 0 || strcmp(suffix, ".cuh") == 0);
         if (is_cuda && !strchr(name, '/')) // no name that a system's header has
-            write_file(folder, name, files[i].text.bytes, files[i].text.size, &ignored);
-        opd_err_clear(&ignored);
+            write_file(folder, name, files[i].text.bytes, files[i].text.size, NULL);
     }
     host_shown_finish(files, n);
 }

@@ -12,17 +12,15 @@ enum { PROBE_LIMIT = 4096, PROBE_LIMIT_MS = 10000 };
 // The first line of `command --version`, or NULL if that does not run.
 static char *ask_version(const char *command)
 {
-    struct opd_err ignored = { 0 };
     struct buf output = { 0 };
     char *name = mem_strdup(command), *argv[] = { name, (char[]){ "--version" }, NULL };
     int status = 0;
     char *version = NULL;
-    if (child_run(argv, NULL, PROBE_LIMIT_MS, PROBE_LIMIT, &output, &status, &ignored) &&
-        status == 0 && output.size) {
+    if (child_run(argv, NULL, PROBE_LIMIT_MS, PROBE_LIMIT, &output, &status, NULL) && status == 0 &&
+        output.size) {
         const char *text = buf_str(&output);
         version = mem_strndup(text, strcspn(text, "\n"));
     }
-    opd_err_clear(&ignored);
     buf_finish(&output);
     free(name);
     return version;

@@ -298,12 +298,10 @@ static struct cpu_fault find_fault(struct cpu_backend *be, const struct opd_cpu_
                                    struct opd_cpu_job *job, uint64_t ran_ns)
 {
     struct cpu_fault first = *cpu_pool_fault(be->pool);
-    struct opd_err ignored = { 0 };
     if (ran_ns > REPLAY_LIMIT_NS || first.is_exit || first.signal == SIGABRT)
         return first;
     job->plain = 1;
-    cpu_pool_run(be->pool, kernel, job, &ignored);
-    opd_err_clear(&ignored);
+    cpu_pool_run(be->pool, kernel, job, NULL);
     if (!cpu_pool_fault(be->pool) || cpu_pool_fault(be->pool)->signal != first.signal)
         return first;
     struct cpu_fault second = *cpu_pool_fault(be->pool);

@@ -129,8 +129,8 @@ static void *begin_address(void)
     return p;
 }
 
-void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int stack,
-                      void (*entry)(void *), void *arg)
+static void make_context(struct cpu_context *ctx, const struct cpu_stacks *s, int stack,
+                         void (*entry)(void *), void *arg)
 {
     // Tops differ in their place within a page, or all stacks would compete for the same lines of
     // the cache.
@@ -146,17 +146,10 @@ void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int s
     *--top = 0;                // r14
     *--top = 0;                // r15
     ctx->sp = top;
-#if defined(__SANITIZE_THREAD__)
-    ctx->tsan = s->tsan[stack];
-#endif
 }
 
-void cpu_context_switch(struct cpu_context *from, const struct cpu_context *to)
+static void switch_context(struct cpu_context *from, const struct cpu_context *to)
 {
-#if defined(__SANITIZE_THREAD__)
-    from->tsan = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(to->tsan, 0);
-#endif
     cpu_switch_stacks(&from->sp, to->sp);
 }
 
@@ -169,8 +162,8 @@ static void begin_context(unsigned hi_entry, unsigned lo_entry, unsigned hi_arg,
     abort();
 }
 
-void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int stack,
-                      void (*entry)(void *), void *arg)
+static void make_context(struct cpu_context *ctx, const struct cpu_stacks *s, int stack,
+                         void (*entry)(void *), void *arg)
 {
     uintptr_t e = (uintptr_t)entry, a = (uintptr_t)arg;
     getcontext(&ctx->uc);
@@ -179,6 +172,19 @@ void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int s
     ctx->uc.uc_link = NULL;
     makecontext(&ctx->uc, (void (*)(void))begin_context, 4, (unsigned)(e >> 16 >> 16), (unsigned)e,
                 (unsigned)(a >> 16 >> 16), (unsigned)a);
+}
+
+static void switch_context(struct cpu_context *from, const struct cpu_context *to)
+{
+    swapcontext(&from->uc, &to->uc);
+}
+
+#endif
+
+void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int stack,
+                      void (*entry)(void *), void *arg)
+{
+    make_context(ctx, s, stack, entry, arg);
 #if defined(__SANITIZE_THREAD__)
     ctx->tsan = s->tsan[stack];
 #endif
@@ -190,7 +196,5 @@ void cpu_context_switch(struct cpu_context *from, const struct cpu_context *to)
     from->tsan = __tsan_get_current_fiber();
     __tsan_switch_to_fiber(to->tsan, 0);
 #endif
-    swapcontext(&from->uc, &to->uc);
+    switch_context(from, to);
 }
-
-#endif

@@ -45,11 +45,9 @@ static bool ask(const char *tool, const char *image, const char *address, char *
     char *const argv[] = { (char *)tool,  (char *)"-i",    (char *)"-e",
                            (char *)image, (char *)address, NULL };
     struct buf answer = { 0 };
-    struct opd_err ignored = { 0 };
     int status;
-    bool found = child_run(argv, NULL, LIMIT_MS, ANSWER_LIMIT, &answer, &status, &ignored) &&
+    bool found = child_run(argv, NULL, LIMIT_MS, ANSWER_LIMIT, &answer, &status, NULL) &&
                  choose_line((char *)(uintptr_t)buf_str(&answer), out, size);
-    opd_err_clear(&ignored);
     buf_finish(&answer);
     return found;
 }

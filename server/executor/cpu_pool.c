@@ -4,8 +4,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 
 // Waking others costs some 30 us: a launch that ends sooner is not worth it.
@@ -37,13 +37,6 @@ struct cpu_pool {
     struct opd_err err;     // under the lock: of the first that failed
     struct cpu_fault fault; // the same
 };
-
-static long long now_ns(void)
-{
-    struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
-    return ts.tv_sec * 1000000000ll + ts.tv_nsec;
-}
 
 // False: nothing is left, or it failed.
 static bool run_some(struct cpu_pool *pool, struct pool_thread *t, unsigned long long count)
@@ -86,9 +79,8 @@ static void *serve_work(void *arg)
     unsigned long long seen = 0;
     void *signal_stack = NULL;
     stack_t before;
-    struct opd_err ignored = { 0 }; // without it, a stack overflow ends the process by itself
-    cpu_fault_enter(&signal_stack, &before, &ignored);
-    opd_err_clear(&ignored);
+    // Without it, a stack overflow ends the process by itself.
+    cpu_fault_enter(&signal_stack, &before, NULL);
     pthread_mutex_lock(&pool->lock);
     for (;;) {
         while (!pool->stopping && pool->round == seen)
@@ -183,9 +175,9 @@ int cpu_pool_size(const struct cpu_pool *pool)
 // left to share.
 static bool run_alone(struct cpu_pool *pool)
 {
-    long long begun = now_ns();
+    uint64_t begun = clock_ns();
     for (unsigned long long count = 1; run_some(pool, &pool->threads[0], count); count *= 2)
-        if (pool->n > 1 && now_ns() - begun > ALONE_NS)
+        if (pool->n > 1 && clock_ns() - begun > ALONE_NS)
             return atomic_load(&pool->next) < pool->n_blocks;
     return false;
 }

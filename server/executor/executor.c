@@ -11,13 +11,14 @@
 #include "executor/cpu_confine.h"
 #include "executor/devwire.h"
 #include "base/fdpass.h"
-#include "base/image.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "executor/programs.h"
 #include "executor/regions.h"
 #include "base/ring.h"
 
 enum { N_REPORTS = 512, N_TIMED = BACKEND_STAMPS / 2 }; // in flight
+enum { MOST_REPORTED = 256 };                           // flights that are kept behind their end
 
 // How long an idle executor spins before it sleeps, and how long one with work in flight polls
 // without a pause.
@@ -40,10 +41,9 @@ struct executor {
     bool shares_marks; // the device writes progress->passed
     bool blas_later;   // not looked for yet
     struct regions regions;
-    struct backend_program **programs;
-    uint32_t n_programs;
-    struct flight *flights; // a queue: [first, first + n)
-    size_t first_flight, n_flights, flights_capacity;
+    struct programs programs;
+    struct buf flights; // struct flight: those before the first have been reported
+    size_t first_flight, n_flights;
     uint64_t *reports;        // host memory, N_REPORTS of them, given out in turn
     size_t n_reports;         // given out, ever
     uint64_t *report;         // of the command being taken
@@ -55,7 +55,50 @@ struct executor {
     bool stopping;
 };
 
-static void post_done(struct executor *ex, const struct flight *flight, bool fatal);
+static uint64_t time_flight(struct executor *ex, const struct flight *flight)
+{
+    struct opd_err err = { 0 };
+    uint64_t ns = 0;
+    if (flight->stamp && !ex->ops->elapsed(ex->be, flight->stamp - 1, flight->stamp, &ns, &err))
+        log_warn("timing a run: %s", err.msg);
+    opd_err_clear(&err);
+    return ns;
+}
+
+static void post_done(struct executor *ex, const struct flight *flight, bool fatal)
+{
+    size_t length = strlen(flight->err.msg);
+    uint32_t size = (uint32_t)(sizeof(struct dev_done) + length + 1);
+    struct dev_done *done;
+    // The broker always empties its ring; where it is gone, so are we (the socket ends).
+    while (!(done = ring_reserve(&ex->done, size)))
+        usleep(100);
+    done->seq = flight->seq;
+    done->report = flight->report ? *flight->report : 0;
+    done->ran = time_flight(ex, flight);
+    done->code = flight->err.code;
+    done->fatal = fatal;
+    done->steps = flight->steps;
+    done->reserved = 0;
+    memcpy(done->message, flight->err.msg, length + 1);
+    ring_commit(&ex->done);
+}
+
+static struct flight *first_flight(const struct executor *ex)
+{
+    return (struct flight *)(void *)ex->flights.bytes + ex->first_flight;
+}
+
+static void pop_flight(struct executor *ex)
+{
+    opd_err_clear(&first_flight(ex)->err);
+    ex->first_flight++;
+    ex->n_flights--;
+    if (ex->n_flights > 0 && ex->first_flight < MOST_REPORTED)
+        return;
+    buf_consume(&ex->flights, ex->first_flight * sizeof(struct flight));
+    ex->first_flight = 0;
+}
 
 // Reports what the stream has passed. False: the device has failed.
 static bool report_done(struct executor *ex, struct opd_err *err)
@@ -66,12 +109,9 @@ static bool report_done(struct executor *ex, struct opd_err *err)
         atomic_store_explicit(&ex->progress->passed, mark, memory_order_release);
     if (!works)
         atomic_store(&ex->progress->exact, 1); // it will not move any more
-    while (ex->n_flights > 0 && dev_mark(ex->flights[ex->first_flight].seq, DEV_MARK_END) <= mark) {
-        struct flight *flight = &ex->flights[ex->first_flight];
-        post_done(ex, flight, false);
-        opd_err_clear(&flight->err);
-        ex->first_flight++;
-        ex->n_flights--;
+    while (ex->n_flights > 0 && dev_mark(first_flight(ex)->seq, DEV_MARK_END) <= mark) {
+        post_done(ex, first_flight(ex), false);
+        pop_flight(ex);
     }
     return works;
 }
@@ -83,34 +123,6 @@ static bool drain(struct executor *ex, struct opd_err *err)
         if (!report_done(ex, err))
             return false;
     return true;
-}
-
-static bool load_program(struct executor *ex, const struct dev_command *cmd, int fd,
-                         struct opd_err *err)
-{
-    struct image image;
-    if (!image_open(&image, fd, err))
-        return false;
-    if (cmd->id >= ex->n_programs) {
-        ex->programs = mem_realloc(ex->programs, cmd->id + 1, sizeof *ex->programs);
-        memset(ex->programs + ex->n_programs, 0,
-               (cmd->id + 1 - ex->n_programs) * sizeof *ex->programs);
-        ex->n_programs = cmd->id + 1;
-    }
-    struct backend_image from = {
-        .bytes = image.payload,
-        .size = image.payload_size,
-        .symbol = image.symbol,
-        .params = (const struct backend_param *)(cmd + 1),
-        .n_params = (int)cmd->size,
-    };
-    if (ex->programs[cmd->id])
-        ex->ops->unload(ex->be,
-                        ex->programs[cmd->id]); // the broker may send it twice around a restart
-    ex->programs[cmd->id] = NULL;
-    bool ok = ex->ops->load(ex->be, &from, &ex->programs[cmd->id], err);
-    image_close(&image);
-    return ok;
 }
 
 static bool fill_slot(struct executor *ex, const struct dev_slot *s, struct opd_err *err)
@@ -138,7 +150,8 @@ static bool fill_slot(struct executor *ex, const struct dev_slot *s, struct opd_
 static bool run_launch(struct executor *ex, const struct dev_launch *l, struct opd_err *err)
 {
     const struct dev_slot *slots = (const struct dev_slot *)(l + 1);
-    if (l->program >= ex->n_programs || !ex->programs[l->program])
+    struct backend_program *program = programs_get(&ex->programs, l->program);
+    if (!program)
         return opd_err_set(err, OPD_E_unavailable,
                            "it could not be loaded again when the device was restarted; try again");
     ex->args.size = ex->tensors.size = 0;
@@ -147,7 +160,7 @@ static bool run_launch(struct executor *ex, const struct dev_launch *l, struct o
         if (!fill_slot(ex, &slots[i], err))
             return false;
     struct backend_launch launch = {
-        .program = ex->programs[l->program],
+        .program = program,
         .shared_size = l->shared_size,
         .args = ex->args.bytes,
         .args_size = l->args_size,
@@ -233,6 +246,25 @@ static bool mark_step(struct executor *ex, bool alone, struct opd_err *err)
     return true;
 }
 
+static bool run_step(struct executor *ex, const void *step, struct opd_err *err)
+{
+    uint32_t type = ((const struct dev_step *)step)->type;
+    switch (type) {
+    case DEV_STEP_LAUNCH:
+        return run_launch(ex, step, err);
+    case DEV_STEP_FILL:
+        return run_fill(ex, step, err);
+    case DEV_STEP_COPY:
+        return run_copy(ex, step, err);
+    case DEV_STEP_MATMUL:
+        return run_matmul(ex, step, err);
+    case DEV_STEP_REPORT:
+        return run_report(ex, step, err);
+    default:
+        return opd_err_set(err, OPD_E_internal, "step of unknown type %u", type);
+    }
+}
+
 static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
 {
     bool alone = cmd->id & DEV_RUN_ALONE, launched = false;
@@ -241,31 +273,11 @@ static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct
     const uint8_t *at = (const uint8_t *)(cmd + 1);
     for (uint64_t i = 0; i < cmd->size; i++) {
         const struct dev_step *step = (const struct dev_step *)(const void *)at;
-        bool ok = false;
         if (launched && step->type == DEV_STEP_LAUNCH && !mark_step(ex, alone, err))
             return false;
         launched = launched || step->type == DEV_STEP_LAUNCH;
         ex->steps++;
-        switch (step->type) {
-        case DEV_STEP_LAUNCH:
-            ok = run_launch(ex, (const struct dev_launch *)(const void *)at, err);
-            break;
-        case DEV_STEP_FILL:
-            ok = run_fill(ex, (const struct dev_fill *)(const void *)at, err);
-            break;
-        case DEV_STEP_COPY:
-            ok = run_copy(ex, (const struct dev_copy *)(const void *)at, err);
-            break;
-        case DEV_STEP_MATMUL:
-            ok = run_matmul(ex, (const struct dev_matmul *)(const void *)at, err);
-            break;
-        case DEV_STEP_REPORT:
-            ok = run_report(ex, (const struct dev_report *)(const void *)at, err);
-            break;
-        default:
-            return opd_err_set(err, OPD_E_internal, "step of unknown type %u", step->type);
-        }
-        if (!ok)
+        if (!run_step(ex, step, err))
             return false;
         at += step->size;
     }
@@ -298,91 +310,41 @@ static bool takes_fd(uint32_t type)
 static bool run_command(struct executor *ex, const struct dev_command *cmd, int fd,
                         struct opd_err *err)
 {
-    bool ok = false;
     switch (cmd->type) {
     case DEV_CHUNK_NEW:
-        ok = regions_make_chunk(&ex->regions, cmd, err);
-        break;
+        return regions_make_chunk(&ex->regions, cmd, err);
     case DEV_CHUNK_MAP:
-        ok = regions_map_chunk(&ex->regions, cmd, fd, err);
-        break;
+        return regions_map_chunk(&ex->regions, cmd, fd, err);
     case DEV_HOST_MAP:
-        ok = regions_map_host(&ex->regions, cmd, fd, err);
-        break;
+        return regions_map_host(&ex->regions, cmd, fd, err);
     case DEV_UNMAP:
-        ok = (!regions_is_mapped(&ex->regions, cmd->id) || drain(ex, err)) &&
-             regions_unmap(&ex->regions, cmd->id, err);
-        break;
+        return (!regions_is_mapped(&ex->regions, cmd->id) || drain(ex, err)) &&
+               regions_unmap(&ex->regions, cmd->id, err);
     case DEV_LOAD:
-        ok = load_program(ex, cmd, fd, err);
-        break;
+        return programs_load(&ex->programs, cmd, fd, err);
     case DEV_UNLOAD:
-        if (cmd->id < ex->n_programs && ex->programs[cmd->id] && (ok = drain(ex, err))) {
-            ex->ops->unload(ex->be, ex->programs[cmd->id]);
-            ex->programs[cmd->id] = NULL;
-        }
-        break;
+        if (programs_get(&ex->programs, cmd->id) && drain(ex, err))
+            programs_unload(&ex->programs, cmd->id);
+        return !err->code;
     case DEV_IPC_OPEN:
-        ok = regions_open_ipc(&ex->regions, cmd, err);
-        break;
+        return regions_open_ipc(&ex->regions, cmd, err);
     case DEV_RUN:
-        ok = run_timed(ex, cmd, err);
-        break;
+        return run_timed(ex, cmd, err);
     case DEV_STOP:
         ex->stopping = true;
-        ok = drain(ex, err);
-        break;
+        return drain(ex, err);
     default:
-        ok = opd_err_set(err, OPD_E_internal, "command of unknown type %u", cmd->type);
-        break;
+        return opd_err_set(err, OPD_E_internal, "command of unknown type %u", cmd->type);
     }
-    return ok;
-}
-
-static uint64_t time_flight(struct executor *ex, const struct flight *flight)
-{
-    struct opd_err err = { 0 };
-    uint64_t ns = 0;
-    if (flight->stamp && !ex->ops->elapsed(ex->be, flight->stamp - 1, flight->stamp, &ns, &err))
-        log_warn("timing a run: %s", err.msg);
-    opd_err_clear(&err);
-    return ns;
-}
-
-static void post_done(struct executor *ex, const struct flight *flight, bool fatal)
-{
-    size_t length = strlen(flight->err.msg);
-    uint32_t size = (uint32_t)(sizeof(struct dev_done) + length + 1);
-    struct dev_done *done;
-    // The broker always empties its ring; where it is gone, so are we (the socket ends).
-    while (!(done = ring_reserve(&ex->done, size)))
-        usleep(100);
-    done->seq = flight->seq;
-    done->report = flight->report ? *flight->report : 0;
-    done->ran = time_flight(ex, flight);
-    done->code = flight->err.code;
-    done->fatal = fatal;
-    done->steps = flight->steps;
-    done->reserved = 0;
-    memcpy(done->message, flight->err.msg, length + 1);
-    ring_commit(&ex->done);
 }
 
 static void add_flight(struct executor *ex, const struct opd_err *err)
 {
-    if (ex->first_flight + ex->n_flights == ex->flights_capacity) {
-        if (ex->first_flight > 0)
-            memmove(ex->flights, ex->flights + ex->first_flight,
-                    ex->n_flights * sizeof *ex->flights);
-        ex->first_flight = 0;
-        if (ex->n_flights * 2 >= ex->flights_capacity) {
-            ex->flights_capacity = ex->flights_capacity ? ex->flights_capacity * 2 : 64;
-            ex->flights = mem_realloc(ex->flights, ex->flights_capacity, sizeof *ex->flights);
-        }
-    }
-    ex->flights[ex->first_flight + ex->n_flights++] = (struct flight){
+    const struct flight flight = {
         .seq = ex->seq, .steps = ex->steps, .report = ex->report, .stamp = ex->stamp, .err = *err
     };
+    buf_append(&ex->flights, &flight, sizeof flight);
+    ex->n_flights++;
 }
 
 // Takes one command, if there is one. False: the device has failed, or the broker is not itself.
@@ -478,9 +440,7 @@ static bool attach_rings(struct executor *ex)
 
 static void finish(struct executor *ex)
 {
-    for (uint32_t i = 0; i < ex->n_programs; i++)
-        if (ex->programs[i])
-            ex->ops->unload(ex->be, ex->programs[i]);
+    programs_finish(&ex->programs);
     struct opd_err err = { 0 };
     if (drain(ex, &err)) // else the device has failed, and what it maps ends with the process
         regions_finish(&ex->regions);
@@ -489,8 +449,7 @@ static void finish(struct executor *ex)
         ex->ops->host_unregister(ex->be, ex->reports);
     if (ex->reports)
         munmap(ex->reports, N_REPORTS * sizeof *ex->reports);
-    free(ex->programs);
-    free(ex->flights);
+    buf_finish(&ex->flights);
     buf_finish(&ex->args);
     buf_finish(&ex->tensors);
     if (ex->be)
@@ -516,6 +475,7 @@ int executor_main(const char *device, enum executor_blas blas)
     opd_err_clear(&err);
     bool ok = ex.ops->open(&ex.be, index, &err);
     ex.regions = (struct regions){ .ops = ex.ops, .be = ex.be };
+    ex.programs = (struct programs){ .ops = ex.ops, .be = ex.be };
     ex.blas_later = blas == EXECUTOR_BLAS_LATER;
     if (ok && blas == EXECUTOR_BLAS_NOW)
         ex.ops->blas_load(ex.be);
@@ -525,10 +485,8 @@ int executor_main(const char *device, enum executor_blas blas)
         atomic_store(&ex.progress->by_step, ex.shares_marks);
     }
     say_hello(&ex, &err);
-    if (!ok) {
-        opd_err_clear(&err);
+    if (!ok)
         return 1;
-    }
     if (serve(&ex, &err)) {
         finish(&ex);
         return 0;
@@ -539,7 +497,7 @@ int executor_main(const char *device, enum executor_blas blas)
     struct opd_err again = { 0 };
     report_done(&ex, &again);
     opd_err_clear(&again);
-    struct flight first = { .seq = ex.n_flights ? ex.flights[ex.first_flight].seq : 0, .err = err };
+    struct flight first = { .seq = ex.n_flights ? first_flight(&ex)->seq : 0, .err = err };
     post_done(&ex, &first, true);
     _exit(3);
 }

@@ -87,31 +87,34 @@ static void drop_mark(char *text, size_t *size)
     memmove(text, text + 3, *size + 1);
 }
 
+static bool read_text(int fd, const char *path, struct buf *text, struct opd_err *err)
+{
+    if (!file_get(fd, SOURCE_MAX_SIZE, text))
+        return opd_err_errno(err, OPD_E_invalid_argument, "%s", path);
+    if (text->size > SOURCE_MAX_SIZE)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s: longer than %d bytes", path,
+                           SOURCE_MAX_SIZE);
+    return strlen(buf_str(text)) == text->size ||
+           opd_err_set(err, OPD_E_invalid_argument, "%s: holds a zero byte; expected text", path);
+}
+
 char *file_read(const char *path, size_t *out_size, struct opd_err *err)
 {
     struct stat st;
     struct buf text = { 0 };
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe would be waited for
-    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode)) {
-        if (fd < 0)
-            opd_err_errno(err, OPD_E_invalid_argument, "%s", path);
-        else
-            opd_err_set(err, OPD_E_invalid_argument, "%s is no file", path);
-    } else if (!trust_check(path, &st, err)) {
-        // which tells why
-    } else if (!file_get(fd, SOURCE_MAX_SIZE, &text)) {
+    bool ok = fd >= 0 && fstat(fd, &st) == 0;
+    if (!ok)
         opd_err_errno(err, OPD_E_invalid_argument, "%s", path);
-    } else if (text.size > SOURCE_MAX_SIZE) {
-        opd_err_set(err, OPD_E_invalid_argument, "%s: longer than %d bytes", path, SOURCE_MAX_SIZE);
-    } else if (text.size > 0 && memchr(text.bytes, '\0', text.size)) {
-        opd_err_set(err, OPD_E_invalid_argument, "%s: holds a zero byte; expected text", path);
-    }
+    else if (!S_ISREG(st.st_mode))
+        ok = opd_err_set(err, OPD_E_invalid_argument, "%s is no file", path);
+    else
+        ok = trust_check(path, &st, err) && read_text(fd, path, &text, err);
     file_close(&fd);
-    if (err->code) {
+    if (!ok) {
         buf_finish(&text);
         return NULL;
     }
-    buf_str(&text);
     drop_mark((char *)text.bytes, &text.size);
     *out_size = text.size;
     return (char *)text.bytes;

@@ -136,10 +136,8 @@ static bool await_stage(pid_t pid, double deadline, int *out_status)
 
 static char *read_text(const struct trial *t, const char *name)
 {
-    struct opd_err ignored = { 0 };
     size_t size;
-    char *path = mem_printf("%s/%s", t->folder, name), *text = file_read(path, &size, &ignored);
-    opd_err_clear(&ignored);
+    char *path = mem_printf("%s/%s", t->folder, name), *text = file_read(path, &size, NULL);
     free(path);
     return text ? text : mem_strdup("");
 }

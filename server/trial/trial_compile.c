@@ -43,10 +43,9 @@ static int compile_image(const struct trial_build *b, const char *sanitize, int 
     bool ok = host_compile(&in, &out, &err);
     char *path = mem_printf("%s/%d.%s", b->folder, image, ok ? "so" : "err");
     char *text = mem_printf("%s\n%s", err.msg, err.log ? err.log : "");
-    struct opd_err unsaid = { 0 };
     unlink(path); // of the stage before
     return file_make(path, ok ? (const void *)out.image : text, ok ? out.size : strlen(text),
-                     &unsaid) &&
+                     NULL) &&
                    ok
                ? 0
                : 1;
@@ -54,13 +53,11 @@ static int compile_image(const struct trial_build *b, const char *sanitize, int 
 
 static bool read_failure(const struct trial_build *b, int image, struct opd_err *err)
 {
-    struct opd_err ignored = { 0 };
     size_t size;
     char *path = mem_printf("%s/%d.err", b->folder, image);
-    char *text = file_read(path, &size, &ignored);
+    char *text = file_read(path, &size, NULL);
     char *log = text ? strchr(text, '\n') : NULL;
     free(path);
-    opd_err_clear(&ignored);
     if (!log)
         return opd_err_set(err, OPD_E_internal, "the compiler's process failed");
     *log = '\0';
@@ -118,16 +115,14 @@ bool trial_compile(const struct trial_build *b, const char *sanitize, struct opd
 static char *find_library(const struct host_cxx *cxx, const char *name)
 {
     struct buf output = { 0 };
-    struct opd_err ignored = { 0 };
     int status;
     char *option = mem_printf("-print-file-name=%s", name), *path = NULL;
     char *argv[] = { cxx->path, option, NULL };
-    if (child_run(argv, NULL, ASK_LIMIT_MS, ASK_LIMIT, &output, &status, &ignored)) {
+    if (child_run(argv, NULL, ASK_LIMIT_MS, ASK_LIMIT, &output, &status, NULL)) {
         char *answer = mem_strndup(buf_str(&output), strcspn(buf_str(&output), "\n"));
         path = answer[0] == '/' ? realpath(answer, NULL) : NULL; // else it is the name again
         free(answer);
     }
-    opd_err_clear(&ignored);
     buf_finish(&output);
     free(option);
     return path;

@@ -339,9 +339,8 @@ static void run_launch(struct stage *s, const struct plan *plan, const struct pl
     if (failed)
         find_lines(s, kernel, &job, parts);
     struct cpu_fault_scene pads = { .tensors = tensors, .n_tensors = n_tensors, .kernel = "" };
-    struct opd_err ignored = { 0 };
     for (int i = 0; i < N_WORKERS; i++)
-        if (parts[i].failed || (!failed && !cpu_fault_check_pad(&pads, &ignored)))
+        if (parts[i].failed || (!failed && !cpu_fault_check_pad(&pads, NULL)))
             report(&parts[i], &s->images[k->image], &plan->kernels[step->kernel], tensors,
                    n_tensors);
     s->n_launches += !s->again;
@@ -425,10 +424,8 @@ static bool prepare(struct stage *s, char **argv, struct opd_err *err)
     s->n_workers = s->guarded ? 1 : N_WORKERS;
     s->random = strtoull(argv[2], NULL, 10) * 0x9e3779b97f4a7c15u | 1;
     s->images = mem_zalloc((size_t)s->cases.n_images, sizeof *s->images);
-    struct opd_err ignored = { 0 };
     if (s->guarded) // a sanitizer may start what looks up its lines
-        cpu_confine(&ignored);
-    opd_err_clear(&ignored);
+        cpu_confine(NULL);
     cpu_fault_watch();
     for (int i = 0; i < N_WORKERS; i++) {
         if (!cpu_worker_init(&s->workers[i], err))
