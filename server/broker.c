@@ -88,7 +88,7 @@ static void memory_failed(struct device *d, const struct opd_err *err)
         if (!c->waiting || c->waits_for != d || c->wait_err.code)
             continue;
         opd_err_copy(&c->wait_err, err);
-        if (c->wait_err.code == OPD_E_out_of_memory || c->wait_err.code == OPD_E_internal)
+        if (c->wait_err.code == OPD_E_internal)
             c->wait_err.code = OPD_E_out_of_memory;
         struct buf held = { 0 };
         char has[32];

@@ -1,9 +1,9 @@
 #include "options.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <getopt.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stddef.h>
@@ -20,85 +20,32 @@
 
 #define MAX_SIZE INT64_C(1000000000000000000)
 
-static bool set_device(struct options *o, const char *text, struct opd_err *err);
-static bool set_kernels(struct options *o, const char *text, struct opd_err *err);
-static bool set_config(struct options *o, const char *text, struct opd_err *err);
-static bool set_log_level(struct options *o, const char *text, struct opd_err *err);
-static bool set_blas(struct options *o, const char *text, struct opd_err *err);
-
-enum option_type { IS_TEXT, IS_COUNT, IS_SIZE, IS_SECONDS, IS_SWITCH, IS_OWN };
-
-#define AT(type, field) type, offsetof(struct options, field)
-#define TEXT(field, least) AT(IS_TEXT, field), least, INT_MAX, NULL
-#define COUNT(field, most) AT(IS_COUNT, field), 1, most, NULL
-#define SIZE(field, least, most) AT(IS_SIZE, field), least, most, NULL
-#define SECONDS(field) AT(IS_SECONDS, field), 0, 1000000000, NULL
-#define SWITCH(field) AT(IS_SWITCH, field), 0, 0, NULL
-#define OWN(set) IS_OWN, 0, 0, 0, set
-
-// Every option, in the order of --help. In a configuration file: "name = value", a line each.
-static const struct option_row {
+struct option_row {
     const char *name;
     const char *argument; // NULL: none
     const char *help;
-    enum option_type type;
-    size_t offset;       // of what it sets: char *, int, uint64_t, double, bool
+    const char *preset; // what it is where nobody says, if that is no other's to know
+    bool (*set)(const struct option_row *row, void *slot, const char *text, struct opd_err *err);
+    size_t offset;       // of what it sets in struct options
     int64_t least, most; // a number's bounds, a text's length
-    bool (*set)(struct options *o, const char *text, struct opd_err *err); // IS_OWN
-} rows[] = {
-    { "socket", "PATH", "the Unix socket to serve on", TEXT(socket, 1) },
-    { "group", "NAME", "let the members of a group connect too (default: nobody but you)",
-      TEXT(group, 0) },
-    { "device", "LIST", "auto (every GPU, and the CPU), or a list of cpu, cuda, cuda:N",
-      OWN(set_device) },
-    { "kernels", "DIR", "add a folder of operators; may be repeated, later ones win",
-      OWN(set_kernels) },
-    { "cache", "DIR", "where compiled kernels are kept; \"\" keeps none", TEXT(cache, 0) },
-    { "cache-size", "SIZE", "bytes that the cache may take: 512M, 4G (default: 1G)",
-      SIZE(cache_limit, 1, MAX_SIZE) },
-    { "config", "FILE", "read options from a file: a line \"name = value\" for each",
-      OWN(set_config) },
-    { "log-level", "L", "debug, info, warn or error (default: info)", OWN(set_log_level) },
-    { "compilers", "N", "compiler processes (default: by the number of cores)",
-      COUNT(compilers, OPTIONS_MAX_COMPILERS) },
-    { "memory-limit", "SIZE", "device memory that opd may take on each device: 512M, 8G",
-      SIZE(memory_limit, 1, MAX_SIZE) },
-    { "deadline", "SECONDS", "how long a request may run on a device (default: 10)",
-      SECONDS(deadline) },
-    { "compile-deadline", "SECONDS", "how long one compile may take (default: 60)",
-      SECONDS(compile_deadline) },
-    { "max-connections", "N", "connections at one time (default: 256)",
-      COUNT(max_connections, 65536) },
-    { "blas", "WHICH", "vendor: cuBLASLt or a CBLAS where there is one; own: never",
-      OWN(set_blas) },
-    { "client-memory", "SIZE", "device memory that one client may hold on each (default: all)",
-      SIZE(client_memory, 1, MAX_SIZE) },
-    { "client-requests", "N", "requests of one client on devices at a time (default: 256)",
-      COUNT(client_requests, 65536) },
-    { "max-message", "SIZE", "bytes of a message, 64K to 64M (default: 64M)",
-      SIZE(max_message, 64 << 10, MPSCAN_DEFAULT_MESSAGE) },
-    { "max-launches", "N", "kernel launches of one request (default: 8192)",
-      COUNT(max_launches, 1 << 20) },
-    { "debug", NULL, "wait for each launch before the next, as OPD_DEBUG=1 does", SWITCH(debug) },
-    { "warm", NULL, "compile the examples of every operator at start", SWITCH(warm) },
 };
 
-enum { N_ROWS = sizeof rows / sizeof rows[0] };
+static const struct option_row *find_row(const char *name);
 
 // --- values of a type
 
-static bool set_text(const struct option_row *row, char **slot, const char *text,
+static bool set_text(const struct option_row *row, void *slot, const char *text,
                      struct opd_err *err)
 {
     if (strlen(text) < (size_t)row->least)
         return opd_err_set(err, OPD_E_invalid_argument, "--%s: the path is empty", row->name);
-    char *copy = mem_strdup(text);
-    free(*slot);
-    *slot = copy;
+    char **path = slot, *copy = mem_strdup(text);
+    free(*path);
+    *path = copy;
     return true;
 }
 
-static bool set_count(const struct option_row *row, int *slot, const char *text,
+static bool set_count(const struct option_row *row, void *slot, const char *text,
                       struct opd_err *err)
 {
     char *end;
@@ -108,7 +55,7 @@ static bool set_count(const struct option_row *row, int *slot, const char *text,
         return opd_err_set(err, OPD_E_invalid_argument,
                            "--%s: '%s', expected a number from %" PRId64 " to %" PRId64, row->name,
                            text, row->least, row->most);
-    *slot = (int)n;
+    *(int *)slot = (int)n;
     return true;
 }
 
@@ -124,7 +71,7 @@ static const char *size_text(int64_t size, char out[24])
     return out;
 }
 
-static bool set_size(const struct option_row *row, uint64_t *slot, const char *text,
+static bool set_size(const struct option_row *row, void *slot, const char *text,
                      struct opd_err *err)
 {
     char *end, least[24], most[24];
@@ -146,11 +93,11 @@ static bool set_size(const struct option_row *row, uint64_t *slot, const char *t
         return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected a size from %s to %s",
                            row->name, text, size_text(row->least, least),
                            size_text(row->most, most));
-    *slot = (uint64_t)n;
+    *(uint64_t *)slot = (uint64_t)n;
     return true;
 }
 
-static bool set_seconds(const struct option_row *row, double *slot, const char *text,
+static bool set_seconds(const struct option_row *row, void *slot, const char *text,
                         struct opd_err *err)
 {
     char *end;
@@ -158,40 +105,18 @@ static bool set_seconds(const struct option_row *row, double *slot, const char *
     if (end == text || *end || !(n > (double)row->least) || n > (double)row->most)
         return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected seconds above 0",
                            row->name, text);
-    *slot = n;
+    *(double *)slot = n;
     return true;
 }
 
-static bool set_switch(const struct option_row *row, bool *slot, const char *text,
+static bool set_switch(const struct option_row *row, void *slot, const char *text,
                        struct opd_err *err)
 {
     if (text && strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
         return opd_err_set(err, OPD_E_invalid_argument, "%s: '%s', expected true or false",
                            row->name, text);
-    *slot = !text || strcmp(text, "true") == 0;
+    *(bool *)slot = !text || strcmp(text, "true") == 0;
     return true;
-}
-
-// `text`: NULL for an option without a value.
-static bool set_option(struct options *o, const struct option_row *row, const char *text,
-                       struct opd_err *err)
-{
-    void *slot = (char *)o + row->offset;
-    switch (row->type) {
-    case IS_TEXT:
-        return set_text(row, slot, text, err);
-    case IS_COUNT:
-        return set_count(row, slot, text, err);
-    case IS_SIZE:
-        return set_size(row, slot, text, err);
-    case IS_SECONDS:
-        return set_seconds(row, slot, text, err);
-    case IS_SWITCH:
-        return set_switch(row, slot, text, err);
-    case IS_OWN:
-        break;
-    }
-    return row->set(o, text, err);
 }
 
 // --- values of their own
@@ -206,12 +131,9 @@ static void clear_devices(struct options *o)
 static bool add_device(struct options *o, const char *word, struct opd_err *err)
 {
     const char *name = strcmp(word, "cuda") == 0 ? "cuda:0" : word;
-    bool ok = strcmp(name, "cpu") == 0;
-    if (strncmp(name, "cuda:", 5) == 0) {
-        size_t digits = strspn(name + 5, "0123456789");
-        ok = digits > 0 && digits <= 3 && name[5 + digits] == '\0';
-    }
-    if (!ok)
+    int end = 0;
+    sscanf(name, "cuda:%*3[0-9]%n", &end);
+    if (strcmp(name, "cpu") != 0 && (end == 0 || name[end]))
         return opd_err_set(err, OPD_E_invalid_argument,
                            "--device: '%s' is none; expected auto, cpu, cuda or cuda:N", word);
     for (int i = 0; i < o->n_devices; i++)
@@ -230,13 +152,10 @@ static bool add_device(struct options *o, const char *word, struct opd_err *err)
 static int count_gpus(void)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    int files = 0, seen = visible && visible[0];
-    DIR *dir = opendir("/dev");
-    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;)
-        files += strncmp(e->d_name, "nvidia", 6) == 0 && e->d_name[6] &&
-                 strspn(e->d_name + 6, "0123456789") == strlen(e->d_name + 6);
-    if (dir)
-        closedir(dir);
+    glob_t found = { 0 };
+    glob("/dev/nvidia[0-9]*", GLOB_NOSORT, NULL, &found);
+    int files = (int)found.gl_pathc, seen = visible && visible[0];
+    globfree(&found);
     for (const char *c = visible ? visible : ""; *c; c++)
         seen += *c == ',';
     int n = visible && seen < files ? seen : files;
@@ -256,8 +175,10 @@ static bool add_all_devices(struct options *o, struct opd_err *err)
     return ok && add_device(o, "cpu", err);
 }
 
-static bool set_device(struct options *o, const char *text, struct opd_err *err)
+static bool set_device(const struct option_row *row, void *options, const char *text,
+                       struct opd_err *err)
 {
+    struct options *o = options;
     clear_devices(o);
     char *list = mem_strdup(text);
     char *rest = NULL;
@@ -268,47 +189,52 @@ static bool set_device(struct options *o, const char *text, struct opd_err *err)
     }
     free(list);
     if (ok && !any)
-        return opd_err_set(err, OPD_E_invalid_argument, "--device: the list is empty");
+        return opd_err_set(err, OPD_E_invalid_argument, "--%s: the list is empty", row->name);
     return ok;
 }
 
-static bool set_kernels(struct options *o, const char *text, struct opd_err *err)
+static bool set_kernels(const struct option_row *row, void *options, const char *text,
+                        struct opd_err *err)
 {
+    struct options *o = options;
     char path[PATH_MAX];
     struct stat st;
     if (!realpath(text, path) || stat(path, &st) < 0)
-        return opd_err_errno(err, OPD_E_invalid_argument, "--kernels: %s", text);
+        return opd_err_errno(err, OPD_E_invalid_argument, "--%s: %s", row->name, text);
     if (!S_ISDIR(st.st_mode))
-        return opd_err_set(err, OPD_E_invalid_argument, "--kernels: %s is no folder", text);
+        return opd_err_set(err, OPD_E_invalid_argument, "--%s: %s is no folder", row->name, text);
     if (o->n_kernels == OPTIONS_MAX_FOLDERS)
-        return opd_err_set(err, OPD_E_invalid_argument, "--kernels: more than %d folders",
+        return opd_err_set(err, OPD_E_invalid_argument, "--%s: more than %d folders", row->name,
                            OPTIONS_MAX_FOLDERS);
     o->kernels[o->n_kernels++] = mem_strdup(path);
     return true;
 }
 
-static bool set_log_level(struct options *o, const char *text, struct opd_err *err)
+static bool set_log_level(const struct option_row *row, void *slot, const char *text,
+                          struct opd_err *err)
 {
-    o->log_level = log_level_parse(text);
-    if (o->log_level < 0)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "--log-level: '%s' is none; expected debug, info, warn or error", text);
-    return true;
+    int level = *(int *)slot = log_level_parse(text);
+    return level >= 0 ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "--%s: '%s' is none; expected debug, info, warn or error", row->name, text);
 }
 
-static bool set_blas(struct options *o, const char *text, struct opd_err *err)
+static bool set_blas(const struct option_row *row, void *slot, const char *text,
+                     struct opd_err *err)
 {
-    o->own_blas = strcmp(text, "own") == 0;
-    return o->own_blas || strcmp(text, "vendor") == 0 ||
-           opd_err_set(err, OPD_E_invalid_argument, "--blas: '%s', expected vendor or own", text);
+    bool own = *(bool *)slot = strcmp(text, "own") == 0;
+    return own || strcmp(text, "vendor") == 0 ||
+           opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected vendor or own", row->name,
+                       text);
 }
 
-static const struct option_row *find_row(const char *name)
+// --- a configuration file: "name = value", a line each
+
+// `text`: NULL for an option without a value.
+static bool set_option(struct options *o, const struct option_row *row, const char *text,
+                       struct opd_err *err)
 {
-    for (int i = 0; i < N_ROWS; i++)
-        if (strcmp(rows[i].name, name) == 0)
-            return &rows[i];
-    return NULL;
+    return row->set(row, (char *)o + row->offset, text, err);
 }
 
 static char *trim(char *s)
@@ -331,26 +257,84 @@ static bool read_config_line(struct options *o, char *line, struct opd_err *err)
         return opd_err_set(err, OPD_E_invalid_argument, "'%s', expected \"name = value\"", text);
     *equals = '\0';
     const struct option_row *row = find_row(trim(text));
-    if (!row || row->set == set_config)
+    if (!row || strcmp(row->name, "config") == 0)
         return opd_err_set(err, OPD_E_invalid_argument, "unknown option '%s'; see opd --help",
                            trim(text));
     return set_option(o, row, trim(equals + 1), err);
 }
 
-static bool set_config(struct options *o, const char *text, struct opd_err *err)
+static bool set_config(const struct option_row *row, void *options, const char *text,
+                       struct opd_err *err)
 {
     FILE *f = fopen(text, "re");
     if (!f)
-        return opd_err_errno(err, OPD_E_invalid_argument, "--config: %s", text);
+        return opd_err_errno(err, OPD_E_invalid_argument, "--%s: %s", row->name, text);
     char *line = NULL;
     size_t capacity = 0;
     bool ok = true;
     for (int number = 1; ok && getline(&line, &capacity, f) >= 0; number++)
-        if (!(ok = read_config_line(o, line, err)))
+        if (!(ok = read_config_line(options, line, err)))
             opd_err_prefix(err, "%s:%d", text, number);
     free(line);
     fclose(f);
     return ok;
+}
+
+// --- the options
+
+#define AT(set, field) set, offsetof(struct options, field)
+#define TEXT(field, least) AT(set_text, field), least, INT_MAX
+#define COUNT(field, most) AT(set_count, field), 1, most
+#define SIZE(field, least, most) AT(set_size, field), least, most
+#define SECONDS(field) AT(set_seconds, field), 0, 1000000000
+#define OWN(set) set, 0, 0, 0
+
+// Every option, in the order of --help.
+static const struct option_row rows[] = {
+    { "socket", "PATH", "the Unix socket to serve on", NULL, TEXT(socket, 1) },
+    { "group", "NAME", "let the members of a group connect too (default: nobody but you)", NULL,
+      TEXT(group, 0) },
+    { "device", "LIST", "auto (every GPU, and the CPU), or a list of cpu, cuda, cuda:N", "auto",
+      OWN(set_device) },
+    { "kernels", "DIR", "add a folder of operators; may be repeated, later ones win", NULL,
+      OWN(set_kernels) },
+    { "cache", "DIR", "where compiled kernels are kept; \"\" keeps none", NULL, TEXT(cache, 0) },
+    { "cache-size", "SIZE", "bytes that the cache may take: 512M, 4G", "1G",
+      SIZE(cache_limit, 1, MAX_SIZE) },
+    { "config", "FILE", "read options from a file: a line \"name = value\" for each", NULL,
+      OWN(set_config) },
+    { "log-level", "L", "debug, info, warn or error", "info", AT(set_log_level, log_level), 0, 0 },
+    { "compilers", "N", "compiler processes (default: by the number of cores)", NULL,
+      COUNT(compilers, OPTIONS_MAX_COMPILERS) },
+    { "memory-limit", "SIZE", "device memory that opd may take on each device: 512M, 8G", NULL,
+      SIZE(memory_limit, 1, MAX_SIZE) },
+    { "deadline", "SECONDS", "how long a request may run on a device", "10", SECONDS(deadline) },
+    { "compile-deadline", "SECONDS", "how long one compile may take", "60",
+      SECONDS(compile_deadline) },
+    { "max-connections", "N", "connections at one time", "256", COUNT(max_connections, 65536) },
+    { "blas", "WHICH", "vendor: cuBLASLt or a CBLAS where there is one; own: never", "vendor",
+      AT(set_blas, own_blas), 0, 0 },
+    { "client-memory", "SIZE", "device memory that one client may hold on each (default: all)",
+      NULL, SIZE(client_memory, 1, MAX_SIZE) },
+    { "client-requests", "N", "requests of one client on devices at a time", "256",
+      COUNT(client_requests, 65536) },
+    { "max-message", "SIZE", "bytes of a message, 64K to 64M", "64M",
+      SIZE(max_message, 64 << 10, MPSCAN_DEFAULT_MESSAGE) },
+    { "max-launches", "N", "kernel launches of one request", "8192", COUNT(max_launches, 1 << 20) },
+    { "debug", NULL, "wait for each launch before the next, as OPD_DEBUG=1 does", NULL,
+      AT(set_switch, debug), 0, 0 },
+    { "warm", NULL, "compile the examples of every operator at start", NULL, AT(set_switch, warm),
+      0, 0 },
+};
+
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
+static const struct option_row *find_row(const char *name)
+{
+    for (int i = 0; i < N_ROWS; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return &rows[i];
+    return NULL;
 }
 
 static void print_help(void)
@@ -361,33 +345,35 @@ static void print_help(void)
         char left[64];
         snprintf(left, sizeof left, "--%s %s", rows[i].name,
                  rows[i].argument ? rows[i].argument : "");
-        printf("  %-28s %s\n", left, rows[i].help);
+        printf("  %-28s %s", left, rows[i].help);
+        printf(rows[i].preset ? " (default: %s)\n" : "\n", rows[i].preset);
     }
     printf("  %-28s %s\n  %-28s %s\n\n", "--help", "this", "--version", "the version");
     printf("The socket's default is $OPD_SOCKET, else $XDG_RUNTIME_DIR/opd/opd.sock, else\n"
            "/tmp/opd-UID/opd.sock. The cache's is $XDG_CACHE_HOME/opd, else ~/.cache/opd.\n");
 }
 
-static void default_socket(struct options *o)
+// NULL: it is not set, or empty.
+static const char *read_env(const char *name)
 {
-    const char *socket = getenv("OPD_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
-    if (socket && socket[0])
-        o->socket = mem_strdup(socket);
-    else if (runtime && runtime[0])
-        o->socket = mem_printf("%s/opd/opd.sock", runtime);
-    else
-        o->socket = mem_printf("/tmp/opd-%u/opd.sock", getuid());
+    const char *text = getenv(name);
+    return text && text[0] ? text : NULL;
 }
 
-static void default_cache(struct options *o)
+static char *default_socket(void)
 {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (cache && cache[0])
-        o->cache = mem_printf("%s/opd", cache);
-    else if (home && home[0])
-        o->cache = mem_printf("%s/.cache/opd", home);
-    else
-        o->cache = mem_printf("/tmp/opd-%u/cache", getuid());
+    const char *socket = read_env("OPD_SOCKET"), *runtime = read_env("XDG_RUNTIME_DIR");
+    return socket    ? mem_strdup(socket)
+           : runtime ? mem_printf("%s/opd/opd.sock", runtime)
+                     : mem_printf("/tmp/opd-%u/opd.sock", getuid());
+}
+
+static char *default_cache(void)
+{
+    const char *cache = read_env("XDG_CACHE_HOME"), *home = read_env("HOME");
+    return cache  ? mem_printf("%s/opd", cache)
+           : home ? mem_printf("%s/.cache/opd", home)
+                  : mem_printf("/tmp/opd-%u/cache", getuid());
 }
 
 // The shipped operators: beside the build folder in a checkout, under share/ where installed.
@@ -415,27 +401,20 @@ static void default_kernels(struct options *o)
 static void set_defaults(struct options *o)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const char *debug = read_env("OPD_DEBUG");
     *o = (struct options){
+        .socket = default_socket(),
+        .group = mem_strdup(""),
+        .cache = default_cache(),
         .compilers = cores < 2   ? 1
                      : cores > 8 ? 8
                                  : (int)cores,
-        .cache_limit = (uint64_t)1 << 30,
-        .deadline = 10,
-        .compile_deadline = 60,
-        .max_connections = 256,
-        .client_requests = 256,
-        .max_message = MPSCAN_DEFAULT_MESSAGE,
-        .max_launches = 8192,
-        .log_level = LOG_LEVEL_INFO,
+        .debug = debug && strcmp(debug, "0") != 0,
     };
-    const char *debug = getenv("OPD_DEBUG");
-    o->debug = debug && debug[0] && strcmp(debug, "0") != 0;
-    o->group = mem_strdup("");
-    default_socket(o);
-    default_cache(o);
     default_kernels(o);
-    struct opd_err err = { 0 };
-    set_device(o, "auto", &err);
+    for (int i = 0; i < N_ROWS; i++)
+        if (rows[i].preset)
+            set_option(o, &rows[i], rows[i].preset, NULL);
 }
 
 static bool take_option(struct options *o, int c, char **argv, bool config, struct opd_err *err)

@@ -263,12 +263,9 @@ static void schedule_restart(struct device *d)
         d->all->hooks->died(d, &why);
     device_settle_flight(d);
     if (hopeless) {
-        struct command *pending = d->queue.pending;
-        d->queue.pending = NULL;
-        d->queue.pending_end = &d->queue.pending;
         struct opd_err err = { 0 };
         device_set_unavailable(d, &err);
-        device_fail_all(d, pending, &err);
+        device_fail_all(d, device_take_all(&d->queue.pending, &d->queue.pending_end), &err);
         device_end_restart(d, &err);
     }
     uint64_t delay = d->restart.n_failures
@@ -420,10 +417,8 @@ void device_fail_rest(struct device *d)
 {
     struct opd_err err = { 0 };
     opd_err_set(&err, OPD_E_unavailable, "the daemon is stopping");
-    struct command *flight = d->queue.flight, *pending = d->queue.pending;
-    d->queue.flight = d->queue.pending = NULL;
-    d->queue.flight_end = &d->queue.flight;
-    d->queue.pending_end = &d->queue.pending;
+    struct command *flight = device_take_all(&d->queue.flight, &d->queue.flight_end);
+    struct command *pending = device_take_all(&d->queue.pending, &d->queue.pending_end);
     device_fail_all(d, flight, &err);
     device_fail_all(d, pending, &err);
 }

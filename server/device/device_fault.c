@@ -113,7 +113,8 @@ static struct remains read_remains(const struct device *d)
 static struct command *take_lost(struct device *d, const struct remains *r,
                                  struct command **out_rest)
 {
-    struct command *rest = d->queue.flight, *lost = NULL, **end = &lost;
+    struct command *rest = device_take_all(&d->queue.flight, &d->queue.flight_end);
+    struct command *lost = NULL, **end = &lost;
     bool blamed = false;
     while (rest && (rest->seq == d->queue.expired_seq ||
                     (rest->seq <= r->taken && !(r->exact && blamed)))) {
@@ -125,8 +126,6 @@ static struct command *take_lost(struct device *d, const struct remains *r,
         blamed = blamed || c->blamed;
         device_push(c, &end);
     }
-    d->queue.flight = NULL;
-    d->queue.flight_end = &d->queue.flight;
     *out_rest = rest;
     return lost;
 }

@@ -45,6 +45,14 @@ struct command *device_pop(struct command **first, struct command ***end)
     return c;
 }
 
+struct command *device_take_all(struct command **first, struct command ***end)
+{
+    struct command *all = *first;
+    *first = NULL;
+    *end = first;
+    return all;
+}
+
 void device_push(struct command *c, struct command ***end)
 {
     c->next = NULL;

@@ -145,24 +145,18 @@ struct expansion {
 };
 
 // The name in a line that includes by quotes, or NULL. *length: of the name.
-static const char *included_name(const char *line, const char *end, size_t *length)
+static const char *included_name(const char *line, size_t *length)
 {
-    const char *p = line;
-    while (p < end && (*p == ' ' || *p == '\t'))
-        p++;
-    if (p == end || *p++ != '#')
+    static const char blanks[] = " \t";
+    const char *p = line + strspn(line, blanks);
+    if (*p != '#')
         return NULL;
-    while (p < end && (*p == ' ' || *p == '\t'))
-        p++;
-    if ((size_t)(end - p) < 7 || memcmp(p, "include", 7) != 0)
+    p += 1 + strspn(p + 1, blanks);
+    if (strncmp(p, "include", 7) != 0)
         return NULL;
-    for (p += 7; p < end && (*p == ' ' || *p == '\t'); p++)
-        ;
-    if (p == end || *p++ != '"')
-        return NULL;
-    const char *close = memchr(p, '"', (size_t)(end - p));
-    *length = close ? (size_t)(close - p) : 0;
-    return close && *length > 0 ? p : NULL;
+    p += 7 + strspn(p + 7, blanks);
+    *length = *p == '"' ? strcspn(p + 1, "\"\n") : 0;
+    return *length > 0 && p[1 + *length] == '"' ? p + 1 : NULL;
 }
 
 // Whether a block comment is open at the end of the line.
@@ -248,7 +242,7 @@ static bool expand(struct expansion *x, const char *name, const char *text, int 
         const char *newline = strchr(text, '\n');
         end = newline ? newline + 1 : text + strlen(text);
         size_t length;
-        const char *included = comment ? NULL : included_name(text, end, &length);
+        const char *included = comment ? NULL : included_name(text, &length);
         bool found = false;
         if (included && !include(x, included, length, name, number, depth, &found, err))
             return false;
@@ -275,8 +269,7 @@ static bool take_text(struct source *s, char *text, size_t size, struct opd_err 
     free(s->text);
     s->original = text;
     s->original_size = size;
-    buf_str(&x.out);
-    s->text = (char *)x.out.bytes;
+    s->text = (char *)(uintptr_t)buf_str(&x.out);
     s->hash = hash_bytes(s->text, x.out.size, 0);
     return true;
 }

@@ -22,17 +22,23 @@ struct scene {
     char kernel[300], context[100];
 };
 
-struct trial_finding *trial_findings_add(struct trial_findings *f)
-{
-    return f->n < TRIAL_MAX_FINDINGS ? &f->list[f->n++] : NULL;
-}
-
 static void set(char *out, size_t size, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
     vsnprintf(out, size, fmt, args);
     va_end(args);
+}
+
+// NULL: there are too many.
+static struct trial_finding *add_finding(struct trial_findings *f, const struct scene *s)
+{
+    struct trial_finding *t = f->n < TRIAL_MAX_FINDINGS ? &f->list[f->n++] : NULL;
+    if (t) {
+        set(t->kernel, sizeof t->kernel, "%s", s->kernel);
+        set(t->context, sizeof t->context, "%s", s->context);
+    }
+    return t;
 }
 
 static void add_range(struct scene *s, const char *line)
@@ -60,26 +66,22 @@ static void read_place(const char *message, char *out, size_t size)
 
 static void add_fault(struct trial_findings *f, const struct scene *s, const char *message)
 {
-    struct trial_finding *t = trial_findings_add(f);
+    struct trial_finding *t = add_finding(f, s);
     if (!t)
         return;
     set(t->what, sizeof t->what, "%s", message);
     read_place(message, t->where, sizeof t->where);
-    set(t->kernel, sizeof t->kernel, "%s", s->kernel);
-    set(t->context, sizeof t->context, "%s", s->context);
 }
 
 // "f.cu:7", a tab, and what differs.
 static void add_difference(struct trial_findings *f, const struct scene *s, const char *line)
 {
-    struct trial_finding *t = trial_findings_add(f);
+    struct trial_finding *t = add_finding(f, s);
     const char *tab = strchr(line, '\t');
     if (!t || !tab)
         return;
     set(t->where, sizeof t->where, "%.*s", (int)(tab - line), line);
     set(t->what, sizeof t->what, "%s", tab + 1);
-    set(t->kernel, sizeof t->kernel, "%s", s->kernel);
-    set(t->context, sizeof t->context, "%s", s->context);
 }
 
 static void read_line(struct trial_findings *f, struct scene *s, const char *line)
@@ -179,12 +181,10 @@ static void end_report(struct trial_findings *f, const struct scene *s, struct r
     // One without places is the rest of a log that was too long.
     bool cut = f->n > 0 && !r->where[0][0] && !r->where[1][0];
     bool known = race && (cut || r->local || is_known(f, r));
-    struct trial_finding *t = r->kind[0] && !known ? trial_findings_add(f) : NULL;
+    struct trial_finding *t = r->kind[0] && !known ? add_finding(f, s) : NULL;
     if (t) {
         set(t->where, sizeof t->where, "%s", r->where[0]);
         set(t->other, sizeof t->other, "%s", r->where[1]);
-        set(t->kernel, sizeof t->kernel, "%s", s->kernel);
-        set(t->context, sizeof t->context, "%s", s->context);
         if (race)
             set(t->what, sizeof t->what,
                 "data race: %s %s at %s, and %s by another thread at %s: a __syncthreads(), "
@@ -218,14 +218,12 @@ static void read_access(const struct scene *s, struct report *r, const char *lin
 static void read_undefined(struct trial_findings *f, const struct scene *s, const char *line,
                            const char *error)
 {
-    struct trial_finding *t = trial_findings_add(f);
+    struct trial_finding *t = add_finding(f, s);
     if (!t)
         return;
     if (!find_file(line, t->where, sizeof t->where))
         set(t->where, sizeof t->where, "%.*s", (int)(error - line), line);
     set(t->what, sizeof t->what, "undefined behaviour: %s, at %s", error + 16, t->where);
-    set(t->kernel, sizeof t->kernel, "%s", s->kernel);
-    set(t->context, sizeof t->context, "%s", s->context);
 }
 
 static void read_log_line(struct trial_findings *f, const struct scene *s, struct report *r,

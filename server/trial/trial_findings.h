@@ -24,6 +24,3 @@ struct trial_findings {
 
 // `said`: the stage's lines (trial_stage.c); `log`: its standard error. Both terminated; changed.
 void trial_findings_read(struct trial_findings *out, char *said, char *log);
-
-// Adds one; NULL: there are too many.
-struct trial_finding *trial_findings_add(struct trial_findings *f);

@@ -151,8 +151,6 @@ static void archive_includes(struct archive *a, struct source *s)
 static void archive_failure(struct archive *a, struct source_failure *f)
 {
     archive_count(a, "failure", &f->seq);
-    if (archive_has(a, "shadowed"))
-        archive_bool(a, "shadowed", &f->shadowed);
     archive_chars(a, "failed_op", f->op, sizeof f->op);
     archive_int(a, "failed_version", &f->version, 0, INT32_MAX);
     archive_float(a, "failed_ms", &f->ms);
