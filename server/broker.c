@@ -6,7 +6,6 @@
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -14,8 +13,8 @@
 #include "base/clock.h"
 #include "request/conn.h"
 #include "device/device.h"
-#include "base/fdpass.h"
 #include "request/listen.h"
+#include "request/request.h"
 #include "request/parts.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -80,36 +79,6 @@ static void prepare_cb(uv_prepare_t *prepare)
 }
 
 // --- devices
-
-static void memory_failed(struct device *d, const struct opd_err *err)
-{
-    struct broker *b = d->all->owner;
-    for (struct conn *c = b->clients.first; c; c = c->next) {
-        if (!c->waiting || c->waits_for != d || c->wait_err.code)
-            continue;
-        opd_err_copy(&c->wait_err, err);
-        if (c->wait_err.code == OPD_E_internal)
-            c->wait_err.code = OPD_E_out_of_memory;
-        struct buf held = { 0 };
-        char has[32];
-        holder_report(&d->space, &held);
-        opd_err_prefix(&c->wait_err, "no more memory on %s, which has %s; held: %.600s", d->name,
-                       holder_size(d->info.memory_total, has), buf_str(&held));
-        buf_finish(&held);
-    }
-    turn_retry(&b->turn);
-}
-
-// An upgrade waits for the devices to rest. What a request that waits has let go of, it wants
-// again.
-static bool memory_wanted(const struct device *d)
-{
-    const struct broker *b = d->all->owner;
-    bool wanted = b->handover.upgrade != NULL;
-    for (const struct conn *c = b->clients.first; c && !wanted; c = c->next)
-        wanted = c->waits_for == d;
-    return wanted;
-}
 
 static void device_died(struct device *d, const struct opd_err *why)
 {
@@ -313,37 +282,6 @@ enum { MAPPED_ALLOCATION = 1 << 20 };
 // back each few of them for itself would hold the loop for milliseconds.
 enum { KEPT_FREE = 16 << 20 };
 
-// The daemon itself takes some dozens of descriptors.
-enum { OWN_FDS = 64 };
-
-// A connection takes one, and those that it sends.
-static void raise_fd_limit(struct options *o)
-{
-    enum { OF_CONNECTION = 2 };
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    getrlimit(RLIMIT_NOFILE, &limit);
-    uint64_t most = limit.rlim_cur > OWN_FDS ? (limit.rlim_cur - OWN_FDS) / OF_CONNECTION : 1;
-    if (most < (uint64_t)o->max_connections) {
-        log_warn("%llu file descriptors (ulimit -Hn) are enough for %llu connections",
-                 (unsigned long long)limit.rlim_cur, (unsigned long long)most);
-        o->max_connections = (int)most;
-    }
-}
-
-static bool check_fd_limit(struct opd_err *err)
-{
-    int limit = fdpass_left(-1);
-    return limit >= OWN_FDS ||
-           opd_err_set(err, OPD_E_invalid_argument,
-                       "%d file descriptors are too few for the daemon, it takes at least %d; "
-                       "raise the limit (ulimit -n)",
-                       limit, OWN_FDS);
-}
-
 static void make_cache_folder(const char *folder)
 {
     if (!folder[0])
@@ -380,8 +318,8 @@ static const struct device_hooks hooks = { .ready = device_ready,
                                            .failed = device_failed,
                                            .died = device_died,
                                            .restored = program_restore_all,
-                                           .no_memory = memory_failed,
-                                           .wanted = memory_wanted };
+                                           .no_memory = request_memory_failed,
+                                           .wanted = request_memory_wanted };
 
 static void init_devices(struct broker *b)
 {
@@ -436,7 +374,7 @@ struct broker *broker_new(const struct options *options)
                           .host_compiler = "not asked: the CPU device is not served",
                           .nvrtc = "not asked: no GPU is served" };
     b->events.next = 1;
-    raise_fd_limit(&b->options);
+    listen_raise_limit(&b->options);
     mallopt(M_MMAP_THRESHOLD, MAPPED_ALLOCATION);
     mallopt(M_TRIM_THRESHOLD, KEPT_FREE);
     init_loop(b);
@@ -487,7 +425,7 @@ int broker_main(const struct options *options, const char *program, char **args)
     b->handover.program = program;
     b->handover.args = args;
     log_info("opd %s, pid %d, socket %s", OPD_VERSION, getpid(), b->options.socket);
-    if (check_fd_limit(&err) && trust_init(b->options.group, &err) && listen_open(b, &err) &&
+    if (trust_init(b->options.group, &err) && listen_open(b, &err) &&
         reload_first(&b->reload, &err)) {
         log_info("%d operators", b->registry.count);
         make_cache_folder(b->options.cache);

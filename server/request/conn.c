@@ -107,11 +107,11 @@ static void closed(struct stream *s)
     conn_unref(s->owner);
 }
 
-static void leave_staging(struct conn *c)
+void conn_leave_staging(struct conn *c)
 {
-    if (c->stages_on)
-        staging_leave(&c->stages_on->staging, c->id);
-    c->stages_on = NULL;
+    if (c->staging_device)
+        staging_leave(&c->staging_device->staging, c->id);
+    c->staging_device = NULL;
 }
 
 // --- who has a part in a turn
@@ -181,7 +181,7 @@ static void drop_begun(struct conn *c)
 
 static void leave(struct conn *c)
 {
-    leave_staging(c);
+    conn_leave_staging(c);
     trace_follow(c, false);
     struct broker *b = c->broker;
     events_follow(&b->events, &c->follower, false);
@@ -451,7 +451,7 @@ static bool start_one(struct conn *c)
     if (!again)
         c->waiting_since = clock_ns();
     struct request *req = make_request(c);
-    c->waits_for = NULL;
+    c->memory_device = NULL;
     enum request_status status = c->broker->dispatch(req, &c->msg, again, &err);
     if (status == REQUEST_AGAIN) {
         keep_begun(c, req);
@@ -467,7 +467,7 @@ static bool start_one(struct conn *c)
     }
     uint64_t since = c->waiting_since;
     c->waiting_since = 0;
-    leave_staging(c);
+    conn_leave_staging(c);
     if (again || status == REQUEST_ERROR) // one kernel that fails ends the wait for the others
         pool_leave(c->broker->pool, POOL_FRONT, c);
     opd_err_clear(&c->wait_err);
@@ -526,7 +526,7 @@ static void process(struct conn *c)
             turn_retry(&c->broker->turn);
         if (over || held || (!c->begun && overloaded(c)) || !start_one(c)) {
             if (overloaded(c))
-                leave_staging(c); // it may be so for long
+                conn_leave_staging(c); // it may be so for long
             c->waiting = !c->closed;
             break;
         }

@@ -42,20 +42,20 @@ struct conn {
     struct request *packing; // these are done, and large results are packed
     int last_method;         // the index of its last request's
     int n_flight;
-    bool waiting;             // the first request in the buffer waits, or there is more to start
-    struct device *waits_for; // device whose memory the waiting request wants
-    struct device *stages_on; // in whose queue for staging memory it stands
-    struct opd_err wait_err;  // that did not come
-    uint64_t last_work;       // when its last request went to a device; 0: none did
-    uint64_t waiting_since;   // when the waiting request was first tried; 0: none waits
-    struct map tensors;       // id -> struct tensor
-    struct map contexts;      // id -> struct context
-    struct map shms;          // id -> struct shm
-    struct map exports;       // id -> struct storage
-    struct map imports;       // id -> struct import
-    struct map prepared;      // id -> struct prepared
-    size_t prepared_size;     // bytes of these
-    struct map exported;      // slot -> struct opd_operator: it has plans of these
+    bool waiting; // the first request in the buffer waits, or there is more to start
+    struct device *memory_device;   // device whose memory the waiting request wants
+    struct device *staging_device;  // in whose queue for staging memory it stands
+    struct opd_err wait_err;        // that did not come
+    uint64_t last_work;             // when its last request went to a device; 0: none did
+    uint64_t waiting_since;         // when the waiting request was first tried; 0: none waits
+    struct map tensors;             // id -> struct tensor
+    struct map contexts;            // id -> struct context
+    struct map shms;                // id -> struct shm
+    struct map exports;             // id -> struct storage
+    struct map imports;             // id -> struct import
+    struct map prepared;            // id -> struct prepared
+    size_t prepared_size;           // bytes of these
+    struct map exported;            // slot -> struct opd_operator: it has plans of these
     struct event_listener follower; // what happens is sent as notifications
     bool traces;                    // so is each run; see trace.h
     size_t freed;                   // once it has ended: how far the map that is being freed is
@@ -98,4 +98,5 @@ void conn_notify(struct conn *c, const char *method,
 // client may have had a million tensors.
 enum { CONN_FREED_A_TURN = 1 << 12 };
 void conn_free_left(struct broker *b, int budget);
-bool conn_idle(const struct conn *c); // nothing waits, is in flight, or unsent
+bool conn_idle(const struct conn *c);    // nothing waits, is in flight, or unsent
+void conn_leave_staging(struct conn *c); // the queue for it, where it stands in one

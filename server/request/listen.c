@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -132,10 +133,41 @@ static bool bind_socket(struct broker *b, struct opd_err *err)
     return give_to_group(path, 0660, err);
 }
 
+// The daemon itself takes some dozens of descriptors.
+enum { OWN_FDS = 64 };
+
+// A connection takes one, and those that it sends.
+void listen_raise_limit(struct options *o)
+{
+    enum { OF_CONNECTION = 2 };
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    uint64_t most = limit.rlim_cur > OWN_FDS ? (limit.rlim_cur - OWN_FDS) / OF_CONNECTION : 1;
+    if (most < (uint64_t)o->max_connections) {
+        log_warn("%llu file descriptors (ulimit -Hn) are enough for %llu connections",
+                 (unsigned long long)limit.rlim_cur, (unsigned long long)most);
+        o->max_connections = (int)most;
+    }
+}
+
+static bool check_fd_limit(struct opd_err *err)
+{
+    int limit = fdpass_left(-1);
+    return limit >= OWN_FDS ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "%d file descriptors are too few for the daemon, it takes at least %d; "
+                       "raise the limit (ulimit -n)",
+                       limit, OWN_FDS);
+}
+
 bool listen_open(struct broker *b, struct opd_err *err)
 {
-    return make_folder(b->options.socket, err) && check_folder(b->options.socket, err) &&
-           take_lock(b, err) && bind_socket(b, err);
+    return check_fd_limit(err) && make_folder(b->options.socket, err) &&
+           check_folder(b->options.socket, err) && take_lock(b, err) && bind_socket(b, err);
 }
 
 static bool may_connect(const struct broker *b, int fd, struct opd_err *err)

@@ -18,6 +18,10 @@ struct listener {
     bool open;    // connections are taken
 };
 
+// The process may have as many descriptors as it can; fewer connections, where those are too few.
+struct options;
+void listen_raise_limit(struct options *o);
+
 // Errors: unavailable, where another daemon serves there; invalid_argument, where the path is no
 // place for a socket.
 bool listen_open(struct broker *b, struct opd_err *err);

@@ -70,9 +70,7 @@ bool replies_may_begin(struct conn *c, uint64_t size)
     bool room = sum == 0 || (sum <= MOST && size <= MOST - sum);
     if (room)
         return true;
-    if (c->stages_on) // others may have its place there
-        staging_leave(&c->stages_on->staging, c->id);
-    c->stages_on = NULL;
+    conn_leave_staging(c); // others may have its place there
     want(c->broker);
     return false;
 }

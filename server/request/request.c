@@ -321,8 +321,38 @@ enum request_status request_submit(struct request *req, struct device *d, struct
 
 enum request_status request_wait_memory(struct request *req, struct device *d)
 {
-    req->conn->waits_for = d;
+    req->conn->memory_device = d;
     return REQUEST_WAIT;
+}
+
+void request_memory_failed(struct device *d, const struct opd_err *err)
+{
+    struct broker *b = d->all->owner;
+    for (struct conn *c = b->clients.first; c; c = c->next) {
+        if (!c->waiting || c->memory_device != d || c->wait_err.code)
+            continue;
+        opd_err_copy(&c->wait_err, err);
+        if (c->wait_err.code == OPD_E_internal)
+            c->wait_err.code = OPD_E_out_of_memory;
+        struct buf held = { 0 };
+        char has[32];
+        holder_report(&d->space, &held);
+        opd_err_prefix(&c->wait_err, "no more memory on %s, which has %s; held: %.600s", d->name,
+                       holder_size(d->info.memory_total, has), buf_str(&held));
+        buf_finish(&held);
+    }
+    turn_retry(&b->turn);
+}
+
+// An upgrade waits for the devices to rest. What a request that waits has let go of, it wants
+// again.
+bool request_memory_wanted(const struct device *d)
+{
+    const struct broker *b = d->all->owner;
+    bool wanted = b->handover.upgrade != NULL;
+    for (const struct conn *c = b->clients.first; c && !wanted; c = c->next)
+        wanted = c->memory_device == d;
+    return wanted;
 }
 
 // --- ids

@@ -172,6 +172,9 @@ bool request_attrs(const struct op *op, const value *map, struct op_value *out,
                    struct opd_err *err);
 void request_pack_device(struct buf *out, const struct device *d); // the map that clients get
 enum request_status request_wait_memory(struct request *req, struct device *d);
+// The device's hooks: what waits is told that no memory comes; whether memory is wanted.
+void request_memory_failed(struct device *d, const struct opd_err *err);
+bool request_memory_wanted(const struct device *d);
 
 #define REQUEST(name, since, params, result, doc) request_fn request_##name;
 #include "../../protocol/protocol.def"

@@ -124,7 +124,7 @@ static bool stage(struct request *req, struct device *d, uint64_t size, struct d
     if (!req->staged)
         req->staged = staging_take(device_staging(d), req->conn->id, size);
     if (!req->staged) {
-        req->conn->stages_on = d;
+        req->conn->staging_device = d;
         return false;
     }
     *out = (struct dev_ref){ .region = d->staging.region, .offset = staging_offset(req->staged) };
