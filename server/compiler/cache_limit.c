@@ -1,7 +1,6 @@
 #include "compiler/cache.h"
 
-#include <dirent.h>
-#include <fcntl.h>
+#include <fts.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +8,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
 
@@ -26,13 +24,12 @@ static struct {
 } account;
 
 struct item {
-    char *path; // below the folder
+    char *path;
     struct timespec used;
     uint64_t size;
 };
 
 struct listing {
-    int folder;
     struct item *items;
     size_t n;
     uint64_t bytes;
@@ -55,58 +52,40 @@ static bool is_hex_name(const char *name)
 }
 
 // Entries are listed, leftovers removed, other files left alone.
-static void list_file(struct listing *l, const char *sub, const char *name)
+static void list_file(struct listing *l, const FTSENT *entry)
 {
-    const char *suffix = strstr(name, ".opd");
-    struct stat st;
-    char *path = mem_printf("%s/%s", sub, name);
-    if (!suffix || fstatat(l->folder, path, &st, AT_SYMLINK_NOFOLLOW) != 0 ||
-        !S_ISREG(st.st_mode)) {
-        free(path);
+    const struct stat *st = entry->fts_statp;
+    const char *suffix = strstr(entry->fts_name, ".opd");
+    bool temporary = suffix && suffix[4] == '.';
+    if (!suffix ||
+        (temporary && st->st_mtime + LEFT_SECONDS < time(NULL) && unlink(entry->fts_path) == 0))
         return;
-    }
-    bool temporary = suffix[4] == '.';
-    if (temporary && st.st_mtime + LEFT_SECONDS < time(NULL) && unlinkat(l->folder, path, 0) == 0) {
-        free(path);
+    l->bytes += (uint64_t)st->st_size;
+    if (suffix[4])
         return;
-    }
-    l->bytes += (uint64_t)st.st_size;
-    if (temporary || suffix[4]) {
-        free(path);
-        return;
-    }
     if ((l->n & (l->n - 1)) == 0)
         l->items = mem_realloc(l->items, l->n ? l->n * 2 : 1, sizeof *l->items);
-    l->items[l->n++] = (struct item){ path, st.st_mtim, (uint64_t)st.st_size };
+    l->items[l->n++] = (struct item){ mem_strdup(entry->fts_path), st->st_mtim,
+                                      (uint64_t)st->st_size };
 }
 
-static void list_sub(struct listing *l, const char *sub)
-{
-    int fd = openat(l->folder, sub, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    struct dirent *entry;
-    while (dir && (entry = readdir(dir)) != NULL)
-        list_file(l, sub, entry->d_name);
-    if (dir)
-        closedir(dir);
-    else
-        file_close(&fd);
-}
-
+// The files in its folders of two hex digits.
 static bool list_folder(struct listing *l, const char *folder)
 {
-    *l = (struct listing){ .folder = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) };
-    if (l->folder < 0)
-        return false;
-    int fd = dup(l->folder);
-    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
-    struct dirent *entry;
-    while (dir && (entry = readdir(dir)) != NULL)
-        if (is_hex_name(entry->d_name))
-            list_sub(l, entry->d_name);
-    if (dir)
-        closedir(dir);
-    return dir != NULL;
+    char *const roots[] = { (char *)(uintptr_t)folder, NULL };
+    FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_COMFOLLOW | FTS_NOCHDIR, NULL);
+    bool there = false;
+    for (FTSENT *e; tree && (e = fts_read(tree)) != NULL;) {
+        there = there || e->fts_info == FTS_D;
+        if (e->fts_info == FTS_F && e->fts_level == 2)
+            list_file(l, e);
+        else if (e->fts_info == FTS_D && e->fts_level > 0 &&
+                 !(e->fts_level == 1 && is_hex_name(e->fts_name)))
+            fts_set(tree, e, FTS_SKIP);
+    }
+    if (tree)
+        fts_close(tree);
+    return there;
 }
 
 static void finish_listing(struct listing *l)
@@ -114,7 +93,6 @@ static void finish_listing(struct listing *l)
     for (size_t i = 0; i < l->n; i++)
         free(l->items[i].path);
     free(l->items);
-    file_close(&l->folder);
 }
 
 static int compare_use(const void *a, const void *b)
@@ -134,8 +112,7 @@ static void remove_oldest(struct listing *l, uint64_t limit)
     qsort(l->items, l->n, sizeof *l->items, compare_use);
     for (size_t i = 0; i < l->n && l->bytes > wanted; i++) {
         struct stat st;
-        if (unlinkat(l->folder, l->items[i].path, 0) != 0 &&
-            fstatat(l->folder, l->items[i].path, &st, AT_SYMLINK_NOFOLLOW) == 0)
+        if (unlink(l->items[i].path) != 0 && lstat(l->items[i].path, &st) == 0)
             continue;
         l->bytes -= l->items[i].size;
         n++;
@@ -148,7 +125,7 @@ void cache_trim(const char *folder, uint64_t limit)
     bool over = limit && (account.bytes > limit || account.put > limit / LOOK_SHARE);
     if (!folder[0] || (account.known && !over))
         return;
-    struct listing l;
+    struct listing l = { 0 };
     if (list_folder(&l, folder)) {
         if (limit && l.bytes > limit)
             remove_oldest(&l, limit);
