@@ -85,33 +85,23 @@ static void *open_in_wheels(const struct cuda_library *l)
     ssize_t length = readlink("/proc/self/exe", beside, sizeof(beside) - 1);
     char *venv = length > 0 ? mem_printf("%s/../.venv", dirname(beside)) : mem_strdup("");
 
-    void *library = open_in_site(l, getenv("VIRTUAL_ENV"), site);
-    if (!library)
-        library = open_in_site(l, venv, site);
-    if (!library)
-        library = open_in_site(l, getenv("HOME"), "/.local/lib/python3*/site-packages");
-    if (!library)
-        library = open_in_site(l, "/usr/local", "/lib/python3*/*-packages");
-    if (!library)
-        library = open_in_site(l, "/usr", "/lib/python3*/dist-packages");
+    void *library = open_in_site(l, getenv("VIRTUAL_ENV"), site)
+                        ?: open_in_site(l, venv, site)
+                        ?: open_in_site(l, getenv("HOME"), "/.local/lib/python3*/site-packages")
+                        ?: open_in_site(l, "/usr/local", "/lib/python3*/*-packages")
+                        ?: open_in_site(l, "/usr", "/lib/python3*/dist-packages");
     free(venv);
     return library;
 }
 
 static void *open_anywhere(const struct cuda_library *l)
 {
-    void *library = open_matching(l, getenv("CUDA_HOME"), "/lib64");
-    if (!library)
-        library = open_matching(l, getenv("CUDA_PATH"), "/lib64");
-    if (!library)
-        library = open_matching(l, "/usr/local/cuda", "/lib64");
-    if (!library)
-        library = open_matching(l, "/usr/local/cuda-", "*/lib64");
-    if (!library)
-        library = open_by_linker(l);
-    if (!library)
-        library = open_in_wheels(l);
-    return library;
+    return open_matching(l, getenv("CUDA_HOME"), "/lib64")
+               ?: open_matching(l, getenv("CUDA_PATH"), "/lib64")
+               ?: open_matching(l, "/usr/local/cuda", "/lib64")
+               ?: open_matching(l, "/usr/local/cuda-", "*/lib64")
+               ?: open_by_linker(l)
+               ?: open_in_wheels(l);
 }
 
 void *cuda_library_open(const struct cuda_library *wanted)

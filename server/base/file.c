@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { PIECE = 1 << 16 };
@@ -20,10 +21,15 @@ void file_close(int *fd)
 
 bool file_get(int fd, size_t limit, struct buf *out)
 {
+    struct stat st;
     ssize_t n;
+    // No more memory than its size says, and a byte in which nothing comes.
+    if (fstat(fd, &st) == 0 && st.st_size > 0 && (size_t)st.st_size <= limit)
+        out->bytes = mem_alloc(out->capacity = (size_t)st.st_size + 1);
     do {
-        buf_reserve(out, PIECE);
-        n = pread(fd, out->bytes + out->size, PIECE, (off_t)out->size);
+        if (out->size == out->capacity)
+            buf_reserve(out, PIECE);
+        n = pread(fd, out->bytes + out->size, out->capacity - out->size, (off_t)out->size);
         out->size += n > 0 ? (size_t)n : 0;
     } while ((n > 0 && out->size <= limit) || (n < 0 && errno == EINTR));
     return n >= 0;

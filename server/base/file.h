@@ -10,8 +10,8 @@
 
 void file_close(int *fd); // one that is open; -1 is put in its place
 
-// From its start to its end, or until more than `limit` bytes have come; appended. False with
-// errno.
+// From its start to its end, or until more than `limit` bytes have come, into an empty buffer.
+// False with errno.
 bool file_get(int fd, size_t limit, struct buf *out);
 bool file_put(int fd, const void *bytes, size_t size); // all of them; false with errno
 

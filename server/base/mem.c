@@ -108,6 +108,14 @@ const char *buf_str(struct buf *b)
     return (const char *)b->bytes;
 }
 
+char *buf_take(struct buf *b)
+{
+    buf_str(b);
+    char *s = (char *)b->bytes;
+    *b = (struct buf){ 0 };
+    return s;
+}
+
 void buf_consume(struct buf *b, size_t size)
 {
     if (size == 0)

@@ -35,5 +35,6 @@ static inline void buf_append(struct buf *b, const void *bytes, size_t size)
 void buf_append_str(struct buf *b, const char *s); // without the terminator
 void buf_printf(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 const char *buf_str(struct buf *b);           // terminated; valid until the next change
+char *buf_take(struct buf *b);                // the same, the caller's; the buffer is empty then
 void buf_consume(struct buf *b, size_t size); // drops bytes from the front
 void buf_finish(struct buf *b);

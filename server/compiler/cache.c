@@ -43,7 +43,7 @@ static char *read_text(const char *path)
     if (is_file)
         file_get(fd, MAX_INCLUDE_SIZE, &text);
     file_close(&fd);
-    return is_file ? (char *)(uintptr_t)buf_str(&text) : NULL;
+    return is_file ? buf_take(&text) : NULL;
 }
 
 // Headers that text includes by quotes, each once.

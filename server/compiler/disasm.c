@@ -49,15 +49,13 @@ static char *find_in_toolkit(const char *library, const char *name)
     const char *home = getenv("CUDA_HOME"), *path = getenv("CUDA_PATH"),
                *slash = strrchr(library, '/');
     char *beside = slash ? mem_strndup(library, (size_t)(slash - library)) : mem_strdup("");
-    char *found = find_in(home ? home : "", "/bin", name);
-    if (!found)
-        found = find_in(path ? path : "", "/bin", name);
-    if (!found)
-        found = find_in(beside, "/../bin", name);
-    if (!found)
-        found = find_in("/usr/local/cuda", "/bin", name);
+    char *found = find_in(home ? home : "", "/bin", name)
+                      ?: find_in(path ? path : "", "/bin", name)
+                      ?: find_in(beside, "/../bin", name)
+                      ?: find_in("/usr/local/cuda", "/bin", name)
+                      ?: find_on_path(name);
     free(beside);
-    return found ? found : find_on_path(name);
+    return found;
 }
 
 static bool write_temporary(const void *image, size_t size, char **out_path, struct opd_err *err)

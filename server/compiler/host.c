@@ -258,8 +258,7 @@ const char *host_identity(struct opd_err *err)
                    (unsigned long long)hash_shim());
         for (int i = 0; i < command.n; i++)
             buf_printf(&text, " %s", command.words[i]);
-        identity = mem_strdup(buf_str(&text));
-        buf_finish(&text);
+        identity = buf_take(&text);
     }
     return identity;
 }

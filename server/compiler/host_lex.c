@@ -126,6 +126,11 @@ bool host_lex_line(const struct host_token *directive, int *out_line, const char
     return true;
 }
 
+bool host_token_starts(const struct host_token *t, const char *text)
+{
+    return t->size >= strlen(text) && memcmp(t->at, text, strlen(text)) == 0;
+}
+
 bool host_token_is(const struct host_token *t, const char *text)
 {
     return t->size == strlen(text) && memcmp(t->at, text, t->size) == 0;

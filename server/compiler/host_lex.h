@@ -35,3 +35,4 @@ bool host_lex_line(const struct host_token *directive, int *out_line, const char
                    size_t *out_size);
 
 bool host_token_is(const struct host_token *t, const char *text);
+bool host_token_starts(const struct host_token *t, const char *text);

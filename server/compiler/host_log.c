@@ -10,12 +10,6 @@
 // compiler was given.
 static const char *const own_names[] = { "cpu_shim.h:", "kernel:", "opd.cpp:", "prelude:" };
 
-static const char *line_end(const char *line)
-{
-    const char *end = strchr(line, '\n');
-    return end ? end : line + strlen(line);
-}
-
 static bool starts(const char *line, const char *prefix)
 {
     return strncmp(line, prefix, strlen(prefix)) == 0;
@@ -90,7 +84,7 @@ char *host_log_rewrite(const char *log)
     struct buf out = { 0 };
     bool shown = true; // whether the source that is shown below belongs to a line that was kept
     for (const char *next; *log; log = next) {
-        const char *end = line_end(log), *text = skip_own_place(log);
+        const char *end = strchrnul(log, '\n'), *text = skip_own_place(log);
         next = *end ? end + 1 : end;
         bool is_source = *log == ' ';
         if (is_source && !shown)
@@ -106,9 +100,7 @@ char *host_log_rewrite(const char *log)
         else if (shown)
             buf_append(&out, log, (size_t)(next - log));
     }
-    char *result = out.size ? mem_strdup(buf_str(&out)) : NULL;
-    buf_finish(&out);
-    return result;
+    return out.size ? buf_take(&out) : NULL;
 }
 
 char *host_log_first_error(const char *log, const char *file, const char *expr)
@@ -118,18 +110,18 @@ char *host_log_first_error(const char *log, const char *file, const char *expr)
     const char *line = mark ? mark : log + strspn(log, "\n");
     while (line > log && line[-1] != '\n')
         line--;
-    int length = (int)(line_end(line) - line);
+    int length = (int)(strchrnul(line, '\n') - line);
     if (!mark)
         return mem_printf("%s: the C++ compiler failed on kernel '%s'%s%.*s", file, expr,
                           length ? ": " : "", length < LIMIT ? length : LIMIT, line);
-    if (holds(line, line_end(line), HOST_NOT_HERE))
+    if (holds(line, strchrnul(line, '\n'), HOST_NOT_HERE))
         return mem_printf("%.*s%.*s", (int)(mark - line), line,
                           length - (int)(mark - line) - (int)strlen("error: "),
                           mark + strlen("error: "));
     if (line != mark && !starts(line, "fatal error: "))
         return mem_printf("%.*s", length < LIMIT ? length : LIMIT, line);
     mark += strlen("error: ");
-    length = (int)(line_end(mark) - mark);
+    length = (int)(strchrnul(mark, '\n') - mark);
     return mem_printf("%s: no kernel '%s': %.*s", file, expr, length < LIMIT ? length : LIMIT,
                       mark);
 }

@@ -45,11 +45,6 @@ static bool is_any(const struct host_token *t, const char *const *words)
 }
 #define IS_ANY(t, ...) is_any(t, (const char *const[]){ __VA_ARGS__, NULL })
 
-static bool starts(const struct host_token *t, const char *prefix)
-{
-    return t->size >= strlen(prefix) && memcmp(t->at, prefix, strlen(prefix)) == 0;
-}
-
 static bool is_kernel_loop(const struct host_token *t)
 {
     return IS_ANY(t, "CUDA_KERNEL_LOOP", "CUDA_1D_KERNEL_LOOP");
@@ -61,8 +56,9 @@ static bool tells_threads(const struct host_token *t)
 {
     return IS_ANY(t, "threadIdx", "blockIdx", "__shared__", "__activemask", "printf",
                   "gpuAtomicAdd") ||
-           starts(t, "clock") || memmem(t->at, t->size, "sync", strlen("sync")) ||
-           (starts(t, "atomic") && !IS_ANY(t, "atomicMax", "atomicMin", "atomicAnd", "atomicOr")) ||
+           host_token_starts(t, "clock") || memmem(t->at, t->size, "sync", strlen("sync")) ||
+           (host_token_starts(t, "atomic") &&
+            !IS_ANY(t, "atomicMax", "atomicMin", "atomicAnd", "atomicOr")) ||
            (host_token_is(t, "#") && t->at[1] == '#');
 }
 

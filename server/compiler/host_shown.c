@@ -51,9 +51,8 @@ int host_shown_split(const char *file, const char *source, struct host_shown *ou
     s.lines = mem_zalloc((size_t)limit, sizeof *s.lines);
     int at = find_file(&s, file, strlen(file)), number = 1;
     while (*source) {
-        const char *end = strchr(source, '\n'), *name;
+        const char *end = strchrnul(source, '\n'), *name;
         size_t size;
-        end = end ? end : source + strlen(source);
         if (!read_line(source, end, &number, &name, &size)) {
             if (at >= 0)
                 add_line(&s, at, number, source, end);

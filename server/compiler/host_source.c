@@ -4,11 +4,6 @@
 
 #include "compiler/host_lex.h"
 
-static bool starts(const struct host_token *t, const char *prefix)
-{
-    return t->size >= strlen(prefix) && memcmp(t->at, prefix, strlen(prefix)) == 0;
-}
-
 enum { MAX_BRACES = 256 };
 
 // Where the rewriting is: which of the open braces are of namespaces.
@@ -79,10 +74,10 @@ static const char *find_host_code(const struct host_token *t, bool device, bool 
 {
     if (host_token_is(t, "<<<"))
         return !device ? "a launch outside of kernels" : in_kernels ? launch_in_kernel : NULL;
-    return host_token_is(t, "PYBIND11_MODULE") ? "PYBIND11_MODULE"
-           : starts(t, "TORCH_LIBRARY")        ? "TORCH_LIBRARY"
-           : starts(t, "AT_DISPATCH_")         ? "AT_DISPATCH"
-                                               : NULL;
+    return host_token_is(t, "PYBIND11_MODULE")     ? "PYBIND11_MODULE"
+           : host_token_starts(t, "TORCH_LIBRARY") ? "TORCH_LIBRARY"
+           : host_token_starts(t, "AT_DISPATCH_")  ? "AT_DISPATCH"
+                                                   : NULL;
 }
 
 // In the text of a macro, which may be a kernel's.
@@ -103,7 +98,7 @@ static int count_condition(const struct host_token *directive)
 {
     struct host_lexer l = { directive->at + 1, directive->line, false };
     struct host_token word = host_lex(&l);
-    return starts(&word, "if") ? 1 : host_token_is(&word, "endif") ? -1 : 0;
+    return host_token_starts(&word, "if") ? 1 : host_token_is(&word, "endif") ? -1 : 0;
 }
 
 static bool find(const char *file, const char *source, bool in_kernels, struct opd_err *err)

@@ -19,12 +19,6 @@ static const char *const left_out_inside[] = {
     "detected in the compilation of \"", // how many errors
 };
 
-static const char *line_end(const char *line)
-{
-    const char *end = strchr(line, '\n');
-    return end ? end : line + strlen(line);
-}
-
 // "file(12): error": where "(" is, and the text after "): ". Diagnostics begin in the first column.
 static bool split_head(const char *line, const char *end, const char **out_open,
                        const char **out_text)
@@ -51,7 +45,7 @@ static int find_column(const char *line)
 {
     const char *open, *text;
     while (*line) {
-        const char *end = line_end(line);
+        const char *end = strchrnul(line, '\n');
         size_t spaces = strspn(line, " ");
         if (line[spaces] == '^' && line + spaces + 1 == end)
             return spaces >= 2 ? (int)spaces - 1 : 1;
@@ -77,7 +71,7 @@ char *rtc_log_rewrite(const char *log)
 {
     struct buf out = { 0 };
     while (*log) {
-        const char *end = line_end(log), *next = *end ? end + 1 : end, *open, *text;
+        const char *end = strchrnul(log, '\n'), *next = *end ? end + 1 : end, *open, *text;
         if (split_head(log, end, &open, &text)) {
             int column = find_column(next);
             buf_append(&out, log, (size_t)(open - log));
@@ -95,9 +89,7 @@ char *rtc_log_rewrite(const char *log)
         buf_append_str(&out, "\n");
         log = next;
     }
-    char *result = out.size ? mem_strdup(buf_str(&out)) : NULL;
-    buf_finish(&out);
-    return result;
+    return out.size ? buf_take(&out) : NULL;
 }
 
 char *rtc_log_first_error(const char *log, const char *file, const char *expr)
@@ -108,12 +100,12 @@ char *rtc_log_first_error(const char *log, const char *file, const char *expr)
     const char *line = mark;
     while (line > log && line[-1] != '\n')
         line--;
-    int length = (int)(line_end(line) - line);
+    int length = (int)(strchrnul(line, '\n') - line);
     if (strncmp(line, at_end, strlen(at_end)) == 0) // where NVRTC names no file
         return mem_printf("%s: %.*s", file, length < 900 ? length : 900, line);
     if (strncmp(line, name_map, strlen(name_map)) != 0)
         return mem_printf("%.*s", length < 900 ? length : 900, line);
     mark += strlen("error: ");
-    length = (int)(line_end(mark) - mark);
+    length = (int)(strchrnul(mark, '\n') - mark);
     return mem_printf("%s: no kernel '%s': %.*s", file, expr, length < 700 ? length : 700, mark);
 }

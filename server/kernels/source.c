@@ -239,8 +239,8 @@ static bool expand(struct expansion *x, const char *name, const char *text, int 
     bool comment = false;
     const char *end;
     for (int number = 1; *text; number++, text = end) {
-        const char *newline = strchr(text, '\n');
-        end = newline ? newline + 1 : text + strlen(text);
+        end = strchrnul(text, '\n');
+        end += *end == '\n';
         size_t length;
         const char *included = comment ? NULL : included_name(text, &length);
         bool found = false;
@@ -269,8 +269,8 @@ static bool take_text(struct source *s, char *text, size_t size, struct opd_err 
     free(s->text);
     s->original = text;
     s->original_size = size;
-    s->text = (char *)(uintptr_t)buf_str(&x.out);
-    s->hash = hash_bytes(s->text, x.out.size, 0);
+    s->hash = hash_bytes(x.out.bytes, x.out.size, 0);
+    s->text = buf_take(&x.out);
     return true;
 }
 

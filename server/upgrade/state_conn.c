@@ -115,52 +115,52 @@ static void write_unsent(struct archive *a, const struct stream *s)
 
 // --- what is a client's own: each record is a slot of a map of the last connection
 
-// The id of a thing; reading: a new one, of something.
-static bool archive_id(struct archive *a, const struct map_slot *slot, uint64_t *id,
-                       const void *thing, const struct map *own, size_t most)
+// A thing under its id; reading: under a new one, with the reference that the caller takes.
+static bool archive_own(struct archive *a, const struct map_slot *slot, void *thing,
+                        struct map *own, size_t most)
 {
-    *id = slot ? slot->key : 0;
-    archive_int(a, "id", id, 1, INT64_MAX);
-    return slot || (archive_good(a) && thing && !map_get(own, *id) && own->count < most) ||
-           archive_fail(a, "nothing is there for its id, or that is in use");
+    uint64_t id = slot ? slot->key : 0;
+    archive_int(a, "id", &id, 1, INT64_MAX);
+    if (slot)
+        return true;
+    if (!archive_good(a) || !thing || map_get(own, id) || own->count >= most)
+        return archive_fail(a, "nothing is there for its id, or that is in use");
+    map_put(own, id, thing);
+    return true;
 }
 
 bool state_conn_tensor(struct archive *a, void *thing)
 {
     const struct map_slot *slot = thing;
-    struct map *own = &a->conn->tensors;
     struct tensor *t = archive_ref(a, "tensor", RECORD_tensor, slot ? slot->value : NULL);
-    uint64_t id;
-    if (!archive_id(a, slot, &id, t, own, REQUEST_MAX_TENSORS) || slot)
-        return slot;
-    map_put(own, id, tensor_ref(t));
-    t->n_ids++;
+    if (!archive_own(a, slot, t, &a->conn->tensors, REQUEST_MAX_TENSORS))
+        return false;
+    if (!slot)
+        tensor_ref(t)->n_ids++;
     return true;
 }
 
 bool state_conn_export(struct archive *a, void *thing)
 {
     const struct map_slot *slot = thing;
-    struct map *own = &a->conn->exports;
     struct storage *s = state_storage_ref(a, "storage", slot ? slot->value : NULL);
-    uint64_t id;
-    if (!archive_id(a, slot, &id, s, own, REQUEST_MAX_EXPORTS) || slot)
-        return slot;
-    if (s->import)
+    if (a->reading && s && s->import)
         return archive_fail(a, "its storage is a client's memory");
-    map_put(own, id, storage_ref(s));
+    if (!archive_own(a, slot, s, &a->conn->exports, REQUEST_MAX_EXPORTS))
+        return false;
+    if (!slot)
+        storage_ref(s);
     return true;
 }
 
 bool state_conn_import(struct archive *a, void *thing)
 {
     const struct map_slot *slot = thing;
-    struct map *own = &a->conn->imports;
     struct import *m = archive_ref(a, "import", RECORD_import, slot ? slot->value : NULL);
-    uint64_t id;
-    if (!archive_id(a, slot, &id, m, own, REQUEST_MAX_IMPORTS) || slot)
-        return slot;
-    map_put(own, id, import_ref(m));
+    if (!archive_own(a, slot, m, &a->conn->imports, REQUEST_MAX_IMPORTS))
+        return false;
+    if (!slot)
+        import_ref(m);
     return true;
 }
 
