@@ -61,9 +61,9 @@ $(foreach r,$(rooms),$(eval $(r) = $(call objects,server/$(r)/*.c)))
 roof = $(OBJ)/server/broker.o $(OBJ)/server/options.o
 opctl = $(call objects,client/opctl/*.c client/c/pack.c server/base/suggest.c)
 
-# libopd shares one leaf with the daemon.
+# libopd shares these leaves with the daemon.
 client = $(patsubst %.c,$(OBJ)/pic/%.o, \
-	$(filter-out client/c/example.c,$(wildcard client/c/*.c)) server/base/mpscan.c)
+	$(filter-out client/c/example.c,$(wildcard client/c/*.c)) $(patsubst %,server/base/%.c,mpscan hash dtype))
 
 # Leaves of the daemon for a client that runs exported plans in its own process: their layout, and the blocks of a
 # kernel on the CPU.

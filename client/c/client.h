@@ -9,6 +9,7 @@
 #include "c/notice.h"
 #include "c/opd.h"
 #include "c/pack.h"
+#include "c/prepared.h"
 
 struct request {
     uint32_t id;
@@ -28,6 +29,7 @@ struct opd_client {
     struct request *requests; // in the order in which they were sent
     struct request **end;
     struct notices notices;
+    struct prepared prepared;
     struct opd_error broken; // the code is not 0: why this connection is of no more use
 };
 

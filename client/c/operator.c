@@ -72,6 +72,13 @@ static void pack_attr(struct pack *p, const struct opd_attr *attr)
     pack_nil(p);
 }
 
+static void pack_attrs(struct pack *p, const struct opd_forward_params *params)
+{
+    pack_map(p, params->attr_count);
+    for (size_t i = 0; i < params->attr_count; i++)
+        pack_attr(p, &params->attrs[i]);
+}
+
 static void pack_options(struct pack *p, const struct opd_forward_params *params)
 {
     bool context = params->context != 0, deadline = params->deadline > 0;
@@ -92,17 +99,21 @@ static void pack_options(struct pack *p, const struct opd_forward_params *params
 }
 
 // Fills `tensors` from an array of as many descriptions; where one is nil, with a zeroed tensor.
-static bool read_tensors(struct opd_tensor *tensors, size_t count, const msgpack_object *infos,
-                         struct opd_error *err)
+static bool read_tensors(struct opd_client *c, struct opd_tensor *tensors, size_t count,
+                         const msgpack_object *infos, struct opd_error *err)
 {
     if (!infos || infos->type != MSGPACK_OBJECT_ARRAY || infos->via.array.size != count)
         return error_set(err, OPD_MALFORMED_MESSAGE, "the reply does not describe %zu tensors",
                          count);
-    for (size_t i = 0; tensors && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const msgpack_object *info = &infos->via.array.ptr[i];
-        tensors[i] = (struct opd_tensor){ 0 };
-        if (info->type != MSGPACK_OBJECT_NIL && !tensor_read_info(&tensors[i], info, err))
+        struct opd_tensor t = { 0 };
+        if (info->type != MSGPACK_OBJECT_NIL && !tensor_read_info(&t, info, err))
             return false;
+        if (t.id)
+            prepared_know(c, &t);
+        if (tensors)
+            tensors[i] = t;
     }
     return true;
 }
@@ -112,17 +123,18 @@ bool opd_forward(struct opd_client *c, const struct opd_forward_params *params,
 {
     struct pack p;
     struct opd_reply reply = { 0 };
+    enum prepared_result prepared = prepared_forward(c, params, pack_attrs, err);
+    if (prepared != PREPARED_NOT)
+        return prepared == PREPARED_DONE;
     pack_init(&p, 5);
     pack_str(&p, params->op);
     pack_ids(&p, params->inputs, params->input_count);
-    pack_map(&p, params->attr_count);
-    for (size_t i = 0; i < params->attr_count; i++)
-        pack_attr(&p, &params->attrs[i]);
+    pack_attrs(&p, params);
     pack_ids(&p, params->outputs, params->output_count);
     pack_options(&p, params);
     bool good = client_call_with(c, "forward", &p, (struct iovec){ 0 }, params->deadline, &reply,
                                  err) &&
-                read_tensors(params->tensors, params->output_count,
+                read_tensors(c, params->tensors, params->output_count,
                              opd_map_get(&reply.result, "outputs"), err);
     opd_reply_clear(&reply);
     return good;
@@ -141,7 +153,7 @@ bool opd_backward(struct opd_client *c, const struct opd_backward_params *params
     pack_options(&p, &options);
     bool good = client_call_with(c, "backward", &p, (struct iovec){ 0 }, params->deadline, &reply,
                                  err) &&
-                read_tensors(params->tensors, params->input_count, &reply.result, err);
+                read_tensors(c, params->tensors, params->input_count, &reply.result, err);
     opd_reply_clear(&reply);
     return good;
 }

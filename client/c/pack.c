@@ -10,10 +10,15 @@ static int write_bytes(void *data, const char *bytes, size_t size)
     return 0;
 }
 
-void pack_init(struct pack *p, size_t count)
+void pack_begin(struct pack *p)
 {
     *p = (struct pack){ 0 };
     msgpack_packer_init(&p->mp, p, write_bytes);
+}
+
+void pack_init(struct pack *p, size_t count)
+{
+    pack_begin(p);
     msgpack_pack_array(&p->mp, count);
 }
 
@@ -69,6 +74,11 @@ void pack_ints(struct pack *p, const int64_t *values, size_t n)
 void pack_ids(struct pack *p, const int64_t *ids, size_t n)
 {
     msgpack_pack_array(&p->mp, n);
+    pack_id_list(p, ids, n);
+}
+
+void pack_id_list(struct pack *p, const int64_t *ids, size_t n)
+{
     for (size_t i = 0; i < n; i++) {
         if (ids[i])
             pack_int(p, ids[i]);

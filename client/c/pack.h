@@ -21,6 +21,7 @@ struct pack {
 };
 
 void pack_init(struct pack *p, size_t count); // begins an array of so many parameters
+void pack_begin(struct pack *p);              // begins without one
 void pack_finish(struct pack *p);
 
 void pack_int(struct pack *p, int64_t value);
@@ -30,6 +31,7 @@ void pack_text(struct pack *p, const char *text, size_t size);
 void pack_str(struct pack *p, const char *text);        // an empty one too
 void pack_str_or_nil(struct pack *p, const char *text); // NULL or "": nil
 void pack_ints(struct pack *p, const int64_t *values, size_t n);
-void pack_ids(struct pack *p, const int64_t *ids, size_t n); // an array; 0 is nil
-void pack_list(struct pack *p, const char *list);            // "a,b": an array of strings
-void pack_map(struct pack *p, size_t count);                 // so many keys and values follow
+void pack_ids(struct pack *p, const int64_t *ids, size_t n);     // an array; 0 is nil
+void pack_id_list(struct pack *p, const int64_t *ids, size_t n); // elements of an array
+void pack_list(struct pack *p, const char *list);                // "a,b": an array of strings
+void pack_map(struct pack *p, size_t count);                     // so many keys and values follow

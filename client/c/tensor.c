@@ -46,6 +46,8 @@ static bool call_for_tensor(struct pack *p, struct opd_client *c, const char *me
     struct opd_reply reply = { 0 };
     bool good = client_call(c, method, p, &reply, err) &&
                 tensor_read_info(tensor, &reply.result, err);
+    if (good && tensor)
+        prepared_know(c, tensor);
     opd_reply_clear(&reply);
     return good;
 }
@@ -110,6 +112,7 @@ bool opd_tensor_info(struct opd_client *c, int64_t id, struct opd_tensor *t, str
 
 bool opd_tensor_free(struct opd_client *c, const int64_t *ids, size_t count, struct opd_error *err)
 {
+    prepared_forget(c, ids, count);
     return client_free(c, "tensor", ids, count, err);
 }
 

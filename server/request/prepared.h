@@ -32,6 +32,7 @@ struct prepared {
     bool differs;               // results are no longer as its client was told
     double deadline;            // options of every run
     bool alone;
+    bool makes; // every result is a new tensor
     // vjp: the last plan, and what it was for.
     struct bound_plan *backward; // a reference, or NULL
     uint32_t wanted, absent;

@@ -27,7 +27,7 @@ static bool read_keep(struct run *run, struct prepared *p, struct opd_err *err)
     const struct op *op = run->version->op;
     bool saved;
     if (!run_read_flag(run, "context", &p->context, err) ||
-        !run_read_flag(run, "saved", &saved, err))
+        !run_read_flag(run, "saved", &saved, err) || !run_read_flag(run, "new", &p->makes, err))
         return false;
     if ((p->context || p->vjp) && !op->has_backward)
         return opd_err_set(err, OPD_E_invalid_argument, "%s has no backward", op->name);
@@ -242,10 +242,10 @@ static bool read_inputs(struct run *run, const struct prepared *p, struct run_id
 }
 
 // Results: an id that is in use is that of a tensor which takes it.
-static bool read_result(struct run *run, enum plan_operand_kind kind, int index, const value *id,
-                        struct opd_err *err)
+static bool read_result(struct run *run, const struct prepared *p, enum plan_operand_kind kind,
+                        int index, const value *id, struct opd_err *err)
 {
-    bool there = request_find_tensor(run->req, id) != NULL;
+    bool there = !p->makes && request_find_tensor(run->req, id) != NULL;
     const struct place place = { .kind = kind,
                                  .index = index,
                                  .how = there ? PLACE_INTO : PLACE_MADE };
@@ -278,10 +278,10 @@ static enum request_status call_forward(struct run *run, const struct prepared *
         return REQUEST_ERROR;
     ids.first = p->n_inputs;
     for (int i = 0; i < p->n_outputs; i++, ids.first++)
-        if (!read_result(run, PLAN_OUTPUT, i, run_id(ids, 0), err))
+        if (!read_result(run, p, PLAN_OUTPUT, i, run_id(ids, 0), err))
             return REQUEST_ERROR;
     for (int i = 0; i < p->n_saved; i++, ids.first++)
-        if (!read_result(run, PLAN_SAVED, run->version->op->saved[i].temp, run_id(ids, 0), err))
+        if (!read_result(run, p, PLAN_SAVED, run->version->op->saved[i].temp, run_id(ids, 0), err))
             return REQUEST_ERROR;
     if (p->context && !run_read_context(run, run_id(ids, 0), &context, err))
         return REQUEST_ERROR;
@@ -338,7 +338,7 @@ static enum request_status call_vjp(struct run *run, struct prepared *p, const v
         if (!made)
             opd_err_set(err, OPD_E_invalid_argument, "%s: %s has no gradient, expected nil for it",
                         op->name, op->inputs[i].name);
-        if (!made || !read_result(run, PLAN_GRAD_INPUT, i, id, err))
+        if (!made || !read_result(run, p, PLAN_GRAD_INPUT, i, id, err))
             return REQUEST_ERROR;
     }
     if (!bind_backward(run, p, err))

@@ -64,6 +64,13 @@ def test_a_result_that_is_there_is_written(raw):
     assert "float32 [5], expected float32 [4]" in str(raw.fail("call", 1, [1, 9]))
 
 
+def test_results_can_be_held_to_be_new(raw):
+    raw.call("prepare", 1, "forward", "scale", [DESC], {}, {"new": True})
+    raw.call("call", 1, [1, 2])
+    assert "id 2 is in use" in str(raw.fail("call", 1, [1, 2]))
+    assert read(raw, 2) == [2, 4, 6, 8]
+
+
 def test_vjp_takes_the_gradients_that_come(raw):
     raw.call("prepare", 1, "forward", "scale", [DESC], {}, {"saved": True})
     raw.call("prepare", 2, "vjp", "scale", [DESC], {})

@@ -1,0 +1,206 @@
+"""libopd prepares the forwards that come again, and nobody notices but by the time that they take."""
+
+import ctypes
+import os
+import struct
+from ctypes import POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint64, c_void_p
+
+import msgpack
+import pytest
+from conftest import ROOT
+from operators import double_by, put_kernels
+from raw import Raw
+from upgrades import SCALE
+
+LIBRARY = os.environ.get("OPD_LIB", str(ROOT / "build" / "libopd.so"))
+
+
+class Tensor(Structure):
+    _fields_ = [
+        ("id", c_int64), ("dtype", c_char * 16), ("rank", c_int), ("shape", c_int64 * 16), ("bytes", c_uint64),
+        ("device", c_char * 32), ("name", c_char * 256),
+    ]  # fmt: skip
+
+
+class Error(Structure):
+    _fields_ = [
+        ("code", c_int), ("local", c_bool), ("name", c_char * 32), ("message", c_char * 1024), ("op", c_char * 128),
+        ("log", c_void_p),
+    ]  # fmt: skip
+
+
+class Attr(Structure):
+    _fields_ = [("name", c_char_p), ("kind", c_int), ("count", c_size_t), ("real", c_double)]
+
+
+class Forward(Structure):
+    _fields_ = [
+        ("op", c_char_p), ("inputs", POINTER(c_int64)), ("input_count", c_size_t), ("attrs", POINTER(Attr)),
+        ("attr_count", c_size_t), ("outputs", POINTER(c_int64)), ("output_count", c_size_t),
+        ("tensors", POINTER(Tensor)), ("context", c_int64), ("deadline", c_double), ("device", c_char_p),
+    ]  # fmt: skip
+
+
+class Client:
+    """libopd's, for one thread."""
+
+    def __init__(self, socket):
+        self.lib = ctypes.CDLL(LIBRARY)
+        self.lib.opd_connect.restype = c_void_p
+        self.lib.opd_float.restype = Attr
+        self.lib.opd_tensor_new.restype = self.lib.opd_forward.restype = self.lib.opd_tensor_write.restype = c_bool
+        self.lib.opd_tensor_free.restype = c_bool
+        self.error = Error()
+        self.client = c_void_p(self.lib.opd_connect(socket.encode(), ctypes.byref(self.error)))
+        assert self.client, self.error.message
+
+    def close(self):
+        self.lib.opd_error_clear(ctypes.byref(self.error))
+        self.lib.opd_close(self.client)
+
+    def done(self, good):
+        if not good:
+            raise OSError(self.error.message.decode())
+
+    def make(self, id, *values):
+        t = Tensor(id=id, dtype=b"float32", rank=1)
+        t.shape[0] = len(values)
+        self.done(self.lib.opd_tensor_new(self.client, ctypes.byref(t), ctypes.byref(self.error)))
+        data = struct.pack(f"{len(values)}f", *values)
+        write = self.lib.opd_tensor_write
+        self.done(write(self.client, c_int64(id), c_uint64(0), data, c_size_t(len(data)), ctypes.byref(self.error)))
+
+    def read(self, id, n):
+        data = ctypes.create_string_buffer(4 * n)
+        read = self.lib.opd_tensor_read
+        read.restype = c_bool
+        self.done(read(self.client, c_int64(id), c_uint64(0), data, c_size_t(4 * n), ctypes.byref(self.error)))
+        return list(struct.unpack(f"{n}f", data.raw))
+
+    def free(self, *ids):
+        free = self.lib.opd_tensor_free
+        self.done(free(self.client, (c_int64 * len(ids))(*ids), c_size_t(len(ids)), ctypes.byref(self.error)))
+
+    def call(self, method, params):
+        packed = msgpack.packb(params)
+        text = ctypes.create_string_buffer(packed)
+        buffer = (c_size_t * 3)(len(packed), ctypes.addressof(text), len(packed))  # msgpack_sbuffer
+        call = self.lib.opd_call
+        call.restype = c_bool
+        self.done(call(self.client, method.encode(), buffer, None, ctypes.byref(self.error)))
+
+    def forward(self, op, inputs, outputs, context=0, **attrs):
+        """What it says of its outputs."""
+        tensors = (Tensor * len(outputs))()
+        names = [name.encode() for name in attrs]
+        made = [self.lib.opd_float(*of) for of in zip(names, map(c_double, attrs.values()))]
+        p = Forward(
+            op.encode(), (c_int64 * len(inputs))(*inputs), len(inputs), (Attr * len(made))(*made), len(made),
+            (c_int64 * len(outputs))(*outputs), len(outputs), tensors, context, 0, None,
+        )  # fmt: skip
+        self.done(self.lib.opd_forward(self.client, ctypes.byref(p), ctypes.byref(self.error)))
+        return [(t.id, t.dtype, list(t.shape[: t.rank]), t.bytes, t.name) for t in tensors]
+
+
+@pytest.fixture
+def daemon(start_daemon, tmp_path):
+    daemon = start_daemon("--kernels", put_kernels(tmp_path / "kernels", scale=SCALE.replace("FACTOR", "1.0f"),
+                                                   double_it=double_by(2)))  # fmt: skip
+    daemon.kernels = tmp_path / "kernels"
+    return daemon
+
+
+@pytest.fixture
+def client(daemon):
+    client = Client(daemon.socket)
+    yield client
+    client.close()
+
+
+def count(daemon):
+    with Raw(daemon.socket) as raw:
+        requests = raw.call("status")["requests"]
+    return [requests.get(name, 0) for name in ("forward", "prepare", "call")]
+
+
+def test_from_the_second_on(daemon, client):
+    client.make(1, 1, 2, 3)
+    for i in range(5):
+        told = client.forward("scale", [1], [10 + i], by=2.0)
+        assert told == [(10 + i, b"float32", [3], 12, b"")]
+        assert client.read(10 + i, 3) == [2, 4, 6]
+    assert count(daemon) == [1, 1, 4]
+    client.forward("scale", [14], [20], by=2.0)  # of a result it is known what it is
+    assert client.read(20, 3) == [4, 8, 12]
+    assert count(daemon) == [1, 1, 5]
+    client.forward("scale", [1], [21], by=3.0)  # is another
+    client.forward("scale", [1], [22], 7, by=2.0)  # so is one with a context
+    assert count(daemon) == [3, 1, 5]
+    assert client.read(21, 3) == [3, 6, 9] and client.read(22, 3) == [2, 4, 6]
+
+
+def test_errors_are_those_of_forward(client):
+    client.make(1, 1, 2, 3)
+    messages = []
+    for _ in range(3):
+        with pytest.raises(OSError) as raised:
+            client.forward("scale", [1], [2], bye=1.0)
+        messages.append(str(raised.value))
+    assert len(set(messages)) == 1 and "no attribute 'bye'" in messages[0]
+    for _ in range(3):
+        client.forward("scale", [1], [2])
+        with pytest.raises(OSError, match="id 2 is in use"):
+            client.forward("scale", [1], [2])
+        client.free(2)
+        with pytest.raises(OSError, match="this connection has no tensor 2 "):
+            client.forward("scale", [2], [3])
+
+
+def test_a_tensor_that_is_another_now(client):
+    client.make(1, 1, 2, 3)
+    for id in (2, 3):
+        client.forward("scale", [1], [id])
+    client.free(1)
+    client.make(1, 1, 2, 3, 4)
+    assert client.forward("scale", [1], [4])[0][2] == [4]
+    client.forward("scale", [1], [5])
+    client.call("free", ["tensor", [1]])  # by hand, so that it does not notice
+    client.call("tensor_new", [1, "float32", [2]])
+    assert client.forward("scale", [1], [6])[0][2] == [2]
+
+
+def test_edits_are_followed(daemon, client):
+    client.make(1, 1, 2)
+    with Raw(daemon.socket) as raw:
+        for factor, id in [(2, 10), (3, 20), (4, 30)]:
+            put_kernels(daemon.kernels, double_it=double_by(factor))
+            raw.call("reload")
+            for i in range(3):
+                client.forward("double_it", [1], [id + i])
+                assert client.read(id + i, 2) == [factor, 2 * factor]
+        assert count(daemon)[0] == 1
+        longer = double_by(2).replace("shape   y [...S]", "shape   y [2, ...S]")
+        put_kernels(daemon.kernels, double_it=longer)
+        raw.call("reload")
+        assert client.forward("double_it", [1], [40])[0][2] == [2, 2]
+        # What does not fit any more is as if it had never been prepared.
+        put_kernels(daemon.kernels, double_it=double_by(2).replace("float32 float64", "float64"))
+        raw.call("reload")
+        with pytest.raises(OSError, match="^double_it: x is float32"):
+            client.forward("double_it", [1], [50])
+        put_kernels(daemon.kernels, double_it=double_by(5))
+        raw.call("reload")
+        client.forward("double_it", [1], [60])
+        assert client.read(60, 2) == [5, 10]
+
+
+def test_more_of_them_than_are_kept(daemon, client):
+    for n in range(1, 301):
+        client.make(n, *range(n))
+    for _ in range(3):
+        for n in range(1, 301):
+            assert client.forward("scale", [n], [1000 + n])[0][2] == [n]
+        client.free(*range(1001, 1301))
+    with Raw(daemon.socket) as raw:
+        requests = raw.call("status")["requests"]
+    assert requests["call"] >= 100
