@@ -10,8 +10,6 @@
 
 enum { SECTION_ALIGNED = 64, ARGS_ALIGNED = 16, MAX_ARGS = 1 << 16 };
 
-static const uint64_t most = (uint64_t)1 << 40; // of bytes, and of elements
-
 static const size_t element_sizes[EXPORTED_N_SECTIONS] = {
     [EXPORTED_OPERANDS] = sizeof(struct exported_operand),
     [EXPORTED_STEPS] = sizeof(struct exported_step),
@@ -69,8 +67,8 @@ static bool check_head(const struct exported_header *h, size_t size, struct opd_
         return refuse(err, "its header does not fit so many bytes:", size);
     for (unsigned i = 0; i < EXPORTED_N_SECTIONS; i++) {
         uint64_t n = h->sections[i].n, offset = h->sections[i].offset;
-        if (offset % SECTION_ALIGNED || n > most || n > UINT32_MAX * (uint64_t)element_sizes[i] ||
-            !is_inside(offset, n * element_sizes[i], size))
+        uint64_t most = element_sizes[i] > 1 ? UINT32_MAX : (uint64_t)1 << 40;
+        if (offset % SECTION_ALIGNED || n > most || !is_inside(offset, n * element_sizes[i], size))
             return refuse(err, "not inside is section", i);
     }
     return true;
@@ -102,22 +100,36 @@ static bool check_operand(const struct exported *x, const struct exported_operan
 {
     uint64_t size;
     return o->kind <= EXPORTED_GRAD_INPUT && o->rank <= EXPORTED_MAX_RANK && o->view_of >= -1 &&
+           o->view_of < EXPORTED_MAX_INDEX && o->index < EXPORTED_MAX_INDEX &&
            is_text(x, o->name) && dtype_from_number(o->dtype) != OPD_DTYPE_NONE &&
            find_size(o, &size) && size == o->size;
 }
 
-static bool check_matrix(const struct exported *x, const struct exported_matrix *m)
+static bool check_matrix(const struct exported *x, const struct exported_matrix *m, int64_t rows,
+                         int64_t cols, uint32_t dtype)
 {
-    return m->operand < x->n_operands && m->stride > 0 &&
+    int64_t high = m->transposed ? cols : rows, wide = m->transposed ? rows : cols;
+    if (m->operand >= x->n_operands || m->stride < wide || m->stride > INT32_MAX)
+        return false;
+    uint64_t n = (uint64_t)(high - 1) * (uint64_t)m->stride + (uint64_t)wide; // below 2^63
+    uint64_t size = dtype_size(dtype_from_number(dtype));
+    return x->operands[m->operand].dtype == dtype && m->offset % size == 0 &&
+           n < UINT64_MAX / size && m->size == n * size &&
            is_inside(m->offset, m->size, x->operands[m->operand].size);
+}
+
+static bool fits_int(int64_t n)
+{
+    return n > 0 && n <= INT32_MAX;
 }
 
 static bool check_matmul(const struct exported *x, const struct exported_matmul *m)
 {
     return dtype_is_float(dtype_from_number(m->dtype)) &&
-           dtype_is_float(dtype_from_number(m->result)) && m->m > 0 && m->n > 0 && m->k > 0 &&
-           !m->d.transposed && check_matrix(x, &m->d) && check_matrix(x, &m->a) &&
-           check_matrix(x, &m->b);
+           dtype_is_float(dtype_from_number(m->result)) && fits_int(m->m) && fits_int(m->n) &&
+           fits_int(m->k) && !m->d.transposed && check_matrix(x, &m->d, m->m, m->n, m->result) &&
+           check_matrix(x, &m->a, m->m, m->k, m->dtype) &&
+           check_matrix(x, &m->b, m->k, m->n, m->dtype);
 }
 
 static bool check_launch(const struct exported *x, const struct exported_step *s)

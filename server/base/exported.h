@@ -36,7 +36,7 @@
 
 #include "base/err.h"
 
-enum { EXPORTED_LAYOUT = 1, EXPORTED_MAX_RANK = 16 };
+enum { EXPORTED_LAYOUT = 1, EXPORTED_MAX_RANK = 16, EXPORTED_MAX_INDEX = 64 };
 
 enum exported_device { EXPORTED_CPU = 1, EXPORTED_CUDA };
 enum exported_direction { EXPORTED_FORWARD, EXPORTED_BACKWARD };
@@ -91,7 +91,7 @@ struct exported_header {
 
 struct exported_operand {
     uint32_t kind;
-    uint32_t index;  // which input, output, ...
+    uint32_t index;  // which input, output, ...; below EXPORTED_MAX_INDEX
     int32_t view_of; // it is the memory of this input (an output), or of this output's gradient (a
                      // gradient), whether that is an operand or not; -1: it has its own
     uint32_t dtype;  // base/dtype.def
@@ -114,7 +114,8 @@ struct exported_matrix {
     int64_t stride;      // elements from one row to the next
 };
 
-// d [m, n] = a [m, k] @ b [k, n], or += where `accumulate`; all of m, n and k are > 0.
+// d [m, n] = a [m, k] @ b [k, n], or += where `accumulate`. All of m, n and k are > 0, and these
+// and the strides fit into an int.
 struct exported_matmul {
     uint32_t dtype, result; // of a and b; of d: the same, or float32 where that has 16 bits
     uint32_t accumulate;

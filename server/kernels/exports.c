@@ -23,6 +23,9 @@ static_assert((int)EXPORTED_LAUNCH == PLAN_STEP_LAUNCH && (int)EXPORTED_ZERO == 
                   (int)EXPORTED_MATMUL == PLAN_STEP_MATMUL,
               "the same kinds of steps");
 static_assert((int)EXPORTED_MAX_RANK == OP_MAX_RANK, "the same ranks");
+static_assert((int)EXPORTED_MAX_INDEX >= OP_MAX_TEMPS + OP_MAX_OUTPUTS &&
+                  (int)EXPORTED_MAX_INDEX >= OP_MAX_INPUTS,
+              "room for every operand");
 
 enum { SECTION_ALIGNED = 64, ARGS_ALIGNED = 16 };
 

@@ -15,7 +15,7 @@ from exported import LAUNCH, MATMUL, Page, Runner, ask, desc, export
 
 from conftest import DEVICE, PROGRAM
 from operators import double_by
-from raw import Raw, count_fds, eventually, pack_request, read_fds
+from raw import Raw, eventually, pack_request, read_fds
 from test_device_checks import MARK, PICK
 
 X = ["float32", [6, 5]]
@@ -56,6 +56,11 @@ def fetch(raw, op="double_it", inputs=(X,), **options):
     result, _, fd = export(raw, op, "forward", list(inputs), **options)
     os.close(fd)
     return result
+
+
+def plans_held(daemon):
+    """How many exported plans the daemon has not sent yet."""
+    return sum("opd-plan" in link for link in read_fds(daemon.pid))
 
 
 # --- plans
@@ -157,29 +162,31 @@ def test_too_many_launches(start_daemon, folder):
 def test_a_client_that_reads_nothing(own, raw):
     """Its exports wait in the daemon, bounded, and go with it."""
     fetch(raw)
-    before = count_fds(own.pid)
     with Raw(own.socket) as silent:
         silent.sock.setblocking(False)
-        try:
-            for i in range(2000):
-                silent.sock.send(pack_request(i, "plan_export", ["double_it", "forward", [X], {}]))
-        except BlockingIOError:
-            pass
-        assert eventually(lambda: count_fds(own.pid) > before + 1)
-        raw.call("status")
-        assert count_fds(own.pid) < before + 200
-    assert eventually(lambda: count_fds(own.pid) == before)
+
+        def ask_for_more():
+            try:
+                for i in range(5000):
+                    silent.sock.send(pack_request(i, "plan_export", ["double_it", "forward", [X], {}]))
+            except BlockingIOError:
+                raw.call("status")
+                return plans_held(own) > 1
+
+        assert eventually(ask_for_more)
+        assert plans_held(own) < 200
+    assert eventually(lambda: plans_held(own) == 0)
 
 
 def test_notifications_leave_nothing(own, raw):
     fetch(raw)
-    ask(raw, "version_page")
-    before = count_fds(own.pid)
+    os.close(ask(raw, "version_page")[1])
     for _ in range(5):
         raw.notify("plan_export", "double_it", "forward", [X], {})
         raw.notify("version_page")
     raw.call("sync")
-    assert count_fds(own.pid) == before
+    assert eventually(lambda: plans_held(own) == 0)
+    assert sum("opd-versions" in link for link in read_fds(own.pid)) == 2
 
 
 @on_cpu
@@ -193,7 +200,7 @@ def test_a_client_that_goes_while_it_waits(slow_cxx, start_daemon, folder, tmp_p
         slow_cxx.go.touch()
         assert eventually(lambda: raw.call("status")["connections"] == 1)
         assert fetch(raw)["version"] == 1
-        assert eventually(lambda: not [link for link in read_fds(daemon.pid) if "opd-plan" in link])
+        assert eventually(lambda: plans_held(daemon) == 0)
 
 
 @on_cpu
