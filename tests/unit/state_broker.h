@@ -74,6 +74,8 @@ static void state_add_versions(struct broker *b)
     version_unref(failed);
     struct opd_operator *o = registry_operator(&b->registry, "keeps");
     o->failure = 1;
+    o->slot = 2;
+    b->registry.published.n_given = 3;
     o->failure_text = mem_strdup("keeps: not served");
     o->runs = (struct run_stats){ .forward = 11, .backward = 12, .failed = 13, .ns = 14 };
     events_add(&b->events,
@@ -224,6 +226,7 @@ static struct broker *state_make_broker(void)
     c->holder->pid = 78;
     events_follow(&b->events, &c->follower, true);
     trace_follow(c, true);
+    map_put(&c->exported, 2, registry_operator(&b->registry, "keeps"));
     b->turn.errors_of[3] = 5;
     b->turn.errors_of[TURN_MAX_ERRORS - 1] = 6;
     b->counters.requests = 21;

@@ -176,6 +176,10 @@ static void test_round_trip(void **state)
     assert_non_null(tensor_find(&again->names, "named"));
     assert_int_equal(registry_find(&again->registry, "keeps")->n_contexts, 1);
     assert_true(again->reload.sources.at[0]->failure.shadowed);
+    struct opd_operator *o = registry_operator(&again->registry, "keeps");
+    assert_int_equal(again->registry.published.n_given, 3);
+    assert_int_equal(o->slot, 2);
+    assert_ptr_equal(map_get(&again->clients.first->exported, 2), o);
     check_memory(b, again);
     check_holders(again);
     check_suspect(again);
@@ -358,6 +362,12 @@ static void test_what_makes_no_sense(void **state)
     b = state_make_broker();
     b->events.next++;
     check_refused(b, "that is no event");
+    b = state_make_broker();
+    registry_operator(&b->registry, "keeps")->slot = 4; // of three
+    check_refused(b, "slot");
+    b = state_make_broker();
+    registry_operator(&b->registry, "keeps")->slot = 0;
+    check_refused(b, "it has no slot");
     b = state_make_broker();
     b->clients.last_id = 0;
     check_refused(b, "in use, or of the future");
