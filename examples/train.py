@@ -1,8 +1,8 @@
 """The same small convolutional net with opd's layers and with PyTorch's, on handwritten digits.
 
 Both begin with the same weights and see the same batches, in turns; nothing but the layers differs.
-Each epoch prints the mean loss and the time of a step of both. At the end the losses must agree to 4
-digits in every epoch.
+Each epoch prints the mean loss and the time of a step of both. The losses must agree to 4 digits in
+every epoch.
 
 Writes build/examples/train.png: losses and times. Needs scikit-learn, whose 1,797 digits of 8 x 8
 pixels it reads, and matplotlib.

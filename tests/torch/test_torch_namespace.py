@@ -1,36 +1,13 @@
 """Operators by their names in torch.ops.opd, which nothing has looked up before."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 from scale_operator import X, save, scale  # noqa: F401
 from torch.testing import assert_close
-from torch_fixtures import ops, torch_daemon  # noqa: F401
+from torch_fixtures import ops, run_fresh, torch_daemon  # noqa: F401
 
 import opd.torch
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def run_fresh(torch_daemon, tmp_path):
-    """Runs a program in a new process, with the daemon's socket and a folder as its arguments; its
-    default daemon would be at another socket there."""
-
-    def run(code):
-        package = os.path.dirname(os.path.dirname(opd.__file__))
-        env = {**os.environ, "OPD_SOCKET": str(tmp_path / "none.sock"), "PYTHONPATH": package}
-        command = [sys.executable, "-c", code, torch_daemon.socket, str(tmp_path)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-    return run
-
 
 FIRST = """
 import os, sys, torch
@@ -58,8 +35,9 @@ assert torch.equal(held.tanh__infer.default(x.detach()), held.tanh(x))  # a part
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_without_a_look_up(run_fresh, compiled):
-    run_fresh(FIRST.format(compiled=compiled))
+def test_without_a_look_up(torch_daemon, run_fresh, tmp_path, compiled):
+    nobody = tmp_path / "none.sock"
+    run_fresh(FIRST.format(compiled=compiled), torch_daemon.socket, tmp_path, socket=nobody)
 
 
 def test_a_name_that_no_operator_has(ops):
@@ -87,12 +65,11 @@ def test_register(ops):
 
 LOAD = """
 import sys, torch, opd.torch
-opd.torch.use(sys.argv[1])
-x = torch.load(sys.argv[2] + "/x.pt")
-results = [torch.export.load(sys.argv[2] + f"/{name}.pt2").module()(x) for name in ("model", "core")]
+x = torch.load(sys.argv[1] + "/x.pt")
+results = [torch.export.load(sys.argv[1] + f"/{name}.pt2").module()(x) for name in ("model", "core")]
 opd.torch.register()
-results.append(torch.jit.load(sys.argv[2] + "/model.pt")(x))
-torch.save(results, sys.argv[2] + "/y.pt")
+results.append(torch.jit.load(sys.argv[1] + "/model.pt")(x))
+torch.save(results, sys.argv[1] + "/y.pt")
 """
 
 
@@ -108,7 +85,7 @@ def test_what_was_saved_is_loaded_in_a_new_process(ops, run_fresh, tmp_path):
     assert "opd.upsample_bilinear2d__" in str(core.graph)  # of parts alone
     torch.export.save(core, tmp_path / "core.pt2")
     torch.jit.trace(model, x).save(str(tmp_path / "model.pt"))
-    run_fresh(LOAD)
+    run_fresh(LOAD, tmp_path)
     results = torch.load(tmp_path / "y.pt")
     assert len(results) == 3
     for y in results:

@@ -11,8 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.export import Dim, export
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing import assert_close
-from torch_fixtures import device, draw, ops, torch_daemon  # noqa: F401
-from test_torch_namespace import run_fresh  # noqa: F401
+from torch_fixtures import device, draw, ops, run_fresh, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch

@@ -2,6 +2,8 @@
 and torch has it, on the GPU. (No conftest.py: other folders' tests import that by its name.)"""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,22 @@ def ops(torch_daemon):
     if opd.torch._session._current._socket != torch_daemon.socket:
         opd.torch.use(torch_daemon.socket)
     return opd.torch.ops
+
+
+@pytest.fixture
+def run_fresh(torch_daemon):
+    """run_fresh(code, *args): what a program prints in a new process, whose default daemon is the
+    tests' or that of another socket."""
+
+    def run(code, *args, socket=torch_daemon.socket):
+        package = os.path.dirname(os.path.dirname(opd.__file__))
+        env = {**os.environ, "OPD_SOCKET": str(socket), "PYTHONPATH": package}
+        command = [sys.executable, "-c", code, *map(str, args)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
 
 
 @pytest.fixture(params=TORCH_DEVICES)

@@ -3,20 +3,22 @@
     y = opd.torch.ops.gelu(x, approximate="tanh")
 
 Every operator of the daemon is there, and as torch.ops.opd.gelu, registered with torch.library when
-it is first used, so it works under torch.compile, no_grad, inference_mode and autocast. A tensor on the CPU is computed by
-the daemon's device `cpu` if it has one, else by its first device; a CUDA tensor by the daemon's
-device that is the same card, in place. A call returns when the result is there.
+it is first used, so it works under torch.compile, no_grad, inference_mode and autocast. A tensor on
+the CPU is computed by the daemon's device `cpu` if it has one, else by its first device; a CUDA
+tensor by the daemon's device that is the same card, in place. A call returns when the result is
+there.
 
 A process has one connection, which its threads take turns on; a forked child opens its own. When
 it is lost, the call that finds out raises opd.ConnectionLost, and the next one connects again.
 `with options(deadline=60):` is for what client.ops take beside an operator's arguments.
 
 Sizes may stay open, as under torch.compile(dynamic=True), mark_dynamic and torch.export with a Dim.
-Before torch.jit.load() of a program with operators of opd call register(); torch.export.load() finds
-them.
-There is no vmap, and no second or forward-mode derivative. Under autocast, an operator does as
-PyTorch's of its kind, by the `autocast` line of its file; without one, floating inputs that must have
-one dtype get the widest of theirs.
+torch.export.load() finds operators of opd; before torch.jit.load() call register(). In an ONNX model
+(torch.onnx.export(dynamo=True)) they are ONNX's own nodes where it has them.
+
+Under autocast, an operator does as PyTorch's of its kind, by the `autocast` line of its file; without
+one, floating inputs that must have one dtype get the widest of theirs. There is no vmap, and no
+second or forward-mode derivative.
 """
 
 from ._layers import LLTM, DepthwiseConv2d, PCLLoss, UpsampleBilinear2d
