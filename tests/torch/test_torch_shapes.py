@@ -133,6 +133,7 @@ MODELS = {
     "broadcasting add": (lambda ops, x, y: ops.add(x, y), lambda n, draw: [draw(n, 1, 4), draw(n + 3, 1)]),
     "formula": (lambda ops, x: ops.silu(x), lambda n, draw: [draw(2, n)]),
     "view": (lambda ops, x: ops.flatten(x) * 2, lambda n, draw: [draw(2, n)]),
+    "no input": (lambda ops, x: ops.ramp(count=x.shape[0], step=x.shape[0]) + x, lambda n, draw: [draw(n)]),
     "saved": (lambda ops, x, b: sum(ops.two_results(x, b)), lambda n, draw: [draw(n, 2), draw(n, 2)]),
 }
 
@@ -189,6 +190,36 @@ def test_every_way_to_make_a_size(ops, draw, s):
         for got, expected in zip(model(draw(n, 6)), ops.sizes(draw(n, 6), n=3, s=s)):
             assert got.shape == expected.shape and bool((got == 1).all())
     assert counter.frame_count <= 5  # torch compiles sizes of 1 apart, and 6 where it is N, too
+
+
+@pytest.mark.parametrize("name", ["gelu", "depthwise_conv2d", "broadcasting add", "lltm", "saved"])
+def test_dimensions_of_which_nothing_is_known(ops, draw, name):
+    f, make = MODELS[name]
+    model, counter = compile_counting(lambda *tensors: f(ops, *tensors))
+    for n in (6, 9):
+        tensors = make(n, draw)
+        for t, other in zip(tensors, make(n + 1, draw)):
+            for d in range(t.dim()):
+                if t.shape[d] != other.shape[d]:
+                    torch._dynamo.decorators.mark_unbacked(t, d)
+        with torch.no_grad():
+            assert_close(model(*tensors), f(ops, *tensors))
+    assert counter.frame_count == 1
+
+
+def test_in_place_of_all_sizes(ops, draw):
+    def step(param, grad):
+        ops.step_down(param, grad * 2, lr=0.25)
+        return param + 1
+
+    model, counter = compile_counting(step, "inductor", dynamic=True)
+    for n in SIZES[::8]:
+        param, grad = draw(n, 2), draw(n, 2, seed=1)
+        expected = param - 0.5 * grad
+        with torch.no_grad():
+            assert_close(model(param, grad), expected + 1)
+        assert_close(param, expected)
+    assert counter.frame_count == 1
 
 
 def test_sizes_that_depend_on_data(ops, draw):
