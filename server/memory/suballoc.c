@@ -102,6 +102,16 @@ static void split(struct suballoc *a, struct suballoc_block *b, uint64_t size)
     bin_insert(a, rest);
 }
 
+// The first bytes of a piece that is in no bin.
+static struct suballoc_block *use(struct suballoc *a, struct suballoc_block *b, uint64_t size)
+{
+    split(a, b, size);
+    b->used = true;
+    b->chunk->used += size;
+    a->used += size;
+    return b;
+}
+
 struct suballoc_block *suballoc_alloc(struct suballoc *a, uint64_t size)
 {
     assert(size > 0 && size < (uint64_t)1 << 62);
@@ -110,11 +120,7 @@ struct suballoc_block *suballoc_alloc(struct suballoc *a, uint64_t size)
     if (!b)
         return NULL;
     bin_remove(a, b);
-    split(a, b, size);
-    b->used = true;
-    b->chunk->used += size;
-    a->used += size;
-    return b;
+    return use(a, b, size);
 }
 
 struct suballoc_block *suballoc_take(struct suballoc *a, struct suballoc_block *from,
@@ -134,11 +140,7 @@ struct suballoc_block *suballoc_take(struct suballoc *a, struct suballoc_block *
         bin_remove(a, b);
     }
     size = suballoc_round(size); // fits: all pieces are aligned
-    split(a, b, size);
-    b->used = true;
-    b->chunk->used += size;
-    a->used += size;
-    return b;
+    return use(a, b, size);
 }
 
 // Makes `b` and its neighbour `after` one piece.
@@ -183,36 +185,4 @@ void suballoc_finish(struct suballoc *a)
         free(chunk);
     }
     *a = (struct suballoc){ 0 };
-}
-
-static bool check_chunk(const struct suballoc_chunk *chunk, uint64_t *n_free)
-{
-    uint64_t offset = 0, used = 0;
-    const struct suballoc_block *before = NULL;
-    for (const struct suballoc_block *b = chunk->first; b; before = b, b = b->after) {
-        if (b->chunk != chunk || b->offset != offset || b->before != before || b->size == 0 ||
-            b->size % SUBALLOC_ALIGN || (before && !before->used && !b->used))
-            return false;
-        offset += b->size;
-        used += b->used ? b->size : 0;
-        *n_free += !b->used;
-    }
-    return offset == chunk->size && used == chunk->used;
-}
-
-bool suballoc_check(const struct suballoc *a)
-{
-    uint64_t n_free = 0, reserved = 0, used = 0;
-    for (const struct suballoc_chunk *chunk = a->chunks; chunk; chunk = chunk->next) {
-        if (!check_chunk(chunk, &n_free))
-            return false;
-        reserved += chunk->size;
-        used += chunk->used;
-    }
-    uint64_t binned = 0;
-    for (int i = 0; i < SUBALLOC_BINS; i++)
-        for (const struct suballoc_block *b = a->bins[i]; b; b = b->bin_next, binned++)
-            if (b->used || bin_of(b->size) != i)
-                return false;
-    return n_free == binned && reserved == a->reserved && used == a->used;
 }

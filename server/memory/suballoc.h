@@ -50,6 +50,5 @@ struct suballoc_block *suballoc_take(struct suballoc *a, struct suballoc_block *
                                      uint64_t offset, uint64_t size);
 void suballoc_free(struct suballoc *a, struct suballoc_block *block);
 
-uint64_t suballoc_round(uint64_t size);        // what an allocation of that size takes
-void suballoc_finish(struct suballoc *a);      // frees the bookkeeping, used pieces too
-bool suballoc_check(const struct suballoc *a); // true if every invariant holds; for tests
+uint64_t suballoc_round(uint64_t size);   // what an allocation of that size takes
+void suballoc_finish(struct suballoc *a); // frees the bookkeeping, used pieces too

@@ -11,6 +11,7 @@
 
 #include "upgrade/state.h"
 #include "unit/state_broker.h"
+#include "unit/suballoc_check.h"
 
 enum { HEADER = 32, FORMAT_AT = 8, SIZE_AT = 16, HASH_AT = 24 };
 

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "memory/suballoc.h"
+#include "unit/suballoc_check.h"
 
 enum { UNITS = 512, MAX_CHUNKS = 6, MAX_PIECES = MAX_CHUNKS * UNITS, OPERATIONS = 100000 };
 
