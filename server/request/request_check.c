@@ -18,9 +18,8 @@ struct check {
     struct request *req;
     const char *kind; // "describe", "ptx", "sass"
     struct op *op;
-    const char *common, *text; // what is compiled; the check's
-    char *owned_text;
-    char *folder;
+    const char *common;
+    char *text, *folder;
     int n_pending;
     bool started;                         // all jobs are submitted
     struct buf errors, warnings, kernels; // packed elements
@@ -104,7 +103,7 @@ static void finish_check(struct check *check)
     buf_finish(&check->kernels);
     opd_err_clear(&check->err);
     op_unref(check->op);
-    free(check->owned_text);
+    free(check->text);
     free(check->folder);
     for (struct kernel_job *job = check->jobs, *next; job; job = next) {
         next = job->next;
@@ -311,6 +310,21 @@ static bool read_choice(struct broker *b, const struct op *op, const value *targ
     return true;
 }
 
+// Takes the reference of op over.
+static struct check *begin_check(struct request *req, const char *kind, struct op *op,
+                                 const char *folder, const char *text)
+{
+    struct check *check = mem_zalloc(1, sizeof *check);
+    *check = (struct check){ .req = request_defer(req),
+                             .kind = kind,
+                             .op = op,
+                             .common = req->broker->reload.common,
+                             .folder = mem_strdup(folder),
+                             .text = mem_strdup(text) };
+    req->broker->n_checks++;
+    return check;
+}
+
 static void run_check(struct check *check, const struct choice *choice)
 {
     for (int t = 0; t < choice->n_targets; t++)
@@ -358,15 +372,7 @@ enum request_status request_check(struct request *req, const value *params, stru
         source_free(source);
         return REQUEST_ERROR;
     }
-    struct check *check = mem_zalloc(1, sizeof *check);
-    *check = (struct check){ .req = request_defer(req),
-                             .kind = "describe",
-                             .op = op,
-                             .common = b->reload.common,
-                             .folder = mem_strdup(source->folder),
-                             .owned_text = mem_strdup(source->text) };
-    check->text = check->owned_text;
-    b->n_checks++;
+    struct check *check = begin_check(req, "describe", op, source->folder, source->text);
     source_free(source);
     if (!op)
         pack_error(check, &problem);
@@ -426,15 +432,6 @@ enum request_status request_op_code(struct request *req, const value *params, st
     }
     if (!read_code_choice(b, v->op, kind, value_at(params, 2), &choice, err))
         return REQUEST_ERROR;
-    struct check *check = mem_zalloc(1, sizeof *check);
-    *check = (struct check){ .req = request_defer(req),
-                             .kind = sass ? "sass" : "ptx",
-                             .op = op_ref(v->op),
-                             .common = b->reload.common,
-                             .folder = mem_strdup(v->folder),
-                             .owned_text = mem_strdup(v->text) };
-    check->text = check->owned_text;
-    b->n_checks++;
-    run_check(check, &choice);
+    run_check(begin_check(req, sass ? "sass" : "ptx", op_ref(v->op), v->folder, v->text), &choice);
     return REQUEST_SUBMITTED;
 }
