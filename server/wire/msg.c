@@ -71,59 +71,37 @@ void msg_finish(struct msg *msg)
     *msg = (struct msg){ 0 };
 }
 
-static const char *letter_name(char letter)
-{
-    switch (letter) {
-    case 's':
-    case 'm':
-        return "a string";
-    case 'S':
-        return "a string or nil";
-    case 'i':
-        return "an integer";
-    case 'b':
-        return "binary";
-    case 'M':
-        return "a map";
-    case 'h':
-        return "an id (an integer from 1 to 2^63-1)";
-    case 'H':
-        return "an id or nil";
-    case 'a':
-        return "an array";
-    case 'A':
-        return "an array or nil";
-    default:
-        return "a value";
-    }
-}
+// What the letters of protocol.def stand for: bits of types, and an integer's least value.
+enum {
+    NIL = 1 << VALUE_NIL,
+    INT = 1 << VALUE_INT,
+    TEXT = 1 << VALUE_STR | 1 << VALUE_BIN,
+    ARRAY = 1 << VALUE_ARRAY,
+    MAP = 1 << VALUE_MAP
+};
+static const struct letter {
+    const char *name; // NULL: any value
+    unsigned types;
+    int64_t least;
+} letters_of[128] = {
+    ['s'] = { "a string", TEXT, 0 },
+    ['m'] = { "a string", TEXT, 0 },
+    ['S'] = { "a string or nil", TEXT | NIL, 0 },
+    ['b'] = { "binary", TEXT, 0 },
+    ['i'] = { "an integer", INT, INT64_MIN },
+    ['h'] = { "an id (an integer from 1 to 2^63-1)", INT, 1 },
+    ['H'] = { "an id or nil", INT | NIL, 1 },
+    ['a'] = { "an array", ARRAY, 0 },
+    ['A'] = { "an array or nil", ARRAY | NIL, 0 },
+    ['M'] = { "a map", MAP, 0 },
+};
 
-static bool letter_fits(char letter, const value *v)
+static bool letter_fits(const struct letter *l, const value *v)
 {
     enum value_type type = value_type(v);
-    switch (letter) {
-    case 's':
-    case 'm':
-    case 'b':
-        return value_is_text(v);
-    case 'S':
-        return value_is_text(v) || type == VALUE_NIL;
-    case 'i':
-        return type == VALUE_INT;
-    case 'M':
-        // Some languages have one type for both, and send an empty one as an array.
-        return type == VALUE_MAP || (type == VALUE_ARRAY && value_count(v) == 0);
-    case 'h':
-        return type == VALUE_INT && value_int(v) > 0;
-    case 'H':
-        return type == VALUE_NIL || (type == VALUE_INT && value_int(v) > 0);
-    case 'a':
-        return type == VALUE_ARRAY;
-    case 'A':
-        return type == VALUE_ARRAY || type == VALUE_NIL;
-    default:
-        return true;
-    }
+    // Some languages have one type for maps and arrays, and send an empty one as an array.
+    return !l->name || (l->types >> type & 1 && (type != VALUE_INT || value_int(v) >= l->least)) ||
+           (l->types & MAP && type == VALUE_ARRAY && value_count(v) == 0);
 }
 
 bool msg_check_params(const char *method, const char *letters, const value *params,
@@ -136,14 +114,14 @@ bool msg_check_params(const char *method, const char *letters, const value *para
             optional |= *letters == '|';
             continue;
         }
+        const struct letter *l = &letters_of[*letters & 127];
         if (i == n && !optional)
             return opd_err_set(err, OPD_E_invalid_argument,
                                "%s: parameter %zu is missing; expected %s", method, i + 1,
-                               letter_name(*letters));
-        if (i < n && !letter_fits(*letters, &params->via.array.ptr[i]))
+                               l->name ? l->name : "a value");
+        if (i < n && !letter_fits(l, &params->via.array.ptr[i]))
             return opd_err_set(err, OPD_E_invalid_argument, "%s: parameter %zu is %s, expected %s",
-                               method, i + 1, value_type_name(value_at(params, i)),
-                               letter_name(*letters));
+                               method, i + 1, value_type_name(value_at(params, i)), l->name);
         if (i < n)
             i++;
     }

@@ -96,29 +96,21 @@ void value_finish(struct decoder *d)
 
 enum value_type value_type(const value *v)
 {
-    switch (v->type) {
-    case MSGPACK_OBJECT_NIL:
-        return VALUE_NIL;
-    case MSGPACK_OBJECT_BOOLEAN:
-        return VALUE_BOOL;
-    case MSGPACK_OBJECT_POSITIVE_INTEGER:
-        return v->via.u64 > INT64_MAX ? VALUE_BIG : VALUE_INT;
-    case MSGPACK_OBJECT_NEGATIVE_INTEGER:
-        return VALUE_INT;
-    case MSGPACK_OBJECT_FLOAT32:
-    case MSGPACK_OBJECT_FLOAT64:
-        return VALUE_FLOAT;
-    case MSGPACK_OBJECT_STR:
-        return VALUE_STR;
-    case MSGPACK_OBJECT_BIN:
-        return VALUE_BIN;
-    case MSGPACK_OBJECT_ARRAY:
-        return VALUE_ARRAY;
-    case MSGPACK_OBJECT_MAP:
-        return VALUE_MAP;
-    default:
-        return VALUE_OTHER;
-    }
+    static const enum value_type types[] = {
+        [MSGPACK_OBJECT_NIL] = VALUE_NIL,
+        [MSGPACK_OBJECT_BOOLEAN] = VALUE_BOOL,
+        [MSGPACK_OBJECT_POSITIVE_INTEGER] = VALUE_INT,
+        [MSGPACK_OBJECT_NEGATIVE_INTEGER] = VALUE_INT,
+        [MSGPACK_OBJECT_FLOAT32] = VALUE_FLOAT,
+        [MSGPACK_OBJECT_FLOAT64] = VALUE_FLOAT,
+        [MSGPACK_OBJECT_STR] = VALUE_STR,
+        [MSGPACK_OBJECT_BIN] = VALUE_BIN,
+        [MSGPACK_OBJECT_ARRAY] = VALUE_ARRAY,
+        [MSGPACK_OBJECT_MAP] = VALUE_MAP,
+        [MSGPACK_OBJECT_EXT] = VALUE_OTHER,
+    };
+    bool big = v->type == MSGPACK_OBJECT_POSITIVE_INTEGER && v->via.u64 > INT64_MAX;
+    return big ? VALUE_BIG : types[v->type];
 }
 
 bool value_is_text(const value *v)
