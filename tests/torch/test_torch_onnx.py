@@ -6,6 +6,7 @@ import pytest
 import torch
 from scale_operator import X, save, scale  # noqa: F401
 from torch import nn
+from torch.export import Dim
 from torch.testing import assert_close
 from torch_fixtures import KERNELS, ops, torch_daemon  # noqa: F401
 
@@ -118,6 +119,22 @@ def make_model():
         nn.Flatten(),
         nn.Linear(4 * 14 * 12, 5),
     ).eval()
+
+
+@pytest.mark.parametrize("mode", ["half_pixel", "align_corners", "asymmetric"])
+def test_sizes_that_are_open(ops, mode):
+    model = nn.Sequential(
+        opd.torch.DepthwiseConv2d(3, padding=1, stride=2, bias=True),
+        opd.torch.UpsampleBilinear2d(scale_factor=(2, 1.5), mode=mode),
+        Call("gelu", approximate="none"),
+    )
+    sizes = {0: Dim("batch"), 2: Dim("height", min=3), 3: Dim("width", min=3)}
+    program = export(model, GIVEN, dynamic_shapes=(sizes,))
+    assert nodes(program) == ["Conv", "Resize", "Gelu"]
+    for shape in ((2, 3, 7, 6), (5, 3, 10, 13)):
+        x = draw(*shape)
+        with torch.no_grad():
+            assert_close(compute(program, x), [model(x)], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("before", ["nothing", "export"])

@@ -29,35 +29,31 @@ def is_exported(tensors: Sequence[Optional[Tensor]]) -> bool:
 
 
 def express(
-    name: str, names: Sequence[str], values: Sequence[Any], make_fake: Callable[[], list[Tensor]]
+    name: str, arguments: dict[str, Any], n_tensors: int, make_fake: Callable[[], list[Tensor]]
 ) -> Any:
-    """The results of a call. names: of the arguments; make_fake: tensors as it would return."""
+    """The results of a call. n_tensors: of the arguments these are the first; make_fake: tensors as
+    it would return."""
     form = _FORMS.get(name)
-    if form and list(signature(form).parameters) == list(names) and not _is_replaced(name):
-        return form(*values)
-    return _make_node(name, names, values, make_fake())
-
-
-def _is_replaced(name: str) -> bool:
-    """By a file of the user's own, which may compute something else?"""
-    return bool(get_session().conn.call("op_info", name)["shadowed"])
-
-
-def _make_node(
-    name: str, names: Sequence[str], values: Sequence[Any], fakes: Sequence[Tensor]
-) -> Any:
+    if form and list(signature(form).parameters) == list(arguments) and not _is_replaced(name):
+        return form(*arguments.values())
     if not hasattr(torch.onnx, "ops"):
         raise OpdError(
             f"opd: ONNX has no node for {name}; give torch.onnx.export a custom_translation_table "
             f"with torch.ops.opd.{name}.default, or use PyTorch 2.8",
             op=name,
         )
-    tensors = [v for v in values if v is None or isinstance(v, Tensor)]
-    attrs = {n: v for n, v in zip(names, values) if v is not None and not isinstance(v, Tensor)}
+    tensors = list(arguments.values())[:n_tensors]
+    attrs = {n: v for n, v in list(arguments.items())[n_tensors:] if v is not None}
+    fakes = make_fake()
     dtypes, shapes = [t.dtype for t in fakes], [t.shape for t in fakes]
     make = torch.onnx.ops.symbolic_multi_out
     made = make(f"opd::{name}", tensors, attrs, dtypes=dtypes, shapes=shapes, version=1)
     return made[0] if len(made) == 1 else tuple(made)
+
+
+def _is_replaced(name: str) -> bool:
+    """By a file of the user's own, which may compute something else?"""
+    return bool(get_session().conn.call("op_info", name)["shadowed"])
 
 
 # --- in torch's words; the arguments are those of the operators' files
@@ -94,8 +90,9 @@ def _resize_asymmetric(
     input: Tensor, size: Optional[list[int]], scale: Optional[list[float]]
 ) -> Tensor:
     make: Any = torch.onnx.ops.symbolic
+    floor: Any = torch.sym_int
     if scale is not None:
-        size = [int(n * s) for n, s in zip(input.shape[2:], scale)]
+        size = [floor(n * s) for n, s in zip(input.shape[2:], scale)]
         by = make("Constant", (), {"value_floats": scale}, dtype=torch.float32, shape=[2])
     else:
         by = make("Constant", (), {"value_ints": size}, dtype=torch.int64, shape=[2])

@@ -176,8 +176,8 @@ class Operator:
         values = self._bind(args, kwargs)
         tensors = values[: self._n_inputs]
         if is_exported(tensors) and not self.mutated:
-            arguments = [name for name, _ in self._arguments]
-            return express(self.name, arguments, values, lambda: self._fake(values, False))
+            arguments = dict(zip((name for name, _ in self._arguments), values))
+            return express(self.name, arguments, self._n_inputs, lambda: self._fake(values, False))
         if _in_transform():
             raise OpdError(
                 f"opd: {self.name} cannot be used under torch.func; use torch.autograd.grad, or "
