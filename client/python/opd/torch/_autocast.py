@@ -28,16 +28,29 @@ def register_autocast(library: Any, overload: Any, spec: Spec) -> None:
             library.impl(overload, _make_kernel(overload, spec.inputs, device, rule), _KEYS[device])
 
 
+def cast(spec: Spec, tensors: Sequence[Maybe]) -> Sequence[Maybe]:
+    """The inputs as autocast makes them, where its keys are not met: under torch.func."""
+    for device, rule in spec.info["autocast"].items():
+        present = [t for t in tensors if t is not None and t.device.type == device]
+        if present and torch.is_autocast_enabled(device):
+            return _apply(spec.inputs, tensors, device, rule)
+    return tensors
+
+
+def _apply(
+    inputs: list[dict[str, Any]], tensors: Sequence[Maybe], device: str, rule: str
+) -> list[Maybe]:
+    if rule == "widest":
+        return _widen(inputs, tensors)
+    dtype = torch.get_autocast_dtype(device) if rule == "lower" else torch.float32
+    return _cast(inputs, tensors, device, dtype)
+
+
 def _make_kernel(overload: Any, inputs: list[dict[str, Any]], device: str, rule: str) -> Any:
     def run(*args: Any, **kwargs: Any) -> Any:
         n = len(inputs)  # all tensors are before the attributes
         with torch._C._ExcludeDispatchKeyGuard(_keyset):
-            if rule == "widest":
-                tensors = _widen(inputs, args[:n])
-            else:
-                lower = rule == "lower"
-                dtype = torch.get_autocast_dtype(device) if lower else torch.float32
-                tensors = _cast(inputs, args[:n], device, dtype)
+            tensors = _apply(inputs, args[:n], device, rule)
             return overload(*tensors, *args[n:], **kwargs)
 
     return run

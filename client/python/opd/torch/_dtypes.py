@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Optional
 
 import torch
 
@@ -38,6 +39,22 @@ def check_dtype(tensor: torch.Tensor) -> str:
 
 def describe(tensor: torch.Tensor) -> Desc:
     return Desc(check_dtype(tensor), tuple(map(int, tensor.shape)))
+
+
+def write_inputs(descs: Sequence[Optional[Desc]]) -> tuple[str, list[int]]:
+    """Descriptions of inputs as torch's operators take them: dtypes and ranks, and all sizes."""
+    text = ";".join("" if d is None else f"{d.dtype}:{len(d.shape)}" for d in descs)
+    return text, [n for d in descs if d is not None for n in d.shape]
+
+
+def parse_inputs(text: str, sizes: Iterable[Any]) -> list[Optional[Desc]]:
+    """Of "float32:2;;int32:1", where the second is absent, and the sizes of all."""
+    rest = iter(sizes)
+    descs: list[Optional[Desc]] = []
+    for part in text.split(";"):
+        dtype, _, rank = part.partition(":")
+        descs.append(Desc(dtype, tuple(itertools.islice(rest, int(rank)))) if part else None)
+    return descs
 
 
 def to_wire(attrs: Sequence[Any]) -> list[Any]:

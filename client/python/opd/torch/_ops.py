@@ -18,6 +18,7 @@ from .._spec import Spec
 from ..client import Client
 from ..errors import NotFound
 from ..tensor import Tensor
+from . import _derivatives
 from ._register import Operator
 from ._session import InterfaceChanged, get_key, get_session, on_refresh, set_session
 from ._shapes import has_symbols
@@ -275,6 +276,15 @@ def _follow(specs: dict[str, Spec]) -> None:
 
 
 on_refresh.append(_follow)
+
+
+def _find_operator(name: str) -> Operator:
+    if not _look_up(name):
+        raise NotFound(_tell_missing(name), op=name)
+    return _operators[name]
+
+
+_derivatives.find_operator = _find_operator
 
 
 def _after_fork() -> None:

@@ -17,7 +17,8 @@ from __future__ import annotations
 import itertools
 import keyword
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, Optional
 
 import torch
@@ -25,12 +26,14 @@ from torch.autograd import forward_ad
 
 from .._spec import Spec, python_name
 from ..errors import InvalidArgument, OpdError
-from ._autocast import register_autocast
-from ._dtypes import BY_NAME, Desc, check_dtype, to_wire
+from . import _derivatives as derivatives
+from ._autocast import cast, register_autocast
+from ._dtypes import BY_NAME, Desc, check_dtype, parse_inputs, to_wire, write_inputs
 from ._onnx import express, is_exported
 from ._options import get_options, with_those_of_forward
 from ._session import find_device, get_key, get_session
 from ._shapes import has_symbols, infer
+from ._vmap import find_batches, move_to_front, unwrap, wrap
 
 _library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has no types
 # A launch in another process is no part of a CUDA graph.
@@ -48,15 +51,13 @@ _WORD = re.compile(  # a name in a schema
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # and no fake tensors
 _INT = re.compile(r"(?<=[ (])int(?=[\[? ])")  # the type in a schema
 
-# Is torch.func at work? Without this, torch's own error tells nothing to the user.
-_in_transform: Any = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
-
 
 class Operator:
     """A registered operator. `overload` is the one to call."""
 
     def __init__(self, spec: Spec) -> None:
         self.name = spec.name
+        self.spec = spec
         self.key = get_key(spec)
         self.outdated = False
         self.public = _choose_name(spec)
@@ -69,11 +70,18 @@ class Operator:
         self.mutated = [i for i, t in enumerate(spec.inputs) if t["in_place"]]
         self.differentiable = [bool(t["differentiable"]) for t in spec.inputs]
         self._inputs = spec.inputs
-        self._n_inputs, self._n_outputs = len(spec.inputs), len(spec.outputs)
+        self.n_inputs, self.n_outputs = len(spec.inputs), len(spec.outputs)
         self.n_saved = len(spec.info["saved"])
-        self._read_inputs = [i for i, t in enumerate(spec.inputs) if t["used_backward"]]
-        self._read_outputs = [i for i, t in enumerate(spec.outputs) if t["used_backward"]]
-        self._has_backward = bool(spec.info["has_backward"]) and not self.mutated
+        self.read_inputs = [i for i, t in enumerate(spec.inputs) if t["used_backward"]]
+        self.read_outputs = [i for i, t in enumerate(spec.outputs) if t["used_backward"]]
+        self.has_backward = bool(spec.info["has_backward"]) and not self.mutated
+        # How it is differentiated again, and takes batches.
+        self.derivable = bool(spec.info.get("derivable"))
+        self.linear: list[list[int]] = spec.info.get("linear", [])
+        self.batches = find_batches(spec)
+        self.broadcasts = bool(spec.info["broadcasts"])
+        self.floating = ["float" in o["dtypes"][0] for o in spec.outputs]
+        self.attr_arguments = list(spec.attrs)
         self._arguments = [
             (python_name(a), _get_default(a)) for a in spec.inputs + spec.info["attrs"]
         ]
@@ -95,7 +103,8 @@ class Operator:
             name = self.public if overload == "default" else f"{self.public}.{overload}"
             _library.define(name + schema, tags=_TAGS)
             _library.impl(name, call, "CompositeImplicitAutograd")
-            torch.library.register_vmap(f"opd::{name}", self._refuse_vmap, lib=_library)
+            transform = call if call == self._view else self._transform
+            _library.impl(name, transform, "FuncTorchDynamicLayerFrontMode")
         packet = getattr(torch.ops.opd, self.public)
         self.overload = packet.default
         for overload in overloads if call == self._call and not self.mutated else ():
@@ -104,23 +113,24 @@ class Operator:
     # --- what is registered
 
     def _define_all(self, attrs: list[str]) -> None:
-        self._infer = self._define_infer(attrs)
-        if self._has_backward:
-            self._backward = self._define_backward(attrs)
-            self._forward = self._define_forward(attrs)
+        self.infer = self._define_infer(attrs)
+        if self.has_backward:
+            self.backward = self._define_backward(attrs)
+            self.forward = self._define_forward(attrs)
 
     def _define_infer(self, attrs: list[str]) -> Any:
-        returns = ", ".join(["Tensor"] * self._n_outputs)
+        returns = ", ".join(["Tensor"] * self.n_outputs)
         op = self._define(
             "infer",
             f"({', '.join(self._spell_inputs() + attrs)}) -> ({returns})",
             self._run_infer,
             lambda *args: _as_result(self._fake(args, False)),
+            self._batch_infer,
         )
         return op._opoverload
 
     def _define_forward(self, attrs: list[str]) -> Any:
-        returns = ", ".join(["Tensor"] * (self._n_outputs + self.n_saved + 1))
+        returns = ", ".join(["Tensor"] * (self.n_outputs + self.n_saved + 1))
         op = self._define(
             "forward",
             f"({', '.join(self._spell_inputs() + attrs)}) -> ({returns})",
@@ -131,7 +141,7 @@ class Operator:
         return op._opoverload
 
     def _define_backward(self, attrs: list[str]) -> Any:
-        n = self._n_outputs + len(self._read_inputs) + len(self._read_outputs) + self.n_saved
+        n = self.n_outputs + len(self.read_inputs) + len(self.read_outputs) + self.n_saved
         tensors = [f"Tensor? t{i}" for i in range(n)]
         rest = ["Tensor stamp", "str inputs", "SymInt[] sizes", "bool[] wanted"]
         op = self._define(
@@ -139,28 +149,35 @@ class Operator:
             f"({', '.join(tensors + attrs + rest)}) -> Tensor[]",
             self._run_backward,
             self._fake_backward,
+            self._batch_backward,
         )
 
         def refuse_second(ctx: Any, *grads: Any) -> Any:
-            raise OpdError(
-                f"opd: {self.name} has no second derivative; do not differentiate through its "
-                "gradient (create_graph=True)",
-                op=self.name,
-            )
+            raise derivatives.refuse_second(self)
 
         op.register_autograd(refuse_second)
         return op._opoverload
 
-    def _define(self, what: str, schema: str, run: Any, fake: Any) -> Any:
+    def _define(self, what: str, schema: str, run: Any, fake: Any, batch: Any = None) -> Any:
         mutated = [f"t{i}" for i in self.mutated] if what == "infer" else []
         options: dict[str, Any] = {"tags": _TAGS} if _TAGS else {}
         op = torch.library.custom_op(
             f"opd::{self.public}__{what}", run, mutates_args=mutated, schema=schema, **options
         )
         op.register_fake(fake)
-        op.register_vmap(self._refuse_vmap)
+        if batch is None or mutated:
+            batch = self._refuse_vmap
+
+        def batch_other_way(*args: Any) -> Any:
+            level, size, moved, dims = unwrap(args)
+            made, made_dims = batch(SimpleNamespace(batch_size=size), dims, *moved)
+            if isinstance(made, torch.Tensor):
+                return wrap(level, [made], [made_dims])[0]
+            return wrap(level, made, made_dims)
+
+        op.register_vmap(batch)
         # For is_grads_batched=True and vectorize=True, which torch does by another vmap.
-        _library.impl(f"{self.public}__{what}", self._refuse_vmap, "Batched")
+        _library.impl(f"{self.public}__{what}", batch_other_way, "Batched")
         return op
 
     def _spell_inputs(self) -> list[str]:
@@ -174,24 +191,14 @@ class Operator:
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
-        tensors = values[: self._n_inputs]
+        tensors = values[: self.n_inputs]
         if is_exported(tensors) and not self.mutated:
             arguments = dict(zip((name for name, _ in self._arguments), values))
-            return express(self.name, arguments, self._n_inputs, lambda: self._fake(values, False))
-        if _in_transform():
-            raise OpdError(
-                f"opd: {self.name} cannot be used under torch.func; use torch.autograd.grad, or "
-                "backward()",
-                op=self.name,
-            )
+            return express(self.name, arguments, self.n_inputs, lambda: self._fake(values, False))
         if any(t is not None and _has_tangent(t) for t in tensors):
-            raise OpdError(
-                f"opd: {self.name} has no forward-mode derivative; use torch.autograd.grad, or "
-                "backward()",
-                op=self.name,
-            )
+            return self._transform(*values)
         if not torch.is_grad_enabled() or not any(map(_requires_grad, tensors)):
-            return self._infer(*values)
+            return self.infer(*values)
         if self.mutated:
             names = ", ".join(
                 self._inputs[i]["name"] for i in self.mutated if tensors[i] is not None
@@ -201,7 +208,7 @@ class Operator:
                 "under torch.no_grad()",
                 op=self.name,
             )
-        if not self._has_backward:
+        if not self.has_backward:
             raise OpdError(
                 f"opd: {self.name} has no gradient; call it under torch.no_grad(), or give it "
                 "tensors that need none (detach())",
@@ -210,20 +217,51 @@ class Operator:
         if not any(map(_requires_grad, itertools.compress(tensors, self.differentiable))):
             # Else torch would say of the outputs that they require grad.
             tensors = tuple(t.detach() if _requires_grad(t) else t for t in tensors)
-            return self._infer(*tensors, *values[self._n_inputs :])
-        return _as_result(self._forward(*values)[: self._n_outputs])
+            return self.infer(*tensors, *values[self.n_inputs :])
+        return _as_result(self.forward(*values)[: self.n_outputs])
+
+    def _transform(self, *args: Any, **kwargs: Any) -> Any:
+        """The call under torch.func, or of dual tensors."""
+        values = self._bind(args, kwargs)
+        tensors, attrs = values[: self.n_inputs], values[self.n_inputs :]
+        tensors = cast(self.spec, tensors)
+        return _as_result(derivatives.call(self, tensors, attrs))
 
     def _refuse_vmap(self, *_: Any, **__: Any) -> Any:
-        raise OpdError(
-            f"opd: {self.name} cannot be used under torch.vmap; give it the batch as it is, or loop "
-            "(nor can its gradient: is_grads_batched=True, vectorize=True, check_batched_grad=True)",
-            op=self.name,
+        raise derivatives.refuse(
+            self, "cannot be used under torch.vmap here", "give it the batch as it is, or loop"
         )
+
+    def _batch_infer(self, info: Any, dims: Any, *args: Any) -> Any:
+        n, attrs = self.n_inputs, args[self.n_inputs :]
+        moved, flags = move_to_front(args[:n], dims[:n])
+
+        def run(values: Any) -> Any:
+            made = self.infer(*values, *attrs)
+            return made if isinstance(made, tuple) else (made,)
+
+        made, made_dims = derivatives.batch_call(self, info.batch_size, moved, flags, run)
+        return (made[0], made_dims[0]) if len(made) == 1 else (made, made_dims)
+
+    def _batch_backward(self, info: Any, dims: Any, *args: Any) -> Any:
+        *values, stamp, text, sizes, wanted = args
+        n = len(values) - len(self.attr_names)
+        tensors, attrs = (*values[:n], stamp), values[n:]
+        moved, flags = move_to_front(tensors, (*dims[:n], dims[-4]))
+
+        def run(values: Any, descs: Any) -> Any:
+            return self.backward(*values[:-1], *attrs, values[-1], *write_inputs(descs), wanted)
+
+        descs = parse_inputs(text, sizes)
+        made, made_dims = derivatives.batch_pull(
+            self, info.batch_size, moved, flags, descs, wanted, attrs, run
+        )
+        return list(made), list(made_dims)
 
     def _view(self, *args: Any, **kwargs: Any) -> Any:
         """A view is torch's own, which it differentiates by itself."""
         values = self._bind(args, kwargs)
-        tensors, attrs = values[: self._n_inputs], values[self._n_inputs :]
+        tensors, attrs = values[: self.n_inputs], values[self.n_inputs :]
         if all(type(t) in _PLAIN for t in tensors) and not has_symbols(attrs):
             descs: Sequence[Desc] = get_session().plan(self, tensors, to_wire(attrs)).outputs
         else:
@@ -245,30 +283,30 @@ class Operator:
         return (*made, torch.tensor(stamp, device="cpu"))
 
     def _run(self, args: Any, keep: bool) -> tuple[list[torch.Tensor], int]:
-        tensors, attrs = args[: self._n_inputs], args[self._n_inputs :]
+        tensors, attrs = args[: self.n_inputs], args[self.n_inputs :]
         if len(self.mutated) > 1:
             _check_apart(self.name, [tensors[i] for i in self.mutated])
         return get_session().forward(self, tensors, to_wire(attrs), keep)
 
     def _fake(self, args: Any, keep: bool) -> list[torch.Tensor]:
-        tensors, attrs = args[: self._n_inputs], args[self._n_inputs :]
+        tensors, attrs = args[: self.n_inputs], args[self.n_inputs :]
         outputs, saved = infer(self, tensors, attrs)
         return _make_empty(outputs + saved if keep else outputs, find_device(self.name, tensors))
 
     def _keep(self, ctx: Any, inputs: Any, output: Any) -> None:
-        tensors = inputs[: self._n_inputs]
-        outputs, saved = output[: self._n_outputs], output[self._n_outputs : -1]
+        tensors = inputs[: self.n_inputs]
+        outputs, saved = output[: self.n_outputs], output[self.n_outputs : -1]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(
             *saved, output[-1], *(t for t in outputs if not t.is_floating_point())
         )
         ctx.save_for_backward(
-            *(tensors[i] for i in self._read_inputs),
-            *(outputs[i] for i in self._read_outputs),
+            *(tensors[i] for i in self.read_inputs),
+            *(outputs[i] for i in self.read_outputs),
             *saved,
             output[-1],
         )
-        ctx.attrs = inputs[self._n_inputs :]
+        ctx.attrs = inputs[self.n_inputs :]
         ctx.options = get_options()
         ctx.inputs = ";".join("" if t is None else f"{check_dtype(t)}:{t.dim()}" for t in tensors)
         ctx.sizes = [size for t in tensors if t is not None for size in t.shape]
@@ -284,10 +322,13 @@ class Operator:
         ]
         none = (None,) * len(self.attr_names)
         if not any(wanted):
-            return (None,) * self._n_inputs + none
+            return (None,) * self.n_inputs + none
+        if torch.is_grad_enabled() and (self.derivable or self.linear):
+            with with_those_of_forward(ctx.options):
+                return self._differentiate_again(ctx, grads, wanted) + none
         with with_those_of_forward(ctx.options):
-            gradients = self._backward(
-                *grads[: self._n_outputs],
+            gradients = self.backward(
+                *grads[: self.n_outputs],
                 *kept,
                 *ctx.attrs,
                 stamp,
@@ -298,15 +339,35 @@ class Operator:
         made = iter(gradients)
         return tuple(next(made) if want else None for want in wanted) + none
 
+    def _differentiate_again(
+        self, ctx: Any, grads: Sequence[Any], wanted: Sequence[bool]
+    ) -> tuple[Any, ...]:
+        """The same, made of what can be differentiated (create_graph=True)."""
+        *kept, stamp = ctx.saved_tensors
+        n = len(self.read_inputs)
+        descs = parse_inputs(ctx.inputs, ctx.sizes)
+        inputs: list[Any] = [None] * self.n_inputs
+        outputs: list[Any] = [None] * self.n_outputs
+        for i, tensor in zip(self.read_inputs, kept):
+            inputs[i] = tensor
+        for i, tensor in zip(self.read_outputs, kept[n:]):
+            outputs[i] = tensor
+        grads, attrs = grads[: self.n_outputs], ctx.attrs
+        if self.derivable:
+            found = derivatives.pull_derived(self, attrs, grads, inputs, outputs, descs)
+        else:
+            found = derivatives.pull(self, attrs, grads, inputs, kept[n:], descs, wanted, stamp)
+        return tuple(g if want else None for g, want in zip(found, wanted))
+
     def _run_backward(self, *args: Any) -> list[torch.Tensor]:
         *values, stamp, inputs, sizes, wanted = args
-        grads, rest = values[: self._n_outputs], values[self._n_outputs :]
-        descs = _parse_inputs(inputs, map(int, sizes))
-        read_inputs: list[Any] = [None] * self._n_inputs
-        read_outputs: list[Any] = [None] * self._n_outputs
-        for i in self._read_inputs:
+        grads, rest = values[: self.n_outputs], values[self.n_outputs :]
+        descs = parse_inputs(inputs, map(int, sizes))
+        read_inputs: list[Any] = [None] * self.n_inputs
+        read_outputs: list[Any] = [None] * self.n_outputs
+        for i in self.read_inputs:
             read_inputs[i] = rest.pop(0)
-        for i in self._read_outputs:
+        for i in self.read_outputs:
             read_outputs[i] = rest.pop(0)
         saved, attrs = rest[: self.n_saved], rest[self.n_saved :]
         tensors = (read_inputs, read_outputs, saved, grads)
@@ -315,13 +376,13 @@ class Operator:
     def _fake_backward(self, *args: Any) -> list[torch.Tensor]:
         *tensors, _, inputs, sizes, wanted = args
         device = find_device(self.name, [t for t in tensors if isinstance(t, torch.Tensor)])
-        descs = [d for d, want in zip(_parse_inputs(inputs, sizes), wanted) if want and d]
+        descs = [d for d, want in zip(parse_inputs(inputs, sizes), wanted) if want and d]
         return _make_empty(descs, device)
 
 
 def _choose_name(spec: Spec) -> str:
     """A name in torch.ops.opd that nothing has, with those of its helpers; taken from now on."""
-    name = python_name(spec.info)
+    name = python_name(spec.info).replace(".", "__d_")  # of a derivative
     for serial in itertools.count(1):
         public = name if serial == 1 else f"{name}__{serial}"
         names = {public, *(f"{public}__{what}" for what in HELPERS)}
@@ -362,16 +423,6 @@ def _has_tangent(tensor: torch.Tensor) -> bool:
     """Is it a dual tensor of torch.autograd.forward_ad, whose tangent would be lost?"""
     unpack: Any = forward_ad.unpack_dual  # it has no types
     return forward_ad._current_level >= 0 and unpack(tensor).tangent is not None
-
-
-def _parse_inputs(text: str, sizes: Iterable[Any]) -> list[Optional[Desc]]:
-    """Of "float32:2;;int32:1", where the second is absent, and the sizes of all."""
-    rest = iter(sizes)
-    descs: list[Optional[Desc]] = []
-    for part in text.split(";"):
-        dtype, _, rank = part.partition(":")
-        descs.append(Desc(dtype, tuple(itertools.islice(rest, int(rank)))) if part else None)
-    return descs
 
 
 def _make_empty(descs: Sequence[Desc], device: torch.device) -> list[torch.Tensor]:

@@ -104,6 +104,9 @@ def get_key(spec: Spec) -> tuple[Any, ...]:
         info["has_backward"],
         _get_autocast_key(info),
         tuple(info["saved"]),
+        info.get("derivable"),
+        str(info.get("linear")),
+        str(info.get("batch")),
         tuple((i["differentiable"], i["used_backward"]) for i in spec.inputs),
         tuple((o["used_backward"], o["view"]) for o in spec.outputs),
         spec.shapes,
@@ -173,8 +176,7 @@ class Session:
         return self.catalog.tell_missing(name)
 
     def names(self) -> list[str]:
-        self.catalog.refresh()
-        return sorted(self.catalog.specs)
+        return self.catalog.names()
 
     def refresh(self, name: str) -> None:
         """Forgets what was known of an operator, and asks again."""
