@@ -37,6 +37,10 @@
 //! let     OH = (REACH_H - 1) / SH + 1
 //! let     OW = (REACH_W - 1) / SW + 1
 //! shape   output [N, CM, OH, OW]
+//! batch   N
+//! batch   C CM
+//! linear  input bias
+//! linear  weight bias
 //! let     SMALL = KH <= 7 && KW <= 7 && SH <= 2 && SW <= 2 && \
 //!           DH <= 2 && DW <= 2 && H*W < 2147483648 && \
 //!           H + 2*PH < 1073741824 && W + 2*PW < 1073741824 && \

@@ -13,6 +13,7 @@
 //! shape   bias [3*S]
 //! shape   new_h [B, S]
 //! shape   new_cell [B, S]
+//! batch   B
 //! let     K = S + I
 //! let     SMALL = cuda && B*S*K*3 <= 4194304 && K <= 1048576
 //! let     TILES = cdiv(K, 32)

@@ -17,6 +17,7 @@
 //! shape   hs [T, B, S]
 //! shape   h [B, S]
 //! shape   c [B, S]
+//! batch   B
 //! let     K = S + I
 //! let     n = B*S
 //! let     ROWS = B > 264 ? 4 : B > 132 ? 2 : 1

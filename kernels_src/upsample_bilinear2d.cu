@@ -26,6 +26,8 @@
 //! let     OW = present(size) ? size[1] : floor(W * scale[1])
 //! require OH > 0 && OW > 0 : "the output would be {OH} x {OW}, expected at least 1 x 1"
 //! shape   output [N, C, OH, OW]
+//! batch   N
+//! linear  input
 //! let     SAME = OH == H && OW == W
 //! let     shift = mode == "half_pixel" ? 0.5 : 0.0
 //! let     step_h = mode == "align_corners" ? (OH > 1 ? 1.0 * (H - 1) / (OH - 1) : 0.0) : \

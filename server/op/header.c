@@ -263,6 +263,8 @@ static const struct directive {
     { "empty", read_empty, TOP },
     { "deadline", read_deadline, TOP },
     { "autocast", read_autocast, TOP },
+    { "linear", batch_read_linear, TOP },
+    { "batch", batch_read, TOP },
     { "example", example_read, TOP },
     { "view", view_read, ANYWHERE },
     { "forward", section_read_forward, ANYWHERE },
@@ -406,7 +408,7 @@ static bool finish(struct reader *r, struct opd_err *err)
     if (!r->has_forward && !r->formulas && !r->has_view)
         return fail_header(r, r->op_line, err, "no 'forward' section");
     if ((r->formulas && !formula_finish(r, err)) || !section_end(r) || !view_end(r) ||
-        !report_end(r) || !check_tensors(r, err) || !check_words(r, err))
+        !batch_end(r) || !report_end(r) || !check_tensors(r, err) || !check_words(r, err))
         return false;
     struct op_body *body = r->body;
     body->rules = arena_copy(r->arena, r->rules, (size_t)body->n_rules, sizeof *r->rules);

@@ -89,6 +89,14 @@ struct op_rule {
     const char *const *parts; // dimensions of a shape; texts and values of a message in turn
 };
 
+// How a batch of calls becomes one: folded into one dimension of each tensor, or as a dimension
+// more before all. The dimensions, behind a pack from the end: -1 is the last.
+enum { OP_MAX_BATCHES = 8, OP_MAX_LINEAR = 8, OP_NO_BATCH = 127 };
+struct op_batch {
+    bool folds;
+    int8_t inputs[OP_MAX_INPUTS], outputs[OP_MAX_OUTPUTS], saved[OP_MAX_TEMPS];
+};
+
 struct op {
     int refs;
     char *file;   // as given to op_parse
@@ -113,7 +121,11 @@ struct op {
     const struct op_rule *rules;
     bool broadcasts; // inputs broadcast together, and results have that shape: an operator of
                      // formulas
-    const char *autocast[2]; // on op_autocast_devices; NULL: nothing is said
+    int n_batches;
+    struct op_batch batches[OP_MAX_BATCHES + 1]; // to be tried in this order
+    int n_linear;
+    uint32_t linear[OP_MAX_LINEAR]; // inputs in which the outputs are linear, the others fixed
+    const char *autocast[2];        // on op_autocast_devices; NULL: nothing is said
 
     struct op_body *body; // shapes, conditions, launches: of op/ alone
 };

@@ -23,6 +23,11 @@ struct bind {
     bool used;
 };
 
+struct batch_line {
+    int line, n;
+    const char *names[OP_MAX_RANK]; // of dimensions
+};
+
 struct reader {
     struct op *op;
     struct op_body *body;
@@ -54,6 +59,8 @@ struct reader {
     int n_binds;
     struct bind binds[READER_MAX_BINDS]; // of that launch
 
+    int n_batches;
+    struct batch_line batches[OP_MAX_BATCHES];
     struct formula_set *formulas; // NULL: none yet
     bool column;                  // of a mistake in this directive: part of the message
 
@@ -116,6 +123,11 @@ bool bind_launch(struct reader *r, struct step *launch);
 bool formula_read(struct reader *r);
 bool formula_check_alone(struct reader *r);                 // may it stand beside formulas?
 bool formula_finish(struct reader *r, struct opd_err *err); // all lines have been read
+
+// batch.c
+bool batch_read(struct reader *r);
+bool batch_read_linear(struct reader *r);
+bool batch_end(struct reader *r); // once all is read
 
 // matmul.c
 bool matmul_read(struct reader *r);

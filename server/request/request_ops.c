@@ -133,6 +133,40 @@ static void pack_rule(struct buf *out, const struct op_rule *rule)
     pack_map_end(out, map);
 }
 
+static void pack_places(struct buf *out, const char *key, const int8_t *places, int n)
+{
+    pack_key_array(out, key, (size_t)n);
+    for (int i = 0; i < n; i++) {
+        if (places[i] == OP_NO_BATCH)
+            pack_nil(out);
+        else
+            pack_int(out, places[i]);
+    }
+}
+
+// What makes many calls one, and derivatives of the operator itself.
+static void pack_traits(struct buf *out, const struct op *op)
+{
+    pack_key_bool(out, "derivable", op_is_derivable(op));
+    pack_key_array(out, "linear", (size_t)op->n_linear);
+    for (int k = 0; k < op->n_linear; k++) {
+        pack_array(out, (size_t)__builtin_popcount(op->linear[k]));
+        for (int i = 0; i < op->n_inputs; i++)
+            if (op->linear[k] >> i & 1)
+                pack_int(out, i);
+    }
+    pack_key_array(out, "batch", (size_t)op->n_batches);
+    for (int k = 0; k < op->n_batches; k++) {
+        const struct op_batch *batch = &op->batches[k];
+        size_t map = pack_map_begin(out);
+        pack_key_bool(out, "folds", batch->folds);
+        pack_places(out, "inputs", batch->inputs, op->n_inputs);
+        pack_places(out, "outputs", batch->outputs, op->n_outputs);
+        pack_places(out, "saved", batch->saved, op->n_saved);
+        pack_map_end(out, map);
+    }
+}
+
 static void pack_rules(struct buf *out, const struct op *op)
 {
     pack_key_bool(out, "broadcasts", op->broadcasts);
@@ -206,7 +240,7 @@ static void pack_operator(struct buf *out, const struct version *v, const struct
     for (int i = 0; i < op->types[0].n_dtypes; i++)
         pack_str(out, dtype_name(op->types[0].dtypes[i]));
     pack_key_bool(out, "has_backward", op->has_backward);
-    pack_key_bool(out, "derivable", op_is_derivable(op));
+    pack_traits(out, op);
     pack_str(out, "deadline");
     if (op->deadline > 0)
         pack_float(out, op->deadline);

@@ -347,28 +347,6 @@ def test_second_derivative_is_refused_by_name(ops, draw):
         torch.autograd.gradgradcheck(ops.gelu, (x,))
 
 
-def test_vmap_is_refused_by_name(ops, draw):
-    with pytest.raises(opd.OpdError, match="gelu cannot be used under torch.vmap"):
-        torch.vmap(ops.gelu)(draw(3, 4))
-
-
-def test_batches_of_gradients_are_refused_by_name(ops, draw):
-    x = draw(3, grad=True)
-    y = ops.gelu(x)
-    refused = pytest.raises(opd.OpdError, match="gelu cannot be used under torch.vmap.*is_grads_b")
-    with refused:
-        torch.autograd.grad(y, x, torch.eye(3, device=x.device), is_grads_batched=True)
-    with refused:
-        torch.autograd.functional.jacobian(ops.gelu, x, vectorize=True)
-    with refused:
-        torch.autograd.gradcheck(ops.gelu, (x,), check_batched_grad=True)
-
-
-def test_torch_func_is_refused_by_name(ops, draw):
-    with pytest.raises(opd.OpdError, match="gelu cannot be used under torch.func"):
-        torch.func.grad(lambda x: ops.gelu(x).sum())(draw(3))
-
-
 def test_forward_mode_is_refused_by_name(ops, draw):
     """Its tangent would be lost in silence."""
     from torch.autograd import forward_ad

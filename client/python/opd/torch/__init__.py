@@ -17,8 +17,11 @@ torch.export.load() finds operators of opd; before torch.jit.load() call registe
 (torch.onnx.export(dynamo=True)) they are ONNX's own nodes where it has them.
 
 Under autocast, an operator does as PyTorch's of its kind, by the `autocast` line of its file; without
-one, floating inputs that must have one dtype get the widest of theirs. There is no vmap, and no
-second or forward-mode derivative.
+one, floating inputs that must have one dtype get the widest of theirs.
+
+Operators of formulas are differentiated to any order and in forward mode, and work under torch.func;
+so do those with `linear` lines in their files. Others have first derivatives, and refuse more by
+name. Under torch.vmap a batch is one call where the operator takes it, else a loop.
 """
 
 from ._layers import LLTM, DepthwiseConv2d, PCLLoss, UpsampleBilinear2d

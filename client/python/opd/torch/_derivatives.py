@@ -16,6 +16,7 @@ import torch
 from ..errors import OpdError
 from ._dtypes import BY_NAME, Desc, describe, parse_inputs, write_inputs
 from ._options import options
+from ._session import get_session
 from ._vmap import Batch, align, fold, fold_desc, loop, move_to_front, unfold
 
 Maybe = Optional[torch.Tensor]
@@ -49,6 +50,17 @@ def _refuse_tangent(operator: Any) -> OpdError:
 # --- calls
 
 
+@contextlib.contextmanager
+def at_version(operator: Any, stamp: torch.Tensor) -> Iterator[None]:
+    """Calls of the version that ran forward, by its stamp; under torch.func, which hides that, of
+    the one that is served."""
+    if type(stamp) is not torch.Tensor or torch._C._functorch.is_functorch_wrapped_tensor(stamp):
+        yield
+    else:
+        with options(version=get_session().find_version(operator.name, int(stamp))):
+            yield
+
+
 def invoke(operator: Any, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """The operator as users call it."""
     made = operator.overload(*tensors, **dict(zip(operator.attr_arguments, attrs)))
@@ -63,7 +75,7 @@ def call(operator: Any, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> tuple
             "changes tensors in place, which torch.func and forward mode cannot follow",
             "call it outside of them",
         )
-    made: tuple[torch.Tensor, ...] = Apply.apply(operator, tuple(attrs), *tensors)
+    made = _apply(operator, tuple(attrs), *tensors)
     return made[: operator.n_outputs]
 
 
@@ -121,9 +133,21 @@ def pull(
     text, sizes = write_inputs(descs)
     tensors = [*grads, *(inputs[i] for i in operator.read_inputs), *kept, stamp]
     made = iter(
-        Pullback.apply(operator, tuple(attrs), text, tuple(sizes), tuple(wanted), *tensors)
+        _apply_pullback(operator, tuple(attrs), text, tuple(sizes), tuple(wanted), *tensors)
     )
     return [next(made) if want else None for want in wanted]
+
+
+def _apply(*args: Any) -> tuple[torch.Tensor, ...]:
+    apply: Any = Apply.apply  # it has no types
+    made: tuple[torch.Tensor, ...] = apply(*args)
+    return made
+
+
+def _apply_pullback(*args: Any) -> tuple[torch.Tensor, ...]:
+    apply: Any = Pullback.apply
+    made: tuple[torch.Tensor, ...] = apply(*args)
+    return made
 
 
 class Apply(torch.autograd.Function):
@@ -182,7 +206,7 @@ class Apply(torch.autograd.Function):
         operator, n = ctx.operator, ctx.operator.n_inputs
         inputs = ctx.saved_tensors[:n]
         if operator.derivable:
-            made = iter(_push_derived(operator, ctx.attrs, inputs, tangents))
+            made: Iterator[Maybe] = iter(_push_derived(operator, ctx.attrs, inputs, tangents))
         elif operator.linear:
             made = iter(_push_linear(operator, ctx.attrs, inputs, tangents))
         else:
@@ -195,7 +219,7 @@ class Apply(torch.autograd.Function):
         moved, flags = move_to_front(tensors, dims[2:])
 
         def run(values: Sequence[Maybe]) -> Any:
-            return Apply.apply(operator, attrs, *values)
+            return _apply(operator, attrs, *values)
 
         return batch_call(operator, info.batch_size, moved, flags, run)
 
@@ -243,7 +267,7 @@ class Pullback(torch.autograd.Function):
         ctx.descs = parse_inputs(text, sizes)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
+        ctx.save_for_forward(*tensors, *output)
 
     @staticmethod
     def backward(ctx: Any, *grads: Maybe) -> Any:
@@ -254,7 +278,8 @@ class Pullback(torch.autograd.Function):
         made = iter(grads)
         given = [next(made) if want else None for want in ctx.wanted]
         needs = ctx.needs_input_grad[5:]
-        total = _push(operator, ctx.attrs, inputs, given, descs)
+        with at_version(operator, stamp):
+            total = _push(operator, ctx.attrs, inputs, given, descs)
         found = [None] * len(inputs)
         for j in operator.read_inputs if any(g is not None for g in pulled) else ():
             if operator.differentiable[j] and needs[operator.n_outputs + operator.read_inputs.index(j)]:
@@ -265,11 +290,12 @@ class Pullback(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        operator, tensors = ctx.operator, ctx.saved_tensors
+        operator, n = ctx.operator, ctx.operator.n_outputs
         if not operator.linear:
             raise _refuse_tangent(operator)
+        n_read = n + len(operator.read_inputs) + 1
+        tensors, outputs = ctx.saved_tensors[:n_read], ctx.saved_tensors[n_read:]
         pulled, inputs, descs, stamp = _split(ctx, tensors)
-        n = operator.n_outputs
         moved = dict(zip(operator.read_inputs, tangents[5 + n :]))
         made: list[Maybe] = []
         for i, want in enumerate(ctx.wanted):
@@ -286,7 +312,8 @@ class Pullback(torch.autograd.Function):
             for j, tangent in moved.items():
                 if tangent is not None and not any({i, j} <= set(g) for g in operator.linear):
                     parts.append(pull_one(pulled, [*inputs[:j], tangent, *inputs[j + 1 :]]))
-            made.append(sum(parts[1:], parts[0]) if parts else None)
+            # torch takes no None beside others.
+            made.append(sum(parts[1:], parts[0]) if parts else torch.zeros_like(outputs[len(made)]))
         return tuple(made)
 
     @staticmethod
@@ -296,7 +323,7 @@ class Pullback(torch.autograd.Function):
 
         def run(values: Sequence[Maybe], descs: Sequence[Optional[Desc]]) -> Any:
             text, sizes = write_inputs(descs)
-            return Pullback.apply(operator, attrs, text, tuple(sizes), wanted, *values)
+            return _apply_pullback(operator, attrs, text, tuple(sizes), wanted, *values)
 
         descs = parse_inputs(text, sizes)
         return batch_pull(operator, info.batch_size, moved, flags, descs, wanted, attrs, run)
@@ -469,15 +496,6 @@ def _pull_other(
             continue
         values = _replace(operator, inputs, group, own, descs)
         part = pull(operator, attrs, pulled, values, (), descs, one, stamp)[j]
+        assert part is not None
         total = part if total is None else total + part
     return total
-
-
-@contextlib.contextmanager
-def at_version(version: Optional[int]) -> Iterator[None]:
-    """Calls of the version that ran forward, where it is known."""
-    if version is None:
-        yield
-    else:
-        with options(version=version):
-            yield

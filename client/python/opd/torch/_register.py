@@ -224,8 +224,7 @@ class Operator:
         """The call under torch.func, or of dual tensors."""
         values = self._bind(args, kwargs)
         tensors, attrs = values[: self.n_inputs], values[self.n_inputs :]
-        tensors = cast(self.spec, tensors)
-        return _as_result(derivatives.call(self, tensors, attrs))
+        return _as_result(derivatives.call(self, cast(self.spec, tensors), attrs))
 
     def _refuse_vmap(self, *_: Any, **__: Any) -> Any:
         raise derivatives.refuse(
@@ -354,7 +353,8 @@ class Operator:
             outputs[i] = tensor
         grads, attrs = grads[: self.n_outputs], ctx.attrs
         if self.derivable:
-            found = derivatives.pull_derived(self, attrs, grads, inputs, outputs, descs)
+            with derivatives.at_version(self, stamp):
+                found = derivatives.pull_derived(self, attrs, grads, inputs, outputs, descs)
         else:
             found = derivatives.pull(self, attrs, grads, inputs, kept[n:], descs, wanted, stamp)
         return tuple(g if want else None for g, want in zip(found, wanted))

@@ -255,7 +255,7 @@ class Session:
         device = find_device(operator.name, reads)
         with self.lock:
             transport = self._transport(device)
-            options["version"] = self._find_version(operator.name, stamp)
+            options["version"] = self.find_version(operator.name, stamp)
             return transport.run(Job(reads, (), makes, send))[1]
 
     def release(self) -> None:
@@ -326,7 +326,7 @@ class Session:
         versions = self.conn.call("op_info", name)["versions"]
         return next((str(v["hash"]) for v in versions if v["version"] == version), "")
 
-    def _find_version(self, name: str, stamp: int) -> int:
+    def find_version(self, name: str, stamp: int) -> int:
         """The version of that stamp; on a later connection, what has the same text."""
         number, version = divmod(stamp, 1 << _STAMP_BITS)
         if number == self._number:

@@ -76,7 +76,8 @@ def unfold(batch: Batch, size: int, t: torch.Tensor, place: int) -> torch.Tensor
     if not batch.folds:
         return t
     k = place if place >= 0 else place + t.dim()
-    return t.unflatten(k, (size, t.shape[k] // size)).movedim(k, 0)
+    shape = (*t.shape[:k], size, t.shape[k] // size, *t.shape[k + 1 :])
+    return t.reshape(shape).movedim(k, 0)
 
 
 def fold_desc(batch: Batch, size: int, desc: Optional[Desc], place: Optional[int]) -> Optional[Desc]:
