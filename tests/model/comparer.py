@@ -74,6 +74,27 @@ def map_export(export, result, fd):
         os.close(fd)
 
 
+def take_fd(fds, name):
+    """The first memfd of that name among those that came."""
+    fd = next((fd for fd in fds if name in os.readlink(f"/proc/self/fd/{fd}")), None)
+    if fd is None:
+        raise Wrong(f"no {name} came beside the reply")
+    fds.remove(fd)
+    return fd
+
+
+def take_plan(result, fds):
+    """An exported plan, which comes beside its reply."""
+    if result.pop("slot", 0) < 1:
+        raise Wrong(f"no slot in {result!r}")
+    fd = take_fd(fds, "opd-plan")
+    try:
+        if os.pread(fd, 12, 0) != b"opdplan\0\1\0\0\0":
+            raise Wrong("what came beside the reply is no plan")
+    finally:
+        os.close(fd)
+
+
 class Auditor:
     """Reads everything, when nothing is in flight."""
 

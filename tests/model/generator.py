@@ -28,6 +28,7 @@ class Generator:
             self.shm_open: 1, self.shm_close: 0.5, self.tensor_export: 2, self.export_free: 1.5,
             self.import_open: 1, self.import_tensor: 3, self.import_close: 0.7, self.sync: 1,
             self.forward: 30, self.fault: 0.6, self.backward: 10, self.vjp: 4, self.context_free: 1, self.plan: 2,
+            self.plan_export: 1,
         }  # fmt: skip
         if Tensor.device != "cpu":  # whose memory a client cannot look into
             for kind in (self.tensor_export, self.export_free, self.import_open):
@@ -279,6 +280,12 @@ class Generator:
         op = self.world.operator(name, None)
         shape = [64] if name == "fault" else self.rng.choice(SHAPES)
         return "plan", [name, [[self.rng.choice(op.dtypes), shape]] * op.inputs, {}]
+
+    def plan_export(self):
+        name = self.rng.choice([*OPERATORS])
+        op = self.world.operator(name, None)
+        shape = [64] if name == "fault" else self.rng.choice(SHAPES)
+        return "plan_export", [name, "forward", [[self.rng.choice(op.dtypes), shape]] * op.inputs, {}]
 
     # --- mistakes
 

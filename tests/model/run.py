@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from model import TESTS, Client, Tensor, Untold  # noqa: E402
 
 from chaos import Chaos  # noqa: E402
-from comparer import Auditor, Wrong, check_reply, map_export  # noqa: E402
+from comparer import Auditor, Wrong, check_reply, map_export, take_fd, take_plan  # noqa: E402
 from generator import Generator  # noqa: E402
 from runs import Runs  # noqa: E402
 
@@ -224,11 +224,13 @@ class Trial:
 
     def settle(self, one, error, result):
         self.refused += error is not None
+        fds = self.connections[one.client].fds
         try:
+            if one.method == "plan_export" and not error:
+                take_plan(result, fds)
             check_reply(one.method, one.params, one.prediction, error, result)
-            fds = self.connections[one.client].fds
             if one.method == "tensor_export" and not error:
-                map_export(one.prediction.export, result, fds.pop(0) if result["chunk"] is not None else None)
+                map_export(one.prediction.export, result, take_fd(fds, "opd-chunk") if result["chunk"] is not None else None)
         except Wrong as wrong:
             raise Wrong(f"{one}: {wrong}") from None
 

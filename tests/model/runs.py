@@ -455,6 +455,14 @@ class Runs(World):
                 raise Untold
         self.gradients(p, c, op, attrs, *arrays, grads, outs, options, [*inputs, *tensors[0], *tensors[1]])
 
+    def do_plan_export(self, p, c, name, direction, descs, attrs):
+        """What its memfd holds is compared in tests/ops/test_in_process.py."""
+        self.operator(name, None)
+        if direction != "forward":
+            raise Refused("invalid_argument", "direction")
+        self.do_plan(p, c, name, descs, attrs)
+        p.result = {"version": p.result["version"], "layout": 1}
+
     def do_plan(self, p, c, name, descs, attrs, options={}):
         op = self.operator(name, options.get("version"))
         attrs = self.attributes(op, attrs)

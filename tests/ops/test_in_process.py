@@ -137,6 +137,13 @@ class Run:
         self.raw.call("free", "tensor", list(self.ids.values()), {"drop": True})
 
 
+def derive(info, told, inputs):
+    """The inputs of an operator's derivative, "NAME.backward": gradients, then what backward reads."""
+    grads = [d for d in told["outputs"] if d[0] in FLOATS]
+    read = [d for d, spec in zip(inputs, info["inputs"], strict=True) if spec["used_backward"]]
+    return grads + read + [d for d, spec in zip(told["outputs"], info["outputs"], strict=True) if spec["used_backward"]]
+
+
 def pytest_generate_tests(metafunc):
     if "name" in metafunc.fixturenames:
         names = sorted(path.stem for path in (ROOT / "kernels_src").glob("*.cu"))
@@ -152,6 +159,12 @@ def test_without_the_daemon(own_products, tmp_path, name):
             if info["has_backward"]:
                 run.backward()
             run.free()
+            if info["derivable"] and inputs[0][0] == "float32" and None not in inputs:
+                again = raw.call("op_info", name + ".backward")
+                run = Run(raw, runner, again, derive(info, run.told, inputs), attrs)
+                run.forward()
+                run.backward()
+                run.free()
 
 
 @pytest.fixture(scope="module")
