@@ -216,13 +216,21 @@ static bool is_unneeded(const char *name, size_t size)
            strncmp(name, "cooperative_groups/", 19) == 0 || host_source_is_extension_header(name);
 }
 
-static bool includes_unneeded(const struct host_token *t)
+// Is it that directive? Then *out is what follows its word.
+static bool is_directive(const struct host_token *t, const char *word, struct host_token *out)
 {
-    struct host_lexer l = { t->at + 1, 1, false };
+    struct host_lexer l = { t->at + 1, t->line, false };
     if (t->kind != HOST_DIRECTIVE)
         return false;
-    struct host_token include = host_lex(&l), name = host_lex(&l);
-    return host_token_is(&include, "include") &&
+    struct host_token first = host_lex(&l);
+    *out = host_lex(&l);
+    return host_token_is(&first, word);
+}
+
+static bool includes_unneeded(const struct host_token *t)
+{
+    struct host_token name;
+    return is_directive(t, "include", &name) &&
            (host_token_is(&name, "<") || name.kind == HOST_STRING) &&
            is_unneeded(name.at + 1, strcspn(name.at + 1, ">\"\n"));
 }
@@ -230,11 +238,8 @@ static bool includes_unneeded(const struct host_token *t)
 // Of a header that was put in place; the compiler would warn.
 static bool is_pragma_once(const struct host_token *t)
 {
-    struct host_lexer l = { t->at + 1, 1, false };
-    if (t->kind != HOST_DIRECTIVE)
-        return false;
-    struct host_token pragma = host_lex(&l), once = host_lex(&l);
-    return host_token_is(&pragma, "pragma") && host_token_is(&once, "once");
+    struct host_token once;
+    return is_directive(t, "pragma", &once) && host_token_is(&once, "once");
 }
 
 // `__constant__ const`: the shim's __constant__ is a const itself, and C++ takes no second one.

@@ -69,20 +69,13 @@ void events_follow(struct events *ev, struct event_listener *listener, bool foll
     struct event_listener **at = &ev->listeners;
     while (*at && *at != listener)
         at = &(*at)->next;
-    if (*at)
+    if (listener->follows)
         *at = listener->next;
+    listener->follows = follows;
     if (!follows)
         return;
     listener->next = ev->listeners;
     ev->listeners = listener;
-}
-
-bool events_followed(const struct events *ev, const struct event_listener *listener)
-{
-    const struct event_listener *l = ev->listeners;
-    while (l && l != listener)
-        l = l->next;
-    return l != NULL;
 }
 
 // The first kept one after `since`.

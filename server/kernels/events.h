@@ -31,6 +31,7 @@ struct event_listener {
     struct event_listener *next;
     void (*told)(void *owner, const struct buf *packed);
     void *owner;
+    bool follows; // events_follow() says so
 };
 
 struct events {
@@ -43,7 +44,6 @@ struct events {
 uint64_t events_add(struct events *ev, const struct event *event);
 // Follows from now on, or no more; either may be so already.
 void events_follow(struct events *ev, struct event_listener *listener, bool follows);
-bool events_followed(const struct events *ev, const struct event_listener *listener);
 void events_pack_since(const struct events *ev, uint64_t since,
                        struct buf *out);         // an array of those after `since`
 uint64_t events_oldest(const struct events *ev); // the number of the first that is still kept

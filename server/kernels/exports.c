@@ -1,14 +1,13 @@
 #include "kernels/exports.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/exported.h"
 #include "base/fdpass.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/image.h"
 #include "base/mem.h"
@@ -172,17 +171,6 @@ static struct exported_header head(struct writer *w, const struct version *v,
     return h;
 }
 
-static bool write_all(int fd, const void *bytes, size_t size)
-{
-    for (size_t done = 0; done < size;) {
-        ssize_t n = write(fd, (const uint8_t *)bytes + done, size - done);
-        if (n < 0 && errno != EINTR)
-            return false;
-        done += n > 0 ? (size_t)n : 0;
-    }
-    return true;
-}
-
 static int seal(const struct exported_header *h, const struct writer *w, struct opd_err *err)
 {
     const int seals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -190,16 +178,15 @@ static int seal(const struct exported_header *h, const struct writer *w, struct 
     buf_append(&first, h, sizeof *h);
     align(&first, SECTION_ALIGNED);
     int fd = fdpass_claim(memfd_create("opd-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    bool ok = fd >= 0 && write_all(fd, first.bytes, first.size);
+    bool ok = fd >= 0 && file_put(fd, first.bytes, first.size);
     for (int i = 0; i < EXPORTED_N_SECTIONS && ok; i++)
-        ok = write_all(fd, w->sections[i].bytes, w->sections[i].size);
+        ok = file_put(fd, w->sections[i].bytes, w->sections[i].size);
     buf_finish(&first);
     if (ok && fcntl(fd, F_ADD_SEALS, seals) == 0)
         return fd;
     opd_err_errno(err, OPD_E_out_of_memory, "%s: no memory file for a plan of %llu bytes",
                   w->plan->op->name, (unsigned long long)h->size);
-    if (fd >= 0)
-        close(fd);
+    file_close(&fd);
     return -1;
 }
 

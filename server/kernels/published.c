@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/fdpass.h"
+#include "base/file.h"
 #include "base/version_page.h"
 
 static_assert(offsetof(pthread_mutex_t, __data.__lock) == 0, "the kernel marks the first word");
@@ -55,10 +55,8 @@ static void drop(struct published *p)
 {
     if (p->page)
         munmap(p->page, sizeof *p->page);
-    if (p->shared_fd >= 0)
-        close(p->shared_fd);
-    if (p->fd >= 0)
-        close(p->fd);
+    file_close(&p->shared_fd);
+    file_close(&p->fd);
     *p = (struct published){ 0 };
 }
 

@@ -75,9 +75,11 @@ const char *holder_name(const struct holder *h, char *out, size_t size)
     return out;
 }
 
-static uint64_t block_size(const struct storage *s)
+// Counts the memory of a storage among others, or no more.
+static void count(uint64_t *bytes, const struct storage *s, int sign)
 {
-    return s->block ? s->block->size : 0;
+    uint64_t size = s->block ? s->block->size : 0;
+    *bytes += sign > 0 ? size : -size;
 }
 
 bool holder_allows(const struct holder *h, const struct space *space, uint64_t size,
@@ -96,10 +98,8 @@ bool holder_allows(const struct holder *h, const struct space *space, uint64_t s
 
 void holder_count(const struct storage *s, int sign)
 {
-    if (!s->holder)
-        return;
-    uint64_t *bytes = &s->holder->bytes[s->space->index];
-    *bytes += sign > 0 ? block_size(s) : -block_size(s);
+    if (s->holder)
+        count(&s->holder->bytes[s->space->index], s, sign);
 }
 
 void holder_count_name(struct storage *s, int sign)
@@ -108,12 +108,9 @@ void holder_count_name(struct storage *s, int sign)
     s->n_names += sign;
     if ((before > 0) == (s->n_names > 0))
         return;
-    uint64_t *all = &s->space->named_bytes;
-    *all += sign > 0 ? block_size(s) : -block_size(s);
-    if (s->holder) {
-        uint64_t *own = &s->holder->named[s->space->index];
-        *own += sign > 0 ? block_size(s) : -block_size(s);
-    }
+    count(&s->space->named_bytes, s, sign);
+    if (s->holder)
+        count(&s->holder->named[s->space->index], s, sign);
 }
 
 static uint64_t unnamed(const struct holder *h, const struct space *space)

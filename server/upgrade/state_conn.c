@@ -42,7 +42,7 @@ bool state_conn(struct archive *a, void *thing)
         holder_enter(holder, &b->devices.holders, id);
     }
     a->conn = c;
-    bool traces = c->traces, follows = events_followed(&b->events, &c->follower);
+    bool traces = c->traces, follows = c->follower.follows;
     archive_fd(a, "fd", &c->stream.fd);
     archive_bool(a, "follows", &follows);
     if (archive_has(a, "traces")) // absent in programs from before there was a trace

@@ -170,7 +170,7 @@ static void test_round_trip(void **state)
         fail_msg("%s", err.msg);
     assert_int_equal(again->handover.count, 1);
     assert_int_equal(again->clients.first->stream.in.size, 11);
-    assert_true(events_followed(&again->events, &again->clients.first->follower));
+    assert_ptr_equal(again->events.listeners, &again->clients.first->follower);
     assert_true(again->clients.first->traces);
     assert_int_equal(again->clients.n_tracers, 1);
     assert_int_equal(again->clients.n_traced, 24);
