@@ -60,7 +60,7 @@ static const char *type_name(const struct op *op, int type)
 
 static void write_leaf(const struct describer *d, const struct node *n, struct buf *out)
 {
-    const struct op_attr *attr = &d->op->attrs[n->a];
+    const struct op_attr *attrs = d->op->attrs;
     switch (n->kind) {
     case NODE_CONST:
         write_constant(n, out);
@@ -69,12 +69,12 @@ static void write_leaf(const struct describer *d, const struct node *n, struct b
         buf_append_str(out, d->slot_names[n->a]);
         break;
     case NODE_ATTR:
-        buf_append_str(out, attr->name);
-        if (attr->list)
+        buf_append_str(out, attrs[n->a].name);
+        if (attrs[n->a].list)
             buf_printf(out, "[%d]", n->b);
         break;
     case NODE_HAS_ATTR:
-        buf_printf(out, "present(%s)", attr->name);
+        buf_printf(out, "present(%s)", attrs[n->a].name);
         break;
     case NODE_HAS_TENSOR:
         buf_printf(out, "present(%s)", body_tensor_name(d->op, n->a));
