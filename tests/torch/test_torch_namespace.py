@@ -67,6 +67,7 @@ LOAD = """
 import sys, torch, opd.torch
 x = torch.load(sys.argv[1] + "/x.pt")
 results = [torch.export.load(sys.argv[1] + f"/{name}.pt2").module()(x) for name in ("model", "core")]
+results.append(torch.load(sys.argv[1] + "/graph.pt", weights_only=False)(x))
 opd.torch.register()
 results.append(torch.jit.load(sys.argv[1] + "/model.pt")(x))
 torch.save(results, sys.argv[1] + "/y.pt")
@@ -84,10 +85,11 @@ def test_what_was_saved_is_loaded_in_a_new_process(ops, run_fresh, tmp_path):
     core = exported.run_decompositions()
     assert "opd.upsample_bilinear2d__" in str(core.graph)  # of parts alone
     torch.export.save(core, tmp_path / "core.pt2")
+    torch.save(torch.fx.symbolic_trace(model), tmp_path / "graph.pt")
     torch.jit.trace(model, x).save(str(tmp_path / "model.pt"))
     run_fresh(LOAD, tmp_path)
     results = torch.load(tmp_path / "y.pt")
-    assert len(results) == 3
+    assert len(results) == 4
     for y in results:
         assert_close(y, model(x))
 
