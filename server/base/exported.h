@@ -10,11 +10,12 @@
 // of outputs are the caller's; the others are made, uninitialised, contiguous, of the operand's
 // dtype and shape, unless `view_of` says whose memory they are. Forward gives outputs and saved
 // tensors back, backward the gradients of inputs. An address is 0 where an operand has no element,
-// and in that case nothing of it is read or written; it is a multiple of 16 otherwise, or at least
-// of the element's size. Then all steps, in their order, each behind what the one before it wrote:
+// and a multiple of the element's size otherwise. Then all steps, in their order, each behind what
+// the one before it wrote:
 //   ZERO    fills the operand with zero bytes
 //   LAUNCH  copies the step's argument bytes, puts the address of slots[i].operand at
-//           slots[i].arg_offset, and launches kernels[step.kernel]
+//           slots[i].arg_offset, and launches kernels[step.kernel] with them: on CUDA as its
+//           CU_LAUNCH_PARAM_BUFFER
 //   MATMUL  is left to a library; none is there unless the export asked for it (`blas`)
 // If `report` is not -1, that operand of 8 bytes is read when all is done: what is not 0 there is
 // an error, and exported_explain() has its message.

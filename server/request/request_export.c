@@ -49,21 +49,41 @@ static bool read_options(struct run *run, struct opd_err *err)
 {
     const struct op *op = run->version->op;
     struct plan_request *request = run->request;
+    bool keep;
     device_fill_plan_request(run->device, request);
     request->wanted = plan_gradients(request);
-    return run_read_flag(run, "blas", &request->blas, err) &&
-           run_read_flag(run, "keep", &request->keep, err) &&
-           read_bits(run, "wanted", op->n_inputs, &request->wanted, err) &&
-           read_bits(run, "grad_absent", op->n_outputs, &request->grad_absent, err);
+    if (!run_read_flag(run, "blas", &request->blas, err) ||
+        !run_read_flag(run, "keep", &keep, err) ||
+        !read_bits(run, "wanted", op->n_inputs, &request->wanted, err) ||
+        !read_bits(run, "grad_absent", op->n_outputs, &request->grad_absent, err))
+        return false;
+    request->keep = keep && op->has_backward;
+    return true;
 }
 
-// What only the other direction knows makes no other plan.
-static void settle(struct plan_request *request)
+// Its kernels are compiled.
+static bool send_plan(struct run *run, struct opd_err *err)
 {
-    bool forward = request->direction == PLAN_FORWARD;
-    request->keep = forward && request->keep && request->op->has_backward;
-    if (forward)
-        request->wanted = request->grad_absent = 0;
+    struct request *req = run->req;
+    struct opd_operator *o = run->version->of;
+    uint32_t slot = registry_slot(&req->broker->registry, o, err);
+    if (!slot)
+        return false;
+    req->reply_fd = exports_write(run->version, run->bound, err);
+    if (req->reply_fd < 0)
+        return false;
+    map_put(&req->conn->exported, slot, o);
+    const char *warning = run_take_warning(run);
+    size_t map = pack_map_begin(&req->reply);
+    pack_key_int(&req->reply, "version", run->version->number);
+    pack_key_uint(&req->reply, "slot", slot);
+    pack_key_int(&req->reply, "layout", EXPORTED_LAYOUT);
+    if (warning) {
+        pack_key_array(&req->reply, "warnings", 1);
+        pack_str(&req->reply, warning);
+    }
+    pack_map_end(&req->reply, map);
+    return true;
 }
 
 enum request_status request_plan_export(struct request *req, const value *params,
@@ -77,33 +97,13 @@ enum request_status request_plan_export(struct request *req, const value *params
         !request_attrs(run.version->op, value_at(params, 3), run.request->attrs, err) ||
         !run_default_device(&run, err) || !read_options(&run, err))
         return REQUEST_ERROR;
-    settle(run.request);
     run.bound = version_plan(run.version, run.device, run.request, err);
-    if (!run.bound)
+    if (!run.bound || !run_check_steps(&run, (uint64_t)run.bound->plan->n_steps, err))
         return REQUEST_ERROR;
     enum request_status status = run_load(&run, err);
     if (status != REQUEST_ANSWERED)
         return status;
-    struct opd_operator *o = run.version->of;
-    uint32_t slot = 0;
-    if (!run_check_steps(&run, (uint64_t)run.bound->plan->n_steps, err) ||
-        !(slot = registry_slot(&req->broker->registry, o, err)))
-        return REQUEST_ERROR;
-    req->reply_fd = exports_write(run.version, run.bound, err);
-    if (req->reply_fd < 0)
-        return REQUEST_ERROR;
-    map_put(&req->conn->exported, slot, o);
-    const char *warning = run_take_warning(&run);
-    size_t map = pack_map_begin(&req->reply);
-    pack_key_int(&req->reply, "version", run.version->number);
-    pack_key_uint(&req->reply, "slot", slot);
-    pack_key_int(&req->reply, "layout", EXPORTED_LAYOUT);
-    if (warning) {
-        pack_key_array(&req->reply, "warnings", 1);
-        pack_str(&req->reply, warning);
-    }
-    pack_map_end(&req->reply, map);
-    return REQUEST_ANSWERED;
+    return send_plan(&run, err) ? REQUEST_ANSWERED : REQUEST_ERROR;
 }
 
 enum request_status request_version_page(struct request *req, const value *params,

@@ -3,6 +3,7 @@
 What such a client computes is in tests/ops/test_in_process.py.
 """
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -383,3 +384,95 @@ def test_who_runs_operators_in_process(own, raw):
         assert f"in process: double_it pick by train.py, pid {os.getpid()}\n" in top.stdout
     assert eventually(lambda: metric(raw, "double_it") == 0)
     assert all(c["in_process"] == [] for c in raw.call("status")["clients"])
+
+
+# --- on a GPU, with nothing but the driver
+
+
+class Driver:
+    """CUDA's driver in this process, in the device's primary context."""
+
+    def __init__(self):
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.device, context = ctypes.c_int(), ctypes.c_void_p()
+        self.check("cuInit", 0)
+        self.check("cuDeviceGet", ctypes.byref(self.device), 0)
+        self.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), self.device)
+        self.check("cuCtxSetCurrent", context)
+
+    def check(self, name, *args):
+        assert getattr(self.cuda, name)(*args) == 0, name
+
+    def close(self):
+        self.check("cuDevicePrimaryCtxRelease_v2", self.device)
+
+    def allocate(self, size, data=None):
+        address = ctypes.c_uint64()
+        self.check("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
+        if data:
+            self.check("cuMemcpyHtoD_v2", address, data, ctypes.c_size_t(size))
+        return address.value
+
+    def read(self, address, size):
+        data = ctypes.create_string_buffer(size)
+        self.check("cuCtxSynchronize")
+        self.check("cuMemcpyDtoH_v2", data, ctypes.c_uint64(address), ctypes.c_size_t(size))
+        return data.raw
+
+    def load(self, kernel):
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self.check("cuModuleLoadData", ctypes.byref(module), kernel.payload)
+        self.check("cuModuleGetFunction", ctypes.byref(function), module, kernel.symbol.encode())
+        return function
+
+    def launch(self, function, step, addresses):
+        args = bytearray(step.args)
+        for offset, operand in step.slots:
+            args[offset : offset + 8] = addresses[operand].to_bytes(8, "little")
+        args, size = (ctypes.c_char * len(args)).from_buffer(args), ctypes.c_size_t(len(args))
+        extra = (ctypes.c_void_p * 5)(1, ctypes.addressof(args), 2, ctypes.addressof(size), 0)
+        if step.shared > 48 << 10:
+            self.check("cuFuncSetAttribute", function, 8, step.shared)
+        self.check("cuLaunchKernel", function, *step.grid, *step.block, step.shared, None, None, extra)
+
+    def run(self, plan, given):
+        """Bytes of each operand; `given` by kind and index."""
+        functions = [self.load(kernel) for kernel in plan.kernels]
+        at = [self.allocate(o.size, given.get((o.kind, o.index))) for o in plan.operands]
+        for step in plan.steps:
+            if step.kind == LAUNCH:
+                self.launch(functions[step.kernel], step, at)
+            else:
+                size = ctypes.c_size_t(plan.operands[step.operand].size)
+                self.check("cuMemsetD8_v2", ctypes.c_uint64(at[step.operand]), ctypes.c_ubyte(0), size)
+        made = {(o.kind, o.index): self.read(a, o.size) for o, a in zip(plan.operands, at, strict=True)}
+        for address in at:
+            self.check("cuMemFree_v2", ctypes.c_uint64(address))
+        return made
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+@pytest.mark.parametrize("op, inputs, attrs", [
+    ("gelu", [["float32", [33, 65]]], {}),
+    ("gelu", [["float16", [7]]], {"approximate": "tanh"}),
+    ("depthwise_conv2d", [["float32", [2, 3, 9, 9]], ["float32", [3, 1, 3, 3]], None], {"padding": [1, 1]}),
+    ("upsample_bilinear2d", [["bfloat16", [1, 2, 5, 7]]], {"size": [9, 4]}),
+])  # fmt: skip
+def test_cubins_in_this_process(daemon, op, inputs, attrs):
+    rng, driver = np.random.default_rng(3), Driver()
+    with Raw(daemon.socket) as raw:
+        given = {}
+        for i, (dtype, shape) in enumerate(filter(None, inputs)):
+            count = int(np.prod(shape))
+            data = rng.integers(0, 200, count * 4, np.uint8).tobytes()[: count * (4 if dtype == "float32" else 2)]
+            if dtype == "float32":
+                data = rng.standard_normal(count).astype(np.float32).tobytes()
+            given["input", i] = data
+            raw.make(i + 1, dtype, shape, data)
+        ids = [i + 1 if desc else None for i, desc in enumerate(inputs)]
+        raw.call("forward", op, ids, attrs, [100])
+        _, plan, fd = export(raw, op, "forward", inputs, attrs)
+        os.close(fd)
+        assert not plan.on_cpu and plan.target.startswith("sm_")
+        assert driver.run(plan, given)["output", 0] == raw.call("tensor_read", 100, 0)
+    driver.close()
