@@ -1,6 +1,8 @@
 #include <string.h>
 
+#include "op/formula.h"
 #include "op/reader.h"
+#include "op/tree.h"
 
 // What an operator with kernels is good for beyond one call: `linear`, which its derivatives are
 // made of, and `batch`, which tells how many calls become one.
@@ -147,6 +149,28 @@ static bool add_packs(struct reader *r)
     return true;
 }
 
+static bool reads_shape(const struct reader *r, const struct node *n)
+{
+    bool reads = n->kind == NODE_NUMEL || n->kind == NODE_RANK || n->kind == NODE_SIZE;
+    for (int i = 0; n->kind == NODE_SLOT && !reads && i < r->body->n_rules; i++)
+        if (r->rules[i].kind == RULE_LET && r->rules[i].slot == n->a)
+            reads = reads_shape(r, r->rules[i].expr->root);
+    for (int i = 0; i < n->n_args && !reads; i++)
+        reads = reads_shape(r, n->args[i]);
+    return reads;
+}
+
+// Formulas take a batch as a dimension that broadcasts, unless they ask for shapes.
+static void add_broadcast(struct reader *r)
+{
+    for (int v = 0; v < r->formulas->n_values; v++)
+        if (reads_shape(r, r->formulas->values[v].expr->root))
+            return;
+    struct op_batch *batch = add_batch(r->op, false);
+    memset(batch->inputs, 0, sizeof batch->inputs);
+    memset(batch->outputs, 0, sizeof batch->outputs);
+}
+
 static bool check_linear(struct reader *r)
 {
     const struct op *op = r->op;
@@ -175,6 +199,8 @@ static bool check_linear(struct reader *r)
 
 bool batch_end(struct reader *r)
 {
+    if (r->formulas)
+        add_broadcast(r);
     if (r->has_view || r->formulas)
         return true;
     for (int i = 0; i < r->n_batches; i++) {

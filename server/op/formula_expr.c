@@ -456,7 +456,7 @@ void formula_mark(const struct formula_set *set, const struct node *root, bool u
 static void note_uses(const struct node *n, const struct formula_set *set,
                       struct formula_uses *uses)
 {
-    if (n->kind == NODE_TENSOR)
+    if (n->kind == NODE_TENSOR && n->a < TENSOR_GRAD_INPUT) // no tangent
         uses->tensors |= formula_bit(n->a);
     if (n->kind == NODE_VALUE)
         uses->values |= UINT64_C(1) << n->a;

@@ -165,6 +165,23 @@ static void change(struct plan_request *request)
     }
 }
 
+// Derivatives are made, and plan as other operators do; or it is said why not.
+static void try_derivatives(const struct op *op, int order)
+{
+    static const char *const names[] = { "backward", "tangent" };
+    for (int i = 0; i < 2 && op_is_derivable(op) && order > 0; i++) {
+        struct opd_err err = { 0 };
+        struct op *derived = op_derive(op, names[i], &err);
+        CHECK(derived ? err.code == OPD_E_none : err.code != OPD_E_none);
+        if (derived) {
+            check_rules(derived);
+            try_derivatives(derived, order - 1);
+        }
+        op_unref(derived);
+        opd_err_clear(&err);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -190,6 +207,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         change(&request);
         try_directions(&request);
     }
+    try_derivatives(op, 2);
     op_unref(op);
     return 0;
 }

@@ -14,8 +14,7 @@ from torch_fixtures import device, draw, ops, torch_daemon  # noqa: F401
 import opd
 import opd.torch
 
-FILES = sorted(p.stem for p in (ROOT / "kernels_src").glob("*.cu"))
-MANY = 300  # elements of an example; fewer are looked for
+FILES = sorted(p.stem for p in (ROOT / "kernels_src").glob("*.cu")) + ["mixed", "by_output"]
 
 
 def get_spec(name):

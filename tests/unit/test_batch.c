@@ -71,12 +71,28 @@ static void test_linear(void **state)
                 "t.cu:1: linear in 'x', but no backward makes grad_x");
 }
 
+// A formula that asks for a shape would see that of the batch.
+static void test_formulas(void **state)
+{
+    (void)state;
+    const char *top = "//! op f(Tensor x) -> Tensor y\n//! dtypes float32\n//! let n = numel(x)\n"
+                      "//! let m = n + 1\n";
+    for (int i = 0; i < 2; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "%s//! formula y = x * %s\n", top, i ? "m" : "2");
+        struct op *op = parse_text(text);
+        assert_int_equal(op->n_batches, i ? 0 : 1);
+        op_unref(op);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_places),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_formulas),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -232,10 +232,10 @@ def batch_call(
     run: Callable[[Sequence[Maybe]], Any],
 ) -> tuple[tuple[torch.Tensor, ...], tuple[Optional[int], ...]]:
     """`run` of a batch: what it makes, and where each has the batch."""
-    if operator.broadcasts:
+    if operator.broadcasts and operator.batches:
         made = tuple(run(align(tensors, flags)))
         return made, (0,) * operator.n_outputs + (None,) * (len(made) - operator.n_outputs)
-    for batch in operator.batches:
+    for batch in () if operator.broadcasts else operator.batches:
         folded = fold(batch, size, tensors, flags, batch.inputs)
         places = [*batch.outputs, *batch.saved]
         if folded is None or None in places:
@@ -340,9 +340,9 @@ def batch_pull(
     run: Callable[..., Any],
 ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
     """`run` of a batch of backwards, of tensors and their inputs' descriptions."""
-    if operator.derivable:
+    if operator.derivable and operator.batches:
         return batch_pull_derived(operator, size, tensors, flags, descs, wanted, attrs)
-    for batch in operator.batches:
+    for batch in () if operator.broadcasts else operator.batches:
         places = _place_pulled(operator, batch)
         made_places = [p for p, want in zip(batch.inputs, wanted) if want]
         folded = fold(batch, size, tensors, flags, places)
