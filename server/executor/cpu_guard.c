@@ -13,13 +13,12 @@
 
 // Each view is three of the mappings of which the kernel grants a process some 65000, and costs
 // page tables as it is used.
-enum { MAX_VIEWS = 4096, N_SLOTS = 2 * MAX_VIEWS, POPULATE_SIZE = 1 << 16 };
+enum { MAX_VIEWS = 4096, POPULATE_SIZE = 1 << 16 };
 static const uint64_t MAX_BYTES = (uint64_t)1 << 36;
 
-struct cpu_guard_view {
+struct view {
     uintptr_t low, high, addr;
     uint64_t used; // the clock's time
-    struct cpu_guard_view *next;
 };
 
 uintptr_t cpu_guard_make(int fd, uint64_t offset, uint64_t size)
@@ -72,64 +71,60 @@ uint64_t cpu_guards_promised(const struct cpu_guards *g)
     return promised;
 }
 
-static struct cpu_guard_view **slot_of(const struct cpu_guards *g, uintptr_t low, uintptr_t high)
+static uint64_t key_of(uintptr_t low, uintptr_t high)
 {
-    uint64_t key[2] = { low, high };
-    return &g->slots[hash_bytes(key, sizeof key, 0) % N_SLOTS];
+    uint64_t bounds[2] = { low, high };
+    return hash_bytes(bounds, sizeof bounds, 0);
 }
 
-static void drop_view(struct cpu_guards *g, struct cpu_guard_view *v)
+static void drop_view(struct cpu_guards *g, struct view *v)
 {
-    struct cpu_guard_view **link = slot_of(g, v->low, v->high);
-    while (*link != v)
-        link = &(*link)->next;
-    *link = v->next;
+    map_remove(&g->views, key_of(v->low, v->high));
     cpu_guard_drop(v->addr, v->high - v->low);
     g->bytes -= v->high - v->low;
-    struct cpu_guard_view *last = &g->views[--g->n_views];
-    if (last == v)
-        return;
-    link = slot_of(g, last->low, last->high);
-    while (*link != last)
-        link = &(*link)->next;
-    *v = *last;
-    *link = v;
+    free(v);
 }
 
 // False: all that there are belong to this launch.
 static bool drop_oldest(struct cpu_guards *g)
 {
-    struct cpu_guard_view *oldest = &g->views[0];
-    for (unsigned i = 1; i < g->n_views; i++)
-        if (g->views[i].used < oldest->used)
-            oldest = &g->views[i];
+    struct view *oldest = NULL;
+    size_t cursor = 0;
+    for (struct view *v; (v = map_next(&g->views, &cursor)) != NULL;)
+        if (!oldest || v->used < oldest->used)
+            oldest = v;
     if (oldest->used == g->clock)
         return false;
     drop_view(g, oldest);
     return true;
 }
 
+static void remove_chunk(struct cpu_guards *g, struct cpu_guard_chunk *c)
+{
+    struct view *inside[MAX_VIEWS];
+    size_t n = 0, cursor = 0;
+    for (struct view *v; (v = map_next(&g->views, &cursor)) != NULL;)
+        if (v->low >= c->addr && v->low < c->addr + c->size)
+            inside[n++] = v;
+    while (n > 0)
+        drop_view(g, inside[--n]);
+    close(c->fd);
+    *c = (struct cpu_guard_chunk){ 0 };
+}
+
 void cpu_guards_remove(struct cpu_guards *g, uintptr_t addr)
 {
-    for (int i = 0; i < g->n_chunks; i++) {
-        struct cpu_guard_chunk *c = &g->chunks[i];
-        if (c->addr != addr)
-            continue;
-        for (unsigned v = g->n_views; v-- > 0;)
-            if (g->views[v].low >= addr && g->views[v].low < addr + c->size)
-                drop_view(g, &g->views[v]);
-        close(c->fd);
-        *c = (struct cpu_guard_chunk){ 0 };
-    }
+    for (int i = 0; i < g->n_chunks; i++)
+        if (g->chunks[i].addr == addr)
+            remove_chunk(g, &g->chunks[i]);
 }
 
 void cpu_guards_finish(struct cpu_guards *g)
 {
     for (int i = 0; i < g->n_chunks; i++)
         if (g->chunks[i].addr)
-            cpu_guards_remove(g, g->chunks[i].addr);
-    free(g->views);
-    free(g->slots);
+            remove_chunk(g, &g->chunks[i]);
+    map_finish(&g->views);
     memset(g, 0, sizeof *g);
 }
 
@@ -140,19 +135,16 @@ static uintptr_t make_view(struct cpu_guards *g, uintptr_t low, uintptr_t high)
         c++;
     if (c == end)
         return low;
-    if (!g->views) {
-        g->views = mem_zalloc(MAX_VIEWS, sizeof *g->views);
-        g->slots = mem_zalloc(N_SLOTS, sizeof *g->slots);
-    }
-    while (g->n_views && (g->n_views == MAX_VIEWS || g->bytes + (high - low) > MAX_BYTES))
+    while (g->views.count > 0 &&
+           (g->views.count == MAX_VIEWS || g->bytes + (high - low) > MAX_BYTES))
         if (!drop_oldest(g))
             return low;
     uintptr_t addr = cpu_guard_make(c->fd, low - c->addr, high - low);
     if (!addr)
         return low;
-    struct cpu_guard_view *v = &g->views[g->n_views++], **slot = slot_of(g, low, high);
-    *v = (struct cpu_guard_view){ low, high, addr, g->clock, *slot };
-    *slot = v;
+    struct view *v = mem_alloc(sizeof *v);
+    *v = (struct view){ low, high, addr, g->clock };
+    map_put(&g->views, key_of(low, high), v);
     g->bytes += high - low;
     return addr;
 }
@@ -164,10 +156,11 @@ void cpu_guards_begin(struct cpu_guards *g)
 
 uintptr_t cpu_guards_map(struct cpu_guards *g, uintptr_t low, uintptr_t high)
 {
-    for (struct cpu_guard_view *v = g->slots ? *slot_of(g, low, high) : NULL; v; v = v->next)
-        if (v->low == low && v->high == high) {
-            v->used = g->clock;
-            return v->addr;
-        }
-    return make_view(g, low, high);
+    struct view *v = map_get(&g->views, key_of(low, high));
+    if (!v)
+        return make_view(g, low, high);
+    if (v->low != low || v->high != high) // of the same hash
+        return low;
+    v->used = g->clock;
+    return v->addr;
 }

@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "wire/map.h"
+
 enum { CPU_GUARD_MAX_CHUNKS = 1024 };
 
 // Bytes on either side of a tensor that cannot be touched.
@@ -25,14 +27,11 @@ struct cpu_guard_chunk {
     int fd; // owned
 };
 
-struct cpu_guard_view;
-
 // Zeroed is an empty one. Used by one thread.
 struct cpu_guards {
     struct cpu_guard_chunk chunks[CPU_GUARD_MAX_CHUNKS];
-    int n_chunks; // those from here on are free
-    struct cpu_guard_view *views, **slots;
-    unsigned n_views;
+    int n_chunks;     // those from here on are free
+    struct map views; // what kernels see, by the hash of its bounds
     uint64_t clock, bytes;
 };
 
