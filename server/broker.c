@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -369,8 +368,7 @@ struct broker *broker_new(const struct options *options)
                           .stop = begin_stop,
                           .dispatch = request_dispatch,
                           .listener = { .fd = -1, .lock_fd = -1 },
-                          .counters = { .started_ns = clock_ns(),
-                                        .started_time = (double)time(NULL) },
+                          .counters = { .started_ns = clock_ns(), .started_time = clock_unix() },
                           .host_compiler = "not asked: the CPU device is not served",
                           .nvrtc = "not asked: no GPU is served" };
     b->events.next = 1;

@@ -1,18 +1,16 @@
 #include "kernels/events.h"
 
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "wire/msg.h"
 
 static void pack_event(struct buf *out, uint64_t seq, const struct event *e)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     bool failed = e->err && e->err->code;
     size_t map = pack_map_begin(out);
     pack_key_uint(out, "seq", seq);
-    pack_key_float(out, "time", (double)now.tv_sec + (double)now.tv_nsec / 1e9);
+    pack_key_float(out, "time", clock_unix());
     pack_key_str(out, "kind", e->kind);
     if (e->op)
         pack_key_str(out, "op", e->op);

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "device/device.h"
@@ -29,12 +28,10 @@ const char *version_state_name(enum version_state state)
 struct version *version_new(struct op *op, const struct source *source, const char *common)
 {
     struct version *v = mem_zalloc(1, sizeof *v);
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     *v = (struct version){
         .refs = 1,
         .op = op,
-        .time = (double)now.tv_sec + (double)now.tv_nsec / 1e9,
+        .time = clock_unix(),
         .path = mem_strdup(source->path),
         .folder = mem_strdup(source->folder),
         .text = mem_strdup(source->text),

@@ -20,32 +20,29 @@ void sources_add(struct sources *ss, struct source *s)
 
 // --- by place
 
-static int compare(int folder, const char *file, const struct source *s)
+struct place {
+    int folder;
+    const char *file;
+};
+
+static int compare_place(const void *place, const void *source)
 {
-    return folder != s->folder_index ? folder - s->folder_index : strcmp(file, s->file);
+    const struct place *p = place;
+    const struct source *s = *(struct source *const *)source;
+    return p->folder != s->folder_index ? p->folder - s->folder_index : strcmp(p->file, s->file);
 }
 
 static int compare_sources(const void *a, const void *b)
 {
     const struct source *s = *(struct source *const *)a;
-    return compare(s->folder_index, s->file, *(struct source *const *)b);
+    return compare_place(&(struct place){ s->folder_index, s->file }, b);
 }
 
 // Among the first n, which are in order.
-static struct source *find(const struct sources *ss, size_t n, int folder, const char *file)
+static struct source *find(const struct sources *ss, size_t n, struct place place)
 {
-    size_t low = 0;
-    while (low < n) {
-        size_t middle = low + (n - low) / 2;
-        int order = compare(folder, file, ss->at[middle]);
-        if (order == 0)
-            return ss->at[middle];
-        if (order < 0)
-            n = middle;
-        else
-            low = middle + 1;
-    }
-    return NULL;
+    struct source **found = n > 0 ? bsearch(&place, ss->at, n, sizeof *found, compare_place) : NULL;
+    return found ? *found : NULL;
 }
 
 struct source *sources_find(const struct sources *ss, const char *path)
@@ -54,7 +51,7 @@ struct source *sources_find(const struct sources *ss, const char *path)
     size_t length = (size_t)(file - path) - 1;
     for (int i = 0; i < ss->n_folders; i++)
         if (strncmp(ss->folders[i], path, length) == 0 && ss->folders[i][length] == '\0')
-            return find(ss, ss->n, i, file);
+            return find(ss, ss->n, (struct place){ i, file });
     return NULL;
 }
 
@@ -101,7 +98,7 @@ struct source *sources_winner(const struct sources *ss, const char *op)
     struct source *found = NULL;
     for (struct source *s = map_get(&ss->by_op, key_of(op)); s; s = s->next_of_op)
         if (!s->missing_since && strcmp(s->op, op) == 0 &&
-            (!found || compare(s->folder_index, s->file, found) > 0))
+            (!found || compare_sources(&s, &found) > 0))
             found = s;
     return found;
 }
@@ -143,7 +140,7 @@ static bool read_folder(struct sources *ss, int index)
         size_t length = strlen(d->d_name);
         if (d->d_name[0] == '.' || length <= 3 || strcmp(d->d_name + length - 3, ".cu") != 0)
             continue;
-        struct source *s = find(ss, n_known, index, d->d_name);
+        struct source *s = find(ss, n_known, (struct place){ index, d->d_name });
         if (!s)
             sources_add(ss, s = source_new(ss->folders[index], d->d_name, index));
         s->seen = true;

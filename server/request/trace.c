@@ -1,7 +1,6 @@
 #include "request/trace.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 #include "request/parts.h"
 #include "base/clock.h"
@@ -52,12 +51,10 @@ static void pack_record(struct buf *out, const struct request *req, const struct
 {
     const struct plan *plan = c->plan;
     const struct trace *t = req->trace;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     uint64_t took = clock_ns() - t->since;
     size_t map = pack_map_begin(out);
     pack_key_uint(out, "seq", req->broker->clients.n_traced);
-    pack_key_float(out, "time", (double)now.tv_sec + (double)now.tv_nsec / 1e9);
+    pack_key_float(out, "time", clock_unix());
     pack_key_str(out, "op", plan->op->name);
     pack_key_int(out, "version", c->version);
     pack_key_str(out, "direction", plan->direction == PLAN_FORWARD ? "forward" : "backward");
