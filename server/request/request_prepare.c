@@ -39,27 +39,10 @@ static bool read_keep(struct run *run, struct prepared *p, struct opd_err *err)
     return true;
 }
 
-static const struct plan_operand *find_operand(const struct plan *plan, enum plan_operand_kind kind,
-                                               int index)
-{
-    const struct plan_operand *o = plan->operands;
-    while (o < plan->operands + plan->n_operands && (o->kind != kind || o->index != index))
-        o++;
-    return o;
-}
-
 // [dtype, shape] of each output, and of each saved tensor that calls take an id for.
 static void pack_results(struct buf *out, const struct prepared *p)
 {
-    const struct plan *plan = p->forward->plan;
-    pack_str(out, "outputs");
-    pack_array(out, (size_t)p->n_outputs);
-    for (int i = 0; i < p->n_outputs; i++)
-        run_pack_desc(out, &find_operand(plan, PLAN_OUTPUT, i)->desc);
-    pack_str(out, "saved");
-    pack_array(out, (size_t)p->n_saved);
-    for (int i = 0; i < p->n_saved; i++)
-        run_pack_desc(out, &find_operand(plan, PLAN_SAVED, plan->op->saved[i].temp)->desc);
+    run_pack_results(out, p->forward->plan, p->n_saved);
 }
 
 static uint64_t hash_results(const struct prepared *p)
@@ -153,22 +136,15 @@ static void pack_prepared(struct buf *out, const struct prepared *p)
 {
     const struct op *op = p->version->op;
     const struct plan_request *request = p->forward->request;
-    pack_map(out, 6);
+    size_t map = pack_map_begin(out);
     pack_key_int(out, "version", p->version->number);
     pack_key_str(out, "device", p->device->name);
     pack_results(out, p);
-    pack_str(out, "views");
-    pack_array(out, (size_t)p->n_outputs);
-    for (int i = 0; i < p->n_outputs; i++) {
-        if (op->outputs[i].is_view)
-            pack_int(out, op->outputs[i].view_of);
-        else
-            pack_nil(out);
-    }
-    pack_str(out, "gradients");
-    pack_array(out, (size_t)p->n_inputs);
+    run_pack_views(out, op);
+    pack_key_array(out, "gradients", (size_t)p->n_inputs);
     for (int i = 0; i < p->n_inputs; i++)
         pack_bool(out, op->inputs[i].differentiable && request->inputs[i].dtype != OPD_DTYPE_NONE);
+    pack_map_end(out, map);
 }
 
 enum request_status request_prepare(struct request *req, const value *params, struct opd_err *err)
@@ -261,8 +237,7 @@ static void pack_called(struct buf *out, const struct run *run, const struct pre
         pack_results(out, p);
     if (!warning)
         return;
-    pack_str(out, "warnings");
-    pack_array(out, 1);
+    pack_key_array(out, "warnings", 1);
     pack_str(out, warning);
 }
 

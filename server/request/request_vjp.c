@@ -16,34 +16,13 @@ static const struct plan *plan_forward(struct run *run, struct opd_err *err)
     return bound ? bound->plan : NULL;
 }
 
-static const struct tensor_desc *find_desc(const struct plan *plan, enum plan_operand_kind kind,
-                                           int index)
-{
-    for (int i = 0; i < plan->n_operands; i++)
-        if (plan->operands[i].kind == kind && plan->operands[i].index == index)
-            return &plan->operands[i].desc;
-    return NULL;
-}
-
 static void pack_plan(struct buf *out, const struct version *version, const struct plan *plan)
 {
     const struct op *op = version->op;
     size_t map = pack_map_begin(out);
     pack_key_int(out, "version", version->number);
-    pack_key_array(out, "outputs", (size_t)op->n_outputs);
-    for (int i = 0; i < op->n_outputs; i++)
-        run_pack_desc(out, find_desc(plan, PLAN_OUTPUT, i));
-    int n_saved = op->has_backward ? op->n_saved : 0;
-    pack_key_array(out, "saved", (size_t)n_saved);
-    for (int i = 0; i < n_saved; i++)
-        run_pack_desc(out, find_desc(plan, PLAN_SAVED, op->saved[i].temp));
-    pack_key_array(out, "views", (size_t)op->n_outputs);
-    for (int i = 0; i < op->n_outputs; i++) {
-        if (op->outputs[i].is_view)
-            pack_int(out, op->outputs[i].view_of);
-        else
-            pack_nil(out);
-    }
+    run_pack_results(out, plan, op->has_backward ? op->n_saved : 0);
+    run_pack_views(out, op);
     pack_map_end(out, map);
 }
 

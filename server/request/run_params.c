@@ -96,13 +96,38 @@ bool run_read_descs(struct run *run, const value *array, struct opd_err *err)
     return true;
 }
 
-void run_pack_desc(struct buf *out, const struct tensor_desc *d)
+static void pack_desc(struct buf *out, const struct plan *plan, enum plan_operand_kind kind,
+                      int index)
 {
+    const struct plan_operand *o = plan->operands;
+    while (o->kind != kind || o->index != index)
+        o++;
     pack_array(out, 2);
-    pack_str(out, dtype_name(d->dtype));
-    pack_array(out, (size_t)d->rank);
-    for (int i = 0; i < d->rank; i++)
-        pack_int(out, d->shape[i]);
+    pack_str(out, dtype_name(o->desc.dtype));
+    pack_array(out, (size_t)o->desc.rank);
+    for (int i = 0; i < o->desc.rank; i++)
+        pack_int(out, o->desc.shape[i]);
+}
+
+void run_pack_results(struct buf *out, const struct plan *plan, int n_saved)
+{
+    pack_key_array(out, "outputs", (size_t)plan->op->n_outputs);
+    for (int i = 0; i < plan->op->n_outputs; i++)
+        pack_desc(out, plan, PLAN_OUTPUT, i);
+    pack_key_array(out, "saved", (size_t)n_saved);
+    for (int i = 0; i < n_saved; i++)
+        pack_desc(out, plan, PLAN_SAVED, plan->op->saved[i].temp);
+}
+
+void run_pack_views(struct buf *out, const struct op *op)
+{
+    pack_key_array(out, "views", (size_t)op->n_outputs);
+    for (int i = 0; i < op->n_outputs; i++) {
+        if (op->outputs[i].is_view)
+            pack_int(out, op->outputs[i].view_of);
+        else
+            pack_nil(out);
+    }
 }
 
 // --- tensors that are given

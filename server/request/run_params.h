@@ -47,7 +47,10 @@ bool run_default_device(struct run *run, struct opd_err *err);
 
 // [dtype, shape] for each input that is present; those that have a tensor already are left alone.
 bool run_read_descs(struct run *run, const value *array, struct opd_err *err);
-void run_pack_desc(struct buf *out, const struct tensor_desc *d); // the same
+// What a forward's plan makes, the same of each: the keys outputs, and saved with the first
+// n_saved.
+void run_pack_results(struct buf *out, const struct plan *plan, int n_saved);
+void run_pack_views(struct buf *out, const struct op *op); // the key views: of what each output is
 
 // A backward's plan is for those gradients of inputs that have a place, and without those of
 // outputs that have none: bits as in struct plan_request.
