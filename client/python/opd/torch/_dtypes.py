@@ -27,18 +27,14 @@ class Desc(NamedTuple):
         return DTYPES[self.dtype] * math.prod(self.shape)
 
 
-def check_dtype(tensor: torch.Tensor) -> str:
-    """The daemon's name of its dtype."""
+def describe(tensor: torch.Tensor) -> Desc:
+    """Sizes that a compiler leaves open stay so."""
     name = NAMES.get(tensor.dtype)
     if name is None:
         raise InvalidArgument(f"opd has no {tensor.dtype}; it has {', '.join(DTYPES)}")
     if tensor.layout is not torch.strided:
         raise InvalidArgument(f"opd takes dense tensors, not {tensor.layout}; use to_dense()")
-    return name
-
-
-def describe(tensor: torch.Tensor) -> Desc:
-    return Desc(check_dtype(tensor), tuple(map(int, tensor.shape)))
+    return Desc(name, tuple(tensor.shape))
 
 
 def write_inputs(descs: Sequence[Optional[Desc]]) -> tuple[str, list[int]]:

@@ -28,7 +28,7 @@ from .._spec import Spec, python_name
 from ..errors import InvalidArgument, OpdError
 from . import _derivatives as derivatives
 from ._autocast import cast, register_autocast
-from ._dtypes import BY_NAME, Desc, check_dtype, parse_inputs, to_wire, write_inputs
+from ._dtypes import BY_NAME, Desc, describe, parse_inputs, to_wire, write_inputs
 from ._onnx import express, is_exported
 from ._options import get_options, with_those_of_forward
 from ._session import find_device, get_key, get_session
@@ -307,8 +307,7 @@ class Operator:
         )
         ctx.attrs = inputs[self.n_inputs :]
         ctx.options = get_options()
-        ctx.inputs = ";".join("" if t is None else f"{check_dtype(t)}:{t.dim()}" for t in tensors)
-        ctx.sizes = [size for t in tensors if t is not None for size in t.shape]
+        ctx.inputs, ctx.sizes = write_inputs([None if t is None else describe(t) for t in tensors])
         ctx.floating = [t is not None and t.is_floating_point() for t in tensors]
 
     def _differentiate(self, ctx: Any, *grads: Any) -> Any:

@@ -197,10 +197,11 @@ class Session:
             return self._device_name(device) == "cpu"
 
     def plan(self, operator: Operator, tensors: Sequence[Maybe], attrs: Sequence[Any]) -> Plan:
-        """dtypes and shapes of what a call would make; nothing runs."""
+        """dtypes and shapes of what a call would make; nothing runs. Open sizes become numbers."""
         device = find_device(operator.name, tensors)
         with self.lock:
-            return self._plan(operator, _describe_all(tensors), attrs, device)[0]
+            descs = [d and Desc(d.dtype, tuple(map(int, d.shape))) for d in _describe_all(tensors)]
+            return self._plan(operator, tuple(descs), attrs, device)[0]
 
     def forward(
         self, operator: Operator, tensors: Sequence[Maybe], attrs: Sequence[Any], keep: bool
