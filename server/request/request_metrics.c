@@ -1,6 +1,7 @@
 // metrics: what the daemon counts, in Prometheus's text format.
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "request/parts.h"
 #include "base/clock.h"
@@ -156,15 +157,19 @@ static void put_operators(struct buf *out, const struct broker *b)
 // Runs in clients' own processes are counted by nobody; who makes them is known.
 static void put_exported(struct buf *out, const struct broker *b)
 {
-    begin(out, "in_process_clients", "gauge", "Clients that run an operator in their own process.");
-    for (size_t i = 0; i < b->registry.n_operators; i++) {
-        const struct opd_operator *o = b->registry.operators[i];
-        int n = 0;
-        for (const struct conn *c = b->clients.first; c && o->slot; c = c->next)
-            n += map_get(&c->exported, o->slot) != NULL;
-        if (o->slot)
-            buf_printf(out, "opd_in_process_clients{op=\"%s\"} %d\n", o->name, n);
+    const struct registry *r = &b->registry;
+    int *clients = mem_zalloc((size_t)r->published.n_given + 1, sizeof *clients); // by slot
+    for (const struct conn *c = b->clients.first; c; c = c->next) {
+        size_t cursor = 0;
+        for (const struct opd_operator *o; (o = map_next(&c->exported, &cursor)) != NULL;)
+            clients[o->slot]++;
     }
+    begin(out, "in_process_clients", "gauge", "Clients that run an operator in their own process.");
+    for (size_t i = 0; i < r->n_operators; i++)
+        if (r->operators[i]->slot)
+            buf_printf(out, "opd_in_process_clients{op=\"%s\"} %d\n", r->operators[i]->name,
+                       clients[r->operators[i]->slot]);
+    free(clients);
 }
 
 enum request_status request_metrics(struct request *req, const value *params, struct opd_err *err)
