@@ -1,6 +1,6 @@
 # opd. GNU make; everything that is built goes under $(BUILD).
 #
-#   make            build/opd, build/opctl, build/libopd.so, build/libopd.a
+#   make            build/opd, build/opctl, build/libopd.so, build/libopd.a, build/libopd_torch.so
 #   make demo       installs what is missing, builds, shows it at work
 #   make test       installs what is missing, builds, runs every test that needs no GPU: ten minutes
 #   make quick      builds, and runs what most mistakes are found by: a minute
@@ -48,7 +48,7 @@ FUZZ_SECONDS ?= 10
 	bench-reload \
 	lint format protocol install dist clean
 
-all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a
+all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a $(BUILD)/libopd_torch.so
 
 # ---- build ---------------------------------------------------------------------------------------------------------
 
@@ -70,6 +70,8 @@ client = $(patsubst %.c,$(OBJ)/pic/%.o, \
 in_process = $(patsubst %,$(OBJ)/pic/server/%.o, \
 	base/exported base/version_page base/report base/dtype base/err base/mem \
 	executor/cpu_block executor/cpu_fiber executor/cpu_race)
+# opd.torch's library: the daemon's operators in torch's process.
+torch_client = $(patsubst %.c,$(OBJ)/pic/%.o,$(wildcard client/torch/*.c))
 
 $(OBJ)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -105,6 +107,13 @@ $(BUILD)/opctl: $(opctl) $(BUILD)/libopd.a
 $(BUILD)/libopd.so: $(client)
 	$(SAY) LINK $@
 	$(Q)$(LINK) -shared -Wl,-soname,libopd.so.0 -Wl,--exclude-libs,ALL -Wl,-z,defs -o $@ $^ $(LIBMSGPACK)
+
+# An error leaves through these functions as an exception of C++, which torch makes.
+$(torch_client): CFLAGS += -fexceptions
+
+$(BUILD)/libopd_torch.so: $(torch_client) $(in_process) $(OBJ)/pic/server/executor/cuda_driver.o
+	$(SAY) LINK $@
+	$(Q)$(LINK) -shared -Wl,-soname,libopd_torch.so -Wl,-z,defs -o $@ $^ -ldl -lpthread
 
 # One object whose inner names are local, so that they cannot clash with those of a program.
 $(BUILD)/libopd.a: $(client)
@@ -320,6 +329,7 @@ install: all
 	install $(BUILD)/opd $(BUILD)/opctl $(ROOT)/bin
 	install $(BUILD)/libopd.so $(ROOT)/lib/libopd.so.0
 	ln -sf libopd.so.0 $(ROOT)/lib/libopd.so
+	install $(BUILD)/libopd_torch.so $(ROOT)/lib
 	install -m 644 $(BUILD)/libopd.a $(ROOT)/lib
 	install -m 644 client/c/opd.h $(ROOT)/include
 	install -m 644 kernels_src/* $(ROOT)/share/opd/kernels_src
@@ -336,7 +346,7 @@ dist: all
 	$(MAKE) --no-print-directory install PREFIX= DESTDIR=$(abspath $(BUILD)/dist/$(DIST))
 	mv $(BUILD)/dist/$(DIST)/share/opd/README.md $(BUILD)/dist/$(DIST)/share/opd/LICENSE $(BUILD)/dist/$(DIST)
 	sed -i 's|^prefix=.*|prefix=$${pcfiledir}/../..|' $(BUILD)/dist/$(DIST)/lib/pkgconfig/opd.pc
-	strip --strip-debug $(BUILD)/dist/$(DIST)/bin/* $(BUILD)/dist/$(DIST)/lib/*.so.0 $(BUILD)/dist/$(DIST)/lib/*.a
+	strip --strip-debug $(BUILD)/dist/$(DIST)/bin/* $(BUILD)/dist/$(DIST)/lib/*.so.0 $(BUILD)/dist/$(DIST)/lib/libopd_torch.so $(BUILD)/dist/$(DIST)/lib/*.a
 	mkdir -p dist
 	tar -C $(BUILD)/dist -czf dist/$(DIST).tar.gz --owner=0 --group=0 $(DIST)
 	@ls -l dist/$(DIST).tar.gz

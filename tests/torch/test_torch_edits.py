@@ -11,6 +11,7 @@ from torch.testing import assert_close
 import opd
 import opd.torch
 from conftest import eventually
+from torch_fixtures import isolated  # noqa: F401
 from scale_operator import X, grad_of, save, scale, write_scale  # noqa: F401
 
 
@@ -192,7 +193,8 @@ def test_an_operator_that_is_gone(scale, tmp_path):
         opd.torch.ops.scale(X)
 
 
-def test_a_fault_is_an_error_and_the_next_call_works(scale, tmp_path):
+def test_a_fault_is_an_error_and_the_next_call_works(scale, tmp_path, isolated):
+    isolated()
     assert_close(opd.torch.ops.scale(X), X * 2)
     text = (tmp_path / "scale.cu").read_text().replace("scale", "fault")
     save(tmp_path / "fault.cu", text.replace("x[i] *", "x[i + (1 << 30)] *"))

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
-from torch_fixtures import DEVICE, device, draw, ops, torch_daemon  # noqa: F401
+from torch_fixtures import DEVICE, device, draw, isolated, ops, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch
@@ -410,7 +410,8 @@ def test_blanks_and_words_in_a_schema(ops, device):
     assert_close(ops.blanks(x, lambda_=2.0, import_=False), x * 2)
 
 
-def test_nothing_is_asked_for_a_call_that_works(ops, draw, monkeypatch):
+def test_nothing_is_asked_for_a_call_that_works(ops, draw, monkeypatch, isolated):
+    isolated()
     x = draw(3)
     ops.gelu(x)
     asked = []

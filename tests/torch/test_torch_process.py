@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 from conftest import CACHE, DEVICE, PROGRAM, in_threads
-from torch_fixtures import ops, torch_daemon  # noqa: F401
+from torch_fixtures import isolated, ops, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch
@@ -209,7 +209,7 @@ def kill_and_start(daemon, folder):
 
 
 @pytest.mark.parametrize("transport", ["DirectTransport", "StagedTransport"])
-def test_a_daemon_killed_between_calls(start_daemon, tmp_path, monkeypatch, transport):
+def test_a_daemon_killed_between_calls(start_daemon, tmp_path, monkeypatch, transport, isolated):
     """One call tells, the next is served by the daemon that is there then."""
     from opd.torch import _host
 
@@ -218,6 +218,7 @@ def test_a_daemon_killed_between_calls(start_daemon, tmp_path, monkeypatch, tran
     write_scale(tmp_path, 2)
     daemon = start_daemon("--kernels", str(tmp_path))
     opd.torch.use(daemon.socket)
+    isolated()
     x = X.clone().requires_grad_()
     before = opd.torch.ops.scale(x)
     opd.torch.ops.scale(torch.ones(1 << 20))  # another arena: the next call begins with tensors
@@ -232,8 +233,9 @@ def test_a_daemon_killed_between_calls(start_daemon, tmp_path, monkeypatch, tran
     opd.torch.use(None)
 
 
-def test_a_daemon_started_anew_between_forward_and_backward(start_daemon, tmp_path):
+def test_a_daemon_started_anew_between_forward_and_backward(start_daemon, tmp_path, isolated):
     """Its versions begin at 1 again. Backward runs what ran forward, or nothing."""
+    isolated()
     write_scale(tmp_path, 2)
     daemon = start_daemon("--kernels", str(tmp_path))
     opd.torch.use(daemon.socket)
@@ -257,7 +259,8 @@ def test_a_daemon_started_anew_between_forward_and_backward(start_daemon, tmp_pa
     opd.torch.use(None)
 
 
-def test_release_starts_no_daemon(start_daemon, tmp_path, monkeypatch):
+def test_release_starts_no_daemon(start_daemon, tmp_path, monkeypatch, isolated):
+    isolated()
     write_scale(tmp_path, 2)
     daemon = start_daemon("--kernels", str(tmp_path))
     monkeypatch.setenv("OPD_BIN", PROGRAM)

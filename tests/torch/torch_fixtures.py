@@ -1,6 +1,7 @@
 """opd.torch against a daemon on $OPD_TEST_DEVICE, for tensors on the CPU and, where that is a GPU
 and torch has it, on the GPU. (No conftest.py: other folders' tests import that by its name.)"""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -66,3 +67,10 @@ def draw(device):
         return values.to(device, dtype).requires_grad_(grad)
 
     return make
+
+
+@pytest.fixture
+def isolated():
+    """isolated() has the daemon run all calls of the test's thread, for what that alone does."""
+    with contextlib.ExitStack() as stack:
+        yield lambda: stack.enter_context(opd.torch.options(isolated=True))

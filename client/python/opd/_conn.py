@@ -75,7 +75,7 @@ class Reply:
 
     def settle(self, result: Any, error: Optional[OpdError]) -> None:
         self.done, self.result, self.error = True, result, error
-        if self.method == "forward" and isinstance(result, dict):
+        if self.method in ("forward", "plan_export") and isinstance(result, dict):
             self.warnings = list(result.get("warnings", ()))
         if self._batch:
             self._batch.settle(self)
@@ -357,9 +357,15 @@ class Connection:
                 self.close(str(from_wire(response.error)))
             return
         error = None if response.error is None else from_wire(response.error)
-        if reply.method == "tensor_export" and error is None and response.result["chunk"]:
+        if error is None and _brings_fd(reply.method, response.result):
             reply.fd = self._fds.popleft() if self._fds else None  # in the order of the replies
         reply.settle(response.result, error)
+
+
+def _brings_fd(method: str, result: Any) -> bool:
+    if method == "tensor_export":
+        return bool(result["chunk"])
+    return method in ("plan_export", "version_page")
 
 
 # A child that kept its parent's sockets would keep the parent's tensors, too, after its end.

@@ -104,6 +104,11 @@ _CLASSES: dict[str, type[OpdError]] = {
 }
 
 
+def make_error(code: str, message: str, op: Optional[str] = None) -> OpdError:
+    """The exception for a code."""
+    return _CLASSES.get(code, OpdError)(message, code, op=op)
+
+
 def from_wire(error: Any) -> OpdError:
     """The exception for the error slot of a reply; a code from a newer daemon is an OpdError."""
     if not isinstance(error, dict):

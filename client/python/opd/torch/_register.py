@@ -29,6 +29,8 @@ from ..errors import InvalidArgument, OpdError
 from . import _derivatives as derivatives
 from ._autocast import cast, register_autocast
 from ._dtypes import BY_NAME, Desc, describe, parse_inputs, to_wire, write_inputs
+from ._inproc import MISS, Kernels, check_capture, make_kernels
+from ._library import DEFAULT_ISOLATED, get_library
 from ._onnx import express, is_exported
 from ._options import get_options, with_those_of_forward
 from ._session import find_device, get_key, get_session
@@ -36,12 +38,17 @@ from ._shapes import has_symbols, infer
 from ._vmap import find_batches, move_to_front, unwrap, wrap
 
 _library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has no types
-# A launch in another process is no part of a CUDA graph.
-_TAGS = [t for t in (getattr(torch.Tag, "cudagraph_unsafe", None),) if t is not None]
+
+def _find_tags() -> list[Any]:
+    """A launch in another process is no part of a CUDA graph."""
+    if not DEFAULT_ISOLATED and get_library() is not None:
+        return []
+    return [t for t in (getattr(torch.Tag, "cudagraph_unsafe", None),) if t is not None]
+
 
 # Names in torch.ops.opd, whether what they are for was ever complete or not.
 taken: set[str] = set()
-HELPERS = ("infer", "forward", "backward")
+HELPERS = ("infer", "forward", "backward", "back")
 
 _VALUES = ("None", "True", "False")
 _WORD = re.compile(  # a name in a schema
@@ -58,6 +65,9 @@ class Operator:
     def __init__(self, spec: Spec) -> None:
         self.name = spec.name
         self.spec = spec
+        self.kernels: Optional[Kernels] = None  # once a call has been made in the daemon
+        self.library = _library
+        self._tags = _find_tags()
         self.key = get_key(spec)
         self.outdated = False
         self.public = _choose_name(spec)
@@ -101,7 +111,7 @@ class Operator:
             call = self._call
         for overload, schema in overloads.items():
             name = self.public if overload == "default" else f"{self.public}.{overload}"
-            _library.define(name + schema, tags=_TAGS)
+            _library.define(name + schema, tags=self._tags)
             _library.impl(name, call, "CompositeImplicitAutograd")
             transform = call if call == self._view else self._transform
             _library.impl(name, transform, "FuncTorchDynamicLayerFrontMode")
@@ -160,7 +170,7 @@ class Operator:
 
     def _define(self, what: str, schema: str, run: Any, fake: Any, batch: Any = None) -> Any:
         mutated = [f"t{i}" for i in self.mutated] if what == "infer" else []
-        options: dict[str, Any] = {"tags": _TAGS} if _TAGS else {}
+        options: dict[str, Any] = {"tags": self._tags} if self._tags else {}
         op = torch.library.custom_op(
             f"opd::{self.public}__{what}", run, mutates_args=mutated, schema=schema, **options
         )
@@ -281,11 +291,26 @@ class Operator:
         made, stamp = self._run(args, True)
         return (*made, torch.tensor(stamp, device="cpu"))
 
-    def _run(self, args: Any, keep: bool) -> tuple[list[torch.Tensor], int]:
+    def _run(self, args: Any, keep: bool) -> Any:
         tensors, attrs = args[: self.n_inputs], args[self.n_inputs :]
         if len(self.mutated) > 1:
             _check_apart(self.name, [tensors[i] for i in self.mutated])
-        return get_session().forward(self, tensors, to_wire(attrs), keep)
+        kernels = self._get_kernels()
+        made = kernels.forward(args, keep) if kernels else MISS
+        if made is not MISS:
+            return made
+        check_capture(self.name, tensors)
+        made, stamp = get_session().forward(self, tensors, to_wire(attrs), keep)
+        if kernels and kernels.load_forward(args, keep, stamp & 0xFFFFFFFF) and not self.mutated:
+            # So that all results are of one kind: a product of matrices is of torch's library here.
+            again = kernels.forward(args, keep)
+            return (made, stamp) if again is MISS else again
+        return made, stamp
+
+    def _get_kernels(self) -> Optional[Kernels]:
+        if self.kernels is None:
+            self.kernels = make_kernels(self, self.spec)
+        return self.kernels
 
     def _fake(self, args: Any, keep: bool) -> list[torch.Tensor]:
         tensors, attrs = args[: self.n_inputs], args[self.n_inputs :]
@@ -358,7 +383,7 @@ class Operator:
             found = derivatives.pull(self, attrs, grads, inputs, kept[n:], descs, wanted, stamp)
         return tuple(g if want else None for g, want in zip(found, wanted))
 
-    def _run_backward(self, *args: Any) -> list[torch.Tensor]:
+    def _run_backward(self, *args: Any) -> Any:
         *values, stamp, inputs, sizes, wanted = args
         grads, rest = values[: self.n_outputs], values[self.n_outputs :]
         descs = parse_inputs(inputs, map(int, sizes))
@@ -369,8 +394,23 @@ class Operator:
         for i in self.read_outputs:
             read_outputs[i] = rest.pop(0)
         saved, attrs = rest[: self.n_saved], rest[self.n_saved :]
+        kept = [*(read_inputs[i] for i in self.read_inputs)]
+        kept += [*(read_outputs[i] for i in self.read_outputs), *saved]
+        kernels, ran = self._get_kernels(), int(stamp)
+        made = kernels.backward([*grads, *kept], wanted, ran) if kernels else MISS
+        if made is not MISS:
+            return made
+        check_capture(self.name, grads)
         tensors = (read_inputs, read_outputs, saved, grads)
-        return get_session().vjp(self, tensors, descs, to_wire(attrs), wanted, int(stamp))
+        attrs = to_wire(attrs)
+        made = get_session().vjp(self, tensors, descs, attrs, wanted, ran)
+        if kernels:
+            absent = [g is None for g in grads]
+            device = find_device(self.name, grads)
+            kernels.load_backward(descs, attrs, device, ran, wanted, absent)
+            again = kernels.backward([*grads, *kept], wanted, ran)
+            return made if again is MISS else again
+        return made
 
     def _fake_backward(self, *args: Any) -> list[torch.Tensor]:
         *tensors, _, inputs, sizes, wanted = args

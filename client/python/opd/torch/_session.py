@@ -10,6 +10,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, Optional, Protocol
 
 import torch
@@ -23,8 +24,10 @@ from .._warn import warn_reload
 from ..client import Client
 from ..errors import InvalidArgument, NotFound, OpdError, Unavailable
 from ._dtypes import Desc, describe
+from ._library import find_library
 from ._options import get_options
 
+_COMPILING = 600.0  # seconds that the daemon may take for kernels
 _TIMEOUT = 60.0  # seconds of silence of the daemon
 _MANY_PLANS = 4096  # kept for an operator
 
@@ -32,6 +35,8 @@ _MANY_PLANS = 4096  # kept for an operator
 # the version that ran forward by a stamp: the version, and above it the connection's number.
 _STAMP_BITS = 32
 _numbers = itertools.count()
+SERIALS = 1 << 62  # stamps from here on are serials of plans that were loaded in this process
+_serials: dict[int, int] = {}  # the stamp of the same version
 _hashes: dict[tuple[int, str, int], str] = {}  # of the text behind connection, operator, version
 
 # Called with all operators when they have been asked for again.
@@ -63,6 +68,19 @@ class Job(NamedTuple):
     # Ids of reads, ids for what it makes, and whether these are tensors that are there already.
     # The reply is settled within the batch.
     send: Callable[[list[Optional[int]], list[Optional[int]], bool, Batch], Reply]
+
+
+class Export:
+    """A plan with its kernels, in a memfd; in a `with` block."""
+
+    def __init__(self, fd: int, slot: int, version: int) -> None:
+        self.fd, self.slot, self.version = fd, slot, version
+
+    def __enter__(self) -> Export:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
 
 
 class Transport(Protocol):
@@ -130,18 +148,23 @@ class Session:
         self._plans: dict[str, dict[Any, Plan]] = {}
         self._transports: dict[torch.device, tuple[str, Transport]] = {}
         self._ids = 0
+        self._paged: Optional[Link] = None  # whose page of versions is in use
 
     @property
     def link(self) -> Link:
         """Connected when first needed, and again after the connection was lost."""
         with self.lock:
             if self._link is None or self._link.conn.closed:
-                self._forget()
-                self._number = next(_numbers)
-                link = connect_link(self._socket, True, _TIMEOUT)
-                self._catalog = Catalog(link)
-                self._link = link
+                self._connect(start=True)
+            assert self._link is not None
             return self._link
+
+    def _connect(self, start: bool) -> None:
+        link = connect_link(self._socket, start, _TIMEOUT)
+        self._forget()
+        self._number = next(_numbers)
+        self._catalog = Catalog(link)
+        self._link = link
 
     @property
     def client(self) -> Client:
@@ -259,6 +282,63 @@ class Session:
             options["version"] = self.find_version(operator.name, stamp)
             return transport.run(Job(reads, (), makes, send))[1]
 
+    def export(
+        self,
+        operator: Operator,
+        direction: str,
+        descs: Sequence[Optional[tuple[str, tuple[int, ...]]]],
+        attrs: Sequence[Any],
+        device: torch.device,
+        options: dict[str, Any],
+    ) -> Optional[Export]:
+        """A plan that this process runs itself; None: not on this device."""
+        with self.lock:
+            name = self._device_name(device)
+            if device.type == "cpu" and name != "cpu":
+                return None
+            self._take_page()
+            params = (operator.name, direction, descs, _name_attrs(operator, attrs), options)
+            reply = self.conn.send("plan_export", (*params[:-1], {**options, "device": name}))
+            reply.deadline = _COMPILING
+            result = self.conn.wait(reply)
+            fd = reply.take_fd()
+            version = int(result["version"])
+            if "version" not in options and version != self.find(operator.name).version:
+                self.refresh(operator.name)
+        for text in reply.warnings:
+            warn_reload(text)
+        return None if fd is None else Export(fd, result["slot"], version)
+
+    def look_for_daemon(self) -> bool:
+        """The one whose operators are loaded has ended, or seems to. True: there is one; none is
+        started."""
+        with self.lock:
+            with suppress(OpdError):
+                if self._link is not None and not self._link.conn.closed:
+                    self._paged = None
+                    self._take_page()
+                    return True
+            with suppress(OpdError):
+                self._connect(start=False)
+                self._take_page()
+                return True
+        return False
+
+    def _take_page(self) -> None:
+        """The daemon's page of versions, once for each connection."""
+        library = find_library()
+        if self._paged is self.link or library is None:
+            return
+        reply = self.conn.send("version_page", ())
+        self.conn.wait(reply)
+        fd = reply.take_fd()
+        if fd is not None:
+            try:
+                library.set_page(fd)
+            finally:
+                os.close(fd)
+        self._paged = self.link
+
     def release(self) -> None:
         """Gives up all memory that is kept for later calls, here and in the daemon."""
         with self.lock:
@@ -312,9 +392,9 @@ class Session:
             self.refresh(operator.name)
             if not operator.mutated:  # what was done in place is not done again
                 self._check_interface(operator)
-        return made, self._make_stamp(operator.name, version) if keep else version
+        return made, self.make_stamp(operator.name, version) if keep else version
 
-    def _make_stamp(self, name: str, version: int) -> int:
+    def make_stamp(self, name: str, version: int) -> int:
         key = (self._number, name, version)
         if key not in _hashes:
             _hashes[key] = self._find_hash(name, version)
@@ -327,9 +407,13 @@ class Session:
         versions = self.conn.call("op_info", name)["versions"]
         return next((str(v["hash"]) for v in versions if v["version"] == version), "")
 
+    def note_serial(self, serial: int, name: str, version: int) -> None:
+        """Of a plan that is loaded in this process: what runs it has that for a stamp."""
+        _serials[serial] = self.make_stamp(name, version)
+
     def find_version(self, name: str, stamp: int) -> int:
         """The version of that stamp; on a later connection, what has the same text."""
-        number, version = divmod(stamp, 1 << _STAMP_BITS)
+        number, version = divmod(_serials.get(stamp, stamp), 1 << _STAMP_BITS)
         if number == self._number:
             return version
         text = _hashes.get((number, name, version))
@@ -500,6 +584,9 @@ def set_session(socket: Optional[str]) -> None:
     global _current
     old, _current = _current, Session(None if socket is None else os.path.abspath(socket))
     old.close()
+    library = find_library()
+    if library is not None:
+        library.set_page(-1)
 
 
 def release() -> None:

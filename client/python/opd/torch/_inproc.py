@@ -1,0 +1,504 @@
+"""Operators in torch's own process: kernels in C that torch's dispatcher calls (client/torch/).
+
+Of `gelu` these are, in the namespace `opd`, beside those of _register.py:
+
+    gelu.here   the operator itself
+    gelu.keep   its outputs, its saved tensors, and the serial of the plan that ran
+    gelu__back  of gradients, what backward reads, which gradients are wanted and that serial: a
+                gradient of each input, None where it is not wanted
+
+They run plans that are loaded, which a call finds by its dtypes, shapes, attributes and device, and
+by the version that the daemon serves now. A call that finds none raises RuntimeError; it is then
+made in the daemon, and its plan is loaded for those that come after.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, Callable, Optional
+
+import torch
+from torch.autograd import forward_ad
+
+from .._spec import Spec
+from ..errors import InvalidArgument, OpdError, make_error
+from ._dtypes import NAMES
+from ._library import DEFAULT_ISOLATED, Library, get_library
+from ._options import Options, get_options, is_isolated, with_those_of_forward
+from ._session import SERIALS, find_device, get_session
+
+_FORWARD, _KEEP, _BACKWARD = range(3)
+_LETTERS = {"int": "i", "float": "f", "bool": "b", "str": "s"}
+_ERROR = re.compile(r"opd:([a-z_ ]+): (.*?)(?:\nException raised from|\Z)", re.DOTALL)
+_MANY = 1024
+
+# What a call meets at these is not for here, but for the operator as all of torch knows it.
+_OTHER_KEYS = (
+    "Batched",
+    "Python",
+    "Meta",
+    "Tracer",
+    "Functionalize",
+    "AutocastCPU",
+    "AutocastCUDA",
+    "FuncTorchDynamicLayerFrontMode",
+)
+
+# Classes of arguments, and whether they are tensors. Others may want to be asked themselves.
+_PLAIN: dict[type, bool] = {
+    torch.Tensor: True,
+    torch.nn.Parameter: True,
+    **dict.fromkeys((type(None), int, float, bool, str, tuple, list), False),
+}
+
+_grad_enabled = torch.is_grad_enabled
+_is_autocast: Any = torch._C._is_any_autocast_enabled
+_n_modes: Any = torch._C._len_torch_dispatch_stack
+_in_transform: Any = torch._C._are_functorch_transforms_active
+_is_tracing: Any = torch._C._is_tracing
+_is_initialized: Any = torch.cuda.is_initialized  # it has no types
+_without: Any = torch._C._ExcludeDispatchKeyGuard
+_autocast_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+_autocast_keys = _autocast_keys | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+
+MISS: Any = object()  # a call that is not for here
+_GONE = object()
+
+
+class Elsewhere(RuntimeError):
+    """The same, from where only an error can say it."""
+
+
+def _leave(*_: Any, **__: Any) -> Any:
+    raise Elsewhere
+
+
+_NO_OPTIONS = Options()
+
+_told: set[str] = set()
+_lock = threading.RLock()
+
+
+class Kernels:
+    """Of one registered operator."""
+
+    def __init__(self, operator: Any, spec: Spec, library: Library) -> None:
+        self._operator = operator
+        self._library = library
+        self.n_inputs, self.n_outputs = len(spec.inputs), len(spec.outputs)
+        self._n_saved = len(spec.info["saved"])
+        self.reads = [i for i, t in enumerate(spec.inputs) if t["used_backward"]]
+        self.read_outputs = [i for i, t in enumerate(spec.outputs) if t["used_backward"]]
+        self._optional = [bool(t["optional"]) for t in spec.inputs]
+        lists = enumerate((a["list"] for a in spec.attrs.values()), self.n_inputs)
+        self._lists = [(i, n) for i, n in lists if n]
+        self._refused: set[str] = set()
+        self._masks: dict[tuple[bool, ...], int] = {}
+        schema = operator.overload._schema
+        self._names = [a.name for a in schema.arguments]
+        self._n_positional = sum(not a.kwarg_only for a in schema.arguments)
+        arguments, _, returns = str(schema).replace("SymInt", "int").rpartition(" -> ")
+        self._arguments = arguments[arguments.index("(") :]
+        self._layout = "".join(map(_spell_input, spec.inputs)) + "".join(
+            map(_spell_attr, spec.attrs.values())
+        )
+        self._has_backward = bool(spec.info["has_backward"]) and not operator.mutated
+        self.here, self._here_number = self._make(
+            ".here", _FORWARD, f"{self._arguments} -> {returns}", self._layout, operator.overload
+        )
+        if self._has_backward:
+            self._make_gradient()
+
+    def _make_gradient(self) -> None:
+        results = ["Tensor"] * (self.n_outputs + self._n_saved) + ["int"]
+        schema = f"{self._arguments} -> ({', '.join(results)})"
+        self.keep, self._keep_number = self._make(".keep", _KEEP, schema, self._layout)
+        n = self.n_outputs + len(self.reads) + len(self.read_outputs) + self._n_saved
+        arguments = [f"Tensor t{i}" for i in range(n)] + ["int wanted", "int serial"]
+        schema = f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * self.n_inputs)})"
+        self.back, self._back_number = self._make("__back", _BACKWARD, schema, "t" * n + "ii")
+        function = type(self._operator.name, (_Gradient,), {})
+        # torch's own apply() looks for torch.func first, as _differentiate() does.
+        self._apply: Any = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+    def _make(
+        self, what: str, kind: int, schema: str, layout: str, other: Any = _leave
+    ) -> tuple[Any, int]:
+        """Registers a kernel; and `other` for what is not for it."""
+        name = f"{self._operator.public}{what}"
+        number = self._library.register(
+            f"opd::{name}",
+            name + schema,
+            kind,
+            self._operator.name,
+            layout,
+            (self.n_inputs, self.n_outputs, self._n_saved),
+            sum(1 << i for i in self._operator.mutated),
+            bytes(
+                [i in self.reads for i in range(self.n_inputs)]
+                + [i in self.read_outputs for i in range(self.n_outputs)]
+            ),
+        )
+        library: Any = self._operator.library
+        for key in _OTHER_KEYS:
+            library.impl(name, other, key)
+        for key in ("Autograd", "ADInplaceOrView"):
+            library.impl(name, torch.library.fallthrough_kernel, key)
+        packet, _, overload = name.partition(".")
+        found: Any = getattr(getattr(torch.ops.opd, packet), overload or "default")
+        return found._op, number
+
+    # --- calls
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call as users make it, or MISS."""
+        wants = False
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            is_tensor = _PLAIN.get(type(value))
+            if is_tensor:
+                wants = wants or value.requires_grad
+            elif is_tensor is None:
+                return MISS
+        if forward_ad._current_level >= 0:
+            return MISS
+        try:
+            if wants and _grad_enabled():
+                return self._differentiate(args, kwargs)
+            made = self.here(*args, **kwargs)
+        except RuntimeError as e:
+            self._explain(e)
+            return MISS
+        if self._operator.mutated:
+            self._tell_autograd(args, kwargs)
+        return made
+
+    def _differentiate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._has_backward or _n_modes() or _in_transform():
+            return MISS
+        if _is_autocast() or _is_tracing():
+            return MISS
+        if kwargs and len(args) < self.n_inputs:
+            args, kwargs = self._place(args, kwargs)
+        for value, able in zip(args, self._operator.differentiable):
+            if able and value is not None and value.requires_grad:
+                return self._apply(self, kwargs, *args)
+        return MISS
+
+    def _place(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """All tensors by position: autograd sees those alone."""
+        rest, placed = dict(kwargs), list(args)
+        for i in range(len(args), self.n_inputs):
+            if self._names[i] not in rest and not self._optional[i]:
+                break  # torch will tell
+            placed.append(rest.pop(self._names[i], None))
+        return tuple(placed), rest
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments, as torch hands them to a kernel: one number stands for a list of it."""
+        values = list(self._operator._bind(args, kwargs))
+        for i, n in self._lists:
+            if isinstance(values[i], (int, float)):
+                values[i] = [values[i]] * n
+        return tuple(values)
+
+    def _tell_autograd(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What has changed, as torch's own operators in place do."""
+        for i in self._operator.mutated:
+            value = args[i] if i < len(args) else kwargs.get(self._names[i])
+            if value is not None and not value.is_inference():
+                torch.autograd.graph.increment_version(value)
+
+    def _explain(self, error: RuntimeError) -> Any:
+        """MISS, where the call can be made elsewhere; _GONE, where that daemon has ended, and no other
+        was found; else raises what went wrong."""
+        match = _ERROR.match(str(error))
+        if match is None or match[1] == "not loaded":
+            return MISS
+        if match[1] == "gone":
+            return MISS if get_session().look_for_daemon() else _GONE
+        note = (
+            "opd ran this in torch's own process; of its operators, the last to run were "
+            f"{self._library.tell_last()}. With OPD_ISOLATED=1, or in `with opd.torch.options("
+            "isolated=True)`, the daemon runs them, and tells which kernel fails, and where"
+        )
+        faulted = match[1] in ("kernel_fault", "internal")
+        try:
+            if faulted and _is_initialized():
+                torch.cuda.synchronize()  # torch's own error, where the device has failed
+        except RuntimeError as e:
+            _add_note(e, note)
+            raise e from None
+        raised = make_error(match[1], match[2], self._operator.name)
+        if faulted:
+            _add_note(raised, note)
+        raise raised from None
+
+    # --- calls of the parts in _register.py, with all arguments in order
+
+    def forward(self, values: Sequence[Any], keep: bool) -> Any:
+        """Outputs, then with `keep` saved tensors; and a stamp. MISS: it is to be made in the daemon,
+        and load_forward() after it."""
+        if not _may_run():
+            return MISS
+        asked = get_options()
+        first_here = asked.isolated is False or (asked.isolated is None and DEFAULT_ISOLATED is False)
+        made = self._try_forward(values, keep)
+        if made is MISS and first_here and self.load_forward(values, keep, asked.version):
+            made = self._try_forward(values, keep)
+        return made
+
+    def _try_forward(self, values: Sequence[Any], keep: bool) -> Any:
+        n = self._n_positional
+        kernel = self.keep if keep else self.here
+        args, kwargs = values[:n], dict(zip(self._names[n:], values[n:]))
+        with _without(_autocast_keys):
+            made = self._try(kernel, *args, **kwargs)
+        if made is MISS:
+            return MISS
+        if keep:
+            return list(made[:-1]), made[-1]
+        return ([made] if self.n_outputs == 1 else list(made or ())), 0
+
+    def _try(self, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return kernel(*args, **kwargs)
+        except RuntimeError as e:
+            if self._explain(e) is MISS:
+                return MISS
+        with self._library.alone():
+            try:
+                return kernel(*args, **kwargs)
+            except RuntimeError as e:
+                self._explain(e)
+                return MISS
+
+    def backward(self, tensors: Sequence[Any], wanted: Sequence[bool], stamp: int) -> Any:
+        """The wanted gradients, or MISS. tensors: gradients of outputs, then what backward reads."""
+        if stamp < SERIALS or not _may_run():
+            return MISS
+        mask = sum(1 << i for i, want in enumerate(wanted) if want)
+        with _without(_autocast_keys):
+            made = self._try(self.back, *tensors, mask, stamp)
+        if made is MISS:
+            return MISS
+        made = (made,) if self.n_inputs == 1 else made
+        return [gradient for gradient in made if gradient is not None]
+
+    def mask(self, needs: tuple[bool, ...]) -> int:
+        """The gradients to make, of ctx.needs_input_grad of a _Gradient."""
+        mask = self._masks.get(needs)
+        if mask is None:
+            pairs = enumerate(zip(needs[2:], self._operator.differentiable))
+            mask = self._masks[needs] = sum(1 << i for i, (a, b) in pairs if a and b)
+        return mask
+
+    # --- loading
+
+    def load_forward(
+        self, values: Sequence[Any], keep: bool, version: Optional[int]
+    ) -> Optional[int]:
+        """For calls as the last one of this thread, which was a MISS: a stamp. None: they will be,
+        too."""
+        tensors = values[: self.n_inputs]
+        descs = [None if t is None else (NAMES[t.dtype], tuple(t.shape)) for t in tensors]
+        device = find_device(self._operator.name, tensors)
+        number = self._keep_number if keep else self._here_number
+        options = {"keep": keep} if keep else {}
+        attrs = values[self.n_inputs :]
+        return self._load(number, "forward", (descs, attrs, device), version, options)
+
+    def load_backward(
+        self,
+        descs: Sequence[Any],
+        attrs: Sequence[Any],
+        device: torch.device,
+        stamp: int,
+        wanted: Sequence[bool],
+        absent: Sequence[bool],
+    ) -> None:
+        """The same of a backward; of a forward that ran in the daemon, nothing would find it."""
+        if stamp < SERIALS:
+            return
+        options = {"wanted": list(wanted), "grad_absent": list(absent)}
+        version = get_session().find_version(self._operator.name, stamp)
+        self._load(self._back_number, "backward", (descs, attrs, device), version, options)
+
+    def _load(
+        self,
+        number: int,
+        direction: str,
+        what: tuple[Any, Any, torch.device],
+        version: Optional[int],
+        options: dict[str, Any],
+    ) -> Optional[int]:
+        key = repr((direction, what, version, options))
+        if key in self._refused or not _may_run():
+            return None
+        if version is not None:
+            options["version"] = version
+        for blas in (True, False):
+            with suppress(OSError, OpdError):
+                return self._try_load(number, direction, what, {**options, "blas": blas})
+        if len(self._refused) < _MANY:
+            self._refused.add(key)
+        return None
+
+    def _try_load(
+        self,
+        number: int,
+        direction: str,
+        what: tuple[Any, Any, torch.device],
+        options: dict[str, Any],
+    ) -> Optional[int]:
+        session = get_session()
+        export = session.export(self._operator, direction, *what, options)
+        if export is None:
+            return None
+        with export:
+            serial = self._library.load(number, export.fd, export.slot)
+            session.note_serial(serial, self._operator.name, export.version)
+        return serial
+
+
+class _Gradient(torch.autograd.Function):
+    """What autograd knows of a call; each operator has a class of its own, for its name."""
+
+    @staticmethod
+    def forward(ctx: Any, kernels: Kernels, kwargs: dict[str, Any], *args: Any) -> Any:
+        try:
+            made = kernels.keep(*args, **kwargs)
+        except RuntimeError as e:
+            if _ERROR.match(str(e)) is None and not isinstance(e, Elsewhere):
+                raise  # arguments that do not fit
+            kernels._explain(e)
+            made = _run_forward(kernels, args, kwargs)
+        n = kernels.n_outputs
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(
+            *[args[i] if i < len(args) else None for i in kernels.reads],
+            *[made[i] for i in kernels.read_outputs],
+            *made[n:-1],
+        )
+        ctx.kernels = kernels
+        ctx.stamp = made[-1]
+        ctx.rest = kwargs, args[kernels.n_inputs :]
+        if len(kernels.reads) < kernels.n_inputs:
+            ctx.unread = {
+                i: (t.dtype, t.shape)
+                for i, t in enumerate(args[: kernels.n_inputs])
+                if t is not None and i not in kernels.reads
+            }
+        options = get_options()
+        ctx.options = None if options == _NO_OPTIONS else options
+        return made[0] if n == 1 else tuple(made[:n])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        kernels, needs, saved = ctx.kernels, ctx.needs_input_grad, ctx.saved_tensors
+        made = MISS
+        if ctx.options is None and ctx.stamp >= SERIALS and not _grad_enabled():
+            try:
+                made = kernels.back(*grads, *saved, kernels.mask(needs), ctx.stamp)
+                if kernels.n_inputs == 1:
+                    made = (made,)
+            except RuntimeError as e:
+                kernels._explain(e)
+        if made is MISS:
+            with with_those_of_forward(ctx.options or _NO_OPTIONS):
+                made = _differentiate(ctx, grads, saved)
+        n = len(needs) - 2
+        return (None, None, *made[:n], *(None,) * (n - len(made)))
+
+
+def _run_forward(kernels: Kernels, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    operator = kernels._operator
+    made, stamp = operator._run(kernels.bind(args, kwargs), True)
+    return (*made, stamp)
+
+
+def _differentiate(ctx: Any, grads: tuple[Any, ...], saved: tuple[Any, ...]) -> Any:
+    """As the registered operator does it, with what it would have kept."""
+    kernels = ctx.kernels
+    operator, n = kernels._operator, kernels.n_inputs
+    kwargs, attrs = ctx.rest
+    rest = list(saved)
+    inputs: list[Any] = [None] * n
+    outputs: list[Any] = [torch.empty(0)] * kernels.n_outputs
+    for i in kernels.reads:
+        inputs[i] = rest.pop(0)
+    for i in kernels.read_outputs:
+        outputs[i] = rest.pop(0)
+    for i, (dtype, shape) in getattr(ctx, "unread", {}).items():
+        inputs[i] = torch.empty(shape, dtype=dtype, device="meta")
+    needs = ctx.needs_input_grad[2 : 2 + n]
+    kept = SimpleNamespace(needs_input_grad=(*needs, *(False,) * (n - len(needs))))
+    kept.set_materialize_grads = kept.mark_non_differentiable = lambda *_: None
+    kept.save_for_backward = lambda *tensors: setattr(kept, "saved_tensors", tensors)
+    stamp = torch.tensor(ctx.stamp, device="cpu")
+    values = kernels.bind((*inputs, *attrs), kwargs)
+    operator._keep(kept, values, (*outputs, *rest, stamp))
+    return operator._differentiate(kept, *grads)[:n]
+
+
+def make_kernels(operator: Any, spec: Spec) -> Optional[Kernels]:
+    """None: the operator runs in the daemon."""
+    library = get_library() if spec.inputs and _may_run() else None
+    if library is None:
+        return None
+    with _lock:
+        try:
+            return Kernels(operator, spec, library)
+        except OSError as e:
+            if str(e) not in _told:
+                _told.add(str(e))
+                warnings.warn(f"opd.torch: {e}", stacklevel=2)
+            return None
+
+
+def _may_run() -> bool:
+    return not is_isolated(get_options())
+
+
+def check_capture(name: str, tensors: Sequence[Any]) -> None:
+    """Of a call that was a MISS: what a CUDA graph is to hold must be loaded before."""
+    if any(t is not None and t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing():
+        raise InvalidArgument(
+            f"{name}: a CUDA graph is being captured, and a call with these dtypes, shapes and "
+            "attributes is not loaded in this process yet; make it once before the capture",
+            op=name,
+        )
+
+
+def _spell_input(info: dict[str, Any]) -> str:
+    """As call.h has it."""
+    return "?t" if info["optional"] else "t"
+
+
+def _spell_attr(attr: dict[str, Any]) -> str:
+    optional, many = "?" if attr["optional"] else "", "*" if attr["list"] else ""
+    return optional + many + _LETTERS[attr["type"]]
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    add: Optional[Callable[[str], None]] = getattr(error, "add_note", None)  # Python 3.11
+    if add:
+        add(note)
+
+
+def synchronize() -> None:
+    """Waits for CUDA, and raises what a kernel in this process found wrong with a call that has
+    returned."""
+    library = get_library()
+    if _is_initialized():
+        torch.cuda.synchronize()
+    error = library.synchronize() if library else ""
+    if error:
+        code, _, text = error.partition(": ")
+        raise make_error(code, text, None)

@@ -1,0 +1,187 @@
+#include "torch/call.h"
+
+#include <string.h>
+
+#include "torch/functions.h"
+
+struct argument { // what a layout says of one
+    char type;
+    bool optional, is_list;
+};
+
+static const char *next_argument(const char *layout, struct argument *out)
+{
+    *out = (struct argument){ 0 };
+    if (*layout == '?') {
+        out->optional = true;
+        layout++;
+    }
+    if (*layout == '*') {
+        out->is_list = true;
+        layout++;
+    }
+    out->type = *layout;
+    return layout + 1;
+}
+
+static void add_word(struct call *call, uint64_t word)
+{
+    if (call->n_words == CALL_MAX_KEY)
+        call->refused = "its arguments are too many";
+    else
+        call->key[call->n_words++] = word;
+}
+
+static void read_device(struct call *call, void *tensor)
+{
+    int32_t type = -1, index = -1;
+    torch.aoti_torch_get_device_type(tensor, &type);
+    torch.aoti_torch_get_device_index(tensor, &index);
+    if (type == torch.cpu)
+        index = 0;
+    if (call->device_type == -1) {
+        call->device_type = type;
+        call->device_index = index;
+    } else if (call->device_type != type || call->device_index != index) {
+        call->refused = "its tensors are on several devices";
+    }
+}
+
+static void read_tensor(struct call *call, void *handle)
+{
+    struct call_tensor *t = &call->tensors[call->n_tensors++];
+    bool is = false;
+    *t = (struct call_tensor){ 0 };
+    if (!handle || torch.aoti_torch_is_defined(handle, &is) || !is) {
+        call->absent |= call->n_tensors <= 32 ? 1u << (call->n_tensors - 1) : 0;
+        add_word(call, 0);
+        return;
+    }
+    int32_t dtype = -1;
+    int64_t *sizes = NULL;
+    t->handle = handle;
+    read_device(call, handle);
+    if (torch.aoti_torch_get_dtype(handle, &dtype) || torch.aoti_torch_get_dim(handle, &t->rank) ||
+        torch.aoti_torch_get_sizes(handle, &sizes) ||
+        torch.aoti_torch_is_contiguous(handle, &t->contiguous) ||
+        torch.aoti_torch_get_data_ptr(handle, &t->data))
+        call->refused = "a tensor of it is no plain one";
+    t->sizes = sizes;
+    t->dtype = torch_dtype(dtype);
+    if (t->dtype == OPD_DTYPE_NONE)
+        call->refused = "a tensor of it has a dtype that opd has not";
+    add_word(call, (uint64_t)t->dtype << 32 | (uint64_t)t->rank);
+    for (int64_t i = 0; i < t->rank; i++)
+        add_word(call, (uint64_t)sizes[i]);
+}
+
+static void read_string(struct call *call, void *string)
+{
+    size_t length = 0;
+    const char *text = "";
+    torch.torch_string_length(string, &length);
+    torch.torch_string_c_str(string, &text);
+    add_word(call, length);
+    for (size_t at = 0; at < length; at += sizeof(uint64_t)) {
+        uint64_t word = 0;
+        memcpy(&word, text + at, length - at < sizeof word ? length - at : sizeof word);
+        add_word(call, word);
+    }
+}
+
+static void read_value(struct call *call, char type, uint64_t value)
+{
+    if (type == 's') {
+        read_string(call, (void *)(uintptr_t)value);
+        return;
+    }
+    if (type == 'i') {
+        call->last[0] = call->last[1];
+        call->last[1] = (int64_t)value;
+    }
+    add_word(call, type == 'b' ? value & 1 : value);
+}
+
+static void read_list(struct call *call, char type, void *list)
+{
+    size_t n = 0;
+    uint64_t value = 0;
+    torch.torch_list_size(list, &n);
+    add_word(call, n);
+    for (size_t i = 0; i < n; i++)
+        if (torch.torch_list_get_item(list, i, &value) == 0)
+            read_value(call, type, value);
+}
+
+void call_read(struct call *call, const char *layout, const uint64_t *stack)
+{
+    call->n_tensors = 0;
+    call->device_type = call->device_index = -1;
+    call->absent = 0;
+    call->refused = NULL;
+    call->n_words = 1; // the device, once it is known
+    for (size_t i = 0; *layout; i++) {
+        struct argument a;
+        layout = next_argument(layout, &a);
+        uint64_t value = stack[i];
+        if (a.optional) {
+            if (value == 0) {
+                a.type == 't' ? read_tensor(call, NULL) : add_word(call, 0);
+                continue;
+            }
+            memcpy(&value, (const void *)(uintptr_t)value, sizeof value);
+            if (a.type != 't')
+                add_word(call, 1);
+        }
+        if (a.is_list)
+            read_list(call, a.type, (void *)(uintptr_t)value);
+        else if (a.type == 't')
+            read_tensor(call, (void *)(uintptr_t)value);
+        else
+            read_value(call, a.type, value);
+    }
+    call->key[0] = (uint64_t)(uint32_t)call->device_type << 32 | (uint32_t)call->device_index;
+}
+
+static void free_list(char type, void *list)
+{
+    size_t n = 0;
+    uint64_t value = 0;
+    torch.torch_list_size(list, &n);
+    for (size_t i = 0; type == 's' && i < n; i++)
+        if (torch.torch_list_get_item(list, i, &value) == 0)
+            torch.torch_delete_string((void *)(uintptr_t)value);
+    torch.torch_delete_list(list);
+}
+
+static void free_value(const struct argument *a, void *value)
+{
+    if (a->is_list)
+        free_list(a->type, value);
+    else if (a->type == 't')
+        torch.aoti_torch_delete_tensor_object(value);
+    else if (a->type == 's')
+        torch.torch_delete_string(value);
+}
+
+static void free_box(uint64_t *box)
+{
+    if (torch.torch_delete_stable_ivalue)
+        torch.torch_delete_stable_ivalue(box);
+    else
+        torch.free_value(box);
+}
+
+void call_free(const char *layout, uint64_t *stack)
+{
+    for (size_t i = 0; *layout; i++) {
+        struct argument a;
+        layout = next_argument(layout, &a);
+        uint64_t *box = a.optional ? (uint64_t *)(uintptr_t)stack[i] : NULL;
+        if (a.optional && !box)
+            continue;
+        free_value(&a, (void *)(uintptr_t)(box ? *box : stack[i]));
+        if (box)
+            free_box(box);
+    }
+}

@@ -1,0 +1,43 @@
+#pragma once
+
+// The arguments of one call, as torch hands them to a kernel: a stack of 64-bit words, whose
+// tensors, lists and strings belong to the kernel. Read once, into what plans are looked up by.
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/dtype.h"
+
+enum {
+    CALL_MAX_ARGS = 160,   // an operator's inputs and attributes, or what backward is given
+    CALL_MAX_KEY = 640,    // words: dtypes, shapes and attributes
+    CALL_MAX_LAYOUT = 512, // bytes of a layout's text
+};
+
+struct call_tensor {
+    void *handle; // torch's; NULL: the argument is absent
+    void *data;
+    const int64_t *sizes;
+    int64_t rank;
+    enum opd_dtype dtype;
+    bool contiguous;
+};
+
+struct call {
+    int n_tensors;                     // arguments that may be tensors, absent ones too
+    int64_t last[2];                   // the last two integers
+    int32_t device_type, device_index; // of all tensors; -1: there is none
+    uint32_t absent;                   // bit i: tensor i is
+    const char *refused;               // why no plan can be for this call, or NULL
+    unsigned n_words;
+    struct call_tensor tensors[CALL_MAX_ARGS];
+    uint64_t key[CALL_MAX_KEY]; // the device, then each argument
+};
+
+// layout: a letter for each argument, t(ensor) i(nt) f(loat) b(ool) s(tr), behind '?' where it may
+// be None, behind '*' where it is a list. The words stay on the stack, with all that they own.
+void call_read(struct call *call, const char *layout, const uint64_t *stack);
+
+// Gives back what the stack owns.
+void call_free(const char *layout, uint64_t *stack);

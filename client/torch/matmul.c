@@ -1,0 +1,45 @@
+#include "torch/matmul.h"
+
+#include "torch/functions.h"
+#include "torch/loaded.h"
+
+bool matmul_fits(const struct exported_matmul *m)
+{
+    return m->dtype == m->result;
+}
+
+static void *make_view(const struct loaded *p, const struct exported_matmul *m,
+                       const struct exported_matrix *of, int64_t rows, int64_t columns,
+                       const uint64_t *addresses)
+{
+    void *view = NULL;
+    int64_t sizes[2] = { rows, columns };
+    int64_t strides[2] = { of->stride, 1 };
+    if (of->transposed) {
+        strides[0] = 1;
+        strides[1] = of->stride;
+    }
+    bool on_cuda = p->device_index >= 0;
+    void *data = (void *)(uintptr_t)(addresses[of->operand] + of->offset); // NOLINT
+    torch.aoti_torch_create_tensor_from_blob(data, 2, sizes, strides, 0, torch.dtypes[m->dtype],
+                                             on_cuda ? torch.cuda : torch.cpu,
+                                             on_cuda ? p->device_index : 0, &view);
+    return view;
+}
+
+bool matmul_run(const struct loaded *p, const struct exported_matmul *m, const uint64_t *addresses,
+                struct opd_err *err)
+{
+    void *d = make_view(p, m, &m->d, m->m, m->n, addresses);
+    void *a = make_view(p, m, &m->a, m->m, m->k, addresses);
+    void *b = make_view(p, m, &m->b, m->k, m->n, addresses);
+    bool ok = d && a && b &&
+              (m->accumulate ? torch.aoti_torch_addmm_out(d, d, a, b, 1, 1)
+                             : torch.aoti_torch_mm_out(d, a, b)) == 0;
+    void *views[] = { d, a, b };
+    for (int i = 0; i < 3; i++)
+        if (views[i])
+            torch.aoti_torch_delete_tensor_object(views[i]);
+    return ok ||
+           opd_err_set(err, OPD_E_internal, "%s: torch's product of matrices failed", p->op->name);
+}
