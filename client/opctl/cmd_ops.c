@@ -136,6 +136,12 @@ static void show_one(FILE *out, const msgpack_object *op)
     show_part(out, attributes, sizeof attributes / sizeof *attributes, opd_map_get(op, "attrs"));
     show_part(out, outputs, sizeof outputs / sizeof *outputs, opd_map_get(op, "outputs"));
     show_part(out, versions, sizeof versions / sizeof *versions, opd_map_get(op, "versions"));
+    const msgpack_object *source = opd_map_get(op, "source");
+    bool derived = strchr(text_field(op, "name").s, '.') != NULL; // which no file shows
+    if (derived && source && source->type == MSGPACK_OBJECT_STR) {
+        putc('\n', out);
+        text_print_bytes(out, source->via.str.ptr, source->via.str.size, true);
+    }
 }
 
 int cmd_ops(struct session *session, const struct args *args)

@@ -89,6 +89,12 @@ def test_ops(opctl, ask):
     assert [line.split()[0] for line in lines[1:]] == [op["name"] for op in ask("op_list")]
 
 
+def test_ops_shows_what_a_derivative_is_made_of(opctl):
+    done = opctl("ops", "silu.backward")
+    assert done.returncode == 0 and "//! op      silu.backward(Tensor g_y, Tensor x)" in done.stdout
+    assert "//! formula d_x = " in done.stdout and "//! formula" not in opctl("ops", "silu").stdout
+
+
 def test_ops_as_json_is_the_reply(opctl, ask):
     assert read_json(opctl("ops", "--json")) == ask("op_list")
     assert read_json(opctl("ops", "gelu", "--json")) == ask("op_info", "gelu")

@@ -208,7 +208,9 @@ class Apply(torch.autograd.Function):
         if operator.derivable:
             made: Iterator[Maybe] = iter(_push_derived(operator, ctx.attrs, inputs, tangents))
         elif operator.linear:
-            made = iter(_push_linear(operator, ctx.attrs, inputs, tangents))
+            descs = [None if t is None else describe(t) for t in inputs]
+            pushed = _push(operator, ctx.attrs, inputs, tangents, descs)
+            made = iter([t for t, floating in zip(pushed, operator.floating) if floating])
         else:
             raise _refuse_tangent(operator)
         found = [next(made) if floating else None for floating in operator.floating]
@@ -416,14 +418,6 @@ def _push_derived(
         if able
     ]
     return invoke(find_operator(f"{operator.name}.tangent"), [*given, *inputs], attrs)
-
-
-def _push_linear(
-    operator: Any, attrs: Sequence[Any], inputs: Sequence[Maybe], tangents: Sequence[Maybe]
-) -> list[Maybe]:
-    descs = [None if t is None else describe(t) for t in inputs]
-    made = _push(operator, attrs, inputs, tangents, descs)
-    return [t for t, floating in zip(made, operator.floating) if floating]
 
 
 def _groups(
