@@ -2,6 +2,7 @@
 opcheck, gradcheck, gradgradcheck, forward mode, vmap, hessian; or a refusal by name."""
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -190,6 +191,25 @@ def test_transforms_give_torchs_values(ops, draw, name, way):
     for strategy in ("reverse-mode", "forward-mode"):
         jacobian = torch.autograd.functional.jacobian(function, x, vectorize=True, strategy=strategy)
         assert_close(jacobian, torch.func.jacrev(reference)(x))
+
+
+def test_batches_of_gradients_in_another_thread(ops, draw):
+    """As autograd's own for GPUs, where torch does not count the levels of its vmap."""
+    from torch._vmap_internals import _vmap
+
+    x = draw(4, grad=True)
+    y = ops.silu(x)
+
+    def differentiate(grad):
+        return torch.autograd.grad(y, x, grad, retain_graph=True)[0]
+
+    def in_thread(grad):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(differentiate, grad).result()
+
+    grads = draw(2, 3, 4)
+    got = _vmap(_vmap(in_thread, 0, 0), 0, 0)(grads)
+    assert_close(got, torch.stack([torch.stack([differentiate(g) for g in row]) for row in grads]))
 
 
 def test_a_batch_is_one_call(ops, draw, monkeypatch):

@@ -109,14 +109,31 @@ def is_batched(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and torch._C._functorch.is_legacy_batchedtensor(value)
 
 
+_remove: Any = getattr(torch, "_remove_batch_dim")
+_MAX_LEVELS = 64
+
+
+def _find_level(values: Sequence[Any]) -> int:
+    """The innermost level at which one of them is batched. torch counts levels for each thread, and
+    autograd has threads of its own: so each is tried. One that is not there gives the size 0."""
+    batched = [v for v in values if is_batched(v)]
+    for level in range(_MAX_LEVELS, 0, -1):
+        if any(_remove(v, level, 0, 0).shape[0] for v in batched):
+            return level
+    raise AssertionError("no tensor is batched")
+
+
 def unwrap(values: Sequence[Any]) -> tuple[int, int, list[Any], list[Optional[int]]]:
     """Its level, the size of the batch, and the tensors with it as first dimension."""
-    level = torch._C._vmapmode_increment_nesting() - 1
-    torch._C._vmapmode_decrement_nesting()
-    remove: Any = getattr(torch, "_remove_batch_dim")
-    dims = [0 if is_batched(v) else None for v in values]
-    moved = [remove(v, level, 1, 0) if d == 0 else v for v, d in zip(values, dims)]
-    size = next(v.shape[0] for v, d in zip(moved, dims) if d == 0)
+    level = _find_level(values)
+    moved = list(values)
+    dims: list[Optional[int]] = [None] * len(values)
+    size = 0
+    for i, v in enumerate(values):
+        if is_batched(v):
+            found = _remove(v, level, 0, 0)
+            if found.shape[0]:
+                moved[i], dims[i], size = found, 0, found.shape[0]
     return level, size, moved, dims
 
 
