@@ -208,7 +208,6 @@ def test_a_broken_edit_is_told_with_its_place(formulas):
 //! op      twice(Tensor x) -> Tensor y
 //! dtypes  float32
 //! formula y = {}
-//! formula grad_x = 2 * grad_y
 //! example x=[4]
 """
     path = formulas.folder / "twice.cu"
