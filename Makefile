@@ -45,7 +45,7 @@ FUZZ_SECONDS ?= 10
 .PHONY: all setup demo test quick some check-gpu examples programs \
 	unit conformance compile-all functional ops torch reload faults soak endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
 	bench bench-operators \
-	bench-reload \
+	bench-reload bench-requests gates \
 	lint format protocol install dist clean
 
 all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a $(BUILD)/libopd_torch.so
@@ -129,7 +129,8 @@ unit_programs = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/unit/test
 fuzz_programs = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 other_programs = $(patsubst tests/%.c,$(BUILD)/tests/%, \
 	$(wildcard tests/conformance/conformance.c tests/compile_all.c))
-programs: $(unit_programs) $(other_programs) $(BUILD)/tests/example $(BUILD)/tests/exported_run
+bench_programs = $(addprefix $(BUILD)/tests/bench/,count own_exe.so requests)
+programs: $(unit_programs) $(other_programs) $(bench_programs) $(BUILD)/tests/example $(BUILD)/tests/exported_run
 
 # cmocka's macros convert freely. A copy of the library goes with the tests to where there is none.
 TEST_COMPILE = $(COMPILE) -Wno-conversion -Itests
@@ -148,6 +149,22 @@ $(BUILD)/tests/example: client/c/example.c $(BUILD)/libopd.a Makefile
 	@mkdir -p $(@D)
 	$(SAY) TEST $@
 	$(Q)$(COMPILE) -Iclient/c -o $@ $< $(BUILD)/libopd.a $(LIBMSGPACK)
+
+# What counts and times requests; without a sanitizer, whatever it is beside.
+$(BUILD)/tests/bench/count: tests/bench/count.c Makefile
+	@mkdir -p $(@D)
+	$(SAY) TEST $@
+	$(Q)$(COMPILE) -o $@ $< -lpthread
+
+$(BUILD)/tests/bench/own_exe.so: tests/bench/own_exe.c Makefile
+	@mkdir -p $(@D)
+	$(SAY) TEST $@
+	$(Q)$(COMPILE) -shared -fPIC -o $@ $< -ldl
+
+$(BUILD)/tests/bench/requests: tests/bench/requests.c $(BUILD)/libopd.a Makefile
+	@mkdir -p $(@D)
+	$(SAY) TEST $@
+	$(Q)$(COMPILE) -o $@ $< $(BUILD)/libopd.a $(LIBMSGPACK) -ldl -lm
 
 $(BUILD)/tests/exported_run: tests/exported_run.c $(in_process) Makefile
 	@mkdir -p $(@D)
@@ -259,11 +276,18 @@ model: $(call built,all)
 # DEVICE names where the edits are timed; operators are timed on the best device there is.
 bench: bench-operators bench-reload
 
+# What requests cost, written anew: tests/functional/test_gates.py holds later changes against it.
+gates: $(call built,all programs)
+	$(TEST_ENV) PYTHONPATH=client/python:tests:tests/functional $(PYTHON) tests/functional/test_gates.py
+
 bench-operators: $(call built,all)
 	$(TEST_ENV) $(PYTHON) tests/bench/bench.py
 
 bench-reload: $(call built,all)
 	$(TEST_ENV) $(PYTHON) tests/bench/bench_reload.py --device $(DEVICE)
+
+bench-requests: $(call built,all programs)
+	$(TEST_ENV) $(PYTHON) tests/bench/bench_requests.py --device $(DEVICE)
 
 # The same tests, on a program built with the sanitizers.
 export ASAN_OPTIONS ?= detect_leaks=1

@@ -58,6 +58,7 @@ missing() {
     if [ "$level" = test ]; then
         have_header '#include <setjmp.h>' '#include <stdarg.h>' '#include <stddef.h>' \
             '#include <stdint.h>' '#include <cmocka.h>' || echo libcmocka-dev
+        have valgrind || echo valgrind
         have_fuzzer || echo @clang
         ls /usr/lib/*/libopenblas.so.0 >/dev/null 2>&1 || echo libopenblas0
         # A client in another language, from a library that knows nothing of opd.

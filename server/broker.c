@@ -64,7 +64,8 @@ static void prepare_cb(uv_prepare_t *prepare)
     b->turn.retry_wanted = false;
     if (retry && !b->stopping)
         reload_poll(&b->reload);
-    conn_free_left(b, CONN_FREED_A_TURN);
+    if (b->clients.left)
+        conn_free_left(b, CONN_FREED_A_TURN);
     conn_turn_all(b, retry);
     if (b->stopping)
         finish_stop(b);

@@ -116,19 +116,15 @@ static enum mpscan_result check_element(struct mpscan *s, const struct element *
     return MPSCAN_MORE;
 }
 
-static inline void take(struct mpscan *s, uint64_t size, uint64_t children)
+// Takes in what is not one byte: its size and children are in *e. MORE: it may go on.
+static enum mpscan_result scan_element(struct mpscan *s, const uint8_t *p, size_t size,
+                                       const struct mpscan_limits *limits, struct element *e)
 {
-    s->position += (size_t)size;
-    s->elements += (size_t)children;
-    s->owed += (size_t)children - 1;
-    unsigned depth = s->depth;
-    if (depth > 0)
-        s->left[depth - 1]--;
-    if (children > 0)
-        s->left[depth++] = children;
-    while (depth > 0 && s->left[depth - 1] == 0)
-        depth--;
-    s->depth = depth;
+    if (*p == 0xc1)
+        return refuse(s, "byte %zu: 0xc1 is no MessagePack", s->position);
+    if (!read_element(e, p, size))
+        return MPSCAN_DONE; // as far as it has come
+    return check_element(s, e, limits);
 }
 
 enum mpscan_result mpscan_scan(struct mpscan *s, const void *bytes, size_t size,
@@ -142,22 +138,31 @@ enum mpscan_result mpscan_scan(struct mpscan *s, const void *bytes, size_t size,
         s->owed = 1;
     }
     const uint8_t *p = bytes;
-    while (s->owed > 0) {
-        struct element e;
-        if (s->position >= size)
-            return MPSCAN_MORE;
-        uint8_t byte = p[s->position];
-        if (is_one_byte(byte)) {
-            take(s, 1, 0);
-            continue;
+    size_t position = s->position, owed = s->owed;
+    unsigned depth = s->depth;
+    while (owed > 0 && position < size) {
+        struct element e = { .size = 1 };
+        if (!is_one_byte(p[position])) {
+            s->position = position;
+            s->owed = owed;
+            s->depth = depth;
+            enum mpscan_result result = scan_element(s, p + position, size - position, &limits, &e);
+            if (result != MPSCAN_MORE)
+                return result == MPSCAN_DONE ? MPSCAN_MORE : result;
         }
-        if (byte == 0xc1)
-            return refuse(s, "byte %zu: 0xc1 is no MessagePack", s->position);
-        if (!read_element(&e, p + s->position, size - s->position))
-            return MPSCAN_MORE;
-        if (check_element(s, &e, &limits) == MPSCAN_INVALID)
-            return MPSCAN_INVALID;
-        take(s, e.size, e.children);
+        position += (size_t)e.size;
+        owed += (size_t)e.children - 1;
+        if (depth > 0)
+            s->left[depth - 1]--;
+        if (e.children > 0) {
+            s->elements += (size_t)e.children;
+            s->left[depth++] = e.children;
+        }
+        while (depth > 0 && s->left[depth - 1] == 0)
+            depth--;
     }
-    return s->position <= size ? MPSCAN_DONE : MPSCAN_MORE;
+    s->position = position;
+    s->owed = owed;
+    s->depth = depth;
+    return owed == 0 && position <= size ? MPSCAN_DONE : MPSCAN_MORE;
 }

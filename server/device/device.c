@@ -21,7 +21,7 @@
 #include "base/log.h"
 #include "op/plan.h"
 
-enum { DEADLINE_TICK_MS = 50, START_LIMIT_MS = 60000 };
+enum { START_LIMIT_MS = 60000 };
 
 struct device *device_new(struct devices *all, const char *name, int index)
 {
@@ -118,29 +118,42 @@ static void restart_cb(uv_timer_t *timer)
     device_start_executor(timer->data);
 }
 
-// Looks at what runs, and ends where nothing does.
+static double deadline_of(const struct device *d, const struct command *c)
+{
+    return c->deadline > 0 ? c->deadline : d->all->deadline;
+}
+
 static void deadline_cb(uv_timer_t *timer)
 {
     struct device *d = timer->data;
-    struct command *c = d->queue.flight;
-    if (!c || d->state != DEVICE_READY) {
-        uv_timer_stop(timer);
+    const struct command *c = d->queue.flight;
+    if (!c || d->state != DEVICE_READY)
+        return; // the next command is watched when it runs
+    if (clock_ns() < d->queue.due) {
+        device_watch_deadline(d);
         return;
     }
-    double limit = c->deadline > 0 ? c->deadline : d->all->deadline;
-    double ran = (double)(clock_ns() - d->queue.head_since) / 1e9;
-    if (ran < limit)
-        return;
     char reason[128];
-    snprintf(reason, sizeof reason, "ran longer than its deadline of %g s and was ended", limit);
+    snprintf(reason, sizeof reason, "ran longer than its deadline of %g s and was ended",
+             deadline_of(d, c));
     d->queue.expired_seq = c->seq;
     device_kill(d, OPD_E_deadline_exceeded, reason);
 }
 
+// The timer is seldom set: it looks a second ahead at most, and what has ended leaves it as it is,
+// unless the next one is due before. After the last one it ends by itself.
 void device_watch_deadline(struct device *d)
 {
-    if (!uv_is_active((uv_handle_t *)&d->timer))
-        uv_timer_start(&d->timer, deadline_cb, DEADLINE_TICK_MS, DEADLINE_TICK_MS);
+    const uint64_t ms = 1000000, second = 1000 * ms;
+    double limit = deadline_of(d, d->queue.flight);
+    d->queue.due = d->queue.head_since + (uint64_t)(limit < 1e9 ? limit * 1e9 : 1e18);
+    if (uv_is_active((uv_handle_t *)&d->timer) && d->queue.due >= d->queue.timer_due)
+        return;
+    uint64_t now = clock_ns(), left = d->queue.due > now ? d->queue.due - now : 0;
+    left = left < second ? left : second;
+    d->queue.timer_due = now + left;
+    uv_update_time(&d->all->turn->loop);
+    uv_timer_start(&d->timer, deadline_cb, left / ms + 1, 0);
 }
 
 void device_kill(struct device *d, enum opd_err_code code, const char *reason)
@@ -432,6 +445,7 @@ void device_free(struct device *d)
         if (d->regions.list[i].used && d->regions.list[i].fd >= 0)
             close(d->regions.list[i].fd);
     free(d->regions.list);
+    device_free_spare(d);
     suballoc_finish(&d->space.map);
     staging_finish(&d->staging);
     free(d);

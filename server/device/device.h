@@ -92,7 +92,10 @@ struct device_queue {
     struct command *pending, **pending_end; // not sent
     struct command *flight, **flight_end;   // sent, oldest first
     uint64_t next_seq, head_since;          // when the oldest became the oldest
-    uint64_t expired_seq; // of the command whose deadline ended the executor; 0: it was not that
+    uint64_t due, timer_due;                // clock_ns() at which that is over; the timer's
+    uint64_t expired_seq;  // of the command whose deadline ended the executor; 0: it was not that
+    struct command *spare; // ended ones, for others
+    int n_spare;
     int n;
     int n_reruns;       // commands that were run again since their executor was killed
     bool did_something; // since the executor said hello
@@ -180,7 +183,8 @@ void device_set_unavailable(const struct device *d, struct opd_err *err); // why
 void device_fill_plan_request(const struct device *d, struct plan_request *request);
 
 struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size);
-void command_free(struct command *c); // one that is not submitted
+struct command *device_new_run(struct device *d); // DEV_RUN, without steps yet
+void command_free(struct command *c);             // one that is not submitted
 void device_submit(struct device *d, struct command *c);
 void device_submit_first(struct device *d, struct command *c); // before all that waits
 

@@ -12,13 +12,31 @@
 #include "base/report.h"
 #include "op/plan.h"
 
-struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size)
+enum { SPARE_MOST = 64, BYTES_KEPT = 4096 };
+
+static struct command *begin_command(struct command *c, struct buf bytes,
+                                     enum dev_command_type type, uint32_t id, uint64_t size)
 {
-    struct command *c = mem_zalloc(1, sizeof *c);
     struct dev_command header = { .type = type, .id = id, .size = size };
-    c->fd = c->out_fd = -1;
+    *c = (struct command){ .bytes = bytes, .fd = -1, .out_fd = -1 };
+    c->bytes.size = 0;
     buf_append(&c->bytes, &header, sizeof header);
     return c;
+}
+
+struct command *command_new(enum dev_command_type type, uint32_t id, uint64_t size)
+{
+    return begin_command(mem_alloc(sizeof(struct command)), (struct buf){ 0 }, type, id, size);
+}
+
+struct command *device_new_run(struct device *d)
+{
+    struct command *c = d->queue.spare;
+    if (!c)
+        return command_new(DEV_RUN, 0, 0);
+    d->queue.spare = c->next;
+    d->queue.n_spare--;
+    return begin_command(c, c->bytes, DEV_RUN, 0, 0);
 }
 
 void command_free(struct command *c)
@@ -29,12 +47,31 @@ void command_free(struct command *c)
     free(c);
 }
 
+static void keep_spare(struct device *d, struct command *c)
+{
+    if (d->queue.n_spare == SPARE_MOST || c->bytes.capacity > BYTES_KEPT || c->out_fd >= 0) {
+        command_free(c);
+        return;
+    }
+    c->next = d->queue.spare;
+    d->queue.spare = c;
+    d->queue.n_spare++;
+}
+
 void device_finish_command(struct device *d, struct command *c, const struct opd_err *err)
 {
     d->queue.n--;
     if (c->done)
         c->done(c, err);
-    command_free(c);
+    keep_spare(d, c);
+}
+
+void device_free_spare(struct device *d)
+{
+    for (struct command *c; (c = d->queue.spare) != NULL;) {
+        d->queue.spare = c->next;
+        command_free(c);
+    }
 }
 
 struct command *device_pop(struct command **first, struct command ***end)
@@ -86,11 +123,12 @@ void device_pump(struct device *d)
         memcpy(record, c->bytes.bytes, c->bytes.size);
         ring_commit(&d->link.commands);
         device_pop(&d->queue.pending, &d->queue.pending_end);
-        if (!d->queue.flight) {
+        bool first = !d->queue.flight;
+        device_push(c, &d->queue.flight_end);
+        if (first) {
             d->queue.head_since = clock_ns();
             device_watch_deadline(d);
         }
-        device_push(c, &d->queue.flight_end);
     }
 }
 
@@ -132,6 +170,8 @@ void device_count_run(struct device *d, const struct command *c, const struct op
 {
     uint64_t now = clock_ns(), ran = now - d->queue.head_since;
     d->queue.head_since = now;
+    if (d->queue.flight)
+        device_watch_deadline(d);
     d->queue.busy_ns += ran;
     struct run_stats *stats = c->stats;
     if (!stats)

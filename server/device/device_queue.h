@@ -19,6 +19,7 @@ bool device_take_done(struct device *d);
 
 void device_count_run(struct device *d, const struct command *c, const struct opd_err *err);
 void device_finish_command(struct device *d, struct command *c, const struct opd_err *err);
+void device_free_spare(struct device *d);
 // Finishes every command of a queue with an error. The callbacks may submit more: those go to
 // `pending` and are not touched here.
 void device_fail_all(struct device *d, struct command *first, const struct opd_err *err);

@@ -89,7 +89,7 @@ static void split(struct suballoc *a, struct suballoc_block *b, uint64_t size)
 {
     if (b->size == size)
         return;
-    struct suballoc_block *rest = mem_zalloc(1, sizeof *rest);
+    struct suballoc_block *rest = mem_alloc(sizeof *rest);
     *rest = (struct suballoc_block){ .chunk = b->chunk,
                                      .offset = b->offset + size,
                                      .size = b->size - size,

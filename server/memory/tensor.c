@@ -62,10 +62,8 @@ void storage_unref(struct storage *s)
 
 struct tensor *tensor_new(struct storage *s, uint64_t offset, const struct tensor_desc *desc)
 {
-    struct tensor *t = mem_zalloc(1, sizeof *t);
-    t->refs = 1;
-    t->storage = storage_ref(s);
-    t->offset = offset;
+    struct tensor *t = mem_alloc(sizeof *t);
+    *t = (struct tensor){ .refs = 1, .storage = storage_ref(s), .offset = offset };
     t->size = tensor_desc_size(desc);
     t->desc = *desc;
     s->space->n_tensors++;

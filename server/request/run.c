@@ -161,8 +161,8 @@ static bool check_in_place(const struct run *run, struct opd_err *err)
     const struct op *op = run->version->op;
     const struct place *end = run->places + run->n_places;
     for (const struct place *p = run->places; p < end; p++)
-        for (const struct place *q = run->places; q < p; q++)
-            if (is_in_place(run, p) && is_in_place(run, q) && overlap(p, q))
+        for (const struct place *q = run->places; q < p && is_in_place(run, p); q++)
+            if (is_in_place(run, q) && overlap(p, q))
                 return opd_err_set(err, OPD_E_invalid_argument,
                                    "%s: %s and %s are changed in place and share memory; expected "
                                    "a tensor for each",

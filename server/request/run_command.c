@@ -5,19 +5,19 @@
 #include "kernels/program.h"
 #include "request/run.h"
 
-// False for what has no memory (absent or empty): a kernel sees it as a null pointer.
-static bool locate(struct run *run, uint32_t operand, struct dev_ref *out)
+// NULL for what has no memory (absent or empty): a kernel sees it as a null pointer.
+static const struct place *locate(struct run *run, uint32_t operand, struct dev_ref *out)
 {
     const struct place *p = run_place(run, operand);
-    return p && p->storage && storage_address(p->storage, p->offset, out);
+    return p && p->storage && storage_address(p->storage, p->offset, out) ? p : NULL;
 }
 
 static bool fill_slot(struct run *run, const struct plan_slot *from, struct dev_slot *out)
 {
     struct dev_ref ref;
-    if (!locate(run, from->operand, &ref))
+    const struct place *p = locate(run, from->operand, &ref);
+    if (!p)
         return false;
-    const struct place *p = run_place(run, from->operand);
     enum opd_dtype dtype = run->bound->plan->operands[from->operand].desc.dtype;
     const struct suballoc_block *block = p->storage->block;
     uint64_t start = ref.offset - p->offset, place = block ? storage_place(p->storage) : 0;
@@ -78,7 +78,7 @@ static void append_launch(struct run *run, const struct plan_step *step, struct 
 static bool locate_matrix(struct run *run, const struct plan_matrix *x, struct dev_matrix *out)
 {
     *out = (struct dev_matrix){ .size = x->size, .stride = x->stride, .transposed = x->transposed };
-    bool found = locate(run, x->operand, &out->ref);
+    bool found = locate(run, x->operand, &out->ref) != NULL;
     out->ref.offset += x->offset;
     return found;
 }
@@ -138,7 +138,7 @@ static bool check_size(const struct run *run, struct command *c, struct opd_err 
 struct command *run_command(struct run *run, struct opd_err *err)
 {
     const struct plan *plan = run->bound->plan;
-    struct command *c = command_new(DEV_RUN, 0, 0);
+    struct command *c = device_new_run(run->device);
     // A command that is too large is not written to its end, which may be far.
     for (int i = 0; i < plan->n_steps && c->bytes.size <= DEV_MAX_COMMAND; i++) {
         if (plan->steps[i].kind == PLAN_STEP_ZERO)

@@ -25,7 +25,7 @@ static void update_poll(struct stream *s)
 {
     // Nothing is ever of priority; asked for that, the loop still tells of a peer that is gone.
     int events = s->over ? UV_PRIORITIZED : s->reading ? UV_READABLE : 0;
-    if (stream_unsent(s) > 0)
+    if (s->blocked)
         events |= UV_WRITABLE;
     if (s->paused)
         events = 0;
@@ -122,6 +122,7 @@ static ssize_t send_piece(struct stream *s)
 static void send_some(struct stream *s)
 {
     uint64_t until = s->sent + SEND_MOST;
+    s->blocked = true;
     while (stream_unsent(s) > 0) {
         if (s->sent >= until)
             return; // the loop comes back when there is room, which there is
@@ -136,6 +137,7 @@ static void send_some(struct stream *s)
         s->sent += (uint64_t)n;
         drop_used(&s->out, &s->out_start, OUT_KEEP);
     }
+    s->blocked = false;
     if (s->drained)
         s->drained(s);
 }

@@ -34,6 +34,7 @@ struct stream {
     uint64_t sent;                 // bytes, since it was started
     struct stream_out_fd *out_fds; // to be sent, in this order
     size_t n_out_fds, out_fds_capacity;
+    bool blocked; // there is more to send than it took
     bool reading; // false: the peer is left waiting
     bool over;    // it sends no more, and may still read
     bool paused;  // nothing is read or sent

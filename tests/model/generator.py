@@ -28,7 +28,7 @@ class Generator:
             self.shm_open: 1, self.shm_close: 0.5, self.tensor_export: 2, self.export_free: 1.5,
             self.import_open: 1, self.import_tensor: 3, self.import_close: 0.7, self.sync: 1,
             self.forward: 30, self.fault: 0.6, self.backward: 10, self.vjp: 4, self.context_free: 1, self.plan: 2,
-            self.plan_export: 1,
+            self.plan_export: 1, self.prepare: 6, self.call: 25,
         }  # fmt: skip
         if Tensor.device != "cpu":  # whose memory a client cannot look into
             for kind in (self.tensor_export, self.export_free, self.import_open):
@@ -140,7 +140,7 @@ class Generator:
         return "free", ["tensor", self.rng.sample(sorted(self.c.tensors), self.rng.randint(0, min(3, len(self.c.tensors))))]
 
     def drop(self):
-        kind = self.rng.choice(["tensor", "context", "shm", "export", "import"])
+        kind = self.rng.choice(["tensor", "context", "shm", "export", "import", "prepared"])
         held = self.c.held(kind)
         some = [id for id in held if self.rng.random() < 0.1]
         return "free", [kind, [*some, self.c.last_id + 100], {"drop": True}]
@@ -231,6 +231,34 @@ class Generator:
         if outs and self.rng.random() < 0.2 and (there := self.like(self.c.tensors[ids[0]])) is not None:
             outs[0], options["into"] = None, [there]
         return "forward", [name, ids, attrs, outs, *([options] if options or self.rng.random() < 0.1 else [])]
+
+    def prepare(self):
+        if len(self.c.prepareds) > 20:
+            return "free", ["prepared", [self.rng.choice([*self.c.prepareds])]]
+        if (drawn := self.forward()) is None or None in drawn[1][1]:
+            return None
+        name, ids, attrs, _, *options = drawn[1]
+        options = options[0] if options else {}
+        flags = {key: True for key in ("context", "saved") if key in options}
+        flags |= {key: options[key] for key in ("version",) if key in options}
+        descs = [[t.dtype, list(t.shape)] for t in (self.c.tensors[id] for id in ids)]
+        return "prepare", [self.new(), "forward", name, descs, attrs, flags]
+
+    def call(self):
+        if not self.c.prepareds:
+            return None
+        id = self.rng.choice([*self.c.prepareds])
+        name, descs, _, options = self.c.prepareds[id]
+        op = self.world.operator(name, None)
+        ids = [self.id(lambda t, d=d: [t.dtype, list(t.shape)] == d) for d in descs]
+        if None in ids:
+            return None
+        outs = [self.new() for _ in range(op.outputs)]
+        if outs and self.rng.random() < 0.3 and (there := self.like(self.c.tensors[ids[0]])) is not None:
+            outs[0] = there
+        outs += [self.new() for _ in range(op.saved if options.get("saved") else 0)]
+        outs += [self.new()] if options.get("context") else []
+        return "call", [id, [*ids, *outs]]
 
     def fault(self):
         kind = self.rng.choice(FAULTS[Tensor.device.partition(":")[0]])

@@ -147,6 +147,7 @@ class Client:
     def __init__(self, name):
         self.name = name
         self.tensors, self.contexts, self.shms, self.exports, self.imports = {}, {}, {}, {}, {}
+        self.prepareds = {}
         self.told = set()  # the failed edits of which it has been warned
         self.last_id = 0
 
@@ -340,7 +341,7 @@ class World:
         self.put(p, c, new, view)
 
     def do_free(self, p, c, kind, ids, options={}):
-        if kind not in ("tensor", "context", "shm", "export", "import"):
+        if kind not in ("tensor", "context", "shm", "export", "import", "prepared"):
             raise Refused("invalid_argument", kind)
         held, drop = c.held(kind), options.get("drop", False)
         for id in ids:

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from model import NUMPY, Near, Refused, Tensor, Untold, World, Text
+from model import Any, NUMPY, Near, Refused, Tensor, Untold, World, Text
 
 FLOATS = ("float16", "float32", "float64")
 ALL = ("bool", "uint8", "int8", "int16", "int32", "int64", *FLOATS, "bfloat16")
@@ -381,6 +381,48 @@ class Runs(World):
                 kept.note_versions()
 
             p.effects.append(keep)
+
+    def do_prepare(self, p, c, id, direction, name, descs, attrs, options={}):
+        self.new_id(c.prepareds, id)
+        if direction != "forward":
+            raise Refused("invalid_argument", f"direction {direction}")
+        op = self.operator(name, options.get("version"))
+        if options.get("context") and op.backward_reads is None:
+            raise Refused("invalid_argument", "no backward")
+        self.do_plan(p, c, name, descs, attrs, options)
+        kept = {key: p.result[key] for key in ("version", "outputs")}
+        p.result = {**kept, "device": Tensor.device, "saved": Any(), "views": Any(), "gradients": Any()}
+        p.effects.append(lambda: c.prepareds.__setitem__(id, (name, descs, attrs, options)))
+
+    def do_call(self, p, c, id, ids):
+        """As the forward that was prepared: a result's id that is in use takes it."""
+        if id not in c.prepareds:
+            raise Refused("not_found", f"prepared call {id}")
+        name, descs, attrs, options = c.prepareds[id]
+        op = self.operator(name, options.get("version"))
+        saved, context = op.saved if options.get("saved") else 0, bool(options.get("context"))
+        if len(ids) != len(descs) + op.outputs + saved + context:
+            raise Refused("invalid_argument", "number of ids")
+        for given, (dtype, shape) in zip(ids, descs):
+            tensor = self.tensor(p, c, given)
+            if (tensor.dtype, tensor.shape) != (dtype, tuple(shape)):
+                raise Refused("invalid_argument", "not what was prepared")
+        rest = ids[len(descs) :]
+        outs, kept = rest[: op.outputs], rest[op.outputs : op.outputs + saved]
+        if any(i in c.tensors for i in kept):
+            raise Untold
+        there = [out if out in c.tensors else None for out in outs]
+        outs = [None if out in c.tensors else out for out in outs]
+        run = {key: options[key] for key in ("version",) if key in options}
+        if any(there):
+            run["into"] = there
+        if options.get("saved"):
+            run["saved"] = kept
+        if context:
+            run["context"] = ids[-1]
+        self.do_forward(p, c, name, ids[: len(descs)], attrs, outs, run)
+        if p.result is not None:
+            p.result = {key: p.result[key] for key in ("version", "warnings") if key in p.result}
 
     def keep_written(self, p, x, y, into):
         """What `refuse` had not refused stands in the tensor that was to take its result."""

@@ -1,0 +1,246 @@
+"""What a request costs beside what it starts: `make bench-requests`, on the best device there is.
+
+    bench_requests.py [--device cuda:0|cpu] [--rounds N] [--only times|many]
+
+times: gelu of [32, 32] from C and from Python, each waited for or many at once, beside a kernel that is launched in
+process, PyTorch's eager call and CuPy's. All sides take turns; medians of the rounds, and of their ratios to PyTorch's.
+
+many: the broker's user instructions for each request, with 1 to 1,000 connections, 10 to 50,000 tensors, 10 to 4,000
+operators: counts, by valgrind, on the CPU device.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "functional")]
+
+import numpy as np  # noqa: E402
+from conftest import PROGRAM, Daemon  # noqa: E402
+from counts import Counted, Requests, Unable  # noqa: E402
+from raw import Raw  # noqa: E402
+
+SHAPE = (32, 32)
+TURN = 0.15  # seconds of each side in a round
+BATCH = 200
+DRIVER = Path(PROGRAM).resolve().parent / "tests" / "bench" / "requests"
+
+
+class InC:
+    """A side of requests.c: µs of a call, None where it is not there."""
+
+    def __init__(self, process, side):
+        self.process, self.side = process, side
+
+    def __call__(self, n):
+        self.process.stdin.write(f"{self.side} {n}\n")
+        self.process.stdin.flush()
+        said = self.process.stdout.readline().strip()
+        if not said:
+            raise RuntimeError("the C driver has ended")
+        return None if said == "-" else float(said)
+
+
+def timed(act, each=1):
+    """µs of one, where act() makes `each`."""
+
+    def side(n):
+        loops = max(1, n // each)
+        begin = time.perf_counter()
+        for _ in range(loops):
+            act()
+        return (time.perf_counter() - begin) / loops / each * 1e6
+
+    return side
+
+
+def opd_sides(client):
+    x = client.tensor(np.ones(SHAPE, np.float32))
+    gelu = client.ops.gelu
+
+    def batch():
+        with client.batch():
+            for _ in range(BATCH):
+                gelu(x)
+
+    return {"opd, Python, waiting": timed(lambda: gelu(x)), "opd, Python, in a batch": timed(batch, BATCH)}
+
+
+def torch_sides(device):
+    try:
+        import torch
+    except ImportError:
+        return {}
+    x = torch.ones(SHAPE, device=device)
+    gelu = torch.nn.functional.gelu
+    if device == "cpu":
+        return {"PyTorch eager": timed(lambda: gelu(x))}
+
+    def waiting():
+        gelu(x)
+        torch.cuda.synchronize()
+
+    def enqueue():
+        for _ in range(BATCH):
+            gelu(x)
+        torch.cuda.synchronize()
+
+    return {"PyTorch eager, waiting": timed(waiting), "PyTorch eager, enqueued": timed(enqueue, BATCH)}
+
+
+def cupy_sides(device):
+    if device == "cpu":
+        return {}
+    try:
+        import cupy
+    except ImportError:
+        return {}
+    kernel = cupy.ElementwiseKernel("float32 x", "float32 y", "y = x / (1 + exp(-1.702f * x))", "bench_gelu")
+    with cupy.cuda.Device(int(device.partition(":")[2] or 0)):
+        x = cupy.ones(SHAPE, np.float32)
+    stream = cupy.cuda.get_current_stream()
+
+    def waiting():
+        kernel(x)
+        stream.synchronize()
+
+    def enqueue():
+        for _ in range(BATCH):
+            kernel(x)
+        stream.synchronize()
+
+    return {"CuPy, waiting": timed(waiting), "CuPy, enqueued": timed(enqueue, BATCH)}
+
+
+def take_turns(sides, rounds):
+    """µs of each side in each round."""
+    loops = {}
+    for name, side in list(sides.items()):
+        first = side(50)  # warm
+        if first is None:
+            del sides[name]
+            continue
+        loops[name] = max(BATCH, int(TURN * 1e6 / max(side(BATCH), 0.1)))
+    found = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            found[name].append(side(loops[name]))
+    return found
+
+
+def show_times(found, base):
+    print(f"\n| gelu of [32, 32] | µs, median | least | beside {base} |\n|---|---|---|---|")
+    for name, times in found.items():
+        beside = [a / b for a, b in zip(times, found[base])] if base in found else []
+        ratio = f"{statistics.median(beside):.2f}" if beside else ""
+        print(f"| {name} | {statistics.median(times):.2f} | {min(times):.2f} | {ratio} |", flush=True)
+
+
+def bench_times(device, rounds):
+    daemon = Daemon(device=device)
+    driver = subprocess.Popen([DRIVER, daemon.socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    client = daemon.connect()
+    sides = {
+        "opd, C, waiting": InC(driver, "waiting"),
+        "opd, C, pipelined": InC(driver, "pipelined"),
+        **opd_sides(client),
+        "launch in process, waiting": InC(driver, "launch"),
+        "launch in process, enqueued": InC(driver, "enqueue"),
+        **torch_sides(device),
+        **cupy_sides(device),
+    }
+    found = take_turns(sides, rounds)
+    show_times(found, "PyTorch eager" if device == "cpu" else "PyTorch eager, waiting")
+    driver.stdin.close()
+    driver.wait()
+    client.close()
+    daemon.stop()
+
+
+# ---- many
+
+
+def connections(daemon, n):
+    """Of n, one works and the others have worked."""
+    others = [Raw(daemon.socket) for _ in range(n - 1)]
+    for other in others:
+        other.call("tensor_list")
+    return others
+
+
+def tensors(daemon, n, requests):
+    for first in range(0, n, 1000):
+        for i in range(first, min(first + 1000, n)):
+            requests.raw.notify("tensor_new", (1 << 40) + i, "float32", [4])
+        requests.raw.call("sync")
+
+
+OPERATOR = """//! op      some_NUMBER(Tensor x) -> Tensor y
+//! dtypes  float32
+//! shape   x [...S]
+//! formula y = x + 1
+"""
+
+
+def folder_of(n, folder):
+    for i in range(n):
+        (Path(folder) / f"some_{i}.cu").write_text(OPERATOR.replace("NUMBER", str(i)))
+    return folder
+
+
+def show_many(what, counts):
+    kinds = next(iter(counts.values()))
+    print(f"\n| {what} | " + " | ".join(kinds) + " |\n|---" + "|---" * len(kinds) + "|")
+    for n, found in counts.items():
+        print(f"| {n:,} | " + " | ".join(f"{c:,.0f}" for c in found.values()) + " |", flush=True)
+
+
+def count_with(n, fill, *options):
+    daemon = Counted(*options)
+    try:
+        requests = Requests(daemon.socket)
+        kept = fill(daemon, n, requests)
+        found = {kind: daemon.count(requests, kind, 200) for kind in requests.kinds}
+        del kept
+        return found
+    finally:
+        daemon.stop()
+
+
+def bench_many(sizes):
+    more = ("--max-connections", "2000")
+    of_connections = {
+        n: count_with(n, lambda d, n, r: connections(d, n), *more) for n in sizes["connections"]
+    }
+    show_many("connections", of_connections)
+    show_many("tensors", {n: count_with(n, tensors) for n in sizes["tensors"]})
+    of_operators = {}
+    for n in sizes["operators"]:
+        with tempfile.TemporaryDirectory() as folder:
+            of_operators[n] = count_with(n, lambda *_: None, "--kernels", folder_of(n, folder))
+    show_many("operators", of_operators)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default=os.environ.get("DEVICE") or "cpu")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", choices=["times", "many"])
+    options = parser.parse_args()
+    if options.only != "many":
+        bench_times(options.device, options.rounds)
+    if options.only != "times":
+        try:
+            bench_many({"connections": [1, 100, 1000], "tensors": [10, 1000, 50_000], "operators": [10, 400, 4000]})
+        except Unable as why:
+            print(f"\nmany: not counted: {why}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What requests cost the broker, in counts that are the same on every run: user instructions, by valgrind, and system
+calls, by build/tests/bench/count. For test_gates.py, and for `make bench-requests`."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from conftest import CACHE, PATIENCE, PROGRAM, find_family
+from raw import Raw
+
+BENCH = Path(PROGRAM).resolve().parent / "tests" / "bench"
+DESC = ["float32", [32, 32]]
+
+
+class Unable(Exception):
+    """This machine cannot count."""
+
+
+class Requests:
+    """Requests of one connection, each waited for."""
+
+    def __init__(self, socket):
+        self.raw = Raw(socket)
+        self.raw.make(1, *DESC)
+        self.raw.make(2, *DESC)
+        self.raw.call("prepare", 1, "forward", "gelu", [DESC], {})
+        self.last = 2
+        self.kinds = {
+            "tensor_info": lambda: self.raw.call("tensor_info", 1),
+            "forward": lambda: self.raw.call("forward", "gelu", [1], {}, [self.new()]),
+            "call, new result": lambda: self.raw.call("call", 1, [1, self.new()]),
+            "call, result that is there": lambda: self.raw.call("call", 1, [1, 2]),
+        }
+
+    def new(self):
+        self.last += 1
+        return self.last
+
+    def make(self, kind, n):
+        """n of them; what they have made is freed before, since that is another request."""
+        for _ in range(n):
+            self.kinds[kind]()
+
+    def clear(self):
+        if self.last > 2:
+            self.raw.call("free", "tensor", list(range(3, self.last + 1)), {"drop": True})
+
+
+class Counted:
+    """A daemon on the CPU whose broker runs in valgrind."""
+
+    def __init__(self, *options):
+        if not shutil.which("valgrind") or not shutil.which("vgdb"):
+            raise Unable("no valgrind here, which counts instructions")
+        self.folder = Path(tempfile.mkdtemp(prefix="opd-test-"))
+        self.socket = str(self.folder / "opd.sock")
+        counter = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={self.folder}/counts"]
+        daemon = [PROGRAM, "--socket", self.socket, "--device", "cpu", "--cache", str(CACHE), *options]
+        command = [*counter, f"--vgdb-prefix={self.folder}/vgdb", *daemon]
+        env = {**os.environ, "LD_PRELOAD": str(BENCH / "own_exe.so"), "OPD_BIN": str(Path(PROGRAM).resolve())}
+        with open(self.folder / "log", "wb") as log:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=env)
+        if not self.process.stdout.readline().startswith(b"ready: "):
+            raise AssertionError((self.folder / "log").read_text())
+        self.n_dumps = 0
+
+    def tell(self, *words):
+        command = ["vgdb", f"--vgdb-prefix={self.folder}/vgdb", f"--pid={self.process.pid}", *words]
+        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+
+    def count(self, requests, kind, n):
+        """User instructions of each."""
+        requests.make(kind, 20)  # whatever the first ones set up
+        requests.clear()
+        self.tell("zero")
+        requests.make(kind, n)
+        self.tell("dump")
+        self.n_dumps += 1
+        text = (self.folder / f"counts.{self.n_dumps}").read_text()
+        requests.clear()
+        return int(re.search(r"^(?:totals|summary): (\d+)", text, re.M)[1]) / n
+
+    def stop(self):
+        family = find_family(self.process.pid)
+        self.process.terminate()
+        self.process.wait(PATIENCE)
+        self.process.stdout.close()
+        shutil.rmtree(self.folder)
+        return family
+
+
+def count_calls(pid, act):
+    """The system calls of a process while act() runs: {number: how many}."""
+    counter = subprocess.Popen(
+        [BENCH / "count", str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    if counter.stdout.readline() != "ready\n":
+        raise Unable(counter.communicate()[1].strip())
+    act()
+    said, error = counter.communicate(timeout=PATIENCE)
+    assert counter.returncode == 0, error
+    return {int(number): n for number, n in json.loads(said).items()}

@@ -1,0 +1,94 @@
+"""What a request costs the broker does not grow unnoticed. tests/bench/gates.json says what it was: where a change
+makes requests cheaper, or rightly dearer, `make gates` writes it anew."""
+
+import json
+import platform
+import sys
+import time
+
+import pytest
+from conftest import DEVICE, ROOT, find_family
+from counts import Counted, Requests, Unable, count_calls
+from raw import SANITIZED, Raw
+
+FILE = ROOT / "tests" / "bench" / "gates.json"
+GATES = json.loads(FILE.read_text())
+ROOM = 1.05
+N = 200
+WRITE = 1  # of x86-64: rings the executor's bell, which is done where that sleeps
+
+pytestmark = [
+    pytest.mark.skipif(SANITIZED, reason="sanitizers have instructions of their own"),
+    pytest.mark.skipif(DEVICE != "cpu", reason="the CPU device is the one that is everywhere"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="gates.json is of x86-64"),
+]
+
+
+def measure_instructions():
+    daemon = Counted()
+    try:
+        requests = Requests(daemon.socket)
+        return {kind: round(daemon.count(requests, kind, N)) for kind in requests.kinds}
+    finally:
+        daemon.stop()
+
+
+def measure_calls(daemon):
+    """The least of some rounds: a busy machine makes a daemon sleep and wake more often."""
+    requests = Requests(daemon.socket)
+    found = {}
+    for kind in requests.kinds:
+        requests.make(kind, 20)
+        rounds = [count_calls(daemon.pid, lambda kind=kind: requests.make(kind, 40)) for _ in range(8)]
+        found[kind] = round(min(sum(n for call, n in calls.items() if call != WRITE) for calls in rounds) / 40, 1)
+        requests.clear()
+    return found
+
+
+def hold(what, found):
+    """Each figure against what is recorded, and what was asked for."""
+    too_many = {
+        kind: f"{n}, recorded: {GATES[what][kind]}" for kind, n in found.items() if n > ROOM * GATES[what][kind]
+    }
+    assert not too_many, f"{what}: {too_many}; see {FILE.relative_to(ROOT)}"
+    for kind, most in GATES["goals"][what].items():
+        assert found[kind] <= most, f"{what} of {kind}: {found[kind]}, and {most} is the goal"
+
+
+def test_instructions():
+    try:
+        hold("instructions", measure_instructions())
+    except Unable as why:
+        pytest.skip(str(why))
+
+
+def test_system_calls(daemon):
+    try:
+        hold("system calls", measure_calls(daemon))
+    except Unable as why:
+        pytest.skip(str(why))
+
+
+def test_an_idle_daemon_sleeps(start_daemon):
+    """None of its processes makes a system call."""
+    daemon = start_daemon()
+    with Raw(daemon.socket):
+        Requests(daemon.socket).make("forward", 3)
+        time.sleep(2)
+        try:
+            calls = {pid: count_calls(pid, lambda: time.sleep(1.5)) for pid, _ in find_family(daemon.pid)}
+        except Unable as why:
+            pytest.skip(str(why))
+    # What it waits in goes on when the counter lets go of it.
+    assert all(sum(of.values()) <= 1 for of in calls.values()), calls
+
+
+if __name__ == "__main__":
+    from conftest import Daemon
+
+    GATES["instructions"] = measure_instructions()
+    served = Daemon()
+    GATES["system calls"] = measure_calls(served)
+    served.stop()
+    FILE.write_text(json.dumps(GATES, indent=2) + "\n")
+    sys.stdout.write(FILE.read_text())
