@@ -8,7 +8,7 @@
 #include "base/dtype.h"
 #include "base/report.h"
 
-enum { SECTION_ALIGNED = 64, ARGS_ALIGNED = 16, MAX_ARGS = 1 << 16 };
+enum { MAX_ARGS = 1 << 16 };
 
 static const size_t element_sizes[EXPORTED_N_SECTIONS] = {
     [EXPORTED_OPERANDS] = sizeof(struct exported_operand),
@@ -68,8 +68,8 @@ static bool check_head(const struct exported_header *h, size_t size, struct opd_
     for (unsigned i = 0; i < EXPORTED_N_SECTIONS; i++) {
         uint64_t n = h->sections[i].n, offset = h->sections[i].offset;
         uint64_t most = element_sizes[i] > 1 ? UINT32_MAX : (uint64_t)1 << 40;
-        if (offset % SECTION_ALIGNED || n > most || !is_inside(offset, n * element_sizes[i], size))
-            return refuse(err, "not inside is section", i);
+        if (offset % EXPORTED_ALIGNED || n > most || !is_inside(offset, n * element_sizes[i], size))
+            return refuse(err, "it has no room for its section", i);
     }
     return true;
 }
@@ -137,7 +137,7 @@ static bool check_launch(const struct exported *x, const struct exported_step *s
     for (int i = 0; i < 3; i++)
         if (s->grid[i] == 0 || s->block[i] == 0)
             return false;
-    if (s->kernel >= x->n_kernels || s->args % ARGS_ALIGNED || s->args_size > MAX_ARGS ||
+    if (s->kernel >= x->n_kernels || s->args % EXPORTED_ARGS_ALIGNED || s->args_size > MAX_ARGS ||
         !is_inside(s->args, s->args_size, count(x, EXPORTED_ARGS)) ||
         !is_inside(s->slots, s->n_slots, count(x, EXPORTED_SLOTS)))
         return false;

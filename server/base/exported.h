@@ -38,6 +38,7 @@
 #include "base/err.h"
 
 enum { EXPORTED_LAYOUT = 1, EXPORTED_MAX_RANK = 16, EXPORTED_MAX_INDEX = 64 };
+enum { EXPORTED_ALIGNED = 64, EXPORTED_ARGS_ALIGNED = 16 }; // bytes
 
 enum exported_device { EXPORTED_CPU = 1, EXPORTED_CUDA };
 enum exported_direction { EXPORTED_FORWARD, EXPORTED_BACKWARD };
@@ -57,18 +58,18 @@ enum exported_step_kind { // the values of enum plan_step_kind
     EXPORTED_MATMUL,
 };
 
-// Arrays of what follows, one behind the other, each aligned to 64. Texts are terminated, and named
-// by where they begin in the section of texts.
+// Arrays of what follows, one behind the other, each aligned to EXPORTED_ALIGNED. Texts are
+// terminated, and named by where they begin in the section of texts.
 enum exported_section {
     EXPORTED_OPERANDS, // struct exported_operand: first those that the caller gets, in order
     EXPORTED_STEPS,    // struct exported_step
     EXPORTED_SLOTS,    // struct exported_slot: of all steps
     EXPORTED_MATMULS,  // struct exported_matmul
     EXPORTED_KERNELS,  // struct exported_kernel
-    EXPORTED_ARGS,     // bytes: of all steps, each aligned to 16
+    EXPORTED_ARGS,     // bytes: of all steps, each aligned to EXPORTED_ARGS_ALIGNED
     EXPORTED_TEXTS,    // bytes
     EXPORTED_CHECKS,   // bytes: for exported_explain()
-    EXPORTED_PAYLOADS, // bytes: of all kernels, each aligned to 64
+    EXPORTED_PAYLOADS, // bytes: of all kernels, each aligned to EXPORTED_ALIGNED
     EXPORTED_N_SECTIONS
 };
 
@@ -163,7 +164,7 @@ struct exported {
 // malformed_message.
 bool exported_open(struct exported *x, int fd, struct opd_err *err);
 void exported_close(struct exported *x); // zeroed is fine
-// The same of bytes that stay where they are until the last use; aligned to 64.
+// The same of bytes that stay where they are until the last use, aligned to EXPORTED_ALIGNED.
 bool exported_read(struct exported *x, const void *bytes, size_t size, struct opd_err *err);
 
 // The message for what kernels reported, appended to `out`: `key` are the 8 bytes, not 0.

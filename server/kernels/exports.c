@@ -26,8 +26,6 @@ static_assert((int)EXPORTED_MAX_INDEX >= OP_MAX_TEMPS + OP_MAX_OUTPUTS &&
                   (int)EXPORTED_MAX_INDEX >= OP_MAX_INPUTS,
               "room for every operand");
 
-enum { SECTION_ALIGNED = 64, ARGS_ALIGNED = 16 };
-
 struct writer {
     const struct plan *plan;
     struct buf sections[EXPORTED_N_SECTIONS];
@@ -35,7 +33,7 @@ struct writer {
 
 static void align(struct buf *b, size_t to)
 {
-    static const uint8_t zeros[SECTION_ALIGNED];
+    static const uint8_t zeros[EXPORTED_ALIGNED];
     buf_append(b, zeros, (to - b->size % to) % to);
 }
 
@@ -98,7 +96,7 @@ static void add_launch(struct writer *w, const struct plan_step *step, struct ex
     memcpy(out->block, step->block, sizeof out->block);
     out->kernel = step->kernel;
     out->shared_size = step->shared_size;
-    align(args, ARGS_ALIGNED);
+    align(args, EXPORTED_ARGS_ALIGNED);
     out->args = args->size;
     out->args_size = step->args_size;
     buf_append(args, step->args, step->args_size);
@@ -132,7 +130,7 @@ static bool add_kernels(struct writer *w, const struct bound_plan *bound, struct
         struct image image;
         if (!image_open(&image, bound->programs[i]->image_fd, err))
             return false;
-        align(payloads, SECTION_ALIGNED);
+        align(payloads, EXPORTED_ALIGNED);
         struct exported_kernel out = {
             .id = hash_bytes(image.payload, image.payload_size, 0),
             .payload = payloads->size,
@@ -160,12 +158,12 @@ static struct exported_header head(struct writer *w, const struct version *v,
         .op = add_text(w, w->plan->op->name),
         .target = add_text(w, d->info.target),
         .report = w->plan->report,
-        .size = (sizeof h + SECTION_ALIGNED - 1) / SECTION_ALIGNED * SECTION_ALIGNED,
+        .size = (sizeof h + EXPORTED_ALIGNED - 1) / EXPORTED_ALIGNED * EXPORTED_ALIGNED,
     };
     for (int i = 0; i < EXPORTED_N_SECTIONS; i++) {
         h.sections[i].offset = h.size;
         h.sections[i].n = w->sections[i].size / exported_element_size((enum exported_section)i);
-        align(&w->sections[i], SECTION_ALIGNED);
+        align(&w->sections[i], EXPORTED_ALIGNED);
         h.size += w->sections[i].size;
     }
     return h;
@@ -176,7 +174,7 @@ static int seal(const struct exported_header *h, const struct writer *w, struct 
     const int seals = F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     struct buf first = { 0 };
     buf_append(&first, h, sizeof *h);
-    align(&first, SECTION_ALIGNED);
+    align(&first, EXPORTED_ALIGNED);
     int fd = fdpass_claim(memfd_create("opd-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     bool ok = fd >= 0 && file_put(fd, first.bytes, first.size);
     for (int i = 0; i < EXPORTED_N_SECTIONS && ok; i++)
