@@ -7,7 +7,7 @@
 // choice of 0, nothing is handed on then: a condition, as of a branch.
 
 // 1 / cosh(x)^2, where cosh overflows too; of both signs the same, and smooth at 0.
-#define E_OF_X "exp(2 * (x > 0 ? -x : x))"
+#define E_OF_X "exp(2 * fmin(x, -x))"
 #define SECH2 "(4 * " E_OF_X " / ((1 + " E_OF_X ") * (1 + " E_OF_X ")))"
 
 static const struct {
