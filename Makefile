@@ -282,6 +282,7 @@ gates: $(call built,all programs)
 
 bench-operators: $(call built,all)
 	$(TEST_ENV) $(PYTHON) tests/bench/bench.py
+	$(TEST_ENV) $(PYTHON) tests/bench/bench_torch.py
 
 bench-reload: $(call built,all)
 	$(TEST_ENV) $(PYTHON) tests/bench/bench_reload.py --device $(DEVICE)

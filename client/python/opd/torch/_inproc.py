@@ -403,7 +403,8 @@ class _Gradient(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         kernels, needs, saved = ctx.kernels, ctx.needs_input_grad, ctx.saved_tensors
         made = MISS
-        if ctx.options is None and ctx.stamp >= SERIALS and not _grad_enabled():
+        here = ctx.options is None or not is_isolated(ctx.options)
+        if here and ctx.stamp >= SERIALS and not _grad_enabled():
             try:
                 made = kernels.back(*grads, *saved, kernels.mask(needs), ctx.stamp)
                 if kernels.n_inputs == 1:
