@@ -183,7 +183,6 @@ def tensors(daemon, n, requests):
 
 OPERATOR = """//! op      some_NUMBER(Tensor x) -> Tensor y
 //! dtypes  float32
-//! shape   x [...S]
 //! formula y = x + 1
 """
 

@@ -58,7 +58,7 @@ class Counted:
             raise Unable("no valgrind here, which counts instructions")
         self.folder = Path(tempfile.mkdtemp(prefix="opd-test-"))
         self.socket = str(self.folder / "opd.sock")
-        counter = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={self.folder}/counts"]
+        counter = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={self.folder}/counts"]
         daemon = [PROGRAM, "--socket", self.socket, "--device", "cpu", "--cache", str(CACHE), *options]
         command = [*counter, f"--vgdb-prefix={self.folder}/vgdb", *daemon]
         env = {**os.environ, "LD_PRELOAD": str(BENCH / "own_exe.so"), "OPD_BIN": str(Path(PROGRAM).resolve())}
@@ -74,6 +74,7 @@ class Counted:
 
     def count(self, requests, kind, n):
         """User instructions of each."""
+        self.tell("instrumentation", "on")  # not before: starting takes long with it
         requests.make(kind, 20)  # whatever the first ones set up
         requests.clear()
         self.tell("zero")
