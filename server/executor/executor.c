@@ -27,10 +27,10 @@ enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
 // A command that was given to the device and not yet reported done.
 struct flight {
     uint64_t seq;
-    uint64_t *report; // where the device puts it; NULL: none
-    uint32_t steps;   // how many had begun
-    unsigned stamp;   // the second of its two; 0: it is not timed
-    struct opd_err err;
+    uint64_t *report;    // where the device puts it; NULL: none
+    uint32_t steps;      // how many had begun
+    unsigned stamp;      // the second of its two; 0: it is not timed
+    struct opd_err *err; // owned; NULL: nothing is known to be wrong
 };
 
 struct executor {
@@ -57,8 +57,9 @@ struct executor {
 
 static uint64_t time_flight(struct executor *ex, const struct flight *flight)
 {
-    struct opd_err err = { 0 };
+    struct opd_err err;
     uint64_t ns = 0;
+    opd_err_init(&err);
     if (flight->stamp && !ex->ops->elapsed(ex->be, flight->stamp - 1, flight->stamp, &ns, &err))
         log_warn("timing a run: %s", err.msg);
     opd_err_clear(&err);
@@ -67,7 +68,8 @@ static uint64_t time_flight(struct executor *ex, const struct flight *flight)
 
 static void post_done(struct executor *ex, const struct flight *flight, bool fatal)
 {
-    size_t length = strlen(flight->err.msg);
+    const char *why = flight->err ? flight->err->msg : "";
+    size_t length = strlen(why);
     uint32_t size = (uint32_t)(sizeof(struct dev_done) + length + 1);
     struct dev_done *done;
     // The broker always empties its ring; where it is gone, so are we (the socket ends).
@@ -76,11 +78,11 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
     done->seq = flight->seq;
     done->report = flight->report ? *flight->report : 0;
     done->ran = time_flight(ex, flight);
-    done->code = flight->err.code;
+    done->code = flight->err ? flight->err->code : OPD_E_none;
     done->fatal = fatal;
     done->steps = flight->steps;
     done->reserved = 0;
-    memcpy(done->message, flight->err.msg, length + 1);
+    memcpy(done->message, why, length + 1);
     ring_commit(&ex->done);
 }
 
@@ -91,7 +93,10 @@ static struct flight *first_flight(const struct executor *ex)
 
 static void pop_flight(struct executor *ex)
 {
-    opd_err_clear(&first_flight(ex)->err);
+    struct opd_err *err = first_flight(ex)->err;
+    if (err)
+        opd_err_clear(err);
+    free(err);
     ex->first_flight++;
     ex->n_flights--;
     if (ex->n_flights > 0 && ex->first_flight < MOST_REPORTED)
@@ -340,9 +345,13 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, int 
 
 static void add_flight(struct executor *ex, const struct opd_err *err)
 {
-    const struct flight flight = {
-        .seq = ex->seq, .steps = ex->steps, .report = ex->report, .stamp = ex->stamp, .err = *err
+    struct flight flight = {
+        .seq = ex->seq, .steps = ex->steps, .report = ex->report, .stamp = ex->stamp
     };
+    if (err->code) {
+        flight.err = mem_alloc(sizeof *flight.err);
+        *flight.err = *err;
+    }
     buf_append(&ex->flights, &flight, sizeof flight);
     ex->n_flights++;
 }
@@ -358,7 +367,8 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
         return opd_err_set(fatal, OPD_E_internal, "the command ring is corrupt");
     if (!cmd)
         return true;
-    struct opd_err err = { 0 };
+    struct opd_err err;
+    opd_err_init(&err);
     int fd = -1;
     // What came with this command would be taken for the next one's: only another process helps.
     if (takes_fd(cmd->type) && (fd = fdpass_recv_one(DEV_FD_SOCKET)) < 0)
@@ -497,7 +507,7 @@ int executor_main(const char *device, enum executor_blas blas)
     struct opd_err again = { 0 };
     report_done(&ex, &again);
     opd_err_clear(&again);
-    struct flight first = { .seq = ex.n_flights ? first_flight(&ex)->seq : 0, .err = err };
+    struct flight first = { .seq = ex.n_flights ? first_flight(&ex)->seq : 0, .err = &err };
     post_done(&ex, &first, true);
     _exit(3);
 }
