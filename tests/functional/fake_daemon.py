@@ -95,6 +95,9 @@ class FakeDaemon:
         if method in self.on:
             self.on[method](self, sock, message)
             return
+        if not hasattr(self, "do_" + method):  # as an older daemon would
+            self.reply(sock, message, None, {"code": "unknown_method", "number": 9, "message": method})
+            return
         try:
             result = getattr(self, "do_" + method)(fds, *params)
         except KeyError as e:

@@ -32,7 +32,10 @@ class Catalog:
 
     def refresh(self, name: str = "") -> None:
         """`name`: of one that is wanted, which may be a derivative."""
-        specs = {info["name"]: Spec(info) for info in self._link.call("op_list")}
+        old, specs = self.specs, {}
+        for info in self._link.call("op_list"):
+            known = old.get(info["name"])
+            specs[info["name"]] = known if known and known.info == info else Spec(info)
         for derived in {name, *self.specs}:
             if "." in derived and derived.partition(".")[0] in specs:
                 self._add_derived(derived, specs)

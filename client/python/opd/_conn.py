@@ -10,6 +10,7 @@ import array
 import os
 import select
 import socket
+import struct
 import threading
 import weakref
 from collections import deque
@@ -26,11 +27,16 @@ from .errors import (
     from_wire,
 )
 
-_CHUNK = 1 << 18  # bytes read at once
+_CHUNK = 1 << 15  # bytes read at once
+_DONTWAIT = socket.MSG_DONTWAIT
+_SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _MAX_FDS = 16  # of one read
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
 _MANY = 10_000  # ids given up in one message
 _KEPT = 1000  # notifications that nobody has waited for
+_CALL = "forward"  # what messages say of a prepared one
+_WARN = ("forward", "plan_export")  # their results may have warnings
+_BRING = ("tensor_export", "plan_export", "version_page")  # their replies may bring a descriptor
 
 
 class Batch:
@@ -43,7 +49,7 @@ class Batch:
 
     def settle(self, reply: Reply) -> None:
         self.pending -= 1
-        self.warnings += reply.warnings
+        self.warnings.extend(reply.warnings)
         # Replies may overtake each other; the request that was sent first is the cause of
         # the others' errors.
         if reply.error and (self._first is None or reply.msgid < self._first.msgid):
@@ -59,36 +65,52 @@ class Batch:
 class Reply:
     """A request that was sent: `done` once it was answered, then with a result or an error."""
 
-    fd: Optional[int] = None  # that came with the result
+    __slots__ = ("_batch", "deadline", "done", "error", "method", "msgid", "result", "warnings")
 
     def __init__(self, msgid: int, method: str, batch: Optional[Batch]) -> None:
         self.msgid = msgid
         self.method = method
-        self.deadline = 0.0  # seconds the daemon may take, where the request says
+        self.deadline: Optional[float] = None  # seconds the daemon may take, where the request says
         self.done = False
         self.result: Any = None
         self.error: Optional[OpdError] = None
-        self.warnings: list[str] = []  # what the daemon has to say beside the result
+        self.warnings: Sequence[str] = ()  # what the daemon has to say beside the result
         self._batch = batch
         if batch:
             batch.pending += 1
 
     def settle(self, result: Any, error: Optional[OpdError]) -> None:
         self.done, self.result, self.error = True, result, error
-        if self.method in ("forward", "plan_export") and isinstance(result, dict):
-            self.warnings = list(result.get("warnings", ()))
+        if self.method in _WARN and isinstance(result, dict):
+            self.warnings = result.get("warnings", ())
         if self._batch:
             self._batch.settle(self)
             self._batch = None
 
     def take_fd(self) -> Optional[int]:
         """The descriptor that came with the result, the caller's from now on."""
-        fd, self.fd = self.fd, None
+        return None
+
+
+class FdReply(Reply):
+    """One that may bring a descriptor."""
+
+    __slots__ = ("_fd",)
+
+    _fd: Optional[int]
+
+    def take_fd(self) -> Optional[int]:
+        fd: Optional[int] = getattr(self, "_fd", None)
+        self._fd = None
         return fd
 
+    def keep_fd(self, fd: Optional[int]) -> None:
+        self._fd = fd
+
     def __del__(self) -> None:
-        if self.fd is not None:
-            os.close(self.fd)
+        fd = self.take_fd()
+        if fd is not None:
+            os.close(fd)
 
 
 class Connection:
@@ -100,11 +122,11 @@ class Connection:
     """
 
     def __init__(self, sock: socket.socket, path: str, timeout: Optional[float]) -> None:
-        sock.setblocking(False)
+        sock.setblocking(True)
+        self._sock: Optional[socket.socket] = sock
         self.path = path
         self.timeout = timeout
         self.max_message = 1 << 20  # until hello says
-        self._sock: Optional[socket.socket] = sock
         self._lost = ""
         self._pid = os.getpid()
         self.lock = threading.RLock()
@@ -114,13 +136,35 @@ class Connection:
         self._notifications: deque[_wire.Notification] = deque(maxlen=_KEPT)
         self._next_msgid = 0
         self._garbage: deque[tuple[str, int]] = deque()
+        self._dropped: deque[bytes] = deque()  # tensors that were given up, as MessagePack
+        self._hurry = False  # what was given up goes with the next request, whichever it is
+        # As drop(), for a tensor so small that it may wait for some others.
+        self.drop_small = self._dropped.append
         self._fds: deque[int] = deque()  # that came, for replies not yet read
+        self._bringing = 0  # replies in flight that may bring one
+        self._inbox: deque[bytes] = deque()
+        # For exchange().
+        self._buffer = bytearray(_CHUNK)
+        self._quick_send, self._quick_recv = sock.send, sock.recv_into
         _all.add(self)
         weakref.finalize(self, sock.close)  # without it Python complains of a client left open
 
     @property
     def closed(self) -> bool:
         return self._sock is None
+
+    @property
+    def timeout(self) -> Optional[float]:
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, seconds: Optional[float]) -> None:
+        assert self._sock is not None
+        self._timeout = seconds
+        # 0 is for ever.
+        whole, part = divmod(0 if seconds is None else max(int(seconds * 1e6), 1), 1_000_000)
+        value = struct.pack("ll", whole, part)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
 
     def send(
         self,
@@ -134,18 +178,52 @@ class Connection:
         self._check_process()
         with self.lock:
             self._check_open(method)
-            self._next_msgid = msgid = (self._next_msgid + 1) & 0xFFFFFFFF
-            data = _wire.encode_request(msgid, method, params)
-            if len(data) > self.max_message:
-                raise InvalidArgument(
-                    f"{method} is a message of {len(data)} bytes, the daemon takes "
-                    f"at most {self.max_message}"
-                )
-            self._send_garbage()
-            reply = self._replies[msgid] = Reply(msgid, method, batch)
-            self._out.append((memoryview(data), fd))
-            self._flush()
+            data = self._encode(method, params)
+            msgid = self._next_msgid
+            if self._garbage or self._dropped:
+                self._send_garbage()
+                self._check_open(method)
+            brings = method in _BRING
+            reply = FdReply(msgid, method, batch) if brings else Reply(msgid, method, batch)
+            self._bringing += brings
+            self._replies[msgid] = reply
+            self._post(data, fd)
             return reply
+
+    def _encode(self, method: str, params: Sequence[Any]) -> bytes:
+        """A request with the next number."""
+        self._next_msgid = msgid = self._next_msgid % 0xFFFFFFFF + 1
+        data = _wire.encode_request(msgid, method, params)
+        if len(data) > self.max_message:
+            raise InvalidArgument(
+                f"{method} is a message of {len(data)} bytes, the daemon takes "
+                f"at most {self.max_message}"
+            )
+        return data
+
+    def _post(self, data: bytes, fd: Optional[int] = None) -> None:
+        """Sends it behind all that is queued."""
+        if self._sock is None:
+            return  # what was sent before has found out
+        n = 0
+        if fd is None and not self._out:
+            n = self._send_now(data)
+            if n == len(data):
+                return
+        self._out.append((memoryview(data)[n:], fd))
+        self._hurry = True  # exchange() must not overtake it, should a signal come before it has gone
+        self._flush()
+
+    def _send_now(self, data: bytes) -> int:
+        """How much of it has gone."""
+        assert self._sock is not None
+        try:
+            return int(self._sock.send(data, _SEND))
+        except OSError:
+            return 0  # _write() tells why
+        except BaseException:
+            self._give_up()
+            raise
 
     def wait(self, reply: Reply) -> Any:
         """The result of a request; raises its error."""
@@ -156,6 +234,90 @@ class Connection:
 
     def call(self, method: str, *params: Any) -> Any:
         return self.wait(self.send(method, params))
+
+    def poll(self) -> None:
+        """Reads what has come, without waiting."""
+        with self.lock:
+            if self._sock is not None:
+                self._read(_DONTWAIT)
+
+    # --- prepared calls
+
+    def send_call(self, data: bytes, batch: Optional[Batch], deadline: Optional[float]) -> Reply:
+        """Sends a `call`, an encoded request whose number is 0, with a number of its own."""
+        self._check_process()
+        with self.lock:
+            self._check_open(_CALL)
+            if self._hurry:
+                self._send_garbage()
+                self._check_open(_CALL)
+            self._next_msgid = msgid = self._next_msgid % 0xFFFFFFFF + 1
+            reply = self._replies[msgid] = Reply(msgid, _CALL, batch)
+            reply.deadline = deadline
+            self._post(b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:])
+            return reply
+
+    def exchange(self, data: bytes, expected: bytes, deadline: Optional[float]) -> Optional[Reply]:
+        """As send_call(), and waits. None: the reply was `expected`, byte for byte; else it is this one,
+        done. Where nothing else is in flight the numbers are 0, and then nothing is kept of the
+        request, and nothing decoded of a reply that is as expected.
+        """
+        with self.lock:
+            if self._hurry:
+                self._collect()
+            if self._replies:
+                return self._await(self.send_call(data, None, deadline))
+            sent, buffer = -1, self._buffer
+            buffer[0] = 0
+            try:
+                sent = self._quick_send(data, _SEND)  # a page or less goes as a whole, or not at all
+                n = self._quick_recv(buffer)
+                if n == len(expected) and buffer.startswith(expected):
+                    return None
+                self._inbox.append(bytes(buffer[:n]))
+            except BaseException as e:
+                return self._recover(e, sent, data, deadline)
+            return self._await(self._keep_reply(deadline))
+
+    def collect(self) -> None:
+        """Small tensors that were given up go with the next request, too."""
+        self._hurry = self._hurry or bool(self._dropped)
+
+    def _collect(self) -> None:
+        self._check_process()
+        self._check_open(_CALL)
+        self._send_garbage()
+
+    def _keep_reply(self, deadline: Optional[float]) -> Reply:
+        """For a request with the number 0, which has gone."""
+        reply = self._replies[0] = Reply(0, _CALL, None)
+        reply.deadline = deadline
+        return reply
+
+    def _recover(
+        self, cause: BaseException, sent: int, data: bytes, deadline: Optional[float]
+    ) -> Reply:
+        """After an exception in exchange()."""
+        signalled = not isinstance(cause, OSError)
+        if sent < 0 and not signalled:
+            return self._await(self.send_call(data, None, deadline))  # finds out why nothing went
+        if signalled and (sent < 0 or self._buffer[0]):
+            self._give_up()
+            raise cause
+        reply = self._keep_reply(deadline)
+        if signalled:
+            raise cause
+        if isinstance(cause, BlockingIOError) and not self._exchange(self._find_longest()):
+            raise self._silence(_CALL)
+        return self._await(reply)
+
+    def _await(self, reply: Reply) -> Reply:
+        while self._inbox:
+            self._take(self._inbox.popleft())
+        self.pump(lambda: reply.done, reply.method)
+        return reply
+
+    # --- notifications
 
     def await_notification(self, method: str) -> list[Any]:
         """The parameters of the next one of that method, for which a request has asked."""
@@ -194,16 +356,19 @@ class Connection:
             while not until():
                 self._check_open(what)
                 if not self._exchange_patiently():
-                    raise DeadlineExceeded(
-                        f"{what}: the daemon at {self.path} sent nothing for {self.timeout:g} s; "
-                        "it may still be at work (raise the client's timeout, or close the client)"
-                    )
+                    raise self._silence(what)
 
     def discard(self, kind: str, id: int) -> None:
         """Gives an id up with the next request: of a "tensor", "context" or "export". Safe in
         __del__; the request that makes the id may be in flight, or may have failed."""
         if self._sock is not None:
             self._garbage.append((kind, id))
+            self._hurry = True
+
+    def drop(self, id: bytes) -> None:
+        """As discard(), of a tensor's id that is encoded already."""
+        self._dropped.append(id)
+        self._hurry = True
 
     def close(self, reason: str = "it was closed") -> None:
         """Every reply that is still awaited fails. Does nothing the second time."""
@@ -217,6 +382,7 @@ class Connection:
             self._sock = None
             self._out.clear()
             self._garbage.clear()
+            self._dropped.clear()
             while self._fds:
                 os.close(self._fds.popleft())
             replies, self._replies = self._replies, {}
@@ -241,6 +407,12 @@ class Connection:
     def _lost_error(self, what: str) -> ConnectionLost:
         return ConnectionLost(f"{what}: the connection to {self.path} is closed: {self._lost}")
 
+    def _silence(self, what: str) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"{what}: the daemon at {self.path} sent nothing for {self.timeout:g} s; "
+            "it may still be at work (raise the client's timeout, or close the client)"
+        )
+
     def _check_open(self, what: str) -> None:
         if self._sock is None:
             raise self._lost_error(what)
@@ -253,17 +425,21 @@ class Connection:
             )
 
     def _send_garbage(self) -> None:
-        """Queues what discard() noted, as a notification: nobody waits for its reply."""
+        """Sends what drop() and discard() noted, as notifications: nobody waits for replies."""
+        self._hurry = False  # before the looks at what may come meanwhile
+        if self._out:
+            self._flush()
+        while self._dropped:
+            n = min(len(self._dropped), _MANY)
+            self._post(_wire.encode_drop([self._dropped.popleft() for _ in range(n)]))
         while self._garbage:
             ids: dict[str, list[int]] = {}
             for _ in range(min(len(self._garbage), _MANY)):
                 kind, id = self._garbage.popleft()
                 ids.setdefault(kind, []).append(id)
             for kind, given_up in ids.items():
-                self._queue_notification("free", (kind, given_up, {"drop": True}))
-
-    def _queue_notification(self, method: str, params: Sequence[Any]) -> None:
-        self._out.append((memoryview(_wire.encode_notification(method, params)), None))
+                params = (kind, given_up, {"drop": True})
+                self._post(_wire.encode_notification("free", params))
 
     def _flush(self) -> None:
         """Sends all that is queued, reading too; a failure closes, and so settles the replies."""
@@ -274,14 +450,16 @@ class Connection:
 
     def _exchange_patiently(self) -> bool:
         """False: silence for the timeout, and for the longest deadline of a request in flight."""
-        if self._exchange(self.timeout):
-            return True
-        longest = max((reply.deadline for reply in self._replies.values()), default=0.0)
-        return self._exchange(longest)
+        return self._exchange(self._timeout) or self._exchange(self._find_longest())
+
+    def _find_longest(self) -> float:
+        return max((reply.deadline or 0.0 for reply in self._replies.values()), default=0.0)
 
     def _exchange(self, patience: Optional[float]) -> bool:
         """Waits for the socket, once, and writes and reads what it can. False: silence."""
         assert self._sock is not None
+        if not self._out and not self._bringing and patience == self._timeout:
+            return self._read(0)
         poll = select.poll()
         poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._out else 0))
         ready = poll.poll(None if patience is None else patience * 1000)
@@ -290,7 +468,7 @@ class Connection:
         if self._out:
             self._write()
         if self._sock is not None and ready[0][1] & ~select.POLLOUT:
-            self._read()
+            self._read(_DONTWAIT)
         return True
 
     def _write(self) -> None:
@@ -300,7 +478,7 @@ class Connection:
             if fd is not None:
                 ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
             try:
-                n = self._sock.sendmsg([data], ancillary, socket.MSG_NOSIGNAL)
+                n = self._sock.sendmsg([data], ancillary, _SEND)
                 if n == len(data):
                     self._out.popleft()
                 else:
@@ -318,26 +496,40 @@ class Connection:
         """After a failed write: the daemon's last words say why it hung up."""
         self._out.clear()
         while self._sock:
-            self._read(cause)
+            if not self._read(_DONTWAIT):
+                self.close(str(cause))
 
-    def _read(self, cause: Optional[OSError] = None) -> None:
+    def _read(self, flags: int) -> bool:
+        """Takes what has come; False: nothing. Without _DONTWAIT it waits, for the timeout, and a
+        signal's exception loses nothing: what came is in the inbox before Python looks for signals."""
+        assert self._sock is not None
         try:
-            self._read_once(cause)
+            if self._bringing:
+                self._read_with_fds()
+            else:
+                self._inbox.extend(map(self._sock.recv, (_CHUNK,), (flags,)))
+        except BlockingIOError:
+            return False
+        except OSError as e:
+            self.close(str(e))
+        while self._inbox:
+            self._take(self._inbox.popleft())
+        return True
+
+    def _read_with_fds(self) -> None:
+        assert self._sock is not None
+        flags = _CLOEXEC | _DONTWAIT
+        try:
+            data, fds, _, _ = socket.recv_fds(self._sock, _CHUNK, _MAX_FDS, flags)
+            self._fds.extend(fds)
+            self._inbox.append(data)
+        except OSError:
+            raise
         except BaseException:
             self._give_up()
             raise
 
-    def _read_once(self, cause: Optional[OSError]) -> None:
-        assert self._sock is not None
-        try:
-            data, fds, _, _ = socket.recv_fds(self._sock, _CHUNK, _MAX_FDS, _CLOEXEC)
-            self._fds.extend(fds)
-        except BlockingIOError:
-            if cause:
-                self.close(str(cause))
-            return
-        except OSError as e:
-            return self.close(str(e))
+    def _take(self, data: bytes) -> None:
         if not data:
             return self.close("the daemon hung up")
         try:
@@ -345,27 +537,30 @@ class Connection:
                 if isinstance(message, _wire.Notification):
                     self._notifications.append(message)
                 else:
-                    self._settle(message)
+                    self._settle(*message)
         except ProtocolError as e:
             self.close(str(e))
+        except BaseException:
+            self._give_up()
+            raise
 
-    def _settle(self, response: _wire.Response) -> None:
-        reply = self._replies.pop(response.msgid, None)
+    def _settle(self, msgid: int, error: Any, result: Any) -> None:
+        reply = self._replies.pop(msgid, None)
+        found = None if error is None else from_wire(error)
         if reply is None:
-            if response.error is not None:
+            if found is not None:
                 # Of no request of ours: the daemon could not read what we sent.
-                self.close(str(from_wire(response.error)))
+                self.close(str(found))
             return
-        error = None if response.error is None else from_wire(response.error)
-        if error is None and _brings_fd(reply.method, response.result):
-            reply.fd = self._fds.popleft() if self._fds else None  # in the order of the replies
-        reply.settle(response.result, error)
+        if isinstance(reply, FdReply):
+            self._bringing -= 1
+            if found is None and _brings_fd(reply.method, result) and self._fds:
+                reply.keep_fd(self._fds.popleft())  # in the order of the replies
+        reply.settle(result, found)
 
 
 def _brings_fd(method: str, result: Any) -> bool:
-    if method == "tensor_export":
-        return bool(result["chunk"])
-    return method in ("plan_export", "version_page")
+    return method != "tensor_export" or bool(result["chunk"])
 
 
 # A child that kept its parent's sockets would keep the parent's tensors, too, after its end.

@@ -6,22 +6,42 @@ Client, Tensor, Ops and opd.torch import this; it knows none of them.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any, Callable, Optional
 
 from . import _start
 from ._conn import Batch, Connection, Reply
 from ._data import Transfer
 from ._export import Exports
-from ._protocol import PROTOCOL
+from ._protocol import DTYPES, PROTOCOL
 from ._warn import warn_reload
 from .errors import ConnectionLost, ProtocolError
 
 _COMPILING = 600.0  # seconds of silence, beyond the timeout, while the daemon may compile
+_IDS = 16  # made at a time
+_MANY_KINDS = 4096
+_SMALL = 64 << 10  # bytes
+
+
+class Kind:
+    """What tensors have in common; one object for all of a link, so that it is told by identity."""
+
+    __slots__ = ("device", "drop", "dtype", "shape")
+
+    def __init__(
+        self, dtype: str, shape: tuple[int, ...], device: str, drop: Callable[[bytes], None]
+    ) -> None:
+        self.dtype, self.shape, self.device = dtype, shape, device
+        self.drop = drop  # gives up one of that kind
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * DTYPES[self.dtype]
 
 
 class Link:
@@ -38,7 +58,10 @@ class Link:
         self._named = named
         self._transfer = Transfer(conn)
         self._ids = itertools.count(1)
-        self._local = threading.local()
+        self.wires: list[bytes] = []  # ids of tensors, to be used from the end
+        self._blocks = itertools.count(1, _IDS)  # where those begin that come behind them
+        self._kinds: dict[tuple[str, tuple[int, ...], str], Kind] = {}
+        self.batches: dict[int, Batch] = {}  # of the threads that are in one
 
     def open_another(self) -> Connection:
         """To the same daemon, which is not started."""
@@ -49,14 +72,35 @@ class Link:
         self._transfer.close()
 
     def new_id(self) -> int:
-        """Of a tensor or a context."""
+        """Of a context or a prepared call."""
         return next(self._ids)
+
+    def new_wire(self) -> bytes:
+        """The id of a new tensor, as MessagePack: nine bytes."""
+        while True:
+            try:
+                return self.wires.pop()
+            except IndexError:
+                first = next(self._blocks)
+                ids = range(first + _IDS - 1, first - 1, -1)
+                self.wires[:0] = [b"\xcf" + id.to_bytes(8, "big") for id in ids]
+                self.conn.collect()  # about as many as are made are given up
+
+    def find_kind(self, dtype: str, shape: Sequence[int], device: str) -> Kind:
+        key = (dtype, tuple(shape), device)
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= _MANY_KINDS:
+                self._kinds.clear()
+            kind = self._kinds[key] = Kind(*key, self.conn.drop)
+            if kind.nbytes <= _SMALL:
+                kind.drop = self.conn.drop_small
+        return kind
 
     @property
     def batch(self) -> Optional[Batch]:
         """In which this thread is."""
-        batch: Optional[Batch] = getattr(self._local, "batch", None)
-        return batch
+        return self.batches.get(get_ident()) if self.batches else None
 
     @contextmanager
     def begin_batch(self) -> Iterator[None]:
@@ -64,11 +108,11 @@ class Link:
         if self.batch is not None:
             yield
             return
-        batch = self._local.batch = Batch()
+        batch = self.batches[get_ident()] = Batch()
         try:
             yield
         finally:
-            self._local.batch = None
+            del self.batches[get_ident()]
             self.conn.pump(lambda: batch.pending == 0, "batch")
         self.finish(batch)
 

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 from ._catalog import Catalog
 from ._conn import Reply
 from ._dtypes import check_dtype
-from ._link import Link
+from ._link import Kind, Link
 from ._memory import Memory
+from ._prepared import Handle, Prepared, is_misfit, make_key
 from ._spec import Call, Spec, check_deadline, check_debug
-from .errors import InvalidArgument, NotFound
-from .tensor import Tensor, check_own
+from ._wire import pack
+from .errors import InvalidArgument, NotFound, OpdError
+from .tensor import Tensor, check_own, to_wire
 
 
 class Context:
     """What forward() keeps for backward(): in the daemon, until it is dropped or free()d."""
 
     def __init__(
-        self, memory: Memory, id: int, reply: Reply, spec: Spec, inputs: list[Any]
+        self, memory: Memory, id: int, made: Union[Reply, Sequence[Kind]], spec: Spec, inputs: list[Any]
     ) -> None:
         self._link = memory.link
         self._memory = memory
         self._id = id
-        self._reply: Optional[Reply] = reply
+        self._made = made  # the outputs' kinds, or the reply that tells of them
         self._spec = spec
         self._present = [value is not None for value in inputs]
 
@@ -54,16 +56,17 @@ class Context:
             raise TypeError(f"{name}() takes {len(spec.outputs)} gradients, not {len(grads)}")
         seconds = check_deadline(name, deadline)
         chosen = self._choose(wanted)
-        ids = [link.new_id() if c else None for c in chosen]
+        wires = [link.new_wire() if c else None for c in chosen]
         given = [self._to_grad(grad, i) for i, grad in enumerate(grads)]
         grad_ids = [None if grad is None else grad._live_id() for grad in given]
         options: dict[str, Any] = {} if seconds is None else {"deadline": seconds}
         if check_debug(name, debug):
             options["debug"] = True
+        ids = [wire and int.from_bytes(wire[1:], "big") for wire in wires]
         params = (self._id, grad_ids, ids, options)
         reply = link.send("backward", params, seconds or spec.deadline)
         tensors = [
-            None if id is None else Tensor(link, id, reply, (i,)) for i, id in enumerate(ids)
+            None if wire is None else Tensor(link, wire, reply, (i,)) for i, wire in enumerate(wires)
         ]
         result = link.settle(reply)
         if result is None:
@@ -99,9 +102,11 @@ class Context:
     def _to_grad(self, grad: Any, i: int) -> Optional[Tensor]:
         if grad is None or isinstance(grad, Tensor):
             return check_own(self._link, grad)
-        assert self._reply is not None
-        output = self._link.conn.wait(self._reply)["outputs"][i]
-        return self._memory.upload(grad, output["dtype"], None, output["device"])
+        if isinstance(self._made, Reply):
+            outputs = self._link.conn.wait(self._made)["outputs"]
+            self._made = [self._link.find_kind(o["dtype"], o["shape"], o["device"]) for o in outputs]
+        kind = self._made[i]
+        return self._memory.upload(grad, kind.dtype, None, kind.device)
 
 
 class Ops:
@@ -126,6 +131,8 @@ class Ops:
         self._catalog = catalog
         self._memory = memory
         self._functions: dict[str, Any] = {}
+        # By whether a context is kept, and by name.
+        self._prepared: dict[bool, dict[str, Prepared]] = {False: {}, True: {}}
         catalog.followers.append(self._follow)
         link.find_method = self._find_method
         link.list_methods = lambda: [name for name in self if self._find_method(name)]
@@ -160,11 +167,28 @@ class Ops:
 
     def _follow(self, specs: dict[str, Spec]) -> None:
         """Functions that the user holds are brought up to date, not replaced."""
+        known = self._catalog.specs
+        for name in known.keys() - specs.keys():
+            self.__dict__.pop(name, None)
+            self._forget(name)
         for name, spec in specs.items():
-            if name not in self._functions:
+            if known.get(name) is spec:
+                continue
+            if name in self._functions:
+                self._forget(name)
+            else:
+                for keep in (False, True):
+                    self._prepared[keep][name] = Prepared(self._link, keep, self._catalog.refresh)
                 self._functions[name] = _make_function(self, name)
             for function in (self._functions[name], self._functions[name].forward):
                 _describe(function, spec)
+            if not name.startswith("_"):
+                self.__dict__[name] = self._functions[name]  # __getattr__ is not asked then
+
+    def _forget(self, name: str) -> None:
+        """What was prepared."""
+        for keep in (False, True):
+            self._prepared[keep][name].forget()
 
     def _run(self, name: str, args: Sequence[Any], kwargs: dict[str, Any], keep: bool) -> Any:
         """One call; if the operator turns out to have changed since we asked, a second one."""
@@ -183,31 +207,66 @@ class Ops:
     def _run_once(
         self, spec: Spec, args: Sequence[Any], kwargs: dict[str, Any], keep: bool
     ) -> Any:
-        link = self._link
         call = spec.bind(args, kwargs)
         inputs = self._to_tensors(spec, call)
+        prepared = self._prepared[keep][spec.name]
+        handle = prepared.find(spec, call, inputs, args, kwargs)
+        if handle is not None:
+            try:
+                return self._run_prepared(handle, spec, inputs, keep)
+            except OpdError as e:
+                if not is_misfit(e):
+                    raise
+                prepared.forget()
+        return self._run_plain(spec, call, inputs, keep)
+
+    def _run_again(
+        self, spec: Spec, args: Sequence[Any], kwargs: dict[str, Any], error: OpdError
+    ) -> Any:
+        """After an error of a prepared call."""
+        if is_misfit(error):
+            self._prepared[False][spec.name].forget()
+            return self._run(spec.name, args, kwargs, keep=False)
+        self._catalog.refresh()
+        now = self._catalog.specs.get(spec.name)
+        if now is None or now.info == spec.info:
+            raise error
+        return self._run_once(now, args, kwargs, keep=False)
+
+    def _run_prepared(
+        self, handle: Handle, spec: Spec, inputs: list[Optional[Tensor]], keep: bool
+    ) -> Any:
+        ids = b"".join([to_wire(t) for t in inputs])
+        if not keep:
+            return handle.run(ids)
+        id = self._link.new_id()
+        context = Context(self._memory, id, handle.kinds, spec, inputs)
+        return handle.run(ids, pack(id)), context
+
+    def _run_plain(
+        self, spec: Spec, call: Call, inputs: list[Optional[Tensor]], keep: bool
+    ) -> Any:
+        link = self._link
         input_ids = [None if t is None else t._live_id() for t in inputs]
-        output_ids = [link.new_id() for _ in spec.outputs]
-        options: dict[str, Any] = {}
-        context_id = link.new_id() if keep else 0
-        if keep:
-            options["context"] = context_id
-        if call.deadline is not None:
-            options["deadline"] = call.deadline
-        if call.device is not None:
-            options["device"] = call.device
-        if call.version is not None:
-            options["version"] = call.version
-        if call.debug:
-            options["debug"] = True
+        wires = [link.new_wire() for _ in spec.outputs]
+        context_id = link.new_id() if keep else None
+        given = {
+            "context": context_id,
+            "deadline": call.deadline,
+            "device": call.device,
+            "version": call.version,
+            "debug": call.debug or None,
+        }
+        options = {key: value for key, value in given.items() if value is not None}
+        output_ids = [int.from_bytes(wire[1:], "big") for wire in wires]
         params = (spec.name, input_ids, call.attrs, output_ids, options)
         reply = link.send("forward", params, call.deadline or spec.deadline)
         # Made before the reply is awaited: if that fails or is interrupted, dropping them
         # cleans up.
         outputs = tuple(
-            Tensor(link, id, reply, ("outputs", i)) for i, id in enumerate(output_ids)
+            Tensor(link, wire, reply, ("outputs", i)) for i, wire in enumerate(wires)
         )
-        context = Context(self._memory, context_id, reply, spec, inputs) if keep else None
+        context = context_id and Context(self._memory, context_id, reply, spec, inputs)
         result = link.settle(reply)
         if result is not None and result["version"] != (call.version or spec.version):
             self._catalog.refresh()
@@ -266,8 +325,23 @@ def _dtype_beside(spec: Spec, type: str, values: list[Any]) -> Optional[str]:
 
 
 def _make_function(ops: Ops, name: str) -> FunctionType:
+    quick = ops._prepared[False][name].quick
+
     def operator(*args: Any, **kwargs: Any) -> Any:
-        return ops._run(name, args, kwargs, keep=False)
+        try:
+            if len(args) == 1 and not kwargs:
+                tensor = args[0]
+                handle = quick[tensor._kind]
+                ids = tensor._wire + handle.nils
+            else:
+                handle = quick[make_key(args, kwargs)]
+                ids = b"".join([tensor._wire for tensor in args]) + handle.nils
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return ops._run(name, args, kwargs, keep=False)
+        try:
+            return handle.run(ids)
+        except (InvalidArgument, NotFound) as e:
+            return ops._run_again(handle.spec, args, kwargs, e)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         return ops._run(name, args, kwargs, keep=True)

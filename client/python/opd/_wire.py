@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import msgpack
 
@@ -24,12 +24,25 @@ class Notification(NamedTuple):
     params: list[Any]
 
 
+pack: Callable[[Any], bytes] = msgpack.Packer().pack
+
+
 def encode_request(msgid: int, method: str, params: Sequence[Any]) -> bytes:
-    return bytes(msgpack.packb((_REQUEST, msgid, method, params)))
+    return pack((_REQUEST, msgid, method, params))
 
 
 def encode_notification(method: str, params: Sequence[Any]) -> bytes:
-    return bytes(msgpack.packb((_NOTIFICATION, method, params)))
+    return pack((_NOTIFICATION, method, params))
+
+
+_FREE = encode_notification("free", ("tensor", (), {"drop": True}))
+_AT = _FREE.index(b"\x90")  # where the array of ids begins
+
+
+def encode_drop(ids: Sequence[bytes]) -> bytes:
+    """Of tensors, whose ids are encoded already."""
+    count = b"\xdd" + len(ids).to_bytes(4, "big")
+    return _FREE[:_AT] + count + b"".join(ids) + _FREE[_AT + 1 :]
 
 
 class Decoder:
@@ -43,28 +56,24 @@ class Decoder:
         try:
             self._unpacker.feed(data)
             for message in self._unpacker:
-                yield _check_notification(message) or _check_response(message)
+                if (
+                    type(message) is list
+                    and len(message) == 4
+                    and message[0] == _RESPONSE
+                    and type(message[1]) is int
+                ):
+                    yield Response(message[1], message[2], message[3])
+                else:
+                    yield _check_notification(message)
         except (ValueError, msgpack.UnpackException) as e:
             raise ProtocolError(f"the daemon sent bytes that are no MessagePack: {e}") from e
 
 
-def _check_notification(message: Any) -> Optional[Notification]:
-    if not isinstance(message, list) or len(message) != 3 or message[0] != _NOTIFICATION:
-        return None
-    method, params = message[1:]
-    if not isinstance(method, str) or not isinstance(params, list):
-        return None
-    return Notification(method, params)
-
-
-def _check_response(message: Any) -> Response:
-    if (
-        not isinstance(message, list)
-        or len(message) != 4
-        or message[0] != _RESPONSE
-        or not isinstance(message[1], int)
-    ):
-        raise ProtocolError(
-            f"the daemon sent {str(message)[:80]}, expected [1, msgid, error, result]"
-        )
-    return Response(message[1], message[2], message[3])
+def _check_notification(message: Any) -> Notification:
+    if isinstance(message, list) and len(message) == 3 and message[0] == _NOTIFICATION:
+        method, params = message[1:]
+        if isinstance(method, str) and isinstance(params, list):
+            return Notification(method, params)
+    raise ProtocolError(
+        f"the daemon sent {str(message)[:80]}, expected [1, msgid, error, result]"
+    )

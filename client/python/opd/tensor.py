@@ -12,7 +12,7 @@ from . import _dlpack
 from ._conn import Reply
 from ._dtypes import check_dtype, check_shape, from_host, to_host
 from ._export import Export, dlpack_device
-from ._link import Link
+from ._link import Kind, Link
 from ._protocol import DTYPES
 from .errors import InvalidArgument, NotFound
 
@@ -29,45 +29,47 @@ class Tensor:
     operators waits for the tensor and raises the error of the request that was to make it.
     """
 
-    __slots__ = ("__weakref__", "_export", "_id", "_known", "_link", "_path", "_reply")
+    __slots__ = ("__weakref__", "_export", "_kind", "_link", "_name", "_path", "_reply", "_wire")
+
+    _wire: Optional[bytes]  # the id as MessagePack; None: freed
+    _kind: Optional[Kind]  # None: not known yet
+    _reply: Optional[Reply]  # that is to tell of the tensor, or that it could not be made
+    _path: tuple[Any, ...]  # where in the reply's result it is described; unset where _kind is known
+    _name: Optional[str]  # unset where there can be none
+    _export: Export  # what __cuda_array_interface__ told of
 
     def __init__(
-        self,
-        link: Link,
-        id: int,
-        reply: Reply,
-        path: tuple[Any, ...] = (),
+        self, link: Link, wire: bytes, reply: Reply, path: tuple[Any, ...] = ()
     ) -> None:
         self._link = link
-        self._id = id
-        self._reply: Optional[Reply] = reply
-        self._path = path  # where in the reply's result the tensor is described
-        self._known: dict[str, Any] = {}
-        self._export: Optional[Export] = None  # what __cuda_array_interface__ told of
+        self._wire = wire
+        self._kind = None
+        self._reply = reply
+        self._path = path
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(self._info()["shape"])
+        return self._learn().shape
 
     @property
     def dtype(self) -> str:
         """A name of protocol/README.md's dtypes: "float32", "bfloat16", "int64", ..."""
-        return str(self._info()["dtype"])
+        return self._learn().dtype
 
     @property
     def device(self) -> str:
         """ "cpu" or "cuda:0" """
-        return str(self._info()["device"])
+        return self._learn().device
 
     @property
     def name(self) -> Optional[str]:
         """The name by which other clients can attach(), or None."""
-        name = self._info()["name"]
-        return None if name is None else str(name)
+        self._learn()
+        return getattr(self, "_name", None)
 
     @property
     def nbytes(self) -> int:
-        return math.prod(self.shape) * DTYPES[self.dtype]
+        return self._learn().nbytes
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy in this process, once the tensor is computed.
@@ -116,8 +118,7 @@ class Tensor:
         Reading or using a suspect tensor raises InvalidArgument until write() has written all of it,
         or accept() has taken it as it is.
         """
-        if self._reply is not None:
-            self._info()
+        self._learn()
         why = self._link.call("tensor_info", self._live_id())["suspect"]
         return None if why is None else str(why)
 
@@ -134,7 +135,7 @@ class Tensor:
     def free(self) -> None:
         """Frees the tensor now, and its name. Contexts and views that use its memory keep that."""
         _dlpack.sweep()
-        id, self._id = self._id, 0
+        id, self._wire = self._id, None
         if id:
             self._link.request("free", ("tensor", [id]))
 
@@ -143,8 +144,9 @@ class Tensor:
         return self.numpy().item()
 
     def __del__(self) -> None:
-        if getattr(self, "_id", 0):
-            self._link.conn.discard("tensor", self._id)
+        wire = self._wire
+        if wire is not None:
+            (self._kind or self._link.conn).drop(wire)
 
     def __len__(self) -> int:
         if not self.shape:
@@ -237,7 +239,7 @@ class Tensor:
         return np.from_dlpack(self)
 
     def __repr__(self) -> str:
-        if not self._id:
+        if self._wire is None:
             return "<opd.Tensor, freed>"
         if self._reply is not None and not self._reply.done:
             return "<opd.Tensor, not yet known>"
@@ -257,20 +259,42 @@ class Tensor:
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *self._link.list_methods()})
 
+    @property
+    def _id(self) -> int:
+        """0: it was freed."""
+        return 0 if self._wire is None else int.from_bytes(self._wire[1:], "big")
+
     def _live_id(self) -> int:
-        if not self._id:
+        if self._wire is None:
             raise NotFound("this tensor was freed", "not_found")
         return self._id
 
-    def _info(self) -> dict[str, Any]:
+    def _learn(self) -> Kind:
+        """What it is. Waits for the reply, and raises its error."""
         if self._reply is not None:
             self._live_id()
-            info = self._link.conn.wait(self._reply)
+            self._take_up(self._link.conn.wait(self._reply))
+        assert self._kind is not None
+        return self._kind
+
+    def _guess(self) -> Optional[Kind]:
+        """What it is, as far as that is known without waiting."""
+        reply = self._reply
+        if reply is not None and reply.done and reply.error is None:
+            self._take_up(reply.result)
+        return self._kind
+
+    def _take_up(self, result: Any) -> None:
+        kind = self._kind
+        if kind is None:
             for step in self._path:
-                info = info[step]
-            self._known = info
-            self._reply = None
-        return self._known
+                result = result[step]
+            self._kind = self._link.find_kind(result["dtype"], result["shape"], result["device"])
+            self._name = result["name"]
+        elif "outputs" in result:  # of a prepared call, which an edit has changed
+            dtype, shape = result["outputs"][self._path[1]]
+            self._kind = self._link.find_kind(dtype, shape, kind.device)
+        self._reply = None
 
     def _read(self, offset: int, size: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         return from_host(self._link.read(self._live_id(), offset, size), self.dtype, shape)
@@ -278,11 +302,32 @@ class Tensor:
 
 def make_tensor(link: Link, method: str, *params: Any) -> Tensor:
     """Of a request whose first parameter is the new tensor's id."""
-    id = link.new_id()
-    reply = link.send(method, (id, *params))
-    tensor = Tensor(link, id, reply)
+    wire = link.new_wire()
+    reply = link.send(method, (int.from_bytes(wire[1:], "big"), *params))
+    tensor = Tensor(link, wire, reply)
     link.settle(reply)
     return tensor
+
+
+def make_known(link: Link, kind: Kind, wire: bytes) -> Tensor:
+    """Of a request that is yet to be sent, and known all the same."""
+    tensor: Tensor = _new(Tensor)
+    tensor._link = link
+    tensor._wire = wire
+    tensor._kind = kind
+    tensor._reply = None
+    return tensor
+
+
+_new = Tensor.__new__
+
+
+def to_wire(tensor: Optional[Tensor]) -> bytes:
+    if tensor is None:
+        return b"\xc0"
+    if tensor._wire is None:
+        tensor._live_id()
+    return tensor._wire or b""
 
 
 def make_zeros(

@@ -1,0 +1,215 @@
+"""Calls that the daemon has checked once (`prepare`), so that each one is a short message (`call`).
+
+The first call with some dtypes, shapes and attributes is a plain `forward`; with the second goes a
+`prepare`, for which nobody waits; those after its reply run what was prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from marshal import dumps
+from typing import Any, Callable, Optional, Union
+
+from ._conn import Reply
+from ._link import Kind, Link
+from ._spec import Call, Spec
+from ._warn import warn_reload
+from ._wire import pack
+from .errors import InvalidArgument, NotFound, OpdError
+from .tensor import Tensor, make_known
+
+_MANY = 200  # signatures of an operator: beyond that all are forgotten
+_NIL = b"\xc0"
+_PLAIN = {bool, int, float, str, type(None)}
+_MISFITS = ("the prepared call no longer fits", "this connection has no prepared call")
+
+
+class Asked:
+    """A `prepare` that is not answered yet, or was refused."""
+
+    __slots__ = ("id", "reply")
+
+    def __init__(self, id: int, reply: Reply) -> None:
+        self.id, self.reply = id, reply
+
+
+class Handle:
+    """A prepared call. run() it with its inputs' ids; give up what it refers to by forgetting it."""
+
+    __slots__ = (
+        "_deadline", "_expected", "_head", "_id", "_kind", "_link", "_refresh", "_version", "kinds",
+        "nils", "spec",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        link: Link,
+        refresh: Callable[[], None],
+        call: Call,
+        spec: Spec,
+        asked: Asked,
+        n_absent: int,
+        keep: bool,
+    ) -> None:
+        plan = asked.reply.result
+        self.spec = spec
+        self._id, self._link, self._refresh = asked.id, link, refresh
+        self._deadline = call.deadline or spec.deadline
+        self._version = call.version or spec.version  # that runs, as far as is known
+        device = plan["device"]
+        self.kinds = [link.find_kind(dtype, shape, device) for dtype, shape in plan["outputs"]]
+        self._kind = self.kinds[0] if len(self.kinds) == 1 and not keep else None
+        self.nils = n_absent * _NIL  # behind the ids of inputs, where the absent ones are the last
+        # The request up to the ids, with the number 0; and its reply the last time.
+        n = len(call.tensors) + len(self.kinds) + keep
+        self._head = b"\x94\x00\x00" + pack("call") + b"\x92" + pack(asked.id) + b"\xdc" + n.to_bytes(2, "big")
+        self._expected = b""
+
+    def __del__(self) -> None:
+        self._link.conn.discard("prepared", self._id)
+
+    def run(self, inputs: bytes, context: bytes = b"") -> Any:
+        """The outputs as an operator returns them. inputs: ids, as MessagePack."""
+        link = self._link
+        kind = self._kind
+        if kind is not None and not link.batches:
+            try:
+                wire = link.wires.pop()
+            except IndexError:
+                wire = link.new_wire()
+            # As make_known().
+            tensor: Tensor = Tensor.__new__(Tensor)
+            tensor._link = link
+            tensor._wire = wire
+            tensor._kind = kind
+            tensor._reply = None
+            answer = link.conn.exchange(self._head + inputs + wire, self._expected, self._deadline)
+            if answer is not None:
+                self._hear(answer, (tensor,))
+            return tensor
+        wires = [link.new_wire() for _ in self.kinds]
+        outputs = [make_known(link, kind, wire) for kind, wire in zip(self.kinds, wires)]
+        data = b"".join((self._head, inputs, *wires, context))
+        if link.batches:
+            batch = link.batch
+            if batch is not None:
+                reply = link.conn.send_call(data, batch, self._deadline)
+                for i, tensor in enumerate(outputs):
+                    tensor._reply, tensor._path = reply, ("outputs", i)
+                return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
+        answer = link.conn.exchange(data, self._expected, self._deadline)
+        if answer is not None:
+            self._hear(answer, outputs)
+        return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
+
+    def _hear(self, reply: Reply, outputs: Sequence[Tensor]) -> None:
+        """Takes up a reply that is not as expected; raises its error."""
+        if reply.error is not None:
+            raise reply.error
+        result = reply.result
+        if "outputs" in result:
+            for i, tensor in enumerate(outputs):
+                tensor._path = ("outputs", i)
+                tensor._take_up(result)
+        elif not reply.warnings:
+            self._expected = pack((1, 0, None, result))
+        for text in reply.warnings:
+            warn_reload(text)
+        if result["version"] != self._version:
+            self._refresh()
+
+
+class Prepared:
+    """The prepared calls of one operator, `keep`ing a context or not. `quick` has those of them
+    that are found by the arguments as they are given: their tensors' kinds, and the rest marshalled."""
+
+    def __init__(self, link: Link, keep: bool, refresh: Callable[[], None]) -> None:
+        self._link = link
+        self._keep = keep
+        self._refresh = refresh  # called when a call has run a version that was not known
+        self.quick: dict[Any, Handle] = {}
+        self._handles: dict[Any, Union[None, Asked, Handle]] = {}  # None: called once
+
+    def forget(self) -> None:
+        self.quick.clear()
+        self._handles.clear()
+
+    def find(
+        self, spec: Spec, call: Call, inputs: list[Optional[Tensor]], args: Any, kwargs: Any
+    ) -> Optional[Handle]:
+        """What was prepared for such a call; None: it is to be a plain one."""
+        kinds = [None if t is None else t._guess() for t in inputs]
+        devices = {kind.device for kind in kinds if kind is not None}
+        known = all((kind is None) == (t is None) for kind, t in zip(kinds, inputs))
+        if call.debug or not known or len(devices) > 1:
+            return None
+        key = (*kinds, dumps((call.attrs, call.deadline, call.version, call.device), 2))
+        if key not in self._handles:
+            if len(self._handles) >= _MANY:
+                self.forget()
+            self._handles[key] = None
+            return None
+        found = self._handles[key]
+        if found is None:
+            self._handles[key] = self._ask(spec, call, kinds, *devices)
+            return None
+        if isinstance(found, Asked):
+            made = self._take_up(spec, call, found, inputs)
+            if made is None:
+                return None
+            self._handles[key] = found = made
+        if _is_quick(args, kwargs, inputs):
+            self.quick[make_key(args, kwargs)] = found
+        return found
+
+    def _ask(
+        self, spec: Spec, call: Call, kinds: Sequence[Optional[Kind]], device: Optional[str] = None
+    ) -> Asked:
+        id = self._link.new_id()
+        descs = [kind and (kind.dtype, kind.shape) for kind in kinds]
+        options = {
+            "device": call.device or device,
+            "version": call.version,
+            "deadline": call.deadline,
+            "context": self._keep or None,
+        }
+        given = {key: value for key, value in options.items() if value is not None}
+        params = (id, "forward", spec.name, descs, call.attrs, given)
+        return Asked(id, self._link.conn.send("prepare", params))
+
+    def _take_up(
+        self, spec: Spec, call: Call, asked: Asked, inputs: Sequence[Optional[Tensor]]
+    ) -> Optional[Handle]:
+        reply = asked.reply
+        if not reply.done:
+            self._link.conn.poll()
+        if not reply.done or reply.error is not None:
+            return None
+        n_absent = sum(t is None for t in inputs)
+        return Handle(self._link, self._refresh, call, spec, asked, n_absent, self._keep)
+
+
+def _is_quick(
+    args: Sequence[Any], kwargs: dict[str, Any], inputs: Sequence[Optional[Tensor]]
+) -> bool:
+    """Are all tensors given by position, and nothing else, and does marshal tell the rest apart?"""
+    given = [t for t in inputs if t is not None]
+    plain = all(
+        type(v) in _PLAIN or (type(v) in (list, tuple) and {*map(type, v)} <= _PLAIN)
+        for v in kwargs.values()
+    )
+    return plain and len(args) == len(given) and all(a is b for a, b in zip(args, given))
+
+
+def make_key(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Of Prepared.quick. Raises AttributeError, TypeError or ValueError where there is none."""
+    if kwargs:
+        return (dumps(kwargs, 2), *[t._kind for t in args])
+    if len(args) == 1:
+        return args[0]._kind
+    return tuple([t._kind for t in args])
+
+
+def is_misfit(error: OpdError) -> bool:
+    """Nothing has run, and a plain call may."""
+    return isinstance(error, (InvalidArgument, NotFound)) and str(error).startswith(_MISFITS)
