@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "request/graph.h"
 #include "request/conn.h"
 #include "device/device.h"
 #include "request/listen.h"
@@ -352,6 +353,8 @@ static void finish(struct broker *b)
             tensor_unref(t);
         }
     map_finish(&b->names);
+    while (b->graphs)
+        graph_drop_name(b, b->graphs);
     for (int i = 0; i < b->devices.n; i++)
         free_device(b->devices.at[i]);
     pool_free(b->pool);

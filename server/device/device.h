@@ -39,6 +39,15 @@ struct run_stats {
     uint64_t forward, backward, failed, ns; // ns: on devices
 };
 
+// An operator's run in a command that has several, one behind the other.
+struct command_part {
+    uint64_t first_step;
+    const struct plan *plan; // NULL: a fill or copy, whose `label` says what it is
+    int version;
+    struct run_stats *stats;
+    const char *label;
+};
+
 // One command on its way. Made by command_new(), given to device_submit(), freed by the device
 // after `done`.
 struct command {
@@ -50,8 +59,10 @@ struct command {
     const struct plan *plan; // of an operator's run, which says what it is; valid until `done`
     int version;             // of that operator
     struct run_stats *stats; // where it is counted; or NULL
-    uint64_t ran;            // nanoseconds on the device, where that is measured
-    struct buf bytes;        // struct dev_command and what follows
+    const struct command_part *parts; // in place of these three; NULL: it has no more than one
+    size_t n_parts;
+    uint64_t ran;     // nanoseconds on the device, where that is measured
+    struct buf bytes; // struct dev_command and what follows
     // err->code is 0 when it was done. Called on the loop, exactly once.
     void (*done)(struct command *c, const struct opd_err *err);
     void *data;

@@ -12,13 +12,25 @@
 #include "base/log.h"
 #include "op/plan.h"
 
-// The kernel that is launched by a step of a RUN, or by the next one that launches one; NULL: none.
+// The part of a command that a step is in.
+static struct command_part part_at(const struct command *c, uint64_t step)
+{
+    if (c->n_parts == 0)
+        return (struct command_part){ .plan = c->plan, .version = c->version, .label = c->label };
+    const struct command_part *part = c->parts;
+    while (part + 1 < c->parts + c->n_parts && part[1].first_step <= step)
+        part++;
+    return *part;
+}
+
+// The kernel that is launched by a step of a RUN, or by the next one of its part that launches one;
+// NULL: none.
 static const char *kernel_at(const struct command *c, uint64_t step)
 {
     const struct dev_command *header = (const void *)c->bytes.bytes;
-    const struct plan *plan = c->plan;
+    const struct plan *plan = part_at(c, step).plan;
     const uint8_t *at = c->bytes.bytes + sizeof *header;
-    for (uint64_t i = 0; i < header->size; i++) {
+    for (uint64_t i = 0; i < header->size && part_at(c, i).first_step <= step; i++) {
         const struct dev_launch *launch = (const void *)at;
         if (i >= step && launch->step.type == DEV_STEP_LAUNCH &&
             launch->kernel < (uint32_t)plan->n_kernels)
@@ -54,15 +66,16 @@ static void append_operands(struct buf *out, const struct plan *plan)
 
 void device_describe(const struct command *c, uint64_t step, bool exact, char *out, size_t size)
 {
-    if (!c->plan) {
-        snprintf(out, size, "%s%s", c->label ? c->label : "", c->label ? ": " : "");
+    const struct command_part part = part_at(c, step);
+    const struct plan *plan = part.plan;
+    if (!plan) {
+        snprintf(out, size, "%s%s", part.label ? part.label : "", part.label ? ": " : "");
         return;
     }
-    const struct plan *plan = c->plan;
     const char *kernel = kernel_at(c, step);
-    bool later = !exact && plan->n_kernels > 1;
+    bool later = !exact && (plan->n_kernels > 1 || c->n_parts > 1);
     struct buf text = { 0 };
-    buf_printf(&text, "%s version %d %s", plan->op->name, c->version,
+    buf_printf(&text, "%s version %d %s", plan->op->name, part.version,
                plan->direction == PLAN_FORWARD ? "forward" : "backward");
     if (kernel)
         buf_printf(&text, ", kernel %s%s", kernel, later ? " or a later one" : "");
@@ -130,13 +143,21 @@ static struct command *take_lost(struct device *d, const struct remains *r,
     return lost;
 }
 
+static bool reports(const struct command *c)
+{
+    bool found = c->plan && c->plan->report >= 0;
+    for (size_t i = 0; i < c->n_parts && !found; i++)
+        found = c->parts[i].plan && c->parts[i].plan->report >= 0;
+    return found;
+}
+
 // Can a command that was done, and not reported so, be taken as good? Its outcome is known but for
 // an error, what a kernel has reported, and descriptors and numbers that were on their way.
 static bool is_good(const struct command *c, const struct remains *r)
 {
     const struct dev_command *header = (const void *)c->bytes.bytes;
     return r->passed >= dev_mark(c->seq, DEV_MARK_END) && c->seq > r->failed &&
-           header->type == DEV_RUN && (!c->plan || c->plan->report < 0);
+           header->type == DEV_RUN && !reports(c);
 }
 
 // The one that was running is taken from the lost ones to be run again; NULL: it is not. What it
@@ -155,6 +176,15 @@ static struct command *take_again(struct device *d, const struct remains *r, str
     c->killed = true;
     d->queue.n_reruns++;
     return c;
+}
+
+static void count_failed(const struct command *c)
+{
+    if (c->stats)
+        c->stats->failed++;
+    for (size_t i = 0; i < c->n_parts; i++)
+        if (c->parts[i].stats)
+            c->parts[i].stats->failed++;
 }
 
 void device_settle_flight(struct device *d)
@@ -182,8 +212,8 @@ void device_settle_flight(struct device *d)
         bool good = is_good(c, &r);
         if (good)
             device_count_run(d, c, &none);
-        else if (c->stats)
-            c->stats->failed++;
+        else
+            count_failed(c);
         device_finish_command(d, c, good ? &none : c->blamed ? &err : &others);
     }
 }

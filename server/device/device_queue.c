@@ -155,14 +155,36 @@ void device_submit(struct device *d, struct command *c)
     device_pump(d);
 }
 
-// What a kernel has reported, in the words of the operator's `check` line.
-static void explain_report(const struct command *c, uint64_t report, struct opd_err *err)
+// The plan whose run has the report of that number in its command; NULL: none.
+static const struct plan *find_reporter(const struct command *c, uint32_t number)
 {
-    const struct plan *plan = c->plan;
+    uint32_t n = 0;
+    for (size_t i = 0; i < c->n_parts; i++) {
+        const struct plan *plan = c->parts[i].plan;
+        if (plan && plan->report >= 0 && n++ == number)
+            return plan;
+    }
+    return c->plan;
+}
+
+// What a kernel has reported, in the words of the operator's `check` line.
+static void explain_report(const struct plan *plan, uint64_t report, struct opd_err *err)
+{
     struct buf text = { 0 };
     report_explain(plan->checks, plan->checks_size, report, &text);
     opd_err_set(err, OPD_E_invalid_argument, "%s: %s", plan->op->name, buf_str(&text));
     buf_finish(&text);
+}
+
+static void count_part(struct run_stats *stats, const struct plan *plan, uint64_t ran,
+                       const struct opd_err *err)
+{
+    if (plan->direction == PLAN_FORWARD)
+        stats->forward++;
+    else
+        stats->backward++;
+    stats->failed += err->code != 0;
+    stats->ns += ran;
 }
 
 // The oldest command has ended.
@@ -173,15 +195,12 @@ void device_count_run(struct device *d, const struct command *c, const struct op
     if (d->queue.flight)
         device_watch_deadline(d);
     d->queue.busy_ns += ran;
-    struct run_stats *stats = c->stats;
-    if (!stats)
-        return;
-    if (c->plan->direction == PLAN_FORWARD)
-        stats->forward++;
-    else
-        stats->backward++;
-    stats->failed += err->code != 0;
-    stats->ns += ran;
+    if (c->stats)
+        count_part(c->stats, c->plan, ran, err);
+    // How long each took is not known.
+    for (size_t i = 0; i < c->n_parts; i++)
+        if (c->parts[i].stats)
+            count_part(c->parts[i].stats, c->parts[i].plan, ran / c->n_parts, err);
 }
 
 static void complete(struct device *d, const struct dev_done *done)
@@ -193,14 +212,16 @@ static void complete(struct device *d, const struct dev_done *done)
     }
     struct command *c = device_pop(&d->queue.flight, &d->queue.flight_end);
     struct opd_err err = { .code = done->code };
+    const struct plan *reporter;
     c->ran = done->ran;
     if (done->code) {
         char what[512];
         device_describe(c, done->steps ? done->steps - 1 : 0, true, what, sizeof what);
         snprintf(err.msg, sizeof err.msg, "%s%.480s", what, done->message);
         c->begun = done->steps > 1 || done->code == OPD_E_kernel_fault;
-    } else if (done->report && c->plan) {
-        explain_report(c, done->report, &err);
+    } else if (done->report && (reporter = find_reporter(c, done->reporter))) {
+        explain_report(reporter, done->report, &err);
+        c->begun = c->n_parts > 0; // the others have run
     }
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
     if (header->type == DEV_CHUNK_NEW && !err.code &&

@@ -18,6 +18,7 @@ enum {
     DEV_MAX_COMMAND = DEV_RING_SIZE / 2 - 64,
     DEV_MAX_REGIONS = 1 << 16,
     DEV_MAX_DEVICES = 16,
+    DEV_MAX_REPORTS = 256,
     DEV_IPC_HANDLE = BACKEND_IPC_HANDLE,
     DEV_MAX_MESSAGE = sizeof((struct opd_err *)0)->msg,
 };
@@ -122,7 +123,8 @@ struct dev_matmul {
     struct dev_matrix d, a, b;
 };
 
-// 8 bytes of the device that go into the command's struct dev_done; one at most in a command.
+// 8 bytes of the device that go into the command's struct dev_done, the first that are not 0 of
+// DEV_MAX_REPORTS at most in a command.
 struct dev_report {
     struct dev_step step;
     struct dev_ref src;
@@ -130,13 +132,13 @@ struct dev_report {
 
 struct dev_done {
     uint64_t seq;
-    uint64_t report; // of DEV_STEP_REPORT; 0 without one
-    uint64_t ran;    // of DEV_RUN_TIMED: nanoseconds on the device; 0 if it failed
-    uint32_t code;   // enum opd_err_code
-    uint32_t fatal;  // the device has failed: this process ends after it
-    uint32_t steps;  // RUN that failed: how many steps had begun
-    uint32_t reserved;
-    char message[]; // of the error, terminated
+    uint64_t report;   // of a DEV_STEP_REPORT; 0 without one
+    uint64_t ran;      // of DEV_RUN_TIMED: nanoseconds on the device; 0 if it failed
+    uint32_t code;     // enum opd_err_code
+    uint32_t fatal;    // the device has failed: this process ends after it
+    uint32_t steps;    // RUN that failed: how many steps had begun
+    uint32_t reporter; // which of the command's DEV_STEP_REPORT it is, from 0
+    char message[];    // of the error, terminated
 };
 
 // Marks in the stream: after a command, and before each launch of a command but its first.

@@ -17,8 +17,8 @@
 #include "executor/regions.h"
 #include "base/ring.h"
 
-enum { N_REPORTS = 512, N_TIMED = BACKEND_STAMPS / 2 }; // in flight
-enum { MOST_REPORTED = 256 };                           // flights that are kept behind their end
+enum { N_REPORTS = 2 * DEV_MAX_REPORTS, N_TIMED = BACKEND_STAMPS / 2 }; // in flight
+enum { MOST_REPORTED = 256 }; // flights that are kept behind their end
 
 // How long an idle executor spins before it sleeps, and how long one with work in flight polls
 // without a pause.
@@ -27,7 +27,7 @@ enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
 // A command that was given to the device and not yet reported done.
 struct flight {
     uint64_t seq;
-    uint64_t *report;    // where the device puts it; NULL: none
+    uint32_t n_reports;  // that the device puts into executor.reports
     uint32_t steps;      // how many had begun
     unsigned stamp;      // the second of its two; 0: it is not timed
     struct opd_err *err; // owned; NULL: nothing is known to be wrong
@@ -46,10 +46,10 @@ struct executor {
     size_t first_flight, n_flights;
     uint64_t *reports;        // host memory, N_REPORTS of them, given out in turn
     size_t n_reports;         // given out, ever
-    uint64_t *report;         // of the command being taken
+    size_t n_reported;        // of these, ever: told of, so that their places are free
     struct buf args, tensors; // of the launch
     uint64_t seq;             // of the command that is being run
-    uint32_t steps;           // of it: how many have begun
+    uint32_t steps, n_own;    // of it: how many have begun; its reports
     unsigned stamp;           // of it
     size_t n_timed;           // commands, ever
     bool stopping;
@@ -66,6 +66,19 @@ static uint64_t time_flight(struct executor *ex, const struct flight *flight)
     return ns;
 }
 
+// The first that is not 0.
+static uint64_t find_report(const struct executor *ex, const struct flight *flight,
+                            uint32_t *out_number)
+{
+    uint64_t report = 0;
+    *out_number = 0;
+    for (uint32_t i = 0; i < flight->n_reports && !report; i++) {
+        report = ex->reports[(ex->n_reported + i) % N_REPORTS];
+        *out_number = i;
+    }
+    return report;
+}
+
 static void post_done(struct executor *ex, const struct flight *flight, bool fatal)
 {
     const char *why = flight->err ? flight->err->msg : "";
@@ -76,12 +89,11 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
     while (!(done = ring_reserve(&ex->done, size)))
         usleep(100);
     done->seq = flight->seq;
-    done->report = flight->report ? *flight->report : 0;
+    done->report = find_report(ex, flight, &done->reporter);
     done->ran = time_flight(ex, flight);
     done->code = flight->err ? flight->err->code : OPD_E_none;
     done->fatal = fatal;
     done->steps = flight->steps;
-    done->reserved = 0;
     memcpy(done->message, why, length + 1);
     ring_commit(&ex->done);
 }
@@ -97,6 +109,7 @@ static void pop_flight(struct executor *ex)
     if (err)
         opd_err_clear(err);
     free(err);
+    ex->n_reported += first_flight(ex)->n_reports;
     ex->first_flight++;
     ex->n_flights--;
     if (ex->n_flights > 0 && ex->first_flight < MOST_REPORTED)
@@ -231,12 +244,15 @@ static bool run_report(struct executor *ex, const struct dev_report *r, struct o
         ex->reports = p;
     }
     // One that is given out again is not in flight any more.
-    if (ex->n_flights >= N_REPORTS && !drain(ex, err))
+    if (ex->n_reports - ex->n_reported >= N_REPORTS && !drain(ex, err))
         return false;
-    ex->report = &ex->reports[ex->n_reports++ % N_REPORTS];
-    *ex->report = 0;
-    return regions_resolve(&ex->regions, r->src, sizeof *ex->report, &src, err) &&
-           ex->ops->copy(ex->be, (device_addr)(uintptr_t)ex->report, src, sizeof *ex->report, err);
+    if (ex->n_own == DEV_MAX_REPORTS)
+        return opd_err_set(err, OPD_E_internal, "more reports than a command can have");
+    uint64_t *report = &ex->reports[ex->n_reports++ % N_REPORTS];
+    ex->n_own++;
+    *report = 0;
+    return regions_resolve(&ex->regions, r->src, sizeof *report, &src, err) &&
+           ex->ops->copy(ex->be, (device_addr)(uintptr_t)report, src, sizeof *report, err);
 }
 
 // Before a step of a command: what came before it can be told from it, should the device fail.
@@ -346,7 +362,7 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, int 
 static void add_flight(struct executor *ex, const struct opd_err *err)
 {
     struct flight flight = {
-        .seq = ex->seq, .steps = ex->steps, .report = ex->report, .stamp = ex->stamp
+        .seq = ex->seq, .steps = ex->steps, .n_reports = ex->n_own, .stamp = ex->stamp
     };
     if (err->code) {
         flight.err = mem_alloc(sizeof *flight.err);
@@ -373,9 +389,8 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     // What came with this command would be taken for the next one's: only another process helps.
     if (takes_fd(cmd->type) && (fd = fdpass_recv_one(DEV_FD_SOCKET)) < 0)
         return opd_err_errno(fatal, OPD_E_unavailable, "receiving a descriptor from the broker");
-    ex->report = NULL;
     ex->seq = cmd->seq;
-    ex->steps = ex->stamp = 0;
+    ex->steps = ex->stamp = ex->n_own = 0;
     atomic_store(&ex->progress->taken, ex->seq);
     run_command(ex, cmd, fd, &err);
     if (fd >= 0)

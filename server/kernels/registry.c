@@ -223,9 +223,10 @@ static bool carry_attr(const struct op_attr *from, const struct op_value *v,
     return false;
 }
 
-static bool carry_request(const struct op *from, const struct plan_request *request,
-                          const struct op *to, struct plan_request *out)
+bool version_carry(const struct plan_request *request, const struct op *to,
+                   struct plan_request *out)
 {
+    const struct op *from = request->op;
     if (from->n_inputs != to->n_inputs || from->n_outputs != to->n_outputs)
         return false;
     for (int i = 0; i < to->n_inputs; i++)
@@ -265,7 +266,7 @@ int version_inherit(struct version *v, const struct version *old)
             struct plan_request request;
             struct opd_err err = { 0 };
             struct bound_plan *carried = NULL;
-            if (bp->used && carry_request(old->op, bp->request, v->op, &request))
+            if (bp->used && version_carry(bp->request, v->op, &request))
                 carried = version_plan(v, bp->device, &request, &err);
             if (carried) {
                 carried->used = true;

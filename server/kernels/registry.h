@@ -129,6 +129,9 @@ void version_drop_plans(struct version *v);
 struct bound_plan *bound_plan_ref(struct bound_plan *bp);
 void bound_plan_unref(struct bound_plan *bp); // NULL is fine
 
+// A request for one version of an operator, for another. False: it has no meaning there.
+bool version_carry(const struct plan_request *request, const struct op *to,
+                   struct plan_request *out);
 // Makes the plans that `old` has in use for the new version too, as far as they fit it; returns how
 // many.
 int version_inherit(struct version *v, const struct version *old);

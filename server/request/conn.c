@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
+#include "request/graph.h"
 #include "request/parts.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -68,8 +69,14 @@ static void free_prepared(void *p)
     prepared_free(p, NULL);
 }
 
+static void free_graph(void *p)
+{
+    graph_unref(p);
+}
+
 static void free_ids(struct conn *c, int *budget)
 {
+    free_each(c, &c->graphs, free_graph, budget);
     free_each(c, &c->prepared, free_prepared, budget);
     free_each(c, &c->contexts, free_context, budget);
     free_each(c, &c->shms, free_shm, budget);
@@ -182,6 +189,7 @@ static void drop_begun(struct conn *c)
 static void leave(struct conn *c)
 {
     conn_leave_staging(c);
+    c->capture = NULL;
     trace_follow(c, false);
     struct broker *b = c->broker;
     events_follow(&b->events, &c->follower, false);

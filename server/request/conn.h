@@ -19,6 +19,7 @@
 
 struct broker;
 struct device;
+struct graph;
 struct request;
 
 // Bytes of replies that a connection does not read, before no other request of it is begun.
@@ -55,6 +56,8 @@ struct conn {
     struct map imports;             // id -> struct import
     struct map prepared;            // id -> struct prepared
     size_t prepared_size;           // bytes of these
+    struct map graphs;              // id -> struct graph
+    struct graph *capture;          // one of them, that what runs is recorded in; or NULL
     struct map exported;            // slot -> struct opd_operator: it has plans of these
     struct event_listener follower; // what happens is sent as notifications
     bool traces;                    // so is each run; see trace.h

@@ -27,7 +27,7 @@ struct upgrade;
 struct counters {
     uint64_t started_ns;
     double started_time; // Unix time
-    uint64_t requests, contexts;
+    uint64_t requests, contexts, graphs;
     uint64_t parts;               // of large requests, but the last of each
     uint64_t calls[METHOD_COUNT]; // requests that were begun, of each method
 };
@@ -49,8 +49,9 @@ struct broker {
     struct events events;
     struct pool *pool;
     struct devices devices;
-    struct map names; // named tensors, by hash of the name; see tensor.h
-    bool stopping;    // what has begun ends, nothing is begun any more
+    struct map names;     // named tensors, by hash of the name; see tensor.h
+    struct graph *graphs; // those that have a name; a reference each
+    bool stopping;        // what has begun ends, nothing is begun any more
 
     struct clients clients;
     struct request *spare; // requests that have ended; see request_new()

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/suggest.h"
+#include "request/graph.h"
 #include "request/parted.h"
 #include "request/parts.h"
 #include "request/trace.h"
@@ -31,6 +32,7 @@ struct request *request_new(struct conn *c)
     memset(req, 0, offsetof(struct request, made));
     req->reply = reply;
     req->reply_fd = -1;
+    req->writes = req->few;
     req->conn = c;
     req->broker = c->broker;
     return req;
@@ -39,6 +41,8 @@ struct request *request_new(struct conn *c)
 void request_release(struct request *req)
 {
     struct broker *b = req->broker;
+    if (req->writes != req->few)
+        free(req->writes);
     req->reply.size = 0;
     if (req->reply.capacity > REPLY_KEPT || b->n_spare == SPARE_MOST)
         buf_finish(&req->reply);
@@ -90,6 +94,12 @@ void request_needs_tensor(struct request *req, const struct tensor *t)
 {
     if (t)
         request_needs(req, t->storage, t->offset, t->offset + t->size);
+}
+
+void request_reserve_writes(struct request *req, size_t n)
+{
+    if (n > sizeof req->few / sizeof req->few[0])
+        req->writes = mem_alloc(n * sizeof *req->writes);
 }
 
 void request_writes(struct request *req, struct storage *s, uint64_t begin, uint64_t end)
@@ -214,6 +224,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
     if (err->code) {
         turn_count_error(&req->broker->turn, err);
         take_back(req);
+        graph_capture_failed(c->capture, err);
     }
     bool wanted = !c->closed && !req->notification;
     if (wanted && !err->code && req->read_size > PARTED_BYTES) {
@@ -250,6 +261,7 @@ void request_end(struct request *req)
             req->made[i].tensor->made_at = NULL;
     storage_unref(req->exported);
     bound_plan_unref(req->bound);
+    graph_launch_unref(req->launch);
     trace_free(req->trace);
     fate_unref(req->fate);
     drop_needs(req);
@@ -314,7 +326,7 @@ enum request_status request_submit(struct request *req, struct device *d, struct
     req->device = d;
     cmd->done = request_done;
     cmd->data = req;
-    cmd->repeatable = req->n_writes == 0;
+    cmd->repeatable = cmd->repeatable || req->n_writes == 0;
     device_submit(d, cmd);
     return REQUEST_SUBMITTED;
 }

@@ -16,6 +16,7 @@
 #include "memory/shm.h"
 #include "memory/tensor.h"
 
+struct graph_launch;
 struct opd_operator;
 struct version;
 
@@ -29,6 +30,7 @@ enum {
     REQUEST_MAX_IMPORTS = 1 << 10,
     REQUEST_MAX_PREPARED = 1 << 12,
     REQUEST_MAX_PREPARED_SIZE = 4 << 20,
+    REQUEST_MAX_GRAPHS = 1 << 10,
 };
 
 enum request_status {
@@ -90,6 +92,7 @@ struct request {
     // Writes into what was there before have a fate of their own: where the request fails before it
     // has begun, nothing has happened to that.
     int n_writes;
+    struct request_write *writes; // `few`, or where there are many on the heap
     struct fate *write_fate;
     bool begun; // though it failed
     // Of one that is done in parts: where the next begins, and what is left to be told of.
@@ -102,13 +105,14 @@ struct request {
     uint64_t read_size;
     // An operator's run: what its command reads until it is done, and who wants to know how long it
     // took (or NULL).
-    struct bound_plan *bound; // a reference
-    struct trace *trace;      // owned
+    struct bound_plan *bound;    // a reference
+    struct graph_launch *launch; // of a replay; a reference
+    struct trace *trace;         // owned
 
     // Tensors that the request has made, taken back if the device's work fails; and its writes.
     // From here on what is not used is not initialised.
     struct request_made made[REQUEST_MAX_MADE];
-    struct request_write writes[2 * OP_MAX_INPUTS + OP_MAX_TEMPS];
+    struct request_write few[2 * OP_MAX_INPUTS + OP_MAX_TEMPS];
 };
 
 // A request of a connection, from the spare ones where there is one.
@@ -134,6 +138,8 @@ void request_discard(struct request *req); // lets go of what one holds that is 
 // it fails too. NULL is fine.
 void request_needs(struct request *req, const struct storage *s, uint64_t begin, uint64_t end);
 void request_needs_tensor(struct request *req, const struct tensor *t);
+// Room for so many pieces that the request writes, where they may be more than a run has.
+void request_reserve_writes(struct request *req, size_t n);
 // The request writes these bytes, which were there before.
 void request_writes(struct request *req, struct storage *s, uint64_t begin, uint64_t end);
 // False, with an error, where a tensor is suspect. `what` names it.

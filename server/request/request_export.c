@@ -73,7 +73,7 @@ static bool send_plan(struct run *run, struct opd_err *err)
     if (req->reply_fd < 0)
         return false;
     map_put(&req->conn->exported, slot, o);
-    const char *warning = run_take_warning(run);
+    const char *warning = run_take_warning(run->req, run->version->of);
     size_t map = pack_map_begin(&req->reply);
     pack_key_int(&req->reply, "version", run->version->number);
     pack_key_uint(&req->reply, "slot", slot);

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "request/graph.h"
 #include "request/parted.h"
 #include "request/parts.h"
 #include "request/prepared.h"
@@ -50,6 +51,19 @@ static void free_prepared(struct request *req, uint64_t id, bool drop)
     prepared_free(map_remove(&req->conn->prepared, id), req->conn);
 }
 
+// One that is being captured is given up.
+static void free_graph(struct request *req, uint64_t id, bool drop)
+{
+    struct graph *g = map_remove(&req->conn->graphs, id);
+    if (!g)
+        return;
+    if (req->conn->capture == g)
+        req->conn->capture = NULL;
+    if (!drop)
+        graph_drop_name(req->broker, g);
+    graph_unref(g);
+}
+
 static const struct kind {
     const char *name, *one, *many;
     size_t map;                                                // where in a connection
@@ -62,6 +76,7 @@ static const struct kind {
     { "import", "import", "imports", offsetof(struct conn, imports), free_import },
     { "prepared", "prepared call", "prepared calls", offsetof(struct conn, prepared),
       free_prepared },
+    { "graph", "graph", "graphs", offsetof(struct conn, graphs), free_graph },
 };
 
 static const struct kind *find_kind(const value *name, struct opd_err *err)
@@ -72,7 +87,8 @@ static const struct kind *find_kind(const value *name, struct opd_err *err)
         if (strcmp(text, kinds[i].name) == 0)
             return &kinds[i];
     opd_err_set(err, OPD_E_invalid_argument,
-                "free: kind '%s', expected tensor, context, shm, export, import or prepared", text);
+                "free: kind '%s', expected tensor, context, shm, export, import, prepared or graph",
+                text);
     return NULL;
 }
 

@@ -78,6 +78,7 @@ static bool bind_params(struct run *run, struct request *req, struct prepared *p
     p->device = run->device;
     p->deadline = run->deadline;
     p->alone = run->alone;
+    p->fixed = run->fixed;
     return true;
 }
 
@@ -230,7 +231,7 @@ static bool read_result(struct run *run, const struct prepared *p, enum plan_ope
 
 static void pack_called(struct buf *out, const struct run *run, const struct prepared *p)
 {
-    const char *warning = run_take_warning(run);
+    const char *warning = run_take_warning(run->req, run->version->of);
     pack_map(out, 1u + (p->differs ? 2 : 0) + (warning ? 1 : 0));
     pack_key_int(out, "version", run->version->number);
     if (p->differs)
@@ -337,6 +338,7 @@ enum request_status request_call(struct request *req, const value *params, struc
     run.device = p->device;
     run.deadline = p->deadline;
     run.alone = p->alone;
+    run.fixed = p->fixed;
     run.prepared = true;
     return p->vjp ? call_vjp(&run, p, ids, err) : call_forward(&run, p, ids, err);
 }

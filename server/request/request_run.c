@@ -75,10 +75,9 @@ static bool read_context(struct run *run, uint64_t *out, struct opd_err *err)
 
 // The failure of the operator's last edit, for a client that has not heard of it; NULL: there is
 // none.
-const char *run_take_warning(const struct run *run)
+const char *run_take_warning(struct request *req, const struct opd_operator *o)
 {
-    const struct opd_operator *o = run->version->of;
-    struct map *warnings = &run->req->conn->warnings;
+    struct map *warnings = &req->conn->warnings;
     if (!o->failure)
         return NULL;
     uint64_t key = hash_bytes(o->name, strlen(o->name), 0);
@@ -109,7 +108,7 @@ static void pack_saved(struct run *run)
 static void pack_forward(struct run *run, uint64_t context)
 {
     const struct op *op = run->version->op;
-    const char *warning = run_take_warning(run);
+    const char *warning = run_take_warning(run->req, run->version->of);
     struct buf *out = &run->req->reply;
     size_t map = pack_map_begin(out);
     if (warning) {

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "request/graph.h"
 #include "request/parts.h"
 #include "request/parted.h"
 
@@ -76,6 +77,8 @@ enum request_status request_tensor_new(struct request *req, const value *params,
         return REQUEST_ANSWERED;
     struct command *c = command_new(DEV_RUN, 0, 1);
     append_fill(c, dst, size);
+    if (req->conn->capture)
+        graph_record_fill(req->conn->capture, t);
     return request_submit(req, d, c);
 }
 
@@ -173,6 +176,7 @@ enum request_status request_tensor_write(struct request *req, const value *param
     struct device *d = t->storage->space->device;
     struct dev_ref dst, src;
     if (!check_range(t, offset, size, err) ||
+        (req->conn->capture && !graph_may_write(req->conn->capture, t, err)) ||
         (!bytes && !shm_address(req, source, size, d, &src, err)))
         return REQUEST_ERROR;
     bool nothing = size == 0 || !tensor_address(t, (uint64_t)offset, &dst);
@@ -183,6 +187,8 @@ enum request_status request_tensor_write(struct request *req, const value *param
     pack_nil(&req->reply);
     if (nothing)
         return REQUEST_ANSWERED;
+    if (req->conn->capture)
+        graph_keep_constant(req->conn->capture, t);
     t->storage->version++;
     uint64_t begin = t->offset + (uint64_t)offset;
     request_writes(req, t->storage, begin, begin + size);
@@ -268,6 +274,8 @@ enum request_status request_tensor_copy(struct request *req, const value *params
     pack_nil(&req->reply);
     if (size == 0 || !tensor_address(to, 0, &dst) || !tensor_address(from, 0, &src))
         return REQUEST_ANSWERED;
+    if (req->conn->capture)
+        graph_record_copy(req->conn->capture, to, from);
     to->storage->version++;
     request_needs_tensor(req, from);
     request_needs(req, to->storage, 0, 0); // that it was made

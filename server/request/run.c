@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "request/graph.h"
 #include "request/parts.h"
 #include "kernels/program.h"
 #include "request/trace.h"
@@ -330,6 +331,8 @@ enum request_status run_submit(struct run *run)
     if (((struct dev_command *)(void *)c->bytes.bytes)->size == 0) {
         command_free(c);
     } else {
+        if (run->req->conn->capture)
+            graph_record_run(run->req->conn->capture, run);
         note_needs(run);
         run->req->bound = bound_plan_ref(run->bound);
         if (run->req->broker->clients.n_tracers > 0)

@@ -37,6 +37,7 @@ struct run {
     struct device *device; // NULL: no tensor has been read yet
     double deadline;       // 0: the operator's
     bool alone;            // and each of its launches waited for
+    bool fixed;    // a version was asked for: it follows no edits
     bool prepared; // `bound` and `request` are those of a prepared call, and stay as they are
     struct bound_plan *bound;
     struct command *command;
@@ -71,6 +72,10 @@ enum request_status run_load(struct run *run, struct opd_err *err);
 // a new version (so that backward notices), and the command is there. WAIT: nothing is held, or
 // ERROR.
 enum request_status run_prepare(struct run *run, struct opd_err *err);
+
+// The steps of a run; the report of what its kernels have found wrong, which is read back last.
+void run_append(struct run *run, struct command *c);
+void run_append_report(struct run *run, struct command *c);
 
 // The command of a run whose plan is bound and whose memory is made. NULL with an error where it
 // has more steps than a command can carry.

@@ -103,8 +103,7 @@ static void append_matmul(struct run *run, const struct plan_matmul *pm, struct 
     head(c)->size++;
 }
 
-// The report of what kernels have found wrong is read back last.
-static void append_report(struct run *run, struct command *c)
+void run_append_report(struct run *run, struct command *c)
 {
     const struct plan *plan = run->bound->plan;
     struct dev_report report = { .step = { DEV_STEP_REPORT, sizeof report } };
@@ -112,6 +111,20 @@ static void append_report(struct run *run, struct command *c)
         return;
     buf_append(&c->bytes, &report, sizeof report);
     head(c)->size++;
+}
+
+void run_append(struct run *run, struct command *c)
+{
+    const struct plan *plan = run->bound->plan;
+    // A command that is too large is not written to its end, which may be far.
+    for (int i = 0; i < plan->n_steps && c->bytes.size <= DEV_MAX_COMMAND; i++) {
+        if (plan->steps[i].kind == PLAN_STEP_ZERO)
+            append_zero(run, &plan->steps[i], c);
+        else if (plan->steps[i].kind == PLAN_STEP_MATMUL)
+            append_matmul(run, plan->steps[i].matmul, c);
+        else
+            append_launch(run, &plan->steps[i], c);
+    }
 }
 
 bool run_check_steps(const struct run *run, uint64_t n_steps, struct opd_err *err)
@@ -139,16 +152,8 @@ struct command *run_command(struct run *run, struct opd_err *err)
 {
     const struct plan *plan = run->bound->plan;
     struct command *c = device_new_run(run->device);
-    // A command that is too large is not written to its end, which may be far.
-    for (int i = 0; i < plan->n_steps && c->bytes.size <= DEV_MAX_COMMAND; i++) {
-        if (plan->steps[i].kind == PLAN_STEP_ZERO)
-            append_zero(run, &plan->steps[i], c);
-        else if (plan->steps[i].kind == PLAN_STEP_MATMUL)
-            append_matmul(run, plan->steps[i].matmul, c);
-        else
-            append_launch(run, &plan->steps[i], c);
-    }
-    append_report(run, c);
+    run_append(run, c);
+    run_append_report(run, c);
     if (!check_size(run, c, err)) {
         command_free(c);
         return NULL;

@@ -12,6 +12,7 @@ bool run_read_version(struct run *run, const value *name, struct opd_err *err)
     struct version *v = request_derived(run->req, name, value_get(run->options, "version"), err);
     if (!v)
         return false;
+    run->fixed = !value_is_nil(value_get(run->options, "version"));
     run_set_version(run, v);
     return run_read_options(run, err);
 }

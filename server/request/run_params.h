@@ -64,4 +64,4 @@ bool run_read_context(struct run *run, const value *id, uint64_t *out, struct op
 void run_keep_context(struct run *run, uint64_t id);
 // The failure of the operator's last edit, for a client that has not heard of it; NULL: there is
 // none.
-const char *run_take_warning(const struct run *run);
+const char *run_take_warning(struct request *req, const struct opd_operator *o);

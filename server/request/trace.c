@@ -41,25 +41,37 @@ void trace_free(struct trace *t)
 static int count_kernels(const struct plan *plan)
 {
     int n = 0;
-    for (int i = 0; i < plan->n_steps; i++)
+    for (int i = 0; plan && i < plan->n_steps; i++)
         n += plan->steps[i].kind != PLAN_STEP_ZERO;
     return n;
+}
+
+// A graph's has no operator of its own.
+static void pack_run(struct buf *out, const struct command *c)
+{
+    const struct plan *plan = c->plan;
+    int n = count_kernels(plan);
+    for (size_t i = 0; i < c->n_parts; i++)
+        n += count_kernels(c->parts[i].plan);
+    pack_key_str(out, "op", plan ? plan->op->name : "");
+    pack_key_int(out, "version", c->version);
+    pack_key_str(out, "direction",
+                 !plan                             ? "replay"
+                 : plan->direction == PLAN_FORWARD ? "forward"
+                                                   : "backward");
+    pack_key_int(out, "kernels", n);
 }
 
 static void pack_record(struct buf *out, const struct request *req, const struct command *c,
                         const struct opd_err *err)
 {
-    const struct plan *plan = c->plan;
     const struct trace *t = req->trace;
     uint64_t took = clock_ns() - t->since;
     size_t map = pack_map_begin(out);
     pack_key_uint(out, "seq", req->broker->clients.n_traced);
     pack_key_float(out, "time", clock_unix());
-    pack_key_str(out, "op", plan->op->name);
-    pack_key_int(out, "version", c->version);
-    pack_key_str(out, "direction", plan->direction == PLAN_FORWARD ? "forward" : "backward");
+    pack_run(out, c);
     pack_key_str(out, "device", req->device->name);
-    pack_key_int(out, "kernels", count_kernels(plan));
     pack_key_float(out, "queued", took > c->ran ? (double)(took - c->ran) / 1e9 : 0);
     pack_key_float(out, "seconds", (double)c->ran / 1e9);
     pack_key_str(out, "client", t->holder->client);

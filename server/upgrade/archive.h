@@ -31,8 +31,11 @@
 struct broker;
 struct conn;
 struct device;
+struct graph;
+struct plan_request;
 struct storage;
 struct suballoc_block;
+struct version;
 struct archive;
 
 // Bytes of memory; what fits into no address space is wrong.
@@ -72,6 +75,7 @@ struct archive {
     struct broker *broker;
     struct device *device;   // the last one: regions are of it
     struct storage *storage; // writes are of it
+    struct graph *graph;     // nodes are of it
     struct conn *conn;       // all that is a client's own is of it
     struct archive_table tables[N_RECORDS];
 
@@ -138,10 +142,13 @@ void archive_made(struct archive *a, enum archive_record kind, void *thing);
 void state_write_broker(struct archive *a);
 void state_write_registry(struct archive *a);
 void state_write_memory(struct archive *a);
+void state_write_graphs(struct archive *a);
 void state_write_conns(struct archive *a);
 void state_write_children(struct archive *a);
 
 void state_write_chunks(struct archive *a, const struct device *d); // the storages in them
 struct storage *state_storage_ref(struct archive *a, const char *key, struct storage *s);
+void state_attrs(struct archive *a, struct plan_request *pr);   // of pr->op
+void state_keep_operator(struct archive *a, struct version *v); // it has one, in no list
 void state_desc(struct archive *a, const char *key, struct tensor_desc *desc); // nil: none
 void state_device_ref(struct archive *a, const char *key, struct device **d);  // by its index

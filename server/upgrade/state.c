@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/version.h"
+#include "request/graph.h"
 #include "request/parts.h"
 #include "kernels/registry.h"
 #include "memory/tensor.h"
@@ -32,6 +33,7 @@ void state_write(struct state_out *out, struct broker *b, struct request *asked)
     state_write_broker(&a);
     state_write_registry(&a);
     state_write_memory(&a);
+    state_write_graphs(&a);
     state_write_conns(&a);
     if (asked)
         archive_put(&a, RECORD_reply, asked);
@@ -91,6 +93,8 @@ static void let_go(struct archive *a)
     const struct archive_table *t = a->tables;
     for (size_t i = 0; i < t[RECORD_text].n; i++)
         free(t[RECORD_text].items[i]);
+    for (size_t i = 0; i < t[RECORD_graph].n; i++)
+        graph_unref(t[RECORD_graph].items[i]);
     for (size_t i = 0; i < t[RECORD_tensor].n; i++)
         tensor_unref(t[RECORD_tensor].items[i]);
     for (size_t i = 0; i < t[RECORD_storage].n; i++)

@@ -62,6 +62,8 @@ bool state_broker(struct archive *a, void *thing)
     if (archive_has(a, "n_traced")) // as "traces" of a connection
         archive_count(a, "n_traced", &b->clients.n_traced);
     archive_count(a, "n_contexts", &b->counters.contexts);
+    if (archive_has(a, "n_graphs")) // absent in programs from before there were any
+        archive_count(a, "n_graphs", &b->counters.graphs);
     archive_count(a, "n_regions", &b->devices.n_regions);
     archive_count(a, "n_upgrades", &b->handover.count);
     archive_count(a, "held_since", &b->handover.held_since);

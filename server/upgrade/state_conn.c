@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/version.h"
+#include "request/graph.h"
 #include "request/parts.h"
 #include "request/prepared.h"
 #include "request/request.h"
@@ -254,6 +255,24 @@ bool state_prepared(struct archive *a, void *thing)
     return true;
 }
 
+bool state_conn_graph(struct archive *a, void *thing)
+{
+    const struct map_slot *slot = thing;
+    struct graph *g = archive_ref(a, "graph", RECORD_graph, slot ? slot->value : NULL);
+    bool captures = slot && a->conn->capture == slot->value;
+    archive_bool(a, "captures", &captures);
+    if (!archive_own(a, slot, g, &a->conn->graphs, REQUEST_MAX_GRAPHS))
+        return false;
+    if (slot)
+        return true;
+    graph_ref(g);
+    if (captures && a->conn->capture)
+        return archive_fail(a, "it captures another");
+    if (captures)
+        a->conn->capture = g;
+    return true;
+}
+
 // An operator that it has plans of.
 bool state_conn_exported(struct archive *a, void *thing)
 {
@@ -325,5 +344,6 @@ void state_write_conns(struct archive *a)
         put_slots(a, RECORD_warning, &c->warnings);
         put_slots(a, RECORD_context, &c->contexts);
         put_slots(a, RECORD_prepared, &c->prepared);
+        put_slots(a, RECORD_conn_graph, &c->graphs);
     }
 }

@@ -7,7 +7,7 @@
 #include "request/parts.h"
 #include "request/request.h"
 
-static void archive_attrs(struct archive *a, struct plan_request *pr)
+void state_attrs(struct archive *a, struct plan_request *pr)
 {
     size_t n = (size_t)pr->op->n_attrs, parts = 2 + 2 * OP_MAX_LIST;
     archive_open(a, "attrs", n, n, n);
@@ -99,6 +99,15 @@ static bool check_plan(struct archive *a, const struct context *ctx)
     return ok || archive_fail(a, "what it keeps is not what its operator keeps for backward");
 }
 
+// One whose operator's list has forgotten it, or never had it: a derivative.
+void state_keep_operator(struct archive *a, struct version *v)
+{
+    char name[OP_MAX_NAME];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(v->op->name, "."), v->op->name);
+    if (!v->of)
+        v->of = registry_make_operator(&a->broker->registry, name);
+}
+
 bool state_context(struct archive *a, void *thing)
 {
     const struct map_slot *slot = thing;
@@ -117,16 +126,12 @@ bool state_context(struct archive *a, void *thing)
                                  .drop = version_drop,
                                  .device = d,
                                  .request = { .op = v->op, .keep = true } };
-        if (!v->of) { // whose list has forgotten it, or never had it: a derivative
-            char name[OP_MAX_NAME];
-            snprintf(name, sizeof name, "%.*s", (int)strcspn(v->op->name, "."), v->op->name);
-            v->of = registry_make_operator(&a->broker->registry, name);
-        }
+        state_keep_operator(a, v);
         device_fill_plan_request(d, &ctx->request);
         map_put(&a->conn->contexts, id, ctx);
     }
     archive_count(a, "serial", &ctx->serial);
-    archive_attrs(a, &ctx->request);
+    state_attrs(a, &ctx->request);
     archive_arguments(a, ctx);
     return slot || (archive_good(a) && check_plan(a, ctx));
 }

@@ -7,6 +7,7 @@ y.numpy()
 """
 
 from ._events import EventStream, TraceStream
+from ._graph import Graph
 from ._ops import Context, Ops
 from ._version import __version__
 from .client import Client, connect
@@ -33,6 +34,7 @@ __all__ = [
     "Context",
     "DeadlineExceeded",
     "EventStream",
+    "Graph",
     "InternalError",
     "InvalidArgument",
     "KernelFault",

@@ -35,7 +35,7 @@ _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
 _MANY = 10_000  # ids given up in one message
 _KEPT = 1000  # notifications that nobody has waited for
 _CALL = "forward"  # what messages say of a prepared one
-_WARN = ("forward", "plan_export")  # their results may have warnings
+_WARN = ("forward", "replay", "plan_export")  # their results may have warnings
 _BRING = ("tensor_export", "plan_export", "version_page")  # their replies may bring a descriptor
 
 

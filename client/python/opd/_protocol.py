@@ -50,6 +50,10 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "import_close": ("a", "n"),
     "prepare": ("hssaM|M", "M"),
     "call": ("ha", "M"),
+    "graph_begin": ("h|M", "n"),
+    "graph_end": ("h", "M"),
+    "replay": ("h|M", "M"),
+    "graph_attach": ("hs", "M"),
 }
 
 # name: (number, class in opd.errors)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Optional, Union, overload
 from ._catalog import Catalog
 from ._dtypes import check_dtype, check_shape
 from ._events import EventStream, TraceStream
+from ._graph import Graph, attach_graph, capture_graph
 from ._link import Link, connect_link
 from ._memory import Memory
 from ._ops import Ops
@@ -123,6 +124,36 @@ class Client:
         too. Asking a tensor for its shape or its data waits for that one.
         """
         return self._link.begin_batch()
+
+    def capture(self, name: Optional[str] = None) -> AbstractContextManager[Graph]:
+        """Runs a block, and records its calls, to run all of them again by one request:
+
+            with client.capture() as graph:
+                loss = step(x, target)
+            for batch in batches:
+                x.write(batch)
+                graph.replay()
+
+        A replay takes the same tensors, new ones of the block too, and writes its results into
+        them: `loss` is that of the last replay. The graph holds their memory, also of those that
+        the block has dropped. What is recorded: operators, backward, zeros() and copies; the
+        numbers that a call got stay as they were, and so do tensors that the block made from
+        data. tensor.write() to any other is refused. Calls of all threads are recorded.
+
+        An edit of an operator is followed: the next replay runs the new version. Where that does
+        not fit any more (results of other shapes), the graph stays on the version that it has, with
+        a ReloadWarning.
+
+        name  others can attach_graph() to it, and it stays after this client
+
+        Raises what the block raises; InvalidArgument for a graph within a graph, for a block that
+        uses two devices, or runs nothing.
+        """
+        return capture_graph(self._link, name)
+
+    def attach_graph(self, name: str) -> Graph:
+        """The graph that some client captured with that name. Raises NotFound."""
+        return attach_graph(self._link, name)
 
     def synchronize(self) -> None:
         """Waits until all that this client sent is done; within batch(), raises the first error."""

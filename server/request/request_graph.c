@@ -1,0 +1,255 @@
+// Requests that record what a connection runs, and run it again.
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "request/graph.h"
+#include "request/parts.h"
+#include "request/run_params.h"
+#include "request/trace.h"
+
+enum { MAX_NAME = 256 };
+
+static bool read_name(struct request *req, const value *v, char name[MAX_NAME], struct opd_err *err)
+{
+    name[0] = '\0';
+    if (value_is_nil(v))
+        return true;
+    if (!value_copy_str(v, name, MAX_NAME) || !name[0])
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "name: expected 1 to %d bytes of UTF-8 without zeros", MAX_NAME - 1);
+    return !graph_find(req->broker, name) ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "a graph named '%s' is there already; attach to it, or free it first", name);
+}
+
+static bool new_id(const struct request *req, const value *id, struct opd_err *err)
+{
+    const struct map *graphs = &req->conn->graphs;
+    if (graphs->count >= REQUEST_MAX_GRAPHS)
+        return opd_err_set(err, OPD_E_out_of_memory, "this connection has %d graphs; free some",
+                           REQUEST_MAX_GRAPHS);
+    return !map_get(graphs, (uint64_t)value_int(id)) ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "graph %" PRId64 " is in use; choose another or free it first",
+                       value_int(id));
+}
+
+static struct graph *find_graph(struct request *req, const value *id, struct opd_err *err)
+{
+    struct graph *g = map_get(&req->conn->graphs, (uint64_t)value_int(id));
+    if (!g)
+        opd_err_set(err, OPD_E_not_found,
+                    "this connection has no graph %" PRId64 " (never made, or freed)",
+                    value_int(id));
+    return g;
+}
+
+enum request_status request_graph_begin(struct request *req, const value *params,
+                                        struct opd_err *err)
+{
+    struct conn *c = req->conn;
+    char name[MAX_NAME];
+    if (c->capture) {
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "a graph is being captured already; end that one first");
+        return REQUEST_ERROR;
+    }
+    if (!new_id(req, value_at(params, 0), err) ||
+        !read_name(req, value_get(value_at(params, 1), "name"), name, err))
+        return REQUEST_ERROR;
+    if (c->n_flight > 0)
+        return REQUEST_WAIT; // a failure from now on is one of the graph
+    c->capture = graph_new(req->broker);
+    if (name[0])
+        graph_set_name(req->broker, c->capture, name);
+    map_put(&c->graphs, (uint64_t)value_int(value_at(params, 0)), c->capture);
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}
+
+static bool check_captured(const struct graph *g, struct opd_err *err)
+{
+    if (g->failed)
+        return opd_err_set(err, OPD_E_invalid_argument, "the graph was not captured: %s",
+                           g->failed);
+    return g->device || opd_err_set(err, OPD_E_invalid_argument,
+                                    "nothing has run since the graph was begun; it would do "
+                                    "nothing");
+}
+
+static void give_up(struct request *req, uint64_t id)
+{
+    struct graph *g = map_remove(&req->conn->graphs, id);
+    req->conn->capture = NULL;
+    graph_drop_name(req->broker, g);
+    graph_unref(g);
+}
+
+enum request_status request_graph_end(struct request *req, const value *params, struct opd_err *err)
+{
+    struct conn *c = req->conn;
+    struct graph *g = find_graph(req, value_at(params, 0), err);
+    if (g && g != c->capture)
+        opd_err_set(err, OPD_E_invalid_argument, "this graph is not being captured");
+    if (!g || g != c->capture)
+        return REQUEST_ERROR;
+    if (c->n_flight > 0)
+        return REQUEST_WAIT; // a completion of this connection's last request tries again
+    enum request_status status = check_captured(g, err) ? graph_prepare(g, req, err)
+                                                        : REQUEST_ERROR;
+    if (status == REQUEST_ERROR)
+        give_up(req, (uint64_t)value_int(value_at(params, 0)));
+    if (status != REQUEST_ANSWERED)
+        return status;
+    c->capture = NULL;
+    g->capturing = false;
+    size_t map = pack_map_begin(&req->reply);
+    pack_key_uint(&req->reply, "calls", g->launch->n_parts);
+    pack_key_str(&req->reply, "device", g->device->name);
+    pack_map_end(&req->reply, map);
+    return REQUEST_ANSWERED;
+}
+
+enum request_status request_graph_attach(struct request *req, const value *params,
+                                         struct opd_err *err)
+{
+    char name[MAX_NAME] = "";
+    if (!new_id(req, value_at(params, 0), err))
+        return REQUEST_ERROR;
+    value_copy_str(value_at(params, 1), name, sizeof name);
+    struct graph *g = graph_find(req->broker, name);
+    if (!g || g->capturing) {
+        opd_err_set(err, OPD_E_not_found, "there is no graph named '%s'%s", name,
+                    g ? " yet: it is being captured" : "");
+        return REQUEST_ERROR;
+    }
+    map_put(&req->conn->graphs, (uint64_t)value_int(value_at(params, 0)), graph_ref(g));
+    size_t map = pack_map_begin(&req->reply);
+    pack_key_str(&req->reply, "device", g->device->name);
+    pack_map_end(&req->reply, map);
+    return REQUEST_ANSWERED;
+}
+
+// --- replay
+
+struct replay_options {
+    double deadline; // 0: the sum of all runs'
+    bool debug;
+};
+
+static bool read_options(const value *options, struct replay_options *out, struct opd_err *err)
+{
+    const value *debug = value_get(options, "debug"), *v = value_get(options, "deadline");
+    *out = (struct replay_options){ 0 };
+    if (!value_is_nil(debug) && value_type(debug) != VALUE_BOOL)
+        return opd_err_set(err, OPD_E_invalid_argument, "debug: %s came, expected true or false",
+                           value_type_name(debug));
+    out->debug = !value_is_nil(debug) && value_bool(debug);
+    if (value_is_nil(v))
+        return true;
+    if ((value_type(v) != VALUE_INT && value_type(v) != VALUE_FLOAT) || !(value_float(v) > 0))
+        return opd_err_set(err, OPD_E_invalid_argument, "deadline: expected seconds above 0");
+    out->deadline = value_float(v);
+    return true;
+}
+
+static bool may_read(const struct graph_launch *launch, struct opd_err *err)
+{
+    for (size_t i = 0; i < launch->n_reads; i++) {
+        const struct graph_piece *r = &launch->reads[i];
+        const char *why = r->storage->writes ? writes_suspect(r->storage, r->begin, r->end) : NULL;
+        if (why)
+            return writes_refuse("a tensor that the graph reads", why, err);
+    }
+    return true;
+}
+
+static void note_pieces(struct request *req, const struct graph_launch *launch)
+{
+    request_reserve_writes(req, launch->n_writes);
+    for (size_t i = 0; i < launch->n_reads; i++)
+        request_needs(req, launch->reads[i].storage, launch->reads[i].begin, launch->reads[i].end);
+    for (size_t i = 0; i < launch->n_writes; i++) {
+        const struct graph_piece *w = &launch->writes[i];
+        request_needs(req, w->storage, 0, 0); // that it was made
+        request_writes(req, w->storage, w->begin, w->end);
+        w->storage->version++;
+    }
+}
+
+static struct command *make_command(struct request *req, struct graph_launch *launch,
+                                    const struct replay_options *options)
+{
+    bool alone = launch->alone || options->debug || req->broker->options.debug;
+    struct command *c = command_new(DEV_RUN, alone ? DEV_RUN_ALONE : 0, launch->n_steps);
+    buf_append(&c->bytes, launch->steps.bytes, launch->steps.size);
+    c->parts = launch->parts;
+    c->n_parts = launch->n_parts;
+    c->deadline = options->deadline > 0 ? options->deadline : launch->deadline;
+    c->repeatable = launch->repeatable;
+    return c;
+}
+
+// What this connection has not heard of yet: nodes that an edit has left behind.
+static const char *take_warning(struct conn *c, const struct graph *g)
+{
+    uint64_t key = hash_bytes(&g->serial, sizeof g->serial, 1);
+    if (!g->left || (uint64_t)(uintptr_t)map_get(&c->warnings, key) == g->n_left)
+        return NULL;
+    map_put(&c->warnings, key, (void *)(uintptr_t)g->n_left);
+    return g->left;
+}
+
+static void pack_replayed(struct request *req, const struct graph *g)
+{
+    struct buf texts = { 0 };
+    size_t n = 0;
+    const char *text = take_warning(req->conn, g);
+    for (size_t i = 0; text || i < g->n_nodes; text = NULL) {
+        const struct version *v = text ? NULL : g->nodes[i++].version;
+        if (v)
+            text = run_take_warning(req, v->of);
+        if (!text)
+            continue;
+        pack_str(&texts, text);
+        n++;
+    }
+    pack_map(&req->reply, n > 0);
+    if (n > 0) {
+        pack_key_array(&req->reply, "warnings", n);
+        buf_append(&req->reply, texts.bytes, texts.size);
+    }
+    buf_finish(&texts);
+}
+
+enum request_status request_replay(struct request *req, const value *params, struct opd_err *err)
+{
+    struct graph *g = find_graph(req, value_at(params, 0), err);
+    struct replay_options options;
+    if (!g || !read_options(value_at(params, 1), &options, err))
+        return REQUEST_ERROR;
+    if (g->capturing || req->conn->capture) {
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "a graph is being captured; replay when that has ended");
+        return REQUEST_ERROR;
+    }
+    enum request_status status = graph_prepare(g, req, err);
+    if (status != REQUEST_ANSWERED)
+        return status;
+    struct graph_launch *launch = g->launch;
+    if (!may_read(launch, err))
+        return REQUEST_ERROR;
+    pack_replayed(req, g);
+    if (launch->n_steps == 0)
+        return REQUEST_ANSWERED;
+    note_pieces(req, launch);
+    launch->refs++;
+    req->launch = launch;
+    struct command *c = make_command(req, launch, &options);
+    if (req->broker->clients.n_tracers > 0)
+        req->trace = trace_begin(c, req->conn);
+    return request_submit(req, g->device, c);
+}
