@@ -184,7 +184,10 @@ static struct command *make_command(struct request *req, struct graph_launch *la
                                     const struct replay_options *options)
 {
     bool alone = launch->alone || options->debug || req->broker->options.debug;
-    struct command *c = command_new(DEV_RUN, alone ? DEV_RUN_ALONE : 0, launch->n_steps);
+    struct command *c = device_new_run(req->device);
+    struct dev_command *head = (struct dev_command *)(void *)c->bytes.bytes;
+    head->id = alone ? DEV_RUN_ALONE : 0;
+    head->size = launch->n_steps;
     buf_append(&c->bytes, launch->steps.bytes, launch->steps.size);
     c->parts = launch->parts;
     c->n_parts = launch->n_parts;
@@ -248,6 +251,7 @@ enum request_status request_replay(struct request *req, const value *params, str
     note_pieces(req, launch);
     launch->refs++;
     req->launch = launch;
+    req->device = g->device;
     struct command *c = make_command(req, launch, &options);
     if (req->broker->clients.n_tracers > 0)
         req->trace = trace_begin(c, req->conn);
