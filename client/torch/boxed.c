@@ -26,7 +26,7 @@ static bool find_and_run(struct torch_op *op, const uint64_t *stack, uint64_t *o
 {
     struct call call;
     struct loaded *p = NULL;
-    call_read(&call, op->layout, stack);
+    call_read(&call, op->arguments, stack);
     *answer = loaded_find(op, &call, &p);
     bool ok = p && cuda_find_reports(false, err) && run_plan(p, &call, out, err);
     loaded_unref(p);
@@ -42,7 +42,7 @@ static void call_boxed(unsigned number, uint64_t *stack, uint64_t n_results)
     err.code = OPD_E_none;
     err.log = NULL;
     bool ok = find_and_run(op, stack, out, &answer, &err);
-    call_free(op->layout, stack);
+    call_free(op->arguments, stack);
     if (ok)
         memcpy(stack, out, n_results * sizeof *out);
     else if (answer == LOADED_GONE)

@@ -4,24 +4,19 @@
 
 #include "torch/functions.h"
 
-struct argument { // what a layout says of one
-    char type;
-    bool optional, is_list;
-};
-
-static const char *next_argument(const char *layout, struct argument *out)
+bool call_parse(const char *layout, struct call_argument *out)
 {
-    *out = (struct argument){ 0 };
-    if (*layout == '?') {
-        out->optional = true;
-        layout++;
+    for (int n = 0; *layout; n++, out++) {
+        if (n == CALL_MAX_ARGS)
+            return false;
+        *out = (struct call_argument){ .optional = *layout == '?' };
+        layout += out->optional;
+        out->is_list = *layout == '*';
+        layout += out->is_list;
+        out->type = *layout++;
     }
-    if (*layout == '*') {
-        out->is_list = true;
-        layout++;
-    }
-    out->type = *layout;
-    return layout + 1;
+    out->type = '\0';
+    return true;
 }
 
 static void add_word(struct call *call, uint64_t word)
@@ -50,7 +45,7 @@ static void read_device(struct call *call, void *tensor)
 static void read_tensor(struct call *call, void *handle)
 {
     struct call_tensor *t = &call->tensors[call->n_tensors++];
-    bool is = false;
+    bool is = true;
     *t = (struct call_tensor){ 0 };
     if (!handle || torch.aoti_torch_is_defined(handle, &is) || !is) {
         call->absent |= call->n_tensors <= 32 ? 1u << (call->n_tensors - 1) : 0;
@@ -113,32 +108,30 @@ static void read_list(struct call *call, char type, void *list)
             read_value(call, type, value);
 }
 
-void call_read(struct call *call, const char *layout, const uint64_t *stack)
+void call_read(struct call *call, const struct call_argument *arguments, const uint64_t *stack)
 {
     call->n_tensors = 0;
     call->device_type = call->device_index = -1;
     call->absent = 0;
     call->refused = NULL;
     call->n_words = 1; // the device, once it is known
-    for (size_t i = 0; *layout; i++) {
-        struct argument a;
-        layout = next_argument(layout, &a);
-        uint64_t value = stack[i];
-        if (a.optional) {
+    for (const struct call_argument *a = arguments; a->type; a++) {
+        uint64_t value = *stack++;
+        if (a->optional) {
             if (value == 0) {
-                a.type == 't' ? read_tensor(call, NULL) : add_word(call, 0);
+                a->type == 't' ? read_tensor(call, NULL) : add_word(call, 0);
                 continue;
             }
             memcpy(&value, (const void *)(uintptr_t)value, sizeof value);
-            if (a.type != 't')
+            if (a->type != 't')
                 add_word(call, 1);
         }
-        if (a.is_list)
-            read_list(call, a.type, (void *)(uintptr_t)value);
-        else if (a.type == 't')
+        if (a->is_list)
+            read_list(call, a->type, (void *)(uintptr_t)value);
+        else if (a->type == 't')
             read_tensor(call, (void *)(uintptr_t)value);
         else
-            read_value(call, a.type, value);
+            read_value(call, a->type, value);
     }
     call->key[0] = (uint64_t)(uint32_t)call->device_type << 32 | (uint32_t)call->device_index;
 }
@@ -154,7 +147,7 @@ static void free_list(char type, void *list)
     torch.torch_delete_list(list);
 }
 
-static void free_value(const struct argument *a, void *value)
+static void free_value(const struct call_argument *a, void *value)
 {
     if (a->is_list)
         free_list(a->type, value);
@@ -172,15 +165,13 @@ static void free_box(uint64_t *box)
         torch.free_value(box);
 }
 
-void call_free(const char *layout, uint64_t *stack)
+void call_free(const struct call_argument *arguments, uint64_t *stack)
 {
-    for (size_t i = 0; *layout; i++) {
-        struct argument a;
-        layout = next_argument(layout, &a);
-        uint64_t *box = a.optional ? (uint64_t *)(uintptr_t)stack[i] : NULL;
-        if (a.optional && !box)
+    for (const struct call_argument *a = arguments; a->type; a++, stack++) {
+        uint64_t *box = a->optional ? (uint64_t *)(uintptr_t)*stack : NULL;
+        if (a->optional && !box)
             continue;
-        free_value(&a, (void *)(uintptr_t)(box ? *box : stack[i]));
+        free_value(a, (void *)(uintptr_t)(box ? *box : *stack));
         if (box)
             free_box(box);
     }

@@ -10,9 +10,8 @@
 #include "base/dtype.h"
 
 enum {
-    CALL_MAX_ARGS = 160,   // an operator's inputs and attributes, or what backward is given
-    CALL_MAX_KEY = 640,    // words: dtypes, shapes and attributes
-    CALL_MAX_LAYOUT = 512, // bytes of a layout's text
+    CALL_MAX_ARGS = 160, // an operator's inputs and attributes, or what backward is given
+    CALL_MAX_KEY = 640,  // words: dtypes, shapes and attributes
 };
 
 struct call_tensor {
@@ -35,9 +34,17 @@ struct call {
     uint64_t key[CALL_MAX_KEY]; // the device, then each argument
 };
 
-// layout: a letter for each argument, t(ensor) i(nt) f(loat) b(ool) s(tr), behind '?' where it may
-// be None, behind '*' where it is a list. The words stay on the stack, with all that they own.
-void call_read(struct call *call, const char *layout, const uint64_t *stack);
+struct call_argument { // of a kernel
+    char type;         // t(ensor) i(nt) f(loat) b(ool) s(tr); 0 behind the last
+    bool optional, is_list;
+};
+
+// layout: a letter for each argument, behind '?' where it may be None, behind '*' where it is a
+// list. `out` has CALL_MAX_ARGS + 1 places. False: there are more.
+bool call_parse(const char *layout, struct call_argument *out);
+
+// The words stay on the stack, with all that they own.
+void call_read(struct call *call, const struct call_argument *arguments, const uint64_t *stack);
 
 // Gives back what the stack owns.
-void call_free(const char *layout, uint64_t *stack);
+void call_free(const struct call_argument *arguments, uint64_t *stack);

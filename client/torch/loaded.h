@@ -71,8 +71,8 @@ enum { KEPT_VERSIONS = 4 }; // of an operator: the plans of others go
 struct torch_op {
     struct torch_op *next; // under the lock: of all
     enum loaded_kind kind;
-    char *name;   // of the daemon's operator
-    char *layout; // call.h
+    char *name; // of the daemon's operator
+    struct call_argument arguments[CALL_MAX_ARGS + 1];
     uint32_t n_inputs, n_outputs, n_saved;
     uint32_t mutated; // bit i: input i is written
     // BACKWARD: the place among the call's tensors of each input, output and saved tensor that it

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -73,15 +74,15 @@ const char *opd_torch_register(const char *name, const char *schema, int kind, c
                                int *number)
 {
     struct opd_err err = { 0 };
+    struct torch_op *op = mem_zalloc(1, sizeof *op);
     if (n_inputs > 32 || n_outputs > 16 || n_outputs + n_saved >= RUN_MAX_RESULTS ||
-        strlen(layout) >= CALL_MAX_LAYOUT) {
+        !call_parse(layout, op->arguments)) {
         opd_err_set(&err, OPD_E_unavailable, "%s has too many arguments", op_name);
+        free(op);
         return tell(&err);
     }
-    struct torch_op *op = mem_zalloc(1, sizeof *op);
     op->kind = (enum loaded_kind)kind;
     op->name = mem_strdup(op_name);
-    op->layout = mem_strdup(layout);
     op->n_inputs = n_inputs;
     op->n_outputs = n_outputs;
     op->n_saved = n_saved;

@@ -113,6 +113,7 @@ def test_a_look_up_that_is_interrupted_does_no_harm_to_the_next(ops, monkeypatch
     for n in range(1, 1000):
         for known in ("_operators", "_registered", "_functions"):
             monkeypatch.setattr(opd.torch._ops, known, {})
+        vars(ops).clear()
         before = sys.gettrace()
         sys.settrace(interrupt_at_line(n))
         try:

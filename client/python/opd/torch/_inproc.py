@@ -19,7 +19,6 @@ import threading
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any, Callable, Optional
 
 import torch
@@ -29,7 +28,7 @@ from .._spec import Spec
 from ..errors import InvalidArgument, OpdError, make_error
 from ._dtypes import NAMES
 from ._library import DEFAULT_ISOLATED, Library, get_library
-from ._options import Options, get_options, is_isolated, with_those_of_forward
+from ._options import DEFAULT, get_options, is_isolated, with_those_of_forward
 from ._session import SERIALS, find_device, get_session
 
 _FORWARD, _KEEP, _BACKWARD = range(3)
@@ -50,7 +49,7 @@ _OTHER_KEYS = (
 )
 
 # Classes of arguments, and whether they are tensors. Others may want to be asked themselves.
-_PLAIN: dict[type, bool] = {
+PLAIN: dict[type, bool] = {
     torch.Tensor: True,
     torch.nn.Parameter: True,
     **dict.fromkeys((type(None), int, float, bool, str, tuple, list), False),
@@ -78,8 +77,6 @@ def _leave(*_: Any, **__: Any) -> Any:
     raise Elsewhere
 
 
-_NO_OPTIONS = Options()
-
 _told: set[str] = set()
 _lock = threading.RLock()
 
@@ -88,28 +85,36 @@ class Kernels:
     """Of one registered operator."""
 
     def __init__(self, operator: Any, spec: Spec, library: Library) -> None:
-        self._operator = operator
+        self.operator = operator
         self._library = library
         self.n_inputs, self.n_outputs = len(spec.inputs), len(spec.outputs)
         self._n_saved = len(spec.info["saved"])
         self.reads = [i for i, t in enumerate(spec.inputs) if t["used_backward"]]
         self.read_outputs = [i for i, t in enumerate(spec.outputs) if t["used_backward"]]
-        self._optional = [bool(t["optional"]) for t in spec.inputs]
+        self._required = [i for i, t in enumerate(spec.inputs) if not t["optional"]]
         lists = enumerate((a["list"] for a in spec.attrs.values()), self.n_inputs)
         self._lists = [(i, n) for i, n in lists if n]
         self._refused: set[str] = set()
-        self._masks: dict[tuple[bool, ...], int] = {}
+        self.n_simple = -1 if operator.mutated else self.n_inputs
+        self._not_on_cpu = False  # the daemon has no device for that, so nothing can be loaded
+        self.unread = [i for i in range(self.n_inputs) if i not in self.reads]
+        self._all_differentiable = all(operator.differentiable)
         schema = operator.overload._schema
         self._names = [a.name for a in schema.arguments]
         self._n_positional = sum(not a.kwarg_only for a in schema.arguments)
         arguments, _, returns = str(schema).replace("SymInt", "int").rpartition(" -> ")
-        self._arguments = arguments[arguments.index("(") :]
+        # A word of a few is its number here, which is sooner handed over than text.
+        self._words = {n: a["words"] for n, a in spec.attrs.items() if a.get("words")}
+        for name, words in self._words.items():
+            arguments = _number_words(arguments, name, words)
+        self._word_at = [(self._names.index(name), words) for name, words in self._words.items()]
+        self._arguments = arguments[arguments.index("(") :].replace("*, ", "")
         self._layout = "".join(map(_spell_input, spec.inputs)) + "".join(
             map(_spell_attr, spec.attrs.values())
         )
         self._has_backward = bool(spec.info["has_backward"]) and not operator.mutated
         self.here, self._here_number = self._make(
-            ".here", _FORWARD, f"{self._arguments} -> {returns}", self._layout, operator.overload
+            ".here", _FORWARD, f"{self._arguments} -> {returns}", self._layout
         )
         if self._has_backward:
             self._make_gradient()
@@ -122,31 +127,28 @@ class Kernels:
         arguments = [f"Tensor t{i}" for i in range(n)] + ["int wanted", "int serial"]
         schema = f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * self.n_inputs)})"
         self.back, self._back_number = self._make("__back", _BACKWARD, schema, "t" * n + "ii")
-        function = type(self._operator.name, (_Gradient,), {})
-        # torch's own apply() looks for torch.func first, as _differentiate() does.
-        self._apply: Any = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+        self._apply = _make_function(self)
 
     def _make(
-        self, what: str, kind: int, schema: str, layout: str, other: Any = _leave
+        self, what: str, kind: int, schema: str, layout: str
     ) -> tuple[Any, int]:
-        """Registers a kernel; and `other` for what is not for it."""
-        name = f"{self._operator.public}{what}"
+        name = f"{self.operator.public}{what}"
         number = self._library.register(
             f"opd::{name}",
             name + schema,
             kind,
-            self._operator.name,
+            self.operator.name,
             layout,
             (self.n_inputs, self.n_outputs, self._n_saved),
-            sum(1 << i for i in self._operator.mutated),
+            sum(1 << i for i in self.operator.mutated),
             bytes(
                 [i in self.reads for i in range(self.n_inputs)]
                 + [i in self.read_outputs for i in range(self.n_outputs)]
             ),
         )
-        library: Any = self._operator.library
+        library: Any = self.operator.library
         for key in _OTHER_KEYS:
-            library.impl(name, other, key)
+            library.impl(name, _leave, key)
         for key in ("Autograd", "ADInplaceOrView"):
             library.impl(name, torch.library.fallthrough_kernel, key)
         packet, _, overload = name.partition(".")
@@ -159,63 +161,123 @@ class Kernels:
         """A call as users make it, or MISS."""
         wants = False
         for value in (*args, *kwargs.values()) if kwargs else args:
-            is_tensor = _PLAIN.get(type(value))
+            is_tensor = PLAIN.get(type(value))
             if is_tensor:
-                wants = wants or value.requires_grad
+                if value.requires_grad:
+                    wants = True
             elif is_tensor is None:
                 return MISS
-        if forward_ad._current_level >= 0:
+        if forward_ad._current_level >= 0 or len(args) > self._n_positional:
+            return MISS
+        if self._not_on_cpu and args and getattr(args[0], "is_cpu", True):
             return MISS
         try:
+            if kwargs and self._words:
+                kwargs = self._number(kwargs)
             if wants and _grad_enabled():
                 return self._differentiate(args, kwargs)
             made = self.here(*args, **kwargs)
         except RuntimeError as e:
-            self._explain(e)
+            self.explain(e)
             return MISS
-        if self._operator.mutated:
+        if self.operator.mutated:
             self._tell_autograd(args, kwargs)
         return made
 
+    def _number(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        numbered = dict(kwargs)
+        for name, words in self._words.items():
+            word = kwargs.get(name)
+            if word is not None:
+                if word not in words:
+                    raise Elsewhere  # where it is told
+                numbered[name] = words.index(word)
+        return numbered
+
+    def _number_all(self, values: Sequence[Any]) -> Sequence[Any]:
+        """The same of all arguments in order."""
+        numbered = list(values)
+        for i, words in self._word_at:
+            if values[i] is not None:
+                if values[i] not in words:
+                    raise Elsewhere
+                numbered[i] = words.index(values[i])
+        return numbered
+
     def _differentiate(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self._has_backward or _n_modes() or _in_transform():
-            return MISS
-        if _is_autocast() or _is_tracing():
+        if not self._has_backward or _n_modes() or _in_transform() or _is_autocast() or _is_tracing():
             return MISS
         if kwargs and len(args) < self.n_inputs:
             args, kwargs = self._place(args, kwargs)
-        for value, able in zip(args, self._operator.differentiable):
+        if self._all_differentiable:
+            return self._apply(kwargs, *args)
+        for value, able in zip(args, self.operator.differentiable):
             if able and value is not None and value.requires_grad:
-                return self._apply(self, kwargs, *args)
+                return self._apply(kwargs, *args)
         return MISS
 
     def _place(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """All tensors by position: autograd sees those alone."""
+        names = self._names[len(args) : self.n_inputs]
+        if kwargs.keys().isdisjoint(names):
+            return args, kwargs
         rest, placed = dict(kwargs), list(args)
-        for i in range(len(args), self.n_inputs):
-            if self._names[i] not in rest and not self._optional[i]:
-                break  # torch will tell
-            placed.append(rest.pop(self._names[i], None))
+        for i, name in enumerate(names, len(args)):
+            if name not in rest and i in self._required:
+                raise Elsewhere  # torch tells
+            placed.append(rest.pop(name, None))
         return tuple(placed), rest
+
+    def pick(self, args: tuple[Any, ...], made: tuple[Any, ...]) -> Sequence[Any]:
+        """What backward reads."""
+        n = self.n_outputs
+        if not self.unread and not self.read_outputs and len(made) == n + 1:
+            return args[: self.n_inputs] if len(args) >= self.n_inputs else self._pad(args)
+        args = self._pad(args)
+        return (
+            *[args[i] for i in self.reads],
+            *[made[i] for i in self.read_outputs],
+            *made[n:-1],
+        )
+
+    def find_unread(self, args: tuple[Any, ...]) -> list[Any]:
+        args = self._pad(args)
+        return [args[i] for i in self.unread]
+
+    def _pad(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return args + (None,) * (self.n_inputs - len(args))
+
+    def keep_elsewhere(
+        self, error: RuntimeError, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What `keep` would have made, where it has raised."""
+        if _ERROR.match(str(error)) is None and not isinstance(error, Elsewhere):
+            raise error  # arguments that do not fit
+        self.explain(error)
+        made, stamp = self.operator._run(self.bind(args, kwargs), True)
+        return (*made, stamp)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments, as torch hands them to a kernel: one number stands for a list of it."""
-        values = list(self._operator._bind(args, kwargs))
+        values = list(self.operator._bind(args, kwargs))
         for i, n in self._lists:
             if isinstance(values[i], (int, float)):
                 values[i] = [values[i]] * n
+        for i, words in self._word_at:
+            if isinstance(values[i], int):
+                values[i] = words[values[i]]
         return tuple(values)
 
     def _tell_autograd(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """What has changed, as torch's own operators in place do."""
-        for i in self._operator.mutated:
+        for i in self.operator.mutated:
             value = args[i] if i < len(args) else kwargs.get(self._names[i])
             if value is not None and not value.is_inference():
                 torch.autograd.graph.increment_version(value)
 
-    def _explain(self, error: RuntimeError) -> Any:
+    def explain(self, error: RuntimeError) -> Any:
         """MISS, where the call can be made elsewhere; _GONE, where that daemon has ended, and no other
         was found; else raises what went wrong."""
         match = _ERROR.match(str(error))
@@ -235,7 +297,7 @@ class Kernels:
         except RuntimeError as e:
             _add_note(e, note)
             raise e from None
-        raised = make_error(match[1], match[2], self._operator.name)
+        raised = make_error(match[1], match[2], self.operator.name)
         if faulted:
             _add_note(raised, note)
         raise raised from None
@@ -255,11 +317,10 @@ class Kernels:
         return made
 
     def _try_forward(self, values: Sequence[Any], keep: bool) -> Any:
-        n = self._n_positional
         kernel = self.keep if keep else self.here
-        args, kwargs = values[:n], dict(zip(self._names[n:], values[n:]))
-        with _without(_autocast_keys):
-            made = self._try(kernel, *args, **kwargs)
+        made = MISS
+        with _without(_autocast_keys), suppress(Elsewhere):
+            made = self._try(kernel, *(self._number_all(values) if self._words else values))
         if made is MISS:
             return MISS
         if keep:
@@ -270,13 +331,13 @@ class Kernels:
         try:
             return kernel(*args, **kwargs)
         except RuntimeError as e:
-            if self._explain(e) is MISS:
+            if self.explain(e) is MISS:
                 return MISS
         with self._library.alone():
             try:
                 return kernel(*args, **kwargs)
             except RuntimeError as e:
-                self._explain(e)
+                self.explain(e)
                 return MISS
 
     def backward(self, tensors: Sequence[Any], wanted: Sequence[bool], stamp: int) -> Any:
@@ -292,12 +353,9 @@ class Kernels:
         return [gradient for gradient in made if gradient is not None]
 
     def mask(self, needs: tuple[bool, ...]) -> int:
-        """The gradients to make, of ctx.needs_input_grad of a _Gradient."""
-        mask = self._masks.get(needs)
-        if mask is None:
-            pairs = enumerate(zip(needs[2:], self._operator.differentiable))
-            mask = self._masks[needs] = sum(1 << i for i, (a, b) in pairs if a and b)
-        return mask
+        """The gradients to make, of ctx.needs_input_grad."""
+        pairs = enumerate(zip(needs[1:], self.operator.differentiable))
+        return sum(1 << i for i, (need, able) in pairs if need and able)
 
     # --- loading
 
@@ -308,7 +366,7 @@ class Kernels:
         too."""
         tensors = values[: self.n_inputs]
         descs = [None if t is None else (NAMES[t.dtype], tuple(t.shape)) for t in tensors]
-        device = find_device(self._operator.name, tensors)
+        device = find_device(self.operator.name, tensors)
         number = self._keep_number if keep else self._here_number
         options = {"keep": keep} if keep else {}
         attrs = values[self.n_inputs :]
@@ -327,7 +385,7 @@ class Kernels:
         if stamp < SERIALS:
             return
         options = {"wanted": list(wanted), "grad_absent": list(absent)}
-        version = get_session().find_version(self._operator.name, stamp)
+        version = get_session().find_version(self.operator.name, stamp)
         self._load(self._back_number, "backward", (descs, attrs, device), version, options)
 
     def _load(
@@ -358,77 +416,102 @@ class Kernels:
         options: dict[str, Any],
     ) -> Optional[int]:
         session = get_session()
-        export = session.export(self._operator, direction, *what, options)
+        export = session.export(self.operator, direction, *what, options)
         if export is None:
+            self._not_on_cpu = True
+            self.n_simple = -1
             return None
         with export:
             serial = self._library.load(number, export.fd, export.slot)
-            session.note_serial(serial, self._operator.name, export.version)
+            session.note_serial(serial, self.operator.name, export.version)
         return serial
 
 
-class _Gradient(torch.autograd.Function):
-    """What autograd knows of a call; each operator has a class of its own, for its name."""
+def _number_words(arguments: str, name: str, words: list[str]) -> str:
+    """A schema's arguments, where that one is an int."""
 
-    @staticmethod
-    def forward(ctx: Any, kernels: Kernels, kwargs: dict[str, Any], *args: Any) -> Any:
+    def spell(match: re.Match[str]) -> str:
+        default = match[2] and (match[2] if match[3] is None else f"={words.index(match[3])}")
+        return f"int{match[1]} {name}{default or ''}"
+
+    return re.sub(rf"str(\??) {re.escape(name)}(=(?:\"(\w*)\"|'(?:\w*)'|None))?", spell, arguments)
+
+
+def _make_function(kernels: Kernels) -> Any:
+    """What autograd applies to a call: arguments by name, which are no tensors, then the others."""
+    keep, back, n, n_inputs = kernels.keep, kernels.back, kernels.n_outputs, kernels.n_inputs
+    masks: dict[tuple[bool, ...], int] = {}
+
+    def forward(ctx: Any, kwargs: dict[str, Any], *args: Any) -> Any:
         try:
-            made = kernels.keep(*args, **kwargs)
+            made = keep(*args, **kwargs)
         except RuntimeError as e:
-            if _ERROR.match(str(e)) is None and not isinstance(e, Elsewhere):
-                raise  # arguments that do not fit
-            kernels._explain(e)
-            made = _run_forward(kernels, args, kwargs)
-        n = kernels.n_outputs
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(
-            *[args[i] if i < len(args) else None for i in kernels.reads],
-            *[made[i] for i in kernels.read_outputs],
-            *made[n:-1],
-        )
-        ctx.kernels = kernels
-        ctx.stamp = made[-1]
-        ctx.rest = kwargs, args[kernels.n_inputs :]
-        if len(kernels.reads) < kernels.n_inputs:
-            ctx.unread = {
-                i: (t.dtype, t.shape)
-                for i, t in enumerate(args[: kernels.n_inputs])
-                if t is not None and i not in kernels.reads
-            }
+            made = kernels.keep_elsewhere(e, args, kwargs)
+        if n > 1:
+            ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*kernels.pick(args, made))
+        ctx.stamp, ctx.attrs = made[-1], (args[n_inputs:], kwargs)
+        if kernels.unread:
+            ctx.unread = [_describe(t) for t in kernels.find_unread(args)]
         options = get_options()
-        ctx.options = None if options == _NO_OPTIONS else options
-        return made[0] if n == 1 else tuple(made[:n])
+        if options is not DEFAULT:
+            ctx.options = options
+        return made[0] if n == 1 else made[:n]
 
-    @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        kernels, needs, saved = ctx.kernels, ctx.needs_input_grad, ctx.saved_tensors
+        needs, saved = ctx.needs_input_grad, ctx.saved_tensors
         made = MISS
-        here = ctx.options is None or not is_isolated(ctx.options)
-        if here and ctx.stamp >= SERIALS and not _grad_enabled():
+        if ctx.stamp >= SERIALS and not _grad_enabled() and not _is_isolated(ctx):
+            mask = masks.get(needs)
+            if mask is None:
+                mask = masks[needs] = kernels.mask(needs)
             try:
-                made = kernels.back(*grads, *saved, kernels.mask(needs), ctx.stamp)
-                if kernels.n_inputs == 1:
-                    made = (made,)
+                made = back(*grads, *saved, mask, ctx.stamp)
+                made = (made,) if n_inputs == 1 else made
             except RuntimeError as e:
-                kernels._explain(e)
+                kernels.explain(e)
         if made is MISS:
-            with with_those_of_forward(ctx.options or _NO_OPTIONS):
-                made = _differentiate(ctx, grads, saved)
-        n = len(needs) - 2
-        return (None, None, *made[:n], *(None,) * (n - len(made)))
+            with with_those_of_forward(getattr(ctx, "options", DEFAULT)):
+                made = _differentiate(kernels, ctx, grads, saved)
+        n_more = len(needs) - 1 - n_inputs
+        return (None, *made) if n_more <= 0 else (None, *made, *(None,) * n_more)
+
+    name = kernels.operator.name
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function = type(name, (torch.autograd.Function,), members)
+    # torch's own apply() looks for torch.func first, which such calls have nothing to do with.
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
 
-def _run_forward(kernels: Kernels, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    operator = kernels._operator
-    made, stamp = operator._run(kernels.bind(args, kwargs), True)
-    return (*made, stamp)
+class _Kept:
+    """A context of autograd's, as far as _register.py uses one."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        pass
 
 
-def _differentiate(ctx: Any, grads: tuple[Any, ...], saved: tuple[Any, ...]) -> Any:
+def _describe(tensor: Optional[torch.Tensor]) -> Any:
+    return None if tensor is None else (tensor.dtype, tensor.shape)
+
+
+def _is_isolated(ctx: Any) -> bool:
+    options = getattr(ctx, "options", None)
+    return options is not None and is_isolated(options)
+
+
+def _differentiate(kernels: Kernels, ctx: Any, grads: tuple[Any, ...], saved: Any) -> Any:
     """As the registered operator does it, with what it would have kept."""
-    kernels = ctx.kernels
-    operator, n = kernels._operator, kernels.n_inputs
-    kwargs, attrs = ctx.rest
+    operator, n = kernels.operator, kernels.n_inputs
     rest = list(saved)
     inputs: list[Any] = [None] * n
     outputs: list[Any] = [torch.empty(0)] * kernels.n_outputs
@@ -436,13 +519,13 @@ def _differentiate(ctx: Any, grads: tuple[Any, ...], saved: tuple[Any, ...]) -> 
         inputs[i] = rest.pop(0)
     for i in kernels.read_outputs:
         outputs[i] = rest.pop(0)
-    for i, (dtype, shape) in getattr(ctx, "unread", {}).items():
-        inputs[i] = torch.empty(shape, dtype=dtype, device="meta")
-    needs = ctx.needs_input_grad[2 : 2 + n]
-    kept = SimpleNamespace(needs_input_grad=(*needs, *(False,) * (n - len(needs))))
-    kept.set_materialize_grads = kept.mark_non_differentiable = lambda *_: None
-    kept.save_for_backward = lambda *tensors: setattr(kept, "saved_tensors", tensors)
+    for i, described in zip(kernels.unread, getattr(ctx, "unread", ())):
+        if described is not None:
+            inputs[i] = torch.empty(described[1], dtype=described[0], device="meta")
+    needs = ctx.needs_input_grad[1 : 1 + n]
+    kept = _Kept((*needs, *(False,) * (n - len(needs))))
     stamp = torch.tensor(ctx.stamp, device="cpu")
+    attrs, kwargs = ctx.attrs
     values = kernels.bind((*inputs, *attrs), kwargs)
     operator._keep(kept, values, (*outputs, *rest, stamp))
     return operator._differentiate(kept, *grads)[:n]
@@ -455,12 +538,26 @@ def make_kernels(operator: Any, spec: Spec) -> Optional[Kernels]:
         return None
     with _lock:
         try:
-            return Kernels(operator, spec, library)
+            kernels = Kernels(operator, spec, library)
+            _go_first(kernels, operator.overload)
+            _go_first(kernels, operator.overload.overloadpacket)
+            return kernels
         except OSError as e:
             if str(e) not in _told:
                 _told.add(str(e))
                 warnings.warn(f"opd.torch: {e}", stacklevel=2)
             return None
+
+
+def _go_first(kernels: Kernels, called: Any) -> None:
+    """torch.ops.opd.gelu is as soon here as opd.torch.ops.gelu is."""
+    before = called._op
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        made = MISS if kernels.operator.outdated else kernels.call(args, kwargs)
+        return before(*args, **kwargs) if made is MISS else made
+
+    called._op = call
 
 
 def _may_run() -> bool:
@@ -484,7 +581,7 @@ def _spell_input(info: dict[str, Any]) -> str:
 
 def _spell_attr(attr: dict[str, Any]) -> str:
     optional, many = "?" if attr["optional"] else "", "*" if attr["list"] else ""
-    return optional + many + _LETTERS[attr["type"]]
+    return optional + many + ("i" if attr.get("words") else _LETTERS[attr["type"]])
 
 
 def _add_note(error: BaseException, note: str) -> None:

@@ -13,13 +13,14 @@ from types import FunctionType
 from typing import Any, Optional, Union
 
 import torch
+from torch.autograd import forward_ad
 
 from .._spec import Spec
 from ..client import Client
 from ..errors import NotFound
 from ..tensor import Tensor
 from . import _derivatives
-from ._inproc import MISS
+from ._inproc import MISS, PLAIN
 from ._register import Operator
 from ._session import InterfaceChanged, get_key, get_session, on_refresh, set_session
 from ._shapes import has_symbols
@@ -79,6 +80,7 @@ def use(client: Union[Client, str, None] = None) -> None:
     """
     with _lock:
         _operators.clear()
+        vars(ops).clear()
         set_session(client.socket if isinstance(client, Client) else client)
 
 
@@ -177,21 +179,39 @@ def _register(spec: Spec) -> Operator:
         # Last: what is found there is not looked at again, and an interrupt may come anywhere.
         operator.outdated = False
         _operators[spec.name] = operator
+        vars(ops)[spec.name] = _functions[spec.name]  # sooner found than by __getattr__()
         return operator
 
 
 def _make_function(name: str) -> FunctionType:
+    is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
     def operator(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if is_dynamo_compiling():
             return _call_compiled(name, *args, **kwargs)
         known = _operators.get(name)
-        if known is not None and known.kernels is not None:
+        kernels = None if known is None else known.kernels
+        if kernels is not None:
+            # What call() does with tensors alone that want no gradient, sooner.
+            if not kwargs and len(args) <= kernels.n_simple:
+                for value in args:
+                    is_tensor = PLAIN.get(type(value))
+                    if is_tensor is None or (is_tensor and value.requires_grad):
+                        break
+                else:
+                    if forward_ad._current_level < 0:
+                        try:
+                            return kernels.here(*args)
+                        except RuntimeError as e:
+                            kernels.explain(e)
             try:
-                made = known.kernels.call(args, kwargs)
+                made = kernels.call(args, kwargs)
+                if made is not MISS:
+                    return made
             except InterfaceChanged:
-                made = MISS
-            if made is not MISS:
-                return made
+                pass
+        if torch.compiler.is_compiling():
+            return _call_compiled(name, *args, **kwargs)
         if not _look_up(name):
             raise NotFound(f"the daemon has no operator {name!r} any more", op=name)
         for attempt in range(2):
@@ -282,6 +302,7 @@ def _follow(specs: dict[str, Spec]) -> None:
             _describe(_functions[name], spec, operator)
         else:
             operator.outdated = True
+            vars(ops).pop(name, None)
 
 
 on_refresh.append(_follow)

@@ -19,12 +19,12 @@ class Options(NamedTuple):
     isolated: Optional[bool] = None  # None: as OPD_ISOLATED says
 
 
-_DEFAULT = Options()
+DEFAULT = Options()
 _local = threading.local()
 
 
 def get_options() -> Options:
-    found: Options = getattr(_local, "options", _DEFAULT)
+    found: Options = getattr(_local, "options", DEFAULT)
     return found
 
 
