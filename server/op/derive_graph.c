@@ -1,3 +1,4 @@
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,20 +103,15 @@ static bool is_number(const struct node *n, double value)
     return n->kind == NODE_CONST && n->type == EXPR_FLOAT && n->value.f == value;
 }
 
+// The language has no word for an infinity or a NaN: those are left to be computed.
 static struct node *fold_numbers(struct graph *g, int kind, double a, double b)
 {
-    switch (kind) {
-    case NODE_ADD:
-        return graph_number(g, a + b);
-    case NODE_SUB:
-        return graph_number(g, a - b);
-    case NODE_MUL:
-        return graph_number(g, a * b);
-    case NODE_DIV:
-        return b != 0 ? graph_number(g, a / b) : NULL;
-    default:
-        return NULL;
-    }
+    double value = kind == NODE_ADD   ? a + b
+                   : kind == NODE_SUB ? a - b
+                   : kind == NODE_MUL ? a * b
+                   : kind == NODE_DIV ? a / b
+                                      : NAN;
+    return isfinite(value) ? graph_number(g, value) : NULL;
 }
 
 static struct node *fold_comparison(struct graph *g, int kind, double a, double b)
@@ -165,9 +161,10 @@ static struct node *simplify(struct graph *g, int kind, struct node *a, struct n
     if ((kind == NODE_MUL || kind == NODE_DIV) && is_number(a, 0))
         return a;
     if (kind == NODE_MUL && a->kind == NODE_CONST && b->kind == NODE_MUL &&
-        b->args[0]->kind == NODE_CONST)
-        return graph_node(g, NODE_MUL, graph_number(g, a->value.f * b->args[0]->value.f),
-                          b->args[1], NULL);
+        b->args[0]->kind == NODE_CONST) {
+        struct node *factor = fold_numbers(g, kind, a->value.f, b->args[0]->value.f);
+        return factor ? graph_node(g, NODE_MUL, factor, b->args[1], NULL) : NULL;
+    }
     return NULL;
 }
 
@@ -265,6 +262,7 @@ struct emitter {
     int *uses;             // of each node, by what is emitted
     int *sizes;            // 0: not written yet
     struct node **written; // a tree, or the name of a formula
+    int n_tried;           // of the names d1, d2, ...: those before are taken
     bool ok;
 };
 
@@ -289,12 +287,11 @@ static bool is_taken(const struct op *op, const struct formula_set *set, const c
 }
 
 // A name that nothing in the operator's text has: d1, d2, ...
-static void choose_name(const struct emitter *e, int index, char *out, size_t size)
+static void choose_name(struct emitter *e, int index, char *out, size_t size)
 {
     const struct formula_set before = { .n = index, .items = e->set->items };
-    int k = 1;
     do
-        snprintf(out, size, "d%d", k++);
+        snprintf(out, size, "d%d", ++e->n_tried);
     while (is_taken(e->op, &before, out));
 }
 

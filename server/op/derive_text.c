@@ -359,10 +359,15 @@ struct op *op_derive(const struct op *op, const char *what, struct opd_err *err)
     }
     struct buf text = { 0 };
     struct text *t = mem_zalloc(1, sizeof *t);
+    // What the derivative is made with goes when it is there, not with the operator.
+    struct arena kept = op->body->arena;
+    op->body->arena = (struct arena){ 0 };
     t->op = op;
     t->backward = backward;
     t->out = &text;
     struct op *derived = derive(t, name, err);
+    arena_finish(&op->body->arena);
+    op->body->arena = kept;
     free(t);
     buf_finish(&text);
     return derived;

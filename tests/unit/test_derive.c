@@ -6,7 +6,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -404,13 +406,61 @@ static void test_written(void **unused)
     op_unref(op);
 }
 
+// What a derivative is made with is not left with the operator, whether it comes to one or not.
+static void test_nothing_is_left(void **unused)
+{
+    (void)unused;
+    struct op *op = parse_text(TOP "//! formula y = sin(x) * z\n");
+    const struct arena before = op->body->arena;
+    op_unref(derive(op, "tangent"));
+    op_unref(derive(op, "backward"));
+    refuse(op, "forward",
+           "there is no operator 'f.forward': the derivatives of one are .backward "
+           "and .tangent");
+    assert_ptr_equal(op->body->arena.blocks, before.blocks);
+    assert_int_equal(op->body->arena.left, before.left);
+    op_unref(op);
+
+    char text[2048] = "//! op f(Tensor x0", rest[1024] = "x0 * exp(x0)";
+    for (int i = 1; i < 20; i++) {
+        snprintf(text + strlen(text), sizeof text - strlen(text), ", Tensor x%d", i);
+        snprintf(rest + strlen(rest), sizeof rest - strlen(rest), " + x%d * exp(x%d)", i, i);
+    }
+    snprintf(text + strlen(text), sizeof text - strlen(text),
+             ") -> Tensor y\n//! dtypes float32\n//! formula y = %s\n", rest);
+    op = parse_text(text);
+    const struct arena wide = op->body->arena;
+    refuse(op, "tangent", "there is no 'f.tangent': it would be too large"); // 20 tensors and theirs
+    assert_ptr_equal(op->body->arena.blocks, wide.blocks);
+    assert_int_equal(op->body->arena.left, wide.left);
+    op_unref(op);
+}
+
+// Products of numbers that overflow stay products.
+static void test_infinite(void **unused)
+{
+    (void)unused;
+    struct op *op = parse_text(
+        TOP "//! formula y = x * x * 1e200 * 1e200 + 1e300 * (1e300 * z) + z / 1e-320 * 1e10\n");
+    struct op *backward = derive(op, "backward"), *tangent = derive(op, "tangent");
+    assert_null(strstr(backward->source, "inf"));
+    point.tensors[0] = 1; // the gradient
+    point.tensors[1] = 1; // x
+    assert_true(isinf(result(backward, TENSOR_OUTPUT)));
+    assert_true(isinf(result(backward, TENSOR_OUTPUT + 1)));
+    op_unref(tangent);
+    op_unref(backward);
+    op_unref(op);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random),  cmocka_unit_test(test_random_again),
         cmocka_unit_test(test_corners), cmocka_unit_test(test_orders),
         cmocka_unit_test(test_text),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_written),
+        cmocka_unit_test(test_written), cmocka_unit_test(test_nothing_is_left),
+        cmocka_unit_test(test_infinite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
