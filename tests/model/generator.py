@@ -235,24 +235,38 @@ class Generator:
     def prepare(self):
         if len(self.c.prepareds) > 20:
             return "free", ["prepared", [self.rng.choice([*self.c.prepareds])]]
+        if self.rng.random() < 0.3:
+            if (drawn := self.vjp()) is None or None in drawn[1][1]:
+                return None
+            name, ids, _, _, _, attrs, _ = drawn[1]
+            return "prepare", [self.new(), "vjp", name, self.descs(ids), attrs]
         if (drawn := self.forward()) is None or None in drawn[1][1]:
             return None
         name, ids, attrs, _, *options = drawn[1]
         options = options[0] if options else {}
         flags = {key: True for key in ("context", "saved") if key in options}
         flags |= {key: options[key] for key in ("version",) if key in options}
-        descs = [[t.dtype, list(t.shape)] for t in (self.c.tensors[id] for id in ids)]
-        return "prepare", [self.new(), "forward", name, descs, attrs, flags]
+        return "prepare", [self.new(), "forward", name, self.descs(ids), attrs, flags]
+
+    def descs(self, ids):
+        return [[t.dtype, list(t.shape)] for t in (self.c.tensors[id] for id in ids)]
 
     def call(self):
         if not self.c.prepareds:
             return None
         id = self.rng.choice([*self.c.prepareds])
-        name, descs, _, options = self.c.prepareds[id]
+        direction, name, descs, _, options = self.c.prepareds[id]
         op = self.world.operator(name, None)
         ids = [self.id(lambda t, d=d: [t.dtype, list(t.shape)] == d) for d in descs]
         if None in ids:
             return None
+        if direction == "vjp":
+            like = [self.like(self.c.tensors[ids[0]]) or ids[0] for _ in range(op.outputs + op.saved)]
+            grads = self.gradients_of([self.c.tensors[ids[0]]] * op.outputs)
+            outs = [None if self.rng.random() < 0.2 else self.new() for _ in ids]
+            if self.rng.random() < 0.3:
+                outs[0] = self.like(self.c.tensors[ids[0]])
+            return "call", [id, [*ids, *like, *grads, *outs]]
         outs = [self.new() for _ in range(op.outputs)]
         if outs and self.rng.random() < 0.3 and (there := self.like(self.c.tensors[ids[0]])) is not None:
             outs[0] = there
@@ -287,7 +301,7 @@ class Generator:
         return "backward", params
 
     def vjp(self):
-        name = self.rng.choice(["relu", "add", "mul", "mix"])
+        name = self.rng.choice(["relu", "add", "mul", "mix", "square", "square.tangent"])
         op = OPERATORS[name]
         if (ids := self.operands(op, name)) is None:
             return None

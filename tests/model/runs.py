@@ -212,10 +212,42 @@ class Near1(Operator):
         return [self.function(wide) if x.size else wide], [], {}
 
 
+class Square(Operator):
+    """A formula's, and its derivatives': products of two inputs, or twice those, added up."""
+
+    def __init__(self, *products, times=2):
+        self.products, self.times = products, times
+        self.inputs = 1 + max(i for pair in products for i in pair)
+        self.backward_reads = tuple(f"input {i}" for i in range(self.inputs))
+
+    def check(self, attrs, *inputs):
+        if len({a.shape for a in inputs}) > 1:
+            raise Untold  # they broadcast
+
+    def run(self, attrs, *inputs):
+        plain(*inputs)
+        parts = [inputs[i] * inputs[k] for i, k in self.products]
+        if len(parts) > 1 and (sum(parts) == 0).any():
+            raise Untold  # the sign of zero hangs on the order
+        return [self.times * (parts[0] if len(parts) == 1 else sum(parts))], [], {}
+
+    def grads(self, attrs, inputs, outputs, saved, grads):
+        plain(*inputs, grads[0])
+        made = [np.zeros_like(a) for a in inputs]
+        for i, k in self.products:
+            made[i] = made[i] + self.times * grads[0] * inputs[k]
+            made[k] = made[k] + self.times * grads[0] * inputs[i]
+        if any((a == 0).any() for a in made):
+            raise Untold
+        return made
+
+
 OPERATORS = {
     "relu": Relu(), "add": Add(), "mul": Mul(), "flatten": Flatten(), "grow": Grow(), "trade": Trade(),
     "mix": Mix(), "refuse": Refuse(), "fault": Fault(),
     "sigmoid": Near1(lambda x: 1 / (1 + math.exp(-x))), "tanh": Near1(math.tanh),
+    "square": Square((0, 0), times=1), "square.backward": Square((0, 1)), "square.tangent": Square((0, 1)),
+    "square.backward.tangent": Square((0, 3), (1, 2)),
 }  # fmt: skip
 
 
@@ -384,30 +416,33 @@ class Runs(World):
 
     def do_prepare(self, p, c, id, direction, name, descs, attrs, options={}):
         self.new_id(c.prepareds, id)
-        if direction != "forward":
+        if direction not in ("forward", "vjp"):
             raise Refused("invalid_argument", f"direction {direction}")
         op = self.operator(name, options.get("version"))
-        if options.get("context") and op.backward_reads is None:
+        if (options.get("context") or direction == "vjp") and op.backward_reads is None:
             raise Refused("invalid_argument", "no backward")
         self.do_plan(p, c, name, descs, attrs, options)
         kept = {key: p.result[key] for key in ("version", "outputs")}
         p.result = {**kept, "device": Tensor.device, "saved": Any(), "views": Any(), "gradients": Any()}
-        p.effects.append(lambda: c.prepareds.__setitem__(id, (name, descs, attrs, options)))
+        p.effects.append(lambda: c.prepareds.__setitem__(id, (direction, name, descs, attrs, options)))
 
     def do_call(self, p, c, id, ids):
-        """As the forward that was prepared: a result's id that is in use takes it."""
+        """As the forward or vjp that was prepared: a result's id that is in use takes it."""
         if id not in c.prepareds:
             raise Refused("not_found", f"prepared call {id}")
-        name, descs, attrs, options = c.prepareds[id]
+        direction, name, descs, attrs, options = c.prepareds[id]
         op = self.operator(name, options.get("version"))
         saved, context = op.saved if options.get("saved") else 0, bool(options.get("context"))
-        if len(ids) != len(descs) + op.outputs + saved + context:
+        wanted = [op.outputs, saved, context] if direction == "forward" else [op.outputs, op.saved, op.outputs, len(descs)]
+        if len(ids) != len(descs) + sum(wanted):
             raise Refused("invalid_argument", "number of ids")
         for given, (dtype, shape) in zip(ids, descs):
             tensor = self.tensor(p, c, given)
             if (tensor.dtype, tensor.shape) != (dtype, tuple(shape)):
                 raise Refused("invalid_argument", "not what was prepared")
         rest = ids[len(descs) :]
+        if direction == "vjp":
+            return self.call_vjp(p, c, op, name, attrs, ids[: len(descs)], rest)
         outs, kept = rest[: op.outputs], rest[op.outputs : op.outputs + saved]
         if any(i in c.tensors for i in kept):
             raise Untold
@@ -423,6 +458,14 @@ class Runs(World):
         self.do_forward(p, c, name, ids[: len(descs)], attrs, outs, run)
         if p.result is not None:
             p.result = {key: p.result[key] for key in ("version", "warnings") if key in p.result}
+
+    def call_vjp(self, p, c, op, name, attrs, inputs, rest):
+        outputs, saved = rest[: op.outputs], rest[op.outputs : op.outputs + op.saved]
+        grads, outs = rest[len(outputs + saved) : -len(inputs)], rest[-len(inputs) :]
+        into = [out if out in c.tensors else None for out in outs]
+        outs = [None if out in c.tensors else out for out in outs] + [None] * (op.inputs - len(outs))
+        self.do_vjp(p, c, name, inputs, outputs, saved, grads, attrs, outs, {"into": into})
+        p.result = {"version": op.version}
 
     def keep_written(self, p, x, y, into):
         """What `refuse` had not refused stands in the tensor that was to take its result."""
