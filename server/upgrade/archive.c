@@ -247,7 +247,12 @@ static bool read_record(struct archive *a, const struct msg *msg)
             return archive_fail(a, "what it is of has not come");
         return r->fields(a, NULL) && archive_good(a);
     }
-    return archive_fail(a, "no record of that name is known");
+    char name[32];
+    snprintf(name, sizeof name, "%.*s", (int)msg->method_size, msg->method);
+    a->record = name;
+    archive_fail(a, "no record of that name is known; this program is older than what wrote it");
+    a->record = "?";
+    return false;
 }
 
 bool archive_read(struct archive *a, const uint8_t *bytes, size_t size)

@@ -430,7 +430,8 @@ static void test_nothing_is_left(void **unused)
              ") -> Tensor y\n//! dtypes float32\n//! formula y = %s\n", rest);
     op = parse_text(text);
     const struct arena wide = op->body->arena;
-    refuse(op, "tangent", "there is no 'f.tangent': it would be too large"); // 20 tensors and theirs
+    refuse(op, "tangent",
+           "there is no 'f.tangent': it would be too large"); // 20 tensors and theirs
     assert_ptr_equal(op->body->arena.blocks, wide.blocks);
     assert_int_equal(op->body->arena.left, wide.left);
     op_unref(op);
@@ -456,10 +457,10 @@ static void test_infinite(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),  cmocka_unit_test(test_random_again),
-        cmocka_unit_test(test_corners), cmocka_unit_test(test_orders),
-        cmocka_unit_test(test_text),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_written), cmocka_unit_test(test_nothing_is_left),
+        cmocka_unit_test(test_random),   cmocka_unit_test(test_random_again),
+        cmocka_unit_test(test_corners),  cmocka_unit_test(test_orders),
+        cmocka_unit_test(test_text),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_written),  cmocka_unit_test(test_nothing_is_left),
         cmocka_unit_test(test_infinite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

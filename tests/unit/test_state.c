@@ -283,6 +283,26 @@ static void test_cut_off_and_damaged(void **state)
     state_free_broker(b);
 }
 
+// Of a program that is newer than this one.
+static void test_unknown_record(void **state)
+{
+    (void)state;
+    static const char context[] = "\x93\x02\xa7"
+                                  "context";
+    struct broker *b = state_make_broker();
+    struct buf bytes = write_state(b);
+    char says[1024];
+    uint8_t *name = memmem(bytes.bytes, bytes.size, context, sizeof context - 1);
+    assert_non_null(name);
+    memcpy(name + 3, "novelty", 7);
+    seal(&bytes);
+    assert_false(reads(bytes.bytes, bytes.size, says));
+    assert_non_null(strstr(says, "the state's record 'novelty': no record of that name is known; "
+                                 "this program is older than what wrote it"));
+    buf_finish(&bytes);
+    state_free_broker(b);
+}
+
 // Under a right hash any byte may be any other: what is taken then makes sense, and is not read
 // past its end (the sanitizers see that).
 static void test_every_byte_changed(void **state)
@@ -380,6 +400,7 @@ int main(void)
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_descriptors_that_wait),
         cmocka_unit_test(test_format),
+        cmocka_unit_test(test_unknown_record),
         cmocka_unit_test(test_cut_off_and_damaged),
         cmocka_unit_test(test_every_byte_changed),
         cmocka_unit_test(test_what_makes_no_sense),
