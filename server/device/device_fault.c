@@ -72,9 +72,18 @@ void device_describe(const struct command *c, uint64_t step, bool exact, char *o
         snprintf(out, size, "%s%s", part.label ? part.label : "", part.label ? ": " : "");
         return;
     }
-    const char *kernel = kernel_at(c, step);
-    bool later = !exact && (plan->n_kernels > 1 || c->n_parts > 1);
     struct buf text = { 0 };
+    if (!exact && c->n_parts > 1) {
+        buf_printf(&text,
+                   "one of %zu calls of a graph, %s version %d or one behind it (replayed "
+                   "again, it runs call by call, which tells them apart)",
+                   c->n_parts, plan->op->name, part.version);
+        snprintf(out, size, "%.*s: ", (int)size - 3, buf_str(&text));
+        buf_finish(&text);
+        return;
+    }
+    const char *kernel = kernel_at(c, step);
+    bool later = !exact && plan->n_kernels > 1;
     buf_printf(&text, "%s version %d %s", plan->op->name, part.version,
                plan->direction == PLAN_FORWARD ? "forward" : "backward");
     if (kernel)
@@ -107,7 +116,7 @@ static void put_back(struct device *d, struct command *first)
 // The commands that an executor had begun and done, as far as it is known.
 struct remains {
     uint64_t taken, passed, failed;
-    bool exact, by_step;
+    bool exact, by_step, graphs;
 };
 
 static struct remains read_remains(const struct device *d)
@@ -119,7 +128,8 @@ static struct remains read_remains(const struct device *d)
                              .passed = atomic_load(&p->passed),
                              .failed = atomic_load(&p->failed),
                              .exact = atomic_load(&p->exact),
-                             .by_step = atomic_load(&p->by_step) };
+                             .by_step = atomic_load(&p->by_step),
+                             .graphs = atomic_load(&p->graphs) };
 }
 
 // Takes from the flight what was, or may have been, begun, and what has missed its deadline.
@@ -178,6 +188,12 @@ static struct command *take_again(struct device *d, const struct remains *r, str
     return c;
 }
 
+static bool is_replay(const struct command *c)
+{
+    const struct dev_command *header = (const void *)c->bytes.bytes;
+    return header->type == DEV_RUN && header->id & DEV_RUN_REPLAY;
+}
+
 static void count_failed(const struct command *c)
 {
     if (c->stats)
@@ -200,7 +216,8 @@ void device_settle_flight(struct device *d)
     if (blamed) {
         bool in_it = r.passed > dev_mark(blamed->seq, 0) &&
                      r.passed < dev_mark(blamed->seq, DEV_MARK_END);
-        device_describe(blamed, in_it ? r.passed & DEV_MARK_END : 0, r.by_step, what, sizeof what);
+        bool by_step = r.by_step && !(r.graphs && is_replay(blamed));
+        device_describe(blamed, in_it ? r.passed & DEV_MARK_END : 0, by_step, what, sizeof what);
     }
     struct opd_err none = { 0 }, err = { 0 }, others = { 0 };
     opd_err_set(&err, d->exit.code, "%s%.480s", what, d->exit.reason);

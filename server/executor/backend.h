@@ -14,7 +14,8 @@
 #include "base/dtype.h"
 #include "base/err.h"
 
-struct backend;         // a backend's own struct starts with `struct backend base`
+struct backend; // a backend's own struct starts with `struct backend base`
+struct backend_graph;
 struct backend_program; // one loaded image, with one kernel; owned by the caller, freed by
                         // backend_unload()
 
@@ -131,6 +132,16 @@ struct backend_ops {
                  struct opd_err *err);
     bool (*fill)(struct backend *be, device_addr dst, uint8_t byte, size_t size,
                  struct opd_err *err);
+
+    // optional, all or none; `has_graphs` tells whether they work here. What is given to the stream
+    // between graph_begin() and graph_end() is not run, but becomes a graph, which graph_launch()
+    // gives to the stream as one piece, as often as wanted: launches, copies on the device, fills
+    // and products; no marks and stamps. Whatever came in between has failed, graph_end() ends it.
+    bool (*has_graphs)(struct backend *be);
+    bool (*graph_begin)(struct backend *be, struct opd_err *err);
+    bool (*graph_end)(struct backend *be, struct backend_graph **out, struct opd_err *err);
+    bool (*graph_launch)(struct backend *be, struct backend_graph *graph, struct opd_err *err);
+    void (*graph_free)(struct backend *be, struct backend_graph *graph); // one that has run
 
     // Puts a mark into the stream; poll tells the highest mark that the stream has passed. Marks
     // are increasing. poll fails when the device has failed: the process must then end, and a new

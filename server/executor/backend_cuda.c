@@ -393,6 +393,53 @@ static bool cuda_fill(struct backend *be, device_addr dst, uint8_t byte, size_t 
                : CU_OK(cuMemsetD8Async(dst, byte, size, b->stream));
 }
 
+// --- graphs
+
+static void *executable_of(struct backend_graph *graph)
+{
+    return graph; // the driver's own
+}
+
+static bool cuda_has_graphs(struct backend *be)
+{
+    const struct cuda_driver *cu = cuda_of(be)->cu;
+    return cu->cuStreamBeginCapture && cu->cuStreamEndCapture && cu->cuGraphInstantiate &&
+           cu->cuGraphLaunch && cu->cuGraphExecDestroy && cu->cuGraphDestroy;
+}
+
+// Relaxed: what else this process asks of the driver meanwhile is no part of it.
+static bool cuda_graph_begin(struct backend *be, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    return CU_OK(cuStreamBeginCapture(b->stream, DRV_STREAM_CAPTURE_RELAXED));
+}
+
+static bool cuda_graph_end(struct backend *be, struct backend_graph **out, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    void *graph = NULL, *executable = NULL;
+    bool ok = CU_OK(cuStreamEndCapture(b->stream, &graph)) &&
+              CU_OK(cuGraphInstantiate(&executable, graph, 0));
+    if (graph)
+        cu->cuGraphDestroy(graph);
+    *out = ok ? executable : NULL;
+    return ok;
+}
+
+static bool cuda_graph_launch(struct backend *be, struct backend_graph *graph, struct opd_err *err)
+{
+    struct cuda_backend *b = cuda_of(be);
+    const struct cuda_driver *cu = b->cu;
+    return CU_OK(cuGraphLaunch(executable_of(graph), b->stream));
+}
+
+static void cuda_graph_free(struct backend *be, struct backend_graph *graph)
+{
+    cuda_of(be)->cu->cuGraphExecDestroy(executable_of(graph));
+}
+
 static bool cuda_mark(struct backend *be, uint64_t mark, struct opd_err *err)
 {
     return cuda_marks_add(&cuda_of(be)->marks, mark, err);
@@ -438,6 +485,11 @@ const struct backend_ops backend_cuda = {
     .launch = cuda_launch,
     .copy = cuda_copy,
     .fill = cuda_fill,
+    .has_graphs = cuda_has_graphs,
+    .graph_begin = cuda_graph_begin,
+    .graph_end = cuda_graph_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_free = cuda_graph_free,
     .mark = cuda_mark,
     .poll = cuda_poll,
     .stamp = cuda_stamp,

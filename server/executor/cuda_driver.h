@@ -45,6 +45,7 @@ enum drv_access_flags { DRV_ACCESS_READ_WRITE = 3 };      // CUmemAccess_flags
 enum {
     DRV_IPC_LAZY_PEER_ACCESS = 1,
     DRV_STREAM_NON_BLOCKING = 1,
+    DRV_STREAM_CAPTURE_RELAXED = 2,
     DRV_EVENT_DEFAULT = 0,
     DRV_EVENT_DISABLE_TIMING = 2,
     DRV_HOST_PORTABLE = 1,

@@ -54,7 +54,8 @@ struct dev_command {
 
 // DEV_RUN_ALONE: after what came before has ended, each launch waited for before the next: slow,
 // and no doubt about which one failed. DEV_RUN_TIMED: its dev_done tells how long it took.
-enum dev_run_flags { DEV_RUN_ALONE = 1, DEV_RUN_TIMED = 2 };
+// DEV_RUN_REPLAY: it comes again and again; reports are its last steps.
+enum dev_run_flags { DEV_RUN_ALONE = 1, DEV_RUN_TIMED = 2, DEV_RUN_REPLAY = 4 };
 
 // After DEV_LOAD: the kernel's parameters as struct backend_param …; `size` is their number.
 
@@ -157,7 +158,8 @@ struct dev_progress {
     // `passed` is always true, not only as of the executor's last look: the device itself writes
     // it, or has nothing left to do.
     _Atomic uint32_t exact;
-    _Atomic uint32_t by_step; // there are marks between the launches of a command
+    _Atomic uint32_t by_step; // there are marks between the launches of a command,
+    _Atomic uint32_t graphs;  // but for DEV_RUN_REPLAY, which is one launch
 };
 
 enum { DEV_PROGRESS_SIZE = 4096 }; // a page: devices want whole ones

@@ -11,6 +11,7 @@
 #include "executor/cpu_confine.h"
 #include "executor/devwire.h"
 #include "base/fdpass.h"
+#include "executor/graphs.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "executor/programs.h"
@@ -40,8 +41,10 @@ struct executor {
     struct dev_progress *progress;
     bool shares_marks; // the device writes progress->passed
     bool blas_later;   // not looked for yet
+    bool has_graphs;
     struct regions regions;
     struct programs programs;
+    struct graphs graphs;
     struct buf flights; // struct flight: those before the first have been reported
     size_t first_flight, n_flights;
     uint64_t *reports;        // host memory, N_REPORTS of them, given out in turn
@@ -305,20 +308,98 @@ static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct
     return true;
 }
 
+static bool give_steps(struct executor *ex, const uint8_t *at, uint64_t n, struct opd_err *err)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        const struct dev_step *step = (const struct dev_step *)(const void *)at;
+        if (!run_step(ex, step, err))
+            return false;
+        at += step->size;
+    }
+    return true;
+}
+
+// A graph of the first steps of a command; NULL: they cannot be one.
+static struct backend_graph *make_graph(struct executor *ex, const uint8_t *at, uint64_t n)
+{
+    struct backend_graph *graph = NULL;
+    struct opd_err err = { 0 }, end = { 0 };
+    bool begun = ex->ops->graph_begin(ex->be, &err), good = begun && give_steps(ex, at, n, &err);
+    if (begun)
+        good = ex->ops->graph_end(ex->be, &graph, &end) && good;
+    if (!good) {
+        log_info("calls that are replayed go one by one: %s", err.code ? err.msg : end.msg);
+        if (graph)
+            ex->ops->graph_free(ex->be, graph);
+    }
+    opd_err_clear(&err);
+    opd_err_clear(&end);
+    return good ? graph : NULL;
+}
+
+// The steps of a command before its reports, which go to memory that is another each time.
+static uint64_t count_steps(const struct dev_command *cmd, size_t *out_size)
+{
+    const uint8_t *start = (const uint8_t *)(cmd + 1), *at = start;
+    uint64_t n = 0;
+    for (const struct dev_step *step; n < cmd->size; n++, at += step->size) {
+        step = (const struct dev_step *)(const void *)at;
+        if (step->type == DEV_STEP_REPORT)
+            break;
+    }
+    *out_size = (size_t)(at - start);
+    return n;
+}
+
+// As one launch, from the second time on.
+static bool run_replay(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
+{
+    const uint8_t *at = (const uint8_t *)(cmd + 1);
+    size_t size;
+    uint64_t n = count_steps(cmd, &size);
+    struct graphs_entry *entry = graphs_find(&ex->graphs, at, size);
+    if (entry && !entry->tried)
+        entry->graph = make_graph(ex, at, n);
+    if (entry)
+        entry->tried = true;
+    if (!entry || !entry->graph)
+        return run_steps(ex, cmd, err);
+    ex->steps = 1;
+    if (!ex->ops->graph_launch(ex->be, entry->graph, err))
+        return false;
+    ex->steps = (uint32_t)n;
+    return give_steps(ex, at + size, cmd->size - n, err);
+}
+
+static bool run_all(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
+{
+    bool replay = ex->has_graphs && cmd->id & DEV_RUN_REPLAY && !(cmd->id & DEV_RUN_ALONE);
+    return replay ? run_replay(ex, cmd, err) : run_steps(ex, cmd, err);
+}
+
 // Between two stamps, where that is asked for.
 static bool run_timed(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
 {
     if (!(cmd->id & DEV_RUN_TIMED))
-        return run_steps(ex, cmd, err);
+        return run_all(ex, cmd, err);
     // Places that are given out again are not in flight any more.
     if (ex->n_flights >= N_TIMED && !drain(ex, err))
         return false;
     unsigned place = 2 * (unsigned)(ex->n_timed++ % N_TIMED);
-    if (!ex->ops->stamp(ex->be, place, err) || !run_steps(ex, cmd, err) ||
+    if (!ex->ops->stamp(ex->be, place, err) || !run_all(ex, cmd, err) ||
         !ex->ops->stamp(ex->be, place + 1, err))
         return false;
     ex->stamp = place + 1;
     return true;
+}
+
+// Before something goes that graphs may name.
+static bool rest(struct executor *ex, struct opd_err *err)
+{
+    bool ok = drain(ex, err);
+    if (ok)
+        graphs_clear(&ex->graphs);
+    return ok;
 }
 
 // Commands whose descriptor comes through the socket.
@@ -339,12 +420,12 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, int 
     case DEV_HOST_MAP:
         return regions_map_host(&ex->regions, cmd, fd, err);
     case DEV_UNMAP:
-        return (!regions_is_mapped(&ex->regions, cmd->id) || drain(ex, err)) &&
+        return (!regions_is_mapped(&ex->regions, cmd->id) || rest(ex, err)) &&
                regions_unmap(&ex->regions, cmd->id, err);
     case DEV_LOAD:
         return programs_load(&ex->programs, cmd, fd, err);
     case DEV_UNLOAD:
-        if (programs_get(&ex->programs, cmd->id) && drain(ex, err))
+        if (programs_get(&ex->programs, cmd->id) && rest(ex, err))
             programs_unload(&ex->programs, cmd->id);
         return !err->code;
     case DEV_IPC_OPEN:
@@ -465,9 +546,10 @@ static bool attach_rings(struct executor *ex)
 
 static void finish(struct executor *ex)
 {
-    programs_finish(&ex->programs);
     struct opd_err err = { 0 };
-    if (drain(ex, &err)) // else the device has failed, and what it maps ends with the process
+    bool rests = rest(ex, &err);
+    programs_finish(&ex->programs);
+    if (rests) // else the device has failed, and what it maps ends with the process
         regions_finish(&ex->regions);
     opd_err_clear(&err);
     if (ex->reports && ex->ops->host_unregister)
@@ -501,6 +583,8 @@ int executor_main(const char *device, enum executor_blas blas)
     bool ok = ex.ops->open(&ex.be, index, &err);
     ex.regions = (struct regions){ .ops = ex.ops, .be = ex.be };
     ex.programs = (struct programs){ .ops = ex.ops, .be = ex.be };
+    ex.graphs = (struct graphs){ .ops = ex.ops, .be = ex.be };
+    ex.has_graphs = ok && ex.ops->has_graphs && ex.ops->has_graphs(ex.be);
     ex.blas_later = blas == EXECUTOR_BLAS_LATER;
     if (ok && blas == EXECUTOR_BLAS_NOW)
         ex.ops->blas_load(ex.be);
@@ -508,6 +592,7 @@ int executor_main(const char *device, enum executor_blas blas)
         ex.shares_marks = ex.ops->share_marks(ex.be, &ex.progress->passed);
         atomic_store(&ex.progress->exact, ex.shares_marks);
         atomic_store(&ex.progress->by_step, ex.shares_marks);
+        atomic_store(&ex.progress->graphs, ex.has_graphs);
     }
     say_hello(&ex, &err);
     if (!ok)

@@ -59,6 +59,7 @@ struct graph_launch {
     double deadline;
     bool alone;
     bool repeatable; // it writes nothing that it reads
+    bool by_call;    // one has failed: call by call from now on, so that it is known which it is
 };
 
 struct graph {

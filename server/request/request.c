@@ -225,6 +225,9 @@ void request_finish(struct request *req, const struct opd_err *device_err)
         turn_count_error(&req->broker->turn, err);
         take_back(req);
         graph_capture_failed(c->capture, err);
+        if (req->launch &&
+            (err->code == OPD_E_kernel_fault || err->code == OPD_E_deadline_exceeded))
+            req->launch->by_call = true;
     }
     bool wanted = !c->closed && !req->notification;
     if (wanted && !err->code && req->read_size > PARTED_BYTES) {

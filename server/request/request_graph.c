@@ -11,6 +11,7 @@
 #include "request/trace.h"
 
 enum { MAX_NAME = 256 };
+enum { LEAST_WHOLE = 3 }; // steps that a device may run as one: fewer are as fast by themselves
 
 static bool read_name(struct request *req, const value *v, char name[MAX_NAME], struct opd_err *err)
 {
@@ -186,7 +187,8 @@ static struct command *make_command(struct request *req, struct graph_launch *la
     bool alone = launch->alone || options->debug || req->broker->options.debug;
     struct command *c = device_new_run(req->device);
     struct dev_command *head = (struct dev_command *)(void *)c->bytes.bytes;
-    head->id = alone ? DEV_RUN_ALONE : 0;
+    bool whole = !alone && !launch->by_call && launch->n_steps >= LEAST_WHOLE;
+    head->id = alone ? DEV_RUN_ALONE : whole ? DEV_RUN_REPLAY : 0;
     head->size = launch->n_steps;
     buf_append(&c->bytes, launch->steps.bytes, launch->steps.size);
     c->parts = launch->parts;

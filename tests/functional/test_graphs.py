@@ -275,6 +275,46 @@ def test_the_member_that_faults_is_named(client):
     assert total.numpy().tolist() == [3, 5, 7] and w.numpy().tolist() == [4, 8, 12]
 
 
+def test_after_a_fault_calls_are_told_apart(client):
+    x, bad = client.tensor(floats(1, 2, 3)), client.tensor(np.zeros(1, np.int32))
+    total = client.zeros([3])
+    with client.capture() as graph:
+        z = client.ops.faulty(client.ops.double_it(x), bad)
+        client.ops.add_to(total, z)
+    for n in range(2, 6):  # as one launch, where a device can
+        graph.replay()
+        assert total.numpy().tolist() == [2 * n, 4 * n, 6 * n]
+    bad.write(np.ones(1, np.int32))
+    with pytest.raises(opd.errors.KernelFault, match="faulty version 1|one of 3 calls of a graph"):
+        graph.replay()
+    total.write(floats(0, 0, 0))
+    with pytest.raises(opd.errors.KernelFault, match="faulty version 1 forward, kernel faulty"):
+        graph.replay()
+    total.write(floats(0, 0, 0))
+    bad.write(np.zeros(1, np.int32))
+    for n in range(1, 4):
+        graph.replay()
+        assert total.numpy().tolist() == [2 * n, 4 * n, 6 * n]
+
+
+def test_many_graphs_and_edits_between(client, daemon):
+    graphs = []
+    for k in range(80):  # more than a device keeps as one launch
+        x, total = client.tensor(floats(k, 1, 2)), client.zeros([3])
+        with client.capture() as graph:
+            client.ops.add_to(total, client.ops.scale(client.ops.double_it(x)))
+        graphs.append((graph, total, k))
+    for by in 2, 3, 5:
+        put_kernels(daemon.kernels, double_it=double_by(by))
+        client.reload()
+        with client.batch():
+            for graph, total, _ in graphs:
+                for _ in range(3):
+                    graph.replay()
+    for _, total, k in graphs:  # scale doubles, too
+        assert total.numpy().tolist() == [k * 64, 64, 128]
+
+
 def test_a_check_of_a_member(client):
     table = client.tensor(np.arange(12, dtype=np.float32).reshape(4, 3))
     rows, more = client.tensor(np.array([1, 2])), client.tensor(np.array([3, 0]))
