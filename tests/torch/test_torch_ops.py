@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 from torch_fixtures import DEVICE, device, draw, isolated, ops, torch_daemon  # noqa: F401
 
@@ -261,6 +262,46 @@ def test_without_inputs(ops):
     assert ops.ramp(count=0).shape == (0,)
 
 
+def add_ramp(x):
+    return x + opd.torch.ops.ramp(count=3)
+
+
+@pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
+def test_without_inputs_results_are_where_torch_makes_its_own(ops, device, backend):
+    """On `device`, else where torch's default is; fake ones, too."""
+    make = ops.ramp
+    if backend:
+        make = torch.compile(lambda **given: ops.ramp(**given), backend=backend, fullgraph=True)
+    expected = torch.tensor([0.0, 1.0, 2.0], device=device)
+    try:
+        for where in (device, "meta", torch.device(device)):
+            torch.compiler.reset()  # it compiles for each default device
+            place = torch.empty(0, device=where).device
+            assert make(count=3, device=where).device == place
+            with torch.device(where):
+                assert make(count=3).device == place and make(count=3, device="meta").is_meta
+            torch.set_default_device(where)
+            assert make(count=3).device == place
+            torch.set_default_device(None)
+    finally:
+        torch.set_default_device(None)
+    assert_close(make(count=3, device=device), expected)
+    assert make(count=3).device.type == torch.ops.opd.ramp(count=3).device.type == "cpu"
+    assert_close(torch.vmap(add_ramp)(torch.zeros(2, 3)), expected.cpu().expand(2, 3))
+    assert_close(torch.func.grad(lambda x: (x * add_ramp(x)).sum())(torch.ones(3)), expected.cpu() + 2)
+
+
+def test_a_device_that_is_not_taken(ops):
+    with pytest.raises(RuntimeError, match="nowhere"):
+        ops.ramp(count=3, device="nowhere")
+    with pytest.raises(TypeError, match="has no argument 'device'.*computed where they are"):
+        ops.gelu(torch.ones(3), device="cpu")
+    with FakeTensorMode():
+        assert ops.ramp(count=3, device="cuda:1").device == torch.device("cuda:1")
+    assert "device" in inspect.signature(ops.ramp).parameters
+    assert "device" not in inspect.signature(ops.gelu).parameters
+
+
 def test_without_gradient(ops, draw):
     x = draw(5)
     assert torch.equal(ops.marks(x), (x > 0).int())
@@ -468,6 +509,16 @@ def attempt(function, tensors, attrs):
         return str(e)
 
 
+# In this process a product of matrices is torch's, in the daemon it is not: lltm's bounds are those
+# against the formula; all else is exact.
+BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+
+def find_bound(name, dtype):
+    bound = BOUNDS[dtype] if name.startswith("lltm") else 0
+    return {"rtol": bound, "atol": bound}
+
+
 def test_every_operators_examples_give_what_they_give_a_client(ops, torch_daemon, device):
     with torch_daemon.connect() as client, torch.no_grad():
         for info in client._conn.call("op_list"):
@@ -487,6 +538,6 @@ def test_every_operators_examples_give_what_they_give_a_client(ops, torch_daemon
                     if t is not None:
                         assert str(t.dtype) == f"torch.{e.dtype}", name
                         assert_close(
-                            t.cpu().double(), as_float64(e), rtol=0, atol=0, equal_nan=True,
+                            t.cpu().double(), as_float64(e), **find_bound(name, t.dtype), equal_nan=True,
                             msg=lambda text, name=name: f"{name}: {text}",
                         )

@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.export import Dim, export
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing import assert_close
-from torch_fixtures import device, draw, ops, run_fresh, torch_daemon  # noqa: F401
+from torch_fixtures import DEVICE, device, draw, ops, run_fresh, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch
@@ -78,7 +78,7 @@ def test_every_operators_examples_as_planned(ops, torch_daemon, open):
                     descs = open_sizes(sizes) if open else [d and (d["dtype"], d["shape"]) for d in sizes]
                     given = [d and [d["dtype"], d["shape"]] for d in sizes]
                     try:
-                        plan = client._conn.call("plan", info["name"], given, attrs, {"device": "cpu"})
+                        plan = client._conn.call("plan", info["name"], given, attrs, {"device": DEVICE})
                     except opd.InvalidArgument as e:
                         with pytest.raises(Misfit) as misfit:
                             infer(info, descs, attrs)
@@ -96,7 +96,7 @@ def test_every_operators_examples_as_planned(ops, torch_daemon, open):
 
 
 def infer(info, descs, attrs):
-    return Rules(info).infer(descs, list(attrs.values()), lambda: True, Symbols())
+    return Rules(info).infer(descs, list(attrs.values()), lambda: DEVICE == "cpu", Symbols())
 
 
 def are_open(descs):
@@ -133,7 +133,10 @@ MODELS = {
     "broadcasting add": (lambda ops, x, y: ops.add(x, y), lambda n, draw: [draw(n, 1, 4), draw(n + 3, 1)]),
     "formula": (lambda ops, x: ops.silu(x), lambda n, draw: [draw(2, n)]),
     "view": (lambda ops, x: ops.flatten(x) * 2, lambda n, draw: [draw(2, n)]),
-    "no input": (lambda ops, x: ops.ramp(count=x.shape[0], step=x.shape[0]) + x, lambda n, draw: [draw(n)]),
+    "no input": (
+        lambda ops, x: ops.ramp(count=x.shape[0], step=x.shape[0], device=x.device) + x,
+        lambda n, draw: [draw(n)],
+    ),
     "saved": (lambda ops, x, b: sum(ops.two_results(x, b)), lambda n, draw: [draw(n, 2), draw(n, 2)]),
 }
 

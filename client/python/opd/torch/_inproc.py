@@ -566,7 +566,8 @@ def _may_run() -> bool:
 
 def check_capture(name: str, tensors: Sequence[Any]) -> None:
     """Of a call that was a MISS: what a CUDA graph is to hold must be loaded before."""
-    if any(t is not None and t.is_cuda for t in tensors) and torch.cuda.is_current_stream_capturing():
+    on_cuda = _may_run() and any(t is not None and t.is_cuda for t in tensors)
+    if on_cuda and torch.cuda.is_current_stream_capturing():
         raise InvalidArgument(
             f"{name}: a CUDA graph is being captured, and a call with these dtypes, shapes and "
             "attributes is not loaded in this process yet; make it once before the capture",

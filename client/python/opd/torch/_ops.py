@@ -21,7 +21,7 @@ from ..errors import NotFound
 from ..tensor import Tensor
 from . import _derivatives
 from ._inproc import MISS, PLAIN
-from ._register import Operator
+from ._register import Operator, takes_device
 from ._session import InterfaceChanged, get_key, get_session, on_refresh, set_session
 from ._shapes import has_symbols
 
@@ -132,6 +132,8 @@ def _call_compiled(name: str, *args: Any, **kwargs: Any) -> Any:
     if not public:
         raise NotFound(_tell_missing(name), op=name)
     args, kwargs = _fit(_find_lists(name), args, kwargs)
+    if kwargs.get("device") is None and _takes_device(name):
+        kwargs["device"] = torch.empty(0).device  # a compiler knows this one's, and no other way
     packet = getattr(torch.ops.opd, public)
     if torch.compiler.is_dynamo_compiling() or has_symbols((*args, *kwargs.values())):
         return getattr(packet, _find_overload(name))(*args, **kwargs)
@@ -147,6 +149,11 @@ def _find_lists(name: str) -> str:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _find_overload(name: str) -> str:
     return _operators[name].open_overload if _look_up(name) else "default"
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _takes_device(name: str) -> bool:
+    return bool(_look_up(name)) and _operators[name].takes_device
 
 
 def _fit(
@@ -240,6 +247,10 @@ def _make_function(name: str) -> FunctionType:
 def _call(operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if operator.lists:
         args, kwargs = _fit(operator.lists, args, kwargs)
+    if operator.takes_device and kwargs.get("device") is None:
+        # Asked here, as torch's dispatcher puts the default of a `with torch.device()` aside.
+        device = torch.get_default_device()
+        kwargs = kwargs if device.type == "cpu" else {**kwargs, "device": device}
     return operator.overload(*args, **kwargs)
 
 
@@ -253,7 +264,8 @@ def _make_misfit(
             f"{name}, or torch.from_dlpack() of it"
         )
     spec = get_session().find(name)
-    ours = [key for key in kwargs if key in _OURS and key not in spec.attrs]
+    theirs = [*spec.attrs, "device"] if takes_device(spec) else spec.attrs
+    ours = [key for key in kwargs if key in _OURS and key not in theirs]
     if ours:
         return TypeError(
             f"{name}() has no argument '{ours[0]}' in opd.torch.ops; call it in a block of `with "
@@ -280,12 +292,13 @@ def _find_misfit(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> s
 
 def _describe(function: Any, spec: Spec, operator: Operator) -> None:
     lines = spec.make_doc().split("\n")
-    ours = [f"{name}: " for name in _OURS if name not in spec.attrs]
+    theirs = [*spec.attrs, "device"] if operator.takes_device else spec.attrs
+    ours = [f"{name}: " for name in _OURS if name not in theirs]
     function.__doc__ = "\n".join(
         line for line in lines if not any(line.startswith(name) for name in ours)
     )
     parameters = [
-        p for p in spec.signature.parameters.values() if p.name in spec.attrs or p.name not in _OURS
+        p for p in spec.signature.parameters.values() if p.name in theirs or p.name not in _OURS
     ]
     function.__signature__ = Signature(
         parameters, return_annotation=spec.signature.return_annotation

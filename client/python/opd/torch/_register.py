@@ -95,9 +95,13 @@ class Operator:
         self._arguments = [
             (python_name(a), _get_default(a)) for a in spec.inputs + spec.info["attrs"]
         ]
+        # Results go where the tensors are; where there are none, as with torch's own, to `device`.
+        self.takes_device = takes_device(spec)
+        if self.takes_device:
+            self._arguments.append(("device", None))
         # An int of torch's is a number, and of a list[2] one number stands for all. What a compiler
         # leaves open goes into an overload of its own, which is tried first.
-        schema = _spell_arguments(spec.schema)
+        schema = _spell_arguments(spec.schema, self.takes_device)
         overloads = {"default": schema}
         if _INT.search(schema):
             overloads = {"SymInt": _INT.sub("SymInt", schema), **overloads}
@@ -107,7 +111,8 @@ class Operator:
             self._views = [names.index(output["view"]) for output in spec.outputs]
             call = self._view
         else:
-            self._define_all([f"{_spell(a)} a{i}" for i, a in enumerate(spec.attrs.values())])
+            attrs = [f"{_spell(a)} a{i}" for i, a in enumerate(spec.attrs.values())]
+            self._define_all([*attrs, "Device? device"] if self.takes_device else attrs)
             call = self._call
         for overload, schema in overloads.items():
             name = self.public if overload == "default" else f"{self.public}.{overload}"
@@ -233,6 +238,8 @@ class Operator:
     def _transform(self, *args: Any, **kwargs: Any) -> Any:
         """The call under torch.func, or of dual tensors."""
         values = self._bind(args, kwargs)
+        if not self.n_inputs:
+            return self.infer(*values)
         tensors, attrs = values[: self.n_inputs], values[self.n_inputs :]
         return _as_result(derivatives.call(self, cast(self.spec, tensors), attrs))
 
@@ -284,6 +291,16 @@ class Operator:
 
     # --- what the registered operators do
 
+    def _split(self, args: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], torch.device]:
+        """Tensors, attributes, and where the results are to be."""
+        n = self.n_inputs
+        if not self.takes_device:
+            return args[:n], args[n:], find_device(self.name, args[:n])
+        device = torch.device("cpu" if args[-1] is None else args[-1])
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
+        return (), args[:-1], device
+
     def _run_infer(self, *args: Any) -> Any:
         return _as_result(self._run(args, False)[0])
 
@@ -292,20 +309,24 @@ class Operator:
         return (*made, torch.tensor(stamp, device="cpu"))
 
     def _run(self, args: Any, keep: bool) -> Any:
-        tensors, attrs = args[: self.n_inputs], args[self.n_inputs :]
+        tensors, attrs, device = self._split(args)
+        if device.type == "meta":
+            return self._fake(args, keep), 0
         if len(self.mutated) > 1:
             _check_apart(self.name, [tensors[i] for i in self.mutated])
-        kernels = self._get_kernels()
+        kernels = self._get_kernels() if get_session().may_run_here(device) else None
         made = kernels.forward(args, keep) if kernels else MISS
         if made is not MISS:
             return made
         check_capture(self.name, tensors)
-        made, stamp = get_session().forward(self, tensors, to_wire(attrs), keep)
-        if kernels and kernels.load_forward(args, keep, stamp & 0xFFFFFFFF) and not self.mutated:
-            # So that all results are of one kind: a product of matrices is of torch's library here.
-            again = kernels.forward(args, keep)
-            return (made, stamp) if again is MISS else again
-        return made, stamp
+        made, stamp = get_session().forward(self, tensors, to_wire(attrs), keep, device)
+        again = MISS
+        if kernels and kernels.load_forward(args, keep, stamp & 0xFFFFFFFF):
+            get_session().unshare(device)
+            if not self.mutated:
+                # So that all results are of one kind: a product of matrices is of torch's library.
+                again = kernels.forward(args, keep)
+        return (made, stamp) if again is MISS else again
 
     def _get_kernels(self) -> Optional[Kernels]:
         if self.kernels is None:
@@ -313,9 +334,9 @@ class Operator:
         return self.kernels
 
     def _fake(self, args: Any, keep: bool) -> list[torch.Tensor]:
-        tensors, attrs = args[: self.n_inputs], args[self.n_inputs :]
+        tensors, attrs, device = self._split(args)
         outputs, saved = infer(self, tensors, attrs)
-        return _make_empty(outputs + saved if keep else outputs, find_device(self.name, tensors))
+        return _make_empty(outputs + saved if keep else outputs, device)
 
     def _keep(self, ctx: Any, inputs: Any, output: Any) -> None:
         tensors = inputs[: self.n_inputs]
@@ -409,7 +430,9 @@ class Operator:
             device = find_device(self.name, grads)
             kernels.load_backward(descs, attrs, device, ran, wanted, absent)
             again = kernels.backward([*grads, *kept], wanted, ran)
-            return made if again is MISS else again
+            if again is not MISS:
+                get_session().unshare(device)
+                return again
         return made
 
     def _fake_backward(self, *args: Any) -> list[torch.Tensor]:
@@ -431,9 +454,19 @@ def _choose_name(spec: Spec) -> str:
     return public
 
 
-def _spell_arguments(schema: str) -> str:
+def takes_device(spec: Spec) -> bool:
+    """Nothing else says where its results are to be."""
+    return not spec.inputs and "device" not in spec.attrs
+
+
+def _spell_arguments(schema: str, takes_device: bool) -> str:
     """What follows the operator's name, with names that torch reads as such."""
-    return _WORD.sub(r"\g<0>_", schema[schema.index("(") :])
+    spelled = _WORD.sub(r"\g<0>_", schema[schema.index("(") :])
+    if not takes_device:
+        return spelled
+    arguments, _, returns = spelled.rpartition(") -> ")
+    more = ", " if "*" in arguments else "*, " if arguments == "(" else ", *, "
+    return f"{arguments}{more}Device? device=None) -> {returns}"
 
 
 def _check_apart(name: str, changed: Sequence[Optional[torch.Tensor]]) -> None:

@@ -227,10 +227,14 @@ class Session:
             return self._plan(operator, tuple(descs), attrs, device)[0]
 
     def forward(
-        self, operator: Operator, tensors: Sequence[Maybe], attrs: Sequence[Any], keep: bool
+        self,
+        operator: Operator,
+        tensors: Sequence[Maybe],
+        attrs: Sequence[Any],
+        keep: bool,
+        device: torch.device,
     ) -> tuple[list[torch.Tensor], int]:
         """Outputs, then with `keep` what backward needs; and the stamp of the version that ran."""
-        device = find_device(operator.name, tensors)
         descs = _describe_all(tensors)
         with self.lock:
             plan, was_known = self._plan(operator, descs, attrs, device)
@@ -308,6 +312,19 @@ class Session:
         for text in reply.warnings:
             warn_reload(text)
         return None if fd is None else Export(fd, result["slot"], version)
+
+    def may_run_here(self, device: torch.device) -> bool:
+        """False, once it is known that the daemon computes its tensors elsewhere."""
+        with self.lock:
+            found = self._transports.get(device)
+            return device.type != "cpu" or found is None or found[0] == "cpu"
+
+    def unshare(self, device: torch.device) -> None:
+        """After a call whose like run in this process from now on: CUDA memory that the daemon had
+        open would stay taken when torch frees it."""
+        with self.lock, suppress(OpdError):
+            if device.type == "cuda" and device in self._transports:
+                self._transports[device][1].release()
 
     def look_for_daemon(self) -> bool:
         """The one whose operators are loaded has ended, or seems to. True: there is one; none is
