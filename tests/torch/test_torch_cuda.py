@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
-from torch_fixtures import ops, torch_daemon  # noqa: F401
+from torch_fixtures import isolated, ops, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch
@@ -21,6 +21,9 @@ DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
 needs_gpu = pytest.mark.skipif(
     not (DEVICE.startswith("cuda") and torch.cuda.is_available()),
     reason="needs OPD_TEST_DEVICE=cuda:N and a torch with CUDA",
+)
+only_in_process = pytest.mark.skipif(
+    os.environ.get("OPD_ISOLATED") == "1", reason="all calls run in the daemon"
 )
 
 
@@ -183,20 +186,35 @@ def test_results_are_written_in_torchs_memory(ops):
     assert status["memory_used"] == used
 
 
-@needs_gpu
-def test_memory_that_torch_gives_back_and_takes_again(ops):
+def give_back_and_take_again(ops):
     for n in range(1, 6):
         x = torch.randn(n << 20, device=DEVICE)
         assert_close(ops.gelu(x, approximate="tanh"), gelu(x))
         del x
         torch.cuda.empty_cache()
-    x = torch.randn(100, device=DEVICE)
+    return torch.randn(100, device=DEVICE)
+
+
+@needs_gpu
+def test_memory_that_torch_gives_back_and_takes_again(ops, isolated):
+    isolated()
+    x = give_back_and_take_again(ops)
     for _ in range(200):
         ops.gelu(x)
     assert len(imports_of()._open) <= 3
     opd.torch.release()
     assert not imports_of()._open
     assert_close(ops.gelu(x, approximate="tanh"), gelu(x))
+
+
+@needs_gpu
+@only_in_process
+def test_memory_is_not_held_for_calls_that_run_here(ops):
+    """Only the first call of each shape has needed the daemon."""
+    opd.torch.release()
+    x = give_back_and_take_again(ops)
+    ops.gelu(x, approximate="tanh")
+    assert not imports_of()._open
 
 
 @needs_gpu
@@ -252,7 +270,8 @@ def test_a_daemon_without_the_card_says_so(start_daemon):
 
 
 @needs_gpu
-def test_a_capture_is_refused(ops):
+def test_a_capture_is_refused_in_the_daemon(ops, isolated):
+    isolated()
     x = torch.randn(100, device=DEVICE)
     ops.gelu(x)
     torch.cuda.synchronize()
@@ -261,6 +280,25 @@ def test_a_capture_is_refused(ops):
             ops.gelu(x)
     torch.cuda.synchronize()
     assert_close(ops.gelu(x, approximate="tanh"), gelu(x))
+
+
+@needs_gpu
+@only_in_process
+def test_a_capture(ops):
+    x, y = torch.randn(100, device=DEVICE), torch.randn(101, device=DEVICE)
+    ops.gelu(x, approximate="tanh")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = ops.gelu(x, approximate="tanh")
+    x.normal_()
+    graph.replay()
+    assert_close(got, gelu(x))
+    with pytest.raises(opd.InvalidArgument, match="is not loaded in this process yet; make it once"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            ops.gelu(y, approximate="tanh")
+    torch.cuda.synchronize()
+    assert_close(ops.gelu(y, approximate="tanh"), gelu(y))
 
 
 EXPANDABLE = """

@@ -83,7 +83,9 @@ def test_activation_checkpoints(ops, draw, use_reentrant, compiled):
 # --- the profiler
 
 
-def test_the_profiler_has_operators_by_name(ops, draw):
+def test_the_profiler_has_operators_by_name(ops, draw, device):
+    """Once for each call, also where none can run in this process: of tensors on the CPU, if the
+    daemon serves a GPU alone."""
     x = draw(64, dtype=torch.float32, grad=True)
     ops.gelu(x).sum().backward()
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as p:
