@@ -43,7 +43,7 @@ FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test quick some check-gpu examples programs \
-	unit conformance compile-all functional ops torch reload faults soak endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
+	unit conformance compile-all functional ops torch torch-isolated reload faults soak endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
 	bench bench-operators \
 	bench-reload bench-requests gates \
 	lint format protocol install dist clean
@@ -237,6 +237,10 @@ compile-all: $(call built,$(BUILD)/tests/compile_all)
 
 functional ops torch reload faults: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
+
+# What torch runs in its own process otherwise.
+torch-isolated: $(call built,all)
+	OPD_ISOLATED=1 OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/torch
 
 # Each with a daemon of its own, on the GPU where there is one.
 examples: $(call built,all)

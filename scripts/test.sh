@@ -67,6 +67,11 @@ cpu)
     step functional run functional
     step ops run ops
     step torch run torch
+    files= # those whose calls are not mostly compiled code's: make torch-isolated has all
+    for name in cuda edits layers namespace ops options process training; do
+        files="$files tests/torch/test_torch_$name.py"
+    done
+    step torch-isolated run OPD_ISOLATED=1 TESTS="$files" some
     step reload run reload
     step faults run faults
     step examples run examples
@@ -98,6 +103,7 @@ gpu)
         step "functional-$device" run PREBUILT=1 DEVICE="$device" functional
         step "ops-$device" run PREBUILT=1 DEVICE="$device" ops
         step "torch-$device" run PREBUILT=1 DEVICE="$device" torch
+        step "torch-isolated-$device" run PREBUILT=1 DEVICE="$device" torch-isolated
         step "reload-$device" run PREBUILT=1 DEVICE="$device" reload
         step "faults-$device" run PREBUILT=1 DEVICE="$device" faults
         step "model-$device" run PREBUILT=1 DEVICE="$device" SECONDS=60 model
