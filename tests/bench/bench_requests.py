@@ -1,9 +1,12 @@
 """What a request costs beside what it starts: `make bench-requests`, on the best device there is.
 
-    bench_requests.py [--device cuda:0|cpu] [--rounds N] [--only times|many]
+    bench_requests.py [--device cuda:0|cpu] [--rounds N] [--only times|data|many]
 
 times: gelu of [32, 32] from C and from Python, each waited for or many at once, beside a kernel that is launched in
 process, PyTorch's eager call and CuPy's. All sides take turns; medians of the rounds, and of their ratios to PyTorch's.
+
+data: 64 MiB of a NumPy array into a tensor and out of one, beside memcpy and numpy.copy(), whose memory is fresh as a
+read's is; on a GPU also PyTorch's copy of page-locked memory. All sides take turns.
 
 many: the broker's user instructions for each request, with 1 to 1,000 connections, 10 to 50,000 tensors, 10 to 4,000
 operators: counts, by valgrind, on the CPU device.
@@ -29,6 +32,7 @@ from raw import Raw  # noqa: E402
 SHAPE = (32, 32)
 TURN = 0.15  # seconds of each side in a round
 BATCH = 200
+DATA = 64 << 20  # bytes
 DRIVER = Path(PROGRAM).resolve().parent / "tests" / "bench" / "requests"
 
 
@@ -163,6 +167,54 @@ def bench_times(device, rounds):
     daemon.stop()
 
 
+# ---- data
+
+
+def pinned_sides(device):
+    """PyTorch's copies between a GPU and page-locked memory."""
+    try:
+        import torch
+    except ImportError:
+        return {}
+    if device == "cpu":
+        return {}
+    host = torch.empty(DATA // 4).pin_memory()
+    there = torch.empty(DATA // 4, device=device)
+    return {
+        "page-locked, to the GPU": lambda: (there.copy_(host), torch.cuda.synchronize()),
+        "page-locked, from the GPU": lambda: (host.copy_(there), torch.cuda.synchronize()),
+    }
+
+
+def bench_data(device, rounds):
+    daemon = Daemon(device=device)
+    client = daemon.connect()
+    array = np.random.default_rng(0).random(DATA // 4, np.float32)
+    warm, tensor = array.copy(), client.tensor(array)
+    sides = {
+        "memcpy": lambda: np.copyto(warm, array),
+        "numpy.copy()": array.copy,
+        "opd, write": lambda: tensor.write(array),
+        "opd, read": tensor.numpy,
+        **pinned_sides(device),
+    }
+    found = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            side()  # its memory and the caches are as its own last turn leaves them
+            found[name].append(timed(side)(3) / 1e3)
+    assert np.array_equal(tensor.numpy(), array)
+    print(f"\n| {DATA >> 20} MiB | ms, median | least | GB/s | speed beside memcpy | beside numpy.copy() |")
+    print("|---" * 6 + "|")
+    for name, times in found.items():
+        middle = statistics.median(times)
+        figures = [middle, min(times), DATA / middle / 1e6]
+        figures += [statistics.median(a / b for a, b in zip(found[x], times)) for x in ("memcpy", "numpy.copy()")]
+        print(f"| {name} | " + " | ".join(f"{figure:.2f}" for figure in figures) + " |", flush=True)
+    client.close()
+    daemon.stop()
+
+
 # ---- many
 
 
@@ -230,11 +282,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default=os.environ.get("DEVICE") or "cpu")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", choices=["times", "many"])
+    parser.add_argument("--only", choices=["times", "data", "many"])
     options = parser.parse_args()
-    if options.only != "many":
+    if options.only in (None, "times"):
         bench_times(options.device, options.rounds)
-    if options.only != "times":
+    if options.only in (None, "data"):
+        bench_data(options.device, options.rounds)
+    if options.only in (None, "many"):
         try:
             bench_many({"connections": [1, 100, 1000], "tensors": [10, 1000, 50_000], "operators": [10, 400, 4000]})
         except Unable as why:

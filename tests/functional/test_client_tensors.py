@@ -41,6 +41,10 @@ def test_large_arrays(client, n):
     x = client.tensor(array)
     assert np.array_equal(x.numpy(), array)
     assert np.array_equal(x.read(n - 5, 5), array[-5:])
+    part = x.read(7, n - 11)
+    assert np.array_equal(part, array[7:-4])
+    part[:] = -1  # the caller's own
+    assert np.array_equal(x.numpy(), array)
     x.write(array[::-1])
     assert np.array_equal(x.numpy(), array[::-1])
 

@@ -16,7 +16,7 @@ from ._conn import Batch, Connection, Reply
 
 _IN_MESSAGE = 64 << 10  # bytes up to which data goes in the message
 _SLOTS = 4
-_MIN_SLOT, _MAX_SLOT = 256 << 10, 16 << 20
+_MIN_SLOT, _MAX_SLOT = 256 << 10, 4 << 20  # larger ones have left the cache when we copy
 
 
 class Transfer:
@@ -47,12 +47,13 @@ class Transfer:
             replies.append(reply)
         return replies
 
-    def read(self, id: int, offset: int, size: int) -> bytearray:
-        """Waits for `size` bytes of a tensor."""
+    def read(self, id: int, offset: int, out: memoryview) -> None:
+        """Waits for as many bytes of a tensor as fill `out`."""
+        size = len(out)
         if size <= self._limit():
-            return bytearray(self._conn.call("tensor_read", id, offset, size))
+            out[:] = self._conn.call("tensor_read", id, offset, size)
+            return
         self._reserve(size)
-        out = bytearray(size)
         queue: list[tuple[Reply, int, int, int]] = []  # (reply, slot's start, at, size)
         for at in range(0, size, self._slot_size):
             if len(queue) == _SLOTS:
@@ -64,7 +65,6 @@ class Transfer:
             queue.append((reply, start, at, n))
         for entry in queue:
             self._copy_out(out, *entry)
-        return out
 
     def close(self) -> None:
         if self._map is not None:
@@ -74,7 +74,7 @@ class Transfer:
     def _limit(self) -> int:
         return min(_IN_MESSAGE, self._conn.max_message // 2)
 
-    def _copy_out(self, out: bytearray, reply: Reply, start: int, at: int, n: int) -> None:
+    def _copy_out(self, out: memoryview, reply: Reply, start: int, at: int, n: int) -> None:
         self._conn.wait(reply)
         assert self._map is not None
         with memoryview(self._map) as view:

@@ -163,10 +163,10 @@ class Link:
             for reply in replies:
                 self.conn.wait(reply)
 
-    def read(self, id: int, offset: int, size: int) -> bytearray:
-        """Bytes of a tensor."""
+    def read(self, id: int, offset: int, out: memoryview) -> None:
+        """Fills `out` with a tensor's bytes from `offset` on."""
         with self.conn.lock:
-            return self._transfer.read(id, offset, size)
+            self._transfer.read(id, offset, out)
 
 
 def connect_link(socket: Optional[str], start: bool, timeout: Optional[float]) -> Link:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import _dlpack
 from ._conn import Reply
-from ._dtypes import check_dtype, check_shape, from_host, to_host
+from ._dtypes import check_dtype, check_shape, from_host, need_numpy, to_host
 from ._export import Export, dlpack_device
 from ._link import Kind, Link
 from ._protocol import DTYPES
@@ -196,7 +196,8 @@ class Tensor:
         if wanted == (_dlpack.CPU, 0) and (copy or here[0] != _dlpack.CPU):
             if copy is False:
                 raise BufferError(f"a tensor on {self.device} is on the CPU only as a copy")
-            data = self._link.read(self._live_id(), 0, self.nbytes)
+            data = bytearray(self.nbytes)
+            self._link.read(self._live_id(), 0, memoryview(data))
             address = ctypes.addressof(ctypes.c_char.from_buffer(data)) if data else 0
             holder: Any = data
         elif wanted != here:
@@ -297,7 +298,12 @@ class Tensor:
         self._reply = None
 
     def _read(self, offset: int, size: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        return from_host(self._link.read(self._live_id(), offset, size), self.dtype, shape)
+        need_numpy()
+        import numpy as np
+
+        data = np.empty(size, np.uint8)  # nothing is written twice
+        self._link.read(self._live_id(), offset, data.data)
+        return from_host(data, self.dtype, shape)
 
 
 def make_tensor(link: Link, method: str, *params: Any) -> Tensor:
