@@ -17,7 +17,7 @@ enum {
     N_BUCKETS = 1024,
     MANY = 4096, // plans of one kernel
     N_LAST = 3,
-    LOOK_MS = 1000, // between looks for another daemon
+    LOOK_MS = 50, // between looks for another daemon
 };
 
 _Thread_local struct loaded_options loaded_options;
@@ -156,7 +156,7 @@ static void drop_others(struct torch_op *op, const uint32_t *kept)
     for (unsigned i = 0; op->buckets && i < N_BUCKETS; i++) {
         for (struct loaded **at = &op->buckets[i]; *at;) {
             struct loaded *p = *at;
-            if (kept && is_kept(kept, p->version)) {
+            if (kept && is_kept(kept, p->outlived ? 0 : p->version)) {
                 at = &p->next;
                 continue;
             }
@@ -166,20 +166,24 @@ static void drop_others(struct torch_op *op, const uint32_t *kept)
     }
 }
 
-static void clear_all(void)
+// Another daemon counts versions anew. Backwards stay, for the forwards that ran before: until the
+// daemon after that, or until there are versions enough of this one.
+static void outlive_daemon(struct torch_op *op)
 {
-    for (struct torch_op *op = operators; op; op = op->next) {
-        drop_others(op, NULL);
-        op->slot = op->heard = 0;
+    op->slot = op->heard = 0;
+    memset(op->versions, 0, sizeof op->versions);
+    for (unsigned i = 0; op->buckets && i < N_BUCKETS; i++) {
+        for (struct loaded **at = &op->buckets[i]; *at;) {
+            struct loaded *p = *at;
+            if (op->kind == LOADED_BACKWARD && !p->outlived) {
+                p->outlived = true;
+                at = &p->next;
+                continue;
+            }
+            *at = p->next;
+            drop(p);
+        }
     }
-}
-
-void loaded_clear(void)
-{
-    loaded_lock();
-    clear_all();
-    loaded_unlock();
-    loaded_tidy();
 }
 
 bool loaded_set_page(const struct version_page *p)
@@ -189,8 +193,8 @@ bool loaded_set_page(const struct version_page *p)
     bool same = p && before && memcmp(p->boot, before->boot, sizeof p->boot) == 0;
     page = p;
     looked_ms = 0;
-    if (!same)
-        clear_all();
+    for (struct torch_op *op = operators; !same && op; op = op->next)
+        outlive_daemon(op);
     loaded_unlock();
     version_page_close(before);
     loaded_tidy();
@@ -367,24 +371,27 @@ static bool check_fit(const struct torch_op *op, const struct exported *x, uint3
     return true;
 }
 
-// Another thread has loaded it meanwhile.
-static void drop_same(struct torch_op *op, const struct loaded *p)
+// There is one where another thread has loaded it meanwhile, and where the daemon was asked because
+// an edit had failed. It stays: backwards are known by its serial.
+static struct loaded *find_same(const struct torch_op *op, const struct loaded *p)
 {
-    for (struct loaded **at = &op->buckets[p->hash % N_BUCKETS]; *at; at = &(*at)->next) {
-        struct loaded *q = *at;
-        if (q->hash != p->hash || q->version != p->version || q->n_words != p->n_words ||
-            memcmp(q->key, p->key, p->n_words * sizeof *p->key) != 0)
-            continue;
-        *at = q->next;
-        drop(q);
-        return;
-    }
+    struct loaded *q = op->buckets ? op->buckets[p->hash % N_BUCKETS] : NULL;
+    while (q && (q->hash != p->hash || q->version != p->version || q->n_words != p->n_words ||
+                 memcmp(q->key, p->key, p->n_words * sizeof *p->key) != 0))
+        q = q->next;
+    return q;
 }
 
-static void insert(struct torch_op *op, struct loaded *p, uint32_t slot)
+// The plan's serial, or that of the same one that was there, which is then used.
+static uint64_t insert(struct torch_op *op, struct loaded *p, uint32_t slot)
 {
     op->heard = op->slot == slot ? wanted.news : (uint32_t)(version_page_word(page, slot) >> 32);
     op->slot = slot;
+    const struct loaded *same = find_same(op, p);
+    if (same) {
+        retire(p);
+        return same->serial;
+    }
     if (!is_kept(op->versions, p->version)) {
         memmove(op->versions + 1, op->versions, (KEPT_VERSIONS - 1) * sizeof *op->versions);
         op->versions[0] = p->version;
@@ -394,12 +401,12 @@ static void insert(struct torch_op *op, struct loaded *p, uint32_t slot)
         drop_others(op, NULL);
     if (!op->buckets)
         op->buckets = mem_zalloc(N_BUCKETS, sizeof *op->buckets);
-    drop_same(op, p);
     struct loaded **bucket = &op->buckets[p->hash % N_BUCKETS];
     p->next = *bucket;
     *bucket = p;
     op->n_loaded++;
     n_loaded++;
+    return p->serial = ++serials;
 }
 
 bool loaded_add(struct torch_op *op, int fd, uint32_t slot, uint64_t *serial, struct opd_err *err)
@@ -427,8 +434,7 @@ bool loaded_add(struct torch_op *op, int fd, uint32_t slot, uint64_t *serial, st
     p->key = mem_alloc(p->n_words * sizeof *p->key);
     memcpy(p->key, wanted.key, p->n_words * sizeof *p->key);
     loaded_lock();
-    *serial = p->serial = ++serials;
-    insert(op, p, slot);
+    *serial = insert(op, p, slot);
     loaded_unlock();
     loaded_tidy();
     return true;

@@ -53,6 +53,7 @@ struct loaded {
     unsigned n_words;
     uint64_t *key;
     uint32_t version;
+    bool outlived;    // the daemon that made it has been replaced
     int device_index; // CUDA's; -1: the CPU
     uint8_t *bytes;   // what x points into
     struct exported x;
@@ -115,10 +116,9 @@ void loaded_ref(struct loaded *p);
 void loaded_unref(struct loaded *p); // may be called from anywhere; NULL is fine
 
 // The daemon's page, from now on. What is loaded stays where the page is of the same daemon, else
-// it is retired. True: it was the same.
+// it is retired, but for backwards: forwards may have run that wait for theirs. True: it was the
+// same.
 bool loaded_set_page(const struct version_page *page);
-// Retires all.
-void loaded_clear(void);
 // Frees what was retired, where the device has done with it. Not while it captures a graph.
 void loaded_tidy(void);
 // For tests and status: plans that are loaded, and that are retired and not yet freed.

@@ -13,11 +13,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
-from conftest import CACHE, DEVICE, PROGRAM, in_threads
+from conftest import CACHE, DEVICE, PROGRAM, eventually, in_threads
 from torch_fixtures import isolated, ops, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch
+from opd.torch._library import find_library
 from scale_operator import X, grad_of, save, scale, write_scale  # noqa: F401
 
 # --- threads and processes
@@ -257,6 +258,27 @@ def test_a_daemon_started_anew_between_forward_and_backward(start_daemon, tmp_pa
         client.reload()
     assert_close(grad_of(first, x), torch.full_like(x, 2))
     assert_close(grad_of(second, x), torch.full_like(x, 3))
+    opd.torch.use(None)
+
+
+def test_a_backward_that_is_loaded_outlives_its_daemon(start_daemon, tmp_path):
+    """Until the one after that has been replaced, too: what is kept does not grow."""
+    write_scale(tmp_path, 2)
+    daemon = start_daemon("--kernels", str(tmp_path))
+    opd.torch.use(daemon.socket)
+    scale, count = opd.torch.ops.scale, find_library().count
+    x = X.clone().requires_grad_()
+    for factor in range(3, 9):
+        assert_close(grad_of(scale(x), x), torch.full_like(x, factor - 1))
+        old = scale(x)
+        write_scale(tmp_path, factor)
+        kill_and_start(daemon, tmp_path)
+        assert eventually(lambda: torch.equal(scale(x), x * factor))
+        assert_close(grad_of(scale(x), x), torch.full_like(x, factor))
+        assert_close(grad_of(old, x), torch.full_like(x, factor - 1))
+        plans = count().loaded
+        assert factor < 5 or plans == before
+        before = plans
     opd.torch.use(None)
 
 
