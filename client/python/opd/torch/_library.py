@@ -125,7 +125,10 @@ def _find() -> Path:
     for path in [Path(given)] if given else places:
         if path.exists():
             return path
-    raise OSError(f"there is no {_NAME}: looked at {', '.join(map(str, places))}")
+    raise OSError(
+        f"there is no {_NAME}: `make` builds it, `pip install client/python` after that takes it along; "
+        f"looked at {', '.join(map(str, places))}"
+    )
 
 
 def _load() -> Optional[Library]:
@@ -136,6 +139,7 @@ def _load() -> Optional[Library]:
             f"opd.torch runs all operators in the daemon, which takes longer: {e}", stacklevel=3
         )
         return None
+
 
 _tried = False
 _library: Optional[Library] = None
