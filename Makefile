@@ -43,7 +43,7 @@ FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test quick some check-gpu examples programs \
-	unit conformance compile-all functional ops torch torch-isolated reload faults soak endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
+	unit conformance compile-all functional ops torch torch-isolated reload faults soak soak-torch endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
 	bench bench-operators \
 	bench-reload bench-requests gates \
 	lint format protocol install dist clean
@@ -253,10 +253,13 @@ examples: $(call built,all)
 		timeout -k 5 120 $(PYTHON) -m torch.distributed.run --nproc-per-node 2 examples/ddp.py; status=$$?; \
 		$(BUILD)/opctl --socket $$folder/opd.sock stop; exit $$status
 
-# Edits under load, for minutes; `reload` has a short one.
+# Edits under load, for minutes, and under training loops in PyTorch; `reload` and `torch` have short ones.
 SOAK_EDITS ?= 1000
 soak: $(call built,all)
 	$(TEST_ENV) $(PYTHON) tests/reload/soak.py --edits $(SOAK_EDITS) --device $(DEVICE)
+
+soak-torch: $(call built,all)
+	$(TEST_ENV) $(PYTHON) tests/torch/training_soak.py --edits $(SOAK_EDITS) --device $(DEVICE)
 
 # Faults and kills beside clients that verify every bit, for minutes; `faults` has short ones. A chaos run prints the
 # SEED with which it can be repeated.
@@ -362,7 +365,7 @@ install: all
 	install -m 644 $(BUILD)/libopd.a $(ROOT)/lib
 	install -m 644 client/c/opd.h $(ROOT)/include
 	install -m 644 kernels_src/* $(ROOT)/share/opd/kernels_src
-	install -m 644 client/python/pyproject.toml $(ROOT)/share/opd/python
+	install -m 644 client/python/pyproject.toml client/python/setup.py $(ROOT)/share/opd/python
 	install -m 644 client/python/opd/*.py client/python/opd/py.typed $(ROOT)/share/opd/python/opd
 	install -m 644 client/python/opd/torch/*.py $(ROOT)/share/opd/python/opd/torch
 	install -m 644 README.md LICENSE $(ROOT)/share/opd

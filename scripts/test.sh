@@ -110,6 +110,7 @@ gpu)
     done
     step examples run PREBUILT=1 examples
     step soak run PREBUILT=1 DEVICE=cuda:0 soak
+    step soak-torch run PREBUILT=1 DEVICE=cuda:0 soak-torch
     step endurance run PREBUILT=1 DEVICE=cuda:0 endurance
     step bench run PREBUILT=1 DEVICE=cuda:0 bench
     ;;

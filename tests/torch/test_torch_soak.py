@@ -1,0 +1,20 @@
+"""A short soak of edits under training loops; training_soak.py is the long one."""
+
+import warnings
+
+import pytest
+from torch_fixtures import TORCH_DEVICES
+from training_soak import Soak
+
+import opd
+
+
+@pytest.mark.parametrize("device", TORCH_DEVICES)
+def test_edits_under_training_loops(device):
+    soak = Soak(device)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", opd.ReloadWarning)
+            soak.run(40, judge_daemon=False)
+    finally:
+        soak.close()
