@@ -101,10 +101,9 @@ def test_a_loss(ops, device):
     assert probs.grad.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-def test_compiled(ops, draw, device, backend):
+def test_compiled(ops, draw, device):
     torch.compiler.reset()
-    model = torch.compile(ops.depthwise_conv2d, fullgraph=True, backend=backend)
+    model = torch.compile(ops.depthwise_conv2d, fullgraph=True, backend="aot_eager")
     x, w = draw(1, 2, 5, 5, dtype=torch.float32), draw(2, 1, 3, 3, dtype=torch.float32, grad=True)
     with autocast(device):
         y = model(x, w)
