@@ -100,7 +100,8 @@ static bool pack_inputs(struct opd_client *c, struct pack *p,
     return true;
 }
 
-static void give_up(struct opd_client *c, struct prepared_call *call)
+// The daemon forgets it.
+static void unprepare(struct opd_client *c, const struct prepared_call *call)
 {
     struct pack p;
     uint32_t request;
@@ -108,9 +109,15 @@ static void give_up(struct opd_client *c, struct prepared_call *call)
     pack_str(&p, "prepared");
     pack_ids(&p, &call->id, 1);
     struct iovec parts[2] = { { p.bytes.data, p.bytes.size } };
-    if (call->state == CALL_PREPARED && client_send(c, "free", parts, -1, &request, NULL))
+    if (client_send(c, "free", parts, -1, &request, NULL))
         client_forget(c, request);
     pack_finish(&p);
+}
+
+static void give_up(struct opd_client *c, struct prepared_call *call)
+{
+    if (call->state == CALL_PREPARED)
+        unprepare(c, call);
     free(call->key);
     *call = (struct prepared_call){ 0 };
 }
@@ -181,10 +188,12 @@ static void prepare(struct opd_client *c, struct prepared_call *call)
     call->id = ++c->prepared.last_id;
     pack_int(&p, call->id);
     call->state = CALL_PLAIN;
-    if (client_call_with(c, "prepare", &p, rest, 0, &reply, &err) &&
-        opd_map_str(&reply.result, "device", device, sizeof device) &&
+    bool made = client_call_with(c, "prepare", &p, rest, 0, &reply, &err);
+    if (made && opd_map_str(&reply.result, "device", device, sizeof device) &&
         read_outputs(c, call, opd_map_get(&reply.result, "outputs"), device))
         call->state = CALL_PREPARED;
+    else if (made) // of an output that there is no room to know
+        unprepare(c, call);
     c->prepared.refused = err.code == OPD_UNKNOWN_METHOD;
     opd_reply_clear(&reply);
     opd_error_clear(&err);

@@ -194,6 +194,20 @@ def test_edits_are_followed(daemon, client):
         assert client.read(60, 2) == [5, 10]
 
 
+def test_results_that_there_is_no_room_to_know(daemon, client):
+    for n in range(1, 257):
+        client.make(n, *range(n))
+    twice = double_by(2).replace("shape   y [...S]", "shape   y [2, ...S]")
+    put_kernels(daemon.kernels, double_it=twice)
+    with Raw(daemon.socket) as raw:
+        raw.call("reload")
+    for i in range(5):
+        assert client.forward("double_it", [7], [1000 + i])[0][2] == [2, 7]
+    assert count(daemon) == [5, 1, 0]
+    with Raw(daemon.socket) as raw:
+        assert raw.call("status")["requests"]["free"] == 1  # the daemon does not keep it either
+
+
 def test_more_of_them_than_are_kept(daemon, client):
     for n in range(1, 301):
         client.make(n, *range(n))
