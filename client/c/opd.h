@@ -275,6 +275,31 @@ OPD_API bool opd_backward(struct opd_client *client, const struct opd_backward_p
 OPD_API bool opd_context_free(struct opd_client *client, const int64_t *ids, size_t count,
                               struct opd_error *err);
 
+// ---- graphs -------------------------------------------------------------------------------------
+
+// Between these two the client's calls are also recorded: forwards, backwards and new tensors'
+// zeros, which opd_replay() then runs again, all of them by one request, on the same tensors. Their
+// memory is the graph's, whatever is freed. The id is the caller's to choose, opd_new_id() gives
+// one. opd_tensor_write() is refused meanwhile, but for tensors that were made since: what is
+// written to these stays. With a name (NULL or "": none) others can attach to the graph, and it
+// stays after this client. Where opd_graph_end() fails there is no graph; opd_graph_free() gives up
+// one that is not ended.
+OPD_API bool opd_graph_begin(struct opd_client *client, int64_t id, const char *name,
+                             struct opd_error *err);
+OPD_API bool opd_graph_end(struct opd_client *client, int64_t id, struct opd_error *err);
+
+// Gives the graph of that name an id here.
+OPD_API bool opd_graph_attach(struct opd_client *client, int64_t id, const char *name,
+                              struct opd_error *err);
+
+// deadline: seconds; 0: those of all calls together. Replays that overlap: opd_send() "replay".
+OPD_API bool opd_replay(struct opd_client *client, int64_t id, double deadline,
+                        struct opd_error *err);
+
+// Their names, too.
+OPD_API bool opd_graph_free(struct opd_client *client, const int64_t *ids, size_t count,
+                            struct opd_error *err);
+
 // Waits until the daemon has answered all that was sent before.
 OPD_API bool opd_sync(struct opd_client *client, struct opd_error *err);
 

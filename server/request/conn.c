@@ -189,6 +189,8 @@ static void drop_begun(struct conn *c)
 static void leave(struct conn *c)
 {
     conn_leave_staging(c);
+    if (c->capture) // it will not be ended
+        graph_drop_name(c->broker, c->capture);
     c->capture = NULL;
     trace_follow(c, false);
     struct broker *b = c->broker;

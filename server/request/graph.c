@@ -43,6 +43,12 @@ void graph_unref(struct graph *g)
     free(g);
 }
 
+static void finish_pieces(struct graph_pieces *p)
+{
+    free(p->list);
+    map_finish(&p->of);
+}
+
 void graph_launch_unref(struct graph_launch *launch)
 {
     if (!launch || --launch->refs > 0)
@@ -52,8 +58,8 @@ void graph_launch_unref(struct graph_launch *launch)
     buf_finish(&launch->steps);
     free(launch->parts);
     free(launch->bound);
-    free(launch->reads);
-    free(launch->writes);
+    finish_pieces(&launch->reads);
+    finish_pieces(&launch->writes);
     free(launch);
 }
 
@@ -119,16 +125,20 @@ void graph_capture_failed(struct graph *g, const struct opd_err *err)
         fail(g, err->msg);
 }
 
-static void check_device(struct graph *g, struct device *d)
+// Whether there may be another node. Once something has failed nothing more is recorded.
+static bool may_add(struct graph *g, struct device *d)
 {
     if (!g->device)
         g->device = d;
-    if (g->device == d)
-        return;
+    if (g->n_nodes == GRAPH_MAX_NODES)
+        fail(g, "it has more calls than a graph may have, which is 4096; capture it in parts");
+    if (g->device == d || g->failed)
+        return !g->failed;
     char *why = mem_printf("it runs on %s, then on %s; capture a graph for each device",
                            g->device->name, d->name);
     fail(g, why);
     free(why);
+    return false;
 }
 
 static bool is_view(const struct run *run, const struct place *p)
@@ -182,9 +192,10 @@ static bool follows_edits(const struct graph *g, const struct run *run)
 void graph_record_run(struct graph *g, const struct run *run)
 {
     const struct command *c = run->command;
+    if (!may_add(g, run->device))
+        return;
     bool follows = follows_edits(g, run);
     struct graph_node *node = graph_add_node(g);
-    check_device(g, run->device);
     node->version = version_keep(run->version);
     node->follows = follows;
     node->alone = run->alone;
@@ -211,15 +222,15 @@ static void add_tensor(struct graph_node *node, const struct tensor *t, bool wri
 
 void graph_record_fill(struct graph *g, const struct tensor *t)
 {
-    struct graph_node *node = graph_add_node(g);
-    check_device(g, t->storage->space->device);
-    add_tensor(node, t, true);
+    if (may_add(g, t->storage->space->device))
+        add_tensor(graph_add_node(g), t, true);
 }
 
 void graph_record_copy(struct graph *g, const struct tensor *to, const struct tensor *from)
 {
+    if (!may_add(g, to->storage->space->device))
+        return;
     struct graph_node *node = graph_add_node(g);
-    check_device(g, to->storage->space->device);
     add_tensor(node, to, true);
     add_tensor(node, from, false);
 }

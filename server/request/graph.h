@@ -40,10 +40,18 @@ struct graph_node {
     int n_places;
 };
 
+enum { GRAPH_MAX_NODES = 4096 };
+
 // A piece of memory that was there before a replay.
 struct graph_piece {
     struct storage *storage; // the nodes' reference
     uint64_t begin, end;
+    size_t next; // of the same storage: its place in the list, from 1; 0: none
+};
+struct graph_pieces {
+    struct graph_piece *list;
+    size_t n;
+    struct map of; // by a storage's address: the place of the first
 };
 
 // In flight it outlives a graph that is made anew.
@@ -54,8 +62,7 @@ struct graph_launch {
     struct command_part *parts;
     struct bound_plan **bound; // references, of the parts' plans
     size_t n_parts;
-    struct graph_piece *reads, *writes; // reads: of what no node has written before
-    size_t n_reads, n_writes;
+    struct graph_pieces reads, writes; // reads: of what no node has written before
     double deadline;
     bool alone;
     bool repeatable; // it writes nothing that it reads

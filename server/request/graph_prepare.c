@@ -341,21 +341,48 @@ static size_t count_steps(const struct command *c)
     return ((const struct dev_command *)(const void *)c->bytes.bytes)->size;
 }
 
-static bool covers(const struct graph_piece *list, size_t n, const struct graph_piece *x)
+static size_t first_of(const struct graph_pieces *p, const struct storage *s)
 {
-    for (size_t i = n; i-- > 0;)
-        if (list[i].storage == x->storage && list[i].begin <= x->begin && x->end <= list[i].end)
+    return (size_t)(uintptr_t)map_get(&p->of, (uint64_t)(uintptr_t)s);
+}
+
+static bool covers(const struct graph_pieces *p, const struct graph_piece *x)
+{
+    for (size_t i = first_of(p, x->storage); i; i = p->list[i - 1].next)
+        if (p->list[i - 1].begin <= x->begin && x->end <= p->list[i - 1].end)
             return true;
     return false;
 }
 
-static bool meets(const struct graph_piece *list, size_t n, const struct graph_piece *x)
+static bool meets(const struct graph_pieces *p, const struct graph_piece *x)
 {
-    for (size_t i = 0; i < n; i++)
-        if (storage_overlaps(list[i].storage, list[i].begin, list[i].end - list[i].begin,
-                             x->storage, x->begin, x->end - x->begin))
+    if (x->storage->import) // another storage may be the same memory
+        return p->n > 0;
+    for (size_t i = first_of(p, x->storage); i; i = p->list[i - 1].next)
+        if (p->list[i - 1].begin < x->end && x->begin < p->list[i - 1].end)
             return true;
     return false;
+}
+
+static void add_piece(struct graph_pieces *p, const struct graph_place *place)
+{
+    struct graph_piece piece = { .storage = place->storage,
+                                 .begin = place->offset,
+                                 .end = place->offset + place->size,
+                                 .next = first_of(p, place->storage) };
+    if (place->size == 0 || covers(p, &piece))
+        return;
+    if ((p->n & (p->n - 1)) == 0) // full at 0, 1, 2, 4, ...
+        p->list = mem_realloc(p->list, p->n ? 2 * p->n : 1, sizeof *p->list);
+    p->list[p->n++] = piece;
+    map_put(&p->of, (uint64_t)(uintptr_t)piece.storage, (void *)(uintptr_t)p->n);
+}
+
+static bool is_read(const struct graph_node *node, const struct graph_place *p)
+{
+    if (!node->version)
+        return !p->written;
+    return p->kind != PLAN_SCRATCH && (!p->written || p->kind == PLAN_INPUT);
 }
 
 // What a node reads of what was there before the replay, then what it writes.
@@ -363,20 +390,15 @@ static void note_pieces(struct graph_launch *launch, const struct graph_node *no
 {
     for (int i = 0; i < node->n_places; i++) {
         const struct graph_place *p = &node->places[i];
-        const struct graph_piece piece = { p->storage, p->offset, p->offset + p->size };
-        bool reads = p->kind != PLAN_SCRATCH && (!p->written || p->kind == PLAN_INPUT);
-        if (node->version ? !reads : p->written)
-            continue;
-        if (p->size > 0 && !covers(launch->writes, launch->n_writes, &piece) &&
-            !covers(launch->reads, launch->n_reads, &piece))
-            launch->reads[launch->n_reads++] = piece;
+        const struct graph_piece piece = { .storage = p->storage,
+                                           .begin = p->offset,
+                                           .end = p->offset + p->size };
+        if (is_read(node, p) && !covers(&launch->writes, &piece))
+            add_piece(&launch->reads, p);
     }
-    for (int i = 0; i < node->n_places; i++) {
-        const struct graph_place *p = &node->places[i];
-        const struct graph_piece piece = { p->storage, p->offset, p->offset + p->size };
-        if (p->written && p->size > 0 && !covers(launch->writes, launch->n_writes, &piece))
-            launch->writes[launch->n_writes++] = piece;
-    }
+    for (int i = 0; i < node->n_places; i++)
+        if (node->places[i].written)
+            add_piece(&launch->writes, &node->places[i]);
 }
 
 static void add_part(struct graph_launch *launch, struct graph_node *node, const struct command *c)
@@ -443,20 +465,14 @@ static struct graph_launch *make_launch(struct graph *g, struct request *req, st
 {
     struct graph_launch *launch = mem_zalloc(1, sizeof *launch);
     struct command *c = command_new(DEV_RUN, 0, 0);
-    size_t n_places = 0;
-    for (size_t i = 0; i < g->n_nodes; i++)
-        n_places += (size_t)g->nodes[i].n_places;
     launch->refs = 1;
     launch->parts = mem_zalloc(g->n_nodes, sizeof *launch->parts);
     launch->bound = mem_zalloc(g->n_nodes, sizeof(struct bound_plan *));
-    launch->reads = mem_zalloc(n_places, sizeof *launch->reads);
-    launch->writes = mem_zalloc(n_places, sizeof *launch->writes);
     size_t n_reports = append_nodes(g, req, launch, c);
     launch->n_steps = count_steps(c);
     launch->repeatable = true;
-    for (size_t i = 0; i < launch->n_reads; i++)
-        if (meets(launch->writes, launch->n_writes, &launch->reads[i]))
-            launch->repeatable = false;
+    for (size_t i = 0; i < launch->reads.n && launch->repeatable; i++)
+        launch->repeatable = !meets(&launch->writes, &launch->reads.list[i]);
     size_t head = sizeof(struct dev_command);
     buf_append(&launch->steps, c->bytes.bytes + head, c->bytes.size - head);
     bool good = check_launch(req, c, n_reports, err);

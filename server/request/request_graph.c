@@ -159,8 +159,8 @@ static bool read_options(const value *options, struct replay_options *out, struc
 
 static bool may_read(const struct graph_launch *launch, struct opd_err *err)
 {
-    for (size_t i = 0; i < launch->n_reads; i++) {
-        const struct graph_piece *r = &launch->reads[i];
+    for (size_t i = 0; i < launch->reads.n; i++) {
+        const struct graph_piece *r = &launch->reads.list[i];
         const char *why = r->storage->writes ? writes_suspect(r->storage, r->begin, r->end) : NULL;
         if (why)
             return writes_refuse("a tensor that the graph reads", why, err);
@@ -170,11 +170,12 @@ static bool may_read(const struct graph_launch *launch, struct opd_err *err)
 
 static void note_pieces(struct request *req, const struct graph_launch *launch)
 {
-    request_reserve_writes(req, launch->n_writes);
-    for (size_t i = 0; i < launch->n_reads; i++)
-        request_needs(req, launch->reads[i].storage, launch->reads[i].begin, launch->reads[i].end);
-    for (size_t i = 0; i < launch->n_writes; i++) {
-        const struct graph_piece *w = &launch->writes[i];
+    request_reserve_writes(req, launch->writes.n);
+    for (size_t i = 0; i < launch->reads.n; i++)
+        request_needs(req, launch->reads.list[i].storage, launch->reads.list[i].begin,
+                      launch->reads.list[i].end);
+    for (size_t i = 0; i < launch->writes.n; i++) {
+        const struct graph_piece *w = &launch->writes.list[i];
         request_needs(req, w->storage, 0, 0); // that it was made
         request_writes(req, w->storage, w->begin, w->end);
         w->storage->version++;

@@ -1,5 +1,6 @@
 """Graphs: what a connection runs is recorded, and run again by one request."""
 
+import ctypes
 import os
 import warnings
 
@@ -8,6 +9,7 @@ import pytest
 from operators import SPIN, double_by, put_kernels
 from raw import Raw, find_roles
 from test_device_checks import PICK
+from test_libopd_prepared import Client as LibraryClient
 from upgrades import SCALE
 
 import opd
@@ -405,6 +407,38 @@ def test_a_named_graph_is_everyones(client, daemon):
     x.free()
 
 
+def test_a_client_that_goes_leaves_no_half_a_graph(client, daemon):
+    with Raw(daemon.socket) as raw:
+        raw.call("graph_begin", 1, {"name": "half"})
+        with pytest.raises(opd.errors.NotFound, match="it is being captured"):
+            client.attach_graph("half")
+    x = client.tensor(floats(1, 2, 3))
+
+    def take_name():
+        try:
+            with client.capture("half"):
+                x.double_it()
+        except opd.errors.InvalidArgument:
+            return False
+        return True
+
+    eventually(take_name)
+
+
+def test_a_graph_that_is_too_long(client):
+    x, y = client.zeros([3]), client.zeros([3])
+    with pytest.raises(opd.errors.InvalidArgument, match="more calls than a graph may have"):
+        with client.capture(), client.batch():
+            for _ in range(4100):
+                client.ops.add_to(x, y)
+    with client.capture() as graph, client.batch():
+        for _ in range(4000):
+            client.ops.add_to(x, y)
+    y.write(floats(1, 2, 3))
+    graph.replay()
+    assert x.numpy().tolist() == [4000, 8000, 12000]
+
+
 def test_its_memory_goes_with_it(client):
     def used():
         return sum(d["memory_used"] for d in client.status()["devices"])
@@ -428,3 +462,37 @@ def test_a_trace_tells_of_replays(client):
         graph.replay()
         (run,) = eventually(lambda: runs.read())
     assert run["direction"] == "replay" and run["kernels"] == 2 and run["seconds"] > 0
+
+
+def test_from_c(client, daemon):
+    library = LibraryClient(daemon.socket)
+    error = ctypes.byref(library.error)
+
+    def ask(name, *args):
+        function = getattr(library.lib, name)
+        function.restype = ctypes.c_bool
+        library.done(function(library.client, *args, error))
+
+    def graph(name):
+        return ctypes.c_int64({"mine": 40, "other": 41}[name])
+
+    try:
+        library.make(1, 1, 2, 3)
+        ask("opd_graph_begin", graph("mine"), b"of c")
+        library.forward("double_it", [1], [2])
+        library.forward("scale", [2], [3], by=5.0)
+        ask("opd_graph_end", graph("mine"))
+        library.free(2)
+        for n in range(1, 4):
+            write = (ctypes.c_float * 3)(n, n, n)
+            ask("opd_tensor_write", ctypes.c_int64(1), ctypes.c_uint64(0), write, ctypes.c_size_t(12))
+            ask("opd_replay", graph("mine"), ctypes.c_double(5))
+            assert library.read(3, 3) == [10 * n] * 3
+        client.attach_graph("of c").replay()
+        ask("opd_graph_attach", graph("other"), b"of c")
+        ask("opd_graph_free", (ctypes.c_int64 * 1)(40), ctypes.c_size_t(1))
+        ask("opd_replay", graph("other"), ctypes.c_double(0))
+        with pytest.raises(OSError, match="no graph 40"):
+            ask("opd_replay", graph("mine"), ctypes.c_double(0))
+    finally:
+        library.close()
