@@ -149,22 +149,27 @@ static bool add_packs(struct reader *r)
     return true;
 }
 
-static bool reads_shape(const struct reader *r, const struct node *n)
+// `seen`: slots whose lets do not; a let may be read any number of times.
+static bool reads_shape(const struct reader *r, const struct node *n, bool seen[ENV_MAX_SLOTS])
 {
-    bool reads = n->kind == NODE_NUMEL || n->kind == NODE_RANK || n->kind == NODE_SIZE;
-    for (int i = 0; n->kind == NODE_SLOT && !reads && i < r->body->n_rules; i++)
-        if (r->rules[i].kind == RULE_LET && r->rules[i].slot == n->a)
-            reads = reads_shape(r, r->rules[i].expr->root);
+    const struct node *let = n->kind == NODE_SLOT && !seen[n->a]
+                                 ? body_find_let(r->rules, r->body->n_rules, n->a)
+                                 : NULL;
+    bool reads = n->kind == NODE_NUMEL || n->kind == NODE_RANK || n->kind == NODE_SIZE ||
+                 (let && reads_shape(r, let, seen));
+    if (let)
+        seen[n->a] = true;
     for (int i = 0; i < n->n_args && !reads; i++)
-        reads = reads_shape(r, n->args[i]);
+        reads = reads_shape(r, n->args[i], seen);
     return reads;
 }
 
 // Formulas take a batch as a dimension that broadcasts, unless they ask for shapes.
 static void add_broadcast(struct reader *r)
 {
+    bool seen[ENV_MAX_SLOTS] = { false };
     for (int v = 0; v < r->formulas->n_values; v++)
-        if (reads_shape(r, r->formulas->values[v].expr->root))
+        if (reads_shape(r, r->formulas->values[v].expr->root, seen))
             return;
     struct op_batch *batch = add_batch(r->op, false);
     memset(batch->inputs, 0, sizeof batch->inputs);

@@ -172,3 +172,6 @@ struct op_body {
 struct op_tensor *body_tensor(const struct op *op, int tensor);
 // The name of a tensor by its id.
 const char *body_tensor_name(const struct op *op, int tensor);
+
+// The tree of the let that has that slot, of the first n rules; NULL: a dimension has it.
+const struct node *body_find_let(const struct rule *rules, int n, int slot);

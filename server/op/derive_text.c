@@ -8,24 +8,22 @@
 
 // --- what an expression of a plan reads
 
-static void note_expr(struct op *op, const struct node *n);
-
-static void note_slot(struct op *op, int slot)
+// `seen`: slots whose lets have been looked into; a let may be read any number of times.
+static void note_expr(struct op *op, const struct node *n, bool seen[ENV_MAX_SLOTS])
 {
-    for (int i = 0; i < op->body->n_rules; i++)
-        if (op->body->rules[i].kind == RULE_LET && op->body->rules[i].slot == slot)
-            note_expr(op, op->body->rules[i].expr->root);
-}
-
-static void note_expr(struct op *op, const struct node *n)
-{
+    const struct op_body *body = op->body;
+    const struct node *let = n->kind == NODE_SLOT && !seen[n->a]
+                                 ? body_find_let(body->rules, body->n_rules, n->a)
+                                 : NULL;
     bool names = n->kind == NODE_NUMEL || n->kind == NODE_RANK || n->kind == NODE_SIZE;
     if (names && n->a < TENSOR_OUTPUT)
         op->inputs[n->a].used_backward = true;
-    if (n->kind == NODE_SLOT)
-        note_slot(op, n->a);
+    if (let) {
+        seen[n->a] = true;
+        note_expr(op, let, seen);
+    }
     for (int i = 0; i < n->n_args; i++)
-        note_expr(op, n->args[i]);
+        note_expr(op, n->args[i], seen);
 }
 
 // --- what backward reads
@@ -34,6 +32,7 @@ static uint64_t find_uses(struct op *op)
 {
     const struct formula_set *set = op->body->formulas;
     uint64_t tensors = 0, values = 0;
+    bool seen[ENV_MAX_SLOTS] = { false };
     for (int i = 0; i < set->n; i++)
         if (set->items[i].target >= TENSOR_GRAD_INPUT) {
             tensors |= set->items[i].uses.tensors;
@@ -41,7 +40,7 @@ static uint64_t find_uses(struct op *op)
         }
     for (int v = 0; v < set->n_values; v++)
         if (values >> v & 1)
-            note_expr(op, set->values[v].expr->root);
+            note_expr(op, set->values[v].expr->root, seen);
     return tensors;
 }
 

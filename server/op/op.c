@@ -81,6 +81,14 @@ const char *body_tensor_name(const struct op *op, int tensor)
     return body_tensor(op, tensor)->name;
 }
 
+const struct node *body_find_let(const struct rule *rules, int n, int slot)
+{
+    for (int i = 0; i < n; i++)
+        if (rules[i].kind == RULE_LET && rules[i].slot == slot)
+            return rules[i].expr->root;
+    return NULL;
+}
+
 static bool fail_type(const struct op *op, const struct op_attr *a, const char *got,
                       struct opd_err *err)
 {

@@ -31,8 +31,8 @@ struct prepared {
     struct bound_plan *forward; // a reference
     bool differs;               // results are no longer as its client was told
     double deadline;            // options of every run
-    bool alone, fixed; // fixed: a version was asked for
-    bool makes; // every result is a new tensor
+    bool alone, fixed;          // fixed: a version was asked for
+    bool makes;                 // every result is a new tensor
     // vjp: the last plan, and what it was for.
     struct bound_plan *backward; // a reference, or NULL
     uint32_t wanted, absent;

@@ -37,7 +37,7 @@ struct run {
     struct device *device; // NULL: no tensor has been read yet
     double deadline;       // 0: the operator's
     bool alone;            // and each of its launches waited for
-    bool fixed;    // a version was asked for: it follows no edits
+    bool fixed;            // a version was asked for: it follows no edits
     bool prepared; // `bound` and `request` are those of a prepared call, and stay as they are
     struct bound_plan *bound;
     struct command *command;

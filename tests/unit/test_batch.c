@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "base/mem.h"
 #include "unit/op_text.h"
 
 #define OP "//! op f(Tensor x, Tensor w, Tensor? b=None) -> Tensor y\n//! dtypes float32\n"
@@ -86,13 +87,35 @@ static void test_formulas(void **state)
     }
 }
 
+// A let that is read twice by each that follows is looked into once.
+static void test_lets_of_lets(void **state)
+{
+    (void)state;
+    struct buf text = { 0 };
+    buf_append_str(&text, "//! op f(Tensor x) -> Tensor y\n//! dtypes float32\n"
+                          "//! let n0 = rank(x)\n//! let m0 = 1\n");
+    for (int i = 1; i <= 100; i++)
+        buf_printf(&text, "//! let n%d = n%d + n%d\n//! let m%d = m%d + m%d\n", i, i - 1, i - 1, i,
+                   i - 1, i - 1);
+    size_t size = text.size;
+    buf_append_str(&text, "//! formula y = x * m100\n");
+    struct op *op = parse_text(buf_str(&text));
+    assert_int_equal(op->n_batches, 1);
+    op_unref(op);
+    text.size = size;
+    buf_append_str(&text, "//! formula y = x * (m100 + n100)\n");
+    op = parse_text(buf_str(&text));
+    assert_int_equal(op->n_batches, 0); // it asks for a shape
+    op_unref(op);
+    buf_finish(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_places),       cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_linear),       cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_lets_of_lets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
