@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
 import opd
-from conftest import DEVICE, PATIENCE, PROGRAM, await_end, find_family
+from conftest import DEVICE, PATIENCE, PROGRAM, ROOT, await_end, find_family
 
 CONNECT = """
 import sys, opd
@@ -153,3 +154,26 @@ def test_the_program_of_its_own_installation(tmp_path, monkeypatch):
         cwd=tmp_path, capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout == f"{program}\n", done.stderr
+
+
+@pytest.mark.parametrize("place", ["build", "lib"])
+def test_a_wheel_takes_torchs_library_along(tmp_path, place):
+    """From where make has built it, or make install has put it; without it there is a wheel, too."""
+    pytest.importorskip("setuptools", minversion="70.1")
+    source = tmp_path / ("client/python" if place == "build" else "share/opd/python")
+    ignore = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "client" / "python", source, ignore=ignore)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    contents = []
+    for library in (None, tmp_path / place / "libopd_torch.so"):
+        if library:
+            library.parent.mkdir()
+            library.write_bytes(b"a library")
+        out = tmp_path / f"out-{len(contents)}"
+        subprocess.run([*command, "--wheel-dir", out, source], check=True, timeout=PATIENCE)
+        (wheel,) = out.iterdir()
+        assert wheel.name.endswith("-any.whl") == (library is None)
+        contents.append(set(zipfile.ZipFile(wheel).namelist()))
+    without, with_library = ({name for name in names if name.startswith("opd/")} for names in contents)
+    assert with_library == without | {"opd/lib/libopd_torch.so"}
+    assert {"opd/py.typed", "opd/torch/_inproc.py"} <= without

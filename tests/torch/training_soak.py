@@ -265,7 +265,7 @@ class Soak:
 
     def fill(self):
         """Versions are kept for a while, here and in the daemon: from now on as many as ever are."""
-        for _ in range(KEPT + 1):
+        for _ in range(KEPT):
             self.settle()
 
     def run_steps(self, count):
