@@ -54,7 +54,7 @@ extern "C" __global__ void edited(const float *x, float *y, int N)
 # or it needs what that one was to make.
 FORGIVEN = ("kernel_fault", "deadline_exceeded", "not_found")
 DEADLINE = 1  # seconds for all requests: a stopped executor costs that
-KEPT = 12  # named tensors, exports, imports and contexts at most
+KEPT = 12  # named tensors, exports, imports, contexts and graphs at most
 
 
 class Chaos:
@@ -68,13 +68,13 @@ class Chaos:
         self.edits = 0
         self.counts, self.last = {}, []
         self.named = {}  # name -> its words, None where it is suspect
-        self.shared, self.imports, self.contexts, self.timers = [], [], [], []
+        self.shared, self.imports, self.contexts, self.graphs, self.timers = [], [], [], [], []
         often = [
             self.fault, self.kill_executor, self.kill_later, self.kill_later, self.kill_compiler,
             self.kill_client, self.edit,
             self.break_edit, self.restart, self.make_named, self.write_named, self.check_named,
             self.free_named, self.share, self.unshare, self.take_memory, self.give_memory,
-            self.keep_context, self.use_context,
+            self.keep_context, self.use_context, self.keep_graph, self.use_graph, self.use_graph,
         ]  # fmt: skip
         rare = [self.hang, self.hang, self.stop_executor, self.upgrade, self.upgrade, self.upgrade]
         self.events = [*often, *often, *often, *rare]
@@ -108,6 +108,7 @@ class Chaos:
             timer.join()
         self.shared.clear()
         self.contexts.clear()
+        self.graphs.clear()
         while self.imports:
             self.give_memory()
 
@@ -362,6 +363,36 @@ class Chaos:
         x = np.linspace(-2, 2, 1000, dtype=np.float32).astype(np.float64)
         s = 1 / (1 + np.exp(-1.702 * x))
         np.testing.assert_allclose(got, s * (1 + 1.702 * x * (1 - s)), rtol=1e-4, atol=1e-5)
+
+    # --- graphs
+
+    def keep_graph(self):
+        def capture():
+            x = self.client.tensor(np.arange(64, dtype=np.float32))
+            with self.client.capture() as graph:
+                y = self.client.ops.edited(x)
+                for _ in range(3):
+                    y = self.client.ops.edited(y)
+            return graph, x, y
+
+        if len(self.graphs) == KEPT:
+            self.graphs.pop(self.rng.randrange(len(self.graphs)))
+        self.graphs.append(self.insist(capture))
+
+    def use_graph(self):
+        if not self.graphs:
+            return
+        graph, x, y = self.rng.choice(self.graphs)
+        data = np.arange(64, dtype=np.float32) * self.rng.randrange(100)
+
+        def replay():
+            x.write(data)
+            for _ in range(3):
+                graph.replay()
+            return y.numpy()
+
+        got = self.insist(replay)
+        assert np.array_equal(got, data + 4 * self.edits), f"a replay of another version: {got[:4]}"
 
 
 def run(args, daemon, kernels):
