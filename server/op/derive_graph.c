@@ -242,11 +242,18 @@ struct node *graph_add_rule(struct graph *g, const struct node *rule, struct nod
 
 struct node *graph_add_formula(struct graph *g, int index)
 {
-    const struct formula *f = &g->set->items[index];
-    if (!g->roots[index])
-        g->roots[index] = add_tree(g, f->root, NULL);
+    const struct formula *items = g->set->items;
+    if (!g->roots[index]) {
+        bool used[FORMULA_MAX] = { false };
+        formula_mark(g->set, items[index].root, used);
+        used[index] = true;
+        // Those that it is made of stand before it, and are not gone into again.
+        for (int i = 0; i <= index; i++)
+            if (used[i] && !g->roots[i])
+                g->roots[i] = add_tree(g, items[i].root, NULL);
+    }
     struct node *root = g->roots[index];
-    if (f->target >= 0 || root->n_args == 0)
+    if (items[index].target >= 0 || root->n_args == 0)
         return root;
     return graph_leaf(g, NODE_FORMULA, root->type, index);
 }

@@ -48,9 +48,9 @@ struct formula_set {
     struct formula_value values[FORMULA_MAX_VALUES];
 };
 
-// formula_expr.c: sets used[i] for each formula that a tree is made of.
+// formula_read.c: sets used[i] for each formula that a tree is made of.
 void formula_mark(const struct formula_set *set, const struct node *root, bool used[FORMULA_MAX]);
-// A formula more; fails where there are FORMULA_MAX: NULL.
+// formula_expr.c: a formula more; fails where there are FORMULA_MAX: NULL.
 struct formula *formula_add(struct formula_set *set, struct arena *arena);
 int formula_find(const struct formula_set *set, int target); // -1: none has it
 

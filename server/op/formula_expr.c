@@ -443,16 +443,6 @@ int formula_find(const struct formula_set *set, int target)
     return i < set->n ? i : -1;
 }
 
-void formula_mark(const struct formula_set *set, const struct node *root, bool used[FORMULA_MAX])
-{
-    if (root->kind == NODE_FORMULA && !used[root->a]) {
-        used[root->a] = true;
-        formula_mark(set, set->items[root->a].root, used);
-    }
-    for (int i = 0; i < root->n_args; i++)
-        formula_mark(set, root->args[i], used);
-}
-
 static void note_uses(const struct node *n, const struct formula_set *set,
                       struct formula_uses *uses)
 {

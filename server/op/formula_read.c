@@ -3,6 +3,7 @@
 
 #include "op/derive.h"
 #include "op/reader.h"
+#include "op/tree.h"
 #include "base/suggest.h"
 
 bool formula_check_alone(struct reader *r)
@@ -122,6 +123,29 @@ bool formula_read(struct reader *r)
         r->op->inputs[f->target - TENSOR_GRAD_INPUT].differentiable = true;
     return f->target >= 0 ||
            reader_symbol(r, f->name, SYMBOL_FORMULA, (int)(f - r->formulas->items));
+}
+
+// --- what formulas are made of
+
+// The formulas that a tree names, and that were not used yet.
+static void list_named(const struct node *n, bool used[FORMULA_MAX], int list[FORMULA_MAX],
+                       int *count)
+{
+    if (n->kind == NODE_FORMULA && !used[n->a]) {
+        used[n->a] = true;
+        list[(*count)++] = n->a;
+    }
+    for (int i = 0; i < n->n_args; i++)
+        list_named(n->args[i], used, list, count);
+}
+
+// One formula after the other: as deep as they go together no stack would do.
+void formula_mark(const struct formula_set *set, const struct node *root, bool used[FORMULA_MAX])
+{
+    int list[FORMULA_MAX], n = 0;
+    list_named(root, used, list, &n);
+    while (n > 0)
+        list_named(set->items[list[--n]].root, used, list, &n);
 }
 
 // --- once all lines have been read

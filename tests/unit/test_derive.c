@@ -454,6 +454,27 @@ static void test_infinite(void **unused)
     op_unref(op);
 }
 
+// Formulas that are each made of the one before, with that as deep in them as it gets.
+static void test_deep(void **unused)
+{
+    (void)unused;
+    struct buf text = { 0 };
+    buf_append_str(&text, TOP "//! formula t0 = x\n");
+    for (int i = 1; i <= 250; i++) {
+        buf_printf(&text, "//! formula t%d = t%d", i, i - 1);
+        for (int k = 0; k < 900; k++)
+            buf_append_str(&text, "+z");
+        buf_append_str(&text, "\n");
+    }
+    buf_append_str(&text, "//! formula y = t250\n");
+    struct op *op = parse_text(buf_str(&text));
+    assert_true(op->has_backward || op->warnings[0]);
+    point.tensors[0] = point.tensors[1] = 1;
+    assert_true(result(op, TENSOR_OUTPUT) == 1 + 250 * 900);
+    op_unref(op);
+    buf_finish(&text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -461,7 +482,7 @@ int main(void)
         cmocka_unit_test(test_corners),  cmocka_unit_test(test_orders),
         cmocka_unit_test(test_text),     cmocka_unit_test(test_refused),
         cmocka_unit_test(test_written),  cmocka_unit_test(test_nothing_is_left),
-        cmocka_unit_test(test_infinite),
+        cmocka_unit_test(test_infinite), cmocka_unit_test(test_deep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
