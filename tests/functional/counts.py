@@ -29,11 +29,16 @@ class Requests:
         self.raw.make(2, *DESC)
         self.raw.call("prepare", 1, "forward", "gelu", [DESC], {})
         self.last = 2
+        self.raw.call("graph_begin", 1)
+        for id in (1, *range(3, 22)):  # a chain, which the graph holds
+            self.raw.call("forward", "gelu", [id], {}, [self.new()])
+        self.raw.call("graph_end", 1)
         self.kinds = {
             "tensor_info": lambda: self.raw.call("tensor_info", 1),
             "forward": lambda: self.raw.call("forward", "gelu", [1], {}, [self.new()]),
             "call, new result": lambda: self.raw.call("call", 1, [1, self.new()]),
             "call, result that is there": lambda: self.raw.call("call", 1, [1, 2]),
+            "replay of 20 calls": lambda: self.raw.call("replay", 1),
         }
 
     def new(self):
