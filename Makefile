@@ -235,7 +235,13 @@ conformance: $(call built,$(BUILD)/tests/conformance/conformance)
 compile-all: $(call built,$(BUILD)/tests/compile_all)
 	$(BUILD)/tests/compile_all $(if $(ARCHS),--arch $(ARCHS))
 
-functional ops torch reload faults: $(call built,all)
+# Once in torch's process, and once, what can differ, all in the daemon.
+torch: $(call built,all)
+	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/torch
+	OPD_TEST_DEVICE=$(DEVICE) OPD_ISOLATED=1 $(PYTEST) \
+		$(patsubst %,tests/torch/test_torch_%.py,ops edits layers options process)
+
+functional ops reload faults: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
 
 # What torch runs in its own process otherwise.

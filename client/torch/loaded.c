@@ -258,6 +258,7 @@ void loaded_tell_last(char *out, size_t size)
 static bool find_version(struct torch_op *op, uint32_t *out)
 {
     *out = loaded_options.version;
+    wanted.news = op->heard;
     if (op->kind == LOADED_BACKWARD || *out)
         return true;
     if (!op->slot)

@@ -5,8 +5,12 @@
 Every operator of the daemon is there, and as torch.ops.opd.gelu, registered with torch.library when
 it is first used, so it works under torch.compile, no_grad, inference_mode and autocast. A tensor on
 the CPU is computed by the daemon's device `cpu` if it has one, else by its first device; a CUDA
-tensor by the daemon's device that is the same card, in place. A call returns when the result is
-there.
+tensor by the daemon's device that is the same card, in place.
+
+The first call of each version, dtypes, shapes and attributes runs in the daemon; later ones in this
+process, on torch's current stream, without waiting. options(isolated=True), or OPD_ISOLATED=1, has
+all of them run in the daemon, False, or 0, none. A torch older than 2.10 runs all there. What a kernel
+on CUDA found wrong is raised by a later call, or by synchronize().
 
 A process has one connection, which its threads take turns on; a forked child opens its own. When
 it is lost, the call that finds out raises opd.ConnectionLost, and the next one connects again.
@@ -24,6 +28,7 @@ so do those with `linear` lines in their files. Others have first derivatives, a
 name. Under torch.vmap a batch is one call where the operator takes it, else a loop.
 """
 
+from ._inproc import synchronize
 from ._layers import LLTM, DepthwiseConv2d, PCLLoss, UpsampleBilinear2d
 from ._namespace import register
 from ._ops import ops, refresh, use
@@ -41,5 +46,6 @@ __all__ = [
     "refresh",
     "register",
     "release",
+    "synchronize",
     "use",
 ]

@@ -300,7 +300,7 @@ class Session:
             name = self._device_name(device)
             if device.type == "cpu" and name != "cpu":
                 return None
-            self._take_page()
+            self._take_page(self.link)
             params = (operator.name, direction, descs, _name_attrs(operator, attrs), options)
             reply = self.conn.send("plan_export", (*params[:-1], {**options, "device": name}))
             reply.deadline = _COMPILING
@@ -333,28 +333,28 @@ class Session:
             with suppress(OpdError):
                 if self._link is not None and not self._link.conn.closed:
                     self._paged = None
-                    self._take_page()
+                    self._take_page(self._link)
                     return True
             with suppress(OpdError):
                 self._connect(start=False)
-                self._take_page()
+                self._take_page(self.link)
                 return True
         return False
 
-    def _take_page(self) -> None:
+    def _take_page(self, link: Link) -> None:
         """The daemon's page of versions, once for each connection."""
         library = find_library()
-        if self._paged is self.link or library is None:
+        if self._paged is link or library is None:
             return
-        reply = self.conn.send("version_page", ())
-        self.conn.wait(reply)
+        reply = link.conn.send("version_page", ())
+        link.conn.wait(reply)
         fd = reply.take_fd()
         if fd is not None:
             try:
                 library.set_page(fd)
             finally:
                 os.close(fd)
-        self._paged = self.link
+        self._paged = link
 
     def release(self) -> None:
         """Gives up all memory that is kept for later calls, here and in the daemon."""

@@ -1,0 +1,486 @@
+"""Operators that run in torch's own process: what finds a plan here, what follows an edit, and how they go on when
+the daemon does not."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+from conftest import CACHE, DEVICE, PROGRAM, eventually, in_threads
+from torch_fixtures import TORCH_DEVICES, device, draw, ops, torch_daemon  # noqa: F401
+from scale_operator import X, grad_of, save, scale, write_scale  # noqa: F401
+
+import opd
+import opd.torch
+from opd._conn import Connection
+from opd.torch._library import DEFAULT_ISOLATED, find_library, get_library
+
+pytestmark = [
+    pytest.mark.skipif(bool(DEFAULT_ISOLATED), reason="OPD_ISOLATED says that all runs in the daemon"),
+    pytest.mark.skipif(get_library() is None, reason="this torch has not the functions"),
+]
+RUNS = ("forward", "vjp")
+needs_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="the daemon has no device for tensors on the CPU")
+gpu = [d for d in TORCH_DEVICES if d != "cpu"]
+needs_gpu = pytest.mark.skipif(not gpu, reason="no GPU")
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The requests of this process, as they are sent."""
+    methods = []
+    send = Connection.send
+
+    def record(self, method, *args, **rest):
+        methods.append(method)
+        return send(self, method, *args, **rest)
+
+    monkeypatch.setattr(Connection, "send", record)
+    return methods
+
+
+def is_here(device):
+    """Whether tensors there can be computed in this process."""
+    return device != "cpu" or DEVICE == "cpu"
+
+
+@pytest.fixture
+def here(device):
+    if not is_here(device):
+        pytest.skip("the daemon has no device for tensors on the CPU")
+    return device
+
+
+# --- calls
+
+
+def test_the_first_call_is_the_daemons_the_others_are_not(ops, draw, here, asked):
+    x = draw(5, 7, dtype=torch.float32)
+    for n in range(4):
+        del asked[:]
+        assert_close(ops.gelu(x, approximate="none"), F.gelu(x))
+        assert ("forward" in asked) == (n == 0 and DEFAULT_ISOLATED is None)
+    assert asked == []
+
+
+def test_gradients(ops, draw, here, asked):
+    x = draw(6, 7, dtype=torch.float32, grad=True)
+    for n in range(3):
+        del asked[:]
+        assert_close(grad_of(ops.gelu(x, approximate="none"), x), grad_of(F.gelu(x), x))
+        assert n == 0 or asked == []
+    assert "gelu" in type(ops.gelu(x).grad_fn).__name__
+
+
+def test_several_outputs_optional_inputs_and_saved_tensors(ops, draw, here, asked):
+    for _ in range(3):
+        del asked[:]
+        x, b = draw(3, 5, grad=True), draw(3, 5, seed=1, grad=True)
+        for given in ((x,), (x, b)):
+            y, z = ops.two_results(*given, gain=0.5)
+            expected = 0.5 * x * torch.exp(sum(given))
+            assert_close((y, z), (expected, 2 * x))
+            assert_close(torch.autograd.grad(y.sum() + z.sum(), given), torch.autograd.grad((expected + 2 * x).sum(), given))
+        y, _ = ops.two_results(x, b=b)  # one output's gradient is absent, a tensor is given by name
+        assert_close(grad_of(y, b), grad_of(x * torch.exp(x + b), b))
+    assert asked == []
+
+
+def test_in_place(ops, draw, here, asked):
+    for _ in range(3):
+        del asked[:]
+        param, grad = draw(4, 6), draw(4, 6, seed=1)
+        expected = param - 0.25 * grad
+        before = param._version
+        ops.step_down(param, grad, lr=0.25)
+        assert_close(param, expected)
+        assert param._version > before
+        turned = draw(6, 4).t()  # its elements do not follow each other
+        expected = turned - 0.25 * grad
+        ops.step_down(turned, grad, lr=0.25)
+        assert_close(turned, expected)
+    assert asked == []
+
+
+def test_products_of_matrices(ops, draw, here, asked):
+    input, weights, bias = draw(4, 3, grad=True), draw(15, 8, grad=True), draw(15, grad=True)
+    h, c = draw(4, 5, seed=1, grad=True), draw(4, 5, seed=2, grad=True)
+    leaves = (input, weights, bias, h, c)
+    for _ in range(3):
+        del asked[:]
+        new_h, new_cell = ops.lltm(*leaves)
+        gates = F.linear(torch.cat([h, input], dim=1), weights, bias)
+        i, o, candidate = gates.chunk(3, dim=1)
+        cell = c + F.elu(candidate) * torch.sigmoid(i)
+        expected = torch.tanh(cell) * torch.sigmoid(o)
+        assert_close((new_h, new_cell), (expected, cell))
+        ours = torch.autograd.grad((new_h * 3 + new_cell).sum(), leaves)
+        assert_close(ours, torch.autograd.grad((expected * 3 + cell).sum(), leaves))
+    assert asked == []
+
+
+@pytest.mark.parametrize("shape", [(0,), (), (1,), (3, 0, 2), (100_000,)])
+def test_shapes(ops, draw, here, shape):
+    x = draw(*shape, dtype=torch.float32)
+    for _ in range(3):
+        assert_close(ops.gelu(x, approximate="none"), F.gelu(x))
+        assert_close(ops.gelu(x.expand(2, *shape), approximate="none"), F.gelu(x.expand(2, *shape)))
+
+
+def test_torchs_namespace_takes_the_same_way(ops, draw, here, asked):
+    x = draw(9, 3)
+    for function in (ops.gelu, torch.ops.opd.gelu, torch.ops.opd.gelu.default):
+        for _ in range(2):
+            function(x, approximate="none")
+        del asked[:]
+        assert_close(function(x, approximate="none"), F.gelu(x))
+        assert asked == []
+
+
+CHECKED = """\
+//! op      take(Tensor x, Tensor at) -> Tensor y
+//! dtypes  float32
+//! type    int64 : at
+//! shape   x [N]
+//! shape   at [K]
+//! shape   y [K]
+//! check   in_range : "index {at} is out of x"
+//! forward
+//!   kernel take_forward
+
+__global__ void take_forward(const float *x, const long long *at, float *y, int K, int N, unsigned long long *report)
+{
+    CUDA_KERNEL_LOOP(i, K) {
+        bool fits = at[i] >= 0 && at[i] < N;
+        opd::check(report, in_range, fits, i);
+        y[i] = fits ? x[at[i]] : 0;
+    }
+}
+"""
+
+
+def test_what_a_kernel_checks(scale, tmp_path):
+    save(tmp_path / "take.cu", CHECKED.replace("{at}", "[index]") if False else CHECKED)
+    changed = scale.reload()
+    if any(c["state"] == "failed" for c in changed):
+        pytest.skip(f"the header language says checks otherwise: {changed}")
+    for device in TORCH_DEVICES:
+        if not is_here(device):
+            continue
+        x, good = torch.arange(5.0, device=device), torch.tensor([4, 0], device=device)
+        for _ in range(3):
+            assert_close(opd.torch.ops.take(x, good), x[good])
+        bad = torch.tensor([1, 5], device=device)
+        with pytest.raises(opd.InvalidArgument, match="take: index"):
+            opd.torch.ops.take(x, bad)
+            opd.torch.synchronize()
+        assert_close(opd.torch.ops.take(x, good), x[good])
+        opd.torch.synchronize()
+
+
+# --- options
+
+
+def test_options(ops, draw, here, asked):
+    x = draw(4, 9)
+    with opd.torch.options(isolated=False):
+        ops.gelu(x)
+    assert not set(RUNS) & set(asked)
+    with opd.torch.options(isolated=True):
+        ops.gelu(x)
+        leaf = x.clone().requires_grad_()
+        y = ops.gelu(leaf)
+    y.sum().backward()  # as its forward was
+    assert [m for m in asked if m in RUNS] == ["forward", "forward", "vjp"]
+    for given in ({"debug": True}, {"deadline": 60}):
+        del asked[:]
+        with opd.torch.options(**given):
+            ops.gelu(x)
+        assert "forward" in asked
+    del asked[:]
+    ops.gelu(x)
+    assert asked == []
+    with pytest.raises(opd.InvalidArgument, match="isolated is 'yes', expected True, False or None"):
+        with opd.torch.options(isolated="yes"):
+            pass
+
+
+# --- edits
+
+
+def test_backward_of_a_forward_before_an_edit(scale, tmp_path):
+    x = X.clone().requires_grad_()
+    for _ in range(3):
+        old = opd.torch.ops.scale(x)
+    for factor in (5, 6, 7, 8, 9):
+        write_scale(tmp_path, factor)
+        scale.reload()
+        for _ in range(3):
+            new = opd.torch.ops.scale(x)
+            assert_close(new, x * factor)
+            assert_close(grad_of(new, x), torch.full_like(x, factor))
+        assert_close(grad_of(old, x), torch.full_like(x, 2))
+
+
+def test_edits_under_callers(scale, tmp_path):
+    """No call that begins after reload() has answered runs a version from before."""
+    served, done = [2], threading.Event()
+    x = torch.ones(100)
+
+    def work(number):
+        if number == 8:
+            try:
+                for factor in range(3, 33):
+                    write_scale(tmp_path, factor)
+                    scale.reload()
+                    served.append(factor)
+                    time.sleep(0.01)
+            finally:
+                done.set()
+            return
+        while not done.is_set():
+            least = served[-1]
+            found = opd.torch.ops.scale(x)[0].item()
+            assert least <= found <= served[-1] + 1, (least, found, served[-1])
+
+    in_threads(9, work)
+    assert_close(opd.torch.ops.scale(x), x * 32)
+
+
+def test_edits_leave_nothing_behind(scale, tmp_path):
+    x = X.clone().requires_grad_()
+    counts, maps = [], []
+    for n in range(24):
+        write_scale(tmp_path, n + 3)
+        scale.reload()
+        for _ in range(2):
+            assert_close(grad_of(opd.torch.ops.scale(x), x), torch.full_like(x, n + 3))
+        counts.append(get_library().count())
+        with open("/proc/self/maps") as file:
+            maps.append(sum("opd-kernel" in line for line in file))
+    assert counts[-1].loaded <= counts[7].loaded and counts[-1].retired == 0
+    assert maps[-1] <= maps[7]
+
+
+def test_a_rollback(scale, tmp_path):
+    assert_close(opd.torch.ops.scale(X), X * 2)
+    write_scale(tmp_path, 3)
+    scale.reload()
+    for _ in range(2):
+        assert_close(opd.torch.ops.scale(X), X * 3)
+    with scale.connect() as client:
+        client._conn.call("rollback", "scale")
+    for _ in range(2):
+        assert_close(opd.torch.ops.scale(X), X * 2)
+
+
+# --- the daemon comes and goes
+
+
+def kill(daemon):
+    daemon.process.kill()
+    daemon.process.wait()
+    daemon.process.stdout.close()
+
+
+@needs_cpu
+def test_a_daemon_that_is_killed_and_another(start_daemon, tmp_path):
+    """What is loaded goes on; the next daemon's versions are followed as soon as there is one."""
+    write_scale(tmp_path, 2)
+    daemon = start_daemon("--kernels", str(tmp_path))
+    opd.torch.use(daemon.socket)
+    x = X.clone().requires_grad_()
+    for _ in range(2):
+        old = opd.torch.ops.scale(x)
+        old_gradient = grad_of(old, x)
+    kill(daemon)
+    end = time.monotonic() + 2.5  # it is looked for each second
+    while time.monotonic() < end:
+        assert_close(opd.torch.ops.scale(x), x * 2)
+        assert_close(grad_of(opd.torch.ops.scale(x), x), old_gradient)
+    write_scale(tmp_path, 3)
+    options = ["--device", DEVICE, "--cache", str(CACHE), "--kernels", str(tmp_path)]
+    daemon._start([PROGRAM, "--socket", daemon.socket, *options])
+    assert eventually(lambda: torch.equal(opd.torch.ops.scale(x), x * 3))
+    with daemon.connect() as client:
+        write_scale(tmp_path, 4)
+        client.reload()
+    assert_close(opd.torch.ops.scale(x), x * 4)
+    opd.torch.use(None)
+
+
+def test_an_upgrade_is_not_noticed(scale, asked):
+    x = X.clone()
+    for _ in range(2):
+        opd.torch.ops.scale(x)
+    with scale.connect() as client:
+        for _ in range(2):
+            client.upgrade()
+            del asked[:]
+            assert_close(opd.torch.ops.scale(x), x * 2)
+            assert not set(RUNS) & set(asked)
+
+
+# --- threads and processes
+
+
+@needs_cpu
+def test_a_forked_child_goes_on(ops):
+    x = torch.randn(50_000)
+    for _ in range(2):
+        expected = ops.gelu(x, approximate="none")
+    context = multiprocessing.get_context("fork")
+    queue = context.SimpleQueue()
+
+    def work():
+        sent = []
+        Connection.send = lambda self, method, *a, **k: sent.append(method)
+        made = ops.gelu(x, approximate="none").tolist()  # torch's own threads are the parent's, too
+        queue.put((made, sent))
+
+    child = context.Process(target=work)
+    child.start()
+    assert queue.get() == (expected.tolist(), [])
+    child.join()
+    assert child.exitcode == 0
+
+
+@needs_cpu
+def test_threads(ops):
+    def work(seed):
+        generator = torch.Generator().manual_seed(seed)
+        for n in range(200):
+            x = torch.randn(n % 7 * 1000 + 1, generator=generator)
+            assert_close(ops.gelu(x, approximate="none"), F.gelu(x))
+
+    in_threads(6, work)
+
+
+# --- where it cannot
+
+
+WITHOUT = """
+import warnings
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    import torch, opd.torch
+    for _ in range(3):
+        y = opd.torch.ops.gelu(torch.ones(3), approximate="none")
+assert torch.allclose(y, torch.nn.functional.gelu(torch.ones(3)))
+print(sum("runs all operators in the daemon" in str(w.message) for w in caught))
+"""
+
+
+def test_a_torch_without_the_functions(ops, torch_daemon, tmp_path):
+    """Today's way, said once."""
+    package = os.path.dirname(os.path.dirname(opd.__file__))
+    env = {**os.environ, "OPD_SOCKET": torch_daemon.socket, "PYTHONPATH": package}
+    env["OPD_TORCH_LIB"] = str(tmp_path / "none.so")
+    done = subprocess.run([sys.executable, "-c", WITHOUT], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
+
+
+def test_nothing_keeps_a_graph(ops, draw, here):
+    """Not even a first call, part of which is made in the daemon."""
+    gc.collect()
+    gc.disable()
+    try:
+        for n in range(3):
+            middle = draw(11, n + 1, grad=True) * 2
+            gone = weakref.ref(middle)
+            ops.gelu(middle).sum().backward()
+            del middle
+            assert gone() is None
+    finally:
+        gc.enable()
+
+
+# --- CUDA
+
+
+@needs_gpu
+def test_streams_and_graphs(ops):
+    x = torch.randn(1 << 20, device=gpu[0])
+    for _ in range(2):
+        ops.gelu(x, approximate="none")
+    streams = [torch.cuda.Stream(gpu[0]) for _ in range(3)]
+    torch.cuda.synchronize()
+    found = []
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            y = x
+            for _ in range(10):
+                y = ops.gelu(y, approximate="none")
+            found.append(y)
+    torch.cuda.synchronize()
+    for _ in range(10):
+        x = F.gelu(x)
+    assert all(torch.allclose(y, x, atol=1e-5) for y in found)
+    graph, given = torch.cuda.CUDAGraph(), torch.randn(8, 8, device=gpu[0])
+    with pytest.raises(opd.InvalidArgument, match="gelu: a CUDA graph .* make it once before"):
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            ops.gelu(given, approximate="none")
+    for _ in range(2):
+        ops.gelu(given, approximate="none")
+    with torch.cuda.graph(graph):
+        made = ops.gelu(ops.gelu(given, approximate="none"), approximate="none")
+    for _ in range(3):
+        given.copy_(torch.randn(8, 8))
+        graph.replay()
+        assert_close(made, F.gelu(F.gelu(given)))
+
+
+@needs_gpu
+def test_a_captured_version_outlives_edits(scale, tmp_path):
+    x = torch.ones(64, device=gpu[0])
+    for _ in range(2):
+        opd.torch.ops.scale(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = opd.torch.ops.scale(x)
+    for factor in range(3, 12):
+        write_scale(tmp_path, factor)
+        scale.reload()
+        for _ in range(2):
+            assert_close(opd.torch.ops.scale(x), x * factor)
+    graph.replay()
+    assert_close(y, x * 2)
+    del graph, y
+
+
+@needs_gpu
+def test_edits_take_no_memory_of_the_device(scale, tmp_path):
+    x = torch.ones(64, device=gpu[0])
+    free = []
+    for n in range(60):
+        write_scale(tmp_path, n + 3)
+        scale.reload()
+        for _ in range(2):
+            assert_close(opd.torch.ops.scale(x), x * (n + 3))
+        torch.cuda.synchronize()
+        free.append(torch.cuda.mem_get_info()[0])
+    assert free[-1] >= free[15] - (64 << 20)
+    assert find_library().count().loaded < 20
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_two_devices(start_daemon):
+    daemon = start_daemon(device="cuda:0,cuda:1")
+    opd.torch.use(daemon.socket)
+    for _ in range(3):
+        for index in (0, 1):
+            x = torch.randn(1000, device=f"cuda:{index}", requires_grad=True)
+            y = opd.torch.ops.gelu(x, approximate="none")
+            assert y.device == x.device
+            assert_close(y, F.gelu(x))
+            assert_close(grad_of(y, x), grad_of(F.gelu(x), x))
+    opd.torch.use(None)
