@@ -51,7 +51,7 @@ SLACK = {  # what means nothing: a kernel of a version that few calls ran is som
     "memory": 8 << 20,
     "mappings": 30,
     "plans": 12,
-    "device memory": 4 << 20,
+    "device memory": 16 << 20,
     "broker": 4 << 20,
     "executor": 12 << 20,
     "broker's descriptors": 8,
@@ -193,6 +193,8 @@ class Soak:
             self._save(op, 0)
         self.daemon = self._start(None)
         opd.torch.use(self.daemon.socket)
+        self.allowed_tf32 = torch.backends.cudnn.allow_tf32
+        torch.backends.cudnn.allow_tf32 = False  # torch's own are what results are held against
         self.trainers = [Trainer(self, n) for n in range(threads)]
         self.reloader = threading.Thread(target=self._reload, daemon=True)
 
@@ -400,6 +402,7 @@ class Soak:
     def close(self):
         self.end()
         opd.torch.use(None)
+        torch.backends.cudnn.allow_tf32 = self.allowed_tf32
         if self.daemon.alive():
             self.daemon.stop()
         shutil.rmtree(self.folder)
