@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 import warnings
 from pathlib import Path
 
@@ -112,7 +113,7 @@ class Trainer:
                         self.idle.set()
                         self.soak.running.wait(1)
         except BaseException as e:
-            self.soak.errors.append(f"a training loop: {type(e).__name__}: {e}")
+            self.soak.errors.append(f"a training loop: {''.join(traceback.format_exception(e))}")
             self.idle.set()
 
     def _step(self):
@@ -191,15 +192,16 @@ class Soak:
         self.running, self.ended = threading.Event(), threading.Event()
         for op in self.texts:
             self._save(op, 0)
-        self.daemon = self._start(None)
+        self.daemon = self._start()
         opd.torch.use(self.daemon.socket)
         self.allowed_tf32 = torch.backends.cudnn.allow_tf32
         torch.backends.cudnn.allow_tf32 = False  # torch's own are what results are held against
         self.trainers = [Trainer(self, n) for n in range(threads)]
         self.reloader = threading.Thread(target=self._reload, daemon=True)
 
-    def _start(self, socket):
+    def _start(self):
         cache = ["--cache", str(self.folder / "cache"), "--cache-size", "16M"]
+        socket = self.folder / "opd.sock"
         before = os.environ.get("TMPDIR")
         os.environ["TMPDIR"] = str(self.temporary)
         try:
@@ -281,7 +283,7 @@ class Soak:
                 raise AssertionError(f"it does not come; reload() has told of {self.floors}, saved is {self.saved}")
             time.sleep(0.01)
         if self.errors:
-            raise AssertionError(self.errors)
+            raise AssertionError("\n".join(self.errors))
 
     # --- what is held
 
@@ -331,6 +333,7 @@ class Soak:
 
     def replace_daemon(self):
         """While it is gone, loops go on, and a file is edited. They look for another one now and then."""
+        self.run_steps(2 * BATCH)
         old, family = self.daemon, find_family(self.daemon.pid)
         old.process.kill()
         old.process.wait()
@@ -341,7 +344,7 @@ class Soak:
         self.n_edits += 1
         self.is_found = False
         self._save("tilt", self.n_edits)
-        self.daemon = self._start(old.socket)
+        self.daemon = self._start()
         start = time.monotonic()
         self.wait(lambda: all(t.last["tilt"] == self.n_edits for t in self.trainers))
         self.is_found = True
@@ -382,7 +385,7 @@ class Soak:
             grown += judge(daemon_before, self.measure_daemon())
         self.end()
         assert not grown, grown
-        assert not self.errors, self.errors
+        assert not self.errors, "\n".join(self.errors)
 
     def report(self, seconds):
         steps = sum(trainer.n_steps for trainer in self.trainers)
