@@ -106,6 +106,14 @@ static bool step_fits(const struct loaded *p, const struct exported_step *s)
     return s->kind != EXPORTED_LAUNCH || s->args_size <= MAX_ARGS_SIZE;
 }
 
+// Of a forward, that is; gradients that are not wanted are made of nothing.
+static bool makes_all(const struct loaded *p)
+{
+    const struct torch_op *op = p->op;
+    uint32_t n = op->n_outputs + (op->kind == LOADED_KEEP ? op->n_saved : 0);
+    return op->kind == LOADED_BACKWARD || p->n_results == n;
+}
+
 bool run_bind(struct loaded *p, struct opd_err *err)
 {
     const struct exported *x = &p->x;
@@ -117,7 +125,7 @@ bool run_bind(struct loaded *p, struct opd_err *err)
         fits = bind_operand(p, i);
     for (uint32_t i = 0; fits && i < x->n_steps; i++)
         fits = step_fits(p, &x->steps[i]);
-    return fits || opd_err_set(err, OPD_E_unavailable, "%s: such a plan runs in the daemon only",
+    return (fits && makes_all(p)) || opd_err_set(err, OPD_E_unavailable, "%s: such a plan runs in the daemon only",
                                p->op->name);
 }
 
@@ -205,21 +213,26 @@ static bool find_address(struct run *r, uint32_t i)
     return true;
 }
 
-// Two that are changed in place must not share memory: Python tells of it.
-static bool is_apart(const struct run *r)
+// Two operands, of which one is changed in place; both may be the same, if one is only read.
+static bool are_apart(const struct run *r, uint32_t i, uint32_t j)
 {
-    const struct loaded *p = r->p;
-    for (uint32_t i = 0; i < p->x.n_operands; i++) {
-        for (uint32_t j = i + 1; j < p->x.n_operands; j++) {
-            const struct binding *a = &p->operands[i], *b = &p->operands[j];
-            if (a->to != BOUND_ARG || b->to != BOUND_ARG || !(p->op->mutated >> a->index & 1) ||
-                !(p->op->mutated >> b->index & 1))
-                continue;
-            if (r->addresses[i] < r->addresses[j] + p->x.operands[j].size &&
-                r->addresses[j] < r->addresses[i] + p->x.operands[i].size)
+    const struct binding *a = &r->p->operands[i], *b = &r->p->operands[j];
+    if (a->to != BOUND_ARG || b->to != BOUND_ARG)
+        return true;
+    bool one = r->p->op->mutated >> a->index & 1, other = r->p->op->mutated >> b->index & 1;
+    uint64_t from = r->addresses[i], to = from + r->p->x.operands[i].size;
+    uint64_t at = r->addresses[j], end = at + r->p->x.operands[j].size;
+    bool same = from == at && to == end && !(one && other);
+    return (!one && !other) || same || to <= at || end <= from;
+}
+
+// Python tells what is wrong.
+static bool all_apart(const struct run *r)
+{
+    for (uint32_t i = 0; i < r->p->x.n_operands; i++)
+        for (uint32_t j = i + 1; j < r->p->x.n_operands; j++)
+            if (!are_apart(r, i, j))
                 return false;
-        }
-    }
     return true;
 }
 
@@ -230,8 +243,7 @@ static bool prepare(struct run *r)
     for (uint32_t i = 0; i < r->p->x.n_operands; i++)
         if (!find_address(r, i))
             return false;
-    uint32_t mutated = r->p->op->mutated;
-    return (mutated & (mutated - 1)) == 0 || is_apart(r);
+    return r->p->op->mutated == 0 || all_apart(r);
 }
 
 static void drop(void *tensor)

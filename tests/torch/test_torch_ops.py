@@ -256,6 +256,22 @@ def test_in_place_of_one_memory_twice_is_refused(ops, draw):
     ops.adam_step(empty, empty, empty, empty, step=1)
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_is_changed_in_place_shares_memory_with_what_is_read(ops, draw, alone):
+    """All of it, or it is refused, as torch does."""
+    with opd.torch.options(isolated=alone):
+        for _ in range(3):
+            whole = draw(5, 4)
+            before = whole.clone()
+            with pytest.raises(opd.InvalidArgument, match="step_down: .* shares a part of its memory"):
+                ops.step_down(whole[1:], whole[:-1], lr=0.5)
+            assert torch.equal(whole, before)
+            ops.step_down(whole[1:4], draw(3, 4, seed=1), lr=0.5)
+            assert_close(whole[1:4], before[1:4] - 0.5 * draw(3, 4, seed=1))
+            ops.step_down(whole, whole, lr=0.5)
+            assert_close(whole[0], before[0] / 2)
+
+
 def test_without_inputs(ops):
     assert_close(ops.ramp(count=4, step=(2, 3)), torch.tensor([0.0, 3.0, 4.0, 9.0]))
     assert_close(ops.ramp(count=3, lambda_=5), torch.tensor([5.0, 6.0, 7.0]))

@@ -312,8 +312,8 @@ class Operator:
         tensors, attrs, device = self._split(args)
         if device.type == "meta":
             return self._fake(args, keep), 0
-        if len(self.mutated) > 1:
-            _check_apart(self.name, [tensors[i] for i in self.mutated])
+        if self.mutated:
+            _check_apart(self.name, tensors, self.mutated)
         kernels = self._get_kernels() if get_session().may_run_here(device) else None
         made = kernels.forward(args, keep) if kernels else MISS
         if made is not MISS:
@@ -469,16 +469,30 @@ def _spell_arguments(schema: str, takes_device: bool) -> str:
     return f"{arguments}{more}Device? device=None) -> {returns}"
 
 
-def _check_apart(name: str, changed: Sequence[Optional[torch.Tensor]]) -> None:
-    """Two that are changed in place must not share memory; the daemon may be given copies. As torch
-    does, this lets those pass of which it is hard to tell."""
-    present = [t for t in changed if t is not None and t.numel() > 0]
-    for a, b in itertools.combinations(present, 2):
+def _check_apart(name: str, tensors: Sequence[Optional[torch.Tensor]], changed: list[int]) -> None:
+    """Two that are changed in place must not share memory, nor one and a part of another that is
+    read; the daemon may be given copies. As torch does, this lets those pass of which it is hard to
+    tell."""
+    present = [
+        (i in changed, t)
+        for i, t in enumerate(tensors)
+        if t is not None and t.layout == torch.strided and t.numel() > 0
+    ]
+    for (one, a), (other, b) in itertools.combinations(present, 2):
+        if not one and not other:
+            continue
         same = a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
-        if same or (a.is_contiguous() and b.is_contiguous() and _overlap(a, b)):
+        shared = a.is_contiguous() and b.is_contiguous() and _overlap(a, b)
+        if one and other and (same or shared):
             raise InvalidArgument(
                 f"{name}: two of the tensors that it changes in place share memory; give it one "
                 "for each",
+                op=name,
+            )
+        if shared and not (same and a.nbytes == b.nbytes):
+            raise InvalidArgument(
+                f"{name}: a tensor that it changes in place shares a part of its memory with "
+                "another; give it a clone() of one",
                 op=name,
             )
 
