@@ -429,3 +429,22 @@ def test_many_signatures(ops):
     for n in range(1, 700):
         assert ops.gelu(torch.zeros(n)).shape == (n,)
     assert len(opd.torch._session.get_session()._plans["gelu"]) >= 690
+
+
+def test_a_fork_waits_for_a_registration_to_end(ops):
+    """Else the child would wait for ever: who registers is not in it."""
+    lock, held = opd.torch._inproc._lock, threading.Event()
+
+    def register():
+        with lock:
+            held.set()
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=register)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(not lock.acquire(timeout=10))
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0

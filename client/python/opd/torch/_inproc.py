@@ -14,6 +14,7 @@ made in the daemon, and its plan is loaded for those that come after.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import warnings
@@ -79,6 +80,10 @@ def _leave(*_: Any, **__: Any) -> Any:
 
 _told: set[str] = set()
 _lock = threading.RLock()
+# A child must not find a registration half done: torch's own lock would be held in it for ever.
+os.register_at_fork(
+    before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+)
 
 
 class Kernels:
