@@ -125,8 +125,9 @@ bool run_bind(struct loaded *p, struct opd_err *err)
         fits = bind_operand(p, i);
     for (uint32_t i = 0; fits && i < x->n_steps; i++)
         fits = step_fits(p, &x->steps[i]);
-    return (fits && makes_all(p)) || opd_err_set(err, OPD_E_unavailable, "%s: such a plan runs in the daemon only",
-                               p->op->name);
+    return (fits && makes_all(p)) ||
+           opd_err_set(err, OPD_E_unavailable, "%s: such a plan runs in the daemon only",
+                       p->op->name);
 }
 
 // --- memory
