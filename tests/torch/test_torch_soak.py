@@ -17,6 +17,6 @@ def test_edits_under_training_loops(device):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", opd.ReloadWarning)
-            soak.run(40, judge_daemon=False)
+            soak.run(40, judge_daemon=False, replace_daemon=False)
     finally:
         soak.close()

@@ -355,7 +355,7 @@ class Soak:
         with self.daemon.connect() as client:
             client.upgrade()
 
-    def run(self, edits, judge_daemon=True):
+    def run(self, edits, judge_daemon=True, replace_daemon=True):
         for trainer in self.trainers:
             trainer.thread.start()
         self.reloader.start()
@@ -367,7 +367,8 @@ class Soak:
         self.pause()
         before = self.measure_torch()
         self.running.set()
-        self.replace_daemon()
+        if replace_daemon:
+            self.replace_daemon()
         self.run_edits(edits * 6 // 10)
         if judge_daemon:
             self.fill()
