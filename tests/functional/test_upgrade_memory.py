@@ -246,6 +246,7 @@ def test_limits_and_who_holds_what(start):
             leaving.call("tensor_new", 1, "uint8", [MIB], "left")
             leaving.call("tensor_new", 2, "uint8", [MIB], "attached")
             third.call("tensor_attach", 1, "attached")
+        assert eventually(lambda: "leaving" not in [c["client"] for c in third.call("status")["clients"]])
 
         def look():
             status = third.call("status")
