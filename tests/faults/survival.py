@@ -155,11 +155,16 @@ class Crowd:
         return found
 
 
-def gpu_memory_used():
-    """MiB of the first GPU, by NVIDIA's tool; None where there is none."""
+def gpu_memory_used(device):
+    """MiB in use, by whomever, of the GPU that a device is, by NVIDIA's tool; None where it is none."""
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        return None
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # the tool counts all GPUs, CUDA those named here
+    gpu = visible.split(",")[int(index or 0)] if visible else index or "0"
     try:
         out = subprocess.run(
-            ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", "0"],
+            ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-i", gpu],
             capture_output=True, text=True, timeout=PATIENCE, check=True,
         )
     except (OSError, subprocess.SubprocessError):
@@ -183,7 +188,7 @@ def take_stock(daemon, client):
         "MiB of tensors": sum(d["memory_used"] for d in status["devices"]) >> 20,
         "MiB of the devices": sum(d["memory_reserved"] for d in status["devices"]) >> 20,
         "MiB of the broker": read_rss(daemon.pid) >> 20,
-        "MiB of the GPU": gpu_memory_used(),
+        "MiB of the GPU": gpu_memory_used(status["devices"][0]["name"]),
     }
 
 

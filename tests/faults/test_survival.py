@@ -162,7 +162,7 @@ def test_a_compile_that_does_not_end(start_daemon):
 
 def test_the_broker_is_killed(tmp_path):
     """Clients are told, nothing of it stays, and the next takes its place."""
-    gpu, shm = gpu_memory_used(), set(os.listdir("/dev/shm"))
+    gpu, shm = gpu_memory_used(DEVICE), set(os.listdir("/dev/shm"))
     daemon = Daemon("--kernels", str(KERNELS))
     folder = set(os.listdir(daemon.folder))
     with daemon.connect() as client, daemon.connect() as idle, Raw(daemon.socket) as raw:
@@ -193,7 +193,7 @@ def test_the_broker_is_killed(tmp_path):
     # The socket's name is all; its successor takes that over.
     assert set(os.listdir(daemon.folder)) <= folder
     if gpu is not None:
-        assert eventually(lambda: gpu_memory_used() <= gpu + 64)
+        assert eventually(lambda: gpu_memory_used(DEVICE) <= gpu + 64)
     daemon._start([*daemon.process.args])
     with daemon.connect() as client:
         assert client.tensors() == []
