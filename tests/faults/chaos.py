@@ -406,6 +406,9 @@ def run(args, daemon, kernels):
     client.ops.fault(client.zeros([64]))  # a GPU keeps room for its stack from here on
     chaos.share()  # maps memory here: on a GPU this process has a context from here on
     chaos.unshare()
+    chaos.keep_graph()
+    chaos.use_graph()  # an executor keeps what it has replayed: on a GPU, a graph of the driver
+    chaos.graphs.clear()
     assert not treasure.verify(client)
     before = take_stock(daemon, client)
     crowd = Crowd()
