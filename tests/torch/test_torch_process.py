@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 from conftest import CACHE, DEVICE, PROGRAM, eventually, in_threads
-from torch_fixtures import isolated, ops, torch_daemon  # noqa: F401
+from torch_fixtures import isolated, ops, run_fresh, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch
@@ -35,6 +35,33 @@ def test_threads_take_turns(ops):
             assert_close(grad_of(y, x), grad_of(F.gelu(x), x))
 
     in_threads(4, work)
+
+
+def test_threads_that_register_at_once(run_fresh):
+    """Torch takes a name once: who comes second uses what the first one has made."""
+    code = """
+import threading, time, torch, opd.torch
+from opd.torch import _inproc
+make, made = _inproc.Kernels, []
+def make_slowly(operator, *args):
+    time.sleep(0.2)
+    made.append(operator.name)
+    return make(operator, *args)
+_inproc.Kernels = make_slowly
+opd.torch.ops.gelu  # known, and not called
+barrier = threading.Barrier(4)
+def work():
+    barrier.wait()
+    for _ in range(3):
+        opd.torch.ops.gelu(torch.zeros(8))
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(made)
+"""
+    assert run_fresh(code).strip() == "['gelu']"
 
 
 def run_in_child(queue, x):

@@ -536,22 +536,23 @@ def _differentiate(kernels: Kernels, ctx: Any, grads: tuple[Any, ...], saved: An
     return operator._differentiate(kept, *grads)[:n]
 
 
-def make_kernels(operator: Any, spec: Spec) -> Optional[Kernels]:
-    """None: the operator runs in the daemon."""
+def make_kernels(operator: Any, spec: Spec) -> None:
+    """Sets operator.kernels. They stay None where the operator runs in the daemon."""
     library = get_library() if spec.inputs and _may_run() else None
     if library is None:
-        return None
+        return
     with _lock:
+        if operator.kernels is not None:
+            return  # another thread has made them meanwhile: torch takes a name once
         try:
             kernels = Kernels(operator, spec, library)
             _go_first(kernels, operator.overload)
             _go_first(kernels, operator.overload.overloadpacket)
-            return kernels
+            operator.kernels = kernels
         except OSError as e:
             if str(e) not in _told:
                 _told.add(str(e))
                 warnings.warn(f"opd.torch: {e}", stacklevel=2)
-            return None
 
 
 def _go_first(kernels: Kernels, called: Any) -> None:

@@ -330,7 +330,7 @@ class Operator:
 
     def _get_kernels(self) -> Optional[Kernels]:
         if self.kernels is None:
-            self.kernels = make_kernels(self, self.spec)
+            make_kernels(self, self.spec)
         return self.kernels
 
     def _fake(self, args: Any, keep: bool) -> list[torch.Tensor]:
