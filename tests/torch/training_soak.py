@@ -184,6 +184,7 @@ class Soak:
         self.texts = read_texts()
         self.begun = dict.fromkeys(self.texts, 0)  # the last edit that may be there
         self.saved = dict.fromkeys(self.texts, 0)  # the last that is, unless a broken one is
+        self.is_broken = dict.fromkeys(self.texts, False)  # what is there, or will be at once
         self.broken = dict.fromkeys(self.texts, 0)  # how many of these there were
         self.is_found = True  # by the loops: the daemon
         self.floors = dict.fromkeys(self.texts, 0)  # what reload() has said is served
@@ -220,12 +221,14 @@ class Soak:
         new = path.with_name("4913")
         new.write_text(f"{self.texts[op].replace('FACTOR', factor)}// {self.salt}\n")
         if number is None:
+            self.is_broken[op] = True  # the good one before it may never be served
             self.broken[op] += 1
         else:
             self.begun[op] = number
         new.rename(path)
         if number is not None:
             self.saved[op] = number
+            self.is_broken[op] = False
 
     def edit(self):
         self.n_edits += 1
@@ -238,10 +241,10 @@ class Soak:
         while not self.ended.is_set():
             try:
                 client = client or self.daemon.connect()
-                broken, saved = dict(self.broken), dict(self.saved)
+                is_broken, broken, saved = dict(self.is_broken), dict(self.broken), dict(self.saved)
                 client.reload()
                 for op in self.texts if self.is_found else ():
-                    if broken[op] == self.broken[op]:
+                    if not is_broken[op] and broken[op] == self.broken[op]:
                         self.floors[op] = max(self.floors[op], saved[op])
             except opd.ConnectionLost:
                 client = None  # one is killed, and another one comes
@@ -307,12 +310,18 @@ class Soak:
             "descriptors": count_fds(os.getpid()),
             "plans": loaded,
             "retired plans": retired,
-            "temporary files": sum(1 for _ in self.temporary.rglob("*")),
+            "temporary files": self.count_left(),
         }
         if self.torch_device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self.torch_device)
             found["device memory"] = total - free
         return found
+
+    def count_left(self):
+        """Temporary files but those of compilers that live, which are ready for the next edit."""
+        names = [path.name for path in self.temporary.iterdir()]
+        owners = [re.match(r"opd-compiler-(\d+)-", name) for name in names]
+        return sum(1 for owner in owners if not (owner and os.path.exists(f"/proc/{owner[1]}")))
 
     def measure_daemon(self):
         (executor,) = find_roles(self.daemon.pid, "executor")
