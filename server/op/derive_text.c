@@ -128,11 +128,9 @@ static const char *name_tensor(void *data, int tensor)
 static void add_input(struct text *t, int tensor, const char *letter)
 {
     const char *of = body_tensor(t->op, tensor)->name;
-    if (t->n_inputs == OP_MAX_INPUTS) {
-        t->n_inputs++;
+    if (t->n_inputs++ >= OP_MAX_INPUTS) // counted all the same: it is refused then
         return;
-    }
-    t->inputs[t->n_inputs++] = tensor;
+    t->inputs[t->n_inputs - 1] = tensor;
     if (letter)
         choose_name(t, letter, of, t->names[tensor]);
     else
