@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from operators import SPIN, double_by, put_kernels
-from raw import Raw, find_roles
+from raw import SANITIZED, Raw, find_roles
 from test_device_checks import PICK
 from test_libopd_prepared import Client as LibraryClient
 from upgrades import SCALE
@@ -468,6 +468,7 @@ def test_a_trace_tells_of_replays(client):
     assert run["direction"] == "replay" and run["kernels"] == 2 and run["seconds"] > 0
 
 
+@pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
 def test_from_c(client, daemon):
     library = LibraryClient(daemon.socket)
     error = ctypes.byref(library.error)

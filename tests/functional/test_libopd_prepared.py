@@ -9,10 +9,12 @@ import msgpack
 import pytest
 from conftest import ROOT
 from operators import double_by, put_kernels
-from raw import Raw
+from raw import SANITIZED, Raw
 from upgrades import SCALE
 
 LIBRARY = os.environ.get("OPD_LIB", str(ROOT / "build" / "libopd.so"))
+
+pytestmark = pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
 
 
 class Tensor(Structure):
