@@ -37,10 +37,33 @@ def test_threads_take_turns(ops):
     in_threads(4, work)
 
 
+@pytest.mark.skipif(os.environ.get("OPD_ISOLATED") == "1", reason="all calls run in the daemon")
+def test_a_plan_that_another_thread_has_just_loaded(ops, monkeypatch):
+    """Its version is known as soon as the plan runs: backward asks for it."""
+    library = find_library()
+    load = library.load
+
+    def load_slowly(*args):
+        serial = load(*args)
+        time.sleep(0.05)
+        return serial
+
+    monkeypatch.setattr(library, "load", load_slowly)
+
+    def work(seed):
+        for n in range(1, 6):
+            x = torch.full((n * 7 + 1000,), float(seed), dtype=torch.float64, requires_grad=True)
+            assert_close(grad_of(ops.gelu(x, approximate="none"), x), grad_of(F.gelu(x), x))
+
+    in_threads(4, work)
+
+
 def test_threads_that_register_at_once(run_fresh):
     """Torch takes a name once: who comes second uses what the first one has made."""
     code = """
-import threading, time, torch, opd.torch
+import os, threading, time, torch
+os.environ.pop("OPD_ISOLATED", None)  # only torch's own process registers kernels
+import opd.torch
 from opd.torch import _inproc
 make, made = _inproc.Kernels, []
 def make_slowly(operator, *args):

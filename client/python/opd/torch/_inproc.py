@@ -427,9 +427,7 @@ class Kernels:
             self.n_simple = -1
             return None
         with export:
-            serial = self._library.load(number, export.fd, export.slot)
-            session.note_serial(serial, self.operator.name, export.version)
-        return serial
+            return session.load(self._library, number, export)
 
 
 def _number_words(arguments: str, name: str, words: list[str]) -> str:

@@ -24,7 +24,7 @@ from .._warn import warn_reload
 from ..client import Client
 from ..errors import InvalidArgument, NotFound, OpdError, Unavailable
 from ._dtypes import Desc, describe
-from ._library import find_library
+from ._library import Library, find_library
 from ._options import get_options
 
 _COMPILING = 600.0  # seconds that the daemon may take for kernels
@@ -71,10 +71,10 @@ class Job(NamedTuple):
 
 
 class Export:
-    """A plan with its kernels, in a memfd; in a `with` block."""
+    """A plan with its kernels, in a memfd, and the stamp of its version; in a `with` block."""
 
-    def __init__(self, fd: int, slot: int, version: int) -> None:
-        self.fd, self.slot, self.version = fd, slot, version
+    def __init__(self, fd: int, slot: int, stamp: int) -> None:
+        self.fd, self.slot, self.stamp = fd, slot, stamp
 
     def __enter__(self) -> Export:
         return self
@@ -305,13 +305,14 @@ class Session:
             reply = self.conn.send("plan_export", (*params[:-1], {**options, "device": name}))
             reply.deadline = _COMPILING
             result = self.conn.wait(reply)
-            fd = reply.take_fd()
             version = int(result["version"])
             if "version" not in options and version != self.find(operator.name).version:
                 self.refresh(operator.name)
+            stamp = self.make_stamp(operator.name, version)
+            fd = reply.take_fd()
         for text in reply.warnings:
             warn_reload(text)
-        return None if fd is None else Export(fd, result["slot"], version)
+        return None if fd is None else Export(fd, result["slot"], stamp)
 
     def may_run_here(self, device: torch.device) -> bool:
         """False, once it is known that the daemon computes its tensors elsewhere."""
@@ -424,13 +425,17 @@ class Session:
         versions = self.conn.call("op_info", name)["versions"]
         return next((str(v["hash"]) for v in versions if v["version"] == version), "")
 
-    def note_serial(self, serial: int, name: str, version: int) -> None:
-        """Of a plan that is loaded in this process: what runs it has that for a stamp."""
-        _serials[serial] = self.make_stamp(name, version)
+    def load(self, library: Library, number: int, export: Export) -> int:
+        """Loads a plan into this process: its serial, which what runs it has for a stamp."""
+        with self.lock:  # another thread may run the plan, and ask for its version, at once
+            serial = library.load(number, export.fd, export.slot)
+            _serials[serial] = export.stamp
+        return serial
 
     def find_version(self, name: str, stamp: int) -> int:
         """The version of that stamp; on a later connection, what has the same text."""
-        number, version = divmod(_serials.get(stamp, stamp), 1 << _STAMP_BITS)
+        with self.lock:
+            number, version = divmod(_serials.get(stamp, stamp), 1 << _STAMP_BITS)
         if number == self._number:
             return version
         text = _hashes.get((number, name, version))
