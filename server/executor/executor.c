@@ -11,15 +11,13 @@
 #include "executor/cpu_confine.h"
 #include "executor/devwire.h"
 #include "base/fdpass.h"
-#include "executor/graphs.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "executor/programs.h"
-#include "executor/regions.h"
 #include "base/ring.h"
+#include "executor/steps.h"
 
-enum { N_REPORTS = 2 * DEV_MAX_REPORTS, N_TIMED = BACKEND_STAMPS / 2 }; // in flight
-enum { MOST_REPORTED = 256 }; // flights that are kept behind their end
+enum { N_TIMED = BACKEND_STAMPS / 2 }; // in flight
+enum { MOST_REPORTED = 256 };          // flights that are kept behind their end
 
 // How long an idle executor spins before it sleeps, and how long one with work in flight polls
 // without a pause.
@@ -28,7 +26,7 @@ enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
 // A command that was given to the device and not yet reported done.
 struct flight {
     uint64_t seq;
-    uint32_t n_reports;  // that the device puts into executor.reports
+    uint32_t n_reports;  // of kernels
     uint32_t steps;      // how many had begun
     unsigned stamp;      // the second of its two; 0: it is not timed
     struct opd_err *err; // owned; NULL: nothing is known to be wrong
@@ -39,22 +37,11 @@ struct executor {
     struct backend *be;
     struct ring commands, done;
     struct dev_progress *progress;
-    bool shares_marks; // the device writes progress->passed
-    bool blas_later;   // not looked for yet
-    bool has_graphs;
-    struct regions regions;
-    struct programs programs;
-    struct graphs graphs;
+    struct steps steps;
     struct buf flights; // struct flight: those before the first have been reported
     size_t first_flight, n_flights;
-    uint64_t *reports;        // host memory, N_REPORTS of them, given out in turn
-    size_t n_reports;         // given out, ever
-    size_t n_reported;        // of these, ever: told of, so that their places are free
-    struct buf args, tensors; // of the launch
-    uint64_t seq;             // of the command that is being run
-    uint32_t steps, n_own;    // of it: how many have begun; its reports
-    unsigned stamp;           // of it
-    size_t n_timed;           // commands, ever
+    unsigned stamp; // of the command that is being run
+    size_t n_timed; // commands, ever
     bool stopping;
 };
 
@@ -69,19 +56,6 @@ static uint64_t time_flight(struct executor *ex, const struct flight *flight)
     return ns;
 }
 
-// The first that is not 0.
-static uint64_t find_report(const struct executor *ex, const struct flight *flight,
-                            uint32_t *out_number)
-{
-    uint64_t report = 0;
-    *out_number = 0;
-    for (uint32_t i = 0; i < flight->n_reports && !report; i++) {
-        report = ex->reports[(ex->n_reported + i) % N_REPORTS];
-        *out_number = i;
-    }
-    return report;
-}
-
 static void post_done(struct executor *ex, const struct flight *flight, bool fatal)
 {
     const char *why = flight->err ? flight->err->msg : "";
@@ -92,7 +66,7 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
     while (!(done = ring_reserve(&ex->done, size)))
         usleep(100);
     done->seq = flight->seq;
-    done->report = find_report(ex, flight, &done->reporter);
+    done->report = steps_report(&ex->steps, flight->n_reports, &done->reporter);
     done->ran = time_flight(ex, flight);
     done->code = flight->err ? flight->err->code : OPD_E_none;
     done->fatal = fatal;
@@ -112,7 +86,7 @@ static void pop_flight(struct executor *ex)
     if (err)
         opd_err_clear(err);
     free(err);
-    ex->n_reported += first_flight(ex)->n_reports;
+    steps_reported(&ex->steps, first_flight(ex)->n_reports);
     ex->first_flight++;
     ex->n_flights--;
     if (ex->n_flights > 0 && ex->first_flight < MOST_REPORTED)
@@ -126,7 +100,7 @@ static bool report_done(struct executor *ex, struct opd_err *err)
 {
     uint64_t mark = 0;
     bool works = ex->ops->poll(ex->be, &mark, err);
-    if (!ex->shares_marks)
+    if (!ex->steps.shares_marks)
         atomic_store_explicit(&ex->progress->passed, mark, memory_order_release);
     if (!works)
         atomic_store(&ex->progress->exact, 1); // it will not move any more
@@ -146,247 +120,19 @@ static bool drain(struct executor *ex, struct opd_err *err)
     return true;
 }
 
-static bool fill_slot(struct executor *ex, const struct dev_slot *s, struct opd_err *err)
-{
-    device_addr base;
-    if (!regions_resolve(&ex->regions, (struct dev_ref){ .region = s->region }, s->high, &base,
-                         err))
-        return false;
-    if (s->low > s->offset || s->offset > s->high || s->size > s->high - s->offset ||
-        s->pad > s->offset - s->low)
-        return opd_err_set(err, OPD_E_internal, "region %u has a tensor outside of its storage",
-                           s->region);
-    struct backend_tensor t = { .arg_offset = s->arg_offset,
-                                .dtype = s->dtype,
-                                .pad = s->pad,
-                                .addr = base + s->offset,
-                                .size = s->size,
-                                .low = base + s->low,
-                                .high = base + s->high };
-    memcpy(ex->args.bytes + s->arg_offset, &t.addr, sizeof t.addr);
-    buf_append(&ex->tensors, &t, sizeof t);
-    return true;
-}
-
-static bool run_launch(struct executor *ex, const struct dev_launch *l, struct opd_err *err)
-{
-    const struct dev_slot *slots = (const struct dev_slot *)(l + 1);
-    struct backend_program *program = programs_get(&ex->programs, l->program);
-    if (!program)
-        return opd_err_set(err, OPD_E_unavailable,
-                           "it could not be loaded again when the device was restarted; try again");
-    ex->args.size = ex->tensors.size = 0;
-    buf_append(&ex->args, slots + l->n_slots, l->args_size);
-    for (uint32_t i = 0; i < l->n_slots; i++)
-        if (!fill_slot(ex, &slots[i], err))
-            return false;
-    struct backend_launch launch = {
-        .program = program,
-        .shared_size = l->shared_size,
-        .args = ex->args.bytes,
-        .args_size = l->args_size,
-        .tensors = (const struct backend_tensor *)(const void *)ex->tensors.bytes,
-        .n_tensors = (int)l->n_slots,
-    };
-    memcpy(launch.grid, l->grid, sizeof launch.grid);
-    memcpy(launch.block, l->block, sizeof launch.block);
-    return ex->ops->launch(ex->be, &launch, err);
-}
-
-static bool run_fill(struct executor *ex, const struct dev_fill *f, struct opd_err *err)
-{
-    device_addr dst;
-    return regions_resolve(&ex->regions, f->dst, f->size, &dst, err) &&
-           ex->ops->fill(ex->be, dst, (uint8_t)f->byte, f->size, err);
-}
-
-static bool run_copy(struct executor *ex, const struct dev_copy *c, struct opd_err *err)
-{
-    device_addr dst, src;
-    return regions_resolve(&ex->regions, c->dst, c->size, &dst, err) &&
-           regions_resolve(&ex->regions, c->src, c->size, &src, err) &&
-           ex->ops->copy(ex->be, dst, src, c->size, err);
-}
-
-static bool resolve_matrix(struct executor *ex, const struct dev_matrix *x,
-                           struct backend_matrix *out, struct opd_err *err)
-{
-    *out = (struct backend_matrix){ .stride = x->stride, .transposed = x->transposed };
-    return regions_resolve(&ex->regions, x->ref, x->size, &out->addr, err);
-}
-
-static bool run_matmul(struct executor *ex, const struct dev_matmul *x, struct opd_err *err)
-{
-    struct backend_matmul m = {
-        .dtype = (enum opd_dtype)x->dtype,
-        .result = (enum opd_dtype)x->result,
-        .accumulate = x->accumulate,
-        .tf32 = x->tf32,
-        .m = x->m,
-        .n = x->n,
-        .k = x->k,
-    };
-    if (ex->blas_later)
-        ex->ops->blas_load(ex->be);
-    ex->blas_later = false;
-    return resolve_matrix(ex, &x->d, &m.d, err) && resolve_matrix(ex, &x->a, &m.a, err) &&
-           resolve_matrix(ex, &x->b, &m.b, err) && ex->ops->matmul(ex->be, &m, err);
-}
-
-// Puts what kernels have reported into memory of the host, in stream order.
-static bool run_report(struct executor *ex, const struct dev_report *r, struct opd_err *err)
-{
-    size_t size = N_REPORTS * sizeof *ex->reports;
-    device_addr src;
-    if (!ex->reports) {
-        void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (p == MAP_FAILED)
-            return opd_err_errno(err, OPD_E_out_of_memory, "memory for reports of kernels");
-        if (ex->ops->host_register)
-            ex->ops->host_register(ex->be, p, size);
-        ex->reports = p;
-    }
-    // One that is given out again is not in flight any more.
-    if (ex->n_reports - ex->n_reported >= N_REPORTS && !drain(ex, err))
-        return false;
-    if (ex->n_own == DEV_MAX_REPORTS)
-        return opd_err_set(err, OPD_E_internal, "more reports than a command can have");
-    uint64_t *report = &ex->reports[ex->n_reports++ % N_REPORTS];
-    ex->n_own++;
-    *report = 0;
-    return regions_resolve(&ex->regions, r->src, sizeof *report, &src, err) &&
-           ex->ops->copy(ex->be, (device_addr)(uintptr_t)report, src, sizeof *report, err);
-}
-
-// Before a step of a command: what came before it can be told from it, should the device fail.
-static bool mark_step(struct executor *ex, bool alone, struct opd_err *err)
-{
-    uint64_t mark = dev_mark(ex->seq, ex->steps), passed = 0;
-    if ((!ex->shares_marks && !alone) || !ex->ops->mark(ex->be, mark, err))
-        return !err->code;
-    while (alone && passed < mark)
-        if (!ex->ops->poll(ex->be, &passed, err))
-            return false;
-    return true;
-}
-
-static bool run_step(struct executor *ex, const void *step, struct opd_err *err)
-{
-    uint32_t type = ((const struct dev_step *)step)->type;
-    switch (type) {
-    case DEV_STEP_LAUNCH:
-        return run_launch(ex, step, err);
-    case DEV_STEP_FILL:
-        return run_fill(ex, step, err);
-    case DEV_STEP_COPY:
-        return run_copy(ex, step, err);
-    case DEV_STEP_MATMUL:
-        return run_matmul(ex, step, err);
-    case DEV_STEP_REPORT:
-        return run_report(ex, step, err);
-    default:
-        return opd_err_set(err, OPD_E_internal, "step of unknown type %u", type);
-    }
-}
-
+// Between two stamps, where that is asked for. Places that are given out again are not in flight
+// any more.
 static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
 {
-    bool alone = cmd->id & DEV_RUN_ALONE, launched = false;
-    if (alone && !drain(ex, err))
+    bool timed = cmd->id & DEV_RUN_TIMED;
+    bool waits = cmd->id & DEV_RUN_ALONE || !steps_have_room(&ex->steps) ||
+                 (timed && ex->n_flights >= N_TIMED);
+    if (waits && !drain(ex, err))
         return false;
-    const uint8_t *at = (const uint8_t *)(cmd + 1);
-    for (uint64_t i = 0; i < cmd->size; i++) {
-        const struct dev_step *step = (const struct dev_step *)(const void *)at;
-        if (launched && step->type == DEV_STEP_LAUNCH && !mark_step(ex, alone, err))
-            return false;
-        launched = launched || step->type == DEV_STEP_LAUNCH;
-        ex->steps++;
-        if (!run_step(ex, step, err))
-            return false;
-        at += step->size;
-    }
-    return true;
-}
-
-static bool give_steps(struct executor *ex, const uint8_t *at, uint64_t n, struct opd_err *err)
-{
-    for (uint64_t i = 0; i < n; i++) {
-        const struct dev_step *step = (const struct dev_step *)(const void *)at;
-        if (!run_step(ex, step, err))
-            return false;
-        at += step->size;
-    }
-    return true;
-}
-
-// A graph of the first steps of a command; NULL: they cannot be one.
-static struct backend_graph *make_graph(struct executor *ex, const uint8_t *at, uint64_t n)
-{
-    struct backend_graph *graph = NULL;
-    struct opd_err err = { 0 }, end = { 0 };
-    bool begun = ex->ops->graph_begin(ex->be, &err), good = begun && give_steps(ex, at, n, &err);
-    if (begun)
-        good = ex->ops->graph_end(ex->be, &graph, &end) && good;
-    if (!good) {
-        log_info("calls that are replayed go one by one: %s", err.code ? err.msg : end.msg);
-        if (graph)
-            ex->ops->graph_free(ex->be, graph);
-    }
-    opd_err_clear(&err);
-    opd_err_clear(&end);
-    return good ? graph : NULL;
-}
-
-// The steps of a command before its reports, which go to memory that is another each time.
-static uint64_t count_steps(const struct dev_command *cmd, size_t *out_size)
-{
-    const uint8_t *start = (const uint8_t *)(cmd + 1), *at = start;
-    uint64_t n = 0;
-    for (const struct dev_step *step; n < cmd->size; n++, at += step->size) {
-        step = (const struct dev_step *)(const void *)at;
-        if (step->type == DEV_STEP_REPORT)
-            break;
-    }
-    *out_size = (size_t)(at - start);
-    return n;
-}
-
-// As one launch, from the second time on.
-static bool run_replay(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
-{
-    const uint8_t *at = (const uint8_t *)(cmd + 1);
-    size_t size;
-    uint64_t n = count_steps(cmd, &size);
-    struct graphs_entry *entry = graphs_find(&ex->graphs, at, size);
-    if (entry && !entry->tried)
-        entry->graph = make_graph(ex, at, n);
-    if (entry)
-        entry->tried = true;
-    if (!entry || !entry->graph)
-        return run_steps(ex, cmd, err);
-    ex->steps = 1;
-    if (!ex->ops->graph_launch(ex->be, entry->graph, err))
-        return false;
-    ex->steps = (uint32_t)n;
-    return give_steps(ex, at + size, cmd->size - n, err);
-}
-
-static bool run_all(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
-{
-    bool replay = ex->has_graphs && cmd->id & DEV_RUN_REPLAY && !(cmd->id & DEV_RUN_ALONE);
-    return replay ? run_replay(ex, cmd, err) : run_steps(ex, cmd, err);
-}
-
-// Between two stamps, where that is asked for.
-static bool run_timed(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
-{
-    if (!(cmd->id & DEV_RUN_TIMED))
-        return run_all(ex, cmd, err);
-    // Places that are given out again are not in flight any more.
-    if (ex->n_flights >= N_TIMED && !drain(ex, err))
-        return false;
+    if (!timed)
+        return steps_run(&ex->steps, cmd, err);
     unsigned place = 2 * (unsigned)(ex->n_timed++ % N_TIMED);
-    if (!ex->ops->stamp(ex->be, place, err) || !run_all(ex, cmd, err) ||
+    if (!ex->ops->stamp(ex->be, place, err) || !steps_run(&ex->steps, cmd, err) ||
         !ex->ops->stamp(ex->be, place + 1, err))
         return false;
     ex->stamp = place + 1;
@@ -398,7 +144,7 @@ static bool rest(struct executor *ex, struct opd_err *err)
 {
     bool ok = drain(ex, err);
     if (ok)
-        graphs_clear(&ex->graphs);
+        graphs_clear(&ex->steps.graphs);
     return ok;
 }
 
@@ -412,26 +158,28 @@ static bool takes_fd(uint32_t type)
 static bool run_command(struct executor *ex, const struct dev_command *cmd, int fd,
                         struct opd_err *err)
 {
+    struct regions *regions = &ex->steps.regions;
+    struct programs *programs = &ex->steps.programs;
     switch (cmd->type) {
     case DEV_CHUNK_NEW:
-        return regions_make_chunk(&ex->regions, cmd, err);
+        return regions_make_chunk(regions, cmd, err);
     case DEV_CHUNK_MAP:
-        return regions_map_chunk(&ex->regions, cmd, fd, err);
+        return regions_map_chunk(regions, cmd, fd, err);
     case DEV_HOST_MAP:
-        return regions_map_host(&ex->regions, cmd, fd, err);
+        return regions_map_host(regions, cmd, fd, err);
     case DEV_UNMAP:
-        return (!regions_is_mapped(&ex->regions, cmd->id) || rest(ex, err)) &&
-               regions_unmap(&ex->regions, cmd->id, err);
+        return (!regions_is_mapped(regions, cmd->id) || rest(ex, err)) &&
+               regions_unmap(regions, cmd->id, err);
     case DEV_LOAD:
-        return programs_load(&ex->programs, cmd, fd, err);
+        return programs_load(programs, cmd, fd, err);
     case DEV_UNLOAD:
-        if (programs_get(&ex->programs, cmd->id) && rest(ex, err))
-            programs_unload(&ex->programs, cmd->id);
+        if (programs_get(programs, cmd->id) && rest(ex, err))
+            programs_unload(programs, cmd->id);
         return !err->code;
     case DEV_IPC_OPEN:
-        return regions_open_ipc(&ex->regions, cmd, err);
+        return regions_open_ipc(regions, cmd, err);
     case DEV_RUN:
-        return run_timed(ex, cmd, err);
+        return run_steps(ex, cmd, err);
     case DEV_STOP:
         ex->stopping = true;
         return drain(ex, err);
@@ -442,8 +190,9 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, int 
 
 static void add_flight(struct executor *ex, const struct opd_err *err)
 {
+    const struct steps *steps = &ex->steps;
     struct flight flight = {
-        .seq = ex->seq, .steps = ex->steps, .n_reports = ex->n_own, .stamp = ex->stamp
+        .seq = steps->seq, .steps = steps->n_begun, .n_reports = steps->n_own, .stamp = ex->stamp
     };
     if (err->code) {
         flight.err = mem_alloc(sizeof *flight.err);
@@ -470,17 +219,18 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     // What came with this command would be taken for the next one's: only another process helps.
     if (takes_fd(cmd->type) && (fd = fdpass_recv_one(DEV_FD_SOCKET)) < 0)
         return opd_err_errno(fatal, OPD_E_unavailable, "receiving a descriptor from the broker");
-    ex->seq = cmd->seq;
-    ex->steps = ex->stamp = ex->n_own = 0;
-    atomic_store(&ex->progress->taken, ex->seq);
+    uint64_t seq = cmd->seq;
+    steps_begin(&ex->steps, seq);
+    ex->stamp = 0;
+    atomic_store(&ex->progress->taken, seq);
     run_command(ex, cmd, fd, &err);
     if (fd >= 0)
         close(fd);
     if (err.code)
-        atomic_store(&ex->progress->failed, ex->seq);
+        atomic_store(&ex->progress->failed, seq);
     ring_pop(&ex->commands);
     add_flight(ex, &err);
-    return ex->ops->mark(ex->be, dev_mark(ex->seq, DEV_MARK_END), fatal);
+    return ex->ops->mark(ex->be, dev_mark(seq, DEV_MARK_END), fatal);
 }
 
 // Waits for a command: spins for a while, then sleeps. False: the broker has gone.
@@ -548,17 +298,9 @@ static void finish(struct executor *ex)
 {
     struct opd_err err = { 0 };
     bool rests = rest(ex, &err);
-    programs_finish(&ex->programs);
-    if (rests) // else the device has failed, and what it maps ends with the process
-        regions_finish(&ex->regions);
     opd_err_clear(&err);
-    if (ex->reports && ex->ops->host_unregister)
-        ex->ops->host_unregister(ex->be, ex->reports);
-    if (ex->reports)
-        munmap(ex->reports, N_REPORTS * sizeof *ex->reports);
+    steps_finish(&ex->steps, !rests);
     buf_finish(&ex->flights);
-    buf_finish(&ex->args);
-    buf_finish(&ex->tensors);
     if (ex->be)
         ex->ops->close(ex->be);
 }
@@ -581,18 +323,17 @@ int executor_main(const char *device, enum executor_blas blas)
         log_warn("%s", err.msg);
     opd_err_clear(&err);
     bool ok = ex.ops->open(&ex.be, index, &err);
-    ex.regions = (struct regions){ .ops = ex.ops, .be = ex.be };
-    ex.programs = (struct programs){ .ops = ex.ops, .be = ex.be };
-    ex.graphs = (struct graphs){ .ops = ex.ops, .be = ex.be };
-    ex.has_graphs = ok && ex.ops->has_graphs && ex.ops->has_graphs(ex.be);
-    ex.blas_later = blas == EXECUTOR_BLAS_LATER;
+    steps_init(&ex.steps, ex.ops, ex.be);
+    ex.steps.has_graphs = ok && ex.ops->has_graphs && ex.ops->has_graphs(ex.be);
+    ex.steps.blas_later = blas == EXECUTOR_BLAS_LATER;
     if (ok && blas == EXECUTOR_BLAS_NOW)
         ex.ops->blas_load(ex.be);
     if (ok) {
-        ex.shares_marks = ex.ops->share_marks(ex.be, &ex.progress->passed);
-        atomic_store(&ex.progress->exact, ex.shares_marks);
-        atomic_store(&ex.progress->by_step, ex.shares_marks);
-        atomic_store(&ex.progress->graphs, ex.has_graphs);
+        bool shares = ex.ops->share_marks(ex.be, &ex.progress->passed);
+        ex.steps.shares_marks = shares;
+        atomic_store(&ex.progress->exact, shares);
+        atomic_store(&ex.progress->by_step, shares);
+        atomic_store(&ex.progress->graphs, ex.steps.has_graphs);
     }
     say_hello(&ex, &err);
     if (!ok)
