@@ -88,11 +88,6 @@ void conn_open(struct broker *b, int fd); // takes the socket over
 struct conn *conn_new(struct broker *b, uint64_t id);
 void conn_start(struct conn *c);
 void conn_discard(struct conn *c);
-// A turn of the loop: what is under way goes on, what waits is tried again where there was
-// something to wait for, and replies are sent.
-void conn_turn_all(struct broker *b, bool retry);
-void conn_touch(struct conn *c); // it has something to send, or nothing more to do
-void conn_queue(struct conn *c); // it waits, or packs a reply; or no longer
 void conn_close(struct conn *c);
 void conn_unref(struct conn *c);
 void conn_notify(struct conn *c, const char *method,
@@ -103,3 +98,13 @@ enum { CONN_FREED_A_TURN = 1 << 12 };
 void conn_free_left(struct broker *b, int budget);
 bool conn_idle(const struct conn *c);    // nothing waits, is in flight, or unsent
 void conn_leave_staging(struct conn *c); // the queue for it, where it stands in one
+
+// --- whose turn it is (conn_turn.c)
+
+// A turn of the loop: what is under way goes on, what waits is tried again where there was
+// something to wait for, and replies are sent.
+void conn_turn_all(struct broker *b, bool retry);
+void conn_read(struct conn *c);       // there are bytes to start requests from, or no more come
+void conn_touch(struct conn *c);      // it has something to send, or nothing more to do
+void conn_queue(struct conn *c);      // it waits, or packs a reply; or no longer
+void conn_turn_leave(struct conn *c); // it is closed: what it has begun or waits for is dropped
