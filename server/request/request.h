@@ -154,6 +154,8 @@ enum request_status request_submit(struct request *req, struct device *d, struct
 const struct device_region *request_chunk(const struct storage *s);
 void request_drop_export(struct conn *c, uint64_t id); // nothing if it is not there
 
+// What parameters name (request_params.c).
+
 struct tensor *request_find_tensor(const struct request *req, const value *id); // or NULL
 struct tensor *request_tensor(struct request *req, const value *id, const char *what,
                               struct opd_err *err);
