@@ -84,6 +84,8 @@ bool error_set_reply(struct opd_error *err, const msgpack_object *slot)
     const msgpack_object *log = opd_map_get(slot, "log");
     if (log && log->type == MSGPACK_OBJECT_STR)
         err->log = strndup(log->via.str.ptr, log->via.str.size);
+    const msgpack_object *misfit = opd_map_get(slot, "misfit");
+    err->misfit = misfit && misfit->type == MSGPACK_OBJECT_BOOLEAN && misfit->via.boolean;
     return false;
 }
 

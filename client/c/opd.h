@@ -67,6 +67,7 @@ enum opd_code {
 struct opd_error {
     int code;           // enum opd_code
     bool local;         // found on this side: the daemon has not answered
+    bool misfit;        // of "call": nothing has run, and it may be prepared again
     char name[32];      // the code in words: "not_found"
     char message[1024]; // one line
     char op[128];       // the operator that it is about; may be empty

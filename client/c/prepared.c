@@ -201,15 +201,6 @@ static void prepare(struct opd_client *c, struct prepared_call *call)
 
 // ---- calling ------------------------------------------------------------------------------------
 
-// The daemon has found, before it did anything, that the call is not what was prepared: an edit has
-// changed the operator, or a tensor is not what this side takes it for.
-static bool is_misfit(const struct opd_error *err)
-{
-    return strncmp(err->message, "the prepared call no longer fits", 32) == 0 ||
-           strstr(err->message, "this connection has no prepared call") ||
-           strstr(err->message, "what was prepared") || strstr(err->message, "was prepared on");
-}
-
 static void fill_outputs(struct opd_client *c, const struct prepared_call *call,
                          const struct opd_forward_params *params)
 {
@@ -288,7 +279,8 @@ enum prepared_result prepared_forward(struct opd_client *c, const struct opd_for
         own = (struct opd_error){ 0 };
         err = &own;
     }
-    bool good = send_call(c, call, params, err), misfit = !good && is_misfit(err);
+    // A misfit: an edit has changed the operator, or a tensor is not what this side takes it for.
+    bool good = send_call(c, call, params, err), misfit = !good && err->misfit;
     if (good)
         fill_outputs(c, call, params);
     if (misfit)

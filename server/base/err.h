@@ -21,6 +21,7 @@ struct opd_err {
     enum opd_err_code code;
     char msg[1024]; // one line, safe to log and to send
     char *log;      // the compiler's output, or NULL; freed by opd_err_clear()
+    bool misfit;    // a prepared call is not what it was: its client may prepare it again
 };
 
 // Makes memory an empty error, as zeros are, without writing all of it.
@@ -29,6 +30,7 @@ static inline void opd_err_init(struct opd_err *err)
     err->code = OPD_E_none;
     err->msg[0] = '\0';
     err->log = NULL;
+    err->misfit = false;
 }
 
 // Fills an empty error; asserts that it was empty, so that a second failure cannot hide the first.

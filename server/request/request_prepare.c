@@ -82,6 +82,13 @@ static bool bind_params(struct run *run, struct request *req, struct prepared *p
     return true;
 }
 
+// Nothing has run, and what the client wants may be prepared again. Always false.
+static bool mark_misfit(struct opd_err *err)
+{
+    err->misfit = true;
+    return false;
+}
+
 static bool is_bound(const struct prepared *p)
 {
     return p->of && p->changes == p->of->changes;
@@ -103,7 +110,8 @@ static bool bind_again(struct request *req, struct prepared *p, struct opd_err *
                            p->n_outputs, p->n_saved);
     if (!good) {
         bound_plan_unref(now.forward);
-        return opd_err_prefix(err, "the prepared call no longer fits, prepare it again");
+        opd_err_prefix(err, "the prepared call no longer fits, prepare it again");
+        return mark_misfit(err);
     }
     now.message = p->message;
     now.told = p->told;
@@ -176,6 +184,7 @@ static struct prepared *find_prepared(struct request *req, const value *id, stru
         opd_err_set(err, OPD_E_not_found,
                     "this connection has no prepared call %" PRId64 " (never made, or freed)",
                     value_int(id));
+        mark_misfit(err);
         return NULL;
     }
     if (!is_bound(p) && !bind_again(req, p, err))
@@ -209,11 +218,13 @@ static bool read_inputs(struct run *run, const struct prepared *p, struct run_id
         if (value_is_nil(id) && (p->vjp || absent))
             continue;
         if (absent)
-            return opd_err_set(err, OPD_E_invalid_argument, "%s: %s came, and was prepared as nil",
-                               op->name, op->inputs[i].name);
-        if (!run_read_place(run, &place, id, err) ||
+            opd_err_set(err, OPD_E_invalid_argument, "%s: %s came, and was prepared as nil",
+                        op->name, op->inputs[i].name);
+        else if (!run_read_place(run, &place, id, err))
+            return value_is_nil(id) && mark_misfit(err);
+        if (absent ||
             !run_check_desc(run, run_find(run, PLAN_INPUT, i), desc, "what was prepared", err))
-            return false;
+            return mark_misfit(err);
     }
     return true;
 }

@@ -153,10 +153,13 @@ static bool refuse_place(struct run *run, const struct place *p, const value *id
     if (!t)
         return false;
     const struct device *d = t->storage->space->device;
-    if (d != run->device)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s is on %s, %s on %s", label, d->name,
-                           run->prepared ? "and was prepared" : "the tensors before it",
-                           run->device->name);
+    if (d != run->device) {
+        opd_err_set(err, OPD_E_invalid_argument, "%s is on %s, %s on %s", label, d->name,
+                    run->prepared ? "and was prepared" : "the tensors before it",
+                    run->device->name);
+        err->misfit = run->prepared;
+        return false;
+    }
     return request_may_read(t, label, err);
 }
 

@@ -341,6 +341,10 @@ void pack_reply_error(struct buf *out, uint32_t id, const struct opd_err *err, c
         pack_key_str(out, "op", op);
     if (err->log)
         pack_key_str(out, "log", err->log);
+    if (err->misfit) {
+        pack_str(out, "misfit");
+        pack_bool(out, true);
+    }
     pack_map_end(out, map);
     pack_nil(out);
 }

@@ -28,6 +28,7 @@ class RpcError(Exception):
         self.number = error["number"]
         self.log = error.get("log")
         self.op = error.get("op")
+        self.misfit = error.get("misfit", False)
 
 
 class HungUp(Exception):

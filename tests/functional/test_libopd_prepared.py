@@ -26,8 +26,8 @@ class Tensor(Structure):
 
 class Error(Structure):
     _fields_ = [
-        ("code", c_int), ("local", c_bool), ("name", c_char * 32), ("message", c_char * 1024), ("op", c_char * 128),
-        ("log", c_void_p),
+        ("code", c_int), ("local", c_bool), ("misfit", c_bool), ("name", c_char * 32), ("message", c_char * 1024),
+        ("op", c_char * 128), ("log", c_void_p),
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from raw import Raw
 from upgrades import SCALE
 
 DESC = ["float32", [4]]
+DESC3 = ["float32", [1, 1, 3, 3]]
 
 
 def floats(*values):
@@ -122,17 +123,22 @@ def test_what_does_not_fit_is_refused(raw, direction, op, inputs, attrs, options
 def test_calls_that_do_not_fit_change_nothing(raw):
     raw.call("prepare", 1, "forward", "scale", [DESC], {})
     raw.make(5, "float32", [5])
-    for ids, words in [
-        ([1], "1 ids came, expected 2"),
-        ([1, 2, 3], "3 ids came, expected 2"),
-        ([5, 2], "x is float32 [5], expected float32 [4] as what was prepared"),
-        ([None, 2], "x is nil, expected a tensor's id"),
-        ([99, 2], "this connection has no tensor 99"),
-        ([1, None], "id 0 for a result is nil"),
-        ([1, -2], "id -2, expected an integer from 1"),
+    for ids, words, misfit in [
+        ([1], "1 ids came, expected 2", False),
+        ([1, 2, 3], "3 ids came, expected 2", False),
+        ([5, 2], "x is float32 [5], expected float32 [4] as what was prepared", True),
+        ([None, 2], "x is nil, expected a tensor's id", True),
+        ([99, 2], "this connection has no tensor 99", False),
+        ([1, None], "id 0 for a result is nil", False),
+        ([1, -2], "id -2, expected an integer from 1", False),
     ]:
         error = raw.fail("call", 1, ids)
-        assert words in str(error) and error.op == "scale"
+        assert words in str(error) and error.op == "scale" and error.misfit is misfit
+    raw.call("prepare", 2, "forward", "depthwise_conv2d", [DESC3, DESC3, None], {})
+    raw.make(6, *DESC3)
+    raw.make(7, "float32", [1])
+    error = raw.fail("call", 2, [6, 6, 7, 8])
+    assert "bias came, and was prepared as nil" in str(error) and error.misfit
     assert raw.fail("tensor_info", 2).code == "not_found"
     assert "prepared call 1 is in use" in str(raw.fail("prepare", 1, "forward", "scale", [DESC], {}))
     raw.call("call", 1, [1, 2])
@@ -141,7 +147,8 @@ def test_calls_that_do_not_fit_change_nothing(raw):
 def test_it_is_given_up(raw):
     raw.call("prepare", 1, "forward", "scale", [DESC], {})
     raw.call("free", "prepared", [1])
-    assert raw.fail("call", 1, [1, 2]).code == "not_found"
+    error = raw.fail("call", 1, [1, 2])
+    assert error.code == "not_found" and error.misfit
     assert "no prepared call 1" in str(raw.fail("free", "prepared", [1]))
     raw.call("free", "prepared", [1, 2], {"drop": True})
     with Raw(raw.sock.getpeername()) as other:
@@ -187,7 +194,7 @@ def test_an_edit_that_it_does_not_fit_any_more(raw, daemon):
     raw.call("call", 1, [1, 2])
     edit(raw, daemon, double_it=double_by(2).replace("float32 float64", "float64"))
     error = raw.fail("call", 1, [1, 2])
-    assert "no longer fits, prepare it again: double_it: x is float32" in str(error)
+    assert "no longer fits, prepare it again: double_it: x is float32" in str(error) and error.misfit
     edit(raw, daemon, double_it=double_by(4))
     assert raw.call("call", 1, [1, 2]) == {"version": 3} and read(raw, 2) == [4, 8, 12, 16]
     (daemon.kernels / "double_it.cu").unlink()

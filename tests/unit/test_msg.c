@@ -433,7 +433,8 @@ static void check_error(const struct opd_err *err, const char *op, const char *m
     assert_int_equal(value_int(value_at(r, 0)), 1);
     assert_int_equal(value_int(value_at(r, 1)), 0xfffffffe);
     assert_true(value_is_nil(value_at(r, 3)));
-    assert_int_equal(value_count(map), 3 + (op != NULL) + (err->log != NULL));
+    assert_int_equal(value_count(map), 3 + (op != NULL) + (err->log != NULL) + err->misfit);
+    assert_int_equal(value_get(map, "misfit") != NULL, err->misfit);
     text_of(map, "code", "compile_error");
     assert_int_equal(value_int(value_get(map, "number")), OPD_E_compile_error);
     text_of(map, "message", message);
@@ -454,6 +455,7 @@ static void test_error_replies(void **state)
     check_error(&err, NULL, "gelu.cu does not compile");
     check_error(&err, "gelu", "gelu.cu does not compile");
     err.log = mem_strdup("gelu.cu(3): error: expected a ';'");
+    err.misfit = true;
     check_error(&err, "gelu", "gelu.cu does not compile");
     opd_err_clear(&err);
 }

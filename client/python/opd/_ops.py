@@ -11,7 +11,7 @@ from ._conn import Reply
 from ._dtypes import check_dtype
 from ._link import Kind, Link
 from ._memory import Memory
-from ._prepared import Handle, Prepared, is_misfit, make_key
+from ._prepared import Handle, Prepared, make_key
 from ._spec import Call, Spec, check_deadline, check_debug
 from ._wire import pack
 from .errors import InvalidArgument, NotFound, OpdError
@@ -215,7 +215,7 @@ class Ops:
             try:
                 return self._run_prepared(handle, spec, inputs, keep)
             except OpdError as e:
-                if not is_misfit(e):
+                if not e._misfit:
                     raise
                 prepared.forget()
         return self._run_plain(spec, call, inputs, keep)
@@ -224,7 +224,7 @@ class Ops:
         self, spec: Spec, args: Sequence[Any], kwargs: dict[str, Any], error: OpdError
     ) -> Any:
         """After an error of a prepared call."""
-        if is_misfit(error):
+        if error._misfit:
             self._prepared[False][spec.name].forget()
             return self._run(spec.name, args, kwargs, keep=False)
         self._catalog.refresh()

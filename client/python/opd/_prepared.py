@@ -15,13 +15,11 @@ from ._link import Kind, Link
 from ._spec import Call, Spec
 from ._warn import warn_reload
 from ._wire import pack
-from .errors import InvalidArgument, NotFound, OpdError
 from .tensor import Tensor, make_known
 
 _MANY = 200  # signatures of an operator: beyond that all are forgotten
 _NIL = b"\xc0"
 _PLAIN = {bool, int, float, str, type(None)}
-_MISFITS = ("the prepared call no longer fits", "this connection has no prepared call")
 
 
 class Asked:
@@ -208,8 +206,3 @@ def make_key(args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) == 1:
         return args[0]._kind
     return tuple([t._kind for t in args])
-
-
-def is_misfit(error: OpdError) -> bool:
-    """Nothing has run, and a plain call may."""
-    return isinstance(error, (InvalidArgument, NotFound)) and str(error).startswith(_MISFITS)

@@ -16,6 +16,7 @@ class OpdError(Exception):
     """
 
     code = "internal"
+    _misfit = False  # of a prepared call: nothing has run, and a plain one may
 
     def __init__(
         self,
@@ -114,6 +115,8 @@ def from_wire(error: Any) -> OpdError:
     if not isinstance(error, dict):
         return ProtocolError(f"the reply's error is {error!r}, expected a map")
     code = str(error.get("code", "internal"))
-    return _CLASSES.get(code, OpdError)(
+    made = _CLASSES.get(code, OpdError)(
         str(error.get("message", code)), code, error.get("log"), error.get("op")
     )
+    made._misfit = bool(error.get("misfit"))
+    return made
