@@ -8,7 +8,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <string.h>
+
 #include "base/err.h"
+#include "op/plan.h"
 
 struct buf;
 
@@ -22,7 +25,8 @@ enum compile_kind {
 };
 int compile_kind_parse(const char *name); // -1: no such kind
 
-// The translation unit is: common, prelude, '#line 1 "file"', source. The common part comes first
+// The translation unit is: common, prelude, '#line 1 "file"', source, and what of the prelude comes
+// behind it. The common part comes first
 // and is the same for every compile, so that NVRTC's precompiled header hits.
 struct compile_input {
     enum compile_kind kind;
@@ -40,6 +44,13 @@ struct compile_input {
     int n_more;
     const char *sanitize;
 };
+
+// That part of the prelude; "" if there is none.
+static inline const char *compile_behind(const struct compile_input *in)
+{
+    const char *mark = strstr(in->prelude, PLAN_BEHIND_SOURCE);
+    return mark ? mark + strlen(PLAN_BEHIND_SOURCE) : strchr(in->prelude, '\0');
+}
 
 struct compile_output {
     uint8_t *image; // heap; the caller frees all four

@@ -72,10 +72,13 @@ static void compose(const struct compile_input *in, struct buf *out)
     buf_append_str(out, cpu_shim_text);
     cpu_refuse_append(out);
     buf_printf(out, "#include \"%s\"", common_name);
+    const char *behind = compile_behind(in);
     append_line(out, "prelude");
-    buf_append_str(out, in->prelude);
+    buf_append(out, in->prelude, (size_t)(behind - in->prelude));
     append_line(out, in->file);
     host_source_rewrite(in->source, out);
+    append_line(out, "prelude");
+    buf_append_str(out, behind);
     append_line(out, "kernel");
     buf_printf(out, "OPD_CPU_EXPORT(%s, %s)\n", symbol_name, in->expr);
     for (int i = 0; i < in->n_more; i++)

@@ -99,11 +99,13 @@ static bool create_program(const struct nvrtc *rtc, const struct compile_input *
 
     struct buf source = { 0 };
     buf_printf(&source, "#include \"%s\"\n%s", common, pch_folder ? "#pragma nv_hdrstop" : "");
+    const char *behind = compile_behind(in);
     append_line(&source, "prelude");
-    buf_append_str(&source, in->prelude);
+    buf_append(&source, in->prelude, (size_t)(behind - in->prelude));
     append_line(&source, in->file);
     buf_append_str(&source, in->source);
-    buf_append_str(&source, "\n");
+    append_line(&source, "prelude");
+    buf_append_str(&source, behind);
     // One name for all, as the precompiled header is of a program of that name.
     int rc = rtc->nvrtcCreateProgram(program, buf_str(&source), "opd", N_STUBS + 1, texts, names);
     buf_finish(&source);

@@ -104,7 +104,7 @@ static int find_parts(struct derive *d, struct node *n, struct derive_part *part
 {
     int found = derive_parts(&d->graph, n, parts), kept = 0;
     if (found < 0)
-        d->why = formula_function(n);
+        d->why = formula_function(d->set, n);
     for (int i = 0; i < found; i++)
         if (d->depends[parts[i].child->size])
             parts[kept++] = parts[i];
@@ -297,7 +297,8 @@ bool derive_gradients(const struct op *op, struct formula_set *set, uint32_t inp
 struct exchange {
     struct graph *graph;
     int input, output;
-    struct node **made; // by node
+    struct node *tangent; // of that input
+    struct node **made;   // by node
 };
 
 static struct node *exchange(struct exchange *e, struct node *n)
@@ -305,9 +306,7 @@ static struct node *exchange(struct exchange *e, struct node *n)
     const struct formula_set *set = e->graph->set;
     struct node *args[NODE_MAX_ARGS] = { 0 };
     if (n->kind == NODE_TENSOR && n->a >= TENSOR_GRAD_OUTPUT)
-        return n->a == TENSOR_GRAD_OUTPUT + e->output
-                   ? graph_leaf(e->graph, NODE_TENSOR, EXPR_FLOAT, TENSOR_GRAD_INPUT + e->input)
-                   : graph_number(e->graph, 0);
+        return n->a == TENSOR_GRAD_OUTPUT + e->output ? e->tangent : graph_number(e->graph, 0);
     if (n->kind == NODE_TENSOR && n->a >= TENSOR_OUTPUT)
         return graph_add_formula(e->graph, formula_find(set, n->a));
     if (n->kind == NODE_FORMULA && (set->items[n->a].uses.tensors & FORMULA_BACKWARD))
@@ -322,16 +321,20 @@ static struct node *exchange(struct exchange *e, struct node *n)
 }
 
 static struct node *add_tangent(struct graph *g, struct node *sum, struct node *gradient, int input,
-                                int output)
+                                int output, int present)
 {
     struct exchange e = { .graph = g, .input = input, .output = output };
+    e.tangent = graph_leaf(g, NODE_TENSOR, EXPR_FLOAT, TENSOR_GRAD_INPUT + input);
+    if (present >= 0)
+        e.tangent = graph_node(g, NODE_CHOICE, graph_leaf(g, NODE_VALUE, EXPR_TRUTH, present),
+                               e.tangent, graph_number(g, 0));
     e.made = mem_zalloc((size_t)g->n, sizeof *e.made);
     struct node *part = exchange(&e, gradient);
     free(e.made);
     return sum ? graph_node(g, NODE_ADD, sum, part, NULL) : part;
 }
 
-bool derive_tangents(const struct op *op, struct formula_set *set)
+bool derive_tangents(const struct op *op, struct formula_set *set, const int *present)
 {
     struct graph g = { .arena = &op->body->arena, .set = set };
     struct node *roots[OP_MAX_OUTPUTS];
@@ -344,7 +347,8 @@ bool derive_tangents(const struct op *op, struct formula_set *set)
             if (set->items[i].target >= TENSOR_GRAD_INPUT)
                 sum = add_tangent(&g, sum, graph_add_formula(&g, i),
                                   set->items[i].target - TENSOR_GRAD_INPUT,
-                                  set->items[k].target - TENSOR_OUTPUT);
+                                  set->items[k].target - TENSOR_OUTPUT,
+                                  present[set->items[i].target - TENSOR_GRAD_INPUT]);
         targets[n] = set->items[k].target;
         roots[n++] = sum ? sum : graph_number(&g, 0);
     }

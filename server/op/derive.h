@@ -19,8 +19,9 @@ bool derive_gradients(const struct op *op, struct formula_set *set, uint32_t inp
                       const char **why);
 
 // The tangents of the outputs, made from the gradients. Their targets are TENSOR_OUTPUT + k, and
-// what they read of TENSOR_GRAD_INPUT + i is the tangent of input i. False: they would be too many.
-bool derive_tangents(const struct op *op, struct formula_set *set);
+// what they read of TENSOR_GRAD_INPUT + i is the tangent of input i; it is 0 where present[i], a
+// value, is not true (-1: it is always there). False: they would be too many.
+bool derive_tangents(const struct op *op, struct formula_set *set, const int *present);
 
 // Holds gradients that are written against the derived ones, at some points, once all is read, and
 // warns where they differ.

@@ -197,7 +197,7 @@ struct node *graph_node(struct graph *g, int kind, struct node *a, struct node *
 
 static struct node *add_call(struct graph *g, const struct node *n, struct node *const *args)
 {
-    const char *name = formula_function(n);
+    const char *name = formula_function(g->set, n);
     if (strcmp(name, "pow") == 0 && is_number(args[1], 1))
         return args[0];
     if (strcmp(name, "pow") == 0 && is_number(args[1], 2))
@@ -244,12 +244,12 @@ struct node *graph_add_formula(struct graph *g, int index)
 {
     const struct formula *items = g->set->items;
     if (!g->roots[index]) {
-        bool used[FORMULA_MAX] = { false };
-        formula_mark(g->set, items[index].root, used);
-        used[index] = true;
+        struct formula_reach reach = { 0 };
+        formula_reach(g->set, items[index].root, NULL, &reach);
+        reach.formulas[index] = true;
         // Those that it is made of stand before it, and are not gone into again.
         for (int i = 0; i <= index; i++)
-            if (used[i] && !g->roots[i])
+            if (reach.formulas[i] && !g->roots[i])
                 g->roots[i] = add_tree(g, items[i].root, NULL);
     }
     struct node *root = g->roots[index];
@@ -323,7 +323,7 @@ static struct node *add_formula(struct emitter *e, struct node *root, int target
         snprintf(f->name, sizeof f->name, "%s", body_tensor_name(e->op, target));
     else
         choose_name(e, index, f->name, sizeof f->name);
-    formula_complete(e->op, e->set, f);
+    formula_complete(e->set, f);
     return make_name(e->g, root->type, index);
 }
 

@@ -79,10 +79,10 @@ static const struct {
     { NODE_DIV, { "g / y", "-(g / y) * r" } },
 };
 
-static const char *const *find_rules(const struct node *n)
+static const char *const *find_rules(const struct graph *g, const struct node *n)
 {
     for (size_t i = 0; n->kind == NODE_CALL && i < sizeof functions / sizeof *functions; i++)
-        if (strcmp(functions[i].name, formula_function(n)) == 0)
+        if (strcmp(functions[i].name, formula_function(g->set, n)) == 0)
             return functions[i].rules;
     for (size_t i = 0; i < sizeof operators / sizeof *operators; i++)
         if (operators[i].kind == n->kind)
@@ -90,9 +90,9 @@ static const char *const *find_rules(const struct node *n)
     return NULL;
 }
 
-static bool is_call(const struct node *n, const char *name)
+static bool is_call(const struct graph *g, const struct node *n, const char *name)
 {
-    return n->kind == NODE_CALL && strcmp(formula_function(n), name) == 0;
+    return n->kind == NODE_CALL && strcmp(formula_function(g->set, n), name) == 0;
 }
 
 static bool is_one(const struct node *n)
@@ -107,9 +107,9 @@ static struct node *find_exp(const struct graph *g, struct node *n)
     if (n->kind != NODE_ADD)
         return NULL;
     struct node *a = graph_resolve(g, n->args[0]), *b = graph_resolve(g, n->args[1]);
-    if (is_one(a) && is_call(b, "exp"))
+    if (is_one(a) && is_call(g, b, "exp"))
         return b;
-    return is_one(b) && is_call(a, "exp") ? a : NULL;
+    return is_one(b) && is_call(g, a, "exp") ? a : NULL;
 }
 
 static struct derive_part make_part(struct node *child, const char *rule, struct node *r)
@@ -127,9 +127,9 @@ static int find_logistic(struct graph *g, struct node *n, struct derive_part *pa
 #define SHARE "(e > 1 ? 1 - 1 / w : e * (1 / w))"
     bool divides = n->kind == NODE_DIV;
     struct node *w = divides ? n->args[1] : n->kind == NODE_CALL ? n->args[0] : NULL, *e = NULL;
-    if (w && (divides || is_call(n, "log"))) {
+    if (w && (divides || is_call(g, n, "log"))) {
         e = find_exp(g, w);
-    } else if (w && is_call(n, "log1p") && is_call(graph_resolve(g, w), "exp")) {
+    } else if (w && is_call(g, n, "log1p") && is_call(g, graph_resolve(g, w), "exp")) {
         e = graph_resolve(g, w);
         w = graph_node(g, NODE_ADD, graph_number(g, 1), w, NULL);
     }
@@ -157,7 +157,7 @@ int derive_parts(struct graph *g, struct node *n, struct derive_part parts[DERIV
     found = find_logistic(g, n, parts);
     if (found > 0)
         return found;
-    const char *const *rules = find_rules(n);
+    const char *const *rules = find_rules(g, n);
     if (!rules)
         return -1;
     for (int i = 0; i < n->n_args; i++) {

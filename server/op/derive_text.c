@@ -81,8 +81,7 @@ struct text {
     const struct op *op;
     const struct formula_set *set;
     bool backward;
-    bool used[FORMULA_MAX];
-    uint64_t values;
+    struct formula_reach reach;
     int n_inputs, n_outputs;
     int inputs[OP_MAX_INPUTS], outputs[OP_MAX_OUTPUTS]; // tensor ids
     char names[TENSOR_COUNT][OP_MAX_NAME];
@@ -123,6 +122,33 @@ static void choose_name(const struct text *t, const char *letter, const char *of
 static const char *name_tensor(void *data, int tensor)
 {
     return ((struct text *)data)->names[tensor];
+}
+
+// An input that may be absent, or the tangent of one.
+static bool is_optional(const struct text *t, int tensor)
+{
+    bool of_input = tensor < TENSOR_OUTPUT || tensor >= TENSOR_GRAD_INPUT;
+    return of_input && body_tensor(t->op, tensor)->optional;
+}
+
+// present() of those tangents, as values that the set gets more. False: there are too many.
+static bool ask_tangents(struct text *t, struct formula_set *set, int present[OP_MAX_INPUTS])
+{
+    static const struct node no = { .kind = NODE_CONST };
+    for (int i = 0; i < t->op->n_inputs; i++) {
+        present[i] = -1;
+        if (!t->op->inputs[i].differentiable || !t->op->inputs[i].optional)
+            continue;
+        if (set->n_values == FORMULA_MAX_VALUES)
+            return false;
+        const char *text = arena_printf(&t->op->body->arena, "present(%s)",
+                                        t->names[TENSOR_GRAD_INPUT + i]);
+        struct expr *e = arena_alloc(&t->op->body->arena, 1, sizeof *e);
+        *e = (struct expr){ .text = text, .root = &no };
+        present[i] = set->n_values;
+        set->values[set->n_values++] = (struct formula_value){ text, e, true };
+    }
+    return true;
 }
 
 static void add_input(struct text *t, int tensor, const char *letter)
@@ -187,9 +213,8 @@ static void mark_formulas(struct text *t)
 {
     for (int k = 0; k < t->n_outputs; k++) {
         int i = find_last(t->set, t->outputs[k]);
-        t->used[i] = true;
-        t->values |= t->set->items[i].uses.values;
-        formula_mark(t->set, t->set->items[i].root, t->used);
+        t->reach.formulas[i] = true;
+        formula_reach(t->set, t->set->items[i].root, NULL, &t->reach);
     }
 }
 
@@ -212,7 +237,8 @@ static void write_schema(struct text *t, const char *name)
     struct buf *out = t->out;
     buf_printf(out, "//! op      %s(", name);
     for (int i = 0; i < t->n_inputs; i++)
-        buf_printf(out, "%sTensor %s", i ? ", " : "", t->names[t->inputs[i]]);
+        buf_printf(out, "%sTensor%s %s", i ? ", " : "", is_optional(t, t->inputs[i]) ? "?" : "",
+                   t->names[t->inputs[i]]);
     write_attrs(t);
     buf_printf(out, ") -> %s", t->n_outputs > 1 ? "(" : "");
     for (int o = 0; o < t->n_outputs; o++)
@@ -279,7 +305,7 @@ static void write_lets(struct text *t)
         if (let->kind != RULE_LET)
             continue;
         for (int v = 0; v < t->set->n_values; v++)
-            needed[i] |= (t->values >> v & 1) &&
+            needed[i] |= (t->reach.uses.values >> v & 1) &&
                          reads_slot(t->set->values[v].expr->root, let->slot);
         for (int k = i + 1; k < body->n_rules; k++)
             needed[i] |= needed[k] && reads_slot(body->rules[k].expr->root, let->slot);
@@ -294,11 +320,24 @@ static void write_formulas(struct text *t)
 {
     for (int i = 0; i < t->set->n; i++) {
         const struct formula *f = &t->set->items[i];
-        if (!t->used[i])
+        if (!t->reach.formulas[i])
             continue;
         buf_printf(t->out, "//! formula %s = ", f->target < 0 ? f->name : t->made[f->target]);
         formula_spell(f->root, t->set, name_tensor, t, t->out);
         buf_append_str(t->out, "\n");
+    }
+}
+
+// The operator's own functions: its text without directives.
+static void write_source(struct text *t)
+{
+    const char *line = t->op->source;
+    while (*line) {
+        size_t size = strcspn(line, "\n");
+        if (strncmp(line + strspn(line, " \t"), "//!", 3) != 0)
+            buf_append(t->out, line, size);
+        buf_append_str(t->out, "\n");
+        line += size + (line[size] == '\n');
     }
 }
 
@@ -314,6 +353,8 @@ static void write_all(struct text *t, const char *name)
         buf_printf(t->out, "//! deadline %g\n", t->op->deadline);
     write_lets(t);
     write_formulas(t);
+    if (t->set->calls_device)
+        write_source(t);
 }
 
 bool op_is_derivable(const struct op *op)
@@ -332,8 +373,11 @@ static struct op *derive(struct text *t, const char *name, struct opd_err *err)
         list_backward(t);
     else
         list_tangent(t);
-    if ((!t->backward && !derive_tangents(t->op, &set)) || t->n_inputs > OP_MAX_INPUTS ||
-        t->n_outputs > OP_MAX_OUTPUTS || strlen(name) >= OP_MAX_NAME) {
+    int present[OP_MAX_INPUTS];
+    if ((!t->backward &&
+         !(ask_tangents(t, &set, present) && derive_tangents(t->op, &set, present))) ||
+        t->n_inputs > OP_MAX_INPUTS || t->n_outputs > OP_MAX_OUTPUTS ||
+        strlen(name) >= OP_MAX_NAME) {
         opd_err_set(err, OPD_E_not_found, "there is no '%s': it would be too large", name);
         return NULL;
     }

@@ -118,6 +118,13 @@ static bool read_present(struct parser *p, struct node *call)
             lex_fail(p->lx, "present() is about inputs and attributes; use wanted() here"));
 }
 
+struct node *expr_present(struct parser *p, const struct token *name)
+{
+    struct node *call = tree_node(p, NODE_HAS_ATTR, EXPR_INT, name, NULL, NULL);
+    call->n_args = 0;
+    return read_present(p, call) ? call : NULL;
+}
+
 static bool read_wanted(struct parser *p, struct node *call)
 {
     const struct expr_place *place = p->place;

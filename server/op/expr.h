@@ -97,3 +97,5 @@ bool expr_eval_bool(const struct expr *e, const struct env *env, bool *out, stru
 struct parser;
 const struct expr *expr_new(const struct parser *p, const struct node *root, const char *text);
 struct node *expr_attr(struct parser *p, const struct token *name, int index);
+// present(INPUT) or present(ATTRIBUTE), behind its '(': up to the ')'.
+struct node *expr_present(struct parser *p, const struct token *name);

@@ -31,7 +31,6 @@ struct formula {
     int target; // tensor id: an output, an input in place, a gradient of an input; -1: intermediate
     bool is_bool, derived;
     const struct node *root;
-    const char *code; // C++ of acc_t and bool, where v_NAME stands for a name
     struct formula_uses uses;
 };
 
@@ -43,13 +42,31 @@ struct formula_value {
 };
 
 struct formula_set {
-    int n, n_values;
-    struct formula *items; // each reads none but those before it
+    int n, n_values, n_device;
+    struct function_signature *device; // the file's own functions
+    bool calls_device;                 // one of them
+    struct formula *items;             // each reads none but those before it
     struct formula_value values[FORMULA_MAX_VALUES];
 };
 
-// formula_read.c: sets used[i] for each formula that a tree is made of.
-void formula_mark(const struct formula_set *set, const struct node *root, bool used[FORMULA_MAX]);
+// formula_spell.c. known: 1 or 0 for each truth value, -1 where it is not known; NULL: none is. Of
+// a choice whose condition is known only the branch that is taken counts, and is written down.
+struct formula_reach {
+    bool formulas[FORMULA_MAX];
+    struct formula_uses uses;
+};
+const struct node *formula_taken(const struct formula_set *set, const struct node *n,
+                                 const int8_t *known);
+// Adds to `out` what a tree is made of, by itself and by formulas that it names.
+void formula_reach(const struct formula_set *set, const struct node *root, const int8_t *known,
+                   struct formula_reach *out);
+struct buf;
+// C++ of acc_t and bool, where v_NAME stands for a name.
+void formula_cpp(const struct node *n, const struct op *op, const struct formula_set *set,
+                 const int8_t *known, struct buf *out);
+// A tree in the words of the language; tensors have the names that `name` gives.
+void formula_spell(const struct node *n, const struct formula_set *set,
+                   const char *(*name)(void *data, int tensor), void *data, struct buf *out);
 // formula_expr.c: a formula more; fails where there are FORMULA_MAX: NULL.
 struct formula *formula_add(struct formula_set *set, struct arena *arena);
 int formula_find(const struct formula_set *set, int target); // -1: none has it
@@ -63,21 +80,17 @@ static inline uint64_t formula_bit(int tensor)
 #define FORMULA_INPUTS UINT64_C(0xffffffff)           // those bits
 #define FORMULA_BACKWARD UINT64_C(0xffffffff00000000) // of what backward alone can read
 
-struct buf;
-
 // formula_expr.c: reads the rest of the line into `f`, whose name and target are known.
 struct reader;
 bool formula_parse(struct reader *r, struct formula_set *set, struct formula *f);
-// What a tree reads, and its C++: for one that was not read from a line.
-void formula_complete(const struct op *op, const struct formula_set *set, struct formula *f);
+// What a tree reads: for one that was not read from a line.
+void formula_complete(const struct formula_set *set, struct formula *f);
 // The tree of a derivative's rule, in which the letters of FORMULA_LETTERS stand for nodes: a
 // NODE_TENSOR with the place of its letter.
 #define FORMULA_LETTERS "gxyzrew"
 const struct node *formula_rule(struct arena *arena, const char *text);
-const char *formula_function(const struct node *call); // its name
-// A tree in the words of the language; tensors have the names that `name` gives.
-void formula_spell(const struct node *n, const struct formula_set *set,
-                   const char *(*name)(void *data, int tensor), void *data, struct buf *out);
+const char *formula_function(const struct formula_set *set, const struct node *call); // its name
+const char *formula_function_cpp(const struct node *call); // NULL: it is the file's own
 
 // formula_eval.c: all formulas at a point, in float64. Outputs become what theirs give; a formula
 // of a gradient that stands before an output that it reads finds there what was before.
@@ -120,11 +133,10 @@ struct formula_operand {
 struct formula_kernel {
     const struct op *op;
     const char *suffix;         // of the struct's name: "forward", "grad_x"
-    bool formulas[FORMULA_MAX]; // that take part
-    uint64_t values;
-    int n_operands; // those that are read come first
+    const int8_t *known;        // of the request
+    struct formula_reach reach; // what takes part
+    int n_operands;             // those that are read come first
     struct formula_operand operands[FORMULA_MAX_OPERANDS];
-    bool constants[FORMULA_MAX_VALUES];
     int sum;                    // the formula whose result is summed; -1: none, this is a map
     const char *sum_type;       // of what the sums are stored in
     int n_offsets;              // [0]: of what has the whole shape

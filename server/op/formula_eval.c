@@ -71,9 +71,11 @@ static const struct {
 };
 // clang-format on
 
-static double call(const struct node *n, const double *args)
+static double call(const struct formula_set *set, const struct node *n, const double *args)
 {
-    const char *name = formula_function(n);
+    const char *name = formula_function(set, n);
+    if (!formula_function_cpp(n))
+        return NAN; // the file's own
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
         if (strcmp(functions[i].name, name) == 0)
             return functions[i].one ? functions[i].one(args[0])
@@ -119,7 +121,8 @@ static double combine(const struct node *n, double a, double b)
     }
 }
 
-static double eval(const struct node *n, const struct formula_point *at)
+static double eval(const struct formula_set *set, const struct node *n,
+                   const struct formula_point *at)
 {
     double args[NODE_MAX_ARGS] = { 0 };
     if (n->kind == NODE_TENSOR)
@@ -131,11 +134,11 @@ static double eval(const struct node *n, const struct formula_point *at)
     if (n->n_args == 0)
         return n->type == EXPR_TRUTH ? (double)n->value.i : n->value.f;
     for (int i = 0; i < n->n_args; i++)
-        args[i] = eval(n->args[i], at);
+        args[i] = eval(set, n->args[i], at);
     if (n->kind == NODE_CHOICE)
         return args[0] != 0 ? args[1] : args[2];
     if (n->kind == NODE_CALL || n->kind == NODE_TEST)
-        return call(n, args);
+        return call(set, n, args);
     return combine(n, args[0], args[1]);
 }
 
@@ -143,7 +146,7 @@ void formula_eval(const struct formula_set *set, struct formula_point *at)
 {
     for (int i = 0; i < set->n; i++) {
         int target = set->items[i].target;
-        at->formulas[i] = eval(set->items[i].root, at);
+        at->formulas[i] = eval(set, set->items[i].root, at);
         if (target >= TENSOR_OUTPUT && target < TENSOR_TEMP)
             at->tensors[target] = at->formulas[i];
     }

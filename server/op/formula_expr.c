@@ -233,147 +233,90 @@ static const struct function functions[] = {
     { "tgamma", "n", NODE_CALL, NULL }, { "trunc", "n", NODE_CALL, NULL },
 };
 // clang-format on
+enum { N_FUNCTIONS = sizeof functions / sizeof *functions };
 
-static struct node *read_call(struct parser *p, const struct token *name)
+const char *formula_function(const struct formula_set *set, const struct node *call)
 {
-    const struct function *f = tree_function(p, functions, sizeof functions / sizeof *functions,
-                                             name, hint_function(name->start, name->size));
-    if (!f)
+    return call->a < N_FUNCTIONS ? functions[call->a].name
+                                 : set->device[call->a - N_FUNCTIONS].name;
+}
+
+const char *formula_function_cpp(const struct node *call)
+{
+    if (call->a >= N_FUNCTIONS)
         return NULL;
-    struct node *call = tree_node(p, f->kind, f->kind == NODE_TEST ? EXPR_TRUTH : EXPR_FLOAT, name,
-                                  NULL, NULL);
-    call->a = (int16_t)(f - functions);
-    size_t n = 0, expected = strlen(f->args);
+    const struct function *f = &functions[call->a];
+    return f->code ? f->code : f->name;
+}
+
+// The file's own function of that name: its place behind the language's. -1: there is none.
+static int find_device(const struct reading *reading, const struct token *name)
+{
+    const struct formula_set *set = reading ? reading->set : NULL;
+    for (int i = 0; set && i < set->n_device; i++)
+        if (text_is(name->start, name->size, set->device[i].name))
+            return i;
+    return -1;
+}
+
+// The tensor or attribute that may be absent: a truth value that is compiled in.
+static struct node *read_present(struct parser *p, const struct token *name)
+{
+    const char *start = p->lx->token.start;
+    struct node *n = expr_present(p, name);
+    if (!n)
+        return NULL;
+    const char *text = arena_printf(p->place->arena, "present(%.*s)", (int)lex_span(p->lx, start),
+                                    start);
+    return lex_expect(p->lx, ')', "')'") ? use_value(p, n, EXPR_TRUTH, text) : NULL;
+}
+
+static struct node *read_args(struct parser *p, const struct token *name, struct node *call,
+                              int least, int most)
+{
+    int n = 0;
     for (; !lex_is(p->lx, ')'); n++) {
         if (n > 0 && !lex_expect(p->lx, ',', "',' or ')'"))
             return NULL;
         struct node *arg = tree_number(p, tree_parse(p));
         if (!arg)
             return NULL;
-        if (n < expected)
+        if (n < most)
             call->args[n] = arg;
     }
-    if (n != expected)
-        return TREE_FAIL(p, name, "'%s' with %zu arguments, expected %zu", f->name, n, expected);
+    if (n < least || n > most)
+        return TREE_FAIL(p, name, "'%.*s' with %d arguments, expected %d", (int)name->size,
+                         name->start, n, n < least ? least : most);
     call->n_args = (uint8_t)n;
     lex_next(p->lx);
     return call;
 }
 
-// --- C++, and the words of the language
-
-// The text before, between and behind the arguments of a node. Brackets are those of the text.
-struct spelling {
-    const char *before, *between, *behind;
-};
-
-static const struct spelling cpp[] = {
-    [NODE_TO_NUMBER] = { "acc_t(", "", ")" },
-    [NODE_TO_TRUTH] = { "(", "", " != 0)" },
-    [NODE_NOT] = { "!", "", "" },
-    [NODE_NEG] = { "- ", "", "" }, // "--" would be another operator
-    [NODE_ADD] = { "", " + ", "" },
-    [NODE_SUB] = { "", " - ", "" },
-    [NODE_MUL] = { "", " * ", "" },
-    [NODE_DIV] = { "opd::formula_divide(", ", ", ")" }, // not the language's own: see opd.cuh
-    [NODE_EQ] = { "", " == ", "" },
-    [NODE_NE] = { "", " != ", "" },
-    [NODE_LT] = { "", " < ", "" },
-    [NODE_LE] = { "", " <= ", "" },
-    [NODE_GT] = { "", " > ", "" },
-    [NODE_GE] = { "", " >= ", "" },
-    [NODE_AND] = { "", " && ", "" },
-    [NODE_OR] = { "", " || ", "" },
-    [NODE_CHOICE] = { "", " ? ", "" },
-    [NODE_CALL] = { "(", ", ", ")" },
-    [NODE_TEST] = { "(", ", ", ")" },
-};
-
-struct writer {
-    const struct formula_set *set;
-    const char *(*name)(void *data, int tensor);
-    void *data;
-    bool is_cpp;
-    struct buf *out;
-};
-
-static struct spelling find_spelling(const struct writer *w, const struct node *n)
+static struct node *read_call(struct parser *p, const struct token *name)
 {
-    if (w->is_cpp)
-        return cpp[n->kind];
-    if (n->kind == NODE_DIV)
-        return (struct spelling){ "", " / ", "" };
-    return n->kind == NODE_TO_NUMBER ? (struct spelling){ "(", "", " ? 1 : 0)" } : cpp[n->kind];
-}
-
-static const char *find_function(const struct writer *w, const struct node *n)
-{
-    const struct function *f = &functions[n->a];
-    return w->is_cpp && f->code ? f->code : f->name;
-}
-
-static void write_leaf(const struct writer *w, const struct node *n)
-{
-    if (n->kind == NODE_TENSOR)
-        buf_printf(w->out, "%s%s", w->is_cpp ? "v_" : "", w->name(w->data, n->a));
-    else if (n->kind == NODE_FORMULA)
-        buf_printf(w->out, "%s%s", w->is_cpp ? "v_" : "", w->set->items[n->a].name);
-    else if (n->kind == NODE_VALUE && w->is_cpp)
-        buf_printf(w->out, "c_%d", n->a);
-    else if (n->kind == NODE_VALUE)
-        buf_printf(w->out, "(%s)", w->set->values[n->a].text);
-    else if (n->type == EXPR_TRUTH)
-        buf_append_str(w->out, n->value.i ? "true" : "false");
-    else
-        buf_printf(w->out, w->is_cpp ? "acc_t(%.17g)" : "%.17g", n->value.f);
-}
-
-static void write_node(const struct writer *w, const struct node *n)
-{
-    const struct spelling s = find_spelling(w, n);
-    if (n->bracketed)
-        buf_append_str(w->out, "(");
-    if (n->n_args == 0)
-        write_leaf(w, n);
-    if (n->kind == NODE_CALL || n->kind == NODE_TEST)
-        buf_append_str(w->out, find_function(w, n));
-    for (int i = 0; i < n->n_args; i++) {
-        buf_append_str(w->out, i == 0                             ? s.before
-                               : i == 2 && n->kind == NODE_CHOICE ? " : "
-                                                                  : s.between);
-        write_node(w, n->args[i]);
+    const struct reading *reading = p->data;
+    int device = find_device(reading, name), index = N_FUNCTIONS + device;
+    if (device >= 0) {
+        const struct function_signature *own = &reading->set->device[device];
+        struct node *call = tree_node(p, NODE_CALL, EXPR_FLOAT, name, NULL, NULL);
+        call->a = (int16_t)index;
+        reading->set->calls_device = true;
+        return read_args(p, name, call, own->least, own->most);
     }
-    if (n->n_args > 0)
-        buf_append_str(w->out, s.behind);
-    if (n->bracketed)
-        buf_append_str(w->out, ")");
+    if (reading && text_is(name->start, name->size, "present"))
+        return read_present(p, name);
+    const struct function *f = tree_function(p, functions, N_FUNCTIONS, name,
+                                             hint_function(name->start, name->size));
+    if (!f)
+        return NULL;
+    struct node *call = tree_node(p, f->kind, f->kind == NODE_TEST ? EXPR_TRUTH : EXPR_FLOAT, name,
+                                  NULL, NULL);
+    call->a = (int16_t)(f - functions);
+    int expected = (int)strlen(f->args);
+    return read_args(p, name, call, expected, expected);
 }
 
-const char *formula_function(const struct node *call)
-{
-    return functions[call->a].name;
-}
-
-void formula_spell(const struct node *n, const struct formula_set *set,
-                   const char *(*name)(void *data, int tensor), void *data, struct buf *out)
-{
-    struct writer w = { .set = set, .name = name, .data = data, .out = out };
-    write_node(&w, n);
-}
-
-static const char *name_tensor(void *data, int tensor)
-{
-    return body_tensor_name(data, tensor);
-}
-
-static void write_cpp(const struct node *n, const struct op *op, const struct formula_set *set,
-                      struct buf *out)
-{
-    struct writer w = {
-        .set = set, .name = name_tensor, .data = (void *)(uintptr_t)op, .is_cpp = true, .out = out
-    };
-    write_node(&w, n);
-}
+// --- a line
 
 static bool check_brackets(const struct buf *code)
 {
@@ -409,11 +352,10 @@ bool formula_parse(struct reader *r, struct formula_set *set, struct formula *f)
         return false;
     f->is_bool = n->type == EXPR_TRUTH && f->target < 0;
     f->root = f->is_bool ? n : tree_number(&p, n);
-    write_cpp(f->root, r->op, set, &code);
+    formula_cpp(f->root, r->op, set, NULL, &code);
     bool ok = check_brackets(&code) ||
               TREE_FAIL(&p, &first,
                         "the formula is nested too deeply; use one of its own for a part of it");
-    f->code = arena_strndup(r->arena, (const char *)code.bytes, code.size);
     buf_finish(&code);
     return ok;
 }
@@ -458,13 +400,9 @@ static void note_uses(const struct node *n, const struct formula_set *set,
         note_uses(n->args[i], set, uses);
 }
 
-void formula_complete(const struct op *op, const struct formula_set *set, struct formula *f)
+void formula_complete(const struct formula_set *set, struct formula *f)
 {
-    struct buf code = { 0 };
     note_uses(f->root, set, &f->uses);
-    write_cpp(f->root, op, set, &code);
-    f->code = arena_strndup(&op->body->arena, (const char *)code.bytes, code.size);
-    buf_finish(&code);
 }
 
 static struct node *read_letter(struct parser *p, const struct token *name)

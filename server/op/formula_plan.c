@@ -21,6 +21,7 @@ struct planner {
     struct tensor_desc common;
     int64_t n; // elements of it
     bool on_cpu;
+    int8_t known[FORMULA_MAX_VALUES]; // truth values; -1: of another type
 
     // The launch at hand
     struct formula_kernel kernel;
@@ -127,7 +128,7 @@ static bool put_value(struct planner *p, const struct formula_value *v)
 static bool put_values(struct planner *p)
 {
     for (int v = 0; v < p->set->n_values; v++)
-        if ((p->kernel.values >> v & 1) && !p->set->values[v].is_constant &&
+        if ((p->kernel.reach.uses.values >> v & 1) && !p->set->values[v].is_constant &&
             !put_value(p, &p->set->values[v]))
             return false;
     return true;
@@ -175,10 +176,10 @@ static void add_operand(struct planner *p, int tensor, bool written)
 static void add_formula(struct planner *p, int index, uint64_t *tensors)
 {
     const struct formula *f = &p->set->items[index];
-    p->kernel.formulas[index] = true;
-    formula_mark(p->set, f->root, p->kernel.formulas);
-    p->kernel.values |= f->uses.values;
-    *tensors |= f->uses.tensors;
+    struct formula_reach *reach = &p->kernel.reach;
+    reach->formulas[index] = true;
+    formula_reach(p->set, f->root, p->known, reach);
+    *tensors = reach->uses.tensors;
     if (p->launch.line == 0)
         p->launch.line = f->line;
 }
@@ -247,18 +248,25 @@ static int choose_width(const struct planner *p, bool any_row)
     return width;
 }
 
-static bool eval_constants(struct planner *p)
+static bool find_known(struct planner *p)
 {
-    for (int v = 0; v < p->set->n_values; v++)
-        if ((p->kernel.values >> v & 1) && p->set->values[v].is_constant &&
-            !expr_eval_bool(p->set->values[v].expr, p->env, &p->kernel.constants[v], p->err))
+    memset(p->known, -1, sizeof p->known);
+    for (int v = 0; v < p->set->n_values; v++) {
+        bool truth;
+        if (!p->set->values[v].is_constant)
+            continue;
+        if (!expr_eval_bool(p->set->values[v].expr, p->env, &truth, p->err))
             return false;
+        p->known[v] = truth;
+    }
     return true;
 }
 
 static void start_kernel(struct planner *p, const char *suffix)
 {
-    p->kernel = (struct formula_kernel){ .op = p->env->request->op, .suffix = suffix, .sum = -1 };
+    p->kernel = (struct formula_kernel){
+        .op = p->env->request->op, .suffix = suffix, .known = p->known, .sum = -1
+    };
     p->launch.line = p->launch.n_written = 0;
     packed_start(&p->launch.packed);
 }
@@ -298,7 +306,7 @@ static bool add_map(struct planner *p, uint64_t tensors)
     k->wide = k->wide || k->rank == 0;
     k->width = choose_width(p, k->rank == 0);
     int64_t share = most(CPU_SHARE, p->n >> 20);
-    if (!eval_constants(p) || !put_map(p, share))
+    if (!put_map(p, share))
         return fail_size(p);
     formula_write(k, p->text);
     formula_name(k, name, sizeof name);
@@ -434,7 +442,7 @@ static bool add_sum(struct planner *p, int formula)
     int to = (s.parts > 1 ? TENSOR_TEMP : TENSOR_GRAD_INPUT) + s.input;
     if (s.parts > 1 && !make_room(p, &s))
         return false;
-    if (!eval_constants(p) || !put_sum(p, &s, to))
+    if (!put_sum(p, &s, to))
         return fail_size(p);
     add_written(p, to);
     formula_write(k, p->text);
@@ -459,8 +467,8 @@ static bool add_all(struct planner *p)
     for (int i = 0; i < p->set->n; i++) {
         int target = p->set->items[i].target;
         if (target < 0 || (target >= TENSOR_GRAD_INPUT) != backward ||
-            (backward &&
-             (!env_has_tensor(p->env, target) || is_repeated(p, target - TENSOR_GRAD_INPUT))))
+            !env_has_tensor(p->env, target) ||
+            (backward && is_repeated(p, target - TENSOR_GRAD_INPUT)))
             continue;
         add_formula(p, i, &tensors);
         add_written(p, target);
@@ -490,7 +498,7 @@ bool formula_plan(struct env *env, struct buf *text,
     p->text = text;
     p->add = add;
     p->data = data;
-    bool ok = p->n == 0 || add_all(p);
+    bool ok = p->n == 0 || (find_known(p) && add_all(p));
     free(p);
     return ok;
 }

@@ -110,8 +110,12 @@ bool formula_read(struct reader *r)
         if (r->scope.shaped[t])
             return lex_fail(lx, "'formula' beside 'shape': the shapes of an operator with formulas "
                                 "follow from them");
-    if (!r->formulas)
+    if (!r->formulas) {
         r->formulas = arena_alloc(r->arena, 1, sizeof *r->formulas);
+        if (!signature_functions(r->op->source, r->op->source_size, r->arena, &r->formulas->device,
+                                 &r->formulas->n_device, NODE_MAX_ARGS))
+            return lex_fail(lx, "more than %d __device__ functions", SIGNATURE_MAX_KERNELS);
+    }
     struct formula *f = formula_add(r->formulas, r->arena);
     if (!f)
         return lex_fail(lx, "more than %d formulas", FORMULA_MAX);
@@ -125,42 +129,19 @@ bool formula_read(struct reader *r)
            reader_symbol(r, f->name, SYMBOL_FORMULA, (int)(f - r->formulas->items));
 }
 
-// --- what formulas are made of
-
-// The formulas that a tree names, and that were not used yet.
-static void list_named(const struct node *n, bool used[FORMULA_MAX], int list[FORMULA_MAX],
-                       int *count)
-{
-    if (n->kind == NODE_FORMULA && !used[n->a]) {
-        used[n->a] = true;
-        list[(*count)++] = n->a;
-    }
-    for (int i = 0; i < n->n_args; i++)
-        list_named(n->args[i], used, list, count);
-}
-
-// One formula after the other: as deep as they go together no stack would do.
-void formula_mark(const struct formula_set *set, const struct node *root, bool used[FORMULA_MAX])
-{
-    int list[FORMULA_MAX], n = 0;
-    list_named(root, used, list, &n);
-    while (n > 0)
-        list_named(set->items[list[--n]].root, used, list, &n);
-}
-
 // --- once all lines have been read
 
 // An intermediate that nothing uses is misspelt, where it is made or where it is used.
 static bool check_used(struct reader *r)
 {
     const struct formula_set *set = r->formulas;
-    bool used[FORMULA_MAX] = { false };
+    struct formula_reach reach = { 0 };
     for (int i = 0; i < set->n; i++)
-        formula_mark(set, set->items[i].root, used);
+        formula_reach(set, set->items[i].root, NULL, &reach);
     for (int i = 0; i < set->n; i++) {
         const struct formula *f = &set->items[i];
         struct suggest near;
-        if (f->target >= 0 || used[i])
+        if (f->target >= 0 || reach.formulas[i])
             continue;
         r->line = f->from;
         r->lx.line = f->line;
@@ -172,16 +153,49 @@ static bool check_used(struct reader *r)
     return true;
 }
 
+// The place of present(INPUT) among the values. -1: nothing asks for it.
+static int find_present(const struct formula_set *set, int input)
+{
+    for (int v = 0; v < set->n_values; v++) {
+        const struct node *n = set->values[v].expr->root;
+        if (n->kind == NODE_HAS_TENSOR && n->a == input)
+            return v;
+    }
+    return -1;
+}
+
+// What is read of an input that may be absent must be chosen by present().
+static bool check_optional(const struct reader *r, int input, struct opd_err *err)
+{
+    const struct formula_set *set = r->formulas;
+    int8_t known[FORMULA_MAX_VALUES];
+    int present = find_present(set, input);
+    memset(known, -1, sizeof known);
+    if (present >= 0)
+        known[present] = 0;
+    for (int i = 0; i < set->n; i++) {
+        const struct formula *f = &set->items[i];
+        struct formula_reach reach = { 0 };
+        if (f->target < 0 || f->target == input || f->target == TENSOR_GRAD_INPUT + input)
+            continue;
+        formula_reach(set, f->root, known, &reach);
+        if (reach.uses.tensors & formula_bit(input))
+            return op_fail(err,
+                           "%s:%d: %s reads %s, which may be absent; expected present(%s) ? "
+                           "... : ... around it",
+                           r->op->file, f->line, f->name, r->op->inputs[input].name,
+                           r->op->inputs[input].name);
+    }
+    return true;
+}
+
 static bool check_op(const struct reader *r, struct opd_err *err)
 {
     const struct op *op = r->op;
     for (int i = 0; i < op->n_inputs; i++) {
         const struct op_tensor *t = &op->inputs[i];
-        if (t->optional)
-            return op_fail(err,
-                           "%s:%d: '%s' is optional, but formulas are of tensors that are "
-                           "always there",
-                           op->file, r->op_line, t->name);
+        if (t->optional && !check_optional(r, i, err))
+            return false;
         if (t->in_place && !has_formula(r, i))
             return op_fail(err, "%s:%d: no formula for '%s', which is changed in place", op->file,
                            r->op_line, t->name);

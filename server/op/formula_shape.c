@@ -74,7 +74,7 @@ bool formula_shapes(struct env *env, struct opd_err *err)
     }
     for (int i = 0; i < op->n_inputs; i++) {
         const struct tensor_desc *d = &request->inputs[i];
-        if (op->inputs[i].in_place &&
+        if (op->inputs[i].in_place && d->dtype != OPD_DTYPE_NONE &&
             (d->rank != common.rank ||
              memcmp(d->shape, common.shape, (size_t)d->rank * sizeof *d->shape) != 0))
             return fail_shape(op, i, d, &common,

@@ -44,12 +44,12 @@ static void write_members(const struct formula_kernel *k, struct buf *out)
         buf_printf(out, "    opd::formula_dims<%d, %d, %s> dims;\n", k->rank, k->n_offsets - 1,
                    index);
     for (int v = 0; v < set->n_values; v++)
-        if (k->values >> v & 1 && !set->values[v].is_constant)
+        if (k->reach.uses.values >> v & 1 && !set->values[v].is_constant)
             buf_printf(out, "    acc_t c_%d; // %s\n", v, set->values[v].text);
     for (int v = 0; v < set->n_values; v++)
-        if (k->values >> v & 1 && set->values[v].is_constant)
+        if (k->reach.uses.values >> v & 1 && set->values[v].is_constant)
             buf_printf(out, "    static constexpr bool c_%d = %s; // %s\n", v,
-                       k->constants[v] ? "true" : "false", set->values[v].text);
+                       k->known[v] ? "true" : "false", set->values[v].text);
     buf_printf(out, "    typedef %s index;\n    enum { offsets = %d", index, k->n_offsets);
     if (k->sum >= 0)
         buf_printf(out, ", kept_rank = %d, summed_rank = %d };\n    typedef acc_t sum_type;\n",
@@ -124,9 +124,12 @@ static void write_formulas(const struct formula_kernel *k, struct buf *out)
                        operand_name(k, i), k->operands[i].single ? "0" : "k");
     for (int i = 0; i < set->n; i++) {
         const struct formula *f = &set->items[i];
-        if (k->formulas[i])
-            buf_printf(out, "        const %s %c_%s = %s;\n", f->is_bool ? "bool" : "acc_t",
-                       f->target < 0 ? 'v' : 't', f->name, f->code);
+        if (!k->reach.formulas[i])
+            continue;
+        buf_printf(out, "        const %s %c_%s = ", f->is_bool ? "bool" : "acc_t",
+                   f->target < 0 ? 'v' : 't', f->name);
+        formula_cpp(f->root, k->op, set, k->known, out);
+        buf_append_str(out, ";\n");
     }
 }
 

@@ -269,6 +269,8 @@ static bool add_formulas(struct builder *b)
 {
     struct buf text = { 0 };
     buf_append_str(&text, b->plan->prelude);
+    if (b->env.request->op->body->formulas->calls_device)
+        buf_append_str(&text, PLAN_BEHIND_SOURCE);
     bool ok = formula_plan(&b->env, &text, add_formula_launch, b, b->err);
     if (ok)
         b->plan->prelude = arena_copy(b->arena, buf_str(&text), text.size + 1, 1);

@@ -141,7 +141,9 @@ struct plan {
     struct plan_step *steps;
     // Text between the common header and the source: one using-declaration for each type variable
     // ("using scalar_t = opd::half;") and for its accumulator ("using acc_t = float;"); of an
-    // operator of formulas also what its kernels are made from.
+    // operator of formulas also what its kernels are made from; behind the source, where they call
+    // functions of that: what follows this line.
+#define PLAN_BEHIND_SOURCE "// behind the source\n"
     char *prelude;
     // What kernels of this plan may report: an operand of 8 bytes that starts as zeros, -1 if none
     // does; and the messages, for report_explain() in base/report.h.

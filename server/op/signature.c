@@ -469,3 +469,59 @@ bool signature_scan(const char *file, const char *text, size_t size, struct aren
     free(copy);
     return ok;
 }
+
+static void count_params(const struct scanner *s, struct piece text, int most,
+                         struct function_signature *f)
+{
+    struct scanner inner = scan_part(s, text);
+    struct words words;
+    while (!at_end(&inner)) {
+        take_words(&inner, &words);
+        bool is_void = words.n == 1 && piece_is(&words.pieces[0], "void");
+        f->least += !is_void && find_word(words.pieces, words.n, "=") < 0;
+        f->most += !is_void;
+    }
+    f->most = f->most < most ? f->most : most;
+}
+
+// A function behind __device__: NAME ( ... ) { or ;
+static bool read_function(struct scanner *s, struct function_signature *f, int most)
+{
+    struct piece name = { 0 };
+    while (!at_end(s) && !(s->piece.size == 1 && strchr("=;{}", *s->piece.start))) {
+        if (!piece_is(&s->piece, "(")) {
+            name = s->piece;
+            next_piece(s);
+            continue;
+        }
+        struct piece inside = take_bracketed(s, false);
+        if (piece_is(&name, "__launch_bounds__") || piece_is(&name, "__attribute__"))
+            continue;
+        *f = (struct function_signature){ .name = copy_piece(s->arena, &name) };
+        count_params(s, inside, most, f);
+        return is_word(&name);
+    }
+    return false;
+}
+
+bool signature_functions(const char *text, size_t size, struct arena *arena,
+                         struct function_signature **out, int *out_n, int most)
+{
+    struct function_signature found[SIGNATURE_MAX_KERNELS], next;
+    char *copy = mem_strndup(text, size);
+    blank_text(copy, size);
+    struct scanner s = { .arena = arena, .p = copy, .end = copy + size, .line = 1 };
+    int depth = 0, n = 0;
+    next_piece(&s);
+    while (!at_end(&s) && n < SIGNATURE_MAX_KERNELS) {
+        bool is_device = depth == 0 && piece_is(&s.piece, "__device__");
+        depth += piece_is(&s.piece, "{") - piece_is(&s.piece, "}");
+        next_piece(&s);
+        if (is_device && read_function(&s, &next, most))
+            found[n++] = next;
+    }
+    free(copy);
+    *out = arena_copy(arena, found, (size_t)n, sizeof *found);
+    *out_n = n;
+    return n < SIGNATURE_MAX_KERNELS;
+}

@@ -51,6 +51,17 @@ struct signature {
     struct signature_param *params;
 };
 
+// A function that kernels call.
+struct function_signature {
+    const char *name;
+    int least, most; // arguments
+};
+
+// The functions behind __device__ outside of all braces; of more parameters than most, as of fewer:
+// the compiler has the last word. False: there are too many.
+bool signature_functions(const char *text, size_t size, struct arena *arena,
+                         struct function_signature **out, int *out_n, int most);
+
 // The result, and what it points to, lives in the arena. Errors: invalid_argument, for too many of
 // something alone. Everything that looks like no kernel is passed over.
 bool signature_scan(const char *file, const char *text, size_t size, struct arena *arena,

@@ -57,7 +57,7 @@ enum node_kind {
     NODE_TO_NUMBER, // of a truth value
 };
 
-enum { NODE_MAX_ARGS = 3 };
+enum { NODE_MAX_ARGS = 8 }; // of a call; 3 of anything else
 
 struct node {
     uint8_t kind, n_args;

@@ -23,7 +23,7 @@ from conftest import DEVICE, Daemon  # noqa: E402
 from edits import Caller, put, scale, until  # noqa: E402
 
 DTYPES = ["float32", "float16", "bfloat16", "float64"]
-GELU = (ROOT / "kernels_src" / "gelu.cu").read_text()
+GELU = (ROOT / "tests" / "bench" / "kernels" / "gelu.cu").read_text()
 TURNS = 11
 SECONDS = 120
 

@@ -269,6 +269,45 @@ def test_gradients_are_derived_and_summed_over_what_was_repeated(derived):
     assert np.allclose(grad_scale, np.where(x > 0, x, 0.25 * x).sum(0), rtol=1e-14)
 
 
+OWN = """\
+//! op      scaled(Tensor x, Tensor? scale=None, *, bool twice=False) -> Tensor y
+//! dtypes  float32 float64
+//! formula s = present(scale) && !twice ? 3 * scale : present(scale) ? scale : 2
+//! formula y = s * x + own::cube(0)
+//! example x=[3,9]
+//! example x=[3,9] scale=[9]
+#include "cube.cuh"
+template <class T> __device__ T
+load(T x, int n = 3) { return n == 3 ? T(own::cube(x)) : x; }
+"""
+
+
+def test_functions_of_the_file_and_tensors_that_may_be_absent(start_daemon, tmp_path):
+    (tmp_path / "cube.cuh").write_text("namespace own { template <class T> __device__ T cube(T x) "
+                                       "{ return x * x * x; } }\n")
+    (tmp_path / "scaled.cu").write_text(OWN.replace("own::cube(0)", "0 * x"))
+    text = OWN.replace("op      scaled", "op      own").replace("s * x + own::cube(0)", "s * load(x) + load(x, 1)")
+    (tmp_path / "own.cu").write_text(text)
+    x, scale = np.linspace(-2, 2, 18).reshape(2, 9), np.arange(9.0)
+    with start_daemon("--kernels", str(tmp_path)).connect() as client:
+        assert np.allclose(client.ops.own(x).numpy(), 2 * x**3 + x, rtol=1e-14)
+        assert np.allclose(client.ops.own(x, scale).numpy(), 3 * scale * x**3 + x, rtol=1e-14)
+        assert [t["differentiable"] for t in client._link.call("op_info", "own")["inputs"]] == [False, True]
+        y, context = client.ops.scaled.forward(x, scale, twice=True)
+        assert np.allclose(y.numpy(), scale * x, rtol=1e-14)
+        grad_x, grad_scale = (g.numpy() for g in context.backward(np.ones_like(x)))
+        assert np.allclose(grad_x, np.broadcast_to(scale, x.shape), rtol=1e-14)
+        assert np.allclose(grad_scale, x.sum(0), rtol=1e-13, atol=1e-15)
+        _, context = client.ops.scaled.forward(x)
+        grad_x, grad_scale = context.backward(np.ones_like(x))
+        assert grad_scale is None and np.array_equal(grad_x.numpy(), np.full_like(x, 2))
+        backward, tangent = client.ops["scaled.backward"], client.ops["scaled.tangent"]
+        assert np.allclose(backward(x, x, scale)[0].numpy(), 3 * scale * x, rtol=1e-14)
+        assert np.allclose(tangent(x, None, x, scale).numpy(), 3 * scale * x, rtol=1e-14)
+        assert np.allclose(tangent(x, scale, x, scale).numpy(), 6 * scale * x, rtol=1e-14)
+        assert np.allclose(tangent(x, None, x).numpy(), 2 * x, rtol=1e-14)
+
+
 def test_derivatives_are_operators_that_are_found_by_name_alone(derived):
     x, g, s = np.linspace(-2, 2, 9), np.arange(9.0), np.full(9, 3.0)
     assert not [name for name in derived.ops if "." in name]
@@ -280,7 +319,7 @@ def test_derivatives_are_operators_that_are_found_by_name_alone(derived):
     assert len(derived.ops["leaky.backward.backward"](g, g, g, x, s)) == 3
     assert "leaky.tangent.backward.tangent" in derived.ops and "leaky.forward" not in derived.ops
     with pytest.raises(opd.NotFound, match="only operators of formulas have derivatives"):
-        derived._link.call("op_info", "gelu.backward")
+        derived._link.call("op_info", "lltm.backward")
     with pytest.raises(opd.NotFound, match="the derivatives of one are .backward and .tangent"):
         derived._link.call("op_info", "leaky.backwards")
 

@@ -185,9 +185,16 @@ static void test_other_directives(void **state)
     refuse_text("//! op f(Tensor x) -> Tensor y\n//! dtypes int32\n//! formula y = x\n",
                 "t.cu:1: dtypes has int32, but formulas are computed in floating point; a tensor "
                 "of another dtype needs a 'type' line");
-    refuse_text("//! op f(Tensor x, Tensor? z) -> Tensor y\n//! dtypes float32\n"
-                "//! formula y = x\n",
-                "t.cu:1: 'z' is optional, but formulas are of tensors that are always there");
+    refuse_text(
+        "//! op f(Tensor x, Tensor? z) -> Tensor y\n//! dtypes float32\n"
+        "//! formula y = present(z) || x > 0 ? x : x * z\n",
+        "t.cu:3: y reads z, which may be absent; expected present(z) ? ... : ... around it");
+    refuse_text("//! op f(Tensor x) -> Tensor y\n//! dtypes float32\n"
+                "//! formula y = twice(x, x)\n__device__ float twice(float x);\n",
+                "t.cu:3:17: 'twice' with 2 arguments, expected 1");
+    refuse_text("//! op f(Tensor x) -> Tensor y\n//! dtypes float32\n"
+                "//! formula y = twice(x)\nstruct s { __device__ float twice(float x); };\n",
+                "t.cu:3:17: there is no function 'twice'");
     refuse_text("//! op f(Tensor(a!) x, Tensor(b!) z) -> ()\n//! dtypes float32\n"
                 "//! formula z = x\n",
                 "t.cu:1: no formula for 'x', which is changed in place");

@@ -270,12 +270,13 @@ class Rules:
         shapes = [desc[1] for desc in map(env.tensors.get, self._inputs) if desc]
         common = [1] * max(map(len, shapes), default=0)
         for name in self._inputs:
-            shape = env.tensors[name][1]
+            desc = env.tensors[name]
+            shape = desc[1] if desc else ()
             start = len(common) - len(shape)
             for d, size in enumerate(shape, start):
                 common[d] = env.join(name, d - start, common[d], size)
         for name, info in self._inputs.items():
-            if info["in_place"]:
+            if info["in_place"] and env.tensors[name]:
                 env.check_same(name, tuple(common))
         for name, info in self._outputs.items():
             env.tensors[name] = (env.find_dtype(info), tuple(common))

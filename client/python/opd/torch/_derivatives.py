@@ -98,10 +98,8 @@ def pull_derived(
     ]
     given += [inputs[i] for i in operator.read_inputs] + [outputs[i] for i in operator.read_outputs]
     made = iter(invoke(find_operator(f"{operator.name}.backward"), given, attrs))
-    return [
-        _sum_to(next(made), d.shape) if able and d is not None else None
-        for able, d in zip(operator.differentiable, descs)
-    ]
+    found = [next(made) if able else None for able in operator.differentiable]
+    return [None if t is None or d is None else _sum_to(t, d.shape) for t, d in zip(found, descs)]
 
 
 def _find_dtype(operator: Any, output: Any, descs: Sequence[Optional[Desc]]) -> torch.dtype:
