@@ -46,7 +46,7 @@ FUZZ_SECONDS ?= 10
 	unit conformance compile-all functional ops torch torch-isolated reload faults soak soak-torch endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
 	bench bench-operators \
 	bench-reload bench-requests gates \
-	lint format protocol install dist clean
+	lint format protocol install dist wheel clean
 
 all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a $(BUILD)/libopd_torch.so
 
@@ -104,7 +104,10 @@ $(BUILD)/opctl: $(opctl) $(BUILD)/libopd.a
 	$(Q)$(LINK) -o $@ $^ $(LIBMSGPACK) -lpthread -lm
 
 # msgpack-c inside stays inside: a program may have its own.
-$(BUILD)/libopd.so: $(client)
+$(BUILD)/libopd.so: $(BUILD)/libopd.so.0
+	$(Q)ln -sf libopd.so.0 $@
+
+$(BUILD)/libopd.so.0: $(client)
 	$(SAY) LINK $@
 	$(Q)$(LINK) -shared -Wl,-soname,libopd.so.0 -Wl,--exclude-libs,ALL -Wl,-z,defs -o $@ $^ $(LIBMSGPACK)
 
@@ -365,7 +368,7 @@ install: all
 	install -d $(ROOT)/bin $(ROOT)/lib/pkgconfig $(ROOT)/include $(ROOT)/share/opd/kernels_src \
 		$(ROOT)/share/opd/python/opd/torch
 	install $(BUILD)/opd $(BUILD)/opctl $(ROOT)/bin
-	install $(BUILD)/libopd.so $(ROOT)/lib/libopd.so.0
+	install $(BUILD)/libopd.so.0 $(ROOT)/lib
 	ln -sf libopd.so.0 $(ROOT)/lib/libopd.so
 	install $(BUILD)/libopd_torch.so $(ROOT)/lib
 	install -m 644 $(BUILD)/libopd.a $(ROOT)/lib
@@ -388,6 +391,11 @@ dist: all
 	mkdir -p dist
 	tar -C $(BUILD)/dist -czf dist/$(DIST).tar.gz --owner=0 --group=0 $(DIST)
 	@ls -l dist/$(DIST).tar.gz
+
+# One file for pip: the programs, the operators and the clients, for any Python of this kind of machine.
+wheel: dist
+	$(PYTHON) -m pip wheel -q --no-deps --wheel-dir dist $(BUILD)/dist/$(DIST)/share/opd/python
+	@ls -l dist/opd-$(VERSION)-*.whl
 
 clean:
 	rm -rf build dist

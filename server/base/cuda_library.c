@@ -3,13 +3,13 @@
 #include <dlfcn.h>
 #include <glob.h>
 #include <libgen.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/python_sites.h"
 
 static void *open_in_folder(const struct cuda_library *l, const char *folder)
 {
@@ -46,17 +46,6 @@ static void *open_matching(const struct cuda_library *l, const char *base, const
     return library;
 }
 
-static void *open_in_site(const struct cuda_library *l, const char *base, const char *site)
-{
-    void *library = NULL;
-    for (int i = 0; l->wheels[i] && !library; i++) {
-        char *tail = mem_printf("%s%s", site, l->wheels[i]);
-        library = open_matching(l, base, tail);
-        free(tail);
-    }
-    return library;
-}
-
 static void *open_named(const struct cuda_library *l)
 {
     const char *path = l->named;
@@ -80,17 +69,10 @@ static void *open_by_linker(const struct cuda_library *l)
 
 static void *open_in_wheels(const struct cuda_library *l)
 {
-    static const char *const site = "/lib/python3*/site-packages";
-    char beside[PATH_MAX] = "";
-    ssize_t length = readlink("/proc/self/exe", beside, sizeof(beside) - 1);
-    char *venv = length > 0 ? mem_printf("%s/../.venv", dirname(beside)) : mem_strdup("");
-
-    void *library = open_in_site(l, getenv("VIRTUAL_ENV"), site)
-                        ?: open_in_site(l, venv, site)
-                        ?: open_in_site(l, getenv("HOME"), "/.local/lib/python3*/site-packages")
-                        ?: open_in_site(l, "/usr/local", "/lib/python3*/*-packages")
-                        ?: open_in_site(l, "/usr", "/lib/python3*/dist-packages");
-    free(venv);
+    void *library = NULL;
+    for (const char *const *site = python_sites(); *site && !library; site++)
+        for (int i = 0; l->wheels[i] && !library; i++)
+            library = open_matching(l, *site, l->wheels[i]);
     return library;
 }
 

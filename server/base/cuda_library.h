@@ -1,8 +1,7 @@
 #pragma once
 
 // Where a library of CUDA is looked for: $CUDA_HOME, $CUDA_PATH, /usr/local/cuda*, the dynamic
-// linker's folders, and Python's wheels in $VIRTUAL_ENV, in .venv beside the program, in the user's
-// and in the system's site-packages.
+// linker's folders, and Python's wheels (base/python_sites.h).
 
 struct cuda_library {
     const char *const *names;  // of the file, the best first; NULL ends them

@@ -155,7 +155,7 @@ static const char *const sanitize_flags[] = { "-O1", "-g", "-fno-omit-frame-poin
 static void compose_command(const struct host_cxx *cxx, enum compile_kind kind, const char *folder,
                             const char *sanitize, struct command *c)
 {
-    add_words(c, (const char *[]){ cxx->path }, 1);
+    add_words(c, cxx->words, cxx->words[1] ? 2 : 1);
     add_words(c, common_flags, COUNT(common_flags));
     if (cxx->clang)
         add_words(c, clang_flags, COUNT(clang_flags));

@@ -1,29 +1,46 @@
 #include "compiler/host_cxx.h"
 
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/child.h"
 #include "base/hash.h"
+#include "base/python_sites.h"
 
 enum { PROBE_LIMIT = 4096, PROBE_LIMIT_MS = 10000 };
 
-// The first line of `command --version`, or NULL if that does not run.
-static char *ask_version(const char *command)
+// By the first line of what it says to --version; false: that does not run.
+static bool try_command(struct host_cxx *cxx, const char *program, const char *mode)
 {
     struct buf output = { 0 };
-    char *name = mem_strdup(command), *argv[] = { name, (char[]){ "--version" }, NULL };
+    const char *argv[] = { program, mode ?: "--version", mode ? "--version" : NULL, NULL };
     int status = 0;
-    char *version = NULL;
-    if (child_run(argv, NULL, PROBE_LIMIT_MS, PROBE_LIMIT, &output, &status, NULL) && status == 0 &&
-        output.size) {
+    bool ok = child_run((char *const *)argv, NULL, PROBE_LIMIT_MS, PROBE_LIMIT, &output, &status,
+                        NULL) &&
+              status == 0 && output.size;
+    if (ok) {
         const char *text = buf_str(&output);
-        version = mem_strndup(text, strcspn(text, "\n"));
+        cxx->words[0] = mem_strdup(program);
+        cxx->words[1] = mode;
+        cxx->version = mem_strndup(text, strcspn(text, "\n"));
     }
     buf_finish(&output);
-    free(name);
-    return version;
+    return ok;
+}
+
+static bool try_wheels(struct host_cxx *cxx)
+{
+    for (const char *const *site = python_sites(); *site && !cxx->version; site++) {
+        char *pattern = mem_printf("%s/ziglang/zig", *site);
+        glob_t found = { 0 };
+        if (glob(pattern, 0, NULL, &found) == 0)
+            try_command(cxx, found.gl_pathv[found.gl_pathc - 1], "c++");
+        globfree(&found);
+        free(pattern);
+    }
+    return cxx->version != NULL;
 }
 
 // Its name and its features: virtual machines give one name to many.
@@ -53,22 +70,17 @@ static char *read_processor(void)
 const struct host_cxx *host_cxx_find(struct opd_err *err)
 {
     static struct host_cxx cxx;
-    if (cxx.path)
+    if (cxx.version)
         return &cxx;
     const char *chosen = getenv("OPD_CXX");
-    const char *names[] = { chosen && *chosen ? chosen : "c++", "g++", "clang++" };
-    for (size_t i = 0; i < sizeof names / sizeof *names && !cxx.path; i++) {
-        cxx.version = ask_version(names[i]);
-        if (cxx.version)
-            cxx.path = mem_strdup(names[i]);
-        else if (names[i] == chosen)
-            break;
-    }
-    if (!cxx.path) {
+    bool is_chosen = chosen && *chosen;
+    if (!(is_chosen ? try_command(&cxx, chosen, NULL)
+                    : try_command(&cxx, "c++", NULL) || try_command(&cxx, "g++", NULL) ||
+                          try_command(&cxx, "clang++", NULL) || try_wheels(&cxx))) {
         opd_err_set(err, OPD_E_unavailable,
                     "cpu device: no C++17 compiler found (tried %s); install g++ or clang++, "
-                    "or set OPD_CXX",
-                    chosen && *chosen ? chosen : "c++, g++, clang++");
+                    "\"pip install ziglang\", or set OPD_CXX",
+                    is_chosen ? chosen : "c++, g++, clang++, Python's ziglang");
         return NULL;
     }
     cxx.clang = strstr(cxx.version, "clang") != NULL;

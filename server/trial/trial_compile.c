@@ -117,8 +117,9 @@ static char *find_library(const struct host_cxx *cxx, const char *name)
     struct buf output = { 0 };
     int status;
     char *option = mem_printf("-print-file-name=%s", name), *path = NULL;
-    char *argv[] = { cxx->path, option, NULL };
-    if (child_run(argv, NULL, ASK_LIMIT_MS, ASK_LIMIT, &output, &status, NULL)) {
+    const char *argv[] = { cxx->words[0], cxx->words[1] ?: option, cxx->words[1] ? option : NULL,
+                           NULL };
+    if (child_run((char *const *)argv, NULL, ASK_LIMIT_MS, ASK_LIMIT, &output, &status, NULL)) {
         char *answer = mem_strndup(buf_str(&output), strcspn(buf_str(&output), "\n"));
         path = answer[0] == '/' ? realpath(answer, NULL) : NULL; // else it is the name again
         free(answer);
