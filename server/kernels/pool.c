@@ -273,12 +273,21 @@ static int count_all_processes(const struct pool *pool)
     return n;
 }
 
+// Those that end are none of them any more: of two that are idle at once, one stays.
+static int count_staying(const struct lane *lane)
+{
+    int n = count_processes(lane);
+    for (int i = 0; i < n_workers(lane->pool); i++)
+        n -= lane->workers[i].state == WORKER_ENDING;
+    return n;
+}
+
 static void changed(struct worker *w)
 {
     struct lane *lane = w->owner;
     struct pool *pool = lane->pool;
     feed(lane);
-    if (w->state == WORKER_IDLE && count_processes(lane) > pool->options.processes)
+    if (w->state == WORKER_IDLE && count_staying(lane) > pool->options.processes)
         worker_end(w, "it was one more than --compilers says");
     if (pool->stopping && count_all_processes(pool) == 0)
         pool->stopped(pool->stopped_data);

@@ -2,6 +2,7 @@
 compiler is the host's, which holds what it is told to hold, so nothing here depends on time."""
 
 import os
+import signal
 import stat
 
 import pytest
@@ -105,6 +106,10 @@ def parent(pid):
     return int(stat[1]) if stat else 0
 
 
+def find_children(pids):
+    return [child for pid in pids for child, _ in find_family(pid) if child != pid]
+
+
 def nice(pid):
     return int(read_stat(pid)[16])
 
@@ -166,6 +171,27 @@ def test_compilers_end_that_are_too_many(held, start):
         held.release("b")
         assert a.wait(asked[0])["ok"] and b.wait(asked[1])["ok"]
         assert eventually(lambda: len(find_roles(daemon.pid, "compiler")) == 2)
+
+
+def test_of_two_that_are_too_many_one_stays(held, start):
+    """Though the daemon hears of both at once."""
+    daemon = start("--compilers", "1")
+    with Raw(daemon.socket) as a, Raw(daemon.socket) as b:
+        asked = [check(a, held, "a"), check(b, held, "b")]
+        held.await_begun("a")
+        held.await_begun("b")
+        before = find_roles(daemon.pid, "compiler")
+        os.kill(daemon.pid, signal.SIGSTOP)
+        held.release("a")
+        held.release("b")
+        # They have answered, and wait for more.
+        assert eventually(lambda: not find_children(before) and all(read_stat(p)[0] == "S" for p in before))
+        os.kill(daemon.pid, signal.SIGCONT)
+        assert a.wait(asked[0])["ok"] and b.wait(asked[1])["ok"]
+        held.release("c")
+        assert a.wait(check(a, held, "c"))["ok"]
+        assert eventually(lambda: len(find_roles(daemon.pid, "compiler")) == 2)
+        assert set(find_roles(daemon.pid, "compiler")) < set(before)
 
 
 def test_client_gone(held, start):
