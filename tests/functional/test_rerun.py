@@ -13,7 +13,7 @@ import pytest
 
 import opd
 from conftest import DEVICE
-from operators import put_kernels
+from operators import SPIN, put_kernels
 from raw import Raw, RpcError, eventually, find_roles
 
 on_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="a kernel of a GPU sees no files")
@@ -114,10 +114,15 @@ def counts(raw):
 
 
 @on_cpu
-def test_once_and_silently(house):
+@pytest.mark.parametrize("method", ["forward", "call"])
+def test_once_and_silently(house, method):
     with Raw(house.socket) as raw, Raw(house.socket) as other:
         raw.make(1, "float32", [4], ONE_TO_FOUR)
-        ids = [raw.request("forward", "held", [1], {}, [2], {"context": 7})]
+        if method == "call":
+            raw.call("prepare", 9, "forward", "held", [["float32", [4]]], {})
+            ids = [raw.request("call", 9, [1, 2])]
+        else:
+            ids = [raw.request("forward", "held", [1], {}, [2], {"context": 7})]
         ids.append(raw.request("tensor_read", 2, 0))
         house.kill(1)
         assert eventually(lambda: house.begun.stat().st_size == 2)
@@ -222,34 +227,43 @@ def test_a_stopped_one_misses_its_deadline(house):
         assert error.value.code == "deadline_exceeded" and counts(raw) == (1, 0)
 
 
-def test_kills_at_random_cost_nobody_anything(start_daemon):
-    """Each time all have gone on for a bit."""
-    daemon = start_daemon()
-    stop, turns = threading.Event(), [0, 0, 0]
+def test_kills_at_random_cost_nobody_anything(start_daemon, tmp_path):
+    """Each time all have gone on for a bit; one client has the device at work for most of the time, and it goes on
+    until a kill has met a run."""
+    daemon = start_daemon("--kernels", put_kernels(tmp_path / "k", spin=SPIN))
+    stop, turns = threading.Event(), [0, 0, 0, 0]
     errors = []
     owner = daemon.connect()
     xs = [f"x{n}" for n in range(3)]
     for n, name in enumerate(xs):
         owner.tensor(np.linspace(-3, 3, 1 << (6 + 6 * n), dtype=np.float32), name=name)
 
+    def forward_and_backward(client, x):
+        y, context = client.ops.gelu.forward(x)
+        return y.numpy().tobytes() + context.backward(y)[0].numpy().tobytes()
+
+    def spin(client, x):
+        return client.ops.spin(x, rounds=1_000_000).numpy().tobytes()
+
     def work(n):
+        run = spin if n == 3 else forward_and_backward
         with daemon.connect() as client:
-            x, want = xs[n], None
+            x, want = xs[n % 3], None
             try:
                 while not stop.is_set() and not errors:
-                    y, context = client.ops.gelu.forward(client.attach(x))
-                    got = y.numpy().tobytes() + context.backward(y)[0].numpy().tobytes()
+                    got = run(client, client.attach(x))
                     want = want or got
                     assert got == want, "another result"
                     turns[n] += 1
             except (opd.OpdError, AssertionError) as error:
                 errors.append(error)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
-    rng = random.Random(1)
-    for _ in range(30):
+    rng, raw, kills = random.Random(1), Raw(daemon.socket), 0
+    while kills < 30 or (counts(raw)[1] == 0 and kills < 1000):
+        kills += 1
         before = list(turns)
         assert eventually(lambda: errors or all(t > b + 1 for t, b in zip(turns, before)), 60), turns
         time.sleep(rng.random() * 0.02)
@@ -260,6 +274,6 @@ def test_kills_at_random_cost_nobody_anything(start_daemon):
         thread.join()
     assert not errors, errors
     owner.close()
-    with Raw(daemon.socket) as raw:
+    with raw:
         restarts, reruns = counts(raw)
         assert restarts > 20 and 0 < reruns <= restarts
