@@ -307,21 +307,44 @@ static bool check_place(struct reader *r, const struct directive *d)
     return true;
 }
 
-static bool read_directive(struct reader *r, const struct line *line, struct opd_err *err)
+// The row of the word that the lexer stands at.
+static const struct directive *find_directive(struct reader *r)
 {
     struct suggest near;
+    if (r->lx.token.kind != TOKEN_NAME) {
+        lex_fail_expected(&r->lx, "a directive");
+        return NULL;
+    }
+    suggest_init(&near, r->lx.token.start, r->lx.token.size);
+    for (size_t i = 0; i < sizeof directives / sizeof *directives; i++) {
+        suggest_add(&near, directives[i].keyword);
+        if (lex_is_word(&r->lx, directives[i].keyword))
+            return &directives[i];
+    }
+    lex_fail(&r->lx, "unknown directive '%.*s'%s", (int)r->lx.token.size, r->lx.token.start,
+             suggest_text(&near));
+    return NULL;
+}
+
+bool header_is_launch_word(const struct reader *r)
+{
+    for (size_t i = 0; i < sizeof directives / sizeof *directives; i++)
+        if (directives[i].place >= STEP && lex_is_word(&r->lx, directives[i].keyword))
+            return true;
+    return false;
+}
+
+// What belongs to a kernel or a product may stand on its line, behind it.
+static bool read_directive(struct reader *r, const struct line *line, struct opd_err *err)
+{
     lex_init(&r->lx, r->op->file, line->number, line->text, line->size, err);
     r->lx.mark = &r->mark;
     r->line = line;
     r->column = false;
-    if (r->lx.token.kind != TOKEN_NAME)
-        return lex_fail_expected(&r->lx, "a directive");
-    suggest_init(&near, r->lx.token.start, r->lx.token.size);
-    for (size_t i = 0; i < sizeof directives / sizeof *directives; i++) {
-        const struct directive *d = &directives[i];
-        suggest_add(&near, d->keyword);
-        if (!lex_is_word(&r->lx, d->keyword))
-            continue;
+    do {
+        const struct directive *d = find_directive(r);
+        if (!d)
+            return false;
         r->keyword = d->keyword;
         if (!check_place(r, d))
             return false;
@@ -329,10 +352,10 @@ static bool read_directive(struct reader *r, const struct line *line, struct opd
         if (d->read == read_doc)
             return read_doc(r);
         lex_next(&r->lx);
-        return d->read(r);
-    }
-    return lex_fail(&r->lx, "unknown directive '%.*s'%s", (int)r->lx.token.size, r->lx.token.start,
-                    suggest_text(&near));
+        if (!d->read(r))
+            return false;
+    } while (r->launch && header_is_launch_word(r));
+    return lex_expect_end(&r->lx);
 }
 
 static bool fail_header(const struct reader *r, int line, struct opd_err *err, const char *what)

@@ -85,8 +85,7 @@ bool matmul_read(struct reader *r)
         return false;
     m->accumulate = lex_accept(lx, '+');
     if (!lex_expect(lx, '=', "'=' or '+='") || !read_matrix(r, &m->a) ||
-        !lex_expect(lx, '@', "'@' and the second matrix") || !read_matrix(r, &m->b) ||
-        !lex_expect_end(lx))
+        !lex_expect(lx, '@', "'@' and the second matrix") || !read_matrix(r, &m->b))
         return false;
     m->text = arena_strndup(r->arena, start, lex_span(lx, start));
     r->launch = step;
@@ -100,5 +99,5 @@ bool matmul_read_tf32(struct reader *r)
     if (m->tf32)
         return lex_fail(&r->lx, "a second 'tf32' for this matmul");
     m->tf32 = true;
-    return lex_expect_end(&r->lx);
+    return true;
 }

@@ -271,9 +271,7 @@ bool section_read_kernel(struct reader *r)
         lex_next(lx);
     } while (lex_accept(lx, PUNCT2(':', ':')));
     step->name = arena_strndup(r->arena, start, lex_span(lx, start));
-    if (lex_accept(lx, '<') && !read_template_args(r, step))
-        return false;
-    return lex_expect_end(lx);
+    return !lex_accept(lx, '<') || read_template_args(r, step);
 }
 
 bool section_read_extents(struct reader *r)
@@ -290,7 +288,7 @@ bool section_read_extents(struct reader *r)
         if (!out[(*n)++])
             return false;
     } while (lex_accept(&r->lx, ','));
-    return lex_expect_end(&r->lx);
+    return true;
 }
 
 bool section_read_shared(struct reader *r)
@@ -298,7 +296,13 @@ bool section_read_shared(struct reader *r)
     if (r->launch->shared)
         return lex_fail(&r->lx, "a second 'shared' for this kernel");
     r->launch->shared = reader_int(r, "shared");
-    return r->launch->shared && lex_expect_end(&r->lx);
+    return r->launch->shared != NULL;
+}
+
+// A directive's name that is no name of the file: the next one on this line.
+static bool is_next_word(const struct reader *r)
+{
+    return header_is_launch_word(r) && !scope_find(&r->scope, r->lx.token.start, r->lx.token.size);
 }
 
 bool section_read_condition(struct reader *r)
@@ -310,10 +314,10 @@ bool section_read_condition(struct reader *r)
     if (otherwise && !r->chained)
         return lex_fail(&r->lx, "'otherwise', but the step before is no kernel with a 'when'");
     r->launch->otherwise = otherwise;
-    if (otherwise && r->lx.token.kind == TOKEN_END)
+    if (otherwise && (r->lx.token.kind == TOKEN_END || is_next_word(r)))
         return true;
     r->launch->when = reader_expr(r);
-    return r->launch->when && lex_expect_end(&r->lx);
+    return r->launch->when != NULL;
 }
 
 bool section_read_bind(struct reader *r)
@@ -341,5 +345,5 @@ bool section_read_bind(struct reader *r)
             return false;
     }
     r->n_binds++;
-    return lex_expect_end(lx);
+    return true;
 }

@@ -347,6 +347,11 @@ static void test_launches(void **state)
         "t.cu:12: a second condition for this kernel, expected one 'when' or 'otherwise'");
     refuse_forward(K "//! bind x", "t.cu:9: expected '=', got the end of the line");
     refuse_forward(K "//! bind x = x\n//! bind x = x", "t.cu:10: 'x' is bound twice");
+    refuse_forward("//! kernel k<scalar_t> when 1 gird 2",
+                   "t.cu:8: expected the end of the line, got 'gird'");
+    refuse_forward("//! kernel k<scalar_t> grid 1 tf32",
+                   "t.cu:8: 'tf32' without its matmul, expected below a 'matmul' line");
+    refuse_forward("//! zero y when 1", "t.cu:8: expected the end of the line, got 'when'");
     refuse_forward(K "//! bind q = x", "t.cu:9: bind of 'q', which is no parameter of kernel 'k'");
 }
 

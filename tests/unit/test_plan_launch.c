@@ -138,13 +138,48 @@ static void test_accessors(void **state)
     op_unref(op);
 }
 
+// What belongs to a kernel may stand behind it.
+static void test_one_line(void **state)
+{
+    (void)state;
+    struct op *op = small(SHAPES,
+                          "//! forward\n"
+                          "//! kernel k<3> when n > 4 grid 2, n block 32, 2 shared 8 bind b = n\n"
+                          "//! kernel k<4> otherwise grid n bind b = n + 1 block 64\n"
+                          "template <int N> __global__ void k(float *y, int b) {}\n");
+    struct plan_request r = ask(op, 1, 2, 0, 3);
+    for (int n = 2; n < 6; n += 3) {
+        op_attr_set_ints(op, 0, (int64_t[]){ n }, 1, &r.attrs[0], &err);
+        struct plan *plan = build(&r);
+        const struct plan_step *s = &plan->steps[0];
+        assert_int_equal(plan->n_steps, 1);
+        assert_string_equal(plan->kernels[0].expr, n > 4 ? "k<3>" : "k<4>");
+        assert_int_equal(s->grid[0], 2);
+        assert_int_equal(s->grid[1], n > 4 ? 5 : 1);
+        assert_int_equal(s->block[0], n > 4 ? 32 : 64);
+        assert_int_equal(s->block[1], n > 4 ? 2 : 1);
+        assert_int_equal(s->shared_size, n > 4 ? 8 : 0);
+        assert_int_equal(arg(plan, 0, 8, 4), n > 4 ? 5 : 3);
+        plan_free(plan);
+    }
+    op_unref(op);
+    // A name of the file's own goes before a directive's.
+    op = small(SHAPES "//! let grid = n", "//! forward\n//! kernel k when grid > 1\n"
+                                          "//! kernel k otherwise grid == 1 block 32\n"
+                                          "__global__ void k(float *y) {}\n");
+    r = ask(op, 1, 2, 0, 3);
+    struct plan *plan = build(&r);
+    assert_int_equal(plan->steps[0].block[0], 32);
+    plan_free(plan);
+    op_unref(op);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_launch_limits),
-        cmocka_unit_test(test_default_grid),
-        cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_accessors),
+        cmocka_unit_test(test_launch_limits), cmocka_unit_test(test_default_grid),
+        cmocka_unit_test(test_arguments),     cmocka_unit_test(test_accessors),
+        cmocka_unit_test(test_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
