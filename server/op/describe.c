@@ -22,6 +22,7 @@ static const char *const operators[] = {
     [NODE_NEG] = "neg()",
     [NODE_FLOOR] = "floor()",
     [NODE_POW2] = "pow2()",
+    [NODE_FITS32] = "fits32()",
     [NODE_ADD] = "+",
     [NODE_SUB] = "-",
     [NODE_MUL] = "*",

@@ -241,6 +241,9 @@ static const char *unary(const struct node *n, const struct env *env, union expr
         return floor_to_int(v);
     case NODE_POW2:
         return round_up_pow2(&v->i);
+    case NODE_FITS32:
+        v->i = v->i == (int32_t)v->i;
+        return NULL;
     default:
         return load_shape(n, env, v);
     }

@@ -74,7 +74,7 @@ static const struct function functions[] = {
     { "rank", "t", NODE_RANK, NULL },        { "size", "ti", NODE_SIZE, NULL },
     { "present", "p", NODE_HAS_ATTR, NULL }, { "wanted", "w", NODE_HAS_TENSOR, NULL },
     { "is", "yd", NODE_IS_TYPE, NULL },      { "sizeof", "y", NODE_SIZEOF, NULL },
-    { "pow", "ff", NODE_POW, NULL },
+    { "pow", "ff", NODE_POW, NULL },         { "fits32", "i", NODE_FITS32, NULL },
 };
 
 // The tensor whose name the lexer stands at.
@@ -193,6 +193,18 @@ static bool read_argument(struct parser *p, const struct function *f, int letter
     }
 }
 
+// fits32(a, b, ...): each of them, up to the first that does not.
+static struct node *read_more_fits(struct parser *p, const struct function *f,
+                                   const struct token *name, struct node *all)
+{
+    while (all && lex_accept(p->lx, ',')) {
+        struct node *next = tree_node(p, f->kind, EXPR_TRUTH, name, NULL, NULL);
+        next->n_args = 0;
+        all = read_value(p, f, INTEGER, next) ? tree_combine(p, NODE_AND, name, all, next) : NULL;
+    }
+    return all;
+}
+
 static struct node *read_call(struct parser *p, const struct token *name)
 {
     const struct function *f = tree_function(p, functions, sizeof functions / sizeof *functions,
@@ -209,10 +221,14 @@ static struct node *read_call(struct parser *p, const struct token *name)
             return NULL;
     }
     p->n_open = open;
+    if (f->kind == NODE_FITS32) {
+        call->type = EXPR_TRUTH;
+        call = read_more_fits(p, f, name, call);
+    }
     p->parens--;
-    if (!lex_expect(p->lx, ')', "')' after the arguments of the function"))
+    if (!call || !lex_expect(p->lx, ')', "')' after the arguments of the function"))
         return NULL;
-    if (call->n_args == 2)
+    if (call->n_args == 2 && f->kind != NODE_FITS32)
         return tree_combine(p, f->kind, name, call->args[0], call->args[1]);
     return f->kind == NODE_FLOOR && call->args[0]->type == EXPR_INT ? call->args[0] : call;
 }

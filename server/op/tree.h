@@ -29,6 +29,7 @@ enum node_kind {
     NODE_NEG,
     NODE_FLOOR,
     NODE_POW2,
+    NODE_FITS32, // an int32 can be it
     NODE_ADD,
     NODE_SUB,
     NODE_MUL,

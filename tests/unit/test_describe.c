@@ -65,10 +65,11 @@ static void test_words(void **state)
 {
     (void)state;
     tells(M "//! shape y [(N + 2*k[1] - n) / -C % 3, cdiv(N, C), min(N, max(C, 2)), "
-            "pow2(N), floor(a * N / 3 + pow(N, 0.5)), size(x, -1), rank(x), numel(x)]",
-          X TOLD_M "shape y: [N 2 k[1] * + n - C neg() // 3 %] [N C cdiv()] [N C 2 max() min()] "
-                   "[N pow2()] [a N float() * 3 float() / N float() 0.5 pow() + floor()] "
-                   "[1 neg() size(x)] [rank(x)] [numel(x)]\n");
+            "pow2(N + fits32(N)), floor(a * N / 3 + pow(N, 0.5)), size(x, -1), rank(x), numel(x)]",
+          X TOLD_M
+          "shape y: [N 2 k[1] * + n - C neg() // 3 %] [N C cdiv()] [N C 2 max() min()] "
+          "[N N fits32() + pow2()] [a N float() * 3 float() / N float() 0.5 pow() + floor()] "
+          "[1 neg() size(x)] [rank(x)] [numel(x)]\n");
     tells(M Y "//! require present(m) && !present(o) || (t ? cpu : cuda) != true\n", X TOLD_M TOLD_Y
           "require present(m) bool() present(o) bool() ! && t bool() cpu cuda ?: 1 != ||: "
           "[requires present(m) && !present(o) || (t ? cpu : cuda) != true (o = ] [o] [, t = ] [t] "

@@ -249,6 +249,24 @@ static void test_functions(void **state)
     breaks(w, "size[1] + 1", "an attribute that is None in 'size[1] + 1' (t.cu:12)");
 }
 
+static void test_fits32(void **state)
+{
+    gives(*state, "fits32(2147483647)", 1);
+    gives(*state, "fits32(2147483648)", 0);
+    gives(*state, "fits32(-2147483648)", 1);
+    gives(*state, "fits32(-2147483649)", 0);
+    gives(*state, "fits32(1, N, 2147483648)", 0);
+    gives(*state, "fits32(1, 2147483648, N)", 0);
+    gives(*state, "fits32(1, N, M) + 1", 2);
+    gives(*state, "!fits32(N, 2147483648) && fits32(fits32(N))", 1);
+    gives(*state, "fits32(4294967296, 1 / 0)", 0); // as &&: what comes behind does not count
+    refuses(*state, "fits32()", "t.cu:12: expected a number, a name or '(', got ')'");
+    refuses(*state, "fits32(1, 2.5)",
+            "t.cu:12: the argument of fits32() is a float, expected an integer");
+    refuses(*state, "fits32(1 2)",
+            "t.cu:12: expected ')' after the arguments of the function, got '2'");
+}
+
 static void test_words(void **state)
 {
     gives(*state, "mode == \"beta\"", 1);
@@ -380,6 +398,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_precedence, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_floats, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_functions, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_fits32, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_words, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_gradients, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_overflow, set_up, tear_down),

@@ -101,6 +101,9 @@ class Arithmetic:
             self.check(a == 0, lambda: "a power that is no number")
             return math.copysign(math.inf, a) if odd else math.inf
 
+    def fits_int32(self, a: Any) -> Any:
+        return -(2**31) <= a < 2**31
+
     def power_of_two(self, a: Any) -> Any:
         power = 1
         while power < a:
@@ -135,6 +138,7 @@ _WORDS: dict[str, tuple[int, Any]] = {
     "float()": (1, "to_float"),
     "floor()": (1, "floor"),
     "pow2()": (1, "power_of_two"),
+    "fits32()": (1, "fits_int32"),
 }
 _LAZY = ("&&", "||", "?:")  # these take their first value alone, and functions for the rest
 _OF_TRUTH = (*_LAZY, "!")
