@@ -176,6 +176,8 @@ static bool bind_name(struct reader *r, const struct step *launch, struct argume
 {
     const struct signature_param *p = arg->param;
     const struct symbol *s = scope_find(&r->scope, p->name, strlen(p->name));
+    if (!s && launch->threads && strcmp(p->name, "count") == 0)
+        return bind_value(r, launch, arg, launch->threads);
     if (!s || s->kind == SYMBOL_TYPE || s->kind == SYMBOL_PACK || s->kind == SYMBOL_CHECK)
         return fail_unknown_param(r, launch, p);
     if (s->kind == SYMBOL_TENSOR)

@@ -134,6 +134,7 @@ struct step {
     const struct expr *when; // NULL: always
     int n_grid, n_block;     // 0: the default
     const struct expr *grid[3], *block[3], *shared;
+    const struct expr *threads; // where there is no grid; NULL: the default
     int n_args;
     struct argument *args;
 };

@@ -274,6 +274,7 @@ static const struct directive {
     { "matmul", matmul_read, SECTION },
     { "repeat", repeat_read, SECTION },
     { "end", repeat_read_end, SECTION },
+    { "threads", section_read_threads, LAUNCH },
     { "grid", section_read_extents, LAUNCH },
     { "block", section_read_extents, LAUNCH },
     { "shared", section_read_shared, LAUNCH },

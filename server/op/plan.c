@@ -65,6 +65,13 @@ static bool eval_grid(struct builder *b, const struct section *section, const st
                       int64_t extents[3])
 {
     extents[1] = extents[2] = 1;
+    if (launch->threads) {
+        if (!expr_eval_int(launch->threads, &b->env, &extents[0], b->err))
+            return false;
+        return extents[0] >= 0 ||
+               op_fail(b->err, "kernel %s: threads is %" PRId64 ", expected at least 0",
+                       launch->name, extents[0]);
+    }
     if (launch->n_grid == 0)
         extents[0] = tensor_desc_numel(main_result(b, section));
     for (int i = 0; i < launch->n_grid; i++)

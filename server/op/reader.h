@@ -108,6 +108,7 @@ bool section_read_backward(struct reader *r);
 bool section_read_kernel(struct reader *r);
 bool section_read_zero(struct reader *r);
 bool section_read_extents(struct reader *r); // `grid` and `block`
+bool section_read_threads(struct reader *r);
 bool section_read_shared(struct reader *r);
 bool section_read_condition(struct reader *r); // `when` and `otherwise`
 bool section_read_bind(struct reader *r);

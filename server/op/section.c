@@ -274,6 +274,27 @@ bool section_read_kernel(struct reader *r)
     return !lex_accept(lx, '<') || read_template_args(r, step);
 }
 
+static bool fail_grid_and_threads(struct reader *r)
+{
+    return lex_fail(&r->lx, "'grid' and 'threads' for one kernel, expected one of them");
+}
+
+bool section_read_threads(struct reader *r)
+{
+    struct step *launch = r->launch;
+    if (launch->threads)
+        return lex_fail(&r->lx, "a second 'threads' for this kernel");
+    if (launch->n_grid > 0)
+        return fail_grid_and_threads(r);
+    launch->threads = reader_int(r, "threads");
+    if (!launch->threads || !lex_accept_word(&r->lx, "by"))
+        return launch->threads != NULL;
+    if (launch->n_block > 0)
+        return lex_fail(&r->lx, "'block' and 'by' for one kernel, expected one of them");
+    launch->block[launch->n_block++] = reader_int(r, "by");
+    return launch->block[0] != NULL;
+}
+
 bool section_read_extents(struct reader *r)
 {
     bool grid = strcmp(r->keyword, "grid") == 0;
@@ -281,6 +302,8 @@ bool section_read_extents(struct reader *r)
     int *n = grid ? &r->launch->n_grid : &r->launch->n_block;
     if (*n > 0)
         return lex_fail(&r->lx, "a second '%s' for this kernel", r->keyword);
+    if (grid && r->launch->threads)
+        return fail_grid_and_threads(r);
     do {
         if (*n == 3)
             return lex_fail(&r->lx, "a fourth extent in '%s', expected one to three", r->keyword);

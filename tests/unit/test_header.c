@@ -332,6 +332,18 @@ static void test_launches(void **state)
     refuse_forward(K "//! block 1\n//! block 2", "t.cu:10: a second 'block' for this kernel");
     refuse_forward(K "//! block",
                    "t.cu:9: expected a number, a name or '(', got the end of the line");
+    refuse_forward(K "//! threads 1\n//! threads 2", "t.cu:10: a second 'threads' for this kernel");
+    refuse_forward(K "//! threads 1\n//! grid 2",
+                   "t.cu:10: 'grid' and 'threads' for one kernel, expected one of them");
+    refuse_forward(K "//! grid 1\n//! threads 2",
+                   "t.cu:10: 'grid' and 'threads' for one kernel, expected one of them");
+    refuse_forward(K "//! block 1\n//! threads 2 by 3",
+                   "t.cu:10: 'block' and 'by' for one kernel, expected one of them");
+    refuse_forward(K "//! threads 2 by 3\n//! block 1",
+                   "t.cu:10: a second 'block' for this kernel");
+    refuse_forward(K "//! threads a",
+                   "t.cu:9: threads is 'a', a float; expected an integer (floor() makes one)");
+    refuse_forward(K "//! threads 2 of 3", "t.cu:9: expected the end of the line, got 'of'");
     refuse_forward(K "//! shared 1\n//! shared 2", "t.cu:10: a second 'shared' for this kernel");
     refuse_forward(
         K "//! when 1\n//! when 1",

@@ -22,6 +22,10 @@ static void test_launch_limits(void **state)
         { "block 1025", "f: kernel k: block x is 1025, expected 1 to 1024" },
         { "block 1, 1, 65", "f: kernel k: block z is 65, expected 1 to 64" },
         { "block 64, 32", "f: kernel k: block has 2048 threads, expected at most 1024" },
+        { "threads -1", "f: kernel k: threads is -1, expected at least 0" },
+        { "threads 2147483648 by 1",
+          "f: kernel k: grid x is 2147483648, expected 0 to 2147483647" },
+        { "threads 5 by 1025", "f: kernel k: block x is 1025, expected 1 to 1024" },
         { "shared 232449", "f: kernel k: shared is 232449 bytes, expected 0 to 232448" },
         { "shared -1", "f: kernel k: shared is -1 bytes, expected 0 to 232448" },
         { "grid n / (n - 1)", "f: division by zero in 'n / (n - 1)' (t.cu:9)" },
@@ -61,6 +65,51 @@ static void test_default_grid(void **state)
     r.inputs[1].shape[0] = 0; // an empty one in place: nothing to do, and no zeros
     plan = build(&r);
     assert_int_equal(plan->n_steps, 0);
+    plan_free(plan);
+    op_unref(op);
+}
+
+static void test_threads(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words;
+        uint32_t grid, block;
+    } rows[] = {
+        { "threads n*P", 4, 256 },
+        { "threads n*P by 128", 8, 128 },
+        { "threads n*P by P / 100", 100, 10 },
+        { "block 8, 4 threads n*P", 32, 8 },
+        { "threads n*P + 24", 4, 256 },
+        { "threads n*P + 25", 5, 256 },
+        { "threads 1 by 1024", 1, 1024 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "//! forward\n//! kernel k %s\n__global__ void k(float *y, unsigned count) {}\n",
+                 rows[i].words);
+        struct op *op = small(SHAPES, text);
+        struct plan_request r = ask(op, 1, 2, 0, 1000);
+        struct plan *plan = build(&r);
+        assert_int_equal(plan->steps[0].grid[0], rows[i].grid);
+        assert_int_equal(plan->steps[0].block[0], rows[i].block);
+        if (i < 4)
+            assert_int_equal(arg(plan, 0, 8, 4), 1000); // the parameter `count`
+        plan_free(plan);
+        op_unref(op);
+    }
+    // None, none launched; and a name of the file's own goes before `count`.
+    struct op *op = small(SHAPES "//! let count = 7", "//! forward\n//! kernel k threads P\n"
+                                                      "__global__ void k(float *y, int count) {}");
+    struct plan_request r = ask(op, 1, 2, 0, 3);
+    struct plan *plan = build(&r);
+    assert_int_equal(arg(plan, 0, 8, 4), 7);
+    plan_free(plan);
+    r.inputs[1].shape[0] = 0;
+    plan = build(&r);
+    assert_int_equal(plan->n_steps, 1);
+    assert_int_equal(plan->steps[0].kind, PLAN_STEP_ZERO);
     plan_free(plan);
     op_unref(op);
 }
@@ -178,8 +227,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_launch_limits), cmocka_unit_test(test_default_grid),
-        cmocka_unit_test(test_arguments),     cmocka_unit_test(test_accessors),
-        cmocka_unit_test(test_one_line),
+        cmocka_unit_test(test_threads),       cmocka_unit_test(test_arguments),
+        cmocka_unit_test(test_accessors),     cmocka_unit_test(test_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
