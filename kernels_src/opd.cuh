@@ -332,11 +332,32 @@ template <class T> __device__ __forceinline__ auto grid_stride(T n) -> grid_rang
     return { (int64_t)n };
 }
 
-// n / d for n < 2^31, without dividing: many times faster. The operator's header makes the magic
-// number of each d > 0: `bind d_magic = 4294967296 * (pow2(d) - d) / d + 1`.
+// n / d for n < 2^31 and d > 0, without dividing: many times faster. d_magic is 2^32 * (p - d) / d + 1,
+// where p is the smallest power of two that is not below d.
 __device__ __forceinline__ uint32_t divide(uint32_t n, uint32_t d, uint32_t d_magic)
 {
     return (__umulhi(d_magic, n) + n) >> (32 - __clz((int)(d - 1)));
+}
+
+// A kernel's parameter to divide by, n / d and n % d for 0 <= n < 2^31 of 32 bits: bound as an int is,
+// and an int everywhere else.
+struct divisor {
+    uint32_t d, magic;
+    __device__ __forceinline__ operator int() const
+    {
+        return (int)d;
+    }
+};
+
+template <class T> __device__ __forceinline__ T operator/(T n, const divisor &by)
+{
+    const bool is_32 = sizeof(T) <= 4 && T(1) / T(2) == T(0); // an integer of so many bits
+    return is_32 ? (T)divide((uint32_t)n, by.d, by.magic) : n / (T)by.d;
+}
+
+template <class T> __device__ __forceinline__ T operator%(T n, const divisor &by)
+{
+    return sizeof(T) <= 4 ? n - n / by * (T)by.d : n % (T)by.d;
 }
 
 // The sum over the 32 threads of a warp, in each of them. All of them must call it.

@@ -37,6 +37,7 @@ static const struct {
     { "BFloat16", CNUMBER_BFLOAT16, 2 },
     { "__nv_bfloat16", CNUMBER_BFLOAT16, 2 },
     { "nv_bfloat16", CNUMBER_BFLOAT16, 2 },
+    { "divisor", CNUMBER_DIVISOR, 8 },
 };
 
 // The words that C combines in any order.
@@ -120,6 +121,19 @@ struct cnumber cnumber_of_dtype(enum opd_dtype dtype)
     return out;
 }
 
+uint32_t cnumber_align(struct cnumber type)
+{
+    return type.kind == CNUMBER_DIVISOR ? 4 : type.size;
+}
+
+uint32_t cnumber_magic(int64_t d)
+{
+    int64_t p = 1;
+    while (p < d)
+        p *= 2;
+    return (uint32_t)((p - d) * INT64_C(4294967296) / d + 1);
+}
+
 // The bits of the nearest number (ties to even), so many of mantissa and exponent, sign first.
 static uint16_t round_to_16(double value, int mantissa_bits, int exponent_bits)
 {
@@ -160,6 +174,8 @@ static bool fits(struct cnumber type, int64_t value)
 {
     if (type.kind == CNUMBER_BOOL)
         return value == 0 || value == 1;
+    if (type.kind == CNUMBER_DIVISOR)
+        return value > 0 && value <= INT32_MAX;
     if (type.kind == CNUMBER_UNSIGNED)
         return value >= 0 && (type.size == 8 || value >> (8 * type.size) == 0);
     int64_t high = INT64_MAX >> (64 - 8 * type.size);
@@ -174,6 +190,9 @@ bool cnumber_store(struct cnumber type, union expr_value value, enum expr_type f
     }
     if (from == EXPR_FLOAT || !fits(type, value.i))
         return false;
-    memcpy(out, &value.i, type.size); // little endian, as the device is
+    if (type.kind == CNUMBER_DIVISOR)
+        memcpy(out, (uint32_t[2]){ (uint32_t)value.i, cnumber_magic(value.i) }, type.size);
+    else
+        memcpy(out, &value.i, type.size); // little endian, as the device is
     return true;
 }

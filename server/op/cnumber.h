@@ -16,6 +16,7 @@ enum cnumber_kind {
     CNUMBER_FLOAT, // 4 or 8 bytes
     CNUMBER_HALF,  // float16
     CNUMBER_BFLOAT16,
+    CNUMBER_DIVISOR,  // opd::divisor: two words, the number and its magic
     CNUMBER_VARIABLE, // scalar_t and the like: known with the request
 };
 
@@ -33,6 +34,10 @@ bool cnumber_parse(const char *text, size_t size, struct cnumber *out);
 bool cnumber_is_word(const char *text, size_t size);
 
 struct cnumber cnumber_of_dtype(enum opd_dtype dtype);
+uint32_t cnumber_align(struct cnumber type);
+
+// What opd::divide() needs of a divisor, from 1 to 2^31.
+uint32_t cnumber_magic(int64_t d);
 
 // The value's bytes in that type (not a variable). False if the value does not fit, or is a float
 // for an integer.

@@ -70,14 +70,6 @@ static bool put_index(struct packed *packed, bool wide, int64_t value)
     return at != NULL;
 }
 
-static int64_t magic(int64_t d)
-{
-    int64_t p = 1;
-    while (p < d)
-        p *= 2;
-    return (p - d) * INT64_C(4294967296) / d + 1;
-}
-
 // Dimensions of a formula_dims of opd.cuh: those of `chosen`, for the offsets from `first` on.
 static bool put_dims(struct planner *p, uint32_t chosen, int first)
 {
@@ -94,7 +86,7 @@ static bool put_dims(struct planner *p, uint32_t chosen, int first)
     for (int d = 0; d < n; d++)
         ok = ok && put_index(packed, wide, size[d]);
     for (int d = 0; d < n; d++)
-        ok = ok && put_index(packed, wide, wide ? 0 : magic(size[d]));
+        ok = ok && put_index(packed, wide, wide ? 0 : cnumber_magic(size[d]));
     for (int t = first; t < p->kernel.n_offsets; t++) {
         int64_t strides[OP_MAX_RANK] = { 0 }, stride = 1;
         int k = n;

@@ -100,7 +100,7 @@ static bool pack_value(const struct step *launch, const struct argument *arg, co
         type = cnumber_of_dtype(env_dtype(env, type.type));
     if (!expr_eval(e, env, &value, err))
         return false;
-    void *at = reserve(launch, out, type.size, type.size, err);
+    void *at = reserve(launch, out, type.size, cnumber_align(type), err);
     if (!at)
         return false;
     if (cnumber_store(type, value, e->type, at))
@@ -110,8 +110,9 @@ static bool pack_value(const struct step *launch, const struct argument *arg, co
         snprintf(text, sizeof text, "%g", value.f);
     else
         snprintf(text, sizeof text, "%" PRId64, value.i);
-    return op_fail(err, "kernel parameter '%s' of %s is %s, value %s does not fit",
-                   arg->param->name, launch->name, arg->param->type, text);
+    return op_fail(err, "kernel parameter '%s' of %s is %s, value %s does not fit%s",
+                   arg->param->name, launch->name, arg->param->type, text,
+                   type.kind == CNUMBER_DIVISOR ? ", expected 1 to 2147483647" : "");
 }
 
 bool params_pack(const struct step *launch, const struct env *env, struct packed *out,

@@ -157,6 +157,38 @@ static void test_arguments(void **state)
     op_unref(op);
 }
 
+// opd::divisor is two words: d, and 2^32 * (p - d) / d + 1 of the power of two p not below d.
+static void test_divisors(void **state)
+{
+    (void)state;
+    static const int64_t rows[][2] = {
+        { 1, 1 }, { 2, 1 }, { 3, 0x55555556 }, { 5, 0x9999999a }, { 1 << 30, 1 }, { 2147483647, 3 },
+    };
+    struct op *op = small(SHAPES,
+                          "//! forward\n//! kernel k\n//! bind c = 1\n"
+                          "__global__ void k(float *y, char c, const opd::divisor n, char P) {}\n");
+    struct plan_request r = ask(op, 1, 2, 0, 3);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        op_attr_set_ints(op, 0, &rows[i][0], 1, &r.attrs[0], &err);
+        struct plan *plan = build(&r);
+        assert_int_equal(arg(plan, 0, 12, 4), rows[i][0]);
+        assert_int_equal(arg(plan, 0, 16, 4), rows[i][1]);
+        assert_int_equal(arg(plan, 0, 20, 1), 3);
+        plan_free(plan);
+    }
+    static const int64_t wrong[] = { 0, -1, 2147483648 };
+    for (size_t i = 0; i < 3; i++) {
+        char message[160];
+        snprintf(message, sizeof message,
+                 "f: kernel parameter 'n' of k is opd::divisor, value %lld does not fit, expected "
+                 "1 to 2147483647",
+                 (long long)wrong[i]);
+        op_attr_set_ints(op, 0, &wrong[i], 1, &r.attrs[0], &err);
+        refuse(&r, message);
+    }
+    op_unref(op);
+}
+
 static void test_accessors(void **state)
 {
     (void)state;
@@ -228,7 +260,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_launch_limits), cmocka_unit_test(test_default_grid),
         cmocka_unit_test(test_threads),       cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_accessors),     cmocka_unit_test(test_one_line),
+        cmocka_unit_test(test_divisors),      cmocka_unit_test(test_accessors),
+        cmocka_unit_test(test_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,4 +7,4 @@
 //! forward
 //! kernel k<scalar_t> when N > 4 threads N*C by 32 shared 4
 //! matmul y = x @ w otherwise tf32
-template <class T> __global__ void k(const T *x, T *y, int count) {}
+template <class T> __global__ void k(const T *x, T *y, int count, opd::divisor N) {}
