@@ -64,6 +64,22 @@ static const struct signature *find_signature(struct reader *r, const char *qual
     return found;
 }
 
+// Without arguments a template of one type is of scalar_t.
+static void default_template(const struct reader *r, struct step *launch)
+{
+    static struct template_arg scalar = { .text = "scalar_t" };
+    const struct signature *sig = launch->signature;
+    bool one = sig->n_template > 0 && sig->template_params[0].is_type &&
+               !sig->template_params[0].has_default && !sig->template_params[0].is_pack;
+    for (int i = 1; i < sig->n_template; i++)
+        one = one && sig->template_params[i].has_default;
+    if (launch->is_template || !one || r->op->types[TYPE_SCALAR].n_dtypes == 0)
+        return;
+    launch->is_template = true;
+    launch->n_template_args = 1;
+    launch->template_args = &scalar;
+}
+
 static bool check_template(struct reader *r, const struct step *launch)
 {
     const struct signature *sig = launch->signature;
@@ -229,6 +245,7 @@ bool bind_launch(struct reader *r, struct step *launch)
     if (!sig)
         return false;
     launch->signature = sig;
+    default_template(r, launch);
     if (!check_template(r, launch))
         return false;
     if (sig->problem) {

@@ -189,6 +189,27 @@ static void test_divisors(void **state)
     op_unref(op);
 }
 
+// A template of one type is of scalar_t where nothing is said.
+static void test_default_template(void **state)
+{
+    (void)state;
+    static const char *const templates[] = { "class T", "typename T, int N = 3" };
+    for (int i = 0; i < 2; i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "//! forward\n//! kernel k\n"
+                 "template <%s> __global__ void k(T *y, T a) {}\n",
+                 templates[i]);
+        struct op *op = small(SHAPES, text);
+        struct plan_request r = ask(op, 1, 2, 0, 3);
+        struct plan *plan = build(&r);
+        assert_string_equal(plan->kernels[0].expr, "k<scalar_t>");
+        assert_int_equal(arg(plan, 0, 8, 4), 0x3f000000);
+        plan_free(plan);
+        op_unref(op);
+    }
+}
+
 static void test_accessors(void **state)
 {
     (void)state;
@@ -260,8 +281,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_launch_limits), cmocka_unit_test(test_default_grid),
         cmocka_unit_test(test_threads),       cmocka_unit_test(test_arguments),
-        cmocka_unit_test(test_divisors),      cmocka_unit_test(test_accessors),
-        cmocka_unit_test(test_one_line),
+        cmocka_unit_test(test_divisors),      cmocka_unit_test(test_default_template),
+        cmocka_unit_test(test_accessors),     cmocka_unit_test(test_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -259,7 +259,11 @@ static void test_binding(void **state)
            "names)");
     refuse("//! kernel k<3>", "__global__ void k(float *y) {}",
            "t.cu:7: 'k' is no template, expected its name without <...>");
-    refuse("//! kernel k", "template <class T> __global__ void k(T *y) {}",
+    refuse("//! kernel k", "template <class T, int N> __global__ void k(T *y) {}",
+           "t.cu:7: 'k' is a template of 2 parameters, expected k<...>");
+    refuse("//! kernel k", "template <int N> __global__ void k(float *y) {}",
+           "t.cu:7: 'k' is a template of 1 parameters, expected k<...>");
+    refuse("//! kernel k", "template <class... T> __global__ void k(float *y) {}",
            "t.cu:7: 'k' is a template of 1 parameters, expected k<...>");
     refuse("//! kernel k<scalar_t, 3>", "template <class T> __global__ void k(T *y) {}",
            "t.cu:7: 2 template arguments for 'k', expected 1 (line 8)");

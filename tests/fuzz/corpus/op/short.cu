@@ -5,6 +5,6 @@
 //! shape y [N, C]
 //! example x=[3,4] w=[4,4]
 //! forward
-//! kernel k<scalar_t> when N > 4 threads N*C by 32 shared 4
+//! kernel k when N > 4 threads N*C by 32 shared 4
 //! matmul y = x @ w otherwise tf32
 template <class T> __global__ void k(const T *x, T *y, int count, opd::divisor N) {}
