@@ -20,7 +20,8 @@ enum {
     OP_MAX_SHARED_SIZE = 227 * 1024,
     OP_MAX_EXAMPLES = 64,
     OP_MAX_CHECKS = 32,
-    OP_BLOCK_SIZE = 256, // threads, where a launch says nothing
+    OP_BLOCK_SIZE = 256,                              // threads, where a launch says nothing
+    OP_MAX_RULES = OP_MAX_DIRECTIVES + ENV_MAX_SLOTS, // a `let` may have several
 };
 
 enum dim_kind {

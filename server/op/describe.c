@@ -235,7 +235,7 @@ void describe_rules(struct reader *r)
 {
     struct describer d = { .op = r->op, .arena = r->arena };
     const struct op_body *body = r->body;
-    bool needed[OP_MAX_DIRECTIVES] = { false };
+    bool needed[OP_MAX_RULES] = { false };
     struct op_rule *rules = arena_alloc(r->arena, (size_t)body->n_rules, sizeof *rules);
     name_slots(&d, &r->scope);
     for (int i = body->n_rules - 1; i >= 0; i--) {

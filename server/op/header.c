@@ -96,24 +96,6 @@ static bool read_shape(struct reader *r)
     return shape_read(r, use, &rule->shape);
 }
 
-static bool read_let(struct reader *r)
-{
-    struct lexer *lx = &r->lx;
-    struct symbol s = { .kind = SYMBOL_LET, .index = r->n_slots, .line = lx->line };
-    if (r->n_slots == ENV_MAX_SLOTS)
-        return lex_fail(lx, "more than %d dimensions and lets", ENV_MAX_SLOTS);
-    if (!lex_name(lx, "a name", s.name, sizeof s.name) || !lex_expect(lx, '=', "'='"))
-        return false;
-    struct rule *rule = reader_rule(r, RULE_LET);
-    rule->slot = r->n_slots++;
-    rule->name = arena_strndup(r->arena, s.name, strlen(s.name));
-    rule->expr = reader_expr(r);
-    if (!rule->expr || !lex_expect_end(lx))
-        return false;
-    s.type = rule->expr->type;
-    return scope_add(&r->scope, &s, lx);
-}
-
 // The dtype of a saved or scratch tensor, if one stands before its shape.
 static bool read_temp_type(struct reader *r, struct temp *temp)
 {
@@ -254,7 +236,7 @@ static const struct directive {
     { "type", types_read, TOP },
     { "words", read_words, TOP },
     { "shape", read_shape, TOP },
-    { "let", read_let, TOP },
+    { "let", let_read, TOP },
     { "require", require_read, TOP },
     { "check", report_read, TOP },
     { "saved", read_temp, TOP },

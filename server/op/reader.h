@@ -45,7 +45,7 @@ struct reader {
     int str_lines[OP_MAX_ATTRS];
 
     struct report_check checks[OP_MAX_CHECKS];
-    struct rule rules[OP_MAX_DIRECTIVES];
+    struct rule rules[OP_MAX_RULES];
     struct temp temps[OP_MAX_TEMPS];
     struct example examples[OP_MAX_EXAMPLES];
     struct section sections[READER_MAX_SECTIONS];
@@ -88,6 +88,9 @@ bool types_read(struct reader *r);        // `type`: another variable or a dtype
 bool schema_read(struct reader *r);
 bool schema_read_value(struct reader *r, int attr,
                        struct op_value *v); // a default, or of an example
+
+// let.c
+bool let_read(struct reader *r);
 
 // shape.c
 enum shape_use { SHAPE_INPUT, SHAPE_OPTIONAL_INPUT, SHAPE_RESULT };

@@ -238,6 +238,16 @@ static void test_lets_and_requires(void **state)
     refuse_top("//! let N = 3", "t.cu:7: 'N' is defined twice: it is a dimension since line 4");
     refuse_top("//! let Q", "t.cu:7: expected '=', got the end of the line");
     refuse_top("//! let = 3", "t.cu:7: expected a name, got '='");
+    refuse_top("//! let A, B = p, p", "t.cu:7: p is a list of 2; write p[0] for an element");
+    refuse_top("//! let A, B = 3",
+               "t.cu:7: expected ',' and another value, got the end of the line");
+    refuse_top("//! let A, B = 3, 4, 5", "t.cu:7: expected the end of the line, got ','");
+    refuse_top("//! let A, B, C1 = p", "t.cu:7: p is a list of 2, but the names before '=' are 3");
+    refuse_top("//! let A, A = p", "t.cu:7: 'A' is defined twice: it is a let since line 7");
+    refuse_top("//! let Q, R = 3, Q",
+               "t.cu:7: 'Q' is not defined here, expected a dimension, let or attribute");
+    refuse_top("//! let A, = 3", "t.cu:7: expected a name, got '='");
+    refuse_top("//! let A, B, C1, D, E = 1", "t.cu:7: more than 4 names in a let");
     refuse_top("//! let Q = Q + 1",
                "t.cu:7: 'Q' is not defined here, expected a dimension, let or attribute");
     refuse_top("//! let Q = wanted(x)",
@@ -420,6 +430,10 @@ static void test_limits(void **state)
     for (int i = 0; i < 300; i++)
         snprintf(text + strlen(text), 64, "//! let L%d = 1\n", i);
     refuse_text(text, "t.cu:261: more than 256 dimensions and lets");
+    strcpy(text, TOP);
+    for (int i = 0; i < 300; i += 2)
+        snprintf(text + strlen(text), 64, "//! let L%d, L%d = p\n", i, i + 1);
+    refuse_text(text, "t.cu:134: more than 256 dimensions and lets");
     strcpy(text, TOP);
     for (int i = 0; i < 33; i++)
         snprintf(text + strlen(text), 64, "//! scratch s%d [3]\n", i);

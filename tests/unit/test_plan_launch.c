@@ -210,6 +210,28 @@ static void test_default_template(void **state)
     }
 }
 
+// Several names of one let, of a list or of as many values.
+static void test_pairs(void **state)
+{
+    (void)state;
+    struct op *op = parse_text("//! op f(Tensor x, *, int[2] k=1, float[2] s=0.5) -> Tensor y\n"
+                               "//! dtypes float32\n//! shape x [N]\n//! let KH, KW = k\n"
+                               "//! let SH, SW = s\n//! let A, B, C = KH + N, SW, KW\n"
+                               "//! shape y [N]\n//! forward\n//! kernel k\n"
+                               "__global__ void k(float *y, int KH, int KW, float SH, float SW, "
+                               "int A, float B, int C) {}\n");
+    struct plan_request r = { .op = op };
+    r.inputs[0] = (struct tensor_desc){ OPD_DTYPE_float32, 1, { 7 } };
+    op_attr_set_ints(op, 0, (int64_t[]){ 5, 6 }, 2, &r.attrs[0], &err);
+    op_attr_set_floats(op, 1, (double[]){ 1, 2 }, 2, &r.attrs[1], &err);
+    struct plan *plan = build(&r);
+    static const uint32_t wanted[] = { 5, 6, 0x3f800000, 0x40000000, 12, 0x40000000, 6 };
+    for (uint32_t i = 0; i < 7; i++)
+        assert_int_equal(arg(plan, 0, 8 + 4 * i, 4), wanted[i]);
+    plan_free(plan);
+    op_unref(op);
+}
+
 static void test_accessors(void **state)
 {
     (void)state;
@@ -282,7 +304,8 @@ int main(void)
         cmocka_unit_test(test_launch_limits), cmocka_unit_test(test_default_grid),
         cmocka_unit_test(test_threads),       cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_divisors),      cmocka_unit_test(test_default_template),
-        cmocka_unit_test(test_accessors),     cmocka_unit_test(test_one_line),
+        cmocka_unit_test(test_pairs),         cmocka_unit_test(test_accessors),
+        cmocka_unit_test(test_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 //! shape x [N, C]
 //! shape w [C, C]
 //! shape y [N, C]
+//! let P, Q = pair
 //! example x=[3,4] w=[4,4]
 //! forward
 //! kernel k when N > 4 threads N*C by 32 shared 4
