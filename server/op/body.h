@@ -140,9 +140,13 @@ struct step {
     struct argument *args;
 };
 
+// Where a section's steps run: bit sets.
+enum { ON_CPU = 1, ON_CUDA = 2, ON_BOTH = 3 };
+
 struct section {
     int line;
     bool backward;
+    uint8_t devices;
     uint32_t grads; // inputs whose gradients are made here
     uint32_t reads; // outputs whose gradients are read here
     int n_steps;
@@ -163,7 +167,7 @@ struct op_body {
     struct report_check *checks;
     struct rule *rules;
     struct temp *temps;
-    struct section *sections; // forward first
+    struct section *sections;
     struct example *examples;
     const struct formula_set *formulas;                     // instead of sections; or NULL
     const char *grad_names[OP_MAX_INPUTS + OP_MAX_OUTPUTS]; // "grad_x": of inputs, then of outputs

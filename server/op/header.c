@@ -411,10 +411,11 @@ static bool finish(struct reader *r, struct opd_err *err)
         return fail_header(r, 1, err,
                            "no '//! op' line before the first line of code, expected "
                            "'//! op NAME(Tensor x, ...) -> Tensor y'");
-    if (!r->has_forward && !r->formulas && !r->has_view)
+    if (!r->forward && !r->formulas && !r->has_view)
         return fail_header(r, r->op_line, err, "no 'forward' section");
-    if ((r->formulas && !formula_finish(r, err)) || !section_end(r) || !view_end(r) ||
-        !batch_end(r) || !report_end(r) || !check_tensors(r, err) || !check_words(r, err))
+    if ((r->formulas && !formula_finish(r, err)) || !section_end(r) || !section_check_devices(r) ||
+        !view_end(r) || !batch_end(r) || !report_end(r) || !check_tensors(r, err) ||
+        !check_words(r, err))
         return false;
     struct op_body *body = r->body;
     body->rules = arena_copy(r->arena, r->rules, (size_t)body->n_rules, sizeof *r->rules);
@@ -424,7 +425,8 @@ static bool finish(struct reader *r, struct opd_err *err)
     body->temps = arena_copy(r->arena, r->temps, (size_t)body->n_temps, sizeof *r->temps);
     body->examples = arena_copy(r->arena, r->examples, (size_t)body->n_examples,
                                 sizeof *r->examples);
-    r->op->has_backward = body->n_sections > 1 || r->op->has_backward;
+    for (int i = 0; i < body->n_sections; i++)
+        r->op->has_backward = r->op->has_backward || body->sections[i].backward;
     for (int i = 0; r->has_view && i < r->op->n_inputs; i++)
         r->op->has_backward = r->op->has_backward || r->op->inputs[i].differentiable;
     for (int i = 0; i < body->n_temps; i++) {

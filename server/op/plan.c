@@ -375,7 +375,8 @@ static bool build_steps(struct builder *b)
         return false;
     for (int i = 0; i < body->n_sections; i++) {
         const struct section *section = &body->sections[i];
-        if (section->backward != backward || (backward && !(section->grads & b->env.wanted)))
+        if (section->backward != backward || (backward && !(section->grads & b->env.wanted)) ||
+            !(section->devices & (request->on_cpu ? ON_CPU : ON_CUDA)))
             continue;
         if (!add_steps(b, section, 0, section->n_steps))
             return false;

@@ -13,7 +13,11 @@
 #include "base/mem.h"
 #include "op/scope.h"
 
-enum { READER_MAX_STEPS = 256, READER_MAX_SECTIONS = 33, READER_MAX_BINDS = 64 };
+enum {
+    READER_MAX_STEPS = 256,
+    READER_MAX_SECTIONS = 2 * (1 + OP_MAX_INPUTS),
+    READER_MAX_BINDS = 64
+};
 
 struct bind {
     char name[OP_MAX_NAME];
@@ -39,7 +43,8 @@ struct reader {
     struct scope scope;
     int n_slots, n_packs;
     int op_line; // 0: no `op` yet
-    bool has_forward, has_view;
+    bool has_view;
+    uint8_t forward; // devices that have a forward section
     struct buf doc, warnings;
     const char *str_defaults[OP_MAX_ATTRS]; // of str attributes, until their words are known
     int str_lines[OP_MAX_ATTRS];
@@ -119,6 +124,7 @@ struct step *section_add_step(struct reader *r, enum step_kind kind); // NULL: t
 bool section_check_made(struct reader *r, int tensor); // may this section write it? Or fails
 void section_note_use(struct reader *r, int tensor);   // what backward reads is kept for it
 bool section_end_launch(struct reader *r);             // the one being read, if any, is complete
+bool section_check_devices(struct reader *r);          // once all is read: has each what it needs?
 bool section_end(struct reader *r); // the launch and the section being read, if any, are complete
 
 // bind.c: the launch's kernel is looked up, and its parameters bound.

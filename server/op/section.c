@@ -94,6 +94,16 @@ bool section_end(struct reader *r)
     return check_section(r, section);
 }
 
+static const char *device_name(int devices)
+{
+    return devices == ON_CPU ? "cpu" : "cuda";
+}
+
+static int read_devices(struct lexer *lx)
+{
+    return lex_accept_word(lx, "cpu") ? ON_CPU : lex_accept_word(lx, "cuda") ? ON_CUDA : ON_BOTH;
+}
+
 static bool start_section(struct reader *r, bool backward)
 {
     int line = r->lx.line;
@@ -103,19 +113,55 @@ static bool start_section(struct reader *r, bool backward)
     if (r->body->n_sections == READER_MAX_SECTIONS)
         return lex_fail(&r->lx, "more than %d sections", READER_MAX_SECTIONS);
     r->section = &r->sections[r->body->n_sections++];
-    *r->section = (struct section){ .line = line, .backward = backward };
+    *r->section = (struct section){ .line = line,
+                                    .backward = backward,
+                                    .devices = (uint8_t)read_devices(&r->lx) };
     return true;
 }
 
 bool section_read_forward(struct reader *r)
 {
-    if (r->has_forward)
+    if (!start_section(r, false) || !lex_expect_end(&r->lx))
+        return false;
+    int devices = r->section->devices, twice = r->forward & devices;
+    if (twice && r->forward == ON_BOTH && devices == ON_BOTH)
         return lex_fail(&r->lx, "a second 'forward', expected one");
-    r->has_forward = true;
-    return start_section(r, false) && lex_expect_end(&r->lx);
+    if (twice)
+        return lex_fail(&r->lx, "a second 'forward' for %s, expected one", device_name(twice));
+    r->forward |= (uint8_t)devices;
+    return true;
 }
 
-static bool read_gradient(struct reader *r, uint32_t done)
+static const struct section *find_maker(const struct reader *r, int input, int device)
+{
+    for (int i = 0; i < r->body->n_sections; i++)
+        if ((r->sections[i].grads >> input & 1) && (r->sections[i].devices & device))
+            return &r->sections[i];
+    return NULL;
+}
+
+bool section_check_devices(struct reader *r)
+{
+    for (int device = ON_CPU; device <= ON_CUDA; device++) {
+        int other = ON_BOTH - device;
+        r->lx.line = r->sections[0].line;
+        if (r->forward == other)
+            return lex_fail(&r->lx, "'forward %s', but no 'forward %s'", device_name(other),
+                            device_name(device));
+        for (int i = 0; i < r->op->n_inputs; i++) {
+            const struct section *made = find_maker(r, i, other);
+            if (!made || find_maker(r, i, device))
+                continue;
+            r->lx.line = made->line;
+            return lex_fail(&r->lx, "%s is made on %s, but in no 'backward %s' section",
+                            body_tensor_name(r->op, TENSOR_GRAD_INPUT + i), device_name(other),
+                            device_name(device));
+        }
+    }
+    return true;
+}
+
+static bool read_gradient(struct reader *r)
 {
     struct lexer *lx = &r->lx;
     const struct symbol *s = scope_expect(&r->scope, lx,
@@ -127,7 +173,7 @@ static bool read_gradient(struct reader *r, uint32_t done)
         return lex_fail(lx, "'%s' is no gradient of an input, expected grad_NAME of one", s->name);
     int input = s->index - TENSOR_GRAD_INPUT;
     struct op_tensor *t = &r->op->inputs[input];
-    if (done >> input & 1)
+    if (find_maker(r, input, r->section->devices))
         return lex_fail(lx, "%s is made twice, expected in one section only", s->name);
     if (!reader_is_float(r, input))
         return lex_fail(lx, "%s has no floating dtype, so there is no %s", t->name, s->name);
@@ -139,15 +185,12 @@ static bool read_gradient(struct reader *r, uint32_t done)
 
 bool section_read_backward(struct reader *r)
 {
-    if (!r->has_forward)
+    if (!r->forward)
         return lex_fail(&r->lx, "'backward' before 'forward', expected after it");
     if (!start_section(r, true))
         return false;
     do {
-        uint32_t done = 0;
-        for (int i = 0; i < r->body->n_sections; i++)
-            done |= r->sections[i].grads;
-        if (!read_gradient(r, done))
+        if (!read_gradient(r))
             return false;
     } while (r->lx.token.kind != TOKEN_END);
     return true;

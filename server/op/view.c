@@ -61,7 +61,7 @@ bool view_end(struct reader *r)
             return lex_fail(&r->lx, "'%s' and '%s', of which it is a view, have different types",
                             t->name, op->inputs[t->view_of].name);
     }
-    if (r->has_view && r->has_forward)
+    if (r->has_view && r->forward)
         return lex_fail(&r->lx,
                         "'view' and 'forward', expected one of them: a view has no kernels");
     for (int i = 0; r->has_view && i < r->body->n_temps; i++)

@@ -286,6 +286,22 @@ static void test_sections(void **state)
                    "t.cu:11: kernel 'back' has parameter 'grad_y', a gradient, "
                    "expected in a backward section only");
     refuse_more("//! forward", "t.cu:9: a second 'forward', expected one");
+    refuse_more("//! forward cpu\n//! kernel k",
+                "t.cu:9: a second 'forward' for cpu, expected one");
+    refuse_more("//! forward gpu", "t.cu:9: expected the end of the line, got 'gpu'");
+    refuse_text(TOP "//! forward cuda\n//! kernel k\n" CODE,
+                "t.cu:7: 'forward cuda', but no 'forward cpu'");
+    refuse_text(TOP "//! forward cpu\n//! kernel k\n//! forward cpu\n" CODE,
+                "t.cu:9: a second 'forward' for cpu, expected one");
+    refuse_text(TOP "//! forward cpu\n//! kernel k\n//! forward\n" CODE,
+                "t.cu:9: a second 'forward' for cpu, expected one");
+    refuse_more("//! backward cpu grad_x\n//! zero grad_x",
+                "t.cu:9: grad_x is made on cpu, but in no 'backward cuda' section");
+    refuse_more("//! backward grad_x\n//! zero grad_x\n//! backward cpu grad_x\n",
+                "t.cu:11: grad_x is made twice, expected in one section only");
+    refuse_more("//! backward cpu",
+                "t.cu:9: expected the gradients that this section makes, grad_NAME, got the "
+                "end of the line");
     refuse_text(TOP "//! backward grad_x\n",
                 "t.cu:7: 'backward' before 'forward', expected after it");
     refuse_more("//! backward",

@@ -232,6 +232,37 @@ static void test_pairs(void **state)
     op_unref(op);
 }
 
+// Sections of one device, in any order and shared out otherwise on each.
+static void test_devices(void **state)
+{
+    (void)state;
+    struct op *op = parse_text(
+        "//! op f(Tensor x, Tensor m) -> Tensor y\n//! dtypes float32\n//! shape x [N]\n"
+        "//! shape m [N]\n//! shape y [N]\n//! saved s [N]\n//! forward cpu\n//! kernel k<1>\n"
+        "//! backward cpu grad_x grad_m\n//! kernel b<1>\n//! forward cuda\n//! kernel k<2>\n"
+        "//! backward cuda grad_m\n//! kernel b<3> bind grad_x = grad_m\n"
+        "//! backward cuda grad_x\n//! kernel b<2> bind grad_m = grad_x\n"
+        "template <int D> __global__ void k(float *y, float *s) {}\n"
+        "template <int D> __global__ void b(const float *grad_y, float *grad_x, float *grad_m) {}");
+    struct plan_request r = { .op = op };
+    r.inputs[0] = r.inputs[1] = (struct tensor_desc){ OPD_DTYPE_float32, 1, { 7 } };
+    for (int cpu = 0; cpu < 2; cpu++)
+        for (r.wanted = 0; r.wanted < 4; r.wanted++) {
+            r.on_cpu = cpu;
+            r.direction = r.wanted ? PLAN_BACKWARD : PLAN_FORWARD;
+            struct plan *plan = build(&r);
+            int n = cpu || r.wanted != 3 ? 1 : 2;
+            assert_int_equal(plan->n_kernels, n);
+            assert_string_equal(plan->kernels[n - 1].expr, !r.wanted      ? cpu ? "k<1>" : "k<2>"
+                                                           : cpu          ? "b<1>"
+                                                           : r.wanted > 1 ? n > 1 ? "b<2>" : "b<3>"
+                                                                          : "b<2>");
+            plan_free(plan);
+        }
+    assert_true(op->has_backward);
+    op_unref(op);
+}
+
 static void test_accessors(void **state)
 {
     (void)state;
@@ -304,8 +335,8 @@ int main(void)
         cmocka_unit_test(test_launch_limits), cmocka_unit_test(test_default_grid),
         cmocka_unit_test(test_threads),       cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_divisors),      cmocka_unit_test(test_default_template),
-        cmocka_unit_test(test_pairs),         cmocka_unit_test(test_accessors),
-        cmocka_unit_test(test_one_line),
+        cmocka_unit_test(test_pairs),         cmocka_unit_test(test_devices),
+        cmocka_unit_test(test_accessors),     cmocka_unit_test(test_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
