@@ -90,22 +90,40 @@ static void digest_includes(struct digest *d, const char *folder, const char *te
         free(all.paths[--all.n]);
 }
 
-void cache_make_key(struct cache_key *key, const struct compile_input *in, const char *identity)
+static void write_key(struct cache_key *key, const struct digest *d)
 {
-    struct digest d = { .a = CACHE_FORMAT, .b = ~(uint64_t)CACHE_FORMAT };
-    const char *parts[] = { identity, in->target, in->common, in->prelude,
-                            in->file, in->source, in->expr };
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-        digest_string(&d, parts[i]);
-    if (in->folder && in->folder[0])
-        digest_includes(&d, in->folder, in->source);
-    snprintf(key->hex, sizeof key->hex, "%016llx%016llx", (unsigned long long)d.a,
-             (unsigned long long)d.b);
+    snprintf(key->hex, sizeof key->hex, "%016llx%016llx", (unsigned long long)d->a,
+             (unsigned long long)d->b);
 }
 
-static char *entry_path(const char *folder, const struct cache_key *key)
+static void digest_strings(struct digest *d, const char *const *strings, size_t n)
 {
-    return mem_printf("%s/%.2s/%s.opd", folder, key->hex, key->hex + 2);
+    *d = (struct digest){ .a = CACHE_FORMAT, .b = ~(uint64_t)CACHE_FORMAT };
+    for (size_t i = 0; i < n; i++)
+        digest_string(d, strings[i]);
+}
+
+void cache_make_key_of(struct cache_key *key, const char *const *parts, size_t n)
+{
+    struct digest d;
+    digest_strings(&d, parts, n);
+    write_key(key, &d);
+}
+
+void cache_make_key(struct cache_key *key, const struct compile_input *in, const char *identity)
+{
+    struct digest d;
+    const char *parts[] = { identity, in->target, in->common, in->prelude,
+                            in->file, in->source, in->expr };
+    digest_strings(&d, parts, sizeof parts / sizeof parts[0]);
+    if (in->folder && in->folder[0])
+        digest_includes(&d, in->folder, in->source);
+    write_key(key, &d);
+}
+
+static char *entry_path(const char *folder, const struct cache_key *key, const char *suffix)
+{
+    return mem_printf("%s/%.2s/%s%s", folder, key->hex, key->hex + 2, suffix);
 }
 
 // What is run must be such that nobody else can change it, nor put another entry in its place.
@@ -121,49 +139,81 @@ static bool check_trust(int fd, char *path, struct opd_err *err)
     return ok && trust_check(path, &st, err);
 }
 
-int cache_get(const char *folder, const struct cache_key *key)
+int cache_open(const char *folder, const struct cache_key *key, const char *suffix)
 {
     if (!folder[0])
         return -1;
-    char *path = entry_path(folder, key);
+    char *path = entry_path(folder, key, suffix);
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); // whatever lies there
-    if (fd >= 0) {
-        struct image image = { 0 };
-        struct opd_err err = { 0 };
-        if (!check_trust(fd, path, &err) || !image_open(&image, fd, &err)) {
-            log_warn("cache: %s: %s; compiling anew", path, err.msg);
-            file_close(&fd);
-        } else {
-            futimens(fd, NULL);
-        }
-        image_close(&image);
-        opd_err_clear(&err);
+    struct opd_err err = { 0 };
+    if (fd >= 0 && !check_trust(fd, path, &err)) {
+        log_warn("cache: %s: %s; compiling anew", path, err.msg);
+        file_close(&fd);
     }
+    if (fd >= 0)
+        futimens(fd, NULL);
+    opd_err_clear(&err);
     free(path);
     return fd;
 }
 
-void cache_put(const char *folder, const struct cache_key *key, const struct buf *image)
+int cache_get(const char *folder, const struct cache_key *key)
+{
+    int fd = cache_open(folder, key, CACHE_IMAGE);
+    struct image image = { 0 };
+    struct opd_err err = { 0 };
+    if (fd >= 0 && !image_open(&image, fd, &err)) {
+        log_warn("cache: %s/%.2s/%s: %s; compiling anew", folder, key->hex, key->hex + 2, err.msg);
+        file_close(&fd);
+    }
+    image_close(&image);
+    opd_err_clear(&err);
+    return fd;
+}
+
+char *cache_temporary(const char *folder, const struct cache_key *key, const char *suffix)
 {
     if (!folder[0])
-        return;
-    char *path = entry_path(folder, key);
+        return NULL;
+    char *path = entry_path(folder, key, suffix);
     char *temporary = mem_printf("%s.XXXXXX", path);
-    char *slash = strrchr(path, '/');
-    *slash = '\0';
-    mkdir(path, 0700); // there already, or the next call says what is wrong
-    *slash = '/';
+    *strrchr(path, '/') = '\0';
+    mkdir(path, 0700); // there already, or who makes the file is told what is wrong
+    free(path);
+    return temporary;
+}
+
+bool cache_rename(const char *folder, const struct cache_key *key, const char *suffix,
+                  const char *temporary, uint64_t size)
+{
+    char *path = entry_path(folder, key, suffix);
+    bool ok = rename(temporary, path) == 0;
+    if (ok)
+        cache_note_put(size);
+    free(path);
+    return ok;
+}
+
+void cache_remove(const char *folder, const struct cache_key *key, const char *suffix)
+{
+    char *path = entry_path(folder, key, suffix);
+    unlink(path);
+    free(path);
+}
+
+void cache_put(const char *folder, const struct cache_key *key, const struct buf *image)
+{
+    char *temporary = cache_temporary(folder, key, CACHE_IMAGE);
+    if (!temporary)
+        return;
     int fd = mkostemp(temporary, O_CLOEXEC);
     bool ok = fd >= 0 && file_put(fd, image->bytes, image->size);
     if (fd >= 0)
         ok = close(fd) == 0 && ok;
-    if (!ok || rename(temporary, path) < 0) {
-        log_warn("cache: not kept: %s: %s", path, strerror(errno));
+    if (!ok || !cache_rename(folder, key, CACHE_IMAGE, temporary, image->size)) {
+        log_warn("cache: not kept: %s: %s", temporary, strerror(errno));
         if (fd >= 0)
             unlink(temporary);
-    } else {
-        cache_note_put(image->size);
     }
     free(temporary);
-    free(path);
 }

@@ -15,6 +15,7 @@ enum {
     LEFT_SECONDS = 600, // a temporary file of that age has no writer any more
     LOOK_SHARE = 32,    // this process looks again when it has put that part of the limit
     FREE_SHARE = 10,    // that part of the limit is free after a trim
+    PCH_SHARE = 2,      // precompiled headers take that part of it at most
 };
 
 // What this process knows of the folder; it uses one.
@@ -27,12 +28,13 @@ struct item {
     char *path;
     struct timespec used;
     uint64_t size;
+    bool is_pch;
 };
 
 struct listing {
     struct item *items;
     size_t n;
-    uint64_t bytes;
+    uint64_t bytes, pch_bytes; // all; of these, of precompiled headers
 };
 
 uint64_t cache_bytes(void)
@@ -55,18 +57,20 @@ static bool is_hex_name(const char *name)
 static void list_file(struct listing *l, const FTSENT *entry)
 {
     const struct stat *st = entry->fts_statp;
-    const char *suffix = strstr(entry->fts_name, ".opd");
+    const char *pch = strstr(entry->fts_name, CACHE_PCH);
+    const char *suffix = pch ? pch : strstr(entry->fts_name, CACHE_IMAGE);
     bool temporary = suffix && suffix[4] == '.';
     if (!suffix ||
         (temporary && st->st_mtime + LEFT_SECONDS < time(NULL) && unlink(entry->fts_path) == 0))
         return;
     l->bytes += (uint64_t)st->st_size;
+    l->pch_bytes += pch ? (uint64_t)st->st_size : 0;
     if (suffix[4])
         return;
     if ((l->n & (l->n - 1)) == 0)
         l->items = mem_realloc(l->items, l->n ? l->n * 2 : 1, sizeof *l->items);
     l->items[l->n++] = (struct item){ mem_strdup(entry->fts_path), st->st_mtim,
-                                      (uint64_t)st->st_size };
+                                      (uint64_t)st->st_size, pch != NULL };
 }
 
 // The files in its folders of two hex digits.
@@ -104,20 +108,32 @@ static int compare_use(const void *a, const void *b)
     return (p->tv_nsec > q->tv_nsec) - (p->tv_nsec < q->tv_nsec);
 }
 
-// Others may trim at the same time, and take the same ones.
-static void remove_oldest(struct listing *l, uint64_t limit)
+// Those that were used least recently, until no more than `wanted` bytes are left of what *bytes
+// counts: of precompiled headers, or of all. Others may trim at the same time, and take the same.
+static void remove_oldest(struct listing *l, const uint64_t *bytes, uint64_t wanted)
 {
-    const uint64_t wanted = limit - limit / FREE_SHARE;
     size_t n = 0;
-    qsort(l->items, l->n, sizeof *l->items, compare_use);
-    for (size_t i = 0; i < l->n && l->bytes > wanted; i++) {
+    for (size_t i = 0; i<l->n && * bytes> wanted; i++) {
+        struct item *item = &l->items[i];
         struct stat st;
-        if (unlink(l->items[i].path) != 0 && lstat(l->items[i].path, &st) == 0)
+        if (!item->size || (bytes == &l->pch_bytes && !item->is_pch) ||
+            (unlink(item->path) != 0 && lstat(item->path, &st) == 0))
             continue;
-        l->bytes -= l->items[i].size;
+        l->bytes -= item->size;
+        l->pch_bytes -= item->is_pch ? item->size : 0;
+        item->size = 0; // it is gone
         n++;
     }
     log_debug("cache: %zu entries removed, %llu bytes are left", n, (unsigned long long)l->bytes);
+}
+
+static void remove_what_is_over(struct listing *l, uint64_t limit)
+{
+    qsort(l->items, l->n, sizeof *l->items, compare_use);
+    if (l->pch_bytes > limit / PCH_SHARE)
+        remove_oldest(l, &l->pch_bytes, limit / PCH_SHARE);
+    if (l->bytes > limit)
+        remove_oldest(l, &l->bytes, limit - limit / FREE_SHARE);
 }
 
 void cache_trim(const char *folder, uint64_t limit)
@@ -127,8 +143,8 @@ void cache_trim(const char *folder, uint64_t limit)
         return;
     struct listing l = { 0 };
     if (list_folder(&l, folder)) {
-        if (limit && l.bytes > limit)
-            remove_oldest(&l, limit);
+        if (limit)
+            remove_what_is_over(&l, limit);
         account.known = true;
         account.bytes = l.bytes;
     }

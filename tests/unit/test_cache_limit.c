@@ -176,15 +176,64 @@ static void test_leftovers(void **state)
     free(sub);
     touch("ab/0123.opd.Xy12Zz", 3000);
     touch("ab/0123.opd.Xy12Za", 3);
+    touch("ab/0123.pch.Xy12Zz", 3000);
     touch("ab/README", 100000);
     touch("notes", 100000);
     touch("ab/0123.opd", 100000);
     assert_int_equal(in_child(check_trim_all), 0);
     assert_false(exists("ab/0123.opd.Xy12Zz"));
+    assert_false(exists("ab/0123.pch.Xy12Zz"));
     assert_true(exists("ab/0123.opd.Xy12Za"));
     assert_true(exists("ab/README"));
     assert_true(exists("notes"));
     assert_false(exists("ab/0123.opd"));
+}
+
+static void put_pch(int number, int seconds)
+{
+    struct cache_key key = key_of(number);
+    char *temporary = cache_temporary(folder, &key, CACHE_PCH), text[10 * ENTRY] = "";
+    int fd = mkostemp(temporary, O_CLOEXEC);
+    struct timespec times[2] = { { .tv_sec = time(NULL) - seconds },
+                                 { .tv_sec = time(NULL) - seconds } };
+    assert_int_equal(write(fd, text, sizeof text), sizeof text);
+    futimens(fd, times);
+    close(fd);
+    assert_true(cache_rename(folder, &key, CACHE_PCH, temporary, sizeof text));
+    free(temporary);
+}
+
+static bool pch_is_there(int number)
+{
+    struct cache_key key = key_of(number);
+    int fd = cache_open(folder, &key, CACHE_PCH);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0;
+}
+
+static void check_half(void)
+{
+    for (int i = 0; i < 40; i++)
+        put(i);
+    for (int i = 0; i < 9; i++)
+        put_pch(i, 100 - i);
+    cache_trim(folder, 100 * ENTRY);
+    for (int i = 0; i < 40; i++)
+        if (!get(i))
+            _exit(1);
+    for (int i = 0; i < 9; i++)
+        if (pch_is_there(i) != (i >= 4))
+            _exit(2);
+    if (cache_bytes() != measure())
+        _exit(3);
+}
+
+// Large as they are, precompiled headers leave half of the cache to the images.
+static void test_precompiled_headers_take_half(void **state)
+{
+    (void)state;
+    assert_int_equal(in_child(check_half), 0);
 }
 
 static void work_for_ever(void)
@@ -299,6 +348,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_least_recently_used, setup, remove_folder),
         cmocka_unit_test_setup_teardown(test_stays_below, setup, remove_folder),
+        cmocka_unit_test_setup_teardown(test_precompiled_headers_take_half, setup, remove_folder),
         cmocka_unit_test_setup_teardown(test_leftovers, setup, remove_folder),
         cmocka_unit_test_setup_teardown(test_several_killed, setup, remove_folder),
         cmocka_unit_test_setup_teardown(test_read_only_and_absent, setup, remove_folder),
