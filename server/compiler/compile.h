@@ -26,8 +26,8 @@ enum compile_kind {
 int compile_kind_parse(const char *name); // -1: no such kind
 
 // The translation unit is: common, prelude, '#line 1 "file"', source, and what of the prelude comes
-// behind it. The common part comes first
-// and is the same for every compile, so that NVRTC's precompiled header hits.
+// behind it. For NVRTC the file's leading includes of NVIDIA's headers come first of all
+// (rtc_hoist.h): these and the common part are in a precompiled header.
 struct compile_input {
     enum compile_kind kind;
     const char *target;  // "sm_90", "cpu"
@@ -37,6 +37,7 @@ struct compile_input {
     const char *folder;  // where its #include "..." are looked up; NULL: nowhere
     const char *source;  // the text of the .cu
     const char *expr;    // the kernel to instantiate: "gelu_forward<scalar_t, 1>"
+    const char *cache;   // folder for what the next compile can use; "" or NULL: none
 
     // Of the host's compiler alone: more kernels in the same image, as SYMBOL_1, SYMBOL_2 ...; and
     // what -fsanitize= gets, "thread"; NULL: nothing.
@@ -67,11 +68,6 @@ struct compile_output {
 // install); invalid_argument, for the PTX of the CPU.
 bool nvrtc_compile(const struct compile_input *in, struct compile_output *out, struct opd_err *err);
 bool host_compile(const struct compile_input *in, struct compile_output *out, struct opd_err *err);
-
-// From now on NVRTC keeps its precompiled headers in that folder, which no other process may use;
-// `folder` stays valid. NULL, as at first: it makes none. Nothing changes but the time of a
-// compile.
-void nvrtc_use_pch(const char *folder);
 
 // One line that names the compiler and everything of it that changes its output (version, flags,
 // processor), for status and for the cache's key. NULL with an error where there is none. Static

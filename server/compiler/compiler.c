@@ -17,6 +17,7 @@
 #include "compiler/job.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "compiler/pch.h"
 #include "compiler/scratch.h"
 
 struct compiler {
@@ -91,19 +92,19 @@ static void add_notes(const struct compile_input *in, struct opd_err *err)
 }
 
 static void compile(const struct compiler *compiler, const struct compile_input *in,
-                    const char *cache, struct result *result)
+                    struct result *result)
 {
     struct cache_key key;
     if (in->kind == COMPILE_IMAGE) {
         cache_make_key(&key, in, result->identity);
-        result->fd = cache_get(cache, &key);
+        result->fd = cache_get(in->cache, &key);
         result->cached = result->fd >= 0;
         if (result->cached)
             return;
     }
     struct compile_output out = { 0 };
     if (compiler->compile(in, &out, &result->err) && in->kind == COMPILE_IMAGE)
-        keep_image(&out, cache, &key, result);
+        keep_image(&out, in->cache, &key, result);
     if (result->err.code == OPD_E_compile_error)
         add_notes(in, &result->err);
     result->log = out.log;
@@ -137,8 +138,9 @@ static void run_job(const struct job_frame *job, struct result *result)
         .folder = job->strings[JOB_FOLDER][0] ? job->strings[JOB_FOLDER] : NULL,
         .source = job->strings[JOB_SOURCE],
         .expr = job->strings[JOB_EXPR],
+        .cache = job->strings[JOB_CACHE],
     };
-    compile(compiler, &in, job->strings[JOB_CACHE], result);
+    compile(compiler, &in, result);
 }
 
 static bool send_result(uint32_t id, const struct result *result)
@@ -215,7 +217,7 @@ static void prepare(void)
     limit_memory();
     setenv("LC_ALL", "C", 1); // diagnostics in the words that host_log.c knows
     child_watch(JOB_FD_SOCKET);
-    nvrtc_use_pch(scratch_open());
+    pch_use(scratch_open());
 }
 
 int compiler_main(void)
@@ -235,7 +237,9 @@ int compiler_main(void)
             run_job(&frame, &result);
         result.cache_bytes = cache_bytes();
         ok = send_result(frame.header.id, &result);
-        cache_trim(frame.strings[JOB_CACHE], strtoull(frame.strings[JOB_CACHE_LIMIT], NULL, 10));
+        uint64_t limit = strtoull(frame.strings[JOB_CACHE_LIMIT], NULL, 10);
+        pch_publish(frame.strings[JOB_CACHE], limit);
+        cache_trim(frame.strings[JOB_CACHE], limit);
         opd_err_clear(&result.err);
         free(result.log);
         free(result.text);
@@ -243,6 +247,7 @@ int compiler_main(void)
         buf_consume(&in, (size_t)size);
     }
     buf_finish(&in);
+    pch_use(NULL);
     scratch_close();
     return 0;
 }

@@ -5,12 +5,14 @@
 
 #include "compiler/compile.h"
 #include "compiler/disasm.h"
-#include "base/file.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "compiler/nvrtc_headers.h"
 #include "compiler/nvrtc_load.h"
+#include "compiler/pch.h"
 #include "compiler/rtc_describe.h"
+#include "compiler/rtc_hoist.h"
 #include "compiler/rtc_log.h"
 
 // Part of the identity: anything here that changes an image changes this line.
@@ -19,22 +21,15 @@ static const char *const fixed_options[] = {
     "--device-as-default-execution-space", // helpers of a pasted file that nobody annotated
     "-lineinfo",
     "--modify-stack-limit=false",
+    "-D_CCCL_META_UNROLL_LIMIT=10", // as under nvcc; NVRTC's 16 costs a second and 190 MiB
 };
 enum { N_FIXED = sizeof(fixed_options) / sizeof(fixed_options[0]), COMMON_NAME = 32 };
+#define UNIT_NAME "opd"
 enum { RC_OUT_OF_MEMORY = 1, RC_COMPILATION = 6, RC_BUILTINS = 7 }; // nvrtcResult
 
-// The precompiled header is made and used by NVRTC as it sees fit; its remarks tell which.
-static const char *const pch_options[] = {
-    "--pch", "--pch-verbose=false",
-    "-diag-suppress=20283", // that #line, which comes later, is in none
-};
-enum {
-    MAX_PCH = 6,
-    N_PCH = sizeof(pch_options) / sizeof(pch_options[0]),
-    MAX_OPTIONS = N_FIXED + 5 + N_PCH + 2
-};
+enum { MAX_OWN = 6, MAX_OPTIONS = N_FIXED + MAX_OWN + 5 };
 static const char pch_used[] = "using precompiled header file";
-static const char *pch_folder; // NULL: no precompiled headers
+static const char pch_made[] = "creating precompiled header file";
 
 static const char *const stub_names[] = {
 #define UNNEEDED(name) name,
@@ -84,9 +79,78 @@ static void append_line(struct buf *out, const char *file)
     buf_append_str(out, "\"\n");
 }
 
-static bool create_program(const struct nvrtc *rtc, const struct compile_input *in, void **program,
-                           struct opd_err *err)
+// What NVRTC is asked, in both its halves. One compile.
+struct job {
+    const struct nvrtc *rtc;
+    const struct compile_input *in;
+    const char *first; // what stands before opd.cuh
+    const char *options[MAX_OPTIONS];
+    char *own[MAX_OWN];
+    int n, n_own;
+    void *program;
+    int rc;
+    char *log;
+};
+
+static void add_own(struct job *job, char *option)
 {
+    job->own[job->n_own++] = option;
+    job->options[job->n++] = option;
+}
+
+// The operator's own folder is the last, so that a precompiled header has nothing from there; and
+// a file that needs nothing from there shares it with those of other folders.
+static void choose_options(struct job *job, int arch, bool local)
+{
+    const struct compile_input *in = job->in;
+    for (int i = 0; i < N_FIXED; i++)
+        job->options[job->n++] = fixed_options[i];
+    add_own(job, mem_printf("--gpu-architecture=%s_%d", in->kind == COMPILE_PTX ? "compute" : "sm",
+                            arch));
+    for (int i = 0; i < 2; i++)
+        if (job->rtc->include[i][0])
+            add_own(job, mem_printf("-I%s", job->rtc->include[i]));
+    if (in->folder && local)
+        add_own(job, mem_printf("-I%s", in->folder));
+    if (in->kind == COMPILE_SYNTAX)
+        job->options[job->n++] = "--fdevice-syntax-only";
+    if (job->rtc->major >= 13)
+        job->options[job->n++] = "--no-cache"; // ours knows all that goes into an image
+}
+
+// All that NVRTC holds against a precompiled header, and what it does not: the texts.
+static void make_pch_key(const struct job *job, struct cache_key *key)
+{
+    struct buf options = { 0 }, names = { 0 };
+    for (int i = 0; i < job->n; i++)
+        buf_printf(&options, "%s\n", job->options[i]);
+    for (int i = 0; i < N_STUBS; i++)
+        buf_printf(&names, "%s\n", stub_names[i]);
+    char *library = mem_printf("%s %lld bytes, at %p, heap at %p", job->rtc->path, job->rtc->size,
+                               job->rtc->base, pch_heap());
+    const char *parts[] = { library,           nvrtc_headers_identity(),
+                            buf_str(&options), buf_str(&names),
+                            job->first,        job->in->common };
+    cache_make_key_of(key, parts, sizeof parts / sizeof *parts);
+    free(library);
+    buf_finish(&options);
+    buf_finish(&names);
+}
+
+static void add_pch(struct job *job)
+{
+    struct cache_key key;
+    make_pch_key(job, &key);
+    const char *option = pch_option(&key, job->in->cache ? job->in->cache : "");
+    if (!option)
+        return;
+    job->options[job->n++] = option;
+    job->options[job->n++] = "-diag-suppress=20283"; // that #line, which comes later, is in none
+}
+
+static bool create_program(struct job *job, struct opd_err *err)
+{
+    const struct compile_input *in = job->in;
     const char *texts[N_STUBS + 1], *names[N_STUBS + 1];
     char common[COMMON_NAME];
     name_common(in->common, common);
@@ -98,7 +162,7 @@ static bool create_program(const struct nvrtc *rtc, const struct compile_input *
     names[N_STUBS] = common;
 
     struct buf source = { 0 };
-    buf_printf(&source, "#include \"%s\"\n%s", common, pch_folder ? "#pragma nv_hdrstop" : "");
+    buf_printf(&source, "%s#include \"%s\"\n#pragma nv_hdrstop", job->first, common);
     const char *behind = compile_behind(in);
     append_line(&source, "prelude");
     buf_append(&source, in->prelude, (size_t)(behind - in->prelude));
@@ -107,46 +171,13 @@ static bool create_program(const struct nvrtc *rtc, const struct compile_input *
     append_line(&source, "prelude");
     buf_append_str(&source, behind);
     // One name for all, as the precompiled header is of a program of that name.
-    int rc = rtc->nvrtcCreateProgram(program, buf_str(&source), "opd", N_STUBS + 1, texts, names);
+    int rc = job->rtc->nvrtcCreateProgram(&job->program, buf_str(&source), UNIT_NAME, N_STUBS + 1,
+                                          texts, names);
     buf_finish(&source);
-    if (rc == 0 && rtc->nvrtcAddNameExpression(*program, in->expr) == 0)
+    if (rc == 0 && job->rtc->nvrtcAddNameExpression(job->program, in->expr) == 0)
         return true;
     return opd_err_set(err, OPD_E_internal, "%s: NVRTC did not take the program (code %d)",
                        in->file, rc);
-}
-
-static int run_compiler(const struct nvrtc *rtc, const struct compile_input *in, int arch,
-                        void *program)
-{
-    const char *options[MAX_OPTIONS];
-    char *own[5];
-    int n = 0, n_own = 0;
-    own[n_own++] = mem_printf("--gpu-architecture=%s_%d",
-                              in->kind == COMPILE_PTX ? "compute" : "sm", arch);
-    if (in->folder)
-        own[n_own++] = mem_printf("-I%s", in->folder);
-    for (int i = 0; i < 2; i++)
-        if (rtc->include[i][0])
-            own[n_own++] = mem_printf("-I%s", rtc->include[i]);
-    if (pch_folder)
-        own[n_own++] = mem_printf("--pch-dir=%s", pch_folder);
-
-    for (int i = 0; i < N_FIXED; i++)
-        options[n++] = fixed_options[i];
-    for (int i = 0; i < n_own; i++)
-        options[n++] = own[i];
-    for (int i = 0; pch_folder && i < N_PCH; i++)
-        options[n++] = pch_options[i];
-    if (rtc->major >= 13)
-        options[n++] = "--no-cache"; // ours is bounded, and knows all that goes into an image
-    if (in->kind == COMPILE_SYNTAX)
-        options[n++] = "--fdevice-syntax-only";
-    else if (in->kind == COMPILE_DESCRIBE)
-        options[n++] = "--ptxas-options=-v";
-    int rc = rtc->nvrtcCompileProgram(program, n, options);
-    for (int i = 0; i < n_own; i++)
-        free(own[i]);
-    return rc;
 }
 
 // As the library gives it, with the common header under the name that people know.
@@ -248,102 +279,133 @@ static bool read_output(const struct nvrtc *rtc, const struct compile_input *in,
                        rtc->major, rtc->minor, in->expr);
 }
 
-static void remove_one(const char *path, void *unused)
+static void finish_job(struct job *job)
 {
-    (void)unused;
-    unlink(path);
-}
-
-// Each is some megabytes, and for one target, one folder and one text of the common header.
-static void remove_pch(void)
-{
-    char *pattern = mem_printf("%s/*.pch", pch_folder);
-    file_each(pattern, remove_one, NULL);
-    free(pattern);
-}
-
-static void note_pch(const struct compile_input *in, bool used)
-{
-    static int n_made;
-    log_debug("%s: precompiled header %s", in->file, used ? "used" : "made");
-    if (used || ++n_made <= MAX_PCH)
-        return;
-    remove_pch();
-    n_made = 0;
-}
-
-// Compiles once, without a judgement. The log is the caller's to free.
-static bool compile_once(const struct nvrtc *rtc, const struct compile_input *in, int arch,
-                         void **program, int *out_rc, char **out_log, struct opd_err *err)
-{
-    if (!create_program(rtc, in, program, err))
-        return false;
-    *out_rc = run_compiler(rtc, in, arch, *program);
-    *out_log = read_log(rtc, in, *program);
-    if (pch_folder && *out_rc == 0)
-        note_pch(in, strstr(*out_log, pch_used) != NULL);
-    return true;
+    for (int i = 0; i < job->n_own; i++)
+        free(job->own[i]);
+    free(job->log);
+    if (job->program)
+        job->rtc->nvrtcDestroyProgram(&job->program);
+    *job = (struct job){ .rtc = job->rtc, .in = job->in };
 }
 
 // A precompiled header that cannot be written or read is fatal to NVRTC, and nothing to us.
-static bool is_pch_trouble(int rc, const char *log)
+static enum pch_result judge_pch(const struct job *job, bool used)
 {
-    bool fatal = rc != RC_COMPILATION || strstr(log, "atastrophic error");
-    return pch_folder && rc != 0 && fatal && !strstr(log, "out of memory");
+    if (strstr(job->log, "out of memory"))
+        return PCH_NEITHER;
+    if ((job->rc != 0 && job->rc != RC_COMPILATION) || strstr(job->log, "atastrophic error"))
+        return PCH_FAILED;
+    if (strstr(job->log, pch_used))
+        return PCH_USED;
+    return strstr(job->log, pch_made) ? PCH_MADE : used ? PCH_FAILED : PCH_NEITHER;
+}
+
+// Compiles once, without a judgement but that of the precompiled header.
+static bool compile_once(struct job *job, int arch, const struct rtc_hoisted *hoisted, bool pch,
+                         enum pch_result *out_pch, struct opd_err *err)
+{
+    finish_job(job);
+    job->first = hoisted->lines;
+    choose_options(job, arch, hoisted->local);
+    int n = job->n;
+    if (pch)
+        add_pch(job);
+    pch = job->n > n;
+    bool used = pch && strstr(job->options[n], "--use-pch");
+    if (job->in->kind == COMPILE_DESCRIBE)
+        job->options[job->n++] = "--ptxas-options=-v";
+    *out_pch = PCH_NEITHER;
+    bool ok = create_program(job, err);
+    if (ok) {
+        job->rc = job->rtc->nvrtcCompileProgram(job->program, job->n, job->options);
+        job->log = read_log(job->rtc, job->in, job->program);
+        *out_pch = pch ? judge_pch(job, used) : PCH_NEITHER;
+    }
+    if (pch)
+        pch_done(*out_pch);
+    log_debug("%s: precompiled header %s", job->in->file,
+              *out_pch == PCH_USED   ? "used"
+              : *out_pch == PCH_MADE ? "made"
+                                     : "not used");
+    return ok;
+}
+
+// Does the compiler complain of the lines that were put first, which are not the file's?
+static bool is_about_first(const struct job *job)
+{
+    static const char head[] = "\n" UNIT_NAME "(";
+    return job->rc != 0 &&
+           (strncmp(job->log, head + 1, strlen(head + 1)) == 0 || strstr(job->log, head) != NULL);
+}
+
+static enum rtc_include judge_include(const char *name, void *data)
+{
+    const struct job *job = data;
+    const struct nvrtc *rtc = job->rtc;
+    for (int i = 0; i < N_STUBS; i++)
+        if (strcmp(name, stub_names[i]) == 0)
+            return RTC_INCLUDE_EMPTY;
+    nvrtc_headers_unpack(job->in->cache);
+    for (int i = 0; i < 2 && rtc->include[i][0] && name[0] && !strstr(name, ".."); i++) {
+        char *path = mem_printf("%s/%s", rtc->include[i], name);
+        bool there = access(path, R_OK) == 0;
+        free(path);
+        if (there)
+            return RTC_INCLUDE_FIXED;
+    }
+    return RTC_INCLUDE_LOCAL;
+}
+
+// With a precompiled header, else without; with the file's includes first, else in their place.
+static bool compile(struct job *job, int arch, struct opd_err *err)
+{
+    enum pch_result pch;
+    struct rtc_hoisted hoisted = rtc_hoist(job->in->source, job->in->common, judge_include, job);
+    bool ready = job->rtc->pch && pch_ready();
+    bool ok = compile_once(job, arch, &hoisted, ready, &pch, err);
+    if (ok && pch == PCH_FAILED && job->rc != 0) {
+        log_warn("a precompiled header cannot be made or used: %.*s", (int)strcspn(job->log, "\n"),
+                 job->log);
+        ok = compile_once(job, arch, &hoisted, false, &pch, err);
+    }
+    if (ok && hoisted.lines[0] && is_about_first(job)) {
+        hoisted.lines[0] = '\0';
+        ok = compile_once(job, arch, &hoisted, false, &pch, err);
+    }
+    free(hoisted.lines);
+    return ok;
 }
 
 bool nvrtc_compile(const struct compile_input *in, struct compile_output *out, struct opd_err *err)
 {
     *out = (struct compile_output){ 0 };
     const struct nvrtc *rtc = nvrtc_load(err);
-    if (!rtc)
-        return false;
-    int arch = choose_arch(rtc, in->target, err), rc = 0;
+    int arch = rtc ? choose_arch(rtc, in->target, err) : 0;
     if (arch == 0)
         return false;
-    if (rtc->major * 100 + rtc->minor < 1208)
-        pch_folder = NULL;
-
-    void *program = NULL;
-    char *log = NULL;
-    bool ok = compile_once(rtc, in, arch, &program, &rc, &log, err);
-    if (ok && is_pch_trouble(rc, log)) {
-        const char *folder = pch_folder;
-        pch_folder = NULL;
-        free(log);
-        log = NULL;
-        rtc->nvrtcDestroyProgram(&program);
-        ok = compile_once(rtc, in, arch, &program, &rc, &log, err);
-        if (rc != 0)
-            pch_folder = folder;
-        else
-            log_warn("no precompiled headers any more: %s cannot be used", folder);
-    }
+    struct job job = { .rtc = rtc, .in = in };
+    bool ok = compile(&job, arch, err);
     if (ok)
-        ok = rc == 0 ? read_output(rtc, in, program, log, out, err)
-                     : report_failure(in, rc, log, err);
+        ok = job.rc == 0 ? read_output(rtc, in, job.program, job.log, out, err)
+                         : report_failure(in, job.rc, job.log, err);
     if (ok)
-        out->log = rtc_log_rewrite(log);
-    free(log);
-    if (program)
-        rtc->nvrtcDestroyProgram(&program);
+        out->log = rtc_log_rewrite(job.log);
+    finish_job(&job);
     return ok;
-}
-
-void nvrtc_use_pch(const char *folder)
-{
-    pch_folder = folder;
 }
 
 const char *nvrtc_identity(struct opd_err *err)
 {
-    static char line[512];
+    static char *identity;
     const struct nvrtc *rtc = nvrtc_load(err);
-    if (!rtc)
-        return NULL;
-    int n = snprintf(line, sizeof(line), "nvrtc %d.%d (%lld bytes%s) cubin", rtc->major, rtc->minor,
-                     rtc->size, rtc->include[0][0] ? ", with the toolkit's headers" : "");
+    if (!rtc || identity)
+        return rtc ? identity : NULL;
+    const char *headers = nvrtc_headers_identity();
+    struct buf line = { 0 };
+    buf_printf(&line, "nvrtc %d.%d (%lld bytes%s%s) cubin", rtc->major, rtc->minor, rtc->size,
+               headers[0] ? ", headers " : "", headers);
     for (int i = 0; i < N_FIXED; i++)
-        n += snprintf(line + n, sizeof(line) - (size_t)n, " %s", fixed_options[i]);
-    return line;
+        buf_printf(&line, " %s", fixed_options[i]);
+    return identity = buf_take(&line);
 }

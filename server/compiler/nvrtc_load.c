@@ -1,7 +1,6 @@
 #include "compiler/nvrtc_load.h"
 
 #include <dlfcn.h>
-#include <libgen.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,8 @@
 #include "base/cuda_library.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "compiler/nvrtc_headers.h"
+#include "compiler/pch.h"
 
 static const char *const names[] = { "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", NULL };
 static const char *const wheels[] = { "/nvidia/cu13/lib", "/nvidia/cuda_nvrtc/lib", NULL };
@@ -52,37 +53,10 @@ static void find_path(struct nvrtc *rtc, void *library)
     struct stat st;
     if (symbol && dladdr(symbol, &where) && where.dli_fname)
         snprintf(rtc->path, sizeof(rtc->path), "%s", where.dli_fname);
+    if (rtc->path[0])
+        rtc->base = where.dli_fbase;
     if (rtc->path[0] && stat(rtc->path, &st) == 0)
         rtc->size = (long long)st.st_size;
-}
-
-static bool use_include(struct nvrtc *rtc, const char *base, const char *tail)
-{
-    if (!base || !base[0])
-        return false;
-    char *folder = mem_printf("%s%s", base, tail);
-    char *probe = mem_printf("%s/cuda_fp16.h", folder);
-    bool found = access(probe, R_OK) == 0;
-    if (found) {
-        snprintf(rtc->include[0], sizeof(rtc->include[0]), "%s", folder);
-        char *cccl = mem_printf("%s/cccl", folder);
-        if (access(cccl, R_OK) == 0)
-            snprintf(rtc->include[1], sizeof(rtc->include[1]), "%s", cccl);
-        free(cccl);
-    }
-    free(probe);
-    free(folder);
-    return found;
-}
-
-static void find_includes(struct nvrtc *rtc)
-{
-    char *copy = mem_strdup(rtc->path);
-    if (!use_include(rtc, rtc->path[0] ? dirname(copy) : "", "/../include") &&
-        !use_include(rtc, getenv("CUDA_HOME"), "/include") &&
-        !use_include(rtc, getenv("CUDA_PATH"), "/include"))
-        use_include(rtc, "/usr/local/cuda", "/include");
-    free(copy);
 }
 
 static bool ask_version(struct nvrtc *rtc, struct opd_err *err)
@@ -93,6 +67,14 @@ static bool ask_version(struct nvrtc *rtc, struct opd_err *err)
         rtc->nvrtcGetSupportedArchs(rtc->archs) != 0)
         return opd_err_set(err, OPD_E_unavailable, "%s does not tell its version", rtc->path);
     return true;
+}
+
+// From 12.8 on. Once, before the first compile: it voids what was made before.
+static void set_pch_heap(struct nvrtc *rtc, void *library)
+{
+    int (*set)(size_t size) = NULL;
+    *(void **)&set = dlsym(library, "nvrtcSetPCHHeapSize");
+    rtc->pch = set && set(PCH_HEAP) == 0;
 }
 
 const struct nvrtc *nvrtc_load(struct opd_err *err)
@@ -124,7 +106,8 @@ const struct nvrtc *nvrtc_load(struct opd_err *err)
         dlclose(library);
         return NULL;
     }
-    find_includes(&loaded);
+    set_pch_heap(&loaded, library);
+    nvrtc_headers_find(&loaded, library);
     is_loaded = true;
     return &loaded;
 }

@@ -5,6 +5,7 @@
 // opd.
 
 #include <limits.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/err.h"
@@ -13,10 +14,12 @@ struct nvrtc {
 #define NVRTC(name, parameters) int(*name) parameters;
 #include "compiler/nvrtc_table.def"
 #undef NVRTC
+    bool pch; // it takes precompiled headers as pch.h has them
     int major, minor;
     char path[PATH_MAX];       // of the library; "" where the linker does not tell
+    const void *base;          // where it is mapped
     long long size;            // of that file, which tells one patch level from another
-    char include[2][PATH_MAX]; // the toolkit's folders for #include <...>; "" where there are none
+    char include[2][PATH_MAX]; // see nvrtc_headers.h; "" where there are none
     int n_archs;
     int archs[64]; // 75, 80, ..., ascending
 };

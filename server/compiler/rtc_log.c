@@ -15,7 +15,7 @@ static const char *const left_out[] = {
     "ptxas         .", // goes on with an info
 };
 static const char *const left_out_inside[] = {
-    "precompiled header file \"",
+    "precompiled header file \"", "from PCH file \"",
     "detected in the compilation of \"", // how many errors
 };
 

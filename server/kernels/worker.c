@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/personality.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -170,6 +171,18 @@ static void not_started_cb(uv_timer_t *timer)
     opd_err_clear(&err);
 }
 
+// Without randomized addresses, where that is allowed: then it shares with the others what it has
+// parsed (compiler/pch.h). What a thread's personality is, what it starts inherits.
+static int spawn_compiler(struct worker *w, const char *const *args, const int *fds, int n_fds)
+{
+    int own = personality(0xffffffff);
+    bool set = own != -1 && personality((unsigned)own | ADDR_NO_RANDOMIZE) != -1;
+    int result = turn_spawn(w->turn, &w->process, args, fds, n_fds, exit_cb);
+    if (set)
+        personality((unsigned)own);
+    return result;
+}
+
 static int spawn(struct worker *w)
 {
     int pair[2];
@@ -178,7 +191,7 @@ static int spawn(struct worker *w)
     const char *const args[] = { "compiler", w->low ? "low" : "normal", NULL };
     w->process.data = w;
     w->n_handles++; // of the process; libuv makes it in any case
-    int result = turn_spawn(w->turn, &w->process, args, &pair[1], 1, exit_cb);
+    int result = spawn_compiler(w, args, &pair[1], 1);
     close(pair[1]);
     if (result < 0) {
         close(pair[0]);

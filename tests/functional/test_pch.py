@@ -1,0 +1,247 @@
+"""Precompiled headers of NVRTC: shared by compilers, kept over restarts, and never the cause of anything but speed.
+
+Compilers alone, without a daemon and a GPU; what each did with its precompiled header is in its log.
+"""
+
+import itertools
+import os
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from compiler_process import Compiler
+from conftest import PROGRAM
+
+KERNEL = """
+template <class T> __global__ void k(T *x) { x[threadIdx.x] *= T(FACTOR); }
+"""
+
+
+numbers = itertools.count(2)
+
+
+def text(factor=None, includes="#include <cuda_fp16.h>\n"):
+    return includes + KERNEL.replace("FACTOR", str(factor or next(numbers)))
+
+
+class Logged(Compiler):
+    """make(source) compiles and tells, in one word, what became of the precompiled header."""
+
+    def __init__(self, folder, **options):
+        self.path = folder / f"log-{os.urandom(4).hex()}"
+        with open(self.path, "w") as log:
+            super().__init__(PROGRAM, log=log, **options)
+
+    def make(self, source, **other):
+        self.result = self.compile(source, "k<scalar_t>", **other)
+        assert self.result["code"] == 0, self.result["message"] + self.result["log"]
+        assert self.result["log"] == ""
+        assert not self.result["cached"], "compile something that nobody has compiled"
+        return self.path.read_text().rsplit("precompiled header ", 1)[1].splitlines()[0]
+
+    def image(self, source, **other):
+        self.make(source, **other)
+        return self.result["image"]
+
+
+@pytest.fixture
+def start(tmp_path):
+    """start(**options): a compiler, with a cache of the test's own."""
+    cache, started = tmp_path / "cache", []
+    cache.mkdir()
+
+    def start(**options):
+        started.append(Logged(tmp_path, **{"cache": cache, **options}))
+        return started[-1]
+
+    with Compiler(PROGRAM) as asked:
+        said = asked.compile("", "", kind="identity")
+    if said["code"]:
+        pytest.skip(said["message"])
+    if "headers " not in said["compiler"]:
+        pytest.skip("NVIDIA's headers are not installed")
+    yield start
+    for compiler in started:
+        compiler.close()
+
+
+def kept(tmp_path):
+    return sorted((tmp_path / "cache").rglob("*.pch*"))
+
+
+def test_one_for_all_compilers_and_those_to_come(start, tmp_path):
+    first, other = start(), start()
+    assert [first.make(text()) for _ in range(2)] == ["made", "used"]
+    assert other.make(text()) == "used" and len(kept(tmp_path)) == 1
+    first.close(), other.close()
+    later = start()
+    assert later.make(text()) == "used"
+    # Another folder, dtype and file have the same, another architecture and another include their own.
+    assert later.make(text(), folder=str(tmp_path), file="y.cu", prelude="using scalar_t = int;\n") == "used"
+    assert [later.make(text(), target="sm_80") for _ in range(2)] == ["made", "used"]
+    bf16 = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+    assert [later.make(text(None, bf16)) for _ in range(2)] == ["made", "used"]
+    assert [later.make(text(), kind="syntax") for _ in range(2)] == ["made", "used"]
+    assert len(kept(tmp_path)) == 4
+
+
+def test_images_are_the_same(start):
+    compiler = start()
+    without = start(env={"TMPDIR": "/nonexistent"})
+    made = compiler.image(text(2), cache="")
+    assert made == compiler.image(text(2), cache="")  # and used
+    assert without.image(text(2), cache="") == made and without.make(text()) == "not used"
+
+
+def test_randomized_addresses_keep_it_to_the_process(start, tmp_path):
+    for _ in range(2):
+        compiler = start(randomized=True)
+        assert [compiler.make(text()) for _ in range(2)] == ["made", "used"]
+    assert not kept(tmp_path)
+
+
+def test_an_own_header_is_never_in_it(start, tmp_path):
+    """It is found in the operator's folder, and counts as it is now."""
+    compiler, folder = start(), tmp_path / "k"
+    folder.mkdir()
+    for includes in ('#include "own.cuh"\n', "#include <cuda_fp16.h>\n#include <own.cuh>\n"):
+        images = set()
+        for factor in (2, 3, 2):
+            (folder / "own.cuh").write_text(f"#define OWN {factor}\n")
+            images.add(compiler.image(text("OWN", includes), folder=str(folder), cache=""))
+        assert len(images) == 2
+    # One of NVIDIA's names stands for NVIDIA's header in NVIDIA's.
+    (folder / "cuda_fp16.hpp").write_text("#error this is not NVIDIA's\n")
+    compiler.make(text("OWN", includes), folder=str(folder))
+
+
+def test_an_edited_opd_cuh_is_another_one(start):
+    compiler, seen = start(), set()
+    for factor in (2, 3, 2):
+        common = f"template <class T> __device__ T by(T x) {{ return x * {factor}; }}\n"
+        source = "#include <cuda_fp16.h>\n" + KERNEL.replace("T(FACTOR)", "by(T(1))")
+        seen.add(compiler.image(source, common=common, cache=""))
+    assert len(seen) == 2
+
+
+def damage(path, how):
+    size = path.stat().st_size
+    if how == "gone":
+        path.unlink()
+    elif how == "folder":
+        path.unlink()
+        path.mkdir()
+    elif how == "flip":
+        with open(path, "r+b") as file:
+            file.seek(size // 2)
+            byte = file.read(1)[0]
+            file.seek(size // 2)
+            file.write(bytes([byte ^ 1]))
+    else:
+        os.truncate(path, {"empty": 0, "cut": size // 2, "short": size - 1}[how])
+
+
+def test_a_damaged_one_is_made_anew(start, tmp_path):
+    running = start()
+    whole = running.image(text(2))
+    for how in ("cut", "short", "empty", "flip", "gone", "folder"):
+        (path,) = kept(tmp_path)
+        damage(path, how)
+        later = start()
+        assert later.make(text()) == "made", how
+        assert later.image(text(2), cache="") == whole
+        later.close()
+    assert running.image(text(2), cache="") == whole
+
+
+def test_one_that_is_cut_while_it_is_held(start, tmp_path):
+    compiler = start()
+    assert [compiler.make(text()) for _ in range(2)] == ["made", "used"]
+    damage(*kept(tmp_path), "cut")
+    assert [compiler.make(text()) for _ in range(2)] == ["made", "used"]
+
+
+def test_many_that_begin_together(start, tmp_path):
+    """Each makes it or finds it; what is in the cache is one that is whole."""
+    compilers = [start() for _ in range(4)]
+    with ThreadPoolExecutor(4) as threads:
+        said = list(threads.map(lambda c: c.make(text()), compilers))
+    assert set(said) <= {"made", "used"}
+    assert start().make(text()) == "used" and len(kept(tmp_path)) == 1
+
+
+def test_one_that_is_killed_while_it_makes_one(start, tmp_path):
+    compiler = start()
+    with ThreadPoolExecutor(1) as thread:
+        lost = thread.submit(compiler.make, text())
+        while not kept(tmp_path) and not lost.done():
+            pass
+        compiler.process.send_signal(signal.SIGKILL)
+        assert isinstance(lost.exception(), ConnectionError)
+    assert [start().make(text()) for _ in (3, 4)] in (["made", "used"], ["used", "used"])
+
+
+@pytest.fixture
+def mount(tmp_path):
+    """mount(options): a file system of its own; skipped where that is not allowed."""
+    folder = tmp_path / "mounted"
+
+    def make(options):
+        folder.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], capture_output=True)
+        if done.returncode:
+            pytest.skip(f"mounting is not allowed: {done.stderr.decode()}")
+        return folder
+
+    yield make
+    subprocess.run(["umount", "-l", folder], capture_output=True)
+
+
+@pytest.mark.parametrize("options", ["ro", "size=4m"])
+def test_a_cache_that_takes_none(start, mount, options):
+    """Read-only, or full: the process has one of its own, and no piece is left."""
+    cache = mount(options)
+    compiler = start(cache=cache)
+    said = [compiler.make(text()) for _ in (2, 3, 4)]
+    assert said[-1] == "used" and "made" in said
+    assert not list(cache.rglob("*.pch*"))
+
+
+def test_a_temporary_folder_that_is_full(start, mount):
+    """NVRTC would be ended by a signal there."""
+    compiler = start(env={"TMPDIR": str(mount("size=5m"))})
+    assert [compiler.make(text()) for _ in (2, 3)] == ["not used"] * 2
+
+
+def test_a_limit_that_it_does_not_fit(start, tmp_path):
+    compiler = start(cache_limit=str(8 << 20))
+    assert [compiler.make(text()) for _ in (2, 3)] == ["made", "used"]
+    assert not kept(tmp_path)
+
+
+def test_an_include_that_must_not_come_first(start):
+    """An error among the lines that were put first has the file compiled as it stands."""
+    compiler = start()
+    source = "#define __half NOTHING_AT_ALL(\n#include <cuda_fp16.h>\n" + KERNEL
+    result = compiler.compile(source, "k<scalar_t>")
+    assert result["code"] and "opd(" not in result["log"] and "opd:" not in result["log"]
+
+
+def test_headers_that_nvrtc_has_in_itself(start, tmp_path):
+    """They are unpacked when a file needs one, into the cache, or where that cannot be."""
+    compiler = start()
+    compiler.make(text(None, ""))
+    if "headers its own" not in compiler.result["compiler"]:
+        pytest.skip("this NVRTC has none, or is in a toolkit that has them")
+    assert not list((tmp_path / "cache").glob("headers-*"))
+    compiler.make(text())
+    (folder,) = (tmp_path / "cache").glob("headers-*")
+    assert (folder / "cuda_fp16.h").exists()
+    old = tmp_path / "cache" / "headers-0.0-1"
+    old.mkdir()
+    os.utime(old, (1, 1))
+    compiler.make(text(), cache="")
+    start().make(text())
+    assert not old.exists() and folder.exists()
