@@ -193,21 +193,28 @@ static bool set_device(const struct option_row *row, void *options, const char *
     return ok;
 }
 
-static bool set_kernels(const struct option_row *row, void *options, const char *text,
-                        struct opd_err *err)
+bool options_add_kernels(struct options *o, const char *folder, struct opd_err *err)
 {
-    struct options *o = options;
     char path[PATH_MAX];
     struct stat st;
-    if (!realpath(text, path) || stat(path, &st) < 0)
-        return opd_err_errno(err, OPD_E_invalid_argument, "--%s: %s", row->name, text);
+    if (!realpath(folder, path) || stat(path, &st) < 0)
+        return opd_err_errno(err, OPD_E_invalid_argument, "%s", folder);
     if (!S_ISDIR(st.st_mode))
-        return opd_err_set(err, OPD_E_invalid_argument, "--%s: %s is no folder", row->name, text);
+        return opd_err_set(err, OPD_E_invalid_argument, "%s is no folder", folder);
+    for (int i = 0; i < o->n_kernels; i++)
+        if (strcmp(o->kernels[i], path) == 0)
+            return true;
     if (o->n_kernels == OPTIONS_MAX_FOLDERS)
-        return opd_err_set(err, OPD_E_invalid_argument, "--%s: more than %d folders", row->name,
+        return opd_err_set(err, OPD_E_invalid_argument, "more than %d folders",
                            OPTIONS_MAX_FOLDERS);
     o->kernels[o->n_kernels++] = mem_strdup(path);
     return true;
+}
+
+static bool set_kernels(const struct option_row *row, void *options, const char *text,
+                        struct opd_err *err)
+{
+    return options_add_kernels(options, text, err) || opd_err_prefix(err, "--%s", row->name);
 }
 
 static bool set_log_level(const struct option_row *row, void *slot, const char *text,
@@ -263,21 +270,27 @@ static bool read_config_line(struct options *o, char *line, struct opd_err *err)
     return set_option(o, row, trim(equals + 1), err);
 }
 
-static bool set_config(const struct option_row *row, void *options, const char *text,
-                       struct opd_err *err)
+static bool read_config(struct options *o, FILE *f, const char *path, struct opd_err *err)
 {
-    FILE *f = fopen(text, "re");
-    if (!f)
-        return opd_err_errno(err, OPD_E_invalid_argument, "--%s: %s", row->name, text);
     char *line = NULL;
     size_t capacity = 0;
     bool ok = true;
     for (int number = 1; ok && getline(&line, &capacity, f) >= 0; number++)
-        if (!(ok = read_config_line(options, line, err)))
-            opd_err_prefix(err, "%s:%d", text, number);
+        if (!(ok = read_config_line(o, line, err)))
+            opd_err_prefix(err, "%s:%d", path, number);
     free(line);
     fclose(f);
     return ok;
+}
+
+static bool set_config(const struct option_row *row, void *options, const char *text,
+                       struct opd_err *err)
+{
+    struct options *o = options;
+    o->has_config = true;
+    FILE *f = fopen(text, "re");
+    return f ? read_config(o, f, text, err)
+             : opd_err_errno(err, OPD_E_invalid_argument, "--%s: %s", row->name, text);
 }
 
 // --- the options
@@ -349,8 +362,11 @@ static void print_help(void)
         printf(rows[i].preset ? " (default: %s)\n" : "\n", rows[i].preset);
     }
     printf("  %-28s %s\n  %-28s %s\n\n", "--help", "this", "--version", "the version");
-    printf("The socket's default is $OPD_SOCKET, else $XDG_RUNTIME_DIR/opd/opd.sock, else\n"
-           "/tmp/opd-UID/opd.sock. The cache's is $XDG_CACHE_HOME/opd, else ~/.cache/opd.\n");
+    printf(
+        "The socket's default is $OPD_SOCKET, else $XDG_RUNTIME_DIR/opd/opd.sock, else\n"
+        "/tmp/opd-UID/opd.sock. The cache's is $XDG_CACHE_HOME/opd, else ~/.cache/opd. Without\n"
+        "--config, $XDG_CONFIG_HOME/opd/opd.conf, else ~/.config/opd/opd.conf, is read where it\n"
+        "is there. Folders of $OPD_KERNELS, with colons between, are added before --kernels.\n");
 }
 
 // NULL: it is not set, or empty.
@@ -457,11 +473,37 @@ static bool read_arguments(struct options *o, int argc, char **argv, bool config
     return true;
 }
 
+static bool read_own_config(struct options *o, struct opd_err *err)
+{
+    const char *config = read_env("XDG_CONFIG_HOME"), *home = read_env("HOME");
+    if (o->has_config || (!config && !home))
+        return true;
+    char *path = config ? mem_printf("%s/opd/opd.conf", config)
+                        : mem_printf("%s/.config/opd/opd.conf", home);
+    FILE *f = fopen(path, "re");
+    bool ok = f ? read_config(o, f, path, err)
+                : errno == ENOENT || errno == ENOTDIR ||
+                      opd_err_errno(err, OPD_E_invalid_argument, "%s", path);
+    free(path);
+    return ok;
+}
+
+static bool read_env_kernels(struct options *o, struct opd_err *err)
+{
+    char *folders = mem_strdup(read_env("OPD_KERNELS") ?: ""), *rest = folders, *folder;
+    bool ok = true;
+    while (ok && (folder = strsep(&rest, ":")) != NULL)
+        ok = !folder[0] || options_add_kernels(o, folder, err);
+    free(folders);
+    return ok || opd_err_prefix(err, "OPD_KERNELS");
+}
+
 bool options_parse(struct options *o, int argc, char **argv, struct opd_err *err)
 {
     set_defaults(o);
     // The file first, wherever it is named, so that the arguments win.
-    return read_arguments(o, argc, argv, true, err) && read_arguments(o, argc, argv, false, err);
+    return read_arguments(o, argc, argv, true, err) && read_own_config(o, err) &&
+           read_env_kernels(o, err) && read_arguments(o, argc, argv, false, err);
 }
 
 void options_finish(struct options *o)

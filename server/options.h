@@ -17,6 +17,7 @@ struct options {
     char *devices[DEV_MAX_DEVICES]; // "cpu", "cuda:0"
     int n_devices;
     bool auto_devices;                  // take what there is: a GPU that is absent is no error
+    bool has_config;                    // a file was named
     char *kernels[OPTIONS_MAX_FOLDERS]; // folders, the shipped one first
     int n_kernels;
     char *cache;             // folder; "": none
@@ -36,7 +37,10 @@ struct options {
     int log_level;
 };
 
-// Fills everything from defaults, the file named by --config, and the arguments (which win). Prints
-// help or version and exits where asked. Errors: invalid_argument, naming the option.
+// Fills everything from defaults, the file named by --config or else the user's own, the
+// environment and the arguments; the later wins. Prints help or version and exits where asked.
+// Errors: invalid_argument, naming the option.
 bool options_parse(struct options *o, int argc, char **argv, struct opd_err *err);
+// One more folder of kernels, unless it is among them. Errors: invalid_argument.
+bool options_add_kernels(struct options *o, const char *folder, struct opd_err *err);
 void options_finish(struct options *o);

@@ -24,6 +24,9 @@ sys.path.insert(0, str(ROOT / "client" / "python"))
 
 import opd  # noqa: E402
 
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"  # no opd.conf of who runs the tests
+os.environ.pop("OPD_KERNELS", None)
+
 PROGRAM = os.environ.get("OPD_BIN", str(ROOT / "build" / "opd"))
 DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
 CACHE = ROOT / "build" / "test-cache"

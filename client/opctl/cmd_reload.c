@@ -1,5 +1,9 @@
-// opctl reload: looks at the kernel folders now, and tells what came of it.
+// opctl reload: looks at the kernel folders now, and tells what came of it. opctl kernels add DIR:
+// at one more.
 
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "opctl/command.h"
@@ -27,13 +31,12 @@ static bool is_in_state(const msgpack_object *change, const char *expected)
     return opd_map_str(change, "state", state, sizeof state) && strcmp(state, expected) == 0;
 }
 
-int cmd_reload(struct session *session, const struct args *args)
+static int ask(struct session *session, const char *method, struct pack *params)
 {
-    (void)args;
     struct opd_reply reply = { 0 };
     int code;
     opd_set_timeout(session->client, COMMAND_PATIENCE);
-    if (!session_call(session, "reload", NULL, &reply, &code))
+    if (!session_call(session, method, params, &reply, &code))
         return code;
     session_show(session, &reply.result, show_changes);
     fflush(stdout);
@@ -49,4 +52,23 @@ int cmd_reload(struct session *session, const struct args *args)
     }
     opd_reply_clear(&reply);
     return code;
+}
+
+int cmd_reload(struct session *session, const struct args *args)
+{
+    (void)args;
+    return ask(session, "reload", NULL);
+}
+
+int cmd_kernels(struct session *session, const struct args *args)
+{
+    char path[PATH_MAX];
+    if (strcmp(args->words[1], "add") != 0)
+        return session_refuse("'%s': expected kernels add DIR", args->words[1]);
+    if (!realpath(args->words[2], path))
+        return session_refuse("%s: %s", args->words[2], strerror(errno));
+    struct pack params;
+    pack_init(&params, 1);
+    pack_str(&params, path);
+    return ask(session, "kernels_add", &params);
 }

@@ -50,6 +50,7 @@ int cmd_status(struct session *session, const struct args *args);
 int cmd_ops(struct session *session, const struct args *args);
 int cmd_tensors(struct session *session, const struct args *args);
 int cmd_reload(struct session *session, const struct args *args);
+int cmd_kernels(struct session *session, const struct args *args);
 int cmd_check(struct session *session, const struct args *args);
 int cmd_events(struct session *session, const struct args *args);
 int cmd_rollback(struct session *session, const struct args *args);

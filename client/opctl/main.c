@@ -30,6 +30,10 @@ static const struct command {
       "The daemon watches its folders by itself; this waits until it is through with them. Exits "
       "1\n"
       "if a file failed: what was served before still is." },
+    { "kernels", "add DIR", 2, 2, 0, cmd_kernels, "serves the operators of another folder, too",
+      "From now on, as if the daemon had been started with --kernels DIR. Tells what came of it, "
+      "and\n"
+      "exits, as 'reload' does." },
     { "check", "FILE.cu", 1, 1,
       WITH(OPTION_ARCH) | WITH(OPTION_DTYPE) | WITH(OPTION_RUN) | WITH(OPTION_SEED) |
           WITH(OPTION_DEADLINE),

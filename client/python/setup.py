@@ -2,6 +2,7 @@
 `make install` has put them; they land in the environment's bin/, lib/, include/ and share/opd/, where
 they find each other. Without them the package is the clients alone, and asks a daemon that serves."""
 
+import os
 import re
 from pathlib import Path
 
@@ -60,5 +61,5 @@ class WithPrograms(Distribution):
 setup(
     cmdclass={"bdist_wheel": Wheel},
     distclass=WithPrograms,
-    data_files=[(folder, [str(path) for path in paths]) for folder, paths in files.items()],
+    data_files=[(folder, [os.path.relpath(path, HERE) for path in paths]) for folder, paths in files.items()],
 )

@@ -1,10 +1,13 @@
 // Requests about edits and versions: reload, events, rollback, pin.
 
+#include <limits.h>
+
 #include "request/parts.h"
 #include "kernels/events.h"
 #include "kernels/reload.h"
 #include "request/request.h"
 #include "kernels/source.h"
+#include "wire/trust.h"
 
 // The failures that still stand, but those that the events after `seen` tell of.
 static size_t pack_standing(const struct broker *b, uint64_t seen, struct buf *out)
@@ -49,6 +52,24 @@ enum request_status request_reload(struct request *req, const value *params, str
     buf_finish(&list);
     c->last_event = b->events.next - 1;
     return REQUEST_ANSWERED;
+}
+
+enum request_status request_kernels_add(struct request *req, const value *params,
+                                        struct opd_err *err)
+{
+    struct broker *b = req->broker;
+    char folder[PATH_MAX];
+    if (b->handover.upgrade)
+        return REQUEST_WAIT;
+    bool ok = value_copy_str(value_at(params, 0), folder, sizeof folder) && folder[0] == '/';
+    if (!ok)
+        opd_err_set(err, OPD_E_invalid_argument, "expected a folder's path, from / on");
+    if (!ok || !trust_folder(folder, err) || !options_add_kernels(&b->options, folder, err)) {
+        opd_err_prefix(err, "kernels_add");
+        return REQUEST_ERROR;
+    }
+    b->reload.sources.n_folders = b->options.n_kernels;
+    return request_reload(req, params, err);
 }
 
 enum request_status request_events(struct request *req, const value *params, struct opd_err *err)

@@ -1,6 +1,7 @@
 """Finding a daemon and starting one, through opd.connect()."""
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -156,24 +157,40 @@ def test_the_program_of_its_own_installation(tmp_path, monkeypatch):
     assert done.stdout == f"{program}\n", done.stderr
 
 
-@pytest.mark.parametrize("place", ["build", "lib"])
-def test_a_wheel_takes_torchs_library_along(tmp_path, place):
-    """From where make has built it, or make install has put it; without it there is a wheel, too."""
+BUILT = {  # by where a wheel has it: where make has built it, and where make install has put it
+    "bin/opd": ("build/opd", "bin/opd"),
+    "bin/opctl": ("build/opctl", "bin/opctl"),
+    "lib/libopd.so.0": ("build/libopd.so.0", "lib/libopd.so.0"),
+    "lib/libopd_torch.so": ("build/libopd_torch.so", "lib/libopd_torch.so"),
+    "include/opd.h": ("client/c/opd.h", "include/opd.h"),
+    "share/opd/kernels_src/gelu.cu": ("kernels_src/gelu.cu", "share/opd/kernels_src/gelu.cu"),
+}
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_wheel_takes_along_what_is_built(tmp_path, place):
+    """Of this machine's kind then; without it there is a wheel, too, for all."""
     pytest.importorskip("setuptools", minversion="70.1")
-    source = tmp_path / ("client/python" if place == "build" else "share/opd/python")
+    source = tmp_path / ("client/python", "share/opd/python")[place]
     ignore = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT / "client" / "python", source, ignore=ignore)
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
-    contents = []
-    for library in (None, tmp_path / place / "libopd_torch.so"):
-        if library:
-            library.parent.mkdir()
-            library.write_bytes(b"a library")
-        out = tmp_path / f"out-{len(contents)}"
+    wheels = []
+    for built in ({}, BUILT):
+        for places in built.values():
+            path = tmp_path / places[place]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"GLIBC_2.4 GLIBC_2.17 GLIBC_2.9")
+            path.chmod(0o755 if "/opd" in str(path) else 0o644)
+        out = tmp_path / f"out-{len(wheels)}"
         subprocess.run([*command, "--wheel-dir", out, source], check=True, timeout=PATIENCE)
-        (wheel,) = out.iterdir()
-        assert wheel.name.endswith("-any.whl") == (library is None)
-        contents.append(set(zipfile.ZipFile(wheel).namelist()))
-    without, with_library = ({name for name in names if name.startswith("opd/")} for names in contents)
-    assert with_library == without | {"opd/lib/libopd_torch.so"}
+        wheels.extend(out.iterdir())
+    without, whole = (set(zipfile.ZipFile(wheel).namelist()) for wheel in wheels)
+    assert wheels[0].name.endswith("-py3-none-any.whl")
+    assert f"-py3-none-manylinux_2_17_{platform.machine()}" in wheels[1].name
     assert {"opd/py.typed", "opd/torch/_inproc.py"} <= without
+    data = {name.split(".data/data/")[1]: name for name in whole if ".data/data/" in name}
+    assert data.keys() == BUILT.keys()
+    assert zipfile.ZipFile(wheels[1]).getinfo(data["bin/opd"]).external_attr >> 16 & 0o111
+    modules = {name for name in without if name.startswith("opd/")}
+    assert modules == {name for name in whole if name.startswith("opd/")}

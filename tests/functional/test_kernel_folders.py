@@ -1,9 +1,13 @@
 """Folders of operators: which file is served, and what becomes of one that cannot be."""
 
+import itertools
 import os
+import subprocess
 from pathlib import Path
 
+import opd
 import pytest
+from conftest import PATIENCE, PROGRAM, eventually
 
 from operators import double, double_by, put_kernels
 from raw import Raw
@@ -20,6 +24,100 @@ def test_a_later_folder_wins(tmp_path, start_daemon):
         assert raw.call("status")["kernels"][-2:] == [first, second]
     log = daemon.read_log()
     assert f"{second}/renamed.cu replaces {first}/double_it.cu" in log
+
+
+def test_folders_of_the_environment(tmp_path, start_daemon, monkeypatch):
+    first = put_kernels(tmp_path / "first", double_it=double_by(2))
+    second = put_kernels(tmp_path / "second", double_it=double_by(3))
+    monkeypatch.setenv("OPD_KERNELS", f"{first}::{second}:{first}")
+    with Raw(start_daemon().socket) as raw:
+        assert double(raw) == 63
+        assert raw.call("status")["kernels"][1:] == [first, second]
+    third = put_kernels(tmp_path / "third", double_it=double_by(4))
+    with Raw(start_daemon("--kernels", third).socket) as raw:
+        assert double(raw) == 84
+    monkeypatch.setenv("OPD_KERNELS", f"{first}:/no/such")
+    ended = subprocess.run([PROGRAM], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert ended.returncode != 0 and "OPD_KERNELS: /no/such: No such file" in ended.stderr
+
+
+def test_the_users_own_configuration(tmp_path, start_daemon, monkeypatch):
+    first = put_kernels(tmp_path / "first", double_it=double_by(2))
+    second = put_kernels(tmp_path / "second", double_it=double_by(3))
+    (tmp_path / "config" / "opd").mkdir(parents=True)
+    own, other = tmp_path / "config" / "opd" / "opd.conf", tmp_path / "other.conf"
+    own.write_text(f"# mine\nkernels = {first}\nclient-requests = 7\n")
+    other.write_text(f"kernels = {second}\n")
+    for name, value in (("XDG_CONFIG_HOME", tmp_path / "config"), ("XDG_CONFIG_HOME", "")):
+        monkeypatch.setenv(name, str(value))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        (tmp_path / ".config").exists() or (tmp_path / ".config").symlink_to("config")
+        with Raw(start_daemon().socket) as raw:
+            assert double(raw) == 42
+            assert raw.call("hello")["limits"]["client_requests"] == 7
+    with Raw(start_daemon("--config", other).socket) as raw:
+        assert double(raw) == 63
+        assert raw.call("hello")["limits"]["client_requests"] != 7
+    own.write_text("kernels = /no/such\n")
+    ended = subprocess.run([PROGRAM], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert ended.returncode != 0 and "opd.conf:1: --kernels: /no/such: No such" in ended.stderr
+
+
+def test_a_folder_is_added_to_a_daemon_that_serves(tmp_path, start_daemon):
+    first = put_kernels(tmp_path / "first", double_it=double_by(2))
+    second = put_kernels(tmp_path / "second", double_it=double_by(3), broken="//! op broken(")
+    daemon, ids = start_daemon("--kernels", first), itertools.count(1, 2)
+    with Raw(daemon.socket) as raw:
+        assert double(raw, next(ids)) == 42
+        for _ in range(2):
+            told = {change["file"]: change for change in raw.call("kernels_add", second)}
+            assert told[f"{second}/broken.cu"]["state"] == "failed"
+        assert raw.call("status")["kernels"][1:] == [first, second]
+        assert double(raw, next(ids)) == 63
+        put_kernels(tmp_path / "second", double_it=double_by(4))
+        raw.call("reload")
+        assert double(raw, next(ids)) == 84
+        raw.call("upgrade")
+        assert raw.call("status")["kernels"][1:] == [first, second]
+        put_kernels(tmp_path / "second", double_it=double_by(5))
+        eventually(lambda: double(raw, next(ids)) == 105)  # it is watched
+        open_to_all = tmp_path / "open"
+        open_to_all.mkdir()
+        open_to_all.chmod(0o777)
+        for path, message in (
+            ("second", "expected a folder's path"),
+            (str(tmp_path / "none"), "No such file"),
+            (f"{first}/double_it.cu", "is no folder"),
+            (str(open_to_all), "can be written by everyone"),
+            ("/" + "x" * 5000, "expected a folder's path"),
+        ):
+            error = raw.fail("kernels_add", path)
+            assert error.code == "invalid_argument" and message in str(error)
+        assert len(raw.call("status")["kernels"]) == 3
+        for i in range(40):
+            (tmp_path / str(i)).mkdir()
+        while raw.call("status")["kernels"][-1] != str(tmp_path / "28"):
+            raw.call("kernels_add", str(tmp_path / str(len(raw.call("status")["kernels"]) - 3)))
+        assert "more than 32 folders" in str(raw.fail("kernels_add", str(tmp_path / "39")))
+
+
+def test_a_folder_of_the_clients(tmp_path, start_daemon):
+    folder = put_kernels(tmp_path / "own", double_it=double_by(2))
+    daemon = start_daemon()
+    with daemon.connect(kernels=folder) as client:
+        assert client.tensor([21.0]).double_it().numpy().tolist() == [42.0]
+    with daemon.connect(kernels=[Path(folder)]) as client:
+        assert client.status()["kernels"][1:] == [folder]
+    with pytest.raises(opd.InvalidArgument, match="No such file"):
+        daemon.connect(kernels=[tmp_path / "none"])
+    other = put_kernels(tmp_path / "other", double_it=double_by(3))
+    opctl = [Path(PROGRAM).parent / "opctl", "--socket", daemon.socket, "kernels"]
+    done = subprocess.run([*opctl, "add", "other"], cwd=tmp_path, capture_output=True, text=True,
+                          timeout=PATIENCE, check=True)
+    assert f"{other}/double_it.cu" in done.stdout and "serving" in done.stdout
+    done = subprocess.run([*opctl, "ad", "other"], capture_output=True, text=True, timeout=PATIENCE,
+                          check=False)
+    assert done.returncode == 2 and "expected kernels add DIR" in done.stderr
 
 
 def test_a_shipped_operator_is_replaced(tmp_path, start_daemon):

@@ -202,6 +202,7 @@ SESSIONS = {
     ],
     "versions": [
         ("reload", [], None),
+        ("kernels_add", ["/usr"], None),
         _new(1, (5,)),
         ("forward", ["edited", [1], {"by": 3.0}, [2]], None),
         ("pin", ["edited", 1], None),

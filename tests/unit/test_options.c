@@ -283,18 +283,24 @@ static void test_too_many_folders(void **state)
     (void)state;
     struct options o;
     struct opd_err err = { 0 };
-    char *argv[100] = { "opd" };
-    for (int i = 1; i < 99; i += 2) {
-        argv[i] = "--kernels";
-        argv[i + 1] = folder;
+    char *argv[100] = { "opd" }, folders[49][80];
+    for (int i = 0; i < 49; i++) {
+        snprintf(folders[i], sizeof folders[i], "%s/%d", folder, i);
+        mkdir(folders[i], 0700);
+        argv[2 * i + 1] = "--kernels";
+        argv[2 * i + 2] = folders[i];
     }
     assert_false(options_parse(&o, 99, argv, &err));
     assert_non_null(strstr(err.msg, "--kernels: more than 32"));
     options_finish(&o);
+    for (int i = 0; i < 49; i++)
+        rmdir(folders[i]);
 }
 
 int main(void)
 {
+    setenv("XDG_CONFIG_HOME", "/nonexistent", 1); // nothing of who runs the tests
+    unsetenv("OPD_KERNELS");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_defaults, setup, teardown),
         cmocka_unit_test_setup_teardown(test_every_option, setup, teardown),

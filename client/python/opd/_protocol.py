@@ -54,6 +54,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "graph_end": ("h", "M"),
     "replay": ("h|M", "M"),
     "graph_attach": ("hs", "M"),
+    "kernels_add": ("s", "a"),
 }
 
 # name: (number, class in opd.errors)

@@ -19,7 +19,11 @@ from .tensor import Tensor, make_tensor, make_zeros
 
 
 def connect(
-    socket: Optional[str] = None, *, start: bool = True, timeout: Optional[float] = 60.0
+    socket: Optional[str] = None,
+    *,
+    start: bool = True,
+    timeout: Optional[float] = 60.0,
+    kernels: Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]] = (),
 ) -> Client:
     """Connects to the daemon at a socket's path; None: $OPD_SOCKET,
     $XDG_RUNTIME_DIR/opd/opd.sock, /tmp/opd-UID/opd.sock.
@@ -28,13 +32,22 @@ def connect(
              installation's bin/opd, or the opd of $PATH. It outlives us; its log is beside the socket.
     timeout  seconds of silence from the daemon after which a wait raises DeadlineExceeded
              (None: never); a request's own deadline is added
+    kernels  a folder of operators, or several: the daemon serves them too from now on, for everybody,
+             a running one as well; a ReloadWarning tells of what it does not take
 
     Raises ConnectionLost if there is no daemon and none can be started, or if it is another user's,
     to whom nothing is sent: trusted are this user and root; at a path that was given, here or by
     $OPD_SOCKET, also whoever has given the socket to a group of ours, as the daemon's --group does;
     and root may name anybody's. ProtocolError if it speaks another protocol.
     """
-    return Client(connect_link(socket, start, timeout))
+    client = Client(connect_link(socket, start, timeout))
+    try:
+        for folder in [kernels] if isinstance(kernels, (str, os.PathLike)) else kernels:
+            client._take_changes("kernels_add", os.path.abspath(folder))
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
 class Client:
@@ -181,7 +194,10 @@ class Client:
         failed, what was served before it still is; of each file that is "shadowed": another one
         of that operator wins; and of what is "serving" but hardly meant, with a message.
         """
-        changes = list(self._link.ask("reload"))
+        return self._take_changes("reload")
+
+    def _take_changes(self, *request: Any) -> list[dict[str, Any]]:
+        changes = list(self._link.ask(*request))
         self._catalog.update()
         for change in changes:
             if change["state"] == "shadowed" or (change["state"] == "serving" and change["message"]):
