@@ -12,9 +12,10 @@ struct known_tensor {
 
 static bool is_same(const struct known_desc *a, const struct known_desc *b)
 {
+    size_t size = (size_t)a->rank * sizeof a->shape[0];
     return a->rank == b->rank && strcmp(a->dtype, b->dtype) == 0 &&
-           strcmp(a->device, b->device) == 0 &&
-           memcmp(a->shape, b->shape, (size_t)a->rank * sizeof a->shape[0]) == 0;
+           strcmp(a->device, b->device) == 0 && memcmp(a->shape, b->shape, size) == 0 &&
+           a->strided == b->strided && (!a->strided || memcmp(a->strides, b->strides, size) == 0);
 }
 
 const struct known_desc *known_desc(struct known *k, const struct known_desc *desc)

@@ -4,12 +4,14 @@
 
 #include "c/opd.h"
 
-// Dtype, shape and device: one of those that are kept, so that equal ones are the same pointer.
+// Dtype, shape, strides and device: one of those that are kept, so that equal ones are the same
+// pointer.
 struct known_desc {
     struct known_desc *next;
     char dtype[16], device[32];
     int rank;
-    int64_t shape[OPD_MAX_RANK];
+    bool strided;
+    int64_t shape[OPD_MAX_RANK], strides[OPD_MAX_RANK];
     uint64_t bytes;
 };
 

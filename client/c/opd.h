@@ -172,16 +172,19 @@ struct opd_tensor {
     char dtype[16]; // "float32"
     int rank;       // 0: one element
     int64_t shape[OPD_MAX_RANK];
-    uint64_t bytes;  // out
+    uint64_t bytes;  // out; of a strided one, from its first element to the end of its last
     char device[32]; // in: empty takes the default device
     char name[256];  // in: empty for none, and the tensor ends with the connection
+    bool strided;    // in, of a view; out: the elements do not lie one after the other, but so far
+    int64_t strides[OPD_MAX_RANK]; // apart, in elements: an input for operators that take such
 };
 
 // Makes a zeroed tensor of the struct's dtype, shape, device and name, and fills in the rest.
 OPD_API bool opd_tensor_new(struct opd_client *client, struct opd_tensor *tensor,
                             struct opd_error *err);
 
-// A tensor on the memory of tensor `source`, from `offset` elements on: shape and rank are given.
+// A tensor on the memory of tensor `source`, from `offset` elements on: shape and rank are given,
+// strides where it is `strided`.
 OPD_API bool opd_tensor_view(struct opd_client *client, int64_t source, int64_t offset,
                              struct opd_tensor *tensor, struct opd_error *err);
 

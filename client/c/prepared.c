@@ -39,10 +39,11 @@ void prepared_finish(struct prepared *prepared)
 
 void prepared_know(struct opd_client *c, const struct opd_tensor *t)
 {
-    struct known_desc desc = { .rank = t->rank, .bytes = t->bytes };
+    struct known_desc desc = { .rank = t->rank, .bytes = t->bytes, .strided = t->strided };
     memcpy(desc.dtype, t->dtype, sizeof desc.dtype);
     memcpy(desc.device, t->device, sizeof desc.device);
     memcpy(desc.shape, t->shape, sizeof desc.shape);
+    memcpy(desc.strides, t->strides, sizeof desc.strides);
     const struct known_desc *kept = known_desc(&c->prepared.known, &desc);
     if (kept)
         known_put(&c->prepared.known, t->id, kept);
@@ -93,9 +94,11 @@ static bool pack_inputs(struct opd_client *c, struct pack *p,
         if (!desc)
             return false;
         *device = desc->device;
-        msgpack_pack_array(&p->mp, 2);
+        msgpack_pack_array(&p->mp, desc->strided ? 3 : 2);
         pack_str(p, desc->dtype);
         pack_ints(p, desc->shape, (size_t)desc->rank);
+        if (desc->strided)
+            pack_ints(p, desc->strides, (size_t)desc->rank);
     }
     return true;
 }

@@ -11,16 +11,24 @@
 // Bytes of data in one message: less where the daemon takes less, which is 64 KiB at least.
 enum { PIECE = 8 << 20, SMALL_PIECE = 32 << 10 };
 
-static bool read_shape(const msgpack_object *info, struct opd_tensor *t)
+static bool read_sizes(const msgpack_object *array, int64_t sizes[OPD_MAX_RANK], int *rank)
 {
-    const msgpack_object *shape = opd_map_get(info, "shape");
-    if (!shape || shape->type != MSGPACK_OBJECT_ARRAY || shape->via.array.size > OPD_MAX_RANK)
+    if (!array || array->type != MSGPACK_OBJECT_ARRAY || array->via.array.size > OPD_MAX_RANK)
         return false;
-    t->rank = (int)shape->via.array.size;
-    for (int i = 0; i < t->rank; i++)
-        if (!map_as_int(&shape->via.array.ptr[i], &t->shape[i]))
+    *rank = (int)array->via.array.size;
+    for (int i = 0; i < *rank; i++)
+        if (!map_as_int(&array->via.array.ptr[i], &sizes[i]))
             return false;
     return true;
+}
+
+static bool read_shape(const msgpack_object *info, struct opd_tensor *t)
+{
+    const msgpack_object *strides = opd_map_get(info, "strides");
+    int n;
+    t->strided = strides && strides->type != MSGPACK_OBJECT_NIL;
+    return read_sizes(opd_map_get(info, "shape"), t->shape, &t->rank) &&
+           (!t->strided || (read_sizes(strides, t->strides, &n) && n == t->rank));
 }
 
 bool tensor_read_info(struct opd_tensor *tensor, const msgpack_object *info, struct opd_error *err)
@@ -85,11 +93,13 @@ bool opd_tensor_view(struct opd_client *c, int64_t source, int64_t offset, struc
     struct pack p;
     if (!check_rank("tensor_view", t, err))
         return false;
-    pack_init(&p, 4);
+    pack_init(&p, t->strided ? 5 : 4);
     pack_int(&p, choose_id(c, t));
     pack_int(&p, source);
     pack_int(&p, offset);
     pack_ints(&p, t->shape, (size_t)t->rank);
+    if (t->strided)
+        pack_ints(&p, t->strides, (size_t)t->rank);
     return call_for_tensor(&p, c, "tensor_view", t, err);
 }
 

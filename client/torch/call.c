@@ -13,7 +13,9 @@ bool call_parse(const char *layout, struct call_argument *out)
         layout += out->optional;
         out->is_list = *layout == '*';
         layout += out->is_list;
-        out->type = *layout++;
+        out->strided = *layout == 'v';
+        out->type = out->strided ? 't' : *layout;
+        layout++;
     }
     out->type = '\0';
     return true;
@@ -42,7 +44,17 @@ static void read_device(struct call *call, void *tensor)
     }
 }
 
-static void read_tensor(struct call *call, void *handle)
+static void read_strides(struct call *call, struct call_tensor *t)
+{
+    int64_t *strides = NULL;
+    if (torch.aoti_torch_get_strides(t->handle, &strides))
+        call->refused = "a tensor of it is no plain one";
+    t->strides = strides;
+    for (int64_t i = 0; !t->contiguous && !call->refused && i < t->rank; i++)
+        add_word(call, (uint64_t)strides[i]);
+}
+
+static void read_tensor(struct call *call, void *handle, bool strided)
 {
     struct call_tensor *t = &call->tensors[call->n_tensors++];
     bool is = true;
@@ -65,9 +77,12 @@ static void read_tensor(struct call *call, void *handle)
     t->dtype = torch_dtype(dtype);
     if (t->dtype == OPD_DTYPE_NONE)
         call->refused = "a tensor of it has a dtype that opd has not";
-    add_word(call, (uint64_t)t->dtype << 32 | (uint64_t)t->rank);
+    bool as_it_lies = strided && !t->contiguous;
+    add_word(call, (uint64_t)as_it_lies << 48 | (uint64_t)t->dtype << 32 | (uint64_t)t->rank);
     for (int64_t i = 0; i < t->rank; i++)
         add_word(call, (uint64_t)sizes[i]);
+    if (strided)
+        read_strides(call, t);
 }
 
 static void read_string(struct call *call, void *string)
@@ -119,7 +134,7 @@ void call_read(struct call *call, const struct call_argument *arguments, const u
         uint64_t value = *stack++;
         if (a->optional) {
             if (value == 0) {
-                a->type == 't' ? read_tensor(call, NULL) : add_word(call, 0);
+                a->type == 't' ? read_tensor(call, NULL, false) : add_word(call, 0);
                 continue;
             }
             memcpy(&value, (const void *)(uintptr_t)value, sizeof value);
@@ -129,7 +144,7 @@ void call_read(struct call *call, const struct call_argument *arguments, const u
         if (a->is_list)
             read_list(call, a->type, (void *)(uintptr_t)value);
         else if (a->type == 't')
-            read_tensor(call, (void *)(uintptr_t)value);
+            read_tensor(call, (void *)(uintptr_t)value, a->strided);
         else
             read_value(call, a->type, value);
     }

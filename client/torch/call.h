@@ -17,7 +17,7 @@ enum {
 struct call_tensor {
     void *handle; // torch's; NULL: the argument is absent
     void *data;
-    const int64_t *sizes;
+    const int64_t *sizes, *strides; // strides: of one that is taken as it lies, else NULL
     int64_t rank;
     enum opd_dtype dtype;
     bool contiguous;
@@ -37,10 +37,12 @@ struct call {
 struct call_argument { // of a kernel
     char type;         // t(ensor) i(nt) f(loat) b(ool) s(tr); 0 behind the last
     bool optional, is_list;
+    bool strided; // a tensor that is taken as it lies in memory
 };
 
-// layout: a letter for each argument, behind '?' where it may be None, behind '*' where it is a
-// list. `out` has CALL_MAX_ARGS + 1 places. False: there are more.
+// layout: a letter for each argument, v for a tensor that is taken as it lies, behind '?' where it
+// may be None, behind '*' where it is a list. `out` has CALL_MAX_ARGS + 1 places. False: there are
+// more.
 bool call_parse(const char *layout, struct call_argument *out);
 
 // The words stay on the stack, with all that they own.

@@ -39,7 +39,6 @@ struct binding { // of an operand of the plan
 struct result { // a tensor that the call makes
     uint32_t operand;
     uint32_t at; // on the stack
-    int64_t strides[EXPORTED_MAX_RANK];
 };
 
 struct cuda_use; // what the device may still be at; of cuda.c

@@ -18,7 +18,7 @@ struct run {
     struct loaded *p;
     struct call *call;
     void *results[RUN_MAX_RESULTS];
-    void *copies[CALL_MAX_ARGS]; // of tensors that were not contiguous, or NULL
+    void *copies[CALL_MAX_ARGS]; // of tensors that lay otherwise, or NULL
     void *scratch;
     struct cuda_run cuda;
     uint64_t addresses[MAX_OPERANDS];
@@ -61,13 +61,8 @@ static void bind_result(struct loaded *p, uint32_t operand)
 {
     const struct exported_operand *o = &p->x.operands[operand];
     struct result *r = &p->results[p->n_results];
-    int64_t stride = 1;
     r->operand = operand;
     r->at = o->kind == EXPORTED_SAVED ? p->op->n_outputs + o->index : o->index;
-    for (uint32_t i = o->rank; i-- > 0;) {
-        r->strides[i] = stride;
-        stride *= o->shape[i] > 1 ? o->shape[i] : 1;
-    }
     p->operands[operand] = (struct binding){ .to = BOUND_RESULT, .index = p->n_results++ };
 }
 
@@ -139,8 +134,8 @@ static bool make_results(struct run *r)
     for (uint32_t i = 0; i < p->n_results; i++) {
         const struct result *result = &p->results[i];
         const struct exported_operand *o = &p->x.operands[result->operand];
-        if (torch.aoti_torch_empty_strided(o->rank, o->shape, result->strides,
-                                           torch.dtypes[o->dtype], on_cuda ? torch.cuda : torch.cpu,
+        if (torch.aoti_torch_empty_strided(o->rank, o->shape, o->strides, torch.dtypes[o->dtype],
+                                           on_cuda ? torch.cuda : torch.cpu,
                                            on_cuda ? p->device_index : 0, &r->results[i]))
             return false;
     }
@@ -158,19 +153,22 @@ static bool make_scratch(struct run *r)
                                           on_cuda ? p->device_index : 0, &r->scratch) == 0;
 }
 
-// A tensor whose elements do not follow each other is copied first.
-static bool make_contiguous(struct run *r, uint32_t at, const struct exported_operand *o)
+static bool lies_as_planned(const struct call_tensor *t, const struct exported_operand *o)
+{
+    bool same = true;
+    for (uint32_t i = 0; t->strides && o->size > 0 && i < o->rank; i++)
+        same = same && (o->shape[i] == 1 || t->strides[i] == o->strides[i]);
+    return t->strides ? same : t->contiguous;
+}
+
+// A tensor whose elements lie otherwise is copied first.
+static bool lay_out(struct run *r, uint32_t at, const struct exported_operand *o)
 {
     struct call_tensor *t = &r->call->tensors[at];
-    int64_t strides[EXPORTED_MAX_RANK], stride = 1;
     bool on_cuda = r->p->device_index >= 0;
-    if (t->contiguous || r->copies[at])
+    if (r->copies[at] || lies_as_planned(t, o))
         return true;
-    for (uint32_t i = o->rank; i-- > 0;) {
-        strides[i] = stride;
-        stride *= o->shape[i] > 1 ? o->shape[i] : 1;
-    }
-    return torch.aoti_torch_empty_strided(o->rank, o->shape, strides, torch.dtypes[o->dtype],
+    return torch.aoti_torch_empty_strided(o->rank, o->shape, o->strides, torch.dtypes[o->dtype],
                                           on_cuda ? torch.cuda : torch.cpu,
                                           on_cuda ? r->p->device_index : 0, &r->copies[at]) == 0 &&
            torch.aoti_torch_copy_(r->copies[at], t->handle, 0) == 0 &&
@@ -193,7 +191,7 @@ static bool find_address(struct run *r, uint32_t i)
     switch (b->to) {
     case BOUND_ARG:
         if ((int)b->index >= r->call->n_tensors || !is_as_planned(&r->call->tensors[b->index], o) ||
-            !make_contiguous(r, b->index, o))
+            !lay_out(r, b->index, o))
             return false;
         data = r->call->tensors[b->index].data;
         break;

@@ -82,15 +82,17 @@ static const void *section(const struct exported *x, enum exported_section s)
 // False where the bytes do not fit into 64 bits.
 static bool find_size(const struct exported_operand *o, uint64_t *out)
 {
-    uint64_t size = dtype_size(dtype_from_number(o->dtype));
+    uint64_t each = dtype_size(dtype_from_number(o->dtype)), size = each, dim;
     bool fits = true;
     for (uint32_t i = 0; i < o->rank; i++) {
         if (o->shape[i] == 0) {
             *out = 0;
             return true;
         }
-        fits = fits && o->shape[i] > 0 &&
-               !__builtin_mul_overflow(size, (uint64_t)o->shape[i], &size);
+        fits = fits && o->shape[i] > 0 && o->strides[i] >= 0 &&
+               !__builtin_mul_overflow((uint64_t)o->shape[i] - 1, (uint64_t)o->strides[i], &dim) &&
+               !__builtin_mul_overflow(dim, each, &dim) &&
+               !__builtin_add_overflow(size, dim, &size);
     }
     *out = size;
     return fits;

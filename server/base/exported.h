@@ -7,11 +7,11 @@
 // it reads it with what is here.
 //
 // How it is run. Every operand gets an address: inputs, outputs that backward reads and gradients
-// of outputs are the caller's; the others are made, uninitialised, contiguous, of the operand's
-// dtype and shape, unless `view_of` says whose memory they are. Forward gives outputs and saved
-// tensors back, backward the gradients of inputs. An address is 0 where an operand has no element,
-// and a multiple of the element's size otherwise. Then all steps, in their order, each behind what
-// the one before it wrote:
+// of outputs are the caller's, with the operand's strides; the others are made, uninitialised, of
+// the operand's dtype, shape and strides, which are contiguous, unless `view_of` says whose memory
+// they are. Forward gives outputs and saved tensors back, backward the gradients of inputs. An
+// address is 0 where an operand has no element, and a multiple of the element's size otherwise.
+// Then all steps, in their order, each behind what the one before it wrote:
 //   ZERO    fills the operand with zero bytes
 //   LAUNCH  copies the step's argument bytes, puts the address of slots[i].operand at
 //           slots[i].arg_offset, and launches kernels[step.kernel] with them: on CUDA as its
@@ -37,7 +37,7 @@
 
 #include "base/err.h"
 
-enum { EXPORTED_LAYOUT = 1, EXPORTED_MAX_RANK = 16, EXPORTED_MAX_INDEX = 64 };
+enum { EXPORTED_LAYOUT = 2, EXPORTED_MAX_RANK = 16, EXPORTED_MAX_INDEX = 64 };
 enum { EXPORTED_ALIGNED = 64, EXPORTED_ARGS_ALIGNED = 16 }; // bytes
 
 enum exported_device { EXPORTED_CPU = 1, EXPORTED_CUDA };
@@ -99,8 +99,8 @@ struct exported_operand {
     uint32_t dtype;  // base/dtype.def
     uint32_t rank;
     uint32_t name; // text: "input", "grad_weight"
-    uint64_t size; // bytes
-    int64_t shape[EXPORTED_MAX_RANK];
+    uint64_t size; // bytes, from its first element to the end of the last one in memory
+    int64_t shape[EXPORTED_MAX_RANK], strides[EXPORTED_MAX_RANK]; // in elements
 };
 
 struct exported_slot {

@@ -58,7 +58,10 @@ static void add_operands(struct writer *w)
             .name = add_text(w, o->name),
             .size = tensor_desc_size(&o->desc),
         };
-        memcpy(out.shape, o->desc.shape, (size_t)o->desc.rank * sizeof *out.shape);
+        for (int k = 0; k < o->desc.rank; k++) {
+            out.shape[k] = o->desc.shape[k];
+            out.strides[k] = tensor_desc_stride(&o->desc, k);
+        }
         buf_append(&w->sections[EXPORTED_OPERANDS], &out, sizeof out);
     }
 }

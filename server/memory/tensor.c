@@ -182,6 +182,11 @@ void tensor_pack_keys(struct buf *out, uint64_t id, const struct tensor *t)
     pack_key_array(out, "shape", (size_t)t->desc.rank);
     for (int i = 0; i < t->desc.rank; i++)
         pack_int(out, t->desc.shape[i]);
+    if (t->desc.strided) {
+        pack_key_array(out, "strides", (size_t)t->desc.rank);
+        for (int i = 0; i < t->desc.rank; i++)
+            pack_int(out, t->desc.strides[i]);
+    }
     pack_key_str(out, "device", t->storage->space->name);
     pack_key_str(out, "name", t->name);
     pack_key_uint(out, "bytes", t->size);

@@ -35,6 +35,7 @@ uint32_t builder_operand(struct builder *b, int tensor)
         .view_of = -1,
     };
     if (tensor >= TENSOR_GRAD_INPUT) {
+        o.desc.strided = false;
         o.kind = PLAN_GRAD_INPUT;
         o.index = tensor - TENSOR_GRAD_INPUT;
     } else if (tensor >= TENSOR_GRAD_OUTPUT) {

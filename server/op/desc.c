@@ -22,7 +22,46 @@ int64_t tensor_desc_numel(const struct tensor_desc *d)
 
 uint64_t tensor_desc_size(const struct tensor_desc *d)
 {
-    return (uint64_t)tensor_desc_numel(d) * dtype_size(d->dtype);
+    int64_t numel = tensor_desc_numel(d), last = 0;
+    for (int i = 0; d->strided && i < d->rank; i++)
+        last += (d->shape[i] - 1) * d->strides[i];
+    return (uint64_t)(d->strided && numel > 0 ? last + 1 : numel) * dtype_size(d->dtype);
+}
+
+int64_t tensor_desc_stride(const struct tensor_desc *d, int dim)
+{
+    int64_t stride = 1;
+    for (int i = d->rank - 1; i > dim; i--)
+        stride *= d->shape[i] > 0 ? d->shape[i] : 1;
+    return d->strided ? d->strides[dim] : stride;
+}
+
+void tensor_desc_simplify(struct tensor_desc *d)
+{
+    struct tensor_desc dense = *d;
+    dense.strided = false;
+    bool same = true;
+    for (int i = 0; i < d->rank; i++)
+        same = same && (d->shape[i] == 1 || d->strides[i] == tensor_desc_stride(&dense, i));
+    d->strided = d->strided && !same && tensor_desc_numel(d) > 0;
+}
+
+// Sure where each dimension, from the smallest stride up, steps over all that those before it span.
+bool tensor_desc_overlaps(const struct tensor_desc *d)
+{
+    bool done[OP_MAX_RANK] = { false };
+    int64_t span = 1; // elements
+    for (int n = 0; d->strided && n < d->rank; n++) {
+        int least = -1;
+        for (int i = 0; i < d->rank; i++)
+            if (!done[i] && (least < 0 || d->strides[i] < d->strides[least]))
+                least = i;
+        done[least] = true;
+        if (d->shape[least] > 1 && d->strides[least] < span)
+            return true;
+        span += (d->shape[least] - 1) * d->strides[least];
+    }
+    return false;
 }
 
 // What is wrong with a dimension of a shape. Always false.
@@ -35,6 +74,24 @@ static bool refuse_shape(const struct tensor_desc *d, int dim, struct opd_err *e
                        d->shape[dim], dim);
     return op_fail(err, "shape %s: %s elements take 2^48 bytes or more", text,
                    dtype_name(d->dtype));
+}
+
+static bool check_strides(const struct tensor_desc *d, struct opd_err *err)
+{
+    char text[256];
+    int64_t bytes = (int64_t)dtype_size(d->dtype), dim;
+    bool empty = tensor_desc_numel(d) == 0;
+    for (int i = 0; i < d->rank; i++) {
+        tensor_desc_format_shape(d->strides, d->rank, text, sizeof text);
+        if (d->strides[i] < 0)
+            return op_fail(err, "strides %s: %" PRId64 " in dimension %d is negative", text,
+                           d->strides[i], i);
+        if (!empty && (__builtin_mul_overflow(d->shape[i] - 1, d->strides[i], &dim) ||
+                       __builtin_mul_overflow(dim, (int64_t)dtype_size(d->dtype), &dim) ||
+                       __builtin_add_overflow(bytes, dim, &bytes) || bytes >= (int64_t)1 << 48))
+            return op_fail(err, "strides %s: the elements span 2^48 bytes or more", text);
+    }
+    return true;
 }
 
 bool tensor_desc_check(const struct tensor_desc *d, struct opd_err *err)
@@ -50,16 +107,18 @@ bool tensor_desc_check(const struct tensor_desc *d, struct opd_err *err)
             (d->shape[i] > 0 &&
              (__builtin_mul_overflow(bytes, d->shape[i], &bytes) || bytes >= (int64_t)1 << 48)))
             return refuse_shape(d, i, err);
-    return true;
+    return !d->strided || check_strides(d, err);
 }
 
 void tensor_desc_format(const struct tensor_desc *d, char *out, size_t size)
 {
-    char text[256];
+    char text[256], strides[256];
     if (d->dtype == OPD_DTYPE_NONE) {
         snprintf(out, size, "None");
         return;
     }
     tensor_desc_format_shape(d->shape, d->rank, text, sizeof text);
-    snprintf(out, size, "%s %s", dtype_name(d->dtype), text);
+    tensor_desc_format_shape(d->strides, d->rank, strides, sizeof strides);
+    snprintf(out, size, "%s %s%s%s", dtype_name(d->dtype), text, d->strided ? " with strides " : "",
+             d->strided ? strides : "");
 }

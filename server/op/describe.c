@@ -105,8 +105,9 @@ static void write_node(const struct describer *d, const struct node *n, struct b
         buf_append_str(out, " ");
     if (n->n_args == 0)
         write_leaf(d, n, out);
-    else if (n->kind == NODE_SIZE)
-        buf_printf(out, "size(%s)", body_tensor_name(d->op, n->a));
+    else if (n->kind == NODE_SIZE || n->kind == NODE_STRIDE)
+        buf_printf(out, "%s(%s)", n->kind == NODE_SIZE ? "size" : "stride",
+                   body_tensor_name(d->op, n->a));
     else
         buf_append_str(out, n->kind == NODE_DIV && n->type == EXPR_INT ? "//" : operators[n->kind]);
 }

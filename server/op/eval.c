@@ -19,6 +19,13 @@ const struct tensor_desc *env_tensor(const struct env *env, int tensor)
     return &env->request->inputs[tensor - TENSOR_INPUT];
 }
 
+int64_t env_stride(const struct env *env, int tensor, int dim)
+{
+    struct tensor_desc d = *env_tensor(env, tensor);
+    d.strided = d.strided && tensor < TENSOR_OUTPUT;
+    return tensor_desc_stride(&d, dim);
+}
+
 bool env_has_tensor(const struct env *env, int tensor)
 {
     if (tensor >= TENSOR_GRAD_INPUT && !(env->wanted >> (tensor - TENSOR_GRAD_INPUT) & 1))
@@ -169,7 +176,7 @@ static const char *load_attr(const struct node *n, const struct env *env, union 
     return NULL;
 }
 
-// The value of numel(), rank() or size(); of the last, `v` is the dimension.
+// The value of numel(), rank(), size() or stride(); of the last two, `v` is the dimension.
 static const char *load_shape(const struct node *n, const struct env *env, union expr_value *v)
 {
     const struct tensor_desc *t = env_tensor(env, n->a);
@@ -183,7 +190,7 @@ static const char *load_shape(const struct node *n, const struct env *env, union
         int64_t dim = v->i < 0 ? v->i + t->rank : v->i;
         if (dim < 0 || dim >= t->rank)
             return "a dimension beyond the rank";
-        v->i = t->shape[dim];
+        v->i = n->kind == NODE_SIZE ? t->shape[dim] : env_stride(env, n->a, (int)dim);
     }
     return NULL;
 }

@@ -2,23 +2,43 @@
 
 #include "op/reader.h"
 
-static bool read_sizes(struct reader *r, struct tensor_desc *d)
+static bool read_list(struct reader *r, const char *what, int64_t list[OP_MAX_RANK], int *n)
 {
     struct lexer *lx = &r->lx;
-    d->rank = 0;
-    if (!lex_expect(lx, '[', "a shape, [2, 3]"))
+    *n = 0;
+    if (!lex_expect(lx, '[', what))
         return false;
     while (!lex_is(lx, ']')) {
-        if (d->rank > 0 && !lex_expect(lx, ',', "',' or ']'"))
+        if (*n > 0 && !lex_expect(lx, ',', "',' or ']'"))
             return false;
         if (lx->token.kind != TOKEN_INT)
             return lex_fail_expected(lx, "a size");
-        if (d->rank == OP_MAX_RANK)
+        if (*n == OP_MAX_RANK)
             return lex_fail(lx, "a shape of more than %d dimensions", OP_MAX_RANK);
-        d->shape[d->rank++] = lx->token.i;
+        list[(*n)++] = lx->token.i;
         lex_next(lx);
     }
     lex_next(lx);
+    return true;
+}
+
+// [2, 3], or with its strides, [2, 3]:[1, 2].
+static bool read_desc(struct reader *r, struct tensor_desc *d)
+{
+    struct lexer *lx = &r->lx;
+    int n;
+    if (!read_list(r, "a shape, [2, 3]", d->shape, &d->rank))
+        return false;
+    d->strided = lex_accept(lx, ':');
+    if (!d->strided)
+        return true;
+    if (!read_list(r, "strides behind ':', [2, 3]:[1, 2]", d->strides, &n))
+        return false;
+    if (n != d->rank)
+        return lex_fail(lx, "%d strides of %d dimensions, expected one for each", n, d->rank);
+    if (!tensor_desc_check(d, lx->err))
+        return opd_err_prefix(lx->err, "%s:%d", lx->file, lx->line);
+    tensor_desc_simplify(d);
     return true;
 }
 
@@ -41,7 +61,7 @@ static bool read_argument(struct reader *r, struct example *e)
         return lex_fail(lx, "the dtype of '%s' is not known yet; put the 'dtypes' line before",
                         name);
     e->inputs[input].dtype = type->dtypes[0];
-    return read_sizes(r, &e->inputs[input]);
+    return read_desc(r, &e->inputs[input]);
 }
 
 bool example_read(struct reader *r)

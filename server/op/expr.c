@@ -75,6 +75,7 @@ static const struct function functions[] = {
     { "present", "p", NODE_HAS_ATTR, NULL }, { "wanted", "w", NODE_HAS_TENSOR, NULL },
     { "is", "yd", NODE_IS_TYPE, NULL },      { "sizeof", "y", NODE_SIZEOF, NULL },
     { "pow", "ff", NODE_POW, NULL },         { "fits32", "i", NODE_FITS32, NULL },
+    { "stride", "ti", NODE_STRIDE, NULL },
 };
 
 // The tensor whose name the lexer stands at.

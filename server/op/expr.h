@@ -65,6 +65,7 @@ struct env {
 
 const struct tensor_desc *env_tensor(const struct env *env,
                                      int tensor); // a gradient: of what it is the gradient
+int64_t env_stride(const struct env *env, int tensor, int dim); // a gradient is contiguous
 enum opd_dtype env_dtype(const struct env *env, int type);
 bool env_has_tensor(const struct env *env,
                     int tensor); // present, and wanted where it is a gradient to be made

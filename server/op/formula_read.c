@@ -8,8 +8,8 @@
 
 bool formula_check_alone(struct reader *r)
 {
-    static const char *const others[] = { "shape",   "saved",    "scratch", "check", "view",
-                                          "forward", "backward", "batch",   "linear" };
+    static const char *const others[] = { "shape",   "saved",    "scratch", "check",  "view",
+                                          "forward", "backward", "batch",   "linear", "strided" };
     for (size_t i = 0; r->formulas && i < sizeof others / sizeof *others; i++)
         if (strcmp(r->keyword, others[i]) == 0)
             return lex_fail(&r->lx,

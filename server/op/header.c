@@ -245,6 +245,7 @@ static const struct directive {
     { "empty", read_empty, TOP },
     { "deadline", read_deadline, TOP },
     { "autocast", read_autocast, TOP },
+    { "strided", types_read_strided, TOP },
     { "linear", batch_read_linear, TOP },
     { "batch", batch_read, TOP },
     { "example", example_read, TOP },

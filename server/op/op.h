@@ -54,6 +54,7 @@ struct op_tensor {
     char name[OP_MAX_NAME];
     bool optional;       // "Tensor?": may be absent
     bool in_place;       // "Tensor(a!)"
+    bool strided;        // an input that need not be contiguous
     bool differentiable; // an input with a gradient in some backward section
     bool used_backward;  // inputs and outputs: backward reads it, so a context keeps it
     int type;            // index into types[]

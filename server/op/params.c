@@ -78,16 +78,15 @@ static bool pack_accessor(const struct step *launch, const struct argument *arg,
                        p->name, p->rank, d->rank, text);
     }
     uint8_t *sizes = at + 8, *strides = sizes + rank * index;
-    int64_t stride = 1;
+    int64_t last = 0; // its offset is computed in the same type
     for (int i = d->rank - 1; i >= 0; i--) {
+        int64_t stride = env_stride(env, arg->tensor, i);
         if (!store_index(launch, arg, d->shape[i], sizes + (uint32_t)i * index, err) ||
             !store_index(launch, arg, stride, strides + (uint32_t)i * index, err))
             return false;
-        stride *= d->shape[i] > 0 ? d->shape[i] : 1;
+        last += d->shape[i] > 0 ? (d->shape[i] - 1) * stride : 0;
     }
-    // The last element's offset is computed in the same type.
-    return d->rank == 0 || stride - 1 <= INT32_MAX || index == 8 ||
-           store_index(launch, arg, stride - 1, (uint8_t[8]){ 0 }, err);
+    return index == 8 || store_index(launch, arg, last, (uint8_t[8]){ 0 }, err);
 }
 
 static bool pack_value(const struct step *launch, const struct argument *arg, const struct env *env,

@@ -486,8 +486,10 @@ void plan_signature(const struct plan_request *request, struct buf *out)
         size_t rank = d->dtype == OPD_DTYPE_NONE || d->rank < 0 ? 0 : (size_t)d->rank;
         rank = rank < OP_MAX_RANK ? rank : OP_MAX_RANK;
         buf_append(out, &(uint8_t){ (uint8_t)d->dtype }, 1);
-        buf_append(out, &(uint8_t){ (uint8_t)rank }, 1);
+        buf_append(out, &(uint8_t){ (uint8_t)(rank | d->strided << 7) }, 1);
         buf_append(out, d->shape, rank * sizeof *d->shape);
+        if (d->strided)
+            buf_append(out, d->strides, rank * sizeof *d->strides);
     }
     for (int i = 0; i < op->n_attrs; i++)
         sign_value(&op->attrs[i], &request->attrs[i], out);

@@ -26,6 +26,8 @@ struct tensor_desc {
     enum opd_dtype dtype; // OPD_DTYPE_NONE: absent
     int rank;
     int64_t shape[OP_MAX_RANK];
+    bool strided;                 // false: contiguous, and the strides are not set
+    int64_t strides[OP_MAX_RANK]; // elements from one index to the next
 };
 
 // Rank, signs, and that the bytes stay below 2^48: what comes from outside is held against it
@@ -33,14 +35,21 @@ struct tensor_desc {
 bool tensor_desc_check(const struct tensor_desc *d, struct opd_err *err);
 static inline bool tensor_desc_same(const struct tensor_desc *a, const struct tensor_desc *b)
 {
-    bool same = a->dtype == b->dtype && a->rank == b->rank;
+    bool same = a->dtype == b->dtype && a->rank == b->rank && a->strided == b->strided;
     for (int i = 0; same && i < a->rank; i++)
-        same = a->shape[i] == b->shape[i];
+        same = a->shape[i] == b->shape[i] && (!a->strided || a->strides[i] == b->strides[i]);
     return same;
 }
 int64_t tensor_desc_numel(const struct tensor_desc *d);
-uint64_t tensor_desc_size(const struct tensor_desc *d);                       // bytes
-void tensor_desc_format(const struct tensor_desc *d, char *out, size_t size); // "float32 [2, 3]"
+// Bytes, from its first element to the end of the last one in memory.
+uint64_t tensor_desc_size(const struct tensor_desc *d);
+int64_t tensor_desc_stride(const struct tensor_desc *d, int dim); // of a contiguous one, too
+// As it is set strides[], it is contiguous after all: none of them is needed.
+void tensor_desc_simplify(struct tensor_desc *d);
+// May two indices of it be the same element?
+bool tensor_desc_overlaps(const struct tensor_desc *d);
+// "float32 [2, 3]", "float32 [2, 3] with strides [1, 2]"
+void tensor_desc_format(const struct tensor_desc *d, char *out, size_t size);
 void tensor_desc_format_shape(const int64_t *shape, int rank, char *out, size_t size); // "[2, 3]"
 
 // What a plan is made for. The operator is borrowed; the plan takes a reference of its own.

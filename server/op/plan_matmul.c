@@ -11,6 +11,7 @@ enum { GPU_BLOCK = 256, GPU_ROWS = 64, GPU_COLS = 64, CPU_BLOCK = 1, CPU_ROWS = 
 // A matrix in memory, before it is transposed; in elements.
 struct shape_of_matrix {
     int64_t rows, cols, stride, offset;
+    bool transposed;
 };
 
 static bool fail(const struct builder *b, const struct matmul *m, const char *text)
@@ -34,7 +35,11 @@ static bool eval_part(struct builder *b, const struct matmul *m, const struct ex
 static bool check_inside(struct builder *b, const struct matmul *m, const struct matrix *x,
                          const struct shape_of_matrix *s)
 {
-    int64_t numel = tensor_desc_numel(env_tensor(&b->env, x->tensor)), end = s->offset, last = 0;
+    const struct tensor_desc *t = env_tensor(&b->env, x->tensor);
+    int64_t numel = x->tensor < TENSOR_OUTPUT
+                        ? (int64_t)(tensor_desc_size(t) / dtype_size(t->dtype))
+                        : tensor_desc_numel(t);
+    int64_t end = s->offset, last = 0;
     bool overflow = false;
     if (s->rows > 0 && s->cols > 0)
         overflow = __builtin_mul_overflow(s->rows - 1, s->stride, &last) ||
@@ -50,6 +55,28 @@ static bool check_inside(struct builder *b, const struct matmul *m, const struct
                    body_tensor_name(b->env.request->op, x->tensor));
 }
 
+// A tensor of rank 2 as it lies in memory: by rows, or, transposed, by columns.
+static bool eval_strided(struct builder *b, const struct matmul *m, const struct matrix *x,
+                         struct shape_of_matrix *out)
+{
+    int64_t row = env_stride(&b->env, x->tensor, 0), col = env_stride(&b->env, x->tensor, 1);
+    if (col != 1 && out->cols > 1 && x != &m->d) {
+        int64_t rows = out->rows, stride = row;
+        out->rows = out->cols;
+        out->cols = rows;
+        row = col;
+        col = stride;
+        out->transposed = !out->transposed;
+    }
+    out->stride = row > out->cols || out->rows > 1 ? row : out->cols;
+    if ((col == 1 || out->cols <= 1) && out->stride >= out->cols)
+        return true;
+    char text[576];
+    tensor_desc_format(env_tensor(&b->env, x->tensor), text, sizeof text);
+    return op_fail(b->err, "matmul %s: %s is %s, expected its %s one after the other in memory",
+                   m->text, x->text, text, x == &m->d ? "rows" : "rows, or its columns,");
+}
+
 static bool eval_matrix(struct builder *b, const struct matmul *m, const struct matrix *x,
                         struct shape_of_matrix *out)
 {
@@ -63,10 +90,14 @@ static bool eval_matrix(struct builder *b, const struct matmul *m, const struct 
         return op_fail(b->err, "matmul %s: %s is %s, expected rank 2, or matrix(%s, rows, cols)",
                        m->text, x->text, text, x->text);
     }
-    *out = (struct shape_of_matrix){ .rows = t->shape[0], .cols = t->rank > 1 ? t->shape[1] : 1 };
+    *out = (struct shape_of_matrix){ .rows = t->shape[0],
+                                     .cols = t->rank > 1 ? t->shape[1] : 1,
+                                     .transposed = x->transposed };
     if (!eval_part(b, m, x->rows, 0, &out->rows) || !eval_part(b, m, x->cols, 0, &out->cols))
         return false;
     out->stride = out->cols;
+    if (x->tensor < TENSOR_OUTPUT && t->strided && !x->rows && !eval_strided(b, m, x, out))
+        return false;
     if (!eval_part(b, m, x->stride, out->cols, &out->stride) ||
         !eval_part(b, m, x->offset, 0, &out->offset))
         return false;
@@ -84,7 +115,7 @@ static bool fail_operands(const struct builder *b, const struct matmul *m,
     for (int i = 0; i < 3; i++)
         snprintf(text[i], sizeof text[i], "%s [%" PRId64 ", %" PRId64 "]%s",
                  dtype_name(env_tensor(&b->env, x[i]->tensor)->dtype), shapes[i].rows,
-                 shapes[i].cols, x[i]->transposed ? ".T" : "");
+                 shapes[i].cols, shapes[i].transposed ? ".T" : "");
     return op_fail(b->err, "matmul %s: %s %s %s @ %s, expected %s", m->text, text[0],
                    m->accumulate ? "+=" : "=", text[1], text[2], expected);
 }
@@ -107,10 +138,10 @@ static bool check_dtypes(const struct builder *b, const struct matmul *m,
 static bool check_shapes(const struct builder *b, const struct matmul *m,
                          const struct shape_of_matrix s[3], struct plan_matmul *out)
 {
-    int64_t k = m->b.transposed ? s[2].cols : s[2].rows;
-    out->m = m->a.transposed ? s[1].cols : s[1].rows;
-    out->k = m->a.transposed ? s[1].rows : s[1].cols;
-    out->n = m->b.transposed ? s[2].rows : s[2].cols;
+    int64_t k = s[2].transposed ? s[2].cols : s[2].rows;
+    out->m = s[1].transposed ? s[1].cols : s[1].rows;
+    out->k = s[1].transposed ? s[1].rows : s[1].cols;
+    out->n = s[2].transposed ? s[2].rows : s[2].cols;
     if (out->k != k)
         return fail_operands(b, m, s, "as many columns of the first as rows of the second");
     return (out->m == s[0].rows && out->n == s[0].cols) ||
@@ -176,7 +207,7 @@ static bool set_matrix(struct builder *b, const struct matrix *x, const struct s
         return false;
     *out = (struct plan_matrix){
         .operand = builder_operand(b, x->tensor),
-        .transposed = x->transposed,
+        .transposed = s->transposed,
         .offset = (uint64_t)s->offset * size,
         .stride = s->stride,
     };

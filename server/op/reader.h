@@ -86,8 +86,9 @@ void reader_warn(struct reader *r, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 // types.c
-bool types_read_scalar(struct reader *r); // `dtypes`: what scalar_t may be
-bool types_read(struct reader *r);        // `type`: another variable or a dtype, and its tensors
+bool types_read_scalar(struct reader *r);  // `dtypes`: what scalar_t may be
+bool types_read(struct reader *r);         // `type`: another variable or a dtype, and its tensors
+bool types_read_strided(struct reader *r); // `strided`: inputs that are taken as they lie in memory
 
 // schema.c
 bool schema_read(struct reader *r);

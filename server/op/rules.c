@@ -37,6 +37,21 @@ static bool fail_dtype(const struct op_tensor *t, const struct op_type *type, en
                    type->n_dtypes > 1 ? "one of " : "", list);
 }
 
+static bool check_strided(const struct op_tensor *t, const struct tensor_desc *d,
+                          struct opd_err *err)
+{
+    char text[576];
+    tensor_desc_format(d, text, sizeof text);
+    if (!t->strided)
+        return op_fail(err, "%s is %s, expected a contiguous tensor; 'strided %s' takes others",
+                       t->name, text, t->name);
+    return !t->in_place || !tensor_desc_overlaps(d) ||
+           op_fail(err,
+                   "%s is %s, whose elements overlap, expected each once: it is changed in "
+                   "place",
+                   t->name, text);
+}
+
 static bool check_dtypes(const struct plan_request *request, struct env *env, struct opd_err *err)
 {
     const struct op *op = request->op;
@@ -55,6 +70,8 @@ static bool check_dtypes(const struct plan_request *request, struct env *env, st
             return op_fail(err, "%s is missing, expected a tensor", t->name);
         if (!tensor_desc_check(d, err))
             return opd_err_prefix(err, "%s", t->name);
+        if (d->strided && !check_strided(t, d, err))
+            return false;
         if (first[t->type] >= 0 && type->n_dtypes > 1 && env->types[t->type] != d->dtype)
             return op_fail(err, "%s is %s, %s is %s; expected the same dtype", t->name,
                            dtype_name(d->dtype), op->inputs[first[t->type]].name,

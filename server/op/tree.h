@@ -23,6 +23,7 @@ enum node_kind {
     NODE_NUMEL,      // a: tensor
     NODE_RANK,
     NODE_SIZE, // of the dimension args[0]
+    NODE_STRIDE,
     NODE_TO_FLOAT,
     NODE_TO_TRUTH,
     NODE_NOT,

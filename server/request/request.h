@@ -175,6 +175,8 @@ struct version *request_version(const struct opd_operator *o, const value *numbe
 struct version *request_derived(struct request *req, const value *name, const value *number,
                                 struct opd_err *err);
 bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err);
+// Behind its shape; nil: it is contiguous.
+bool request_strides(const value *array, struct tensor_desc *desc, struct opd_err *err);
 // Every attribute of an operator: what the map gives, else the defaults.
 bool request_attrs(const struct op *op, const value *map, struct op_value *out,
                    struct opd_err *err);

@@ -24,6 +24,7 @@ static void pack_input(struct buf *out, const struct op *op, const struct op_ten
     pack_key_bool(out, "used_backward", t->used_backward);
     pack_key_bool(out, "optional", t->optional);
     pack_key_bool(out, "in_place", t->in_place);
+    pack_key_bool(out, "strided", t->strided);
     pack_key_bool(out, "differentiable", t->differentiable);
     pack_type(out, op, t);
     pack_map_end(out, map);
@@ -90,6 +91,11 @@ static void pack_desc(struct buf *out, const struct tensor_desc *d)
     pack_key_array(out, "shape", (size_t)d->rank);
     for (int i = 0; i < d->rank; i++)
         pack_int(out, d->shape[i]);
+    if (d->strided) {
+        pack_key_array(out, "strides", (size_t)d->rank);
+        for (int i = 0; i < d->rank; i++)
+            pack_int(out, d->strides[i]);
+    }
     pack_map_end(out, map);
 }
 

@@ -139,6 +139,29 @@ struct version *request_version(const struct opd_operator *o, const value *numbe
     return NULL;
 }
 
+bool request_strides(const value *array, struct tensor_desc *desc, struct opd_err *err)
+{
+    if (value_is_nil(array))
+        return true;
+    if (value_type(array) != VALUE_ARRAY || value_count(array) != (size_t)desc->rank)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "strides: %s of %zu, expected an array of %d, one for each dimension",
+                           value_type_name(array), value_count(array), desc->rank);
+    desc->strided = true;
+    for (int i = 0; i < desc->rank; i++) {
+        const value *v = value_at(array, (size_t)i);
+        if (value_type(v) != VALUE_INT)
+            return opd_err_set(err, OPD_E_invalid_argument,
+                               "strides: element %d is %s, expected an integer", i,
+                               value_type_name(v));
+        desc->strides[i] = value_int(v);
+    }
+    if (!tensor_desc_check(desc, err))
+        return false;
+    tensor_desc_simplify(desc);
+    return true;
+}
+
 bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err *err)
 {
     size_t rank = value_count(array);

@@ -221,7 +221,8 @@ enum request_status request_import_tensor(struct request *req, const value *para
     struct tensor_desc desc = { 0 };
     if (!m || !request_new_id(req, id, err) ||
         !request_dtype(value_at(params, 3), &desc.dtype, err) ||
-        !request_shape(value_at(params, 4), &desc, err))
+        !request_shape(value_at(params, 4), &desc, err) ||
+        !request_strides(value_at(params, 5), &desc, err))
         return REQUEST_ERROR;
     uint64_t size = tensor_desc_size(&desc);
     if (offset < 0 || (uint64_t)offset > m->size || size > m->size - (uint64_t)offset ||

@@ -262,10 +262,11 @@ enum request_status request_tensor_copy(struct request *req, const value *params
     uint64_t size = tensor_desc_size(&to->desc);
     struct device *d = to->storage->space->device;
     if (d != from->storage->space->device || to->desc.dtype != from->desc.dtype ||
-        size != tensor_desc_size(&from->desc) || tensor_overlaps(to, from)) {
+        to->desc.strided || from->desc.strided || size != tensor_desc_size(&from->desc) ||
+        tensor_overlaps(to, from)) {
         opd_err_set(err, OPD_E_invalid_argument,
-                    "tensor_copy: expected tensors of one device, dtype and number of elements "
-                    "that do not overlap");
+                    "tensor_copy: expected contiguous tensors of one device, dtype and number of "
+                    "elements that do not overlap");
         return REQUEST_ERROR;
     }
     if (!request_may_read(from, "tensor_copy: the tensor", err))
@@ -291,9 +292,12 @@ enum request_status request_tensor_view(struct request *req, const value *params
     if (!t)
         return REQUEST_ERROR;
     struct tensor_desc desc = { .dtype = t->desc.dtype };
-    if (!request_new_id(req, id, err) || !request_shape(value_at(params, 3), &desc, err))
+    if (!request_new_id(req, id, err) || !request_shape(value_at(params, 3), &desc, err) ||
+        !request_strides(value_at(params, 4), &desc, err))
         return REQUEST_ERROR;
-    int64_t have = tensor_desc_numel(&t->desc), want = tensor_desc_numel(&desc);
+    // Of memory: a view may span less than it has elements, or more.
+    int64_t size = (int64_t)dtype_size(desc.dtype);
+    int64_t have = (int64_t)t->size / size, want = (int64_t)tensor_desc_size(&desc) / size;
     if (offset < 0 || offset > have || want > have - offset) {
         opd_err_set(err, OPD_E_invalid_argument,
                     "tensor_view: %" PRId64 " elements from element %" PRId64

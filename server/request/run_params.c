@@ -61,16 +61,18 @@ static bool read_desc(const struct op *op, int input, const value *pair, struct 
                       struct opd_err *err)
 {
     const char *name = op->inputs[input].name;
-    if (value_type(pair) != VALUE_ARRAY || value_count(pair) != 2)
+    if (value_type(pair) != VALUE_ARRAY || value_count(pair) < 2 || value_count(pair) > 3)
         return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: %s is described by %s, expected [dtype, shape] or nil", op->name,
-                           name, value_type_name(pair));
+                           "%s: %s is described by %s, expected [dtype, shape] or nil; strides "
+                           "may follow the shape",
+                           op->name, name, value_type_name(pair));
     if (value_type(value_at(pair, 1)) != VALUE_ARRAY)
         return opd_err_set(err, OPD_E_invalid_argument,
                            "%s: the shape of %s is %s, expected an array of integers", op->name,
                            name, value_type_name(value_at(pair, 1)));
     return (request_dtype(value_at(pair, 0), &out->dtype, err) &&
-            request_shape(value_at(pair, 1), out, err)) ||
+            request_shape(value_at(pair, 1), out, err) &&
+            request_strides(value_at(pair, 2), out, err)) ||
            opd_err_prefix(err, "%s: %s", op->name, name);
 }
 

@@ -61,9 +61,7 @@ static void archive_arguments(struct archive *a, struct context *ctx)
 static bool same_tensor(const struct tensor *t, const struct tensor_desc *desc,
                         const struct device *d)
 {
-    return t && t->storage->space->device == d && t->desc.dtype == desc->dtype &&
-           t->desc.rank == desc->rank &&
-           memcmp(t->desc.shape, desc->shape, (size_t)desc->rank * sizeof desc->shape[0]) == 0;
+    return t && t->storage->space->device == d && tensor_desc_same(&t->desc, desc);
 }
 
 static bool fits(const struct context *ctx, const struct plan_operand *o)

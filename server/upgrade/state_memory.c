@@ -122,14 +122,25 @@ bool state_region(struct archive *a, void *thing)
 
 void state_desc(struct archive *a, const char *key, struct tensor_desc *desc)
 {
-    size_t n = desc->dtype == OPD_DTYPE_NONE ? 0 : 1 + (size_t)desc->rank;
-    n = archive_open(a, key, n, 0, 1 + OP_MAX_RANK);
-    if (a->reading)
-        *desc = (struct tensor_desc){ .rank = n > 0 ? (int)n - 1 : 0 };
+    enum { STRIDED = 256 }; // beside the dtype: as many strides as sizes follow
+    size_t rank = desc->dtype == OPD_DTYPE_NONE ? 0 : (size_t)desc->rank;
+    size_t n = desc->dtype == OPD_DTYPE_NONE ? 0 : 1 + rank * (desc->strided ? 2 : 1);
+    int kind = (int)desc->dtype + (desc->strided ? STRIDED : 0);
+    n = archive_open(a, key, n, 0, 1 + 2 * OP_MAX_RANK);
     if (n > 0)
-        archive_int(a, NULL, &desc->dtype, 1, OPD_DTYPE_COUNT - 1);
-    for (size_t i = 1; i < n; i++)
-        archive_count(a, NULL, &desc->shape[i - 1]);
+        archive_int(a, NULL, &kind, 1, STRIDED + OPD_DTYPE_COUNT - 1);
+    if (a->reading) {
+        bool strided = n > 0 && kind >= STRIDED;
+        rank = n == 0 ? 0 : (n - 1) / (strided ? 2 : 1);
+        *desc = (struct tensor_desc){ .rank = (int)rank, .strided = strided };
+        desc->dtype = n > 0 ? (enum opd_dtype)(kind % STRIDED) : OPD_DTYPE_NONE;
+        if (strided && n % 2 == 0)
+            archive_fail(a, "a shape has not as many strides as sizes");
+    }
+    for (size_t i = 0; i < rank && i < OP_MAX_RANK; i++)
+        archive_count(a, NULL, &desc->shape[i]);
+    for (size_t i = 0; i < rank && i < OP_MAX_RANK && desc->strided; i++)
+        archive_count(a, NULL, &desc->strides[i]);
     archive_close(a);
     if (a->reading && n > 0 && archive_good(a) && !tensor_desc_check(desc, a->err))
         opd_err_prefix(a->err, "the state's record '%s'", a->record);

@@ -17,7 +17,7 @@ from raw import DTYPES, HungUp, RpcError, pack_request
 KINDS = ["input", "output", "saved", "scratch", "grad_output", "grad_input"]
 NAMES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 LAUNCH, ZERO, MATMUL = range(3)
-OPERAND, STEP, SLOT, KERNEL = "=IIiIIIQ16q", "=IIII3I3IIIIIQ", "=II", "=QQQII"
+OPERAND, STEP, SLOT, KERNEL = "=IIiIIIQ32q", "=IIII3I3IIIIIQ", "=II", "=QQQII"
 MATMUL_HEAD, MATRIX = "=IIIIqqq", "=IIQQq"
 MATMUL_SIZE = struct.calcsize(MATMUL_HEAD) + 3 * struct.calcsize(MATRIX)
 SIZES = [struct.calcsize(OPERAND), struct.calcsize(STEP), struct.calcsize(SLOT), MATMUL_SIZE,
@@ -54,7 +54,7 @@ def export(raw, op, direction, inputs, attrs=None, **options):
 
 def read_plan(data):
     magic, layout, device, direction, version, op, target, report, _, size = struct.unpack_from("=8sIIIIIIiIQ", data)
-    assert magic == b"opdplan\0" and layout == 1 and size == len(data)
+    assert magic == b"opdplan\0" and layout == 2 and size == len(data)
     at = struct.calcsize("=8sIIIIIIiIQ")
     places = [struct.unpack_from("=QQ", data, at + 16 * i) for i in range(len(SIZES))]
     parts = [data[offset : offset + n * size] for (offset, n), size in zip(places, SIZES, strict=True)]
@@ -78,13 +78,13 @@ def read_plan(data):
 
 
 def read_operand(fields, text):
-    kind, index, view_of, dtype, rank, name, size, *shape = fields
+    kind, index, view_of, dtype, rank, name, size, *lengths = fields
+    shape, strides = lengths[:16], lengths[16:]
     operand = SimpleNamespace(kind=KINDS[kind], index=index, view_of=None if view_of < 0 else view_of,
-                              dtype=NAMES[dtype - 1], shape=shape[:rank], name=text(name), size=size)  # fmt: skip
-    numel = 1
-    for length in operand.shape:
-        numel *= length
-    assert size == numel * DTYPES[operand.dtype]
+                              dtype=NAMES[dtype - 1], shape=shape[:rank], strides=strides[:rank],
+                              name=text(name), size=size)  # fmt: skip
+    spans = [(n - 1) * step for n, step in zip(operand.shape, operand.strides)]
+    assert size == (0 if 0 in operand.shape else (1 + sum(spans)) * DTYPES[operand.dtype])
     return operand
 
 

@@ -69,7 +69,7 @@ def plans_held(daemon):
 
 def test_what_an_export_is(raw):
     result, plan, fd = export(raw, "double_it", "forward", [X])
-    assert result == {"version": 1, "slot": 1, "layout": 1}
+    assert result == {"version": 1, "slot": 1, "layout": 2}
     assert [(o.kind, o.index, desc(o), o.name, o.view_of) for o in plan.operands] == [
         ("output", 0, X, "y", None), ("input", 0, X, "x", None)]  # fmt: skip
     (step,) = plan.steps
@@ -323,7 +323,7 @@ def test_upgrades(own, folder, raw, page):
         put(folder, "double_it", double_by(10 + n))
         raw.call("reload")
         assert page.version(slot) == (n + 2, 0) == page.version(slot)
-        assert fetch(raw) == {"version": n + 2, "slot": slot, "layout": 1}
+        assert fetch(raw) == {"version": n + 2, "slot": slot, "layout": 2}
     assert fetch(raw, "pick", [X, ["int64", [2]]])["slot"] == slot + 1  # none is given twice
 
 

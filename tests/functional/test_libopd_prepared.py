@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitize
 class Tensor(Structure):
     _fields_ = [
         ("id", c_int64), ("dtype", c_char * 16), ("rank", c_int), ("shape", c_int64 * 16), ("bytes", c_uint64),
-        ("device", c_char * 32), ("name", c_char * 256),
+        ("device", c_char * 32), ("name", c_char * 256), ("strided", c_bool), ("strides", c_int64 * 16),
     ]  # fmt: skip
 
 
@@ -72,6 +72,14 @@ class Client:
         write = self.lib.opd_tensor_write
         self.done(write(self.client, c_int64(id), c_uint64(0), data, c_size_t(len(data)), ctypes.byref(self.error)))
 
+    def view(self, id, source, offset, shape, strides):
+        t = Tensor(id=id, rank=len(shape), strided=True)
+        t.shape[: len(shape)], t.strides[: len(shape)] = shape, strides
+        view = self.lib.opd_tensor_view
+        view.restype = c_bool
+        self.done(view(self.client, c_int64(source), c_int64(offset), ctypes.byref(t), ctypes.byref(self.error)))
+        return t
+
     def read(self, id, n):
         data = ctypes.create_string_buffer(4 * n)
         read = self.lib.opd_tensor_read
@@ -106,8 +114,9 @@ class Client:
 
 @pytest.fixture
 def daemon(start_daemon, tmp_path):
+    strided = (ROOT / "tests" / "torch" / "kernels" / "read_strided.cu").read_text()
     daemon = start_daemon("--kernels", put_kernels(tmp_path / "kernels", scale=SCALE.replace("FACTOR", "1.0f"),
-                                                   double_it=double_by(2)))  # fmt: skip
+                                                   double_it=double_by(2), read_strided=strided))  # fmt: skip
     daemon.kernels = tmp_path / "kernels"
     return daemon
 
@@ -139,6 +148,21 @@ def test_from_the_second_on(daemon, client):
     client.forward("scale", [1], [22], 7, by=2.0)  # so is one with a context
     assert count(daemon) == [3, 1, 5]
     assert client.read(21, 3) == [3, 6, 9] and client.read(22, 3) == [2, 4, 6]
+
+
+def test_strided_views(daemon, client):
+    client.make(1, 1, 2, 3, 4, 5, 6)
+    for source, shape, strides, expected in ((2, [2, 3], [1, 2], [1, 9, 25, 4, 16, 36]), (3, [2, 3], [0, 1], [1, 4, 9] * 2),
+                                             (4, [2, 3], [3, 1], [1, 4, 9, 16, 25, 36])):  # fmt: skip
+        told = client.view(source, 1, 0, shape, strides)
+        assert told.strided == (source != 4) and (source == 4 or list(told.strides[:2]) == strides)
+        for i in range(3):
+            made = [100 * source + 2 * i, 100 * source + 2 * i + 1]
+            client.forward("read_strided", [source], made)
+            assert client.read(made[0], 6) == expected
+    assert count(daemon) == [3, 3, 6]
+    with pytest.raises(OSError, match="do not lie in a tensor of 6"):
+        client.view(9, 1, 0, [2, 3], [4, 1])
 
 
 def test_errors_are_those_of_forward(client):

@@ -67,8 +67,9 @@ __attribute__((unused)) static struct plan_request ask(const struct op *op, int 
                                                        int64_t d1, int64_t m)
 {
     struct plan_request r = { .op = op };
-    r.inputs[0] = (struct tensor_desc){ OPD_DTYPE_float32, rank, { d0, d1 } };
-    r.inputs[1] = (struct tensor_desc){ OPD_DTYPE_float32, 1, { m } };
+    r.inputs[0] =
+        (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = rank, .shape = { d0, d1 } };
+    r.inputs[1] = (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = 1, .shape = { m } };
     for (int i = 0; i < op->n_attrs; i++)
         r.attrs[i] = op->attrs[i].value;
     return r;

@@ -45,8 +45,9 @@ static struct plan *example(bool blas, int rows)
 {
     struct op *op = parse_text(text);
     struct plan_request r = { .op = op, .on_cpu = true, .blas = blas };
-    r.inputs[0] = (struct tensor_desc){ OPD_DTYPE_float32, 2, { rows, 3 } };
-    r.inputs[1] = (struct tensor_desc){ OPD_DTYPE_float32, 2, { 3, 4 } };
+    r.inputs[0] =
+        (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = 2, .shape = { rows, 3 } };
+    r.inputs[1] = (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = 2, .shape = { 3, 4 } };
     struct plan *plan = build(&r);
     op_unref(op);
     return plan;
@@ -218,7 +219,7 @@ static void test_other_layouts(void **state)
     uint8_t *bytes = read_all(&size);
     ((struct exported_header *)(void *)bytes)->layout++;
     assert_false(try(bytes, size));
-    assert_non_null(strstr(err.msg, "its layout is 2, this client reads 1; update the older one"));
+    assert_non_null(strstr(err.msg, "its layout is 3, this client reads 2; update the older one"));
     free(bytes);
 }
 

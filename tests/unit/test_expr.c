@@ -71,7 +71,8 @@ static int set_up(void **out)
     w->op->attrs[4].n_words = 2;
     w->op->attrs[4].words = words;
     w->request.op = w->op;
-    w->request.inputs[0] = (struct tensor_desc){ OPD_DTYPE_float16, 3, { 2, 3, 4 } };
+    w->request.inputs[0] =
+        (struct tensor_desc){ .dtype = OPD_DTYPE_float16, .rank = 3, .shape = { 2, 3, 4 } };
     w->env.request = &w->request;
     w->env.wanted = 1;
     w->env.types[0] = OPD_DTYPE_float16;

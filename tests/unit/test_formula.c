@@ -220,7 +220,7 @@ static const char whole[] =
 
 static struct tensor_desc desc(enum opd_dtype dtype, int rank, int64_t a, int64_t b, int64_t c)
 {
-    return (struct tensor_desc){ dtype, rank, { a, b, c } };
+    return (struct tensor_desc){ .dtype = dtype, .rank = rank, .shape = { a, b, c } };
 }
 
 static struct plan_request request_of(const struct op *op, struct tensor_desc x,

@@ -122,9 +122,9 @@ static struct op *parse_lines(const char *lines)
 static struct plan_request ask(const struct op *op, bool blas)
 {
     struct plan_request r = { .op = op, .blas = blas, .keep = true };
-    r.inputs[0] = (struct tensor_desc){ OPD_DTYPE_float32, 2, { 3, 4 } };
-    r.inputs[1] = (struct tensor_desc){ OPD_DTYPE_float32, 2, { 5, 4 } };
-    r.inputs[2] = (struct tensor_desc){ OPD_DTYPE_float32, 1, { 60 } };
+    r.inputs[0] = (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = 2, .shape = { 3, 4 } };
+    r.inputs[1] = (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = 2, .shape = { 5, 4 } };
+    r.inputs[2] = (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = 1, .shape = { 60 } };
     for (int i = 0; i < op->n_attrs; i++)
         r.attrs[i] = op->attrs[i].value;
     return r;

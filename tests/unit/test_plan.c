@@ -188,7 +188,8 @@ static void test_empty_block(void **state)
         "//! shape y [N]\n//! forward\n//! kernel k\n//! grid cdiv(N, 64)\n"
         "//! block min(N, 64)\n__global__ void k(float *y) {}\n");
     struct plan_request request = { .op = op };
-    request.inputs[0] = (struct tensor_desc){ OPD_DTYPE_float32, 1, { 0 } };
+    request.inputs[0] =
+        (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = 1, .shape = { 0 } };
     struct plan *plan = build(&request);
     assert_int_equal(plan->n_steps, 0);
     plan_free(plan);

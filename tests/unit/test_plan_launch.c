@@ -221,7 +221,7 @@ static void test_pairs(void **state)
                                "__global__ void k(float *y, int KH, int KW, float SH, float SW, "
                                "int A, float B, int C) {}\n");
     struct plan_request r = { .op = op };
-    r.inputs[0] = (struct tensor_desc){ OPD_DTYPE_float32, 1, { 7 } };
+    r.inputs[0] = (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = 1, .shape = { 7 } };
     op_attr_set_ints(op, 0, (int64_t[]){ 5, 6 }, 2, &r.attrs[0], &err);
     op_attr_set_floats(op, 1, (double[]){ 1, 2 }, 2, &r.attrs[1], &err);
     struct plan *plan = build(&r);
@@ -245,7 +245,8 @@ static void test_devices(void **state)
         "template <int D> __global__ void k(float *y, float *s) {}\n"
         "template <int D> __global__ void b(const float *grad_y, float *grad_x, float *grad_m) {}");
     struct plan_request r = { .op = op };
-    r.inputs[0] = r.inputs[1] = (struct tensor_desc){ OPD_DTYPE_float32, 1, { 7 } };
+    r.inputs[0] = r.inputs[1] =
+        (struct tensor_desc){ .dtype = OPD_DTYPE_float32, .rank = 1, .shape = { 7 } };
     for (int cpu = 0; cpu < 2; cpu++)
         for (r.wanted = 0; r.wanted < 4; r.wanted++) {
             r.on_cpu = cpu;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import os
 import sys
 import threading
@@ -114,6 +113,7 @@ def make_capsule(
     address: int,
     dtype: str,
     shape: Sequence[int],
+    steps: Sequence[int],
     device: tuple[int, int],
     max_version: Optional[tuple[int, int]],
     copied: bool,
@@ -122,8 +122,7 @@ def make_capsule(
     sweep()
     rank = len(shape)
     sizes = (ctypes.c_int64 * rank)(*shape)
-    steps = itertools.accumulate(reversed(shape[1:]), lambda a, b: a * max(b, 1), initial=1)
-    strides = (ctypes.c_int64 * rank)(*list(steps)[::-1][:rank])
+    strides = (ctypes.c_int64 * rank)(*steps)
     kind = dtype.rstrip("0123456789")
     tensor = _Tensor(
         address or None,

@@ -31,17 +31,34 @@ _SMALL = 64 << 10  # bytes
 class Kind:
     """What tensors have in common; one object for all of a link, so that it is told by identity."""
 
-    __slots__ = ("device", "drop", "dtype", "shape")
+    __slots__ = ("device", "drop", "dtype", "shape", "strides")
 
     def __init__(
-        self, dtype: str, shape: tuple[int, ...], device: str, drop: Callable[[bytes], None]
+        self,
+        dtype: str,
+        shape: tuple[int, ...],
+        device: str,
+        strides: Optional[tuple[int, ...]],
+        drop: Callable[[bytes], None],
     ) -> None:
         self.dtype, self.shape, self.device = dtype, shape, device
+        self.strides = strides  # in elements; None: contiguous
         self.drop = drop  # gives up one of that kind
 
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * DTYPES[self.dtype]
+
+    @property
+    def span(self) -> int:
+        """Bytes, from the first element to the end of the last one in memory."""
+        if self.strides is None:
+            return self.nbytes
+        return (1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides))) * DTYPES[self.dtype]
+
+    def describe(self) -> tuple[Any, ...]:
+        """As requests have it."""
+        return (self.dtype, self.shape) if self.strides is None else (self.dtype, self.shape, self.strides)
 
 
 class Link:
@@ -60,7 +77,7 @@ class Link:
         self._ids = itertools.count(1)
         self.wires: list[bytes] = []  # ids of tensors, to be used from the end
         self._blocks = itertools.count(1, _IDS)  # where those begin that come behind them
-        self._kinds: dict[tuple[str, tuple[int, ...], str], Kind] = {}
+        self._kinds: dict[tuple[Any, ...], Kind] = {}
         self.batches: dict[int, Batch] = {}  # of the threads that are in one
 
     def open_another(self) -> Connection:
@@ -86,8 +103,10 @@ class Link:
                 self.wires[:0] = [b"\xcf" + id.to_bytes(8, "big") for id in ids]
                 self.conn.collect()  # about as many as are made are given up
 
-    def find_kind(self, dtype: str, shape: Sequence[int], device: str) -> Kind:
-        key = (dtype, tuple(shape), device)
+    def find_kind(
+        self, dtype: str, shape: Sequence[int], device: str, strides: Optional[Sequence[int]] = None
+    ) -> Kind:
+        key = (dtype, tuple(shape), device, None if strides is None else tuple(strides))
         kind = self._kinds.get(key)
         if kind is None:
             if len(self._kinds) >= _MANY_KINDS:

@@ -47,9 +47,17 @@ class Memory:
     def import_close(self, ids: Sequence[int]) -> None:
         self.link.call("free", "import", list(ids))
 
-    def import_tensor(self, import_id: int, offset: int, dtype: str, shape: Sequence[int]) -> Tensor:
+    def import_tensor(
+        self,
+        import_id: int,
+        offset: int,
+        dtype: str,
+        shape: Sequence[int],
+        strides: Optional[Sequence[int]] = None,
+    ) -> Tensor:
         """A tensor in imported memory: what is written there, either side sees."""
-        return make_tensor(self.link, "import_tensor", import_id, offset, dtype, list(shape))
+        layout = (list(shape),) if strides is None else (list(shape), list(strides))
+        return make_tensor(self.link, "import_tensor", import_id, offset, dtype, *layout)
 
     def take_device_array(
         self, data: Any, name: Optional[str], device: Optional[str]

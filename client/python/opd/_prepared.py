@@ -164,7 +164,7 @@ class Prepared:
         self, spec: Spec, call: Call, kinds: Sequence[Optional[Kind]], device: Optional[str] = None
     ) -> Asked:
         id = self._link.new_id()
-        descs = [kind and (kind.dtype, kind.shape) for kind in kinds]
+        descs = [kind and kind.describe() for kind in kinds]
         options = {
             "device": call.device or device,
             "version": call.version,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Optional
 from ._protocol import ACCUMULATORS, DTYPES
 
 Shape = tuple[Any, ...]
-Desc = tuple[str, Shape]  # dtype and shape
+Desc = tuple[Any, ...]  # dtype and shape; strides, where it is not contiguous
 Tree = tuple[Any, ...]  # a word, then the trees of what it takes
 
 
@@ -141,10 +141,11 @@ _WORDS: dict[str, tuple[int, Any]] = {
     "fits32()": (1, "fits_int32"),
 }
 _LAZY = ("&&", "||", "?:")  # these take their first value alone, and functions for the rest
+_OF_DIMENSION = ("size()", "stride()")  # of the tensor that they name
 _OF_TRUTH = (*_LAZY, "!")
 _NUMBER = re.compile(r"\d+|[\d.]+(?:e[+-]?\d+)?|inf")
 _NAME = re.compile(r"([^\W\d]\w*)(?:\[(\d)\])?")
-_QUERY = re.compile(r"(present|numel|rank|size|is|sizeof)\((\w+)(?:,(\w+))?\)")
+_QUERY = re.compile(r"(present|numel|rank|size|stride|is|sizeof)\((\w+)(?:,(\w+))?\)")
 
 
 def parse(text: str) -> Tree:
@@ -170,7 +171,7 @@ def _parse_word(word: str) -> tuple[int, Tree]:
         return 0, ("name", name[1], None if name[2] is None else int(name[2]))
     query = _QUERY.fullmatch(word)
     if query:
-        return int(query[1] == "size"), (f"{query[1]}()", (query[2], query[3]))
+        return int(query[1] in ("size", "stride")), (f"{query[1]}()", (query[2], query[3]))
     raise ValueError(f"'{word}' is no word that this client knows")
 
 
@@ -413,9 +414,9 @@ class _Env:
     def _evaluate(self, tree: Tree) -> Any:
         # Down the left side in a loop: a + b + c + ... is as deep as it is long.
         waiting = []
-        while tree[0] in _WORDS or tree[0] == "size()":
+        while tree[0] in _WORDS or tree[0] in _OF_DIMENSION:
             waiting.append(tree)
-            tree = tree[2] if tree[0] == "size()" else tree[1]
+            tree = tree[2] if tree[0] in _OF_DIMENSION else tree[1]
         value = self._load(tree)
         for node in reversed(waiting):
             value = self._apply(node, value)
@@ -423,8 +424,11 @@ class _Env:
 
     def _apply(self, node: Tree, value: Any) -> Any:
         word, arithmetic = node[0], self.arithmetic
-        if word == "size()":
-            return self._find_size(node[1][0], value)
+        if word in _OF_DIMENSION:
+            sizes = self._find_shape(node[1][0]) if word == "size()" else self._find_strides(node[1][0])
+            if not -len(sizes) <= value < len(sizes):
+                raise Misfit("a dimension beyond the rank")
+            return sizes[int(value)]
         make = _WORDS[word][1]
         make = getattr(arithmetic, make) if isinstance(make, str) else make
         if word in _LAZY:
@@ -469,11 +473,14 @@ class _Env:
             raise Misfit("a tensor that is None")
         return tuple(desc[1])
 
-    def _find_size(self, name: str, at: Any) -> Any:
-        shape = self._find_shape(name)
-        if not -len(shape) <= at < len(shape):
-            raise Misfit("a dimension beyond the rank")
-        return shape[int(at)]
+    def _find_strides(self, name: str) -> Shape:
+        shape, desc = self._find_shape(name), self.tensors[name]
+        if len(desc) > 2 and desc[2] is not None:
+            return tuple(desc[2])
+        strides: list[Any] = [1] * len(shape)
+        for i in range(len(shape) - 1, 0, -1):
+            strides[i - 1] = strides[i] * self.arithmetic.most(shape[i], 1)
+        return tuple(strides)
 
     # --- messages
 

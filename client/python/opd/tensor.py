@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import math
 import operator
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import _dlpack
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Tensor:
-    """A dense array on one of the daemon's devices, made by Client.tensor() or by an operator.
+    """An array on one of the daemon's devices, made by Client.tensor() or by an operator.
 
     Every operator of the daemon is a method too: `x.gelu(approximate="tanh")` is
     `client.ops.gelu(x, ...)`. Dropping the last reference frees the tensor, except a named
@@ -52,6 +54,12 @@ class Tensor:
         return self._learn().shape
 
     @property
+    def strides(self) -> tuple[int, ...]:
+        """Elements from one index of a dimension to the next."""
+        kind = self._learn()
+        return dense_strides(kind.shape) if kind.strides is None else kind.strides
+
+    @property
     def dtype(self) -> str:
         """A name of protocol/README.md's dtypes: "float32", "bfloat16", "int64", ..."""
         return self._learn().dtype
@@ -76,7 +84,15 @@ class Tensor:
 
         bfloat16 comes as ml_dtypes.bfloat16 where that package is installed, else as float32.
         """
-        return self._read(0, self.nbytes, self.shape)
+        kind = self._learn()
+        if kind.strides is None:
+            return self._read(0, kind.nbytes, kind.shape)
+        from numpy.lib.stride_tricks import as_strided
+
+        size = DTYPES[kind.dtype]
+        flat = self._read(0, kind.span, (kind.span // size,))
+        steps = [step * flat.itemsize for step in kind.strides]
+        return as_strided(flat, kind.shape, steps).copy()
 
     def read(self, offset: int = 0, count: Optional[int] = None) -> np.ndarray[Any, Any]:
         """A 1-D copy of `count` elements (None: the rest) from element `offset` on, row by row."""
@@ -87,6 +103,8 @@ class Tensor:
                 f"cannot read {count} elements at {offset} of a tensor of {total}"
             )
         size = DTYPES[self.dtype]
+        if self._learn().strides is not None:
+            return self.numpy().reshape(-1)[offset : offset + count]
         return self._read(offset * size, count * size, (count,))
 
     def write(self, array: Any) -> None:
@@ -96,20 +114,24 @@ class Tensor:
             raise InvalidArgument(
                 f"cannot write shape {list(host.shape)} to a tensor of shape {list(self.shape)}"
             )
+        if self._learn().strides is not None:
+            raise InvalidArgument("cannot write to a view with strides; write to what it is a view of")
         self._link.write(self._live_id(), host.data)
 
-    def view(self, *shape: Any, offset: int = 0) -> Tensor:
-        """A tensor on the same memory from element `offset` on; it may be smaller, not larger.
-        view(4, 3) is view((4, 3))."""
+    def view(self, *shape: Any, offset: int = 0, strides: Optional[Sequence[int]] = None) -> Tensor:
+        """A tensor on the same memory from element `offset` on; it may span less of it, not more.
+        view(4, 3) is view((4, 3)). With `strides`, elements from one index to the next, not below 0,
+        it is an input of operators that say `strided` of theirs: view((4, 3), strides=(1, 4))."""
         try:
             sizes = check_shape(shape[0] if len(shape) == 1 else shape)
             offset = operator.index(offset)
+            layout = (sizes,) if strides is None else (sizes, check_shape(strides))
         except TypeError:
             raise TypeError(
-                f"view{shape} is no shape of integers; an offset is one too, and is given by name: "
-                "view((4, 3), offset=2)"
+                f"view{shape} is no shape of integers; an offset is one too, strides are some, and both "
+                "are given by name: view((4, 3), offset=2)"
             ) from None
-        return make_tensor(self._link, "tensor_view", self._live_id(), offset, sizes)
+        return make_tensor(self._link, "tensor_view", self._live_id(), offset, *layout)
 
     @property
     def suspect(self) -> Optional[str]:
@@ -196,18 +218,20 @@ class Tensor:
         if wanted == (_dlpack.CPU, 0) and (copy or here[0] != _dlpack.CPU):
             if copy is False:
                 raise BufferError(f"a tensor on {self.device} is on the CPU only as a copy")
-            data = bytearray(self.nbytes)
+            data = bytearray(self._learn().span)
             self._link.read(self._live_id(), 0, memoryview(data))
             address = ctypes.addressof(ctypes.c_char.from_buffer(data)) if data else 0
             holder: Any = data
         elif wanted != here:
             raise BufferError(f"a tensor on {self.device} cannot be given to device {wanted}")
         else:
+            if copy and self._learn().strides is not None:
+                raise BufferError("a copy of a view with strides is made by numpy()")
             source = self._copy() if copy else self
             holder = self._link.exports.open(source._live_id())
             address = holder.address
         return _dlpack.make_capsule(
-            holder, address, self.dtype, self.shape, wanted, max_version, bool(copy)
+            holder, address, self.dtype, self.shape, self.strides, wanted, max_version, bool(copy)
         )
 
     @property
@@ -224,10 +248,13 @@ class Tensor:
             "shape": self.shape,
             "typestr": np.dtype(self.dtype).str,
             "data": (self._export.address, False),
-            "strides": None,
+            "strides": None if self._learn().strides is None else self._byte_strides(),
             "version": 3,
             "stream": None,  # all that was sent before is done
         }
+
+    def _byte_strides(self) -> tuple[int, ...]:
+        return tuple(step * DTYPES[self.dtype] for step in self.strides)
 
     def _share(self, dtype: Any) -> np.ndarray[Any, Any]:
         import numpy as np
@@ -290,7 +317,9 @@ class Tensor:
         if kind is None:
             for step in self._path:
                 result = result[step]
-            self._kind = self._link.find_kind(result["dtype"], result["shape"], result["device"])
+            self._kind = self._link.find_kind(
+                result["dtype"], result["shape"], result["device"], result.get("strides")
+            )
             self._name = result["name"]
         elif "outputs" in result:  # of a prepared call, which an edit has changed
             dtype, shape = result["outputs"][self._path[1]]
@@ -304,6 +333,11 @@ class Tensor:
         data = np.empty(size, np.uint8)  # nothing is written twice
         self._link.read(self._live_id(), offset, data.data)
         return from_host(data, self.dtype, shape)
+
+
+def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    steps = itertools.accumulate(reversed(shape[1:]), lambda a, b: a * max(b, 1), initial=1)
+    return tuple(steps)[::-1][: len(shape)]
 
 
 def make_tensor(link: Link, method: str, *params: Any) -> Tensor:

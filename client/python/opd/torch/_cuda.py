@@ -102,7 +102,7 @@ class Imports:
             if len(allocation.ids) == _MANY_IDS:
                 self._full.append(allocation)  # the call may need what it has
             id = allocation.ids[at] = self._session.new_id()
-            params = (id, allocation.id, at[0], desc.dtype, desc.shape)
+            params = (id, allocation.id, at[0], desc.dtype, *desc.layout)
             self._conn.send("import_tensor", params, batch=batch)
         return id
 
@@ -167,7 +167,9 @@ class CudaTransport:
     def run(self, job: Job) -> tuple[Any, list[torch.Tensor]]:
         self._interrupted = [entry for entry in self._interrupted if entry[0].pending]
         with torch.cuda.device(self._index):
-            reads = [None if t is None else t.contiguous() for t in job.reads]
+            reads = [
+                t if t is None or i in job.strided else t.contiguous() for i, t in enumerate(job.reads)
+            ]
             # Memory of these may have been another's on this stream until now, so that what waits
             # for it comes after.
             makes = [
@@ -196,7 +198,10 @@ class CudaTransport:
         batch = Batch()
         empty: list[int] = []
         try:
-            ids = [None if t is None else self._id(t, batch, empty) for t in reads]
+            ids = [
+                None if t is None else self._id(t, batch, empty, i in job.strided)
+                for i, t in enumerate(reads)
+            ]
             made: list[Optional[int]] = [self._id(t, batch, empty) for t in makes]
             return finish(self.conn, batch, job.send(ids, made, True, batch))
         except BaseException:
@@ -209,8 +214,10 @@ class CudaTransport:
             for id in empty:
                 self.conn.discard("tensor", id)
 
-    def _id(self, tensor: torch.Tensor, batch: Batch, empty: list[int]) -> int:
-        desc = describe(tensor)
+    def _id(
+        self, tensor: torch.Tensor, batch: Batch, empty: list[int], strided: bool = False
+    ) -> int:
+        desc = describe(tensor, strided)
         if desc.nbytes:
             return self._imports.find(desc, tensor.data_ptr(), batch)
         id = self._session.new_id()  # it has no address

@@ -14,7 +14,7 @@ from typing import Any, Optional
 import torch
 
 from ..errors import OpdError
-from ._dtypes import BY_NAME, Desc, describe, parse_inputs, write_inputs
+from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, write_inputs
 from ._options import options
 from ._session import get_session
 from ._vmap import Batch, align, fold, fold_desc, loop, move_to_front, unfold
@@ -183,7 +183,7 @@ class Apply(torch.autograd.Function):
                 "has no gradient",
                 "give it tensors that need none (detach()), or write one into its file",
             )
-        descs = [None if t is None else describe(t) for t in inputs]
+        descs = describe_all(inputs, operator.strided)
         needs = ctx.needs_input_grad[2:]
         wanted = [
             bool(need and able and t is not None and t.is_floating_point())
@@ -206,7 +206,7 @@ class Apply(torch.autograd.Function):
         if operator.derivable:
             made: Iterator[Maybe] = iter(_push_derived(operator, ctx.attrs, inputs, tangents))
         elif operator.linear:
-            descs = [None if t is None else describe(t) for t in inputs]
+            descs = describe_all(inputs, operator.strided)
             pushed = _push(operator, ctx.attrs, inputs, tangents, descs)
             made = iter([t for t, floating in zip(pushed, operator.floating) if floating])
         else:

@@ -17,30 +17,54 @@ NAMES: dict[torch.dtype, str] = {dtype: name for name, dtype in BY_NAME.items()}
 
 
 class Desc(NamedTuple):
-    """dtype and shape of a tensor, as requests take them."""
+    """dtype and shape of a tensor, as requests take them; strides of one that is not contiguous."""
 
     dtype: str
     shape: tuple[int, ...]
+    strides: Optional[tuple[int, ...]] = None
+
+    @property
+    def numel(self) -> int:
+        """Elements from its first to its last one in memory."""
+        if self.strides is None:
+            return math.prod(self.shape)
+        return 1 + sum((n - 1) * step for n, step in zip(self.shape, self.strides))
 
     @property
     def nbytes(self) -> int:
-        return DTYPES[self.dtype] * math.prod(self.shape)
+        return DTYPES[self.dtype] * self.numel
+
+    @property
+    def layout(self) -> tuple[tuple[int, ...], ...]:
+        """Its last parameters where requests make it."""
+        return (self.shape,) if self.strides is None else (self.shape, self.strides)
 
 
-def describe(tensor: torch.Tensor) -> Desc:
+def describe_all(
+    tensors: Sequence[Optional[torch.Tensor]], strided: Sequence[int]
+) -> tuple[Optional[Desc], ...]:
+    """strided: those that are taken as they lie."""
+    return tuple(None if t is None else describe(t, i in strided) for i, t in enumerate(tensors))
+
+
+def describe(tensor: torch.Tensor, strided: bool = False) -> Desc:
     """Sizes that a compiler leaves open stay so."""
     name = NAMES.get(tensor.dtype)
     if name is None:
         raise InvalidArgument(f"opd has no {tensor.dtype}; it has {', '.join(DTYPES)}")
     if tensor.layout is not torch.strided:
         raise InvalidArgument(f"opd takes dense tensors, not {tensor.layout}; use to_dense()")
-    return Desc(name, tuple(tensor.shape))
+    strides = tuple(tensor.stride()) if strided and not tensor.is_contiguous() else None
+    return Desc(name, tuple(tensor.shape), strides)
 
 
 def write_inputs(descs: Sequence[Optional[Desc]]) -> tuple[str, list[int]]:
-    """Descriptions of inputs as torch's operators take them: dtypes and ranks, and all sizes."""
-    text = ";".join("" if d is None else f"{d.dtype}:{len(d.shape)}" for d in descs)
-    return text, [n for d in descs if d is not None for n in d.shape]
+    """Descriptions of inputs as torch's operators take them: dtypes and ranks, and all sizes, with the
+    strides behind those of what has some, whose rank has an "s"."""
+    text = ";".join(
+        "" if d is None else f"{d.dtype}:{len(d.shape)}{'' if d.strides is None else 's'}" for d in descs
+    )
+    return text, [n for d in descs if d is not None for part in d.layout for n in part]
 
 
 def parse_inputs(text: str, sizes: Iterable[Any]) -> list[Optional[Desc]]:
@@ -48,8 +72,13 @@ def parse_inputs(text: str, sizes: Iterable[Any]) -> list[Optional[Desc]]:
     rest = iter(sizes)
     descs: list[Optional[Desc]] = []
     for part in text.split(";"):
+        if not part:
+            descs.append(None)
+            continue
         dtype, _, rank = part.partition(":")
-        descs.append(Desc(dtype, tuple(itertools.islice(rest, int(rank)))) if part else None)
+        n = int(rank.rstrip("s"))
+        shape = tuple(itertools.islice(rest, n))
+        descs.append(Desc(dtype, shape, tuple(itertools.islice(rest, n)) if rank[-1] == "s" else None))
     return descs
 
 

@@ -39,10 +39,13 @@ class Arena:
         self._address = self._bytes.data_ptr()
 
     def view(self, at: int, desc: Desc) -> torch.Tensor:
-        data = self._bytes[at : at + desc.nbytes]
-        return data.view(BY_NAME[desc.dtype]).view(desc.shape)
+        data = self._bytes[at : at + desc.nbytes].view(BY_NAME[desc.dtype])
+        return data.view(desc.shape) if desc.strides is None else data.as_strided(desc.shape, desc.strides)
 
     def write(self, at: int, desc: Desc, tensor: torch.Tensor) -> None:
+        if desc.strides is not None:  # with all that lies between its elements
+            tensor = tensor.as_strided((desc.numel,), (1,))
+            desc = Desc(desc.dtype, (desc.numel,))
         if desc.nbytes <= _SMALL and tensor.is_contiguous():
             ctypes.memmove(self._address + at, tensor.data_ptr(), desc.nbytes)
         elif desc.nbytes:
@@ -70,11 +73,16 @@ class Layout:
 
     def __init__(self, job: Job) -> None:
         self.size = 0
-        self.reads = [None if t is None else self._place_tensor(t) for t in job.reads]
+        self.reads = [
+            None if t is None else self._place_tensor(t, i in job.strided)
+            for i, t in enumerate(job.reads)
+        ]
         self.makes = [(self._place(desc), desc) for desc in job.makes]
 
-    def _place_tensor(self, tensor: torch.Tensor) -> tuple[int, Desc, torch.Tensor]:
-        desc = describe(tensor)
+    def _place_tensor(
+        self, tensor: torch.Tensor, strided: bool
+    ) -> tuple[int, Desc, torch.Tensor]:
+        desc = describe(tensor, strided)
         return self._place(desc), desc, tensor
 
     def _place(self, desc: Desc) -> int:
@@ -173,7 +181,7 @@ class DirectTransport(HostTransport):
         id = self._ids.get((at, desc))
         if id is None:
             id = self._ids[at, desc] = self._session.new_id()
-            params = (id, self._arena_id, at, desc.dtype, desc.shape)
+            params = (id, self._arena_id, at, desc.dtype, *desc.layout)
             self.conn.send("import_tensor", params, batch=batch)
         return id
 
@@ -203,13 +211,19 @@ class StagedTransport(HostTransport):
     def _send(self, job: Job, layout: Layout, batch: Batch) -> Any:
         session, conn, shm = self._session, self.conn, self._arena_id
         reads: list[Optional[int]] = []
+        more: list[Optional[int]] = []  # what those with strides are views of
         for read in layout.reads:
             id = None if read is None else session.new_id()
             reads.append(id)
             if read is not None:
                 at, desc, _ = read
-                params = (id, desc.dtype, desc.shape, None, self._device)
+                shape = desc.shape if desc.strides is None else (desc.numel,)
+                whole = id if desc.strides is None else session.new_id()
+                params = (whole, desc.dtype, shape, None, self._device)
                 conn.send("tensor_new", params, batch=batch)
+                if whole != id:
+                    more.append(whole)
+                    conn.send("tensor_view", (id, whole, 0, *desc.layout), batch=batch)
                 if desc.nbytes:
                     conn.send("tensor_write", (id, 0, (shm, at, desc.nbytes)), batch=batch)
         made: list[Optional[int]] = [session.new_id() for _ in layout.makes]
@@ -222,7 +236,7 @@ class StagedTransport(HostTransport):
         for id, at, desc in back:
             if desc.nbytes:
                 conn.send("tensor_read", (id, 0, desc.nbytes, (shm, at)), batch=batch)
-        ids = [id for id in reads + made if id is not None]
+        ids = [id for id in reads + made + more if id is not None]
         conn.send("free", ("tensor", ids, {"drop": True}), batch=batch)
         return finish(conn, batch, reply)
 

@@ -27,7 +27,7 @@ from torch.autograd import forward_ad
 
 from .._spec import Spec
 from ..errors import InvalidArgument, OpdError, make_error
-from ._dtypes import NAMES
+from ._dtypes import describe_all
 from ._library import DEFAULT_ISOLATED, Library, get_library
 from ._options import DEFAULT, get_options, is_isolated, with_those_of_forward
 from ._session import SERIALS, find_device, get_session
@@ -131,7 +131,10 @@ class Kernels:
         n = self.n_outputs + len(self.reads) + len(self.read_outputs) + self._n_saved
         arguments = [f"Tensor t{i}" for i in range(n)] + ["int wanted", "int serial"]
         schema = f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * self.n_inputs)})"
-        self.back, self._back_number = self._make("__back", _BACKWARD, schema, "t" * n + "ii")
+        layout = ["t"] * n
+        for k, i in enumerate(self.reads):
+            layout[self.n_outputs + k] = "v" if i in self.operator.strided else "t"
+        self.back, self._back_number = self._make("__back", _BACKWARD, schema, "".join(layout) + "ii")
         self._apply = _make_function(self)
 
     def _make(
@@ -370,7 +373,7 @@ class Kernels:
         """For calls as the last one of this thread, which was a MISS: a stamp. None: they will be,
         too."""
         tensors = values[: self.n_inputs]
-        descs = [None if t is None else (NAMES[t.dtype], tuple(t.shape)) for t in tensors]
+        descs = describe_all(tensors, self.operator.strided)
         device = find_device(self.operator.name, tensors)
         number = self._keep_number if keep else self._here_number
         options = {"keep": keep} if keep else {}
@@ -504,7 +507,7 @@ class _Kept:
 
 
 def _describe(tensor: Optional[torch.Tensor]) -> Any:
-    return None if tensor is None else (tensor.dtype, tensor.shape)
+    return None if tensor is None else (tensor.dtype, tensor.shape, tensor.stride())
 
 
 def _is_isolated(ctx: Any) -> bool:
@@ -524,7 +527,8 @@ def _differentiate(kernels: Kernels, ctx: Any, grads: tuple[Any, ...], saved: An
         outputs[i] = rest.pop(0)
     for i, described in zip(kernels.unread, getattr(ctx, "unread", ())):
         if described is not None:
-            inputs[i] = torch.empty(described[1], dtype=described[0], device="meta")
+            dtype, *layout = described
+            inputs[i] = torch.empty_strided(*layout, dtype=dtype, device="meta")
     needs = ctx.needs_input_grad[1 : 1 + n]
     kept = _Kept((*needs, *(False,) * (n - len(needs))))
     stamp = torch.tensor(ctx.stamp, device="cpu")
@@ -581,7 +585,7 @@ def check_capture(name: str, tensors: Sequence[Any]) -> None:
 
 def _spell_input(info: dict[str, Any]) -> str:
     """As call.h has it."""
-    return "?t" if info["optional"] else "t"
+    return ("?" if info["optional"] else "") + ("v" if info.get("strided") else "t")
 
 
 def _spell_attr(attr: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ from .._spec import Spec, python_name
 from ..errors import InvalidArgument, OpdError
 from . import _derivatives as derivatives
 from ._autocast import cast, register_autocast
-from ._dtypes import BY_NAME, Desc, describe, parse_inputs, to_wire, write_inputs
+from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, to_wire, write_inputs
 from ._inproc import MISS, Kernels, check_capture, make_kernels
 from ._library import DEFAULT_ISOLATED, get_library
 from ._onnx import express, is_exported
@@ -78,6 +78,7 @@ class Operator:
             if a["list"]
         )
         self.mutated = [i for i, t in enumerate(spec.inputs) if t["in_place"]]
+        self.strided = [i for i, t in enumerate(spec.inputs) if t.get("strided")]
         self.differentiable = [bool(t["differentiable"]) for t in spec.inputs]
         self._inputs = spec.inputs
         self.n_inputs, self.n_outputs = len(spec.inputs), len(spec.outputs)
@@ -353,7 +354,7 @@ class Operator:
         )
         ctx.attrs = inputs[self.n_inputs :]
         ctx.options = get_options()
-        ctx.inputs, ctx.sizes = write_inputs([None if t is None else describe(t) for t in tensors])
+        ctx.inputs, ctx.sizes = write_inputs(describe_all(tensors, self.strided))
         ctx.floating = [t is not None and t.is_floating_point() for t in tensors]
 
     def _differentiate(self, ctx: Any, *grads: Any) -> Any:

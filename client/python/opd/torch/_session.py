@@ -23,7 +23,7 @@ from .._spec import Spec
 from .._warn import warn_reload
 from ..client import Client
 from ..errors import InvalidArgument, NotFound, OpdError, Unavailable
-from ._dtypes import Desc, describe
+from ._dtypes import Desc, describe_all
 from ._library import Library, find_library
 from ._options import get_options
 
@@ -64,6 +64,7 @@ class Job(NamedTuple):
 
     reads: Sequence[Maybe]
     mutated: Sequence[int]  # positions in reads that it writes, too
+    strided: Sequence[int]  # those that are taken as they lie; the others are made contiguous
     makes: Sequence[Desc]
     # Ids of reads, ids for what it makes, and whether these are tensors that are there already.
     # The reply is settled within the batch.
@@ -101,6 +102,7 @@ class Operator(Protocol):
     key: tuple[Any, ...]
     attr_names: list[str]
     mutated: list[int]
+    strided: list[int]
     n_saved: int
     outdated: bool  # an edit has made another of it
 
@@ -125,7 +127,7 @@ def get_key(spec: Spec) -> tuple[Any, ...]:
         info.get("derivable"),
         str(info.get("linear")),
         str(info.get("batch")),
-        tuple((i["differentiable"], i["used_backward"]) for i in spec.inputs),
+        tuple((i["differentiable"], i["used_backward"], i.get("strided")) for i in spec.inputs),
         tuple((o["used_backward"], o["view"]) for o in spec.outputs),
         spec.shapes,
     )
@@ -223,7 +225,10 @@ class Session:
         """dtypes and shapes of what a call would make; nothing runs. Open sizes become numbers."""
         device = find_device(operator.name, tensors)
         with self.lock:
-            descs = [d and Desc(d.dtype, tuple(map(int, d.shape))) for d in _describe_all(tensors)]
+            descs = [
+                d and Desc(d.dtype, *(tuple(map(int, part)) for part in d.layout))
+                for d in describe_all(tensors, operator.strided)
+            ]
             return self._plan(operator, tuple(descs), attrs, device)[0]
 
     def forward(
@@ -235,7 +240,7 @@ class Session:
         device: torch.device,
     ) -> tuple[list[torch.Tensor], int]:
         """Outputs, then with `keep` what backward needs; and the stamp of the version that ran."""
-        descs = _describe_all(tensors)
+        descs = describe_all(tensors, operator.strided)
         with self.lock:
             plan, was_known = self._plan(operator, descs, attrs, device)
             try:
@@ -262,9 +267,9 @@ class Session:
         forward's."""
         inputs, outputs, saved, grads = tensors
         reads = [*inputs, *outputs, *saved, *grads]
-        makes = [desc for desc, want in zip(descs, wanted) if want and desc]
+        makes = [Desc(d.dtype, d.shape) for d, want in zip(descs, wanted) if want and d]
         options: dict[str, Any] = {
-            "inputs": [None if d is None else (d.dtype, d.shape) for d in descs],
+            "inputs": [None if d is None else (d.dtype, *d.layout) for d in descs],
         }
 
         def send(
@@ -284,7 +289,7 @@ class Session:
         with self.lock:
             transport = self._transport(device)
             options["version"] = self.find_version(operator.name, stamp)
-            return transport.run(Job(reads, (), makes, send))[1]
+            return transport.run(Job(reads, (), operator.strided, makes, send))[1]
 
     def export(
         self,
@@ -404,7 +409,7 @@ class Session:
 
         makes = plan.outputs + plan.saved if keep else plan.outputs
         transport = self._transport(device)
-        result, made = transport.run(Job(tensors, operator.mutated, makes, send))
+        result, made = transport.run(Job(tensors, operator.mutated, operator.strided, makes, send))
         version = int(result["version"])
         if version != plan.version:
             self.refresh(operator.name)
@@ -495,7 +500,7 @@ class Session:
         plan = known.get(key)
         if plan is not None:
             return plan, True
-        inputs = [None if d is None else (d.dtype, d.shape) for d in descs]
+        inputs = [None if d is None else (d.dtype, *d.layout) for d in descs]
         try:
             result = self.conn.call(
                 "plan", operator.name, inputs, _name_attrs(operator, attrs), options
@@ -573,10 +578,6 @@ def _check_version(operator: Operator, plan: Plan) -> None:
             f"opd.torch.ops knows has {operator.n_saved}; use client.ops, or roll back",
             op=operator.name,
         )
-
-
-def _describe_all(tensors: Sequence[Maybe]) -> tuple[Optional[Desc], ...]:
-    return tuple(None if t is None else describe(t) for t in tensors)
 
 
 def _freeze(value: Any) -> Any:

@@ -12,7 +12,7 @@ from torch.fx.experimental import symbolic_shapes
 
 from .._shapes import Arithmetic, Misfit
 from ..errors import InvalidArgument
-from ._dtypes import Desc, describe, to_wire
+from ._dtypes import Desc, describe_all, to_wire
 from ._session import Maybe, Operator, find_device, get_session
 
 _torch: Any = torch  # some of it has no types
@@ -33,7 +33,7 @@ def infer(
     rules = session.find_rules(operator)
     if rules is not None:
         try:
-            inputs = [None if t is None else describe(t) for t in tensors]
+            inputs = describe_all(tensors, operator.strided)
             results = rules.infer(inputs, attrs, lambda: session.is_cpu(device), Symbols())
             return [Desc(*d) for d in results.outputs], [Desc(*d) for d in results.saved]
         except Misfit as e:
