@@ -85,6 +85,7 @@ $(OBJ)/pic/%.o: %.c Makefile
 
 # It holds the text of these (.incbin), which -MMD does not see.
 $(OBJ)/server/compiler/cpu_shim_text.o: server/executor/cpu_image.h $(wildcard server/compiler/cpu_*.h)
+$(OBJ)/server/compiler/field.o: $(wildcard kernels_src/include/*.cuh)
 
 # One archive for each room, so that a test links what it names and nothing else.
 $(foreach r,$(rooms),$(eval $(OBJ)/lib$(r).a: $($(r))))

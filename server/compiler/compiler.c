@@ -80,12 +80,7 @@ static void append_note(struct opd_err *err, const char *text)
 // What NVRTC says of a pasted PyTorch extension does not tell what to do about it.
 static void add_notes(const struct compile_input *in, struct opd_err *err)
 {
-    static const char unfound[] = "cannot open source file \"";
-    const char *name = err->log ? strstr(err->log, unfound) : NULL;
     struct opd_err host = { 0 };
-    if (name && host_source_is_extension_header(name + strlen(unfound)))
-        append_note(err, "kernels need no header of PyTorch; delete that line: what opd.cuh has "
-                         "is there without");
     if (strcmp(in->target, "cpu") != 0 && host_source_find_host_code(in->file, in->source, &host))
         append_note(err, host.msg);
     opd_err_clear(&host);

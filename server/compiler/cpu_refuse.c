@@ -13,8 +13,6 @@ static const struct {
     { "nvcuda", "tensor-core code (nvcuda)", "nvcuda" },
     { "mma_sync", "tensor-core code (mma_sync)", "mma_sync" },
     { "load_matrix_sync", "tensor-core code (load_matrix_sync)", "load_matrix_sync" },
-    { "cooperative_groups", "a cooperative group", "cooperative_groups" },
-    { "this_grid", "a sync of the whole grid (cooperative groups)", "this_grid" },
     { "__cluster_dims__", "a thread block cluster", "__cluster_dims__" },
     { "cudaTextureObject_t", "a texture", "int" },
     { "tex1D tex1Dfetch tex1DGrad tex1DLod tex1DLayered tex1DLayeredGrad tex1DLayeredLod "

@@ -9,10 +9,12 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "compiler/disasm.h"
+#include "compiler/field.h"
 #include "compiler/host_cxx.h"
 #include "compiler/host_log.h"
 #include "compiler/host_loop.h"
 #include "compiler/host_shown.h"
+#include "compiler/host_skip.h"
 #include "compiler/host_source.h"
 
 enum { COMPILE_LIMIT_MS = 60000, LOG_LIMIT = 256 * 1024, MAX_SHOWN = 16 };
@@ -75,8 +77,14 @@ static void compose(const struct compile_input *in, struct buf *out)
     const char *behind = compile_behind(in);
     append_line(out, "prelude");
     buf_append(out, in->prelude, (size_t)(behind - in->prelude));
+    struct buf kernels = { 0 }, brought = { 0 };
+    host_skip(in->source, behind, &kernels);
+    field_bring(buf_str(&kernels), &brought);
+    host_source_rewrite(buf_str(&brought), out);
     append_line(out, in->file);
-    host_source_rewrite(in->source, out);
+    host_source_rewrite(buf_str(&kernels), out);
+    buf_finish(&kernels);
+    buf_finish(&brought);
     append_line(out, "prelude");
     buf_append_str(out, behind);
     append_line(out, "kernel");
@@ -125,6 +133,16 @@ static void write_shown(const struct compile_input *in, const char *folder)
     host_shown_finish(files, n);
 }
 
+// Several names may be one file's, which is there then.
+static void write_field(const char *name, const struct field_header *header, void *folder)
+{
+    struct buf text = { 0 };
+    (void)name;
+    host_source_rewrite(header->text, &text);
+    write_file(folder, header->file, text.bytes, text.size, NULL);
+    buf_finish(&text);
+}
+
 static bool write_inputs(const struct compile_input *in, const char *folder, struct opd_err *err)
 {
     if (!write_file(folder, common_name, in->common, strlen(in->common), err))
@@ -132,6 +150,7 @@ static bool write_inputs(const struct compile_input *in, const char *folder, str
     write_shown(in, folder);
     struct buf tu = { 0 };
     compose(in, &tu);
+    field_each(buf_str(&tu), write_field, (void *)(uintptr_t)folder);
     bool ok = write_file(folder, tu_name, tu.bytes, tu.size, err);
     buf_finish(&tu);
     return ok;
@@ -244,7 +263,7 @@ static uint64_t hash_shim(void)
     struct buf text = { 0 };
     buf_append_str(&text, cpu_shim_text);
     cpu_refuse_append(&text);
-    uint64_t hash = hash_bytes(text.bytes, text.size, 0);
+    uint64_t hash = hash_bytes(text.bytes, text.size, field_hash());
     buf_finish(&text);
     return hash;
 }

@@ -2,7 +2,9 @@
 
 #include <string.h>
 
+#include "compiler/field.h"
 #include "compiler/host_lex.h"
+#include "compiler/host_skip.h"
 
 enum { MAX_BRACES = 256 };
 
@@ -101,8 +103,11 @@ static int count_condition(const struct host_token *directive)
     return host_token_starts(&word, "if") ? 1 : host_token_is(&word, "endif") ? -1 : 0;
 }
 
-static bool find(const char *file, const char *source, bool in_kernels, struct opd_err *err)
+static bool find(const char *file, const char *pasted, bool in_kernels, struct opd_err *err)
 {
+    struct buf text = { 0 };
+    host_skip(pasted, "", &text);
+    const char *source = buf_str(&text);
     struct place place = { file, strlen(file) };
     struct host_lexer l = { source, 1, true };
     struct function function = { 0 };
@@ -122,12 +127,14 @@ static bool find(const char *file, const char *source, bool in_kernels, struct o
         follow_function(&function, &last, &t);
         last = t;
     }
-    return what && !opd_err_set(err, OPD_E_compile_error, "%.*s:%d: %s %s", (int)place.size,
-                                place.file, t.line, what,
-                                what == launch_in_kernel ? HOST_NOT_HERE
-                                                         : "cannot be compiled; delete the host "
-                                                           "functions: the lines of the header say "
-                                                           "what they did");
+    if (what)
+        opd_err_set(err, OPD_E_compile_error, "%.*s:%d: %s %s", (int)place.size, place.file, t.line,
+                    what,
+                    what == launch_in_kernel ? HOST_NOT_HERE
+                                             : "cannot be compiled; delete the host functions: the "
+                                               "lines of the header say what they did");
+    buf_finish(&text);
+    return what != NULL;
 }
 
 bool host_source_find_host_code(const char *file, const char *source, struct opd_err *err)
@@ -190,32 +197,6 @@ static void write_array(const struct array *a, bool local, struct buf *out)
                local ? "" : "static thread_local ", size, a->type, n, a->name.at, size, a->type);
 }
 
-bool host_source_is_extension_header(const char *name)
-{
-    static const char *const folders[] = { "torch/", "ATen/", "c10/", "THC/", "pybind11/" };
-    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++)
-        if (strncmp(name, folders[i], strlen(folders[i])) == 0)
-            return true;
-    return false;
-}
-
-// What the shim has, or refuses by the word; the C++ library would only take time.
-static bool is_unneeded(const char *name, size_t size)
-{
-    static const char *const unneeded[] = {
-#define UNNEEDED(name) name,
-#include "compiler/unneeded.def"
-#undef UNNEEDED
-        "cooperative_groups.h",
-        "mma.h",
-    };
-    for (size_t i = 0; i < sizeof unneeded / sizeof *unneeded; i++)
-        if (strlen(unneeded[i]) == size && memcmp(unneeded[i], name, size) == 0)
-            return true;
-    return strncmp(name, "cuda_", 5) == 0 || strncmp(name, "cuda/", 5) == 0 ||
-           strncmp(name, "cooperative_groups/", 19) == 0 || host_source_is_extension_header(name);
-}
-
 // Is it that directive? Then *out is what follows its word.
 static bool is_directive(const struct host_token *t, const char *word, struct host_token *out)
 {
@@ -227,12 +208,12 @@ static bool is_directive(const struct host_token *t, const char *word, struct ho
     return host_token_is(&first, word);
 }
 
-static bool includes_unneeded(const struct host_token *t)
+// What these have is refused by the word.
+static bool find_refused(const char *name, struct field_header *out)
 {
-    struct host_token name;
-    return is_directive(t, "include", &name) &&
-           (host_token_is(&name, "<") || name.kind == HOST_STRING) &&
-           is_unneeded(name.at + 1, strcspn(name.at + 1, ">\"\n"));
+    *out = (struct field_header){ .text = "" };
+    return strncmp(name, "cuda_", 5) == 0 || strncmp(name, "cuda/", 5) == 0 ||
+           strncmp(name, "mma.h", 5) == 0;
 }
 
 // Of a header that was put in place; the compiler would warn.
@@ -261,8 +242,13 @@ void host_source_rewrite(const char *source, struct buf *out)
     while ((t = host_lex(&l)).kind != HOST_END) {
         struct place place;
         follow_line(&l, &t, &place);
-        if (is_pragma_once(&t) || includes_unneeded(&t)) {
+        struct field_header header;
+        const char *included = field_included(&t);
+        bool ours = included && (field_find(included, &header) || find_refused(included, &header));
+        if (ours || is_pragma_once(&t)) {
             buf_append(out, done, (size_t)(t.at - done));
+            if (ours && header.text[0])
+                buf_printf(out, "#include \"%s\"", header.file);
             done = t.at + t.size;
         }
         if (host_token_is(&t, "__constant__") && (is_const || declares_const(l))) {

@@ -16,8 +16,6 @@
 bool host_source_find_host_code(const char *file, const char *source, struct opd_err *err);
 bool host_source_find_launch(const char *file, const char *source, struct opd_err *err);
 
-bool host_source_is_extension_header(const char *name); // "torch/extension.h>..."
-
 // Appends the source to `out`, where `extern __shared__ T name[];` becomes a pointer to the block's
-// memory, and headers that the shim makes unneeded are not included. Lines keep their numbers.
+// memory, and a header of the field becomes ours (field.h). Lines keep their numbers.
 void host_source_rewrite(const char *source, struct buf *out);

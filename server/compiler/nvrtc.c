@@ -5,6 +5,9 @@
 
 #include "compiler/compile.h"
 #include "compiler/disasm.h"
+#include "compiler/field.h"
+#include "compiler/host_skip.h"
+#include "compiler/host_unit.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -30,15 +33,6 @@ enum { RC_OUT_OF_MEMORY = 1, RC_COMPILATION = 6, RC_BUILTINS = 7 }; // nvrtcResu
 enum { MAX_OWN = 6, MAX_OPTIONS = N_FIXED + MAX_OWN + 5 };
 static const char pch_used[] = "using precompiled header file";
 static const char pch_made[] = "creating precompiled header file";
-
-static const char *const stub_names[] = {
-#define UNNEEDED(name) name,
-#include "compiler/unneeded.def"
-#undef UNNEEDED
-    "tuple",
-    "utility",
-};
-enum { N_STUBS = sizeof(stub_names) / sizeof(stub_names[0]) };
 
 // The newest architecture that the library knows and whose code the target runs: same major, minor
 // not above. 0: none.
@@ -83,7 +77,10 @@ static void append_line(struct buf *out, const char *file)
 struct job {
     const struct nvrtc *rtc;
     const struct compile_input *in;
-    const char *first; // what stands before opd.cuh
+    struct buf kernels; // the file's text, without the host's code
+    struct buf names, texts; // the headers that the program is given: of char *, const char *
+    bool theirs;        // NVIDIA's own are taken where they have one of the name
+    const char *first;  // what stands before opd.cuh
     const char *options[MAX_OPTIONS];
     char *own[MAX_OWN];
     int n, n_own;
@@ -121,20 +118,17 @@ static void choose_options(struct job *job, int arch, bool local)
 // All that NVRTC holds against a precompiled header, and what it does not: the texts.
 static void make_pch_key(const struct job *job, struct cache_key *key)
 {
-    struct buf options = { 0 }, names = { 0 };
+    struct buf options = { 0 };
     for (int i = 0; i < job->n; i++)
         buf_printf(&options, "%s\n", job->options[i]);
-    for (int i = 0; i < N_STUBS; i++)
-        buf_printf(&names, "%s\n", stub_names[i]);
+    buf_printf(&options, "%llx", (unsigned long long)field_hash());
     char *library = mem_printf("%s %lld bytes, at %p, heap at %p", job->rtc->path, job->rtc->size,
                                job->rtc->base, pch_heap());
-    const char *parts[] = { library,           nvrtc_headers_identity(),
-                            buf_str(&options), buf_str(&names),
-                            job->first,        job->in->common };
+    const char *parts[] = { library, nvrtc_headers_identity(), buf_str(&options), job->first,
+                            job->in->common };
     cache_make_key_of(key, parts, sizeof parts / sizeof *parts);
     free(library);
     buf_finish(&options);
-    buf_finish(&names);
 }
 
 static void add_pch(struct job *job)
@@ -148,31 +142,46 @@ static void add_pch(struct job *job)
     job->options[job->n++] = "-diag-suppress=20283"; // that #line, which comes later, is in none
 }
 
+static void add_header(struct job *job, const char *name, const char *text)
+{
+    for (size_t i = 0; i < HOST_COUNT(job->names, char *); i++)
+        if (strcmp(*HOST_AT(job->names, char *, i), name) == 0)
+            return;
+    char *copy = mem_strdup(name);
+    buf_append(&job->names, &copy, sizeof copy);
+    buf_append(&job->texts, &text, sizeof text);
+}
+
+static void add_field_header(const char *name, const struct field_header *header, void *data)
+{
+    struct job *job = data;
+    if (!job->theirs || !header->nvidia)
+        add_header(job, name, header->text);
+}
+
 static bool create_program(struct job *job, struct opd_err *err)
 {
     const struct compile_input *in = job->in;
-    const char *texts[N_STUBS + 1], *names[N_STUBS + 1];
     char common[COMMON_NAME];
     name_common(in->common, common);
-    for (int i = 0; i < N_STUBS; i++) {
-        texts[i] = "";
-        names[i] = stub_names[i];
-    }
-    texts[N_STUBS] = in->common;
-    names[N_STUBS] = common;
-
     struct buf source = { 0 };
     buf_printf(&source, "%s#include \"%s\"\n#pragma nv_hdrstop", job->first, common);
-    const char *behind = compile_behind(in);
+    const char *behind = compile_behind(in), *kernels = buf_str(&job->kernels);
     append_line(&source, "prelude");
     buf_append(&source, in->prelude, (size_t)(behind - in->prelude));
+    field_bring(kernels, &source);
     append_line(&source, in->file);
-    buf_append_str(&source, in->source);
+    buf_append_str(&source, kernels);
     append_line(&source, "prelude");
     buf_append_str(&source, behind);
+    add_header(job, common, in->common);
+    field_each(NULL, add_field_header, job); // NVIDIA's include some of them
+    field_each(buf_str(&source), add_field_header, job);
     // One name for all, as the precompiled header is of a program of that name.
-    int rc = job->rtc->nvrtcCreateProgram(&job->program, buf_str(&source), UNIT_NAME, N_STUBS + 1,
-                                          texts, names);
+    int rc = job->rtc->nvrtcCreateProgram(&job->program, buf_str(&source), UNIT_NAME,
+                                          (int)HOST_COUNT(job->names, char *),
+                                          HOST_AT(job->texts, const char *, 0),
+                                          HOST_AT(job->names, const char *, 0));
     buf_finish(&source);
     if (rc == 0 && job->rtc->nvrtcAddNameExpression(job->program, in->expr) == 0)
         return true;
@@ -283,10 +292,16 @@ static void finish_job(struct job *job)
 {
     for (int i = 0; i < job->n_own; i++)
         free(job->own[i]);
+    for (size_t i = 0; i < HOST_COUNT(job->names, char *); i++)
+        free(*HOST_AT(job->names, char *, i));
+    buf_finish(&job->names);
+    buf_finish(&job->texts);
     free(job->log);
     if (job->program)
         job->rtc->nvrtcDestroyProgram(&job->program);
-    *job = (struct job){ .rtc = job->rtc, .in = job->in };
+    *job = (struct job){
+        .rtc = job->rtc, .in = job->in, .kernels = job->kernels, .theirs = job->theirs
+    };
 }
 
 // A precompiled header that cannot be written or read is fatal to NVRTC, and nothing to us.
@@ -339,29 +354,49 @@ static bool is_about_first(const struct job *job)
            (strncmp(job->log, head + 1, strlen(head + 1)) == 0 || strstr(job->log, head) != NULL);
 }
 
+// Ours stand behind opd.cuh, and do not change. One that NVIDIA alone has brings others of theirs
+// along.
 static enum rtc_include judge_include(const char *name, void *data)
 {
-    const struct job *job = data;
+    struct job *job = data;
     const struct nvrtc *rtc = job->rtc;
-    for (int i = 0; i < N_STUBS; i++)
-        if (strcmp(name, stub_names[i]) == 0)
-            return RTC_INCLUDE_EMPTY;
+    struct field_header header;
+    bool known = field_find(name, &header);
+    if (known && (!job->theirs || !header.nvidia))
+        return RTC_INCLUDE_EMPTY;
     nvrtc_headers_unpack(job->in->cache);
     for (int i = 0; i < 2 && rtc->include[i][0] && name[0] && !strstr(name, ".."); i++) {
         char *path = mem_printf("%s/%s", rtc->include[i], name);
         bool there = access(path, R_OK) == 0;
         free(path);
+        job->theirs |= there;
         if (there)
             return RTC_INCLUDE_FIXED;
     }
     return RTC_INCLUDE_LOCAL;
 }
 
+static struct rtc_hoisted hoist(struct job *job)
+{
+    const char *kernels = buf_str(&job->kernels);
+    bool suffices = field_suffices(kernels);
+    if (!suffices)
+        nvrtc_headers_unpack(job->in->cache);
+    job->theirs = !suffices && job->rtc->include[0][0];
+    bool theirs = job->theirs;
+    struct rtc_hoisted hoisted = rtc_hoist(kernels, job->in->common, judge_include, job);
+    if (job->theirs && !theirs) {
+        free(hoisted.lines);
+        hoisted = rtc_hoist(kernels, job->in->common, judge_include, job);
+    }
+    return hoisted;
+}
+
 // With a precompiled header, else without; with the file's includes first, else in their place.
 static bool compile(struct job *job, int arch, struct opd_err *err)
 {
     enum pch_result pch;
-    struct rtc_hoisted hoisted = rtc_hoist(job->in->source, job->in->common, judge_include, job);
+    struct rtc_hoisted hoisted = hoist(job);
     bool ready = job->rtc->pch && pch_ready();
     bool ok = compile_once(job, arch, &hoisted, ready, &pch, err);
     if (ok && pch == PCH_FAILED && job->rc != 0) {
@@ -385,6 +420,7 @@ bool nvrtc_compile(const struct compile_input *in, struct compile_output *out, s
     if (arch == 0)
         return false;
     struct job job = { .rtc = rtc, .in = in };
+    host_skip(in->source, compile_behind(in), &job.kernels);
     bool ok = compile(&job, arch, err);
     if (ok)
         ok = job.rc == 0 ? read_output(rtc, in, job.program, job.log, out, err)
@@ -392,6 +428,7 @@ bool nvrtc_compile(const struct compile_input *in, struct compile_output *out, s
     if (ok)
         out->log = rtc_log_rewrite(job.log);
     finish_job(&job);
+    buf_finish(&job.kernels);
     return ok;
 }
 
@@ -407,5 +444,6 @@ const char *nvrtc_identity(struct opd_err *err)
                headers[0] ? ", headers " : "", headers);
     for (int i = 0; i < N_FIXED; i++)
         buf_printf(&line, " %s", fixed_options[i]);
+    buf_printf(&line, " %016llx", (unsigned long long)field_hash());
     return identity = buf_take(&line);
 }

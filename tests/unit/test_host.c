@@ -1,5 +1,6 @@
 // host: every kind of job of the CPU's compiler, and diagnostics that name the user's file alone.
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,14 +13,28 @@
 #include "unit/compile_output.h"
 #include "compiler/host_log.h"
 #include "compiler/host_source.h"
+#include "base/file.h"
 #include "base/mem.h"
+
+static const char small_common[] = "template <class T> T opd_scale(T x) { return 2 * x; }\n";
+static const char *common = small_common;
+
+// The whole opd.cuh, which the headers of the field need.
+static char *read_common(void)
+{
+    struct buf text = { 0 };
+    int fd = open("kernels_src/opd.cuh", O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && file_get(fd, SIZE_MAX, &text));
+    file_close(&fd);
+    return buf_take(&text);
+}
 
 static struct compile_input input(enum compile_kind kind, const char *source, const char *expr)
 {
     return (struct compile_input){
         .kind = kind,
         .target = "cpu",
-        .common = "template <class T> T opd_scale(T x) { return 2 * x; }\n",
+        .common = common,
         .prelude = "using scalar_t = float;\nusing acc_t = float;\n",
         .file = "scale.cu",
         .source = source,
@@ -118,44 +133,6 @@ static void refuse_source(const char *source, const char *message)
     finish(&out, &err);
 }
 
-// What is pasted from a PyTorch extension with its kernels.
-static void test_extension(void **state)
-{
-    (void)state;
-    struct compile_input in = input(COMPILE_SYNTAX,
-                                    "#include <torch/extension.h>\n"
-                                    "# include \"ATen/cuda/some.cuh\" // why not\n"
-                                    "#include <pybind11/pybind11.h>\n#include <cuda_fp16.h>\n"
-                                    "__global__ void k(float *x) { *x = 1; }\n",
-                                    "k");
-    struct compile_output out;
-    struct opd_err err = { 0 };
-    if (!host_compile(&in, &out, &err))
-        fail_msg("%s\n%s", err.msg, err.log ? err.log : "");
-    assert_false(host_source_find_host_code(in.file, in.source, &err));
-    finish(&out, &err);
-#define KERNEL "template <class T> __global__ void k(T *x)\n{\n    if (x) { *x = 1; }\n}\n"
-#define ADVICE                                                                                     \
-    " cannot be compiled; delete the host functions: the lines of the header say what they did"
-    static const char host[] = KERNEL "namespace a {\nvoid run(float *x)\n{\n"
-                                      "    k<float><<<1, 1>>>(x);\n}\n}\n";
-    refuse_source(host, "scale.cu:8: a launch outside of kernels" ADVICE);
-    assert_true(host_source_find_host_code("f.cu", host, &err));
-    assert_string_equal(err.msg, "f.cu:8: a launch outside of kernels" ADVICE);
-    opd_err_clear(&err);
-    refuse_source(KERNEL "at::Tensor f(at::Tensor x)\n{\n    AT_DISPATCH_FLOATING_TYPES(x, [&] {"
-                         " k<<<1, 1>>>(x); });\n}\n",
-                  "scale.cu:7: AT_DISPATCH" ADVICE);
-    refuse_source(KERNEL "PYBIND11_MODULE(a, m) { m.def(\"f\", &f); }\n",
-                  "scale.cu:5: PYBIND11_MODULE" ADVICE);
-    refuse_source(KERNEL "__device__ void run(float *x) { k<<<1, 1>>>(x); }\n",
-                  "scale.cu:5: a launch from a kernel (dynamic parallelism) cannot run on the cpu "
-                  "device; guard it with #ifdef __CUDA_ARCH__");
-    refuse_source("#define RUN k<<<1, 1>>>()\n",
-                  "scale.cu:1: a launch from a kernel (dynamic parallelism) cannot run on the cpu "
-                  "device; guard it with #ifdef __CUDA_ARCH__");
-}
-
 static void accept_source(const char *source)
 {
     struct compile_input in = input(COMPILE_SYNTAX, source, "k");
@@ -164,6 +141,49 @@ static void accept_source(const char *source)
     if (!host_compile(&in, &out, &err))
         fail_msg("%s\n%s\n%s", source, err.msg, err.log ? err.log : "");
     finish(&out, &err);
+}
+
+// What is pasted from a PyTorch extension with its kernels: host code is passed over, and what
+// names it; device functions that nobody annotated stay.
+static void test_extension(void **state)
+{
+    (void)state;
+    char *whole = read_common();
+    common = whole;
+    accept_source("#include <torch/extension.h>\n# include \"ATen/cuda/some.cuh\" // why not\n"
+                  "#include <pybind11/pybind11.h>\n#include <cuda_fp16.h>\n#include <vector>\n"
+                  "using namespace at::cuda::detail;\nnamespace F = torch::nn::functional;\n"
+                  "#define LAUNCH(f) f<<<1, 1>>>\n"
+                  "at::Tensor run(at::Tensor x);\nstd::vector<at::Tensor> both(at::Tensor x)\n{\n"
+                  "    AT_DISPATCH_FLOATING_TYPES(x, [&] { k<<<1, 1>>>(x); });\n"
+                  "#ifdef NEVER\n    nonsense\n#endif\n}\n"
+                  "static inline float half_of(float x) { return x / 2; }\n"
+                  "void half_of(torch::Tensor x) { LAUNCH(k)(x); }\n"
+                  "template <class T> void by_name(T *x) { unknown(x, run); }\n"
+                  "struct Options { cudaStream_t stream; };\n"
+                  "namespace a {\n__global__ void k(float *x) { *x = half_of(1); }\n"
+                  "int main() { LAUNCH(k)(nullptr); }\n}\nusing a::k;\n"
+                  "template void by_name<float>(float *);\n"
+                  "PYBIND11_MODULE(a, m) { m.def(\"f\", &f); }\n"
+                  "TORCH_LIBRARY(a, m) { m.def(\"f\"); }\n");
+#define KERNEL "template <class T> __global__ void k(T *x)\n{\n    if (x) { *x = 1; }\n}\n"
+    // Lines keep their numbers.
+    expect_error(KERNEL "void run(float *x)\n{\n    k<float><<<1, 1>>>(x);\n}\n"
+                        "__device__ int f() { return absent; }\n",
+                 "k<float>", "scale.cu:9:29: error: ", "'absent' was not declared");
+    // Brackets that do not match keep it from being found.
+    refuse_source(
+        "#if 1\nvoid run() {\n#else\nint run() {\n#endif\n    k<<<1, 1>>>(x);\n}\n" KERNEL,
+        "scale.cu:6: a launch outside of kernels cannot be compiled; delete the host "
+        "functions: the lines of the header say what they did");
+    refuse_source(KERNEL "__device__ void run(float *x) { k<<<1, 1>>>(x); }\n",
+                  "scale.cu:5: a launch from a kernel (dynamic parallelism) cannot run on the cpu "
+                  "device; guard it with #ifdef __CUDA_ARCH__");
+    refuse_source("#define RUN k<<<1, 1>>>()\n__global__ void k() { RUN; }\n",
+                  "scale.cu:1: a launch from a kernel (dynamic parallelism) cannot run on the cpu "
+                  "device; guard it with #ifdef __CUDA_ARCH__");
+    common = small_common;
+    free(whole);
 }
 
 #define NOT_HERE " cannot run on the cpu device; guard it with #ifdef __CUDA_ARCH__"
@@ -182,7 +202,6 @@ static void test_refusals(void **state)
         { "cudaTextureObject_t t; *y = tex2D<float>(t, 1, 2);", "a texture" },
         { "surf2Dwrite(*y, 1, 2, 3);", "a surface" },
         { "nvcuda::wmma::fragment<int> f;", "tensor-core code (nvcuda)" },
-        { "namespace cg = cooperative_groups;", "a cooperative group" },
         { "__pipeline_memcpy_async(y, y + 4, 4);", "an asynchronous copy (pipeline)" },
         { "cudaLaunchDevice(y);", "a launch from a kernel (dynamic parallelism)" },
         { "cuda::barrier<cuda::thread_scope_block> b;", "cuda::barrier" },
@@ -206,9 +225,10 @@ static void test_refusals(void **state)
         free(plain);
         free(guarded);
     }
-    refuse_source("template <class T> void never(T *y)\n{\n    asm(\"\" : \"=r\"(*y));\n}\n"
-                  "__global__ void k() {}\n",
-                  "scale.cu:3: inline PTX (asm)" NOT_HERE);
+    refuse_source(
+        "template <class T> __device__ void never(T *y)\n{\n    asm(\"\" : \"=r\"(*y));\n}\n"
+        "__global__ void k() {}\n",
+        "scale.cu:3: inline PTX (asm)" NOT_HERE);
 }
 
 // Text of published kernels that changes nothing here.
@@ -219,8 +239,12 @@ static void test_accepted(void **state)
     accept_source("#define AT_DISPATCH_MINE(T, ...) [&] { return __VA_ARGS__(); }()\n" EMPTY);
     accept_source("#define RUN k<<<1, 1>>>()\n#define OLD asm(\"\")\n" EMPTY);
     accept_source("#ifdef WITH_TORCH\nvoid f() { k<<<1, 1>>>(); }\n#endif\n" EMPTY);
+    char *whole = read_common();
+    common = whole;
     accept_source("#include <algorithm>\n#include <vector>\n#include <stdlib.h>\n"
                   "#include <limits>\n__global__ void k() { std::max(1, 2); }\n");
+    common = small_common;
+    free(whole);
     accept_source("__constant__ const float a = 1;\nconst __constant__ float b[] = { 1, 2 };\n"
                   "__constant__ unsigned const c = 3;\n__constant__ float d = 4;\n"
                   "const float __constant__ e = 5;\n__constant__ constexpr int f = 6;\n"

@@ -1,0 +1,150 @@
+#include "compiler/host_skip.h"
+
+#include <ctype.h>
+#include <string.h>
+
+#include "compiler/host_unit.h"
+
+// Words that stand in no code of a device. Of C++'s library the containers, and what prints.
+static bool is_hosts(const struct host_token *t, const struct host_token *last)
+{
+    static const char *const starts[] = { "TORCH_",   "AT_DISPATCH_", "AT_ASSERT", "AT_ERROR",
+                                          "AT_CHECK", "AT_CUDA_",     "PYBIND11_", "C10_CUDA_",
+                                          "THC",      "THArgCheck",   "cublas",    "cudnn",
+                                          "cusparse" };
+    static const char *const devices[] = { "cudaTextureObject_t", "cudaSurfaceObject_t", NULL };
+    if (t->kind == HOST_STRING)
+        return false;
+    for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
+        if (host_token_starts(t, starts[i]))
+            return true;
+    if (host_token_is(last, "::") &&
+        HOST_IS_ANY(t, "vector", "string", "cout", "cerr", "unique_ptr", "shared_ptr", "map",
+                    "unordered_map", "runtime_error"))
+        return true;
+    return HOST_IS_ANY(t, "<<<", "Tensor", "TensorList", "TensorOptions", "__host__", "fprintf",
+                       "main", "exit", "getenv") ||
+           (host_token_starts(t, "cuda") && t->size > 4 && isupper((unsigned char)t->at[4]) &&
+            !host_token_is_any(t, devices));
+}
+
+static bool has_hosts(const struct host_unit *u, const struct host_piece *p)
+{
+    static const struct host_token none = { 0 };
+    const struct host_token *last = &none;
+    for (size_t i = p->first; i < p->end; i++) {
+        const struct host_token *t = HOST_AT(u->tokens, struct host_token, i);
+        if (is_hosts(t, last))
+            return true;
+        last = t;
+    }
+    return false;
+}
+
+// What may go where nothing names it: functions, names for namespaces, and orders to instantiate.
+static bool is_optional(const struct host_unit *u, const struct host_piece *p)
+{
+    const struct host_token *t = HOST_AT(u->tokens, struct host_token, p->first);
+    if (p->macro)
+        return true;
+    if (p->device || p->first == p->end)
+        return false;
+    const struct host_token *last = &t[p->end - p->first - 1];
+    if (host_token_is(t, "template") && !host_token_is(&t[1], "<"))
+        return true;
+    if (host_token_is(t, "namespace"))
+        return host_token_is(last, ";");
+    return p->function && (!p->type || host_token_is(last, "}"));
+}
+
+// Of a piece.
+struct fate {
+    bool host;     // goes, whoever names it
+    bool optional; // goes where nobody does
+    bool followed;
+};
+
+static struct fate judge(const struct host_unit *u, const struct host_piece *p)
+{
+    bool optional = is_optional(u, p), hosts = !p->macro && !p->device && has_hosts(u, p);
+    return (struct fate){ .host = optional && hosts, .optional = optional || hosts };
+}
+
+static bool is_kept(const struct host_piece *p, const struct fate *fate)
+{
+    return !fate->host && (p->reached || !fate->optional);
+}
+
+static bool follow(struct host_unit *u, const struct host_piece *p)
+{
+    bool more = false;
+    for (size_t i = p->first; i < p->end; i++)
+        more |= host_unit_reach(u, HOST_AT(u->tokens, struct host_token, i));
+    return more;
+}
+
+// A struct fate of each piece.
+static void judge_all(struct host_unit *u, struct buf *fates)
+{
+    size_t n = HOST_COUNT(u->pieces, struct host_piece);
+    for (size_t i = 0; i < n; i++) {
+        struct fate fate = judge(u, HOST_AT(u->pieces, struct host_piece, i));
+        buf_append(fates, &fate, sizeof fate);
+    }
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t i = 0; i < n; i++) {
+            const struct host_piece *p = HOST_AT(u->pieces, struct host_piece, i);
+            struct fate *fate = HOST_AT(*fates, struct fate, i);
+            if (fate->followed || !is_kept(p, fate))
+                continue;
+            fate->followed = true;
+            more |= follow(u, p);
+        }
+    }
+}
+
+// Line ends and directives stay.
+static void append_blanks(const char *at, const char *end, struct buf *out)
+{
+    struct host_lexer l = { at, 1, true };
+    for (struct host_token t = host_lex(&l); at < end; t = host_lex(&l)) {
+        for (; at < t.at && at < end; at++)
+            buf_append(out, *at == '\n' ? "\n" : " ", 1);
+        for (bool stays = t.kind == HOST_DIRECTIVE; at < t.at + t.size && at < end; at++)
+            buf_append(out, stays || *at == '\n' ? at : " ", 1);
+    }
+}
+
+static void reach_all(struct host_unit *u, const char *text)
+{
+    struct host_lexer l = { text, 1, true };
+    for (struct host_token t; (t = host_lex(&l)).kind != HOST_END;)
+        host_unit_reach(u, &t);
+}
+
+void host_skip(const char *source, const char *behind, struct buf *out)
+{
+    struct host_unit u = { 0 };
+    struct buf fates = { 0 };
+    const char *done = source;
+    host_unit_read_macros(&u, source, NULL);
+    host_unit_read(&u, source);
+    host_unit_link(&u);
+    reach_all(&u, behind);
+    if (!u.unclear)
+        judge_all(&u, &fates);
+    for (size_t i = 0; i < HOST_COUNT(fates, struct fate); i++) {
+        const struct host_piece *p = HOST_AT(u.pieces, struct host_piece, i);
+        if (p->macro || p->first == p->end || is_kept(p, HOST_AT(fates, struct fate, i)))
+            continue;
+        const char *at = HOST_AT(u.tokens, struct host_token, p->first)->at;
+        const struct host_token *last = HOST_AT(u.tokens, struct host_token, p->end - 1);
+        buf_append(out, done, (size_t)(at - done));
+        append_blanks(at, last->at + last->size, out);
+        done = last->at + last->size;
+    }
+    buf_append_str(out, done);
+    buf_finish(&fates);
+    host_unit_finish(&u);
+}
