@@ -29,11 +29,12 @@ name. Under torch.vmap a batch is one call where the operator takes it, else a l
 """
 
 from ._inproc import synchronize
+from ._interface import InterfaceChanged
 from ._layers import LLTM, DepthwiseConv2d, PCLLoss, UpsampleBilinear2d
 from ._namespace import register
 from ._ops import ops, refresh, use
 from ._options import options
-from ._session import InterfaceChanged, release
+from ._session import release
 
 __all__ = [
     "LLTM",

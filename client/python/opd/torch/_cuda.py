@@ -19,7 +19,8 @@ import torch
 from .._conn import Batch
 from ..errors import InvalidArgument, Unavailable
 from ._dtypes import BY_NAME, Desc, describe
-from ._session import Job, Session, finish
+from ._session import Session
+from ._transport import Job, finish
 
 _BUFFER_ID, _LEGACY_IPC = 7, 10  # CU_POINTER_ATTRIBUTE_*
 _HANDLE_SIZE = 64

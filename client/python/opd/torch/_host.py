@@ -16,7 +16,8 @@ import torch
 from .._conn import Batch
 from .._data import _make_memfd
 from ._dtypes import BY_NAME, Desc, describe
-from ._session import Job, Session, finish
+from ._session import Session
+from ._transport import Job, finish
 
 _ALIGN = 64
 _SMALL = 1 << 20  # bytes up to which one thread copies

@@ -28,12 +28,15 @@ from torch.autograd import forward_ad
 from .._spec import Spec
 from ..errors import InvalidArgument, OpdError, make_error
 from ._dtypes import describe_all
+from ._function import make_function
 from ._library import DEFAULT_ISOLATED, Library, get_library
-from ._options import DEFAULT, get_options, is_isolated, with_those_of_forward
-from ._session import SERIALS, find_device, get_session
+from ._options import get_options, is_isolated
+from ._schema import number_words, spell_attr, spell_input
+from ._session import get_session
+from ._stamps import SERIALS
+from ._transport import find_device
 
 _FORWARD, _KEEP, _BACKWARD = range(3)
-_LETTERS = {"int": "i", "float": "f", "bool": "b", "str": "s"}
 _ERROR = re.compile(r"opd:([a-z_ ]+): (.*?)(?:\nException raised from|\Z)", re.DOTALL)
 _MANY = 1024
 
@@ -111,11 +114,11 @@ class Kernels:
         # A word of a few is its number here, which is sooner handed over than text.
         self._words = {n: a["words"] for n, a in spec.attrs.items() if a.get("words")}
         for name, words in self._words.items():
-            arguments = _number_words(arguments, name, words)
+            arguments = number_words(arguments, name, words)
         self._word_at = [(self._names.index(name), words) for name, words in self._words.items()]
         self._arguments = arguments[arguments.index("(") :].replace("*, ", "")
-        self._layout = "".join(map(_spell_input, spec.inputs)) + "".join(
-            map(_spell_attr, spec.attrs.values())
+        self._layout = "".join(map(spell_input, spec.inputs)) + "".join(
+            map(spell_attr, spec.attrs.values())
         )
         self._has_backward = bool(spec.info["has_backward"]) and not operator.mutated
         self.here, self._here_number = self._make(
@@ -135,7 +138,7 @@ class Kernels:
         for k, i in enumerate(self.reads):
             layout[self.n_outputs + k] = "v" if i in self.operator.strided else "t"
         self.back, self._back_number = self._make("__back", _BACKWARD, schema, "".join(layout) + "ii")
-        self._apply = _make_function(self)
+        self._apply = make_function(self)
 
     def _make(
         self, what: str, kind: int, schema: str, layout: str
@@ -433,111 +436,6 @@ class Kernels:
             return session.load(self._library, number, export)
 
 
-def _number_words(arguments: str, name: str, words: list[str]) -> str:
-    """A schema's arguments, where that one is an int."""
-
-    def spell(match: re.Match[str]) -> str:
-        default = match[2] and (match[2] if match[3] is None else f"={words.index(match[3])}")
-        return f"int{match[1]} {name}{default or ''}"
-
-    return re.sub(rf"str(\??) {re.escape(name)}(=(?:\"(\w*)\"|'(?:\w*)'|None))?", spell, arguments)
-
-
-def _make_function(kernels: Kernels) -> Any:
-    """What autograd applies to a call: arguments by name, which are no tensors, then the others."""
-    keep, back, n, n_inputs = kernels.keep, kernels.back, kernels.n_outputs, kernels.n_inputs
-    masks: dict[tuple[bool, ...], int] = {}
-
-    def forward(ctx: Any, kwargs: dict[str, Any], *args: Any) -> Any:
-        try:
-            made = keep(*args, **kwargs)
-        except RuntimeError as e:
-            made = kernels.keep_elsewhere(e, args, kwargs)
-        if n > 1:
-            ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*kernels.pick(args, made))
-        ctx.stamp, ctx.attrs = made[-1], (args[n_inputs:], kwargs)
-        if kernels.unread:
-            ctx.unread = [_describe(t) for t in kernels.find_unread(args)]
-        options = get_options()
-        if options is not DEFAULT:
-            ctx.options = options
-        return made[0] if n == 1 else made[:n]
-
-    def backward(ctx: Any, *grads: Any) -> Any:
-        needs, saved = ctx.needs_input_grad, ctx.saved_tensors
-        made = MISS
-        if ctx.stamp >= SERIALS and not _grad_enabled() and not _is_isolated(ctx):
-            mask = masks.get(needs)
-            if mask is None:
-                mask = masks[needs] = kernels.mask(needs)
-            try:
-                made = back(*grads, *saved, mask, ctx.stamp)
-                made = (made,) if n_inputs == 1 else made
-            except RuntimeError as e:
-                kernels.explain(e)
-        if made is MISS:
-            with with_those_of_forward(getattr(ctx, "options", DEFAULT)):
-                made = _differentiate(kernels, ctx, grads, saved)
-        n_more = len(needs) - 1 - n_inputs
-        return (None, *made) if n_more <= 0 else (None, *made, *(None,) * n_more)
-
-    name = kernels.operator.name
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    function = type(name, (torch.autograd.Function,), members)
-    # torch's own apply() looks for torch.func first, which such calls have nothing to do with.
-    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
-
-
-class _Kept:
-    """A context of autograd's, as far as _register.py uses one."""
-
-    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
-        self.needs_input_grad = needs_input_grad
-        self.saved_tensors: tuple[Any, ...] = ()
-
-    def save_for_backward(self, *tensors: Any) -> None:
-        self.saved_tensors = tensors
-
-    def set_materialize_grads(self, value: bool) -> None:
-        pass
-
-    def mark_non_differentiable(self, *tensors: Any) -> None:
-        pass
-
-
-def _describe(tensor: Optional[torch.Tensor]) -> Any:
-    return None if tensor is None else (tensor.dtype, tensor.shape, tensor.stride())
-
-
-def _is_isolated(ctx: Any) -> bool:
-    options = getattr(ctx, "options", None)
-    return options is not None and is_isolated(options)
-
-
-def _differentiate(kernels: Kernels, ctx: Any, grads: tuple[Any, ...], saved: Any) -> Any:
-    """As the registered operator does it, with what it would have kept."""
-    operator, n = kernels.operator, kernels.n_inputs
-    rest = list(saved)
-    inputs: list[Any] = [None] * n
-    outputs: list[Any] = [torch.empty(0)] * kernels.n_outputs
-    for i in kernels.reads:
-        inputs[i] = rest.pop(0)
-    for i in kernels.read_outputs:
-        outputs[i] = rest.pop(0)
-    for i, described in zip(kernels.unread, getattr(ctx, "unread", ())):
-        if described is not None:
-            dtype, *layout = described
-            inputs[i] = torch.empty_strided(*layout, dtype=dtype, device="meta")
-    needs = ctx.needs_input_grad[1 : 1 + n]
-    kept = _Kept((*needs, *(False,) * (n - len(needs))))
-    stamp = torch.tensor(ctx.stamp, device="cpu")
-    attrs, kwargs = ctx.attrs
-    values = kernels.bind((*inputs, *attrs), kwargs)
-    operator._keep(kept, values, (*outputs, *rest, stamp))
-    return operator._differentiate(kept, *grads)[:n]
-
-
 def make_kernels(operator: Any, spec: Spec) -> None:
     """Sets operator.kernels. They stay None where the operator runs in the daemon."""
     library = get_library() if spec.inputs and _may_run() else None
@@ -581,16 +479,6 @@ def check_capture(name: str, tensors: Sequence[Any]) -> None:
             "attributes is not loaded in this process yet; make it once before the capture",
             op=name,
         )
-
-
-def _spell_input(info: dict[str, Any]) -> str:
-    """As call.h has it."""
-    return ("?" if info["optional"] else "") + ("v" if info.get("strided") else "t")
-
-
-def _spell_attr(attr: dict[str, Any]) -> str:
-    optional, many = "?" if attr["optional"] else "", "*" if attr["list"] else ""
-    return optional + many + ("i" if attr.get("words") else _LETTERS[attr["type"]])
 
 
 def _add_note(error: BaseException, note: str) -> None:

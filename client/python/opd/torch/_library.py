@@ -26,6 +26,19 @@ class Count(NamedTuple):
     retired: int  # that an edit has replaced, and whose work may not be done
 
 
+class Export:
+    """A plan with its kernels, in a memfd, and the stamp of its version; in a `with` block."""
+
+    def __init__(self, fd: int, slot: int, stamp: int) -> None:
+        self.fd, self.slot, self.stamp = fd, slot, stamp
+
+    def __enter__(self) -> Export:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+
 class Library:
     def __init__(self, path: Path) -> None:
         self._c: Any = ctypes.CDLL(str(path))

@@ -21,8 +21,10 @@ from ..errors import NotFound
 from ..tensor import Tensor
 from . import _derivatives
 from ._inproc import MISS, PLAIN
-from ._register import Operator, takes_device
-from ._session import InterfaceChanged, get_key, get_session, on_refresh, set_session
+from ._interface import InterfaceChanged, get_key
+from ._register import Operator
+from ._schema import takes_device
+from ._session import get_session, on_refresh, set_session
 from ._shapes import has_symbols
 
 _sym_float: Any = torch.sym_float  # it has no types

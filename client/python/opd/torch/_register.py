@@ -15,8 +15,6 @@ which is mostly one of torch's schemas, too, has an underscore after it.
 from __future__ import annotations
 
 import itertools
-import keyword
-import re
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Optional
@@ -30,11 +28,14 @@ from . import _derivatives as derivatives
 from ._autocast import cast, register_autocast
 from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, to_wire, write_inputs
 from ._inproc import MISS, Kernels, check_capture, make_kernels
+from ._interface import get_key
 from ._library import DEFAULT_ISOLATED, get_library
 from ._onnx import express, is_exported
 from ._options import get_options, with_those_of_forward
-from ._session import find_device, get_key, get_session
+from ._schema import OPEN_INT, get_default, spell_arguments, spell_type, takes_device
+from ._session import get_session
 from ._shapes import has_symbols, infer
+from ._transport import find_device
 from ._vmap import find_batches, move_to_front, unwrap, wrap
 
 _library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has no types
@@ -50,13 +51,7 @@ def _find_tags() -> list[Any]:
 taken: set[str] = set()
 HELPERS = ("infer", "forward", "backward", "back")
 
-_VALUES = ("None", "True", "False")
-_WORD = re.compile(  # a name in a schema
-    r"(?<= )(?:%s)(?= *[,=)]|$)" % "|".join(w for w in keyword.kwlist if w not in _VALUES)
-)
-
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # and no fake tensors
-_INT = re.compile(r"(?<=[ (])int(?=[\[? ])")  # the type in a schema
 
 
 class Operator:
@@ -94,7 +89,7 @@ class Operator:
         self.floating = ["float" in o["dtypes"][0] for o in spec.outputs]
         self.attr_arguments = list(spec.attrs)
         self._arguments = [
-            (python_name(a), _get_default(a)) for a in spec.inputs + spec.info["attrs"]
+            (python_name(a), get_default(a)) for a in spec.inputs + spec.info["attrs"]
         ]
         # Results go where the tensors are; where there are none, as with torch's own, to `device`.
         self.takes_device = takes_device(spec)
@@ -102,17 +97,17 @@ class Operator:
             self._arguments.append(("device", None))
         # An int of torch's is a number, and of a list[2] one number stands for all. What a compiler
         # leaves open goes into an overload of its own, which is tried first.
-        schema = _spell_arguments(spec.schema, self.takes_device)
+        schema = spell_arguments(spec.schema, self.takes_device)
         overloads = {"default": schema}
-        if _INT.search(schema):
-            overloads = {"SymInt": _INT.sub("SymInt", schema), **overloads}
+        if OPEN_INT.search(schema):
+            overloads = {"SymInt": OPEN_INT.sub("SymInt", schema), **overloads}
         self.open_overload = next(iter(overloads))
         if any(output["view"] for output in spec.outputs):  # then all of them are
             names = [t["name"] for t in spec.inputs]
             self._views = [names.index(output["view"]) for output in spec.outputs]
             call = self._view
         else:
-            attrs = [f"{_spell(a)} a{i}" for i, a in enumerate(spec.attrs.values())]
+            attrs = [f"{spell_type(a)} a{i}" for i, a in enumerate(spec.attrs.values())]
             self._define_all([*attrs, "Device? device"] if self.takes_device else attrs)
             call = self._call
         for overload, schema in overloads.items():
@@ -455,21 +450,6 @@ def _choose_name(spec: Spec) -> str:
     return public
 
 
-def takes_device(spec: Spec) -> bool:
-    """Nothing else says where its results are to be."""
-    return not spec.inputs and "device" not in spec.attrs
-
-
-def _spell_arguments(schema: str, takes_device: bool) -> str:
-    """What follows the operator's name, with names that torch reads as such."""
-    spelled = _WORD.sub(r"\g<0>_", schema[schema.index("(") :])
-    if not takes_device:
-        return spelled
-    arguments, _, returns = spelled.rpartition(") -> ")
-    more = ", " if "*" in arguments else "*, " if arguments == "(" else ", *, "
-    return f"{arguments}{more}Device? device=None) -> {returns}"
-
-
 def _check_apart(name: str, tensors: Sequence[Optional[torch.Tensor]], changed: list[int]) -> None:
     """Two that are changed in place must not share memory, nor one and a part of another that is
     read; the daemon may be given copies. As torch does, this lets those pass of which it is hard to
@@ -519,14 +499,3 @@ def _make_empty(descs: Sequence[Desc], device: torch.device) -> list[torch.Tenso
 def _as_result(tensors: Sequence[torch.Tensor]) -> Any:
     """None, one tensor or a tuple: as a torch operator returns them."""
     return tensors[0] if len(tensors) == 1 else tuple(tensors) or None
-
-
-def _get_default(described: dict[str, Any]) -> Any:
-    default = described.get("default")
-    return tuple(default) if isinstance(default, list) else default
-
-
-def _spell(attr: dict[str, Any]) -> str:
-    text = "SymInt" if attr["type"] == "int" else attr["type"]
-    text += f"[{attr['list']}]" if attr["list"] else ""
-    return f"{text}{'?' if attr['optional'] else ''}"

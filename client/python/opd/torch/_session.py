@@ -6,12 +6,11 @@ a device runs one request after the other anyway. A forked child starts without 
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Optional, Protocol
+from typing import Any, NamedTuple, Optional
 
 import torch
 
@@ -24,31 +23,18 @@ from .._warn import warn_reload
 from ..client import Client
 from ..errors import InvalidArgument, NotFound, OpdError, Unavailable
 from ._dtypes import Desc, describe_all
-from ._library import Library, find_library
+from ._interface import InterfaceChanged, Operator, get_key
+from ._library import Export, Library, find_library
 from ._options import get_options
+from ._stamps import Stamps, note_serial
+from ._transport import Job, Maybe, Transport, find_device
 
 _COMPILING = 600.0  # seconds that the daemon may take for kernels
 _TIMEOUT = 60.0  # seconds of silence of the daemon
 _MANY_PLANS = 4096  # kept for an operator
 
-# A daemon that was started anew counts an operator's versions from 1 again. So backward is told of
-# the version that ran forward by a stamp: the version, and above it the connection's number.
-_STAMP_BITS = 32
-_numbers = itertools.count()
-SERIALS = 1 << 62  # stamps from here on are serials of plans that were loaded in this process
-_serials: dict[int, int] = {}  # the stamp of the same version
-_hashes: dict[tuple[int, str, int], str] = {}  # of the text behind connection, operator, version
-
 # Called with all operators when they have been asked for again.
 on_refresh: list[Callable[[dict[str, Spec]], None]] = []
-
-Maybe = Optional[torch.Tensor]
-
-
-class InterfaceChanged(OpdError):
-    """An edit changed the operator's arguments, results or saved tensors since it was registered."""
-
-    code = "invalid_argument"
 
 
 class Plan(NamedTuple):
@@ -59,93 +45,12 @@ class Plan(NamedTuple):
     saved: tuple[Desc, ...]
 
 
-class Job(NamedTuple):
-    """A request that reads and makes tensors. A transport gives it their ids."""
-
-    reads: Sequence[Maybe]
-    mutated: Sequence[int]  # positions in reads that it writes, too
-    strided: Sequence[int]  # those that are taken as they lie; the others are made contiguous
-    makes: Sequence[Desc]
-    # Ids of reads, ids for what it makes, and whether these are tensors that are there already.
-    # The reply is settled within the batch.
-    send: Callable[[list[Optional[int]], list[Optional[int]], bool, Batch], Reply]
-
-
-class Export:
-    """A plan with its kernels, in a memfd, and the stamp of its version; in a `with` block."""
-
-    def __init__(self, fd: int, slot: int, stamp: int) -> None:
-        self.fd, self.slot, self.stamp = fd, slot, stamp
-
-    def __enter__(self) -> Export:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.fd)
-
-
-class Transport(Protocol):
-    """Gets torch's tensors to one of the daemon's devices and back, over one connection: what it
-    knows by ids is of no use on another."""
-
-    conn: Connection
-
-    def run(self, job: Job) -> tuple[Any, list[torch.Tensor]]: ...
-
-    def release(self) -> None: ...
-
-
-class Operator(Protocol):
-    """What a session needs to know of a registered operator."""
-
-    name: str
-    key: tuple[Any, ...]
-    attr_names: list[str]
-    mutated: list[int]
-    strided: list[int]
-    n_saved: int
-    outdated: bool  # an edit has made another of it
-
-
-def finish(conn: Connection, batch: Batch, reply: Reply) -> Any:
-    """Waits for all of a batch, raises its first error, tells its warnings."""
-    conn.pump(lambda: batch.pending == 0, reply.method)
-    batch.raise_first()
-    for text in batch.warnings:
-        warn_reload(text)
-    return reply.result
-
-
-def get_key(spec: Spec) -> tuple[Any, ...]:
-    """All of an operator that a registration with torch depends on."""
-    info = spec.info
-    return (
-        spec.schema,
-        info["has_backward"],
-        _get_autocast_key(info),
-        tuple(info["saved"]),
-        info.get("derivable"),
-        str(info.get("linear")),
-        str(info.get("batch")),
-        tuple((i["differentiable"], i["used_backward"], i.get("strided")) for i in spec.inputs),
-        tuple((o["used_backward"], o["view"]) for o in spec.outputs),
-        spec.shapes,
-    )
-
-
-def _get_autocast_key(info: dict[str, Any]) -> tuple[Any, ...]:
-    rules = tuple(info["autocast"].values())
-    casts = any(rule != "widest" for rule in rules)
-    return (rules, *((i["type"], *(i["dtypes"] if casts else ())) for i in info["inputs"]))
-
-
 class Session:
     """A connection of its own to the daemon at a socket, for all threads of this process."""
 
     def __init__(self, socket: Optional[str]) -> None:
         self.lock = threading.RLock()
         self._socket = socket
-        self._number = -1  # of the connection
         self._link: Optional[Link] = None
         self._plans: dict[str, dict[Any, Plan]] = {}
         self._transports: dict[torch.device, tuple[str, Transport]] = {}
@@ -164,8 +69,8 @@ class Session:
     def _connect(self, start: bool) -> None:
         link = connect_link(self._socket, start, _TIMEOUT)
         self._forget()
-        self._number = next(_numbers)
         self._catalog = Catalog(link)
+        self._stamps = Stamps(link.conn, self._catalog)
         self._link = link
 
     @property
@@ -313,7 +218,7 @@ class Session:
             version = int(result["version"])
             if "version" not in options and version != self.find(operator.name).version:
                 self.refresh(operator.name)
-            stamp = self.make_stamp(operator.name, version)
+            stamp = self._stamps.make(operator.name, version)
             fd = reply.take_fd()
         for text in reply.warnings:
             warn_reload(text)
@@ -415,43 +320,20 @@ class Session:
             self.refresh(operator.name)
             if not operator.mutated:  # what was done in place is not done again
                 self._check_interface(operator)
-        return made, self.make_stamp(operator.name, version) if keep else version
-
-    def make_stamp(self, name: str, version: int) -> int:
-        key = (self._number, name, version)
-        if key not in _hashes:
-            _hashes[key] = self._find_hash(name, version)
-        return self._number << _STAMP_BITS | version
-
-    def _find_hash(self, name: str, version: int) -> str:
-        spec = self.find(name)
-        if spec.version == version:
-            return str(spec.info["hash"])
-        versions = self.conn.call("op_info", name)["versions"]
-        return next((str(v["hash"]) for v in versions if v["version"] == version), "")
+        return made, self._stamps.make(operator.name, version) if keep else version
 
     def load(self, library: Library, number: int, export: Export) -> int:
         """Loads a plan into this process: its serial, which what runs it has for a stamp."""
         with self.lock:  # another thread may run the plan, and ask for its version, at once
             serial = library.load(number, export.fd, export.slot)
-            _serials[serial] = export.stamp
+            note_serial(serial, export.stamp)
         return serial
 
     def find_version(self, name: str, stamp: int) -> int:
         """The version of that stamp; on a later connection, what has the same text."""
         with self.lock:
-            number, version = divmod(_serials.get(stamp, stamp), 1 << _STAMP_BITS)
-        if number == self._number:
-            return version
-        text = _hashes.get((number, name, version))
-        for each in self.conn.call("op_info", name)["versions"]:
-            if each["hash"] == text and each["state"] != "failed":
-                return int(each["version"])
-        raise NotFound(
-            f"{name}: the daemon was started anew since forward, and does not have the version that "
-            "ran it; run forward again",
-            op=name,
-        )
+            self.link
+            return self._stamps.find_version(name, stamp)
 
     def _send(
         self,
@@ -552,22 +434,6 @@ class Session:
         if "cpu" in names:
             return "cpu", DirectTransport(self, "cpu")
         return names[0], StagedTransport(self, names[0])
-
-
-def find_device(name: str, tensors: Sequence[Maybe]) -> torch.device:
-    """Where all of them are."""
-    found: Optional[torch.device] = None
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        if found is None:
-            found = tensor.device
-        elif tensor.device != found:
-            raise InvalidArgument(
-                f"{name}: its tensors are on {found} and {tensor.device}, expected one device",
-                op=name,
-            )
-    return found or torch.device("cpu")
 
 
 def _check_version(operator: Operator, plan: Plan) -> None:

@@ -13,7 +13,9 @@ from torch.fx.experimental import symbolic_shapes
 from .._shapes import Arithmetic, Misfit
 from ..errors import InvalidArgument
 from ._dtypes import Desc, describe_all, to_wire
-from ._session import Maybe, Operator, find_device, get_session
+from ._interface import Operator
+from ._session import get_session
+from ._transport import Maybe, find_device
 
 _torch: Any = torch  # some of it has no types
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)

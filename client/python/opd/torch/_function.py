@@ -1,0 +1,108 @@
+"""What autograd applies to a call in torch's own process: forward by the operator's `keep`,
+backward by its `back` (_inproc.py), or both in the daemon."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from ._options import DEFAULT, get_options, is_isolated, with_those_of_forward
+from ._stamps import SERIALS
+
+_grad_enabled = torch.is_grad_enabled
+
+
+def make_function(kernels: Any) -> Any:
+    """What autograd applies to a call: arguments by name, which are no tensors, then the others."""
+    keep, back, n, n_inputs = kernels.keep, kernels.back, kernels.n_outputs, kernels.n_inputs
+    masks: dict[tuple[bool, ...], int] = {}
+
+    def forward(ctx: Any, kwargs: dict[str, Any], *args: Any) -> Any:
+        try:
+            made = keep(*args, **kwargs)
+        except RuntimeError as e:
+            made = kernels.keep_elsewhere(e, args, kwargs)
+        if n > 1:
+            ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*kernels.pick(args, made))
+        ctx.stamp, ctx.attrs = made[-1], (args[n_inputs:], kwargs)
+        if kernels.unread:
+            ctx.unread = [_describe(t) for t in kernels.find_unread(args)]
+        options = get_options()
+        if options is not DEFAULT:
+            ctx.options = options
+        return made[0] if n == 1 else made[:n]
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        needs, saved = ctx.needs_input_grad, ctx.saved_tensors
+        made = None
+        if ctx.stamp >= SERIALS and not _grad_enabled() and not _is_isolated(ctx):
+            mask = masks.get(needs)
+            if mask is None:
+                mask = masks[needs] = kernels.mask(needs)
+            try:
+                made = back(*grads, *saved, mask, ctx.stamp)
+                made = (made,) if n_inputs == 1 else made
+            except RuntimeError as e:
+                kernels.explain(e)
+        if made is None:
+            with with_those_of_forward(getattr(ctx, "options", DEFAULT)):
+                made = _differentiate(kernels, ctx, grads, saved)
+        n_more = len(needs) - 1 - n_inputs
+        return (None, *made) if n_more <= 0 else (None, *made, *(None,) * n_more)
+
+    name = kernels.operator.name
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    function = type(name, (torch.autograd.Function,), members)
+    # torch's own apply() looks for torch.func first, which such calls have nothing to do with.
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+
+class _Kept:
+    """A context of autograd's, as far as _register.py uses one."""
+
+    def __init__(self, needs_input_grad: tuple[bool, ...]) -> None:
+        self.needs_input_grad = needs_input_grad
+        self.saved_tensors: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        pass
+
+
+def _describe(tensor: Optional[torch.Tensor]) -> Any:
+    return None if tensor is None else (tensor.dtype, tensor.shape, tensor.stride())
+
+
+def _is_isolated(ctx: Any) -> bool:
+    options = getattr(ctx, "options", None)
+    return options is not None and is_isolated(options)
+
+
+def _differentiate(kernels: Any, ctx: Any, grads: tuple[Any, ...], saved: Any) -> Any:
+    """As the registered operator does it, with what it would have kept."""
+    operator, n = kernels.operator, kernels.n_inputs
+    rest = list(saved)
+    inputs: list[Any] = [None] * n
+    outputs: list[Any] = [torch.empty(0)] * kernels.n_outputs
+    for i in kernels.reads:
+        inputs[i] = rest.pop(0)
+    for i in kernels.read_outputs:
+        outputs[i] = rest.pop(0)
+    for i, described in zip(kernels.unread, getattr(ctx, "unread", ())):
+        if described is not None:
+            dtype, *layout = described
+            inputs[i] = torch.empty_strided(*layout, dtype=dtype, device="meta")
+    needs = ctx.needs_input_grad[1 : 1 + n]
+    kept = _Kept((*needs, *(False,) * (n - len(needs))))
+    stamp = torch.tensor(ctx.stamp, device="cpu")
+    attrs, kwargs = ctx.attrs
+    values = kernels.bind((*inputs, *attrs), kwargs)
+    operator._keep(kept, values, (*outputs, *rest, stamp))
+    return operator._differentiate(kept, *grads)[:n]
