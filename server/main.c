@@ -1,6 +1,6 @@
 // opd: one binary. Without a role it is the broker, which starts the others as itself:
 // "opd executor DEVICE" and "opd compiler", with their descriptors in place. "opd trial FILE" is
-// what `opctl check --run` becomes.
+// what `opctl check --run` and `--grad` become.
 
 #include <limits.h>
 #include <signal.h>
@@ -92,7 +92,7 @@ int main(int argc, char **argv)
             log_debug("this compiler runs at the priority of the others");
         return compiler_main();
     }
-    if (argc >= 3 && strcmp(argv[1], "trial") == 0) {
+    if (argc >= 4 && strcmp(argv[1], "trial") == 0) {
         log_init("trial", LOG_LEVEL_WARN);
         return trial_main(argc - 2, argv + 2);
     }

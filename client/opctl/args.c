@@ -19,8 +19,10 @@ const struct option_row args_options[OPTIONS] = {
     [OPTION_PTX] = { "--ptx", NULL, "print what its kernels compile to, as PTX" },
     [OPTION_SASS] = { "--sass", NULL, "the same, in the machine's own instructions" },
     [OPTION_RUN] = { "--run", NULL, "run the examples on the CPU too; needs no daemon" },
-    [OPTION_SEED] = { "--seed", "N", "with --run: of the random tensors" },
-    [OPTION_DEADLINE] = { "--deadline", "SEC", "with --run: for each stage, default 10" },
+    [OPTION_GRAD] = { "--grad", NULL, "prove the gradients of the examples; needs no daemon" },
+    [OPTION_SEED] = { "--seed", "N", "with --run, --grad: of the random tensors" },
+    [OPTION_DEADLINE] = { "--deadline", "SEC",
+                          "with --run: for each stage, default 10; with --grad: default 60" },
     [OPTION_COUNT] = { "--count", "N", "end after so many" },
     [OPTION_SECONDS] = { "--seconds", "N", "end after that time" },
 };

@@ -17,6 +17,7 @@ enum option {
     OPTION_PTX,
     OPTION_SASS,
     OPTION_RUN,
+    OPTION_GRAD,
     OPTION_SEED,
     OPTION_DEADLINE,
     OPTION_COUNT,

@@ -1,5 +1,5 @@
-// opctl check --run: the file's kernels at work, in processes of their own. No daemon takes part:
-// this process becomes `opd trial`.
+// opctl check --run, and --grad: the file's kernels at work, in processes of their own. No daemon
+// takes part: this process becomes `opd trial`.
 
 #include <errno.h>
 #include <limits.h>
@@ -36,6 +36,7 @@ int check_run(const struct args *args)
         return session_refuse("%s: %s", args->words[1], strerror(errno));
     const char *const argv[] = { "opd",
                                  "trial",
+                                 args->options[OPTION_GRAD] ? "grad" : "run",
                                  args->words[1],
                                  word(args, OPTION_SEED),
                                  word(args, OPTION_DEADLINE),

@@ -35,15 +35,20 @@ static const struct command {
       "and\n"
       "exits, as 'reload' does." },
     { "check", "FILE.cu", 1, 1,
-      WITH(OPTION_ARCH) | WITH(OPTION_DTYPE) | WITH(OPTION_RUN) | WITH(OPTION_SEED) |
-          WITH(OPTION_DEADLINE),
-      cmd_check, "compiles a file without serving it, or runs it with --run",
+      WITH(OPTION_ARCH) | WITH(OPTION_DTYPE) | WITH(OPTION_RUN) | WITH(OPTION_GRAD) |
+          WITH(OPTION_SEED) | WITH(OPTION_DEADLINE),
+      cmd_check, "compiles a file without serving it, runs it, proves its gradients",
       "Prints the errors as compilers do, then what each kernel takes for each dtype and target:\n"
       "registers, bytes spilled, shared memory, stack. Exits 1 if it does not compile.\n"
       "With --run its examples run on the CPU, forward and backward, on random tensors: plainly,\n"
       "then under the address sanitizer (with that for undefined behaviour), then under the "
       "thread\n"
-      "sanitizer, to which each CUDA thread is a thread. Exits 1 if something was found." },
+      "sanitizer, to which each CUDA thread is a thread. Exits 1 if something was found.\n"
+      "With --grad its gradients are held against central differences on the CPU, in float64 "
+      "where\n"
+      "the file has it; each subset of them against all; two runs in different orders for the "
+      "same\n"
+      "bits; and what it says is linear. Exits 1 if something is wrong." },
     { "events", "", 0, 0, WITH(OPTION_FOLLOW) | WITH(OPTION_NO_FOLLOW), cmd_events,
       "reloads, failures, restarts, as they come",
       "Prints the last ones, then waits for more until it is interrupted. With --json: one object\n"
@@ -146,6 +151,7 @@ static bool check_args(const struct command *command, const struct args *args)
     while (args->words[count + 1])
         count++;
     const char *wrong = NULL;
+    bool runs = args->options[OPTION_RUN] || args->options[OPTION_GRAD];
     for (int i = 0; i < OPTIONS && !wrong; i++)
         if (args->options[i] && !((command->options | COMMON) & WITH(i)))
             wrong = args_options[i].name;
@@ -155,11 +161,12 @@ static bool check_args(const struct command *command, const struct args *args)
         session_refuse("%s wants %s", command->name, command->args);
     else if (count > command->most)
         session_refuse("a word too many: '%s'", args->words[1 + command->most]);
-    else if (args->options[OPTION_RUN] && args->options[OPTION_ARCH])
-        session_refuse("check --run takes no --arch: it runs on the CPU");
-    else if ((args->options[OPTION_SEED] || args->options[OPTION_DEADLINE]) &&
-             !args->options[OPTION_RUN])
-        session_refuse("--seed and --deadline belong to check --run");
+    else if (args->options[OPTION_RUN] && args->options[OPTION_GRAD])
+        session_refuse("check takes --run or --grad, one after the other");
+    else if (runs && args->options[OPTION_ARCH])
+        session_refuse("check --run and --grad take no --arch: they run on the CPU");
+    else if ((args->options[OPTION_SEED] || args->options[OPTION_DEADLINE]) && !runs)
+        session_refuse("--seed and --deadline belong to check --run and --grad");
     else
         return true;
     fprintf(stderr, "opctl %s --help tells more.\n", command->name);
@@ -169,7 +176,7 @@ static bool check_args(const struct command *command, const struct args *args)
 static int run(const struct command *command, const struct args *args)
 {
     struct opd_error err = { 0 };
-    if (args->options[OPTION_RUN])
+    if (args->options[OPTION_RUN] || args->options[OPTION_GRAD])
         return check_run(args);
     struct session session = { .client = opd_connect(args->options[OPTION_SOCKET], &err),
                                .json = args->options[OPTION_JSON] != NULL };

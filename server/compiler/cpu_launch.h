@@ -88,6 +88,17 @@ template <class T> struct opd_cpu_turn {
     }
 };
 
+// Which of the threads, or indices, from `first` to `end` comes at that place. opd_cpu_job.plain 2:
+// the last one first.
+#ifdef OPD_CPU_BACKWARDS
+static thread_local bool opd_cpu_backwards;
+#define OPD_CPU_PLACE(at, first, end) (opd_cpu_backwards ? (first) + (end) - 1 - (at) : (at))
+#define OPD_CPU_SET_ORDER(job) opd_cpu_backwards = (job)->plain == 2
+#else
+#define OPD_CPU_PLACE(at, first, end) (at)
+#define OPD_CPU_SET_ORDER(job)
+#endif
+
 template <auto Kernel> struct opd_cpu_launch;
 
 template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
@@ -123,9 +134,10 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
         const unsigned nx = blockDim.x, ny = blockDim.y, n = nx * ny * blockDim.z;
         opd_cpu_bound = n;
         for (unsigned at = first; at < opd_cpu_bound; at++) {
-            threadIdx.x = at % nx;
-            threadIdx.y = at / nx % ny;
-            threadIdx.z = at / nx / ny;
+            const unsigned thread = OPD_CPU_PLACE(at, first, n);
+            threadIdx.x = thread % nx;
+            threadIdx.y = thread / nx % ny;
+            threadIdx.z = thread / nx / ny;
             OPD_CPU_RACE_CALL(race_enter(opd_cpu_self, at));
             Kernel(a...);
             OPD_CPU_RACE_CALL(race_exit(opd_cpu_self));
@@ -143,7 +155,7 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
         const long long begin = first < n ? first : n, end = n - begin < share ? n : begin + share;
         OPD_CPU_VECTORIZE
         for (long long at = begin; at < end; at++) {
-            opd_cpu_turn_index = at;
+            opd_cpu_turn_index = OPD_CPU_PLACE(at, begin, end);
             Kernel(a...);
         }
         opd_cpu_bound = 1;
@@ -169,6 +181,7 @@ template <class... A, void (*Kernel)(A...)> struct opd_cpu_launch<Kernel> {
     OPD_CPU_FRAME(noinline) static void start(const opd_cpu_job *job, unsigned first)
     {
         const typename opd_cpu_count<sizeof...(A)>::places places;
+        OPD_CPU_SET_ORDER(job);
         if constexpr (opd_cpu_plain_loop)
             if (__builtin_expect(!job->plain, 1))
                 call(walk_turns, job, first, places);

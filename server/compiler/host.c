@@ -70,6 +70,8 @@ static void compose(const struct compile_input *in, struct buf *out)
 {
     if (!in->sanitize && host_loop_is_plain(in))
         buf_append_str(out, "#define OPD_CPU_PLAIN_LOOP\n");
+    if (in->backwards)
+        buf_append_str(out, "#define OPD_CPU_BACKWARDS\n");
     append_line(out, "cpu_shim.h");
     buf_append_str(out, cpu_shim_text);
     cpu_refuse_append(out);

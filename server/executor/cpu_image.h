@@ -24,7 +24,8 @@ struct opd_cpu_param {
 struct opd_cpu_job {
     unsigned grid[3], block[3];
     const unsigned char *args; // aligned to 16 bytes
-    unsigned plain; // thread by thread: slow, but the compiler knows each instruction's line
+    unsigned plain; // thread by thread: slow, but the compiler knows each instruction's line; 2:
+                    // from the last to the first, of images that are compiled for it
 };
 
 struct opd_cpu_worker; // one thread of the pool, which runs one block at a time

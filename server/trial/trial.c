@@ -23,6 +23,8 @@
 
 extern char **environ;
 
+enum { GRADIENTS = 3 }; // the stage behind those of "run"
+
 static volatile sig_atomic_t interrupted; // what has begun ends, and is cleared away
 
 static void interrupt(int signal)
@@ -32,14 +34,19 @@ static void interrupt(int signal)
 
 static const struct kind {
     const char *name, *sanitize, *options;
-} kinds[TRIAL_STAGES] = {
-    { "guards", NULL, NULL },
-    { "addresses", "address,undefined",
-      "ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:"
-      "handle_abort=0:use_sigaltstack=0:detect_stack_use_after_return=0:color=never" },
-    { "races", "thread",
-      "TSAN_OPTIONS=handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:handle_abort=0:"
-      "use_sigaltstack=0:history_size=6:exitcode=0:report_thread_leaks=0:color=never" },
+} kinds[] = {
+    { .name = "guards" },
+    { .name = "addresses",
+      .sanitize = "address,undefined",
+      .options = "ASAN_OPTIONS=detect_leaks=0:handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_"
+                 "sigill=0:"
+                 "handle_abort=0:use_sigaltstack=0:detect_stack_use_after_return=0:color=never" },
+    { .name = "races",
+      .sanitize = "thread",
+      .options = "TSAN_OPTIONS=handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_sigill=0:"
+                 "handle_abort=0:"
+                 "use_sigaltstack=0:history_size=6:exitcode=0:report_thread_leaks=0:color=never" },
+    { .name = "gradients" },
 };
 
 struct trial {
@@ -50,6 +57,7 @@ struct trial {
     char *common, *folder;
     const char *seed, *dtypes;
     double deadline;
+    bool gradients; // are to be proved
     bool failed;
 };
 
@@ -85,10 +93,17 @@ static char **make_environment(const struct kind *kind, char *preload)
 static pid_t spawn_stage(const struct trial *t, const struct kind *kind, const char *preload)
 {
     char *said = mem_printf("%s/said", t->folder), *log = mem_printf("%s/log", t->folder);
-    char *const argv[] = { (char *)"opd",      (char *)"trial-stage",
-                           t->folder,          t->source->file,
-                           (char *)t->seed,    (char *)t->dtypes,
-                           (char *)kind->name, NULL };
+    char seconds[32];
+    snprintf(seconds, sizeof seconds, "%g", t->deadline);
+    char *const argv[] = { (char *)"opd",
+                           (char *)"trial-stage",
+                           t->folder,
+                           t->source->file,
+                           (char *)t->seed,
+                           (char *)t->dtypes,
+                           (char *)kind->name,
+                           seconds,
+                           NULL };
     char *first = preload ? mem_printf("LD_PRELOAD=%s", preload) : NULL;
     char **env = make_environment(kind, first);
     int flags = O_WRONLY | O_CREAT | O_TRUNC;
@@ -245,7 +260,7 @@ static bool prepare(struct trial *t, const char *file, struct opd_err *err)
     if (!read_source(t, file, err) || !read_common(t, err))
         return false;
     struct op *op = op_parse(t->source->file, t->source->original, t->source->original_size, err);
-    if (!op || !trial_cases_init(&t->cases, op, t->dtypes, err))
+    if (!op || !trial_cases_init(&t->cases, op, t->dtypes, t->gradients, err))
         return false;
     char *folder = file_temporary("opd-trial-XXXXXX");
     if (!mkdtemp(folder)) {
@@ -254,7 +269,7 @@ static bool prepare(struct trial *t, const char *file, struct opd_err *err)
         return false;
     }
     t->folder = folder;
-    t->build = (struct trial_build){ &t->cases, t->source, t->common, t->folder };
+    t->build = (struct trial_build){ &t->cases, t->source, t->common, t->folder, t->gradients };
     return write_source(t, err);
 }
 
@@ -273,11 +288,17 @@ static void finish(struct trial *t)
 int trial_main(int argc, char **argv)
 {
     static char seed[24];
-    if (argc < 1 || argc > 5)
+    bool gradients = argc > 0 && strcmp(argv[0], "grad") == 0;
+    if (argc < 2 || argc > 6 || (!gradients && strcmp(argv[0], "run") != 0))
         return 2;
+    argv++;
+    argc--;
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)clock_ns() % 1000000);
     struct trial t = { .seed = argc > 1 && argv[1][0] ? argv[1] : seed,
-                       .deadline = argc > 2 && argv[2][0] ? atof(argv[2]) : 10,
+                       .deadline = argc > 2 && argv[2][0] ? atof(argv[2])
+                                   : gradients            ? 60
+                                                          : 10,
+                       .gradients = gradients,
                        .dtypes = argc > 3 ? argv[3] : "",
                        .print = { .json = argc > 4 && strcmp(argv[4], "json") == 0 } };
     struct opd_err err = { 0 };
@@ -295,8 +316,9 @@ int trial_main(int argc, char **argv)
     trial_print_head(&t.print, ok ? t.cases.op : NULL, t.source ? t.source->file : argv[0], t.seed,
                      ok ? t.cases.n : 0, &err);
     // What does not compile does not so three times.
-    for (int i = 0; ok && i < TRIAL_STAGES && !t.print.broken && !interrupted; i++)
-        try_stage(&t, &kinds[i]);
+    const struct kind *kind = gradients ? &kinds[GRADIENTS] : kinds;
+    for (int n = gradients ? 1 : GRADIENTS; ok && n > 0 && !t.print.broken && !interrupted; n--)
+        try_stage(&t, kind++);
     trial_print_end(&t.print, ok && !t.failed);
     finish(&t);
     opd_err_clear(&err);

@@ -1,11 +1,12 @@
 #pragma once
 
 // A trial: a file's kernels at work on random tensors, on the CPU and in processes of their own,
-// before anything serves them. `opctl check --run` becomes this; no daemon is needed.
+// before anything serves them. `opctl check --run` and `--grad` become this; no daemon is needed.
 //
-// "opd trial FILE [SEED [DEADLINE [DTYPES [json]]]]" compiles the kernels of the file's examples
-// once for each stage, and runs each stage as "opd trial-stage": without more than guards, with the
-// address sanitizer, with the thread sanitizer. Empty words stand for the defaults.
+// "opd trial run FILE [SEED [DEADLINE [DTYPES [json]]]]" compiles the kernels of the file's
+// examples once for each stage, and runs each stage as "opd trial-stage": without more than guards,
+// with the address sanitizer, with the thread sanitizer. "opd trial grad ..." has one stage, which
+// proves gradients. Empty words stand for the defaults.
 
 int trial_main(int argc, char **argv);       // 0: all is well; 1: something was found; 2: usage
-int trial_stage_main(int argc, char **argv); // DIR FILE SEED DTYPES STAGE
+int trial_stage_main(int argc, char **argv); // DIR FILE SEED DTYPES STAGE SECONDS

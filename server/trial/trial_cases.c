@@ -5,6 +5,8 @@
 
 #include "base/mem.h"
 
+enum { MAX_OF_ALL_SUBSETS = 5 };
+
 const struct trial_kernel *trial_cases_find(const struct trial_cases *t, const struct plan *plan,
                                             uint32_t kernel)
 {
@@ -35,19 +37,59 @@ static void add_kernels(struct trial_cases *t, const struct plan *plan)
     }
 }
 
+static bool add_part(struct trial_case *c, struct plan_request *request, uint32_t wanted,
+                     struct opd_err *err)
+{
+    request->wanted = wanted;
+    struct plan *plan = plan_build(request, err);
+    if (!plan)
+        return false;
+    c->parts = mem_realloc(c->parts, (size_t)c->n_parts + 1, sizeof *c->parts);
+    c->parts[c->n_parts++] = (struct trial_part){ wanted, plan };
+    return true;
+}
+
+// Every subset of the gradients but all; of many, those of one, and of all but one.
+static bool add_parts(struct trial_case *c, struct plan_request *request, struct opd_err *err)
+{
+    uint32_t all = plan_gradients(request);
+    bool ok = true;
+    if (__builtin_popcount(all) <= MAX_OF_ALL_SUBSETS) {
+        for (uint32_t part = (all - 1) & all; ok && part; part = (part - 1) & all)
+            ok = add_part(c, request, part, err);
+        return ok;
+    }
+    for (uint32_t left = all; ok && left; left &= left - 1) {
+        uint32_t one = left & -left;
+        ok = add_part(c, request, one, err) && add_part(c, request, all & ~one, err);
+    }
+    return ok;
+}
+
+static void finish_case(struct trial_case *c)
+{
+    plan_free(c->forward);
+    plan_free(c->backward);
+    for (int i = 0; i < c->n_parts; i++)
+        plan_free(c->parts[i].plan);
+    free(c->parts);
+}
+
 static bool add_case(struct trial_cases *t, struct plan_request *request, enum opd_dtype dtype,
-                     int example, struct opd_err *err)
+                     int example, bool gradients, struct opd_err *err)
 {
     const struct op *op = t->op;
     struct trial_case c = { .dtype = dtype, .example = example };
     request->on_cpu = true;
     request->keep = op->has_backward;
-    if (!(c.forward = plan_build(request, err)))
-        return false;
+    bool ok = (c.forward = plan_build(request, err)) != NULL;
     request->direction = PLAN_BACKWARD;
     request->wanted = plan_gradients(request);
-    if (op->has_backward && request->wanted && !(c.backward = plan_build(request, err))) {
-        plan_free(c.forward);
+    if (ok && op->has_backward && request->wanted)
+        ok = (c.backward = plan_build(request, err)) != NULL &&
+             (!gradients || add_parts(&c, request, err));
+    if (!ok) {
+        finish_case(&c);
         return false;
     }
     t->cases = mem_realloc(t->cases, (size_t)t->n + 1, sizeof *t->cases);
@@ -55,7 +97,22 @@ static bool add_case(struct trial_cases *t, struct plan_request *request, enum o
     add_kernels(t, c.forward);
     if (c.backward)
         add_kernels(t, c.backward);
+    for (int i = 0; i < c.n_parts; i++)
+        add_kernels(t, c.parts[i].plan);
     return true;
+}
+
+// Differences are taken in the widest type that there is.
+static void keep_widest(enum opd_dtype *dtypes, int *n)
+{
+    static const enum opd_dtype order[] = { OPD_DTYPE_float64, OPD_DTYPE_float32 };
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++)
+        for (int k = 0; k < *n; k++)
+            if (dtypes[k] == order[i]) {
+                dtypes[0] = order[i];
+                *n = 1;
+                return;
+            }
 }
 
 static bool is_chosen(const char *dtypes, const char *name)
@@ -67,17 +124,20 @@ static bool is_chosen(const char *dtypes, const char *name)
     return found;
 }
 
-bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes, struct opd_err *err)
+bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes, bool gradients,
+                      struct opd_err *err)
 {
     *t = (struct trial_cases){ .op = op };
     enum opd_dtype all[OPD_DTYPE_COUNT];
     int n = plan_example_dtypes(op, false, all);
+    if (gradients && !dtypes[0])
+        keep_widest(all, &n);
     for (int d = 0; d < n; d++) {
         struct plan_request request;
         if (!is_chosen(dtypes, dtype_name(all[d])))
             continue;
         for (int k = 0; plan_example(op, k, all[d], &request); k++)
-            if (!add_case(t, &request, all[d], k + 1, err))
+            if (!add_case(t, &request, all[d], k + 1, gradients, err))
                 return false;
     }
     if (t->n > 0)
@@ -90,10 +150,8 @@ bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes, 
 
 void trial_cases_finish(struct trial_cases *t)
 {
-    for (int i = 0; i < t->n; i++) {
-        plan_free(t->cases[i].forward);
-        plan_free(t->cases[i].backward);
-    }
+    for (int i = 0; i < t->n; i++)
+        finish_case(&t->cases[i]);
     free(t->cases);
     free(t->kernels);
     *t = (struct trial_cases){ 0 };

@@ -10,10 +10,17 @@ struct trial_kernel {
     int image, place;           // which image, and which kernel of it
 };
 
+struct trial_part {
+    uint32_t wanted;
+    struct plan *plan;
+};
+
 struct trial_case {
     enum opd_dtype dtype;
     int example;                     // from 1
     struct plan *forward, *backward; // backward: NULL if there is none
+    int n_parts;
+    struct trial_part *parts; // backward for some of the gradients, where those are to be proved
 };
 
 struct trial_cases {
@@ -23,8 +30,9 @@ struct trial_cases {
     struct trial_kernel *kernels;
 };
 
-// `dtypes`: names with commas between; "": all that the operator has. Takes no reference of op.
-bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes,
+// `dtypes`: names with commas between; "": all that the operator has, or, of `gradients`, the
+// widest one. Takes no reference of op.
+bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes, bool gradients,
                       struct opd_err *err);
 void trial_cases_finish(struct trial_cases *t); // zeroed is fine
 

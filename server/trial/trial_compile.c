@@ -24,7 +24,8 @@ static int compile_image(const struct trial_build *b, const char *sanitize, int 
                                 .file = b->source->file,
                                 .folder = b->source->folder,
                                 .source = b->source->text,
-                                .sanitize = sanitize };
+                                .sanitize = sanitize,
+                                .backwards = b->backwards };
     const struct trial_cases *c = b->cases;
     const char **more = mem_zalloc((size_t)c->n_kernels, sizeof *more);
     for (int i = 0; i < c->n_kernels; i++) {

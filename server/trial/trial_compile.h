@@ -10,6 +10,7 @@ struct trial_build {
     const struct source *source;
     const char *common; // the text of opd.cuh
     const char *folder; // where images go: 0.so, 1.so, ...
+    bool backwards;     // compile_input.backwards
 };
 
 // `sanitize`: "thread"; NULL: nothing. Error: compile_error with the compiler's log.

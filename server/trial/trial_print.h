@@ -2,7 +2,7 @@
 
 // A trial's results, for people or as JSON:
 //   {"file", "op", "message": why there is no operator, "warnings": lines, "seed", "cases", "ok",
-//    "stages": [{"stage": "guards" | "addresses" | "races",
+//    "stages": [{"stage": "guards" | "addresses" | "races" | "gradients",
 //                "state": "ok" | "findings" | "failed" | "unfinished" | "skipped",
 //                "message": why not ok, "log": the compiler's, "launches", "seconds",
 //                "findings": [{"message", "where": "f.cu:22" or "", "other": of a race, "kernel",
@@ -10,8 +10,6 @@
 
 #include "op/op.h"
 #include "trial/trial_findings.h"
-
-enum { TRIAL_STAGES = 3 };
 
 enum trial_state { TRIAL_OK, TRIAL_FOUND, TRIAL_FAILED, TRIAL_UNFINISHED, TRIAL_SKIPPED };
 

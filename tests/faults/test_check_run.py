@@ -45,15 +45,15 @@ def write(folder, body, use=USE):
     return path
 
 
-def check(path, *options, **environment):
+def check(path, *options, mode="--run", **environment):
     env = {k: v for k, v in os.environ.items() if k not in NEEDLESS}
     env.update(environment, OPD_BIN=str(PROGRAM))
-    return subprocess.run([OPCTL, "check", "--run", path, *options], env=env, timeout=PATIENCE,
+    return subprocess.run([OPCTL, "check", mode, path, *options], env=env, timeout=PATIENCE,
                           stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
 
-def report(path, *options, **environment):
-    done = check(path, "--json", *options, **environment)
+def report(path, *options, mode="--run", **environment):
+    done = check(path, "--json", *options, mode=mode, **environment)
     assert done.returncode in (0, 1) and not done.stderr, (done.stdout, done.stderr)
     result = json.loads(done.stdout)
     assert result["ok"] == (done.returncode == 0)

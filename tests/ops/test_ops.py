@@ -5,10 +5,14 @@ Inputs are rounded to the dtype under test first, so that the error is the opera
 """
 
 import itertools
+import os
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import PATIENCE, PROGRAM, ROOT
 from references import (
     BOUNDS,
     DOMAINS,
@@ -119,30 +123,13 @@ def test_every_operator_has_a_reference(client):
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_gradients_against_finite_differences(client, name):
-    """torch.autograd.gradcheck, which knows nothing of the reference: float64, every example."""
-    info = operators(client)[name]
-    op = client.ops[name]
-    for shapes, attrs in examples(info):
-        if sum(int(np.prod(s)) for s in shapes if s is not None) > 1500:
-            shapes = [[min(n, 5) for n in s] for s in shapes] if len(shapes) == 1 else shapes
-        inputs = make_inputs(info, shapes, "float64", seed=2)
-
-        class Op(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, *values):
-                tensors = [None if v is None else client.tensor(v.detach().numpy()) for v in values]
-                outputs, ctx.opd = op.forward(*tensors, **attrs)
-                made = tuple(to_torch(o) for o in as_tuple(outputs))
-                return made if len(made) > 1 else made[0]
-
-            @staticmethod
-            def backward(ctx, *grads):
-                given = [client.tensor(g.contiguous().numpy()) for g in grads]
-                return tuple(None if g is None else to_torch(g) for g in ctx.opd.backward(*given))
-
-        leaves = [None if x is None else x.clone().requires_grad_() for x in inputs]
-        assert torch.autograd.gradcheck(Op.apply, leaves, eps=1e-6, atol=1e-6, fast_mode=True)
+def test_gradients_are_proved(name):
+    """opctl check --grad, which knows nothing of the reference: float64 on the CPU, every example."""
+    opctl = Path(PROGRAM).parent / "opctl"
+    path = ROOT / "kernels_src" / f"{name}.cu"
+    done = subprocess.run([opctl, "check", "--grad", path], env={**os.environ, "OPD_BIN": PROGRAM},
+                          timeout=PATIENCE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", REFERENCES)
