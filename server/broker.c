@@ -389,6 +389,10 @@ struct broker *broker_new(const struct options *options)
                                  .registry = &b->registry,
                                  .events = &b->events,
                                  .pool = b->pool,
+                                 .prove = { .turn = &b->turn,
+                                            .events = &b->events,
+                                            .registry = &b->registry,
+                                            .wanted = b->options.prove },
                                  .sources = { .folders = b->options.kernels,
                                               .n_folders = b->options.n_kernels } };
     return b;

@@ -338,6 +338,8 @@ static const struct option_row rows[] = {
       AT(set_switch, debug), 0, 0 },
     { "warm", NULL, "compile the examples of every operator at start", NULL, AT(set_switch, warm),
       0, 0 },
+    { "prove", NULL, "prove the gradients of each edit, as opctl check --grad does", NULL,
+      AT(set_switch, prove), 0, 0 },
 };
 
 enum { N_ROWS = sizeof rows / sizeof rows[0] };

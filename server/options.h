@@ -34,6 +34,7 @@ struct options {
     bool own_blas; // multiply matrices by opd's own kernel alone
     bool debug;    // every launch is waited for before the next
     bool warm;     // compile every operator's examples at start
+    bool prove;    // prove gradients after each edit
     int log_level;
 };
 

@@ -102,6 +102,7 @@ static void publish(struct reload *r, struct version *v, uint64_t since)
     opd_err_clear(&doubt);
     log_info("operator %s: version %d %s, %.1f ms after the edit", v->op->name, v->number,
              pinned ? "is ready (another is pinned)" : "serves", event.ms);
+    prove_add(&r->prove, v);
 }
 
 static void free_edit(struct edit *edit)

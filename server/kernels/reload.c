@@ -338,6 +338,7 @@ void reload_stop(struct reload *r)
     if (!r->started)
         return;
     r->started = false;
+    prove_stop(&r->prove);
     uv_close((uv_handle_t *)&r->timer, NULL);
     for (int i = 0; i < RELOAD_MAX_WATCHES; i++)
         if (r->watches[i].folder)

@@ -14,6 +14,7 @@
 #include <uv.h>
 
 #include "base/err.h"
+#include "kernels/prove.h"
 #include "kernels/sources.h"
 
 struct devices;
@@ -41,6 +42,7 @@ struct reload {
     struct events *events;
     struct pool *pool;
 
+    struct prove prove;
     struct sources sources;
     char *common; // the text of opd.cuh
     char *common_path;

@@ -13,6 +13,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "compiler/compiler.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "options.h"
@@ -300,11 +302,17 @@ int trial_main(int argc, char **argv)
                                                           : 10,
                        .gradients = gradients,
                        .dtypes = argc > 3 ? argv[3] : "",
-                       .print = { .json = argc > 4 && strcmp(argv[4], "json") == 0 } };
+                       .print = { .json = argc > 4 && strcmp(argv[4], "json") == 0,
+                                  .lines = argc > 4 && strcmp(argv[4], "lines") == 0 } };
     struct opd_err err = { 0 };
     if (t.seed[strspn(t.seed, "0123456789")] || !(t.deadline > 0)) {
         fprintf(stderr, "opd: a seed is an integer and a deadline seconds above 0\n");
         return 2;
+    }
+    if (t.print.lines) {
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        if (nice(COMPILER_NICE) < 0)
+            log_debug("gradients are proved at the priority of the rest");
     }
     setenv("LC_ALL", "C", 1);       // diagnostics in the words that are looked for
     personality(ADDR_NO_RANDOMIZE); // the thread sanitizer wants memory where it expects it

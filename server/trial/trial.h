@@ -3,10 +3,11 @@
 // A trial: a file's kernels at work on random tensors, on the CPU and in processes of their own,
 // before anything serves them. `opctl check --run` and `--grad` become this; no daemon is needed.
 //
-// "opd trial run FILE [SEED [DEADLINE [DTYPES [json]]]]" compiles the kernels of the file's
+// "opd trial run FILE [SEED [DEADLINE [DTYPES [json|lines]]]]" compiles the kernels of the file's
 // examples once for each stage, and runs each stage as "opd trial-stage": without more than guards,
 // with the address sanitizer, with the thread sanitizer. "opd trial grad ..." has one stage, which
-// proves gradients. Empty words stand for the defaults.
+// proves gradients. Empty words stand for the defaults. As "lines" it says no more than what is
+// wrong, for the daemon: "wrong", or "failed", a tab and what.
 
 int trial_main(int argc, char **argv);       // 0: all is well; 1: something was found; 2: usage
 int trial_stage_main(int argc, char **argv); // DIR FILE SEED DTYPES STAGE SECONDS

@@ -33,18 +33,20 @@ void trial_print_head(struct trial_print *p, const struct op *op, const char *fi
         put_pair("message", err->msg, ", ");
         put_pair("warnings", op ? op->warnings : "", ", ");
         printf("\"seed\": %s, \"cases\": %d, \"stages\": [", seed, n_cases);
-    } else if (op) {
+    } else if (op && !p->lines) {
         if (op->warnings[0])
             printf("%s\n", op->warnings);
         printf("%s: %d case%s, seed %s\n", op->name, n_cases, n_cases == 1 ? "" : "s", seed);
-    } else {
+    } else if (p->lines && !op) {
+        printf("failed\t%s\n", err->msg);
+    } else if (!op) {
         fprintf(stderr, "opctl: %s\n%s", err->msg, err->log ? err->log : "");
     }
 }
 
 void trial_print_begin(struct trial_print *p, const char *stage)
 {
-    if (!p->json)
+    if (!p->json && !p->lines)
         printf("%-10s ", stage);
     fflush(stdout);
 }
@@ -70,6 +72,15 @@ static void print_stage_json(struct trial_print *p, const struct trial_result *r
     fputs("]}", stdout);
 }
 
+static void print_stage_lines(const struct trial_result *r)
+{
+    for (int i = 0; i < r->findings.n; i++)
+        printf("wrong\t%s: %s (%s)\n", r->findings.list[i].where, r->findings.list[i].what,
+               r->findings.list[i].context);
+    if (r->state == TRIAL_FAILED)
+        printf("failed\t%s\n%s", r->message, r->log ? r->log : "");
+}
+
 void trial_print_stage(struct trial_print *p, const struct trial_result *r)
 {
     const struct trial_findings *f = &r->findings;
@@ -79,6 +90,10 @@ void trial_print_stage(struct trial_print *p, const struct trial_result *r)
         return;
     }
     p->n_stages++;
+    if (p->lines) {
+        print_stage_lines(r);
+        return;
+    }
     if (r->state == TRIAL_OK)
         printf("ok, %d launch%s, %.1f s\n", f->n_launches, f->n_launches == 1 ? "" : "es",
                r->seconds);

@@ -1,6 +1,6 @@
 #pragma once
 
-// A trial's results, for people or as JSON:
+// A trial's results, for people, in lines for the daemon (trial.h), or as JSON:
 //   {"file", "op", "message": why there is no operator, "warnings": lines, "seed", "cases", "ok",
 //    "stages": [{"stage": "guards" | "addresses" | "races" | "gradients",
 //                "state": "ok" | "findings" | "failed" | "unfinished" | "skipped",
@@ -23,7 +23,7 @@ struct trial_result {
 };
 
 struct trial_print {
-    bool json;
+    bool json, lines;
     bool broken; // it does not compile
     int n_stages;
 };
