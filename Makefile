@@ -1,6 +1,6 @@
 # opd. GNU make; everything that is built goes under $(BUILD).
 #
-#   make            build/opd, build/opctl, build/libopd.so, build/libopd.a, build/libopd_torch.so
+#   make            build/opd, build/opctl, build/libopd.so, build/libopd.a, build/libopd_torch.so, build/opd_native.so
 #   make demo       installs what is missing, builds, shows it at work
 #   make test       installs what is missing, builds, runs every test that needs no GPU: ten minutes
 #   make quick      builds, and runs what most mistakes are found by: a minute
@@ -48,7 +48,7 @@ FUZZ_SECONDS ?= 10
 	bench-reload bench-requests gates \
 	lint format protocol install dist wheel clean
 
-all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a $(BUILD)/libopd_torch.so
+all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a $(BUILD)/libopd_torch.so native
 
 # ---- build ---------------------------------------------------------------------------------------------------------
 
@@ -118,6 +118,18 @@ $(torch_client): CFLAGS += -fexceptions
 $(BUILD)/libopd_torch.so: $(torch_client) $(in_process) $(OBJ)/pic/server/executor/cuda_driver.o
 	$(SAY) LINK $@
 	$(Q)$(LINK) -shared -Wl,-soname,libopd_torch.so -Wl,-z,defs -o $@ $^ -ldl -lpthread
+
+# The Python client's quick path, where Python's headers are; it does without, more slowly.
+PYTHON_H = $(shell $(PYTHON) -c 'import sysconfig; print(sysconfig.get_paths()["include"])' 2>/dev/null)
+.PHONY: native no-native
+native: $(if $(wildcard $(PYTHON_H)/Python.h),$(BUILD)/opd_native.so,no-native)
+no-native:
+	@echo "  -- no Python.h of $(PYTHON): opd_native.so is not built, the Python client does without it"
+
+$(BUILD)/opd_native.so: client/python/native.c Makefile
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(COMPILE) -isystem $(PYTHON_H) -fPIC -fvisibility=hidden -shared -o $@ $<
 
 # One object whose inner names are local, so that they cannot clash with those of a program.
 $(BUILD)/libopd.a: $(client)
@@ -245,8 +257,13 @@ torch: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) OPD_ISOLATED=1 $(PYTEST) \
 		$(patsubst %,tests/torch/test_torch_%.py,ops edits layers options process)
 
-functional ops reload faults: $(call built,all)
+ops reload faults: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
+
+# What the client has in C, once more without.
+functional: $(call built,all)
+	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
+	OPD_TEST_DEVICE=$(DEVICE) OPD_PURE=1 $(PYTEST) tests/functional/test_client_prepared.py
 
 # What torch runs in its own process otherwise.
 torch-isolated: $(call built,all)
@@ -372,6 +389,7 @@ install: all
 	install $(BUILD)/libopd.so.0 $(ROOT)/lib
 	ln -sf libopd.so.0 $(ROOT)/lib/libopd.so
 	install $(BUILD)/libopd_torch.so $(ROOT)/lib
+	[ ! -f $(BUILD)/opd_native.so ] || install $(BUILD)/opd_native.so $(ROOT)/lib
 	install -m 644 $(BUILD)/libopd.a $(ROOT)/lib
 	install -m 644 client/c/opd.h $(ROOT)/include
 	install -m 644 kernels_src/* $(ROOT)/share/opd/kernels_src
@@ -388,7 +406,7 @@ dist: all
 	$(MAKE) --no-print-directory install PREFIX= DESTDIR=$(abspath $(BUILD)/dist/$(DIST))
 	mv $(BUILD)/dist/$(DIST)/share/opd/README.md $(BUILD)/dist/$(DIST)/share/opd/LICENSE $(BUILD)/dist/$(DIST)
 	sed -i 's|^prefix=.*|prefix=$${pcfiledir}/../..|' $(BUILD)/dist/$(DIST)/lib/pkgconfig/opd.pc
-	strip --strip-debug $(BUILD)/dist/$(DIST)/bin/* $(BUILD)/dist/$(DIST)/lib/*.so.0 $(BUILD)/dist/$(DIST)/lib/libopd_torch.so $(BUILD)/dist/$(DIST)/lib/*.a
+	strip --strip-debug $(BUILD)/dist/$(DIST)/bin/* $(BUILD)/dist/$(DIST)/lib/*.so.0 $(BUILD)/dist/$(DIST)/lib/*_*.so $(BUILD)/dist/$(DIST)/lib/*.a
 	mkdir -p dist
 	tar -C $(BUILD)/dist -czf dist/$(DIST).tar.gz --owner=0 --group=0 $(DIST)
 	@ls -l dist/$(DIST).tar.gz

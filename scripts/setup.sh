@@ -42,6 +42,10 @@ as_root() {
     fi
 }
 
+have_python_h() {
+    [ -f "$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_paths()["include"])' 2>/dev/null)/Python.h" ]
+}
+
 # What is missing: packages, and two words for those whose name depends on the system.
 missing() {
     have gcc || echo gcc
@@ -59,6 +63,9 @@ missing() {
         have_header '#include <setjmp.h>' '#include <stdarg.h>' '#include <stddef.h>' \
             '#include <stdint.h>' '#include <cmocka.h>' || echo libcmocka-dev
         have valgrind || echo valgrind
+        case $(command -v "$PYTHON") in
+        /usr/bin/*) have_python_h || echo python3-dev ;;
+        esac
         have_fuzzer || echo @clang
         ls /usr/lib/*/libopenblas.so.0 >/dev/null 2>&1 || echo libopenblas0
         # A client in another language, from a library that knows nothing of opd.

@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = {"bin": "build", "lib": "build", "include": "client/c", "share/opd/kernels_src": "kernels_src"}
 FILES = {
     "bin": ["opd", "opctl"],
-    "lib": ["libopd.so.0", "libopd_torch.so"],
+    "lib": ["libopd.so.0", "libopd_torch.so", "opd_native.so"],
     "include": ["opd.h"],
     "share/opd/kernels_src": ["*"],
 }

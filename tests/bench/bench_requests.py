@@ -26,7 +26,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "functional")]
 
 import numpy as np  # noqa: E402
 from conftest import PROGRAM, Daemon  # noqa: E402
-from counts import Counted, Requests, Unable  # noqa: E402
+from counts import CountedDaemon, Requests, Unable  # noqa: E402
 from raw import Raw  # noqa: E402
 
 SHAPE = (32, 32)
@@ -253,11 +253,11 @@ def show_many(what, counts):
 
 
 def count_with(n, fill, *options):
-    daemon = Counted(*options)
+    daemon = CountedDaemon(*options)
     try:
         requests = Requests(daemon.socket)
         kept = fill(daemon, n, requests)
-        found = {kind: daemon.count(requests, kind, 200) for kind in requests.kinds}
+        found = {kind: daemon.count_requests(requests, kind, 200) for kind in requests.kinds}
         del kept
         return found
     finally:

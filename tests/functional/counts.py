@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -56,47 +57,96 @@ class Requests:
 
 
 class Counted:
-    """A daemon on the CPU whose broker runs in valgrind."""
+    """A process in valgrind, which has printed a line that begins with "ready"."""
 
-    def __init__(self, *options):
+    def __init__(self, command, folder, env):
         if not shutil.which("valgrind") or not shutil.which("vgdb"):
             raise Unable("no valgrind here, which counts instructions")
-        self.folder = Path(tempfile.mkdtemp(prefix="opd-test-"))
-        self.socket = str(self.folder / "opd.sock")
-        counter = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={self.folder}/counts"]
-        daemon = [PROGRAM, "--socket", self.socket, "--device", "cpu", "--cache", str(CACHE), *options]
-        command = [*counter, f"--vgdb-prefix={self.folder}/vgdb", *daemon]
-        env = {**os.environ, "LD_PRELOAD": str(BENCH / "own_exe.so"), "OPD_BIN": str(Path(PROGRAM).resolve())}
-        with open(self.folder / "log", "wb") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=env)
-        if not self.process.stdout.readline().startswith(b"ready: "):
-            raise AssertionError((self.folder / "log").read_text())
+        self.folder = folder
+        counter = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--callgrind-out-file={folder}/counts"]
+        with open(folder / "log", "wb") as log:
+            self.process = subprocess.Popen(
+                [*counter, f"--vgdb-prefix={folder}/vgdb", *command],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env={**os.environ, **env},
+            )  # fmt: skip
+        if not self.process.stdout.readline().startswith(b"ready"):
+            raise AssertionError((folder / "log").read_text())
         self.n_dumps = 0
 
     def tell(self, *words):
         command = ["vgdb", f"--vgdb-prefix={self.folder}/vgdb", f"--pid={self.process.pid}", *words]
         subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
 
-    def count(self, requests, kind, n):
-        """User instructions of each."""
-        self.tell("instrumentation", "on")  # not before: starting takes long with it
-        requests.make(kind, 20)  # whatever the first ones set up
-        requests.clear()
+    def count(self, make, n):
+        """User instructions of each of make(n)."""
         self.tell("zero")
-        requests.make(kind, n)
+        make(n)
         self.tell("dump")
         self.n_dumps += 1
         text = (self.folder / f"counts.{self.n_dumps}").read_text()
-        requests.clear()
         return int(re.search(r"^(?:totals|summary): (\d+)", text, re.M)[1]) / n
 
     def stop(self):
         family = find_family(self.process.pid)
         self.process.terminate()
         self.process.wait(PATIENCE)
+        self.process.stdin.close()
         self.process.stdout.close()
         shutil.rmtree(self.folder)
         return family
+
+
+class CountedDaemon(Counted):
+    """On the CPU; its broker is counted."""
+
+    def __init__(self, *options):
+        folder = Path(tempfile.mkdtemp(prefix="opd-test-"))
+        self.socket = str(folder / "opd.sock")
+        daemon = [PROGRAM, "--socket", self.socket, "--device", "cpu", "--cache", str(CACHE), *options]
+        env = {"LD_PRELOAD": str(BENCH / "own_exe.so"), "OPD_BIN": str(Path(PROGRAM).resolve())}
+        super().__init__(daemon, folder, env)
+
+    def count_requests(self, requests, kind, n):
+        self.tell("instrumentation", "on")  # not before: starting takes long with it
+        requests.make(kind, 20)  # whatever the first ones set up
+        requests.clear()
+        counted = self.count(lambda n: requests.make(kind, n), n)
+        requests.clear()
+        return counted
+
+
+CLIENT = """
+import gc, sys, opd
+client = opd.connect(sys.argv[1])
+x, gelu = client.zeros((32, 32)), client.ops.gelu
+gc.disable()
+print("ready", opd._native.native is not None, flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        gelu(x)
+    print(flush=True)
+"""
+
+
+class CountedClient(Counted):
+    """A program in Python, whose calls are prepared. pure: without opd_native."""
+
+    def __init__(self, socket, pure):
+        # Python's own folders are found by it; -S leaves out what else it would look for.
+        env = {"PYTHONPATH": os.pathsep.join(sys.path), "OPD_PURE": str(int(pure))}
+        folder = Path(tempfile.mkdtemp(prefix="opd-test-"))
+        super().__init__([sys.executable, "-S", "-c", CLIENT, socket], folder, env)
+
+    def make(self, n):
+        self.process.stdin.write(b"%d\n" % n)
+        self.process.stdin.flush()
+        assert self.process.stdout.readline()
+
+    def count_calls(self, n):
+        self.make(100)
+        self.tell("instrumentation", "on")
+        self.make(100)
+        return self.count(self.make, n)
 
 
 def count_calls(pid, act):

@@ -4,6 +4,7 @@ What users see but the speed is as if each call were a plain one."""
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -40,25 +41,18 @@ def x(client):
     return client.tensor(np.arange(4, dtype=np.float32))
 
 
-def methods(client, run):
-    """The methods of the requests that `run` sends."""
+def methods(client, run, times=1):
+    """What the daemon was asked for by `run`, each time."""
+
+    def count():
+        requests = client._conn.call("status")["requests"]
+        return {name: requests.get(name, 0) for name in ("forward", "prepare", "call")}
+
     seen = []
-    conn = client._conn
-    send, exchange, call = conn._encode, conn.exchange, conn.send_call
-
-    def note(name, function):
-        def noted(*args):
-            seen.append(args[0] if name == "request" else "call")
-            return function(*args)
-
-        return noted
-
-    conn._encode, conn.exchange = note("request", send), note("call", exchange)
-    conn.send_call = note("call", call)
-    try:
+    for _ in range(times):
+        before = count()
         run()
-    finally:
-        del conn._encode, conn.exchange, conn.send_call
+        seen += [name for name, n in count().items() for _ in range(n - before[name])]
     return seen
 
 
@@ -68,8 +62,8 @@ def repeat(call, times=CALLS):
 
 def test_it_is_prepared(client, x):
     dir(client.ops)  # they are known
-    ran = methods(client, lambda: repeat(lambda: client.ops.scale(x, by=2.0)))
-    assert ran[:3] == ["forward", "prepare", "forward"] and ran.count("forward") <= 3
+    ran = methods(client, lambda: client.ops.scale(x, by=2.0), CALLS)
+    assert ran[:3] == ["forward", "forward", "prepare"] and ran.count("forward") <= 3
     assert ran[-1] == "call"
     for by in (2.0, 3.0, 2.0):
         for got in repeat(lambda by=by: client.ops.scale(x, by=by)):
@@ -285,6 +279,32 @@ def test_threads(client):
     for thread in threads:
         thread.join()
     assert not errors
+
+
+def test_references(daemon, client, x):
+    """However a call ends, nothing is kept of it, and what it made is given up; in a cycle, too."""
+    scale = client.ops.scale
+    repeat(lambda: scale(x, by=2.0))
+    (handle,) = {*client.ops._prepared[False]["scale"].quick.values()}
+    held = (x, x._kind, x._wire, handle, client._link, client._conn, handle.parts)
+
+    def fail():
+        with pytest.raises(opd.NotFound, match="no tensor"):
+            scale(gone, by=2.0)
+
+    def cycle():
+        ring = [scale(x, by=2.0)]
+        ring.append(ring)
+
+    for way in (lambda: scale(x, by=2.0), lambda: repeat(lambda: scale(x, by=2.0), 70), fail, cycle):
+        gone = client.tensor(np.arange(4, dtype=np.float32))
+        client._link.request("free", ("tensor", [gone._id]))
+        way()
+        gc.collect()
+        before = [sys.getrefcount(of) for of in held], len(client.tensors())
+        repeat(way, 20)
+        gc.collect()
+        assert ([sys.getrefcount(of) for of in held], len(client.tensors())) == before, way
 
 
 class Signalled(Exception):

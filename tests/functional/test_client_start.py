@@ -162,6 +162,7 @@ BUILT = {  # by where a wheel has it: where make has built it, and where make in
     "bin/opctl": ("build/opctl", "bin/opctl"),
     "lib/libopd.so.0": ("build/libopd.so.0", "lib/libopd.so.0"),
     "lib/libopd_torch.so": ("build/libopd_torch.so", "lib/libopd_torch.so"),
+    "lib/opd_native.so": ("build/opd_native.so", "lib/opd_native.so"),
     "include/opd.h": ("client/c/opd.h", "include/opd.h"),
     "share/opd/kernels_src/gelu.cu": ("kernels_src/gelu.cu", "share/opd/kernels_src/gelu.cu"),
 }

@@ -1,15 +1,18 @@
-"""What a request costs the broker does not grow unnoticed. tests/bench/gates.json says what it was: where a change
-makes requests cheaper, or rightly dearer, `make gates` writes it anew."""
+"""What a request costs the broker, and the client in Python, does not grow unnoticed. tests/bench/gates.json says what
+it was: where a change makes requests cheaper, or rightly dearer, `make gates` writes it anew."""
 
 import json
 import platform
 import sys
+import sysconfig
 import time
 
 import pytest
 from conftest import DEVICE, ROOT, find_family
-from counts import Counted, Requests, Unable, count_calls
+from counts import CountedClient, CountedDaemon, Requests, Unable, count_calls
 from raw import SANITIZED, Raw
+
+import opd
 
 FILE = ROOT / "tests" / "bench" / "gates.json"
 GATES = json.loads(FILE.read_text())
@@ -25,12 +28,24 @@ pytestmark = [
 
 
 def measure_instructions():
-    daemon = Counted()
+    daemon = CountedDaemon()
     try:
         requests = Requests(daemon.socket)
-        return {kind: round(daemon.count(requests, kind, N)) for kind in requests.kinds}
+        return {kind: round(daemon.count_requests(requests, kind, N)) for kind in requests.kinds}
     finally:
         daemon.stop()
+
+
+def measure_python(daemon):
+    """Of a waiting prepared call, in the client; the file says of which Python."""
+    found = {}
+    for kind, pure in (("call", False), ("call, without opd_native", True)):
+        client = CountedClient(daemon.socket, pure)
+        try:
+            found[kind] = round(client.count_calls(640))  # as ids are made and given up by 64
+        finally:
+            client.stop()
+    return found
 
 
 def measure_calls(daemon):
@@ -62,6 +77,15 @@ def test_instructions():
         pytest.skip(str(why))
 
 
+@pytest.mark.skipif(sysconfig.get_python_version() != GATES["python version"], reason="gates.json is of another Python")
+@pytest.mark.skipif(opd._native.native is None, reason="there is no opd_native")
+def test_python(daemon):
+    try:
+        hold("python", measure_python(daemon))
+    except Unable as why:
+        pytest.skip(str(why))
+
+
 def test_system_calls(daemon):
     try:
         hold("system calls", measure_calls(daemon))
@@ -89,6 +113,8 @@ if __name__ == "__main__":
     GATES["instructions"] = measure_instructions()
     served = Daemon()
     GATES["system calls"] = measure_calls(served)
+    GATES["python"] = measure_python(served)
+    GATES["python version"] = sysconfig.get_python_version()
     served.stop()
     FILE.write_text(json.dumps(GATES, indent=2) + "\n")
     sys.stdout.write(FILE.read_text())

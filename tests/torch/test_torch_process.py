@@ -360,7 +360,7 @@ def test_an_operators_own_deadline_is_waited_for(scale, monkeypatch):
     pump = opd._conn.Connection.pump
 
     def record(self, until, what):
-        deadlines.extend(r.deadline for r in self._replies.values() if r.method == "forward")
+        deadlines.extend(r.deadline for r in self.replies.values() if r.method == "forward")
         return pump(self, until, what)
 
     monkeypatch.setattr(opd._conn.Connection, "pump", record)

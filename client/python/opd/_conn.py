@@ -132,20 +132,21 @@ class Connection:
         self.lock = threading.RLock()
         self._decoder = _wire.Decoder()
         self._out: deque[tuple[memoryview, Optional[int]]] = deque()  # (bytes, fd)
-        self._replies: dict[int, Reply] = {}
+        self.replies: dict[int, Reply] = {}  # that are awaited, by their requests' numbers
         self._notifications: deque[_wire.Notification] = deque(maxlen=_KEPT)
         self._next_msgid = 0
         self._garbage: deque[tuple[str, int]] = deque()
-        self._dropped: deque[bytes] = deque()  # tensors that were given up, as MessagePack
+        self.dropped: list[bytes] = []  # tensors that were given up, as MessagePack
         self._hurry = False  # what was given up goes with the next request, whichever it is
         # As drop(), for a tensor so small that it may wait for some others.
-        self.drop_small = self._dropped.append
+        self.drop_small = self.dropped.append
         self._fds: deque[int] = deque()  # that came, for replies not yet read
         self._bringing = 0  # replies in flight that may bring one
-        self._inbox: deque[bytes] = deque()
+        self.inbox: deque[bytes] = deque()
         # For exchange().
         self._buffer = bytearray(_CHUNK)
         self._quick_send, self._quick_recv = sock.send, sock.recv_into
+        self.fileno = sock.fileno
         _all.add(self)
         weakref.finalize(self, sock.close)  # without it Python complains of a client left open
 
@@ -180,13 +181,13 @@ class Connection:
             self._check_open(method)
             data = self._encode(method, params)
             msgid = self._next_msgid
-            if self._garbage or self._dropped:
+            if self._garbage or self.dropped:
                 self._send_garbage()
                 self._check_open(method)
             brings = method in _BRING
             reply = FdReply(msgid, method, batch) if brings else Reply(msgid, method, batch)
             self._bringing += brings
-            self._replies[msgid] = reply
+            self.replies[msgid] = reply
             self._post(data, fd)
             return reply
 
@@ -252,7 +253,7 @@ class Connection:
                 self._send_garbage()
                 self._check_open(_CALL)
             self._next_msgid = msgid = self._next_msgid % 0xFFFFFFFF + 1
-            reply = self._replies[msgid] = Reply(msgid, _CALL, batch)
+            reply = self.replies[msgid] = Reply(msgid, _CALL, batch)
             reply.deadline = deadline
             self._post(b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:])
             return reply
@@ -265,8 +266,8 @@ class Connection:
         with self.lock:
             if self._hurry:
                 self._collect()
-            if self._replies:
-                return self._await(self.send_call(data, None, deadline))
+            if self.replies:
+                return self._exchange_slowly(data, deadline)
             sent, buffer = -1, self._buffer
             buffer[0] = 0
             try:
@@ -274,14 +275,28 @@ class Connection:
                 n = self._quick_recv(buffer)
                 if n == len(expected) and buffer.startswith(expected):
                     return None
-                self._inbox.append(bytes(buffer[:n]))
+                self.inbox.append(bytes(buffer[:n]))
             except BaseException as e:
                 return self._recover(e, sent, data, deadline)
-            return self._await(self._keep_reply(deadline))
+            return self._hear_first(deadline, False)
+
+    # Of opd_native, too, which does as exchange(), by these, _collect() and _keep_reply().
+
+    def _exchange_slowly(self, data: bytes, deadline: Optional[float]) -> Reply:
+        """Where something else is in flight, or the socket takes nothing."""
+        return self._await(self.send_call(data, None, deadline))
+
+    def _hear_first(self, deadline: Optional[float], silence: bool) -> Reply:
+        """The reply to the request with the number 0, which has gone; silence: nothing has come for the
+        timeout."""
+        reply = self._keep_reply(deadline)
+        if silence and not self._exchange(self._find_longest()):
+            raise self._silence(_CALL)
+        return self._await(reply)
 
     def collect(self) -> None:
         """Small tensors that were given up go with the next request, too."""
-        self._hurry = self._hurry or bool(self._dropped)
+        self._hurry = self._hurry or bool(self.dropped)
 
     def _collect(self) -> None:
         self._check_process()
@@ -290,7 +305,7 @@ class Connection:
 
     def _keep_reply(self, deadline: Optional[float]) -> Reply:
         """For a request with the number 0, which has gone."""
-        reply = self._replies[0] = Reply(0, _CALL, None)
+        reply = self.replies[0] = Reply(0, _CALL, None)
         reply.deadline = deadline
         return reply
 
@@ -300,20 +315,18 @@ class Connection:
         """After an exception in exchange()."""
         signalled = not isinstance(cause, OSError)
         if sent < 0 and not signalled:
-            return self._await(self.send_call(data, None, deadline))  # finds out why nothing went
+            return self._exchange_slowly(data, deadline)  # finds out why nothing went
         if signalled and (sent < 0 or self._buffer[0]):
             self._give_up()
             raise cause
-        reply = self._keep_reply(deadline)
         if signalled:
+            self._keep_reply(deadline)
             raise cause
-        if isinstance(cause, BlockingIOError) and not self._exchange(self._find_longest()):
-            raise self._silence(_CALL)
-        return self._await(reply)
+        return self._hear_first(deadline, isinstance(cause, BlockingIOError))
 
     def _await(self, reply: Reply) -> Reply:
-        while self._inbox:
-            self._take(self._inbox.popleft())
+        while self.inbox:
+            self._take(self.inbox.popleft())
         self.pump(lambda: reply.done, reply.method)
         return reply
 
@@ -367,7 +380,7 @@ class Connection:
 
     def drop(self, id: bytes) -> None:
         """As discard(), of a tensor's id that is encoded already."""
-        self._dropped.append(id)
+        self.dropped.append(id)
         self._hurry = True
 
     def close(self, reason: str = "it was closed") -> None:
@@ -382,11 +395,12 @@ class Connection:
             self._sock = None
             self._out.clear()
             self._garbage.clear()
-            self._dropped.clear()
+            self.dropped.clear()
             while self._fds:
                 os.close(self._fds.popleft())
-            replies, self._replies = self._replies, {}
-            for reply in replies.values():
+            replies = list(self.replies.values())
+            self.replies.clear()  # handles know this dict
+            for reply in replies:
                 reply.settle(None, self._lost_error(reply.method))
 
     def interrupt(self) -> None:
@@ -429,9 +443,10 @@ class Connection:
         self._hurry = False  # before the looks at what may come meanwhile
         if self._out:
             self._flush()
-        while self._dropped:
-            n = min(len(self._dropped), _MANY)
-            self._post(_wire.encode_drop([self._dropped.popleft() for _ in range(n)]))
+        while self.dropped:
+            dropped = self.dropped[:_MANY]
+            del self.dropped[: len(dropped)]  # more may have come behind them
+            self._post(_wire.encode_drop(dropped))
         while self._garbage:
             ids: dict[str, list[int]] = {}
             for _ in range(min(len(self._garbage), _MANY)):
@@ -453,7 +468,7 @@ class Connection:
         return self._exchange(self._timeout) or self._exchange(self._find_longest())
 
     def _find_longest(self) -> float:
-        return max((reply.deadline or 0.0 for reply in self._replies.values()), default=0.0)
+        return max((reply.deadline or 0.0 for reply in self.replies.values()), default=0.0)
 
     def _exchange(self, patience: Optional[float]) -> bool:
         """Waits for the socket, once, and writes and reads what it can. False: silence."""
@@ -507,13 +522,13 @@ class Connection:
             if self._bringing:
                 self._read_with_fds()
             else:
-                self._inbox.extend(map(self._sock.recv, (_CHUNK,), (flags,)))
+                self.inbox.extend(map(self._sock.recv, (_CHUNK,), (flags,)))
         except BlockingIOError:
             return False
         except OSError as e:
             self.close(str(e))
-        while self._inbox:
-            self._take(self._inbox.popleft())
+        while self.inbox:
+            self._take(self.inbox.popleft())
         return True
 
     def _read_with_fds(self) -> None:
@@ -522,7 +537,7 @@ class Connection:
         try:
             data, fds, _, _ = socket.recv_fds(self._sock, _CHUNK, _MAX_FDS, flags)
             self._fds.extend(fds)
-            self._inbox.append(data)
+            self.inbox.append(data)
         except OSError:
             raise
         except BaseException:
@@ -545,7 +560,7 @@ class Connection:
             raise
 
     def _settle(self, msgid: int, error: Any, result: Any) -> None:
-        reply = self._replies.pop(msgid, None)
+        reply = self.replies.pop(msgid, None)
         found = None if error is None else from_wire(error)
         if reply is None:
             if found is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import struct
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,9 @@ from ._warn import warn_reload
 from .errors import ConnectionLost, ProtocolError
 
 _COMPILING = 600.0  # seconds of silence, beyond the timeout, while the daemon may compile
-_IDS = 16  # made at a time
+_IDS = 64  # made at a time
+_LEAST = [[bytes([i]) for i in range(end - 1, end - 1 - _IDS, -1)] for end in (64, 128, 192, 256)]
+_WIRES = struct.Struct(_IDS * "9s")
 _MANY_KINDS = 4096
 _SMALL = 64 << 10  # bytes
 
@@ -75,8 +78,9 @@ class Link:
         self._named = named
         self._transfer = Transfer(conn)
         self._ids = itertools.count(1)
-        self.wires: list[bytes] = []  # ids of tensors, to be used from the end
-        self._blocks = itertools.count(1, _IDS)  # where those begin that come behind them
+        # Ids of tensors, to be used from the end; 0 is none.
+        self.wires = [b"\xcf" + id.to_bytes(8, "big") for id in range(_IDS - 1, 0, -1)]
+        self._blocks = itertools.count(1)  # what comes behind them: block 1 begins with _IDS
         self._kinds: dict[tuple[Any, ...], Kind] = {}
         self.batches: dict[int, Batch] = {}  # of the threads that are in one
 
@@ -98,10 +102,14 @@ class Link:
             try:
                 return self.wires.pop()
             except IndexError:
-                first = next(self._blocks)
-                ids = range(first + _IDS - 1, first - 1, -1)
-                self.wires[:0] = [b"\xcf" + id.to_bytes(8, "big") for id in ids]
-                self.conn.collect()  # about as many as are made are given up
+                self.make_wires()
+
+    def make_wires(self) -> None:
+        """Some ids for new tensors."""
+        block = next(self._blocks)
+        most = b"\xcf" + (block >> 2).to_bytes(7, "big")
+        self.wires[:0] = _WIRES.unpack(most + most.join(_LEAST[block & 3]))
+        self.conn.collect()  # about as many as are made are given up
 
     def find_kind(
         self, dtype: str, shape: Sequence[int], device: str, strides: Optional[Sequence[int]] = None

@@ -11,7 +11,7 @@ from ._conn import Reply
 from ._dtypes import check_dtype
 from ._link import Kind, Link
 from ._memory import Memory
-from ._prepared import Handle, Prepared, make_key
+from ._prepared import Handle, Prepared, call_quick, find_quick
 from ._spec import Call, Spec, check_deadline, check_debug
 from ._wire import pack
 from .errors import InvalidArgument, NotFound, OpdError
@@ -221,15 +221,20 @@ class Ops:
         return self._run_plain(spec, call, inputs, keep)
 
     def _run_again(
-        self, spec: Spec, args: Sequence[Any], kwargs: dict[str, Any], error: OpdError
+        self,
+        name: str,
+        spec: Optional[Spec],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        error: OpdError,
     ) -> Any:
-        """After an error of a prepared call."""
+        """After an error of a prepared call. spec: of the operator then; None: it has changed since."""
         if error._misfit:
-            self._prepared[False][spec.name].forget()
-            return self._run(spec.name, args, kwargs, keep=False)
+            self._prepared[False][name].forget()
+            return self._run(name, args, kwargs, keep=False)
         self._catalog.refresh()
-        now = self._catalog.specs.get(spec.name)
-        if now is None or now.info == spec.info:
+        now = self._catalog.specs.get(name)
+        if now is None or (spec and now.info == spec.info):
             raise error
         return self._run_once(now, args, kwargs, keep=False)
 
@@ -329,19 +334,11 @@ def _make_function(ops: Ops, name: str) -> FunctionType:
 
     def operator(*args: Any, **kwargs: Any) -> Any:
         try:
-            if len(args) == 1 and not kwargs:
-                tensor = args[0]
-                handle = quick[tensor._kind]
-                ids = tensor._wire + handle.nils
-            else:
-                handle = quick[make_key(args, kwargs)]
-                ids = b"".join([tensor._wire for tensor in args]) + handle.nils
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return ops._run(name, args, kwargs, keep=False)
-        try:
-            return handle.run(ids)
+            made = call_quick(quick, args, kwargs)
         except (InvalidArgument, NotFound) as e:
-            return ops._run_again(handle.spec, args, kwargs, e)
+            handle = find_quick(quick, args, kwargs)
+            return ops._run_again(name, handle.spec if handle else None, args, kwargs, e)
+        return ops._run(name, args, kwargs, keep=False) if made is NotImplemented else made
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         return ops._run(name, args, kwargs, keep=True)

@@ -15,6 +15,7 @@ from ._conn import Reply
 from ._dtypes import check_dtype, check_shape, from_host, need_numpy, to_host
 from ._export import Export, dlpack_device
 from ._link import Kind, Link
+from ._native import native
 from ._protocol import DTYPES
 from .errors import InvalidArgument, NotFound
 
@@ -22,7 +23,29 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-class Tensor:
+class PureBase:
+    """What opd_native.Tensor is."""
+
+    __slots__ = ("_kind", "_link", "_reply", "_wire")
+
+    _link: Link
+    _wire: Optional[bytes]  # the id as MessagePack; None: freed
+    _kind: Optional[Kind]  # None: not known yet
+    _reply: Optional[Reply]  # that is to tell of the tensor, or that it could not be made
+
+    def __del__(self) -> None:
+        wire = self._wire
+        if wire is not None:
+            (self._kind or self._link.conn).drop(wire)
+
+
+if TYPE_CHECKING or native is None:
+    Base = PureBase
+else:
+    Base = native.Tensor
+
+
+class Tensor(Base):
     """An array on one of the daemon's devices, made by Client.tensor() or by an operator.
 
     Every operator of the daemon is a method too: `x.gelu(approximate="tanh")` is
@@ -31,11 +54,8 @@ class Tensor:
     operators waits for the tensor and raises the error of the request that was to make it.
     """
 
-    __slots__ = ("__weakref__", "_export", "_kind", "_link", "_name", "_path", "_reply", "_wire")
+    __slots__ = ("__weakref__", "_export", "_name", "_path")
 
-    _wire: Optional[bytes]  # the id as MessagePack; None: freed
-    _kind: Optional[Kind]  # None: not known yet
-    _reply: Optional[Reply]  # that is to tell of the tensor, or that it could not be made
     _path: tuple[Any, ...]  # where in the reply's result it is described; unset where _kind is known
     _name: Optional[str]  # unset where there can be none
     _export: Export  # what __cuda_array_interface__ told of
@@ -164,11 +184,6 @@ class Tensor:
     def item(self) -> Any:
         """The only element, as a Python number; ValueError if there are several."""
         return self.numpy().item()
-
-    def __del__(self) -> None:
-        wire = self._wire
-        if wire is not None:
-            (self._kind or self._link.conn).drop(wire)
 
     def __len__(self) -> int:
         if not self.shape:
