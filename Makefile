@@ -46,7 +46,7 @@ FUZZ_SECONDS ?= 10
 	unit conformance compile-all functional ops torch torch-isolated reload faults soak soak-torch endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
 	bench bench-operators \
 	bench-reload bench-requests gates \
-	lint format protocol install dist wheel clean
+	lint format protocol install uninstall dist wheel first-hour clean
 
 all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a $(BUILD)/libopd_torch.so native
 
@@ -382,8 +382,11 @@ DESTDIR ?=
 ROOT = $(DESTDIR)$(PREFIX)
 DIST = opd-$(VERSION)-linux-$(shell uname -m)
 
+DOCS = README.md HACKING.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE docs examples protocol/README.md \
+	client/c/opd.h client/c/example.c server/systemd
+
 install: all
-	install -d $(ROOT)/bin $(ROOT)/lib/pkgconfig $(ROOT)/include $(ROOT)/share/opd/kernels_src \
+	install -d $(ROOT)/bin $(ROOT)/lib/pkgconfig $(ROOT)/lib/systemd/user $(ROOT)/include $(ROOT)/share/doc/opd \
 		$(ROOT)/share/opd/python/opd/torch
 	install $(BUILD)/opd $(BUILD)/opctl $(ROOT)/bin
 	install $(BUILD)/libopd.so.0 $(ROOT)/lib
@@ -392,19 +395,34 @@ install: all
 	[ ! -f $(BUILD)/opd_native.so ] || install $(BUILD)/opd_native.so $(ROOT)/lib
 	install -m 644 $(BUILD)/libopd.a $(ROOT)/lib
 	install -m 644 client/c/opd.h $(ROOT)/include
-	install -m 644 kernels_src/* $(ROOT)/share/opd/kernels_src
+	cp -r --no-preserve=ownership kernels_src $(ROOT)/share/opd
 	install -m 644 client/python/pyproject.toml client/python/setup.py $(ROOT)/share/opd/python
 	install -m 644 client/python/opd/*.py client/python/opd/py.typed $(ROOT)/share/opd/python/opd
 	install -m 644 client/python/opd/torch/*.py $(ROOT)/share/opd/python/opd/torch
-	install -m 644 README.md LICENSE $(ROOT)/share/opd
+	install -m 644 server/systemd/opd.socket $(ROOT)/lib/systemd/user
+	sed 's|@PREFIX@|$(PREFIX)|' server/systemd/opd.service.in > $(ROOT)/lib/systemd/user/opd.service
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@MSGPACK@|$(MSGPACK_PC)|' \
 		client/c/opd.pc.in > $(ROOT)/lib/pkgconfig/opd.pc
+	cp -r --parents --no-preserve=ownership $(DOCS) $(ROOT)/share/doc/opd
+	ln -sfn ../../opd/kernels_src $(ROOT)/share/doc/opd/kernels_src
+	$(PYTHON) scripts/manual.py $(BUILD) $(ROOT)/share
+
+# What an install of this version would write, and the folders of its own.
+uninstall:
+	rm -rf $(BUILD)/uninstall
+	$(MAKE) --no-print-directory install DESTDIR=$(abspath $(BUILD)/uninstall)
+	cd $(BUILD)/uninstall && find . ! -type d | sed 's|^\.|$(DESTDIR)|' | xargs -d '\n' rm -f
+	cd $(BUILD)/uninstall && find . -depth -type d -path '*/opd*' | sed 's|^\.|$(DESTDIR)|' | \
+		xargs -d '\n' rmdir --ignore-fail-on-non-empty
+	rm -rf $(BUILD)/uninstall
 
 # The programs find their files beside themselves, wherever it is unpacked; so does opd.pc.
 dist: all
 	rm -rf $(BUILD)/dist/$(DIST)
 	$(MAKE) --no-print-directory install PREFIX= DESTDIR=$(abspath $(BUILD)/dist/$(DIST))
-	mv $(BUILD)/dist/$(DIST)/share/opd/README.md $(BUILD)/dist/$(DIST)/share/opd/LICENSE $(BUILD)/dist/$(DIST)
+	mv $(BUILD)/dist/$(DIST)/share/doc/opd/* $(BUILD)/dist/$(DIST)
+	rmdir -p --ignore-fail-on-non-empty $(BUILD)/dist/$(DIST)/share/doc/opd
+	ln -sfn share/opd/kernels_src $(BUILD)/dist/$(DIST)/kernels_src
 	sed -i 's|^prefix=.*|prefix=$${pcfiledir}/../..|' $(BUILD)/dist/$(DIST)/lib/pkgconfig/opd.pc
 	strip --strip-debug $(BUILD)/dist/$(DIST)/bin/* $(BUILD)/dist/$(DIST)/lib/*.so.0 $(BUILD)/dist/$(DIST)/lib/*_*.so $(BUILD)/dist/$(DIST)/lib/*.a
 	mkdir -p dist
@@ -415,6 +433,9 @@ dist: all
 wheel: dist
 	$(PYTHON) -m pip wheel -q --no-deps --wheel-dir dist $(BUILD)/dist/$(DIST)/share/opd/python
 	@ls -l dist/opd-$(VERSION)-*.whl
+
+first-hour: all
+	scripts/first-hour.sh
 
 clean:
 	rm -rf build dist

@@ -75,6 +75,7 @@ cpu)
     step reload run reload
     step faults run faults
     step examples run examples
+    step first-hour run first-hour
     step asan-build run asan-build
     step asan-unit run asan-unit
     step asan-functional run asan-functional

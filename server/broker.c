@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <malloc.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,6 +19,7 @@
 #include "request/parts.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/systemd.h"
 #include "kernels/pool.h"
 #include "kernels/program.h"
 #include "memory/tensor.h"
@@ -117,6 +119,7 @@ static void say_ready(const struct broker *b)
         printf("%s %s", i ? "," : "", b->devices.at[i]->name);
     printf(")\n");
     fflush(stdout);
+    systemd_notify("READY=1");
 }
 
 static void serve_now(struct broker *b)
@@ -258,6 +261,7 @@ static void begin_stop(struct broker *b)
     if (b->stopping)
         return;
     log_info("stopping");
+    systemd_notify("STOPPING=1");
     b->stopping = true;
     upgrade_cancel(b, "the daemon is stopping");
     listen_close(b);
@@ -270,8 +274,11 @@ static void begin_stop(struct broker *b)
 
 static void signal_cb(uv_signal_t *handle, int signal)
 {
-    (void)signal;
-    begin_stop(handle->data);
+    struct broker *b = handle->data;
+    if (signal != SIGHUP)
+        begin_stop(b);
+    else if (b->listener.open) // a terminal that closes takes no tensor along
+        reload_look(&b->reload);
 }
 
 // --- life

@@ -15,7 +15,7 @@ FILES = {
     "bin": ["opd", "opctl"],
     "lib": ["libopd.so.0", "libopd_torch.so", "opd_native.so"],
     "include": ["opd.h"],
-    "share/opd/kernels_src": ["*"],
+    "share/opd/kernels_src": ["**/*"],
 }
 
 
@@ -28,10 +28,11 @@ def find_files() -> dict[str, list[Path]]:
         folders = {name: checkout / CHECKOUT[name] for name in FILES}
     else:
         return {}
-    return {
-        name: sorted(path for pattern in FILES[name] for path in folder.glob(pattern) if path.is_file())
-        for name, folder in folders.items()
-    }
+    found: dict[str, list[Path]] = {}
+    for name, folder in folders.items():
+        for path in sorted(path for pattern in FILES[name] for path in folder.glob(pattern) if path.is_file()):
+            found.setdefault(os.path.join(name, path.parent.relative_to(folder)), []).append(path)
+    return found
 
 
 def find_glibc(programs: list[Path]) -> int:
@@ -49,7 +50,7 @@ class Wheel(bdist_wheel):
         python, abi, platform = super().get_tag()
         if not files:
             return python, abi, platform
-        glibc = find_glibc(files["bin"] + files["lib"])
+        glibc = find_glibc(files["bin/."] + files["lib/."])
         return "py3", "none", platform.replace("linux_", f"manylinux_2_{glibc}_", 1)
 
 

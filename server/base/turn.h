@@ -32,7 +32,7 @@ void turn_end(struct turn *turn);
 // A reply is an error.
 void turn_count_error(struct turn *turn, const struct opd_err *err);
 
-// Signals that end the daemon in order: SIGTERM, ^C, a terminal that closes. The last two not where
+// Signals that the daemon takes: SIGTERM, ^C, a terminal that closes. The last two not where
 // whoever started it had them ignored, as nohup and a shell's & do.
 enum { TURN_N_SIGNALS = 3 };
 bool turn_signal(int i, int *out); // false: it is ignored

@@ -15,6 +15,7 @@
 
 #include "request/parts.h"
 #include "base/fdpass.h"
+#include "base/systemd.h"
 #include "request/conn.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -164,10 +165,26 @@ static bool check_fd_limit(struct opd_err *err)
                        limit, OWN_FDS);
 }
 
+static bool take_socket(struct broker *b, struct opd_err *err)
+{
+    struct sockaddr_un address = { 0 };
+    socklen_t size = sizeof address - 1; // a path that fills it is not terminated
+    if (!systemd_take_socket(&b->listener.fd, err))
+        return false;
+    if (b->listener.fd < 0)
+        return true;
+    getsockname(b->listener.fd, (struct sockaddr *)&address, &size);
+    free(b->options.socket);
+    b->options.socket = mem_strdup(address.sun_path);
+    b->listener.lent = true;
+    return true;
+}
+
 bool listen_open(struct broker *b, struct opd_err *err)
 {
-    return check_fd_limit(err) && make_folder(b->options.socket, err) &&
-           check_folder(b->options.socket, err) && take_lock(b, err) && bind_socket(b, err);
+    return check_fd_limit(err) && take_socket(b, err) && make_folder(b->options.socket, err) &&
+           check_folder(b->options.socket, err) && take_lock(b, err) &&
+           (b->listener.lent || bind_socket(b, err));
 }
 
 static bool may_connect(const struct broker *b, int fd, struct opd_err *err)
@@ -261,7 +278,8 @@ void listen_close(struct broker *b)
 {
     if (b->listener.fd < 0)
         return;
-    unlink(b->options.socket);
+    if (!b->listener.lent)
+        unlink(b->options.socket);
     if (b->listener.open) {
         uv_close((uv_handle_t *)&b->listener.poll, closed_cb);
     } else {

@@ -53,6 +53,8 @@ bool state_broker(struct archive *a, void *thing)
     archive_kernels(a, &b->options);
     archive_fd(a, "listen_fd", &b->listener.fd);
     archive_fd(a, "lock_fd", &b->listener.lock_fd);
+    if (archive_has(a, "listen_lent")) // absent in programs from before it could be
+        archive_bool(a, "listen_lent", &b->listener.lent);
     archive_count(a, "next_conn_id", &b->clients.last_id);
     archive_count(a, "started_ns", &b->counters.started_ns);
     archive_float(a, "started_time", &b->counters.started_time);

@@ -16,7 +16,7 @@ def list_shared():
     return set(os.listdir("/dev/shm"))
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "SIGHUP", "stop", "everyone"])
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT", "stop", "everyone"])
 def test_stop_finishes_what_is_in_flight(tmp_path, start_daemon, monkeypatch, how):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     shared = list_shared()
@@ -48,6 +48,18 @@ def test_stop_finishes_what_is_in_flight(tmp_path, start_daemon, monkeypatch, ho
     assert not os.path.exists(daemon.socket)
     assert list_shared() == shared
     assert os.listdir(tmp_path) == ["k"]
+
+
+def test_a_hangup_takes_edits_up_and_no_tensor(tmp_path, start_daemon):
+    folder = put_kernels(tmp_path / "k", double_it=double_by(2))
+    daemon = start_daemon("--kernels", folder)
+    with Raw(daemon.socket) as raw:
+        raw.make(1, "float32", [1], b"\0\0\0\0", "kept")
+        for factor in (3, 4):
+            put_kernels(tmp_path / "k", double_it=double_by(factor))
+            os.kill(daemon.pid, signal.SIGHUP)
+            assert eventually(lambda: raw.call("op_info", "double_it")["version"] == factor - 1)
+        assert [t["name"] for t in raw.call("tensor_list")] == ["kept"]
 
 
 def test_signals_that_were_ignored_at_the_start(start_daemon):
