@@ -139,7 +139,8 @@ void cpu_fault_find_image(struct cpu_fault_scene *scene, void *object, const voi
 static const struct backend_param *param_of(const struct cpu_fault_scene *scene, uint32_t offset)
 {
     for (int i = 0; i < scene->n_params; i++)
-        if (scene->params[i].offset == offset)
+        if (offset >= scene->params[i].offset &&
+            offset - scene->params[i].offset < scene->params[i].size)
             return &scene->params[i];
     return NULL;
 }
@@ -168,8 +169,9 @@ static void describe_outside(const char *verb, uintptr_t addr, const struct cpu_
     long long each = (long long)dtype_size((enum opd_dtype)t->dtype);
     long long away = (long long)(addr - t->addr);
     long long element = each ? (away - (away < 0 ? each - 1 : 0)) / each : away;
-    snprintf(out, size, "out-of-bounds %s of '%s': element %lld of %lld (%s)", verb,
-             p && p->name[0] ? p->name : "a tensor", element,
+    bool named = p && p->name[0];
+    snprintf(out, size, "out-of-bounds %s of %s'%s': element %lld of %lld (%s)", verb,
+             named && !p->is_tensor ? "a tensor in " : "", named ? p->name : "a tensor", element,
              (long long)t->size / (each ? each : 1), dtype_name((enum opd_dtype)t->dtype));
 }
 

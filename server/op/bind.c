@@ -105,9 +105,7 @@ static bool check_template(struct reader *r, const struct step *launch)
     return true;
 }
 
-// The C type or type variable that a parameter's type, in the kernel's words, stands for.
-static bool resolve_type(struct reader *r, const struct step *launch, const char *text,
-                         struct cnumber *out)
+bool bind_type(struct reader *r, const struct step *launch, const char *text, struct cnumber *out)
 {
     int at = find_template_param(launch->signature, text);
     if (at >= 0 && launch->signature->template_params[at].is_type)
@@ -120,16 +118,21 @@ static bool resolve_type(struct reader *r, const struct step *launch, const char
     return cnumber_parse(text, strlen(text), out);
 }
 
-// Fails at the parameter, in the kernel's own lines.
-#define PARAM_FAIL(r, launch, p, what, ...)                                                        \
-    ((r)->lx.line = (p)->line, (r)->mark.word = (p)->name,                                         \
-     lex_fail(&(r)->lx, "kernel '%s' has parameter '%s'" what, (launch)->name, (p)->name,          \
-              ##__VA_ARGS__))
+static bool fail_type(struct reader *r, const struct step *launch, const struct signature_param *p)
+{
+    return PARAM_FAIL(r, launch, p,
+                      " of type '%.64s', expected a pointer, an accessor, a number, bool, a type "
+                      "variable or a struct that this file defines",
+                      p->type);
+}
 
 static bool fail_unknown_param(struct reader *r, const struct step *launch,
                                const struct signature_param *p)
 {
     struct suggest near;
+    struct cnumber ignored;
+    if (p->kind == PARAM_VALUE && !bind_type(r, launch, p->type, &ignored))
+        return fail_type(r, launch, p);
     suggest_init(&near, p->name, strlen(p->name));
     bool pointer = p->kind != PARAM_VALUE;
     for (int i = 0; i < r->scope.n; i++) {
@@ -166,15 +169,14 @@ static bool bind_value(struct reader *r, const struct step *launch, struct argum
                        const struct expr *e)
 {
     const struct signature_param *p = arg->param;
+    if (p->kind == PARAM_POINTER && strcmp(e->text, "0") == 0)
+        return true; // null
     if (p->kind != PARAM_VALUE)
         return PARAM_FAIL(r, launch, p, ", a pointer, but '%.64s' is a number, expected a tensor",
                           e->text);
     arg->expr = e;
-    if (!resolve_type(r, launch, p->type, &arg->type))
-        return PARAM_FAIL(r, launch, p,
-                          " of type '%.64s', expected a pointer, an accessor, a number, bool or a "
-                          "type variable",
-                          p->type);
+    if (!bind_type(r, launch, p->type, &arg->type))
+        return fail_type(r, launch, p);
     bool scalar = arg->type.kind == CNUMBER_VARIABLE &&
                   (arg->type.type == TYPE_SCALAR || arg->type.type == TYPE_ACC);
     if (scalar && r->op->types[TYPE_SCALAR].n_dtypes == 0)
@@ -187,29 +189,41 @@ static bool bind_value(struct reader *r, const struct step *launch, struct argum
                       e->text);
 }
 
+// A member's own name: "sizes[1]" of "p.sizes[1]".
+static const char *own_name(const struct signature_param *p)
+{
+    const char *dot = strrchr(p->name, '.');
+    return dot ? dot + 1 : p->name;
+}
+
 // The value of a size, let or attribute with the parameter's own name.
 static bool bind_name(struct reader *r, const struct step *launch, struct argument *arg)
 {
     const struct signature_param *p = arg->param;
-    const struct symbol *s = scope_find(&r->scope, p->name, strlen(p->name));
+    const char *name = own_name(p);
+    size_t n = strcspn(name, "[");
+    const struct symbol *s = scope_find(&r->scope, name, n);
+    bool list = s && s->kind == SYMBOL_ATTR && r->op->attrs[s->index].list > 0;
+    if (name[n] && !list)
+        return fail_unknown_param(r, launch, p);
     if (!s && launch->threads && strcmp(p->name, "count") == 0)
         return bind_value(r, launch, arg, launch->threads);
     if (!s || s->kind == SYMBOL_TYPE || s->kind == SYMBOL_PACK || s->kind == SYMBOL_CHECK)
         return fail_unknown_param(r, launch, p);
     if (s->kind == SYMBOL_TENSOR)
         return bind_tensor(r, launch, arg, s->index);
-    if (s->kind == SYMBOL_ATTR && r->op->attrs[s->index].list > 0)
+    if (list && !name[n])
         return PARAM_FAIL(r, launch, p, ", a list of %d, expected a single value: bind %s = %s[0]",
-                          r->op->attrs[s->index].list, p->name, p->name);
+                          r->op->attrs[s->index].list, p->name, name);
     struct lexer outer = r->lx;
-    lex_init(&r->lx, outer.file, p->line, p->name, strlen(p->name), outer.err);
+    lex_init(&r->lx, outer.file, p->line, name, strlen(name), outer.err);
     const struct expr *e = reader_expr(r);
     bool bad = !e;
     r->lx = outer;
     return !bad && bind_value(r, launch, arg, e);
 }
 
-static bool bind_param(struct reader *r, const struct step *launch, struct argument *arg)
+bool bind_param(struct reader *r, const struct step *launch, struct argument *arg)
 {
     for (int i = 0; i < r->n_binds; i++) {
         struct bind *bind = &r->binds[i];
@@ -230,13 +244,22 @@ static bool check_binds(struct reader *r, const struct step *launch)
             continue;
         struct suggest near;
         suggest_init(&near, bind->name, strlen(bind->name));
-        for (int k = 0; k < launch->signature->n_params; k++)
-            suggest_add(&near, launch->signature->params[k].name);
+        for (int k = 0; k < launch->n_args; k++)
+            if (launch->args[k].param->kind != PARAM_END)
+                suggest_add(&near, launch->args[k].param->name);
         r->lx.line = bind->line;
         return lex_fail(&r->lx, "bind of '%s', which is no parameter of kernel '%s'%s", bind->name,
                         launch->name, suggest_text(&near));
     }
     return true;
+}
+
+static bool is_struct_param(struct reader *r, const struct step *launch,
+                            const struct signature_param *p)
+{
+    struct cnumber ignored;
+    return p->kind == PARAM_VALUE && !bind_type(r, launch, p->type, &ignored) &&
+           members_find(r, p->type);
 }
 
 bool bind_launch(struct reader *r, struct step *launch)
@@ -252,12 +275,21 @@ bool bind_launch(struct reader *r, struct step *launch)
         r->lx.line = sig->line;
         return lex_fail(&r->lx, "kernel '%s': %s", launch->name, sig->problem);
     }
-    launch->args = arena_alloc(r->arena, (size_t)sig->n_params, sizeof *launch->args);
+    struct argument_list list;
+    list.n = 0;
     for (int i = 0; i < sig->n_params; i++) {
-        launch->args[i] = (struct argument){ .param = &sig->params[i], .tensor = -1 };
-        if (!bind_param(r, launch, &launch->args[i]))
+        struct argument *arg = &list.args[list.n];
+        if (list.n == BIND_MAX_ARGS)
+            return PARAM_FAIL(r, launch, &sig->params[i],
+                              ", which is one too many beside the members of structs: at most %d",
+                              BIND_MAX_ARGS);
+        *arg = (struct argument){ .param = &sig->params[i], .tensor = -1 };
+        bool is_struct = is_struct_param(r, launch, arg->param);
+        if (is_struct ? !members_bind(r, launch, arg->param, &list) : !bind_param(r, launch, arg))
             return false;
+        list.n += !is_struct;
     }
-    launch->n_args = sig->n_params;
+    launch->args = arena_copy(r->arena, list.args, (size_t)list.n, sizeof *launch->args);
+    launch->n_args = list.n;
     return check_binds(r, launch);
 }

@@ -28,6 +28,7 @@ struct builder {
     struct plan_step *steps;      // become the plan's at the end
     size_t steps_capacity;
     size_t kernels_capacity;
+    struct buf behind; // what stands behind the source, in C++
 };
 
 // Appends to the plan. Error: it has too many.

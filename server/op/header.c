@@ -457,6 +457,7 @@ static bool read_header(struct reader *r, const char *text, size_t size, struct 
     if (!lines_split(op->file, text, size, r->arena, &lines, &n, err) ||
         !signature_scan(op->file, text, size, r->arena, &r->signatures, &r->n_signatures, err))
         return false;
+    struct_scan(text, size, r->arena, &r->structs, &r->n_structs);
     for (int i = 0; i < n; i++)
         if (!read_directive(r, &lines[i], err))
             return false;

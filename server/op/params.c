@@ -2,11 +2,12 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void packed_start(struct packed *p)
 {
-    p->n_params = p->n_slots = 0;
+    p->n_params = p->n_slots = p->depth = 0;
     p->size = 0;
 }
 
@@ -31,20 +32,30 @@ bool packed_put_slot(struct packed *p, int tensor)
 static void *reserve(const struct step *launch, struct packed *out, uint32_t size, uint32_t align,
                      struct opd_err *err)
 {
-    void *at = packed_put(out, size, align);
+    uint8_t *at = packed_put(out, size, align);
     if (!at)
         op_fail(err, "kernel %s takes more than %d bytes of parameters", launch->name,
                 OP_MAX_ARGS_SIZE);
-    out->params[out->n_params++] = (struct plan_param){ .offset = out->size - size, .size = size };
+    else
+        out->last = (uint32_t)(at - out->bytes);
+    if (at && out->depth == 0)
+        out->params[out->n_params++] = (struct plan_param){ .offset = out->size - size,
+                                                            .size = size };
     return at;
 }
 
 // Absent inputs and unwanted gradients have no slot: their bytes stay zero.
-static void add_slot(const struct argument *arg, const struct env *env, struct packed *out)
+static bool add_slot(const struct step *launch, const struct argument *arg, const struct env *env,
+                     const uint8_t *at, struct packed *out, struct opd_err *err)
 {
-    if (env_has_tensor(env, arg->tensor))
-        out->slots[out->n_slots++] = (struct plan_slot){ out->params[out->n_params - 1].offset,
-                                                         (uint32_t)arg->tensor };
+    if (!env_has_tensor(env, arg->tensor))
+        return true;
+    if (out->n_slots == SIGNATURE_MAX_PARAMS)
+        return op_fail(err, "kernel %s takes more than %d tensors", launch->name,
+                       SIGNATURE_MAX_PARAMS);
+    out->slots[out->n_slots++] = (struct plan_slot){ (uint32_t)(at - out->bytes),
+                                                     (uint32_t)arg->tensor };
+    return true;
 }
 
 static bool store_index(const struct step *launch, const struct argument *arg, int64_t value,
@@ -68,7 +79,8 @@ static bool pack_accessor(const struct step *launch, const struct argument *arg,
     uint8_t *at = reserve(launch, out, 8 + 2 * rank * index, 8, err);
     if (!at)
         return false;
-    add_slot(arg, env, out);
+    if (!add_slot(launch, arg, env, at, out, err))
+        return false;
     if (!env_has_tensor(env, arg->tensor))
         return true;
     if (d->rank != p->rank) {
@@ -114,24 +126,149 @@ static bool pack_value(const struct step *launch, const struct argument *arg, co
                    type.kind == CNUMBER_DIVISOR ? ", expected 1 to 2147483647" : "");
 }
 
+static uint32_t align_of(const struct argument *arg, const struct env *env)
+{
+    if (arg->param->kind != PARAM_VALUE)
+        return arg->param->kind < PARAM_STRUCT ? 8 : 1;
+    return cnumber_align(arg->type.kind == CNUMBER_VARIABLE
+                             ? cnumber_of_dtype(env_dtype(env, arg->type.type))
+                             : arg->type);
+}
+
+// The strictest alignment of its members, which follow.
+static uint32_t align_struct(const struct argument *arg, const struct env *env)
+{
+    uint32_t most = 1;
+    for (int depth = 0;; arg++) {
+        uint32_t align = align_of(arg, env);
+        most = align > most ? align : most;
+        depth += (arg->param->kind == PARAM_STRUCT) - (arg->param->kind == PARAM_END);
+        if (depth == 0)
+            return most;
+    }
+}
+
+// The beginning or the end of a struct: at a multiple of its alignment.
+static bool pack_mark(const struct step *launch, const struct argument *arg, const struct env *env,
+                      struct packed *out, struct opd_err *err)
+{
+    const struct argument *first = arg;
+    bool opens = arg->param->kind == PARAM_STRUCT;
+    for (int depth = 0; !opens; first--) {
+        depth += (first->param->kind == PARAM_END) - (first->param->kind == PARAM_STRUCT);
+        if (depth == 0)
+            break;
+    }
+    if (!opens && first + 1 == arg && !reserve(launch, out, 1, 1, err)) // nothing is in it
+        return false;
+    uint32_t align = align_struct(first, env);
+    if (!reserve(launch, out, 0, align, err))
+        return false;
+    out->depth += opens ? 1 : -1;
+    if (out->depth == 0) {
+        struct plan_param *p = &out->params[out->n_params - 1];
+        p->size = out->size - p->offset;
+    }
+    return true;
+}
+
+static bool pack_argument(const struct step *launch, const struct argument *arg,
+                          const struct env *env, struct packed *out, struct opd_err *err)
+{
+    void *at;
+    switch (arg->param->kind) {
+    case PARAM_POINTER:
+        at = reserve(launch, out, 8, 8, err);
+        return at && (arg->tensor < 0 || add_slot(launch, arg, env, at, out, err));
+    case PARAM_ACCESSOR:
+        return pack_accessor(launch, arg, env, out, err);
+    case PARAM_VALUE:
+        return pack_value(launch, arg, env, out, err);
+    default:
+        return pack_mark(launch, arg, env, out, err);
+    }
+}
+
 bool params_pack(const struct step *launch, const struct env *env, struct packed *out,
                  struct opd_err *err)
 {
     packed_start(out);
     for (int i = 0; i < launch->n_args; i++) {
         const struct argument *arg = &launch->args[i];
-        if (arg->param->kind == PARAM_POINTER) {
-            if (!reserve(launch, out, 8, 8, err))
-                return false;
-            add_slot(arg, env, out);
-        } else if (arg->param->kind == PARAM_ACCESSOR) {
-            if (!pack_accessor(launch, arg, env, out, err))
-                return false;
-        } else if (!pack_value(launch, arg, env, out, err)) {
+        int n = out->n_params;
+        if (!pack_argument(launch, arg, env, out, err))
             return false;
-        }
-        out->params[i].is_tensor = arg->param->kind != PARAM_VALUE;
-        snprintf(out->params[i].name, sizeof out->params[i].name, "%s", arg->param->name);
+        if (out->n_params == n)
+            continue; // of a struct
+        out->params[n].is_tensor = arg->param->kind < PARAM_VALUE;
+        snprintf(out->params[n].name, sizeof out->params[n].name, "%s", arg->param->name);
     }
     return true;
+}
+
+// The type of a kernel's parameter, by its number: the compiler knows it, whatever it is called.
+static const char param_type[] =
+    "template <int I, class F> struct opd_param;\n"
+    "template <class A, class... R> struct opd_param<0, void (*)(A, R...)> { using type = A; };\n"
+    "template <int I, class A, class... R> struct opd_param<I, void (*)(A, R...)>\n"
+    "    : opd_param<I - 1, void (*)(R...)> {};\n"
+    "#ifdef OPD_CPU\n"
+    "#define opd_offset(T, member) __builtin_offsetof(T, member)\n"
+    "#else\n" // NVRTC's
+    "#define opd_offset(T, member) __INTADDR__(&((T *)0)->member)\n"
+    "#endif\n";
+
+struct checks {
+    const struct step *launch;
+    const char *kernel, *file;
+    size_t number; // of the type of the struct that is open: what no other has
+    struct buf *out;
+};
+
+// What is true behind an argument that has been packed: of a struct where it lies in it, and how
+// large it is.
+static void check_place(struct checks *c, const struct argument *arg, const struct packed *p)
+{
+    const struct plan_param *whole = &p->params[p->n_params - 1];
+    const char *name = arg->param->name, *dot = strchr(name, '.');
+    bool ends = p->depth == 0 && arg->param->kind == PARAM_END;
+    if (p->depth == 1 && arg->param->kind == PARAM_STRUCT && !dot) {
+        c->number = c->out->size;
+        buf_printf(c->out, "using opd_struct_%zu = opd_param<%d, decltype(&%s)>::type;\n",
+                   c->number, p->n_params - 1, c->kernel);
+    }
+    if (!ends && (p->depth == 0 || arg->param->kind >= PARAM_STRUCT))
+        return;
+    buf_printf(c->out, "#line %d \"%s\"\nstatic_assert(", arg->param->line, c->file);
+    if (ends)
+        buf_printf(c->out, "sizeof(opd_struct_%zu) == %u", c->number, whole->size);
+    else
+        buf_printf(c->out, "opd_offset(opd_struct_%zu, %s) == %u", c->number, dot + 1,
+                   p->last - whole->offset);
+    buf_printf(c->out, ", \"kernel %s: '%s' is not laid out as the members of its struct say\");\n",
+               c->launch->name, name);
+}
+
+void params_check_structs(const struct step *launch, const struct env *env, const char *kernel,
+                          struct buf *out)
+{
+    struct packed *p = mem_alloc(sizeof *p);
+    struct opd_err ignored = { 0 };
+    char *known = mem_printf("decltype(&%s)", kernel);
+    struct checks checks = { launch, kernel, env->request->op->file, 0, out };
+    bool any = false;
+    for (int i = 0; i < launch->n_args && !any; i++)
+        any = launch->args[i].param->kind == PARAM_STRUCT;
+    any = any && !strstr(buf_str(out), known);
+    if (any && out->size == 0)
+        buf_append_str(out, param_type);
+    packed_start(p);
+    for (int i = 0; any && i < launch->n_args; i++) {
+        any = pack_argument(launch, &launch->args[i], env, p, &ignored);
+        if (any)
+            check_place(&checks, &launch->args[i], p);
+    }
+    opd_err_clear(&ignored);
+    free(known);
+    free(p);
 }

@@ -5,10 +5,11 @@
 // launch.
 
 #include "op/body.h"
+#include "base/mem.h"
 
 struct packed {
-    int n_params, n_slots;
-    uint32_t size;
+    int n_params, n_slots, depth; // of structs that are open
+    uint32_t size, last;          // where what came last begins
     struct plan_param params[SIGNATURE_MAX_PARAMS];
     struct plan_slot slots[SIGNATURE_MAX_PARAMS]; // operand: the tensor's id
     _Alignas(16) uint8_t bytes[OP_MAX_ARGS_SIZE];
@@ -20,6 +21,10 @@ void packed_start(struct packed *p); // nothing is in it
 void *packed_put(struct packed *p, uint32_t size, uint32_t align);
 bool packed_put_slot(struct packed *p, int tensor); // the next 8 bytes are the tensor's address
 
+// What the compiler must find true of the structs among the arguments, as C++ behind the source:
+// that their members lie where params_pack() puts them. Appends to `out`, once for each kernel.
+void params_check_structs(const struct step *launch, const struct env *env, const char *kernel,
+                          struct buf *out);
 // All of a kernel's arguments for the request in env. Errors: a value that does not fit its
 // parameter's type, an accessor of another rank, too many bytes; they name the kernel.
 bool params_pack(const struct step *launch, const struct env *env, struct packed *out,

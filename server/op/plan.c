@@ -178,6 +178,8 @@ static bool add_launch(struct builder *b, const struct section *section, const s
     bool ok = params_pack(launch, &b->env, &b->packed, b->err) &&
               format_kernel(b, launch, &kernel) &&
               builder_add_launch(b, &step, &b->packed, buf_str(&kernel), launch->line);
+    if (ok)
+        params_check_structs(launch, &b->env, buf_str(&kernel), &b->behind);
     buf_finish(&kernel);
     if (ok)
         cover_written(b, launch);
@@ -424,6 +426,11 @@ static bool build(struct builder *b, const struct plan_request *request)
     write_prelude(b);
     if (!build_steps(b))
         return false;
+    if (b->behind.size > 0) {
+        const char *mark = strstr(b->plan->prelude, PLAN_BEHIND_SOURCE) ? "" : PLAN_BEHIND_SOURCE;
+        b->plan->prelude = arena_printf(b->arena, "%s%s%s", b->plan->prelude, mark,
+                                        buf_str(&b->behind));
+    }
     b->plan->steps = arena_copy(b->arena, b->steps, (size_t)b->plan->n_steps, sizeof *b->steps);
     return true;
 }
@@ -440,6 +447,7 @@ struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
     b->err = err;
     bool ok = build(b, request);
     free(b->steps);
+    buf_finish(&b->behind);
     free(b);
     if (ok)
         return &owned->plan;

@@ -16,11 +16,12 @@
 enum {
     READER_MAX_STEPS = 256,
     READER_MAX_SECTIONS = 2 * (1 + OP_MAX_INPUTS),
-    READER_MAX_BINDS = 64
+    READER_MAX_BINDS = 128,
+    BIND_MAX_ARGS = 640, // members of structs included
 };
 
 struct bind {
-    char name[OP_MAX_NAME];
+    char name[2 * OP_MAX_NAME]; // "n", "p.sizes[1]"
     int line;
     int tensor;              // -1: none
     const struct expr *expr; // NULL where it is a tensor
@@ -71,6 +72,8 @@ struct reader {
 
     struct signature *signatures;
     int n_signatures;
+    struct struct_definition *structs;
+    int n_structs;
 };
 
 struct expr_place reader_place(struct reader *r); // for expressions where the reader stands
@@ -130,6 +133,26 @@ bool section_end(struct reader *r); // the launch and the section being read, if
 
 // bind.c: the launch's kernel is looked up, and its parameters bound.
 bool bind_launch(struct reader *r, struct step *launch);
+// One parameter, or member of a struct.
+bool bind_param(struct reader *r, const struct step *launch, struct argument *arg);
+// The C type or type variable that a parameter's type, in the kernel's words, stands for.
+bool bind_type(struct reader *r, const struct step *launch, const char *text, struct cnumber *out);
+// Fails at a parameter, in the kernel's own lines.
+#define PARAM_FAIL(r, launch, p, what, ...)                                                        \
+    ((r)->lx.line = (p)->line, (r)->mark.word = (p)->name,                                         \
+     lex_fail(&(r)->lx, "kernel '%s' has parameter '%s'" what, (launch)->name, (p)->name,          \
+              ##__VA_ARGS__))
+
+// members.c: parameters that are structs
+struct argument_list {
+    int n;
+    struct argument args[BIND_MAX_ARGS];
+};
+// The struct of that type, in the kernel's words; NULL: the file has none.
+const struct struct_definition *members_find(const struct reader *r, const char *type);
+// Binds a parameter that is one: its members, between PARAM_STRUCT and PARAM_END.
+bool members_bind(struct reader *r, const struct step *launch, const struct signature_param *p,
+                  struct argument_list *out);
 
 // formula_read.c
 bool formula_read(struct reader *r);

@@ -1,3 +1,5 @@
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "op/reader.h"
@@ -386,6 +388,32 @@ bool section_read_condition(struct reader *r)
     return r->launch->when != NULL;
 }
 
+// A parameter, or a member of one: p.sizes[1].
+static bool read_path(struct lexer *lx, char *out, size_t size)
+{
+    char name[OP_MAX_NAME];
+    size_t n = 0;
+    if (!lex_name(lx, "the name of a kernel parameter", name, sizeof name))
+        return false;
+    n += (size_t)snprintf(out, size, "%s", name);
+    while (n < size && (lex_is(lx, '.') || lex_is(lx, '['))) {
+        if (lex_accept(lx, '.')) {
+            if (!lex_name(lx, "the name of a member", name, sizeof name))
+                return false;
+            n += (size_t)snprintf(out + n, size - n, ".%s", name);
+            continue;
+        }
+        lex_next(lx);
+        if (lx->token.kind != TOKEN_INT)
+            return lex_fail_expected(lx, "the number of an element");
+        n += (size_t)snprintf(out + n, size - n, "[%" PRId64 "]", lx->token.i);
+        lex_next(lx);
+        if (!lex_expect(lx, ']', "']'"))
+            return false;
+    }
+    return n < size || lex_fail(lx, "the path of a member is longer than %zu characters", size - 1);
+}
+
 bool section_read_bind(struct reader *r)
 {
     struct lexer *lx = &r->lx;
@@ -393,8 +421,7 @@ bool section_read_bind(struct reader *r)
         return lex_fail(lx, "more than %d binds for a kernel", READER_MAX_BINDS);
     struct bind *bind = &r->binds[r->n_binds];
     *bind = (struct bind){ .line = lx->line, .tensor = -1 };
-    if (!lex_name(lx, "the name of a kernel parameter", bind->name, sizeof bind->name) ||
-        !lex_expect(lx, '=', "'='"))
+    if (!read_path(lx, bind->name, sizeof bind->name) || !lex_expect(lx, '=', "'='"))
         return false;
     for (int i = 0; i < r->n_binds; i++)
         if (strcmp(r->binds[i].name, bind->name) == 0)

@@ -15,12 +15,17 @@ enum {
     SIGNATURE_MAX_KERNELS = 256,
     SIGNATURE_MAX_PARAMS = 128,
     SIGNATURE_MAX_TEMPLATE = 32,
+    STRUCT_MAX = 256, // in a file
+    STRUCT_MAX_MEMBERS = 128,
+    STRUCT_MAX_EXTENTS = 3,
 };
 
 enum param_kind {
     PARAM_POINTER,
     PARAM_ACCESSOR, // torch::PackedTensorAccessor32<type, rank, ...>
     PARAM_VALUE,
+    PARAM_STRUCT, // its members follow, up to
+    PARAM_END,
 };
 
 struct signature_param {
@@ -51,6 +56,22 @@ struct signature {
     struct signature_param *params;
 };
 
+// A struct, as far as kernels can be given one.
+struct struct_member {
+    struct signature_param param;
+    int n_extents; // of an array
+    const char *extents[STRUCT_MAX_EXTENTS];
+};
+
+struct struct_definition {
+    const char *name;
+    int line;
+    const char *problem; // a member that cannot be filled in: fails when a kernel takes it
+    int n_template, n_members;
+    struct template_param *template_params;
+    struct struct_member *members;
+};
+
 // A function that kernels call.
 struct function_signature {
     const char *name;
@@ -61,6 +82,12 @@ struct function_signature {
 // the compiler has the last word. False: there are too many.
 bool signature_functions(const char *text, size_t size, struct arena *arena,
                          struct function_signature **out, int *out_n, int most);
+
+// The structs that the text defines with a name, wherever they stand; those beyond STRUCT_MAX are
+// passed over. What they inherit and the functions in them are not seen: whoever lays a struct out
+// has the compiler check it.
+void struct_scan(const char *text, size_t size, struct arena *arena, struct struct_definition **out,
+                 int *out_n);
 
 // The result, and what it points to, lives in the arena. Errors: invalid_argument, for too many of
 // something alone. Everything that looks like no kernel is passed over.

@@ -295,11 +295,11 @@ static void test_binding(void **state)
     refuse(
         "//! kernel k", "__global__ void k(float *y, dim3 N) {}",
         "t.cu:8: kernel 'k' has parameter 'N' of type 'dim3', expected a pointer, an accessor, a "
-        "number, bool or a type variable");
+        "number, bool, a type variable or a struct that this file defines");
     refuse("//! kernel k<4>", "template <int V> __global__ void k(float *y, V N) {}",
            "t.cu:8: kernel 'k' has parameter 'N' of type 'V', expected a pointer, an accessor, a "
            "number, "
-           "bool or a type variable");
+           "bool, a type variable or a struct that this file defines");
     refuse("//! kernel k", "__global__ void k(float *y, int a) {}",
            "t.cu:8: kernel 'k' has parameter 'a' of type int, but 'a' is a float (floor() makes an "
            "integer)");

@@ -1,0 +1,190 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "op/reader.h"
+#include "op/text.h"
+
+// Parameters that are structs: among a kernel's arguments their members stand one after the other.
+// Where these lie is worked out as C does it (params.c), and the compiler is made to check that
+// (plan.c).
+
+enum { MAX_NESTED = 8 };
+
+struct filler {
+    struct reader *r;
+    const struct step *launch;
+    const struct signature_param *param; // the kernel's, for errors
+    struct argument_list *out;
+};
+
+const struct struct_definition *members_find(const struct reader *r, const char *type)
+{
+    size_t n = strcspn(type, "<");
+    const char *start = type;
+    for (const char *p = type; p + 1 < type + n; p++)
+        if (p[0] == ':' && p[1] == ':')
+            start = p + 2;
+    for (int i = 0; i < r->n_structs; i++)
+        if (text_is(start, (size_t)(type + n - start), r->structs[i].name))
+            return &r->structs[i];
+    return NULL;
+}
+
+static bool add(struct filler *f, const struct argument *arg)
+{
+    if (f->out->n == BIND_MAX_ARGS)
+        return PARAM_FAIL(f->r, f->launch, f->param,
+                          ", with whose members there are more than %d arguments", BIND_MAX_ARGS);
+    f->out->args[f->out->n++] = *arg;
+    return true;
+}
+
+static bool add_mark(struct filler *f, const char *name, enum param_kind kind, int line)
+{
+    struct signature_param *p = arena_alloc(f->r->arena, 1, sizeof *p);
+    *p = (struct signature_param){
+        .name = name, .type = f->param->type, .kind = kind, .line = line
+    };
+    return add(f, &(struct argument){ .param = p, .tensor = -1 });
+}
+
+// --- templates
+
+// The n-th of the arguments between < and >; "" where there are not so many.
+static const char *template_argument(struct arena *arena, const char *type, int n)
+{
+    const char *start = strchr(type, '<');
+    int depth = 0;
+    for (const char *p = start; p && *p; p++) {
+        depth += strchr("<([", *p) != NULL;
+        bool ends = depth == 1 && (*p == ',' || *p == '>');
+        if (ends && n-- == 0)
+            return arena_strndup(arena, start + 1, (size_t)(p - start - 1));
+        if (ends)
+            start = p;
+        depth -= strchr(">)]", *p) != NULL;
+    }
+    return "";
+}
+
+// What a template parameter's name stands for: in a struct of that type, or, without one, in this
+// launch. NULL: it is no such name.
+static const char *find_argument(const struct filler *f, const struct struct_definition *def,
+                                 const char *type, const char *word, size_t size)
+{
+    const struct signature *sig = f->launch->signature;
+    for (int i = 0; def && i < def->n_template; i++)
+        if (text_is(word, size, def->template_params[i].name))
+            return template_argument(f->r->arena, type, i);
+    for (int i = 0; !def && i < sig->n_template && i < f->launch->n_template_args; i++) {
+        const struct template_arg *arg = &f->launch->template_args[i];
+        if (text_is(word, size, sig->template_params[i].name))
+            return arg->expr ? arg->expr->text : arg->text;
+    }
+    return NULL;
+}
+
+static const char *substitute(const struct filler *f, const struct struct_definition *def,
+                              const char *type, const char *text)
+{
+    struct buf out = { 0 };
+    while (*text) {
+        size_t n = 1;
+        while (text_is_word_char(*text) && text_is_word_char(text[n]))
+            n++;
+        const char *arg = find_argument(f, def, type, text, n);
+        buf_append(&out, arg ? arg : text, arg ? strlen(arg) : n);
+        text += n;
+    }
+    const char *kept = arena_strndup(f->r->arena, buf_str(&out), out.size);
+    buf_finish(&out);
+    return kept;
+}
+
+// --- members
+
+static bool add_struct(struct filler *f, const char *type, const char *path, int depth);
+
+static bool add_member(struct filler *f, const struct struct_member *m, const char *type,
+                       const char *path, int depth)
+{
+    struct cnumber number;
+    if (m->param.kind == PARAM_VALUE && !bind_type(f->r, f->launch, type, &number))
+        return add_struct(f, type, path, depth + 1);
+    struct signature_param *p = arena_alloc(f->r->arena, 1, sizeof *p);
+    *p = m->param;
+    p->name = path;
+    p->type = type;
+    struct argument arg = { .param = p, .tensor = -1 };
+    return bind_param(f->r, f->launch, &arg) && add(f, &arg);
+}
+
+static bool read_extents(struct filler *f, const struct struct_definition *def,
+                         const struct struct_member *m, const char *type, const char *path,
+                         long extents[STRUCT_MAX_EXTENTS])
+{
+    for (int i = 0; i < m->n_extents; i++) {
+        const char *text = substitute(f, def, type, m->extents[i]);
+        extents[i] = strtol(text, NULL, 10);
+        if (extents[i] < 1 || extents[i] > BIND_MAX_ARGS)
+            return PARAM_FAIL(
+                f->r, f->launch, f->param,
+                ", whose array '%.64s' has '%.64s' elements, expected a number from 1 "
+                "to %d",
+                path, text, BIND_MAX_ARGS);
+    }
+    return true;
+}
+
+// All of an array, the last index first; what is none is one element.
+static bool add_elements(struct filler *f, const struct struct_definition *def,
+                         const struct struct_member *m, const char *type, const char *path,
+                         int depth)
+{
+    const char *of = substitute(f, def, type, m->param.type ? m->param.type : "");
+    long extents[STRUCT_MAX_EXTENTS], index[STRUCT_MAX_EXTENTS] = { 0 };
+    if (!read_extents(f, def, m, type, path, extents))
+        return false;
+    for (int at = 0; at >= 0;) {
+        const char *element = path;
+        for (int i = 0; i < m->n_extents; i++)
+            element = arena_printf(f->r->arena, "%s[%ld]", element, index[i]);
+        if (!add_member(f, m, of, element, depth))
+            return false;
+        for (at = m->n_extents - 1; at >= 0 && ++index[at] == extents[at]; at--)
+            index[at] = 0;
+    }
+    return true;
+}
+
+static bool add_struct(struct filler *f, const char *type, const char *path, int depth)
+{
+    const struct struct_definition *def = members_find(f->r, type);
+    if (!def || depth > MAX_NESTED)
+        return PARAM_FAIL(f->r, f->launch, f->param,
+                          ", whose member '%.64s' is of type '%.64s', expected a pointer, an "
+                          "accessor, a number, bool, a type variable or a struct of this file",
+                          path, type);
+    if (def->problem)
+        return PARAM_FAIL(f->r, f->launch, f->param,
+                          " of struct '%s' (line %d), which cannot be filled in: %s", def->name,
+                          def->line, def->problem);
+    if (!add_mark(f, path, PARAM_STRUCT, def->line))
+        return false;
+    for (int i = 0; i < def->n_members; i++) {
+        const struct struct_member *m = &def->members[i];
+        const char *name = arena_printf(f->r->arena, "%s.%s", path, m->param.name);
+        if (!add_elements(f, def, m, type, name, depth))
+            return false;
+    }
+    return add_mark(f, path, PARAM_END, def->line);
+}
+
+bool members_bind(struct reader *r, const struct step *launch, const struct signature_param *p,
+                  struct argument_list *out)
+{
+    struct filler f = { r, launch, p, out };
+    return add_struct(&f, substitute(&f, NULL, NULL, p->type), p->name, 0);
+}
