@@ -59,7 +59,7 @@ def test_backward_has_what_its_forward_had(ops, sent):
 
 
 def test_a_backward_of_another_thread(ops, sent):
-    x = torch.ones(61, requires_grad=True)  # of this shape nothing is loaded in this process
+    x = torch.ones(61, 1, 3, requires_grad=True)  # of this shape nothing is loaded in this process
     with opd.torch.options(deadline=30):
         y = ops.gelu(x)
         thread = threading.Thread(target=y.sum().backward)
@@ -76,7 +76,7 @@ def test_a_backward_of_another_thread(ops, sent):
 
 def test_around_compiled_code(ops, sent):
     model = torch.compile(lambda x: ops.gelu(x) + 1, fullgraph=True, backend="aot_eager")
-    x = torch.ones(62)  # of this shape nothing is loaded in this process
+    x = torch.ones(62, 1, 3)  # of this shape nothing is loaded in this process
     model(x)
     with opd.torch.options(deadline=30):
         model(x)
