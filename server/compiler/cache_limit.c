@@ -129,7 +129,8 @@ static void remove_oldest(struct listing *l, const uint64_t *bytes, uint64_t wan
 
 static void remove_what_is_over(struct listing *l, uint64_t limit)
 {
-    qsort(l->items, l->n, sizeof *l->items, compare_use);
+    if (l->n > 0)
+        qsort(l->items, l->n, sizeof *l->items, compare_use);
     if (l->pch_bytes > limit / PCH_SHARE)
         remove_oldest(l, &l->pch_bytes, limit / PCH_SHARE);
     if (l->bytes > limit)
