@@ -39,9 +39,9 @@ static uint16_t to_half(float f) // of what is neither subnormal nor too large
 {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
-    int exponent = (int)(bits >> 23 & 255) - 112;
-    return (uint16_t)(bits >> 16 & 0x8000) |
-           (uint16_t)(exponent <= 0 ? 0 : exponent << 10 | (int)(bits >> 13 & 0x3ff));
+    uint32_t exponent = bits >> 23 & 255, sign = bits >> 16 & 0x8000;
+    return (uint16_t)(exponent <= 112 ? sign
+                                      : sign | (exponent - 112) << 10 | (bits >> 13 & 0x3ff));
 }
 
 void trial_run_fill(struct trial_run *s, struct trial_tensor *m, double low, double high)
