@@ -668,14 +668,26 @@ template <class... T> constexpr tuple<T &...> tie(T &...v)
 {
     return tuple<T &...>(v...);
 }
+#ifdef _LIBCUDACXX___TUPLE_STRUCTURED_BINDINGS_H // CCCL 2 and 3.0 have declared them for NVRTC
+template <class...> struct tuple_size;
+template <size_t i, class...> struct tuple_element;
+#else
 template <class T> struct tuple_size;
+template <size_t i, class T> struct tuple_element;
+#endif
 template <class... T>
 struct tuple_size<tuple<T...>> : integral_constant<size_t, sizeof...(T)> {};
 template <class A, class B> struct tuple_size<pair<A, B>> : integral_constant<size_t, 2> {};
 template <class T, size_t N> struct tuple_size<array<T, N>> : integral_constant<size_t, N> {};
 template <class T> inline constexpr size_t tuple_size_v = tuple_size<T>::value;
-template <size_t i, class T> struct tuple_element {
-    typedef remove_cvref_t<decltype(std::get<i>(declval<T &>()))> type;
+template <size_t i, class... T> struct tuple_element<i, tuple<T...>> {
+    typedef remove_cvref_t<decltype(std::get<i>(declval<tuple<T...> &>()))> type;
+};
+template <size_t i, class A, class B> struct tuple_element<i, pair<A, B>> {
+    typedef conditional_t<i == 0, A, B> type;
+};
+template <size_t i, class T, size_t N> struct tuple_element<i, array<T, N>> {
+    typedef T type;
 };
 template <size_t i, class T> using tuple_element_t = typename tuple_element<i, T>::type;
 

@@ -77,10 +77,10 @@ static void append_line(struct buf *out, const char *file)
 struct job {
     const struct nvrtc *rtc;
     const struct compile_input *in;
-    struct buf kernels; // the file's text, without the host's code
+    struct buf kernels;      // the file's text, without the host's code
     struct buf names, texts; // the headers that the program is given: of char *, const char *
-    bool theirs;        // NVIDIA's own are taken where they have one of the name
-    const char *first;  // what stands before opd.cuh
+    bool theirs;             // NVIDIA's own are taken where they have one of the name
+    const struct rtc_hoisted *hoisted;
     const char *options[MAX_OPTIONS];
     char *own[MAX_OWN];
     int n, n_own;
@@ -124,8 +124,13 @@ static void make_pch_key(const struct job *job, struct cache_key *key)
     buf_printf(&options, "%llx", (unsigned long long)field_hash());
     char *library = mem_printf("%s %lld bytes, at %p, heap at %p", job->rtc->path, job->rtc->size,
                                job->rtc->base, pch_heap());
-    const char *parts[] = { library, nvrtc_headers_identity(), buf_str(&options), job->first,
-                            job->in->common };
+    const char *parts[] = { library,
+                            nvrtc_headers_identity(),
+                            buf_str(&options),
+                            job->theirs ? "theirs" : "ours",
+                            job->hoisted->before,
+                            job->in->common,
+                            job->hoisted->behind };
     cache_make_key_of(key, parts, sizeof parts / sizeof *parts);
     free(library);
     buf_finish(&options);
@@ -165,11 +170,11 @@ static bool create_program(struct job *job, struct opd_err *err)
     char common[COMMON_NAME];
     name_common(in->common, common);
     struct buf source = { 0 };
-    buf_printf(&source, "%s#include \"%s\"\n#pragma nv_hdrstop", job->first, common);
+    buf_printf(&source, "%s#include \"%s\"\n%s#pragma nv_hdrstop", job->hoisted->before, common,
+               job->hoisted->behind);
     const char *behind = compile_behind(in), *kernels = buf_str(&job->kernels);
     append_line(&source, "prelude");
     buf_append(&source, in->prelude, (size_t)(behind - in->prelude));
-    field_bring(kernels, &source);
     append_line(&source, in->file);
     buf_append_str(&source, kernels);
     append_line(&source, "prelude");
@@ -178,10 +183,9 @@ static bool create_program(struct job *job, struct opd_err *err)
     field_each(NULL, add_field_header, job); // NVIDIA's include some of them
     field_each(buf_str(&source), add_field_header, job);
     // One name for all, as the precompiled header is of a program of that name.
-    int rc = job->rtc->nvrtcCreateProgram(&job->program, buf_str(&source), UNIT_NAME,
-                                          (int)HOST_COUNT(job->names, char *),
-                                          HOST_AT(job->texts, const char *, 0),
-                                          HOST_AT(job->names, const char *, 0));
+    int rc = job->rtc->nvrtcCreateProgram(
+        &job->program, buf_str(&source), UNIT_NAME, (int)HOST_COUNT(job->names, char *),
+        HOST_AT(job->texts, const char *, 0), HOST_AT(job->names, const char *, 0));
     buf_finish(&source);
     if (rc == 0 && job->rtc->nvrtcAddNameExpression(job->program, in->expr) == 0)
         return true;
@@ -321,7 +325,7 @@ static bool compile_once(struct job *job, int arch, const struct rtc_hoisted *ho
                          enum pch_result *out_pch, struct opd_err *err)
 {
     finish_job(job);
-    job->first = hoisted->lines;
+    job->hoisted = hoisted;
     choose_options(job, arch, hoisted->local);
     int n = job->n;
     if (pch)
@@ -354,8 +358,7 @@ static bool is_about_first(const struct job *job)
            (strncmp(job->log, head + 1, strlen(head + 1)) == 0 || strstr(job->log, head) != NULL);
 }
 
-// Ours stand behind opd.cuh, and do not change. One that NVIDIA alone has brings others of theirs
-// along.
+// One that NVIDIA alone has brings others of theirs along.
 static enum rtc_include judge_include(const char *name, void *data)
 {
     struct job *job = data;
@@ -363,7 +366,7 @@ static enum rtc_include judge_include(const char *name, void *data)
     struct field_header header;
     bool known = field_find(name, &header);
     if (known && (!job->theirs || !header.nvidia))
-        return RTC_INCLUDE_EMPTY;
+        return header.text[0] ? RTC_INCLUDE_OURS : RTC_INCLUDE_EMPTY;
     nvrtc_headers_unpack(job->in->cache);
     for (int i = 0; i < 2 && rtc->include[i][0] && name[0] && !strstr(name, ".."); i++) {
         char *path = mem_printf("%s/%s", rtc->include[i], name);
@@ -386,9 +389,15 @@ static struct rtc_hoisted hoist(struct job *job)
     bool theirs = job->theirs;
     struct rtc_hoisted hoisted = rtc_hoist(kernels, job->in->common, judge_include, job);
     if (job->theirs && !theirs) {
-        free(hoisted.lines);
+        free(hoisted.before);
+        free(hoisted.behind);
         hoisted = rtc_hoist(kernels, job->in->common, judge_include, job);
     }
+    struct buf behind = { 0 };
+    buf_append_str(&behind, hoisted.behind);
+    field_bring(kernels, &behind);
+    free(hoisted.behind);
+    hoisted.behind = buf_take(&behind);
     return hoisted;
 }
 
@@ -404,11 +413,12 @@ static bool compile(struct job *job, int arch, struct opd_err *err)
                  job->log);
         ok = compile_once(job, arch, &hoisted, false, &pch, err);
     }
-    if (ok && hoisted.lines[0] && is_about_first(job)) {
-        hoisted.lines[0] = '\0';
+    if (ok && hoisted.before[0] && is_about_first(job)) {
+        hoisted.before[0] = '\0';
         ok = compile_once(job, arch, &hoisted, false, &pch, err);
     }
-    free(hoisted.lines);
+    free(hoisted.before);
+    free(hoisted.behind);
     return ok;
 }
 

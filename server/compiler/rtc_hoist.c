@@ -7,14 +7,18 @@
 #include "base/mem.h"
 #include "compiler/host_lex.h"
 
+struct part {
+    struct buf lines;
+    size_t kept; // of them: up to the last include that is in no open #if
+    bool wanted; // an include stands behind `kept`
+};
+
 struct hoisting {
     const char *common;
     rtc_include_kind kind;
     void *data;
-    struct buf lines;
-    size_t kept; // of them: up to the last include that is in no open #if
-    int depth;   // open #if
-    bool wanted; // an include stands behind `kept`
+    struct part before, behind;
+    int depth; // open #if
     bool over;
     bool local;
 };
@@ -73,9 +77,10 @@ static void take_include(struct hoisting *h, struct words w)
     enum rtc_include kind = name ? h->kind(name, h->data) : RTC_INCLUDE_LOCAL;
     h->local = h->local || kind == RTC_INCLUDE_LOCAL;
     h->over = h->over || kind == RTC_INCLUDE_LOCAL;
-    if (kind == RTC_INCLUDE_FIXED && !h->over) {
-        buf_printf(&h->lines, "#include <%s>\n", name);
-        h->wanted = true;
+    if (kind != RTC_INCLUDE_EMPTY && !h->over) {
+        struct part *part = kind == RTC_INCLUDE_OURS ? &h->behind : &h->before;
+        buf_printf(&part->lines, "#include <%s>\n", name);
+        part->wanted = true;
     }
     free(name);
 }
@@ -104,8 +109,22 @@ static void take_directive(struct hoisting *h, const struct host_token *t)
                              : host_token_is(&name, "define") && h->depth == 0 && named &&
                                    !defines(h->common, &next);
     h->over = h->over || !plain || h->depth < 0 || memmem(t->at, t->size, "/*", 2) != NULL;
-    buf_append(&h->lines, t->at, t->size);
-    buf_append_str(&h->lines, "\n");
+    buf_printf(&h->before.lines, "%.*s\n", (int)t->size, t->at);
+    buf_printf(&h->behind.lines, "%.*s\n", (int)t->size, t->at);
+}
+
+static void keep(struct part *part)
+{
+    if (part->wanted)
+        part->kept = part->lines.size;
+    part->wanted = false;
+}
+
+static char *take(struct part *part)
+{
+    char *kept = mem_strndup(buf_str(&part->lines), part->kept);
+    buf_finish(&part->lines);
+    return kept;
 }
 
 struct rtc_hoisted rtc_hoist(const char *source, const char *common, rtc_include_kind kind,
@@ -117,12 +136,10 @@ struct rtc_hoisted rtc_hoist(const char *source, const char *common, rtc_include
         h.over = h.over || t.kind != HOST_DIRECTIVE;
         if (t.kind == HOST_DIRECTIVE)
             take_directive(&h, &t);
-        if (h.wanted && h.depth == 0 && !h.over) {
-            h.kept = h.lines.size;
-            h.wanted = false;
+        if (h.depth == 0 && !h.over) {
+            keep(&h.before);
+            keep(&h.behind);
         }
     }
-    struct rtc_hoisted out = { mem_strndup(buf_str(&h.lines), h.kept), h.local };
-    buf_finish(&h.lines);
-    return out;
+    return (struct rtc_hoisted){ take(&h.before), take(&h.behind), h.local };
 }

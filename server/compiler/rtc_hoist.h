@@ -1,20 +1,22 @@
 #pragma once
 
-// Which of a file's includes may stand before opd.cuh, in the precompiled header: those that begin
-// the file, of headers that do not change. Pure functions of text.
+// Which of a file's includes may stand in the precompiled header: those that begin the file, of
+// headers that do not change. Pure functions of text.
 
 #include <stdbool.h>
 
 enum rtc_include {
     RTC_INCLUDE_LOCAL, // may change, or is not known: stays where it is, and what follows it too
     RTC_INCLUDE_EMPTY, // nothing is in it
-    RTC_INCLUDE_FIXED,
+    RTC_INCLUDE_FIXED, // NVIDIA's: stands before opd.cuh
+    RTC_INCLUDE_OURS,  // stands behind it
 };
 typedef enum rtc_include (*rtc_include_kind)(const char *name, void *data);
 
 struct rtc_hoisted {
-    char *lines; // heap: includes, and the macros and conditions that they may depend on; "": none
-    bool local;  // somewhere in the file another header is included
+    // Heap: includes, and the macros and conditions that they may depend on; "": none.
+    char *before, *behind; // opd.cuh
+    bool local;            // somewhere in the file another header is included
 };
 
 // The file keeps its lines: what is included twice guards itself, and a macro may be defined twice

@@ -22,7 +22,7 @@ template <class T> __global__ void k(T *x) { x[threadIdx.x] *= T(FACTOR); }
 numbers = itertools.count(100)
 
 
-def text(factor=None, includes="#include <cuda_fp16.h>\n"):
+def text(factor=None, includes="#include <cuda_pipeline.h>\n"):
     return includes + KERNEL.replace("FACTOR", str(factor or next(numbers)))
 
 
@@ -39,7 +39,7 @@ class Logged(Compiler):
         assert self.result["code"] == 0, self.result["message"] + self.result["log"]
         assert self.result["log"] == ""
         assert not self.result["cached"], "compile something that nobody has compiled"
-        return self.path.read_text().rsplit("precompiled header ", 1)[1].splitlines()[0]
+        return self.path.read_text().rsplit(".cu: precompiled header ", 1)[1].splitlines()[0]
 
     def image(self, source, **other):
         self.make(source, **other)
@@ -81,10 +81,10 @@ def test_one_for_all_compilers_and_those_to_come(start, tmp_path):
     # Another folder, dtype and file have the same, another architecture and another include their own.
     assert later.make(text(), folder=str(tmp_path), file="y.cu", prelude="using scalar_t = int;\n") == "used"
     assert [later.make(text(), target="sm_80") for _ in range(2)] == ["made", "used"]
-    bf16 = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
-    assert [later.make(text(None, bf16)) for _ in range(2)] == ["made", "used"]
+    for includes in ("#include <cuda_pipeline.h>\n#include <cuda_fp8.h>\n", "#include <cub/cub.cuh>\n", ""):
+        assert [later.make(text(None, includes)) for _ in range(2)] == ["made", "used"]
     assert [later.make(text(), kind="syntax") for _ in range(2)] == ["made", "used"]
-    assert len(kept(tmp_path)) == 4
+    assert len(kept(tmp_path)) == 6
 
 
 def test_images_are_the_same(start):
@@ -106,7 +106,7 @@ def test_an_own_header_is_never_in_it(start, tmp_path):
     """It is found in the operator's folder, and counts as it is now."""
     compiler, folder = start(), tmp_path / "k"
     folder.mkdir()
-    for includes in ('#include "own.cuh"\n', "#include <cuda_fp16.h>\n#include <own.cuh>\n"):
+    for includes in ('#include "own.cuh"\n', "#include <cuda_fp8.h>\n#include <own.cuh>\n"):
         images = set()
         for factor in (2, 3, 2):
             (folder / "own.cuh").write_text(f"#define OWN {factor}\n")
@@ -121,7 +121,7 @@ def test_an_edited_opd_cuh_is_another_one(start):
     compiler, seen = start(), set()
     for factor in (2, 3, 2):
         common = f"template <class T> __device__ T by(T x) {{ return x * {factor}; }}\n"
-        source = "#include <cuda_fp16.h>\n" + KERNEL.replace("T(FACTOR)", "by(T(1))")
+        source = "#include <cuda_pipeline.h>\n" + KERNEL.replace("T(FACTOR)", "by(T(1))")
         seen.add(compiler.image(source, common=common, cache=""))
     assert len(seen) == 2
 
@@ -224,7 +224,7 @@ def test_a_limit_that_it_does_not_fit(start, tmp_path):
 def test_an_include_that_must_not_come_first(start):
     """An error among the lines that were put first has the file compiled as it stands."""
     compiler = start()
-    source = "#define __half NOTHING_AT_ALL(\n#include <cuda_fp16.h>\n" + KERNEL
+    source = "#define uint32_t NOTHING_AT_ALL(\n#include <cuda_pipeline.h>\n" + KERNEL
     result = compiler.compile(source, "k<scalar_t>")
     assert result["code"] and "opd(" not in result["log"] and "opd:" not in result["log"]
 

@@ -15,6 +15,7 @@ static enum rtc_include judge(const char *name, void *data)
 {
     (void)data;
     return strcmp(name, "cmath") == 0             ? RTC_INCLUDE_EMPTY
+           : strstr(name, "cub/")                 ? RTC_INCLUDE_OURS
            : strstr(name, "cuda") || *name == 'm' ? RTC_INCLUDE_FIXED
                                                   : RTC_INCLUDE_LOCAL;
 }
@@ -24,9 +25,10 @@ static const char common[] =
     "#if __CUDA_ARCH__ > 1\n#endif\n";
 
 #define FP16 "#include <cuda_fp16.h>\n"
+#define CUB "#include <cub/cub.cuh>\n"
 #define MMA "#include <mma.h>\n"
 static const struct {
-    const char *source, *lines;
+    const char *source, *before;
     bool local;
 } cases[] = {
     { "", "", false },
@@ -67,19 +69,34 @@ static const struct {
     { FP16 "#\n" MMA, FP16 MMA, false },
 };
 
+static void check(const char *source, const char *before, const char *behind, bool local)
+{
+    struct rtc_hoisted h = rtc_hoist(source, common, judge, NULL);
+    if (strcmp(h.before, before) != 0 || strcmp(h.behind, behind) != 0 || h.local != local)
+        fail_msg("%s---\n%s---\n%s--- local %d", source, h.before, h.behind, h.local);
+    free(h.before);
+    free(h.behind);
+}
+
 static void test_cases(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct rtc_hoisted h = rtc_hoist(cases[i].source, common, judge, NULL);
-        if (strcmp(h.lines, cases[i].lines) != 0 || h.local != cases[i].local)
-            fail_msg("%s\n---\n%s--- local %d", cases[i].source, h.lines, h.local);
-        free(h.lines);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check(cases[i].source, cases[i].before, "", cases[i].local);
+}
+
+// Those that are to stand behind opd.cuh have the macros and conditions, too.
+static void test_ours(void **state)
+{
+    (void)state;
+    check("#define N 3\n" FP16 "#define M 3\n" CUB, "#define N 3\n" FP16,
+          "#define N 3\n#define M 3\n" CUB, false);
+    check(CUB "#if A\n" MMA "#endif\n", "#if A\n" MMA "#endif\n", CUB, false);
+    check("#include \"own.h\"\n" CUB, "", "", true);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_cases) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(test_cases), cmocka_unit_test(test_ours) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
