@@ -1,6 +1,7 @@
 #include "compiler/compiler.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -19,6 +20,8 @@
 #include "base/mem.h"
 #include "compiler/pch.h"
 #include "compiler/scratch.h"
+
+enum { KEPT_MEMORY = 64 << 20 };
 
 struct compiler {
     const char *name;
@@ -207,9 +210,19 @@ static void limit_memory(void)
 #endif
 }
 
+// What a compile has freed the next one takes: given back, it costs each a tenth of its time.
+static void keep_memory(void)
+{
+#ifdef M_TRIM_THRESHOLD
+    mallopt(M_TRIM_THRESHOLD, KEPT_MEMORY);
+    mallopt(M_MMAP_THRESHOLD, KEPT_MEMORY / 2);
+#endif
+}
+
 static void prepare(void)
 {
     limit_memory();
+    keep_memory();
     setenv("LC_ALL", "C", 1); // diagnostics in the words that host_log.c knows
     child_watch(JOB_FD_SOCKET);
     pch_use(scratch_open());
