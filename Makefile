@@ -44,7 +44,7 @@ FUZZ_SECONDS ?= 10
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test quick some check-gpu examples programs \
 	unit conformance compile-all functional ops torch torch-isolated reload faults soak soak-torch endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
-	bench bench-operators \
+	bench bench-edits bench-operators \
 	bench-reload bench-requests gates \
 	lint format protocol install uninstall dist wheel first-hour clean
 
@@ -320,6 +320,9 @@ bench-operators: $(call built,all)
 
 bench-reload: $(call built,all)
 	$(TEST_ENV) $(PYTHON) tests/bench/bench_reload.py --device $(DEVICE)
+
+bench-edits: $(call built,all)
+	$(TEST_ENV) $(PYTHON) tests/bench/bench_edits.py
 
 bench-requests: $(call built,all programs)
 	$(TEST_ENV) $(PYTHON) tests/bench/bench_requests.py --device $(DEVICE)

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # As in server/compiler/nvrtc.c.
 NVRTC_OPTIONS = [
     "--std=c++17", "--device-as-default-execution-space", "-lineinfo", "--modify-stack-limit=false",
+    "-D_CCCL_META_UNROLL_LIMIT=10",
     "--no-cache",
     "--pch", "--pch-verbose=false", "-diag-suppress=20283",
 ]  # fmt: skip
