@@ -433,6 +433,29 @@ __device__ __forceinline__ double formula_divide(double a, double b)
     return a / b;
 }
 
+// In float erfc(z) = t exp(p(t) - z^2) with t = 1 / (1 + z / 2) and the Chebyshev fit p of Numerical
+// Recipes (section 6.2, "erfcc"), which errs by 1.2e-7 of the value.
+__device__ __forceinline__ float formula_normcdf(float x)
+{
+    const float z = fabsf(x) * 0.70710678f, t = __fdividef(1.0f, 1.0f + 0.5f * z);
+    float p = fmaf(t, 0.17087277f, -0.82215223f);
+    p = fmaf(t, p, 1.48851587f);
+    p = fmaf(t, p, -1.13520398f);
+    p = fmaf(t, p, 0.27886807f);
+    p = fmaf(t, p, -0.18628806f);
+    p = fmaf(t, p, 0.09678418f);
+    p = fmaf(t, p, 0.37409196f);
+    p = fmaf(t, p, 1.00002368f);
+    p = fmaf(t, p, -1.26551223f);
+    const float tail = 0.5f * t * __expf(fmaf(-z, z, p));
+    return x < 0 ? tail : 1.0f - tail;
+}
+
+__device__ __forceinline__ double formula_normcdf(double x)
+{
+    return 0.5 * erfc(-x * M_SQRT1_2);
+}
+
 template <class A> __device__ __forceinline__ A formula_rcbrt(A x)
 {
     return A(1) / cbrt(x);
@@ -476,6 +499,29 @@ __device__ __forceinline__ int64_t formula_least(int64_t a, int64_t b)
 
 enum { FORMULA_BLOCK = 256 };
 
+// How a row becomes one number.
+struct formula_add {
+    template <class A> __device__ __forceinline__ static A start()
+    {
+        return 0;
+    }
+    template <class A> __device__ __forceinline__ static A join(A a, A b)
+    {
+        return a + b;
+    }
+};
+
+template <int SIGN> struct formula_extreme { // 1: the largest, -1: the smallest; a NaN stays
+    template <class A> __device__ __forceinline__ static A start()
+    {
+        return -SIGN * A(INFINITY);
+    }
+    template <class A> __device__ __forceinline__ static A join(A a, A b)
+    {
+        return (SIGN > 0 ? a > b : a < b) || a != a ? a : b;
+    }
+};
+
 #ifdef OPD_CPU
 template <class F, int N> __global__ void formula_map(F f)
 {
@@ -504,7 +550,9 @@ template <class F> OPD_CPU_INLINE void formula_sum_columns(const F &f, int64_t m
     const int64_t column = blockIdx.x % tiles * TILE, first = blockIdx.x / tiles * row + column;
     const int64_t count = formula_least(TILE, row - column);
     typename F::index base[F::offsets] = {}, at[F::offsets];
-    typename F::sum_type sums[TILE] = {};
+    typename F::sum_type sums[TILE];
+    for (int64_t k = 0; k < TILE; k++)
+        sums[k] = F::join::template start<typename F::sum_type>();
     f.kept.add((typename F::index)first, base);
     for (; m < end; m++) {
         for (int t = 0; t < F::offsets; t++)
@@ -514,45 +562,96 @@ template <class F> OPD_CPU_INLINE void formula_sum_columns(const F &f, int64_t m
         for (int64_t k = 0; k < count; k++) {
             typename F::template elements<1> e;
             f.load(e, at, k);
-            sums[k] += f.value(e, 0);
+            sums[k] = F::join::join(sums[k], f.value(e, 0));
         }
     }
     for (int64_t k = 0; k < count; k++)
         f.put(blockIdx.y * f.n_kept + first + k, sums[k]);
 }
 
-// One result after the other, each of some sums side by side.
-template <class F> OPD_CPU_INLINE void formula_sum_rows(const F &f, int64_t begin, int64_t end)
+// What the elements m to end of a row become by `value`, in lanes side by side.
+template <class F, class J, class V>
+OPD_CPU_INLINE typename F::sum_type formula_join(const F &f, int64_t result, int64_t m, int64_t end,
+                                                 const V &value)
 {
     enum { LANES = 16 };
+    typedef typename F::sum_type A;
     const int64_t row = f.summed.size[F::summed_rank - 1];
-    const int64_t last = formula_least((blockIdx.x + 1) * f.group, f.n_kept);
-    for (int64_t result = blockIdx.x * f.group; result < last; result++) {
-        typename F::sum_type sums[LANES] = {};
-        for (int64_t m = begin, count; m < end; m += count) {
-            typename F::index at[F::offsets] = {};
-            f.kept.add((typename F::index)result, at);
-            f.summed.add((typename F::index)m, at);
-            count = formula_least(row - m % row, end - m);
-            int64_t k = 0;
-            for (; k + LANES <= count; k += LANES) {
-                OPD_CPU_VECTORIZE
-                for (int lane = 0; lane < LANES; lane++) {
-                    typename F::template elements<1> e;
-                    f.load(e, at, k + lane);
-                    sums[lane] += f.value(e, 0);
-                }
-            }
-            for (int lane = 0; k < count; k++, lane++) {
+    A sums[LANES];
+    for (int lane = 0; lane < LANES; lane++)
+        sums[lane] = J::template start<A>();
+    for (int64_t count; m < end; m += count) {
+        typename F::index at[F::offsets] = {};
+        f.kept.add((typename F::index)result, at);
+        f.summed.add((typename F::index)m, at);
+        count = formula_least(row - m % row, end - m);
+        int64_t k = 0;
+        for (; k + LANES <= count; k += LANES) {
+            OPD_CPU_VECTORIZE
+            for (int lane = 0; lane < LANES; lane++) {
                 typename F::template elements<1> e;
-                f.load(e, at, k);
-                sums[lane] += f.value(e, 0);
+                f.load(e, at, k + lane);
+                sums[lane] = J::join(sums[lane], value(e, 0));
             }
         }
-        for (int lane = 1; lane < LANES; lane++)
-            sums[0] += sums[lane];
-        f.put(blockIdx.y * f.n_kept + result, sums[0]);
+        for (int lane = 0; k < count; k++, lane++) {
+            typename F::template elements<1> e;
+            f.load(e, at, k);
+            sums[lane] = J::join(sums[lane], value(e, 0));
+        }
     }
+    for (int lane = 1; lane < LANES; lane++)
+        sums[0] = J::join(sums[0], sums[lane]);
+    return sums[0];
+}
+
+// One result after the other.
+template <class F> OPD_CPU_INLINE void formula_sum_rows(const F &f, int64_t begin, int64_t end)
+{
+    typedef typename F::template elements<1> E;
+    const int64_t last = formula_least((blockIdx.x + 1) * f.group, f.n_kept);
+    for (int64_t result = blockIdx.x * f.group; result < last; result++)
+        f.put(blockIdx.y * f.n_kept + result,
+              formula_join<F, typename F::join>(f, result, begin, end, [&](const E &e, int k) {
+                  return f.value(e, k);
+              }));
+}
+
+// A row of what is computed row by row: it is read once more for each of its sums.
+template <class F> struct formula_reader {
+    const F &f;
+    int64_t index;
+    OPD_CPU_INLINE bool is_first() const
+    {
+        return true;
+    }
+    template <class J, class V> OPD_CPU_INLINE typename F::sum_type join(const V &value) const
+    {
+        return formula_join<F, J>(f, index, 0, f.n_summed, value);
+    }
+    template <class C> OPD_CPU_INLINE void each(const C &compute) const
+    {
+        const int64_t row = f.summed.size[F::summed_rank - 1];
+        for (int64_t m = 0; m < f.n_summed; m += row) {
+            typename F::index at[F::offsets] = {};
+            f.kept.add((typename F::index)index, at);
+            f.summed.add((typename F::index)m, at);
+            OPD_CPU_VECTORIZE
+            for (int64_t k = 0; k < row; k++) {
+                typename F::template elements<1> e;
+                f.load(e, at, k);
+                compute(e, 0);
+                f.store(e, at, k);
+            }
+        }
+    }
+};
+
+template <class F, int N, int LANES, int ITEMS> __global__ void formula_row(F f)
+{
+    const int64_t last = formula_least((blockIdx.x + 1) * f.group, f.n_kept);
+    for (int64_t i = blockIdx.x * f.group; i < last; i++)
+        f.run(formula_reader<F>{ f, i });
 }
 
 template <class F, int N, bool COLUMNS, int LANES> __global__ void formula_sum(F f)
@@ -565,14 +664,14 @@ template <class F, int N, bool COLUMNS, int LANES> __global__ void formula_sum(F
         formula_sum_rows(f, begin, end);
 }
 
-template <class A, class T, int LANES>
+template <class A, class T, int LANES, class J = formula_add>
 __global__ void formula_total(const A *sums, T *out, int64_t n, int64_t n_parts)
 {
     const int64_t begin = blockIdx.x * 1024ll, end = formula_least(begin + 1024, n);
     for (int64_t i = begin; i < end; i++) {
-        A sum = 0;
+        A sum = J::template start<A>();
         for (int64_t part = 0; part < n_parts; part++)
-            sum += sums[part * n + i];
+            sum = J::join(sum, sums[part * n + i]);
         out[i] = T(sum);
     }
 }
@@ -604,7 +703,7 @@ template <class F, int N> __global__ void __launch_bounds__(FORMULA_BLOCK) formu
 
 // The sums of what the threads that share a result have found, in the first of them. `step` lies
 // between those threads, `place` counts them from 0 to n - 1.
-template <int W, class A>
+template <class J, int W, class A>
 __device__ __forceinline__ void formula_gather(A (&sums)[W], int step, int place, int n)
 {
     __shared__ A all[W][FORMULA_BLOCK];
@@ -616,7 +715,7 @@ __device__ __forceinline__ void formula_gather(A (&sums)[W], int step, int place
         if (place < half)
 #pragma unroll
             for (int w = 0; w < W; w++)
-                all[w][threadIdx.x] += all[w][threadIdx.x + half * step];
+                all[w][threadIdx.x] = J::join(all[w][threadIdx.x], all[w][threadIdx.x + half * step]);
     }
 #pragma unroll
     for (int w = 0; w < W; w++)
@@ -635,7 +734,11 @@ __global__ void __launch_bounds__(FORMULA_BLOCK) formula_sum(F f)
     const int other = COLUMNS ? x / LANES : x % OTHERS;
     const int64_t result = (int64_t)blockIdx.x * LANES + lane;
     const int64_t n_results = f.n_kept / W;
-    typename F::sum_type sums[W] = {};
+    typedef typename F::join J;
+    typename F::sum_type sums[W];
+#pragma unroll
+    for (int w = 0; w < W; w++)
+        sums[w] = J::template start<typename F::sum_type>();
     if (result < n_results) {
         I base[F::offsets] = {};
         f.kept.add((I)result, base);
@@ -654,37 +757,182 @@ __global__ void __launch_bounds__(FORMULA_BLOCK) formula_sum(F f)
                 f.load(e, at, 0);
 #pragma unroll
                 for (int k = 0; k < N; k++)
-                    sums[COLUMNS ? k : 0] += f.value(e, k);
+                    sums[COLUMNS ? k : 0] = J::join(sums[COLUMNS ? k : 0], f.value(e, k));
             } else {
 #pragma unroll
                 for (int k = 0; k < N; k++) {
                     typename F::template elements<1> e;
                     f.load(e, at, k);
-                    sums[COLUMNS ? k : 0] += f.value(e, 0);
+                    sums[COLUMNS ? k : 0] = J::join(sums[COLUMNS ? k : 0], f.value(e, 0));
                 }
             }
         }
     }
-    formula_gather(sums, COLUMNS ? LANES : 1, other, OTHERS);
+    formula_gather<J>(sums, COLUMNS ? LANES : 1, other, OTHERS);
     if (other == 0 && result < n_results)
 #pragma unroll
         for (int w = 0; w < W; w++)
             f.put(blockIdx.y * f.n_kept + result * W + w, sums[w]);
 }
 
-template <class A, class T, int LANES>
+template <class A, class T, int LANES, class J = formula_add>
 __global__ void __launch_bounds__(FORMULA_BLOCK)
     formula_total(const A *__restrict__ sums, T *__restrict__ out, int64_t n, int64_t n_parts)
 {
     enum { OTHERS = FORMULA_BLOCK / LANES };
     const int lane = (int)threadIdx.x % LANES, other = (int)threadIdx.x / LANES;
     const int64_t i = (int64_t)blockIdx.x * LANES + lane;
-    A sum[1] = {};
+    A sum[1] = { J::template start<A>() };
     for (int64_t part = other; i < n && part < n_parts; part += OTHERS)
-        sum[0] += sums[part * n + i];
-    formula_gather(sum, LANES, other, OTHERS);
+        sum[0] = J::join(sum[0], sums[part * n + i]);
+    formula_gather<J>(sum, LANES, other, OTHERS);
     if (other == 0 && i < n)
         out[i] = T(sum[0]);
+}
+
+// What LANES threads have found, joined, in each of them; the same bits in all.
+template <class J, int LANES, class A> __device__ __forceinline__ A formula_share(A v)
+{
+#pragma unroll
+    for (int offset = (LANES < 32 ? LANES : 32) / 2; offset > 0; offset /= 2)
+        v = J::join(v, __shfl_xor_sync(0xffffffffu, v, offset));
+    if constexpr (LANES > 32) {
+        enum { WARPS = LANES / 32 };
+        __shared__ A all[(LANES > FORMULA_BLOCK ? LANES : FORMULA_BLOCK) / 32];
+        const int first = (int)threadIdx.x / LANES * WARPS;
+        __syncthreads(); // an earlier call's have been read
+        if (threadIdx.x % 32 == 0)
+            all[threadIdx.x / 32] = v;
+        __syncthreads();
+        v = all[first];
+#pragma unroll
+        for (int i = 1; i < WARPS; i++)
+            v = J::join(v, all[first + i]);
+    }
+    return v;
+}
+
+// A row of what is computed row by row, shared by LANES threads. Each holds ITEMS vectors of it,
+// which are read once; of 0 each pass over the row reads it again.
+template <class F, int N, int LANES, int ITEMS> struct formula_reader {
+    typedef typename F::template elements<N> E;
+    typedef typename F::index I;
+    const F &f;
+    const int64_t index;
+    const bool live; // it is one of the rows
+    const bool whole;
+    const int lane;
+    I base[F::offsets];
+    E held[ITEMS > 0 ? ITEMS : 1];
+
+    __device__ __forceinline__ formula_reader(const F &f, int64_t i)
+        : f(f), index(formula_least(i, f.n_kept - 1)), live(i < f.n_kept),
+          whole(N == 1 || f.template aligned<N>()), lane((int)threadIdx.x % LANES)
+    {
+#pragma unroll
+        for (int t = 0; t < F::offsets; t++)
+            base[t] = 0;
+        f.kept.add((I)index, base);
+        if (whole) {
+#pragma unroll
+            for (int i = 0; i < ITEMS; i++)
+                load<true>(held[i], i);
+        } else {
+#pragma unroll
+            for (int i = 0; i < ITEMS; i++)
+                load<false>(held[i], i);
+        }
+    }
+    // Is there an i-th vector of this thread, and where?
+    __device__ __forceinline__ bool find(int64_t i, I *at) const
+    {
+        const int64_t m = i * LANES + lane;
+#pragma unroll
+        for (int t = 0; t < F::offsets; t++)
+            at[t] = base[t];
+        if (m < f.n_summed)
+            f.summed.add((I)m, at);
+        return m < f.n_summed;
+    }
+    template <bool WHOLE> __device__ __forceinline__ void load(E &e, int64_t i) const
+    {
+        I at[F::offsets];
+        if (!find(i, at))
+            return;
+        if constexpr (WHOLE)
+            f.load(e, at, 0);
+        else
+            f.load_each(e, at);
+    }
+    __device__ __forceinline__ bool is_first() const
+    {
+        return live && lane == 0;
+    }
+    template <class J, class V> __device__ __forceinline__ typename F::sum_type join(const V &value) const
+    {
+        typedef typename F::sum_type A;
+        I at[F::offsets];
+        A v = J::template start<A>();
+        if constexpr (ITEMS > 0) {
+#pragma unroll
+            for (int i = 0; i < ITEMS; i++)
+                if (find(i, at))
+#pragma unroll
+                    for (int k = 0; k < N; k++)
+                        v = J::join(v, value(held[i], k));
+        } else {
+            for (int64_t i = 0; find(i, at); i++) {
+                E e;
+                if (whole)
+                    load<true>(e, i);
+                else
+                    load<false>(e, i);
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    v = J::join(v, value(e, k));
+            }
+        }
+        return formula_share<J, LANES>(v);
+    }
+    template <class C> __device__ __forceinline__ void put(E &e, I *at, const C &compute) const
+    {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            compute(e, k);
+        if (!live)
+            return;
+        if (whole)
+            f.store(e, at, 0);
+        else
+            f.store_each(e, at);
+    }
+    template <class C> __device__ __forceinline__ void each(const C &compute)
+    {
+        I at[F::offsets];
+        if constexpr (ITEMS > 0) {
+#pragma unroll
+            for (int i = 0; i < ITEMS; i++)
+                if (find(i, at))
+                    put(held[i], at, compute);
+        } else {
+            for (int64_t i = 0; find(i, at); i++) {
+                E e;
+                if (whole)
+                    load<true>(e, i);
+                else
+                    load<false>(e, i);
+                put(e, at, compute);
+            }
+        }
+    }
+};
+
+template <class F, int N, int LANES, int ITEMS>
+__global__ void __launch_bounds__(LANES > FORMULA_BLOCK ? LANES : FORMULA_BLOCK) formula_row(F f)
+{
+    enum { ROWS = LANES > FORMULA_BLOCK ? 1 : FORMULA_BLOCK / LANES };
+    formula_reader<F, N, LANES, ITEMS> row(f, (int64_t)blockIdx.x * ROWS + threadIdx.x / LANES);
+    f.run(row);
 }
 #endif
 

@@ -171,6 +171,11 @@ static void add_broadcast(struct reader *r)
     for (int v = 0; v < r->formulas->n_values; v++)
         if (reads_shape(r, r->formulas->values[v].expr->root, seen))
             return;
+    for (int i = 0; i < r->formulas->n_overs; i++) {
+        const struct expr *over = r->formulas->overs[i].expr;
+        if (!over || reads_shape(r, over->root, seen)) // over all there is
+            return;
+    }
     struct op_batch *batch = add_batch(r->op, false);
     memset(batch->inputs, 0, sizeof batch->inputs);
     memset(batch->outputs, 0, sizeof batch->outputs);

@@ -169,7 +169,9 @@ struct op_body {
     struct temp *temps;
     struct section *sections;
     struct example *examples;
-    const struct formula_set *formulas;                     // instead of sections; or NULL
+    bool opaque;                                // a formula calls what has no derivative
+    const struct formula_set *formulas;         // instead of sections; or NULL
+    const struct expr *reduced[OP_MAX_OUTPUTS]; // of formulas: formula_reduced()
     const char *grad_names[OP_MAX_INPUTS + OP_MAX_OUTPUTS]; // "grad_x": of inputs, then of outputs
 };
 

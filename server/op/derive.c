@@ -21,7 +21,7 @@ struct arrival {
 };
 
 // More conditions than these at one node are taken for none, and what does not arrive for 0.
-enum { MAX_ARRIVALS = 16 };
+enum { MAX_ARRIVALS = 16, ROW_CONSTANT = FORMULA_MAX_OVERS };
 
 struct arrivals {
     int n;
@@ -37,8 +37,10 @@ struct derive {
     struct graph graph;
     int n;             // nodes of the formulas
     uint32_t *depends; // on which of the inputs; by node
+    int16_t *over;     // by node: of one number for each row, what it is summed over; else -1
     uint32_t reached;  // inputs that an output depends on
     struct arrivals *arrivals;
+    bool *is_whole; // by node: it is all of an output, by choices that are known
     const struct path *paths;
     const char *why; // it cannot be done
 };
@@ -59,6 +61,34 @@ static uint32_t find_depends(const struct derive *d, const struct node *n)
     return inputs;
 }
 
+// Has a number for each element of a row, -1, or one for the row: over what it was summed.
+static int find_over(const struct derive *d, const struct node *n)
+{
+    int over = n->kind == NODE_COUNT || formula_is_sum(n) ? n->a : ROW_CONSTANT;
+    if (n->kind == NODE_TENSOR)
+        return -1;
+    if (n->kind == NODE_FORMULA)
+        return d->over[d->graph.roots[n->a]->size];
+    for (int i = 0; i < n->n_args && !formula_is_sum(n) && over >= 0; i++) {
+        int own = d->over[n->args[i]->size];
+        over = own < 0 || over == ROW_CONSTANT ? own : over;
+    }
+    return over;
+}
+
+// A condition that is known before anything is computed.
+static bool is_known(const struct derive *d, const struct node *n)
+{
+    if (n->kind == NODE_FORMULA)
+        return is_known(d, d->graph.roots[n->a]);
+    bool known = n->kind == NODE_VALUE
+                     ? d->set->values[n->a].is_constant
+                     : n->kind == NODE_NOT || n->kind == NODE_AND || n->kind == NODE_OR;
+    for (int i = 0; i < n->n_args && known; i++)
+        known = is_known(d, n->args[i]);
+    return known;
+}
+
 // Does the formula make an output that has derivatives?
 static bool makes_float(const struct op *op, const struct formula *f)
 {
@@ -77,8 +107,11 @@ static void start(struct derive *d)
             graph_add_formula(&d->graph, i);
     d->n = d->graph.n;
     d->depends = mem_zalloc((size_t)d->n + 1, sizeof *d->depends);
-    for (int i = 0; i < d->n; i++)
+    d->over = mem_zalloc((size_t)d->n + 1, sizeof *d->over);
+    for (int i = 0; i < d->n; i++) {
         d->depends[i] = find_depends(d, d->graph.nodes[i]);
+        d->over[i] = (int16_t)find_over(d, d->graph.nodes[i]);
+    }
     for (int i = 0; i < d->set->n; i++)
         if (makes_float(d->op, &d->set->items[i]))
             d->reached |= d->depends[d->graph.roots[i]->size];
@@ -88,7 +121,9 @@ static void finish(struct derive *d)
 {
     graph_finish(&d->graph);
     free(d->depends);
+    free(d->over);
     free(d->arrivals);
+    free(d->is_whole);
 }
 
 static struct node *apply(struct derive *d, struct derive_part *part, struct node *g)
@@ -210,12 +245,33 @@ static struct node *join_all(struct derive *d, struct arrivals *a)
     }
 }
 
+// Of a row's number each element's gradient arrives: their sum, under no condition.
+static bool arrive_summed(struct derive *d, const struct node *from, const struct node *to,
+                          const struct path *path, struct node *value)
+{
+    int over = d->over[to->size];
+    if (over < 0 || d->over[from->size] >= 0)
+        return false;
+    for (const struct path *p = path; p; p = p->parent)
+        value = choose(d, p->condition, p->holds ? value : NULL, p->holds ? NULL : value);
+    arrive(d, &d->arrivals[to->size], NULL, graph_sum(&d->graph, NODE_SUM, over, value));
+    return true;
+}
+
+static const char mixed[] = "a part that is chosen between a row's number and its elements";
+
+// Of a choice that is known, and stands for the whole output, the branch has the output's shape.
 static void pass_choice(struct derive *d, const struct node *n, const struct arrival *from)
 {
-    for (int i = 1; i <= 2; i++)
-        if (d->depends[n->args[i]->size])
-            arrive(d, &d->arrivals[n->args[i]->size], make_path(d, from->path, n->args[0], i == 1),
-                   from->value);
+    bool whole = is_known(d, n->args[0]);
+    for (int i = 1; i <= 2; i++) {
+        const struct path *path = make_path(d, from->path, n->args[0], i == 1);
+        if (whole)
+            d->is_whole[graph_resolve(&d->graph, n->args[i])->size] = d->is_whole[n->size];
+        if (d->depends[n->args[i]->size] &&
+            (whole || !arrive_summed(d, n, n->args[i], path, from->value)))
+            arrive(d, &d->arrivals[n->args[i]->size], path, from->value);
+    }
 }
 
 static bool is_zero(const struct node *n)
@@ -224,15 +280,26 @@ static bool is_zero(const struct node *n)
 }
 
 // What a choice between it and 0 gives arrives under the choice's condition.
-static void hand_on(struct derive *d, struct arrivals *to, const struct path *path,
-                    struct node *value)
+static void hand_on(struct derive *d, const struct node *from, const struct node *to,
+                    const struct path *path, struct node *value)
 {
     while (value->kind == NODE_CHOICE && (is_zero(value->args[1]) || is_zero(value->args[2]))) {
         bool holds = is_zero(value->args[2]);
         path = make_path(d, path, value->args[0], holds);
         value = value->args[holds ? 1 : 2];
     }
-    arrive(d, to, path, value);
+    if (!arrive_summed(d, from, to, path, value))
+        arrive(d, &d->arrivals[to->size], path, value);
+}
+
+// A choice that is known is not of the same shape in each of its branches.
+static bool is_mixed(const struct derive *d, struct node *n)
+{
+    n = graph_resolve(&d->graph, n);
+    if (n->kind != NODE_CHOICE || !is_known(d, n->args[0]))
+        return false;
+    int a = d->over[n->args[1]->size], b = d->over[n->args[2]->size];
+    return a != ROW_CONSTANT && b != ROW_CONSTANT && (a < 0) != (b < 0);
 }
 
 static void pass(struct derive *d, struct node *n)
@@ -240,6 +307,11 @@ static void pass(struct derive *d, struct node *n)
     struct arrivals *a = &d->arrivals[n->size];
     struct derive_part parts[DERIVE_MAX_PARTS];
     join_pairs(d, a);
+    if (n->kind == NODE_FORMULA)
+        d->is_whole[graph_resolve(&d->graph, n)->size] |= d->is_whole[n->size];
+    for (int i = 0; i < n->n_args && (n->kind != NODE_CHOICE || !d->is_whole[n->size]); i++)
+        if (is_mixed(d, n->args[i]))
+            d->why = mixed;
     for (int i = 0; i < a->n; i++) {
         if (n->kind == NODE_CHOICE) {
             pass_choice(d, n, &a->at[i]);
@@ -247,14 +319,14 @@ static void pass(struct derive *d, struct node *n)
         }
         int found = find_parts(d, n, parts);
         for (int k = 0; k < found; k++)
-            hand_on(d, &d->arrivals[parts[k].child->size], a->at[i].path,
-                    apply(d, &parts[k], a->at[i].value));
+            hand_on(d, n, parts[k].child, a->at[i].path, apply(d, &parts[k], a->at[i].value));
     }
 }
 
 static void pass_all(struct derive *d)
 {
     d->arrivals = mem_zalloc((size_t)d->n + 1, sizeof *d->arrivals);
+    d->is_whole = mem_zalloc((size_t)d->n + 1, sizeof *d->is_whole);
     for (int i = 0; i < d->set->n; i++) {
         const struct formula *f = &d->set->items[i];
         if (!makes_float(d->op, f))
@@ -262,12 +334,21 @@ static void pass_all(struct derive *d)
         const struct node *root = d->graph.roots[i];
         struct node *g = graph_leaf(&d->graph, NODE_TENSOR, EXPR_FLOAT,
                                     f->target - TENSOR_OUTPUT + TENSOR_GRAD_OUTPUT);
+        d->is_whole[root->size] = true;
         if (d->depends[root->size])
             arrive(d, &d->arrivals[root->size], NULL, g);
     }
     for (int i = d->n; i-- > 0 && !d->why && d->graph.n < GRAPH_MAX_NODES;)
         if (d->arrivals[i].n > 0 && d->graph.nodes[i]->kind != NODE_TENSOR)
             pass(d, d->graph.nodes[i]);
+}
+
+// The gradient of an input is made where that is present: it need not be asked for that.
+static struct node *where_present(const struct derive *d, struct node *root, int input)
+{
+    const struct node *c = root->kind == NODE_CHOICE ? root->args[0] : NULL;
+    const struct node *asks = c && c->kind == NODE_VALUE ? d->set->values[c->a].expr->root : NULL;
+    return asks && asks->kind == NODE_HAS_TENSOR && asks->a == input ? root->args[1] : root;
 }
 
 bool derive_gradients(const struct op *op, struct formula_set *set, uint32_t inputs,
@@ -283,7 +364,7 @@ bool derive_gradients(const struct op *op, struct formula_set *set, uint32_t inp
             continue;
         struct node *x = graph_leaf(&d.graph, NODE_TENSOR, EXPR_FLOAT, i);
         targets[n] = TENSOR_GRAD_INPUT + i;
-        roots[n++] = join_all(&d, &d.arrivals[x->size]);
+        roots[n++] = where_present(&d, join_all(&d, &d.arrivals[x->size]), i);
     }
     bool ok = !d.why && graph_emit(&d.graph, op, set, n, roots, targets);
     *why = ok ? NULL : d.why ? d.why : derive_too_large;
@@ -334,8 +415,73 @@ static struct node *add_tangent(struct graph *g, struct node *sum, struct node *
     return sum ? graph_node(g, NODE_ADD, sum, part, NULL) : part;
 }
 
-bool derive_tangents(const struct op *op, struct formula_set *set, const int *present)
+// --- tangents through sums: those of the arguments, each by the rule of its gradient
+
+static struct node *make_leaf(struct derive *d, const struct node *n, const int *present)
 {
+    struct graph *g = &d->graph;
+    if (n->kind != NODE_TENSOR || !d->depends[n->size])
+        return NULL;
+    struct node *tangent = graph_leaf(g, NODE_TENSOR, EXPR_FLOAT, TENSOR_GRAD_INPUT + n->a);
+    return present[n->a] < 0
+               ? tangent
+               : graph_node(g, NODE_CHOICE, graph_leaf(g, NODE_VALUE, EXPR_TRUTH, present[n->a]),
+                            tangent, graph_number(g, 0));
+}
+
+// The tangent of a node whose arguments have theirs. NULL: it is 0.
+static struct node *make_tangent(struct derive *d, struct node *n, struct node *const *made,
+                                 const int *present)
+{
+    struct derive_part parts[DERIVE_MAX_PARTS];
+    struct node *sum = make_leaf(d, n, present);
+    if (!d->depends[n->size] || sum)
+        return sum;
+    if (n->kind == NODE_CHOICE)
+        return choose(d, n->args[0], made[n->args[1]->size], made[n->args[2]->size]);
+    int found = find_parts(d, n, parts);
+    for (int i = 0; i < found; i++) {
+        struct node *part = made[parts[i].child->size];
+        if (!part)
+            continue;
+        part = apply(d, &parts[i], part);
+        sum = add(d, sum, formula_is_sum(n) ? graph_sum(&d->graph, NODE_SUM, n->a, part) : part);
+    }
+    return sum;
+}
+
+static bool push_all(const struct op *op, struct formula_set *set, const int *present,
+                     const char **why)
+{
+    struct derive d = { .op = op, .set = set };
+    struct node *roots[OP_MAX_OUTPUTS];
+    int targets[OP_MAX_OUTPUTS], n = 0;
+    for (int i = 0; i < op->n_inputs; i++)
+        d.inputs |= (uint32_t)op->inputs[i].differentiable << i;
+    start(&d);
+    struct node **made = mem_zalloc((size_t)d.n + 1, sizeof(struct node *));
+    for (int i = 0; i < d.n && !d.why && d.graph.n < GRAPH_MAX_NODES; i++)
+        made[i] = make_tangent(&d, d.graph.nodes[i], made, present);
+    for (int k = 0; k < set->n; k++) {
+        if (!makes_float(op, &set->items[k]))
+            continue;
+        struct node *t = made[d.graph.roots[k]->size];
+        targets[n] = set->items[k].target;
+        roots[n++] = t ? t : graph_number(&d.graph, 0);
+    }
+    free(made);
+    bool ok = !d.why && graph_emit(&d.graph, op, set, n, roots, targets);
+    *why = d.why;
+    finish(&d);
+    return ok;
+}
+
+bool derive_tangents(const struct op *op, struct formula_set *set, const int *present,
+                     const char **why)
+{
+    *why = NULL;
+    if (set->n_overs > 0)
+        return push_all(op, set, present, why);
     struct graph g = { .arena = &op->body->arena, .set = set };
     struct node *roots[OP_MAX_OUTPUTS];
     int targets[OP_MAX_OUTPUTS], n = 0, n_formulas = set->n;

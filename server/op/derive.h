@@ -21,7 +21,10 @@ bool derive_gradients(const struct op *op, struct formula_set *set, uint32_t inp
 // The tangents of the outputs, made from the gradients. Their targets are TENSOR_OUTPUT + k, and
 // what they read of TENSOR_GRAD_INPUT + i is the tangent of input i; it is 0 where present[i], a
 // value, is not true (-1: it is always there). False: they would be too many.
-bool derive_tangents(const struct op *op, struct formula_set *set, const int *present);
+// Where there are sums it goes through the formulas of the outputs instead, and `why` says what
+// cannot be differentiated.
+bool derive_tangents(const struct op *op, struct formula_set *set, const int *present,
+                     const char **why);
 
 // Holds gradients that are written against the derived ones, at some points, once all is read, and
 // warns where they differ.
@@ -54,6 +57,7 @@ struct node *graph_leaf(struct graph *g, int kind, enum expr_type type, int a);
 struct node *graph_number(struct graph *g, double value);
 // A node like `n`, of other arguments.
 struct node *graph_again(struct graph *g, const struct node *n, struct node *const *args);
+struct node *graph_sum(struct graph *g, int kind, int over, struct node *of);
 struct node *graph_node(struct graph *g, int kind, struct node *a, struct node *b, struct node *c);
 struct node *graph_resolve(const struct graph *g,
                            struct node *n); // what a formula's name stands for
@@ -70,5 +74,6 @@ struct derive_part {
 };
 
 enum { DERIVE_MAX_PARTS = 3 };
-// Not of a choice. -1: the function has no derivative.
+// Not of a choice, nor of the step from a row's number to its elements. -1: the function has no
+// derivative.
 int derive_parts(struct graph *g, struct node *n, struct derive_part parts[DERIVE_MAX_PARTS]);

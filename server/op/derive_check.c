@@ -6,7 +6,7 @@
 #include "op/reader.h"
 #include "op/rules.h"
 
-enum { POINTS = 64 };
+enum { POINTS = 64 / FORMULA_POINT_ROW };
 
 // A written gradient at a point where it is not what follows from the formulas.
 struct difference {
@@ -39,22 +39,28 @@ static bool find_values(const struct op *op, struct formula_point *at)
         union expr_value value;
         ok = expr_eval(e, env, &value, &err);
         at->values[v] = e->type == EXPR_FLOAT ? value.f : (double)value.i;
+        at->known[v] = set->values[v].is_constant ? value.i != 0 : -1;
     }
     opd_err_clear(&err);
     free(env);
     return ok;
 }
 
-static void choose_point(const struct op *op, struct formula_point *at, uint64_t *random)
+static void choose_row(const struct op *op, struct formula_point *at, int k, uint64_t *random)
 {
+    const struct formula_set *set = op->body->formulas;
     double scale = next_random(random) < 0 ? 0.9 : 4;
     for (int i = 0; i < op->n_inputs; i++) {
         double value = next_random(random);
         bool is_float = dtype_is_float(op->types[op->inputs[i].type].dtypes[0]);
-        at->tensors[i] = is_float ? scale * value : value > 0;
+        at->tensors[i][k] = is_float ? scale * value : value > 0;
     }
-    for (int o = 0; o < op->n_outputs; o++)
-        at->tensors[TENSOR_GRAD_OUTPUT + o] = 1 + 0.5 * next_random(random);
+    for (int o = 0; o < op->n_outputs; o++) {
+        double *grad = at->tensors[TENSOR_GRAD_OUTPUT + o];
+        const struct node *root = set->items[formula_find(set, TENSOR_OUTPUT + o)].root;
+        bool again = k > 0 && formula_level(op, set, root, at->known) == LEVEL_ROW;
+        grad[k] = again ? grad[0] : 1 + 0.5 * next_random(random);
+    }
 }
 
 static bool is_near(double a, double b)
@@ -69,6 +75,21 @@ static int find_gradient(const struct formula_set *set, int from, int input)
     return from;
 }
 
+static void compare_at(struct reader *r, const struct formula_set *both, int n_written,
+                       const struct formula_point *at, int i, int k, bool told[OP_MAX_INPUTS])
+{
+    int written = find_gradient(both, 0, i), derived = find_gradient(both, n_written, i);
+    if (derived == both->n || told[i] ||
+        is_near(at->formulas[written][k], at->formulas[derived][k]))
+        return;
+    told[i] = true;
+    reader_warn(r, both->items[written].line,
+                "%s is not the derivative of the formulas: at %s = %.6g it gives %.6g, "
+                "expected %.6g; correct it, or leave it out",
+                both->items[written].name, r->op->inputs[i].name, at->tensors[i][k],
+                at->formulas[written][k], at->formulas[derived][k]);
+}
+
 // `both` has the written formulas, and behind them the derived ones.
 static void compare(struct reader *r, const struct formula_set *both, int n_written,
                     struct formula_point *at)
@@ -76,21 +97,12 @@ static void compare(struct reader *r, const struct formula_set *both, int n_writ
     bool told[OP_MAX_INPUTS] = { false };
     uint64_t random = 1;
     for (int k = 0; k < POINTS; k++) {
-        choose_point(r->op, at, &random);
+        for (int i = 0; i < FORMULA_POINT_ROW; i++)
+            choose_row(r->op, at, i, &random);
         formula_eval(both, at);
         formula_eval(both, at); // of gradients that stand before their outputs
-        for (int i = 0; i < r->op->n_inputs; i++) {
-            int written = find_gradient(both, 0, i), derived = find_gradient(both, n_written, i);
-            if (derived == both->n || told[i] ||
-                is_near(at->formulas[written], at->formulas[derived]))
-                continue;
-            told[i] = true;
-            reader_warn(r, both->items[written].line,
-                        "%s is not the derivative of the formulas: at %s = %.6g it gives %.6g, "
-                        "expected %.6g; correct it, or leave it out",
-                        both->items[written].name, r->op->inputs[i].name, at->tensors[i],
-                        at->formulas[written], at->formulas[derived]);
-        }
+        for (int i = 0; i < FORMULA_POINT_ROW * r->op->n_inputs; i++)
+            compare_at(r, both, n_written, at, i / FORMULA_POINT_ROW, i % FORMULA_POINT_ROW, told);
     }
 }
 

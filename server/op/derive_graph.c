@@ -209,10 +209,20 @@ static struct node *add_call(struct graph *g, const struct node *n, struct node 
     return intern(g, &call);
 }
 
+struct node *graph_sum(struct graph *g, int kind, int over, struct node *of)
+{
+    struct node n = {
+        .kind = (uint8_t)kind, .n_args = 1, .type = EXPR_FLOAT, .a = (int16_t)over, .args = { of }
+    };
+    return is_number(of, 0) ? of : intern(g, &n);
+}
+
 struct node *graph_again(struct graph *g, const struct node *n, struct node *const *args)
 {
     if (n->kind == NODE_CALL || n->kind == NODE_TEST)
         return add_call(g, n, args);
+    if (formula_is_sum(n))
+        return graph_sum(g, n->kind, n->a, args[0]);
     return graph_node(g, n->kind, args[0], args[1], args[2]);
 }
 
@@ -337,7 +347,8 @@ static struct node *write_tree(struct emitter *e, const struct node *n)
         copy->args[i] = write_tree(e, n->args[i]);
         size += e->sizes[n->args[i]->size];
     }
-    copy->bracketed = n->n_args > 0 && n->kind != NODE_CALL && n->kind != NODE_TEST;
+    copy->bracketed = n->n_args > 0 && n->kind != NODE_CALL && n->kind != NODE_TEST &&
+                      !formula_is_sum(n);
     if (n->kind == NODE_CONST && n->type == EXPR_FLOAT && n->value.f < 0)
         copy->bracketed = true;
     bool named = n->n_args > 0 && (e->uses[n->size] > 1 || size > MAX_TERM);

@@ -77,6 +77,10 @@ static const struct {
     { NODE_SUB, { NULL, "-g" } },
     { NODE_MUL, { "g * y", "g * x" } },
     { NODE_DIV, { "g / y", "-(g / y) * r" } },
+    { NODE_SUM, { NULL } },
+    // Shared by all that are the largest, as amax of PyTorch does; y counts them.
+    { NODE_AMAX, { "x == r ? g / y : 0" } },
+    { NODE_AMIN, { "x == r ? g / y : 0" } },
 };
 
 static const char *const *find_rules(const struct graph *g, const struct node *n)
@@ -145,6 +149,13 @@ static int find_logistic(struct graph *g, struct node *n, struct derive_part *pa
     return 2;
 }
 
+// How many of a row are what amax or amin gives.
+static struct node *count_same(struct graph *g, struct node *n)
+{
+    struct node *same = graph_node(g, NODE_EQ, n->args[0], n, NULL);
+    return graph_sum(g, NODE_SUM, n->a, graph_node(g, NODE_TO_NUMBER, same, NULL, NULL));
+}
+
 int derive_parts(struct graph *g, struct node *n, struct derive_part parts[DERIVE_MAX_PARTS])
 {
     int found = 0;
@@ -164,8 +175,10 @@ int derive_parts(struct graph *g, struct node *n, struct derive_part parts[DERIV
         if (rules[i] && !rules[i][0])
             continue;
         parts[found] = make_part(n->args[i], rules[i], n);
-        for (int k = 0; k < n->n_args; k++)
+        for (int k = 0; k < n->n_args && k < 3; k++)
             parts[found].letters[1 + k] = n->args[k];
+        if (n->kind == NODE_AMAX || n->kind == NODE_AMIN)
+            parts[found].letters[2] = count_same(g, n);
         found++;
     }
     return found;

@@ -15,7 +15,8 @@ static void note_expr(struct op *op, const struct node *n, bool seen[ENV_MAX_SLO
     const struct node *let = n->kind == NODE_SLOT && !seen[n->a]
                                  ? body_find_let(body->rules, body->n_rules, n->a)
                                  : NULL;
-    bool names = n->kind == NODE_NUMEL || n->kind == NODE_RANK || n->kind == NODE_SIZE;
+    bool names = n->kind == NODE_NUMEL || n->kind == NODE_RANK || n->kind == NODE_SIZE ||
+                 n->kind == NODE_HAS_TENSOR;
     if (names && n->a < TENSOR_OUTPUT)
         op->inputs[n->a].used_backward = true;
     if (let) {
@@ -38,6 +39,9 @@ static uint64_t find_uses(struct op *op)
             tensors |= set->items[i].uses.tensors;
             values |= set->items[i].uses.values;
         }
+    for (int k = 0; k < set->n_overs; k++)
+        if (set->overs[k].expr)
+            note_expr(op, set->overs[k].expr->root, seen);
     for (int v = 0; v < set->n_values; v++)
         if (values >> v & 1)
             note_expr(op, set->values[v].expr->root, seen);
@@ -66,8 +70,12 @@ void derive_note_uses(struct op *op)
     uint64_t tensors = find_uses(op);
     if (!op->has_backward)
         return;
+    // The shape of a row is that of all inputs, unless the gradient of an output has it.
+    bool shaped = op->body->formulas->n_overs == 0;
+    for (int o = 0; o < op->n_outputs; o++)
+        shaped = shaped || (is_float_output(op, o) && !op->body->reduced[o]);
     for (int i = 0; i < op->n_inputs; i++)
-        op->inputs[i].used_backward |= (tensors & formula_bit(i)) != 0;
+        op->inputs[i].used_backward |= !shaped || (tensors & formula_bit(i)) != 0;
     for (int o = 0; o < op->n_outputs; o++)
         op->outputs[o].used_backward |= (tensors & formula_bit(TENSOR_OUTPUT + o)) != 0;
     for (int i = 0; i < op->n_inputs; i++)
@@ -307,6 +315,9 @@ static void write_lets(struct text *t)
         for (int v = 0; v < t->set->n_values; v++)
             needed[i] |= (t->reach.uses.values >> v & 1) &&
                          reads_slot(t->set->values[v].expr->root, let->slot);
+        for (int k = 0; k < t->set->n_overs; k++)
+            needed[i] |= t->set->overs[k].expr &&
+                         reads_slot(t->set->overs[k].expr->root, let->slot);
         for (int k = i + 1; k < body->n_rules; k++)
             needed[i] |= needed[k] && reads_slot(body->rules[k].expr->root, let->slot);
     }
@@ -362,7 +373,7 @@ bool op_is_derivable(const struct op *op)
     bool changes = false;
     for (int i = 0; i < op->n_inputs; i++)
         changes = changes || op->inputs[i].in_place;
-    return op->body->formulas && op->has_backward && !changes;
+    return op->body->formulas && op->has_backward && !changes && !op->body->opaque;
 }
 
 static struct op *derive(struct text *t, const char *name, struct opd_err *err)
@@ -374,11 +385,13 @@ static struct op *derive(struct text *t, const char *name, struct opd_err *err)
     else
         list_tangent(t);
     int present[OP_MAX_INPUTS];
+    const char *why = NULL;
     if ((!t->backward &&
-         !(ask_tangents(t, &set, present) && derive_tangents(t->op, &set, present))) ||
+         !(ask_tangents(t, &set, present) && derive_tangents(t->op, &set, present, &why))) ||
         t->n_inputs > OP_MAX_INPUTS || t->n_outputs > OP_MAX_OUTPUTS ||
         strlen(name) >= OP_MAX_NAME) {
-        opd_err_set(err, OPD_E_not_found, "there is no '%s': it would be too large", name);
+        opd_err_set(err, OPD_E_not_found, "there is no '%s': %s%s", name,
+                    why ? why : "it would be too large", why ? " cannot be differentiated" : "");
         return NULL;
     }
     mark_formulas(t);

@@ -239,6 +239,9 @@ void describe_rules(struct reader *r)
     bool needed[OP_MAX_RULES] = { false };
     struct op_rule *rules = arena_alloc(r->arena, (size_t)body->n_rules, sizeof *rules);
     name_slots(&d, &r->scope);
+    for (int o = 0; o < r->op->n_outputs; o++)
+        if (body->reduced[o])
+            need(&d, body->reduced[o]->root);
     for (int i = body->n_rules - 1; i >= 0; i--) {
         needed[i] = is_needed(&d, &body->rules[i]);
         if (needed[i])
@@ -248,5 +251,8 @@ void describe_rules(struct reader *r)
         if (needed[i])
             describe_rule(&d, &body->rules[i], &rules[r->op->n_rules++]);
     r->op->rules = rules;
+    for (int o = 0; o < r->op->n_outputs; o++)
+        if (body->reduced[o])
+            r->op->outputs[o].reduced = write_expr(&d, body->reduced[o]);
     r->op->broadcasts = body->formulas != NULL;
 }

@@ -9,11 +9,14 @@
 #include "op/body.h"
 #include "op/lines.h"
 #include "op/params.h"
+#include "op/tree.h"
 
 enum {
     FORMULA_MAX = 512,       // lines, and what derivatives add
     FORMULA_MAX_VALUES = 64, // attributes, lets and conditions of attributes that they use
     FORMULA_MAX_TERMS = 1000,
+    FORMULA_MAX_OVERS = 4,
+    FORMULA_MAX_SUMS = 48,      // of one direction
     FORMULA_MAX_BRACKETS = 100, // nested in the C++: compilers have a limit
 };
 
@@ -41,11 +44,20 @@ struct formula_value {
     bool is_constant; // a truth value of attributes: compiled in; else passed, as acc_t
 };
 
+// What is summed over: the last dimensions.
+struct formula_over {
+    const char *text;        // as written: "-1", "-2:"; "": all
+    const struct expr *expr; // NULL: all
+    bool is_slice;
+};
+
 struct formula_set {
     int n, n_values, n_device;
     struct function_signature *device; // the file's own functions
     bool calls_device;                 // one of them
-    struct formula *items;             // each reads none but those before it
+    int n_overs;
+    struct formula_over overs[FORMULA_MAX_OVERS];
+    struct formula *items; // each reads none but those before it
     struct formula_value values[FORMULA_MAX_VALUES];
 };
 
@@ -54,16 +66,37 @@ struct formula_set {
 struct formula_reach {
     bool formulas[FORMULA_MAX];
     struct formula_uses uses;
+    uint8_t overs; // bits: what sums and counts are over
+    bool outside;  // set before: what stands in a sum is left out
+    int n_sums;    // more than FORMULA_MAX_SUMS: the rest are not listed
+    const struct node *sums[FORMULA_MAX_SUMS];
 };
+static inline bool formula_is_sum(const struct node *n)
+{
+    return n->kind >= NODE_SUM && n->kind <= NODE_AMIN;
+}
+const char *formula_join(const struct node *sum); // "opd::formula_add"
+bool formula_is_same(const struct formula_set *set, const struct node *a, const struct node *b);
+// What a tree gives: a number for each element, one for a row, or one that no tensor changes.
+enum formula_level { LEVEL_CONSTANT, LEVEL_ROW, LEVEL_ELEMENT };
+enum formula_level formula_level(const struct op *op, const struct formula_set *set,
+                                 const struct node *root, const int8_t *known);
 const struct node *formula_taken(const struct formula_set *set, const struct node *n,
                                  const int8_t *known);
 // Adds to `out` what a tree is made of, by itself and by formulas that it names.
 void formula_reach(const struct formula_set *set, const struct node *root, const int8_t *known,
                    struct formula_reach *out);
 struct buf;
-// C++ of acc_t and bool, where v_NAME stands for a name.
-void formula_cpp(const struct node *n, const struct op *op, const struct formula_set *set,
-                 const int8_t *known, struct buf *out);
+// C++ of acc_t and bool, where v_NAME stands for a name, and s_0 for the first of those sums.
+struct formula_names {
+    const struct op *op;
+    const struct formula_set *set;
+    const int8_t *known;
+    bool counts; // there is a row_count
+    int n_sums;
+    const struct node *const *sums;
+};
+void formula_cpp(const struct node *n, const struct formula_names *names, struct buf *out);
 // A tree in the words of the language; tensors have the names that `name` gives.
 void formula_spell(const struct node *n, const struct formula_set *set,
                    const char *(*name)(void *data, int tensor), void *data, struct buf *out);
@@ -92,16 +125,26 @@ const struct node *formula_rule(struct arena *arena, const char *text);
 const char *formula_function(const struct formula_set *set, const struct node *call); // its name
 const char *formula_function_cpp(const struct node *call); // NULL: it is the file's own
 
-// formula_eval.c: all formulas at a point, in float64. Outputs become what theirs give; a formula
-// of a gradient that stands before an output that it reads finds there what was before.
+// formula_eval.c: all formulas at the points of a row, in float64. Outputs become what theirs give;
+// a formula of a gradient that stands before an output that it reads finds there what was before.
+enum { FORMULA_POINT_ROW = 4 };
 struct formula_point {
-    double tensors[TENSOR_COUNT];
-    double values[FORMULA_MAX_VALUES], formulas[FORMULA_MAX];
+    double tensors[TENSOR_COUNT][FORMULA_POINT_ROW];
+    double values[FORMULA_MAX_VALUES], formulas[FORMULA_MAX][FORMULA_POINT_ROW];
+    int8_t known[FORMULA_MAX_VALUES]; // 1, 0: what the truth values are; -1: of another type
 };
 void formula_eval(const struct formula_set *set, struct formula_point *at);
 
 // formula_shape.c: the outputs get their shapes.
 bool formula_shapes(struct env *env, struct opd_err *err);
+// How many of the last dimensions it is. Error: the shape has fewer.
+bool formula_count_over(const struct formula_over *over, const struct env *env, int rank, int *out,
+                        struct opd_err *err);
+struct tensor_desc formula_row_shape(const struct tensor_desc *common, int n_over); // of 1 there
+// How many of the last dimensions of an output are 1, for requests; -1: it has none at all. NULL:
+// of the whole shape.
+const struct expr *formula_reduced(struct arena *arena, const struct op *op,
+                                   const struct formula_set *set, const struct formula *f);
 
 // Which dimensions of the common shape a tensor is repeated along, once those of size 1 are left
 // out and neighbours along which each tensor does the same are taken as one.
@@ -118,30 +161,34 @@ void formula_collapse(const struct tensor_desc *common, const struct tensor_desc
 // How one launch is laid out: what formula_text.c writes down, and formula_plan.c packs in the same
 // order.
 enum {
-    FORMULA_MAX_OPERANDS = 2 * (OP_MAX_INPUTS + OP_MAX_OUTPUTS) + OP_MAX_OUTPUTS,
-    FORMULA_MAX_OFFSETS = OP_MAX_INPUTS + 1,
+    FORMULA_MAX_OPERANDS = 2 * (OP_MAX_INPUTS + OP_MAX_OUTPUTS) + OP_MAX_OUTPUTS + FORMULA_MAX_SUMS,
+    FORMULA_MAX_OFFSETS = FORMULA_MAX_OPERANDS + 1,
 };
 
 struct formula_operand {
     int tensor;       // id
+    int sum;          // of a tensor that keeps one: its place in the names; else -1
     const char *type; // of an element, in C++
     int offset;       // which of the offsets
     bool single;      // repeated along the innermost dimension: one element serves a whole vector
+    bool of_row;      // written once for a row
     bool written;
 };
 
 struct formula_kernel {
     const struct op *op;
-    const char *suffix;         // of the struct's name: "forward", "grad_x"
-    const int8_t *known;        // of the request
+    const char *suffix; // of the struct's name: "forward", "grad_x"
+    struct formula_names names;
     struct formula_reach reach; // what takes part
     int n_operands;             // those that are read come first
     struct formula_operand operands[FORMULA_MAX_OPERANDS];
-    int sum;                    // the formula whose result is summed; -1: none, this is a map
+    const struct node *sum;     // the tree whose values are summed; NULL: none is
+    const char *join;           // how, in C++
     const char *sum_type;       // of what the sums are stored in
+    bool rows;                  // sums are made for a row, and what is made of them
     int n_offsets;              // [0]: of what has the whole shape
     int rank;                   // of a map: dimensions to find offsets in; 0: none are needed
-    int kept_rank, summed_rank; // of a sum: at least 1
+    int kept_rank, summed_rank; // of a sum and of rows: at least 1
     bool wide;                  // 64-bit index arithmetic
     int width;                  // elements at a time
 };

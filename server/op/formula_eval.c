@@ -122,19 +122,39 @@ static double combine(const struct node *n, double a, double b)
 }
 
 static double eval(const struct formula_set *set, const struct node *n,
-                   const struct formula_point *at)
+                   const struct formula_point *at, int k);
+
+static double eval_sum(const struct formula_set *set, const struct node *n,
+                       const struct formula_point *at)
+{
+    double sum = eval(set, n->args[0], at, 0);
+    for (int k = 1; k < FORMULA_POINT_ROW; k++) {
+        double next = eval(set, n->args[0], at, k);
+        sum = n->kind == NODE_SUM    ? sum + next
+              : n->kind == NODE_AMAX ? fmax(sum, next)
+                                     : fmin(sum, next);
+    }
+    return sum;
+}
+
+static double eval(const struct formula_set *set, const struct node *n,
+                   const struct formula_point *at, int k)
 {
     double args[NODE_MAX_ARGS] = { 0 };
     if (n->kind == NODE_TENSOR)
-        return at->tensors[n->a];
+        return at->tensors[n->a][k];
     if (n->kind == NODE_FORMULA)
-        return at->formulas[n->a];
+        return at->formulas[n->a][k];
     if (n->kind == NODE_VALUE)
         return at->values[n->a];
+    if (n->kind == NODE_COUNT)
+        return FORMULA_POINT_ROW;
+    if (formula_is_sum(n))
+        return eval_sum(set, n, at);
     if (n->n_args == 0)
         return n->type == EXPR_TRUTH ? (double)n->value.i : n->value.f;
     for (int i = 0; i < n->n_args; i++)
-        args[i] = eval(set, n->args[i], at);
+        args[i] = eval(set, n->args[i], at, k);
     if (n->kind == NODE_CHOICE)
         return args[0] != 0 ? args[1] : args[2];
     if (n->kind == NODE_CALL || n->kind == NODE_TEST)
@@ -146,8 +166,10 @@ void formula_eval(const struct formula_set *set, struct formula_point *at)
 {
     for (int i = 0; i < set->n; i++) {
         int target = set->items[i].target;
-        at->formulas[i] = eval(set, set->items[i].root, at);
-        if (target >= TENSOR_OUTPUT && target < TENSOR_TEMP)
-            at->tensors[target] = at->formulas[i];
+        for (int k = 0; k < FORMULA_POINT_ROW; k++) {
+            at->formulas[i][k] = eval(set, set->items[i].root, at, k);
+            if (target >= TENSOR_OUTPUT && target < TENSOR_TEMP)
+                at->tensors[target][k] = at->formulas[i][k];
+        }
     }
 }

@@ -46,9 +46,10 @@ static const struct {
     { " where ", "write condition ? a : b" },
     { " logical_not not ", "write !x" },
     { " float double int ", "all is computed in acc_t; leave it out, or write trunc(x)" },
-    { " sum mean prod var std norm softmax log_softmax logsumexp cumsum amax amin argmax matmul "
-      "mm ",
-      "a formula sees one element at a time; that takes a kernel" },
+    { " var ", "write mean(d * d, -1) of d = x - mean(x, -1)" },
+    { " softmax log_softmax logsumexp ", "write it with amax(x, -1), sum(x, -1), exp and log" },
+    { " prod std norm cumsum argmax matmul mm ",
+      "a formula has sum, mean, amax and amin of a row; that takes a kernel" },
 };
 
 static const char *hint_function(const char *name, size_t size)
@@ -223,7 +224,7 @@ static const struct function functions[] = {
     { "lgamma", "n", NODE_CALL, NULL }, { "log", "n", NODE_CALL, NULL },
     { "log10", "n", NODE_CALL, NULL }, { "log1p", "n", NODE_CALL, NULL },
     { "log2", "n", NODE_CALL, NULL }, { "max", "nn", NODE_CALL, "fmax" },
-    { "min", "nn", NODE_CALL, "fmin" }, { "normcdf", "n", NODE_CALL, NULL },
+    { "min", "nn", NODE_CALL, "fmin" }, { "normcdf", "n", NODE_CALL, "opd::formula_normcdf" },
     { "pow", "nn", NODE_CALL, NULL }, { "rcbrt", "n", NODE_CALL, "opd::formula_rcbrt" },
     { "remainder", "nn", NODE_CALL, NULL }, { "rint", "n", NODE_CALL, NULL },
     { "round", "n", NODE_CALL, NULL }, { "rsqrt", "n", NODE_CALL, NULL },
@@ -271,6 +272,73 @@ static struct node *read_present(struct parser *p, const struct token *name)
     return lex_expect(p->lx, ')', "')'") ? use_value(p, n, EXPR_TRUTH, text) : NULL;
 }
 
+// Behind the first argument of a sum, up to its ')': the dimensions. -1: it failed.
+static int read_over(struct parser *p, bool all)
+{
+    struct formula_set *set = ((const struct reading *)p->data)->set;
+    struct formula_over over = { .text = "" };
+    const char *start = p->lx->token.start;
+    if (!all) {
+        over.expr = expr_parse_int(p->lx, p->place, "what is summed over");
+        if (!over.expr)
+            return -1;
+        over.is_slice = lex_accept(p->lx, ':');
+        over.text = arena_strndup(p->place->arena, start, lex_span(p->lx, start));
+    }
+    int i = 0;
+    while (i < set->n_overs && strcmp(set->overs[i].text, over.text) != 0)
+        i++;
+    if (i == FORMULA_MAX_OVERS) {
+        lex_fail(p->lx, "sums over more than %d kinds of dimensions", FORMULA_MAX_OVERS);
+        return -1;
+    }
+    if (i == set->n_overs)
+        set->overs[set->n_overs++] = over;
+    return lex_expect(p->lx, ')', "')'") ? i : -1;
+}
+
+// sum, mean, amax, amin of (X), (X, -1) or (X, -N:); count of (), (-1) or (-N:).
+static struct node *read_sum(struct parser *p, const struct token *name)
+{
+    static const struct {
+        const char *name;
+        int kind;
+    } kinds[] = { { "sum", NODE_SUM },
+                  { "mean", NODE_DIV },
+                  { "amax", NODE_AMAX },
+                  { "amin", NODE_AMIN },
+                  { "count", NODE_COUNT } };
+    size_t i = 0;
+    while (!text_is(name->start, name->size, kinds[i].name))
+        i++;
+    struct node *x = NULL;
+    if (kinds[i].kind != NODE_COUNT && !(x = tree_number(p, tree_parse(p))))
+        return NULL;
+    int over = read_over(p, x ? !lex_accept(p->lx, ',') : lex_is(p->lx, ')'));
+    if (over < 0)
+        return NULL;
+    struct node *count = tree_leaf(p, NODE_COUNT, EXPR_FLOAT, over, 0, name);
+    if (!x)
+        return count;
+    int kind = kinds[i].kind == NODE_DIV ? NODE_SUM : kinds[i].kind;
+    struct node *sum = tree_node(p, kind, EXPR_FLOAT, name, x, NULL);
+    sum->a = (int16_t)over;
+    if (kinds[i].kind != NODE_DIV)
+        return sum;
+    struct node *mean = tree_node(p, NODE_DIV, EXPR_FLOAT, name, sum, count);
+    mean->bracketed = true;
+    return mean;
+}
+
+static bool is_sum(const struct token *name)
+{
+    static const char *const names[] = { "sum", "mean", "amax", "amin", "count" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (text_is(name->start, name->size, names[i]))
+            return true;
+    return false;
+}
+
 static struct node *read_args(struct parser *p, const struct token *name, struct node *call,
                               int least, int most)
 {
@@ -300,11 +368,13 @@ static struct node *read_call(struct parser *p, const struct token *name)
         const struct function_signature *own = &reading->set->device[device];
         struct node *call = tree_node(p, NODE_CALL, EXPR_FLOAT, name, NULL, NULL);
         call->a = (int16_t)index;
-        reading->set->calls_device = true;
+        reading->set->calls_device = p->place->scope->op->body->opaque = true;
         return read_args(p, name, call, own->least, own->most);
     }
     if (reading && text_is(name->start, name->size, "present"))
         return read_present(p, name);
+    if (reading && is_sum(name))
+        return read_sum(p, name);
     const struct function *f = tree_function(p, functions, N_FUNCTIONS, name,
                                              hint_function(name->start, name->size));
     if (!f)
@@ -312,6 +382,8 @@ static struct node *read_call(struct parser *p, const struct token *name)
     struct node *call = tree_node(p, f->kind, f->kind == NODE_TEST ? EXPR_TRUTH : EXPR_FLOAT, name,
                                   NULL, NULL);
     call->a = (int16_t)(f - functions);
+    if (reading && strstr(f->name, "gamma"))
+        p->place->scope->op->body->opaque = true;
     int expected = (int)strlen(f->args);
     return read_args(p, name, call, expected, expected);
 }
@@ -352,7 +424,7 @@ bool formula_parse(struct reader *r, struct formula_set *set, struct formula *f)
         return false;
     f->is_bool = n->type == EXPR_TRUTH && f->target < 0;
     f->root = f->is_bool ? n : tree_number(&p, n);
-    formula_cpp(f->root, r->op, set, NULL, &code);
+    formula_cpp(f->root, &(struct formula_names){ .op = r->op, .set = set }, &code);
     bool ok = check_brackets(&code) ||
               TREE_FAIL(&p, &first,
                         "the formula is nested too deeply; use one of its own for a part of it");

@@ -252,6 +252,17 @@ static void derive_all(struct reader *r)
     }
 }
 
+static void add_temp(struct reader *r, const char *of)
+{
+    struct temp *temp = &r->temps[r->body->n_temps];
+    *temp = (struct temp){ .type = TYPE_ACC };
+    if (of)
+        snprintf(temp->name, sizeof temp->name, "sums_%.50s", of);
+    else
+        snprintf(temp->name, sizeof temp->name, "sums_of_rows_%d", r->body->n_temps);
+    r->body->n_temps++;
+}
+
 bool formula_finish(struct reader *r, struct opd_err *err)
 {
     struct op *op = r->op;
@@ -274,13 +285,17 @@ bool formula_finish(struct reader *r, struct opd_err *err)
                         body_tensor_name(op, f->target));
         r->grads_read |= reads;
     }
-    // Sums may be made in two steps, with something in between.
-    for (int i = 0; i < op->n_inputs; i++) {
-        struct temp *temp = &r->temps[r->body->n_temps++];
-        *temp = (struct temp){ .type = TYPE_ACC };
-        snprintf(temp->name, sizeof temp->name, "sums_%.50s", op->inputs[i].name);
-    }
-    r->body->n_steps = 1 + 2 * op->n_inputs;
+    // Sums may be made in two steps, with something in between; so may those of rows.
+    for (int i = 0; i < op->n_inputs; i++)
+        add_temp(r, op->inputs[i].name);
+    if (r->formulas->n_overs > 0)
+        while (r->body->n_temps < OP_MAX_TEMPS)
+            add_temp(r, NULL);
+    r->body->n_steps = 1 + 2 * op->n_inputs + 2 * OP_MAX_TEMPS * (r->formulas->n_overs > 0);
+    for (int o = 0; o < op->n_outputs; o++)
+        r->body->reduced[o] = formula_reduced(
+            r->arena, op, r->formulas,
+            &r->formulas->items[formula_find(r->formulas, TENSOR_OUTPUT + o)]);
     r->body->formulas = r->formulas;
     return true;
 }

@@ -1,3 +1,4 @@
+#include <stdlib.h>
 #include <string.h>
 
 #include "op/formula.h"
@@ -47,10 +48,26 @@ struct walk {
     int list[FORMULA_MAX], n;
 };
 
+static void reach_sum(struct walk *w, const struct node *n)
+{
+    struct formula_reach *r = w->reach;
+    for (int i = 0; i < r->n_sums && i < FORMULA_MAX_SUMS; i++)
+        if (formula_is_same(w->set, r->sums[i], n))
+            return;
+    if (r->n_sums++ < FORMULA_MAX_SUMS)
+        r->sums[r->n_sums - 1] = n;
+}
+
 static void reach_node(struct walk *w, const struct node *n)
 {
     struct formula_reach *r = w->reach;
     n = formula_taken(w->set, n, w->known);
+    if (formula_is_sum(n) || n->kind == NODE_COUNT)
+        r->overs |= (uint8_t)(1 << n->a);
+    if (formula_is_sum(n))
+        reach_sum(w, n);
+    if (formula_is_sum(n) && r->outside)
+        return;
     if (n->kind == NODE_TENSOR && n->a < TENSOR_GRAD_INPUT) // no tangent
         r->uses.tensors |= formula_bit(n->a);
     if (n->kind == NODE_VALUE)
@@ -71,6 +88,55 @@ void formula_reach(const struct formula_set *set, const struct node *root, const
     reach_node(&w, root);
     while (w.n > 0)
         reach_node(&w, set->items[w.list[--w.n]].root);
+}
+
+bool formula_is_same(const struct formula_set *set, const struct node *a, const struct node *b)
+{
+    bool same = a->kind == b->kind && a->n_args == b->n_args && a->a == b->a && a->b == b->b;
+    if (same && a->kind == NODE_CONST)
+        return memcmp(&a->value, &b->value, sizeof a->value) == 0;
+    for (int i = 0; i < a->n_args && same; i++)
+        same = formula_is_same(set, a->args[i], b->args[i]);
+    return same;
+}
+
+static enum formula_level most(enum formula_level a, enum formula_level b)
+{
+    return a > b ? a : b;
+}
+
+// The output that the tensor is, or whose gradient it is. -1: it is an input.
+static int find_output(int bit)
+{
+    return bit < TENSOR_OUTPUT ? -1 : bit < TENSOR_TEMP ? bit - TENSOR_OUTPUT : bit - TENSOR_TEMP;
+}
+
+enum formula_level formula_level(const struct op *op, const struct formula_set *set,
+                                 const struct node *root, const int8_t *known)
+{
+    struct formula_reach *reach = mem_zalloc(1, sizeof *reach);
+    reach->outside = true;
+    formula_reach(set, root, known, reach);
+    enum formula_level level = reach->n_sums > 0 ? LEVEL_ROW : LEVEL_CONSTANT;
+    for (int bit = 0; bit < 64 && level < LEVEL_ELEMENT; bit++) {
+        int output = find_output(bit);
+        if (!(reach->uses.tensors >> bit & 1))
+            continue;
+        int made = output < 0 ? -1 : formula_find(set, TENSOR_OUTPUT + output);
+        level = most(level, made < 0 ? LEVEL_ELEMENT
+                                     : formula_level(op, set, set->items[made].root, known));
+        if (made >= 0 && level == LEVEL_CONSTANT)
+            level = LEVEL_ELEMENT;
+    }
+    free(reach);
+    return level;
+}
+
+const char *formula_join(const struct node *sum)
+{
+    return sum->kind == NODE_SUM    ? "opd::formula_add"
+           : sum->kind == NODE_AMAX ? "opd::formula_extreme<1>"
+                                    : "opd::formula_extreme<-1>";
 }
 
 // --- C++, and the words of the language
@@ -100,11 +166,14 @@ static const struct spelling cpp[] = {
     [NODE_CHOICE] = { "", " ? ", "" },
     [NODE_CALL] = { "(", ", ", ")" },
     [NODE_TEST] = { "(", ", ", ")" },
+    [NODE_SUM] = { "sum(", "", ")" },
+    [NODE_AMAX] = { "amax(", "", ")" },
+    [NODE_AMIN] = { "amin(", "", ")" },
 };
 
 struct writer {
     const struct formula_set *set;
-    const int8_t *known; // C++ alone
+    const struct formula_names *names; // C++ alone
     const char *(*name)(void *data, int tensor);
     void *data;
     bool is_cpp;
@@ -120,6 +189,17 @@ static struct spelling find_spelling(const struct writer *w, const struct node *
     return n->kind == NODE_TO_NUMBER ? (struct spelling){ "(", "", " ? 1 : 0)" } : cpp[n->kind];
 }
 
+static bool write_sum(const struct writer *w, const struct node *n)
+{
+    const struct formula_names *names = w->names;
+    for (int i = 0; w->is_cpp && i < names->n_sums; i++)
+        if (formula_is_same(w->set, names->sums[i], n)) {
+            buf_printf(w->out, "s_%d", i);
+            return true;
+        }
+    return false;
+}
+
 static void write_leaf(const struct writer *w, const struct node *n)
 {
     if (n->kind == NODE_TENSOR)
@@ -130,6 +210,8 @@ static void write_leaf(const struct writer *w, const struct node *n)
         buf_printf(w->out, "c_%d", n->a);
     else if (n->kind == NODE_VALUE)
         buf_printf(w->out, "(%s)", w->set->values[n->a].text);
+    else if (n->kind == NODE_COUNT)
+        buf_printf(w->out, w->is_cpp ? "row_count" : "count(%s)", w->set->overs[n->a].text);
     else if (n->type == EXPR_TRUTH)
         buf_append_str(w->out, n->value.i ? "true" : "false");
     else
@@ -147,10 +229,12 @@ static void write_function(const struct writer *w, const struct node *n)
 
 static void write_node(const struct writer *w, const struct node *n)
 {
-    const struct node *taken = w->is_cpp ? formula_taken(w->set, n, w->known) : n;
+    const struct node *taken = w->is_cpp ? formula_taken(w->set, n, w->names->known) : n;
     bool brackets = n->bracketed || taken != n;
     bool calls = taken->kind == NODE_CALL || taken->kind == NODE_TEST;
     n = taken;
+    if (formula_is_sum(n) && write_sum(w, n))
+        return;
     const struct spelling s = find_spelling(w, n);
     if (brackets)
         buf_append_str(w->out, "(");
@@ -166,6 +250,8 @@ static void write_node(const struct writer *w, const struct node *n)
                                                                   : s.between);
         write_node(w, n->args[i]);
     }
+    if (formula_is_sum(n) && w->set->overs[n->a].text[0])
+        buf_printf(w->out, ", %s", w->set->overs[n->a].text);
     if (n->n_args > 0 || calls)
         buf_append_str(w->out, s.behind);
     if (calls && w->is_cpp && !formula_function_cpp(n))
@@ -186,13 +272,12 @@ static const char *name_tensor(void *data, int tensor)
     return body_tensor_name(data, tensor);
 }
 
-void formula_cpp(const struct node *n, const struct op *op, const struct formula_set *set,
-                 const int8_t *known, struct buf *out)
+void formula_cpp(const struct node *n, const struct formula_names *names, struct buf *out)
 {
-    struct writer w = { .set = set,
-                        .known = known,
+    struct writer w = { .set = names->set,
+                        .names = names,
                         .name = name_tensor,
-                        .data = (void *)(uintptr_t)op,
+                        .data = (void *)(uintptr_t)names->op,
                         .is_cpp = true,
                         .out = out };
     write_node(&w, n);

@@ -1,6 +1,7 @@
 #include "op/formula.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -31,13 +32,14 @@ static void write_members(const struct formula_kernel *k, struct buf *out)
     for (int i = 0; i < k->n_operands; i++)
         buf_printf(out, "    %s%s *%c_%s;\n", k->operands[i].written ? "" : "const ",
                    k->operands[i].type, mark(k, i, "po"), operand_name(k, i));
-    if (k->sum >= 0)
+    if (k->sum)
+        buf_printf(out, "    %s *sums;\n", k->sum_type);
+    if (k->sum || k->rows)
         buf_printf(out,
-                   "    %s *sums;\n    int64_t n_kept, n_summed, share, group;\n"
+                   "    int64_t n_kept, n_summed, share, group;\n"
                    "    opd::formula_dims<%d, %d, %s> kept;\n"
                    "    opd::formula_dims<%d, %d, %s> summed;\n",
-                   k->sum_type, k->kept_rank, k->n_offsets, index, k->summed_rank, k->n_offsets,
-                   index);
+                   k->kept_rank, k->n_offsets, index, k->summed_rank, k->n_offsets, index);
     else
         buf_append_str(out, "    int64_t n, share;\n");
     if (k->rank > 0)
@@ -46,21 +48,25 @@ static void write_members(const struct formula_kernel *k, struct buf *out)
     for (int v = 0; v < set->n_values; v++)
         if (k->reach.uses.values >> v & 1 && !set->values[v].is_constant)
             buf_printf(out, "    acc_t c_%d; // %s\n", v, set->values[v].text);
+    if (k->names.counts)
+        buf_append_str(out, "    acc_t row_count;\n");
     for (int v = 0; v < set->n_values; v++)
         if (k->reach.uses.values >> v & 1 && set->values[v].is_constant)
             buf_printf(out, "    static constexpr bool c_%d = %s; // %s\n", v,
-                       k->known[v] ? "true" : "false", set->values[v].text);
+                       k->names.known[v] ? "true" : "false", set->values[v].text);
     buf_printf(out, "    typedef %s index;\n    enum { offsets = %d", index, k->n_offsets);
-    if (k->sum >= 0)
+    if (k->sum || k->rows)
         buf_printf(out, ", kept_rank = %d, summed_rank = %d };\n    typedef acc_t sum_type;\n",
                    k->kept_rank, k->summed_rank);
     else
         buf_append_str(out, " };\n");
+    if (k->sum)
+        buf_printf(out, "    typedef %s join;\n", k->join);
 }
 
 static void write_locate(const struct formula_kernel *k, struct buf *out)
 {
-    if (k->sum >= 0)
+    if (k->sum || k->rows)
         return;
     buf_printf(out, "    __device__ __forceinline__ int64_t row() const\n    {\n        return ");
     if (k->rank > 0)
@@ -82,55 +88,173 @@ static void write_elements(const struct formula_kernel *k, struct buf *out)
 {
     buf_append_str(out, "    template <int N> struct elements {\n");
     for (int i = 0; i < k->n_operands; i++)
-        buf_printf(out, "        opd::vec<%s, %s> %c_%s;\n", k->operands[i].type,
-                   k->operands[i].single ? "1" : "N", mark(k, i, "er"), operand_name(k, i));
+        if (!k->operands[i].of_row)
+            buf_printf(out, "        opd::vec<%s, %s> %c_%s;\n", k->operands[i].type,
+                       k->operands[i].single ? "1" : "N", mark(k, i, "er"), operand_name(k, i));
     buf_append_str(out, "    };\n    template <int N> __device__ __forceinline__ bool aligned() "
                         "const\n    {\n        return true");
     for (int i = 0; i < k->n_operands; i++)
-        if (!k->operands[i].single)
+        if (!k->operands[i].single && !k->operands[i].of_row)
             buf_printf(out, " &&\n               opd::is_aligned(%c_%s, N * (int)sizeof(%s))",
                        mark(k, i, "po"), operand_name(k, i), k->operands[i].type);
     buf_append_str(out, ";\n    }\n");
 }
 
-static void write_transfer(const struct formula_kernel *k, bool written, struct buf *out)
+// load and store of a vector at once; load_each and store_each where it is not aligned.
+static void write_transfer(const struct formula_kernel *k, bool written, bool each, struct buf *out)
 {
     buf_printf(out,
-               "    template <int N> __device__ __forceinline__ void %s(%selements<N> &e, "
-               "const index *at, int64_t k) const\n    {\n",
-               written ? "store" : "load", written ? "const " : "");
+               "    template <int N> __device__ __forceinline__ void %s%s(%selements<N> &e, "
+               "const index *at%s) const\n    {\n",
+               written ? "store" : "load", each ? "_each" : "", written ? "const " : "",
+               each ? "" : ", int64_t k");
     for (int i = 0; i < k->n_operands; i++) {
         const struct formula_operand *o = &k->operands[i];
-        const char *name = operand_name(k, i);
-        if (o->written == written && written)
-            buf_printf(out, "        opd::store_vec(o_%s + at[%d] + k, e.r_%s);\n", name, o->offset,
-                       name);
-        else if (o->written == written && o->single)
-            buf_printf(out, "        e.e_%s = opd::load_vec<1>(p_%s + at[%d]);\n", name, name,
-                       o->offset);
-        else if (o->written == written)
-            buf_printf(out, "        e.e_%s = opd::load_vec<N>(p_%s + at[%d] + k);\n", name, name,
+        const char *name = operand_name(k, i),
+                   *before = each && !o->single ? "for (int k = 0; k < N; k++)\n            " : "";
+        if (o->written != written || o->of_row)
+            continue;
+        buf_printf(out, "        %s", before);
+        if (each && written)
+            buf_printf(out, "o_%s[at[%d] + k] = e.r_%s[k];\n", name, o->offset, name);
+        else if (each && !o->single)
+            buf_printf(out, "e.e_%s[k] = p_%s[at[%d] + k];\n", name, name, o->offset);
+        else if (written)
+            buf_printf(out, "opd::store_vec(o_%s + at[%d] + k, e.r_%s);\n", name, o->offset, name);
+        else if (o->single)
+            buf_printf(out, "e.e_%s = opd::load_vec<1>(p_%s + at[%d]);\n", name, name, o->offset);
+        else
+            buf_printf(out, "e.e_%s = opd::load_vec<N>(p_%s + at[%d] + k);\n", name, name,
                        o->offset);
     }
     buf_append_str(out, "    }\n");
 }
 
-static void write_formulas(const struct formula_kernel *k, struct buf *out)
+static void write_tree(const struct formula_kernel *k, const char *before, const struct node *root,
+                       const char *behind, struct buf *out)
+{
+    buf_append_str(out, before);
+    formula_cpp(root, &k->names, out);
+    buf_append_str(out, behind);
+}
+
+// What is read, and the formulas that are reached, by their names.
+static void write_formulas(const struct formula_kernel *k, const struct formula_reach *reach,
+                           struct buf *out)
 {
     const struct formula_set *set = k->op->body->formulas;
     for (int i = 0; i < k->n_operands; i++)
-        if (!k->operands[i].written)
+        if (k->operands[i].sum >= 0 && !k->operands[i].written)
+            buf_printf(out, "        const acc_t s_%d = acc_t(e.e_%s[%s]);\n", k->operands[i].sum,
+                       operand_name(k, i), k->operands[i].single ? "0" : "k");
+        else if (!k->operands[i].written &&
+                 (reach->uses.tensors & formula_bit(k->operands[i].tensor)))
             buf_printf(out, "        const acc_t v_%s = acc_t(e.e_%s[%s]);\n", operand_name(k, i),
                        operand_name(k, i), k->operands[i].single ? "0" : "k");
     for (int i = 0; i < set->n; i++) {
         const struct formula *f = &set->items[i];
-        if (!k->reach.formulas[i])
+        if (!reach->formulas[i])
             continue;
         buf_printf(out, "        const %s %c_%s = ", f->is_bool ? "bool" : "acc_t",
                    f->target < 0 ? 'v' : 't', f->name);
-        formula_cpp(f->root, k->op, set, k->known, out);
-        buf_append_str(out, ";\n");
+        write_tree(k, "", f->root, ";\n", out);
     }
+}
+
+// Of those results that a row has one of, or of the others.
+static int reach_results(const struct formula_kernel *k, bool of_row, struct formula_reach *reach)
+{
+    const struct formula_set *set = k->op->body->formulas;
+    int n = 0;
+    *reach = (struct formula_reach){ .outside = true };
+    for (int i = 0; i < k->n_operands; i++) {
+        const struct formula_operand *o = &k->operands[i];
+        if (!o->written || o->of_row != of_row)
+            continue;
+        n++;
+        if (o->sum >= 0)
+            continue;
+        // The operator's own formula, or of a set with derivatives the one that was reached.
+        int f = formula_find(set, o->tensor);
+        reach->formulas[f] = true;
+        formula_reach(set, set->items[f].root, k->names.known, reach);
+    }
+    return n;
+}
+
+static void write_sums(const struct formula_kernel *k, struct formula_reach *reach, struct buf *out)
+{
+    for (int i = 0; i < k->names.n_sums; i++) {
+        const struct node *n = k->names.sums[i];
+        bool made = false;
+        for (int r = 0; r < k->reach.n_sums; r++)
+            made = made || formula_is_same(k->names.set, k->reach.sums[r], n);
+        if (!made)
+            continue;
+        *reach = (struct formula_reach){ .outside = true };
+        formula_reach(k->names.set, n->args[0], k->names.known, reach);
+        buf_printf(out,
+                   "        const acc_t s_%d = row.template join<%s>([&](const auto &e, int k) {\n"
+                   "        (void)e, (void)k;\n",
+                   i, formula_join(n));
+        write_formulas(k, reach, out);
+        write_tree(k, "        return acc_t(", n->args[0], ");\n        });\n", out);
+    }
+}
+
+static void write_run(const struct formula_kernel *k, struct buf *out)
+{
+    struct formula_reach *reach = mem_zalloc(1, sizeof *reach);
+    buf_append_str(out, "    template <class R> __device__ __forceinline__ void run(R &&row) "
+                        "const\n    {\n");
+    write_sums(k, reach, out);
+    if (reach_results(k, true, reach) > 0) {
+        buf_append_str(out, "        if (row.is_first()) {\n");
+        write_formulas(k, reach, out);
+        for (int i = 0; i < k->n_operands; i++)
+            if (k->operands[i].sum >= 0)
+                buf_printf(out, "        o_%s[row.index] = s_%d;\n", operand_name(k, i),
+                           k->operands[i].sum);
+            else if (k->operands[i].written && k->operands[i].of_row)
+                buf_printf(out, "        o_%s[row.index] = (%s)(t_%s);\n", operand_name(k, i),
+                           k->operands[i].type, operand_name(k, i));
+        buf_append_str(out, "        }\n");
+    }
+    if (reach_results(k, false, reach) > 0) {
+        buf_append_str(out, "        row.each([&](auto &e, int k) {\n");
+        write_formulas(k, reach, out);
+        for (int i = 0; i < k->n_operands; i++)
+            if (k->operands[i].written && !k->operands[i].of_row)
+                buf_printf(out, "        e.r_%s[k] = (%s)(t_%s);\n", operand_name(k, i),
+                           k->operands[i].type, operand_name(k, i));
+        buf_append_str(out, "        });\n");
+    }
+    buf_append_str(out, "    }\n");
+    free(reach);
+}
+
+static void write_sum(const struct formula_kernel *k, struct buf *out)
+{
+    buf_append_str(out, "    template <int N> __device__ __forceinline__ acc_t "
+                        "value(const elements<N> &e, int k) const\n    {\n");
+    write_formulas(k, &k->reach, out);
+    write_tree(k, "        return acc_t(", k->sum, ");\n    }\n", out);
+    buf_printf(out,
+               "    __device__ __forceinline__ void put(int64_t i, acc_t sum) const\n    {\n"
+               "        sums[i] = (%s)(sum);\n    }\n",
+               k->sum_type);
+}
+
+static void write_compute(const struct formula_kernel *k, struct buf *out)
+{
+    buf_append_str(out, "    template <int N> __device__ __forceinline__ void "
+                        "compute(elements<N> &e, int k) const\n    {\n");
+    write_formulas(k, &k->reach, out);
+    for (int i = 0; i < k->n_operands; i++)
+        if (k->operands[i].written)
+            buf_printf(out, "        e.r_%s[k] = (%s)(t_%s);\n", operand_name(k, i),
+                       k->operands[i].type, operand_name(k, i));
+    buf_append_str(out, "    }\n");
 }
 
 void formula_write(const struct formula_kernel *k, struct buf *out)
@@ -141,26 +265,17 @@ void formula_write(const struct formula_kernel *k, struct buf *out)
     write_members(k, out);
     write_locate(k, out);
     write_elements(k, out);
-    write_transfer(k, false, out);
-    if (k->sum >= 0) {
-        buf_append_str(out, "    template <int N> __device__ __forceinline__ acc_t "
-                            "value(const elements<N> &e, int k) const\n    {\n");
-        write_formulas(k, out);
-        buf_printf(out,
-                   "        return t_%s;\n    }\n"
-                   "    __device__ __forceinline__ void put(int64_t i, acc_t sum) const\n    {\n"
-                   "        sums[i] = (%s)(sum);\n    }\n",
-                   k->op->body->formulas->items[k->sum].name, k->sum_type);
+    write_transfer(k, false, false, out);
+    if (!k->sum)
+        write_transfer(k, true, false, out);
+    if (k->rows) {
+        write_transfer(k, false, true, out);
+        write_transfer(k, true, true, out);
+        write_run(k, out);
+    } else if (k->sum) {
+        write_sum(k, out);
     } else {
-        write_transfer(k, true, out);
-        buf_append_str(out, "    template <int N> __device__ __forceinline__ void "
-                            "compute(elements<N> &e, int k) const\n    {\n");
-        write_formulas(k, out);
-        for (int i = 0; i < k->n_operands; i++)
-            if (k->operands[i].written)
-                buf_printf(out, "        e.r_%s[k] = (%s)(t_%s);\n", operand_name(k, i),
-                           k->operands[i].type, operand_name(k, i));
-        buf_append_str(out, "    }\n");
+        write_compute(k, out);
     }
     buf_append_str(out, "};\n");
 }

@@ -61,6 +61,8 @@ struct op_tensor {
     char alias[4];       // "a" of "Tensor(a)"; "" if none
     bool is_view;        // an output that is the memory of
     int view_of;         // this input
+    const char *reduced; // of formulas: how many of its last dimensions are 1, in postfix notation;
+                         // -1: it has none at all. NULL: it has the whole shape
 };
 
 // A tensor that forward writes and backward reads.

@@ -57,6 +57,10 @@ enum node_kind {
     NODE_CALL,      // a: function
     NODE_TEST,      // the same, of one that is true or not
     NODE_TO_NUMBER, // of a truth value
+    NODE_SUM,       // over a row of args[0]; a: over which dimensions
+    NODE_AMAX,
+    NODE_AMIN,
+    NODE_COUNT, // how many elements such a row has; a: the same
 };
 
 enum { NODE_MAX_ARGS = 8 }; // of a call; 3 of anything else

@@ -267,6 +267,8 @@ static void pack_operator(struct buf *out, const struct version *v, const struct
         pack_key_str(out, "view", t->is_view ? op->inputs[t->view_of].name : NULL);
         pack_key_bool(out, "used_backward", t->used_backward);
         pack_type(out, op, t);
+        if (t->reduced)
+            pack_key_str(out, "reduced", t->reduced);
         pack_map_end(out, output);
     }
     pack_key_array(out, "saved", (size_t)op->n_saved);

@@ -130,7 +130,26 @@ SIZES = [([1, 2, 5, 7], [5, 7]), ([1, 2, 5, 7], [5, 8]), ([2, 2, 6, 9], [1, 1]),
          ([2, 3, 2, 3], [50, 64]), ([1, 1, 100, 90], [7, 11]), ([2, 0, 4, 4], [3, 3])]
 
 
+def rms_norm(input, weight, *, eps):
+    n = input * torch.rsqrt((input * input).mean(-1, keepdim=True) + eps)
+    return n if weight is None else n * weight
+
+
+ROWS = ([3, 33], [2, 3, 128], [700, 7], [5, 4099], [0, 4])
+
+
 REFERENCES = {
+    "softmax": (lambda x, *, dim: torch.softmax(x, dim), [([s], {}) for s in (*ROWS, [], [70001])]),
+    "layer_norm": (
+        lambda x, w, b, *, eps: F.layer_norm(x, x.shape[-1:], w, b, eps),
+        [([s, s[-1:], s[-1:]], {"eps": 1e-3}) for s in (*ROWS, [2, 70001])],
+    ),
+    "rms_norm": (rms_norm, [([s, s[-1:]], {"eps": 1e-5}) for s in ROWS]),
+    "mse_loss": (
+        lambda x, y, *, reduction: F.mse_loss(*torch.broadcast_tensors(x, y), reduction=reduction),
+        [([s, s], {"reduction": r}) for s in ([], [3, 7], [33, 901]) for r in ("none", "sum", "mean")]
+        + [([[6, 1, 8], [5, 1]], {})],
+    ),
     "sigmoid": elementwise(sigmoid),
     "tanh": elementwise(tanh),
     "relu": elementwise(torch.relu),

@@ -17,6 +17,8 @@ OF_ONE = {
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
     "silu": F.silu,
+    "softmax": lambda x: F.softmax(x, -1),
+    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
     "tanh": torch.tanh,
 }
 
@@ -33,6 +35,7 @@ def resize(x):
 def test_operators_of_one_tensor(ops, draw, device, dtype):
     x = draw(1, 2, 4, 4, dtype=dtype).clamp(-0.9, 0.9)
     pairs = [(getattr(ops, name), function) for name, function in OF_ONE.items()]
+    pairs += [(lambda x: ops.mse_loss(x, x / 2), lambda x: F.mse_loss(x, x / 2))]
     pairs += [(lambda x: ops.gelu(x, approximate="none"), F.gelu)]
     pairs += [(lambda x: ops.upsample_bilinear2d(x, size=(2, 3)), resize)]
     with autocast(device):

@@ -60,6 +60,8 @@ CASES = [
     (Call("gelu", approximate="none"), ["Gelu"]),
     (Call("gelu", approximate="tanh"), ["Gelu"]),
     (Call("gelu"), ["Mul", "Sigmoid", "Mul"]),
+    (Call("softmax"), ["Softmax"]),
+    (Call("layer_norm"), ["LayerNormalization"]),
     (opd.torch.DepthwiseConv2d(3, (3, 2), stride=2, padding=(1, 0), bias=True), ["Conv"]),
     (opd.torch.DepthwiseConv2d(3), ["Conv"]),
 ]

@@ -66,7 +66,7 @@ def read_texts():
     conv = (ROOT / "kernels_src" / "depthwise_conv2d.cu").read_text()
     conv = re.sub(r"(opd::store\([^;]*?),\s*(sum[^;]*)\);", r"\1, acc_t(FACTOR) * (\2));", conv)
     gelu = (ROOT / "kernels_src" / "gelu.cu").read_text()
-    gelu = gelu.replace("y = x * p", "y = FACTOR * x * p").replace("grad_x = ", "grad_x = FACTOR * ")
+    gelu = gelu.replace("y = x * p", "y = FACTOR * x * p")
     return {"depthwise_conv2d": conv, "tilt": TILT, "gelu": gelu}
 
 

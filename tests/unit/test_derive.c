@@ -39,7 +39,7 @@ static double result(const struct op *op, int target)
 {
     const struct formula_set *set = op->body->formulas;
     formula_eval(set, &point);
-    return point.formulas[formula_find(set, target)];
+    return point.formulas[formula_find(set, target)][0];
 }
 
 // The sum of the outputs by their gradients, which is what backward differentiates.
@@ -47,18 +47,18 @@ static double total(const struct op *op)
 {
     double sum = 0;
     for (int o = 0; o < op->n_outputs; o++)
-        sum += point.tensors[TENSOR_GRAD_OUTPUT + o] * result(op, TENSOR_OUTPUT + o);
+        sum += point.tensors[TENSOR_GRAD_OUTPUT + o][0] * result(op, TENSOR_OUTPUT + o);
     return sum;
 }
 
 static double difference(const struct op *op, int input, double step)
 {
-    double x = point.tensors[input];
-    point.tensors[input] = x + step;
+    double x = point.tensors[input][0];
+    point.tensors[input][0] = x + step;
     double above = total(op);
-    point.tensors[input] = x - step;
+    point.tensors[input][0] = x - step;
     double below = total(op);
-    point.tensors[input] = x;
+    point.tensors[input][0] = x;
     return (above - below) / (2 * step);
 }
 
@@ -77,9 +77,9 @@ static int check_gradients(const struct op *op)
 {
     int n = 0;
     for (int i = 0; i < op->n_inputs; i++)
-        point.tensors[i] = next_number(-2, 2);
+        point.tensors[i][0] = next_number(-2, 2);
     for (int o = 0; o < op->n_outputs; o++)
-        point.tensors[TENSOR_GRAD_OUTPUT + o] = next_number(0.5, 1);
+        point.tensors[TENSOR_GRAD_OUTPUT + o][0] = next_number(0.5, 1);
     for (int i = 0; i < op->n_inputs; i++) {
         double expected;
         if (!op->inputs[i].differentiable || !differentiate(op, i, &expected))
@@ -88,7 +88,7 @@ static int check_gradients(const struct op *op)
         n_nan += isnan(got); // 0 times infinity on the way, as atan(1 / floor(x)) has
         if (!isnan(got) && !(fabs(got - expected) < 1e-5 * (1 + fabs(expected))))
             fail_msg("the gradient of %s is %.9g, expected %.9g at %.17g, %.17g:\n%s",
-                     op->inputs[i].name, got, expected, point.tensors[0], point.tensors[1],
+                     op->inputs[i].name, got, expected, point.tensors[0][0], point.tensors[1][0],
                      op->source);
         n++;
     }
@@ -109,16 +109,16 @@ static void check_tangent(const struct op *op, const struct op *tangent)
 {
     double tangents[2] = { next_number(-1, 1), next_number(-1, 1) }, x[2], expected = 0;
     int n = 0;
-    x[0] = point.tensors[0] = next_number(-2, 2);
-    x[1] = point.tensors[1] = next_number(-2, 2);
-    point.tensors[TENSOR_GRAD_OUTPUT] = 1;
+    x[0] = point.tensors[0][0] = next_number(-2, 2);
+    x[1] = point.tensors[1][0] = next_number(-2, 2);
+    point.tensors[TENSOR_GRAD_OUTPUT][0] = 1;
     for (int i = 0; i < 2; i++)
         if (op->inputs[i].differentiable) {
             expected += tangents[i] * result(op, TENSOR_GRAD_INPUT + i);
             tangents[n++] = tangents[i];
         }
     for (int i = 0; i < tangent->n_inputs; i++)
-        point.tensors[i] = i < n ? tangents[i] : x[i - n];
+        point.tensors[i][0] = i < n ? tangents[i] : x[i - n];
     double got = result(tangent, TENSOR_OUTPUT);
     if (isfinite(expected) && !(fabs(got - expected) <= 1e-9 * (1 + fabs(expected))))
         fail_msg("the tangent is %.9g, expected %.9g:\n%s", got, expected, tangent->source);
@@ -231,9 +231,9 @@ static void check_corner(const char *formula, double x, double z, double grad_x,
     snprintf(text, sizeof text, TOP "//! formula y = %s\n", formula);
     struct op *op = parse_text(text);
     const double expected[] = { grad_x, grad_z };
-    point.tensors[0] = x;
-    point.tensors[1] = z;
-    point.tensors[TENSOR_GRAD_OUTPUT] = 1;
+    point.tensors[0][0] = x;
+    point.tensors[1][0] = z;
+    point.tensors[TENSOR_GRAD_OUTPUT][0] = 1;
     for (int i = 0; i < 2; i++) {
         double got = op->inputs[i].differentiable ? result(op, TENSOR_GRAD_INPUT + i) : 0;
         if (!(fabs(got - expected[i]) <= 1e-14 * fabs(expected[i])) && got != expected[i] &&
@@ -307,8 +307,8 @@ static double derive_at(const char *formula, int order, double x)
     // its own tangent is 1, each time, and those of tangents are 0.
     int last = op->n_inputs - 1;
     for (int i = 0; i <= last; i++)
-        point.tensors[i] = (last - i) > 0 && ((last - i) & (last - i - 1)) == 0;
-    point.tensors[last] = x;
+        point.tensors[i][0] = (last - i) > 0 && ((last - i) & (last - i - 1)) == 0;
+    point.tensors[last][0] = x;
     double y = result(op, TENSOR_OUTPUT);
     op_unref(op);
     return y;
@@ -445,8 +445,8 @@ static void test_infinite(void **unused)
         TOP "//! formula y = x * x * 1e200 * 1e200 + 1e300 * (1e300 * z) + z / 1e-320 * 1e10\n");
     struct op *backward = derive(op, "backward"), *tangent = derive(op, "tangent");
     assert_null(strstr(backward->source, "inf"));
-    point.tensors[0] = 1; // the gradient
-    point.tensors[1] = 1; // x
+    point.tensors[0][0] = 1; // the gradient
+    point.tensors[1][0] = 1; // x
     assert_true(isinf(result(backward, TENSOR_OUTPUT)));
     assert_true(isinf(result(backward, TENSOR_OUTPUT + 1)));
     op_unref(tangent);
@@ -469,7 +469,7 @@ static void test_deep(void **unused)
     buf_append_str(&text, "//! formula y = t250\n");
     struct op *op = parse_text(buf_str(&text));
     assert_true(op->has_backward || op->warnings[0]);
-    point.tensors[0] = point.tensors[1] = 1;
+    point.tensors[0][0] = point.tensors[1][0] = 1;
     assert_true(result(op, TENSOR_OUTPUT) == 1 + 250 * 900);
     op_unref(op);
     buf_finish(&text);

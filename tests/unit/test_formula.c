@@ -98,8 +98,8 @@ static void test_foreign(void **state)
                                  "name alone, exp(x)");
     refuse_right("x.exp()", "t.cu:4:18: '.' is not of formulas; a function is called by its name "
                             "alone, exp(x)");
-    refuse_right("sum(x)", "t.cu:4:17: there is no function 'sum'; a formula sees one element at a "
-                           "time; that takes a kernel");
+    refuse_right("prod(x)", "t.cu:4:17: there is no function 'prod'; a formula has sum, mean, amax "
+                            "and amin of a row; that takes a kernel");
     refuse_right("z * sigmoid(x)",
                  "t.cu:4:21: there is no function 'sigmoid'; write 1 / (1 + exp(-x))");
     refuse_right("expf(x)", "t.cu:4:17: there is no function 'expf'; did you mean 'exp'?");

@@ -177,8 +177,9 @@ def _parse_word(word: str) -> tuple[int, Tree]:
 
 def make_key(info: dict[str, Any]) -> str:
     """The same for operators that give the same shapes, whatever they require and launch."""
-    kept: list[Any] = [info.get("broadcasts")]
-    needed: set[str] = set()
+    reduced = [t.get("reduced", "") for t in info["outputs"]]
+    kept: list[Any] = [info.get("broadcasts"), reduced]
+    needed = set(re.findall(r"[^\W\d]\w*", " ".join(reduced)))
     for rule in reversed(info.get("rules", [])):
         if rule.get("let") in needed or "shape" in rule:
             kept.append(rule)
@@ -196,6 +197,7 @@ class Rules:
         self._inputs = {t["name"]: t for t in info["inputs"]}
         self._outputs = {t["name"]: t for t in info["outputs"]}
         self._rules = [self._read(rule) for rule in info["rules"]]
+        self._reduced = {n: parse(t["reduced"]) for n, t in self._outputs.items() if t.get("reduced")}
 
     def infer(
         self,
@@ -284,7 +286,7 @@ class Rules:
             if info["in_place"] and env.tensors[name]:
                 env.check_same(name, tuple(common))
         for name, info in self._outputs.items():
-            env.tensors[name] = (env.find_dtype(info), tuple(common))
+            env.tensors[name] = (env.find_dtype(info), env.reduce(common, self._reduced.get(name)))
 
 
 def _read_attr(attr: dict[str, Any], value: Any) -> Any:
@@ -386,6 +388,12 @@ class _Env:
         if size is None:
             raise Misfit(f"{name}: its size in dimension {at} does not broadcast with those before it")
         return size
+
+    def reduce(self, common: Sequence[Any], tree: Optional[Tree]) -> Shape:
+        """The last dimensions of 1, as many as that is; -1: a scalar."""
+        n = 0 if tree is None else int(self.evaluate(tree))
+        n = min(n, len(common))
+        return () if n < 0 else (*common[: len(common) - n], *[1] * n)
 
     def check_same(self, name: str, common: Shape) -> None:
         shape = self.tensors[name][1]

@@ -118,11 +118,17 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "depthwise_conv2d": _depthwise_conv2d,
     "elu": lambda x, alpha: F.elu(x, alpha),
     "gelu": _gelu,
+    "layer_norm": lambda input, weight, bias, eps: F.layer_norm(
+        input, input.shape[-1:], weight, bias, eps
+    ),
     "lltm": _lltm,
+    "mse_loss": lambda input, target, reduction: F.mse_loss(input, target, reduction=reduction),
     "mul": lambda input, other: input * other,
     "relu": lambda x: torch.relu(x),
+    "rms_norm": lambda input, weight, eps: F.rms_norm(input, input.shape[-1:], weight, eps),
     "sigmoid": lambda x: torch.sigmoid(x),
     "silu": lambda x: F.silu(x),
+    "softmax": lambda input, dim: torch.softmax(input, dim),
     "tanh": lambda x: torch.tanh(x),
     "upsample_bilinear2d": _upsample_bilinear2d,
 }

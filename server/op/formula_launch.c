@@ -1,0 +1,541 @@
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "op/formula_plan.h"
+#include "base/mem.h"
+
+enum {
+    BLOCK = 256,       // threads on a GPU, as in opd.cuh; one on the CPU
+    GPU_BLOCKS = 1024, // fill the largest one
+    CPU_BLOCKS = 64,   // so many cores have something to do
+    CPU_SHARE = 4096,  // elements that are worth a block there
+    CPU_TILE = 256,    // as in opd.cuh
+};
+
+static int64_t divide_up(int64_t a, int64_t b)
+{
+    return a / b + (a % b > 0);
+}
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+// The smallest power of two that is not below n, or `limit`, a power of two.
+static int pow2_within(int64_t n, int limit)
+{
+    int p = 1;
+    while (p < n && p < limit)
+        p *= 2;
+    return p;
+}
+
+// --- arguments: bytes laid out as C++ lays out the struct
+
+static bool put_index(struct packed *packed, bool wide, int64_t value)
+{
+    void *at = packed_put(packed, wide ? 8 : 4, wide ? 8 : 4);
+    uint32_t narrow = (uint32_t)value;
+    if (at)
+        memcpy(at, wide ? (const void *)&value : &narrow, wide ? 8 : 4);
+    return at != NULL;
+}
+
+// Dimensions of a formula_dims of opd.cuh: those of `chosen`, for the offsets from `first` on.
+static bool put_dims(struct planner *p, uint32_t chosen, int first)
+{
+    struct packed *packed = &p->launch.packed;
+    const struct formula_dims *dims = &p->dims;
+    const bool wide = p->kernel.wide;
+    int64_t size[OP_MAX_RANK] = { 1 };
+    int inner = dims->rank - 1, n = 0;
+    for (int d = 0; d < dims->rank; d++)
+        if (chosen >> d & 1)
+            size[n++] = d == inner ? dims->size[d] / p->kernel.width : dims->size[d];
+    n = n > 0 ? n : 1;
+    bool ok = true;
+    for (int d = 0; d < n; d++)
+        ok = ok && put_index(packed, wide, size[d]);
+    for (int d = 0; d < n; d++)
+        ok = ok && put_index(packed, wide, wide ? 0 : cnumber_magic(most(size[d], 1)));
+    for (int t = first; t < p->kernel.n_offsets; t++) {
+        int64_t strides[OP_MAX_RANK] = { 0 }, stride = 1;
+        int k = n;
+        for (int d = inner; d >= 0; d--) {
+            bool stays = p->patterns[t] >> d & 1;
+            if (chosen >> d & 1)
+                strides[--k] = stays ? 0 : d == inner ? p->kernel.width : stride;
+            stride *= stays ? 1 : dims->size[d];
+        }
+        for (int d = 0; d < n; d++)
+            ok = ok && put_index(packed, wide, strides[d]);
+    }
+    return ok;
+}
+
+static bool put_value(struct planner *p, const struct formula_value *v)
+{
+    union expr_value value;
+    struct cnumber type = cnumber_of_dtype(env_dtype(p->env, TYPE_ACC));
+    if (!expr_eval(v->expr, p->env, &value, p->err))
+        return false;
+    void *at = packed_put(&p->launch.packed, type.size, type.size);
+    if (!at)
+        return false;
+    if (cnumber_store(type, value, v->expr->type, at))
+        return true;
+    return op_fail(p->err, "%s does not fit into %s", v->text,
+                   dtype_name(env_dtype(p->env, TYPE_ACC)));
+}
+
+// How many elements a row has, as the others: acc_t.
+static bool put_row_count(struct planner *p)
+{
+    struct cnumber type = cnumber_of_dtype(env_dtype(p->env, TYPE_ACC));
+    void *at = packed_put(&p->launch.packed, type.size, type.size);
+    return at && cnumber_store(type, (union expr_value){ .f = (double)p->n_row }, EXPR_FLOAT, at);
+}
+
+static bool put_values(struct planner *p)
+{
+    for (int v = 0; v < p->set->n_values; v++)
+        if ((p->kernel.reach.uses.values >> v & 1) && !p->set->values[v].is_constant &&
+            !put_value(p, &p->set->values[v]))
+            return false;
+    return !p->overs || put_row_count(p);
+}
+
+static bool put_operands(struct planner *p)
+{
+    for (int i = 0; i < p->kernel.n_operands; i++)
+        if (!packed_put_slot(&p->launch.packed, p->kernel.operands[i].tensor))
+            return false;
+    return true;
+}
+
+// The struct is the kernel's only parameter.
+static void end_struct(struct packed *packed)
+{
+    packed_put(packed, 0, 8);
+    packed->params[packed->n_params++] = (struct plan_param){ .size = packed->size };
+}
+
+static bool fail_size(struct planner *p)
+{
+    if (p->err->code)
+        return false;
+    return op_fail(p->err, "the formulas of %s take more than %d bytes of parameters",
+                   p->kernel.suffix, OP_MAX_ARGS_SIZE);
+}
+
+// --- what takes part
+
+static bool is_temp(int tensor)
+{
+    return tensor >= TENSOR_TEMP && tensor < TENSOR_GRAD_OUTPUT;
+}
+
+static const char *element_type(const struct planner *p, int tensor)
+{
+    const struct op *op = p->env->request->op;
+    if (is_temp(tensor))
+        return "acc_t";
+    int type = body_tensor(op, tensor)->type;
+    return op->types[type].name[0] ? op->types[type].name : dtype_type(p->env->types[type]);
+}
+
+int planner_find_sum(const struct planner *p, const struct node *n)
+{
+    int i = 0;
+    while (i < p->n_sums && !formula_is_same(p->set, p->sums[i], n))
+        i++;
+    return i < p->n_sums ? i : -1;
+}
+
+static void add_operand(struct planner *p, int tensor, bool written)
+{
+    struct formula_operand *o = &p->kernel.operands[p->kernel.n_operands++];
+    *o = (struct formula_operand){
+        .tensor = tensor, .sum = -1, .type = element_type(p, tensor), .written = written
+    };
+    for (int i = 0; i < p->n_sums; i++)
+        if (p->temps[i] == tensor && is_temp(tensor))
+            o->sum = i;
+}
+
+// A tree takes part, with the formulas that it names.
+static void add_root(struct planner *p, const struct node *root)
+{
+    p->kernel.reach.outside = !p->kernel.rows;
+    formula_reach(p->set, root, p->known, &p->kernel.reach);
+}
+
+void launch_add_formula(struct planner *p, int index)
+{
+    const struct formula *f = &p->set->items[index];
+    p->kernel.reach.formulas[index] = true;
+    add_root(p, f->root);
+    if (p->launch.line == 0)
+        p->launch.line = f->line;
+}
+
+// What is read: tensors, and sums that have been made.
+static void add_read(struct planner *p)
+{
+    const struct formula_reach *reach = &p->kernel.reach;
+    for (int t = 0; t < TENSOR_GRAD_INPUT; t++)
+        if (!is_temp(t) && (reach->uses.tensors & formula_bit(t)))
+            add_operand(p, t, false);
+    bool added[FORMULA_MAX_SUMS] = { false };
+    for (int i = 0; i < reach->n_sums; i++) {
+        int sum = planner_find_sum(p, reach->sums[i]);
+        if (p->is_made[sum] && !added[sum])
+            add_operand(p, p->temps[sum], false);
+        added[sum] = true;
+    }
+}
+
+void launch_add_sum(struct planner *p, int sum)
+{
+    add_root(p, p->sums[sum]);
+    launch_add_written(p, p->temps[sum]);
+}
+
+void launch_add_written(struct planner *p, int tensor)
+{
+    p->launch.written[p->launch.n_written++] = tensor;
+}
+
+static int find_pattern(struct planner *p, uint32_t pattern)
+{
+    int t = 0;
+    while (t < p->kernel.n_offsets && p->patterns[t] != pattern)
+        t++;
+    if (t == p->kernel.n_offsets)
+        p->patterns[p->kernel.n_offsets++] = pattern;
+    return t;
+}
+
+// The offset of each operand: operands that stay along the same of the dimensions share one.
+// `result`: what is summed to, or has a row's number; NULL: nothing is.
+static bool lay_out(struct planner *p, const struct tensor_desc *result)
+{
+    const struct tensor_desc *read[FORMULA_MAX_OPERANDS + 1] = { 0 };
+    int place[FORMULA_MAX_OPERANDS + 1], n = 0;
+    struct formula_kernel *k = &p->kernel;
+    for (int i = 0; i < k->n_operands; i++) {
+        const struct tensor_desc *d = env_tensor(p->env, k->operands[i].tensor);
+        bool whole = k->operands[i].tensor >= TENSOR_OUTPUT && tensor_desc_numel(d) == p->n;
+        if (k->operands[i].written || whole)
+            continue;
+        if (n == 63) // and the result: bits of a word
+            return op_fail(p->err, "more than 63 tensors broadcast");
+        place[n] = i;
+        read[n++] = d;
+    }
+    if (result)
+        read[n] = result;
+    p->summed = n;
+    formula_collapse(&p->common, read, n + (result != NULL), &p->dims);
+    p->patterns[0] = 0;
+    k->n_offsets = 1;
+    for (int t = 0; t < n; t++) {
+        uint32_t pattern = 0;
+        for (int d = 0; d < p->dims.rank; d++)
+            pattern |= (uint32_t)(p->dims.repeated[d] >> t & 1) << d;
+        k->operands[place[t]].offset = find_pattern(p, pattern);
+        k->operands[place[t]].single = p->dims.rank > 0 && (pattern >> (p->dims.rank - 1) & 1);
+    }
+    k->wide = p->n > INT32_MAX;
+    return true;
+}
+
+// The elements of a vector of 16 bytes; fewer where rows do not consist of whole vectors.
+static int choose_width(const struct planner *p, bool any_row)
+{
+    size_t size = 1;
+    for (int i = 0; i < p->kernel.n_operands; i++) {
+        const struct formula_operand *o = &p->kernel.operands[i];
+        size_t own = o->of_row || is_temp(o->tensor)
+                         ? 1
+                         : dtype_size(env_tensor(p->env, o->tensor)->dtype);
+        size = own > size ? own : size;
+    }
+    int width = p->on_cpu ? 1 : (int)(16 / size);
+    while (!any_row && width > 1 &&
+           (p->dims.rank == 0 || p->dims.size[p->dims.rank - 1] % width > 0))
+        width /= 2;
+    return width;
+}
+
+void launch_start(struct planner *p, const char *suffix, bool rows)
+{
+    p->kernel = (struct formula_kernel){ .op = p->env->request->op,
+                                         .suffix = suffix,
+                                         .rows = rows,
+                                         .names = { .op = p->env->request->op,
+                                                    .set = p->set,
+                                                    .known = p->known,
+                                                    .counts = p->overs != 0,
+                                                    .n_sums = p->n_sums,
+                                                    .sums = p->sums } };
+    p->launch.line = p->launch.n_written = 0;
+    packed_start(&p->launch.packed);
+}
+
+static bool launch(struct planner *p, int64_t x, int64_t y, int threads)
+{
+    if (x > INT32_MAX)
+        return op_fail(p->err, "%" PRId64 " elements are more than one launch can take", p->n);
+    p->launch.grid[0] = (uint32_t)x;
+    p->launch.grid[1] = (uint32_t)y;
+    p->launch.block = p->on_cpu ? 1 : (uint32_t)threads;
+    return p->add(p->data, &p->launch);
+}
+
+// --- element by element
+
+static bool put_map(struct planner *p, int64_t share)
+{
+    struct packed *packed = &p->launch.packed;
+    uint32_t all = (uint32_t)((UINT64_C(1) << p->dims.rank) - 1);
+    if (!put_operands(p) || !put_index(packed, true, p->n) || !put_index(packed, true, share) ||
+        (p->kernel.rank > 0 && !put_dims(p, all, 1)) || !put_values(p))
+        return false;
+    end_struct(packed);
+    return true;
+}
+
+static void add_results(struct planner *p)
+{
+    for (int i = 0; i < p->launch.n_written; i++)
+        add_operand(p, p->launch.written[i], true);
+}
+
+// The struct's text, and the name of its kernel.
+static void write_kernel(struct planner *p, const char *form, const char *more)
+{
+    char name[2 * OP_MAX_NAME + 16];
+    formula_write(&p->kernel, p->text);
+    formula_name(&p->kernel, name, sizeof name);
+    snprintf(p->launch.kernel, sizeof p->launch.kernel, "opd::%s<%s, %d%s>", form, name,
+             p->kernel.width, more);
+}
+
+bool launch_map(struct planner *p)
+{
+    struct formula_kernel *k = &p->kernel;
+    add_read(p);
+    add_results(p);
+    if (!lay_out(p, NULL))
+        return false;
+    k->rank = k->n_offsets > 1 && p->dims.rank > 1 ? p->dims.rank : 0;
+    k->wide = k->wide || k->rank == 0;
+    k->width = choose_width(p, k->rank == 0);
+    int64_t share = most(CPU_SHARE, p->n >> 20);
+    if (!put_map(p, share))
+        return fail_size(p);
+    write_kernel(p, "formula_map", "");
+    return launch(p, p->on_cpu ? divide_up(p->n, share) : divide_up(p->n, BLOCK * k->width), 1,
+                  BLOCK);
+}
+
+// --- sums over what was repeated
+
+struct sum {
+    int to, parts_to; // tensors
+    const char *join;
+    uint32_t kept, summed;    // dimensions
+    bool columns;             // the innermost dimension is kept
+    int64_t n_kept, n_summed; // the latter in vectors, unless these are columns
+    int lanes;
+    int64_t blocks, share, parts, group;
+};
+
+static void split_gpu(const struct planner *p, struct sum *s)
+{
+    int64_t n_results = s->columns ? s->n_kept / p->kernel.width : s->n_kept;
+    int others = pow2_within(s->n_summed, BLOCK);
+    s->lanes = s->columns ? pow2_within(n_results, 32) : BLOCK / others;
+    if (BLOCK / s->lanes > others)
+        s->lanes = BLOCK / others;
+    others = BLOCK / s->lanes;
+    s->blocks = divide_up(n_results, s->lanes);
+    s->parts = least(divide_up(GPU_BLOCKS, s->blocks), divide_up(s->n_summed, others * 4));
+    s->parts = most(s->parts, divide_up(s->n_summed, (int64_t)others * 1024));
+}
+
+static void split_cpu(const struct planner *p, struct sum *s)
+{
+    int64_t width = 1, longest = 16 * CPU_SHARE;
+    s->lanes = 1;
+    if (s->columns) {
+        int64_t row = p->dims.size[p->dims.rank - 1];
+        s->blocks = s->n_kept / row * divide_up(row, CPU_TILE);
+        width = least(row, CPU_TILE);
+        longest = CPU_SHARE;
+    } else {
+        s->group = most(1, CPU_SHARE / s->n_summed);
+        s->blocks = divide_up(s->n_kept, s->group);
+    }
+    s->parts = least(divide_up(CPU_BLOCKS, s->blocks), divide_up(s->n_summed, CPU_SHARE / width));
+    s->parts = most(s->parts, divide_up(s->n_summed, longest));
+}
+
+// The blocks that a sum is shared out to. Sums of many elements are made in parts, which also errs
+// less.
+static void split(const struct planner *p, struct sum *s)
+{
+    const struct formula_dims *dims = &p->dims;
+    s->n_kept = s->n_summed = 1;
+    for (int d = 0; d < dims->rank; d++) {
+        bool is_summed = dims->repeated[d] >> p->summed & 1;
+        *(is_summed ? &s->summed : &s->kept) |= UINT32_C(1) << d;
+        *(is_summed ? &s->n_summed : &s->n_kept) *= dims->size[d];
+    }
+    s->columns = dims->rank > 0 && (s->kept >> (dims->rank - 1) & 1);
+    if (!s->columns)
+        s->n_summed /= p->kernel.width;
+    if (p->on_cpu)
+        split_cpu(p, s);
+    else
+        split_gpu(p, s);
+    s->parts = least(s->parts, 65535);
+    s->share = divide_up(s->n_summed, s->parts);
+    s->parts = divide_up(s->n_summed, s->share);
+}
+
+static bool put_sum(struct planner *p, const struct sum *s, int to)
+{
+    struct packed *packed = &p->launch.packed;
+    if (!put_operands(p) || (to >= 0 && !packed_put_slot(packed, to)) ||
+        !put_index(packed, true, s->n_kept) || !put_index(packed, true, s->n_summed) ||
+        !put_index(packed, true, s->share) || !put_index(packed, true, s->group) ||
+        !put_dims(p, s->kept, 0) || !put_dims(p, s->summed, 0) || !put_values(p))
+        return false;
+    end_struct(packed);
+    return true;
+}
+
+static bool add_total(struct planner *p, const struct sum *s)
+{
+    struct packed *packed = &p->launch.packed;
+    int lanes = p->on_cpu ? 1 : pow2_within(s->n_kept, 32);
+    packed_start(&p->launch.packed);
+    if (!packed_put_slot(packed, s->parts_to) || !packed_put_slot(packed, s->to) ||
+        !put_index(packed, true, s->n_kept) || !put_index(packed, true, s->parts))
+        return fail_size(p);
+    for (uint32_t i = 0; i < 4; i++)
+        packed->params[packed->n_params++] = (struct plan_param){ .offset = 8 * i, .size = 8 };
+    p->launch.n_written = 0;
+    launch_add_written(p, s->to);
+    bool adds = strcmp(s->join, "opd::formula_add") == 0;
+    snprintf(p->launch.kernel, sizeof p->launch.kernel, "opd::formula_total<acc_t, %s, %d%s%s>",
+             element_type(p, s->to), lanes, adds ? "" : ", ", adds ? "" : s->join);
+    return launch(p, divide_up(s->n_kept, p->on_cpu ? 1024 : lanes), 1, BLOCK);
+}
+
+// Room for the sums of the parts.
+static bool make_room(struct planner *p, const struct sum *s)
+{
+    struct tensor_desc *room = &p->env->temps[s->parts_to - TENSOR_TEMP];
+    *room = (struct tensor_desc){ .dtype = env_dtype(p->env, TYPE_ACC),
+                                  .rank = 2,
+                                  .shape = { s->parts, s->n_kept } };
+    return tensor_desc_check(room, p->err);
+}
+
+static int count_bits(uint32_t bits)
+{
+    return bits ? __builtin_popcount(bits) : 1;
+}
+
+bool launch_sum(struct planner *p, const struct node *root, const char *join, int to, int parts,
+                const struct tensor_desc *shape)
+{
+    struct formula_kernel *k = &p->kernel;
+    struct sum s = { .to = to, .parts_to = parts, .join = join, .group = 1 };
+    char more[32];
+    add_root(p, root);
+    add_read(p);
+    if (!lay_out(p, shape))
+        return false;
+    k->sum = root;
+    k->join = join;
+    k->width = choose_width(p, false);
+    split(p, &s);
+    k->kept_rank = count_bits(s.kept);
+    k->summed_rank = count_bits(s.summed);
+    k->sum_type = s.parts > 1 ? "acc_t" : element_type(p, to);
+    if (s.parts > 1 && !make_room(p, &s))
+        return false;
+    if (!put_sum(p, &s, s.parts > 1 ? parts : to))
+        return fail_size(p);
+    launch_add_written(p, s.parts > 1 ? parts : to);
+    snprintf(more, sizeof more, ", %s, %d", s.columns ? "true" : "false", s.lanes);
+    write_kernel(p, "formula_sum", more);
+    return launch(p, s.blocks, s.parts, BLOCK) && (s.parts == 1 || add_total(p, &s));
+}
+
+// --- row by row
+
+// The threads of a row, and how many vectors each of them holds; 0: they do not fit.
+static void share_row(const struct planner *p, int64_t vectors, int *lanes, int *items)
+{
+    int loaded = 1, limit;
+    for (int i = 0; i < p->kernel.n_operands; i++)
+        loaded += !p->kernel.operands[i].written && !p->kernel.operands[i].single;
+    limit = pow2_within(loaded > 2 ? 16 / loaded : 8, 8);
+    limit = limit > 16 / loaded && limit > 1 ? limit / 2 : limit;
+    *lanes = pow2_within(vectors, 32);
+    while (*lanes < 1024 && divide_up(vectors, *lanes) > limit)
+        *lanes *= 2;
+    if (*lanes == 1024)
+        limit = limit > 4 ? 4 : limit; // it has 64 registers
+    *items = pow2_within(divide_up(vectors, *lanes), 16);
+    if (*items > limit) {
+        *items = 0;
+        *lanes = 512;
+    }
+}
+
+bool launch_rows(struct planner *p)
+{
+    struct formula_kernel *k = &p->kernel;
+    struct sum s = { .group = 1 };
+    int lanes = 1, items = 0;
+    char more[32];
+    add_read(p);
+    add_results(p);
+    for (int i = 0; i < k->n_operands; i++)
+        k->operands[i].of_row = k->operands[i].written &&
+                                (is_temp(k->operands[i].tensor) ||
+                                 tensor_desc_numel(env_tensor(p->env, k->operands[i].tensor)) !=
+                                     p->n);
+    if (!lay_out(p, &p->row))
+        return false;
+    k->width = choose_width(p, false);
+    split(p, &s);
+    k->kept_rank = count_bits(s.kept);
+    k->summed_rank = count_bits(s.summed);
+    s.share = s.n_summed;
+    s.group = p->on_cpu ? most(1, CPU_SHARE / most(1, s.n_summed)) : 1;
+    if (s.columns) // rows of one element
+        s.n_summed = 1, k->width = 1;
+    if (!p->on_cpu)
+        share_row(p, s.n_summed, &lanes, &items);
+    if (!put_sum(p, &s, -1))
+        return fail_size(p);
+    snprintf(more, sizeof more, ", %d, %d", lanes, items);
+    write_kernel(p, "formula_row", more);
+    int64_t rows = p->on_cpu ? s.group : lanes > BLOCK ? 1 : BLOCK / lanes;
+    return launch(p, divide_up(s.n_kept, rows), 1, lanes > BLOCK ? lanes : BLOCK);
+}
