@@ -62,5 +62,4 @@ int cmd_restart(struct session *session, const struct args *args);
 int cmd_upgrade(struct session *session, const struct args *args);
 int cmd_stop(struct session *session, const struct args *args);
 
-int check_run(const struct args *args); // check --run: without a daemon
 int ops_show_code(struct session *session, const struct args *args); // ops NAME --ptx | --sass

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "opctl/alone.h"
 #include "opctl/command.h"
 #include "base/suggest.h"
 #include "base/version.h"
@@ -39,7 +40,9 @@ static const struct command {
           WITH(OPTION_SEED) | WITH(OPTION_DEADLINE),
       cmd_check, "compiles a file without serving it, runs it, proves its gradients",
       "Prints the errors as compilers do, then what each kernel takes for each dtype and target:\n"
-      "registers, bytes spilled, shared memory, stack. Exits 1 if it does not compile.\n"
+      "registers, bytes spilled, shared memory, stack. Exits 1 if it does not compile. Where no "
+      "daemon\n"
+      "runs it has one to itself.\n"
       "With --run its examples run on the CPU, forward and backward, on random tensors: plainly,\n"
       "then under the address sanitizer (with that for undefined behaviour), then under the "
       "thread\n"
@@ -177,13 +180,19 @@ static int run(const struct command *command, const struct args *args)
 {
     struct opd_error err = { 0 };
     if (args->options[OPTION_RUN] || args->options[OPTION_GRAD])
-        return check_run(args);
+        return alone_check(args);
     struct session session = { .client = opd_connect(args->options[OPTION_SOCKET], &err),
                                .json = args->options[OPTION_JSON] != NULL };
-    if (!session.client)
-        return session_fail(&err);
-    int code = command->run(&session, args);
+    if (!session.client && command->run == cmd_check && err.code != OPD_INVALID_ARGUMENT) {
+        opd_error_clear(&err);
+        const char *socket = alone_start();
+        if (!socket)
+            return EXIT_ABSENT;
+        session.client = opd_connect(socket, &err);
+    }
+    int code = session.client ? command->run(&session, args) : session_fail(&err);
     opd_close(session.client);
+    alone_stop();
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == EXIT_GOOD) {
         fprintf(stderr, "opctl: the output could not be written: %s\n", strerror(errno));
         return EXIT_ANSWERED;

@@ -12,7 +12,7 @@
 static bool find_difference(const struct proof *p, int input, const uint8_t *a, const uint8_t *b,
                             bool exact, uint64_t *out)
 {
-    const struct tensor_desc *d = &p->base[input].desc;
+    const struct tensor_desc *d = &p->made[input];
     uint64_t n = (uint64_t)tensor_desc_numel(d);
     size_t each = dtype_size(d->dtype);
     double size = 0;
@@ -43,7 +43,7 @@ static void compare(const struct proof *p, const struct plan *plan, uint32_t wan
 {
     uint64_t at;
     for (int i = 0; i < p->op->n_inputs; i++) {
-        const struct tensor_desc *d = &p->base[i].desc;
+        const struct tensor_desc *d = &p->made[i];
         if (!(wanted >> i & 1) || (*told >> i & 1) || !again[i] || !p->found[i] ||
             !find_difference(p, i, again[i], p->found[i], exact, &at))
             continue;
@@ -194,6 +194,13 @@ static void prove_linear(const struct proof *p, uint32_t inputs)
     free(both);
 }
 
+// Where elements share memory none of them can be moved alone.
+static bool can_move(const struct proof *p, int input)
+{
+    const struct tensor_desc *d = &p->base[input].desc;
+    return !tensor_desc_overlaps(d) && !p->op->inputs[input].in_place && proof_is_exact(d);
+}
+
 void trial_gradients_prove(struct trial_run *s, const struct trial_case *c, double seconds)
 {
     struct proof p;
@@ -204,7 +211,7 @@ void trial_gradients_prove(struct trial_run *s, const struct trial_case *c, doub
         if (c->backward)
             prove_order(&p);
         for (int i = 0; i < p.op->n_inputs; i++)
-            if ((p.all >> i & 1) && !p.op->inputs[i].in_place && proof_is_exact(&p.base[i].desc))
+            if ((p.all >> i & 1) && can_move(&p, i))
                 slopes_prove(&p, i, seconds / __builtin_popcount(p.all));
         for (int k = 0; k < p.op->n_linear; k++)
             prove_linear(&p, p.op->linear[k]);

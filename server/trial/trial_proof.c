@@ -10,8 +10,17 @@
 #include "base/mem.h"
 #include "base/report.h"
 
+static uint64_t place(const struct tensor_desc *d, uint64_t at)
+{
+    uint64_t offset = 0;
+    for (int i = d->rank; d->strided && i-- > 0; at /= (uint64_t)d->shape[i])
+        offset += at % (uint64_t)d->shape[i] * (uint64_t)d->strides[i];
+    return d->strided ? offset : at;
+}
+
 double proof_load(const struct tensor_desc *d, const void *bytes, uint64_t at)
 {
+    at = place(d, at);
     double f64;
     float f32;
     if (d->dtype == OPD_DTYPE_float64) {
@@ -28,6 +37,7 @@ double proof_load(const struct tensor_desc *d, const void *bytes, uint64_t at)
 // What is stored: it may be rounded.
 double proof_store(const struct tensor_desc *d, void *bytes, uint64_t at, double value)
 {
+    at = place(d, at);
     float f32 = (float)value;
     if (d->dtype == OPD_DTYPE_float64)
         memcpy((uint8_t *)bytes + at * 8, &value, 8);
@@ -164,6 +174,8 @@ static void fill_inputs(struct proof *p, const double *range)
         trial_run_make(p->run, x, &request.inputs[i]);
         trial_run_fill(p->run, x, range[0], range[1]);
         trial_run_make(p->run, &p->base[i], &request.inputs[i]);
+        p->made[i] = p->base[i].desc;
+        p->made[i].strided = false;
         if (x->bytes)
             memcpy(p->base[i].bytes, x->bytes, x->size);
     }

@@ -13,7 +13,8 @@ struct proof {
     const struct op *op;
     uint32_t all;                            // the gradients that there are
     struct trial_tensor base[OP_MAX_INPUTS]; // what the inputs are; gives way to what is tried
-    uint8_t *found[OP_MAX_INPUTS];           // their gradients
+    uint8_t *found[OP_MAX_INPUTS];           // their gradients,
+    struct tensor_desc made[OP_MAX_INPUTS];  // which are contiguous
     double *outputs[OP_MAX_OUTPUTS];         // as float64; NULL: no part of what is differentiated
     double epsilon;                          // of the narrowest type that takes part
     double seconds;                          // of a forward

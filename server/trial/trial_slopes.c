@@ -57,7 +57,7 @@ static struct move move_by(const struct proof *p, const struct group *g, double 
         uint64_t at = element_of(g, k);
         double before = proof_load(&b->desc, b->bytes, at);
         double moved = proof_store(&b->desc, x, at, before + h * unit_of(p, g, k)) - before;
-        double part = proof_load(&b->desc, p->found[g->input], at) * moved;
+        double part = proof_load(&p->made[g->input], p->found[g->input], at) * moved;
         m.said += part;
         m.size += fabs(part);
     }
@@ -155,7 +155,7 @@ static void tell_unread(const struct proof *p, int input, char *out, size_t size
         for (uint64_t k = 0; k < n; k++)
             proof_store(&g->desc, g->bytes, k, proof_load(&g->desc, g->bytes, k) / 2);
         if (n > 0 && at < size && again[input] &&
-            memcmp(again[input], p->found[input], p->base[input].size) == 0)
+            memcmp(again[input], p->found[input], tensor_desc_size(&p->made[input])) == 0)
             at += (size_t)snprintf(out + at, size - at, "; it is the same whatever grad_%s is",
                                    p->op->outputs[o].name);
         proof_free_gradients(again);
@@ -165,7 +165,7 @@ static void tell_unread(const struct proof *p, int input, char *out, size_t size
 static void tell_wrong(struct proof *p, const struct group *g, const struct slope *best)
 {
     char element[PROOF_NAME], what[1000];
-    const struct tensor_desc *d = &p->base[g->input].desc;
+    const struct tensor_desc *d = &p->made[g->input];
     double unit = unit_of(p, g, 0), found = proof_load(d, p->found[g->input], g->first);
     snprintf(what, sizeof what, "%s is %.8g, expected %.8g by central differences",
              proof_name_element("grad_", p->op->inputs[g->input].name, d, g->first, element), found,

@@ -12,7 +12,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from conftest import PATIENCE
+from conftest import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("OPD_BIN", ROOT / "build" / "opd")).resolve().parent
@@ -272,6 +272,28 @@ def test_example(daemon, tmp_path):
 
     assert np.allclose(y, gelu(x), atol=2e-6)
     assert np.allclose(grad, (gelu(x + 1e-5) - gelu(x - 1e-5)) / 2e-5, atol=2e-6)
+
+
+def test_check_without_a_daemon(tmp_path):
+    """It has one to itself, and nothing is left of it; not where it is interrupted either."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    env = {**os.environ, "TMPDIR": str(folder), "OPD_BIN": str(BUILD / "opd")}
+    command = ["--socket", str(tmp_path / "none"), "check", "--arch", "cpu", "--dtype", "float32"]
+    good = str(ROOT / "kernels_src" / "relu.cu")
+    done = run(*command, good, "--json", env=env)
+    assert read_json(done)["op"] == "relu" and len(json.loads(done.stdout)["kernels"]) == 2
+    bad = tmp_path / "bad.cu"
+    bad.write_text("//! op bad(Tensor x) -> Tensor y\n//! gird 3\n")
+    done = run(*command, bad, env=env)
+    assert done.returncode == ANSWERED and "bad.cu:2: unknown directive 'gird'" in done.stderr
+    assert run(*command, good, env={**env, "OPD_BIN": "/none"}).returncode == ABSENT
+    assert run(*command, tmp_path / "none.cu", env=env).returncode == USAGE
+    process = subprocess.Popen([OPCTL, *command, good], env=env, stdout=subprocess.DEVNULL)
+    assert eventually(lambda: list(folder.iterdir()))
+    process.terminate()
+    assert process.wait(PATIENCE) == 128 + 15
+    assert not list(folder.iterdir())
 
 
 def test_check_for_the_cpu_alone(opctl):

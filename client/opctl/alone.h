@@ -1,0 +1,12 @@
+#pragma once
+
+// What needs no daemon: this process becomes another role of opd, or has a daemon to itself.
+
+#include "opctl/args.h"
+
+int alone_check(const struct args *args); // check --run, --grad: becomes `opd trial`
+
+// A daemon of this process's own, until alone_stop(), or until a signal ends this process: then it
+// ends too, and leaves nothing behind. The socket; NULL: none starts, and it has said why.
+const char *alone_start(void);
+void alone_stop(void);
