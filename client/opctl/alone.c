@@ -117,10 +117,10 @@ const char *alone_start(void)
 {
     int fds[2];
     char line[16];
-    if (!make_folder() || pipe2(fds, O_CLOEXEC) != 0)
-        return NULL;
     for (const int *s = (const int[]){ SIGINT, SIGTERM, SIGHUP, 0 }; *s; s++)
         signal(*s, interrupted);
+    if (!make_folder() || pipe2(fds, O_CLOEXEC) != 0)
+        return NULL;
     own.pid = fork();
     if (own.pid == 0)
         run_daemon(fds[1]);
