@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "options.h"
+#include "trial/new.h"
 #include "trial/trial.h"
 
 // An executor and a compiler end with the broker, whatever ends it. They leave to it a terminal's
@@ -96,6 +97,8 @@ int main(int argc, char **argv)
         log_init("trial", LOG_LEVEL_WARN);
         return trial_main(argc - 2, argv + 2);
     }
+    if (argc >= 3 && strcmp(argv[1], "new") == 0)
+        return new_main(argc - 2, argv + 2);
     if (argc >= 3 && strcmp(argv[1], "trial-stage") == 0) {
         prctl(PR_SET_NAME, "opd-trial");
         prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -57,6 +57,13 @@ int alone_check(const struct args *args)
     return become(argv);
 }
 
+int alone_new(const struct args *args)
+{
+    const char *const argv[] = { "opd", "new", args->words[1], args->words[2] ? args->words[2] : "",
+                                 NULL };
+    return become(argv);
+}
+
 // --- a daemon of its own
 
 static struct {

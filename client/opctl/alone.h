@@ -6,6 +6,8 @@
 
 int alone_check(const struct args *args); // check --run, --grad: becomes `opd trial`
 
+int alone_new(const struct args *args); // new: becomes `opd new`
+
 // A daemon of this process's own, until alone_stop(), or until a signal ends this process: then it
 // ends too, and leaves nothing behind. The socket; NULL: none starts, and it has said why.
 const char *alone_start(void);

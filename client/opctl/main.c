@@ -15,7 +15,7 @@ static const struct command {
     const char *args; // as the help shows them
     int least, most;  // how many words
     unsigned options; // besides --socket, --json, --help
-    int (*run)(struct session *session, const struct args *args);
+    int (*run)(struct session *session, const struct args *args); // NULL: needs no daemon
     const char *summary;
     const char *more; // what its own help adds; NULL: nothing
 } commands[] = {
@@ -52,6 +52,10 @@ static const struct command {
       "the file has it; each subset of them against all; two runs in different orders for the "
       "same\n"
       "bits; and what it says is linear. Exits 1 if something is wrong." },
+    { "new", "FILE.cu [KERNELS]", 1, 2, 0, NULL, "prints a file of kernels with a header before it",
+      "From their parameters, names and launches; what these do not tell is guessed and asked in\n"
+      "comments, '// ?'. KERNELS: names with commas between; else the first, and its backward.\n"
+      "Needs no daemon. Exits 1 if the result does not load, and says what is missing." },
     { "events", "", 0, 0, WITH(OPTION_FOLLOW) | WITH(OPTION_NO_FOLLOW), cmd_events,
       "reloads, failures, restarts, as they come",
       "Prints the last ones, then waits for more until it is interrupted. With --json: one object\n"
@@ -181,6 +185,8 @@ static int run(const struct command *command, const struct args *args)
     struct opd_error err = { 0 };
     if (args->options[OPTION_RUN] || args->options[OPTION_GRAD])
         return alone_check(args);
+    if (!command->run)
+        return alone_new(args);
     struct session session = { .client = opd_connect(args->options[OPTION_SOCKET], &err),
                                .json = args->options[OPTION_JSON] != NULL };
     if (!session.client && command->run == cmd_check && err.code != OPD_INVALID_ARGUMENT) {

@@ -1,0 +1,87 @@
+#include "op/propose.h"
+
+#include <string.h>
+
+#include "op/op.h"
+#include "op/propose_text.h"
+
+static bool is_chosen(const char *chosen, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = chosen; *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == n && strncmp(at, name, n) == 0)
+            return true;
+    return false;
+}
+
+static void take_kernel(struct proposal *p, struct signature *k, bool backward)
+{
+    if (p->n_kernels == MAX_NAMES)
+        return;
+    p->backward[p->n_kernels] = backward;
+    p->kernels[p->n_kernels++] = k;
+}
+
+// Those that are chosen; else the first, and backward kernels.
+static void choose(struct proposal *p, struct signature *all, int n, const char *chosen)
+{
+    const struct signature *first = NULL;
+    struct buf rest = { 0 };
+    for (int i = 0; i < n; i++) {
+        bool backward = guess_is_backward(all[i].name);
+        bool known = false;
+        for (int k = 0; k < p->n_kernels; k++)
+            known = known || strcmp(p->kernels[k]->name, all[i].name) == 0;
+        if (known || !all[i].has_body)
+            continue;
+        if (chosen[0] ? is_chosen(chosen, all[i].name) : backward || !first)
+            take_kernel(p, &all[i], backward);
+        else
+            buf_printf(&rest, "%s%s", rest.size ? ", " : "", all[i].name);
+        first = first || backward ? first : &all[i];
+    }
+    for (int k = 0; k < p->n_kernels && !first; k++) // a backward alone is an operator, too
+        p->backward[k] = false;
+    if (rest.size)
+        buf_printf(p->out, "// Not used: %s. 'opctl new FILE KERNEL,KERNEL' takes others.\n",
+                   buf_str(&rest));
+    buf_finish(&rest);
+}
+
+bool propose_header(const char *file, const char *text, size_t size, const char *chosen,
+                    struct buf *out, struct opd_err *err)
+{
+    struct proposal p = { .out = out, .file = file };
+    struct signature *all;
+    int n;
+    p.text = arena_printf(&p.arena, "\n%.*s", (int)size, text) + 1; // something is before it
+    bool ok = signature_scan(file, text, size, &p.arena, &all, &n, err);
+    if (ok)
+        choose(&p, all, n, chosen);
+    if (ok && p.n_kernels == 0)
+        ok = op_fail(err, "%s: %s '%s'", file,
+                     n ? "it has no kernel" : "it has no __global__ function", chosen);
+    bool any_backward = false;
+    for (int k = 0; ok && k < p.n_kernels; k++) {
+        any_backward = any_backward || p.backward[k];
+        if (!p.backward[k])
+            guess_take_forward(&p, p.kernels[k]);
+    }
+    for (int k = 0; ok && k < p.n_kernels; k++)
+        if (p.backward[k])
+            guess_take_backward(&p, p.kernels[k]);
+    if (ok) {
+        guess_find_saved(&p);
+        guess_sizes(&p);
+        propose_write_schema(&p);
+        propose_write_types(&p);
+        propose_write_shapes(&p);
+        propose_write_example(&p);
+        propose_write_section(&p, false);
+        if (any_backward)
+            propose_write_section(&p, true);
+        buf_append_str(out, "\n");
+    }
+    arena_finish(&p.arena);
+    return ok;
+}

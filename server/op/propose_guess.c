@@ -1,0 +1,390 @@
+#include "op/propose_guess.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+// --- words of the text
+
+bool guess_is_word_char(char c)
+{
+    return isalnum((unsigned char)c) || c == '_';
+}
+
+const char *guess_find_word(const char *at, const char *end, const char *word)
+{
+    size_t n = strlen(word);
+    for (; (at = strstr(at, word)) && at < end; at += n)
+        if (!guess_is_word_char(at[-1]) && at[-1] != '.' && !guess_is_word_char(at[n]))
+            return at;
+    return NULL;
+}
+
+bool guess_has_part(const char *name, const char *const *parts)
+{
+    for (; *parts; parts++)
+        if (strcasestr(name, *parts))
+            return true;
+    return false;
+}
+
+bool guess_is_one_of(const char *name, const char *const *words)
+{
+    for (; *words; words++)
+        if (strcasecmp(name, *words) == 0)
+            return true;
+    return false;
+}
+
+// The text behind the kernel's name, to the next kernel.
+void guess_find_body(const struct proposal *p, const struct signature *k, const char **out_begin,
+                     const char **out_end)
+{
+    const char *at = p->text;
+    for (int line = 1; line < k->line && at; line++)
+        at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL;
+    at = at ? strchr(at, '{') : NULL;
+    *out_begin = at ? at : p->text;
+    const char *next = at ? strstr(at, "__global__") : NULL;
+    *out_end = next ? next : p->text + strlen(p->text);
+}
+
+bool guess_body_has(const struct proposal *p, const struct signature *k, const char *what)
+{
+    const char *begin, *end;
+    guess_find_body(p, k, &begin, &end);
+    const char *at = strstr(begin, what);
+    return at && at < end;
+}
+
+// "blockIdx.x * blockDim.x", either way round.
+bool guess_is_linear(const struct proposal *p, const struct signature *k, char axis)
+{
+    const char *begin, *end;
+    char one[32], other[32];
+    snprintf(one, sizeof one, "blockIdx.%c*blockDim.%c", axis, axis);
+    snprintf(other, sizeof other, "blockDim.%c*blockIdx.%c", axis, axis);
+    guess_find_body(p, k, &begin, &end);
+    struct buf tight = { 0 };
+    for (; begin < end; begin++)
+        if (!isspace((unsigned char)*begin))
+            buf_append(&tight, begin, 1);
+    bool found = strstr(buf_str(&tight), one) || strstr(buf_str(&tight), other) ||
+                 (axis == 'x' && strstr(buf_str(&tight), "KERNEL_LOOP("));
+    buf_finish(&tight);
+    return found;
+}
+
+enum { STORED = 1, ATOMIC = 2, READ_FIRST = 4 };
+
+// What happens to it where a pointer's name ends: 'name[i] = v', 'name[i] += v', something else.
+// *out_value: behind the '='.
+static bool is_store(const char *after, const char *end, bool *out_update, const char **out_value)
+{
+    int depth = 0;
+    while (isspace((unsigned char)*after))
+        after++;
+    if (*after != '[')
+        return false;
+    do
+        depth += (*after == '[') - (*after == ']');
+    while (++after < end && (depth > 0 || *after == '[' || *after == ' '));
+    *out_update = strchr("+-*/|&^", *after) && *after && (after[1] == '=' || after[1] == *after);
+    *out_value = after + 1;
+    return *out_update || (after[0] == '=' && after[1] != '=');
+}
+
+// How a kernel's text writes to what a pointer points to, and whether it reads that before.
+static int find_stores(const struct proposal *p, const struct signature *k, const char *name)
+{
+    const char *begin, *end, *value;
+    int found = 0, n = 0;
+    guess_find_body(p, k, &begin, &end);
+    for (const char *at = begin; (at = guess_find_word(at, end, name)); at += strlen(name), n++) {
+        const char *before = at;
+        bool update;
+        while (before > begin && strchr(" (&*", before[-1]))
+            before--;
+        while (before > begin && guess_is_word_char(before[-1]))
+            before--;
+        if (strncasecmp(before, "atomic", 6) == 0 || strncasecmp(before, "gpuAtomic", 9) == 0) {
+            found |= ATOMIC;
+        } else if (is_store(at + strlen(name), end, &update, &value)) {
+            const char *semicolon = strchr(value, ';');
+            if (n == 0 && (update || (semicolon && guess_find_word(value, semicolon, name))))
+                found |= READ_FIRST;
+            found |= STORED;
+        } else if (n == 0 && at[strlen(name)] == '[') {
+            found |= READ_FIRST;
+        }
+    }
+    return found;
+}
+
+bool guess_is_written(const struct proposal *p, const struct signature *k,
+                      const struct signature_param *param)
+{
+    bool some_const = false, some_stored = false;
+    const struct signature_param *last = NULL;
+    if (!param->type || param->kind == PARAM_VALUE || !param->writes)
+        return false;
+    for (int i = 0; i < k->n_params; i++) {
+        const struct signature_param *other = &k->params[i];
+        if (!other->type || other->kind == PARAM_VALUE)
+            continue;
+        some_const = some_const || !other->writes;
+        some_stored = some_stored || find_stores(p, k, other->name) & (STORED | ATOMIC);
+        last = other;
+    }
+    return (some_const && !guess_is_one_of(param->name, WORDS("mask"))) ||
+           find_stores(p, k, param->name) & (STORED | ATOMIC) || (!some_stored && param == last);
+}
+
+// --- what parameters are
+
+const char *guess_dtype(const char *type)
+{
+    static const char *const known[][2] = {
+        { "float", "float32" },
+        { "double", "float64" },
+        { "int", "int32" },
+        { "int32_t", "int32" },
+        { "long", "int64" },
+        { "long long", "int64" },
+        { "int64_t", "int64" },
+        { "long int", "int64" },
+        { "short", "int16" },
+        { "int16_t", "int16" },
+        { "char", "int8" },
+        { "int8_t", "int8" },
+        { "signed char", "int8" },
+        { "unsigned char", "uint8" },
+        { "uint8_t", "uint8" },
+        { "bool", "bool" },
+        { "half", "float16" },
+        { "__half", "float16" },
+        { "at::Half", "float16" },
+        { "__nv_bfloat16", "bfloat16" },
+        { "at::BFloat16", "bfloat16" },
+        { "nv_bfloat16", "bfloat16" },
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (strcmp(type, known[i][0]) == 0)
+            return known[i][1];
+    return NULL;
+}
+
+static bool is_type_param(const struct signature *k, const char *type)
+{
+    for (int i = 0; i < k->n_template; i++)
+        if (k->template_params[i].is_type && strcmp(k->template_params[i].name, type) == 0)
+            return true;
+    return strcmp(type, "scalar_t") == 0;
+}
+
+bool guess_is_grad(const char *name)
+{
+    return guess_has_part(name, WORDS("grad", "diff")) ||
+           (name[0] == 'd' && (name[1] == '_' || isupper((unsigned char)name[1]))) ||
+           guess_is_one_of(name, WORDS("dout", "dinp", "dx", "dy", "dz", "dw", "db", "dweight",
+                                       "dbias", "dgamma", "dbeta", "dinput", "doutput"));
+}
+
+bool guess_is_backward(const char *name)
+{
+    return guess_has_part(name, WORDS("backward", "bwd", "_grad", "Grad", "backprop"));
+}
+
+static bool is_total(const char *name)
+{
+    return guess_is_one_of(name,
+                           WORDS("nthreads", "num_threads", "numel", "total", "count", "size",
+                                 "num_kernels", "n_elements", "num_elements", "total_elements",
+                                 "total_size", "elements", "numElements", "totalElements", "len",
+                                 "length", "nelem", "num_total", "output_size", "outputSize"));
+}
+
+static bool is_size(const char *name)
+{
+    return (strlen(name) <= 2 && isalpha((unsigned char)name[0]) && strcmp(name, "t") != 0) ||
+           guess_is_one_of(name,
+                           WORDS("rows", "cols", "columns", "width", "height", "depth", "channels",
+                                 "batch", "batches", "dim", "outer", "inner", "last", "vocab",
+                                 "heads", "classes", "npoints", "length", "hidden", "features")) ||
+           (!guess_has_part(name, WORDS("stride", "pad", "dilat", "kernel", "radius", "ratio",
+                                        "axis", "seed", "offset", "type", "mode", "iter", "sample",
+                                        "step", "block", "pooled")) &&
+            strcasecmp(name, "groups") != 0 &&
+            guess_has_part(name, WORDS("num", "size", "_len", "_dim", "n_", "rows", "cols",
+                                       "height", "width", "channel", "count", "batch", "total_")));
+}
+
+static struct guessed_tensor *find_tensor(struct proposal *p, const char *name)
+{
+    for (int i = 0; i < p->n_tensors; i++)
+        if (strcmp(p->tensors[i].name, name) == 0)
+            return &p->tensors[i];
+    return NULL;
+}
+
+struct guessed_tensor *guess_find_made(struct proposal *p, const char *name)
+{
+    size_t n = strlen(name);
+    for (int i = 0; i < p->n_tensors; i++) {
+        struct guessed_tensor *t = &p->tensors[i];
+        if ((t->role == OUTPUT || t->role == SAVED) && strncmp(t->name, name, n) == 0 &&
+            (!t->name[n] || strcmp(t->name + n, "_out") == 0))
+            return t;
+    }
+    return NULL;
+}
+
+static void add_tensor(struct proposal *p, const struct signature *k,
+                       const struct signature_param *param, enum role role)
+{
+    struct guessed_tensor *t = find_tensor(p, param->name);
+    if (t || p->n_tensors == MAX_NAMES)
+        return;
+    p->tensors[p->n_tensors++] = (struct guessed_tensor){
+        .name = param->name,
+        .type = is_type_param(k, param->type) ? "scalar_t" : param->type,
+        .role = role,
+        .rank = param->rank,
+    };
+}
+
+bool guess_is_listed(const char *const *names, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+static void add_value(struct proposal *p, const struct signature *k,
+                      const struct signature_param *param)
+{
+    const char *dtype = is_type_param(k, param->type) ? "float32" : guess_dtype(param->type);
+    bool floats = strncmp(dtype ? dtype : "", "float", 5) == 0 || strcmp(param->type, "acc_t") == 0;
+    bool integer = !floats &&
+                   (dtype || guess_has_part(param->type, WORDS("int", "size_t", "long")));
+    if (p->n_attrs == MAX_NAMES || p->n_sizes == MAX_NAMES)
+        return;
+    for (int i = 0; i < p->n_attrs; i++)
+        if (strcmp(p->attrs[i].name, param->name) == 0)
+            return;
+    if (strcmp(param->type, "bool") == 0 || floats)
+        p->attrs[p->n_attrs++] = (struct guessed_value){ param->name, floats ? "float" : "bool" };
+    else if (integer && !p->total && is_total(param->name))
+        p->total = param->name;
+    else if (integer && p->total && strcmp(p->total, param->name) == 0)
+        return;
+    else if (integer && is_size(param->name)) {
+        if (!guess_is_listed(p->sizes, p->n_sizes, param->name))
+            p->sizes[p->n_sizes++] = param->name;
+    } else if (integer)
+        p->attrs[p->n_attrs++] = (struct guessed_value){ param->name, "int" };
+}
+
+void guess_take_forward(struct proposal *p, const struct signature *k)
+{
+    for (int i = 0; i < k->n_params; i++) {
+        const struct signature_param *param = &k->params[i];
+        if (!param->type) // it cannot be passed: signature.problem
+            continue;
+        if (param->kind == PARAM_VALUE) {
+            add_value(p, k, param);
+            continue;
+        }
+        int stores = find_stores(p, k, param->name);
+        bool changed = (stores & READ_FIRST) && (stores & STORED) && !(stores & ATOMIC);
+        add_tensor(p, k, param,
+                   !guess_is_written(p, k, param) ? INPUT
+                   : changed                      ? CHANGED
+                                                  : OUTPUT);
+    }
+}
+
+void guess_take_backward(struct proposal *p, const struct signature *k)
+{
+    for (int i = 0; i < k->n_params; i++) {
+        const struct signature_param *param = &k->params[i];
+        if (param->type && param->kind == PARAM_VALUE)
+            add_value(p, k, param);
+        else if (param->type && !guess_is_grad(param->name) && !guess_is_written(p, k, param) &&
+                 !guess_find_made(p, param->name))
+            add_tensor(p, k, param, INPUT);
+    }
+}
+
+void guess_find_saved(struct proposal *p)
+{
+    int n_results = 0, first = -1;
+    for (int k = 0; k < p->n_kernels; k++)
+        for (int i = 0; p->backward[k] && i < p->kernels[k]->n_params; i++) {
+            const struct signature_param *param = &p->kernels[k]->params[i];
+            struct guessed_tensor *t = param->type && !guess_is_written(p, p->kernels[k], param)
+                                           ? guess_find_made(p, param->name)
+                                           : NULL;
+            if (t)
+                t->role = SAVED;
+        }
+    for (int t = p->n_tensors; t-- > 0;) {
+        n_results += p->tensors[t].role == OUTPUT || p->tensors[t].role == CHANGED;
+        first = p->tensors[t].role == SAVED ? t : first;
+    }
+    if (n_results == 0 && first >= 0)
+        p->tensors[first].role = OUTPUT;
+}
+
+// --- backward: which gradient a parameter is
+
+static const char *base_name(struct proposal *p, const char *name)
+{
+    static const char *const prefixes[] = { "grad_", "d_", "grad", "d", "top_", "bottom_" };
+    static const char *const suffixes[] = { "_grad", "_diff", "Grad", "_gradient" };
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        size_t n = strlen(name), m = strlen(suffixes[i]);
+        if (n > m && strcmp(name + n - m, suffixes[i]) == 0)
+            return arena_strndup(&p->arena, name, n - m);
+    }
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0 && name[strlen(prefixes[i])])
+            return name + strlen(prefixes[i]);
+    return name;
+}
+
+const struct guessed_tensor *guess_gradient(struct proposal *p, const char *name, enum role role,
+                                            int n)
+{
+    const char *base = base_name(p, name);
+    const struct guessed_tensor *nth = NULL;
+    for (int i = 0; i < p->n_tensors; i++) {
+        const struct guessed_tensor *t = &p->tensors[i];
+        if (t->role != role)
+            continue;
+        if (strcasecmp(t->name, base) == 0 ||
+            (strlen(base) >= 3 &&
+             (strcasestr(t->name, base) == t->name || strcasestr(base, t->name) == base)))
+            return t;
+        bool integer = t->type && guess_dtype(t->type) && strstr(guess_dtype(t->type), "int");
+        if (n-- == 0 && !integer)
+            nth = t;
+    }
+    return nth;
+}
+
+void guess_sizes(struct proposal *p)
+{
+    if (p->n_sizes == 0)
+        p->sizes[p->n_sizes++] = p->total ? p->total : "N";
+    if (p->total && strcmp(p->sizes[0], p->total) == 0)
+        p->total = NULL;
+    for (int i = 0; i < p->n_tensors; i++)
+        if (p->tensors[i].role == INPUT || p->tensors[i].role == CHANGED)
+            return;
+    for (int i = 0; i < p->n_sizes && p->n_attrs < MAX_NAMES; i++)
+        p->attrs[p->n_attrs++] = (struct guessed_value){ p->sizes[i], "int" };
+}

@@ -1,0 +1,71 @@
+#pragma once
+
+// What a file's kernels are taken to mean: which parameters are inputs, outputs, sizes, attributes,
+// gradients. Of propose.h alone.
+
+#include "op/propose.h"
+#include "op/signature.h"
+
+enum { MAX_NAMES = 64 };
+
+enum role { INPUT, OUTPUT, CHANGED, SAVED }; // CHANGED: in place
+
+struct guessed_tensor {
+    const char *name, *type;
+    enum role role;
+    int rank; // of an accessor; 0: unknown
+};
+
+struct guessed_value {
+    const char *name, *type; // of an attribute: "int", "float", "bool"
+};
+
+struct proposal {
+    struct arena arena;
+    struct buf *out;
+    const char *file, *text;
+    struct signature *kernels[MAX_NAMES];
+    bool backward[MAX_NAMES];
+    int n_kernels, n_tensors, n_sizes, n_attrs;
+    struct guessed_tensor tensors[MAX_NAMES];
+    const char *sizes[MAX_NAMES], *total; // total: how many there are of the first output
+    struct guessed_value attrs[MAX_NAMES];
+};
+
+#define WORDS(...) ((const char *const[]){ __VA_ARGS__, NULL })
+
+// Words of a text: ends with NULL.
+bool guess_is_word_char(char c);
+bool guess_has_part(const char *name, const char *const *parts);
+bool guess_is_one_of(const char *name, const char *const *words);
+bool guess_is_listed(const char *const *names, int n, const char *name);
+// The next place of a whole word that is no member, from `at` to `end`; NULL: there is none.
+const char *guess_find_word(const char *at, const char *end, const char *word);
+
+// Of a kernel's body: where it is, whether that text is in it, whether an index is made of block
+// and thread along that axis.
+void guess_find_body(const struct proposal *p, const struct signature *k, const char **out_begin,
+                     const char **out_end);
+bool guess_body_has(const struct proposal *p, const struct signature *k, const char *what);
+bool guess_is_linear(const struct proposal *p, const struct signature *k, char axis);
+
+const char *guess_dtype(const char *type); // "float32" of "float"; NULL: there is none
+bool guess_is_grad(const char *name);
+bool guess_is_backward(const char *name); // of a kernel
+// A pointer to non-const beside some to const is for writing; of pointers none of which is to const
+// those are that the text shows to be written, or the last.
+bool guess_is_written(const struct proposal *p, const struct signature *k,
+                      const struct signature_param *param);
+// What forward makes of that name; also "mean_out" of "mean". NULL: nothing.
+struct guessed_tensor *guess_find_made(struct proposal *p, const char *name);
+// The tensor of that role of which `name` is the gradient, by name; else the n-th; or NULL.
+const struct guessed_tensor *guess_gradient(struct proposal *p, const char *name, enum role role,
+                                            int n);
+
+void guess_take_forward(struct proposal *p, const struct signature *k);
+void guess_take_backward(struct proposal *p, const struct signature *k);
+// What backward reads that forward makes, but the first result where it reads all of them, is for
+// backward alone.
+void guess_find_saved(struct proposal *p);
+// Sizes of an operator without inputs are attributes.
+void guess_sizes(struct proposal *p);

@@ -1,0 +1,332 @@
+#include "op/propose_text.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "op/op.h"
+
+static void ask(struct proposal *p, const char *question)
+{
+    buf_printf(p->out, "// ? %s\n", question);
+}
+
+void propose_write_schema(struct proposal *p)
+{
+    char name[OP_MAX_NAME];
+    size_t n = 0;
+    const char *stem = strrchr(p->file, '/') ? strrchr(p->file, '/') + 1 : p->file;
+    for (; *stem && *stem != '.' && n < sizeof name - 1; stem++, n++)
+        name[n] = guess_is_word_char(*stem) && (n > 0 || !isdigit((unsigned char)*stem)) ? *stem
+                                                                                         : '_';
+    name[n] = '\0';
+    buf_printf(p->out, "//! op      %s(", name);
+    int n_outputs = 0, n_inputs = 0;
+    for (int i = 0; i < p->n_tensors; i++) {
+        const struct guessed_tensor *t = &p->tensors[i];
+        n_outputs += t->role == OUTPUT;
+        if (t->role == INPUT || t->role == CHANGED)
+            buf_printf(p->out, "%sTensor%s %s", n_inputs++ ? ", " : "",
+                       t->role == CHANGED ? "(a!)" : "", t->name);
+    }
+    for (int i = 0; i < p->n_attrs; i++)
+        buf_printf(p->out, "%s%s %s",
+                   i          ? ", "
+                   : n_inputs ? ", *, "
+                              : "*, ",
+                   p->attrs[i].type, p->attrs[i].name);
+    buf_append_str(p->out, n_outputs == 1 ? ") -> " : ") -> (");
+    int k = 0;
+    for (int i = 0; i < p->n_tensors; i++)
+        if (p->tensors[i].role == OUTPUT)
+            buf_printf(p->out, "%sTensor %s", k++ ? ", " : "", p->tensors[i].name);
+    buf_append_str(p->out, n_outputs == 1 ? "\n" : ")\n");
+}
+
+void propose_write_types(struct proposal *p)
+{
+    const char *scalar = NULL;
+    for (int i = 0; i < p->n_tensors; i++)
+        if (strcmp(p->tensors[i].type, "scalar_t") == 0)
+            scalar = "scalar_t";
+    for (int i = 0; i < p->n_tensors && !scalar; i++)
+        if (guess_dtype(p->tensors[i].type) && strstr(guess_dtype(p->tensors[i].type), "float"))
+            scalar = p->tensors[i].type;
+    if (!scalar && p->n_tensors > 0)
+        scalar = p->tensors[p->n_tensors - 1].type;
+    if (!scalar)
+        return;
+    bool open = strcmp(scalar, "scalar_t") == 0, has_inputs = false;
+    for (int i = 0; i < p->n_tensors; i++)
+        has_inputs = has_inputs || p->tensors[i].role == INPUT || p->tensors[i].role == CHANGED;
+    buf_printf(p->out, "//! dtypes  %s\n",
+               open                  ? "float32 float64"
+               : guess_dtype(scalar) ? guess_dtype(scalar)
+                                     : "float32");
+    if (open)
+        ask(p, "float16 and bfloat16, too?");
+    for (int i = 0; i < p->n_tensors; i++) {
+        const struct guessed_tensor *t = &p->tensors[i];
+        bool told = strcmp(t->type, "scalar_t") == 0 ||
+                    (has_inputs && strcmp(t->type, scalar) == 0);
+        if (told || t->role == SAVED)
+            continue;
+        if (guess_dtype(t->type))
+            buf_printf(p->out, "//! type    %s : %s\n", guess_dtype(t->type), t->name);
+        else
+            buf_printf(p->out, "// ? %s points to %s" PROPOSE_MISSING "\n", t->name, t->type);
+    }
+}
+
+// "[N, C]"; of one name alone that of the total.
+static void write_dims(struct proposal *p, int first, int end)
+{
+    buf_append_str(p->out, "[");
+    for (int i = first; i < end; i++)
+        buf_printf(p->out, "%s%s", i > first ? ", " : "", p->sizes[i]);
+    buf_append_str(p->out, "]\n");
+}
+
+static bool is_matmul(const struct proposal *p)
+{
+    return p->n_sizes == 3 && p->n_tensors == 3 && guess_is_listed(p->sizes, 3, "M") &&
+           guess_is_listed(p->sizes, 3, "N") && guess_is_listed(p->sizes, 3, "K");
+}
+
+static bool is_small(const char *name)
+{
+    return guess_has_part(name, WORDS("weight", "gamma", "beta", "bias", "scale", "shift", "mean",
+                                      "rstd", "std", "var")) ||
+           guess_is_one_of(name, WORDS("w", "b"));
+}
+
+static int first_dim(const struct proposal *p, const struct guessed_tensor *t)
+{
+    bool rows = guess_has_part(t->name, WORDS("mean", "std", "var", "sum", "max"));
+    return is_small(t->name) && !rows ? p->n_sizes - 1 : 0;
+}
+
+static int end_dim(const struct proposal *p, const struct guessed_tensor *t)
+{
+    bool rows = guess_has_part(t->name, WORDS("mean", "std", "var", "sum", "max"));
+    bool index = guess_dtype(t->type) && strstr(guess_dtype(t->type), "int") && t->role == INPUT;
+    return (rows && p->n_sizes > 1) || (index && p->n_sizes > 1) ? p->n_sizes - 1 : p->n_sizes;
+}
+
+void propose_write_shapes(struct proposal *p)
+{
+    static const char *const matmul[3] = { "[M, K]", "[K, N]", "[M, N]" };
+    if (p->n_tensors > 1 || p->n_sizes > 1)
+        ask(p, "Are these the shapes? A name that stands twice is the same size.");
+    for (int round = 0; round < 2; round++) // inputs define sizes
+        for (int i = 0; i < p->n_tensors; i++) {
+            const struct guessed_tensor *t = &p->tensors[i];
+            if ((t->role == OUTPUT || t->role == SAVED) != (round == 1))
+                continue;
+            const char *dtype = strcmp(t->type, "acc_t") == 0 ? "acc_t" : guess_dtype(t->type);
+            if (t->role == SAVED)
+                buf_printf(p->out, "//! saved   %s%s%s ", t->name, dtype ? " " : "",
+                           dtype ? dtype : "");
+            else
+                buf_printf(p->out, "//! shape   %s ", t->name);
+            bool all_small = round == 0 && i == 0; // the first has them all
+            if (is_matmul(p))
+                buf_printf(p->out, "%s\n", matmul[t->role == OUTPUT ? 2 : i % 2]);
+            else if (all_small)
+                write_dims(p, 0, p->n_sizes);
+            else
+                write_dims(p, first_dim(p, t), end_dim(p, t));
+        }
+}
+
+void propose_write_example(struct proposal *p)
+{
+    static const int sizes[] = { 2, 3, 4, 5, 6, 7, 8, 9 };
+    const char *text = buf_str(p->out);
+    struct buf line = { 0 };
+    for (int i = 0; i < p->n_tensors; i++) {
+        char key[160];
+        if (p->tensors[i].role == OUTPUT || p->tensors[i].role == SAVED)
+            continue;
+        snprintf(key, sizeof key, "//! shape   %s [", p->tensors[i].name);
+        const char *at = strstr(text, key);
+        buf_printf(&line, " %s=[", p->tensors[i].name);
+        for (at = at ? at + strlen(key) : "]"; *at && *at != ']';) {
+            size_t n = strcspn(at, ",]");
+            for (int s = 0; s < p->n_sizes; s++)
+                if (strlen(p->sizes[s]) == n && strncmp(p->sizes[s], at, n) == 0)
+                    buf_printf(&line, "%d", p->n_sizes == 1 ? 1000 : sizes[s % 8]);
+            at += n + strspn(at + n, ", ");
+            if (*at && *at != ']')
+                buf_append_str(&line, ",");
+        }
+        buf_append_str(&line, "]");
+    }
+    for (int i = 0; i < p->n_attrs; i++)
+        buf_printf(&line, " %s=%s", p->attrs[i].name,
+                   p->attrs[i].type[0] == 'b'   ? "True"
+                   : p->attrs[i].type[0] == 'f' ? "0.5"
+                                                : "1");
+    if (p->n_attrs > 0)
+        ask(p, "Have attributes defaults (int stride=1), or are some of them sizes?");
+    buf_printf(p->out, "//! example%s\n", buf_str(&line));
+    buf_finish(&line);
+}
+
+// "a::b::" of the namespaces around a kernel; what has no name needs none.
+static void write_namespaces(struct proposal *p, const struct signature *k)
+{
+    const char *names[16], *begin, *end, *next = NULL;
+    size_t sizes[16] = { 0 };
+    int depth = 0;
+    guess_find_body(p, k, &begin, &end);
+    for (const char *at = p->text; at < begin; at++) {
+        bool is_space = strncmp(at, "namespace", 9) == 0 && isspace((unsigned char)at[9]) &&
+                        (at == p->text || isspace((unsigned char)at[-1]) || at[-1] == '{');
+        if (is_space)
+            next = at + 9 + strspn(at + 9, " \t\n");
+        if (*at == ';' || *at == '=')
+            next = NULL;
+        if (*at == '{' && depth < 16) {
+            names[depth] = next;
+            for (sizes[depth] = 0;
+                 next && (guess_is_word_char(next[sizes[depth]]) || next[sizes[depth]] == ':');)
+                sizes[depth]++;
+            next = NULL;
+        }
+        depth += (*at == '{') - (*at == '}' && depth > 0);
+    }
+    for (int i = 0; i < depth && i < 16; i++)
+        if (sizes[i] > 0)
+            buf_printf(p->out, "%.*s::", (int)sizes[i], names[i]);
+}
+
+// The host's launch, where the file has one: "gelu<<<blocks, 256>>>(".
+static void quote_launch(struct proposal *p, const struct signature *k)
+{
+    const char *end = p->text + strlen(p->text);
+    for (const char *at = p->text; (at = guess_find_word(at, end, k->name));
+         at += strlen(k->name)) {
+        const char *launch = strstr(at, "<<<"), *stop = strstr(at, ">>>");
+        const char *semicolon = strpbrk(at, ";{");
+        if (!launch || !stop || (semicolon && semicolon < launch))
+            continue;
+        struct buf line = { 0 };
+        for (; at < stop + 3; at++)
+            if (!isspace((unsigned char)*at))
+                buf_append(&line, at, 1);
+        buf_printf(p->out, "// ? The host launches it as %.150s\n", buf_str(&line));
+        buf_finish(&line);
+        return;
+    }
+}
+
+static void write_geometry(struct proposal *p, const struct signature *k)
+{
+    bool plane = guess_is_linear(p, k, 'x') && guess_is_linear(p, k, 'y') && p->n_sizes > 1;
+    quote_launch(p, k);
+    if (plane) {
+        buf_printf(p->out, "//!   grid    cdiv(%s, 16), cdiv(%s, 16)\n//!   block   16, 16\n",
+                   p->sizes[p->n_sizes - 1], p->sizes[p->n_sizes - 2]);
+    } else if (!guess_is_linear(p, k, 'x') && guess_body_has(p, k, "blockIdx.x")) {
+        ask(p, "A block for each of these?");
+        buf_printf(p->out, "//!   grid    %s\n", p->sizes[0]);
+    } else {
+        ask(p, "A thread for each element of the first result, or 'threads'?");
+    }
+    if (guess_body_has(p, k, "extern __shared__") || guess_body_has(p, k, "extern  __shared__")) {
+        ask(p, "How many bytes of dynamic shared memory?");
+        buf_append_str(p->out, "//!   shared  16384\n");
+    }
+}
+
+static void write_template(struct proposal *p, const struct signature *k)
+{
+    bool open = false;
+    for (int i = 0; i < k->n_template && !k->template_params[i].has_default; i++) {
+        const struct template_param *t = &k->template_params[i];
+        buf_append_str(p->out, i ? ", " : "<");
+        open = true;
+        if (t->is_type)
+            buf_append_str(p->out,
+                           i && guess_has_part(t->name, WORDS("acc")) ? "acc_t" : "scalar_t");
+        else
+            buf_append_str(p->out, guess_has_part(t->name, WORDS("warp", "tile")) ? "32"
+                                   : guess_has_part(t->name, WORDS("block", "thread", "size"))
+                                       ? "256"
+                                       : "1");
+    }
+    buf_append_str(p->out, open ? ">\n" : "\n");
+}
+
+// What a parameter gets where its name is not that of a tensor, size or attribute.
+static void write_binds(struct proposal *p, const struct signature *k, bool backward)
+{
+    int n_read = 0, n_made = 0;
+    for (int i = 0; i < k->n_params; i++) {
+        const struct signature_param *param = &k->params[i];
+        if (!param->type || param->kind == PARAM_VALUE) {
+            if (param->type && p->total && strcmp(param->name, p->total) == 0)
+                for (int t = 0; t < p->n_tensors; t++)
+                    if (p->tensors[t].role != INPUT) {
+                        buf_printf(p->out, "//!   bind    %s = numel(%s)\n", param->name,
+                                   p->tensors[t].name);
+                        break;
+                    }
+            continue;
+        }
+        bool made = backward && guess_is_written(p, k, param);
+        const struct guessed_tensor *own = backward && !made ? guess_find_made(p, param->name)
+                                                             : NULL;
+        if (own && strcmp(own->name, param->name) != 0)
+            buf_printf(p->out, "//!   bind    %s = %s\n", param->name, own->name);
+        if (!backward || own || (!made && !guess_is_grad(param->name)))
+            continue;
+        const struct guessed_tensor *t = guess_gradient(p, param->name, made ? INPUT : OUTPUT,
+                                                        made ? n_made : n_read);
+        n_made += made;
+        n_read += !made;
+        if (!t)
+            buf_printf(p->out, "// ? Of which tensor is %s the gradient?\n", param->name);
+        else if (strncmp(param->name, "grad_", 5) != 0 || strcmp(param->name + 5, t->name) != 0)
+            buf_printf(p->out, "//!   bind    %s = grad_%s\n", param->name, t->name);
+    }
+}
+
+void propose_write_section(struct proposal *p, bool backward)
+{
+    if (!backward) {
+        buf_append_str(p->out, "//! forward\n");
+    } else {
+        bool made[MAX_NAMES] = { false };
+        int n = 0, n_made = 0;
+        for (int k = 0; k < p->n_kernels; k++)
+            for (int i = 0; p->backward[k] && i < p->kernels[k]->n_params; i++) {
+                const struct signature_param *param = &p->kernels[k]->params[i];
+                if (!guess_is_written(p, p->kernels[k], param))
+                    continue;
+                const struct guessed_tensor *t = guess_gradient(p, param->name, INPUT, n_made++);
+                if (t)
+                    made[t - p->tensors] = true;
+            }
+        for (int i = 0; i < p->n_tensors; i++)
+            if (made[i])
+                buf_printf(p->out, "%s grad_%s", n++ ? "" : "//! backward", p->tensors[i].name);
+        buf_append_str(p->out, n ? "\n" : "// ? backward of which gradients?\n");
+    }
+    for (int k = 0; k < p->n_kernels; k++) {
+        const struct signature *kernel = p->kernels[k];
+        if (p->backward[k] != backward)
+            continue;
+        if (kernel->problem)
+            buf_printf(p->out, "// ? %s: %s\n", kernel->name, kernel->problem);
+        buf_append_str(p->out, "//!   kernel  ");
+        write_namespaces(p, kernel);
+        buf_append_str(p->out, kernel->name);
+        write_template(p, kernel);
+        write_geometry(p, kernel);
+        write_binds(p, kernel, backward);
+    }
+}
