@@ -161,7 +161,7 @@ def test_as_an_array(client):
     assert np.add(x, 1).tolist() == [[2, 3], [4, 5]]
     assert np.asarray(x, np.float32).dtype == np.float32
     assert len(x) == 2
-    assert repr(x) == f"<opd.Tensor float64 [2, 2] on {x.device}>"
+    assert repr(x) == f"<opd.Tensor float64 [2, 2] on {x.device}:\n[[1., 2.],\n [3., 4.]]>"
     with pytest.raises(TypeError):
         len(client.tensor(1.0))
 

@@ -67,7 +67,10 @@ def is_wanted(case, dtype):
 
 
 # Where a function is not defined everywhere: what is made of normal random numbers.
-DOMAINS = {"acos": lambda x: torch.tanh(x) * 0.95}
+DOMAINS = {
+    "acos": lambda x: torch.tanh(x) * 0.95,
+    "div": lambda x: x + torch.where(x < 0, -0.5, 0.5),
+}
 
 
 # Where a function is all but constant, so that what is left of it must not be a difference of large
@@ -158,6 +161,8 @@ REFERENCES = {
     "elu": elementwise(F.elu, attrs=({}, {"alpha": 0.25}, {"alpha": -2})),
     "add": (torch.add, elementwise(torch.add, 2)[1] + BROADCASTS[::3]),
     "mul": (torch.mul, elementwise(torch.mul, 2)[1] + BROADCASTS),
+    "sub": (torch.sub, elementwise(torch.sub, 2)[1] + BROADCASTS[::5]),
+    "div": (torch.div, elementwise(torch.div, 2)[1] + BROADCASTS[::5]),
     "flatten": (torch.flatten, [([shape], {}) for shape in ([7], [3, 0, 2], [2] * 5)]),
     "gelu": (
         gelu,

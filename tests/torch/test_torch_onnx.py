@@ -80,7 +80,7 @@ def test_standard_nodes(ops, model, expected):
         assert_close(compute(program, GIVEN), [model(GIVEN)], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name, node", [("add", "Add"), ("mul", "Mul")])
+@pytest.mark.parametrize("name, node", [("add", "Add"), ("mul", "Mul"), ("sub", "Sub"), ("div", "Div")])
 def test_two_tensors(ops, name, node):
     given = draw(2, 3, 4), draw(3, 1, seed=1)
     program = export(Call(name), *given)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import _dlpack
+from ._array import Array, DType, find_dtype
 from ._conn import Reply
 from ._dtypes import check_dtype, check_shape, from_host, need_numpy, to_host
 from ._export import Export, dlpack_device
@@ -45,13 +46,16 @@ else:
     Base = native.Tensor
 
 
-class Tensor(Base):
+class Tensor(Base, Array):
     """An array on one of the daemon's devices, made by Client.tensor() or by an operator.
 
     Every operator of the daemon is a method too: `x.gelu(approximate="tanh")` is
     `client.ops.gelu(x, ...)`. Dropping the last reference frees the tensor, except a named
     one, which stays until free(). Within Client.batch(), asking for anything but the
     operators waits for the tensor and raises the error of the request that was to make it.
+
+    `x[2:5]`, `x[3]`, reshape() and T are views; `+ - * /` are the operators add, sub, mul and div,
+    comparisons lt, le, gt and ge, where the daemon has such.
     """
 
     __slots__ = ("__weakref__", "_export", "_name", "_path")
@@ -80,9 +84,9 @@ class Tensor(Base):
         return dense_strides(kind.shape) if kind.strides is None else kind.strides
 
     @property
-    def dtype(self) -> str:
-        """A name of protocol/README.md's dtypes: "float32", "bfloat16", "int64", ..."""
-        return self._learn().dtype
+    def dtype(self) -> DType:
+        """A name of protocol/README.md's dtypes: "float32", "bfloat16", "int64", ...; equal to NumPy's."""
+        return find_dtype(self._learn().dtype)
 
     @property
     def device(self) -> str:
@@ -181,18 +185,6 @@ class Tensor(Base):
         if id:
             self._link.request("free", ("tensor", [id]))
 
-    def item(self) -> Any:
-        """The only element, as a Python number; ValueError if there are several."""
-        return self.numpy().item()
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("a tensor of rank 0 has no len()")
-        return self.shape[0]
-
-    def __bool__(self) -> bool:
-        return bool(self.numpy())
-
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> np.ndarray[Any, Any]:
         if copy is False:
             return self._share(dtype)
@@ -289,7 +281,11 @@ class Tensor(Base):
         if self._reply is not None and self._reply.error is not None:
             return f"<opd.Tensor, failed: {self._reply.error.args[0]}>"
         name = f" {self.name!r}" if self.name else ""
-        return f"<opd.Tensor{name} {self.dtype} {list(self.shape)} on {self.device}>"
+        what = f"opd.Tensor{name} {self.dtype} {list(self.shape)} on {self.device}"
+        if self._link.batch is not None:
+            return f"<{what}>"
+        values = self._show_values()
+        return f"<{what}:{chr(10) if chr(10) in values else ' '}{values}>"
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = None if name.startswith("_") else self._link.find_method(name)

@@ -116,6 +116,7 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "acos": lambda x: torch.acos(x),
     "add": lambda input, other: input + other,
     "depthwise_conv2d": _depthwise_conv2d,
+    "div": lambda input, other: input / other,
     "elu": lambda x, alpha: F.elu(x, alpha),
     "gelu": _gelu,
     "layer_norm": lambda input, weight, bias, eps: F.layer_norm(
@@ -129,6 +130,7 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "sigmoid": lambda x: torch.sigmoid(x),
     "silu": lambda x: F.silu(x),
     "softmax": lambda input, dim: torch.softmax(input, dim),
+    "sub": lambda input, other: input - other,
     "tanh": lambda x: torch.tanh(x),
     "upsample_bilinear2d": _upsample_bilinear2d,
 }
