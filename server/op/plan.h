@@ -23,7 +23,7 @@
 enum plan_direction { PLAN_FORWARD, PLAN_BACKWARD };
 
 struct tensor_desc {
-    enum opd_dtype dtype; // OPD_DTYPE_NONE: absent
+    enum opd_dtype dtype; // OPD_DTYPE_NONE: absent, and then of rank 0
     int rank;
     int64_t shape[OP_MAX_RANK];
     bool strided;                 // false: contiguous, and the strides are not set

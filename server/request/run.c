@@ -21,8 +21,9 @@ void run_set_version(struct run *run, struct version *version)
 {
     run->version = version;
     run->own.op = version->op;
-    for (int i = 0; i < version->op->n_inputs; i++) {
+    for (int i = 0; i < version->op->n_inputs; i++) { // absent; what the shape was is never read
         run->own.inputs[i].dtype = OPD_DTYPE_NONE;
+        run->own.inputs[i].rank = 0;
         run->own.inputs[i].strided = false;
     }
 }

@@ -298,6 +298,7 @@ def test_functions_of_the_file_and_tensors_that_may_be_absent(start_daemon, tmp_
         grad_x, grad_scale = (g.numpy() for g in context.backward(np.ones_like(x)))
         assert np.allclose(grad_x, np.broadcast_to(scale, x.shape), rtol=1e-14)
         assert np.allclose(grad_scale, x.sum(0), rtol=1e-13, atol=1e-15)
+        assert np.array_equal(client.ops.scaled(np.ones(4)).numpy(), [2] * 4)  # no trace of the last scale
         _, context = client.ops.scaled.forward(x)
         grad_x, grad_scale = context.backward(np.ones_like(x))
         assert grad_scale is None and np.array_equal(grad_x.numpy(), np.full_like(x, 2))
