@@ -171,6 +171,7 @@ static void fill_inputs(struct proof *p, const double *range)
     plan_example(p->op, p->c->example - 1, p->c->dtype, &request);
     for (int i = 0; i < p->op->n_inputs; i++) {
         struct trial_tensor *x = &p->run->inputs[i];
+        request.inputs[i].strided = false;
         trial_run_make(p->run, x, &request.inputs[i]);
         trial_run_fill(p->run, x, range[0], range[1]);
         trial_run_make(p->run, &p->base[i], &request.inputs[i]);

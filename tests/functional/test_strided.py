@@ -1,11 +1,13 @@
 """Inputs that are taken as they lie in memory: `//! strided`."""
 
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import opd
+from conftest import PROGRAM
 from raw import Raw, RpcError
 
 OUTSIDE = """\
@@ -29,12 +31,13 @@ KERNELS = Path(__file__).parent.parent / "torch" / "kernels"
 X = np.arange(24, dtype=np.float32)
 
 
-@pytest.fixture
-def daemon(start_daemon, tmp_path):
+@pytest.fixture(scope="module")
+def daemon(start_shared, tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("kernels")
     for name in ("read_strided", "flip_sign", "strided_product"):
         (tmp_path / f"{name}.cu").write_text((KERNELS / f"{name}.cu").read_text())
     (tmp_path / "outside.cu").write_text(OUTSIDE)
-    return start_daemon("--kernels", str(tmp_path))
+    return start_shared("--kernels", str(tmp_path))
 
 
 @pytest.fixture
@@ -181,3 +184,9 @@ def test_strided_views_outlive_an_upgrade(daemon, client):
     assert np.allclose(gx.numpy(), 2 * X.reshape(6, 4).T)
     assert (turned.numpy() == X.reshape(6, 4).T).all() and turned.strides == (1, 4)
     assert (client.ops.read_strided(turned)[0].numpy() == X.reshape(6, 4).T ** 2).all()
+
+
+def test_gradients_are_proved_of_contiguous_inputs():
+    command = [Path(PROGRAM).parent / "opctl", "check", "--grad", KERNELS / "read_strided.cu"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and "gradients  ok" in done.stdout, done.stdout + done.stderr
