@@ -17,6 +17,11 @@ typedef decltype(sizeof(0)) size_t;
 typedef long ptrdiff_t;
 #endif
 
+typedef unsigned char uchar;
+typedef unsigned short ushort;
+typedef unsigned int uint;
+typedef unsigned long ulong;
+
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #endif

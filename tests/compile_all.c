@@ -15,6 +15,7 @@
 #include "compiler/compile.h"
 #include "base/mem.h"
 #include "compiler/nvrtc_load.h"
+#include "kernels/source.h"
 #include "op/plan.h"
 
 enum { MAX_ARCHS = 32, MAX_JOBS = 64, MAX_FILE = 1 << 20 };
@@ -204,14 +205,13 @@ static struct tally compile_kernels(const struct kernels *set, const struct comp
     return total;
 }
 
-static struct tally test_source(const char *file, const char *folder, const char *source,
-                                const char *common)
+static struct tally test_source(const struct source *source, const char *common)
 {
     struct tally failed = { .failed = 1 }, tally;
     struct opd_err err = { 0 };
-    struct op *op = op_parse(file, source, strlen(source), &err);
+    struct op *op = op_parse(source->file, source->original, source->original_size, &err);
     if (!op) {
-        printf("%s: FAILED: %s\n", file, err.msg);
+        printf("%s: FAILED: %s\n", source->file, err.msg);
         opd_err_clear(&err);
         return failed;
     }
@@ -219,9 +219,9 @@ static struct tally test_source(const char *file, const char *folder, const char
     bool ok = collect(&set, op);
     tally = compile_kernels(&set, &(struct compile_input){
                                       .common = common,
-                                      .file = file,
-                                      .folder = folder,
-                                      .source = source,
+                                      .file = source->file,
+                                      .folder = source->folder,
+                                      .source = source->text,
                                   });
     tally.failed += !ok;
     printf("%s: %d kernels, %d architectures: %d passed, %d failed\n", op->name, set.n, n_archs,
@@ -231,17 +231,21 @@ static struct tally test_source(const char *file, const char *folder, const char
     return tally;
 }
 
+// As the daemon reads it, with the headers that lie beside it.
 static struct tally test_file(const char *path)
 {
     struct tally tally = { .failed = 1 };
+    struct opd_err err = { 0 };
     char *folder_copy = mem_strdup(path), *file_copy = mem_strdup(path);
-    const char *folder = dirname(folder_copy);
-    char *common_path = mem_printf("%s/opd.cuh", folder);
-    char *source = read_text(path),
-         *common = read_text(access(common_path, R_OK) == 0 ? common_path : "kernels_src/opd.cuh");
-    if (source && common)
-        tally = test_source(basename(file_copy), folder, source, common);
-    free(source);
+    struct source *source = source_new(dirname(folder_copy), basename(file_copy), 0);
+    char *common_path = mem_printf("%s/opd.cuh", source->folder);
+    char *common = read_text(access(common_path, R_OK) == 0 ? common_path : "kernels_src/opd.cuh");
+    if (!source_read(source, &err))
+        printf("%s: FAILED: %s\n", path, err.msg);
+    else if (common)
+        tally = test_source(source, common);
+    opd_err_clear(&err);
+    source_free(source);
     free(common);
     free(common_path);
     free(folder_copy);

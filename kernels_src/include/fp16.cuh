@@ -307,11 +307,21 @@ typedef __half half, nv_half;
 typedef __nv_bfloat16 nv_bfloat16;
 
 #define OPD_16BIT_PAIR(T, T2)                                                                      \
+    struct T2##_raw {                                                                              \
+        uint16_t x, y;                                                                             \
+    };                                                                                             \
     struct alignas(4) T2 {                                                                         \
         T x, y;                                                                                    \
         T2() = default;                                                                            \
         OPD_FN T2(T x, T y) : x(x), y(y)                                                           \
         {                                                                                          \
+        }                                                                                          \
+        OPD_FN T2(T2##_raw v) : x(T##_raw{ v.x }), y(T##_raw{ v.y })                               \
+        {                                                                                          \
+        }                                                                                          \
+        OPD_FN operator T2##_raw() const                                                           \
+        {                                                                                          \
+            return { x.bits, y.bits };                                                             \
         }                                                                                          \
     };
 OPD_16BIT_PAIR(__half, __half2)

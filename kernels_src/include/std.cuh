@@ -11,6 +11,7 @@ using ::acos, ::acosh, ::asin, ::asinh, ::atan, ::atan2, ::atanh, ::cbrt, ::copy
     ::nearbyint, ::rint, ::signbit, ::sinh, ::tan, ::tgamma, ::trunc;
 using ::int16_t, ::int32_t, ::int64_t, ::int8_t, ::size_t, ::uint16_t, ::uint32_t, ::uint64_t,
     ::uint8_t, ::ptrdiff_t;
+using ::memcpy, ::memset;
 typedef decltype(nullptr) nullptr_t;
 
 // --- <type_traits>
@@ -178,6 +179,7 @@ template <class F, class... A> using invoke_result_t = typename invoke_result<F,
 
 // --- <utility>
 
+#ifdef OPD_CPU // NVRTC has these
 template <class T> constexpr T &&forward(remove_reference_t<T> &v) noexcept
 {
     return static_cast<T &&>(v);
@@ -190,6 +192,33 @@ template <class T> constexpr remove_reference_t<T> &&move(T &&v) noexcept
 {
     return static_cast<remove_reference_t<T> &&>(v);
 }
+template <class T> class initializer_list
+{
+    const T *begin_;
+    size_t size_;
+    constexpr initializer_list(const T *begin, size_t size) : begin_(begin), size_(size)
+    {
+    }
+
+  public:
+    typedef T value_type;
+    constexpr initializer_list() : begin_(nullptr), size_(0)
+    {
+    }
+    constexpr const T *begin() const
+    {
+        return begin_;
+    }
+    constexpr const T *end() const
+    {
+        return begin_ + size_;
+    }
+    constexpr size_t size() const
+    {
+        return size_;
+    }
+};
+#endif
 template <class T> constexpr void swap(T &a, T &b)
 {
     T was = a;
@@ -246,35 +275,6 @@ template <class T, T n> using make_integer_sequence = typename opd_count<T, size
 template <size_t n> using make_index_sequence = make_integer_sequence<size_t, n>;
 template <class... T> using index_sequence_for = make_index_sequence<sizeof...(T)>;
 
-#ifdef OPD_CPU // NVRTC has it
-template <class T> class initializer_list
-{
-    const T *begin_;
-    size_t size_;
-    constexpr initializer_list(const T *begin, size_t size) : begin_(begin), size_(size)
-    {
-    }
-
-  public:
-    typedef T value_type;
-    constexpr initializer_list() : begin_(nullptr), size_(0)
-    {
-    }
-    constexpr const T *begin() const
-    {
-        return begin_;
-    }
-    constexpr const T *end() const
-    {
-        return begin_ + size_;
-    }
-    constexpr size_t size() const
-    {
-        return size_;
-    }
-};
-#endif
-
 // --- <functional>
 
 #define OPD_STD_BINARY(name, result, op)                                                           \
@@ -304,6 +304,16 @@ OPD_STD_BINARY(bit_and, T, &)
 OPD_STD_BINARY(bit_or, T, |)
 OPD_STD_BINARY(bit_xor, T, ^)
 #undef OPD_STD_BINARY
+
+template <class A, class R> struct unary_function {
+    typedef A argument_type;
+    typedef R result_type;
+};
+template <class A, class B, class R> struct binary_function {
+    typedef A first_argument_type;
+    typedef B second_argument_type;
+    typedef R result_type;
+};
 
 // --- <algorithm>, <numeric>
 

@@ -92,7 +92,7 @@ template <class T> struct opd_cpu_turn {
 // the last one first.
 #ifdef OPD_CPU_BACKWARDS
 static thread_local bool opd_cpu_backwards;
-#define OPD_CPU_PLACE(at, first, end) (opd_cpu_backwards ? (first) + (end) - 1 - (at) : (at))
+#define OPD_CPU_PLACE(at, first, end) (opd_cpu_backwards ? (first) + (end)-1 - (at) : (at))
 #define OPD_CPU_SET_ORDER(job) opd_cpu_backwards = (job)->plain == 2
 #else
 #define OPD_CPU_PLACE(at, first, end) (at)

@@ -302,27 +302,83 @@ OPD_CPU_INLINE float __fdiv_rn(float a, float b)
 #define __exp10f exp10f
 #define __tanhf opd_cpu_tanhf
 
-OPD_CPU_INLINE int __float2int_rn(float x)
-{
-    return (int)__builtin_rintf(x);
-}
-OPD_CPU_INLINE int __float2int_rz(float x)
-{
-    return (int)x;
-}
-OPD_CPU_INLINE int __float2int_rd(float x)
-{
-    return (int)__builtin_floorf(x);
-}
-OPD_CPU_INLINE int __float2int_ru(float x)
-{
-    return (int)__builtin_ceilf(x);
-}
-OPD_CPU_INLINE float __int2float_rn(int x)
+#define OPD_CPU_CONVERT(from, From, to, To)                                                        \
+    OPD_CPU_INLINE To __##from##2##to##_rn(From x)                                                 \
+    {                                                                                              \
+        return (To)__builtin_rint(x);                                                              \
+    }                                                                                              \
+    OPD_CPU_INLINE To __##from##2##to##_rz(From x)                                                 \
+    {                                                                                              \
+        return (To)x;                                                                              \
+    }                                                                                              \
+    OPD_CPU_INLINE To __##from##2##to##_rd(From x)                                                 \
+    {                                                                                              \
+        return (To)__builtin_floor(x);                                                             \
+    }                                                                                              \
+    OPD_CPU_INLINE To __##from##2##to##_ru(From x)                                                 \
+    {                                                                                              \
+        return (To)__builtin_ceil(x);                                                              \
+    }                                                                                              \
+    OPD_CPU_INLINE From __##to##2##from##_rn(To x)                                                 \
+    {                                                                                              \
+        return (From)x;                                                                            \
+    }
+OPD_CPU_CONVERT(float, float, int, int)
+OPD_CPU_CONVERT(float, float, uint, unsigned)
+OPD_CPU_CONVERT(float, float, ll, long long)
+OPD_CPU_CONVERT(float, float, ull, unsigned long long)
+OPD_CPU_CONVERT(double, double, int, int)
+OPD_CPU_CONVERT(double, double, uint, unsigned)
+OPD_CPU_CONVERT(double, double, ll, long long)
+OPD_CPU_CONVERT(double, double, ull, unsigned long long)
+OPD_CPU_INLINE float __double2float_rn(double x)
 {
     return (float)x;
 }
-
+#define OPD_CPU_ROUNDED(name, op)                                                                  \
+    OPD_CPU_INLINE float __f##name##_rn(float a, float b)                                          \
+    {                                                                                              \
+        return a op b;                                                                             \
+    }                                                                                              \
+    OPD_CPU_INLINE double __d##name##_rn(double a, double b)                                       \
+    {                                                                                              \
+        return a op b;                                                                             \
+    }
+OPD_CPU_ROUNDED(add, +)
+OPD_CPU_ROUNDED(sub, -)
+OPD_CPU_ROUNDED(mul, *)
+OPD_CPU_INLINE unsigned __funnelshift_r(unsigned low, unsigned high, unsigned n)
+{
+    return (unsigned)(((unsigned long long)high << 32 | low) >> (n & 31));
+}
+OPD_CPU_INLINE unsigned __funnelshift_l(unsigned low, unsigned high, unsigned n)
+{
+    return (unsigned)(((unsigned long long)high << 32 | low) << (n & 31) >> 32);
+}
+OPD_CPU_INLINE unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned n)
+{
+    return (unsigned)(((unsigned long long)high << 32 | low) >> (n < 32 ? n : 32));
+}
+OPD_CPU_INLINE unsigned __funnelshift_lc(unsigned low, unsigned high, unsigned n)
+{
+    return (unsigned)(((unsigned long long)high << 32 | low) << (n < 32 ? n : 32) >> 32);
+}
+OPD_CPU_INLINE unsigned __byte_perm(unsigned x, unsigned y, unsigned which)
+{
+    const unsigned long long bytes = (unsigned long long)y << 32 | x;
+    unsigned v = 0;
+    for (int i = 0; i < 4; i++) {
+        const unsigned at = which >> 4 * i & 15, byte = (unsigned)(bytes >> 8 * (at & 7)) & 255;
+        v |= (at & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
+    }
+    return v;
+}
+OPD_CPU_INLINE int __dp4a(int a, int b, int c)
+{
+    for (int i = 0; i < 32; i += 8)
+        c += (signed char)(a >> i) * (signed char)(b >> i);
+    return c;
+}
 OPD_CPU_INLINE int __popc(unsigned x)
 {
     return __builtin_popcount(x);

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/hash.h"
 #include "base/mem.h"
@@ -84,6 +85,24 @@ const char *field_included(const struct host_token *directive)
     struct host_token word = host_lex(&l), name = host_lex(&l);
     bool quoted = host_token_is(&name, "<") || name.kind == HOST_STRING;
     return host_token_is(&word, "include") && quoted ? name.at + 1 : NULL;
+}
+
+// By <>, only names with an ending: those without are C++'s.
+bool field_is_absent(const struct host_token *directive, const char *folder)
+{
+    struct field_header header;
+    const char *name = field_included(directive);
+    if (!name || field_find(name, &header))
+        return false;
+    size_t size = strcspn(name, ">\"\n");
+    const char *const folders[] = { folder, name[-1] == '<' ? "/usr/include" : NULL };
+    bool absent = name[-1] == '"' || memchr(name, '.', size);
+    for (int i = 0; i < 2 && absent; i++) {
+        char *path = folders[i] ? mem_printf("%s/%.*s", folders[i], (int)size, name) : NULL;
+        absent = !path || access(path, R_OK) != 0;
+        free(path);
+    }
+    return absent;
 }
 
 struct visited {

@@ -28,6 +28,11 @@ const char *field_included(const struct host_token *directive);
 typedef void field_visit(const char *name, const struct field_header *header, void *arg);
 void field_each(const char *source, field_visit *visit, void *arg);
 
+// Whether a directive includes a header that is neither ours, nor in the folder (NULL: nothing is),
+// nor the system's: what of it the kernels need, the compiler is to say.
+bool field_is_absent(const struct host_token *directive, const char *folder);
+#define FIELD_ABSENT "not beside the file that includes it, and left out"
+
 // Appends an #include for what the source uses without one of its own.
 void field_bring(const char *source, struct buf *out);
 

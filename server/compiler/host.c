@@ -82,9 +82,9 @@ static void compose(const struct compile_input *in, struct buf *out)
     struct buf kernels = { 0 }, brought = { 0 };
     host_skip(in->source, behind, &kernels);
     field_bring(buf_str(&kernels), &brought);
-    host_source_rewrite(buf_str(&brought), out);
+    host_source_rewrite(buf_str(&brought), NULL, out);
     append_line(out, in->file);
-    host_source_rewrite(buf_str(&kernels), out);
+    host_source_rewrite(buf_str(&kernels), in->folder, out);
     buf_finish(&kernels);
     buf_finish(&brought);
     append_line(out, "prelude");
@@ -140,7 +140,7 @@ static void write_field(const char *name, const struct field_header *header, voi
 {
     struct buf text = { 0 };
     (void)name;
-    host_source_rewrite(header->text, &text);
+    host_source_rewrite(header->text, NULL, &text);
     write_file(folder, header->file, text.bytes, text.size, NULL);
     buf_finish(&text);
 }

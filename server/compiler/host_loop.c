@@ -71,7 +71,7 @@ bool host_loop_is_plain(const struct compile_input *in)
     for (int i = 0; i < 3; i++)
         host_unit_read(&u, texts[i]);
     host_unit_link(&u);
-    bool plain = !u.unclear && !u.includes && judge(&u, in->expr);
+    bool plain = !u.unclear && !u.partly && !u.includes && judge(&u, in->expr);
     host_unit_finish(&u);
     return plain;
 }

@@ -18,30 +18,52 @@ static bool is_hosts(const struct host_token *t, const struct host_token *last)
     for (size_t i = 0; i < sizeof starts / sizeof *starts; i++)
         if (host_token_starts(t, starts[i]))
             return true;
-    if (host_token_is(last, "::") &&
-        HOST_IS_ANY(t, "vector", "string", "cout", "cerr", "unique_ptr", "shared_ptr", "map",
-                    "unordered_map", "runtime_error"))
+    static const char *const library[] = {
+        "vector",        "string",        "cout",     "cerr",          "unique_ptr",
+        "shared_ptr",    "map",           "deque",    "unordered_map", "list",
+        "runtime_error", "mutex",         "set",      "lock_guard",    "once_flag",
+        "stringstream",  "ostringstream", "ifstream", "ostream",       "function",
+        "to_string",     "thread",        "future",   "chrono",        NULL
+    };
+    if (host_token_is(last, "::") && host_token_is_any(t, library))
         return true;
     return HOST_IS_ANY(t, "<<<", "Tensor", "TensorList", "TensorOptions", "__host__", "fprintf",
-                       "main", "exit", "getenv") ||
+                       "main", "exit", "getenv", "timespec") ||
            (host_token_starts(t, "cuda") && t->size > 4 && isupper((unsigned char)t->at[4]) &&
             !host_token_is_any(t, devices));
 }
 
+// A type with a function of the device's in it is not the host's.
 static bool has_hosts(const struct host_unit *u, const struct host_piece *p)
 {
     static const struct host_token none = { 0 };
     const struct host_token *last = &none;
+    bool hosts = false, device = false;
     for (size_t i = p->first; i < p->end; i++) {
         const struct host_token *t = HOST_AT(u->tokens, struct host_token, i);
-        if (is_hosts(t, last))
-            return true;
+        hosts |= is_hosts(t, last);
+        device |= p->type && host_token_is(t, "__device__");
         last = t;
     }
-    return false;
+    return hosts && !device;
 }
 
-// What may go where nothing names it: functions, names for namespaces, and orders to instantiate.
+// A use of a macro that makes no code of the device's, but orders templates of the host's.
+static bool orders_hosts(const struct host_unit *u, const struct host_token *word)
+{
+    const struct host_piece *macro = host_unit_macro(u, word);
+    if (!macro || macro->device)
+        return false;
+    const struct host_token *t = HOST_AT(u->tokens, struct host_token, macro->first);
+    size_t n = macro->end - macro->first;
+    for (size_t i = 0; i + 1 < n; i++) // behind its parameters
+        if (host_token_is(&t[i], "template") && !host_token_is(&t[i + 1], "<"))
+            return true;
+    return has_hosts(u, macro);
+}
+
+// What may go where nothing names it: functions, types, names for namespaces, and orders to
+// instantiate.
 static bool is_optional(const struct host_unit *u, const struct host_piece *p)
 {
     const struct host_token *t = HOST_AT(u->tokens, struct host_token, p->first);
@@ -54,7 +76,9 @@ static bool is_optional(const struct host_unit *u, const struct host_piece *p)
         return true;
     if (host_token_is(t, "namespace"))
         return host_token_is(last, ";");
-    return p->function && (!p->type || host_token_is(last, "}"));
+    if (p->type)
+        return p->body && !p->values;
+    return p->function;
 }
 
 // Of a piece.
@@ -66,7 +90,9 @@ struct fate {
 
 static struct fate judge(const struct host_unit *u, const struct host_piece *p)
 {
-    bool optional = is_optional(u, p), hosts = !p->macro && !p->device && has_hosts(u, p);
+    const struct host_token *t = HOST_AT(u->tokens, struct host_token, p->first);
+    bool optional = is_optional(u, p), hosts = !p->macro && !p->device && p->first < p->end &&
+                                               (has_hosts(u, p) || orders_hosts(u, t));
     return (struct fate){ .host = optional && hosts, .optional = optional || hosts };
 }
 

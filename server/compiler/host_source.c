@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "compiler/field.h"
-#include "compiler/host_lex.h"
 #include "compiler/host_skip.h"
+#include "compiler/host_unit.h"
 
 enum { MAX_BRACES = 256 };
 
@@ -82,18 +82,30 @@ static const char *find_host_code(const struct host_token *t, bool device, bool 
                                                    : NULL;
 }
 
-// In the text of a macro, which may be a kernel's.
-static bool find_macro_launch(const struct host_token *directive, int *line)
+// The name of a macro in whose text a launch stands.
+static bool find_macro_launch(const struct host_token *directive, struct host_token *name)
 {
     struct host_lexer l = { directive->at + 1, directive->line, false };
     struct host_token t = host_lex(&l);
     if (!host_token_is(&t, "define"))
         return false;
+    *name = host_lex(&l);
     while (t.kind != HOST_END && t.at < directive->at + directive->size &&
            !host_token_is(&t, "<<<"))
         t = host_lex(&l);
-    *line = t.line;
+    name->line = t.line;
     return t.at < directive->at + directive->size && t.kind != HOST_END;
+}
+
+// The line of the launch in a macro that the word uses, or 0.
+static int find_launcher(const struct buf *launchers, const struct host_token *word)
+{
+    for (size_t i = 0; i < HOST_COUNT(*launchers, struct host_token); i++) {
+        const struct host_token *name = HOST_AT(*launchers, struct host_token, i);
+        if (name->size == word->size && memcmp(name->at, word->at, word->size) == 0)
+            return name->line;
+    }
+    return 0;
 }
 
 static int count_condition(const struct host_token *directive)
@@ -105,7 +117,7 @@ static int count_condition(const struct host_token *directive)
 
 static bool find(const char *file, const char *pasted, bool in_kernels, struct opd_err *err)
 {
-    struct buf text = { 0 };
+    struct buf text = { 0 }, launchers = { 0 }; // of struct host_token
     host_skip(pasted, "", &text);
     const char *source = buf_str(&text);
     struct place place = { file, strlen(file) };
@@ -118,9 +130,16 @@ static bool find(const char *file, const char *pasted, bool in_kernels, struct o
         if (t.kind == HOST_DIRECTIVE) {
             follow_line(&l, &t, &place);
             conditions += count_condition(&t);
-            if (in_kernels && conditions == 0 && find_macro_launch(&t, &t.line))
-                what = launch_in_kernel;
+            struct host_token name;
+            if (in_kernels && conditions == 0 && find_macro_launch(&t, &name))
+                buf_append(&launchers, &name, sizeof name);
             continue;
+        }
+        int launcher = find_launcher(&launchers, &t);
+        if (launcher > 0) {
+            t.line = launcher;
+            what = launch_in_kernel;
+            break;
         }
         if (conditions == 0 && t.kind != HOST_STRING)
             what = find_host_code(&t, function.device, in_kernels);
@@ -134,6 +153,7 @@ static bool find(const char *file, const char *pasted, bool in_kernels, struct o
                                              : "cannot be compiled; delete the host functions: the "
                                                "lines of the header say what they did");
     buf_finish(&text);
+    buf_finish(&launchers);
     return what != NULL;
 }
 
@@ -232,7 +252,7 @@ static bool declares_const(struct host_lexer l)
     return false;
 }
 
-void host_source_rewrite(const char *source, struct buf *out)
+void host_source_rewrite(const char *source, const char *folder, struct buf *out)
 {
     struct host_lexer l = { source, 1, true };
     struct scope scope = { 0 };
@@ -245,8 +265,12 @@ void host_source_rewrite(const char *source, struct buf *out)
         struct field_header header;
         const char *included = field_included(&t);
         bool ours = included && (field_find(included, &header) || find_refused(included, &header));
-        if (ours || is_pragma_once(&t)) {
+        bool absent = !ours && field_is_absent(&t, folder);
+        if (ours || absent || is_pragma_once(&t)) {
             buf_append(out, done, (size_t)(t.at - done));
+            if (absent)
+                buf_printf(out, "#warning %.*s: " FIELD_ABSENT, (int)strcspn(included, ">\"\n"),
+                           included);
             if (ours && header.text[0])
                 buf_printf(out, "#include \"%s\"", header.file);
             done = t.at + t.size;
@@ -258,6 +282,11 @@ void host_source_rewrite(const char *source, struct buf *out)
         }
         struct host_lexer ahead = l;
         struct host_token shared = host_lex(&ahead);
+        if (host_token_is(&t, "static") && host_token_is(&shared, "__shared__")) {
+            buf_append(out, done, (size_t)(t.at - done));
+            buf_printf(out, "%-*s", (int)t.size, ""); // which the shim's is, too
+            done = t.at + t.size;
+        }
         struct array array;
         if (host_token_is(&t, "extern") && host_token_is(&shared, "__shared__") &&
             read_array(&ahead, &array)) {

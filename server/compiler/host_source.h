@@ -17,5 +17,6 @@ bool host_source_find_host_code(const char *file, const char *source, struct opd
 bool host_source_find_launch(const char *file, const char *source, struct opd_err *err);
 
 // Appends the source to `out`, where `extern __shared__ T name[];` becomes a pointer to the block's
-// memory, and a header of the field becomes ours (field.h). Lines keep their numbers.
-void host_source_rewrite(const char *source, struct buf *out);
+// memory, and a header of the field becomes ours (field.h). `folder`: where others are; NULL:
+// nowhere. Lines keep their numbers.
+void host_source_rewrite(const char *source, const char *folder, struct buf *out);

@@ -11,6 +11,7 @@ struct reader {
     bool opens_namespace; // the next brace does
     bool ends_late;       // at a semicolon: what has braces is no function
     bool has_value;       // behind `=` nothing is declared
+    bool whole;           // ends with the bracket
 };
 
 bool host_token_is_any(const struct host_token *t, const char *const *words)
@@ -19,6 +20,12 @@ bool host_token_is_any(const struct host_token *t, const char *const *words)
         if (host_token_is(t, *words))
             return true;
     return false;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct host_token *x = a, *y = b;
+    return x->size != y->size ? (x->size < y->size ? -1 : 1) : memcmp(x->at, y->at, x->size);
 }
 
 static void declare(struct host_unit *u, const struct host_token *word)
@@ -48,6 +55,7 @@ static void read_head(struct reader *r, const struct host_token *t)
     struct host_piece *p = &r->piece;
     bool type = HOST_IS_ANY(t, "struct", "class", "union", "enum");
     p->type |= type && !p->function;
+    p->values |= host_token_is(t, "enum");
     r->ends_late |= type || HOST_IS_ANY(t, "typedef", "=");
     r->has_value |= host_token_is(t, "=");
     r->opens_namespace |= host_token_is(t, "namespace") ||
@@ -82,29 +90,97 @@ static void follow_brackets(struct reader *r, const struct host_token *t)
     r->piece.body |= r->braces > 0;
 }
 
-void host_unit_read(struct host_unit *u, const char *text)
+// Whether the word is a macro of whole declarations, which no semicolon need follow.
+static bool is_whole(const struct host_unit *u, const struct host_token *word)
+{
+    for (size_t i = 0; i < u->n_macros; i++) {
+        const struct host_name *name = HOST_AT(u->names, struct host_name, i);
+        const struct host_piece *p = HOST_AT(u->pieces, struct host_piece, name->piece);
+        for (size_t k = p->first; compare(&name->word, word) == 0 && k < p->end; k++)
+            if (host_token_is(HOST_AT(u->tokens, struct host_token, k), ";"))
+                return true;
+    }
+    return false;
+}
+
+// Of the conditions around a line.
+struct branches {
+    int depth, other; // open #if; that of which another branch than the first is read, or 0
+};
+
+static void follow_branch(struct branches *b, const struct host_token *directive)
+{
+    struct host_lexer l = { directive->at + 1, 1, false };
+    struct host_token word = host_lex(&l);
+    b->depth += host_token_starts(&word, "if");
+    if (host_token_starts(&word, "el") && b->other == 0)
+        b->other = b->depth;
+    if (!host_token_is(&word, "endif"))
+        return;
+    b->other = b->other == b->depth ? 0 : b->other;
+    b->depth--;
+}
+
+// A bool of each token: it is read over. FIRST: all branches of an #if but the first are.
+static size_t read_tokens(struct host_unit *u, const char *text, bool first, struct buf *over)
 {
     struct host_lexer l = { text, 1, true };
+    struct branches branches = { 0 };
     struct host_token t;
-    size_t first = HOST_COUNT(u->tokens, t);
-    struct reader r = { .unit = u, .piece.first = first };
+    size_t begin = HOST_COUNT(u->tokens, t);
     do {
         t = host_lex(&l);
-        if (t.kind != HOST_DIRECTIVE)
-            buf_append(&u->tokens, &t, sizeof t);
+        if (t.kind == HOST_DIRECTIVE) {
+            follow_branch(&branches, &t);
+            continue;
+        }
+        buf_append(&u->tokens, &t, sizeof t);
+        buf_append(over, &(bool){ first && branches.other > 0 }, sizeof(bool));
     } while (t.kind != HOST_END);
-    size_t end = HOST_COUNT(u->tokens, t) - 1;
-    for (size_t i = first; i < end; i++) {
-        const struct host_token *at = HOST_AT(u->tokens, struct host_token, i);
+    return begin;
+}
+
+static void read(struct host_unit *u, const char *text, bool first)
+{
+    struct buf over = { 0 };
+    size_t begin = read_tokens(u, text, first, &over), n = HOST_COUNT(over, bool) - 1;
+    struct reader r = { .unit = u, .piece.first = begin };
+    for (size_t k = 0; k < n; k++) {
+        const struct host_token *at = HOST_AT(u->tokens, struct host_token, begin + k);
+        bool is_over = *HOST_AT(over, bool, k);
+        if (is_over && r.piece.first == begin + k)
+            r.piece.device = true; // stays
+        if (is_over && r.piece.device && !*HOST_AT(over, bool, k + 1) && !r.piece.function)
+            end_piece(&r, begin + k + 1);
+        if (is_over)
+            continue;
         if (r.braces == 0 && r.parens == 0 && r.angles == 0)
             read_head(&r, at);
         follow_brackets(&r, at);
         bool brace = HOST_IS_ANY(at, "{", "}") && (!r.ends_late || r.opens_namespace);
+        if (r.piece.first == begin + k && host_token_is(at + 1, "("))
+            r.whole = is_whole(u, at);
+        brace |= r.whole && host_token_is(at, ")") && !host_token_is(at + 1, ";");
         if (r.braces == 0 && r.parens == 0 && (brace || host_token_is(at, ";")))
-            end_piece(&r, i + 1);
+            end_piece(&r, begin + k + 1);
     }
     u->unclear |= r.braces != 0 || r.parens != 0 || r.namespaces != 0;
-    end_piece(&r, end);
+    end_piece(&r, begin + n);
+    buf_finish(&over);
+}
+
+void host_unit_read(struct host_unit *u, const char *text)
+{
+    const struct host_unit was = *u;
+    read(u, text, false);
+    if (!u->unclear || was.unclear)
+        return;
+    u->tokens.size = was.tokens.size;
+    u->pieces.size = was.pieces.size;
+    u->names.size = was.names.size;
+    u->unclear = false;
+    u->partly = true;
+    read(u, text, true);
 }
 
 void host_unit_read_macros(struct host_unit *u, const char *text, const char *const *passed)
@@ -128,12 +204,6 @@ void host_unit_read_macros(struct host_unit *u, const char *text, const char *co
         buf_append(&u->pieces, &piece, sizeof piece);
     }
     u->n_macros = HOST_COUNT(u->names, struct host_name);
-}
-
-static int compare(const void *a, const void *b)
-{
-    const struct host_token *x = a, *y = b;
-    return x->size != y->size ? (x->size < y->size ? -1 : 1) : memcmp(x->at, y->at, x->size);
 }
 
 // The first of that word, of n names in order. NULL: there is none.
@@ -194,6 +264,18 @@ bool host_unit_reach(struct host_unit *u, const struct host_token *word)
         p->reached = true;
     }
     return found;
+}
+
+const struct host_piece *host_unit_macro(const struct host_unit *u, const struct host_token *name)
+{
+    size_t n = HOST_COUNT(u->names, struct host_name);
+    const struct host_name *end = HOST_AT(u->names, struct host_name, n), *at = find(u, name, n);
+    for (; at && at < end && compare(at, name) == 0; at++) {
+        const struct host_piece *p = HOST_AT(u->pieces, struct host_piece, at->piece);
+        if (p->macro)
+            return p;
+    }
+    return NULL;
 }
 
 void host_unit_finish(struct host_unit *u)

@@ -14,6 +14,7 @@ struct host_piece {
     size_t first, end;
     bool macro, kernel, device; // device: its head says so, a kernel's too
     bool function, type, body;  // type: a struct, class, union or enum
+    bool values;                // an enum
     bool reached;
 };
 
@@ -27,6 +28,7 @@ struct host_unit {
     struct buf tokens, pieces, names; // of struct host_token, host_piece, host_name
     size_t n_macros;                  // of the names: these come first
     bool unclear;                     // brackets do not match
+    bool partly;                      // they do where of each #if the first branch is read
     bool includes;                    // by quotes, a text that is not here
 };
 
@@ -43,6 +45,9 @@ void host_unit_link(struct host_unit *u);
 
 // Marks the pieces that declare the word. True: there was one that had not been reached.
 bool host_unit_reach(struct host_unit *u, const struct host_token *word);
+
+// The macro of that name, or NULL.
+const struct host_piece *host_unit_macro(const struct host_unit *u, const struct host_token *name);
 
 void host_unit_finish(struct host_unit *u);
 

@@ -147,6 +147,17 @@ static void add_pch(struct job *job)
     job->options[job->n++] = "-diag-suppress=20283"; // that #line, which comes later, is in none
 }
 
+static bool is_theirs(const struct nvrtc *rtc, const char *name)
+{
+    bool there = false;
+    for (int i = 0; i < 2 && !there && rtc->include[i][0] && name[0] && !strstr(name, ".."); i++) {
+        char *path = mem_printf("%s/%s", rtc->include[i], name);
+        there = access(path, R_OK) == 0;
+        free(path);
+    }
+    return there;
+}
+
 static void add_header(struct job *job, const char *name, const char *text)
 {
     for (size_t i = 0; i < HOST_COUNT(job->names, char *); i++)
@@ -160,8 +171,22 @@ static void add_header(struct job *job, const char *name, const char *text)
 static void add_field_header(const char *name, const struct field_header *header, void *data)
 {
     struct job *job = data;
-    if (!job->theirs || !header->nvidia)
+    if (!job->theirs || !header->nvidia || !is_theirs(job->rtc, name))
         add_header(job, name, header->text);
+}
+
+// Headers that are not there.
+static void add_absent(struct job *job, const char *source)
+{
+    struct host_lexer l = { source, 1, true };
+    for (struct host_token t; (t = host_lex(&l)).kind != HOST_END;) {
+        if (!field_is_absent(&t, job->in->folder))
+            continue;
+        char *name = mem_strndup(field_included(&t), strcspn(field_included(&t), ">\"\n"));
+        if (!is_theirs(job->rtc, name))
+            add_header(job, name, "#warning \"" FIELD_ABSENT "\"\n");
+        free(name);
+    }
 }
 
 static bool create_program(struct job *job, struct opd_err *err)
@@ -182,6 +207,7 @@ static bool create_program(struct job *job, struct opd_err *err)
     add_header(job, common, in->common);
     field_each(NULL, add_field_header, job); // NVIDIA's include some of them
     field_each(buf_str(&source), add_field_header, job);
+    add_absent(job, kernels);
     // One name for all, as the precompiled header is of a program of that name.
     int rc = job->rtc->nvrtcCreateProgram(
         &job->program, buf_str(&source), UNIT_NAME, (int)HOST_COUNT(job->names, char *),
@@ -368,15 +394,12 @@ static enum rtc_include judge_include(const char *name, void *data)
     if (known && (!job->theirs || !header.nvidia))
         return header.text[0] ? RTC_INCLUDE_OURS : RTC_INCLUDE_EMPTY;
     nvrtc_headers_unpack(job->in->cache);
-    for (int i = 0; i < 2 && rtc->include[i][0] && name[0] && !strstr(name, ".."); i++) {
-        char *path = mem_printf("%s/%s", rtc->include[i], name);
-        bool there = access(path, R_OK) == 0;
-        free(path);
-        job->theirs |= there;
-        if (there)
-            return RTC_INCLUDE_FIXED;
-    }
-    return RTC_INCLUDE_LOCAL;
+    bool there = is_theirs(rtc, name);
+    job->theirs |= there;
+    char *path = mem_printf("%s/%s", job->in->folder ? job->in->folder : "", name);
+    bool absent = !job->in->folder || access(path, R_OK) != 0;
+    free(path);
+    return there ? RTC_INCLUDE_FIXED : absent ? RTC_INCLUDE_EMPTY : RTC_INCLUDE_LOCAL;
 }
 
 static struct rtc_hoisted hoist(struct job *job)

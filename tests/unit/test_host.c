@@ -117,8 +117,8 @@ static void test_errors(void **state)
                  "scale.cu:3:8: error: ", "x->y = 1;");
     expect_error("__global__ void k(float *x)\n{\n    atomicAdd(x, \"1\");\n}\n", "k",
                  "scale.cu:3:", "candidate");
-    expect_error("#include \"absent.h\"\n__global__ void k() {}\n", "k",
-                 "scale.cu:1:10: fatal error: ", "absent.h");
+    expect_error("#include \"absent.h\"\n__global__ void k() { from_absent(); }\n", "k",
+                 "scale.cu:2:23: error: ", "absent.h: not beside the file");
     expect_error(good, "scall<scalar_t>", "scale.cu: no kernel 'scall<scalar_t>': ", "scall");
     expect_error(good, "scale<3>", "scale.cu: no kernel 'scale<3>': ", "error");
 }
@@ -171,11 +171,17 @@ static void test_extension(void **state)
     expect_error(KERNEL "void run(float *x)\n{\n    k<float><<<1, 1>>>(x);\n}\n"
                         "__device__ int f() { return absent; }\n",
                  "k<float>", "scale.cu:9:29: error: ", "'absent' was not declared");
-    // Brackets that do not match keep it from being found.
-    refuse_source(
-        "#if 1\nvoid run() {\n#else\nint run() {\n#endif\n    k<<<1, 1>>>(x);\n}\n" KERNEL,
-        "scale.cu:6: a launch outside of kernels cannot be compiled; delete the host "
-        "functions: the lines of the header say what they did");
+    // Where brackets do not match, nothing is known.
+    refuse_source("void run()\n{\n    k<<<1, 1>>>(x);\n" KERNEL,
+                  "scale.cu:3: a launch outside of kernels cannot be compiled; delete the host "
+                  "functions: the lines of the header say what they did");
+    // Or of each #if the first branch is read, and all of the others stays.
+    accept_source("#ifdef A\nvoid run() {\n#else\nvoid run(int) {\n#endif\n    k<<<1, 1>>>(x);\n}\n"
+                  "#ifdef A\n#else\n__device__ float one() { return 1; }\n#endif\n"
+                  "std::deque<int> host() { return {}; }\nclass Watch { timespec start; };\n"
+                  "#define ORDER(T) template void by<T>(T *);\nORDER(float)\n"
+                  "static float shared_sum() { static __shared__ float s; return s; }\n"
+                  "__global__ void k(float *x) { *x = one() + shared_sum(); }\n");
     refuse_source(KERNEL "__device__ void run(float *x) { k<<<1, 1>>>(x); }\n",
                   "scale.cu:5: a launch from a kernel (dynamic parallelism) cannot run on the cpu "
                   "device; guard it with #ifdef __CUDA_ARCH__");
