@@ -57,9 +57,10 @@ static void free_graph(struct request *req, uint64_t id, bool drop)
     struct graph *g = map_remove(&req->conn->graphs, id);
     if (!g)
         return;
-    if (req->conn->capture == g)
+    bool captured = req->conn->capture == g;
+    if (captured)
         req->conn->capture = NULL;
-    if (!drop)
+    if (captured || !drop)
         graph_drop_name(req->broker, g);
     graph_unref(g);
 }

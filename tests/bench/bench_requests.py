@@ -2,8 +2,9 @@
 
     bench_requests.py [--device cuda:0|cpu] [--rounds N] [--only times|data|many]
 
-times: gelu of [32, 32] from C and from Python, each waited for or many at once, beside a kernel that is launched in
-process, PyTorch's eager call and CuPy's. All sides take turns; medians of the rounds, and of their ratios to PyTorch's.
+times: gelu of [32, 32] from C and from Python, each waited for or many at once, and 20 of them as a graph, beside a kernel
+that is launched in process, PyTorch's eager call and CuPy's, and the CUDA graphs of both. All sides take turns; medians of
+the rounds, and of their ratios to PyTorch's.
 
 data: 64 MiB of a NumPy array into a tensor and out of one, beside memcpy and numpy.copy(), whose memory is fresh as a
 read's is; on a GPU also PyTorch's copy of page-locked memory. All sides take turns.
@@ -32,6 +33,7 @@ from raw import Raw  # noqa: E402
 SHAPE = (32, 32)
 TURN = 0.15  # seconds of each side in a round
 BATCH = 200
+IN_GRAPH = 20  # as in requests.c
 DATA = 64 << 20  # bytes
 DRIVER = Path(PROGRAM).resolve().parent / "tests" / "bench" / "requests"
 
@@ -73,7 +75,15 @@ def opd_sides(client):
             for _ in range(BATCH):
                 gelu(x)
 
-    return {"opd, Python, waiting": timed(lambda: gelu(x)), "opd, Python, in a batch": timed(batch, BATCH)}
+    with client.capture() as graph:
+        y = x
+        for _ in range(IN_GRAPH):
+            y = gelu(y)
+    return {
+        "opd, Python, waiting": timed(lambda: gelu(x)),
+        "opd, Python, in a batch": timed(batch, BATCH),
+        "opd, Python, a graph of 20": timed(graph.replay),
+    }
 
 
 def torch_sides(device):
@@ -95,7 +105,22 @@ def torch_sides(device):
             gelu(x)
         torch.cuda.synchronize()
 
-    return {"PyTorch eager, waiting": timed(waiting), "PyTorch eager, enqueued": timed(enqueue, BATCH)}
+    waiting()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x
+        for _ in range(IN_GRAPH):
+            y = gelu(y)
+
+    def replay():
+        graph.replay()
+        torch.cuda.synchronize()
+
+    return {
+        "PyTorch eager, waiting": timed(waiting),
+        "PyTorch eager, enqueued": timed(enqueue, BATCH),
+        "PyTorch, a CUDA graph of 20": timed(replay),
+    }
 
 
 def cupy_sides(device):
@@ -153,9 +178,11 @@ def bench_times(device, rounds):
     sides = {
         "opd, C, waiting": InC(driver, "waiting"),
         "opd, C, pipelined": InC(driver, "pipelined"),
+        "opd, C, a graph of 20": InC(driver, "replay"),
         **opd_sides(client),
         "launch in process, waiting": InC(driver, "launch"),
         "launch in process, enqueued": InC(driver, "enqueue"),
+        "CUDA graph of 20 in process, waiting": InC(driver, "graph"),
         **torch_sides(device),
         **cupy_sides(device),
     }

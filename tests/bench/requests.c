@@ -6,6 +6,8 @@
 //   pipelined  the same by the request `call`, 128 at once
 //   launch     in this process: cuLaunchKernel() of such a kernel and cuStreamSynchronize()
 //   enqueue    the same, 128 before each synchronisation
+//   replay     of a graph of 20 such calls, each reading what the one before wrote, waited for
+//   graph      the same in this process, as a CUDA graph, with cuStreamSynchronize()
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -15,7 +17,7 @@
 
 #include "c/opd.h"
 
-enum { AT_ONCE = 128, SIDE = 32, N = SIDE * SIDE };
+enum { AT_ONCE = 128, IN_GRAPH = 20, SIDE = 32, N = SIDE * SIDE };
 
 static double now(void)
 {
@@ -145,6 +147,35 @@ static double time_pipelined(int n)
     return (now() - begin) / n;
 }
 
+static int64_t capture(void)
+{
+    struct opd_error err = { 0 };
+    int64_t graph = opd_new_id(client), from = x.id;
+    check(opd_graph_begin(client, graph, NULL, &err), &err);
+    for (int i = 0; i < IN_GRAPH; i++) {
+        int64_t y = opd_new_id(client);
+        struct opd_forward_params f = {
+            .op = "gelu", .inputs = &from, .input_count = 1, .outputs = &y, .output_count = 1
+        };
+        check(opd_forward(client, &f, &err), &err);
+        from = y;
+    }
+    check(opd_graph_end(client, graph, &err), &err);
+    return graph;
+}
+
+static double time_replay(int n)
+{
+    struct opd_error err = { 0 };
+    static int64_t graph;
+    if (!graph)
+        graph = capture();
+    double begin = now();
+    for (int i = 0; i < n; i++)
+        check(opd_replay(client, graph, 0, &err), &err);
+    return (now() - begin) / n;
+}
+
 // ---- in this process ----------------------------------------------------------------------------
 
 static const char ptx[] =
@@ -170,7 +201,11 @@ struct cuda {
     int (*launch)(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                   unsigned bz, unsigned shared, void *stream, void **params, void **extra);
     int (*wait)(void *stream);
-    void *function, *on;
+    int (*begin)(void *stream, int mode);
+    int (*end)(void *stream, void **graph);
+    int (*instantiate)(void **out, void *graph, unsigned long long flags);
+    int (*replay)(void *graph, void *stream);
+    void *function, *on, *graph;
     unsigned long long x, y;
 };
 
@@ -189,6 +224,10 @@ static bool find_all(struct cuda *c, void *lib)
         { "cuStreamCreate", &c->stream },
         { "cuLaunchKernel", &c->launch },
         { "cuStreamSynchronize", &c->wait },
+        { "cuStreamBeginCapture_v2", &c->begin },
+        { "cuStreamEndCapture", &c->end },
+        { "cuGraphInstantiateWithFlags", &c->instantiate },
+        { "cuGraphLaunch", &c->replay },
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         void *found = dlsym(lib, all[i].name);
@@ -232,8 +271,36 @@ static double time_launch(int n, int at_once)
     return (now() - begin) / n;
 }
 
+static bool make_graph(struct cuda *c)
+{
+    void *graph, *there[] = { &c->x, &c->y }, *back[] = { &c->y, &c->x };
+    if (c->begin(c->on, 0) != 0)
+        return false;
+    for (int i = 0; i < IN_GRAPH; i++)
+        if (c->launch(c->function, N / 256, 1, 1, 256, 1, 1, 0, c->on, i % 2 ? back : there,
+                      NULL) != 0)
+            return false;
+    return c->end(c->on, &graph) == 0 && c->instantiate(&c->graph, graph, 0) == 0;
+}
+
+static double time_graph(int n)
+{
+    struct cuda *c = open_cuda();
+    if (!c || (!c->graph && !make_graph(c)))
+        return -1;
+    double begin = now();
+    for (int i = 0; i < n; i++)
+        if (c->replay(c->graph, c->on) != 0 || c->wait(c->on) != 0)
+            return -1;
+    return (now() - begin) / n;
+}
+
 static double time_side(const char *side, int n)
 {
+    if (strcmp(side, "replay") == 0)
+        return time_replay(n);
+    if (strcmp(side, "graph") == 0)
+        return time_graph(n);
     if (strcmp(side, "waiting") == 0)
         return time_waiting(n);
     if (strcmp(side, "pipelined") == 0)

@@ -429,6 +429,14 @@ def test_a_client_that_goes_leaves_no_half_a_graph(client, daemon):
     eventually(take_name)
 
 
+def test_one_that_is_dropped_while_it_is_captured_gives_its_name_back(daemon):
+    with Raw(daemon.socket) as raw:
+        for _ in range(2):
+            raw.call("graph_begin", 1, {"name": "half"})
+            raw.call("free", "graph", [1], {"drop": True})
+        assert raw.fail("graph_attach", 1, "half").code == "not_found"
+
+
 def test_a_graph_that_is_too_long(client):
     x, y = client.zeros([3]), client.zeros([3])
     with pytest.raises(opd.errors.InvalidArgument, match="more calls than a graph may have"):

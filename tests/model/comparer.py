@@ -57,7 +57,7 @@ def check_reply(method, params, prediction, error, result):
                         + (prediction.code or f"{prediction.result!r:.200}"))  # fmt: skip
         return
     if prediction.code:
-        raise Wrong(f"it was answered with {result!r:.200}, expected {prediction.code}")
+        raise Wrong(f"it was answered with {result!r:.200}, expected {prediction.why}")
     if wrong := differs("the result", result, prediction.result):
         raise Wrong(wrong)
 
@@ -89,7 +89,7 @@ def take_plan(result, fds):
         raise Wrong(f"no slot in {result!r}")
     fd = take_fd(fds, "opd-plan")
     try:
-        if os.pread(fd, 12, 0) != b"opdplan\0\1\0\0\0":
+        if os.pread(fd, 12, 0) != b"opdplan\0\2\0\0\0":
             raise Wrong("what came beside the reply is no plan")
     finally:
         os.close(fd)

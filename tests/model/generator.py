@@ -29,6 +29,7 @@ class Generator:
             self.import_open: 1, self.import_tensor: 3, self.import_close: 0.7, self.sync: 1,
             self.forward: 30, self.fault: 0.6, self.backward: 10, self.vjp: 4, self.context_free: 1, self.plan: 2,
             self.plan_export: 1, self.prepare: 6, self.call: 25,
+            self.graph_begin: 2, self.graph_end: 8, self.graph_attach: 0.5, self.graph_free: 1, self.replay: 12,
         }  # fmt: skip
         if Tensor.device != "cpu":  # whose memory a client cannot look into
             for kind in (self.tensor_export, self.export_free, self.import_open):
@@ -140,7 +141,7 @@ class Generator:
         return "free", ["tensor", self.rng.sample(sorted(self.c.tensors), self.rng.randint(0, min(3, len(self.c.tensors))))]
 
     def drop(self):
-        kind = self.rng.choice(["tensor", "context", "shm", "export", "import", "prepared"])
+        kind = self.rng.choice(["tensor", "context", "shm", "export", "import", "prepared", "graph"])
         held = self.c.held(kind)
         some = [id for id in held if self.rng.random() < 0.1]
         return "free", [kind, [*some, self.c.last_id + 100], {"drop": True}]
@@ -273,6 +274,28 @@ class Generator:
         outs += [self.new() for _ in range(op.saved if options.get("saved") else 0)]
         outs += [self.new()] if options.get("context") else []
         return "call", [id, [*ids, *outs]]
+
+    def graph_begin(self):
+        if len(self.c.graphs) > 4:
+            return self.graph_free()
+        named = self.rng.random() < 0.3
+        return "graph_begin", [self.new(), *([{"name": self.rng.choice(NAMES)}] if named else [])]
+
+    def graph_end(self):
+        ids = [id for id, graph in self.c.graphs.items() if graph is self.c.recording]
+        return ("graph_end", ids) if ids else None
+
+    def graph_attach(self):
+        return "graph_attach", [self.new(), self.rng.choice([*self.world.graphs, *NAMES[:1]])]
+
+    def graph_free(self):
+        return ("free", ["graph", [self.rng.choice([*self.c.graphs])]]) if self.c.graphs else None
+
+    def replay(self):
+        if not self.c.graphs or self.c.recording and self.rng.random() < 0.95:
+            return None
+        options = [{"debug": True}] if self.rng.random() < 0.1 else []
+        return "replay", [self.rng.choice([*self.c.graphs]), *options]
 
     def fault(self):
         kind = self.rng.choice(FAULTS[Tensor.device.partition(":")[0]])

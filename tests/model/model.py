@@ -147,7 +147,8 @@ class Client:
     def __init__(self, name):
         self.name = name
         self.tensors, self.contexts, self.shms, self.exports, self.imports = {}, {}, {}, {}, {}
-        self.prepareds = {}
+        self.prepareds, self.graphs = {}, {}
+        self.recording = None  # the graph
         self.told = set()  # the failed edits of which it has been warned
         self.last_id = 0
 
@@ -165,12 +166,14 @@ class Prediction:
 
     def __init__(self):
         self.code = self.result = None
+        self.why = ""  # that code
         self.reads, self.writes = set(), set()  # what it depends on and what it changes, for locks
         self.effects = []
         self.begun = []  # (storage, slice) that are suspect if it is interrupted
         self.late = False  # the device finds it out: what is sent meanwhile sees it happen, or not
         self.shared = None  # the client's memory that goes with the message
         self.shm_range = None  # of a client's memory that is unknown if it is interrupted
+        self.recording = None  # the graph that fails if it is interrupted
 
     def happen(self):
         for effect in self.effects:
@@ -180,6 +183,8 @@ class Prediction:
         for storage, part in self.begun:
             storage.suspect[part] = True
             storage.version += 1
+        if self.recording:
+            self.recording.failed = True
         if self.shm_range:
             shared, part = self.shm_range
             shared.bits[part] = shared.real[part]
@@ -202,6 +207,7 @@ class World:
             getattr(self, f"do_{method}")(p, client, *params)
         except Refused as refused:
             p.code, p.result, p.effects, p.begun = refused.code, None, [], []
+            p.why = str(refused)
         return p
 
     def leave(self, client):
@@ -341,7 +347,7 @@ class World:
         self.put(p, c, new, view)
 
     def do_free(self, p, c, kind, ids, options={}):
-        if kind not in ("tensor", "context", "shm", "export", "import", "prepared"):
+        if kind not in ("tensor", "context", "shm", "export", "import", "prepared", "graph"):
             raise Refused("invalid_argument", kind)
         held, drop = c.held(kind), options.get("drop", False)
         for id in ids:

@@ -33,7 +33,7 @@ from model import TESTS, Client, Tensor, Untold  # noqa: E402
 from chaos import Chaos  # noqa: E402
 from comparer import Auditor, Wrong, check_reply, map_export, take_fd, take_plan  # noqa: E402
 from generator import Generator  # noqa: E402
-from runs import Runs  # noqa: E402
+from graphs import Graphs  # noqa: E402
 
 from conftest import DEVICE, PATIENCE, Daemon, eventually  # noqa: E402
 from raw import Raw  # noqa: E402
@@ -181,6 +181,7 @@ class Trial:
     def play_storm(self):
         """One request of each client, which happens when its reply is there."""
         event = self.chaos.choose_storm()
+        self.world.stormy = True
         self.generator.slow = event == self.chaos.kill_executor
         sent = [self.send(client, *self.draw(client)) for client in self.world.clients]
         time.sleep(self.rng.choice([0, 0.002, 0.005, 0.02]))  # for different moments of them to be hit
@@ -199,6 +200,7 @@ class Trial:
             one.prediction.happen()
             self.settle(one, error, result)
         self.chaos.finish()
+        self.world.stormy = False
 
     def names_forgotten(self, one):
         """A version that the edit of this round was one too many for."""
@@ -241,6 +243,9 @@ class Trial:
             for client in [*self.world.clients]:
                 self.leave(client)
             self.admin.close()
+            for id, name in enumerate([*self.world.graphs], start=1):
+                raw.call("graph_attach", id, name)
+                raw.call("free", "graph", [id])
             for id, name in enumerate([*self.world.names], start=1):
                 raw.call("tensor_attach", id, name)
                 raw.call("free", "tensor", [id])
@@ -259,7 +264,7 @@ class Trial:
 
 def run(args, folder):
     Tensor.device = args.device
-    world = Runs(None)
+    world = Graphs(None)
     before = Chaos(None, folder, world, None, None, None)
     before.begin()
     options = ["--kernels", str(folder), "--compilers", "2", "--compile-deadline", str(PATIENCE), "--deadline", "60"]

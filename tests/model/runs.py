@@ -546,7 +546,7 @@ class Runs(World):
         if direction != "forward":
             raise Refused("invalid_argument", "direction")
         self.do_plan(p, c, name, descs, attrs)
-        p.result = {"version": p.result["version"], "layout": 1}
+        p.result = {"version": p.result["version"], "layout": 2}
 
     def do_plan(self, p, c, name, descs, attrs, options={}):
         op = self.operator(name, options.get("version"))
