@@ -12,6 +12,7 @@
 #include "base/child.h"
 #include "base/fdpass.h"
 #include "compiler/host_cxx.h"
+#include "compiler/host_pch.h"
 #include "compiler/host_source.h"
 #include "base/file.h"
 #include "base/image.h"
@@ -225,7 +226,9 @@ static void prepare(void)
     keep_memory();
     setenv("LC_ALL", "C", 1); // diagnostics in the words that host_log.c knows
     child_watch(JOB_FD_SOCKET);
-    pch_use(scratch_open());
+    const char *scratch = scratch_open();
+    pch_use(scratch);
+    host_pch_use(scratch);
 }
 
 int compiler_main(void)
@@ -246,6 +249,7 @@ int compiler_main(void)
         result.cache_bytes = cache_bytes();
         ok = send_result(frame.header.id, &result);
         uint64_t limit = strtoull(frame.strings[JOB_CACHE_LIMIT], NULL, 10);
+        host_pch_make();
         pch_publish(frame.strings[JOB_CACHE], limit);
         cache_trim(frame.strings[JOB_CACHE], limit);
         opd_err_clear(&result.err);
@@ -256,6 +260,7 @@ int compiler_main(void)
     }
     buf_finish(&in);
     pch_use(NULL);
+    host_pch_use(NULL);
     scratch_close();
     return 0;
 }

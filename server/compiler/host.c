@@ -13,6 +13,7 @@
 #include "compiler/host_cxx.h"
 #include "compiler/host_log.h"
 #include "compiler/host_loop.h"
+#include "compiler/host_pch.h"
 #include "compiler/host_shown.h"
 #include "compiler/host_skip.h"
 #include "compiler/host_source.h"
@@ -66,7 +67,8 @@ static void append_line(struct buf *out, const char *file)
     buf_append_str(out, "\"\n");
 }
 
-static void compose(const struct compile_input *in, struct buf *out)
+// What is the same for most units.
+static void compose_beginning(const struct compile_input *in, struct buf *out)
 {
     if (!in->sanitize && host_loop_is_plain(in))
         buf_append_str(out, "#define OPD_CPU_PLAIN_LOOP\n");
@@ -76,6 +78,10 @@ static void compose(const struct compile_input *in, struct buf *out)
     buf_append_str(out, cpu_shim_text);
     cpu_refuse_append(out);
     buf_printf(out, "#include \"%s\"", common_name);
+}
+
+static void compose_rest(const struct compile_input *in, struct buf *out)
+{
     const char *behind = compile_behind(in);
     append_line(out, "prelude");
     buf_append(out, in->prelude, (size_t)(behind - in->prelude));
@@ -145,13 +151,16 @@ static void write_field(const char *name, const struct field_header *header, voi
     buf_finish(&text);
 }
 
-static bool write_inputs(const struct compile_input *in, const char *folder, struct opd_err *err)
+// `beginning`: "" where it stands elsewhere.
+static bool write_inputs(const struct compile_input *in, const char *folder, const char *beginning,
+                         struct opd_err *err)
 {
     if (!write_file(folder, common_name, in->common, strlen(in->common), err))
         return false;
     write_shown(in, folder);
     struct buf tu = { 0 };
-    compose(in, &tu);
+    buf_append_str(&tu, beginning);
+    compose_rest(in, &tu);
     field_each(buf_str(&tu), write_field, (void *)(uintptr_t)folder);
     bool ok = write_file(folder, tu_name, tu.bytes, tu.size, err);
     buf_finish(&tu);
@@ -173,8 +182,7 @@ static void add_words(struct command *c, const char *const *words, size_t n)
 static const char *const sanitize_flags[] = { "-O1", "-g", "-fno-omit-frame-pointer",
                                               "-fno-sanitize=vptr", "-Wno-tsan" };
 
-static void compose_command(const struct host_cxx *cxx, enum compile_kind kind, const char *folder,
-                            const char *sanitize, struct command *c)
+static void compose_flags(const struct host_cxx *cxx, const char *sanitize, struct command *c)
 {
     add_words(c, cxx->words, cxx->words[1] ? 2 : 1);
     add_words(c, common_flags, COUNT(common_flags));
@@ -187,6 +195,14 @@ static void compose_command(const struct host_cxx *cxx, enum compile_kind kind, 
         add_words(c, (const char *[]){ c->sanitize }, 1);
         add_words(c, sanitize_flags, COUNT(sanitize_flags) - (cxx->clang ? 1 : 0));
     }
+    c->words[c->n] = NULL;
+}
+
+static void compose_inputs(enum compile_kind kind, const char *folder, const char *first,
+                           struct command *c)
+{
+    if (first)
+        add_words(c, (const char *[]){ "-include", first }, 2);
     if (folder)
         add_words(c, (const char *[]){ "-iquote", folder }, 2);
     if (kind == COMPILE_SYNTAX)
@@ -221,14 +237,20 @@ static bool compile_in(const struct compile_input *in, const char *tmp, struct c
                        struct opd_err *err)
 {
     const struct host_cxx *cxx = host_cxx_find(err);
-    if (!cxx || !write_inputs(in, tmp, err))
+    if (!cxx)
         return false;
     char *folder = in->folder ? realpath(in->folder, NULL) : NULL;
     struct command command = { 0 };
-    struct buf output = { 0 };
+    struct buf output = { 0 }, beginning = { 0 };
     int status = 0;
-    compose_command(cxx, in->kind, folder, in->sanitize, &command);
-    bool ok = child_run((char *const *)command.words, tmp, COMPILE_LIMIT_MS, LOG_LIMIT, &output,
+    compose_beginning(in, &beginning);
+    compose_flags(cxx, in->sanitize, &command);
+    bool precompiles = !cxx->clang && !in->sanitize;
+    const char *first = precompiles ? host_pch_find(buf_str(&beginning), in->common, command.words)
+                                    : NULL;
+    compose_inputs(in->kind, folder, first, &command);
+    bool ok = write_inputs(in, tmp, first ? "" : buf_str(&beginning), err) &&
+              child_run((char *const *)command.words, tmp, COMPILE_LIMIT_MS, LOG_LIMIT, &output,
                         &status, err);
     char *log = ok ? host_log_rewrite(buf_str(&output)) : NULL;
     if (ok && status != 0)
@@ -238,6 +260,7 @@ static bool compile_in(const struct compile_input *in, const char *tmp, struct c
     if (ok)
         ok = read_output(in, tmp, out, err);
     buf_finish(&output);
+    buf_finish(&beginning);
     free(folder);
     return ok;
 }
@@ -277,7 +300,8 @@ const char *host_identity(struct opd_err *err)
     if (cxx) {
         struct command command = { 0 };
         struct buf text = { 0 };
-        compose_command(cxx, COMPILE_IMAGE, NULL, NULL, &command);
+        compose_flags(cxx, NULL, &command);
+        compose_inputs(COMPILE_IMAGE, NULL, NULL, &command);
         buf_printf(&text, "%s on%s, shim %016llx:", cxx->version, cxx->processor,
                    (unsigned long long)hash_shim());
         for (int i = 0; i < command.n; i++)

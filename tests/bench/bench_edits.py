@@ -44,12 +44,12 @@ template <class T> __global__ void k(const T *x, T *y, int n)
     y[cg::this_thread_block().thread_rank()] = T(sum);
 }
 """
-LABELED = """
+CLUSTER = """
 namespace cg = cooperative_groups;
 template <class T> __global__ void k(const T *x, T *y, int n)
 {
-    auto group = cg::labeled_partition(cg::coalesced_threads(), int(x[threadIdx.x] > T(CONSTANT)));
-    y[threadIdx.x] = T(group.thread_rank());
+    auto cluster = cg::this_cluster();
+    y[threadIdx.x] = x[threadIdx.x] * T(CONSTANT) + T(cluster.block_rank());
 }
 """
 REDUCE = """
@@ -104,7 +104,7 @@ CASES = [
     ("cuda_fp8", ["cuda_fp8.h"], PLAIN),
     ("cuda_fp16, mma", ["cuda_fp16.h", "mma.h"], PLAIN),
     ("cuda_pipeline", ["cuda_pipeline.h"], PLAIN),
-    ("cooperative_groups", ["cooperative_groups.h"], LABELED),
+    ("cooperative_groups", ["cooperative_groups.h"], CLUSTER),
     ("cooperative_groups, cuda_fp16, mma", ["cooperative_groups.h", "cuda_fp16.h", "mma.h"], GROUPS),
     ("cuda/std array, limits, cmath", ["cuda/std/array", "cuda/std/limits", "cuda/std/cmath"],
      PLAIN.replace("T(1)", "T(cuda::std::numeric_limits<float>::max())")),

@@ -1,18 +1,20 @@
 """Precompiled headers of NVRTC: shared by compilers, kept over restarts, and never the cause of anything but speed.
 
-Compilers alone, without a daemon and a GPU; what each did with its precompiled header is in its log.
+Compilers alone, without a daemon and a GPU; what each did with its precompiled header is in its log. And GCC's.
 """
 
 import itertools
 import os
 import signal
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from compiler_process import Compiler
 from conftest import PROGRAM
+from raw import eventually
 
 KERNEL = """
 template <class T> __global__ void k(T *x) { x[threadIdx.x] *= T(FACTOR); }
@@ -245,3 +247,35 @@ def test_headers_that_nvrtc_has_in_itself(start, tmp_path):
     compiler.make(text(), cache="")
     start().make(text())
     assert not old.exists() and folder.exists()
+
+
+def code(result):
+    """The machine's, of an image for the CPU."""
+    image = result["image"]
+    with tempfile.NamedTemporaryFile(suffix=".so") as file:
+        file.write(image[image.index(b"\x7fELF") :])
+        file.flush()
+        done = subprocess.run(["objdump", "-d", file.name], capture_output=True, text=True, check=True)
+    return done.stdout.split("\n", 3)[3]
+
+
+def test_what_units_for_the_cpu_begin_with(tmp_path):
+    """GCC precompiles it after a few; code and messages are the same, and an edited opd.cuh counts at once."""
+    kernel = "__global__ void k(float *x) { x[threadIdx.x] = by(x[blockIdx.x]); }\n"
+    broken = "__global__ void k(float *x) { x[0] = by(nothing); }\n"
+
+    def common(factor):
+        return f"template <class T> T by(T x) {{ return x * {factor}; }}\n"
+
+    with Logged(tmp_path, target="cpu") as compiler, Logged(tmp_path, target="cpu") as fresh:
+        if "clang" in compiler.compile("", "", kind="identity")["compiler"]:
+            pytest.skip("the host's compiler is clang")
+        for _ in range(4):  # the last is answered after that
+            compiler.compile(kernel, "k", common=common(2))
+        eventually(lambda: "CPU is precompiled" in compiler.path.read_text())
+        for factor in (2, 3):
+            ours, theirs = (c.compile(kernel, "k", common=common(factor)) for c in (compiler, fresh))
+            assert ours["code"] == 0 and code(ours) == code(theirs)
+        ours, theirs = (c.compile(broken, "k", common=common(2)) for c in (compiler, fresh))
+        assert ours["code"] and (ours["message"], ours["log"]) == (theirs["message"], theirs["log"])
+        assert "not precompiled" not in compiler.path.read_text()
