@@ -172,6 +172,7 @@ static _Noreturn void report(struct part *p, const struct trial_image *image,
     struct backend_param *params = mem_zalloc((size_t)kernel->n_params, sizeof *params);
     for (int i = 0; i < kernel->n_params; i++) {
         params[i] = (struct backend_param){ .offset = kernel->params[i].offset,
+                                            .size = kernel->params[i].size,
                                             .is_tensor = kernel->params[i].is_tensor };
         snprintf(params[i].name, sizeof params[i].name, "%s", kernel->params[i].name);
     }

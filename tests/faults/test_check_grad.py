@@ -12,7 +12,8 @@ WEIGHT = RIGHT[RIGHT.index("    CUDA_KERNEL_LOOP(c, C) {"):].rsplit("}", 1)[0]
 EACH = """    CUDA_KERNEL_LOOP(i, rows * C)
         ADD(grad_weight[i % C], acc_t(grad_y[i]) * acc_t(x[i]) * rstd[i / C]);
 """
-GRID = ("rms_norm_backward_weight<scalar_t>", "rms_norm_backward_weight<scalar_t>\n//!   grid  cdiv(rows * C, 256)")
+KERNEL = "kernel rms_norm_backward_weight"
+GRID = (KERNEL, f"{KERNEL}\n//!   grid  cdiv(rows * C, 256)")
 FLOATS = ("float16 bfloat16 float32 float64", "float32 float64")
 
 
@@ -67,7 +68,7 @@ def test_a_gradient_that_depends_on_what_is_wanted(tmp_path):
     """Twice as large where it alone is wanted."""
     _, (only,) = check(tmp_path, ("*grad_weight, int64_t rows,", "*grad_weight, int two, int64_t rows,"),
                        ("= T(sum)", "= T(two ? sum : 2 * sum)"),
-                       ("_weight<scalar_t>", "_weight<scalar_t>\n//!   bind two = wanted(grad_x)"))
+                       (KERNEL, f"{KERNEL}\n//!   bind two = wanted(grad_x)"))
     found, expected = numbers(only["message"])
     assert found == 2 * expected
     assert "grad_weight[0] is" in only["message"] and "where only grad_weight is wanted" in only["message"]
