@@ -9,8 +9,8 @@ the rounds, and of their ratios to PyTorch's.
 data: 64 MiB of a NumPy array into a tensor and out of one, beside memcpy and numpy.copy(), whose memory is fresh as a
 read's is; on a GPU also PyTorch's copy of page-locked memory. All sides take turns.
 
-many: the broker's user instructions for each request, with 1 to 1,000 connections, 10 to 50,000 tensors, 10 to 4,000
-operators: counts, by valgrind, on the CPU device.
+many: the broker's user instructions for each request, with 1 to 1,000 connections that take turns, 10 to 50,000 tensors,
+10 to 4,000 operators: counts, by valgrind, on the CPU device.
 """
 
 import argparse
@@ -27,8 +27,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "functional")]
 
 import numpy as np  # noqa: E402
 from conftest import PROGRAM, Daemon  # noqa: E402
-from counts import CountedDaemon, Requests, Unable  # noqa: E402
-from raw import Raw  # noqa: E402
+from counts import AtWork, CountedDaemon, Unable  # noqa: E402
 
 SHAPE = (32, 32)
 TURN = 0.15  # seconds of each side in a round
@@ -245,19 +244,12 @@ def bench_data(device, rounds):
 # ---- many
 
 
-def connections(daemon, n):
-    """Of n, one works and the others have worked."""
-    others = [Raw(daemon.socket) for _ in range(n - 1)]
-    for other in others:
-        other.call("tensor_list")
-    return others
-
-
-def tensors(daemon, n, requests):
+def make_tensors(requests, n):
+    raw = requests.all[0].raw
     for first in range(0, n, 1000):
         for i in range(first, min(first + 1000, n)):
-            requests.raw.notify("tensor_new", (1 << 40) + i, "float32", [4])
-        requests.raw.call("sync")
+            raw.notify("tensor_new", (1 << 40) + i, "float32", [4])
+        raw.call("sync")
 
 
 OPERATOR = """//! op      some_NUMBER(Tensor x) -> Tensor y
@@ -279,29 +271,24 @@ def show_many(what, counts):
         print(f"| {n:,} | " + " | ".join(f"{c:,.0f}" for c in found.values()) + " |", flush=True)
 
 
-def count_with(n, fill, *options):
+def count_with(fill, *options, connections=1):
     daemon = CountedDaemon(*options)
     try:
-        requests = Requests(daemon.socket)
-        kept = fill(daemon, n, requests)
-        found = {kind: daemon.count_requests(requests, kind, 200) for kind in requests.kinds}
-        del kept
-        return found
+        requests = AtWork(daemon.socket, connections)
+        fill(requests)
+        return {kind: daemon.count_requests(requests, kind, max(200, connections)) for kind in requests.kinds}
     finally:
         daemon.stop()
 
 
 def bench_many(sizes):
     more = ("--max-connections", "2000")
-    of_connections = {
-        n: count_with(n, lambda d, n, r: connections(d, n), *more) for n in sizes["connections"]
-    }
-    show_many("connections", of_connections)
-    show_many("tensors", {n: count_with(n, tensors) for n in sizes["tensors"]})
+    show_many("connections", {n: count_with(lambda _: None, *more, connections=n) for n in sizes["connections"]})
+    show_many("tensors", {n: count_with(lambda r, n=n: make_tensors(r, n)) for n in sizes["tensors"]})
     of_operators = {}
     for n in sizes["operators"]:
         with tempfile.TemporaryDirectory() as folder:
-            of_operators[n] = count_with(n, lambda *_: None, "--kernels", folder_of(n, folder))
+            of_operators[n] = count_with(lambda _: None, "--kernels", folder_of(n, folder))
     show_many("operators", of_operators)
 
 

@@ -56,6 +56,24 @@ class Requests:
             self.raw.call("free", "tensor", list(range(3, self.last + 1)), {"drop": True})
 
 
+class AtWork:
+    """The same of n connections, which take turns."""
+
+    def __init__(self, socket, n):
+        self.all = [Requests(socket) for _ in range(n)]
+        self.kinds = self.all[0].kinds
+        self.n_made = 0
+
+    def make(self, kind, n):
+        for _ in range(n):
+            self.all[self.n_made % len(self.all)].make(kind, 1)
+            self.n_made += 1
+
+    def clear(self):
+        for requests in self.all:
+            requests.clear()
+
+
 class Counted:
     """A process in valgrind, which has printed a line that begins with "ready"."""
 
