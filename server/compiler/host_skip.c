@@ -27,10 +27,15 @@ static bool is_hosts(const struct host_token *t, const struct host_token *last)
     };
     if (host_token_is(last, "::") && host_token_is_any(t, library))
         return true;
-    return HOST_IS_ANY(t, "<<<", "Tensor", "TensorList", "TensorOptions", "__host__", "fprintf",
-                       "main", "exit", "getenv", "timespec") ||
+    return HOST_IS_ANY(t, "<<<", "Tensor", "TensorList", "TensorOptions", "__host__", "timespec") ||
            (host_token_starts(t, "cuda") && t->size > 4 && isupper((unsigned char)t->at[4]) &&
             !host_token_is_any(t, devices));
+}
+
+// The same of what is called; a kernel of the CPU may declare such a function, and call it.
+static bool is_hosts_call(const struct host_token *t)
+{
+    return HOST_IS_ANY(t, "fprintf", "main", "exit", "getenv");
 }
 
 // A type with a function of the device's in it is not the host's.
@@ -41,7 +46,7 @@ static bool has_hosts(const struct host_unit *u, const struct host_piece *p)
     bool hosts = false, device = false;
     for (size_t i = p->first; i < p->end; i++) {
         const struct host_token *t = HOST_AT(u->tokens, struct host_token, i);
-        hosts |= is_hosts(t, last);
+        hosts |= is_hosts(t, last) || ((p->body || p->macro) && is_hosts_call(t));
         device |= p->type && host_token_is(t, "__device__");
         last = t;
     }
