@@ -107,7 +107,7 @@ class Nvrtc:
 # Keeps the inputs and the arguments of every compile.
 SPY = """#!/bin/sh
 case " $* " in
-*-fsyntax-only*) ;;
+*-fsyntax-only* | *" -include "*) ;;
 *" opd.cpp "*)
     to=$(mktemp -d "{folder}/job-XXXXXX")
     cp -r . "$to/inputs"
