@@ -100,6 +100,10 @@ bool formula_read(struct reader *r)
 {
     struct lexer *lx = &r->lx;
     r->column = true; // a formula may be long
+    for (int i = 0; i < r->op->n_inputs; i++)
+        if (r->op->inputs[i].strided)
+            return lex_fail(lx, "'formula' beside 'strided %s': formulas take contiguous inputs",
+                            r->op->inputs[i].name);
     if (r->section || r->has_view || r->body->n_temps > 0)
         return lex_fail(lx, "'formula' beside %s: an operator has formulas, or shapes and kernels",
                         r->section              ? "'forward'"

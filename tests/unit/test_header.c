@@ -261,6 +261,36 @@ static void test_lets_and_requires(void **state)
     refuse_top("//! require N > 0 : \"{N N}\"", "t.cu:7: expected the end of the line, got 'N'");
 }
 
+static void test_strided(void **state)
+{
+    (void)state;
+    struct op *op = parse_text(TOP "//! strided x\n//! let A = stride(x, -1)\n" FORWARD CODE);
+    assert_true(op->inputs[0].strided && !op->inputs[1].strided);
+    op_unref(op);
+    refuse_top("//! strided",
+               "t.cu:7: expected the inputs that need not be contiguous, got the end of the line");
+    refuse_top("//! strided y", "t.cu:7: 'y' is no input: what an operator makes is contiguous");
+    refuse_top("//! strided N", "t.cu:7: 'N' is a dimension, expected a tensor");
+    refuse_top("//! strided q", "t.cu:7: 'q' is not defined here, expected a tensor");
+    refuse_top("//! let A = stride(x)", "t.cu:7: expected ',', got ')'");
+    refuse_top("//! let A = stride(N, 0)", "t.cu:7: 'N' is a dimension, expected a tensor");
+    refuse_top("//! example x=[2,3]:[1]",
+               "t.cu:7: 1 strides of 2 dimensions, expected one for each");
+    refuse_top("//! example x=[2,3]:[-1,2]", "t.cu:7: expected a size, got '-'");
+    refuse_top("//! example x=[2,3]:2",
+               "t.cu:7: expected strides behind ':', [2, 3]:[1, 2], got '2'");
+    refuse_text("//! op f(Tensor(a) x) -> Tensor(a) y\n//! dtypes float32\n//! shape x [N]\n"
+                "//! shape y [N, 1]\n//! view y x\n//! strided x\n",
+                "t.cu:6: 'x' has a view as result, expected to be contiguous");
+    refuse_text("//! op f(Tensor x) -> Tensor y\n//! dtypes float32\n//! strided x\n"
+                "//! formula y = x\n",
+                "t.cu:4:5: 'formula' beside 'strided x': formulas take contiguous inputs");
+    refuse_text("//! op f(Tensor x) -> Tensor y\n//! dtypes float32\n//! formula y = x\n"
+                "//! strided x\n",
+                "t.cu:4: 'strided' beside 'formula' (line 3): an operator has formulas, and shapes "
+                "that follow from them, or shapes and kernels");
+}
+
 static void test_temps(void **state)
 {
     (void)state;
@@ -467,6 +497,7 @@ int main(void)
         cmocka_unit_test(test_types),
         cmocka_unit_test(test_words),
         cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_strided),
         cmocka_unit_test(test_temps),
         cmocka_unit_test(test_lets_and_requires),
         cmocka_unit_test(test_sections),
