@@ -153,9 +153,20 @@ struct section {
     struct step *steps;
 };
 
+// What an input of an example holds: values from low to high, or those of a list in turn, or of an
+// expression for each element.
+struct example_data {
+    double low, high;
+    int n;
+    const double *list;
+    const struct expr *value;
+    int slot; // of the element's index
+};
+
 struct example {
     int line;
-    struct tensor_desc inputs[OP_MAX_INPUTS]; // dtype: NONE where absent; filled in later
+    const struct example_data *data[OP_MAX_INPUTS]; // NULL: nothing is said
+    struct tensor_desc inputs[OP_MAX_INPUTS];       // dtype: NONE where absent; filled in later
     struct op_value attrs[OP_MAX_ATTRS];
 };
 

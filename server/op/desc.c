@@ -36,6 +36,14 @@ int64_t tensor_desc_stride(const struct tensor_desc *d, int dim)
     return d->strided ? d->strides[dim] : stride;
 }
 
+uint64_t tensor_desc_offset(const struct tensor_desc *d, uint64_t i)
+{
+    uint64_t offset = 0;
+    for (int k = d->rank; d->strided && k-- > 0; i /= (uint64_t)d->shape[k])
+        offset += i % (uint64_t)d->shape[k] * (uint64_t)d->strides[k];
+    return d->strided ? offset : i;
+}
+
 void tensor_desc_simplify(struct tensor_desc *d)
 {
     struct tensor_desc dense = *d;

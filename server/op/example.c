@@ -1,6 +1,12 @@
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "op/reader.h"
+#include "op/rules.h"
+
+enum { EXAMPLE_MAX_LIST = 1024, CHECKED_VALUES = 65536 };
 
 static bool read_list(struct reader *r, const char *what, int64_t list[OP_MAX_RANK], int *n)
 {
@@ -42,13 +48,99 @@ static bool read_desc(struct reader *r, struct tensor_desc *d)
     return true;
 }
 
+static bool read_number(struct reader *r, double *out)
+{
+    struct lexer *lx = &r->lx;
+    bool minus = lex_accept(lx, '-');
+    if (lx->token.kind != TOKEN_INT && lx->token.kind != TOKEN_FLOAT)
+        return lex_fail_expected(lx, "a number");
+    *out = lx->token.kind == TOKEN_INT ? (double)lx->token.i : lx->token.f;
+    *out = minus ? -*out : *out;
+    lex_next(lx);
+    return true;
+}
+
+// 0..3
+static bool read_range(struct reader *r, struct example_data *d)
+{
+    if (!read_number(r, &d->low) ||
+        !lex_expect(&r->lx, PUNCT2('.', '.'), "a range, as in 'x in 0..3'") ||
+        !read_number(r, &d->high))
+        return false;
+    return d->low <= d->high || lex_fail(&r->lx, "a range from %g to %g is empty", d->low, d->high);
+}
+
+static void bound(struct example_data *d, double value)
+{
+    d->low = value < d->low ? value : d->low;
+    d->high = value > d->high ? value : d->high;
+}
+
+// [0, 2, 1]: again from the first where there are more elements.
+static bool read_values(struct reader *r, struct example_data *d)
+{
+    double list[EXAMPLE_MAX_LIST];
+    struct lexer *lx = &r->lx;
+    lex_next(lx);
+    while (!lex_is(lx, ']')) {
+        if (d->n > 0 && !lex_expect(lx, ',', "',' or ']'"))
+            return false;
+        if (d->n == EXAMPLE_MAX_LIST)
+            return lex_fail(lx, "more than %d values", EXAMPLE_MAX_LIST);
+        if (!read_number(r, &list[d->n]))
+            return false;
+        d->n++;
+    }
+    if (d->n == 0)
+        return lex_fail(lx, "a list without values");
+    lex_next(lx);
+    d->list = arena_copy(&r->body->arena, list, (size_t)d->n, sizeof *list);
+    return true;
+}
+
+// i % 3, of the element's index.
+static bool read_function(struct reader *r, struct example_data *d)
+{
+    int outside = r->scope.n;
+    struct symbol index = {
+        .name = "i", .kind = SYMBOL_LET, .index = r->n_slots, .line = r->lx.line
+    };
+    if (r->n_slots == ENV_MAX_SLOTS)
+        return lex_fail(&r->lx, "more than %d dimensions, lets and repeats", ENV_MAX_SLOTS);
+    if (!scope_add(&r->scope, &index, &r->lx))
+        return false;
+    d->slot = r->n_slots++;
+    d->value = reader_expr(r);
+    r->scope.n = outside;
+    return d->value != NULL;
+}
+
+// NAME in 0..3, NAME is [0, 2, 1], NAME is i % 3
+static bool read_data(struct reader *r, struct example *e, const char *name)
+{
+    struct lexer *lx = &r->lx;
+    int input = op_input_index(r->op, name);
+    if (input < 0 || e->inputs[input].dtype == OPD_DTYPE_NONE)
+        return lex_fail(lx, "'%s' has no shape here, expected '%s=[2, 3]' before", name, name);
+    if (e->data[input])
+        return lex_fail(lx, "what '%s' holds stands twice in the example", name);
+    struct example_data *d = arena_alloc(&r->body->arena, 1, sizeof *d);
+    e->data[input] = d;
+    if (lex_accept_word(lx, "in"))
+        return read_range(r, d);
+    lex_next(lx);
+    return lex_is(lx, '[') ? read_values(r, d) : read_function(r, d);
+}
+
 static bool read_argument(struct reader *r, struct example *e)
 {
     struct lexer *lx = &r->lx;
     char name[OP_MAX_NAME];
-    if (!lex_name(lx, "an argument: NAME=[2, 3] or NAME=VALUE", name, sizeof name) ||
-        !lex_expect(lx, '=', "'='"))
+    if (!lex_name(lx, "an argument: NAME=[2, 3], NAME=VALUE or NAME in 0..3", name, sizeof name) ||
+        (!lex_is_word(lx, "in") && !lex_is_word(lx, "is") && !lex_expect(lx, '=', "'='")))
         return false;
+    if (lex_is_word(lx, "in") || lex_is_word(lx, "is"))
+        return read_data(r, e, name);
     int input = op_input_index(r->op, name), attr = op_attr_index(r->op, name);
     if (attr >= 0)
         return schema_read_value(r, attr, &e->attrs[attr]);
@@ -93,6 +185,52 @@ bool plan_example(const struct op *op, int k, enum opd_dtype dtype, struct plan_
     return true;
 }
 
+static bool fill_values(const struct plan_request *request, const struct example_data *d, int64_t n,
+                        double *values, struct opd_err *err)
+{
+    struct env *env = mem_zalloc(1, sizeof *env);
+    bool ok = d->list || rules_apply(request, env, err);
+    for (int64_t i = 0; ok && i < n; i++) {
+        union expr_value value;
+        if (d->list) {
+            values[i] = d->list[i % d->n];
+            continue;
+        }
+        env->slots[d->slot].i = i;
+        ok = expr_eval(d->value, env, &value, err);
+        values[i] = d->value->type == EXPR_FLOAT ? value.f : (double)value.i;
+    }
+    free(env);
+    return ok;
+}
+
+bool plan_example_data(const struct plan_request *request, int k, int input, double *low,
+                       double *high, double **values, struct opd_err *err)
+{
+    const struct example_data *d = request->op->body->examples[k].data[input];
+    bool is_range = d && !d->list && !d->value;
+    if (values)
+        *values = NULL;
+    *low = d ? d->low : 0;
+    *high = d ? d->high : 0;
+    if (!d || is_range || !values)
+        return is_range;
+    int64_t n = tensor_desc_numel(&request->inputs[input]);
+    *values = mem_alloc((size_t)n * sizeof **values);
+    if (fill_values(request, d, n, *values, err)) {
+        struct example_data bounds = { .low = HUGE_VAL, .high = -HUGE_VAL };
+        for (int64_t i = 0; i < n; i++)
+            bound(&bounds, (*values)[i]);
+        *low = n > 0 ? bounds.low : 0;
+        *high = n > 0 ? bounds.high : 0;
+        return true;
+    }
+    free(*values);
+    *values = NULL;
+    return opd_err_prefix(err, "%s:%d: the example's %s", request->op->file,
+                          request->op->body->examples[k].line, request->op->inputs[input].name);
+}
+
 int plan_example_dtypes(const struct op *op, bool all, enum opd_dtype out[OPD_DTYPE_COUNT])
 {
     bool seen[OPD_DTYPE_COUNT] = { false };
@@ -126,12 +264,28 @@ static bool check_plan(const struct plan_request *request, int line, struct opd_
     return plan || opd_err_prefix(err, "%s:%d: the example does not plan", request->op->file, line);
 }
 
+// Expressions fail here, not where they are asked for.
+static bool check_data(struct reader *r, const struct plan_request *request, int k)
+{
+    for (int i = 0; i < r->op->n_inputs; i++) {
+        double low, high, *values = NULL;
+        bool few = tensor_desc_numel(&request->inputs[i]) <= CHECKED_VALUES;
+        plan_example_data(request, k, i, &low, &high, few ? &values : NULL, r->lx.err);
+        free(values);
+        if (r->lx.err->code)
+            return false;
+    }
+    return true;
+}
+
 bool example_check_all(struct reader *r)
 {
     for (int k = 0; k < r->body->n_examples; k++) {
         struct plan_request request;
         int line = r->body->examples[k].line;
         plan_example(r->op, k, OPD_DTYPE_NONE, &request);
+        if (!check_data(r, &request, k))
+            return false;
         for (int on_cpu = 0; on_cpu < 2; on_cpu++) {
             request.on_cpu = on_cpu;
             request.direction = PLAN_FORWARD;

@@ -44,7 +44,7 @@ static void read_number(struct lexer *lx)
     bool is_float = false;
     while (is_digit_at(lx, p))
         p++;
-    if (p < lx->end && *p == '.') {
+    if (p < lx->end && *p == '.' && !(p + 1 < lx->end && p[1] == '.')) { // 0..3 is a range
         is_float = true;
         for (p++; is_digit_at(lx, p);)
             p++;
@@ -100,7 +100,7 @@ static void read_string(struct lexer *lx)
 
 static void read_punct(struct lexer *lx)
 {
-    static const char two[][3] = { "||", "&&", "==", "!=", "<=", ">=", "->", "::" };
+    static const char two[][3] = { "||", "&&", "==", "!=", "<=", ">=", "->", "::", ".." };
     size_t left = (size_t)(lx->end - lx->p);
     lx->token.kind = TOKEN_PUNCT;
     if (left >= 3 && memcmp(lx->p, "...", 3) == 0) {

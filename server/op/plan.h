@@ -43,7 +43,8 @@ static inline bool tensor_desc_same(const struct tensor_desc *a, const struct te
 int64_t tensor_desc_numel(const struct tensor_desc *d);
 // Bytes, from its first element to the end of the last one in memory.
 uint64_t tensor_desc_size(const struct tensor_desc *d);
-int64_t tensor_desc_stride(const struct tensor_desc *d, int dim); // of a contiguous one, too
+uint64_t tensor_desc_offset(const struct tensor_desc *d, uint64_t i); // elements to the i-th one
+int64_t tensor_desc_stride(const struct tensor_desc *d, int dim);     // of a contiguous one, too
 // As it is set strides[], it is contiguous after all: none of them is needed.
 void tensor_desc_simplify(struct tensor_desc *d);
 // May two indices of it be the same element?
@@ -179,5 +180,10 @@ bool plan_example(const struct op *op, int k, enum opd_dtype dtype, struct plan_
 // wanted, those of the other type variables too; one OPD_DTYPE_NONE where all types are fixed.
 // Returns how many, at least 1.
 int plan_example_dtypes(const struct op *op, bool all, enum opd_dtype out[OPD_DTYPE_COUNT]);
+// What the k-th example says that an input holds: from *low to *high, and where it says single
+// values, those of all elements, in *values, the caller's; else NULL. False: it says nothing, or an
+// expression of it fails (err), or `values` is NULL and it does not say a range.
+bool plan_example_data(const struct plan_request *request, int k, int input, double *low,
+                       double *high, double **values, struct opd_err *err);
 // For `wanted`: all gradients that there are for these inputs.
 uint32_t plan_gradients(const struct plan_request *request);

@@ -2,11 +2,14 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "request/parts.h"
 #include "kernels/source.h"
 #include "request/request.h"
+
+enum { MAX_VALUES = 1024 }; // of an example's input, that are told
 
 static void pack_type(struct buf *out, const struct op *op, const struct op_tensor *t)
 {
@@ -99,6 +102,30 @@ static void pack_desc(struct buf *out, const struct tensor_desc *d)
     pack_map_end(out, map);
 }
 
+// What an example says of what an input holds: range and values; nil.
+static void pack_data(struct buf *out, const struct plan_request *example, int k, int input)
+{
+    double low, high, *values = NULL;
+    struct opd_err err = { 0 };
+    int64_t n = tensor_desc_numel(&example->inputs[input]);
+    double **few = n <= MAX_VALUES ? &values : NULL;
+    if (!plan_example_data(example, k, input, &low, &high, few, &err)) {
+        opd_err_clear(&err);
+        pack_nil(out);
+        return;
+    }
+    size_t map = pack_map_begin(out);
+    pack_key_float(out, "low", low);
+    pack_key_float(out, "high", high);
+    if (values) {
+        pack_key_array(out, "values", (size_t)n);
+        for (int64_t i = 0; i < n; i++)
+            pack_float(out, values[i]);
+    }
+    pack_map_end(out, map);
+    free(values);
+}
+
 static void pack_examples(struct buf *out, const struct op *op)
 {
     enum opd_dtype dtype = op->types[0].dtypes[0];
@@ -111,6 +138,9 @@ static void pack_examples(struct buf *out, const struct op *op)
         pack_key_array(out, "inputs", (size_t)op->n_inputs);
         for (int i = 0; i < op->n_inputs; i++)
             pack_desc(out, &example.inputs[i]);
+        pack_key_array(out, "data", (size_t)op->n_inputs);
+        for (int i = 0; i < op->n_inputs; i++)
+            pack_data(out, &example, n, i);
         pack_str(out, "attrs");
         pack_map(out, (size_t)op->n_attrs);
         for (int i = 0; i < op->n_attrs; i++) {

@@ -80,8 +80,6 @@ static bool add_case(struct trial_cases *t, struct plan_request *request, enum o
 {
     const struct op *op = t->op;
     struct trial_case c = { .dtype = dtype, .example = example };
-    for (int i = 0; i < op->n_inputs; i++)
-        request->inputs[i].strided = request->inputs[i].strided && !gradients;
     request->on_cpu = true;
     request->keep = op->has_backward;
     bool ok = (c.forward = plan_build(request, err)) != NULL;

@@ -31,8 +31,7 @@ struct trial_cases {
 };
 
 // `dtypes`: names with commas between; "": all that the operator has, or, of `gradients`, the
-// widest one. Inputs are contiguous where gradients are proved: each element is there once. Takes
-// no reference of op.
+// widest one. Takes no reference of op.
 bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes, bool gradients,
                       struct opd_err *err);
 void trial_cases_finish(struct trial_cases *t); // zeroed is fine

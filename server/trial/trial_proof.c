@@ -10,17 +10,9 @@
 #include "base/mem.h"
 #include "base/report.h"
 
-static uint64_t place(const struct tensor_desc *d, uint64_t at)
-{
-    uint64_t offset = 0;
-    for (int i = d->rank; d->strided && i-- > 0; at /= (uint64_t)d->shape[i])
-        offset += at % (uint64_t)d->shape[i] * (uint64_t)d->strides[i];
-    return d->strided ? offset : at;
-}
-
 double proof_load(const struct tensor_desc *d, const void *bytes, uint64_t at)
 {
-    at = place(d, at);
+    at = tensor_desc_offset(d, at);
     double f64;
     float f32;
     if (d->dtype == OPD_DTYPE_float64) {
@@ -37,7 +29,7 @@ double proof_load(const struct tensor_desc *d, const void *bytes, uint64_t at)
 // What is stored: it may be rounded.
 double proof_store(const struct tensor_desc *d, void *bytes, uint64_t at, double value)
 {
-    at = place(d, at);
+    at = tensor_desc_offset(d, at);
     float f32 = (float)value;
     if (d->dtype == OPD_DTYPE_float64)
         memcpy((uint8_t *)bytes + at * 8, &value, 8);
@@ -167,16 +159,12 @@ static const double ranges[][2] = { { -2, 2 }, { 0.1, 0.9 }, { 1.1, 2.9 } };
 
 static void fill_inputs(struct proof *p, const double *range)
 {
-    struct plan_request request;
-    plan_example(p->op, p->c->example - 1, p->c->dtype, &request);
+    trial_run_fill_inputs(p->run, p->c, range[0], range[1]);
     for (int i = 0; i < p->op->n_inputs; i++) {
         struct trial_tensor *x = &p->run->inputs[i];
-        request.inputs[i].strided = false;
-        trial_run_make(p->run, x, &request.inputs[i]);
-        trial_run_fill(p->run, x, range[0], range[1]);
-        trial_run_make(p->run, &p->base[i], &request.inputs[i]);
-        p->made[i] = p->base[i].desc;
+        p->made[i] = x->desc;
         p->made[i].strided = false;
+        trial_run_make(p->run, &p->base[i], &x->desc);
         if (x->bytes)
             memcpy(p->base[i].bytes, x->bytes, x->size);
     }

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,24 +45,66 @@ static uint16_t to_half(float f) // of what is neither subnormal nor too large
                                       : sign | (exponent - 112) << 10 | (bits >> 13 & 0x3ff));
 }
 
+static void put_value(struct trial_tensor *m, uint64_t at, double d)
+{
+    float f = (float)d;
+    int64_t whole = (int64_t)d;
+    uint16_t half = to_half(f);
+    const void *value = &whole;
+    if (m->desc.dtype == OPD_DTYPE_float32)
+        value = &f;
+    else if (m->desc.dtype == OPD_DTYPE_float64)
+        value = &d;
+    else if (m->desc.dtype == OPD_DTYPE_float16)
+        value = &half;
+    else if (m->desc.dtype == OPD_DTYPE_bfloat16)
+        value = (const uint8_t *)&f + 2;
+    memcpy(m->bytes + at, value, dtype_size(m->desc.dtype));
+}
+
 void trial_run_fill(struct trial_run *s, struct trial_tensor *m, double low, double high)
 {
     size_t each = dtype_size(m->desc.dtype);
     for (uint64_t at = 0; m->bytes && at < m->size; at += each) {
-        uint64_t r = next_random(s) >> 8, whole = r >> 20 & 1;
+        uint64_t r = next_random(s) >> 8;
         double d = low + (double)(r & 0xffffff) / 0x1p24 * (high - low);
-        float f = (float)d;
-        uint16_t half = to_half(f);
-        const void *value = &whole;
-        if (m->desc.dtype == OPD_DTYPE_float32)
-            value = &f;
-        else if (m->desc.dtype == OPD_DTYPE_float64)
-            value = &d;
-        else if (m->desc.dtype == OPD_DTYPE_float16)
-            value = &half;
-        else if (m->desc.dtype == OPD_DTYPE_bfloat16)
-            value = (const uint8_t *)&f + 2;
-        memcpy(m->bytes + at, value, each);
+        put_value(m, at, dtype_is_float(m->desc.dtype) ? d : (double)(r >> 20 & 1));
+    }
+}
+
+// Integers take each value of their range.
+static void fill_range(struct trial_run *s, struct trial_tensor *m, double low, double high)
+{
+    size_t each = dtype_size(m->desc.dtype);
+    if (dtype_is_float(m->desc.dtype)) {
+        trial_run_fill(s, m, low, high);
+        return;
+    }
+    for (uint64_t at = 0; m->bytes && at < m->size; at += each)
+        put_value(m, at, floor(low + (double)(next_random(s) >> 40) / 0x1p24 * (high - low + 1)));
+}
+
+void trial_run_fill_inputs(struct trial_run *s, const struct trial_case *c, double low, double high)
+{
+    struct plan_request request;
+    struct opd_err err = { 0 };
+    plan_example(s->cases.op, c->example - 1, c->dtype, &request);
+    for (int i = 0; i < s->cases.op->n_inputs; i++) {
+        struct trial_tensor *m = &s->inputs[i];
+        double least, most, *values;
+        trial_run_make(s, m, &request.inputs[i]);
+        bool said = plan_example_data(&request, c->example - 1, i, &least, &most, &values, &err);
+        if (err.code)
+            trial_run_give_up(&err);
+        if (!said)
+            trial_run_fill(s, m, low, high);
+        else if (!values)
+            fill_range(s, m, least, most);
+        size_t each = dtype_size(m->desc.dtype);
+        int64_t n = values && m->bytes ? tensor_desc_numel(&m->desc) : 0;
+        for (int64_t k = 0; k < n; k++)
+            put_value(m, tensor_desc_offset(&m->desc, (uint64_t)k) * each, values[k]);
+        free(values);
     }
 }
 

@@ -52,6 +52,9 @@ _Noreturn void trial_run_give_up(const struct opd_err *err);
 
 // Floats from `low` to `high`; integers are 0 or 1, for they may be indices.
 void trial_run_fill(struct trial_run *s, struct trial_tensor *m, double low, double high);
+// Makes the inputs of a case, and fills them as its example says; else from `low` to `high`.
+void trial_run_fill_inputs(struct trial_run *s, const struct trial_case *c, double low,
+                           double high);
 void trial_run_make(struct trial_run *s, struct trial_tensor *m, const struct tensor_desc *desc);
 void trial_tensor_free(struct trial_tensor *m); // zeroed is fine
 

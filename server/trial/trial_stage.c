@@ -25,12 +25,7 @@ static void take_result(void *arg, const struct plan *plan, int operand,
 
 static void run_once(struct trial_run *s, const struct trial_case *c, struct trial_results *results)
 {
-    struct plan_request request;
-    plan_example(s->cases.op, c->example - 1, c->dtype, &request);
-    for (int i = 0; i < s->cases.op->n_inputs; i++) {
-        trial_run_make(s, &s->inputs[i], &request.inputs[i]);
-        trial_run_fill(s, &s->inputs[i], -2, 2);
-    }
+    trial_run_fill_inputs(s, c, -2, 2);
     trial_run_plan(s, c, c->forward, results ? take_result : NULL, results);
     if (c->backward)
         trial_run_plan(s, c, c->backward, results ? take_result : NULL, results);

@@ -328,6 +328,40 @@ def test_results_that_nothing_has_written(tmp_path, body, found):
     assert only[1]["where"] == line_of(path, "//!   kernel") and only[1]["kernel"] == "trial"
 
 
+GATHER = """\
+//! op      trial(Tensor x, Tensor at, Tensor from) -> Tensor y
+//! dtypes  float32
+//! type    int32 int64 : at from
+//! shape   x [N]
+//! shape   at [M]
+//! shape   from [M]
+//! shape   y [M]
+//! example x=[4] at=[64] from=[64] DATA
+//! forward
+//!   kernel trial
+__global__ void trial(const float *x, const int *at, const int *from, float *y, int M)
+{
+    CUDA_KERNEL_LOOP(i, M)
+        y[i] = x[at[i] + from[i]];
+}
+"""
+
+
+@pytest.mark.parametrize("data, element", [
+    ("at is [0, 3, 1] from is 0", None),
+    ("at in -2..1 from in 2..2", None),
+    ("at is i % N from is i == 63 ? M / 64 : 0", 4),  # x has N = 4: the last element's is 3 + 1
+    ("at in 0..4 from is 0", 4),  # both ends come
+])
+def test_examples_that_say_what_is_in_them(tmp_path, data, element):
+    path = tmp_path / "trial.cu"
+    path.write_text(GATHER.replace("DATA", data).replace("int32 int64", "int32"))
+    told = [f for name, f in findings(report(path, "--seed", "5")) if name == "guards"]
+    assert bool(told) == (element is not None)
+    if told:
+        assert f"element {element} of 4 (float32)" in told[0]["message"]
+
+
 def test_the_seed_decides(tmp_path):
     """Half of the seeds find what depends on a value."""
     body = "    if (i == 5 && x[0] > 0) y[1000] = 1; // here\n    if (i < N) y[i] = 0;\n"

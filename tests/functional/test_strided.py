@@ -186,7 +186,7 @@ def test_strided_views_outlive_an_upgrade(daemon, client):
     assert (client.ops.read_strided(turned)[0].numpy() == X.reshape(6, 4).T ** 2).all()
 
 
-def test_gradients_are_proved_of_contiguous_inputs():
+def test_gradients_are_proved_of_strided_inputs():
     command = [Path(PROGRAM).parent / "opctl", "check", "--grad", KERNELS / "read_strided.cu"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0 and "gradients  ok" in done.stdout, done.stdout + done.stderr

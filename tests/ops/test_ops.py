@@ -122,7 +122,7 @@ def test_every_operator_has_a_reference(client):
     assert not missing, f"no reference for {sorted(missing)}: add them to references.py"
 
 
-@pytest.mark.parametrize("name", REFERENCES)
+@pytest.mark.parametrize("name", [*REFERENCES, *ELSEWHERE])
 def test_gradients_are_proved(name):
     """opctl check --grad, which knows nothing of the reference: float64 on the CPU, every example."""
     opctl = Path(PROGRAM).parent / "opctl"

@@ -451,6 +451,18 @@ static void test_examples(void **state)
     refuse_top("//! example x=[3,]", "t.cu:7: expected a size, got ']'");
     refuse_top("//! example x=[3] x=[3]", "t.cu:7: 'x' stands twice in the example");
     refuse_top("//! example x", "t.cu:7: expected '=', got the end of the line");
+    refuse_top("//! example x in 0..1",
+               "t.cu:7: 'x' has no shape here, expected 'x=[2, 3]' before");
+    refuse_top("//! example x=[2,3] x in 0",
+               "t.cu:7: expected a range, as in 'x in 0..3', got the end of the line");
+    refuse_top("//! example x=[2,3] x in 3..0", "t.cu:7: a range from 3 to 0 is empty");
+    refuse_top("//! example x=[2,3] x is []", "t.cu:7: a list without values");
+    refuse_top("//! example x=[2,3] x is i x in 0..1",
+               "t.cu:7: what 'x' holds stands twice in the example");
+    refuse_top("//! example x=[2,3] x is j",
+               "t.cu:7: 'j' is not defined here, expected a dimension, let or attribute");
+    refuse_top("//! example x=[2,3] x is 6 / (i - 2)",
+               "t.cu:7: the example's x: division by zero in '6 / (i - 2)' (t.cu:7)");
     refuse_top("//! example x=[2,3] p=1.5", "t.cu:7: f: p is 1.5, expected an int or a list of 2");
     refuse_top("//! example m=[3]",
                "t.cu:7: the example does not plan: f: x is missing, expected a tensor");
