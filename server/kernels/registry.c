@@ -93,6 +93,8 @@ void version_unref(struct version *v)
     }
     op_unref(v->op);
     opd_err_clear(&v->err);
+    opd_err_clear(&v->refused[0]);
+    opd_err_clear(&v->refused[1]);
     free(v->path);
     free(v->folder);
     free(v->text);
@@ -123,9 +125,19 @@ static struct version *derive_one(struct version *v, const char *what, struct op
     for (struct version *d = v->derived; d; d = d->next_derived)
         if (strcmp(derived_name(v, d), what) == 0)
             return d;
-    struct op *op = op_derive(v->op, what, err);
-    if (!op)
+    struct opd_err *refused = strcmp(what, "backward") == 0  ? &v->refused[0]
+                              : strcmp(what, "tangent") == 0 ? &v->refused[1]
+                                                             : NULL;
+    if (refused && refused->code) {
+        opd_err_copy(err, refused);
         return NULL;
+    }
+    struct op *op = op_derive(v->op, what, err);
+    if (!op) {
+        if (refused)
+            opd_err_copy(refused, err);
+        return NULL;
+    }
     struct version *d = mem_zalloc(1, sizeof *d);
     *d = (struct version){
         .refs = 1,

@@ -39,8 +39,9 @@ struct version {
     struct program *programs; // all of them, on all devices; see program.h
     struct version *derived;  // its derivatives, a reference each; see version_derive()
     struct version *next_derived;
-    struct opd_operator *of; // the operator; NULL: not in its list yet
-    struct version *older;   // in the operator's list; that holds a reference
+    struct opd_err refused[2]; // why there is no "backward", no "tangent"; code 0: nobody has asked
+    struct opd_operator *of;   // the operator; NULL: not in its list yet
+    struct version *older;     // in the operator's list; that holds a reference
 };
 
 // A plan with the programs that it launches, on one device. Kept by the version; commands on their
