@@ -461,6 +461,33 @@ __device__ __forceinline__ double formula_normcdf(double x)
     return 0.5 * erfc(-x * M_SQRT1_2);
 }
 
+// The derivative of lgamma: below 0 by reflection, then up to 10 by recurrence, from there on by its
+// asymptotic series, in double.
+__device__ inline double formula_digamma(double x)
+{
+    double sum = 0;
+    if (x == 0)
+        return -copysign(INFINITY, x);
+    if (x < 0) {
+        if (x == floor(x))
+            return NAN;
+        const double part = x - floor(x);
+        sum = -M_PI / tan(M_PI * part);
+        x = 1 - x;
+    }
+    for (; x < 10; x += 1)
+        sum -= 1 / x;
+    const double r = 1 / (x * x);
+    const double series = r * (1. / 12 - r * (1. / 120 - r * (1. / 252 - r * (1. / 240 - r * (1. / 132 -
+                          r * (691. / 32760 - r * (1. / 12)))))));
+    return sum + log(x) - 0.5 / x - (x < 1e17 ? series : 0);
+}
+
+__device__ __forceinline__ float formula_digamma(float x)
+{
+    return (float)formula_digamma((double)x);
+}
+
 template <class A> __device__ __forceinline__ A formula_rcbrt(A x)
 {
     return A(1) / cbrt(x);

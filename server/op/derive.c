@@ -77,16 +77,24 @@ static int find_over(const struct derive *d, const struct node *n)
 }
 
 // A condition that is known before anything is computed.
-static bool is_known(const struct derive *d, const struct node *n)
+static bool find_known(const struct derive *d, const struct node *n, int *left)
 {
+    if (--*left < 0)
+        return false;
     if (n->kind == NODE_FORMULA)
-        return is_known(d, d->graph.roots[n->a]);
+        return find_known(d, d->graph.roots[n->a], left);
     bool known = n->kind == NODE_VALUE
                      ? d->set->values[n->a].is_constant
                      : n->kind == NODE_NOT || n->kind == NODE_AND || n->kind == NODE_OR;
     for (int i = 0; i < n->n_args && known; i++)
-        known = is_known(d, n->args[i]);
+        known = find_known(d, n->args[i], left);
     return known;
+}
+
+static bool is_known(const struct derive *d, const struct node *n)
+{
+    int left = FORMULA_MAX_CONDITION;
+    return find_known(d, n, &left);
 }
 
 // Does the formula make an output that has derivatives?

@@ -351,7 +351,7 @@ static struct node *write_tree(struct emitter *e, const struct node *n)
                       !formula_is_sum(n);
     if (n->kind == NODE_CONST && n->type == EXPR_FLOAT && n->value.f < 0)
         copy->bracketed = true;
-    bool named = n->n_args > 0 && (e->uses[n->size] > 1 || size > MAX_TERM);
+    bool named = n->n_args > 0 && (e->uses[n->size] > 1 || size > MAX_TERM || formula_is_sum(n));
     e->sizes[n->size] = named ? 1 : size;
     return e->written[n->size] = named ? add_formula(e, copy, -1) : copy;
 }

@@ -42,6 +42,7 @@ static const struct {
     { "fmin", { "x <= y || isnan(y) ? g : 0", "x <= y || isnan(y) ? 0 : g" } },
     { "fmod", { "g", "-g * trunc(x / y)" } },
     { "hypot", { "g * (x / r)", "g * (y / r)" } },
+    { "lgamma", { "g * digamma(x)" } },
     { "log", { "g / x" } },
     { "log10", { "g / (2.3025850929940457 * x)" } },
     { "log1p", { "g / (1 + x)" } },
@@ -65,6 +66,7 @@ static const struct {
     { "sqrt", { "g / (2 * r)" } },
     { "tan", { "g * (1 + r * r)" } },
     { "tanh", { "g * " SECH2 } },
+    { "tgamma", { "g * (r * digamma(x))" } },
     { "trunc", { "" } },
 };
 

@@ -16,8 +16,10 @@ enum {
     FORMULA_MAX_VALUES = 64, // attributes, lets and conditions of attributes that they use
     FORMULA_MAX_TERMS = 1000,
     FORMULA_MAX_OVERS = 4,
-    FORMULA_MAX_SUMS = 48,      // of one direction
-    FORMULA_MAX_BRACKETS = 100, // nested in the C++: compilers have a limit
+    FORMULA_MAX_NESTED = 4,      // sums in each other, in one formula
+    FORMULA_MAX_CONDITION = 256, // nodes of one that is known in a request
+    FORMULA_MAX_SUMS = 48,       // of one direction
+    FORMULA_MAX_BRACKETS = 100,  // nested in the C++: compilers have a limit
 };
 
 // What a formula reads, by itself and by its intermediates: bit sets.

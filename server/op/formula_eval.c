@@ -45,6 +45,21 @@ static double call_signbit(double x)
     return signbit(x) != 0;
 }
 
+static double call_digamma(double x)
+{
+    double sum = 0;
+    if (x <= 0 && x == floor(x))
+        return NAN;
+    if (x < 0) {
+        sum = -M_PI / tan(M_PI * (x - floor(x)));
+        x = 1 - x;
+    }
+    for (; x < 10; x++)
+        sum -= 1 / x;
+    double r = 1 / (x * x);
+    return sum + log(x) - 0.5 / x - r * (1. / 12 - r * (1. / 120 - r / 252));
+}
+
 // clang-format off
 static const struct {
     const char *name;
@@ -55,7 +70,8 @@ static const struct {
     { "asin", asin, NULL }, { "asinh", asinh, NULL }, { "atan", atan, NULL },
     { "atan2", NULL, atan2 }, { "atanh", atanh, NULL }, { "cbrt", cbrt, NULL },
     { "ceil", ceil, NULL }, { "copysign", NULL, copysign }, { "cos", cos, NULL },
-    { "cosh", cosh, NULL }, { "erf", erf, NULL }, { "erfc", erfc, NULL }, { "exp", exp, NULL },
+    { "cosh", cosh, NULL }, { "digamma", call_digamma, NULL },
+    { "erf", erf, NULL }, { "erfc", erfc, NULL }, { "exp", exp, NULL },
     { "exp10", call_exp10, NULL }, { "exp2", exp2, NULL }, { "expm1", expm1, NULL },
     { "fabs", fabs, NULL }, { "fdim", NULL, fdim }, { "floor", floor, NULL },
     { "fmax", NULL, fmax }, { "fmin", NULL, fmin }, { "fmod", NULL, fmod },

@@ -68,6 +68,7 @@ static const char *hint_function(const char *name, size_t size)
 struct reading {
     struct formula_set *set;
     struct formula *f;
+    int n_sums; // inside of which the parser is
 };
 
 // --- what is read
@@ -212,7 +213,8 @@ static const struct function functions[] = {
     { "atan2", "nn", NODE_CALL, NULL }, { "atanh", "n", NODE_CALL, NULL },
     { "cbrt", "n", NODE_CALL, NULL }, { "ceil", "n", NODE_CALL, NULL },
     { "copysign", "nn", NODE_CALL, NULL }, { "cos", "n", NODE_CALL, NULL },
-    { "cosh", "n", NODE_CALL, NULL }, { "erf", "n", NODE_CALL, NULL },
+    { "cosh", "n", NODE_CALL, NULL }, { "digamma", "n", NODE_CALL, "opd::formula_digamma" },
+    { "erf", "n", NODE_CALL, NULL },
     { "erfc", "n", NODE_CALL, NULL }, { "exp", "n", NODE_CALL, "opd::formula_exp<scalar_t>" },
     { "exp10", "n", NODE_CALL, NULL }, { "exp2", "n", NODE_CALL, NULL },
     { "expm1", "n", NODE_CALL, NULL }, { "fabs", "n", NODE_CALL, NULL },
@@ -312,8 +314,13 @@ static struct node *read_sum(struct parser *p, const struct token *name)
     while (!text_is(name->start, name->size, kinds[i].name))
         i++;
     struct node *x = NULL;
+    struct reading *reading = p->data;
+    if (++reading->n_sums > FORMULA_MAX_NESTED)
+        return TREE_FAIL(p, name, "sums nested more than %d deep; give the inner one a formula",
+                         FORMULA_MAX_NESTED);
     if (kinds[i].kind != NODE_COUNT && !(x = tree_number(p, tree_parse(p))))
         return NULL;
+    reading->n_sums--;
     int over = read_over(p, x ? !lex_accept(p->lx, ',') : lex_is(p->lx, ')'));
     if (over < 0)
         return NULL;
@@ -382,7 +389,7 @@ static struct node *read_call(struct parser *p, const struct token *name)
     struct node *call = tree_node(p, f->kind, f->kind == NODE_TEST ? EXPR_TRUTH : EXPR_FLOAT, name,
                                   NULL, NULL);
     call->a = (int16_t)(f - functions);
-    if (reading && strstr(f->name, "gamma"))
+    if (reading && strcmp(f->name, "digamma") == 0)
         p->place->scope->op->body->opaque = true;
     int expected = (int)strlen(f->args);
     return read_args(p, name, call, expected, expected);

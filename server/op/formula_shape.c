@@ -108,30 +108,34 @@ static struct node *make_number(struct arena *arena, int64_t value)
 
 // A condition of truth values that are known in a request. NULL: it is none.
 static struct node *make_condition(struct arena *arena, const struct formula_set *set,
-                                   const struct node *n)
+                                   const struct node *n, int *left)
 {
     struct node *args[2] = { NULL, NULL };
+    if (--*left < 0)
+        return NULL;
     if (n->kind == NODE_FORMULA)
-        return make_condition(arena, set, set->items[n->a].root);
+        return make_condition(arena, set, set->items[n->a].root, left);
     if (n->kind == NODE_VALUE && set->values[n->a].is_constant)
         return (struct node *)(uintptr_t)set->values[n->a].expr->root;
     if (n->kind != NODE_NOT && n->kind != NODE_AND && n->kind != NODE_OR)
         return NULL;
     for (int i = 0; i < n->n_args; i++)
-        if (!(args[i] = make_condition(arena, set, n->args[i])))
+        if (!(args[i] = make_condition(arena, set, n->args[i], left)))
             return NULL;
     return make_plan_node(arena, n->kind, args[0], args[1], NULL);
 }
 
 static struct node *make_reduced(struct arena *arena, const struct op *op,
-                                 const struct formula_set *set, const struct node *n)
+                                 const struct formula_set *set, const struct node *n, int *branches)
 {
     while (n->kind == NODE_FORMULA)
         n = set->items[n->a].root;
-    struct node *condition = n->kind == NODE_CHOICE ? make_condition(arena, set, n->args[0]) : NULL;
-    if (condition) {
-        struct node *a = make_reduced(arena, op, set, n->args[1]);
-        struct node *b = make_reduced(arena, op, set, n->args[2]);
+    int left = FORMULA_MAX_CONDITION;
+    struct node *condition = n->kind == NODE_CHOICE ? make_condition(arena, set, n->args[0], &left)
+                                                    : NULL;
+    if (condition && --*branches >= 0) {
+        struct node *a = make_reduced(arena, op, set, n->args[1], branches);
+        struct node *b = make_reduced(arena, op, set, n->args[2], branches);
         bool same = a->kind == NODE_CONST && b->kind == NODE_CONST && a->value.i == b->value.i;
         return same ? a : make_plan_node(arena, NODE_CHOICE, condition, a, b);
     }
@@ -151,7 +155,8 @@ static struct node *make_reduced(struct arena *arena, const struct op *op,
 const struct expr *formula_reduced(struct arena *arena, const struct op *op,
                                    const struct formula_set *set, const struct formula *f)
 {
-    const struct node *root = make_reduced(arena, op, set, f->root);
+    int branches = FORMULA_MAX_CONDITION;
+    const struct node *root = make_reduced(arena, op, set, f->root, &branches);
     if (root->kind == NODE_CONST && root->value.i == 0)
         return NULL;
     struct expr *e = arena_alloc(arena, 1, sizeof *e);

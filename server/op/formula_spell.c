@@ -7,33 +7,34 @@
 
 // --- what is taken, where truth values are known
 
-static int find_truth(const struct formula_set *set, const struct node *n, const int8_t *known)
+// 1, 0, or -1: it is not known. `left`: nodes that may still be looked at, the same ones whatever
+// is known: what is refused is refused when the file is read.
+static int find_truth(const struct formula_set *set, const struct node *n, const int8_t *known,
+                      int *left)
 {
-    int a = n->n_args > 0 ? find_truth(set, n->args[0], known) : -1;
-    int b = n->n_args > 1 ? find_truth(set, n->args[1], known) : -1;
-    switch (n->kind) {
-    case NODE_CONST:
-        return n->type == EXPR_TRUTH ? n->value.i != 0 : -1;
-    case NODE_VALUE:
-        return known ? known[n->a] : -1;
-    case NODE_FORMULA:
-        return find_truth(set, set->items[n->a].root, known);
-    case NODE_NOT:
-        return a < 0 ? -1 : !a;
-    case NODE_AND:
-        return a == 0 || b == 0 ? 0 : a == 1 && b == 1 ? 1 : -1;
-    case NODE_OR:
-        return a == 1 || b == 1 ? 1 : a == 0 && b == 0 ? 0 : -1;
-    default:
+    if (n->type != EXPR_TRUTH || --*left < 0)
         return -1;
-    }
+    if (n->kind == NODE_CONST)
+        return n->value.i != 0;
+    if (n->kind == NODE_VALUE)
+        return known ? known[n->a] : -1;
+    if (n->kind == NODE_FORMULA)
+        return find_truth(set, set->items[n->a].root, known, left);
+    if (n->kind != NODE_NOT && n->kind != NODE_AND && n->kind != NODE_OR)
+        return -1;
+    int a = find_truth(set, n->args[0], known, left);
+    int b = n->n_args > 1 ? find_truth(set, n->args[1], known, left) : a;
+    int decides = n->kind == NODE_OR; // whatever the other is
+    if (n->kind == NODE_NOT)
+        return a < 0 ? -1 : !a;
+    return a == decides || b == decides ? decides : a < 0 || b < 0 ? -1 : !decides;
 }
 
 const struct node *formula_taken(const struct formula_set *set, const struct node *n,
                                  const int8_t *known)
 {
     while (n->kind == NODE_CHOICE) {
-        int truth = find_truth(set, n->args[0], known);
+        int left = FORMULA_MAX_CONDITION, truth = find_truth(set, n->args[0], known, &left);
         if (truth < 0)
             break;
         n = n->args[truth ? 1 : 2];

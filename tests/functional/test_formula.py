@@ -8,7 +8,7 @@ from conftest import ROOT
 
 import opd
 
-FUNCTIONS = ("abs acos acosh asin asinh atan atanh cbrt ceil cos cosh erf erfc exp exp10 exp2 expm1 fabs "
+FUNCTIONS = ("abs acos acosh asin asinh atan atanh cbrt ceil cos cosh digamma erf erfc exp exp10 exp2 expm1 fabs "
              "floor lgamma log log10 log1p log2 normcdf rcbrt rint round rsqrt sin sinh sqrt tan tanh "
              "tgamma trunc").split()
 PAIRS = "atan2 copysign fdim fmax fmin fmod hypot max min pow remainder".split()
@@ -20,6 +20,8 @@ FILES = {
                          [f"{f}({'x + 1' if f == 'acosh' else 'x'})" for f in FUNCTIONS[i::4]]
                          + [f"{f}(x, z)" for f in PAIRS[i::4]]) + "\n" for i in range(4))
                      + "//! example x=[7] z=[7]\n",
+    "gamma": "//! op gamma(Tensor x) -> Tensor y\n//! dtypes float32 float64\n"
+             "//! formula y = lgamma(x) + tgamma(x)\n//! example x=[9]\n",
     "where": """\
 //! op      where(Tensor mask, Tensor a, Tensor b) -> (Tensor y, Tensor chosen)
 //! dtypes  float16 float32 float64
@@ -103,6 +105,17 @@ def test_functions_and_types(formulas):
     assert none is None
     assert np.array_equal(grad_a.numpy(), np.broadcast_to(mask, (2, 9)).astype(np.float32))
     assert np.array_equal(grad_b.numpy(), np.ones(9, np.float32))
+
+
+def test_the_derivatives_of_gamma_functions(formulas):
+    x = np.array([-5.3, -2.5, -0.1, 1e-3, 0.5, 1, 1.4616, 3, 9.99, 12])
+    for dtype, bound in (("float64", 1e-12), ("float32", 1e-5)):
+        given = torch.from_numpy(x.astype(dtype)).double()
+        psi = torch.digamma(given)
+        expected = psi + psi * torch.exp(torch.lgamma(given)) * torch.tensor([(-1.0) ** np.floor(min(v, 0)) for v in x])
+        _, context = formulas.ops.gamma.forward(formulas.tensor(x, dtype=dtype))
+        grad = context.backward(formulas.tensor(np.ones_like(x), dtype=dtype))[0].numpy()
+        assert np.allclose(grad, expected.numpy(), rtol=bound, atol=bound)
 
 
 def test_in_place_reads_what_was_before(formulas):
@@ -307,6 +320,62 @@ def test_functions_of_the_file_and_tensors_that_may_be_absent(start_daemon, tmp_
         assert np.allclose(tangent(x, None, x, scale).numpy(), 3 * scale * x, rtol=1e-14)
         assert np.allclose(tangent(x, scale, x, scale).numpy(), 6 * scale * x, rtol=1e-14)
         assert np.allclose(tangent(x, None, x).numpy(), 2 * x, rtol=1e-14)
+
+
+ROWS = """\
+//! op      rows(Tensor x, Tensor w, *, int n=1, bool all=False) -> (Tensor y, Tensor top, Tensor total)
+//! dtypes  float32 float64
+//! formula t = amax(x, -n:)
+//! formula y = w * (x - t) / count(-n:)
+//! formula top = t - amin(x, -n:)
+//! formula total = all ? x * x : mean(x * x, -n:)
+//! example x=[3,9] w=[9]
+"""
+
+
+def test_sums_of_rows(start_daemon, tmp_path):
+    """Beside NumPy: one dimension and two, rows in parts, and a tie, of which amax's gradient is shared."""
+    (tmp_path / "rows.cu").write_text(ROWS)
+    with start_daemon("--kernels", str(tmp_path)).connect() as client:
+        for shape, n in (((3, 9), 1), ((2, 3, 5), 2), ((4,), 1), ((2, 70001), 1), ((0, 4), 1)):
+            x = np.random.default_rng(0).integers(-4, 4, shape).astype(float)
+            w = np.arange(1.0, shape[-1] + 1)
+            axes, size = tuple(range(-n, 0)), float(np.prod(shape[-n:]))
+            (y, top, total), context = client.ops.rows.forward(x, w, n=n)
+            t = x.max(axes, keepdims=True)
+            assert np.allclose(y.numpy(), w * (x - t) / size, rtol=1e-14)
+            assert np.array_equal(top.numpy(), t - x.min(axes, keepdims=True))
+            assert np.allclose(total.numpy(), (x * x).mean(axes, keepdims=True), rtol=1e-13)
+            g = np.ones(top.shape)
+            grad_x, grad_w = (d.numpy() for d in context.backward(np.zeros_like(x), g, 0 * g))
+            high, low = x == t, x == x.min(axes, keepdims=True)
+            shared = high / high.sum(axes, keepdims=True) - low / low.sum(axes, keepdims=True)
+            assert np.allclose(grad_x, shared, rtol=1e-14) and not grad_w.any()
+            grad_x, grad_w = (d.numpy() for d in context.backward(np.ones_like(x), 0 * g, g))
+            assert np.allclose(grad_w, ((x - t) / size).reshape(-1, shape[-1]).sum(0), rtol=1e-12)
+            dy = np.broadcast_to(w / size, shape)
+            expected = dy - high / high.sum(axes, keepdims=True) * dy.sum(axes, keepdims=True) + 2 * x / size
+            assert np.allclose(grad_x, expected, rtol=1e-10, atol=1e-12)
+        assert client.ops.rows(x[:0], w, all=True)[2].shape == (0, 4)
+
+
+CANNOT_BE = {
+    "sum(x, 0)": "a sum over dimension 0 .'0'., expected -1, the last, or -N:, the last N",
+    "sum(x, -3:)": "a sum over the dimensions '-3:' from -3 on, expected -2 to -1",
+    "sum(x, -1) + sum(x)": "sums over the last 1 dimensions .'-1'. and over 2 .''.; expected the same",
+    "sum(x, 1.5)": "what is summed over is '1.5', a float; expected an integer",
+    "sum(x, -1, -2)": "expected '\\)', got ','",
+}
+
+
+def test_sums_that_cannot_be(start_daemon, tmp_path):
+    text = "//! op f(Tensor x) -> Tensor y\n//! dtypes float32\n//! formula y = %s\n//! example x=[2,3]\n"
+    (tmp_path / "f.cu").write_text(text % "x")
+    with start_daemon("--kernels", str(tmp_path)).connect() as client:
+        for formula, error in CANNOT_BE.items():
+            (tmp_path / "f.cu").write_text(text % formula)
+            with pytest.warns(opd.ReloadWarning, match=error):
+                assert client.reload()[-1]["state"] == "failed"
 
 
 def test_derivatives_are_operators_that_are_found_by_name_alone(derived):
