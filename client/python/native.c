@@ -10,6 +10,7 @@
 #include <Python.h>
 
 #include <errno.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <structmember.h>
 #include <sys/socket.h>
@@ -20,7 +21,7 @@ enum { ABI = 1, REPLY_SIZE = 4096 };
 // Attributes and methods that are looked up often.
 #define NAMES(X)                                                                                   \
     X(_collect) X(_exchange_slowly) X(_expected) X(_hear) X(_hear_first) X(_hurry)                 \
-    X(_keep_reply) X(conn) X(drop) X(make_wires) X(parts)
+    X(_keep_reply) X(conn) X(drop) X(make_wires) X(parts) X(patience)
 #define DECLARE(name) PyObject *name;
 static struct {
     NAMES(DECLARE)
@@ -245,18 +246,22 @@ static int find_free_socket(PyObject *const parts[N_PARTS])
     return (int)fd;
 }
 
-// Waits for something to come. Returns its size; -1, with errno, or, where a signal's handler has
-// raised it, with an error.
-static ssize_t receive(int fd, char reply[REPLY_SIZE])
+// Waits for something to come, for so many milliseconds (-1: for ever). Returns its size; -1, with
+// errno, or, where a signal's handler has raised it, with an error. poll() sleeps on where the
+// other side has only made room by reading, which would wake a recv() for nothing.
+static ssize_t receive(int fd, int patience, char reply[REPLY_SIZE])
 {
     ssize_t n;
-    int number;
+    int ready, number;
     do {
+        struct pollfd p = { .fd = fd, .events = POLLIN };
         PyThreadState *state = PyEval_SaveThread();
-        n = recv(fd, reply, REPLY_SIZE, 0); // the socket has the client's time-out
-        number = errno;
+        ready = poll(&p, 1, patience);
+        n = ready > 0 ? recv(fd, reply, REPLY_SIZE, MSG_DONTWAIT) : -1;
+        number = ready == 0 ? EAGAIN : errno;
         PyEval_RestoreThread(state);
-    } while (n < 0 && number == EINTR && PyErr_CheckSignals() == 0);
+    } while (n < 0 &&
+             (number == EINTR ? PyErr_CheckSignals() == 0 : ready > 0 && number == EAGAIN));
     errno = number;
     return n;
 }
@@ -295,7 +300,8 @@ static PyObject *exchange(PyObject *const parts[N_PARTS], PyObject *expected, Py
                        MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         return PyObject_CallMethodObjArgs(parts[CONN], names._exchange_slowly, data,
                                           parts[DEADLINE], NULL);
-    ssize_t n = receive(fd, received);
+    PyObject *patience = peek(parts[CONN], names.patience);
+    ssize_t n = receive(fd, patience ? (int)PyLong_AsLong(patience) : 0, received);
     if (n < 0 || !PyBytes_Check(expected) || n != PyBytes_Size(expected) ||
         memcmp(received, PyBytes_AsString(expected), (size_t)n) != 0)
         return hear_first(parts, n, received);

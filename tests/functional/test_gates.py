@@ -4,7 +4,6 @@ it was: where a change makes requests cheaper, or rightly dearer, `make gates` w
 import json
 import platform
 import sys
-import sysconfig
 import time
 
 import pytest
@@ -77,7 +76,7 @@ def test_instructions():
         pytest.skip(str(why))
 
 
-@pytest.mark.skipif(sysconfig.get_python_version() != GATES["python version"], reason="gates.json is of another Python")
+@pytest.mark.skipif(platform.python_version() != GATES["python version"], reason="gates.json is of another Python")
 @pytest.mark.skipif(opd._native.native is None, reason="there is no opd_native")
 def test_python(daemon):
     try:
@@ -114,7 +113,7 @@ if __name__ == "__main__":
     served = Daemon()
     GATES["system calls"] = measure_calls(served)
     GATES["python"] = measure_python(served)
-    GATES["python version"] = sysconfig.get_python_version()
+    GATES["python version"] = platform.python_version()
     served.stop()
     FILE.write_text(json.dumps(GATES, indent=2) + "\n")
     sys.stdout.write(FILE.read_text())

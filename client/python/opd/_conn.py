@@ -162,6 +162,8 @@ class Connection:
     def timeout(self, seconds: Optional[float]) -> None:
         assert self._sock is not None
         self._timeout = seconds
+        # The same, for poll().
+        self.patience = -1 if seconds is None else int(min(max(seconds * 1e3, 1), 0x7FFFFFFF))
         # 0 is for ever.
         whole, part = divmod(0 if seconds is None else max(int(seconds * 1e6), 1), 1_000_000)
         value = struct.pack("ll", whole, part)
