@@ -12,51 +12,36 @@
 //! autocast lower
 //! shape   input [N, C, H, W]
 //! shape   weight [CM, 1, KH, KW]
+//! let     SH, SW = stride
+//! let     PH, PW = padding
+//! let     DH, DW = dilation
 //! require C > 0 && CM > 0 && CM % C == 0 : \
 //!           "weight has {CM} channels in dimension 0, input has {C}; expected [{C}*M, 1, KH, KW]"
 //! require H > 0 && W > 0 : "input has {H} rows of {W} columns, expected at least one of each"
 //! require KH > 0 && KW > 0 : "weight has a window of {KH} x {KW}, expected at least 1 x 1"
-//! require stride[0] > 0 && stride[1] > 0 : \
-//!           "stride is [{stride[0]}, {stride[1]}], expected at least 1"
-//! require dilation[0] > 0 && dilation[1] > 0 : \
-//!           "dilation is [{dilation[0]}, {dilation[1]}], expected at least 1"
-//! require padding[0] >= 0 && padding[1] >= 0 : \
-//!           "padding is [{padding[0]}, {padding[1]}], expected at least 0"
+//! require SH > 0 && SW > 0 : "stride is {stride}, expected at least 1"
+//! require DH > 0 && DW > 0 : "dilation is {dilation}, expected at least 1"
+//! require PH >= 0 && PW >= 0 : "padding is {padding}, expected at least 0"
 //! shape   bias [CM]
 //! let     M = CM / C
-//! let     SH = stride[0]
-//! let     SW = stride[1]
-//! let     PH = padding[0]
-//! let     PW = padding[1]
-//! let     DH = dilation[0]
-//! let     DW = dilation[1]
-//! let     REACH_H = H + 2*PH - DH*(KH - 1)
-//! let     REACH_W = W + 2*PW - DW*(KW - 1)
+//! let     REACH_H, REACH_W = H + 2*PH - DH*(KH - 1), W + 2*PW - DW*(KW - 1)
 //! require REACH_H > 0 && REACH_W > 0 : \
 //!           "the window of {KH} x {KW} exceeds the padded input, {H + 2*PH} x {W + 2*PW}"
-//! let     OH = (REACH_H - 1) / SH + 1
-//! let     OW = (REACH_W - 1) / SW + 1
+//! let     OH, OW = (REACH_H - 1) / SH + 1, (REACH_W - 1) / SW + 1
 //! shape   output [N, CM, OH, OW]
 //! batch   N
 //! batch   C CM
 //! linear  input bias
 //! linear  weight bias
-//! let     SMALL = KH <= 7 && KW <= 7 && SH <= 2 && SW <= 2 && \
-//!           DH <= 2 && DW <= 2 && H*W < 2147483648 && \
-//!           H + 2*PH < 1073741824 && W + 2*PW < 1073741824 && \
-//!           N*CM*(OH + 8)*OW < 2147483648 && N*C*(H + 8*SH)*(W + 2) < 2147483648
-//! let     VEC = 16 / sizeof(scalar_t)
-//! let     SAME = cuda && SMALL && SH == 1 && SW == 1 && DH == 1 && DW == 1 && \
-//!           KW == 2*PW + 1 && W % VEC == 0
-//! let     SAME_OUT = N*CM*cdiv(OH, 4)*(W / VEC)
-//! let     SAME_IN = N*C*cdiv(H, 4)*(W / VEC)
-//! let     TAPS = KW <= 7 ? KW : 0
+//! let     SMALL = max(KH, KW) <= 7 && max(max(SH, SW), max(DH, DW)) <= 2 && \
+//!           fits32(H*W, 2*H + 4*PH, 2*W + 4*PW, N*CM*(OH + 8)*OW, N*C*(H + 8*SH)*(W + 2))
+//! let     VEC, TAPS = 16 / sizeof(scalar_t), KW <= 7 ? KW : 0
+//! let     SAME = SMALL && SH*SW*DH*DW == 1 && KW == 2*PW + 1 && W % VEC == 0
 //! let     ROWS = KH <= 5 && OH >= 8 && N*CM*OH*OW >= 4194304 ? 8 : 4
-//! let     GROUPS = cdiv(OH, ROWS)
-//! let     CELLS_H = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4)
-//! let     CELLS_W = (W - 1 + PW) / SW - PW / SW + 1
-//! let     QUADS = cdiv(OH, 4)
-//! let     STRIPS = SAME ? N*QUADS*(W / VEC) : N*QUADS*OW
+//! let     GROUPS, QUADS = cdiv(OH, ROWS), cdiv(OH, 4)
+//! let     CELLS_H, CELLS_W = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4), \
+//!           (W - 1 + PW) / SW - PW / SW + 1
+//! let     STRIPS = N*QUADS*(SAME ? W / VEC : OW)
 //! let     PARTS = max(1, SAME ? min(1024 / CM, STRIPS / 2048) : min(2048 / CM, STRIPS / 1024))
 //! scratch partial acc_t [PARTS, CM, KH*KW + 1]
 //! empty   output grad_input grad_weight grad_bias
@@ -70,70 +55,33 @@
 //! example input=[2,3,11,11] weight=[3,1,2,2] stride=3
 //! example input=[1,2,3,3] weight=[4,1,3,3] bias=[4] padding=4
 //
-//! forward
-//!   kernel  depthwise_forward_rows<scalar_t, TAPS, min(SW, 3) % 3>
-//!   when    cpu
-//!   grid    N*CM*cdiv(OH, 8)
-//!   block   1
-//!   kernel  depthwise_forward_same<scalar_t, KH, KW>
-//!   otherwise SAME
-//!   grid    cdiv(SAME_OUT, 128)
-//!   block   128
-//!   bind    count = SAME_OUT
-//!   kernel  depthwise_forward<scalar_t, KH, KW, SH, SW, DH, DW, ROWS>
-//!   otherwise SMALL
-//!   grid    cdiv(N*CM*GROUPS*OW, 256)
-//!   bind    count = N*CM*GROUPS*OW
-//!   bind    OW_magic = 4294967296 * (pow2(OW) - OW) / OW + 1
-//!   bind    GROUPS_magic = 4294967296 * (pow2(GROUPS) - GROUPS) / GROUPS + 1
-//!   bind    CM_magic = 4294967296 * (pow2(CM) - CM) / CM + 1
-//!   bind    M_magic = 4294967296 * (pow2(M) - M) / M + 1
-//!   kernel  depthwise_forward_any<scalar_t>
-//!   otherwise
-//!   grid    cdiv(numel(output), 256)
-//!   bind    count = numel(output)
+//! forward cpu
+//!   kernel  depthwise_forward_rows<scalar_t, TAPS, min(SW, 3) % 3> threads N*CM*cdiv(OH, 8) by 1
+//! forward cuda
+//!   kernel  depthwise_forward_same<scalar_t, KH, KW> when SAME threads N*CM*QUADS*(W / VEC) by 128
+//!   kernel  depthwise_forward<scalar_t, KH, KW, SH, SW, DH, DW, ROWS> otherwise SMALL
+//!   threads N*CM*GROUPS*OW
+//!   kernel  depthwise_forward_any otherwise threads numel(output)
 //
-//! backward grad_input
+//! backward cpu grad_input
 //!   kernel  depthwise_grad_input_rows<scalar_t, SW == 1 ? TAPS : 0, SW == 1>
-//!   when    cpu
-//!   grid    N*C*cdiv(H, 8)
-//!   block   1
-//!   kernel  depthwise_grad_input_same<scalar_t, KH, KW>
-//!   otherwise SAME && M == 1
-//!   grid    cdiv(SAME_IN, 128)
-//!   block   128
-//!   bind    count = SAME_IN
-//!   kernel  depthwise_grad_input<scalar_t, KH, KW, SH, SW, DH, DW>
-//!   otherwise SMALL
-//!   grid    cdiv(N*C*CELLS_H*CELLS_W, 256)
-//!   bind    count = N*C*CELLS_H*CELLS_W
-//!   bind    CELLS_W_magic = 4294967296 * (pow2(CELLS_W) - CELLS_W) / CELLS_W + 1
-//!   bind    CELLS_H_magic = 4294967296 * (pow2(CELLS_H) - CELLS_H) / CELLS_H + 1
-//!   bind    C_magic = 4294967296 * (pow2(C) - C) / C + 1
-//!   kernel  depthwise_grad_input_any<scalar_t>
-//!   otherwise
-//!   grid    cdiv(numel(input), 256)
-//!   bind    count = numel(input)
+//!   threads N*C*cdiv(H, 8) by 1
+//! backward cuda grad_input
+//!   kernel  depthwise_grad_input_same<scalar_t, KH, KW> when SAME && M == 1
+//!   threads N*C*cdiv(H, 4)*(W / VEC) by 128
+//!   kernel  depthwise_grad_input<scalar_t, KH, KW, SH, SW, DH, DW> otherwise SMALL
+//!   threads N*C*CELLS_H*CELLS_W
+//!   kernel  depthwise_grad_input_any otherwise threads numel(input)
 //
-//! backward grad_weight grad_bias
-//!   kernel  depthwise_grad_weight_rows<scalar_t, SW == 1>
-//!   when    cpu
-//!   grid    CM*(KH*KW + 1)
-//!   block   1
-//!   kernel  depthwise_grad_weight_same<scalar_t, KH, KW, wanted(grad_weight)>
-//!   otherwise SAME
+//! backward cpu grad_weight grad_bias
+//!   kernel  depthwise_grad_weight_rows<scalar_t, SW == 1> threads CM*(KH*KW + 1) by 1
+//! backward cuda grad_weight grad_bias
+//!   kernel  depthwise_grad_weight_same<scalar_t, KH, KW, wanted(grad_weight)> when SAME
 //!   grid    CM*PARTS
 //!   kernel  depthwise_grad_weight<scalar_t, KH, KW, SH, SW, DH, DW, wanted(grad_weight)>
-//!   otherwise SMALL
-//!   grid    CM*PARTS
-//!   bind    OW_magic = 4294967296 * (pow2(OW) - OW) / OW + 1
-//!   bind    QUADS_magic = 4294967296 * (pow2(QUADS) - QUADS) / QUADS + 1
-//!   kernel  depthwise_grad_weight_any<scalar_t>
-//!   otherwise
-//!   grid    CM*(KH*KW + 1)*PARTS
-//!   kernel  depthwise_grad_weight_sum<scalar_t>
-//!   when    cuda
-//!   grid    cdiv(CM*(KH*KW + 1), 256)
+//!   otherwise SMALL grid CM*PARTS
+//!   kernel  depthwise_grad_weight_any otherwise grid CM*(KH*KW + 1)*PARTS
+//!   kernel  depthwise_grad_weight_sum threads CM*(KH*KW + 1)
 
 // ---- 16 bytes at a time, where rows of input and output are equally long multiples of that
 // (stride and dilation 1, "same" padding of the columns).
@@ -261,20 +209,16 @@ __global__ void depthwise_grad_input_same(const T *__restrict__ grad_output,
 template <class T, int KH, int KW, int SH, int SW, int DH, int DW, int ROWS>
 __global__ void depthwise_forward(const T *__restrict__ input, const T *__restrict__ weight,
                                   const T *__restrict__ bias, T *__restrict__ output,
-                                  unsigned count, int CM, int M, int H, int W, int OH, int OW,
-                                  int GROUPS, int PH, int PW, unsigned OW_magic,
-                                  unsigned GROUPS_magic, unsigned CM_magic, unsigned M_magic)
+                                  unsigned count, opd::divisor CM, opd::divisor M, int H, int W,
+                                  int OH, opd::divisor OW, opd::divisor GROUPS, int PH, int PW)
 {
     const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count)
         return;
-    const unsigned row = opd::divide(i, OW, OW_magic),
-                   plane = opd::divide(row, GROUPS, GROUPS_magic);
-    const unsigned channel = plane - opd::divide(plane, CM, CM_magic) * CM;
+    const unsigned row = i / OW, plane = row / GROUPS, channel = plane % CM;
     const int ow = (int)(i - row * OW), oh = (int)(row - plane * GROUPS) * ROWS;
     const int iw = ow * SW - PW, ih = oh * SH - PH;
-    const T *line = input + opd::divide(plane, M, M_magic) * (int64_t)(H * W) + (int64_t)ih * W +
-                    iw;
+    const T *line = input + plane / M * (int64_t)(H * W) + (int64_t)ih * W + iw;
 
     acc_t w[KH * KW], sum[ROWS];
 #pragma unroll
@@ -340,18 +284,15 @@ __global__ void depthwise_forward_any(const T *__restrict__ input, const T *__re
 template <class T, int KH, int KW, int SH, int SW, int DH, int DW>
 __global__ void depthwise_grad_input(const T *__restrict__ grad_output,
                                      const T *__restrict__ weight, T *__restrict__ grad_input,
-                                     unsigned count, int C, int M, int H, int W, int OH, int OW,
-                                     int CELLS_H, int CELLS_W, int PH, int PW,
-                                     unsigned CELLS_W_magic, unsigned CELLS_H_magic,
-                                     unsigned C_magic)
+                                     unsigned count, opd::divisor C, int M, int H, int W, int OH,
+                                     int OW, opd::divisor CELLS_H, opd::divisor CELLS_W, int PH,
+                                     int PW)
 {
     constexpr int CELLS = 4, UP = (KH - 1) * DH / SH, LEFT = (KW - 1) * DW / SW;
     const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= count)
         return;
-    const unsigned row = opd::divide(i, CELLS_W, CELLS_W_magic),
-                   plane = opd::divide(row, CELLS_H, CELLS_H_magic);
-    const unsigned channel = plane - opd::divide(plane, C, C_magic) * C;
+    const unsigned row = i / CELLS_W, plane = row / CELLS_H, channel = plane % C;
     const int b = PW / SW + (int)(i - row * CELLS_W),
               a = PH / SH + (int)(row - plane * CELLS_H) * CELLS;
 
@@ -434,15 +375,15 @@ template <class T, int KH, int KW, int SH, int SW, int DH, int DW, bool WEIGHT>
 __global__ void depthwise_grad_weight(const T *__restrict__ input,
                                       const T *__restrict__ grad_output,
                                       acc_t *__restrict__ partial, int CM, int M, int H, int W,
-                                      int OH, int OW, int QUADS, int PH, int PW, int PARTS,
-                                      unsigned STRIPS, unsigned OW_magic, unsigned QUADS_magic)
+                                      int OH, opd::divisor OW, opd::divisor QUADS, int PH, int PW,
+                                      int PARTS, unsigned STRIPS)
 {
     constexpr int ROWS = 4;
     const unsigned channel = blockIdx.x / PARTS, part = blockIdx.x % PARTS;
     const unsigned share = (STRIPS + PARTS - 1) / PARTS, end = min((part + 1) * share, STRIPS);
     acc_t sum[KH * KW] = {}, sum_bias = 0;
     for (unsigned i = part * share + threadIdx.x; i < end; i += blockDim.x) {
-        const unsigned row = opd::divide(i, OW, OW_magic), n = opd::divide(row, QUADS, QUADS_magic);
+        const unsigned row = i / OW, n = row / QUADS;
         const int ow = (int)(i - row * OW), oh = (int)(row - n * QUADS) * ROWS;
         const int iw = ow * SW - PW, ih = oh * SH - PH;
         const int64_t plane = (int64_t)n * CM + channel;
