@@ -80,11 +80,8 @@ static bool read_words(struct reader *r)
     return lex_expect_end(lx) && set_str_default(r, attr);
 }
 
-static bool read_shape(struct reader *r)
+static bool read_one_shape(struct reader *r, int tensor)
 {
-    int tensor;
-    if (!reader_take_tensor(r, &tensor))
-        return false;
     if (r->scope.shaped[tensor])
         return lex_fail(&r->lx, "a second shape for '%s'", body_tensor_name(r->op, tensor));
     enum shape_use use = tensor >= TENSOR_OUTPUT          ? SHAPE_RESULT
@@ -94,6 +91,25 @@ static bool read_shape(struct reader *r)
     rule->tensor = tensor;
     r->scope.shaped[tensor] = true;
     return shape_read(r, use, &rule->shape);
+}
+
+// `shape A B [N, C]`: as a line for each.
+static bool read_shape(struct reader *r)
+{
+    int tensors[OP_MAX_INPUTS + OP_MAX_OUTPUTS], n = 0;
+    do {
+        if (n == OP_MAX_INPUTS + OP_MAX_OUTPUTS)
+            return lex_fail(&r->lx, "more tensors than there are");
+        if (!reader_take_tensor(r, &tensors[n++]))
+            return false;
+    } while (r->lx.token.kind == TOKEN_NAME);
+    const struct lexer at_shape = r->lx;
+    for (int i = 0; i < n; i++) {
+        r->lx = at_shape;
+        if (!read_one_shape(r, tensors[i]))
+            return false;
+    }
+    return true;
 }
 
 // The dtype of a saved or scratch tensor, if one stands before its shape.

@@ -200,7 +200,7 @@ static void test_shapes(void **state)
     (void)state;
     const char *head = OP WORDS DTYPES;
     static const char *const rows[][2] = {
-        { "x N", "t.cu:4: expected a shape: [N, C], [] or [...S], got 'N'" },
+        { "x N", "t.cu:4: 'N' is not defined here, expected an input or output" },
         { "x [N C]", "t.cu:4: expected ',' or ']', got 'C'" },
         { "x [N, C", "t.cu:4: expected ',' or ']', got the end of the line" },
         { "x [N] 3", "t.cu:4: expected the end of the line, got '3'" },
@@ -235,6 +235,7 @@ static void test_shapes(void **state)
 static void test_lets_and_requires(void **state)
 {
     (void)state;
+    refuse_top("//! shape x y [N]", "t.cu:7: a second shape for 'x'");
     refuse_top("//! let N = 3", "t.cu:7: 'N' is defined twice: it is a dimension since line 4");
     refuse_top("//! let Q", "t.cu:7: expected '=', got the end of the line");
     refuse_top("//! let = 3", "t.cu:7: expected a name, got '='");
