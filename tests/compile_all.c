@@ -85,7 +85,7 @@ static bool add_plan(struct kernels *set, const struct plan_request *request)
         return false;
     }
     for (int i = 0; i < plan->n_kernels; i++)
-        add_kernel(set, plan->prelude, plan->kernels[i].expr);
+        add_kernel(set, plan->kernels[i].prelude, plan->kernels[i].expr);
     plan_free(plan);
     return true;
 }

@@ -135,7 +135,7 @@ static void check_syntax(struct reload *r, struct edit *edit, const struct versi
         return; // the compile itself tells as soon
     const char *strings[JOB_MAX_STRINGS] = {
         [JOB_KIND] = "syntax",    [JOB_TARGET] = bp->device->info.target,
-        [JOB_COMMON] = v->common, [JOB_PRELUDE] = bp->plan->prelude,
+        [JOB_COMMON] = v->common, [JOB_PRELUDE] = bp->plan->kernels[0].prelude,
         [JOB_FILE] = v->op->file, [JOB_FOLDER] = v->folder,
         [JOB_SOURCE] = v->text,   [JOB_EXPR] = bp->plan->kernels[0].expr,
     };

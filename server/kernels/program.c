@@ -41,10 +41,10 @@ struct program *program_get(struct device *d, struct version *version, const str
                             int kernel)
 {
     const struct plan_kernel *k = &plan->kernels[kernel];
-    uint64_t key = program_key(version, plan->prelude, k->expr);
+    uint64_t key = program_key(version, k->prelude, k->expr);
     struct program *first = map_get(&d->loaded.programs, key);
     for (struct program *p = first; p; p = p->next_of_hash)
-        if (p->version == version && strcmp(p->prelude, plan->prelude) == 0 &&
+        if (p->version == version && strcmp(p->prelude, k->prelude) == 0 &&
             strcmp(p->expr, k->expr) == 0)
             return p;
     struct program *p = mem_zalloc(1, sizeof *p);
@@ -56,7 +56,7 @@ struct program *program_get(struct device *d, struct version *version, const str
         .key = key,
         .id = take_id(d),
         .file = mem_strdup(version->op->file),
-        .prelude = mem_strdup(plan->prelude),
+        .prelude = mem_strdup(k->prelude),
         .expr = mem_strdup(k->expr),
         .n_params = k->n_params,
         .params = mem_zalloc((size_t)k->n_params, sizeof *p->params),

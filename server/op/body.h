@@ -20,8 +20,8 @@ enum {
     OP_MAX_SHARED_SIZE = 227 * 1024,
     OP_MAX_EXAMPLES = 64,
     OP_MAX_CHECKS = 32,
-    OP_BLOCK_SIZE = 256,                              // threads, where a launch says nothing
-    OP_MAX_RULES = OP_MAX_DIRECTIVES + ENV_MAX_SLOTS, // a `let` may have several
+    OP_BLOCK_SIZE = 256,                                   // threads, where a launch says nothing
+    OP_MAX_RULES = OP_MAX_DIRECTIVES + ENV_MAX_SLOTS + 64, // `let` and `shape` may be several
 };
 
 enum dim_kind {
@@ -107,23 +107,42 @@ struct matrix {
     const struct expr *stride, *offset; // NULL: cols and 0
 };
 
-// d = a @ b, or d += a @ b.
+// A step of elements: `formula`, `sum` or `fill`. It is an operator of formulas of its own, whose
+// inputs are, in this order, what it makes; a scalar that says which dtype scalar_t is; and what it
+// reads. It changes its first input in place; of a `sum` it has that input's gradient.
+struct inner {
+    struct inner *next; // of the body's
+    int line;
+    const char *text; // "formula grad_x = grad_x * grad_y"
+    struct op *op;
+    int target, n_inputs;
+    int inputs[OP_MAX_INPUTS]; // tensor ids
+    bool reads_target;
+    int n_lets;
+    const struct expr *lets[OP_MAX_ATTRS]; // attributes behind the operator's own
+    int n_over;
+    const struct expr *over[OP_MAX_RANK]; // dimensions of a sum
+};
+
+// d = a @ b, or d += a @ b, or d = a @ b + bias.
 struct matmul {
     const char *text; // "gates = x @ weights.T"
     struct matrix d, a, b;
+    const struct inner *bias; // d = bias; or NULL
     bool accumulate;
     bool tf32;
 };
 
-enum step_kind { STEP_LAUNCH, STEP_ZERO, STEP_MATMUL, STEP_REPEAT };
+enum step_kind { STEP_LAUNCH, STEP_ZERO, STEP_MATMUL, STEP_REPEAT, STEP_INNER };
 
 struct step {
     enum step_kind kind;
     int line;
-    int tensor;                // STEP_ZERO
+    int tensor;                // STEP_ZERO, STEP_INNER
     const struct expr *repeat; // STEP_REPEAT: how often; the n_body steps that follow are its own
     int slot, n_body;          // STEP_REPEAT: slot of its counter
     struct matmul *matmul;     // STEP_MATMUL
+    struct inner *inner;       // STEP_INNER
 
     // STEP_LAUNCH
     const char *name; // "depthwise_forward"
@@ -180,6 +199,7 @@ struct op_body {
     struct temp *temps;
     struct section *sections;
     struct example *examples;
+    struct inner *inners;                       // all of them, wherever they stand
     bool opaque;                                // a formula calls what has no derivative
     const struct formula_set *formulas;         // instead of sections; or NULL
     const struct expr *reduced[OP_MAX_OUTPUTS]; // of formulas: formula_reduced()

@@ -62,6 +62,16 @@ uint32_t builder_operand(struct builder *b, int tensor)
     return (uint32_t)b->plan->n_operands++;
 }
 
+void builder_clear_read(struct builder *b, int tensor)
+{
+    const struct op_body *body = b->env.request->op->body;
+    bool scratch = tensor >= TENSOR_TEMP && tensor < TENSOR_GRAD_OUTPUT &&
+                   !body->temps[tensor - TENSOR_TEMP].saved;
+    if (builder_is_fresh(b, tensor) && !scratch && !b->covered[tensor] && !b->touched[tensor] &&
+        !body->empty[tensor])
+        b->pending[tensor] = env_has_tensor(&b->env, tensor);
+}
+
 bool builder_add_step(struct builder *b, const struct plan_step *step)
 {
     size_t n = (size_t)b->plan->n_steps;
@@ -88,12 +98,18 @@ bool builder_zero(struct builder *b, int tensor)
     return builder_add_step(b, &step);
 }
 
+static bool is_same_text(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
 static bool add_kernel(struct builder *b, const struct packed *packed, const char *expr, int line,
                        uint32_t *out)
 {
     struct plan *plan = b->plan;
     for (int i = plan->n_kernels; i-- > 0;)
-        if (strcmp(plan->kernels[i].expr, expr) == 0) {
+        if (strcmp(plan->kernels[i].expr, expr) == 0 &&
+            is_same_text(plan->kernels[i].prelude, b->prelude)) {
             *out = (uint32_t)i;
             return true;
         }
@@ -113,6 +129,7 @@ static bool add_kernel(struct builder *b, const struct packed *packed, const cha
     *out = (uint32_t)n;
     plan->kernels[plan->n_kernels++] = (struct plan_kernel){
         .expr = arena_copy(b->arena, expr, strlen(expr) + 1, 1),
+        .prelude = b->prelude ? arena_copy(b->arena, b->prelude, strlen(b->prelude) + 1, 1) : NULL,
         .line = line,
         .n_params = packed->n_params,
         .params = arena_copy(b->arena, packed->params, (size_t)packed->n_params,

@@ -25,6 +25,7 @@ struct builder {
     bool covered[TENSOR_COUNT];   // written by a launch, or by one that had nothing to do
     bool touched[TENSOR_COUNT];   // written in part, by a matmul
     int64_t n_repeated;           // steps of repeats so far
+    const char *prelude;          // of the kernels that are added; NULL: the plan's
     struct plan_step *steps;      // become the plan's at the end
     size_t steps_capacity;
     size_t kernels_capacity;
@@ -43,6 +44,13 @@ bool builder_is_result(const struct builder *b, int tensor); // the caller gets 
 bool builder_is_fresh(const struct builder *b,
                       int tensor); // memory that this direction makes and nobody has filled before
 
+// What is read of this tensor begins with zeros, where nothing has written it yet.
+void builder_clear_read(struct builder *b, int tensor);
+
+// plan_inner.c: a step of elements, and one whose inner operator is asked otherwise.
+bool builder_inner(struct builder *b, const struct step *step);
+bool builder_inner_with(struct builder *b, const struct inner *in, struct plan_request *request);
+
 // plan_matmul.c
 bool builder_matmul(struct builder *b, const struct step *step);
-void builder_drop_matmul(struct builder *b, const struct step *step); // what it makes is zero
+void builder_drop(struct builder *b, int tensor); // nothing makes it here: zero

@@ -99,15 +99,16 @@ static bool find_target(struct reader *r, struct formula *f)
 bool formula_read(struct reader *r)
 {
     struct lexer *lx = &r->lx;
+    if (r->section)
+        return inner_read(r);
     r->column = true; // a formula may be long
     for (int i = 0; i < r->op->n_inputs; i++)
         if (r->op->inputs[i].strided)
             return lex_fail(lx, "'formula' beside 'strided %s': formulas take contiguous inputs",
                             r->op->inputs[i].name);
-    if (r->section || r->has_view || r->body->n_temps > 0)
+    if (r->has_view || r->body->n_temps > 0)
         return lex_fail(lx, "'formula' beside %s: an operator has formulas, or shapes and kernels",
-                        r->section              ? "'forward'"
-                        : r->has_view           ? "'view'"
+                        r->has_view             ? "'view'"
                         : r->body->n_checks > 0 ? "'check'"
                                                 : "'saved' and 'scratch'");
     for (int t = 0; t < TENSOR_TEMP; t++)

@@ -258,6 +258,8 @@ static const struct directive {
     { "saved", read_temp, TOP },
     { "scratch", read_temp, TOP },
     { "formula", formula_read, ANYWHERE },
+    { "sum", inner_read, SECTION },
+    { "fill", inner_read, SECTION },
     { "empty", read_empty, TOP },
     { "deadline", read_deadline, TOP },
     { "autocast", read_autocast, TOP },
@@ -439,7 +441,9 @@ static bool finish(struct reader *r, struct opd_err *err)
     body->sections = arena_copy(r->arena, r->sections, (size_t)body->n_sections,
                                 sizeof *r->sections);
     body->checks = arena_copy(r->arena, r->checks, (size_t)body->n_checks, sizeof *r->checks);
-    body->temps = arena_copy(r->arena, r->temps, (size_t)body->n_temps, sizeof *r->temps);
+    for (int i = body->n_temps; i < OP_MAX_TEMPS; i++)
+        strcpy(r->temps[i].name, "sums"); // plan_inner.c takes those that are left
+    body->temps = arena_copy(r->arena, r->temps, OP_MAX_TEMPS, sizeof *r->temps);
     body->examples = arena_copy(r->arena, r->examples, (size_t)body->n_examples,
                                 sizeof *r->examples);
     for (int i = 0; i < body->n_sections; i++)

@@ -72,6 +72,22 @@ static bool check_destination(struct reader *r, const struct matrix *d)
     return in_place || section_check_made(r, d->tensor);
 }
 
+static bool read_bias(struct reader *r, struct matmul *m, const char *start)
+{
+    int bias;
+    if (!lex_accept(&r->lx, '+'))
+        return true;
+    if (m->accumulate)
+        return lex_fail(&r->lx, "'+=' and a bias, expected the bias in the first product");
+    if (!read_tensor(r, &bias))
+        return false;
+    if (bias == m->d.tensor)
+        return lex_fail(&r->lx, "the result is its own bias; expected '+='");
+    m->text = arena_strndup(r->arena, start, lex_span(&r->lx, start));
+    m->bias = inner_copy(r, arena_printf(r->arena, "matmul %s", m->text), m->d.tensor, bias);
+    return m->bias != NULL;
+}
+
 bool matmul_read(struct reader *r)
 {
     struct lexer *lx = &r->lx;
@@ -88,6 +104,8 @@ bool matmul_read(struct reader *r)
         !lex_expect(lx, '@', "'@' and the second matrix") || !read_matrix(r, &m->b))
         return false;
     m->text = arena_strndup(r->arena, start, lex_span(lx, start));
+    if (!read_bias(r, m, start))
+        return false;
     r->launch = step;
     r->n_binds = 0;
     return true;

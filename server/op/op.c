@@ -23,6 +23,8 @@ void op_unref(struct op *op)
     assert(op->refs > 0);
     if (--op->refs > 0)
         return;
+    for (struct inner *in = op->body ? op->body->inners : NULL; in; in = in->next)
+        op_unref(in->op);
     if (op->body) {
         struct arena arena = op->body->arena; // the body lives in it
         arena_finish(&arena);

@@ -136,17 +136,11 @@ static void cover_written(struct builder *b, const struct step *launch)
             b->covered[launch->args[i].tensor] = true;
 }
 
-// What the launch may read of a result that nothing has written yet begins with zeros.
 static void clear_read(struct builder *b, const struct step *launch)
 {
-    for (int i = 0; i < launch->n_args; i++) {
-        int t = launch->args[i].tensor;
-        bool scratch = t >= TENSOR_TEMP && t < TENSOR_GRAD_OUTPUT &&
-                       !b->env.request->op->body->temps[t - TENSOR_TEMP].saved;
-        if (t >= 0 && launch->args[i].param->reads && builder_is_fresh(b, t) && !scratch &&
-            !b->covered[t] && !b->touched[t] && !b->env.request->op->body->empty[t])
-            b->pending[t] = env_has_tensor(&b->env, t);
-    }
+    for (int i = 0; i < launch->n_args; i++)
+        if (launch->args[i].tensor >= 0 && launch->args[i].param->reads)
+            builder_clear_read(b, launch->args[i].tensor);
 }
 
 // A launch of an empty grid: what it would have written is zero, unless another writes it.
@@ -199,7 +193,8 @@ static void drop_repeat(struct builder *b, const struct step *body, int n)
             b->pending[step->tensor] = !b->covered[step->tensor] &&
                                        env_has_tensor(&b->env, step->tensor);
         else
-            builder_drop_matmul(b, step);
+            builder_drop(b,
+                         step->kind == STEP_INNER ? step->inner->target : step->matmul->d.tensor);
     }
 }
 
@@ -254,7 +249,9 @@ static bool add_steps(struct builder *b, const struct section *section, int from
         if (!holds)
             continue;
         matched = true;
-        if (step->kind == STEP_MATMUL ? !builder_matmul(b, step) : !add_launch(b, section, step))
+        if (step->kind == STEP_MATMUL  ? !builder_matmul(b, step)
+            : step->kind == STEP_INNER ? !builder_inner(b, step)
+                                       : !add_launch(b, section, step))
             return false;
     }
     return true;
@@ -432,6 +429,9 @@ static bool build(struct builder *b, const struct plan_request *request)
                                         buf_str(&b->behind));
     }
     b->plan->steps = arena_copy(b->arena, b->steps, (size_t)b->plan->n_steps, sizeof *b->steps);
+    for (int i = 0; i < b->plan->n_kernels; i++)
+        if (!b->plan->kernels[i].prelude)
+            b->plan->kernels[i].prelude = b->plan->prelude;
     return true;
 }
 

@@ -98,8 +98,9 @@ struct plan_param {
 
 // One kernel instantiation that the plan launches.
 struct plan_kernel {
-    char *expr; // "depthwise_conv2d_forward<scalar_t, 3, 3>"
-    int line;   // of the `kernel` directive
+    char *expr;          // "depthwise_conv2d_forward<scalar_t, 3, 3>"
+    const char *prelude; // what it is compiled with: the plan's, or that of a step of elements
+    int line;            // of the `kernel` directive
     int n_params;
     struct plan_param *params;
 };

@@ -271,11 +271,38 @@ static bool fits_blas(const struct builder *b, const struct plan_matmul *pm)
            pm->a.stride <= INT32_MAX && pm->b.stride <= INT32_MAX && pm->d.stride <= INT32_MAX;
 }
 
-void builder_drop_matmul(struct builder *b, const struct step *step)
+void builder_drop(struct builder *b, int t)
 {
-    int t = step->matmul->d.tensor;
     if (builder_is_fresh(b, t) && !b->covered[t])
         b->pending[t] = env_has_tensor(&b->env, t);
+}
+
+// The product is added to the bias, which stands in each row before: so it is rounded once.
+static bool add_bias(struct builder *b, const struct matmul *m, const struct shape_of_matrix *s,
+                     struct plan_matmul *pm)
+{
+    const struct inner *in = m->bias;
+    const struct tensor_desc *d = env_tensor(&b->env, m->d.tensor),
+                             *from = env_tensor(&b->env, in->inputs[2]);
+    char text[320];
+    if (!env_has_tensor(&b->env, in->inputs[2]))
+        return true;
+    tensor_desc_format(from, text, sizeof text);
+    if (!is_whole(b, &m->d, s))
+        return fail(b, m, "a bias, but the result is a part of its tensor; expected all of it");
+    if (from->rank != 1 || from->shape[0] != s->cols || from->dtype != d->dtype)
+        return op_fail(b->err,
+                       "matmul %s: %s is %s, expected %s [%" PRId64 "], as the result's rows",
+                       m->text, body_tensor_name(b->env.request->op, in->inputs[2]), text,
+                       dtype_name(d->dtype), s->cols);
+    struct plan_request request = { .op = in->op, .on_cpu = b->env.request->on_cpu };
+    memcpy(request.attrs, b->env.request->attrs, sizeof request.attrs);
+    request.inputs[0] =
+        (struct tensor_desc){ .dtype = d->dtype, .rank = 2, .shape = { s->rows, s->cols } };
+    request.inputs[1].dtype = b->env.types[TYPE_SCALAR];
+    request.inputs[2] = *from;
+    pm->accumulate = true;
+    return builder_inner_with(b, in, &request);
 }
 
 bool builder_matmul(struct builder *b, const struct step *step)
@@ -290,13 +317,15 @@ bool builder_matmul(struct builder *b, const struct step *step)
         !check_shapes(b, m, s, &pm))
         return false;
     if (pm.m == 0 || pm.n == 0) {
-        builder_drop_matmul(b, step);
+        builder_drop(b, m->d.tensor);
         return true;
     }
+    if (m->bias && !add_bias(b, m, &s[0], &pm))
+        return false;
     // The memory is made ready before the operands are looked at: that of one that is pending too.
     if ((pm.k > 0 && !check_overlap(b, m, s)) || !prepare_result(b, m, &s[0]))
         return false;
-    if (pm.k == 0 && m->accumulate)
+    if (pm.k == 0 && pm.accumulate)
         return true;
     if (!set_matrix(b, &m->a, &s[1], &pm.a) || !set_matrix(b, &m->b, &s[2], &pm.b) ||
         !set_matrix(b, &m->d, &s[0], &pm.d))

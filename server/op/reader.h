@@ -168,6 +168,11 @@ bool batch_end(struct reader *r); // once all is read
 bool matmul_read(struct reader *r);
 bool matmul_read_tf32(struct reader *r);
 
+// inner.c
+bool inner_read(struct reader *r); // `sum`, `fill`, and `formula` in a section
+// target = from, a part of the step of that text; NULL: it failed
+struct inner *inner_copy(struct reader *r, const char *text, int target, int from);
+
 // repeat.c
 bool repeat_read(struct reader *r);
 bool repeat_read_end(struct reader *r);

@@ -20,7 +20,7 @@ static bool is_made(const struct section *section, int tensor)
 {
     for (int i = 0; i < section->n_steps; i++) {
         const struct step *step = &section->steps[i];
-        if (step->kind == STEP_ZERO && step->tensor == tensor)
+        if ((step->kind == STEP_ZERO || step->kind == STEP_INNER) && step->tensor == tensor)
             return true;
         if (step->kind == STEP_MATMUL && step->matmul->d.tensor == tensor)
             return true;
@@ -68,7 +68,7 @@ static void warn_section(struct reader *r, const struct section *section)
     bool makes = false;
     for (int i = 0; i < section->n_steps; i++)
         makes = makes || section->steps[i].kind == STEP_LAUNCH ||
-                section->steps[i].kind == STEP_MATMUL;
+                section->steps[i].kind == STEP_MATMUL || section->steps[i].kind == STEP_INNER;
     if (!section->backward || section->reads || !makes || r->op->n_outputs == 0)
         return;
     reader_warn(r, section->line,

@@ -169,13 +169,13 @@ static void add_plan(struct check *check, const struct plan_request *request, co
     if (!plan)
         pack_error(check, &err);
     for (int i = 0; plan && i < plan->n_kernels; i++) {
-        if (is_known(check, target, plan->prelude, plan->kernels[i].expr))
+        if (is_known(check, target, plan->kernels[i].prelude, plan->kernels[i].expr))
             continue;
         struct kernel_job *job = mem_zalloc(1, sizeof *job);
         *job = (struct kernel_job){ .next = check->jobs,
                                     .check = check,
                                     .expr = mem_strdup(plan->kernels[i].expr),
-                                    .prelude = mem_strdup(plan->prelude),
+                                    .prelude = mem_strdup(plan->kernels[i].prelude),
                                     .dtype = dtype ? dtype_name(dtype) : NULL };
         snprintf(job->target, sizeof job->target, "%s", target);
         check->jobs = job;

@@ -10,10 +10,9 @@ enum { MAX_OF_ALL_SUBSETS = 5 };
 const struct trial_kernel *trial_cases_find(const struct trial_cases *t, const struct plan *plan,
                                             uint32_t kernel)
 {
-    const char *expr = plan->kernels[kernel].expr;
+    const char *expr = plan->kernels[kernel].expr, *prelude = plan->kernels[kernel].prelude;
     for (int i = 0; i < t->n_kernels; i++)
-        if (strcmp(t->kernels[i].prelude, plan->prelude) == 0 &&
-            strcmp(t->kernels[i].expr, expr) == 0)
+        if (strcmp(t->kernels[i].prelude, prelude) == 0 && strcmp(t->kernels[i].expr, expr) == 0)
             return &t->kernels[i];
     return NULL;
 }
@@ -23,7 +22,7 @@ static void add_kernels(struct trial_cases *t, const struct plan *plan)
     for (int k = 0; k < plan->n_kernels; k++) {
         if (trial_cases_find(t, plan, (uint32_t)k))
             continue;
-        struct trial_kernel new = { .prelude = plan->prelude,
+        struct trial_kernel new = { .prelude = plan->kernels[k].prelude,
                                     .expr = plan->kernels[k].expr,
                                     .image = t->n_images };
         for (int i = 0; i < t->n_kernels; i++)

@@ -1,0 +1,202 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "op/builder.h"
+
+// Steps of elements: the plan of an operator of formulas, with the tensors of the section for its
+// own, becomes a part of the plan at hand.
+
+static bool fail_absent(const struct builder *b, const struct inner *in, int tensor)
+{
+    return op_fail(b->err, "%s: %s is not there; expected a 'when' with %s", in->text,
+                   body_tensor_name(b->env.request->op, tensor),
+                   tensor >= TENSOR_GRAD_INPUT ? "wanted()" : "present()");
+}
+
+static bool set_inputs(struct builder *b, const struct inner *in, struct plan_request *request)
+{
+    request->inputs[0] = *env_tensor(&b->env, in->target);
+    request->inputs[1].dtype = b->env.types[TYPE_SCALAR];
+    for (int i = 2; i < in->n_inputs; i++) {
+        int t = in->inputs[i];
+        if (env_has_tensor(&b->env, t))
+            request->inputs[i] = *env_tensor(&b->env, t);
+        else if (!in->op->inputs[i].optional)
+            return fail_absent(b, in, t);
+    }
+    return true;
+}
+
+static bool set_attrs(struct builder *b, const struct inner *in, struct plan_request *request)
+{
+    int n = b->env.request->op->n_attrs;
+    memcpy(request->attrs, b->env.request->attrs, sizeof request->attrs);
+    for (int i = 0; i < in->n_lets; i++) {
+        union expr_value v;
+        if (!expr_eval(in->lets[i], &b->env, &v, b->err))
+            return opd_err_prefix(b->err, "%s", in->text);
+        double f = in->lets[i]->type == EXPR_FLOAT ? v.f : (double)v.i;
+        request->attrs[n + i] = (struct op_value){ .present = true, .n = 1, .f = { f } };
+    }
+    return true;
+}
+
+// The shape of all that is read together.
+static struct tensor_desc find_common(const struct inner *in, const struct plan_request *request)
+{
+    struct tensor_desc common = request->inputs[0];
+    common.rank = 0;
+    for (int i = 2; i < in->n_inputs; i++)
+        if (request->inputs[i].rank > common.rank)
+            common.rank = request->inputs[i].rank;
+    for (int d = 0; d < common.rank; d++) {
+        common.shape[d] = 1;
+        for (int i = 2; i < in->n_inputs; i++) {
+            int own = d - common.rank + request->inputs[i].rank;
+            if (own >= 0 && request->inputs[i].shape[own] != 1)
+                common.shape[d] = request->inputs[i].shape[own];
+        }
+    }
+    return common;
+}
+
+// The result of a sum as the inner operator has it: 1 where it is summed.
+static bool set_summed(struct builder *b, const struct inner *in, struct plan_request *request)
+{
+    struct tensor_desc all = find_common(in, request), left = { .dtype = all.dtype }, kept;
+    const struct tensor_desc own = request->inputs[0];
+    bool summed[OP_MAX_RANK] = { false };
+    for (int i = 0; i < in->n_over; i++) {
+        int64_t d;
+        if (!expr_eval_int(in->over[i], &b->env, &d, b->err))
+            return opd_err_prefix(b->err, "%s", in->text);
+        d += d < 0 ? all.rank : 0;
+        if (d < 0 || d >= all.rank || summed[d])
+            return op_fail(b->err, "%s: '%s' is %s, expected dimensions of a tensor of rank %d",
+                           in->text, in->over[i]->text,
+                           d >= 0 && d < all.rank ? "there twice" : "none of them", all.rank);
+        summed[d] = true;
+    }
+    kept = all;
+    for (int d = 0; d < all.rank; d++)
+        if (summed[d])
+            kept.shape[d] = 1;
+        else
+            left.shape[left.rank++] = all.shape[d];
+    char is[320], expected[320];
+    tensor_desc_format_shape(own.shape, own.rank, is, sizeof is);
+    tensor_desc_format_shape(left.shape, left.rank, expected, sizeof expected);
+    request->inputs[0] = kept;
+    return tensor_desc_same(&own, &left) || tensor_desc_same(&own, &kept) ||
+           op_fail(b->err, "%s: %s is %s, expected %s", in->text,
+                   body_tensor_name(b->env.request->op, in->target), is, expected);
+}
+
+// Memory for what is summed in parts: a scratch tensor of the plan's, known by its shape.
+static int find_room(struct builder *b, const struct tensor_desc *desc)
+{
+    int n = b->env.request->op->body->n_temps;
+    for (int i = n; i < OP_MAX_TEMPS; i++)
+        if (b->env.temps[i].dtype == OPD_DTYPE_NONE || tensor_desc_same(&b->env.temps[i], desc)) {
+            b->env.temps[i] = *desc;
+            return TENSOR_TEMP + i;
+        }
+    op_fail(b->err, "more than %d saved and scratch tensors, and sums in parts", OP_MAX_TEMPS);
+    return -1;
+}
+
+static int find_tensor(struct builder *b, const struct inner *in, const struct plan_operand *o)
+{
+    if (o->kind == PLAN_SCRATCH)
+        return find_room(b, &o->desc);
+    return o->kind == PLAN_INPUT && o->index > 1 ? in->inputs[o->index] : in->target;
+}
+
+static bool add_launch(struct builder *b, const struct inner *in, const struct plan *plan,
+                       const struct plan_step *from, const int *tensors)
+{
+    const struct plan_kernel *k = &plan->kernels[from->kernel];
+    struct packed *p = &b->packed;
+    struct plan_step step = { .kind = PLAN_STEP_LAUNCH, .shared_size = from->shared_size };
+    memcpy(step.grid, from->grid, sizeof step.grid);
+    memcpy(step.block, from->block, sizeof step.block);
+    packed_start(p);
+    p->size = from->args_size;
+    p->n_params = k->n_params;
+    p->n_slots = from->n_slots;
+    memcpy(p->bytes, from->args, from->args_size);
+    memcpy(p->params, k->params, (size_t)k->n_params * sizeof *k->params);
+    for (int i = 0; i < from->n_slots; i++)
+        p->slots[i] = (struct plan_slot){ from->slots[i].arg_offset,
+                                          (uint32_t)tensors[from->slots[i].operand] };
+    b->prelude = plan->prelude;
+    bool ok = builder_add_launch(b, &step, p, k->expr, in->line);
+    b->prelude = NULL;
+    return ok;
+}
+
+static bool add_steps(struct builder *b, const struct inner *in, const struct plan *plan)
+{
+    int tensors[TENSOR_COUNT];
+    for (int i = 0; i < plan->n_operands; i++) {
+        tensors[i] = find_tensor(b, in, &plan->operands[i]);
+        if (tensors[i] < 0)
+            return false;
+    }
+    for (int i = 0; i < plan->n_steps; i++) {
+        const struct plan_step *step = &plan->steps[i];
+        if (step->kind == PLAN_STEP_ZERO ? !builder_zero(b, tensors[step->operand])
+                                         : !add_launch(b, in, plan, step, tensors))
+            return false;
+    }
+    return true;
+}
+
+// What is read of a result that nothing has written yet begins with zeros; what is made as a whole
+// needs none.
+static void prepare(struct builder *b, const struct inner *in)
+{
+    for (int i = 2; i < in->n_inputs; i++)
+        builder_clear_read(b, in->inputs[i]);
+    if (in->reads_target)
+        builder_clear_read(b, in->target);
+    else
+        b->pending[in->target] = false;
+}
+
+// By the text of the step, not by the name of its operator.
+static bool fail_inner(const struct builder *b, const struct inner *in)
+{
+    size_t n = strlen(in->op->name) + 2;
+    memmove(b->err->msg, b->err->msg + n, strlen(b->err->msg + n) + 1);
+    return opd_err_prefix(b->err, "%s", in->text);
+}
+
+bool builder_inner_with(struct builder *b, const struct inner *in, struct plan_request *request)
+{
+    struct plan *plan = plan_build(request, b->err);
+    if (!plan)
+        return fail_inner(b, in);
+    prepare(b, in);
+    bool ok = add_steps(b, in, plan);
+    plan_free(plan);
+    b->covered[in->target] = true;
+    return ok;
+}
+
+bool builder_inner(struct builder *b, const struct step *step)
+{
+    const struct inner *in = step->inner;
+    struct plan_request request = { .op = in->op, .on_cpu = b->env.request->on_cpu };
+    if (!env_has_tensor(&b->env, in->target))
+        return in->target >= TENSOR_GRAD_INPUT || fail_absent(b, in, in->target);
+    if (!set_inputs(b, in, &request) || !set_attrs(b, in, &request))
+        return false;
+    if (in->n_over > 0) {
+        request.direction = PLAN_BACKWARD;
+        request.wanted = 1;
+        if (!set_summed(b, in, &request))
+            return false;
+    }
+    return builder_inner_with(b, in, &request);
+}
