@@ -7,65 +7,41 @@
 //! dtypes  float16 bfloat16 float32 float64
 //! autocast lower
 //! shape   input [B, I]
-//! shape   old_h [B, S]
-//! shape   old_cell [B, S]
+//! shape   old_h old_cell new_h new_cell [B, S]
 //! shape   weights [3*S, S + I]
 //! shape   bias [3*S]
-//! shape   new_h [B, S]
-//! shape   new_cell [B, S]
 //! batch   B
-//! let     K = S + I
+//! let     K, TILES = S + I, cdiv(S + I, 32)
 //! let     SMALL = cuda && B*S*K*3 <= 4194304 && K <= 1048576
-//! let     TILES = cdiv(K, 32)
-//! let     PARTS = cpu ? 1 : 16
 //! saved   gates acc_t [B, 3*S]
 //! scratch d_gates [B, 3*S]
 //! scratch x [SMALL ? 0 : B, K]
 //! scratch grad_x [SMALL ? 0 : B, K]
-//! empty   gates grad_input grad_old_h grad_bias
+//! empty   gates grad_input grad_old_h
 //! example input=[3,5] weights=[21,12] bias=[21] old_h=[3,7] old_cell=[3,7]
 //! example input=[16,32] weights=[384,160] bias=[384] old_h=[16,128] old_cell=[16,128]
 //! example input=[96,64] weights=[384,192] bias=[384] old_h=[96,128] old_cell=[96,128]
-//!
+//
 //! forward
-//!   kernel  lltm_forward_small<scalar_t>
-//!   when    SMALL
-//!   grid    cdiv(B, 16)*cdiv(S, 4)
-//!   matmul  gates = old_h @ matrix(weights, 3*S, S, K).T
-//!   when    !SMALL
-//!   matmul  gates += input @ matrix(weights, 3*S, I, K, S).T
-//!   when    !SMALL
-//!   kernel  lltm_forward_cells<scalar_t>
-//!   when    !SMALL
-//!   grid    cdiv(B*S, 256)
-//!
+//!   kernel lltm_forward_small when SMALL grid cdiv(B, 16)*cdiv(S, 4)
+//!   matmul gates = old_h @ matrix(weights, 3*S, S, K).T when !SMALL
+//!   matmul gates += input @ matrix(weights, 3*S, I, K, S).T when !SMALL
+//!   kernel lltm_forward_cells when !SMALL threads B*S
+//
 //! backward grad_input grad_weights grad_bias grad_old_h grad_old_cell
-//!   kernel  lltm_backward_small<scalar_t>
-//!   when    SMALL
-//!   grid    (wanted(grad_weights) || wanted(grad_bias) ? cdiv(3*S, 8) : 0) + \
-//!           (wanted(grad_old_h) || wanted(grad_input) ? cdiv(B, 4)*TILES : 0) + \
-//!           (wanted(grad_old_cell) ? cdiv(B*S, 256) : 0)
-//!   bind    WEIGHT_BLOCKS = wanted(grad_weights) || wanted(grad_bias) ? cdiv(3*S, 8) : 0
-//!   bind    X_BLOCKS = wanted(grad_old_h) || wanted(grad_input) ? cdiv(B, 4)*TILES : 0
-//!   kernel  lltm_backward_cells<scalar_t>
-//!   when    !SMALL
-//!   grid    cdiv(B*K, 256)
-//!   bind    JOIN = wanted(grad_weights)
-//!   matmul  grad_weights = d_gates.T @ x
-//!   when    !SMALL && wanted(grad_weights)
-//!   matmul  grad_x = d_gates @ weights
-//!   when    !SMALL && wanted(grad_old_h) && wanted(grad_input)
-//!   kernel  lltm_split<scalar_t>
-//!   when    !SMALL && wanted(grad_old_h) && wanted(grad_input)
-//!   grid    cdiv(B*K, 256)
-//!   matmul  grad_old_h = d_gates @ matrix(weights, 3*S, S, K)
-//!   when    !SMALL && wanted(grad_old_h) && !wanted(grad_input)
-//!   matmul  grad_input = d_gates @ matrix(weights, 3*S, I, K, S)
-//!   when    !SMALL && wanted(grad_input) && !wanted(grad_old_h)
-//!   kernel  lltm_grad_bias<scalar_t, PARTS>
-//!   when    !SMALL && wanted(grad_bias)
-//!   grid    cdiv(3*S, 32)
-//!   block   32, PARTS
+//!   kernel lltm_backward_small when SMALL
+//!   bind WEIGHT_BLOCKS = (wanted(grad_weights) || wanted(grad_bias)) * cdiv(3*S, 8)
+//!   bind X_BLOCKS = (wanted(grad_old_h) || wanted(grad_input)) * cdiv(B, 4) * TILES
+//!   grid (wanted(grad_weights) || wanted(grad_bias)) * cdiv(3*S, 8) + \
+//!        (wanted(grad_old_h) || wanted(grad_input)) * cdiv(B, 4) * TILES + \
+//!        wanted(grad_old_cell) * cdiv(B*S, 256)
+//!   kernel lltm_backward_cells when !SMALL threads B*K bind JOIN = wanted(grad_weights)
+//!   matmul grad_weights = d_gates.T @ x when !SMALL
+//!   matmul grad_x = d_gates @ weights when !SMALL && wanted(grad_old_h) && wanted(grad_input)
+//!   kernel lltm_split when !SMALL && wanted(grad_old_h) && wanted(grad_input) threads B*K
+//!   matmul grad_old_h = d_gates @ matrix(weights, 3*S, S, K) when !SMALL && !wanted(grad_input)
+//!   matmul grad_input = d_gates @ matrix(weights, 3*S, I, K, S) when !SMALL && !wanted(grad_old_h)
+//!   sum grad_bias = d_gates over 0 when !SMALL
 
 #include "lltm.cuh"
 
@@ -289,11 +265,4 @@ __global__ void lltm_split(const T *__restrict__ grad_x, T *__restrict__ grad_in
         const int64_t b = at / (S + I), k = at % (S + I);
         *(k < S ? grad_old_h + b * S + k : grad_input + b * I + k - S) = grad_x[at];
     }
-}
-
-template <class T, int PARTS>
-__global__ void lltm_grad_bias(const T *__restrict__ d_gates, T *__restrict__ grad_bias, int64_t B,
-                               int64_t S)
-{
-    lltm_sum_columns<PARTS>(d_gates, grad_bias, B, 3 * S);
 }

@@ -46,23 +46,3 @@ struct lltm_slopes {
         g[2] = cell * a.i * (a.candidate > 0 ? acc_t(1) : a.candidate + 1);
     }
 };
-
-// sums[c] = the sum of column c: of 32 columns a block, in PARTS shares of the rows.
-template <int PARTS, class T>
-__device__ __forceinline__ void lltm_sum_columns(const T *from, T *sums, int64_t rows, int64_t n)
-{
-    const int64_t c = (int64_t)blockIdx.x * 32 + threadIdx.x;
-    acc_t sum = 0;
-    for (int64_t r = threadIdx.y; r < rows && c < n; r += PARTS)
-        sum += opd::load(from + r * n + c);
-    if (PARTS > 1) {
-        __shared__ acc_t parts[PARTS][32];
-        parts[threadIdx.y][threadIdx.x] = sum;
-        __syncthreads();
-        sum = 0;
-        for (int part = 0; part < PARTS; part++)
-            sum += parts[part][threadIdx.x];
-    }
-    if (threadIdx.y == 0 && c < n)
-        opd::store(sums + c, sum);
-}

@@ -10,90 +10,61 @@
 //! dtypes  float16 bfloat16 float32 float64
 //! autocast lower
 //! shape   inputs [T, B, I]
-//! shape   h0 [B, S]
-//! shape   c0 [B, S]
+//! shape   h0 c0 h c [B, S]
 //! shape   weights [3*S, S + I]
 //! shape   bias [3*S]
 //! shape   hs [T, B, S]
-//! shape   h [B, S]
-//! shape   c [B, S]
 //! batch   B
-//! let     K = S + I
-//! let     n = B*S
+//! let     K, n, last = S + I, B*S, T - 1
 //! let     ROWS = B > 264 ? 4 : B > 132 ? 2 : 1
 //! let     ROOM = 232448 - 7*ROWS*S*sizeof(acc_t)
 //! let     WALK = cuda && T > 0 && B <= 1056 && 3*S*(S + 8)*sizeof(scalar_t) <= ROOM
-//! let     PARTS = cpu ? 1 : 16
 //! saved   gates acc_t [T, B, 3*S]
 //! saved   cells acc_t [T, B, S]
 //! scratch d_gates [T, B, 3*S]
 //! scratch dh acc_t [B, S]
 //! scratch dc acc_t [B, S]
-//! empty   cells grad_bias
+//! empty   cells
 //! example inputs=[3,2,5] weights=[12,9] bias=[12] h0=[2,4] c0=[2,4]
 //! example inputs=[4,140,3] weights=[6,5] bias=[6] h0=[140,2] c0=[140,2]
 //! example inputs=[2,300,1] weights=[3,2] bias=[3] h0=[300,1] c0=[300,1]
 //! example inputs=[2,3,6] weights=[1020,346] bias=[1020] h0=[3,340] c0=[3,340]
-//!
+//
 //! forward
 //!   matmul  matrix(gates, T*B, 3*S) = matrix(inputs, T*B, I) @ matrix(weights, 3*S, I, K, S).T
-//!   kernel  lltm_walk<scalar_t, ROWS>
-//!   when    WALK
-//!   grid    cdiv(B, ROWS)
-//!   block   1024
+//!   kernel  lltm_walk<scalar_t, ROWS> when WALK grid cdiv(B, ROWS) block 1024 bind steps = T
 //!   shared  3*S*(S + 8)*sizeof(scalar_t) + 3*ROWS*S*sizeof(acc_t)
-//!   bind    steps = T
 //!   repeat t < T
 //!     matmul matrix(gates, B, 3*S, 3*S, t*3*n) += h0 @ matrix(weights, 3*S, S, K).T
 //!     when   !WALK && t == 0
 //!     matmul matrix(gates, B, 3*S, 3*S, t*3*n) += matrix(hs, B, S, S, (t - 1)*n) \
 //!              @ matrix(weights, 3*S, S, K).T
 //!     when   !WALK && t > 0
-//!     kernel lltm_step<scalar_t>
-//!     when   !WALK
-//!     grid   cdiv(n, 256)
-//!     bind   last = T - 1
+//!     kernel lltm_step when !WALK threads n
 //!   end
-//!   kernel  lltm_no_steps<scalar_t>
-//!   when    T == 0
-//!   grid    cdiv(n, 256)
-//!
+//!   formula h = h0 when T == 0
+//!   formula c = c0 when T == 0
+//
 //! backward grad_inputs grad_weights grad_bias grad_h0 grad_c0
-//!   kernel  lltm_walk_back<scalar_t, ROWS>
-//!   when    WALK
-//!   grid    cdiv(B, ROWS)
-//!   block   1024
+//!   kernel  lltm_walk_back<scalar_t, ROWS> when WALK grid cdiv(B, ROWS) block 1024 bind steps = T
 //!   shared  3*S*(S + 4)*sizeof(scalar_t) + 7*ROWS*S*sizeof(acc_t)
-//!   bind    steps = T
 //!   repeat t < T
-//!     kernel lltm_step_back<scalar_t>
-//!     when   !WALK
-//!     grid   cdiv(n, 256)
-//!     bind   t = T - 1 - t
-//!     bind   last = T - 1
-//!     matmul dh = matrix(d_gates, B, 3*S, 3*S, (T - 1 - t)*3*n) @ matrix(weights, 3*S, S, K)
+//!     kernel lltm_step_back when !WALK threads n bind t = last - t
+//!     matmul dh = matrix(d_gates, B, 3*S, 3*S, (last - t)*3*n) @ matrix(weights, 3*S, S, K)
 //!     when   !WALK
 //!   end
-//!   kernel  lltm_start_back<scalar_t>
-//!   when    !WALK && (wanted(grad_h0) || wanted(grad_c0))
-//!   grid    cdiv(n, 256)
-//!   bind    last = T - 1
+//!   formula grad_h0 = dh when !WALK && T > 0
+//!   formula grad_h0 = grad_h when T == 0
+//!   formula grad_c0 = dc when !WALK && T > 0
+//!   formula grad_c0 = grad_c when T == 0
 //!   matmul  matrix(grad_inputs, T*B, I) = matrix(d_gates, T*B, 3*S) \
 //!             @ matrix(weights, 3*S, I, K, S)
-//!   when    wanted(grad_inputs)
 //!   matmul  matrix(grad_weights, 3*S, I, K, S) = matrix(d_gates, T*B, 3*S).T \
 //!             @ matrix(inputs, T*B, I)
-//!   when    wanted(grad_weights)
-//!   matmul  matrix(grad_weights, 3*S, S, K) = matrix(d_gates, B, 3*S).T @ h0
-//!   when    wanted(grad_weights) && T > 0
-//!   matmul  matrix(grad_weights, 3*S, S, K) += matrix(d_gates, (T - 1)*B, 3*S, 3*S, 3*n).T \
-//!             @ matrix(hs, (T - 1)*B, S)
-//!   when    wanted(grad_weights) && T > 1
-//!   kernel  lltm_grad_bias<scalar_t, PARTS>
-//!   when    wanted(grad_bias)
-//!   grid    cdiv(3*S, 32)
-//!   block   32, PARTS
-//!   bind    rows = T*B
+//!   matmul  matrix(grad_weights, 3*S, S, K) = matrix(d_gates, B, 3*S).T @ h0 when T > 0
+//!   matmul  matrix(grad_weights, 3*S, S, K) += matrix(d_gates, last*B, 3*S, 3*S, 3*n).T \
+//!             @ matrix(hs, last*B, S) when T > 1
+//!   sum     grad_bias = d_gates over 0, 1
 
 #include "lltm.cuh"
 
@@ -121,17 +92,6 @@ __global__ void lltm_step(const T *__restrict__ bias, const T *__restrict__ c0, 
     }
 }
 
-template <class T>
-__global__ void lltm_no_steps(const T *__restrict__ h0, const T *__restrict__ c0, T *__restrict__ h,
-                              T *__restrict__ c, int64_t n)
-{
-    CUDA_KERNEL_LOOP(at, n)
-    {
-        h[at] = h0[at];
-        c[at] = c0[at];
-    }
-}
-
 // dh and dc are the gradients of h and c of step t, from the steps after it.
 template <class T>
 __global__ void lltm_step_back(const acc_t *__restrict__ gates, const acc_t *__restrict__ cells,
@@ -151,28 +111,6 @@ __global__ void lltm_step_back(const acc_t *__restrict__ gates, const acc_t *__r
             opd::store(d_gates + from + g * S, d.g[g]);
         dc[at] = d.cell;
     }
-}
-
-template <class T>
-__global__ void lltm_start_back(const T *__restrict__ grad_h, const T *__restrict__ grad_c,
-                                const acc_t *__restrict__ dh, const acc_t *__restrict__ dc,
-                                T *__restrict__ grad_h0, T *__restrict__ grad_c0, int64_t n,
-                                int64_t last)
-{
-    CUDA_KERNEL_LOOP(at, n)
-    {
-        if (grad_h0)
-            opd::store(grad_h0 + at, last < 0 ? opd::load(grad_h + at) : dh[at]);
-        if (grad_c0)
-            opd::store(grad_c0 + at, last < 0 ? opd::load(grad_c + at) : dc[at]);
-    }
-}
-
-template <class T, int PARTS>
-__global__ void lltm_grad_bias(const T *__restrict__ d_gates, T *__restrict__ grad_bias,
-                               int64_t rows, int64_t S)
-{
-    lltm_sum_columns<PARTS>(d_gates, grad_bias, rows, 3 * S);
 }
 
 // weights[:, :S] into shared memory, its rows `stride` apart: so that 8 threads along a row, or

@@ -22,13 +22,8 @@
 //! shape   pcl_probs [N, C]
 //! require N > 0 && C > 0 : "pcl_probs is {pcl_probs}, expected at least one proposal and class: \
 //!           the loss is a mean over proposals"
-//! shape   labels [N]
-//! shape   cls_loss_weights [N]
-//! shape   gt_assignment [N]
-//! shape   pc_labels [P]
-//! shape   pc_probs [P]
-//! shape   pc_count [P]
-//! shape   img_cls_loss_weights [P]
+//! shape   labels cls_loss_weights gt_assignment [N]
+//! shape   pc_labels pc_probs pc_count img_cls_loss_weights [P]
 //! shape   im_labels [C]
 //! shape   loss []
 //! check   known_label : "labels[{index}] is none of the {C} classes, expected a whole number \
@@ -46,9 +41,7 @@
 //!           gt_assignment is -1 im_labels in 0..1
 //!
 //! forward
-//!   kernel  pcl_loss_forward<BLOCK>
-//!   grid    1
-//!   block   BLOCK
+//!   kernel  pcl_loss_forward<BLOCK> grid 1 block BLOCK
 //! backward grad_pcl_probs
 //!   kernel  pcl_loss_backward
 

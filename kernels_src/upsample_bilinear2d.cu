@@ -22,8 +22,8 @@
 //!           "size is {size}, scale is {scale}; expected exactly one of them"
 //! require present(size) || (scale[0] > 0 && scale[1] > 0) : \
 //!           "scale is {scale}, expected numbers above 0"
-//! let     OH = present(size) ? size[0] : floor(H * scale[0])
-//! let     OW = present(size) ? size[1] : floor(W * scale[1])
+//! let     OH, OW = present(size) ? size[0] : floor(H * scale[0]), \
+//!           present(size) ? size[1] : floor(W * scale[1])
 //! require OH > 0 && OW > 0 : "the output would be {OH} x {OW}, expected at least 1 x 1"
 //! shape   output [N, C, OH, OW]
 //! batch   N
@@ -34,17 +34,14 @@
 //!           present(scale) ? 1 / scale[0] : 1.0 * H / OH
 //! let     step_w = mode == "align_corners" ? (OW > 1 ? 1.0 * (W - 1) / (OW - 1) : 0.0) : \
 //!           present(scale) ? 1 / scale[1] : 1.0 * W / OW
-//! let     BIG = max(max(H, OH), max(W, OW)) >= 4194304 || numel(input) >= 2147483648 || \
-//!           numel(output) >= 2147483648
+//! let     SMALL = max(max(H, OH), max(W, OW)) < 4194304 && fits32(numel(input), numel(output))
 //! let     V = 16 / sizeof(scalar_t)
-//! let     ROWS = cpu ? 8 : numel(output) >= 16777216 ? 16 : 4
-//! let     LANES = min(32, pow2(cdiv(OW, V)))
-//! let     TILES = cdiv(OW, LANES*V)
-//! let     GROUPS = cdiv(OH, ROWS)
-//! let     BACK_ROWS = numel(input) >= 4194304 ? 16 : 4
-//! let     BACK_LANES = min(32, pow2(W))
-//! let     BACK_TILES = cdiv(W, BACK_LANES)
-//! let     BACK_GROUPS = cdiv(H, BACK_ROWS)
+//! let     ROWS, BACK_ROWS = cpu ? 8 : numel(output) >= 16777216 ? 16 : 4, \
+//!           numel(input) >= 4194304 ? 16 : 4
+//! let     LANES, BACK_LANES = min(32, pow2(cdiv(OW, V))), min(32, pow2(W))
+//! let     TILES, BACK_TILES = cdiv(OW, LANES*V), cdiv(W, BACK_LANES)
+//! let     GROUPS, BACK_GROUPS = cdiv(OH, ROWS), cdiv(H, BACK_ROWS)
+//! let     UNITS, BACK_UNITS = N*C*GROUPS*TILES, N*C*BACK_GROUPS*BACK_TILES
 //! let     REACH = min(OW, step_w > 0.2 ? floor(1.999999 / step_w) + 2 : OW)
 //! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : \
 //!           REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
@@ -60,66 +57,30 @@
 //! example input=[1,2,1,1] size=[70,90]
 //! example input=[2,3,5,8] size=[5,8]
 //! example input=[1,1,2,4194304] size=[1,8]
-//!
-//! forward
-//!   kernel  upsample_copy<scalar_t>
-//!   when    SAME
-//!   grid    cdiv(numel(input), 4096)
-//!   bind    from = input
-//!   bind    to = output
-//!   bind    n = numel(input)
-//!   kernel  upsample_columns
-//!   when    cpu && !SAME
-//!   grid    cdiv(OW, 256)
-//!   kernel  upsample_forward_rows<scalar_t>
-//!   when    cpu && !SAME
-//!   grid    N*C*GROUPS*cdiv(OW, 512)
-//!   block   1
-//!   kernel  upsample_forward<scalar_t, acc_t, int, V>
-//!   when    cuda && !SAME && !BIG
-//!   grid    cdiv(N*C*GROUPS*TILES, 256 / LANES)
-//!   block   LANES, 256 / LANES
-//!   bind    units = N*C*GROUPS*TILES
-//!   kernel  upsample_forward<scalar_t, double, int64_t, V>
-//!   otherwise cuda && !SAME
-//!   grid    cdiv(N*C*GROUPS*TILES, 256 / LANES)
-//!   block   LANES, 256 / LANES
-//!   bind    units = N*C*GROUPS*TILES
-//!
-//! backward grad_input
-//!   kernel  upsample_copy<scalar_t>
-//!   when    SAME
-//!   grid    cdiv(numel(input), 4096)
-//!   bind    from = grad_output
-//!   bind    to = grad_input
-//!   bind    n = numel(input)
-//!   kernel  upsample_columns
-//!   when    cpu && !SAME
-//!   grid    cdiv(OW, 256)
-//!   kernel  upsample_backward_row<scalar_t>
-//!   when    cpu && !SAME
-//!   grid    N*C*H
-//!   block   1
-//!   kernel  upsample_backward<scalar_t, acc_t, int, TAPS>
-//!   when    cuda && !SAME && !BIG && TAPS > 0
-//!   grid    cdiv(N*C*BACK_GROUPS*BACK_TILES, 256 / BACK_LANES)
-//!   block   BACK_LANES, 256 / BACK_LANES
-//!   bind    units = N*C*BACK_GROUPS*BACK_TILES
-//!   bind    TILES = BACK_TILES
-//!   bind    GROUPS = BACK_GROUPS
-//!   bind    ROWS = BACK_ROWS
-//!   kernel  upsample_backward<scalar_t, double, int64_t, TAPS>
-//!   otherwise cuda && !SAME && TAPS > 0
-//!   grid    cdiv(N*C*BACK_GROUPS*BACK_TILES, 256 / BACK_LANES)
-//!   block   BACK_LANES, 256 / BACK_LANES
-//!   bind    units = N*C*BACK_GROUPS*BACK_TILES
-//!   bind    TILES = BACK_TILES
-//!   bind    GROUPS = BACK_GROUPS
-//!   bind    ROWS = BACK_ROWS
-//!   kernel  upsample_backward_crowd<scalar_t, double, CROWD>
-//!   otherwise cuda && !SAME
-//!   grid    numel(input)
-//!   block   CROWD
+//
+//! forward cpu
+//!   formula output = input when SAME
+//!   kernel  upsample_columns when !SAME threads OW
+//!   kernel  upsample_forward_rows when !SAME threads N*C*GROUPS*cdiv(OW, 512) by 1
+//! forward cuda
+//!   formula output = input when SAME
+//!   kernel  upsample_forward<scalar_t, acc_t, int, V> otherwise SMALL
+//!   grid    cdiv(UNITS, 256 / LANES) block LANES, 256 / LANES
+//!   kernel  upsample_forward<scalar_t, double, int64_t, V> otherwise
+//!   grid    cdiv(UNITS, 256 / LANES) block LANES, 256 / LANES
+//
+//! backward cpu grad_input
+//!   formula grad_input = grad_output when SAME
+//!   kernel  upsample_columns when !SAME threads OW
+//!   kernel  upsample_backward_row when !SAME threads N*C*H by 1
+//! backward cuda grad_input
+//!   formula grad_input = grad_output when SAME
+//!   kernel  upsample_backward<scalar_t, acc_t, int, TAPS> otherwise SMALL && TAPS > 0
+//!   grid    cdiv(BACK_UNITS, 256 / BACK_LANES) block BACK_LANES, 256 / BACK_LANES
+//!   kernel  upsample_backward<scalar_t, double, int64_t, TAPS> otherwise TAPS > 0
+//!   grid    cdiv(BACK_UNITS, 256 / BACK_LANES) block BACK_LANES, 256 / BACK_LANES
+//!   kernel  upsample_backward_crowd<scalar_t, double, CROWD> otherwise
+//!   grid    numel(input) block CROWD
 
 template <class A, class I> struct tap {
     I low, high;
@@ -173,26 +134,19 @@ template <class A> __device__ __forceinline__ A mix(A low, A high, A weight)
     return fma(1 - weight, low, weight * high);
 }
 
-template <class T>
-__global__ void upsample_copy(const T *__restrict__ from, T *__restrict__ to, int64_t n)
-{
-    CUDA_KERNEL_LOOP(i, n)
-    to[i] = from[i];
-}
-
 // A thread makes ROWS outputs below one another, in V columns. The two input rows that it stands
 // between are blended along W once and serve all outputs between them. Where it goes up, the row
 // that comes next is on its way meanwhile.
 template <class T, class A, class I, int V>
 __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ output, I H, I W,
                                  I OH, I OW, double step_h, double step_w, double shift, I ROWS,
-                                 I GROUPS, I TILES, I units)
+                                 I GROUPS, I TILES, I UNITS)
 {
     const I unit = (I)blockIdx.x * (I)blockDim.y + (I)threadIdx.y;
     const I group = unit / TILES, plane = group / GROUPS;
     const I ow = ((unit - group * TILES) * (I)blockDim.x + (I)threadIdx.x) * V;
     const I oh = (group - plane * GROUPS) * ROWS;
-    if (unit >= units || ow >= OW)
+    if (unit >= UNITS || ow >= OW)
         return;
     const axis<A, I> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
     const T *image = input + (int64_t)plane * H * W;
@@ -255,13 +209,13 @@ __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ ou
 template <class T, class A, class I, int TAPS>
 __global__ void upsample_backward(const T *__restrict__ grad_output, T *__restrict__ grad_input,
                                   I H, I W, I OH, I OW, double step_h, double step_w, double shift,
-                                  I ROWS, I GROUPS, I TILES, I units)
+                                  I BACK_ROWS, I BACK_GROUPS, I BACK_TILES, I BACK_UNITS)
 {
     const I unit = (I)blockIdx.x * (I)blockDim.y + (I)threadIdx.y;
-    const I group = unit / TILES, plane = group / GROUPS;
-    const I w = (unit - group * TILES) * (I)blockDim.x + (I)threadIdx.x;
-    const I h = (group - plane * GROUPS) * ROWS, end = min(h + ROWS, H);
-    if (unit >= units || w >= W)
+    const I group = unit / BACK_TILES, plane = group / BACK_GROUPS;
+    const I w = (unit - group * BACK_TILES) * (I)blockDim.x + (I)threadIdx.x;
+    const I h = (group - plane * BACK_GROUPS) * BACK_ROWS, end = min(h + BACK_ROWS, H);
+    if (unit >= BACK_UNITS || w >= W)
         return;
     const axis<A, I> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
     const I first = columns.find(w - 1);
