@@ -328,12 +328,11 @@ static const struct directive *find_directive(struct reader *r)
     return NULL;
 }
 
-bool header_is_launch_word(const struct reader *r)
+static void list_launch_words(struct reader *r)
 {
     for (size_t i = 0; i < sizeof directives / sizeof *directives; i++)
-        if (directives[i].place >= STEP && lex_is_word(&r->lx, directives[i].keyword))
-            return true;
-    return false;
+        if (directives[i].place >= STEP)
+            r->launch_words[r->n_launch_words++] = directives[i].keyword;
 }
 
 // What belongs to a kernel or a product may stand on its line, behind it.
@@ -356,7 +355,7 @@ static bool read_directive(struct reader *r, const struct line *line, struct opd
         lex_next(&r->lx);
         if (!d->read(r))
             return false;
-    } while (r->launch && header_is_launch_word(r));
+    } while (r->launch && reader_at_launch_word(r));
     return lex_expect_end(&r->lx);
 }
 
@@ -516,6 +515,7 @@ struct op *op_parse(const char *file, const char *text, size_t size, struct opd_
     r->lx.file = op->file;
     r->lx.err = err;
     scope_init(&r->scope, op);
+    list_launch_words(r);
     bool ok = read_header(r, text, size, err);
     if (!ok)
         show(r, text, size, err);

@@ -108,7 +108,7 @@ static bool at_end(const struct writer *w, int depth)
     if (depth > 0 || lx->token.kind != TOKEN_NAME ||
         scope_find(&w->r->scope, lx->token.start, lx->token.size))
         return false;
-    return header_is_launch_word(w->r) || (w->sums && lex_is_word(lx, "over"));
+    return reader_at_launch_word(w->r) || (w->sums && lex_is_word(lx, "over"));
 }
 
 // The text up to the end of the expression, tensors by their names of the inner operator.

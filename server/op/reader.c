@@ -26,6 +26,14 @@ const struct expr *reader_int(struct reader *r, const char *what)
     return expr_parse_int(&r->lx, &place, what);
 }
 
+bool reader_at_launch_word(const struct reader *r)
+{
+    for (int i = 0; i < r->n_launch_words; i++)
+        if (lex_is_word(&r->lx, r->launch_words[i]))
+            return true;
+    return false;
+}
+
 bool reader_symbol(struct reader *r, const char *name, enum symbol_kind kind, int index)
 {
     struct symbol s = { .kind = kind, .index = index, .line = r->lx.line };

@@ -42,6 +42,8 @@ struct reader {
     const char *keyword;  // of that directive
     struct lex_mark mark; // of lx
     struct scope scope;
+    const char *launch_words[16]; // directives that belong to a step
+    int n_launch_words;
     int n_slots, n_packs;
     int op_line; // 0: no `op` yet
     bool has_view;
@@ -82,7 +84,7 @@ const struct expr *reader_int(struct reader *r, const char *what);
 struct rule *reader_rule(struct reader *r, enum rule_kind kind); // the next one, to be filled
 bool reader_symbol(struct reader *r, const char *name, enum symbol_kind kind, int index);
 bool reader_take_tensor(struct reader *r, int *out); // the input or output that stands there; taken
-bool header_is_launch_word(const struct reader *r);  // does what belongs to a launch stand there?
+bool reader_at_launch_word(const struct reader *r);  // does what belongs to a launch stand there?
 bool reader_is_float(const struct reader *r, int input); // may it be of a floating dtype?
 // Of a file that is served all the same.
 void reader_warn(struct reader *r, int line, const char *fmt, ...)

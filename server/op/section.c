@@ -370,7 +370,7 @@ bool section_read_shared(struct reader *r)
 // A directive's name that is no name of the file: the next one on this line.
 static bool is_next_word(const struct reader *r)
 {
-    return header_is_launch_word(r) && !scope_find(&r->scope, r->lx.token.start, r->lx.token.size);
+    return reader_at_launch_word(r) && !scope_find(&r->scope, r->lx.token.start, r->lx.token.size);
 }
 
 bool section_read_condition(struct reader *r)
