@@ -181,7 +181,7 @@ def test_one_that_is_killed_while_it_makes_one(start, tmp_path):
         while not kept(tmp_path) and not lost.done():
             pass
         compiler.process.send_signal(signal.SIGKILL)
-        assert isinstance(lost.exception(), ConnectionError)
+        assert isinstance(lost.exception(), (ConnectionError, type(None)))  # None: it was quicker
     assert [start().make(text()) for _ in (3, 4)] in (["made", "used"], ["used", "used"])
 
 
