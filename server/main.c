@@ -77,7 +77,7 @@ int main(int argc, char **argv)
     if (argc == 5 && strcmp(argv[1], "executor") == 0) {
         static char role[64], name[16];
         snprintf(role, sizeof role, "executor %s", argv[2]);
-        snprintf(name, sizeof name, "opd-%.11s", argv[2]);
+        snprintf(name, sizeof name, "opd: %.10s", argv[2]);
         log_init(role, read_level(argv[4]));
         become_child(name, SIGKILL);
         return executor_main(argv[2], strcmp(argv[3], "own") == 0     ? EXECUTOR_BLAS_NONE
@@ -87,7 +87,7 @@ int main(int argc, char **argv)
     if (argc == 4 && strcmp(argv[1], "compiler") == 0) {
         log_init("compiler", read_level(argv[3]));
         signal(SIGUSR1, end_soon);
-        become_child("opd-compiler", SIGUSR1);
+        become_child("opd: compiler", SIGUSR1);
         setsid(); // by which the broker finds what it runs, should it be killed
         if (strcmp(argv[2], "low") == 0 && nice(COMPILER_NICE) < 0)
             log_debug("this compiler runs at the priority of the others");
@@ -100,7 +100,7 @@ int main(int argc, char **argv)
     if (argc >= 3 && strcmp(argv[1], "new") == 0)
         return new_main(argc - 2, argv + 2);
     if (argc >= 3 && strcmp(argv[1], "trial-stage") == 0) {
-        prctl(PR_SET_NAME, "opd-trial");
+        prctl(PR_SET_NAME, "opd: trial");
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         return trial_stage_main(argc - 2, argv + 2);
     }
@@ -120,6 +120,7 @@ int main(int argc, char **argv)
         return 2;
     }
     log_init("broker", (enum log_level)options.log_level);
+    prctl(PR_SET_NAME, "opd: broker");
     signal(SIGPIPE, SIG_IGN);
     if (check)
         return broker_check_state(&options, state_fd);

@@ -5,6 +5,7 @@
 
 #include "request/parts.h"
 #include "base/clock.h"
+#include "base/version.h"
 #include "kernels/pool.h"
 #include "request/request.h"
 
@@ -26,6 +27,9 @@ static void put_requests(struct buf *out, const struct broker *b)
 #include "../../protocol/errors.def"
 #undef ERROR
     };
+    begin(out, "build_info", "gauge", "1, for the program's version and protocol.");
+    buf_printf(out, "opd_build_info{version=\"%s\",protocol=\"%d\"} 1\n", OPD_VERSION,
+               OPD_PROTOCOL);
     begin(out, "requests_total", "counter", "Requests that were answered or submitted.");
     for (int i = 0; i < METHOD_COUNT; i++)
         buf_printf(out, "opd_requests_total{method=\"%s\"} %" PRIu64 "\n", methods[i].name,

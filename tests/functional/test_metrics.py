@@ -37,6 +37,7 @@ def test_metrics_count_what_is_done(start_daemon):
         x = client.tensor(np.ones(1000, np.float32), name="kept")
         client.ops.gelu(x)
         before = read(client.metrics())
+        assert before["opd_build_info", f'{{version="{opd.__version__}",protocol="1"}}'] == 1
         for _ in range(5):
             y, ctx = client.ops.gelu.forward(x)
         ctx.backward(y)

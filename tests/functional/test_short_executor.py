@@ -163,8 +163,9 @@ def test_processes_say_what_they_are(start_daemon):
         return {open(f"/proc/{pid}/comm").read().strip() for pid in find_roles(daemon.pid, role)}
 
     with Raw(daemon.socket):
-        assert names("executor") == {f"opd-{DEVICE}"}
-        assert eventually(lambda: names("compiler") == {"opd-compiler"})
+        assert names("executor") == {f"opd: {DEVICE}"}
+        assert eventually(lambda: names("compiler") == {"opd: compiler"})
+        assert open(f"/proc/{daemon.pid}/comm").read() == "opd: broker\n"
 
 
 LIMIT = 600 << 20
