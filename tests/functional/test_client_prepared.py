@@ -11,7 +11,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import PATIENCE, eventually
 from operators import double_by, put_kernels
 from upgrades import SCALE
 
@@ -244,6 +244,7 @@ def test_a_lost_connection(start_daemon, daemon, client, x):
     repeat(lambda: client.ops.scale(x, by=2.0))
     with daemon.connect() as other:
         other.stop()
+    daemon.process.wait(PATIENCE)  # a signal as it ends would end it otherwise
     with pytest.raises(opd.ConnectionLost, match="forward: "):
         repeat(lambda: client.ops.scale(x, by=2.0))
     with pytest.raises(opd.ConnectionLost):
