@@ -170,9 +170,14 @@ struct coalesced_group {
         return bits;
     }
 };
+// On the CPU device each thread is alone: who else stands in its branch, nobody knows there.
 OPD_FN coalesced_group coalesced_threads()
 {
+#ifdef OPD_CPU
+    return { 1u << opd_rank() % 32 };
+#else
     return { __activemask() };
+#endif
 }
 // Lanes of the group with the same label.
 template <class G, class T> OPD_FN coalesced_group labeled_partition(const G &group, T label)

@@ -59,21 +59,21 @@ void *memcpy(void *, const void *, size_t) noexcept;
 void *memset(void *, int, size_t) noexcept;
 }
 
-// Vector types, aligned as CUDA aligns them.
+// Vector types, aligned as CUDA aligns them. Kernels copy whatever by them.
 #define OPD_CPU_VECTORS(T, base, a2, a4)                                                           \
-    struct base##1                                                                                 \
+    struct __attribute__((may_alias)) base##1                                                      \
     {                                                                                              \
         T x;                                                                                       \
     };                                                                                             \
-    struct alignas(a2) base##2                                                                     \
+    struct __attribute__((may_alias, aligned(a2))) base##2                                         \
     {                                                                                              \
         T x, y;                                                                                    \
     };                                                                                             \
-    struct base##3                                                                                 \
+    struct __attribute__((may_alias)) base##3                                                      \
     {                                                                                              \
         T x, y, z;                                                                                 \
     };                                                                                             \
-    struct alignas(a4) base##4                                                                     \
+    struct __attribute__((may_alias, aligned(a4))) base##4                                         \
     {                                                                                              \
         T x, y, z, w;                                                                              \
     };                                                                                             \

@@ -74,7 +74,7 @@ static bool is_optional(const struct host_unit *u, const struct host_piece *p)
     const struct host_token *t = HOST_AT(u->tokens, struct host_token, p->first);
     if (p->macro)
         return true;
-    if (p->device || p->first == p->end)
+    if (p->device || p->first == p->end || host_token_is(t, "static_assert"))
         return false;
     const struct host_token *last = &t[p->end - p->first - 1];
     if (host_token_is(t, "template") && !host_token_is(&t[1], "<"))

@@ -48,12 +48,20 @@ static bool read_kernel(struct scanner *s, struct piece template_text)
 {
     struct signature sig = { 0 };
     struct piece name = { 0 };
+    bool special = false;
     while (!scan_at_end(s) && !(s->piece.size == 1 && strchr(";{}", *s->piece.start))) {
+        if (scan_is(&s->piece, "<")) { // std::enable_if_t<(N > 0)>, which is void
+            special = template_text.start && template_text.size == 0;
+            scan_bracketed(s, true);
+            continue;
+        }
         if (!scan_is(&s->piece, "(")) {
             name = s->piece;
             scan_next(s);
             continue;
         }
+        if (special)
+            return true; // name<float>: the template has its parameters
         struct piece inside = scan_bracketed(s, false);
         if (scan_is(&name, "__launch_bounds__") || scan_is(&name, "__attribute__") ||
             scan_is(&name, "__cluster_dims__") || scan_is(&name, "__maxnreg__") ||

@@ -170,20 +170,13 @@ void swish_cuda_forward(const float *x, float *y, int64_t n)
   swish_cuda_forward_kernel<float><<<(n + 127) / 128, 128>>>(x, y, 1.0f, n);
 }
 """
-PASTED = {
-    "host functions": (KERNELS.replace('#include "smooth.cuh"', HEADER) + HOST,
-                       "a launch outside of kernels cannot be compiled; delete the host functions"),
-    "a header": ("#include <torch/some/header.h>\n" + KERNELS.replace('#include "smooth.cuh"', HEADER),
-                 "kernels need no header of PyTorch; delete that line"),
-}
+WHOLE = '#include <torch/some/header.h>\n' + KERNELS.replace('#include "smooth.cuh"', HEADER) + HOST
 
 
-@pytest.mark.parametrize("what", PASTED)
-def test_the_whole_file_is_pasted(start_daemon, what):
-    """What does not belong to the kernels is told what to do about it, by both compilers."""
-    pasted, advice = PASTED[what]
+def test_the_whole_file_is_pasted(start_daemon):
+    """What does not belong to the kernels is passed over, by both compilers."""
     head, example = SWISH.lstrip().split("//! forward", 1), "//! example x=[8]\n//! forward"
-    text = example.join(head) + pasted
+    text = example.join(head) + WHOLE
     with Raw(start_daemon().socket) as raw:
         for target in ("cpu", "sm_90"):
             options = {"targets": [target], "dtypes": ["float32"]}
@@ -191,7 +184,4 @@ def test_the_whole_file_is_pasted(start_daemon, what):
             told = " ".join(e["message"] + e["log"] for e in reply["errors"])
             if "NVRTC" in told:
                 pytest.skip(told)
-            if (what, target) == ("a header", "cpu"):
-                assert reply["ok"], told
-            else:
-                assert advice in told
+            assert reply["ok"], told

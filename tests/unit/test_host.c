@@ -168,6 +168,8 @@ static void test_extension(void **state)
                   "TORCH_LIBRARY(a, m) { m.def(\"f\"); }\n");
 #define KERNEL "template <class T> __global__ void k(T *x)\n{\n    if (x) { *x = 1; }\n}\n"
     // Lines keep their numbers.
+    expect_error("#define FEW 5\nstatic_assert(FEW < 5, \"too many\");\n" KERNEL, "k<float>",
+                 "scale.cu:2:", "too many");
     expect_error(KERNEL "void run(float *x)\n{\n    k<float><<<1, 1>>>(x);\n}\n"
                         "__device__ int f() { return absent; }\n",
                  "k<float>", "scale.cu:9:29: error: ", "'absent' was not declared");

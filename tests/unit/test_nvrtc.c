@@ -1,6 +1,7 @@
 // nvrtc: every kind of job, diagnostics in the user's file, and the precompiled header, which may
 // change nothing but the time. Needs NVRTC, no GPU.
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -320,6 +321,36 @@ static int tear_down_pch(void **state)
     return 0;
 }
 
+static char *read_text(const char *path)
+{
+    struct buf text = { 0 };
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && file_get(fd, SIZE_MAX, &text));
+    file_close(&fd);
+    return buf_take(&text);
+}
+
+// A file pasted whole, with the headers of the field and host code.
+static void test_field(void **state)
+{
+    (void)state;
+    static const char *const kernels[] = { "rows<scalar_t, 100>", "members", "pairs", "draw" };
+    struct compile_input in = input(COMPILE_IMAGE);
+    char *common = read_text("kernels_src/opd.cuh");
+    char *text = read_text("tests/functional/kernels/field.cu");
+    in.common = common;
+    in.source = text;
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        struct compile_output out;
+        in.expr = kernels[i];
+        expect_ok(&in, &out);
+        assert_non_null(strstr(out.log, "field_host.h"));
+        finish(&out, &(struct opd_err){ 0 });
+    }
+    free(common);
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_targets_and_names),
         cmocka_unit_test(test_sass),
         cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_field),
     };
     const struct CMUnitTest used[] = { cmocka_unit_test(test_pch_is_used) };
     const struct CMUnitTest alone[] = { cmocka_unit_test(test_unusable_pch_folder) };
