@@ -126,8 +126,12 @@ static bool take_expression(struct writer *w)
         if (lx->token.kind != TOKEN_NAME)
             from = lx->token.start;
     }
+    if (lx->token.kind == TOKEN_BAD)
+        return false;
+    if (lx->token.start == w->start)
+        return lex_fail_expected(lx, "a formula");
     buf_append(&w->formula, from, (size_t)(lx->last_end - from));
-    return lx->token.kind != TOKEN_BAD;
+    return true;
 }
 
 // --- the inner operator

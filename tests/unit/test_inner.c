@@ -171,6 +171,8 @@ static void test_mistakes(void **state)
           "t.cu:11: 'xx' is not defined here, expected a tensor, attribute, dimension or let; did "
           "you mean 'x'?" },
         { "formula y =", "t.cu:11: expected a formula, got the end of the line" },
+        { "formula y = when 1", "t.cu:11: expected a formula, got 'when'" },
+        { "sum r = over 0", "t.cu:11: expected a formula, got 'over'" },
         { "formula y x", "t.cu:11: expected '=', got 'x'" },
         { "formula x = y",
           "t.cu:11: 'x' is not made in this section, expected an output, saved or scratch" },
