@@ -63,7 +63,7 @@ static void read_head(struct reader *r, const struct host_token *t)
     r->opens_namespace &= !host_token_is(t, "("); // extern "C" of one function
     p->kernel |= host_token_is(t, "__global__");
     p->device |= says_device(t);
-    p->reached |= host_token_is(t, "operator");
+    p->reached |= HOST_IS_ANY(t, "operator", "__attribute__"); // a constructor runs by itself
     p->function |= host_token_is(t, "(") && !r->has_value;
     if (t->kind == HOST_WORD && !host_token_is(t, "template") && !r->has_value &&
         HOST_IS_ANY(t + 1, "(", "{", "=", ";", ":", "[", ",", "<"))
