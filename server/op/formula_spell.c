@@ -170,6 +170,7 @@ static const struct spelling cpp[] = {
     [NODE_SUM] = { "sum(", "", ")" },
     [NODE_AMAX] = { "amax(", "", ")" },
     [NODE_AMIN] = { "amin(", "", ")" },
+    [NODE_COUNT] = { "", "", "" },
 };
 
 struct writer {
