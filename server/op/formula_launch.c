@@ -369,7 +369,7 @@ static void split_gpu(const struct planner *p, struct sum *s)
         s->lanes = BLOCK / others;
     others = BLOCK / s->lanes;
     s->blocks = divide_up(n_results, s->lanes);
-    s->parts = least(divide_up(GPU_BLOCKS, s->blocks), divide_up(s->n_summed, others * 4));
+    s->parts = least(divide_up(GPU_BLOCKS, most(1, s->blocks)), divide_up(s->n_summed, others * 4));
     s->parts = most(s->parts, divide_up(s->n_summed, (int64_t)others * 1024));
 }
 
@@ -378,15 +378,16 @@ static void split_cpu(const struct planner *p, struct sum *s)
     int64_t width = 1, longest = 16 * CPU_SHARE;
     s->lanes = 1;
     if (s->columns) {
-        int64_t row = p->dims.size[p->dims.rank - 1];
+        int64_t row = most(1, p->dims.size[p->dims.rank - 1]);
         s->blocks = s->n_kept / row * divide_up(row, CPU_TILE);
         width = least(row, CPU_TILE);
         longest = CPU_SHARE;
     } else {
-        s->group = most(1, CPU_SHARE / s->n_summed);
+        s->group = most(1, CPU_SHARE / most(1, s->n_summed));
         s->blocks = divide_up(s->n_kept, s->group);
     }
-    s->parts = least(divide_up(CPU_BLOCKS, s->blocks), divide_up(s->n_summed, CPU_SHARE / width));
+    s->parts = least(divide_up(CPU_BLOCKS, most(1, s->blocks)),
+                     divide_up(s->n_summed, CPU_SHARE / width));
     s->parts = most(s->parts, divide_up(s->n_summed, longest));
 }
 
@@ -408,9 +409,9 @@ static void split(const struct planner *p, struct sum *s)
         split_cpu(p, s);
     else
         split_gpu(p, s);
-    s->parts = least(s->parts, 65535);
-    s->share = divide_up(s->n_summed, s->parts);
-    s->parts = divide_up(s->n_summed, s->share);
+    s->parts = most(1, least(s->parts, 65535)); // a sum of nothing has one part, too
+    s->share = most(1, divide_up(s->n_summed, s->parts));
+    s->parts = most(1, divide_up(s->n_summed, s->share));
 }
 
 static bool put_sum(struct planner *p, const struct sum *s, int to)

@@ -79,7 +79,7 @@ static bool find_over(struct planner *p)
 static bool is_staged(const struct planner *p)
 {
     int64_t rows = tensor_desc_numel(&p->row), longest = p->on_cpu ? 1 << 16 : 1 << 14;
-    return rows < (p->on_cpu ? 8 : 128) && p->n / rows > longest &&
+    return rows > 0 && rows < (p->on_cpu ? 8 : 128) && p->n / rows > longest &&
            2 * p->n_sums <= OP_MAX_TEMPS - p->n_temps;
 }
 

@@ -196,7 +196,7 @@ def test_rules_that_a_client_does_not_know(daemon):
 
 
 def test_the_key_is_of_shapes_alone():
-    info = {"broadcasts": False, "rules": [
+    info = {"broadcasts": False, "outputs": [], "rules": [
         {"shape": "x", "dims": ["N"]}, {"let": "A", "value": "N 2 *"}, {"let": "B", "value": "A 1 +"},
         {"let": "C", "value": "3"}, {"require": "C", "message": ["no"]}, {"shape": "y", "dims": ["B"]},
     ]}  # fmt: skip

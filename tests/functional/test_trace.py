@@ -114,7 +114,7 @@ def test_the_time_is_that_of_the_run_alone(client):
     client.ops.spin(x, rounds=1).numpy()
     with client.trace() as runs:
         with client.batch():
-            client.ops.spin(x, rounds=20_000_000)
+            client.ops.spin(x, rounds=100_000_000)
             for _ in range(20):
                 client.ops.spin(x, rounds=1000)
         long, *short = runs.read()

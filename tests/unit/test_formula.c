@@ -382,6 +382,38 @@ static void test_empty(void **state)
     op_unref(op);
 }
 
+// No size is divided by: not how many rows there are, nor how long they are.
+static void plan_empty_rows(const char *text)
+{
+    struct op *op = parse_text(text);
+    static const int64_t sizes[][2] = {
+        { 0, 5 }, { 5, 0 }, { 0, 0 }, { 1, 0 }, { 0, 1 }, { 0, 2 }
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int way = 0; way < 4; way++) {
+            struct tensor_desc row = desc(OPD_DTYPE_float32, 1, sizes[i][1], 0, 0);
+            struct plan_request request = request_of(
+                op, desc(OPD_DTYPE_float32, 2, sizes[i][0], sizes[i][1], 0), row, row);
+            request.on_cpu = way & 1;
+            request.direction = way & 2 ? PLAN_BACKWARD : PLAN_FORWARD;
+            request.wanted = way & 2 ? 7 : 0;
+            plan_free(build(&request));
+        }
+    op_unref(op);
+}
+
+static void test_empty_rows(void **state)
+{
+    (void)state;
+    plan_empty_rows("//! op r(Tensor x, Tensor w, Tensor b) -> Tensor y\n"
+                    "//! dtypes float32\n"
+                    "//! formula top = amax(x, -1)\n"
+                    "//! formula y = w * (x - top) / sum(exp(x - top), -1) + b\n");
+    plan_empty_rows("//! op r(Tensor x, Tensor w, Tensor b) -> Tensor y\n"
+                    "//! dtypes float32\n"
+                    "//! formula y = mean(w * (x - b) * (x - b))\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,7 +422,7 @@ int main(void)
         cmocka_unit_test(test_targets),   cmocka_unit_test(test_other_directives),
         cmocka_unit_test(test_use),       cmocka_unit_test(test_forward),
         cmocka_unit_test(test_broadcast), cmocka_unit_test(test_backward),
-        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_empty),     cmocka_unit_test(test_empty_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
