@@ -19,11 +19,12 @@ struct writer {
     struct buf formula, out;
 };
 
-// "grad_" belongs to the gradients of the inner operator's own inputs: another word of that length.
+// "grad_" belongs to the gradients of the inner operator's own inputs: another word of that length
+// stands for it, in the name of a gradient or of what the file calls so.
 static void write_name(const struct writer *w, int tensor, struct buf *out)
 {
     const char *name = body_tensor_name(w->r->op, tensor);
-    bool gradient = tensor >= TENSOR_GRAD_OUTPUT;
+    bool gradient = strncmp(name, "grad_", 5) == 0;
     buf_printf(out, "%s%s", gradient ? "opdg_" : "", gradient ? name + 5 : name);
 }
 
@@ -37,6 +38,14 @@ static void write_target(const struct writer *w, struct buf *out)
 
 // --- what the expression names
 
+// Elements are found one after the other; what no plan could take is refused here.
+static bool check_contiguous(struct reader *r, int tensor)
+{
+    return tensor >= TENSOR_OUTPUT || !r->op->inputs[tensor].strided ||
+           lex_fail(&r->lx, "'%s' is strided, expected a contiguous tensor, or a kernel for it",
+                    body_tensor_name(r->op, tensor));
+}
+
 static bool use_tensor(struct writer *w, const struct symbol *s)
 {
     struct reader *r = w->r;
@@ -49,6 +58,8 @@ static bool use_tensor(struct writer *w, const struct symbol *s)
                         r->section->line);
     if (t == w->target && w->sums)
         return lex_fail(&r->lx, "'%s' is what the sum makes, expected other tensors", s->name);
+    if (!check_contiguous(r, t))
+        return false;
     in->reads_target |= t == w->target;
     if (!w->uses[t] && t != w->target) {
         if (in->n_inputs == OP_MAX_INPUTS)
@@ -288,7 +299,7 @@ static bool read_target(struct reader *r, int *out)
         return false;
     bool in_place = s->index < TENSOR_OUTPUT && r->op->inputs[s->index].in_place &&
                     !r->section->backward;
-    if (!in_place && !section_check_made(r, s->index))
+    if (in_place ? !check_contiguous(r, s->index) : !section_check_made(r, s->index))
         return false;
     *out = s->index;
     lex_next(&r->lx);
@@ -315,6 +326,8 @@ static bool finish(struct writer *w, bool ok)
 
 struct inner *inner_copy(struct reader *r, const char *text, int target, int from)
 {
+    if (!check_contiguous(r, from))
+        return NULL;
     struct writer w = { .r = r, .in = start(r, target), .target = target, .copies = true };
     w.in->text = text;
     w.in->inputs[w.in->n_inputs++] = from;

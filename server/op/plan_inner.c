@@ -13,14 +13,22 @@ static bool fail_absent(const struct builder *b, const struct inner *in, int ten
                    tensor >= TENSOR_GRAD_INPUT ? "wanted()" : "present()");
 }
 
+// A gradient is contiguous, whatever its input is.
+static struct tensor_desc find_desc(const struct builder *b, int tensor)
+{
+    struct tensor_desc d = *env_tensor(&b->env, tensor);
+    d.strided = d.strided && tensor < TENSOR_OUTPUT;
+    return d;
+}
+
 static bool set_inputs(struct builder *b, const struct inner *in, struct plan_request *request)
 {
-    request->inputs[0] = *env_tensor(&b->env, in->target);
+    request->inputs[0] = find_desc(b, in->target);
     request->inputs[1].dtype = b->env.types[TYPE_SCALAR];
     for (int i = 2; i < in->n_inputs; i++) {
         int t = in->inputs[i];
         if (env_has_tensor(&b->env, t))
-            request->inputs[i] = *env_tensor(&b->env, t);
+            request->inputs[i] = find_desc(b, t);
         else if (!in->op->inputs[i].optional)
             return fail_absent(b, in, t);
     }
@@ -92,23 +100,29 @@ static bool set_summed(struct builder *b, const struct inner *in, struct plan_re
                    body_tensor_name(b->env.request->op, in->target), is, expected);
 }
 
-// Memory for what is summed in parts: a scratch tensor of the plan's, known by its shape.
-static int find_room(struct builder *b, const struct tensor_desc *desc)
+// Memory for sums and their parts: a scratch tensor of the plan's, known by its shape, which those
+// of this step before have not taken.
+static int find_room(struct builder *b, const struct tensor_desc *desc, const int *taken, int n)
 {
-    int n = b->env.request->op->body->n_temps;
-    for (int i = n; i < OP_MAX_TEMPS; i++)
-        if (b->env.temps[i].dtype == OPD_DTYPE_NONE || tensor_desc_same(&b->env.temps[i], desc)) {
-            b->env.temps[i] = *desc;
+    for (int i = b->env.request->op->body->n_temps; i < OP_MAX_TEMPS; i++) {
+        struct tensor_desc *room = &b->env.temps[i];
+        bool is_free = room->dtype == OPD_DTYPE_NONE || tensor_desc_same(room, desc);
+        for (int k = 0; k < n; k++)
+            is_free = is_free && taken[k] != TENSOR_TEMP + i;
+        if (is_free) {
+            *room = *desc;
             return TENSOR_TEMP + i;
         }
+    }
     op_fail(b->err, "more than %d saved and scratch tensors, and sums in parts", OP_MAX_TEMPS);
     return -1;
 }
 
-static int find_tensor(struct builder *b, const struct inner *in, const struct plan_operand *o)
+static int find_tensor(struct builder *b, const struct inner *in, const struct plan_operand *o,
+                       const int *taken, int n)
 {
     if (o->kind == PLAN_SCRATCH)
-        return find_room(b, &o->desc);
+        return find_room(b, &o->desc, taken, n);
     return o->kind == PLAN_INPUT && o->index > 1 ? in->inputs[o->index] : in->target;
 }
 
@@ -139,7 +153,7 @@ static bool add_steps(struct builder *b, const struct inner *in, const struct pl
 {
     int tensors[TENSOR_COUNT];
     for (int i = 0; i < plan->n_operands; i++) {
-        tensors[i] = find_tensor(b, in, &plan->operands[i]);
+        tensors[i] = find_tensor(b, in, &plan->operands[i], tensors, i);
         if (tensors[i] < 0)
             return false;
     }

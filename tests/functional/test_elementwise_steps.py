@@ -46,6 +46,14 @@ DENSE = """
 //! backward grad_b
 //!   sum grad_b = grad_y over 0, 1
 """
+SOFT = """
+//! op      soft(Tensor x) -> Tensor y
+//! dtypes  float64
+//! shape   x y [N, C]
+//! example x=[2,5]
+//! forward
+//!   formula y = exp(x - amax(x, -1)) / sum(exp(x - amax(x, -1)), -1)
+"""
 DTYPES = {"float16": 1e-3, "float32": 1e-6, "float64": 1e-14}
 
 
@@ -54,6 +62,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("steps")
     (folder / "blend.cu").write_text(BLEND)
     (folder / "dense.cu").write_text(DENSE)
+    (folder / "soft.cu").write_text(SOFT)
     return folder
 
 
@@ -104,6 +113,14 @@ def test_bias(client, dtype):
     near(grad_b, g0.sum((0, 1)), dtype)
     again = context.backward(g, wanted=["b"])
     assert again[-1].numpy().tobytes() == grad_b.numpy().tobytes()
+
+
+def test_sums_of_rows(client):
+    """Of long rows each sum is made in parts, and kept until both are there."""
+    for shape in (3, 5), (2, 70001), (3, 0):
+        (x, x0), = draw(client, "float64", shape)
+        e = np.exp(x0 - x0.max(-1, keepdims=True, initial=-8))
+        near(client.ops.soft(x), e / e.sum(-1, keepdims=True), "float64")
 
 
 def test_graph(client):

@@ -161,6 +161,74 @@ static void test_requests(void **state)
     op_unref(op);
 }
 
+// Two sums of a row, in parts: each with memory of its own, which a second such step takes again.
+static void test_sums_of_rows(void **state)
+{
+    (void)state;
+    struct op *op = with("//! formula y = (x - amax(x, -1)) / sum(x, -1)\n"
+                         "//! formula s = (x - amax(x, -1)) / sum(x, -1)\n");
+    struct plan_request r = request(op, 2, 100000);
+    struct plan *plan = build(&r);
+    assert_int_equal(plan->n_steps, 10);
+    for (int i = 0; i < plan->n_steps; i += 5) {
+        const struct plan_step *map = &plan->steps[i + 4];
+        assert_int_equal(map->n_slots, 4);
+        assert_string_equal(slot(plan, i + 4, 8), "sums");
+        assert_string_equal(slot(plan, i + 4, 16), "sums");
+        assert_true(map->slots[1].operand != map->slots[2].operand);
+    }
+    int n_sums = 0;
+    for (int i = 0; i < plan->n_operands; i++)
+        n_sums += strcmp(plan->operands[i].name, "sums") == 0;
+    assert_int_equal(n_sums, 4);
+    plan_free(plan);
+    op_unref(op);
+}
+
+#define BACKWARD                                                                                   \
+    "//! op f(Tensor x, Tensor w) -> Tensor y\n//! dtypes float32\n//! shape x y [N, C]\n"         \
+    "//! shape w [C]\n"
+
+// What the file calls grad_h is no gradient of the step's own.
+static void test_names(void **state)
+{
+    (void)state;
+    struct op *op = parse_text(BACKWARD "//! saved h [N, C]\n//! scratch grad_h [N, C]\n"
+                                        "//! forward\n//! formula h = x * w\n//! formula y = h\n"
+                                        "//! backward grad_x\n//! formula grad_h = h * grad_y\n"
+                                        "//! formula grad_x = grad_h * w\n");
+    op_unref(op);
+}
+
+// A gradient is contiguous, whatever its input is; which no step of elements reads.
+static void test_strided(void **state)
+{
+    (void)state;
+    struct op *op = parse_text(BACKWARD "//! strided x w\n//! forward\n//! fill y 2\n"
+                                        "//! backward grad_x\n//! formula grad_x = 2 * grad_y\n"
+                                        "//! backward grad_w\n//! sum grad_w = grad_y over 0\n");
+    struct plan_request r = { .op = op, .direction = PLAN_BACKWARD, .wanted = 3 };
+    r.inputs[0] = (struct tensor_desc){ .dtype = OPD_DTYPE_float32,
+                                        .rank = 2,
+                                        .shape = { 4, 5 },
+                                        .strided = true,
+                                        .strides = { 1, 4 } };
+    r.inputs[1] = (struct tensor_desc){
+        .dtype = OPD_DTYPE_float32, .rank = 1, .shape = { 5 }, .strided = true, .strides = { 2 }
+    };
+    struct plan *plan = build(&r);
+    assert_int_equal(plan->n_steps, 2);
+    plan_free(plan);
+    op_unref(op);
+    refuse_text(BACKWARD "//! strided x\n//! forward\n//! formula y = w + x\n",
+                "t.cu:7: 'x' is strided, expected a contiguous tensor, or a kernel for it");
+    refuse_text("//! op f(Tensor(a!) x) -> ()\n//! dtypes float32\n//! shape x [N]\n"
+                "//! strided x\n//! forward\n//! fill x 1\n",
+                "t.cu:6: 'x' is strided, expected a contiguous tensor, or a kernel for it");
+    refuse_text(BACKWARD "//! strided w\n//! forward\n//! matmul y = x @ x + w\n",
+                "t.cu:7: 'w' is strided, expected a contiguous tensor, or a kernel for it");
+}
+
 static void test_mistakes(void **state)
 {
     (void)state;
@@ -222,9 +290,10 @@ static void test_mistakes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps),    cmocka_unit_test(test_sum),
-        cmocka_unit_test(test_bias),     cmocka_unit_test(test_requests),
-        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_steps),        cmocka_unit_test(test_sum),
+        cmocka_unit_test(test_bias),         cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_sums_of_rows), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_strided),      cmocka_unit_test(test_mistakes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
