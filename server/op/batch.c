@@ -156,7 +156,7 @@ static bool reads_shape(const struct reader *r, const struct node *n, bool seen[
                                  ? body_find_let(r->rules, r->body->n_rules, n->a)
                                  : NULL;
     bool reads = n->kind == NODE_NUMEL || n->kind == NODE_RANK || n->kind == NODE_SIZE ||
-                 (let && reads_shape(r, let, seen));
+                 n->kind == NODE_STRIDE || (let && reads_shape(r, let, seen));
     if (let)
         seen[n->a] = true;
     for (int i = 0; i < n->n_args && !reads; i++)

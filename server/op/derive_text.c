@@ -16,7 +16,7 @@ static void note_expr(struct op *op, const struct node *n, bool seen[ENV_MAX_SLO
                                  ? body_find_let(body->rules, body->n_rules, n->a)
                                  : NULL;
     bool names = n->kind == NODE_NUMEL || n->kind == NODE_RANK || n->kind == NODE_SIZE ||
-                 n->kind == NODE_HAS_TENSOR;
+                 n->kind == NODE_STRIDE || n->kind == NODE_HAS_TENSOR;
     if (names && n->a < TENSOR_OUTPUT)
         op->inputs[n->a].used_backward = true;
     if (let) {
@@ -307,7 +307,7 @@ static bool reads_slot(const struct node *n, int slot)
 static void write_lets(struct text *t)
 {
     const struct op_body *body = t->op->body;
-    bool needed[OP_MAX_DIRECTIVES] = { false };
+    bool needed[OP_MAX_RULES] = { false };
     for (int i = body->n_rules; i-- > 0;) {
         const struct rule *let = &body->rules[i];
         if (let->kind != RULE_LET)

@@ -476,6 +476,36 @@ static void test_deep(void **unused)
     buf_finish(&text);
 }
 
+// As many rules as a file can have: more of them than lines.
+static void test_rules(void **unused)
+{
+    (void)unused;
+    struct buf text = { 0 };
+    buf_append_str(&text, TOP);
+    for (int i = 0; i < 950; i++)
+        buf_append_str(&text, "//! require 1\n");
+    for (int i = 0; i < 63; i++)
+        buf_printf(&text, "//! let a%d, b%d, c%d, d%d = 1, 2, 3, 4\n", i, i, i, i);
+    buf_append_str(&text, "//! formula y = x * d62\n");
+    struct op *op = parse_text(buf_str(&text));
+    struct op *backward = derive(op, "backward");
+    assert_non_null(strstr(backward->source, "//! let     d62 = 4\n"));
+    assert_null(strstr(backward->source, "c62"));
+    op_unref(backward);
+    op_unref(op);
+    buf_finish(&text);
+}
+
+// A stride is of a shape, which backward then needs, and a batch would change.
+static void test_stride(void **unused)
+{
+    (void)unused;
+    struct op *op = parse_text(TOP "//! let n = stride(x, 0)\n//! formula y = z * n\n");
+    assert_true(op->inputs[0].used_backward && !op->inputs[1].used_backward);
+    assert_int_equal(op->n_batches, 0);
+    op_unref(op);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -484,6 +514,7 @@ int main(void)
         cmocka_unit_test(test_text),     cmocka_unit_test(test_refused),
         cmocka_unit_test(test_written),  cmocka_unit_test(test_nothing_is_left),
         cmocka_unit_test(test_infinite), cmocka_unit_test(test_deep),
+        cmocka_unit_test(test_rules),    cmocka_unit_test(test_stride),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
