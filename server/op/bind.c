@@ -218,7 +218,7 @@ static bool bind_name(struct reader *r, const struct step *launch, struct argume
     struct lexer outer = r->lx;
     lex_init(&r->lx, outer.file, p->line, name, strlen(name), outer.err);
     const struct expr *e = reader_expr(r);
-    bool bad = !e;
+    bool bad = !e || !lex_expect_end(&r->lx);
     r->lx = outer;
     return !bad && bind_value(r, launch, arg, e);
 }

@@ -104,6 +104,7 @@ PLAIN = "struct P { float *y; const float *x; int N; };"
         (PLAIN.replace("float *y", "const float *y"), "", "no kernel of this section writes y"),
         (PLAIN.replace("N;", "N, other;"), "", "'p.other', which names no tensor, size, let or attribute"),
         (PLAIN.replace("N;", "N, step[3];"), "", "step[...] needs a number from 0 to 1"),
+        (PLAIN.replace("N;", "N, step[2][2];"), "", "expected the end of the line, got '['"),
         (PLAIN.replace("N;", "N, step;"), "", "'p.step', a list of 2, expected a single value: bind p.step = step[0]"),
         (PLAIN.replace("N;", "N; float4 v;"), "", "whose member 'p.v' is of type 'float4'"),
         (PLAIN.replace("N;", "N; int bits : 3;"), "", "cannot be filled in: line 9 has a bit-field"),

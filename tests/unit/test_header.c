@@ -470,6 +470,10 @@ static void test_examples(void **state)
     refuse_top("//! example x=[2,3] m=[4]",
                "t.cu:7: the example does not plan: f: m has 4 in dimension 0, "
                "expected C = 3 (of x)");
+    // Sizes whose product overflows, before anything is counted by it.
+    refuse_top("//! example x=[3037000500,3037000500] x is [1]",
+               "t.cu:7: the example does not plan: f: x: shape [3037000500, 3037000500]: float32 "
+               "elements take 2^48 bytes or more");
     refuse_top("//! example x=[2,3] 7", "t.cu:7: expected the end of the line, got '7'");
 }
 
