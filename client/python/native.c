@@ -21,7 +21,7 @@ enum { ABI = 1, REPLY_SIZE = 4096 };
 // Attributes and methods that are looked up often.
 #define NAMES(X)                                                                                   \
     X(_collect) X(_exchange_slowly) X(_expected) X(_hear) X(_hear_first) X(_hurry)                 \
-    X(_keep_reply) X(conn) X(drop) X(make_wires) X(parts) X(patience)
+    X(_keep_reply) X(_live_id) X(conn) X(drop) X(make_wires) X(parts) X(patience)
 #define DECLARE(name) PyObject *name;
 static struct {
     NAMES(DECLARE)
@@ -184,6 +184,18 @@ static char *append(char *out, PyObject *bytes)
     return out + n;
 }
 
+// Whether it has its id still: another thread, or a finalizer, may have freed it since make_key().
+static bool is_live(PyObject *tensor)
+{
+    const PyObject *wire = ((struct tensor *)tensor)->wire;
+    if (wire && PyBytes_Check(wire))
+        return true;
+    Py_XDECREF(PyObject_CallMethodObjArgs(tensor, names._live_id, NULL));
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_TypeError, "a tensor's id is bytes");
+    return false;
+}
+
 // The request: what the handle begins it with, the ids of args, nil for the inputs that are absent,
 // the id of the result. Of handle's attributes it is not known what they are.
 static PyObject *pack(PyObject *head, PyObject *args, PyObject *nils, PyObject *wire)
@@ -194,8 +206,11 @@ static PyObject *pack(PyObject *head, PyObject *args, PyObject *nils, PyObject *
         return NULL;
     }
     Py_ssize_t size = PyBytes_Size(head) + PyBytes_Size(nils) + PyBytes_Size(wire);
-    for (Py_ssize_t i = 0; i < n; i++)
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (!is_live(PyTuple_GetItem(args, i)))
+            return NULL;
         size += PyBytes_Size(((struct tensor *)PyTuple_GetItem(args, i))->wire);
+    }
     PyObject *packed = PyBytes_FromStringAndSize(NULL, size);
     if (!packed)
         return NULL;
@@ -362,12 +377,16 @@ static PyObject *run(PyObject *const parts[N_PARTS], PyObject *handle, PyObject 
     if (!wire)
         return NULL;
     PyObject *data = pack(parts[HEAD], args, parts[NILS], wire);
+    if (!data) {
+        Py_DECREF(wire);
+        return NULL;
+    }
     PyObject *made = make_tensor(parts, wire);
-    if (data && made)
+    if (made)
         reply = exchange_locked(parts, handle, data);
     bool good = reply && take_up(handle, reply, made);
     Py_XDECREF(reply);
-    Py_XDECREF(data);
+    Py_DECREF(data);
     if (!good)
         Py_CLEAR(made);
     return made;

@@ -1,6 +1,7 @@
 """The Python client prepares by itself what is called several times with the same dtypes, shapes and attributes.
 What users see but the speed is as if each call were a plain one."""
 
+import enum
 import gc
 import os
 import signal
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from conftest import PATIENCE, eventually
 from operators import double_by, put_kernels
+from raw import find_roles
 from upgrades import SCALE
 
 import opd
@@ -249,6 +251,46 @@ def test_a_lost_connection(start_daemon, daemon, client, x):
         repeat(lambda: client.ops.scale(x, by=2.0))
     with pytest.raises(opd.ConnectionLost):
         client.ops.scale(x, by=2.0)
+
+
+def test_a_connection_that_ends_is_no_reply(daemon, client, x):
+    """Of the first call, too, of which it is not known yet how its reply will look."""
+    dir(client.ops)
+    repeat(lambda: client.ops.scale(x, by=2.0), 2)
+    client.synchronize()  # `prepare` is answered
+    with daemon.connect() as other:
+        (executor,) = find_roles(daemon.pid, "executor")
+        os.kill(executor, signal.SIGSTOP)
+
+        def end_it():
+            eventually(lambda: other._conn.call("status")["requests"].get("call"))
+            os.kill(daemon.pid, signal.SIGKILL)
+
+        ending = threading.Thread(target=end_it)
+        ending.start()
+        with pytest.raises(opd.ConnectionLost):
+            client.ops.scale(x, by=2.0)
+        ending.join()
+    os.kill(executor, signal.SIGKILL)
+    daemon.process.wait(PATIENCE)
+
+
+def test_a_tensor_that_is_freed_within_the_call(client, x):
+    """By another thread, or a finalizer: where ids are made, Python runs."""
+    make_wires = client._link.make_wires
+    client._link.make_wires = lambda: (x.free(), make_wires())
+    with pytest.raises(opd.NotFound, match="was freed|no tensor"):
+        repeat(lambda: client.ops.scale(x, by=2.0), 70)
+
+
+def test_attributes_of_other_classes(client, x):
+    class Word(str, enum.Enum):
+        TANH = "tanh"
+
+    expected = client.ops.gelu(x, approximate="tanh").numpy()
+    for word in (Word.TANH, np.str_("tanh")):
+        for y in repeat(lambda word=word: client.ops.gelu(x, approximate=word)):
+            assert np.array_equal(y.numpy(), expected)
 
 
 def test_threads(client):

@@ -62,7 +62,7 @@ class Handle:
         # The request up to the ids, with the number 0; and its reply the last time.
         n = len(call.tensors) + len(self.kinds) + keep
         self._head = b"\x94\x00\x00" + pack("call") + b"\x92" + pack(asked.id) + b"\xdc" + n.to_bytes(2, "big")
-        self._expected = b""
+        self._expected = b"?"  # no reply yet: none is so, nor the end of the connection
         # All of these that stay, for opd_native, which has their order in an enum.
         kind, conn = self._kind, link.conn
         dropped = conn.dropped if kind and kind.drop == conn.drop_small else None

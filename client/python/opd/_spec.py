@@ -233,7 +233,7 @@ def _to_bool(value: Any) -> bool:
 def _to_str(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
-    return value
+    return str.__str__(value)  # of a class of its own, too: NumPy's, an enum's
 
 
 _CONVERT = {"int": index, "float": _to_float, "bool": _to_bool, "str": _to_str}
