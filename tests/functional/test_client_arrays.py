@@ -48,6 +48,9 @@ def test_sizes_and_shapes(client):
     assert np.array_equal(x.T.numpy(), array.T) and x.T.shape == (4, 3, 2)
     assert np.array_equal(x[0, 1].T.numpy(), array[0, 1])
     assert np.array_equal(x[0].T[1].numpy(), array[0].T[1])
+    column = x[0].T[1]  # with strides, though of one dimension
+    assert np.array_equal(column.T.numpy(), array[0].T[1])
+    assert np.array_equal(column.view(3, 1, strides=(4, 1)).T.numpy(), array[:1, :, 1])
     with pytest.raises(opd.InvalidArgument, match="view with strides"):
         x.T.reshape(24)
     assert client.tensor(np.zeros((2, 0, 3))).T.shape == (3, 0, 2)

@@ -93,10 +93,10 @@ class Array:
     def T(self) -> Self:
         """The dimensions in reverse, as a view: one with strides, where more than one of them is larger
         than 1, which operators take that say `strided`, and numpy()."""
-        shape, steps = self.shape[::-1], self.strides[::-1]
-        if sum(n > 1 for n in shape) <= 1 or 0 in shape:
+        shape = self.shape[::-1]
+        if self._learn().strides is None and (sum(n > 1 for n in shape) <= 1 or 0 in shape):
             return self.view(shape)
-        return self.view(shape, strides=steps)
+        return self.view(shape, strides=self.strides[::-1])
 
     def reshape(self, *shape: Any) -> Self:
         """A view of all elements in another shape; one size may be -1, which is what is left."""
