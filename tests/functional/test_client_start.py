@@ -157,6 +157,28 @@ def test_the_program_of_its_own_installation(tmp_path, monkeypatch):
     assert done.stdout == f"{program}\n", done.stderr
 
 
+@pytest.mark.parametrize("place", [".", "a", "a/b/c/d"])
+def test_a_package_near_the_root(tmp_path, place):
+    """As `pip install --target /app` puts it: nothing stands so far above it."""
+    package = tmp_path / "opd"
+    shutil.copytree(Path(opd.__file__).parent, package)
+    code = """if True:
+        import pathlib, sys
+        resolve, root, there = pathlib.Path.resolve, sys.argv[1], sys.argv[2]
+        pathlib.Path.resolve = lambda path: pathlib.Path(str(resolve(path)).replace(root, there))
+        from opd import _places
+        print(*_places.look_beside("bin", "opd"), sep="\\n")
+    """
+    there = os.path.normpath(f"/{place}")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), there.rstrip("/")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    up = [there, *map(str, Path(there).parents), "/", "/", "/", "/"]
+    expected = [Path(up[2], "build", "opd"), Path(up[3], "bin", "opd"), Path(up[0], "bin", "opd")]
+    assert done.stdout.split() == [*map(str, expected)], done.stderr
+
+
 BUILT = {  # by where a wheel has it: where make has built it, and where make install has put it
     "bin/opd": ("build/opd", "bin/opd"),
     "bin/opctl": ("build/opctl", "bin/opctl"),

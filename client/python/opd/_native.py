@@ -13,6 +13,8 @@ from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from pathlib import Path
 from typing import Any
 
+from ._places import look_beside
+
 _ABI = 1
 _FILE = "opd_native.so"
 _NAME = "opd_native"
@@ -22,10 +24,7 @@ def _load() -> Any:
     fits = sys.version_info >= (3, 10) and ".abi3.so" in EXTENSION_SUFFIXES
     if os.environ.get("OPD_PURE", "0") != "0" or not fits:
         return None
-    folders = Path(__file__).resolve().parents
-    # In a checkout, and where it was installed, by make or with a wheel.
-    for folder in (folders[3] / "build", folders[4] / "lib"):
-        path = folder / _FILE
+    for path in look_beside("lib", _FILE):
         if path.exists():
             return _load_from(path)
     return None

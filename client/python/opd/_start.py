@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Optional
 
+from ._places import look_beside
 from .errors import ConnectionLost
 
 _GRACE = 1.0  # seconds
@@ -135,16 +136,15 @@ def _find_program(path: str) -> str:
         if not found:
             raise ConnectionLost(f"no daemon serves at {path}, and OPD_BIN={given} is no program")
         return os.path.abspath(found)
-    folders = Path(__file__).resolve().parents
-    checkout, installed = folders[3] / "build" / "opd", folders[4] / "bin" / "opd"
-    for program in (checkout, installed):
+    places = look_beside("bin", "opd")
+    for program in places:
         if os.access(program, os.X_OK):
             return str(program)
     found = shutil.which("opd")
     if not found:
         raise ConnectionLost(
             f"no daemon serves at {path}, and there is no opd to start: looked at $OPD_BIN, "
-            f"{checkout}, {installed} and $PATH"
+            f"{', '.join(map(str, places))} and $PATH"
         )
     return found
 

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from .._places import look_beside
+
 _ABI = 1
 _NAME = "libopd_torch.so"
 _U32 = ctypes.c_uint32
@@ -127,13 +129,7 @@ class Library:
 
 
 def _find() -> Path:
-    """In a checkout, where it was installed, or in a wheel."""
-    folders = Path(__file__).resolve().parents
-    places = [
-        folders[4] / "build" / _NAME,
-        folders[5] / "lib" / _NAME,
-        folders[1] / "lib" / _NAME,
-    ]
+    places = look_beside("lib", _NAME)
     given = os.environ.get("OPD_TORCH_LIB")
     for path in [Path(given)] if given else places:
         if path.exists():
