@@ -205,10 +205,23 @@ def test_dropping_a_named_tensor_keeps_its_name(fake, client):
 
 
 def test_a_forked_child_gets_an_error(fake, client):
+    """Also where another thread was waiting for a reply."""
     x = client.tensor(np.ones(3, np.float32))
     read, write = os.pipe()
+    held, forked = threading.Event(), threading.Event()
+
+    def hold():
+        with client._conn.lock:
+            held.set()
+            forked.wait(PATIENCE)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(PATIENCE)
     pid = os.fork()
     if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
         text = b"no error"
         try:
             x.numpy()
@@ -219,10 +232,12 @@ def test_a_forked_child_gets_an_error(fake, client):
         gc.collect()
         os.write(write, text)
         os._exit(0)
-    os.waitpid(pid, 0)
-    assert b"forked" in os.read(read, 1000)
-    os.close(read)
     os.close(write)
+    forked.set()
+    thread.join()
+    assert b"forked" in os.read(read, 1000)
+    os.waitpid(pid, 0)
+    os.close(read)
     assert x.numpy().tolist() == [1, 1, 1]
 
 

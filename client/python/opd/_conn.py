@@ -586,6 +586,8 @@ _all: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 def _after_fork() -> None:
     for conn in list(_all):
+        # Of the parent's threads, another one may have held it.
+        conn.lock._at_fork_reinit()  # type: ignore[attr-defined, unused-ignore]
         if conn._sock is not None:
             conn._sock.close()
 

@@ -52,6 +52,7 @@ def connect(
 
 class Client:
     """Made by opd.connect(). Several threads may use one; after a fork the child needs its own.
+    A signal's handler may raise, and must not use one: a call may be waiting in it.
 
     ops   every operator of the daemon, as a function
     info  what the daemon said of itself: version, devices, dtypes, limits
