@@ -46,7 +46,7 @@ static char *read_text(const char *path)
     return is_file ? buf_take(&text) : NULL;
 }
 
-// Headers that text includes by quotes, each once.
+// Headers of the folder that text includes, each once.
 struct includes {
     char *paths[MAX_INCLUDES];
     int n;
@@ -67,9 +67,15 @@ static void add_includes(struct includes *all, const char *folder, const char *t
     for (const char *p = text; (p = strstr(p, "include")) != NULL && all->n < MAX_INCLUDES; p++) {
         const char *name = p + strlen("include");
         name += strspn(name, " \t");
-        size_t length = *name == '"' ? strcspn(name + 1, "\"\n") : 0;
-        if (length > 0 && name[1 + length] == '"')
-            add_include(all, mem_printf("%s/%.*s", folder, (int)length, name + 1));
+        const char *end = *name == '"' ? "\"" : *name == '<' ? ">" : NULL;
+        size_t length = end ? strcspn(name + 1, *end == '>' ? ">\n" : "\"\n") : 0;
+        if (length == 0 || name[1 + length] != *end)
+            continue;
+        char *path = mem_printf("%s/%.*s", folder, (int)length, name + 1);
+        if (*end == '"' || access(path, R_OK) == 0) // else it is found elsewhere, if at all
+            add_include(all, path);
+        else
+            free(path);
     }
 }
 
@@ -177,8 +183,15 @@ char *cache_temporary(const char *folder, const struct cache_key *key, const cha
         return NULL;
     char *path = entry_path(folder, key, suffix);
     char *temporary = mem_printf("%s.XXXXXX", path);
+    struct opd_err err = { 0 };
     *strrchr(path, '/') = '\0';
     mkdir(path, 0700); // there already, or who makes the file is told what is wrong
+    if (!trust_folder(path, &err)) {
+        log_warn("cache: not kept: %s", err.msg);
+        free(temporary);
+        temporary = NULL;
+    }
+    opd_err_clear(&err);
     free(path);
     return temporary;
 }

@@ -23,7 +23,7 @@ struct buf;
 // The key of what follows from these texts alone.
 void cache_make_key_of(struct cache_key *key, const char *const *parts, size_t n);
 // The key of a compile. `identity` is the compiler's (compile.h). Reads the headers that the source
-// includes by quotes.
+// includes from its folder.
 void cache_make_key(struct cache_key *key, const struct compile_input *in, const char *identity);
 
 // A descriptor with the image, which the caller owns; -1: a miss. A hit is a use, which
@@ -36,7 +36,8 @@ void cache_put(const char *folder, const struct cache_key *key, const struct buf
 // Other files that are found by such a key: precompiled headers (pch.h). cache_open() is a use,
 // too; what is in the file, and whether all of it, is the caller's to tell: -1 where there is none
 // that may be trusted. A new one is written under the name of cache_temporary() (heap; NULL: no
-// folder), and takes its place by cache_rename(). False with errno.
+// folder, or one in which others can write), and takes its place by cache_rename(). False with
+// errno.
 int cache_open(const char *folder, const struct cache_key *key, const char *suffix);
 char *cache_temporary(const char *folder, const struct cache_key *key, const char *suffix);
 bool cache_rename(const char *folder, const struct cache_key *key, const char *suffix,

@@ -16,6 +16,7 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "wire/trust.h"
 
 enum {
     MAX_HELD = 8,
@@ -191,10 +192,12 @@ static struct held *find(void)
     return NULL;
 }
 
-// A name in the cache, where that can be written, else in the folder. NVRTC makes the file anew.
+// A name in the cache, where we can write and nobody else, else in the folder. NVRTC makes the file
+// anew, by its name.
 static void choose_path(void)
 {
-    now.path = shares && !now.cache_full ? cache_temporary(now.cache, &now.key, CACHE_PCH) : NULL;
+    bool keeps = shares && !now.cache_full && trust_folder(now.cache, NULL);
+    now.path = keeps ? cache_temporary(now.cache, &now.key, CACHE_PCH) : NULL;
     int fd = now.path ? mkostemp(now.path, O_CLOEXEC) : -1;
     now.in_cache = fd >= 0;
     if (now.in_cache) {

@@ -127,6 +127,16 @@ static void test_includes_count(void **state)
     struct cache_key two = key_of(&in);
     assert_false(same(absent, without_b) || same(without_b, one) || same(one, two) ||
                  same(absent, two));
+    in.source = "#include <b.h>\n"; // which NVRTC finds there, too
+    struct cache_key three = key_of(&in);
+    write_file("b.h", "#define N 3\n", 12);
+    assert_false(same(three, key_of(&in)));
+    in.source = "#include <cub/cub.cuh>\n"; // but not this one
+    three = key_of(&in);
+    in.folder = "/another";
+    assert_true(same(three, key_of(&in)));
+    in = input();
+    write_file("b.h", "#include \"a.h\"\n#define N 2\n", 27);
     write_file("unrelated.h", "x", 1);
     assert_true(same(two, key_of(&in)));
     in.folder = NULL;
@@ -184,6 +194,9 @@ static void test_untrusted_entries(void **state)
         assert_true(fd >= 0);
         close(fd);
     }
+    assert_int_equal(chmod(sub, 0777), 0); // there nothing is made, either
+    assert_null(cache_temporary(folder, &key, CACHE_PCH));
+    assert_int_equal(chmod(sub, 0700), 0);
     if (geteuid() != 0)
         return; // only root can give a file away
     assert_int_equal(chown(path, 12345, 12345), 0);
