@@ -176,36 +176,33 @@ static bool has_word(const char *text, const struct host_token *word)
     return false;
 }
 
-// The text of the namespace, which may go by another name. NULL: it is none of these.
-static const char *find_space(const struct host_token *space, const char *source)
+// The text of the namespace, which may go by another name. -1: it is none of these.
+static int find_space(const struct host_token *space, const struct host_token *aliases)
 {
-    for (int i = 0; i < N_TEXTS; i++) {
-        if (!texts[i].space)
-            continue;
-        if (host_token_is(space, texts[i].space))
-            return texts[i].text;
-        char *alias = mem_printf("namespace %.*s = %s;", (int)space->size, space->at,
-                                 texts[i].space);
-        bool found = strstr(source, alias) != NULL;
-        free(alias);
-        if (found)
-            return texts[i].text;
-    }
-    return NULL;
+    for (int i = 0; i < N_TEXTS; i++)
+        if (texts[i].space && (host_token_is(space, texts[i].space) ||
+                               (aliases[i].size > 0 && aliases[i].size == space->size &&
+                                memcmp(aliases[i].at, space->at, space->size) == 0)))
+            return i;
+    return -1;
 }
 
 bool field_suffices(const char *source)
 {
     struct host_lexer l = { source, 1, true };
-    struct host_token last = { 0 }, t;
-    for (; (t = host_lex(&l)).kind != HOST_END; last = t) {
-        if (last.kind != HOST_WORD || !host_token_is(&t, "::"))
-            continue;
-        const char *text = find_space(&last, source);
+    struct host_token aliases[N_TEXTS] = { 0 }, before = { 0 }, last = { 0 }, t;
+    for (; (t = host_lex(&l)).kind != HOST_END; before = last, last = t) {
         struct host_lexer ahead = l;
         struct host_token word = host_lex(&ahead);
+        bool named = host_token_is(&last, "=") && host_token_is(&word, ";");
+        int space = named ? find_space(&t, aliases) : -1;
+        if (space >= 0)
+            aliases[space] = before;
+        if (last.kind != HOST_WORD || !host_token_is(&t, "::"))
+            continue;
+        space = find_space(&last, aliases);
         bool theirs = host_token_is(&last, "cuda") && host_token_is(&word, "std");
-        if (theirs || (text && !has_word(text, &word)))
+        if (theirs || (space >= 0 && !has_word(texts[space].text, &word)))
             return false;
     }
     return true;

@@ -410,11 +410,12 @@ static struct rtc_hoisted hoist(struct job *job)
         nvrtc_headers_unpack(job->in->cache);
     job->theirs = !suffices && job->rtc->include[0][0];
     bool theirs = job->theirs;
-    struct rtc_hoisted hoisted = rtc_hoist(kernels, job->in->common, judge_include, job);
+    struct rtc_hoisted hoisted = rtc_hoist(kernels, job->in->common, job->in->prelude,
+                                           judge_include, job);
     if (job->theirs && !theirs) {
         free(hoisted.before);
         free(hoisted.behind);
-        hoisted = rtc_hoist(kernels, job->in->common, judge_include, job);
+        hoisted = rtc_hoist(kernels, job->in->common, job->in->prelude, judge_include, job);
     }
     struct buf behind = { 0 };
     buf_append_str(&behind, hoisted.behind);

@@ -14,7 +14,7 @@ struct part {
 };
 
 struct hoisting {
-    const char *common;
+    const char *common, *prelude;
     rtc_include_kind kind;
     void *data;
     struct part before, behind;
@@ -48,6 +48,17 @@ static bool defines(const char *text, const struct host_token *word)
         if (strncmp(p, word->at, word->size) == 0 && !is_word_char(p[word->size]))
             return true;
     }
+    return false;
+}
+
+// Whether a text has it as a word: a macro of that name would be another there.
+static bool uses(const char *text, const struct host_token *word)
+{
+    const char *end = text + strlen(text);
+    for (const char *p = text; (p = memmem(p, (size_t)(end - p), word->at, word->size)) != NULL;
+         p++)
+        if ((p == text || !is_word_char(p[-1])) && !is_word_char(p[word->size]))
+            return true;
     return false;
 }
 
@@ -107,7 +118,7 @@ static void take_directive(struct hoisting *h, const struct host_token *t)
                        host_token_is(&name, "endif");
     bool plain = conditional ? takes_none_of(h->common, w)
                              : host_token_is(&name, "define") && h->depth == 0 && named &&
-                                   !defines(h->common, &next);
+                                   !uses(h->common, &next) && !uses(h->prelude, &next);
     h->over = h->over || !plain || h->depth < 0 || memmem(t->at, t->size, "/*", 2) != NULL;
     buf_printf(&h->before.lines, "%.*s\n", (int)t->size, t->at);
     buf_printf(&h->behind.lines, "%.*s\n", (int)t->size, t->at);
@@ -127,10 +138,10 @@ static char *take(struct part *part)
     return kept;
 }
 
-struct rtc_hoisted rtc_hoist(const char *source, const char *common, rtc_include_kind kind,
-                             void *data)
+struct rtc_hoisted rtc_hoist(const char *source, const char *common, const char *prelude,
+                             rtc_include_kind kind, void *data)
 {
-    struct hoisting h = { .common = common, .kind = kind, .data = data };
+    struct hoisting h = { .common = common, .prelude = prelude, .kind = kind, .data = data };
     struct host_lexer l = { source, 1, true };
     for (struct host_token t; (t = host_lex(&l)).kind != HOST_END;) {
         h.over = h.over || t.kind != HOST_DIRECTIVE;

@@ -20,6 +20,7 @@ struct rtc_hoisted {
 };
 
 // The file keeps its lines: what is included twice guards itself, and a macro may be defined twice
-// alike. So there is none that would be undefined, or would mean another thing in `common`.
-struct rtc_hoisted rtc_hoist(const char *source, const char *common, rtc_include_kind kind,
-                             void *data);
+// alike. So there is none that would be undefined, or would mean another thing in `common` and the
+// prelude, which stand before the file.
+struct rtc_hoisted rtc_hoist(const char *source, const char *common, const char *prelude,
+                             rtc_include_kind kind, void *data);

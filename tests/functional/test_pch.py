@@ -37,7 +37,7 @@ class Logged(Compiler):
             super().__init__(PROGRAM, log=log, **options)
 
     def make(self, source, **other):
-        self.result = self.compile(source, "k<scalar_t>", **other)
+        self.result = self.compile(source, **{"expr": "k<scalar_t>", **other})
         assert self.result["code"] == 0, self.result["message"] + self.result["log"]
         assert self.result["log"] == ""
         assert not self.result["cached"], "compile something that nobody has compiled"
@@ -209,6 +209,18 @@ def test_a_cache_that_takes_none(start, mount, options):
     said = [compiler.make(text()) for _ in (2, 3, 4)]
     assert said[-1] == "used" and "made" in said
     assert not list(cache.rglob("*.pch*"))
+
+
+def test_a_cache_in_which_others_write(start, tmp_path):
+    """NVRTC makes the file by its name, which others could turn to another file: the process has one of its own."""
+    (tmp_path / "cache").chmod(0o777)
+    assert [start().make(text()) for _ in (2, 3)] == ["made", "made"]
+    assert not kept(tmp_path)
+
+
+def test_macros_that_the_prelude_knows(start):
+    """A file's macro counts from its line on, though the include behind it goes first."""
+    start().make("#define scalar_t float\n#include <cuda_fp16.h>\n" + text(None, ""), expr="k<float>")
 
 
 def test_a_temporary_folder_that_is_full(start, mount):

@@ -24,6 +24,8 @@ static const char common[] =
     "#ifndef FLT_MAX\n#define FLT_MAX 1e38f\n#endif\n#define LOOP(i, n) 1\n"
     "#if __CUDA_ARCH__ > 1\n#endif\n";
 
+static const char prelude[] = "using scalar_t = float;\n";
+
 #define FP16 "#include <cuda_fp16.h>\n"
 #define CUB "#include <cub/cub.cuh>\n"
 #define MMA "#include <mma.h>\n"
@@ -53,6 +55,9 @@ static const struct {
     { FP16 "#define FLT_MAX 3\n" MMA, FP16, false },
     { FP16 "#define LOOP(i, n) 3\n" MMA, FP16, false },
     { "#define LOOPS 3\n" MMA, "#define LOOPS 3\n" MMA, false },
+    { FP16 "#define __CUDA_ARCH__ 3\n" MMA, FP16, false },
+    { FP16 "#define scalar_t float\n" MMA, FP16, false },
+    { "#define scalar 3\n" MMA, "#define scalar 3\n" MMA, false },
     { FP16 "#define N 3 /* a\n b */\n" MMA, FP16, false },
     // Conditions whole or not at all.
     { FP16 "#if __CUDA_ARCH__ >= 800 // x\n" MMA "#else\n#include <cmath>\n#endif\nint x;\n",
@@ -71,7 +76,7 @@ static const struct {
 
 static void check(const char *source, const char *before, const char *behind, bool local)
 {
-    struct rtc_hoisted h = rtc_hoist(source, common, judge, NULL);
+    struct rtc_hoisted h = rtc_hoist(source, common, prelude, judge, NULL);
     if (strcmp(h.before, before) != 0 || strcmp(h.behind, behind) != 0 || h.local != local)
         fail_msg("%s---\n%s---\n%s--- local %d", source, h.before, h.behind, h.local);
     free(h.before);
