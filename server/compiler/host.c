@@ -86,7 +86,7 @@ static void compose_rest(const struct compile_input *in, struct buf *out)
     append_line(out, "prelude");
     buf_append(out, in->prelude, (size_t)(behind - in->prelude));
     struct buf kernels = { 0 }, brought = { 0 };
-    host_skip(in->source, behind, &kernels);
+    host_skip(in, &kernels);
     field_bring(buf_str(&kernels), &brought);
     host_source_rewrite(buf_str(&brought), NULL, out);
     append_line(out, in->file);

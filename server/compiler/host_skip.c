@@ -19,11 +19,11 @@ static bool is_hosts(const struct host_token *t, const struct host_token *last)
         if (host_token_starts(t, starts[i]))
             return true;
     static const char *const library[] = {
-        "vector",        "string",        "cout",     "cerr",          "unique_ptr",
-        "shared_ptr",    "map",           "deque",    "unordered_map", "list",
-        "runtime_error", "mutex",         "set",      "lock_guard",    "once_flag",
-        "stringstream",  "ostringstream", "ifstream", "ostream",       "function",
-        "to_string",     "thread",        "future",   "chrono",        NULL
+        "vector",  "string",     "cout",          "cerr",         "unique_ptr",    "shared_ptr",
+        "map",     "deque",      "unordered_map", "list",         "runtime_error", "mutex",
+        "set",     "lock_guard", "once_flag",     "stringstream", "ostringstream", "ifstream",
+        "ostream", "function",   "to_string",     "thread",       "future",        "chrono",
+        "istream", NULL
     };
     if (host_token_is(last, "::") && host_token_is_any(t, library))
         return true;
@@ -35,10 +35,10 @@ static bool is_hosts(const struct host_token *t, const struct host_token *last)
 // The same of what is called; a kernel of the CPU may declare such a function, and call it.
 static bool is_hosts_call(const struct host_token *t)
 {
-    return HOST_IS_ANY(t, "fprintf", "main", "exit", "getenv");
+    return HOST_IS_ANY(t, "fprintf", "main", "exit", "getenv") && host_token_is(t + 1, "(");
 }
 
-// A type with a function of the device's in it is not the host's.
+// A type with a function of the device's in it is not the host's, nor is what the file has itself.
 static bool has_hosts(const struct host_unit *u, const struct host_piece *p)
 {
     static const struct host_token none = { 0 };
@@ -46,8 +46,11 @@ static bool has_hosts(const struct host_unit *u, const struct host_piece *p)
     bool hosts = false, device = false;
     for (size_t i = p->first; i < p->end; i++) {
         const struct host_token *t = HOST_AT(u->tokens, struct host_token, i);
-        hosts |= is_hosts(t, last) || ((p->body || p->macro) && is_hosts_call(t));
-        device |= p->type && host_token_is(t, "__device__");
+        bool own = host_unit_type(u, t) ||
+                   (host_token_is(last, "::") && i > p->first + 1 && host_unit_type(u, t - 2));
+        hosts |= (!own && is_hosts(t, last)) || ((p->body || p->macro) && is_hosts_call(t));
+        const struct host_piece *macro = p->type ? host_unit_macro(u, t) : NULL;
+        device |= p->type && (host_token_is(t, "__device__") || (macro && macro->device));
         last = t;
     }
     return hosts && !device;
@@ -106,11 +109,20 @@ static bool is_kept(const struct host_piece *p, const struct fate *fate)
     return !fate->host && (p->reached || !fate->optional);
 }
 
+static bool is_pasted(const struct host_token *t)
+{
+    return host_token_is(t, "#") && host_token_is(t + 1, "#");
+}
+
 static bool follow(struct host_unit *u, const struct host_piece *p)
 {
     bool more = false;
-    for (size_t i = p->first; i < p->end; i++)
-        more |= host_unit_reach(u, HOST_AT(u->tokens, struct host_token, i));
+    for (size_t i = p->first; i < p->end; i++) {
+        const struct host_token *t = HOST_AT(u->tokens, struct host_token, i);
+        more |= host_unit_reach(u, t);
+        if (i > p->first && i + 2 < p->end && is_pasted(t))
+            more |= host_unit_reach_part(u, t - 1, true) | host_unit_reach_part(u, t + 2, false);
+    }
     return more;
 }
 
@@ -135,14 +147,22 @@ static void judge_all(struct host_unit *u, struct buf *fates)
     }
 }
 
-// Line ends and directives stay.
+static bool is_pragma(const struct host_token *directive)
+{
+    struct host_lexer l = { directive->at + 1, 1, false };
+    struct host_token word = host_lex(&l);
+    return host_token_is(&word, "pragma");
+}
+
+// Line ends stay, and directives but those that are about the code that goes.
 static void append_blanks(const char *at, const char *end, struct buf *out)
 {
     struct host_lexer l = { at, 1, true };
     for (struct host_token t = host_lex(&l); at < end; t = host_lex(&l)) {
         for (; at < t.at && at < end; at++)
             buf_append(out, *at == '\n' ? "\n" : " ", 1);
-        for (bool stays = t.kind == HOST_DIRECTIVE; at < t.at + t.size && at < end; at++)
+        bool stays = t.kind == HOST_DIRECTIVE && !is_pragma(&t);
+        for (; at < t.at + t.size && at < end; at++)
             buf_append(out, stays || *at == '\n' ? at : " ", 1);
     }
 }
@@ -154,15 +174,20 @@ static void reach_all(struct host_unit *u, const char *text)
         host_unit_reach(u, &t);
 }
 
-void host_skip(const char *source, const char *behind, struct buf *out)
+void host_skip(const struct compile_input *in, struct buf *out)
 {
+    const char *source = in->source;
     struct host_unit u = { 0 };
     struct buf fates = { 0 };
     const char *done = source;
     host_unit_read_macros(&u, source, NULL);
     host_unit_read(&u, source);
     host_unit_link(&u);
-    reach_all(&u, behind);
+    reach_all(&u, compile_behind(in));
+    reach_all(&u, in->expr);
+    reach_all(&u, "begin end"); // of a loop over a range
+    for (int i = 0; i < in->n_more; i++)
+        reach_all(&u, in->more[i]);
     if (!u.unclear)
         judge_all(&u, &fates);
     for (size_t i = 0; i < HOST_COUNT(fates, struct fate); i++) {

@@ -118,7 +118,8 @@ static int count_condition(const struct host_token *directive)
 static bool find(const char *file, const char *pasted, bool in_kernels, struct opd_err *err)
 {
     struct buf text = { 0 }, launchers = { 0 }; // of struct host_token
-    host_skip(pasted, "", &text);
+    const struct compile_input in = { .source = pasted, .prelude = "", .expr = "" };
+    host_skip(&in, &text);
     const char *source = buf_str(&text);
     struct place place = { file, strlen(file) };
     struct host_lexer l = { source, 1, true };

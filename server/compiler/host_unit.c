@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PART = 3 };
+
 // The piece that is being read.
 struct reader {
     struct host_unit *unit;
@@ -12,6 +14,7 @@ struct reader {
     bool ends_late;       // at a semicolon: what has braces is no function
     bool has_value;       // behind `=` nothing is declared
     bool whole;           // ends with the bracket
+    bool names_operator;  // by signs that mean nothing else
 };
 
 bool host_token_is_any(const struct host_token *t, const char *const *words)
@@ -30,7 +33,7 @@ static int compare(const void *a, const void *b)
 
 static void declare(struct host_unit *u, const struct host_token *word)
 {
-    const struct host_name name = { *word, HOST_COUNT(u->pieces, struct host_piece) };
+    const struct host_name name = { *word, HOST_COUNT(u->pieces, struct host_piece), false };
     buf_append(&u->names, &name, sizeof name);
 }
 
@@ -56,8 +59,11 @@ static void read_head(struct reader *r, const struct host_token *t)
     bool type = HOST_IS_ANY(t, "struct", "class", "union", "enum");
     p->type |= type && !p->function;
     p->values |= host_token_is(t, "enum");
-    r->ends_late |= type || HOST_IS_ANY(t, "typedef", "=");
-    r->has_value |= host_token_is(t, "=");
+    r->names_operator &= !host_token_is(t, "(");
+    r->names_operator |= host_token_is(t, "operator");
+    bool value = host_token_is(t, "=") && !r->names_operator;
+    r->ends_late |= type || value || host_token_is(t, "typedef");
+    r->has_value |= value;
     r->opens_namespace |= host_token_is(t, "namespace") ||
                           (host_token_is(t, "extern") && t[1].kind == HOST_STRING);
     r->opens_namespace &= !host_token_is(t, "("); // extern "C" of one function
@@ -66,14 +72,14 @@ static void read_head(struct reader *r, const struct host_token *t)
     p->reached |= HOST_IS_ANY(t, "operator", "__attribute__"); // a constructor runs by itself
     p->function |= host_token_is(t, "(") && !r->has_value;
     if (t->kind == HOST_WORD && !host_token_is(t, "template") && !r->has_value &&
-        HOST_IS_ANY(t + 1, "(", "{", "=", ";", ":", "[", ",", "<"))
+        HOST_IS_ANY(t + 1, "(", "{", "=", ";", ":", "[", ",", "<", "final"))
         declare(r->unit, t);
 }
 
 static void follow_brackets(struct reader *r, const struct host_token *t)
 {
     bool inside = r->braces > 0;
-    if (!inside && !r->has_value && r->parens == 0)
+    if (!inside && !r->has_value && !r->names_operator && r->parens == 0)
         r->angles += host_token_is(t, "<") ? 1 : host_token_is(t, ">") && r->angles > 0 ? -1 : 0;
     if (!inside)
         r->parens += host_token_is(t, "(") ? 1 : host_token_is(t, ")") ? -1 : 0;
@@ -221,8 +227,8 @@ static struct host_name *find(const struct host_unit *u, const struct host_token
     return low < n && compare(at, word) == 0 ? at : NULL;
 }
 
-// A macro that stands where a declaration does may declare whatever it is given, for the device if
-// it says so.
+// A macro that stands where a declaration does may declare anything, by a name that it puts
+// together or that nobody has to spell; for the device if it says so.
 static void declare_by_macros(struct host_unit *u)
 {
     size_t n = HOST_COUNT(u->names, struct host_name);
@@ -233,10 +239,7 @@ static void declare_by_macros(struct host_unit *u)
             continue;
         struct host_piece *p = HOST_AT(u->pieces, struct host_piece, name.piece);
         p->device |= HOST_AT(u->pieces, struct host_piece, macro->piece)->device;
-        for (size_t k = p->first; k < p->end; k++) {
-            const struct host_name more = { *HOST_AT(u->tokens, struct host_token, k), name.piece };
-            buf_append(&u->names, &more, sizeof more);
-        }
+        p->reached = true;
     }
 }
 
@@ -256,9 +259,13 @@ void host_unit_link(struct host_unit *u)
 bool host_unit_reach(struct host_unit *u, const struct host_token *word)
 {
     size_t n = HOST_COUNT(u->names, struct host_name);
-    const struct host_name *end = HOST_AT(u->names, struct host_name, n), *name = find(u, word, n);
+    const struct host_name *end = HOST_AT(u->names, struct host_name, n);
+    struct host_name *name = find(u, word, n);
     bool found = false;
-    for (; name && name < end && compare(name, word) == 0; name++) {
+    if (!name || name->reached)
+        return false;
+    name->reached = true;
+    for (; name < end && compare(name, word) == 0; name++) {
         struct host_piece *p = HOST_AT(u->pieces, struct host_piece, name->piece);
         found |= !p->reached;
         p->reached = true;
@@ -266,16 +273,41 @@ bool host_unit_reach(struct host_unit *u, const struct host_token *word)
     return found;
 }
 
-const struct host_piece *host_unit_macro(const struct host_unit *u, const struct host_token *name)
+bool host_unit_reach_part(struct host_unit *u, const struct host_token *word, bool begins)
+{
+    bool found = false;
+    for (size_t i = 0; word->size >= PART && i < HOST_COUNT(u->names, struct host_name); i++) {
+        const struct host_name *name = HOST_AT(u->names, struct host_name, i);
+        if (name->word.size <= word->size)
+            continue;
+        const char *at = name->word.at + (begins ? 0 : name->word.size - word->size);
+        if (memcmp(at, word->at, word->size) == 0)
+            found |= host_unit_reach(u, &name->word);
+    }
+    return found;
+}
+
+static const struct host_piece *find_piece(const struct host_unit *u, const struct host_token *name,
+                                           bool macro)
 {
     size_t n = HOST_COUNT(u->names, struct host_name);
     const struct host_name *end = HOST_AT(u->names, struct host_name, n), *at = find(u, name, n);
     for (; at && at < end && compare(at, name) == 0; at++) {
         const struct host_piece *p = HOST_AT(u->pieces, struct host_piece, at->piece);
-        if (p->macro)
+        if (macro ? p->macro : p->type && p->body)
             return p;
     }
     return NULL;
+}
+
+const struct host_piece *host_unit_type(const struct host_unit *u, const struct host_token *name)
+{
+    return find_piece(u, name, false);
+}
+
+const struct host_piece *host_unit_macro(const struct host_unit *u, const struct host_token *name)
+{
+    return find_piece(u, name, true);
 }
 
 void host_unit_finish(struct host_unit *u)

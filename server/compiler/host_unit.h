@@ -21,6 +21,7 @@ struct host_piece {
 struct host_name {
     struct host_token word;
     size_t piece; // that declares it
+    bool reached; // so are all of that word: at the first of them
 };
 
 // Zeroed at first. Texts stay the caller's.
@@ -46,7 +47,11 @@ void host_unit_link(struct host_unit *u);
 // Marks the pieces that declare the word. True: there was one that had not been reached.
 bool host_unit_reach(struct host_unit *u, const struct host_token *word);
 
-// The macro of that name, or NULL.
+// The same of those whose name begins, or ends, with the word, if that is long enough to tell them.
+bool host_unit_reach_part(struct host_unit *u, const struct host_token *word, bool begins);
+
+// What the text itself declares: a type with its body, or a macro; NULL: neither.
+const struct host_piece *host_unit_type(const struct host_unit *u, const struct host_token *name);
 const struct host_piece *host_unit_macro(const struct host_unit *u, const struct host_token *name);
 
 void host_unit_finish(struct host_unit *u);

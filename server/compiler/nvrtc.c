@@ -454,7 +454,7 @@ bool nvrtc_compile(const struct compile_input *in, struct compile_output *out, s
     if (arch == 0)
         return false;
     struct job job = { .rtc = rtc, .in = in };
-    host_skip(in->source, compile_behind(in), &job.kernels);
+    host_skip(in, &job.kernels);
     bool ok = compile(&job, arch, err);
     if (ok)
         ok = job.rc == 0 ? read_output(rtc, in, job.program, job.log, out, err)

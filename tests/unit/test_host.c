@@ -184,6 +184,39 @@ static void test_extension(void **state)
                   "#define ORDER(T) template void by<T>(T *);\nORDER(float)\n"
                   "static float shared_sum() { static __shared__ float s; return s; }\n"
                   "__global__ void k(float *x) { *x = one() + shared_sum(); }\n");
+    // What the kernel needs stays, however it is found.
+#define USES(...) "__global__ void k(float *x) { x[0] = float(" #__VA_ARGS__ "); }\n"
+    accept_source("struct B {};\nstruct Sum final : B { float v; };\n" USES(Sum().v));
+    accept_source("struct Tensor { float *data; int n; };\n" USES(Tensor{ x, 3 }.data[1]));
+    accept_source("namespace my { struct map { float v; }; }\n"
+                  "struct S { static constexpr int set(int a) { return a; } };\n"
+                  "struct V { static constexpr int v = S::set(2), exit = 1; };\n" USES(
+                      my::map{ 1 }.v + V::v + V::exit));
+    accept_source(
+        "constexpr float op_add(float a) { return a + 1; }\nstruct Float4of { float v; };\n"
+        "#define CALL(f, a) op_##f(a)\n#define VECTOR(T) T##4of\n" USES(CALL(add, 2) +
+                                                                        VECTOR(Float){ 1 }.v));
+    accept_source(
+        "template <class T> struct Width { static constexpr int v = 1; };\n"
+        "#define WIDTH(T, n) template <> struct Width<T> { static constexpr int v = n; };\n"
+        "WIDTH(double, 2)\nusing wide = decltype(1.0);\n"
+        "static_assert(Width<wide>::v == 2);\n" USES(1));
+    accept_source("struct A { int v; };\n"
+                  "inline bool operator==(A a, A b) { return a.v == b.v; }\n"
+                  "void run(float *x) { k<<<1, 1>>>(x); }\n"
+                  "inline std::ostream &operator<<(std::ostream &o, A) { return o; }\n"
+                  "inline std::istream &operator>>(std::istream &i, A) { return i; }\n" USES(
+                      A{ 1 } == A{ 2 }));
+    accept_source("struct Three { float v[3]; };\n"
+                  "constexpr const float *begin(const Three &t) { return t.v; }\n"
+                  "constexpr const float *end(const Three &t) { return t.v + 3; }\n"
+                  "__global__ void k(float *x) { for (float f : Three{ 1 }) *x += f; }\n");
+    accept_source(
+        "template <class T> T sum(T *x)\n{\n    T s = 0;\n#pragma GCC unroll 4\n"
+        "    for (int i = 0; i < 4; i++)\n        s += x[i];\n    return s;\n}\n" USES(1));
+    expect_error("namespace my { struct Sum { static int f() { return absent; } }; }\n"
+                 "template <class T> __global__ void k(float *x) { *x = T::f(); }\n",
+                 "k<my::Sum>", "scale.cu:1:53: error: ", "'absent' was not declared");
     refuse_source(KERNEL "__device__ void run(float *x) { k<<<1, 1>>>(x); }\n",
                   "scale.cu:5: a launch from a kernel (dynamic parallelism) cannot run on the cpu "
                   "device; guard it with #ifdef __CUDA_ARCH__");
