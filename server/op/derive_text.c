@@ -226,18 +226,25 @@ static void mark_formulas(struct text *t)
     }
 }
 
-// What stands in the schema behind the tensors, without the closing bracket.
+// What stands in the schema beside the tensors, up to the closing bracket.
 static void write_attrs(struct text *t)
 {
-    const char *p = strchr(t->op->schema, '('), *end = strstr(t->op->schema, " -> ");
-    int depth = 0, left = t->op->n_inputs;
-    while (p < end && left > 0) {
-        p++;
-        depth += (*p == '(') - (*p == ')');
-        left -= depth == 0 && *p == ',';
-    }
-    if (p < end)
-        buf_printf(t->out, ",%.*s", (int)(end - 2 - p), p + 1);
+    const char *p = strchr(t->op->schema, '('), *item = p + 1;
+    int depth = 0;
+    char quote = '\0';
+    do {
+        if (quote ? *p == quote : *p == '"' || *p == '\'')
+            quote = quote ? '\0' : *p;
+        if (quote)
+            continue;
+        depth += (*p == '(' || *p == '[') - (*p == ')' || *p == ']');
+        if (depth > 1 || (depth == 1 && *p != ','))
+            continue;
+        item += *item == ' ';
+        if (p > item && strncmp(item, "Tensor", 6) != 0)
+            buf_printf(t->out, ", %.*s", (int)(p - item), item);
+        item = p + 1;
+    } while (p++, depth > 0);
 }
 
 static void write_schema(struct text *t, const char *name)

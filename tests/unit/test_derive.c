@@ -496,6 +496,21 @@ static void test_rules(void **unused)
     buf_finish(&text);
 }
 
+// However the schema is written, a derivative has the operator's attributes.
+static void test_schema(void **unused)
+{
+    (void)unused;
+    struct op *op = parse_text("//! op f(*,Tensor x, Tensor? z=None,int[2] k=[1, 2] ,str s=\"a) -> "
+                               "(,\",float a)->Tensor y\n"
+                               "//! dtypes float32\n//! words s \"a) -> (,\" b\n"
+                               "//! formula y = x * a * k[1] * (s == \"b\" ? 2 : 3)\n");
+    struct op *backward = derive(op, "backward");
+    assert_string_equal(backward->schema, "f.backward(Tensor g_y, *, int[2] k=[1, 2] , str s=\"a) "
+                                          "-> (,\", float a) -> Tensor d_x");
+    op_unref(backward);
+    op_unref(op);
+}
+
 // A stride is of a shape, which backward then needs, and a batch would change.
 static void test_stride(void **unused)
 {
@@ -515,6 +530,7 @@ int main(void)
         cmocka_unit_test(test_written),  cmocka_unit_test(test_nothing_is_left),
         cmocka_unit_test(test_infinite), cmocka_unit_test(test_deep),
         cmocka_unit_test(test_rules),    cmocka_unit_test(test_stride),
+        cmocka_unit_test(test_schema),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
