@@ -408,8 +408,6 @@ static void what_it_cannot_run_is_refused(void **state)
         { "#define PTX() asm(\"x\")\n__global__ void k() {}", NULL }, // nothing uses it
         { "\n\nusing namespace nvcuda::wmma;\n__global__ void k() {}", "test.cu:3: tensor-core" },
         { "__global__ void k(cudaTextureObject_t t) {}", "test.cu:1: a texture" },
-        { "__global__ void k() { cooperative_groups::this_grid().sync(); }",
-          "test.cu:1: a cooperative group" },
         { "__global__ void j();\n__global__ void k() { j<<<1, 1>>>(); }",
           "test.cu:2: a launch from a kernel" },
         { "__global__ void k() { cuda::barrier<int> b; }", "test.cu:1: cuda::barrier" },

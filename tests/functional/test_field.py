@@ -2,9 +2,11 @@
 
 import pathlib
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
+from conftest import PATIENCE, PROGRAM
 
 FILE = pathlib.Path(__file__).with_name("kernels") / "field.cu"
 WORD = (1 << 32) - 1
@@ -98,3 +100,20 @@ def test_field(client, seed, sequence, offset):
     angle, radius = 2 * np.pi * uniform[1], np.sqrt(-2 * np.log(uniform[0]))
     expected = [radius * np.sin(angle), radius * np.cos(angle)]
     np.testing.assert_allclose(normals[:2], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_sync_of_the_whole_grid_is_refused(tmp_path):
+    """It would need a cooperative launch."""
+    file = tmp_path / "grid.cu"
+    file.write_text(
+        "//! op      grid(Tensor x) -> Tensor y\n//! dtypes  float32\n//! shape   x [N]\n"
+        "//! shape   y [N]\n//! example x=[4]\n//! forward\n//!   kernel k\n"
+        "#include <cooperative_groups.h>\n"
+        "__global__ void k(const float *x, float *y, int64_t N)\n{\n"
+        "    cooperative_groups::this_grid().sync();\n    CUDA_KERNEL_LOOP(i, N) y[i] = x[i];\n}\n"
+    )
+    opctl = pathlib.Path(PROGRAM).with_name("opctl")
+    done = subprocess.run([opctl, "check", file, "--arch", "cpu"], timeout=PATIENCE, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    assert done.returncode == 1
+    assert "grid.cu:11" in done.stdout and "cooperative launch, which opd has not" in done.stdout
