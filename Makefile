@@ -384,7 +384,9 @@ protocol:
 
 PREFIX ?= /usr/local
 DESTDIR ?=
-ROOT = $(DESTDIR)$(PREFIX)
+# One word, and PREFIX from / on: what is installed names it.
+ODD = $(filter-out /%,$(PREFIX))$(word 2,$(DESTDIR)$(PREFIX))
+ROOT = $(if $(ODD),$(error DESTDIR=$(DESTDIR) PREFIX=$(PREFIX): expected no spaces, and / before PREFIX))$(DESTDIR)$(PREFIX)
 DIST = opd-$(VERSION)-linux-$(shell uname -m)
 
 DOCS = README.md HACKING.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE docs examples protocol/README.md \
@@ -415,10 +417,10 @@ install: all
 # What an install of this version would write, and the folders of its own.
 uninstall:
 	rm -rf $(BUILD)/uninstall
-	$(MAKE) --no-print-directory install DESTDIR=$(abspath $(BUILD)/uninstall)
-	cd $(BUILD)/uninstall && find . ! -type d | sed 's|^\.|$(DESTDIR)|' | xargs -d '\n' rm -f
-	cd $(BUILD)/uninstall && find . -depth -type d -path '*/opd*' | sed 's|^\.|$(DESTDIR)|' | \
-		xargs -d '\n' rmdir --ignore-fail-on-non-empty
+	$(MAKE) --no-print-directory install DESTDIR=$(BUILD)/uninstall
+	(cd $(BUILD)/uninstall && find . ! -type d -print0) | (cd "$(DESTDIR)/" && xargs -0 rm -f)
+	(cd $(BUILD)/uninstall && find . -depth -type d -path '*/opd*' -print0) | \
+		(cd "$(DESTDIR)/" && xargs -0 rmdir --ignore-fail-on-non-empty 2>/dev/null) || true
 	rm -rf $(BUILD)/uninstall
 
 # The programs find their files beside themselves, wherever it is unpacked; so does opd.pc.

@@ -115,7 +115,7 @@ sed -n '/^```/,/^```/!p' "$folder/usr/share/doc/opd/README.md" |
         case $path in dist/* | build/* | */*opd.sock) continue ;; esac
         ls "$folder/usr/share/doc/opd/$path" >/dev/null || { echo "dead link: $path" && exit 1; }
     done
-${MAKE:-make} --no-print-directory uninstall PREFIX="$folder/usr" >/dev/null
+for again in 1 2; do ${MAKE:-make} --no-print-directory uninstall PREFIX="$folder/usr" >/dev/null; done
 left=$(find "$folder/usr" ! -type d)
 [ -z "$left" ] || { echo "left behind: $left" && exit 1; }
 told "make install, its manual, completions and documents; make uninstall"
