@@ -13,7 +13,7 @@ struct writer {
     struct reader *r;
     struct inner *in;
     int target;
-    bool sums, copies, uses[TENSOR_COUNT];
+    bool sums, copies, calls, uses[TENSOR_COUNT];
     char lets[OP_MAX_ATTRS][OP_MAX_NAME];
     const char *start; // of the expression
     struct buf formula, out;
@@ -98,6 +98,7 @@ static bool use_name(struct writer *w)
     const struct token *t = &r->lx.token, next = lex_peek(&r->lx);
     const struct symbol *s = scope_find(&r->scope, t->start, t->size);
     bool called = next.kind == TOKEN_PUNCT && next.punct == '(';
+    w->calls |= called;
     bool word = lex_is_word(&r->lx, "true") || lex_is_word(&r->lx, "false");
     if (!s && !called && !word)
         return scope_fail_unknown(&r->scope, &r->lx, "a tensor, attribute, dimension or let");
@@ -234,7 +235,8 @@ static void write_types(struct writer *w)
     }
 }
 
-// The file's code, for the functions that a formula may call.
+// The file's code, for the functions that the formula may call: without calls it is not looked at
+// again for each step.
 static void write_code(struct writer *w)
 {
     const struct op *op = w->r->op;
@@ -282,7 +284,8 @@ static bool make_operator(struct writer *w)
     if (w->sums)
         buf_append_str(&w->out, "//! formula opd_all = opd_term\n"
                                 "//! formula grad_opd_sum = opd_term\n");
-    write_code(w);
+    if (w->calls)
+        write_code(w);
     w->in->op = op_parse(r->op->file, buf_str(&w->out), w->out.size, &err);
     bool ok = w->in->op || fail_at_step(w, (int)begin.size + 1, &err);
     buf_finish(&begin);
