@@ -38,6 +38,14 @@ static bool is_hosts_call(const struct host_token *t)
     return HOST_IS_ANY(t, "fprintf", "main", "exit", "getenv") && host_token_is(t + 1, "(");
 }
 
+// Whether the file has that type itself, or the one that it is of.
+static bool is_own(const struct host_unit *u, const struct host_piece *p, size_t i)
+{
+    const struct host_token *t = HOST_AT(u->tokens, struct host_token, i);
+    return host_unit_type(u, t) ||
+           (i > p->first + 1 && host_token_is(t - 1, "::") && host_unit_type(u, t - 2));
+}
+
 // A type with a function of the device's in it is not the host's, nor is what the file has itself.
 static bool has_hosts(const struct host_unit *u, const struct host_piece *p)
 {
@@ -46,9 +54,8 @@ static bool has_hosts(const struct host_unit *u, const struct host_piece *p)
     bool hosts = false, device = false;
     for (size_t i = p->first; i < p->end; i++) {
         const struct host_token *t = HOST_AT(u->tokens, struct host_token, i);
-        bool own = host_unit_type(u, t) ||
-                   (host_token_is(last, "::") && i > p->first + 1 && host_unit_type(u, t - 2));
-        hosts |= (!own && is_hosts(t, last)) || ((p->body || p->macro) && is_hosts_call(t));
+        hosts |= (is_hosts(t, last) && !is_own(u, p, i)) ||
+                 ((p->body || p->macro) && is_hosts_call(t));
         const struct host_piece *macro = p->type ? host_unit_macro(u, t) : NULL;
         device |= p->type && (host_token_is(t, "__device__") || (macro && macro->device));
         last = t;

@@ -96,13 +96,43 @@ static void follow_brackets(struct reader *r, const struct host_token *t)
     r->piece.body |= r->braces > 0;
 }
 
+// Of one word in the order of the text, macros first.
+static int compare_names(const void *a, const void *b)
+{
+    const struct host_name *x = a, *y = b;
+    int order = compare(a, b);
+    return order ? order : (x->piece > y->piece) - (x->piece < y->piece);
+}
+
+static void sort(struct host_unit *u, size_t n)
+{
+    if (n > 0)
+        qsort(u->names.bytes, n, sizeof(struct host_name), compare_names);
+}
+
+// The first of that word, of n names in order. NULL: there is none.
+static struct host_name *find(const struct host_unit *u, const struct host_token *word, size_t n)
+{
+    size_t low = 0, high = n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (compare(HOST_AT(u->names, struct host_name, middle), word) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    struct host_name *at = HOST_AT(u->names, struct host_name, low);
+    return low < n && compare(at, word) == 0 ? at : NULL;
+}
+
 // Whether the word is a macro of whole declarations, which no semicolon need follow.
 static bool is_whole(const struct host_unit *u, const struct host_token *word)
 {
-    for (size_t i = 0; i < u->n_macros; i++) {
-        const struct host_name *name = HOST_AT(u->names, struct host_name, i);
+    const struct host_name *end = HOST_AT(u->names, struct host_name, u->n_macros),
+                           *name = find(u, word, u->n_macros);
+    for (; name && name < end && compare(name, word) == 0; name++) {
         const struct host_piece *p = HOST_AT(u->pieces, struct host_piece, name->piece);
-        for (size_t k = p->first; compare(&name->word, word) == 0 && k < p->end; k++)
+        for (size_t k = p->first; k < p->end; k++)
             if (host_token_is(HOST_AT(u->tokens, struct host_token, k), ";"))
                 return true;
     }
@@ -177,6 +207,7 @@ static void read(struct host_unit *u, const char *text, bool first)
 
 void host_unit_read(struct host_unit *u, const char *text)
 {
+    sort(u, u->n_macros);
     const struct host_unit was = *u;
     read(u, text, false);
     if (!u->unclear || was.unclear)
@@ -212,21 +243,6 @@ void host_unit_read_macros(struct host_unit *u, const char *text, const char *co
     u->n_macros = HOST_COUNT(u->names, struct host_name);
 }
 
-// The first of that word, of n names in order. NULL: there is none.
-static struct host_name *find(const struct host_unit *u, const struct host_token *word, size_t n)
-{
-    size_t low = 0, high = n;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (compare(HOST_AT(u->names, struct host_name, middle), word) < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    struct host_name *at = HOST_AT(u->names, struct host_name, low);
-    return low < n && compare(at, word) == 0 ? at : NULL;
-}
-
 // A macro that stands where a declaration does may declare anything, by a name that it puts
 // together or that nobody has to spell; for the device if it says so.
 static void declare_by_macros(struct host_unit *u)
@@ -243,15 +259,8 @@ static void declare_by_macros(struct host_unit *u)
     }
 }
 
-static void sort(struct host_unit *u, size_t n)
-{
-    if (n > 0)
-        qsort(u->names.bytes, n, sizeof(struct host_name), compare);
-}
-
 void host_unit_link(struct host_unit *u)
 {
-    sort(u, u->n_macros);
     declare_by_macros(u);
     sort(u, HOST_COUNT(u->names, struct host_name));
 }
@@ -287,27 +296,23 @@ bool host_unit_reach_part(struct host_unit *u, const struct host_token *word, bo
     return found;
 }
 
-static const struct host_piece *find_piece(const struct host_unit *u, const struct host_token *name,
-                                           bool macro)
+const struct host_piece *host_unit_type(const struct host_unit *u, const struct host_token *name)
 {
     size_t n = HOST_COUNT(u->names, struct host_name);
     const struct host_name *end = HOST_AT(u->names, struct host_name, n), *at = find(u, name, n);
     for (; at && at < end && compare(at, name) == 0; at++) {
         const struct host_piece *p = HOST_AT(u->pieces, struct host_piece, at->piece);
-        if (macro ? p->macro : p->type && p->body)
+        if (p->type && p->body)
             return p;
     }
     return NULL;
 }
 
-const struct host_piece *host_unit_type(const struct host_unit *u, const struct host_token *name)
-{
-    return find_piece(u, name, false);
-}
-
 const struct host_piece *host_unit_macro(const struct host_unit *u, const struct host_token *name)
 {
-    return find_piece(u, name, true);
+    const struct host_name *at = find(u, name, HOST_COUNT(u->names, struct host_name));
+    const struct host_piece *p = at ? HOST_AT(u->pieces, struct host_piece, at->piece) : NULL;
+    return p && p->macro ? p : NULL;
 }
 
 void host_unit_finish(struct host_unit *u)

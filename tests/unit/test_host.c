@@ -214,6 +214,12 @@ static void test_extension(void **state)
     accept_source(
         "template <class T> T sum(T *x)\n{\n    T s = 0;\n#pragma GCC unroll 4\n"
         "    for (int i = 0; i < 4; i++)\n        s += x[i];\n    return s;\n}\n" USES(1));
+    char *many = mem_alloc(1 << 20); // once the one word took minutes
+    for (int i = 0; i < 100000; i++)
+        memcpy(many + 5 * i, "b(;);", 5);
+    memcpy(many + 500000, USES(1), sizeof USES(1));
+    accept_source(many);
+    free(many);
     expect_error("namespace my { struct Sum { static int f() { return absent; } }; }\n"
                  "template <class T> __global__ void k(float *x) { *x = T::f(); }\n",
                  "k<my::Sum>", "scale.cu:1:53: error: ", "'absent' was not declared");
