@@ -26,7 +26,8 @@ def test_parts_are_views(client, key):
     (4, "out of a dimension of 4"), (-5, "out of"), ((0, 0, 0, 0), "too many indices"),
     (slice(None, None, 2), "step of a slice is 1"), ((slice(None), 1), "no part in one piece"),
     ((slice(0, 2), slice(0, 2)), "no part in one piece"), ("a", "is no index"), (None, "is no index"),
-    (1.0, "is no index"), ([0, 1], "is no index"), ((0, 0, 0, slice(None)), "no part in one piece"),
+    (True, "is no index"), (1.0, "is no index"), ([0, 1], "is no index"),
+    ((0, 0, 0, slice(None)), "no part in one piece"),
 ])  # fmt: skip
 def test_other_parts_are_errors(client, key, message):
     with pytest.raises(IndexError, match=message):
@@ -55,6 +56,8 @@ def test_sizes_and_shapes(client):
         x.T.reshape(24)
     assert client.tensor(np.zeros((2, 0, 3))).T.shape == (3, 0, 2)
     assert [row.tolist() for row in client.tensor([[1, 2], [3, 4]])] == [[1, 2], [3, 4]]
+    with pytest.raises(TypeError, match="rank 0"):
+        iter(client.tensor(1.0))
 
 
 def test_arithmetic(client):

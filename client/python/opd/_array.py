@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from ._dtypes import check_dtype
@@ -177,6 +177,9 @@ class Array:
             raise TypeError("a tensor of rank 0 has no len()")
         return self.shape[0]
 
+    def __iter__(self) -> Iterator[Self]:
+        return (self[i] for i in range(len(self)))
+
     def _show_values(self) -> str:
         """A few, as NumPy prints them; why not, where they cannot be had."""
         import numpy as np
@@ -197,6 +200,8 @@ def _is_sizes(shape: tuple[Any, ...]) -> bool:
 
 def _to_index(key: Any, n: Optional[int], rank: int) -> int:
     try:
+        if isinstance(key, bool):  # a mask, to NumPy
+            raise TypeError
         i = operator.index(key)
     except TypeError:
         raise IndexError(
