@@ -106,7 +106,8 @@ class Array:
             sizes[sizes.index(-1)] = self.size // rest
         if min(sizes, default=0) < 0 or math.prod(sizes) != self.size:
             raise InvalidArgument(
-                f"cannot reshape {list(self.shape)} to {list(shape[0]) if _is_sizes(shape) else list(shape)}"
+                f"cannot reshape {list(self.shape)} to {list(shape[0]) if _is_sizes(shape) else list(shape)}; "
+                f"expected {self.size} elements, with one size of -1 at most"
             )
         if self._learn().strides is not None:
             raise InvalidArgument("cannot reshape a view with strides; reshape what it is a view of")
@@ -128,7 +129,10 @@ class Array:
             first = keys.pop(0)
             start, stop, step = first.indices(shape[0])
             if step != 1:
-                raise IndexError("a part of a tensor is a view in one piece: the step of a slice is 1")
+                raise IndexError(
+                    f"the step of a slice is {step}, expected 1: a part of a tensor is a view in one piece; "
+                    "others are of numpy()"
+                )
             offset += start * steps[0]
             shape[0] = max(stop - start, 0)
         if any(k != slice(None) for k in keys) or len(keys) >= len(shape) + (not shape):
