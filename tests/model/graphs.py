@@ -29,12 +29,19 @@ class Graphs(Runs):
     def predict(self, c, method, params):
         p = super().predict(c, method, params)
         graph = c.recording
-        if graph is None or method not in (*RECORDED, "backward"):
+        if graph is None:
             return p
-        p.recording = graph
+        recorded = method in (*RECORDED, "backward")
+
+        def fail():
+            """What has failed was recorded before."""
+            graph.written.update(p.writes if recorded and not graph.failed else ())
+            graph.failed = True
+
+        p.failures.append(fail)
         if p.late:
-            p.effects.append(lambda: setattr(graph, "failed", True))
-        elif p.code is None and not graph.failed:
+            p.effects.append(fail)
+        elif p.code is None and recorded and not graph.failed:
             self.record(p, c, graph, method, params)
         return p
 

@@ -173,7 +173,7 @@ class Prediction:
         self.late = False  # the device finds it out: what is sent meanwhile sees it happen, or not
         self.shared = None  # the client's memory that goes with the message
         self.shm_range = None  # of a client's memory that is unknown if it is interrupted
-        self.recording = None  # the graph that fails if it is interrupted
+        self.failures = []  # effects if it is interrupted
 
     def happen(self):
         for effect in self.effects:
@@ -183,8 +183,8 @@ class Prediction:
         for storage, part in self.begun:
             storage.suspect[part] = True
             storage.version += 1
-        if self.recording:
-            self.recording.failed = True
+        for effect in self.failures:
+            effect()
         if self.shm_range:
             shared, part = self.shm_range
             shared.bits[part] = shared.real[part]
