@@ -73,8 +73,9 @@ class Near:
 class Storage:
     """Memory that tensors share; a part of a client's own, if it is imported."""
 
-    def __init__(self, bits, owner=None):
+    def __init__(self, bits, owner=None, real=None):
         self.bits = bits
+        self.real = real  # of a client's own: what it really holds
         self.suspect = np.zeros(len(bits), bool)
         self.version = 0
         self.near = None
@@ -129,7 +130,6 @@ class Shared:
         self.real = np.frombuffer(mmap.mmap(self.fd, size), np.uint8)
         self.bits = rng.integers(0, 100, size, np.uint8)
         self.real[:] = self.bits
-        self.tensors = []
 
     def __del__(self):
         os.close(self.fd)
@@ -183,6 +183,8 @@ class Prediction:
         for storage, part in self.begun:
             storage.suspect[part] = True
             storage.version += 1
+            if storage.real is not None:
+                storage.bits[part] = storage.real[part]
         for effect in self.failures:
             effect()
         if self.shm_range:
@@ -426,7 +428,7 @@ class World:
         if offset < 0 or offset + size > len(shared.bits) or offset % DTYPES[dtype]:
             raise Refused("invalid_argument", "out of the import, or between its elements")
         p.reads.add(shared)
-        tensor = Tensor(Storage(shared.bits[offset : offset + size], shared), 0, dtype, shape)
+        part = slice(offset, offset + size)
+        tensor = Tensor(Storage(shared.bits[part], shared, shared.real[part]), 0, dtype, shape)
         p.result = tensor.info(id)
         self.put(p, c, id, tensor)
-        p.effects.append(lambda: shared.tensors.append(tensor))
