@@ -46,7 +46,7 @@ FUZZ_SECONDS ?= 10
 	unit conformance compile-all functional ops torch torch-isolated reload faults soak soak-torch endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
 	bench bench-edits bench-operators \
 	bench-reload bench-requests gates \
-	lint format protocol install uninstall dist wheel first-hour clean
+	lint format protocol stubs install uninstall dist wheel first-hour clean
 
 all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a $(BUILD)/libopd_torch.so native
 
@@ -380,6 +380,14 @@ format:
 protocol:
 	$(PYTHON) protocol/gen_protocol.py
 
+# The operators of kernels_src as types, in the package; tests/functional/test_stubs.py holds them current.
+stubs: $(call built,all)
+	export $(TEST_ENV) OPD_KERNELS= XDG_CONFIG_HOME=/nonexistent OPD_SOCKET=$$(mktemp -d)/opd.sock && \
+	$(PYTHON) -m opd.stubs --shipped > $(BUILD)/opd.pyi && \
+	$(PYTHON) -m opd.stubs --shipped --torch > $(BUILD)/torch.pyi && $(BUILD)/opctl stop
+	mv $(BUILD)/opd.pyi client/python/opd/_shipped.pyi
+	mv $(BUILD)/torch.pyi client/python/opd/torch/_shipped.pyi
+
 # ---- ship ----------------------------------------------------------------------------------------------------------
 
 PREFIX ?= /usr/local
@@ -404,8 +412,8 @@ install: all
 	install -m 644 client/c/opd.h $(ROOT)/include
 	cp -r --no-preserve=ownership kernels_src $(ROOT)/share/opd
 	install -m 644 client/python/pyproject.toml client/python/setup.py $(ROOT)/share/opd/python
-	install -m 644 client/python/opd/*.py client/python/opd/py.typed $(ROOT)/share/opd/python/opd
-	install -m 644 client/python/opd/torch/*.py $(ROOT)/share/opd/python/opd/torch
+	install -m 644 client/python/opd/*.py* client/python/opd/py.typed $(ROOT)/share/opd/python/opd
+	install -m 644 client/python/opd/torch/*.py* $(ROOT)/share/opd/python/opd/torch
 	install -m 644 server/systemd/opd.socket $(ROOT)/lib/systemd/user
 	sed 's|@PREFIX@|$(PREFIX)|' server/systemd/opd.service.in > $(ROOT)/lib/systemd/user/opd.service
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@MSGPACK@|$(MSGPACK_PC)|' \

@@ -12,6 +12,7 @@ ORDER = """
     torch._dtypes torch._library torch._options torch._interface torch._schema torch._stamps torch._transport
     torch._session torch._host torch._cuda torch._shapes torch._vmap torch._autocast torch._onnx torch._derivatives
     torch._function torch._inproc torch._register torch._ops torch._namespace torch._layers torch.__init__
+    stubs
 """.split()
 # These two are chosen when a tensor's device is known.
 UPWARDS = {("torch._session", "torch._host"), ("torch._session", "torch._cuda")}
@@ -19,8 +20,8 @@ UPWARDS = {("torch._session", "torch._host"), ("torch._session", "torch._cuda")}
 
 def imported(module, node):
     """Modules of the package that an import statement names."""
-    if not isinstance(node, ast.ImportFrom) or node.level == 0:
-        return
+    if not isinstance(node, ast.ImportFrom) or node.level == 0 or node.module == "_shipped":
+        return  # _shipped.pyi is for type checkers alone
     parents = module.split(".")[:-1]
     base = parents[: len(parents) - (node.level - 1)] + (node.module.split(".") if node.module else [])
     for name in node.names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 from ._dtypes import check_dtype
 from ._link import Kind, Link
@@ -46,10 +46,13 @@ def find_dtype(name: str) -> DType:
     return _dtypes[name]
 
 
-def _binary(name: str, swapped: bool = False) -> Callable[[Any, Any], Any]:
+_T = TypeVar("_T")
+
+
+def _binary(name: str, swapped: bool = False) -> Callable[[_T, Any], _T]:
     """By the daemon's operator of that name; where it has none, Python goes on as if there were no method."""
 
-    def method(self: Array, other: Any) -> Any:
+    def method(self: Any, other: Any) -> Any:
         function = self._link.find_method(name)
         if function is None or other is None or isinstance(other, (str, bytes)):
             return NotImplemented

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import FunctionType
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ._catalog import Catalog
 from ._conn import Reply
@@ -16,6 +16,11 @@ from ._spec import Call, Spec, check_deadline, check_debug
 from ._wire import pack
 from .errors import InvalidArgument, NotFound, OpdError
 from .tensor import Tensor, check_own, to_wire
+
+if TYPE_CHECKING:
+    from ._shipped import Ops as Shipped
+else:
+    Shipped = object  # a type checker knows their operators, and no others: opd.stubs
 
 
 class Context:
@@ -109,7 +114,7 @@ class Context:
         return self._memory.upload(grad, kind.dtype, None, kind.device)
 
 
-class Ops:
+class Ops(Shipped):
     """Every operator of the daemon is an attribute: `client.ops.gelu(x, approximate="tanh")`.
     `"gelu" in client.ops` tells whether there is one, iteration gives the names.
 
@@ -137,10 +142,12 @@ class Ops:
         link.find_method = self._find_method
         link.list_methods = lambda: [name for name in self if self._find_method(name)]
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not self._catalog.find(name):
-            raise AttributeError(self._catalog.tell_missing(name))
-        return self._functions[name]
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__") or not self._catalog.find(name):
+                raise AttributeError(self._catalog.tell_missing(name))
+            return self._functions[name]
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)

@@ -14,6 +14,10 @@ from typing import Any, NamedTuple, Optional
 from ._shapes import Rules, make_key
 
 
+# What every call takes beside an operator's arguments, and its type.
+OURS = {"deadline": "float", "version": "int", "device": "str", "debug": "bool"}
+
+
 class Call(NamedTuple):
     tensors: list[Any]  # one for each tensor input, as passed; None: absent
     attrs: dict[str, Any]  # those that were passed
@@ -126,8 +130,7 @@ class Spec:
             kind = Parameter.POSITIONAL_OR_KEYWORD if before_star else Parameter.KEYWORD_ONLY
             default = Parameter.empty if attr["required"] else _make_default(attr)
             parameters.append(Parameter(name, kind, default=default, annotation=_spell(attr)))
-        ours = (("deadline", "float"), ("version", "int"), ("device", "str"), ("debug", "bool"))
-        for name, annotation in ours:
+        for name, annotation in OURS.items():
             if name not in self.attrs and not (name == "device" and self.inputs):
                 parameters.append(
                     Parameter(

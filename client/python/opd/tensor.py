@@ -46,7 +46,13 @@ else:
     Base = native.Tensor
 
 
-class Tensor(Base, Array):
+if TYPE_CHECKING:
+    from ._shipped import Methods
+else:
+    Methods = object
+
+
+class Tensor(Base, Array, Methods):
     """An array on one of the daemon's devices, made by Client.tensor() or by an operator.
 
     Every operator of the daemon is a method too: `x.gelu(approximate="tanh")` is

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from numbers import Real
 from operator import index
-from typing import Any, Optional, Union
+from typing import Any, Literal, Optional, Union, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ._ops import ops
 
 Pair = Union[int, tuple[int, int]]
+Mode = Literal["half_pixel", "align_corners", "asymmetric"]
 
 
 # --- what constructors are given
@@ -155,20 +156,18 @@ class UpsampleBilinear2d(nn.Module):
           "align_corners" (its align_corners=True), "asymmetric" (TensorFlow 1)
     """
 
-    _MODES = ("half_pixel", "align_corners", "asymmetric")
-
     def __init__(
         self,
         size: Optional[Pair] = None,
         scale_factor: Union[float, tuple[float, float], None] = None,
-        mode: str = "half_pixel",
+        mode: Mode = "half_pixel",
     ) -> None:
         super().__init__()
         if (size is None) == (scale_factor is None):
             raise ValueError("UpsampleBilinear2d: expected one of size and scale_factor")
-        if mode not in self._MODES:
+        if mode not in get_args(Mode):
             raise ValueError(
-                f"UpsampleBilinear2d: mode is {mode!r}, expected one of {', '.join(self._MODES)}"
+                f"UpsampleBilinear2d: mode is {mode!r}, expected one of {', '.join(get_args(Mode))}"
             )
         self.size = self.scale_factor = None
         if size is not None:
@@ -179,7 +178,7 @@ class UpsampleBilinear2d(nn.Module):
             self.scale_factor = _read(
                 "UpsampleBilinear2d: scale_factor", scale_factor, wanted, _to_factor
             )
-        self.mode = mode
+        self.mode: Mode = mode
 
     def forward(self, input: Tensor) -> Any:
         return ops.upsample_bilinear2d(

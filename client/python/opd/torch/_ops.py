@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from functools import partial
 from inspect import Signature
 from types import FunctionType
-from typing import Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 import torch
 from torch.autograd import forward_ad
 
-from .._spec import Spec
+from .._spec import OURS, Spec
 from ..client import Client
 from ..errors import NotFound
 from ..tensor import Tensor
@@ -27,16 +27,19 @@ from ._schema import takes_device
 from ._session import get_session, on_refresh, set_session
 from ._shapes import has_symbols
 
-_sym_float: Any = torch.sym_float  # it has no types
-_OURS = ("deadline", "version", "device", "debug")  # client.ops has them, and no operator
+if TYPE_CHECKING:
+    from ._shipped import Ops as Shipped
+else:
+    Shipped = object  # as of client.ops
 
+_sym_float: Any = torch.sym_float  # it has no types
 _operators: dict[str, Operator] = {}  # for each name the registration that is in use
 _registered: dict[tuple[str, Any], Operator] = {}  # by name and key; torch forgets none
 _functions: dict[str, Any] = {}
 _lock = threading.RLock()
 
 
-class Ops:
+class Ops(Shipped):
     """Every operator of the daemon is an attribute: `opd.torch.ops.gelu(x, approximate="tanh")`.
 
     Each is a function with the operator's signature and docstring; `.schema` is the operator in
@@ -48,10 +51,12 @@ class Ops:
     the schema.
     """
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _find_function(name)
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return _find_function(name)
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
@@ -267,7 +272,7 @@ def _make_misfit(
         )
     spec = get_session().find(name)
     theirs = [*spec.attrs, "device"] if takes_device(spec) else spec.attrs
-    ours = [key for key in kwargs if key in _OURS and key not in theirs]
+    ours = [key for key in kwargs if key in OURS and key not in theirs]
     if ours:
         return TypeError(
             f"{name}() has no argument '{ours[0]}' in opd.torch.ops; call it in a block of `with "
@@ -295,12 +300,12 @@ def _find_misfit(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> s
 def _describe(function: Any, spec: Spec, operator: Operator) -> None:
     lines = spec.make_doc().split("\n")
     theirs = [*spec.attrs, "device"] if operator.takes_device else spec.attrs
-    ours = [f"{name}: " for name in _OURS if name not in theirs]
+    ours = [f"{name}: " for name in OURS if name not in theirs]
     function.__doc__ = "\n".join(
         line for line in lines if not any(line.startswith(name) for name in ours)
     )
     parameters = [
-        p for p in spec.signature.parameters.values() if p.name in theirs or p.name not in _OURS
+        p for p in spec.signature.parameters.values() if p.name in theirs or p.name not in OURS
     ]
     function.__signature__ = Signature(
         parameters, return_annotation=spec.signature.return_annotation
