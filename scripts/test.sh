@@ -1,14 +1,19 @@
 #!/bin/sh
 # The whole test run, step by step: scripts/test.sh cpu|gpu|quick [PREFIX...]. Each step is a target of the
 # Makefile and can be run alone; with PREFIXes those run whose names begin with one of them
-# (`gpu functional-cuda ops`). A step that fails does not stop the others, except the build.
-# The last line is "N passed, N failed", counting steps.
+# (`gpu functional-cuda ops`). A step that fails does not stop the others, except the build; what it
+# printed last is printed again at the end. The last line is "N passed, N failed", counting steps.
+# OPD_AGAIN=1: a step other than a build that fails is run once more; if it passes then, it has
+# passed, and the end tells that it is unsteady. That is a defect of opd or of the test.
 set -u
 cd "$(dirname "$0")/.."
 which=${1:-}
 [ $# = 0 ] || shift
 prefixes=$*
-passed=0 failed=0 failures= start=$(date +%s) cpu_file=$(mktemp)
+passed=0 failed=0 failures= unsteady= start=$(date +%s)
+printed=$(mktemp -d) # what each step has, in a file of its name; of the second time in NAME.again
+trap 'rm -rf "$printed"' EXIT
+trap 'exit 130' INT TERM
 
 is_chosen() { # name of a step
     [ -n "$prefixes" ] || return 0
@@ -20,8 +25,24 @@ is_chosen() { # name of a step
 
 # Seconds of processors that all steps up to now have had.
 read_cpu() {
-    times >"$cpu_file" # of this shell: not in a pipe
-    cpu=$(sed -n 's/m/ /g; s/s//g; 2p' "$cpu_file" | awk '{ print int(60 * ($1 + $3) + $2 + $4) }')
+    times >"$printed/.cpu" # of this shell: not in a pipe
+    cpu=$(sed -n 's/m/ /g; s/s//g; 2p' "$printed/.cpu" | awk '{ print int(60 * ($1 + $3) + $2 + $4) }')
+}
+
+attempt() { # file, command...
+    file=$printed/$1
+    shift
+    echo 1 >"$printed/.status"
+    {
+        "$@" 2>&1
+        echo $? >"$printed/.status"
+    } | tee "$file"
+    return "$(cat "$printed/.status")"
+}
+
+is_tried_again() { # name
+    case $1 in *build) return 1 ;; esac
+    [ "${OPD_AGAIN:-}" = 1 ] && echo "---- $1: FAILED; once more, which tells whether it does each time"
 }
 
 step() { # name, command...
@@ -33,22 +54,38 @@ step() { # name, command...
     began=$(date +%s)
     read_cpu
     cpu_began=$cpu
-    if "$@"; then
+    if attempt "$name" "$@"; then
         passed=$((passed + 1)) ended=ok
+    elif is_tried_again "$name" && attempt "$name.again" "$@"; then
+        passed=$((passed + 1)) ended=unsteady unsteady="$unsteady $name"
     else
         failed=$((failed + 1)) ended=FAILED failures="$failures $name"
     fi
     read_cpu
     echo "---- $name: $ended, $(($(date +%s) - began)) s, of processors $((cpu - cpu_began)) s"
-    [ $ended = ok ]
+    [ $ended != FAILED ]
+}
+
+show_again() { # name of a step
+    for file in "$printed/$1" "$printed/$1.again"; do
+        [ -s "$file" ] || continue
+        echo
+        echo "==== ${file##*/}: its last lines"
+        tail -n 60 "$file"
+    done
 }
 
 finish() {
-    echo
     [ $((passed + failed)) != 0 ] || { echo "no step's name begins with: $prefixes" && exit 2; }
+    for name in $unsteady $failures; do
+        show_again "$name"
+    done
+    echo
+    for name in $unsteady; do
+        echo "unsteady (failed once, passed when run again): $name"
+    done
     [ -z "$failures" ] || echo "failed:$failures"
     read_cpu
-    rm -f "$cpu_file"
     echo "the whole run took $(($(date +%s) - start)) s, of processors $cpu s"
     echo "$passed passed, $failed failed"
     [ "$failed" = 0 ]
