@@ -294,6 +294,11 @@ def record_worst():
     return record
 
 
+def pytest_configure(config):
+    # Tests that break a file on purpose would bury what else there is. pytest.warns() sees them all the same.
+    config.addinivalue_line("filterwarnings", "ignore::opd.ReloadWarning")
+
+
 def pytest_sessionfinish(session):
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["worst_errors"] = list(worst_errors.items())

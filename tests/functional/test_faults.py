@@ -260,7 +260,6 @@ def test_writes_that_a_kill_interrupts(daemon):
         killer.join()
 
 
-@pytest.mark.filterwarnings("ignore::opd.ReloadWarning")  # of an edit whose load was killed
 def test_edits_and_kills_under_load(daemon, kernels):
     """What a dead executor had not begun is run with the kernels of its own version, which the edit
     meanwhile was about to unload."""
