@@ -19,6 +19,7 @@
 #include "wire/map.h"
 #include "base/mem.h"
 #include "base/ring.h"
+#include "base/times.h"
 #include "memory/space.h"
 #include "memory/staging.h"
 
@@ -37,6 +38,9 @@ enum device_state {
 // Counts of an operator's runs.
 struct run_stats {
     uint64_t forward, backward, failed, ns; // ns: on devices
+    uint64_t bytes;                         // of their plans
+    uint64_t copy_ns; // in which devices would copy as many, where that is known of them
+    uint64_t times[TIMES_BUCKETS];
 };
 
 // An operator's run in a command that has several, one behind the other.
@@ -160,6 +164,7 @@ struct device {
     bool blas_known;               // info.blas is what an executor has found
     char message[DEV_MAX_MESSAGE]; // why it failed
     uv_timer_t timer;              // restarts and deadlines
+    double copy_ns_per_byte;       // of bytes that a copy reads and writes; 0: nobody has asked
     bool stopping;
     void (*stopped)(struct device *d);
 
@@ -203,6 +208,7 @@ void device_submit_first(struct device *d, struct command *c); // before all tha
 // the device runs what uses it in the order of the commands.
 uint64_t device_memory_limit(const struct device *d); // bytes that its chunks may take
 void device_memory_init(struct devices *all);         // the timer that gives unused memory back
+void device_drop_empty(struct device *d);             // gives unused memory back at once
 void device_restore_chunk(struct device *d, uint32_t region,
                           uint64_t size); // from before an upgrade
 
@@ -225,7 +231,8 @@ struct command *device_ipc_command(struct device *d, uint32_t region); // opens 
 void device_unmap(struct device *d, uint32_t region);
 
 const char *device_state_name(enum device_state state);
-uint64_t device_busy_ns(const struct device *d); // that something was in flight, until now
+double device_copy_speed(const struct device *d); // bytes in a second; 0: nobody has asked
+uint64_t device_busy_ns(const struct device *d);  // that something was in flight, until now
 
 // Functions of device*.c alone.
 extern const struct space_ops device_space_ops;

@@ -302,6 +302,12 @@ static void trim_later(struct devices *all)
         uv_timer_start(&all->trim_timer, trim_cb, TRIM_TICK_MS, TRIM_TICK_MS);
 }
 
+void device_drop_empty(struct device *d)
+{
+    while (drop_empty_chunk(d, UINT64_MAX))
+        continue;
+}
+
 void device_restore_chunk(struct device *d, uint32_t region, uint64_t size)
 {
     add_chunk(d, region, size);

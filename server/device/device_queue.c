@@ -176,15 +176,25 @@ static void explain_report(const struct plan *plan, uint64_t report, struct opd_
     buf_finish(&text);
 }
 
-static void count_part(struct run_stats *stats, const struct plan *plan, uint64_t ran,
-                       const struct opd_err *err)
+// What is counted of each run of a command. Of several, how long each took is not known.
+struct counted {
+    uint64_t ns, bucket, failed;
+    double per_byte; // nanoseconds in which the device would copy one; 0: unknown
+};
+
+static void count_part(const struct counted *run, struct run_stats *stats, const struct plan *plan)
 {
+    uint64_t bytes = plan->bytes;
     if (plan->direction == PLAN_FORWARD)
         stats->forward++;
     else
         stats->backward++;
-    stats->failed += err->code != 0;
-    stats->ns += ran;
+    stats->failed += run->failed;
+    stats->ns += run->ns;
+    stats->times[run->bucket]++;
+    stats->bytes += bytes;
+    if (run->per_byte > 0)
+        stats->copy_ns += (uint64_t)((double)bytes * run->per_byte);
 }
 
 // The oldest command has ended.
@@ -195,12 +205,17 @@ void device_count_run(struct device *d, const struct command *c, const struct op
     if (d->queue.flight)
         device_watch_deadline(d);
     d->queue.busy_ns += ran;
+    if (!c->stats && c->n_parts == 0)
+        return;
+    struct counted run = { .ns = c->stats ? ran : ran / c->n_parts,
+                           .failed = err->code != 0,
+                           .per_byte = d->copy_ns_per_byte };
+    run.bucket = times_bucket(run.ns);
     if (c->stats)
-        count_part(c->stats, c->plan, ran, err);
-    // How long each took is not known.
+        count_part(&run, c->stats, c->plan);
     for (size_t i = 0; i < c->n_parts; i++)
         if (c->parts[i].stats)
-            count_part(c->parts[i].stats, c->parts[i].plan, ran / c->n_parts, err);
+            count_part(&run, c->parts[i].stats, c->parts[i].plan);
 }
 
 static void complete(struct device *d, const struct dev_done *done)
@@ -263,4 +278,9 @@ bool device_take_done(struct device *d)
 uint64_t device_busy_ns(const struct device *d)
 {
     return d->queue.busy_ns + (d->queue.flight ? clock_ns() - d->queue.head_since : 0);
+}
+
+double device_copy_speed(const struct device *d)
+{
+    return d->copy_ns_per_byte > 0 ? 1e9 / d->copy_ns_per_byte : 0;
 }

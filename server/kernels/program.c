@@ -257,6 +257,14 @@ static void take_image(struct program *p, struct pool_result *result)
     set_failed(p, &err);
 }
 
+static void count_compile(struct program *p)
+{
+    struct compile_stats *stats = p->version->of ? &p->version->of->compiles
+                                                 : &p->version->compiles;
+    stats->n++;
+    stats->ns += clock_ns() - p->since;
+}
+
 static void compiled(void *data, struct pool_result *result, const struct opd_err *err)
 {
     struct program *p = data;
@@ -271,6 +279,8 @@ static void compiled(void *data, struct pool_result *result, const struct opd_er
             log_warn("%s: warnings:\n%s", p->file, result->log);
             p->log = mem_strdup(result->log);
         }
+        if (!result->cached)
+            count_compile(p);
         take_image(p, result);
     }
     turn_retry(d->all->turn);
@@ -289,6 +299,7 @@ static void start_compile(struct program *p, struct pool *pool, const void *owne
         [JOB_EXPR] = p->expr,
     };
     p->state = PROGRAM_COMPILING;
+    p->since = clock_ns();
     p->job = pool_submit(pool, owner ? POOL_FRONT : POOL_BACK, owner, strings, compiled, p);
 }
 

@@ -31,6 +31,7 @@ struct program {
     struct pool_job *job; // COMPILING
     struct opd_err err;   // FAILED
     uint64_t failed_at;   // clock_ns()
+    uint64_t since;       // COMPILING: clock_ns()
     int image_fd;         // -1 until compiled
     int n_loads;          // commands under way that load it
     int n_deaths;         // of executors, one after the other, while they loaded it

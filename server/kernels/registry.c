@@ -442,6 +442,8 @@ static struct opd_operator *add_version(struct registry *r, struct version *v)
     struct opd_operator *o = registry_make_operator(r, v->op->name);
     v->number = ++o->last_version;
     v->of = o;
+    o->compiles.n += v->compiles.n;
+    o->compiles.ns += v->compiles.ns;
     v->older = o->versions;
     o->versions = version_ref(v);
     tell_derived(v);

@@ -21,6 +21,11 @@ enum { REGISTRY_MAX_VERSIONS = 16 }; // kept of each operator, for rollback
 
 enum version_state { VERSION_COMPILING, VERSION_SERVING, VERSION_RETIRED, VERSION_FAILED };
 
+// Kernels that compilers have made, not taken from the cache; ns: until each was there.
+struct compile_stats {
+    uint64_t n, ns;
+};
+
 struct version {
     int refs;
     struct op *op;
@@ -41,7 +46,8 @@ struct version {
     struct version *next_derived;
     struct opd_err refused[2]; // why there is no "backward", no "tangent"; code 0: nobody has asked
     struct opd_operator *of;   // the operator; NULL: not in its list yet
-    struct version *older;     // in the operator's list; that holds a reference
+    struct compile_stats compiles; // until it is
+    struct version *older;         // in the operator's list; that holds a reference
 };
 
 // A plan with the programs that it launches, on one device. Kept by the version; commands on their
@@ -62,6 +68,7 @@ struct bound_plan {
 // An operator by its name, with all its versions that are kept.
 struct opd_operator { // `operator` alone is a keyword to clang-format
     struct run_stats runs;
+    struct compile_stats compiles;
     char name[OP_MAX_NAME];
     uint64_t changes;         // grows with what is served, and where plans of a version go
     struct version *current;  // NULL: withdrawn; one of the list

@@ -435,6 +435,18 @@ static bool build(struct builder *b, const struct plan_request *request)
     return true;
 }
 
+// Each operand once, however often the kernels come back to it.
+static uint64_t count_bytes(const struct plan *plan)
+{
+    uint64_t n = 0;
+    for (int i = 0; i < plan->n_operands; i++) {
+        const struct tensor_desc *desc = &plan->operands[i].desc;
+        if (plan->operands[i].kind != PLAN_SCRATCH && i != plan->report)
+            n += (uint64_t)tensor_desc_numel(desc) * dtype_size(desc->dtype);
+    }
+    return n;
+}
+
 struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
 {
     struct owned_plan *owned = mem_zalloc(1, sizeof *owned);
@@ -446,6 +458,7 @@ struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
     b->arena = &owned->arena;
     b->err = err;
     bool ok = build(b, request);
+    owned->plan.bytes = ok ? count_bytes(&owned->plan) : 0;
     free(b->steps);
     buf_finish(&b->behind);
     free(b);

@@ -161,6 +161,7 @@ struct plan {
     int report;
     char *checks;
     size_t checks_size;
+    uint64_t bytes; // of the elements that a run reads and writes: of all operands but scratch
 };
 
 struct buf;

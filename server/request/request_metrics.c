@@ -138,6 +138,23 @@ static void put_devices(struct buf *out, const struct broker *b)
     }
 }
 
+// Of operators that have run: bounds from 4 us to 4.3 s, each four times the one before.
+static void put_times(struct buf *out, const struct opd_operator *o)
+{
+    uint64_t n = 0;
+    for (unsigned i = 0; i < TIMES_BUCKETS; i++) {
+        n += o->runs.times[i];
+        if (i % 8 == 7)
+            buf_printf(out, "opd_run_duration_seconds_bucket{op=\"%s\",le=\"%.9g\"} %" PRIu64 "\n",
+                       o->name, (double)times_bound(i) / 1e9, n);
+    }
+    buf_printf(out,
+               "opd_run_duration_seconds_bucket{op=\"%s\",le=\"+Inf\"} %" PRIu64
+               "\nopd_run_duration_seconds_sum{op=\"%s\"} %.9f"
+               "\nopd_run_duration_seconds_count{op=\"%s\"} %" PRIu64 "\n",
+               o->name, n, o->name, (double)o->runs.ns / 1e9, o->name, n);
+}
+
 static void put_operators(struct buf *out, const struct broker *b)
 {
     struct opd_operator *const *all = b->registry.operators;
@@ -156,6 +173,15 @@ static void put_operators(struct buf *out, const struct broker *b)
     for (size_t i = 0; i < n; i++)
         buf_printf(out, "opd_run_seconds_total{op=\"%s\"} %.9f\n", all[i]->name,
                    (double)all[i]->runs.ns / 1e9);
+    begin(out, "run_bytes_total", "counter",
+          "Bytes of the tensors that those runs read and wrote.");
+    for (size_t i = 0; i < n; i++)
+        buf_printf(out, "opd_run_bytes_total{op=\"%s\"} %" PRIu64 "\n", all[i]->name,
+                   all[i]->runs.bytes);
+    begin(out, "run_duration_seconds", "histogram", "How long each run was on its device.");
+    for (size_t i = 0; i < n; i++)
+        if (all[i]->runs.forward + all[i]->runs.backward > 0)
+            put_times(out, all[i]);
 }
 
 // Runs in clients' own processes are counted by nobody; who makes them is known.

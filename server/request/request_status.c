@@ -35,6 +35,7 @@ void request_pack_device(struct buf *out, const struct device *d)
     pack_key_int(out, "restarts", d->restart.count);
     pack_key_int(out, "reruns", d->queue.n_reruns);
     pack_key_int(out, "queued", d->queue.n);
+    pack_key_float(out, "copy", device_copy_speed(d));
     pack_key_float(out, "busy", (double)device_busy_ns(d) / 1e9);
     pack_map_end(out, map);
 }
@@ -111,13 +112,32 @@ static void pack_clients(struct buf *out, const struct broker *b)
         pack_client(out, b, c);
 }
 
+// [seconds below which it is, how many] of each bucket that counts any; the last is below nothing.
+static void pack_times(struct buf *out, const uint64_t times[TIMES_BUCKETS])
+{
+    pack_str(out, "times");
+    size_t n = 0, list = pack_array_begin(out);
+    for (unsigned i = 0; i < TIMES_BUCKETS; i++) {
+        if (times[i] == 0)
+            continue;
+        pack_array(out, 2);
+        if (i + 1 < TIMES_BUCKETS)
+            pack_float(out, (double)times_bound(i) / 1e9);
+        else
+            pack_nil(out);
+        pack_uint(out, times[i]);
+        n++;
+    }
+    pack_array_end(out, list, n);
+}
+
 static void pack_runs(struct buf *out, const struct broker *b)
 {
     pack_str(out, "runs");
     size_t n = 0, list = pack_array_begin(out);
     for (size_t i = 0; i < b->registry.n_operators; i++) {
         const struct opd_operator *o = b->registry.operators[i];
-        if (o->runs.forward + o->runs.backward + o->runs.failed == 0)
+        if (o->runs.forward + o->runs.backward + o->runs.failed + o->compiles.n == 0)
             continue;
         size_t map = pack_map_begin(out);
         pack_key_str(out, "op", o->name);
@@ -125,6 +145,11 @@ static void pack_runs(struct buf *out, const struct broker *b)
         pack_key_uint(out, "backward", o->runs.backward);
         pack_key_uint(out, "failed", o->runs.failed);
         pack_key_float(out, "seconds", (double)o->runs.ns / 1e9);
+        pack_key_uint(out, "bytes", o->runs.bytes);
+        pack_key_float(out, "copy_seconds", (double)o->runs.copy_ns / 1e9);
+        pack_times(out, o->runs.times);
+        pack_key_uint(out, "compiles", o->compiles.n);
+        pack_key_float(out, "compile_seconds", (double)o->compiles.ns / 1e9);
         pack_map_end(out, map);
         n++;
     }

@@ -67,6 +67,18 @@ static void archive_runs(struct archive *a, struct run_stats *runs)
     archive_close(a);
 }
 
+static void archive_times(struct archive *a, struct opd_operator *o)
+{
+    archive_count(a, "bytes", &o->runs.bytes);
+    archive_count(a, "copy_ns", &o->runs.copy_ns);
+    archive_count(a, "compiles", &o->compiles.n);
+    archive_count(a, "compile_ns", &o->compiles.ns);
+    archive_open(a, "times", TIMES_BUCKETS, TIMES_BUCKETS, TIMES_BUCKETS);
+    for (unsigned i = 0; i < TIMES_BUCKETS; i++)
+        archive_count(a, NULL, &o->runs.times[i]);
+    archive_close(a);
+}
+
 // The newest first. Each number but once, so that the list has an end.
 static bool archive_versions(struct archive *a, struct opd_operator *o)
 {
@@ -108,6 +120,8 @@ bool state_operator(struct archive *a, void *thing)
     archive_count(a, "failure", &o->failure);
     archive_text(a, "failure_text", &o->failure_text);
     archive_runs(a, &o->runs);
+    if (archive_has(a, "times")) // absent in programs from before they were counted
+        archive_times(a, o);
     if (archive_has(a, "slot")) // absent in programs from before there was a page of versions
         archive_int(a, "slot", &o->slot, 0, r->published.n_given);
     if (!archive_versions(a, o))

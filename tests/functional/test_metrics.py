@@ -21,11 +21,13 @@ def read(text):
     for line in text.splitlines():
         if line.startswith("# TYPE "):
             _, _, name, kind = line.split()
-            assert name not in types and kind in ("counter", "gauge")
+            assert name not in types and kind in ("counter", "gauge", "histogram")
             types[name] = kind
         elif not line.startswith("# HELP "):
             name, labels, value = re.fullmatch(r"(\w+)(\{.*\})? ([-+.0-9e]+)", line).groups()
-            assert name in types and (types[name] == "gauge" or name.endswith("_total"))
+            family = name if name in types else re.sub("_(bucket|sum|count)$", "", name)
+            assert types[family] == ("histogram" if family != name else types[name])
+            assert types[family] != "counter" or name.endswith("_total")
             values[name, labels or ""] = float(value)
     return values
 
@@ -64,11 +66,48 @@ def test_metrics_count_what_is_done(start_daemon):
         client.restart(device)
         assert read(client.metrics())["opd_device_restarts_total", label] == 1
         status = client.status()
-        assert status["runs"] == [
-            {"op": "gelu", "forward": 6, "backward": 1, "failed": 0,
-             "seconds": status["runs"][0]["seconds"]}
-        ]  # fmt: skip
+        (run,) = status["runs"]
+        assert {k: run[k] for k in ("op", "forward", "backward", "failed")} == {
+            "op": "gelu", "forward": 6, "backward": 1, "failed": 0}  # fmt: skip
         x.free()
+
+
+def test_times_and_bytes(start_daemon):
+    """Each run is in one bucket, and counts the bytes of its tensors; all of it outlives the program."""
+    with start_daemon().connect() as client:
+        device = client.info["default_device"]
+        x = client.tensor(np.ones(1000, np.float32))
+        bias = client.tensor(np.ones(10, np.float32))
+        y, ctx = client.ops.gelu.forward(x)
+        ctx.backward(y)
+        client.ops.add(x.reshape(100, 10), bias)
+        (one,) = [run for run in client.status()["runs"] if run["op"] == "add"]
+        assert (one["bytes"], one["copy_seconds"]) == (2 * 4000 + 40, 0)
+        speed = client.copy_speed(device)
+        assert speed > 1e7 and speed == client.copy_speed(device)
+        assert [d["copy"] for d in client.status()["devices"] if d["name"] == device] == [speed]
+        with pytest.raises(opd.NotFound):
+            client.copy_speed("cpu:7")
+        client.ops.add(x.reshape(100, 10), bias)
+        (one,) = [run for run in client.status()["runs"] if run["op"] == "add"]
+        assert one["copy_seconds"] == pytest.approx(8040 / speed, abs=2e-9)
+        client.upgrade()
+        for run in client.status()["runs"]:
+            text = read(client.metrics())
+            op = run["op"]
+            assert text["opd_run_bytes_total", f'{{op="{op}"}}'] == run["bytes"] > 0
+            # gelu: x and y; then x or y, dy and dx. How often each is compiled, the cache decides.
+            assert run["bytes"] == {"gelu": 5 * 4000, "add": 2 * 8040}[op]
+            times = [(bound or 17.2, count) for bound, count in run["times"]]
+            assert times == sorted(times)
+            n = run["forward"] + run["backward"]
+            assert sum(count for _, count in times) == n == text["opd_run_duration_seconds_count", f'{{op="{op}"}}']
+            assert sum(b * c for b, c in times) / 1.25 <= run["seconds"] + n * 1.25e-6
+            buckets = [(float(re.search('le="(.*)"', labels)[1]), value) for (name, labels), value in text.items()
+                       if name == "opd_run_duration_seconds_bucket" and f'op="{op}"' in labels]
+            assert len(buckets) == 13 and buckets == sorted(buckets) and buckets[-1] == (np.inf, n)
+            for bound, value in buckets:
+                assert value == sum(c for b, c in times if b <= bound * (1 + 1e-9))
 
 
 def test_opctl_metrics(daemon, client):

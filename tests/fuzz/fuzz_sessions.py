@@ -215,6 +215,7 @@ SESSIONS = {
     "device": [
         _new(1), _write(1),
         ("device_restart", ["cpu"], None),
+        ("device_speed", ["cpu"], None),
         ("tensor_read", [1, 0], None),
     ],
     "upgrade": [

@@ -55,6 +55,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "replay": ("h|M", "M"),
     "graph_attach": ("hs", "M"),
     "kernels_add": ("s", "a"),
+    "device_speed": ("s", "M"),
 }
 
 # name: (number, class in opd.errors)

@@ -299,6 +299,11 @@ class Client:
         another; tensors stay. Returns the device, as in status(); raises NotFound, Unavailable."""
         return dict(self._link.ask("device_restart", device))
 
+    def copy_speed(self, device: str) -> float:
+        """How many bytes in a second a device reads and writes where it copies: what operators
+        are held against. The daemon measures it once. Raises NotFound, OutOfMemory."""
+        return float(self._link.ask("device_speed", device)["copy"])
+
     def upgrade(self, path: Union[str, os.PathLike[str], None] = None) -> dict[str, Any]:
         """Replaces the daemon's program, which keeps its socket, connections, tensors, contexts
         and versions, for every client. Requests that come meanwhile are answered late.
