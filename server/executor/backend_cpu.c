@@ -20,6 +20,10 @@
 
 enum { REPLAY_LIMIT_NS = 500000000 };
 
+// A copy from COPY_LARGE on is done by all cores.
+enum { COPY_PIECE = 1 << 20, COPY_LARGE = 8 << 20 };
+static const size_t COPY_MOST = (size_t)COPY_PIECE << 30;
+
 struct cpu_backend {
     struct backend base;
     struct cpu_pool *pool;
@@ -349,13 +353,46 @@ static bool cpu_matmul(struct backend *base, const struct backend_matmul *m, str
     return cpu_blas_matmul(be->blas, be->pool, m, err);
 }
 
+// A large copy in pieces, each a block of the pool's job.
+struct copy {
+    char *dst;
+    const char *src;
+    size_t size;
+};
+
+static void copy_pieces(struct opd_cpu_worker *w, const struct opd_cpu_job *job, void *shared,
+                        unsigned long long begin, unsigned long long end)
+{
+    (void)w, (void)shared;
+    const struct copy *c = (const struct copy *)(const void *)job->args;
+    for (size_t at = begin * COPY_PIECE; at < end * COPY_PIECE && at < c->size; at += COPY_PIECE)
+        memcpy(c->dst + at, c->src + at, c->size - at < COPY_PIECE ? c->size - at : COPY_PIECE);
+}
+
+static bool copy_large(struct cpu_backend *be, const struct copy *c, struct opd_err *err)
+{
+    static const struct opd_cpu_kernel kernel = { .abi = OPD_CPU_ABI,
+                                                  .name = "copy",
+                                                  .run = copy_pieces };
+    struct opd_cpu_job job = {
+        .grid = { (unsigned)((c->size + COPY_PIECE - 1) / COPY_PIECE), 1, 1 },
+        .block = { 1, 1, 1 },
+        .args = (const unsigned char *)c,
+    };
+    return cpu_pool_run(be->pool, &kernel, &job, err);
+}
+
 static bool cpu_copy(struct backend *base, device_addr dst, device_addr src, size_t size,
                      struct opd_err *err)
 {
-    (void)base;
     if (size && (!dst || !src))
         return opd_err_set(err, OPD_E_invalid_argument, "cpu: copy of %zu bytes to or from nowhere",
                            size);
+    uint64_t apart = dst > src ? dst - src : src - dst;
+    if (size >= COPY_LARGE && size <= COPY_MOST && apart >= size)
+        return copy_large(
+            (struct cpu_backend *)base,
+            &(struct copy){ (char *)(uintptr_t)dst, (const char *)(uintptr_t)src, size }, err);
     if (size)
         memmove((void *)(uintptr_t)dst, (const void *)(uintptr_t)src, size);
     return true;
