@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Man pages and completions, of what the programs say of themselves.
 
-    manual.py BIN OUT    from BIN/opd --help, BIN/opctl [COMMAND] --help and kernels_src/README.md:
+    manual.py BIN OUT    from BIN/opd --help, BIN/opctl [COMMAND] --help and kernels_src/*.md:
                          OUT/man/man1/opd.1, man1/opctl.1, man7/opd-kernel.7,
                          OUT/bash-completion/completions/{opd,opctl}, OUT/zsh/site-functions/_opd,
                          OUT/fish/vendor_completions.d/{opd,opctl}.fish
@@ -251,10 +251,12 @@ def main(programs: Path, out: Path) -> None:
     commands = read_commands(programs / "opctl")
     opd = read_options(opd_help.split("\n\n")[2])
     opctl = read_options(opctl_help.split("Options:\n")[1])
+    pages = [(ROOT / "kernels_src" / name).read_text() for name in ("README.md", "GRAMMAR.md")]
+    manual = pages[0] + pages[1].replace("# The grammar of a header", "## The grammar of a header", 1)
     files = {
         "man/man1/opd.1": make_opd(opd_help, version),
         "man/man1/opctl.1": make_opctl(opctl_help, commands, version),
-        "man/man7/opd-kernel.7": make_kernel((ROOT / "kernels_src" / "README.md").read_text(), version),
+        "man/man7/opd-kernel.7": make_kernel(manual, version),
         "bash-completion/completions/opd": bash("opd", opd, []),
         "bash-completion/completions/opctl": bash("opctl", opctl, commands),
         "zsh/site-functions/_opd": zsh(opd, opctl, commands),
