@@ -326,10 +326,10 @@ static uint64_t room_for_chunks(const struct device *d, uint64_t limit)
     return limit > d->space.map.reserved ? limit - d->space.map.reserved : 0;
 }
 
-// A chunk has a descriptor.
+// A chunk has a descriptor. The loop's is one that is there, also between two executors.
 static bool may_have_fd(const struct device *d, struct opd_err *err)
 {
-    int fd = fdpass_claim(fcntl(d->link.sock, F_DUPFD_CLOEXEC, 0));
+    int fd = fdpass_claim(fcntl(uv_backend_fd(&d->all->turn->loop), F_DUPFD_CLOEXEC, 0));
     if (fd < 0)
         return opd_err_errno(err, OPD_E_out_of_memory,
                              "%s: more memory takes a file descriptor; free tensors or shared "

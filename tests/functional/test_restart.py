@@ -1,5 +1,6 @@
 """A device's process is replaced: on request, and when it dies while it starts."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -136,6 +137,9 @@ def test_one_that_dies_while_it_starts(daemon):
         killer = threading.Thread(target=kill)
         killer.start()
         try:
+            assert eventually(lambda: client.status()["devices"][0]["restarts"] > 0)
+            with contextlib.suppress(opd.Unavailable, opd.KernelFault):  # no OutOfMemory between two
+                client.zeros(20_000_000).free()
             assert eventually(lambda: client.status()["devices"][0]["state"] == "failed")
             device = client.status()["devices"][0]
             assert "signal 9" in device["message"] or "while starting" in device["message"]
