@@ -26,6 +26,7 @@ import opd  # noqa: E402
 
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"  # no opd.conf of who runs the tests
 os.environ.pop("OPD_KERNELS", None)
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / "build" / "test-inductor"))  # no other tree's
 
 PROGRAM = os.environ.get("OPD_BIN", str(ROOT / "build" / "opd"))
 DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
