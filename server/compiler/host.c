@@ -125,6 +125,17 @@ static bool read_object(const char *folder, struct compile_output *out, struct o
     return err->code == OPD_E_none;
 }
 
+// No header of a system's is called so.
+static bool is_source_name(const char *name)
+{
+    static const char *const suffixes[] = { ".cu", ".cuh", ".py", ".c", ".cc", ".cpp" };
+    const char *suffix = strrchr(name, '.');
+    bool found = strpbrk(name, "<[ ") != NULL;
+    for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++)
+        found = found || (suffix && strcmp(suffix, suffixes[i]) == 0);
+    return found && !strchr(name, '/') && strcmp(name, tu_name) != 0;
+}
+
 // The source lies there under its files' own names as well, or the compiler could not show the
 // lines that it names. Whatever is there already stays, and what cannot be written is not shown.
 static void write_shown(const struct compile_input *in, const char *folder)
@@ -132,11 +143,8 @@ static void write_shown(const struct compile_input *in, const char *folder)
     struct host_shown files[MAX_SHOWN];
     int n = host_shown_split(in->file, in->source, files, MAX_SHOWN);
     for (int i = 0; i < n; i++) {
-        const char *name = files[i].name;
-        const char *suffix = strrchr(name, '.');
-        bool is_cuda = suffix && (strcmp(suffix, ".cu") == 0 || strcmp(suffix, ".cuh") == 0);
-        if (is_cuda && !strchr(name, '/')) // no name that a system's header has
-            write_file(folder, name, files[i].text.bytes, files[i].text.size, NULL);
+        if (is_source_name(files[i].name))
+            write_file(folder, files[i].name, files[i].text.bytes, files[i].text.size, NULL);
     }
     host_shown_finish(files, n);
 }

@@ -35,20 +35,30 @@ enum device_state {
     DEVICE_FAILED,     // it failed to start; tried again now and then; commands are refused
 };
 
-// Counts of an operator's runs.
+// Kernels that compilers have made, not taken from the cache; ns: until each was there.
+struct compile_stats {
+    uint64_t n, ns;
+};
+
+// Counts of an operator's runs; counted itself, since commands may outlast the operator.
 struct run_stats {
+    int refs;
     uint64_t forward, backward, failed, ns; // ns: on devices
     uint64_t bytes;                         // of their plans
     uint64_t copy_ns; // in which devices would copy as many, where that is known of them
     uint64_t times[TIMES_BUCKETS];
+    struct compile_stats compiles;
 };
+struct run_stats *run_stats_new(void);
+struct run_stats *run_stats_ref(struct run_stats *s);
+void run_stats_unref(struct run_stats *s); // NULL is fine
 
 // An operator's run in a command that has several, one behind the other.
 struct command_part {
     uint64_t first_step;
     const struct plan *plan; // NULL: a fill or copy, whose `label` says what it is
     int version;
-    struct run_stats *stats;
+    struct run_stats *stats; // a reference, or NULL
     const char *label;
 };
 
@@ -62,7 +72,7 @@ struct command {
     const char *label; // what it is, for the message of a fault: "tensor_write"; NULL: nothing
     const struct plan *plan; // of an operator's run, which says what it is; valid until `done`
     int version;             // of that operator
-    struct run_stats *stats; // where it is counted; or NULL
+    struct run_stats *stats; // where it is counted, a reference; or NULL
     const struct command_part *parts; // in place of these three; NULL: it has no more than one
     size_t n_parts;
     uint64_t ran;     // nanoseconds on the device, where that is measured

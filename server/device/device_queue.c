@@ -14,6 +14,25 @@
 
 enum { SPARE_MOST = 64, BYTES_KEPT = 4096 };
 
+struct run_stats *run_stats_new(void)
+{
+    struct run_stats *s = mem_zalloc(1, sizeof *s);
+    s->refs = 1;
+    return s;
+}
+
+struct run_stats *run_stats_ref(struct run_stats *s)
+{
+    s->refs++;
+    return s;
+}
+
+void run_stats_unref(struct run_stats *s)
+{
+    if (s && --s->refs == 0)
+        free(s);
+}
+
 static struct command *begin_command(struct command *c, struct buf bytes,
                                      enum dev_command_type type, uint32_t id, uint64_t size)
 {
@@ -43,6 +62,7 @@ void command_free(struct command *c)
 {
     if (c->out_fd >= 0)
         close(c->out_fd);
+    run_stats_unref(c->stats);
     buf_finish(&c->bytes);
     free(c);
 }
@@ -53,6 +73,8 @@ static void keep_spare(struct device *d, struct command *c)
         command_free(c);
         return;
     }
+    run_stats_unref(c->stats);
+    c->stats = NULL;
     c->next = d->queue.spare;
     d->queue.spare = c;
     d->queue.n_spare++;

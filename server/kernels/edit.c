@@ -68,7 +68,9 @@ void edit_tell_failure(struct reload *r, const char *op, int version, const char
     // Also for an operator that this edit would have renamed.
     for (size_t i = 0; i < r->registry->n_operators; i++) {
         struct opd_operator *o = r->registry->operators[i];
-        if (strcmp(o->name, op) == 0 || (o->current && strcmp(o->current->path, file) == 0))
+        bool named = strcmp(o->name, op) == 0;
+        if (o->scope == SCOPE_FILES &&
+            (named || (o->current && strcmp(o->current->path, file) == 0)))
             remember_failure(r->registry, o, err, seq);
     }
     log_error("not served: %s%s%s", err->msg, err->log ? "\n" : "", err->log ? err->log : "");
@@ -82,10 +84,27 @@ static void remember_warnings(const struct version *v, uint64_t seq)
     v->of->failure = seq;
 }
 
+static void publish_loaded(struct reload *r, struct version *v, uint64_t since)
+{
+    struct event event = { .kind = "loaded",
+                           .op = v->op->name,
+                           .version = v->number,
+                           .file = v->path,
+                           .ms = clock_ms_since(since) };
+    events_add(r->events, &event);
+    log_info("operator %s of connection %llu: version %d serves %s, %.1f ms after it was loaded",
+             v->op->name, (unsigned long long)v->of->owner, v->number,
+             v->of->scope == SCOPE_SHARED ? "everybody" : "it", event.ms);
+}
+
 static void publish(struct reload *r, struct version *v, uint64_t since)
 {
     struct opd_err doubt = { 0 };
     registry_publish(r->registry, v);
+    if (version_is_loaded(v)) {
+        publish_loaded(r, v, since);
+        return;
+    }
     source_mend(sources_find(&r->sources, v->path));
     bool pinned = v->state != VERSION_SERVING, doubtful = v->op->warnings[0] && !pinned;
     if (doubtful)
@@ -146,7 +165,8 @@ void edit_start(struct reload *r, struct edit *edit)
 {
     for (int i = 0; i < edit->n; i++) {
         struct version *v = edit->versions[i];
-        const struct version *old = registry_find(r->registry, v->op->name);
+        const struct version *old = v->of ? v->of->current
+                                          : registry_find(r->registry, v->op->name);
         // Where nothing is in use yet, the first example stands for it: a mistake should show now,
         // not with the first request.
         if ((!old || version_inherit(v, old) == 0) && r->devices->n > 0)
@@ -175,12 +195,32 @@ static bool version_ready(struct version *v, const struct edit *edit, struct opd
     return ready && !err->code;
 }
 
+// Who loads it is told; others have nothing of it.
+static void fail_loaded(struct reload *r, struct version *v, const struct opd_err *err,
+                        uint64_t since)
+{
+    registry_fail(r->registry, v, err);
+    events_add(r->events, &(struct event){ .kind = "not loaded",
+                                           .op = v->op->name,
+                                           .version = v->number,
+                                           .file = v->path,
+                                           .err = err,
+                                           .ms = clock_ms_since(since) });
+    log_info("not loaded: %s%s%s", err->msg, err->log ? "\n" : "", err->log ? err->log : "");
+    if (!v->of->current)
+        registry_remove(r->registry, v->of);
+}
+
 static void fail_edit(struct reload *r, struct edit *edit, const struct version *culprit,
                       const struct opd_err *err)
 {
     for (int i = 0; i < edit->n; i++) {
         struct version *v = edit->versions[i];
         struct opd_err own = { 0 };
+        if (version_is_loaded(v)) {
+            fail_loaded(r, v, err, edit->since); // it is alone
+            return;
+        }
         if (v == culprit)
             opd_err_copy(&own, err);
         else
@@ -214,15 +254,22 @@ static bool poll_edit(struct reload *r, struct edit *edit)
     return ready;
 }
 
-// An edit of the same file that came before is overtaken. Where it was one of several, the others
-// go on alone.
-void edit_overtake(struct reload *r, const char *path)
+// path: of a file; NULL: what that connection loads.
+static bool is_of(const struct version *v, const char *path, uint64_t owner)
+{
+    if (!path)
+        return version_is_loaded(v) && v->of->owner == owner;
+    return !version_is_loaded(v) && strcmp(v->path, path) == 0;
+}
+
+// Where it was one of several, the others go on alone.
+static void drop_edits(struct reload *r, const char *path, uint64_t owner)
 {
     struct edit **at = &r->edits;
     while (*at) {
         struct edit *edit = *at;
         for (int i = 0; i < edit->n; i++)
-            if (strcmp(edit->versions[i]->path, path) == 0) {
+            if (is_of(edit->versions[i], path, owner)) {
                 version_unref(edit->versions[i]);
                 edit->versions[i--] = edit->versions[--edit->n];
             }
@@ -233,6 +280,16 @@ void edit_overtake(struct reload *r, const char *path)
         *at = edit->next;
         free_edit(edit);
     }
+}
+
+void edit_overtake(struct reload *r, const char *path)
+{
+    drop_edits(r, path, 0);
+}
+
+void edit_drop_loaded(struct reload *r, uint64_t owner)
+{
+    drop_edits(r, NULL, owner);
 }
 
 void edit_add(struct reload *r, struct edit **edit, struct version *v, uint64_t since)
@@ -253,7 +310,16 @@ bool edit_has(const struct reload *r, const struct version *v)
 {
     for (const struct edit *edit = r->edits; edit; edit = edit->next)
         for (int i = 0; i < edit->n; i++)
-            if (edit->versions[i]->hash == v->hash && strcmp(edit->versions[i]->path, v->path) == 0)
+            if (edit->versions[i]->hash == v->hash && is_of(edit->versions[i], v->path, 0))
+                return true;
+    return false;
+}
+
+bool edit_compiles(const struct reload *r, const struct version *v)
+{
+    for (const struct edit *edit = r->edits; edit; edit = edit->next)
+        for (int i = 0; i < edit->n; i++)
+            if (edit->versions[i] == v)
                 return true;
     return false;
 }

@@ -20,8 +20,10 @@ void edit_start(struct reload *r, struct edit *edit); // compiles what the old v
 // An edit of the same file that came before is overtaken. Where it was one of several, the others
 // go on alone.
 void edit_overtake(struct reload *r, const char *path);
+void edit_drop_loaded(struct reload *r, uint64_t owner); // what that connection loads
 
 bool edit_has(const struct reload *r, const struct version *v); // the same text of the same file
+bool edit_compiles(const struct reload *r, const struct version *v); // it is in one
 bool edit_poll_all(struct reload *r); // true: one of them is over, served or failed
 void edit_drop_all(struct reload *r); // the daemon stops
 

@@ -259,7 +259,7 @@ static void take_image(struct program *p, struct pool_result *result)
 
 static void count_compile(struct program *p)
 {
-    struct compile_stats *stats = p->version->of ? &p->version->of->compiles
+    struct compile_stats *stats = p->version->of ? &p->version->of->runs->compiles
                                                  : &p->version->compiles;
     stats->n++;
     stats->ns += clock_ns() - p->since;

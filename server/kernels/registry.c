@@ -25,7 +25,8 @@ const char *version_state_name(enum version_state state)
 
 // --- versions
 
-struct version *version_new(struct op *op, const struct source *source, const char *common)
+struct version *version_new(struct op *op, const struct source *source, const char *common,
+                            struct opd_operator *of)
 {
     struct version *v = mem_zalloc(1, sizeof *v);
     *v = (struct version){
@@ -37,8 +38,14 @@ struct version *version_new(struct op *op, const struct source *source, const ch
         .text = mem_strdup(source->text),
         .common = mem_strdup(common),
         .hash = hash_bytes(common, strlen(common), source->hash),
+        .of = of ? operator_ref(of) : NULL,
     };
     return v;
+}
+
+bool version_is_loaded(const struct version *v)
+{
+    return v->of && v->of->scope != SCOPE_FILES;
 }
 
 struct version *version_ref(struct version *v)
@@ -92,6 +99,7 @@ void version_unref(struct version *v)
         version_unref(d);
     }
     op_unref(v->op);
+    operator_unref(v->of);
     opd_err_clear(&v->err);
     opd_err_clear(&v->refused[0]);
     opd_err_clear(&v->refused[1]);
@@ -109,13 +117,21 @@ static const char *derived_name(const struct version *v, const struct version *d
     return derived->op->name + strlen(v->op->name) + 1;
 }
 
+static void set_operator(struct version *v, struct opd_operator *o)
+{
+    struct opd_operator *before = v->of;
+    v->of = o ? operator_ref(o) : NULL;
+    operator_unref(before);
+}
+
 // What a version's derivatives have from it.
 static void tell_derived(struct version *v)
 {
     for (struct version *d = v->derived; d; d = d->next_derived) {
         d->number = v->number;
         d->state = v->state;
-        d->of = v->of;
+        if (d->of != v->of)
+            set_operator(d, v->of);
         tell_derived(d);
     }
 }
@@ -291,45 +307,104 @@ int version_inherit(struct version *v, const struct version *old)
 
 // --- operators
 
-// The place of a name among those in order. True: it is there.
-static bool find_operator(const struct registry *r, const char *name, size_t *out_at)
+struct opd_operator *operator_new(const char *name, uint64_t scope)
+{
+    struct opd_operator *o = mem_zalloc(1, sizeof *o);
+    strncpy(o->name, name, sizeof o->name - 1);
+    o->refs = 1;
+    o->scope = scope;
+    o->runs = run_stats_new();
+    return o;
+}
+
+struct opd_operator *operator_ref(struct opd_operator *o)
+{
+    o->refs++;
+    return o;
+}
+
+void operator_unref(struct opd_operator *o)
+{
+    if (!o || --o->refs > 0)
+        return;
+    run_stats_unref(o->runs);
+    free(o->failure_text);
+    free(o);
+}
+
+// The place of a name and scope among those in order. True: it is there.
+static bool find_operator(const struct registry *r, const char *name, uint64_t scope,
+                          size_t *out_at)
 {
     size_t low = 0, high = r->n_operators;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (strcmp(r->operators[middle]->name, name) < 0)
+        const struct opd_operator *o = r->operators[middle];
+        int order = strcmp(o->name, name);
+        if (order < 0 || (order == 0 && o->scope < scope))
             low = middle + 1;
         else
             high = middle;
     }
     *out_at = low;
-    return low < r->n_operators && strcmp(r->operators[low]->name, name) == 0;
+    return low < r->n_operators && r->operators[low]->scope == scope &&
+           strcmp(r->operators[low]->name, name) == 0;
 }
 
-struct opd_operator *registry_operator(const struct registry *r, const char *name)
+struct opd_operator *registry_operator(const struct registry *r, const char *name, uint64_t scope)
 {
     size_t at;
-    return find_operator(r, name, &at) ? r->operators[at] : NULL;
+    return find_operator(r, name, scope, &at) ? r->operators[at] : NULL;
 }
 
-struct opd_operator *registry_make_operator(struct registry *r, const char *name)
+bool registry_is_first(const struct registry *r, size_t i)
 {
-    size_t at;
-    if (find_operator(r, name, &at))
+    return i == 0 || r->operators[i - 1]->runs != r->operators[i]->runs;
+}
+
+// Of that name, in any scope; at: the place of one of them, or of the one behind.
+static struct opd_operator *find_namesake(const struct registry *r, const char *name, size_t at)
+{
+    if (at > 0 && strcmp(r->operators[at - 1]->name, name) == 0)
+        return r->operators[at - 1];
+    if (at < r->n_operators && strcmp(r->operators[at]->name, name) == 0)
         return r->operators[at];
-    struct opd_operator *o = mem_zalloc(1, sizeof *o);
-    strncpy(o->name, name, sizeof o->name - 1);
+    return NULL;
+}
+
+struct opd_operator *registry_make_operator(struct registry *r, const char *name, uint64_t scope)
+{
+    size_t at;
+    if (find_operator(r, name, scope, &at))
+        return r->operators[at];
+    struct opd_operator *o = operator_new(name, scope), *namesake = find_namesake(r, o->name, at);
+    if (namesake) {
+        run_stats_unref(o->runs);
+        o->runs = run_stats_ref(namesake->runs);
+    }
     if (r->n_operators % 64 == 0)
         r->operators = mem_realloc(r->operators, r->n_operators + 64,
                                    sizeof(struct opd_operator *));
     memmove(&r->operators[at + 1], &r->operators[at],
             (r->n_operators++ - at) * sizeof(struct opd_operator *));
+    r->n_loaded += scope != SCOPE_FILES;
     return r->operators[at] = o;
+}
+
+struct opd_operator *registry_see(const struct registry *r, const char *name, uint64_t conn)
+{
+    const uint64_t scopes[] = { conn, SCOPE_SHARED, SCOPE_FILES };
+    for (int i = r->n_loaded > 0 ? 0 : 2; i < 3; i++) {
+        struct opd_operator *o = registry_operator(r, name, scopes[i]);
+        if (o && o->current)
+            return o;
+    }
+    return NULL;
 }
 
 struct version *registry_find(const struct registry *r, const char *name)
 {
-    const struct opd_operator *o = registry_operator(r, name);
+    const struct opd_operator *o = registry_operator(r, name, SCOPE_FILES);
     return o ? o->current : NULL;
 }
 
@@ -349,11 +424,12 @@ struct version *operator_newest(const struct opd_operator *o)
     return v;
 }
 
-const char *registry_suggest(const struct registry *r, const char *name, struct suggest *near)
+const char *registry_suggest(const struct registry *r, const char *name, uint64_t conn,
+                             struct suggest *near)
 {
     suggest_init(near, name, strlen(name));
     for (size_t i = 0; i < r->n_operators; i++)
-        if (r->operators[i]->current)
+        if (registry_see(r, r->operators[i]->name, conn) == r->operators[i])
             suggest_add(near, r->operators[i]->name);
     return suggest_text(near);
 }
@@ -388,9 +464,13 @@ void version_drop(struct version *v)
     version_unref(v);
 }
 
+// A file's is served to nobody while one of its name is shared.
 void registry_tell(struct registry *r, const struct opd_operator *o)
 {
-    published_set(&r->published, o->slot, o->current ? o->current->number : 0, o->failure);
+    bool served = o->current;
+    if (served && o->scope == SCOPE_FILES && r->n_loaded > 0)
+        served = registry_see(r, o->name, SCOPE_SHARED) == o;
+    published_set(&r->published, o->slot, served ? o->current->number : 0, o->failure);
 }
 
 uint32_t registry_slot(struct registry *r, struct opd_operator *o, struct opd_err *err)
@@ -400,6 +480,17 @@ uint32_t registry_slot(struct registry *r, struct opd_operator *o, struct opd_er
         registry_tell(r, o);
     }
     return o->slot;
+}
+
+// One that comes or goes may hide others of its name, or show them.
+static void tell_namesakes(struct registry *r, const struct opd_operator *o)
+{
+    size_t at;
+    find_operator(r, o->name, SCOPE_FILES, &at);
+    for (; at < r->n_operators && r->operators[at]->runs == o->runs; at++) {
+        r->operators[at]->changes++;
+        registry_tell(r, r->operators[at]);
+    }
 }
 
 void registry_serve(struct registry *r, struct opd_operator *o, struct version *v)
@@ -418,6 +509,8 @@ void registry_serve(struct registry *r, struct opd_operator *o, struct version *
     r->count += (v != NULL) - (old != NULL);
     r->generation++;
     registry_tell(r, o);
+    if (!v != !old)
+        tell_namesakes(r, o);
 }
 
 // The oldest that nobody needs goes when there are too many.
@@ -439,11 +532,12 @@ static void forget_oldest(struct opd_operator *o)
 
 static struct opd_operator *add_version(struct registry *r, struct version *v)
 {
-    struct opd_operator *o = registry_make_operator(r, v->op->name);
+    struct opd_operator *o = v->of;
+    if (!o)
+        set_operator(v, o = registry_make_operator(r, v->op->name, SCOPE_FILES));
     v->number = ++o->last_version;
-    v->of = o;
-    o->compiles.n += v->compiles.n;
-    o->compiles.ns += v->compiles.ns;
+    o->runs->compiles.n += v->compiles.n;
+    o->runs->compiles.ns += v->compiles.ns;
     v->older = o->versions;
     o->versions = version_ref(v);
     tell_derived(v);
@@ -471,17 +565,35 @@ void registry_fail(struct registry *r, struct version *v, const struct opd_err *
     forget_oldest(o);
 }
 
+static void drop_versions(struct opd_operator *o)
+{
+    o->current = NULL;
+    for (struct version *v; (v = o->versions) != NULL;) {
+        o->versions = v->older;
+        v->older = NULL;
+        version_unref(v);
+    }
+}
+
+void registry_remove(struct registry *r, struct opd_operator *o)
+{
+    size_t at;
+    registry_serve(r, o, NULL);
+    drop_versions(o);
+    o->changes++;
+    o->slot = 0;
+    find_operator(r, o->name, o->scope, &at);
+    memmove(&r->operators[at], &r->operators[at + 1],
+            (--r->n_operators - at) * sizeof(struct opd_operator *));
+    r->n_loaded--;
+    operator_unref(o);
+}
+
 void registry_finish(struct registry *r)
 {
     for (size_t i = 0; i < r->n_operators; i++) {
-        struct opd_operator *o = r->operators[i];
-        struct version *older;
-        for (struct version *v = o->versions; v; v = older) {
-            older = v->older;
-            version_unref(v);
-        }
-        free(o->failure_text);
-        free(o);
+        drop_versions(r->operators[i]);
+        operator_unref(r->operators[i]);
     }
     free(r->operators);
     published_finish(&r->published);

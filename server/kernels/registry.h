@@ -21,11 +21,6 @@ enum { REGISTRY_MAX_VERSIONS = 16 }; // kept of each operator, for rollback
 
 enum version_state { VERSION_COMPILING, VERSION_SERVING, VERSION_RETIRED, VERSION_FAILED };
 
-// Kernels that compilers have made, not taken from the cache; ns: until each was there.
-struct compile_stats {
-    uint64_t n, ns;
-};
-
 struct version {
     int refs;
     struct op *op;
@@ -45,7 +40,7 @@ struct version {
     struct version *derived;  // its derivatives, a reference each; see version_derive()
     struct version *next_derived;
     struct opd_err refused[2]; // why there is no "backward", no "tangent"; code 0: nobody has asked
-    struct opd_operator *of;   // the operator; NULL: not in its list yet
+    struct opd_operator *of;   // the operator, a reference; NULL: a file's, and not in its list yet
     struct compile_stats compiles; // until it is
     struct version *older;         // in the operator's list; that holds a reference
 };
@@ -65,11 +60,20 @@ struct bound_plan {
     struct program **programs; // plan->n_kernels
 };
 
-// An operator by its name, with all its versions that are kept.
+// Who sees an operator: everybody one that a file of the folders gives, and one that a connection
+// has loaded for all; only the connection of that number one that it has loaded for itself. Of
+// those of one name that a connection sees, its own goes before a shared one, that before a file's.
+#define SCOPE_FILES UINT64_C(0)
+#define SCOPE_SHARED UINT64_MAX
+
+// An operator by its name and scope, with all its versions that are kept. Counted: one that was
+// loaded ends, and what still needs one of its versions goes on.
 struct opd_operator { // `operator` alone is a keyword to clang-format
-    struct run_stats runs;
-    struct compile_stats compiles;
+    int refs;
+    struct run_stats *runs; // of all operators of that name; a reference
     char name[OP_MAX_NAME];
+    uint64_t scope;
+    uint64_t owner;           // the connection that has loaded it; 0: a file gives it
     uint64_t changes;         // grows with what is served, and where plans of a version go
     struct version *current;  // NULL: withdrawn; one of the list
     struct version *versions; // newest first; a reference each
@@ -81,31 +85,45 @@ struct opd_operator { // `operator` alone is a keyword to clang-format
 };
 
 struct registry {
-    struct opd_operator **operators; // all that were ever heard of, sorted by name
-    size_t n_operators;
+    struct opd_operator **operators; // by name, then by scope: those of files that were ever heard
+                                     // of, and those that are loaded
+    size_t n_operators, n_loaded;
     int count;           // of those that are served
     uint64_t generation; // changes with every change of what is served
     struct published published;
 };
 
-// The operator of that name. registry_operator(): NULL where none was ever heard of;
+// The operator of that name and scope. registry_operator(): NULL where none was ever heard of;
 // registry_make_operator() makes it then.
-struct opd_operator *registry_operator(const struct registry *r, const char *name);
-struct opd_operator *registry_make_operator(struct registry *r, const char *name);
-// The version that is served; NULL: nothing is.
+struct opd_operator *registry_operator(const struct registry *r, const char *name, uint64_t scope);
+struct opd_operator *registry_make_operator(struct registry *r, const char *name, uint64_t scope);
+// The version of a file that is served; NULL: none is.
 struct version *registry_find(const struct registry *r, const char *name);
+// The one that a connection sees, and that is served; NULL: none is.
+struct opd_operator *registry_see(const struct registry *r, const char *name, uint64_t conn);
+bool registry_is_first(const struct registry *r, size_t i); // of those of its name
+// One that was loaded is withdrawn, and is no more in the registry. What needs its versions goes
+// on.
+void registry_remove(struct registry *r, struct opd_operator *o);
+// An operator in no registry, for a version that has survived its own.
+struct opd_operator *operator_new(const char *name, uint64_t scope);
+struct opd_operator *operator_ref(struct opd_operator *o);
+void operator_unref(struct opd_operator *o); // NULL is fine
 // The version of that number, and the newest that did not fail. NULL: none is kept.
 struct version *operator_version(const struct opd_operator *o, int number);
 struct version *operator_newest(const struct opd_operator *o);
-// "; did you mean 'gelu'?", or "" where no name is near; lives in `near`.
+// "; did you mean 'gelu'?", or "" where no name that the connection sees is near; lives in `near`.
 struct suggest;
-const char *registry_suggest(const struct registry *r, const char *name, struct suggest *near);
+const char *registry_suggest(const struct registry *r, const char *name, uint64_t conn,
+                             struct suggest *near);
 void registry_finish(struct registry *r);
 
 // A version of an operator that is not served yet; one reference is the caller's. Takes over the
-// reference of op.
+// reference of op. `of`: the operator that it is loaded for; NULL: it is a file's.
 struct source;
-struct version *version_new(struct op *op, const struct source *source, const char *common);
+struct version *version_new(struct op *op, const struct source *source, const char *common,
+                            struct opd_operator *of);
+bool version_is_loaded(const struct version *v); // not from a file of the folders
 // The version of a derivative, "backward" or "backward.tangent" (op_derive()): it has no place in
 // any list, and its number, state and hash are those of `v`, which keeps it. Made when first asked
 // for. NULL with an error: there is none.

@@ -63,13 +63,13 @@ static struct version *parse(struct reload *r, struct source *s, struct opd_err 
     sources_rename(&r->sources, s, op->name);
     if (op->warnings[0])
         log_warn("%s", op->warnings);
-    return version_new(op, s, r->common);
+    return version_new(op, s, r->common, NULL);
 }
 
 // An edit that was taken back: the version that is served is that text already.
 static bool is_served(struct reload *r, const struct version *v, uint64_t since)
 {
-    struct opd_operator *o = registry_operator(r->registry, v->op->name);
+    struct opd_operator *o = registry_operator(r->registry, v->op->name, SCOPE_FILES);
     if (!o || !o->current || o->current->hash != v->hash || strcmp(o->current->path, v->path) != 0)
         return false;
     if (o->current != operator_newest(o))
@@ -156,7 +156,7 @@ static void withdraw_gone(struct reload *r, uint64_t since)
     r->doubt = false;
     for (size_t i = 0; i < r->registry->n_operators; i++) {
         struct opd_operator *o = r->registry->operators[i];
-        if (!o->current)
+        if (!o->current || o->scope != SCOPE_FILES)
             continue;
         const struct source *now = sources_find(&r->sources, o->current->path);
         if (now && !now->missing_since && strcmp(now->op, o->name) == 0)

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/mem.h"
+#include "op/text.h"
 #include "wire/trust.h"
 
 // Nested includes.
@@ -20,7 +21,7 @@ struct source *source_new(const char *folder, const char *file, int folder_index
     struct source *s = mem_zalloc(1, sizeof *s);
     s->folder = mem_strdup(folder);
     s->file = mem_strdup(file);
-    s->path = mem_printf("%s/%s", folder, file);
+    s->path = folder[0] ? mem_printf("%s/%s", folder, file) : mem_strdup(file);
     s->folder_index = folder_index;
     return s;
 }
@@ -238,7 +239,8 @@ static bool expand(struct expansion *x, const char *name, const char *text, int 
 {
     bool comment = false;
     const char *end;
-    for (int number = 1; *text; number++, text = end) {
+    int number = text_first_line(text, strlen(text));
+    for (; *text; number++, text = end) {
         end = strchrnul(text, '\n');
         end += *end == '\n';
         size_t length;

@@ -10,6 +10,7 @@
 #include "op/reader.h"
 #include "op/show.h"
 #include "base/suggest.h"
+#include "op/text.h"
 
 static bool read_op(struct reader *r)
 {
@@ -424,9 +425,10 @@ static void warn_gradients(struct reader *r)
 
 static bool finish(struct reader *r, struct opd_err *err)
 {
+    int first = text_first_line(r->op->source, r->op->source_size);
     r->column = false;
     if (!r->op_line)
-        return fail_header(r, 1, err,
+        return fail_header(r, first == 1 ? 1 : first + 1, err,
                            "no '//! op' line before the first line of code, expected "
                            "'//! op NAME(Tensor x, ...) -> Tensor y'");
     if (!r->forward && !r->formulas && !r->has_view)

@@ -155,6 +155,7 @@ bool lines_split(const char *file, const char *text, size_t size, struct arena *
         .err = err,
         .lines = arena_alloc(arena, OP_MAX_DIRECTIVES, sizeof *s.lines),
     };
+    s.number = text_first_line(text, size) - 1;
     bool ok = split(&s, text, size);
     buf_finish(&s.text);
     buf_finish(&s.pieces);

@@ -12,6 +12,7 @@ enum { MAX_SHOWN = 4096, MAX_WORD = 128 }; // bytes of a line, of a word
 
 struct view {
     const char *text, *end;
+    int first;        // the number of its first line
     int line;         // of the message
     const char *what; // the message behind its line
 };
@@ -45,7 +46,7 @@ static const char *line_start(const struct view *v, const char *p)
 static const char *find_line(const struct view *v, int line)
 {
     const char *p = v->text;
-    while (--line > 0) {
+    while (--line >= v->first) {
         p = line_end(v, p);
         if (p++ == v->end)
             return NULL;
@@ -55,7 +56,7 @@ static const char *find_line(const struct view *v, int line)
 
 static int count_line(const struct view *v, const char *at)
 {
-    int line = 1;
+    int line = v->first;
     for (const char *p = v->text; p < at; p++)
         line += *p == '\n';
     return line;
@@ -148,7 +149,7 @@ static void append_caret(struct buf *out, const char *start, const char *at)
 void show_mistake(struct opd_err *err, const char *file, const char *text, size_t size,
                   const struct show_hint *hint)
 {
-    struct view v = { .text = text, .end = text + size };
+    struct view v = { .text = text, .end = text + size, .first = text_first_line(text, size) };
     if (err->log || !read_line(err->msg, file, &v))
         return;
     const char *at = find_place(&v, hint);

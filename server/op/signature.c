@@ -122,7 +122,7 @@ bool signature_scan(const char *file, const char *text, size_t size, struct aren
         .text_size = size,
         .p = copy,
         .end = copy + size,
-        .line = 1,
+        .line = text_first_line(text, size),
         .found = mem_zalloc(SIGNATURE_MAX_KERNELS, sizeof *s.found),
     };
     bool ok = scan_kernels(&s);

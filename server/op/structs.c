@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "op/text.h"
 #include "op/op.h"
 #include "op/scan.h"
 
@@ -162,9 +163,12 @@ void struct_scan(const char *text, size_t size, struct arena *arena, struct stru
     char *copy = mem_strndup(text, size);
     scan_blank(copy, size);
     struct opd_err ignored = { 0 };
-    struct scanner s = {
-        .file = "", .arena = arena, .err = &ignored, .p = copy, .end = copy + size, .line = 1
-    };
+    struct scanner s = { .file = "",
+                         .arena = arena,
+                         .err = &ignored,
+                         .p = copy,
+                         .end = copy + size,
+                         .line = text_first_line(text, size) };
     struct struct_definition *found = mem_zalloc(STRUCT_MAX, sizeof *found);
     struct piece template_text = { 0 };
     int n = 0;

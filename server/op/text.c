@@ -54,3 +54,16 @@ void text_clean(char *s)
         at += size ? size : 1;
     }
 }
+
+int text_first_line(const char *s, size_t n)
+{
+    static const char word[] = "#line ";
+    const size_t start = sizeof word - 1, most = 8; // digits
+    size_t end = start;
+    int line = 0;
+    if (n < start || memcmp(s, word, start) != 0)
+        return 1;
+    for (; end < n && end < start + most && s[end] >= '0' && s[end] <= '9'; end++)
+        line = 10 * line + (s[end] - '0');
+    return end > start && (end == n || !text_is_word_char(s[end])) ? line - 1 : 1;
+}

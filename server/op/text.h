@@ -9,4 +9,6 @@
 bool text_is(const char *s, size_t n, const char *word); // the n bytes are that word
 bool text_is_word_char(char c);                          // of a name in C
 bool text_is_plain(const char *s, size_t n);             // UTF-8, and no control character but tabs
-void text_clean(char *s);                                // a '?' for every byte that is not so
+// The number of a file's first line: 1, but where that is `#line 12`, which the next one has.
+int text_first_line(const char *s, size_t n);
+void text_clean(char *s); // a '?' for every byte that is not so

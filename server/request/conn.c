@@ -118,6 +118,7 @@ static void leave(struct conn *c)
     events_follow(&b->events, &c->follower, false);
     c->closed = true;
     conn_turn_leave(c);
+    request_unload_all(c);
     map_finish(&c->warnings);
     map_finish(&c->exported);
     if (c->prev)

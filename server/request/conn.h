@@ -21,6 +21,7 @@ struct broker;
 struct device;
 struct graph;
 struct request;
+struct version;
 
 // Bytes of replies that a connection does not read, before no other request of it is begun.
 enum { CONN_MAX_UNSENT = 4 << 20 };
@@ -62,9 +63,10 @@ struct conn {
     struct event_listener follower; // what happens is sent as notifications
     bool traces;                    // so is each run; see trace.h
     size_t freed;                   // once it has ended: how far the map that is being freed is
-    struct map warnings; // hash of an operator's name -> number of the failure that it was told of
-    bool reload_pending; // its reload() waits
-    uint64_t last_event; // the last event that its reload() told of
+    struct map warnings;  // hash of an operator's name -> number of the failure that it was told of
+    bool reload_pending;  // its reload() waits
+    struct version *load; // what its load() waits for, a reference; NULL: it does not
+    uint64_t last_event;  // the last event that its reload() told of
 };
 
 // All connections. Those that a turn of the loop has to do with are in lists of their own, so that

@@ -53,8 +53,10 @@ void graph_launch_unref(struct graph_launch *launch)
 {
     if (!launch || --launch->refs > 0)
         return;
-    for (size_t i = 0; i < launch->n_parts; i++)
+    for (size_t i = 0; i < launch->n_parts; i++) {
         bound_plan_unref(launch->bound[i]);
+        run_stats_unref(launch->parts[i].stats);
+    }
     buf_finish(&launch->steps);
     free(launch->parts);
     free(launch->bound);

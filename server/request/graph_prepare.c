@@ -409,7 +409,7 @@ static void add_part(struct graph_launch *launch, struct graph_node *node, const
     if (v) {
         launch->parts[i].plan = node->bound->plan;
         launch->parts[i].version = v->number;
-        launch->parts[i].stats = &v->of->runs;
+        launch->parts[i].stats = run_stats_ref(v->of->runs);
         launch->bound[i] = bound_plan_ref(node->bound);
     } else {
         launch->parts[i].label = node->n_places == 1 ? "tensor_new" : "tensor_copy";

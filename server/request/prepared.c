@@ -14,6 +14,7 @@ void prepared_free(struct prepared *p, struct conn *c)
         c->prepared_size -= p->message.size;
     bound_plan_unref(p->forward);
     bound_plan_unref(p->backward);
+    operator_unref(p->of);
     buf_finish(&p->message);
     free(p);
 }

@@ -24,7 +24,7 @@ struct prepared {
     int n_inputs, n_outputs, n_saved;
     uint64_t told; // hash of the results' dtypes and shapes, as its client was told them
     // Bound; valid as long as `changes` is the operator's. NULL: to no operator yet.
-    struct opd_operator *of;
+    struct opd_operator *of; // a reference
     uint64_t changes;
     struct version *version;
     struct device *device;

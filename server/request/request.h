@@ -152,6 +152,7 @@ enum request_status request_submit(struct request *req, struct device *d, struct
 
 // The descriptor of the chunk in which a storage is; NULL: it is in none.
 const struct device_region *request_chunk(const struct storage *s);
+void request_unload_all(struct conn *c);               // the operators that it has loaded
 void request_drop_export(struct conn *c, uint64_t id); // nothing if it is not there
 
 // What parameters name (request_params.c).

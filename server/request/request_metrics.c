@@ -143,7 +143,7 @@ static void put_times(struct buf *out, const struct opd_operator *o)
 {
     uint64_t n = 0;
     for (unsigned i = 0; i < TIMES_BUCKETS; i++) {
-        n += o->runs.times[i];
+        n += o->runs->times[i];
         if (i % 8 == 7)
             buf_printf(out, "opd_run_duration_seconds_bucket{op=\"%s\",le=\"%.9g\"} %" PRIu64 "\n",
                        o->name, (double)times_bound(i) / 1e9, n);
@@ -152,7 +152,7 @@ static void put_times(struct buf *out, const struct opd_operator *o)
                "opd_run_duration_seconds_bucket{op=\"%s\",le=\"+Inf\"} %" PRIu64
                "\nopd_run_duration_seconds_sum{op=\"%s\"} %.9f"
                "\nopd_run_duration_seconds_count{op=\"%s\"} %" PRIu64 "\n",
-               o->name, n, o->name, (double)o->runs.ns / 1e9, o->name, n);
+               o->name, n, o->name, (double)o->runs->ns / 1e9, o->name, n);
 }
 
 static void put_operators(struct buf *out, const struct broker *b)
@@ -161,26 +161,31 @@ static void put_operators(struct buf *out, const struct broker *b)
     const size_t n = b->registry.n_operators;
     begin(out, "runs_total", "counter", "Runs of an operator that a device has ended.");
     for (size_t i = 0; i < n; i++)
-        buf_printf(out,
-                   "opd_runs_total{op=\"%s\",direction=\"forward\"} %" PRIu64
-                   "\nopd_runs_total{op=\"%s\",direction=\"backward\"} %" PRIu64 "\n",
-                   all[i]->name, all[i]->runs.forward, all[i]->name, all[i]->runs.backward);
+        if (registry_is_first(&b->registry, i))
+            buf_printf(out,
+                       "opd_runs_total{op=\"%s\",direction=\"forward\"} %" PRIu64
+                       "\nopd_runs_total{op=\"%s\",direction=\"backward\"} %" PRIu64 "\n",
+                       all[i]->name, all[i]->runs->forward, all[i]->name, all[i]->runs->backward);
     begin(out, "runs_failed_total", "counter", "Runs that failed.");
     for (size_t i = 0; i < n; i++)
-        buf_printf(out, "opd_runs_failed_total{op=\"%s\"} %" PRIu64 "\n", all[i]->name,
-                   all[i]->runs.failed);
+        if (registry_is_first(&b->registry, i))
+            buf_printf(out, "opd_runs_failed_total{op=\"%s\"} %" PRIu64 "\n", all[i]->name,
+                       all[i]->runs->failed);
     begin(out, "run_seconds_total", "counter", "Time of those runs on devices.");
     for (size_t i = 0; i < n; i++)
-        buf_printf(out, "opd_run_seconds_total{op=\"%s\"} %.9f\n", all[i]->name,
-                   (double)all[i]->runs.ns / 1e9);
+        if (registry_is_first(&b->registry, i))
+            buf_printf(out, "opd_run_seconds_total{op=\"%s\"} %.9f\n", all[i]->name,
+                       (double)all[i]->runs->ns / 1e9);
     begin(out, "run_bytes_total", "counter",
           "Bytes of the tensors that those runs read and wrote.");
     for (size_t i = 0; i < n; i++)
-        buf_printf(out, "opd_run_bytes_total{op=\"%s\"} %" PRIu64 "\n", all[i]->name,
-                   all[i]->runs.bytes);
+        if (registry_is_first(&b->registry, i))
+            buf_printf(out, "opd_run_bytes_total{op=\"%s\"} %" PRIu64 "\n", all[i]->name,
+                       all[i]->runs->bytes);
     begin(out, "run_duration_seconds", "histogram", "How long each run was on its device.");
     for (size_t i = 0; i < n; i++)
-        if (all[i]->runs.forward + all[i]->runs.backward > 0)
+        if (registry_is_first(&b->registry, i) &&
+            all[i]->runs->forward + all[i]->runs->backward > 0)
             put_times(out, all[i]);
 }
 
@@ -195,10 +200,16 @@ static void put_exported(struct buf *out, const struct broker *b)
             clients[o->slot]++;
     }
     begin(out, "in_process_clients", "gauge", "Clients that run an operator in their own process.");
-    for (size_t i = 0; i < r->n_operators; i++)
-        if (r->operators[i]->slot)
-            buf_printf(out, "opd_in_process_clients{op=\"%s\"} %d\n", r->operators[i]->name,
-                       clients[r->operators[i]->slot]);
+    for (size_t i = 0, next; i < r->n_operators; i = next) {
+        int n = 0, n_slots = 0;
+        for (next = i; next == i || (next < r->n_operators && !registry_is_first(r, next));
+             next++) {
+            n += clients[r->operators[next]->slot];
+            n_slots += r->operators[next]->slot != 0;
+        }
+        if (n_slots > 0)
+            buf_printf(out, "opd_in_process_clients{op=\"%s\"} %d\n", r->operators[i]->name, n);
+    }
     free(clients);
 }
 

@@ -272,6 +272,10 @@ static void pack_operator(struct buf *out, const struct version *v, const struct
     pack_key_int(out, "version", v->number);
     pack_key_str(out, "hash", hash);
     pack_key_str(out, "file", v->path);
+    pack_key_str(out, "loaded",
+                 !version_is_loaded(v)          ? NULL
+                 : v->of->scope == SCOPE_SHARED ? "shared"
+                                                : "private");
     pack_key_array(out, "dtypes", (size_t)op->types[0].n_dtypes);
     for (int i = 0; i < op->types[0].n_dtypes; i++)
         pack_str(out, dtype_name(op->types[0].dtypes[i]));
@@ -318,10 +322,15 @@ enum request_status request_op_list(struct request *req, const value *params, st
 {
     (void)params, (void)err;
     const struct registry *r = &req->broker->registry;
-    pack_array(&req->reply, (size_t)r->count);
-    for (size_t i = 0; i < r->n_operators; i++)
-        if (r->operators[i]->current)
-            pack_operator(&req->reply, r->operators[i]->current, NULL);
+    size_t n = 0, list = pack_array_begin(&req->reply);
+    for (size_t i = 0; i < r->n_operators; i++) {
+        const struct opd_operator *o = r->operators[i];
+        if (!o->current || (r->n_loaded > 0 && registry_see(r, o->name, req->conn->id) != o))
+            continue;
+        pack_operator(&req->reply, o->current, NULL);
+        n++;
+    }
+    pack_array_end(&req->reply, list, n);
     return REQUEST_ANSWERED;
 }
 

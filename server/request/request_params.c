@@ -88,13 +88,13 @@ static struct opd_operator *find_operator(struct request *req, const char *name,
     struct broker *b = req->broker;
     char failed[800];
     struct suggest near;
-    struct opd_operator *o = registry_operator(&b->registry, name);
-    if (o && o->current) {
+    struct opd_operator *o = registry_see(&b->registry, name, req->conn->id);
+    if (o) {
         memcpy(req->op, o->name, sizeof req->op);
         return o;
     }
     opd_err_set(err, OPD_E_not_found, "there is no operator '%s'%s%s", name,
-                registry_suggest(&b->registry, name, &near),
+                registry_suggest(&b->registry, name, req->conn->id, &near),
                 reload_explain(&b->reload, name, failed, sizeof failed));
     return NULL;
 }

@@ -72,7 +72,7 @@ static bool bind_params(struct run *run, struct request *req, struct prepared *p
     p->forward = bound_plan_ref(bound);
     p->n_inputs = (int)value_count(value_at(params, 3));
     p->n_outputs = run->version->op->n_outputs;
-    p->of = run->version->of;
+    p->of = operator_ref(run->version->of);
     p->changes = p->of->changes;
     p->version = run->version;
     p->device = run->device;
@@ -110,6 +110,7 @@ static bool bind_again(struct request *req, struct prepared *p, struct opd_err *
                            p->n_outputs, p->n_saved);
     if (!good) {
         bound_plan_unref(now.forward);
+        operator_unref(now.of);
         opd_err_prefix(err, "the prepared call no longer fits, prepare it again");
         return mark_misfit(err);
     }
@@ -118,6 +119,7 @@ static bool bind_again(struct request *req, struct prepared *p, struct opd_err *
     now.differs = hash_results(&now) != p->told;
     bound_plan_unref(p->forward);
     bound_plan_unref(p->backward);
+    operator_unref(p->of);
     *p = now;
     return true;
 }

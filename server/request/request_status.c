@@ -89,6 +89,19 @@ static void pack_exported(struct buf *out, const struct broker *b, const struct 
             pack_str(out, b->registry.operators[i]->name);
 }
 
+// The operators that it has loaded.
+static void pack_loaded(struct buf *out, const struct broker *b, const struct conn *c)
+{
+    pack_str(out, "loaded");
+    size_t n = 0, list = pack_array_begin(out);
+    for (size_t i = 0; b->registry.n_loaded > 0 && i < b->registry.n_operators; i++)
+        if (b->registry.operators[i]->owner == c->id) {
+            pack_str(out, b->registry.operators[i]->name);
+            n++;
+        }
+    pack_array_end(out, list, n);
+}
+
 static void pack_client(struct buf *out, const struct broker *b, const struct conn *c)
 {
     size_t map = pack_map_begin(out);
@@ -102,6 +115,7 @@ static void pack_client(struct buf *out, const struct broker *b, const struct co
         pack_key_uint(out, b->devices.at[i]->name, c->holder->bytes[i] - c->holder->named[i]);
     pack_map_end(out, memory);
     pack_exported(out, b, c);
+    pack_loaded(out, b, c);
     pack_map_end(out, map);
 }
 
@@ -137,19 +151,21 @@ static void pack_runs(struct buf *out, const struct broker *b)
     size_t n = 0, list = pack_array_begin(out);
     for (size_t i = 0; i < b->registry.n_operators; i++) {
         const struct opd_operator *o = b->registry.operators[i];
-        if (o->runs.forward + o->runs.backward + o->runs.failed + o->compiles.n == 0)
+        const struct run_stats *runs = o->runs;
+        if (!registry_is_first(&b->registry, i) ||
+            runs->forward + runs->backward + runs->failed + runs->compiles.n == 0)
             continue;
         size_t map = pack_map_begin(out);
         pack_key_str(out, "op", o->name);
-        pack_key_uint(out, "forward", o->runs.forward);
-        pack_key_uint(out, "backward", o->runs.backward);
-        pack_key_uint(out, "failed", o->runs.failed);
-        pack_key_float(out, "seconds", (double)o->runs.ns / 1e9);
-        pack_key_uint(out, "bytes", o->runs.bytes);
-        pack_key_float(out, "copy_seconds", (double)o->runs.copy_ns / 1e9);
-        pack_times(out, o->runs.times);
-        pack_key_uint(out, "compiles", o->compiles.n);
-        pack_key_float(out, "compile_seconds", (double)o->compiles.ns / 1e9);
+        pack_key_uint(out, "forward", runs->forward);
+        pack_key_uint(out, "backward", runs->backward);
+        pack_key_uint(out, "failed", runs->failed);
+        pack_key_float(out, "seconds", (double)runs->ns / 1e9);
+        pack_key_uint(out, "bytes", runs->bytes);
+        pack_key_float(out, "copy_seconds", (double)runs->copy_ns / 1e9);
+        pack_times(out, runs->times);
+        pack_key_uint(out, "compiles", runs->compiles.n);
+        pack_key_float(out, "compile_seconds", (double)runs->compiles.ns / 1e9);
         pack_map_end(out, map);
         n++;
     }

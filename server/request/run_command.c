@@ -163,6 +163,6 @@ struct command *run_command(struct run *run, struct opd_err *err)
     c->deadline = run->deadline > 0 ? run->deadline : run->version->op->deadline;
     c->plan = plan;
     c->version = run->version->number;
-    c->stats = &run->version->of->runs;
+    c->stats = run_stats_ref(run->version->of->runs);
     return c;
 }

@@ -277,11 +277,15 @@ bool state_conn_graph(struct archive *a, void *thing)
 bool state_conn_exported(struct archive *a, void *thing)
 {
     const struct map_slot *slot = thing;
+    const struct opd_operator *exported = slot ? slot->value : NULL;
     char name[OP_MAX_NAME] = "";
-    if (slot)
-        snprintf(name, sizeof name, "%s", ((const struct opd_operator *)slot->value)->name);
+    uint64_t scope = exported ? exported->scope : SCOPE_FILES;
+    if (exported)
+        snprintf(name, sizeof name, "%s", exported->name);
     archive_chars(a, "op", name, sizeof name);
-    struct opd_operator *o = registry_operator(&a->broker->registry, name);
+    if (archive_has(a, "scope")) // absent in programs from before operators could be loaded
+        archive_bits(a, "scope", &scope);
+    struct opd_operator *o = registry_operator(&a->broker->registry, name, scope);
     if (slot)
         return true;
     if (!o || !o->slot)

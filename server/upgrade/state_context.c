@@ -103,7 +103,7 @@ void state_keep_operator(struct archive *a, struct version *v)
     char name[OP_MAX_NAME];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(v->op->name, "."), v->op->name);
     if (!v->of)
-        v->of = registry_make_operator(&a->broker->registry, name);
+        v->of = operator_ref(registry_make_operator(&a->broker->registry, name, SCOPE_FILES));
 }
 
 bool state_context(struct archive *a, void *thing)

@@ -33,6 +33,17 @@ static void archive_op(struct archive *a, struct op **op)
     free(source);
 }
 
+// So that a version that its operator's list has no more is not taken for a file's.
+static void archive_scope(struct archive *a, struct version *v)
+{
+    uint64_t scope = v->of ? v->of->scope : SCOPE_FILES;
+    if (!archive_has(a, "scope")) // absent in programs from before operators could be loaded
+        return;
+    archive_bits(a, "scope", &scope);
+    if (a->reading && scope != SCOPE_FILES)
+        v->of = operator_new(v->op ? v->op->name : "", scope);
+}
+
 bool state_version(struct archive *a, void *thing)
 {
     struct version *v = thing;
@@ -51,6 +62,7 @@ bool state_version(struct archive *a, void *thing)
     archive_int(a, "state", &v->state, VERSION_SERVING, VERSION_FAILED);
     archive_float(a, "time", &v->time);
     archive_error(a, &v->err);
+    archive_scope(a, v);
     return (v->path && v->folder && v->text && v->common) ||
            archive_fail(a, "there is no path, folder or text");
 }
@@ -67,15 +79,15 @@ static void archive_runs(struct archive *a, struct run_stats *runs)
     archive_close(a);
 }
 
-static void archive_times(struct archive *a, struct opd_operator *o)
+static void archive_times(struct archive *a, struct run_stats *runs)
 {
-    archive_count(a, "bytes", &o->runs.bytes);
-    archive_count(a, "copy_ns", &o->runs.copy_ns);
-    archive_count(a, "compiles", &o->compiles.n);
-    archive_count(a, "compile_ns", &o->compiles.ns);
+    archive_count(a, "bytes", &runs->bytes);
+    archive_count(a, "copy_ns", &runs->copy_ns);
+    archive_count(a, "compiles", &runs->compiles.n);
+    archive_count(a, "compile_ns", &runs->compiles.ns);
     archive_open(a, "times", TIMES_BUCKETS, TIMES_BUCKETS, TIMES_BUCKETS);
     for (unsigned i = 0; i < TIMES_BUCKETS; i++)
-        archive_count(a, NULL, &o->runs.times[i]);
+        archive_count(a, NULL, &runs->times[i]);
     archive_close(a);
 }
 
@@ -96,32 +108,34 @@ static bool archive_versions(struct archive *a, struct opd_operator *o)
             return archive_fail(a, "a version is not of the operator, or out of order");
         before = v->number;
         *at = version_ref(v);
-        v->of = o;
+        operator_unref(v->of);
+        v->of = operator_ref(o);
     }
     archive_close(a);
     return true;
 }
 
-bool state_operator(struct archive *a, void *thing)
+static bool archive_operator(struct archive *a, struct opd_operator *o, uint64_t scope,
+                             uint64_t owner)
 {
     struct registry *r = &a->broker->registry;
-    struct opd_operator *o = thing;
     char name[OP_MAX_NAME] = "";
     if (o)
         memcpy(name, o->name, sizeof name);
     archive_chars(a, "name", name, sizeof name);
     if (a->reading) {
-        if (!archive_good(a) || !name[0] || registry_operator(r, name))
+        if (!archive_good(a) || !name[0] || registry_operator(r, name, scope))
             return archive_fail(a, "it has no name, or is there twice");
-        o = registry_make_operator(r, name);
+        o = registry_make_operator(r, name, scope);
+        o->owner = owner;
     }
     archive_int(a, "last_version", &o->last_version, 0, INT32_MAX - 1);
     archive_int(a, "pinned", &o->pinned, 0, o->last_version);
     archive_count(a, "failure", &o->failure);
     archive_text(a, "failure_text", &o->failure_text);
-    archive_runs(a, &o->runs);
+    archive_runs(a, o->runs);
     if (archive_has(a, "times")) // absent in programs from before they were counted
-        archive_times(a, o);
+        archive_times(a, o->runs);
     if (archive_has(a, "slot")) // absent in programs from before there was a page of versions
         archive_int(a, "slot", &o->slot, 0, r->published.n_given);
     if (!archive_versions(a, o))
@@ -135,6 +149,21 @@ bool state_operator(struct archive *a, void *thing)
     o->current = current;
     r->count += current != NULL;
     return true;
+}
+
+bool state_operator(struct archive *a, void *thing)
+{
+    return archive_operator(a, thing, SCOPE_FILES, 0);
+}
+
+bool state_loaded(struct archive *a, void *thing)
+{
+    const struct opd_operator *o = thing;
+    uint64_t owner = o ? o->owner : 0;
+    bool shared = o && o->scope == SCOPE_SHARED;
+    archive_int(a, "owner", &owner, 1, INT64_MAX);
+    archive_bool(a, "shared", &shared);
+    return archive_operator(a, thing, shared ? SCOPE_SHARED : owner, owner);
 }
 
 // --- files
@@ -215,8 +244,10 @@ bool state_common(struct archive *a, void *thing)
 void state_write_registry(struct archive *a)
 {
     struct broker *b = a->broker;
-    for (size_t i = 0; i < b->registry.n_operators; i++)
-        archive_put(a, RECORD_operator, b->registry.operators[i]);
+    for (size_t i = 0; i < b->registry.n_operators; i++) {
+        struct opd_operator *o = b->registry.operators[i];
+        archive_put(a, o->scope == SCOPE_FILES ? RECORD_operator : RECORD_loaded, o);
+    }
     archive_put(a, RECORD_common, b);
     for (size_t i = 0; i < b->reload.sources.n; i++)
         archive_put(a, RECORD_source, b->reload.sources.at[i]);

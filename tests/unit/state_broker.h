@@ -43,7 +43,7 @@ static struct version *state_version(struct broker *b)
     struct op *op = op_parse("keeps.cu", state_op, strlen(state_op), &err);
     if (!op || !s)
         abort();
-    struct version *v = version_new(op, s, "// common\n");
+    struct version *v = version_new(op, s, "// common\n", NULL);
     snprintf(s->op, sizeof s->op, "keeps");
     s->n_includes = 1;
     s->includes[0] = (struct source_include){ .path = mem_strdup("/ops/a.cuh"),
@@ -72,12 +72,15 @@ static void state_add_versions(struct broker *b)
     opd_err_copy(&f->err, &err);
     opd_err_clear(&err);
     version_unref(failed);
-    struct opd_operator *o = registry_operator(&b->registry, "keeps");
+    struct opd_operator *o = registry_operator(&b->registry, "keeps", SCOPE_FILES);
     o->failure = 1;
     o->slot = 2;
     b->registry.published.n_given = 3;
     o->failure_text = mem_strdup("keeps: not served");
-    o->runs = (struct run_stats){ .forward = 11, .backward = 12, .failed = 13, .ns = 14 };
+    o->runs->forward = 11;
+    o->runs->backward = 12;
+    o->runs->failed = 13;
+    o->runs->ns = 14;
     events_add(&b->events,
                &(struct event){ .kind = "reloaded", .op = "keeps", .version = 2, .ms = 3 });
     events_add(&b->events, &(struct event){ .kind = "upgraded" });
@@ -226,7 +229,7 @@ static struct broker *state_make_broker(void)
     c->holder->pid = 78;
     events_follow(&b->events, &c->follower, true);
     trace_follow(c, true);
-    map_put(&c->exported, 2, registry_operator(&b->registry, "keeps"));
+    map_put(&c->exported, 2, registry_operator(&b->registry, "keeps", SCOPE_FILES));
     b->turn.errors_of[3] = 5;
     b->turn.errors_of[TURN_MAX_ERRORS - 1] = 6;
     b->counters.requests = 21;

@@ -141,7 +141,7 @@ static void check_counters(const struct broker *again)
     assert_int_equal(again->counters.requests, 21);
     assert_int_equal(again->turn.n_errors, 22);
     assert_int_equal(again->counters.contexts, 23);
-    const struct run_stats *runs = &registry_operator(&again->registry, "keeps")->runs;
+    const struct run_stats *runs = registry_operator(&again->registry, "keeps", SCOPE_FILES)->runs;
     assert_true(runs->forward == 11 && runs->backward == 12 && runs->failed == 13 &&
                 runs->ns == 14);
 }
@@ -177,7 +177,7 @@ static void test_round_trip(void **state)
     assert_non_null(tensor_find(&again->names, "named"));
     assert_int_equal(registry_find(&again->registry, "keeps")->n_contexts, 1);
     assert_true(again->reload.sources.at[0]->failure.shadowed);
-    struct opd_operator *o = registry_operator(&again->registry, "keeps");
+    struct opd_operator *o = registry_operator(&again->registry, "keeps", SCOPE_FILES);
     assert_int_equal(again->registry.published.n_given, 3);
     assert_int_equal(o->slot, 2);
     assert_ptr_equal(map_get(&again->clients.first->exported, 2), o);
@@ -384,10 +384,10 @@ static void test_what_makes_no_sense(void **state)
     b->events.next++;
     check_refused(b, "that is no event");
     b = state_make_broker();
-    registry_operator(&b->registry, "keeps")->slot = 4; // of three
+    registry_operator(&b->registry, "keeps", SCOPE_FILES)->slot = 4; // of three
     check_refused(b, "slot");
     b = state_make_broker();
-    registry_operator(&b->registry, "keeps")->slot = 0;
+    registry_operator(&b->registry, "keeps", SCOPE_FILES)->slot = 0;
     check_refused(b, "it has no slot");
     b = state_make_broker();
     b->clients.last_id = 0;

@@ -56,6 +56,8 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "graph_attach": ("hs", "M"),
     "kernels_add": ("s", "a"),
     "device_speed": ("s", "M"),
+    "load": ("s|M", "M"),
+    "unload": ("s", "n"),
 }
 
 # name: (number, class in opd.errors)

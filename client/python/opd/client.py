@@ -12,6 +12,7 @@ from ._dtypes import check_dtype, check_shape
 from ._events import EventStream, TraceStream
 from ._graph import Graph, attach_graph, capture_graph
 from ._link import Link, connect_link
+from ._load import find_source
 from ._memory import Memory
 from ._ops import Ops
 from ._warn import warn_reload
@@ -279,6 +280,53 @@ class Client:
         }
         folder, name = os.path.split(file)
         return dict(self._link.ask("check", name, folder, text, options))
+
+    def load(
+        self,
+        source: Union[str, os.PathLike[str]],
+        shared: bool = False,
+        *,
+        name: Optional[str] = None,
+        line: Optional[int] = None,
+    ) -> Any:
+        """Serves an operator from a string, or from a file anywhere; returns it, as client.ops has
+        it from now on, by the name in its header:
+
+            scale = client.load('''
+            //! op      scale(Tensor x, *, float by = 2.0) -> Tensor y
+            //! dtypes  float32 float64
+            //! formula y = by * x
+            //! example x=[8]
+            ''')
+            scale([1.0, 2.0], by=3).numpy()
+
+        It is this client's alone, before others of its name, and gone with it; backward still works
+        where a Context is kept. Another source of that name is the next version, served when its
+        kernels are ready; one that fails changes nothing.
+
+        source  the text, or the path of a file, which is read once: load it again after an edit.
+                Its #include "..." are looked up in its folder, those of a text nowhere
+        shared  everybody sees it, before a file's of its name
+        name    of the file that errors and events tell, and
+        line    the number of the text's first line; None: where the text is a literal in the
+                program that calls, they are its
+
+        Raises InvalidArgument for a header that is wrong, CompileError, OutOfMemory beyond 256
+        operators, OSError.
+        """
+        found = find_source(source, name, line)
+        options = {"name": found.name, "folder": found.folder, "shared": shared}
+        made = self._link.ask("load", found.text, options)
+        self._catalog.refresh()
+        if made["warnings"]:
+            warn_reload(made["warnings"])
+        return self.ops[made["op"]]
+
+    def unload(self, op: str) -> None:
+        """Withdraws an operator that this client has loaded; one of its name that it was before is
+        seen again. Raises NotFound."""
+        self._link.ask("unload", op)
+        self._catalog.update()
 
     def rollback(self, op: str) -> int:
         """Serves, for every client, the version before the one that is served, until its file is
