@@ -27,9 +27,29 @@ static void drop_request(struct opd_client *c, struct request **at)
     free(r);
 }
 
+// False: it is another one, or of no use to anybody.
+static bool print_message(const struct opd_client *c, const struct message *m)
+{
+    static const char name[] = "printed";
+    const msgpack_object *params = &m->reply.result;
+    const msgpack_object *text = NULL;
+    if (!c->print || m->method.via.str.size != sizeof name - 1 ||
+        memcmp(m->method.via.str.ptr, name, sizeof name - 1) != 0)
+        return false;
+    if (params->type == MSGPACK_OBJECT_ARRAY && params->via.array.size > 0)
+        text = opd_map_get(&params->via.array.ptr[0], "text");
+    if (text && text->type == MSGPACK_OBJECT_BIN)
+        c->print(c->print_data, text->via.bin.ptr, text->via.bin.size);
+    return true;
+}
+
 // Takes over the message. What answers no request is the daemon's last word on this connection.
 static bool file_message(struct opd_client *c, struct message *m)
 {
+    if (!m->response && print_message(c, m)) {
+        message_clear(m);
+        return true;
+    }
     if (!m->response)
         return notices_add(&c->notices, m, &c->broken);
     struct request **at = find_request(c, m->id);

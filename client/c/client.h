@@ -29,6 +29,8 @@ struct opd_client {
     struct request *requests; // in the order in which they were sent
     struct request **end;
     struct notices notices;
+    opd_print_fn *print; // NULL: nobody wants it
+    void *print_data;
     struct prepared prepared;
     struct opd_error broken; // the code is not 0: why this connection is of no more use
 };

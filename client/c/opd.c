@@ -89,6 +89,21 @@ static bool greet(struct opd_client *c, struct opd_error *err)
     return greeted;
 }
 
+bool opd_on_print(struct opd_client *c, opd_print_fn *print, void *data, struct opd_error *err)
+{
+    struct pack p;
+    c->print = print;
+    c->print_data = data;
+    if (!print)
+        return true;
+    pack_init(&p, 2);
+    pack_str(&p, ""); // the name stays
+    pack_map(&p, 1);
+    pack_str(&p, "notify");
+    pack_list(&p, "printed");
+    return client_call(c, "hello", &p, NULL, err);
+}
+
 struct opd_client *opd_connect(const char *path, struct opd_error *err)
 {
     char standard[4096];

@@ -155,6 +155,18 @@ OPD_API void opd_forget(struct opd_client *client, uint32_t request);
 OPD_API bool opd_wait_notification(struct opd_client *client, const char *method, double seconds,
                                    struct opd_reply *params, struct opd_error *err);
 
+// What the kernels of this client's requests print. `text` is not terminated and lives for the
+// call; it ends in a line that says so where it was more than the daemon keeps of a request.
+typedef void opd_print_fn(void *data, const char *text, size_t size);
+
+// From now on `print` is called with what is printed by requests that are sent after this one: in
+// their order, each text before the request's reply is handed over, and if the request has failed,
+// too. The calls come from within the functions of this client, in the thread that has called them,
+// and may not use the client. `data` is passed on; it stays the caller's. NULL: what comes is
+// dropped, as before the first call of this function.
+OPD_API bool opd_on_print(struct opd_client *client, opd_print_fn *print, void *data,
+                          struct opd_error *err);
+
 // ---- reading results ----------------------------------------------------------------------------
 
 // Reading a result that is a map. Nothing is assumed about what the daemon sent: `map` may be of

@@ -54,7 +54,6 @@
 #endif
 
 extern "C" {
-int printf(const char *, ...) __attribute__((format(printf, 1, 2)));
 void *memcpy(void *, const void *, size_t) noexcept;
 void *memset(void *, int, size_t) noexcept;
 }
@@ -143,6 +142,16 @@ static thread_local opd_cpu_worker *opd_cpu_self;
 static thread_local void *opd_cpu_arena;
 static const opd_cpu_runtime *opd_cpu_rt;
 constexpr int warpSize = 32;
+
+// Not the C library's, of which compilers know too much: they would make puts() of it.
+__attribute__((noinline, cold, format(printf, 1, 2))) static int printf(const char *format, ...)
+{
+    __builtin_va_list args;
+    __builtin_va_start(args, format);
+    const int n = opd_cpu_rt->print(format, args);
+    __builtin_va_end(args);
+    return n;
+}
 
 OPD_CPU_INLINE unsigned opd_cpu_thread()
 {

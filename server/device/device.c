@@ -234,6 +234,7 @@ static void close_fds(struct device *d)
         munmap(d->link.rings_memory, dev_shared_size());
     d->link.rings_memory = NULL;
     d->link.progress = NULL;
+    d->link.prints = NULL;
 }
 
 static void describe_exit(struct device *d, int64_t status, int signal)
@@ -349,6 +350,7 @@ static bool make_channel(struct device *d, int *child_sock)
     ring_init(&d->link.commands, memory + dev_ring_offset(0), DEV_RING_SIZE, d->link.command_bell);
     ring_init(&d->link.done, memory + dev_ring_offset(1), DEV_RING_SIZE, d->link.done_bell);
     d->link.progress = (struct dev_progress *)(void *)(memory + dev_progress_offset());
+    d->link.prints = (struct dev_prints *)(void *)(memory + dev_prints_offset());
     return true;
 }
 

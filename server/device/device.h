@@ -75,7 +75,11 @@ struct command {
     struct run_stats *stats; // where it is counted, a reference; or NULL
     const struct command_part *parts; // in place of these three; NULL: it has no more than one
     size_t n_parts;
-    uint64_t ran;     // nanoseconds on the device, where that is measured
+    uint64_t ran; // nanoseconds on the device, where that is measured
+    // For `done`, what its kernels have printed; and how many bytes more.
+    const char *printed;
+    size_t n_printed;
+    uint64_t n_unprinted;
     struct buf bytes; // struct dev_command and what follows
     // err->code is 0 when it was done. Called on the loop, exactly once.
     void (*done)(struct command *c, const struct opd_err *err);
@@ -110,6 +114,7 @@ struct device_link {
     void *rings_memory;
     struct ring commands, done;
     struct dev_progress *progress; // of the executor
+    struct dev_prints *prints;
 };
 
 // Commands on their way.

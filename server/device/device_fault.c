@@ -203,6 +203,20 @@ static void count_failed(const struct command *c)
             c->parts[i].stats->failed++;
 }
 
+// What the command that was running had printed.
+static void take_prints(const struct device *d, struct command *lost)
+{
+    const struct dev_prints *p = d->link.prints;
+    while (p && lost && lost->seq != atomic_load(&p->seq))
+        lost = lost->next;
+    if (!p || !lost)
+        return;
+    uint64_t size = atomic_load(&p->size);
+    lost->printed = p->text;
+    lost->n_printed = size < DEV_MAX_PRINTED ? size : DEV_MAX_PRINTED;
+    lost->n_unprinted = atomic_load(&p->dropped);
+}
+
 void device_settle_flight(struct device *d)
 {
     struct remains r = read_remains(d);
@@ -210,6 +224,7 @@ void device_settle_flight(struct device *d)
                           *blamed = lost;
     put_back(d, rest);
     put_back(d, again);
+    take_prints(d, lost);
     while (blamed && !blamed->blamed)
         blamed = blamed->next;
     char what[512] = "";

@@ -251,6 +251,9 @@ static void complete(struct device *d, const struct dev_done *done)
     struct opd_err err = { .code = done->code };
     const struct plan *reporter;
     c->ran = done->ran;
+    c->printed = done->message + strlen(done->message) + 1;
+    c->n_printed = done->printed;
+    c->n_unprinted = done->dropped;
     if (done->code) {
         char what[512];
         device_describe(c, done->steps ? done->steps - 1 : 0, true, what, sizeof what);
@@ -277,7 +280,8 @@ bool device_take_done(struct device *d)
     const struct dev_done *done;
     while (d->link.open && !d->link.broken &&
            (done = ring_peek(&d->link.done, &size, &bad)) != NULL) {
-        if (size <= sizeof *done || ((const char *)done)[size - 1] != '\0') {
+        if (size <= sizeof *done || done->printed >= size - sizeof *done ||
+            ((const char *)done)[size - done->printed - 1] != '\0') {
             bad = true;
             break;
         }

@@ -13,6 +13,7 @@
 #include "executor/cpu_guard.h"
 #include "executor/cpu_memory.h"
 #include "executor/cpu_pool.h"
+#include "executor/prints.h"
 #include "base/file.h"
 #include "base/mem.h"
 
@@ -226,7 +227,10 @@ static bool cpu_load(struct backend *base, const struct backend_image *image,
         cpu_unload(base, p);
         return false;
     }
-    p->kernel->init(&cpu_runtime);
+    static struct opd_cpu_runtime runtime;
+    runtime = cpu_runtime;
+    runtime.print = prints_format;
+    p->kernel->init(&runtime);
     p->n_params = image->n_params;
     p->params = mem_zalloc((size_t)image->n_params, sizeof *p->params);
     memcpy(p->params, image->params, (size_t)image->n_params * sizeof *p->params);
@@ -305,7 +309,9 @@ static struct cpu_fault find_fault(struct cpu_backend *be, const struct opd_cpu_
     if (ran_ns > REPLAY_LIMIT_NS || first.is_exit || first.signal == SIGABRT)
         return first;
     job->plain = 1;
+    prints_mute(true); // it has printed the same already
     cpu_pool_run(be->pool, kernel, job, NULL);
+    prints_mute(false);
     if (!cpu_pool_fault(be->pool) || cpu_pool_fault(be->pool)->signal != first.signal)
         return first;
     struct cpu_fault second = *cpu_pool_fault(be->pool);

@@ -9,6 +9,7 @@
 #include "executor/cuda_blas.h"
 #include "executor/cuda_driver.h"
 #include "executor/cuda_marks.h"
+#include "executor/prints.h"
 #include "base/mem.h"
 
 enum { DEFAULT_SHARED_LIMIT = 48 << 10 };
@@ -18,7 +19,7 @@ struct cuda_backend {
     const struct cuda_driver *cu;
     struct backend_info info;
     int device;
-    bool has_context;
+    bool has_context, in_graph;
     void *context, *stream;
     struct cuda_blas *blas; // or NULL
     struct cuda_marks marks;
@@ -27,6 +28,7 @@ struct cuda_backend {
 struct backend_program {
     void *module, *function;
     uint32_t shared_limit;
+    bool prints;
 };
 
 static struct cuda_backend *cuda_of(struct backend *be)
@@ -318,6 +320,7 @@ static bool cuda_load(struct backend *be, const struct backend_image *image,
     const struct cuda_driver *cu = cuda_of(be)->cu;
     struct backend_program *program = mem_zalloc(1, sizeof(*program));
     program->shared_limit = DEFAULT_SHARED_LIMIT;
+    program->prints = memmem(image->bytes, image->size, "vprintf", strlen("vprintf")) != NULL;
     bool ok = CU_OK(cuModuleLoadData(&program->module, image->bytes)) &&
               CU_OK(cuModuleGetFunction(&program->function, program->module, image->symbol)) &&
               load_now(cu, program->function, err) &&
@@ -327,6 +330,14 @@ static bool cuda_load(struct backend *be, const struct backend_image *image,
     else
         cuda_unload(be, program);
     return ok;
+}
+
+// The driver writes what kernels have printed when it synchronises. Whether the launch has failed
+// is asked later.
+static void take_prints(struct cuda_backend *b)
+{
+    b->cu->cuStreamSynchronize(b->stream);
+    prints_collect();
 }
 
 static bool cuda_launch(struct backend *be, const struct backend_launch *l, struct opd_err *err)
@@ -340,6 +351,8 @@ static bool cuda_launch(struct backend *be, const struct backend_launch *l, stru
         (void *)DRV_PARAM_BUFFER, (void *)(uintptr_t)l->args, (void *)DRV_PARAM_SIZE, &args_size,
         (void *)DRV_PARAM_END,
     };
+    if (program->prints && b->in_graph)
+        return opd_err_set(err, OPD_E_unavailable, "a kernel that prints is waited for");
     bool fits = l->shared_size <= program->shared_limit ||
                 CU_OK(cuFuncSetAttribute(program->function, DRV_FUNC_MAX_DYNAMIC_SHARED,
                                          (int)l->shared_size));
@@ -347,8 +360,11 @@ static bool cuda_launch(struct backend *be, const struct backend_launch *l, stru
         program->shared_limit = l->shared_size;
     if (fits && CU_OK(cuLaunchKernel(program->function, l->grid[0], l->grid[1], l->grid[2],
                                      l->block[0], l->block[1], l->block[2], l->shared_size,
-                                     b->stream, NULL, args_size ? extra : NULL)))
+                                     b->stream, NULL, args_size ? extra : NULL))) {
+        if (program->prints)
+            take_prints(b);
         return true;
+    }
     if (strstr(err->msg, "LAUNCH_OUT_OF_RESOURCES"))
         opd_err_prefix(
             err,
@@ -412,7 +428,8 @@ static bool cuda_graph_begin(struct backend *be, struct opd_err *err)
 {
     struct cuda_backend *b = cuda_of(be);
     const struct cuda_driver *cu = b->cu;
-    return CU_OK(cuStreamBeginCapture(b->stream, DRV_STREAM_CAPTURE_RELAXED));
+    b->in_graph = CU_OK(cuStreamBeginCapture(b->stream, DRV_STREAM_CAPTURE_RELAXED));
+    return b->in_graph;
 }
 
 static bool cuda_graph_end(struct backend *be, struct backend_graph **out, struct opd_err *err)
@@ -420,6 +437,7 @@ static bool cuda_graph_end(struct backend *be, struct backend_graph **out, struc
     struct cuda_backend *b = cuda_of(be);
     const struct cuda_driver *cu = b->cu;
     void *graph = NULL, *executable = NULL;
+    b->in_graph = false;
     bool ok = CU_OK(cuStreamEndCapture(b->stream, &graph)) &&
               CU_OK(cuGraphInstantiate(&executable, graph, 0));
     if (graph)

@@ -1,6 +1,7 @@
 #include "executor/cpu_block.h"
 
 #include <limits.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -409,12 +410,21 @@ bool cpu_worker_run(struct opd_cpu_worker *w, const struct opd_cpu_kernel *kerne
     return !w->failed || opd_err_set(err, OPD_E_kernel_fault, "%s", w->what);
 }
 
+// At once: the kernel may fault, and others write to the same place by themselves.
+static int print_out(const char *format, va_list args)
+{
+    int n = vprintf(format, args);
+    fflush(stdout);
+    return n;
+}
+
 const struct opd_cpu_runtime cpu_runtime = {
     .barrier = wait_barrier,
     .warp = wait_warp,
     .active = active_lanes,
     .join = join_block,
     .fail = fail_run,
+    .print = print_out,
     .race_block = begin_race_block,
     .race_enter = enter_thread,
     .race_exit = exit_thread,

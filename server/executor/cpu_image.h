@@ -6,7 +6,7 @@
 // This text is compiled twice: as C into the backend, and as C++ in front of cpu_shim.h into every
 // image; hence the guard and the plain types. Change OPD_CPU_ABI with any change.
 
-enum { OPD_CPU_ABI = 3, OPD_CPU_MAX_BLOCK = 1024, OPD_CPU_MAX_SHARED = 256 * 1024 };
+enum { OPD_CPU_ABI = 4, OPD_CPU_MAX_BLOCK = 1024, OPD_CPU_MAX_SHARED = 256 * 1024 };
 
 // How the lanes of a warp exchange values: each gives one and gets one.
 enum opd_cpu_warp_op {
@@ -44,6 +44,7 @@ struct opd_cpu_runtime {
                      *w); // after the threads that run() walked: waits for the others of the block
     void (*fail)(struct opd_cpu_worker *w, const char *what, const unsigned block[3],
                  const unsigned thread[3]);
+    int (*print)(const char *format, __builtin_va_list args); // printf()
     // Of images that are compiled with the thread sanitizer: a block begins; one of its threads
     // begins and returns; __threadfence().
     void (*race_block)(struct opd_cpu_worker *w);

@@ -12,7 +12,12 @@ size_t dev_progress_offset(void)
     return (dev_ring_offset(2) + DEV_PROGRESS_SIZE - 1) / DEV_PROGRESS_SIZE * DEV_PROGRESS_SIZE;
 }
 
-size_t dev_shared_size(void)
+size_t dev_prints_offset(void)
 {
     return dev_progress_offset() + DEV_PROGRESS_SIZE;
+}
+
+size_t dev_shared_size(void)
+{
+    return dev_prints_offset() + sizeof(struct dev_prints);
 }

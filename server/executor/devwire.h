@@ -9,6 +9,7 @@
 // completes them in order.
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "executor/backend.h"
@@ -20,6 +21,7 @@ enum {
     DEV_MAX_DEVICES = 16,
     DEV_MAX_REPORTS = 256,
     DEV_IPC_HANDLE = BACKEND_IPC_HANDLE,
+    DEV_MAX_PRINTED = 64 << 10, // bytes that a command's kernels may print; the rest is counted
     DEV_MAX_MESSAGE = sizeof((struct opd_err *)0)->msg,
 };
 
@@ -139,8 +141,13 @@ struct dev_done {
     uint32_t fatal;    // the device has failed: this process ends after it
     uint32_t steps;    // RUN that failed: how many steps had begun
     uint32_t reporter; // which of the command's DEV_STEP_REPORT it is, from 0
-    char message[];    // of the error, terminated
+    uint64_t dropped;  // bytes that kernels have printed beyond those
+    uint32_t printed;  // bytes that they have printed, after the message
+    uint32_t reserved;
+    char message[]; // of the error, terminated
 };
+
+_Static_assert(sizeof(struct dev_done) == offsetof(struct dev_done, message), "it ends there");
 
 // Marks in the stream: after a command, and before each launch of a command but its first.
 enum { DEV_MARK_BITS = 20, DEV_MARK_END = (1 << DEV_MARK_BITS) - 1 };
@@ -164,9 +171,18 @@ struct dev_progress {
 
 enum { DEV_PROGRESS_SIZE = 4096 }; // a page: devices want whole ones
 
-// In the shared memory: the ring of commands, that of completions, dev_progress.
+// What the kernels of a command have printed that is not reported done. The text is there before
+// its size is.
+struct dev_prints {
+    _Atomic uint64_t seq;
+    _Atomic uint64_t size, dropped;
+    char text[DEV_MAX_PRINTED];
+};
+
+// In the shared memory: the ring of commands, that of completions, dev_progress, dev_prints.
 size_t dev_ring_offset(int ring);
 size_t dev_progress_offset(void);
+size_t dev_prints_offset(void);
 size_t dev_shared_size(void);
 
 // The first thing that the executor sends through the socket.

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/ring.h"
+#include "executor/prints.h"
 #include "executor/steps.h"
 
 enum { N_TIMED = BACKEND_STAMPS / 2 }; // in flight
@@ -59,8 +60,8 @@ static uint64_t time_flight(struct executor *ex, const struct flight *flight)
 static void post_done(struct executor *ex, const struct flight *flight, bool fatal)
 {
     const char *why = flight->err ? flight->err->msg : "";
-    size_t length = strlen(why);
-    uint32_t size = (uint32_t)(sizeof(struct dev_done) + length + 1);
+    size_t length = strlen(why), printed = fatal ? 0 : prints_of(flight->seq);
+    uint32_t size = (uint32_t)(sizeof(struct dev_done) + length + 1 + printed);
     struct dev_done *done;
     // The broker always empties its ring; where it is gone, so are we (the socket ends).
     while (!(done = ring_reserve(&ex->done, size)))
@@ -72,7 +73,11 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
     done->fatal = fatal;
     done->steps = flight->steps;
     memcpy(done->message, why, length + 1);
+    done->printed = (uint32_t)printed;
+    done->dropped = printed ? prints_read(done->message + length + 1, printed) : 0;
     ring_commit(&ex->done);
+    if (printed)
+        prints_clear(); // not before: from here on it is the broker's
 }
 
 static struct flight *first_flight(const struct executor *ex)
@@ -121,11 +126,11 @@ static bool drain(struct executor *ex, struct opd_err *err)
 }
 
 // Between two stamps, where that is asked for. Places that are given out again are not in flight
-// any more.
+// any more; nor is what has printed, since there is room for one command's text.
 static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
 {
     bool timed = cmd->id & DEV_RUN_TIMED;
-    bool waits = cmd->id & DEV_RUN_ALONE || !steps_have_room(&ex->steps) ||
+    bool waits = cmd->id & DEV_RUN_ALONE || !steps_have_room(&ex->steps) || prints_any() ||
                  (timed && ex->n_flights >= N_TIMED);
     if (waits && !drain(ex, err))
         return false;
@@ -291,6 +296,7 @@ static bool attach_rings(struct executor *ex)
     ring_attach(&ex->commands, memory + dev_ring_offset(0), DEV_RING_SIZE, DEV_FD_COMMAND_BELL);
     ring_attach(&ex->done, memory + dev_ring_offset(1), DEV_RING_SIZE, DEV_FD_DONE_BELL);
     ex->progress = (struct dev_progress *)(void *)(memory + dev_progress_offset());
+    prints_attach((struct dev_prints *)(void *)(memory + dev_prints_offset()), ex->progress);
     return true;
 }
 
@@ -319,7 +325,9 @@ int executor_main(const char *device, enum executor_blas blas)
         log_error("mapping the rings: %s", strerror(errno));
         return 2;
     }
-    if (ex.ops == &backend_cpu && !cpu_confine(&err))
+    if (ex.ops == &backend_cuda)
+        prints_capture();
+    else if (!cpu_confine(&err))
         log_warn("%s", err.msg);
     opd_err_clear(&err);
     bool ok = ex.ops->open(&ex.be, index, &err);

@@ -179,7 +179,7 @@ static void drained(struct stream *s)
 
 static void happened(void *owner, const struct buf *event)
 {
-    conn_notify(owner, "event", event);
+    conn_notify(owner, "event", event); // the numbers show a gap
 }
 
 struct conn *conn_new(struct broker *b, uint64_t id)
@@ -239,10 +239,10 @@ void conn_open(struct broker *b, int fd)
     log_debug("connection %llu begins", (unsigned long long)c->id);
 }
 
-void conn_notify(struct conn *c, const char *method, const struct buf *param)
+bool conn_notify(struct conn *c, const char *method, const struct buf *param)
 {
     if (stream_unsent(&c->stream) >= CONN_MAX_UNSENT)
-        return; // it does not read; the numbers show the gap
+        return false;
     struct buf *out = &c->stream.out;
     pack_array(out, 3);
     pack_uint(out, 2);
@@ -250,6 +250,7 @@ void conn_notify(struct conn *c, const char *method, const struct buf *param)
     pack_array(out, 1);
     buf_append(out, param->bytes, param->size);
     conn_touch(c);
+    return true;
 }
 
 bool conn_idle(const struct conn *c)

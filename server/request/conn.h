@@ -62,6 +62,8 @@ struct conn {
     struct map exported;            // slot -> struct opd_operator: it has plans of these
     struct event_listener follower; // what happens is sent as notifications
     bool traces;                    // so is each run; see trace.h
+    bool hears_printed;             // so is what its kernels print
+    uint64_t n_unprinted;           // bytes of that which it was not told of
     size_t freed;                   // once it has ended: how far the map that is being freed is
     struct map warnings;  // hash of an operator's name -> number of the failure that it was told of
     bool reload_pending;  // its reload() waits
@@ -92,8 +94,8 @@ void conn_start(struct conn *c);
 void conn_discard(struct conn *c);
 void conn_close(struct conn *c);
 void conn_unref(struct conn *c);
-void conn_notify(struct conn *c, const char *method,
-                 const struct buf *param); // one parameter, packed
+// Of one parameter, packed. False: it does not read, and is told nothing.
+bool conn_notify(struct conn *c, const char *method, const struct buf *param);
 // Frees what connections that have ended leave behind, some of it in each turn of the loop: a
 // client may have had a million tensors.
 enum { CONN_FREED_A_TURN = 1 << 12 };

@@ -9,6 +9,7 @@
 #include "request/graph.h"
 #include "request/parted.h"
 #include "request/parts.h"
+#include "request/printed.h"
 #include "request/trace.h"
 
 // --- in memory
@@ -279,6 +280,8 @@ static void request_done(struct command *cmd, const struct opd_err *err)
 {
     struct request *req = cmd->data;
     req->begun = cmd->begun;
+    if (cmd->n_printed)
+        printed_tell(req, cmd);
     if (req->trace)
         trace_end(req, cmd, err);
     request_finish(req, err);

@@ -1,5 +1,6 @@
 // Requests about the daemon itself: who it is, what it can do, how it does, and its end.
 
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -172,13 +173,31 @@ static void pack_runs(struct buf *out, const struct broker *b)
     pack_array_end(out, list, n);
 }
 
+// The notifications that a client wants, but for those that requests of their own are for.
+static bool hear(struct conn *c, const value *names, struct opd_err *err)
+{
+    char name[16];
+    if (!value_is_nil(names) && value_type(names) != VALUE_ARRAY)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "hello: notify is %s, expected an array of notifications' names",
+                           value_type_name(names));
+    for (size_t i = 0; i < value_count(names); i++)
+        if (value_copy_str(value_at(names, i), name, sizeof name) && strcmp(name, "printed") == 0)
+            c->hears_printed = true;
+    return true;
+}
+
 enum request_status request_hello(struct request *req, const value *params, struct opd_err *err)
 {
-    (void)err;
     const struct broker *b = req->broker;
     const value *client = value_at(params, 0);
     struct holder *holder = req->conn->holder;
-    if (client && !value_copy_str(client, holder->client, sizeof holder->client))
+    if (!hear(req->conn, value_get(value_at(params, 1), "notify"), err))
+        return REQUEST_ERROR;
+    size_t named = 0;
+    if (client)
+        value_bytes(client, &named);
+    if (named && !value_copy_str(client, holder->client, sizeof holder->client))
         holder->client[0] = '\0'; // too long to be kept: it is only for people
     struct buf *out = &req->reply;
     size_t map = pack_map_begin(out);

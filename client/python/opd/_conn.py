@@ -7,10 +7,12 @@ replies nobody reads stops reading too. One lock serves all threads.
 from __future__ import annotations
 
 import array
+import logging
 import os
 import select
 import socket
 import struct
+import sys
 import threading
 import weakref
 from collections import deque
@@ -36,7 +38,11 @@ _MANY = 10_000  # ids given up in one message
 _KEPT = 1000  # notifications that nobody has waited for
 _CALL = "forward"  # what messages say of a prepared one
 _WARN = ("forward", "replay", "plan_export")  # their results may have warnings
+HEARS = ("printed",)  # notifications that hello asks for
 _BRING = ("tensor_export", "plan_export", "version_page")  # their replies may bring a descriptor
+
+
+_log = logging.getLogger("opd")
 
 
 class Batch:
@@ -134,6 +140,7 @@ class Connection:
         self._out: deque[tuple[memoryview, Optional[int]]] = deque()  # (bytes, fd)
         self.replies: dict[int, Reply] = {}  # that are awaited, by their requests' numbers
         self._notifications: deque[_wire.Notification] = deque(maxlen=_KEPT)
+        self._printed: deque[bytes] = deque()  # by kernels, and not written yet
         self._next_msgid = 0
         self._garbage: deque[tuple[str, int]] = deque()
         self.dropped: list[bytes] = []  # tensors that were given up, as MessagePack
@@ -329,6 +336,7 @@ class Connection:
     def _await(self, reply: Reply) -> Reply:
         while self.inbox:
             self._take(self.inbox.popleft())
+        self._print()
         self.pump(lambda: reply.done, reply.method)
         return reply
 
@@ -531,7 +539,19 @@ class Connection:
             self.close(str(e))
         while self.inbox:
             self._take(self.inbox.popleft())
+        if self._printed:
+            self._print()
         return True
+
+    def _print(self) -> None:
+        """What kernels have printed goes where print() goes. Whatever becomes of it, the calls have run."""
+        while self._printed:
+            text = self._printed.popleft().decode("utf-8", "replace")
+            try:
+                sys.stdout.write(text)
+                sys.stdout.flush()
+            except Exception as e:
+                _log.warning("what a kernel has printed is lost: %s", e)
 
     def _read_with_fds(self) -> None:
         assert self._sock is not None
@@ -552,7 +572,7 @@ class Connection:
         try:
             for message in self._decoder.feed(data):
                 if isinstance(message, _wire.Notification):
-                    self._notifications.append(message)
+                    self._hear(message)
                 else:
                     self._settle(*message)
         except ProtocolError as e:
@@ -560,6 +580,12 @@ class Connection:
         except BaseException:
             self._give_up()
             raise
+
+    def _hear(self, notification: _wire.Notification) -> None:
+        if notification.method == "printed":
+            self._printed.append(notification.params[0]["text"])
+        else:
+            self._notifications.append(notification)
 
     def _settle(self, msgid: int, error: Any, result: Any) -> None:
         reply = self.replies.pop(msgid, None)

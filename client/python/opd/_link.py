@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import Any, Callable, Optional
 
 from . import _start
-from ._conn import Batch, Connection, Reply
+from ._conn import HEARS, Batch, Connection, Reply
 from ._data import Transfer
 from ._export import Exports
 from ._protocol import DTYPES, PROTOCOL
@@ -210,7 +210,8 @@ def _open(
     sock = _start.connect_socket(path, named, start, 60.0 if timeout is None else timeout)
     conn = Connection(sock, path, timeout)
     try:
-        info = conn.call("hello", f"python {os.path.basename(sys.argv[0])}", {})
+        name = f"python {os.path.basename(sys.argv[0])}"
+        info = conn.call("hello", name, {"notify": HEARS})
         if info["protocol"] != PROTOCOL:
             raise ProtocolError(
                 f"the daemon at {path} speaks protocol {info['protocol']}, this client {PROTOCOL}; "
