@@ -25,6 +25,7 @@ const struct option_row args_options[OPTIONS] = {
                           "with --run: for each stage, default 10; with --grad: default 60" },
     [OPTION_COUNT] = { "--count", "N", "end after so many" },
     [OPTION_SECONDS] = { "--seconds", "N", "end after that time" },
+    [OPTION_WIDE] = { "--wide", NULL, "whole lines, wider than the terminal" },
 };
 
 static bool complain(char *why, size_t size, const char *what, const char *word, const char *meant)

@@ -22,6 +22,7 @@ enum option {
     OPTION_DEADLINE,
     OPTION_COUNT,
     OPTION_SECONDS,
+    OPTION_WIDE,
     OPTIONS,
 };
 

@@ -23,13 +23,13 @@ static struct text read_spills(const msgpack_object *kernel, const char *key)
 }
 
 static const struct column kernels[] = {
-    { .title = "KERNEL", .key = "kernel" },
-    { .title = "DTYPE", .key = "dtype" },
+    { .title = "KERNEL", .key = "kernel", .least = 16 },
+    { .title = "DTYPE", .key = "dtype", .read = text_field_dtypes },
     { .title = "TARGET", .key = "target" },
     { .title = "REGISTERS", .key = "registers", .right = true },
     { .title = "SPILLS", .key = "spill_stores", .read = read_spills, .right = true },
-    { .title = "SHARED", .key = "shared", .read = text_field_bytes, .right = true },
-    { .title = "STACK", .key = "stack", .read = text_field_bytes, .right = true },
+    { .title = "SHARED", .key = "shared", .read = text_field_bytes, .right = true, .drop = 2 },
+    { .title = "STACK", .key = "stack", .read = text_field_bytes, .right = true, .drop = 1 },
 };
 
 enum { ALL_COLUMNS = sizeof kernels / sizeof *kernels, COLUMNS_OF_CPU = 3 };

@@ -46,26 +46,26 @@ static struct text read_default(const msgpack_object *attr, const char *key)
 }
 
 static const struct column operators[] = {
-    { .title = "OPERATOR", .key = "name" },
-    { .title = "VERSION", .key = "version", .right = true },
-    { .title = "BACKWARD", .key = "has_backward", .read = yes_or_no },
-    { .title = "DTYPES", .key = "dtypes" },
-    { .title = "WHAT IT DOES", .key = "doc", .read = first_sentence },
+    { .title = "OPERATOR", .key = "name", .least = 16 },
+    { .title = "VERSION", .key = "version", .right = true, .drop = 1 },
+    { .title = "BACKWARD", .key = "has_backward", .read = yes_or_no, .drop = 2 },
+    { .title = "DTYPES", .key = "dtypes", .read = text_field_dtypes, .least = 12, .drop = 3 },
+    { .title = "WHAT IT DOES", .key = "doc", .read = first_sentence, .least = 28, .drop = 4 },
 };
 
 static const struct column inputs[] = {
-    { .title = "INPUT", .key = "name" },
-    { .title = "OPTIONAL", .key = "optional", .read = yes_or_no },
-    { .title = "IN PLACE", .key = "in_place", .read = yes_or_no },
-    { .title = "GRADIENT", .key = "differentiable", .read = yes_or_no },
-    { .title = "DTYPES", .key = "dtypes" },
+    { .title = "INPUT", .key = "name", .least = 8 },
+    { .title = "OPTIONAL", .key = "optional", .read = yes_or_no, .drop = 2 },
+    { .title = "IN PLACE", .key = "in_place", .read = yes_or_no, .drop = 1 },
+    { .title = "GRADIENT", .key = "differentiable", .read = yes_or_no, .drop = 3 },
+    { .title = "DTYPES", .key = "dtypes", .read = text_field_dtypes, .least = 8 },
 };
 
 static const struct column attributes[] = {
-    { .title = "ATTRIBUTE", .key = "name" },
+    { .title = "ATTRIBUTE", .key = "name", .least = 8 },
     { .title = "TYPE", .key = "type", .read = read_type },
     { .title = "DEFAULT", .key = "default", .read = read_default },
-    { .title = "WORDS", .key = "words" },
+    { .title = "WORDS", .key = "words", .least = 8 },
 };
 
 // "serving", "serving, pinned".
@@ -81,14 +81,14 @@ static struct text read_state(const msgpack_object *version, const char *key)
 static const struct column versions[] = {
     { .title = "VERSION", .key = "version", .right = true },
     { .title = "TIME", .key = "time", .read = text_field_time },
-    { .title = "HASH", .key = "hash" },
-    { .title = "STATE", .key = "state", .read = read_state },
-    { .title = "MESSAGE", .key = "message", .read = text_field_or_dash },
+    { .title = "HASH", .key = "hash", .drop = 1 },
+    { .title = "STATE", .key = "state", .read = read_state, .state = true },
+    { .title = "MESSAGE", .key = "message", .read = text_field_or_dash, .least = 16 },
 };
 
 static const struct column outputs[] = {
-    { .title = "OUTPUT", .key = "name" },
-    { .title = "DTYPES", .key = "dtypes" },
+    { .title = "OUTPUT", .key = "name", .least = 8 },
+    { .title = "DTYPES", .key = "dtypes", .read = text_field_dtypes, .least = 8 },
 };
 
 static void show_list(FILE *out, const msgpack_object *list)
@@ -123,9 +123,12 @@ static void show_shadowed(FILE *out, const msgpack_object *files)
 
 static void show_one(FILE *out, const msgpack_object *op)
 {
-    text_print(out, text_field(op, "schema").s, false);
+    struct text schema = text_field(op, "schema"), doc = text_field(op, "doc");
+    term_style(out, STYLE_HEAD);
+    text_wrap(out, schema.s, 0);
+    term_style(out, STYLE_PLAIN);
     fputs("\n\n", out);
-    text_print(out, text_field(op, "doc").s, true);
+    text_wrap(out, doc.s, 0);
     fputs("\n\n", out);
     fprintf(out, "version     %s (%s)\nbackward    %s\nfile        ", text_field(op, "version").s,
             text_field(op, "hash").s, yes_or_no(op, "has_backward").s);

@@ -11,11 +11,11 @@
 #include "opctl/table.h"
 
 static const struct column changes[] = {
-    { .title = "OPERATOR", .key = "op", .read = text_field_op },
+    { .title = "OPERATOR", .key = "op", .read = text_field_op, .least = 12 },
     { .title = "VERSION", .key = "version", .right = true },
-    { .title = "STATE", .key = "state" },
-    { .title = "TIME", .key = "ms", .read = text_field_ms, .right = true },
-    { .title = "FILE", .key = "file" },
+    { .title = "STATE", .key = "state", .state = true },
+    { .title = "TIME", .key = "ms", .read = text_field_ms, .right = true, .drop = 1 },
+    { .title = "FILE", .key = "file", .least = 16, .drop = 2 },
 };
 
 static void show_changes(FILE *out, const msgpack_object *list)

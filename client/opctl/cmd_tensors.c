@@ -18,14 +18,14 @@ static struct text read_shape(const msgpack_object *tensor, const char *key)
 }
 
 static const struct column tensors[] = {
-    { .title = "NAME", .key = "name" },
-    { .title = "DTYPE", .key = "dtype" },
-    { .title = "SHAPE", .key = "shape", .read = read_shape },
+    { .title = "NAME", .key = "name", .least = 12 },
+    { .title = "DTYPE", .key = "dtype", .read = text_field_dtypes },
+    { .title = "SHAPE", .key = "shape", .read = read_shape, .least = 8 },
     { .title = "SIZE", .key = "bytes", .read = text_field_bytes, .right = true },
-    { .title = "DEVICE", .key = "device" },
-    { .title = "OWNER", .key = "owner" },
-    { .title = "IDS", .key = "ids", .right = true },
-    { .title = "SUSPECT", .key = "suspect" },
+    { .title = "DEVICE", .key = "device", .drop = 2 },
+    { .title = "OWNER", .key = "owner", .least = 8, .drop = 3 },
+    { .title = "IDS", .key = "ids", .right = true, .drop = 1 },
+    { .title = "SUSPECT", .key = "suspect", .least = 10 },
 };
 
 static void show_tensors(FILE *out, const msgpack_object *list)

@@ -5,6 +5,7 @@
 
 #include "opctl/alone.h"
 #include "opctl/command.h"
+#include "opctl/term.h"
 #include "base/suggest.h"
 #include "base/version.h"
 
@@ -62,9 +63,14 @@ static const struct command {
       "on each line." },
     { "top", "", 0, 0, WITH(OPTION_FOLLOW) | WITH(OPTION_NO_FOLLOW), cmd_top,
       "what devices and operators do, each second",
-      "Per device: how busy, what waits, how much memory. Per operator: runs each second and "
-      "their\n"
-      "mean time on the device. With --no-follow: one second of it." },
+      "Per device: how busy, what waits, how much memory, how fast it copies. Per operator: "
+      "calls,\n"
+      "their mean time on the device and its 99th percentile, the bytes of its tensors in a "
+      "second\n"
+      "beside what the device would copy, kernels compiled. Then who holds memory.\n"
+      "On a terminal it is drawn in place: letters, shown below, sort; r turns that round; up and\n"
+      "down scroll; q ends it. Else, and with --json: a block for each second. With --no-follow: "
+      "one." },
     { "trace", "", 0, 0, WITH(OPTION_COUNT) | WITH(OPTION_SECONDS), cmd_trace,
       "runs of operators, and how long each took on the device",
       "A line for each run as it ends, of whichever client: kernels launched, microseconds that "
@@ -91,7 +97,7 @@ static const struct command {
 
 enum {
     COMMANDS = sizeof commands / sizeof *commands,
-    COMMON = WITH(OPTION_SOCKET) | WITH(OPTION_JSON) | WITH(OPTION_HELP),
+    COMMON = WITH(OPTION_SOCKET) | WITH(OPTION_JSON) | WITH(OPTION_WIDE) | WITH(OPTION_HELP),
 };
 
 static void print_options(FILE *out, unsigned wanted)
@@ -211,6 +217,7 @@ int main(int argc, char **argv)
     struct args args;
     char why[256];
     const struct command *command = NULL;
+    term_init(false);
     if (!args_parse(argc - 1, argv + 1, &args, why, sizeof why)) {
         session_refuse("%s", why);
         fputs("opctl --help lists the commands and options.\n", stderr);
@@ -223,6 +230,7 @@ int main(int argc, char **argv)
     if (args.words[0] && !(command = find_command(args.words[0])))
         return EXIT_USAGE;
     bool help = args.options[OPTION_HELP];
+    term_init(args.options[OPTION_WIDE]);
     if (!command) {
         print_help(help ? stdout : stderr);
         return help ? EXIT_GOOD : EXIT_USAGE;

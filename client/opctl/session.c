@@ -3,6 +3,7 @@
 #include <stdarg.h>
 
 #include "opctl/json.h"
+#include "opctl/term.h"
 #include "opctl/text.h"
 
 int session_fail(struct opd_error *err)
@@ -10,7 +11,9 @@ int session_fail(struct opd_error *err)
     int code = EXIT_ANSWERED;
     if (err->local)
         code = err->code == OPD_INVALID_ARGUMENT ? EXIT_USAGE : EXIT_ABSENT;
+    term_style_error(STYLE_BAD);
     fprintf(stderr, "opctl: %s: ", err->name);
+    term_style_error(STYLE_PLAIN);
     text_print(stderr, err->message, false);
     putc('\n', stderr);
     if (err->log)
@@ -23,7 +26,9 @@ int session_refuse(const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
+    term_style_error(STYLE_BAD);
     fputs("opctl: ", stderr);
+    term_style_error(STYLE_PLAIN);
     vfprintf(stderr, fmt, args);
     putc('\n', stderr);
     va_end(args);

@@ -3,11 +3,24 @@
 #include <inttypes.h>
 #include <string.h>
 #include <time.h>
+#include <wchar.h>
 
 #include "c/opd.h"
 
 #include "opctl/json.h"
+#include "opctl/term.h"
 #include "opctl/utf8.h"
+
+struct text text_rate(double bytes)
+{
+    static const char *const units[] = { "B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s" };
+    struct text t;
+    size_t unit = 0;
+    for (; bytes >= 999.5 && unit + 1 < sizeof units / sizeof *units; unit++)
+        bytes /= 1000;
+    snprintf(t.s, sizeof t.s, "%.*f %s", bytes < 9.95 && unit ? 1 : 0, bytes, units[unit]);
+    return t;
+}
 
 struct text text_bytes(uint64_t bytes)
 {
@@ -76,6 +89,27 @@ struct text text_field(const msgpack_object *map, const char *key)
 {
     const msgpack_object *value = opd_map_get(map, key);
     return value ? text_value(value) : (struct text){ "-" };
+}
+
+struct text text_field_dtypes(const msgpack_object *map, const char *key)
+{
+    static const char *const kinds[][2] = {
+        { "bfloat", "bf" }, { "float", "f" }, { "uint", "u" }, { "int", "i" }
+    };
+    struct text from = text_field(map, key), to = { "" };
+    char *rest, *word = strtok_r(from.s, " ", &rest);
+    if (!term_columns())
+        return text_field(map, key);
+    for (size_t n = 0; word; word = strtok_r(NULL, " ", &rest)) {
+        const char *kind = "", *bits = word;
+        for (size_t i = 0; i < sizeof kinds / sizeof *kinds && bits == word; i++)
+            if (strncmp(word, kinds[i][0], strlen(kinds[i][0])) == 0) {
+                kind = kinds[i][1];
+                bits = word + strlen(kinds[i][0]);
+            }
+        n += (size_t)snprintf(to.s + n, sizeof to.s - n, "%s%s%s", n ? " " : "", kind, bits);
+    }
+    return to;
 }
 
 struct text text_field_bytes(const msgpack_object *map, const char *key)
@@ -179,13 +213,75 @@ void text_print_bytes(FILE *out, const char *s, size_t size, bool lines)
     }
 }
 
-int text_width(const char *s)
+// How many columns the next character takes, as it is printed, and how many bytes.
+static int measure_one(const char *s, size_t left, size_t *bytes)
+{
+    uint32_t c;
+    *bytes = utf8_decode(s, left, &c);
+    int columns = *bytes > 0 && !steers(c) ? wcwidth((wchar_t)c) : 1;
+    *bytes += *bytes == 0;
+    return columns < 0 ? 1 : columns;
+}
+
+static int measure_all(const char *s, size_t size)
 {
     int width = 0;
-    for (size_t left = strlen(s), n; left > 0; s += n, left -= n, width++) {
-        uint32_t c;
-        n = utf8_decode(s, left, &c);
-        n += n == 0;
-    }
+    for (size_t at = 0, n; at < size; at += n)
+        width += measure_one(s + at, size - at, &n);
     return width;
+}
+
+int text_width(const char *s)
+{
+    return measure_all(s, strlen(s));
+}
+
+void text_print_cut(FILE *out, const char *s, int width)
+{
+    size_t size = strlen(s), end = 0, n;
+    int used = 0;
+    if (measure_all(s, size) <= width) {
+        text_print_bytes(out, s, size, false);
+        return;
+    }
+    for (int w; end < size && used + (w = measure_one(s + end, size - end, &n)) < width; used += w)
+        end += n;
+    text_print_bytes(out, s, end, false);
+    if (width > 0)
+        fprintf(out, "%s%*s", term_cut, width - used - 1, ""); // half of a wide character is left
+}
+
+static bool ends_word(char c)
+{
+    return c == ' ' || c == '\n';
+}
+
+void text_wrap_to(FILE *out, const char *s, size_t size, int indent, int columns)
+{
+    int used = indent;
+    for (size_t at = 0; at < size;) {
+        size_t word = at, end;
+        while (word < size && s[word] == ' ')
+            word++;
+        for (end = word; end < size && !ends_word(s[end]);)
+            end++;
+        int width = measure_all(s + at, end - at);
+        bool turns = columns && used > indent && used + width > columns;
+        if (turns) {
+            width -= (int)(word - at);
+            at = word;
+        }
+        if (turns || (at > 0 && s[at - 1] == '\n')) {
+            fprintf(out, "\n%*s", end > at ? indent : 0, "");
+            used = indent;
+        }
+        text_print_bytes(out, s + at, end - at, false);
+        used += width;
+        at = end < size && s[end] == '\n' ? end + 1 : end;
+    }
+}
+
+void text_wrap(FILE *out, const char *s, int indent)
+{
+    text_wrap_to(out, s, strlen(s), indent, term_columns());
 }

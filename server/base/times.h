@@ -19,7 +19,8 @@ static inline unsigned times_bucket(uint64_t ns)
     return i < TIMES_BUCKETS ? i : TIMES_BUCKETS - 1;
 }
 
-// What a bucket counts is below this many nanoseconds; not of the last.
+// What a bucket counts is below this many nanoseconds, and no less than that of the one before it;
+// the last has no such bound.
 static inline uint64_t times_bound(unsigned i)
 {
     return (uint64_t)(5 + i % 4) << (TIMES_FIRST - 2 + i / 4);

@@ -127,7 +127,7 @@ static void pack_clients(struct buf *out, const struct broker *b)
         pack_client(out, b, c);
 }
 
-// [seconds below which it is, how many] of each bucket that counts any; the last is below nothing.
+// [seconds from which it is, and below which, how many] of each bucket that counts any.
 static void pack_times(struct buf *out, const uint64_t times[TIMES_BUCKETS])
 {
     pack_str(out, "times");
@@ -135,7 +135,8 @@ static void pack_times(struct buf *out, const uint64_t times[TIMES_BUCKETS])
     for (unsigned i = 0; i < TIMES_BUCKETS; i++) {
         if (times[i] == 0)
             continue;
-        pack_array(out, 2);
+        pack_array(out, 3);
+        pack_float(out, i ? (double)times_bound(i - 1) / 1e9 : 0);
         if (i + 1 < TIMES_BUCKETS)
             pack_float(out, (double)times_bound(i) / 1e9);
         else

@@ -19,6 +19,7 @@
 #include "c/pack.c"
 #include "base/suggest.h"
 #include "opctl/table.c"
+#include "opctl/term.c"
 #include "opctl/text.c"
 #include "opctl/utf8.c"
 
@@ -321,9 +322,87 @@ static void test_table(void **state)
     msgpack_unpacked_destroy(&u);
 }
 
+static struct text show_name(const void *row)
+{
+    struct text t;
+    snprintf(t.s, sizeof t.s, "%s", *(const char *const *)row);
+    return t;
+}
+
+static struct text show_zero(const void *row)
+{
+    (void)row;
+    return (struct text){ "0" };
+}
+
+static struct text show_size(const void *row)
+{
+    (void)row;
+    return (struct text){ "12" };
+}
+
+// What a table of that width looks like.
+static void expect_fit(int width, const char *expected)
+{
+    static const char *const rows[] = { "depthwise", "\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e" };
+    static const struct column columns[] = {
+        { .title = "NAME", .show = show_name, .least = 5 },
+        { .title = "ZERO", .show = show_zero, .right = true, .drop = 2 },
+        { .title = "SIZE", .show = show_size, .right = true, .drop = 1 },
+    };
+    char *text;
+    size_t length;
+    FILE *out = open_memstream(&text, &length);
+    table_show(out, &(struct table){ .columns = columns,
+                                     .n_columns = 3,
+                                     .rows = rows,
+                                     .n_rows = 2,
+                                     .row_size = sizeof *rows,
+                                     .width = width });
+    fclose(out);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void test_table_fits(void **state)
+{
+    (void)state;
+    term_init(false); // widths of characters
+    term_cut = "~";
+    expect_fit(0, "NAME       ZERO  SIZE\n"
+                  "depthwise     0    12\n"
+                  "\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e        0    12\n");
+    expect_fit(17, "NAME   ZERO  SIZE\n"
+                   "dept~     0    12\n"
+                   "\xe6\x97\xa5\xe6\x9c\xac~     0    12\n");
+    expect_fit(14, "NAME      SIZE\n" // what says nothing goes first
+                   "depthwi~    12\n"
+                   "\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e      12\n");
+    expect_fit(10, "NAME\n"
+                   "depthwise\n"
+                   "\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e\n");
+    expect_fit(3, "NA~\n"
+                  "de~\n"
+                  "\xe6\x97\xa5~\n");
+}
+
+static void test_wrap(void **state)
+{
+    (void)state;
+    char *text;
+    size_t length;
+    FILE *out = open_memstream(&text, &length);
+    text_wrap_to(out, "one two  three\n\nfour", 20, 2, 9);
+    fclose(out);
+    assert_string_equal(text, "one two\n  three\n\n  four");
+    free(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table_fits),
+        cmocka_unit_test(test_wrap),
         cmocka_unit_test(test_json_values),
         cmocka_unit_test(test_json_floats),
         cmocka_unit_test(test_json_strings),
