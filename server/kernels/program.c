@@ -130,6 +130,7 @@ static void drop(struct program *p)
     if (p->state == PROGRAM_READY) {
         unload(p);
     } else {
+        turn_retry(p->device->all->turn); // who waits for its compile binds anew
         give_id(p->device, p->id);
         free_program(p);
     }

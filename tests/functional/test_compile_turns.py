@@ -126,6 +126,20 @@ def test_first_call_beside_checks(held, start, compilers):
         assert len(held.begun()) < 20
 
 
+def test_what_waits_for_kernels_that_go(held, start, tmp_path):
+    """A version that is retired takes its compiles along: who waits runs what is served then."""
+    daemon = start(double_it=held.source("old"))
+    with Raw(daemon.socket) as raw, Raw(daemon.socket) as other:
+        raw.make(1, "float32", [1])
+        put_kernels(tmp_path / "kernels", double_it=double_by(3))
+        other.call("reload")
+        other.call("pin", "double_it", 1)
+        waits = raw.request("forward", "double_it", [1], {}, [2])
+        held.await_begun("old")
+        other.call("pin", "double_it", None)
+        assert raw.wait(waits)["version"] == 2
+
+
 def test_priorities(held, start):
     """What somebody waits for is compiled at the daemon's priority, checks below it."""
     daemon = start(double_it=held.source("call"))
