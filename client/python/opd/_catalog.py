@@ -32,13 +32,22 @@ class Catalog:
 
     def refresh(self, name: str = "") -> None:
         """`name`: of one that is wanted, which may be a derivative."""
-        old, specs = self.specs, {}
-        for info in self._link.call("op_list"):
-            known = old.get(info["name"])
-            specs[info["name"]] = known if known and known.info == info else Spec(info)
+        specs = self.read(self._link.call("op_list"))
         for derived in {name, *self.specs}:
             if "." in derived and derived.partition(".")[0] in specs:
                 self._add_derived(derived, specs)
+        self.take_up(specs)
+
+    def read(self, infos: list[dict[str, Any]]) -> dict[str, Spec]:
+        """What `op_list` says."""
+        specs = {}
+        for info in infos:
+            known = self.specs.get(info["name"])
+            specs[info["name"]] = known if known and known.info == info else Spec(info)
+        return specs
+
+    def take_up(self, specs: dict[str, Spec]) -> None:
+        """They are those of the daemon now."""
         for follow in self.followers:
             follow(specs)
         self.specs = specs  # last: whom they concern knows of them, also after an interrupt
@@ -60,14 +69,19 @@ class Catalog:
 
     def tell_missing(self, name: str) -> str:
         """That there is no such operator, and why if its file has failed."""
-        failure = "" if name.startswith("_") else self._find_failure(name)
+        events = [] if name.startswith("_") else self._link.ask("events", 0)["events"]
+        return self.explain_missing(name, events)
+
+    def explain_missing(self, name: str, events: list[dict[str, Any]]) -> str:
+        """As tell_missing(), of what has happened."""
+        failure = self._find_failure(name, events)
         return f"the daemon has no operator {name!r}" + (
             f": {failure}" if failure else f"; it has {', '.join(sorted(n for n in self.specs if '.' not in n))}"
         )
 
-    def _find_failure(self, name: str) -> str:
+    def _find_failure(self, name: str, events: list[dict[str, Any]]) -> str:
         """What was wrong with NAME.cu when the daemon last read it; empty: nothing."""
-        for event in reversed(self._link.ask("events", 0)["events"]):
+        for event in reversed(events):
             file = event.get("file") or ""
             if os.path.basename(file) == f"{name}.cu":
                 failed = event["kind"] == "failed"

@@ -17,7 +17,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Protocol
 
 from . import _wire
 from .errors import (
@@ -119,6 +119,16 @@ class FdReply(Reply):
             os.close(fd)
 
 
+class Driver(Protocol):
+    """Of a connection on which nobody waits: it calls poll() and write() when the socket has, or takes, something."""
+
+    def want_write(self) -> None:
+        """The socket takes no more now."""
+
+    def stop(self) -> None:
+        """The socket is about to be closed."""
+
+
 class Connection:
     """Speaks over a connected stream socket, which it owns from here on.
 
@@ -135,6 +145,7 @@ class Connection:
         self.max_message = 1 << 20  # until hello says
         self._lost = ""
         self._pid = os.getpid()
+        self.driver: Optional[Driver] = None
         self.lock = threading.RLock()
         self._decoder = _wire.Decoder()
         self._out: deque[tuple[memoryview, Optional[int]]] = deque()  # (bytes, fd)
@@ -250,6 +261,12 @@ class Connection:
         with self.lock:
             if self._sock is not None:
                 self._read(_DONTWAIT)
+
+    def write(self) -> bool:
+        """Sends what is queued, as far as the socket takes it. False: there is more."""
+        with self.lock:
+            self._write()
+            return not self._out
 
     # --- prepared calls
 
@@ -374,6 +391,8 @@ class Connection:
         """Reads replies until `until()` holds."""
         if until():
             return
+        if self.driver is not None:
+            raise RuntimeError(f"{what}: an event loop cannot wait for this; await what opd.aio has for it")
         self._check_process()
         with self.lock:
             while not until():
@@ -401,6 +420,8 @@ class Connection:
             if self._sock is None:
                 return
             self._lost = reason
+            if self.driver is not None:
+                self.driver.stop()
             self._sock.close()
             self._sock = None
             self._out.clear()
@@ -469,6 +490,10 @@ class Connection:
     def _flush(self) -> None:
         """Sends all that is queued, reading too; a failure closes, and so settles the replies."""
         self._write()
+        if self.driver is not None:
+            if self._out:
+                self.driver.want_write()
+            return
         while self._out:
             if not self._exchange_patiently():
                 self.close(f"the daemon took nothing for {self.timeout:g} s")

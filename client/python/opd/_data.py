@@ -105,7 +105,7 @@ class Transfer:
             self.close()
         self._slot_size = 0
         self._ids += 1
-        fd, self._map = _make_memfd(wanted * _SLOTS)
+        fd, self._map = make_memfd(wanted * _SLOTS)
         try:
             self._conn.wait(self._conn.send("shm_open", (self._ids, wanted * _SLOTS), fd=fd))
         except BaseException:
@@ -118,7 +118,7 @@ class Transfer:
         self._slot_size = wanted
 
 
-def _make_memfd(size: int) -> tuple[int, mmap.mmap]:
+def make_memfd(size: int) -> tuple[int, mmap.mmap]:
     """Memory whose size nobody can change, so that neither side can make the other fault."""
     fd = os.memfd_create("opd-client", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

@@ -76,7 +76,7 @@ class Link:
         self.find_method: Callable[[str], Optional[Callable[..., Any]]] = lambda name: None
         self.list_methods: Callable[[], list[str]] = list
         self._named = named
-        self._transfer = Transfer(conn)
+        self.transfer = Transfer(conn)
         self._ids = itertools.count(1)
         # Ids of tensors, to be used from the end; 0 is none.
         self.wires = [b"\xcf" + id.to_bytes(8, "big") for id in range(_IDS - 1, 0, -1)]
@@ -90,7 +90,7 @@ class Link:
 
     def close(self) -> None:
         self.conn.close()
-        self._transfer.close()
+        self.transfer.close()
 
     def new_id(self) -> int:
         """Of a context or a prepared call."""
@@ -185,7 +185,7 @@ class Link:
     def write(self, id: int, data: memoryview) -> None:
         """All elements of a tensor."""
         with self.conn.lock:
-            replies = self._transfer.write(id, data, self.batch)
+            replies = self.transfer.write(id, data, self.batch)
         if self.batch is None:
             for reply in replies:
                 self.conn.wait(reply)
@@ -193,7 +193,7 @@ class Link:
     def read(self, id: int, offset: int, out: memoryview) -> None:
         """Fills `out` with a tensor's bytes from `offset` on."""
         with self.conn.lock:
-            self._transfer.read(id, offset, out)
+            self.transfer.read(id, offset, out)
 
 
 def connect_link(socket: Optional[str], start: bool, timeout: Optional[float]) -> Link:

@@ -95,6 +95,10 @@ class Memory:
         return tensor
 
 
+def is_device_array(data: Any) -> bool:
+    return _find_device_array(data) is not None
+
+
 def _find_device_array(data: Any) -> Optional[tuple[int, Any, int, str, tuple[int, ...], bool]]:
     """Device, what holds the memory, address, dtype, shape, contiguous; None: not on a GPU."""
     if type(data).__module__.partition(".")[0] in ("torch", "opd"):

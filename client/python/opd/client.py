@@ -123,13 +123,7 @@ class Client:
 
         Raises what the forward would raise for these.
         """
-        given = [None if i is None else [check_dtype(i[0]), check_shape(i[1])] for i in inputs]
-        chosen = {"version": version, "device": device}
-        options = {key: value for key, value in chosen.items() if value is not None}
-        plan = dict(self._conn.call("plan", op, given, attrs or {}, options))
-        for key in ("outputs", "saved"):
-            plan[key] = [(dtype, tuple(shape)) for dtype, shape in plan[key]]
-        return plan
+        return read_plan(self._conn.call("plan", *make_plan(op, inputs, attrs, version, device)))
 
     def batch(self) -> AbstractContextManager[None]:
         """Requests of this thread inside are sent without waiting; the end waits, and
@@ -201,14 +195,7 @@ class Client:
     def _take_changes(self, *request: Any) -> list[dict[str, Any]]:
         changes = list(self._link.ask(*request))
         self._catalog.update()
-        for change in changes:
-            if change["state"] == "shadowed" or (change["state"] == "serving" and change["message"]):
-                warn_reload(change["message"])
-            if change["state"] == "failed":
-                name = change["op"] or change["file"]
-                message, log = change["message"], change.get("log") or ""
-                details = log if message in log else f"{message}\n{log}"
-                warn_reload(f"{name}: this edit is not served:\n{details.rstrip()}")
+        warn_of_changes(changes)
         return changes
 
     @overload
@@ -270,16 +257,7 @@ class Client:
         Returns a dict: op, ok, errors (each with message and log), warnings, and kernels: what
         each takes, for each dtype and target. `check` of protocol/README.md.
         """
-        file = os.path.realpath(path)
-        with open(file, encoding="utf-8", newline="") as source:
-            text = source.read()
-        options = {
-            key: [value] if isinstance(value, str) else list(value)
-            for key, value in (("targets", targets), ("dtypes", dtypes))
-            if value is not None
-        }
-        folder, name = os.path.split(file)
-        return dict(self._link.ask("check", name, folder, text, options))
+        return dict(self._link.ask("check", *make_check(path, targets, dtypes)))
 
     def load(
         self,
@@ -314,9 +292,7 @@ class Client:
         Raises InvalidArgument for a header that is wrong, CompileError, OutOfMemory beyond 256
         operators, OSError.
         """
-        found = find_source(source, name, line)
-        options = {"name": found.name, "folder": found.folder, "shared": shared}
-        made = self._link.ask("load", found.text, options)
+        made = self._link.ask("load", *make_load(source, shared, name, line))
         self._catalog.refresh()
         if made["warnings"]:
             warn_reload(made["warnings"])
@@ -385,3 +361,62 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<opd.Client of {self.socket}{', closed' if self._conn.closed else ''}>"
+
+
+def make_plan(
+    op: str,
+    inputs: Sequence[Any],
+    attrs: Optional[dict[str, Any]],
+    version: Optional[int],
+    device: Optional[str],
+) -> tuple[Any, ...]:
+    """The parameters of `plan`."""
+    given = [None if i is None else [check_dtype(i[0]), check_shape(i[1])] for i in inputs]
+    chosen = {"version": version, "device": device}
+    options = {key: value for key, value in chosen.items() if value is not None}
+    return op, given, attrs or {}, options
+
+
+def read_plan(result: dict[str, Any]) -> dict[str, Any]:
+    plan = dict(result)
+    for key in ("outputs", "saved"):
+        plan[key] = [(dtype, tuple(shape)) for dtype, shape in plan[key]]
+    return plan
+
+
+def make_check(
+    path: Union[str, os.PathLike[str]],
+    targets: Union[str, Iterable[str], None],
+    dtypes: Union[str, Iterable[str], None],
+) -> tuple[Any, ...]:
+    """The parameters of `check`."""
+    file = os.path.realpath(path)
+    with open(file, encoding="utf-8", newline="") as source:
+        text = source.read()
+    options = {
+        key: [value] if isinstance(value, str) else list(value)
+        for key, value in (("targets", targets), ("dtypes", dtypes))
+        if value is not None
+    }
+    folder, name = os.path.split(file)
+    return name, folder, text, options
+
+
+def make_load(
+    source: Union[str, os.PathLike[str]], shared: bool, name: Optional[str], line: Optional[int]
+) -> tuple[Any, ...]:
+    """The parameters of `load`."""
+    found = find_source(source, name, line)
+    return found.text, {"name": found.name, "folder": found.folder, "shared": shared}
+
+
+def warn_of_changes(changes: list[dict[str, Any]]) -> None:
+    """Tells of what `reload` says that is not served, or hardly meant."""
+    for change in changes:
+        if change["state"] == "shadowed" or (change["state"] == "serving" and change["message"]):
+            warn_reload(change["message"])
+        if change["state"] == "failed":
+            name = change["op"] or change["file"]
+            message, log = change["message"], change.get("log") or ""
+            details = log if message in log else f"{message}\n{log}"
+            warn_reload(f"{name}: this edit is not served:\n{details.rstrip()}")

@@ -115,27 +115,15 @@ class Tensor(Base, Array, Methods):
         bfloat16 comes as ml_dtypes.bfloat16 where that package is installed, else as float32.
         """
         kind = self._learn()
-        if kind.strides is None:
-            return self._read(0, kind.nbytes, kind.shape)
-        from numpy.lib.stride_tricks import as_strided
-
-        size = DTYPES[kind.dtype]
-        flat = self._read(0, kind.span, (kind.span // size,))
-        steps = [step * flat.itemsize for step in kind.strides]
-        return as_strided(flat, kind.shape, steps).copy()
+        return to_array(kind, self._read(0, kind.span))
 
     def read(self, offset: int = 0, count: Optional[int] = None) -> np.ndarray[Any, Any]:
         """A 1-D copy of `count` elements (None: the rest) from element `offset` on, row by row."""
-        total = math.prod(self.shape)
-        count = total - offset if count is None else count
-        if not 0 <= offset <= offset + count <= total:
-            raise InvalidArgument(
-                f"cannot read {count} elements at {offset} of a tensor of {total}"
-            )
+        offset, count = self._check_range(offset, count)
         size = DTYPES[self.dtype]
         if self._learn().strides is not None:
             return self.numpy().reshape(-1)[offset : offset + count]
-        return self._read(offset * size, count * size, (count,))
+        return from_host(self._read(offset * size, count * size), self.dtype, (count,))
 
     def write(self, array: Any) -> None:
         """Overwrites all elements; `array` has the tensor's shape and a dtype of its kind."""
@@ -343,13 +331,35 @@ class Tensor(Base, Array, Methods):
             self._kind = self._link.find_kind(dtype, shape, kind.device)
         self._reply = None
 
-    def _read(self, offset: int, size: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    def _check_range(self, offset: int, count: Optional[int]) -> tuple[int, int]:
+        """Of elements to be read."""
+        total = math.prod(self.shape)
+        count = total - offset if count is None else count
+        if not 0 <= offset <= offset + count <= total:
+            raise InvalidArgument(
+                f"cannot read {count} elements at {offset} of a tensor of {total}"
+            )
+        return offset, count
+
+    def _read(self, offset: int, size: int) -> np.ndarray[Any, Any]:
+        """Bytes."""
         need_numpy()
         import numpy as np
 
         data = np.empty(size, np.uint8)  # nothing is written twice
         self._link.read(self._live_id(), offset, data.data)
-        return from_host(data, self.dtype, shape)
+        return data
+
+
+def to_array(kind: Kind, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Of a tensor's bytes, from its first element to its last one in memory."""
+    if kind.strides is None:
+        return from_host(data, kind.dtype, kind.shape)
+    from numpy.lib.stride_tricks import as_strided
+
+    flat = from_host(data, kind.dtype, (kind.span // DTYPES[kind.dtype],))
+    steps = [step * flat.itemsize for step in kind.strides]
+    return as_strided(flat, kind.shape, steps).copy()
 
 
 def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:

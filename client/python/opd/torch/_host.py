@@ -14,7 +14,7 @@ from typing import Any, Optional
 import torch
 
 from .._conn import Batch
-from .._data import _make_memfd
+from .._data import make_memfd
 from ._dtypes import BY_NAME, Desc, describe
 from ._session import Session
 from ._transport import Job, finish
@@ -33,7 +33,7 @@ class Arena:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.fd, mapped = _make_memfd(size)
+        self.fd, mapped = make_memfd(size)
         # An ordinary tensor on the CPU, whatever mode the first call happens in.
         with torch.inference_mode(False), torch.device("cpu"):
             self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
