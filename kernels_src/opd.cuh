@@ -554,10 +554,41 @@ template <int SIGN> struct formula_extreme { // 1: the largest, -1: the smallest
     }
 };
 
+// A formula of the tensors of lists. F begins with pointers, to those that PLACES say, and the
+// number of elements; the blocks of all tensors stand one after the other.
+template <class F, int CAPACITY, int TENSORS, int... PLACES> struct formula_list {
+    struct tensors {
+        void *at[TENSORS];
+        int64_t n;
+    };
+    struct operands {
+        void *at[sizeof...(PLACES)];
+        int64_t n;
+    };
+    F f;
+    tensors each[CAPACITY];
+    uint32_t first[CAPACITY], count;
+
+    // The formula of the tensor that a block belongs to; `block` becomes that tensor's.
+    __device__ __forceinline__ F find(uint32_t &block) const
+    {
+        uint32_t low = 0, high = count;
+        while (high - low > 1) {
+            const uint32_t middle = (low + high) / 2;
+            (first[middle] <= block ? low : high) = middle;
+        }
+        F own = f;
+        const operands its = { { each[low].at[PLACES]... }, each[low].n };
+        memcpy((void *)&own, &its, sizeof its);
+        block -= first[low];
+        return own;
+    }
+};
+
 #ifdef OPD_CPU
-template <class F, int N> __global__ void formula_map(F f)
+template <class F, int N> OPD_CPU_INLINE void formula_map_block(const F &f, int64_t block)
 {
-    int64_t i = (int64_t)blockIdx.x * f.share;
+    int64_t i = block * f.share;
     const int64_t end = formula_least(i + f.share, f.n), row = f.row();
     while (i < end) {
         typename F::index at[F::offsets];
@@ -572,6 +603,19 @@ template <class F, int N> __global__ void formula_map(F f)
         }
         i += count;
     }
+}
+
+template <class F, int N> __global__ void formula_map(F f)
+{
+    formula_map_block<F, N>(f, blockIdx.x);
+}
+
+template <class F, int N, int CAPACITY, int TENSORS, int... PLACES>
+__global__ void formula_maps(formula_list<F, CAPACITY, TENSORS, PLACES...> list)
+{
+    uint32_t block = blockIdx.x;
+    const F f = list.find(block);
+    formula_map_block<F, N>(f, block);
 }
 
 // A tile of results that are neighbours, side by side.
@@ -708,9 +752,9 @@ __global__ void formula_total(const A *sums, T *out, int64_t n, int64_t n_parts)
     }
 }
 #else
-template <class F, int N> __global__ void __launch_bounds__(FORMULA_BLOCK) formula_map(F f)
+template <class F, int N> __device__ __forceinline__ void formula_map_block(const F &f, uint32_t block)
 {
-    const int64_t i = (int64_t)blockIdx.x * FORMULA_BLOCK + threadIdx.x, first = i * N;
+    const int64_t i = (int64_t)block * FORMULA_BLOCK + threadIdx.x, first = i * N;
     if (first >= f.n)
         return;
     typename F::index at[F::offsets];
@@ -731,6 +775,20 @@ template <class F, int N> __global__ void __launch_bounds__(FORMULA_BLOCK) formu
         f.compute(e, 0);
         f.store(e, at, k);
     }
+}
+
+template <class F, int N> __global__ void __launch_bounds__(FORMULA_BLOCK) formula_map(F f)
+{
+    formula_map_block<F, N>(f, blockIdx.x);
+}
+
+template <class F, int N, int CAPACITY, int TENSORS, int... PLACES>
+__global__ void __launch_bounds__(FORMULA_BLOCK)
+    formula_maps(const __grid_constant__ formula_list<F, CAPACITY, TENSORS, PLACES...> list)
+{
+    uint32_t block = blockIdx.x;
+    const F f = list.find(block);
+    formula_map_block<F, N>(f, block);
 }
 
 // The sums of what the threads that share a result have found, in the first of them. `step` lies

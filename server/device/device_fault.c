@@ -47,11 +47,12 @@ static void append_operands(struct buf *out, const struct plan *plan)
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < plan->n_operands; i++) {
             const struct plan_operand *o = &plan->operands[i];
-            if (o->kind != kinds[k])
+            if (o->kind != kinds[k] || plan_member(o->index) > 0)
                 continue;
             char desc[128];
             tensor_desc_format(&o->desc, desc, sizeof desc);
-            buf_printf(out, "%s%s %s", first ? "" : ", ", o->name, desc);
+            bool list = k == 0 && plan->op->inputs[o->index].list; // the first stands for all
+            buf_printf(out, "%s%s%s %s", first ? "" : ", ", o->name, list ? "[0]" : "", desc);
             first = false;
         }
     // An operator without inputs: what it makes says its dtype and shape.

@@ -67,6 +67,7 @@ void bound_plan_unref(struct bound_plan *bp)
     plan_free(bp->plan);
     free(bp->programs);
     free(bp->signature);
+    free((void *)(uintptr_t)bp->request->lists);
     free(bp->request);
     free(bp);
 }
@@ -200,6 +201,7 @@ static struct bound_plan *bind_plan(struct version *v, struct device *d,
         .programs = mem_zalloc((size_t)plan->n_kernels, sizeof *bp->programs),
     };
     *bp->request = *request;
+    bp->request->lists = plan_lists_copy(request->lists);
     memcpy(bp->signature, signature->bytes, signature->size);
     for (int i = 0; i < plan->n_kernels; i++)
         bp->programs[i] = program_get(d, v, plan, i);
@@ -258,7 +260,8 @@ bool version_carry(const struct plan_request *request, const struct op *to,
     if (from->n_inputs != to->n_inputs || from->n_outputs != to->n_outputs)
         return false;
     for (int i = 0; i < to->n_inputs; i++)
-        if (strcmp(from->inputs[i].name, to->inputs[i].name) != 0)
+        if (strcmp(from->inputs[i].name, to->inputs[i].name) != 0 ||
+            from->inputs[i].list != to->inputs[i].list)
             return false;
     *out = *request;
     out->op = to;

@@ -186,6 +186,7 @@ struct example {
     int line;
     const struct example_data *data[OP_MAX_INPUTS]; // NULL: nothing is said
     struct tensor_desc inputs[OP_MAX_INPUTS];       // dtype: NONE where absent; filled in later
+    struct plan_lists *lists;                       // NULL: it has none
     struct op_value attrs[OP_MAX_ATTRS];
 };
 

@@ -24,6 +24,20 @@ bool builder_is_result(const struct builder *b, int tensor)
     return tensor >= TENSOR_OUTPUT && tensor < TENSOR_OUTPUT + op->n_outputs;
 }
 
+static uint32_t add_operand(struct builder *b, const struct plan_operand *o)
+{
+    struct plan *plan = b->plan;
+    size_t n = (size_t)plan->n_operands;
+    if (n == b->operands_capacity) { // of lists
+        const struct plan_operand *old = plan->operands;
+        b->operands_capacity *= 2;
+        plan->operands = arena_alloc(b->arena, b->operands_capacity, sizeof *plan->operands);
+        memcpy(plan->operands, old, n * sizeof *old);
+    }
+    plan->operands[plan->n_operands++] = *o;
+    return (uint32_t)n;
+}
+
 uint32_t builder_operand(struct builder *b, int tensor)
 {
     const struct plan_request *request = b->env.request;
@@ -57,9 +71,10 @@ uint32_t builder_operand(struct builder *b, int tensor)
         o.kind = PLAN_INPUT;
         o.index = tensor;
     }
+    if (b->whole && builder_is_member(b, tensor))
+        o.index += PLAN_MEMBER * b->member;
     b->operand_of[tensor] = b->plan->n_operands;
-    b->plan->operands[b->plan->n_operands] = o;
-    return (uint32_t)b->plan->n_operands++;
+    return add_operand(b, &o);
 }
 
 void builder_clear_read(struct builder *b, int tensor)
@@ -103,8 +118,8 @@ static bool is_same_text(const char *a, const char *b)
     return a && b ? strcmp(a, b) == 0 : a == b;
 }
 
-static bool add_kernel(struct builder *b, const struct packed *packed, const char *expr, int line,
-                       uint32_t *out)
+bool builder_add_kernel(struct builder *b, const struct plan_param *params, int n_params,
+                        const char *expr, int line, uint32_t *out)
 {
     struct plan *plan = b->plan;
     for (int i = plan->n_kernels; i-- > 0;)
@@ -131,9 +146,8 @@ static bool add_kernel(struct builder *b, const struct packed *packed, const cha
         .expr = arena_copy(b->arena, expr, strlen(expr) + 1, 1),
         .prelude = b->prelude ? arena_copy(b->arena, b->prelude, strlen(b->prelude) + 1, 1) : NULL,
         .line = line,
-        .n_params = packed->n_params,
-        .params = arena_copy(b->arena, packed->params, (size_t)packed->n_params,
-                             sizeof *packed->params),
+        .n_params = n_params,
+        .params = arena_copy(b->arena, params, (size_t)n_params, sizeof *params),
     };
     return true;
 }
@@ -141,7 +155,7 @@ static bool add_kernel(struct builder *b, const struct packed *packed, const cha
 bool builder_add_launch(struct builder *b, struct plan_step *step, const struct packed *packed,
                         const char *expr, int line)
 {
-    if (!add_kernel(b, packed, expr, line, &step->kernel))
+    if (!builder_add_kernel(b, packed->params, packed->n_params, expr, line, &step->kernel))
         return false;
     step->args_size = packed->size;
     step->args = arena_copy(b->arena, packed->bytes, packed->size, 1);

@@ -30,6 +30,14 @@ struct builder {
     size_t steps_capacity;
     size_t kernels_capacity;
     struct buf behind; // what stands behind the source, in C++
+
+    // Of lists (plan_lists.c): the tensors at one place of all lists at a time.
+    const struct plan_request *whole; // what env.request says is of that place
+    int n_members, member;            // -1: there is no list; of none yet
+    struct plan_request *at_member;
+    struct member_marks *marks; // what is above of tensors, by place
+    struct launch_group *group; // launches that become one; NULL: none
+    size_t operands_capacity;
 };
 
 // Appends to the plan. Error: it has too many.
@@ -37,6 +45,10 @@ bool builder_add_step(struct builder *b, const struct plan_step *step);
 // A launch of the kernel of that expression, with those arguments, whose slots name tensors.
 bool builder_add_launch(struct builder *b, struct plan_step *step, const struct packed *packed,
                         const char *expr, int line);
+
+// The kernel of that expression and the builder's prelude; error: there are too many.
+bool builder_add_kernel(struct builder *b, const struct plan_param *params, int n_params,
+                        const char *expr, int line, uint32_t *out);
 
 uint32_t builder_operand(struct builder *b, int tensor); // listed now, if it was not
 bool builder_zero(struct builder *b, int tensor);
@@ -46,6 +58,16 @@ bool builder_is_fresh(const struct builder *b,
 
 // What is read of this tensor begins with zeros, where nothing has written it yet.
 void builder_clear_read(struct builder *b, int tensor);
+
+// plan_lists.c. Checks that the lists go together; from then on some place of theirs is at hand.
+bool builder_start_lists(struct builder *b, const struct plan_request *request);
+void builder_finish_lists(struct builder *b);
+bool builder_set_member(struct builder *b, int member); // the request and env are of that place
+bool builder_is_member(const struct builder *b,
+                       int tensor); // a list, or what there is one for each
+bool builder_is_listed(const struct builder *b, const struct step *steps, int n); // any of these
+// All launches of the formulas at each place: those of one kernel become few.
+bool builder_map_formulas(struct builder *b);
 
 // plan_inner.c: a step of elements, and one whose inner operator is asked otherwise.
 bool builder_inner(struct builder *b, const struct step *step);

@@ -48,6 +48,36 @@ static bool read_desc(struct reader *r, struct tensor_desc *d)
     return true;
 }
 
+// [[2, 3], [4]]: the tensors of a list.
+static bool read_descs(struct reader *r, struct example *e, int input)
+{
+    struct lexer *lx = &r->lx;
+    struct arena *arena = &r->body->arena;
+    const struct tensor_desc *of[EXAMPLE_MAX_MEMBERS];
+    int n = 0;
+    if (!lex_expect(lx, '[', "the shapes of a list, [[2, 3], [4]]"))
+        return false;
+    while (!lex_is(lx, ']')) {
+        struct tensor_desc *d = arena_alloc(arena, 1, sizeof *d);
+        if (n > 0 && !lex_expect(lx, ',', "',' or ']'"))
+            return false;
+        if (n == EXAMPLE_MAX_MEMBERS)
+            return lex_fail(lx, "more than %d tensors in a list", EXAMPLE_MAX_MEMBERS);
+        d->dtype = e->inputs[input].dtype;
+        if (!read_desc(r, d))
+            return false;
+        of[n++] = d;
+    }
+    if (!e->lists) {
+        e->lists = arena_alloc(arena, 1, sizeof *e->lists);
+        memset(e->lists->n, -1, sizeof e->lists->n);
+    }
+    e->lists->n[input] = n;
+    e->lists->of[input] = arena_copy(arena, of, (size_t)n, sizeof *of);
+    lex_next(lx);
+    return true;
+}
+
 static bool read_number(struct reader *r, double *out)
 {
     struct lexer *lx = &r->lx;
@@ -128,6 +158,9 @@ static bool read_data(struct reader *r, struct example *e, const char *name)
     e->data[input] = d;
     if (lex_accept_word(lx, "in"))
         return read_range(r, d);
+    if (r->op->inputs[input].list)
+        return lex_fail(lx, "'%s' is a list, expected a range for all its tensors: %s in 0..3",
+                        name, name);
     lex_next(lx);
     return lex_is(lx, '[') ? read_values(r, d) : read_function(r, d);
 }
@@ -153,6 +186,8 @@ static bool read_argument(struct reader *r, struct example *e)
         return lex_fail(lx, "the dtype of '%s' is not known yet; put the 'dtypes' line before",
                         name);
     e->inputs[input].dtype = type->dtypes[0];
+    if (r->op->inputs[input].list)
+        return read_descs(r, e, input);
     return read_desc(r, &e->inputs[input]);
 }
 
@@ -177,6 +212,7 @@ bool plan_example(const struct op *op, int k, enum opd_dtype dtype, struct plan_
         return false;
     const struct example *e = &op->body->examples[k];
     *out = (struct plan_request){ .op = op, .direction = PLAN_FORWARD };
+    out->lists = e->lists;
     memcpy(out->inputs, e->inputs, sizeof e->inputs);
     memcpy(out->attrs, e->attrs, sizeof e->attrs);
     for (int i = 0; i < op->n_inputs; i++) // which have the first dtype of their type

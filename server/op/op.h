@@ -54,6 +54,7 @@ struct op_tensor {
     char name[OP_MAX_NAME];
     bool optional;       // "Tensor?": may be absent
     bool in_place;       // "Tensor(a!)"
+    bool list;           // "Tensor[]": as many tensors as come
     bool strided;        // an input that need not be contiguous
     bool differentiable; // an input with a gradient in some backward section
     bool used_backward;  // inputs and outputs: backward reads it, so a context keeps it
@@ -117,6 +118,7 @@ struct op {
     struct op_tensor outputs[OP_MAX_OUTPUTS];
     struct op_attr attrs[OP_MAX_ATTRS];
     bool has_backward;
+    bool lists; // some inputs are: it is applied to the first tensor of each, to the second, ...
     int n_saved;
     struct op_saved saved[OP_MAX_TEMPS];
     double deadline; // seconds that a run may take; 0: nothing is said

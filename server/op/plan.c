@@ -257,6 +257,22 @@ static bool add_steps(struct builder *b, const struct section *section, int from
     return true;
 }
 
+// Of lists each step, with the chain that it begins, runs for all places before the next one does;
+// what belongs to no list runs once.
+static bool add_listed(struct builder *b, const struct section *section)
+{
+    for (int from = 0, to; from < section->n_steps; from = to) {
+        to = from + 1;
+        while (to < section->n_steps && section->steps[to].otherwise)
+            to++;
+        int n = builder_is_listed(b, &section->steps[from], to - from) ? b->n_members : 1;
+        for (int k = 0; k < n; k++)
+            if (!builder_set_member(b, k) || !add_steps(b, section, from, to))
+                return false;
+    }
+    return true;
+}
+
 static bool add_formula_launch(void *data, const struct formula_launch *launch)
 {
     struct builder *b = data;
@@ -274,6 +290,8 @@ static bool add_formula_launch(void *data, const struct formula_launch *launch)
 static bool add_formulas(struct builder *b)
 {
     struct buf text = { 0 };
+    if (b->whole)
+        return builder_map_formulas(b);
     buf_append_str(&text, b->plan->prelude);
     if (b->env.request->op->body->formulas->calls_device)
         buf_append_str(&text, PLAN_BEHIND_SOURCE);
@@ -377,14 +395,17 @@ static bool build_steps(struct builder *b)
         if (section->backward != backward || (backward && !(section->grads & b->env.wanted)) ||
             !(section->devices & (request->on_cpu ? ON_CPU : ON_CUDA)))
             continue;
-        if (!add_steps(b, section, 0, section->n_steps))
+        if (b->whole ? !add_listed(b, section) : !add_steps(b, section, 0, section->n_steps))
             return false;
     }
     if (body->n_checks > 0 && b->operand_of[body->report] >= 0) {
         b->plan->report = b->operand_of[body->report];
         b->plan->checks = report_texts(&b->env, b->arena, &b->plan->checks_size);
     }
-    return finish_results(b);
+    for (int k = 1; k < b->n_members; k++)
+        if (!builder_set_member(b, k) || !finish_results(b))
+            return false;
+    return (!b->whole || builder_set_member(b, 0)) && finish_results(b);
 }
 
 // Gradients that are asked for and can be made.
@@ -413,13 +434,17 @@ static bool build(struct builder *b, const struct plan_request *request)
 {
     if (request->direction == PLAN_BACKWARD && !request->op->has_backward)
         return op_fail(b->err, "it has no backward");
-    if (!rules_apply(request, &b->env, b->err))
+    b->operands_capacity = TENSOR_COUNT;
+    b->plan->operands = arena_alloc(b->arena, TENSOR_COUNT, sizeof *b->plan->operands);
+    memset(b->operand_of, -1, sizeof b->operand_of);
+    if (request->op->lists ? !builder_start_lists(b, request)
+                           : !rules_apply(request, &b->env, b->err))
         return false;
+    if (b->whole && b->n_members == 0)
+        return true; // of nothing
     b->env.wanted = wanted_gradients(request);
     if (!check_gradients(b))
         return false;
-    b->plan->operands = arena_alloc(b->arena, TENSOR_COUNT, sizeof *b->plan->operands);
-    memset(b->operand_of, -1, sizeof b->operand_of);
     write_prelude(b);
     if (!build_steps(b))
         return false;
@@ -461,6 +486,7 @@ struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
     owned->plan.bytes = ok ? count_bytes(&owned->plan) : 0;
     free(b->steps);
     buf_finish(&b->behind);
+    builder_finish_lists(b);
     free(b);
     if (ok)
         return &owned->plan;
@@ -489,6 +515,17 @@ static void sign_value(const struct op_attr *a, const struct op_value *v, struct
         buf_append(out, v->i, n * sizeof *v->i);
 }
 
+static inline void sign_desc(const struct tensor_desc *d, struct buf *out)
+{
+    size_t rank = d->dtype == OPD_DTYPE_NONE || d->rank < 0 ? 0 : (size_t)d->rank;
+    rank = rank < OP_MAX_RANK ? rank : OP_MAX_RANK;
+    buf_append(out, &(uint8_t){ (uint8_t)d->dtype }, 1);
+    buf_append(out, &(uint8_t){ (uint8_t)(rank | d->strided << 7) }, 1);
+    buf_append(out, d->shape, rank * sizeof *d->shape);
+    if (d->strided)
+        buf_append(out, d->strides, rank * sizeof *d->strides);
+}
+
 void plan_signature(const struct plan_request *request, struct buf *out)
 {
     const struct op *op = request->op;
@@ -502,16 +539,13 @@ void plan_signature(const struct plan_request *request, struct buf *out)
     buf_append(out, &flags, sizeof flags);
     buf_append(out, &wanted, sizeof wanted);
     buf_append(out, &absent, sizeof absent);
-    for (int i = 0; i < op->n_inputs; i++) {
-        const struct tensor_desc *d = &request->inputs[i];
-        size_t rank = d->dtype == OPD_DTYPE_NONE || d->rank < 0 ? 0 : (size_t)d->rank;
-        rank = rank < OP_MAX_RANK ? rank : OP_MAX_RANK;
-        buf_append(out, &(uint8_t){ (uint8_t)d->dtype }, 1);
-        buf_append(out, &(uint8_t){ (uint8_t)(rank | d->strided << 7) }, 1);
-        buf_append(out, d->shape, rank * sizeof *d->shape);
-        if (d->strided)
-            buf_append(out, d->strides, rank * sizeof *d->strides);
-    }
+    for (int i = 0; i < op->n_inputs; i++)
+        sign_desc(&request->inputs[i], out);
     for (int i = 0; i < op->n_attrs; i++)
         sign_value(&op->attrs[i], &request->attrs[i], out);
+    for (int i = 0; request->lists && i < op->n_inputs; i++) {
+        buf_append(out, &request->lists->n[i], sizeof request->lists->n[i]);
+        for (int k = 0; k < request->lists->n[i]; k++)
+            sign_desc(request->lists->of[i][k], out);
+    }
 }

@@ -53,6 +53,17 @@ bool tensor_desc_overlaps(const struct tensor_desc *d);
 void tensor_desc_format(const struct tensor_desc *d, char *out, size_t size);
 void tensor_desc_format_shape(const int64_t *shape, int rank, char *out, size_t size); // "[2, 3]"
 
+// Inputs that are lists. All of them have as many tensors, each list of one dtype, which stands in
+// the request's `inputs`.
+struct plan_lists {
+    int n[OP_MAX_INPUTS]; // -1: it is none, or absent
+    const struct tensor_desc *const *of[OP_MAX_INPUTS];
+};
+// A copy with all that it points to, in one piece: free() is enough. NULL: NULL.
+struct plan_lists *plan_lists_copy(const struct plan_lists *lists);
+// The tensors of each list; -1: there is no list.
+int plan_lists_length(const struct plan_lists *lists);
+
 // What a plan is made for. The operator is borrowed; the plan takes a reference of its own.
 struct plan_request {
     const struct op *op;
@@ -63,9 +74,12 @@ struct plan_request {
     uint32_t wanted;      // backward: bit i = gradient of input i is wanted; of an absent or not
                           // differentiable input: ignored
     uint32_t grad_absent; // backward: bit o = no gradient came for output o: taken as zero
+    const struct plan_lists *lists; // borrowed; NULL: the operator takes none
     struct tensor_desc inputs[OP_MAX_INPUTS];
     struct op_value attrs[OP_MAX_ATTRS];
 };
+
+enum { EXAMPLE_MAX_MEMBERS = 8 }; // tensors in a list of an example
 
 enum plan_operand_kind {
     PLAN_INPUT,   // index: which input
@@ -77,6 +91,17 @@ enum plan_operand_kind {
     PLAN_GRAD_OUTPUT, // backward: gradient of output `index`, given by the caller
     PLAN_GRAD_INPUT,  // backward: gradient of input `index`, made here
 };
+
+// Of the tensors in a list each is an operand: its index is the list's + PLAN_MEMBER * its place.
+enum { PLAN_MEMBER = 256, PLAN_MAX_MEMBERS = 4096 };
+static inline int plan_index(int operand_index)
+{
+    return operand_index % PLAN_MEMBER;
+}
+static inline int plan_member(int operand_index)
+{
+    return operand_index / PLAN_MEMBER;
+}
 
 // Only operands that some step touches, or that the caller gets, are listed; the latter first, in
 // order. Absent inputs and gradients that are not wanted are no operands: their 8 bytes stay zero

@@ -97,6 +97,7 @@ bool types_read_strided(struct reader *r); // `strided`: inputs that are taken a
 
 // schema.c
 bool schema_read(struct reader *r);
+bool schema_check_lists(struct reader *r); // once all is read: is all of the kind that lists have?
 bool schema_read_value(struct reader *r, int attr,
                        struct op_value *v); // a default, or of an example
 

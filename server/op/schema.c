@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "op/formula.h"
 #include "op/reader.h"
 #include "op/text.h"
 #include "base/suggest.h"
@@ -25,6 +26,15 @@ static bool add_tensor(struct reader *r, const struct op_tensor *t, bool output)
     return reader_symbol(r, t->name, SYMBOL_TENSOR, tensor);
 }
 
+// "Tensor[]"
+static bool read_brackets(struct lexer *lx, struct op_tensor *t)
+{
+    t->list = lex_accept(lx, '[');
+    if (t->list && t->alias[0])
+        return lex_fail(lx, "a list of views, expected Tensor[] or Tensor(a!)[]");
+    return !t->list || lex_expect(lx, ']', "']': a list of tensors, as many as come");
+}
+
 // A tensor argument, behind the word "Tensor".
 static bool read_tensor(struct reader *r)
 {
@@ -41,8 +51,8 @@ static bool read_tensor(struct reader *r)
         if (t.in_place)
             t.alias[0] = '\0';
     }
-    if (lex_is(lx, '['))
-        return lex_fail(lx, "a list of tensors, expected single ones");
+    if (!read_brackets(lx, &t))
+        return false;
     t.optional = lex_accept(lx, '?');
     if (!lex_name(lx, "the name of the tensor", t.name, sizeof t.name))
         return false;
@@ -243,6 +253,8 @@ static bool read_return(struct reader *r, bool may_be_unnamed)
     }
     if (lex_is(lx, '?'))
         return lex_fail(lx, "an optional result, expected one that is always made");
+    if (!read_brackets(lx, &t))
+        return false;
     bool unnamed = may_be_unnamed && lx->token.kind == TOKEN_END;
     if (!unnamed && !lex_name(lx, "the name of the output", t.name, sizeof t.name))
         return false;
@@ -315,6 +327,52 @@ static bool read_op_name(struct reader *r)
     return lex_name(lx, "the name of the operator", r->op->name, sizeof r->op->name);
 }
 
+static bool fail_list(struct reader *r, const char *what)
+{
+    r->lx.line = r->op_line;
+    r->column = false;
+    return lex_fail(&r->lx, "%s beside lists of tensors, which have none yet", what);
+}
+
+bool schema_check_lists(struct reader *r)
+{
+    static const char *const kinds[] = { [STEP_MATMUL] = "'matmul'",
+                                         [STEP_REPEAT] = "'repeat'",
+                                         [STEP_INNER] =
+                                             "'formula', 'sum' and 'fill' in a section" };
+    const struct op *op = r->op;
+    if (!op->lists)
+        return true;
+    for (int i = 0; i < r->body->n_sections; i++) {
+        if (r->sections[i].backward)
+            return fail_list(r, "'backward'");
+        for (int k = 0; k < r->sections[i].n_steps; k++)
+            if (kinds[r->sections[i].steps[k].kind])
+                return fail_list(r, kinds[r->sections[i].steps[k].kind]);
+    }
+    if (r->formulas && r->formulas->n_overs > 0)
+        return fail_list(r, "sums over rows");
+    for (int i = 0; i < op->n_inputs; i++)
+        if (op->inputs[i].differentiable)
+            return fail_list(r, "a gradient");
+    for (int i = 0; i < r->body->n_temps; i++)
+        if (r->temps[i].saved)
+            return fail_list(r, "'saved'");
+    if (r->has_view || r->n_batches > 0 || op->n_linear > 0)
+        return fail_list(r, r->has_view ? "'view'" : op->n_linear ? "'linear'" : "'batch'");
+    for (int i = 0; r->formulas && i < op->n_inputs + op->n_outputs; i++) {
+        const struct op_tensor *t = i < op->n_inputs ? &op->inputs[i]
+                                                     : &op->outputs[i - op->n_inputs];
+        r->lx.line = r->op_line;
+        if (!t->list && (t->in_place || i >= op->n_inputs))
+            return lex_fail(&r->lx,
+                            "formulas of lists make '%s', which is a single tensor; "
+                            "expected a list",
+                            t->name);
+    }
+    return true;
+}
+
 bool schema_read(struct reader *r)
 {
     struct lexer *lx = &r->lx;
@@ -327,5 +385,13 @@ bool schema_read(struct reader *r)
     if (r->op->n_inputs + r->op->n_outputs == 0)
         return lex_fail(lx, "an operator without tensors");
     r->op->schema = fold(start, (size_t)(lx->end - start));
+    for (int i = 0; i < r->op->n_inputs; i++)
+        r->op->lists = r->op->lists || r->op->inputs[i].list;
+    for (int i = 0; i < r->op->n_outputs; i++)
+        if (r->op->outputs[i].list && !r->op->lists)
+            return lex_fail(lx,
+                            "'%s' is a list, but no input is; expected one that it is as long "
+                            "as",
+                            r->op->outputs[i].name);
     return add_gradients(r);
 }

@@ -18,12 +18,20 @@ struct graph *graph_ref(struct graph *g)
     return g;
 }
 
+void graph_drop_request(struct graph_node *node)
+{
+    if (node->request)
+        free((void *)(uintptr_t)node->request->lists);
+    free(node->request);
+    node->request = NULL;
+}
+
 static void finish_node(struct graph_node *node)
 {
     for (int i = 0; i < node->n_places; i++)
         storage_unref(node->places[i].storage);
     free(node->places);
-    free(node->request);
+    graph_drop_request(node);
     bound_plan_unref(node->bound);
     if (node->version)
         version_drop(node->version);
@@ -156,7 +164,7 @@ static bool is_written(const struct run *run, const struct place *p)
 {
     if (p->how == PLACE_GIVEN)
         return run->request->direction == PLAN_FORWARD && p->kind == PLAN_INPUT &&
-               run->version->op->inputs[p->index].in_place;
+               run->version->op->inputs[plan_index(p->index)].in_place;
     return p->kind != PLAN_SCRATCH && !is_view(run, p);
 }
 

@@ -93,6 +93,8 @@ struct graph *graph_find(const struct broker *b, const char *name);       // NUL
 void graph_set_name(struct broker *b, struct graph *g, const char *name); // takes a reference
 void graph_drop_name(struct broker *b, struct graph *g);                  // nothing if it has none
 
+void graph_drop_request(struct graph_node *node); // the one that it owns, if any
+
 // --- recording
 
 struct graph_node *graph_add_node(struct graph *g); // zeroed

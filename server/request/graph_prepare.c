@@ -84,7 +84,7 @@ static const struct graph_place *find_place(const struct graph_node *node,
 
 static bool changes_input(const struct op *op, const struct plan_operand *o)
 {
-    return o->kind == PLAN_INPUT && op->inputs[o->index].in_place;
+    return o->kind == PLAN_INPUT && op->inputs[plan_index(o->index)].in_place;
 }
 
 static bool fits_place(const struct graph_node *node, const struct plan *now,
@@ -270,8 +270,7 @@ static void commit(struct graph_node *node, struct binding *to)
     bound_plan_unref(node->bound);
     node->bound = bound_plan_ref(to->bound);
     node->changes = node->version->of->changes;
-    free(node->request);
-    node->request = NULL;
+    graph_drop_request(node);
 }
 
 static enum request_status bind_graph(struct graph *g, struct request *req, struct opd_err *err)

@@ -27,10 +27,12 @@ struct request *request_new(struct conn *c)
     } else {
         req = mem_alloc(sizeof *req);
     }
-    memset(req, 0, offsetof(struct request, made));
+    memset(req, 0, offsetof(struct request, few_made));
     req->reply = reply;
     req->reply_fd = -1;
     req->writes = req->few;
+    req->made = req->few_made;
+    req->made_capacity = REQUEST_FEW_MADE;
     req->conn = c;
     req->broker = c->broker;
     return req;
@@ -41,6 +43,7 @@ void request_release(struct request *req)
     struct broker *b = req->broker;
     if (req->writes != req->few)
         free(req->writes);
+    arena_finish(&req->room);
     req->reply.size = 0;
     if (req->reply.capacity > REPLY_KEPT || b->n_spare == SPARE_MOST)
         buf_finish(&req->reply);

@@ -10,6 +10,7 @@
 #include "request/conn.h"
 #include "device/device.h"
 #include "base/err.h"
+#include "op/arena.h"
 #include "wire/msg.h"
 #include "options.h"
 #include "memory/context.h"
@@ -21,7 +22,7 @@ struct opd_operator;
 struct version;
 
 // Limits of what one connection holds, beside memory on devices.
-enum { REQUEST_MAX_MADE = OP_MAX_OUTPUTS + OP_MAX_TEMPS }; // at least OP_MAX_INPUTS
+enum { REQUEST_FEW_MADE = OP_MAX_OUTPUTS + OP_MAX_TEMPS }; // at least OP_MAX_INPUTS
 enum {
     REQUEST_MAX_TENSORS = 1 << 20,
     REQUEST_MAX_CONTEXTS = 1 << 14,
@@ -81,7 +82,9 @@ struct request {
     size_t reply_start;   // of a reply that is packed whole, head and all: see parted.h
     char op[OP_MAX_NAME]; // for errors; "" if none
 
-    int n_made;
+    struct arena room; // for what its run lists; goes with it
+    int n_made, made_capacity;
+    struct request_made *made; // `few_made`, or where there are many in its room
     uint64_t made_context, made_serial;
     uint64_t made_export; // id; 0: none
     struct storage *exported;
@@ -111,7 +114,7 @@ struct request {
 
     // Tensors that the request has made, taken back if the device's work fails; and its writes.
     // From here on what is not used is not initialised.
-    struct request_made made[REQUEST_MAX_MADE];
+    struct request_made few_made[REQUEST_FEW_MADE];
     struct request_write few[2 * OP_MAX_INPUTS + OP_MAX_TEMPS];
 };
 

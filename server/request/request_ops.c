@@ -27,6 +27,8 @@ static void pack_input(struct buf *out, const struct op *op, const struct op_ten
     pack_key_bool(out, "used_backward", t->used_backward);
     pack_key_bool(out, "optional", t->optional);
     pack_key_bool(out, "in_place", t->in_place);
+    if (t->list)
+        pack_key_bool(out, "list", true);
     pack_key_bool(out, "strided", t->strided);
     pack_key_bool(out, "differentiable", t->differentiable);
     pack_type(out, op, t);
@@ -126,6 +128,21 @@ static void pack_data(struct buf *out, const struct plan_request *example, int k
     free(values);
 }
 
+static void pack_example(struct buf *out, const struct plan_request *example, int input)
+{
+    int n = example->lists ? example->lists->n[input] : -1;
+    if (n < 0) {
+        pack_desc(out, &example->inputs[input]);
+        return;
+    }
+    pack_array(out, (size_t)n);
+    for (int k = 0; k < n; k++) {
+        struct tensor_desc d = *example->lists->of[input][k];
+        d.dtype = example->inputs[input].dtype;
+        pack_desc(out, &d);
+    }
+}
+
 static void pack_examples(struct buf *out, const struct op *op)
 {
     enum opd_dtype dtype = op->types[0].dtypes[0];
@@ -137,7 +154,7 @@ static void pack_examples(struct buf *out, const struct op *op)
         size_t map = pack_map_begin(out);
         pack_key_array(out, "inputs", (size_t)op->n_inputs);
         for (int i = 0; i < op->n_inputs; i++)
-            pack_desc(out, &example.inputs[i]);
+            pack_example(out, &example, i);
         pack_key_array(out, "data", (size_t)op->n_inputs);
         for (int i = 0; i < op->n_inputs; i++)
             pack_data(out, &example, n, i);
@@ -303,6 +320,8 @@ static void pack_operator(struct buf *out, const struct version *v, const struct
         pack_type(out, op, t);
         if (t->reduced)
             pack_key_str(out, "reduced", t->reduced);
+        if (t->list)
+            pack_key_bool(out, "list", true);
         pack_map_end(out, output);
     }
     pack_key_array(out, "saved", (size_t)op->n_saved);

@@ -45,6 +45,12 @@ bool request_new_id(struct request *req, int64_t id, struct opd_err *err)
 
 void request_make(struct request *req, uint64_t id, struct tensor *t)
 {
+    if (req->n_made == req->made_capacity) {
+        const struct request_made *few = req->made;
+        req->made_capacity *= 2;
+        req->made = arena_alloc(&req->room, (size_t)req->made_capacity, sizeof *few);
+        memcpy(req->made, few, (size_t)req->n_made * sizeof *few);
+    }
     map_put(&req->conn->tensors, id, t);
     t->n_ids++;
     req->made[req->n_made++] = (struct request_made){ .id = id, .tensor = t };

@@ -63,7 +63,8 @@ static bool bind_params(struct run *run, struct request *req, struct prepared *p
         !run_read_version(run, value_at(params, 2), err) ||
         !run_read_descs(run, value_at(params, 3), err) ||
         !request_attrs(run->version->op, value_at(params, 4), run->request->attrs, err) ||
-        !read_keep(run, p, err) || !run_default_device(run, err))
+        !run_refuse_lists(run, "a prepared call; use forward", err) || !read_keep(run, p, err) ||
+        !run_default_device(run, err))
         return false;
     device_fill_plan_request(run->device, run->request);
     struct bound_plan *bound = version_plan(run->version, run->device, run->request, err);

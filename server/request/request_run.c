@@ -96,6 +96,18 @@ static void pack_place(struct run *run, enum plan_operand_kind kind, int index)
         pack_nil(&run->req->reply);
 }
 
+static void pack_output(struct run *run, int output)
+{
+    int n = plan_lists_length(run->lists);
+    if (!run->version->op->outputs[output].list) {
+        pack_place(run, PLAN_OUTPUT, output);
+        return;
+    }
+    pack_array(&run->req->reply, (size_t)n);
+    for (int k = 0; k < n; k++)
+        pack_place(run, PLAN_OUTPUT, output + PLAN_MEMBER * k);
+}
+
 static void pack_saved(struct run *run)
 {
     const struct op *op = run->version->op;
@@ -117,7 +129,7 @@ static void pack_forward(struct run *run, uint64_t context)
     }
     pack_key_array(out, "outputs", (size_t)op->n_outputs);
     for (int i = 0; i < op->n_outputs; i++)
-        pack_place(run, PLAN_OUTPUT, i);
+        pack_output(run, i);
     pack_str(out, "context");
     if (context)
         pack_uint(out, context);

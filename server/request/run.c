@@ -1,6 +1,7 @@
 #include "request/run.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "request/graph.h"
@@ -10,7 +11,10 @@
 
 void run_init(struct run *run, struct request *req, const value *options)
 {
-    memset(run, 0, offsetof(struct run, places));
+    memset(run, 0, offsetof(struct run, few));
+    arena_finish(&req->room); // of a try before
+    run->places = run->few;
+    run->places_capacity = RUN_FEW_PLACES;
     memset(&run->own, 0, offsetof(struct plan_request, inputs));
     run->req = req;
     run->options = options;
@@ -30,8 +34,30 @@ void run_set_version(struct run *run, struct version *version)
 
 // --- places
 
+static void grow_places(struct run *run)
+{
+    const struct place *few = run->places;
+    run->places_capacity *= 2;
+    run->places = arena_alloc(&run->req->room, (size_t)run->places_capacity, sizeof *few);
+    memcpy(run->places, few, (size_t)run->n_places * sizeof *few);
+}
+
+// The tensors of a list have places one after the other. NULL: this one has another, or none.
+static struct place *find_listed(struct run *run, enum plan_operand_kind kind, int index)
+{
+    bool listed = kind == PLAN_INPUT || kind == PLAN_OUTPUT;
+    int first = listed ? run->first[plan_index(index) + (kind == PLAN_INPUT ? 0 : OP_MAX_INPUTS)]
+                       : -1;
+    struct place *p = &run->places[first + plan_member(index)];
+    return first >= 0 && p < run->places + run->n_places && p->kind == kind && p->index == index
+               ? p
+               : NULL;
+}
+
 struct place *run_add(struct run *run, const struct place *place)
 {
+    if (run->n_places == run->places_capacity)
+        grow_places(run);
     struct place *p = &run->places[run->n_places++];
     *p = *place;
     if (p->tensor) {
@@ -44,10 +70,11 @@ struct place *run_add(struct run *run, const struct place *place)
 
 struct place *run_find(struct run *run, enum plan_operand_kind kind, int index)
 {
-    for (struct place *p = run->places; p < run->places + run->n_places; p++)
+    struct place *listed = run->first ? find_listed(run, kind, index) : NULL;
+    for (struct place *p = run->places; !listed && p < run->places + run->n_places; p++)
         if (p->kind == kind && p->index == index)
             return p;
-    return NULL;
+    return listed;
 }
 
 struct place *run_place(struct run *run, uint32_t operand)
@@ -61,26 +88,30 @@ static bool is_forward(const struct run *run)
     return run->request->direction == PLAN_FORWARD;
 }
 
-// The name of a place, for messages: the op's string, or `buf`, which has OP_MAX_NAME + 8 bytes.
+// The name of a place, for messages: the op's string, or `buf`, which has NAME_SIZE bytes.
+enum { NAME_SIZE = OP_MAX_NAME + 16 };
 static const char *place_name(const struct run *run, const struct place *p, char *buf)
 {
     const struct op *op = run->version->op;
-    if (p->kind == PLAN_INPUT)
-        return op->inputs[p->index].name;
-    if (p->kind == PLAN_OUTPUT)
-        return op->outputs[p->index].name;
+    if (p->kind == PLAN_INPUT || p->kind == PLAN_OUTPUT) {
+        const struct op_tensor *t = p->kind == PLAN_INPUT ? &op->inputs[plan_index(p->index)]
+                                                          : &op->outputs[plan_index(p->index)];
+        if (t->list)
+            snprintf(buf, NAME_SIZE, "%s[%d]", t->name, plan_member(p->index));
+        return t->list ? buf : t->name;
+    }
     bool saved = p->kind == PLAN_SAVED;
     for (int i = 0; saved && i < op->n_saved; i++)
         if (op->saved[i].temp == p->index)
             return op->saved[i].name;
-    snprintf(buf, OP_MAX_NAME + 8, "grad_%s",
+    snprintf(buf, NAME_SIZE, "grad_%s",
              p->kind == PLAN_GRAD_INPUT ? op->inputs[p->index].name : op->outputs[p->index].name);
     return buf;
 }
 
 const char *run_label(const struct run *run, const struct place *p, char out[RUN_LABEL_SIZE])
 {
-    char buf[OP_MAX_NAME + 8];
+    char buf[NAME_SIZE];
     snprintf(out, RUN_LABEL_SIZE, "%s: %s%s", run->version->op->name,
              p->how == PLACE_GIVEN ? "" : "the tensor for ", place_name(run, p, buf));
     return out;
@@ -88,7 +119,8 @@ const char *run_label(const struct run *run, const struct place *p, char out[RUN
 
 static bool is_in_place(const struct run *run, const struct place *p)
 {
-    return is_forward(run) && p->kind == PLAN_INPUT && run->version->op->inputs[p->index].in_place;
+    return is_forward(run) && p->kind == PLAN_INPUT &&
+           run->version->op->inputs[plan_index(p->index)].in_place;
 }
 
 static bool overlap(const struct place *a, const struct place *b)
@@ -160,17 +192,58 @@ static bool check_present(struct run *run, struct opd_err *err)
     return true;
 }
 
+static bool fail_shared(const struct run *run, const struct place *p, const struct place *q,
+                        struct opd_err *err)
+{
+    char a[NAME_SIZE], b[NAME_SIZE];
+    return opd_err_set(err, OPD_E_invalid_argument,
+                       "%s: %s and %s are changed in place and share memory; expected a tensor "
+                       "for each",
+                       run->version->op->name, place_name(run, q, a), place_name(run, p, b));
+}
+
+struct changed {
+    struct dev_ref at;
+    const struct place *place;
+};
+
+static int compare_changed(const void *a, const void *b)
+{
+    const struct changed *p = a, *q = b;
+    if (p->at.region != q->at.region)
+        return p->at.region < q->at.region ? -1 : 1;
+    return (p->at.offset > q->at.offset) - (p->at.offset < q->at.offset);
+}
+
+// Of many, in the order in which they lie: neighbours would overlap.
+static bool check_lists_in_place(const struct run *run, struct opd_err *err)
+{
+    struct changed *all = arena_alloc(&run->req->room, (size_t)run->n_places + 1, sizeof *all);
+    size_t n = 0;
+    for (int i = 0; i < run->n_places; i++) {
+        const struct place *p = &run->places[i];
+        all[n].place = p;
+        n += is_in_place(run, p) && p->size > 0 &&
+             storage_address(p->storage, p->offset, &all[n].at);
+    }
+    qsort(all, n, sizeof *all, compare_changed);
+    for (size_t i = 1; i < n; i++) {
+        const struct place *p = all[i - 1].place, *q = all[i].place;
+        if (overlap(p, q))
+            return fail_shared(run, p < q ? q : p, p < q ? p : q, err);
+    }
+    return true;
+}
+
 static bool check_in_place(const struct run *run, struct opd_err *err)
 {
-    const struct op *op = run->version->op;
     const struct place *end = run->places + run->n_places;
+    if (run->lists)
+        return check_lists_in_place(run, err);
     for (const struct place *p = run->places; p < end; p++)
         for (const struct place *q = run->places; q < p && is_in_place(run, p); q++)
             if (is_in_place(run, q) && overlap(p, q))
-                return opd_err_set(err, OPD_E_invalid_argument,
-                                   "%s: %s and %s are changed in place and share memory; expected "
-                                   "a tensor for each",
-                                   op->name, op->inputs[q->index].name, op->inputs[p->index].name);
+                return fail_shared(run, p, q, err);
     return true;
 }
 
@@ -192,7 +265,7 @@ static bool check_apart(const struct run *run, const struct place *p, const char
                         struct opd_err *err)
 {
     for (const struct place *q = run->places; q < run->places + run->n_places; q++) {
-        char buf[OP_MAX_NAME + 8];
+        char buf[NAME_SIZE];
         if (q == p || !overlap(p, q) || (q->how == PLACE_INTO && q > p))
             continue;
         bool alike = q->how == PLACE_INTO && q->kind == p->kind;
@@ -316,6 +389,8 @@ enum request_status run_prepare(struct run *run, struct opd_err *err)
 static void note_needs(const struct run *run)
 {
     struct request *req = run->req;
+    if (run->lists)
+        request_reserve_writes(req, (size_t)run->n_places);
     for (const struct place *p = run->places; p < run->places + run->n_places; p++) {
         uint64_t end = p->offset + p->size;
         if (p->how == PLACE_GIVEN)

@@ -27,7 +27,11 @@ struct place {
 
 // Inputs and their gradients, outputs and theirs, saved tensors and scratch, zeros that stand for a
 // gradient.
-enum { RUN_MAX_PLACES = 2 * OP_MAX_INPUTS + 3 * OP_MAX_OUTPUTS + OP_MAX_TEMPS };
+enum {
+    RUN_FEW_PLACES = 2 * OP_MAX_INPUTS + 3 * OP_MAX_OUTPUTS + OP_MAX_TEMPS,
+    // With lists.
+    RUN_MAX_PLACES = RUN_FEW_PLACES + (OP_MAX_INPUTS + OP_MAX_OUTPUTS) * PLAN_MAX_MEMBERS,
+};
 
 // In the memory of the request's function.
 struct run {
@@ -42,10 +46,15 @@ struct run {
     struct bound_plan *bound;
     struct command *command;
     struct plan_request *request; // `own`, or a prepared call's
-    int n_places;
+    // Of lists: what `own` has of them; where the first place of each is, of the inputs, then of
+    // the outputs. In the request's room; NULL: none have been read.
+    struct plan_lists *lists;
+    int *first;
+    int n_places, places_capacity;
+    struct place *places; // `few`, or where there are many in the request's room
     // From here on what is not used is not initialised: inputs and attributes beyond the
     // operator's.
-    struct place places[RUN_MAX_PLACES];
+    struct place few[RUN_FEW_PLACES];
     struct plan_request own;
 };
 
@@ -61,8 +70,8 @@ struct place *run_place(struct run *run, uint32_t operand); // of the plan; NULL
 bool run_check_desc(const struct run *run, const struct place *p, const struct tensor_desc *want,
                     const char *role, struct opd_err *err);
 
-// What a place is called in errors: "gelu: grad_output". Returns out.
-enum { RUN_LABEL_SIZE = 2 * OP_MAX_NAME + 32 };
+// What a place is called in errors: "gelu: grad_output", "sgd_steps: params[3]". Returns out.
+enum { RUN_LABEL_SIZE = 2 * OP_MAX_NAME + 48 };
 const char *run_label(const struct run *run, const struct place *p, char out[RUN_LABEL_SIZE]);
 // Sees to the kernels of run->bound. ANSWERED: every one is loaded. WAIT: they are on their way; or
 // ERROR.

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "request/parts.h"
 
@@ -76,6 +77,67 @@ static bool read_desc(const struct op *op, int input, const value *pair, struct 
            opd_err_prefix(err, "%s: %s", op->name, name);
 }
 
+// Room for lists, all of them absent so far.
+static struct plan_lists *make_lists(struct run *run)
+{
+    if (run->lists)
+        return run->lists;
+    run->lists = arena_alloc(&run->req->room, 1, sizeof *run->lists);
+    run->first = arena_alloc(&run->req->room, OP_MAX_INPUTS + OP_MAX_OUTPUTS, sizeof *run->first);
+    memset(run->lists->n, -1, sizeof run->lists->n);
+    memset(run->first, -1, (OP_MAX_INPUTS + OP_MAX_OUTPUTS) * sizeof *run->first);
+    run->own.lists = run->lists;
+    return run->lists;
+}
+
+// A list is as long as what came for it. NULL: that is no array.
+static const struct tensor_desc **start_list(struct run *run, int input, const value *array,
+                                             const char *of, struct opd_err *err)
+{
+    const struct op *op = run->version->op;
+    size_t n = value_count(array);
+    if (value_type(array) != VALUE_ARRAY || n > PLAN_MAX_MEMBERS) {
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "%s: %s is %s of %zu, expected an array of at most %d %s", op->name,
+                    op->inputs[input].name, value_type_name(array), n, PLAN_MAX_MEMBERS, of);
+        return NULL;
+    }
+    struct plan_lists *lists = make_lists(run);
+    const struct tensor_desc **list = arena_alloc(&run->req->room, n + 1, sizeof *list);
+    lists->n[input] = (int)n;
+    lists->of[input] = list;
+    return list;
+}
+
+// All tensors of a list have the dtype of its first.
+static bool add_to_list(struct run *run, int input, int member, const struct tensor_desc *d,
+                        struct opd_err *err)
+{
+    const struct op *op = run->version->op;
+    const char *name = op->inputs[input].name;
+    enum opd_dtype *dtype = &run->request->inputs[input].dtype;
+    ((const struct tensor_desc **)(uintptr_t)run->lists->of[input])[member] = d;
+    if (member == 0)
+        *dtype = d->dtype;
+    return d->dtype == *dtype ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "%s: %s[%d] has dtype %s, %s[0] has %s; expected one dtype", op->name, name,
+                       member, dtype_name(d->dtype), name, dtype_name(*dtype));
+}
+
+static bool read_desc_list(struct run *run, int input, const value *array, struct opd_err *err)
+{
+    if (!start_list(run, input, array, "[dtype, shape]", err))
+        return false;
+    for (size_t k = 0; k < value_count(array); k++) {
+        struct tensor_desc *d = arena_alloc(&run->req->room, 1, sizeof *d);
+        if (!read_desc(run->version->op, input, value_at(array, k), d, err) ||
+            !add_to_list(run, input, (int)k, d, err))
+            return false;
+    }
+    return true;
+}
+
 bool run_read_descs(struct run *run, const value *array, struct opd_err *err)
 {
     const struct op *op = run->version->op;
@@ -91,6 +153,11 @@ bool run_read_descs(struct run *run, const value *array, struct opd_err *err)
         struct tensor_desc desc = { 0 };
         if (value_is_nil(value_at(array, i)))
             continue;
+        if (op->inputs[i].list) {
+            if (!read_desc_list(run, (int)i, value_at(array, i), err))
+                return false;
+            continue;
+        }
         if (!read_desc(op, (int)i, value_at(array, i), &desc, err))
             return false;
         if (descs[i].dtype == OPD_DTYPE_NONE)
@@ -99,12 +166,8 @@ bool run_read_descs(struct run *run, const value *array, struct opd_err *err)
     return true;
 }
 
-static void pack_desc(struct buf *out, const struct plan *plan, enum plan_operand_kind kind,
-                      int index)
+static void pack_operand(struct buf *out, const struct plan_operand *o)
 {
-    const struct plan_operand *o = plan->operands;
-    while (o->kind != kind || o->index != index)
-        o++;
     pack_array(out, 2);
     pack_str(out, dtype_name(o->desc.dtype));
     pack_array(out, (size_t)o->desc.rank);
@@ -112,11 +175,36 @@ static void pack_desc(struct buf *out, const struct plan *plan, enum plan_operan
         pack_int(out, o->desc.shape[i]);
 }
 
+static void pack_desc(struct buf *out, const struct plan *plan, enum plan_operand_kind kind,
+                      int index)
+{
+    const struct plan_operand *o = plan->operands;
+    while (o->kind != kind || o->index != index)
+        o++;
+    pack_operand(out, o);
+}
+
+// Those of a list, in order.
+static void pack_desc_list(struct buf *out, const struct plan *plan, int output)
+{
+    size_t array = pack_array_begin(out), n = 0;
+    for (int i = 0; i < plan->n_operands; i++) {
+        const struct plan_operand *o = &plan->operands[i];
+        if (o->kind != PLAN_OUTPUT || plan_index(o->index) != output)
+            continue;
+        pack_operand(out, o);
+        n++;
+    }
+    pack_array_end(out, array, n);
+}
 void run_pack_results(struct buf *out, const struct plan *plan, int n_saved)
 {
     pack_key_array(out, "outputs", (size_t)plan->op->n_outputs);
     for (int i = 0; i < plan->op->n_outputs; i++)
-        pack_desc(out, plan, PLAN_OUTPUT, i);
+        if (plan->op->outputs[i].list)
+            pack_desc_list(out, plan, i);
+        else
+            pack_desc(out, plan, PLAN_OUTPUT, i);
     pack_key_array(out, "saved", (size_t)n_saved);
     for (int i = 0; i < n_saved; i++)
         pack_desc(out, plan, PLAN_SAVED, plan->op->saved[i].temp);
@@ -131,6 +219,14 @@ void run_pack_views(struct buf *out, const struct op *op)
         else
             pack_nil(out);
     }
+}
+
+bool run_refuse_lists(const struct run *run, const char *what, struct opd_err *err)
+{
+    return !run->version->op->lists ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "%s takes lists of tensors, which go into no request for %s",
+                       run->version->op->name, what);
 }
 
 // --- tensors that are given
@@ -180,6 +276,22 @@ bool run_read_place(struct run *run, const struct place *place, const value *id,
     return true;
 }
 
+static bool read_list(struct run *run, int input, const value *ids, struct opd_err *err)
+{
+    if (!start_list(run, input, ids, "tensors' ids", err))
+        return false;
+    run->first[input] = run->n_places;
+    for (int k = 0; k < (int)value_count(ids); k++) {
+        const struct place place = { .kind = PLAN_INPUT,
+                                     .index = input + PLAN_MEMBER * k,
+                                     .how = PLACE_GIVEN };
+        if (!run_read_place(run, &place, value_at(ids, (size_t)k), err) ||
+            !add_to_list(run, input, k, &run->places[run->n_places - 1].tensor->desc, err))
+            return false;
+    }
+    return true;
+}
+
 bool run_read_inputs(struct run *run, struct run_ids ids, struct opd_err *err)
 {
     const struct op *op = run->version->op;
@@ -191,6 +303,11 @@ bool run_read_inputs(struct run *run, struct run_ids ids, struct opd_err *err)
         const struct place place = { .kind = PLAN_INPUT, .index = i, .how = PLACE_GIVEN };
         if (value_is_nil(id))
             continue; // plan_build() knows whether it may be absent
+        if (op->inputs[i].list) {
+            if (!read_list(run, i, id, err))
+                return false;
+            continue;
+        }
         if (!run_read_place(run, &place, id, err))
             return false;
         run->request->inputs[i] = run_find(run, PLAN_INPUT, i)->tensor->desc;
@@ -298,6 +415,32 @@ bool run_read_result(struct run *run, const struct place *place, const value *id
                                     : read_new_id(run, place, id, err);
 }
 
+// For the tensors of a list, as many as the lists that came have.
+static bool read_result_list(struct run *run, int output, const value *ids, const value *into,
+                             struct opd_err *err)
+{
+    const struct op *op = run->version->op;
+    bool there = !value_is_nil(into);
+    int n = plan_lists_length(run->lists);
+    const value *array = there ? into : ids;
+    if (value_type(array) != VALUE_ARRAY || value_count(array) != (size_t)n)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: what takes %s is %s of %zu, expected an array of %d ids, as many "
+                           "as the lists have tensors",
+                           op->name, op->outputs[output].name, value_type_name(array),
+                           value_count(array), n < 0 ? 0 : n);
+    make_lists(run);
+    run->first[OP_MAX_INPUTS + output] = run->n_places;
+    for (int k = 0; k < n; k++) {
+        const struct place place = { .kind = PLAN_OUTPUT,
+                                     .index = output + PLAN_MEMBER * k,
+                                     .how = there ? PLACE_INTO : PLACE_MADE };
+        if (!run_read_result(run, &place, value_at(array, (size_t)k), err))
+            return false;
+    }
+    return true;
+}
+
 bool run_read_results(struct run *run, enum plan_operand_kind kind, const value *ids,
                       struct opd_err *err)
 {
@@ -324,7 +467,9 @@ bool run_read_results(struct run *run, enum plan_operand_kind kind, const value 
                                    "must be nil",
                                    op->name, i);
         }
-        if (!run_read_result(run, &place, place.how == PLACE_INTO ? there : id, err))
+        bool list = kind == PLAN_OUTPUT && op->outputs[i].list;
+        if (list ? !read_result_list(run, i, id, there, err)
+                 : !run_read_result(run, &place, place.how == PLACE_INTO ? there : id, err))
             return false;
     }
     return true;

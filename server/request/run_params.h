@@ -20,6 +20,9 @@ struct run_ids {
 struct run_ids run_ids(const value *array);     // all of it
 const value *run_id(struct run_ids ids, int i); // NULL: beyond its end
 
+// False, with an error, for an operator of lists.
+bool run_refuse_lists(const struct run *run, const char *what, struct opd_err *err);
+
 // One tensor, given or for a result.
 bool run_read_place(struct run *run, const struct place *place, const value *id,
                     struct opd_err *err);

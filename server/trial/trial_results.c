@@ -16,7 +16,7 @@ static bool is_result(const struct plan *plan, const struct plan_operand *o)
     if (plan->direction == PLAN_BACKWARD)
         return o->kind == PLAN_GRAD_INPUT && o->view_of < 0;
     return (o->kind == PLAN_OUTPUT && o->view_of < 0) ||
-           (o->kind == PLAN_INPUT && plan->op->inputs[o->index].in_place);
+           (o->kind == PLAN_INPUT && plan->op->inputs[plan_index(o->index)].in_place);
 }
 
 // The kernel of the first launch that it is given to.

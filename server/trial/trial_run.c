@@ -84,6 +84,25 @@ static void fill_range(struct trial_run *s, struct trial_tensor *m, double low, 
         put_value(m, at, floor(low + (double)(next_random(s) >> 40) / 0x1p24 * (high - low + 1)));
 }
 
+static void fill_list(struct trial_run *s, const struct trial_case *c,
+                      const struct plan_request *request, int input, double low, double high)
+{
+    struct opd_err ignored = { 0 };
+    double least, most;
+    bool said = plan_example_data(request, c->example - 1, input, &least, &most, NULL, &ignored);
+    int n = request->lists ? request->lists->n[input] : 0;
+    for (int k = 0; k < n; k++) {
+        struct tensor_desc d = *request->lists->of[input][k];
+        struct trial_tensor *m = &s->inputs[input + OP_MAX_INPUTS * k];
+        d.dtype = request->inputs[input].dtype;
+        trial_run_make(s, m, &d);
+        if (said)
+            fill_range(s, m, least, most);
+        else
+            trial_run_fill(s, m, low, high);
+    }
+}
+
 void trial_run_fill_inputs(struct trial_run *s, const struct trial_case *c, double low, double high)
 {
     struct plan_request request;
@@ -92,6 +111,10 @@ void trial_run_fill_inputs(struct trial_run *s, const struct trial_case *c, doub
     for (int i = 0; i < s->cases.op->n_inputs; i++) {
         struct trial_tensor *m = &s->inputs[i];
         double least, most, *values;
+        if (s->cases.op->inputs[i].list) {
+            fill_list(s, c, &request, i, low, high);
+            continue;
+        }
         trial_run_make(s, m, &request.inputs[i]);
         bool said = plan_example_data(&request, c->example - 1, i, &least, &most, &values, &err);
         if (err.code)
@@ -149,8 +172,10 @@ static void place_operands(struct trial_run *s, const struct plan *plan)
     s->operands = mem_zalloc((size_t)plan->n_operands, sizeof *s->operands);
     for (int i = 0; i < plan->n_operands; i++) {
         const struct plan_operand *o = &plan->operands[i];
-        struct trial_tensor *kept = o->kind == PLAN_INPUT         ? &s->inputs[o->index]
-                                    : o->kind == PLAN_OUTPUT      ? &s->outputs[o->index]
+        int at = plan_index(o->index), member = plan_member(o->index);
+        struct trial_tensor *kept = o->kind == PLAN_INPUT ? &s->inputs[at + OP_MAX_INPUTS * member]
+                                    : o->kind == PLAN_OUTPUT
+                                        ? &s->outputs[at + OP_MAX_OUTPUTS * member]
                                     : o->kind == PLAN_SAVED       ? &s->saved[o->index]
                                     : o->kind == PLAN_GRAD_OUTPUT ? &s->grads[o->index]
                                                                   : NULL;
@@ -439,12 +464,12 @@ void trial_run_plan(struct trial_run *s, const struct trial_case *c, const struc
 
 void trial_run_clear(struct trial_run *s)
 {
-    for (int i = 0; i < OP_MAX_INPUTS; i++)
+    for (int i = 0; i < OP_MAX_INPUTS * EXAMPLE_MAX_MEMBERS; i++)
         trial_tensor_free(&s->inputs[i]);
-    for (int i = 0; i < OP_MAX_OUTPUTS; i++) {
+    for (int i = 0; i < OP_MAX_OUTPUTS * EXAMPLE_MAX_MEMBERS; i++)
         trial_tensor_free(&s->outputs[i]);
+    for (int i = 0; i < OP_MAX_OUTPUTS; i++)
         trial_tensor_free(&s->grads[i]);
-    }
     for (int i = 0; i < OP_MAX_TEMPS; i++)
         trial_tensor_free(&s->saved[i]);
 }

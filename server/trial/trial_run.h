@@ -41,8 +41,9 @@ struct trial_run {
     struct opd_cpu_worker workers[TRIAL_WORKERS];
     void (*poison)(const volatile void *p, size_t size); // of the address sanitizer, or NULL
     void (*unpoison)(const volatile void *p, size_t size);
-    struct trial_tensor inputs[OP_MAX_INPUTS], outputs[OP_MAX_OUTPUTS], saved[OP_MAX_TEMPS],
-        grads[OP_MAX_OUTPUTS];
+    // Of lists: the first tensor of each input, then the second of each, and so on.
+    struct trial_tensor inputs[OP_MAX_INPUTS * EXAMPLE_MAX_MEMBERS],
+        outputs[OP_MAX_OUTPUTS * EXAMPLE_MAX_MEMBERS], saved[OP_MAX_TEMPS], grads[OP_MAX_OUTPUTS];
     struct trial_tensor *operands; // of the plan that runs
     int n_launches;
 };

@@ -3,7 +3,9 @@
 #include "upgrade/archive.h"
 
 #include <stdlib.h>
+#include <string.h>
 
+#include "op/arena.h"
 #include "request/graph.h"
 #include "request/parts.h"
 
@@ -34,6 +36,39 @@ bool state_graph(struct archive *a, void *thing)
     return true;
 }
 
+// Of each list a 0, then its tensors; nothing of one that is absent.
+static void archive_lists(struct archive *a, struct plan_request *pr)
+{
+    struct arena arena = { 0 };
+    struct plan_lists lists;
+    size_t n_inputs = (size_t)pr->op->n_inputs;
+    memset(lists.n, -1, sizeof lists.n);
+    if (pr->lists)
+        lists = *pr->lists;
+    archive_open(a, "lists", n_inputs, n_inputs, n_inputs);
+    for (size_t i = 0; i < n_inputs; i++) {
+        int mark = 0;
+        size_t n = archive_open(a, NULL, (size_t)(lists.n[i] + 1), 0, PLAN_MAX_MEMBERS + 1);
+        const struct tensor_desc **of = arena_alloc(&arena, n + 1, sizeof *of);
+        if (n > 0)
+            archive_int(a, NULL, &mark, 0, 0);
+        for (size_t k = 0; k + 1 < n; k++) {
+            struct tensor_desc *d = arena_alloc(&arena, 1, sizeof *d);
+            if (!a->reading)
+                *d = *lists.of[i][k];
+            state_desc(a, NULL, d);
+            of[k] = d;
+        }
+        archive_close(a);
+        lists.n[i] = (int)n - 1;
+        lists.of[i] = of;
+    }
+    archive_close(a);
+    if (a->reading)
+        pr->lists = plan_lists_copy(&lists);
+    arena_finish(&arena);
+}
+
 static void archive_request(struct archive *a, struct plan_request *pr)
 {
     size_t n = (size_t)pr->op->n_inputs;
@@ -46,6 +81,8 @@ static void archive_request(struct archive *a, struct plan_request *pr)
     for (size_t i = 0; i < n; i++)
         state_desc(a, NULL, &pr->inputs[i]);
     archive_close(a);
+    if (pr->op->lists)
+        archive_lists(a, pr);
 }
 
 static void archive_run(struct archive *a, struct graph_node *node)
@@ -71,7 +108,7 @@ static void archive_place(struct archive *a, struct graph_node *node, struct gra
 {
     archive_open(a, NULL, 6, 6, 6);
     archive_int(a, NULL, &p->kind, PLAN_INPUT, PLAN_GRAD_INPUT);
-    archive_int(a, NULL, &p->index, 0, OP_MAX_TEMPS + OP_MAX_OUTPUTS + OP_MAX_INPUTS);
+    archive_int(a, NULL, &p->index, 0, PLAN_MEMBER * PLAN_MAX_MEMBERS);
     archive_bool(a, NULL, &p->written);
     p->storage = state_storage_ref(a, NULL, p->storage);
     archive_count(a, NULL, &p->offset);

@@ -61,17 +61,17 @@ def test_every_operators_examples_run(client):
     rng = np.random.default_rng(0)
     for info in infos:
         for example in info["examples"]:
-            inputs = [
-                None if i is None else rng.random(i["shape"]).astype(
-                    np.float32 if i["dtype"] == "bfloat16" else i["dtype"])
-                for i in example["inputs"]
-            ]  # fmt: skip
-            inputs = [
+
+            def make(i, spec):
+                if isinstance(i, list):
+                    return [make(each, spec) for each in i]
+                if i is None:
+                    return None
+                a = np.asarray(rng.random(i["shape"]))
                 # what may be integers stands for classes or indices, also where it is floating
-                None if a is None else client.tensor(np.floor(a) if "int64" in spec["dtypes"] else a,
-                                                     i["dtype"])
-                for a, i, spec in zip(inputs, example["inputs"], info["inputs"])
-            ]
+                return client.tensor(np.floor(a) if "int64" in spec["dtypes"] else a, i["dtype"])
+
+            inputs = [make(i, spec) for i, spec in zip(example["inputs"], info["inputs"])]
             outputs = client.ops[info["name"]](*inputs, **example["attrs"])
             for y in outputs if isinstance(outputs, tuple) else [outputs]:
                 assert y is None or y.numpy().shape == y.shape

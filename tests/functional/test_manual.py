@@ -53,6 +53,7 @@ EXAMPLES = {
     "silu": (lambda x: x / (1 + np.exp(-x)), [(3, 11)]),
     "flatten": (np.ndarray.flatten, [(2, 3, 4)]),
 }
+LISTS = {"sgd"}
 
 
 def differentiate(function, inputs, k, grad):
@@ -69,7 +70,7 @@ def differentiate(function, inputs, k, grad):
 
 
 def test_every_operator_is_right(start_daemon, tmp_path):
-    assert WHOLE.keys() == EXAMPLES.keys()
+    assert WHOLE.keys() == EXAMPLES.keys() | LISTS
     for name, text in WHOLE.items():
         (tmp_path / f"{name}.cu").write_text(text)
     daemon = start_daemon("--kernels", tmp_path)
@@ -83,6 +84,14 @@ def test_every_operator_is_right(start_daemon, tmp_path):
             for k, made in enumerate(context.backward(client.tensor(grad))):
                 wanted = differentiate(function, inputs, k, grad)
                 np.testing.assert_allclose(made.numpy(), wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_lists(start_daemon, tmp_path):
+    (tmp_path / "sgd.cu").write_text(WHOLE["sgd"])
+    with start_daemon("--kernels", tmp_path).connect() as client:
+        params = [client.tensor(np.full(n, 8.0)) for n in (3, 4)]
+        client.ops.sgd(params, [np.full(n, n, np.float64) for n in (3, 4)], lr=0.5)
+        assert [p.numpy().tolist() for p in params] == [[6.5] * 3, [6] * 4]
 
 
 def test_what_a_kernel_checks(start_daemon, tmp_path):
@@ -112,8 +121,10 @@ EDITS = {  # what makes each error of the manual: a file of it, and what is repl
 CALLS = {
     "[3, 0]": ("rms_norm", [(3, 0)]),
     "rank 1": ("linear", [(5, 4), (4,)]),
-    "float64": ("linear", [(5, 4), np.ones((3, 4))]),
+    "weight is float64": ("linear", [(5, 4), np.ones((3, 4))]),
     "bias has 5": ("linear", [(5, 4), (3, 4), (5,)]),
+    "params[1]": ("sgd", [[(2,), np.ones(3)], [(2,), (3,)]]),
+    "at [1]": ("sgd", [[(3,), (2,)], [(3,), (3,)]]),
 }
 
 
@@ -125,14 +136,20 @@ def test_every_error_is_what_comes(parse, start_daemon, tmp_path):
         text = WHOLE[name].replace(old, new, 1).replace("//! example", "//")  # which would be compiled
         errors, warnings = parse(text, f"{name}.cu")
         assert wanted in errors + warnings
-    for name in ("rms_norm", "linear"):
+    for name in {name for name, _ in CALLS.values()}:
         (tmp_path / f"{name}.cu").write_text(WHOLE[name])
     with start_daemon("--kernels", tmp_path).connect() as client:
         for word, (name, inputs) in CALLS.items():
             wanted, = [line for line in lines if word in line]
-            given = [i if isinstance(i, np.ndarray) else np.ones(i, np.float32) for i in inputs]
+
+            def make(i):
+                if isinstance(i, list):
+                    return [make(each) for each in i]
+                return client.tensor(i if isinstance(i, np.ndarray) else np.ones(i, np.float32))
+
+            attrs = {"lr": 0.5} if name == "sgd" else {}
             with pytest.raises(opd.InvalidArgument) as told:
-                getattr(client.ops, name)(*map(client.tensor, given))
+                getattr(client.ops, name)(*map(make, inputs), **attrs)
             assert str(told.value) == wanted
 
 
@@ -175,7 +192,7 @@ def samples():
 
 def complete_op(line):
     """An operator of that first line, all tensors of which are scalars."""
-    tensors = re.findall(r"Tensor(?:\(\w(!?)\))?\??(?: (\w+)|$)", line)
+    tensors = re.findall(r"Tensor(?:\(\w(!?)\))?(?:\[\])?\??(?: (\w+)|$)", line)
     names = [name or "output" for _, name in tensors]
     n_inputs = line.split("->")[0].count("Tensor")
     made = names[n_inputs:] + [name for mark, name in tensors if mark]
@@ -192,6 +209,8 @@ def complete(rule, sample):
         return complete_op(sample)
     if word == "view":
         return ["op f(Tensor(a) x) -> Tensor(a) v", "dtypes float32", "shape x v [N]", sample], ""
+    if "[[" in sample:
+        return ["op f(Tensor[] x) -> Tensor[] y", "dtypes float32", "formula y = x", sample], ""
     if word == "formula" and rule != "elements":
         return ["op f(Tensor x, *, float k=0.5) -> Tensor y", "dtypes float32", sample], ""
     replaced = {"dtypes": "dtypes", "words": "words", "shape": "shape y", "backward": "backward"}.get(word, "\n")

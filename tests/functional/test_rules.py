@@ -86,6 +86,8 @@ def test_every_operators_examples(daemon, seed):
     with Raw(daemon.socket) as raw:
         for listed in raw.call("op_list"):
             info, rules = listed, Rules(listed)
+            if any(i.get("list") for i in info["inputs"]):
+                continue  # rules speak of one tensor of each
             for example in info["examples"]:
                 inputs = [d and [d["dtype"], d["shape"]] for d in example["inputs"]]
                 assert not compare(raw, info, rules, inputs, example["attrs"])

@@ -538,6 +538,9 @@ def find_bound(name, dtype):
 def test_every_operators_examples_give_what_they_give_a_client(ops, torch_daemon, device):
     with torch_daemon.connect() as client, torch.no_grad():
         for info in client._conn.call("op_list"):
+            if any(i.get("list") for i in info["inputs"]):
+                assert info["name"] not in ops
+                continue
             for example in info["examples"]:
                 given = make_example(example, device)
                 ours = [None if t is None else client.tensor(t, device=DEVICE) for t in given]

@@ -127,7 +127,6 @@ static void test_mistakes(void **state)
     refuse("f(int a, Tensor x) -> Tensor y",
            "t.cu:1: a tensor after an attribute, expected all tensors first");
     refuse("f(Tensor x, *, *, int a) -> Tensor y", "t.cu:1: a second '*'");
-    refuse("f(Tensor[] x) -> Tensor y", "t.cu:1: a list of tensors, expected single ones");
     refuse("f(Tensor(a x) -> Tensor y", "t.cu:1: expected ')', or '!' as in Tensor(a!), got 'x'");
     refuse("f(Tensor(a) x) -> Tensor y",
            "t.cu:1: 'x' is Tensor(a), but no 'view' line says of what");

@@ -123,7 +123,8 @@ class Ops(Shipped):
     tensors are sent as temporary tensors; Python's own numbers and lists take the dtype of the
     other tensors. All take `deadline=seconds`, `version=number` and `debug=True`, which runs the call
     alone and waits for each kernel, to be sure which one fails. `op.forward(...)` returns the
-    same and a Context for backward. `op.schema` is the operator in PyTorch's words, `op.version`
+    same and a Context for backward. Where the operator takes a list of tensors (`Tensor[]`), so does
+    the function; a list that it makes is a list of Tensors. `op.schema` is the operator in PyTorch's words, `op.version`
     the version that is served as far as this client knows (calls and reload() tell it),
     `op.versions` a list of those that the daemon has, newest first, asked for at each use.
 
@@ -170,7 +171,7 @@ class Ops(Shipped):
     def _find_method(self, name: str) -> Optional[Any]:
         """The operator, if its first argument is a tensor."""
         spec = self._catalog.find(name)
-        return self._functions[name] if spec and spec.inputs else None
+        return self._functions[name] if spec and spec.is_method else None
 
     def _follow(self, specs: dict[str, Spec]) -> None:
         """Functions that the user holds are brought up to date, not replaced."""
@@ -216,6 +217,8 @@ class Ops(Shipped):
     ) -> Any:
         call = spec.bind(args, kwargs)
         inputs = self._to_tensors(spec, call)
+        if spec.lists:  # nothing is prepared with them
+            return self._run_plain(spec, call, inputs, keep)
         prepared = self._prepared[keep][spec.name]
         handle = prepared.find(spec, call, inputs, args, kwargs)
         if handle is not None:
@@ -255,12 +258,14 @@ class Ops(Shipped):
         context = Context(self._memory, id, handle.kinds, spec, inputs)
         return handle.run(ids, pack(id)), context
 
-    def _run_plain(
-        self, spec: Spec, call: Call, inputs: list[Optional[Tensor]], keep: bool
-    ) -> Any:
+    def _run_plain(self, spec: Spec, call: Call, inputs: list[Any], keep: bool) -> Any:
         link = self._link
-        input_ids = [None if t is None else t._live_id() for t in inputs]
-        wires = [link.new_wire() for _ in spec.outputs]
+        input_ids = [_map(Tensor._live_id, t) for t in inputs]
+        n = next((len(t) for t in inputs if isinstance(t, list)), 0)
+        wires = [
+            [link.new_wire() for _ in range(n)] if o.get("list") else link.new_wire()
+            for o in spec.outputs
+        ]
         context_id = link.new_id() if keep else None
         given = {
             "context": context_id,
@@ -270,13 +275,16 @@ class Ops(Shipped):
             "debug": call.debug or None,
         }
         options = {key: value for key, value in given.items() if value is not None}
-        output_ids = [int.from_bytes(wire[1:], "big") for wire in wires]
+        output_ids = [_map(_read_wire, wire) for wire in wires]
         params = (spec.name, input_ids, call.attrs, output_ids, options)
         reply = link.send("forward", params, call.deadline or spec.deadline)
         # Made before the reply is awaited: if that fails or is interrupted, dropping them
         # cleans up.
         outputs = tuple(
-            Tensor(link, wire, reply, ("outputs", i)) for i, wire in enumerate(wires)
+            [Tensor(link, w, reply, ("outputs", i, k)) for k, w in enumerate(wire)]
+            if isinstance(wire, list)
+            else Tensor(link, wire, reply, ("outputs", i))
+            for i, wire in enumerate(wires)
         )
         context = context_id and Context(self._memory, context_id, reply, spec, inputs)
         result = link.settle(reply)
@@ -285,17 +293,28 @@ class Ops(Shipped):
         value = outputs[0] if len(outputs) == 1 else outputs or None
         return (value, context) if keep else value
 
-    def _to_tensors(self, spec: Spec, call: Call) -> list[Optional[Tensor]]:
-        device = self._choose_device(call.tensors)
-        tensors = []
+    def _to_tensors(self, spec: Spec, call: Call) -> list[Any]:
+        if not spec.lists:
+            pairs = list(zip(spec.inputs, call.tensors))
+            return [self._to_tensor(input, value, pairs) for input, value in pairs]
+        pairs = []  # each tensor of a list as one by itself
         for input, value in zip(spec.inputs, call.tensors):
-            if value is not None and not isinstance(value, Tensor):
-                dtype = None
-                if isinstance(value, (int, float, list, tuple)):
-                    dtype = _dtype_beside(spec, input["type"], call.tensors)
-                value = self._memory.upload(value, dtype, None, device)
-            tensors.append(check_own(self._link, value))
-        return tensors
+            is_list = input.get("list") and value is not None
+            pairs += [(input, v) for v in value] if is_list else [(input, value)]
+        made = iter([self._to_tensor(input, value, pairs) for input, value in pairs])
+        return [
+            [next(made) for _ in value] if input.get("list") and value is not None else next(made)
+            for input, value in zip(spec.inputs, call.tensors)
+        ]
+
+    def _to_tensor(self, input: dict[str, Any], value: Any, pairs: list[Any]) -> Optional[Tensor]:
+        if value is not None and not isinstance(value, Tensor):
+            dtype = None
+            if isinstance(value, (int, float, list, tuple)):
+                dtype = _dtype_beside(input["type"], pairs)
+            device = self._choose_device([v for _, v in pairs])
+            value = self._memory.upload(value, dtype, None, device)
+        return check_own(self._link, value)
 
     def _choose_device(self, values: list[Any]) -> Optional[str]:
         """Where temporary tensors go: to the others, if there is a choice."""
@@ -328,9 +347,20 @@ class Versions(Sequence[dict[str, Any]]):
         return self._catalog.ask_versions(self._name)
 
 
-def _dtype_beside(spec: Spec, type: str, values: list[Any]) -> Optional[str]:
+def _map(function: Any, value: Any) -> Any:
+    """Of each in a list, or of the one that is there."""
+    if isinstance(value, list):
+        return [function(v) for v in value]
+    return None if value is None else function(value)
+
+
+def _read_wire(wire: bytes) -> int:
+    return int.from_bytes(wire[1:], "big")
+
+
+def _dtype_beside(type: str, pairs: list[Any]) -> Optional[str]:
     """The dtype of the first tensor or array that must have the same."""
-    for input, value in zip(spec.inputs, values):
+    for input, value in pairs:
         if input["type"] == type and hasattr(value, "dtype"):
             return check_dtype(value.dtype)
     return None

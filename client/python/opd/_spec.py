@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from inspect import Parameter, Signature
 from numbers import Real
@@ -19,7 +19,7 @@ OURS = {"deadline": "float", "version": "int", "device": "str", "debug": "bool"}
 
 
 class Call(NamedTuple):
-    tensors: list[Any]  # one for each tensor input, as passed; None: absent
+    tensors: list[Any]  # one for each tensor input, as passed, a list of them where it takes one; None: absent
     attrs: dict[str, Any]  # those that were passed
     deadline: Optional[float]
     device: Optional[str]
@@ -37,6 +37,8 @@ class Spec:
         self.outputs: list[dict[str, Any]] = info["outputs"]
         self.deadline: Optional[float] = info.get("deadline")
         self.attrs: dict[str, dict[str, Any]] = {python_name(a): a for a in info["attrs"]}
+        self.lists = any(t.get("list") for t in self.inputs)
+        self.is_method = bool(self.inputs) and not self.inputs[0].get("list")  # of its first argument
         self.signature = self._make_signature()
         parameters = self.signature.parameters.values()
         by_position = Parameter.POSITIONAL_OR_KEYWORD
@@ -63,8 +65,9 @@ class Spec:
         for input in self.inputs:
             value = values.get(python_name(input))
             if value is None and not input["optional"]:
-                raise TypeError(f"{self.name}() argument '{input['name']}' must be a tensor")
-            tensors.append(value)
+                what = "a list of tensors" if input.get("list") else "a tensor"
+                raise TypeError(f"{self.name}() argument '{input['name']}' must be {what}")
+            tensors.append(self._check_list(input, value) if input.get("list") else value)
         attrs = {
             attr["name"]: self._check_attr(attr, values[name])
             for name, attr in self.attrs.items()
@@ -83,6 +86,18 @@ class Spec:
             check_version(self.name, version),
             check_debug(self.name, debug),
         )
+
+    def _check_list(self, input: dict[str, Any], value: Any) -> Optional[list[Any]]:
+        if value is None:
+            return None
+        if not isinstance(value, Iterable) or isinstance(value, (str, bytes, dict)) or hasattr(value, "dtype"):
+            raise TypeError(
+                f"{self.name}() argument '{input['name']}' must be a list of tensors, not {type(value).__name__}"
+            )
+        tensors = list(value)
+        if any(t is None for t in tensors):
+            raise TypeError(f"{self.name}() argument '{input['name']}' must be a list of tensors, one is None")
+        return tensors
 
     def _place(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
         """As Signature.bind(), which says what is wrong and takes twenty times as long."""
@@ -115,13 +130,13 @@ class Spec:
         return "\n".join(lines).strip()
 
     def _make_signature(self) -> Signature:
-        positional = re.split(r"[(,]\s*\*\s*,", self.schema)[0]
+        positional = re.sub(r"\(\w+!?\)", "", re.split(r"[(,]\s*\*\s*,", self.schema)[0])
         parameters = [
             Parameter(
                 python_name(input),
                 Parameter.POSITIONAL_OR_KEYWORD,
                 default=None if input["optional"] else Parameter.empty,
-                annotation="Optional[Tensor]" if input["optional"] else "Tensor",
+                annotation=_spell_tensor(input),
             )
             for input in self.inputs
         ]
@@ -141,7 +156,9 @@ class Spec:
                     )
                 )
         parameters.sort(key=lambda p: p.kind)
-        returns = {0: "None", 1: "Tensor"}.get(len(self.outputs), "tuple[Tensor, ...]")
+        kinds = ["list[Tensor]" if o.get("list") else "Tensor" for o in self.outputs]
+        many = f"tuple[{', '.join(kinds)}]" if "list[Tensor]" in kinds else "tuple[Tensor, ...]"
+        returns = {0: "None", 1: "".join(kinds)}.get(len(kinds), many)
         return Signature(_drop_early_defaults(parameters), return_annotation=returns)
 
     def _check_attr(self, attr: dict[str, Any], value: Any) -> Any:
@@ -180,6 +197,11 @@ def python_name(described: dict[str, Any]) -> str:
     """Of an input or attribute: a word of Python has an underscore after it."""
     name: str = described["name"]
     return name + "_" if keyword.iskeyword(name) else name
+
+
+def _spell_tensor(input: dict[str, Any]) -> str:
+    text = "Sequence[Tensor]" if input.get("list") else "Tensor"
+    return f"Optional[{text}]" if input["optional"] else text
 
 
 def _spell(attr: dict[str, Any]) -> str:

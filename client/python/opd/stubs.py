@@ -79,7 +79,8 @@ class Methods:
 
 def write(specs: Iterable[Spec], *, torch: bool = False, shipped: bool = False) -> str:
     """The text of a stub. shipped: of those in this package, which are methods of Tensor, too."""
-    named = sorted((s for s in specs if _is_name(s.name)), key=lambda s: s.name)
+    # opd.torch has none of lists.
+    named = sorted((s for s in specs if _is_name(s.name) and not (torch and s.lists)), key=lambda s: s.name)
     option = " --torch" * torch + " --shipped" * shipped
     parts = [
         _HEAD.format(
@@ -93,7 +94,7 @@ def write(specs: Iterable[Spec], *, torch: bool = False, shipped: bool = False) 
     parts += [_write_class(spec, torch) for spec in named]
     parts += [_OPS, *(f"    {spec.name}: _{spec.name}\n" for spec in named)]
     if shipped and not torch:
-        methods = [s for s in named if s.inputs and s.name not in dir(Tensor)]
+        methods = [s for s in named if s.is_method and s.name not in dir(Tensor)]
         parts += [_METHODS, *(_write_method(spec) for spec in methods)]
     elif not torch:
         parts.append(_CLIENT)
@@ -125,8 +126,8 @@ def _write_method(spec: Spec) -> str:
 
 
 def _spell_returns(spec: Spec, tensor: str) -> str:
-    n = len(spec.outputs)
-    return "None" if n == 0 else tensor if n == 1 else f"tuple[{', '.join([tensor] * n)}]"
+    kinds = [f"list[{tensor}]" if o.get("list") else tensor for o in spec.outputs]
+    return "None" if not kinds else kinds[0] if len(kinds) == 1 else f"tuple[{', '.join(kinds)}]"
 
 
 def _spell_parameters(spec: Spec, torch: bool) -> Iterator[str]:
@@ -138,7 +139,9 @@ def _spell_parameters(spec: Spec, torch: bool) -> Iterator[str]:
         left_out.discard("device")
     types.update((name, _spell_attr(attr)) for name, attr in spec.attrs.items())
     tensor = "Tensor" if torch else "Value"
-    types.update((python_name(i), tensor + " | None" * i["optional"]) for i in spec.inputs)
+    for i in spec.inputs:
+        text = f"Sequence[{tensor}]" if i.get("list") else tensor
+        types[python_name(i)] = text + " | None" * i["optional"]
     keyword_only = False
     for p in spec.signature.parameters.values():
         if p.name in left_out:

@@ -99,14 +99,18 @@ class Session:
         return spec
 
     def find_if_any(self, name: str) -> Optional[Spec]:
-        return self.catalog.find(name)
+        spec = self.catalog.find(name)
+        return None if spec and spec.lists else spec
 
     def tell_missing(self, name: str) -> str:
         """Why find() finds nothing."""
+        spec = self.catalog.find(name)
+        if spec and spec.lists:
+            return f"opd.torch has no operators of lists of tensors, as {name} is; client.ops.{name} is one"
         return self.catalog.tell_missing(name)
 
     def names(self) -> list[str]:
-        return self.catalog.names()
+        return [name for name in self.catalog.names() if self.find_if_any(name)]
 
     def refresh(self, name: str) -> None:
         """Forgets what was known of an operator, and asks again."""

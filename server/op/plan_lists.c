@@ -1,0 +1,365 @@
+#include "op/builder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "op/formula.h"
+#include "op/rules.h"
+
+// Operators of lists: what the header says, it says of one tensor of each list. So a plan is made
+// place by place, and the launches of all places that differ in nothing but tensors and their
+// sizes become one, up to what its arguments can carry.
+
+// What builder.h keeps of tensors, of one place.
+struct member_marks {
+    int operand_of[TENSOR_TEMP];
+    bool pending[TENSOR_TEMP], covered[TENSOR_TEMP];
+};
+
+int plan_lists_length(const struct plan_lists *lists)
+{
+    int n = -1;
+    for (int i = 0; lists && i < OP_MAX_INPUTS && n < 0; i++)
+        n = lists->n[i];
+    return n;
+}
+
+struct plan_lists *plan_lists_copy(const struct plan_lists *lists)
+{
+    size_t n = 0;
+    for (int i = 0; lists && i < OP_MAX_INPUTS; i++)
+        n += lists->n[i] > 0 ? (size_t)lists->n[i] : 0;
+    if (!lists)
+        return NULL;
+    struct plan_lists *copy = mem_alloc(
+        sizeof *copy + n * (sizeof(struct tensor_desc) + sizeof(struct tensor_desc *)));
+    struct tensor_desc *desc = (struct tensor_desc *)(copy + 1);
+    const struct tensor_desc **at = (const struct tensor_desc **)(desc + n);
+    *copy = *lists;
+    for (int i = 0; i < OP_MAX_INPUTS; i++) {
+        copy->of[i] = at;
+        for (int k = 0; k < lists->n[i]; k++) {
+            *desc = *lists->of[i][k];
+            *at++ = desc++;
+        }
+    }
+    return copy;
+}
+
+// --- the place at hand
+
+static bool check_lists(struct builder *b, const struct plan_request *request)
+{
+    const struct op *op = request->op;
+    int first = -1;
+    for (int i = 0; i < op->n_inputs; i++) {
+        int n = request->lists ? request->lists->n[i] : -1;
+        if (!op->inputs[i].list)
+            continue;
+        if (n < 0 && !op->inputs[i].optional)
+            return op_fail(b->err, "%s is missing, expected a list of tensors", op->inputs[i].name);
+        if (n < 0)
+            continue;
+        if (n > PLAN_MAX_MEMBERS)
+            return op_fail(b->err, "%s has %d tensors, expected at most %d", op->inputs[i].name, n,
+                           PLAN_MAX_MEMBERS);
+        if (first < 0)
+            first = i;
+        if (n != request->lists->n[first])
+            return op_fail(b->err, "%s has %d tensors, %s has %d; expected as many in each list",
+                           op->inputs[i].name, n, op->inputs[first].name, request->lists->n[first]);
+    }
+    b->n_members = first < 0 ? 0 : request->lists->n[first];
+    for (int o = 0; b->n_members == 0 && o < op->n_outputs; o++)
+        if (!op->outputs[o].list)
+            return op_fail(b->err, "the lists are empty, expected a tensor to make %s of",
+                           op->outputs[o].name);
+    return true;
+}
+
+bool builder_is_member(const struct builder *b, int tensor)
+{
+    const struct op *op = b->whole->op;
+    if (tensor >= TENSOR_TEMP) // scratch is for all
+        return false;
+    return tensor >= TENSOR_OUTPUT ? op->outputs[tensor - TENSOR_OUTPUT].list
+                                   : op->inputs[tensor].list;
+}
+
+bool builder_is_listed(const struct builder *b, const struct step *steps, int n)
+{
+    bool listed = false;
+    for (int i = 0; i < n && !listed; i++) {
+        listed = steps[i].kind == STEP_ZERO && builder_is_member(b, steps[i].tensor);
+        for (int a = 0; a < steps[i].n_args; a++)
+            listed = listed || (steps[i].args[a].tensor >= 0 &&
+                                builder_is_member(b, steps[i].args[a].tensor));
+    }
+    return listed;
+}
+
+static void copy_marks(struct builder *b, struct member_marks *m, bool back)
+{
+    for (int t = 0; t < TENSOR_TEMP; t++) {
+        if (!builder_is_member(b, t))
+            continue;
+        if (!back) {
+            m->operand_of[t] = b->operand_of[t];
+            m->pending[t] = b->pending[t];
+            m->covered[t] = b->covered[t];
+            continue;
+        }
+        b->operand_of[t] = m->operand_of[t];
+        b->pending[t] = m->pending[t];
+        b->covered[t] = m->covered[t];
+    }
+}
+
+// What is made once for all places has one shape.
+static bool check_single(struct builder *b, const struct tensor_desc *before,
+                         const struct tensor_desc *now, int tensor)
+{
+    char a[320], c[320];
+    if (builder_is_member(b, tensor) || tensor_desc_same(before, now))
+        return true;
+    tensor_desc_format(before, a, sizeof a);
+    tensor_desc_format(now, c, sizeof c);
+    return op_fail(b->err, "%s would be %s at [0] of the lists, %s at [%d]; expected one shape",
+                   body_tensor_name(b->whole->op, tensor), a, c, b->member);
+}
+
+static bool check_singles(struct builder *b, const struct env *before)
+{
+    const struct op *op = b->whole->op;
+    for (int o = 0; o < op->n_outputs; o++)
+        if (!check_single(b, &before->outputs[o], &b->env.outputs[o], TENSOR_OUTPUT + o))
+            return false;
+    for (int t = 0; !op->body->formulas && t < op->body->n_temps; t++)
+        if (!check_single(b, &before->temps[t], &b->env.temps[t], TENSOR_TEMP + t))
+            return false;
+    return true;
+}
+
+bool builder_set_member(struct builder *b, int member)
+{
+    struct plan_request *r = b->at_member;
+    if (b->member == member)
+        return true;
+    if (b->member >= 0)
+        copy_marks(b, &b->marks[b->member], false);
+    copy_marks(b, &b->marks[member], true);
+    b->member = member;
+    for (int i = 0; i < r->op->n_inputs; i++) {
+        if (!r->op->inputs[i].list || b->whole->lists->n[i] < 0)
+            continue;
+        r->inputs[i] = *b->whole->lists->of[i][member];
+        r->inputs[i].dtype = b->whole->inputs[i].dtype;
+    }
+    return rules_apply(r, &b->env, b->err) || opd_err_prefix(b->err, "at [%d]", member);
+}
+
+bool builder_start_lists(struct builder *b, const struct plan_request *request)
+{
+    b->whole = request;
+    b->member = -1;
+    if (!check_lists(b, request))
+        return false;
+    b->at_member = mem_alloc(sizeof *b->at_member);
+    *b->at_member = *request;
+    b->at_member->lists = NULL;
+    b->marks = mem_zalloc((size_t)b->n_members, sizeof *b->marks);
+    struct env *first = b->n_members > 1 ? mem_alloc(sizeof *first) : NULL;
+    bool ok = true;
+    for (int k = 0; k < b->n_members && ok; k++) {
+        memset(b->marks[k].operand_of, -1, sizeof b->marks[k].operand_of);
+        ok = builder_set_member(b, k) && (k == 0 || check_singles(b, first));
+        if (k == 0 && first)
+            *first = b->env;
+        for (int o = 0; o < request->op->n_outputs && ok; o++)
+            builder_operand(b, TENSOR_OUTPUT + o);
+    }
+    free(first);
+    return ok;
+}
+
+// --- launches that become one
+
+// The kernel of one launch at many places: opd::formula_list of opd.cuh. What is in `each` stands
+// where the arguments of that launch begin: pointers, and how many elements there are.
+struct launch_group {
+    struct formula_launch launch; // the first
+    char *prelude;
+    uint32_t prefix_size, blocks;
+    int n, capacity, n_tensors;
+    int places[SIGNATURE_MAX_PARAMS]; // by operand: which of the tensors; some stand twice
+    struct buf each, first, slots;    // of struct plan_slot: offsets in `each`
+};
+
+static uint32_t round_up(uint32_t n)
+{
+    return (n + 7) & ~7u;
+}
+
+// What a tensor of each list takes of the arguments, but for its first block.
+static uint32_t own_size(const struct launch_group *g)
+{
+    return 8 * ((uint32_t)g->n_tensors + 1);
+}
+
+static uint32_t each_size(const struct launch_group *g)
+{
+    return own_size(g) + 4;
+}
+
+static void start_group(struct builder *b, const struct formula_launch *launch, const char *prelude)
+{
+    struct launch_group *g = b->group;
+    g->launch = *launch;
+    free(g->prelude);
+    g->prelude = mem_strdup(prelude);
+    g->prefix_size = 8 * ((uint32_t)launch->packed.n_slots + 1);
+    g->n_tensors = 0;
+    for (int i = 0; i < launch->packed.n_slots; i++) {
+        int same = 0;
+        while (launch->packed.slots[same].operand != launch->packed.slots[i].operand)
+            same++;
+        g->places[i] = same < i ? g->places[same] : g->n_tensors++;
+    }
+    g->capacity = (int)((OP_MAX_ARGS_SIZE - 8 - round_up(launch->packed.size)) / each_size(g));
+    g->n = 0;
+    g->blocks = 0;
+    g->each.size = g->first.size = g->slots.size = 0;
+}
+
+static bool joins(const struct launch_group *g, const struct formula_launch *launch,
+                  const char *prelude)
+{
+    const struct packed *a = &g->launch.packed, *b = &launch->packed;
+    return g->n > 0 && g->n < g->capacity && a->size == b->size && a->n_slots == b->n_slots &&
+           launch->grid[0] <= INT32_MAX - g->blocks &&
+           strcmp(g->launch.kernel, launch->kernel) == 0 && strcmp(g->prelude, prelude) == 0 &&
+           memcmp(a->bytes + g->prefix_size, b->bytes + g->prefix_size, a->size - g->prefix_size) ==
+               0;
+}
+
+static void join(struct builder *b, const struct formula_launch *launch)
+{
+    struct launch_group *g = b->group;
+    static const uint64_t null = 0;
+    for (int i = 0, n = 0; i < launch->packed.n_slots; i++) {
+        if (g->places[i] < n)
+            continue;
+        struct plan_slot slot = { (uint32_t)g->each.size,
+                                  builder_operand(b, (int)launch->packed.slots[i].operand) };
+        buf_append(&g->slots, &slot, sizeof slot);
+        buf_append(&g->each, &null, sizeof null);
+        n++;
+    }
+    buf_append(&g->each, launch->packed.bytes + g->prefix_size - 8, 8); // elements
+    buf_append(&g->first, &g->blocks, sizeof g->blocks);
+    g->blocks += launch->grid[0];
+    g->n++;
+}
+
+// The arguments, as opd.cuh lays them out.
+static uint8_t *pack_group(struct builder *b, uint32_t *out_size, uint32_t *out_each)
+{
+    const struct launch_group *g = b->group;
+    uint32_t each = round_up(g->launch.packed.size), n = (uint32_t)g->n;
+    uint32_t first = each + (uint32_t)g->capacity * own_size(g);
+    uint32_t count = first + 4 * (uint32_t)g->capacity;
+    uint8_t *args = arena_alloc(b->arena, 1, round_up(count + 4));
+    memcpy(args, g->launch.packed.bytes, g->launch.packed.size);
+    memcpy(args + each, g->each.bytes, g->each.size);
+    memcpy(args + first, g->first.bytes, g->first.size);
+    memcpy(args + count, &n, sizeof n);
+    *out_size = round_up(count + 4);
+    *out_each = each;
+    return args;
+}
+
+static bool add_group(struct builder *b)
+{
+    struct launch_group *g = b->group;
+    struct plan_step step = { .kind = PLAN_STEP_LAUNCH,
+                              .grid = { g->blocks, 1, 1 },
+                              .block = { g->launch.block, 1, 1 } };
+    struct buf kernel = { 0 };
+    uint32_t each;
+    if (g->n == 0)
+        return true;
+    // "opd::formula_map<F, 4>" becomes "opd::formula_maps<F, 4, CAPACITY, TENSORS, PLACES...>"
+    const char *args = strchr(g->launch.kernel, '<');
+    buf_printf(&kernel, "opd::formula_maps%.*s, %d, %d", (int)strlen(args) - 1, args, g->capacity,
+               g->n_tensors);
+    for (int i = 0; i < g->launch.packed.n_slots; i++)
+        buf_printf(&kernel, ", %d", g->places[i]);
+    buf_append_str(&kernel, ">");
+    step.args = pack_group(b, &step.args_size, &each);
+    step.n_slots = (int)(g->slots.size / sizeof(struct plan_slot));
+    step.slots = arena_copy(b->arena, g->slots.bytes, (size_t)step.n_slots, sizeof *step.slots);
+    for (int i = 0; i < step.n_slots; i++)
+        step.slots[i].arg_offset += each;
+    g->n = 0;
+    b->prelude = g->prelude;
+    bool ok = builder_add_kernel(b, &(struct plan_param){ .size = step.args_size }, 1,
+                                 buf_str(&kernel), g->launch.line, &step.kernel) &&
+              builder_add_step(b, &step);
+    b->prelude = NULL;
+    buf_finish(&kernel);
+    return ok;
+}
+
+// --- formulas
+
+struct mapper {
+    struct builder *b;
+    struct buf text; // what the kernel of the place at hand is compiled with
+};
+
+// The only one of its place.
+static bool add_launch(void *data, const struct formula_launch *launch)
+{
+    struct mapper *m = data;
+    const char *prelude = buf_str(&m->text);
+    if (!joins(m->b->group, launch, prelude)) {
+        if (!add_group(m->b))
+            return false;
+        start_group(m->b, launch, prelude);
+    }
+    join(m->b, launch);
+    for (int i = 0; i < launch->n_written; i++)
+        m->b->covered[launch->written[i]] = true;
+    return true;
+}
+
+bool builder_map_formulas(struct builder *b)
+{
+    struct mapper m = { .b = b };
+    bool ok = true;
+    b->group = mem_zalloc(1, sizeof *b->group);
+    for (int k = 0; k < b->n_members && ok; k++) {
+        m.text.size = 0;
+        buf_append_str(&m.text, b->plan->prelude);
+        if (b->whole->op->body->formulas->calls_device)
+            buf_append_str(&m.text, PLAN_BEHIND_SOURCE);
+        ok = builder_set_member(b, k) && formula_plan(&b->env, &m.text, add_launch, &m, b->err);
+    }
+    buf_finish(&m.text);
+    return ok && add_group(b);
+}
+
+void builder_finish_lists(struct builder *b)
+{
+    if (b->group) {
+        free(b->group->prelude);
+        buf_finish(&b->group->each);
+        buf_finish(&b->group->first);
+        buf_finish(&b->group->slots);
+    }
+    free(b->group);
+    free(b->marks);
+    free(b->at_member);
+}

@@ -1,0 +1,220 @@
+"""Operators of lists of tensors: `Tensor[]` in, in place and out."""
+
+import numpy as np
+import pytest
+from operators import put_kernels
+from raw import Raw
+
+import opd
+
+# By formulas, which become few launches; by a kernel, one for each tensor.
+AXPYS = """
+//! op      axpys(Tensor(a!)[] ys, Tensor[] xs, Tensor? b=None, *, float a=2.0) -> ()
+//! dtypes  float32 float64
+//! formula ys = FACTOR * (ys + a * xs + (present(b) ? b : 0))
+//! example ys=[[4],[5,6]] xs=[[4],[5,6]]
+"""
+SCALES = """
+//! op      scales(Tensor[] xs, Tensor by) -> (Tensor[] ys, Tensor[] signs)
+//! dtypes  float32
+//! type    int32 : signs
+//! shape   xs ys signs [...S]
+//! shape   by []
+//! strided xs
+//! example xs=[[4],[5,6],[0]] by=[]
+//! forward
+//!   kernel scale threads numel(xs)
+//!     bind n = numel(xs)
+//!     bind step = rank(xs) == 1 ? stride(xs, 0) : 1
+__global__ void scale(const float *xs, const float *by, float *ys, int *signs, int64_t n, int64_t step)
+{
+    CUDA_KERNEL_LOOP(i, n) {
+        ys[i] = xs[i * step] * by[0];
+        signs[i] = xs[i * step] < 0 ? -1 : 1;
+    }
+}
+"""
+FAULTS = """
+//! op      faults(Tensor(a!)[] xs, Tensor bad) -> ()
+//! dtypes  float32
+//! type    int32 : bad
+//! shape   xs [N]
+//! shape   bad [1]
+//! forward
+//!   kernel fault grid 1 block 1
+__global__ void fault(float *xs, const int *bad, int64_t N)
+{
+    for (int64_t i = 0; i < N; i++)
+        xs[i] = bad[0] ? *(volatile const float *)(8ULL + i) : xs[i] + 1;
+}
+"""
+SHAPES = [(4,), (5, 6), (0,), (1000, 33), (), (3, 1, 2)]
+
+
+def axpys(factor=1):
+    return AXPYS.replace("FACTOR", str(factor))
+
+
+@pytest.fixture(scope="module")
+def daemon(start_shared, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lists")
+    put_kernels(folder, axpys=axpys(), scales=SCALES, faults=FAULTS)
+    daemon = start_shared("--kernels", str(folder))
+    daemon.kernels = folder
+    return daemon
+
+
+@pytest.fixture
+def ops(client):
+    return client.ops
+
+
+def draw(n=None, dtype=np.float32):
+    rng = np.random.default_rng(5)
+    shapes = SHAPES if n is None else [SHAPES[i % len(SHAPES)] for i in range(n)]
+    return [rng.integers(-9, 10, shape).astype(dtype) for shape in shapes]  # all is exact
+
+
+def same(tensors, arrays):
+    assert len(tensors) == len(arrays)
+    for t, a in zip(tensors, arrays):
+        assert t.shape == a.shape
+        np.testing.assert_array_equal(t.numpy(), a)
+
+
+@pytest.mark.parametrize("dtype", (np.float32, np.float64))
+def test_in_place(client, ops, dtype):
+    """More of them than a launch can carry, with empty ones and scalars, and with one that all share."""
+    xs, ys = draw(500, dtype), draw(500, dtype)[::-1]
+    ys = [y if y.shape == x.shape else np.ones(x.shape, dtype) for x, y in zip(xs, ys)]
+    tensors = [client.tensor(y) for y in ys]
+    assert ops.axpys(tensors, [client.tensor(x) for x in xs], a=0.5) is None
+    same(tensors, [y + dtype(0.5) * x for x, y in zip(xs, ys)])
+    ops.axpys(tensors, xs, dtype(3))  # arrays are sent; another plan, with a tensor that is no list
+    same(tensors, [y + dtype(2.5) * x + 3 for x, y in zip(xs, ys)])
+
+
+def test_results(client, ops):
+    xs = draw()
+    ys, signs = ops.scales(xs, np.float32(3))
+    same(ys, [3 * x for x in xs])
+    same(signs, [np.where(x < 0, -1, 1).astype(np.int32) for x in xs])
+    many = [np.full(3, i, np.float32) for i in range(300)]
+    same(ops.scales(many, np.float32(2))[0], [2 * x for x in many])
+    assert ops.scales([], np.float32(1)) == ([], [])
+    ops.axpys([], [])
+
+
+def test_views_and_strides(client, ops):
+    whole = client.tensor(np.arange(12, dtype=np.float32))
+    parts = [whole.view([4], offset=0), whole.view([4], offset=4), whole.view([4], offset=8)]
+    ops.axpys(parts, [np.ones(4, np.float32)] * 3)
+    np.testing.assert_array_equal(whole.numpy(), np.arange(12, dtype=np.float32) + 2)
+    ys, _ = ops.scales([whole.view([6], offset=0, strides=[2]), parts[1]], np.float32(1))
+    np.testing.assert_array_equal(ys[0].numpy(), np.arange(0, 12, 2) + 2)
+    np.testing.assert_array_equal(ys[1].numpy(), np.arange(4, 8) + 2)
+
+
+def test_refused(client, ops):
+    x, y, z = (client.zeros([n]) for n in (4, 5, 4))
+    for call, message in (
+        (lambda: ops.axpys([x, y], [z]), r"axpys: xs has 1 tensors, ys has 2; expected as many in each list"),
+        (lambda: ops.axpys([x, y], [z, client.zeros([6])]), r"axpys: at \[1\]: xs is \[6\], expected"),
+        (lambda: ops.axpys([x, z, y, client.zeros([4], dtype="float64")], [x] * 4),
+         r"axpys: ys\[3\] has dtype float64, ys\[0\] has float32; expected one dtype"),
+        (lambda: ops.axpys([x, y, x], [z, y, z]),
+         r"axpys: ys\[0\] and ys\[2\] are changed in place and share memory; expected a tensor for each"),
+        (lambda: ops.axpys([x, x.view([2], offset=1)], [z, z.view([2], offset=0)]),
+         r"axpys: ys\[0\] and ys\[1\] are changed in place"),
+        (lambda: ops.scales([x], client.zeros([2])), "scales: at .0.: by has rank 1"),
+        (lambda: ops.axpys.forward([x], [z]), "axpys has no backward"),
+        (lambda: ops.axpys([x], [client.zeros([4], dtype="float64")]),
+         r"axpys: at \[0\]: xs is float64, ys is float32; expected the same dtype"),
+    ):
+        with pytest.raises(opd.InvalidArgument, match=message):
+            call()
+    for value in (x, 5, [x, None], {"a": x}):
+        with pytest.raises(TypeError, match=r"axpys\(\) argument 'ys' must be a list of tensors"):
+            ops.axpys(value, [z, z])
+    assert not x.numpy().any() and not y.numpy().any()
+
+
+def test_wire(daemon, client, ops):
+    with Raw(daemon.socket) as raw:
+        raw.call("hello", "test", {})
+        for id in (1, 2, 3):
+            raw.make(id, "float32", [2], np.full(2, id, np.float32).tobytes())
+        raw.make(4, "float32", [], np.float32(2).tobytes())
+        reply = raw.call("forward", "scales", [[1, 2], 4], {}, [[10, 11], [12, 13]], {})
+        assert [[t["id"] for t in ts] for ts in reply["outputs"]] == [[10, 11], [12, 13]]
+        assert reply["outputs"][0][0]["shape"] == [2]
+        # Into tensors that are there.
+        raw.call("forward", "scales", [[1, 2], 4], {}, [None, [14, 15]], {"into": [[3, 10], None]})
+        assert raw.call("tensor_read", 3, 0, 8) == np.full(2, 2, np.float32).tobytes()
+        plan = raw.call("plan", "scales", [[["float32", [2]], ["float32", [3]]], ["float32", []]], {}, {})
+        assert plan["outputs"] == [[["float32", [2]], ["float32", [3]]], [["int32", [2]], ["int32", [3]]]]
+        for params, message in (
+            (("scales", [1, 4], {}, [[20], [21]], {}), "scales: xs is an integer of 0, expected an array"),
+            (("scales", [[1, None], 4], {}, [[20, 21], [22, 23]], {}), "scales: xs[1] is nil, expected a tensor"),
+            (("scales", [[1, 99], 4], {}, [[20, 21], [22, 23]], {}), "scales: xs[1]: this connection has no tensor 99"),
+            (("scales", [[1, 2], 4], {}, [[20], [22, 23]], {}), "what takes ys is an array of 1, expected an array of 2"),
+            (("scales", [[1, 2], 4], {}, [20, 21], {}), "what takes ys is an integer of 0, expected an array of 2"),
+            (("scales", [[1, 2], 4], {}, [[20, 20], [22, 23]], {}), "id 20 is given to two results"),
+            (("scales", [[1, 2], 4], {}, [None, [22, 23]], {"into": [[3, 3], None]}),
+             "lies in the memory of another result"),
+            (("scales", [[1, 2], 4], {}, [None, [22, 23]], {"into": [[3, 1], None]}),
+             "the tensor for ys lies in the memory of xs[0]"),
+        ):
+            assert message in str(raw.fail("forward", *params))
+        error = raw.fail("prepare", 1, "forward", "scales", [[["float32", [2]]], ["float32", []]], {}, {})
+        assert str(error) == "scales takes lists of tensors, which go into no request for a prepared call; use forward"
+        error = raw.fail("plan_export", "scales", "forward", [[["float32", [2]]], ["float32", []]], {}, {})
+        assert "an exported plan; run it in the daemon" in str(error)
+
+
+def test_graph(client, ops, daemon):
+    """Captured, replayed, and replayed by what an edit has made of the operator."""
+    xs, ys = draw(), [np.ones(s, np.float32) for s in SHAPES]
+    given, tensors = [client.tensor(x) for x in xs], [client.tensor(y) for y in ys]
+    with client.capture() as graph:
+        ops.axpys(tensors, given)
+        ops.axpys(tensors, given, a=1.0)
+    same(tensors, [y + 3 * x for x, y in zip(xs, ys)])
+    graph.replay()
+    same(tensors, [y + 6 * x for x, y in zip(xs, ys)])
+    put_kernels(daemon.kernels, axpys=axpys(factor=2))
+    client.reload()
+    for t, y in zip(tensors, ys):
+        t.write(y)
+    graph.replay()
+    same(tensors, [2 * (2 * (y + 2 * x) + x) for x, y in zip(xs, ys)])
+    put_kernels(daemon.kernels, axpys=axpys())
+    client.reload()
+
+
+def test_upgrade(client, ops):
+    """A graph of lists goes over an upgrade."""
+    xs = draw()
+    given, tensors = [client.tensor(x) for x in xs], [client.zeros(list(s)) for s in SHAPES]
+    with client.capture() as graph:
+        ops.axpys(tensors, given)
+    client.upgrade()
+    graph.replay()
+    same(tensors, [4 * x for x in xs])
+
+
+def test_fault(client):
+    """It is blamed by name, and what it was writing is suspect; so is a list with one of these."""
+    xs = [client.zeros([n]) for n in (4, 5)]
+    client.ops.faults(xs, np.zeros(1, np.int32))
+    same(xs, [np.ones(4, np.float32), np.ones(5, np.float32)])
+    with pytest.raises(opd.KernelFault, match=r"faults version \d+ forward, kernel fault \(xs\[0\] float32 \[4\], bad"):
+        client.ops.faults(xs, np.ones(1, np.int32))
+    with pytest.raises(opd.OpdError, match=r"axpys: ys\[0\] is suspect"):
+        client.ops.axpys(xs, [np.ones(4, np.float32), np.ones(5, np.float32)])
+
+
+def test_described(client, ops):
+    assert str(ops.scales.__signature__).startswith("(xs: 'Sequence[Tensor]', by: 'Tensor', *,")
+    assert "tuple[list[Tensor], list[Tensor]]" in str(ops.scales.__signature__)
+    assert ops.axpys.schema.startswith("axpys(Tensor(a!)[] ys, Tensor[] xs,")
