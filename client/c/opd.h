@@ -269,7 +269,15 @@ struct opd_forward_params {
     int64_t context;            // the id of a context to keep, for backward; 0: none
     double deadline;            // seconds
     const char *device;         // only for operators without inputs
+
+    // Of an operator of lists: for each argument of the schema that is given how many of `inputs`
+    // are its tensors, one after the other; OPD_SINGLE: it is no list, and has one. The same of
+    // the results and `outputs`, whose descriptions `tensors` gets in that order. NULL: no lists.
+    const int64_t *input_lengths, *output_lengths;
+    size_t input_length_count, output_length_count;
 };
+
+#define OPD_SINGLE (-1)
 
 OPD_API bool opd_forward(struct opd_client *client, const struct opd_forward_params *params,
                          struct opd_error *err);

@@ -118,24 +118,86 @@ static bool read_tensors(struct opd_client *c, struct opd_tensor *tensors, size_
     return true;
 }
 
+// Ids, of which some are of lists.
+struct id_lists {
+    const int64_t *ids, *lengths;
+    size_t count, length_count;
+};
+
+static bool check_lengths(const struct id_lists *l, const char *what, struct opd_error *err)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < l->length_count && total <= l->count; i++)
+        total += l->lengths[i] < 0 ? 1 : (size_t)l->lengths[i];
+    return !l->lengths || total == l->count ||
+           error_set(err, OPD_INVALID_ARGUMENT,
+                     "%zu ids of %s, and their lengths do not add up to that", l->count, what);
+}
+
+static void pack_lists(struct pack *p, const struct id_lists *l)
+{
+    const int64_t *ids = l->ids;
+    if (!l->lengths) {
+        pack_ids(p, ids, l->count);
+        return;
+    }
+    msgpack_pack_array(&p->mp, l->length_count);
+    for (size_t i = 0; i < l->length_count; i++) {
+        size_t n = l->lengths[i] < 0 ? 1 : (size_t)l->lengths[i];
+        if (l->lengths[i] < 0)
+            pack_id_list(p, ids, 1);
+        else
+            pack_ids(p, ids, n);
+        ids += n;
+    }
+}
+
+// The descriptions of a list's tensors stand in an array of their own.
+static bool read_lists(struct opd_client *c, struct opd_tensor *tensors, const struct id_lists *l,
+                       const msgpack_object *infos, struct opd_error *err)
+{
+    if (!l->lengths)
+        return read_tensors(c, tensors, l->count, infos, err);
+    if (!infos || infos->type != MSGPACK_OBJECT_ARRAY || infos->via.array.size != l->length_count)
+        return error_set(err, OPD_MALFORMED_MESSAGE, "the reply does not describe %zu results",
+                         l->length_count);
+    for (size_t i = 0; i < l->length_count; i++) {
+        msgpack_object *info = &infos->via.array.ptr[i], single = { .type = MSGPACK_OBJECT_ARRAY };
+        size_t n = l->lengths[i] < 0 ? 1 : (size_t)l->lengths[i];
+        single.via.array.size = 1;
+        single.via.array.ptr = info;
+        if (!read_tensors(c, tensors, n, l->lengths[i] < 0 ? &single : info, err))
+            return false;
+        tensors = tensors ? tensors + n : NULL;
+    }
+    return true;
+}
+
 bool opd_forward(struct opd_client *c, const struct opd_forward_params *params,
                  struct opd_error *err)
 {
     struct pack p;
     struct opd_reply reply = { 0 };
-    enum prepared_result prepared = prepared_forward(c, params, pack_attrs, err);
+    const struct id_lists inputs = { params->inputs, params->input_lengths, params->input_count,
+                                     params->input_length_count };
+    const struct id_lists outputs = { params->outputs, params->output_lengths, params->output_count,
+                                      params->output_length_count };
+    enum prepared_result prepared = inputs.lengths || outputs.lengths
+                                        ? PREPARED_NOT
+                                        : prepared_forward(c, params, pack_attrs, err);
     if (prepared != PREPARED_NOT)
         return prepared == PREPARED_DONE;
+    if (!check_lengths(&inputs, "inputs", err) || !check_lengths(&outputs, "outputs", err))
+        return false;
     pack_init(&p, 5);
     pack_str(&p, params->op);
-    pack_ids(&p, params->inputs, params->input_count);
+    pack_lists(&p, &inputs);
     pack_attrs(&p, params);
-    pack_ids(&p, params->outputs, params->output_count);
+    pack_lists(&p, &outputs);
     pack_options(&p, params);
-    bool good = client_call_with(c, "forward", &p, (struct iovec){ 0 }, params->deadline, &reply,
-                                 err) &&
-                read_tensors(c, params->tensors, params->output_count,
-                             opd_map_get(&reply.result, "outputs"), err);
+    bool good =
+        client_call_with(c, "forward", &p, (struct iovec){ 0 }, params->deadline, &reply, err) &&
+        read_lists(c, params->tensors, &outputs, opd_map_get(&reply.result, "outputs"), err);
     opd_reply_clear(&reply);
     return good;
 }

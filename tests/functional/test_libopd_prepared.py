@@ -40,6 +40,8 @@ class Forward(Structure):
         ("op", c_char_p), ("inputs", POINTER(c_int64)), ("input_count", c_size_t), ("attrs", POINTER(Attr)),
         ("attr_count", c_size_t), ("outputs", POINTER(c_int64)), ("output_count", c_size_t),
         ("tensors", POINTER(Tensor)), ("context", c_int64), ("deadline", c_double), ("device", c_char_p),
+        ("input_lengths", POINTER(c_int64)), ("output_lengths", POINTER(c_int64)),
+        ("input_length_count", c_size_t), ("output_length_count", c_size_t),
     ]  # fmt: skip
 
 
@@ -99,8 +101,8 @@ class Client:
         call.restype = c_bool
         self.done(call(self.client, method.encode(), buffer, None, ctypes.byref(self.error)))
 
-    def forward(self, op, inputs, outputs, context=0, **attrs):
-        """What it says of its outputs."""
+    def forward(self, op, inputs, outputs, context=0, lengths=None, **attrs):
+        """What it says of its outputs. lengths: of the lists in both, -1 for a single tensor."""
         tensors = (Tensor * len(outputs))()
         names = [name.encode() for name in attrs]
         made = [self.lib.opd_float(*of) for of in zip(names, map(c_double, attrs.values()))]
@@ -108,6 +110,9 @@ class Client:
             op.encode(), (c_int64 * len(inputs))(*inputs), len(inputs), (Attr * len(made))(*made), len(made),
             (c_int64 * len(outputs))(*outputs), len(outputs), tensors, context, 0, None,
         )  # fmt: skip
+        if lengths is not None:
+            p.input_lengths, p.output_lengths = [(c_int64 * len(each))(*each) for each in lengths]
+            p.input_length_count, p.output_length_count = map(len, lengths)
         self.done(self.lib.opd_forward(self.client, ctypes.byref(p), ctypes.byref(self.error)))
         return [(t.id, t.dtype, list(t.shape[: t.rank]), t.bytes, t.name) for t in tensors]
 

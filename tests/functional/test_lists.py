@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from operators import put_kernels
-from raw import Raw
+from raw import SANITIZED, Raw
+from test_libopd_prepared import Client as LibraryClient
 
 import opd
 
@@ -170,6 +171,26 @@ def test_wire(daemon, client, ops):
         assert str(error) == "scales takes lists of tensors, which go into no request for a prepared call; use forward"
         error = raw.fail("plan_export", "scales", "forward", [[["float32", [2]]], ["float32", []]], {}, {})
         assert "an exported plan; run it in the daemon" in str(error)
+
+
+@pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
+def test_c_client(daemon):
+    c = LibraryClient(daemon.socket)
+    try:
+        for id in (1, 2, 3, 4):
+            c.make(id, *[float(id)] * id)
+        c.forward("axpys", [1, 2, 1, 2], [], lengths=([2, 2], []), a=1.0)
+        assert c.read(1, 1) == [2] and c.read(2, 2) == [4, 4]
+        c.call("tensor_new", [5, "float32", []])
+        told = c.forward("scales", [3, 4, 5], [10, 11, 12, 13], lengths=([2, -1], [2, 2]))
+        assert [(id, shape, dtype) for id, dtype, shape, _, _ in told] == [
+            (10, [3], b"float32"), (11, [4], b"float32"), (12, [3], b"int32"), (13, [4], b"int32")]  # fmt: skip
+        assert c.read(11, 4) == [0] * 4
+        assert [t for t in c.forward("scales", [5], [], lengths=([0, -1], [0, 0]))] == []
+        with pytest.raises(OSError, match="3 ids of inputs, and their lengths do not add up to that"):
+            c.forward("axpys", [1, 2, 1], [], lengths=([2, 2], []))
+    finally:
+        c.close()
 
 
 def test_graph(client, ops, daemon):
