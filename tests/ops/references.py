@@ -243,6 +243,7 @@ REFERENCES = {
 
 # Operators that no row can describe, and where they are tested.
 ELSEWHERE = {"sgd_step": "test_optimizers.py", "adam_step": "test_optimizers.py",
+             "sgd_steps": "test_optimizers.py", "adam_steps": "test_optimizers.py",
              "pcl_loss": "test_pcl_loss.py"}
 
 BOUNDS = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}

@@ -174,3 +174,104 @@ def test_errors(client):
     ):
         with pytest.raises(opd.InvalidArgument, match=match):
             call()
+
+
+# --- over lists
+
+LISTS = [*SHAPES, *[(n % 7 + 1, n % 5) for n in range(200)]]  # more than a launch takes
+
+
+class Residents:
+    """Parameters in the daemon and their twins in PyTorch, which takes a step over the list as well."""
+
+    def __init__(self, client, dtype, optimizer, **options):
+        self.all = [Resident(client, shape, dtype, torch.optim.SGD, lr=0) for shape in LISTS]
+        self.twins = [p.twin for p in self.all]
+        self.optimizer = optimizer(self.twins, foreach=True, **options)
+        self.params = [p.tensor for p in self.all]
+
+    def buffers(self, dtype=None):
+        return [p.buffer(dtype) for p in self.all]
+
+    def step(self, n):
+        grads = []
+        for i, p in enumerate(self.all):
+            grad = random(p.shape, 1000 * n + i).to(p.kind)
+            p.twin.grad = grad.double()
+            grads.append(p.client.tensor(grad, dtype=p.dtype))
+        self.optimizer.step()
+        return grads
+
+    def check(self, tensors, refs):
+        """All together: of one number the error says little."""
+        dtype = self.all[0].dtype
+        found = np.concatenate([t.numpy().astype(np.float64).ravel() for t in tensors])
+        ref = np.concatenate([r.detach().double().numpy().ravel() for r in refs])
+        error = np.linalg.norm(found - ref) / np.linalg.norm(ref)
+        assert error <= BOUNDS[dtype], f"error {error:.2e}"
+        assert [t.shape for t in tensors] == [tuple(r.shape) for r in refs]
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("options", (
+    {"weight_decay": 0.1},
+    {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
+), ids=str)
+def test_sgd_of_lists(client, dtype, options):
+    """As torch.optim.SGD(foreach=True)."""
+    p = Residents(client, dtype, torch.optim.SGD, lr=0.05, **options)
+    buffers = [p.buffers()] if "momentum" in options else []
+    for n in range(2):
+        client.ops.sgd_steps(p.params, p.step(n), *buffers, lr=0.05, first=n == 0, **options)
+    p.check(p.params, p.twins)
+    if buffers:
+        p.check(buffers[0], [p.optimizer.state[t]["momentum_buffer"] for t in p.twins])
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("decoupled", (False, True))
+def test_adam_of_lists(client, dtype, decoupled):
+    """As torch.optim.Adam(foreach=True), and AdamW."""
+    optimizer = torch.optim.AdamW if decoupled else torch.optim.Adam
+    p = Residents(client, dtype, optimizer, lr=0.01, weight_decay=0.1)
+    state = "float32" if dtype == "float16" else dtype
+    averages, squares = p.buffers(state), p.buffers(state)
+    for n in range(2):
+        client.ops.adam_steps(p.params, p.step(n), averages, squares, step=n + 1, lr=0.01, weight_decay=0.1,
+                              decoupled=decoupled)
+    p.check(p.params, p.twins)
+    p.check(averages, [p.optimizer.state[t]["exp_avg"] for t in p.twins])
+    p.check(squares, [p.optimizer.state[t]["exp_avg_sq"] for t in p.twins])
+
+
+def test_lists_are_what_single_tensors_are(client):
+    """Bit by bit, wherever views begin."""
+    shapes = [(64,), (3, 5), (1000,), (0,)]
+    for odd in (0, 1):
+        sets = []
+        for _ in range(2):
+            whole = [[client.tensor(np.abs(random([n + odd], k).float().numpy())) for s in shapes
+                      for n in [int(np.prod(s))]] for k in range(4)]
+            sets.append([[t.view(s, offset=odd) for t, s in zip(ts, shapes)] for ts in whole])
+        client.ops.adam_steps(*sets[0], step=3)
+        client.ops.sgd_steps(*sets[0][:3], lr=0.1, momentum=0.5)
+        for tensors in zip(*sets[1]):
+            client.ops.adam_step(*tensors, step=3)
+            client.ops.sgd_step(*tensors[:3], lr=0.1, momentum=0.5)
+        for a, b in zip(sets[0], sets[1]):
+            assert [x.numpy().tobytes() for x in a] == [x.numpy().tobytes() for x in b]
+
+
+def test_errors_of_lists(client):
+    x, y, double = client.zeros([4]), client.zeros([5]), client.zeros([4], dtype="float64")
+    for call, match in (
+        (lambda: client.ops.sgd_steps([x, y], [x], lr=1), "grads has 1 tensors, params has 2; expected as many"),
+        (lambda: client.ops.sgd_steps([x, y], [x, x], lr=1), r"at \[1\]: grads is float32 \[4\], params is float32 \[5\]"),
+        (lambda: client.ops.sgd_steps([x, double], [x, x], lr=1),
+         r"sgd_steps: params\[1\] has dtype float64, params\[0\] has float32; expected one dtype"),
+        (lambda: client.ops.sgd_steps([x, y, x], [x, y, x], lr=1), r"params\[0\] and params\[2\] are changed in place"),
+        (lambda: client.ops.sgd_steps([x], [x], momentum=0.9, lr=1), "there are no momentum_buffers"),
+        (lambda: client.ops.adam_steps([x], [x], [y], [y], step=0), "it counts from 1"),
+    ):
+        with pytest.raises(opd.InvalidArgument, match=match):
+            call()

@@ -31,6 +31,17 @@ class _adam_step(Operator):
     def __call__(self, param: Value, grad: Value, exp_avg: Value, exp_avg_sq: Value, *, step: int, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, decoupled: bool = False, maximize: bool = False, deadline: float | None = None, version: int | None = None, debug: bool = False) -> None: ...
     def forward(self, param: Value, grad: Value, exp_avg: Value, exp_avg_sq: Value, *, step: int, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, decoupled: bool = False, maximize: bool = False, deadline: float | None = None, version: int | None = None, debug: bool = False) -> tuple[None, Context]: ...
 
+class _adam_steps(Operator):
+    """One step of torch.optim.Adam for lists of tensors, in as few launches as they fit in:
+    params, exp_avgs and exp_avg_sqs are changed in place.
+    step counts from 1; exp_avgs and exp_avg_sqs are zeros before it.
+    decoupled: weight_decay as in torch.optim.AdamW.
+    exp_avgs and exp_avg_sqs of 16-bit params may be float32, and should be: the square of a
+    gradient below 2e-4 is 0 in float16."""
+
+    def __call__(self, params: Sequence[Value], grads: Sequence[Value], exp_avgs: Sequence[Value], exp_avg_sqs: Sequence[Value], *, step: int, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, decoupled: bool = False, maximize: bool = False, deadline: float | None = None, version: int | None = None, debug: bool = False) -> None: ...
+    def forward(self, params: Sequence[Value], grads: Sequence[Value], exp_avgs: Sequence[Value], exp_avg_sqs: Sequence[Value], *, step: int, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, decoupled: bool = False, maximize: bool = False, deadline: float | None = None, version: int | None = None, debug: bool = False) -> tuple[None, Context]: ...
+
 class _add(Operator):
     """input + other, elementwise; shapes broadcast."""
 
@@ -137,6 +148,17 @@ class _sgd_step(Operator):
     def __call__(self, param: Value, grad: Value, momentum_buffer: Value | None = None, *, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False, maximize: bool = False, first: bool = False, deadline: float | None = None, version: int | None = None, debug: bool = False) -> None: ...
     def forward(self, param: Value, grad: Value, momentum_buffer: Value | None = None, *, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False, maximize: bool = False, first: bool = False, deadline: float | None = None, version: int | None = None, debug: bool = False) -> tuple[None, Context]: ...
 
+class _sgd_steps(Operator):
+    """One step of torch.optim.SGD for lists of tensors, in as few launches as they fit in:
+    params and momentum_buffers are changed in place.
+    first: each buffer is set to the gradient, whatever it holds, as PyTorch's first step
+    does; without dampening a buffer of zeros does the same.
+    The buffers of 16-bit params may be float32. In float16 a step below param / 2048 is
+    lost."""
+
+    def __call__(self, params: Sequence[Value], grads: Sequence[Value], momentum_buffers: Sequence[Value] | None = None, *, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False, maximize: bool = False, first: bool = False, deadline: float | None = None, version: int | None = None, debug: bool = False) -> None: ...
+    def forward(self, params: Sequence[Value], grads: Sequence[Value], momentum_buffers: Sequence[Value] | None = None, *, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False, maximize: bool = False, first: bool = False, deadline: float | None = None, version: int | None = None, debug: bool = False) -> tuple[None, Context]: ...
+
 class _sigmoid(Operator):
     """1 / (1 + exp(-x)), elementwise."""
 
@@ -184,6 +206,7 @@ class Ops:
 
     acos: _acos
     adam_step: _adam_step
+    adam_steps: _adam_steps
     add: _add
     depthwise_conv2d: _depthwise_conv2d
     div: _div
@@ -199,6 +222,7 @@ class Ops:
     relu: _relu
     rms_norm: _rms_norm
     sgd_step: _sgd_step
+    sgd_steps: _sgd_steps
     sigmoid: _sigmoid
     silu: _silu
     softmax: _softmax
