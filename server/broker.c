@@ -199,6 +199,7 @@ static void close_loop_handles(struct broker *b)
     uv_close((uv_handle_t *)&roof(b)->idle, unused_closed_cb);
     uv_close((uv_handle_t *)&roof(b)->stop_timer, unused_closed_cb);
     replies_close(b);
+    compiling_close(b);
     devices_close(&b->devices);
     for (int i = 0; i < TURN_N_SIGNALS; i++)
         uv_close((uv_handle_t *)&roof(b)->signals[i], unused_closed_cb);
@@ -312,6 +313,7 @@ static void init_loop(struct broker *b)
     uv_idle_init(&b->turn.loop, &roof(b)->idle);
     uv_timer_init(&b->turn.loop, &roof(b)->stop_timer);
     replies_init(b);
+    compiling_init(b);
     roof(b)->prepare.data = roof(b)->idle.data = roof(b)->stop_timer.data = b;
     uv_prepare_start(&roof(b)->prepare, prepare_cb);
     for (int number, i = 0; i < TURN_N_SIGNALS; i++) {

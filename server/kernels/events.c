@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "wire/msg.h"
 
-static void pack_event(struct buf *out, uint64_t seq, const struct event *e)
+void events_pack(struct buf *out, uint64_t seq, const struct event *e)
 {
     bool failed = e->err && e->err->code;
     size_t map = pack_map_begin(out);
@@ -22,6 +22,10 @@ static void pack_event(struct buf *out, uint64_t seq, const struct event *e)
         pack_key_str(out, "message", e->err->msg);
     if (failed && e->err->log)
         pack_key_str(out, "log", e->err->log);
+    if (e->dtype)
+        pack_key_str(out, "dtype", e->dtype);
+    if (e->kernels)
+        pack_key_int(out, "kernels", e->kernels);
     if (e->ms > 0)
         pack_key_float(out, "ms", e->ms);
     pack_map_end(out, map);
@@ -55,7 +59,7 @@ uint64_t events_add(struct events *ev, const struct event *event)
     uint64_t seq = ev->next++;
     struct kept_event *kept = &ev->kept[seq % EVENTS_KEPT];
     kept->packed.size = kept->outcome.size = 0;
-    pack_event(&kept->packed, seq, event);
+    events_pack(&kept->packed, seq, event);
     events_pack_outcome(event, &kept->outcome);
     for (struct event_listener *l = ev->listeners; l; l = l->next)
         l->told(l->owner, &kept->packed);

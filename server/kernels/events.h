@@ -19,6 +19,8 @@ struct event {
     const char *file;
     const struct opd_err *err;
     double ms;
+    const char *dtype;
+    int kernels;
 };
 
 struct kept_event {
@@ -42,6 +44,7 @@ struct events {
 
 // Adds an event, tells those who follow, and returns its number.
 uint64_t events_add(struct events *ev, const struct event *event);
+void events_pack(struct buf *out, uint64_t seq, const struct event *event); // the map
 // Follows from now on, or no more; either may be so already.
 void events_follow(struct events *ev, struct event_listener *listener, bool follows);
 void events_pack_since(const struct events *ev, uint64_t since,

@@ -280,7 +280,8 @@ static void compiled(void *data, struct pool_result *result, const struct opd_er
             log_warn("%s: warnings:\n%s", p->file, result->log);
             p->log = mem_strdup(result->log);
         }
-        if (!result->cached)
+        p->compiled = !result->cached;
+        if (p->compiled)
             count_compile(p);
         take_image(p, result);
     }

@@ -33,6 +33,7 @@ struct program {
     uint64_t failed_at;   // clock_ns()
     uint64_t since;       // COMPILING: clock_ns()
     int image_fd;         // -1 until compiled
+    bool compiled, told;  // here, and not taken from the cache; an event has told of that
     int n_loads;          // commands under way that load it
     int n_deaths;         // of executors, one after the other, while they loaded it
     bool leaving;         // one under way unloads it; what was sent before that may need it

@@ -62,9 +62,13 @@ struct conn {
     struct map exported;            // slot -> struct opd_operator: it has plans of these
     struct event_listener follower; // what happens is sent as notifications
     bool traces;                    // so is each run; see trace.h
-    bool hears_printed;             // so is what its kernels print
-    uint64_t n_unprinted;           // bytes of that which it was not told of
-    size_t freed;                   // once it has ended: how far the map that is being freed is
+    struct {
+        bool printed, compiling, compiled;
+    } hears;                 // so is what its kernels print, and what is compiled for it
+    uint64_t compiling;      // `since` of its last request that waited for a compile
+    uint64_t told_compiling; // of the last that it was told so of
+    uint64_t n_unprinted;    // bytes of that which it was not told of
+    size_t freed;            // once it has ended: how far the map that is being freed is
     struct map warnings;  // hash of an operator's name -> number of the failure that it was told of
     bool reload_pending;  // its reload() waits
     struct version *load; // what its load() waits for, a reference; NULL: it does not

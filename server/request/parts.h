@@ -17,6 +17,7 @@
 #include "request/listen.h"
 #include "request/request.h"
 #include "request/method.h"
+#include "request/compiling.h"
 #include "request/replies.h"
 #include "wire/map.h"
 
@@ -58,6 +59,7 @@ struct broker {
     int n_spare;
     struct listener listener;
     struct replies replies;
+    struct compiling compiling;
     struct counters counters;
     struct handover handover;
     int n_checks;                   // under way

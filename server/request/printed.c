@@ -47,7 +47,7 @@ void printed_tell(const struct request *req, const struct command *c)
         buf_printf(&text, "%s... %" PRIu64 " bytes more were dropped\n",
                    c->printed[c->n_printed - 1] == '\n' ? "" : "\n", c->n_unprinted);
     log_lines(req->op[0] ? req->op : "a graph", buf_str(&text), text.size);
-    if (req->conn->hears_printed && !req->conn->closed)
+    if (req->conn->hears.printed && !req->conn->closed)
         req->conn->n_unprinted = notify(req->conn, req->op, &text, dropped)
                                      ? 0
                                      : dropped + c->n_printed;

@@ -177,14 +177,22 @@ static void pack_runs(struct buf *out, const struct broker *b)
 // The notifications that a client wants, but for those that requests of their own are for.
 static bool hear(struct conn *c, const value *names, struct opd_err *err)
 {
+    const struct {
+        const char *name;
+        bool *hears;
+    } known[] = { { "printed", &c->hears.printed },
+                  { "compiling", &c->hears.compiling },
+                  { "compiled", &c->hears.compiled } };
     char name[16];
     if (!value_is_nil(names) && value_type(names) != VALUE_ARRAY)
         return opd_err_set(err, OPD_E_invalid_argument,
                            "hello: notify is %s, expected an array of notifications' names",
                            value_type_name(names));
     for (size_t i = 0; i < value_count(names); i++)
-        if (value_copy_str(value_at(names, i), name, sizeof name) && strcmp(name, "printed") == 0)
-            c->hears_printed = true;
+        for (size_t k = 0; k < sizeof known / sizeof known[0]; k++)
+            if (value_copy_str(value_at(names, i), name, sizeof name) &&
+                strcmp(name, known[k].name) == 0)
+                *known[k].hears = true;
     return true;
 }
 

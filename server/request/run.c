@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "request/compiling.h"
 #include "request/graph.h"
 #include "request/parts.h"
 #include "kernels/program.h"
@@ -159,6 +160,10 @@ enum request_status run_load(struct run *run, struct opd_err *err)
         if (err->code)
             return REQUEST_ERROR;
     }
+    if (!ready)
+        compiling_wait(run->req, run->bound);
+    else if (run->req->conn->compiling == run->req->since)
+        compiling_end(run->req, run->bound);
     return ready ? REQUEST_ANSWERED : REQUEST_WAIT;
 }
 

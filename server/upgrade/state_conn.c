@@ -48,8 +48,11 @@ bool state_conn(struct archive *a, void *thing)
     archive_bool(a, "follows", &follows);
     if (archive_has(a, "traces")) // absent in programs from before there was a trace
         archive_bool(a, "traces", &traces);
-    if (archive_has(a, "hears_printed")) // absent in programs from before there was that
-        archive_bool(a, "hears_printed", &c->hears_printed);
+    if (archive_has(a, "printed")) { // absent in programs from before there were these
+        archive_bool(a, "printed", &c->hears.printed);
+        archive_bool(a, "compiling", &c->hears.compiling);
+        archive_bool(a, "compiled", &c->hears.compiled);
+    }
     archive_count(a, "seen", &c->last_event);
     trace_follow(c, traces);
     events_follow(&b->events, &c->follower, follows);

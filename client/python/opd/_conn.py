@@ -7,12 +7,10 @@ replies nobody reads stops reading too. One lock serves all threads.
 from __future__ import annotations
 
 import array
-import logging
 import os
 import select
 import socket
 import struct
-import sys
 import threading
 import weakref
 from collections import deque
@@ -20,6 +18,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, Optional, Protocol
 
 from . import _wire
+from ._told import Told
 from .errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -38,11 +37,7 @@ _MANY = 10_000  # ids given up in one message
 _KEPT = 1000  # notifications that nobody has waited for
 _CALL = "forward"  # what messages say of a prepared one
 _WARN = ("forward", "replay", "plan_export")  # their results may have warnings
-HEARS = ("printed",)  # notifications that hello asks for
 _BRING = ("tensor_export", "plan_export", "version_page")  # their replies may bring a descriptor
-
-
-_log = logging.getLogger("opd")
 
 
 class Batch:
@@ -151,7 +146,7 @@ class Connection:
         self._out: deque[tuple[memoryview, Optional[int]]] = deque()  # (bytes, fd)
         self.replies: dict[int, Reply] = {}  # that are awaited, by their requests' numbers
         self._notifications: deque[_wire.Notification] = deque(maxlen=_KEPT)
-        self._printed: deque[bytes] = deque()  # by kernels, and not written yet
+        self._told = Told()
         self._next_msgid = 0
         self._garbage: deque[tuple[str, int]] = deque()
         self.dropped: list[bytes] = []  # tensors that were given up, as MessagePack
@@ -353,7 +348,7 @@ class Connection:
     def _await(self, reply: Reply) -> Reply:
         while self.inbox:
             self._take(self.inbox.popleft())
-        self._print()
+        self._told.tell()
         self.pump(lambda: reply.done, reply.method)
         return reply
 
@@ -564,19 +559,8 @@ class Connection:
             self.close(str(e))
         while self.inbox:
             self._take(self.inbox.popleft())
-        if self._printed:
-            self._print()
+        self._told.tell()
         return True
-
-    def _print(self) -> None:
-        """What kernels have printed goes where print() goes. Whatever becomes of it, the calls have run."""
-        while self._printed:
-            text = self._printed.popleft().decode("utf-8", "replace")
-            try:
-                sys.stdout.write(text)
-                sys.stdout.flush()
-            except Exception as e:
-                _log.warning("what a kernel has printed is lost: %s", e)
 
     def _read_with_fds(self) -> None:
         assert self._sock is not None
@@ -596,21 +580,15 @@ class Connection:
             return self.close("the daemon hung up")
         try:
             for message in self._decoder.feed(data):
-                if isinstance(message, _wire.Notification):
-                    self._hear(message)
-                else:
+                if not isinstance(message, _wire.Notification):
                     self._settle(*message)
+                elif not self._told.hear(message.method, message.params):
+                    self._notifications.append(message)
         except ProtocolError as e:
             self.close(str(e))
         except BaseException:
             self._give_up()
             raise
-
-    def _hear(self, notification: _wire.Notification) -> None:
-        if notification.method == "printed":
-            self._printed.append(notification.params[0]["text"])
-        else:
-            self._notifications.append(notification)
 
     def _settle(self, msgid: int, error: Any, result: Any) -> None:
         reply = self.replies.pop(msgid, None)

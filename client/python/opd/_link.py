@@ -16,10 +16,11 @@ from threading import get_ident
 from typing import Any, Callable, Optional
 
 from . import _start
-from ._conn import HEARS, Batch, Connection, Reply
+from ._conn import Batch, Connection, Reply
 from ._data import Transfer
 from ._export import Exports
 from ._protocol import DTYPES, PROTOCOL
+from ._told import HEARS
 from ._warn import warn_reload
 from .errors import ConnectionLost, ProtocolError
 
