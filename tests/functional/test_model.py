@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from conftest import DEVICE
 from raw import Raw, RpcError
@@ -14,7 +15,7 @@ sys.path.insert(0, str(MODEL))
 
 from comparer import check_reply  # noqa: E402
 from graphs import Graphs  # noqa: E402
-from model import Client, Tensor  # noqa: E402
+from model import Client, Tensor, Untold  # noqa: E402
 
 
 def play(raw, world, client, method, *params):
@@ -28,6 +29,23 @@ def play(raw, world, client, method, *params):
     prediction.happen()
     check_reply(method, params, prediction, error, result)
     return prediction.code
+
+
+def test_ids_that_are_used_again_in_a_capture_are_not_told():
+    Tensor.device = DEVICE
+    world, client = Graphs(np.random.default_rng(1)), Client("a client")
+
+    def ask(method, *params):
+        prediction = world.predict(client, method, list(params))
+        prediction.happen()
+        return prediction.code
+
+    assert ask("tensor_new", 1, "float32", [4]) is ask("tensor_new", 2, "float32", [4]) is None
+    assert ask("graph_begin", 9) is ask("forward", "grow", [1], {}, []) is None
+    assert ask("forward", "grow", [1], {}, []) is None  # the same one may come again
+    assert ask("free", "tensor", [1]) is ask("tensor_view", 1, 2, 0, [4]) is None
+    with pytest.raises(Untold):
+        ask("forward", "grow", [1], {}, [])
 
 
 def test_what_failed_in_a_capture_was_written(start_daemon):

@@ -73,6 +73,13 @@ class Graphs(Runs):
         there = [c.tensors[id] for id in graph_ids if id in c.tensors]
         empty = any(not t.size for t in there) or (method == "tensor_new" and not p.result["bytes"])
         mine = all(t.storage.owner is t.storage for t in there)
+        own = graph.own
+        anew = any(id in own.tensors and own.tensors[id] is not c.tensors.get(id) for id in graph_ids)
+        if method == "call":
+            prepared = c.prepareds[params[0]]
+            anew = anew or own.prepareds.get(params[0], prepared) is not prepared
+        if anew:
+            raise Untold  # an id that had been something else: nodes are kept by their ids
         if empty or not mine or options.keys() - {"into", "saved"} or (op and (op.view or op.near)):
             raise Untold
         if method == "call" and options or (name == "turn" and self.stormy):
