@@ -194,7 +194,7 @@ def quote(text: str) -> str:
 
 def zsh_option(o: Option) -> str:
     help = re.sub(r"([\[\]:])", r"\\\1", quote(o.help))
-    value = "" if not o.value else ":" + o.value + ":" + ("_files" if is_file(o.value) else " ")
+    value = "" if not o.value else ":" + o.value.replace(":", "\\:") + ":" + ("_files" if is_file(o.value) else " ")
     return f"        '{o.name}[{help}]{value}'"
 
 

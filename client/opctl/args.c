@@ -25,6 +25,9 @@ const struct option_row args_options[OPTIONS] = {
                           "with --run: for each stage, default 10; with --grad: default 60" },
     [OPTION_COUNT] = { "--count", "N", "end after so many" },
     [OPTION_SECONDS] = { "--seconds", "N", "end after that time" },
+    [OPTION_PERFETTO] = { "--perfetto", "FILE", "write a timeline, for https://ui.perfetto.dev" },
+    [OPTION_LISTEN] = { "--listen", "ADDR:PORT",
+                        "answer HTTP there, GET /metrics; without ADDR: on 127.0.0.1" },
     [OPTION_WIDE] = { "--wide", NULL, "whole lines, wider than the terminal" },
 };
 

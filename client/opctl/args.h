@@ -23,6 +23,8 @@ enum option {
     OPTION_COUNT,
     OPTION_SECONDS,
     OPTION_WIDE,
+    OPTION_PERFETTO,
+    OPTION_LISTEN,
     OPTIONS,
 };
 

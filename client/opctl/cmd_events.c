@@ -5,6 +5,7 @@
 #include "opctl/command.h"
 #include "opctl/diagnosis.h"
 #include "opctl/json.h"
+#include "opctl/term.h"
 #include "opctl/text.h"
 
 enum { SHOWN = 20 }; // of those that were before, to people
@@ -33,7 +34,9 @@ static void show_event(FILE *out, const msgpack_object *event)
         { is_empty(op.s) && is_empty(file.s) ? " " : ": ", message.s },
     };
     fprintf(out, "%s  ", text_field_time(event, "time").s);
+    term_style(out, term_style_of(kind.s));
     text_print(out, kind.s, false);
+    term_style(out, STYLE_PLAIN);
     fprintf(out, "%*s", kind.s[0] ? 12 - text_width(kind.s) : 12, "");
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (is_empty(parts[i].text))

@@ -71,14 +71,20 @@ static const struct command {
       "On a terminal it is drawn in place: letters, shown below, sort; r turns that round; up and\n"
       "down scroll; q ends it. Else, and with --json: a block for each second. With --no-follow: "
       "one." },
-    { "trace", "", 0, 0, WITH(OPTION_COUNT) | WITH(OPTION_SECONDS), cmd_trace,
-      "runs of operators, and how long each took on the device",
+    { "trace", "", 0, 0, WITH(OPTION_COUNT) | WITH(OPTION_SECONDS) | WITH(OPTION_PERFETTO),
+      cmd_trace, "runs of operators, and how long each took on the device",
       "A line for each run as it ends, of whichever client: kernels launched, microseconds that "
       "it\n"
       "waited, microseconds on the device. Until it is interrupted. With --json: one object on "
       "each\n"
-      "line." },
-    { "metrics", "", 0, 0, 0, cmd_metrics, "counters, in the format that Prometheus reads", NULL },
+      "line. With --perfetto: into a file, until then in memory; requests by client, device time,\n"
+      "compiles and edits are on tracks of their own." },
+    { "metrics", "", 0, 0, WITH(OPTION_LISTEN), cmd_metrics,
+      "counters, in the format that Prometheus reads",
+      "Once; with --listen to all who ask by HTTP, one after the other, until it is interrupted. "
+      "It\n"
+      "has neither a password nor encryption. Port 0: one that is free. The first line says "
+      "which." },
     { "rollback", "OP", 1, 1, 0, cmd_rollback, "serves the version before, until the next edit",
       NULL },
     { "pin", "OP VERSION|latest", 2, 2, 0, cmd_pin, "serves one version, whatever is edited",
@@ -100,6 +106,8 @@ enum {
     COMMON = WITH(OPTION_SOCKET) | WITH(OPTION_JSON) | WITH(OPTION_WIDE) | WITH(OPTION_HELP),
 };
 
+enum { OPTION_HELP_AT = 22 }; // column
+
 static void print_options(FILE *out, unsigned wanted)
 {
     fputs("\nOptions:\n", out);
@@ -109,11 +117,11 @@ static void print_options(FILE *out, unsigned wanted)
             continue;
         int used = fprintf(out, "  %s%s%s", row->name, row->value ? " " : "",
                            row->value ? row->value : "");
-        fprintf(out, "%*s", 18 - used, "");
+        fprintf(out, "%*s", OPTION_HELP_AT - used, "");
         for (const char *c = row->help; *c; c++) {
             putc(*c, out);
             if (*c == '\n')
-                fprintf(out, "%18s", "");
+                fprintf(out, "%*s", OPTION_HELP_AT, "");
         }
         putc('\n', out);
     }

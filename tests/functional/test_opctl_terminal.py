@@ -180,7 +180,8 @@ def test_top_of_a_daemon_that_ends(start_daemon):
     daemon = start_daemon()
     terminal = Terminal(OPCTL, "--socket", daemon.socket, "top")
     terminal.wait_for("OPERATOR")
-    os.kill(daemon.pid, signal.SIGKILL)
+    daemon.process.kill()
+    daemon.process.wait(PATIENCE)
     assert terminal.end() == ABSENT
     assert "opctl: connection_lost" in plain(terminal.out.rpartition(LEAVE)[2])
 
