@@ -110,6 +110,8 @@ def make_opctl(help: str, commands: list[Command], version: str) -> str:
         body += [".SS " + inline(f"{c.name} {c.args}".strip()), inline(c.summary.capitalize() + "."), ".PP", inline(c.text)]
         body += list_options([o for o in c.options if o.name not in names])
     body += [".SH OPTIONS", *list_options(common)]
+    body += [".SH ENVIRONMENT", ".TP", ".B NO_COLOR", "No colours, where it is set."]
+    body += [".TP", ".B TERM", "dumb: no colours, and top is not drawn in place."]
     body += [".SH EXIT STATUS", inline(help.split("Exit status:")[1].strip()).capitalize()]
     body += [".SH SEE ALSO", ".BR opd (1),", ".BR opd\\-kernel (7)"]
     return page("opctl", 1, "asks a running opd", version, [line for line in body if line])

@@ -83,7 +83,7 @@ static const struct column versions[] = {
     { .title = "TIME", .key = "time", .read = text_field_time },
     { .title = "HASH", .key = "hash", .drop = 1 },
     { .title = "STATE", .key = "state", .read = read_state, .state = true },
-    { .title = "MESSAGE", .key = "message", .read = text_field_or_dash, .least = 16 },
+    { .title = "MESSAGE", .key = "message", .read = text_field_or_dash, .least = 16, .drop = 2 },
 };
 
 static const struct column outputs[] = {

@@ -25,7 +25,7 @@ static const struct column tensors[] = {
     { .title = "DEVICE", .key = "device", .drop = 2 },
     { .title = "OWNER", .key = "owner", .least = 8, .drop = 3 },
     { .title = "IDS", .key = "ids", .right = true, .drop = 1 },
-    { .title = "SUSPECT", .key = "suspect", .least = 10 },
+    { .title = "SUSPECT", .key = "suspect", .least = 10, .drop = 4 },
 };
 
 static void show_tensors(FILE *out, const msgpack_object *list)

@@ -160,6 +160,7 @@ static int record(struct session *session, struct perfetto *timeline, double cou
     bool good = true;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
     while (good && !interrupted && (double)perfetto_runs(timeline) < count && now() < end) {
         poll(&fd, 1, (int)(fmin(fmax(end - now(), 0), LOOK) * 1e3) + 1);
         good = take_all(session, "trace", timeline, perfetto_add_run, &err) &&

@@ -72,7 +72,9 @@ int serve_open(const char *address, char url[SERVE_TEXT], char why[SERVE_TEXT])
         snprintf(why, SERVE_TEXT, "--listen %.100s: %s", address, gai_strerror(failure));
         return -1;
     }
-    int fd = listen_at(list);
+    int fd = -1;
+    for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next)
+        fd = listen_at(at);
     if (fd < 0)
         snprintf(why, SERVE_TEXT, "--listen %.100s: %s", address, strerror(errno));
     else

@@ -17,6 +17,8 @@ static struct text read_cell(const struct table *t, size_t column, size_t row)
     const void *at = (const char *)t->rows + row * t->row_size;
     if (c->show)
         return c->show(at);
+    if (t->by_map && !(at = *(const msgpack_object *const *)at))
+        return (struct text){ "-" };
     return c->read ? c->read(at, c->key) : text_field(at, c->key);
 }
 

@@ -16,11 +16,11 @@ struct column {
     const char *title;
     const char *key;
     struct text (*read)(const msgpack_object *row, const char *key); // NULL: text_field
-    struct text (*show)(const void *row); // of rows that are no maps; then without key and read
-    bool right;                           // aligned to the right
-    bool state;                           // coloured by term_style_of()
-    int least;                            // columns to which it may be cut; 0: it is not
-    int drop; // where there is no room, it is left out, 1 before 2; 0: it is not
+    struct text (*show)(const void *row);                            // in place of key and read
+    bool right;                                                      // aligned to the right
+    bool state;                                                      // coloured by term_style_of()
+    int least; // columns to which it may be cut; 0: it is not
+    int drop;  // where there is no room, it is left out, 1 before 2; 0: it is not
 };
 
 struct table {
@@ -28,7 +28,8 @@ struct table {
     size_t n_columns;
     const void *rows;
     size_t n_rows, row_size;
-    int width;                            // that it may take; 0: any
+    bool by_map; // rows begin with a pointer to their map (or NULL), which key is of
+    int width;   // that it may take; 0: any
     enum style (*style)(const void *row); // NULL: plain
 };
 

@@ -67,39 +67,9 @@ struct device_row {
     double busy; // share of the time
 };
 
-static struct text show_device(const void *row)
-{
-    return text_field(((const struct device_row *)row)->map, "name");
-}
-
-static struct text show_state(const void *row)
-{
-    return text_field(((const struct device_row *)row)->map, "state");
-}
-
 static struct text show_busy(const void *row)
 {
     return print("%.0f%%", fmin(((const struct device_row *)row)->busy, 1) * 100);
-}
-
-static struct text show_queued(const void *row)
-{
-    return text_field(((const struct device_row *)row)->map, "queued");
-}
-
-static struct text show_used(const void *row)
-{
-    return text_field_bytes(((const struct device_row *)row)->map, "memory_used");
-}
-
-static struct text show_limit(const void *row)
-{
-    return text_field_bytes(((const struct device_row *)row)->map, "memory_limit");
-}
-
-static struct text show_restarts(const void *row)
-{
-    return text_field(((const struct device_row *)row)->map, "restarts");
 }
 
 static struct text show_copy(const void *row)
@@ -109,13 +79,13 @@ static struct text show_copy(const void *row)
 }
 
 static const struct column devices[] = {
-    { .title = "DEVICE", .show = show_device },
-    { .title = "STATE", .show = show_state, .state = true },
+    { .title = "DEVICE", .key = "name" },
+    { .title = "STATE", .key = "state", .state = true },
     { .title = "BUSY", .show = show_busy, .right = true },
-    { .title = "QUEUED", .show = show_queued, .right = true, .drop = 3 },
-    { .title = "USED", .show = show_used, .right = true },
-    { .title = "LIMIT", .show = show_limit, .right = true, .drop = 4 },
-    { .title = "RESTARTS", .show = show_restarts, .right = true, .drop = 2 },
+    { .title = "QUEUED", .key = "queued", .right = true, .drop = 3 },
+    { .title = "USED", .key = "memory_used", .read = text_field_bytes, .right = true },
+    { .title = "LIMIT", .key = "memory_limit", .read = text_field_bytes, .right = true, .drop = 4 },
+    { .title = "RESTARTS", .key = "restarts", .right = true, .drop = 2 },
     { .title = "COPIES", .show = show_copy, .right = true, .drop = 1 },
 };
 
@@ -136,6 +106,7 @@ static int print_devices(FILE *out, const struct top_view *v, double seconds)
                                      .rows = rows,
                                      .n_rows = n,
                                      .row_size = sizeof *rows,
+                                     .by_map = true,
                                      .width = v->width });
     return (int)n + 1;
 }
@@ -150,11 +121,6 @@ struct op_row {
     double share;                               // of the time
     double rate, of_copy; // bytes in a second of its own; of what a copy moves
 };
-
-static struct text show_op(const void *row)
-{
-    return text_field(((const struct op_row *)row)->map, "op");
-}
 
 static struct text show_forward(const void *row)
 {
@@ -217,7 +183,7 @@ static struct text show_compile_ms(const void *row)
 }
 
 static const struct column operators[] = {
-    { .title = "OPERATOR", .show = show_op, .least = 16 },
+    { .title = "OPERATOR", .key = "op", .least = 16 },
     { .title = "FWD/S", .show = show_forward, .right = true },
     { .title = "BWD/S", .show = show_backward, .right = true, .drop = 4 },
     { .title = "FAILED", .show = show_failed, .right = true, .drop = 3 },
@@ -339,7 +305,8 @@ static int compare(const void *a, const void *b, void *view)
     double p = sort_value(x, v->sort), q = sort_value(y, v->sort);
     if (v->sort != 'n' && !(p == q) && !(isnan(p) && isnan(q)))
         return sign * (isnan(q) || p > q ? -1 : 1);
-    return (v->sort == 'n' ? sign : 1) * strcmp(show_op(x).s, show_op(y).s);
+    return (v->sort == 'n' ? sign : 1) *
+           strcmp(text_field(x->map, "op").s, text_field(y->map, "op").s);
 }
 
 static enum style style_of_op(const void *row)
@@ -383,6 +350,7 @@ static void print_operators(FILE *out, const struct top_view *v, double seconds,
                                .rows = rows,
                                .n_rows = n,
                                .row_size = sizeof *rows,
+                               .by_map = true,
                                .width = v->width,
                                .style = style_of_op },
                (size_t)v->skip, room);
@@ -402,27 +370,6 @@ static struct text show_owner(const void *row)
     return r->map ? text_field_or_dash(r->map, "client") : (struct text){ "named tensors" };
 }
 
-static struct text show_field(const void *row, const char *key)
-{
-    const struct owner_row *r = row;
-    return r->map ? text_field(r->map, key) : (struct text){ "-" };
-}
-
-static struct text show_pid(const void *row)
-{
-    return show_field(row, "pid");
-}
-
-static struct text show_flight(const void *row)
-{
-    return show_field(row, "in_flight");
-}
-
-static struct text show_tensors(const void *row)
-{
-    return show_field(row, "tensors");
-}
-
 static struct text show_memory(const void *row)
 {
     return text_bytes(((const struct owner_row *)row)->bytes);
@@ -430,9 +377,9 @@ static struct text show_memory(const void *row)
 
 static const struct column owners[] = {
     { .title = "CLIENT", .show = show_owner, .least = 12 },
-    { .title = "PID", .show = show_pid, .right = true },
-    { .title = "IN FLIGHT", .show = show_flight, .right = true, .drop = 1 },
-    { .title = "TENSORS", .show = show_tensors, .right = true, .drop = 2 },
+    { .title = "PID", .key = "pid", .right = true },
+    { .title = "IN FLIGHT", .key = "in_flight", .right = true, .drop = 1 },
+    { .title = "TENSORS", .key = "tensors", .right = true, .drop = 2 },
     { .title = "MEMORY", .show = show_memory, .right = true },
 };
 
@@ -525,6 +472,7 @@ void top_show(FILE *out, const struct top_view *v)
                                    .rows = rows,
                                    .n_rows = n,
                                    .row_size = sizeof *rows,
+                                   .by_map = true,
                                    .width = v->width },
                    0, v->height ? clients : 0);
     }

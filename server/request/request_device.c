@@ -6,7 +6,12 @@
 
 // Copies of half of a piece of memory to its other half. The first ones touch it; then the least
 // counts.
-enum { SPEED_COPIES = 6, SPEED_BYTES_CPU = 256 << 20, SPEED_BYTES_CUDA = 512 << 20 };
+enum {
+    SPEED_COPIES = 6,
+    SPEED_BYTES_CPU = 256 << 20,
+    SPEED_BYTES_CUDA = 512 << 20,
+    SPEED_LEAST = 1 << 16
+};
 
 struct speed {
     struct request *req;
@@ -89,7 +94,8 @@ enum request_status request_device_speed(struct request *req, const value *param
         return REQUEST_ANSWERED;
     }
     uint64_t size = d->is_cpu ? SPEED_BYTES_CPU : SPEED_BYTES_CUDA;
-    uint64_t most = device_memory_limit(d) / 8 / 4096 * 4096;
+    uint64_t most = device_memory_limit(d) / 8 / SPEED_LEAST * SPEED_LEAST;
+    most = most > SPEED_LEAST ? most : SPEED_LEAST;
     struct storage *memory;
     switch (storage_new(&d->space, size < most ? size : most, req->conn->holder, &memory, err)) {
     case ALLOC_FAILED:
