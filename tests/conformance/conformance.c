@@ -59,13 +59,14 @@ static void wrong_chunk_is_refused(void **state)
 
 static void copies_of_odd_sizes(void **state)
 {
+    enum { MOST = 11000001 };
     (void)state;
-    static const size_t sizes[] = { 0, 1, 3, 7, 64, 511, 4097, 65537, 1000001 };
-    uint8_t *want = mem_alloc(1000001), *got = mem_alloc(1000001);
-    for (size_t i = 0; i < 1000001; i++)
-        want[i] = (uint8_t)(i * 31 >> 3);
+    static const size_t sizes[] = { 0, 1, 3, 7, 64, 511, 4097, 65537, 1000001, MOST };
+    uint8_t *want = mem_alloc(MOST), *got = mem_alloc(MOST);
+    for (size_t i = 0; i < MOST; i++)
+        want[i] = (uint8_t)((i * 31 >> 3) + (i >> 20));
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
-        uint64_t at = 13 + s, there = 2000003 + 5 * s;
+        uint64_t at = 13 + s, there = MOST + 1003 + 5 * s;
         struct opd_err err = { 0 };
         copy_to(at, want, sizes[s]);
         must(ops->copy(be, chunk + there, chunk + at, sizes[s], &err), &err);

@@ -22,7 +22,7 @@
 #include "compiler/compile.h"
 #include "base/mem.h"
 
-enum { CHUNK = 8 << 20 };
+enum { CHUNK = 32 << 20 };
 
 static const struct backend_ops *ops;
 static int device_index;
