@@ -79,7 +79,7 @@ struct exported_header {
     char magic[8];   // "opdplan"
     uint32_t layout; // EXPORTED_LAYOUT
     uint32_t device, direction;
-    uint32_t version; // of the operator
+    uint32_t version; // of the operator; of one that a client has loaded, the daemon's own number
     uint32_t op;      // text: its name
     uint32_t target;  // text: "sm_90", "cpu"
     int32_t report;   // operand, or -1

@@ -7,9 +7,9 @@
 //     if ((uint32_t)word == plan_version) ...     // run it
 //
 // An operator gets its slot with the first export of a plan, and keeps it: over edits, over
-// withdrawals, and over upgrades of the daemon. The word is written before the reply to `reload`,
-// `rollback` or `pin` is sent. The page ends with its daemon: version_page_lives() is false then,
-// and another daemon has another page.
+// withdrawals, and over upgrades of the daemon. One that a client has loaded gives it back. The
+// word is written before the reply to `reload`, `rollback` or `pin` is sent. The page ends with its
+// daemon: version_page_lives() is false then, and another daemon has another page.
 //
 // A slot is from 1 to n_slots - 1.
 
@@ -35,7 +35,8 @@ struct version_page {
         _Atomic uint32_t word;
         uint8_t room[64];
     } owner;
-    // Lower half: the number of the version that serves, 0 where none does. Upper half: changes
+    // Lower half: the number of the version that serves, as its plans have it (exported.h), 0 where
+    // none does; of one that a client has loaded it is no other's. Upper half: changes
     // with each edit that fails, and is 0 once one has been served.
     _Alignas(64) _Atomic uint64_t words[VERSION_PAGE_SLOTS];
 };

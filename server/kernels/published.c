@@ -110,18 +110,23 @@ void published_finish(struct published *p)
     drop(p);
 }
 
+bool published_full(const struct published *p)
+{
+    return p->n_given + 1 >= VERSION_PAGE_SLOTS;
+}
+
 uint32_t published_give(struct published *p, struct opd_err *err)
 {
-    if (p->n_given + 1 < VERSION_PAGE_SLOTS)
+    if (!published_full(p))
         return ++p->n_given;
     opd_err_set(err, OPD_E_unavailable, "all %d slots of the page of versions are in use",
                 VERSION_PAGE_SLOTS - 1);
     return 0;
 }
 
-void published_set(struct published *p, uint32_t slot, int version, uint64_t failure)
+void published_set(struct published *p, uint32_t slot, uint32_t version, uint64_t failure)
 {
-    uint64_t word = (uint64_t)(uint32_t)failure << 32 | (uint32_t)version;
+    uint64_t word = (uint64_t)(uint32_t)failure << 32 | version;
     if (slot && p->page) // none where a state is only looked at
         atomic_store_explicit(&p->page->words[slot], word, memory_order_release);
 }

@@ -27,5 +27,6 @@ void published_finish(struct published *p);
 
 // A slot that is nobody's, from 1 up; 0 with an error: there is none left.
 uint32_t published_give(struct published *p, struct opd_err *err);
+bool published_full(const struct published *p); // there is none left
 // Writes a slot's word; nothing for slot 0.
-void published_set(struct published *p, uint32_t slot, int version, uint64_t failure);
+void published_set(struct published *p, uint32_t slot, uint32_t version, uint64_t failure);

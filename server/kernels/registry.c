@@ -15,6 +15,7 @@
 // A signature seldom has more than a few dozen plans in use; of so many a new version is made ready
 // for the same.
 // A plan of many steps takes the place of several: one for each so many steps.
+static const uint32_t MARK_LOADED = 1u << 31;
 enum { MAX_PLANS = 1024, MAX_INHERITED = 256, LIGHT_STEPS = 64 };
 
 const char *version_state_name(enum version_state state)
@@ -130,6 +131,7 @@ static void tell_derived(struct version *v)
 {
     for (struct version *d = v->derived; d; d = d->next_derived) {
         d->number = v->number;
+        d->mark = v->mark;
         d->state = v->state;
         if (d->of != v->of)
             set_operator(d, v->of);
@@ -473,15 +475,32 @@ void registry_tell(struct registry *r, const struct opd_operator *o)
     bool served = o->current;
     if (served && o->scope == SCOPE_FILES && r->n_loaded > 0)
         served = registry_see(r, o->name, SCOPE_SHARED) == o;
-    published_set(&r->published, o->slot, served ? o->current->number : 0, o->failure);
+    published_set(&r->published, o->slot, served ? o->current->mark : 0, o->failure);
+}
+
+// One that an operator had which was loaded and has gone. What is left of that in clients can be
+// told from another's by its mark.
+static uint32_t find_free_slot(const struct registry *r)
+{
+    bool *used = mem_zalloc((size_t)r->published.n_given + 1, sizeof *used);
+    uint32_t slot = 1;
+    for (size_t i = 0; i < r->n_operators; i++)
+        used[r->operators[i]->slot] = true;
+    while (slot <= r->published.n_given && used[slot])
+        slot++;
+    free(used);
+    return slot <= r->published.n_given ? slot : 0;
 }
 
 uint32_t registry_slot(struct registry *r, struct opd_operator *o, struct opd_err *err)
 {
-    if (!o->slot && published_open(&r->published, err)) {
+    if (o->slot || !published_open(&r->published, err))
+        return o->slot;
+    if (published_full(&r->published) && o->scope != SCOPE_FILES)
+        o->slot = find_free_slot(r);
+    if (!o->slot)
         o->slot = published_give(&r->published, err);
-        registry_tell(r, o);
-    }
+    registry_tell(r, o);
     return o->slot;
 }
 
@@ -539,6 +558,7 @@ static struct opd_operator *add_version(struct registry *r, struct version *v)
     if (!o)
         set_operator(v, o = registry_make_operator(r, v->op->name, SCOPE_FILES));
     v->number = ++o->last_version;
+    v->mark = o->scope == SCOPE_FILES ? (uint32_t)v->number : MARK_LOADED | ++r->n_marks;
     o->runs->compiles.n += v->compiles.n;
     o->runs->compiles.ns += v->compiles.ns;
     v->older = o->versions;

@@ -25,6 +25,8 @@ struct version {
     int refs;
     struct op *op;
     int number;
+    uint32_t mark; // what the page of versions has while it serves: its number; of one that was
+                   // loaded, what no other version of the daemon has
     enum version_state state;
     double time;              // when it was read; Unix time
     char *path;               // of the file
@@ -90,6 +92,7 @@ struct registry {
     size_t n_operators, n_loaded;
     int count;           // of those that are served
     uint64_t generation; // changes with every change of what is served
+    uint32_t n_marks;    // given to versions that were loaded
     struct published published;
 };
 

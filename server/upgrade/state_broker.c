@@ -71,6 +71,8 @@ bool state_broker(struct archive *a, void *thing)
     archive_count(a, "held_since", &b->handover.held_since);
     archive_int(a, "next_event", &b->events.next, 1, INT64_MAX);
     archive_count(a, "generation", &b->registry.generation);
+    if (archive_has(a, "n_marks")) // absent in programs from before operators could be loaded
+        archive_int(a, "n_marks", &b->registry.n_marks, 0, INT32_MAX);
     if (archive_has(a, "page_fd")) // absent in programs from before there was a page
         archive_page(a, &b->registry.published);
     if (!a->reading || !archive_good(a))

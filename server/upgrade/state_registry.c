@@ -37,9 +37,12 @@ static void archive_op(struct archive *a, struct op **op)
 static void archive_scope(struct archive *a, struct version *v)
 {
     uint64_t scope = v->of ? v->of->scope : SCOPE_FILES;
+    if (a->reading)
+        v->mark = (uint32_t)v->number;
     if (!archive_has(a, "scope")) // absent in programs from before operators could be loaded
         return;
     archive_bits(a, "scope", &scope);
+    archive_int(a, "mark", &v->mark, 0, UINT32_MAX);
     if (a->reading && scope != SCOPE_FILES)
         v->of = operator_new(v->op ? v->op->name : "", scope);
 }

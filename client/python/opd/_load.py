@@ -1,4 +1,5 @@
-"""Where the text of an operator is: in a file, or as a literal in the program that loads it."""
+"""Operators that clients of this process load: where the text of one is, in a file or as a literal in
+the program that calls, and which are there now, for opd.torch."""
 
 from __future__ import annotations
 
@@ -6,8 +7,12 @@ import ast
 import linecache
 import os
 import sys
+import weakref
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple, Optional, Union
+
+from ._conn import Connection
 
 _PACKAGE = __name__.partition(".")[0]
 _STRING = "<string>"
@@ -19,6 +24,43 @@ class Source(NamedTuple):
     text: str
     name: str
     folder: str  # of what it includes; "": nothing
+
+
+class Loaded(NamedTuple):
+    conn: weakref.ref[Connection]  # whose it is
+    op: str
+    source: Source
+
+
+_loaded: list[Loaded] = []  # the last one last
+followers: list[Callable[[], None]] = []  # called when they have changed
+
+
+def note_loaded(conn: Connection, op: str, source: Optional[Source]) -> None:
+    """None: it was unloaded."""
+    _drop(lambda each: each.op == op and each.conn() is conn)
+    if source is not None:
+        _loaded.append(Loaded(weakref.ref(conn), op, source))
+    for follow in followers:
+        follow()
+
+
+def forget_loaded(conn: Connection) -> None:
+    """All of it: the connection is closed."""
+    if any(each.conn() is conn for each in _loaded):
+        _drop(lambda each: each.conn() is conn)
+        for follow in followers:
+            follow()
+
+
+def get_loaded() -> dict[str, Loaded]:
+    """By name; of several connections' the last that was loaded."""
+    _drop(lambda each: (conn := each.conn()) is None or conn.closed)
+    return {each.op: each for each in _loaded}
+
+
+def _drop(is_gone: Callable[[Loaded], bool]) -> None:
+    _loaded[:] = [each for each in _loaded if not is_gone(each)]
 
 
 def find_source(

@@ -12,7 +12,7 @@ from ._dtypes import check_dtype, check_shape
 from ._events import EventStream, TraceStream
 from ._graph import Graph, attach_graph, capture_graph
 from ._link import Link, connect_link
-from ._load import find_source
+from ._load import Source, find_source, forget_loaded, note_loaded
 from ._memory import Memory
 from ._ops import Ops
 from ._warn import warn_reload
@@ -292,8 +292,10 @@ class Client:
         Raises InvalidArgument for a header that is wrong, CompileError, OutOfMemory beyond 256
         operators, OSError.
         """
-        made = self._link.ask("load", *make_load(source, shared, name, line))
+        text, options = make_load(source, shared, name, line)
+        made = self._link.ask("load", text, options)
         self._catalog.refresh()
+        note_loaded(self._conn, made["op"], Source(text, options["name"], options["folder"]))
         if made["warnings"]:
             warn_reload(made["warnings"])
         return self.ops[made["op"]]
@@ -303,6 +305,7 @@ class Client:
         seen again. Raises NotFound."""
         self._link.ask("unload", op)
         self._catalog.update()
+        note_loaded(self._conn, op, None)
 
     def rollback(self, op: str) -> int:
         """Serves, for every client, the version before the one that is served, until its file is
@@ -349,6 +352,7 @@ class Client:
     def close(self) -> None:
         """Ends the connection and its unnamed tensors; later calls raise ConnectionLost."""
         self._link.close()
+        forget_loaded(self._conn)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError("an opd.Client is a connection; each process makes its own by opd.connect()")

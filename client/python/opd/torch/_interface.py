@@ -31,6 +31,7 @@ def get_key(spec: Spec) -> tuple[Any, ...]:
     info = spec.info
     return (
         spec.schema,
+        info.get("loaded") == "private",  # before one of its name, whose versions go on
         info["has_backward"],
         _get_autocast_key(info),
         tuple(info["saved"]),

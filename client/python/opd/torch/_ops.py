@@ -323,6 +323,7 @@ def _follow(specs: dict[str, Spec]) -> None:
         else:
             operator.outdated = True
             vars(ops).pop(name, None)
+            del _operators[name]  # what is loaded of it may be served still, to others
 
 
 on_refresh.append(_follow)

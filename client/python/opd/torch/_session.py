@@ -17,6 +17,7 @@ import torch
 from .._catalog import Catalog
 from .._conn import Batch, Connection, Reply
 from .._link import Link, connect_link
+from .._load import Source, followers, get_loaded
 from .._shapes import Rules
 from .._spec import Spec
 from .._warn import warn_reload
@@ -56,6 +57,7 @@ class Session:
         self._transports: dict[torch.device, tuple[str, Transport]] = {}
         self._ids = 0
         self._paged: Optional[Link] = None  # whose page of versions is in use
+        self._loaded: dict[str, Source] = {}  # by this connection
 
     @property
     def link(self) -> Link:
@@ -72,6 +74,41 @@ class Session:
         self._catalog = Catalog(link)
         self._stamps = Stamps(link.conn, self._catalog)
         self._link = link
+        self._loaded = {}
+        self._take_loaded()
+
+    def follow_loaded(self) -> None:
+        """What clients of this process have loaded is here, too, from now on."""
+        with self.lock:
+            if self._link is not None and not self._link.conn.closed:
+                self._take_loaded()
+
+    def _drop_loaded(self) -> None:
+        """Of clients that were dropped without a word."""
+        if self._loaded:
+            self.follow_loaded()
+
+    def _take_loaded(self) -> None:
+        assert self._link is not None
+        wanted = {op: each.source for op, each in get_loaded().items()}
+        changed = [op for op in {**self._loaded, **wanted} if self._loaded.get(op) != wanted.get(op)]
+        for op in changed:
+            try:
+                if op in wanted:
+                    source = wanted[op]
+                    options = {"name": source.name, "folder": source.folder}
+                    self._link.ask("load", source.text, options)
+                    self._loaded[op] = source
+                else:
+                    del self._loaded[op]
+                    self._link.ask("unload", op)
+            except OpdError as e:
+                warn_reload(f"opd.torch.ops.{op} is not what a client has loaded: {e}")
+        if changed:
+            self._plans.clear()
+            self._catalog.refresh()
+            for follow in on_refresh:
+                follow(self._catalog.specs)
 
     @property
     def client(self) -> Client:
@@ -99,6 +136,7 @@ class Session:
         return spec
 
     def find_if_any(self, name: str) -> Optional[Spec]:
+        self._drop_loaded()
         spec = self.catalog.find(name)
         return None if spec and spec.lists else spec
 
@@ -110,6 +148,7 @@ class Session:
         return self.catalog.tell_missing(name)
 
     def names(self) -> list[str]:
+        self._drop_loaded()
         return [name for name in self.catalog.names() if self.find_if_any(name)]
 
     def refresh(self, name: str) -> None:
@@ -467,6 +506,7 @@ def _split(ids: list[Optional[int]], *sizes: int) -> list[list[Optional[int]]]:
 
 
 _current = Session(None)
+followers.append(lambda: _current.follow_loaded())
 
 
 def get_session() -> Session:
