@@ -299,6 +299,25 @@ OPD_API bool opd_backward(struct opd_client *client, const struct opd_backward_p
 OPD_API bool opd_context_free(struct opd_client *client, const int64_t *ids, size_t count,
                               struct opd_error *err);
 
+// One of `source` and `path` is given; another field that is 0 takes the default.
+struct opd_load_params {
+    const char *source; // the text of an operator
+    const char *path;   // of a file, which is read once; what it includes is looked up beside it
+    const char *name;   // of the file that messages tell, __FILE__ say; else the path's, "<string>"
+    int line;           // the number of the text's first line
+    bool shared;        // every client sees it, not this one alone
+    char op[64];        // out: the name in its header, for opd_forward()
+    int64_t version;    // out
+};
+
+// Serves an operator, until opd_unload() or the end of the client; contexts stay good. It goes
+// before a file's of its name. Loaded again, with another text, it is the next version; where that
+// does not compile (OPD_COMPILE_ERROR, or OPD_INVALID_ARGUMENT for its header), the one before goes
+// on.
+OPD_API bool opd_load(struct opd_client *client, struct opd_load_params *params,
+                      struct opd_error *err);
+OPD_API bool opd_unload(struct opd_client *client, const char *op, struct opd_error *err);
+
 // ---- graphs -------------------------------------------------------------------------------------
 
 // Between these two the client's calls are also recorded: forwards, backwards and new tensors'

@@ -1,15 +1,17 @@
 """Operators that a client brings along: whose they are, how long they stay, and what is wrong with them."""
 
 import os
+import shutil
+import subprocess
 import textwrap
 
 import numpy as np
 import opd
 import pytest
-from conftest import eventually
+from conftest import PATIENCE, ROOT, eventually
 
 from operators import double_by, put_kernels
-from raw import Raw
+from raw import SANITIZED, Raw
 
 ADD = """\
 //! op      {name}(Tensor x) -> Tensor y
@@ -236,3 +238,131 @@ def test_a_files_operator_goes_on_beside(tmp_path, start_daemon):
         assert client.ops.double_it([1.0]).numpy() == 9 and "double_it" not in other.ops
         client.unload("double_it")
         assert "double_it" not in client.ops
+
+
+def test_an_upgrade_keeps_them(start_daemon):
+    daemon = start_daemon()
+    x = np.ones(2, "float32")
+    with daemon.connect() as client, daemon.connect() as other:
+        mine, gone = client.load(add(2)), client.load(add("x", "load_gone"))
+        client.load(add(3))
+        _, context = mine.forward(x, version=1)
+        _, orphan = gone.forward(x)
+        client.unload("load_gone")
+        other.load(add(4, "gelu"), shared=True)
+        t = client.tensor(x)
+        assert mine(t).numpy().tolist() == [4, 4] and client.ops.gelu(t).numpy().tolist() == [5, 5]
+        for serial in (3, 4):
+            client.upgrade()
+            assert mine(t).numpy().tolist() == [serial + 1] * 2 and client.ops.gelu(t).numpy().tolist() == [5, 5]
+            assert mine(t, version=1).numpy().tolist() == [3, 3]
+            assert "load_add" not in other.ops and "load_gone" not in client.ops
+            assert context.backward(x)[0].numpy().tolist() == [1, 1]
+            assert orphan.backward(x)[0].numpy().tolist() == [2, 2]
+            assert client.load(add(serial + 1)).version == serial
+            assert sorted(c["loaded"] for c in client.status()["clients"]) == [["gelu"], ["load_add"]]
+        other.close()
+        assert eventually(lambda: client.ops.gelu(t).numpy().tolist() != [5, 5])
+    with daemon.connect() as client:
+        assert "load_add" not in client.ops and eventually(lambda: len(client.status()["clients"]) == 1)
+
+
+def test_who_leaves_while_it_compiles(slow_cxx, start_daemon):
+    daemon = start_daemon("--cache", "", device="cpu")
+    with Raw(daemon.socket) as raw:
+        left = Raw(daemon.socket)
+        left.request("load", add(5, "load_left"), {"shared": True})
+        assert eventually(slow_cxx.begun.exists)
+        left.close()
+        slow_cxx.go.touch()
+        assert eventually(lambda: len(raw.call("status")["clients"]) == 1)
+        assert raw.call("load", add(6, "load_left"), {"shared": True})["version"] == 1
+
+
+def test_a_stop_while_it_compiles(slow_cxx, start_daemon):
+    daemon = start_daemon("--cache", "", device="cpu")
+    with Raw(daemon.socket) as raw:
+        waits = raw.request("load", add(5, "load_left"), {})
+        assert eventually(slow_cxx.begun.exists)
+        daemon.process.terminate()
+        with pytest.raises(Exception, match="load_left is not loaded: the daemon is stopping") as caught:
+            raw.wait(waits)
+        assert caught.value.code == "unavailable"
+    slow_cxx.go.touch()
+
+
+C_PROGRAM = r"""
+#include <stdio.h>
+#include <opd.h>
+
+static bool run(struct opd_client *opd, const char *op, float *x, struct opd_error *err)
+{
+    struct opd_tensor in = { .dtype = "float32", .rank = 1, .shape = { 1 } };
+    int64_t out = opd_new_id(opd);
+    struct opd_forward_params params = {
+        .op = op, .inputs = &in.id, .input_count = 1, .outputs = &out, .output_count = 1,
+    };
+    return opd_tensor_new(opd, &in, err) && opd_tensor_write(opd, in.id, 0, x, sizeof *x, err) &&
+           opd_forward(opd, &params, err) && opd_tensor_read(opd, out, 0, x, sizeof *x, err);
+}
+
+static bool show(struct opd_client *opd, struct opd_load_params *params)
+{
+    struct opd_error err = { 0 };
+    float x = 5;
+    bool good = opd_load(opd, params, &err) && run(opd, params->op, &x, &err);
+    if (good)
+        printf("%s %d: %g\n", params->op, (int)params->version, x);
+    else
+        printf("%s\n%s", err.message, err.log ? err.log : "");
+    opd_error_clear(&err);
+    return good;
+}
+
+int main(int argc, char **argv)
+{
+    struct opd_error err = { 0 };
+    struct opd_client *opd = opd_connect(argv[1], &err);
+    struct opd_load_params from_text = {
+        .name = __FILE__, .line = __LINE__ + 1, .source =
+            "//! op      from_c(Tensor x) -> Tensor y\n"
+            "//! dtypes  float32\n"
+            "//! formula y = x * z\n"
+    };
+    struct opd_load_params from_file = { .path = argv[2] }, none = { .shared = true };
+    show(opd, &from_text);
+    show(opd, &from_file);
+    show(opd, &from_file);
+    show(opd, &none);
+    from_file.path = "/no/such";
+    show(opd, &from_file);
+    bool good = opd_unload(opd, "from_c", &err);
+    printf("%d %d\n", good, opd_unload(opd, "from_c", &err));
+    opd_error_clear(&err);
+    opd_close(opd);
+    return argc - 3;
+}
+"""
+
+
+@pytest.mark.skipif(SANITIZED or not shutil.which("cc"), reason="no C compiler, or one that needs its flags")
+def test_from_c(daemon, tmp_path):
+    (tmp_path / "prog.c").write_text(C_PROGRAM)
+    (tmp_path / "from_c.cu").write_text(add(2, "from_c"))
+    library = tmp_path / "libopd.so.0"  # its soname
+    library.symlink_to(ROOT / "build" / "libopd.so")
+    command = ["cc", "-I", ROOT / "client" / "c", "prog.c", library, "-Wl,-rpath,.", "-o", "prog"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=PATIENCE)
+    command = [tmp_path / "prog", daemon.socket, "from_c.cu"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    line = next(i for i, text in enumerate(C_PROGRAM.split("\n"), 1) if "x * z" in text)
+    assert done.stdout.splitlines() == [
+        f"prog.c:{line}:21: 'z' is not defined here, expected a tensor, attribute, let or an earlier formula",
+        "//! formula y = x * z",
+        "                    ^",
+        "from_c 1: 7",
+        "from_c 1: 7",
+        "opd_load() takes the text of an operator or the path of a file",
+        "/no/such: No such file or directory",
+        "1 0",
+    ]

@@ -30,6 +30,7 @@ extern "C" __global__ void edited(const float *x, float *y, float by, long long 
         y[i] = x[i] * by + %d;
 }
 """
+LOADED = EDITED.replace("edited", "loaded") % 1
 
 
 def _memfd(size, seals):
@@ -211,6 +212,16 @@ SESSIONS = {
         ("rollback", ["edited"], None),
         ("pin", ["edited", None], None),
         ("events", [3], None),
+    ],
+    "loaded": [
+        ("load", [LOADED, {"name": "a.py", "folder": "", "shared": False}], None),
+        _new(1, (5,)),
+        ("forward", ["loaded", [1], {}, [2], {"context": 1}], None),
+        ("load", ["#line 7\n" + LOADED + "// more\n", {"shared": True}], None),
+        ("forward", ["loaded", [1], {"by": 3.0}, [3]], None),
+        ("op_info", ["loaded"], None),
+        ("unload", ["loaded"], None),
+        ("load", [LOADED, {}], None),
     ],
     "device": [
         _new(1), _write(1),

@@ -61,7 +61,7 @@ static int export(struct plan *plan)
                                    { .image_fd = write_image_file("_2", "payload") } };
     struct program *list[] = { &programs[0], &programs[1] };
     struct device device = { .is_cpu = true, .info = { .target = "cpu" } };
-    struct version version = { .number = 7 };
+    struct version version = { .number = 7, .mark = 7 };
     struct bound_plan bound = { .device = &device, .plan = plan, .programs = list };
     opd_err_clear(&err);
     int fd = exports_write(&version, &bound, &err);
