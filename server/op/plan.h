@@ -61,7 +61,7 @@ struct plan_lists {
 };
 // A copy with all that it points to, in one piece: free() is enough. NULL: NULL.
 struct plan_lists *plan_lists_copy(const struct plan_lists *lists);
-// The tensors of each list; -1: there is no list.
+// The tensors of each list; 0 also where all are absent.
 int plan_lists_length(const struct plan_lists *lists);
 
 // What a plan is made for. The operator is borrowed; the plan takes a reference of its own.

@@ -23,7 +23,7 @@ int plan_lists_length(const struct plan_lists *lists)
     int n = -1;
     for (int i = 0; lists && i < OP_MAX_INPUTS && n < 0; i++)
         n = lists->n[i];
-    return n;
+    return n < 0 ? 0 : n;
 }
 
 struct plan_lists *plan_lists_copy(const struct plan_lists *lists)

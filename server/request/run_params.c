@@ -428,7 +428,7 @@ static bool read_result_list(struct run *run, int output, const value *ids, cons
                            "%s: what takes %s is %s of %zu, expected an array of %d ids, as many "
                            "as the lists have tensors",
                            op->name, op->outputs[output].name, value_type_name(array),
-                           value_count(array), n < 0 ? 0 : n);
+                           value_count(array), n);
     make_lists(run);
     run->first[OP_MAX_INPUTS + output] = run->n_places;
     for (int k = 0; k < n; k++) {

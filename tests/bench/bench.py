@@ -286,6 +286,25 @@ def optimizers(b):
         optimizer = kind([theirs], lr=1e-3, fused=True, **options)
         optimizer.step()
         b.row(name, call, optimizer.step, size=moved * n * item, same=False)
+    optimizers_of_lists(b, 161, n >> 10)
+
+
+def optimizers_of_lists(b, count, n):
+    """Of as many parameters as a ResNet-50 has, small ones."""
+    item = torch.empty(0, dtype=getattr(torch, b.dtype)).element_size()
+    ours = [[b.random(n)[0] for _ in range(count)] for _ in range(2)]
+    ours += [[b.client.zeros([n], dtype=b.dtype) for _ in range(count)] for _ in range(2)]
+    ops = b.client.ops
+    for name, call, kind, moved in (
+        ("sgd_steps", lambda: ops.sgd_steps(*ours[:2], lr=1e-3), torch.optim.SGD, 3),
+        ("adam_steps", lambda: ops.adam_steps(*ours, step=10), torch.optim.Adam, 7),
+    ):
+        theirs = [b.random(n)[1].requires_grad_() for _ in range(count)]
+        for t in theirs:
+            t.grad = b.random(n)[1]
+        optimizer = kind(theirs, lr=1e-3, foreach=True)
+        optimizer.step()
+        b.row(f"{name} of {count}", call, optimizer.step, size=moved * n * count * item, same=False)
 
 
 # ---- requests, and calls of opd.torch

@@ -130,6 +130,7 @@ SESSIONS = {
         ("backward", [1, [1], [3], {"deadline": 5.0}], None),
         ("forward", ["gelu", [2], {"approximate": "tanh"}, [4], {"debug": True, "version": 1}], None),
         ("forward", ["nudge", [1], {"by": 0.5}, []], None),
+        ("forward", ["sgd_steps", [[1, 4], [2, 2], None], {"lr": 0.5}, [], {"deadline": 5.0}], None),
         ("forward", ["ramp", [], {"n": 100}, [5], {"device": "cpu"}], None),
         _new(6, (40,)), _new(7, (40,)),
         ("forward", ["weigh", [6, None], {"by": 3.0}, [8, None], {"context": 2, "into": [None, 7]}],
