@@ -118,6 +118,8 @@ struct backend_ops {
     bool (*load)(struct backend *be, const struct backend_image *image,
                  struct backend_program **out, struct opd_err *err);
     void (*unload)(struct backend *be, struct backend_program *program);
+    // optional. Its kernel prints, and launch() waits for it; never while a graph is made.
+    bool (*waits)(const struct backend_program *program);
 
     // Looks for a library that multiplies matrices; info() tells whether there is one.
     void (*blas_load)(struct backend *be);

@@ -332,6 +332,11 @@ static bool cuda_load(struct backend *be, const struct backend_image *image,
     return ok;
 }
 
+static bool cuda_waits(const struct backend_program *program)
+{
+    return program->prints;
+}
+
 // The driver writes what kernels have printed when it synchronises. Whether the launch has failed
 // is asked later.
 static void take_prints(struct cuda_backend *b)
@@ -498,6 +503,7 @@ const struct backend_ops backend_cuda = {
     .ipc_close = cuda_ipc_close,
     .load = cuda_load,
     .unload = cuda_unload,
+    .waits = cuda_waits,
     .blas_load = cuda_load_blas,
     .matmul = cuda_matmul,
     .launch = cuda_launch,

@@ -126,12 +126,13 @@ static bool drain(struct executor *ex, struct opd_err *err)
 }
 
 // Between two stamps, where that is asked for. Places that are given out again are not in flight
-// any more; nor is what has printed, since there is room for one command's text.
+// any more; nor is what has printed, since there is room for one command's text, or what would be
+// told of too late, after a kernel that may not end.
 static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct opd_err *err)
 {
     bool timed = cmd->id & DEV_RUN_TIMED;
     bool waits = cmd->id & DEV_RUN_ALONE || !steps_have_room(&ex->steps) || prints_any() ||
-                 (timed && ex->n_flights >= N_TIMED);
+                 steps_wait(&ex->steps, cmd) || (timed && ex->n_flights >= N_TIMED);
     if (waits && !drain(ex, err))
         return false;
     if (!timed)

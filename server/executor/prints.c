@@ -37,7 +37,7 @@ static void add(const char *text, size_t kept, size_t size)
     size_t at = atomic_load(&p->size), dropped = atomic_load(&p->dropped);
     if (at == 0 && dropped == 0)
         atomic_store(&p->seq, atomic_load(&prints.progress->taken));
-    size_t room = dropped ? 0 : DEV_MAX_PRINTED - at; // nothing behind a gap
+    size_t room = dropped || at > DEV_MAX_PRINTED ? 0 : DEV_MAX_PRINTED - at; // none behind a gap
     size_t n = kept < room ? kept : room;
     memcpy(p->text + at, text, n);
     atomic_store(&p->size, at + n);

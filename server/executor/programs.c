@@ -11,8 +11,15 @@ struct backend_program *programs_get(const struct programs *p, uint32_t id)
     return id < p->n ? p->items[id] : NULL;
 }
 
+bool programs_waits(const struct programs *p, uint32_t id)
+{
+    const struct backend_program *program = programs_get(p, id);
+    return program && p->ops->waits && p->ops->waits(program);
+}
+
 void programs_unload(struct programs *p, uint32_t id)
 {
+    p->n_waiting -= programs_waits(p, id);
     p->ops->unload(p->be, p->items[id]);
     p->items[id] = NULL;
 }
@@ -37,6 +44,7 @@ bool programs_load(struct programs *p, const struct dev_command *cmd, int fd, st
     if (p->items[cmd->id])
         programs_unload(p, cmd->id); // the broker may send it twice around a restart
     bool ok = p->ops->load(p->be, &from, &p->items[cmd->id], err);
+    p->n_waiting += programs_waits(p, cmd->id);
     image_close(&image);
     return ok;
 }

@@ -239,6 +239,18 @@ bool steps_run(struct steps *s, const struct dev_command *cmd, struct opd_err *e
     return replay ? run_replay(s, cmd, err) : run_steps(s, cmd, err);
 }
 
+bool steps_wait(const struct steps *s, const struct dev_command *cmd)
+{
+    const uint8_t *at = (const uint8_t *)(cmd + 1);
+    bool waits = false;
+    for (uint64_t i = 0; s->programs.n_waiting > 0 && i < cmd->size && !waits; i++) {
+        const struct dev_launch *l = (const struct dev_launch *)(const void *)at;
+        waits = l->step.type == DEV_STEP_LAUNCH && programs_waits(&s->programs, l->program);
+        at += l->step.size;
+    }
+    return waits;
+}
+
 bool steps_have_room(const struct steps *s)
 {
     return s->n_reports - s->n_reported <= N_REPORTS - DEV_MAX_REPORTS;

@@ -42,6 +42,9 @@ void steps_begin(struct steps *s, uint64_t seq); // a command, of any type
 // Gives the device all that one of type DEV_RUN has. False: s->n_begun of its steps had begun.
 bool steps_run(struct steps *s, const struct dev_command *cmd, struct opd_err *err);
 
+// Whether a command of type DEV_RUN has a launch that waits for its end.
+bool steps_wait(const struct steps *s, const struct dev_command *cmd);
+
 // Whether a command can be run: the reports of those in flight leave room for its own.
 bool steps_have_room(const struct steps *s);
 
