@@ -650,10 +650,11 @@ template <class F, class J, class V>
 OPD_CPU_INLINE typename F::sum_type formula_join(const F &f, int64_t result, int64_t m, int64_t end,
                                                  const V &value)
 {
-    enum { LANES = 16 };
+    enum { LANES = 32 }; // some vectors of them: one waits for the one before
     typedef typename F::sum_type A;
     const int64_t row = f.summed.size[F::summed_rank - 1];
     A sums[LANES];
+    const int used = end - m < LANES ? (int)(end - m) : 0;
     for (int lane = 0; lane < LANES; lane++)
         sums[lane] = J::template start<A>();
     for (int64_t count; m < end; m += count) {
@@ -676,8 +677,11 @@ OPD_CPU_INLINE typename F::sum_type formula_join(const F &f, int64_t result, int
             sums[lane] = J::join(sums[lane], value(e, 0));
         }
     }
-    for (int lane = 1; lane < LANES; lane++)
+    for (int lane = 1; lane < used; lane++)
         sums[0] = J::join(sums[0], sums[lane]);
+    for (int half = used > 0 ? 0 : LANES / 2; half > 0; half /= 2)
+        for (int lane = 0; lane < half; lane++)
+            sums[lane] = J::join(sums[lane], sums[lane + half]);
     return sums[0];
 }
 
