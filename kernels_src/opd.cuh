@@ -93,24 +93,24 @@ namespace opd
 // Arithmetic with float gives float, with double double, with an integer the 16-bit type.
 // Mathematical functions take and give float.
 struct half {
-    uint16_t bits;
+    uint16_t x; // as PyTorch calls it
 
     half() = default;
     __device__ __forceinline__ half(float v)
     {
 #ifdef OPD_CPU
-        bits = opd_cpu_float_to_half(v);
+        x = opd_cpu_float_to_half(v);
 #else
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(x) : "f"(v));
 #endif
     }
     __device__ __forceinline__ operator float() const
     {
 #ifdef OPD_CPU
-        return opd_cpu_half_to_float(bits);
+        return opd_cpu_half_to_float(x);
 #else
         float v;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(bits));
+        asm("cvt.f32.f16 %0, %1;" : "=f"(v) : "h"(x));
         return v;
 #endif
     }
@@ -133,27 +133,27 @@ struct half {
 };
 
 struct bfloat16 {
-    uint16_t bits;
+    uint16_t x; // as PyTorch calls it
 
     bfloat16() = default;
     __device__ __forceinline__ bfloat16(float v)
     {
 #if defined(OPD_CPU)
-        bits = opd_cpu_float_to_bfloat16(v);
+        x = opd_cpu_float_to_bfloat16(v);
 #elif __CUDA_ARCH__ >= 800
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(x) : "f"(v));
 #else
         uint32_t u = __float_as_uint(v);
         u = v != v ? 0x7fff0000u : u + 0x7fffu + (u >> 16 & 1);
-        bits = (uint16_t)(u >> 16);
+        x = (uint16_t)(u >> 16);
 #endif
     }
     __device__ __forceinline__ operator float() const
     {
 #ifdef OPD_CPU
-        return opd_cpu_bfloat16_to_float(bits);
+        return opd_cpu_bfloat16_to_float(x);
 #else
-        return __uint_as_float((uint32_t)bits << 16);
+        return __uint_as_float((uint32_t)x << 16);
 #endif
     }
     template <class T> __device__ __forceinline__ bfloat16 &operator+=(T b)
@@ -258,7 +258,7 @@ OPD_ARITHMETIC(/)
 template <class T>
 __device__ __forceinline__ typename only_if<is_16bit<T>::value, T>::type operator-(T a)
 {
-    a.bits ^= 0x8000;
+    a.x ^= 0x8000;
     return a;
 }
 
@@ -1033,16 +1033,16 @@ __global__ void __launch_bounds__(LANES > FORMULA_BLOCK ? LANES : FORMULA_BLOCK)
 template <class T> __device__ __forceinline__ T atomic_add_16bit(T *p, T v)
 {
 #ifdef OPD_CPU
-    uint16_t seen = __atomic_load_n(&p->bits, __ATOMIC_RELAXED), expected;
+    uint16_t seen = __atomic_load_n(&p->x, __ATOMIC_RELAXED), expected;
 #else
-    uint16_t seen = *(volatile uint16_t *)&p->bits, expected;
+    uint16_t seen = *(volatile uint16_t *)&p->x, expected;
 #endif
     T was, sum;
     do {
         expected = seen;
-        was.bits = expected;
+        was.x = expected;
         sum = was + v;
-        seen = atomicCAS(&p->bits, expected, sum.bits);
+        seen = atomicCAS(&p->x, expected, sum.x);
     } while (seen != expected);
     return was;
 }
@@ -1222,8 +1222,8 @@ __device__ __forceinline__ opd::half atomicAdd(opd::half *p, opd::half v)
 #else
     opd::half was;
     asm volatile("atom.add.noftz.f16 %0, [%1], %2;"
-                 : "=h"(was.bits)
-                 : "l"(p), "h"(v.bits)
+                 : "=h"(was.x)
+                 : "l"(p), "h"(v.x)
                  : "memory");
     return was;
 #endif
@@ -1234,8 +1234,8 @@ __device__ __forceinline__ opd::bfloat16 atomicAdd(opd::bfloat16 *p, opd::bfloat
 #if !defined(OPD_CPU) && __CUDA_ARCH__ >= 900
     opd::bfloat16 was;
     asm volatile("atom.add.noftz.bf16 %0, [%1], %2;"
-                 : "=h"(was.bits)
-                 : "l"(p), "h"(v.bits)
+                 : "=h"(was.x)
+                 : "l"(p), "h"(v.x)
                  : "memory");
     return was;
 #else
@@ -1247,14 +1247,14 @@ __device__ __forceinline__ opd::bfloat16 atomicAdd(opd::bfloat16 *p, opd::bfloat
 __device__ __forceinline__ opd::half __ldg(const opd::half *p)
 {
     opd::half v;
-    v.bits = __ldg(&p->bits);
+    v.x = __ldg(&p->x);
     return v;
 }
 
 __device__ __forceinline__ opd::bfloat16 __ldg(const opd::bfloat16 *p)
 {
     opd::bfloat16 v;
-    v.bits = __ldg(&p->bits);
+    v.x = __ldg(&p->x);
     return v;
 }
 #endif

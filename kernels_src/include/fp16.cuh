@@ -27,11 +27,11 @@
         }                                                                                          \
         OPD_FN name(name##_raw v)                                                                  \
         {                                                                                          \
-            bits = v.x;                                                                            \
+            x = v.x;                                                                               \
         }                                                                                          \
         OPD_FN operator name##_raw() const                                                         \
         {                                                                                          \
-            return { bits };                                                                       \
+            return { this->x };                                                                    \
         }                                                                                          \
     };                                                                                             \
     namespace opd                                                                                  \
@@ -46,16 +46,16 @@
     OPD_FN name opd_##base(uint16_t bits)                                                          \
     {                                                                                              \
         name v;                                                                                    \
-        v.bits = bits;                                                                             \
+        v.x = bits;                                                                                \
         return v;                                                                                  \
     }                                                                                              \
     OPD_FN uint16_t __##base##_as_ushort(name v)                                                   \
     {                                                                                              \
-        return v.bits;                                                                             \
+        return v.x;                                                                                \
     }                                                                                              \
     OPD_FN int16_t __##base##_as_short(name v)                                                     \
     {                                                                                              \
-        return (int16_t)v.bits;                                                                    \
+        return (int16_t)v.x;                                                                       \
     }                                                                                              \
     OPD_FN name __ushort_as_##base(uint16_t v)                                                     \
     {                                                                                              \
@@ -169,8 +169,8 @@
     {                                                                                              \
         T d;                                                                                       \
         asm("fma.rn." suffix " %0, %1, %2, %3;"                                                    \
-            : "=h"(d.bits)                                                                         \
-            : "h"(a.bits), "h"(b.bits), "h"(c.bits));                                              \
+            : "=h"(d.x)                                                                            \
+            : "h"(a.x), "h"(b.x), "h"(c.x));                                                       \
         return d;                                                                                  \
     }                                                                                              \
     OPD_FN T2 __hfma2(T2 a, T2 b, T2 c)                                                            \
@@ -271,7 +271,7 @@
 #define OPD_16BIT_SHUFFLE(T, T2, name, I)                                                          \
     OPD_FN T name(unsigned mask, T v, I other, int width = 32)                                     \
     {                                                                                              \
-        v.bits = (uint16_t)name(mask, (unsigned)v.bits, other, width);                             \
+        v.x = (uint16_t)name(mask, (unsigned)v.x, other, width);                                   \
         return v;                                                                                  \
     }                                                                                              \
     OPD_FN T2 name(unsigned mask, T2 v, I other, int width = 32)                                   \
@@ -321,7 +321,7 @@ typedef __nv_bfloat16 nv_bfloat16;
         }                                                                                          \
         OPD_FN operator T2##_raw() const                                                           \
         {                                                                                          \
-            return { x.bits, y.bits };                                                             \
+            return { x.x, y.x };                                                                   \
         }                                                                                          \
     };
 OPD_16BIT_PAIR(__half, __half2)

@@ -124,6 +124,7 @@ OPD_STD_TRAIT(is_enum, __is_enum(T))
 OPD_STD_TRAIT(is_class, __is_class(T))
 OPD_STD_TRAIT(is_empty, __is_empty(T))
 OPD_STD_TRAIT(is_trivially_copyable, __is_trivially_copyable(T))
+OPD_STD_TRAIT(is_pod, __is_pod(T))
 template <class T, bool = is_arithmetic_v<T>> struct opd_is_signed : bool_constant<(T(-1) < T(0))> {
 };
 template <class T> struct opd_is_signed<T, false> : false_type {};
@@ -496,7 +497,7 @@ template <> struct numeric_limits<char> : numeric_limits<signed char> {};
         static constexpr T of(uint16_t bits)                                                       \
         {                                                                                          \
             T v{};                                                                                 \
-            v.bits = bits;                                                                         \
+            v.x = bits;                                                                            \
             return v;                                                                              \
         }                                                                                          \
         static constexpr T min()                                                                   \

@@ -54,6 +54,18 @@ namespace autograd
 namespace c10
 {
 using at::Tensor;
+struct Float8_e4m3fn { // as they lie in memory
+    uint8_t x;
+};
+struct Float8_e4m3fnuz {
+    uint8_t x;
+};
+struct Float8_e5m2 {
+    uint8_t x;
+};
+struct Float8_e5m2fnuz {
+    uint8_t x;
+};
 template <class T> OPD_FN T load(const T *p)
 {
     return *p;
