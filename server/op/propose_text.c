@@ -139,6 +139,11 @@ void propose_write_shapes(struct proposal *p)
             else
                 write_dims(p, first_dim(p, t), end_dim(p, t));
         }
+    for (int i = 0; i < p->n_tensors && p->total; i++)
+        if (p->tensors[i].role == OUTPUT || p->tensors[i].role == CHANGED) {
+            buf_printf(p->out, "//! let     %s = numel(%s)\n", p->total, p->tensors[i].name);
+            break;
+        }
 }
 
 void propose_write_example(struct proposal *p)
@@ -173,6 +178,15 @@ void propose_write_example(struct proposal *p)
         ask(p, "Have attributes defaults (int stride=1), or are some of them sizes?");
     buf_printf(p->out, "//! example%s\n", buf_str(&line));
     buf_finish(&line);
+}
+
+// Whether a kernel takes the total: so many threads it has.
+static bool takes_total(const struct proposal *p, const struct signature *k)
+{
+    bool takes = false;
+    for (int i = 0; i < k->n_params && p->total; i++)
+        takes = takes || (k->params[i].name && strcmp(k->params[i].name, p->total) == 0);
+    return takes;
 }
 
 // "a::b::" of the namespaces around a kernel; what has no name needs none.
@@ -233,7 +247,7 @@ static void write_geometry(struct proposal *p, const struct signature *k)
     } else if (!guess_is_linear(p, k, 'x') && guess_body_has(p, k, "blockIdx.x")) {
         ask(p, "A block for each of these?");
         buf_printf(p->out, "//!   grid    %s\n", p->sizes[0]);
-    } else {
+    } else if (!takes_total(p, k)) {
         ask(p, "A thread for each element of the first result, or 'threads'?");
     }
     if (guess_body_has(p, k, "extern __shared__") || guess_body_has(p, k, "extern  __shared__")) {
@@ -258,7 +272,10 @@ static void write_template(struct proposal *p, const struct signature *k)
                                        ? "256"
                                        : "1");
     }
-    buf_append_str(p->out, open ? ">\n" : "\n");
+    buf_append_str(p->out, open ? ">" : "");
+    if (takes_total(p, k) && guess_is_linear(p, k, 'x') && !guess_is_linear(p, k, 'y'))
+        buf_printf(p->out, " threads %s", p->total);
+    buf_append_str(p->out, "\n");
 }
 
 // What a parameter gets where its name is not that of a tensor, size or attribute.
@@ -267,16 +284,8 @@ static void write_binds(struct proposal *p, const struct signature *k, bool back
     int n_read = 0, n_made = 0;
     for (int i = 0; i < k->n_params; i++) {
         const struct signature_param *param = &k->params[i];
-        if (!param->type || param->kind == PARAM_VALUE) {
-            if (param->type && p->total && strcmp(param->name, p->total) == 0)
-                for (int t = 0; t < p->n_tensors; t++)
-                    if (p->tensors[t].role != INPUT) {
-                        buf_printf(p->out, "//!   bind    %s = numel(%s)\n", param->name,
-                                   p->tensors[t].name);
-                        break;
-                    }
+        if (!param->type || param->kind == PARAM_VALUE)
             continue;
-        }
         bool made = backward && guess_is_written(p, k, param);
         const struct guessed_tensor *own = backward && !made ? guess_find_made(p, param->name)
                                                              : NULL;
