@@ -22,7 +22,7 @@ static_assert((int)EXPORTED_LAUNCH == PLAN_STEP_LAUNCH && (int)EXPORTED_ZERO == 
                   (int)EXPORTED_MATMUL == PLAN_STEP_MATMUL,
               "the same kinds of steps");
 static_assert((int)EXPORTED_MAX_RANK == OP_MAX_RANK, "the same ranks");
-static_assert((int)EXPORTED_MAX_INDEX >= OP_MAX_TEMPS + OP_MAX_OUTPUTS &&
+static_assert((int)EXPORTED_MAX_INDEX >= PLAN_MAX_SCRATCH &&
                   (int)EXPORTED_MAX_INDEX >= OP_MAX_INPUTS,
               "room for every operand");
 

@@ -34,33 +34,62 @@ static bool is_same(const struct signature *a, const struct signature *b)
     return true;
 }
 
+// How many of its parameters are of the operator's first dtype. Of kernels that share a name the
+// one with most is meant.
+static int count_fitting(const struct reader *r, const struct step *launch,
+                         const struct signature *sig)
+{
+    const struct op_type *scalar = &r->op->types[TYPE_SCALAR];
+    struct cnumber type, wanted = { 0 };
+    int n = 0;
+    if (scalar->n_dtypes > 0)
+        wanted = cnumber_of_dtype(scalar->dtypes[0]);
+    for (int i = 0; i < sig->n_params; i++) {
+        const char *text = sig->params[i].type;
+        n += text && scalar->n_dtypes > 0 && cnumber_parse(text, strlen(text), &type) &&
+             type.kind == wanted.kind && type.size == wanted.size;
+    }
+    return launch->is_template && !sig->is_template ? -1 : n;
+}
+
 // The definition of that name; the same kernel may be declared before, or stand in two branches
 // of an #if.
-static const struct signature *find_signature(struct reader *r, const char *qualified)
+static const struct signature *find_signature(struct reader *r, struct step *launch)
 {
-    const char *name = strrchr(qualified, ':');
-    struct signature *found = NULL;
-    name = name ? name + 1 : qualified;
+    const char *name = strrchr(launch->name, ':');
+    struct signature *found = NULL, *rival = NULL;
+    name = name ? name + 1 : launch->name;
     while (*name == ' ')
         name++;
     for (int i = 0; i < r->n_signatures; i++) {
         struct signature *sig = &r->signatures[i];
-        if (strcmp(sig->name, name) != 0)
+        bool special = sig->is_template && sig->n_template == 0; // of the one before
+        if (strcmp(sig->name, name) != 0 || (found && special))
             continue;
-        if (found && found->has_body && sig->has_body && !is_same(found, sig)) {
-            lex_fail(&r->lx,
-                     "two different kernels '%s', at lines %d and %d; expected one (give them "
-                     "different names)",
-                     name, found->line, sig->line);
-            return NULL;
+        bool both = found && found->has_body && sig->has_body;
+        int more = both && !is_same(found, sig)
+                       ? count_fitting(r, launch, sig) - count_fitting(r, launch, found)
+                       : 0;
+        if (both && !is_same(found, sig)) {
+            launch->types = "";
+            rival = more > 0 ? NULL : more == 0 ? sig : rival;
         }
-        for (int p = 0; found && found->has_body && sig->has_body && p < sig->n_params; p++)
+        for (int p = 0; both && is_same(found, sig) && p < sig->n_params; p++)
             found->params[p].reads |= sig->params[p].reads; // either may be the one compiled
-        if (!found || (sig->has_body && !found->has_body))
+        if (!found || more > 0 || (sig->has_body && !found->has_body))
             found = sig;
     }
     if (!found)
         fail_no_kernel(r, name);
+    if (rival) {
+        lex_fail(&r->lx,
+                 "two different kernels '%s', at lines %d and %d; expected one, or one of the "
+                 "operator's dtype (give them different names)",
+                 name, found->line, rival->line);
+        return NULL;
+    }
+    if (launch->types)
+        launch->types = launch->is_template || found->is_template ? NULL : found->types;
     return found;
 }
 
@@ -159,6 +188,11 @@ static bool bind_tensor(struct reader *r, const struct step *launch, struct argu
     if (p->kind == PARAM_VALUE)
         return PARAM_FAIL(r, launch, p, " of type %s, but that is a tensor, expected a pointer",
                           p->type);
+    if (p->kind == PARAM_ACCESSOR &&
+        (!bind_type(r, launch, p->index, &arg->type) ||
+         (arg->type.kind != CNUMBER_SIGNED && arg->type.kind != CNUMBER_UNSIGNED)))
+        return PARAM_FAIL(r, launch, p, ", whose sizes are of type %.64s, expected int or int64_t",
+                          p->index);
     arg->tensor = tensor;
     if (tensor < TENSOR_TEMP || p->reads)
         section_note_use(r, tensor);
@@ -264,7 +298,7 @@ static bool is_struct_param(struct reader *r, const struct step *launch,
 
 bool bind_launch(struct reader *r, struct step *launch)
 {
-    const struct signature *sig = find_signature(r, launch->name);
+    const struct signature *sig = find_signature(r, launch);
     if (!sig)
         return false;
     launch->signature = sig;

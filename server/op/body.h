@@ -147,6 +147,7 @@ struct step {
     // STEP_LAUNCH
     const char *name; // "depthwise_forward"
     const struct signature *signature;
+    const char *types; // of the parameters, where the name does not tell which kernel; or NULL
     bool is_template;
     int n_template_args;
     struct template_arg *template_args;

@@ -52,6 +52,10 @@ uint32_t builder_operand(struct builder *b, int tensor)
         o.desc.strided = false;
         o.kind = PLAN_GRAD_INPUT;
         o.index = tensor - TENSOR_GRAD_INPUT;
+        if (!env_has_tensor(&b->env, tensor)) { // thrown away
+            o.kind = PLAN_SCRATCH;
+            o.index += OP_MAX_TEMPS + OP_MAX_OUTPUTS;
+        }
     } else if (tensor >= TENSOR_GRAD_OUTPUT) {
         o.index = tensor - TENSOR_GRAD_OUTPUT;
         o.kind = PLAN_GRAD_OUTPUT;

@@ -41,34 +41,38 @@ bool declare_template(struct scanner *s, struct piece text, struct signature *si
     return true;
 }
 
-// PackedTensorAccessor32 < type , rank , ... >
-static bool read_accessor(struct scanner *s, const struct piece *pieces, int n,
-                          struct signature_param *param)
+// PackedTensorAccessor32 < type , rank , ... > or TensorInfo < type , index >. Returns why it is
+// none that can be passed, or NULL; param->kind tells whether it is one.
+static const char *read_accessor(struct scanner *s, const struct piece *pieces, int n,
+                                 struct signature_param *param)
 {
-    static const struct {
-        const char *name;
-        int index_size;
-    } accessors[] = {
-        { "PackedTensorAccessor32", 4 },
-        { "PackedTensorAccessor64", 8 },
-        { "PackedTensorAccessor", 8 },
+    static const char *const accessors[][2] = {
+        { "PackedTensorAccessor32", "int" },
+        { "PackedTensorAccessor64", "int64_t" },
+        { "PackedTensorAccessor", "int64_t" },
+        { "TensorInfo", NULL },
     };
     for (size_t i = 0; i < sizeof accessors / sizeof *accessors; i++) {
-        int at = scan_find(pieces, n, accessors[i].name);
+        int at = scan_find(pieces, n, accessors[i][0]);
         if (at < 0)
             continue;
-        int comma = at + 1 + scan_find(pieces + at + 1, n - at - 1, ",");
+        int comma = at + 1 + scan_find(pieces + at + 1, n - at - 1, ","), close = n - 1;
         param->kind = PARAM_ACCESSOR;
-        param->index_size = accessors[i].index_size;
-        if (comma <= at + 2 || comma + 1 >= n || !scan_is(&pieces[at + 1], "<"))
-            return true;
+        while (close > comma && !scan_is(&pieces[close], ">"))
+            close--;
+        if (comma <= at + 2 || comma + 1 >= close || !scan_is(&pieces[at + 1], "<"))
+            return "an accessor without its type and rank";
         param->writes = scan_find(pieces + at, comma - at, "const") < 0;
         param->type = scan_join(s, pieces + at + 2, comma - at - 2);
-        if (pieces[comma + 1].size <= 2 && isdigit((unsigned char)*pieces[comma + 1].start))
+        param->index = accessors[i][1];
+        if (!param->index)
+            param->index = scan_join(s, pieces + comma + 1, close - comma - 1);
+        else if (pieces[comma + 1].size <= 2 && isdigit((unsigned char)*pieces[comma + 1].start))
             param->rank = atoi(scan_copy(s->arena, &pieces[comma + 1]));
-        return true;
+        return param->rank > 0 || !accessors[i][1] ? NULL
+                                                   : "an accessor whose rank is not a plain number";
     }
-    return false;
+    return NULL;
 }
 
 static void read_pointer(struct scanner *s, const struct piece *pieces, int n, int star,
@@ -81,6 +85,7 @@ static void read_pointer(struct scanner *s, const struct piece *pieces, int n, i
 
 const char *declare_param(struct scanner *s, struct scan_words *w, struct signature_param *param)
 {
+    alias_expand(s, w);
     int n = scan_find(w->pieces, w->n, "=");
     n = n < 0 ? w->n : n;
     int bracket = scan_find(w->pieces, n, "[");
@@ -100,8 +105,9 @@ const char *declare_param(struct scanner *s, struct scan_words *w, struct signat
     param->name = scan_copy(s->arena, &pieces[n - 1]);
     param->line = pieces[n - 1].line;
     n--;
-    if (read_accessor(s, pieces, n, param))
-        return param->rank > 0 ? NULL : "an accessor whose rank is not a plain number";
+    const char *problem = read_accessor(s, pieces, n, param);
+    if (problem || param->kind == PARAM_ACCESSOR)
+        return problem;
     if (scan_find(pieces, n, "&") >= 0)
         return "a reference, which a kernel cannot take";
     int star = scan_find(pieces, n, "*");

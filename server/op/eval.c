@@ -41,6 +41,13 @@ static enum opd_dtype accumulator(enum opd_dtype dtype)
     return dtype;
 }
 
+bool env_has_memory(const struct env *env, int tensor)
+{
+    bool unasked = tensor >= TENSOR_GRAD_INPUT &&
+                   (env->unasked >> (tensor - TENSOR_GRAD_INPUT) & 1);
+    return env_has_tensor(env, tensor) || unasked;
+}
+
 enum opd_dtype env_dtype(const struct env *env, int type)
 {
     return type == TYPE_ACC ? accumulator(env->types[TYPE_SCALAR]) : env->types[type];

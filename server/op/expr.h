@@ -54,7 +54,8 @@ struct expr {
 // What an expression is evaluated in: a request, and what has been worked out of it.
 struct env {
     const struct plan_request *request;
-    uint32_t wanted; // gradients of inputs that will really be made
+    uint32_t wanted;  // gradients of inputs that will really be made
+    uint32_t unasked; // others, which the launch writes without asking whether they are null
     enum opd_dtype types[OP_MAX_TYPES];
     union expr_value slots[ENV_MAX_SLOTS];
     int pack_rank[ENV_MAX_PACKS];
@@ -69,6 +70,7 @@ int64_t env_stride(const struct env *env, int tensor, int dim); // a gradient is
 enum opd_dtype env_dtype(const struct env *env, int type);
 bool env_has_tensor(const struct env *env,
                     int tensor); // present, and wanted where it is a gradient to be made
+bool env_has_memory(const struct env *env, int tensor); // the same, or unasked
 
 struct scope;
 

@@ -479,6 +479,8 @@ static bool read_header(struct reader *r, const char *text, size_t size, struct 
         !signature_scan(op->file, text, size, r->arena, &r->signatures, &r->n_signatures, err))
         return false;
     struct_scan(text, size, r->arena, &r->structs, &r->n_structs);
+    r->code_end = text + size;
+    r->code = n > 0 ? line_place(&lines[n - 1], lines[n - 1].text + lines[n - 1].size) : text;
     for (int i = 0; i < n; i++)
         if (!read_directive(r, &lines[i], err))
             return false;

@@ -44,11 +44,12 @@ static void *reserve(const struct step *launch, struct packed *out, uint32_t siz
     return at;
 }
 
-// Absent inputs and unwanted gradients have no slot: their bytes stay zero.
+// Absent inputs have no slot, nor have unwanted gradients that the kernel asks for: their bytes
+// stay zero.
 static bool add_slot(const struct step *launch, const struct argument *arg, const struct env *env,
                      const uint8_t *at, struct packed *out, struct opd_err *err)
 {
-    if (!env_has_tensor(env, arg->tensor))
+    if (!env_has_memory(env, arg->tensor))
         return true;
     if (out->n_slots == SIGNATURE_MAX_PARAMS)
         return op_fail(err, "kernel %s takes more than %d tensors", launch->name,
@@ -61,13 +62,12 @@ static bool add_slot(const struct step *launch, const struct argument *arg, cons
 static bool store_index(const struct step *launch, const struct argument *arg, int64_t value,
                         uint8_t *at, struct opd_err *err)
 {
-    struct cnumber type = { CNUMBER_SIGNED, (uint8_t)arg->param->index_size, 0 };
-    if (cnumber_store(type, (union expr_value){ .i = value }, EXPR_INT, at))
+    if (cnumber_store(arg->type, (union expr_value){ .i = value }, EXPR_INT, at))
         return true;
     return op_fail(err,
-                   "kernel %s has the 32-bit accessor '%s', whose size or stride %" PRId64
+                   "kernel %s has the %d-bit accessor '%s', whose size or stride %" PRId64
                    " does not fit; use PackedTensorAccessor64",
-                   launch->name, arg->param->name, value);
+                   launch->name, 8 * arg->type.size, arg->param->name, value);
 }
 
 static bool pack_accessor(const struct step *launch, const struct argument *arg,
@@ -75,15 +75,19 @@ static bool pack_accessor(const struct step *launch, const struct argument *arg,
 {
     const struct signature_param *p = arg->param;
     const struct tensor_desc *d = env_tensor(env, arg->tensor);
-    uint32_t index = (uint32_t)p->index_size, rank = (uint32_t)p->rank;
-    uint8_t *at = reserve(launch, out, 8 + 2 * rank * index, 8, err);
+    bool info = p->rank == 0; // the number of its dimensions stands behind
+    uint32_t index = arg->type.size, rank = info ? TENSOR_INFO_DIMS : (uint32_t)p->rank;
+    uint32_t size = 8 + 2 * rank * index;
+    uint8_t *at = reserve(launch, out, info ? (size + 4 + 7) / 8 * 8 : size, 8, err);
     if (!at)
         return false;
     if (!add_slot(launch, arg, env, at, out, err))
         return false;
-    if (!env_has_tensor(env, arg->tensor))
+    if (!env_has_memory(env, arg->tensor))
         return true;
-    if (d->rank != p->rank) {
+    if (info)
+        memcpy(at + size, &(int32_t){ d->rank }, sizeof(int32_t));
+    if (!info && d->rank != p->rank) {
         char text[320];
         tensor_desc_format(d, text, sizeof text);
         return op_fail(err, "kernel %s takes '%s' with %d dimensions, it has %d: %s", launch->name,
@@ -98,7 +102,7 @@ static bool pack_accessor(const struct step *launch, const struct argument *arg,
             return false;
         last += d->shape[i] > 0 ? (d->shape[i] - 1) * stride : 0;
     }
-    return index == 8 || store_index(launch, arg, last, (uint8_t[8]){ 0 }, err);
+    return index >= 8 || store_index(launch, arg, last, (uint8_t[8]){ 0 }, err);
 }
 
 static bool pack_value(const struct step *launch, const struct argument *arg, const struct env *env,

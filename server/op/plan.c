@@ -111,6 +111,8 @@ static bool eval_shared(struct builder *b, const struct step *launch, uint32_t *
 // "name<scalar_t, 3>"
 static bool format_kernel(struct builder *b, const struct step *launch, struct buf *out)
 {
+    if (launch->types)
+        buf_printf(out, "static_cast<void (*)(%s)>(", launch->types);
     buf_append_str(out, launch->name);
     for (int i = 0; i < launch->n_template_args; i++) {
         const struct template_arg *arg = &launch->template_args[i];
@@ -125,6 +127,8 @@ static bool format_kernel(struct builder *b, const struct step *launch, struct b
     }
     if (launch->is_template)
         buf_append_str(out, launch->n_template_args ? ">" : "<>");
+    if (launch->types)
+        buf_append_str(out, ")");
     return out->size < MAX_KERNEL ||
            op_fail(b->err, "kernel %s: its template arguments are too long", launch->name);
 }
@@ -153,6 +157,21 @@ static void drop_launch(struct builder *b, const struct step *launch)
     }
 }
 
+// The gradients that nobody wants, but that the kernel writes all the same.
+static uint32_t find_unasked(const struct builder *b, const struct step *launch)
+{
+    uint32_t found = 0;
+    for (int i = 0; i < launch->n_args; i++) {
+        const struct argument *arg = &launch->args[i];
+        int input = arg->tensor - TENSOR_GRAD_INPUT;
+        if (input >= 0 && arg->param->writes && !arg->param->asked &&
+            !b->env.request->op->inputs[input].list &&
+            dtype_is_float(env_tensor(&b->env, arg->tensor)->dtype))
+            found |= 1u << input;
+    }
+    return found & ~b->env.wanted;
+}
+
 static bool add_launch(struct builder *b, const struct section *section, const struct step *launch)
 {
     struct plan_step step = { .kind = PLAN_STEP_LAUNCH };
@@ -168,6 +187,7 @@ static bool add_launch(struct builder *b, const struct section *section, const s
         !eval_shared(b, launch, &step.shared_size))
         return false;
     clear_read(b, launch);
+    b->env.unasked = find_unasked(b, launch);
     struct buf kernel = { 0 };
     bool ok = params_pack(launch, &b->env, &b->packed, b->err) &&
               format_kernel(b, launch, &kernel) &&

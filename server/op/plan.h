@@ -80,6 +80,7 @@ struct plan_request {
 };
 
 enum { EXAMPLE_MAX_MEMBERS = 8 }; // tensors in a list of an example
+enum { PLAN_MAX_SCRATCH = OP_MAX_TEMPS + OP_MAX_OUTPUTS + OP_MAX_INPUTS }; // more than any index
 
 enum plan_operand_kind {
     PLAN_INPUT,   // index: which input
@@ -87,7 +88,8 @@ enum plan_operand_kind {
     PLAN_SAVED,   // which saved tensor (forward writes it, backward reads it)
     PLAN_SCRATCH, // lives for this run only: also a saved tensor where no context is kept, and the
                   // zeros that stand for the absent gradient of output o (index OP_MAX_TEMPS + o,
-                  // "grad_" of its name)
+                  // "grad_" of its name), and the gradient of an input that a kernel writes though
+                  // nobody wants it (behind those)
     PLAN_GRAD_OUTPUT, // backward: gradient of output `index`, given by the caller
     PLAN_GRAD_INPUT,  // backward: gradient of input `index`, made here
 };
@@ -104,8 +106,8 @@ static inline int plan_member(int operand_index)
 }
 
 // Only operands that some step touches, or that the caller gets, are listed; the latter first, in
-// order. Absent inputs and gradients that are not wanted are no operands: their 8 bytes stay zero
-// and have no slot.
+// order. Absent inputs, and gradients that are not wanted and of which the kernel asks that, are no
+// operands: their 8 bytes stay zero and have no slot.
 struct plan_operand {
     enum plan_operand_kind kind;
     int index;

@@ -137,6 +137,10 @@ struct scanner scan_part(const struct scanner *s, struct piece part)
         .p = part.start,
         .end = part.start + part.size,
         .line = part.line,
+        .aliases = s->aliases,
+        .n_aliases = s->n_aliases,
+        .own = s->own,
+        .n_own = s->n_own,
     };
     scan_next(&inner);
     return inner;

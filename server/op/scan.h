@@ -28,6 +28,9 @@ struct scanner {
     struct piece piece; // size 0: the end
     int n;
     struct signature *found; // SIGNATURE_MAX_KERNELS of them
+    struct alias *aliases;
+    int n_aliases, n_own;
+    const struct template_param *own; // of the template that is read
 };
 
 // The words of one parameter, up to a comma outside brackets.
@@ -55,6 +58,11 @@ int scan_find(const struct piece *pieces, int n, const char *word); // -1: it is
 // A type's text, without the words that say nothing about how a parameter is passed.
 const char *scan_join(struct scanner *s, const struct piece *pieces, int n);
 bool scan_is_qualifier(const struct piece *piece); // one of those
+
+// alias.c: the names of the text that stand for types, found once, from where the scanner begins;
+// then in each parameter what they stand for is put in place of them. `text`: as it came.
+void alias_scan(struct scanner *s, const char *text, size_t size);
+void alias_expand(const struct scanner *s, struct scan_words *w);
 
 // declare.c: the parameters of a template, between its brackets; false: too many.
 bool declare_template(struct scanner *s, struct piece text, struct signature *sig);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "op/reader.h"
+#include "op/text.h"
 
 bool section_end_launch(struct reader *r)
 {
@@ -251,7 +252,19 @@ bool section_read_zero(struct reader *r)
     return lex_expect_end(lx);
 }
 
-// A template argument that is passed on as it stands: a type word, a type variable, true, false.
+// A name of the kernels' own, behind the header: of a function or a type.
+static bool is_in_code(const struct reader *r, const struct token *t)
+{
+    for (const char *at = r->code; (at = memmem(at, (size_t)(r->code_end - at), t->start, t->size));
+         at += t->size)
+        if (!text_is_word_char(at[-1]) &&
+            (at + t->size == r->code_end || !text_is_word_char(at[t->size])))
+            return true;
+    return false;
+}
+
+// A template argument that is passed on as it stands: a type word, a type variable, true, false, a
+// name of the code's.
 static bool is_verbatim(const struct reader *r)
 {
     const struct token *t = &r->lx.token;
@@ -263,7 +276,8 @@ static bool is_verbatim(const struct reader *r)
     const struct token next = lex_peek(&r->lx);
     return lex_is_word(&r->lx, "true") || lex_is_word(&r->lx, "false") ||
            cnumber_is_word(t->start, t->size) ||
-           (next.kind == TOKEN_PUNCT && next.punct == PUNCT2(':', ':'));
+           (next.kind == TOKEN_PUNCT &&
+            (next.punct == PUNCT2(':', ':') || (next.punct != '(' && is_in_code(r, t))));
 }
 
 static bool read_template_arg(struct reader *r, struct template_arg *arg)
@@ -277,8 +291,12 @@ static bool read_template_arg(struct reader *r, struct template_arg *arg)
         arg->expr = expr_parse_int(lx, &place, "a template argument");
         return arg->expr != NULL;
     }
-    while (lx->token.kind == TOKEN_NAME || lex_is(lx, PUNCT2(':', ':')))
+    for (int depth = 0; lx->token.kind == TOKEN_NAME || lex_is(lx, PUNCT2(':', ':')) ||
+                        lex_is(lx, '<') ||
+                        (depth > 0 && lx->token.kind < TOKEN_BAD && lx->token.kind != TOKEN_END);) {
+        depth += lex_is(lx, '<') - lex_is(lx, '>');
         lex_next(lx);
+    }
     arg->text = arena_strndup(r->arena, start, lex_span(lx, start));
     return true;
 }

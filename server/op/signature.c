@@ -9,25 +9,45 @@
 #include "op/stores.h"
 #include "op/text.h"
 
+// "const float *, int": without names, and what is behind them.
+static void append_type(const struct scan_words *w, struct buf *out)
+{
+    int n = scan_find(w->pieces, w->n, "=");
+    n = n < 0 ? w->n : n;
+    int bracket = scan_find(w->pieces, n, "[");
+    buf_append_str(out, out->size > 0 ? ", " : "");
+    for (int i = 0; i < (bracket > 0 ? bracket : n) - 1; i++)
+        buf_printf(out, "%.*s ", (int)w->pieces[i].size, w->pieces[i].start);
+    buf_append_str(out, bracket > 0 ? "*" : "");
+}
+
 static bool read_params(struct scanner *s, struct piece text, struct signature *sig)
 {
     struct signature_param params[SIGNATURE_MAX_PARAMS];
+    struct buf types = { 0 };
+    s->own = sig->template_params;
+    s->n_own = sig->n_template;
     struct scanner inner = scan_part(s, text);
     struct scan_words words;
     while (!scan_at_end(&inner)) {
-        if (sig->n_params == SIGNATURE_MAX_PARAMS)
+        if (sig->n_params == SIGNATURE_MAX_PARAMS) {
+            buf_finish(&types);
             return op_fail(s->err, "%s:%d: kernel '%s' has more than %d parameters", s->file,
                            sig->line, sig->name, SIGNATURE_MAX_PARAMS);
+        }
         scan_words(&inner, &words);
         if (words.n == 1 && scan_is(&words.pieces[0], "void") && sig->n_params == 0)
             break;
         struct signature_param param = { 0 };
+        append_type(&words, &types);
         const char *problem = declare_param(s, &words, &param);
         if (problem && !sig->problem)
             sig->problem = arena_printf(s->arena, "parameter %d is %s", sig->n_params + 1, problem);
         params[sig->n_params++] = param;
     }
     sig->params = arena_copy(s->arena, params, (size_t)sig->n_params, sizeof *params);
+    sig->types = arena_strndup(s->arena, buf_str(&types), types.size);
+    buf_finish(&types);
     return true;
 }
 
@@ -35,9 +55,10 @@ static void look_into(struct scanner *s, struct signature *sig)
 {
     struct scanner ahead = *s;
     struct piece body = sig->has_body ? scan_bracketed(&ahead, false) : (struct piece){ 0 };
-    for (int i = 0; sig->has_body && i < sig->n_params; i++) {
+    for (int i = 0; i < sig->n_params; i++) {
         struct signature_param *p = &sig->params[i];
-        if (p->kind != PARAM_VALUE && p->name)
+        p->asked = !sig->has_body || !p->name || stores_asks(body.start, body.size, p->name);
+        if (sig->has_body && p->kind != PARAM_VALUE && p->name)
             p->reads = !(p->writes ? stores_only : stores_nothing)(body.start, body.size, p->name,
                                                                    s->text, s->text_size);
     }
@@ -62,7 +83,7 @@ static bool read_kernel(struct scanner *s, struct piece template_text)
         }
         if (special)
             return true; // name<float>: the template has its parameters
-        struct piece inside = scan_bracketed(s, false);
+        struct piece params = scan_bracketed(s, false);
         if (scan_is(&name, "__launch_bounds__") || scan_is(&name, "__attribute__") ||
             scan_is(&name, "__cluster_dims__") || scan_is(&name, "__maxnreg__") ||
             scan_is(&name, "alignas"))
@@ -76,7 +97,7 @@ static bool read_kernel(struct scanner *s, struct piece template_text)
         sig.line = name.line;
         if (template_text.start && !declare_template(s, template_text, &sig))
             return false;
-        if (!read_params(s, inside, &sig))
+        if (!read_params(s, params, &sig))
             return false;
         sig.has_body = scan_is(&s->piece, "{");
         look_into(s, &sig);
@@ -125,6 +146,7 @@ bool signature_scan(const char *file, const char *text, size_t size, struct aren
         .line = text_first_line(text, size),
         .found = mem_zalloc(SIGNATURE_MAX_KERNELS, sizeof *s.found),
     };
+    alias_scan(&s, text, size);
     bool ok = scan_kernels(&s);
     *out = arena_copy(arena, s.found, ok ? (size_t)s.n : 0, sizeof **out);
     *out_n = ok ? s.n : 0;

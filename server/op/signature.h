@@ -18,11 +18,12 @@ enum {
     STRUCT_MAX = 256, // in a file
     STRUCT_MAX_MEMBERS = 128,
     STRUCT_MAX_EXTENTS = 3,
+    TENSOR_INFO_DIMS = 25, // as in include/torch.cuh
 };
 
 enum param_kind {
     PARAM_POINTER,
-    PARAM_ACCESSOR, // torch::PackedTensorAccessor32<type, rank, ...>
+    PARAM_ACCESSOR, // torch::PackedTensorAccessor32<type, rank, ...>, or TensorInfo<type, index>
     PARAM_VALUE,
     PARAM_STRUCT, // its members follow, up to
     PARAM_END,
@@ -32,9 +33,11 @@ struct signature_param {
     const char *name;
     const char *type; // without const, *, __restrict__; what an accessor or pointer points to
     enum param_kind kind;
-    bool writes;          // a pointer or an accessor to what is not const
-    bool reads;           // what is there may be read: stores.h
-    int rank, index_size; // PARAM_ACCESSOR
+    bool writes;       // a pointer or an accessor to what is not const
+    bool reads;        // what is there may be read: stores.h
+    bool asked;        // whether it is null; or that is not to be seen
+    int rank;          // PARAM_ACCESSOR; 0: a TensorInfo, of any up to TENSOR_INFO_DIMS
+    const char *index; // the type of its sizes and strides
     int line;
 };
 
@@ -50,6 +53,7 @@ struct signature {
     int line;
     bool is_template;
     bool has_body;
+    const char *types;   // of its parameters, as C++
     const char *problem; // a parameter that cannot be passed: fails when the kernel is used
     int n_template, n_params;
     struct template_param *template_params;

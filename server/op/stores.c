@@ -164,3 +164,17 @@ bool stores_only(const char *body, size_t size, const char *name, const char *fi
     }
     return !is_in_macro(&whole);
 }
+
+bool stores_asks(const char *body, size_t size, const char *name)
+{
+    struct look l = { body, body + size, name, strlen(name) };
+    const char *p = find_name(&l, body);
+    bool found = p != NULL;
+    for (; p; p = find_name(&l, p + l.n)) {
+        const char *before = drop_blanks(&l, p), *after = skip_blanks(&l, p + l.n);
+        bool used = after < l.end && strchr("[+", *after);
+        if (!is_member(&l, before) && (!used || is_tested(&l, before, after)))
+            return true;
+    }
+    return !found;
+}

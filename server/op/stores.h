@@ -13,6 +13,10 @@
 bool stores_only(const char *body, size_t size, const char *name, const char *file,
                  size_t file_size);
 
-// The same; whether it stands nowhere.
+// Whether the parameter is asked somewhere whether it is null, or may be where that is not to be
+// seen: it stands elsewhere than before a '[' or a '+', or nowhere.
+bool stores_asks(const char *body, size_t size, const char *name);
+
+// The same as stores_only(); whether it stands nowhere.
 bool stores_nothing(const char *body, size_t size, const char *name, const char *file,
                     size_t file_size);

@@ -152,6 +152,8 @@ static bool read_struct(struct scanner *s, struct piece template_text,
         def->n_template = sig.n_template;
         def->template_params = sig.template_params;
     }
+    s->own = def->template_params;
+    s->n_own = def->n_template;
     struct scanner ahead = *s; // what is inside may be a struct, too
     read_body(s, scan_bracketed(&ahead, false), def);
     return true;
@@ -172,6 +174,7 @@ void struct_scan(const char *text, size_t size, struct arena *arena, struct stru
     struct struct_definition *found = mem_zalloc(STRUCT_MAX, sizeof *found);
     struct piece template_text = { 0 };
     int n = 0;
+    alias_scan(&s, text, size);
     scan_next(&s);
     while (!scan_at_end(&s) && n < STRUCT_MAX) {
         bool is_struct = scan_is(&s.piece, "struct");

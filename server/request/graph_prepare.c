@@ -10,9 +10,9 @@
 
 // What a node will run: until all are there, the graph stays as it is.
 struct binding {
-    struct version *version;                                // of the node's operator; a reference
-    struct bound_plan *bound;                               // a reference
-    struct storage *scratch[OP_MAX_TEMPS + OP_MAX_OUTPUTS]; // by index; a reference each
+    struct version *version;                   // of the node's operator; a reference
+    struct bound_plan *bound;                  // a reference
+    struct storage *scratch[PLAN_MAX_SCRATCH]; // by index; a reference each
 };
 
 static bool is_current(const struct graph_node *node)
@@ -22,7 +22,7 @@ static bool is_current(const struct graph_node *node)
 
 static void finish_binding(struct binding *to)
 {
-    for (int i = 0; i < OP_MAX_TEMPS + OP_MAX_OUTPUTS; i++)
+    for (int i = 0; i < PLAN_MAX_SCRATCH; i++)
         storage_unref(to->scratch[i]);
     bound_plan_unref(to->bound);
     version_unref(to->version);
@@ -261,7 +261,7 @@ static void commit(struct graph_node *node, struct binding *to)
 {
     if (!to->bound)
         return;
-    for (int i = 0; i < OP_MAX_TEMPS + OP_MAX_OUTPUTS; i++)
+    for (int i = 0; i < PLAN_MAX_SCRATCH; i++)
         if (to->scratch[i])
             put_scratch(node, i, to->scratch[i]);
     struct version *before = node->version;

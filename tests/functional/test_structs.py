@@ -114,7 +114,7 @@ PLAIN = "struct P { float *y; const float *x; int N; };"
         (PLAIN.replace("struct P", "struct B {}; struct P : B"), "", "it has a base"),
         (PLAIN.replace("struct P", "struct alignas(32) P"), "", "its alignment is not that of its members"),
         (PLAIN.replace("N;", "N; P self;"), "", "self' is of type 'P'"),
-        ("typedef int P;", "", "of type 'P'"),
+        ("class P;", "", "of type 'P'"),
     ],
 )
 def test_mistakes(serve, struct, binds, said):

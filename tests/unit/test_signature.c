@@ -162,16 +162,56 @@ static void test_accessors(void **state)
         "const torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits> x");
     assert_int_equal(p->kind, PARAM_ACCESSOR);
     assert_int_equal(p->rank, 2);
-    assert_int_equal(p->index_size, 4);
+    assert_string_equal(p->index, "int");
     assert_string_equal(p->type, "scalar_t");
     assert_true(p->writes);
     p = one("at::PackedTensorAccessor64<const float,4> x");
     assert_int_equal(p->rank, 4);
-    assert_int_equal(p->index_size, 8);
+    assert_string_equal(p->index, "int64_t");
     assert_false(p->writes);
     p = one("PackedTensorAccessor<T, 10, at::DefaultPtrTraits, size_t> x");
     assert_int_equal(p->rank, 10);
-    assert_int_equal(p->index_size, 8);
+    assert_string_equal(p->index, "int64_t");
+}
+
+// Names that stand for types, as extensions have them.
+static void test_aliases(void **state)
+{
+    (void)state;
+    static const char *const rows[][3] = {
+        // what is before the kernel, its parameter, what it is
+        { "#define ACC4 PackedTensorAccessor32<T, 4, RestrictPtrTraits>", "const ACC4 x",
+          "T 4 int" },
+        { "#define ACC(t, n) torch::PackedTensorAccessor64<t, n>", "ACC(float, 2) x",
+          "float 2 int64_t" },
+        { "template <typename T, size_t N> using acc = at::PackedTensorAccessor32<T, N>;",
+          "acc<const T, 3> x", "T 3 int" },
+        { "namespace n { template <class T>\nusing two = torch::PackedTensorAccessor64<T, 2>; }",
+          "n::two<double> x", "double 2 int64_t" },
+        { "", "const at::cuda::detail::TensorInfo<const float, unsigned> x", "float 0 unsigned" },
+        { "#define REAL double // in all of them", "REAL x", "double" },
+        { "extern \"C\" { typedef long long idx; }", "const idx x", "long long" },
+        { "typedef idx other; using idx = int;", "other x", "int" },
+        { "enum class mode : unsigned char { A, B };", "mode x", "unsigned char" },
+        { "typedef enum { SUM, MEAN } reduce_t;", "const reduce_t x", "int" },
+        { "struct s { typedef int inner; };", "inner x", "inner" }, // not of this scope
+        { "void f() { using inner = int; }", "inner x", "inner" },
+        { "#if A\n#define R float\n#else\n#define R double\n#endif", "R x", "R" }, // which?
+        { "using T = int;", "T x", "T" }, // hidden by the template's
+        { "using a = b; using b = a;", "a x", "a" },
+        { "#define F(a) F(a)\n#define G(a, b, c, d, e) a\n#define H(", "F(int) x", "F(int)" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[512], got[128];
+        snprintf(text, sizeof text, "%s\ntemplate <class T> __global__ void k(%s) {}", rows[i][0],
+                 rows[i][1]);
+        scan(text);
+        assert_int_equal(n_found, 1);
+        const struct signature_param *p = found->params;
+        snprintf(got, sizeof got, p->kind == PARAM_ACCESSOR ? "%s %d %s" : "%s", p->type, p->rank,
+                 p->index);
+        assert_string_equal(got, rows[i][2]);
+    }
 }
 
 static void test_problems(void **state)
@@ -186,7 +226,7 @@ static void test_problems(void **state)
         { "torch::PackedTensorAccessor32<float, N> x",
           "parameter 1 is an accessor whose rank is not a plain number" },
         { "torch::PackedTensorAccessor32<float> x",
-          "parameter 1 is an accessor whose rank is not a plain number" },
+          "parameter 1 is an accessor without its type and rank" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[256];
@@ -255,8 +295,8 @@ static void test_binding(void **state)
            "t.cu:7: no kernel 'kk' in this file, expected '__global__ void kk(...)'; did you mean "
            "'k'?");
     refuse("//! kernel k", "__global__ void k(float *y) {}\n__global__ void k(float *y, int N) {}",
-           "t.cu:7: two different kernels 'k', at lines 8 and 9; expected one (give them different "
-           "names)");
+           "t.cu:7: two different kernels 'k', at lines 8 and 9; expected one, or one of the "
+           "operator's dtype (give them different names)");
     refuse("//! kernel k<3>", "__global__ void k(float *y) {}",
            "t.cu:7: 'k' is no template, expected its name without <...>");
     refuse("//! kernel k", "template <class T, int N> __global__ void k(T *y) {}",
@@ -436,9 +476,10 @@ int main(void)
         cmocka_unit_test(test_forms),     cmocka_unit_test(test_templates),
         cmocka_unit_test(test_pointers),  cmocka_unit_test(test_values),
         cmocka_unit_test(test_accessors), cmocka_unit_test(test_problems),
-        cmocka_unit_test(test_limits),    cmocka_unit_test(test_binding),
-        cmocka_unit_test(test_twice),     cmocka_unit_test(test_types),
-        cmocka_unit_test(test_ranges),    cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_aliases),   cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_binding),   cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_types),     cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_halves),
     };
     return cmocka_run_group_tests(tests, NULL, forget);
 }

@@ -1,0 +1,101 @@
+"""What kernels of the field look like: their parameters' types have names of their own, kernels share a name, and
+their gradients are written whether anybody wants them or not."""
+
+import numpy as np
+import pytest
+
+import opd
+
+NAMED = """\
+//! op      named(Tensor x, Tensor w, *, int how=0) -> Tensor y
+//! dtypes  float32 float64
+//! strided x
+//! shape   x [R, C]
+//! shape   w [C]
+//! shape   y [R, C]
+//! example x=[3,5] w=[5]
+//! forward
+//!   kernel  scale<scalar_t, half_of<scalar_t>> threads R * C
+//! backward grad_x grad_w
+//!   kernel  scale_backward threads R * C
+#include <torch/extension.h>
+#include <ATen/cuda/detail/TensorInfo.cuh>
+#define ACC(type, rank) torch::PackedTensorAccessor32<type, rank, torch::RestrictPtrTraits>
+template <typename T> using row = at::PackedTensorAccessor64<T, 1>;
+typedef enum { DOUBLE = 0, HALF = 1 } how_t;
+template <typename T> __device__ T half_of(T v)
+{
+    return v / 2;
+}
+template <typename T, T (*F)(T)>
+__global__ void scale(at::cuda::detail::TensorInfo<const T, unsigned> x, const row<T> w, ACC(T, 2) y, how_t how)
+{
+    using namespace at::cuda::detail;
+    CUDA_KERNEL_LOOP(i, y.size(0) * y.size(1)) {
+        const int r = i / y.size(1), c = i % y.size(1);
+        const T v = x.data[IndexToOffset<const T, unsigned, -1>::get(i, x)] * w[c];
+        y[r][c] = how == HALF ? F(v) : v * 2;
+    }
+}
+template <typename T>
+__global__ void scale_backward(const ACC(T, 2) grad_y, const ACC(T, 2) x, const T *w, T *grad_x, T *grad_w, int C,
+                               how_t how)
+{
+    const int n = x.size(0) * x.size(1);
+    CUDA_KERNEL_LOOP(i, n) {
+        const T g = grad_y[i / C][i % C] * (how == HALF ? T(0.5) : T(2));
+        grad_x[i] = g * w[i % C];
+        atomicAdd(grad_w + i % C, g * x[i / C][i % C]);
+    }
+}
+"""
+
+SHARED = """\
+//! op      NAME(Tensor x) -> Tensor y
+//! dtypes  DTYPE
+//! shape   x [n]
+//! shape   y [n]
+//! example x=[9]
+//! forward
+//!   kernel  add_one
+#include <cuda_fp16.h>
+__global__ void add_one(const float *x, float *__restrict__ y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = x[i] + 1.f;
+}
+__global__ void add_one(const __half *x, __half *y, const int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = __hadd(x[i], __float2half(1.f));
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def client(start_shared, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kernels")
+    (folder / "named.cu").write_text(NAMED)
+    for dtype in ("float32", "float16"):
+        name = f"add_{dtype}"
+        (folder / f"{name}.cu").write_text(SHARED.replace("NAME", name).replace("DTYPE", dtype))
+    with opd.connect(start_shared("--kernels", str(folder)).socket) as client:
+        yield client
+
+
+@pytest.mark.parametrize("how, factor", [(0, 2), (1, 0.5)])
+def test_types_with_names(client, how, factor):
+    x, w = np.arange(15.0).reshape(5, 3), np.arange(1.0, 6)
+    y, ctx = client.ops.named.forward(client.tensor(x).T, client.tensor(w), how=how)
+    assert np.array_equal(y.numpy(), x.T * w * factor)
+    grad = np.arange(15.0).reshape(3, 5) - 4
+    expected = {"x": grad * w * factor, "w": (grad * x.T * factor).sum(0)}
+    for wanted in ("x", "w", "xw"):  # of what is not wanted the kernel writes into memory of its own
+        for name, got in zip("xw", ctx.backward(client.tensor(grad), wanted=list(wanted))):
+            assert got is None if name not in wanted else np.array_equal(got.numpy(), expected[name])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_kernels_that_share_a_name(client, dtype):
+    x = np.arange(9).astype(dtype)
+    assert np.array_equal(getattr(client.ops, f"add_{dtype}")(client.tensor(x)).numpy(), x + 1)
