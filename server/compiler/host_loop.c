@@ -60,18 +60,24 @@ static bool judge(struct host_unit *u, const char *expr)
     return plain && loops == 1;
 }
 
-bool host_loop_is_plain(const struct compile_input *in)
+static bool is_plain(const struct compile_input *in, const char *expr)
 {
     const char *const texts[] = { in->common, in->prelude, in->source };
     struct host_unit u = { 0 };
-    if (!strstr(in->source, "KERNEL_LOOP"))
-        return false;
     for (int i = 0; i < 3; i++)
         host_unit_read_macros(&u, texts[i], i == 0 ? kernel_loops : NULL); // its own is meant
     for (int i = 0; i < 3; i++)
         host_unit_read(&u, texts[i]);
     host_unit_link(&u);
-    bool plain = !u.unclear && !u.partly && !u.includes && judge(&u, in->expr);
+    bool plain = !u.unclear && !u.partly && !u.includes && judge(&u, expr);
     host_unit_finish(&u);
+    return plain;
+}
+
+bool host_loop_is_plain(const struct compile_input *in)
+{
+    bool plain = strstr(in->source, "KERNEL_LOOP") && is_plain(in, in->expr);
+    for (int i = 0; plain && i < in->n_more; i++)
+        plain = is_plain(in, in->more[i]);
     return plain;
 }

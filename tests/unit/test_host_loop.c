@@ -26,15 +26,26 @@ static char *read_file(const char *path)
     return copy;
 }
 
-static bool is_plain(const char *prelude, const char *source, const char *expr)
+// `more`: another kernel of the image, or NULL.
+static bool are_plain(const char *prelude, const char *source, const char *expr, const char *more)
 {
     char *common = read_file("kernels_src/opd.cuh");
     const struct compile_input in = {
-        .common = common, .prelude = prelude, .source = source, .expr = expr
+        .common = common,
+        .prelude = prelude,
+        .source = source,
+        .expr = expr,
+        .more = &more,
+        .n_more = more != NULL,
     };
     bool plain = host_loop_is_plain(&in);
     free(common);
     return plain;
+}
+
+static bool is_plain(const char *prelude, const char *source, const char *expr)
+{
+    return are_plain(prelude, source, expr, NULL);
 }
 
 static void test_shipped_kernels(void **state)
@@ -150,12 +161,24 @@ static void test_not_plain(void **state)
     assert_false(is_plain("using alias = me;\n", source, "k<alias>"));
 }
 
+// Of several in an image each must be one.
+static void test_others_of_the_image(void **state)
+{
+    (void)state;
+    static const char source[] = K "{ " LOOP "y[i] = 1; }\n"
+                                   "__global__ void l(float *y, int n) { " LOOP "y[i] = 2; }\n"
+                                   "__global__ void m(float *y) { __syncthreads(); }\n";
+    assert_true(are_plain("", source, "k", "l"));
+    assert_false(are_plain("", source, "k", "m"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shipped_kernels),
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_not_plain),
+        cmocka_unit_test(test_others_of_the_image),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
