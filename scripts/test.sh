@@ -66,19 +66,20 @@ step() { # name, command...
     [ $ended != FAILED ]
 }
 
-show_again() { # name of a step
-    for file in "$printed/$1" "$printed/$1.again"; do
-        [ -s "$file" ] || continue
-        echo
-        echo "==== ${file##*/}: its last lines"
-        tail -n 60 "$file"
-    done
+show_last() { # file
+    [ -s "$printed/$1" ] || return
+    echo
+    echo "==== $1: its last lines"
+    tail -n 60 "$printed/$1"
 }
 
 finish() {
     [ $((passed + failed)) != 0 ] || { echo "no step's name begins with: $prefixes" && exit 2; }
     for name in $unsteady $failures; do
-        show_again "$name"
+        show_last "$name"
+    done
+    for name in $failures; do
+        show_last "$name.again"
     done
     echo
     for name in $unsteady; do
