@@ -64,7 +64,7 @@ class Timeline:
 @pytest.fixture
 def own(start_daemon, tmp_path):
     (tmp_path / "refuse.cu").write_text(REFUSE)
-    return start_daemon("--kernels", str(tmp_path))
+    return start_daemon("--kernels", str(tmp_path), "--cache", "")  # so that all is compiled
 
 
 @pytest.fixture
@@ -133,7 +133,8 @@ def test_runs_and_edits(own, record, tmp_path):
     assert [e["name"] for e in edits if "halve" in e["name"]] == ["halve reloaded", "halve failed"]
     assert all(e["process"] == "edits" and e["dur"] > 0 and e["args"]["file"].endswith("halve.cu") for e in edits)
     compiles = timeline.of("compile")
-    assert all(e["process"] == "compiles" and e["dur"] > 0 for e in compiles)
+    assert sorted(e["name"] for e in compiles) == ["add", "gelu", "gelu", "refuse"]
+    assert all(e["process"] == "compiles" and e["dur"] > 0 and e["args"]["kernels"] == 1 for e in compiles)
 
 
 def test_names_are_text(own, tmp_path):
