@@ -120,7 +120,7 @@ nvrtc='nvidia-cuda-nvrtc==13.0.*'
 demo_packages="msgpack numpy pillow"
 if have_gpu && ! have_nvrtc; then demo_packages="$demo_packages $nvrtc"; fi
 test_packages="pytest pytest-timeout pytest-xdist mypy ml_dtypes $nvrtc torch==2.13.0 \
-onnx onnxscript onnxruntime scikit-learn matplotlib"
+onnx onnxscript onnxruntime scikit-learn matplotlib pynvim nbclient ipykernel"
 
 imports_demo() { have "$1" && "$1" -c 'import msgpack, numpy, PIL' 2>/dev/null; }
 

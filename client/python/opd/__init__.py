@@ -6,6 +6,8 @@ y = client.ops.gelu(x, approximate="sigmoid")
 y.numpy()
 """
 
+from typing import Any
+
 from ._events import EventStream, TraceStream
 from ._graph import Graph
 from ._ops import Context, Ops
@@ -50,3 +52,10 @@ __all__ = [
     "__version__",
     "connect",
 ]
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext opd`: then %%opd and %opd_time are there."""
+    from ._notebook import Magics
+
+    Magics(shell)

@@ -156,6 +156,9 @@ class Ops(Shipped):
     def __dir__(self) -> list[str]:
         return self._catalog.names()
 
+    def _ipython_key_completions_(self) -> list[str]:
+        return dir(self)
+
     def __iter__(self) -> Iterator[str]:
         return iter(dir(self))
 

@@ -518,8 +518,8 @@ class Client:
         return self._wrap(value), context and Context(self, context)
 
     def _wrap(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(Tensor(self, each) for each in value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._wrap(each) for each in value)
         return None if value is None else Tensor(self, value)
 
     async def tensor(
@@ -713,4 +713,6 @@ def connect(
 
 
 def _unwrap(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_unwrap(each) for each in value]
     return value._inner if isinstance(value, Tensor) else value
