@@ -46,7 +46,7 @@ FUZZ_SECONDS ?= 10
 	unit conformance compile-all functional ops torch torch-isolated reload faults soak soak-torch endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
 	bench bench-edits bench-operators \
 	bench-reload bench-requests gates \
-	lint format protocol stubs install uninstall dist wheel first-hour clean
+	lint format protocol stubs docs install uninstall dist wheel first-hour clean
 
 all: $(BUILD)/opd $(BUILD)/opctl $(BUILD)/libopd.so $(BUILD)/libopd.a $(BUILD)/libopd_torch.so native
 
@@ -387,6 +387,11 @@ stubs: $(call built,all)
 	$(PYTHON) -m opd.stubs --shipped --torch > $(BUILD)/torch.pyi && $(BUILD)/opctl stop
 	mv $(BUILD)/opd.pyi client/python/opd/_shipped.pyi
 	mv $(BUILD)/torch.pyi client/python/opd/torch/_shipped.pyi
+
+# The reference of the Python packages, by pdoc, which only this needs: build/api/index.html.
+docs:
+	$(PYTHON) -m pip install -q --disable-pip-version-check --upgrade --target $(BUILD)/pdoc pdoc
+	PYTHONPATH=client/python:$(BUILD)/pdoc $(PYTHON) -W ignore scripts/api.py $(BUILD)/api
 
 # ---- ship ----------------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
 """Client of opd, the daemon that compiles and serves GPU operators.
 
-client = opd.connect()
-x = client.tensor(array)
-y = client.ops.gelu(x, approximate="sigmoid")
-y.numpy()
+    client = opd.connect()
+    x = client.tensor(array)
+    y = client.ops.gelu(x, approximate="sigmoid")
+    y.numpy()
 """
 
 from typing import Any
