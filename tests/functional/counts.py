@@ -151,7 +151,7 @@ class CountedClient(Counted):
 
     def __init__(self, socket, pure):
         # Python's own folders are found by it; -S leaves out what else it would look for.
-        env = {"PYTHONPATH": os.pathsep.join(sys.path), "OPD_PURE": str(int(pure))}
+        env = {"PYTHONPATH": os.pathsep.join(sys.path), "OPD_PURE": str(int(pure)), "PYTHONHASHSEED": "0"}
         folder = Path(tempfile.mkdtemp(prefix="opd-test-"))
         super().__init__([sys.executable, "-S", "-c", CLIENT, socket], folder, env)
 
