@@ -7,7 +7,7 @@
 // Names that stand for types: `using`, also a template, typedef, enum, and macros, as far as they
 // are outside of functions and structs.
 
-enum { MAX_ALIASES = 64, MAX_ARGS = 4, MAX_ROUNDS = 16 };
+enum { FEW_ALIASES = 16, MAX_ALIASES = 1024, MAX_ARGS = 4, MAX_ROUNDS = 16 };
 
 struct alias {
     struct piece name, value; // of size 0: there are two, and not the same
@@ -18,7 +18,18 @@ struct alias {
 
 static bool is_same(const struct piece *a, const struct piece *b)
 {
-    return a->size == b->size && memcmp(a->start, b->start, a->size) == 0;
+    return a->size == b->size && (a->size == 0 || memcmp(a->start, b->start, a->size) == 0);
+}
+
+static void append_alias(struct scanner *s, const struct alias *alias)
+{
+    int n = s->n_aliases;
+    if (n >= FEW_ALIASES && (n & (n - 1)) == 0) { // full at 16, 32, 64, ...
+        const struct alias *few = s->aliases;
+        s->aliases = arena_alloc(s->arena, 2 * (size_t)n, sizeof *s->aliases);
+        memcpy(s->aliases, few, (size_t)n * sizeof *few);
+    }
+    s->aliases[s->n_aliases++] = *alias;
 }
 
 static void add(struct scanner *s, struct piece name, char open, struct piece params,
@@ -40,7 +51,7 @@ static void add(struct scanner *s, struct piece name, char open, struct piece pa
             return;
         }
     if (scan_is_word(&name) && value.size > 0 && s->n_aliases < MAX_ALIASES)
-        s->aliases[s->n_aliases++] = alias;
+        append_alias(s, &alias);
 }
 
 // Behind `#define`: NAME or NAME(A, B), and the rest of the line.
@@ -78,6 +89,7 @@ static void read_macros(struct scanner *s, const char *text, size_t size)
         if (scan_is(&in.piece, "define")) {
             scan_next(&in);
             read_macro(&in);
+            s->aliases = in.aliases;
             s->n_aliases = in.n_aliases;
         }
     }
@@ -157,7 +169,7 @@ static void skip(struct scanner *s)
 void alias_scan(struct scanner *s, const char *text, size_t size)
 {
     struct piece template_text = { 0 };
-    s->aliases = arena_alloc(s->arena, MAX_ALIASES, sizeof *s->aliases);
+    s->aliases = arena_alloc(s->arena, FEW_ALIASES, sizeof *s->aliases);
     read_macros(s, text, size);
     struct scanner in = *s;
     for (scan_next(&in); !scan_at_end(&in);) {
@@ -181,6 +193,7 @@ void alias_scan(struct scanner *s, const char *text, size_t size)
         }
         template_text = (struct piece){ 0 };
     }
+    s->aliases = in.aliases;
     s->n_aliases = in.n_aliases;
 }
 
@@ -200,6 +213,8 @@ static int split(const struct scan_words *w, int at, const struct alias *a, int 
                  int to[MAX_ARGS])
 {
     int depth = 0, k = 0, n = a->n_params;
+    if (at >= w->n || *w->pieces[at].start != a->open)
+        return 0;
     for (; at < w->n; at++) {
         bool opens = *w->pieces[at].start == a->open;
         bool closes = *w->pieces[at].start == (a->open == '<' ? '>' : ')');

@@ -6,6 +6,7 @@
 
 #include <cmocka.h>
 
+#include "base/mem.h"
 #include "op/cnumber.h"
 #include "unit/op_text.h"
 #include "op/signature.h"
@@ -200,6 +201,9 @@ static void test_aliases(void **state)
         { "using T = int;", "T x", "T" }, // hidden by the template's
         { "using a = b; using b = a;", "a x", "a" },
         { "#define F(a) F(a)\n#define G(a, b, c, d, e) a\n#define H(", "F(int) x", "F(int)" },
+        { "#define REAL(t) t\n#define UNIT() int", "REAL UNIT x", "REAL UNIT" }, // not called
+        { "template <class U> using own = U;", "own *x", "own" },
+        { "#define R\n#define R float\n#define R double\n#define R", "R x", "R" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[512], got[128];
@@ -212,6 +216,20 @@ static void test_aliases(void **state)
                  p->index);
         assert_string_equal(got, rows[i][2]);
     }
+}
+
+// However many names there are before it.
+static void test_many_aliases(void **state)
+{
+    (void)state;
+    struct buf text = { 0 };
+    for (int i = 0; i < 500; i++)
+        buf_printf(&text, "#define SIZE_%d %d\n", i, i);
+    buf_append_str(&text, "typedef double real;\n__global__ void k(real x) {}");
+    scan(buf_str(&text));
+    assert_int_equal(n_found, 1);
+    assert_string_equal(found->params[0].type, "double");
+    buf_finish(&text);
 }
 
 static void test_problems(void **state)
@@ -476,10 +494,10 @@ int main(void)
         cmocka_unit_test(test_forms),     cmocka_unit_test(test_templates),
         cmocka_unit_test(test_pointers),  cmocka_unit_test(test_values),
         cmocka_unit_test(test_accessors), cmocka_unit_test(test_problems),
-        cmocka_unit_test(test_aliases),   cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_binding),   cmocka_unit_test(test_twice),
-        cmocka_unit_test(test_types),     cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_halves),
+        cmocka_unit_test(test_aliases),   cmocka_unit_test(test_many_aliases),
+        cmocka_unit_test(test_limits),    cmocka_unit_test(test_binding),
+        cmocka_unit_test(test_twice),     cmocka_unit_test(test_types),
+        cmocka_unit_test(test_ranges),    cmocka_unit_test(test_halves),
     };
     return cmocka_run_group_tests(tests, NULL, forget);
 }
