@@ -213,7 +213,7 @@ static uint32_t each_size(const struct launch_group *g)
     return own_size(g) + 4;
 }
 
-static void start_group(struct builder *b, const struct formula_launch *launch, const char *prelude)
+static bool start_group(struct builder *b, const struct formula_launch *launch, const char *prelude)
 {
     struct launch_group *g = b->group;
     g->launch = *launch;
@@ -227,10 +227,13 @@ static void start_group(struct builder *b, const struct formula_launch *launch, 
             same++;
         g->places[i] = same < i ? g->places[same] : g->n_tensors++;
     }
-    g->capacity = (int)((OP_MAX_ARGS_SIZE - 8 - round_up(launch->packed.size)) / each_size(g));
+    g->capacity = (OP_MAX_ARGS_SIZE - 8 - (int)round_up(launch->packed.size)) / (int)each_size(g);
     g->n = 0;
     g->blocks = 0;
     g->each.size = g->first.size = g->slots.size = 0;
+    return g->capacity > 0 ||
+           op_fail(b->err, "the formulas take more than %d bytes of parameters for one tensor",
+                   OP_MAX_ARGS_SIZE);
 }
 
 static bool joins(const struct launch_group *g, const struct formula_launch *launch,
@@ -325,9 +328,8 @@ static bool add_launch(void *data, const struct formula_launch *launch)
     struct mapper *m = data;
     const char *prelude = buf_str(&m->text);
     if (!joins(m->b->group, launch, prelude)) {
-        if (!add_group(m->b))
+        if (!add_group(m->b) || !start_group(m->b, launch, prelude))
             return false;
-        start_group(m->b, launch, prelude);
     }
     join(m->b, launch);
     for (int i = 0; i < launch->n_written; i++)

@@ -189,6 +189,44 @@ static void test_refused(void **state)
     op_unref(op);
 }
 
+// Each input is repeated along another dimension, of 2^32 elements: the arguments of one tensor
+// leave no room for a second one's pointers, or not even for its own.
+static void test_no_room(void **state)
+{
+    (void)state;
+    for (int n = 26; n <= 28; n++) {
+        struct buf text = { 0 };
+        buf_append_str(&text, "//! op sums(");
+        for (int i = 0; i < n; i++)
+            buf_printf(&text, "Tensor[] x%d, ", i);
+        buf_append_str(&text,
+                       "*, float a=2.0) -> Tensor[] ys\n//! dtypes float32\n//! formula ys = a");
+        for (int i = 0; i < n; i++)
+            buf_printf(&text, " + x%d", i);
+        struct op *op = parse_text(buf_str(&text));
+        struct lists *l = make(op, 0, 1, NULL);
+        struct tensor_desc descs[28];
+        const struct tensor_desc *at[28];
+        for (int i = 0; i < n; i++) {
+            descs[i] = (struct tensor_desc){ OPD_DTYPE_float32, .rank = 16 };
+            for (int d = 0; d < 16; d++)
+                descs[i].shape[d] = d == i % 16 || (i >= 16 && d == (i + 2) % 16) ? 1 : 4;
+            at[i] = &descs[i];
+            l->request.inputs[i].dtype = OPD_DTYPE_float32;
+            l->lists.n[i] = 1;
+            l->lists.of[i] = &at[i];
+        }
+        if (n == 26)
+            plan_free(build(&l->request));
+        else
+            refuse(&l->request, "sums: the formulas take more than 4096 bytes of parameters for "
+                                "one tensor");
+        free(l);
+        op_unref(op);
+        buf_finish(&text);
+    }
+}
+
 static void test_signatures(void **state)
 {
     (void)state;
@@ -265,6 +303,7 @@ int main(void)
         cmocka_unit_test(test_kernels),
         cmocka_unit_test(test_empty),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_signatures),
         cmocka_unit_test(test_mistakes),
     };
