@@ -14,9 +14,9 @@
 
 // A signature seldom has more than a few dozen plans in use; of so many a new version is made ready
 // for the same.
-// A plan of many steps takes the place of several: one for each so many steps.
+// A plan of many steps or tensors takes the place of several: one for each so many of them.
 static const uint32_t MARK_LOADED = 1u << 31;
-enum { MAX_PLANS = 1024, MAX_INHERITED = 256, LIGHT_STEPS = 64 };
+enum { MAX_PLANS = 1024, MAX_INHERITED = 256, LIGHT_PLAN = 64 };
 
 const char *version_state_name(enum version_state state)
 {
@@ -230,7 +230,7 @@ struct bound_plan *version_plan(struct version *v, struct device *d,
             bp = bind_plan(v, d, request, plan, &signature);
             bp->next = first;
             map_put(&v->plans, key, bp);
-            v->n_plans += 1 + plan->n_steps / LIGHT_STEPS;
+            v->n_plans += 1 + (plan->n_steps + plan->n_operands) / LIGHT_PLAN;
         }
     }
     buf_finish(&signature);

@@ -139,7 +139,7 @@ static void drop_unused_results(struct run *run)
     int n = 0;
     for (int i = 0; i < run->n_places; i++) {
         const struct place *p = &run->places[i];
-        bool used = p->how == PLACE_GIVEN;
+        bool used = p->how == PLACE_GIVEN || p->kind == PLAN_OUTPUT;
         for (int k = 0; k < plan->n_operands && !used; k++)
             used = plan->operands[k].kind == p->kind && plan->operands[k].index == p->index;
         if (used)
@@ -207,31 +207,42 @@ static bool fail_shared(const struct run *run, const struct place *p, const stru
                        run->version->op->name, place_name(run, q, a), place_name(run, p, b));
 }
 
-struct changed {
+// Of lists: where a place lies.
+struct lying {
     struct dev_ref at;
     const struct place *place;
 };
 
-static int compare_changed(const void *a, const void *b)
+static int compare_lying(const void *a, const void *b)
 {
-    const struct changed *p = a, *q = b;
+    const struct lying *p = a, *q = b;
     if (p->at.region != q->at.region)
         return p->at.region < q->at.region ? -1 : 1;
     return (p->at.offset > q->at.offset) - (p->at.offset < q->at.offset);
 }
 
-// Of many, in the order in which they lie: neighbours would overlap.
-static bool check_lists_in_place(const struct run *run, struct opd_err *err)
+// All that have memory, in the order in which they lie, in the request's room; or only those that
+// are changed in place.
+static struct lying *sort_places(const struct run *run, bool in_place, size_t *out_n)
 {
-    struct changed *all = arena_alloc(&run->req->room, (size_t)run->n_places + 1, sizeof *all);
+    struct lying *all = arena_alloc(&run->req->room, (size_t)run->n_places + 1, sizeof *all);
     size_t n = 0;
     for (int i = 0; i < run->n_places; i++) {
         const struct place *p = &run->places[i];
         all[n].place = p;
-        n += is_in_place(run, p) && p->size > 0 &&
+        n += (!in_place || is_in_place(run, p)) && p->size > 0 && p->storage &&
              storage_address(p->storage, p->offset, &all[n].at);
     }
-    qsort(all, n, sizeof *all, compare_changed);
+    qsort(all, n, sizeof *all, compare_lying);
+    *out_n = n;
+    return all;
+}
+
+// Neighbours would overlap.
+static bool check_lists_in_place(const struct run *run, struct opd_err *err)
+{
+    size_t n;
+    const struct lying *all = sort_places(run, true, &n);
     for (size_t i = 1; i < n; i++) {
         const struct place *p = all[i - 1].place, *q = all[i].place;
         if (overlap(p, q))
@@ -265,20 +276,49 @@ bool run_check_desc(const struct run *run, const struct place *p, const struct t
                        run_label(run, p, label), came, expected, role);
 }
 
-// The place of a result, where nothing else of the run may lie.
-static bool check_apart(const struct run *run, const struct place *p, const char *name,
-                        struct opd_err *err)
+static bool fail_apart(const struct run *run, const struct place *p, const struct place *q,
+                       struct opd_err *err)
 {
-    for (const struct place *q = run->places; q < run->places + run->n_places; q++) {
-        char buf[NAME_SIZE];
-        if (q == p || !overlap(p, q) || (q->how == PLACE_INTO && q > p))
-            continue;
-        bool alike = q->how == PLACE_INTO && q->kind == p->kind;
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: the tensor for %s lies in the memory of %s%s; expected memory that "
-                           "nothing else of this request uses",
-                           run->version->op->name, name, alike ? "another result, " : "",
-                           place_name(run, q, buf));
+    char a[NAME_SIZE], b[NAME_SIZE];
+    bool alike = q->how == PLACE_INTO && q->kind == p->kind;
+    return opd_err_set(err, OPD_E_invalid_argument,
+                       "%s: the tensor for %s lies in the memory of %s%s; expected memory that "
+                       "nothing else of this request uses",
+                       run->version->op->name, place_name(run, p, a),
+                       alike ? "another result, " : "", place_name(run, q, b));
+}
+
+// The place of a result, where nothing else of the run may lie.
+static bool check_apart(const struct run *run, const struct place *p, struct opd_err *err)
+{
+    for (const struct place *q = run->places; q < run->places + run->n_places; q++)
+        if (q != p && overlap(p, q) && (q->how != PLACE_INTO || q < p))
+            return fail_apart(run, p, q, err);
+    return true;
+}
+
+static const struct place *farther(const struct place *p, const struct place *q)
+{
+    struct dev_ref a, b;
+    bool both = p && storage_address(p->storage, p->offset, &a) &&
+                storage_address(q->storage, q->offset, &b);
+    return both && a.region == b.region && a.offset + p->size > b.offset + q->size ? p : q;
+}
+
+// The same of all places of results: each against the one before it that reaches farthest.
+static bool check_lists_apart(const struct run *run, struct opd_err *err)
+{
+    size_t n;
+    const struct lying *all = sort_places(run, false, &n);
+    const struct place *any = NULL, *into = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const struct place *p = all[i].place, *q = p->how == PLACE_INTO ? any : into;
+        if (q && overlap(p, q)) {
+            bool first = p->how == PLACE_INTO && (q->how != PLACE_INTO || q < p);
+            return fail_apart(run, first ? p : q, first ? q : p, err);
+        }
+        any = farther(any, p);
+        into = p->how == PLACE_INTO ? farther(into, p) : into;
     }
     return true;
 }
@@ -286,6 +326,7 @@ static bool check_apart(const struct run *run, const struct place *p, const char
 static bool check_into(struct run *run, struct opd_err *err)
 {
     const struct plan *plan = run->bound->plan;
+    bool found = false;
     for (int i = 0; i < plan->n_operands; i++) {
         const struct plan_operand *o = &plan->operands[i];
         const struct place *p = run_place(run, (uint32_t)i);
@@ -296,10 +337,12 @@ static bool check_into(struct run *run, struct opd_err *err)
                                "%s: %s is a view, which cannot be written into another tensor",
                                run->version->op->name, o->name);
         const char *role = o->kind == PLAN_SAVED ? "the saved tensor" : "the result";
-        if (!run_check_desc(run, p, &o->desc, role, err) || !check_apart(run, p, o->name, err))
+        if (!run_check_desc(run, p, &o->desc, role, err) ||
+            (!run->lists && !check_apart(run, p, err)))
             return false;
+        found = true;
     }
-    return true;
+    return !found || !run->lists || check_lists_apart(run, err);
 }
 
 // --- memory

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "request/parts.h"
@@ -388,22 +389,50 @@ bool run_check_kept(struct run *run, const struct plan *plan, struct opd_err *er
 
 // --- where results go
 
+static bool fail_twice(uint64_t id, struct opd_err *err)
+{
+    return opd_err_set(err, OPD_E_invalid_argument, "id %" PRIu64 " is given to two results", id);
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+    const uint64_t p = *(const uint64_t *)a, q = *(const uint64_t *)b;
+    return (p > q) - (p < q);
+}
+
+// Of lists, where they are many: all at once.
+static bool check_new_ids(struct run *run, struct opd_err *err)
+{
+    uint64_t *ids = arena_alloc(&run->req->room, (size_t)run->n_places + 1, sizeof *ids);
+    size_t n = 0;
+    for (int i = 0; i < run->n_places; i++)
+        if (run->places[i].how == PLACE_MADE)
+            ids[n++] = run->places[i].id;
+    qsort(ids, n, sizeof *ids, compare_ids);
+    for (size_t i = 1; i < n; i++)
+        if (ids[i] == ids[i - 1])
+            return fail_twice(ids[i], err);
+    return true;
+}
+
 static bool read_new_id(struct run *run, const struct place *place, const value *v,
                         struct opd_err *err)
 {
+    char member[16] = "";
+    if (place->kind == PLAN_OUTPUT && run->version->op->outputs[plan_index(place->index)].list)
+        snprintf(member, sizeof member, "[%d]", plan_member(place->index));
     if (value_type(v) != VALUE_INT)
         return opd_err_set(err, OPD_E_invalid_argument,
-                           "id %d for a result is %s, expected an integer", place->index,
-                           value_type_name(v));
+                           "id %d%s for a result is %s, expected an integer",
+                           plan_index(place->index), member, value_type_name(v));
     if (!request_new_id(run->req, value_int(v), err))
         return false;
     struct place p = *place;
     p.how = PLACE_MADE;
     p.id = (uint64_t)value_int(v);
-    for (int i = 0; i < run->n_places; i++)
+    for (int i = 0; !run->lists && i < run->n_places; i++)
         if (run->places[i].how == PLACE_MADE && run->places[i].id == p.id)
-            return opd_err_set(err, OPD_E_invalid_argument,
-                               "id %" PRId64 " is given to two results", value_int(v));
+            return fail_twice(p.id, err);
     run_add(run, &p);
     return true;
 }
@@ -472,7 +501,7 @@ bool run_read_results(struct run *run, enum plan_operand_kind kind, const value 
                  : !run_read_result(run, &place, place.how == PLACE_INTO ? there : id, err))
             return false;
     }
-    return true;
+    return !run->lists || check_new_ids(run, err);
 }
 
 // The one of `saved` and `saved_into` that is there; NULL: neither.

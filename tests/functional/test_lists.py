@@ -164,7 +164,9 @@ def test_wire(daemon, client, ops):
             (("scales", [[1, 2], 4], {}, [None, [22, 23]], {"into": [[3, 3], None]}),
              "lies in the memory of another result"),
             (("scales", [[1, 2], 4], {}, [None, [22, 23]], {"into": [[3, 1], None]}),
-             "the tensor for ys lies in the memory of xs[0]"),
+             "the tensor for ys[1] lies in the memory of xs[0]"),
+            (("scales", [[1, 2], 4], {}, [[20, 21], [22, "a"]], {}), "id 1[1] for a result is a string, expected"),
+            (("scales", [[1, 2], 4], {}, [[20, 21], [22, 20]], {}), "id 20 is given to two results"),
         ):
             assert message in str(raw.fail("forward", *params))
         error = raw.fail("prepare", 1, "forward", "scales", [[["float32", [2]]], ["float32", []]], {}, {})
@@ -233,6 +235,21 @@ def test_fault(client):
         client.ops.faults(xs, np.ones(1, np.int32))
     with pytest.raises(opd.OpdError, match=r"axpys: ys\[0\] is suspect"):
         client.ops.axpys(xs, [np.ones(4, np.float32), np.ones(5, np.float32)])
+
+
+@pytest.mark.skipif(SANITIZED, reason="a sanitizer keeps what is freed")
+def test_plans_are_not_kept_for_good(daemon):
+    """Attributes that change with each call, such as adam_steps' step, make a plan each."""
+    lists = [[["float32", [3]]] * 2000] * 2
+    sizes = []
+    with Raw(daemon.socket) as raw:
+        raw.call("hello", "test", {})
+        for step in range(120):
+            raw.call("plan", "axpys", lists, {"a": float(step)}, {})
+            if step in (30, 119):
+                status = open(f"/proc/{daemon.pid}/status").read()
+                sizes.append(int(status.split("VmRSS:")[1].split()[0]))
+    assert sizes[1] < sizes[0] + 100_000  # KiB; where all are kept it is four times as much
 
 
 def test_described(client, ops):
