@@ -74,8 +74,10 @@ static const struct signature *find_signature(struct reader *r, struct step *lau
             launch->types = "";
             rival = more > 0 ? NULL : more == 0 ? sig : rival;
         }
-        for (int p = 0; both && is_same(found, sig) && p < sig->n_params; p++)
+        for (int p = 0; both && is_same(found, sig) && p < sig->n_params; p++) {
             found->params[p].reads |= sig->params[p].reads; // either may be the one compiled
+            found->params[p].asked &= sig->params[p].asked;
+        }
         if (!found || more > 0 || (sig->has_body && !found->has_body))
             found = sig;
     }
@@ -190,7 +192,8 @@ static bool bind_tensor(struct reader *r, const struct step *launch, struct argu
                           p->type);
     if (p->kind == PARAM_ACCESSOR &&
         (!bind_type(r, launch, p->index, &arg->type) ||
-         (arg->type.kind != CNUMBER_SIGNED && arg->type.kind != CNUMBER_UNSIGNED)))
+         (arg->type.kind != CNUMBER_SIGNED && arg->type.kind != CNUMBER_UNSIGNED) ||
+         arg->type.size < 4))
         return PARAM_FAIL(r, launch, p, ", whose sizes are of type %.64s, expected int or int64_t",
                           p->index);
     arg->tensor = tensor;

@@ -84,19 +84,26 @@ static bool is_assigned(const struct look *l, const char *after)
     return follows(l, p, "=") && !follows(l, p, "==");
 }
 
-// opd::store(y + i, v), opd::store(&y[i], v)
-static bool is_stored(const struct look *l, const char *before)
+// Is it the first argument of one of these?
+static bool is_given_to(const struct look *l, const char *before, const char *const *callees)
 {
-    static const char *const callees[] = { "opd::store", "opd::store_vec", "opd::is_aligned" };
     if (before > l->begin && before[-1] == '&')
         before = drop_blanks(l, before - 1);
     if (before == l->begin || before[-1] != '(')
         return false;
     before = drop_blanks(l, before - 1);
-    for (size_t i = 0; i < sizeof callees / sizeof *callees; i++)
-        if (precedes(l, before, callees[i]))
+    for (; *callees; callees++)
+        if (precedes(l, before, *callees))
             return true;
     return false;
+}
+
+// opd::store(y + i, v), opd::store(&y[i], v)
+static bool is_stored(const struct look *l, const char *before)
+{
+    static const char *const callees[] = { "opd::store", "opd::store_vec", "opd::is_aligned",
+                                           NULL };
+    return is_given_to(l, before, callees);
 }
 
 // Is it null: !y, if (y), a && y, y ? a : b, y == nullptr
@@ -165,6 +172,24 @@ bool stores_only(const char *body, size_t size, const char *name, const char *fi
     return !is_in_macro(&whole);
 }
 
+// y[i], y + i, *y, atomicAdd(y, v), reinterpret_cast<float4 *>(y)[i], ((float4 *)y)[i]
+static bool is_used(const struct look *l, const char *before, const char *after)
+{
+    static const char *const atomics[] = { "atomicAdd",
+                                           "gpuAtomicAdd",
+                                           "gpuAtomicAddNoReturn",
+                                           "atomicMax",
+                                           "atomicMin",
+                                           "atomicExch",
+                                           "atomicCAS",
+                                           NULL };
+    const char *word = precedes(l, before, "(") ? drop_blanks(l, before - 1) : before;
+    if ((precedes(l, word, ">") || precedes(l, word, ")")) && follows(l, after, ")"))
+        after = skip_blanks(l, after + 1);
+    return follows(l, after, "[") || follows(l, after, "+") || precedes(l, before, "*") ||
+           is_given_to(l, before, atomics);
+}
+
 bool stores_asks(const char *body, size_t size, const char *name)
 {
     struct look l = { body, body + size, name, strlen(name) };
@@ -172,8 +197,7 @@ bool stores_asks(const char *body, size_t size, const char *name)
     bool found = p != NULL;
     for (; p; p = find_name(&l, p + l.n)) {
         const char *before = drop_blanks(&l, p), *after = skip_blanks(&l, p + l.n);
-        bool used = after < l.end && strchr("[+", *after);
-        if (!is_member(&l, before) && (!used || is_tested(&l, before, after)))
+        if (!is_member(&l, before) && (!is_used(&l, before, after) || is_tested(&l, before, after)))
             return true;
     }
     return !found;

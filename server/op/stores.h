@@ -14,7 +14,8 @@ bool stores_only(const char *body, size_t size, const char *name, const char *fi
                  size_t file_size);
 
 // Whether the parameter is asked somewhere whether it is null, or may be where that is not to be
-// seen: it stands elsewhere than before a '[' or a '+', or nowhere.
+// seen: it stands nowhere, or elsewhere than as y[i], y + i, *y, as the first argument of an atomic
+// function, or cast as reinterpret_cast<float4 *>(y)[i].
 bool stores_asks(const char *body, size_t size, const char *name);
 
 // The same as stores_only(); whether it stands nowhere.

@@ -97,6 +97,35 @@ static void test_macros(void **state)
     assert_true(stores_in("#define my y2\n// define y\nint y; #defined y"));
 }
 
+static bool asks(const char *body)
+{
+    return stores_asks(body, strlen(body), "y");
+}
+
+static void test_what_asks(void **state)
+{
+    (void)state;
+    static const char *const asking[] = {
+        "", "if (y) y[i] = v;", "y ? 1 : 2;", "put(y, i, v);", "T *p = y;", "if (n && y) *y = v;",
+    };
+    static const char *const using[] = {
+        "y[i] = v;",
+        "put(y + i, v);",
+        "if (threadIdx.x == 0) *y = sum;",
+        "atomicAdd(y, v);",
+        "gpuAtomicAdd( &y[i], v);",
+        "reinterpret_cast<float4 *>(y)[i] = v;",
+        "((float4 *)y)[i] = v;",
+        "p.y; *y += v; y [i] = 1;",
+    };
+    for (size_t i = 0; i < sizeof asking / sizeof *asking; i++)
+        if (!asks(asking[i]))
+            fail_msg("'%s' may ask", asking[i]);
+    for (size_t i = 0; i < sizeof using / sizeof *using; i++)
+        if (asks(using[i]))
+            fail_msg("'%s' does not ask", using[i]);
+}
+
 static int count_zeros(const struct plan *plan, enum plan_operand_kind kind)
 {
     int n = 0;
@@ -246,6 +275,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_only_stores),
         cmocka_unit_test(test_what_may_read),
+        cmocka_unit_test(test_what_asks),
         cmocka_unit_test(test_macros),
         cmocka_unit_test(test_plans),
         cmocka_unit_test(test_gradients),
