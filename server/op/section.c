@@ -274,10 +274,12 @@ static bool is_verbatim(const struct reader *r)
     if (s)
         return s->kind == SYMBOL_TYPE;
     const struct token next = lex_peek(&r->lx);
-    return lex_is_word(&r->lx, "true") || lex_is_word(&r->lx, "false") ||
-           cnumber_is_word(t->start, t->size) ||
-           (next.kind == TOKEN_PUNCT &&
-            (next.punct == PUNCT2(':', ':') || (next.punct != '(' && is_in_code(r, t))));
+    if (lex_is_word(&r->lx, "true") || lex_is_word(&r->lx, "false") ||
+        cnumber_is_word(t->start, t->size))
+        return true;
+    bool alone = next.punct == ',' || next.punct == '<' || next.punct == '>';
+    return next.kind == TOKEN_PUNCT &&
+           (next.punct == PUNCT2(':', ':') || (alone && is_in_code(r, t)));
 }
 
 static bool read_template_arg(struct reader *r, struct template_arg *arg)

@@ -315,6 +315,8 @@ static void test_binding(void **state)
     refuse("//! kernel k", "__global__ void k(float *y) {}\n__global__ void k(float *y, int N) {}",
            "t.cu:7: two different kernels 'k', at lines 8 and 9; expected one, or one of the "
            "operator's dtype (give them different names)");
+    refuse("//! kernel k<b*2>", "template <int b> __global__ void k(float *y) {}",
+           "t.cu:7: 'b' is not defined here, expected a dimension, let or attribute");
     refuse("//! kernel k<3>", "__global__ void k(float *y) {}",
            "t.cu:7: 'k' is no template, expected its name without <...>");
     refuse("//! kernel k", "template <class T, int N> __global__ void k(T *y) {}",
