@@ -75,6 +75,20 @@ def test_before_a_served_one(client, ops, device):
         assert relu(x).tolist() == [0, 3]
 
 
+def test_a_backward_is_of_what_ran_forward(client, ops, device):
+    """Or of nothing, where that is gone: another operator of its name has a version of its number."""
+    x = torch.tensor([1.0, 3.0], device=device, requires_grad=True)
+    client.load(power("x * x", "swapped_op"))
+    y = ops.swapped_op(x)
+    client.unload("swapped_op")
+    client.load(power("x * x * x", "swapped_op"))
+    try:
+        assert torch.autograd.grad(y.sum(), x)[0].tolist() == [2, 6]
+    except opd.NotFound as e:
+        assert "another swapped_op was loaded" in str(e)
+    assert torch.autograd.grad(ops.swapped_op(x).sum(), x)[0].tolist() == [3, 27]
+
+
 def test_a_client_that_is_dropped(ops, device, torch_daemon):
     x = torch.ones(1, device=device)
     torch_daemon.connect().load(power("x + 2", "dropped_op"))

@@ -107,6 +107,8 @@ class Session:
         if changed:
             self._plans.clear()
             self._catalog.refresh()
+            # Another operator may have the versions' numbers now.
+            self._stamps = Stamps(self._link.conn, self._catalog)
             for follow in on_refresh:
                 follow(self._catalog.specs)
 

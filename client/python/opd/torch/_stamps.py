@@ -1,8 +1,8 @@
 """Which version ran a forward, as its backward is told of it.
 
-A daemon that was started anew counts an operator's versions from 1 again. So the version is told by
-a stamp: the version, and above it a number of the connection; or the serial of a plan that was
-loaded in this process.
+A daemon that was started anew counts an operator's versions from 1 again, and so does an operator that
+is loaded before one of its name. So the version is told by a stamp: the version, and above it a number
+of the connection, another one after each load; or the serial of a plan that was loaded in this process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def note_serial(serial: int, stamp: int) -> None:
 
 
 class Stamps:
-    """Those of one connection. The caller holds its lock."""
+    """Those of one connection, until what it has loaded changes. The caller holds its lock."""
 
     def __init__(self, conn: Connection, catalog: Catalog) -> None:
         self._number = next(_numbers)
@@ -55,7 +55,7 @@ class Stamps:
             if each["hash"] == text and each["state"] != "failed":
                 return int(each["version"])
         raise NotFound(
-            f"{name}: the daemon was started anew since forward, and does not have the version that "
-            "ran it; run forward again",
+            f"{name}: the daemon was started anew since forward, or another {name} was loaded, and it does "
+            "not have the version that ran it; run forward again",
             op=name,
         )
