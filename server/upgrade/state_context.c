@@ -97,13 +97,20 @@ static bool check_plan(struct archive *a, const struct context *ctx)
     return ok || archive_fail(a, "what it keeps is not what its operator keeps for backward");
 }
 
-// One whose operator's list has forgotten it, or never had it: a derivative.
+// One whose operator's list has forgotten it, or never had it: a derivative, which is that
+// operator's where the list has the version that it is of.
 void state_keep_operator(struct archive *a, struct version *v)
 {
+    struct registry *r = &a->broker->registry;
     char name[OP_MAX_NAME];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(v->op->name, "."), v->op->name);
-    if (!v->of)
-        v->of = operator_ref(registry_make_operator(&a->broker->registry, name, SCOPE_FILES));
+    struct opd_operator *o = v->of ? registry_operator(r, name, v->of->scope)
+                                   : registry_make_operator(r, name, SCOPE_FILES);
+    const struct version *same = o ? operator_version(o, v->number) : NULL;
+    if (v->of && (!same || same->mark != v->mark))
+        return;
+    operator_unref(v->of);
+    v->of = operator_ref(o);
 }
 
 bool state_context(struct archive *a, void *thing)

@@ -180,6 +180,15 @@ def test_a_file_anywhere(client, other, tmp_path):
             client.load(wrong)
 
 
+def test_what_a_text_includes_is_looked_up_nowhere(client, tmp_path):
+    (tmp_path / "by.h").write_text("constexpr double by = 4;\n")
+    text = f'#include "{str(tmp_path / "by.h")[1:]}"\n' + double_by("by")
+    with pytest.raises(opd.CompileError, match="by"):
+        client.load(text, name="<string>", line=1)
+    with Raw(client.socket) as raw:
+        assert raw.call("load", text, {"folder": "/"})["version"] == 1
+
+
 def test_bad_input(daemon):
     with Raw(daemon.socket) as raw:
         for source, options, message in (
@@ -265,6 +274,20 @@ def test_an_upgrade_keeps_them(start_daemon):
         assert eventually(lambda: client.ops.gelu(t).numpy().tolist() != [5, 5])
     with daemon.connect() as client:
         assert "load_add" not in client.ops and eventually(lambda: len(client.status()["clients"]) == 1)
+
+
+def test_a_graph_follows_a_derivative_over_an_upgrade(start_daemon):
+    daemon = start_daemon()
+    with daemon.connect() as client:
+        client.load(add("x * x"))
+        x = client.tensor(np.full(2, 2, "float32"))
+        with client.capture() as graph:
+            made = client.ops["load_add.backward"](x, x)
+        assert made.numpy().tolist() == [10, 10]
+        client.upgrade()
+        client.load(add("2 * x * x"))
+        graph.replay()
+        assert made.numpy().tolist() == [18, 18]
 
 
 def test_who_leaves_while_it_compiles(slow_cxx, start_daemon):
