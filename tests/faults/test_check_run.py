@@ -240,7 +240,8 @@ def test_atomics_are_no_races(tmp_path):
 
 
 def test_what_is_right_passes(tmp_path):
-    """Atomics, shuffles, both kinds of shared memory, a last block that reads all the others'."""
+    """Atomics, shuffles, both kinds of shared memory, a last block that reads all the others', and what
+    looks like a stage's own words."""
     stages = report(write(tmp_path, """    __shared__ bool last;
     float v = i < N ? x[i] : 0;
     for (int k = 16; k > 0; k /= 2)
@@ -253,6 +254,8 @@ def test_what_is_right_passes(tmp_path):
     if (t == 0)
         last = atomicAdd(count, 1) == int(gridDim.x) - 1;
     __syncthreads();
+    if (t == 0)
+        printf("error\\tno\\n%d ", last);
     if (last)
         for (int k = t; k < N; k += 128)
             y[k] += 1;
