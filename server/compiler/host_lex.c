@@ -119,7 +119,8 @@ bool host_lex_line(const struct host_token *directive, int *out_line, const char
     const char *end = directive->at + directive->size;
     if (!host_token_is(&word, "line") || number.at >= end || !isdigit((unsigned char)*number.at))
         return false;
-    *out_line = (int)strtol(number.at, NULL, 10);
+    const long line = strtol(number.at, NULL, 10), most = 1 << 30; // lines are counted on from it
+    *out_line = (int)(line < most ? line : most);
     bool named = file.kind == HOST_STRING && file.at < end && file.size >= 2;
     *out_file = named ? file.at + 1 : NULL;
     *out_size = named ? file.size - 2 : 0;

@@ -195,6 +195,8 @@ static bool expand(struct expansion *x, const char *name, const char *text, int 
 static bool include(struct expansion *x, const char *name, size_t length, const char *from,
                     int line, int depth, bool *out_found, struct opd_err *err)
 {
+    if (!x->source->folder[0])
+        return true; // nowhere
     // Beside the file that includes it, else in the operator's folder.
     const char *slash = strrchr(from, '/');
     char *shown = mem_printf("%.*s%.*s", slash ? (int)(slash + 1 - from) : 0, from, (int)length,

@@ -177,6 +177,9 @@ static void test_extension(void **state)
     refuse_source("void run()\n{\n    k<<<1, 1>>>(x);\n" KERNEL,
                   "scale.cu:3: a launch outside of kernels cannot be compiled; delete the host "
                   "functions: the lines of the header say what they did");
+    refuse_source("#line 4294967297\nvoid run() { k<<<1, 1>>>(x);\n" KERNEL,
+                  "scale.cu:1073741824: a launch outside of kernels cannot be compiled; delete the "
+                  "host functions: the lines of the header say what they did");
     // Or of each #if the first branch is read, and all of the others stays.
     accept_source("#ifdef A\nvoid run() {\n#else\nvoid run(int) {\n#endif\n    k<<<1, 1>>>(x);\n}\n"
                   "#ifdef A\n#else\n__device__ float one() { return 1; }\n#endif\n"
