@@ -5,8 +5,7 @@ import re
 import pytest
 from test_check_run import ROOT, findings, line_of, report
 
-MANUAL = (ROOT / "kernels_src" / "README.md").read_text()
-RIGHT = MANUAL[MANUAL.index("//! op      rms_norm"):].split("```")[0]
+RIGHT = (ROOT / "tests" / "faults" / "kernels" / "rms_norm.cu").read_text()
 WEIGHT = RIGHT[RIGHT.index("    CUDA_KERNEL_LOOP(c, C) {"):].rsplit("}", 1)[0]
 # The sum over rows, an element at a time; and its grid.
 EACH = """    CUDA_KERNEL_LOOP(i, rows * C)

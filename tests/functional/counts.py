@@ -161,10 +161,11 @@ class CountedClient(Counted):
         assert self.process.stdout.readline()
 
     def count_calls(self, n):
+        """The least of some rounds: where the machine is busy, replies are waited for more often."""
         self.make(100)
         self.tell("instrumentation", "on")
         self.make(100)
-        return self.count(self.make, n)
+        return min(self.count(self.make, n) for _ in range(5))
 
 
 def count_calls(pid, act):

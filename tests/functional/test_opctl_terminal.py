@@ -122,13 +122,15 @@ def test_colours(daemon, opctl):
     assert wrong.end() == ABSENT and "\x1b[31mopctl: connection_lost: \x1b[m" in wrong.out
 
 
-def test_top_in_place(opctl, client):
+def test_top_in_place(start_daemon):
     """Sorted by keys, drawn anew at another size, and gone on q, as it was before."""
+    daemon = start_daemon()
+    client = daemon.connect()
     x = client.tensor(np.ones(1000, np.float32))
     for _ in range(3):
         client.ops.gelu(x)
     client.ops.add(x, x)
-    terminal = opctl("top", columns=100, rows=30)
+    terminal = Terminal(OPCTL, "--socket", daemon.socket, "top", columns=100, rows=30)
     terminal.wait_for(r"OPERATOR")
     assert terminal.out.startswith(ENTER)
     terminal.wait_for(r"cpu .*B/s|cuda.*B/s")  # what it copies is measured by now
@@ -148,6 +150,7 @@ def test_top_in_place(opctl, client):
     assert len(lines) <= 12 and max(map(len, lines)) <= 40 and lines[-1].startswith("q quit")
     terminal.press("\x1b[Bxq")  # an arrow, what is no key, the end
     assert terminal.end() == GOOD
+    client.close()
     assert terminal.out.endswith(LEAVE)
 
 

@@ -139,7 +139,8 @@ class Site(Caller):
         return until(lambda: self.run(op, **options), lambda r: r.value == value)
 
     def events(self, since=0):
-        return self.call("events", since)["events"]
+        """What came of edits; that calls had kernels compiled is told beside them."""
+        return [e for e in self.call("events", since)["events"] if e["kind"] != "compiled"]
 
     def await_event(self, kind, op=None, since=0):
         def find():

@@ -121,7 +121,9 @@ class Soak:
         op, fails = self.n_edits % self.operators, self.n_edits % 10 == 7
         start = time.perf_counter()
         self._write(op, f"broken_{self.n_edits}" if fails else self.n_edits)
-        _, _, (event,) = self.watcher.receive(PATIENCE)
+        event = {"kind": "compiled"}  # for a call: is told beside what came of edits
+        while event["kind"] == "compiled":
+            _, _, (event,) = self.watcher.receive(PATIENCE)
         took = time.perf_counter() - start
         told = (event["op"], event["kind"])
         if told != (f"soak{op}", "failed" if fails else "reloaded"):
