@@ -376,15 +376,38 @@ const struct guessed_tensor *guess_gradient(struct proposal *p, const char *name
     return nth;
 }
 
+static bool is_given(const struct guessed_tensor *t)
+{
+    return t->role == INPUT || t->role == CHANGED;
+}
+
+// As many as the accessors of inputs have dimensions. Where all inputs are accessors, more are
+// attributes.
+static void fit_ranks(struct proposal *p, int most, bool ranked)
+{
+    const char *const *names = WORDS("N", "C", "D", "H", "W", "K", "L", "M");
+    for (; *names && p->n_sizes < most; names++)
+        if (!guess_is_listed(p->sizes, p->n_sizes, *names) && !find_tensor(p, *names))
+            p->sizes[p->n_sizes++] = *names;
+    for (int i = most; ranked && i < p->n_sizes && p->n_attrs < MAX_NAMES; i++)
+        p->attrs[p->n_attrs++] = (struct guessed_value){ p->sizes[i], "int" };
+    p->n_sizes = ranked && most < p->n_sizes ? most : p->n_sizes;
+}
+
 void guess_sizes(struct proposal *p)
 {
+    int n_inputs = 0, n_ranked = 0, most = 0;
+    for (int i = 0; i < p->n_tensors; i++) {
+        int rank = is_given(&p->tensors[i]) ? p->tensors[i].rank : 0;
+        n_inputs += is_given(&p->tensors[i]);
+        n_ranked += rank > 0;
+        most = rank > most ? rank : most;
+    }
     if (p->n_sizes == 0)
-        p->sizes[p->n_sizes++] = p->total ? p->total : "N";
+        p->sizes[p->n_sizes++] = p->total && !most ? p->total : "N";
     if (p->total && strcmp(p->sizes[0], p->total) == 0)
         p->total = NULL;
-    for (int i = 0; i < p->n_tensors; i++)
-        if (p->tensors[i].role == INPUT || p->tensors[i].role == CHANGED)
-            return;
-    for (int i = 0; i < p->n_sizes && p->n_attrs < MAX_NAMES; i++)
+    fit_ranks(p, most, n_ranked > 0 && n_ranked == n_inputs);
+    for (int i = 0; n_inputs == 0 && i < p->n_sizes && p->n_attrs < MAX_NAMES; i++)
         p->attrs[p->n_attrs++] = (struct guessed_value){ p->sizes[i], "int" };
 }

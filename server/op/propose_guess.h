@@ -13,7 +13,7 @@ enum role { INPUT, OUTPUT, CHANGED, SAVED }; // CHANGED: in place
 struct guessed_tensor {
     const char *name, *type;
     enum role role;
-    int rank; // of an accessor; 0: unknown
+    int rank; // of an accessor, which its shape has; 0: any
 };
 
 struct guessed_value {

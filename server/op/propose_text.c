@@ -85,7 +85,7 @@ static void write_dims(struct proposal *p, int first, int end)
 {
     buf_append_str(p->out, "[");
     for (int i = first; i < end; i++)
-        buf_printf(p->out, "%s%s", i > first ? ", " : "", p->sizes[i]);
+        buf_printf(p->out, "%s%s", i > first ? ", " : "", i < p->n_sizes ? p->sizes[i] : "1");
     buf_append_str(p->out, "]\n");
 }
 
@@ -105,13 +105,16 @@ static bool is_small(const char *name)
 static int first_dim(const struct proposal *p, const struct guessed_tensor *t)
 {
     bool rows = guess_has_part(t->name, WORDS("mean", "std", "var", "sum", "max"));
-    return is_small(t->name) && !rows ? p->n_sizes - 1 : 0;
+    int n = t->rank ? t->rank : 1;
+    return is_small(t->name) && !rows && n < p->n_sizes ? p->n_sizes - n : 0;
 }
 
 static int end_dim(const struct proposal *p, const struct guessed_tensor *t)
 {
     bool rows = guess_has_part(t->name, WORDS("mean", "std", "var", "sum", "max"));
     bool index = guess_dtype(t->type) && strstr(guess_dtype(t->type), "int") && t->role == INPUT;
+    if (t->rank > 0)
+        return first_dim(p, t) + t->rank;
     return (rows && p->n_sizes > 1) || (index && p->n_sizes > 1) ? p->n_sizes - 1 : p->n_sizes;
 }
 
@@ -131,7 +134,7 @@ void propose_write_shapes(struct proposal *p)
                            dtype ? dtype : "");
             else
                 buf_printf(p->out, "//! shape   %s ", t->name);
-            bool all_small = round == 0 && i == 0; // the first has them all
+            bool all_small = round == 0 && i == 0 && !t->rank; // the first has them all
             if (is_matmul(p))
                 buf_printf(p->out, "%s\n", matmul[t->role == OUTPUT ? 2 : i % 2]);
             else if (all_small)

@@ -82,6 +82,40 @@ def test_forward_and_backward(tmp_path):
     assert checked.returncode == GOOD, checked.stderr
 
 
+CELL = """\
+#include <torch/extension.h>
+#define ACC(rank) torch::PackedTensorAccessor32<scalar_t, rank, torch::RestrictPtrTraits>
+template <typename scalar_t>
+__global__ void cell_forward(const ACC(3) gates, const ACC(2) old, const ACC(1) bias, ACC(2) next, ACC(5) blocks,
+                             int rate)
+{
+    const int n = blockIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;
+    if (c < next.size(1)) {
+        next[n][c] = gates[n][0][c] + old[n][c] * rate + bias[c];
+        blocks[n][c][0][0][0] = next[n][c];
+    }
+}
+"""
+
+
+def test_an_accessor_has_its_rank(tmp_path):
+    """The result is not only read: its example is planned, and compiled."""
+    lines, _, done = new(tmp_path, CELL)
+    shapes = [line for line in lines if line.startswith("shape")]
+    assert shapes == ["shape gates [N, C, D]", "shape old [N, C]", "shape bias [D]", "shape next [N, C]",
+                      "shape blocks [N, C, D, 1, 1]"]  # fmt: skip
+    (tmp_path / "made.cu").write_text(done.stdout)
+    checked = run("--socket", tmp_path / "none", "check", "--arch", "cpu", tmp_path / "made.cu")
+    assert checked.returncode == GOOD, checked.stderr
+
+
+def test_sizes_that_no_accessor_has(tmp_path):
+    text = CELL.replace("int rate", "int rows, int cols, int depth, int last").replace("* rate", "* last")
+    lines, _, done = new(tmp_path, text)
+    assert lines[0].startswith("op my_op(Tensor gates, Tensor old, Tensor bias, *, int last) ->")
+    assert "shape gates [rows, cols, depth]" in lines and "example gates=[2,3,4] old=[2,3] bias=[4] last=1" in lines
+
+
 def test_what_is_changed_in_place(tmp_path):
     lines, _, _ = new(tmp_path, STEP)
     assert lines[:3] == ["op my_op(Tensor(a!) w, Tensor g, Tensor mask, *, float lr) -> ()", "dtypes float32",
