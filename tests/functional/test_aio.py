@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import eventually
+from conftest import PATIENCE, eventually
 from operators import double_by, put_kernels
 
 import opd
@@ -198,6 +198,53 @@ def test_an_edit_is_followed(start_daemon, tmp_path):
         with pytest.warns(opd.ReloadWarning, match="not served") as told:
             await client.reload()
         assert told[0].filename == __file__
+
+    run(daemon, use)
+
+
+def test_a_stream_whose_start_is_cancelled_goes_on(daemon):
+    async def use(client):
+        await client.load(double_by(2))
+        stream = client.events(follow=True)
+        first = asyncio.create_task(stream.__anext__())
+        await asyncio.sleep(0)  # it connects, in a thread
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        assert "kind" in await stream.__anext__()
+        await stream.close()
+
+    run(daemon, use)
+
+
+def test_a_stream_that_is_closed_while_it_starts(daemon):
+    async def use(client):
+        async def back_to_n():
+            while (await client.status())["connections"] > n:
+                await asyncio.sleep(0.01)
+
+        n = (await client.status())["connections"]
+        stream = client.events(follow=True)
+        first = asyncio.create_task(stream.__anext__())
+        await asyncio.sleep(0)
+        await stream.close()
+        with pytest.raises(StopAsyncIteration):
+            await first
+        await asyncio.wait_for(back_to_n(), PATIENCE)
+
+    run(daemon, use)
+
+
+def test_of_a_stream_nothing_is_read_while_nobody_waits(daemon):
+    """So that what comes stays in the daemon, which bounds it."""
+
+    async def use(client):
+        x = await client.tensor(np.ones(3, np.float32))
+        async with client.trace() as runs:
+            for _ in range(5):
+                await x.gelu()
+            await asyncio.sleep(0.05)
+            assert not runs._inner._conn._notifications and not runs._queue
+            assert [run["op"] for run in await runs.read()] == ["gelu"] * 5
 
     run(daemon, use)
 

@@ -41,15 +41,30 @@ _T = TypeVar("_T")
 
 
 class _Driver:
-    """Has the event loop read and write a connection."""
+    """Has the event loop write a connection, and read it: always, or within reading()."""
 
-    def __init__(self, conn: Connection) -> None:
+    def __init__(self, conn: Connection, always: bool) -> None:
         self.loop = asyncio.get_running_loop()
         self.came = asyncio.Event()  # set when something has been read, and at the end
         self._conn = conn
         self._fd = conn.fileno()
+        self._n_readers = int(always)
         conn.driver = self
-        self.loop.add_reader(self._fd, self._read)
+        if always:
+            self.loop.add_reader(self._fd, self._read)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """By several tasks at a time, too."""
+        self._n_readers += 1
+        if not self._conn.closed:
+            self.loop.add_reader(self._fd, self._read)
+        try:
+            yield
+        finally:
+            self._n_readers -= 1
+            if self._n_readers == 0 and not self._conn.closed:
+                self.loop.remove_reader(self._fd)
 
     def _read(self) -> None:
         self._conn.poll()
@@ -363,7 +378,7 @@ class Ops:
 
 class Stream(AsyncIterator[dict[str, Any]]):
     """What happens, as it comes: `async with client.events(follow=True) as events: async for event in events`.
-    Raises ConnectionLost if the daemon goes away; close() ends it."""
+    Raises ConnectionLost if the daemon goes away; close() ends it. Nothing is read while nobody waits."""
 
     def __init__(self, open: Callable[[], Union[EventStream, TraceStream]]) -> None:
         self._open: Optional[Callable[[], Union[EventStream, TraceStream]]] = open
@@ -374,11 +389,15 @@ class Stream(AsyncIterator[dict[str, Any]]):
     async def _start(self) -> Optional[Union[EventStream, TraceStream]]:
         """None: it is closed."""
         async with self._starting:
-            open, self._open = self._open, None
-            if open is not None:
-                self._inner = await asyncio.to_thread(open)
-                self._driver = _Driver(self._inner._conn)
-                self._queue.extend(self._inner._kept[::-1])
+            if self._open is not None:
+                inner = await asyncio.to_thread(self._open)
+                if self._open is None:  # it was closed meanwhile
+                    inner.close()
+                    return None
+                inner._conn.keep_notifications()
+                self._inner, self._open = inner, None
+                self._driver = _Driver(inner._conn, always=False)
+                self._queue.extend(inner._kept[::-1])
         return self._inner
 
     def _take(self, inner: Union[EventStream, TraceStream]) -> None:
@@ -391,7 +410,8 @@ class Stream(AsyncIterator[dict[str, Any]]):
             self._take(inner)
             if not self._queue:
                 inner._conn._check_open(inner._method)
-                await self._driver.came.wait()
+                with self._driver.reading():
+                    await self._driver.came.wait()
                 inner = self._inner
         if inner is None:
             raise StopAsyncIteration
@@ -404,7 +424,8 @@ class Stream(AsyncIterator[dict[str, Any]]):
             return []
         pending = _Pending(self._driver.loop)
         inner._conn.send("sync", (), batch=pending)
-        await pending.done()
+        with self._driver.reading():
+            await pending.done()
         pending.raise_first()
         self._take(inner)
         found = list(self._queue)
@@ -441,7 +462,7 @@ class Client:
         self._transfer = _Transfer(client._conn)
         self._link.transfer = self._transfer
         client._memory = client.ops._memory = _Memory(client._link)
-        self._loop = _Driver(client._conn).loop
+        self._loop = _Driver(client._conn, always=True).loop
 
     @property
     def socket(self) -> str:
