@@ -216,12 +216,33 @@ def test_a_stream_whose_start_is_cancelled_goes_on(daemon):
     run(daemon, use)
 
 
+async def back_to(client, n):
+    """So many connections are left."""
+
+    async def wait():
+        while (await client.status())["connections"] > n:
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(wait(), PATIENCE)
+
+
+def test_a_client_that_is_dropped_is_closed(daemon):
+    async def use(client):
+        n = (await client.status())["connections"]
+        other = await opd.aio.connect(daemon.socket, start=False)
+        x = await other.tensor(np.ones(3, np.float32))
+        del other
+        gc.collect()
+        assert await x.tolist() == [1, 1, 1]  # which has it still
+        del x
+        gc.collect()
+        await back_to(client, n)
+
+    run(daemon, use)
+
+
 def test_a_stream_that_is_closed_while_it_starts(daemon):
     async def use(client):
-        async def back_to_n():
-            while (await client.status())["connections"] > n:
-                await asyncio.sleep(0.01)
-
         n = (await client.status())["connections"]
         stream = client.events(follow=True)
         first = asyncio.create_task(stream.__anext__())
@@ -229,7 +250,7 @@ def test_a_stream_that_is_closed_while_it_starts(daemon):
         await stream.close()
         with pytest.raises(StopAsyncIteration):
             await first
-        await asyncio.wait_for(back_to_n(), PATIENCE)
+        await back_to(client, n)
 
     run(daemon, use)
 

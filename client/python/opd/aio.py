@@ -464,6 +464,11 @@ class Client:
         client._memory = client.ops._memory = _Memory(client._link)
         self._loop = _Driver(client._conn, always=True).loop
 
+    def __del__(self) -> None:
+        loop = getattr(self, "_loop", None)
+        if loop is not None and not (loop.is_closed() or self._client._conn.closed):
+            loop.call_soon_threadsafe(self._client.close)  # the loop has it still
+
     @property
     def socket(self) -> str:
         """The path."""
