@@ -79,7 +79,9 @@ static void read_macros(struct scanner *s, const char *text, size_t size)
     for (const char *line = text; line < end; line = stop + 1) {
         stop = memchr(line, '\n', (size_t)(end - line));
         stop = stop ? stop : end;
-        const char *hash = line + strspn(line, " \t");
+        const char *hash = line;
+        while (hash < stop && (*hash == ' ' || *hash == '\t'))
+            hash++;
         if (hash >= stop || *hash != '#' || stop[-1] == '\\')
             continue;
         size_t n = (size_t)(stop - hash - 1);
