@@ -422,6 +422,8 @@ static int run(struct broker *b)
 void broker_discard(struct broker *b)
 {
     b->devices.orphans.n = 0; // another's children: this one only looks
+    for (struct conn *c = b->clients.first; c; c = c->next)
+        events_follow(&b->events, &c->follower, false); // of the others' ends
     while (b->clients.first)
         conn_discard(b->clients.first);
     conn_free_left(b, INT_MAX);

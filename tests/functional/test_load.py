@@ -209,6 +209,7 @@ def test_bad_input(daemon):
             assert caught.value.code == "invalid_argument"
         assert raw.call("load", add(3, "load_odd").encode(), {})["version"] == 1
         assert raw.call("unload", "load_odd") is None
+        assert raw.call("load", "#line 0\n" + add(3, "load_odd"), {})["version"] == 1
 
 
 def test_limits(daemon):
@@ -278,7 +279,9 @@ def test_an_upgrade_keeps_them(start_daemon):
 
 def test_a_graph_follows_a_derivative_over_an_upgrade(start_daemon):
     daemon = start_daemon()
-    with daemon.connect() as client:
+    with Raw(daemon.socket) as before, daemon.connect() as client, Raw(daemon.socket) as after:
+        for raw in (before, after):
+            raw.call("events", 0, {"follow": True})
         client.load(add("x * x"))
         x = client.tensor(np.full(2, 2, "float32"))
         with client.capture() as graph:
