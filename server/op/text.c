@@ -65,5 +65,5 @@ int text_first_line(const char *s, size_t n)
         return 1;
     for (; end < n && end < start + most && s[end] >= '0' && s[end] <= '9'; end++)
         line = 10 * line + (s[end] - '0');
-    return end > start && (end == n || !text_is_word_char(s[end])) ? line - 1 : 1;
+    return line > 0 && (end == n || !text_is_word_char(s[end])) ? line - 1 : 1;
 }
