@@ -30,7 +30,12 @@ extern "C" __global__ void edited(const float *x, float *y, float by, long long 
         y[i] = x[i] * by + %d;
 }
 """
-LOADED = EDITED.replace("edited", "loaded") % 1
+LOADED = """\
+//! op      loaded(Tensor x, *, float by=2.0) -> Tensor y
+//! dtypes  float32
+//! formula y = by * x * x
+//! example x=[5]
+"""
 
 
 def _memfd(size, seals):
@@ -222,6 +227,7 @@ SESSIONS = {
         ("forward", ["loaded", [1], {"by": 3.0}, [3]], None),
         ("op_info", ["loaded"], None),
         ("unload", ["loaded"], None),
+        ("backward", [1, [1], [4], {}], None),
         ("load", [LOADED, {}], None),
     ],
     "device": [
