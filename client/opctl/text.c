@@ -189,9 +189,11 @@ struct text text_field_time(const msgpack_object *map, const char *key)
     return t;
 }
 
+// Also what turns the order of a line's characters round.
 static bool steers(uint32_t c)
 {
-    return c < 0x20 || (c >= 0x7f && c < 0xa0);
+    return c < 0x20 || (c >= 0x7f && c < 0xa0) || (c >= 0x202a && c <= 0x202e) ||
+           (c >= 0x2066 && c <= 0x2069);
 }
 
 void text_print(FILE *out, const char *s, bool lines)

@@ -35,8 +35,8 @@ struct text text_field_time(const msgpack_object *map, const char *key);    // "
 // An integer or a floating-point number; anything else leaves `out` as it was.
 bool text_number(const msgpack_object *map, const char *key, double *out);
 
-// Prints a string without what would steer a terminal: control characters become '?', except
-// newlines and tabs where `lines` is set.
+// Prints a string without what would steer a terminal: control characters, those of
+// right-to-left text too, become '?', except newlines and tabs where `lines` is set.
 void text_print(FILE *out, const char *s, bool lines);
 void text_print_bytes(FILE *out, const char *s, size_t size, bool lines);
 

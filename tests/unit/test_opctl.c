@@ -190,6 +190,9 @@ static void test_diagnoses(void **state)
               "l\n\x1b\tx\n",
               "m\nl\n?\tx\n");
     DIAGNOSIS("\x82\xa7message\xa1m\xa3log\xa0", "m\n");
+    DIAGNOSIS("\x82\xa7message\xa8"
+              "a\u202ec\u2069\xa3log\xa0",
+              "a?c?\n");
     DIAGNOSIS("\x82\xa7message\x01\xa3log\xc0", "");
     DIAGNOSIS("\xc0", "");
     DIAGNOSIS("\x82\xa7message\xa3"
