@@ -32,12 +32,17 @@ read_cpu() {
 attempt() { # file, command...
     file=$printed/$1
     shift
-    echo 1 >"$printed/.status"
-    {
-        "$@" 2>&1
-        echo $? >"$printed/.status"
-    } | tee "$file"
-    return "$(cat "$printed/.status")"
+    mkfifo "$printed/.pipe"
+    tee "$file" <"$printed/.pipe" &
+    tee=$!
+    "$@" >"$printed/.pipe" 2>&1
+    status=$?
+    rm "$printed/.pipe"
+    # What the step has left behind may keep the pipe open.
+    (sleep 5 && kill "$tee") >/dev/null 2>&1 &
+    wait "$tee"
+    kill $! 2>/dev/null
+    return "$status"
 }
 
 is_tried_again() { # name

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,11 @@ def test_a_build_is_tried_once(run):
     status, lines, made = run("programs", 1, again="1")
     assert (status, made) == (1, ["programs"])
     assert (lines[-3], lines[-1]) == ("failed: build", "0 passed, 1 failed")
+
+
+def test_what_a_step_leaves_behind_holds_nothing_up(run, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setitem(globals(), "MAKE", MAKE.replace("exit 3", "sleep 60 &\n    exit 3"))
+        began = time.monotonic()
+        status, lines, _ = run("unit", 1, again="")
+    assert (status, lines[-1]) == (1, "2 passed, 1 failed") and time.monotonic() - began < 50
