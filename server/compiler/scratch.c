@@ -20,13 +20,15 @@ enum { GRACE_SECONDS = 60 }; // between a folder's making and its lock
 static char *own;
 static int own_fd = -1;
 
-// Nobody holds it, and it is old enough to have been held.
+// Nobody holds it, and it is old enough to have been held. Without a grace its age is nothing to
+// ask for: time() may be a tick behind the clock that files are dated by.
 static bool is_left(const char *path, int grace_seconds)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     bool left = fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() &&
-                st.st_mtime + grace_seconds <= time(NULL) && flock(fd, LOCK_EX | LOCK_NB) == 0;
+                (!grace_seconds || st.st_mtime + grace_seconds <= time(NULL)) &&
+                flock(fd, LOCK_EX | LOCK_NB) == 0;
     file_close(&fd);
     return left;
 }
