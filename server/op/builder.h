@@ -1,8 +1,8 @@
 #pragma once
 
-// A plan while it is worked out: plan.c and plan_matmul.c, which alone use it, append to it. What
-// they give is copied to the plan's arena; the steps stay the builder's until the plan is complete.
-// What fails fills b->err, and the plan is given up.
+// A plan while it is worked out: plan.c and the other plan_*.c, which alone use it, append to it.
+// What they give is copied to the plan's arena; the steps stay the builder's until the plan is
+// complete. What fails fills b->err, and the plan is given up.
 
 #include "op/arena.h"
 #include "op/expr.h"
@@ -72,6 +72,11 @@ bool builder_map_formulas(struct builder *b);
 // plan_inner.c: a step of elements, and one whose inner operator is asked otherwise.
 bool builder_inner(struct builder *b, const struct step *step);
 bool builder_inner_with(struct builder *b, const struct inner *in, struct plan_request *request);
+
+// plan_launch.c: a step that is a launch; and one that is not made, in a loop that is not entered.
+struct section;
+bool builder_launch(struct builder *b, const struct section *section, const struct step *launch);
+void builder_drop_launch(struct builder *b, const struct step *launch);
 
 // plan_matmul.c
 bool builder_matmul(struct builder *b, const struct step *step);

@@ -1,7 +1,6 @@
 #include "op/derive.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/mem.h"
 
@@ -29,21 +28,6 @@ struct arrivals {
 };
 
 const char derive_too_large[] = "what has more than 512 formulas";
-
-struct derive {
-    const struct op *op;
-    struct formula_set *set;
-    uint32_t inputs;
-    struct graph graph;
-    int n;             // nodes of the formulas
-    uint32_t *depends; // on which of the inputs; by node
-    int16_t *over;     // by node: of one number for each row, what it is summed over; else -1
-    uint32_t reached;  // inputs that an output depends on
-    struct arrivals *arrivals;
-    bool *is_whole; // by node: it is all of an output, by choices that are known
-    const struct path *paths;
-    const char *why; // it cannot be done
-};
 
 // --- what depends on the inputs
 
@@ -97,21 +81,19 @@ static bool is_known(const struct derive *d, const struct node *n)
     return find_known(d, n, &left);
 }
 
-// Does the formula make an output that has derivatives?
-static bool makes_float(const struct op *op, const struct formula *f)
+bool derive_makes_float(const struct op *op, const struct formula *f)
 {
     int output = f->target - TENSOR_OUTPUT;
     return f->target >= TENSOR_OUTPUT && f->target < TENSOR_TEMP &&
            dtype_is_float(op->types[op->outputs[output].type].dtypes[0]);
 }
 
-// The graph of all outputs.
-static void start(struct derive *d)
+void derive_start(struct derive *d)
 {
     d->graph.arena = &d->op->body->arena;
     d->graph.set = d->set;
     for (int i = 0; i < d->set->n; i++)
-        if (makes_float(d->op, &d->set->items[i]))
+        if (derive_makes_float(d->op, &d->set->items[i]))
             graph_add_formula(&d->graph, i);
     d->n = d->graph.n;
     d->depends = mem_zalloc((size_t)d->n + 1, sizeof *d->depends);
@@ -121,11 +103,11 @@ static void start(struct derive *d)
         d->over[i] = (int16_t)find_over(d, d->graph.nodes[i]);
     }
     for (int i = 0; i < d->set->n; i++)
-        if (makes_float(d->op, &d->set->items[i]))
+        if (derive_makes_float(d->op, &d->set->items[i]))
             d->reached |= d->depends[d->graph.roots[i]->size];
 }
 
-static void finish(struct derive *d)
+void derive_finish(struct derive *d)
 {
     graph_finish(&d->graph);
     free(d->depends);
@@ -134,7 +116,7 @@ static void finish(struct derive *d)
     free(d->is_whole);
 }
 
-static struct node *apply(struct derive *d, struct derive_part *part, struct node *g)
+struct node *derive_apply(struct derive *d, struct derive_part *part, struct node *g)
 {
     if (!part->rule)
         return g;
@@ -142,8 +124,7 @@ static struct node *apply(struct derive *d, struct derive_part *part, struct nod
     return graph_add_rule(&d->graph, formula_rule(d->graph.arena, part->rule), part->letters);
 }
 
-// What a node hands on, to those that depend on the inputs.
-static int find_parts(struct derive *d, struct node *n, struct derive_part *parts)
+int derive_find_parts(struct derive *d, struct node *n, struct derive_part *parts)
 {
     int found = derive_parts(&d->graph, n, parts), kept = 0;
     if (found < 0)
@@ -154,7 +135,7 @@ static int find_parts(struct derive *d, struct node *n, struct derive_part *part
     return kept;
 }
 
-static struct node *choose(struct derive *d, const struct node *condition, struct node *a,
+struct node *derive_choose(struct derive *d, const struct node *condition, struct node *a,
                            struct node *b)
 {
     struct node *zero = graph_number(&d->graph, 0);
@@ -162,7 +143,7 @@ static struct node *choose(struct derive *d, const struct node *condition, struc
                       b ? b : zero);
 }
 
-static struct node *add(struct derive *d, struct node *a, struct node *b)
+struct node *derive_add(struct derive *d, struct node *a, struct node *b)
 {
     return a && b ? graph_node(&d->graph, NODE_ADD, a, b, NULL) : a ? a : b;
 }
@@ -202,7 +183,7 @@ static void arrive(struct derive *d, struct arrivals *a, const struct path *path
         arrive(d, a, path, value);
         return;
     }
-    a->at[i].value = i < a->n ? add(d, a->at[i].value, value) : value;
+    a->at[i].value = i < a->n ? derive_add(d, a->at[i].value, value) : value;
     a->at[i].path = path;
     a->n += i == a->n;
 }
@@ -220,7 +201,8 @@ static void join(struct derive *d, struct arrivals *a, int i)
         a->at[k] = a->at[--a->n];
     }
     arrive(d, a, path->parent,
-           choose(d, path->condition, path->holds ? value : other, path->holds ? other : value));
+           derive_choose(d, path->condition, path->holds ? value : other,
+                         path->holds ? other : value));
 }
 
 // Both branches of a choice have arrived: nothing of them is left open.
@@ -261,7 +243,7 @@ static bool arrive_summed(struct derive *d, const struct node *from, const struc
     if (over < 0 || d->over[from->size] >= 0)
         return false;
     for (const struct path *p = path; p; p = p->parent)
-        value = choose(d, p->condition, p->holds ? value : NULL, p->holds ? NULL : value);
+        value = derive_choose(d, p->condition, p->holds ? value : NULL, p->holds ? NULL : value);
     arrive(d, &d->arrivals[to->size], NULL, graph_sum(&d->graph, NODE_SUM, over, value));
     return true;
 }
@@ -325,9 +307,10 @@ static void pass(struct derive *d, struct node *n)
             pass_choice(d, n, &a->at[i]);
             continue;
         }
-        int found = find_parts(d, n, parts);
+        int found = derive_find_parts(d, n, parts);
         for (int k = 0; k < found; k++)
-            hand_on(d, n, parts[k].child, a->at[i].path, apply(d, &parts[k], a->at[i].value));
+            hand_on(d, n, parts[k].child, a->at[i].path,
+                    derive_apply(d, &parts[k], a->at[i].value));
     }
 }
 
@@ -337,7 +320,7 @@ static void pass_all(struct derive *d)
     d->is_whole = mem_zalloc((size_t)d->n + 1, sizeof *d->is_whole);
     for (int i = 0; i < d->set->n; i++) {
         const struct formula *f = &d->set->items[i];
-        if (!makes_float(d->op, f))
+        if (!derive_makes_float(d->op, f))
             continue;
         const struct node *root = d->graph.roots[i];
         struct node *g = graph_leaf(&d->graph, NODE_TENSOR, EXPR_FLOAT,
@@ -365,7 +348,7 @@ bool derive_gradients(const struct op *op, struct formula_set *set, uint32_t inp
     struct derive d = { .op = op, .set = set, .inputs = inputs };
     struct node *roots[OP_MAX_INPUTS];
     int targets[OP_MAX_INPUTS], n = 0;
-    start(&d);
+    derive_start(&d);
     pass_all(&d);
     for (int i = 0; i < op->n_inputs; i++) {
         if (!(d.reached >> i & 1))
@@ -376,137 +359,6 @@ bool derive_gradients(const struct op *op, struct formula_set *set, uint32_t inp
     }
     bool ok = !d.why && graph_emit(&d.graph, op, set, n, roots, targets);
     *why = ok ? NULL : d.why ? d.why : derive_too_large;
-    finish(&d);
-    return ok;
-}
-
-// --- tangents: a gradient is linear in those of the outputs. With the tangent of its input in
-// place of one of these, and 0 for the others, it is its part of that output's tangent.
-
-struct exchange {
-    struct graph *graph;
-    int input, output;
-    struct node *tangent; // of that input
-    struct node **made;   // by node
-};
-
-static struct node *exchange(struct exchange *e, struct node *n)
-{
-    const struct formula_set *set = e->graph->set;
-    struct node *args[NODE_MAX_ARGS] = { 0 };
-    if (n->kind == NODE_TENSOR && n->a >= TENSOR_GRAD_OUTPUT)
-        return n->a == TENSOR_GRAD_OUTPUT + e->output ? e->tangent : graph_number(e->graph, 0);
-    if (n->kind == NODE_TENSOR && n->a >= TENSOR_OUTPUT)
-        return graph_add_formula(e->graph, formula_find(set, n->a));
-    if (n->kind == NODE_FORMULA && (set->items[n->a].uses.tensors & FORMULA_BACKWARD))
-        return exchange(e, e->graph->roots[n->a]);
-    if (n->n_args == 0)
-        return n;
-    if (e->made[n->size])
-        return e->made[n->size];
-    for (int i = 0; i < n->n_args; i++)
-        args[i] = exchange(e, n->args[i]);
-    return e->made[n->size] = graph_again(e->graph, n, args);
-}
-
-static struct node *add_tangent(struct graph *g, struct node *sum, struct node *gradient, int input,
-                                int output, int present)
-{
-    struct exchange e = { .graph = g, .input = input, .output = output };
-    e.tangent = graph_leaf(g, NODE_TENSOR, EXPR_FLOAT, TENSOR_GRAD_INPUT + input);
-    if (present >= 0)
-        e.tangent = graph_node(g, NODE_CHOICE, graph_leaf(g, NODE_VALUE, EXPR_TRUTH, present),
-                               e.tangent, graph_number(g, 0));
-    e.made = mem_zalloc((size_t)g->n, sizeof *e.made);
-    struct node *part = exchange(&e, gradient);
-    free(e.made);
-    return sum ? graph_node(g, NODE_ADD, sum, part, NULL) : part;
-}
-
-// --- tangents through sums: those of the arguments, each by the rule of its gradient
-
-static struct node *make_leaf(struct derive *d, const struct node *n, const int *present)
-{
-    struct graph *g = &d->graph;
-    if (n->kind != NODE_TENSOR || !d->depends[n->size])
-        return NULL;
-    struct node *tangent = graph_leaf(g, NODE_TENSOR, EXPR_FLOAT, TENSOR_GRAD_INPUT + n->a);
-    return present[n->a] < 0
-               ? tangent
-               : graph_node(g, NODE_CHOICE, graph_leaf(g, NODE_VALUE, EXPR_TRUTH, present[n->a]),
-                            tangent, graph_number(g, 0));
-}
-
-// The tangent of a node whose arguments have theirs. NULL: it is 0.
-static struct node *make_tangent(struct derive *d, struct node *n, struct node *const *made,
-                                 const int *present)
-{
-    struct derive_part parts[DERIVE_MAX_PARTS];
-    struct node *sum = make_leaf(d, n, present);
-    if (!d->depends[n->size] || sum)
-        return sum;
-    if (n->kind == NODE_CHOICE)
-        return choose(d, n->args[0], made[n->args[1]->size], made[n->args[2]->size]);
-    int found = find_parts(d, n, parts);
-    for (int i = 0; i < found; i++) {
-        struct node *part = made[parts[i].child->size];
-        if (!part)
-            continue;
-        part = apply(d, &parts[i], part);
-        sum = add(d, sum, formula_is_sum(n) ? graph_sum(&d->graph, NODE_SUM, n->a, part) : part);
-    }
-    return sum;
-}
-
-static bool push_all(const struct op *op, struct formula_set *set, const int *present,
-                     const char **why)
-{
-    struct derive d = { .op = op, .set = set };
-    struct node *roots[OP_MAX_OUTPUTS];
-    int targets[OP_MAX_OUTPUTS], n = 0;
-    for (int i = 0; i < op->n_inputs; i++)
-        d.inputs |= (uint32_t)op->inputs[i].differentiable << i;
-    start(&d);
-    struct node **made = mem_zalloc((size_t)d.n + 1, sizeof(struct node *));
-    for (int i = 0; i < d.n && !d.why && d.graph.n < GRAPH_MAX_NODES; i++)
-        made[i] = make_tangent(&d, d.graph.nodes[i], made, present);
-    for (int k = 0; k < set->n; k++) {
-        if (!makes_float(op, &set->items[k]))
-            continue;
-        struct node *t = made[d.graph.roots[k]->size];
-        targets[n] = set->items[k].target;
-        roots[n++] = t ? t : graph_number(&d.graph, 0);
-    }
-    free(made);
-    bool ok = !d.why && graph_emit(&d.graph, op, set, n, roots, targets);
-    *why = d.why;
-    finish(&d);
-    return ok;
-}
-
-bool derive_tangents(const struct op *op, struct formula_set *set, const int *present,
-                     const char **why)
-{
-    *why = NULL;
-    if (set->n_overs > 0)
-        return push_all(op, set, present, why);
-    struct graph g = { .arena = &op->body->arena, .set = set };
-    struct node *roots[OP_MAX_OUTPUTS];
-    int targets[OP_MAX_OUTPUTS], n = 0, n_formulas = set->n;
-    for (int k = 0; k < n_formulas; k++) {
-        struct node *sum = NULL;
-        if (!makes_float(op, &set->items[k]))
-            continue;
-        for (int i = 0; i < n_formulas && g.n < GRAPH_MAX_NODES; i++)
-            if (set->items[i].target >= TENSOR_GRAD_INPUT)
-                sum = add_tangent(&g, sum, graph_add_formula(&g, i),
-                                  set->items[i].target - TENSOR_GRAD_INPUT,
-                                  set->items[k].target - TENSOR_OUTPUT,
-                                  present[set->items[i].target - TENSOR_GRAD_INPUT]);
-        targets[n] = set->items[k].target;
-        roots[n++] = sum ? sum : graph_number(&g, 0);
-    }
-    bool ok = graph_emit(&g, op, set, n, roots, targets);
-    graph_finish(&g);
+    derive_finish(&d);
     return ok;
 }

@@ -77,3 +77,32 @@ enum { DERIVE_MAX_PARTS = 3 };
 // Not of a choice, nor of the step from a row's number to its elements. -1: the function has no
 // derivative.
 int derive_parts(struct graph *g, struct node *n, struct derive_part parts[DERIVE_MAX_PARTS]);
+
+// derive.c: the formulas of the outputs as a graph, which gradients and tangents go through.
+struct derive {
+    const struct op *op;
+    struct formula_set *set;
+    uint32_t inputs;
+    struct graph graph;
+    int n;             // nodes of the formulas
+    uint32_t *depends; // on which of the inputs; by node
+    int16_t *over;     // by node: of one number for each row, what it is summed over; else -1
+    uint32_t reached;  // inputs that an output depends on
+    struct arrivals *arrivals;
+    bool *is_whole; // by node: it is all of an output, by choices that are known
+    const struct path *paths;
+    const char *why; // it cannot be done
+};
+
+bool derive_makes_float(const struct op *op,
+                        const struct formula *f); // an output that has derivatives
+// The graph, from `op`, `set` and `inputs`.
+void derive_start(struct derive *d);
+void derive_finish(struct derive *d);
+// What a node hands on, to those that depend on the inputs; how many they are.
+int derive_find_parts(struct derive *d, struct node *n, struct derive_part *parts);
+struct node *derive_apply(struct derive *d, struct derive_part *part, struct node *g); // its rule
+// condition ? a : b and a + b; NULL is 0.
+struct node *derive_choose(struct derive *d, const struct node *condition, struct node *a,
+                           struct node *b);
+struct node *derive_add(struct derive *d, struct node *a, struct node *b);

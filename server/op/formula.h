@@ -124,6 +124,10 @@ void formula_complete(const struct formula_set *set, struct formula *f);
 // NODE_TENSOR with the place of its letter.
 #define FORMULA_LETTERS "gxyzrew"
 const struct node *formula_rule(struct arena *arena, const char *text);
+// formula_functions.c: the language's function of that name, and what a NODE_CALL or NODE_TEST of
+// it has as `a`; the file's own function i has -1 - i. NULL: there is none, the lexer has the
+// error.
+const struct function *formula_find_function(struct parser *p, const struct token *name, int *out);
 const char *formula_function(const struct formula_set *set, const struct node *call); // its name
 const char *formula_function_cpp(const struct node *call); // NULL: it is the file's own
 

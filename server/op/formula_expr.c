@@ -1,5 +1,4 @@
 #include <assert.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "op/formula.h"
@@ -7,8 +6,7 @@
 #include "op/text.h"
 #include "op/tree.h"
 
-// --- what formulas have in place of something that C, Python or PyTorch write
-
+// What formulas have in its place.
 static const char *hint_symbol(const char *text, size_t size)
 {
     static const struct {
@@ -25,42 +23,6 @@ static const char *hint_symbol(const char *text, size_t size)
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (text_is(text, size, table[i].text))
             return table[i].hint;
-    return NULL;
-}
-
-static const struct {
-    const char *names, *hint; // the names between blanks
-} hints[] = {
-    { " sigmoid expit ", "write 1 / (1 + exp(-x))" },
-    { " relu ", "write x < 0 ? 0 : x" },
-    { " silu swish ", "write x / (1 + exp(-x))" },
-    { " softplus ", "write log1p(exp(x))" },
-    { " square ", "write x * x" },
-    { " power ", "write pow(x, y)" },
-    { " reciprocal ", "write 1 / x" },
-    { " neg negative ", "write -x" },
-    { " sign sgn ", "write (x > 0) - (x < 0)" },
-    { " clamp clip ", "write fmin(fmax(x, low), high)" },
-    { " clamp_min maximum ", "write fmax(x, y)" },
-    { " clamp_max minimum ", "write fmin(x, y)" },
-    { " where ", "write condition ? a : b" },
-    { " logical_not not ", "write !x" },
-    { " float double int ", "all is computed in acc_t; leave it out, or write trunc(x)" },
-    { " var ", "write mean(d * d, -1) of d = x - mean(x, -1)" },
-    { " softmax log_softmax logsumexp ", "write it with amax(x, -1), sum(x, -1), exp and log" },
-    { " prod std norm cumsum argmax matmul mm ",
-      "a formula has sum, mean, amax and amin of a row; that takes a kernel" },
-};
-
-static const char *hint_function(const char *name, size_t size)
-{
-    char word[OP_MAX_NAME + 2];
-    if (size >= OP_MAX_NAME)
-        return NULL;
-    snprintf(word, sizeof word, " %.*s ", (int)size, name);
-    for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
-        if (strstr(hints[i].names, word))
-            return hints[i].hint;
     return NULL;
 }
 
@@ -205,54 +167,7 @@ static struct node *read_name(struct parser *p, const struct token *name)
 
 // --- functions
 
-// clang-format off
-static const struct function functions[] = {
-    { "abs", "n", NODE_CALL, "fabs" }, { "acos", "n", NODE_CALL, NULL },
-    { "acosh", "n", NODE_CALL, NULL }, { "asin", "n", NODE_CALL, NULL },
-    { "asinh", "n", NODE_CALL, NULL }, { "atan", "n", NODE_CALL, NULL },
-    { "atan2", "nn", NODE_CALL, NULL }, { "atanh", "n", NODE_CALL, NULL },
-    { "cbrt", "n", NODE_CALL, NULL }, { "ceil", "n", NODE_CALL, NULL },
-    { "copysign", "nn", NODE_CALL, NULL }, { "cos", "n", NODE_CALL, NULL },
-    { "cosh", "n", NODE_CALL, NULL }, { "digamma", "n", NODE_CALL, "opd::formula_digamma" },
-    { "erf", "n", NODE_CALL, NULL },
-    { "erfc", "n", NODE_CALL, NULL }, { "exp", "n", NODE_CALL, "opd::formula_exp<scalar_t>" },
-    { "exp10", "n", NODE_CALL, NULL }, { "exp2", "n", NODE_CALL, NULL },
-    { "expm1", "n", NODE_CALL, NULL }, { "fabs", "n", NODE_CALL, NULL },
-    { "fdim", "nn", NODE_CALL, NULL }, { "floor", "n", NODE_CALL, NULL },
-    { "fma", "nnn", NODE_CALL, NULL }, { "fmax", "nn", NODE_CALL, NULL },
-    { "fmin", "nn", NODE_CALL, NULL }, { "fmod", "nn", NODE_CALL, NULL },
-    { "hypot", "nn", NODE_CALL, NULL }, { "isfinite", "n", NODE_TEST, NULL },
-    { "isinf", "n", NODE_TEST, NULL }, { "isnan", "n", NODE_TEST, NULL },
-    { "lgamma", "n", NODE_CALL, NULL }, { "log", "n", NODE_CALL, NULL },
-    { "log10", "n", NODE_CALL, NULL }, { "log1p", "n", NODE_CALL, NULL },
-    { "log2", "n", NODE_CALL, NULL }, { "max", "nn", NODE_CALL, "fmax" },
-    { "min", "nn", NODE_CALL, "fmin" }, { "normcdf", "n", NODE_CALL, "opd::formula_normcdf" },
-    { "pow", "nn", NODE_CALL, NULL }, { "rcbrt", "n", NODE_CALL, "opd::formula_rcbrt" },
-    { "remainder", "nn", NODE_CALL, NULL }, { "rint", "n", NODE_CALL, NULL },
-    { "round", "n", NODE_CALL, NULL }, { "rsqrt", "n", NODE_CALL, NULL },
-    { "signbit", "n", NODE_TEST, NULL }, { "sin", "n", NODE_CALL, NULL },
-    { "sinh", "n", NODE_CALL, NULL }, { "sqrt", "n", NODE_CALL, NULL },
-    { "tan", "n", NODE_CALL, NULL }, { "tanh", "n", NODE_CALL, NULL },
-    { "tgamma", "n", NODE_CALL, NULL }, { "trunc", "n", NODE_CALL, NULL },
-};
-// clang-format on
-enum { N_FUNCTIONS = sizeof functions / sizeof *functions };
-
-const char *formula_function(const struct formula_set *set, const struct node *call)
-{
-    return call->a < N_FUNCTIONS ? functions[call->a].name
-                                 : set->device[call->a - N_FUNCTIONS].name;
-}
-
-const char *formula_function_cpp(const struct node *call)
-{
-    if (call->a >= N_FUNCTIONS)
-        return NULL;
-    const struct function *f = &functions[call->a];
-    return f->code ? f->code : f->name;
-}
-
-// The file's own function of that name: its place behind the language's. -1: there is none.
+// The file's own function of that name. -1: there is none.
 static int find_device(const struct reading *reading, const struct token *name)
 {
     const struct formula_set *set = reading ? reading->set : NULL;
@@ -370,11 +285,11 @@ static struct node *read_args(struct parser *p, const struct token *name, struct
 static struct node *read_call(struct parser *p, const struct token *name)
 {
     const struct reading *reading = p->data;
-    int device = find_device(reading, name), index = N_FUNCTIONS + device;
+    int device = find_device(reading, name), index;
     if (device >= 0) {
         const struct function_signature *own = &reading->set->device[device];
         struct node *call = tree_node(p, NODE_CALL, EXPR_FLOAT, name, NULL, NULL);
-        call->a = (int16_t)index;
+        call->a = (int16_t)(-1 - device);
         reading->set->calls_device = p->place->scope->op->body->opaque = true;
         return read_args(p, name, call, own->least, own->most);
     }
@@ -382,13 +297,12 @@ static struct node *read_call(struct parser *p, const struct token *name)
         return read_present(p, name);
     if (reading && is_sum(name))
         return read_sum(p, name);
-    const struct function *f = tree_function(p, functions, N_FUNCTIONS, name,
-                                             hint_function(name->start, name->size));
+    const struct function *f = formula_find_function(p, name, &index);
     if (!f)
         return NULL;
     struct node *call = tree_node(p, f->kind, f->kind == NODE_TEST ? EXPR_TRUTH : EXPR_FLOAT, name,
                                   NULL, NULL);
-    call->a = (int16_t)(f - functions);
+    call->a = (int16_t)index;
     if (reading && strcmp(f->name, "digamma") == 0)
         p->place->scope->op->body->opaque = true;
     int expected = (int)strlen(f->args);

@@ -1,10 +1,8 @@
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "op/formula_plan.h"
-#include "base/mem.h"
 
 enum {
     BLOCK = 256,       // threads on a GPU, as in opd.cuh; one on the CPU
@@ -36,96 +34,6 @@ static int pow2_within(int64_t n, int limit)
     while (p < n && p < limit)
         p *= 2;
     return p;
-}
-
-// --- arguments: bytes laid out as C++ lays out the struct
-
-static bool put_index(struct packed *packed, bool wide, int64_t value)
-{
-    void *at = packed_put(packed, wide ? 8 : 4, wide ? 8 : 4);
-    uint32_t narrow = (uint32_t)value;
-    if (at)
-        memcpy(at, wide ? (const void *)&value : &narrow, wide ? 8 : 4);
-    return at != NULL;
-}
-
-// Dimensions of a formula_dims of opd.cuh: those of `chosen`, for the offsets from `first` on.
-static bool put_dims(struct planner *p, uint32_t chosen, int first)
-{
-    struct packed *packed = &p->launch.packed;
-    const struct formula_dims *dims = &p->dims;
-    const bool wide = p->kernel.wide;
-    int64_t size[OP_MAX_RANK] = { 1 };
-    int inner = dims->rank - 1, n = 0;
-    for (int d = 0; d < dims->rank; d++)
-        if (chosen >> d & 1)
-            size[n++] = d == inner ? dims->size[d] / p->kernel.width : dims->size[d];
-    n = n > 0 ? n : 1;
-    bool ok = true;
-    for (int d = 0; d < n; d++)
-        ok = ok && put_index(packed, wide, size[d]);
-    for (int d = 0; d < n; d++)
-        ok = ok && put_index(packed, wide, wide ? 0 : cnumber_magic(most(size[d], 1)));
-    for (int t = first; t < p->kernel.n_offsets; t++) {
-        int64_t strides[OP_MAX_RANK] = { 0 }, stride = 1;
-        int k = n;
-        for (int d = inner; d >= 0; d--) {
-            bool stays = p->patterns[t] >> d & 1;
-            if (chosen >> d & 1)
-                strides[--k] = stays ? 0 : d == inner ? p->kernel.width : stride;
-            stride *= stays ? 1 : dims->size[d];
-        }
-        for (int d = 0; d < n; d++)
-            ok = ok && put_index(packed, wide, strides[d]);
-    }
-    return ok;
-}
-
-static bool put_value(struct planner *p, const struct formula_value *v)
-{
-    union expr_value value;
-    struct cnumber type = cnumber_of_dtype(env_dtype(p->env, TYPE_ACC));
-    if (!expr_eval(v->expr, p->env, &value, p->err))
-        return false;
-    void *at = packed_put(&p->launch.packed, type.size, type.size);
-    if (!at)
-        return false;
-    if (cnumber_store(type, value, v->expr->type, at))
-        return true;
-    return op_fail(p->err, "%s does not fit into %s", v->text,
-                   dtype_name(env_dtype(p->env, TYPE_ACC)));
-}
-
-// How many elements a row has, as the others: acc_t.
-static bool put_row_count(struct planner *p)
-{
-    struct cnumber type = cnumber_of_dtype(env_dtype(p->env, TYPE_ACC));
-    void *at = packed_put(&p->launch.packed, type.size, type.size);
-    return at && cnumber_store(type, (union expr_value){ .f = (double)p->n_row }, EXPR_FLOAT, at);
-}
-
-static bool put_values(struct planner *p)
-{
-    for (int v = 0; v < p->set->n_values; v++)
-        if ((p->kernel.reach.uses.values >> v & 1) && !p->set->values[v].is_constant &&
-            !put_value(p, &p->set->values[v]))
-            return false;
-    return !p->overs || put_row_count(p);
-}
-
-static bool put_operands(struct planner *p)
-{
-    for (int i = 0; i < p->kernel.n_operands; i++)
-        if (!packed_put_slot(&p->launch.packed, p->kernel.operands[i].tensor))
-            return false;
-    return true;
-}
-
-// The struct is the kernel's only parameter.
-static void end_struct(struct packed *packed)
-{
-    packed_put(packed, 0, 8);
-    packed->params[packed->n_params++] = (struct plan_param){ .size = packed->size };
 }
 
 static bool fail_size(struct planner *p)
@@ -305,13 +213,9 @@ static bool launch(struct planner *p, int64_t x, int64_t y, int threads)
 
 static bool put_map(struct planner *p, int64_t share)
 {
-    struct packed *packed = &p->launch.packed;
     uint32_t all = (uint32_t)((UINT64_C(1) << p->dims.rank) - 1);
-    if (!put_operands(p) || !put_index(packed, true, p->n) || !put_index(packed, true, share) ||
-        (p->kernel.rank > 0 && !put_dims(p, all, 1)) || !put_values(p))
-        return false;
-    end_struct(packed);
-    return true;
+    return args_add_operands(p) && args_add_long(p, p->n) && args_add_long(p, share) &&
+           (p->kernel.rank == 0 || args_add_dims(p, all, 1)) && args_end(p);
 }
 
 static void add_results(struct planner *p)
@@ -416,14 +320,10 @@ static void split(const struct planner *p, struct sum *s)
 
 static bool put_sum(struct planner *p, const struct sum *s, int to)
 {
-    struct packed *packed = &p->launch.packed;
-    if (!put_operands(p) || (to >= 0 && !packed_put_slot(packed, to)) ||
-        !put_index(packed, true, s->n_kept) || !put_index(packed, true, s->n_summed) ||
-        !put_index(packed, true, s->share) || !put_index(packed, true, s->group) ||
-        !put_dims(p, s->kept, 0) || !put_dims(p, s->summed, 0) || !put_values(p))
-        return false;
-    end_struct(packed);
-    return true;
+    return args_add_operands(p) && (to < 0 || packed_put_slot(&p->launch.packed, to)) &&
+           args_add_long(p, s->n_kept) && args_add_long(p, s->n_summed) &&
+           args_add_long(p, s->share) && args_add_long(p, s->group) &&
+           args_add_dims(p, s->kept, 0) && args_add_dims(p, s->summed, 0) && args_end(p);
 }
 
 static bool add_total(struct planner *p, const struct sum *s)
@@ -432,7 +332,7 @@ static bool add_total(struct planner *p, const struct sum *s)
     int lanes = p->on_cpu ? 1 : pow2_within(s->n_kept, 32);
     packed_start(&p->launch.packed);
     if (!packed_put_slot(packed, s->parts_to) || !packed_put_slot(packed, s->to) ||
-        !put_index(packed, true, s->n_kept) || !put_index(packed, true, s->parts))
+        !args_add_long(p, s->n_kept) || !args_add_long(p, s->parts))
         return fail_size(p);
     for (uint32_t i = 0; i < 4; i++)
         packed->params[packed->n_params++] = (struct plan_param){ .offset = 8 * i, .size = 8 };

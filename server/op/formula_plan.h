@@ -1,7 +1,7 @@
 #pragma once
 
 // A request of formulas while its launches are worked out: formula_plan.c, which says what they
-// are, and formula_launch.c, which lays each of them out.
+// are, formula_launch.c, which lays each of them out, and formula_args.c, which fills its struct.
 
 #include "op/formula.h"
 
@@ -52,3 +52,11 @@ bool launch_map(struct planner *p); // element by element
 bool launch_sum(struct planner *p, const struct node *root, const char *join, int to, int parts,
                 const struct tensor_desc *shape);
 bool launch_rows(struct planner *p); // results of each row, and the sums that they are made of
+
+// formula_args.c: the struct that a kernel of the launch takes, as C++ lays it out, from its first
+// member to its last. False: it is too large, or, with an error, a value does not fit.
+bool args_add_operands(struct planner *p);
+bool args_add_long(struct planner *p, int64_t value);
+// Dimensions of a formula_dims of opd.cuh: those of `chosen`, for the offsets from `first` on.
+bool args_add_dims(struct planner *p, uint32_t chosen, int first);
+bool args_end(struct planner *p); // attributes and lets, and how many elements a row has

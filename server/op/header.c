@@ -81,109 +81,6 @@ static bool read_words(struct reader *r)
     return lex_expect_end(lx) && set_str_default(r, attr);
 }
 
-static bool read_one_shape(struct reader *r, int tensor)
-{
-    if (r->scope.shaped[tensor])
-        return lex_fail(&r->lx, "a second shape for '%s'", body_tensor_name(r->op, tensor));
-    enum shape_use use = tensor >= TENSOR_OUTPUT          ? SHAPE_RESULT
-                         : r->op->inputs[tensor].optional ? SHAPE_OPTIONAL_INPUT
-                                                          : SHAPE_INPUT;
-    struct rule *rule = reader_rule(r, RULE_SHAPE);
-    rule->tensor = tensor;
-    r->scope.shaped[tensor] = true;
-    return shape_read(r, use, &rule->shape);
-}
-
-// `shape A B [N, C]`: as a line for each.
-static bool read_shape(struct reader *r)
-{
-    int tensors[OP_MAX_INPUTS + OP_MAX_OUTPUTS], n = 0;
-    do {
-        if (n == OP_MAX_INPUTS + OP_MAX_OUTPUTS)
-            return lex_fail(&r->lx, "more tensors than there are");
-        if (!reader_take_tensor(r, &tensors[n++]))
-            return false;
-    } while (r->lx.token.kind == TOKEN_NAME);
-    const struct lexer at_shape = r->lx;
-    for (int i = 0; i < n; i++) {
-        r->lx = at_shape;
-        if (!read_one_shape(r, tensors[i]))
-            return false;
-    }
-    return true;
-}
-
-// The dtype of a saved or scratch tensor, if one stands before its shape.
-static bool read_temp_type(struct reader *r, struct temp *temp)
-{
-    struct lexer *lx = &r->lx;
-    temp->type = TYPE_SCALAR;
-    if (lx->token.kind != TOKEN_NAME)
-        return true;
-    const struct symbol *s = scope_find(&r->scope, lx->token.start, lx->token.size);
-    char name[OP_MAX_NAME];
-    const struct lexer at_name = *lx;
-    if (!lex_name(lx, "a dtype", name, sizeof name))
-        return false;
-    if (s && s->kind == SYMBOL_TYPE) {
-        temp->type = s->index;
-        return true;
-    }
-    temp->type = -1;
-    temp->dtype = dtype_parse(name);
-    struct lexer again = at_name;
-    return temp->dtype != OPD_DTYPE_NONE ||
-           scope_fail_unknown(&r->scope, &again, "a dtype or type variable");
-}
-
-// `saved` and `scratch`
-static bool read_temp(struct reader *r)
-{
-    bool saved = strcmp(r->keyword, "saved") == 0;
-    struct lexer *lx = &r->lx;
-    int index = r->body->n_temps;
-    if (index == OP_MAX_TEMPS)
-        return lex_fail(lx, "more than %d saved and scratch tensors", OP_MAX_TEMPS);
-    struct temp *temp = &r->temps[index];
-    *temp = (struct temp){ .saved = saved };
-    if (!lex_name(lx, "a name", temp->name, sizeof temp->name) || !read_temp_type(r, temp))
-        return false;
-    if ((temp->type == TYPE_SCALAR || temp->type == TYPE_ACC) &&
-        r->op->types[TYPE_SCALAR].n_dtypes == 0)
-        return lex_fail(lx, "scalar_t is not known yet; put the 'dtypes' line before");
-    struct rule *rule = reader_rule(r, RULE_SHAPE);
-    rule->tensor = TENSOR_TEMP + index;
-    if (!shape_read(r, SHAPE_RESULT, &rule->shape))
-        return false;
-    r->body->n_temps++;
-    r->scope.shaped[rule->tensor] = true;
-    r->scope.saved[index] = saved;
-    return reader_symbol(r, temp->name, SYMBOL_TENSOR, rule->tensor);
-}
-
-// Results that the kernels write before they read them, which their text does not show.
-static bool read_empty(struct reader *r)
-{
-    struct lexer *lx = &r->lx;
-    do {
-        const struct symbol *s = scope_expect_tensor(&r->scope, lx,
-                                                     "the results that need no zeros");
-        if (!s)
-            return false;
-        bool saved = s->index >= TENSOR_TEMP && s->index < TENSOR_GRAD_OUTPUT &&
-                     r->temps[s->index - TENSOR_TEMP].saved;
-        if (!saved && !(s->index >= TENSOR_OUTPUT && s->index < TENSOR_TEMP) &&
-            s->index < TENSOR_GRAD_INPUT)
-            return lex_fail(lx,
-                            "'%s' is no result, expected an output, saved or the gradient of an "
-                            "input",
-                            s->name);
-        r->body->empty[s->index] = true;
-        lex_next(lx);
-    } while (lx->token.kind != TOKEN_END);
-    return true;
-}
-
 static bool read_deadline(struct reader *r)
 {
     struct lexer *lx = &r->lx;
@@ -252,16 +149,16 @@ static const struct directive {
     { "dtypes", types_read_scalar, TOP },
     { "type", types_read, TOP },
     { "words", read_words, TOP },
-    { "shape", read_shape, TOP },
+    { "shape", shape_read_line, TOP },
     { "let", let_read, TOP },
     { "require", require_read, TOP },
     { "check", report_read, TOP },
-    { "saved", read_temp, TOP },
-    { "scratch", read_temp, TOP },
+    { "saved", temps_read, TOP },
+    { "scratch", temps_read, TOP },
     { "formula", formula_read, ANYWHERE },
     { "sum", inner_read, SECTION },
     { "fill", inner_read, SECTION },
-    { "empty", read_empty, TOP },
+    { "empty", temps_read_empty, TOP },
     { "deadline", read_deadline, TOP },
     { "autocast", read_autocast, TOP },
     { "strided", types_read_strided, TOP },

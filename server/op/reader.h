@@ -108,6 +108,12 @@ bool let_read(struct reader *r);
 // shape.c
 enum shape_use { SHAPE_INPUT, SHAPE_OPTIONAL_INPUT, SHAPE_RESULT };
 bool shape_read(struct reader *r, enum shape_use use, struct shape *out);
+bool shape_read_line(struct reader *r); // `shape A B [N, C]`: as a line for each
+
+// temps.c
+bool temps_read(struct reader *r); // `saved` and `scratch`
+// `empty`: results that the kernels write before they read them, which their text does not show.
+bool temps_read_empty(struct reader *r);
 
 // require.c
 bool require_read(struct reader *r);

@@ -103,3 +103,34 @@ bool shape_read(struct reader *r, enum shape_use use, struct shape *out)
     out->dims = arena_copy(r->arena, dims, (size_t)out->n, sizeof *dims);
     return lex_expect_end(lx);
 }
+
+static bool read_one_shape(struct reader *r, int tensor)
+{
+    if (r->scope.shaped[tensor])
+        return lex_fail(&r->lx, "a second shape for '%s'", body_tensor_name(r->op, tensor));
+    enum shape_use use = tensor >= TENSOR_OUTPUT          ? SHAPE_RESULT
+                         : r->op->inputs[tensor].optional ? SHAPE_OPTIONAL_INPUT
+                                                          : SHAPE_INPUT;
+    struct rule *rule = reader_rule(r, RULE_SHAPE);
+    rule->tensor = tensor;
+    r->scope.shaped[tensor] = true;
+    return shape_read(r, use, &rule->shape);
+}
+
+bool shape_read_line(struct reader *r)
+{
+    int tensors[OP_MAX_INPUTS + OP_MAX_OUTPUTS], n = 0;
+    do {
+        if (n == OP_MAX_INPUTS + OP_MAX_OUTPUTS)
+            return lex_fail(&r->lx, "more tensors than there are");
+        if (!reader_take_tensor(r, &tensors[n++]))
+            return false;
+    } while (r->lx.token.kind == TOKEN_NAME);
+    const struct lexer at_shape = r->lx;
+    for (int i = 0; i < n; i++) {
+        r->lx = at_shape;
+        if (!read_one_shape(r, tensors[i]))
+            return false;
+    }
+    return true;
+}

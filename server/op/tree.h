@@ -5,7 +5,7 @@
 //
 // What names and functions mean is a dialect's. All names are resolved and all types are known
 // while the text is read, and a mistake points at its word. The tree lives in the arena of the
-// place where it stands; eval.c works out its value, formula_expr.c writes it down as C++.
+// place where it stands; eval.c works out its value, formula_spell.c writes it down as C++.
 
 #include "op/expr.h"
 #include "op/scope.h"
@@ -54,7 +54,7 @@ enum node_kind {
     NODE_TENSOR,    // a: tensor
     NODE_FORMULA,   // a: formula
     NODE_VALUE,     // a: value
-    NODE_CALL,      // a: function
+    NODE_CALL,      // a: function (formula_find_function())
     NODE_TEST,      // the same, of one that is true or not
     NODE_TO_NUMBER, // of a truth value
     NODE_SUM,       // over a row of args[0]; a: over which dimensions
