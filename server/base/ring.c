@@ -73,15 +73,25 @@ void *ring_reserve(struct ring *r, uint32_t size)
     return rec + 1;
 }
 
-void ring_commit(struct ring *r)
+void ring_publish(struct ring *r)
 {
     r->position += r->span;
     atomic_store(&r->shared->tail, r->position);
+}
+
+void ring_alert(struct ring *r)
+{
     if (atomic_load(&r->shared->asleep)) {
         uint64_t one = 1;
         if (write(r->doorbell, &one, sizeof one) < 0)
             return; // a full counter is readable already
     }
+}
+
+void ring_commit(struct ring *r)
+{
+    ring_publish(r);
+    ring_alert(r);
 }
 
 static void pass_record(struct ring *r)

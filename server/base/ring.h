@@ -29,9 +29,11 @@ void ring_attach(struct ring *r, void *memory, uint32_t capacity,
                  int doorbell); // the other side, once
 
 // Producer: room for a record, or NULL where there is none now (records of more than half the
-// capacity never fit). Nothing is visible to the consumer before ring_commit(), which rings the
-// doorbell if the consumer sleeps.
+// capacity never fit). Nothing is visible to the consumer before ring_publish(); ring_alert() rings
+// the doorbell if the consumer sleeps; ring_commit() is both.
 void *ring_reserve(struct ring *r, uint32_t size);
+void ring_publish(struct ring *r);
+void ring_alert(struct ring *r);
 void ring_commit(struct ring *r);
 
 // Consumer: the oldest record, or NULL. It stays valid until ring_pop(). *out_bad is set where the

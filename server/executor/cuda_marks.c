@@ -2,6 +2,12 @@
 
 #include <unistd.h>
 
+#include "base/clock.h"
+
+// How often the driver is asked whether the stream has stopped, where no mark passes. To ask takes
+// longer than to look at a mark, and those who launch would wait for it.
+enum { ASK_NS = 20000 };
+
 bool cuda_marks_init(struct cuda_marks *m, const struct cuda_driver *cu, void *stream, bool writes,
                      struct opd_err *err)
 {
@@ -77,8 +83,13 @@ bool cuda_marks_poll(struct cuda_marks *m, uint64_t *out_mark, struct opd_err *e
     while (m->n_events > 0 && cu->cuEventQuery(m->events[m->first_event].event) == DRV_SUCCESS)
         pass_first_event(m);
     *out_mark = atomic_load_explicit(m->passed, memory_order_acquire);
-    if (*out_mark == m->last)
+    uint64_t now = clock_ns();
+    if (*out_mark == m->last || *out_mark != m->seen)
+        m->asked_at = now;
+    m->seen = *out_mark;
+    if (now - m->asked_at < ASK_NS)
         return true;
+    m->asked_at = now;
     int result = cu->cuStreamQuery(m->stream);
     if (result == DRV_SUCCESS || result == DRV_ERROR_NOT_READY)
         return true;

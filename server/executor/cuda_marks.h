@@ -6,7 +6,7 @@
 // looking.
 //
 // The stream is the backend's. Errors are the driver's; from cuda_marks_poll() they mean that the
-// stream has stopped.
+// stream has stopped, which is asked where no mark has passed for some microseconds.
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -27,6 +27,7 @@ struct cuda_marks {
     const struct cuda_driver *cu;
     void *stream;
     uint64_t last;
+    uint64_t seen, asked_at;  // by poll: a mark, and when it passed or the driver was asked
     _Atomic uint64_t *passed; // page-locked; the device writes it, or poll does
     drv_addr passed_addr;     // 0: marks are events
     void *own_passed;         // allocated here, where it is not shared

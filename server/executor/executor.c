@@ -24,6 +24,10 @@ enum { MOST_REPORTED = 256 };          // flights that are kept behind their end
 // without a pause.
 enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
 
+// To wake the broker takes as long as a launch. While there are commands to launch it is woken for
+// several completions at once: as many, or those of so long.
+enum { MOST_UNTOLD = 8, UNTOLD_NS = 20000 };
+
 // A command that was given to the device and not yet reported done.
 struct flight {
     uint64_t seq;
@@ -41,10 +45,28 @@ struct executor {
     struct steps steps;
     struct buf flights; // struct flight: those before the first have been reported
     size_t first_flight, n_flights;
-    unsigned stamp; // of the command that is being run
-    size_t n_timed; // commands, ever
+    unsigned stamp;    // of the command that is being run
+    size_t n_timed;    // commands, ever
+    unsigned n_untold; // completions for which the broker was not woken,
+    uint64_t untold_since;
     bool stopping;
 };
+
+// Wakes the broker if it sleeps.
+static void tell(struct executor *ex)
+{
+    if (ex->n_untold > 0)
+        ring_alert(&ex->done);
+    ex->n_untold = 0;
+}
+
+// Whether to wake it before the next command. A device that does not work on its own may be at
+// that for long.
+static bool must_tell(const struct executor *ex)
+{
+    return !ex->steps.shares_marks || ex->n_untold >= MOST_UNTOLD ||
+           (ex->n_untold > 0 && clock_ns() - ex->untold_since >= UNTOLD_NS);
+}
 
 static uint64_t time_flight(struct executor *ex, const struct flight *flight)
 {
@@ -64,8 +86,10 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
     uint32_t size = (uint32_t)(sizeof(struct dev_done) + length + 1 + printed);
     struct dev_done *done;
     // The broker always empties its ring; where it is gone, so are we (the socket ends).
-    while (!(done = ring_reserve(&ex->done, size)))
+    while (!(done = ring_reserve(&ex->done, size))) {
+        tell(ex);
         usleep(100);
+    }
     done->seq = flight->seq;
     done->report = steps_report(&ex->steps, flight->n_reports, &done->reporter);
     done->ran = time_flight(ex, flight);
@@ -75,7 +99,9 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
     memcpy(done->message, why, length + 1);
     done->printed = (uint32_t)printed;
     done->dropped = printed ? prints_read(done->message + length + 1, printed) : 0;
-    ring_commit(&ex->done);
+    ring_publish(&ex->done);
+    if (ex->n_untold++ == 0)
+        ex->untold_since = clock_ns();
     if (printed)
         prints_clear(); // not before: from here on it is the broker's
 }
@@ -122,6 +148,7 @@ static bool drain(struct executor *ex, struct opd_err *err)
     while (ex->n_flights > 0)
         if (!report_done(ex, err))
             return false;
+    tell(ex);
     return true;
 }
 
@@ -226,6 +253,8 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     if (takes_fd(cmd->type) && (fd = fdpass_recv_one(DEV_FD_SOCKET)) < 0)
         return opd_err_errno(fatal, OPD_E_unavailable, "receiving a descriptor from the broker");
     uint64_t seq = cmd->seq;
+    if (cmd->type != DEV_RUN)
+        tell(ex);
     steps_begin(&ex->steps, seq);
     ex->stamp = 0;
     atomic_store(&ex->progress->taken, seq);
@@ -269,11 +298,14 @@ static bool serve(struct executor *ex, struct opd_err *fatal)
         size_t flights = ex->n_flights;
         if (!take_command(ex, &any, fatal) || !report_done(ex, fatal))
             return false;
+        if (!any || must_tell(ex))
+            tell(ex);
         if (any || ex->n_flights < flights)
             idle_since = 0;
         else if (!wait_for_work(ex, &idle_since))
             break;
     }
+    tell(ex);
     return true;
 }
 
@@ -359,5 +391,6 @@ int executor_main(const char *device, enum executor_blas blas)
     opd_err_clear(&again);
     struct flight first = { .seq = ex.n_flights ? first_flight(&ex)->seq : 0, .err = &err };
     post_done(&ex, &first, true);
+    tell(&ex);
     _exit(3);
 }
