@@ -27,26 +27,37 @@ static void drop_request(struct opd_client *c, struct request **at)
     free(r);
 }
 
-// False: it is another one, or of no use to anybody.
-static bool print_message(const struct opd_client *c, const struct message *m)
+// What a callback wants is read from the first parameter. False: none wants this notification.
+static bool tell(const struct opd_client *c, const struct message *m)
 {
-    static const char name[] = "printed";
-    const msgpack_object *params = &m->reply.result;
-    const msgpack_object *text = NULL;
-    if (!c->print || m->method.via.str.size != sizeof name - 1 ||
-        memcmp(m->method.via.str.ptr, name, sizeof name - 1) != 0)
+    const msgpack_object_array *params = &m->reply.result.via.array;
+    const msgpack_object *told = params->size > 0 ? params->ptr : NULL;
+    if (c->print && message_is(m, "printed")) {
+        const msgpack_object *text = told ? opd_map_get(told, "text") : NULL;
+        if (text && text->type == MSGPACK_OBJECT_BIN)
+            c->print(c->print_data, text->via.bin.ptr, text->via.bin.size);
+        return true;
+    }
+    bool done = message_is(m, "compiled");
+    if (!c->compile || !(done || message_is(m, "compiling")))
         return false;
-    if (params->type == MSGPACK_OBJECT_ARRAY && params->via.array.size > 0)
-        text = opd_map_get(&params->via.array.ptr[0], "text");
-    if (text && text->type == MSGPACK_OBJECT_BIN)
-        c->print(c->print_data, text->via.bin.ptr, text->via.bin.size);
+    struct opd_compile compile = { .done = done };
+    if (told) {
+        const msgpack_object *ms = opd_map_get(told, "ms");
+        opd_map_str(told, "op", compile.op, sizeof compile.op);
+        opd_map_str(told, "dtype", compile.dtype, sizeof compile.dtype);
+        opd_map_int(told, "kernels", &compile.kernels);
+        if (ms && ms->type == MSGPACK_OBJECT_FLOAT64)
+            compile.ms = ms->via.f64;
+    }
+    c->compile(c->compile_data, &compile);
     return true;
 }
 
 // Takes over the message. What answers no request is the daemon's last word on this connection.
 static bool file_message(struct opd_client *c, struct message *m)
 {
-    if (!m->response && print_message(c, m)) {
+    if (!m->response && tell(c, m)) {
         message_clear(m);
         return true;
     }

@@ -31,6 +31,8 @@ struct opd_client {
     struct notices notices;
     opd_print_fn *print; // NULL: nobody wants it
     void *print_data;
+    opd_compile_fn *compile; // the same
+    void *compile_data;
     struct prepared prepared;
     struct opd_error broken; // the code is not 0: why this connection is of no more use
 };

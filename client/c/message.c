@@ -52,6 +52,13 @@ static bool read_parts(struct message *m, const msgpack_object *root)
     return m->has_id || part[1].type == MSGPACK_OBJECT_NIL;
 }
 
+bool message_is(const struct message *m, const char *method)
+{
+    const msgpack_object_str *name = &m->method.via.str;
+    return !m->response && name->size == strlen(method) &&
+           memcmp(name->ptr, method, name->size) == 0;
+}
+
 bool message_read(struct message *m, char *bytes, size_t size, struct opd_error *err)
 {
     *m = (struct message){ .reply.bytes = bytes };

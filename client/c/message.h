@@ -16,4 +16,7 @@ struct message {
 // Takes over `bytes`, which hold exactly one object. False: not a message.
 bool message_read(struct message *message, char *bytes, size_t size, struct opd_error *err);
 
+// A notification of that method.
+bool message_is(const struct message *message, const char *method);
+
 void message_clear(struct message *message);

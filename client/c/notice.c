@@ -1,7 +1,6 @@
 #include "c/notice.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "c/error.h"
 
@@ -9,12 +8,6 @@ struct notice {
     struct message message;
     struct notice *next;
 };
-
-static bool is_of(const struct notice *n, const char *method)
-{
-    const msgpack_object_str *name = &n->message.method.via.str;
-    return name->size == strlen(method) && memcmp(name->ptr, method, name->size) == 0;
-}
 
 // Drops the notice that follows `before` (NULL: the first).
 static void drop_after(struct notices *list, struct notice *before)
@@ -46,7 +39,7 @@ bool notices_add(struct notices *list, struct message *message, struct opd_error
 bool notices_has(const struct notices *list, const char *method)
 {
     for (const struct notice *n = list->first; n; n = n->next)
-        if (is_of(n, method))
+        if (message_is(&n->message, method))
             return true;
     return false;
 }
@@ -54,7 +47,7 @@ bool notices_has(const struct notices *list, const char *method)
 bool notices_take(struct notices *list, const char *method, struct opd_reply *params)
 {
     struct notice *before = NULL, *n = list->first;
-    for (; n && !is_of(n, method); n = n->next)
+    for (; n && !message_is(&n->message, method); n = n->next)
         before = n;
     if (!n)
         return false;

@@ -89,19 +89,30 @@ static bool greet(struct opd_client *c, struct opd_error *err)
     return greeted;
 }
 
-bool opd_on_print(struct opd_client *c, opd_print_fn *print, void *data, struct opd_error *err)
+static bool hear(struct opd_client *c, const char *methods, struct opd_error *err)
 {
     struct pack p;
-    c->print = print;
-    c->print_data = data;
-    if (!print)
-        return true;
     pack_init(&p, 2);
     pack_str(&p, ""); // the name stays
     pack_map(&p, 1);
     pack_str(&p, "notify");
-    pack_list(&p, "printed");
+    pack_list(&p, methods);
     return client_call(c, "hello", &p, NULL, err);
+}
+
+bool opd_on_print(struct opd_client *c, opd_print_fn *print, void *data, struct opd_error *err)
+{
+    c->print = print;
+    c->print_data = data;
+    return !print || hear(c, "printed", err);
+}
+
+bool opd_on_compile(struct opd_client *c, opd_compile_fn *compile, void *data,
+                    struct opd_error *err)
+{
+    c->compile = compile;
+    c->compile_data = data;
+    return !compile || hear(c, "compiling,compiled", err);
 }
 
 struct opd_client *opd_connect(const char *path, struct opd_error *err)

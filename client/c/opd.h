@@ -167,6 +167,21 @@ typedef void opd_print_fn(void *data, const char *text, size_t size);
 OPD_API bool opd_on_print(struct opd_client *client, opd_print_fn *print, void *data,
                           struct opd_error *err);
 
+// Kernels that a request of this client waits for. It is told of half a second after the request
+// came, if they are still being compiled then, and when they are compiled, however fast that was:
+// before the request's reply.
+struct opd_compile {
+    char op[64], dtype[16];
+    int64_t kernels; // how many
+    bool done;
+    double ms; // where it is done: for how long the request has waited
+};
+typedef void opd_compile_fn(void *data, const struct opd_compile *compile);
+
+// As opd_on_print(). What was in the daemon's cache is not told of.
+OPD_API bool opd_on_compile(struct opd_client *client, opd_compile_fn *compile, void *data,
+                            struct opd_error *err);
+
 // ---- reading results ----------------------------------------------------------------------------
 
 // Reading a result that is a map. Nothing is assumed about what the daemon sent: `map` may be of

@@ -1,5 +1,6 @@
 """What is told of a first compile: to the client whose request waits for it, and to all who follow events."""
 
+import ctypes
 import logging
 import sys
 import threading
@@ -8,7 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from operators import double_by, put_kernels
-from raw import Raw
+from raw import SANITIZED, Raw
+from test_libopd_prepared import LIBRARY
+from test_libopd_prepared import Client as LibraryClient
 
 from conftest import DEVICE, eventually
 
@@ -120,3 +123,32 @@ def test_python_without_a_terminal(daemon, slow_cxx, capfd):
     with daemon.connect() as client:
         assert client.ops.double_it(client.tensor(np.ones(3))).numpy().tolist() == [2, 2, 2]
     assert capfd.readouterr() == ("", "")
+
+
+class Compile(ctypes.Structure):
+    _fields_ = [("op", ctypes.c_char * 64), ("dtype", ctypes.c_char * 16), ("kernels", ctypes.c_int64),
+                ("done", ctypes.c_bool), ("ms", ctypes.c_double)]  # fmt: skip
+
+
+@pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
+def test_c(daemon, slow_cxx):
+    heard = []
+
+    def note(data, told):
+        heard.append((data, told[0].op, told[0].dtype, told[0].kernels, told[0].done, told[0].ms >= 500))
+        slow_cxx.go.touch()
+
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.POINTER(Compile))
+    on_compile = ctypes.CDLL(LIBRARY).opd_on_compile
+    on_compile.restype = ctypes.c_bool
+    c = LibraryClient(daemon.socket)
+    c.make(1, 1, 1, 1)
+    callback = function(note)
+    c.done(on_compile(c.client, callback, ctypes.c_void_p(77), ctypes.byref(c.error)))
+    c.forward("double_it", [1], [2])
+    of = (77, b"double_it", b"float32", 1)
+    assert heard == [(*of, False, False), (*of, True, True)]
+    c.forward("double_it", [1], [3])
+    c.done(on_compile(c.client, function(), None, ctypes.byref(c.error)))
+    c.close()
+    assert len(heard) == 2
