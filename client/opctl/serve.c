@@ -3,13 +3,15 @@
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_HEAD = 8192, PATIENCE_MS = 2000, BACKLOG = 16 };
+enum { MOST_HEAD = 8192, PATIENCE_MS = 2000, BACKLOG = 128, MOST_VISITS = 16 };
 
 // --- the address
 
@@ -168,18 +170,67 @@ static void answer_one(int fd, serve_fn *answer, void *data)
     free(text);
 }
 
-void serve_all(int fd, serve_fn *answer, void *data)
+// --- all requests
+
+struct visit {
+    int fd;
+    serve_fn *answer;
+    void *data;
+};
+
+static sem_t places;
+
+static void *receive_visit(void *data)
+{
+    struct visit visit = *(struct visit *)data;
+    free(data);
+    answer_one(visit.fd, visit.answer, visit.data);
+    shutdown(visit.fd, SHUT_WR);
+    close(visit.fd);
+    sem_post(&places);
+    return NULL;
+}
+
+// In a thread; where there can be none, here.
+static void receive(struct visit *visit)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    bool started = pthread_create(&thread, &attr, receive_visit, visit) == 0;
+    pthread_attr_destroy(&attr);
+    if (!started)
+        receive_visit(visit);
+}
+
+static int accept_one(int fd)
 {
     for (;;) {
         int client = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
-        if (client < 0 && (errno == EBADF || errno == EINVAL || errno == ENOTSOCK))
-            return;
-        if (client < 0) { // it has hung up; or descriptors are short, for now
-            poll(NULL, 0, errno == EMFILE || errno == ENFILE || errno == ENOMEM ? 100 : 0);
+        if (client >= 0 || errno == EBADF || errno == EINVAL || errno == ENOTSOCK)
+            return client;
+        // It has hung up; or descriptors are short, for now.
+        poll(NULL, 0, errno == EMFILE || errno == ENFILE || errno == ENOMEM ? 100 : 0);
+    }
+}
+
+void serve_all(int fd, serve_fn *answer, void *data)
+{
+    sem_init(&places, 0, MOST_VISITS);
+    for (;;) {
+        while (sem_wait(&places) < 0)
+            continue; // a signal
+        int client = accept_one(fd);
+        struct visit *visit = client >= 0 ? malloc(sizeof *visit) : NULL;
+        if (visit) {
+            *visit = (struct visit){ client, answer, data };
+            receive(visit);
             continue;
         }
-        answer_one(client, answer, data);
-        shutdown(client, SHUT_WR);
-        close(client);
+        if (client < 0)
+            return;
+        close(client); // no memory
+        sem_post(&places);
     }
 }

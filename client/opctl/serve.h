@@ -1,11 +1,12 @@
 #pragma once
 
-// Metrics by HTTP, for Prometheus: GET /metrics, one request after the other.
+// Metrics by HTTP, for Prometheus: GET /metrics. Some are answered at a time, each in a thread; a
+// client that is slow is given up.
 
 #include <stdbool.h>
 #include <stdio.h>
 
-// Writes what is to be answered. False: there is nothing, and `out` says why.
+// Writes what is to be answered, in any thread. False: there is nothing, and `out` says why.
 typedef bool serve_fn(FILE *out, void *data);
 
 // "127.0.0.1:9105", "[::1]:9105"; ":9105" is of the loopback. Port 0: one that is free. Returns the

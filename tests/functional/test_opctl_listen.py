@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import os
 import re
 import socket
 import subprocess
@@ -23,6 +24,7 @@ def listen():
         host, port = re.fullmatch(r"http://(.*):(\d+)/metrics\n", process.stdout.readline()).groups()
         return host.strip("[]"), int(port)
 
+    listen.processes = processes
     yield listen
     for process in processes:
         assert process.poll() is None
@@ -67,6 +69,21 @@ def test_what_is_no_request(daemon, listen):
     assert ask(at)[0].status == 200
     assert idle.recv(10) == b""
     idle.close()
+
+
+def test_who_is_slow_holds_up_nobody(daemon, listen):
+    at = listen(daemon.socket, "127.0.0.1:0")
+    threads = f"/proc/{listen.processes[0].pid}/task"
+    alone = len(os.listdir(threads))
+    with contextlib.ExitStack() as slow:
+
+        def visit():
+            slow.enter_context(socket.create_connection(at, PATIENCE)).sendall(b"GET /")
+            return len(os.listdir(threads)) > alone + 2
+
+        assert eventually(visit)
+        assert ask(at)[0].status == 200
+    assert eventually(lambda: len(os.listdir(threads)) == alone)
 
 
 def test_a_daemon_that_comes_and_goes(start_daemon, listen):
