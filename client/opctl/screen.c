@@ -18,18 +18,24 @@
 static const int caught[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH };
 enum { CAUGHT = sizeof caught / sizeof *caught };
 
-static struct sigaction before[CAUGHT];
+// What ends a program that is wrong.
+static const int fatal[] = { SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL };
+enum { FATAL = sizeof fatal / sizeof *fatal };
+
+static struct sigaction before[CAUGHT], before_fatal[FATAL];
 static struct termios cooked;
-static bool has_keys;
-static sigset_t waiting; // while it waits, these signals come through
-static volatile sig_atomic_t ended, resized, stopped;
+static bool is_terminal, has_keys; // standard input; false once no keys come any more
+static sigset_t waiting;           // while it waits, these signals come through
+static volatile sig_atomic_t ended, resized, stopped, continued;
 static char typed[64]; // and not taken yet: from typed_at on
 static size_t typed_at, n_typed;
 
 static void note(int signal)
 {
-    if (signal == SIGWINCH || signal == SIGCONT)
+    if (signal == SIGWINCH)
         resized = 1;
+    else if (signal == SIGCONT)
+        continued = 1;
     else if (signal == SIGTSTP)
         stopped = 1;
     else
@@ -49,7 +55,7 @@ static void take_over(void)
     raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
     raw.c_cc[VMIN] = 0;
     raw.c_cc[VTIME] = 0;
-    if (has_keys)
+    if (is_terminal)
         tcsetattr(STDIN_FILENO, TCSADRAIN, &raw);
     put(ENTER, strlen(ENTER));
 }
@@ -57,14 +63,21 @@ static void take_over(void)
 static void give_back(void)
 {
     put(LEAVE, strlen(LEAVE));
-    if (has_keys)
+    if (is_terminal)
         tcsetattr(STDIN_FILENO, TCSADRAIN, &cooked);
+}
+
+static void fail(int signal)
+{
+    give_back();
+    raise(signal); // once more, and not to here
 }
 
 void screen_enter(void)
 {
     sigset_t held;
     struct sigaction noted = { .sa_handler = note };
+    struct sigaction failed = { .sa_handler = fail, .sa_flags = (int)SA_RESETHAND };
     sigemptyset(&held);
     for (int i = 0; i < CAUGHT; i++)
         sigaddset(&held, caught[i]);
@@ -76,8 +89,11 @@ void screen_enter(void)
         sigdelset(&waiting, caught[i]);
     }
     fflush(stdout);
-    has_keys = isatty(STDIN_FILENO) && tcgetpgrp(STDIN_FILENO) == getpgrp() &&
-               tcgetattr(STDIN_FILENO, &cooked) == 0;
+    is_terminal = isatty(STDIN_FILENO) && tcgetpgrp(STDIN_FILENO) == getpgrp() &&
+                  tcgetattr(STDIN_FILENO, &cooked) == 0;
+    has_keys = is_terminal;
+    for (int i = 0; i < FATAL; i++)
+        sigaction(fatal[i], &failed, &before_fatal[i]);
     take_over();
 }
 
@@ -86,6 +102,8 @@ void screen_leave(void)
     give_back();
     for (int i = 0; i < CAUGHT; i++)
         sigaction(caught[i], &before[i], NULL);
+    for (int i = 0; i < FATAL; i++)
+        sigaction(fatal[i], &before_fatal[i], NULL);
     sigprocmask(SIG_SETMASK, &waiting, NULL);
     if (ended)
         raise(ended);
@@ -155,6 +173,10 @@ static int take_signal(void)
         stopped = 0;
         give_back();
         raise(SIGSTOP);
+        continued = 1;
+    }
+    if (continued) { // the shell has had the terminal meanwhile
+        continued = 0;
         take_over();
         resized = 1;
     }

@@ -156,7 +156,7 @@ def test_top_in_place(start_daemon):
     assert terminal.out.endswith(LEAVE)
 
 
-@pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+@pytest.mark.parametrize("number", (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGABRT, signal.SIGSEGV))
 def test_top_ended_by_a_signal(opctl, number):
     terminal = opctl("top")
     terminal.wait_for("OPERATOR")
@@ -175,6 +175,13 @@ def test_top_is_stopped_and_goes_on(opctl):
     assert eventually(lambda: os.waitpid(terminal.pid, os.WUNTRACED | os.WNOHANG)[0])
     assert LEAVE in terminal.read()[at:]
     at = len(terminal.out)
+    os.kill(terminal.pid, signal.SIGCONT)
+    terminal.wait_for(re.escape(ENTER) + "(?s:.*)OPERATOR", at)
+    # Without a word beforehand, and the shell has set the terminal as it likes it.
+    os.kill(terminal.pid, signal.SIGSTOP)
+    assert eventually(lambda: os.waitpid(terminal.pid, os.WUNTRACED | os.WNOHANG)[0])
+    at = len(terminal.read())
+    termios.tcsetattr(terminal.master, termios.TCSANOW, terminal.before)
     os.kill(terminal.pid, signal.SIGCONT)
     terminal.wait_for(re.escape(ENTER) + "(?s:.*)OPERATOR", at)
     terminal.press("q")
