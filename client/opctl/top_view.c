@@ -17,16 +17,21 @@ static const msgpack_object *get(const msgpack_object *map, const char *key)
     return map ? opd_map_get(map, key) : NULL;
 }
 
-// The map of an array whose key has the same text; NULL: there is none.
+// The map of an array whose key has the same text, looked for from `at` on, since two replies have
+// their maps in the same order; then `at` is behind it. NULL: there is none.
 static const msgpack_object *find_same(const msgpack_object *list, const char *key,
-                                       const msgpack_object *like)
+                                       const msgpack_object *like, uint32_t *at)
 {
-    struct text wanted = text_field(like, key);
-    if (!list || list->type != MSGPACK_OBJECT_ARRAY)
-        return NULL;
-    for (uint32_t i = 0; i < list->via.array.size; i++)
-        if (strcmp(text_field(&list->via.array.ptr[i], key).s, wanted.s) == 0)
-            return &list->via.array.ptr[i];
+    const msgpack_object *wanted = get(like, key);
+    uint32_t n = list && list->type == MSGPACK_OBJECT_ARRAY ? list->via.array.size : 0;
+    for (uint32_t i = 0; wanted && i < n; i++) {
+        uint32_t k = (*at + i) % n;
+        const msgpack_object *found = get(&list->via.array.ptr[k], key);
+        if (found && msgpack_object_equal(*found, *wanted)) {
+            *at = k + 1;
+            return &list->via.array.ptr[k];
+        }
+    }
     return NULL;
 }
 
@@ -95,9 +100,10 @@ static int print_devices(FILE *out, const struct top_view *v, double seconds)
     msgpack_object_array list = get_list(v->now, "devices");
     const msgpack_object *old = get(v->before, "devices");
     struct device_row rows[64];
+    uint32_t at = 0;
     size_t n = 0;
     for (uint32_t i = 0; i < list.size && n < N(rows); i++, n++) {
-        const msgpack_object *before = find_same(old, "name", &list.ptr[i]);
+        const msgpack_object *before = find_same(old, "name", &list.ptr[i], &at);
         rows[n] = (struct device_row){ &list.ptr[i],
                                        difference(&list.ptr[i], before, "busy") / seconds };
     }
@@ -245,11 +251,11 @@ static double find_percentile(const msgpack_object *now, const msgpack_object *b
     return NAN;
 }
 
-// False: it has nothing to tell.
-static bool read_op(const struct top_view *v, const msgpack_object *r, double seconds,
+// `at`: of find_same(). False: it has nothing to tell.
+static bool read_op(const struct top_view *v, const msgpack_object *r, uint32_t *at, double seconds,
                     struct op_row *row)
 {
-    const msgpack_object *before = find_same(get(v->before, "runs"), "op", r);
+    const msgpack_object *before = find_same(get(v->before, "runs"), "op", r, at);
     double forward = difference(r, before, "forward"), backward = difference(r, before, "backward");
     double failed = difference(r, before, "failed"), runs = forward + backward;
     *row = (struct op_row){ .map = r,
@@ -339,9 +345,10 @@ static void print_operators(FILE *out, const struct top_view *v, double seconds,
 {
     msgpack_object_array list = get_list(v->now, "runs");
     struct op_row *rows = calloc(list.size + 1, sizeof *rows);
+    uint32_t at = 0;
     size_t n = 0;
     for (uint32_t i = 0; rows && i < list.size; i++)
-        n += read_op(v, &list.ptr[i], seconds, &rows[n]);
+        n += read_op(v, &list.ptr[i], &at, seconds, &rows[n]);
     if (n > 0)
         qsort_r(rows, n, sizeof *rows, compare, (void *)(uintptr_t)v);
     print_part(out,
