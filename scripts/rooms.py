@@ -36,7 +36,7 @@ TOP = pathlib.Path(__file__).resolve().parent.parent
 
 def room(module):
     """The room of "memory/tensor"; what stands beside the rooms is the roof, but for the options, which all may read."""
-    return module.split("/")[0] if "/" in module else "options" if module == "options" else "roof"
+    return module.split("/")[0] if "/" in module else "options" if module.startswith("option") else "roof"
 
 
 def room_of(path):

@@ -45,3 +45,7 @@ bool options_parse(struct options *o, int argc, char **argv, struct opd_err *err
 // One more folder of kernels, unless it is among them. Errors: invalid_argument.
 bool options_add_kernels(struct options *o, const char *folder, struct opd_err *err);
 void options_finish(struct options *o);
+// option_devices.c: the devices of a list as --device takes it, instead of those that there are.
+// Errors: invalid_argument, naming --device.
+bool options_set_devices(struct options *o, const char *list, struct opd_err *err);
+void options_clear_devices(struct options *o);

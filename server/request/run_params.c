@@ -1,8 +1,5 @@
 #include "request/run_params.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "request/parts.h"
@@ -78,8 +75,7 @@ static bool read_desc(const struct op *op, int input, const value *pair, struct 
            opd_err_prefix(err, "%s: %s", op->name, name);
 }
 
-// Room for lists, all of them absent so far.
-static struct plan_lists *make_lists(struct run *run)
+struct plan_lists *run_make_lists(struct run *run)
 {
     if (run->lists)
         return run->lists;
@@ -103,7 +99,7 @@ static const struct tensor_desc **start_list(struct run *run, int input, const v
                     op->inputs[input].name, value_type_name(array), n, PLAN_MAX_MEMBERS, of);
         return NULL;
     }
-    struct plan_lists *lists = make_lists(run);
+    struct plan_lists *lists = run_make_lists(run);
     const struct tensor_desc **list = arena_alloc(&run->req->room, n + 1, sizeof *list);
     lists->n[input] = (int)n;
     lists->of[input] = list;
@@ -198,6 +194,7 @@ static void pack_desc_list(struct buf *out, const struct plan *plan, int output)
     }
     pack_array_end(out, array, n);
 }
+
 void run_pack_results(struct buf *out, const struct plan *plan, int n_saved)
 {
     pack_key_array(out, "outputs", (size_t)plan->op->n_outputs);
@@ -277,6 +274,14 @@ bool run_read_place(struct run *run, const struct place *place, const value *id,
     return true;
 }
 
+// Nil: there is none.
+static bool read_given(struct run *run, enum plan_operand_kind kind, int index, const value *id,
+                       struct opd_err *err)
+{
+    const struct place place = { .kind = kind, .index = index, .how = PLACE_GIVEN };
+    return value_is_nil(id) || run_read_place(run, &place, id, err);
+}
+
 static bool read_list(struct run *run, int input, const value *ids, struct opd_err *err)
 {
     if (!start_list(run, input, ids, "tensors' ids", err))
@@ -301,17 +306,13 @@ bool run_read_inputs(struct run *run, struct run_ids ids, struct opd_err *err)
                            op->n_inputs, ids.n);
     for (int i = 0; i < ids.n; i++) {
         const value *id = run_id(ids, i);
-        const struct place place = { .kind = PLAN_INPUT, .index = i, .how = PLACE_GIVEN };
         if (value_is_nil(id))
             continue; // plan_build() knows whether it may be absent
-        if (op->inputs[i].list) {
-            if (!read_list(run, i, id, err))
-                return false;
-            continue;
-        }
-        if (!run_read_place(run, &place, id, err))
+        if (op->inputs[i].list ? !read_list(run, i, id, err)
+                               : !read_given(run, PLAN_INPUT, i, id, err))
             return false;
-        run->request->inputs[i] = run_find(run, PLAN_INPUT, i)->tensor->desc;
+        if (!op->inputs[i].list)
+            run->request->inputs[i] = run->places[run->n_places - 1].tensor->desc;
     }
     return true;
 }
@@ -330,20 +331,12 @@ bool run_read_kept(struct run *run, struct run_ids outputs, struct run_ids saved
     if (!check_count(op, outputs, op->n_outputs, "outputs", err) ||
         !check_count(op, saved, op->n_saved, "saved tensors", err))
         return false;
-    for (int i = 0; i < outputs.n; i++) {
-        const struct place place = { .kind = PLAN_OUTPUT, .index = i, .how = PLACE_GIVEN };
-        const value *id = run_id(outputs, i);
-        if (!value_is_nil(id) && !run_read_place(run, &place, id, err))
+    for (int i = 0; i < outputs.n; i++)
+        if (!read_given(run, PLAN_OUTPUT, i, run_id(outputs, i), err))
             return false;
-    }
-    for (int i = 0; i < saved.n; i++) {
-        const struct place place = { .kind = PLAN_SAVED,
-                                     .index = op->saved[i].temp,
-                                     .how = PLACE_GIVEN };
-        const value *id = run_id(saved, i);
-        if (!value_is_nil(id) && !run_read_place(run, &place, id, err))
+    for (int i = 0; i < saved.n; i++)
+        if (!read_given(run, PLAN_SAVED, op->saved[i].temp, run_id(saved, i), err))
             return false;
-    }
     return true;
 }
 
@@ -353,12 +346,9 @@ bool run_read_grads(struct run *run, struct run_ids ids, struct opd_err *err)
     if (ids.n > op->n_outputs)
         return opd_err_set(err, OPD_E_invalid_argument, "%s has %d outputs, %d gradients came",
                            op->name, op->n_outputs, ids.n);
-    for (int i = 0; i < ids.n; i++) {
-        const struct place place = { .kind = PLAN_GRAD_OUTPUT, .index = i, .how = PLACE_GIVEN };
-        const value *id = run_id(ids, i);
-        if (!value_is_nil(id) && !run_read_place(run, &place, id, err))
+    for (int i = 0; i < ids.n; i++)
+        if (!read_given(run, PLAN_GRAD_OUTPUT, i, run_id(ids, i), err))
             return false;
-    }
     return true;
 }
 
@@ -382,164 +372,6 @@ bool run_check_kept(struct run *run, const struct plan *plan, struct opd_err *er
             return false;
         p = o->kind == PLAN_OUTPUT ? run_find(run, PLAN_GRAD_OUTPUT, o->index) : NULL;
         if (p && !run_check_desc(run, p, &o->desc, role, err))
-            return false;
-    }
-    return true;
-}
-
-// --- where results go
-
-static bool fail_twice(uint64_t id, struct opd_err *err)
-{
-    return opd_err_set(err, OPD_E_invalid_argument, "id %" PRIu64 " is given to two results", id);
-}
-
-static int compare_ids(const void *a, const void *b)
-{
-    const uint64_t p = *(const uint64_t *)a, q = *(const uint64_t *)b;
-    return (p > q) - (p < q);
-}
-
-// Of lists, where they are many: all at once.
-static bool check_new_ids(struct run *run, struct opd_err *err)
-{
-    uint64_t *ids = arena_alloc(&run->req->room, (size_t)run->n_places + 1, sizeof *ids);
-    size_t n = 0;
-    for (int i = 0; i < run->n_places; i++)
-        if (run->places[i].how == PLACE_MADE)
-            ids[n++] = run->places[i].id;
-    qsort(ids, n, sizeof *ids, compare_ids);
-    for (size_t i = 1; i < n; i++)
-        if (ids[i] == ids[i - 1])
-            return fail_twice(ids[i], err);
-    return true;
-}
-
-static bool read_new_id(struct run *run, const struct place *place, const value *v,
-                        struct opd_err *err)
-{
-    char member[16] = "";
-    if (place->kind == PLAN_OUTPUT && run->version->op->outputs[plan_index(place->index)].list)
-        snprintf(member, sizeof member, "[%d]", plan_member(place->index));
-    if (value_type(v) != VALUE_INT)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "id %d%s for a result is %s, expected an integer",
-                           plan_index(place->index), member, value_type_name(v));
-    if (!request_new_id(run->req, value_int(v), err))
-        return false;
-    struct place p = *place;
-    p.how = PLACE_MADE;
-    p.id = (uint64_t)value_int(v);
-    for (int i = 0; !run->lists && i < run->n_places; i++)
-        if (run->places[i].how == PLACE_MADE && run->places[i].id == p.id)
-            return fail_twice(p.id, err);
-    run_add(run, &p);
-    return true;
-}
-
-bool run_read_result(struct run *run, const struct place *place, const value *id,
-                     struct opd_err *err)
-{
-    return place->how == PLACE_INTO ? run_read_place(run, place, id, err)
-                                    : read_new_id(run, place, id, err);
-}
-
-// For the tensors of a list, as many as the lists that came have.
-static bool read_result_list(struct run *run, int output, const value *ids, const value *into,
-                             struct opd_err *err)
-{
-    const struct op *op = run->version->op;
-    bool there = !value_is_nil(into);
-    int n = plan_lists_length(run->lists);
-    const value *array = there ? into : ids;
-    if (value_type(array) != VALUE_ARRAY || value_count(array) != (size_t)n)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: what takes %s is %s of %zu, expected an array of %d ids, as many "
-                           "as the lists have tensors",
-                           op->name, op->outputs[output].name, value_type_name(array),
-                           value_count(array), n);
-    make_lists(run);
-    run->first[OP_MAX_INPUTS + output] = run->n_places;
-    for (int k = 0; k < n; k++) {
-        const struct place place = { .kind = PLAN_OUTPUT,
-                                     .index = output + PLAN_MEMBER * k,
-                                     .how = there ? PLACE_INTO : PLACE_MADE };
-        if (!run_read_result(run, &place, value_at(array, (size_t)k), err))
-            return false;
-    }
-    return true;
-}
-
-bool run_read_results(struct run *run, enum plan_operand_kind kind, const value *ids,
-                      struct opd_err *err)
-{
-    const struct op *op = run->version->op;
-    const value *into = value_get(run->options, "into");
-    int n = kind == PLAN_OUTPUT ? op->n_outputs : op->n_inputs;
-    if (value_count(ids) != (size_t)n)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: %zu ids for results came, expected %d",
-                           op->name, value_count(ids), n);
-    if (!value_is_nil(into) && (value_type(into) != VALUE_ARRAY || value_count(into) > (size_t)n))
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: into is %s of %zu, expected an array of %d, ids of tensors or nil",
-                           op->name, value_type_name(into), value_count(into), n);
-    for (int i = 0; i < n; i++) {
-        const value *id = value_at(ids, (size_t)i), *there = value_at(into, (size_t)i);
-        struct place place = { .kind = kind, .index = i, .how = PLACE_MADE };
-        if (value_is_nil(there) && value_is_nil(id) && kind != PLAN_OUTPUT)
-            continue; // not wanted
-        if (!value_is_nil(there)) {
-            place.how = PLACE_INTO;
-            if (!value_is_nil(id))
-                return opd_err_set(err, OPD_E_invalid_argument,
-                                   "%s: element %d of into is given, so the new id of that result "
-                                   "must be nil",
-                                   op->name, i);
-        }
-        bool list = kind == PLAN_OUTPUT && op->outputs[i].list;
-        if (list ? !read_result_list(run, i, id, there, err)
-                 : !run_read_result(run, &place, place.how == PLACE_INTO ? there : id, err))
-            return false;
-    }
-    return !run->lists || check_new_ids(run, err);
-}
-
-// The one of `saved` and `saved_into` that is there; NULL: neither.
-static const value *find_saved(struct run *run, bool *out_into, struct opd_err *err)
-{
-    const char *op = run->version->op->name;
-    const value *ids = value_get(run->options, "saved"),
-                *into = value_get(run->options, "saved_into"),
-                *context = value_get(run->options, "context");
-    *out_into = !value_is_nil(into);
-    if (*out_into && (!value_is_nil(context) || !value_is_nil(ids)))
-        opd_err_set(err, OPD_E_invalid_argument, "%s: saved_into goes without context and saved",
-                    op);
-    else if (!value_is_nil(ids) && !value_is_nil(context))
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "%s: context and saved together; a context keeps the saved tensors", op);
-    return *out_into ? into : value_is_nil(ids) ? NULL : ids;
-}
-
-bool run_read_saved(struct run *run, struct opd_err *err)
-{
-    const struct op *op = run->version->op;
-    int n = op->has_backward ? op->n_saved : 0;
-    bool into;
-    const value *ids = find_saved(run, &into, err);
-    if (err->code || !ids)
-        return !err->code;
-    if (value_type(ids) != VALUE_ARRAY || value_count(ids) != (size_t)n)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: %s is %s of %zu, expected %d ids, one for each saved tensor",
-                           op->name, into ? "saved_into" : "saved", value_type_name(ids),
-                           value_count(ids), n);
-    run->request->keep |= op->has_backward;
-    for (int i = 0; i < n; i++) {
-        const struct place place = { .kind = PLAN_SAVED,
-                                     .index = op->saved[i].temp,
-                                     .how = into ? PLACE_INTO : PLACE_MADE };
-        if (!run_read_result(run, &place, value_at(ids, (size_t)i), err))
             return false;
     }
     return true;

@@ -20,6 +20,7 @@ struct run_ids {
 struct run_ids run_ids(const value *array);     // all of it
 const value *run_id(struct run_ids ids, int i); // NULL: beyond its end
 
+struct plan_lists *run_make_lists(struct run *run); // room for lists; all absent at first
 // False, with an error, for an operator of lists.
 bool run_refuse_lists(const struct run *run, const char *what, struct opd_err *err);
 
@@ -31,8 +32,8 @@ bool run_read_inputs(struct run *run, struct run_ids ids, struct opd_err *err);
 bool run_read_kept(struct run *run, struct run_ids outputs, struct run_ids saved,
                    struct opd_err *err);
 bool run_read_grads(struct run *run, struct run_ids ids, struct opd_err *err); // of outputs
-// Ids for the outputs (PLAN_OUTPUT), or for those gradients of inputs that are wanted
-// (PLAN_GRAD_INPUT); and the option `into`.
+// run_results.c, where results go. Ids for the outputs (PLAN_OUTPUT), or for those gradients of
+// inputs that are wanted (PLAN_GRAD_INPUT); and the option `into`.
 bool run_read_results(struct run *run, enum plan_operand_kind kind, const value *ids,
                       struct opd_err *err);
 // A result: a new id, or with `into` a tensor that is there.

@@ -1,0 +1,35 @@
+#pragma once
+
+// Memory of a GPU as its backend gives it (executor/backend.h): chunks that go to other processes
+// by file descriptors, host memory that the GPU reads, and what a client has shared by CUDA's IPC.
+
+#include "executor/backend.h"
+#include "executor/cuda_driver.h"
+#include "executor/cuda_marks.h"
+
+struct cuda_backend {
+    struct backend base;
+    const struct cuda_driver *cu;
+    struct backend_info info;
+    int device;
+    bool has_context, in_graph;
+    void *context, *stream;
+    struct cuda_blas *blas; // or NULL
+    struct cuda_marks marks;
+};
+
+static inline struct cuda_backend *cuda_of(struct backend *be)
+{
+    return (struct cuda_backend *)be;
+}
+
+struct drv_alloc_prop cuda_chunk_prop(const struct cuda_backend *b);
+bool cuda_chunk_new(struct backend *be, uint64_t size, int *out_fd, struct opd_err *err);
+bool cuda_chunk_map(struct backend *be, int fd, uint64_t size, device_addr *out,
+                    struct opd_err *err);
+void cuda_chunk_unmap(struct backend *be, device_addr addr, uint64_t size);
+void cuda_host_register(struct backend *be, void *host, size_t size);
+void cuda_host_unregister(struct backend *be, void *host);
+bool cuda_ipc_open(struct backend *be, const uint8_t handle[BACKEND_IPC_HANDLE], uint64_t size,
+                   device_addr *out, struct opd_err *err);
+void cuda_ipc_close(struct backend *be, device_addr addr);
