@@ -37,12 +37,12 @@
 //! let     BLOCK = cpu ? 32 : 1024
 //! example pcl_probs=[37,5] labels=[37] cls_loss_weights=[37] gt_assignment=[37] pc_labels=[4] \
 //!           pc_probs=[4] pc_count=[4] img_cls_loss_weights=[4] im_labels=[5] \
-//!           pcl_probs in 0.1..0.9 pc_probs in 0.1..0.9 labels is 0 pc_labels is [1, 2, 3, 4] \
-//!           gt_assignment is -1 im_labels in 0..1
+//!           pcl_probs in 0.1..0.9 pc_probs in 0.1..0.9 labels is i % 5 pc_labels is [1, 2, 3, 4] \
+//!           gt_assignment is i % 5 - 1 pc_count is 9 im_labels in 0..1
 //!
 //! forward
 //!   kernel  pcl_loss_forward<BLOCK> grid 1 block BLOCK
-//! backward grad_pcl_probs
+//! backward grad_pcl_probs by definition
 //!   kernel  pcl_loss_backward
 
 // The whole number from 0 to n - 1 that stands there; -1 where it is none.

@@ -111,7 +111,8 @@ void derive_check(struct reader *r)
     struct formula_set *set = r->formulas;
     uint32_t inputs = 0;
     for (int i = 0; i < set->n; i++)
-        if (set->items[i].target >= TENSOR_GRAD_INPUT && !set->items[i].derived)
+        if (set->items[i].target >= TENSOR_GRAD_INPUT && !set->items[i].derived &&
+            !r->op->inputs[set->items[i].target - TENSOR_GRAD_INPUT].by_definition)
             inputs |= 1u << (set->items[i].target - TENSOR_GRAD_INPUT);
     for (int i = 0; i < r->op->n_inputs; i++)
         inputs = r->op->inputs[i].in_place ? 0 : inputs;

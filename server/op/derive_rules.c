@@ -106,16 +106,17 @@ static bool is_one(const struct node *n)
     return n->kind == NODE_CONST && n->value.f == 1;
 }
 
-// The exp(x) of 1 + exp(x). NULL: it is another term.
-static struct node *find_exp(const struct graph *g, struct node *n)
+// The exp(x) of 1 + exp(x), or of 1 + 1 / exp(x). NULL: it is another term.
+static struct node *find_exp(const struct graph *g, struct node *n, bool *inverse)
 {
     n = graph_resolve(g, n);
     if (n->kind != NODE_ADD)
         return NULL;
     struct node *a = graph_resolve(g, n->args[0]), *b = graph_resolve(g, n->args[1]);
-    if (is_one(a) && is_call(g, b, "exp"))
-        return b;
-    return is_one(b) && is_call(g, a, "exp") ? a : NULL;
+    struct node *e = is_one(a) ? b : is_one(b) ? a : n;
+    *inverse = e->kind == NODE_DIV && is_one(graph_resolve(g, e->args[0]));
+    e = *inverse ? graph_resolve(g, e->args[1]) : e;
+    return is_call(g, e, "exp") ? e : NULL;
 }
 
 static struct derive_part make_part(struct node *child, const char *rule, struct node *r)
@@ -127,27 +128,32 @@ static struct derive_part make_part(struct node *child, const char *rule, struct
 
 // Where exp(x) overflows, or is nothing beside 1, its derivative and that of what it stands in are
 // 0 times infinity, or their digits are lost; so a / (1 + exp(x)), log(1 + exp(x)) and
-// log1p(exp(x)) go straight to x, by exp(x) / (1 + exp(x)). 0: it is none of these.
+// log1p(exp(x)) go straight to x, by e / (1 + e). Of a logarithm that is all there is: it is
+// written so that it is right where e is infinite and where it is 0, and that it is one of these
+// terms itself, of 1 / e in place of e. A quotient has its 1 / (1 + e) at hand. Neither chooses by
+// what is true half of the time, which processors cannot foresee. 0: it is none of these.
 static int find_logistic(struct graph *g, struct node *n, struct derive_part *parts)
 {
-#define SHARE "(e > 1 ? 1 - 1 / w : e * (1 / w))"
-    bool divides = n->kind == NODE_DIV;
+    bool divides = n->kind == NODE_DIV, inverse = false;
     struct node *w = divides ? n->args[1] : n->kind == NODE_CALL ? n->args[0] : NULL, *e = NULL;
-    if (w && (divides || is_call(g, n, "log"))) {
-        e = find_exp(g, w);
-    } else if (w && is_call(g, n, "log1p") && is_call(g, graph_resolve(g, w), "exp")) {
+    if (w && (divides || is_call(g, n, "log")))
+        e = find_exp(g, w, &inverse);
+    else if (w && is_call(g, n, "log1p") && is_call(g, graph_resolve(g, w), "exp"))
         e = graph_resolve(g, w);
-        w = graph_node(g, NODE_ADD, graph_number(g, 1), w, NULL);
-    }
     if (!e)
         return 0;
-    parts[0] = make_part(e->args[0], divides ? "-(g * r) * " SHARE : "g * " SHARE, n);
+    parts[0] = make_part(e->args[0],
+                         divides ? inverse ? "(g * r) * (1 / (1 + e))"
+                                           : "-(g * r) * (e >= y ? 1 : e * (1 / y))"
+                         : inverse ? "-g * (1 / (1 + e))"
+                                   : "g * (1 / (1 + 1 / e))",
+                         n);
+    parts[0].letters[2] = w;
     parts[0].letters[5] = e;
-    parts[0].letters[6] = w;
     if (!divides)
         return 1;
-    parts[1] = make_part(n->args[0], "g / w", n);
-    parts[1].letters[6] = w;
+    parts[1] = make_part(n->args[0], "g / y", n);
+    parts[1].letters[2] = w;
     return 2;
 }
 

@@ -122,7 +122,7 @@ bool formula_parse(struct reader *r, struct formula_set *set, struct formula *f)
 void formula_complete(const struct formula_set *set, struct formula *f);
 // The tree of a derivative's rule, in which the letters of FORMULA_LETTERS stand for nodes: a
 // NODE_TENSOR with the place of its letter.
-#define FORMULA_LETTERS "gxyzrew"
+#define FORMULA_LETTERS "gxyzre"
 const struct node *formula_rule(struct arena *arena, const char *text);
 // formula_functions.c: the language's function of that name, and what a NODE_CALL or NODE_TEST of
 // it has as `a`; the file's own function i has -1 - i. NULL: there is none, the lexer has the

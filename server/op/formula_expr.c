@@ -341,6 +341,9 @@ bool formula_parse(struct reader *r, struct formula_set *set, struct formula *f)
     const struct token first = r->lx.token;
     struct buf code = { 0 };
     struct node *n = tree_value(&p, tree_parse(&p));
+    if (n && f->target >= TENSOR_GRAD_INPUT &&
+        !reader_by_definition(r, 1u << (f->target - TENSOR_GRAD_INPUT)))
+        return false;
     if (!n || !lex_expect_end(p.lx) || p.lx->token.kind == TOKEN_BAD)
         return false;
     f->is_bool = n->type == EXPR_TRUTH && f->target < 0;

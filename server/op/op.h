@@ -57,6 +57,7 @@ struct op_tensor {
     bool list;           // "Tensor[]": as many tensors as come
     bool strided;        // an input that need not be contiguous
     bool differentiable; // an input with a gradient in some backward section
+    bool by_definition;  // that gradient is what it is, and no derivative
     bool used_backward;  // inputs and outputs: backward reads it, so a context keeps it
     int type;            // index into types[]
     char alias[4];       // "a" of "Tensor(a)"; "" if none

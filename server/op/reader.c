@@ -57,6 +57,16 @@ bool reader_take_tensor(struct reader *r, int *out)
     return true;
 }
 
+bool reader_by_definition(struct reader *r, uint32_t inputs)
+{
+    bool by = lex_accept_word(&r->lx, "by");
+    if (by && !lex_accept_word(&r->lx, "definition"))
+        return lex_fail_expected(&r->lx, "'definition'");
+    for (int i = 0; by && i < r->op->n_inputs; i++)
+        r->op->inputs[i].by_definition |= inputs >> i & 1;
+    return true;
+}
+
 struct rule *reader_rule(struct reader *r, enum rule_kind kind)
 {
     struct rule *rule = &r->rules[r->body->n_rules++];

@@ -87,6 +87,8 @@ bool reader_symbol(struct reader *r, const char *name, enum symbol_kind kind, in
 bool reader_take_tensor(struct reader *r, int *out); // the input or output that stands there; taken
 bool reader_at_launch_word(const struct reader *r);  // does what belongs to a launch stand there?
 bool reader_is_float(const struct reader *r, int input); // may it be of a floating dtype?
+// `by definition`, if it stands there, behind what makes the gradients of these inputs (bits).
+bool reader_by_definition(struct reader *r, uint32_t inputs);
 // Of a file that is served all the same.
 void reader_warn(struct reader *r, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -195,8 +195,8 @@ bool section_read_backward(struct reader *r)
     do {
         if (!read_gradient(r))
             return false;
-    } while (r->lx.token.kind != TOKEN_END);
-    return true;
+    } while (r->lx.token.kind != TOKEN_END && !lex_is_word(&r->lx, "by"));
+    return reader_by_definition(r, r->section->grads) && lex_expect_end(&r->lx);
 }
 
 struct step *section_add_step(struct reader *r, enum step_kind kind)

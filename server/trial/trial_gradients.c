@@ -211,7 +211,7 @@ void trial_gradients_prove(struct trial_run *s, const struct trial_case *c, doub
         if (c->backward)
             prove_order(&p);
         for (int i = 0; i < p.op->n_inputs; i++)
-            if ((p.all >> i & 1) && can_move(&p, i))
+            if ((p.all >> i & 1) && !p.op->inputs[i].by_definition && can_move(&p, i))
                 slopes_prove(&p, i, seconds / __builtin_popcount(p.all));
         for (int k = 0; k < p.op->n_linear; k++)
             prove_linear(&p, p.op->linear[k]);

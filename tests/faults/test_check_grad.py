@@ -63,6 +63,15 @@ def test_a_gradient_that_reads_no_grad(tmp_path):
     assert only["message"].endswith("; it is the same whatever grad_y is")
 
 
+def test_a_gradient_by_definition(tmp_path):
+    """It need not be the derivative, but the other one, and the same bits each time."""
+    declared = ("backward grad_x", "backward grad_x by definition")
+    factor = ("            rstd[r] * (acc_t", "            2 * rstd[r] * (acc_t")
+    assert not check(tmp_path, declared, factor)[1]
+    _, (only,) = check(tmp_path, declared, factor, ("T(sum)", "T(2 * sum)"))
+    assert "grad_weight[" in only["message"] and "by central differences" in only["message"]
+
+
 def test_a_gradient_that_depends_on_what_is_wanted(tmp_path):
     """Twice as large where it alone is wanted."""
     _, (only,) = check(tmp_path, ("*grad_weight, int64_t rows,", "*grad_weight, int two, int64_t rows,"),

@@ -212,7 +212,8 @@ def complete(rule, sample):
     if "[[" in sample:
         return ["op f(Tensor[] x) -> Tensor[] y", "dtypes float32", "formula y = x", sample], ""
     if word == "formula" and rule != "elements":
-        return ["op f(Tensor x, *, float k=0.5) -> Tensor y", "dtypes float32", sample], ""
+        others = ["formula y = x"] * rest[0].startswith("grad_")
+        return ["op f(Tensor x, *, float k=0.5) -> Tensor y", "dtypes float32", *others, sample], ""
     replaced = {"dtypes": "dtypes", "words": "words", "shape": "shape y", "backward": "backward"}.get(word, "\n")
     lines = [line for line in lines if not line.startswith(replaced)]
     if word == "shape" and rest[0] == "x":

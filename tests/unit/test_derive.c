@@ -276,7 +276,14 @@ static void test_corners(void **unused)
     check_corner("x > 0 ? (z > 0 ? log(x * z) : 0) : 0", 1, 0, 0, 0);
     check_corner("fmin(acosh(x), z)", 0, 2, 0, 1);
     check_corner("max(sqrt(x), 1) + abs(z)", 0, 0, 0, 0);
+    check_corner("x <= 0 ? 0 : x", 0, 0, 0, 0);
+    check_corner("x <= 0 ? 0 : x", NAN, 0, 1, 0);
+    check_corner("x > 0 ? x : z", 0, 1, 0, 1);
     // Where exp(x) overflows, and where it is nothing beside 1.
+    check_corner("1 / (1 + 1 / exp(x))", 800, 0, 0, 0);
+    check_corner("z / (1 + 1 / exp(x))", -40, 1, exp(-40), exp(-40));
+    check_corner("log(1 + 1 / exp(x))", -800, 0, -1, 0);
+    check_corner("log(1 / (1 + exp(-x)))", -700, 0, 1, 0);
     check_corner("1 / (1 + exp(-x))", -800, 0, 0, 0);
     check_corner("1 / (1 + exp(-x))", 40, 0, exp(-40), 0);
     check_corner("1 / (1 + exp(-x))", -40, 0, exp(-40), 0);
@@ -326,6 +333,9 @@ static void test_orders(void **unused)
     assert_true(fabs(derive_at("log1p(exp(x))", 4, 0) + 0.125) < 1e-12);
     assert_true(fabs(derive_at("x * x * x", 3, 5) - 6) < 1e-12);
     assert_true(derive_at("1 / (1 + exp(-x))", 4, -800) == 0);
+    assert_true(fabs(derive_at("log1p(exp(x))", 2, 40) / exp(-40) - 1) < 1e-12);
+    assert_true(fabs(derive_at("log1p(exp(x))", 3, -40) / exp(-40) - 1) < 1e-12);
+    assert_true(fabs(derive_at("1 / (1 + exp(-x))", 2, -40) / exp(-40) - 1) < 1e-12);
     assert_true(derive_at("sin(x)", 5, 0) == 1);
 }
 
@@ -401,6 +411,16 @@ static void test_written(void **unused)
     assert_non_null(
         strstr(op->warnings, "t.cu:5: grad_x is not the derivative of the formulas: at x ="));
     op_unref(op);
+    op = parse_text(TOP "//! formula y = rint(x) * z\n"
+                        "//! formula grad_x = grad_y * z by definition\n"
+                        "//! formula grad_z = grad_y\n");
+    assert_non_null(strstr(op->warnings, "t.cu:5: grad_z is not the derivative"));
+    assert_null(strstr(op->warnings, "grad_x"));
+    op_unref(op);
+    refuse_text(TOP "//! formula y = x * z by definition\n",
+                "t.cu:3:23: expected the end of the line, got 'by'");
+    refuse_text(TOP "//! formula y = x * z\n//! formula grad_x = z by heart\n",
+                "t.cu:4:27: expected 'definition', got 'heart'");
     // By an output, before it.
     op = parse_text(TOP "//! formula grad_x = grad_y * y\n//! formula y = exp(x)\n");
     assert_string_equal(op->warnings, "");
