@@ -19,6 +19,7 @@
 #include "request/parts.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/spin.h"
 #include "base/systemd.h"
 #include "kernels/pool.h"
 #include "kernels/program.h"
@@ -39,6 +40,8 @@ struct roof {
     uv_idle_t idle;       // keeps it from sleeping while there is more to do
     uv_signal_t signals[TURN_N_SIGNALS];
     uv_timer_t stop_timer;
+    struct spin spin;
+    uint64_t n_requests;        // when the loop last looked
     int n_starting, n_stopping; // devices
     bool read_over;             // what clients have not read by now is given up
     bool devices_stopping;
@@ -60,9 +63,26 @@ static void idle_cb(uv_idle_t *idle)
 static void begin_stop(struct broker *b);
 static void finish_stop(struct broker *b);
 
+// Whether the loop goes on without sleeping. `came`: some device has done something.
+static bool keep_spinning(struct broker *b, bool came)
+{
+    struct roof *r = roof(b);
+    if (!b->spins)
+        return false;
+    uint64_t now = clock_ns();
+    if (came || b->counters.requests != r->n_requests) {
+        spin_end(&r->spin, now);
+        spin_begin(&r->spin, now);
+        r->n_requests = b->counters.requests;
+    }
+    return spin_on(&r->spin, now);
+}
+
 static void prepare_cb(uv_prepare_t *prepare)
 {
     struct broker *b = prepare->data;
+    for (int i = 0; b->spins && i < b->devices.n; i++)
+        device_look(b->devices.at[i]);
     bool retry = b->turn.retry_wanted;
     b->turn.retry_wanted = false;
     if (retry && !b->stopping)
@@ -74,7 +94,8 @@ static void prepare_cb(uv_prepare_t *prepare)
         finish_stop(b);
     else
         upgrade_poll(b);
-    if (b->turn.retry_wanted)
+    bool spins = keep_spinning(b, retry);
+    if (b->turn.retry_wanted || spins)
         uv_idle_start(&roof(b)->idle, idle_cb);
     else
         uv_idle_stop(&roof(b)->idle);
@@ -133,6 +154,9 @@ static void serve_now(struct broker *b)
         ask_compiler(b, "cpu", b->host_compiler);
     if (cuda)
         ask_compiler(b, "sm_90", b->nvrtc);
+    // Its devices' processes, itself, a client, and one for all others.
+    b->spins = b->options.spin && spin_cores() >= b->devices.n + 3;
+    spin_init(&roof(b)->spin, b->spins);
     if (b->options.warm)
         warm_start(&b->registry, &b->devices, b->pool);
     reload_start(&b->reload);

@@ -274,6 +274,8 @@ static const struct option_row rows[] = {
       0, 0 },
     { "prove", NULL, "prove the gradients of each edit, as opctl check --grad does", NULL,
       AT(set_switch, prove), 0, 0 },
+    { "spin", NULL, "spin before sleeping, where there are cores for it; clients in C too", NULL,
+      AT(set_switch, spin), 0, 0 },
 };
 
 enum { N_ROWS = sizeof rows / sizeof rows[0] };

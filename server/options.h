@@ -35,6 +35,7 @@ struct options {
     bool debug;    // every launch is waited for before the next
     bool warm;     // compile every operator's examples at start
     bool prove;    // prove gradients after each edit
+    bool spin;     // look for what comes next for a while before sleeping
     int log_level;
 };
 

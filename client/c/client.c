@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "c/error.h"
 #include "c/sock.h"
 
@@ -145,6 +146,11 @@ static bool write_all(struct opd_client *c, struct outgoing *out, struct opd_err
     uint64_t deadline = sock_deadline(c->timeout);
     while (out->written < out->size) {
         short happened;
+        size_t written = out->written;
+        if (!write_some(c, out))
+            return error_copy(err, &c->broken);
+        if (out->written > written)
+            continue;
         if (!sock_poll(c->fd, POLLIN | POLLOUT, deadline, &happened, err)) {
             if (out->written > 0)
                 error_set(&c->broken, OPD_CONNECTION_LOST,
@@ -152,8 +158,6 @@ static bool write_all(struct opd_client *c, struct outgoing *out, struct opd_err
             return false;
         }
         if ((happened & POLLIN) && !receive(c))
-            return error_copy(err, &c->broken);
-        if ((happened & (POLLOUT | POLLERR | POLLHUP)) && !write_some(c, out))
             return error_copy(err, &c->broken);
     }
     return true;
@@ -243,12 +247,17 @@ bool client_wait(struct opd_client *c, uint32_t request, double more, struct opd
     double timeout = c->timeout > 0 ? c->timeout + (more > 0 ? more : 0) : 0;
     uint64_t deadline = sock_deadline(timeout);
     bool good = true;
+    if (c->spin.wanted)
+        spin_begin(&c->spin, clock_ns());
     while (good && !r->answered) {
         short happened;
-        if (!c->broken.code && !sock_poll(c->fd, POLLIN, deadline, &happened, err))
+        bool spins = c->spin.wanted && spin_on(&c->spin, clock_ns());
+        if (!c->broken.code && !spins && !sock_poll(c->fd, POLLIN, deadline, &happened, err))
             return false;
         good = receive(c);
     }
+    if (c->spin.wanted)
+        spin_end(&c->spin, clock_ns());
     good = r->answered ? hand_over(&r->answer, reply, err) : error_copy(err, &c->broken);
     drop_request(c, find_request(c, request));
     return good;

@@ -4,6 +4,7 @@
 
 #include <sys/uio.h>
 
+#include "base/spin.h"
 #include "c/inbox.h"
 #include "c/message.h"
 #include "c/notice.h"
@@ -34,6 +35,7 @@ struct opd_client {
     opd_compile_fn *compile; // the same
     void *compile_data;
     struct prepared prepared;
+    struct spin spin;
     struct opd_error broken; // the code is not 0: why this connection is of no more use
 };
 

@@ -71,6 +71,8 @@ static bool check_greeting(struct opd_client *c, const msgpack_object *greeting,
     const msgpack_object *limits = opd_map_get(greeting, "limits");
     if (limits && opd_map_int(limits, "max_message", &max_message) && max_message > 0)
         c->max_message = (size_t)max_message;
+    const msgpack_object *spins = opd_map_get(greeting, "spins");
+    spin_init(&c->spin, spins && spins->type == MSGPACK_OBJECT_BOOLEAN && spins->via.boolean);
     return true;
 }
 

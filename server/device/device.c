@@ -108,6 +108,14 @@ static void done_cb(uv_poll_t *handle, int status, int events)
     } while (d->link.open && !d->link.broken && !ring_sleep(&d->link.done));
 }
 
+void device_look(struct device *d)
+{
+    uint32_t size;
+    bool bad;
+    if (d->link.open && !d->link.broken && ring_peek(&d->link.done, &size, &bad))
+        take_done(d);
+}
+
 static void start_deadline_cb(uv_timer_t *timer)
 {
     device_kill(timer->data, OPD_E_unavailable, "it did not start in time");

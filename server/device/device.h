@@ -197,6 +197,7 @@ struct device {
 struct device *device_new(struct devices *all, const char *name, int index); // devices_add()
 void device_start(struct device *d);
 void device_resume(struct device *d); // one that comes from before an upgrade, with its memory
+void device_look(struct device *d);   // at what it has done, without being woken for it
 void device_stop(struct device *d,
                  void (*stopped)(struct device *d)); // after what is queued; `stopped` may free it
 void device_kill(struct device *d, enum opd_err_code code,

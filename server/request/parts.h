@@ -63,6 +63,7 @@ struct broker {
     struct counters counters;
     struct handover handover;
     int n_checks;                   // under way
+    bool spins;                     // before it sleeps
     void (*stop)(struct broker *b); // as on a signal: ends what is in flight, then the loop
     // The function that carries requests out: request_dispatch().
     enum request_status (*dispatch)(struct request *req, const struct msg *msg, bool again,

@@ -221,6 +221,7 @@ enum request_status request_hello(struct request *req, const value *params, stru
     pack_methods(out);
     pack_limits(out, &b->options);
     pack_key_uint(out, "generation", b->registry.generation);
+    pack_key_bool(out, "spins", b->spins);
     pack_map_end(out, map);
     return REQUEST_ANSWERED;
 }

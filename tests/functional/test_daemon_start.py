@@ -26,6 +26,16 @@ def test_ready_line(daemon):
     assert daemon.ready == f"ready: {daemon.socket} (devices {DEVICE})\n"
 
 
+def test_spins_where_there_are_cores(start_daemon):
+    daemon = start_daemon("--spin", device="cpu")
+    with Raw(daemon.socket) as raw:
+        assert raw.call("hello")["spins"] == (len(os.sched_getaffinity(0)) >= 4)
+        for _ in range(5):
+            assert raw.call("tensor_list") == []
+    with Raw(start_daemon(device="cpu").socket) as raw:
+        assert raw.call("hello")["spins"] is False
+
+
 def test_log_says_what_it_is(daemon):
     with Raw(daemon.socket) as raw:
         version = raw.call("hello")["version"]
