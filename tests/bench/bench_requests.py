@@ -1,10 +1,14 @@
 """What a request costs beside what it starts: `make bench-requests`, on the best device there is.
 
-    bench_requests.py [--device cuda:0|cpu] [--rounds N] [--only times|data|many]
+    bench_requests.py [--device cuda:0|cpu] [--rounds N] [--only times|clients|step|data|many]
 
 times: gelu of [32, 32] from C and from Python, each waited for or many at once, and 20 of them as a graph, beside a kernel
-that is launched in process, PyTorch's eager call and CuPy's, and the CUDA graphs of both. All sides take turns; medians of
-the rounds, and of their ratios to PyTorch's.
+that is launched in process, PyTorch's eager call and CuPy's, and the CUDA graphs of both; waited for also with opd --spin.
+All sides take turns; medians of the rounds, and of their ratios to PyTorch's.
+
+clients: calls a second of eight programs in C at once, pipelined and as graphs of 20, over all devices of --device.
+
+step: a training step of examples/resident.py, as one replay and as calls in a batch.
 
 data: 64 MiB of a NumPy array into a tensor and out of one, beside memcpy and numpy.copy(), whose memory is fresh as a
 read's is; on a GPU also PyTorch's copy of page-locked memory. All sides take turns.
@@ -33,6 +37,7 @@ SHAPE = (32, 32)
 TURN = 0.15  # seconds of each side in a round
 BATCH = 200
 IN_GRAPH = 20  # as in requests.c
+CLIENTS = 8
 DATA = 64 << 20  # bytes
 DRIVER = Path(PROGRAM).resolve().parent / "tests" / "bench" / "requests"
 
@@ -63,6 +68,16 @@ def timed(act, each=1):
         return (time.perf_counter() - begin) / loops / each * 1e6
 
     return side
+
+
+def open_driver(socket):
+    return subprocess.Popen([DRIVER, socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def close_driver(driver):
+    driver.stdin.close()
+    driver.wait()
+    driver.stdout.close()
 
 
 def opd_sides(client):
@@ -171,11 +186,12 @@ def show_times(found, base):
 
 
 def bench_times(device, rounds):
-    daemon = Daemon(device=device)
-    driver = subprocess.Popen([DRIVER, daemon.socket], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    daemon, spinning = Daemon(device=device), Daemon("--spin", device=device)
+    driver, spinner = open_driver(daemon.socket), open_driver(spinning.socket)
     client = daemon.connect()
     sides = {
         "opd, C, waiting": InC(driver, "waiting"),
+        "opd --spin, C, waiting": InC(spinner, "waiting"),
         "opd, C, pipelined": InC(driver, "pipelined"),
         "opd, C, a graph of 20": InC(driver, "replay"),
         **opd_sides(client),
@@ -187,8 +203,71 @@ def bench_times(device, rounds):
     }
     found = take_turns(sides, rounds)
     show_times(found, "PyTorch eager" if device == "cpu" else "PyTorch eager, waiting")
-    driver.stdin.close()
-    driver.wait()
+    client.close()
+    close_driver(driver)
+    close_driver(spinner)
+    daemon.stop()
+    spinning.stop()
+
+
+# ---- clients
+
+
+def count_a_second(drivers, side, n):
+    """What all of them do in a second, of which each does n."""
+    for n_now in (200, n):  # warm
+        begin = time.perf_counter()
+        for driver in drivers:
+            driver.stdin.write(f"{side} {n_now}\n")
+            driver.stdin.flush()
+        for driver in drivers:
+            driver.stdout.readline()
+    return len(drivers) * n / (time.perf_counter() - begin)
+
+
+def bench_clients(device, rounds):
+    print(f"\n| {CLIENTS} clients in C at once, gelu of [32, 32] | calls a second, median | most |\n|---|---|---|")
+    daemon = Daemon(device=device)
+    drivers = [open_driver(daemon.socket) for _ in range(CLIENTS)]
+    for name, side, n, calls in (("pipelined", "pipelined", 6400, 1), ("graphs of 20", "replay", 1000, IN_GRAPH)):
+        found = [calls * count_a_second(drivers, side, n) for _ in range(rounds)]
+        print(f"| {name} | {statistics.median(found):,.0f} | {max(found):,.0f} |", flush=True)
+    for driver in drivers:
+        close_driver(driver)
+    daemon.stop()
+
+
+# ---- step
+
+
+def bench_step(device, rounds):
+    sys.path.insert(0, str(ROOT / "examples"))
+    import resident
+
+    rng = np.random.default_rng(0)
+    daemon = Daemon("--kernels", str(ROOT / "examples"), device=device)
+    client = daemon.connect()
+    points, classes = resident.make_spirals(rng, 300)
+    x, target, one = client.tensor(points), client.tensor(classes), client.tensor(np.float32(1))
+    sizes = zip(resident.WIDTHS, resident.WIDTHS[1:])
+    layers = [resident.Layer(client, rng, i, *widths) for i, widths in enumerate(sizes)]
+    with client.capture() as step:
+        resident.train_step(client, layers, x, target, one)
+
+    def replays():
+        with client.batch():
+            for _ in range(50):
+                step.replay()
+
+    def calls():
+        with client.batch():
+            resident.train_step(client, layers, x, target, one)
+
+    sides = {"replayed, each of 50 in a batch": timed(replays, 50), "replayed, waiting": timed(step.replay)}
+    found = take_turns({**sides, "its calls in a batch": timed(calls)}, rounds)
+    print("\n| a step of examples/resident.py | µs, median | least |\n|---|---|---|")
+    for name, times in found.items():
+        print(f"| {name} | {statistics.median(times):.1f} | {min(times):.1f} |", flush=True)
     client.close()
     daemon.stop()
 
@@ -296,10 +375,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default=os.environ.get("DEVICE") or "cpu")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", choices=["times", "data", "many"])
+    parser.add_argument("--only", choices=["times", "clients", "step", "data", "many"])
     options = parser.parse_args()
     if options.only in (None, "times"):
         bench_times(options.device, options.rounds)
+    if options.only in (None, "clients"):
+        bench_clients(options.device, options.rounds)
+    if options.only in (None, "step"):
+        bench_step(options.device, options.rounds)
     if options.only in (None, "data"):
         bench_data(options.device, options.rounds)
     if options.only in (None, "many"):
