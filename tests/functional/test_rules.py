@@ -6,7 +6,8 @@ import re
 import pytest
 
 from opd._protocol import DTYPES
-from opd._shapes import Arithmetic, Misfit, Rules, make_key, parse
+from opd._shapes import Rules, make_key
+from opd._trees import Arithmetic, Misfit, parse
 from opd._spec import Spec
 
 from raw import Raw, RpcError

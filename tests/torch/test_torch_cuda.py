@@ -13,7 +13,7 @@ from torch_fixtures import isolated, ops, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch
-from opd._conn import Batch
+from opd._reply import Batch
 from opd.torch._cuda import Imports, Range, find_card
 from opd.torch._dtypes import Desc
 

@@ -15,9 +15,10 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Callable, Optional, Protocol
+from typing import Any, Callable, Optional
 
 from . import _wire
+from ._reply import Batch, Driver, FdReply, Reply
 from ._told import Told
 from .errors import (
     ConnectionLost,
@@ -36,92 +37,7 @@ _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
 _MANY = 10_000  # ids given up in one message
 _KEPT = 1000  # notifications that nobody has waited for
 _CALL = "forward"  # what messages say of a prepared one
-_WARN = ("forward", "replay", "plan_export")  # their results may have warnings
 _BRING = ("tensor_export", "plan_export", "version_page")  # their replies may bring a descriptor
-
-
-class Batch:
-    """Counts replies that nobody waits for, and keeps the first error."""
-
-    def __init__(self) -> None:
-        self.pending = 0
-        self.warnings: list[str] = []
-        self._first: Optional[Reply] = None
-
-    def settle(self, reply: Reply) -> None:
-        self.pending -= 1
-        self.warnings.extend(reply.warnings)
-        # Replies may overtake each other; the request that was sent first is the cause of
-        # the others' errors.
-        if reply.error and (self._first is None or reply.msgid < self._first.msgid):
-            self._first = reply
-
-    def raise_first(self) -> None:
-        """Raises the first error once."""
-        first, self._first = self._first, None
-        if first is not None and first.error is not None:
-            raise first.error
-
-
-class Reply:
-    """A request that was sent: `done` once it was answered, then with a result or an error."""
-
-    __slots__ = ("_batch", "deadline", "done", "error", "method", "msgid", "result", "warnings")
-
-    def __init__(self, msgid: int, method: str, batch: Optional[Batch]) -> None:
-        self.msgid = msgid
-        self.method = method
-        self.deadline: Optional[float] = None  # seconds the daemon may take, where the request says
-        self.done = False
-        self.result: Any = None
-        self.error: Optional[OpdError] = None
-        self.warnings: Sequence[str] = ()  # what the daemon has to say beside the result
-        self._batch = batch
-        if batch:
-            batch.pending += 1
-
-    def settle(self, result: Any, error: Optional[OpdError]) -> None:
-        self.done, self.result, self.error = True, result, error
-        if self.method in _WARN and isinstance(result, dict):
-            self.warnings = result.get("warnings", ())
-        if self._batch:
-            self._batch.settle(self)
-            self._batch = None
-
-    def take_fd(self) -> Optional[int]:
-        """The descriptor that came with the result, the caller's from now on."""
-        return None
-
-
-class FdReply(Reply):
-    """One that may bring a descriptor."""
-
-    __slots__ = ("_fd",)
-
-    _fd: Optional[int]
-
-    def take_fd(self) -> Optional[int]:
-        fd: Optional[int] = getattr(self, "_fd", None)
-        self._fd = None
-        return fd
-
-    def keep_fd(self, fd: Optional[int]) -> None:
-        self._fd = fd
-
-    def __del__(self) -> None:
-        fd = self.take_fd()
-        if fd is not None:
-            os.close(fd)
-
-
-class Driver(Protocol):
-    """Of a connection on which nobody waits: it calls poll() and write() when the socket has, or takes, something."""
-
-    def want_write(self) -> None:
-        """The socket takes no more now."""
-
-    def stop(self) -> None:
-        """The socket is about to be closed."""
 
 
 class Connection:

@@ -12,7 +12,8 @@ import mmap
 import os
 from typing import Optional
 
-from ._conn import Batch, Connection, Reply
+from ._conn import Connection
+from ._reply import Batch, Reply
 
 _IN_MESSAGE = 64 << 10  # bytes up to which data goes in the message
 _SLOTS = 4

@@ -16,7 +16,8 @@ from threading import get_ident
 from typing import Any, Callable, Optional
 
 from . import _start
-from ._conn import Batch, Connection, Reply
+from ._conn import Connection
+from ._reply import Batch, Reply
 from ._data import Transfer
 from ._export import Exports
 from ._protocol import DTYPES, PROTOCOL

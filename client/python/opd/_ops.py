@@ -7,7 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 from ._catalog import Catalog
-from ._conn import Reply
+from ._reply import Reply
 from ._dtypes import check_dtype
 from ._link import Kind, Link
 from ._memory import Memory

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from marshal import dumps
 from typing import Any, Callable, Optional, Union
 
-from ._conn import Reply
+from ._reply import Reply
 from ._link import Kind, Link
 from ._native import native
 from ._spec import Call, Spec

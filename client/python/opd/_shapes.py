@@ -1,178 +1,23 @@
 """The shapes that an operator gives, from its rules alone: `rules` of op_list, as protocol/README.md
-describes them. No request is made, and no code is run that came over the wire: words are looked up
-in the tables of this module.
-
-Sizes need not be numbers: what is done with them is an Arithmetic's, and opd.torch has one for
-sizes that a compiler leaves open.
-"""
+describes them. No request is made."""
 
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ._protocol import ACCUMULATORS, DTYPES
+from ._trees import LAZY, OF_DIMENSION, OF_TRUTH, WORDS, Arithmetic, Misfit, Tree, parse
 
 Shape = tuple[Any, ...]
 Desc = tuple[Any, ...]  # dtype and shape; strides, where it is not contiguous
-Tree = tuple[Any, ...]  # a word, then the trees of what it takes
-
-
-class Misfit(Exception):
-    """A request that the rules refuse; the text says why."""
 
 
 class Results(NamedTuple):
     outputs: tuple[Desc, ...]
     saved: tuple[Desc, ...]
-
-
-class Arithmetic:
-    """What words do with numbers, as the daemon does it; what is true is 1."""
-
-    def check(self, holds: Any, tell: Callable[[], str]) -> None:
-        if not holds:
-            raise Misfit(tell())
-
-    def join(self, a: Any, b: Any) -> Any:
-        """One size of two that broadcast; None: they do not."""
-        return b if a == 1 else a if b in (1, a) else None
-
-    def to_number(self, value: Any) -> Any:
-        """What a comparison has given, or a number as it is."""
-        if isinstance(value, (bool, int)):
-            self.check(-(2**63) <= value < 2**63, lambda: "overflow")
-        return value
-
-    def to_truth(self, value: Any) -> Any:
-        return value != 0
-
-    def negate(self, value: Any) -> Any:
-        return not value
-
-    def both(self, a: Any, b: Callable[[], Any]) -> Any:
-        return b() if a else False
-
-    def either(self, a: Any, b: Callable[[], Any]) -> Any:
-        return True if a else b()
-
-    def choose(self, test: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-        return yes() if test else no()
-
-    def to_float(self, a: Any) -> Any:
-        return float(a)
-
-    def floor(self, a: Any) -> Any:
-        self.check(-(2.0**63) <= a < 2.0**63, lambda: "a float beyond int64")
-        return math.floor(a)
-
-    def divide(self, a: Any, b: Any) -> Any:
-        self.check(b != 0, lambda: "division by zero")
-        return a / b
-
-    def quotient(self, a: Any, b: Any) -> Any:
-        self.check(b != 0, lambda: "division by zero")
-        down = abs(a) // abs(b)
-        return down if (a < 0) == (b < 0) else -down
-
-    def round_up(self, a: Any, b: Any) -> Any:
-        self.check(b != 0, lambda: "division by zero")
-        return -(-a // b)
-
-    def remainder(self, a: Any, b: Any) -> Any:
-        return a - self.quotient(a, b) * b
-
-    def least(self, a: Any, b: Any) -> Any:
-        return b if b < a else a
-
-    def most(self, a: Any, b: Any) -> Any:
-        return b if b > a else a
-
-    def power(self, a: Any, b: Any) -> Any:
-        odd = b % 2 == 1
-        try:
-            return math.pow(a, b)
-        except OverflowError:
-            return -math.inf if a < 0 and odd else math.inf
-        except ValueError:
-            self.check(a == 0, lambda: "a power that is no number")
-            return math.copysign(math.inf, a) if odd else math.inf
-
-    def fits_int32(self, a: Any) -> Any:
-        return -(2**31) <= a < 2**31
-
-    def power_of_two(self, a: Any) -> Any:
-        power = 1
-        while power < a:
-            power *= 2
-        return power
-
-
-# How many values a word takes, and the function or method of Arithmetic that makes one of them.
-_WORDS: dict[str, tuple[int, Any]] = {
-    "+": (2, operator.add),
-    "-": (2, operator.sub),
-    "*": (2, operator.mul),
-    "/": (2, "divide"),
-    "//": (2, "quotient"),
-    "%": (2, "remainder"),
-    "cdiv()": (2, "round_up"),
-    "min()": (2, "least"),
-    "max()": (2, "most"),
-    "pow()": (2, "power"),
-    "==": (2, operator.eq),
-    "!=": (2, operator.ne),
-    "<": (2, operator.lt),
-    "<=": (2, operator.le),
-    ">": (2, operator.gt),
-    ">=": (2, operator.ge),
-    "&&": (2, "both"),
-    "||": (2, "either"),
-    "?:": (3, "choose"),
-    "!": (1, "negate"),
-    "neg()": (1, operator.neg),
-    "bool()": (1, "to_truth"),
-    "float()": (1, "to_float"),
-    "floor()": (1, "floor"),
-    "pow2()": (1, "power_of_two"),
-    "fits32()": (1, "fits_int32"),
-}
-_LAZY = ("&&", "||", "?:")  # these take their first value alone, and functions for the rest
-_OF_DIMENSION = ("size()", "stride()")  # of the tensor that they name
-_OF_TRUTH = (*_LAZY, "!")
-_NUMBER = re.compile(r"\d+|[\d.]+(?:e[+-]?\d+)?|inf")
-_NAME = re.compile(r"([^\W\d]\w*)(?:\[(\d)\])?")
-_QUERY = re.compile(r"(present|numel|rank|size|stride|is|sizeof)\((\w+)(?:,(\w+))?\)")
-
-
-def parse(text: str) -> Tree:
-    """Postfix words as a tree. Raises ValueError if they are none that this client knows."""
-    stack: list[Tree] = []
-    for word in text.split(" "):
-        takes, node = _parse_word(word)
-        if takes > len(stack):
-            raise ValueError(f"'{word}' lacks a value in '{text}'")
-        stack[len(stack) - takes :] = [(*node, *stack[len(stack) - takes :])]
-    if len(stack) != 1:
-        raise ValueError(f"{len(stack)} values in '{text}'")
-    return stack[0]
-
-
-def _parse_word(word: str) -> tuple[int, Tree]:
-    if word in _WORDS:
-        return _WORDS[word][0], (word,)
-    if _NUMBER.fullmatch(word):
-        return 0, ("number", int(word) if word.isdigit() else float(word))
-    name = _NAME.fullmatch(word)
-    if name:
-        return 0, ("name", name[1], None if name[2] is None else int(name[2]))
-    query = _QUERY.fullmatch(word)
-    if query:
-        return int(query[1] in ("size", "stride")), (f"{query[1]}()", (query[2], query[3]))
-    raise ValueError(f"'{word}' is no word that this client knows")
 
 
 def make_key(info: dict[str, Any]) -> str:
@@ -422,9 +267,9 @@ class _Env:
     def _evaluate(self, tree: Tree) -> Any:
         # Down the left side in a loop: a + b + c + ... is as deep as it is long.
         waiting = []
-        while tree[0] in _WORDS or tree[0] in _OF_DIMENSION:
+        while tree[0] in WORDS or tree[0] in OF_DIMENSION:
             waiting.append(tree)
-            tree = tree[2] if tree[0] in _OF_DIMENSION else tree[1]
+            tree = tree[2] if tree[0] in OF_DIMENSION else tree[1]
         value = self._load(tree)
         for node in reversed(waiting):
             value = self._apply(node, value)
@@ -432,20 +277,20 @@ class _Env:
 
     def _apply(self, node: Tree, value: Any) -> Any:
         word, arithmetic = node[0], self.arithmetic
-        if word in _OF_DIMENSION:
+        if word in OF_DIMENSION:
             sizes = self._find_shape(node[1][0]) if word == "size()" else self._find_strides(node[1][0])
             if not -len(sizes) <= value < len(sizes):
                 raise Misfit("a dimension beyond the rank")
             return sizes[int(value)]
-        make = _WORDS[word][1]
+        make = WORDS[word][1]
         make = getattr(arithmetic, make) if isinstance(make, str) else make
-        if word in _LAZY:
+        if word in LAZY:
             return make(
                 arithmetic.to_truth(value),
                 *(lambda tree=tree: self._evaluate(tree) for tree in node[2:]),
             )
         values = [value, *(self._evaluate(tree) for tree in node[2:])]
-        return make(*values) if word in _OF_TRUTH else make(*map(arithmetic.to_number, values))
+        return make(*values) if word in OF_TRUTH else make(*map(arithmetic.to_number, values))
 
     def _load(self, leaf: Tree) -> Any:
         if leaf[0] == "number":

@@ -12,20 +12,16 @@ cancelled gives up what its request was to make; the request itself runs to its 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import mmap
 import os
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Callable, Literal, Optional, TypeVar, Union, overload
 
 from . import client as _client
-from ._conn import Batch, Connection, Reply
-from ._data import Transfer, make_memfd
+from ._aio_loop import AsyncTransfer, Driver, Pending
+from ._aio_stream import Stream
 from ._dtypes import from_host, need_numpy
-from ._events import EventStream, TraceStream
 from ._memory import Memory, is_device_array
 from ._protocol import DTYPES
 from ._warn import warn_reload
@@ -36,137 +32,7 @@ from .tensor import to_array
 if TYPE_CHECKING:
     import numpy as np
 
-_MOST_SHARED = 32  # memfds of transfers under way; what comes beyond that goes in messages
 _T = TypeVar("_T")
-
-
-class _Driver:
-    """Has the event loop write a connection, and read it: always, or within reading()."""
-
-    def __init__(self, conn: Connection, always: bool) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.came = asyncio.Event()  # set when something has been read, and at the end
-        self._conn = conn
-        self._fd = conn.fileno()
-        self._n_readers = int(always)
-        conn.driver = self
-        if always:
-            self.loop.add_reader(self._fd, self._read)
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """By several tasks at a time, too."""
-        self._n_readers += 1
-        if not self._conn.closed:
-            self.loop.add_reader(self._fd, self._read)
-        try:
-            yield
-        finally:
-            self._n_readers -= 1
-            if self._n_readers == 0 and not self._conn.closed:
-                self.loop.remove_reader(self._fd)
-
-    def _read(self) -> None:
-        self._conn.poll()
-        self.came.set()
-
-    def want_write(self) -> None:
-        self.loop.add_writer(self._fd, self._write)
-
-    def _write(self) -> None:
-        if self._conn.write() and not self._conn.closed:
-            self.loop.remove_writer(self._fd)
-
-    def stop(self) -> None:
-        if not self.loop.is_closed():
-            self.loop.remove_reader(self._fd)
-            self.loop.remove_writer(self._fd)
-            self.came.set()
-
-
-class _Pending(Batch):
-    """Requests that one task awaits."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__()
-        self.version = 0  # of the operator that has run
-        self.after: list[Callable[[], None]] = []  # called once all are answered
-        self._loop = loop
-        self._future: Optional[asyncio.Future[None]] = None
-
-    def settle(self, reply: Reply) -> None:
-        super().settle(reply)
-        if reply.method == "forward" and reply.error is None:
-            self.version = reply.result["version"]
-        self.finish()
-
-    def finish(self) -> None:
-        if self.pending:
-            return
-        while self.after:
-            self.after.pop()()
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    async def done(self) -> None:
-        while self.pending:
-            self._future = self._loop.create_future()
-            await self._future
-
-
-class _Transfer(Transfer):
-    """Nobody waits for a slot: each transfer that is large has a memfd of its own."""
-
-    def __init__(self, conn: Connection) -> None:
-        super().__init__(conn)
-        self._new_ids = itertools.count(1)
-        self._n_shared = 0
-
-    def write(self, id: int, data: memoryview, batch: Optional[Batch]) -> list[Reply]:
-        assert isinstance(batch, _Pending)
-        if self._is_shared(len(data)):
-            shm, shared = self._share(len(data), batch)
-            shared[:] = data
-            return [self._conn.send("tensor_write", (id, 0, (shm, 0, len(data))), batch=batch)]
-        return [
-            self._conn.send("tensor_write", (id, at, data[at : at + n].tobytes()), batch=batch)
-            for at, n in self._split(len(data))
-        ]
-
-    def start_read(self, id: int, offset: int, size: int, pending: _Pending) -> Callable[[], Any]:
-        """Returns what gives the bytes, once all is answered."""
-        if self._is_shared(size):
-            shm, shared = self._share(size, pending)
-            self._conn.send("tensor_read", (id, offset, size, (shm, 0)), batch=pending)
-            return lambda: shared
-        replies = [
-            self._conn.send("tensor_read", (id, offset + at, n), batch=pending)
-            for at, n in self._split(size)
-        ]
-        return lambda: bytearray().join(reply.result for reply in replies)
-
-    def _is_shared(self, size: int) -> bool:
-        return size > self._limit() and self._n_shared < _MOST_SHARED
-
-    def _split(self, size: int) -> list[tuple[int, int]]:
-        """Where pieces begin, and how large they are."""
-        piece = self._limit()
-        return [(at, min(piece, size - at)) for at in range(0, max(size, 1), piece)]
-
-    def _share(self, size: int, pending: _Pending) -> tuple[int, mmap.mmap]:
-        fd, shared = make_memfd(size)
-        id = next(self._new_ids)
-        self._n_shared += 1
-
-        def end() -> None:
-            os.close(fd)
-            self._n_shared -= 1
-            if not self._conn.closed:
-                self._conn.send("free", ("shm", [id]))
-
-        pending.after.append(end)
-        self._conn.send("shm_open", (id, size), fd=fd, batch=pending)
-        return id, shared
 
 
 class _Memory(Memory):
@@ -376,76 +242,6 @@ class Ops:
         return f"<opd.aio.Ops of {self._client.socket}>"
 
 
-class Stream(AsyncIterator[dict[str, Any]]):
-    """What happens, as it comes: `async with client.events(follow=True) as events: async for event in events`.
-    Raises ConnectionLost if the daemon goes away; close() ends it. Nothing is read while nobody waits."""
-
-    def __init__(self, open: Callable[[], Union[EventStream, TraceStream]]) -> None:
-        self._open: Optional[Callable[[], Union[EventStream, TraceStream]]] = open
-        self._inner: Optional[Union[EventStream, TraceStream]] = None
-        self._starting = asyncio.Lock()
-        self._queue: deque[dict[str, Any]] = deque()
-
-    async def _start(self) -> Optional[Union[EventStream, TraceStream]]:
-        """None: it is closed."""
-        async with self._starting:
-            if self._open is not None:
-                inner = await asyncio.to_thread(self._open)
-                if self._open is None:  # it was closed meanwhile
-                    inner.close()
-                    return None
-                inner._conn.keep_notifications()
-                self._inner, self._open = inner, None
-                self._driver = _Driver(inner._conn, always=False)
-                self._queue.extend(inner._kept[::-1])
-        return self._inner
-
-    def _take(self, inner: Union[EventStream, TraceStream]) -> None:
-        self._queue.extend(dict(found) for (found,) in inner._conn.take_notifications(inner._method))
-
-    async def __anext__(self) -> dict[str, Any]:
-        inner = await self._start()
-        while inner is not None and not self._queue:
-            self._driver.came.clear()
-            self._take(inner)
-            if not self._queue:
-                inner._conn._check_open(inner._method)
-                with self._driver.reading():
-                    await self._driver.came.wait()
-                inner = self._inner
-        if inner is None:
-            raise StopAsyncIteration
-        return self._queue.popleft()
-
-    async def read(self) -> list[dict[str, Any]]:
-        """All that have come and were not given yet; of a trace, all runs whose results are there."""
-        inner = await self._start()
-        if inner is None:
-            return []
-        pending = _Pending(self._driver.loop)
-        inner._conn.send("sync", (), batch=pending)
-        with self._driver.reading():
-            await pending.done()
-        pending.raise_first()
-        self._take(inner)
-        found = list(self._queue)
-        self._queue.clear()
-        return found
-
-    async def close(self) -> None:
-        self._open = None
-        inner, self._inner = self._inner, None
-        if inner is not None:
-            inner.close()
-
-    async def __aenter__(self) -> Stream:
-        await self._start()
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        await self.close()
-
-
 class Client:
     """Made by opd.aio.connect(), for tasks of the event loop in which it was made.
 
@@ -459,10 +255,10 @@ class Client:
         self._client = client
         self._link = client._link
         self._catalog = client._catalog
-        self._transfer = _Transfer(client._conn)
+        self._transfer = AsyncTransfer(client._conn)
         self._link.transfer = self._transfer
         client._memory = client.ops._memory = _Memory(client._link)
-        self._loop = _Driver(client._conn, always=True).loop
+        self._loop = Driver(client._conn, always=True).loop
 
     def __del__(self) -> None:
         loop = getattr(self, "_loop", None)
@@ -475,11 +271,11 @@ class Client:
         return self._client.socket
 
     @contextmanager
-    def _collect(self) -> Iterator[_Pending]:
-        """Requests that are sent inside, where nothing is awaited, are of this _Pending."""
+    def _collect(self) -> Iterator[Pending]:
+        """Requests that are sent inside, where nothing is awaited, are of this Pending."""
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("this opd.aio.Client is another event loop's; connect() in this one")
-        pending = _Pending(self._loop)
+        pending = Pending(self._loop)
         self._link.batches[get_ident()] = pending
         try:
             yield pending
@@ -487,7 +283,7 @@ class Client:
             del self._link.batches[get_ident()]
             pending.finish()
 
-    async def _settle(self, pending: _Pending) -> None:
+    async def _settle(self, pending: Pending) -> None:
         await pending.done()
         self._link.finish(pending)
 

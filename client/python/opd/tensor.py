@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import _dlpack
 from ._array import Array, DType, find_dtype
-from ._conn import Reply
+from ._reply import Reply
 from ._dtypes import check_dtype, check_shape, from_host, need_numpy, to_host
 from ._export import Export, dlpack_device
 from ._link import Kind, Link

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Optional
 
 import torch
 
-from .._conn import Batch
+from .._reply import Batch
 from ..errors import InvalidArgument, Unavailable
 from ._dtypes import BY_NAME, Desc, describe
 from ._session import Session

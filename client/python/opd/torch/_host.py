@@ -13,7 +13,7 @@ from typing import Any, Optional
 
 import torch
 
-from .._conn import Batch
+from .._reply import Batch
 from .._data import make_memfd
 from ._dtypes import BY_NAME, Desc, describe
 from ._session import Session

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Optional
 import torch
 
 from .._catalog import Catalog
-from .._conn import Batch, Connection, Reply
+from .._conn import Connection
+from .._reply import Batch, Reply
 from .._link import Link, connect_link
 from .._load import Source, followers, get_loaded
 from .._shapes import Rules

@@ -10,7 +10,7 @@ from typing import Any, Optional
 import torch
 from torch.fx.experimental import symbolic_shapes
 
-from .._shapes import Arithmetic, Misfit
+from .._trees import Arithmetic, Misfit
 from ..errors import InvalidArgument
 from ._dtypes import Desc, describe_all, to_wire
 from ._interface import Operator

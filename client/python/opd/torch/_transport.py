@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, Optional, Protocol
 
 import torch
 
-from .._conn import Batch, Connection, Reply
+from .._conn import Connection
+from .._reply import Batch, Reply
 from .._warn import warn_reload
 from ..errors import InvalidArgument
 from ._dtypes import Desc
