@@ -1,5 +1,6 @@
 // opctl ops: every operator in a line; opctl ops NAME: one, in full.
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "opctl/command.h"
@@ -49,8 +50,8 @@ static const struct column operators[] = {
     { .title = "OPERATOR", .key = "name", .least = 16 },
     { .title = "VERSION", .key = "version", .right = true, .drop = 1 },
     { .title = "BACKWARD", .key = "has_backward", .read = yes_or_no, .drop = 2 },
-    { .title = "DTYPES", .key = "dtypes", .read = text_field_dtypes, .least = 12, .drop = 3 },
-    { .title = "WHAT IT DOES", .key = "doc", .read = first_sentence, .least = 28, .drop = 4 },
+    { .title = "DTYPES", .key = "dtypes", .read = text_field_dtypes, .least = 16, .drop = 3 },
+    { .title = "WHAT IT DOES", .key = "doc", .read = first_sentence, .least = 20, .drop = 4 },
 };
 
 static const struct column inputs[] = {
@@ -91,6 +92,12 @@ static const struct column outputs[] = {
     { .title = "DTYPES", .key = "dtypes", .read = text_field_dtypes, .least = 8 },
 };
 
+static const struct column owners[] = {
+    { .title = "LOADED BY", .key = "client", .read = text_field_or_dash, .least = 12 },
+    { .title = "PID", .key = "pid", .right = true },
+    { .title = "OPERATORS", .key = "loaded", .least = 16 },
+};
+
 static void show_list(FILE *out, const msgpack_object *list)
 {
     if (list->type == MSGPACK_OBJECT_ARRAY && list->via.array.size == 0)
@@ -128,8 +135,10 @@ static void show_one(FILE *out, const msgpack_object *op)
     text_wrap(out, schema.s, 0);
     term_style(out, STYLE_PLAIN);
     fputs("\n\n", out);
-    text_wrap(out, doc.s, 0);
-    fputs("\n\n", out);
+    if (doc.s[0]) {
+        text_wrap(out, doc.s, 0);
+        fputs("\n\n", out);
+    }
     fprintf(out, "version     %s (%s)\nbackward    %s\nfile        ", text_field(op, "version").s,
             text_field(op, "hash").s, yes_or_no(op, "has_backward").s);
     text_print(out, text_field(op, "file").s, false);
@@ -147,6 +156,28 @@ static void show_one(FILE *out, const msgpack_object *op)
     }
 }
 
+// Who has loaded operators, and which: those that are private to others are in no list of ours.
+static void show_owners(FILE *out, const msgpack_object *status)
+{
+    const msgpack_object *list = opd_map_get(status, "clients");
+    size_t n = list && list->type == MSGPACK_OBJECT_ARRAY ? list->via.array.size : 0, n_rows = 0;
+    const msgpack_object **rows = calloc(n + 1, sizeof *rows);
+    for (size_t i = 0; rows && i < n; i++)
+        if (strcmp(text_field_or_dash(&list->via.array.ptr[i], "loaded").s, "-") != 0)
+            rows[n_rows++] = &list->via.array.ptr[i];
+    if (n_rows > 0) {
+        putc('\n', out);
+        table_show(out, &(struct table){ .columns = owners,
+                                         .n_columns = sizeof owners / sizeof *owners,
+                                         .rows = rows,
+                                         .n_rows = n_rows,
+                                         .row_size = sizeof *rows,
+                                         .by_map = true,
+                                         .width = term_columns() });
+    }
+    free(rows);
+}
+
 int cmd_ops(struct session *session, const struct args *args)
 {
     bool ptx = args->options[OPTION_PTX], sass = args->options[OPTION_SASS];
@@ -160,8 +191,10 @@ int cmd_ops(struct session *session, const struct args *args)
         return session_refuse("--dtype and --arch go with --ptx or --sass");
     if (ptx || sass)
         return ops_show_code(session, args);
-    if (!args->words[1])
-        return session_ask(session, "op_list", NULL, show_list);
+    if (!args->words[1]) {
+        int code = session_ask(session, "op_list", NULL, show_list);
+        return code || session->json ? code : session_ask(session, "status", NULL, show_owners);
+    }
     pack_init(&params, 1);
     pack_str(&params, args->words[1]);
     return session_ask(session, "op_info", &params, show_one);

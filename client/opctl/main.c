@@ -24,9 +24,9 @@ static const struct command {
     { "ops", "[NAME]", 0, 1,
       WITH(OPTION_PTX) | WITH(OPTION_SASS) | WITH(OPTION_DTYPE) | WITH(OPTION_ARCH), cmd_ops,
       "every operator, or one in full",
-      "With a NAME: its schema, inputs, attributes, outputs and versions. With --ptx or --sass: "
-      "the\n"
-      "code of its kernels, for one dtype and one target (default: the first of each)." },
+      "Below them who has loaded which from a text of their own. With a NAME: its schema, inputs,\n"
+      "attributes, outputs and versions. With --ptx or --sass: the code of its kernels, for one\n"
+      "dtype and one target (default: the first of each)." },
     { "tensors", "", 0, 0, 0, cmd_tensors, "the named tensors that the daemon holds", NULL },
     { "reload", "", 0, 0, 0, cmd_reload, "takes up edited kernels now, and tells what came of it",
       "The daemon watches its folders by itself; this waits until it is through with them. Exits "

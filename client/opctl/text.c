@@ -96,10 +96,18 @@ struct text text_field_dtypes(const msgpack_object *map, const char *key)
     static const char *const kinds[][2] = {
         { "bfloat", "bf" }, { "float", "f" }, { "uint", "u" }, { "int", "i" }
     };
+#define DTYPE(...) +1
+    static const uint32_t n_dtypes = 0
+#include "base/dtype.def"
+        ;
+#undef DTYPE
+    const msgpack_object *list = opd_map_get(map, key);
     struct text from = text_field(map, key), to = { "" };
     char *rest, *word = strtok_r(from.s, " ", &rest);
     if (!term_columns())
         return text_field(map, key);
+    if (list && list->type == MSGPACK_OBJECT_ARRAY && list->via.array.size == n_dtypes)
+        return (struct text){ "any" };
     for (size_t n = 0; word; word = strtok_r(NULL, " ", &rest)) {
         const char *kind = "", *bits = word;
         for (size_t i = 0; i < sizeof kinds / sizeof *kinds && bits == word; i++)

@@ -25,7 +25,7 @@ struct text text_field_or_dash(const msgpack_object *map,
                                const char *key); // "-" for "" and for [] too
 // Of an edit: its operator, or where none is known the name of its file, without folders.
 struct text text_field_op(const msgpack_object *map, const char *key);
-// Of dtypes: on a terminal as "f32 bf16 i64".
+// Of dtypes: on a terminal as "f32 bf16 i64"; all of them are "any".
 struct text text_field_dtypes(const msgpack_object *map, const char *key);
 struct text text_field_bytes(const msgpack_object *map, const char *key);
 struct text text_field_ms(const msgpack_object *map, const char *key);      // "213 ms", "1.5 s"

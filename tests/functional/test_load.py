@@ -12,6 +12,7 @@ from conftest import PATIENCE, ROOT, eventually
 
 from operators import double_by, put_kernels
 from raw import SANITIZED, Raw
+from test_opctl import run as opctl
 
 ADD = """\
 //! op      {name}(Tensor x) -> Tensor y
@@ -53,6 +54,22 @@ def test_it_is_the_clients_own(client, other):
         client.unload("load_add")
     with pytest.raises(opd.NotFound, match="this connection has loaded no operator 'gelu'"):
         client.unload("gelu")
+
+
+def test_opctl_tells_whose_they_are(daemon, client, other):
+    client.load(add(2))
+    client.load(add(2, "load_more"))
+    other.load(add(3), shared=True)
+
+    def told():
+        done = opctl("--socket", daemon.socket, "ops")
+        assert done.returncode == 0
+        rows = done.stdout.partition("LOADED BY")[2].splitlines()[1:]
+        return sorted(row.partition(f" {os.getpid()} ")[2].strip() for row in rows)
+
+    assert told() == ["load_add", "load_add load_more"]
+    client.unload("load_add"), client.unload("load_more"), other.unload("load_add")
+    assert told() == []
 
 
 def test_an_edit_is_the_next_version(client):
