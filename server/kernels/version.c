@@ -71,9 +71,12 @@ void bound_plan_unref(struct bound_plan *bp)
     if (!bp || --bp->refs > 0)
         return;
     plan_free(bp->plan);
-    free(bp->programs);
-    free(bp->signature);
-    free((void *)(uintptr_t)bp->request->lists);
+    if (!bp->of) {
+        free(bp->programs);
+        free(bp->signature);
+        free((void *)(uintptr_t)bp->request->lists);
+    }
+    bound_plan_unref(bp->of);
     free(bp->request);
     free(bp);
 }
@@ -85,6 +88,8 @@ void version_drop_plans(struct version *v)
     while ((bp = map_next(&v->plans, &cursor)) != NULL) {
         for (; bp; bp = next) {
             next = bp->next;
+            bound_plan_unref(bp->last);
+            bp->last = NULL; // it refers to this one
             bound_plan_unref(bp);
         }
     }
@@ -205,29 +210,69 @@ static struct bound_plan *bind_plan(struct version *v, struct device *d,
     return bp;
 }
 
+// The plan for the numbers that this request has, where it differs in nothing else. NULL: it is to
+// be built.
+static struct bound_plan *revalue_plan(struct version *v, struct bound_plan *bp,
+                                       const struct plan_request *request)
+{
+    if (plan_same_numbers(bp->request, request))
+        return bp;
+    if (bp->last && plan_same_numbers(bp->last->request, request))
+        return bp->last;
+    struct plan *plan = plan_revalue(bp->plan, request, &v->fixed);
+    if (!plan)
+        return NULL;
+    struct bound_plan *other = mem_alloc(sizeof *other);
+    *other = *bp;
+    other->refs = 1;
+    other->next = NULL;
+    other->last = NULL;
+    other->of = bound_plan_ref(bp);
+    other->plan = plan;
+    other->request = mem_alloc(sizeof *request);
+    *other->request = *request;
+    other->request->lists = bp->request->lists;
+    bound_plan_unref(bp->last);
+    return bp->last = other;
+}
+
+static uint64_t sign(const struct version *v, const struct device *d,
+                     const struct plan_request *request, struct buf *signature)
+{
+    signature->size = 0;
+    plan_signature(request, v->fixed, signature);
+    return hash_bytes(signature->bytes, signature->size, (uint64_t)d->space.index);
+}
+
+static struct bound_plan *build_plan(struct version *v, struct device *d,
+                                     const struct plan_request *request, struct buf *signature,
+                                     struct opd_err *err)
+{
+    struct plan *plan = plan_build(request, err);
+    if (!plan)
+        return NULL;
+    v->fixed |= plan->fixed; // what was kept under shorter signatures is not found any more
+    if (v->n_plans >= MAX_PLANS)
+        version_drop_plans(v);
+    uint64_t key = sign(v, d, request, signature);
+    struct bound_plan *bp = bind_plan(v, d, request, plan, signature);
+    bp->next = map_get(&v->plans, key);
+    map_put(&v->plans, key, bp);
+    v->n_plans += 1 + (plan->n_steps + plan->n_operands) / LIGHT_PLAN;
+    return bp;
+}
+
 struct bound_plan *version_plan(struct version *v, struct device *d,
                                 const struct plan_request *request, struct opd_err *err)
 {
     struct buf signature = { 0 };
-    plan_signature(request, &signature);
-    uint64_t key = hash_bytes(signature.bytes, signature.size, (uint64_t)d->space.index);
-    struct bound_plan *first = map_get(&v->plans, key), *bp = first;
+    struct bound_plan *bp = map_get(&v->plans, sign(v, d, request, &signature));
     while (bp && (bp->device != d || bp->signature_size != signature.size ||
                   memcmp(bp->signature, signature.bytes, signature.size) != 0))
         bp = bp->next;
-    if (!bp) {
-        struct plan *plan = plan_build(request, err);
-        if (plan) {
-            if (v->n_plans >= MAX_PLANS) {
-                version_drop_plans(v);
-                first = NULL;
-            }
-            bp = bind_plan(v, d, request, plan, &signature);
-            bp->next = first;
-            map_put(&v->plans, key, bp);
-            v->n_plans += 1 + (plan->n_steps + plan->n_operands) / LIGHT_PLAN;
-        }
-    }
+    bp = bp ? revalue_plan(v, bp, request) : NULL;
+    if (!bp)
+        bp = build_plan(v, d, request, &signature, err);
     buf_finish(&signature);
     return bp;
 }
@@ -294,7 +339,8 @@ int version_inherit(struct version *v, const struct version *old)
             struct plan_request request;
             struct opd_err err = { 0 };
             struct bound_plan *carried = NULL;
-            if (bp->used && version_carry(bp->request, v->op, &request))
+            bool used = bp->used || (bp->last && bp->last->used);
+            if (used && version_carry(bp->request, v->op, &request))
                 carried = version_plan(v, bp->device, &request, &err);
             if (carried) {
                 carried->used = true;

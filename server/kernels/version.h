@@ -26,16 +26,18 @@ struct version {
     uint32_t mark; // what the page of versions has while it serves: its number; of one that was
                    // loaded, what no other version of the daemon has
     enum version_state state;
-    double time;              // when it was read; Unix time
-    char *path;               // of the file
-    char *folder;             // of its #include "..."
-    char *text;               // of the file, with what it includes by quotes in place
-    char *common;             // the text of opd.cuh that it is compiled under
-    uint64_t hash;            // of both
-    int n_contexts;           // of clients, for which a retired version keeps its kernels
-    struct opd_err err;       // FAILED: why
-    struct map plans;         // struct bound_plan by hash of signature and device
-    int n_plans;              // large ones count as several
+    double time;        // when it was read; Unix time
+    char *path;         // of the file
+    char *folder;       // of its #include "..."
+    char *text;         // of the file, with what it includes by quotes in place
+    char *common;       // the text of opd.cuh that it is compiled under
+    uint64_t hash;      // of both
+    int n_contexts;     // of clients, for which a retired version keeps its kernels
+    struct opd_err err; // FAILED: why
+    struct map plans;   // struct bound_plan by hash of signature and device
+    int n_plans;        // large ones count as several
+    uint32_t fixed;     // attributes whose numbers some plan was seen to depend on: of others a
+                        // signature has none
     struct program *programs; // all of them, on all devices; see program.h
     struct version *derived;  // its derivatives, a reference each; see version_derive()
     struct version *next_derived;
@@ -50,6 +52,10 @@ struct version {
 struct bound_plan {
     int refs;
     struct bound_plan *next; // of the same hash
+    struct bound_plan *last; // the same with other numbers of attributes, as asked for last; a
+                             // reference, of the plan that the version keeps
+    struct bound_plan *of; // what this one is the same as: it has the signature, programs and lists
+                           // of both; a reference, or NULL
     struct device *device;
     uint8_t *signature;
     size_t signature_size;

@@ -91,6 +91,13 @@ void builder_clear_read(struct builder *b, int tensor)
         b->pending[tensor] = env_has_tensor(&b->env, tensor);
 }
 
+void builder_note_values(struct builder *b, const struct packed *packed)
+{
+    for (int i = 0; i < packed->n_values; i++)
+        buf_append(&b->values, &(struct plan_value){ b->plan->n_steps, packed->values[i] },
+                   sizeof(struct plan_value));
+}
+
 bool builder_add_step(struct builder *b, const struct plan_step *step)
 {
     size_t n = (size_t)b->plan->n_steps;
@@ -171,5 +178,6 @@ bool builder_add_launch(struct builder *b, struct plan_step *step, const struct 
             return false;
         step->slots[i].operand = builder_operand(b, tensor);
     }
+    builder_note_values(b, packed);
     return builder_add_step(b, step);
 }

@@ -19,6 +19,7 @@ struct builder {
     struct arena *arena; // the plan's
     struct opd_err *err;
     struct env env;
+    struct reads reads; // the env's
     struct packed packed;
     int operand_of[TENSOR_COUNT]; // -1: not listed yet
     bool pending[TENSOR_COUNT];   // to be filled with zeros before its next use
@@ -30,6 +31,7 @@ struct builder {
     size_t steps_capacity;
     size_t kernels_capacity;
     struct buf behind; // what stands behind the source, in C++
+    struct buf values; // of struct plan_value
 
     // Of lists (plan_lists.c): the tensors at one place of all lists at a time.
     const struct plan_request *whole; // what env.request says is of that place
@@ -39,6 +41,25 @@ struct builder {
     struct launch_group *group; // launches that become one; NULL: none
     size_t operands_capacity;
 };
+
+// An argument that only attributes say; where it stands in those of its step is in it.
+struct plan_value {
+    int step;
+    struct packed_value in_step;
+};
+
+// The plan lives in its own arena.
+struct owned_plan {
+    struct plan plan;
+    struct arena arena;
+    int n_values;
+    struct plan_value *values;
+};
+
+// Of the step that is added next.
+void builder_note_values(struct builder *b, const struct packed *packed);
+// Gradients that are asked for and can be made.
+uint32_t builder_wanted(const struct plan_request *request);
 
 // Appends to the plan. Error: it has too many.
 bool builder_add_step(struct builder *b, const struct plan_step *step);

@@ -174,6 +174,8 @@ static const char *negate(bool is_float, union expr_value *v)
 static const char *load_attr(const struct node *n, const struct env *env, union expr_value *out)
 {
     const struct op_value *v = &env->request->attrs[n->a];
+    if (env->reads)
+        env->reads->now |= UINT64_C(1) << n->a;
     if (!v->present)
         return "an attribute that is None";
     if (n->type == EXPR_FLOAT)
@@ -187,6 +189,8 @@ static const char *load_attr(const struct node *n, const struct env *env, union 
 static const char *load_shape(const struct node *n, const struct env *env, union expr_value *v)
 {
     const struct tensor_desc *t = env_tensor(env, n->a);
+    if (env->reads)
+        env->reads->now |= env->reads->of_tensors;
     if (t->dtype == OPD_DTYPE_NONE)
         return "a tensor that is None";
     if (n->kind == NODE_NUMEL) {
@@ -210,6 +214,8 @@ static const char *load(const struct node *n, const struct env *env, union expr_
         return NULL;
     case NODE_SLOT:
         *out = env->slots[n->a];
+        if (env->reads)
+            env->reads->now |= env->reads->slots[n->a];
         return NULL;
     case NODE_ATTR:
         return load_attr(n, env, out);
@@ -288,13 +294,27 @@ static const char *eval(const struct node *n, const struct env *env, union expr_
                                           : binary_int(n->kind, out->i, right.i, &out->i);
 }
 
+bool expr_eval_again(const struct expr *e, const struct env *env, union expr_value *out,
+                     uint64_t *reads, struct opd_err *err)
+{
+    struct reads *r = env->reads;
+    if (r)
+        r->now = 0;
+    const char *problem = eval(e->root, env, out);
+    *reads = r ? r->now : 0;
+    if (*reads & READS_PLACE)
+        r->fixed |= *reads;
+    return !problem || op_fail(err, "%s in '%s' (%s:%d)", problem, e->text, e->file, e->line);
+}
+
 bool expr_eval(const struct expr *e, const struct env *env, union expr_value *out,
                struct opd_err *err)
 {
-    const char *problem = eval(e->root, env, out);
-    if (!problem)
-        return true;
-    return op_fail(err, "%s in '%s' (%s:%d)", problem, e->text, e->file, e->line);
+    uint64_t reads;
+    bool ok = expr_eval_again(e, env, out, &reads, err);
+    if (env->reads)
+        env->reads->fixed |= reads;
+    return ok;
 }
 
 bool expr_eval_int(const struct expr *e, const struct env *env, int64_t *out, struct opd_err *err)

@@ -51,11 +51,23 @@ struct expr {
     const struct node *root;
 };
 
+// Which attributes the values of expressions come from: bit i is attribute i. READS_PLACE: also
+// from what one place in the plan has otherwise than the next, which is the tensors of lists at
+// hand and the count of a repeat.
+#define READS_PLACE (UINT64_C(1) << 63)
+struct reads {
+    uint64_t of_tensors; // what a size is said to come from: nothing, or READS_PLACE
+    uint64_t now;        // of the evaluation at hand
+    uint64_t fixed;      // of those that have decided on more than the values of arguments
+    uint64_t slots[ENV_MAX_SLOTS];
+};
+
 // What an expression is evaluated in: a request, and what has been worked out of it.
 struct env {
     const struct plan_request *request;
-    uint32_t wanted;  // gradients of inputs that will really be made
-    uint32_t unasked; // others, which the launch writes without asking whether they are null
+    struct reads *reads; // NULL: nobody asks
+    uint32_t wanted;     // gradients of inputs that will really be made
+    uint32_t unasked;    // others, which the launch writes without asking whether they are null
     enum opd_dtype types[OP_MAX_TYPES];
     union expr_value slots[ENV_MAX_SLOTS];
     int pack_rank[ENV_MAX_PACKS];
@@ -94,6 +106,10 @@ bool expr_eval(const struct expr *e, const struct env *env, union expr_value *ou
                struct opd_err *err);
 bool expr_eval_int(const struct expr *e, const struct env *env, int64_t *out, struct opd_err *err);
 bool expr_eval_bool(const struct expr *e, const struct env *env, bool *out, struct opd_err *err);
+// For what can be evaluated again where no more than attributes have changed: they are not fixed by
+// it, unless READS_PLACE is among what it reads.
+bool expr_eval_again(const struct expr *e, const struct env *env, union expr_value *out,
+                     uint64_t *reads, struct opd_err *err);
 
 // For formulas. What a tree that has been read is the value of; `text` stays. And the attribute of
 // that index whose name was taken, with its [element].

@@ -50,12 +50,14 @@ bool args_add_dims(struct planner *p, uint32_t chosen, int first)
 static bool put_value(struct planner *p, const struct formula_value *v)
 {
     union expr_value value;
+    uint64_t reads;
     struct cnumber type = cnumber_of_dtype(env_dtype(p->env, TYPE_ACC));
-    if (!expr_eval(v->expr, p->env, &value, p->err))
+    if (!expr_eval_again(v->expr, p->env, &value, &reads, p->err))
         return false;
     void *at = packed_put(&p->launch.packed, type.size, type.size);
     if (!at)
         return false;
+    packed_note_value(&p->launch.packed, at, type, v->expr, reads);
     if (cnumber_store(type, value, v->expr->type, at))
         return true;
     return op_fail(p->err, "%s does not fit into %s", v->text,

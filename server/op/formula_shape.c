@@ -50,10 +50,11 @@ static bool check_broadcast(const struct plan_request *request, struct opd_err *
             for (int d = 0; d < rank; d++) {
                 int64_t m = size_at(a, rank, d), n = size_at(b, rank, d);
                 char what[OP_MAX_NAME + 64];
+                if (m == n || m == 1 || n == 1)
+                    continue;
                 snprintf(what, sizeof what, "a shape that broadcasts with %s, which is",
                          op->inputs[k].name);
-                if (m != n && m != 1 && n != 1)
-                    return fail_shape(op, i, b, a, what, err);
+                return fail_shape(op, i, b, a, what, err);
             }
         }
     return true;

@@ -123,19 +123,25 @@ static void start_value(const struct op_attr *a, struct op_value *v)
     *v = (struct op_value){ .present = true, .n = a->list ? a->list : 1 };
 }
 
-// Numbers for an int or float attribute: `ints`, or `floats` where not all of them are whole.
-static bool set_numbers(const struct op *op, int attr, const int64_t *ints, const double *floats,
-                        int n, struct op_value *v, struct opd_err *err)
+static bool fail_number(const struct op *op, const struct op_attr *a, const int64_t *ints,
+                        const double *floats, int n, struct opd_err *err)
 {
-    const struct op_attr *a = &op->attrs[attr];
     char got[32];
     snprintf(got, sizeof got, "a list%s", ints ? "" : " of floats");
     if (n == 1 && ints)
         snprintf(got, sizeof got, "%" PRId64, ints[0]);
     else if (n == 1)
         snprintf(got, sizeof got, "%g", floats[0]);
+    return fail_type(op, a, got, err);
+}
+
+// Numbers for an int or float attribute: `ints`, or `floats` where not all of them are whole.
+static bool set_numbers(const struct op *op, int attr, const int64_t *ints, const double *floats,
+                        int n, struct op_value *v, struct opd_err *err)
+{
+    const struct op_attr *a = &op->attrs[attr];
     if (a->type != OP_ATTR_FLOAT && (a->type != OP_ATTR_INT || !ints))
-        return fail_type(op, a, got, err);
+        return fail_number(op, a, ints, floats, n, err);
     if (!check_length(op, a, n, err))
         return false;
     start_value(a, v);

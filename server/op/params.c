@@ -7,7 +7,7 @@
 
 void packed_start(struct packed *p)
 {
-    p->n_params = p->n_slots = p->depth = 0;
+    p->n_params = p->n_slots = p->n_values = p->depth = 0;
     p->size = 0;
 }
 
@@ -27,6 +27,14 @@ bool packed_put_slot(struct packed *p, int tensor)
         return false;
     p->slots[p->n_slots++] = (struct plan_slot){ p->size - 8, (uint32_t)tensor };
     return true;
+}
+
+void packed_note_value(struct packed *p, const void *at, struct cnumber type, const struct expr *e,
+                       uint64_t reads)
+{
+    if (reads && !(reads & READS_PLACE))
+        p->values[p->n_values++] =
+            (struct packed_value){ (uint32_t)((const uint8_t *)at - p->bytes), type, e };
 }
 
 static void *reserve(const struct step *launch, struct packed *out, uint32_t size, uint32_t align,
@@ -109,15 +117,17 @@ static bool pack_value(const struct step *launch, const struct argument *arg, co
                        struct packed *out, struct opd_err *err)
 {
     union expr_value value;
+    uint64_t reads;
     struct cnumber type = arg->type;
     const struct expr *e = arg->expr;
     if (type.kind == CNUMBER_VARIABLE)
         type = cnumber_of_dtype(env_dtype(env, type.type));
-    if (!expr_eval(e, env, &value, err))
+    if (!expr_eval_again(e, env, &value, &reads, err))
         return false;
     void *at = reserve(launch, out, type.size, cnumber_align(type), err);
     if (!at)
         return false;
+    packed_note_value(out, at, type, e, reads);
     if (cnumber_store(type, value, e->type, at))
         return true;
     char text[32];

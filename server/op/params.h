@@ -7,11 +7,19 @@
 #include "op/body.h"
 #include "base/mem.h"
 
+// An argument, or a member of one, that only attributes say.
+struct packed_value {
+    uint32_t offset;
+    struct cnumber type;
+    const struct expr *expr;
+};
+
 struct packed {
-    int n_params, n_slots, depth; // of structs that are open
-    uint32_t size, last;          // where what came last begins
+    int n_params, n_slots, n_values, depth; // of structs that are open
+    uint32_t size, last;                    // where what came last begins
     struct plan_param params[SIGNATURE_MAX_PARAMS];
     struct plan_slot slots[SIGNATURE_MAX_PARAMS]; // operand: the tensor's id
+    struct packed_value values[SIGNATURE_MAX_PARAMS];
     _Alignas(16) uint8_t bytes[OP_MAX_ARGS_SIZE];
 };
 
@@ -20,6 +28,9 @@ void packed_start(struct packed *p); // nothing is in it
 // takes.
 void *packed_put(struct packed *p, uint32_t size, uint32_t align);
 bool packed_put_slot(struct packed *p, int tensor); // the next 8 bytes are the tensor's address
+// The bytes at `at`, which packed_put() gave, are the value of that expression, which read these.
+void packed_note_value(struct packed *p, const void *at, struct cnumber type, const struct expr *e,
+                       uint64_t reads);
 
 // What the compiler must find true of the structs among the arguments, as C++ behind the source:
 // that their members lie where params_pack() puts them. Appends to `out`, once for each kernel.

@@ -10,12 +10,6 @@
 #include "op/formula.h"
 #include "base/mem.h"
 
-// The plan lives in its own arena.
-struct owned_plan {
-    struct plan plan;
-    struct arena arena;
-};
-
 static bool add_steps(struct builder *b, const struct section *section, int from, int to);
 
 // The body of a loop that is not entered: each of its launches is as an empty one.
@@ -53,6 +47,7 @@ static bool add_repeat(struct builder *b, const struct section *section, int at)
         drop_repeat(b, step + 1, step->n_body);
     for (int64_t t = 0; t < times; t++) {
         b->env.slots[step->slot].i = t;
+        b->reads.slots[step->slot] = READS_PLACE;
         if (!add_steps(b, section, at + 1, at + 1 + step->n_body))
             return false;
     }
@@ -244,8 +239,7 @@ static bool build_steps(struct builder *b)
     return (!b->whole || builder_set_member(b, 0)) && finish_results(b);
 }
 
-// Gradients that are asked for and can be made.
-static uint32_t wanted_gradients(const struct plan_request *request)
+uint32_t builder_wanted(const struct plan_request *request)
 {
     uint32_t wanted = 0;
     if (request->direction != PLAN_BACKWARD)
@@ -278,7 +272,7 @@ static bool build(struct builder *b, const struct plan_request *request)
         return false;
     if (b->whole && b->n_members == 0)
         return true; // of nothing
-    b->env.wanted = wanted_gradients(request);
+    b->env.wanted = builder_wanted(request);
     if (!check_gradients(b))
         return false;
     write_prelude(b);
@@ -318,10 +312,16 @@ struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
     b->plan = &owned->plan;
     b->arena = &owned->arena;
     b->err = err;
+    b->env.reads = &b->reads;
     bool ok = build(b, request);
     owned->plan.bytes = ok ? count_bytes(&owned->plan) : 0;
+    owned->plan.fixed = (uint32_t)b->reads.fixed;
+    owned->n_values = (int)(b->values.size / sizeof *owned->values);
+    owned->values = arena_copy(b->arena, b->values.bytes, (size_t)owned->n_values,
+                               sizeof *owned->values);
     free(b->steps);
     buf_finish(&b->behind);
+    buf_finish(&b->values);
     builder_finish_lists(b);
     free(b);
     if (ok)
@@ -341,10 +341,14 @@ void plan_free(struct plan *plan)
     free(owned);
 }
 
-static void sign_value(const struct op_attr *a, const struct op_value *v, struct buf *out)
+static void sign_value(const struct op_attr *a, const struct op_value *v, bool fixed,
+                       struct buf *out)
 {
     size_t n = v->present ? (size_t)v->n : 0;
+    bool is_number = a->type == OP_ATTR_FLOAT || a->type == OP_ATTR_INT;
     buf_append(out, &(uint8_t){ (uint8_t)n }, 1);
+    if (is_number && !fixed)
+        return;
     if (a->type == OP_ATTR_FLOAT)
         buf_append(out, v->f, n * sizeof *v->f);
     else
@@ -362,14 +366,14 @@ static inline void sign_desc(const struct tensor_desc *d, struct buf *out)
         buf_append(out, d->strides, rank * sizeof *d->strides);
 }
 
-void plan_signature(const struct plan_request *request, struct buf *out)
+void plan_signature(const struct plan_request *request, uint32_t fixed, struct buf *out)
 {
     const struct op *op = request->op;
     bool backward = request->direction == PLAN_BACKWARD;
     uint32_t outputs = (uint32_t)((UINT64_C(1) << op->n_outputs) - 1);
     uint8_t flags = (uint8_t)(backward | request->on_cpu << 1 | (!backward && request->keep) << 2 |
                               request->blas << 3);
-    uint32_t wanted = wanted_gradients(request);
+    uint32_t wanted = builder_wanted(request);
     uint32_t absent = backward ? request->grad_absent & outputs : 0;
     buf_append(out, &op->hash, sizeof op->hash);
     buf_append(out, &flags, sizeof flags);
@@ -378,7 +382,7 @@ void plan_signature(const struct plan_request *request, struct buf *out)
     for (int i = 0; i < op->n_inputs; i++)
         sign_desc(&request->inputs[i], out);
     for (int i = 0; i < op->n_attrs; i++)
-        sign_value(&op->attrs[i], &request->attrs[i], out);
+        sign_value(&op->attrs[i], &request->attrs[i], fixed >> i & 1, out);
     for (int i = 0; request->lists && i < op->n_inputs; i++) {
         buf_append(out, &request->lists->n[i], sizeof request->lists->n[i]);
         for (int k = 0; k < request->lists->n[i]; k++)

@@ -189,6 +189,7 @@ struct plan {
     char *checks;
     size_t checks_size;
     uint64_t bytes; // of the elements that a run reads and writes: of all operands but scratch
+    uint32_t fixed; // bit i: it depends on attribute i, not only some values among its arguments do
 };
 
 struct buf;
@@ -199,8 +200,16 @@ struct buf;
 struct plan *plan_build(const struct plan_request *request, struct opd_err *err);
 void plan_free(struct plan *plan); // NULL is fine
 
-// The request's signature, as bytes to look a plan up by. Appends to `out`.
-void plan_signature(const struct plan_request *request, struct buf *out);
+// The same plan for a request that differs in the numbers of attributes that are not fixed. What it
+// shares with `plan` is that one's, which is to outlive it. NULL: plan_build() knows why; or these
+// numbers show that more of them are fixed than *fixed says, to which they are added.
+struct plan *plan_revalue(const struct plan *plan, const struct plan_request *request,
+                          uint32_t *fixed);
+
+// The request's signature, as bytes to look a plan up by; of int and float attributes only the
+// numbers of those in `fixed`. Appends to `out`.
+void plan_signature(const struct plan_request *request, uint32_t fixed, struct buf *out);
+bool plan_same_numbers(const struct plan_request *a, const struct plan_request *b); // all of them
 
 // The request of the operator's k-th `example` directive (dtype: what every type variable takes if
 // it may). False where there is no k-th one. For warming, tests and docs.

@@ -191,6 +191,7 @@ bool builder_inner_with(struct builder *b, const struct inner *in, struct plan_r
     struct plan *plan = plan_build(request, b->err);
     if (!plan)
         return fail_inner(b, in);
+    b->reads.fixed = UINT32_MAX; // its values are values here, whatever they come from
     prepare(b, in);
     bool ok = add_steps(b, in, plan);
     plan_free(plan);

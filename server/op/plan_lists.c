@@ -164,6 +164,9 @@ bool builder_start_lists(struct builder *b, const struct plan_request *request)
 {
     b->whole = request;
     b->member = -1;
+    b->reads.of_tensors = READS_PLACE;
+    for (int i = 0; i < ENV_MAX_SLOTS; i++)
+        b->reads.slots[i] = READS_PLACE;
     if (!check_lists(b, request))
         return false;
     b->at_member = mem_alloc(sizeof *b->at_member);
@@ -307,6 +310,7 @@ static bool add_group(struct builder *b)
         step.slots[i].arg_offset += each;
     g->n = 0;
     b->prelude = g->prelude;
+    builder_note_values(b, &g->launch.packed);
     bool ok = builder_add_kernel(b, &(struct plan_param){ .size = step.args_size }, 1,
                                  buf_str(&kernel), g->launch.line, &step.kernel) &&
               builder_add_step(b, &step);

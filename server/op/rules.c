@@ -288,9 +288,13 @@ static void format_value(enum expr_type type, union expr_value v, char *out, siz
         snprintf(out, size, "%" PRId64, v.i);
 }
 
-static void format_attr(const struct op_attr *a, const struct op_value *v, char *out, size_t size)
+static void format_attr(const struct env *env, int attr, char *out, size_t size)
 {
+    const struct op_attr *a = &env->request->op->attrs[attr];
+    const struct op_value *v = &env->request->attrs[attr];
     size_t n = 0;
+    if (env->reads)
+        env->reads->fixed |= UINT64_C(1) << attr;
     if (!v->present || a->type == OP_ATTR_STR) {
         snprintf(out, size, "%s", v->present ? a->words[v->i[0]] : "None");
         return;
@@ -311,7 +315,6 @@ static void format_attr(const struct op_attr *a, const struct op_value *v, char 
 static void format_piece(const struct message_piece *piece, const struct env *env, char *out,
                          size_t size)
 {
-    const struct plan_request *request = env->request;
     union expr_value value;
     struct opd_err ignored = { 0 };
     out[0] = '\0';
@@ -320,7 +323,7 @@ static void format_piece(const struct message_piece *piece, const struct env *en
     else if (piece->tensor >= 0)
         tensor_desc_format(env_tensor(env, piece->tensor), out, size);
     else if (piece->attr >= 0)
-        format_attr(&request->op->attrs[piece->attr], &request->attrs[piece->attr], out, size);
+        format_attr(env, piece->attr, out, size);
     else if (piece->expr && expr_eval(piece->expr, env, &value, &ignored))
         format_value(piece->expr->type, value, out, size);
     else if (piece->expr)
@@ -347,20 +350,31 @@ static bool fail_require(const struct rule *rule, const struct env *env, struct 
     return op_fail(err, "%s", text);
 }
 
+static bool apply_let(const struct rule *rule, struct env *env, struct opd_err *err)
+{
+    uint64_t reads;
+    bool ok = expr_eval_again(rule->expr, env, &env->slots[rule->slot], &reads, err);
+    if (env->reads)
+        env->reads->slots[rule->slot] = reads;
+    return ok;
+}
+
 static bool apply_rule(const struct rule *rule, struct env *env, struct opd_err *err)
 {
-    bool holds;
+    union expr_value value;
+    uint64_t reads;
     switch (rule->kind) {
     case RULE_SHAPE:
         return rule->tensor < TENSOR_OUTPUT ? check_input(rule, env, err)
                                             : make_shape(rule, env, err);
     case RULE_LET:
-        return expr_eval(rule->expr, env, &env->slots[rule->slot], err);
+        return apply_let(rule, env, err);
     case RULE_REQUIRE:
         break;
     }
-    if (!expr_eval_bool(rule->expr, env, &holds, err))
+    if (!expr_eval_again(rule->expr, env, &value, &reads, err))
         return false;
+    bool holds = rule->expr->type == EXPR_FLOAT ? value.f != 0 : value.i != 0;
     return holds || fail_require(rule, env, err);
 }
 

@@ -34,17 +34,29 @@ class Requests:
         for id in (1, *range(3, 22)):  # a chain, which the graph holds
             self.raw.call("forward", "gelu", [id], {}, [self.new()])
         self.raw.call("graph_end", 1)
+        of_100 = [[self.make_tensor() for _ in range(100)] for _ in range(4)]
+        self.first, self.step = self.last, 0
         self.kinds = {
             "tensor_info": lambda: self.raw.call("tensor_info", 1),
             "forward": lambda: self.raw.call("forward", "gelu", [1], {}, [self.new()]),
             "call, new result": lambda: self.raw.call("call", 1, [1, self.new()]),
             "call, result that is there": lambda: self.raw.call("call", 1, [1, 2]),
             "replay of 20 calls": lambda: self.raw.call("replay", 1),
+            "adam_step, the next step": lambda: self.take_step("adam_step", [ids[0] for ids in of_100]),
+            "adam_steps of 100, the next step": lambda: self.take_step("adam_steps", of_100),
         }
 
     def new(self):
         self.last += 1
         return self.last
+
+    def make_tensor(self):
+        self.raw.make(self.new(), *DESC)
+        return self.last
+
+    def take_step(self, op, ids):
+        self.step += 1
+        self.raw.call("forward", op, ids, {"step": self.step}, [])
 
     def make(self, kind, n):
         """n of them; what they have made is freed before, since that is another request."""
@@ -52,8 +64,8 @@ class Requests:
             self.kinds[kind]()
 
     def clear(self):
-        if self.last > 2:
-            self.raw.call("free", "tensor", list(range(3, self.last + 1)), {"drop": True})
+        if self.last > self.first:
+            self.raw.call("free", "tensor", list(range(self.first + 1, self.last + 1)), {"drop": True})
 
 
 class AtWork:

@@ -239,17 +239,35 @@ def test_fault(client):
 
 @pytest.mark.skipif(SANITIZED, reason="a sanitizer keeps what is freed")
 def test_plans_are_not_kept_for_good(daemon):
-    """Attributes that change with each call, such as adam_steps' step, make a plan each."""
     lists = [[["float32", [3]]] * 2000] * 2
     sizes = []
     with Raw(daemon.socket) as raw:
         raw.call("hello", "test", {})
         for step in range(120):
-            raw.call("plan", "axpys", lists, {"a": float(step)}, {})
+            lists[0][0][1][0] = step  # of the others, too
+            raw.call("plan", "axpys", lists, {}, {})
             if step in (30, 119):
                 status = open(f"/proc/{daemon.pid}/status").read()
                 sizes.append(int(status.split("VmRSS:")[1].split()[0]))
     assert sizes[1] < sizes[0] + 100_000  # KiB; where all are kept it is four times as much
+
+
+@pytest.mark.parametrize("held", (False, True))
+def test_other_numbers(client, ops, held):
+    """Each call has its own, also where the plan of the one before is held by a graph."""
+    xs, ys = draw(300), [np.ones(SHAPES[i % len(SHAPES)], np.float32) for i in range(300)]
+    tensors, given, graphs = [client.tensor(y) for y in ys], [client.tensor(x) for x in xs], []
+    for a in (1.0, -2.0, 4.0, 1.0):
+        if held:
+            with client.capture() as graph:
+                ops.axpys(tensors, given, a=a)
+            graphs.append(graph)
+        else:
+            ops.axpys(tensors, given, a=a)
+    same(tensors, [y + 4 * x for x, y in zip(xs, ys)])
+    for graph in graphs[:2]:
+        graph.replay()
+    same(tensors, [y + (3 if held else 4) * x for x, y in zip(xs, ys)])
 
 
 def test_described(client, ops):

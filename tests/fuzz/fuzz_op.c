@@ -83,6 +83,7 @@ static void check_same(const struct plan *a, const struct plan *b)
     for (int i = 0; i < a->n_steps; i++) {
         const struct plan_step *x = &a->steps[i], *y = &b->steps[i];
         CHECK(x->kind == y->kind && x->kernel == y->kernel && x->args_size == y->args_size);
+        CHECK(memcmp(x->grid, y->grid, sizeof x->grid) == 0 && x->shared_size == y->shared_size);
         CHECK(x->args_size == 0 || memcmp(x->args, y->args, x->args_size) == 0);
     }
 }
@@ -98,13 +99,41 @@ static void check_rules(const struct op *op)
     }
 }
 
+// A plan that was given other numbers is the one that is made of them.
+static void try_other_numbers(const struct plan *plan, const struct plan_request *request)
+{
+    struct plan_request *other = mem_alloc(sizeof *other);
+    struct opd_err err = { 0 };
+    uint32_t fixed = plan->fixed;
+    *other = *request;
+    for (int i = 0; i < request->op->n_attrs; i++) {
+        enum op_attr_type type = request->op->attrs[i].type;
+        for (int k = 0; k < other->attrs[i].n && !(plan->fixed >> i & 1); k++) {
+            if (type == OP_ATTR_INT)
+                other->attrs[i].i[k] = (int64_t)((uint64_t)other->attrs[i].i[k] + next_random(9) -
+                                                 4);
+            else if (type == OP_ATTR_FLOAT)
+                other->attrs[i].f[k] += (double)next_random(9) / 4 - 1;
+        }
+    }
+    struct plan *revalued = plan_revalue(plan, other, &fixed);
+    struct plan *built = plan_build(other, &err);
+    CHECK(!revalued || built);
+    if (revalued)
+        check_same(revalued, built);
+    plan_free(revalued);
+    plan_free(built);
+    opd_err_clear(&err);
+    free(other);
+}
+
 static void try_plan(const struct plan_request *request)
 {
     struct opd_err err = { 0 };
     struct plan *plan = plan_build(request, &err);
     CHECK(plan ? err.code == OPD_E_none : err.code != OPD_E_none && err.msg[0]);
     struct buf signature = { 0 };
-    plan_signature(request, &signature);
+    plan_signature(request, UINT32_MAX, &signature);
     buf_finish(&signature);
     if (!plan)
         return;
@@ -113,6 +142,7 @@ static void try_plan(const struct plan_request *request)
     CHECK(again);
     check_same(plan, again);
     plan_free(again);
+    try_other_numbers(plan, request);
     plan_free(plan);
 }
 

@@ -233,19 +233,19 @@ static void test_signatures(void **state)
     struct op *op = parse_text(AXPY);
     struct lists *l = make(op, 2, 2, (int64_t[]){ 4, 5 });
     struct buf one = { 0 }, other = { 0 };
-    plan_signature(&l->request, &one);
+    plan_signature(&l->request, UINT32_MAX, &one);
     struct plan_lists *copy = plan_lists_copy(&l->lists);
     l->request.lists = copy;
-    plan_signature(&l->request, &other);
+    plan_signature(&l->request, UINT32_MAX, &other);
     assert_int_equal(one.size, other.size);
     assert_memory_equal(one.bytes, other.bytes, one.size);
     l->descs[0][1].shape[0] = 6; // the copy has its own
     other.size = 0;
-    plan_signature(&l->request, &other);
+    plan_signature(&l->request, UINT32_MAX, &other);
     assert_memory_equal(one.bytes, other.bytes, one.size);
     l->request.lists = &l->lists;
     other.size = 0;
-    plan_signature(&l->request, &other);
+    plan_signature(&l->request, UINT32_MAX, &other);
     assert_true(one.size != other.size || memcmp(one.bytes, other.bytes, one.size) != 0);
     buf_finish(&one);
     buf_finish(&other);

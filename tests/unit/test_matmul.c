@@ -410,9 +410,9 @@ static void test_signature(void **state)
     struct op *op = parse_lines("//! matmul y = x @ w.T\n//! kernel whole\n");
     struct plan_request r = ask(op, true);
     struct buf with = { 0 }, without = { 0 };
-    plan_signature(&r, &with);
+    plan_signature(&r, UINT32_MAX, &with);
     r.blas = false;
-    plan_signature(&r, &without);
+    plan_signature(&r, UINT32_MAX, &without);
     assert_true(with.size != without.size || memcmp(with.bytes, without.bytes, with.size) != 0);
     buf_finish(&with);
     buf_finish(&without);
