@@ -69,7 +69,8 @@ static struct version *begin(struct reload *r, struct op *op, const struct sourc
 struct version *load_begin(struct reload *r, const struct source *source, uint64_t owner,
                            bool shared, struct opd_err *err)
 {
-    struct op *op = op_parse(source->file, source->original, source->original_size, err);
+    struct op *op = op_parse_whole(source->file, source->original, source->original_size,
+                                   source->text, err);
     if (!op)
         return NULL;
     uint64_t scope = scope_of(owner, shared);

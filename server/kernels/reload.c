@@ -56,7 +56,7 @@ bool reload_busy(const struct reload *r)
 
 static struct version *parse(struct reload *r, struct source *s, struct opd_err *err)
 {
-    struct op *op = op_parse(s->file, s->original, s->original_size, err);
+    struct op *op = op_parse_whole(s->file, s->original, s->original_size, s->text, err);
     if (!op)
         return NULL;
     r->doubt = r->doubt || strcmp(s->op, op->name) != 0;

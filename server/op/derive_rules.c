@@ -143,8 +143,8 @@ static int find_logistic(struct graph *g, struct node *n, struct derive_part *pa
     if (!e)
         return 0;
     parts[0] = make_part(e->args[0],
-                         divides ? inverse ? "(g * r) * (1 / (1 + e))"
-                                           : "-(g * r) * (e >= y ? 1 : e * (1 / y))"
+                         divides   ? inverse ? "(g * r) * (1 / (1 + e))"
+                                             : "-(g * r) * (e >= y ? 1 : e * (1 / y))"
                          : inverse ? "-g * (1 / (1 + e))"
                                    : "g * (1 / (1 + 1 / e))",
                          n);

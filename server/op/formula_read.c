@@ -117,7 +117,7 @@ bool formula_read(struct reader *r)
                                 "follow from them");
     if (!r->formulas) {
         r->formulas = arena_alloc(r->arena, 1, sizeof *r->formulas);
-        if (!signature_functions(r->op->source, r->op->source_size, r->arena, &r->formulas->device,
+        if (!signature_functions(r->whole, r->whole_size, r->arena, &r->formulas->device,
                                  &r->formulas->n_device, NODE_MAX_ARGS))
             return lex_fail(lx, "more than %d __device__ functions", SIGNATURE_MAX_KERNELS);
     }

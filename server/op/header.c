@@ -367,17 +367,40 @@ static bool finish(struct reader *r, struct opd_err *err)
     return example_check_all(r);
 }
 
+// What has been found in the file's text with its includes gets the file's own lines.
+static void place_lines(struct reader *r)
+{
+    int n, *lines = text_own_lines(r->op->file, r->whole, r->whole_size, &n);
+#define PLACE(line) ((line) = (line) >= 0 && (line) < n ? lines[line] : 1)
+    for (int i = 0; i < r->n_signatures; i++) {
+        struct signature *sig = &r->signatures[i];
+        PLACE(sig->line);
+        for (int p = 0; p < sig->n_params; p++)
+            PLACE(sig->params[p].line);
+    }
+    for (int i = 0; i < r->n_structs; i++) {
+        struct struct_definition *def = &r->structs[i];
+        PLACE(def->line);
+        PLACE(def->problem_line);
+        for (int m = 0; m < def->n_members; m++)
+            PLACE(def->members[m].param.line);
+    }
+#undef PLACE
+    free(lines);
+}
+
 static bool read_header(struct reader *r, const char *text, size_t size, struct opd_err *err)
 {
     struct op *op = r->op;
     struct line *lines;
     int n;
     if (!lines_split(op->file, text, size, r->arena, &lines, &n, err) ||
-        !signature_scan(op->file, text, size, r->arena, &r->signatures, &r->n_signatures, err))
+        !signature_scan(op->file, r->whole, r->whole_size, r->arena, &r->signatures,
+                        &r->n_signatures, err))
         return false;
-    struct_scan(text, size, r->arena, &r->structs, &r->n_structs);
-    r->code_end = text + size;
-    r->code = n > 0 ? line_place(&lines[n - 1], lines[n - 1].text + lines[n - 1].size) : text;
+    struct_scan(r->whole, r->whole_size, r->arena, &r->structs, &r->n_structs);
+    if (r->whole != text)
+        place_lines(r);
     for (int i = 0; i < n; i++)
         if (!read_directive(r, &lines[i], err))
             return false;
@@ -397,6 +420,12 @@ static void show(const struct reader *r, const char *text, size_t size, struct o
 
 struct op *op_parse(const char *file, const char *text, size_t size, struct opd_err *err)
 {
+    return op_parse_whole(file, text, size, NULL, err);
+}
+
+struct op *op_parse_whole(const char *file, const char *text, size_t size, const char *whole,
+                          struct opd_err *err)
+{
     struct op *op = mem_zalloc(1, sizeof *op);
     struct reader *r = mem_zalloc(1, sizeof *r);
     struct arena arena = { 0 };
@@ -413,6 +442,8 @@ struct op *op_parse(const char *file, const char *text, size_t size, struct opd_
     r->body = op->body;
     r->arena = &op->body->arena;
     r->body->temps = r->temps; // for names in messages, until they are kept
+    r->whole = whole ? whole : text;
+    r->whole_size = whole ? strlen(whole) : size;
     r->lx.file = op->file;
     r->lx.err = err;
     scope_init(&r->scope, op);

@@ -167,6 +167,10 @@ static bool add_struct(struct filler *f, const char *type, const char *path, int
                           ", whose member '%.64s' is of type '%.64s', expected a pointer, an "
                           "accessor, a number, bool, a type variable or a struct of this file",
                           path, type);
+    if (def->problem && def->problem_line > 0)
+        return PARAM_FAIL(f->r, f->launch, f->param,
+                          " of struct '%s' (line %d), which cannot be filled in: line %d has %s",
+                          def->name, def->line, def->problem_line, def->problem);
     if (def->problem)
         return PARAM_FAIL(f->r, f->launch, f->param,
                           " of struct '%s' (line %d), which cannot be filled in: %s", def->name,

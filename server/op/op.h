@@ -140,6 +140,10 @@ struct op {
 // terminated. Errors: invalid_argument, "file:line: what, expected what", with the line and a caret
 // below it in err->log. The result has one reference.
 struct op *op_parse(const char *file, const char *text, size_t size, struct opd_err *err);
+// The same of a file that includes others, whose text with these in place is `whole`: kernels,
+// structs and names of types are found there.
+struct op *op_parse_whole(const char *file, const char *text, size_t size, const char *whole,
+                          struct opd_err *err);
 
 // The derivatives of an operator of formulas are such operators, too: "backward" makes the
 // gradients of the inputs, "tangent" the tangents of the outputs, all of the shape of all inputs

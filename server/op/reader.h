@@ -39,9 +39,10 @@ struct reader {
     struct arena *arena; // the operator's
     struct lexer lx;     // over the present directive
     const struct line *line;
-    const char *code, *code_end; // of the file, behind the last directive
-    const char *keyword;         // of that directive
-    struct lex_mark mark;        // of lx
+    const char *whole; // the file's text, what it includes in place
+    size_t whole_size;
+    const char *keyword;  // of that directive
+    struct lex_mark mark; // of lx
     struct scope scope;
     const char *launch_words[16]; // directives that belong to a step
     int n_launch_words;

@@ -252,13 +252,22 @@ bool section_read_zero(struct reader *r)
     return lex_expect_end(lx);
 }
 
-// A name of the kernels' own, behind the header: of a function or a type.
+static bool is_directive(const char *text, const char *at)
+{
+    while (at > text && at[-1] != '\n')
+        at--;
+    at += strspn(at, " \t");
+    return strncmp(at, "//!", 3) == 0;
+}
+
+// A name of the kernels' own: of a function or a type.
 static bool is_in_code(const struct reader *r, const struct token *t)
 {
-    for (const char *at = r->code; (at = memmem(at, (size_t)(r->code_end - at), t->start, t->size));
+    const char *end = r->whole + r->whole_size;
+    for (const char *at = r->whole; (at = memmem(at, (size_t)(end - at), t->start, t->size));
          at += t->size)
-        if (!text_is_word_char(at[-1]) &&
-            (at + t->size == r->code_end || !text_is_word_char(at[t->size])))
+        if ((at == r->whole || !text_is_word_char(at[-1])) &&
+            (at + t->size == end || !text_is_word_char(at[t->size])) && !is_directive(r->whole, at))
             return true;
     return false;
 }

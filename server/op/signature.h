@@ -1,9 +1,8 @@
 #pragma once
 
 // The kernels that a source declares, found by reading its text: names, template parameters and
-// parameters. Comments, strings and preprocessor lines are not seen; macros are not expanded and
-// includes not followed. What cannot be made out is no mistake until a launch names it: the
-// compiler has the last word.
+// parameters. Comments, strings and preprocessor lines are not seen; macros are not expanded. What
+// cannot be made out is no mistake until a launch names it: the compiler has the last word.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,7 +14,7 @@ enum {
     SIGNATURE_MAX_KERNELS = 256,
     SIGNATURE_MAX_PARAMS = 128,
     SIGNATURE_MAX_TEMPLATE = 32,
-    STRUCT_MAX = 256, // in a file
+    STRUCT_MAX = 1024, // in a file and what it includes
     STRUCT_MAX_MEMBERS = 128,
     STRUCT_MAX_EXTENTS = 3,
     TENSOR_INFO_DIMS = 25, // as in include/torch.cuh
@@ -71,6 +70,7 @@ struct struct_definition {
     const char *name;
     int line;
     const char *problem; // a member that cannot be filled in: fails when a kernel takes it
+    int problem_line;    // 0: the whole of it
     int n_template, n_members;
     struct template_param *template_params;
     struct struct_member *members;

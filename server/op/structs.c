@@ -60,8 +60,10 @@ static void read_members(struct scanner *s, struct piece text, struct struct_def
         const char *problem = def->n_members == STRUCT_MAX_MEMBERS
                                   ? "one of too many members"
                                   : read_member(s, &words, &member);
-        if (problem && !def->problem)
-            def->problem = arena_printf(s->arena, "line %d has %s", text.line, problem);
+        if (problem && !def->problem) {
+            def->problem = problem;
+            def->problem_line = text.line;
+        }
         if (!problem) {
             member.param.reads = true;
             members[def->n_members++] = member;
@@ -113,11 +115,12 @@ static void read_body(struct scanner *s, struct piece text, struct struct_defini
             scan_next(&in);
         if (aside || function || member.size == 0)
             continue;
-        if (braces && !def->problem)
-            def->problem = arena_printf(s->arena, "line %d has a struct of its own, or braces",
-                                        first.line);
-        else if (!braces)
+        if (braces && !def->problem) {
+            def->problem = "a struct of its own, or braces";
+            def->problem_line = first.line;
+        } else if (!braces) {
             read_members(s, member, def, members);
+        }
     }
     def->members = arena_copy(s->arena, members, (size_t)def->n_members, sizeof *members);
 }

@@ -2,7 +2,10 @@
 
 #include <ctype.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/mem.h"
 
 bool text_is(const char *s, size_t n, const char *word)
 {
@@ -66,4 +69,42 @@ int text_first_line(const char *s, size_t n)
     for (; end < n && end < start + most && s[end] >= '0' && s[end] <= '9'; end++)
         line = 10 * line + (s[end] - '0');
     return line > 0 && (end == n || !text_is_word_char(s[end])) ? line - 1 : 1;
+}
+
+// "#line N "FILE"": N, and whether it is of that file. 0: it is another line.
+static int read_mark(const char *line, const char *file, bool *out_own)
+{
+    size_t n = strlen(file);
+    char *end;
+    if (strncmp(line, "#line ", 6) != 0)
+        return 0;
+    long number = strtol(line + 6, &end, 10);
+    if (number < 1 || number > INT32_MAX || strncmp(end, " \"", 2) != 0)
+        return 0;
+    *out_own = strncmp(end + 2, file, n) == 0 && end[2 + n] == '"';
+    return (int)number;
+}
+
+int *text_own_lines(const char *file, const char *whole, size_t size, int *out_n)
+{
+    int first = text_first_line(whole, size), n = first + 1, own = first;
+    for (size_t i = 0; i < size; i++)
+        n += whole[i] == '\n';
+    int *lines = mem_zalloc((size_t)n, sizeof *lines);
+    bool outside = true;
+    const char *line = whole;
+    for (int k = first; k < n; k++) {
+        int number = k > first ? read_mark(line, file, &outside) : 0;
+        lines[k] = own;
+        if (number > 0 && outside)
+            own = number;
+        else if (outside)
+            own++;
+        line = memchr(line, '\n', (size_t)(whole + size - line));
+        if (!line)
+            break;
+        line++;
+    }
+    *out_n = n;
+    return lines;
 }

@@ -363,7 +363,8 @@ enum request_status request_check(struct request *req, const value *params, stru
     if (!read_check(params, &source, err))
         return REQUEST_ERROR;
     struct opd_err problem = { 0 };
-    struct op *op = op_parse(source->file, source->original, source->original_size, &problem);
+    struct op *op = op_parse_whole(source->file, source->original, source->original_size,
+                                   source->text, &problem);
     const value *options = value_at(params, 3);
     struct choice choice = { 0 };
     if (op && !read_choice(b, op, value_get(options, "targets"), value_get(options, "dtypes"),

@@ -65,9 +65,11 @@ struct trial {
 
 static bool write_source(const struct trial *t, struct opd_err *err)
 {
-    char *path = mem_printf("%s/source", t->folder);
-    bool ok = file_make(path, t->source->original, t->source->original_size, err);
+    char *path = mem_printf("%s/source", t->folder), *whole = mem_printf("%s/whole", t->folder);
+    bool ok = file_make(path, t->source->original, t->source->original_size, err) &&
+              file_make(whole, t->source->text, strlen(t->source->text), err);
     free(path);
+    free(whole);
     return ok;
 }
 
@@ -261,7 +263,8 @@ static bool prepare(struct trial *t, const char *file, struct opd_err *err)
 {
     if (!read_source(t, file, err) || !read_common(t, err))
         return false;
-    struct op *op = op_parse(t->source->file, t->source->original, t->source->original_size, err);
+    const struct source *s = t->source;
+    struct op *op = op_parse_whole(s->file, s->original, s->original_size, s->text, err);
     if (!op || !trial_cases_init(&t->cases, op, t->dtypes, t->gradients, err))
         return false;
     char *folder = file_temporary("opd-trial-XXXXXX");

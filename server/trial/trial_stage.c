@@ -56,9 +56,14 @@ static bool prepare(struct trial_run *s, char **argv, struct opd_err *err)
 {
     size_t size;
     char *path = mem_printf("%s/source", argv[0]), *text = file_read(path, &size, err);
-    struct op *op = text ? op_parse(argv[1], text, size, err) : NULL;
+    char *whole_path = mem_printf("%s/whole", argv[0]);
+    size_t whole_size;
+    char *whole = text ? file_read(whole_path, &whole_size, err) : NULL;
+    struct op *op = whole ? op_parse_whole(argv[1], text, size, whole, err) : NULL;
     free(path);
+    free(whole_path);
     free(text);
+    free(whole);
     bool gradients = strcmp(argv[4], "gradients") == 0;
     if (!op || !trial_cases_init(&s->cases, op, argv[3], gradients, err))
         return false;

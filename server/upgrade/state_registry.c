@@ -18,7 +18,8 @@ static void archive_error(struct archive *a, struct opd_err *err)
 
 // --- versions
 
-static void archive_op(struct archive *a, struct op **op)
+// `whole`: the file's text with what it includes, as far as it has been read.
+static void archive_op(struct archive *a, struct op **op, const char *whole)
 {
     char *file = a->reading ? NULL : (*op)->file, *source = a->reading ? NULL : (*op)->source;
     archive_str(a, "file", &file);
@@ -27,7 +28,8 @@ static void archive_op(struct archive *a, struct op **op)
         return;
     if (!file || !source)
         archive_fail(a, "there is no source");
-    else if (archive_good(a) && !(*op = op_parse(file, source, strlen(source), a->err)))
+    else if (archive_good(a) &&
+             !(*op = op_parse_whole(file, source, strlen(source), whole, a->err)))
         opd_err_prefix(a->err, "a version of an operator that is kept");
     free(file);
     free(source);
@@ -55,10 +57,10 @@ bool state_version(struct archive *a, void *thing)
         v->refs = 1;
         archive_made(a, RECORD_version, v);
     }
-    archive_op(a, &v->op);
+    archive_text(a, "text", &v->text);
+    archive_op(a, &v->op, v->text);
     archive_str(a, "path", &v->path);
     archive_str(a, "folder", &v->folder);
-    archive_text(a, "text", &v->text);
     archive_text(a, "common", &v->common);
     archive_bits(a, "hash", &v->hash);
     archive_int(a, "version", &v->number, 1, INT32_MAX);

@@ -143,3 +143,51 @@ def test_a_fault_names_the_struct(serve):
         pytest.skip("bounds are the CPU device's")
     with pytest.raises(opd.KernelFault, match="read of a tensor in 'p': element 4 of 4"):
         client.ops.fill_in(np.ones(4, np.float32))
+
+
+HEADER = """\
+#pragma once
+using real = double;
+enum class kind { plain };
+template <typename T> struct scaled { const T *x; T *y; real by; kind k; };
+template <typename T> __global__ void scale(scaled<T> p, int N)
+{
+    CUDA_KERNEL_LOOP(i, N)
+        p.y[i] = T(FACTOR * p.by * p.x[i]);
+}
+"""
+INCLUDING = """\
+#include "{}"
+//! op      scale(Tensor x, *, float by=2.0) -> Tensor y
+//! dtypes  float32 float64
+//! shape   x y [N]
+//! example x=[4]
+//! forward
+//!   kernel scale<scalar_t> threads N
+//!     bind p.k = 0
+"""
+
+
+def test_what_a_header_defines(start_daemon, tmp_path):
+    """Kernels, structs and names of types, of a header that a header includes: with an error told at the file's
+    line that includes it, an edit of it, and after an upgrade."""
+    header = tmp_path / "mine.cuh"
+
+    def save(text):
+        (tmp_path / ".new").write_text(text)
+        (tmp_path / ".new").rename(header)
+
+    save(HEADER.replace("FACTOR", "1"))
+    (tmp_path / "all.cuh").write_text('#include "mine.cuh"\n#include "mine.cuh"\n')
+    (tmp_path / "scale.cu").write_text(INCLUDING.format("all.cuh"))
+    with start_daemon("--kernels", str(tmp_path)).connect() as client:
+        x = np.arange(4.0)
+        assert np.array_equal(client.ops.scale(x, by=3.0).numpy(), 3 * x)
+        save(HEADER.replace("FACTOR", "10"))
+        assert client.reload()[-1]["state"] == "serving"
+        assert np.array_equal(client.ops.scale(x, by=3.0).numpy(), 30 * x)
+        save(HEADER.replace("real by", "real bye"))
+        message = client.reload()[-1]["message"]
+        assert message.startswith("scale.cu:1: kernel 'scale' has parameter 'p.bye', which names no tensor")
+        client.upgrade()
+        assert np.array_equal(client.ops.scale(x, by=3.0).numpy(), 30 * x)
