@@ -94,6 +94,15 @@ def test_what_was_saved_is_loaded_in_a_new_process(ops, run_fresh, tmp_path):
         assert_close(y, model(x))
 
 
+def test_a_trace_is_the_first_call(scale, tmp_path):
+    """torch traces twice, and compares; the first makes what later calls are shorter by."""
+    text = (tmp_path / "scale.cu").read_text()
+    save(tmp_path / "traced.cu", text.replace("scale", "traced"))
+    scale.reload()
+    traced = torch.jit.trace(lambda x: torch.ops.opd.traced(x) + 1, (X,))
+    assert_close(traced(X), X * 2 + 1)
+
+
 class Rows(torch.utils.data.Dataset):
     def __len__(self):
         return 8

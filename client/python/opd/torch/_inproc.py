@@ -445,22 +445,21 @@ def make_kernels(operator: Any, spec: Spec) -> None:
         if operator.kernels is not None:
             return  # another thread has made them meanwhile: torch takes a name once
         try:
-            kernels = Kernels(operator, spec, library)
-            _go_first(kernels, operator.overload)
-            _go_first(kernels, operator.overload.overloadpacket)
-            operator.kernels = kernels
+            operator.kernels = Kernels(operator, spec, library)
         except OSError as e:
             if str(e) not in _told:
                 _told.add(str(e))
                 warnings.warn(f"opd.torch: {e}", stacklevel=2)
 
 
-def _go_first(kernels: Kernels, called: Any) -> None:
-    """torch.ops.opd.gelu is as soon here as opd.torch.ops.gelu is."""
+def go_first(operator: Any, called: Any) -> None:
+    """torch.ops.opd.gelu is as soon here as opd.torch.ops.gelu is. Its calls go this way before there
+    are kernels, too: torch.jit.trace makes two, and compares from where."""
     before = called._op
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        made = MISS if kernels.operator.outdated else kernels.call(args, kwargs)
+        kernels = operator.kernels
+        made = MISS if kernels is None or operator.outdated else kernels.call(args, kwargs)
         return before(*args, **kwargs) if made is MISS else made
 
     called._op = call

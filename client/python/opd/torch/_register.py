@@ -27,7 +27,7 @@ from ..errors import InvalidArgument, OpdError
 from . import _derivatives as derivatives
 from ._autocast import cast, register_autocast
 from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, to_wire, write_inputs
-from ._inproc import MISS, Kernels, check_capture, make_kernels
+from ._inproc import MISS, Kernels, check_capture, go_first, make_kernels
 from ._interface import get_key
 from ._library import DEFAULT_ISOLATED, get_library
 from ._onnx import express, is_exported
@@ -118,6 +118,9 @@ class Operator:
             _library.impl(name, transform, "FuncTorchDynamicLayerFrontMode")
         packet = getattr(torch.ops.opd, self.public)
         self.overload = packet.default
+        if call == self._call and get_library() is not None:
+            go_first(self, self.overload)
+            go_first(self, packet)
         for overload in overloads if call == self._call and not self.mutated else ():
             register_autocast(_library, getattr(packet, overload), spec)
 
@@ -361,7 +364,7 @@ class Operator:
             )
         ]
         none = (None,) * len(self.attr_names)
-        if not any(wanted):
+        if not any(wanted) or all(grad is None for grad in grads[: self.n_outputs]):
             return (None,) * self.n_inputs + none
         if torch.is_grad_enabled() and (self.derivable or self.linear):
             with with_those_of_forward(ctx.options):
