@@ -173,6 +173,13 @@ def eventually(holds, seconds=PATIENCE):
     return value
 
 
+def can_compile():
+    """Programs in C that use libopd."""
+    command = ["cc", "-E", "-x", "c", "-"]
+    test = "#include <msgpack.h>\n"
+    return shutil.which("cc") and subprocess.run(command, input=test, text=True, capture_output=True).returncode == 0
+
+
 def in_threads(count, work):
     """Calls work(0), work(1), ... at once, each in a thread of its own. The first error is raised."""
     errors = []
@@ -296,6 +303,7 @@ def record_worst():
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "own_card: compares what is taken of a GPU, which nothing else may use meanwhile")
     # Tests that break a file on purpose would bury what else there is. pytest.warns() sees them all the same.
     config.addinivalue_line("filterwarnings", "ignore::opd.ReloadWarning")
 

@@ -149,13 +149,16 @@ bool lines_split(const char *file, const char *text, size_t size, struct arena *
                        OP_MAX_TEXT);
     if (memchr(text, '\0', size))
         return op_fail(err, "%s:1: a zero byte in the file, expected text", file);
+    int first = text_first_line(text, size);
+    if (first < 0)
+        return op_fail(err, "%s:1: the number of #line is not one of 1 to 99999999", file);
     struct splitter s = {
         .file = file,
         .arena = arena,
         .err = err,
+        .number = first - 1,
         .lines = arena_alloc(arena, OP_MAX_DIRECTIVES, sizeof *s.lines),
     };
-    s.number = text_first_line(text, size) - 1;
     bool ok = split(&s, text, size);
     buf_finish(&s.text);
     buf_finish(&s.pieces);

@@ -68,7 +68,9 @@ int text_first_line(const char *s, size_t n)
         return 1;
     for (; end < n && end < start + most && s[end] >= '0' && s[end] <= '9'; end++)
         line = 10 * line + (s[end] - '0');
-    return line > 0 && (end == n || !text_is_word_char(s[end])) ? line - 1 : 1;
+    if (end == start)
+        return 1;
+    return line > 0 && (end == n || !text_is_word_char(s[end])) ? line - 1 : -1;
 }
 
 // "#line N "FILE"": N, and whether it is of that file. 0: it is another line.

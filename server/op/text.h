@@ -9,7 +9,8 @@
 bool text_is(const char *s, size_t n, const char *word); // the n bytes are that word
 bool text_is_word_char(char c);                          // of a name in C
 bool text_is_plain(const char *s, size_t n);             // UTF-8, and no control character but tabs
-// The number of a file's first line: 1, but where that is `#line 12`, which the next one has.
+// The number of a file's first line: 1, but where that is `#line 12`, which the next one has; -1
+// where that is a number that no line has, which is from 1 to 99999999.
 int text_first_line(const char *s, size_t n);
 // For each line of a text in which includes are in place (kernels/source.h), counted from that of
 // its first, the line of the file itself: of what is included, the line that includes it. The

@@ -1,14 +1,14 @@
 """Operators that a client brings along: whose they are, how long they stay, and what is wrong with them."""
 
 import os
-import shutil
+import re
 import subprocess
 import textwrap
 
 import numpy as np
 import opd
 import pytest
-from conftest import PATIENCE, ROOT, eventually
+from conftest import DEVICE, PATIENCE, ROOT, can_compile, eventually
 
 from operators import double_by, put_kernels
 from raw import SANITIZED, Raw
@@ -167,7 +167,8 @@ def test_lines_are_the_callers(client, tmp_path):
     with pytest.raises(opd.CompileError) as caught:
         client.load(whole, name="cell 3", line=101)
     assert str(caught.value).startswith("cell 3:110:12: error: ")
-    assert "110 |     y[0] = missing;\n      |            ^" in caught.value.log
+    shown = r"y\[0\] = missing;\n( +\|)? +\^"
+    assert re.search(shown, caught.value.log) and ("110 |" in caught.value.log or DEVICE != "cpu")
     assert "wrong" not in client.ops
 
 
@@ -183,7 +184,7 @@ def test_a_file_anywhere(client, other, tmp_path):
     with Raw(client.socket) as raw:
         assert raw.call("events")["events"][-1]["file"] == str(path)
     path.write_text(double_by("oops"))
-    with pytest.raises(opd.CompileError, match="^any.cu:14:.*'oops' was not declared"):
+    with pytest.raises(opd.CompileError, match=r"^any.cu:14:.*('oops' was not declared|identifier \"oops\" is undefined)"):
         client.load(path)
     os.chmod(tmp_path, 0o777)
     with pytest.raises(opd.InvalidArgument, match="can be written by everyone"):
@@ -220,13 +221,16 @@ def test_bad_input(daemon):
             ("x" * (1 << 20) + "y", {}, "load: <string>: 1048577 bytes, expected at most 1048576"),
             (b"//! op \xff", {}, "<string>:1: a byte that is no text, expected UTF-8"),
             ("#line 7\n//! op", {"name": "a.py"}, "a.py:7: expected the name of the operator"),
+            ("#line 0\n" + add(), {}, "<string>:1: the number of #line is not one of 1 to 99999999"),
+            ("#line 123456789\n" + add(), {}, "<string>:1: the number of #line"),
+            ("#line 5x\n" + add(), {}, "<string>:1: the number of #line"),
         ):
             with pytest.raises(Exception, match=f"(?s)^{message}") as caught:
                 raw.call("load", source, options)
             assert caught.value.code == "invalid_argument"
         assert raw.call("load", add(3, "load_odd").encode(), {})["version"] == 1
         assert raw.call("unload", "load_odd") is None
-        assert raw.call("load", "#line 0\n" + add(3, "load_odd"), {})["version"] == 1
+        assert raw.call("load", "#line 1\n" + add(3, "load_odd"), {})["version"] == 1
 
 
 def test_limits(daemon):
@@ -388,7 +392,7 @@ int main(int argc, char **argv)
 """
 
 
-@pytest.mark.skipif(SANITIZED or not shutil.which("cc"), reason="no C compiler, or one that needs its flags")
+@pytest.mark.skipif(SANITIZED or not can_compile(), reason="no C compiler or msgpack.h, or one that needs its flags")
 def test_from_c(daemon, tmp_path):
     (tmp_path / "prog.c").write_text(C_PROGRAM)
     (tmp_path / "from_c.cu").write_text(add(2, "from_c"))

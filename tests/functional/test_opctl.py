@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import threading
@@ -12,7 +11,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from conftest import PATIENCE, eventually
+from conftest import PATIENCE, can_compile, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("OPD_BIN", ROOT / "build" / "opd")).resolve().parent
@@ -235,14 +234,6 @@ def test_output_that_cannot_be_written(daemon):
 
 
 # ---- the library ----
-
-
-def can_compile():
-    test = "#include <msgpack.h>\n"
-    command = ["cc", "-E", "-x", "c", "-"]
-    if not shutil.which("cc"):
-        return False
-    return subprocess.run(command, input=test, text=True, capture_output=True).returncode == 0
 
 
 @pytest.mark.skipif(not can_compile(), reason="no C compiler, or no msgpack.h")
