@@ -160,6 +160,7 @@ def test_a_compile_that_does_not_end(start_daemon):
         other.ops.gelu(x).numpy()
 
 
+@pytest.mark.own_card
 def test_the_broker_is_killed(tmp_path):
     """Clients are told, nothing of it stays, and the next takes its place."""
     gpu, shm = gpu_memory_used(DEVICE), set(os.listdir("/dev/shm"))
@@ -214,12 +215,14 @@ def test_status_agrees_with_the_system(start_daemon):
         assert not (differs := eventually_agrees(daemon, client)), differs
 
 
+@pytest.mark.own_card
 @pytest.mark.parametrize("options", [["--gib", "0.0625", "--workers", "3", "--faults", "20", "--hangs", "2"]])
 def test_endurance(options):
     """A short endurance.py: some faults of each kind beside clients that verify every bit."""
     run_script("endurance.py", *options)
 
 
+@pytest.mark.own_card
 @pytest.mark.parametrize("options", [["--seconds", "30", "--seed", "1"], ["--seconds", "15"]])
 def test_chaos(options):
     """A short chaos.py: once as always, once as never before. Its output names the seed."""

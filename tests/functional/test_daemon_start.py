@@ -6,6 +6,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -263,18 +264,13 @@ def test_the_lock_file_of_a_dead_daemon_is_no_obstacle(tmp_path, start_daemon):
 
 
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv")
-def test_another_user_is_refused(tmp_path, start_daemon):
+def test_another_user_is_refused(request, start_daemon):
     if os.geteuid() != 0:
         pytest.skip("needs root")
-    os.chmod(tmp_path, 0o755)
-    for parent in tmp_path.parents:
-        if (
-            parent.stat().st_uid == os.geteuid()
-            and parent != Path("/tmp")
-            and str(parent).startswith("/tmp")
-        ):
-            os.chmod(parent, 0o755)
-    path = tmp_path / "opd.sock"
+    folder = Path(tempfile.mkdtemp(prefix="opd-test-"))  # pytest's own are closed to others by each run that begins
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    folder.chmod(0o755)
+    path = folder / "opd.sock"
     start_daemon(socket=path)
     path.chmod(0o666)
     code = "import socket,sys; s=socket.socket(1); s.connect(sys.argv[1]); sys.stdout.buffer.write(s.recv(1000))"

@@ -10,6 +10,7 @@ from opd._shapes import Rules, make_key
 from opd._trees import Arithmetic, Misfit, parse
 from opd._spec import Spec
 
+from conftest import DEVICE
 from raw import Raw, RpcError
 
 # What is said of shapes and dtypes is the daemon's own; what a file requires is in its words.
@@ -38,7 +39,7 @@ def infer(info, rules, inputs, attrs):
 
 def ask(raw, info, inputs, attrs):
     try:
-        plan = raw.call("plan", info["name"], inputs, attrs, {"device": "cpu"})
+        plan = raw.call("plan", info["name"], inputs, attrs, {"device": DEVICE})
     except RpcError as e:
         return str(e)
     return [plan["outputs"], plan["saved"]]

@@ -31,6 +31,7 @@ pytestmark = [
 RUNS = ("forward", "vjp")
 needs_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="the daemon has no device for tensors on the CPU")
 gpu = [d for d in TORCH_DEVICES if d != "cpu"]
+SERVED = (gpu or ["cpu"])[0]  # tensors there are computed in this process
 needs_gpu = pytest.mark.skipif(not gpu, reason="no GPU")
 
 
@@ -218,7 +219,7 @@ def test_options(ops, draw, here, asked):
 
 
 def test_backward_of_a_forward_before_an_edit(scale, tmp_path):
-    x = X.clone().requires_grad_()
+    x = X.to(SERVED, copy=True).requires_grad_()
     for _ in range(3):
         old = opd.torch.ops.scale(x)
     for factor in (5, 6, 7, 8, 9):
@@ -234,7 +235,7 @@ def test_backward_of_a_forward_before_an_edit(scale, tmp_path):
 def test_edits_under_callers(scale, tmp_path):
     """No call that begins after reload() has answered runs a version from before."""
     served, done = [2], threading.Event()
-    x = torch.ones(100)
+    x = torch.ones(100, device=SERVED)
 
     def work(number):
         if number == 8:
@@ -257,7 +258,7 @@ def test_edits_under_callers(scale, tmp_path):
 
 
 def test_edits_leave_nothing_behind(scale, tmp_path):
-    x = X.clone().requires_grad_()
+    x = X.to(SERVED, copy=True).requires_grad_()
     counts, maps = [], []
     for n in range(24):
         write_scale(tmp_path, n + 3)
@@ -272,15 +273,16 @@ def test_edits_leave_nothing_behind(scale, tmp_path):
 
 
 def test_a_rollback(scale, tmp_path):
-    assert_close(opd.torch.ops.scale(X), X * 2)
+    x = X.to(SERVED)
+    assert_close(opd.torch.ops.scale(x), x * 2)
     write_scale(tmp_path, 3)
     scale.reload()
     for _ in range(2):
-        assert_close(opd.torch.ops.scale(X), X * 3)
+        assert_close(opd.torch.ops.scale(x), x * 3)
     with scale.connect() as client:
         client._conn.call("rollback", "scale")
     for _ in range(2):
-        assert_close(opd.torch.ops.scale(X), X * 2)
+        assert_close(opd.torch.ops.scale(x), x * 2)
 
 
 # --- the daemon comes and goes
@@ -292,13 +294,12 @@ def kill(daemon):
     daemon.process.stdout.close()
 
 
-@needs_cpu
 def test_a_daemon_that_is_killed_and_another(start_daemon, tmp_path):
     """What is loaded goes on; the next daemon's versions are followed as soon as there is one."""
     write_scale(tmp_path, 2)
     daemon = start_daemon("--kernels", str(tmp_path))
     opd.torch.use(daemon.socket)
-    x = X.clone().requires_grad_()
+    x = X.to(SERVED, copy=True).requires_grad_()
     for _ in range(2):
         old = opd.torch.ops.scale(x)
         old_gradient = grad_of(old, x)
@@ -319,7 +320,7 @@ def test_a_daemon_that_is_killed_and_another(start_daemon, tmp_path):
 
 
 def test_an_upgrade_is_not_noticed(scale, asked):
-    x = X.clone()
+    x = X.to(SERVED)
     for _ in range(2):
         opd.torch.ops.scale(x)
     with scale.connect() as client:
@@ -354,12 +355,11 @@ def test_a_forked_child_goes_on(ops):
     assert child.exitcode == 0
 
 
-@needs_cpu
 def test_threads(ops):
     def work(seed):
         generator = torch.Generator().manual_seed(seed)
         for n in range(200):
-            x = torch.randn(n % 7 * 1000 + 1, generator=generator)
+            x = torch.randn(n % 7 * 1000 + 1, generator=generator).to(SERVED)
             assert_close(ops.gelu(x, approximate="none"), F.gelu(x))
 
     in_threads(6, work)
@@ -458,6 +458,7 @@ def test_a_captured_version_outlives_edits(scale, tmp_path):
 
 
 @needs_gpu
+@pytest.mark.own_card
 def test_edits_take_no_memory_of_the_device(scale, tmp_path):
     x = torch.ones(64, device=gpu[0])
     free = []

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 from conftest import CACHE, DEVICE, PROGRAM, eventually, in_threads
-from torch_fixtures import isolated, ops, run_fresh, torch_daemon  # noqa: F401
+from torch_fixtures import TORCH_DEVICES, isolated, ops, run_fresh, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch
@@ -318,7 +318,7 @@ def test_a_backward_that_is_loaded_outlives_its_daemon(start_daemon, tmp_path):
     daemon = start_daemon("--kernels", str(tmp_path))
     opd.torch.use(daemon.socket)
     scale, count = opd.torch.ops.scale, find_library().count
-    x = X.clone().requires_grad_()
+    x = X.to(TORCH_DEVICES[-1], copy=True).requires_grad_()  # what the daemon serves
     for factor in range(3, 9):
         assert_close(grad_of(scale(x), x), torch.full_like(x, factor - 1))
         old = scale(x)

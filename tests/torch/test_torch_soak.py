@@ -10,6 +10,7 @@ from training_soak import Soak
 import opd
 
 
+@pytest.mark.own_card
 @pytest.mark.skipif(os.environ.get("OPD_ISOLATED") == "1", reason="all calls run in the daemon")
 @pytest.mark.parametrize("device", TORCH_DEVICES)
 def test_edits_under_training_loops(device):

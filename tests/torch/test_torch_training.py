@@ -1,6 +1,5 @@
 """What torch puts around a model in training: other processes, checkpoints, the profiler."""
 
-import inspect
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from torch_fixtures import device, draw, ops, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch
+from opd.torch._library import DEFAULT_ISOLATED
 
 HERE = Path(__file__).parent
 
@@ -103,7 +103,7 @@ def test_the_profiler_has_operators_by_name(ops, draw, device):
 def test_the_profiler_has_time_on_the_device(ops, draw, device):
     if torch.device(device).type != "cuda":
         pytest.skip("no tensor on a GPU")
-    if "isolated" not in inspect.signature(opd.torch.options).parameters:
+    if DEFAULT_ISOLATED:
         pytest.skip("kernels run in the daemon, which this process's profiler does not see")
     x = draw(1 << 20, dtype=torch.float32)
     for _ in range(3):  # the first call is isolated
