@@ -42,7 +42,7 @@ PYTHON ?= $(or $(wildcard .venv/bin/python),python3)
 FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
-.PHONY: all setup demo test quick some check-gpu examples programs \
+.PHONY: all setup demo test quick some check-gpu endurance-gpu examples programs \
 	unit conformance compile-all functional ops torch torch-isolated reload faults soak soak-torch endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
 	bench bench-edits bench-operators \
 	bench-reload bench-requests gates \
@@ -204,7 +204,7 @@ JOBS ?= $(if $(filter cpu,$(DEVICE)),$(shell n=$$(nproc); echo $$((n < 4 ? n : 4
 PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo '-n $(JOBS) --dist loadfile')
 PYTEST = $(TEST_ENV) $(PYTHON) -m pytest -q -p no:cacheprovider -o timeout=900 -W ignore::pytest.PytestConfigWarning \
 	$(if $(filter-out 1,$(JOBS)),$(PARALLEL))
-# Of `test` and `check-gpu` the steps whose names begin so: make check-gpu STEPS="functional-cuda ops".
+# Of `test` the steps, and of `check-gpu` the jobs whose names begin so: make check-gpu STEPS="torch functional/test_v".
 STEPS ?=
 
 test:
@@ -224,7 +224,12 @@ check-gpu:
 	@if $(HAVE_HEADERS); then $(MAKE) --no-print-directory -j$$(nproc) all programs; \
 	elif [ -x build/opd ]; then echo "check-gpu: no uv.h, msgpack.h or cmocka.h; using the build/ that came along"; \
 	else echo "check-gpu: needs uv.h, msgpack.h and cmocka.h, or a build/ made elsewhere" >&2; exit 1; fi
-	@scripts/test.sh gpu $(STEPS)
+	@[ -e build/libopd.so ] || ln -s libopd.so.0 build/libopd.so # not all that copies a build/ takes links along
+	@$(TEST_ENV) $(PYTHON) scripts/check_gpu.py $(STEPS)
+
+# Hours' worth of edits, faults and figures, in twenty minutes.
+endurance-gpu:
+	@scripts/test.sh endurance-gpu $(STEPS)
 
 demo:
 	@scripts/setup.sh demo

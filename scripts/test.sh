@@ -1,7 +1,7 @@
 #!/bin/sh
-# The whole test run, step by step: scripts/test.sh cpu|gpu|quick [PREFIX...]. Each step is a target of the
+# The whole test run, step by step: scripts/test.sh cpu|quick|endurance-gpu [PREFIX...]. Each step is a target of the
 # Makefile and can be run alone; with PREFIXes those run whose names begin with one of them
-# (`gpu functional-cuda ops`). A step that fails does not stop the others, except the build; what it
+# (`cpu functional ops`). A step that fails does not stop the others, except the build; what it
 # printed last is printed again at the end. The last line is "N passed, N failed", counting steps.
 # OPD_AGAIN=1: a step other than a build that fails is run once more; if it passes then, it has
 # passed, and the end tells that it is unsteady. That is a defect of opd or of the test.
@@ -140,26 +140,14 @@ quick) # a minute on two cores: each layer, by the tests that find most
     step ops run TESTS="tests/ops/test_ops.py -k 'relu or gelu or lltm-'" some
     step model run SECONDS=5 model
     ;;
-gpu)
-    export OPD_NO_APT=1 # no network: what only apt-get brings may be missing
-    for device in ${DEVICES:-cuda:0 cpu}; do
-        step "conformance-$device" run PREBUILT=1 DEVICE="$device" conformance
-        step "functional-$device" run PREBUILT=1 DEVICE="$device" functional
-        step "ops-$device" run PREBUILT=1 DEVICE="$device" ops
-        step "torch-$device" run PREBUILT=1 DEVICE="$device" torch
-        step "torch-isolated-$device" run PREBUILT=1 DEVICE="$device" torch-isolated
-        step "reload-$device" run PREBUILT=1 DEVICE="$device" reload
-        step "faults-$device" run PREBUILT=1 DEVICE="$device" faults
-        step "model-$device" run PREBUILT=1 DEVICE="$device" SECONDS=60 model
-    done
-    step examples run PREBUILT=1 examples
+endurance-gpu)
     step soak run PREBUILT=1 DEVICE=cuda:0 soak
     step soak-torch run PREBUILT=1 DEVICE=cuda:0 soak-torch
     step endurance run PREBUILT=1 DEVICE=cuda:0 endurance
     step bench run PREBUILT=1 DEVICE=cuda:0 bench
     ;;
 *)
-    echo "usage: scripts/test.sh cpu|gpu|quick [PREFIX...]" >&2
+    echo "usage: scripts/test.sh cpu|quick|endurance-gpu [PREFIX...]" >&2
     exit 2
     ;;
 esac

@@ -303,7 +303,7 @@ def record_worst():
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "own_card: compares what is taken of a GPU, which nothing else may use meanwhile")
+    config.addinivalue_line("markers", "own_card: takes much of a GPU, or compares what is taken of it: wants it alone")
     # Tests that break a file on purpose would bury what else there is. pytest.warns() sees them all the same.
     config.addinivalue_line("filterwarnings", "ignore::opd.ReloadWarning")
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from conftest import DEVICE
 
-pytestmark = pytest.mark.skipif(DEVICE == "cpu", reason="takes a GPU's memory and speed")
+pytestmark = [pytest.mark.skipif(DEVICE == "cpu", reason="takes a GPU's memory and speed"), pytest.mark.own_card]
 
 SIDE = 46400  # squared, more than 2^31
 ROWS = 3
