@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import opd
-from conftest import DEVICE
+from conftest import DEVICE, PATIENCE
 from raw import Raw, RpcError, find_roles
 
 # In place, in three launches; the second does not return where `stuck`, and faults where `bad`.
@@ -225,16 +225,20 @@ def test_writes_that_a_kill_interrupts(daemon):
     with daemon.connect() as client:
         tensors = [client.tensor(np.zeros(size, np.uint8)) for _ in range(4)]
         may_hold = [{0} for _ in tensors]
-        stop, kills = threading.Event(), itertools.count()
+        stop, served = threading.Event(), threading.Event()
 
         def kill():
-            # In some of the pauses a slow machine can write and read, too.
-            while not stop.wait(0.05 * 2 ** (next(kills) % 5)):
+            for n in itertools.count():
+                served.clear()
                 for pid in find_roles(daemon.pid, "executor"):
                     try:
                         os.kill(pid, signal.SIGKILL)
                     except ProcessLookupError:
                         pass
+                if n % 5:  # else it may be the next one's start that is interrupted
+                    served.wait(PATIENCE)
+                if stop.wait(0.01 * 2 ** (n % 5)):
+                    return
 
         killer = threading.Thread(target=kill)
         killer.start()
@@ -255,6 +259,7 @@ def test_writes_that_a_kill_interrupts(daemon):
                     errors += 1
                     continue
                 assert got <= may
+                served.set()
                 reads += 1
         stop.set()
         killer.join()
