@@ -160,7 +160,8 @@ struct formula_dims {
     uint64_t repeated[OP_MAX_RANK]; // by tensor: its place in the list that was given
 };
 
-struct tensor_desc formula_common_shape(const struct plan_request *request);
+// The shape that tensors broadcast to; those of no dtype are absent.
+struct tensor_desc formula_common_shape(const struct tensor_desc *inputs, int n);
 void formula_collapse(const struct tensor_desc *common, const struct tensor_desc *const *tensors,
                       int n, struct formula_dims *out);
 

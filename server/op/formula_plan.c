@@ -236,7 +236,7 @@ bool formula_plan(struct env *env, struct buf *text,
     p->env = env;
     p->set = env->request->op->body->formulas;
     p->err = err;
-    p->common = formula_common_shape(env->request);
+    p->common = formula_common_shape(env->request->inputs, env->request->op->n_inputs);
     p->n = tensor_desc_numel(&p->common);
     p->n_temps = env->request->op->n_inputs;
     p->on_cpu = env->request->on_cpu;

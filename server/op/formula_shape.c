@@ -13,17 +13,17 @@ static int64_t size_at(const struct tensor_desc *t, int rank, int d)
     return own < 0 ? 1 : t->shape[own];
 }
 
-struct tensor_desc formula_common_shape(const struct plan_request *request)
+struct tensor_desc formula_common_shape(const struct tensor_desc *inputs, int n)
 {
     struct tensor_desc common = { 0 };
-    for (int i = 0; i < request->op->n_inputs; i++)
-        if (request->inputs[i].dtype && request->inputs[i].rank > common.rank)
-            common.rank = request->inputs[i].rank;
+    for (int i = 0; i < n; i++)
+        if (inputs[i].dtype && inputs[i].rank > common.rank)
+            common.rank = inputs[i].rank;
     for (int d = 0; d < common.rank; d++) {
         common.shape[d] = 1;
-        for (int i = 0; i < request->op->n_inputs; i++) {
-            int64_t size = size_at(&request->inputs[i], common.rank, d);
-            if (size != 1 && request->inputs[i].dtype)
+        for (int i = 0; i < n; i++) {
+            int64_t size = size_at(&inputs[i], common.rank, d);
+            if (size != 1 && inputs[i].dtype)
                 common.shape[d] = size;
         }
     }
@@ -191,7 +191,7 @@ bool formula_shapes(struct env *env, struct opd_err *err)
     const struct op *op = request->op;
     if (!check_broadcast(request, err))
         return false;
-    struct tensor_desc common = formula_common_shape(request);
+    struct tensor_desc common = formula_common_shape(request->inputs, request->op->n_inputs);
     common.dtype = OPD_DTYPE_uint8;
     if (!tensor_desc_check(&common, err))
         return opd_err_prefix(err, "all inputs together");

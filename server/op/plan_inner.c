@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "op/builder.h"
+#include "op/formula.h"
 
 // Steps of elements: the plan of an operator of formulas, with the tensors of the section for its
 // own, becomes a part of the plan at hand.
@@ -49,29 +50,12 @@ static bool set_attrs(struct builder *b, const struct inner *in, struct plan_req
     return true;
 }
 
-// The shape of all that is read together.
-static struct tensor_desc find_common(const struct inner *in, const struct plan_request *request)
-{
-    struct tensor_desc common = request->inputs[0];
-    common.rank = 0;
-    for (int i = 2; i < in->n_inputs; i++)
-        if (request->inputs[i].rank > common.rank)
-            common.rank = request->inputs[i].rank;
-    for (int d = 0; d < common.rank; d++) {
-        common.shape[d] = 1;
-        for (int i = 2; i < in->n_inputs; i++) {
-            int own = d - common.rank + request->inputs[i].rank;
-            if (own >= 0 && request->inputs[i].shape[own] != 1)
-                common.shape[d] = request->inputs[i].shape[own];
-        }
-    }
-    return common;
-}
-
 // The result of a sum as the inner operator has it: 1 where it is summed.
 static bool set_summed(struct builder *b, const struct inner *in, struct plan_request *request)
 {
-    struct tensor_desc all = find_common(in, request), left = { .dtype = all.dtype }, kept;
+    struct tensor_desc all = formula_common_shape(request->inputs + 2, in->n_inputs - 2);
+    struct tensor_desc left = { .dtype = request->inputs[0].dtype }, kept;
+    all.dtype = left.dtype;
     const struct tensor_desc own = request->inputs[0];
     bool summed[OP_MAX_RANK] = { false };
     for (int i = 0; i < in->n_over; i++) {

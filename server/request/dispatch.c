@@ -59,11 +59,10 @@ enum request_status request_dispatch(struct request *req, const struct msg *msg,
                                      struct opd_err *err)
 {
     int method = find_method(req->conn, msg);
-    if (method < 0) {
-        opd_err_set(err, OPD_E_unknown_method, "there is no request '%.*s'; see protocol/README.md",
-                    (int)(msg->method_size < 64 ? msg->method_size : 64), msg->method);
-        return REQUEST_ERROR;
-    }
+    if (method < 0)
+        return REQUEST_FAIL(err, OPD_E_unknown_method,
+                            "there is no request '%.*s'; see protocol/README.md",
+                            (int)(msg->method_size < 64 ? msg->method_size : 64), msg->method);
     enum request_status status = REQUEST_ERROR;
     struct broker *b = req->broker; // once it is submitted the request may be gone
     int fd = take_fd(req, methods[method].params, msg->params);

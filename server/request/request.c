@@ -343,6 +343,15 @@ enum request_status request_wait_memory(struct request *req, struct device *d)
     return REQUEST_WAIT;
 }
 
+enum request_status request_storage(struct request *req, struct device *d, uint64_t size,
+                                    struct storage **out, struct opd_err *err)
+{
+    enum alloc_result result = storage_new(&d->space, size, req->conn->holder, out, err);
+    return result == ALLOC_OK     ? REQUEST_ANSWERED
+           : result == ALLOC_WAIT ? request_wait_memory(req, d)
+                                  : REQUEST_ERROR;
+}
+
 void request_memory_failed(struct device *d, const struct opd_err *err)
 {
     struct broker *b = d->all->owner;

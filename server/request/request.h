@@ -184,7 +184,22 @@ bool request_strides(const value *array, struct tensor_desc *desc, struct opd_er
 // Every attribute of an operator: what the map gives, else the defaults.
 bool request_attrs(const struct op *op, const value *map, struct op_value *out,
                    struct opd_err *err);
+// Options of the request `of`: one that is true or false, and a deadline. What is not there leaves
+// *out as it is.
+bool request_flag(const value *options, const char *of, const char *name, bool *out,
+                  struct opd_err *err);
+bool request_deadline(const value *options, double *out, struct opd_err *err);
+// The name of a tensor or graph; "": nil.
+enum { REQUEST_MAX_NAME = 256 };
+bool request_name(const value *v, char name[REQUEST_MAX_NAME], struct opd_err *err);
+
+// The error of a request: return REQUEST_FAIL(err, OPD_E_not_found, "...").
+#define REQUEST_FAIL(err, ...) (opd_err_set((err), __VA_ARGS__), REQUEST_ERROR)
+
 void request_pack_device(struct buf *out, const struct device *d); // the map that clients get
+// Memory for the connection; a reference is the caller's. ANSWERED: it is there. WAIT, or ERROR.
+enum request_status request_storage(struct request *req, struct device *d, uint64_t size,
+                                    struct storage **out, struct opd_err *err);
 enum request_status request_wait_memory(struct request *req, struct device *d);
 // The device's hooks: what waits is told that no memory comes; whether memory is wanted.
 void request_memory_failed(struct device *d, const struct opd_err *err);

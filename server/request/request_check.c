@@ -427,10 +427,9 @@ enum request_status request_op_code(struct request *req, const value *params, st
     struct version *v = o->current;
     bool sass = strcmp(kind, "sass") == 0;
     struct choice choice;
-    if (!sass && strcmp(kind, "ptx") != 0) {
-        opd_err_set(err, OPD_E_invalid_argument, "op_code: '%s', expected ptx or sass", kind);
-        return REQUEST_ERROR;
-    }
+    if (!sass && strcmp(kind, "ptx") != 0)
+        return REQUEST_FAIL(err, OPD_E_invalid_argument, "op_code: '%s', expected ptx or sass",
+                            kind);
     if (!read_code_choice(b, v->op, kind, value_at(params, 2), &choice, err))
         return REQUEST_ERROR;
     run_check(begin_check(req, sass ? "sass" : "ptx", op_ref(v->op), v->folder, v->text), &choice);

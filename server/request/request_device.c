@@ -97,14 +97,9 @@ enum request_status request_device_speed(struct request *req, const value *param
     uint64_t most = device_memory_limit(d) / 8 / SPEED_LEAST * SPEED_LEAST;
     most = most > SPEED_LEAST ? most : SPEED_LEAST;
     struct storage *memory;
-    switch (storage_new(&d->space, size < most ? size : most, req->conn->holder, &memory, err)) {
-    case ALLOC_FAILED:
-        return REQUEST_ERROR;
-    case ALLOC_WAIT:
-        return request_wait_memory(req, d);
-    case ALLOC_OK:
-        break;
-    }
+    enum request_status status = request_storage(req, d, size < most ? size : most, &memory, err);
+    if (status != REQUEST_ANSWERED)
+        return status;
     struct speed *s = mem_alloc(sizeof *s);
     *s = (struct speed){ .req = request_defer(req), .memory = memory, .left = SPEED_COPIES };
     s->req->device = d;

@@ -93,15 +93,6 @@ static const struct kind *find_kind(const value *name, struct opd_err *err)
     return NULL;
 }
 
-static bool read_drop(const value *options, bool *out, struct opd_err *err)
-{
-    const value *v = value_get(options, "drop");
-    *out = !value_is_nil(v) && value_type(v) == VALUE_BOOL && value_bool(v);
-    return value_is_nil(v) || value_type(v) == VALUE_BOOL ||
-           opd_err_set(err, OPD_E_invalid_argument, "free: drop is %s, expected a boolean",
-                       value_type_name(v));
-}
-
 struct freeing {
     const struct kind *kind;
     bool drop;
@@ -159,7 +150,7 @@ static enum request_status free_each(struct request *req, const struct freeing *
 enum request_status request_free(struct request *req, const value *params, struct opd_err *err)
 {
     struct freeing f = { .kind = find_kind(value_at(params, 0), err) };
-    if (!f.kind || !read_drop(value_at(params, 2), &f.drop, err))
+    if (!f.kind || !request_flag(value_at(params, 2), "free", "drop", &f.drop, err))
         return REQUEST_ERROR;
     return free_each(req, &f, value_at(params, 1), err);
 }

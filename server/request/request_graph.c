@@ -10,18 +10,14 @@
 #include "request/run_params.h"
 #include "request/trace.h"
 
-enum { MAX_NAME = 256 };
 enum { LEAST_WHOLE = 3 }; // steps that a device may run as one: fewer are as fast by themselves
 
-static bool read_name(struct request *req, const value *v, char name[MAX_NAME], struct opd_err *err)
+static bool read_name(struct request *req, const value *v, char name[REQUEST_MAX_NAME],
+                      struct opd_err *err)
 {
-    name[0] = '\0';
-    if (value_is_nil(v))
-        return true;
-    if (!value_copy_str(v, name, MAX_NAME) || !name[0])
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "name: expected 1 to %d bytes of UTF-8 without zeros", MAX_NAME - 1);
-    return !graph_find(req->broker, name) ||
+    if (!request_name(v, name, err))
+        return false;
+    return !name[0] || !graph_find(req->broker, name) ||
            opd_err_set(err, OPD_E_invalid_argument,
                        "a graph named '%s' is there already; attach to it, or free it first", name);
 }
@@ -52,12 +48,10 @@ enum request_status request_graph_begin(struct request *req, const value *params
                                         struct opd_err *err)
 {
     struct conn *c = req->conn;
-    char name[MAX_NAME];
-    if (c->capture) {
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "a graph is being captured already; end that one first");
-        return REQUEST_ERROR;
-    }
+    char name[REQUEST_MAX_NAME];
+    if (c->capture)
+        return REQUEST_FAIL(err, OPD_E_invalid_argument,
+                            "a graph is being captured already; end that one first");
     if (!new_id(req, value_at(params, 0), err) ||
         !read_name(req, value_get(value_at(params, 1), "name"), name, err))
         return REQUEST_ERROR;
@@ -117,16 +111,14 @@ enum request_status request_graph_end(struct request *req, const value *params, 
 enum request_status request_graph_attach(struct request *req, const value *params,
                                          struct opd_err *err)
 {
-    char name[MAX_NAME] = "";
+    char name[REQUEST_MAX_NAME] = "";
     if (!new_id(req, value_at(params, 0), err))
         return REQUEST_ERROR;
     value_copy_str(value_at(params, 1), name, sizeof name);
     struct graph *g = graph_find(req->broker, name);
-    if (!g || g->capturing) {
-        opd_err_set(err, OPD_E_not_found, "there is no graph named '%s'%s", name,
-                    g ? " yet: it is being captured" : "");
-        return REQUEST_ERROR;
-    }
+    if (!g || g->capturing)
+        return REQUEST_FAIL(err, OPD_E_not_found, "there is no graph named '%s'%s", name,
+                            g ? " yet: it is being captured" : "");
     map_put(&req->conn->graphs, (uint64_t)value_int(value_at(params, 0)), graph_ref(g));
     size_t map = pack_map_begin(&req->reply);
     pack_key_str(&req->reply, "device", g->device->name);
@@ -143,18 +135,9 @@ struct replay_options {
 
 static bool read_options(const value *options, struct replay_options *out, struct opd_err *err)
 {
-    const value *debug = value_get(options, "debug"), *v = value_get(options, "deadline");
     *out = (struct replay_options){ 0 };
-    if (!value_is_nil(debug) && value_type(debug) != VALUE_BOOL)
-        return opd_err_set(err, OPD_E_invalid_argument, "debug: %s came, expected true or false",
-                           value_type_name(debug));
-    out->debug = !value_is_nil(debug) && value_bool(debug);
-    if (value_is_nil(v))
-        return true;
-    if ((value_type(v) != VALUE_INT && value_type(v) != VALUE_FLOAT) || !(value_float(v) > 0))
-        return opd_err_set(err, OPD_E_invalid_argument, "deadline: expected seconds above 0");
-    out->deadline = value_float(v);
-    return true;
+    return request_flag(options, "replay", "debug", &out->debug, err) &&
+           request_deadline(options, &out->deadline, err);
 }
 
 static bool may_read(const struct graph_launch *launch, struct opd_err *err)
@@ -237,11 +220,9 @@ enum request_status request_replay(struct request *req, const value *params, str
     struct replay_options options;
     if (!g || !read_options(value_at(params, 1), &options, err))
         return REQUEST_ERROR;
-    if (g->capturing || req->conn->capture) {
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "a graph is being captured; replay when that has ended");
-        return REQUEST_ERROR;
-    }
+    if (g->capturing || req->conn->capture)
+        return REQUEST_FAIL(err, OPD_E_invalid_argument,
+                            "a graph is being captured; replay when that has ended");
     enum request_status status = graph_prepare(g, req, err);
     if (status != REQUEST_ANSWERED)
         return status;

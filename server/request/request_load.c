@@ -54,15 +54,13 @@ static struct source *read_source(const value *params, struct opd_err *err)
 
 static bool begin(struct request *req, const value *params, struct opd_err *err)
 {
-    const value *shared = value_get(value_at(params, 1), "shared");
     struct conn *c = req->conn;
-    bool share = !value_is_nil(shared);
-    if (share && value_type(shared) != VALUE_BOOL)
-        return opd_err_set(err, OPD_E_invalid_argument, "load: shared is %s, expected a boolean",
-                           value_type_name(shared));
+    bool share = false;
+    if (!request_flag(value_at(params, 1), "load", "shared", &share, err))
+        return false;
     struct source *source = read_source(params, err);
     if (source)
-        c->load = load_begin(&req->broker->reload, source, c->id, share && value_bool(shared), err);
+        c->load = load_begin(&req->broker->reload, source, c->id, share, err);
     source_free(source);
     return c->load != NULL;
 }
@@ -83,11 +81,9 @@ static enum request_status answer(struct request *req, const struct version *v, 
         opd_err_copy(err, &v->err);
         return REQUEST_ERROR;
     }
-    if (v->state == VERSION_COMPILING) {
-        opd_err_set(err, OPD_E_unavailable, "%s is not loaded: the daemon is stopping",
-                    v->op->name);
-        return REQUEST_ERROR;
-    }
+    if (v->state == VERSION_COMPILING)
+        return REQUEST_FAIL(err, OPD_E_unavailable, "%s is not loaded: the daemon is stopping",
+                            v->op->name);
     struct opd_operator *replaced = load_replaced(&b->reload, v);
     if (replaced)
         remove_operator(b, replaced);
@@ -120,10 +116,9 @@ enum request_status request_unload(struct request *req, const value *params, str
     struct opd_operator *o = request_operator(req, value_at(params, 0), err);
     if (!o)
         return REQUEST_ERROR;
-    if (o->owner != req->conn->id) {
-        opd_err_set(err, OPD_E_not_found, "this connection has loaded no operator '%s'", o->name);
-        return REQUEST_ERROR;
-    }
+    if (o->owner != req->conn->id)
+        return REQUEST_FAIL(err, OPD_E_not_found, "this connection has loaded no operator '%s'",
+                            o->name);
     remove_operator(req->broker, o);
     pack_nil(&req->reply);
     return REQUEST_ANSWERED;

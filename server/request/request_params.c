@@ -185,3 +185,35 @@ bool request_shape(const value *array, struct tensor_desc *desc, struct opd_err 
     }
     return tensor_desc_check(desc, err);
 }
+
+bool request_flag(const value *options, const char *of, const char *name, bool *out,
+                  struct opd_err *err)
+{
+    const value *v = value_get(options, name);
+    if (value_is_nil(v))
+        return true;
+    if (value_type(v) != VALUE_BOOL)
+        return opd_err_set(err, OPD_E_invalid_argument, "%s: %s is %s, expected a boolean", of,
+                           name, value_type_name(v));
+    *out = value_bool(v);
+    return true;
+}
+
+bool request_name(const value *v, char name[REQUEST_MAX_NAME], struct opd_err *err)
+{
+    name[0] = '\0';
+    return value_is_nil(v) || (value_copy_str(v, name, REQUEST_MAX_NAME) && name[0]) ||
+           opd_err_set(err, OPD_E_invalid_argument,
+                       "name: expected 1 to %d bytes of UTF-8 without zeros", REQUEST_MAX_NAME - 1);
+}
+
+bool request_deadline(const value *options, double *out, struct opd_err *err)
+{
+    const value *v = value_get(options, "deadline");
+    if (value_is_nil(v))
+        return true;
+    if ((value_type(v) != VALUE_INT && value_type(v) != VALUE_FLOAT) || !(value_float(v) > 0))
+        return opd_err_set(err, OPD_E_invalid_argument, "deadline: expected seconds above 0");
+    *out = value_float(v);
+    return true;
+}

@@ -74,19 +74,15 @@ enum request_status request_kernels_add(struct request *req, const value *params
 
 enum request_status request_events(struct request *req, const value *params, struct opd_err *err)
 {
-    const value *since = value_at(params, 0), *follow = value_get(value_at(params, 1), "follow");
-    if (since && value_int(since) < 0) {
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "events: since is negative; expected an event's number, or 0");
+    const value *since = value_at(params, 0), *options = value_at(params, 1);
+    bool follow = false;
+    if (since && value_int(since) < 0)
+        return REQUEST_FAIL(err, OPD_E_invalid_argument,
+                            "events: since is negative; expected an event's number, or 0");
+    if (!request_flag(options, "events", "follow", &follow, err))
         return REQUEST_ERROR;
-    }
-    if (!value_is_nil(follow) && value_type(follow) != VALUE_BOOL) {
-        opd_err_set(err, OPD_E_invalid_argument, "events: follow is %s, expected a boolean",
-                    value_type_name(follow));
-        return REQUEST_ERROR;
-    }
-    if (!value_is_nil(follow))
-        events_follow(&req->broker->events, &req->conn->follower, value_bool(follow));
+    if (!value_is_nil(value_get(options, "follow")))
+        events_follow(&req->broker->events, &req->conn->follower, follow);
     const struct events *ev = &req->broker->events;
     size_t map = pack_map_begin(&req->reply);
     pack_str(&req->reply, "events");
@@ -114,11 +110,9 @@ enum request_status request_rollback(struct request *req, const value *params, s
     struct version *v = o->current->older;
     while (v && v->state == VERSION_FAILED)
         v = v->older;
-    if (!v) {
-        opd_err_set(err, OPD_E_not_found, "%s: no version before %d is kept", o->name,
-                    o->current->number);
-        return REQUEST_ERROR;
-    }
+    if (!v)
+        return REQUEST_FAIL(err, OPD_E_not_found, "%s: no version before %d is kept", o->name,
+                            o->current->number);
     if (o->pinned)
         o->pinned = v->number;
     serve_version(req, o, v, "rolled back");

@@ -226,13 +226,12 @@ enum request_status request_import_tensor(struct request *req, const value *para
         return REQUEST_ERROR;
     uint64_t size = tensor_desc_size(&desc);
     if (offset < 0 || (uint64_t)offset > m->size || size > m->size - (uint64_t)offset ||
-        (uint64_t)offset % dtype_size(desc.dtype) != 0) {
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "import_tensor: %" PRIu64 " bytes at %" PRId64
-                    ", expected a multiple of %zu, and all of them in the import's %" PRIu64,
-                    size, offset, (size_t)dtype_size(desc.dtype), m->size);
-        return REQUEST_ERROR;
-    }
+        (uint64_t)offset % dtype_size(desc.dtype) != 0)
+        return REQUEST_FAIL(
+            err, OPD_E_invalid_argument,
+            "import_tensor: %" PRIu64 " bytes at %" PRId64
+            ", expected a multiple of %zu, and all of them in the import's %" PRIu64,
+            size, offset, (size_t)dtype_size(desc.dtype), m->size);
     struct storage *s = storage_import(m, (uint64_t)offset, size);
     s->holder = holder_ref(req->conn->holder);
     struct tensor *t = tensor_new(s, 0, &desc);

@@ -7,8 +7,6 @@
 #include "request/parts.h"
 #include "request/parted.h"
 
-enum { MAX_NAME = 256 };
-
 // The bytes of data that a message can carry beside its own few.
 static uint64_t max_data(const struct broker *b)
 {
@@ -17,13 +15,9 @@ static uint64_t max_data(const struct broker *b)
 
 static bool read_name(struct request *req, const value *v, char *name, struct opd_err *err)
 {
-    name[0] = '\0';
-    if (value_is_nil(v))
-        return true;
-    if (!value_copy_str(v, name, MAX_NAME) || !name[0])
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "name: expected 1 to %d bytes of UTF-8 without zeros", MAX_NAME - 1);
-    if (tensor_find(&req->broker->names, name))
+    if (!request_name(v, name, err))
+        return false;
+    if (name[0] && tensor_find(&req->broker->names, name))
         return opd_err_set(err, OPD_E_invalid_argument,
                            "a tensor named '%s' is there already; attach to it, or free it first",
                            name);
@@ -48,7 +42,7 @@ enum request_status request_tensor_new(struct request *req, const value *params,
                                        struct opd_err *err)
 {
     int64_t id = value_int(value_at(params, 0));
-    char name[MAX_NAME];
+    char name[REQUEST_MAX_NAME];
     struct tensor_desc desc = { 0 };
     struct device *d;
     if (!request_dtype(value_at(params, 1), &desc.dtype, err) || !request_new_id(req, id, err) ||
@@ -58,14 +52,9 @@ enum request_status request_tensor_new(struct request *req, const value *params,
         return REQUEST_ERROR;
     struct storage *storage;
     uint64_t size = tensor_desc_size(&desc);
-    switch (storage_new(&d->space, size, req->conn->holder, &storage, err)) {
-    case ALLOC_FAILED:
-        return REQUEST_ERROR;
-    case ALLOC_WAIT:
-        return request_wait_memory(req, d);
-    case ALLOC_OK:
-        break;
-    }
+    enum request_status status = request_storage(req, d, size, &storage, err);
+    if (status != REQUEST_ANSWERED)
+        return status;
     struct tensor *t = tensor_new(storage, 0, &desc);
     storage_unref(storage);
     if (name[0])
@@ -161,18 +150,14 @@ enum request_status request_tensor_write(struct request *req, const value *param
         return REQUEST_ERROR;
     int64_t offset = value_int(value_at(params, 1));
     const value *source = value_at(params, 2), *shm_size = value_at(source, 2);
-    const char *bytes = NULL;
-    size_t size = 0;
-    if (value_is_text(source)) {
-        bytes = value_bytes(source, &size);
-    } else if (shm_size && value_type(shm_size) == VALUE_INT && value_int(shm_size) >= 0) {
-        size = (size_t)value_int(shm_size);
-    } else {
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "tensor_write: the bytes are %s, expected binary or [shm id, offset, size]",
-                    value_type_name(source));
-        return REQUEST_ERROR;
-    }
+    bool shared = shm_size && value_type(shm_size) == VALUE_INT && value_int(shm_size) >= 0;
+    size_t size = shared ? (size_t)value_int(shm_size) : 0;
+    const char *bytes = value_is_text(source) ? value_bytes(source, &size) : NULL;
+    if (!bytes && !shared)
+        return REQUEST_FAIL(
+            err, OPD_E_invalid_argument,
+            "tensor_write: the bytes are %s, expected binary or [shm id, offset, size]",
+            value_type_name(source));
     struct device *d = t->storage->space->device;
     struct dev_ref dst, src;
     if (!check_range(t, offset, size, err) ||
@@ -213,12 +198,10 @@ enum request_status request_tensor_read(struct request *req, const value *params
     uint64_t bytes = t->size,
              size = offset >= 0 && (uint64_t)offset <= bytes ? bytes - (uint64_t)offset : 0;
     if (!value_is_nil(wanted)) {
-        if (value_type(wanted) != VALUE_INT || value_int(wanted) < 0) {
-            opd_err_set(err, OPD_E_invalid_argument,
-                        "tensor_read: the size is %s, expected bytes or nil",
-                        value_type_name(wanted));
-            return REQUEST_ERROR;
-        }
+        if (value_type(wanted) != VALUE_INT || value_int(wanted) < 0)
+            return REQUEST_FAIL(err, OPD_E_invalid_argument,
+                                "tensor_read: the size is %s, expected bytes or nil",
+                                value_type_name(wanted));
         size = (uint64_t)value_int(wanted);
     }
     struct device *d = t->storage->space->device;
@@ -226,14 +209,12 @@ enum request_status request_tensor_read(struct request *req, const value *params
     if (!check_range(t, offset, size, err) || !may_read(t, offset, size, err) ||
         (!value_is_nil(shm) && !shm_address(req, shm, size, d, &dst, err)))
         return REQUEST_ERROR;
-    if (value_is_nil(shm) && size > max_data(req->broker)) {
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "tensor_read: %" PRIu64 " bytes do not go into a message; read at most %" PRIu64
-                    " at a time, "
-                    "or through shared memory",
-                    size, max_data(req->broker));
-        return REQUEST_ERROR;
-    }
+    if (value_is_nil(shm) && size > max_data(req->broker))
+        return REQUEST_FAIL(err, OPD_E_invalid_argument,
+                            "tensor_read: %" PRIu64
+                            " bytes do not go into a message; read at most %" PRIu64 " at a time, "
+                            "or through shared memory",
+                            size, max_data(req->broker));
     if (size == 0 || !tensor_address(t, (uint64_t)offset, &src)) {
         if (value_is_nil(shm))
             pack_bin(&req->reply, "", 0);
@@ -263,12 +244,11 @@ enum request_status request_tensor_copy(struct request *req, const value *params
     struct device *d = to->storage->space->device;
     if (d != from->storage->space->device || to->desc.dtype != from->desc.dtype ||
         to->desc.strided || from->desc.strided || size != tensor_desc_size(&from->desc) ||
-        tensor_overlaps(to, from)) {
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "tensor_copy: expected contiguous tensors of one device, dtype and number of "
-                    "elements that do not overlap");
-        return REQUEST_ERROR;
-    }
+        tensor_overlaps(to, from))
+        return REQUEST_FAIL(
+            err, OPD_E_invalid_argument,
+            "tensor_copy: expected contiguous tensors of one device, dtype and number of "
+            "elements that do not overlap");
     if (!request_may_read(from, "tensor_copy: the tensor", err))
         return REQUEST_ERROR;
     struct dev_ref dst, src;
@@ -298,13 +278,11 @@ enum request_status request_tensor_view(struct request *req, const value *params
     // Of memory: a view may span less than it has elements, or more.
     int64_t size = (int64_t)dtype_size(desc.dtype);
     int64_t have = (int64_t)t->size / size, want = (int64_t)tensor_desc_size(&desc) / size;
-    if (offset < 0 || offset > have || want > have - offset) {
-        opd_err_set(err, OPD_E_invalid_argument,
-                    "tensor_view: %" PRId64 " elements from element %" PRId64
-                    " do not lie in a tensor of %" PRId64,
-                    want, offset, have);
-        return REQUEST_ERROR;
-    }
+    if (offset < 0 || offset > have || want > have - offset)
+        return REQUEST_FAIL(err, OPD_E_invalid_argument,
+                            "tensor_view: %" PRId64 " elements from element %" PRId64
+                            " do not lie in a tensor of %" PRId64,
+                            want, offset, have);
     uint64_t bytes = (uint64_t)offset * dtype_size(desc.dtype);
     struct tensor *view = tensor_new(t->storage, t->offset + bytes, &desc);
     request_make(req, (uint64_t)id, view);
@@ -343,15 +321,13 @@ enum request_status request_tensor_attach(struct request *req, const value *para
                                           struct opd_err *err)
 {
     int64_t id = value_int(value_at(params, 0));
-    char name[MAX_NAME] = "";
+    char name[REQUEST_MAX_NAME] = "";
     struct tensor *t = NULL;
     if (value_copy_str(value_at(params, 1), name, sizeof name))
         t = tensor_find(&req->broker->names, name);
-    if (!t) {
-        opd_err_set(err, OPD_E_not_found,
-                    "no tensor is named '%s'; opctl tensors lists those there are", name);
-        return REQUEST_ERROR;
-    }
+    if (!t)
+        return REQUEST_FAIL(err, OPD_E_not_found,
+                            "no tensor is named '%s'; opctl tensors lists those there are", name);
     if (!request_new_id(req, id, err))
         return REQUEST_ERROR;
     request_make(req, (uint64_t)id, tensor_ref(t));

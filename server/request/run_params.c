@@ -25,25 +25,10 @@ bool run_read_flag(const struct run *run, const char *name, bool *out, struct op
                        run->version->op->name, name, value_type_name(v));
 }
 
-static bool read_deadline(struct run *run, struct opd_err *err)
-{
-    const value *v = value_get(run->options, "deadline");
-    if (value_is_nil(v))
-        return true;
-    if ((value_type(v) != VALUE_INT && value_type(v) != VALUE_FLOAT) || !(value_float(v) > 0))
-        return opd_err_set(err, OPD_E_invalid_argument, "deadline: expected seconds above 0");
-    run->deadline = value_float(v);
-    return true;
-}
-
 bool run_read_options(struct run *run, struct opd_err *err)
 {
-    const value *v = value_get(run->options, "debug");
-    if (!value_is_nil(v) && value_type(v) != VALUE_BOOL)
-        return opd_err_set(err, OPD_E_invalid_argument, "debug: %s came, expected true or false",
-                           value_type_name(v));
-    run->alone = !value_is_nil(v) && value_bool(v);
-    return read_deadline(run, err);
+    return run_read_flag(run, "debug", &run->alone, err) &&
+           request_deadline(run->options, &run->deadline, err);
 }
 
 bool run_default_device(struct run *run, struct opd_err *err)

@@ -95,13 +95,10 @@ void trace_end(const struct request *req, const struct command *c, const struct 
 
 enum request_status request_trace(struct request *req, const value *params, struct opd_err *err)
 {
-    const value *follow = value_get(value_at(params, 0), "follow");
-    if (!value_is_nil(follow) && value_type(follow) != VALUE_BOOL) {
-        opd_err_set(err, OPD_E_invalid_argument, "trace: follow is %s, expected a boolean",
-                    value_type_name(follow));
+    bool follow = true;
+    if (!request_flag(value_at(params, 0), "trace", "follow", &follow, err))
         return REQUEST_ERROR;
-    }
-    trace_follow(req->conn, value_is_nil(follow) || value_bool(follow));
+    trace_follow(req->conn, follow);
     pack_nil(&req->reply);
     return REQUEST_ANSWERED;
 }

@@ -257,10 +257,8 @@ enum request_status request_upgrade(struct request *req, const value *params, st
 {
     struct broker *b = req->broker;
     char program[PATH_MAX];
-    if (b->handover.upgrade) {
-        opd_err_set(err, OPD_E_unavailable, "upgrade: another one is under way");
-        return REQUEST_ERROR;
-    }
+    if (b->handover.upgrade)
+        return REQUEST_FAIL(err, OPD_E_unavailable, "upgrade: another one is under way");
     if (!read_program(b, value_at(params, 0), program, err))
         return REQUEST_ERROR;
     struct upgrade *u = mem_zalloc(1, sizeof *u);
