@@ -89,6 +89,17 @@ extern "C" __device__ void __assertfail(const char *what, const char *file, unsi
 namespace opd
 {
 
+// Where the file includes NVIDIA's own header of a 16-bit type before this text, its type converts
+// to and from ours.
+#define OPD_NVIDIA_16BIT(name, theirs)                                                             \
+    __device__ __forceinline__ name(const ::theirs &v) : x(reinterpret_cast<const uint16_t &>(v))  \
+    {                                                                                              \
+    }                                                                                              \
+    __device__ __forceinline__ operator ::theirs() const                                           \
+    {                                                                                              \
+        return reinterpret_cast<const ::theirs &>(*this);                                          \
+    }
+
 // 16 bits of storage. Every operation is done in float and rounded once, to nearest even.
 // Arithmetic with float gives float, with double double, with an integer the 16-bit type.
 // Mathematical functions take and give float.
@@ -130,6 +141,9 @@ struct half {
     {
         return *this = half(*this / b);
     }
+#ifdef __CUDA_FP16_TYPES_EXIST__
+    OPD_NVIDIA_16BIT(half, __half)
+#endif
 };
 
 struct bfloat16 {
@@ -172,7 +186,11 @@ struct bfloat16 {
     {
         return *this = bfloat16(*this / b);
     }
+#ifdef __CUDA_BF16_TYPES_EXIST__
+    OPD_NVIDIA_16BIT(bfloat16, __nv_bfloat16)
+#endif
 };
+#undef OPD_NVIDIA_16BIT
 
 // What sums of T are kept in.
 template <class T> struct acc_type {
@@ -254,6 +272,29 @@ OPD_ARITHMETIC(-)
 OPD_ARITHMETIC(*)
 OPD_ARITHMETIC(/)
 #undef OPD_ARITHMETIC
+
+#if defined(__CUDA_FP16_TYPES_EXIST__) || defined(__CUDA_BF16_TYPES_EXIST__)
+// Two of ours, which would be compared as floats or as NVIDIA's.
+#define OPD_COMPARISON(op)                                                                         \
+    template <class T>                                                                             \
+    __device__ __forceinline__ typename only_if<is_16bit<T>::value, bool>::type operator op(T a,   \
+                                                                                            T b)   \
+    {                                                                                              \
+        return (float)a op(float) b;                                                               \
+    }
+OPD_COMPARISON(<)
+OPD_COMPARISON(<=)
+OPD_COMPARISON(>)
+OPD_COMPARISON(>=)
+OPD_COMPARISON(==)
+OPD_COMPARISON(!=)
+#undef OPD_COMPARISON
+template <class T>
+__device__ __forceinline__ typename only_if<is_16bit<T>::value, T>::type __hadd(T a, T b)
+{
+    return a + b;
+}
+#endif
 
 template <class T>
 __device__ __forceinline__ typename only_if<is_16bit<T>::value, T>::type operator-(T a)

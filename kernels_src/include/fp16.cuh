@@ -247,6 +247,10 @@
     {                                                                                              \
         return __hmax(__hfma(a, b, c), T(0.0f));                                                   \
     }                                                                                              \
+    OPD_FN T2 __hfma2_relu(T2 a, T2 b, T2 c)                                                       \
+    {                                                                                              \
+        return { __hfma_relu(a.x, b.x, c.x), __hfma_relu(a.y, b.y, c.y) };                         \
+    }                                                                                              \
     OPD_16BIT_OPERATOR(T2, +, __hadd2)                                                             \
     OPD_16BIT_OPERATOR(T2, -, __hsub2)                                                             \
     OPD_16BIT_OPERATOR(T2, *, __hmul2)                                                             \

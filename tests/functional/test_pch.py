@@ -309,3 +309,27 @@ def test_what_units_for_the_cpu_begin_with(tmp_path):
         ours, theirs = (c.compile(broken, "k", common=common(2)) for c in (compiler, fresh))
         assert ours["code"] and (ours["message"], ours["log"]) == (theirs["message"], theirs["log"])
         assert "not precompiled" not in compiler.path.read_text()
+
+
+HALVES = """
+template <class T> __global__ void k(T *f)
+{
+    const scalar_t *x = (const scalar_t *)f;
+    scalar_t *y = (scalar_t *)f, b = ((THEIRS *)f)[1];
+    THEIRS a = x[2], c = a * x[3], d = __hadd(x[4], a);
+    THEIRS e = __hadd(x[5], b), g(x[6]);
+    y[7] = a + c;
+    y[8] += d * b + scalar_t(e) * x[9];
+    y[10] = x[10] > a || a < b || x[11] != b || b >= scalar_t(0) && x[12] > 0 ? -x[13] : b;
+    y[14] = g;
+    y[15] = acc_t(x[15]) * 0.5f + 2 * x[16];
+}
+"""
+
+
+@pytest.mark.parametrize("include", ["mma.h", "cuda_fp8.h"])
+@pytest.mark.parametrize("theirs, ours", [("__half", "half"), ("__nv_bfloat16", "bfloat16")])
+def test_nvidias_16_bit_types_are_ours(start, include, theirs, ours):
+    """Where a header brings NVIDIA's own: they convert to and from scalar_t, and no operator is in doubt."""
+    prelude = f"using scalar_t = opd::{ours};\nusing acc_t = float;\n"
+    assert start().image(f"#include <{include}>\n{HALVES.replace('THEIRS', theirs)}", prelude=prelude)
