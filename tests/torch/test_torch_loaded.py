@@ -1,5 +1,6 @@
 """Operators that a client of this process has loaded: opd.torch.ops has them, for as long as it has."""
 
+import asyncio
 import gc
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch_fixtures import device, ops, torch_daemon  # noqa: F401
 
 import opd
+import opd.aio
 import opd.torch
 
 
@@ -54,6 +56,24 @@ def test_a_clients_own(client, ops, device, torch_daemon):
         assert function(x.detach()).tolist() == [-1, -3]
     client.close()
     assert "loaded_op" not in ops
+
+
+def test_one_of_asyncio(ops, device, torch_daemon):
+    ops.relu(torch.ones(2, device=device))  # connected before
+
+    async def load():
+        async with opd.aio.connect(torch_daemon.socket) as client:
+            await client.load(power("x * x", "awaited_op"))
+            x = torch.tensor([1.0, 3.0], device=device, requires_grad=True)
+            assert torch.autograd.grad(ops.awaited_op(x).sum(), x)[0].tolist() == [2, 6]
+            await client.load(power("x + 1", "awaited_op"))
+            assert ops.awaited_op(x).tolist() == [2, 4]
+            await client.unload("awaited_op")
+            assert "awaited_op" not in ops
+            await client.load(power("x + 2", "awaited_op"))
+        assert "awaited_op" not in ops
+
+    asyncio.run(load())
 
 
 def test_before_a_served_one(client, ops, device):

@@ -22,6 +22,7 @@ from . import client as _client
 from ._aio_loop import AsyncTransfer, Driver, Pending
 from ._aio_stream import Stream
 from ._dtypes import from_host, need_numpy
+from ._load import Source, note_loaded
 from ._memory import Memory, is_device_array
 from ._protocol import DTYPES
 from ._warn import warn_reload
@@ -441,8 +442,10 @@ class Client:
         line: Optional[int] = None,
     ) -> Operator:
         """As opd.Client.load()."""
-        made = await self._ask("load", *_client.make_load(source, shared, name, line))
+        text, options = _client.make_load(source, shared, name, line)
+        made = await self._ask("load", text, options)
         await self._refresh()
+        await self._note(made["op"], Source(text, options["name"], options["folder"]))
         if made["warnings"]:
             warn_reload(made["warnings"])
         return self.ops[made["op"]]
@@ -451,6 +454,11 @@ class Client:
         """As opd.Client.unload()."""
         await self._ask("unload", op)
         await self._refresh()
+        await self._note(op, None)
+
+    async def _note(self, op: str, source: Optional[Source]) -> None:
+        """For opd.torch, which asks the daemon for it, and waits."""
+        await asyncio.to_thread(note_loaded, self._client._conn, op, source)
 
     async def copy_speed(self, device: str) -> float:
         """As opd.Client.copy_speed()."""
