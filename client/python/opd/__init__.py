@@ -4,6 +4,8 @@
     x = client.tensor(array)
     y = client.ops.gelu(x, approximate="sigmoid")
     y.numpy()
+
+help(client.ops.NAME) tells of an operator; docs/python.md has the rest.
 """
 
 from typing import Any
