@@ -52,8 +52,8 @@ if [ "${1:-}" = --in ]; then
     cp "$wheel" "$root/try/"
     for how in pip uv; do
         echo "$suite, by $how:"
-        env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin OPD_FIRST_HOUR=$how \
-            chroot "$root" sh /try/scripts/first-hour.sh "/try/$(basename "$wheel")" cpu,notebook
+        chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/bin:/bin OPD_FIRST_HOUR=$how \
+            sh /try/scripts/first-hour.sh "/try/$(basename "$wheel")" cpu,notebook
     done
     exit
 fi
