@@ -1,12 +1,13 @@
-"""make check-gpu: every test on the GPU, then on the CPU; each file of tests is a process, many run at a time.
+"""make check-gpu: every test on the GPU and on the CPU; each file of tests is a process, many run at a time.
 
 usage: check_gpu.py [PREFIX...]     those jobs alone whose names begin with one of them
 
   $DEVICES  "cuda:0 cpu"; the CPU's jobs have its name before theirs
-  $JOBS     how many at a time; by default one for each processor, and 2 GiB of the GPU for each
+  $JOBS     how many at a time, three quarters of them on the GPU; by default one for each processor that has
+            2 GiB of the GPU's memory
 
-A job's output is in build/check-gpu/NAME.log. Tests marked own_card run one after another when no other uses the
-GPU, beside those of the CPU. The last line counts jobs; it ends with 1 if one has failed.
+A job's output is in build/check-gpu/NAME.log. Tests marked own_card run one after another when the others are done
+with the GPU. The last line counts jobs; it ends with 1 if one has failed.
 """
 
 import os
@@ -15,11 +16,12 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "check-gpu"
+ISOLATED = "cuda edits layers namespace ops options process structs training".split()  # make torch-isolated has all
 FOLDERS = ("functional", "ops", "torch", "reload", "faults")
 SECONDS = 900  # that a job may take
 OWN_CARD = "own_card"
@@ -28,9 +30,9 @@ MIB_OF_A_JOB = 2048  # a context of the driver's for a daemon and for torch, and
 # What takes longest begins first, so that nothing is waited for at the end.
 LONGEST = (
     "conformance functional/test_gates functional/test_faults ops/test_ops faults/test_check_run "
-    "torch/test_torch_shapes isolated/test_torch_shapes functional/test_rerun examples "
+    "torch/test_torch_shapes functional/test_rerun examples "
     "torch/test_torch_process isolated/test_torch_process torch/test_torch_compile "
-    "isolated/test_torch_compile model functional/test_exports functional/test_upgrade_under_load "
+    "model functional/test_exports functional/test_upgrade_under_load "
     "functional/test_formula functional/test_graphs"
 ).split()
 
@@ -39,7 +41,9 @@ class Job:
     def __init__(self, device, name, command, **env):
         self.name = name if device != "cpu" else f"cpu/{name}"
         self.command, self.log = command, LOGS / f"{self.name}.log"
-        self.env = {**os.environ, "OPD_NO_APT": "1", "OPD_TEST_DEVICE": device, **env}
+        # Libraries that start a thread for each processor would wait for one another.
+        alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        self.env = {**os.environ, **alone, "OPD_NO_APT": "1", "OPD_TEST_DEVICE": device, **env}
         self.rank = LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
     def run(self):
@@ -71,7 +75,7 @@ def make_jobs(device):
     for folder in FOLDERS:
         for path in sorted((ROOT / "tests" / folder).glob("test_*.py"), key=lambda p: -p.stat().st_size):
             ways = {folder: {}}
-            if folder == "torch":
+            if path.stem.removeprefix("test_torch_") in ISOLATED:
                 ways["isolated"] = {"OPD_ISOLATED": "1"}
             for way, env in ways.items():
                 name = f"{way}/{path.stem}"
@@ -88,7 +92,7 @@ def make_jobs(device):
 
 
 def count_jobs():
-    """By processors and the smallest GPU's memory."""
+    """At a time: by processors and the smallest GPU's memory."""
     if os.environ.get("JOBS"):
         return int(os.environ["JOBS"])
     at_once = len(os.sched_getaffinity(0))
@@ -144,19 +148,21 @@ def main(prefixes):
         print(f"no job's name begins with: {' '.join(prefixes)}")
         return 2
     print(f"{len(on_gpu + own + on_cpu)} jobs, {at_once} at a time", flush=True)
-    with ThreadPoolExecutor(at_once) as pool:
-        try:
-            running = [pool.submit(report.run, job) for job in on_gpu]
-            rest = [pool.submit(report.run, job) for job in on_cpu]
-            for each in running:
-                each.result()
-            for job in own:
-                report.run(job)
-            for each in rest:
-                each.result()
-        except KeyboardInterrupt:
+    # One on a GPU is several processes: the tests, daemons, and what these start.
+    n_gpu = (3 * at_once + 3) // 4 if on_gpu else 0
+    gpu, cpu = ThreadPoolExecutor(max(n_gpu, 1)), ThreadPoolExecutor(max(at_once - n_gpu, 1))
+    try:
+        running = [gpu.submit(report.run, job) for job in on_gpu]
+        rest = [cpu.submit(report.run, job) for job in on_cpu]
+        wait(running)
+        for job in own:
+            report.run(job)
+        for each in running + rest:
+            each.result()
+    except KeyboardInterrupt:
+        for pool in (gpu, cpu):
             pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        raise
     return report.finish()
 
 

@@ -141,6 +141,7 @@ quick) # a minute on two cores: each layer, by the tests that find most
     step model run SECONDS=5 model
     ;;
 endurance-gpu)
+    step torch-isolated run PREBUILT=1 DEVICE=cuda:0 torch-isolated
     step soak run PREBUILT=1 DEVICE=cuda:0 soak
     step soak-torch run PREBUILT=1 DEVICE=cuda:0 soak-torch
     step endurance run PREBUILT=1 DEVICE=cuda:0 endurance
