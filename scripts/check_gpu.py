@@ -23,6 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "check-gpu"
 ISOLATED = "cuda edits layers namespace ops options process structs training".split()  # make torch-isolated has all
 FOLDERS = ("functional", "ops", "torch", "reload", "faults")
+NO_DEVICE = ["test_check_run", "test_check_grad"]  # the same whatever the device, so run once
+DEVICES = os.environ.get("DEVICES", "cuda:0 cpu").split()
 SECONDS = 900  # that a job may take
 OWN_CARD = "own_card"
 MIB_OF_A_JOB = 2048  # a context of the driver's for a daemon and for torch, and what tests put there
@@ -74,7 +76,7 @@ def make_jobs(device):
 
     for folder in FOLDERS:
         for path in sorted((ROOT / "tests" / folder).glob("test_*.py"), key=lambda p: -p.stat().st_size):
-            ways = {folder: {}}
+            ways = {} if path.stem in NO_DEVICE and device != DEVICES[-1] else {folder: {}}
             if path.stem.removeprefix("test_torch_") in ISOLATED:
                 ways["isolated"] = {"OPD_ISOLATED": "1"}
             for way, env in ways.items():
@@ -139,7 +141,7 @@ def main(prefixes):
     report, at_once = Report(), count_jobs()
     chosen = tuple(prefixes) or ("",)
     on_gpu, own, on_cpu = [], [], []
-    for device in os.environ.get("DEVICES", "cuda:0 cpu").split():
+    for device in DEVICES:
         shared, alone = make_jobs(device)
         (on_cpu if device == "cpu" else on_gpu).extend(shared)
         own += alone

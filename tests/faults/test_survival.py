@@ -190,7 +190,7 @@ def test_the_broker_is_killed(tmp_path):
         with pytest.raises(opd.ConnectionLost):
             idle.status()
     assert not (left := await_end(family)), f"processes left: {left}"
-    assert set(os.listdir("/dev/shm")) == shm
+    assert eventually(lambda: set(os.listdir("/dev/shm")) <= shm)  # others come and go there
     # The socket's name is all; its successor takes that over.
     assert set(os.listdir(daemon.folder)) <= folder
     if gpu is not None:
