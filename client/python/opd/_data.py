@@ -10,13 +10,19 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-from typing import Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from ._conn import Connection
 from ._reply import Batch, Reply
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ._kept import Kept
+
 _IN_MESSAGE = 64 << 10  # bytes up to which data goes in the message
 _SLOTS = 4
+_LEAST_KEPT = 1 << 20  # what a processor's cache holds costs little to copy
 _MIN_SLOT, _MAX_SLOT = 256 << 10, 4 << 20  # larger ones have left the cache when we copy
 
 
@@ -30,6 +36,7 @@ class Transfer:
         self._slot_size = 0
         self._users: list[Optional[Reply]] = [None] * _SLOTS
         self._next = 0
+        self._kept: Optional[Kept] = None
 
     def write(self, id: int, data: memoryview, batch: Optional[Batch]) -> list[Reply]:
         """Sends all of `data`, which may be changed afterwards; the replies are not awaited."""
@@ -66,6 +73,36 @@ class Transfer:
             queue.append((reply, start, at, n))
         for entry in queue:
             self._copy_out(out, *entry)
+
+    def read_array(self, id: int, offset: int, size: int) -> np.ndarray[Any, Any]:
+        """So many bytes of a tensor, awaited."""
+        import numpy as np
+
+        data = self._read_kept(id, offset, size) if size >= _LEAST_KEPT else None
+        if data is None:
+            data = np.empty(size, np.uint8)  # nothing is written twice
+            self.read(id, offset, data.data)
+        return data
+
+    def _read_kept(self, id: int, offset: int, size: int) -> Optional[np.ndarray[Any, Any]]:
+        from ._kept import Kept
+
+        self._kept = self._kept or Kept(self._conn)
+        region = self._kept.take(size)
+        if region is None:
+            return None
+        data = region.lend(size)
+        replies = []
+        try:
+            for at in range(0, size, _MAX_SLOT):
+                params = (id, offset + at, min(_MAX_SLOT, size - at), (region.id, at))
+                replies.append(self._conn.send("tensor_read", params))
+            for reply in replies:
+                self._conn.wait(reply)
+        except BaseException:
+            self._kept.drop(region)  # the daemon may still write there
+            raise
+        return data
 
     def close(self) -> None:
         if self._map is not None:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import get_ident
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import _start
 from ._conn import Connection
@@ -24,6 +24,9 @@ from ._protocol import DTYPES, PROTOCOL
 from ._told import HEARS
 from ._warn import warn_reload
 from .errors import ConnectionLost, ProtocolError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _COMPILING = 600.0  # seconds of silence, beyond the timeout, while the daemon may compile
 _IDS = 64  # made at a time
@@ -191,6 +194,11 @@ class Link:
         if self.batch is None:
             for reply in replies:
                 self.conn.wait(reply)
+
+    def read_array(self, id: int, offset: int, size: int) -> np.ndarray[Any, Any]:
+        """So many bytes of a tensor from `offset` on."""
+        with self.conn.lock:
+            return self.transfer.read_array(id, offset, size)
 
     def read(self, id: int, offset: int, out: memoryview) -> None:
         """Fills `out` with a tensor's bytes from `offset` on."""

@@ -344,11 +344,7 @@ class Tensor(Base, Array, Methods):
     def _read(self, offset: int, size: int) -> np.ndarray[Any, Any]:
         """Bytes."""
         need_numpy()
-        import numpy as np
-
-        data = np.empty(size, np.uint8)  # nothing is written twice
-        self._link.read(self._live_id(), offset, data.data)
-        return data
+        return self._link.read_array(self._live_id(), offset, size)
 
 
 def to_array(kind: Kind, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -1,0 +1,130 @@
+"""Memory into which tensors are read, shared with the daemon and used again.
+
+An array of a size that comes again is read into a memfd of its own, which the device has mapped,
+and page-locked, before: nothing is copied here, and no page is touched for the first time. The
+memory is used again when nobody has the array, nor a view of it, any more. A process that forks
+keeps its arrays to itself: their memory becomes private before, and is not used again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import weakref
+from collections import deque
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from ._conn import Connection
+from ._data import make_memfd
+
+_MOST = 256 << 20  # bytes that a connection keeps
+_STEP = 2 << 20
+_FIRST_ID = 1 << 40  # others count from 1
+_MAP_FIXED = 0x10
+
+
+class Region:
+    """Memory of one array at a time."""
+
+    def __init__(self, id: int, size: int) -> None:
+        self.id = id
+        self.size = size
+        self.fd, self._map = make_memfd(size)
+        self.spent = False  # it is an array's for good
+        self._type = ctypes.c_char * size
+        self._lent: Any = lambda: None  # a reference to the buffer that arrays lie in
+
+    @property
+    def lent(self) -> bool:
+        return self._lent() is not None
+
+    def lend(self, size: int) -> np.ndarray[Any, Any]:
+        """An array of so many bytes."""
+        buffer: Any = self._type.from_buffer(self._map)
+        array: np.ndarray[Any, Any] = np.frombuffer(buffer, np.uint8, size)
+        self._lent = weakref.ref(buffer)
+        return array
+
+    def make_private(self) -> None:
+        """What it holds stays; what is written there from now on, no other process sees."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
+        address = np.frombuffer(self._map, np.uint8).ctypes.data
+        access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
+        if libc.mmap(address, self.size, access, flags, self.fd, 0) != address:
+            raise OSError(ctypes.get_errno(), "a child shares the memory of an array")
+
+    def __del__(self) -> None:
+        os.close(self.fd)  # the mapping is its array's, too
+
+
+class Kept:
+    """A connection's; the connection is locked."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._regions: list[Region] = []
+        self._seen: deque[int] = deque(maxlen=16)  # sizes of late
+        self._next_id = _FIRST_ID
+        _all.add(self)
+
+    def take(self, size: int) -> Optional[Region]:
+        """One that nobody has. None: it is not worth it, or there is no room."""
+        size = -(-size // _STEP) * _STEP
+        for region in list(self._regions):
+            if region.spent:
+                self.drop(region)
+            elif region.size == size and not region.lent:
+                return region
+        if size not in self._seen:
+            self._seen.append(size)
+            return None
+        while sum(region.size for region in self._regions) + size > _MOST:
+            unused = next((region for region in self._regions if not region.lent), None)
+            if unused is None:
+                return None
+            self.drop(unused)
+        return self._add(size)
+
+    def drop(self, region: Region) -> None:
+        self._regions.remove(region)
+        if not self._conn.closed:
+            self._conn.send("free", ("shm", [region.id]))
+
+    def before_fork(self) -> None:
+        for region in list(self._regions):
+            if region.lent and not region.spent:
+                region.spent = True
+                region.make_private()
+
+    def after_fork(self) -> None:
+        """In the child."""
+        self._regions.clear()
+
+    def _add(self, size: int) -> Region:
+        self._next_id += 1
+        region = Region(self._next_id, size)
+        self._regions.append(region)
+        try:
+            self._conn.wait(self._conn.send("shm_open", (region.id, size), fd=region.fd))
+        except BaseException:
+            self.drop(region)  # it may have been opened all the same
+            raise
+        return region
+
+
+_all: weakref.WeakSet[Kept] = weakref.WeakSet()
+
+
+def _fork(step: Callable[[Kept], None]) -> None:
+    for kept in list(_all):
+        step(kept)
+
+
+os.register_at_fork(
+    before=lambda: _fork(Kept.before_fork), after_in_child=lambda: _fork(Kept.after_fork)
+)

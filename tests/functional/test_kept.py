@@ -1,0 +1,120 @@
+"""Arrays that are read again lie in memory that is shared with the daemon: nobody may notice but by the time it takes."""
+
+import gc
+import os
+
+import numpy as np
+import pytest
+
+import opd
+
+SHAPE = (1024, 1024)  # 4 MiB
+SEEN = np.arange(1 << 20, dtype=np.float32).reshape(SHAPE)
+
+
+@pytest.fixture
+def tensor(client):
+    return client.tensor(SEEN)
+
+
+@pytest.fixture
+def client(daemon):
+    with opd.connect(socket=daemon.socket, start=False) as client:
+        yield client
+
+
+def regions(client):
+    return client._link.transfer._kept._regions
+
+
+def test_an_array_is_its_owners_alone(client, tensor):
+    first, second, third, fourth = (tensor.numpy() for _ in range(4))
+    second[:] = -1
+    third += 1
+    for array, expected in ((first, SEEN), (second, np.full_like(SEEN, -1)), (third, SEEN + 1), (fourth, SEEN)):
+        assert np.array_equal(array, expected)
+    assert np.array_equal(tensor.numpy(), SEEN)
+
+
+def test_memory_is_used_again_when_no_view_is_left(client, tensor):
+    tensor.numpy()
+    array = tensor.numpy()
+    row, address = array[3:4], array.ctypes.data
+    del array
+    assert tensor.numpy().ctypes.data != address
+    assert np.array_equal(row, SEEN[3:4])
+    del row
+    gc.collect()
+    assert address in [tensor.numpy().ctypes.data for _ in range(2)]
+    assert len(regions(client)) == 2
+
+
+def test_arrays_outlive_their_client(daemon):
+    with opd.connect(socket=daemon.socket, start=False) as client:
+        tensor = client.tensor(SEEN)
+        arrays = [tensor.numpy() for _ in range(3)]
+    gc.collect()
+    assert all(np.array_equal(array, SEEN) for array in arrays)
+
+
+def test_as_much_is_kept_as_there_is_room_for(client, tensor, monkeypatch):
+    from opd import _kept
+
+    monkeypatch.setattr(_kept, "_MOST", 10 << 20)
+    arrays = [tensor.numpy() for _ in range(6)]
+    assert [region.size for region in regions(client)] == [4 << 20] * 2
+    assert all(np.array_equal(array, SEEN) for array in arrays)
+    del arrays
+    small = client.tensor(SEEN[:512])
+    for _ in range(3):  # the others' memory is given up for it
+        assert np.array_equal(small.numpy(), SEEN[:512])
+    assert [region.size for region in regions(client)].count(2 << 20) >= 1
+    assert sum(region.size for region in regions(client)) <= 10 << 20
+
+
+def test_a_part_is_read_by_itself(client, tensor):
+    for offset in (0, 5, 1 << 19):
+        for _ in range(3):
+            assert np.array_equal(tensor.read(offset, 1 << 19), SEEN.reshape(-1)[offset : offset + (1 << 19)])
+
+
+def test_a_failed_read_leaves_nothing(client, tensor):
+    for _ in range(3):
+        tensor.numpy()
+    before = len(regions(client))
+    with pytest.raises(opd.InvalidArgument):
+        client._link.read_array(tensor._live_id(), 8, SEEN.nbytes)
+    assert len(regions(client)) == before - 1
+    assert all(np.array_equal(tensor.numpy(), SEEN) for _ in range(3))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_process_has_arrays_of_its_own(client, tensor):
+    tensor.numpy()
+    array, free = tensor.numpy(), tensor.numpy()
+    address = array.ctypes.data
+    del free
+    (wait, go), (hear, say) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.read(wait, 1)
+            same = np.array_equal(array, SEEN)
+            array[:] = -1
+            os.write(say, b"%d" % same)
+            os.read(wait, 1)
+        finally:
+            os._exit(0)
+    array[0] = 7
+    for _ in range(3):  # nor is its memory read into again, though it is the child's alone
+        assert tensor.numpy().ctypes.data != address
+    os.write(go, b".")
+    assert os.read(hear, 1) == b"1"
+    assert (array[0] == 7).all() and np.array_equal(array[1:], SEEN[1:])
+    del array
+    gc.collect()
+    assert all(np.array_equal(tensor.numpy(), SEEN) for _ in range(3))
+    os.write(go, b".")
+    os.waitpid(pid, 0)
+    for fd in (wait, go, hear, say):
+        os.close(fd)
