@@ -18,7 +18,7 @@
 //!   grid   cdiv(N, 256)
 //!   kernel cross_entropy_mean
 //!   grid   1
-//!   block  1
+//!   block  256
 //! backward grad_logits
 //!   kernel cross_entropy_backward
 //!   grid   cdiv(N * C, 256)
@@ -42,10 +42,12 @@ __global__ void cross_entropy_mean(const scalar_t *logits, const int64_t *target
                                    const acc_t *log_sum, scalar_t *loss, int64_t N, int64_t C)
 {
     acc_t sum = 0;
-    for (int64_t n = 0; n < N; n++)
+    for (int64_t n = threadIdx.x; n < N; n += blockDim.x)
         if (target[n] >= 0 && target[n] < C)
             sum += log_sum[n] - acc_t(logits[n * C + target[n]]);
-    *loss = scalar_t(sum / N);
+    sum = opd::block_reduce_sum<256>(sum);
+    if (threadIdx.x == 0)
+        *loss = scalar_t(sum / N);
 }
 
 __global__ void cross_entropy_backward(const scalar_t *logits, const int64_t *target,

@@ -20,7 +20,8 @@
 //!   matmul grad_weight = grad_y.T @ x
 //! backward grad_bias
 //!   kernel linear_backward_bias
-//!   grid   cdiv(O, 256)
+//!   grid   O
+//!   block  256
 
 __global__ void linear_bias(const scalar_t *bias, scalar_t *y, int64_t N, int64_t O)
 {
@@ -31,10 +32,10 @@ __global__ void linear_bias(const scalar_t *bias, scalar_t *y, int64_t N, int64_
 __global__ void linear_backward_bias(const scalar_t *grad_y, scalar_t *grad_bias, int64_t N,
                                      int64_t O)
 {
-    CUDA_KERNEL_LOOP(o, O) {
-        acc_t sum = 0;
-        for (int64_t n = 0; n < N; n++)
-            sum += acc_t(grad_y[n * O + o]);
-        grad_bias[o] = scalar_t(sum);
-    }
+    acc_t sum = 0;
+    for (int64_t n = threadIdx.x; n < N; n += blockDim.x)
+        sum += acc_t(grad_y[n * O + blockIdx.x]);
+    sum = opd::block_reduce_sum<256>(sum);
+    if (threadIdx.x == 0)
+        grad_bias[blockIdx.x] = scalar_t(sum);
 }
