@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -358,6 +359,7 @@ int executor_main(const char *device, enum executor_blas blas)
         log_error("mapping the rings: %s", strerror(errno));
         return 2;
     }
+    prctl(PR_SET_TIMERSLACK, 1); // a pause is 20 us, not 70
     if (ex.ops == &backend_cuda)
         prints_capture();
     else if (!cpu_confine(&err))
