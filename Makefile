@@ -126,10 +126,11 @@ native: $(if $(wildcard $(PYTHON_H)/Python.h),$(BUILD)/opd_native.so,no-native)
 no-native:
 	@echo "  -- no Python.h of $(PYTHON): opd_native.so is not built, the Python client does without it"
 
-$(BUILD)/opd_native.so: client/python/native.c Makefile
+native_sources = client/python/native.c client/python/copying.c
+$(BUILD)/opd_native.so: $(native_sources) client/python/copying.h Makefile
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
-	$(Q)$(COMPILE) -isystem $(PYTHON_H) -fPIC -fvisibility=hidden -shared -o $@ $<
+	$(Q)$(COMPILE) -isystem $(PYTHON_H) -fPIC -fvisibility=hidden -shared -o $@ $(native_sources) -lpthread
 
 # One object whose inner names are local, so that they cannot clash with those of a program.
 $(BUILD)/libopd.a: $(client)

@@ -15,7 +15,9 @@
 #include <structmember.h>
 #include <sys/socket.h>
 
-enum { ABI = 1, REPLY_SIZE = 4096 };
+#include "copying.h"
+
+enum { ABI = 2, REPLY_SIZE = 4096 };
 
 // clang-format off
 // Attributes and methods that are looked up often.
@@ -442,6 +444,7 @@ static PyObject *set_up(PyObject *module, PyObject *given)
 static PyMethodDef functions[] = {
     { "call", (PyCFunction)(void (*)(void))call, METH_FASTCALL,
       "call(quick, args, kwargs): as opd._prepared.call_prepared()." },
+    { "copy", copying_copy, METH_VARARGS, "As copying.h says." },
     { "set_up", set_up, METH_VARARGS,
       "set_up(Tensor, call_prepared): the class of results, made of Tensor, and the function for "
       "what is not for the quick path." },

@@ -13,15 +13,18 @@ import os
 from typing import TYPE_CHECKING, Any, Optional
 
 from ._conn import Connection
+from ._native import native
 from ._reply import Batch, Reply
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from ._kept import Kept
+    from ._kept import Kept, Region
 
 _IN_MESSAGE = 64 << 10  # bytes up to which data goes in the message
 _SLOTS = 4
+_THREADS = min(8, len(os.sched_getaffinity(0)) // 2)  # of a large copy
+_LEAST_SPREAD = 8 << 20
 _LEAST_KEPT = 1 << 20  # what a processor's cache holds costs little to copy
 _MIN_SLOT, _MAX_SLOT = 256 << 10, 4 << 20  # larger ones have left the cache when we copy
 
@@ -29,8 +32,10 @@ _MIN_SLOT, _MAX_SLOT = 256 << 10, 4 << 20  # larger ones have left the cache whe
 class Transfer:
     """Moves bytes for one connection; its lock is held by the caller's Client."""
 
-    def __init__(self, conn: Connection) -> None:
+    def __init__(self, conn: Connection, on_gpu: bool = False) -> None:
         self._conn = conn
+        # A device of its own reads faster than one thread copies; the processor is busy anyway.
+        self._spreads = on_gpu and native is not None and _THREADS > 1
         self._ids = 0
         self._map: Optional[mmap.mmap] = None
         self._slot_size = 0
@@ -40,6 +45,9 @@ class Transfer:
 
     def write(self, id: int, data: memoryview, batch: Optional[Batch]) -> list[Reply]:
         """Sends all of `data`, which may be changed afterwards; the replies are not awaited."""
+        region = self._take(len(data)) if self._spreads and len(data) >= _LEAST_SPREAD else None
+        if region is not None:
+            return self._write_kept(region, id, data, batch)
         if len(data) <= self._limit():
             return [self._conn.send("tensor_write", (id, 0, data.tobytes()), batch=batch)]
         self._reserve(len(data))
@@ -85,10 +93,7 @@ class Transfer:
         return data
 
     def _read_kept(self, id: int, offset: int, size: int) -> Optional[np.ndarray[Any, Any]]:
-        from ._kept import Kept
-
-        self._kept = self._kept or Kept(self._conn)
-        region = self._kept.take(size)
+        region = self._take(size)
         if region is None:
             return None
         data = region.lend(size)
@@ -100,9 +105,34 @@ class Transfer:
             for reply in replies:
                 self._conn.wait(reply)
         except BaseException:
-            self._kept.drop(region)  # the daemon may still write there
+            self._drop(region)  # the daemon may still write there
             raise
         return data
+
+    def _write_kept(
+        self, region: Region, id: int, data: memoryview, batch: Optional[Batch]
+    ) -> list[Reply]:
+        import numpy as np
+
+        region.users = users = []
+
+        def send(at: int) -> None:
+            params = (id, at, (region.id, at, min(_MAX_SLOT, len(data) - at)))
+            users.append(self._conn.send("tensor_write", params, batch=batch))
+
+        source = np.frombuffer(data, np.uint8)
+        native.copy(region.address, source.ctypes.data, len(data), _MAX_SLOT, _THREADS, send)
+        return users
+
+    def _drop(self, region: Region) -> None:
+        if self._kept is not None:
+            self._kept.drop(region)
+
+    def _take(self, size: int) -> Optional[Region]:
+        from ._kept import Kept
+
+        self._kept = self._kept or Kept(self._conn)
+        return self._kept.take(size)
 
     def close(self) -> None:
         if self._map is not None:

@@ -1,9 +1,11 @@
-"""Memory into which tensors are read, shared with the daemon and used again.
+"""Memory that is shared with the daemon, for large tensors, and used again.
 
 An array of a size that comes again is read into a memfd of its own, which the device has mapped,
 and page-locked, before: nothing is copied here, and no page is touched for the first time. The
 memory is used again when nobody has the array, nor a view of it, any more. A process that forks
 keeps its arrays to itself: their memory becomes private before, and is not used again.
+
+What is written to a GPU is copied there by several threads.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import numpy as np
 
 from ._conn import Connection
 from ._data import make_memfd
+from ._reply import Reply
 
 _MOST = 256 << 20  # bytes that a connection keeps
 _STEP = 2 << 20
@@ -34,12 +37,21 @@ class Region:
         self.size = size
         self.fd, self._map = make_memfd(size)
         self.spent = False  # it is an array's for good
+        self.users: list[Reply] = []  # the last writes out of it
         self._type = ctypes.c_char * size
         self._lent: Any = lambda: None  # a reference to the buffer that arrays lie in
 
     @property
     def lent(self) -> bool:
         return self._lent() is not None
+
+    @property
+    def free(self) -> bool:
+        return not self.lent and all(reply.done for reply in self.users)
+
+    @property
+    def address(self) -> int:
+        return np.frombuffer(self._map, np.uint8).ctypes.data
 
     def lend(self, size: int) -> np.ndarray[Any, Any]:
         """An array of so many bytes."""
@@ -53,7 +65,7 @@ class Region:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
         libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
-        address = np.frombuffer(self._map, np.uint8).ctypes.data
+        address = self.address
         access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
         if libc.mmap(address, self.size, access, flags, self.fd, 0) != address:
             raise OSError(ctypes.get_errno(), "a child shares the memory of an array")
@@ -78,13 +90,13 @@ class Kept:
         for region in list(self._regions):
             if region.spent:
                 self.drop(region)
-            elif region.size == size and not region.lent:
+            elif region.size == size and region.free:
                 return region
         if size not in self._seen:
             self._seen.append(size)
             return None
         while sum(region.size for region in self._regions) + size > _MOST:
-            unused = next((region for region in self._regions if not region.lent), None)
+            unused = next((region for region in self._regions if region.free), None)
             if unused is None:
                 return None
             self.drop(unused)

@@ -1,4 +1,5 @@
-"""opd_native, the quick path of prepared calls in C (client/python/native.c): `native`, None where there is none.
+"""opd_native: the quick path of prepared calls in C (client/python/native.c), and copies by several threads
+(copying.c): `native`, None where there is none.
 
 `make` builds it where Python's headers are, and a wheel takes it along. All is done without it, too,
 only slower; $OPD_PURE=1 leaves it out.
@@ -15,7 +16,7 @@ from typing import Any
 
 from ._places import look_beside
 
-_ABI = 1
+_ABI = 2
 _FILE = "opd_native.so"
 _NAME = "opd_native"
 
