@@ -27,7 +27,7 @@ enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
 
 // To wake the broker takes as long as a launch. While there are commands to launch it is woken for
 // several completions at once: as many, or those of so long.
-enum { MOST_UNTOLD = 8, UNTOLD_NS = 20000 };
+enum { MOST_UNTOLD = 16, UNTOLD_NS = 40000 };
 
 // A command that was given to the device and not yet reported done.
 struct flight {

@@ -303,6 +303,8 @@ def bench_data(device, rounds):
         "opd, read": tensor.numpy,
         **pinned_sides(device),
     }
+    for side in sides.values():  # what is kept for a size that comes again is there from then on
+        timed(side)(3)
     found = {name: [] for name in sides}
     for _ in range(rounds):
         for name, side in sides.items():

@@ -22,8 +22,10 @@ import numpy as np
 from ._conn import Connection
 from ._data import make_memfd
 from ._reply import Reply
+from .errors import OutOfMemory
 
-_MOST = 256 << 20  # bytes that a connection keeps
+_MOST = 256 << 20  # bytes that a connection keeps,
+_MOST_REGIONS = 16  # in as many pieces, each a descriptor of the daemon's
 _STEP = 2 << 20
 _FIRST_ID = 1 << 40  # others count from 1
 _MAP_FIXED = 0x10
@@ -95,12 +97,7 @@ class Kept:
         if size not in self._seen:
             self._seen.append(size)
             return None
-        while sum(region.size for region in self._regions) + size > _MOST:
-            unused = next((region for region in self._regions if region.free), None)
-            if unused is None:
-                return None
-            self.drop(unused)
-        return self._add(size)
+        return self._add(size) if self._make_room(size) else None
 
     def drop(self, region: Region) -> None:
         self._regions.remove(region)
@@ -117,15 +114,28 @@ class Kept:
         """In the child."""
         self._regions.clear()
 
-    def _add(self, size: int) -> Region:
+    def _make_room(self, size: int) -> bool:
+        lent = [region.size for region in self._regions if not region.free]
+        if sum(lent) + size > _MOST or len(lent) >= _MOST_REGIONS:
+            return False
+        for region in list(self._regions):
+            kept = sum(region.size for region in self._regions)
+            if region.free and (kept + size > _MOST or len(self._regions) >= _MOST_REGIONS):
+                self.drop(region)
+        return True
+
+    def _add(self, size: int) -> Optional[Region]:
+        """None: the daemon has no room for it."""
         self._next_id += 1
         region = Region(self._next_id, size)
         self._regions.append(region)
         try:
             self._conn.wait(self._conn.send("shm_open", (region.id, size), fd=region.fd))
-        except BaseException:
+        except BaseException as e:
             self.drop(region)  # it may have been opened all the same
-            raise
+            if not isinstance(e, OutOfMemory):
+                raise
+            return None
         return region
 
 
