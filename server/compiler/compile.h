@@ -44,6 +44,7 @@ struct compile_input {
     const char *const *more;
     int n_more;
     const char *sanitize;
+    bool trial;     // compiled soon rather than fast, for it runs but once
     bool backwards; // and that can run the threads of a block from the last to the first
 };
 

@@ -188,11 +188,20 @@ static void add_words(struct command *c, const char *const *words, size_t n)
         c->words[c->n++] = words[i];
 }
 
-static const char *const sanitize_flags[] = { "-O1", "-g", "-fno-omit-frame-pointer",
-                                              "-fno-sanitize=vptr", "-Wno-tsan" };
+static const char *const sanitize_flags[] = { "-g", "-fno-omit-frame-pointer", "-fno-sanitize=vptr",
+                                              "-Wno-tsan" };
 
-static void compose_flags(const struct host_cxx *cxx, const char *sanitize, struct command *c)
+// What runs for a moment is not made fast, which takes the longest by far: most of all where every
+// access has the checks of two sanitizers around it.
+static const char *choose_level(const struct compile_input *in)
 {
+    return in->sanitize && strcmp(in->sanitize, "thread") != 0 ? "-O0" : "-O1";
+}
+
+static void compose_flags(const struct host_cxx *cxx, const struct compile_input *in,
+                          struct command *c)
+{
+    const char *sanitize = in->sanitize;
     add_words(c, cxx->words, cxx->words[1] ? 2 : 1);
     add_words(c, common_flags, COUNT(common_flags));
     if (cxx->clang)
@@ -204,6 +213,8 @@ static void compose_flags(const struct host_cxx *cxx, const char *sanitize, stru
         add_words(c, (const char *[]){ c->sanitize }, 1);
         add_words(c, sanitize_flags, COUNT(sanitize_flags) - (cxx->clang ? 1 : 0));
     }
+    if (in->trial)
+        add_words(c, (const char *[]){ choose_level(in) }, 1); // the last one counts
     c->words[c->n] = NULL;
 }
 
@@ -253,7 +264,7 @@ static bool compile_in(const struct compile_input *in, const char *tmp, struct c
     struct buf output = { 0 }, beginning = { 0 };
     int status = 0;
     compose_beginning(in, &beginning);
-    compose_flags(cxx, in->sanitize, &command);
+    compose_flags(cxx, in, &command);
     bool precompiles = !cxx->clang && !in->sanitize;
     const char *first = precompiles ? host_pch_find(buf_str(&beginning), in->common, command.words)
                                     : NULL;
@@ -309,7 +320,7 @@ const char *host_identity(struct opd_err *err)
     if (cxx) {
         struct command command = { 0 };
         struct buf text = { 0 };
-        compose_flags(cxx, NULL, &command);
+        compose_flags(cxx, &(struct compile_input){ 0 }, &command);
         compose_inputs(COMPILE_IMAGE, NULL, NULL, &command);
         buf_printf(&text, "%s on%s, shim %016llx:", cxx->version, cxx->processor,
                    (unsigned long long)hash_shim());

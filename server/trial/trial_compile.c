@@ -25,6 +25,7 @@ static int compile_image(const struct trial_build *b, const char *sanitize, int 
                                 .folder = b->source->folder,
                                 .source = b->source->text,
                                 .sanitize = sanitize,
+                                .trial = true,
                                 .backwards = b->backwards };
     const struct trial_cases *c = b->cases;
     const char **more = mem_zalloc((size_t)c->n_kernels, sizeof *more);
