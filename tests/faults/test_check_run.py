@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PATIENCE, eventually
+from conftest import PATIENCE, TEST_SECONDS, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ.get("OPD_BIN", ROOT / "build" / "opd"))
@@ -48,7 +48,7 @@ def write(folder, body, use=USE):
 def check(path, *options, mode="--run", **environment):
     env = {k: v for k, v in os.environ.items() if k not in NEEDLESS}
     env.update(environment, OPD_BIN=str(PROGRAM))
-    return subprocess.run([OPCTL, "check", mode, path, *options], env=env, timeout=PATIENCE,
+    return subprocess.run([OPCTL, "check", mode, path, *options], env=env, timeout=TEST_SECONDS,
                           stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
 

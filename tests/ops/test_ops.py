@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PATIENCE, PROGRAM, ROOT
+from conftest import PROGRAM, ROOT, TEST_SECONDS
 from references import (
     BOUNDS,
     DOMAINS,
@@ -128,7 +128,7 @@ def test_gradients_are_proved(name):
     opctl = Path(PROGRAM).parent / "opctl"
     path = ROOT / "kernels_src" / f"{name}.cu"
     done = subprocess.run([opctl, "check", "--grad", path], env={**os.environ, "OPD_BIN": PROGRAM},
-                          timeout=PATIENCE, capture_output=True, text=True)
+                          timeout=TEST_SECONDS, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
