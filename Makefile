@@ -259,13 +259,7 @@ compile-all: $(call built,$(BUILD)/tests/compile_all)
 	$(BUILD)/tests/compile_all $(if $(ARCHS),--arch $(ARCHS)) kernels_src/*.cu \
 		$(addprefix tests/torch/kernels/,blend.cu read_strided.cu)
 
-# Once in torch's process, and once, what can differ, all in the daemon.
-torch: $(call built,all)
-	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/torch
-	OPD_TEST_DEVICE=$(DEVICE) OPD_ISOLATED=1 $(PYTEST) \
-		$(patsubst %,tests/torch/test_torch_%.py,ops edits layers options process)
-
-ops reload faults: $(call built,all)
+ops reload faults torch: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
 
 # What the client has in C, once more without.
@@ -365,7 +359,7 @@ fuzz:
 
 .PHONY: run-fuzz
 run-fuzz: $(fuzz_programs)
-	@for t in $(notdir $(fuzz_programs)); do scripts/fuzz.sh $(BUILD) $$t $(FUZZ_SECONDS) || exit 1; done
+	@printf '%s\n' $(notdir $(fuzz_programs)) | xargs -P $$(nproc) -I{} scripts/fuzz.sh $(BUILD) {} $(FUZZ_SECONDS)
 
 # The whole daemon, with the sanitizers, on the CPU device.
 fuzz-daemon:

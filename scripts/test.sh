@@ -117,12 +117,11 @@ cpu)
     step torch-isolated run OPD_ISOLATED=1 TESTS="$files" some
     step reload run reload
     step faults run faults
-    step examples run examples
-    step first-hour run first-hour
+    # Each of these keeps one processor busy.
+    step examples+first-hour run -j2 -Otarget examples first-hour
     step asan-build run asan-build
     step asan-unit run asan-unit
     step asan-functional run asan-functional
-    # Each of these keeps one processor busy.
     step conformance run -j2 -Otarget conformance asan-conformance
     step model run -j2 -Otarget SECONDS=60 SEED=1 model asan-model # make model draws a new seed
     step fuzz run -j2 -Otarget SECONDS=20 fuzz fuzz-daemon
