@@ -198,11 +198,11 @@ TEST_ENV = OPD_BIN=$(abspath $(BUILD)/opd) OPD_LIB=$(abspath $(BUILD)/libopd.so)
 	PYTHONPATH=$(abspath client/python) PYTHONDONTWRITEBYTECODE=1
 # Where the daemon and compile_all find the wheel with NVRTC.
 export VIRTUAL_ENV := $(if $(wildcard .venv),$(abspath .venv),$(VIRTUAL_ENV))
-# One process for each core where pytest-xdist is there, but for those that share a GPU. A file's tests stay together,
-# as they share a daemon.
+# A process for each core and one more where pytest-xdist is there, for tests wait, too; but one for those that share a
+# GPU. Who has done his tests takes over others', so that no long file is left to be waited for.
 DEVICE ?= cpu
-JOBS ?= $(if $(filter cpu,$(DEVICE)),$(shell n=$$(nproc); echo $$((n < 4 ? n : 4))),1)
-PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo '-n $(JOBS) --dist loadfile')
+JOBS ?= $(if $(filter cpu,$(DEVICE)),$(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4))),1)
+PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo '-n $(JOBS) --dist worksteal')
 PYTEST = $(TEST_ENV) $(PYTHON) -m pytest -q -p no:cacheprovider -o timeout=900 -W ignore::pytest.PytestConfigWarning \
 	$(if $(filter-out 1,$(JOBS)),$(PARALLEL))
 # Of `test` the steps, and of `check-gpu` the jobs whose names begin so: make check-gpu STEPS="torch functional/test_v".
