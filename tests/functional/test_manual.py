@@ -13,6 +13,7 @@ MANUAL = (ROOT / "kernels_src" / "README.md").read_text()
 GRAMMAR = re.search(r"```ebnf\n(.*?)```", (ROOT / "kernels_src" / "GRAMMAR.md").read_text(), re.S)[1]
 BLOCKS = re.findall(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", MANUAL, re.M | re.S)
 WHOLE = {re.search(r"//! op +(\w+)", text)[1]: text for kind, _, text in BLOCKS if "//! op " in text}
+WHOLE["flatten"] = (ROOT / "kernels_src" / "flatten.cu").read_text()  # which the manual quotes
 
 # What completes the blocks of the manual that are no whole operators, by the word behind ```cuda.
 COMPLETED = {
@@ -105,6 +106,8 @@ def test_what_a_kernel_checks(start_daemon, tmp_path):
 
 
 def test_every_block_is_run():
+    for line in re.search(r"`flatten.cu` is one: (.*?)\.\s", MANUAL, re.S)[1].split("`")[1::2]:
+        assert " ".join(line.split()) in directives(re.sub(" +", " ", WHOLE["flatten"]))
     for kind, name, text in BLOCKS:
         assert kind == "text" or name in COMPLETED or "//! op " in text, text
 
