@@ -153,3 +153,15 @@ def test_any_text_is_taken(tmp_path):
         done = run("new", path)
         assert done.returncode in (GOOD, ANSWERED, USAGE), done
     assert run("new", tmp_path / "none.cu").returncode == USAGE
+
+
+def test_kernels_that_stay_in_a_file_of_their_own(tmp_path):
+    (tmp_path / "their").mkdir()
+    (tmp_path / "their" / "add.cuh").write_text(ADD)
+    text = '#include "their/add.cuh"\nvoid launch() {}\n'
+    lines, _, done = new(tmp_path, text)
+    assert lines[0] == "op my_op(Tensor x, Tensor y) -> Tensor z" and "it loads" in done.stderr
+    assert done.stdout.endswith(text) and ADD not in done.stdout
+    (tmp_path / "made.cu").write_text(done.stdout)
+    checked = run("--socket", tmp_path / "none", "check", "--arch", "cpu", tmp_path / "made.cu")
+    assert checked.returncode == GOOD, checked.stderr
