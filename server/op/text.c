@@ -89,14 +89,14 @@ static int read_mark(const char *line, const char *file, bool *out_own)
 
 int *text_own_lines(const char *file, const char *whole, size_t size, int *out_n)
 {
-    int first = text_first_line(whole, size), n = first + 1, own = first;
+    int first = text_first_line(whole, size), own = first, n = 1;
     for (size_t i = 0; i < size; i++)
         n += whole[i] == '\n';
     int *lines = mem_zalloc((size_t)n, sizeof *lines);
     bool outside = true;
     const char *line = whole;
-    for (int k = first; k < n; k++) {
-        int number = k > first ? read_mark(line, file, &outside) : 0;
+    for (int k = 0; k < n; k++) {
+        int number = k > 0 ? read_mark(line, file, &outside) : 0;
         lines[k] = own;
         if (number > 0 && outside)
             own = number;

@@ -12,8 +12,7 @@ bool text_is_plain(const char *s, size_t n);             // UTF-8, and no contro
 // The number of a file's first line: 1, but where that is `#line 12`, which the next one has; -1
 // where that is a number that no line has, which is from 1 to 99999999.
 int text_first_line(const char *s, size_t n);
-// For each line of a text in which includes are in place (kernels/source.h), counted from that of
-// its first, the line of the file itself: of what is included, the line that includes it. The
-// caller frees it. *out_n: one more than the last.
+// For each line of a text in which includes are in place (kernels/source.h), from its first, the
+// line of the file itself: of what is included, the line that includes it. The caller frees it.
 int *text_own_lines(const char *file, const char *whole, size_t size, int *out_n);
 void text_clean(char *s); // a '?' for every byte that is not so
