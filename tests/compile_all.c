@@ -18,7 +18,7 @@
 #include "kernels/source.h"
 #include "op/plan.h"
 
-enum { MAX_ARCHS = 32, MAX_JOBS = 64, MAX_FILE = 1 << 20 };
+enum { MAX_ARCHS = 32, MAX_JOBS = 64 };
 
 struct kernel {
     char *prelude, *expr;
@@ -36,26 +36,6 @@ struct tally {
 
 static char archs[MAX_ARCHS][16];
 static int n_archs, n_jobs = 2;
-
-// The whole file, terminated. NULL where it cannot be read.
-static char *read_text(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    if (!file) {
-        perror(path);
-        return NULL;
-    }
-    char *text = mem_zalloc(1, MAX_FILE + 1);
-    size_t size = fread(text, 1, MAX_FILE, file);
-    bool whole = size < MAX_FILE && !ferror(file);
-    fclose(file);
-    if (!whole) {
-        fprintf(stderr, "%s: cannot be read, or is larger than %d bytes\n", path, MAX_FILE);
-        free(text);
-        return NULL;
-    }
-    return text;
-}
 
 static void add_kernel(struct kernels *set, const char *prelude, const char *expr)
 {
@@ -239,7 +219,8 @@ static struct tally test_file(const char *path)
     char *folder_copy = mem_strdup(path), *file_copy = mem_strdup(path);
     struct source *source = source_new(dirname(folder_copy), basename(file_copy), 0);
     char *common_path = mem_printf("%s/opd.cuh", source->folder);
-    char *common = read_text(access(common_path, R_OK) == 0 ? common_path : "kernels_src/opd.cuh");
+    char *common = source_common(access(common_path, R_OK) == 0 ? source->folder : "kernels_src",
+                                 &err);
     if (!source_read(source, &err))
         printf("%s: FAILED: %s\n", path, err.msg);
     else if (common)

@@ -3,6 +3,7 @@
 import array
 import ctypes
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -16,11 +17,17 @@ RESULT = ("message", "log", "compiler", "text")
 ADDR_NO_RANDOMIZE = 0x0040000
 
 
+def common(name="opd.cuh"):
+    """What stands before every operator, its parts in place."""
+    text = (ROOT / "kernels_src" / name).read_text()
+    return re.sub(r'^#include "(.*)"$', lambda part: common(part[1]), text, flags=re.M)
+
+
 class Compiler:
     """compile(source, expr) gives the result: its strings, `code` (0: it compiled), `cached`, `ms`, and the image."""
 
     def __init__(self, program, *, cache="", target="sm_90", env=None, randomized=False, log=None, **job):
-        self.job = {"kind": "compile", "target": target, "common": (ROOT / "kernels_src/opd.cuh").read_text(),
+        self.job = {"kind": "compile", "target": target, "common": common(),
                     "prelude": "using scalar_t = float;\nusing acc_t = float;\n", "file": "try.cu", "folder": "",
                     "cache": str(cache), "cache_limit": "0", **job}  # fmt: skip
         own, other = socket.socketpair()

@@ -191,8 +191,7 @@ static void withdraw_gone(struct reload *r, uint64_t since)
 
 static bool read_common(struct reload *r, bool *out_changed, struct opd_err *err)
 {
-    size_t size;
-    char *text = file_read(r->common_path, &size, err);
+    char *text = source_common(r->sources.folders[0], err);
     *out_changed = text && (!r->common || strcmp(text, r->common) != 0);
     if (*out_changed) {
         free(r->common);
@@ -301,7 +300,6 @@ bool reload_first(struct reload *r, struct opd_err *err)
     for (int i = 0; i < r->sources.n_folders; i++)
         if (!trust_folder(r->sources.folders[i], err))
             return opd_err_prefix(err, "--kernels");
-    r->common_path = mem_printf("%s/opd.cuh", r->sources.folders[0]);
     bool changed;
     if (!read_common(r, &changed, err))
         return false;
@@ -352,6 +350,5 @@ void reload_finish(struct reload *r)
     for (int i = 0; i < RELOAD_MAX_WATCHES; i++)
         free(r->watches[i].folder);
     free(r->common);
-    free(r->common_path);
     *r = (struct reload){ 0 };
 }

@@ -44,8 +44,7 @@ struct reload {
 
     struct prove prove;
     struct sources sources;
-    char *common; // the text of opd.cuh
-    char *common_path;
+    char *common;       // the text of opd.cuh
     struct edit *edits; // under way, oldest first
     struct watch watches[RELOAD_MAX_WATCHES];
     bool watches_are_out; // which is told once

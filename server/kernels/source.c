@@ -289,6 +289,14 @@ bool source_read(struct source *s, struct opd_err *err)
     return text && take_text(s, text, size, err);
 }
 
+char *source_common(const char *folder, struct opd_err *err)
+{
+    struct source *s = source_new(folder, "opd.cuh", 0);
+    char *text = source_read(s, err) ? mem_strdup(s->text) : NULL;
+    source_free(s);
+    return text;
+}
+
 struct source *source_of_text(const char *folder, const char *file, const char *text, size_t size,
                               struct opd_err *err)
 {

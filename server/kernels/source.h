@@ -78,6 +78,10 @@ bool source_changed(const struct source *s, bool *out_by_include);
 // then keeps its old text under the new stamps, so that the failure is told once.
 bool source_read(struct source *s, struct opd_err *err);
 
+// The text that stands before every operator: opd.cuh of that folder, with its parts in place. NULL
+// with an error; the caller frees it.
+char *source_common(const char *folder, struct opd_err *err);
+
 // A source that is no file: the text, and what it includes from the folder ("": nothing). NULL with
 // an error.
 struct source *source_of_text(const char *folder, const char *file, const char *text, size_t size,

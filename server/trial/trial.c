@@ -249,13 +249,10 @@ static bool read_source(struct trial *t, const char *file, struct opd_err *err)
 static bool read_common(struct trial *t, struct opd_err *err)
 {
     struct options options;
-    size_t size;
     char *argv[] = { (char *)"opd", NULL };
-    bool ok = options_parse(&options, 1, argv, err);
-    char *path = ok ? mem_printf("%s/opd.cuh", options.kernels[0]) : NULL;
-    t->common = ok ? file_read(path, &size, err) : NULL;
+    if (options_parse(&options, 1, argv, err))
+        t->common = source_common(options.kernels[0], err);
     options_finish(&options);
-    free(path);
     return t->common != NULL;
 }
 

@@ -47,7 +47,7 @@ bool state_broker(struct archive *a, void *thing)
 {
     struct broker *b = a->broker;
     (void)thing;
-    if (a->reading && b->reload.common_path)
+    if (a->reading && b->handover.count > 0)
         return archive_fail(a, "there are two");
     archive_str(a, "socket", &b->options.socket);
     archive_kernels(a, &b->options);
@@ -78,7 +78,6 @@ bool state_broker(struct archive *a, void *thing)
     if (!a->reading || !archive_good(a))
         return true;
     b->handover.count++;
-    b->reload.common_path = mem_printf("%s/opd.cuh", b->options.kernels[0]);
     b->reload.sources.n_folders = b->options.n_kernels;
     return b->options.socket || archive_fail(a, "there is no socket");
 }

@@ -11,6 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from compiler_process import common
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # As in server/compiler/nvrtc.c.
@@ -67,7 +69,7 @@ class Nvrtc:
         options = [*NVRTC_OPTIONS, f"--gpu-architecture={target}", f"--pch-dir={self.folder}"]
         options += [f"-I{include}"] if (include / "cuda_fp16.h").exists() else []
         self.options = (ctypes.c_char_p * len(options))(*[o.encode() for o in options])
-        self.common = (ROOT / "kernels_src" / "opd.cuh").read_bytes()
+        self.common = common().encode()
 
     def seconds(self, source, dtype, expr):
         """One compile to a cubin."""

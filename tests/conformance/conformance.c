@@ -7,6 +7,7 @@
 #include "conformance/device.h"
 #include "conformance/kernels.h"
 #include "conformance/matmul.h"
+#include "kernels/source.h"
 
 // ---- memory
 
@@ -451,24 +452,10 @@ static int close_device(void **state)
     return 0;
 }
 
-static char *read_common(void)
-{
-    char bytes[4096];
-    struct buf text = { 0 };
-    FILE *f = fopen("kernels_src/opd.cuh", "re");
-    if (!f)
-        return NULL;
-    for (size_t n; (n = fread(bytes, 1, sizeof bytes, f)) > 0;)
-        buf_append(&text, bytes, n);
-    fclose(f);
-    buf_str(&text);
-    return (char *)text.bytes;
-}
-
 int main(int argc, char **argv)
 {
     ops = argc > 1 ? backend_find(argv[1], &device_index) : NULL;
-    common = read_common();
+    common = source_common("kernels_src", &(struct opd_err){ 0 });
     if (!ops || !common) {
         fprintf(stderr, "usage, from the repository's root: %s cpu|cuda:0\n", argv[0]);
         return 2;

@@ -155,7 +155,8 @@ def test_warm(tmp_path, start_daemon):
     program.parent.mkdir()
     shutil.copy2(PROGRAM, program)
     folder = put_kernels(tmp_path / "kernels_src", double_it=double_by(2), scale=SCALE.replace("FACTOR", "1"))
-    shutil.copy2(ROOT / "kernels_src" / "opd.cuh", folder)
+    for part in (ROOT / "kernels_src").glob("opd*.cuh"):
+        shutil.copy2(part, folder)
     daemon = start_daemon("--warm", program=str(program))
     with Raw(daemon.socket) as raw:
 

@@ -56,7 +56,6 @@ static struct version *state_version(struct broker *b)
 static void state_add_versions(struct broker *b)
 {
     b->reload.common = mem_strdup("// common\n");
-    b->reload.common_path = mem_strdup("/ops/opd.cuh");
     for (int i = 0; i < 2; i++) {
         struct version *v = state_version(b);
         registry_publish(&b->registry, v);

@@ -15,6 +15,7 @@
 #include "compiler/host_source.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "kernels/source.h"
 
 static const char small_common[] = "template <class T> T opd_scale(T x) { return 2 * x; }\n";
 static const char *common = small_common;
@@ -22,11 +23,10 @@ static const char *common = small_common;
 // The whole opd.cuh, which the headers of the field need.
 static char *read_common(void)
 {
-    struct buf text = { 0 };
-    int fd = open("kernels_src/opd.cuh", O_RDONLY | O_CLOEXEC);
-    assert_true(fd >= 0 && file_get(fd, SIZE_MAX, &text));
-    file_close(&fd);
-    return buf_take(&text);
+    struct opd_err err = { 0 };
+    char *text = source_common("kernels_src", &err);
+    assert_non_null(text);
+    return text;
 }
 
 static struct compile_input input(enum compile_kind kind, const char *source, const char *expr)

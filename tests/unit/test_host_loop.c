@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "compiler/host_loop.h"
+#include "kernels/source.h"
 
 static char *read_file(const char *path)
 {
@@ -29,7 +30,7 @@ static char *read_file(const char *path)
 // `more`: another kernel of the image, or NULL.
 static bool are_plain(const char *prelude, const char *source, const char *expr, const char *more)
 {
-    char *common = read_file("kernels_src/opd.cuh");
+    char *common = source_common("kernels_src", &(struct opd_err){ 0 });
     const struct compile_input in = {
         .common = common,
         .prelude = prelude,

@@ -21,6 +21,7 @@
 #include "compiler/nvrtc_load.h"
 #include "compiler/pch.h"
 #include "compiler/scratch.h"
+#include "kernels/source.h"
 
 static const char source[] = "template <class T> __global__ void scale(T *x, int n)\n"
                              "{\n"
@@ -336,7 +337,7 @@ static void test_field(void **state)
     (void)state;
     static const char *const kernels[] = { "rows<scalar_t, 100>", "members", "pairs", "draw" };
     struct compile_input in = input(COMPILE_IMAGE);
-    char *common = read_text("kernels_src/opd.cuh");
+    char *common = source_common("kernels_src", &(struct opd_err){ 0 });
     char *text = read_text("tests/functional/kernels/field.cu");
     in.common = common;
     in.source = text;

@@ -1,0 +1,277 @@
+// Part of opd-formula.cuh: on a GPU.
+namespace opd
+{
+template <class F, int N> __device__ __forceinline__ void formula_map_block(const F &f, uint32_t block)
+{
+    const int64_t i = (int64_t)block * FORMULA_BLOCK + threadIdx.x, first = i * N;
+    if (first >= f.n)
+        return;
+    typename F::index at[F::offsets];
+    f.locate(i, at);
+    if (first + N <= f.n && f.template aligned<N>()) {
+        typename F::template elements<N> e;
+        f.load(e, at, 0);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            f.compute(e, k);
+        f.store(e, at, 0);
+        return;
+    }
+    const int64_t left = f.n - first;
+    for (int k = 0; k < (left < N ? left : N); k++) {
+        typename F::template elements<1> e;
+        f.load(e, at, k);
+        f.compute(e, 0);
+        f.store(e, at, k);
+    }
+}
+
+template <class F, int N> __global__ void __launch_bounds__(FORMULA_BLOCK) formula_map(F f)
+{
+    formula_map_block<F, N>(f, blockIdx.x);
+}
+
+template <class F, int N, int CAPACITY, int TENSORS, int... PLACES>
+__global__ void __launch_bounds__(FORMULA_BLOCK)
+    formula_maps(const __grid_constant__ formula_list<F, CAPACITY, TENSORS, PLACES...> list)
+{
+    uint32_t block = blockIdx.x;
+    const F f = list.find(block);
+    formula_map_block<F, N>(f, block);
+}
+
+// The sums of what the threads that share a result have found, in the first of them. `step` lies
+// between those threads, `place` counts them from 0 to n - 1.
+template <class J, int W, class A>
+__device__ __forceinline__ void formula_gather(A (&sums)[W], int step, int place, int n)
+{
+    __shared__ A all[W][FORMULA_BLOCK];
+#pragma unroll
+    for (int w = 0; w < W; w++)
+        all[w][threadIdx.x] = sums[w];
+    for (int half = n / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (place < half)
+#pragma unroll
+            for (int w = 0; w < W; w++)
+                all[w][threadIdx.x] = J::join(all[w][threadIdx.x], all[w][threadIdx.x + half * step]);
+    }
+#pragma unroll
+    for (int w = 0; w < W; w++)
+        sums[w] = all[w][threadIdx.x];
+}
+
+// LANES results in a block, or as many vectors of N of them where these lie along the innermost
+// dimension (COLUMNS); the other threads share the elements of each. The blocks of y share them
+// too: their sums are added by formula_total.
+template <class F, int N, bool COLUMNS, int LANES>
+__global__ void __launch_bounds__(FORMULA_BLOCK) formula_sum(F f)
+{
+    typedef typename F::index I;
+    enum { OTHERS = FORMULA_BLOCK / LANES, W = COLUMNS ? N : 1 };
+    const int x = (int)threadIdx.x, lane = COLUMNS ? x % LANES : x / OTHERS;
+    const int other = COLUMNS ? x / LANES : x % OTHERS;
+    const int64_t result = (int64_t)blockIdx.x * LANES + lane;
+    const int64_t n_results = f.n_kept / W;
+    typedef typename F::join J;
+    typename F::sum_type sums[W];
+#pragma unroll
+    for (int w = 0; w < W; w++)
+        sums[w] = J::template start<typename F::sum_type>();
+    if (result < n_results) {
+        I base[F::offsets] = {};
+        f.kept.add((I)result, base);
+        const int64_t begin = blockIdx.y * f.share;
+        const int64_t end = formula_least(begin + f.share, f.n_summed);
+        const bool whole = N == 1 || f.template aligned<N>();
+#pragma unroll 4
+        for (int64_t m = begin + other; m < end; m += OTHERS) {
+            I at[F::offsets];
+#pragma unroll
+            for (int t = 0; t < F::offsets; t++)
+                at[t] = base[t];
+            f.summed.add((I)m, at);
+            if (whole) {
+                typename F::template elements<N> e;
+                f.load(e, at, 0);
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    sums[COLUMNS ? k : 0] = J::join(sums[COLUMNS ? k : 0], f.value(e, k));
+            } else {
+#pragma unroll
+                for (int k = 0; k < N; k++) {
+                    typename F::template elements<1> e;
+                    f.load(e, at, k);
+                    sums[COLUMNS ? k : 0] = J::join(sums[COLUMNS ? k : 0], f.value(e, 0));
+                }
+            }
+        }
+    }
+    formula_gather<J>(sums, COLUMNS ? LANES : 1, other, OTHERS);
+    if (other == 0 && result < n_results)
+#pragma unroll
+        for (int w = 0; w < W; w++)
+            f.put(blockIdx.y * f.n_kept + result * W + w, sums[w]);
+}
+
+template <class A, class T, int LANES, class J = formula_add>
+__global__ void __launch_bounds__(FORMULA_BLOCK)
+    formula_total(const A *__restrict__ sums, T *__restrict__ out, int64_t n, int64_t n_parts)
+{
+    enum { OTHERS = FORMULA_BLOCK / LANES };
+    const int lane = (int)threadIdx.x % LANES, other = (int)threadIdx.x / LANES;
+    const int64_t i = (int64_t)blockIdx.x * LANES + lane;
+    A sum[1] = { J::template start<A>() };
+    for (int64_t part = other; i < n && part < n_parts; part += OTHERS)
+        sum[0] = J::join(sum[0], sums[part * n + i]);
+    formula_gather<J>(sum, LANES, other, OTHERS);
+    if (other == 0 && i < n)
+        out[i] = T(sum[0]);
+}
+
+// What LANES threads have found, joined, in each of them; the same bits in all.
+template <class J, int LANES, class A> __device__ __forceinline__ A formula_share(A v)
+{
+#pragma unroll
+    for (int offset = (LANES < 32 ? LANES : 32) / 2; offset > 0; offset /= 2)
+        v = J::join(v, __shfl_xor_sync(0xffffffffu, v, offset));
+    if constexpr (LANES > 32) {
+        enum { WARPS = LANES / 32 };
+        __shared__ A all[(LANES > FORMULA_BLOCK ? LANES : FORMULA_BLOCK) / 32];
+        const int first = (int)threadIdx.x / LANES * WARPS;
+        __syncthreads(); // an earlier call's have been read
+        if (threadIdx.x % 32 == 0)
+            all[threadIdx.x / 32] = v;
+        __syncthreads();
+        v = all[first];
+#pragma unroll
+        for (int i = 1; i < WARPS; i++)
+            v = J::join(v, all[first + i]);
+    }
+    return v;
+}
+
+// A row of what is computed row by row, shared by LANES threads. Each holds ITEMS vectors of it,
+// which are read once; of 0 each pass over the row reads it again.
+template <class F, int N, int LANES, int ITEMS> struct formula_reader {
+    typedef typename F::template elements<N> E;
+    typedef typename F::index I;
+    const F &f;
+    const int64_t index;
+    const bool live; // it is one of the rows
+    const bool whole;
+    const int lane;
+    I base[F::offsets];
+    E held[ITEMS > 0 ? ITEMS : 1];
+
+    __device__ __forceinline__ formula_reader(const F &f, int64_t i)
+        : f(f), index(formula_least(i, f.n_kept - 1)), live(i < f.n_kept),
+          whole(N == 1 || f.template aligned<N>()), lane((int)threadIdx.x % LANES)
+    {
+#pragma unroll
+        for (int t = 0; t < F::offsets; t++)
+            base[t] = 0;
+        f.kept.add((I)index, base);
+        if (whole) {
+#pragma unroll
+            for (int i = 0; i < ITEMS; i++)
+                load<true>(held[i], i);
+        } else {
+#pragma unroll
+            for (int i = 0; i < ITEMS; i++)
+                load<false>(held[i], i);
+        }
+    }
+    // Is there an i-th vector of this thread, and where?
+    __device__ __forceinline__ bool find(int64_t i, I *at) const
+    {
+        const int64_t m = i * LANES + lane;
+#pragma unroll
+        for (int t = 0; t < F::offsets; t++)
+            at[t] = base[t];
+        if (m < f.n_summed)
+            f.summed.add((I)m, at);
+        return m < f.n_summed;
+    }
+    template <bool WHOLE> __device__ __forceinline__ void load(E &e, int64_t i) const
+    {
+        I at[F::offsets];
+        if (!find(i, at))
+            return;
+        if constexpr (WHOLE)
+            f.load(e, at, 0);
+        else
+            f.load_each(e, at);
+    }
+    __device__ __forceinline__ bool is_first() const
+    {
+        return live && lane == 0;
+    }
+    template <class J, class V> __device__ __forceinline__ typename F::sum_type join(const V &value) const
+    {
+        typedef typename F::sum_type A;
+        I at[F::offsets];
+        A v = J::template start<A>();
+        if constexpr (ITEMS > 0) {
+#pragma unroll
+            for (int i = 0; i < ITEMS; i++)
+                if (find(i, at))
+#pragma unroll
+                    for (int k = 0; k < N; k++)
+                        v = J::join(v, value(held[i], k));
+        } else {
+            for (int64_t i = 0; find(i, at); i++) {
+                E e;
+                if (whole)
+                    load<true>(e, i);
+                else
+                    load<false>(e, i);
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    v = J::join(v, value(e, k));
+            }
+        }
+        return formula_share<J, LANES>(v);
+    }
+    template <class C> __device__ __forceinline__ void put(E &e, I *at, const C &compute) const
+    {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            compute(e, k);
+        if (!live)
+            return;
+        if (whole)
+            f.store(e, at, 0);
+        else
+            f.store_each(e, at);
+    }
+    template <class C> __device__ __forceinline__ void each(const C &compute)
+    {
+        I at[F::offsets];
+        if constexpr (ITEMS > 0) {
+#pragma unroll
+            for (int i = 0; i < ITEMS; i++)
+                if (find(i, at))
+                    put(held[i], at, compute);
+        } else {
+            for (int64_t i = 0; find(i, at); i++) {
+                E e;
+                if (whole)
+                    load<true>(e, i);
+                else
+                    load<false>(e, i);
+                put(e, at, compute);
+            }
+        }
+    }
+};
+
+template <class F, int N, int LANES, int ITEMS>
+__global__ void __launch_bounds__(LANES > FORMULA_BLOCK ? LANES : FORMULA_BLOCK) formula_row(F f)
+{
+    enum { ROWS = LANES > FORMULA_BLOCK ? 1 : FORMULA_BLOCK / LANES };
+    formula_reader<F, N, LANES, ITEMS> row(f, (int64_t)blockIdx.x * ROWS + threadIdx.x / LANES);
+    f.run(row);
+}
+
+} // namespace opd
