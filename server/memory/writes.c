@@ -29,19 +29,24 @@ void fate_unref(struct fate *f)
     free(f);
 }
 
-static struct write *new_write(uint64_t begin, uint64_t end, struct fate *fate, struct write *next)
+// Most storages have one at a time.
+static struct write *new_write(struct storage *s, uint64_t begin, uint64_t end, struct fate *fate,
+                               struct write *next)
 {
-    struct write *w = mem_alloc(sizeof *w);
+    struct write *w = s->own.fate ? mem_alloc(sizeof *w) : &s->own;
     *w = (struct write){ .next = next, .begin = begin, .end = end, .fate = fate_ref(fate) };
     return w;
 }
 
-static void remove_write(struct write **at)
+static void remove_write(struct storage *s, struct write **at)
 {
     struct write *w = *at;
     *at = w->next;
     fate_unref(w->fate);
-    free(w);
+    if (w == &s->own)
+        w->fate = NULL;
+    else
+        free(w);
 }
 
 // No bytes touch nothing, wherever they are.
@@ -51,7 +56,7 @@ static bool touches(const struct write *w, uint64_t begin, uint64_t end)
 }
 
 // Takes the bytes out of one write. True: nothing of it is left.
-static bool cut(struct write *w, uint64_t begin, uint64_t end, bool may_split)
+static bool cut(struct storage *s, struct write *w, uint64_t begin, uint64_t end, bool may_split)
 {
     if (begin <= w->begin && end >= w->end)
         return true;
@@ -60,7 +65,7 @@ static bool cut(struct write *w, uint64_t begin, uint64_t end, bool may_split)
     } else if (end >= w->end) {
         w->end = begin;
     } else if (may_split) {
-        w->next = new_write(end, w->end, w->fate, w->next);
+        w->next = new_write(s, end, w->end, w->fate, w->next);
         w->end = begin;
     }
     return false;
@@ -73,8 +78,8 @@ static void cut_all(struct storage *s, uint64_t begin, uint64_t end, bool open)
     for (struct write **at = &s->writes; *at; n++) {
         struct write *w = *at;
         bool meant = touches(w, begin, end) && (open || w->fate->state == FATE_FAILED);
-        if (meant && cut(w, begin, end, n < MAX_PIECES))
-            remove_write(at);
+        if (meant && cut(s, w, begin, end, n < MAX_PIECES))
+            remove_write(s, at);
         else
             at = &w->next;
     }
@@ -84,14 +89,14 @@ void writes_add(struct storage *s, uint64_t begin, uint64_t end, struct fate *fa
 {
     writes_settle(s);
     cut_all(s, begin, end, true);
-    s->writes = new_write(begin, end, fate, s->writes);
+    s->writes = new_write(s, begin, end, fate, s->writes);
 }
 
 void writes_settle(struct storage *s)
 {
     for (struct write **at = &s->writes; *at;) {
         if ((*at)->fate->state == FATE_DONE)
-            remove_write(at);
+            remove_write(s, at);
         else
             at = &(*at)->next;
     }
@@ -124,7 +129,7 @@ void writes_accept(struct storage *s, uint64_t begin, uint64_t end)
 void writes_free(struct storage *s)
 {
     while (s->writes)
-        remove_write(&s->writes);
+        remove_write(s, &s->writes);
 }
 
 bool writes_refuse(const char *what, const char *why, struct opd_err *err)

@@ -35,10 +35,12 @@ void run_set_version(struct run *run, struct version *version)
 
 // --- places
 
-static void grow_places(struct run *run)
+void run_reserve(struct run *run, int n)
 {
     const struct place *few = run->places;
-    run->places_capacity *= 2;
+    if (run->n_places + n <= run->places_capacity)
+        return;
+    run->places_capacity = 2 * run->places_capacity + n;
     run->places = arena_alloc(&run->req->room, (size_t)run->places_capacity, sizeof *few);
     memcpy(run->places, few, (size_t)run->n_places * sizeof *few);
 }
@@ -57,8 +59,7 @@ static struct place *find_listed(struct run *run, enum plan_operand_kind kind, i
 
 struct place *run_add(struct run *run, const struct place *place)
 {
-    if (run->n_places == run->places_capacity)
-        grow_places(run);
+    run_reserve(run, 1);
     struct place *p = &run->places[run->n_places++];
     *p = *place;
     if (p->tensor) {
@@ -251,11 +252,26 @@ static bool check_lists_in_place(const struct run *run, struct opd_err *err)
     return true;
 }
 
+// Is any memory changed in place twice, perhaps? Storages lie apart, but in a client's own memory.
+static bool may_share(const struct run *run)
+{
+    static uint64_t last;
+    uint64_t number = ++last;
+    for (const struct place *p = run->places; p < run->places + run->n_places; p++) {
+        if (!is_in_place(run, p) || p->size == 0)
+            continue;
+        if (p->storage->import || p->storage->looked_at == number)
+            return true;
+        p->storage->looked_at = number;
+    }
+    return false;
+}
+
 static bool check_in_place(const struct run *run, struct opd_err *err)
 {
     const struct place *end = run->places + run->n_places;
     if (run->lists)
-        return check_lists_in_place(run, err);
+        return !may_share(run) || check_lists_in_place(run, err);
     for (const struct place *p = run->places; p < end; p++)
         for (const struct place *q = run->places; q < p && is_in_place(run, p); q++)
             if (is_in_place(run, q) && overlap(p, q))
@@ -323,10 +339,20 @@ static bool check_lists_apart(const struct run *run, struct opd_err *err)
     return true;
 }
 
+static bool has_place(const struct run *run, enum place_how how)
+{
+    const struct place *p = run->places, *end = p + run->n_places;
+    while (p < end && p->how != how)
+        p++;
+    return p < end;
+}
+
 static bool check_into(struct run *run, struct opd_err *err)
 {
     const struct plan *plan = run->bound->plan;
     bool found = false;
+    if (!has_place(run, PLACE_INTO))
+        return true;
     for (int i = 0; i < plan->n_operands; i++) {
         const struct plan_operand *o = &plan->operands[i];
         const struct place *p = run_place(run, (uint32_t)i);
@@ -361,6 +387,8 @@ static void drop_made(struct run *run)
 static enum alloc_result make_place(struct run *run, uint32_t operand, struct opd_err *err)
 {
     const struct plan_operand *o = &run->bound->plan->operands[operand];
+    if (o->kind == PLAN_INPUT)
+        return ALLOC_OK;
     struct place *p = run_place(run, operand);
     bool own = o->kind == PLAN_SCRATCH || (o->kind == PLAN_SAVED && is_forward(run));
     if (!p && own)
@@ -394,9 +422,11 @@ static enum request_status allocate(struct run *run, struct opd_err *err)
 static void make_results(struct run *run)
 {
     const struct plan *plan = run->bound->plan;
+    if (!has_place(run, PLACE_MADE))
+        return;
     for (int i = 0; i < plan->n_operands; i++) {
         const struct plan_operand *o = &plan->operands[i];
-        struct place *p = run_place(run, (uint32_t)i);
+        struct place *p = o->kind == PLAN_INPUT ? NULL : run_place(run, (uint32_t)i);
         if (!p || p->how != PLACE_MADE || !p->id)
             continue;
         p->tensor = tensor_new(p->storage, p->offset, &o->desc);

@@ -62,6 +62,7 @@ void run_init(struct run *run, struct request *req, const value *options);
 // Sets the version, and all inputs to absent.
 void run_set_version(struct run *run, struct version *version);
 
+void run_reserve(struct run *run, int n); // so many more places will come
 struct place *run_add(struct run *run, const struct place *place);
 struct place *run_find(struct run *run, enum plan_operand_kind kind, int index); // NULL: none
 struct place *run_place(struct run *run, uint32_t operand); // of the plan; NULL: absent

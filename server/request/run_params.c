@@ -272,6 +272,7 @@ static bool read_list(struct run *run, int input, const value *ids, struct opd_e
     if (!start_list(run, input, ids, "tensors' ids", err))
         return false;
     run->first[input] = run->n_places;
+    run_reserve(run, (int)value_count(ids));
     for (int k = 0; k < (int)value_count(ids); k++) {
         const struct place place = { .kind = PLAN_INPUT,
                                      .index = input + PLAN_MEMBER * k,

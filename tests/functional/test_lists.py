@@ -134,6 +134,12 @@ def test_refused(client, ops):
     ):
         with pytest.raises(opd.InvalidArgument, match=message):
             call()
+    freed = client.zeros([4])
+    freed.free()
+    with pytest.raises(opd.NotFound, match=r"axpys: xs\[1\] was freed"):
+        ops.axpys([x, z], [x, freed])
+    with pytest.raises(opd.InvalidArgument, match=r"axpys: ys is an array of 4097, expected an array of at most 4096"):
+        ops.axpys([x] * 4097, [x] * 4097)
     for value in (x, 5, [x, None], {"a": x}):
         with pytest.raises(TypeError, match=r"axpys\(\) argument 'ys' must be a list of tensors"):
             ops.axpys(value, [z, z])

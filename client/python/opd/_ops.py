@@ -15,7 +15,7 @@ from ._prepared import Handle, Prepared, call_quick, find_quick
 from ._spec import Call, Spec, check_deadline, check_debug
 from ._wire import pack
 from .errors import InvalidArgument, NotFound, OpdError
-from .tensor import Tensor, check_own, to_wire
+from .tensor import Tensor, check_own, to_ids, to_wire
 
 if TYPE_CHECKING:
     from ._shipped import Ops as Shipped
@@ -263,7 +263,10 @@ class Ops(Shipped):
 
     def _run_plain(self, spec: Spec, call: Call, inputs: list[Any], keep: bool) -> Any:
         link = self._link
-        input_ids = [_map(Tensor._live_id, t) for t in inputs]
+        input_ids = [
+            to_ids(t, f"{spec.name}: {input['name']}") if isinstance(t, list) else _map(Tensor._live_id, t)
+            for input, t in zip(spec.inputs, inputs)
+        ]
         n = next((len(t) for t in inputs if isinstance(t, list)), 0)
         wires = [
             [link.new_wire() for _ in range(n)] if o.get("list") else link.new_wire()
@@ -300,6 +303,8 @@ class Ops(Shipped):
         if not spec.lists:
             pairs = list(zip(spec.inputs, call.tensors))
             return [self._to_tensor(input, value, pairs) for input, value in pairs]
+        if all(self._is_own(*pair) for pair in zip(spec.inputs, call.tensors)):
+            return call.tensors
         pairs = []  # each tensor of a list as one by itself
         for input, value in zip(spec.inputs, call.tensors):
             is_list = input.get("list") and value is not None
@@ -309,6 +314,15 @@ class Ops(Shipped):
             [next(made) for _ in value] if input.get("list") and value is not None else next(made)
             for input, value in zip(spec.inputs, call.tensors)
         ]
+
+    def _is_own(self, input: dict[str, Any], value: Any) -> bool:
+        """Nothing but tensors of this client, or absent?"""
+        link = self._link
+        tensors = () if value is None else value if input.get("list") else (value,)
+        try:
+            return not [t for t in tensors if t._link is not link]
+        except AttributeError:
+            return False
 
     def _to_tensor(self, input: dict[str, Any], value: Any, pairs: list[Any]) -> Optional[Tensor]:
         if value is not None and not isinstance(value, Tensor):

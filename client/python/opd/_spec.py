@@ -95,7 +95,7 @@ class Spec:
                 f"{self.name}() argument '{input['name']}' must be a list of tensors, not {type(value).__name__}"
             )
         tensors = list(value)
-        if any(t is None for t in tensors):
+        if [t for t in tensors if t is None]:
             raise TypeError(f"{self.name}() argument '{input['name']}' must be a list of tensors, one is None")
         return tensors
 

@@ -8,6 +8,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
+from struct import unpack
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import _dlpack
@@ -391,6 +392,14 @@ def to_wire(tensor: Optional[Tensor]) -> bytes:
     if tensor._wire is None:
         tensor._live_id()
     return tensor._wire or b""
+
+
+def to_ids(tensors: list[Tensor], what: str) -> list[int]:
+    wires = [t._wire for t in tensors if t._wire is not None]
+    if len(wires) < len(tensors):
+        freed = [t._wire for t in tensors].index(None)
+        raise NotFound(f"{what}[{freed}] was freed", "not_found")
+    return list(unpack(f">{len(wires) * 'xQ'}", b"".join(wires)))
 
 
 def make_zeros(
