@@ -227,6 +227,8 @@ static void prepare(void)
     setenv("LC_ALL", "C", 1); // diagnostics in the words that host_log.c knows
     child_watch(JOB_FD_SOCKET);
     const char *scratch = scratch_open();
+    if (scratch)
+        setenv("ZIG_LOCAL_CACHE_DIR", scratch, 1); // it keeps every object that it makes
     pch_use(scratch);
     host_pch_use(scratch);
 }

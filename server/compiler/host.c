@@ -268,7 +268,9 @@ static bool compile_in(const struct compile_input *in, const char *tmp, struct c
     bool precompiles = !cxx->clang && !in->sanitize;
     const char *first = precompiles ? host_pch_find(buf_str(&beginning), in->common, command.words)
                                     : NULL;
-    compose_inputs(in->kind, folder, first, &command);
+    // zig, the one with a mode, takes it for a failure where no object comes of it.
+    bool whole = in->kind == COMPILE_SYNTAX && cxx->words[1];
+    compose_inputs(whole ? COMPILE_IMAGE : in->kind, folder, first, &command);
     bool ok = write_inputs(in, tmp, first ? "" : buf_str(&beginning), err) &&
               child_run((char *const *)command.words, tmp, COMPILE_LIMIT_MS, LOG_LIMIT, &output,
                         &status, err);
