@@ -297,7 +297,7 @@ def record_worst():
 
     def record(name, dtype, what, error):
         key = (name, dtype, what)
-        worst_errors[key] = max(error, worst_errors.get(key, 0.0))
+        worst_errors[key] = max(float(error), worst_errors.get(key, 0.0))  # which a worker can send
 
     return record
 
