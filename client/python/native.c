@@ -5,9 +5,7 @@
 //
 // Limited API: one binary for every CPython from 3.10 on. There is one interpreter.
 
-#define Py_LIMITED_API 0x030a0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "native.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -17,7 +15,7 @@
 
 #include "copying.h"
 
-enum { ABI = 2, REPLY_SIZE = 4096 };
+enum { ABI = 3, REPLY_SIZE = 4096 };
 
 // clang-format off
 // Attributes and methods that are looked up often.
@@ -448,6 +446,14 @@ static PyMethodDef functions[] = {
     { "set_up", set_up, METH_VARARGS,
       "set_up(Tensor, call_prepared): the class of results, made of Tensor, and the function for "
       "what is not for the quick path." },
+    { "torch_set_up", torch_set_up, METH_VARARGS,
+      "torch_set_up(call, wrap, is_plain, Tensor, Parameter, MISS, forward_ad, profiler, "
+      "count_modes, is_grad_enabled): the addresses of functions of libopd_torch, and what a call "
+      "asks torch." },
+    { "torch_kernel", torch_make_kernel, METH_VARARGS,
+      "torch_kernel(number, layout, results, names, defaults, words, other, apply): a function "
+      "that calls a kernel; or else `other`, with the same arguments. Where a tensor wants a "
+      "gradient, it calls apply(kwargs, *args), if that is not None." },
     { NULL, NULL, 0, NULL },
 };
 

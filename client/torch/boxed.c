@@ -13,11 +13,16 @@ static const uint64_t BUILT_FOR = (uint64_t)2 << 56 | (uint64_t)10 << 48; // tor
 static struct torch_op *operators[BOXED_MAX];
 
 // Python finds its own by these beginnings (_inproc.py).
-static _Noreturn void throw(const char *kind, const char *text)
+const char *boxed_tell(const char *kind, const char *text)
 {
     static _Thread_local char message[1200];
     snprintf(message, sizeof message, "opd:%s: %s", kind, text);
-    torch.aoti_torch_check(false, "opd", "client/torch", 0, message);
+    return message;
+}
+
+static _Noreturn void throw(const char *kind, const char *text)
+{
+    torch.aoti_torch_check(false, "opd", "client/torch", 0, boxed_tell(kind, text));
     __builtin_unreachable();
 }
 

@@ -13,3 +13,6 @@ enum { BOXED_MAX = 4096 }; // three for each operator that is registered
 // the daemon. `op` must stay.
 int boxed_register(const char *name, const char *schema, struct torch_op *op, struct opd_err *err);
 struct torch_op *boxed_operator(int number); // NULL: there is none
+
+// What Python sees of an error; valid on this thread until its next.
+const char *boxed_tell(const char *kind, const char *text);

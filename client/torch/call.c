@@ -123,13 +123,36 @@ static void read_list(struct call *call, char type, void *list)
             read_value(call, type, value);
 }
 
-void call_read(struct call *call, const struct call_argument *arguments, const uint64_t *stack)
+static void begin(struct call *call)
 {
     call->n_tensors = 0;
     call->device_type = call->device_index = -1;
     call->absent = 0;
     call->refused = NULL;
     call->n_words = 1; // the device, once it is known
+}
+
+static void end(struct call *call)
+{
+    call->key[0] = (uint64_t)(uint32_t)call->device_type << 32 | (uint32_t)call->device_index;
+}
+
+void call_gather(struct call *call, const struct call_argument *arguments, void *const *tensors,
+                 const uint64_t *words, unsigned n_words)
+{
+    begin(call);
+    for (const struct call_argument *a = arguments; a->type == 't'; a++)
+        read_tensor(call, *tensors++, a->strided);
+    for (unsigned i = 0; i < n_words; i++)
+        add_word(call, words[i]);
+    if (n_words >= 2)
+        memcpy(call->last, words + n_words - 2, sizeof call->last);
+    end(call);
+}
+
+void call_read(struct call *call, const struct call_argument *arguments, const uint64_t *stack)
+{
+    begin(call);
     for (const struct call_argument *a = arguments; a->type; a++) {
         uint64_t value = *stack++;
         if (a->optional) {
@@ -148,7 +171,7 @@ void call_read(struct call *call, const struct call_argument *arguments, const u
         else
             read_value(call, a->type, value);
     }
-    call->key[0] = (uint64_t)(uint32_t)call->device_type << 32 | (uint32_t)call->device_index;
+    end(call);
 }
 
 static void free_list(char type, void *list)

@@ -48,5 +48,10 @@ bool call_parse(const char *layout, struct call_argument *out);
 // The words stay on the stack, with all that they own.
 void call_read(struct call *call, const struct call_argument *arguments, const uint64_t *stack);
 
+// The same of a call that has not come by torch: tensors, of which NULL is absent, then words of
+// the key. Nothing changes hands.
+void call_gather(struct call *call, const struct call_argument *arguments, void *const *tensors,
+                 const uint64_t *words, unsigned n_words);
+
 // Gives back what the stack owns.
 void call_free(const struct call_argument *arguments, uint64_t *stack);

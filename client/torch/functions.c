@@ -23,6 +23,22 @@ enum opd_dtype torch_dtype(int32_t number)
     return (size_t)number < sizeof ours / sizeof *ours ? ours[number] : OPD_DTYPE_NONE;
 }
 
+static void *libtorch;
+
+static const uint64_t *find_dispatch(void)
+{
+    return dlsym(libtorch, "_ZN3c104impl26raw_local_dispatch_key_setE"); // the thread's own
+}
+
+static void find_unstable(void *cpu)
+{
+    void *python = dlopen("libtorch_python.so", RTLD_NOW | RTLD_NOLOAD);
+    libtorch = cpu;
+    torch.find_dispatch = find_dispatch() ? find_dispatch : NULL;
+    if (python)
+        *(void **)&torch.wrap = dlsym(python, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
+}
+
 bool torch_find(struct opd_err *err)
 {
     void *cpu = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
@@ -40,6 +56,7 @@ bool torch_find(struct opd_err *err)
 #include "torch/functions.def"
 #undef T
     *(void **)&torch.free_value = dlsym(cpu, "_ZdlPv");
+    find_unstable(cpu);
     if (missing || !torch.free_value)
         return opd_err_set(err, OPD_E_unavailable,
                            "this torch has no %s among its stable functions; 2.10 and newer have",

@@ -19,6 +19,10 @@ struct torch_functions {
     int32_t cpu, cuda; // device types
     int32_t dtypes[OPD_DTYPE_COUNT]; // torch's number of each of ours
     bool has_cuda;                   // libtorch_cuda is there, with all of its functions
+    // Of no stable interface, and NULL where this torch has them no more: a tensor as Python's
+    // object, and the address of what the calling thread has changed about dispatch.
+    void *(*wrap)(const void *tensor);
+    const uint64_t *(*find_dispatch)(void);
 };
 
 // Filled by torch_find(), and read by all.

@@ -10,6 +10,7 @@
 #include "torch/boxed.h"
 #include "torch/cpu.h"
 #include "torch/cuda.h"
+#include "torch/direct.h"
 #include "torch/functions.h"
 #include "torch/image.h"
 #include "torch/run.h"
@@ -98,6 +99,44 @@ const char *opd_torch_load(int number, int fd, uint32_t slot, uint64_t *serial)
     struct opd_err err = { 0 };
     struct torch_op *op = boxed_operator(number);
     return op && loaded_add(op, fd, slot, serial, &err) ? NULL : tell(&err);
+}
+
+bool opd_torch_set_direct(size_t tensor_at, size_t keys_at)
+{
+    return direct_set(tensor_at, keys_at);
+}
+
+void opd_torch_add_plain(uint64_t keys)
+{
+    direct_add_plain(keys);
+}
+
+bool opd_torch_is_plain(void)
+{
+    return direct_is_plain();
+}
+
+int opd_torch_call(int number, void *const *objects, const uint64_t *words, unsigned n_words,
+                   uint64_t *results, const char **error)
+{
+    struct opd_err err;
+    struct torch_op *op = boxed_operator(number);
+    opd_err_init(&err);
+    enum loaded_answer answer = direct_call(op, objects, words, n_words, results, &err);
+    *error = answer == LOADED_GONE ? boxed_tell("gone", op->name)
+             : err.code != OPD_E_none && err.code != OPD_E_unavailable
+                 ? boxed_tell(opd_err_name(err.code), err.msg)
+                 : NULL;
+    opd_err_clear(&err);
+    return *error ? -1 : answer == LOADED_YES;
+}
+
+void *opd_torch_wrap(uint64_t tensor)
+{
+    void *handle = (void *)(uintptr_t)tensor;
+    void *object = torch.wrap(handle);
+    torch.aoti_torch_delete_tensor_object(handle);
+    return object;
 }
 
 void opd_torch_set_options(bool isolated, uint32_t version)

@@ -13,11 +13,12 @@
 // until its next call of any of these.
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define OPD_TORCH __attribute__((visibility("default")))
 
-enum { OPD_TORCH_ABI = 1 }; // of what follows; the package checks it
+enum { OPD_TORCH_ABI = 2 }; // of what follows; the package checks it
 OPD_TORCH int opd_torch_abi(void);
 
 // Before all else, in a process that has torch. `isolated`: threads run all in the daemon that have
@@ -34,6 +35,19 @@ OPD_TORCH const char *opd_torch_register(const char *name, const char *schema, i
 // The plan in this memfd, for the call that the calling thread made last of that kernel, and that
 // found none. `serial`: what a backward of it is called with.
 OPD_TORCH const char *opd_torch_load(int number, int fd, uint32_t slot, uint64_t *serial);
+
+// Calls that do not go through torch's dispatcher (direct.h). False: this torch lacks what they
+// need.
+OPD_TORCH bool opd_torch_set_direct(size_t tensor_at, size_t keys_at);
+OPD_TORCH void opd_torch_add_plain(uint64_t keys);
+// Does the calling thread as torch does by default?
+OPD_TORCH bool opd_torch_is_plain(void);
+// If so. 1: done, and `results` are to be wrapped; 0: not for here; -1: the text is what went
+// wrong, as the dispatcher would have raised it.
+OPD_TORCH int opd_torch_call(int number, void *const *objects, const uint64_t *words,
+                             unsigned n_words, uint64_t *results, const char **error);
+// A tensor as an object of Python's, or None; with its lock held. The tensor goes.
+OPD_TORCH void *opd_torch_wrap(uint64_t tensor);
 
 // For the calling thread's calls: all in the daemon; a version other than the one that serves (0).
 OPD_TORCH void opd_torch_set_options(bool isolated, uint32_t version);

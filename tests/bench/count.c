@@ -1,10 +1,13 @@
 // count PID: the system calls of a process's first thread. It says "ready", counts until its
 // standard input ends, and says what it has counted, as JSON: {number of the call: how many}. Where
 // it may not look it exits with 2, and says why.
+// count -i COMMAND...: runs a program, whose first thread turns counting on and off by a SIGUSR2 of
+// its own, and says how many user instructions were in between, a number for each time.
 
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,11 +92,40 @@ static void *await_end(void *thread)
     return NULL;
 }
 
+static int run_counted(char **command)
+{
+    int status, signal = 0;
+    bool counting = false;
+    unsigned long long n = 0;
+    pid_t pid = fork();
+    if (pid == 0) {
+        ptrace(PTRACE_TRACEME, 0, NULL, NULL);
+        execvp(command[0], command);
+        _exit(127);
+    }
+    while (waitpid(pid, &status, 0) == pid && WIFSTOPPED(status)) {
+        signal = WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
+        n++;
+        if (signal == SIGUSR2) {
+            if (counting)
+                printf("%llu\n", n);
+            counting = !counting;
+            signal = 0;
+            n = 0;
+        }
+        if (ptrace(counting ? PTRACE_SINGLESTEP : PTRACE_CONT, pid, NULL, signal) < 0)
+            give_up("ptrace");
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 2;
+}
+
 int main(int argc, char **argv)
 {
     static uint64_t calls[MAX_CALLS];
     pthread_t self = pthread_self(), waiter;
     struct sigaction action = { .sa_handler = end };
+    if (argc > 2 && strcmp(argv[1], "-i") == 0)
+        return run_counted(argv + 2);
     if (argc != 2)
         return 2;
     sigaction(SIGUSR1, &action, NULL);

@@ -180,6 +180,36 @@ class CountedClient(Counted):
         return min(self.count(self.make, n) for _ in range(5))
 
 
+TORCH = """
+import gc, signal, sys, torch, opd.torch
+opd.torch.use(sys.argv[1])
+torch.set_num_threads(1)
+x, gelu = torch.zeros(2, 2), opd.torch.ops.gelu
+gc.disable()
+for call in (gelu, torch.relu):
+    for _ in range(20):
+        call(x)
+    for n in (1, 3):
+        signal.raise_signal(signal.SIGUSR2)
+        for _ in range(n):
+            call(x)
+        signal.raise_signal(signal.SIGUSR2)
+"""
+TORCH_KINDS = ("opd.torch.ops.gelu", "torch.relu")
+
+
+def count_torch(socket):
+    """User instructions of a call in torch's own process; valgrind would take minutes to load torch."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONHASHSEED": "0", "OPD_ISOLATED": ""}
+    command = [BENCH / "count", "-i", sys.executable, "-c", TORCH, socket]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    if done.returncode == 2:
+        raise Unable(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    counts = list(map(int, done.stdout.split()))
+    return {kind: round((more - few) / 2) for kind, few, more in zip(TORCH_KINDS, counts[::2], counts[1::2])}
+
+
 def count_calls(pid, act):
     """The system calls of a process while act() runs: {number: how many}."""
     counter = subprocess.Popen(

@@ -6,10 +6,11 @@ import math
 import platform
 import sys
 import time
+from importlib.metadata import version
 
 import pytest
 from conftest import DEVICE, ROOT, find_family
-from counts import CountedClient, CountedDaemon, Requests, Unable, count_calls
+from counts import CountedClient, CountedDaemon, Requests, Unable, count_calls, count_torch
 from raw import SANITIZED, Raw
 
 import opd
@@ -119,6 +120,8 @@ if __name__ == "__main__":
     GATES["system calls"] = measure_calls(served)
     GATES["python"] = measure_python(served)
     GATES["python version"] = platform.python_version()
+    GATES["torch"] = count_torch(served.socket)  # held by tests/torch/test_torch_direct.py
+    GATES["torch version"] = version("torch").partition("+")[0]
     served.stop()
     FILE.write_text(json.dumps(GATES, indent=2) + "\n")
     sys.stdout.write(FILE.read_text())

@@ -17,6 +17,7 @@ def make_function(kernels: Any) -> Any:
     """What autograd applies to a call: arguments by name, which are no tensors, then the others."""
     keep, back, n, n_inputs = kernels.keep, kernels.back, kernels.n_outputs, kernels.n_inputs
     masks: dict[tuple[bool, ...], int] = {}
+    unread, keeps_inputs = kernels.unread, kernels.keeps_inputs
 
     def forward(ctx: Any, kwargs: dict[str, Any], *args: Any) -> Any:
         try:
@@ -25,9 +26,12 @@ def make_function(kernels: Any) -> Any:
             made = kernels.keep_elsewhere(e, args, kwargs)
         if n > 1:
             ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*kernels.pick(args, made))
-        ctx.stamp, ctx.attrs = made[-1], (args[n_inputs:], kwargs)
-        if kernels.unread:
+        if keeps_inputs and len(args) == n_inputs:
+            ctx.save_for_backward(*args)
+        else:
+            ctx.save_for_backward(*kernels.pick(args, made))
+        ctx.kept = made[-1], args[n_inputs:], kwargs
+        if unread:
             ctx.unread = [_describe(t) for t in kernels.find_unread(args)]
         options = get_options()
         if options is not DEFAULT:
@@ -37,26 +41,29 @@ def make_function(kernels: Any) -> Any:
     def backward(ctx: Any, *grads: Any) -> Any:
         needs, saved = ctx.needs_input_grad, ctx.saved_tensors
         made = None
-        if ctx.stamp >= SERIALS and not _grad_enabled() and not _is_isolated(ctx):
+        stamp, options = ctx.kept[0], ctx.options
+        if stamp >= SERIALS and not _grad_enabled() and (options is DEFAULT or not is_isolated(options)):
             mask = masks.get(needs)
             if mask is None:
                 mask = masks[needs] = kernels.mask(needs)
             try:
-                made = back(*grads, *saved, mask, ctx.stamp)
+                made = back(*grads, *saved, mask, stamp)
                 made = (made,) if n_inputs == 1 else made
             except RuntimeError as e:
                 kernels.explain(e)
         if made is None:
-            with with_those_of_forward(getattr(ctx, "options", DEFAULT)):
+            with with_those_of_forward(options):
                 made = _differentiate(kernels, ctx, grads, saved)
         n_more = len(needs) - 1 - n_inputs
         return (None, *made) if n_more <= 0 else (None, *made, *(None,) * n_more)
 
     name = kernels.operator.name
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    function = type(name, (torch.autograd.Function,), members)
+    function: Any = type(name, (torch.autograd.Function,), members)
+    function._backward_cls.apply = backward  # what its own apply() would find
+    function._backward_cls.options = DEFAULT
     # torch's own apply() looks for torch.func first, which such calls have nothing to do with.
-    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return super(torch.autograd.Function, function).apply
 
 
 class _Kept:
@@ -80,11 +87,6 @@ def _describe(tensor: Optional[torch.Tensor]) -> Any:
     return None if tensor is None else (tensor.dtype, tensor.shape, tensor.stride())
 
 
-def _is_isolated(ctx: Any) -> bool:
-    options = getattr(ctx, "options", None)
-    return options is not None and is_isolated(options)
-
-
 def _differentiate(kernels: Any, ctx: Any, grads: tuple[Any, ...], saved: Any) -> Any:
     """As the registered operator does it, with what it would have kept."""
     operator, n = kernels.operator, kernels.n_inputs
@@ -101,8 +103,8 @@ def _differentiate(kernels: Any, ctx: Any, grads: tuple[Any, ...], saved: Any) -
             inputs[i] = torch.empty_strided(*layout, dtype=dtype, device="meta")
     needs = ctx.needs_input_grad[1 : 1 + n]
     kept = _Kept((*needs, *(False,) * (n - len(needs))))
-    stamp = torch.tensor(ctx.stamp, device="cpu")
-    attrs, kwargs = ctx.attrs
+    serial, attrs, kwargs = ctx.kept
+    stamp = torch.tensor(serial, device="cpu")
     values = kernels.bind((*inputs, *attrs), kwargs)
     operator._keep(kept, values, (*outputs, *rest, stamp))
     return operator._differentiate(kept, *grads)[:n]

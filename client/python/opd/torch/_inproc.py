@@ -27,6 +27,7 @@ from torch.autograd import forward_ad
 
 from .._spec import Spec
 from ..errors import InvalidArgument, OpdError, make_error
+from ._direct import MISS, get_direct, return_miss
 from ._dtypes import describe_all
 from ._function import make_function
 from ._library import DEFAULT_ISOLATED, Library, get_library
@@ -69,7 +70,6 @@ _without: Any = torch._C._ExcludeDispatchKeyGuard
 _autocast_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _autocast_keys = _autocast_keys | torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 
-MISS: Any = object()  # a call that is not for here
 _GONE = object()
 
 
@@ -94,7 +94,7 @@ class Kernels:
 
     def __init__(self, operator: Any, spec: Spec, library: Library) -> None:
         self.operator = operator
-        self._library = library
+        self._library, self._direct = library, get_direct(library)
         self.n_inputs, self.n_outputs = len(spec.inputs), len(spec.outputs)
         self._n_saved = len(spec.info["saved"])
         self.reads = [i for i, t in enumerate(spec.inputs) if t["used_backward"]]
@@ -103,9 +103,9 @@ class Kernels:
         lists = enumerate((a["list"] for a in spec.attrs.values()), self.n_inputs)
         self._lists = [(i, n) for i, n in lists if n]
         self._refused: set[str] = set()
-        self.n_simple = -1 if operator.mutated else self.n_inputs
         self._not_on_cpu = False  # the daemon has no device for that, so nothing can be loaded
         self.unread = [i for i in range(self.n_inputs) if i not in self.reads]
+        self.keeps_inputs = not self.unread and not self.read_outputs and self._n_saved == 0
         self._all_differentiable = all(operator.differentiable)
         schema = operator.overload._schema
         self._names = [a.name for a in schema.arguments]
@@ -121,27 +121,40 @@ class Kernels:
             map(spell_attr, spec.attrs.values())
         )
         self._has_backward = bool(spec.info["has_backward"]) and not operator.mutated
+        made = "t" * self.n_outputs
         self.here, self._here_number = self._make(
-            ".here", _FORWARD, f"{self._arguments} -> {returns}", self._layout
+            ".here", _FORWARD, f"{self._arguments} -> {returns}", self._layout, made
         )
+        # Calls of plain tensors that want no gradient; of others MISS.
+        self._apply: Any = MISS
         if self._has_backward:
             self._make_gradient()
+        # A call as users make it, of plain tensors; of others MISS.
+        self.quick = return_miss
+        if not operator.mutated:
+            packet: Any = getattr(torch.ops.opd, operator.public)
+            apply = self._apply if self._all_differentiable else MISS
+            number = self._here_number
+            self.quick = self._direct.make(number, self._layout, made, packet.here, self._words, MISS, apply)
 
     def _make_gradient(self) -> None:
         results = ["Tensor"] * (self.n_outputs + self._n_saved) + ["int"]
         schema = f"{self._arguments} -> ({', '.join(results)})"
-        self.keep, self._keep_number = self._make(".keep", _KEEP, schema, self._layout)
+        made = "t" * (self.n_outputs + self._n_saved) + "i"
+        self.keep, self._keep_number = self._make(".keep", _KEEP, schema, self._layout, made)
         n = self.n_outputs + len(self.reads) + len(self.read_outputs) + self._n_saved
         arguments = [f"Tensor t{i}" for i in range(n)] + ["int wanted", "int serial"]
         schema = f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * self.n_inputs)})"
         layout = ["t"] * n
         for k, i in enumerate(self.reads):
             layout[self.n_outputs + k] = "v" if i in self.operator.strided else "t"
-        self.back, self._back_number = self._make("__back", _BACKWARD, schema, "".join(layout) + "ii")
+        self.back, self._back_number = self._make(
+            "__back", _BACKWARD, schema, "".join(layout) + "ii", "t" * self.n_inputs
+        )
         self._apply = make_function(self)
 
     def _make(
-        self, what: str, kind: int, schema: str, layout: str
+        self, what: str, kind: int, schema: str, layout: str, results: str
     ) -> tuple[Any, int]:
         name = f"{self.operator.public}{what}"
         number = self._library.register(
@@ -164,7 +177,7 @@ class Kernels:
             library.impl(name, torch.library.fallthrough_kernel, key)
         packet, _, overload = name.partition(".")
         found: Any = getattr(getattr(torch.ops.opd, packet), overload or "default")
-        return found._op, number
+        return self._direct.make(number, layout, results, found, {}, found._op), number
 
     # --- calls
 
@@ -243,10 +256,7 @@ class Kernels:
 
     def pick(self, args: tuple[Any, ...], made: tuple[Any, ...]) -> Sequence[Any]:
         """What backward reads."""
-        n = self.n_outputs
-        if not self.unread and not self.read_outputs and len(made) == n + 1:
-            return args[: self.n_inputs] if len(args) >= self.n_inputs else self._pad(args)
-        args = self._pad(args)
+        n, args = self.n_outputs, self._pad(args)
         return (
             *[args[i] for i in self.reads],
             *[made[i] for i in self.read_outputs],
@@ -430,8 +440,8 @@ class Kernels:
         export = session.export(self.operator, direction, *what, options)
         if export is None:
             self._not_on_cpu = True
-            self.n_simple = -1
             return None
+        self._direct.note(what[2])
         with export:
             return session.load(self._library, number, export)
 
@@ -459,7 +469,14 @@ def go_first(operator: Any, called: Any) -> None:
 
     def call(*args: Any, **kwargs: Any) -> Any:
         kernels = operator.kernels
-        made = MISS if kernels is None or operator.outdated else kernels.call(args, kwargs)
+        if kernels is None or operator.outdated:
+            return before(*args, **kwargs)
+        try:
+            made = kernels.quick(*args, **kwargs)
+        except RuntimeError as e:
+            made = MISS
+            kernels.explain(e)
+        made = kernels.call(args, kwargs) if made is MISS else made
         return before(*args, **kwargs) if made is MISS else made
 
     called._op = call

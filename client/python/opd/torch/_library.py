@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional
 
 from .._places import look_beside
 
-_ABI = 1
+_ABI = 2
 _NAME = "libopd_torch.so"
 _U32 = ctypes.c_uint32
 
@@ -55,6 +55,9 @@ class Library:
         self._c.opd_torch_load.argtypes = [
             *(ctypes.c_int, ctypes.c_int, _U32, ctypes.POINTER(ctypes.c_uint64)),
         ]
+        self._c.opd_torch_set_direct.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+        self._c.opd_torch_set_direct.restype = ctypes.c_bool
+        self._c.opd_torch_add_plain.argtypes = [ctypes.c_uint64]
         self._c.opd_torch_start.argtypes = [ctypes.c_bool]
         self._c.opd_torch_set_options.argtypes = [ctypes.c_bool, _U32]
         self._c.opd_torch_set_alone.argtypes = [ctypes.c_bool]
@@ -92,6 +95,18 @@ class Library:
         if error:
             raise OSError(error.decode())
         return serial.value
+
+    def set_direct(self, tensor_at: int, keys_at: int) -> bool:
+        made: bool = self._c.opd_torch_set_direct(tensor_at, keys_at)
+        return made
+
+    def add_plain(self, keys: int) -> None:
+        self._c.opd_torch_add_plain(keys)
+
+    def find_direct(self) -> list[int]:
+        """The addresses of what opd_native calls."""
+        functions = self._c.opd_torch_call, self._c.opd_torch_wrap, self._c.opd_torch_is_plain
+        return [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions]
 
     def set_options(self, isolated: bool, version: Optional[int]) -> None:
         """For this thread."""

@@ -13,14 +13,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import torch
-from torch.autograd import forward_ad
 
 from .._spec import OURS, Spec
 from ..client import Client
 from ..errors import NotFound
 from ..tensor import Tensor
 from . import _derivatives
-from ._inproc import MISS, PLAIN
+from ._direct import MISS
 from ._interface import InterfaceChanged, get_key
 from ._register import Operator
 from ._schema import takes_device
@@ -206,19 +205,13 @@ def _make_function(name: str) -> FunctionType:
         known = _operators.get(name)
         kernels = None if known is None else known.kernels
         if kernels is not None:
-            # What call() does with tensors alone that want no gradient, sooner.
-            if not kwargs and len(args) <= kernels.n_simple:
-                for value in args:
-                    is_tensor = PLAIN.get(type(value))
-                    if is_tensor is None or (is_tensor and value.requires_grad):
-                        break
-                else:
-                    if forward_ad._current_level < 0:
-                        try:
-                            return kernels.here(*args)
-                        except RuntimeError as e:
-                            kernels.explain(e)
             try:
+                try:
+                    made = kernels.quick(*args, **kwargs)
+                    if made is not MISS:
+                        return made
+                except RuntimeError as e:
+                    kernels.explain(e)
                 made = kernels.call(args, kwargs)
                 if made is not MISS:
                     return made

@@ -26,8 +26,9 @@ from .._spec import Spec, python_name
 from ..errors import InvalidArgument, OpdError
 from . import _derivatives as derivatives
 from ._autocast import cast, register_autocast
+from ._direct import MISS
 from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, to_wire, write_inputs
-from ._inproc import MISS, Kernels, check_capture, go_first, make_kernels
+from ._inproc import Kernels, check_capture, go_first, make_kernels
 from ._interface import get_key
 from ._library import DEFAULT_ISOLATED, get_library
 from ._onnx import express, is_exported

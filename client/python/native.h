@@ -1,0 +1,11 @@
+#pragma once
+
+// opd_native is made of native.c, which is the module, and native_torch.c.
+
+#define Py_LIMITED_API 0x030a0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+// Kernels of libopd_torch as functions (native_torch.c). Docstrings say what they take.
+PyObject *torch_set_up(PyObject *module, PyObject *given);
+PyObject *torch_make_kernel(PyObject *module, PyObject *given);

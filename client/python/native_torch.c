@@ -1,0 +1,381 @@
+// Kernels of libopd_torch (client/torch/opd_torch.h) as functions of Python, which do not go
+// through torch's dispatcher where that would do nothing for a call (client/torch/direct.h). Here
+// is what Python knows of that: the classes of arguments, and torch's modes. A call that is not for
+// here is left to `other`, the kernel as torch has it, or is MISS.
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "native.h"
+
+enum { MAX_ARGS = 160, MAX_WORDS = 512, MAX_RESULTS = 64 };
+
+struct kernel {
+    int number;
+    PyObject *layout;   // bytes: of call.h
+    PyObject *results;  // bytes: t(ensor) or i(nt)
+    PyObject *names;    // of the arguments
+    PyObject *defaults; // a dict by name
+    PyObject *words;    // a dict by name: texts, of which the number is given
+    PyObject *other;    // or MISS
+    PyObject *apply;    // where a gradient is wanted, or MISS; None: that is no matter here
+    const char *letters, *result_letters;
+    Py_ssize_t n_args, n_results;
+};
+
+static struct {
+    int (*call)(int number, void *const *objects, const uint64_t *words, unsigned n_words,
+                uint64_t *results, const char **error);
+    PyObject *(*wrap)(uint64_t tensor);
+    bool (*is_plain)(void);
+    PyTypeObject *tensor, *parameter;
+    PyObject *miss;
+    PyObject *forward_ad, *profiler; // dicts of modules
+    PyObject *count_modes;           // of torch functions
+    PyObject *is_grad_enabled;
+    PyObject *current_level, *is_profiler_enabled, *requires_grad; // names
+} torch;
+
+// --- what a call is given
+
+struct arguments {
+    PyObject *values[MAX_ARGS];
+    void *objects[MAX_ARGS];
+    uint64_t words[MAX_WORDS];
+    unsigned n_objects, n_words;
+    bool want_grad; // some of the tensors
+    bool has_words; // an attribute is a text of which the number is given
+};
+
+static Py_ssize_t find_name(const struct kernel *k, PyObject *name)
+{
+    for (Py_ssize_t i = 0; i < k->n_args; i++)
+        if (PyTuple_GetItem(k->names, i) == name)
+            return i;
+    for (Py_ssize_t i = 0; i < k->n_args; i++)
+        if (PyUnicode_Compare(PyTuple_GetItem(k->names, i), name) == 0)
+            return i;
+    return -1;
+}
+
+static bool place(const struct kernel *k, struct arguments *a, PyObject *const *given, Py_ssize_t n,
+                  PyObject *names)
+{
+    Py_ssize_t n_named = names ? PyTuple_Size(names) : 0;
+    if (n + n_named > k->n_args)
+        return false;
+    memcpy(a->values, given, (size_t)n * sizeof *given);
+    memset(a->values + n, 0, (size_t)(k->n_args - n) * sizeof *given);
+    for (Py_ssize_t i = 0; i < n_named; i++) {
+        Py_ssize_t at = find_name(k, PyTuple_GetItem(names, i));
+        if (at < n || a->values[at])
+            return false;
+        a->values[at] = given[n + i];
+    }
+    for (Py_ssize_t i = n; i < k->n_args; i++)
+        if (!a->values[i] &&
+            !(a->values[i] = PyDict_GetItem(k->defaults, PyTuple_GetItem(k->names, i))))
+            return false;
+    return true;
+}
+
+static bool wants_grad(PyObject *tensor)
+{
+    PyObject *wants = PyObject_GetAttr(tensor, torch.requires_grad);
+    Py_XDECREF(wants);
+    return wants != Py_False;
+}
+
+static bool add_tensor(const struct kernel *k, struct arguments *a, PyObject *value, bool optional)
+{
+    if (value == Py_None && optional) {
+        a->objects[a->n_objects++] = NULL;
+        return true;
+    }
+    if (Py_TYPE(value) != torch.tensor && Py_TYPE(value) != torch.parameter)
+        return false;
+    a->objects[a->n_objects++] = value;
+    a->want_grad = a->want_grad || (k->apply != Py_None && wants_grad(value));
+    return true;
+}
+
+static bool add_word(struct arguments *a, const void *word)
+{
+    if (a->n_words == MAX_WORDS)
+        return false;
+    memcpy(&a->words[a->n_words++], word, sizeof *a->words);
+    return true;
+}
+
+static bool add_int(struct arguments *a, PyObject *value)
+{
+    int overflow;
+    long long number = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow)
+                                                : (overflow = 1);
+    return overflow == 0 && add_word(a, &number);
+}
+
+static bool add_float(struct arguments *a, PyObject *value)
+{
+    double number;
+    if (!PyFloat_CheckExact(value) && !PyLong_CheckExact(value))
+        return false;
+    number = PyFloat_AsDouble(value);
+    return !PyErr_Occurred() && add_word(a, &number);
+}
+
+static bool add_text(struct arguments *a, PyObject *value)
+{
+    Py_ssize_t length = 0;
+    const char *text = PyUnicode_CheckExact(value) ? PyUnicode_AsUTF8AndSize(value, &length) : NULL;
+    uint64_t size = (uint64_t)length;
+    bool ok = text && add_word(a, &size);
+    for (Py_ssize_t at = 0; ok && at < length; at += (Py_ssize_t)sizeof size) {
+        uint64_t word = 0;
+        size_t rest = (size_t)(length - at);
+        memcpy(&word, text + at, rest < sizeof word ? rest : sizeof word);
+        ok = add_word(a, &word);
+    }
+    return ok;
+}
+
+static bool add_number_of(struct arguments *a, PyObject *word, PyObject *words)
+{
+    Py_ssize_t n = PyTuple_Size(words);
+    a->has_words = true;
+    for (int64_t i = 0; i < n; i++)
+        if (PyUnicode_Compare(PyTuple_GetItem(words, i), word) == 0)
+            return add_word(a, &i);
+    return false;
+}
+
+static bool add_value(struct arguments *a, char letter, PyObject *value)
+{
+    uint64_t is = value == Py_True;
+    switch (letter) {
+    case 'i':
+        return add_int(a, value);
+    case 'f':
+        return add_float(a, value);
+    case 'b':
+        return PyBool_Check(value) && add_word(a, &is);
+    default:
+        return add_text(a, value);
+    }
+}
+
+static bool add_list(struct arguments *a, char letter, PyObject *list)
+{
+    bool is_tuple = PyTuple_CheckExact(list), ok = is_tuple || PyList_CheckExact(list);
+    Py_ssize_t n = !ok ? 0 : is_tuple ? PyTuple_Size(list) : PyList_Size(list);
+    uint64_t size = (uint64_t)n;
+    ok = ok && add_word(a, &size);
+    for (Py_ssize_t i = 0; ok && i < n; i++)
+        ok = add_value(a, letter, is_tuple ? PyTuple_GetItem(list, i) : PyList_GetItem(list, i));
+    return ok;
+}
+
+static bool add_attr(const struct kernel *k, struct arguments *a, const char *letters,
+                     bool optional, Py_ssize_t i)
+{
+    PyObject *value = a->values[i], *words = NULL;
+    uint64_t there = value != Py_None;
+    if (optional && !(add_word(a, &there) && there))
+        return !there;
+    if (*letters == '*')
+        return add_list(a, letters[1], value);
+    if (PyUnicode_CheckExact(value))
+        words = PyDict_GetItem(k->words, PyTuple_GetItem(k->names, i));
+    return words ? add_number_of(a, value, words) : add_value(a, *letters, value);
+}
+
+// As call.h has it. False: torch is to read them, and perhaps to say what is wrong with them.
+static bool read_all(const struct kernel *k, struct arguments *a)
+{
+    const char *at = k->letters;
+    a->n_objects = a->n_words = 0;
+    a->want_grad = a->has_words = false;
+    for (Py_ssize_t i = 0; i < k->n_args; i++) {
+        bool optional = *at == '?', ok;
+        at += optional;
+        if (*at == 't' || *at == 'v')
+            ok = add_tensor(k, a, a->values[i], optional);
+        else
+            ok = add_attr(k, a, at, optional, i);
+        if (!ok)
+            return false;
+        at += *at == '*' ? 2 : 1;
+    }
+    return true;
+}
+
+// --- calls
+
+// What only Python knows that torch's functions do more than they do by themselves.
+static bool is_watched(void)
+{
+    PyObject *level = PyDict_GetItem(torch.forward_ad, torch.current_level);
+    PyObject *profiled = PyDict_GetItem(torch.profiler, torch.is_profiler_enabled);
+    PyObject *modes = PyObject_CallNoArgs(torch.count_modes);
+    bool none = level && PyLong_AsLong(level) < 0 && profiled == Py_False && modes &&
+                PyLong_AsLong(modes) == 0;
+    Py_XDECREF(modes);
+    return !none;
+}
+
+static PyObject *make_results(const struct kernel *k, const uint64_t *results)
+{
+    if (k->n_results == 0)
+        return Py_NewRef(Py_None);
+    if (k->n_results == 1)
+        return torch.wrap(results[0]);
+    PyObject *all = PyTuple_New(k->n_results);
+    for (Py_ssize_t i = 0; i < k->n_results; i++) {
+        PyObject *one = k->result_letters[i] == 'i' ? PyLong_FromUnsignedLongLong(results[i])
+                                                    : torch.wrap(results[i]);
+        if (!all || !one || PyTuple_SetItem(all, i, one) < 0)
+            Py_CLEAR(all);
+    }
+    return all;
+}
+
+// `function` of the same; `with_dict`: of the named ones as a dict first.
+static PyObject *pass_on(PyObject *function, bool with_dict, PyObject *const *given, Py_ssize_t n,
+                         PyObject *names)
+{
+    Py_ssize_t n_named = names ? PyTuple_Size(names) : 0;
+    PyObject *args = PyTuple_New(n + with_dict), *kwargs = PyDict_New(), *made = NULL;
+    bool ok = args && kwargs;
+    if (ok && with_dict)
+        ok = PyTuple_SetItem(args, 0, Py_NewRef(kwargs)) == 0;
+    for (Py_ssize_t i = 0; ok && i < n; i++)
+        ok = PyTuple_SetItem(args, i + with_dict, Py_NewRef(given[i])) == 0;
+    for (Py_ssize_t i = 0; ok && i < n_named; i++)
+        ok = PyDict_SetItem(kwargs, PyTuple_GetItem(names, i), given[n + i]) == 0;
+    if (ok)
+        made = PyObject_Call(function, args, with_dict ? NULL : kwargs);
+    Py_XDECREF(args);
+    Py_XDECREF(kwargs);
+    return made;
+}
+
+static bool is_grad_enabled(void)
+{
+    PyObject *is = PyObject_CallNoArgs(torch.is_grad_enabled);
+    Py_XDECREF(is);
+    return is != Py_False;
+}
+
+// NULL without an error: it is not for here.
+static PyObject *run(const struct kernel *k, const struct arguments *a)
+{
+    uint64_t results[MAX_RESULTS];
+    const char *error = NULL;
+    PyThreadState *state = PyEval_SaveThread();
+    int done = torch.call(k->number, a->objects, a->words, a->n_words, results, &error);
+    PyEval_RestoreThread(state);
+    if (done < 0)
+        PyErr_SetString(PyExc_RuntimeError, error);
+    return done > 0 ? make_results(k, results) : NULL;
+}
+
+static PyObject *call(PyObject *self, PyObject *const *given, Py_ssize_t n, PyObject *names)
+{
+    const struct kernel *k = PyCapsule_GetPointer(self, NULL);
+    struct arguments a;
+    PyObject *made = NULL;
+    bool readable = place(k, &a, given, n, names) && read_all(k, &a);
+    PyErr_Clear(); // of arguments that are not as expected
+    if (readable && torch.is_plain() && !is_watched()) {
+        if (!a.want_grad || !is_grad_enabled())
+            made = run(k, &a);
+        else if (k->apply != torch.miss && !a.has_words && n >= a.n_objects)
+            made = pass_on(k->apply, true, given, n, names); // autograd sees those by position
+    }
+    if (made || PyErr_Occurred())
+        return made;
+    return k->other == torch.miss ? Py_NewRef(torch.miss)
+                                  : pass_on(k->other, false, given, n, names);
+}
+
+// --- setting up
+
+static PyMethodDef method = { "kernel", (PyCFunction)(void (*)(void))call,
+                              METH_FASTCALL | METH_KEYWORDS, NULL };
+
+static void free_kernel(PyObject *capsule)
+{
+    struct kernel *k = PyCapsule_GetPointer(capsule, NULL);
+    Py_XDECREF(k->layout);
+    Py_XDECREF(k->results);
+    Py_XDECREF(k->names);
+    Py_XDECREF(k->defaults);
+    Py_XDECREF(k->words);
+    Py_XDECREF(k->other);
+    Py_XDECREF(k->apply);
+    free(k);
+}
+
+PyObject *torch_make_kernel(PyObject *module, PyObject *given)
+{
+    (void)module;
+    struct kernel *k = calloc(1, sizeof *k);
+    if (!k)
+        return PyErr_NoMemory();
+    if (!PyArg_ParseTuple(given, "iSSO!O!O!OO", &k->number, &k->layout, &k->results, &PyTuple_Type,
+                          &k->names, &PyDict_Type, &k->defaults, &PyDict_Type, &k->words, &k->other,
+                          &k->apply)) {
+        free(k);
+        return NULL;
+    }
+    Py_INCREF(k->layout);
+    Py_INCREF(k->results);
+    Py_INCREF(k->names);
+    Py_INCREF(k->defaults);
+    Py_INCREF(k->words);
+    Py_INCREF(k->other);
+    Py_INCREF(k->apply);
+    k->letters = PyBytes_AsString(k->layout);
+    k->result_letters = PyBytes_AsString(k->results);
+    k->n_args = PyTuple_Size(k->names);
+    k->n_results = PyBytes_Size(k->results);
+    PyObject *self = PyCapsule_New(k, NULL, free_kernel);
+    if (self && (k->n_args > MAX_ARGS || k->n_results > MAX_RESULTS)) {
+        PyErr_SetString(PyExc_ValueError, "a kernel with so many arguments or results");
+        Py_CLEAR(self);
+    }
+    PyObject *made = self ? PyCFunction_NewEx(&method, self, NULL) : NULL;
+    Py_XDECREF(self);
+    return made;
+}
+
+PyObject *torch_set_up(PyObject *module, PyObject *given)
+{
+    unsigned long long call_at, wrap_at, is_plain_at;
+    (void)module;
+    if (!PyArg_ParseTuple(given, "KKKO!O!OO!O!OO", &call_at, &wrap_at, &is_plain_at, &PyType_Type,
+                          &torch.tensor, &PyType_Type, &torch.parameter, &torch.miss, &PyDict_Type,
+                          &torch.forward_ad, &PyDict_Type, &torch.profiler, &torch.count_modes,
+                          &torch.is_grad_enabled))
+        return NULL;
+    // For the process's life, as torch is.
+    Py_INCREF(torch.tensor);
+    Py_INCREF(torch.parameter);
+    Py_INCREF(torch.miss);
+    Py_INCREF(torch.forward_ad);
+    Py_INCREF(torch.profiler);
+    Py_INCREF(torch.count_modes);
+    Py_INCREF(torch.is_grad_enabled);
+    torch.call = (int (*)(int, void *const *, const uint64_t *, unsigned, uint64_t *,
+                          const char **))(uintptr_t)call_at;
+    torch.wrap = (PyObject * (*)(uint64_t))(uintptr_t)wrap_at;
+    torch.is_plain = (bool (*)(void))(uintptr_t)is_plain_at;
+    torch.current_level = PyUnicode_InternFromString("_current_level");
+    torch.is_profiler_enabled = PyUnicode_InternFromString("_is_profiler_enabled");
+    torch.requires_grad = PyUnicode_InternFromString("requires_grad");
+    if (!torch.current_level || !torch.is_profiler_enabled || !torch.requires_grad)
+        return NULL;
+    Py_RETURN_NONE;
+}
