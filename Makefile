@@ -56,7 +56,7 @@ OBJ = $(BUILD)/obj
 objects = $(patsubst %.c,$(OBJ)/%.o,$(wildcard $(1)))
 
 # The rooms, from the roof down: each leans on those behind it alone (scripts/lint.sh).
-rooms = upgrade request kernels device memory wire trial compiler executor op base
+rooms = upgrade request kernels device keeper memory wire trial compiler executor op base
 $(foreach r,$(rooms),$(eval $(r) = $(call objects,server/$(r)/*.c)))
 roof = $(patsubst %,$(OBJ)/server/%.o,broker options option_devices)
 opctl = $(call objects,client/opctl/*.c client/c/pack.c server/base/suggest.c)

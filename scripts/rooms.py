@@ -18,7 +18,7 @@ import sys
 FLOORS = [
     ["base"],
     ["op", "wire"],
-    ["executor", "compiler"],
+    ["executor", "compiler", "keeper"],
     ["options"],
     ["memory"],
     ["device"],

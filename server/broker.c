@@ -25,6 +25,7 @@
 #include "kernels/program.h"
 #include "memory/tensor.h"
 #include "wire/trust.h"
+#include "upgrade/recover.h"
 #include "upgrade/state.h"
 #include "upgrade/upgrade.h"
 #include "base/version.h"
@@ -90,6 +91,8 @@ static void prepare_cb(uv_prepare_t *prepare)
     if (b->clients.left)
         conn_free_left(b, CONN_FREED_A_TURN);
     conn_turn_all(b, retry);
+    if (b->pins_moved)
+        recover_keep_pins(b);
     if (b->stopping)
         finish_stop(b);
     else
@@ -197,6 +200,7 @@ static void device_failed(struct device *d)
         log_info("not served: %s: %s", d->name, d->message);
     else
         log_error("device %s cannot be served: %s", d->name, d->message);
+    recover_leave(b, d);
     devices_remove(&b->devices, d);
     roof(b)->n_starting--;
     if (!optional) {
@@ -224,6 +228,9 @@ static void close_loop_handles(struct broker *b)
     uv_close((uv_handle_t *)&roof(b)->stop_timer, unused_closed_cb);
     replies_close(b);
     compiling_close(b);
+    if (b->stopping && !roof(b)->exit_status)
+        keep_over(&b->devices);
+    keep_close(&b->devices);
     devices_close(&b->devices);
     for (int i = 0; i < TURN_N_SIGNALS; i++)
         uv_close((uv_handle_t *)&roof(b)->signals[i], unused_closed_cb);
@@ -364,11 +371,19 @@ static void init_devices(struct broker *b)
     b->devices.own_blas = b->options.own_blas;
 }
 
+static bool add_devices(struct broker *b, struct opd_err *err)
+{
+    keep_init(&b->devices, b->options.socket, b->options.keep);
+    for (int i = 0; i < b->options.n_devices; i++)
+        devices_add(&b->devices, b->options.devices[i]);
+    bool ok = recover_names(b, err);
+    keep_begin(&b->devices);
+    return ok;
+}
+
 static void start_devices(struct broker *b)
 {
-    int n = roof(b)->n_starting = b->options.n_devices;
-    for (int i = 0; i < n; i++)
-        devices_add(&b->devices, b->options.devices[i]);
+    int n = roof(b)->n_starting = b->devices.n;
     struct device *all[DEV_MAX_DEVICES]; // a device that fails at once leaves the list
     memcpy(all, b->devices.at, sizeof all);
     for (int i = 0; i < n; i++)
@@ -466,7 +481,7 @@ int broker_main(const struct options *options, const char *program, char **args)
     b->handover.program = program;
     b->handover.args = args;
     log_info("opd %s, pid %d, socket %s", OPD_VERSION, getpid(), b->options.socket);
-    if (trust_init(b->options.group, &err) && listen_open(b, &err) &&
+    if (trust_init(b->options.group, &err) && listen_open(b, &err) && add_devices(b, &err) &&
         reload_first(&b->reload, &err)) {
         log_info("%d operators", b->registry.count);
         make_cache_folder(b->options.cache);

@@ -14,6 +14,7 @@
 #include "broker.h"
 #include "compiler/compiler.h"
 #include "executor/executor.h"
+#include "keeper/keeper.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "options.h"
@@ -93,6 +94,8 @@ int main(int argc, char **argv)
             log_debug("this compiler runs at the priority of the others");
         return compiler_main();
     }
+    if (argc == 4 && strcmp(argv[1], "keeper") == 0)
+        return keeper_main(atof(argv[2]));
     if (argc >= 4 && strcmp(argv[1], "trial") == 0) {
         log_init("trial", LOG_LEVEL_WARN);
         return trial_main(argc - 2, argv + 2);

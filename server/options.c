@@ -101,9 +101,9 @@ static bool set_seconds(const struct option_row *row, void *slot, const char *te
 {
     char *end;
     double n = strtod(text, &end);
-    if (end == text || *end || !(n > (double)row->least) || n > (double)row->most)
-        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected seconds above 0",
-                           row->name, text);
+    if (end == text || *end || !(n > (double)row->least) || n < 0 || n > (double)row->most)
+        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected seconds%s 0",
+                           row->name, text, row->least < 0 ? ", at least" : " above");
     *(double *)slot = n;
     return true;
 }
@@ -234,6 +234,7 @@ static bool set_config(const struct option_row *row, void *options, const char *
 #define COUNT(field, most) AT(set_count, field), 1, most
 #define SIZE(field, least, most) AT(set_size, field), least, most
 #define SECONDS(field) AT(set_seconds, field), 0, 1000000000
+#define SECONDS_OR_NONE(field) AT(set_seconds, field), -1, 1000000000
 #define OWN(set) set, 0, 0, 0
 
 // Every option, in the order of --help.
@@ -258,6 +259,8 @@ static const struct option_row rows[] = {
     { "deadline", "SECONDS", "how long a request may run on a device", "10", SECONDS(deadline) },
     { "compile-deadline", "SECONDS", "how long one compile may take", "60",
       SECONDS(compile_deadline) },
+    { "keep", "SECONDS", "how long named tensors outlive a daemon that is killed; 0: not at all",
+      "600", SECONDS_OR_NONE(keep) },
     { "max-connections", "N", "connections at one time", "256", COUNT(max_connections, 65536) },
     { "blas", "WHICH", "vendor: cuBLASLt or a CBLAS where there is one; own: never", "vendor",
       AT(set_blas, own_blas), 0, 0 },

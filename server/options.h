@@ -26,6 +26,7 @@ struct options {
     uint64_t memory_limit;   // bytes of device memory on each device; 0: what the device has
     double deadline;         // seconds that a request may take on a device
     double compile_deadline; // seconds that one compile may take
+    double keep;             // seconds for which named tensors outlive a daemon that is killed
     uint64_t client_memory;  // bytes of device memory that one client may hold on each; 0: all
     int client_requests;     // of one client on devices at a time; the others wait in its socket
     uint64_t max_message;    // bytes

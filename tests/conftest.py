@@ -50,6 +50,7 @@ class Daemon:
         self.socket = str(socket or self.folder / "opd.sock")
         self.log = self.folder / "opd.log"
         command = [program, "--socket", self.socket, "--device", device, "--cache", str(CACHE)]
+        command += ["--keep", "5"]  # after one that a test has killed nobody comes, but in test_keeper.py
         self.process = None
         try:
             self._start([*command, *options])

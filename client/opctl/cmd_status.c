@@ -100,6 +100,15 @@ static void show_compilers(FILE *out, const msgpack_object *compilers)
                   text_field_bytes(compilers, "cache_limit").s);
 }
 
+static void show_keeper(FILE *out, const msgpack_object *keeper)
+{
+    double seconds;
+    if (keeper && text_number(keeper, "seconds", &seconds))
+        show_text(out, "keeper", "pid %s holds %s named tensors, %s, for %s after a kill",
+                  text_field(keeper, "pid").s, text_field(keeper, "tensors").s,
+                  text_field_bytes(keeper, "bytes").s, text_duration(seconds).s);
+}
+
 // On a terminal the messages stand below the table, whole.
 static void show_devices(FILE *out, const msgpack_object *list)
 {
@@ -127,6 +136,7 @@ static void show_status(FILE *out, const msgpack_object *s)
     show_text(out, "requests", "%s, answered with an error %s", text_field(s, "requests_total").s,
               text_field(s, "errors_total").s);
     show_compilers(out, opd_map_get(s, "compilers"));
+    show_keeper(out, opd_map_get(s, "keeper"));
     putc('\n', out);
     show_devices(out, opd_map_get(s, "devices"));
     putc('\n', out);

@@ -214,6 +214,10 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
                     n == (ssize_t)sizeof hello ? hello.message : "it ended while starting");
         return;
     }
+    if (d->info.uuid[0] && strcmp(d->info.uuid, hello.info.uuid) != 0) {
+        device_kill(d, OPD_E_unavailable, "it is another GPU than the one that has its tensors");
+        return;
+    }
     if (d->blas_known) // the executor has not looked again
         memcpy(hello.info.blas, d->info.blas, sizeof hello.info.blas);
     d->info = hello.info;
@@ -221,8 +225,7 @@ static void hello_cb(uv_poll_t *handle, int status, int events)
     d->blas_known = true;
     d->queue.did_something = false;
     bool first = d->state == DEVICE_STARTING;
-    if (!first)
-        restore(d);
+    restore(d); // what a daemon before has left, if it is the first
     d->state = DEVICE_READY;
     uv_timer_stop(&d->timer); // start_deadline_cb()
     log_info("device %s is ready: %s, %s", d->name, d->info.name, d->info.target);
@@ -402,6 +405,7 @@ void device_start_executor(struct device *d)
     }
     uv_timer_start(&d->timer, start_deadline_cb, START_LIMIT_MS, 0);
     d->link.alive = d->link.open = true;
+    keep_executor(d);
     d->link.by_edge = false;
     uv_poll_init(&d->all->turn->loop, &d->link.socket_poll, d->link.sock);
     uv_poll_init(&d->all->turn->loop, &d->link.done_poll, d->link.done_bell);

@@ -94,8 +94,10 @@ struct command {
 
 struct device_region {
     bool used, host, ready;
-    bool ipc; // a client's memory, opened by its handle
-    int fd;   // owned
+    bool ipc;      // a client's memory, opened by its handle
+    bool kept;     // the keeper has its descriptor
+    bool exported; // a client has or had it
+    int fd;        // owned
     uint64_t size;
     uint64_t serial; // no other region of the daemon ever has it
     uint8_t handle[DEV_IPC_HANDLE];
@@ -224,9 +226,10 @@ void device_submit_first(struct device *d, struct command *c); // before all tha
 // the device runs what uses it in the order of the commands.
 uint64_t device_memory_limit(const struct device *d); // bytes that its chunks may take
 void device_memory_init(struct devices *all);         // the timer that gives unused memory back
-void device_drop_empty(struct device *d);             // gives unused memory back at once
-void device_restore_chunk(struct device *d, uint32_t region,
-                          uint64_t size); // from before an upgrade
+void device_drop_empty(struct device *d); // A region under the number that it had, of a device that
+                                          // has no executor yet. A chunk is empty.
+// Without a serial it gets one.
+void device_restore_region(struct device *d, uint32_t id, const struct device_region *r);
 
 // d->staging, made where there is none yet.
 struct staging *device_staging(struct device *d);

@@ -37,6 +37,7 @@ static uint32_t add_region(struct device *d, int fd, uint64_t size, bool host)
 
 static void remove_region(struct device *d, uint32_t id)
 {
+    keep_dropped(d, id);
     if (d->regions.list[id].fd >= 0)
         close(d->regions.list[id].fd);
     d->regions.list[id] = (struct device_region){ .fd = -1 };
@@ -308,9 +309,18 @@ void device_drop_empty(struct device *d)
         continue;
 }
 
-void device_restore_chunk(struct device *d, uint32_t region, uint64_t size)
+void device_restore_region(struct device *d, uint32_t id, const struct device_region *r)
 {
-    add_chunk(d, region, size);
+    if (id >= d->regions.n)
+        d->regions.list = mem_realloc(d->regions.list, id + 1, sizeof *d->regions.list);
+    while (d->regions.n <= id)
+        d->regions.list[d->regions.n++] = (struct device_region){ .fd = -1 };
+    d->regions.list[id] = *r;
+    if (!r->serial)
+        d->regions.list[id].serial = ++d->all->n_regions;
+    if (r->host || r->ipc)
+        return;
+    add_chunk(d, id, r->size);
     trim_later(d->all); // it may be empty
 }
 

@@ -7,7 +7,10 @@
 void devices_init(struct devices *all, struct turn *turn, const struct device_hooks *hooks,
                   void *owner)
 {
-    *all = (struct devices){ .turn = turn, .hooks = hooks, .owner = owner };
+    *all = (struct devices){ .turn = turn,
+                             .hooks = hooks,
+                             .owner = owner,
+                             .keep = { .sock = -1, .pins_fd = -1, .kept = { .fd = -1 } } };
     orphans_init(&all->orphans, turn);
     device_memory_init(all);
 }

@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "base/turn.h"
+#include "device/keep.h"
 #include "device/orphans.h"
 #include "executor/devwire.h"
 #include "memory/holder.h"
@@ -43,6 +44,7 @@ struct devices {
     uint64_t n_regions;     // numbers given to regions, of all devices
     struct holders holders; // of the connections that are there
     struct orphans orphans;
+    struct keep keep;
     uv_timer_t trim_timer; // of device_memory.c
 };
 

@@ -11,6 +11,7 @@
 
 struct device;
 struct holders;
+struct kept;
 struct space;
 
 // WAIT: the device is making room, and turn_retry() comes. FAILED fills err (out_of_memory).
@@ -34,4 +35,5 @@ struct space {
     uint64_t named_bytes;  // of map.used: in storages with a name
     uint64_t client_limit; // bytes that one client may hold; 0: all there are
     const struct holders *holders;
+    struct kept *kept; // named tensors are in it; NULL: they go with the daemon
 };

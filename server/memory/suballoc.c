@@ -15,6 +15,8 @@ static int bin_of(uint64_t size)
 
 static void bin_insert(struct suballoc *a, struct suballoc_block *b)
 {
+    if (b->chunk->closed)
+        return;
     struct suballoc_block **bin = &a->bins[bin_of(b->size)];
     b->bin_prev = NULL;
     b->bin_next = *bin;
@@ -25,6 +27,8 @@ static void bin_insert(struct suballoc *a, struct suballoc_block *b)
 
 static void bin_remove(struct suballoc *a, struct suballoc_block *b)
 {
+    if (b->chunk->closed)
+        return;
     if (b->bin_prev)
         b->bin_prev->bin_next = b->bin_next;
     else
@@ -52,6 +56,14 @@ struct suballoc_chunk *suballoc_add_chunk(struct suballoc *a, uint32_t region, u
     a->reserved += size;
     bin_insert(a, block);
     return chunk;
+}
+
+void suballoc_close(struct suballoc *a, struct suballoc_chunk *chunk)
+{
+    for (struct suballoc_block *b = chunk->first; b; b = b->after)
+        if (!b->used)
+            bin_remove(a, b);
+    chunk->closed = true;
 }
 
 void suballoc_remove_chunk(struct suballoc *a, struct suballoc_chunk *chunk)

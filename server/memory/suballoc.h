@@ -14,6 +14,7 @@ struct suballoc_chunk {
     uint64_t size;
     uint64_t used;
     uint64_t emptied_at; // the caller's
+    bool closed;         // nothing more of it is given out
     struct suballoc_block *first;
     struct suballoc_chunk *next;
 };
@@ -39,6 +40,7 @@ struct suballoc {
 
 struct suballoc_chunk *suballoc_add_chunk(struct suballoc *a, uint32_t region,
                                           uint64_t size); // size: a multiple of SUBALLOC_ALIGN
+void suballoc_close(struct suballoc *a, struct suballoc_chunk *chunk);        // from now on
 void suballoc_remove_chunk(struct suballoc *a, struct suballoc_chunk *chunk); // must be unused
 
 // NULL where no free piece is large enough. size > 0.

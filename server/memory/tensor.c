@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "memory/kept.h"
 #include "wire/msg.h"
 
 enum alloc_result storage_new(struct space *space, uint64_t size, struct holder *holder,
@@ -150,6 +151,8 @@ void tensor_set_name(struct map *names, struct tensor *t, const char *name)
     holder_count_name(t->storage, 1);
     t->next_named = map_get(names, name_key(name));
     map_put(names, name_key(name), tensor_ref(t));
+    if (!t->storage->kept)
+        kept_add(t->storage, t);
 }
 
 void tensor_drop_name(struct map *names, struct tensor *t)
@@ -168,6 +171,7 @@ void tensor_drop_name(struct map *names, struct tensor *t)
             first = first->next_named;
         first->next_named = t->next_named;
     }
+    kept_remove(t->storage);
     free(t->name);
     holder_count_name(t->storage, -1);
     t->name = NULL;

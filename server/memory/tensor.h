@@ -21,6 +21,7 @@ struct storage {
     struct space *space;
     struct holder *holder;        // who made it; a reference
     int n_names;                  // of its tensors
+    uint32_t kept;                // see kept.h; 0: it is not in the list
     struct suballoc_block *block; // NULL: of size 0, or
     struct import *import;        // a reference: in a client's memory, at
     uint64_t import_offset;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "memory/kept.h"
 #include "memory/tensor.h"
 
 // A storage that is suspect in more pieces than that is so as a whole.
@@ -90,6 +91,7 @@ void writes_add(struct storage *s, uint64_t begin, uint64_t end, struct fate *fa
     writes_settle(s);
     cut_all(s, begin, end, true);
     s->writes = new_write(s, begin, end, fate, s->writes);
+    kept_settle(s);
 }
 
 void writes_settle(struct storage *s)
@@ -100,6 +102,7 @@ void writes_settle(struct storage *s)
         else
             at = &(*at)->next;
     }
+    kept_settle(s);
 }
 
 struct fate *writes_next(const struct storage *s, uint64_t begin, uint64_t end,
@@ -124,6 +127,7 @@ const char *writes_suspect(const struct storage *s, uint64_t begin, uint64_t end
 void writes_accept(struct storage *s, uint64_t begin, uint64_t end)
 {
     cut_all(s, begin, end, false);
+    kept_settle(s);
 }
 
 void writes_free(struct storage *s)

@@ -52,6 +52,7 @@ struct broker {
     struct devices devices;
     struct map names;     // named tensors, by hash of the name; see tensor.h
     struct graph *graphs; // those that have a name; a reference each
+    bool pins_moved;      // since the keeper heard of them
     bool stopping;        // what has begun ends, nothing is begun any more
 
     struct clients clients;

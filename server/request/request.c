@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "memory/kept.h"
 #include "request/graph.h"
 #include "request/parted.h"
 #include "request/parts.h"
@@ -219,6 +220,9 @@ void request_finish(struct request *req, const struct opd_err *device_err)
     bool unknown = inherit_failure(req, &own);
     if (req->fate)
         req->fate->state = err->code ? FATE_FAILED : FATE_DONE;
+    for (int i = 0; i < req->n_made; i++)
+        if (req->made[i].tensor)
+            kept_settle(req->made[i].tensor->storage);
     if (!err->code && !c->closed && !req->notification)
         attach_chunk(req, err);
     settle_writes(req, unknown, &own);
@@ -311,6 +315,7 @@ struct request *request_defer(struct request *req)
         req->made[i].tensor->made_at = &req->made[i].tensor;
         if (!s->fate && !req->made[i].view)
             s->fate = fate_ref(req->fate);
+        kept_settle(s);
     }
     struct context *ctx = req->made_context ? map_get(&req->conn->contexts, req->made_context)
                                             : NULL;

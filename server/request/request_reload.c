@@ -97,6 +97,7 @@ static void serve_version(struct request *req, struct opd_operator *o, struct ve
 {
     struct broker *b = req->broker;
     registry_serve(&b->registry, o, v);
+    b->pins_moved = true;
     events_add(
         &b->events,
         &(struct event){ .kind = kind, .op = o->name, .version = v->number, .file = v->path });

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "device/keep.h"
 #include "request/request.h"
 
 // --- memory for bytes
@@ -109,6 +110,7 @@ enum request_status request_tensor_export(struct request *req, const value *para
         return REQUEST_ANSWERED;
     req->made_export = (uint64_t)id;
     req->exported = t->storage;
+    keep_exported(t->storage->space->device, t->storage->block->chunk->region);
     request_needs_tensor(req, t);
     // A command of no steps: it is done when all before it is.
     return request_submit(req, t->storage->space->device, command_new(DEV_RUN, 0, 0));

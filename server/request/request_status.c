@@ -81,6 +81,22 @@ static void pack_limits(struct buf *out, const struct options *o)
     pack_map_end(out, map);
 }
 
+// nil: no tensor has a name, or nothing is kept.
+static void pack_keeper(struct buf *out, const struct keep *k)
+{
+    pack_str(out, "keeper");
+    if (k->sock < 0) {
+        pack_nil(out);
+        return;
+    }
+    size_t map = pack_map_begin(out);
+    pack_key_int(out, "pid", k->pid);
+    pack_key_float(out, "seconds", k->seconds);
+    pack_key_uint(out, "tensors", k->kept.n);
+    pack_key_uint(out, "bytes", k->kept.bytes);
+    pack_map_end(out, map);
+}
+
 // The operators that a client runs in its own process.
 static void pack_exported(struct buf *out, const struct broker *b, const struct conn *c)
 {
@@ -272,6 +288,7 @@ enum request_status request_status(struct request *req, const value *params, str
     pack_compilers(out, b);
     pack_key_str(out, "cache", b->options.cache);
     pack_key_bool(out, "debug", b->options.debug);
+    pack_keeper(out, &b->devices.keep);
     pack_limits(out, &b->options);
     pack_clients(out, b);
     pack_runs(out, b);

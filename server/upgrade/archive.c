@@ -257,7 +257,7 @@ static bool read_record(struct archive *a, const struct msg *msg)
 
 bool archive_read(struct archive *a, const uint8_t *bytes, size_t size)
 {
-    while (!a->over) {
+    while (!a->over && !(a->part && size == 0)) {
         struct mpscan scan = { 0 };
         if (size == 0 || mpscan_scan(&scan, bytes, size, NULL) != MPSCAN_DONE) {
             a->record = "?";

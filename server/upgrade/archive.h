@@ -69,6 +69,7 @@ struct archive_table {
 struct archive {
     bool reading;        // else it writes
     bool check;          // nothing but a look: descriptors are not there
+    bool part;           // of a state: it has no end, and is of another daemon
     struct opd_err *err; // the first thing that is wrong
     const char *record;  // whose fields these are
 

@@ -9,6 +9,7 @@
 #include "device/device.h"
 #include "base/log.h"
 #include "device/orphans.h"
+#include "upgrade/recover.h"
 #include "upgrade/state.h"
 #include "wire/trust.h"
 #include "upgrade/upgrade.h"
@@ -32,6 +33,8 @@ bool upgrade_take_state(struct broker *b, int state_fd, bool check, struct opd_e
 void upgrade_go_on(struct broker *b)
 {
     turn_hold_signals(false);
+    recover_claim(b);
+    keep_begin(&b->devices);
     orphans_start(&b->devices.orphans);
     for (int i = 0; i < b->devices.n; i++)
         device_resume(b->devices.at[i]);

@@ -23,13 +23,44 @@ static const char magic[8] = { 'o', 'p', 'd', 's', 't', 'a', 't', 'e' };
 
 // --- writing
 
+static void begin(struct archive *a)
+{
+    struct state_header h = { .format = STATE_FORMAT };
+    memcpy(h.magic, magic, sizeof magic);
+    buf_append(&a->bytes, &h, sizeof h);
+}
+
+static void end(struct archive *a)
+{
+    struct state_header h;
+    memcpy(&h, a->bytes.bytes, sizeof h);
+    h.size = a->bytes.size - sizeof h;
+    h.hash = hash_bytes(a->bytes.bytes + sizeof h, h.size, 0);
+    memcpy(a->bytes.bytes, &h, sizeof h);
+}
+
+void state_write_pins(struct buf *out, struct broker *b)
+{
+    struct opd_err unread = { 0 };
+    struct archive a = { .broker = b, .err = &unread };
+    begin(&a);
+    size_t empty = a.bytes.size;
+    for (size_t i = 0; i < b->registry.n_operators; i++)
+        if (b->registry.operators[i]->pinned && b->registry.operators[i]->scope == SCOPE_FILES)
+            archive_put(&a, RECORD_operator, b->registry.operators[i]);
+    end(&a);
+    if (a.bytes.size > empty)
+        buf_append(out, a.bytes.bytes, a.bytes.size);
+    buf_finish(&a.bytes);
+    archive_finish(&a);
+    opd_err_clear(&unread);
+}
+
 void state_write(struct state_out *out, struct broker *b, struct request *asked)
 {
     struct opd_err unread = { 0 }; // who reads it judges
     struct archive a = { .broker = b, .err = &unread };
-    struct state_header h = { .format = STATE_FORMAT };
-    memcpy(h.magic, magic, sizeof magic);
-    buf_append(&a.bytes, &h, sizeof h);
+    begin(&a);
     state_write_broker(&a);
     state_write_registry(&a);
     state_write_memory(&a);
@@ -41,9 +72,7 @@ void state_write(struct state_out *out, struct broker *b, struct request *asked)
     archive_put(&a, RECORD_now, b);
     state_write_children(&a);
     archive_put(&a, RECORD_end, b);
-    h.size = a.bytes.size - sizeof h;
-    h.hash = hash_bytes(a.bytes.bytes + sizeof h, h.size, 0);
-    memcpy(a.bytes.bytes, &h, sizeof h);
+    end(&a);
     out->bytes = a.bytes;
     out->fds = a.fds;
     for (int i = 0; i < b->devices.n; i++)
@@ -108,12 +137,23 @@ static void let_go(struct archive *a)
     archive_finish(a);
 }
 
+static bool read_archive(struct archive *a, const void *bytes, size_t size, struct opd_err *err)
+{
+    size_t start = sizeof(struct state_header);
+    bool ok = check_header(bytes, size, err) &&
+              archive_read(a, (const uint8_t *)bytes + start, size - start);
+    let_go(a);
+    return ok;
+}
+
 bool state_read(struct broker *b, const void *bytes, size_t size, bool check, struct opd_err *err)
 {
     struct archive a = { .reading = true, .check = check, .broker = b, .record = "?", .err = err };
-    size_t start = sizeof(struct state_header);
-    bool ok = check_header(bytes, size, err) &&
-              archive_read(&a, (const uint8_t *)bytes + start, size - start);
-    let_go(&a);
-    return ok;
+    return read_archive(&a, bytes, size, err);
+}
+
+bool state_read_pins(struct broker *b, const void *bytes, size_t size, struct opd_err *err)
+{
+    struct archive a = { .reading = true, .part = true, .broker = b, .record = "?", .err = err };
+    return read_archive(&a, bytes, size, err);
 }

@@ -34,6 +34,11 @@ void state_out_finish(struct state_out *out);
 // Whether nothing has happened between the two, but what always may.
 bool state_is_same(const struct state_out *a, const struct state_out *b);
 
+// The operators that are pinned, each with its versions: appended, nothing where there are none.
+// Read into a broker that knows of no operator yet.
+void state_write_pins(struct buf *out, struct broker *b);
+bool state_read_pins(struct broker *b, const void *bytes, size_t size, struct opd_err *err);
+
 // Fills a broker that has a loop and nothing else. False: `err` says what is wrong, and the broker
 // holds a part. Nothing is started: connections have no stream, devices no process. `check`:
 // nothing but a look, the descriptors are not there.

@@ -43,6 +43,21 @@ static void archive_page(struct archive *a, struct published *p)
         archive_fail(a, "its page of versions is none");
 }
 
+// The keeper of named tensors goes on too.
+static void archive_keep(struct archive *a, struct devices *all, const char *socket)
+{
+    int sock = a->reading ? -1 : all->keep.sock, list = a->reading ? -1 : all->keep.kept.fd;
+    if (a->reading)
+        keep_init(all, socket, a->broker->options.keep);
+    if (!archive_has(a, "keeper_fd")) // absent in programs from before there was one
+        return;
+    archive_fd(a, "keeper_fd", &sock);
+    archive_fd(a, "names_fd", &list);
+    archive_int(a, "keeper_pid", &all->keep.pid, 0, INT32_MAX);
+    if (a->reading && list >= 0 && !keep_resume(all, sock, list))
+        archive_fail(a, "its list of named tensors is none");
+}
+
 bool state_broker(struct archive *a, void *thing)
 {
     struct broker *b = a->broker;
@@ -75,6 +90,7 @@ bool state_broker(struct archive *a, void *thing)
         archive_int(a, "n_marks", &b->registry.n_marks, 0, INT32_MAX);
     if (archive_has(a, "page_fd")) // absent in programs from before there was a page
         archive_page(a, &b->registry.published);
+    archive_keep(a, &b->devices, b->options.socket ? b->options.socket : "");
     if (!a->reading || !archive_good(a))
         return true;
     b->handover.count++;

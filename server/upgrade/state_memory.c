@@ -73,17 +73,6 @@ static bool makes_sense(const struct device_region *r, size_t handle_size)
     return r->host || (r->size % SUBALLOC_ALIGN == 0 && r->ready);
 }
 
-static void add_region(struct device *d, uint32_t id, const struct device_region *r)
-{
-    if (id >= d->regions.n)
-        d->regions.list = mem_realloc(d->regions.list, id + 1, sizeof *d->regions.list);
-    while (d->regions.n <= id)
-        d->regions.list[d->regions.n++] = (struct device_region){ .fd = -1 };
-    d->regions.list[id] = *r;
-    if (!r->host && !r->ipc)
-        device_restore_chunk(d, id, r->size);
-}
-
 bool state_region(struct archive *a, void *thing)
 {
     struct device *d = a->device;
@@ -103,6 +92,10 @@ bool state_region(struct archive *a, void *thing)
     archive_bool(a, "host", &r.host);
     archive_bool(a, "ready", &r.ready);
     archive_buf(a, "handle", &handle);
+    if (archive_has(a, "kept")) // absent in programs from before there was a keeper
+        archive_bool(a, "kept", &r.kept);
+    if (archive_has(a, "exported")) // as before
+        archive_bool(a, "exported", &r.exported);
     bool ok = archive_good(a) && makes_sense(&r, handle.size);
     if (ok && handle.size > 0) {
         r.ipc = true;
@@ -114,7 +107,7 @@ bool state_region(struct archive *a, void *thing)
     if (!ok || (id < d->regions.n && d->regions.list[id].used) ||
         !is_serial_new(a->broker, r.serial))
         return archive_fail(a, "it is there twice, or of a wrong size");
-    add_region(d, id, &r);
+    device_restore_region(d, id, &r);
     return true;
 }
 

@@ -141,7 +141,8 @@ static bool archive_operator(struct archive *a, struct opd_operator *o, uint64_t
     archive_runs(a, o->runs);
     if (archive_has(a, "times")) // absent in programs from before they were counted
         archive_times(a, o->runs);
-    if (archive_has(a, "slot")) // absent in programs from before there was a page of versions
+    // Absent in programs from before there was a page of versions. Another daemon's is another's.
+    if (archive_has(a, "slot") && !a->part)
         archive_int(a, "slot", &o->slot, 0, r->published.n_given);
     if (!archive_versions(a, o))
         return false;

@@ -155,6 +155,33 @@ static void test_whole_chunk_comes_back(void **state)
     suballoc_finish(&a);
 }
 
+// Of a chunk that is closed nothing more is given out, and it is empty in the end as others are.
+static void test_closed_chunk(void **state)
+{
+    (void)state;
+    struct suballoc a = { 0 };
+    struct suballoc_chunk *chunk = suballoc_add_chunk(&a, 0, 64 * SUBALLOC_ALIGN);
+    struct suballoc_block *pieces[8];
+    for (int i = 0; i < 8; i++)
+        assert_non_null(pieces[i] = suballoc_alloc(&a, 4 * SUBALLOC_ALIGN));
+    suballoc_free(&a, pieces[2]);
+    suballoc_free(&a, pieces[5]);
+    suballoc_close(&a, chunk);
+    assert_null(suballoc_alloc(&a, 1));
+    for (int i = 0; i < 8; i++) {
+        if (i != 2 && i != 5)
+            suballoc_free(&a, pieces[i]);
+        assert_null(suballoc_alloc(&a, 1));
+    }
+    assert_int_equal(chunk->used, 0);
+    struct suballoc_chunk *other = suballoc_add_chunk(&a, 1, SUBALLOC_ALIGN);
+    struct suballoc_block *one = suballoc_alloc(&a, 1);
+    assert_ptr_equal(one->chunk, other);
+    suballoc_remove_chunk(&a, chunk);
+    suballoc_free(&a, one);
+    suballoc_finish(&a);
+}
+
 static void test_huge_sizes(void **state)
 {
     (void)state;
@@ -238,6 +265,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_operations),
         cmocka_unit_test(test_whole_chunk_comes_back),
+        cmocka_unit_test(test_closed_chunk),
         cmocka_unit_test(test_huge_sizes),
         cmocka_unit_test(test_certain_places),
         cmocka_unit_test(test_places_that_cannot_be),

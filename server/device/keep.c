@@ -1,0 +1,467 @@
+#include "device/keep.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/fdpass.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "device/device.h"
+#include "device/devices.h"
+
+// A keeper only takes messages: one that does not for so long is none.
+enum { SAY_LIMIT_S = 1, GIVE_LIMIT_S = 10, TAKE_TRIES = 50, END_LIMIT_MS = 30000 };
+enum { AGAIN_MS = 1000 }; // not two keepers within
+
+static void free_handle(uv_handle_t *handle)
+{
+    free(handle);
+}
+
+static void lose_keeper(struct keep *k)
+{
+    if (k->sock < 0)
+        return;
+    if (k->poll)
+        uv_close((uv_handle_t *)k->poll, free_handle);
+    k->poll = NULL;
+    close(k->sock);
+    k->sock = -1;
+    k->pid = 0;
+}
+
+static bool say(struct keep *k, const struct keeper_message *m, int fd)
+{
+    if (k->sock < 0)
+        return false;
+    if (fdpass_send(k->sock, m, sizeof *m, &fd, fd >= 0) == (ssize_t)sizeof *m)
+        return true;
+    log_warn("the keeper of named tensors takes nothing any more: %s", strerror(errno));
+    lose_keeper(k);
+    return false;
+}
+
+static bool say_region(struct keep *k, const struct device *d, uint32_t region)
+{
+    const struct device_region *r = &d->regions.list[region];
+    struct keeper_message m = { .word = KEEPER_HOLD,
+                                .device = (uint32_t)kept_row(&k->kept, d->name),
+                                .region = region,
+                                .exported = r->exported,
+                                .size = r->size };
+    return say(k, &m, r->fd);
+}
+
+static bool say_all(struct keep *k, const struct devices *all)
+{
+    const struct keeper_message list = { .word = KEEPER_HOLD, .region = KEEPER_LIST };
+    const struct keeper_message pins = { .word = KEEPER_HOLD, .region = KEEPER_PINS };
+    bool ok = say(k, &list, k->kept.fd) && (k->pins_fd < 0 || say(k, &pins, k->pins_fd));
+    for (int i = 0; i < all->n; i++)
+        for (uint32_t id = 0; ok && id < all->at[i]->regions.n; id++)
+            if (all->at[i]->regions.list[id].kept)
+                ok = say_region(k, all->at[i], id);
+    return ok;
+}
+
+// --- its process
+
+static struct sockaddr_un address_of(const char *path)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    return address;
+}
+
+static int listen_at(const char *path)
+{
+    struct sockaddr_un address = address_of(path);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    unlink(path);
+    mode_t mask = umask(0177);
+    bool ok = strlen(path) < sizeof address.sun_path &&
+              bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 8) == 0;
+    umask(mask);
+    if (!ok)
+        file_close(&fd);
+    return fd;
+}
+
+static void starter_ended(uv_process_t *process, int64_t status, int signal)
+{
+    (void)status, (void)signal;
+    uv_close((uv_handle_t *)process, free_handle);
+}
+
+static void limit_waiting(int sock, int seconds)
+{
+    struct timeval limit = { .tv_sec = seconds };
+    setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+}
+
+static bool start_keeper(struct devices *all);
+
+static void heard(uv_poll_t *poll, int status, int events)
+{
+    (void)status, (void)events;
+    struct devices *all = poll->data;
+    struct keep *k = &all->keep;
+    struct keeper_message m = { 0 };
+    ssize_t n = recv(k->sock, &m, sizeof m, MSG_DONTWAIT);
+    if (n == (ssize_t)sizeof m && m.word == KEEPER_HELLO)
+        k->pid = (int)m.size;
+    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
+        return;
+    log_warn("the keeper of named tensors has ended");
+    lose_keeper(k);
+    if ((k->kept.n > 0 || k->pins_fd >= 0) && clock_ms_since(k->started_at) > AGAIN_MS)
+        start_keeper(all);
+}
+
+static void start_polling(struct devices *all)
+{
+    struct keep *k = &all->keep;
+    k->poll = mem_zalloc(1, sizeof *k->poll);
+    k->poll->data = all;
+    if (uv_poll_init(&all->turn->loop, k->poll, k->sock) == 0) {
+        uv_poll_start(k->poll, UV_READABLE, heard);
+        return;
+    }
+    free(k->poll);
+    k->poll = NULL;
+}
+
+// The keeper's parent, which ends at once.
+static bool spawn(struct devices *all, int sock, int listener)
+{
+    char seconds[32];
+    snprintf(seconds, sizeof seconds, "%.3f", all->keep.seconds);
+    const char *const args[] = { "keeper", seconds, NULL };
+    const int fds[] = { sock, listener };
+    uv_process_t *parent = mem_zalloc(1, sizeof *parent);
+    int status = turn_spawn(all->turn, parent, args, fds, 2, starter_ended);
+    if (status < 0) {
+        errno = -status;
+        uv_close((uv_handle_t *)parent, free_handle);
+    }
+    return status == 0;
+}
+
+static bool start_keeper(struct devices *all)
+{
+    struct keep *k = &all->keep;
+    int pair[2] = { -1, -1 }, listener = listen_at(k->path);
+    k->started_at = clock_ns();
+    bool ok = listener >= 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0 &&
+              spawn(all, pair[1], listener);
+    if (!ok)
+        log_warn("named tensors would not outlive the daemon: no keeper at %s: %s", k->path,
+                 strerror(errno));
+    file_close(&pair[1]);
+    file_close(&listener);
+    if (!ok) {
+        file_close(&pair[0]);
+        return false;
+    }
+    k->sock = pair[0];
+    limit_waiting(k->sock, SAY_LIMIT_S);
+    start_polling(all);
+    return say_all(k, all);
+}
+
+// --- what it holds
+
+// When the kernel's clock said that a process had begun; 0: there is none.
+static uint64_t process_started(int pid)
+{
+    enum { FIELD = 22, BEHIND_NAME = 2 };
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    file_close(&fd);
+    text[n > 0 ? n : 0] = '\0';
+    char *at = strrchr(text, ')');
+    for (int field = BEHIND_NAME; at && field < FIELD; field++)
+        at = strchr(at + 1, ' ');
+    return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+void keep_executor(struct device *d)
+{
+    struct kept *k = &d->all->keep.kept;
+    int row = kept_row(k, d->name);
+    if (row < 0)
+        return;
+    struct kept_device *there = kept_device(k, row);
+    there->executor = 0;
+    there->executor_started = d->link.alive ? process_started(d->link.process.pid) : 0;
+    there->executor = d->link.alive ? d->link.process.pid : 0;
+}
+
+static bool add_device(struct device *d)
+{
+    struct kept *k = &d->all->keep.kept;
+    if (kept_row(k, d->name) >= 0)
+        return true;
+    if (kept_add_device(k, d->name, d->info.uuid) < 0)
+        return false;
+    keep_executor(d);
+    return true;
+}
+
+static bool have_keeper(struct devices *all)
+{
+    struct keep *k = &all->keep;
+    if (k->kept.fd < 0 && !kept_new(&k->kept))
+        return false;
+    return k->sock >= 0 || start_keeper(all);
+}
+
+void keep_pins(struct devices *all, const void *bytes, size_t size)
+{
+    struct keep *k = &all->keep;
+    struct keeper_message m = { .word = size ? KEEPER_HOLD : KEEPER_DROP, .region = KEEPER_PINS };
+    bool there = k->seconds > 0 && (size == 0 ? k->sock >= 0 : have_keeper(all));
+    file_close(&k->pins_fd);
+    if (there && size > 0)
+        k->pins_fd = file_memfd("opd-pins", bytes, size);
+    if (there && (size == 0 || k->pins_fd >= 0))
+        say(k, &m, k->pins_fd);
+}
+
+static bool hold(struct space *space, uint32_t region)
+{
+    struct device *d = space->device;
+    struct keep *k = &d->all->keep;
+    if (!have_keeper(d->all) || !add_device(d))
+        return false;
+    if (region == KEPT_NOWHERE || d->regions.list[region].kept)
+        return true;
+    return d->regions.list[region].kept = say_region(k, d, region);
+}
+
+void keep_dropped(struct device *d, uint32_t region)
+{
+    struct keep *k = &d->all->keep;
+    if (d->regions.list[region].kept)
+        say(k,
+            &(struct keeper_message){ .word = KEEPER_DROP,
+                                      .device = (uint32_t)kept_row(&k->kept, d->name),
+                                      .region = region },
+            -1);
+}
+
+void keep_exported(struct device *d, uint32_t region)
+{
+    struct keep *k = &d->all->keep;
+    struct device_region *r = &d->regions.list[region];
+    if (!r->exported && r->kept)
+        say(k,
+            &(struct keeper_message){ .word = KEEPER_EXPORTED,
+                                      .device = (uint32_t)kept_row(&k->kept, d->name),
+                                      .region = region },
+            -1);
+    r->exported = true;
+}
+
+// --- life
+
+void keep_init(struct devices *all, const char *socket, double seconds)
+{
+    all->keep = (struct keep){ .kept = { .fd = -1, .hold = hold },
+                               .sock = -1,
+                               .pins_fd = -1,
+                               .seconds = seconds,
+                               .path = mem_printf("%s.keep", socket) };
+}
+
+void keep_begin(struct devices *all)
+{
+    for (int i = 0; i < all->n && all->keep.seconds > 0; i++)
+        all->at[i]->space.kept = &all->keep.kept;
+}
+
+void keep_close(struct devices *all)
+{
+    lose_keeper(&all->keep);
+    file_close(&all->keep.pins_fd);
+    kept_finish(&all->keep.kept);
+    free(all->keep.path);
+    all->keep.path = NULL;
+}
+
+void keep_over(struct devices *all)
+{
+    struct keep *k = &all->keep;
+    for (int i = 0; i < all->n; i++)
+        all->at[i]->space.kept = NULL;
+    if (k->sock < 0)
+        return;
+    say(k, &(struct keeper_message){ .word = KEEPER_OVER }, -1);
+    unlink(k->path);
+    lose_keeper(k);
+}
+
+bool keep_resume(struct devices *all, int sock, int list_fd)
+{
+    all->keep.sock = sock;
+    all->keep.started_at = clock_ns();
+    if (sock >= 0)
+        start_polling(all);
+    return kept_resume(&all->keep.kept, list_fd);
+}
+
+// --- what another daemon has left
+
+// -1: nobody is there; err: somebody who is not to be trusted.
+static int connect_keeper(const char *path, struct opd_err *err)
+{
+    struct sockaddr_un address = address_of(path);
+    struct ucred peer = { 0 };
+    socklen_t size = sizeof peer;
+    int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (sock < 0 || connect(sock, (struct sockaddr *)&address, sizeof address) < 0) {
+        file_close(&sock);
+        return -1;
+    }
+    if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid())
+        return sock;
+    opd_err_set(err, OPD_E_unavailable, "%s is a socket of another user (uid %u); remove it", path,
+                (unsigned)peer.uid);
+    file_close(&sock);
+    return -1;
+}
+
+static void free_given(struct keep_given *given, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        file_close(&given[i].fd);
+    free(given);
+}
+
+// All that it gives, up to its word that these were all: true.
+static bool receive(struct keep *k, struct keep_given **out, size_t *n)
+{
+    for (size_t capacity = 0;;) {
+        struct keep_given g = { .fd = -1 };
+        int fds[FDPASS_MAX], n_fds = 0;
+        ssize_t size = fdpass_recv(k->sock, &g.what, sizeof g.what, fds, &n_fds);
+        if (n_fds > 0)
+            g.fd = fds[0];
+        while (n_fds > 1)
+            close(fds[--n_fds]);
+        if (size == (ssize_t)sizeof g.what && g.what.word == KEEPER_HOLD && g.fd >= 0) {
+            if (*n == capacity)
+                *out = mem_realloc(*out, capacity = capacity ? 2 * capacity : 64, sizeof **out);
+            (*out)[(*n)++] = g;
+            continue;
+        }
+        file_close(&g.fd);
+        if (size != (ssize_t)sizeof g.what)
+            return false;
+        if (g.what.word == KEEPER_HELLO)
+            k->pid = (int)g.what.size;
+        else if (g.what.word == KEEPER_GIVEN)
+            return true;
+    }
+}
+
+// The list is the first of it from then on.
+static bool take_list(struct keep *k, struct keep_given *given, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (given[i].what.region == KEEPER_LIST) {
+            struct keep_given list = given[i];
+            given[i] = given[0];
+            given[0] = (struct keep_given){ .what = list.what, .fd = -1 };
+            return kept_resume(&k->kept, list.fd);
+        }
+    return false;
+}
+
+// The keeper may not have noticed yet that the broker before, whose lock is this one's now, is
+// gone.
+static bool ask_keeper(struct keep *k, struct keep_given **out, size_t *n, struct opd_err *err)
+{
+    for (int tries = 0; tries < TAKE_TRIES; tries++) {
+        k->sock = connect_keeper(k->path, err);
+        if (k->sock < 0)
+            return false;
+        limit_waiting(k->sock, GIVE_LIMIT_S);
+        if (receive(k, out, n))
+            return true;
+        free_given(*out, *n);
+        *out = NULL;
+        *n = 0;
+        file_close(&k->sock);
+        poll(NULL, 0, 100);
+    }
+    return opd_err_set(err, OPD_E_unavailable,
+                       "the keeper at %s, which holds the named tensors of a daemon that was "
+                       "killed, does not give them; try again, or end it",
+                       k->path);
+}
+
+size_t keep_take_back(struct devices *all, struct keep_given **out, struct opd_err *err)
+{
+    struct keep *k = &all->keep;
+    size_t n = 0;
+    *out = NULL;
+    if (!ask_keeper(k, out, &n, err))
+        return 0;
+    k->started_at = clock_ns();
+    if (!take_list(k, *out, n)) {
+        log_error("the list of named tensors that a daemon has left is none; they are lost");
+        free_given(*out, n);
+        *out = NULL;
+        keep_over(all);
+        return 0;
+    }
+    limit_waiting(k->sock, SAY_LIMIT_S);
+    start_polling(all);
+    return n;
+}
+
+static bool await_end(int pid, uint64_t started)
+{
+    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0)
+        return true; // there is none
+    bool ended = process_started(pid) != started;
+    if (!ended) {
+        syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
+        ended = poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, END_LIMIT_MS) > 0;
+    }
+    close(fd);
+    return ended;
+}
+
+bool keep_await_executors(struct kept *k, struct opd_err *err)
+{
+    for (int row = 0; row < DEV_MAX_DEVICES; row++) {
+        const struct kept_device *d = kept_device(k, row);
+        if (d->name[0] && d->executor > 0 && !await_end(d->executor, d->executor_started))
+            return opd_err_set(err, OPD_E_unavailable,
+                               "the executor of %s of the daemon before (pid %d) does not end, and "
+                               "could still write into its tensors; try again",
+                               d->name, d->executor);
+    }
+    return true;
+}
