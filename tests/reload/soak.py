@@ -41,7 +41,8 @@ template <class T> __global__ void run(const T *x, T *y, int N)
 }}
 """
 N = 64
-SLACK = {"broker": 4 << 20, "executor": 12 << 20}  # bytes of growth that mean nothing
+# Bytes of growth that mean nothing: the broker keeps what it has freed, up to a bound.
+SLACK = {"broker": 8 << 20, "executor": 12 << 20}
 
 
 class Client(Caller):

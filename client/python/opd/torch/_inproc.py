@@ -464,19 +464,17 @@ def make_kernels(operator: Any, spec: Spec) -> None:
 
 def go_first(operator: Any, called: Any) -> None:
     """torch.ops.opd.gelu is as soon here as opd.torch.ops.gelu is. Its calls go this way before there
-    are kernels, too: torch.jit.trace makes two, and compares from where."""
+    are kernels, too: torch.jit.trace makes two, and compares from which line."""
     before = called._op
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        kernels = operator.kernels
-        if kernels is None or operator.outdated:
-            return before(*args, **kwargs)
-        try:
-            made = kernels.quick(*args, **kwargs)
-        except RuntimeError as e:
-            made = MISS
-            kernels.explain(e)
-        made = kernels.call(args, kwargs) if made is MISS else made
+        kernels, made = operator.kernels, MISS
+        if kernels is not None and not operator.outdated:
+            try:
+                made = kernels.quick(*args, **kwargs)
+            except RuntimeError as e:
+                kernels.explain(e)
+            made = kernels.call(args, kwargs) if made is MISS else made
         return before(*args, **kwargs) if made is MISS else made
 
     called._op = call
