@@ -1,5 +1,6 @@
 """The broker is killed: named tensors are there again when the next daemon serves the socket."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -168,11 +169,16 @@ def test_a_write_under_way_makes_it_suspect(start):
 
 
 def find_list(pid):
-    """The keeper's memfd of names."""
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
-        if "opd-names" in os.readlink(fd):
-            return fd
-    raise AssertionError("the keeper has no list")
+    """The keeper's memfd of names, once it has read what was sent to it."""
+
+    def look():
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if "opd-names" in os.readlink(fd):
+                    return fd
+        return None
+
+    return eventually(look)
 
 
 def test_a_torn_entry_is_a_name_that_is_missing(start):

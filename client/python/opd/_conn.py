@@ -262,8 +262,7 @@ class Connection:
         return self._hear_first(deadline, isinstance(cause, BlockingIOError))
 
     def _await(self, reply: Reply) -> Reply:
-        while self.inbox:
-            self._take(self.inbox.popleft())
+        self._take_inbox()
         self._told.tell()
         self.pump(lambda: reply.done, reply.method)
         return reply
@@ -473,8 +472,7 @@ class Connection:
             return False
         except OSError as e:
             self.close(str(e))
-        while self.inbox:
-            self._take(self.inbox.popleft())
+        self._take_inbox()
         self._told.tell()
         return True
 
@@ -491,20 +489,24 @@ class Connection:
             self._give_up()
             raise
 
+    def _take_inbox(self) -> None:
+        try:
+            while self.inbox:
+                self._take(self.inbox.popleft())
+        except ProtocolError as e:
+            self.close(str(e))
+        except BaseException:  # from the popleft() on nobody else has it
+            self._give_up()
+            raise
+
     def _take(self, data: bytes) -> None:
         if not data:
             return self.close("the daemon hung up")
-        try:
-            for message in self._decoder.feed(data):
-                if not isinstance(message, _wire.Notification):
-                    self._settle(*message)
-                elif not self._told.hear(message.method, message.params):
-                    self._notifications.append(message)
-        except ProtocolError as e:
-            self.close(str(e))
-        except BaseException:
-            self._give_up()
-            raise
+        for message in self._decoder.feed(data):
+            if not isinstance(message, _wire.Notification):
+                self._settle(*message)
+            elif not self._told.hear(message.method, message.params):
+                self._notifications.append(message)
 
     def _settle(self, msgid: int, error: Any, result: Any) -> None:
         reply = self.replies.pop(msgid, None)
