@@ -167,7 +167,7 @@ def test_the_broker_is_killed(tmp_path):
     daemon = Daemon("--kernels", str(KERNELS))
     folder = set(os.listdir(daemon.folder))
     with daemon.connect() as client, daemon.connect() as idle, Raw(daemon.socket) as raw:
-        client.tensor(np.ones(1 << 20, np.float32), name="lost")
+        lost = client.tensor(np.ones(1 << 20, np.float32))  # one with a name: functional/test_keeper.py
         raw.make(1, "float32", [64])
         raw.request("forward", "fault", [1], {"kind": "hang"}, [2])
         assert eventually(lambda: client.status()["devices"][0]["queued"] > 0)
@@ -189,6 +189,8 @@ def test_the_broker_is_killed(tmp_path):
         assert [type(e) for e in waiting] == [opd.ConnectionLost]
         with pytest.raises(opd.ConnectionLost):
             idle.status()
+        with pytest.raises(opd.ConnectionLost):
+            lost.numpy()
     assert not (left := await_end(family)), f"processes left: {left}"
     assert eventually(lambda: set(os.listdir("/dev/shm")) <= shm)  # others come and go there
     # The socket's name is all; its successor takes that over.
