@@ -15,7 +15,7 @@
 
 #include "copying.h"
 
-enum { ABI = 3, REPLY_SIZE = 4096 };
+enum { ABI = 4, REPLY_SIZE = 4096 };
 
 // clang-format off
 // Attributes and methods that are looked up often.

@@ -23,6 +23,7 @@ struct kernel {
     PyObject *apply;    // where a gradient is wanted, or MISS; None: that is no matter here
     const char *letters, *result_letters;
     Py_ssize_t n_args, n_results;
+    Py_ssize_t n_positional; // arguments that come by position, at most
 };
 
 static struct {
@@ -42,6 +43,7 @@ static struct {
 
 struct arguments {
     PyObject *values[MAX_ARGS];
+    bool given[MAX_ARGS]; // and no default
     void *objects[MAX_ARGS];
     uint64_t words[MAX_WORDS];
     unsigned n_objects, n_words;
@@ -64,7 +66,7 @@ static bool place(const struct kernel *k, struct arguments *a, PyObject *const *
                   PyObject *names)
 {
     Py_ssize_t n_named = names ? PyTuple_Size(names) : 0;
-    if (n + n_named > k->n_args)
+    if (n > k->n_positional || n + n_named > k->n_args)
         return false;
     memcpy(a->values, given, (size_t)n * sizeof *given);
     memset(a->values + n, 0, (size_t)(k->n_args - n) * sizeof *given);
@@ -74,10 +76,12 @@ static bool place(const struct kernel *k, struct arguments *a, PyObject *const *
             return false;
         a->values[at] = given[n + i];
     }
-    for (Py_ssize_t i = n; i < k->n_args; i++)
-        if (!a->values[i] &&
+    for (Py_ssize_t i = 0; i < k->n_args; i++) {
+        a->given[i] = a->values[i] != NULL;
+        if (!a->given[i] &&
             !(a->values[i] = PyDict_GetItem(k->defaults, PyTuple_GetItem(k->names, i))))
             return false;
+    }
     return true;
 }
 
@@ -186,9 +190,12 @@ static bool add_attr(const struct kernel *k, struct arguments *a, const char *le
         return !there;
     if (*letters == '*')
         return add_list(a, letters[1], value);
-    if (PyUnicode_CheckExact(value))
+    // A default is a number already, which is nobody's to give.
+    if (a->given[i])
         words = PyDict_GetItem(k->words, PyTuple_GetItem(k->names, i));
-    return words ? add_number_of(a, value, words) : add_value(a, *letters, value);
+    if (words)
+        return PyUnicode_CheckExact(value) && add_number_of(a, value, words);
+    return add_value(a, *letters, value);
 }
 
 // As call.h has it. False: torch is to read them, and perhaps to say what is wrong with them.
@@ -324,9 +331,9 @@ PyObject *torch_make_kernel(PyObject *module, PyObject *given)
     struct kernel *k = calloc(1, sizeof *k);
     if (!k)
         return PyErr_NoMemory();
-    if (!PyArg_ParseTuple(given, "iSSO!O!O!OO", &k->number, &k->layout, &k->results, &PyTuple_Type,
-                          &k->names, &PyDict_Type, &k->defaults, &PyDict_Type, &k->words, &k->other,
-                          &k->apply)) {
+    if (!PyArg_ParseTuple(given, "iSSO!nO!O!OO", &k->number, &k->layout, &k->results, &PyTuple_Type,
+                          &k->names, &k->n_positional, &PyDict_Type, &k->defaults, &PyDict_Type,
+                          &k->words, &k->other, &k->apply)) {
         free(k);
         return NULL;
     }

@@ -128,6 +128,18 @@ def test_arguments_that_do_not_fit(make, draw):
     assert call(x, approximate=None) is call(x, approximate="\ud800") is LEFT
 
 
+def test_a_loaded_kernel_takes_no_more_than_its_operator(ops, draw):
+    """What stands behind the *, by position; the number of a word."""
+    x = draw(2, 3)
+    for call in 2 * [lambda f: f(x, "tanh"), lambda f: f(x, approximate=1), lambda f: f(x, approximate=0)]:
+        for f in (ops.gelu, torch.ops.opd.gelu):
+            with pytest.raises((RuntimeError, TypeError)):
+                call(f)
+            for approximate in ("sigmoid", "tanh"):
+                for _ in range(2):
+                    f(x, approximate=approximate)
+
+
 def test_a_negative_view_is_computed(ops, draw):
     x = draw(2, 3)
     for _ in range(3):

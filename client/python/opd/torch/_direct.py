@@ -72,18 +72,21 @@ class Direct:
         words: dict[str, Any],
         other: Any,
         apply: Any = None,
+        n_positional: Optional[int] = None,
     ) -> Any:
         """A function that runs a kernel, or `other` where the call is not for it; where that is MISS, it is
         what such a call returns. apply: what a call whose tensors want a gradient goes to, with a dict of
-        the arguments by name first; or MISS. None: what they want is no matter."""
+        the arguments by name first; or MISS. None: what they want is no matter. n_positional: arguments
+        that come by position, at most; None: all of them."""
         if not self._can:
             return return_miss if other is MISS else other
         arguments = packet._schema.arguments
         names = tuple(a.name for a in arguments)
         defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
         words = {name: tuple(of) for name, of in words.items()}
+        n = len(names) if n_positional is None else n_positional
         return native.torch_kernel(
-            *(number, layout.encode(), results.encode(), names, defaults, words, other, apply)
+            *(number, layout.encode(), results.encode(), names, n, defaults, words, other, apply)
         )
 
     def note(self, device: torch.device) -> None:

@@ -134,8 +134,8 @@ class Kernels:
         if not operator.mutated:
             packet: Any = getattr(torch.ops.opd, operator.public)
             apply = self._apply if self._all_differentiable else MISS
-            number = self._here_number
-            self.quick = self._direct.make(number, self._layout, made, packet.here, self._words, MISS, apply)
+            kernel = self._here_number, self._layout, made, packet.here, self._words
+            self.quick = self._direct.make(*kernel, MISS, apply, self._n_positional)
 
     def _make_gradient(self) -> None:
         results = ["Tensor"] * (self.n_outputs + self._n_saved) + ["int"]
