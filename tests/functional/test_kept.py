@@ -2,6 +2,8 @@
 
 import gc
 import os
+import resource
+import threading
 
 import numpy as np
 import pytest
@@ -166,3 +168,42 @@ def test_a_forked_process_has_arrays_of_its_own(client, tensor):
     os.waitpid(pid, 0)
     for fd in (wait, go, hear, say):
         os.close(fd)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_what_another_thread_reads_during_a_fork_is_not_shared(client, tensor, monkeypatch):
+    from opd._kept import Region
+
+    tensor.numpy()
+    held, free = tensor.numpy(), tensor.numpy()
+    del free  # its region is what the next read would get
+    before, read = Region.make_private, []
+
+    def make_private(region):
+        before(region)
+        other = threading.Thread(target=lambda: read.append(tensor.numpy()))
+        other.start()
+        other.join()
+
+    monkeypatch.setattr(Region, "make_private", make_private)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for array in (held, *read):
+                array[:] = -1
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert len(read) == 1
+    assert all(np.array_equal(array, SEEN) for array in (held, *read))
+
+
+def test_without_descriptors_it_is_read_as_before(client, tensor):
+    tensor.numpy()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))  # those that are open stay so
+    try:
+        arrays = [tensor.numpy() for _ in range(3)]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert all(np.array_equal(array, SEEN) for array in arrays)

@@ -94,9 +94,9 @@ class Transfer:
 
     def _read_kept(self, id: int, offset: int, size: int) -> Optional[np.ndarray[Any, Any]]:
         region = self._take(size)
-        if region is None:
+        data = None if region is None else region.lend(size)
+        if region is None or data is None:
             return None
-        data = region.lend(size)
         replies = []
         try:
             for at in range(0, size, _MAX_SLOT):

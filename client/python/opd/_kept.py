@@ -13,9 +13,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 import weakref
 from collections import deque
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class Region:
     def __init__(self, id: int, size: int) -> None:
         self.id = id
         self.size = size
+        self.fd = -1
         self.fd, self._map = make_memfd(size)
         self.spent = False  # it is an array's for good
         self.users: list[Reply] = []  # the last writes out of it
@@ -55,12 +57,17 @@ class Region:
     def address(self) -> int:
         return np.frombuffer(self._map, np.uint8).ctypes.data
 
-    def lend(self, size: int) -> np.ndarray[Any, Any]:
-        """An array of so many bytes."""
-        buffer: Any = self._type.from_buffer(self._map)
-        array: np.ndarray[Any, Any] = np.frombuffer(buffer, np.uint8, size)
-        self._lent = weakref.ref(buffer)
-        return array
+    def lend(self, size: int) -> Optional[np.ndarray[Any, Any]]:
+        """An array of so many bytes. None: another thread forks, and has seen already what is lent."""
+        if not _lending.acquire(blocking=False):
+            return None
+        try:
+            buffer: Any = self._type.from_buffer(self._map)
+            array: np.ndarray[Any, Any] = np.frombuffer(buffer, np.uint8, size)
+            self._lent = weakref.ref(buffer)
+            return array
+        finally:
+            _lending.release()
 
     def make_private(self) -> None:
         """What it holds stays; what is written there from now on, no other process sees."""
@@ -73,7 +80,8 @@ class Region:
             raise OSError(ctypes.get_errno(), "a child shares the memory of an array")
 
     def __del__(self) -> None:
-        os.close(self.fd)  # the mapping is its array's, too
+        if self.fd >= 0:
+            os.close(self.fd)  # the mapping is its array's, too
 
 
 class Kept:
@@ -125,9 +133,12 @@ class Kept:
         return True
 
     def _add(self, size: int) -> Optional[Region]:
-        """None: the daemon has no room for it."""
+        """None: the daemon has no room for it, or there is no descriptor or memory here."""
         self._next_id += 1
-        region = Region(self._next_id, size)
+        try:
+            region = Region(self._next_id, size)
+        except OSError:
+            return None
         self._regions.append(region)
         try:
             self._conn.wait(self._conn.send("shm_open", (region.id, size), fd=region.fd))
@@ -140,13 +151,21 @@ class Kept:
 
 
 _all: weakref.WeakSet[Kept] = weakref.WeakSet()
+# Held while a region is lent, and all through a fork: what is lent in the middle of one would be
+# shared with the child. Nobody waits for a fork: that may wait for the locks of others.
+_lending = threading.RLock()
 
 
-def _fork(step: Callable[[Kept], None]) -> None:
+def _before_fork() -> None:
+    _lending.acquire()
     for kept in list(_all):
-        step(kept)
+        kept.before_fork()
 
 
-os.register_at_fork(
-    before=lambda: _fork(Kept.before_fork), after_in_child=lambda: _fork(Kept.after_fork)
-)
+def _in_child() -> None:
+    for kept in list(_all):
+        kept.after_fork()
+    _lending.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_lending.release, after_in_child=_in_child)
