@@ -182,6 +182,13 @@ static bool is_as_planned(const struct call_tensor *t, const struct exported_ope
            memcmp(t->sizes, o->shape, o->rank * sizeof *o->shape) == 0;
 }
 
+// FSDP takes that of parameters away; Python tells.
+static bool has_memory(const struct call_tensor *t)
+{
+    int64_t bytes = 0;
+    return torch.aoti_torch_get_storage_size(t->handle, &bytes) == 0 && bytes > 0;
+}
+
 static bool find_address(struct run *r, uint32_t i)
 {
     const struct loaded *p = r->p;
@@ -191,7 +198,7 @@ static bool find_address(struct run *r, uint32_t i)
     switch (b->to) {
     case BOUND_ARG:
         if ((int)b->index >= r->call->n_tensors || !is_as_planned(&r->call->tensors[b->index], o) ||
-            !lay_out(r, b->index, o))
+            (o->size && !has_memory(&r->call->tensors[b->index])) || !lay_out(r, b->index, o))
             return false;
         data = r->call->tensors[b->index].data;
         break;

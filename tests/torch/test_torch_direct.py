@@ -146,6 +146,18 @@ def test_a_negative_view_is_computed(ops, draw):
         assert_close(ops.gelu(torch._neg_view(x)), ops.gelu(-x))
 
 
+@pytest.mark.parametrize("isolated", [False, True])
+@pytest.mark.parametrize("first", [0, 2])
+def test_memory_that_was_taken_is_not_read(ops, draw, isolated, first):
+    """As FSDP does with parameters: torch's own operators say so, too."""
+    x = draw(4, 3)[first:]
+    for _ in range(3):
+        ops.gelu(x)
+    x.untyped_storage().resize_(0)
+    with opd.torch.options(isolated=isolated or None), pytest.raises((RuntimeError, opd.InvalidArgument)):
+        ops.gelu(x)
+
+
 @pytest.mark.parametrize("enabled", [False, True])
 def test_what_wants_a_gradient(make, draw, enabled):
     given = []

@@ -15,6 +15,7 @@ import torch
 
 from .._reply import Batch
 from .._data import make_memfd
+from ..errors import InvalidArgument
 from ._dtypes import BY_NAME, Desc, describe
 from ._session import Session
 from ._transport import Job, finish
@@ -47,6 +48,8 @@ class Arena:
         if desc.strides is not None:  # with all that lies between its elements
             tensor = tensor.as_strided((desc.numel,), (1,))
             desc = Desc(desc.dtype, (desc.numel,))
+        if desc.nbytes and tensor.untyped_storage().nbytes() == 0:  # torch would copy from there
+            raise InvalidArgument(f"a tensor of shape {list(desc.shape)} has no memory: its storage is empty")
         if desc.nbytes <= _SMALL and tensor.is_contiguous():
             ctypes.memmove(self._address + at, tensor.data_ptr(), desc.nbytes)
         elif desc.nbytes:
