@@ -97,6 +97,7 @@ struct device_region {
     bool ipc;      // a client's memory, opened by its handle
     bool kept;     // the keeper has its descriptor
     bool exported; // a client has or had it
+    bool closed;   // others may write to it still: nothing more of it is given out
     int fd;        // owned
     uint64_t size;
     uint64_t serial; // no other region of the daemon ever has it

@@ -321,6 +321,8 @@ void device_restore_region(struct device *d, uint32_t id, const struct device_re
     if (r->host || r->ipc)
         return;
     add_chunk(d, id, r->size);
+    if (r->closed)
+        suballoc_close(&d->space.map, d->space.map.chunks);
     trim_later(d->all); // it may be empty
 }
 

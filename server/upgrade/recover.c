@@ -187,8 +187,10 @@ static void close_exported(struct broker *b)
     for (int i = 0; i < b->devices.n; i++) {
         struct device *d = b->devices.at[i];
         for (struct suballoc_chunk *c = d->space.map.chunks; c; c = c->next)
-            if (d->regions.list[c->region].exported)
+            if (d->regions.list[c->region].exported) {
+                d->regions.list[c->region].closed = true;
                 suballoc_close(&d->space.map, c);
+            }
     }
 }
 

@@ -94,8 +94,12 @@ bool state_region(struct archive *a, void *thing)
     archive_buf(a, "handle", &handle);
     if (archive_has(a, "kept")) // absent in programs from before there was a keeper
         archive_bool(a, "kept", &r.kept);
-    if (archive_has(a, "exported")) // as before
+    if (archive_has(a, "exported")) // as before: who knows
         archive_bool(a, "exported", &r.exported);
+    else
+        r.exported = true;
+    if (archive_has(a, "closed")) // as before
+        archive_bool(a, "closed", &r.closed);
     bool ok = archive_good(a) && makes_sense(&r, handle.size);
     if (ok && handle.size > 0) {
         r.ipc = true;
