@@ -236,6 +236,17 @@ void recover_claim(struct broker *b)
     }
 }
 
+void recover_add(struct broker *b)
+{
+    size_t cursor = 0;
+    for (struct tensor *t; (t = map_next(&b->names, &cursor)) != NULL;)
+        for (; t; t = t->next_named)
+            if (!t->storage->kept) {
+                kept_add(t->storage, t);
+                kept_settle(t->storage);
+            }
+}
+
 void recover_leave(struct broker *b, struct device *d)
 {
     struct buf list = { 0 };

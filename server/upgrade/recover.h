@@ -16,6 +16,9 @@ bool recover_names(struct broker *b, struct opd_err *err);
 
 // After an upgrade, of a broker that has its tensors: which of the list is which.
 void recover_claim(struct broker *b);
+// Then, where names are kept from now on: those that the list has not, as from a program before
+// there was a keeper.
+void recover_add(struct broker *b);
 
 // Operators that are pinned, and their versions: the keeper has them as they are now.
 void recover_keep_pins(struct broker *b);

@@ -35,6 +35,7 @@ void upgrade_go_on(struct broker *b)
     turn_hold_signals(false);
     recover_claim(b);
     keep_begin(&b->devices);
+    recover_add(b);
     orphans_start(&b->devices.orphans);
     for (int i = 0; i < b->devices.n; i++)
         device_resume(b->devices.at[i]);
