@@ -174,6 +174,8 @@ static void serve(struct broker *b)
         begin_stop(b);
         return;
     }
+    if (b->devices.keep.seconds <= 0) // and not before: what fails to start has lost nothing
+        keep_over(&b->devices);
     serve_now(b);
     say_ready(b);
 }

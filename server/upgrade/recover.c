@@ -214,8 +214,6 @@ bool recover_names(struct broker *b, struct opd_err *err)
     close_exported(b);
     log_info("a daemon was killed here: what had a name is back after %.0f ms",
              clock_ms_since(began));
-    if (b->devices.keep.seconds <= 0)
-        keep_over(&b->devices);
     return true;
 }
 
