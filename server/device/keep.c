@@ -23,8 +23,10 @@
 #include "device/devices.h"
 
 // A keeper only takes messages: one that does not for so long is none.
-enum { SAY_LIMIT_S = 1, GIVE_LIMIT_S = 10, TAKE_TRIES = 50, END_LIMIT_MS = 30000 };
+enum { SAY_LIMIT_S = 1, GIVE_LIMIT_S = 10, TAKE_LIMIT_MS = 5000, END_LIMIT_MS = 30000 };
 enum { AGAIN_MS = 1000 }; // not two keepers within
+
+static const uint64_t NS_OF_MS = 1000000;
 
 static void free_handle(uv_handle_t *handle)
 {
@@ -50,7 +52,9 @@ static bool say(struct keep *k, const struct keeper_message *m, int fd)
     if (fdpass_send(k->sock, m, sizeof *m, &fd, fd >= 0) == (ssize_t)sizeof *m)
         return true;
     log_warn("the keeper of named tensors takes nothing any more: %s", strerror(errno));
-    lose_keeper(k);
+    if (errno == EAGAIN && k->pid > 0) // it is there, and would hold what it has for nobody
+        kill(k->pid, SIGKILL);
+    shutdown(k->sock, SHUT_RDWR); // heard() starts another, which is told all
     return false;
 }
 
@@ -89,13 +93,14 @@ static struct sockaddr_un address_of(const char *path)
 static int listen_at(const char *path)
 {
     struct sockaddr_un address = address_of(path);
+    struct stat st;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return -1;
-    unlink(path);
+    if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode)) // nothing else that somebody has there
+        unlink(path);
     mode_t mask = umask(0177);
-    bool ok = strlen(path) < sizeof address.sun_path &&
-              bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 8) == 0;
+    bool ok = bind(fd, (struct sockaddr *)&address, sizeof address) == 0 && listen(fd, 8) == 0;
     umask(mask);
     if (!ok)
         file_close(&fd);
@@ -117,6 +122,36 @@ static void limit_waiting(int sock, int seconds)
 
 static bool start_keeper(struct devices *all);
 
+static void forget_again(struct keep *k)
+{
+    if (k->again)
+        uv_close((uv_handle_t *)k->again, free_handle);
+    k->again = NULL;
+}
+
+static void again_cb(uv_timer_t *timer)
+{
+    struct devices *all = timer->data;
+    forget_again(&all->keep);
+    if (all->keep.sock < 0)
+        start_keeper(all);
+}
+
+// Another keeper, now or as soon as it may be.
+static void start_again(struct devices *all)
+{
+    struct keep *k = &all->keep;
+    uint64_t since = (clock_ns() - k->started_at) / NS_OF_MS;
+    if (since >= AGAIN_MS) {
+        start_keeper(all);
+    } else if (!k->again) {
+        k->again = mem_zalloc(1, sizeof *k->again);
+        uv_timer_init(&all->turn->loop, k->again);
+        k->again->data = all;
+        uv_timer_start(k->again, again_cb, AGAIN_MS - since, 0);
+    }
+}
+
 static void heard(uv_poll_t *poll, int status, int events)
 {
     (void)status, (void)events;
@@ -130,8 +165,8 @@ static void heard(uv_poll_t *poll, int status, int events)
         return;
     log_warn("the keeper of named tensors has ended");
     lose_keeper(k);
-    if ((k->kept.n > 0 || k->pins_fd >= 0) && clock_ms_since(k->started_at) > AGAIN_MS)
-        start_keeper(all);
+    if (k->seconds > 0 && (k->kept.n > 0 || k->pins_fd >= 0))
+        start_again(all);
 }
 
 static void start_polling(struct devices *all)
@@ -226,19 +261,22 @@ static bool add_device(struct device *d)
     return true;
 }
 
-static bool have_keeper(struct devices *all)
+// The list, and a keeper that has it, or will.
+static bool have_list(struct devices *all)
 {
     struct keep *k = &all->keep;
     if (k->kept.fd < 0 && !kept_new(&k->kept))
         return false;
-    return k->sock >= 0 || start_keeper(all);
+    if (k->sock < 0 && !k->again)
+        start_again(all);
+    return true;
 }
 
 void keep_pins(struct devices *all, const void *bytes, size_t size)
 {
     struct keep *k = &all->keep;
     struct keeper_message m = { .word = size ? KEEPER_HOLD : KEEPER_DROP, .region = KEEPER_PINS };
-    bool there = k->seconds > 0 && (size == 0 ? k->sock >= 0 : have_keeper(all));
+    bool there = k->seconds > 0 && (size == 0 ? k->sock >= 0 : have_list(all));
     file_close(&k->pins_fd);
     if (there && size > 0)
         k->pins_fd = file_memfd("opd-pins", bytes, size);
@@ -250,11 +288,13 @@ static bool hold(struct space *space, uint32_t region)
 {
     struct device *d = space->device;
     struct keep *k = &d->all->keep;
-    if (!have_keeper(d->all) || !add_device(d))
+    if (!have_list(d->all) || !add_device(d))
         return false;
     if (region == KEPT_NOWHERE || d->regions.list[region].kept)
         return true;
-    return d->regions.list[region].kept = say_region(k, d, region);
+    d->regions.list[region].kept = true; // a keeper that does not take it has a next one
+    say_region(k, d, region);
+    return true;
 }
 
 void keep_dropped(struct device *d, uint32_t region)
@@ -290,16 +330,25 @@ void keep_init(struct devices *all, const char *socket, double seconds)
                                .pins_fd = -1,
                                .seconds = seconds,
                                .path = mem_printf("%s.keep", socket) };
+    size_t most = sizeof((struct sockaddr_un *)NULL)->sun_path - 1;
+    if (seconds > 0 && strlen(all->keep.path) > most) {
+        log_warn("named tensors will not outlive the daemon: %s is longer than %zu bytes",
+                 all->keep.path, most);
+        all->keep.seconds = 0;
+    }
 }
 
 void keep_begin(struct devices *all)
 {
     for (int i = 0; i < all->n && all->keep.seconds > 0; i++)
         all->at[i]->space.kept = &all->keep.kept;
+    if (all->keep.seconds > 0 && all->keep.kept.n > 0 && all->keep.sock < 0)
+        start_again(all); // it was lost when the program before this one had ended
 }
 
 void keep_close(struct devices *all)
 {
+    forget_again(&all->keep);
     lose_keeper(&all->keep);
     file_close(&all->keep.pins_fd);
     kept_finish(&all->keep.kept);
@@ -312,6 +361,7 @@ void keep_over(struct devices *all)
     struct keep *k = &all->keep;
     for (int i = 0; i < all->n; i++)
         all->at[i]->space.kept = NULL;
+    forget_again(k);
     if (k->sock < 0)
         return;
     say(k, &(struct keeper_message){ .word = KEEPER_OVER }, -1);
@@ -330,14 +380,20 @@ bool keep_resume(struct devices *all, int sock, int list_fd)
 
 // --- what another daemon has left
 
-// -1: nobody is there; err: somebody who is not to be trusted.
+// -1: nobody is there; err: somebody who is not to be trusted, or does not answer.
 static int connect_keeper(const char *path, struct opd_err *err)
 {
     struct sockaddr_un address = address_of(path);
     struct ucred peer = { 0 };
     socklen_t size = sizeof peer;
+    if (strlen(path) >= sizeof address.sun_path)
+        return -1;
     int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (sock >= 0)
+        limit_waiting(sock, GIVE_LIMIT_S);
     if (sock < 0 || connect(sock, (struct sockaddr *)&address, sizeof address) < 0) {
+        if (errno == EAGAIN)
+            opd_err_set(err, OPD_E_unavailable, "the keeper at %s does not answer", path);
         file_close(&sock);
         return -1;
     }
@@ -400,11 +456,11 @@ static bool take_list(struct keep *k, struct keep_given *given, size_t n)
 // gone.
 static bool ask_keeper(struct keep *k, struct keep_given **out, size_t *n, struct opd_err *err)
 {
-    for (int tries = 0; tries < TAKE_TRIES; tries++) {
+    uint64_t began = clock_ns();
+    while (clock_ms_since(began) < TAKE_LIMIT_MS) {
         k->sock = connect_keeper(k->path, err);
         if (k->sock < 0)
             return false;
-        limit_waiting(k->sock, GIVE_LIMIT_S);
         if (receive(k, out, n))
             return true;
         free_given(*out, *n);
@@ -426,7 +482,6 @@ size_t keep_take_back(struct devices *all, struct keep_given **out, struct opd_e
     *out = NULL;
     if (!ask_keeper(k, out, &n, err))
         return 0;
-    k->started_at = clock_ns();
     if (!take_list(k, *out, n)) {
         log_error("the list of named tensors that a daemon has left is none; they are lost");
         free_given(*out, n);
@@ -442,8 +497,10 @@ size_t keep_take_back(struct devices *all, struct keep_given **out, struct opd_e
 static bool await_end(int pid, uint64_t started)
 {
     int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (fd < 0 && errno == ESRCH)
+        return true;
     if (fd < 0)
-        return true; // there is none
+        return process_started(pid) != started;
     bool ended = process_started(pid) != started;
     if (!ended) {
         syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);

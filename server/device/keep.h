@@ -17,13 +17,14 @@ struct devices;
 
 struct keep {
     struct kept kept;
-    uv_poll_t *poll; // of sock, on the loop
-    int sock;        // -1: there is no keeper
-    int pid;         // 0: it has not said
-    double seconds;  // for which it keeps; 0: nothing is kept
-    char *path;      // of its socket
-    int pins_fd;     // a memfd of what it holds beside memory; -1: nothing
-    uint64_t started_at;
+    uv_poll_t *poll;     // of sock, on the loop
+    uv_timer_t *again;   // until there may be another keeper; NULL: none is wanted
+    int sock;            // -1: there is no keeper
+    int pid;             // 0: it has not said
+    double seconds;      // for which it keeps; 0: nothing is kept
+    char *path;          // of its socket
+    int pins_fd;         // a memfd of what it holds beside memory; -1: nothing
+    uint64_t started_at; // clock_ns(), of the last that this program has started
 };
 
 // A descriptor that the keeper of a daemon before had, and what it is of.

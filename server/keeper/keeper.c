@@ -83,7 +83,9 @@ static void read_broker(struct keeper *k)
         take_message(k, &m, &fd);
     if (fd >= 0)
         close(fd);
-    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EMSGSIZE)))
+    // A broker that ends with this one's hello unread resets the socket once; what it has sent is
+    // there.
+    if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EMSGSIZE || errno == ECONNRESET)))
         return;
     close(k->broker);
     k->broker = -1;
