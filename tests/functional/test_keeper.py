@@ -5,7 +5,9 @@ import os
 import re
 import shutil
 import signal
+import socket
 import stat
+import struct
 import subprocess
 from pathlib import Path
 
@@ -51,11 +53,19 @@ def start(start_daemon, tmp_path):
 
 def kill(daemon):
     """SIGKILL, as by the kernel for want of memory."""
-    family = find_family(daemon.pid)
+    keeper_of(daemon)  # it has left the daemon's session, and its own parent may be there still
+    family = [(pid, began) for pid, began in find_family(daemon.pid) if in_session_of(daemon, pid)]
     daemon.process.kill()
     daemon.process.wait(PATIENCE)
     daemon.process.stdout.close()
     assert not await_end(family)
+
+
+def in_session_of(daemon, pid):
+    try:
+        return os.getsid(pid) == os.getsid(daemon.pid)
+    except ProcessLookupError:
+        return False
 
 
 def keeper_of(daemon):
@@ -363,6 +373,93 @@ def test_memory_that_a_client_has_mapped_is_not_given_out(start):
         del fresh, view
         client.synchronize()
         assert eventually(lambda: client.status()["devices"][0]["memory_reserved"] <= reserved)
+
+
+def test_memory_that_a_client_has_mapped_stays_so_after_an_upgrade(start):
+    first = start()
+    with first.connect() as client, Raw(first.socket) as raw:
+        client.tensor(np.zeros(1000, np.float32), name="x")
+        raw.call("tensor_attach", 1, "x")
+        raw.call("tensor_export", 1, 1)
+        client.synchronize()
+        kill(first)
+    second = start()
+    for _ in range(2):
+        upgrade(second)
+    with second.connect() as client:
+        reserved = client.status()["devices"][0]["memory_reserved"]
+        fresh = client.zeros(1000)
+        assert client.status()["devices"][0]["memory_reserved"] > reserved
+        assert np.all(client.attach("x").numpy() == 0)
+        del fresh
+
+
+def test_the_keeper_is_killed_as_soon_as_it_is_there(start):
+    daemon = start()
+    with daemon.connect() as client:
+        client.tensor(np.ones(3), name="x")
+        first = keeper_of(daemon)["pid"]
+        os.kill(first, signal.SIGKILL)
+        client.tensor(np.ones(4), name="y")
+        assert eventually(lambda: (k := client.status()["keeper"]) and k["pid"] not in (0, first))
+        client.synchronize()
+        kill(daemon)
+    with start().connect() as client:
+        holds(client, {"x": np.ones(3), "y": np.ones(4)})
+
+
+def test_the_broker_ends_before_it_has_read_a_word(tmp_path):
+    """Its end of the socket is reset then; what it has sent counts."""
+    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    path = str(tmp_path / "keep")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen(8)
+    program = os.environ.get("OPD_BIN", "build/opd")
+    fds = [its.fileno(), listener.fileno()]
+    command = ["bash", "-c", f'exec "$0" keeper 60 warn 3<&{fds[0]} 4<&{fds[1]}', program]
+    subprocess.run(command, pass_fds=fds, check=True)
+    its.close()
+    listener.close()
+    message = struct.Struct("IIIIQ")
+    pid = message.unpack(mine.recv(100, socket.MSG_PEEK))[4]
+    os.kill(pid, signal.SIGSTOP)
+    held = os.memfd_create("held")
+    for region in (2**32 - 1, 7):
+        socket.send_fds(mine, [message.pack(1, 0, region, 0, 4096)], [held])
+    os.close(held)
+    mine.close()
+    os.kill(pid, signal.SIGCONT)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as next_one:
+        next_one.settimeout(PATIENCE)
+        next_one.connect(path)
+        given = [message.unpack(next_one.recv(100)) for _ in range(4)]
+        assert [g[0] for g in given] == [5, 1, 1, 6] and {g[2] for g in given[1:3]} == {2**32 - 1, 7}
+        next_one.send(message.pack(4, 0, 0, 0, 0))
+    assert ended(pid)
+
+
+@pytest.mark.parametrize("keep", ["60", "0"])
+def test_one_that_does_not_start_loses_nothing(start, keep):
+    first = start()
+    with first.connect() as client:
+        client.tensor(np.ones(3), name="x")
+        client.synchronize()
+        kill(first)
+    with pytest.raises(AssertionError, match="the daemon ended"):
+        start("--keep", keep, "--device", "cuda:63")
+    with start("--keep", keep).connect() as client:
+        holds(client, {"x": np.ones(3)})
+
+
+def test_there_is_no_place_for_its_socket(start_daemon, tmp_path):
+    path = tmp_path / ("s" * (104 - len(str(tmp_path))))
+    daemon = start_daemon("--keep", "60", socket=path)
+    with daemon.connect() as client:
+        for name in ("x", "y"):
+            client.tensor(np.ones(3), name=name)
+        assert client.status()["keeper"] is None
+    assert daemon.read_log().count("will not outlive the daemon") == 1
 
 
 @pytest.mark.skipif(not shutil.which("setpriv") or os.geteuid() != 0, reason="needs root and setpriv")
