@@ -12,10 +12,22 @@ struct revaluation {
     struct plan_request *first;
 };
 
+// What they count is known only where the plan is made.
+static void mark_repeats(struct reads *reads, const struct op_body *body)
+{
+    for (int i = 0; i < body->n_sections; i++)
+        for (int k = 0; k < body->sections[i].n_steps; k++) {
+            const struct step *step = &body->sections[i].steps[k];
+            if (step->kind == STEP_REPEAT)
+                reads->slots[step->slot] = READS_PLACE;
+        }
+}
+
 static bool check_again(struct revaluation *r, const struct plan_request *request)
 {
     struct opd_err ignored = { 0 };
     r->env.reads = &r->reads;
+    mark_repeats(&r->reads, request->op->body);
     if (request->op->lists) {
         r->first = mem_alloc(sizeof *r->first);
         *r->first = *request;

@@ -115,6 +115,33 @@ static void test_fixed(void **state)
     expect_fixed("//! formula y = x * a + n + (n > 2 ? m : 0)\n", "", 0);
 }
 
+static struct op *count(const char *steps)
+{
+    char text[1024];
+    snprintf(text, sizeof text,
+             "//! op f(Tensor x, *, int n=1) -> Tensor y\n//! dtypes float32\n"
+             "//! shape x [I]\n//! shape y [I]\n//! forward\n%s"
+             "__global__ void k(float *y, int s) {}\n",
+             steps);
+    return parse_text(text);
+}
+
+// Only these numbers show that the counter of a loop counts.
+static void test_repeats(void **state)
+{
+    (void)state;
+    struct op *op = count("//! repeat t < 3\n//! kernel k\n//! bind s = n > 0 ? n : t\n//! end\n");
+    struct plan_request r = { .op = op }, other;
+    r.inputs[0] = (struct tensor_desc){ OPD_DTYPE_float32, .rank = 1, .shape = { 8 } };
+    r.attrs[0] = op->attrs[0].value;
+    other = r;
+    other.attrs[0].i[0] = 2;
+    assert_int_equal(revalue(&r, &other, true), 0);
+    other.attrs[0].i[0] = 0;
+    assert_int_equal(revalue(&r, &other, false), 1);
+    op_unref(op);
+}
+
 struct lists {
     struct plan_request request;
     struct plan_lists lists;
@@ -201,6 +228,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),
         cmocka_unit_test(test_fixed),
+        cmocka_unit_test(test_repeats),
         cmocka_unit_test(test_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
