@@ -57,7 +57,7 @@ static bool put_value(struct planner *p, const struct formula_value *v)
     void *at = packed_put(&p->launch.packed, type.size, type.size);
     if (!at)
         return false;
-    packed_note_value(&p->launch.packed, at, type, v->expr, reads);
+    packed_note_value(&p->launch.packed, at, type, v->expr, reads, p->env);
     if (cnumber_store(type, value, v->expr->type, at))
         return true;
     return op_fail(p->err, "%s does not fit into %s", v->text,

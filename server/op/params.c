@@ -30,9 +30,12 @@ bool packed_put_slot(struct packed *p, int tensor)
 }
 
 void packed_note_value(struct packed *p, const void *at, struct cnumber type, const struct expr *e,
-                       uint64_t reads)
+                       uint64_t reads, const struct env *env)
 {
-    if (reads && !(reads & READS_PLACE))
+    bool varies = reads && !(reads & READS_PLACE);
+    if (varies && p->n_values == SIGNATURE_MAX_PARAMS) // members of structs
+        env->reads->fixed |= reads;
+    else if (varies)
         p->values[p->n_values++] =
             (struct packed_value){ (uint32_t)((const uint8_t *)at - p->bytes), type, e };
 }
@@ -127,7 +130,7 @@ static bool pack_value(const struct step *launch, const struct argument *arg, co
     void *at = reserve(launch, out, type.size, cnumber_align(type), err);
     if (!at)
         return false;
-    packed_note_value(out, at, type, e, reads);
+    packed_note_value(out, at, type, e, reads, env);
     if (cnumber_store(type, value, e->type, at))
         return true;
     char text[32];

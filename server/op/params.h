@@ -29,8 +29,9 @@ void packed_start(struct packed *p); // nothing is in it
 void *packed_put(struct packed *p, uint32_t size, uint32_t align);
 bool packed_put_slot(struct packed *p, int tensor); // the next 8 bytes are the tensor's address
 // The bytes at `at`, which packed_put() gave, are the value of that expression, which read these.
+// Where there are too many such values, what this one read is fixed.
 void packed_note_value(struct packed *p, const void *at, struct cnumber type, const struct expr *e,
-                       uint64_t reads);
+                       uint64_t reads, const struct env *env);
 
 // What the compiler must find true of the structs among the arguments, as C++ behind the source:
 // that their members lie where params_pack() puts them. Appends to `out`, once for each kernel.

@@ -142,6 +142,23 @@ static void test_repeats(void **state)
     op_unref(op);
 }
 
+// More values than a kernel has parameters.
+static void test_members(void **state)
+{
+    (void)state;
+    enum { MANY = 200 };
+    struct op *op = small(SHAPES, "//! forward\n//! kernel k\n"
+                                  "struct one { int n; };\nstruct all { one of[200]; };\n"
+                                  "__global__ void k(float *y, all p) {}\n");
+    struct plan_request r = ask(op, 1, 8, 0, 3);
+    struct plan *plan = build(&r);
+    for (uint32_t i = 0; i < MANY; i++)
+        assert_int_equal(arg(plan, 0, 8 + 4 * i, 4), 1);
+    assert_int_equal(plan->fixed, N);
+    plan_free(plan);
+    op_unref(op);
+}
+
 struct lists {
     struct plan_request request;
     struct plan_lists lists;
@@ -226,9 +243,8 @@ static void test_lists(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),
-        cmocka_unit_test(test_fixed),
-        cmocka_unit_test(test_repeats),
+        cmocka_unit_test(test_values),  cmocka_unit_test(test_fixed),
+        cmocka_unit_test(test_repeats), cmocka_unit_test(test_members),
         cmocka_unit_test(test_lists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
