@@ -78,8 +78,10 @@ struct plan *plan_revalue(const struct plan *plan, const struct plan_request *re
     op_ref(plan->op);
     bool ok = of_nothing || (check_again(r, request) &&
                              revalue_steps(&owned->plan, &owned->arena, from, &r->env));
-    ok = ok && !((uint32_t)r->reads.fixed & ~*fixed);
-    *fixed |= (uint32_t)r->reads.fixed;
+    // Numbers that are refused show nothing: messages read them.
+    uint32_t more = ok ? (uint32_t)r->reads.fixed & ~*fixed : 0;
+    ok = ok && !more;
+    *fixed |= more;
     free(r->first);
     free(r);
     if (ok)
