@@ -346,8 +346,9 @@ static void sign_value(const struct op_attr *a, const struct op_value *v, bool f
 {
     size_t n = v->present ? (size_t)v->n : 0;
     bool is_number = a->type == OP_ATTR_FLOAT || a->type == OP_ATTR_INT;
-    buf_append(out, &(uint8_t){ (uint8_t)n }, 1);
-    if (is_number && !fixed)
+    bool without = is_number && !fixed && n > 0;
+    buf_append(out, &(uint8_t){ (uint8_t)(n | without << 7) }, 1);
+    if (without)
         return;
     if (a->type == OP_ATTR_FLOAT)
         buf_append(out, v->f, n * sizeof *v->f);

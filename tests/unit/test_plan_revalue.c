@@ -240,12 +240,35 @@ static void test_lists(void **state)
                      1);
 }
 
+// A number that looks like the lengths and shapes behind it.
+static void test_signatures(void **state)
+{
+    (void)state;
+    struct op *op = parse_text("//! op s(Tensor(a!)[] xs, *, int n=2) -> ()\n//! dtypes float32\n"
+                               "//! formula xs = xs * n\n");
+    struct lists *l = make(op, 3), *m = make(op, 3);
+    struct buf without = { 0 }, with = { 0 };
+    const uint64_t dtype = OPD_DTYPE_float32;
+    l->descs[0].shape[0] = (int64_t)(dtype << 48 | 3 << 16);
+    m->descs[0].rank = 0;
+    m->request.attrs[0].i[0] = (int64_t)(3 | dtype << 32 | UINT64_C(1) << 40);
+    plan_signature(&l->request, 0, &without);
+    plan_signature(&m->request, 1, &with);
+    assert_int_equal(without.size, with.size);
+    assert_memory_not_equal(without.bytes, with.bytes, with.size);
+    buf_finish(&without);
+    buf_finish(&with);
+    free(l);
+    free(m);
+    op_unref(op);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),  cmocka_unit_test(test_fixed),
         cmocka_unit_test(test_repeats), cmocka_unit_test(test_members),
-        cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_lists),   cmocka_unit_test(test_signatures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
