@@ -143,13 +143,15 @@ static bool report_done(struct executor *ex, struct opd_err *err)
     return works;
 }
 
-// Waits until the device has nothing left to do.
+// Waits until the device has nothing left to do. Nothing is launched meanwhile: each end is told.
 static bool drain(struct executor *ex, struct opd_err *err)
 {
-    while (ex->n_flights > 0)
+    tell(ex);
+    while (ex->n_flights > 0) {
         if (!report_done(ex, err))
             return false;
-    tell(ex);
+        tell(ex);
+    }
     return true;
 }
 
