@@ -330,23 +330,27 @@ static int inherit_derived(struct version *v, const struct version *old)
     return n;
 }
 
+static bool inherit_plan(struct version *v, const struct bound_plan *bp)
+{
+    struct plan_request request;
+    struct opd_err err = { 0 };
+    struct bound_plan *carried = NULL;
+    if (bp && bp->used && version_carry(bp->request, v->op, &request))
+        carried = version_plan(v, bp->device, &request, &err);
+    if (carried)
+        carried->used = true;
+    opd_err_clear(&err); // what no longer fits is no longer in use
+    return carried != NULL;
+}
+
 int version_inherit(struct version *v, const struct version *old)
 {
     int n = inherit_derived(v, old);
     size_t cursor = 0;
-    for (struct bound_plan *bp; (bp = map_next(&old->plans, &cursor)) != NULL;)
+    for (const struct bound_plan *bp; (bp = map_next(&old->plans, &cursor)) != NULL;)
         for (; bp && n < MAX_INHERITED; bp = bp->next) {
-            struct plan_request request;
-            struct opd_err err = { 0 };
-            struct bound_plan *carried = NULL;
-            bool used = bp->used || (bp->last && bp->last->used);
-            if (used && version_carry(bp->request, v->op, &request))
-                carried = version_plan(v, bp->device, &request, &err);
-            if (carried) {
-                carried->used = true;
-                n++;
-            }
-            opd_err_clear(&err); // what no longer fits is no longer in use
+            bool first = inherit_plan(v, bp); // its numbers may decide on more now
+            n += inherit_plan(v, bp->last) || first;
         }
     return n;
 }

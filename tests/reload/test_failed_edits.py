@@ -223,6 +223,19 @@ def test_a_specialisation_that_is_in_use(make_site):
     )
 
 
+def test_a_number_in_use_that_becomes_a_specialisation(make_site):
+    """Plans of two numbers were one; in what is edited they are two, and both in use."""
+    passed = special(2, 9).replace("run<order>", "run").replace("template <int K> ", "")
+    passed = passed.replace("int N)", "int N, int order)").replace("* K", "* order")
+    passed = passed.replace('    static_assert(K < 9, "the order is too high");\n', "")
+    site = make_site({"special.cu": passed})
+    assert site.run("special").value == 2
+    assert site.run("special", attrs={"order": 5}).value == 10
+    site.save("special.cu", special(3, 4))
+    assert "the order is too high" in site.await_event("failed", "special")["log"]
+    assert site.run("special", attrs={"order": 5}).value == 10
+
+
 def test_the_next_version_is_ready(make_site):
     """All that was in use is compiled before it serves: nobody waits."""
     site = make_site({"special.cu": special(2, 9)})
