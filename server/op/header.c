@@ -372,7 +372,7 @@ static void place_lines(struct reader *r)
 {
     int n, *lines = text_own_lines(r->op->file, r->whole, r->whole_size, &n);
     int first = text_first_line(r->whole, r->whole_size);
-#define PLACE(line) ((line) = (line) >= first && (line) - first < n ? lines[(line) - first] : 0)
+#define PLACE(line) ((line) = (line) >= first && (line)-first < n ? lines[(line)-first] : 0)
     for (int i = 0; i < r->n_signatures; i++) {
         struct signature *sig = &r->signatures[i];
         PLACE(sig->line);

@@ -263,12 +263,9 @@ static void test_places_that_cannot_be(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_operations),
-        cmocka_unit_test(test_whole_chunk_comes_back),
-        cmocka_unit_test(test_closed_chunk),
-        cmocka_unit_test(test_huge_sizes),
-        cmocka_unit_test(test_certain_places),
-        cmocka_unit_test(test_places_that_cannot_be),
+        cmocka_unit_test(test_random_operations), cmocka_unit_test(test_whole_chunk_comes_back),
+        cmocka_unit_test(test_closed_chunk),      cmocka_unit_test(test_huge_sizes),
+        cmocka_unit_test(test_certain_places),    cmocka_unit_test(test_places_that_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
