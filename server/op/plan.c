@@ -347,7 +347,7 @@ static void sign_value(const struct op_attr *a, const struct op_value *v, bool f
     size_t n = v->present ? (size_t)v->n : 0;
     bool is_number = a->type == OP_ATTR_FLOAT || a->type == OP_ATTR_INT;
     bool without = is_number && !fixed && n > 0;
-    buf_append(out, &(uint8_t){ (uint8_t)(n | without << 7) }, 1);
+    buf_append(out, &(uint8_t){ (uint8_t)(without ? n | 0x80 : n) }, 1);
     if (without)
         return;
     if (a->type == OP_ATTR_FLOAT)
