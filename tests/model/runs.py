@@ -74,7 +74,7 @@ class Relu(Operator):
         return [np.where(x < 0, x.dtype.type(0), x)], [], {}
 
     def grads(self, attrs, inputs, outputs, saved, grads):
-        return [np.where(outputs[0] > 0, grads[0], grads[0].dtype.type(0))]
+        return [np.where(outputs[0] <= 0, grads[0].dtype.type(0), grads[0])]
 
 
 class Add(Operator):
