@@ -102,8 +102,9 @@ static bool set_seconds(const struct option_row *row, void *slot, const char *te
     char *end;
     double n = strtod(text, &end);
     if (end == text || *end || !(n > (double)row->least) || n < 0 || n > (double)row->most)
-        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected seconds%s 0",
-                           row->name, text, row->least < 0 ? ", at least" : " above");
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "--%s: '%s', expected seconds, %s 0 and at most %" PRId64, row->name,
+                           text, row->least < 0 ? "at least" : "above", row->most);
     *(double *)slot = n;
     return true;
 }
