@@ -53,6 +53,7 @@ if [ "${1:-}" = --in ]; then
     for how in pip uv; do
         echo "$suite, by $how:"
         chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/bin:/bin OPD_FIRST_HOUR=$how \
+            SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt \
             sh /try/scripts/first-hour.sh "/try/$(basename "$wheel")" cpu,notebook
     done
     exit
