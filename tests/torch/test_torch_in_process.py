@@ -112,6 +112,29 @@ def test_in_place(ops, draw, here, asked):
     assert asked == []
 
 
+def test_what_has_no_default_behind_what_has_one(ops, draw, here, asked):
+    x, other = draw(4, 6, grad=True), draw(4, 6, seed=1, grad=True)
+    param, grad, buffer = draw(7), draw(7), torch.zeros(7, dtype=x.dtype, device=here)
+    for _ in range(3):
+        del asked[:]
+        for given, how in ((x,), "plus"), ((x, other), "times"):
+            product = x * other if len(given) == 2 else x
+            expected = product * 0.5 if how == "times" else product + 0.5
+            for function in ops.rate_after, torch.ops.opd.rate_after:
+                y = function(*given, rate=0.5, how=how)
+                assert_close(y, expected)
+                slopes = torch.autograd.grad(expected.sum(), given, retain_graph=True)
+                assert_close(torch.autograd.grad(y.sum(), given), slopes)
+        expected = param - 0.25 * grad, 0.5 * buffer + grad
+        ops.sgd_step(param, grad, lr=0.25)
+        assert_close(param, expected[0])
+        ops.sgd_step(param, grad, buffer, lr=0.25, momentum=0.5)
+        assert_close((param, buffer), (expected[0] - 0.25 * expected[1], expected[1]))
+    assert asked == []
+    with pytest.raises(RuntimeError, match="missing .*rate"):
+        ops.rate_after(x)
+
+
 def test_products_of_matrices(ops, draw, here, asked):
     input, weights, bias = draw(4, 3, grad=True), draw(15, 8, grad=True), draw(15, grad=True)
     h, c = draw(4, 5, seed=1, grad=True), draw(4, 5, seed=2, grad=True)

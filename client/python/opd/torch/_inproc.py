@@ -116,7 +116,12 @@ class Kernels:
         for name, words in self._words.items():
             arguments = number_words(arguments, name, words)
         self._word_at = [(self._names.index(name), words) for name, words in self._words.items()]
-        self._arguments = arguments[arguments.index("(") :].replace("*, ", "")
+        self._arguments = arguments[arguments.index("(") :]
+        # Behind one with a default, torch takes an argument without one by its name alone.
+        optional = [a.has_default_value() for a in schema.arguments]
+        self._by_name = optional != sorted(optional)
+        if not self._by_name:
+            self._arguments = self._arguments.replace("*, ", "")
         self._layout = "".join(map(spell_input, spec.inputs)) + "".join(
             map(spell_attr, spec.attrs.values())
         )
@@ -341,7 +346,9 @@ class Kernels:
         kernel = self.keep if keep else self.here
         made = MISS
         with _without(_autocast_keys), suppress(Elsewhere):
-            made = self._try(kernel, *(self._number_all(values) if self._words else values))
+            numbered = self._number_all(values) if self._words else values
+            n = self._n_positional if self._by_name else len(numbered)
+            made = self._try(kernel, *numbered[:n], **dict(zip(self._names[n:], numbered[n:])))
         if made is MISS:
             return MISS
         if keep:
