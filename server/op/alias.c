@@ -1,5 +1,7 @@
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "op/op.h"
 #include "op/scan.h"
 #include "op/text.h"
@@ -279,4 +281,21 @@ void alias_expand(const struct scanner *s, struct scan_words *w)
             i--;
         }
     }
+}
+
+const char *alias_text(const char *text, size_t size, struct arena *arena, const char *of)
+{
+    char *copy = mem_strndup(text, size);
+    scan_blank(copy, size);
+    struct scanner s = { .arena = arena, .p = copy, .end = copy + size, .line = 1 };
+    struct scan_words words = { 0 };
+    alias_scan(&s, text, size);
+    struct scanner in = scan_part(&s, (struct piece){ of, strlen(of), 1 });
+    for (; !scan_at_end(&in); scan_next(&in))
+        append(&words, &in.piece, 1);
+    append(&words, &(struct piece){ "_", 1, 1 }, 1); // in place of the parameter's name
+    alias_expand(&s, &words);
+    const char *found = words.too_many ? of : scan_join(&s, words.pieces, words.n - 1);
+    free(copy);
+    return found;
 }

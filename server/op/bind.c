@@ -196,6 +196,10 @@ static bool bind_tensor(struct reader *r, const struct step *launch, struct argu
          arg->type.size < 4))
         return PARAM_FAIL(r, launch, p, ", whose sizes are of type %.64s, expected int or int64_t",
                           p->index);
+    if (launch->chunk && tensor < TENSOR_TEMP && body_tensor(r->op, tensor)->list)
+        return PARAM_FAIL(r, launch, p,
+                          ", a list of tensors, of which 'chunks' launches take many"
+                          " at once, in a struct");
     arg->tensor = tensor;
     if (tensor < TENSOR_TEMP || p->reads)
         section_note_use(r, tensor);
@@ -245,6 +249,8 @@ static bool bind_name(struct reader *r, const struct step *launch, struct argume
         return fail_unknown_param(r, launch, p);
     if (!s && launch->threads && strcmp(p->name, "count") == 0)
         return bind_value(r, launch, arg, launch->threads);
+    if (!s && launch->chunk && strcmp(p->name, "chunk_size") == 0)
+        return bind_value(r, launch, arg, launch->chunk);
     if (!s || s->kind == SYMBOL_TYPE || s->kind == SYMBOL_PACK || s->kind == SYMBOL_CHECK)
         return fail_unknown_param(r, launch, p);
     if (s->kind == SYMBOL_TENSOR)
@@ -296,7 +302,53 @@ static bool is_struct_param(struct reader *r, const struct step *launch,
 {
     struct cnumber ignored;
     return p->kind == PARAM_VALUE && !bind_type(r, launch, p->type, &ignored) &&
-           members_find(r, p->type);
+           members_find(r, members_type(r, launch, p->type));
+}
+
+// One parameter, of which a struct has many arguments.
+static bool bind_one(struct reader *r, const struct step *launch, const struct signature_param *p,
+                     struct argument_list *list)
+{
+    struct argument arg = { .param = p, .tensor = -1 };
+    if (list->n == BIND_MAX_ARGS)
+        return PARAM_FAIL(r, launch, p,
+                          ", which is one too many beside the members of structs: at most %d",
+                          BIND_MAX_ARGS);
+    if (is_struct_param(r, launch, p))
+        return members_bind(r, launch, p, list);
+    if (!bind_param(r, launch, &arg))
+        return false;
+    list->args[list->n++] = arg;
+    return true;
+}
+
+// "Types... args": args[0], args[1], as many as the template has arguments behind the others.
+static bool bind_pack(struct reader *r, const struct step *launch, const struct signature_param *p,
+                      struct argument_list *list)
+{
+    int from = find_template_param(launch->signature, p->type);
+    for (int i = from < 0 ? launch->n_template_args : from; i < launch->n_template_args; i++) {
+        struct signature_param *own = arena_alloc(r->arena, 1, sizeof *own);
+        const struct template_arg *arg = &launch->template_args[i];
+        *own = *p;
+        own->name = arena_printf(r->arena, "%s[%d]", p->name, i - from);
+        own->type = alias_text(r->whole, r->whole_size, r->arena,
+                               arg->text ? arg->text : arg->expr->text);
+        if (!bind_one(r, launch, own, list))
+            return false;
+    }
+    return true;
+}
+
+static bool check_chunks(struct reader *r, const struct step *launch)
+{
+    bool table = launch->chunk == NULL;
+    for (int i = 0; i < launch->n_args; i++)
+        table = table || launch->args[i].param->kind == PARAM_ARRAY;
+    return table || lex_fail(&r->lx,
+                             "'chunks', but kernel '%s' takes no struct with arrays of "
+                             "addresses, block_to_tensor and block_to_chunk",
+                             launch->name);
 }
 
 bool bind_launch(struct reader *r, struct step *launch)
@@ -314,19 +366,10 @@ bool bind_launch(struct reader *r, struct step *launch)
     }
     struct argument_list list;
     list.n = 0;
-    for (int i = 0; i < sig->n_params; i++) {
-        struct argument *arg = &list.args[list.n];
-        if (list.n == BIND_MAX_ARGS)
-            return PARAM_FAIL(r, launch, &sig->params[i],
-                              ", which is one too many beside the members of structs: at most %d",
-                              BIND_MAX_ARGS);
-        *arg = (struct argument){ .param = &sig->params[i], .tensor = -1 };
-        bool is_struct = is_struct_param(r, launch, arg->param);
-        if (is_struct ? !members_bind(r, launch, arg->param, &list) : !bind_param(r, launch, arg))
+    for (int i = 0; i < sig->n_params; i++)
+        if (!(sig->params[i].is_pack ? bind_pack : bind_one)(r, launch, &sig->params[i], &list))
             return false;
-        list.n += !is_struct;
-    }
     launch->args = arena_copy(r->arena, list.args, (size_t)list.n, sizeof *launch->args);
     launch->n_args = list.n;
-    return check_binds(r, launch);
+    return check_binds(r, launch) && check_chunks(r, launch);
 }

@@ -85,12 +85,18 @@ struct temp {
     enum opd_dtype dtype; // fixed
 };
 
+// What an array holds that `chunks` fills: of the tensors of one launch, or of its blocks.
+enum chunk_role { CHUNK_ADDRESSES, CHUNK_SIZES, CHUNK_TENSORS, CHUNK_NUMBERS, CHUNK_START };
+
 // A parameter of a launch, and what is passed there.
 struct argument {
     const struct signature_param *param;
     int tensor;              // pointers and accessors
     const struct expr *expr; // values
-    struct cnumber type;     // values
+    struct cnumber type;     // values, elements of arrays
+    enum chunk_role role;    // arrays
+    int list, n_lists;       // CHUNK_ADDRESSES: which of the step's lists
+    uint32_t n;              // arrays: elements, or of CHUNK_ADDRESSES for each list
 };
 
 struct template_arg {
@@ -156,6 +162,9 @@ struct step {
     int n_grid, n_block;     // 0: the default
     const struct expr *grid[3], *block[3], *shared;
     const struct expr *threads; // where there is no grid; NULL: the default
+    const struct expr *chunk;   // elements for each block, of lists; NULL: one tensor of each list
+    int n_lists;
+    const int *lists;
     int n_args;
     struct argument *args;
 };

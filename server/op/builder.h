@@ -99,6 +99,11 @@ struct section;
 bool builder_launch(struct builder *b, const struct section *section, const struct step *launch);
 void builder_drop_launch(struct builder *b, const struct step *launch);
 
+// plan_chunks.c: a launch of `chunks`, for all places at once; the builder's `packed` has its
+// arguments at the first. What it needs of the step but grid and arguments is set.
+bool builder_add_chunks(struct builder *b, const struct step *launch, struct plan_step *step,
+                        const char *expr);
+
 // plan_matmul.c
 bool builder_matmul(struct builder *b, const struct step *step);
 void builder_drop(struct builder *b, int tensor); // nothing makes it here: zero

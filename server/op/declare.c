@@ -116,8 +116,10 @@ const char *declare_param(struct scanner *s, struct scan_words *w, struct signat
     if (star >= 0 || is_array) {
         read_pointer(s, pieces, n, star >= 0 ? star : n, param);
     } else {
+        int dots = scan_find(pieces, n, "."); // "Types... name"
         param->kind = PARAM_VALUE;
-        param->type = scan_join(s, pieces, n);
+        param->is_pack = dots > 0;
+        param->type = scan_join(s, pieces, dots > 0 ? dots : n);
     }
     return NULL;
 }

@@ -174,6 +174,7 @@ static const struct directive {
     { "repeat", repeat_read, SECTION },
     { "end", repeat_read_end, SECTION },
     { "threads", section_read_threads, LAUNCH },
+    { "chunks", section_read_chunks, LAUNCH },
     { "grid", section_read_extents, LAUNCH },
     { "block", section_read_extents, LAUNCH },
     { "shared", section_read_shared, LAUNCH },

@@ -1,3 +1,4 @@
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,7 @@ struct filler {
     const struct step *launch;
     const struct signature_param *param; // the kernel's, for errors
     struct argument_list *out;
+    int n_lists; // of `chunks` that have an array
 };
 
 const struct struct_definition *members_find(const struct reader *r, const char *type)
@@ -121,13 +123,23 @@ static bool add_member(struct filler *f, const struct struct_member *m, const ch
     return bind_param(f->r, f->launch, &arg) && add(f, &arg);
 }
 
+// -1: it is no number that can be seen.
+static int64_t read_extent(const struct reader *r, const char *text)
+{
+    int64_t n;
+    if (text[strspn(text, "0123456789")] == 0)
+        return strtoll(text, NULL, 10);
+    text = alias_text(r->whole, r->whole_size, r->arena, text);
+    return constant_eval(r->whole, r->whole_size, text, &n) ? n : -1;
+}
+
 static bool read_extents(struct filler *f, const struct struct_definition *def,
                          const struct struct_member *m, const char *type, const char *path,
-                         long extents[STRUCT_MAX_EXTENTS])
+                         int64_t extents[STRUCT_MAX_EXTENTS])
 {
     for (int i = 0; i < m->n_extents; i++) {
         const char *text = substitute(f, def, type, m->extents[i]);
-        extents[i] = strtol(text, NULL, 10);
+        extents[i] = read_extent(f->r, text);
         if (extents[i] < 1 || extents[i] > BIND_MAX_ARGS)
             return PARAM_FAIL(
                 f->r, f->launch, f->param,
@@ -144,19 +156,96 @@ static bool add_elements(struct filler *f, const struct struct_definition *def,
                          int depth)
 {
     const char *of = substitute(f, def, type, m->param.type ? m->param.type : "");
-    long extents[STRUCT_MAX_EXTENTS], index[STRUCT_MAX_EXTENTS] = { 0 };
+    int64_t extents[STRUCT_MAX_EXTENTS], index[STRUCT_MAX_EXTENTS] = { 0 };
     if (!read_extents(f, def, m, type, path, extents))
         return false;
     for (int at = 0; at >= 0;) {
         const char *element = path;
         for (int i = 0; i < m->n_extents; i++)
-            element = arena_printf(f->r->arena, "%s[%ld]", element, index[i]);
+            element = arena_printf(f->r->arena, "%s[%" PRId64 "]", element, index[i]);
         if (!add_member(f, m, of, element, depth))
             return false;
         for (at = m->n_extents - 1; at >= 0 && ++index[at] == extents[at]; at--)
             index[at] = 0;
     }
     return true;
+}
+
+// --- what `chunks` fills
+
+static const struct struct_member *find_member(const struct struct_definition *def,
+                                               const char *name)
+{
+    for (int i = 0; i < def->n_members; i++)
+        if (strcmp(def->members[i].param.name, name) == 0)
+            return &def->members[i];
+    return NULL;
+}
+
+static enum chunk_role role_of(const struct struct_member *m)
+{
+    static const char *const names[] = { [CHUNK_TENSORS] = "block_to_tensor",
+                                         [CHUNK_NUMBERS] = "block_to_chunk",
+                                         [CHUNK_START] = "start_tensor_this_launch" };
+    for (int i = CHUNK_TENSORS; i <= CHUNK_START; i++)
+        if (strcmp(m->param.name, names[i]) == 0)
+            return (enum chunk_role)i;
+    return m->param.kind == PARAM_POINTER ? CHUNK_ADDRESSES : CHUNK_SIZES;
+}
+
+static bool add_array(struct filler *f, const struct struct_definition *def,
+                      const struct struct_member *m, const char *type, const char *path)
+{
+    int64_t extents[STRUCT_MAX_EXTENTS] = { 1, 1, 1 };
+    struct signature_param *p = arena_alloc(f->r->arena, 1, sizeof *p);
+    *p = m->param;
+    p->name = path;
+    p->kind = PARAM_ARRAY;
+    p->type = substitute(f, def, type, m->param.type);
+    struct argument arg = { .param = p, .tensor = -1, .role = role_of(m), .n_lists = 1 };
+    if (!read_extents(f, def, m, type, path, extents))
+        return false;
+    arg.n = (uint32_t)extents[m->n_extents > 0 ? m->n_extents - 1 : 0];
+    for (int i = 0; i + 1 < m->n_extents; i++)
+        arg.n_lists *= (int)extents[i];
+    if (arg.role == CHUNK_ADDRESSES) {
+        arg.type = (struct cnumber){ CNUMBER_UNSIGNED, 8, 0 };
+        arg.list = f->n_lists;
+        f->n_lists += arg.n_lists;
+    } else if (arg.n_lists > 1 || !bind_type(f->r, f->launch, p->type, &arg.type) ||
+               arg.type.kind > CNUMBER_UNSIGNED) {
+        return PARAM_FAIL(f->r, f->launch, f->param,
+                          ", in which 'chunks' fills '%.64s' of type '%.64s', expected an array "
+                          "of integers",
+                          path, p->type);
+    }
+    return add(f, &arg);
+}
+
+// Do the arrays go together, and with the lists that `chunks` names?
+static bool check_table(const struct filler *f, int from)
+{
+    uint32_t n[CHUNK_START + 1] = { 0 };
+    bool same = true;
+    for (int i = from; i < f->out->n; i++) {
+        const struct argument *arg = &f->out->args[i];
+        if (arg->param->kind != PARAM_ARRAY)
+            continue;
+        same = same && (n[arg->role] == 0 || n[arg->role] == arg->n);
+        n[arg->role] = arg->n;
+    }
+    if (!n[CHUNK_TENSORS] || !n[CHUNK_NUMBERS])
+        return PARAM_FAIL(f->r, f->launch, f->param,
+                          ", which has no array '%s', expected one beside the addresses",
+                          n[CHUNK_TENSORS] ? "block_to_chunk" : "block_to_tensor");
+    if (f->n_lists != f->launch->n_lists)
+        return PARAM_FAIL(f->r, f->launch, f->param,
+                          ", which has addresses of %d lists, but 'chunks' names %d", f->n_lists,
+                          f->launch->n_lists);
+    return (same && n[CHUNK_TENSORS] == n[CHUNK_NUMBERS] &&
+            (n[CHUNK_SIZES] == 0 || n[CHUNK_SIZES] == n[CHUNK_ADDRESSES])) ||
+           PARAM_FAIL(f->r, f->launch, f->param,
+                      ", whose arrays of tensors, or of blocks, are not equally long");
 }
 
 static bool add_struct(struct filler *f, const char *type, const char *path, int depth)
@@ -177,18 +266,29 @@ static bool add_struct(struct filler *f, const char *type, const char *path, int
                           def->line, def->problem);
     if (!add_mark(f, path, PARAM_STRUCT, def->line))
         return false;
+    bool table = f->launch->chunk &&
+                 (find_member(def, "block_to_tensor") || find_member(def, "block_to_chunk"));
+    int from = f->out->n;
     for (int i = 0; i < def->n_members; i++) {
         const struct struct_member *m = &def->members[i];
         const char *name = arena_printf(f->r->arena, "%s.%s", path, m->param.name);
-        if (!add_elements(f, def, m, type, name, depth))
+        bool filled = table && (m->n_extents > 0 || role_of(m) == CHUNK_START);
+        if (filled ? !add_array(f, def, m, type, name)
+                   : !add_elements(f, def, m, type, name, depth))
             return false;
     }
-    return add_mark(f, path, PARAM_END, def->line);
+    return (!table || check_table(f, from)) && add_mark(f, path, PARAM_END, def->line);
+}
+
+const char *members_type(struct reader *r, const struct step *launch, const char *type)
+{
+    struct filler f = { .r = r, .launch = launch };
+    return substitute(&f, NULL, NULL, type);
 }
 
 bool members_bind(struct reader *r, const struct step *launch, const struct signature_param *p,
                   struct argument_list *out)
 {
-    struct filler f = { r, launch, p, out };
+    struct filler f = { r, launch, p, out, 0 };
     return add_struct(&f, substitute(&f, NULL, NULL, p->type), p->name, 0);
 }

@@ -7,7 +7,7 @@
 
 void packed_start(struct packed *p)
 {
-    p->n_params = p->n_slots = p->n_values = p->depth = 0;
+    p->n_params = p->n_slots = p->n_values = p->n_arrays = p->depth = 0;
     p->size = 0;
 }
 
@@ -145,7 +145,7 @@ static bool pack_value(const struct step *launch, const struct argument *arg, co
 
 static uint32_t align_of(const struct argument *arg, const struct env *env)
 {
-    if (arg->param->kind != PARAM_VALUE)
+    if (arg->param->kind != PARAM_VALUE && arg->param->kind != PARAM_ARRAY)
         return arg->param->kind < PARAM_STRUCT ? 8 : 1;
     return cnumber_align(arg->type.kind == CNUMBER_VARIABLE
                              ? cnumber_of_dtype(env_dtype(env, arg->type.type))
@@ -189,6 +189,20 @@ static bool pack_mark(const struct step *launch, const struct argument *arg, con
     return true;
 }
 
+static bool pack_array(const struct step *launch, const struct argument *arg, struct packed *out,
+                       struct opd_err *err)
+{
+    uint64_t size = (uint64_t)arg->n * (uint64_t)arg->n_lists * arg->type.size;
+    size = size < OP_MAX_ARGS_SIZE ? size : OP_MAX_ARGS_SIZE + 1; // too much in any case
+    if (!reserve(launch, out, (uint32_t)size, cnumber_align(arg->type), err))
+        return false;
+    if (out->n_arrays == PACKED_MAX_ARRAYS)
+        return op_fail(err, "kernel %s has more than %d arrays that 'chunks' fills", launch->name,
+                       PACKED_MAX_ARRAYS);
+    out->arrays[out->n_arrays++] = (struct packed_array){ arg, out->last };
+    return true;
+}
+
 static bool pack_argument(const struct step *launch, const struct argument *arg,
                           const struct env *env, struct packed *out, struct opd_err *err)
 {
@@ -201,6 +215,8 @@ static bool pack_argument(const struct step *launch, const struct argument *arg,
         return pack_accessor(launch, arg, env, out, err);
     case PARAM_VALUE:
         return pack_value(launch, arg, env, out, err);
+    case PARAM_ARRAY:
+        return pack_array(launch, arg, out, err);
     default:
         return pack_mark(launch, arg, env, out, err);
     }

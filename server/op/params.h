@@ -14,12 +14,21 @@ struct packed_value {
     const struct expr *expr;
 };
 
+// What `chunks` fills, which is zero.
+struct packed_array {
+    const struct argument *arg;
+    uint32_t offset;
+};
+
+enum { PACKED_MAX_ARRAYS = 16 };
+
 struct packed {
-    int n_params, n_slots, n_values, depth; // of structs that are open
-    uint32_t size, last;                    // where what came last begins
+    int n_params, n_slots, n_values, n_arrays, depth; // of structs that are open
+    uint32_t size, last;                              // where what came last begins
     struct plan_param params[SIGNATURE_MAX_PARAMS];
     struct plan_slot slots[SIGNATURE_MAX_PARAMS]; // operand: the tensor's id
     struct packed_value values[SIGNATURE_MAX_PARAMS];
+    struct packed_array arrays[PACKED_MAX_ARRAYS];
     _Alignas(16) uint8_t bytes[OP_MAX_ARGS_SIZE];
 };
 

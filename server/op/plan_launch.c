@@ -49,7 +49,9 @@ static const struct tensor_desc *main_result(const struct builder *b, const stru
 static bool eval_grid(struct builder *b, const struct section *section, const struct step *launch,
                       int64_t extents[3])
 {
-    extents[1] = extents[2] = 1;
+    extents[0] = extents[1] = extents[2] = 1;
+    if (launch->chunk)
+        return true; // as many as fit
     if (launch->threads) {
         if (!expr_eval_int(launch->threads, &b->env, &extents[0], b->err))
             return false;
@@ -161,6 +163,8 @@ bool builder_launch(struct builder *b, const struct section *section, const stru
 {
     struct plan_step step = { .kind = PLAN_STEP_LAUNCH };
     int64_t extents[3];
+    if (launch->chunk && b->member > 0)
+        return true; // with the first
     if (!eval_grid(b, section, launch, extents))
         return false;
     if (extents[0] == 0 || extents[1] == 0 || extents[2] == 0) {
@@ -176,7 +180,9 @@ bool builder_launch(struct builder *b, const struct section *section, const stru
     struct buf kernel = { 0 };
     bool ok = params_pack(launch, &b->env, &b->packed, b->err) &&
               format_kernel(b, launch, &kernel) &&
-              builder_add_launch(b, &step, &b->packed, buf_str(&kernel), launch->line);
+              (launch->chunk
+                   ? builder_add_chunks(b, launch, &step, buf_str(&kernel))
+                   : builder_add_launch(b, &step, &b->packed, buf_str(&kernel), launch->line));
     if (ok)
         params_check_structs(launch, &b->env, buf_str(&kernel), &b->behind);
     buf_finish(&kernel);

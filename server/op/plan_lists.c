@@ -92,7 +92,8 @@ bool builder_is_listed(const struct builder *b, const struct step *steps, int n)
 {
     bool listed = false;
     for (int i = 0; i < n && !listed; i++) {
-        listed = steps[i].kind == STEP_ZERO && builder_is_member(b, steps[i].tensor);
+        listed = steps[i].chunk ||
+                 (steps[i].kind == STEP_ZERO && builder_is_member(b, steps[i].tensor));
         for (int a = 0; a < steps[i].n_args; a++)
             listed = listed || (steps[i].args[a].tensor >= 0 &&
                                 builder_is_member(b, steps[i].args[a].tensor));

@@ -134,6 +134,7 @@ bool section_read_kernel(struct reader *r);
 bool section_read_zero(struct reader *r);
 bool section_read_extents(struct reader *r); // `grid` and `block`
 bool section_read_threads(struct reader *r);
+bool section_read_chunks(struct reader *r);
 bool section_read_shared(struct reader *r);
 bool section_read_condition(struct reader *r); // `when` and `otherwise`
 bool section_read_bind(struct reader *r);
@@ -163,6 +164,8 @@ struct argument_list {
 };
 // The struct of that type, in the kernel's words; NULL: the file has none.
 const struct struct_definition *members_find(const struct reader *r, const char *type);
+// A parameter's type with what the launch gives for the kernel's template parameters.
+const char *members_type(struct reader *r, const struct step *launch, const char *type);
 // Binds a parameter that is one: its members, between PARAM_STRUCT and PARAM_END.
 bool members_bind(struct reader *r, const struct step *launch, const struct signature_param *p,
                   struct argument_list *out);

@@ -25,6 +25,9 @@ static bool is_made(const struct section *section, int tensor)
             return true;
         if (step->kind == STEP_MATMUL && step->matmul->d.tensor == tensor)
             return true;
+        for (int l = 0; l < step->n_lists; l++)
+            if (step->lists[l] == tensor)
+                return true;
         for (int a = 0; a < step->n_args; a++) {
             const struct argument *arg = &step->args[a];
             if (arg->param->kind != PARAM_VALUE && arg->tensor == tensor && arg->param->writes)
@@ -350,7 +353,8 @@ bool section_read_kernel(struct reader *r)
 
 static bool fail_grid_and_threads(struct reader *r)
 {
-    return lex_fail(&r->lx, "'grid' and 'threads' for one kernel, expected one of them");
+    return lex_fail(&r->lx, "'grid' and '%s' for one kernel, expected one of them",
+                    r->launch->chunk ? "chunks" : "threads");
 }
 
 bool section_read_threads(struct reader *r)
@@ -358,7 +362,7 @@ bool section_read_threads(struct reader *r)
     struct step *launch = r->launch;
     if (launch->threads)
         return lex_fail(&r->lx, "a second 'threads' for this kernel");
-    if (launch->n_grid > 0)
+    if (launch->n_grid > 0 || launch->chunk)
         return fail_grid_and_threads(r);
     launch->threads = reader_int(r, "threads");
     if (!launch->threads || !lex_accept_word(&r->lx, "by"))
@@ -369,6 +373,42 @@ bool section_read_threads(struct reader *r)
     return launch->block[0] != NULL;
 }
 
+// A directive's name that is no name of the file: the next one on this line.
+static bool is_next_word(const struct reader *r)
+{
+    return reader_at_launch_word(r) && !scope_find(&r->scope, r->lx.token.start, r->lx.token.size);
+}
+
+// `chunks LIST ... by N`
+bool section_read_chunks(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    struct step *launch = r->launch;
+    int lists[OP_MAX_INPUTS + OP_MAX_OUTPUTS], n = 0;
+    if (launch->chunk || launch->threads || launch->n_grid > 0)
+        return lex_fail(lx, "'chunks' beside %s, expected one of them for a kernel",
+                        launch->chunk     ? "'chunks'"
+                        : launch->threads ? "'threads'"
+                                          : "'grid'");
+    do {
+        const struct symbol *s = scope_expect_tensor(&r->scope, lx, "a list of tensors");
+        if (!s)
+            return false;
+        if (s->index >= TENSOR_TEMP || !body_tensor(r->op, s->index)->list)
+            return lex_fail(lx, "'%s' is a single tensor, expected a Tensor[]", s->name);
+        if (n == OP_MAX_INPUTS + OP_MAX_OUTPUTS)
+            return lex_fail(lx, "more than %d lists", n);
+        lists[n++] = s->index;
+        lex_next(lx);
+    } while (lx->token.kind == TOKEN_NAME && !is_next_word(r) && !lex_is_word(lx, "by"));
+    if (!lex_accept_word(lx, "by"))
+        return lex_fail_expected(lx, "another list, or 'by' and the elements of a block");
+    launch->chunk = reader_int(r, "by");
+    launch->lists = arena_copy(r->arena, lists, (size_t)n, sizeof *lists);
+    launch->n_lists = n;
+    return launch->chunk != NULL;
+}
+
 bool section_read_extents(struct reader *r)
 {
     bool grid = strcmp(r->keyword, "grid") == 0;
@@ -376,7 +416,7 @@ bool section_read_extents(struct reader *r)
     int *n = grid ? &r->launch->n_grid : &r->launch->n_block;
     if (*n > 0)
         return lex_fail(&r->lx, "a second '%s' for this kernel", r->keyword);
-    if (grid && r->launch->threads)
+    if (grid && (r->launch->threads || r->launch->chunk))
         return fail_grid_and_threads(r);
     do {
         if (*n == 3)
@@ -394,12 +434,6 @@ bool section_read_shared(struct reader *r)
         return lex_fail(&r->lx, "a second 'shared' for this kernel");
     r->launch->shared = reader_int(r, "shared");
     return r->launch->shared != NULL;
-}
-
-// A directive's name that is no name of the file: the next one on this line.
-static bool is_next_word(const struct reader *r)
-{
-    return reader_at_launch_word(r) && !scope_find(&r->scope, r->lx.token.start, r->lx.token.size);
 }
 
 bool section_read_condition(struct reader *r)
@@ -443,18 +477,15 @@ static bool read_path(struct lexer *lx, char *out, size_t size)
     return n < size || lex_fail(lx, "the path of a member is longer than %zu characters", size - 1);
 }
 
-bool section_read_bind(struct reader *r)
+static bool check_room(struct reader *r)
+{
+    return r->n_binds < READER_MAX_BINDS ||
+           lex_fail(&r->lx, "more than %d binds for a kernel", READER_MAX_BINDS);
+}
+
+static bool read_bound(struct reader *r, struct bind *bind)
 {
     struct lexer *lx = &r->lx;
-    if (r->n_binds == READER_MAX_BINDS)
-        return lex_fail(lx, "more than %d binds for a kernel", READER_MAX_BINDS);
-    struct bind *bind = &r->binds[r->n_binds];
-    *bind = (struct bind){ .line = lx->line, .tensor = -1 };
-    if (!read_path(lx, bind->name, sizeof bind->name) || !lex_expect(lx, '=', "'='"))
-        return false;
-    for (int i = 0; i < r->n_binds; i++)
-        if (strcmp(r->binds[i].name, bind->name) == 0)
-            return lex_fail(lx, "'%s' is bound twice", bind->name);
     const struct symbol *s = lx->token.kind == TOKEN_NAME
                                  ? scope_find(&r->scope, lx->token.start, lx->token.size)
                                  : NULL;
@@ -463,9 +494,43 @@ bool section_read_bind(struct reader *r)
         lex_next(lx);
     } else {
         bind->expr = reader_expr(r);
-        if (!bind->expr)
-            return false;
     }
     r->n_binds++;
+    return bind->expr || bind->tensor >= 0;
+}
+
+// `bind p.sizes = H, W`: what was bound is the first of several elements.
+static bool read_elements(struct reader *r)
+{
+    char name[sizeof r->binds->name - 8];
+    size_t n = strlen(r->binds[r->n_binds - 1].name);
+    if (n >= sizeof name)
+        return lex_fail(&r->lx, "the path of a member is longer than %zu characters", sizeof name);
+    memcpy(name, r->binds[r->n_binds - 1].name, n + 1);
+    for (int i = 0; i == 0 || lex_accept(&r->lx, ','); i++) {
+        struct bind *bind = &r->binds[i ? r->n_binds : r->n_binds - 1];
+        if (i && !check_room(r))
+            return false;
+        if (i)
+            *bind = (struct bind){ .line = r->lx.line, .tensor = -1 };
+        snprintf(bind->name, sizeof bind->name, "%s[%d]", name, i);
+        if (i && !read_bound(r, bind))
+            return false;
+    }
     return true;
+}
+
+bool section_read_bind(struct reader *r)
+{
+    struct lexer *lx = &r->lx;
+    if (!check_room(r))
+        return false;
+    struct bind *bind = &r->binds[r->n_binds];
+    *bind = (struct bind){ .line = lx->line, .tensor = -1 };
+    if (!read_path(lx, bind->name, sizeof bind->name) || !lex_expect(lx, '=', "'='"))
+        return false;
+    for (int i = 0; i < r->n_binds; i++)
+        if (strcmp(r->binds[i].name, bind->name) == 0)
+            return lex_fail(lx, "'%s' is bound twice", bind->name);
+    return read_bound(r, bind) && (!lex_is(lx, ',') || read_elements(r));
 }

@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "op/arena.h"
 #include "base/err.h"
@@ -24,6 +25,7 @@ enum param_kind {
     PARAM_POINTER,
     PARAM_ACCESSOR, // torch::PackedTensorAccessor32<type, rank, ...>, or TensorInfo<type, index>
     PARAM_VALUE,
+    PARAM_ARRAY,  // in a struct, and all of it filled by `chunks`
     PARAM_STRUCT, // its members follow, up to
     PARAM_END,
 };
@@ -35,6 +37,7 @@ struct signature_param {
     bool writes;       // a pointer or an accessor to what is not const
     bool reads;        // what is there may be read: stores.h
     bool asked;        // whether it is null; or that is not to be seen
+    bool is_pack;      // PARAM_VALUE: "Types... name", as many as the template is given
     int rank;          // PARAM_ACCESSOR; 0: a TensorInfo, of any up to TENSOR_INFO_DIMS
     const char *index; // the type of its sizes and strides
     int line;
@@ -92,6 +95,13 @@ bool signature_functions(const char *text, size_t size, struct arena *arena,
 // has the compiler check it.
 void struct_scan(const char *text, size_t size, struct arena *arena, struct struct_definition **out,
                  int *out_n);
+
+// A type or an expression, with what the text gives its names to stand for in place of them.
+const char *alias_text(const char *text, size_t size, struct arena *arena, const char *of);
+
+// The value of an integer expression of names that the text gives one: "n", "sizes[3 - 1]". False:
+// it is none that can be seen.
+bool constant_eval(const char *text, size_t size, const char *expr, int64_t *out);
 
 // The result, and what it points to, lives in the arena. Errors: invalid_argument, for too many of
 // something alone. Everything that looks like no kernel is passed over.

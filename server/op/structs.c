@@ -20,10 +20,13 @@ static const char *read_member(struct scanner *s, struct scan_words *w, struct s
                         !scan_is(&pieces[i + 1], ":"));
     if (w->too_many || name < 1 || !scan_is_word(&pieces[name]) || bits)
         return bits ? "a bit-field" : "a member that is no plain one";
-    for (int i = name + 1; i < n; i += 3) {
-        if (i + 2 >= n || !scan_is(&pieces[i + 2], "]") || out->n_extents == STRUCT_MAX_EXTENTS)
-            return "an array whose extents are not one word each, or too many";
-        out->extents[out->n_extents++] = scan_copy(s->arena, &pieces[i + 1]);
+    for (int i = name + 1, to; i < n; i = to + 1) {
+        int depth = 1;
+        for (to = i + 1; to < n && depth > 0; to++)
+            depth += scan_is(&pieces[to], "[") - scan_is(&pieces[to], "]");
+        if (depth > 0 || --to == i + 1 || out->n_extents == STRUCT_MAX_EXTENTS)
+            return "an array of no extent, or of too many";
+        out->extents[out->n_extents++] = scan_join(s, pieces + i + 1, to - i - 1);
     }
     struct scan_words plain = *w;
     plain.n = name + 1;

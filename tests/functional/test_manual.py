@@ -176,11 +176,19 @@ backward grad_x
 kernel back"""
 CODE = """
 struct numbers { int s[1]; };
+struct two { int s[2]; };
 __global__ void write(const scalar_t *x, scalar_t *y CHECKS) { }
 __global__ void back(const scalar_t *grad_y, scalar_t *grad_x) { }
 __global__ void add(scalar_t *y) { }
 __global__ void pack(numbers p) { }
+__global__ void pair(two p) { }
 template <class T, int I> __global__ void scale(scalar_t *y) { }
+"""
+
+
+TABLE = """
+struct table { void *addresses[1][4]; unsigned char block_to_tensor[8]; int block_to_chunk[8]; };
+__global__ void steps(table t) { }
 """
 
 
@@ -214,6 +222,8 @@ def complete(rule, sample):
         return ["op f(Tensor(a) x) -> Tensor(a) v", "dtypes float32", "shape x v [N]", sample], ""
     if "[[" in sample:
         return ["op f(Tensor[] x) -> Tensor[] y", "dtypes float32", "formula y = x", sample], ""
+    if "chunks" in rest:
+        return ["op f(Tensor(a!)[] w) -> ()", "dtypes float32", "shape w [N]", "forward", sample], TABLE
     if word == "formula" and rule != "elements":
         others = ["formula y = x"] * rest[0].startswith("grad_")
         return ["op f(Tensor x, *, float k=0.5) -> Tensor y", "dtypes float32", *others, sample], ""
