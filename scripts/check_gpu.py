@@ -3,20 +3,23 @@
 usage: check_gpu.py [PREFIX...]     those jobs alone whose names begin with one of them
 
   $DEVICES  "cuda:0 cpu"; the CPU's jobs have its name before theirs
-  $JOBS     how many at a time, three quarters of them on the GPU; by default one for each processor that has
-            2 GiB of the GPU's memory
+  $JOBS     how many at a time, three quarters of them on GPUs; by default one for each processor that has 2 GiB of
+            a GPU's memory
 
-A job's output is in build/check-gpu/NAME.log. Tests marked own_card run one after another when the others are done
-with the GPU. The last line counts jobs; it ends with 1 if one has failed.
+A job's output is in build/check-gpu/NAME.log. Where there are several GPUs, a job sees one of them as cuda:0, but
+those that ask for more see all. Tests marked own_card have one for themselves, when the others are done with it. What
+a job leaves running ends with it. The last line counts jobs; it ends with 1 if one has failed.
 """
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,7 +29,8 @@ FOLDERS = ("functional", "ops", "torch", "reload", "faults")
 NO_DEVICE = ["test_check_run", "test_check_grad"]  # the same whatever the device, so run once
 DEVICES = os.environ.get("DEVICES", "cuda:0 cpu").split()
 SECONDS = 900  # that a job may take
-OWN_CARD = "own_card"
+OWN_CARD, SEVERAL_CARDS = "own_card", "needs two GPUs"  # what files of such tests have in them
+MARK = "OPD_CHECK_JOB"  # the variable by which a job's processes are known
 MIB_OF_A_JOB = 2048  # a context of the driver's for a daemon and for torch, and what tests put there
 
 # What takes longest begins first, so that nothing is waited for at the end.
@@ -40,6 +44,8 @@ LONGEST = (
 
 
 class Job:
+    alone = several = False  # what of the GPUs it has
+
     def __init__(self, device, name, command, **env):
         self.name = name if device != "cpu" else f"cpu/{name}"
         self.command, self.log = command, LOGS / f"{self.name}.log"
@@ -48,31 +54,94 @@ class Job:
         self.env = {**os.environ, **alone, "OPD_NO_APT": "1", "OPD_TEST_DEVICE": device, **env}
         self.rank = LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
-    def run(self):
+    def run(self, cards):
         """Whether it passed, and what it says of itself."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        env = {**self.env, MARK: f"{os.getpid()} {self.name}"}
+        if cards:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(cards)
         with open(self.log, "wb") as log:
             try:
                 status = subprocess.run(
-                    self.command, cwd=ROOT, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    timeout=SECONDS,
+                    self.command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    start_new_session=True, timeout=SECONDS,
                 ).returncode  # fmt: skip
             except subprocess.TimeoutExpired:
                 log.write(f"\nran longer than {SECONDS} s and was ended\n".encode())
                 status = 1
+        end_marked(f"{env[MARK]}\0")
         lines = self.log.read_text(errors="replace").rstrip().splitlines() or [""]
         return status in (0, 5), lines  # 5: of pytest, no test of this file is chosen
 
 
+def end_marked(mark):
+    """Kills a job's processes, daemons of its tests too: $MARK in their environment begins so."""
+    wanted = f"\0{MARK}={mark}".encode()
+    found = True
+    while found:  # who begins meanwhile comes from one that has not ended yet
+        found = False
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            try:
+                if wanted in b"\0" + path.read_bytes():
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+                    found = True
+            except OSError:
+                pass  # it has ended, or is somebody else's
+
+
+def find_cards():
+    """The GPUs' names for $CUDA_VISIBLE_DEVICES, and the memory of each in MiB. Empty: there is none."""
+    asked = ["nvidia-smi", "--query-gpu=index,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        lines = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+        cards = {index.strip(): int(size) for index, size in (line.split(",") for line in lines)}
+    except (OSError, ValueError, subprocess.CalledProcessError):
+        return {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return cards
+    least = min(cards.values(), default=0)
+    return {name: cards.get(name, least) for name in visible.split(",") if name}
+
+
+class Cards:
+    """Which jobs are on which GPU. Each of own_card waits until one is empty, and no others are to come."""
+
+    def __init__(self, names, n_shared):
+        self.changed, self.n_shared = threading.Condition(), n_shared
+        self.n_jobs = dict.fromkeys(names, 0)
+
+    @contextmanager
+    def take(self, job):
+        """The names of its own, or of all for one that needs two."""
+        with self.changed:
+            if job.alone:
+                self.changed.wait_for(lambda: self.n_shared == 0 and 0 in self.n_jobs.values())
+            else:
+                self.n_shared -= 1
+            least = min(self.n_jobs, key=self.n_jobs.get)
+            taken = list(self.n_jobs) if job.several else [least]
+            for name in taken:
+                self.n_jobs[name] += 1
+        try:
+            yield taken
+        finally:
+            with self.changed:
+                for name in taken:
+                    self.n_jobs[name] -= 1
+                self.changed.notify_all()
+
+
 def make_jobs(device):
-    """Those that may run together, and those that want the GPU for themselves."""
-    shared, own = [], []
+    jobs = []
     make = ["make", "--no-print-directory", "PREBUILT=1", f"DEVICE={device}", "SECONDS=60"]
 
     def add(name, path, *marks, **env):
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W",
                    "ignore::pytest.PytestConfigWarning", "-m", " ".join(marks), path]  # fmt: skip
-        return Job(device, name, command, **env)
+        jobs.append(Job(device, name, command, **env))
+        jobs[-1].several = SEVERAL_CARDS in path.read_text() and marks != (OWN_CARD,)
+        return jobs[-1]
 
     for folder in FOLDERS:
         for path in sorted((ROOT / "tests" / folder).glob("test_*.py"), key=lambda p: -p.stat().st_size):
@@ -82,28 +151,24 @@ def make_jobs(device):
             for way, env in ways.items():
                 name = f"{way}/{path.stem}"
                 if device == "cpu" or OWN_CARD not in path.read_text():
-                    shared.append(add(name, path, **env))
+                    add(name, path, **env)
                 else:
-                    shared.append(add(name, path, "not", OWN_CARD, **env))
-                    own.append(add(f"own/{name}", path, OWN_CARD, **env))
+                    add(name, path, "not", OWN_CARD, **env)
+                    add(f"own/{name}", path, OWN_CARD, **env).alone = True
     pure = ROOT / "tests" / "functional" / "test_client_prepared.py"
-    shared.append(add("pure/test_client_prepared", pure, OPD_PURE="1"))
+    add("pure/test_client_prepared", pure, OPD_PURE="1")
     targets = ["conformance", "model"] if device == "cpu" else ["conformance", "model", "examples"]
-    shared += [Job(device, target, [*make, target]) for target in targets]
-    return sorted(shared, key=lambda job: job.rank), own
+    jobs += [Job(device, target, [*make, target]) for target in targets]
+    return sorted(jobs, key=lambda job: (job.alone, job.rank))
 
 
-def count_jobs():
-    """At a time: by processors and the smallest GPU's memory."""
+def count_jobs(cards):
+    """At a time: by processors and the GPUs' memory."""
     if os.environ.get("JOBS"):
         return int(os.environ["JOBS"])
     at_once = len(os.sched_getaffinity(0))
-    try:
-        asked = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-        sizes = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
-        at_once = min([at_once, *(int(size) // MIB_OF_A_JOB for size in sizes)])
-    except (OSError, ValueError, subprocess.CalledProcessError):
-        pass
+    if cards:
+        at_once = min(at_once, sum(size // MIB_OF_A_JOB for size in cards.values()))
     return max(at_once, 1)
 
 
@@ -113,9 +178,9 @@ class Report:
         self.failed, self.passed = [], 0
         self.tests = {}
 
-    def run(self, job):
+    def run(self, job, cards):
         began = time.monotonic()
-        passed, lines = job.run()
+        passed, lines = job.run(cards)
         with self.lock:
             word = "ok    " if passed else "FAILED"
             print(f"{word} {time.monotonic() - began:4.0f} s  {job.name}: {lines[-1].strip()}", flush=True)
@@ -137,34 +202,45 @@ class Report:
         return 1 if self.failed else 0
 
 
-def main(prefixes):
-    report, at_once = Report(), count_jobs()
-    chosen = tuple(prefixes) or ("",)
-    on_gpu, own, on_cpu = [], [], []
-    for device in DEVICES:
-        shared, alone = make_jobs(device)
-        (on_cpu if device == "cpu" else on_gpu).extend(shared)
-        own += alone
-    on_gpu, own, on_cpu = ([j for j in jobs if j.name.startswith(chosen)] for jobs in (on_gpu, own, on_cpu))
-    if not on_gpu + own + on_cpu:
-        print(f"no job's name begins with: {' '.join(prefixes)}")
-        return 2
-    print(f"{len(on_gpu + own + on_cpu)} jobs, {at_once} at a time", flush=True)
+def run_jobs(report, at_once, cards, on_gpu, on_cpu):
     # One on a GPU is several processes: the tests, daemons, and what these start.
     n_gpu = (3 * at_once + 3) // 4 if on_gpu else 0
     gpu, cpu = ThreadPoolExecutor(max(n_gpu, 1)), ThreadPoolExecutor(max(at_once - n_gpu, 1))
+    seats = Cards(cards or [""], sum(not job.alone for job in on_gpu))
+
+    def run_on_gpu(job):
+        with seats.take(job) as taken:
+            report.run(job, taken if len(cards) > 1 else [])
+
+    began = [gpu.submit(run_on_gpu, job) for job in on_gpu] + [cpu.submit(report.run, job, []) for job in on_cpu]
+    for each in began:
+        each.result()
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def main(prefixes):
+    cards = find_cards()
+    report, at_once = Report(), count_jobs(cards)
+    chosen = tuple(prefixes) or ("",)
+    on_gpu, on_cpu = [], []
+    for device in DEVICES:
+        jobs = [job for job in make_jobs(device) if job.name.startswith(chosen)]
+        (on_cpu if device == "cpu" else on_gpu).extend(jobs)
+    if not on_gpu + on_cpu:
+        print(f"no job's name begins with: {' '.join(prefixes)}")
+        return 2
+    on = f" on {len(cards)} GPUs" if len(cards) > 1 else ""
+    print(f"{len(on_gpu + on_cpu)} jobs, {at_once} at a time{on}", flush=True)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
-        running = [gpu.submit(report.run, job) for job in on_gpu]
-        rest = [cpu.submit(report.run, job) for job in on_cpu]
-        wait(running)
-        for job in own:
-            report.run(job)
-        for each in running + rest:
-            each.result()
+        run_jobs(report, at_once, cards, on_gpu, on_cpu)
     except KeyboardInterrupt:
-        for pool in (gpu, cpu):
-            pool.shutdown(wait=False, cancel_futures=True)
-        raise
+        report.finish()
+        end_marked(f"{os.getpid()} ")
+        os._exit(130)  # threads would begin what is left
     return report.finish()
 
 
