@@ -254,9 +254,9 @@ unit: $(call built,$(unit_programs))
 conformance: $(call built,$(BUILD)/tests/conformance/conformance)
 	$(BUILD)/tests/conformance/conformance $(DEVICE)
 
-# And what no operator of ours does: structs, and tensors of any strides.
+# And what no operator of ours does: structs, and tensors of any strides. PTXAS=ptxas: their checked builds.
 compile-all: $(call built,$(BUILD)/tests/compile_all)
-	$(BUILD)/tests/compile_all $(if $(ARCHS),--arch $(ARCHS)) kernels_src/*.cu \
+	$(BUILD)/tests/compile_all $(if $(ARCHS),--arch $(ARCHS)) $(if $(PTXAS),--checked $(PTXAS)) kernels_src/*.cu \
 		$(addprefix tests/torch/kernels/,blend.cu read_strided.cu)
 
 ops reload faults torch: $(call built,all)

@@ -1,8 +1,10 @@
 // Compiles every kernel that the examples of every operator launch, for every GPU that NVRTC knows.
 // Needs no GPU.
 //
-//   compile_all [--arch sm_75,sm_90] [--jobs N] [FILE.cu ...]      default: one sm a major version,
-//   kernels_src/*.cu
+//   compile_all [--arch sm_75,sm_90] [--jobs N] [--checked PTXAS] [FILE.cu ...]
+//
+// By default one architecture of each major version, and kernels_src/*.cu. With --checked it is
+// their checked builds, which that program assembles.
 
 #include <glob.h>
 #include <libgen.h>
@@ -12,8 +14,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "compiler/compile.h"
+#include "base/checked.h"
+#include "base/file.h"
 #include "base/mem.h"
+#include "compiler/compile.h"
 #include "compiler/nvrtc_load.h"
 #include "kernels/source.h"
 #include "op/plan.h"
@@ -36,6 +40,7 @@ struct tally {
 
 static char archs[MAX_ARCHS][16];
 static int n_archs, n_jobs = 2;
+static const char *ptxas; // NULL: not the checked builds
 
 static void add_kernel(struct kernels *set, const char *prelude, const char *expr)
 {
@@ -64,8 +69,11 @@ static bool add_plan(struct kernels *set, const struct plan_request *request)
         opd_err_clear(&err);
         return false;
     }
-    for (int i = 0; i < plan->n_kernels; i++)
-        add_kernel(set, plan->kernels[i].prelude, plan->kernels[i].expr);
+    for (int i = 0; i < plan->n_kernels; i++) {
+        char *checked = ptxas ? plan_checked_prelude(plan, i) : NULL;
+        add_kernel(set, checked ? checked : plan->kernels[i].prelude, plan->kernels[i].expr);
+        free(checked);
+    }
     plan_free(plan);
     return true;
 }
@@ -117,11 +125,25 @@ static bool collect(struct kernels *set, const struct op *op)
     return ok && k > 0;
 }
 
+// The path goes by a descriptor: the file has no name.
+static bool assemble(const struct compile_input *in, const struct compile_output *out)
+{
+    int fd = file_memfd("checked.ptx", out->image, out->size - 1);
+    char *command = mem_printf("%s -O1 -arch=%s -o /dev/null /proc/%d/fd/%d", ptxas, in->target,
+                               getpid(), fd);
+    bool ok = fd >= 0 && strstr((const char *)out->image, CHECKED_SLOTS) && system(command) == 0;
+    free(command);
+    close(fd);
+    return ok;
+}
+
 static bool compile_kernel(const struct compile_input *in)
 {
     struct compile_output out;
     struct opd_err err = { 0 };
     bool ok = nvrtc_compile(in, &out, &err);
+    if (ok && ptxas && !assemble(in, &out))
+        ok = !opd_err_set(&err, OPD_E_internal, "the checked build is not assembled");
     if (ok && out.log)
         fprintf(stderr, "warnings of %s, %s:\n%s", in->expr, in->target, out.log);
     if (!ok)
@@ -263,7 +285,8 @@ static bool choose_archs(void)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: compile_all [--arch sm_75,sm_90] [--jobs N] [FILE.cu ...]\n");
+    fprintf(stderr,
+            "usage: compile_all [--arch sm_75,sm_90] [--jobs N] [--checked PTXAS] [FILE.cu ...]\n");
     return 2;
 }
 
@@ -274,6 +297,8 @@ int main(int argc, char **argv)
         char *value = argv[first + 1];
         if (strcmp(argv[first], "--jobs") == 0)
             n_jobs = atoi(value);
+        else if (strcmp(argv[first], "--checked") == 0)
+            ptxas = value;
         else if (strcmp(argv[first], "--arch") == 0)
             for (char *name = strtok(value, ","); name; name = strtok(NULL, ","))
                 add_arch(name);

@@ -14,6 +14,7 @@
 #include "compiler/nvrtc_headers.h"
 #include "compiler/nvrtc_load.h"
 #include "compiler/pch.h"
+#include "compiler/rtc_checked.h"
 #include "compiler/rtc_describe.h"
 #include "compiler/rtc_hoist.h"
 #include "compiler/rtc_log.h"
@@ -102,8 +103,8 @@ static void choose_options(struct job *job, int arch, bool local)
     const struct compile_input *in = job->in;
     for (int i = 0; i < N_FIXED; i++)
         job->options[job->n++] = fixed_options[i];
-    add_own(job, mem_printf("--gpu-architecture=%s_%d", in->kind == COMPILE_PTX ? "compute" : "sm",
-                            arch));
+    bool ptx = in->kind == COMPILE_PTX || rtc_is_checked(in);
+    add_own(job, mem_printf("--gpu-architecture=%s_%d", ptx ? "compute" : "sm", arch));
     for (int i = 0; i < 2; i++)
         if (job->rtc->include[i][0])
             add_own(job, mem_printf("-I%s", job->rtc->include[i]));
@@ -291,13 +292,22 @@ static bool read_ptx(const struct nvrtc *rtc, const struct compile_input *in, vo
                      struct compile_output *out, struct opd_err *err)
 {
     size_t size = 0;
+    const char *symbol = NULL;
     if (rtc->nvrtcGetPTXSize(program, &size) != 0 || size == 0)
         return opd_err_set(err, OPD_E_internal, "%s: NVRTC made no PTX of '%s'", in->file,
                            in->expr);
     out->text = mem_zalloc(size + 1, 1);
-    return rtc->nvrtcGetPTX(program, out->text) == 0 ||
-           opd_err_set(err, OPD_E_internal, "%s: NVRTC did not give the PTX of '%s'", in->file,
-                       in->expr);
+    if (rtc->nvrtcGetPTX(program, out->text) != 0)
+        return opd_err_set(err, OPD_E_internal, "%s: NVRTC did not give the PTX of '%s'", in->file,
+                           in->expr);
+    if (!rtc_is_checked(in))
+        return true;
+    char *ptx = out->text;
+    out->text = NULL;
+    if (rtc->nvrtcGetLoweredName(program, in->expr, &symbol) == 0 && symbol)
+        return rtc_check(in, ptx, symbol, out, err);
+    free(ptx);
+    return opd_err_set(err, OPD_E_compile_error, "%s: '%s' names no kernel", in->file, in->expr);
 }
 
 static bool read_output(const struct nvrtc *rtc, const struct compile_input *in, void *program,
@@ -305,7 +315,7 @@ static bool read_output(const struct nvrtc *rtc, const struct compile_input *in,
 {
     if (in->kind == COMPILE_SYNTAX)
         return true;
-    if (in->kind == COMPILE_PTX)
+    if (in->kind == COMPILE_PTX || (in->kind == COMPILE_IMAGE && rtc_is_checked(in)))
         return read_ptx(rtc, in, program, out, err);
     if (!read_image(rtc, in, program, out, err))
         return false;
@@ -446,6 +456,17 @@ static bool compile(struct job *job, int arch, struct opd_err *err)
     return ok;
 }
 
+// The library's, before what a checked build says of itself.
+static void add_log(struct compile_output *out, char *log)
+{
+    char *both = log && out->log ? mem_printf("%s%s", log, out->log) : NULL;
+    if (both) {
+        free(log);
+        free(out->log);
+    }
+    out->log = both ? both : log ? log : out->log;
+}
+
 bool nvrtc_compile(const struct compile_input *in, struct compile_output *out, struct opd_err *err)
 {
     *out = (struct compile_output){ 0 };
@@ -460,7 +481,7 @@ bool nvrtc_compile(const struct compile_input *in, struct compile_output *out, s
         ok = job.rc == 0 ? read_output(rtc, in, job.program, job.log, out, err)
                          : report_failure(in, job.rc, job.log, err);
     if (ok)
-        out->log = rtc_log_rewrite(job.log);
+        add_log(out, rtc_log_rewrite(job.log));
     finish_job(&job);
     buf_finish(&job.kernels);
     return ok;

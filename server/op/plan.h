@@ -183,6 +183,10 @@ struct plan {
     // functions of that: what follows this line.
 #define PLAN_BEHIND_SOURCE "// behind the source\n"
     char *prelude;
+    // A prelude whose first line this begins is that of a checked build (base/checked.h): the
+    // offsets of tensors' addresses among the arguments follow. The number goes up with what
+    // ptx_check() makes of the same text.
+#define PLAN_CHECKED "// checked build 1:"
     // What kernels of this plan may report: an operand of 8 bytes that starts as zeros, -1 if none
     // does; and the messages, for report_explain() in base/report.h.
     int report;
@@ -199,6 +203,9 @@ struct buf;
 // caller frees it with plan_free().
 struct plan *plan_build(const struct plan_request *request, struct opd_err *err);
 void plan_free(struct plan *plan); // NULL is fine
+
+// The prelude of a kernel's checked build; the caller frees it.
+char *plan_checked_prelude(const struct plan *plan, int kernel);
 
 // The same plan for a request that differs in the numbers of attributes that are not fixed. What it
 // shares with `plan` is that one's, which is to outlive it. NULL: plan_build() knows why; or these

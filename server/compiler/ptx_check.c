@@ -1,0 +1,567 @@
+#include "compiler/ptx_check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checked.h"
+#include "compiler/ptx.h"
+#include "compiler/ptx_access.h"
+#include "compiler/ptx_line.h"
+#include "compiler/ptx_origin.h"
+
+enum { MAX_DEPTH = 64, MAX_SYMBOL = 120 };
+
+// Registers of each function's own, and what those that miss come to: the number of the place is in
+// %opd_s, the address in %opd_a. Of all misses that of the first block and thread is kept: 2^63 - 1
+// - its number, so that zeros mean "none"; who has a greater one than what is there takes the lock
+// and writes.
+static const char registers[] = "\n\t.reg .b64 %opd_a, %opd_b, %opd_e, %opd_m, %opd_o;\n"
+                                "\t.reg .b32 %opd_l, %opd_n, %opd_s;\n"
+                                "\t.reg .pred %opd_q, %opd_t;\n";
+static const char report[] = "\nOPD_MISS:\n"
+                             "\tmov.u64 %opd_b, " CHECKED_REPORT ";\n"
+                             "\tred.global.add.u32 [%opd_b], 1;\n"
+                             "\tmov.u32 %opd_l, %ctaid.z;\n"
+                             "\tmov.u32 %opd_n, %nctaid.y;\n"
+                             "\tcvt.u64.u32 %opd_o, %opd_l;\n"
+                             "\tcvt.u64.u32 %opd_m, %opd_n;\n"
+                             "\tmov.u32 %opd_l, %ctaid.y;\n"
+                             "\tcvt.u64.u32 %opd_e, %opd_l;\n"
+                             "\tmad.lo.u64 %opd_o, %opd_o, %opd_m, %opd_e;\n"
+                             "\tmov.u32 %opd_n, %nctaid.x;\n"
+                             "\tcvt.u64.u32 %opd_m, %opd_n;\n"
+                             "\tmov.u32 %opd_l, %ctaid.x;\n"
+                             "\tcvt.u64.u32 %opd_e, %opd_l;\n"
+                             "\tmad.lo.u64 %opd_o, %opd_o, %opd_m, %opd_e;\n"
+                             "\tmov.u32 %opd_l, %tid.z;\n"
+                             "\tmov.u32 %opd_n, %ntid.y;\n"
+                             "\tmul.lo.u32 %opd_l, %opd_l, %opd_n;\n"
+                             "\tmov.u32 %opd_n, %tid.y;\n"
+                             "\tadd.u32 %opd_l, %opd_l, %opd_n;\n"
+                             "\tmov.u32 %opd_n, %ntid.x;\n"
+                             "\tmul.lo.u32 %opd_l, %opd_l, %opd_n;\n"
+                             "\tmov.u32 %opd_n, %tid.x;\n"
+                             "\tadd.u32 %opd_l, %opd_l, %opd_n;\n"
+                             "\tshl.b64 %opd_o, %opd_o, 10;\n"
+                             "\tcvt.u64.u32 %opd_e, %opd_l;\n"
+                             "\tadd.u64 %opd_o, %opd_o, %opd_e;\n"
+                             "\tsub.u64 %opd_o, 9223372036854775807, %opd_o;\n"
+                             "\tld.volatile.global.u64 %opd_m, [%opd_b+8];\n"
+                             "\tsetp.le.u64 %opd_q, %opd_o, %opd_m;\n"
+                             "\t@%opd_q bra OPD_END;\n"
+                             "OPD_LOCK:\n"
+                             "\tatom.global.cas.b32 %opd_l, [%opd_b+4], 0, 1;\n"
+                             "\tsetp.ne.u32 %opd_q, %opd_l, 0;\n"
+                             "\t@%opd_q bra OPD_LOCK;\n"
+                             "\tmembar.gl;\n"
+                             "\tld.volatile.global.u64 %opd_m, [%opd_b+8];\n"
+                             "\tsetp.le.u64 %opd_q, %opd_o, %opd_m;\n"
+                             "\t@%opd_q bra OPD_FREE;\n"
+                             "\tst.volatile.global.u64 [%opd_b+16], %opd_a;\n"
+                             "\tst.volatile.global.u32 [%opd_b+24], %opd_s;\n";
+static const char report_end[] = "\tmembar.gl;\n"
+                                 "\tst.volatile.global.u64 [%opd_b+8], %opd_o;\n"
+                                 "OPD_FREE:\n"
+                                 "\tmembar.gl;\n"
+                                 "\tatom.global.exch.b32 %opd_l, [%opd_b+4], 0;\n"
+                                 "OPD_END:\n"
+                                 "\texit;\n";
+
+struct checker {
+    const struct ptx_check_input *in;
+    struct buf *out, *unchecked;
+    struct opd_err *err;
+    struct ptx_symbols symbols;
+    struct ptx_lines lines;
+    struct origins origins; // of the function that is being read
+    struct buf cold;        // its ends
+    struct buf sites;
+    uint32_t n_sites;
+    bool has_table, found, clusters; // clusters: the target has them
+    int depth;
+};
+
+static bool refuse(struct checker *c, const char *what)
+{
+    if (!c->err->code)
+        opd_err_set(c->err, OPD_E_internal, "the PTX cannot be checked: %s", what);
+    return false;
+}
+
+static void put(struct checker *c, struct slice s)
+{
+    buf_append(c->out, s.at, s.size);
+}
+
+#define SLICE(s) (int)(s).size, (s).at
+
+// --- one access
+
+static void note_unchecked(struct checker *c, struct slice op)
+{
+    uint32_t line;
+    const char *file = ptx_lines_find(&c->lines, &line);
+    buf_printf(c->unchecked, "%s:%u: note: %.*s is not checked\n", file, line,
+               op.size < MAX_SYMBOL ? (int)op.size : MAX_SYMBOL, op.at);
+}
+
+// A line about the place, for who reads the report. The number is of the tensor among the
+// slots; the size of a variable, -1 if the launch says it; 0 where it may be any tensor.
+static bool add_site(struct checker *c, const struct ptx_access *a, struct origin origin)
+{
+    uint32_t line;
+    const char *file = ptx_lines_find(&c->lines, &line), *what = "any";
+    struct slice name = { "-", 1 };
+    long long number = 0;
+    if (c->n_sites++ == PTX_CHECK_MAX_SITES)
+        return refuse(c, "it has more than 65536 accesses");
+    if (origin.kind == ORIGIN_SLOT) {
+        what = "slot";
+        number = origin.index;
+    } else if (origin.kind == ORIGIN_SYMBOL) {
+        const struct ptx_symbol *symbol = ptx_symbol_at(&c->symbols, origin.index);
+        what = symbol->shared ? "shared" : "global";
+        number = symbol->size;
+        name = symbol->name;
+    }
+    char text[MAX_SYMBOL + 1];
+    snprintf(text, sizeof text, "%.*s", SLICE(name));
+    buf_printf(&c->sites, CHECKED_SITE_FORMAT, c->n_sites, a->does, a->element, what, number, text,
+               line, file);
+    return true;
+}
+
+// All of these leave in %opd_q whether the access is to be refused.
+
+static int width_index(unsigned width)
+{
+    int i = 0;
+    while (1u << i < width)
+        i++;
+    return i;
+}
+
+static void check_aligned(struct checker *c, const struct ptx_access *a, struct slice reg)
+{
+    buf_printf(c->out, "cvt.u32.u64 %%opd_l, %.*s;\n\t", SLICE(reg));
+    if (a->offset % (int64_t)a->width != 0)
+        buf_printf(c->out, "add.u32 %%opd_l, %%opd_l, %u;\n\t", (unsigned)a->offset % a->width);
+    buf_printf(c->out, "and.b32 %%opd_l, %%opd_l, %u;\n\tsetp.ne.u32 %%opd_q, %%opd_l, 0;\n\t",
+               a->width - 1);
+}
+
+// The base is in %opd_b, the first offset that is too far in %opd_e.
+static void compare(struct checker *c, const struct ptx_access *a, struct slice reg)
+{
+    buf_printf(c->out, "sub.s64 %%opd_o, %.*s, %%opd_b;\n\t", SLICE(reg));
+    if (a->offset)
+        buf_printf(c->out, "add.s64 %%opd_o, %%opd_o, %lld;\n\t", (long long)a->offset);
+    buf_append_str(c->out, a->width > 1 ? "setp.ge.or.u64 %opd_q, %opd_o, %opd_e, %opd_q;\n\t"
+                                        : "setp.ge.u64 %opd_q, %opd_o, %opd_e;\n\t");
+}
+
+static void check_slot(struct checker *c, const struct ptx_access *a, struct slice reg,
+                       uint32_t slot)
+{
+    size_t row = slot * sizeof(struct checked_row);
+    if (a->width > 1)
+        check_aligned(c, a, reg);
+    buf_printf(c->out,
+               "ld.const.u64 %%opd_b, [" CHECKED_TABLE "+%zu];\n\t"
+               "ld.const.u64 %%opd_e, [" CHECKED_TABLE "+%zu];\n\t",
+               row, row + 8 + 8 * (size_t)width_index(a->width));
+    compare(c, a, reg);
+}
+
+// As many bytes as an operand says, none allowed: the first and the last of them.
+static void check_sized(struct checker *c, const struct ptx_access *a, struct slice reg,
+                        uint32_t slot)
+{
+    size_t row = slot * sizeof(struct checked_row);
+    struct slice size = a->size;
+    int64_t number;
+    if (slice_number(&size, &number))
+        buf_printf(c->out, "mov.u64 %%opd_m, %lld;\n\t", (long long)number);
+    else
+        buf_printf(c->out, "cvt.u64.u32 %%opd_m, %.*s;\n\t", SLICE(a->size));
+    buf_printf(c->out,
+               "ld.const.u64 %%opd_b, [" CHECKED_TABLE "+%zu];\n\t"
+               "ld.const.u64 %%opd_e, [" CHECKED_TABLE "+%zu];\n\t"
+               "sub.s64 %%opd_o, %.*s, %%opd_b;\n\tadd.s64 %%opd_o, %%opd_o, %lld;\n\t"
+               "setp.ge.u64 %%opd_q, %%opd_o, %%opd_e;\n\tadd.s64 %%opd_o, %%opd_o, %%opd_m;\n\t"
+               "sub.s64 %%opd_o, %%opd_o, 1;\n\t"
+               "setp.ge.or.u64 %%opd_q, %%opd_o, %%opd_e, %%opd_q;\n\t"
+               "setp.ne.and.u64 %%opd_q, %%opd_m, 0, %%opd_q;\n\t",
+               row, row + 8, SLICE(reg), (long long)a->offset);
+}
+
+static void check_variable(struct checker *c, const struct ptx_access *a, struct slice reg,
+                           const struct ptx_symbol *symbol)
+{
+    long long limit = symbol->size - (long long)a->width + 1;
+    if (a->width > 1)
+        check_aligned(c, a, reg);
+    buf_printf(c->out, "mov.u64 %%opd_b, %.*s;\n\t", SLICE(symbol->name));
+    if (symbol->shared)
+        buf_append_str(c->out, "cvta.shared.u64 %opd_b, %opd_b;\n\t");
+    else if (a->generic)
+        buf_append_str(c->out, "cvta.global.u64 %opd_b, %opd_b;\n\t");
+    buf_printf(c->out, "mov.u64 %%opd_e, %lld;\n\t", limit > 0 ? limit : 0);
+    compare(c, a, reg);
+}
+
+// Offsets in shared memory have 32 bits, in whichever register. The offset is left in %opd_l.
+static void check_shared(struct checker *c, const struct ptx_access *a,
+                         const struct ptx_symbol *symbol)
+{
+    if (symbol->size < 0)
+        buf_printf(c->out,
+                   "mov.u32 %%opd_n, %%dynamic_smem_size;\n\tsub.u32 %%opd_n, %%opd_n, %u;\n\t",
+                   a->width - 1);
+    else
+        buf_printf(c->out, "mov.u32 %%opd_n, %lld;\n\t",
+                   symbol->size >= a->width ? (long long)symbol->size - a->width + 1 : 0);
+    buf_printf(c->out, "mov.u32 %%opd_s, %.*s;\n\t", SLICE(symbol->name));
+    if (ptx_symbol_find(&c->symbols, a->name))
+        buf_append_str(c->out, "mov.u32 %opd_l, 0;\n\t");
+    else if (slice_begins(a->name, "%rd"))
+        buf_printf(c->out, "cvt.u32.u64 %%opd_l, %.*s;\n\tsub.u32 %%opd_l, %%opd_l, %%opd_s;\n\t",
+                   SLICE(a->name));
+    else
+        buf_printf(c->out, "sub.u32 %%opd_l, %.*s, %%opd_s;\n\t", SLICE(a->name));
+    buf_printf(c->out,
+               "add.u32 %%opd_l, %%opd_l, %d;\n\tsetp.ge.u32 %%opd_q, %%opd_l, %%opd_n;\n\t",
+               (int)a->offset);
+}
+
+// All tensors of the launch.
+static void check_any(struct checker *c, const struct ptx_access *a, struct slice reg)
+{
+    uint32_t n = c->n_sites;
+    buf_printf(c->out,
+               "add.s64 %%opd_a, %.*s, %lld;\n\tsetp.ne.u32 %%opd_q, 0, 0;\n\t"
+               "mov.u32 %%opd_n, %zu;\n\t",
+               SLICE(reg), (long long)a->offset, c->in->n_slots);
+    const char *spaces[] = { c->clusters ? "shared::cluster" : "shared", "local", "const",
+                             "param" };
+    for (int i = 0; i < 4 && a->generic; i++)
+        buf_printf(c->out, "isspacep.%s %%opd_t, %%opd_a;\n\t@%%opd_t bra OPD_D%u;\n\t", spaces[i],
+                   n);
+    if (a->width > 1)
+        buf_printf(c->out,
+                   "cvt.u32.u64 %%opd_l, %%opd_a;\n\tand.b32 %%opd_l, %%opd_l, %u;\n\t"
+                   "setp.ne.u32 %%opd_q, %%opd_l, 0;\n\t@%%opd_q bra OPD_D%u;\n\t",
+                   a->width - 1, n);
+    buf_printf(c->out,
+               "setp.eq.u32 %%opd_q, %%opd_n, 0;\n\t@%%opd_q bra OPD_D%u;\n\t"
+               "mov.u64 %%opd_m, " CHECKED_TABLE ";\n"
+               "OPD_A%u:\n\tld.const.u64 %%opd_b, [%%opd_m];\n\t"
+               "ld.const.u64 %%opd_e, [%%opd_m+%d];\n\tsub.s64 %%opd_o, %%opd_a, %%opd_b;\n\t"
+               "setp.ge.u64 %%opd_q, %%opd_o, %%opd_e;\n\t@!%%opd_q bra OPD_D%u;\n\t"
+               "add.s64 %%opd_m, %%opd_m, %zu;\n\tsub.u32 %%opd_n, %%opd_n, 1;\n\t"
+               "setp.ne.u32 %%opd_t, %%opd_n, 0;\n\t@%%opd_t bra OPD_A%u;\nOPD_D%u:\n\t",
+               n, n, 8 + 8 * width_index(a->width), n, sizeof(struct checked_row), n, n);
+}
+
+static void add_guard(struct checker *c, const struct ptx_instr *instr)
+{
+    if (instr->guard.size == 0)
+        return;
+    if (instr->negated)
+        buf_printf(c->out, "not.pred %%opd_t, %.*s;\n\tand.pred %%opd_q, %%opd_q, %%opd_t;\n\t",
+                   SLICE(instr->guard));
+    else
+        buf_printf(c->out, "and.pred %%opd_q, %%opd_q, %.*s;\n\t", SLICE(instr->guard));
+}
+
+// Where a miss goes. What the address is made from is not seen from there where it belongs to an
+// inner scope: then the address is worked out before.
+static void leave(struct checker *c, const struct ptx_access *a, const struct ptx_instr *instr,
+                  struct slice reg)
+{
+    char where[256];
+    if (a->shared)
+        snprintf(where, sizeof where, "cvt.u64.u32 %%opd_a, %%opd_l;\n\t");
+    else
+        snprintf(where, sizeof where, "add.s64 %%opd_a, %.*s, %lld;\n\t",
+                 reg.size < MAX_SYMBOL ? (int)reg.size : 0, reg.at, (long long)a->offset);
+    bool inner = c->depth > 1 || reg.size >= MAX_SYMBOL;
+    if (inner && reg.size < MAX_SYMBOL)
+        buf_append_str(c->out, where);
+    add_guard(c, instr);
+    buf_printf(c->out, "@%%opd_q bra OPD_M%u;\n\t", c->n_sites);
+    buf_printf(&c->cold, "OPD_M%u:\n\t%smov.u32 %%opd_s, %u;\n\tbra OPD_MISS;\n", c->n_sites,
+               inner ? "" : where, c->n_sites);
+}
+
+// A variable that is named, inside its bounds.
+static bool is_inside(const struct checker *c, const struct ptx_access *a,
+                      const struct ptx_symbol *symbol)
+{
+    return ptx_symbol_find(&c->symbols, a->name) == symbol && symbol->size >= 0 && a->offset >= 0 &&
+           a->width <= symbol->size && a->offset <= symbol->size - (int64_t)a->width;
+}
+
+static bool check_access(struct checker *c, const struct ptx_access *a,
+                         const struct ptx_instr *instr)
+{
+    struct origin origin = origins_of(&c->origins, a->name);
+    const struct ptx_symbol *symbol = origin.kind == ORIGIN_SYMBOL
+                                          ? ptx_symbol_at(&c->symbols, origin.index)
+                                          : NULL;
+    struct slice reg = a->name;
+    bool sized = a->size.size > 0;
+    if ((a->shared && (!symbol || !symbol->shared)) || (sized && origin.kind != ORIGIN_SLOT) ||
+        (symbol && symbol->size < 0 && !a->shared)) {
+        note_unchecked(c, instr->op);
+        return true;
+    }
+    if (symbol && is_inside(c, a, symbol))
+        return true;
+    if (!add_site(c, a, origin))
+        return false;
+    if (!a->shared && (reg.size == 0 || ptx_symbol_find(&c->symbols, reg))) {
+        buf_printf(c->out, "mov.u64 %%opd_a, %.*s;\n\t", reg.size ? (int)reg.size : 1,
+                   reg.size ? reg.at : "0");
+        reg = (struct slice){ "%opd_a", 6 };
+    }
+    if (a->shared)
+        check_shared(c, a, symbol);
+    else if (sized)
+        check_sized(c, a, reg, origin.index);
+    else if (origin.kind == ORIGIN_SLOT)
+        check_slot(c, a, reg, origin.index);
+    else if (symbol)
+        check_variable(c, a, reg, symbol);
+    else
+        check_any(c, a, reg);
+    leave(c, a, instr, reg);
+    return true;
+}
+
+// --- a function
+
+static bool replace_end(struct checker *c, const struct ptx_access *a,
+                        const struct ptx_instr *instr)
+{
+    if (!add_site(c, a, (struct origin){ 0 }))
+        return false;
+    if (instr->guard.size)
+        buf_printf(c->out, "@%s%.*s ", instr->negated ? "!" : "", SLICE(instr->guard));
+    buf_printf(c->out, "bra OPD_M%u;", c->n_sites);
+    buf_printf(&c->cold,
+               "OPD_M%u:\n\tmov.u64 %%opd_a, 0;\n\tmov.u32 %%opd_s, %u;\n\tbra OPD_MISS;\n",
+               c->n_sites, c->n_sites);
+    return true;
+}
+
+static bool write_code(struct checker *c, struct slice text)
+{
+    struct ptx_instr instr;
+    struct ptx_access access;
+    ptx_instr_read(text, &instr);
+    enum ptx_access_kind kind = PTX_ACCESS_NONE;
+    if (!slice_begins(text, "."))
+        kind = ptx_access_read(&instr, &access);
+    if (kind == PTX_ACCESS_FOUND && access.width == 0)
+        return replace_end(c, &access, &instr);
+    if (kind == PTX_ACCESS_UNKNOWN)
+        note_unchecked(c, instr.op);
+    if (kind == PTX_ACCESS_FOUND && !check_access(c, &access, &instr))
+        return false;
+    put(c, text);
+    return true;
+}
+
+// What stands before the last brace.
+static void write_end(struct checker *c, uint32_t sites_before)
+{
+    static const char *const ids[] = { "ctaid.x", "ctaid.y", "ctaid.z", "tid.x", "tid.y", "tid.z" };
+    if (c->n_sites == sites_before)
+        return;
+    buf_append_str(c->out, "\n");
+    buf_append(c->out, c->cold.bytes, c->cold.size);
+    buf_append_str(c->out, report);
+    for (int i = 0; i < 6; i++)
+        buf_printf(c->out,
+                   "\tmov.u32 %%opd_n, %%%s;\n\tst.volatile.global.u32 [%%opd_b+%d], %%opd_n;\n",
+                   ids[i], 28 + 4 * i);
+    buf_append_str(c->out, report_end);
+}
+
+// Where the body ends that begins with the next brace.
+static bool find_end(struct checker *c, struct slice rest, struct slice *behind)
+{
+    struct ptx_statement s;
+    int depth = 0;
+    do {
+        if (!ptx_next(&rest, &s) || s.kind == PTX_END || s.kind == PTX_HEADER)
+            return refuse(c, "a function does not end");
+        depth += (s.kind == PTX_OPEN) - (s.kind == PTX_CLOSE);
+        if (depth > MAX_DEPTH)
+            return refuse(c, "scopes are nested deeper than 64");
+    } while (depth > 0);
+    *behind = rest;
+    return true;
+}
+
+static void learn_origins(struct checker *c, struct slice body)
+{
+    struct ptx_statement s;
+    struct ptx_instr instr;
+    while (ptx_next(&body, &s) && s.kind != PTX_END) {
+        if (s.kind != PTX_CODE)
+            continue;
+        ptx_instr_read(s.text, &instr);
+        origins_add(&c->origins, &instr);
+    }
+    origins_work_out(&c->origins);
+}
+
+static bool write_body(struct checker *c, struct slice body)
+{
+    struct ptx_statement s;
+    const char *copied = body.at;
+    uint32_t before = c->n_sites;
+    c->depth = 0;
+    while (ptx_next(&body, &s) && s.kind != PTX_END) {
+        put(c, (struct slice){ copied, (size_t)(s.text.at - copied) });
+        copied = s.text.at + s.text.size;
+        if (s.kind == PTX_LINE)
+            ptx_lines_read(&c->lines, s.text);
+        c->depth += (s.kind == PTX_OPEN) - (s.kind == PTX_CLOSE);
+        if (s.kind == PTX_CLOSE && c->depth == 0)
+            write_end(c, before);
+        if (s.kind != PTX_CODE)
+            put(c, s.text);
+        else if (!write_code(c, s.text))
+            return false;
+        if (s.kind == PTX_OPEN && c->depth == 1)
+            buf_append_str(c->out, registers);
+    }
+    return true;
+}
+
+static void write_table(struct checker *c)
+{
+    size_t rows = c->in->n_slots ? c->in->n_slots : 1;
+    if (!c->has_table)
+        buf_printf(c->out,
+                   ".visible .const .align 8 .b8 " CHECKED_TABLE "[%zu];\n"
+                   ".visible .global .align 8 .b8 " CHECKED_REPORT "[%zu];\n\n",
+                   rows * sizeof(struct checked_row), sizeof(struct checked_report));
+    c->has_table = true;
+}
+
+// Whether it is an entry, and which.
+static bool entry_name(struct slice header, struct slice *out)
+{
+    const char *at = memmem(header.at, header.size, ".entry", 6);
+    if (!at)
+        return false;
+    struct slice rest = { at + 6, (size_t)(header.at + header.size - at) - 6 };
+    rest = slice_trim(rest);
+    *out = slice_name(&rest);
+    return true;
+}
+
+static bool write_function(struct checker *c, struct slice header, struct slice *rest)
+{
+    struct slice body = *rest, name;
+    bool entry = entry_name(header, &name), wanted = entry && slice_is(name, c->in->entry);
+    if (!find_end(c, body, rest))
+        return false;
+    body.size -= rest->size;
+    c->found = c->found || wanted;
+    if (entry && !wanted)
+        return true;
+    c->origins = (struct origins){ .symbols = &c->symbols, .slots = c->in->slots };
+    c->origins.n_slots = entry ? c->in->n_slots : 0;
+    c->cold.size = 0;
+    if (entry)
+        origins_read_params(&c->origins, header);
+    learn_origins(c, body);
+    write_table(c);
+    put(c, header);
+    bool ok = write_body(c, body);
+    origins_finish(&c->origins);
+    return ok;
+}
+
+// --- the module
+
+static void read_target(struct checker *c, struct slice line)
+{
+    const char *at = memmem(line.at, line.size, "sm_", 3);
+    int64_t arch = 0;
+    struct slice rest = { at, at ? (size_t)(line.at + line.size - at) : 0 };
+    if (!slice_begins(line, ".target") || !at)
+        return;
+    rest = (struct slice){ rest.at + 3, rest.size - 3 };
+    slice_number(&rest, &arch);
+    c->clusters = arch >= 90;
+}
+
+// What is said of files stands at the end, in part.
+static bool learn_module(struct checker *c, struct slice rest)
+{
+    struct ptx_statement s;
+    do {
+        if (!ptx_next(&rest, &s))
+            return refuse(c, "a statement does not end");
+        if (s.kind == PTX_LINE && slice_begins(s.text, ".file"))
+            ptx_lines_read(&c->lines, s.text);
+        if (s.kind == PTX_LINE)
+            read_target(c, s.text);
+        if (s.kind == PTX_CODE && slice_begins(s.text, "."))
+            ptx_symbols_add(&c->symbols, s.text);
+    } while (s.kind != PTX_END);
+    return true;
+}
+
+static bool write_module(struct checker *c, struct slice rest)
+{
+    struct ptx_statement s = { 0 };
+    const char *copied = rest.at;
+    buf_append_str(c->out, CHECKED_SLOTS);
+    for (size_t i = 0; i < c->in->n_slots; i++)
+        buf_printf(c->out, " %u", c->in->slots[i]);
+    buf_append_str(c->out, "\n");
+    while (ptx_next(&rest, &s) && s.kind != PTX_END) {
+        put(c, (struct slice){ copied, (size_t)(s.text.at - copied) });
+        if (s.kind == PTX_HEADER) {
+            if (!write_function(c, s.text, &rest))
+                return false;
+        } else {
+            put(c, s.text);
+        }
+        copied = rest.at;
+    }
+    if (!c->found)
+        return refuse(c, "its kernel is not there");
+    buf_append_str(c->out, "\n");
+    buf_append(c->out, c->sites.bytes, c->sites.size);
+    return true;
+}
+
+bool ptx_check(const struct ptx_check_input *in, struct buf *out, struct buf *unchecked,
+               struct opd_err *err)
+{
+    struct checker c = { .in = in, .out = out, .unchecked = unchecked, .err = err };
+    if (in->size > PTX_CHECK_MAX_TEXT)
+        return refuse(&c, "it has more than 16 MiB");
+    if (in->n_slots > CHECKED_MAX_SLOTS)
+        return refuse(&c, "its kernel takes more than 512 tensors");
+    char *text = mem_strndup(in->text, in->size);
+    struct slice all = { text, strlen(text) };
+    bool ok = all.size == in->size || refuse(&c, "it holds a zero byte");
+    ok = ok && (ptx_blank_comments(text, all.size) || refuse(&c, "a comment does not end"));
+    ok = ok && learn_module(&c, all) && write_module(&c, all);
+    ptx_symbols_finish(&c.symbols);
+    ptx_lines_finish(&c.lines);
+    buf_finish(&c.cold);
+    buf_finish(&c.sites);
+    free(text);
+    return ok;
+}
