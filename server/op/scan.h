@@ -21,7 +21,7 @@ struct scanner {
     const char *file;
     struct arena *arena;
     struct opd_err *err;
-    const char *text; // the whole, as it came
+    const char *text, *code; // the whole, as it came and as it is scanned
     size_t text_size;
     const char *p, *end;
     int line;

@@ -149,7 +149,8 @@ static void append_caret(struct buf *out, const char *start, const char *at)
 void show_mistake(struct opd_err *err, const char *file, const char *text, size_t size,
                   const struct show_hint *hint)
 {
-    struct view v = { .text = text, .end = text + size, .first = text_first_line(text, size) };
+    int first = text_first_line(text, size); // below 1: that is the mistake, in line 1
+    struct view v = { .text = text, .end = text + size, .first = first < 1 ? 1 : first };
     if (err->log || !read_line(err->msg, file, &v))
         return;
     const char *at = find_place(&v, hint);

@@ -57,7 +57,8 @@ static void look_into(struct scanner *s, struct signature *sig)
     struct piece body = sig->has_body ? scan_bracketed(&ahead, false) : (struct piece){ 0 };
     for (int i = 0; i < sig->n_params; i++) {
         struct signature_param *p = &sig->params[i];
-        p->asked = !sig->has_body || !p->name || stores_asks(body.start, body.size, p->name);
+        p->asked = !sig->has_body || !p->name || !p->writes ||
+                   stores_asks(body.start, body.size, p->name, s->code, s->text_size);
         if (sig->has_body && p->kind != PARAM_VALUE && p->name)
             p->reads = !(p->writes ? stores_only : stores_nothing)(body.start, body.size, p->name,
                                                                    s->text, s->text_size);
@@ -141,6 +142,7 @@ bool signature_scan(const char *file, const char *text, size_t size, struct aren
         .err = err,
         .text = text,
         .text_size = size,
+        .code = copy,
         .p = copy,
         .end = copy + size,
         .line = text_first_line(text, size),

@@ -1,6 +1,7 @@
 #include "op/stores.h"
 
 #include <ctype.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "op/text.h"
@@ -175,14 +176,11 @@ bool stores_only(const char *body, size_t size, const char *name, const char *fi
 // y[i], y + i, *y, atomicAdd(y, v), reinterpret_cast<float4 *>(y)[i], ((float4 *)y)[i]
 static bool is_used(const struct look *l, const char *before, const char *after)
 {
-    static const char *const atomics[] = { "atomicAdd",
-                                           "gpuAtomicAdd",
-                                           "gpuAtomicAddNoReturn",
-                                           "atomicMax",
-                                           "atomicMin",
-                                           "atomicExch",
-                                           "atomicCAS",
-                                           NULL };
+    static const char *const atomics[] = {
+        "atomicAdd",  "gpuAtomicAdd", "gpuAtomicAddNoReturn", "atomicMax",  "atomicMin",
+        "atomicExch", "atomicCAS",    "fastAtomicAdd",        "opd::store", "opd::store_vec",
+        NULL
+    };
     const char *word = precedes(l, before, "(") ? drop_blanks(l, before - 1) : before;
     if ((precedes(l, word, ">") || precedes(l, word, ")")) && follows(l, after, ")"))
         after = skip_blanks(l, after + 1);
@@ -190,15 +188,146 @@ static bool is_used(const struct look *l, const char *before, const char *after)
            is_given_to(l, before, atomics);
 }
 
-bool stores_asks(const char *body, size_t size, const char *name)
+// --- what a pointer is handed on to
+
+enum { MAX_HANDS = 16, MAX_READ = 1 << 24 };
+
+// How far a pointer is followed: functions that are entered, and characters that are read.
+struct trail {
+    const struct look *file;
+    int hands;
+    int64_t left;
+};
+
+static bool asks(const struct look *l, struct trail *t);
+
+// Behind the bracket that closes the one at p, in a text without strings.
+static const char *skip_round(const struct look *l, const char *p, struct trail *t)
 {
-    struct look l = { body, body + size, name, strlen(name) };
-    const char *p = find_name(&l, body);
+    int depth = 0;
+    for (; p < l->end; p++, t->left--) {
+        depth += (*p && strchr("([{", *p)) - (*p && strchr(")]}", *p));
+        if (depth == 0)
+            return p + 1;
+    }
+    return p;
+}
+
+static void last_word(const struct look *l, const char *end, struct look *out)
+{
+    out->name = end = drop_blanks(l, end);
+    while (out->name > l->begin && text_is_word_char(out->name[-1]))
+        out->name--;
+    out->n = (size_t)(end - out->name);
+}
+
+// The name of the n-th parameter between the brackets. False: there are not so many, or it has
+// none.
+static bool find_param(const struct look *params, int n, struct look *out)
+{
+    const char *start = params->begin, *p = start;
+    for (int depth = 0; p < params->end && (n > 0 || depth > 0 || *p != ','); p++) {
+        depth += (*p && strchr("(<[", *p)) - (*p && strchr(")>]", *p));
+        if (depth == 0 && *p == ',') {
+            n--;
+            start = p + 1;
+        }
+    }
+    const char *stop = start;
+    while (stop < p && *stop != '=' && *stop != '[')
+        stop++;
+    last_word(params, stop, out);
+    return n == 0 && out->n > 0 && out->name > start;
+}
+
+// Of the functions of that name that the file defines, whether one asks for its n-th parameter.
+static bool function_asks(const struct look *function, int n, struct trail *t)
+{
+    struct look f = { t->file->begin, t->file->end, function->name, function->n };
+    bool found = false;
+    t->left -= f.end - f.begin;
+    for (const char *p = f.begin; t->left > 0 && (p = find_name(&f, p)) != NULL; p += f.n) {
+        const char *open = skip_blanks(&f, p + f.n);
+        if (!follows(&f, open, "("))
+            continue;
+        const char *close = skip_round(&f, open, t), *body = skip_blanks(&f, close);
+        struct look params = { open + 1, close - 1, NULL, 0 };
+        struct look inside = { body, body, NULL, 0 };
+        if (!follows(&f, body, "{") || close - 1 <= open)
+            continue;
+        inside.end = skip_round(&f, body, t);
+        if (!find_param(&params, n, &inside) || asks(&inside, t))
+            return true;
+        found = true;
+    }
+    return !found || t->left <= 0;
+}
+
+// f(a, dx): the function, and which of its arguments stands between the two; false: it is none.
+static bool find_call(const struct look *l, const char *before, const char *after,
+                      struct look *function, int *n)
+{
+    static const char *const keywords[] = { "if", "while", "for", "switch", "return", "sizeof" };
+    const char *p = before;
+    if (!follows(l, after, ",") && !follows(l, after, ")"))
+        return false;
+    if (!precedes(l, before, ",") && !precedes(l, before, "("))
+        return false;
+    *n = 0;
+    for (int depth = 0; depth >= 0; p--) {
+        if (p == l->begin || strchr(";{}<>", p[-1]))
+            return false;
+        depth += (p[-1] == ')' || p[-1] == ']') - (p[-1] == '(' || p[-1] == '[');
+        *n += depth == 0 && p[-1] == ',';
+    }
+    p = drop_blanks(l, p);
+    while (precedes(l, p, ">") && p > l->begin) // f<scalar_t, 3>(
+        while (--p > l->begin && *p != '<')
+            ;
+    last_word(l, p, function);
+    for (size_t i = 0; i < sizeof keywords / sizeof *keywords; i++)
+        if (text_is(function->name, function->n, keywords[i]))
+            return false;
+    return function->n > 0;
+}
+
+// T *p = dx; and what follows.
+static bool find_alias(const struct look *l, const char *before, const char *after,
+                       struct look *alias)
+{
+    if (!follows(l, after, ";") || !precedes(l, before, "="))
+        return false;
+    last_word(l, before - 1, alias);
+    const char *type = drop_blanks(l, alias->name);
+    alias->begin = after;
+    return alias->n > 0 && (precedes(l, type, "*") || precedes(l, type, "auto"));
+}
+
+static bool asks(const struct look *l, struct trail *t)
+{
+    const char *p = find_name(l, l->begin);
     bool found = p != NULL;
-    for (; p; p = find_name(&l, p + l.n)) {
-        const char *before = drop_blanks(&l, p), *after = skip_blanks(&l, p + l.n);
-        if (!is_member(&l, before) && (!is_used(&l, before, after) || is_tested(&l, before, after)))
+    if (t->hands++ == MAX_HANDS)
+        return true;
+    for (; p && t->left > 0; p = find_name(l, p + l->n)) {
+        const char *before = drop_blanks(l, p), *after = skip_blanks(l, p + l->n);
+        struct look other = *l;
+        int n;
+        if (is_member(l, before) || (is_used(l, before, after) && !is_tested(l, before, after)))
+            continue;
+        if (find_alias(l, before, after, &other)
+                ? asks(&other, t)
+                : !find_call(l, before, after, &other, &n) || function_asks(&other, n, t))
             return true;
     }
-    return !found;
+    t->hands--;
+    return !found || t->left <= 0;
+}
+
+bool stores_asks(const char *body, size_t size, const char *name, const char *code,
+                 size_t code_size)
+{
+    struct look l = { body, body + size, name, strlen(name) };
+    struct look file = { code, code + code_size, NULL, 0 };
+    return asks(&l, &(struct trail){ &file, 0, MAX_READ });
 }

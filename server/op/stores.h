@@ -15,8 +15,10 @@ bool stores_only(const char *body, size_t size, const char *name, const char *fi
 
 // Whether the parameter is asked somewhere whether it is null, or may be where that is not to be
 // seen: it stands nowhere, or elsewhere than as y[i], y + i, *y, as the first argument of an atomic
-// function, or cast as reinterpret_cast<float4 *>(y)[i].
-bool stores_asks(const char *body, size_t size, const char *name);
+// function, cast as reinterpret_cast<float4 *>(y)[i], or as `T *p = y;` or f(y) where the same is
+// true of p, and of f's parameter in `code`, the file without comments and strings.
+bool stores_asks(const char *body, size_t size, const char *name, const char *code,
+                 size_t code_size);
 
 // The same as stores_only(); whether it stands nowhere.
 bool stores_nothing(const char *body, size_t size, const char *name, const char *file,

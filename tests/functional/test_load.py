@@ -228,6 +228,8 @@ def test_bad_input(daemon):
             with pytest.raises(Exception, match=f"(?s)^{message}") as caught:
                 raw.call("load", source, options)
             assert caught.value.code == "invalid_argument"
+            if source[:7] in ("#line 0", "#line 5"):
+                assert caught.value.log == source.splitlines()[0] + "\n^\n"
         assert raw.call("load", add(3, "load_odd").encode(), {})["version"] == 1
         assert raw.call("unload", "load_odd") is None
         assert raw.call("load", "#line 1\n" + add(3, "load_odd"), {})["version"] == 1

@@ -70,12 +70,39 @@ __global__ void add_one(const __half *x, __half *y, const int n)
     if (i < n) y[i] = __hadd(x[i], __float2half(1.f));
 }
 """
+HELPED = """
+//! op      helped(Tensor x, Tensor w) -> Tensor y
+//! dtypes  float32
+//! shape   x w y [N]
+//! example x=[4] w=[4]
+//! forward
+//!   kernel multiply
+//! backward grad_x grad_w
+//!   kernel multiply_backward
+template <typename T> __device__ void put(T *to, int64_t i, T v) { to[i] = v; }
+__device__ void put_both(float *a, float *b, int64_t i, float u, float v)
+{
+    float *p = b;
+    put<float>(a, i, u);
+    put(p, i, v);
+}
+__global__ void multiply(const float *x, const float *w, float *y, int64_t N)
+{
+    CUDA_KERNEL_LOOP(i, N) y[i] = x[i] * w[i];
+}
+__global__ void multiply_backward(const float *x, const float *w, const float *grad_y, float *grad_x, float *grad_w,
+                                  int64_t N)
+{
+    CUDA_KERNEL_LOOP(i, N) put_both(grad_x, grad_w, i, grad_y[i] * w[i], grad_y[i] * x[i]);
+}
+"""
 
 
 @pytest.fixture(scope="module")
 def client(start_shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernels")
     (folder / "named.cu").write_text(NAMED)
+    (folder / "helped.cu").write_text(HELPED)
     for dtype in ("float32", "float16"):
         name = f"add_{dtype}"
         (folder / f"{name}.cu").write_text(SHARED.replace("NAME", name).replace("DTYPE", dtype))
@@ -93,6 +120,15 @@ def test_types_with_names(client, how, factor):
     for wanted in ("x", "w", "xw"):  # of what is not wanted the kernel writes into memory of its own
         for name, got in zip("xw", ctx.backward(client.tensor(grad), wanted=list(wanted))):
             assert got is None if name not in wanted else np.array_equal(got.numpy(), expected[name])
+
+
+def test_what_is_not_wanted_is_handed_on(client):
+    """To functions that do not ask whether it is null."""
+    x, w = client.tensor(np.float32([1, 2, 3])), client.tensor(np.float32([4, 5, 6]))
+    _, ctx = client.ops.helped.forward(x, w)
+    for wanted in (["x"], ["w"], ["x", "w"]):
+        for name, got, expected in zip("xw", ctx.backward(client.tensor(np.ones(3, np.float32)), wanted=wanted), (w, x)):
+            assert got is None if name not in wanted else np.array_equal(got.numpy(), expected.numpy())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -99,14 +99,40 @@ static void test_macros(void **state)
 
 static bool asks(const char *body)
 {
-    return stores_asks(body, strlen(body), "y");
+    static const char code[] =
+        "template <class T, int N> __device__ void put(T *__restrict__ p, int i, T v) { p[i] = v; "
+        "}\n"
+        "void put_if(float *p, float v) { if (p) *p = v; }\n"
+        "void twice(std::pair<int, int> n, float *q = 0, int i) { put(q, i, 2.f); put(q, i); }\n"
+        "void again(float *y) { again(y); }\n"
+        "void over(float *y) { *y = 1; } void over(double *y) { if (y) *y = 1; }\n"
+        "void by_name(float *) { } void pair(int a[2], float b[]) { b[a[0]] = 1; }\n"
+        "int declared(float *y);\n";
+    return stores_asks(body, strlen(body), "y", code, strlen(code));
 }
 
 static void test_what_asks(void **state)
 {
     (void)state;
     static const char *const asking[] = {
-        "", "if (y) y[i] = v;", "y ? 1 : 2;", "put(y, i, v);", "T *p = y;", "if (n && y) *y = v;",
+        "",
+        "if (y) y[i] = v;",
+        "y ? 1 : 2;",
+        "unknown(y, i, v);",
+        "T *p = y;",
+        "T *p = y; put_if(p, 1);",
+        "if (n && y) *y = v;",
+        "put(a, y, v);", // another parameter, which is no pointer
+        "put_if(y, v);",
+        "twice(y, i, v);",
+        "y[i] = 1; f(put_if(y, v));",
+        "again(y);",
+        "over(y);",
+        "by_name(y);",
+        "declared(y);",
+        "return y;",
+        "P p{y};",
+        "[&](float *) {}(y);",
     };
     static const char *const using[] = {
         "y[i] = v;",
@@ -117,6 +143,13 @@ static void test_what_asks(void **state)
         "reinterpret_cast<float4 *>(y)[i] = v;",
         "((float4 *)y)[i] = v;",
         "p.y; *y += v; y [i] = 1;",
+        "put(y, i, v);",
+        "put<scalar_t, 3>( y , i, v);",
+        "T *p = y; p[i] = v;",
+        "auto p = y; put(p, 1, 2);",
+        "f(g(a, b), h[1, 2]); twice(f(1, 2), y, i);",
+        "pair(a, y);",
+        "opd::store(y, v); fastAtomicAdd(y, i, n, v, true);",
     };
     for (size_t i = 0; i < sizeof asking / sizeof *asking; i++)
         if (!asks(asking[i]))
