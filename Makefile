@@ -44,7 +44,7 @@ FUZZ_SECONDS ?= 10
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test quick some check-gpu endurance-gpu examples programs \
 	unit conformance compile-all functional ops torch torch-isolated reload faults soak soak-torch endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
-	bench bench-edits bench-operators \
+	bench bench-cpu bench-edits bench-operators \
 	bench-reload bench-requests gates \
 	lint format protocol stubs docs install uninstall dist wheel first-hour clean
 
@@ -317,8 +317,11 @@ gates: $(call built,all programs)
 	$(TEST_ENV) PYTHONPATH=client/python:tests:tests/functional $(PYTHON) tests/functional/test_gates.py
 
 bench-operators: $(call built,all)
-	$(TEST_ENV) $(PYTHON) tests/bench/bench.py
-	$(TEST_ENV) $(PYTHON) tests/bench/bench_torch.py
+	$(TEST_ENV) $(PYTHON) tests/bench/bench.py $(if $(QUICK),--quick,--svg docs/roofline.svg)
+	$(if $(QUICK),,$(TEST_ENV) $(PYTHON) tests/bench/bench_torch.py)
+
+bench-cpu: $(call built,all)
+	$(TEST_ENV) $(PYTHON) tests/bench/bench_cpu.py
 
 bench-reload: $(call built,all)
 	$(TEST_ENV) $(PYTHON) tests/bench/bench_reload.py --device $(DEVICE)

@@ -1,420 +1,391 @@
-"""The figures of docs/benchmarks.md: `make bench-operators`, on the best device there is.
+"""Kernels beside the best that PyTorch can do: `make bench-operators`, the figures of docs/benchmarks.md.
 
-    bench.py [--device cuda:0|cpu] [--only GROUP]... [--dtype DTYPE]... [--no-compile]
+    bench.py [--quick] [--only GROUP]... [--dtype DTYPE]... [--batch N]... [--no-compile] [--rows]
+             [--svg FILE] [--device cuda:0|cpu]
 
-Every operator that opd comes with, forward and backward, beside PyTorch eager and, for those of
-formulas and LLTM, torch.compile; requests alone; calls through opd.torch. timing.py tells how.
-Exits 1 if a row failed: its error is on standard error, and its cells are empty.
+Every operator that opd comes with, forward and backward, in float32, bfloat16 and float16, on shapes
+of networks. PyTorch's side is the fastest of what a user can pick: for images NCHW and channels_last,
+with and without cudnn.benchmark; eager and torch.compile(mode="max-autotune-no-cudagraphs"). Times
+are of kernels alone (timing.py); sides take turns. A table of each operator, direction and dtype:
+how many times as fast as PyTorch's best, as geometric mean over the shapes; the worst and its shape;
+what is moved and computed a second at most, beside the card's copy and product of matrices. Float32
+is float32: TF32 is off. --rows adds a line for each shape, --quick takes a minute, and ^C tells what
+was measured so far. Exits 1 if values differ or a case fails.
 """
 
 import argparse
-import functools
-import os
+import itertools
+import math
 import statistics
 import sys
 import time
+import traceback
 import warnings
+from dataclasses import dataclass, field
 from pathlib import Path
 
-# No processes beside ours that compile, while calls are timed.
-os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-
-import numpy as np
 import torch
-import torch.nn.functional as F
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+import cases  # noqa: E402
+import roofline  # noqa: E402
 from conftest import Daemon  # noqa: E402
-from timing import HEAD, Timing  # noqa: E402
+from peers import make_peers  # noqa: E402
+from timing import Timer, measure_card  # noqa: E402
 
-import opd  # noqa: E402
+import opd.torch  # noqa: E402
 
+TURN, TURNS = 0.004, 5  # seconds of each side in a turn
+CLOSE = 1.25  # ways that take so much longer than the fastest are not looked at again
+SLOW = 0.05  # seconds of a call, of which fewer are made
+BATCHES = (1, 8, 32, 128)
 
-class Bench:
-    """What a group needs: the daemon's client, the sizes of this device, tensors on both sides."""
-
-    def __init__(self, client, device, compiles):
-        self.client, self.device, self.compiles = client, device, compiles
-        self.gpu = device != "cpu"
-        self.place = device
-        self.dtype = "float32"
-        self.stream = torch.cuda.Stream(device) if self.gpu else None
-        self.timing = Timing(client, device, self.stream)
-        self.generator = torch.Generator(device).manual_seed(0)
-
-    def pick(self, on_gpu, on_cpu):
-        return on_gpu if self.gpu else on_cpu
-
-    def random(self, *shape, scale=1.0):
-        """Normal numbers in both places: (opd's, PyTorch's)."""
-        x = torch.randn(shape, device=self.place, generator=self.generator) * scale
-        return self.both(x.to(getattr(torch, self.dtype)))
-
-    def both(self, x):
-        return self.client.tensor(x.cpu(), dtype=str(x.dtype).removeprefix("torch.")), x
-
-    def row(self, name, *args, **keywords):
-        self.timing.row(f"{name} {self.dtype}", *args, **keywords)
-
-    def grads(self, function, leaves, grads, wanted):
-        """A call of the backward of function(*leaves), whose forward has run."""
-        outputs = function(*leaves)
-        return lambda: torch.autograd.grad(outputs, wanted, grads, retain_graph=True)
-
-    def both_ways(self, name, op, function, pairs, grads, attrs=None, wanted=None, size=(0, 0),
-                  compiled=None, note="", same_slopes=True):  # fmt: skip
-        """Rows of forward and backward. pairs: the inputs; grads: of the outputs; wanted: the
-        inputs whose gradients are compared, by their positions; function: PyTorch's; None: none;
-        compiled: makes what torch.compile gives of it; same_slopes: gradients are compared."""
-        attrs = attrs or {}
-        ours, theirs = zip(*pairs)
-        leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in theirs]
-        our_grads, their_grads = zip(*grads)
-        inputs = [i["name"] for i in self.client._conn.call("op_info", op)["inputs"]]
-        picked = range(len(pairs)) if wanted is None else wanted
-        target = [leaves[i] for i in picked]
-        call = self.client.ops[op]
-        # Both rows use one function, which is compiled forward and backward at once.
-        made = functools.cache(compiled) if compiled and self.compiles else None
-        self.row(f"{name} forward", lambda: call(*ours, **attrs),
-                 function and (lambda: function(*leaves)),
-                 made and (lambda: lambda: made()(*leaves)), size[0])  # fmt: skip
-        _, context = call.forward(*ours, **attrs)
-        names = tuple(inputs[i] for i in picked)
-
-        def backward():
-            found = context.backward(*our_grads, wanted=names)
-            return [found[i] for i in picked]
-
-        self.row(f"{name} backward{note}", backward,
-                 function and self.grads(function, leaves, their_grads, target),
-                 made and (lambda: self.grads(made(), leaves, their_grads, target)), size[1],
-                 same_slopes)  # fmt: skip
-        torch._dynamo.reset()
+# Channels, rows and columns, window, stride: the depthwise layers of each network.
+NETWORKS = {
+    "MobileNetV2": [(32, 112, 3, 1), (96, 112, 3, 2), (144, 56, 3, 1), (144, 56, 3, 2), (192, 28, 3, 1),
+                    (192, 28, 3, 2), (384, 14, 3, 1), (576, 14, 3, 1), (576, 14, 3, 2), (960, 7, 3, 1)],
+    "EfficientNet-B0": [(144, 56, 5, 2), (240, 28, 5, 1), (240, 28, 3, 2), (480, 14, 3, 1), (480, 14, 5, 1),
+                        (672, 14, 5, 1), (672, 14, 5, 2), (1152, 7, 5, 1), (1152, 7, 3, 1)],
+    "ConvNeXt-T": [(96, 56, 7, 1), (192, 28, 7, 1), (384, 14, 7, 1), (768, 7, 7, 1)],
+    "RepLKNet-31B": [(128, 56, 31, 1), (256, 28, 29, 1), (512, 14, 27, 1), (1024, 7, 13, 1)],
+}  # fmt: skip
+QUICK_LAYERS = [(32, 112, 3, 1), (96, 112, 3, 2), (192, 28, 3, 1), (144, 56, 5, 2), (672, 14, 5, 1),
+                (96, 56, 7, 1), (384, 14, 7, 1), (128, 56, 31, 1), (1024, 7, 13, 1)]  # fmt: skip
 
 
-# ---- groups of operators
-
-
-def whole(function):
-    return lambda: torch.compile(function, dynamic=False)
-
-
-def gelu_sigmoid(x):
-    return x * torch.sigmoid(1.702 * x)
-
-
-ELEMENTWISE = {
-    "sigmoid": ("sigmoid", torch.sigmoid, {}),
-    "tanh": ("tanh", torch.tanh, {}),
-    "relu": ("relu", F.relu, {}),
-    "silu": ("silu", F.silu, {}),
-    "elu": ("elu", F.elu, {}),
-    "acos": ("acos", torch.acos, {}),
-    "gelu sigmoid": ("gelu", gelu_sigmoid, {"approximate": "sigmoid"}),
-    "gelu tanh": ("gelu", lambda x: F.gelu(x, approximate="tanh"), {"approximate": "tanh"}),
-    "gelu none": ("gelu", F.gelu, {"approximate": "none"}),
-}
+# ---- shapes: each group gives cases, whose first are those of --quick
 
 
 def elementwise(b):
-    n = b.pick(1 << 26, 1 << 20)
-    x, grad = b.random(n), b.random(n)
-    inside = b.both(torch.tanh(x[1]) * 0.9)  # where acos has a value
-    item = x[1].element_size()
-    for name, (op, function, attrs) in ELEMENTWISE.items():
-        b.both_ways(name, op, function, [inside if op == "acos" else x], [grad], attrs,
-                    size=(2 * n * item, 3 * n * item), compiled=whole(function))  # fmt: skip
+    for shape in b.pick([(1 << 26,), (32, 197, 3072), (128, 96, 56, 56), (16, 1000)], 1):
+        yield from cases.elementwise(b.make, *shape)
 
 
 def broadcast(b):
-    rows, columns = b.pick((4096, 4096), (512, 512))
-    x, y, grad = b.random(rows, columns), b.random(columns), b.random(rows, columns)
-    size = x[1].numel() * x[1].element_size()
-    # PyTorch gives the gradient of add's first input without a copy.
-    b.both_ways("add of a row", "add", torch.add, [x, y], [grad], wanted=[1], size=(2 * size, size),
-                compiled=whole(torch.add), note=", of the row")  # fmt: skip
-    b.both_ways("mul by a row", "mul", torch.mul, [x, y], [grad], size=(2 * size, 3 * size),
-                compiled=whole(torch.mul))  # fmt: skip
-    n = b.pick(1 << 26, 1 << 20)
-    x, y, grad = b.random(n), b.random(n), b.random(n)
-    item = x[1].element_size()
-    b.both_ways("mul", "mul", torch.mul, [x, y], [grad], size=(3 * n * item, 5 * n * item),
-                compiled=whole(torch.mul))  # fmt: skip
+    for shapes in b.pick([((4096, 4096), (4096,)), ((32, 197, 768), (768,)), ((32, 256, 56, 56), (256, 1, 1)),
+                          ((64, 1000), (1000,))], 1):  # fmt: skip
+        yield from cases.broadcast(b.make, *shapes)
+
+
+def rows(b):
+    for shape in b.pick([(16384, 1024), (6304, 768), (4096, 8192), (75648, 197), (64, 1000)], 1):
+        yield from cases.rows(b.make, *shape)
 
 
 def depthwise(b):
-    for kernel in (3, 7):
-        shape = b.pick((64, 128, 56, 56), (8, 64, 56, 56))
-        channels, padding = shape[1], kernel // 2
-        (ox, x), (ow, w) = b.random(*shape), b.random(channels, 1, kernel, kernel, scale=0.1)
-        og, grad = b.random(*shape)
-        conv = b.client.ops.depthwise_conv2d
-        size = 2 * x.numel() * x.element_size()
-        name = f"depthwise {kernel}×{kernel}"
-        b.row(f"{name} forward", lambda: conv(ox, ow, padding=padding),
-              lambda: F.conv2d(x, w, padding=padding, groups=channels), size=size)
-        _, ctx = conv.forward(ox, ow, padding=padding)
-
-        def theirs(*mask):
-            found = torch.ops.aten.convolution_backward(
-                grad, x, w, None, (1, 1), (padding, padding), (1, 1), False, (0, 0), channels,
-                (*mask, False))
-            return [g for g in found if g is not None]
-
-        def ours(name):
-            return [g for g in ctx.backward(og, wanted=(name,)) if g is not None]
-
-        b.row(f"{name} grad_input", lambda: ours("input"), lambda: theirs(True, False), size=size)
-        b.row(f"{name} grad_weight", lambda: ours("weight"), lambda: theirs(False, True), size=size)
+    layers = QUICK_LAYERS if b.args.quick else [layer for of in NETWORKS.values() for layer in of]
+    batches = b.args.batch or ([32] if b.args.quick else BATCHES)
+    if not b.timer.gpu:
+        layers, batches = layers[2:3], [1]
+    for batch, (channels, size, kernel, stride) in itertools.product(batches, layers):
+        yield from cases.depthwise(b.make, batch, channels, size, kernel, stride)
 
 
 def upsample(b):
-    n, c, h, w = b.pick((16, 64, 128, 128), (2, 8, 64, 64))
-    x, grad = b.random(n, c, h, w), b.random(n, c, 2 * h, 2 * w)
-    size = 5 * x[1].numel() * x[1].element_size()
-    for mode in ("half_pixel", "align_corners", "asymmetric"):
-        def function(x, corners=mode == "align_corners"):
-            return F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=corners)
-
-        b.both_ways(f"upsample ×2 {mode}", "upsample_bilinear2d",
-                    None if mode == "asymmetric" else function, [x], [grad],
-                    {"scale": 2, "mode": mode}, size=(size, size))  # fmt: skip
-
-
-def cell(input, weights, bias, old_h, old_cell):
-    """One step of LLTM as PyTorch's tutorial on extensions composes it."""
-    gates = F.linear(torch.cat([old_h, input], dim=1), weights, bias)
-    input_gate, output_gate, candidate = gates.chunk(3, dim=1)
-    new_cell = old_cell + F.elu(candidate) * torch.sigmoid(input_gate)
-    return torch.tanh(new_cell) * torch.sigmoid(output_gate), new_cell
-
-
-def make_loop(step):
-    def loop(inputs, weights, bias, h, c):
-        hs = []
-        for input in inputs.unbind():
-            h, c = step(input, weights, bias, h, c)
-            hs.append(h)
-        return torch.stack(hs), h, c
-
-    return loop
-
-
-def cells(b, *steps):
-    for batch, inputs, state in b.pick([(16, 32, 128), (256, 1024, 1024)],
-                                       [(16, 32, 128), (32, 128, 128)]):
-        scale = 1 / state**0.5
-        yield (f"{batch}×{inputs}→{state}",
-               [b.random(*steps, batch, inputs), b.random(3 * state, state + inputs, scale=scale),
-                b.random(3 * state, scale=scale), b.random(batch, state), b.random(batch, state)],
-               [b.random(batch, state) for _ in range(2)], (batch, state))  # fmt: skip
+    for shape, to in b.pick([((16, 64, 128, 128), (256, 256)), ((8, 21, 65, 65), (513, 513)),
+                             ((8, 256, 32, 32), (64, 64)), ((2, 256, 25, 34), (50, 68)),
+                             ((4, 3, 1080, 1920), (540, 960)), ((1, 512, 16, 16), (32, 32))], 2):  # fmt: skip
+        yield from cases.upsample(b.make, shape, to)
 
 
 def lltm(b):
-    for name, pairs, grads, _ in cells(b):
-        b.both_ways(f"lltm {name}", "lltm", cell, pairs, grads, compiled=whole(cell))
+    for sizes in b.pick([(256, 1024, 1024), (64, 256, 512), (16, 32, 128)], 3):
+        yield from cases.recurrent(b.make, *sizes)
 
 
 def lltm_sequence(b):
-    steps = b.pick(100, 10)
-    for name, pairs, grads, shape in cells(b, steps):
-        grads = [b.random(steps, *shape), *grads]
-        b.both_ways(f"lltm_sequence {steps} × {name}", "lltm_sequence", make_loop(cell), pairs, grads,
-                    compiled=lambda: make_loop(whole(cell)()),  # a loop of compiled steps
-                    # Over 100 steps the roundings of 16 bits add up, PyTorch's in other places.
-                    same_slopes=b.dtype == "float32")  # fmt: skip
+    for sizes in b.pick([(256, 1024, 1024), (16, 32, 128)], 2):
+        yield from cases.recurrent(b.make, *sizes, 100)
 
 
 def pcl_loss(b):
-    n, classes, clusters = b.pick((2000, 21, 100), (300, 21, 20))
-    rng = np.random.default_rng(0)
-    assignment, of_cluster = rng.integers(0, clusters, n), rng.integers(1, classes, clusters)
-    labels = np.where(rng.random(n) < 0.5, of_cluster[assignment], 0)
-    counts = 1 + np.bincount(assignment[labels > 0], minlength=clusters)
-
-    def positive(*shape):
-        ours, theirs = b.random(*shape)
-        return b.both(theirs.abs().clamp(0.05, 1))
-
-    def integers(values):
-        return b.both(torch.tensor(values, device=b.place))
-
-    present = rng.integers(0, 2, classes)
-    present[:3] = 1
-    pairs = [positive(n, classes), integers(labels), positive(n), integers(assignment),
-             integers(of_cluster), positive(clusters), integers(counts), positive(clusters),
-             integers(present)]  # fmt: skip
-    ours, (probs, label, weight, cluster, of, p, count, img, images) = zip(*pairs)
-    og, grad = b.both(torch.tensor(1.0, device=b.place, dtype=probs.dtype))
-
-    def forward():
-        background = torch.where((label == 0) & (images[0] != 0), weight * probs[:, 0].log(), 0)
-        found = torch.where(images[of] != 0, img * p.log(), 0)
-        return -(background.sum() + found.sum()) / n
-
-    def backward():
-        of_background = -weight / probs[:, 0]
-        of_clusters = -img[cluster] / (count[cluster] * p[cluster])
-        value = torch.where(label == 0, of_background, of_clusters) * (images[label] != 0)
-        value = (value * grad / n).to(probs.dtype)
-        return torch.zeros_like(probs).scatter_(1, label[:, None], value[:, None])
-
-    b.row("pcl_loss forward", lambda: b.client.ops.pcl_loss(*ours), forward)
-    _, ctx = b.client.ops.pcl_loss.forward(*ours)
-    b.row("pcl_loss backward", lambda: ctx.backward(og)[:1], backward)
+    yield from cases.pcl_loss(b.make, 2000, 21, 100)
 
 
-def optimizers(b):
-    n = b.pick(1 << 26, 1 << 20)
-    item = torch.empty(0, dtype=getattr(torch, b.dtype)).element_size()
-    ours = [b.random(n)[0] for _ in range(2)] + [b.client.zeros([n], dtype=b.dtype) for _ in range(2)]
-    param, grad, one, two = ours
-    ops = b.client.ops
-    capturable = {"capturable": True} if b.gpu else {}
-    for name, call, kind, options, moved in (
-        ("sgd_step", lambda: ops.sgd_step(param, grad, lr=1e-3), torch.optim.SGD, {}, 3),
-        ("sgd_step momentum", lambda: ops.sgd_step(param, grad, one, lr=1e-3, momentum=0.9),
-         torch.optim.SGD, {"momentum": 0.9}, 5),
-        ("adam_step", lambda: ops.adam_step(param, grad, one, two, step=10), torch.optim.Adam,
-         capturable, 7),
-    ):  # fmt: skip
-        theirs = b.random(n)[1].requires_grad_()
-        theirs.grad = b.random(n)[1]
-        optimizer = kind([theirs], lr=1e-3, fused=True, **options)
-        optimizer.step()
-        b.row(name, call, optimizer.step, size=moved * n * item, same=False)
-    optimizers_of_lists(b, 161, n >> 10)
+GROUPS = {g.__name__: g for g in [elementwise, broadcast, rows, depthwise, upsample, lltm, lltm_sequence, pcl_loss]}
 
 
-def optimizers_of_lists(b, count, n):
-    """Of as many parameters as a ResNet-50 has, small ones."""
-    item = torch.empty(0, dtype=getattr(torch, b.dtype)).element_size()
-    ours = [[b.random(n)[0] for _ in range(count)] for _ in range(2)]
-    ours += [[b.client.zeros([n], dtype=b.dtype) for _ in range(count)] for _ in range(2)]
-    ops = b.client.ops
-    for name, call, kind, moved in (
-        ("sgd_steps", lambda: ops.sgd_steps(*ours[:2], lr=1e-3), torch.optim.SGD, 3),
-        ("adam_steps", lambda: ops.adam_steps(*ours, step=10), torch.optim.Adam, 7),
-    ):
-        theirs = [b.random(n)[1].requires_grad_() for _ in range(count)]
-        for t in theirs:
-            t.grad = b.random(n)[1]
-        optimizer = kind(theirs, lr=1e-3, foreach=True)
-        optimizer.step()
-        b.row(f"{name} of {count}", call, optimizer.step, size=moved * n * count * item, same=False)
+# ---- measuring
 
 
-# ---- requests, and calls of opd.torch
+@dataclass
+class Row:
+    group: str
+    operator: str
+    direction: str
+    dtype: str
+    shape: str
+    ours: float  # seconds
+    theirs: float
+    speed: float  # PyTorch's time over ours: the median of turns
+    way: str  # PyTorch's fastest
+    moved: float
+    flops: float
+    peers: dict[str, float] = field(default_factory=dict)  # their times over ours
 
 
-def median_us(function, repeats):
-    for _ in range(20):
-        function()
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter_ns()
-        function()
-        times.append(time.perf_counter_ns() - start)
-    return statistics.median(times) / 1e3, sorted(times)[int(repeats * 0.99)] / 1e3
+def as_list(value):
+    return list(value) if isinstance(value, (tuple, list)) else [value]
 
 
-def requests(b):
-    client, conn = b.client, b.client._conn
-    print("| request | median | 99th percentile |\n|---|---|---|")
-    x = client.tensor(np.ones([32, 32], np.float32))
-    for name, function in (
-        ("tensor_info: answered by the broker", lambda: conn.call("tensor_info", x._id)),
-        ("gelu of [32, 32]: forward, waiting for the result", lambda: client.ops.gelu(x)),
-        ("read of [32, 32]", lambda: x.numpy()),
-    ):
-        median, worst = median_us(function, 3000)
-        print(f"| {name} | {median:.1f} µs | {worst:.1f} µs |")
-
-    def hundred():
-        with client.batch():
-            for _ in range(100):
-                client.ops.gelu(x)
-
-    median, worst = median_us(hundred, 50)
-    print(f"| gelu of [32, 32], each of 100 in a batch | {median / 100:.1f} µs | {worst / 100:.1f} µs |")
+def bytes_of(tensors):
+    return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def calls(b):
-    """Each call is waited for, PyTorch's too."""
-    import opd.torch
-
-    opd.torch.use(b.client.socket)
-    print("| call | opd.torch | PyTorch | ratio | bytes moved at least, by opd.torch |\n|---|---|---|---|---|")
-    for place in ("cpu", b.device) if b.gpu else ("cpu",):
-        for what, n, repeats in (("[32, 32]", 1024, 500), ("64 MiB", 1 << 24, 10)):
-            x = torch.randn(n, device=place)
-
-            def done(function):
-                y = function(x, approximate="tanh")
-                if x.is_cuda:
-                    torch.cuda.synchronize()
-                return y
-
-            sides = (opd.torch.ops.gelu, F.gelu)
-            pairs = [[median_us(lambda: done(f), repeats)[0] for f in sides] for _ in range(3)]
-            ours, theirs = (statistics.median(p[i] for p in pairs) for i in (0, 1))
-            moved = f"{2 * 4 * n / ours / 1e3:.1f} GB/s" if n > 1024 else ""
-            print(f"| gelu of a {'CUDA' if x.is_cuda else 'CPU'} tensor, {what} | {ours:.1f} µs | "
-                  f"{theirs:.1f} µs | {ours / theirs:.2f} | {moved} |", flush=True)
-    opd.torch.release()
+def find_ways(case, compiles):
+    """(name, function, inputs, cudnn.benchmark) of each that a user can pick."""
+    formats = {"": case.inputs}
+    if case.image:
+        last = [t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t for t in case.inputs]
+        formats = {" NCHW": case.inputs, " NHWC": last}
+    for name, inputs in formats.items():
+        yield f"eager{name}", case.theirs, inputs, False
+        if case.image:
+            yield f"eager{name}, cudnn.benchmark", case.theirs, inputs, True
+    # torch.compile leaves a convolution to the same libraries: one batch shows it.
+    if compiles and (len(case.inputs[0]) == 32 or not case.operator.startswith("depthwise")):
+        for name, inputs in formats.items():
+            torch._dynamo.reset()
+            options = {"mode": "max-autotune-no-cudagraphs", "dynamic": False}
+            made = (case.compiled(torch.compile(cases.cell, **options)) if case.compiled
+                    else torch.compile(case.theirs, **options))  # fmt: skip
+            yield f"compiled{name}", made, inputs, True
 
 
-OPERATORS = [elementwise, broadcast, depthwise, upsample, lltm, lltm_sequence, pcl_loss, optimizers]
-GROUPS = {group.__name__: group for group in [requests, calls, *OPERATORS]}
+class Bench:
+    def __init__(self, client, args):
+        self.client, self.args, self.failures = client, args, 0
+        self.stream = torch.cuda.Stream(args.device) if args.device != "cpu" else None
+        self.timer = Timer(args.device, self.stream)
+        self.turns = 3 if args.quick else TURNS
+        self.rows, self.card = [], {}
+        self.make = None  # tensors of the dtype that is measured
+
+    def pick(self, shapes, quick):
+        if not self.timer.gpu:
+            return shapes[-1:]
+        return shapes[:quick] if self.args.quick else shapes
+
+    def prepare(self, case, function, inputs, backward):
+        """The call that is timed, and what it moves."""
+        if not backward:
+            return lambda: function(*inputs)
+        leaves = [t.detach().requires_grad_() for t in inputs]
+        wanted = [leaves[i] for i in case.wanted] or leaves
+        outputs = as_list(function(*leaves))
+        # As they would come: in the outputs' layout; the same for all.
+        grads = [torch.empty_like(t).copy_(self.make.fresh().normal(*t.shape)) for t in outputs]
+        return lambda: torch.autograd.grad(outputs, wanted, grads, retain_graph=True)
+
+    def count(self, case, backward):
+        made = as_list(case.ours(*case.inputs))
+        if not backward:
+            return bytes_of(case.inputs) + bytes_of(made), case.flops
+        wanted = [case.inputs[i] for i in case.wanted] or case.inputs
+        return bytes_of(made) + bytes_of(wanted) + case.reads * bytes_of(case.inputs), case.flops * case.back
+
+    def measure(self, group, case, backward):
+        direction = "backward" if backward else "forward"
+        ours = self.prepare(case, case.ours, case.inputs, backward)
+        roughs, best = [], math.inf
+        for name, function, inputs, benchmark in find_ways(case, self.args.compiles):
+            torch.backends.cudnn.benchmark = benchmark
+            try:
+                call = self.prepare(case, function, inputs, backward)
+                if not roughs and (not backward or case.same_slopes):
+                    self.check(as_list(ours()), as_list(call()))
+                rough = self.timer.rough(call)
+            except Exception as e:
+                if not name.startswith("compiled"):
+                    raise
+                print(f"{case.operator} {case.shape}, {name}: {e!r:.300}", file=sys.stderr, flush=True)
+                continue
+            best = min(best, rough)
+            roughs = [r for r in [*roughs, (rough, name, call, benchmark)] if r[0] <= CLOSE * best]
+        row = self.take_turns(case, ours, roughs, {} if backward else make_peers(case))
+        moved, flops = self.count(case, backward)
+        self.add(Row(group, case.operator, direction, self.name, case.shape, *row[:4], moved, flops, row[4]))
+
+    def take_turns(self, case, ours, roughs, peers):
+        sides = {"opd": self.repeated(ours, False)}
+        sides |= {name: self.repeated(call, benchmark) for _, name, call, benchmark in roughs}
+        for name, call in list(peers.items()):
+            try:
+                sides[name] = self.repeated(call, False)
+            except Exception as e:  # whatever theirs is
+                print(f"{case.operator} {case.shape}, {name}: {e!r:.300}", file=sys.stderr, flush=True)
+                del peers[name]
+        turns = 2 if min(r[0] for r in roughs) > SLOW else self.turns
+        times = {name: [] for name in sides}
+        for _ in range(turns):
+            for name, replay in sides.items():
+                times[name].append(replay())
+        median = {name: statistics.median(of) for name, of in times.items()}
+        way = min((r[1] for r in roughs), key=median.get)
+        speed = statistics.median(b / a for a, b in zip(times["opd"], times[way]))
+        return median["opd"], median[way], speed, way, {p: median[p] / median["opd"] for p in peers}
+
+    def repeated(self, call, benchmark):
+        torch.backends.cudnn.benchmark = benchmark
+        self.timer.rough(call)
+        return self.timer.repeated(call, TURN)
+
+    def check(self, ours, theirs):
+        for a, b in zip(ours, theirs):
+            error = (a.float() - b.float()).norm() / b.float().norm().clamp_min(1e-30)
+            if not error < (1e-3 if self.make.dtype == torch.float32 else 5e-2):
+                raise AssertionError(f"opd's values and PyTorch's differ by {error:.2e}")
+
+    def add(self, row):
+        self.rows.append(row)
+        if self.args.rows:
+            peers = "".join(f", {name} {ratio:.2f} ×" for name, ratio in row.peers.items())
+            print(f"{row.operator} {row.direction} {row.dtype} {row.shape}: {row.ours * 1e6:.1f} µs, "
+                  f"{row.speed:.2f} × {row.way}{peers}", flush=True)  # fmt: skip
+
+    def attempt(self, what, function, *args):
+        try:
+            function(*args)
+        except Exception:
+            self.failures += 1
+            print(f"{what}:", traceback.format_exc(limit=-4), file=sys.stderr, flush=True)
+
+    # ---- optimizers, whose operators of lists are the daemon's alone
+
+    def time_optimizers(self):
+        for many, shape in ((1, (1 << 26,)), (1, (1024, 4096)), (161, (1 << 16,))):
+            shape = shape if self.timer.gpu else (1 << 10,)
+            found = cases.optimizers(self.make, self.client, many, *shape)
+            for name, ours, theirs, moved, flops, in_daemon in found:
+                sides = (self.daemon_replay(ours) if in_daemon else self.repeated(ours, False),
+                         self.repeated(theirs, False))  # fmt: skip
+                turns = [[replay() for replay in sides] for _ in range(self.turns)]
+                a, b = (statistics.median(side) for side in zip(*turns))
+                speed = statistics.median(y / x for x, y in turns)
+                way = "torch.optim, foreach" if many > 1 else "torch.optim, fused"
+                shown = cases.spell(shape)
+                self.add(Row("optimizers", name, "step", self.name, shown, a, b, speed, way, moved, flops))
+
+    def daemon_replay(self, call, loops=20):
+        """By the daemon's own measuring, of calls that wait behind a kernel until all are there."""
+        one = self.client.zeros([1])
+
+        def replay():
+            with self.client.trace() as runs:
+                with self.client.batch():
+                    self.client.ops.hold(one, us=20000)
+                    for _ in range(loops):
+                        call()
+                found = list(itertools.islice(runs, loops + 1))
+            return statistics.median(r["seconds"] for r in found if r["op"] != "hold")
+
+        return replay
+
+    def run(self):
+        dtypes = ["float32", "bfloat16", "float16"][: 2 if self.args.quick else 3]
+        for dtype in self.args.dtype or dtypes:
+            self.name, self.make = dtype, cases.Maker(self.args.device, getattr(torch, dtype))
+            self.card[dtype] = measure_card(self.timer, self.args.device, self.make.dtype)
+            for name, group in GROUPS.items():
+                if self.args.only and name not in self.args.only:
+                    continue
+                for case, backward in itertools.product(group(self), (False, True)):
+                    with torch.set_grad_enabled(backward):
+                        self.attempt(f"{case.operator} {case.shape}", self.measure, name, case, backward)
+            if not self.args.only or "optimizers" in self.args.only:
+                self.attempt("optimizers", self.time_optimizers)
+
+
+# ---- what is told
+
+
+def tell(rows, card):
+    print("\n| operator | shapes | × PyTorch's best | worst | at | bytes/s | of the card's | FLOP/s "
+          "| of the card's | peers |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
+    for (operator, direction, dtype), found in grouped(rows, lambda r: (r.operator, r.direction, r.dtype)):
+        worst = min(found, key=lambda r: r.speed)
+        bandwidth, peak = (max(getattr(r, of) / r.ours for r in found) for of in ("moved", "flops"))
+        names = {name for r in found for name in r.peers}
+        peers = ", ".join(f"{n} {mean(r.peers[n] for r in found if n in r.peers):.2f}" for n in sorted(names))
+        print(f"| {operator} {direction} {dtype} | {len(found)} | {mean(r.speed for r in found):.2f} | {worst.speed:.2f} "
+              f"| {worst.shape} ({worst.way}) | {bandwidth / 1e12:.2f} TB/s | {bandwidth / card[dtype][0]:.2f} "
+              f"| {peak / 1e12:.2f} T | {peak / card[dtype][1]:.2f} | {peers} |")  # fmt: skip
+    print("\n| group | shapes and dtypes | × PyTorch's best | below 1 | worst |\n|---|---|---|---|---|")
+    for (group, direction), found in grouped(rows, lambda r: (r.group, r.direction)):
+        of = [r.speed for r in found]
+        print(f"| {group} {direction} | {len(of)} | {mean(of):.2f} | {sum(s < 1 for s in of)} | {min(of):.2f} |")
+
+
+def mean(values):
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def grouped(rows, key):
+    found = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found.items()
+
+
+def draw(path, rows, card):
+    panels = []
+    for dtype in ("float32", "bfloat16"):
+        points = [
+            (r.group, r.flops / r.moved, r.flops / r.ours, f"{r.operator} {r.direction}, {r.shape}")
+            for r in rows
+            if r.dtype == dtype and (r.group != "depthwise" or r.shape.startswith("32×"))
+        ]
+        if points:
+            panels.append((dtype, card[dtype], points))
+    roofline.draw(path, panels)
 
 
 def read_args():
-    parser = argparse.ArgumentParser()
-    best = "cuda:0" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", default=os.environ.get("OPD_BENCH_DEVICE", best))
-    parser.add_argument("--only", action="append", choices=GROUPS)
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", action="append", choices=[*GROUPS, "optimizers"])
     parser.add_argument("--dtype", action="append", choices=("float32", "bfloat16", "float16"))
+    parser.add_argument("--batch", action="append", type=int)
     parser.add_argument("--no-compile", action="store_true")
-    return parser.parse_args()
-
-
-def run(b, args):
-    groups = [GROUPS[name] for name in args.only] if args.only else GROUPS.values()
-    for group in groups:
-        if group not in OPERATORS:
-            print(f"\n{group.__name__}\n")
-            group(b)
-    for group in groups:
-        if group not in OPERATORS:
-            continue
-        begin = time.perf_counter()
-        print(f"\n{group.__name__}\n\n{HEAD}", flush=True)
-        for b.dtype in args.dtype or ("float32", "bfloat16"):
-            group(b)
-        print(f"\n({time.perf_counter() - begin:.0f} s)", flush=True)
+    parser.add_argument("--rows", action="store_true")
+    parser.add_argument("--svg", type=Path)
+    args = parser.parse_args()
+    args.compiles = not args.quick and not args.no_compile and args.device != "cpu"
+    return args
 
 
 def main():
     args = read_args()
     warnings.filterwarnings("ignore")
+    torch.backends.cudnn.allow_tf32 = False
     torch._dynamo.config.recompile_limit = 64
     torch._functorch.config.donated_buffer = False  # the backward is run many times
-    daemon = Daemon("--kernels", str(Path(__file__).parent / "kernels"), device=args.device)
+    daemon = Daemon("--kernels", str(Path(__file__).parent / "hold"), device=args.device)
     client = daemon.connect()
+    opd.torch.use(daemon.socket)
+    begun = time.perf_counter()
     device = client.status()["devices"][0]
-    print(f"opd {client.info['version']} on {device['model']}, PyTorch {torch.__version__}, "
-          f"Python {sys.version.split()[0]}")
-    b = Bench(client, args.device, not args.no_compile)
+    print(f"opd {client.info['version']} on {device['model']}, PyTorch {torch.__version__}", flush=True)
+    b = Bench(client, args)
     try:
         with torch.cuda.stream(b.stream):  # None: nothing
-            run(b, args)
+            b.run()
+    except KeyboardInterrupt:
+        print("interrupted; so far:")
     finally:
+        opd.torch.use(None)
         client.close()
         daemon.stop()
-    sys.exit(b.timing.failures > 0)
+    for dtype, (bandwidth, peak) in b.card.items():
+        print(f"{dtype}: a copy moves {bandwidth / 1e12:.2f} TB/s, a product of matrices takes {peak / 1e12:.1f} TFLOP/s")
+    tell(b.rows, b.card)
+    print(f"\n({time.perf_counter() - begun:.0f} s)")
+    if args.svg:
+        draw(args.svg, b.rows, b.card)
+    sys.exit(b.failures > 0)
 
 
 if __name__ == "__main__":
