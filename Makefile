@@ -126,8 +126,8 @@ native: $(if $(wildcard $(PYTHON_H)/Python.h),$(BUILD)/opd_native.so,no-native)
 no-native:
 	@echo "  -- no Python.h of $(PYTHON): opd_native.so is not built, the Python client does without it"
 
-native_sources = client/python/native.c client/python/native_torch.c client/python/copying.c
-$(BUILD)/opd_native.so: $(native_sources) client/python/copying.h client/python/native.h Makefile
+native_sources = $(addprefix client/python/,native.c native_torch.c native_gradient.c copying.c)
+$(BUILD)/opd_native.so: $(native_sources) $(wildcard client/python/*.h) Makefile
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(COMPILE) -isystem $(PYTHON_H) -fPIC -fvisibility=hidden -shared -o $@ $(native_sources) -lpthread

@@ -15,7 +15,7 @@
 
 #include "copying.h"
 
-enum { ABI = 4, REPLY_SIZE = 4096 };
+enum { ABI = 5, REPLY_SIZE = 4096 };
 
 // clang-format off
 // Attributes and methods that are looked up often.
@@ -454,6 +454,12 @@ static PyMethodDef functions[] = {
       "torch_kernel(number, layout, results, names, defaults, words, other, apply): a function "
       "that calls a kernel; or else `other`, with the same arguments. Where a tensor wants a "
       "gradient, it calls apply(kwargs, *args), if that is not None." },
+    { "torch_gradient", torch_make_gradient, METH_VARARGS,
+      "torch_gradient(context, keep, back, (inputs, outputs, saved), able, reads, results, unread, "
+      "options, default, forward, backward): a function that does as forward(ctx, kwargs, *args) "
+      "of an autograd.Function; context, the class of its ctx, gets an apply() that does as "
+      "backward(ctx, *grads). A call that is not for here goes to these; one that fails, too, with "
+      "the error." },
     { NULL, NULL, 0, NULL },
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// opd_native is made of native.c, which is the module, and native_torch.c.
+// opd_native is made of native.c, which is the module, native_torch.c and native_gradient.c.
 
 #define Py_LIMITED_API 0x030a0000
 #define PY_SSIZE_T_CLEAN
@@ -9,3 +9,5 @@
 // Kernels of libopd_torch as functions (native_torch.c). Docstrings say what they take.
 PyObject *torch_set_up(PyObject *module, PyObject *given);
 PyObject *torch_make_kernel(PyObject *module, PyObject *given);
+// A gradient of such kernels, as autograd calls it (native_gradient.c).
+PyObject *torch_make_gradient(PyObject *module, PyObject *given);

@@ -8,12 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "native.h"
+#include "native_torch.h"
 
-enum { MAX_ARGS = 160, MAX_WORDS = 512, MAX_RESULTS = 64 };
+enum { MAX_ARGS = TORCH_MAX_ARGS, MAX_WORDS = 512, MAX_RESULTS = 64 };
 
 struct kernel {
     int number;
+    PyObject *given;    // holds all that follows
     PyObject *layout;   // bytes: of call.h
     PyObject *results;  // bytes: t(ensor) or i(nt)
     PyObject *names;    // of the arguments
@@ -85,6 +86,11 @@ static bool place(const struct kernel *k, struct arguments *a, PyObject *const *
     return true;
 }
 
+bool torch_is_tensor(PyObject *value)
+{
+    return Py_TYPE(value) == torch.tensor || Py_TYPE(value) == torch.parameter;
+}
+
 static bool wants_grad(PyObject *tensor)
 {
     PyObject *wants = PyObject_GetAttr(tensor, torch.requires_grad);
@@ -98,7 +104,7 @@ static bool add_tensor(const struct kernel *k, struct arguments *a, PyObject *va
         a->objects[a->n_objects++] = NULL;
         return true;
     }
-    if (Py_TYPE(value) != torch.tensor && Py_TYPE(value) != torch.parameter)
+    if (!torch_is_tensor(value))
         return false;
     a->objects[a->n_objects++] = value;
     a->want_grad = a->want_grad || (k->apply != Py_None && wants_grad(value));
@@ -232,6 +238,16 @@ static bool is_watched(void)
     return !none;
 }
 
+bool torch_is_plain(void)
+{
+    return torch.is_plain() && !is_watched();
+}
+
+PyObject *torch_wrap(uint64_t tensor)
+{
+    return torch.wrap(tensor);
+}
+
 static PyObject *make_results(const struct kernel *k, const uint64_t *results)
 {
     if (k->n_results == 0)
@@ -268,24 +284,46 @@ static PyObject *pass_on(PyObject *function, bool with_dict, PyObject *const *gi
     return made;
 }
 
-static bool is_grad_enabled(void)
+bool torch_is_grad_enabled(void)
 {
     PyObject *is = PyObject_CallNoArgs(torch.is_grad_enabled);
     Py_XDECREF(is);
     return is != Py_False;
 }
 
-// NULL without an error: it is not for here.
-static PyObject *run(const struct kernel *k, const struct arguments *a)
+bool torch_run(int number, void *const *objects, const uint64_t *words, unsigned n_words,
+               uint64_t *results)
 {
-    uint64_t results[MAX_RESULTS];
     const char *error = NULL;
     PyThreadState *state = PyEval_SaveThread();
-    int done = torch.call(k->number, a->objects, a->words, a->n_words, results, &error);
+    int done = torch.call(number, objects, words, n_words, results, &error);
     PyEval_RestoreThread(state);
     if (done < 0)
         PyErr_SetString(PyExc_RuntimeError, error);
-    return done > 0 ? make_results(k, results) : NULL;
+    return done > 0;
+}
+
+static PyObject *run(const struct kernel *k, const struct arguments *a)
+{
+    uint64_t results[MAX_RESULTS];
+    return torch_run(k->number, a->objects, a->words, a->n_words, results)
+               ? make_results(k, results)
+               : NULL;
+}
+
+static bool read_call(const struct kernel *k, struct arguments *a, PyObject *const *given,
+                      Py_ssize_t n, PyObject *names)
+{
+    bool ok = place(k, a, given, n, names) && read_all(k, a);
+    PyErr_Clear(); // of arguments that are not as expected
+    return ok && torch_is_plain();
+}
+
+PyObject *torch_try(PyObject *function, PyObject *const *given, Py_ssize_t n, PyObject *names)
+{
+    const struct kernel *k = PyCapsule_GetPointer(PyCFunction_GetSelf(function), NULL);
+    struct arguments a;
+    return k && read_call(k, &a, given, n, names) ? run(k, &a) : NULL;
 }
 
 static PyObject *call(PyObject *self, PyObject *const *given, Py_ssize_t n, PyObject *names)
@@ -293,10 +331,8 @@ static PyObject *call(PyObject *self, PyObject *const *given, Py_ssize_t n, PyOb
     const struct kernel *k = PyCapsule_GetPointer(self, NULL);
     struct arguments a;
     PyObject *made = NULL;
-    bool readable = place(k, &a, given, n, names) && read_all(k, &a);
-    PyErr_Clear(); // of arguments that are not as expected
-    if (readable && torch.is_plain() && !is_watched()) {
-        if (!a.want_grad || !is_grad_enabled())
+    if (read_call(k, &a, given, n, names)) {
+        if (!a.want_grad || !torch_is_grad_enabled())
             made = run(k, &a);
         else if (k->apply != torch.miss && !a.has_words && n >= a.n_objects)
             made = pass_on(k->apply, true, given, n, names); // autograd sees those by position
@@ -315,13 +351,7 @@ static PyMethodDef method = { "kernel", (PyCFunction)(void (*)(void))call,
 static void free_kernel(PyObject *capsule)
 {
     struct kernel *k = PyCapsule_GetPointer(capsule, NULL);
-    Py_XDECREF(k->layout);
-    Py_XDECREF(k->results);
-    Py_XDECREF(k->names);
-    Py_XDECREF(k->defaults);
-    Py_XDECREF(k->words);
-    Py_XDECREF(k->other);
-    Py_XDECREF(k->apply);
+    Py_XDECREF(k->given);
     free(k);
 }
 
@@ -337,13 +367,7 @@ PyObject *torch_make_kernel(PyObject *module, PyObject *given)
         free(k);
         return NULL;
     }
-    Py_INCREF(k->layout);
-    Py_INCREF(k->results);
-    Py_INCREF(k->names);
-    Py_INCREF(k->defaults);
-    Py_INCREF(k->words);
-    Py_INCREF(k->other);
-    Py_INCREF(k->apply);
+    k->given = Py_NewRef(given);
     k->letters = PyBytes_AsString(k->layout);
     k->result_letters = PyBytes_AsString(k->results);
     k->n_args = PyTuple_Size(k->names);

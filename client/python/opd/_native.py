@@ -16,7 +16,7 @@ from typing import Any
 
 from ._places import look_beside
 
-_ABI = 4
+_ABI = 5
 _FILE = "opd_native.so"
 _NAME = "opd_native"
 

@@ -89,6 +89,13 @@ class Direct:
             *(number, layout.encode(), results.encode(), names, n, defaults, words, other, apply)
         )
 
+    def make_forward(self, function: Any, keep: Any, back: int, *more: Any) -> None:
+        """An autograd.Function whose forward and backward are of native_gradient.c, where they can be: in
+        front of its own forward, and of the last of what torch_gradient() is given."""
+        if self._can:
+            context, forward = function._backward_cls, function.forward
+            function.forward = native.torch_gradient(context, keep, back, *more[:-1], forward, more[-1])
+
     def note(self, device: torch.device) -> None:
         """Tensors of that device are plain, too."""
         if self._can and device.type == "cuda" and not self._devices:

@@ -16,38 +16,33 @@ _grad_enabled = torch.is_grad_enabled
 def make_function(kernels: Any) -> Any:
     """What autograd applies to a call: arguments by name, which are no tensors, then the others."""
     keep, back, n, n_inputs = kernels.keep, kernels.back, kernels.n_outputs, kernels.n_inputs
-    masks: dict[tuple[bool, ...], int] = {}
-    unread, keeps_inputs = kernels.unread, kernels.keeps_inputs
 
-    def forward(ctx: Any, kwargs: dict[str, Any], *args: Any) -> Any:
+    # Both with the error, if it has been tried without them.
+    def forward(
+        ctx: Any, kwargs: dict[str, Any], *args: Any, error: Optional[BaseException] = None
+    ) -> Any:
         try:
+            if error:
+                raise error
             made = keep(*args, **kwargs)
         except RuntimeError as e:
             made = kernels.keep_elsewhere(e, args, kwargs)
         if n > 1:
             ctx.set_materialize_grads(False)
-        if keeps_inputs and len(args) == n_inputs:
-            ctx.save_for_backward(*args)
-        else:
-            ctx.save_for_backward(*kernels.pick(args, made))
-        ctx.kept = made[-1], args[n_inputs:], kwargs
-        if unread:
-            ctx.unread = [_describe(t) for t in kernels.find_unread(args)]
-        options = get_options()
-        if options is not DEFAULT:
-            ctx.options = options
+        ctx.save_for_backward(*kernels.pick(args, made))
+        unread = [_describe(t) for t in kernels.find_unread(args)]
+        ctx.kept = made[-1], args[n_inputs:], kwargs, unread, get_options()
         return made[0] if n == 1 else made[:n]
 
-    def backward(ctx: Any, *grads: Any) -> Any:
+    def backward(ctx: Any, *grads: Any, error: Optional[BaseException] = None) -> Any:
         needs, saved = ctx.needs_input_grad, ctx.saved_tensors
         made = None
-        stamp, options = ctx.kept[0], ctx.options
+        stamp, *_, options = ctx.kept
         if stamp >= SERIALS and not _grad_enabled() and (options is DEFAULT or not is_isolated(options)):
-            mask = masks.get(needs)
-            if mask is None:
-                mask = masks[needs] = kernels.mask(needs)
             try:
-                made = back(*grads, *saved, mask, stamp)
+                if error:
+                    raise error
+                made = back(*grads, *saved, kernels.mask(needs), stamp)
                 made = (made,) if n_inputs == 1 else made
             except RuntimeError as e:
                 kernels.explain(e)
@@ -60,8 +55,11 @@ def make_function(kernels: Any) -> Any:
     name = kernels.operator.name
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     function: Any = type(name, (torch.autograd.Function,), members)
-    function._backward_cls.apply = backward  # what its own apply() would find
-    function._backward_cls.options = DEFAULT
+    context = function._backward_cls
+    # What its own apply() would find; and no dict for each call.
+    members = {"apply": backward, "__slots__": ("kept",)}
+    function._backward_cls = type(context.__name__, (context,), members)
+    kernels.speed_up(function, backward)
     # torch's own apply() looks for torch.func first, which such calls have nothing to do with.
     return super(torch.autograd.Function, function).apply
 
@@ -97,13 +95,13 @@ def _differentiate(kernels: Any, ctx: Any, grads: tuple[Any, ...], saved: Any) -
         inputs[i] = rest.pop(0)
     for i in kernels.read_outputs:
         outputs[i] = rest.pop(0)
-    for i, described in zip(kernels.unread, getattr(ctx, "unread", ())):
+    serial, attrs, kwargs, unread, _ = ctx.kept
+    for i, described in zip(kernels.unread, unread):
         if described is not None:
             dtype, *layout = described
             inputs[i] = torch.empty_strided(*layout, dtype=dtype, device="meta")
     needs = ctx.needs_input_grad[1 : 1 + n]
     kept = _Kept((*needs, *(False,) * (n - len(needs))))
-    serial, attrs, kwargs = ctx.kept
     stamp = torch.tensor(serial, device="cpu")
     values = kernels.bind((*inputs, *attrs), kwargs)
     operator._keep(kept, values, (*outputs, *rest, stamp))

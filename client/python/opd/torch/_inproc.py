@@ -31,7 +31,7 @@ from ._direct import MISS, get_direct, return_miss
 from ._dtypes import describe_all
 from ._function import make_function
 from ._library import DEFAULT_ISOLATED, Library, get_library
-from ._options import get_options, is_isolated
+from ._options import DEFAULT, get_options, is_isolated, local
 from ._schema import number_words, spell_attr, spell_input
 from ._session import get_session
 from ._stamps import SERIALS
@@ -105,7 +105,6 @@ class Kernels:
         self._refused: set[str] = set()
         self._not_on_cpu = False  # the daemon has no device for that, so nothing can be loaded
         self.unread = [i for i in range(self.n_inputs) if i not in self.reads]
-        self.keeps_inputs = not self.unread and not self.read_outputs and self._n_saved == 0
         self._all_differentiable = all(operator.differentiable)
         schema = operator.overload._schema
         self._names = [a.name for a in schema.arguments]
@@ -157,6 +156,18 @@ class Kernels:
             "__back", _BACKWARD, schema, "".join(layout) + "ii", "t" * self.n_inputs
         )
         self._apply = make_function(self)
+
+    def speed_up(self, function: Any, backward: Any) -> None:
+        """An autograd.Function, by what does the same without Python."""
+        n, able = self.n_outputs, enumerate(self.operator.differentiable)
+        self._direct.make_forward(
+            *(function, self.keep, self._back_number, (self.n_inputs, n, self._n_saved)),
+            sum(1 << i for i, is_able in able if is_able),
+            bytes(self.reads),
+            bytes([*self.read_outputs, *range(n, n + self._n_saved)]),
+            bytes(self.unread),
+            *(local, DEFAULT, backward),
+        )
 
     def _make(
         self, what: str, kind: int, schema: str, layout: str, results: str

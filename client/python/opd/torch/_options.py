@@ -20,12 +20,17 @@ class Options(NamedTuple):
 
 
 DEFAULT = Options()
-_local = threading.local()
+
+
+class _Local(threading.local):
+    options = DEFAULT
+
+
+local = _Local()
 
 
 def get_options() -> Options:
-    found: Options = getattr(_local, "options", DEFAULT)
-    return found
+    return local.options
 
 
 @contextmanager
@@ -83,7 +88,7 @@ def is_isolated(asked: Options) -> bool:
 
 def _set(asked: Options) -> None:
     """For this thread; what runs in the process is told, too."""
-    _local.options = asked
+    local.options = asked
     library = None if DEFAULT_ISOLATED and asked.isolated is not False else get_library()
     if library is not None:
         library.set_options(is_isolated(asked), asked.version)
