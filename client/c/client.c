@@ -72,7 +72,13 @@ static bool file_message(struct opd_client *c, struct message *m)
             drop_request(c, at);
         return true;
     }
-    if (m->error.type != MSGPACK_OBJECT_NIL)
+    bool failed = m->error.type != MSGPACK_OBJECT_NIL;
+    // A device that ends may say twice that a request is done.
+    if (c->done.word && m->has_id && m->id <= c->last_request && !failed) {
+        message_clear(m);
+        return true;
+    }
+    if (failed)
         error_set_reply(&c->broken, &m->error);
     else
         error_set(&c->broken, OPD_MALFORMED_MESSAGE, "a reply to request %u, which was not sent",
@@ -288,19 +294,41 @@ void client_forget(struct opd_client *c, uint32_t request)
         (*at)->forgotten = true;
 }
 
+static bool send_packed(struct opd_client *c, const char *method, struct pack *params,
+                        struct iovec tail, uint32_t *request, struct opd_error *err)
+{
+    struct iovec parts[2] = { { params->bytes.data, params->bytes.size }, tail };
+    bool good = !params->failed ||
+                error_set(err, OPD_OUT_OF_MEMORY, "%s: no host memory for the message", method);
+    good = good && client_send(c, method, parts, -1, request, err);
+    pack_finish(params);
+    return good;
+}
+
+bool client_run(struct opd_client *c, const char *method, struct pack *params, double more,
+                struct opd_reply *reply, struct opd_error *err)
+{
+    uint32_t request;
+    bool awaited = done_begin(c);
+    if (!send_packed(c, method, params, (struct iovec){ 0 }, &request, err))
+        return false;
+    if (awaited && done_wait(c)) {
+        drop_request(c, find_request(c, request));
+        return true;
+    }
+    bool good = client_wait(c, request, more, reply, err);
+    client_forget(c, request);
+    return good;
+}
+
 bool client_call_with(struct opd_client *c, const char *method, struct pack *params,
                       struct iovec tail, double more, struct opd_reply *reply,
                       struct opd_error *err)
 {
     uint32_t request;
-    struct iovec parts[2] = { { params->bytes.data, params->bytes.size }, tail };
-    bool good = !params->failed ||
-                error_set(err, OPD_OUT_OF_MEMORY, "%s: no host memory for the message", method);
-    good = good && client_send(c, method, parts, -1, &request, err);
-    pack_finish(params);
-    if (!good)
+    if (!send_packed(c, method, params, tail, &request, err))
         return false;
-    good = client_wait(c, request, more, reply, err);
+    bool good = client_wait(c, request, more, reply, err);
     client_forget(c, request);
     return good;
 }

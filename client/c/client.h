@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include "base/spin.h"
+#include "c/done.h"
 #include "c/inbox.h"
 #include "c/message.h"
 #include "c/notice.h"
@@ -36,6 +37,7 @@ struct opd_client {
     void *compile_data;
     struct prepared prepared;
     struct spin spin;
+    struct done done;
     struct opd_error broken; // the code is not 0: why this connection is of no more use
 };
 
@@ -64,6 +66,11 @@ bool client_call(struct opd_client *client, const char *method, struct pack *par
 bool client_call_with(struct opd_client *client, const char *method, struct pack *params,
                       struct iovec tail, double more, struct opd_reply *reply,
                       struct opd_error *err);
+
+// As client_call(), of a call or replay: where there is nothing to say but that it is done, there
+// may be no reply, and *reply stays as it is.
+bool client_run(struct opd_client *client, const char *method, struct pack *params, double more,
+                struct opd_reply *reply, struct opd_error *err);
 
 // The request free, of ids of one kind.
 bool client_free(struct opd_client *client, const char *kind, const int64_t *ids, size_t count,

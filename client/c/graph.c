@@ -48,7 +48,7 @@ bool opd_replay(struct opd_client *c, int64_t id, double deadline, struct opd_er
         pack_str(&p, "deadline");
         msgpack_pack_double(&p.mp, deadline);
     }
-    return client_call_with(c, "replay", &p, (struct iovec){ 0 }, deadline, NULL, err);
+    return client_run(c, "replay", &p, deadline, NULL, err);
 }
 
 bool opd_graph_free(struct opd_client *c, const int64_t *ids, size_t count, struct opd_error *err)

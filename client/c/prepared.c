@@ -233,7 +233,7 @@ static bool send_call(struct opd_client *c, struct prepared_call *call,
     pack_id_list(&p, params->outputs, params->output_count);
     if (params->context)
         pack_int(&p, params->context);
-    bool good = client_call_with(c, "call", &p, (struct iovec){ 0 }, params->deadline, &reply, err);
+    bool good = client_run(c, "call", &p, params->deadline, &reply, err);
     const msgpack_object *outputs = good ? opd_map_get(&reply.result, "outputs") : NULL;
     char device[32] = "";
     if (call->n_outputs > 0)

@@ -94,6 +94,11 @@ void ring_commit(struct ring *r)
     ring_alert(r);
 }
 
+bool ring_is_empty(const struct ring *r)
+{
+    return atomic_load(&r->shared->head) == r->position;
+}
+
 static void pass_record(struct ring *r)
 {
     r->position += r->span;

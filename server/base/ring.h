@@ -35,6 +35,7 @@ void *ring_reserve(struct ring *r, uint32_t size);
 void ring_publish(struct ring *r);
 void ring_alert(struct ring *r);
 void ring_commit(struct ring *r);
+bool ring_is_empty(const struct ring *r); // the consumer has taken all that was published
 
 // Consumer: the oldest record, or NULL. It stays valid until ring_pop(). *out_bad is set where the
 // ring is corrupt.

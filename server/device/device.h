@@ -89,6 +89,7 @@ struct command {
     bool killed;     // an executor that ran it was killed from outside
     bool begun;      // what it writes may have been written, though it failed
     bool blamed;     // it was running when its executor died
+    bool told;       // its client has been, by a word: see base/word.h
     int out_fd;      // CHUNK_NEW: the chunk's descriptor, the device's
 };
 

@@ -254,6 +254,7 @@ static void complete(struct device *d, const struct dev_done *done)
     c->printed = done->message + strlen(done->message) + 1;
     c->n_printed = done->printed;
     c->n_unprinted = done->dropped;
+    c->told = done->told;
     if (done->code) {
         char what[512];
         device_describe(c, done->steps ? done->steps - 1 : 0, true, what, sizeof what);

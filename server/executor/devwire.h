@@ -67,6 +67,7 @@ enum dev_step_type {
     DEV_STEP_COPY,
     DEV_STEP_MATMUL,
     DEV_STEP_REPORT,
+    DEV_STEP_WORD,
 };
 
 struct dev_step {
@@ -133,6 +134,15 @@ struct dev_report {
     struct dev_ref src;
 };
 
+// The word by which the client may be told that the command is done, where there is nothing else to
+// say of it: see base/word.h. The last step.
+struct dev_word {
+    struct dev_step step;
+    struct dev_ref at;
+    uint32_t version; // that has run
+    uint32_t reserved;
+};
+
 struct dev_done {
     uint64_t seq;
     uint64_t report;   // of a DEV_STEP_REPORT; 0 without one
@@ -143,8 +153,8 @@ struct dev_done {
     uint32_t reporter; // which of the command's DEV_STEP_REPORT it is, from 0
     uint64_t dropped;  // bytes that kernels have printed beyond those
     uint32_t printed;  // bytes that they have printed, after the message
-    uint32_t reserved;
-    char message[]; // of the error, terminated
+    uint32_t told;     // the client has been, by its word
+    char message[];    // of the error, terminated
 };
 
 _Static_assert(sizeof(struct dev_done) == offsetof(struct dev_done, message), "it ends there");

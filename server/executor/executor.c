@@ -35,6 +35,8 @@ struct flight {
     uint32_t n_reports;  // of kernels
     uint32_t steps;      // how many had begun
     unsigned stamp;      // the second of its two; 0: it is not timed
+    struct word *word;   // of its client, or NULL
+    uint32_t version;    // that it is told with it
     struct opd_err *err; // owned; NULL: nothing is known to be wrong
 };
 
@@ -49,6 +51,7 @@ struct executor {
     unsigned stamp;    // of the command that is being run
     size_t n_timed;    // commands, ever
     unsigned n_untold; // completions for which the broker was not woken,
+    unsigned n_urgent; // of them: those that no client has heard of,
     uint64_t untold_since;
     bool stopping;
 };
@@ -56,16 +59,17 @@ struct executor {
 // Wakes the broker if it sleeps.
 static void tell(struct executor *ex)
 {
-    if (ex->n_untold > 0)
+    if (ex->n_untold > 0 && !ring_is_empty(&ex->done))
         ring_alert(&ex->done);
-    ex->n_untold = 0;
+    ex->n_untold = ex->n_urgent = 0;
 }
 
-// Whether to wake it before the next command. A device that does not work on its own may be at
-// that for long.
-static bool must_tell(const struct executor *ex)
+// Whether to wake it before the next command; `idle`: there is none. A device that does not work on
+// its own may be at that for long.
+static bool must_tell(const struct executor *ex, bool idle)
 {
-    return !ex->steps.shares_marks || ex->n_untold >= MOST_UNTOLD ||
+    bool now = idle || !ex->steps.shares_marks;
+    return (now && ex->n_urgent > 0) || ex->n_untold >= MOST_UNTOLD ||
            (ex->n_untold > 0 && clock_ns() - ex->untold_since >= UNTOLD_NS);
 }
 
@@ -80,12 +84,24 @@ static uint64_t time_flight(struct executor *ex, const struct flight *flight)
     return ns;
 }
 
+// The client goes on at once where there is nothing to say but that its command is done; the broker
+// hears of it later. Should this process end in between, it is known to be good: nothing behind it
+// has failed.
+static bool tell_client(const struct executor *ex, const struct flight *flight,
+                        const struct dev_done *done, bool *out_sleeps)
+{
+    bool plain = !done->code && !done->fatal && !done->report && !done->printed && !done->dropped &&
+                 atomic_load(&ex->progress->failed) < flight->seq;
+    return flight->word && word_tell(flight->word, plain, flight->version, out_sleeps);
+}
+
 static void post_done(struct executor *ex, const struct flight *flight, bool fatal)
 {
     const char *why = flight->err ? flight->err->msg : "";
     size_t length = strlen(why), printed = fatal ? 0 : prints_of(flight->seq);
     uint32_t size = (uint32_t)(sizeof(struct dev_done) + length + 1 + printed);
     struct dev_done *done;
+    bool sleeps = false;
     // The broker always empties its ring; where it is gone, so are we (the socket ends).
     while (!(done = ring_reserve(&ex->done, size))) {
         tell(ex);
@@ -100,7 +116,11 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
     memcpy(done->message, why, length + 1);
     done->printed = (uint32_t)printed;
     done->dropped = printed ? prints_read(done->message + length + 1, printed) : 0;
+    done->told = tell_client(ex, flight, done, &sleeps);
+    ex->n_urgent += !done->told;
     ring_publish(&ex->done);
+    if (sleeps) // and not before: its next request comes to a broker that has heard of this one
+        word_wake(flight->word);
     if (ex->n_untold++ == 0)
         ex->untold_since = clock_ns();
     if (printed)
@@ -227,9 +247,12 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, int 
 static void add_flight(struct executor *ex, const struct opd_err *err)
 {
     const struct steps *steps = &ex->steps;
-    struct flight flight = {
-        .seq = steps->seq, .steps = steps->n_begun, .n_reports = steps->n_own, .stamp = ex->stamp
-    };
+    struct flight flight = { .seq = steps->seq,
+                             .steps = steps->n_begun,
+                             .n_reports = steps->n_own,
+                             .stamp = ex->stamp,
+                             .word = steps->word,
+                             .version = steps->version };
     if (err->code) {
         flight.err = mem_alloc(sizeof *flight.err);
         *flight.err = *err;
@@ -256,7 +279,7 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     if (takes_fd(cmd->type) && (fd = fdpass_recv_one(DEV_FD_SOCKET)) < 0)
         return opd_err_errno(fatal, OPD_E_unavailable, "receiving a descriptor from the broker");
     uint64_t seq = cmd->seq;
-    if (cmd->type != DEV_RUN)
+    if (cmd->type != DEV_RUN || !ex->steps.shares_marks)
         tell(ex);
     steps_begin(&ex->steps, seq);
     ex->stamp = 0;
@@ -282,7 +305,10 @@ static bool wait_for_work(struct executor *ex, uint64_t *idle_since)
             nanosleep(&(struct timespec){ .tv_nsec = PAUSE_BUSY_NS }, NULL);
         return true;
     }
-    if (now - *idle_since < SPIN_IDLE_NS || !ring_sleep(&ex->commands))
+    if (now - *idle_since < SPIN_IDLE_NS)
+        return true;
+    tell(ex);
+    if (!ring_sleep(&ex->commands))
         return true;
     struct pollfd fds[2] = { { .fd = ex->commands.doorbell, .events = POLLIN },
                              { .fd = DEV_FD_SOCKET, .events = POLLRDHUP } };
@@ -301,7 +327,7 @@ static bool serve(struct executor *ex, struct opd_err *fatal)
         size_t flights = ex->n_flights;
         if (!take_command(ex, &any, fatal) || !report_done(ex, fatal))
             return false;
-        if (!any || must_tell(ex))
+        if (must_tell(ex, !any))
             tell(ex);
         if (any || ex->n_flights < flights)
             idle_since = 0;

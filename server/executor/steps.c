@@ -116,6 +116,18 @@ static bool run_report(struct steps *s, const struct dev_report *r, struct opd_e
            s->ops->copy(s->be, (device_addr)(uintptr_t)report, src, sizeof *report, err);
 }
 
+// Host memory. Where it could not be mapped the client has its reply.
+static bool find_word(struct steps *s, const struct dev_word *w)
+{
+    struct opd_err err = { 0 };
+    device_addr addr;
+    if (regions_resolve(&s->regions, w->at, sizeof *s->word, &addr, &err))
+        s->word = (struct word *)(uintptr_t)addr;
+    s->version = w->version;
+    opd_err_clear(&err);
+    return true;
+}
+
 // Before a step of a command: what came before it can be told from it, should the device fail.
 static bool mark_step(struct steps *s, bool alone, struct opd_err *err)
 {
@@ -142,6 +154,8 @@ static bool run_step(struct steps *s, const void *step, struct opd_err *err)
         return run_matmul(s, step, err);
     case DEV_STEP_REPORT:
         return run_report(s, step, err);
+    case DEV_STEP_WORD:
+        return find_word(s, step);
     default:
         return opd_err_set(err, OPD_E_internal, "step of unknown type %u", type);
     }
@@ -193,14 +207,15 @@ static struct backend_graph *make_graph(struct steps *s, const uint8_t *at, uint
     return good ? graph : NULL;
 }
 
-// The steps of a command before its reports, which go to memory that is another each time.
+// The steps of a command before its reports, which go to memory that is another each time, and a
+// client's word.
 static uint64_t count_steps(const struct dev_command *cmd, size_t *out_size)
 {
     const uint8_t *start = (const uint8_t *)(cmd + 1), *at = start;
     uint64_t n = 0;
     for (const struct dev_step *step; n < cmd->size; n++, at += step->size) {
         step = (const struct dev_step *)(const void *)at;
-        if (step->type == DEV_STEP_REPORT)
+        if (step->type == DEV_STEP_REPORT || step->type == DEV_STEP_WORD)
             break;
     }
     *out_size = (size_t)(at - start);
@@ -231,6 +246,7 @@ void steps_begin(struct steps *s, uint64_t seq)
 {
     s->seq = seq;
     s->n_begun = s->n_own = 0;
+    s->word = NULL;
 }
 
 bool steps_run(struct steps *s, const struct dev_command *cmd, struct opd_err *err)

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/mem.h"
+#include "base/word.h"
 #include "executor/backend.h"
 #include "executor/devwire.h"
 #include "executor/graphs.h"
@@ -32,6 +33,8 @@ struct steps {
     // The command that is being run: how many steps have begun, and its reports.
     uint64_t seq;
     uint32_t n_begun, n_own;
+    struct word *word; // of its client; NULL: none
+    uint32_t version;  // that it is told with it
 };
 
 void steps_init(struct steps *s, const struct backend_ops *ops, struct backend *be);

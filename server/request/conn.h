@@ -45,14 +45,19 @@ struct conn {
     int last_method;         // the index of its last request's
     int n_flight;
     bool waiting; // the first request in the buffer waits, or there is more to start
-    struct device *memory_device;   // device whose memory the waiting request wants
-    struct device *staging_device;  // in whose queue for staging memory it stands
-    struct opd_err wait_err;        // that did not come
-    uint64_t last_work;             // when its last request went to a device; 0: none did
-    uint64_t waiting_since;         // when the waiting request was first tried; 0: none waits
-    struct map tensors;             // id -> struct tensor
-    struct map contexts;            // id -> struct context
-    struct map shms;                // id -> struct shm
+    struct device *memory_device;  // device whose memory the waiting request wants
+    struct device *staging_device; // in whose queue for staging memory it stands
+    struct opd_err wait_err;       // that did not come
+    uint64_t last_work;            // when its last request went to a device; 0: none did
+    uint64_t waiting_since;        // when the waiting request was first tried; 0: none waits
+    struct map tensors;            // id -> struct tensor
+    struct map contexts;           // id -> struct context
+    struct map shms;               // id -> struct shm
+    // Where it looks whether what it waits for is done: id of shared memory, or 0, and offset.
+    struct {
+        uint64_t shm, offset;
+        struct device *device; // that was last to say so there, or NULL
+    } word;
     struct map exports;             // id -> struct storage
     struct map imports;             // id -> struct import
     struct map prepared;            // id -> struct prepared

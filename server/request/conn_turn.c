@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "device/device.h"
 #include "kernels/pool.h"
 #include "request/parted.h"
 #include "request/parts.h"
@@ -275,6 +276,8 @@ static void process(struct conn *c)
 {
     size_t size;
     int turn = 0;
+    if (c->word.device && c->n_flight > 0)
+        device_look(c->word.device); // the client may know more than we do
     c->waiting = false;
     while (!c->waiting && !c->closed && (size = next_message(c)) > 0) {
         bool over = turn >= TURN, held = c->broker->handover.held && !c->begun;

@@ -66,6 +66,7 @@ struct graph_launch {
     double deadline;
     bool alone;
     bool repeatable; // it writes nothing that it reads
+    bool reports;    // a kernel of it may say that something is wrong
     bool by_call;    // one has failed: call by call from now on, so that it is known which it is
 };
 

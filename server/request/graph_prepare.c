@@ -470,6 +470,7 @@ static struct graph_launch *make_launch(struct graph *g, struct request *req, st
     size_t n_reports = append_nodes(g, req, launch, c);
     launch->n_steps = count_steps(c);
     launch->repeatable = true;
+    launch->reports = n_reports > 0;
     for (size_t i = 0; i < launch->reads.n && launch->repeatable; i++)
         launch->repeatable = !meets(&launch->writes, &launch->reads.list[i]);
     size_t head = sizeof(struct dev_command);

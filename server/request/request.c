@@ -234,7 +234,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
             (err->code == OPD_E_kernel_fault || err->code == OPD_E_deadline_exceeded))
             req->launch->by_call = true;
     }
-    bool wanted = !c->closed && !req->notification;
+    bool wanted = !c->closed && !req->notification && !req->told;
     if (wanted && !err->code && req->read_size > PARTED_BYTES) {
         parted_pack(req);
         return;
@@ -287,6 +287,7 @@ static void request_done(struct command *cmd, const struct opd_err *err)
 {
     struct request *req = cmd->data;
     req->begun = cmd->begun;
+    req->told = cmd->told;
     if (cmd->n_printed)
         printed_tell(req, cmd);
     if (req->trace)

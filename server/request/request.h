@@ -98,6 +98,7 @@ struct request {
     struct request_write *writes; // `few`, or where there are many on the heap
     struct fate *write_fate;
     bool begun; // though it failed
+    bool told;  // the client knows that it is done
     // Of one that is done in parts: where the next begins, and what is left to be told of.
     size_t at;
     struct buf rest;
@@ -151,7 +152,15 @@ bool request_may_read(const struct tensor *t, const char *what, struct opd_err *
 // Submits a command whose completion answers the request.
 enum request_status request_submit(struct request *req, struct device *d, struct command *c);
 
+// Its client may be told by its word that the command is done, in place of a reply that says no
+// more than the version. Nothing where it has no word, or where more than the command decides.
+void request_tell(const struct request *req, struct device *d, struct command *c, int version);
+
 // --- what several request files use
+
+// Bytes of a shared memory of the connection, where they are for a device.
+bool request_shm(const struct request *req, int64_t id, int64_t at, uint64_t size, struct device *d,
+                 struct dev_ref *out, struct opd_err *err);
 
 // The descriptor of the chunk in which a storage is; NULL: it is in none.
 const struct device_region *request_chunk(const struct storage *s);

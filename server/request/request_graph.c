@@ -192,7 +192,8 @@ static const char *take_warning(struct conn *c, const struct graph *g)
     return g->left;
 }
 
-static void pack_replayed(struct request *req, const struct graph *g)
+// False: it has warnings.
+static bool pack_replayed(struct request *req, const struct graph *g)
 {
     struct buf texts = { 0 };
     size_t n = 0;
@@ -212,6 +213,7 @@ static void pack_replayed(struct request *req, const struct graph *g)
         buf_append(&req->reply, texts.bytes, texts.size);
     }
     buf_finish(&texts);
+    return n == 0;
 }
 
 enum request_status request_replay(struct request *req, const value *params, struct opd_err *err)
@@ -229,7 +231,7 @@ enum request_status request_replay(struct request *req, const value *params, str
     struct graph_launch *launch = g->launch;
     if (!may_read(launch, err))
         return REQUEST_ERROR;
-    pack_replayed(req, g);
+    bool plain = pack_replayed(req, g);
     if (launch->n_steps == 0)
         return REQUEST_ANSWERED;
     note_pieces(req, launch);
@@ -239,5 +241,7 @@ enum request_status request_replay(struct request *req, const value *params, str
     struct command *c = make_command(req, launch, &options);
     if (req->broker->clients.n_tracers > 0)
         req->trace = trace_begin(c, req->conn);
+    if (plain && !launch->reports)
+        request_tell(req, g->device, c, 0);
     return request_submit(req, g->device, c);
 }

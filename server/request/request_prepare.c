@@ -243,17 +243,19 @@ static bool read_result(struct run *run, const struct prepared *p, enum plan_ope
     return run_read_result(run, &place, id, err);
 }
 
-static void pack_called(struct buf *out, const struct run *run, const struct prepared *p)
+// Whether there is no more to it than the version.
+static bool pack_called(struct buf *out, const struct run *run, const struct prepared *p)
 {
     const char *warning = run_take_warning(run->req, run->version->of);
     pack_map(out, 1u + (p->differs ? 2 : 0) + (warning ? 1 : 0));
     pack_key_int(out, "version", run->version->number);
     if (p->differs)
         pack_results(out, p);
-    if (!warning)
-        return;
-    pack_key_array(out, "warnings", 1);
-    pack_str(out, warning);
+    if (warning) {
+        pack_key_array(out, "warnings", 1);
+        pack_str(out, warning);
+    }
+    return !p->differs && !warning;
 }
 
 // ids: inputs, outputs, saved tensors, a context.
@@ -280,7 +282,7 @@ static enum request_status call_forward(struct run *run, const struct prepared *
         return status;
     if (context)
         run_keep_context(run, context);
-    pack_called(&run->req->reply, run, p);
+    run->plain = pack_called(&run->req->reply, run, p);
     return run_submit(run);
 }
 
@@ -336,7 +338,7 @@ static enum request_status call_vjp(struct run *run, struct prepared *p, const v
     enum request_status status = run_prepare(run, err);
     if (status != REQUEST_ANSWERED)
         return status;
-    pack_called(&run->req->reply, run, p);
+    run->plain = pack_called(&run->req->reply, run, p);
     return run_submit(run);
 }
 

@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/word.h"
 #include "device/keep.h"
-#include "request/request.h"
+#include "request/parts.h"
 
 // --- memory for bytes
 
@@ -48,6 +49,71 @@ enum request_status request_shm_open(struct request *req, const value *params, s
     map_put(&req->conn->shms, (uint64_t)id, shm);
     pack_nil(&req->reply);
     return REQUEST_ANSWERED;
+}
+
+static struct shm *find_shm(const struct request *req, int64_t id, int64_t at, uint64_t size,
+                            struct opd_err *err)
+{
+    struct shm *shm = map_get(&req->conn->shms, (uint64_t)id);
+    if (!shm)
+        opd_err_set(err, OPD_E_not_found, "this connection has no shared memory %" PRId64, id);
+    else if (at < 0 || (uint64_t)at > shm->size || size > shm->size - (uint64_t)at)
+        opd_err_set(err, OPD_E_invalid_argument,
+                    "%" PRIu64 " bytes at %" PRId64 " do not lie in shared memory of %" PRIu64
+                    " bytes",
+                    size, at, shm->size);
+    return err->code ? NULL : shm;
+}
+
+bool request_shm(const struct request *req, int64_t id, int64_t at, uint64_t size, struct device *d,
+                 struct dev_ref *out, struct opd_err *err)
+{
+    struct shm *shm = find_shm(req, id, at, size, err);
+    if (!shm || (!shm->spaces[d->space.index] &&
+                 !device_map_host(d, shm->fd, shm->size, &shm->regions[d->space.index], NULL, err)))
+        return false;
+    shm->spaces[d->space.index] = &d->space;
+    *out = (struct dev_ref){ .region = shm->regions[d->space.index], .offset = (uint64_t)at };
+    return true;
+}
+
+// --- the word of a client that waits
+
+enum request_status request_done_word(struct request *req, const value *params, struct opd_err *err)
+{
+    struct conn *c = req->conn;
+    int64_t at = value_int(value_at(params, 1));
+    bool none = value_is_nil(value_at(params, 0));
+    int64_t id = none ? 0 : value_int(value_at(params, 0));
+    if (!none && !find_shm(req, id, at, sizeof(struct word), err))
+        return REQUEST_ERROR;
+    if (!none && at % (int64_t)sizeof(struct word) != 0)
+        return REQUEST_FAIL(err, OPD_E_invalid_argument,
+                            "done_word: offset %" PRId64 ", expected a multiple of %zu", at,
+                            sizeof(struct word));
+    c->word.shm = (uint64_t)id;
+    c->word.offset = none ? 0 : (uint64_t)at;
+    pack_nil(&req->reply);
+    return REQUEST_ANSWERED;
+}
+
+// A client that waits has nothing else in flight; what other requests decide, and whom else it is
+// told to, is for the broker.
+void request_tell(const struct request *req, struct device *d, struct command *cmd, int version)
+{
+    struct conn *c = req->conn;
+    struct opd_err err = { 0 };
+    struct dev_word word = { .step = { DEV_STEP_WORD, sizeof word }, .version = (uint32_t)version };
+    if (!c->word.shm || c->n_flight > 0 || req->notification || req->n_needs > 0 || c->capture ||
+        req->broker->clients.n_tracers > 0 || cmd->bytes.size + sizeof word > DEV_MAX_COMMAND)
+        return;
+    if (request_shm(req, (int64_t)c->word.shm, (int64_t)c->word.offset, sizeof(struct word), d,
+                    &word.at, &err)) {
+        buf_append(&cmd->bytes, &word, sizeof word);
+        ((struct dev_command *)(void *)cmd->bytes.bytes)->size++;
+        c->word.device = d;
+    }
+    opd_err_clear(&err);
 }
 
 // --- export

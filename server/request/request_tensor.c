@@ -91,22 +91,7 @@ static bool shm_address(struct request *req, const value *array, uint64_t size, 
     if (!id || !offset || value_type(id) != VALUE_INT || value_type(offset) != VALUE_INT)
         return opd_err_set(err, OPD_E_invalid_argument,
                            "shared memory is named by [shm id, offset, …] in integers");
-    struct shm *shm = map_get(&req->conn->shms, (uint64_t)value_int(id));
-    if (!shm)
-        return opd_err_set(err, OPD_E_not_found, "this connection has no shared memory %" PRId64,
-                           value_int(id));
-    int64_t at = value_int(offset);
-    if (at < 0 || (uint64_t)at > shm->size || size > shm->size - (uint64_t)at)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%" PRIu64 " bytes at %" PRId64
-                           " do not lie in shared memory of %" PRIu64 " bytes",
-                           size, at, shm->size);
-    if (!shm->spaces[d->space.index] &&
-        !device_map_host(d, shm->fd, shm->size, &shm->regions[d->space.index], NULL, err))
-        return false;
-    shm->spaces[d->space.index] = &d->space;
-    *out = (struct dev_ref){ .region = shm->regions[d->space.index], .offset = (uint64_t)at };
-    return true;
+    return request_shm(req, value_int(id), value_int(offset), size, d, out, err);
 }
 
 // Staging memory for the request. False: all of it is in use.

@@ -493,6 +493,8 @@ enum request_status run_submit(struct run *run)
         run->req->bound = bound_plan_ref(run->bound);
         if (run->req->broker->clients.n_tracers > 0)
             run->req->trace = trace_begin(c, run->req->conn);
+        if (run->plain && run->bound->plan->report < 0)
+            request_tell(run->req, run->device, c, run->version->number);
         status = request_submit(run->req, run->device, c);
     }
     drop_made(run); // scratch goes back at once: the device runs its next user after this command

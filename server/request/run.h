@@ -42,6 +42,7 @@ struct run {
     double deadline;       // 0: the operator's
     bool alone;            // and each of its launches waited for
     bool fixed;            // a version was asked for: it follows no edits
+    bool plain;            // of a prepared call: its reply has nothing but the version
     bool prepared; // `bound` and `request` are those of a prepared call, and stay as they are
     struct bound_plan *bound;
     struct command *command;

@@ -53,6 +53,10 @@ bool state_conn(struct archive *a, void *thing)
         archive_bool(a, "compiling", &c->hears.compiling);
         archive_bool(a, "compiled", &c->hears.compiled);
     }
+    if (archive_has(a, "word")) { // absent in programs from before there was one
+        archive_count(a, "word", &c->word.shm);
+        archive_count(a, "word_at", &c->word.offset);
+    }
     archive_count(a, "seen", &c->last_event);
     trace_follow(c, traces);
     events_follow(&b->events, &c->follower, follows);

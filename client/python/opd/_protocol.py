@@ -58,6 +58,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "device_speed": ("s", "M"),
     "load": ("s|M", "M"),
     "unload": ("s", "n"),
+    "done_word": ("Hi", "n"),
 }
 
 # name: (number, class in opd.errors)
