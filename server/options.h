@@ -27,6 +27,8 @@ struct options {
     double deadline;         // seconds that a request may take on a device
     double compile_deadline; // seconds that one compile may take
     double keep;             // seconds for which named tensors outlive a daemon that is killed
+    int faults;              // that are kept; 0: none
+    uint64_t fault_size;     // bytes of the inputs that are kept of one
     uint64_t client_memory;  // bytes of device memory that one client may hold on each; 0: all
     int client_requests;     // of one client on devices at a time; the others wait in its socket
     uint64_t max_message;    // bytes

@@ -259,7 +259,8 @@ static void complete(struct device *d, const struct dev_done *done)
         char what[512];
         device_describe(c, done->steps ? done->steps - 1 : 0, true, what, sizeof what);
         snprintf(err.msg, sizeof err.msg, "%s%.480s", what, done->message);
-        c->begun = done->steps > 1 || done->code == OPD_E_kernel_fault;
+        c->blamed = done->code == OPD_E_kernel_fault;
+        c->begun = done->steps > 1 || c->blamed;
     } else if (done->report && (reporter = find_reporter(c, done->reporter))) {
         explain_report(reporter, done->report, &err);
         c->begun = c->n_parts > 0; // the others have run

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "memory/kept.h"
+#include "request/faults.h"
 #include "request/graph.h"
 #include "request/parted.h"
 #include "request/parts.h"
@@ -292,6 +293,8 @@ static void request_done(struct command *cmd, const struct opd_err *err)
         printed_tell(req, cmd);
     if (req->trace)
         trace_end(req, cmd, err);
+    if (cmd->blamed)
+        faults_keep(req, cmd, err);
     request_finish(req, err);
 }
 
