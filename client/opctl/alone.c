@@ -57,6 +57,19 @@ int alone_check(const struct args *args)
     return become(argv);
 }
 
+int alone_faults(const struct args *args, const char *cache)
+{
+    const char *json = args->options[OPTION_JSON] ? "json" : "", *number = args->words[1];
+    const char *const list[] = { "opd", "trial", "faults", cache, json, NULL };
+    const char *const replay[] = {
+        "opd", "trial", "replay", number, word(args, OPTION_SEED), word(args, OPTION_DEADLINE),
+        cache, json,    NULL
+    };
+    if (number && (!number[0] || number[strspn(number, "0123456789")]))
+        return session_refuse("'%s' is no number of a fault; 'opctl faults' lists them", number);
+    return become(number ? replay : list);
+}
+
 int alone_new(const struct args *args)
 {
     const char *const argv[] = { "opd", "new", args->words[1], args->words[2] ? args->words[2] : "",

@@ -6,6 +6,9 @@
 
 int alone_check(const struct args *args); // check --run, --grad: becomes `opd trial`
 
+// faults, replay: becomes `opd trial`. `cache`: of the daemon that runs; "": the default.
+int alone_faults(const struct args *args, const char *cache);
+
 int alone_new(const struct args *args); // new: becomes `opd new`
 
 // A daemon of this process's own, until alone_stop(), or until a signal ends this process: then it

@@ -60,6 +60,7 @@ int cmd_top(struct session *session, const struct args *args);
 int cmd_trace(struct session *session, const struct args *args);
 int cmd_restart(struct session *session, const struct args *args);
 int cmd_upgrade(struct session *session, const struct args *args);
+int cmd_faults(struct session *session, const struct args *args); // session->client: may be NULL
 int cmd_stop(struct session *session, const struct args *args);
 
 int ops_show_code(struct session *session, const struct args *args); // ops NAME --ptx | --sass

@@ -57,6 +57,13 @@ static const struct command {
       "From their parameters, names and launches; what these do not tell is guessed and asked in\n"
       "comments, '// ?'. KERNELS: names with commas between; else the first, and its backward.\n"
       "Needs no daemon. Exits 1 if the result does not load, and says what is missing." },
+    { "faults", "", 0, 0, 0, cmd_faults, "the last faults, kept to be run again",
+      "Runs that faulted or missed their deadline, of any daemon with this cache." },
+    { "replay", "N", 1, 1, WITH(OPTION_SEED) | WITH(OPTION_DEADLINE), cmd_faults,
+      "runs a fault again under the sanitizers",
+      "As 'check --run' runs examples, on the CPU: the same source, shapes and attributes, and "
+      "the\n"
+      "inputs where they were kept, else random ones. Exits 1 if something was found." },
     { "events", "", 0, 0, WITH(OPTION_FOLLOW) | WITH(OPTION_NO_FOLLOW), cmd_events,
       "reloads, failures, restarts, as they come",
       "Prints the last ones, then waits for more until it is interrupted. With --json: one object\n"
@@ -186,7 +193,8 @@ static bool check_args(const struct command *command, const struct args *args)
         session_refuse("check takes --run or --grad, one after the other");
     else if (runs && args->options[OPTION_ARCH])
         session_refuse("check --run and --grad take no --arch: they run on the CPU");
-    else if ((args->options[OPTION_SEED] || args->options[OPTION_DEADLINE]) && !runs)
+    else if ((args->options[OPTION_SEED] || args->options[OPTION_DEADLINE]) && !runs &&
+             command->run == cmd_check)
         session_refuse("--seed and --deadline belong to check --run and --grad");
     else
         return true;
@@ -210,7 +218,10 @@ static int run(const struct command *command, const struct args *args)
             return EXIT_ABSENT;
         session.client = opd_connect(socket, &err);
     }
-    int code = session.client ? command->run(&session, args) : session_fail(&err);
+    if (!session.client && command->run == cmd_faults) // it needs no daemon
+        opd_error_clear(&err);
+    int code = session.client || command->run == cmd_faults ? command->run(&session, args)
+                                                            : session_fail(&err);
     opd_close(session.client);
     alone_stop();
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == EXIT_GOOD) {

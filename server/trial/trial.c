@@ -22,6 +22,7 @@
 #include "trial/trial_compile.h"
 #include "trial/trial_findings.h"
 #include "trial/trial_print.h"
+#include "trial/trial_replay.h"
 
 extern char **environ;
 
@@ -59,7 +60,8 @@ struct trial {
     char *common, *folder;
     const char *seed, *dtypes;
     double deadline;
-    bool gradients; // are to be proved
+    bool gradients;             // are to be proved
+    struct trial_replay replay; // of a fault that is run again, or zeroed
     bool failed;
 };
 
@@ -204,7 +206,7 @@ static void run_stage(const struct trial *t, const struct kind *kind, const char
     bool in_time = await_stage(pid, t->deadline, &status);
     r->seconds = (double)(clock_ns() - begun) / 1e9;
     char *said = read_text(t, "said"), *log = read_text(t, "log"), *kept = mem_strdup(log);
-    trial_findings_read(&r->findings, said, log);
+    trial_findings_read(&r->findings, t->source->file, said, log);
     judge(t, kind, in_time, status, kept, r);
     free(said);
     free(log);
@@ -256,13 +258,44 @@ static bool read_common(struct trial *t, struct opd_err *err)
     return t->common != NULL;
 }
 
-static bool prepare(struct trial *t, const char *file, struct opd_err *err)
+// The source of a fault, with what it included in place.
+static bool read_fault(struct trial *t, const char *number, const char *cache, struct opd_err *err)
 {
-    if (!read_source(t, file, err) || !read_common(t, err))
+    char *path = trial_faults_path(cache, number, err);
+    bool ok = path && trial_replay_read(&t->replay, path, err);
+    const struct bundle *b = &t->replay.bundle;
+    if (ok) {
+        t->source = source_new("", b->file, 0);
+        t->source->original = mem_strndup(b->source, b->source_size);
+        t->source->original_size = b->source_size;
+        t->source->text = b->whole_size ? mem_strndup(b->whole, b->whole_size)
+                                        : mem_strdup(t->source->original);
+        if (!t->print.json)
+            printf("%s: %s\n", b->device, b->message);
+    }
+    free(path);
+    return ok;
+}
+
+static bool put_fault(const struct trial *t, struct opd_err *err)
+{
+    char *path = mem_printf("%s/" TRIAL_FAULT, t->folder);
+    bool ok = file_make(path, t->replay.file.bytes, t->replay.file.size, err);
+    free(path);
+    return ok;
+}
+
+// `cache`: of a fault that is run again, whose number `file` is; else NULL.
+static bool prepare(struct trial *t, const char *file, const char *cache, struct opd_err *err)
+{
+    if (!(cache ? read_fault(t, file, cache, err) : read_source(t, file, err)) ||
+        !read_common(t, err))
         return false;
     const struct source *s = t->source;
     struct op *op = op_parse_whole(s->file, s->original, s->original_size, s->text, err);
-    if (!op || !trial_cases_init(&t->cases, op, t->dtypes, t->gradients, err))
+    if (!op || !(cache ? bundle_read_request(&t->replay.bundle, op, err) &&
+                             trial_replay_cases(&t->cases, &t->replay, op, err)
+                       : trial_cases_init(&t->cases, op, t->dtypes, t->gradients, err)))
         return false;
     char *folder = file_temporary("opd-trial-XXXXXX");
     if (!mkdtemp(folder)) {
@@ -272,7 +305,7 @@ static bool prepare(struct trial *t, const char *file, struct opd_err *err)
     }
     t->folder = folder;
     t->build = (struct trial_build){ &t->cases, t->source, t->common, t->folder, t->gradients };
-    return write_source(t, err);
+    return write_source(t, err) && (!cache || put_fault(t, err));
 }
 
 static void finish(struct trial *t)
@@ -281,6 +314,7 @@ static void finish(struct trial *t)
         file_remove_tree(t->folder);
     op_unref(t->cases.op);
     trial_cases_finish(&t->cases);
+    trial_replay_finish(&t->replay);
     if (t->source)
         source_free(t->source);
     free(t->common);
@@ -291,7 +325,10 @@ int trial_main(int argc, char **argv)
 {
     static char seed[24];
     bool gradients = argc > 0 && strcmp(argv[0], "grad") == 0;
-    if (argc < 2 || argc > 6 || (!gradients && strcmp(argv[0], "run") != 0))
+    bool again = argc > 0 && strcmp(argv[0], "replay") == 0;
+    if (argc > 1 && strcmp(argv[0], "faults") == 0)
+        return trial_faults_list(argv[1], argc > 2 && strcmp(argv[2], "json") == 0);
+    if (argc < 2 || argc > 6 || (!gradients && !again && strcmp(argv[0], "run") != 0))
         return 2;
     argv++;
     argc--;
@@ -301,7 +338,7 @@ int trial_main(int argc, char **argv)
                                    : gradients            ? 60
                                                           : 10,
                        .gradients = gradients,
-                       .dtypes = argc > 3 ? argv[3] : "",
+                       .dtypes = argc > 3 && !again ? argv[3] : "",
                        .print = { .json = argc > 4 && strcmp(argv[4], "json") == 0,
                                   .lines = argc > 4 && strcmp(argv[4], "lines") == 0 } };
     struct opd_err err = { 0 };
@@ -320,7 +357,7 @@ int trial_main(int argc, char **argv)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     signal(SIGPIPE, SIG_IGN); // whoever reads may go first
-    bool ok = prepare(&t, argv[0], &err);
+    bool ok = prepare(&t, argv[0], !again ? NULL : argc > 3 ? argv[3] : "", &err);
     trial_print_head(&t.print, ok ? t.cases.op : NULL, t.source ? t.source->file : argv[0], t.seed,
                      ok ? t.cases.n : 0, &err);
     // What does not compile does not so three times.

@@ -6,8 +6,10 @@
 // "opd trial run FILE [SEED [DEADLINE [DTYPES [json|lines]]]]" compiles the kernels of the file's
 // examples once for each stage, and runs each stage as "opd trial-stage": without more than guards,
 // with the address sanitizer, with the thread sanitizer. "opd trial grad ..." has one stage, which
-// proves gradients. Empty words stand for the defaults. As "lines" it says no more than what is
-// wrong, for the daemon: "wrong", or "failed", a tab and what.
+// proves gradients. "opd trial replay N [SEED [DEADLINE [CACHE [json]]]]" runs a fault that was
+// kept (trial_replay.h) in place of examples; "opd trial faults CACHE [json]" lists them. Empty
+// words stand for the defaults. As "lines" it says no more than what is wrong, for the daemon:
+// "wrong", or "failed", a tab and what.
 
 int trial_main(int argc, char **argv);       // 0: all is well; 1: something was found; 2: usage
 int trial_stage_main(int argc, char **argv); // DIR FILE SEED DTYPES STAGE SECONDS

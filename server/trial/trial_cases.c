@@ -74,6 +74,18 @@ static void finish_case(struct trial_case *c)
     free(c->parts);
 }
 
+void trial_cases_add(struct trial_cases *t, const struct trial_case *c)
+{
+    t->cases = mem_realloc(t->cases, (size_t)t->n + 1, sizeof *t->cases);
+    t->cases[t->n++] = *c;
+    if (c->forward)
+        add_kernels(t, c->forward);
+    if (c->backward)
+        add_kernels(t, c->backward);
+    for (int i = 0; i < c->n_parts; i++)
+        add_kernels(t, c->parts[i].plan);
+}
+
 static bool add_case(struct trial_cases *t, struct plan_request *request, enum opd_dtype dtype,
                      int example, bool gradients, struct opd_err *err)
 {
@@ -91,13 +103,7 @@ static bool add_case(struct trial_cases *t, struct plan_request *request, enum o
         finish_case(&c);
         return false;
     }
-    t->cases = mem_realloc(t->cases, (size_t)t->n + 1, sizeof *t->cases);
-    t->cases[t->n++] = c;
-    add_kernels(t, c.forward);
-    if (c.backward)
-        add_kernels(t, c.backward);
-    for (int i = 0; i < c.n_parts; i++)
-        add_kernels(t, c.parts[i].plan);
+    trial_cases_add(t, &c);
     return true;
 }
 

@@ -17,7 +17,7 @@ struct trial_part {
 
 struct trial_case {
     enum opd_dtype dtype;
-    int example;                     // from 1
+    int example;                     // from 1; 0: a fault that is run again
     struct plan *forward, *backward; // backward: NULL if there is none
     int n_parts;
     struct trial_part *parts; // backward for some of the gradients, where those are to be proved
@@ -34,6 +34,8 @@ struct trial_cases {
 // widest one. Takes no reference of op.
 bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes, bool gradients,
                       struct opd_err *err);
+// One more case, whose plans are the list's from now on.
+void trial_cases_add(struct trial_cases *t, const struct trial_case *c);
 void trial_cases_finish(struct trial_cases *t); // zeroed is fine
 
 const struct trial_kernel *trial_cases_find(const struct trial_cases *t, const struct plan *plan,

@@ -17,6 +17,7 @@ struct range {
 // Where the stage was. Both texts tell of it; the sanitizer's reports come between its lines, but
 // in another file, so that a report belongs to the last launch unless the process went on.
 struct scene {
+    const char *file; // the operator's: what a program has loaded may be named by that, "train.py"
     struct range *ranges, stacks[2];
     int n_ranges, n_stacks;
     char kernel[300], context[100];
@@ -84,6 +85,15 @@ static void add_difference(struct trial_findings *f, const struct scene *s, cons
     set(t->what, sizeof t->what, "%s", tab + 1);
 }
 
+// A fault that is run again is no example.
+static void set_context(struct scene *s, const char *dtype, int example, const char *direction)
+{
+    if (example)
+        set(s->context, sizeof s->context, "%s, example %d, %s", dtype, example, direction);
+    else
+        set(s->context, sizeof s->context, "%s, %s", dtype, direction);
+}
+
 static void read_line(struct trial_findings *f, struct scene *s, const char *line)
 {
     char dtype[32], direction[16];
@@ -94,7 +104,7 @@ static void read_line(struct trial_findings *f, struct scene *s, const char *lin
                                        &s->stacks[s->n_stacks].size) == 2)
         s->n_stacks++;
     else if (sscanf(line, "run\t%31s %d %15s", dtype, &example, direction) == 3)
-        set(s->context, sizeof s->context, "%s, example %d, %s", dtype, example, direction);
+        set_context(s, dtype, example, direction);
     else if (strncmp(line, "run", 3) == 0)
         s->n_ranges = 0;
     else if (strncmp(line, "kernel\t", 7) == 0)
@@ -114,8 +124,14 @@ static void read_line(struct trial_findings *f, struct scene *s, const char *lin
 // --- the sanitizers' reports
 
 // "gelu.cu:58" in a line of a stack, or at its beginning: a file of the user's. False: none.
-static bool find_file(const char *line, char *out, size_t size)
+static bool find_file(const struct scene *s, const char *line, char *out, size_t size)
 {
+    size_t n = strlen(s->file);
+    for (const char *at = line; n && (at = strstr(at, s->file)) != NULL; at += n)
+        if (at[n] == ':' && at[n + 1] >= '0' && at[n + 1] <= '9') {
+            set(out, size, "%s:%.*s", s->file, (int)strspn(at + n + 1, "0123456789"), at + n + 1);
+            return true;
+        }
     for (const char *at = line; (at = strstr(at, ".cu")) != NULL; at += 3) {
         const char *colon = at + 3 + (at[3] == 'h'), *begin = at;
         if (*colon != ':' || colon[1] < '0' || colon[1] > '9')
@@ -221,7 +237,7 @@ static void read_undefined(struct trial_findings *f, const struct scene *s, cons
     struct trial_finding *t = add_finding(f, s);
     if (!t)
         return;
-    if (!find_file(line, t->where, sizeof t->where))
+    if (!find_file(s, line, t->where, sizeof t->where))
         set(t->where, sizeof t->where, "%.*s", (int)(error - line), line);
     set(t->what, sizeof t->what, "undefined behaviour: %s, at %s", error + 16, t->where);
 }
@@ -243,7 +259,7 @@ static void read_log_line(struct trial_findings *f, const struct scene *s, struc
     } else if (r->kind[0] && strstr(line, " of size ") && strstr(line, " at 0x")) {
         read_access(s, r, line);
     } else if (r->n > 0 && !r->where[r->n - 1][0] && strstr(line, "    #") &&
-               find_file(line, where, sizeof where)) {
+               find_file(s, line, where, sizeof where)) {
         set(r->where[r->n - 1], sizeof r->where[0], "%s", where);
     } else if (strstr(line, "SUMMARY: ") || strstr(line, "is located") ||
                strncmp(line, "  Location is", 13) == 0) {
@@ -252,9 +268,9 @@ static void read_log_line(struct trial_findings *f, const struct scene *s, struc
     }
 }
 
-void trial_findings_read(struct trial_findings *out, char *said, char *log)
+void trial_findings_read(struct trial_findings *out, const char *file, char *said, char *log)
 {
-    struct scene scene = { 0 };
+    struct scene scene = { .file = file };
     struct report report = { 0 };
     char *save = NULL;
     *out = (struct trial_findings){ 0 };

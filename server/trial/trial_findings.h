@@ -22,5 +22,6 @@ struct trial_findings {
     struct trial_finding list[TRIAL_MAX_FINDINGS];
 };
 
-// `said`: the stage's lines (trial_stage.c); `log`: its standard error. Both terminated; changed.
-void trial_findings_read(struct trial_findings *out, char *said, char *log);
+// `file`: the operator's name in messages; `said`: the stage's lines (trial_stage.c); `log`: its
+// standard error. Both terminated; changed.
+void trial_findings_read(struct trial_findings *out, const char *file, char *said, char *log);

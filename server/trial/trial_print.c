@@ -2,6 +2,8 @@
 
 #include <stdio.h>
 
+#include "op/bundle.h"
+
 static void put_string(const char *s)
 {
     putchar('"');
@@ -42,6 +44,16 @@ void trial_print_head(struct trial_print *p, const struct op *op, const char *fi
     } else if (!op) {
         fprintf(stderr, "opctl: %s\n%s", err->msg, err->log ? err->log : "");
     }
+}
+
+void trial_print_fault(const struct bundle *b, int number, int n)
+{
+    printf("%s{\"number\": %d, \"time\": %.3f, \"version\": %d, \"bytes\": %llu, ", n ? ", " : "",
+           number, b->time, b->version, (unsigned long long)b->size);
+    put_pair("device", b->device, ", ");
+    put_pair("op", b->op, ", ");
+    put_pair("file", b->file, ", ");
+    put_pair("message", b->message, "}");
 }
 
 void trial_print_begin(struct trial_print *p, const char *stage)

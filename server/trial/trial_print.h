@@ -31,6 +31,9 @@ struct trial_print {
 // op NULL: err tells why there is none.
 void trial_print_head(struct trial_print *p, const struct op *op, const char *file,
                       const char *seed, int n_cases, const struct opd_err *err);
+// {"number", "time", "device", "op", "version", "file", "message", "bytes"}, behind `n` others.
+struct bundle;
+void trial_print_fault(const struct bundle *b, int number, int n);
 void trial_print_begin(struct trial_print *p, const char *stage);
 void trial_print_stage(struct trial_print *p, const struct trial_result *r);
 void trial_print_end(struct trial_print *p, bool ok);

@@ -14,6 +14,7 @@
 #include "kernels/source.h"
 #include "trial/trial.h"
 #include "trial/trial_gradients.h"
+#include "trial/trial_replay.h"
 #include "trial/trial_results.h"
 #include "trial/trial_run.h"
 
@@ -23,8 +24,14 @@ static void take_result(void *arg, const struct plan *plan, int operand,
     trial_results_take(arg, plan, operand, m->bytes, m->size);
 }
 
+static struct trial_replay replay; // with a file where a fault is run again
+
 static void run_once(struct trial_run *s, const struct trial_case *c, struct trial_results *results)
 {
+    if (replay.file.size > 0) {
+        trial_replay_run(s, &replay, results ? take_result : NULL, results);
+        return;
+    }
     trial_run_fill_inputs(s, c, -2, 2);
     trial_run_plan(s, c, c->forward, results ? take_result : NULL, results);
     if (c->backward)
@@ -52,6 +59,19 @@ static void find_poison(struct trial_run *s)
     *(void **)&s->unpoison = dlsym(RTLD_DEFAULT, "__asan_unpoison_memory_region");
 }
 
+static bool make_cases(struct trial_run *s, struct op *op, const char *folder, const char *dtypes,
+                       bool gradients, struct opd_err *err)
+{
+    char *path = mem_printf("%s/" TRIAL_FAULT, folder);
+    bool again = access(path, F_OK) == 0;
+    bool ok = again ? trial_replay_read(&replay, path, err) &&
+                          bundle_read_request(&replay.bundle, op, err) &&
+                          trial_replay_cases(&s->cases, &replay, op, err)
+                    : trial_cases_init(&s->cases, op, dtypes, gradients, err);
+    free(path);
+    return ok;
+}
+
 static bool prepare(struct trial_run *s, char **argv, struct opd_err *err)
 {
     size_t size;
@@ -65,7 +85,7 @@ static bool prepare(struct trial_run *s, char **argv, struct opd_err *err)
     free(text);
     free(whole);
     bool gradients = strcmp(argv[4], "gradients") == 0;
-    if (!op || !trial_cases_init(&s->cases, op, argv[3], gradients, err))
+    if (!op || !make_cases(s, op, argv[0], argv[3], gradients, err))
         return false;
     s->folder = argv[0];
     s->guarded = strcmp(argv[4], "guards") == 0;
