@@ -173,6 +173,13 @@ template <class T> using make_signed_t = typename make_signed<T>::type;
 template <class T> using make_unsigned_t = typename make_unsigned<T>::type;
 template <class T> struct underlying_type : type_identity<__underlying_type(T)> {};
 template <class T> using underlying_type_t = __underlying_type(T);
+template <size_t n, size_t align = 16> struct aligned_storage {
+    struct type {
+        alignas(align) unsigned char data[n];
+    };
+};
+template <size_t n, size_t align = 16>
+using aligned_storage_t = typename aligned_storage<n, align>::type;
 template <class F, class... A> struct invoke_result {
     typedef decltype(declval<F>()(declval<A>()...)) type;
 };

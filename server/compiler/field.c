@@ -23,6 +23,7 @@ TEXT(cooperative_groups);
 TEXT(cub);
 TEXT(curand);
 TEXT(fp16);
+TEXT(math_constants);
 TEXT(std);
 TEXT(torch);
 
@@ -34,6 +35,7 @@ static const struct {
     { "opd-cub.cuh", field_cub, "cub" },
     { "opd-curand.cuh", field_curand, NULL },
     { "opd-fp16.cuh", field_fp16, NULL },
+    { "opd-math_constants.cuh", field_math_constants, NULL },
     { "opd-std.cuh", field_std, NULL },
     { "opd-torch.cuh", field_torch, NULL },
     { "opd-empty.cuh", "", "thrust" },

@@ -334,6 +334,13 @@ static bool bind_pack(struct reader *r, const struct step *launch, const struct 
         own->name = arena_printf(r->arena, "%s[%d]", p->name, i - from);
         own->type = alias_text(r->whole, r->whole_size, r->arena,
                                arg->text ? arg->text : arg->expr->text);
+        const char *star = strchr(own->type, '*');
+        if (star) { // where it goes is not to be seen
+            own->kind = PARAM_POINTER;
+            own->type = arena_strndup(r->arena, own->type, (size_t)(star - own->type));
+            own->reads = own->asked = true;
+            own->writes = !strstr(arg->text, "const");
+        }
         if (!bind_one(r, launch, own, list))
             return false;
     }

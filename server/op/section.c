@@ -287,7 +287,7 @@ static bool is_verbatim(const struct reader *r)
         return s->kind == SYMBOL_TYPE;
     const struct token next = lex_peek(&r->lx);
     if (lex_is_word(&r->lx, "true") || lex_is_word(&r->lx, "false") ||
-        cnumber_is_word(t->start, t->size))
+        lex_is_word(&r->lx, "const") || cnumber_is_word(t->start, t->size))
         return true;
     bool alone = next.punct == ',' || next.punct == '<' || next.punct == '>';
     return next.kind == TOKEN_PUNCT &&
@@ -311,6 +311,8 @@ static bool read_template_arg(struct reader *r, struct template_arg *arg)
         depth += lex_is(lx, '<') - lex_is(lx, '>');
         lex_next(lx);
     }
+    while (lex_accept(lx, '*'))
+        ;
     arg->text = arena_strndup(r->arena, start, lex_span(lx, start));
     return true;
 }

@@ -313,9 +313,9 @@ template <typename T> struct Step {
     }
 };
 template <typename T, typename F, typename... Args>
-__global__ void apply(int chunk_size, volatile int *count, T tl, F f, float *places, Args... args)
+__global__ void apply(int chunk_size, volatile int *count, T tl, F f, Args... args)
 {
-    f(chunk_size, count, tl, args..., places);
+    f(chunk_size, count, tl, args...);
 }
 """
 CHUNKS = """
@@ -329,8 +329,8 @@ CHUNKS = """
 //! shape   count places []
 //! example ys=[[4],[25]] xs=[[4],[25]]
 //! forward
-//!   kernel apply<Table<DEPTH>, Step<scalar_t>, float, Mode> chunks ys xs scales by 10 block 4
-//!     bind args = by, mode
+//!   kernel apply<Table<DEPTH>, Step<scalar_t>, float, Mode, float *> chunks ys xs scales by 10 block 4
+//!     bind args = by, mode, places
 """
 
 
@@ -363,15 +363,18 @@ def test_chunks(client, daemon, size):
         ("ys xs scales by", "ys xs count by", "'count' is a single tensor, expected a Tensor[]"),
         ("block 4", "grid 4", "'grid' and 'chunks' for one kernel, expected one of them"),
         ("chunks ys", "threads 4 chunks ys", "'chunks' beside 'threads', expected one of them for a kernel"),
-        ("bind args = by, mode", "bind args = by", "'args[0]', which names no tensor"),
-        ("bind args = by, mode", "bind args = by, mode, by", "bind of 'args[2]', which is no parameter"),
-        ("bind args = by, mode", "bind args = by, mode bind places = ys", "'places', a list of tensors, of which"),
+        ("by, mode, places", "by", "'args[0]', which names no tensor"),
+        ("by, mode, places", "by, mode, places, by", "bind of 'args[3]', which is no parameter"),
+        ("by, mode, places", "by, mode, ys", "'args[2]', a list of tensors, of which"),
+        ("by, mode, places", "by, mode, by", "'args[2]', a pointer, but 'by' is a number, expected a tensor"),
+        ("float *>", "const float *>", "no kernel of this section writes places"),
         ("int block_to_chunk[blocks]", "int block_to_chunk[4]", "whose arrays of tensors, or of blocks, are not"),
         ("SIZE_T sizes", "float sizes", "in which 'chunks' fills 'tl.sizes' of type 'float', expected an array of int"),
         ("room[n - 1]];\n    const", "room[n]];\n    const", "whose arrays of tensors"),
         ("blocks = 2 *", "blocks = -2 *", "expected a number from 1 to"),
         ("int block_to_chunk[blocks];", "", "'tl', which has no array 'block_to_chunk', expected one beside the add"),
-        ("Table<DEPTH>, Step<scalar_t>, float, Mode>", "int, Step<scalar_t>, float, Mode> bind tl = 1",
+        ("Table<DEPTH>, Step<scalar_t>, float, Mode, float *>",
+         "int, Step<scalar_t>, float, Mode, float *> bind tl = 1",
          "'chunks', but kernel 'apply' takes no struct with arrays of addresses, block_to"),
     ],
 )

@@ -35,7 +35,9 @@
 #include <cuda_fp16.h>
 #include <curand_kernel.h>
 #include <limits>
+#include <math_constants.h>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 #include "field_host.h"
 
@@ -69,7 +71,7 @@ __global__ void rows(const T *__restrict__ x, T *total, T *scan, int *best, int 
   float least;
   int at;
   std::tie(least, at) = least_of_none<float>();
-  Pair most(at, least);
+  Pair most(at, fmaxf(least, -CUDART_INF_F));
   for (int i = threadIdx.x; i < C; i += THREADS)
     most = cub::ArgMax()(most, Pair(i, x[blockIdx.x * C + i]));
   most = ReducePair(room.pair).Reduce(most, cub::ArgMax());
@@ -103,7 +105,9 @@ __global__ void pairs(const __half *h, __half *halves, int M) {
   half2 r = __hfma2(v, v, __float2half2_rn(0.5f));
   r = __hadd2(r, __halves2half2(__high2half(v), __low2half(v)));
   const float2 f = __half22float2(r);
-  reinterpret_cast<half2 *>(halves)[i] = __hgt(v.x, v.y) ? r : __floats2half2_rn(2 * f.x, 2 * f.y);
+  const half2 out = __hgt(v.x, v.y) ? r : __floats2half2_rn(2 * f.x, 2 * f.y);
+  typedef typename std::aligned_storage<sizeof(half2), alignof(half2)>::type Words;
+  reinterpret_cast<Words *>(halves)[i] = reinterpret_cast<const Words &>(out);
 }
 
 __global__ void draw(int64_t *words, float *normals, int seed, int sequence, int offset) {
