@@ -172,8 +172,8 @@ class Bench:
         """The call that is timed, and what it moves."""
         if not backward:
             return lambda: function(*inputs)
-        leaves = [t.detach().requires_grad_() for t in inputs]
-        wanted = [leaves[i] for i in case.wanted] or leaves
+        leaves = case.make_leaves(inputs)
+        wanted = [t for t in leaves if t.requires_grad]
         outputs = as_list(function(*leaves))
         # As they would come: in the outputs' layout; the same for all.
         grads = [torch.empty_like(t).copy_(self.make.fresh().normal(*t.shape)) for t in outputs]
@@ -292,6 +292,8 @@ class Bench:
                 if self.args.only and name not in self.args.only:
                     continue
                 for case, backward in itertools.product(group(self), (False, True)):
+                    if backward and not case.back:
+                        continue
                     with torch.set_grad_enabled(backward):
                         self.attempt(f"{case.operator} {case.shape}", self.measure, name, case, backward)
             if not self.args.only or "optimizers" in self.args.only:

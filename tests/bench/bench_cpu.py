@@ -60,13 +60,15 @@ class Bench:
         self.ratios = {}  # of (size, name)
 
     def both_ways(self, size, case):
-        name = case.operator + case.shape.partition(",")[2] if "depth" in case.operator else case.operator
-        name += f", {case.shape.rpartition(' ')[2]}" if case.operator.startswith("upsample") else ""
+        *_, last = case.shape.split(", ")  # a stride, or a mode
+        name = f"{case.operator}, {last}" if last[0].isalpha() else case.operator
         sides = case.ours, case.theirs
         with torch.no_grad():
             self.row(size, f"{name} forward", *[lambda f=f: f(*case.inputs) for f in sides])
-        leaves = [t.detach().requires_grad_() for t in case.inputs]
-        wanted = [leaves[i] for i in case.wanted] or leaves
+        if not case.back:
+            return
+        leaves = case.make_leaves(case.inputs)
+        wanted = [t for t in leaves if t.requires_grad]
         outputs = [as_list(f(*leaves)) for f in sides]
         grads = [torch.randn_like(t) for t in outputs[0]]
         self.row(size, f"{name} backward", *[
@@ -89,10 +91,12 @@ class Bench:
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
     def time(self, function, loops):
-        begun = time.perf_counter()
+        # Of one thread the processor's time: what others take of it does not count.
+        clock = time.thread_time if self.args.threads == 1 else time.perf_counter
+        begun = clock()
         for _ in range(loops):
             function()
-        return (time.perf_counter() - begun) / loops
+        return (clock() - begun) / loops
 
     def time_in_daemon(self, function, loops):
         loops = min(loops, 20)

@@ -23,12 +23,16 @@ class Case:
     theirs: Callable[..., Any]
     inputs: list[torch.Tensor]
     flops: float = 0  # of forward; a function such as exp counts as one
-    back: float = 2  # times that in backward
+    back: float = 2  # times that in backward; 0: there is none
     reads: bool = True  # backward reads the inputs
     image: bool = False  # the inputs may be channels_last
     compiled: Any = None  # makes of torch.compile's what is called; None: it compiles `theirs` whole
     same_slopes: bool = True
     wanted: list[int] = field(default_factory=list)  # inputs whose gradients are compared; none: all
+
+    def make_leaves(self, inputs):
+        wanted = self.wanted or range(len(inputs))
+        return [t.detach().requires_grad_(i in wanted) for i, t in enumerate(inputs)]
 
 
 class Maker:
@@ -71,6 +75,7 @@ BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div
 
 
 def elementwise(make, *shape):
+    """PyTorch gives the gradient of a sum as it came, which is nothing to compare with."""
     x, y = make.normal(*shape), make.positive(*shape)
     n, text = x.numel(), spell(shape)
     for name, (function, flops) in UNARY.items():
@@ -79,11 +84,12 @@ def elementwise(make, *shape):
     for mode, (function, flops) in GELU.items():
         yield Case(f"gelu {mode}", text, lambda x, m=mode: ops.gelu(x, approximate=m), function, [x], n * flops)
     for name, function in BINARY.items():
-        yield Case(name, text, ops[name], function, [x, y], n, reads=name in ("mul", "div"))
+        more = {} if name in ("mul", "div") else {"reads": False, "back": name == "sub", "wanted": [1]}
+        yield Case(name, text, ops[name], function, [x, y], n, **more)
 
 
 def broadcast(make, shape, row):
-    """PyTorch gives the gradient of add's first input without a copy: only the other's is compared."""
+    """As above: of add the gradient of the row alone."""
     x, y = make.normal(*shape), make.normal(*row)
     n, text = x.numel(), spell(shape, row)
     yield Case("add of a row", text, ops.add, torch.add, [x, y], n, back=1, reads=False, wanted=[1])
