@@ -8,9 +8,9 @@
 #include <stdint.h>
 
 #define CHECKED_SLOTS "//@slots"
-// Number from 1, what it does, bytes of an element, of what, its number, its name or "-", line,
-// file.
-#define CHECKED_SITE_FORMAT "//@%u %s %u %s %lld %s %u %s\n"
+// Number from 1, what it does, bytes, bytes of one element of these, of what, its number, its name
+// or "-", line, file.
+#define CHECKED_SITE_FORMAT "//@%u %s %u %u %s %lld %s %u %s\n"
 #define CHECKED_TABLE "opd_table" // in constant memory: struct checked_row, filled before a launch
 #define CHECKED_REPORT "opd_report" // in global memory: zeros before it, read behind it
 

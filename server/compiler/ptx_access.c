@@ -52,7 +52,7 @@ static enum ptx_access_kind read_plain(const struct ptx_instr *instr, struct ptx
         ptx_has_word(instr, "async") || ptx_has_word(instr, "bulk"))
         return PTX_ACCESS_NONE;
     bool loads = slice_is(instr->head, "ld") || slice_is(instr->head, "ldu");
-    out->does = loads ? "read" : slice_is(instr->head, "st") ? "write" : "atomic";
+    out->does = loads ? "read" : "write";
     out->shared = slice_begins(space, "shared");
     out->generic = slice_is(space, "generic");
     out->element = element_of(instr);

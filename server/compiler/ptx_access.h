@@ -5,7 +5,7 @@
 #include "compiler/ptx.h"
 
 struct ptx_access {
-    const char *does; // "read", "write", "atomic", "trap", "assert"
+    const char *does; // "read", "write", "trap", "assert"
     bool shared, generic;
     struct slice name; // of the register or symbol that the address is made from; empty: none
     int64_t offset;

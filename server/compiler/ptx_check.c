@@ -127,8 +127,8 @@ static bool add_site(struct checker *c, const struct ptx_access *a, struct origi
     }
     char text[MAX_SYMBOL + 1];
     snprintf(text, sizeof text, "%.*s", SLICE(name));
-    buf_printf(&c->sites, CHECKED_SITE_FORMAT, c->n_sites, a->does, a->element, what, number, text,
-               line, file);
+    buf_printf(&c->sites, CHECKED_SITE_FORMAT, c->n_sites, a->does, a->width, a->element, what,
+               number, text, line, file);
     return true;
 }
 

@@ -19,7 +19,7 @@ static bool read_numbers(struct slice *s, uint32_t *out, int n)
     return true;
 }
 
-// .file 1 "gelu.cu"
+// .file 1 "/where/the/compiler/runs/gelu.cu"
 static void read_file(struct ptx_lines *lines, struct slice s)
 {
     uint32_t number;
@@ -27,11 +27,13 @@ static void read_file(struct ptx_lines *lines, struct slice s)
         return;
     s = slice_trim(s);
     const char *end = s.size > 1 ? memchr(s.at + 1, '"', s.size - 1) : NULL;
-    size_t size = end ? (size_t)(end - s.at) - 1 : 0;
+    const char *name = s.at + 1, *slash = end ? memrchr(name, '/', (size_t)(end - name)) : NULL;
+    name = slash ? slash + 1 : name;
+    size_t size = end ? (size_t)(end - name) : 0;
     if (size == 0 || size > MAX_FILE)
         return;
     map_put(&lines->files, number, (void *)(uintptr_t)(lines->names.size + 1));
-    buf_append(&lines->names, s.at + 1, size);
+    buf_append(&lines->names, name, size);
     buf_append(&lines->names, "", 1);
 }
 

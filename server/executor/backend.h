@@ -44,7 +44,8 @@ struct backend_tensor {
 
 // What a kernel image is loaded from. Borrowed for the call.
 struct backend_image {
-    const void *bytes; // a cubin, or a shared object of the host compiler
+    const void *bytes; // a cubin, a checked build (base/checked.h), or a shared object of the
+                       // host's compiler
     size_t size;
     const char *symbol; // the kernel's (mangled) name in it
     const struct backend_param *params;
@@ -118,7 +119,8 @@ struct backend_ops {
     bool (*load)(struct backend *be, const struct backend_image *image,
                  struct backend_program **out, struct opd_err *err);
     void (*unload)(struct backend *be, struct backend_program *program);
-    // optional. Its kernel prints, and launch() waits for it; never while a graph is made.
+    // optional. Its kernel prints or is checked, and launch() waits for it; never while a graph is
+    // made.
     bool (*waits)(const struct backend_program *program);
 
     // Looks for a library that multiplies matrices; info() tells whether there is one.

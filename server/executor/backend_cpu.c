@@ -292,10 +292,10 @@ static struct cpu_fault_scene set_scene(const struct cpu_backend *be,
     const struct backend_program *p = l->program;
     return (struct cpu_fault_scene){
         .kernel = p->kernel->name,
-        .params = p->params,
-        .n_params = p->n_params,
-        .tensors = (const struct backend_tensor *)(const void *)be->tensors.bytes,
-        .n_tensors = l->n_tensors,
+        .launch = { .params = p->params,
+                    .n_params = p->n_params,
+                    .tensors = (const struct backend_tensor *)(const void *)be->tensors.bytes,
+                    .n_tensors = l->n_tensors },
         .image_fd = p->fd,
     };
 }

@@ -5,6 +5,7 @@
 
 #include "executor/backend.h"
 #include "executor/cuda_blas.h"
+#include "executor/cuda_checked.h"
 #include "executor/cuda_memory.h"
 #include "executor/prints.h"
 #include "base/mem.h"
@@ -15,6 +16,7 @@ struct backend_program {
     void *module, *function;
     uint32_t shared_limit;
     bool prints;
+    struct cuda_checked *checked; // or NULL
 };
 
 static int device_attr(const struct cuda_backend *b, enum drv_device_attr attr)
@@ -133,6 +135,7 @@ static void cuda_unload(struct backend *be, struct backend_program *program)
         b->cu->cuStreamSynchronize(b->stream); // nor does unloading
         b->cu->cuModuleUnload(program->module);
     }
+    cuda_checked_free(program->checked);
     free(program);
 }
 
@@ -174,6 +177,16 @@ static bool load_now(const struct cuda_driver *cu, void *function, struct opd_er
                           : CU_OK(cuFuncGetAttribute(&registers, DRV_FUNC_REGISTERS, function));
 }
 
+static bool load_module(struct cuda_backend *b, const struct backend_image *image,
+                        struct backend_program *program, struct opd_err *err)
+{
+    const struct cuda_driver *cu = b->cu;
+    if (!cuda_checked_is(image))
+        return CU_OK(cuModuleLoadData(&program->module, image->bytes));
+    program->checked = cuda_checked_load(b, image, &program->module, err);
+    return program->checked != NULL;
+}
+
 static bool cuda_load(struct backend *be, const struct backend_image *image,
                       struct backend_program **out, struct opd_err *err)
 {
@@ -181,7 +194,7 @@ static bool cuda_load(struct backend *be, const struct backend_image *image,
     struct backend_program *program = mem_zalloc(1, sizeof(*program));
     program->shared_limit = DEFAULT_SHARED_LIMIT;
     program->prints = memmem(image->bytes, image->size, "vprintf", strlen("vprintf")) != NULL;
-    bool ok = CU_OK(cuModuleLoadData(&program->module, image->bytes)) &&
+    bool ok = load_module(cuda_of(be), image, program, err) &&
               CU_OK(cuModuleGetFunction(&program->function, program->module, image->symbol)) &&
               load_now(cu, program->function, err) &&
               check_params(cu, program->function, image, err);
@@ -194,7 +207,7 @@ static bool cuda_load(struct backend *be, const struct backend_image *image,
 
 static bool cuda_waits(const struct backend_program *program)
 {
-    return program->prints;
+    return program->prints || program->checked;
 }
 
 // The driver writes what kernels have printed when it synchronises. Whether the launch has failed
@@ -216,8 +229,11 @@ static bool cuda_launch(struct backend *be, const struct backend_launch *l, stru
         (void *)DRV_PARAM_BUFFER, (void *)(uintptr_t)l->args, (void *)DRV_PARAM_SIZE, &args_size,
         (void *)DRV_PARAM_END,
     };
-    if (program->prints && b->in_graph)
-        return opd_err_set(err, OPD_E_unavailable, "a kernel that prints is waited for");
+    if (cuda_waits(program) && b->in_graph)
+        return opd_err_set(err, OPD_E_unavailable,
+                           "a kernel that prints, or is checked, is waited for");
+    if (program->checked && !cuda_checked_begin(program->checked, b, l, err))
+        return false;
     bool fits = l->shared_size <= program->shared_limit ||
                 CU_OK(cuFuncSetAttribute(program->function, DRV_FUNC_MAX_DYNAMIC_SHARED,
                                          (int)l->shared_size));
@@ -228,7 +244,7 @@ static bool cuda_launch(struct backend *be, const struct backend_launch *l, stru
                                      b->stream, NULL, args_size ? extra : NULL))) {
         if (program->prints)
             take_prints(b);
-        return true;
+        return !program->checked || cuda_checked_end(program->checked, b, l, err);
     }
     if (strstr(err->msg, "LAUNCH_OUT_OF_RESOURCES"))
         opd_err_prefix(

@@ -136,45 +136,6 @@ void cpu_fault_find_image(struct cpu_fault_scene *scene, void *object, const voi
     }
 }
 
-static const struct backend_param *param_of(const struct cpu_fault_scene *scene, uint32_t offset)
-{
-    for (int i = 0; i < scene->n_params; i++)
-        if (offset >= scene->params[i].offset &&
-            offset - scene->params[i].offset < scene->params[i].size)
-            return &scene->params[i];
-    return NULL;
-}
-
-// The tensor that the kernel most likely meant: that which is nearest.
-static const struct backend_tensor *find_tensor(const struct cpu_fault_scene *scene, uintptr_t addr)
-{
-    const struct backend_tensor *best = NULL;
-    uintptr_t least = CPU_GUARD_ZONE + 1;
-    for (int i = 0; i < scene->n_tensors; i++) {
-        const struct backend_tensor *t = &scene->tensors[i];
-        uintptr_t end = t->addr + t->size;
-        uintptr_t away = addr < t->addr ? t->addr - addr : addr >= end ? addr - end : 0;
-        if (away < least) {
-            least = away;
-            best = t;
-        }
-    }
-    return best;
-}
-
-static void describe_outside(const char *verb, uintptr_t addr, const struct cpu_fault_scene *scene,
-                             const struct backend_tensor *t, char *out, size_t size)
-{
-    const struct backend_param *p = param_of(scene, t->arg_offset);
-    long long each = (long long)dtype_size((enum opd_dtype)t->dtype);
-    long long away = (long long)(addr - t->addr);
-    long long element = each ? (away - (away < 0 ? each - 1 : 0)) / each : away;
-    bool named = p && p->name[0];
-    snprintf(out, size, "out-of-bounds %s of %s'%s': element %lld of %lld (%s)", verb,
-             named && !p->is_tensor ? "a tensor in " : "", named ? p->name : "a tensor", element,
-             (long long)t->size / (each ? each : 1), dtype_name((enum opd_dtype)t->dtype));
-}
-
 static size_t pad_size(const struct backend_tensor *t)
 {
     return t->pad < PAD_SIZE ? t->pad : PAD_SIZE;
@@ -189,8 +150,8 @@ void cpu_fault_fill_pad(const struct backend_tensor *t)
 bool cpu_fault_check_pad(const struct cpu_fault_scene *scene, struct opd_err *err)
 {
     static const uint8_t pad[PAD_SIZE] = { [0 ... PAD_SIZE - 1] = PAD_BYTE };
-    for (int i = 0; i < scene->n_tensors; i++) {
-        const struct backend_tensor *t = &scene->tensors[i];
+    for (int i = 0; i < scene->launch.n_tensors; i++) {
+        const struct backend_tensor *t = &scene->launch.tensors[i];
         const uint8_t *end = (const uint8_t *)t->addr, *at = end;
         if (memcmp(end - pad_size(t), pad, pad_size(t)) == 0)
             continue;
@@ -198,39 +159,17 @@ bool cpu_fault_check_pad(const struct cpu_fault_scene *scene, struct opd_err *er
         do
             at--;
         while (*at == PAD_BYTE);
-        describe_outside("write", (uintptr_t)at, scene, t, what, sizeof what);
+        access_describe(&scene->launch, "write", (uintptr_t)at, t, what, sizeof what);
         return opd_err_set(err, OPD_E_kernel_fault, "%s, seen after the launch of %s", what,
                            scene->kernel);
     }
     return true;
 }
 
-// Null are the tensors that are absent, empty or not wanted.
-static void describe_null(const struct cpu_fault *f, const struct cpu_fault_scene *scene, char *out,
-                          size_t size)
-{
-    const char *verb = !f->is_known ? "use" : f->is_write ? "write" : "read";
-    int n = 0, at = snprintf(out, size, "%s through a null pointer: ", verb);
-    for (int i = 0; i < scene->n_params && at >= 0 && (size_t)at < size; i++) {
-        const struct backend_param *p = &scene->params[i];
-        bool given = !p->is_tensor;
-        for (int t = 0; t < scene->n_tensors; t++)
-            given = given || scene->tensors[t].arg_offset == p->offset;
-        if (!given)
-            at += snprintf(out + at, size - (size_t)at, "%s'%s'", n++ ? " or " : "", p->name);
-    }
-    if (at < 0 || (size_t)at >= size)
-        return;
-    snprintf(out + at, size - (size_t)at, "%s",
-             n == 1  ? " is null here (absent, empty or not wanted): test it first"
-             : n > 1 ? " (null here: absent, empty or not wanted); test them first"
-                     : "no tensor of this launch is null, the kernel has made it itself");
-}
-
 static void describe_access(const struct cpu_fault *f, const struct cpu_fault_scene *scene,
                             char *out, size_t size)
 {
-    const struct backend_tensor *t = find_tensor(scene, f->addr);
+    const struct backend_tensor *t = access_nearest(&scene->launch, f->addr, CPU_GUARD_ZONE);
     const char *verb = !f->is_known ? "access" : f->is_write ? "write" : "read";
     if (f->signal == SIGSEGV && f->code == SI_KERNEL)
         snprintf(out, size,
@@ -240,9 +179,9 @@ static void describe_access(const struct cpu_fault *f, const struct cpu_fault_sc
         snprintf(out, size, "stack overflow: a thread of a kernel has %d KiB",
                  CPU_STACK_SIZE / 1024);
     else if (f->addr < NULL_ZONE)
-        describe_null(f, scene, out, size);
+        access_describe_null(&scene->launch, f->is_known ? verb : "use", out, size);
     else if (t)
-        describe_outside(verb, f->addr, scene, t, out, size);
+        access_describe(&scene->launch, verb, f->addr, t, out, size);
     else
         snprintf(out, size, "%s at address 0x%llx, which is in no tensor", verb,
                  (unsigned long long)f->addr);

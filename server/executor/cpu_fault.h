@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "executor/backend.h"
+#include "executor/access.h"
 
 struct opd_cpu_worker;
 
@@ -38,10 +38,7 @@ void cpu_fault_set_running(struct opd_cpu_worker *w);
 // What the message is made of, besides the fault.
 struct cpu_fault_scene {
     const char *kernel;
-    const struct backend_param *params;
-    int n_params;
-    const struct backend_tensor *tensors; // with the addresses that the kernel saw
-    int n_tensors;
+    struct access_scene launch;
     uintptr_t image, image_end; // in memory
     int image_fd;               // the file; -1: lines are not looked up
 };

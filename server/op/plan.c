@@ -287,6 +287,11 @@ static bool build(struct builder *b, const struct plan_request *request)
     for (int i = 0; i < b->plan->n_kernels; i++)
         if (!b->plan->kernels[i].prelude)
             b->plan->kernels[i].prelude = b->plan->prelude;
+    for (int i = 0; request->checked && i < b->plan->n_kernels; i++) {
+        char *prelude = plan_checked_prelude(b->plan, i);
+        b->plan->kernels[i].prelude = arena_copy(b->arena, prelude, strlen(prelude) + 1, 1);
+        free(prelude);
+    }
     return true;
 }
 
@@ -373,7 +378,7 @@ void plan_signature(const struct plan_request *request, uint32_t fixed, struct b
     bool backward = request->direction == PLAN_BACKWARD;
     uint32_t outputs = (uint32_t)((UINT64_C(1) << op->n_outputs) - 1);
     uint8_t flags = (uint8_t)(backward | request->on_cpu << 1 | (!backward && request->keep) << 2 |
-                              request->blas << 3);
+                              request->blas << 3 | request->checked << 4);
     uint32_t wanted = builder_wanted(request);
     uint32_t absent = backward ? request->grad_absent & outputs : 0;
     buf_append(out, &op->hash, sizeof op->hash);

@@ -70,6 +70,7 @@ struct plan_request {
     enum plan_direction direction;
     bool on_cpu;          // the names `cpu` and `cuda` in expressions
     bool blas;            // the device multiplies matrices by itself: no kernel is launched for it
+    bool checked;         // its kernels are checked builds (base/checked.h)
     bool keep;            // forward: a context will be kept, so `saved` tensors are wanted
     uint32_t wanted;      // backward: bit i = gradient of input i is wanted; of an absent or not
                           // differentiable input: ignored
@@ -204,7 +205,8 @@ struct buf;
 struct plan *plan_build(const struct plan_request *request, struct opd_err *err);
 void plan_free(struct plan *plan); // NULL is fine
 
-// The prelude of a kernel's checked build; the caller frees it.
+// The prelude of a kernel's checked build; the caller frees it. plan_build() has put it in where
+// such builds were asked for.
 char *plan_checked_prelude(const struct plan *plan, int kernel);
 
 // The same plan for a request that differs in the numbers of attributes that are not fixed. What it

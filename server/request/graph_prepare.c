@@ -46,7 +46,7 @@ static bool bind_to(struct graph *g, struct binding *to, struct version *v,
     struct bound_plan *bound = version_plan(v, g->device, request, err);
     if (!bound)
         return false;
-    bound->used = true;
+    bound->used = !request->checked;
     to->version = version_ref(v);
     to->bound = bound_plan_ref(bound);
     return true;

@@ -66,7 +66,7 @@ static bool bind_params(struct run *run, struct request *req, struct prepared *p
         !run_refuse_lists(run, "a prepared call; use forward", err) || !read_keep(run, p, err) ||
         !run_default_device(run, err))
         return false;
-    device_fill_plan_request(run->device, run->request);
+    run_fill_plan_request(run);
     struct bound_plan *bound = version_plan(run->version, run->device, run->request, err);
     if (!bound)
         return false;

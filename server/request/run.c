@@ -149,9 +149,21 @@ static void drop_unused_results(struct run *run)
     run->n_places = n;
 }
 
+bool run_is_alone(const struct run *run)
+{
+    return run->alone || run->req->broker->options.debug;
+}
+
+void run_fill_plan_request(struct run *run)
+{
+    device_fill_plan_request(run->device, run->request);
+    run->request->checked = run_is_alone(run) && !run->request->on_cpu;
+}
+
 enum request_status run_load(struct run *run, struct opd_err *err)
 {
-    run->bound->used = true;
+    run->bound->used =
+        !run->bound->request->checked; // else edits would be made ready for that, too
     bool ready = true;
     for (int i = 0; i < run->bound->plan->n_kernels; i++) {
         // All of them are started before any is waited for: they compile side by side.
@@ -171,7 +183,7 @@ enum request_status run_load(struct run *run, struct opd_err *err)
 static enum request_status bind_plan(struct run *run, struct opd_err *err)
 {
     if (!run->prepared) {
-        device_fill_plan_request(run->device, run->request);
+        run_fill_plan_request(run);
         run->bound = version_plan(run->version, run->device, run->request, err);
     }
     if (!run->bound)

@@ -78,6 +78,8 @@ const char *run_label(const struct run *run, const struct place *p, char out[RUN
 // Sees to the kernels of run->bound. ANSWERED: every one is loaded. WAIT: they are on their way; or
 // ERROR.
 enum request_status run_load(struct run *run, struct opd_err *err);
+bool run_is_alone(const struct run *run);    // asked for, or for all by --debug
+void run_fill_plan_request(struct run *run); // what depends on the device, and on that
 
 // All is read. ANSWERED: every kernel is loaded, results have their tensors, what is written has
 // a new version (so that backward notices), and the command is there. WAIT: nothing is held, or

@@ -158,7 +158,7 @@ struct command *run_command(struct run *run, struct opd_err *err)
         command_free(c);
         return NULL;
     }
-    if (run->alone || run->req->broker->options.debug)
+    if (run_is_alone(run))
         head(c)->id |= DEV_RUN_ALONE;
     c->deadline = run->deadline > 0 ? run->deadline : run->version->op->deadline;
     c->plan = plan;

@@ -246,10 +246,7 @@ static _Noreturn void report(struct part *p, const struct trial_image *image,
         snprintf(params[i].name, sizeof params[i].name, "%s", kernel->params[i].name);
     }
     struct cpu_fault_scene scene = { .kernel = kernel->expr,
-                                     .params = params,
-                                     .n_params = kernel->n_params,
-                                     .tensors = tensors,
-                                     .n_tensors = n_tensors,
+                                     .launch = { params, kernel->n_params, tensors, n_tensors },
                                      .image_fd = image->fd };
     cpu_fault_find_image(&scene, image->object, p->kernel);
     unsetenv("LD_PRELOAD"); // not for what looks up lines
@@ -432,7 +429,8 @@ static void run_launch(struct trial_run *s, const struct plan *plan, const struc
     }
     if (failed)
         find_lines(s, kernel, &job, parts);
-    struct cpu_fault_scene pads = { .tensors = tensors, .n_tensors = n_tensors, .kernel = "" };
+    struct cpu_fault_scene pads = { .launch = { .tensors = tensors, .n_tensors = n_tensors },
+                                    .kernel = "" };
     for (int i = 0; i < TRIAL_WORKERS; i++)
         if (parts[i].failed || (!failed && !cpu_fault_check_pad(&pads, NULL)))
             report(&parts[i], &s->images[k->image], &plan->kernels[step->kernel], tensors,

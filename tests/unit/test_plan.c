@@ -266,6 +266,7 @@ static void test_signature(void **state)
     DIFFERS(b.inputs[2].dtype = OPD_DTYPE_NONE);
     DIFFERS(b.attrs[1].i[1] = 0);
     DIFFERS(b.on_cpu = true);
+    DIFFERS(b.checked = true);
     DIFFERS(b.keep = true);
     DIFFERS(b.direction = PLAN_BACKWARD);
     a.direction = PLAN_BACKWARD;
@@ -276,6 +277,24 @@ static void test_signature(void **state)
     b.grad_absent = 1u << 7;
     b.keep = true; // of forward alone
     assert_true(signs_alike(&a, &b));
+    op_unref(op);
+}
+
+// Of a tensor that is absent, too: the kernel tests whether it is.
+static void test_checked(void **state)
+{
+    (void)state;
+    struct op *op = parse_text(depthwise);
+    struct plan_request r = example(op, 0, OPD_DTYPE_float32);
+    struct plan *plain = build(&r);
+    r.checked = true;
+    r.inputs[2] = (struct tensor_desc){ 0 };
+    struct plan *plan = build(&r);
+    static const char first[] = PLAN_CHECKED " 0 8 16 24\n";
+    assert_memory_equal(plan->kernels[0].prelude, first, strlen(first));
+    assert_string_equal(plan->kernels[0].prelude + strlen(first), plain->kernels[0].prelude);
+    plan_free(plan);
+    plan_free(plain);
     op_unref(op);
 }
 
@@ -302,7 +321,8 @@ int main(void)
         cmocka_unit_test(test_forward),     cmocka_unit_test(test_otherwise_and_absent),
         cmocka_unit_test(test_backward),    cmocka_unit_test(test_empty),
         cmocka_unit_test(test_empty_block), cmocka_unit_test(test_requests),
-        cmocka_unit_test(test_signature),   cmocka_unit_test(test_same_bytes),
+        cmocka_unit_test(test_signature),   cmocka_unit_test(test_checked),
+        cmocka_unit_test(test_same_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

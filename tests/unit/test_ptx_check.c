@@ -17,7 +17,7 @@
 #define ENTRY                                                                                      \
     ".visible .entry k(.param .u64 .ptr .align 1 k_0, .param .align 8 .b8 k_1[16],\n"              \
     "\t.param .u32 k_2)\n"
-#define FILES ".file 1 \"planted.cu\"\n.file 2 \"opd-0123.cuh\"\n"
+#define FILES ".file 1 \"/a/planted.cu\"\n.file 2 \"opd-0123.cuh\"\n"
 
 static bool check(const char *text, struct buf *out, struct buf *unchecked, struct opd_err *err)
 {
@@ -64,8 +64,8 @@ static void test_tensors(void **state)
                              "[opd_table+0]", "[opd_table+40]", "add.s64 %opd_o, %opd_o, -16;",
                              "not.pred %opd_t, %p1;", "@%opd_q bra OPD_M1;", "@!%p1 ld.global.nc",
                              "[opd_table+64]", "[opd_table+88]", "bra OPD_M2;", "atom.global",
-                             "OPD_M1:", "OPD_MISS:", "//@1 read 4 slot 0 - 8 planted.cu\n",
-                             "//@2 atomic 4 slot 1 - 9 planted.cu\n", NULL },
+                             "OPD_M1:", "OPD_MISS:", "//@1 read 16 4 slot 0 - 8 planted.cu\n",
+                             "//@2 write 4 4 slot 1 - 9 planted.cu\n", NULL },
            "");
 }
 
@@ -79,8 +79,8 @@ static void test_any(void **state)
            "st.global.b16 [%rd4], %rs1;\n}\n",
            3,
            (const char *[]){ "isspacep.shared::cluster", "st.f32", "mov.u64 %opd_m, opd_table;",
-                             "ld.global.u64 %rd4", "//@1 write 4 any 0 - 0 ?\n",
-                             "//@2 read 8 any 0 - 0 ?\n", "//@3 write 2 any 0 - 0 ?\n", NULL },
+                             "ld.global.u64 %rd4", "//@1 write 4 4 any 0 - 0 ?\n",
+                             "//@2 read 8 8 any 0 - 0 ?\n", "//@3 write 2 2 any 0 - 0 ?\n", NULL },
            "");
 }
 
@@ -94,10 +94,11 @@ static void test_variables(void **state)
            "mov.u32 %r1, tile;\nadd.s32 %r2, %r1, %r9;\nst.shared.v2.f32 [%r2+8], {%f1, %f2};\n"
            "st.shared.f32 [more+4], %f1;\nst.shared.f32 [%r7], %f1;\n}\n",
            3,
-           (const char *[]){
-               "mov.u64 %opd_b, lut;", "mov.u64 %opd_e, 61;", "\n\tld.global.f32",
-               "mov.u32 %opd_n, 1017;", "%dynamic_smem_size", "//@1 read 4 global 64 lut 0 ?\n",
-               "//@2 write 4 shared 1024 tile 0 ?\n", "//@3 write 4 shared -1 more 0 ?\n", NULL },
+           (const char *[]){ "mov.u64 %opd_b, lut;", "mov.u64 %opd_e, 61;", "\n\tld.global.f32",
+                             "mov.u32 %opd_n, 1017;", "%dynamic_smem_size",
+                             "//@1 read 4 4 global 64 lut 0 ?\n",
+                             "//@2 write 8 4 shared 1024 tile 0 ?\n",
+                             "//@3 write 4 4 shared -1 more 0 ?\n", NULL },
            "?:0: note: st.shared.f32 is not checked\n");
 }
 
@@ -110,8 +111,8 @@ static void test_rest(void **state)
                  ".loc 1 4 1\nwmma.load.a.sync.aligned.row.m16n16k16.f16 {%r1}, [%rd1];\n}\n",
            2,
            (const char *[]){ "@%p1 bra OPD_M1;", "bra OPD_M2;", "wmma.load",
-                             "OPD_M1:", "//@1 trap 0 any 0 - 3 planted.cu\n",
-                             "//@2 assert 0 any 0 - 3 planted.cu\n", NULL },
+                             "OPD_M1:", "//@1 trap 0 0 any 0 - 3 planted.cu\n",
+                             "//@2 assert 0 0 any 0 - 3 planted.cu\n", NULL },
            "planted.cu:4: note: wmma.load.a.sync.aligned.row.m16n16k16.f16 is not checked\n");
 }
 
@@ -122,8 +123,8 @@ static void test_copies(void **state)
                  "cp.async.ca.shared.global [%r1], [%rd1], 4, %r3;\ncp.async.commit_group;\n}\n",
            2,
            (const char *[]){ "add.u32 %opd_l, %opd_l, 4;", "[opd_table+40]",
-                             "cvt.u64.u32 %opd_m, %r3;", "//@1 read 16 slot 0",
-                             "//@2 read 1 slot 0", NULL },
+                             "cvt.u64.u32 %opd_m, %r3;", "//@1 read 16 16 slot 0",
+                             "//@2 read 1 1 slot 0", NULL },
            "");
 }
 

@@ -325,7 +325,7 @@ class Kernels:
         note = (
             "opd ran this in torch's own process; of its operators, the last to run were "
             f"{self._library.tell_last()}. With OPD_ISOLATED=1, or in `with opd.torch.options("
-            "isolated=True)`, the daemon runs them, and tells which kernel fails, and where"
+            "isolated=True, debug=True)`, the daemon runs them, and tells which kernel fails, and where"
         )
         faulted = match[1] in ("kernel_fault", "internal")
         try:

@@ -46,7 +46,8 @@ def options(
     deadline  seconds after which the daemon gives up: DeadlineExceeded
     version   one of the operator's versions, instead of the one that is served; it must have the
               same arguments, results and saved tensors
-    debug     True runs each call alone, waiting for each kernel, to name the one that fails
+    debug     True runs each call alone, waiting for each kernel, to name the one that fails; on a
+              GPU in a checked build, which also names tensor, element and line
     isolated  True runs all calls in the daemon, False none. Else the first call of each version,
               with these dtypes, shapes and attributes, runs there, and later ones in this process;
               $OPD_ISOLATED (1 or 0) says otherwise for all. What has a deadline, or is to be

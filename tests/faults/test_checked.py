@@ -1,0 +1,155 @@
+"""Checked builds of kernels on a GPU: what a kernel does outside of its tensors, its variables and its shared memory
+is told with tensor, element and line, also where the memory is another tensor's; the device goes on, nothing changes.
+
+Tensors lie side by side in one chunk: without the checks nothing of most of these is noticed."""
+
+import os
+
+import numpy as np
+import pytest
+
+import opd
+
+DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
+pytestmark = pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="the CPU's own checks: test_guards.py")
+
+HEADER = """\
+//! op      {name}(Tensor x, Tensor? bias=None, *, int by=0) -> Tensor y
+//! dtypes  float16 float32
+//! shape   x [N]
+//! shape   bias [N]
+//! shape   y [N]
+//!
+//! forward
+//!   kernel  {name}
+//!   grid    cdiv(N, 64)
+//!   block   64
+{before}
+__global__ void {name}(const scalar_t *x, const scalar_t *bias, scalar_t *y, int64_t N, int64_t by)
+{{
+    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+    if (i >= N)
+        return;
+    {body} // here
+}}
+"""
+
+HELPERS = """
+template <class F> static __device__ auto apply(F f, int64_t i) { return f(i); }
+template <class F> static __device__ auto twice(F f, int64_t i) { return apply(f, i); }
+"""
+OUTSIDE = """
+static __device__ __noinline__ float outside(const float *p, int64_t i)
+{
+    return p[i]; // deep
+}
+"""
+ASM = (
+    'asm volatile("{.reg .pred p; setp.ge.s64 p, %1, 0; @p ld.global.f32 %0, [%2];}"'
+    ' : "=f"(f) : "l"(by), "l"(x + i + by));'
+)
+
+# name: (what stands before the kernel, its line, `by`, the message)
+PLANTED = {
+    "reads": ("", "y[i] = x[i + by];", 1, "out-of-bounds read of 'x': element 1024 of 1024 (float32)"),
+    "writes": ("", "y[i + by] = x[i];", 1, "out-of-bounds write of 'y': element 1024 of 1024 (float32)"),
+    "walks": ("", "const scalar_t *p = x + i; for (int k = 0; k < by; k++) p += 64; y[i] = *p;", 16,
+              "out-of-bounds read of 'x': element 1024 of 1024 (float32)"),
+    "before": ("", "y[i] = x[i + by];", -1, "out-of-bounds read of 'x': element -1 of 1024 (float32)"),
+    "helped": (HELPERS, "y[i] = twice([=](int64_t k) { return x[k + by]; }, i);", 1,
+               "out-of-bounds read of 'x': element 1024 of 1024 (float32)"),
+    "halves": ("", "if (i % 4 == 0) *(float4 *)(y + i) = *(const float4 *)(x + i + by);", 4,
+               "out-of-bounds read of 'x': element 1024 of 1024 (float32)"),
+    "predicated": ("", "float f = 0; " + ASM + " y[i] = f;", 1,
+                   "out-of-bounds read of 'x': element 1024 of 1024 (float32)"),
+    "far": ("", "y[i + by] = x[i];", 1 << 20, "out-of-bounds write of 'y': element 1048576 of 1024 (float32)"),
+    "adds": ("", "atomicAdd((float *)y + i + by, 1.0f);", 1,
+             "out-of-bounds write of 'y': element 1024 of 1024 (float32)"),
+    "wild": ("", "y[i] = x[i + by];", 1 << 42,
+             "out-of-bounds read of 'x': element 4398046511104 of 1024 (float32)"),
+    "absent": ("", "y[i] = bias[i];", 0, "read through a null pointer: 'bias' is null here"),
+    "quads": ("", "if (i == 0) *(float4 *)y = *(const float4 *)(x + by);", 1,
+              "misaligned read of 'x': 16 bytes from element 1"),
+    "looks": ("__device__ float lut[16];", "y[i] = lut[(i + by) % 17];", 16,
+              "out-of-bounds read of 'lut': element 16 of 16"),
+    "tiles": ("", "__shared__ float t[64]; t[threadIdx.x + by] = x[i]; __syncthreads(); y[i] = t[threadIdx.x];", 1,
+              "out-of-bounds write of shared memory 't': element 64 of 64"),
+    "chosen": ("", "const scalar_t *p = by > 0 ? x : (const scalar_t *)y; y[i] = p[i + by];", 1 << 42,
+               "which is in no tensor"),
+    "traps": ("", "if (i == by) __trap(); y[i] = x[i];", 3, "__trap()"),
+    "asserts": ("", "assert(i != by); y[i] = x[i];", 3, "an assertion failed"),
+    "leaves": ("", "float f = x[i + by]; __syncthreads(); y[i] = __shfl_xor_sync(~0u, f, 1);", 1,
+               "out-of-bounds read of 'x': element 1024 of 1024 (float32)"),
+}  # fmt: skip
+DEEP = {"noinline": (OUTSIDE, "y[i] = outside((const float *)x, i + by);", 1 << 42, "which is in no tensor")}
+GOOD = (
+    "",
+    "__shared__ float tile[64]; tile[threadIdx.x] = x[i]; __syncwarp();"
+    " y[i] = tile[threadIdx.x] + (bias ? float(bias[i]) : 0.0f);",
+)
+OPERATORS = {**PLANTED, **DEEP, "good": GOOD}
+
+
+def source(name):
+    before, body, *_ = OPERATORS[name]
+    return HEADER.format(name=name, before=before, body=body)
+
+
+def line(name, mark="// here"):
+    lines = source(name).splitlines()
+    return f"{name}.cu:{[mark in text for text in lines].index(True) + 1}"
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kernels")
+    for name in OPERATORS:
+        (folder / f"{name}.cu").write_text(source(name))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def served(start_shared, kernels):
+    return start_shared("--kernels", kernels)
+
+
+@pytest.fixture
+def client(served):
+    with served.connect() as client:
+        yield client
+
+
+def fault(client, name, x, **options):
+    with pytest.raises(opd.KernelFault) as error:
+        getattr(client.ops, name)(x, **options)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", [*PLANTED, *DEEP])
+def test_planted(client, name):
+    *_, by, expected = OPERATORS[name]
+    values = np.arange(1024, dtype="float32")
+    x, neighbour = client.tensor(values), client.tensor(values)
+    restarts = client.status()["devices"][0]["restarts"]
+    message = fault(client, name, x, by=by, debug=True)
+    assert expected in message and message.endswith(line(name, "// deep" if name in DEEP else "// here")), message
+    assert fault(client, name, x, by=by, debug=True) == message  # of all threads the same one
+    assert client.status()["devices"][0]["restarts"] == restarts
+    np.testing.assert_array_equal(neighbour.numpy(), values)
+    np.testing.assert_array_equal(x.numpy(), values)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize("n", [1, 63, 1024, 1001])
+def test_good_kernels_are_not_told_of(client, n, dtype):
+    x = client.tensor(np.arange(n).astype(dtype))
+    bias = client.tensor(np.ones(n, dtype))
+    for given in ((x,), (x, bias)):
+        np.testing.assert_array_equal(client.ops.good(*given, debug=True).numpy(), client.ops.good(*given).numpy())
+
+
+def test_every_call_of_a_daemon_that_debugs(start_daemon, kernels):
+    with start_daemon("--kernels", kernels, "--debug").connect() as client:
+        x = client.tensor(np.arange(1024, dtype="float32"))
+        assert "out-of-bounds read of 'x': element 1024 of 1024" in fault(client, "reads", x, by=1)
+        np.testing.assert_array_equal(client.ops.reads(x).numpy(), x.numpy())
