@@ -1,7 +1,6 @@
 """Derivatives and batches of every operator that the daemon has, generated from what it says of them:
 opcheck, gradcheck, gradgradcheck, forward mode, vmap, hessian; or a refusal by name."""
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -194,6 +193,16 @@ def test_transforms_give_torchs_values(ops, draw, name, way):
     for strategy in ("reverse-mode", "forward-mode"):
         jacobian = torch.autograd.functional.jacobian(function, x, vectorize=True, strategy=strategy)
         assert_close(jacobian, torch.func.jacrev(reference)(x))
+
+
+@pytest.mark.parametrize("name", ["relu", "elu", "silu", "sigmoid", "tanh"])
+def test_corners_are_torchs(ops, device, name):
+    x = torch.tensor([-2.0, -0.0, 0.0, 1.0], device=device)
+    found, expected = (
+        [f(x), *torch.func.jvp(f, (x,), (torch.ones_like(x),)), torch.func.grad(lambda x: f(x).sum())(x)]
+        for f in (ops[name], REFERENCES[name])
+    )
+    assert_close(found, expected)
 
 
 def test_batches_of_gradients_in_another_thread(ops, draw):

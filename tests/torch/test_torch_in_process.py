@@ -4,6 +4,8 @@ the daemon does not."""
 import gc
 import multiprocessing
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +17,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
-from conftest import CACHE, DEVICE, PROGRAM, eventually, in_threads
-from torch_fixtures import TORCH_DEVICES, device, draw, ops, torch_daemon  # noqa: F401
+from conftest import CACHE, DEVICE, PROGRAM, ROOT, eventually, in_threads
+from torch_fixtures import TORCH_DEVICES, device, draw, ops, run_fresh, torch_daemon  # noqa: F401
 from scale_operator import X, grad_of, save, scale, write_scale  # noqa: F401
 
 import opd
@@ -410,6 +412,31 @@ def test_a_torch_without_the_functions(ops, torch_daemon, tmp_path):
     env["OPD_TORCH_LIB"] = str(tmp_path / "none.so")
     done = subprocess.run([sys.executable, "-c", WITHOUT], env=env, capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
+
+
+FUNCTIONS = re.findall(r"^T\((\w+), REQUIRED", (ROOT / "client/torch/functions.def").read_text(), re.M)
+START = """
+import ctypes, sys
+for path in sys.argv[1:]:
+    library = ctypes.CDLL(path)
+library.opd_torch_start.restype = ctypes.c_char_p
+print(library.opd_torch_start(False))
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
+@pytest.mark.parametrize("missing", [None, FUNCTIONS[0], FUNCTIONS[-1]])
+def test_an_older_torch(tmp_path, run_fresh, missing):
+    """One that lacks a function, as those before 2.10 do; or a process without torch."""
+    libraries = [get_library()._c._name]
+    if missing:
+        code = "".join(f"void {name}(void) {{}}\n" for name in FUNCTIONS if name != missing)
+        (tmp_path / "torch.c").write_text(code)
+        libraries.insert(0, str(tmp_path / "libtorch_cpu.so"))
+        command = ["cc", "-shared", "-fPIC", "-w", "-Wl,-soname,libtorch_cpu.so", "-o", libraries[0], tmp_path / "torch.c"]
+        subprocess.run(command, check=True)
+    told = f"has no {missing} among its stable functions; 2.10" if missing else "this process has no libtorch_cpu.so"
+    assert told in run_fresh(START, *libraries)
 
 
 def test_nothing_keeps_a_graph(ops, draw, here):
