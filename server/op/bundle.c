@@ -266,10 +266,12 @@ static bool read_input(struct reading *r, struct line *l)
     bool list = r->request->op->inputs[input].list;
     if (list ? member >= r->lists->n[input] : member > 0)
         return false;
-    if (list)
+    if (list) {
         *(struct tensor_desc *)(uintptr_t)r->members[input][member] = d;
-    if (member == 0)
+        r->request->inputs[input].dtype = d.dtype;
+    } else {
         r->request->inputs[input] = d;
+    }
     return true;
 }
 
