@@ -20,9 +20,10 @@ const struct option_row args_options[OPTIONS] = {
     [OPTION_SASS] = { "--sass", NULL, "the same, in the machine's own instructions" },
     [OPTION_RUN] = { "--run", NULL, "run the examples on the CPU too; needs no daemon" },
     [OPTION_GRAD] = { "--grad", NULL, "prove the gradients of the examples; needs no daemon" },
-    [OPTION_SEED] = { "--seed", "N", "with --run, --grad: of the random tensors" },
+    [OPTION_SEED] = { "--seed", "N", "with --run, --grad, replay: of the random tensors" },
     [OPTION_DEADLINE] = { "--deadline", "SEC",
-                          "with --run: for each stage, default 10; with --grad: default 60" },
+                          "with --run, replay: for each stage, default 10; with --grad: default "
+                          "60" },
     [OPTION_COUNT] = { "--count", "N", "end after so many" },
     [OPTION_SECONDS] = { "--seconds", "N", "end after that time" },
     [OPTION_PERFETTO] = { "--perfetto", "FILE", "write a timeline, for https://ui.perfetto.dev" },
