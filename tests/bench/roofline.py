@@ -26,7 +26,7 @@ class Panel:
         def place(value, ends, size):
             return (math.log10(value) - ends[0]) / (ends[1] - ends[0]) * size
 
-        return (self.left + place(intensity, self.x, WIDTH - LEFT - 10),
+        return (self.left + place(intensity, self.x, WIDTH - LEFT - 22),
                 HEIGHT - BOTTOM - place(speed, self.y, HEIGHT - TOP - BOTTOM))  # fmt: skip
 
     def draw(self, colors):
