@@ -26,7 +26,7 @@
 //!   kernel lltm_forward_small when SMALL grid cdiv(B, 16)*cdiv(S, 4)
 //!   matmul gates = old_h @ matrix(weights, 3*S, S, K).T when !SMALL
 //!   matmul gates += input @ matrix(weights, 3*S, I, K, S).T when !SMALL
-//!   kernel lltm_forward_cells when !SMALL threads B*S
+//!   kernel lltm_forward_cells when !SMALL grid B*cdiv(S, 256)
 //
 //! backward grad_input grad_weights grad_bias grad_old_h grad_old_cell
 //!   kernel lltm_backward_small when SMALL
@@ -112,18 +112,19 @@ __global__ void lltm_forward_cells(const T *__restrict__ bias, const T *__restri
                                    T *__restrict__ new_h, T *__restrict__ new_cell,
                                    acc_t *__restrict__ gates, int64_t B, int64_t S)
 {
-    CUDA_KERNEL_LOOP(at, B * S)
-    {
-        const int64_t b = at / S, s = at % S;
-        acc_t *g = gates + b * 3 * S + s;
-        const lltm_gates a = lltm_gates::activate(g[0] + opd::load(bias + s),
-                                                  g[S] + opd::load(bias + S + s),
-                                                  g[2 * S] + opd::load(bias + 2 * S + s));
-        const acc_t cell = opd::load(old_cell + at) + a.candidate * a.i;
-        a.store(g, S);
-        opd::store(new_cell + at, cell);
-        opd::store(new_h + at, tanh(cell) * a.o);
-    }
+    // A block stays in a row: units lie side by side, and on the CPU they are vectors.
+    const int64_t tiles = (S + 255) / 256, b = blockIdx.x / tiles;
+    const int64_t s = blockIdx.x % tiles * 256 + threadIdx.x, at = b * S + s;
+    if (s >= S)
+        return;
+    acc_t *g = gates + b * 3 * S + s;
+    const lltm_gates a = lltm_gates::activate(g[0] + opd::load(bias + s),
+                                              g[S] + opd::load(bias + S + s),
+                                              g[2 * S] + opd::load(bias + 2 * S + s));
+    const acc_t cell = opd::load(old_cell + at) + a.candidate * a.i;
+    a.store(g, S);
+    opd::store(new_cell + at, cell);
+    opd::store(new_h + at, tanh(cell) * a.o);
 }
 
 template <class T>

@@ -40,7 +40,7 @@
 //!     matmul matrix(gates, B, 3*S, 3*S, t*3*n) += matrix(hs, B, S, S, (t - 1)*n) \
 //!              @ matrix(weights, 3*S, S, K).T
 //!     when   !WALK && t > 0
-//!     kernel lltm_step when !WALK threads n
+//!     kernel lltm_step when !WALK grid B*cdiv(S, 256)
 //!   end
 //!   formula h = h0 when T == 0
 //!   formula c = c0 when T == 0
@@ -73,22 +73,23 @@ __global__ void lltm_step(const T *__restrict__ bias, const T *__restrict__ c0, 
                           T *__restrict__ h, T *__restrict__ c, acc_t *__restrict__ gates,
                           acc_t *__restrict__ cells, int64_t t, int64_t n, int64_t S, int64_t last)
 {
-    CUDA_KERNEL_LOOP(at, n)
-    {
-        const int64_t s = at % S;
-        acc_t *g = gates + t * 3 * n + at / S * 3 * S + s;
-        const lltm_gates a = lltm_gates::activate(g[0] + opd::load(bias + s),
-                                                  g[S] + opd::load(bias + S + s),
-                                                  g[2 * S] + opd::load(bias + 2 * S + s));
-        const acc_t old = t > 0 ? cells[(t - 1) * n + at] : opd::load(c0 + at);
-        const acc_t cell = old + a.candidate * a.i, made = tanh(cell) * a.o;
-        a.store(g, S);
-        cells[t * n + at] = cell;
-        opd::store(hs + t * n + at, made);
-        if (t == last) {
-            opd::store(h + at, made);
-            opd::store(c + at, cell);
-        }
+    // A block stays in a row: units lie side by side, and on the CPU they are vectors.
+    const int64_t tiles = (S + 255) / 256, b = blockIdx.x / tiles;
+    const int64_t s = blockIdx.x % tiles * 256 + threadIdx.x, at = b * S + s;
+    if (s >= S)
+        return;
+    acc_t *g = gates + t * 3 * n + b * 3 * S + s;
+    const lltm_gates a = lltm_gates::activate(g[0] + opd::load(bias + s),
+                                              g[S] + opd::load(bias + S + s),
+                                              g[2 * S] + opd::load(bias + 2 * S + s));
+    const acc_t old = t > 0 ? cells[(t - 1) * n + at] : opd::load(c0 + at);
+    const acc_t cell = old + a.candidate * a.i, made = tanh(cell) * a.o;
+    a.store(g, S);
+    cells[t * n + at] = cell;
+    opd::store(hs + t * n + at, made);
+    if (t == last) {
+        opd::store(h + at, made);
+        opd::store(c + at, cell);
     }
 }
 
