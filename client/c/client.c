@@ -310,8 +310,10 @@ bool client_run(struct opd_client *c, const char *method, struct pack *params, d
 {
     uint32_t request;
     bool awaited = done_begin(c);
-    if (!send_packed(c, method, params, (struct iovec){ 0 }, &request, err))
+    if (!send_packed(c, method, params, (struct iovec){ 0 }, &request, err)) {
+        done_leave(c);
         return false;
+    }
     if (awaited && done_wait(c)) {
         drop_request(c, find_request(c, request));
         return true;

@@ -6,13 +6,7 @@
 #include "base/clock.h"
 #include "c/client.h"
 
-// ASKED: for a few waits it is not worth a page. MISSES in a row: the next so many waits are for
-// replies; and so is one of EACH, since notifications are read with these.
-enum { ASKED = 16, MISSES = 3, PASSED = 256, EACH = 64 };
-enum { SIZE = 4096 };
-
-// As long as what is told by a reply is kept waiting at most.
-static const uint64_t MOST_NS = 300000;
+enum { ASKED = 16, SIZE = 4096 }; // for a few waits it is not worth a page
 
 // No other shared memory of the connection is called so.
 static const int64_t SHM = INT64_MAX;
@@ -65,36 +59,26 @@ bool done_begin(struct opd_client *c)
     struct done *done = &c->done;
     if (c->requests) // one of these may be what it would tell of
         return false;
-    if (++done->n_asked == ASKED && !done->refused)
+    if (!done->word && !done->refused && ++done->n_asked == ASKED)
         share(c);
-    bool passed = done->n_passed > 0 || done->n_asked % EACH == 0;
-    done->n_passed -= done->n_passed > 0;
-    if (!done->word || passed)
-        return false;
-    word_await(done->word);
-    return true;
+    return done->word && word_begin(done->word, &done->waits);
+}
+
+void done_leave(struct opd_client *c)
+{
+    if (c->done.word)
+        word_leave(c->done.word);
 }
 
 bool done_wait(struct opd_client *c)
 {
     struct done *done = &c->done;
-    uint64_t begin = clock_ns(), now = begin;
+    uint64_t now = clock_ns();
     if (c->spin.wanted)
-        spin_begin(&c->spin, begin);
+        spin_begin(&c->spin, now);
     while (c->spin.wanted && word_is_awaited(done->word) && spin_on(&c->spin, now))
         now = clock_ns();
     if (c->spin.wanted)
         spin_end(&c->spin, now);
-    // A signal ends the sleep.
-    while (word_is_awaited(done->word) && now - begin < MOST_NS) {
-        word_sleep(done->word, MOST_NS - (now - begin));
-        now = clock_ns();
-    }
-    bool told = word_leave(done->word);
-    done->n_missed = told ? 0 : done->n_missed + 1;
-    if (done->n_missed < MISSES)
-        return told;
-    done->n_missed = 0;
-    done->n_passed = PASSED;
-    return false;
+    return word_wait(done->word, &done->waits);
 }

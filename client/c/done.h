@@ -13,14 +13,14 @@ struct opd_client;
 struct done {
     struct word *word; // NULL: not shared yet
     bool refused;      // it cannot be
-    unsigned n_asked;  // waits, ever
-    unsigned n_missed; // in a row: waits that a reply has ended
-    unsigned n_passed; // waits that are left to replies after some of these
+    unsigned n_asked;  // waits before it was shared
+    struct word_waits waits;
 };
 
 void done_finish(struct done *done);
 
 // Before a request is sent. False: the reply is all there will be.
 bool done_begin(struct opd_client *client);
+void done_leave(struct opd_client *client); // it could not be sent
 // Once it is sent: waits for a moment. True: it is done, and no reply comes.
 bool done_wait(struct opd_client *client);

@@ -41,31 +41,49 @@ static inline void word_wake(struct word *w)
     syscall(SYS_futex, &w->state, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-// The client, before it sends a request.
-static inline void word_await(struct word *w)
-{
-    atomic_store(&w->state, WORD_AWAITED);
-}
-
 static inline bool word_is_awaited(const struct word *w)
 {
-    uint32_t state = atomic_load(&w->state);
-    return state == WORD_AWAITED || state == WORD_SLEPT_ON;
+    return atomic_load(&w->state) == WORD_AWAITED;
 }
 
-// Sleeps for so long at most, unless the executor has said something.
-static inline void word_sleep(struct word *w, uint64_t ns)
+// A client's waits. After some in a row that a reply has ended the next ones are left to replies;
+// and so is one of many, since what else the daemon tells comes with these.
+struct word_waits {
+    unsigned n, n_missed, n_passed;
+};
+
+enum { WORD_MISSES = 3, WORD_PASSED = 256, WORD_EACH = 64 };
+
+// Nanoseconds that what comes by a reply is kept waiting at most.
+enum { WORD_MOST = 300000 };
+
+// Before a request is sent. False: the reply is all there will be.
+static inline bool word_begin(struct word *w, struct word_waits *waits)
 {
-    uint32_t expected = WORD_AWAITED;
-    struct timespec most = { .tv_sec = (time_t)(ns / 1000000000),
-                             .tv_nsec = (long)(ns % 1000000000) };
-    if (atomic_compare_exchange_strong(&w->state, &expected, WORD_SLEPT_ON) ||
-        expected == WORD_SLEPT_ON)
-        syscall(SYS_futex, &w->state, FUTEX_WAIT, WORD_SLEPT_ON, &most, NULL, 0);
+    bool passed = waits->n_passed > 0 || ++waits->n % WORD_EACH == 0;
+    waits->n_passed -= waits->n_passed > 0;
+    if (!passed)
+        atomic_store(&w->state, WORD_AWAITED);
+    return !passed;
 }
 
-// Waits for it no longer. True: it is done, and no reply comes.
+// Nobody waits from now on. True: it was told before.
 static inline bool word_leave(struct word *w)
 {
     return atomic_exchange(&w->state, WORD_IDLE) == WORD_DONE;
+}
+
+// Once it is sent. True: it is done, and no reply comes.
+static inline bool word_wait(struct word *w, struct word_waits *waits)
+{
+    const struct timespec most = { .tv_nsec = WORD_MOST };
+    uint32_t awaited = WORD_AWAITED;
+    // A signal ends the sleep, too: the reply is waited for then.
+    if (atomic_compare_exchange_strong(&w->state, &awaited, WORD_SLEPT_ON))
+        syscall(SYS_futex, &w->state, FUTEX_WAIT, WORD_SLEPT_ON, &most, NULL, 0);
+    bool told = word_leave(w);
+    waits->n_missed = told ? 0 : waits->n_missed + 1;
+    if (waits->n_missed == WORD_MISSES)
+        *waits = (struct word_waits){ .n = waits->n, .n_passed = WORD_PASSED };
+    return told;
 }

@@ -17,6 +17,8 @@ from test_device_checks import PICK
 from test_libopd_prepared import Client as LibraryClient
 from upgrades import upgrade
 
+import opd
+
 IDLE, AWAITED, SLEPT_ON, DONE = range(4)
 DESC = ["float32", [4]]
 ONES = struct.pack("4f", 1, 1, 1, 1)
@@ -274,3 +276,19 @@ def test_libopd(served):
             edit(other, served.kernels, 3)
         assert other.call("status")["requests"]["done_word"] == 1
     client.close()
+
+
+@pytest.mark.skipif(opd._native.native is None, reason="there is no opd_native")
+def test_python(served):
+    with opd.connect(served.socket) as client, Raw(served.socket) as other:
+        x = client.tensor(np.arange(4, dtype=np.float32))
+        for factor in (2, 3):
+            edit(other, served.kernels, factor)
+            for _ in range(40):
+                y = x
+                for n in range(1, 5):  # each waited for
+                    y = client.ops.double_it(y)
+                assert y.tolist() == [0, factor**4, 2 * factor**4, 3 * factor**4]
+            for pid in find_roles(served.pid, "executor"):
+                os.kill(pid, signal.SIGKILL)
+        assert other.call("status")["requests"]["done_word"] == 1

@@ -7,6 +7,7 @@ replies nobody reads stops reading too. One lock serves all threads.
 from __future__ import annotations
 
 import array
+import fcntl
 import os
 import select
 import socket
@@ -19,6 +20,7 @@ from typing import Any, Callable, Optional
 
 from . import _wire
 from ._reply import Batch, Driver, FdReply, Reply
+from ._native import native
 from ._told import Told
 from .errors import (
     ConnectionLost,
@@ -34,6 +36,7 @@ _DONTWAIT = socket.MSG_DONTWAIT
 _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _MAX_FDS = 16  # of one read
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
+_WORD, _PAGE = 2**63 - 1, 4096  # id and size of the shared memory of `word`
 _MANY = 10_000  # ids given up in one message
 _KEPT = 1000  # notifications that nobody has waited for
 _CALL = "forward"  # what messages say of a prepared one
@@ -72,6 +75,8 @@ class Connection:
         self._fds: deque[int] = deque()  # that came, for replies not yet read
         self._bringing = 0  # replies in flight that may bring one
         self.inbox: deque[bytes] = deque()
+        self.word: Any = None  # of opd_native: where calls are told to be done
+        self._shares = native is not None  # that is still to be tried
         # For exchange().
         self._buffer = bytearray(_CHUNK)
         self._quick_send, self._quick_recv = sock.send, sock.recv_into
@@ -223,13 +228,39 @@ class Connection:
         """Where something else is in flight, or the socket takes nothing."""
         return self._await(self.send_call(data, None, deadline))
 
-    def _hear_first(self, deadline: Optional[float], silence: bool) -> Reply:
-        """The reply to the request with the number 0, which has gone; silence: nothing has come for the
+    def _hear_first(self, deadline: Optional[float], silence: bool, number: int = 0) -> Reply:
+        """The reply to the request with that number, which has gone; silence: nothing has come for the
         timeout."""
-        reply = self._keep_reply(deadline)
+        reply = self._keep_reply(deadline, number)
         if silence and not self._exchange(self._find_longest()):
             raise self._silence(_CALL)
         return self._await(reply)
+
+    def share_word(self) -> None:
+        """From now on opd_native waits for calls to be told done in `word`, where the daemon knows how."""
+        if not self._shares or self.driver is not None:
+            return
+        self._shares = False
+        fd = -1
+        try:
+            fd = os.memfd_create("opd-done", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(fd, _PAGE)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+            word = native.share_word(fd)
+            self.wait(self.send("shm_open", (_WORD, _PAGE), fd=fd))
+            self.call("done_word", _WORD, 0)
+            self.word = word
+        except (OpdError, OSError):
+            pass
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _make_told(self, version: int) -> Reply:
+        """The reply that would have come in place of the word."""
+        reply = Reply(0, _CALL, None)
+        reply.settle({"version": version}, None)
+        return reply
 
     def collect(self) -> None:
         """Small tensors that were given up go with the next request, too."""
@@ -240,9 +271,9 @@ class Connection:
         self._check_open(_CALL)
         self._send_garbage()
 
-    def _keep_reply(self, deadline: Optional[float]) -> Reply:
-        """For a request with the number 0, which has gone."""
-        reply = self.replies[0] = Reply(0, _CALL, None)
+    def _keep_reply(self, deadline: Optional[float], number: int = 0) -> Reply:
+        """For a request with that number, which has gone."""
+        reply = self.replies[number] = Reply(number, _CALL, None)
         reply.deadline = deadline
         return reply
 

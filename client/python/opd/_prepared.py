@@ -65,11 +65,12 @@ class Handle:
         self._expected = b"?"  # no reply yet: none is so, nor the end of the connection
         # All of these that stay, for opd_native, which has their order in an enum.
         kind, conn = self._kind, link.conn
+        conn.share_word()
         dropped = conn.dropped if kind and kind.drop == conn.drop_small else None
         self.parts = (
             kind, self._head, self.nils, self._deadline, link, link.wires, link.batches, conn,
             conn.lock.acquire, conn.lock.release, conn.fileno, conn.replies, dropped,
-            conn.inbox.append,
+            conn.inbox.append, conn.word,
         )  # fmt: skip
 
     def __del__(self) -> None:
