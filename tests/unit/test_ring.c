@@ -26,6 +26,7 @@ struct pair {
 static void open_pair(struct pair *p)
 {
     assert_int_equal(posix_memalign(&p->memory, 64, ring_memory_size(CAPACITY)), 0);
+    memset(p->memory, 0, ring_memory_size(CAPACITY)); // as memory that is shared is
     int doorbell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     assert_true(doorbell >= 0);
     ring_init(&p->in, p->memory, CAPACITY, doorbell);
