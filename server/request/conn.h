@@ -48,7 +48,7 @@ struct conn {
     struct device *memory_device;  // device whose memory the waiting request wants
     struct device *staging_device; // in whose queue for staging memory it stands
     struct opd_err wait_err;       // that did not come
-    uint64_t last_work;            // when its last request went to a device; 0: none did
+    uint64_t last_work; // when its last request went to a device, or was done there; 0: none
     uint64_t waiting_since;        // when the waiting request was first tried; 0: none waits
     struct map tensors;            // id -> struct tensor
     struct map contexts;           // id -> struct context
@@ -119,5 +119,6 @@ void conn_leave_staging(struct conn *c); // the queue for it, where it stands in
 void conn_turn_all(struct broker *b, bool retry);
 void conn_read(struct conn *c);       // there are bytes to start requests from, or no more come
 void conn_touch(struct conn *c);      // it has something to send, or nothing more to do
+void conn_worked(struct conn *c);     // a device is done with a request of it
 void conn_queue(struct conn *c);      // it waits, or packs a reply; or no longer
 void conn_turn_leave(struct conn *c); // it is closed: what it has begun or waits for is dropped

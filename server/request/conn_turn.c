@@ -16,8 +16,8 @@ enum { MAX_UNSENT_FDS = 64, MAX_AHEAD = 1 << 20, TURN = 16, TURN_BYTES = 64 << 1
 // what is sent to a device runs in the order in which it was sent, so that it is the others' wait.
 enum { SHARE = 64, SHARE_LEAST = 4 };
 
-// A connection is at work for so long after its last request to a device: who only asks how things
-// are takes nothing from others.
+// A connection is at work while it has requests in flight, and for so long after the last that went
+// to a device: who only asks how things are takes nothing from others.
 static const uint64_t AT_WORK_NS = 1000000000;
 
 void conn_touch(struct conn *c)
@@ -188,6 +188,13 @@ static void note_work(struct conn *c, uint64_t since)
     clients->worker = c;
 }
 
+// It may have been in flight for long; where only one is at work nobody asks.
+void conn_worked(struct conn *c)
+{
+    if (c->broker->clients.other_worker)
+        c->last_work = clock_ns();
+}
+
 // Starts the first request in the buffer, or goes on with it. False: it waits, is not done to its
 // end, or the connection is over.
 static bool start_one(struct conn *c)
@@ -251,7 +258,7 @@ static bool others_work(const struct conn *c)
 {
     const struct clients *clients = &c->broker->clients;
     const struct conn *o = clients->worker == c ? clients->other_worker : clients->worker;
-    return o && clock_ns() - o->last_work < AT_WORK_NS;
+    return o && (o->n_flight > 0 || clock_ns() - o->last_work < AT_WORK_NS);
 }
 
 static bool overloaded(const struct conn *c)

@@ -275,6 +275,8 @@ void request_end(struct request *req)
     fate_unref(req->fate);
     drop_needs(req);
     c->n_flight--;
+    if (req->device)
+        conn_worked(c);
     c->reply_size -= req->read_size;
     request_discard(req);
     if (c->stream.over)

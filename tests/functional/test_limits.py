@@ -207,6 +207,8 @@ def test_a_flood_starves_nobody(start_daemon, kernels, what):  # noqa: F811
         try:
             before = count()
             assert eventually(lambda: count() > before + 4)
+            if what == "forward":
+                time.sleep(1.2)  # the flood has the device for itself until somebody else is at work
             before, begin = count(), time.perf_counter()
             flooded = quick_latency(one, 2)
             each = (time.perf_counter() - begin) / (count() - before)
