@@ -6,9 +6,8 @@
 
 #include "base/checked.h"
 #include "compiler/ptx.h"
-#include "compiler/ptx_access.h"
+#include "compiler/ptx_guard.h"
 #include "compiler/ptx_line.h"
-#include "compiler/ptx_origin.h"
 
 enum { MAX_DEPTH = 64, MAX_SYMBOL = 120 };
 
@@ -78,7 +77,8 @@ struct checker {
     struct buf cold;        // its ends
     struct buf sites;
     uint32_t n_sites;
-    bool has_table, found, clusters; // clusters: the target has them
+    struct ptx_guard guard;
+    bool has_table, found;
     int depth;
 };
 
@@ -130,138 +130,6 @@ static bool add_site(struct checker *c, const struct ptx_access *a, struct origi
     buf_printf(&c->sites, CHECKED_SITE_FORMAT, c->n_sites, a->does, a->width, a->element, what,
                number, text, line, file);
     return true;
-}
-
-// All of these leave in %opd_q whether the access is to be refused.
-
-static int width_index(unsigned width)
-{
-    int i = 0;
-    while (1u << i < width)
-        i++;
-    return i;
-}
-
-static void check_aligned(struct checker *c, const struct ptx_access *a, struct slice reg)
-{
-    buf_printf(c->out, "cvt.u32.u64 %%opd_l, %.*s;\n\t", SLICE(reg));
-    if (a->offset % (int64_t)a->width != 0)
-        buf_printf(c->out, "add.u32 %%opd_l, %%opd_l, %u;\n\t", (unsigned)a->offset % a->width);
-    buf_printf(c->out, "and.b32 %%opd_l, %%opd_l, %u;\n\tsetp.ne.u32 %%opd_q, %%opd_l, 0;\n\t",
-               a->width - 1);
-}
-
-// The base is in %opd_b, the first offset that is too far in %opd_e.
-static void compare(struct checker *c, const struct ptx_access *a, struct slice reg)
-{
-    buf_printf(c->out, "sub.s64 %%opd_o, %.*s, %%opd_b;\n\t", SLICE(reg));
-    if (a->offset)
-        buf_printf(c->out, "add.s64 %%opd_o, %%opd_o, %lld;\n\t", (long long)a->offset);
-    buf_append_str(c->out, a->width > 1 ? "setp.ge.or.u64 %opd_q, %opd_o, %opd_e, %opd_q;\n\t"
-                                        : "setp.ge.u64 %opd_q, %opd_o, %opd_e;\n\t");
-}
-
-static void check_slot(struct checker *c, const struct ptx_access *a, struct slice reg,
-                       uint32_t slot)
-{
-    size_t row = slot * sizeof(struct checked_row);
-    if (a->width > 1)
-        check_aligned(c, a, reg);
-    buf_printf(c->out,
-               "ld.const.u64 %%opd_b, [" CHECKED_TABLE "+%zu];\n\t"
-               "ld.const.u64 %%opd_e, [" CHECKED_TABLE "+%zu];\n\t",
-               row, row + 8 + 8 * (size_t)width_index(a->width));
-    compare(c, a, reg);
-}
-
-// As many bytes as an operand says, none allowed: the first and the last of them.
-static void check_sized(struct checker *c, const struct ptx_access *a, struct slice reg,
-                        uint32_t slot)
-{
-    size_t row = slot * sizeof(struct checked_row);
-    struct slice size = a->size;
-    int64_t number;
-    if (slice_number(&size, &number))
-        buf_printf(c->out, "mov.u64 %%opd_m, %lld;\n\t", (long long)number);
-    else
-        buf_printf(c->out, "cvt.u64.u32 %%opd_m, %.*s;\n\t", SLICE(a->size));
-    buf_printf(c->out,
-               "ld.const.u64 %%opd_b, [" CHECKED_TABLE "+%zu];\n\t"
-               "ld.const.u64 %%opd_e, [" CHECKED_TABLE "+%zu];\n\t"
-               "sub.s64 %%opd_o, %.*s, %%opd_b;\n\tadd.s64 %%opd_o, %%opd_o, %lld;\n\t"
-               "setp.ge.u64 %%opd_q, %%opd_o, %%opd_e;\n\tadd.s64 %%opd_o, %%opd_o, %%opd_m;\n\t"
-               "sub.s64 %%opd_o, %%opd_o, 1;\n\t"
-               "setp.ge.or.u64 %%opd_q, %%opd_o, %%opd_e, %%opd_q;\n\t"
-               "setp.ne.and.u64 %%opd_q, %%opd_m, 0, %%opd_q;\n\t",
-               row, row + 8, SLICE(reg), (long long)a->offset);
-}
-
-static void check_variable(struct checker *c, const struct ptx_access *a, struct slice reg,
-                           const struct ptx_symbol *symbol)
-{
-    long long limit = symbol->size - (long long)a->width + 1;
-    if (a->width > 1)
-        check_aligned(c, a, reg);
-    buf_printf(c->out, "mov.u64 %%opd_b, %.*s;\n\t", SLICE(symbol->name));
-    if (symbol->shared)
-        buf_append_str(c->out, "cvta.shared.u64 %opd_b, %opd_b;\n\t");
-    else if (a->generic)
-        buf_append_str(c->out, "cvta.global.u64 %opd_b, %opd_b;\n\t");
-    buf_printf(c->out, "mov.u64 %%opd_e, %lld;\n\t", limit > 0 ? limit : 0);
-    compare(c, a, reg);
-}
-
-// Offsets in shared memory have 32 bits, in whichever register. The offset is left in %opd_l.
-static void check_shared(struct checker *c, const struct ptx_access *a,
-                         const struct ptx_symbol *symbol)
-{
-    if (symbol->size < 0)
-        buf_printf(c->out,
-                   "mov.u32 %%opd_n, %%dynamic_smem_size;\n\tsub.u32 %%opd_n, %%opd_n, %u;\n\t",
-                   a->width - 1);
-    else
-        buf_printf(c->out, "mov.u32 %%opd_n, %lld;\n\t",
-                   symbol->size >= a->width ? (long long)symbol->size - a->width + 1 : 0);
-    buf_printf(c->out, "mov.u32 %%opd_s, %.*s;\n\t", SLICE(symbol->name));
-    if (ptx_symbol_find(&c->symbols, a->name))
-        buf_append_str(c->out, "mov.u32 %opd_l, 0;\n\t");
-    else if (slice_begins(a->name, "%rd"))
-        buf_printf(c->out, "cvt.u32.u64 %%opd_l, %.*s;\n\tsub.u32 %%opd_l, %%opd_l, %%opd_s;\n\t",
-                   SLICE(a->name));
-    else
-        buf_printf(c->out, "sub.u32 %%opd_l, %.*s, %%opd_s;\n\t", SLICE(a->name));
-    buf_printf(c->out,
-               "add.u32 %%opd_l, %%opd_l, %d;\n\tsetp.ge.u32 %%opd_q, %%opd_l, %%opd_n;\n\t",
-               (int)a->offset);
-}
-
-// All tensors of the launch.
-static void check_any(struct checker *c, const struct ptx_access *a, struct slice reg)
-{
-    uint32_t n = c->n_sites;
-    buf_printf(c->out,
-               "add.s64 %%opd_a, %.*s, %lld;\n\tsetp.ne.u32 %%opd_q, 0, 0;\n\t"
-               "mov.u32 %%opd_n, %zu;\n\t",
-               SLICE(reg), (long long)a->offset, c->in->n_slots);
-    const char *spaces[] = { c->clusters ? "shared::cluster" : "shared", "local", "const",
-                             "param" };
-    for (int i = 0; i < 4 && a->generic; i++)
-        buf_printf(c->out, "isspacep.%s %%opd_t, %%opd_a;\n\t@%%opd_t bra OPD_D%u;\n\t", spaces[i],
-                   n);
-    if (a->width > 1)
-        buf_printf(c->out,
-                   "cvt.u32.u64 %%opd_l, %%opd_a;\n\tand.b32 %%opd_l, %%opd_l, %u;\n\t"
-                   "setp.ne.u32 %%opd_q, %%opd_l, 0;\n\t@%%opd_q bra OPD_D%u;\n\t",
-                   a->width - 1, n);
-    buf_printf(c->out,
-               "setp.eq.u32 %%opd_q, %%opd_n, 0;\n\t@%%opd_q bra OPD_D%u;\n\t"
-               "mov.u64 %%opd_m, " CHECKED_TABLE ";\n"
-               "OPD_A%u:\n\tld.const.u64 %%opd_b, [%%opd_m];\n\t"
-               "ld.const.u64 %%opd_e, [%%opd_m+%d];\n\tsub.s64 %%opd_o, %%opd_a, %%opd_b;\n\t"
-               "setp.ge.u64 %%opd_q, %%opd_o, %%opd_e;\n\t@!%%opd_q bra OPD_D%u;\n\t"
-               "add.s64 %%opd_m, %%opd_m, %zu;\n\tsub.u32 %%opd_n, %%opd_n, 1;\n\t"
-               "setp.ne.u32 %%opd_t, %%opd_n, 0;\n\t@%%opd_t bra OPD_A%u;\nOPD_D%u:\n\t",
-               n, n, 8 + 8 * width_index(a->width), n, sizeof(struct checked_row), n, n);
 }
 
 static void add_guard(struct checker *c, const struct ptx_instr *instr)
@@ -327,15 +195,15 @@ static bool check_access(struct checker *c, const struct ptx_access *a,
         reg = (struct slice){ "%opd_a", 6 };
     }
     if (a->shared)
-        check_shared(c, a, symbol);
+        ptx_guard_shared(&c->guard, a, symbol);
     else if (sized)
-        check_sized(c, a, reg, origin.index);
+        ptx_guard_sized(&c->guard, a, reg, origin.index);
     else if (origin.kind == ORIGIN_SLOT)
-        check_slot(c, a, reg, origin.index);
+        ptx_guard_slot(&c->guard, a, reg, origin.index);
     else if (symbol)
-        check_variable(c, a, reg, symbol);
+        ptx_guard_variable(&c->guard, a, reg, symbol);
     else
-        check_any(c, a, reg);
+        ptx_guard_any(&c->guard, a, reg, c->n_sites);
     leave(c, a, instr, reg);
     return true;
 }
@@ -500,7 +368,7 @@ static void read_target(struct checker *c, struct slice line)
         return;
     rest = (struct slice){ rest.at + 3, rest.size - 3 };
     slice_number(&rest, &arch);
-    c->clusters = arch >= 90;
+    c->guard.clusters = arch >= 90;
 }
 
 // What is said of files stands at the end, in part.
@@ -549,6 +417,7 @@ bool ptx_check(const struct ptx_check_input *in, struct buf *out, struct buf *un
                struct opd_err *err)
 {
     struct checker c = { .in = in, .out = out, .unchecked = unchecked, .err = err };
+    c.guard = (struct ptx_guard){ .out = out, .symbols = &c.symbols, .n_slots = in->n_slots };
     if (in->size > PTX_CHECK_MAX_TEXT)
         return refuse(&c, "it has more than 16 MiB");
     if (in->n_slots > CHECKED_MAX_SLOTS)
