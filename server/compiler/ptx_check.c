@@ -143,14 +143,17 @@ static void add_guard(struct checker *c, const struct ptx_instr *instr)
         buf_printf(c->out, "and.pred %%opd_q, %%opd_q, %.*s;\n\t", SLICE(instr->guard));
 }
 
-// Where a miss goes. What the address is made from is not seen from there where it belongs to an
-// inner scope: then the address is worked out before.
+// Where a miss goes, with the address; of a variable, with the offset in it. What the address is
+// made from is not seen from there where it belongs to an inner scope: then the address is worked
+// out before.
 static void leave(struct checker *c, const struct ptx_access *a, const struct ptx_instr *instr,
-                  struct slice reg)
+                  struct slice reg, bool variable)
 {
     char where[256];
     if (a->shared)
-        snprintf(where, sizeof where, "cvt.u64.u32 %%opd_a, %%opd_l;\n\t");
+        snprintf(where, sizeof where, "cvt.s64.s32 %%opd_a, %%opd_l;\n\t");
+    else if (variable)
+        snprintf(where, sizeof where, "mov.u64 %%opd_a, %%opd_o;\n\t");
     else
         snprintf(where, sizeof where, "add.s64 %%opd_a, %.*s, %lld;\n\t",
                  reg.size < MAX_SYMBOL ? (int)reg.size : 0, reg.at, (long long)a->offset);
@@ -204,7 +207,7 @@ static bool check_access(struct checker *c, const struct ptx_access *a,
         ptx_guard_variable(&c->guard, a, reg, symbol);
     else
         ptx_guard_any(&c->guard, a, reg, c->n_sites);
-    leave(c, a, instr, reg);
+    leave(c, a, instr, reg, symbol != NULL);
     return true;
 }
 

@@ -96,6 +96,7 @@ static void test_variables(void **state)
            3,
            (const char *[]){ "mov.u64 %opd_b, lut;", "mov.u64 %opd_e, 61;", "\n\tld.global.f32",
                              "mov.u32 %opd_n, 1017;", "%dynamic_smem_size",
+                             "mov.u64 %opd_a, %opd_o;", "cvt.s64.s32 %opd_a, %opd_l;",
                              "//@1 read 4 4 global 64 lut 0 ?\n",
                              "//@2 write 8 4 shared 1024 tile 0 ?\n",
                              "//@3 write 4 4 shared -1 more 0 ?\n", NULL },
