@@ -13,6 +13,7 @@
 //! batch   B
 //! let     K, TILES = S + I, cdiv(S + I, 32)
 //! let     SMALL = cuda && B*S*K*3 <= 4194304 && K <= 1048576
+//! let     UNITS = max(32, min(256, pow2(S)))
 //! saved   gates acc_t [B, 3*S]
 //! scratch d_gates [B, 3*S]
 //! scratch x [SMALL ? 0 : B, K]
@@ -26,7 +27,7 @@
 //!   kernel lltm_forward_small when SMALL grid cdiv(B, 16)*cdiv(S, 4)
 //!   matmul gates = old_h @ matrix(weights, 3*S, S, K).T when !SMALL
 //!   matmul gates += input @ matrix(weights, 3*S, I, K, S).T when !SMALL
-//!   kernel lltm_forward_cells when !SMALL grid B*cdiv(S, 256)
+//!   kernel lltm_forward_cells when !SMALL grid B*cdiv(S, UNITS) block UNITS
 //
 //! backward grad_input grad_weights grad_bias grad_old_h grad_old_cell
 //!   kernel lltm_backward_small when SMALL
@@ -113,8 +114,8 @@ __global__ void lltm_forward_cells(const T *__restrict__ bias, const T *__restri
                                    acc_t *__restrict__ gates, int64_t B, int64_t S)
 {
     // A block stays in a row: units lie side by side, and on the CPU they are vectors.
-    const int64_t tiles = (S + 255) / 256, b = blockIdx.x / tiles;
-    const int64_t s = blockIdx.x % tiles * 256 + threadIdx.x, at = b * S + s;
+    const int64_t tiles = (S + blockDim.x - 1) / blockDim.x, b = blockIdx.x / tiles;
+    const int64_t s = blockIdx.x % tiles * blockDim.x + threadIdx.x, at = b * S + s;
     if (s >= S)
         return;
     acc_t *g = gates + b * 3 * S + s;

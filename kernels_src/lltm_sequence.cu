@@ -19,6 +19,7 @@
 //! let     ROWS = B > 264 ? 4 : B > 132 ? 2 : 1
 //! let     ROOM = 232448 - 7*ROWS*S*sizeof(acc_t)
 //! let     WALK = cuda && T > 0 && B <= 1056 && 3*S*(S + 8)*sizeof(scalar_t) <= ROOM
+//! let     UNITS = max(32, min(256, pow2(S)))
 //! saved   gates acc_t [T, B, 3*S]
 //! saved   cells acc_t [T, B, S]
 //! scratch d_gates [T, B, 3*S]
@@ -40,7 +41,7 @@
 //!     matmul matrix(gates, B, 3*S, 3*S, t*3*n) += matrix(hs, B, S, S, (t - 1)*n) \
 //!              @ matrix(weights, 3*S, S, K).T
 //!     when   !WALK && t > 0
-//!     kernel lltm_step when !WALK grid B*cdiv(S, 256)
+//!     kernel lltm_step when !WALK grid B*cdiv(S, UNITS) block UNITS
 //!   end
 //!   formula h = h0 when T == 0
 //!   formula c = c0 when T == 0
@@ -74,8 +75,8 @@ __global__ void lltm_step(const T *__restrict__ bias, const T *__restrict__ c0, 
                           acc_t *__restrict__ cells, int64_t t, int64_t n, int64_t S, int64_t last)
 {
     // A block stays in a row: units lie side by side, and on the CPU they are vectors.
-    const int64_t tiles = (S + 255) / 256, b = blockIdx.x / tiles;
-    const int64_t s = blockIdx.x % tiles * 256 + threadIdx.x, at = b * S + s;
+    const int64_t tiles = (S + blockDim.x - 1) / blockDim.x, b = blockIdx.x / tiles;
+    const int64_t s = blockIdx.x % tiles * blockDim.x + threadIdx.x, at = b * S + s;
     if (s >= S)
         return;
     acc_t *g = gates + t * 3 * n + b * 3 * S + s;
