@@ -1,7 +1,7 @@
 """Kernels beside the best that PyTorch can do: `make bench-operators`, the figures of docs/benchmarks.md.
 
     bench.py [--quick] [--only GROUP]... [--dtype DTYPE]... [--batch N]... [--no-compile] [--rows]
-             [--svg FILE] [--device cuda:0|cpu]
+             [--svg FILE] [--seconds N] [--device cuda:0|cpu]
 
 Every operator that opd comes with, forward and backward, in float32, bfloat16 and float16, on shapes
 of networks. PyTorch's side is the fastest of what a user can pick: for images NCHW and channels_last,
@@ -9,8 +9,10 @@ with and without cudnn.benchmark; eager and torch.compile(mode="max-autotune-no-
 are of kernels alone (timing.py); sides take turns. A table of each operator, direction and dtype:
 how many times as fast as PyTorch's best, as geometric mean over the shapes; the worst and its shape;
 what is moved and computed a second at most, beside the card's copy and product of matrices. Float32
-is float32: TF32 is off. --rows adds a line for each shape, --quick takes a minute, and ^C tells what
-was measured so far. Exits 1 if values differ or a case fails.
+is float32: TF32 is off. --rows adds a line for each shape. --quick takes a minute at most: one shape
+or some of each, without torch.compile, for images with cudnn.benchmark alone. It ends after 45
+seconds, or --seconds, and tells what was measured so far, as ^C does. Exits 1 if values differ or a
+case fails.
 """
 
 import argparse
@@ -104,7 +106,7 @@ def pcl_loss(b):
     yield from cases.pcl_loss(b.make, 2000, 21, 100)
 
 
-GROUPS = {g.__name__: g for g in [elementwise, broadcast, rows, depthwise, upsample, lltm, lltm_sequence, pcl_loss]}
+GROUPS = {g.__name__: g for g in [depthwise, upsample, lltm, lltm_sequence, pcl_loss, elementwise, broadcast, rows]}
 
 
 # ---- measuring
@@ -134,14 +136,15 @@ def bytes_of(tensors):
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def find_ways(case, compiles):
-    """(name, function, inputs, cudnn.benchmark) of each that a user can pick."""
+def find_ways(case, compiles, quick):
+    """(name, function, inputs, cudnn.benchmark) of each that a user can pick; quick: of most."""
     formats = {"": case.inputs}
     if case.image:
         last = [t.contiguous(memory_format=torch.channels_last) if t.dim() == 4 else t for t in case.inputs]
         formats = {" NCHW": case.inputs, " NHWC": last}
     for name, inputs in formats.items():
-        yield f"eager{name}", case.theirs, inputs, False
+        if not (case.image and quick):
+            yield f"eager{name}", case.theirs, inputs, False
         if case.image:
             yield f"eager{name}, cudnn.benchmark", case.theirs, inputs, True
     # torch.compile leaves a convolution to the same libraries: one batch shows it.
@@ -190,7 +193,7 @@ class Bench:
         direction = "backward" if backward else "forward"
         ours = self.prepare(case, case.ours, case.inputs, backward)
         roughs, best = [], math.inf
-        for name, function, inputs, benchmark in find_ways(case, self.args.compiles):
+        for name, function, inputs, benchmark in find_ways(case, self.args.compiles, self.args.quick):
             torch.backends.cudnn.benchmark = benchmark
             try:
                 call = self.prepare(case, function, inputs, backward)
@@ -284,20 +287,23 @@ class Bench:
         return replay
 
     def run(self):
-        dtypes = ["float32", "bfloat16", "float16"][: 2 if self.args.quick else 3]
-        for dtype in self.args.dtype or dtypes:
+        """Group by group, so that what is reached is whole."""
+        dtypes = self.args.dtype or ["float32", "bfloat16", "float16"][: 2 if self.args.quick else 3]
+        self.card = {d: measure_card(self.timer, self.args.device, getattr(torch, d)) for d in dtypes}
+        until = time.perf_counter() + self.args.seconds
+        for name, dtype in itertools.product(self.args.only or [*GROUPS, "optimizers"], dtypes):
             self.name, self.make = dtype, cases.Maker(self.args.device, getattr(torch, dtype))
-            self.card[dtype] = measure_card(self.timer, self.args.device, self.make.dtype)
-            for name, group in GROUPS.items():
-                if self.args.only and name not in self.args.only:
+            if name == "optimizers":
+                self.attempt(name, self.time_optimizers)
+                continue
+            for case, backward in itertools.product(GROUPS[name](self), (False, True)):
+                if time.perf_counter() > until:
+                    print(f"after {self.args.seconds:.0f} s, at {case.operator} of {name} in {dtype}; so far:")
+                    return
+                if backward and not case.back:
                     continue
-                for case, backward in itertools.product(group(self), (False, True)):
-                    if backward and not case.back:
-                        continue
-                    with torch.set_grad_enabled(backward):
-                        self.attempt(f"{case.operator} {case.shape}", self.measure, name, case, backward)
-            if not self.args.only or "optimizers" in self.args.only:
-                self.attempt("optimizers", self.time_optimizers)
+                with torch.set_grad_enabled(backward):
+                    self.attempt(f"{case.operator} {case.shape}", self.measure, name, case, backward)
 
 
 # ---- what is told
@@ -348,6 +354,7 @@ def read_args():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--device", default="cuda:0" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seconds", type=float)
     parser.add_argument("--only", action="append", choices=[*GROUPS, "optimizers"])
     parser.add_argument("--dtype", action="append", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--batch", action="append", type=int)
@@ -355,6 +362,7 @@ def read_args():
     parser.add_argument("--rows", action="store_true")
     parser.add_argument("--svg", type=Path)
     args = parser.parse_args()
+    args.seconds = args.seconds or (45 if args.quick else math.inf)
     args.compiles = not args.quick and not args.no_compile and args.device != "cpu"
     return args
 
