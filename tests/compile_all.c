@@ -211,7 +211,8 @@ static struct tally test_source(const struct source *source, const char *common)
 {
     struct tally failed = { .failed = 1 }, tally;
     struct opd_err err = { 0 };
-    struct op *op = op_parse(source->file, source->original, source->original_size, &err);
+    struct op *op = op_parse_whole(source->file, source->original, source->original_size,
+                                   source->text, &err);
     if (!op) {
         printf("%s: FAILED: %s\n", source->file, err.msg);
         opd_err_clear(&err);
