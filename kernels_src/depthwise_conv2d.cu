@@ -42,7 +42,40 @@
 //! let     CELLS_H, CELLS_W = cdiv((H - 1 + PH) / SH - PH / SH + 1, 4), \
 //!           (W - 1 + PW) / SW - PW / SW + 1
 //! let     STRIPS = N*QUADS*(SAME ? W / VEC : OW)
-//! let     PARTS = max(1, SAME ? min(1024 / CM, STRIPS / 2048) : min(2048 / CM, STRIPS / 1024))
+//! let     LEAD, GRAD_LEAD = (VEC - PW % VEC) % VEC, ((PW - (KW - 1)*DW) % VEC + VEC) % VEC
+//! let     DEPTH, GRAD_DEPTH = (LEAD + (VEC - 1)*SW + (KW - 1)*DW) / VEC + 1, \
+//!           (GRAD_LEAD + VEC - 1 + (KW - 1)*DW) / VEC + 1
+//! let     TALL = is(scalar_t, float64) ? 16 : sizeof(scalar_t) == 2 && SH == 1 ? 128 : 64
+//! let     DOWN, GRAD_DOWN = cdiv(OH, TALL), cdiv(H, TALL)
+//! let     ALONG, GRAD_ALONG = cdiv(OW, SW == 1 ? 64 : 32), cdiv(W, 64)
+//! let     TILES, GRAD_TILES = cdiv(OW, VEC*ALONG), cdiv(W, VEC*GRAD_ALONG)
+//! let     TILE_H, GRAD_TILE_H = cdiv(OH, DOWN), cdiv(H, GRAD_DOWN)
+//! let     HALO_H, GRAD_HALO_H = (TILE_H - 1)*SH + (KH - 1)*DH + 1, GRAD_TILE_H + (KH - 1)*DH
+//! let     BLOCKS, GRAD_BLOCKS = (TILES - 1)*SW + DEPTH, GRAD_TILES - 1 + GRAD_DEPTH
+//! let     PITCH, GRAD_PITCH = 16*(BLOCKS / 2*2 + 1), 16*(GRAD_BLOCKS / 2*2 + 1)
+//! let     IMAGES, GRAD_IMAGES = max(1, min(min(N, TALL / TILE_H), 32768 / (HALO_H*PITCH))), \
+//!           max(1, min(min(N, TALL / GRAD_TILE_H), 32768 / (GRAD_HALO_H*GRAD_PITCH)))
+//! let     TILE_BYTES, GRAD_BYTES = IMAGES*HALO_H*PITCH, GRAD_IMAGES*GRAD_HALO_H*GRAD_PITCH
+//! let     ALL, GRAD_ALL = DOWN*ALONG == 1, GRAD_DOWN*GRAD_ALONG == 1
+//! let     TILED = TILE_BYTES <= 33000 && KH <= 32 && \
+//!           fits32(N*CM*DOWN*ALONG, OH*SH + 2*H + 4*PH, 3*W + 4*PW, 128*H*W, 128*OH*OW)
+//! let     GRAD_TILED = TILED && M*SH*SW == 1 && GRAD_BYTES <= 33000
+//! let     OUT_PITCH, HW, OHW = 16*(TILES / 2*2 + 1), H*W, OH*OW
+//! let     TENSOR = TILED && sizeof(scalar_t) == 2 && DEPTH <= 6 && BLOCKS <= 16 && \
+//!           HALO_H*PITCH + TILE_H*OUT_PITCH <= 32000
+//! let     WINDOW = TILED && sizeof(scalar_t) > 2 && DEPTH*VEC <= 48 && max(SH, SW) <= 4 && \
+//!           (KH*KW >= 49 || !SMALL)
+//! let     FEW, FEW_WEIGHTS = SMALL && OW <= 8 && KH*KW <= 25, SMALL && KH*KW*OW < 250
+//! let     WINDOW_ROWS, GROUP = TILE_H >= 12 ? 4 : 2, KW > 8 ? 16 : 8
+//! let     WEIGHT_TENSOR, WEIGHT_WINDOW = TENSOR && !FEW_WEIGHTS, WINDOW && SH*SW*DH*DW == 1
+//! let     WEIGHT_IMAGES = WINDOW ? IMAGES : \
+//!           max(1, min(IMAGES, 30000 / (HALO_H*PITCH + TILE_H*OUT_PITCH)))
+//! let     WEIGHT_BYTES = WEIGHT_IMAGES*HALO_H*PITCH
+//! let     TEAM, HALVES = cdiv(KH, 8)*8*cdiv(KW, GROUP), KH*cdiv(DEPTH, 2)
+//! let     ALL_TILES = cdiv(N, WEIGHT_IMAGES)*DOWN*ALONG
+//! let     PARTS = max(1, WEIGHT_TENSOR ? min(768 / CM, ALL_TILES) : \
+//!           WEIGHT_WINDOW ? min(2048 / CM, ALL_TILES) : \
+//!           SAME ? min(1024 / CM, STRIPS / 2048) : min(2048 / CM, STRIPS / 1024))
 //! scratch partial acc_t [PARTS, CM, KH*KW + 1]
 //! empty   output grad_input grad_weight grad_bias
 //! example input=[2,3,9,11] weight=[6,1,3,3] bias=[6] stride=2 padding=1
@@ -58,7 +91,17 @@
 //! forward cpu
 //!   kernel  depthwise_forward_rows<scalar_t, TAPS> threads N*CM*cdiv(OH, 8) by 1
 //! forward cuda
-//!   kernel  depthwise_forward_same<scalar_t, KH, KW> when SAME threads N*CM*QUADS*(W / VEC) by 128
+//!   kernel  depthwise_forward_tensor<scalar_t, KH, KW, SW, DW, LEAD, TILES, ALL>
+//!   when    TENSOR && !FEW
+//!   grid    cdiv(N, IMAGES)*CM*DOWN*ALONG block 128
+//!   shared  TILE_BYTES + 16 + cdiv(KH*(8*DEPTH + 7*SW), 4)*16
+//!   kernel  depthwise_forward_window<scalar_t, KH, KW, SH, SW, DH, DW, LEAD, TILES, WINDOW_ROWS, \
+//!             ALL> otherwise WINDOW
+//!   grid    cdiv(N, IMAGES)*CM*DOWN*ALONG
+//!   block   min(256, cdiv(IMAGES*cdiv(TILE_H, WINDOW_ROWS)*TILES, 32)*32)
+//!   shared  TILE_BYTES + KH*cdiv(KW, VEC)*16 + WINDOW_ROWS*SH*PITCH
+//!   kernel  depthwise_forward_same<scalar_t, KH, KW> otherwise SAME
+//!   threads N*CM*QUADS*(W / VEC) by 128
 //!   kernel  depthwise_forward<scalar_t, KH, KW, SH, SW, DH, DW, ROWS> otherwise SMALL
 //!   threads N*CM*GROUPS*OW
 //!   kernel  depthwise_forward_any otherwise threads numel(output)
@@ -67,7 +110,26 @@
 //!   kernel  depthwise_grad_input_rows<scalar_t, TAPS> when SW == 1 threads N*C*cdiv(H, 8) by 1
 //!   kernel  depthwise_grad_input_apart otherwise threads N*C*cdiv(H, 8) by 1
 //! backward cuda grad_input
-//!   kernel  depthwise_grad_input_same<scalar_t, KH, KW> when SAME && M == 1
+//!   kernel  depthwise_grad_input_tensor<scalar_t, KH, KW, DW, GRAD_LEAD, GRAD_TILES, GRAD_ALL>
+//!   when    TENSOR && GRAD_TILED && GRAD_DEPTH <= 6
+//!   grid    cdiv(N, GRAD_IMAGES)*CM*GRAD_DOWN*GRAD_ALONG block 128
+//!   shared  GRAD_BYTES + 16 + cdiv(KH*(8*GRAD_DEPTH + 7), 4)*16
+//!   bind s.H = OH bind s.W = OW bind s.OH = H bind s.OW = W bind s.SH = 1
+//!   bind s.PH = (KH - 1)*DH - PH bind s.PW = (KW - 1)*DW - PW
+//!   bind s.TILE_H = GRAD_TILE_H bind s.HALO_H = GRAD_HALO_H
+//!   bind s.IMAGES = GRAD_IMAGES bind s.DOWN = GRAD_DOWN bind s.ALONG = GRAD_ALONG
+//!   bind s.HW = OHW bind s.OHW = HW
+//!   kernel  depthwise_grad_input_window<scalar_t, KH, KW, DH, DW, GRAD_LEAD, GRAD_TILES, \
+//!             WINDOW_ROWS, GRAD_ALL> otherwise WINDOW && GRAD_TILED && GRAD_DEPTH*VEC <= 48
+//!   grid    cdiv(N, GRAD_IMAGES)*CM*GRAD_DOWN*GRAD_ALONG
+//!   block   min(256, cdiv(GRAD_IMAGES*cdiv(GRAD_TILE_H, WINDOW_ROWS)*GRAD_TILES, 32)*32)
+//!   shared  GRAD_BYTES + KH*cdiv(KW, VEC)*16 + WINDOW_ROWS*GRAD_PITCH
+//!   bind s.H = OH bind s.W = OW bind s.OH = H bind s.OW = W bind s.SH = 1
+//!   bind s.PH = (KH - 1)*DH - PH bind s.PW = (KW - 1)*DW - PW
+//!   bind s.TILE_H = GRAD_TILE_H bind s.HALO_H = GRAD_HALO_H
+//!   bind s.IMAGES = GRAD_IMAGES bind s.DOWN = GRAD_DOWN bind s.ALONG = GRAD_ALONG
+//!   bind s.HW = OHW bind s.OHW = HW
+//!   kernel  depthwise_grad_input_same<scalar_t, KH, KW> otherwise SAME && M == 1
 //!   threads N*C*cdiv(H, 4)*(W / VEC) by 128
 //!   kernel  depthwise_grad_input<scalar_t, KH, KW, SH, SW, DH, DW> otherwise SMALL
 //!   threads N*C*CELLS_H*CELLS_W
@@ -77,12 +139,24 @@
 //!   kernel  depthwise_grad_weight_rows<scalar_t, TAPS>
 //!   threads CM*(cdiv(KH, 8)*(KW <= 7 ? 1 : cdiv(KW, 8)) + 1) by 1
 //! backward cuda grad_weight grad_bias
-//!   kernel  depthwise_grad_weight_same<scalar_t, KH, KW, wanted(grad_weight)> when SAME
+//!   kernel  depthwise_grad_weight_tensor<scalar_t, KH, KW, SW, DW, LEAD, TILES, ALL, \
+//!             HALVES <= 16 ? 1 : HALVES <= 32 ? 2 : 4>
+//!   when    WEIGHT_TENSOR grid CM*PARTS block 128
+//!   shared  max(2*(WEIGHT_BYTES + PITCH + WEIGHT_IMAGES*TILE_H*OUT_PITCH + 16), 27648)
+//!   bind    s.IMAGES = WEIGHT_IMAGES
+//!   kernel  depthwise_grad_weight_window<scalar_t, KH, KW, LEAD, TILES, GROUP, ALL>
+//!   otherwise WEIGHT_WINDOW grid CM*PARTS block cdiv(max(128, TEAM), 32)*32
+//!   shared  max(WEIGHT_BYTES + IMAGES*TILE_H*TILES*16 + 256, \
+//!             (TEAM + 160)*(GROUP + 1)*sizeof(acc_t))
+//!   kernel  depthwise_grad_weight_same<scalar_t, KH, KW, wanted(grad_weight)> otherwise SAME
 //!   grid    CM*PARTS
 //!   kernel  depthwise_grad_weight<scalar_t, KH, KW, SH, SW, DH, DW, wanted(grad_weight)>
 //!   otherwise SMALL grid CM*PARTS
 //!   kernel  depthwise_grad_weight_any otherwise grid CM*(KH*KW + 1)*PARTS
 //!   kernel  depthwise_grad_weight_sum threads CM*(KH*KW + 1)
+
+#include "depthwise_tensor.cuh"
+#include "depthwise_window.cuh"
 
 // ---- 16 bytes at a time, where rows of input and output are equally long multiples of that
 // (stride and dilation 1, "same" padding of the columns).

@@ -198,6 +198,14 @@ REFERENCES = {
             conv_case([1, 3, 6, 8], 1, (3, 5), padding=[4, 2]),
             conv_case([2, 3, 7, 16], 1, (4, 1), padding=[1, 0]),
             conv_case([5, 4, 37, 67], 1, (3, 3), padding=1, bias=False),
+            # Tiles of several images, of parts of one, and windows beyond 7 x 7.
+            conv_case([9, 2, 28, 28], 1, (5, 5), padding=2),
+            conv_case([20, 2, 7, 7], 1, (13, 13), padding=6),
+            conv_case([2, 2, 30, 56], 1, (31, 31), padding=15),
+            conv_case([1, 2, 140, 72], 1, (5, 3), padding=[2, 0]),
+            conv_case([3, 2, 33, 40], 2, (3, 3), stride=2, padding=1),
+            conv_case([2, 2, 26, 26], 1, (3, 3), dilation=12, padding=12),
+            conv_case([2, 2, 40, 12], 1, (9, 9), stride=3, padding=7),
             conv_case([0, 3, 9, 9], 1, (3, 3)),  # an empty batch
             conv_case([2, 4, 6, 6], 1, (6, 6)),
         ],

@@ -292,9 +292,12 @@ static void test_operators_of_the_repository(void **state)
         size_t size;
         snprintf(path, sizeof path, "kernels_src/%s", e->d_name);
         char *text = file_read(path, &size, &err);
-        struct op *op = text ? op_parse(e->d_name, text, size, &err) : NULL;
+        struct source *source = text ? source_of_text("kernels_src", e->d_name, text, size, &err)
+                                     : NULL;
+        struct op *op = source ? op_parse_whole(e->d_name, text, size, source->text, &err) : NULL;
         if (!op)
             fail_msg("%s", err.msg);
+        source_free(source);
         n += look_at(op, e->d_name);
         op_unref(op);
         free(text);

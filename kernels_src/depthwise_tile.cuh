@@ -1,0 +1,125 @@
+// Tiles of planes in shared memory, of depthwise_conv2d.cu: what its kernels for tensor cores and
+// for large windows have in common.
+#pragma once
+#ifndef OPD_CPU
+
+// What a block works on: TILE_H rows by TILES blocks of 16 bytes of outputs, of as many
+// images of one channel as there is room for. An image's rows of input, of which there are HALO_H,
+// lie in shared memory with zeros where they are outside. There are DOWN * ALONG tiles in an image.
+struct tile_shape {
+    int N, CM, M, H, OH, SH, DH, PH, PW;
+    opd::divisor W, HW, OW, OHW, TILE_H, HALO_H;
+    int IMAGES, DOWN, ALONG;
+};
+
+// Which tile of an image, of which channel and images, a block has.
+struct tile_place {
+    int channel, n, images, oh, ow;
+
+    __device__ __forceinline__ tile_place(const tile_shape &s, int tile, int channel_)
+    {
+        channel = channel_;
+        ow = tile % s.ALONG;
+        oh = tile / s.ALONG % s.DOWN * s.TILE_H;
+        n = tile / s.ALONG / s.DOWN * s.IMAGES;
+        images = min(s.IMAGES, s.N - n);
+    }
+};
+
+__device__ __forceinline__ uint32_t shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+// V elements, or zeros: without going through registers, where the hardware can.
+template <int V, class T>
+__device__ __forceinline__ void copy_to_shared(T *to, const T *from, bool inside)
+{
+    constexpr int BYTES = V * sizeof(T);
+#if __CUDA_ARCH__ >= 800
+    constexpr bool THROUGH_REGISTERS = BYTES < 4;
+#else
+    constexpr bool THROUGH_REGISTERS = true;
+#endif
+    if constexpr (THROUGH_REGISTERS) {
+        opd::vec<T, V> v;
+        for (int k = 0; k < V; k++)
+            v[k] = T(0.f);
+        if (inside)
+            v = opd::load_vec<V>(from);
+        opd::store_vec(to, v);
+    } else if constexpr (BYTES == 16) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
+                     "l"(from), "r"(inside ? BYTES : 0)
+                     : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared_address(to)),
+                     "l"(from), "r"(inside ? BYTES : 0), "n"(BYTES)
+                     : "memory");
+    }
+}
+
+__device__ __forceinline__ void wait_for_copies()
+{
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+    __syncthreads();
+}
+
+// A part of `images` planes that lie `apart`: `rows` of each from row `top` on, `bottom` of which
+// are inside, and COLUMNS columns from `left` on, a multiple of a block of 16 bytes. ALL: that is
+// the whole of each plane, and what is outside has zeros already: only what is inside is copied.
+struct planes {
+    int64_t apart;
+    int images, top, bottom, left;
+    opd::divisor width, rows, size;
+};
+
+template <int V, int COLUMNS, int PITCH, bool ALL, class T>
+__device__ __forceinline__ void fill_by(T *tile, const T *plane, const planes &p)
+{
+    constexpr int PARTS = COLUMNS / V;
+    const int count = p.images * (ALL ? p.size / V : p.rows * PARTS);
+#pragma unroll 2
+    for (int i = threadIdx.x; i < count; i += (int)blockDim.x) {
+        if constexpr (ALL) {
+            const int n = i * V / p.size, at = i * V - n * p.size, y = at / p.width;
+            const int x = at - y * p.width - p.left;
+            if ((unsigned)(y - p.top) < (unsigned)(int)p.rows && (unsigned)x < (unsigned)COLUMNS)
+                copy_to_shared<V>(tile + (n * p.rows + y - p.top) * PITCH + x,
+                                  plane + n * p.apart + at, true);
+        } else {
+            const int r = i / PARTS, x = i % PARTS * V, n = r / p.rows;
+            const int y = p.top + r - n * p.rows, from = p.left + x;
+            const bool inside = (unsigned)y < (unsigned)p.bottom &&
+                                (unsigned)from < (unsigned)(int)p.width;
+            copy_to_shared<V>(tile + r * PITCH + x,
+                              inside ? plane + n * p.apart + (int64_t)y * p.width + from : plane,
+                              inside);
+        }
+    }
+}
+
+template <int COLUMNS, int PITCH, bool ALL, class T>
+__device__ __forceinline__ void fill(T *tile, const T *plane, const planes &p)
+{
+    constexpr int BLOCK = 16 / sizeof(T);
+    const unsigned odd = (unsigned)(int)p.width | (unsigned)((size_t)plane / sizeof(T));
+    if (odd % BLOCK == 0)
+        fill_by<BLOCK, COLUMNS, PITCH, ALL>(tile, plane, p);
+    else if (BLOCK > 2 && odd % (BLOCK / 2) == 0)
+        fill_by<BLOCK / 2, COLUMNS, PITCH, ALL>(tile, plane, p);
+    else if (BLOCK > 4 && odd % 2 == 0)
+        fill_by<2, COLUMNS, PITCH, ALL>(tile, plane, p);
+    else
+        fill_by<1, COLUMNS, PITCH, ALL>(tile, plane, p);
+}
+
+__device__ __forceinline__ void fill_zeros(uint4 *to, int count)
+{
+    for (int i = threadIdx.x; i < count; i += (int)blockDim.x)
+        to[i] = uint4{ 0, 0, 0, 0 };
+}
+
+#endif
