@@ -130,20 +130,22 @@ bool view_end(struct reader *r); // once all is read
 // section.c
 bool section_read_forward(struct reader *r);
 bool section_read_backward(struct reader *r);
-bool section_read_kernel(struct reader *r);
 bool section_read_zero(struct reader *r);
-bool section_read_extents(struct reader *r); // `grid` and `block`
-bool section_read_threads(struct reader *r);
-bool section_read_chunks(struct reader *r);
-bool section_read_shared(struct reader *r);
-bool section_read_condition(struct reader *r); // `when` and `otherwise`
-bool section_read_bind(struct reader *r);
 struct step *section_add_step(struct reader *r, enum step_kind kind); // NULL: too many
 bool section_check_made(struct reader *r, int tensor); // may this section write it? Or fails
 void section_note_use(struct reader *r, int tensor);   // what backward reads is kept for it
 bool section_end_launch(struct reader *r);             // the one being read, if any, is complete
 bool section_check_devices(struct reader *r);          // once all is read: has each what it needs?
 bool section_end(struct reader *r); // the launch and the section being read, if any, are complete
+
+// section_launch.c
+bool section_read_kernel(struct reader *r);
+bool section_read_extents(struct reader *r); // `grid` and `block`
+bool section_read_threads(struct reader *r);
+bool section_read_chunks(struct reader *r);
+bool section_read_shared(struct reader *r);
+bool section_read_condition(struct reader *r); // `when` and `otherwise`
+bool section_read_bind(struct reader *r);
 
 // bind.c: the launch's kernel is looked up, and its parameters bound.
 bool bind_launch(struct reader *r, struct step *launch);
