@@ -349,13 +349,16 @@ static bool bind_pack(struct reader *r, const struct step *launch, const struct 
 
 static bool check_chunks(struct reader *r, const struct step *launch)
 {
-    bool table = launch->chunk == NULL;
+    int tables = 0;
     for (int i = 0; i < launch->n_args; i++)
-        table = table || launch->args[i].param->kind == PARAM_ARRAY;
-    return table || lex_fail(&r->lx,
-                             "'chunks', but kernel '%s' takes no struct with arrays of "
-                             "addresses, block_to_tensor and block_to_chunk",
-                             launch->name);
+        tables += launch->args[i].param->kind == PARAM_ARRAY &&
+                  launch->args[i].role == CHUNK_TENSORS;
+    if (!launch->chunk || tables == 1)
+        return true;
+    return lex_fail(&r->lx,
+                    "'chunks', but kernel '%s' takes %s with arrays of addresses, "
+                    "block_to_tensor and block_to_chunk",
+                    launch->name, tables ? "more than one struct" : "no struct");
 }
 
 bool bind_launch(struct reader *r, struct step *launch)

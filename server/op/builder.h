@@ -39,6 +39,12 @@ struct builder {
     struct plan_request *at_member;
     struct member_marks *marks; // what is above of tensors, by place
     struct launch_group *group; // launches that become one; NULL: none
+    struct {
+        const struct step *launch; // of `chunks`, of the chain at hand; NULL: none yet
+        struct plan_step step;
+        const char *kernel;
+        int n_places; // that it is chosen at
+    } chunked;
     size_t operands_capacity;
 };
 
@@ -100,9 +106,11 @@ bool builder_launch(struct builder *b, const struct section *section, const stru
 void builder_drop_launch(struct builder *b, const struct step *launch);
 
 // plan_chunks.c: a launch of `chunks`, for all places at once; the builder's `packed` has its
-// arguments at the first. What it needs of the step but grid and arguments is set.
+// arguments at the first. What it needs of the step but grid and arguments is set. At each other
+// place it is held against that; and at the end of a chain, whether it was chosen at all of them.
 bool builder_add_chunks(struct builder *b, const struct step *launch, struct plan_step *step,
                         const char *expr);
+bool builder_end_chunks(struct builder *b);
 
 // plan_matmul.c
 bool builder_matmul(struct builder *b, const struct step *step);

@@ -100,6 +100,8 @@ static bool add_listed(struct builder *b, const struct section *section)
         for (int k = 0; k < n; k++)
             if (!builder_set_member(b, k) || !add_steps(b, section, from, to))
                 return false;
+        if (!builder_end_chunks(b))
+            return false;
     }
     return true;
 }

@@ -158,8 +158,8 @@ static void find_room(struct chunks *c)
     }
 }
 
-bool builder_add_chunks(struct builder *b, const struct step *launch, struct plan_step *step,
-                        const char *expr)
+static bool add_chunks(struct builder *b, const struct step *launch, struct plan_step *step,
+                       const char *expr)
 {
     struct chunks c = { .b = b, .launch = launch };
     int64_t numel;
@@ -186,4 +186,36 @@ bool builder_add_chunks(struct builder *b, const struct step *launch, struct pla
     free(c.bytes);
     free(c.first);
     return ok;
+}
+
+static bool fail_places(const struct builder *b, const struct step *launch, const char *what)
+{
+    return op_fail(b->err, "kernel %s: %s; expected one launch for all chunks", launch->name, what);
+}
+
+bool builder_add_chunks(struct builder *b, const struct step *launch, struct plan_step *step,
+                        const char *expr)
+{
+    const struct plan_step *first = &b->chunked.step;
+    if (b->member > 0 && b->chunked.launch != launch)
+        return fail_places(b, launch, "its condition holds at some places of the lists only");
+    b->chunked.n_places++;
+    if (b->member > 0)
+        return (memcmp(first->block, step->block, sizeof step->block) == 0 &&
+                first->shared_size == step->shared_size && strcmp(b->chunked.kernel, expr) == 0) ||
+               fail_places(b, launch, "block, shared or template arguments differ between places");
+    b->chunked.launch = launch;
+    b->chunked.step = *step;
+    b->chunked.kernel = arena_printf(b->arena, "%s", expr);
+    return add_chunks(b, launch, step, expr);
+}
+
+bool builder_end_chunks(struct builder *b)
+{
+    const struct step *launch = b->chunked.launch;
+    int n = b->chunked.n_places;
+    b->chunked.launch = NULL;
+    b->chunked.n_places = 0;
+    return !launch || n == b->n_members ||
+           fail_places(b, launch, "its condition holds at some places of the lists only");
 }

@@ -163,8 +163,6 @@ bool builder_launch(struct builder *b, const struct section *section, const stru
 {
     struct plan_step step = { .kind = PLAN_STEP_LAUNCH };
     int64_t extents[3];
-    if (launch->chunk && b->member > 0)
-        return true; // with the first
     if (!eval_grid(b, section, launch, extents))
         return false;
     if (extents[0] == 0 || extents[1] == 0 || extents[2] == 0) {
@@ -178,12 +176,13 @@ bool builder_launch(struct builder *b, const struct section *section, const stru
     clear_read(b, launch);
     b->env.unasked = find_unasked(b, launch);
     struct buf kernel = { 0 };
-    bool ok = params_pack(launch, &b->env, &b->packed, b->err) &&
+    bool again = launch->chunk && b->member > 0; // the first was for all places
+    bool ok = (again || params_pack(launch, &b->env, &b->packed, b->err)) &&
               format_kernel(b, launch, &kernel) &&
               (launch->chunk
                    ? builder_add_chunks(b, launch, &step, buf_str(&kernel))
                    : builder_add_launch(b, &step, &b->packed, buf_str(&kernel), launch->line));
-    if (ok)
+    if (ok && !again)
         params_check_structs(launch, &b->env, buf_str(&kernel), &b->behind);
     buf_finish(&kernel);
     if (ok)

@@ -376,6 +376,7 @@ def test_chunks(client, daemon, size):
         ("Table<DEPTH>, Step<scalar_t>, float, Mode, float *>",
          "int, Step<scalar_t>, float, Mode, float *> bind tl = 1",
          "'chunks', but kernel 'apply' takes no struct with arrays of addresses, block_to"),
+        ("T tl, F f, Args... args)", "T tl, T other, F f, Args... args)", "takes more than one struct with arrays of"),
     ],
 )
 def test_mistakes_of_chunks(client, old, new, said):
@@ -388,6 +389,9 @@ def test_mistakes_of_chunks(client, old, new, said):
 def test_chunks_that_do_not_plan(client):
     for old, new, said in (
         ("by 10", "by mode", "kernel apply: chunks of 0 elements, expected at least 1"),
+        ("block 4", "block 4 when numel(ys) > 9", "kernel apply: its condition holds at some places of the lists only"),
+        ("block 4", "block 4 when numel(ys) < 9", "kernel apply: its condition holds at some places of the lists only"),
+        ("block 4", "block numel(ys)", "kernel apply: block, shared or template arguments differ between places"),
         ("args = by", "args = numel(ys)", r"kernel apply: 'args\[0\]' differs between \[0\] and \[1\] of the lists"),
         ("SIZE_T", "unsigned char", "kernel apply: 'tl.sizes' has elements of type unsigned char, 300 does not fit"),
         ("shape   ys xs [...S]", "shape ys [N]\n//! shape xs [M]", "at .1.: xs has 25 elements, ys has 300; expected"),
