@@ -102,6 +102,24 @@ struct slice slice_name(struct slice *s)
     return name;
 }
 
+// Behind it stands at most the end of its namespace, or which of its name it is in a function.
+struct slice slice_plain_name(struct slice name)
+{
+    for (size_t i = 2; slice_begins(name, "_Z") && i < name.size; i++) {
+        struct slice rest = slice_skip(name, i);
+        int64_t size = 0;
+        if (isdigit((unsigned char)name.at[i - 1]) || !slice_number(&rest, &size) || size <= 0 ||
+            (uint64_t)size > rest.size)
+            continue;
+        size_t behind = (size_t)size;
+        while (behind < rest.size && strchr("E_0123456789", rest.at[behind]))
+            behind++;
+        if (behind == rest.size)
+            return (struct slice){ rest.at, (size_t)size };
+    }
+    return name;
+}
+
 // --- statements
 
 // Behind the string that starts at `at`; `size` where it does not end.

@@ -27,6 +27,9 @@ bool slice_number(struct slice *s, int64_t *out);
 // A register's or a symbol's name at the start, which is taken off; empty: there is none.
 struct slice slice_name(struct slice *s);
 
+// What a variable is called in the source: of a mangled name "_ZZ1kPfE4tile_0" it is "tile".
+struct slice slice_plain_name(struct slice name);
+
 enum ptx_kind {
     PTX_END,
     PTX_LINE, // .loc, .file, .version ...: to the end of the line

@@ -123,7 +123,7 @@ static bool add_site(struct checker *c, const struct ptx_access *a, struct origi
         const struct ptx_symbol *symbol = ptx_symbol_at(&c->symbols, origin.index);
         what = symbol->shared ? "shared" : "global";
         number = symbol->size;
-        name = symbol->name;
+        name = slice_plain_name(symbol->name);
     }
     char text[MAX_SYMBOL + 1];
     snprintf(text, sizeof text, "%.*s", SLICE(name));

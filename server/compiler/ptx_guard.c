@@ -102,6 +102,11 @@ void ptx_guard_shared(const struct ptx_guard *g, const struct ptx_access *a,
     buf_printf(g->out,
                "add.u32 %%opd_l, %%opd_l, %d;\n\tsetp.ge.u32 %%opd_q, %%opd_l, %%opd_n;\n\t",
                (int)a->offset);
+    if (a->width > 1)
+        buf_printf(g->out,
+                   "add.u32 %%opd_s, %%opd_s, %%opd_l;\n\tand.b32 %%opd_s, %%opd_s, %u;\n\t"
+                   "setp.ne.or.u32 %%opd_q, %%opd_s, 0, %%opd_q;\n\t",
+                   a->width - 1);
 }
 
 void ptx_guard_any(const struct ptx_guard *g, const struct ptx_access *a, struct slice reg,

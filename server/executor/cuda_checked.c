@@ -1,6 +1,5 @@
 #include "executor/cuda_checked.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -147,31 +146,18 @@ static bool find_site(const struct cuda_checked *c, uint32_t number, struct site
                         out->file) == 9;
 }
 
-// A variable of a function or namespace has its name at the end of a mangled one: "_ZZ1kPfE4tile".
-static const char *plain_name(const char *name)
-{
-    size_t n = strlen(name);
-    for (size_t i = n; i-- > 1 && strncmp(name, "_Z", 2) == 0;) {
-        size_t start = i;
-        if (!isdigit((unsigned char)name[i]))
-            continue;
-        while (start > 0 && isdigit((unsigned char)name[start - 1]))
-            start--;
-        if (strtoul(name + start, NULL, 10) == n - i - 1)
-            return name + i + 1;
-        i = start;
-    }
-    return name;
-}
-
-static void describe_variable(const struct site *s, device_addr offset, char *out, size_t size)
+// The offset is inside only where it is misaligned. `size` is of the variable, in bytes.
+static void describe_variable(const struct site *s, long long offset, long long size, char *out,
+                              size_t room)
 {
     long long each = s->element ? s->element : 1;
-    int n = snprintf(out, size, "out-of-bounds %s of %s'%s': element %lld", s->does,
-                     strcmp(s->what, "shared") == 0 ? "shared memory " : "", plain_name(s->name),
-                     (long long)offset / each);
-    if (s->number >= 0 && n > 0 && (size_t)n < size)
-        snprintf(out + n, size - (size_t)n, " of %lld", s->number / each);
+    const char *space = strcmp(s->what, "shared") == 0 ? "shared memory " : "";
+    if (offset >= 0 && offset + s->width <= size)
+        snprintf(out, room, "misaligned %s of %s'%s': %u bytes from byte %lld", s->does, space,
+                 s->name, s->width, offset);
+    else
+        snprintf(out, room, "out-of-bounds %s of %s'%s': element %lld of %lld", s->does, space,
+                 s->name, offset / each, size / each);
 }
 
 static void describe_tensor(const struct access_scene *scene, const struct site *s,
@@ -236,7 +222,8 @@ static void describe(const struct cuda_checked *c, const struct backend_launch *
     } else if (strcmp(s->what, "any") == 0)
         describe_any(&scene, s, r->address, out, size);
     else
-        describe_variable(s, r->address, out, size);
+        describe_variable(s, (long long)r->address,
+                          s->number < 0 ? (long long)l->shared_size : s->number, out, size);
 }
 
 bool cuda_checked_end(struct cuda_checked *c, struct cuda_backend *b,

@@ -187,7 +187,7 @@ struct plan {
     // A prelude whose first line this begins is that of a checked build (base/checked.h): the
     // offsets of tensors' addresses among the arguments follow. The number goes up with what
     // ptx_check() makes of the same text.
-#define PLAN_CHECKED "// checked build 2:"
+#define PLAN_CHECKED "// checked build 3:"
     // What kernels of this plan may report: an operand of 8 bytes that starts as zeros, -1 if none
     // does; and the messages, for report_explain() in base/report.h.
     int report;

@@ -48,11 +48,11 @@ struct conn {
     struct device *memory_device;  // device whose memory the waiting request wants
     struct device *staging_device; // in whose queue for staging memory it stands
     struct opd_err wait_err;       // that did not come
-    uint64_t last_work; // when its last request went to a device, or was done there; 0: none
-    uint64_t waiting_since;        // when the waiting request was first tried; 0: none waits
-    struct map tensors;            // id -> struct tensor
-    struct map contexts;           // id -> struct context
-    struct map shms;               // id -> struct shm
+    uint64_t last_work;     // when its last request went to a device, or was done there; 0: none
+    uint64_t waiting_since; // when the waiting request was first tried; 0: none waits
+    struct map tensors;     // id -> struct tensor
+    struct map contexts;    // id -> struct context
+    struct map shms;        // id -> struct shm
     // Where it looks whether what it waits for is done: id of shared memory, or 0, and offset.
     struct {
         uint64_t shm, offset;

@@ -88,18 +88,24 @@ static void test_variables(void **state)
 {
     (void)state;
     expect(".global .align 4 .b8 lut[64];\n.extern .shared .align 16 .b8 more[];\n" ENTRY
-           "{\n.shared .align 4 .b8 tile[4][256];\n"
+           "{\n.shared .align 4 .b8 tile[4][256];\n.shared .align 4 .b8 _ZZ1kPfE6x1buf0[8];\n"
+           ".shared .align 4 .b8 _ZZ1kPfE4tile_0[8];\n.shared .align 4 .b8 _ZN1n4tileE[8];\n"
+           "st.shared.f32 [_ZZ1kPfE6x1buf0+8], %f1;\nst.shared.f32 [_ZZ1kPfE4tile_0+8], %f1;\n"
+           "st.shared.f32 [_ZN1n4tileE+8], %f1;\n"
            "mov.u64 %rd1, lut;\nadd.s64 %rd2, %rd1, %rd9;\nld.global.f32 %f1, [%rd2];\n"
            "ld.global.f32 %f1, [lut+60];\n"
            "mov.u32 %r1, tile;\nadd.s32 %r2, %r1, %r9;\nst.shared.v2.f32 [%r2+8], {%f1, %f2};\n"
            "st.shared.f32 [more+4], %f1;\nst.shared.f32 [%r7], %f1;\n}\n",
-           3,
-           (const char *[]){ "mov.u64 %opd_b, lut;", "mov.u64 %opd_e, 61;", "\n\tld.global.f32",
-                             "mov.u32 %opd_n, 1017;", "%dynamic_smem_size",
-                             "mov.u64 %opd_a, %opd_o;", "cvt.s64.s32 %opd_a, %opd_l;",
-                             "//@1 read 4 4 global 64 lut 0 ?\n",
-                             "//@2 write 8 4 shared 1024 tile 0 ?\n",
-                             "//@3 write 4 4 shared -1 more 0 ?\n", NULL },
+           6,
+           (const char *[]){
+               "mov.u64 %opd_b, lut;", "mov.u64 %opd_e, 61;", "\n\tld.global.f32",
+               "mov.u32 %opd_n, 1017;", "and.b32 %opd_s, %opd_s, 7;",
+               "setp.ne.or.u32 %opd_q, %opd_s, 0, %opd_q;", "%dynamic_smem_size",
+               "mov.u64 %opd_a, %opd_o;", "cvt.s64.s32 %opd_a, %opd_l;",
+               "//@1 write 4 4 shared 8 x1buf0 0 ?\n", "//@2 write 4 4 shared 8 tile 0 ?\n",
+               "//@3 write 4 4 shared 8 tile 0 ?\n", "//@4 read 4 4 global 64 lut 0 ?\n",
+               "//@5 write 8 4 shared 1024 tile 0 ?\n", "//@6 write 4 4 shared -1 more 0 ?\n",
+               NULL },
            "?:0: note: st.shared.f32 is not checked\n");
 }
 
