@@ -64,11 +64,16 @@ static void tell(struct executor *ex)
     ex->n_untold = ex->n_urgent = 0;
 }
 
-// Whether to wake it before the next command; `idle`: there is none. A device that does not work on
-// its own may be at that for long.
+// A device that does not work on its own: the next command may hold this process up for long.
+static bool is_held_up(const struct executor *ex)
+{
+    return ex->ops == &backend_cpu || !ex->steps.shares_marks;
+}
+
+// Whether to wake it before the next command; `idle`: there is none.
 static bool must_tell(const struct executor *ex, bool idle)
 {
-    bool now = idle || !ex->steps.shares_marks;
+    bool now = idle || is_held_up(ex);
     return (now && ex->n_urgent > 0) || ex->n_untold >= MOST_UNTOLD ||
            (ex->n_untold > 0 && clock_ns() - ex->untold_since >= UNTOLD_NS);
 }
@@ -279,7 +284,7 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     if (takes_fd(cmd->type) && (fd = fdpass_recv_one(DEV_FD_SOCKET)) < 0)
         return opd_err_errno(fatal, OPD_E_unavailable, "receiving a descriptor from the broker");
     uint64_t seq = cmd->seq;
-    if (cmd->type != DEV_RUN || !ex->steps.shares_marks)
+    if (cmd->type != DEV_RUN || is_held_up(ex))
         tell(ex);
     steps_begin(&ex->steps, seq);
     ex->stamp = 0;

@@ -204,6 +204,20 @@ def test_a_hang_makes_suspect_too(client):
     assert "deadline of 0.3 s" in x.suspect
 
 
+@pytest.mark.usefixtures("client")
+def test_what_has_ended_is_told_before_the_next(daemon):
+    """A hang behind it has its own deadline, and keeps nobody waiting."""
+    with Raw(daemon.socket) as raw:
+        for n in range(8 if DEVICE == "cpu" else 2):
+            raw.make(2 * n + 1, "float32", [4])
+            raw.make(2 * n + 2, "float32", [4])
+            short = raw.request("forward", "steps", [2 * n + 1], {}, [])
+            stuck = raw.request("forward", "steps", [2 * n + 2], {"stuck": True}, [], {"deadline": 0.1})
+            raw.wait(short)
+            with pytest.raises(RpcError, match=r"deadline of 0\.1 s"):
+                raw.wait(stuck)
+
+
 def test_killed_before_it_has_begun(daemon, client):
     """What the dead executor had not begun has not happened, and is run again."""
     x, y = client.zeros(4), client.zeros(4)
