@@ -6,6 +6,7 @@
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -92,8 +93,16 @@ void file_remove_tree(const char *path)
 void file_each(const char *pattern, void (*visit)(const char *path, void *data), void *data)
 {
     glob_t found = { 0 };
-    if (glob(pattern, 0, NULL, &found) == 0)
+    struct buf escaped = { 0 };
+    const char *name = strrchr(pattern, '/');
+    for (const char *at = pattern; name && at < name; at++) {
+        buf_append_str(&escaped, strchr("*?[\\", *at) ? "\\" : "");
+        buf_append(&escaped, at, 1);
+    }
+    buf_append_str(&escaped, name ? name : pattern);
+    if (glob(buf_str(&escaped), 0, NULL, &found) == 0)
         for (size_t i = 0; i < found.gl_pathc; i++)
             visit(found.gl_pathv[i], data);
     globfree(&found);
+    buf_finish(&escaped);
 }

@@ -60,7 +60,7 @@ static bool put_file(const struct keeping *k, const struct buf *file, int *out_n
     file_each(pattern, find_last, &last);
     unlink(temporary); // of a daemon that was killed
     ok = file_make(temporary, file->bytes, file->size, err);
-    for (int tries = 0; ok && tries < 100; tries++) {
+    while (ok) {
         free(path);
         path = mem_printf("%s/%06d.fault", k->folder, ++last);
         if (link(temporary, path) == 0)
@@ -244,7 +244,8 @@ static struct keeping *describe(const struct request *req, const struct command 
 void faults_keep(const struct request *req, const struct command *c, const struct opd_err *err)
 {
     const struct options *options = &req->broker->options;
-    if (!c->blamed || !req->bound || c->n_parts > 0 || options->faults == 0 || !options->cache[0])
+    if (!c->blamed || !err->code || !req->bound || c->n_parts > 0 || options->faults == 0 ||
+        !options->cache[0])
         return;
     struct keeping *k = describe(req, c, err);
     struct command *copies = device_new_run(k->device);

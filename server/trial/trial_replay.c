@@ -150,7 +150,7 @@ static char *find_folder(const char *cache, struct opd_err *err)
 char *trial_faults_path(const char *cache, const char *number, struct opd_err *err)
 {
     char *folder = find_folder(cache, err);
-    char *path = folder ? mem_printf("%s/%06d.fault", folder, atoi(number)) : NULL;
+    char *path = folder ? mem_printf("%s/%06lld.fault", folder, atoll(number)) : NULL;
     if (path && access(path, R_OK) != 0) {
         opd_err_set(err, OPD_E_not_found, "no fault %s is kept in %s: 'opctl faults' lists them",
                     number, folder);

@@ -56,8 +56,8 @@ def start(start_daemon, tmp_path):
     (tmp_path / "kernels" / "reader.cu").write_text(SOURCE)
 
     def start(*options):
-        daemon = start_daemon("--kernels", str(tmp_path / "kernels"), "--cache", str(tmp_path / "cache"), *options)
-        daemon.kept = tmp_path / "cache" / "faults"
+        daemon = start_daemon("--kernels", str(tmp_path / "kernels"), "--cache", str(tmp_path / "a [c]?"), *options)
+        daemon.kept = tmp_path / "a [c]?" / "faults"
         return daemon, daemon.connect()
 
     return start
