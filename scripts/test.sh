@@ -104,7 +104,8 @@ case $which in
 cpu)
     prefixes="${prefixes:+build $prefixes}"
     step build run -j"$(nproc)" all programs || finish
-    step lint+unit run -j2 -Otarget lint unit
+    step lint run lint
+    step unit run unit
     step compile-all run ARCHS=sm_75,sm_90,sm_120 compile-all # oldest, usual, newest; all are six
     step functional run functional
     step ops run ops

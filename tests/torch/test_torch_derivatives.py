@@ -1,6 +1,7 @@
 """Derivatives and batches of every operator that the daemon has, generated from what it says of them:
 opcheck, gradcheck, gradgradcheck, forward mode, vmap, hessian; or a refusal by name."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
