@@ -46,16 +46,19 @@ static inline bool word_is_awaited(const struct word *w)
     return atomic_load(&w->state) == WORD_AWAITED;
 }
 
-// A client's waits. After some in a row that a reply has ended the next ones are left to replies;
-// and so is one of many, since what else the daemon tells comes with these.
+// A client's waits. After one that a reply has ended some are left to replies, and twice as many
+// after the next in a row; and so is one of many, since what else the daemon tells comes with
+// these.
 struct word_waits {
     unsigned n, n_missed, n_passed;
 };
 
-enum { WORD_MISSES = 3, WORD_PASSED = 256, WORD_EACH = 64 };
+enum { WORD_PASSED = 64, WORD_MOST_MISSED = 10, WORD_EACH = 64 };
 
-// Nanoseconds that what comes by a reply is kept waiting at most.
-enum { WORD_MOST = 300000 };
+// Nanoseconds that what comes by a reply is kept waiting at most. Beyond the kernel's next tick, as
+// a rule: a timer before that is set for each wait, which takes a virtual machine longer than all
+// the rest of the call.
+enum { WORD_MOST = 5000000 };
 
 // Before a request is sent. False: the reply is all there will be.
 static inline bool word_begin(struct word *w, struct word_waits *waits)
@@ -82,8 +85,11 @@ static inline bool word_wait(struct word *w, struct word_waits *waits)
     if (atomic_compare_exchange_strong(&w->state, &awaited, WORD_SLEPT_ON))
         syscall(SYS_futex, &w->state, FUTEX_WAIT, WORD_SLEPT_ON, &most, NULL, 0);
     bool told = word_leave(w);
-    waits->n_missed = told ? 0 : waits->n_missed + 1;
-    if (waits->n_missed == WORD_MISSES)
-        *waits = (struct word_waits){ .n = waits->n, .n_passed = WORD_PASSED };
+    if (told) {
+        waits->n_missed = 0;
+    } else {
+        waits->n_passed = WORD_PASSED << waits->n_missed;
+        waits->n_missed += waits->n_missed < WORD_MOST_MISSED;
+    }
     return told;
 }

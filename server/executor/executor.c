@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -310,8 +311,11 @@ static bool wait_for_work(struct executor *ex, uint64_t *idle_since)
             nanosleep(&(struct timespec){ .tv_nsec = PAUSE_BUSY_NS }, NULL);
         return true;
     }
-    if (now - *idle_since < SPIN_IDLE_NS)
+    if (now - *idle_since < SPIN_IDLE_NS) {
+        if (ex->ops != &backend_cuda) // all but a GPU is cores: the next command may need this one
+            sched_yield();
         return true;
+    }
     tell(ex);
     if (!ring_sleep(&ex->commands))
         return true;
