@@ -208,7 +208,7 @@ void graph_record_run(struct graph *g, const struct run *run)
     struct graph_node *node = graph_add_node(g);
     node->version = version_keep(run->version);
     node->follows = follows;
-    node->alone = run->alone;
+    node->alone = run->alone || run->bound->request->checked;
     node->deadline = c->deadline > 0 ? c->deadline : run->device->all->deadline;
     node->bound = bound_plan_ref(run->bound);
     node->changes = run->version->of->changes;

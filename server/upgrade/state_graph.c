@@ -94,6 +94,8 @@ static void archive_run(struct archive *a, struct graph_node *node)
     }
     archive_bool(a, "follows", &node->follows);
     archive_bool(a, "alone", &node->alone);
+    if (a->reading)
+        node->request->checked = node->alone && !node->request->on_cpu;
     archive_float(a, "deadline", &node->deadline);
     archive_request(a, node->request ? node->request : node->bound->request);
 }
