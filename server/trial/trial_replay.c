@@ -1,5 +1,6 @@
 #include "trial/trial_replay.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,7 +195,11 @@ int trial_faults_list(const char *cache, bool json)
     struct opd_err err = { 0 };
     struct listing l = { json, 0 };
     char *folder = find_folder(cache, &err);
-    if (!folder) {
+    if (folder && access(folder, R_OK | X_OK) != 0 && errno != ENOENT)
+        opd_err_errno(&err, OPD_E_unavailable, "%s: only the user of its daemon lists them",
+                      folder);
+    if (err.code) {
+        free(folder);
         fprintf(stderr, "opctl: %s\n", err.msg);
         return 1;
     }

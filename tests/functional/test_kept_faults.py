@@ -175,6 +175,7 @@ def test_what_cannot_be_kept_costs_nothing(start):
     assert client.ops.reader(client.tensor(np.zeros(8, np.float32))).numpy().tolist() == [2] * 8
     assert eventually(lambda: "a fault of reader is not kept: cannot write" in daemon.read_log())
     assert daemon.kept.read_text() == "no folder"
+    assert "only the user of its daemon lists them" in opctl(daemon, "faults").stderr
 
 
 def test_none_are_kept(start):
