@@ -307,6 +307,7 @@ static bool asks(const struct look *l, struct trail *t)
 {
     const char *p = find_name(l, l->begin);
     bool found = p != NULL;
+    t->left -= l->end - l->begin;
     if (t->hands++ == MAX_HANDS)
         return true;
     for (; p && t->left > 0; p = find_name(l, p + l->n)) {

@@ -183,6 +183,17 @@ static int zeros_of(const char *rules, const char *sections)
     return n;
 }
 
+// Each alias has ten that are its own: they are followed up to a bound.
+static void test_what_is_too_much_asks(void **state)
+{
+    char text[15 * 10 * 20], *p = text;
+    (void)state;
+    for (int i = 0; i < 150; i++)
+        p += sprintf(p, "T *%c = %c;", 'a' + i / 10, i < 10 ? 'y' : 'a' + i / 10 - 1);
+    strcpy(p, "o[0] = 1;");
+    assert_true(stores_asks(text, strlen(text), "y", text, strlen(text)));
+}
+
 #define ADD "__global__ void add(const scalar_t *x, scalar_t *y) { y[0] += x[0]; }\n"
 #define SET "__global__ void set(const scalar_t *x, scalar_t *y) { y[0] = x[0]; }\n"
 #define TEMP "__global__ void sum(scalar_t *t, scalar_t *y) { t[0] += 1; y[0] = t[0]; }\n"
@@ -312,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_what_only_stores),
         cmocka_unit_test(test_what_may_read),
         cmocka_unit_test(test_what_asks),
+        cmocka_unit_test(test_what_is_too_much_asks),
         cmocka_unit_test(test_macros),
         cmocka_unit_test(test_plans),
         cmocka_unit_test(test_gradients),
