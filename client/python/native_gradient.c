@@ -60,10 +60,12 @@ static PyObject *run_keep(const struct gradient *g, PyObject *args)
     Py_ssize_t n = PyTuple_Size(args) - 2, n_named = 0, at = 0;
     if (!kwargs || !PyDict_Check(kwargs) || n + PyDict_Size(kwargs) > TORCH_MAX_ARGS)
         return NULL;
-    PyObject *keys = PyDict_Size(kwargs) ? PyTuple_New(PyDict_Size(kwargs)) : NULL;
+    PyObject *keys = PyTuple_New(PyDict_Size(kwargs));
+    if (!keys)
+        return NULL;
     for (Py_ssize_t i = 0; i < n; i++)
         given[i] = PyTuple_GetItem(args, i + 2);
-    while (keys && PyDict_Next(kwargs, &at, &key, &value)) {
+    while (PyDict_Next(kwargs, &at, &key, &value)) {
         given[n + n_named] = value;
         PyTuple_SetItem(keys, n_named++, Py_NewRef(key));
     }
@@ -180,8 +182,10 @@ static PyObject *wrap_gradients(const struct gradient *g, const uint64_t *result
     for (Py_ssize_t i = 0; all && i < PyTuple_Size(all); i++)
         PyTuple_SetItem(all, i, Py_NewRef(Py_None));
     for (int i = 0; i < g->n_inputs; i++) {
-        PyObject *one = torch_wrap(results[i]);
-        if (!all || !one || PyTuple_SetItem(all, i + 1, one) < 0)
+        PyObject *one = torch_wrap(results[i]); // of all: each is given away with that
+        if (!all)
+            Py_XDECREF(one);
+        else if (!one || PyTuple_SetItem(all, i + 1, one) < 0)
             Py_CLEAR(all);
     }
     return all;
@@ -226,11 +230,10 @@ static PyObject *backward(PyObject *ctx, PyObject *grads)
     if (g && !made) {
         Py_ssize_t n = PyTuple_Size(grads);
         PyObject *args = PyTuple_New(n + 1);
-        PyTuple_SetItem(args, 0, Py_NewRef(ctx));
-        for (Py_ssize_t i = 0; i < n; i++)
-            PyTuple_SetItem(args, i + 1, Py_NewRef(PyTuple_GetItem(grads, i)));
-        made = pass_on(g->backward, args);
-        Py_DECREF(args);
+        for (Py_ssize_t i = 0; args && i <= n; i++)
+            PyTuple_SetItem(args, i, Py_NewRef(i ? PyTuple_GetItem(grads, i - 1) : ctx));
+        made = args ? pass_on(g->backward, args) : NULL;
+        Py_XDECREF(args);
     }
     Py_XDECREF(self);
     return made;
