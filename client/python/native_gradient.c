@@ -29,20 +29,20 @@ struct gradient {
 static const uint64_t SERIALS = (uint64_t)1 << 62; // of _stamps.py
 
 static struct {
-    PyObject *gradient, *to_save, *saved, *needs, *kept, *materialize, *options, *error;
+    PyObject *gradient, *to_save, *saved, *unpacked, *needs, *kept, *materialize, *options, *error;
     PyObject *dtype, *shape, *stride;
 } names;
 
-// What is passed on with an error that a kernel has raised, or with none.
-static PyObject *pass_on(PyObject *function, PyObject *args)
+// What is passed on with an error that a kernel has raised, or with none, and with what backward
+// has unpacked, or NULL: activation checkpointing lets it do so once.
+static PyObject *pass_on(PyObject *function, PyObject *args, PyObject *saved)
 {
     PyObject *type = NULL, *error = NULL, *trace = NULL, *kwargs = NULL, *made = NULL;
     PyErr_Fetch(&type, &error, &trace);
-    if (type) {
+    if (type)
         PyErr_NormalizeException(&type, &error, &trace);
-        kwargs = PyDict_New();
-    }
-    if (!type || (kwargs && error && PyDict_SetItem(kwargs, names.error, error) == 0))
+    if ((kwargs = PyDict_New()) && (!error || PyDict_SetItem(kwargs, names.error, error) == 0) &&
+        (!saved || PyDict_SetItem(kwargs, names.unpacked, saved) == 0))
         made = PyObject_Call(function, args, kwargs);
     Py_XDECREF(kwargs);
     Py_XDECREF(type);
@@ -144,7 +144,7 @@ static PyObject *forward(PyObject *self, PyObject *args)
     PyObject *ctx = PyTuple_GetItem(args, 0), *result = NULL;
     PyObject *made = ctx ? run_keep(g, args) : NULL;
     if (!made)
-        return pass_on(g->forward, args);
+        return pass_on(g->forward, args, NULL);
     if (save(g, ctx, args, made) && note(g, ctx, args, made))
         result = g->n_outputs == 1 ? Py_NewRef(PyTuple_GetItem(made, 0))
                                    : PyTuple_GetSlice(made, 0, g->n_outputs);
@@ -204,18 +204,19 @@ static PyObject *run_back(const struct gradient *g, PyObject *grads, PyObject *s
     return wrap_gradients(g, results, PyTuple_Size(needs));
 }
 
-static PyObject *differentiate(const struct gradient *g, PyObject *ctx, PyObject *grads)
+// saved: what was unpacked, for which nothing has been made; the caller's.
+static PyObject *differentiate(const struct gradient *g, PyObject *ctx, PyObject *grads,
+                               PyObject **saved)
 {
     PyObject *kept = PyObject_GetAttr(ctx, names.kept), *made = NULL;
     if (kept && PyTuple_Check(kept) && PyTuple_Size(kept) == 5 &&
         PyTuple_GetItem(kept, 4) == g->default_options) {
         uint64_t serial = PyLong_AsUnsignedLongLong(PyTuple_GetItem(kept, 0));
         PyObject *needs = serial >= SERIALS ? PyObject_GetAttr(ctx, names.needs) : NULL;
-        PyObject *saved = needs ? PyObject_GetAttr(ctx, names.saved) : NULL;
-        if (saved)
-            made = run_back(g, grads, saved, needs, serial);
+        *saved = needs ? PyObject_GetAttr(ctx, names.saved) : NULL;
+        if (*saved)
+            made = run_back(g, grads, *saved, needs, serial);
         Py_XDECREF(needs);
-        Py_XDECREF(saved);
     }
     Py_XDECREF(kept);
     return made;
@@ -223,18 +224,19 @@ static PyObject *differentiate(const struct gradient *g, PyObject *ctx, PyObject
 
 static PyObject *backward(PyObject *ctx, PyObject *grads)
 {
-    PyObject *self = PyObject_GetAttr(ctx, names.gradient), *made = NULL;
+    PyObject *self = PyObject_GetAttr(ctx, names.gradient), *saved = NULL, *made = NULL;
     const struct gradient *g = self ? PyCapsule_GetPointer(self, NULL) : NULL;
     if (g)
-        made = differentiate(g, ctx, grads);
+        made = differentiate(g, ctx, grads, &saved);
     if (g && !made) {
         Py_ssize_t n = PyTuple_Size(grads);
         PyObject *args = PyTuple_New(n + 1);
         for (Py_ssize_t i = 0; args && i <= n; i++)
             PyTuple_SetItem(args, i, Py_NewRef(i ? PyTuple_GetItem(grads, i - 1) : ctx));
-        made = args ? pass_on(g->backward, args) : NULL;
+        made = args ? pass_on(g->backward, args, saved) : NULL;
         Py_XDECREF(args);
     }
+    Py_XDECREF(saved);
     Py_XDECREF(self);
     return made;
 }
@@ -259,6 +261,7 @@ static bool intern_names(void)
     INTERN(gradient, "_gradient")
     INTERN(to_save, "to_save")
     INTERN(saved, "saved_tensors")
+    INTERN(unpacked, "saved")
     INTERN(needs, "needs_input_grad")
     INTERN(kept, "kept")
     INTERN(materialize, "materialize_grads")

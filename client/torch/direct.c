@@ -9,14 +9,16 @@ enum { N_PLAIN = 4 };
 
 static struct {
     size_t tensor_at, keys_at; // in bytes
+    uint64_t of_names;
     uint64_t plain[N_PLAIN];
     int n_plain;
 } known;
 
-bool direct_set(size_t tensor_at, size_t keys_at)
+bool direct_set(size_t tensor_at, size_t keys_at, uint64_t of_names)
 {
     known.tensor_at = tensor_at;
     known.keys_at = keys_at;
+    known.of_names = of_names;
     return torch.wrap && torch.find_dispatch;
 }
 
@@ -40,7 +42,8 @@ bool direct_is_plain(void)
     static _Thread_local const uint64_t *changed;
     if (!changed)
         changed = torch.find_dispatch();
-    return changed[0] == 0 && changed[1] == 0;
+    // What is included, and what is left out.
+    return changed[0] == 0 && (changed[1] & ~known.of_names) == 0;
 }
 
 // What Python's object holds is what torch's functions take as a tensor.

@@ -15,8 +15,9 @@
 #include "base/err.h"
 #include "torch/loaded.h"
 
-// False: this torch has not all that is needed.
-bool direct_set(size_t tensor_at, size_t keys_at);
+// False: this torch has not all that is needed. of_names: the key of tensors with named dimensions,
+// which no plain one has, and which a torch that knows it leaves out of every backward.
+bool direct_set(size_t tensor_at, size_t keys_at, uint64_t of_names);
 // The dispatch keys of tensors that are plain.
 void direct_add_plain(uint64_t keys);
 

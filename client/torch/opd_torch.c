@@ -101,9 +101,9 @@ const char *opd_torch_load(int number, int fd, uint32_t slot, uint64_t *serial)
     return op && loaded_add(op, fd, slot, serial, &err) ? NULL : tell(&err);
 }
 
-bool opd_torch_set_direct(size_t tensor_at, size_t keys_at)
+bool opd_torch_set_direct(size_t tensor_at, size_t keys_at, uint64_t of_names)
 {
-    return direct_set(tensor_at, keys_at);
+    return direct_set(tensor_at, keys_at, of_names);
 }
 
 void opd_torch_add_plain(uint64_t keys)

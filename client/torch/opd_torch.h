@@ -18,7 +18,7 @@
 
 #define OPD_TORCH __attribute__((visibility("default")))
 
-enum { OPD_TORCH_ABI = 2 }; // of what follows; the package checks it
+enum { OPD_TORCH_ABI = 3 }; // of what follows; the package checks it
 OPD_TORCH int opd_torch_abi(void);
 
 // Before all else, in a process that has torch. `isolated`: threads run all in the daemon that have
@@ -38,7 +38,7 @@ OPD_TORCH const char *opd_torch_load(int number, int fd, uint32_t slot, uint64_t
 
 // Calls that do not go through torch's dispatcher (direct.h). False: this torch lacks what they
 // need.
-OPD_TORCH bool opd_torch_set_direct(size_t tensor_at, size_t keys_at);
+OPD_TORCH bool opd_torch_set_direct(size_t tensor_at, size_t keys_at, uint64_t of_names);
 OPD_TORCH void opd_torch_add_plain(uint64_t keys);
 // Does the calling thread as torch does by default?
 OPD_TORCH bool opd_torch_is_plain(void);

@@ -34,6 +34,15 @@ def _find_one(places: list[set[int]]) -> Optional[int]:
     return common.pop() if len(common) == 1 else None
 
 
+def _find_names() -> int:
+    """The key of tensors with named dimensions; 0 of a torch that has none."""
+    try:
+        keys: int = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("Named")).raw_repr()
+        return keys
+    except RuntimeError:
+        return 0
+
+
 def _find_out(library: Library) -> bool:
     """Can it be done with this torch?"""
     plain = torch.empty(2, 3, device="cpu")
@@ -41,7 +50,7 @@ def _find_out(library: Library) -> bool:
     size = torch.Tensor.__basicsize__
     at = _find_one([_find_words(id(t), size, t._cdata) for t in samples])
     keys_at = _find_one([_find_words(t._cdata, _SIZE, _keys(t).raw_repr()) for t in samples])
-    if at is None or keys_at is None or not library.set_direct(at, keys_at):
+    if at is None or keys_at is None or not library.set_direct(at, keys_at, _find_names()):
         return False
     library.add_plain(_keys(plain).raw_repr())
     native.torch_set_up(

@@ -17,7 +17,7 @@ def make_function(kernels: Any) -> Any:
     """What autograd applies to a call: arguments by name, which are no tensors, then the others."""
     keep, back, n, n_inputs = kernels.keep, kernels.back, kernels.n_outputs, kernels.n_inputs
 
-    # Both with the error, if it has been tried without them.
+    # Both with the error, if it has been tried without them, and what was unpacked, which is done but once.
     def forward(
         ctx: Any, kwargs: dict[str, Any], *args: Any, error: Optional[BaseException] = None
     ) -> Any:
@@ -34,8 +34,8 @@ def make_function(kernels: Any) -> Any:
         ctx.kept = made[-1], args[n_inputs:], kwargs, unread, get_options()
         return made[0] if n == 1 else made[:n]
 
-    def backward(ctx: Any, *grads: Any, error: Optional[BaseException] = None) -> Any:
-        needs, saved = ctx.needs_input_grad, ctx.saved_tensors
+    def backward(ctx: Any, *grads: Any, saved: Any = None, error: Optional[BaseException] = None) -> Any:
+        needs, saved = ctx.needs_input_grad, ctx.saved_tensors if saved is None else saved
         made = None
         stamp, *_, options = ctx.kept
         if stamp >= SERIALS and not _grad_enabled() and (options is DEFAULT or not is_isolated(options)):

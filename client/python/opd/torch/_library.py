@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Optional
 
 from .._places import look_beside
 
-_ABI = 2
+_ABI = 3
 _NAME = "libopd_torch.so"
 _U32 = ctypes.c_uint32
 
@@ -55,7 +55,7 @@ class Library:
         self._c.opd_torch_load.argtypes = [
             *(ctypes.c_int, ctypes.c_int, _U32, ctypes.POINTER(ctypes.c_uint64)),
         ]
-        self._c.opd_torch_set_direct.argtypes = [ctypes.c_size_t, ctypes.c_size_t]
+        self._c.opd_torch_set_direct.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_uint64]
         self._c.opd_torch_set_direct.restype = ctypes.c_bool
         self._c.opd_torch_add_plain.argtypes = [ctypes.c_uint64]
         self._c.opd_torch_start.argtypes = [ctypes.c_bool]
@@ -96,8 +96,8 @@ class Library:
             raise OSError(error.decode())
         return serial.value
 
-    def set_direct(self, tensor_at: int, keys_at: int) -> bool:
-        made: bool = self._c.opd_torch_set_direct(tensor_at, keys_at)
+    def set_direct(self, tensor_at: int, keys_at: int, of_names: int) -> bool:
+        made: bool = self._c.opd_torch_set_direct(tensor_at, keys_at, of_names)
         return made
 
     def add_plain(self, keys: int) -> None:
