@@ -190,6 +190,8 @@ class Soak:
         self.errors, self.seen = [], set()
         self.n_edits = 0
         self.running, self.ended = threading.Event(), threading.Event()
+        for path in (ROOT / "kernels_src").glob("depthwise_*.cuh"):
+            shutil.copy(path, self.kernels)
         for op in self.texts:
             self._save(op, 0)
         self.daemon = self._start()
