@@ -614,6 +614,24 @@ __device__ __forceinline__ int64_t find_tap(int64_t by, int64_t apart, int64_t e
     return tap < end ? tap : -1;
 }
 
+// sum + the sum over i < rows, j < columns of a[i, j] * b[(top + i*down) / apart, left + j*right],
+// of those that are inside b alone; NaN as soon as it is.
+template <class T>
+__device__ acc_t add_inside(acc_t sum, const T *a, int64_t rows, int64_t columns, const T *b,
+                            int64_t height, int64_t width, int64_t top, int64_t left, int64_t down,
+                            int64_t right, int64_t apart)
+{
+    for (int64_t i = 0; i < rows && !isnan(sum); i++) {
+        const int64_t y = find_tap(top + i * down, apart, height);
+        for (int64_t j = 0; y >= 0 && j < columns; j++) {
+            const int64_t x = left + j * right;
+            if (x >= 0 && x < width)
+                sum += opd::load(a + i * columns + j) * opd::load(b + y * width + x);
+        }
+    }
+    return sum;
+}
+
 // v[k] = line[from + k*step], 0 outside of it, for n columns.
 template <class T>
 __device__ __forceinline__ void copy_line(acc_t *__restrict__ v, int64_t n,
@@ -756,9 +774,24 @@ __global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
                                    return r < rows && kh >= 0 ? last + kh * KW : nullptr;
                                });
         }
-        for (int r = 0; r < rows; r++)
+        for (int r = 0; r < rows; r++) {
+            T *to = grad_input + (plane * H + row + r) * W + x;
+            int nans = 0; // zeros around a line may have met an infinite weight
             for (int64_t k = 0; k < n; k++)
-                opd::store(grad_input + (plane * H + row + r) * W + x + k, sums[r][k]);
+                opd::store(to + k, sums[r][k]);
+            for (int64_t k = 0; k < whole_lanes(n); k++)
+                nans += isnan(sums[r][k]);
+            for (int64_t k = 0; nans && k < n; k++) {
+                if (!isnan(sums[r][k]))
+                    continue;
+                acc_t sum = 0;
+                for (int64_t m = 0; m < M; m++)
+                    sum = add_inside(sum, weight + (plane % C * M + m) * KH * KW, KH, KW,
+                                     grad_output + (plane * M + m) * OH * OW, OH, OW, row + r + PH,
+                                     x + k + PW, -DH, -DW, SH);
+                opd::store(to + k, sum);
+            }
+        }
     }
 }
 
@@ -862,6 +895,13 @@ __global__ void depthwise_grad_weight_rows(const T *__restrict__ input,
         acc_t sum = 0;
         for (int l = 0; l < CPU_LANES; l++)
             sum += lanes[y][x][l];
+        if (isnan(sum) && !is_bias) {
+            sum = 0;
+            for (int64_t plane = channel; plane < N * CM; plane += CM)
+                sum = add_inside(sum, grad_output + plane * OH * OW, OH, OW,
+                                 input + plane / M * H * W, H, W, (kh + y) * DH - PH,
+                                 (kw + x) * DW - PW, SH, SW, 1);
+        }
         opd::store(is_bias ? grad_bias + channel
                            : grad_weight + (channel * KH + kh + y) * KW + kw + x,
                    sum);

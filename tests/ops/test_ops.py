@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import PROGRAM, ROOT, TEST_SECONDS
+from conftest import DEVICE, PROGRAM, ROOT, TEST_SECONDS
 from references import (
     BOUNDS,
     DOMAINS,
@@ -268,3 +268,40 @@ def test_depthwise_errors(client):
         conv(x, client.zeros([4, 1, 3, 3]), client.zeros([5]))
     with pytest.raises(opd.InvalidArgument, match="rank 3"):
         conv(client.zeros([4, 5, 5]), client.zeros([4, 1, 3, 3]))
+
+
+def exact_conv2d(x, w, g, stride, padding, dilation):
+    """Output, and gradients for its gradient g: sums of what is inside the input alone."""
+    spread = np.repeat(x, len(w) // x.shape[1], axis=1)
+    y, grad_x, grad_w = np.zeros_like(g), np.zeros_like(spread), np.zeros_like(w)
+    for oh, ow, kh, kw in np.ndindex(*g.shape[2:], *w.shape[2:]):
+        ih, iw = oh * stride - padding + kh * dilation, ow * stride - padding + kw * dilation
+        if 0 <= ih < x.shape[2] and 0 <= iw < x.shape[3]:
+            y[..., oh, ow] += w[:, 0, kh, kw] * spread[..., ih, iw]
+            grad_x[..., ih, iw] += w[:, 0, kh, kw] * g[..., oh, ow]
+            grad_w[:, 0, kh, kw] += (g[..., oh, ow] * spread[..., ih, iw]).sum(0)
+    return y, grad_x.reshape(*x.shape[:2], -1, *x.shape[2:]).sum(2), grad_w
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="a GPU's kernels multiply the zeros around a row, too")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_depthwise_infinities(client, dtype):
+    """What is not finite reaches the sums that read it, and no others."""
+    random = np.random.default_rng(0)
+    for stride, padding, dilation, multiplier, window in itertools.product(
+            (1, 2, 3), (0, 2), (1, 2), (1, 2), ((3, 3), (9, 8))):
+        size = (np.array(window) - 1) * dilation + random.integers(1, 5, 2)
+        across = (size + 2 * padding - (np.array(window) - 1) * dilation - 1) // stride + 1
+        x, w, g = (random.standard_normal(shape).astype(dtype) for shape in (
+            [2, 2, *size], [2 * multiplier, 1, *window], [2, 2 * multiplier, *across]))
+        for tensor in random.choice([0, 1, 2], random.integers(1, 3), replace=False):
+            value = random.choice([np.inf, -np.inf, np.nan])
+            (x, w, g)[tensor].flat[random.integers((x, w, g)[tensor].size)] = value
+        attrs = {"stride": stride, "padding": padding, "dilation": dilation}
+        y, ctx = client.ops.depthwise_conv2d.forward(client.tensor(x), client.tensor(w), **attrs)
+        found = y, *ctx.backward(client.tensor(g))[:2]
+        for what, a, b in zip(("output", "grad_input", "grad_weight"), found, exact_conv2d(x, w, g, **attrs)):
+            if what == "output" and padding:
+                continue  # is NaN where an infinite weight meets the padding, as PyTorch's
+            np.testing.assert_allclose(a.numpy(), b, 1e-4, 1e-4, err_msg=f"{what} {window} {attrs}")
