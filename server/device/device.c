@@ -134,7 +134,6 @@ static double deadline_of(const struct device *d, const struct command *c)
 static void deadline_cb(uv_timer_t *timer)
 {
     struct device *d = timer->data;
-    device_look(d); // what has ended is not late
     const struct command *c = d->queue.flight;
     if (!c || d->state != DEVICE_READY)
         return; // the next command is watched when it runs
