@@ -338,9 +338,7 @@ export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1
 asan_flags = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 tsan_flags = -fsanitize=thread
-# Lines and names are what reports need, and the checks cost more than what -O2 would save. Warnings are the plain
-# build's matter: with these flags gcc warns of what cannot be.
-sanitized = @$(MAKE) --no-print-directory BUILD=build/$(1) OPT='-O1 -g1' WARN= SANITIZE='$($(1)_flags)'
+sanitized = @$(MAKE) --no-print-directory BUILD=build/$(1) SANITIZE='$($(1)_flags)'
 
 asan tsan:
 	$(call sanitized,$@) -j$$(nproc) all programs
