@@ -1,10 +1,12 @@
 """The Python client prepares by itself what is called several times with the same dtypes, shapes and attributes.
 What users see but the speed is as if each call were a plain one."""
 
+import contextlib
 import enum
 import gc
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -18,6 +20,7 @@ from raw import find_roles
 from upgrades import SCALE
 
 import opd
+from opd._conn import Connection
 
 CALLS = 6  # the first are plain, with one goes `prepare`
 
@@ -389,6 +392,41 @@ def test_signals_at_any_time(daemon):
         signal.signal(signal.SIGALRM, old)
         client.close()
     assert 100 < interrupted > lost, (interrupted, lost)
+
+
+def test_a_signal_while_a_descriptor_waits_to_be_sent():
+    """It goes all the same, though the signal's exception has ended the call, and that has closed it."""
+
+    def interrupt(*_):
+        raise Signalled
+
+    ours, theirs = socket.socketpair()
+    conn = Connection(ours, "a socket", 60.0)
+    theirs.settimeout(60)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            ours.send(bytes(1 << 16), socket.MSG_DONTWAIT)
+    read, write = os.pipe()
+    old = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)  # again, should the first come too early
+        with pytest.raises(Signalled):
+            conn.send("shm_open", (1, 4096), fd=write)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    os.close(write)
+    passed = []
+    while not passed:
+        conn.write()
+        assert not conn.closed
+        passed = socket.recv_fds(theirs, 1 << 16, 1)[1]
+    conn.close()
+    theirs.close()
+    os.write(passed[0], b"through")
+    os.close(passed[0])
+    with open(read, "rb") as pipe:
+        assert pipe.read() == b"through"  # and its end: no duplicate is left
 
 
 def test_the_timeout(start_daemon, tmp_path):

@@ -43,6 +43,20 @@ _CALL = "forward"  # what messages say of a prepared one
 _BRING = ("tensor_export", "plan_export", "version_page")  # their replies may bring a descriptor
 
 
+class _Fd:
+    """A duplicate of a descriptor, closed with this object: a signal's exception may end the request's
+    caller while the request is still to be sent."""
+
+    number = -1
+
+    def __init__(self, fd: int) -> None:
+        self.number = os.dup(fd)
+
+    def __del__(self) -> None:
+        if self.number >= 0:
+            os.close(self.number)
+
+
 class Connection:
     """Speaks over a connected stream socket, which it owns from here on.
 
@@ -62,7 +76,7 @@ class Connection:
         self.driver: Optional[Driver] = None
         self.lock = threading.RLock()
         self._decoder = _wire.Decoder()
-        self._out: deque[tuple[memoryview, Optional[int]]] = deque()  # (bytes, fd)
+        self._out: deque[tuple[memoryview, Optional[_Fd]]] = deque()
         self.replies: dict[int, Reply] = {}  # that are awaited, by their requests' numbers
         self._notifications: deque[_wire.Notification] = deque(maxlen=_KEPT)
         self._told = Told()
@@ -111,8 +125,10 @@ class Connection:
         fd: Optional[int] = None,
         batch: Optional[Batch] = None,
     ) -> Reply:
-        """Sends a request; `fd` must stay open until the reply is done."""
+        """Sends a request. `fd` stays the caller's, who may close it at once: what waits to be sent has
+        a duplicate."""
         self._check_process()
+        passed = None if fd is None else _Fd(fd)
         with self.lock:
             self._check_open(method)
             data = self._encode(method, params)
@@ -124,7 +140,7 @@ class Connection:
             reply = FdReply(msgid, method, batch) if brings else Reply(msgid, method, batch)
             self._bringing += brings
             self.replies[msgid] = reply
-            self._post(data, fd)
+            self._post(data, passed)
             return reply
 
     def _encode(self, method: str, params: Sequence[Any]) -> bytes:
@@ -138,7 +154,7 @@ class Connection:
             )
         return data
 
-    def _post(self, data: bytes, fd: Optional[int] = None) -> None:
+    def _post(self, data: bytes, fd: Optional[_Fd] = None) -> None:
         """Sends it behind all that is queued."""
         if self._sock is None:
             return  # what was sent before has found out
@@ -467,7 +483,7 @@ class Connection:
             data, fd = self._out[0]
             ancillary = []
             if fd is not None:
-                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd.number]))]
             try:
                 n = self._sock.sendmsg([data], ancillary, _SEND)
                 if n == len(data):
@@ -543,8 +559,8 @@ class Connection:
         reply = self.replies.pop(msgid, None)
         found = None if error is None else from_wire(error)
         if reply is None:
-            if found is not None:
-                # Of no request of ours: the daemon could not read what we sent.
+            # A signal's exception may have ended the wait before anybody could keep a reply for it.
+            if found is not None and found.code == "malformed_message":
                 self.close(str(found))
             return
         if isinstance(reply, FdReply):

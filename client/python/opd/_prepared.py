@@ -162,10 +162,12 @@ class Prepared:
             self._handles[key] = self._ask(spec, call, kinds, *devices)
             return None
         if isinstance(found, Asked):
-            made = self._take_up(spec, call, found, inputs)
-            if made is None:
+            if not self._is_answered(found):
                 return None
-            self._handles[key] = found = made
+            self._handles[key] = None  # to be asked for anew, should a signal's exception come here
+            n_absent = sum(t is None for t in inputs)
+            found = Handle(self._link, self._refresh, call, spec, found, n_absent, self._keep)
+            self._handles[key] = found
         if _is_quick(args, kwargs, inputs):
             self.quick[make_key(args, kwargs)] = found
         return found
@@ -185,16 +187,11 @@ class Prepared:
         params = (id, "forward", spec.name, descs, call.attrs, given)
         return Asked(id, self._link.conn.send("prepare", params))
 
-    def _take_up(
-        self, spec: Spec, call: Call, asked: Asked, inputs: Sequence[Optional[Tensor]]
-    ) -> Optional[Handle]:
-        reply = asked.reply
-        if not reply.done:
+    def _is_answered(self, asked: Asked) -> bool:
+        """And not refused."""
+        if not asked.reply.done:
             self._link.conn.poll()
-        if not reply.done or reply.error is not None:
-            return None
-        n_absent = sum(t is None for t in inputs)
-        return Handle(self._link, self._refresh, call, spec, asked, n_absent, self._keep)
+        return asked.reply.done and asked.reply.error is None
 
 
 def _is_quick(
