@@ -126,7 +126,7 @@ native: $(if $(wildcard $(PYTHON_H)/Python.h),$(BUILD)/opd_native.so,no-native)
 no-native:
 	@echo "  -- no Python.h of $(PYTHON): opd_native.so is not built, the Python client does without it"
 
-native_sources = $(addprefix client/python/,native.c native_torch.c native_gradient.c copying.c)
+native_sources = $(wildcard client/python/*.c)
 $(BUILD)/opd_native.so: $(native_sources) $(wildcard client/python/*.h) server/base/word.h Makefile
 	@mkdir -p $(@D)
 	$(SAY) LINK $@

@@ -1,6 +1,6 @@
 #pragma once
 
-// opd_native is made of native.c, which is the module, native_torch.c and native_gradient.c.
+// opd_native: native.c, which is the module, and the native_*.c beside it.
 
 #define Py_LIMITED_API 0x030a0000
 #define PY_SSIZE_T_CLEAN

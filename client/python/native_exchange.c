@@ -1,0 +1,235 @@
+// The exchange of a prepared call: its request goes, and its reply comes, or a word in shared
+// memory that says as much (base/word.h). What is not as the last time goes to the connection's
+// methods.
+
+#include "native_call.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include "base/word.h"
+
+enum { REPLY_SIZE = 512 };
+
+static const char SHARED[] = "opd_native.shared";
+enum { SHARED_SIZE = 4096 };
+
+struct shared {
+    struct word *word;
+    struct word_waits waits;
+};
+
+static void free_shared(PyObject *capsule)
+{
+    struct shared *shared = PyCapsule_GetPointer(capsule, SHARED);
+    munmap(shared->word, SHARED_SIZE);
+    free(shared);
+}
+
+// given: a descriptor of that many bytes.
+PyObject *exchange_share_word(PyObject *module, PyObject *given)
+{
+    (void)module;
+    int fd = (int)PyLong_AsLong(given);
+    if (PyErr_Occurred())
+        return NULL;
+    void *memory = mmap(NULL, SHARED_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return PyErr_SetFromErrno(PyExc_OSError);
+    struct shared *shared = calloc(1, sizeof *shared);
+    PyObject *capsule = NULL;
+    if (shared) {
+        shared->word = memory;
+        capsule = PyCapsule_New(shared, SHARED, free_shared);
+    } else {
+        PyErr_NoMemory();
+    }
+    if (!capsule) {
+        munmap(memory, SHARED_SIZE);
+        free(shared);
+    }
+    return capsule;
+}
+
+// ---- the exchange -------------------------------------------------------------------------------
+
+// Where nothing else is in flight, the socket; else -1, perhaps with an error.
+static int find_free_socket(PyObject *const parts[N_PARTS])
+{
+    PyObject *conn = parts[CONN];
+    PyObject *hurry = peek(conn, names._hurry);
+    if (hurry == Py_True) {
+        PyObject *done = PyObject_CallMethodObjArgs(conn, names._collect, NULL);
+        Py_XDECREF(done);
+        hurry = done;
+    }
+    if (!hurry || PyDict_Size(parts[REPLIES]) != 0)
+        return -1;
+    PyObject *number = PyObject_CallNoArgs(parts[FILENO]); // -1: it is closed
+    long fd = number ? PyLong_AsLong(number) : -1;
+    Py_XDECREF(number);
+    return (int)fd;
+}
+
+// Waits for something to come, for so many milliseconds (-1: for ever). Returns its size; -1, with
+// errno, or, where a signal's handler has raised it, with an error. poll() sleeps on where the
+// other side has only made room by reading, which would wake a recv() for nothing.
+static ssize_t receive(int fd, int patience, char reply[REPLY_SIZE])
+{
+    ssize_t n;
+    int ready, number;
+    do {
+        struct pollfd p = { .fd = fd, .events = POLLIN };
+        PyThreadState *state = PyEval_SaveThread();
+        ready = poll(&p, 1, patience);
+        n = ready > 0 ? recv(fd, reply, REPLY_SIZE, MSG_DONTWAIT) : -1;
+        number = ready == 0 ? EAGAIN : errno;
+        PyEval_RestoreThread(state);
+    } while (n < 0 &&
+             (number == EINTR ? PyErr_CheckSignals() == 0 : ready > 0 && number == EAGAIN));
+    errno = number;
+    return n;
+}
+
+// The reply to a request that has gone, where receive() has got something else than is expected.
+static PyObject *hear_first(PyObject *const parts[N_PARTS], uint32_t request, ssize_t n,
+                            const char *received)
+{
+    PyObject *type, *value, *trace;
+    PyObject *conn = parts[CONN], *deadline = parts[DEADLINE], *heard = NULL;
+    if (PyErr_Occurred()) { // the reply will come, and nobody waits for it
+        PyErr_Fetch(&type, &value, &trace);
+        PyObject *number = PyLong_FromUnsignedLong(request);
+        Py_XDECREF(PyObject_CallMethodObjArgs(conn, names._keep_reply, deadline, number, NULL));
+        Py_XDECREF(number);
+        PyErr_Restore(type, value, trace);
+        return NULL;
+    }
+    PyObject *silence = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? Py_True : Py_False;
+    PyObject *bytes = n < 0 ? NULL : PyBytes_FromStringAndSize(received, n);
+    PyObject *done = bytes ? PyObject_CallFunctionObjArgs(parts[APPEND], bytes, NULL) : NULL;
+    Py_XDECREF(bytes);
+    Py_XDECREF(done);
+    if (n >= 0 && !done)
+        return NULL;
+    PyObject *number = PyLong_FromUnsignedLong(request);
+    if (number)
+        heard = PyObject_CallMethodObjArgs(conn, names._hear_first, deadline, silence, number,
+                                           NULL);
+    Py_XDECREF(number);
+    return heard;
+}
+
+// A request, or its reply, as bytes.
+struct message {
+    const char *bytes;
+    size_t size;
+    char own[REPLY_SIZE];
+};
+
+// With that number in place of the 0 at its third byte. False: it is no such message, or too long.
+static bool number_message(struct message *m, PyObject *bytes, uint32_t request)
+{
+    enum { AT = 2, NUMBER = 5 };
+    const char *from = PyBytes_Check(bytes) ? PyBytes_AsString(bytes) : "";
+    size_t size = PyBytes_Check(bytes) ? (size_t)PyBytes_Size(bytes) : 0;
+    m->bytes = from;
+    m->size = size;
+    if (request == 0 || size <= AT || size + NUMBER > REPLY_SIZE)
+        return request == 0 && size > 0;
+    memcpy(m->own, from, AT);
+    m->own[AT] = (char)0xce;
+    for (int i = 1; i < NUMBER; i++)
+        m->own[AT + i] = (char)(unsigned char)(request >> 8 * (NUMBER - 1 - i));
+    memcpy(m->own + AT + NUMBER, from + AT + 1, size - AT - 1);
+    m->bytes = m->own;
+    m->size = size - 1 + NUMBER;
+    return true;
+}
+
+// What a word has told: None, or the reply that would have said so.
+static PyObject *take_word(PyObject *const parts[N_PARTS], PyObject *expected,
+                           const struct shared *shared)
+{
+    static const char begin[] = "\x94\x01\x00\xc0\x81\xa7version"; // then a number below 128
+    uint32_t ran = atomic_load(&shared->word->version);
+    const char *like = PyBytes_AsString(expected);
+    if (ran < 128 && PyBytes_Size(expected) == sizeof begin &&
+        memcmp(like, begin, sizeof begin - 1) == 0 && like[sizeof begin - 1] == (char)ran)
+        Py_RETURN_NONE;
+    PyObject *number = PyLong_FromUnsignedLong(ran), *reply = NULL;
+    if (number)
+        reply = PyObject_CallMethodObjArgs(parts[CONN], names._make_told, number, NULL);
+    Py_XDECREF(number);
+    return reply;
+}
+
+static bool wait_for_word(struct shared *shared)
+{
+    PyThreadState *state = PyEval_SaveThread();
+    bool told = word_wait(shared->word, &shared->waits);
+    PyEval_RestoreThread(state);
+    return told;
+}
+
+// The memory by which the next call may be told to be done; NULL: its reply will be.
+static struct shared *begin_word(PyObject *const parts[N_PARTS], PyObject *expected)
+{
+    struct shared *shared = parts[WORD] == Py_None ? NULL
+                                                   : PyCapsule_GetPointer(parts[WORD], SHARED);
+    if (!shared)
+        PyErr_Clear(); // of what is no such thing
+    bool known = PyBytes_Check(expected) && PyBytes_Size(expected) > 1;
+    return shared && known && word_begin(shared->word, &shared->waits) ? shared : NULL;
+}
+
+// With the connection locked. None: the reply was as expected; else it, done. One that is not by a
+// word has the number 0. The others have their own, which no request of Python's ever has: should a
+// device end, there may be a reply that nobody waits for any more.
+static PyObject *exchange(PyObject *const parts[N_PARTS], PyObject *expected, PyObject *data)
+{
+    static uint32_t last;
+    char received[REPLY_SIZE];
+    struct message message;
+    int fd = find_free_socket(parts);
+    if (fd < 0 && PyErr_Occurred())
+        return NULL;
+    struct shared *shared = fd < 0 ? NULL : begin_word(parts, expected);
+    uint32_t request = shared ? 0x80000000 | ++last : 0;
+    // A page or less goes as a whole, or not at all.
+    if (fd < 0 || !number_message(&message, data, request) ||
+        send(fd, message.bytes, message.size, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+        if (shared)
+            word_leave(shared->word);
+        return PyObject_CallMethodObjArgs(parts[CONN], names._exchange_slowly, data,
+                                          parts[DEADLINE], NULL);
+    }
+    if (shared && wait_for_word(shared))
+        return take_word(parts, expected, shared);
+    PyObject *patience = peek(parts[CONN], names.patience);
+    ssize_t n = receive(fd, patience ? (int)PyLong_AsLong(patience) : 0, received);
+    if (n < 0 || !number_message(&message, expected, request) || (size_t)n != message.size ||
+        memcmp(received, message.bytes, message.size) != 0)
+        return hear_first(parts, request, n, received);
+    Py_RETURN_NONE;
+}
+
+PyObject *exchange_request(PyObject *const parts[N_PARTS], PyObject *handle, PyObject *data)
+{
+    PyObject *type, *value, *trace;
+    PyObject *locked = PyObject_CallNoArgs(parts[ACQUIRE]);
+    if (!locked)
+        return NULL;
+    PyObject *expected = PyObject_GetAttr(handle, names._expected);
+    PyObject *reply = expected ? exchange(parts, expected, data) : NULL;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *released = PyObject_CallNoArgs(parts[RELEASE]);
+    PyErr_Restore(type, value, trace);
+    Py_XDECREF(released);
+    Py_XDECREF(expected);
+    Py_DECREF(locked);
+    return reply;
+}
