@@ -1,5 +1,5 @@
 // opd_native: the quick path of a prepared call, for the Python package (opd/_native.py says where
-// it is used, and _prepared.py and _conn.py do the same without it). It knows the one case that is
+// it is used, and _prepared.py and _calls.py do the same without it). It knows the one case that is
 // worth it: one result, nothing else in flight, a reply as the last one. Whatever else comes is
 // left to the methods of those classes, by the names below.
 //

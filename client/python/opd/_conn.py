@@ -7,7 +7,6 @@ replies nobody reads stops reading too. One lock serves all threads.
 from __future__ import annotations
 
 import array
-import fcntl
 import os
 import select
 import socket
@@ -20,26 +19,22 @@ from typing import Any, Callable, Optional
 
 from . import _wire
 from ._reply import Batch, Driver, FdReply, Reply
-from ._native import native
 from ._told import Told
 from .errors import (
     ConnectionLost,
     DeadlineExceeded,
     InvalidArgument,
-    OpdError,
     ProtocolError,
     from_wire,
 )
 
-_CHUNK = 1 << 15  # bytes read at once
+CHUNK = 1 << 15  # bytes read at once
 _DONTWAIT = socket.MSG_DONTWAIT
-_SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _MAX_FDS = 16  # of one read
 _CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
-_WORD, _PAGE = 2**63 - 1, 4096  # id and size of the shared memory of `word`
 _MANY = 10_000  # ids given up in one message
 _KEPT = 1000  # notifications that nobody has waited for
-_CALL = "forward"  # what messages say of a prepared one
 _BRING = ("tensor_export", "plan_export", "version_page")  # their replies may bring a descriptor
 
 
@@ -89,11 +84,6 @@ class Connection:
         self._fds: deque[int] = deque()  # that came, for replies not yet read
         self._bringing = 0  # replies in flight that may bring one
         self.inbox: deque[bytes] = deque()
-        self.word: Any = None  # of opd_native: where calls are told to be done
-        self._shares = native is not None  # that is still to be tried
-        # For exchange().
-        self._buffer = bytearray(_CHUNK)
-        self._quick_send, self._quick_recv = sock.send, sock.recv_into
         self.fileno = sock.fileno
         _all.add(self)
         weakref.finalize(self, sock.close)  # without it Python complains of a client left open
@@ -164,14 +154,14 @@ class Connection:
             if n == len(data):
                 return
         self._out.append((memoryview(data)[n:], fd))
-        self._hurry = True  # exchange() must not overtake it, should a signal come before it has gone
+        self._hurry = True  # a call must not overtake it, should a signal come before it has gone
         self._flush()
 
     def _send_now(self, data: bytes) -> int:
         """How much of it has gone."""
         assert self._sock is not None
         try:
-            return int(self._sock.send(data, _SEND))
+            return int(self._sock.send(data, SEND))
         except OSError:
             return 0  # _write() tells why
         except BaseException:
@@ -199,120 +189,6 @@ class Connection:
         with self.lock:
             self._write()
             return not self._out
-
-    # --- prepared calls
-
-    def send_call(self, data: bytes, batch: Optional[Batch], deadline: Optional[float]) -> Reply:
-        """Sends a `call`, an encoded request whose number is 0, with a number of its own."""
-        self._check_process()
-        with self.lock:
-            self._check_open(_CALL)
-            if self._hurry:
-                self._send_garbage()
-                self._check_open(_CALL)
-            self._next_msgid = msgid = self._next_msgid % 0xFFFFFFFF + 1
-            reply = self.replies[msgid] = Reply(msgid, _CALL, batch)
-            reply.deadline = deadline
-            self._post(b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:])
-            return reply
-
-    def exchange(self, data: bytes, expected: bytes, deadline: Optional[float]) -> Optional[Reply]:
-        """As send_call(), and waits. None: the reply was `expected`, byte for byte; else it is this one,
-        done. Where nothing else is in flight the numbers are 0, and then nothing is kept of the
-        request, and nothing decoded of a reply that is as expected.
-        """
-        with self.lock:
-            if self._hurry:
-                self._collect()
-            if self.replies:
-                return self._exchange_slowly(data, deadline)
-            sent, buffer = -1, self._buffer
-            buffer[0] = 0
-            try:
-                sent = self._quick_send(data, _SEND)  # a page or less goes as a whole, or not at all
-                n = self._quick_recv(buffer)
-                if n == len(expected) and buffer.startswith(expected):
-                    return None
-                self.inbox.append(bytes(buffer[:n]))
-            except BaseException as e:
-                return self._recover(e, sent, data, deadline)
-            return self._hear_first(deadline, False)
-
-    # Of opd_native, too, which does as exchange(), by these, _collect() and _keep_reply().
-
-    def _exchange_slowly(self, data: bytes, deadline: Optional[float]) -> Reply:
-        """Where something else is in flight, or the socket takes nothing."""
-        return self._await(self.send_call(data, None, deadline))
-
-    def _hear_first(self, deadline: Optional[float], silence: bool, number: int = 0) -> Reply:
-        """The reply to the request with that number, which has gone; silence: nothing has come for the
-        timeout."""
-        reply = self._keep_reply(deadline, number)
-        if silence and not self._exchange(self._find_longest()):
-            raise self._silence(_CALL)
-        return self._await(reply)
-
-    def share_word(self) -> None:
-        """From now on opd_native waits for calls to be told done in `word`, where the daemon knows how."""
-        if not self._shares or self.driver is not None:
-            return
-        self._shares = False
-        fd = -1
-        try:
-            fd = os.memfd_create("opd-done", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(fd, _PAGE)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-            word = native.share_word(fd)
-            self.wait(self.send("shm_open", (_WORD, _PAGE), fd=fd))
-            self.call("done_word", _WORD, 0)
-            self.word = word
-        except (OpdError, OSError):
-            pass
-        finally:
-            if fd >= 0:
-                os.close(fd)
-
-    def _make_told(self, version: int) -> Reply:
-        """The reply that would have come in place of the word."""
-        reply = Reply(0, _CALL, None)
-        reply.settle({"version": version}, None)
-        return reply
-
-    def collect(self) -> None:
-        """Small tensors that were given up go with the next request, too."""
-        self._hurry = self._hurry or bool(self.dropped)
-
-    def _collect(self) -> None:
-        self._check_process()
-        self._check_open(_CALL)
-        self._send_garbage()
-
-    def _keep_reply(self, deadline: Optional[float], number: int = 0) -> Reply:
-        """For a request with that number, which has gone."""
-        reply = self.replies[number] = Reply(number, _CALL, None)
-        reply.deadline = deadline
-        return reply
-
-    def _recover(
-        self, cause: BaseException, sent: int, data: bytes, deadline: Optional[float]
-    ) -> Reply:
-        """After an exception in exchange()."""
-        signalled = not isinstance(cause, OSError)
-        if sent < 0 and not signalled:
-            return self._exchange_slowly(data, deadline)  # finds out why nothing went
-        if signalled and (sent < 0 or self._buffer[0]):
-            self._give_up()
-            raise cause
-        if signalled:
-            self._keep_reply(deadline)
-            raise cause
-        return self._hear_first(deadline, isinstance(cause, BlockingIOError))
-
-    def _await(self, reply: Reply) -> Reply:
-        self._take_inbox()
-        self._told.tell()
-        self.pump(lambda: reply.done, reply.method)
-        return reply
 
     # --- notifications
 
@@ -368,6 +244,10 @@ class Connection:
         """As discard(), of a tensor's id that is encoded already."""
         self.dropped.append(id)
         self._hurry = True
+
+    def collect(self) -> None:
+        """Small tensors that were given up go with the next request, too."""
+        self._hurry = self._hurry or bool(self.dropped)
 
     def close(self, reason: str = "it was closed") -> None:
         """Every reply that is still awaited fails. Does nothing the second time."""
@@ -485,7 +365,7 @@ class Connection:
             if fd is not None:
                 ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd.number]))]
             try:
-                n = self._sock.sendmsg([data], ancillary, _SEND)
+                n = self._sock.sendmsg([data], ancillary, SEND)
                 if n == len(data):
                     self._out.popleft()
                 else:
@@ -514,7 +394,7 @@ class Connection:
             if self._bringing:
                 self._read_with_fds()
             else:
-                self.inbox.extend(map(self._sock.recv, (_CHUNK,), (flags,)))
+                self.inbox.extend(map(self._sock.recv, (CHUNK,), (flags,)))
         except BlockingIOError:
             return False
         except OSError as e:
@@ -527,7 +407,7 @@ class Connection:
         assert self._sock is not None
         flags = _CLOEXEC | _DONTWAIT
         try:
-            data, fds, _, _ = socket.recv_fds(self._sock, _CHUNK, _MAX_FDS, flags)
+            data, fds, _, _ = socket.recv_fds(self._sock, CHUNK, _MAX_FDS, flags)
             self._fds.extend(fds)
             self.inbox.append(data)
         except OSError:

@@ -1,0 +1,134 @@
+"""A connection on which calls go that are prepared (_prepared.py).
+
+opd_native does as exchange() (client/python/native_exchange.c), by the methods here.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from typing import Any, Optional
+
+from ._conn import CHUNK, SEND, Connection
+from ._native import native
+from ._reply import Batch, Reply
+from .errors import OpdError
+
+_WORD, _PAGE = 2**63 - 1, 4096  # id and size of the shared memory of `word`
+_CALL = "forward"  # what messages say of a prepared one
+
+
+class CallConnection(Connection):
+    def __init__(self, sock: socket.socket, path: str, timeout: Optional[float]) -> None:
+        super().__init__(sock, path, timeout)
+        self.word: Any = None  # of opd_native: where calls are told to be done
+        self._shares = native is not None  # that is still to be tried
+        self._buffer = bytearray(CHUNK)
+        self._quick_send, self._quick_recv = sock.send, sock.recv_into
+
+    def send_call(self, data: bytes, batch: Optional[Batch], deadline: Optional[float]) -> Reply:
+        """Sends a `call`, an encoded request whose number is 0, with a number of its own."""
+        self._check_process()
+        with self.lock:
+            self._check_open(_CALL)
+            if self._hurry:
+                self._send_garbage()
+                self._check_open(_CALL)
+            self._next_msgid = msgid = self._next_msgid % 0xFFFFFFFF + 1
+            reply = self.replies[msgid] = Reply(msgid, _CALL, batch)
+            reply.deadline = deadline
+            self._post(b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:])
+            return reply
+
+    def exchange(self, data: bytes, expected: bytes, deadline: Optional[float]) -> Optional[Reply]:
+        """As send_call(), and waits. None: the reply was `expected`, byte for byte; else it is this one,
+        done. Where nothing else is in flight the numbers are 0, and then nothing is kept of the
+        request, and nothing decoded of a reply that is as expected.
+        """
+        with self.lock:
+            if self._hurry:
+                self._collect()
+            if self.replies:
+                return self._exchange_slowly(data, deadline)
+            sent, buffer = -1, self._buffer
+            buffer[0] = 0
+            try:
+                sent = self._quick_send(data, SEND)  # a page or less goes as a whole, or not at all
+                n = self._quick_recv(buffer)
+                if n == len(expected) and buffer.startswith(expected):
+                    return None
+                self.inbox.append(bytes(buffer[:n]))
+            except BaseException as e:
+                return self._recover(e, sent, data, deadline)
+            return self._hear_first(deadline, False)
+
+    def _exchange_slowly(self, data: bytes, deadline: Optional[float]) -> Reply:
+        """Where something else is in flight, or the socket takes nothing."""
+        return self._await(self.send_call(data, None, deadline))
+
+    def _hear_first(self, deadline: Optional[float], silence: bool, number: int = 0) -> Reply:
+        """The reply to the request with that number, which has gone; silence: nothing has come for the
+        timeout."""
+        reply = self._keep_reply(deadline, number)
+        if silence and not self._exchange(self._find_longest()):
+            raise self._silence(_CALL)
+        return self._await(reply)
+
+    def share_word(self) -> None:
+        """From now on opd_native waits for calls to be told done in `word`, where the daemon knows how."""
+        if not self._shares or self.driver is not None:
+            return
+        self._shares = False
+        fd = -1
+        try:
+            fd = os.memfd_create("opd-done", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(fd, _PAGE)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+            word = native.share_word(fd)
+            self.wait(self.send("shm_open", (_WORD, _PAGE), fd=fd))
+            self.call("done_word", _WORD, 0)
+            self.word = word
+        except (OpdError, OSError):
+            pass
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def _make_told(self, version: int) -> Reply:
+        """The reply that would have come in place of the word."""
+        reply = Reply(0, _CALL, None)
+        reply.settle({"version": version}, None)
+        return reply
+
+    def _collect(self) -> None:
+        self._check_process()
+        self._check_open(_CALL)
+        self._send_garbage()
+
+    def _keep_reply(self, deadline: Optional[float], number: int = 0) -> Reply:
+        """For a request with that number, which has gone."""
+        reply = self.replies[number] = Reply(number, _CALL, None)
+        reply.deadline = deadline
+        return reply
+
+    def _recover(
+        self, cause: BaseException, sent: int, data: bytes, deadline: Optional[float]
+    ) -> Reply:
+        """After an exception in exchange()."""
+        signalled = not isinstance(cause, OSError)
+        if sent < 0 and not signalled:
+            return self._exchange_slowly(data, deadline)  # finds out why nothing went
+        if signalled and (sent < 0 or self._buffer[0]):
+            self._give_up()
+            raise cause
+        if signalled:
+            self._keep_reply(deadline)
+            raise cause
+        return self._hear_first(deadline, isinstance(cause, BlockingIOError))
+
+    def _await(self, reply: Reply) -> Reply:
+        self._take_inbox()
+        self._told.tell()
+        self.pump(lambda: reply.done, reply.method)
+        return reply
