@@ -26,20 +26,17 @@ import torch
 from torch.autograd import forward_ad
 
 from .._spec import Spec
-from ..errors import InvalidArgument, OpdError, make_error
+from ..errors import InvalidArgument, make_error
 from ._direct import MISS, get_direct, return_miss
-from ._dtypes import describe_all
 from ._function import make_function
 from ._library import DEFAULT_ISOLATED, Library, get_library
-from ._options import DEFAULT, get_options, is_isolated, local
+from ._loader import BACKWARD, FORWARD, KEEP, Loader, may_run
+from ._options import DEFAULT, get_options, local
 from ._schema import number_words, spell_attr, spell_input
 from ._session import get_session
 from ._stamps import SERIALS
-from ._transport import find_device
 
-_FORWARD, _KEEP, _BACKWARD = range(3)
 _ERROR = re.compile(r"opd:([a-z_ ]+): (.*?)(?:\nException raised from|\Z)", re.DOTALL)
-_MANY = 1024
 
 # What a call meets at these is not for here, but for the operator as all of torch knows it.
 _OTHER_KEYS = (
@@ -95,6 +92,7 @@ class Kernels:
     def __init__(self, operator: Any, spec: Spec, library: Library) -> None:
         self.operator = operator
         self._library, self._direct = library, get_direct(library)
+        self.loader = Loader(operator, library, len(spec.inputs))
         self.n_inputs, self.n_outputs = len(spec.inputs), len(spec.outputs)
         self._n_saved = len(spec.info["saved"])
         self.reads = [i for i, t in enumerate(spec.inputs) if t["used_backward"]]
@@ -102,8 +100,6 @@ class Kernels:
         self._required = [i for i, t in enumerate(spec.inputs) if not t["optional"]]
         lists = enumerate((a["list"] for a in spec.attrs.values()), self.n_inputs)
         self._lists = [(i, n) for i, n in lists if n]
-        self._refused: set[str] = set()
-        self._not_on_cpu = False  # the daemon has no device for that, so nothing can be loaded
         self.unread = [i for i in range(self.n_inputs) if i not in self.reads]
         self._all_differentiable = all(operator.differentiable)
         schema = operator.overload._schema
@@ -126,8 +122,8 @@ class Kernels:
         )
         self._has_backward = bool(spec.info["has_backward"]) and not operator.mutated
         made = "t" * self.n_outputs
-        self.here, self._here_number = self._make(
-            ".here", _FORWARD, f"{self._arguments} -> {returns}", self._layout, made
+        self.here = self._make(
+            ".here", FORWARD, f"{self._arguments} -> {returns}", self._layout, made
         )
         # Calls of plain tensors that want no gradient; of others MISS.
         self._apply: Any = MISS
@@ -138,22 +134,22 @@ class Kernels:
         if not operator.mutated:
             packet: Any = getattr(torch.ops.opd, operator.public)
             apply = self._apply if self._all_differentiable else MISS
-            kernel = self._here_number, self._layout, made, packet.here, self._words
+            kernel = self.loader.numbers[FORWARD], self._layout, made, packet.here, self._words
             self.quick = self._direct.make(*kernel, MISS, apply, self._n_positional)
 
     def _make_gradient(self) -> None:
         results = ["Tensor"] * (self.n_outputs + self._n_saved) + ["int"]
         schema = f"{self._arguments} -> ({', '.join(results)})"
         made = "t" * (self.n_outputs + self._n_saved) + "i"
-        self.keep, self._keep_number = self._make(".keep", _KEEP, schema, self._layout, made)
+        self.keep = self._make(".keep", KEEP, schema, self._layout, made)
         n = self.n_outputs + len(self.reads) + len(self.read_outputs) + self._n_saved
         arguments = [f"Tensor t{i}" for i in range(n)] + ["int wanted", "int serial"]
         schema = f"({', '.join(arguments)}) -> ({', '.join(['Tensor'] * self.n_inputs)})"
         layout = ["t"] * n
         for k, i in enumerate(self.reads):
             layout[self.n_outputs + k] = "v" if i in self.operator.strided else "t"
-        self.back, self._back_number = self._make(
-            "__back", _BACKWARD, schema, "".join(layout) + "ii", "t" * self.n_inputs
+        self.back = self._make(
+            "__back", BACKWARD, schema, "".join(layout) + "ii", "t" * self.n_inputs
         )
         self._apply = make_function(self)
 
@@ -161,7 +157,7 @@ class Kernels:
         """An autograd.Function, by what does the same without Python."""
         n, able = self.n_outputs, enumerate(self.operator.differentiable)
         self._direct.make_forward(
-            *(function, self.keep, self._back_number, (self.n_inputs, n, self._n_saved)),
+            *(function, self.keep, self.loader.numbers[BACKWARD], (self.n_inputs, n, self._n_saved)),
             sum(1 << i for i, is_able in able if is_able),
             bytes(self.reads),
             bytes([*self.read_outputs, *range(n, n + self._n_saved)]),
@@ -171,9 +167,9 @@ class Kernels:
 
     def _make(
         self, what: str, kind: int, schema: str, layout: str, results: str
-    ) -> tuple[Any, int]:
+    ) -> Any:
         name = f"{self.operator.public}{what}"
-        number = self._library.register(
+        number = self.loader.numbers[kind] = self._library.register(
             f"opd::{name}",
             name + schema,
             kind,
@@ -193,7 +189,7 @@ class Kernels:
             library.impl(name, torch.library.fallthrough_kernel, key)
         packet, _, overload = name.partition(".")
         found: Any = getattr(getattr(torch.ops.opd, packet), overload or "default")
-        return self._direct.make(number, layout, results, found, {}, found._op), number
+        return self._direct.make(number, layout, results, found, {}, found._op)
 
     # --- calls
 
@@ -209,7 +205,7 @@ class Kernels:
                 return MISS
         if forward_ad._current_level >= 0 or len(args) > self._n_positional:
             return MISS
-        if self._not_on_cpu and args and getattr(args[0], "is_cpu", True):
+        if self.loader.not_on_cpu and args and getattr(args[0], "is_cpu", True):
             return MISS
         try:
             if kwargs and self._words:
@@ -339,17 +335,17 @@ class Kernels:
             _add_note(raised, note)
         raise raised from None
 
-    # --- calls of the parts in _register.py, with all arguments in order
+    # --- what _register.py calls, with all arguments in order
 
     def forward(self, values: Sequence[Any], keep: bool) -> Any:
         """Outputs, then with `keep` saved tensors; and a stamp. MISS: it is to be made in the daemon,
         and load_forward() after it."""
-        if not _may_run():
+        if not may_run():
             return MISS
         asked = get_options()
         first_here = asked.isolated is False or (asked.isolated is None and DEFAULT_ISOLATED is False)
         made = self._try_forward(values, keep)
-        if made is MISS and first_here and self.load_forward(values, keep, asked.version):
+        if made is MISS and first_here and self.loader.load_forward(values, keep, asked.version):
             made = self._try_forward(values, keep)
         return made
 
@@ -381,7 +377,7 @@ class Kernels:
 
     def backward(self, tensors: Sequence[Any], wanted: Sequence[bool], stamp: int) -> Any:
         """The wanted gradients, or MISS. tensors: gradients of outputs, then what backward reads."""
-        if stamp < SERIALS or not _may_run():
+        if stamp < SERIALS or not may_run():
             return MISS
         mask = sum(1 << i for i, want in enumerate(wanted) if want)
         with _without(_autocast_keys):
@@ -396,77 +392,10 @@ class Kernels:
         pairs = enumerate(zip(needs[1:], self.operator.differentiable))
         return sum(1 << i for i, (need, able) in pairs if need and able)
 
-    # --- loading
-
-    def load_forward(
-        self, values: Sequence[Any], keep: bool, version: Optional[int]
-    ) -> Optional[int]:
-        """For calls as the last one of this thread, which was a MISS: a stamp. None: they will be,
-        too."""
-        tensors = values[: self.n_inputs]
-        descs = describe_all(tensors, self.operator.strided)
-        device = find_device(self.operator.name, tensors)
-        number = self._keep_number if keep else self._here_number
-        options = {"keep": keep} if keep else {}
-        attrs = values[self.n_inputs :]
-        return self._load(number, "forward", (descs, attrs, device), version, options)
-
-    def load_backward(
-        self,
-        descs: Sequence[Any],
-        attrs: Sequence[Any],
-        device: torch.device,
-        stamp: int,
-        wanted: Sequence[bool],
-        absent: Sequence[bool],
-    ) -> None:
-        """The same of a backward; of a forward that ran in the daemon, nothing would find it."""
-        if stamp < SERIALS:
-            return
-        options = {"wanted": list(wanted), "grad_absent": list(absent)}
-        version = get_session().find_version(self.operator.name, stamp)
-        self._load(self._back_number, "backward", (descs, attrs, device), version, options)
-
-    def _load(
-        self,
-        number: int,
-        direction: str,
-        what: tuple[Any, Any, torch.device],
-        version: Optional[int],
-        options: dict[str, Any],
-    ) -> Optional[int]:
-        key = repr((direction, what, version, options))
-        if key in self._refused or not _may_run():
-            return None
-        if version is not None:
-            options["version"] = version
-        for blas in (True, False):
-            with suppress(OSError, OpdError):
-                return self._try_load(number, direction, what, {**options, "blas": blas})
-        if len(self._refused) < _MANY:
-            self._refused.add(key)
-        return None
-
-    def _try_load(
-        self,
-        number: int,
-        direction: str,
-        what: tuple[Any, Any, torch.device],
-        options: dict[str, Any],
-    ) -> Optional[int]:
-        session = get_session()
-        export = session.export(self.operator, direction, *what, options)
-        if export is None:
-            self._not_on_cpu = True
-            return None
-        self._direct.note(what[2])
-        with export:
-            return session.load(self._library, number, export)
-
 
 def make_kernels(operator: Any, spec: Spec) -> None:
     """Sets operator.kernels. They stay None where the operator runs in the daemon."""
-    library = get_library() if spec.inputs and _may_run() else None
+    library = get_library() if spec.inputs and may_run() else None
     if library is None:
         return
     with _lock:
@@ -498,13 +427,9 @@ def go_first(operator: Any, called: Any) -> None:
     called._op = call
 
 
-def _may_run() -> bool:
-    return not is_isolated(get_options())
-
-
 def check_capture(name: str, tensors: Sequence[Any]) -> None:
     """Of a call that was a MISS: what a CUDA graph is to hold must be loaded before."""
-    on_cuda = _may_run() and any(t is not None and t.is_cuda for t in tensors)
+    on_cuda = may_run() and any(t is not None and t.is_cuda for t in tensors)
     if on_cuda and torch.cuda.is_current_stream_capturing():
         raise InvalidArgument(
             f"{name}: a CUDA graph is being captured, and a call with these dtypes, shapes and "

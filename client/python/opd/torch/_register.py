@@ -321,7 +321,7 @@ class Operator:
         check_capture(self.name, tensors)
         made, stamp = get_session().forward(self, tensors, to_wire(attrs), keep, device)
         again = MISS
-        if kernels and kernels.load_forward(args, keep, stamp & 0xFFFFFFFF):
+        if kernels and kernels.loader.load_forward(args, keep, stamp & 0xFFFFFFFF):
             get_session().unshare(device)
             if not self.mutated:
                 # So that all results are of one kind: a product of matrices is of torch's library.
@@ -428,7 +428,7 @@ class Operator:
         if kernels:
             absent = [g is None for g in grads]
             device = find_device(self.name, grads)
-            kernels.load_backward(descs, attrs, device, ran, wanted, absent)
+            kernels.loader.load_backward(descs, attrs, device, ran, wanted, absent)
             again = kernels.backward([*grads, *kept], wanted, ran)
             if again is not MISS:
                 get_session().unshare(device)
