@@ -300,7 +300,8 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     return ex->ops->mark(ex->be, dev_mark(seq, DEV_MARK_END), fatal);
 }
 
-// Waits for a command: spins for a while, then sleeps. False: the broker has gone.
+// Waits for a command: spins for a while, then sleeps. False: none can come any more, or nothing be
+// told, since the broker has gone, or a kernel has closed what that goes by.
 static bool wait_for_work(struct executor *ex, uint64_t *idle_since)
 {
     uint64_t now = clock_ns();
@@ -319,12 +320,17 @@ static bool wait_for_work(struct executor *ex, uint64_t *idle_since)
     tell(ex);
     if (!ring_sleep(&ex->commands))
         return true;
-    struct pollfd fds[2] = { { .fd = ex->commands.doorbell, .events = POLLIN },
-                             { .fd = DEV_FD_SOCKET, .events = POLLRDHUP } };
-    while (poll(fds, 2, -1) < 0 && errno == EINTR)
+    struct pollfd fds[] = { { .fd = ex->commands.doorbell, .events = POLLIN },
+                            { .fd = DEV_FD_SOCKET, .events = POLLRDHUP },
+                            { .fd = ex->done.doorbell } };
+    while (poll(fds, 3, -1) < 0 && errno == EINTR)
         continue;
     ring_wake(&ex->commands);
     ring_silence(&ex->commands);
+    if ((fds[0].revents | fds[1].revents | fds[2].revents) & POLLNVAL) {
+        log_error("a kernel has closed descriptors of its executor");
+        return false;
+    }
     return !(fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR)) || fds[0].revents;
 }
 

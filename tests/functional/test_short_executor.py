@@ -155,6 +155,26 @@ def test_a_kernel_starts_no_process(start_daemon, tmp_path, how):
         raw.call("forward", "relu", [1], {}, [3])
 
 
+CLOSES = FORKS.replace("forks", "closes").replace("int fork(void);", "int close(int);")
+# As server/executor/devwire.h numbers them.
+CLOSED = {"socket": "close(3)", "command_bell": "close(5)", "done_bell": "close(6)"}
+
+
+@on_cpu
+@pytest.mark.parametrize("body", [*CLOSED.values(), "; ".join(CLOSED.values())], ids=[*CLOSED, "all"])
+def test_one_whose_descriptors_a_kernel_has_closed_is_replaced(start_daemon, tmp_path, body):
+    """At once, not by a deadline; and what has run is told."""
+    kernels = put_kernels(tmp_path / "k", closes=CLOSES.replace("BODY", body))
+    daemon = start_daemon("--kernels", kernels, "--deadline", "3600")
+    with Raw(daemon.socket) as raw:
+        raw.make(1, "float32", [1], struct.pack("f", 21))
+        raw.call("forward", "closes", [1], {}, [2])
+        assert raw.call("tensor_read", 2, 0) == struct.pack("f", 1)
+        assert eventually(lambda: device_of(raw)["restarts"] == 1 and device_of(raw)["state"] == "ready")
+        raw.call("forward", "relu", [1], {}, [3])
+        assert raw.call("tensor_read", 3, 0) == struct.pack("f", 21)
+
+
 def test_processes_say_what_they_are(start_daemon):
     """In ps, top and pkill."""
     daemon = start_daemon()
