@@ -12,7 +12,8 @@ ORDER = """
     _load client _aio_loop _aio_stream aio _notebook __init__
     torch._dtypes torch._library torch._direct torch._options torch._interface torch._schema torch._stamps torch._transport
     torch._session torch._host torch._cuda torch._shapes torch._vmap torch._autocast torch._onnx torch._derivatives
-    torch._function torch._loader torch._inproc torch._register torch._ops torch._namespace torch._layers torch.__init__
+    torch._function torch._loader torch._inproc torch._register torch._lists torch._ops torch._namespace torch._layers
+    torch.__init__
     stubs
 """.split()
 # These two are chosen when a tensor's device is known.

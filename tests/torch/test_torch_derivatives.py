@@ -89,6 +89,8 @@ class Case:
 def case(ops, request):
     if request.param not in ops:
         pytest.skip("another file gives it")
+    if "Tensor[]" in ops[request.param].schema:
+        pytest.skip("lists have no derivatives")
     return Case(ops, request.param)
 
 

@@ -540,8 +540,7 @@ def test_every_operators_examples_give_what_they_give_a_client(ops, torch_daemon
     with torch_daemon.connect() as client, torch.no_grad():
         for info in client._conn.call("op_list"):
             if any(i.get("list") for i in info["inputs"]):
-                assert info["name"] not in ops
-                continue
+                continue  # test_torch_lists.py
             for example in info["examples"]:
                 given = make_example(example, device)
                 ours = [None if t is None else client.tensor(t, device=DEVICE) for t in given]

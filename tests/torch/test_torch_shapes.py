@@ -72,8 +72,7 @@ def test_every_operators_examples_as_planned(ops, torch_daemon, open):
     with torch_daemon.connect() as client:
         for info in client._conn.call("op_list"):
             if any(i.get("list") for i in info["inputs"]):
-                assert info["name"] not in ops
-                continue
+                continue  # the rules speak of a tensor of each
             for example in info["examples"]:
                 inputs, attrs = example["inputs"], example["attrs"]
                 for grown in range(ROUNDS):
@@ -94,7 +93,8 @@ def test_every_operators_examples_as_planned(ops, torch_daemon, open):
                     if are_open(descs):
                         left_open.add(info["name"])
         # 3*S is 3 where S is 1, but no operator has only such examples.
-        with_examples = {info["name"] for info in client._conn.call("op_list") if info["examples"]} & {*ops}
+        with_examples = {info["name"] for info in client._conn.call("op_list") if info["examples"]}
+        with_examples = {name for name in with_examples & {*ops} if "[]" not in ops[name].schema}
         assert checked > 100 and (not open or left_open == with_examples)
 
 

@@ -79,8 +79,7 @@ class Methods:
 
 def write(specs: Iterable[Spec], *, torch: bool = False, shipped: bool = False) -> str:
     """The text of a stub. shipped: of those in this package, which are methods of Tensor, too."""
-    # opd.torch has none of lists.
-    named = sorted((s for s in specs if _is_name(s.name) and not (torch and s.lists)), key=lambda s: s.name)
+    named = sorted((s for s in specs if _is_name(s.name)), key=lambda s: s.name)
     option = " --torch" * torch + " --shipped" * shipped
     parts = [
         _HEAD.format(

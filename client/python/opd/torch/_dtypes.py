@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
 import torch
@@ -41,7 +41,7 @@ class Desc(NamedTuple):
 
 
 def describe_all(
-    tensors: Sequence[Optional[torch.Tensor]], strided: Sequence[int]
+    tensors: Sequence[Optional[torch.Tensor]], strided: Collection[int]
 ) -> tuple[Optional[Desc], ...]:
     """strided: those that are taken as they lie."""
     return tuple(None if t is None else describe(t, i in strided) for i, t in enumerate(tensors))

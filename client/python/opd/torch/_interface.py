@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
+from typing import Any, Optional, Protocol
 
 from .._spec import Spec
 from ..errors import OpdError
+
+
+# How many tensors each argument has, one after the other; -1: one, that is no list. None: there are no lists.
+Lengths = Optional[Sequence[int]]
 
 
 class InterfaceChanged(OpdError):
@@ -21,9 +26,26 @@ class Operator(Protocol):
     key: tuple[Any, ...]
     attr_names: list[str]
     mutated: list[int]
-    strided: list[int]
+    strided: Collection[int]
     n_saved: int
+    lengths: Lengths  # of inputs
+    made_lengths: Lengths  # of outputs
     outdated: bool  # an edit has made another of it
+
+
+def nest(values: Sequence[Any], lengths: Lengths) -> list[Any]:
+    """One value for each argument, which of a list is a list."""
+    rest = iter(values)
+    if lengths is None:
+        return list(rest)
+    return [next(rest) if n < 0 else [next(rest) for _ in range(n)] for n in lengths]
+
+
+def flatten(values: Sequence[Any], lengths: Lengths) -> list[Any]:
+    """What nest() has made, as it was."""
+    if lengths is None:
+        return list(values)
+    return [v for value, n in zip(values, lengths) for v in ([value] if n < 0 else value)]
 
 
 def get_key(spec: Spec) -> tuple[Any, ...]:

@@ -21,6 +21,7 @@ from ..tensor import Tensor
 from . import _derivatives
 from ._direct import MISS
 from ._interface import InterfaceChanged, get_key
+from ._lists import ListOperator
 from ._register import Operator
 from ._schema import takes_device
 from ._session import get_session, on_refresh, set_session
@@ -185,7 +186,7 @@ def _register(spec: Spec) -> Operator:
         key = (spec.name, get_key(spec))
         operator = _registered.get(key)
         if operator is None:
-            operator = _registered[key] = Operator(spec)
+            operator = _registered[key] = (ListOperator if spec.lists else Operator)(spec)
         if spec.name not in _functions:
             _functions[spec.name] = _make_function(spec.name)
         _describe(_functions[spec.name], spec, operator)
@@ -284,9 +285,10 @@ def _find_misfit(spec: Spec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> s
     except TypeError as e:
         return str(e).partition("() ")[2]
     for info, value in zip(spec.inputs, tensors):
-        if value is not None and not isinstance(value, torch.Tensor):
-            kind = type(value).__name__
-            return f"argument '{info['name']}' must be a tensor, not {kind} {reprlib.repr(value)}"
+        for each in value or () if info.get("list") else (value,):
+            if each is not None and not isinstance(each, torch.Tensor):
+                what = "a list of tensors" if info.get("list") else "a tensor"
+                return f"argument '{info['name']}' must be {what}, not {type(each).__name__} {reprlib.repr(each)}"
     return ""
 
 

@@ -15,7 +15,7 @@ which is mostly one of torch's schemas, too, has an underscore after it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import SimpleNamespace
 from typing import Any, Optional
 
@@ -29,7 +29,7 @@ from ._autocast import cast, register_autocast
 from ._direct import MISS
 from ._dtypes import BY_NAME, Desc, describe_all, parse_inputs, to_wire, write_inputs
 from ._inproc import Kernels, check_capture, go_first, make_kernels
-from ._interface import get_key
+from ._interface import Lengths, get_key
 from ._library import DEFAULT_ISOLATED, get_library
 from ._onnx import express, is_exported
 from ._options import get_options, with_those_of_forward
@@ -41,9 +41,9 @@ from ._vmap import find_batches, move_to_front, unwrap, wrap
 
 _library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has no types
 
-def _find_tags() -> list[Any]:
+def _find_tags(spec: Spec) -> list[Any]:
     """A launch in another process is no part of a CUDA graph."""
-    if not DEFAULT_ISOLATED and get_library() is not None:
+    if not spec.lists and not DEFAULT_ISOLATED and get_library() is not None:
         return []
     return [t for t in (getattr(torch.Tag, "cudagraph_unsafe", None),) if t is not None]
 
@@ -63,7 +63,7 @@ class Operator:
         self.spec = spec
         self.kernels: Optional[Kernels] = None  # once a call has been made in the daemon
         self.library = _library
-        self._tags = _find_tags()
+        self._tags = _find_tags(spec)
         self.key = get_key(spec)
         self.outdated = False
         self.public = _choose_name(spec)
@@ -74,10 +74,12 @@ class Operator:
             if a["list"]
         )
         self.mutated = [i for i, t in enumerate(spec.inputs) if t["in_place"]]
-        self.strided = [i for i, t in enumerate(spec.inputs) if t.get("strided")]
+        self.strided: Collection[int] = [i for i, t in enumerate(spec.inputs) if t.get("strided")]
         self.differentiable = [bool(t["differentiable"]) for t in spec.inputs]
         self._inputs = spec.inputs
         self.n_inputs, self.n_outputs = len(spec.inputs), len(spec.outputs)
+        self.lengths: Lengths = None  # but of a call of lists
+        self.made_lengths: Lengths = None
         self.n_saved = len(spec.info["saved"])
         self.read_inputs = [i for i, t in enumerate(spec.inputs) if t["used_backward"]]
         self.read_outputs = [i for i, t in enumerate(spec.outputs) if t["used_backward"]]
@@ -122,7 +124,7 @@ class Operator:
         if call == self._call and get_library() is not None:
             go_first(self, self.overload)
             go_first(self, packet)
-        for overload in overloads if call == self._call and not self.mutated else ():
+        for overload in overloads if call == self._call and not self.mutated and not spec.lists else ():
             register_autocast(_library, getattr(packet, overload), spec)
 
     # --- what is registered
@@ -139,7 +141,7 @@ class Operator:
             "infer",
             f"({', '.join(self._spell_inputs() + attrs)}) -> ({returns})",
             self._run_infer,
-            lambda *args: _as_result(self._fake(args, False)),
+            lambda *args: as_result(self._fake(args, False)),
             self._batch_infer,
         )
         return op._opoverload
@@ -199,6 +201,7 @@ class Operator:
         out = []
         for i, t in enumerate(self._inputs):
             kind = "Tensor(a%d!)" % i if t["in_place"] else "Tensor"
+            kind += "[]" if t.get("list") else ""
             out.append(f"{kind}{'?' if t['optional'] else ''} t{i}")
         return out
 
@@ -210,13 +213,22 @@ class Operator:
         if is_exported(tensors) and not self.mutated:
             arguments = dict(zip((name for name, _ in self._arguments), values))
             return express(self.name, arguments, self.n_inputs, lambda: self._fake(values, False))
-        if any(t is not None and _has_tangent(t) for t in tensors):
+        if any(map(has_tangent, tensors)):
             return self._transform(*values)
-        if not torch.is_grad_enabled() or not any(map(_requires_grad, tensors)):
+        if not torch.is_grad_enabled() or not any(map(requires_grad, tensors)):
             return self.infer(*values)
+        self._check_gradient(values)
+        if not any(map(requires_grad, itertools.compress(tensors, self.differentiable))):
+            # Else torch would say of the outputs that they require grad.
+            tensors = tuple(t.detach() if requires_grad(t) else t for t in tensors)
+            return self.infer(*tensors, *values[self.n_inputs :])
+        return as_result(self.forward(*values)[: self.n_outputs])
+
+    def _check_gradient(self, values: Sequence[Any]) -> None:
+        """Of a call with tensors that require grad."""
         if self.mutated:
             names = ", ".join(
-                self._inputs[i]["name"] for i in self.mutated if tensors[i] is not None
+                self._inputs[i]["name"] for i in self.mutated if values[i] is not None
             )
             raise OpdError(
                 f"opd: {self.name} changes {names} in place, which autograd cannot follow; call it "
@@ -229,11 +241,6 @@ class Operator:
                 "tensors that need none (detach())",
                 op=self.name,
             )
-        if not any(map(_requires_grad, itertools.compress(tensors, self.differentiable))):
-            # Else torch would say of the outputs that they require grad.
-            tensors = tuple(t.detach() if _requires_grad(t) else t for t in tensors)
-            return self.infer(*tensors, *values[self.n_inputs :])
-        return _as_result(self.forward(*values)[: self.n_outputs])
 
     def _transform(self, *args: Any, **kwargs: Any) -> Any:
         """The call under torch.func, or of dual tensors."""
@@ -241,7 +248,7 @@ class Operator:
         if not self.n_inputs:
             return self.infer(*values)
         tensors, attrs = values[: self.n_inputs], values[self.n_inputs :]
-        return _as_result(derivatives.call(self, cast(self.spec, tensors), attrs))
+        return as_result(derivatives.call(self, cast(self.spec, tensors), attrs))
 
     def _refuse_vmap(self, *_: Any, **__: Any) -> Any:
         raise derivatives.refuse(
@@ -282,7 +289,7 @@ class Operator:
             descs: Sequence[Desc] = get_session().plan(self, tensors, to_wire(attrs)).outputs
         else:
             descs = infer(self, tensors, attrs)[0]
-        return _as_result([tensors[i].reshape(desc.shape) for desc, i in zip(descs, self._views)])
+        return as_result([tensors[i].reshape(desc.shape) for desc, i in zip(descs, self._views)])
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments: the dispatcher leaves out those that are equal to their defaults."""
@@ -302,7 +309,7 @@ class Operator:
         return (), args[:-1], device
 
     def _run_infer(self, *args: Any) -> Any:
-        return _as_result(self._run(args, False)[0])
+        return as_result(self._run(args, False)[0])
 
     def _run_forward(self, *args: Any) -> Any:
         made, stamp = self._run(args, True)
@@ -336,7 +343,7 @@ class Operator:
     def _fake(self, args: Any, keep: bool) -> list[torch.Tensor]:
         tensors, attrs, device = self._split(args)
         outputs, saved = infer(self, tensors, attrs)
-        return _make_empty(outputs + saved if keep else outputs, device)
+        return make_empty(outputs + saved if keep else outputs, device)
 
     def _keep(self, ctx: Any, inputs: Any, output: Any) -> None:
         tensors = inputs[: self.n_inputs]
@@ -439,7 +446,7 @@ class Operator:
         *tensors, _, inputs, sizes, wanted = args
         device = find_device(self.name, [t for t in tensors if isinstance(t, torch.Tensor)])
         descs = [d for d, want in zip(parse_inputs(inputs, sizes), wanted) if want and d]
-        return _make_empty(descs, device)
+        return make_empty(descs, device)
 
 
 def _choose_name(spec: Spec) -> str:
@@ -486,20 +493,20 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.data_ptr() < b.data_ptr() + b.nbytes and b.data_ptr() < a.data_ptr() + a.nbytes
 
 
-def _requires_grad(tensor: Optional[torch.Tensor]) -> bool:
+def requires_grad(tensor: Optional[torch.Tensor]) -> bool:
     return tensor is not None and tensor.requires_grad
 
 
-def _has_tangent(tensor: torch.Tensor) -> bool:
+def has_tangent(tensor: Optional[torch.Tensor]) -> bool:
     """Is it a dual tensor of torch.autograd.forward_ad, whose tangent would be lost?"""
     unpack: Any = forward_ad.unpack_dual  # it has no types
-    return forward_ad._current_level >= 0 and unpack(tensor).tangent is not None
+    return tensor is not None and forward_ad._current_level >= 0 and unpack(tensor).tangent is not None
 
 
-def _make_empty(descs: Sequence[Desc], device: torch.device) -> list[torch.Tensor]:
+def make_empty(descs: Sequence[Desc], device: torch.device) -> list[torch.Tensor]:
     return [torch.empty(d.shape, dtype=BY_NAME[d.dtype], device=device) for d in descs]
 
 
-def _as_result(tensors: Sequence[torch.Tensor]) -> Any:
+def as_result(tensors: Sequence[torch.Tensor]) -> Any:
     """None, one tensor or a tuple: as a torch operator returns them."""
     return tensors[0] if len(tensors) == 1 else tuple(tensors) or None

@@ -25,7 +25,7 @@ from .._warn import warn_reload
 from ..client import Client
 from ..errors import InvalidArgument, NotFound, OpdError, Unavailable
 from ._dtypes import Desc, describe_all
-from ._interface import InterfaceChanged, Operator, get_key
+from ._interface import InterfaceChanged, Operator, flatten, get_key, nest
 from ._library import Export, Library, find_library
 from ._options import get_options
 from ._stamps import Stamps, note_serial
@@ -140,19 +140,15 @@ class Session:
 
     def find_if_any(self, name: str) -> Optional[Spec]:
         self._drop_loaded()
-        spec = self.catalog.find(name)
-        return None if spec and spec.lists else spec
+        return self.catalog.find(name)
 
     def tell_missing(self, name: str) -> str:
         """Why find() finds nothing."""
-        spec = self.catalog.find(name)
-        if spec and spec.lists:
-            return f"opd.torch has no operators of lists of tensors, as {name} is; client.ops.{name} is one"
         return self.catalog.tell_missing(name)
 
     def names(self) -> list[str]:
         self._drop_loaded()
-        return [name for name in self.catalog.names() if self.find_if_any(name)]
+        return self.catalog.names()
 
     def refresh(self, name: str) -> None:
         """Forgets what was known of an operator, and asks again."""
@@ -350,12 +346,12 @@ class Session:
             options: dict[str, Any] = {"device": self._transports[device][0]}
             if get_options().version is not None:
                 options["version"] = plan.version
-            outputs, saved = made[:n], made[n:]
+            outputs, saved = nest(made[:n], operator.made_lengths), made[n:]
             if into:
-                options["into"], outputs = outputs, [None] * n
+                options["into"], outputs = outputs, [None] * len(outputs)
             if keep:
                 options["saved_into" if into else "saved"] = saved
-            params = (operator.name, ids, _name_attrs(operator, attrs), outputs, options)
+            params = (operator.name, nest(ids, operator.lengths), _name_attrs(operator, attrs), outputs, options)
             return self._send(transport.conn, "forward", operator, params, batch)
 
         makes = plan.outputs + plan.saved if keep else plan.outputs
@@ -424,11 +420,11 @@ class Session:
         if version is not None:
             options["version"] = version
         known = self._plans.setdefault(operator.name, {})
-        key = (operator.key, descs, tuple(map(_freeze, attrs)), device, version)
+        key = (operator.key, operator.lengths, descs, tuple(map(_freeze, attrs)), device, version)
         plan = known.get(key)
         if plan is not None:
             return plan, True
-        inputs = [None if d is None else (d.dtype, *d.layout) for d in descs]
+        inputs = nest([None if d is None else (d.dtype, *d.layout) for d in descs], operator.lengths)
         try:
             result = self.conn.call(
                 "plan", operator.name, inputs, _name_attrs(operator, attrs), options
@@ -439,7 +435,7 @@ class Session:
             raise
         plan = Plan(
             result["version"],
-            tuple(Desc(d, tuple(s)) for d, s in result["outputs"]),
+            tuple(Desc(d, tuple(s)) for d, s in flatten(result["outputs"], operator.made_lengths)),
             tuple(Desc(d, tuple(s)) for d, s in result["saved"]),
         )
         if version is not None:
@@ -448,7 +444,7 @@ class Session:
             self.refresh(operator.name)
             known = self._plans.setdefault(operator.name, {})
         self._check_interface(operator)
-        if len(known) >= _MANY_PLANS:
+        if len(known) * (1 + len(descs) // 16) >= _MANY_PLANS:
             known.clear()
         known[key] = plan
         return plan, False

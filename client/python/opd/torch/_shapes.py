@@ -13,7 +13,7 @@ from torch.fx.experimental import symbolic_shapes
 from .._trees import Arithmetic, Misfit
 from ..errors import InvalidArgument
 from ._dtypes import Desc, describe_all, to_wire
-from ._interface import Operator
+from ._interface import Lengths, Operator, nest
 from ._session import get_session
 from ._transport import Maybe, find_device
 
@@ -36,8 +36,10 @@ def infer(
     if rules is not None:
         try:
             inputs = describe_all(tensors, operator.strided)
-            results = rules.infer(inputs, attrs, lambda: session.is_cpu(device), Symbols())
-            return [Desc(*d) for d in results.outputs], [Desc(*d) for d in results.saved]
+            places = _split_places(nest(inputs, operator.lengths), operator.lengths)
+            if places:
+                found = [rules.infer(at, attrs, lambda: session.is_cpu(device), Symbols()) for at in places]
+                return _join_places([r.outputs for r in found], operator), [Desc(*d) for d in found[0].saved]
         except Misfit as e:
             refused = InvalidArgument(f"{operator.name}: {e}", op=operator.name)
     try:
@@ -49,6 +51,22 @@ def infer(
             op=operator.name,
         ) from None
     return list(plan.outputs), list(plan.saved)
+
+
+def _split_places(values: list[Any], lengths: Lengths) -> list[list[Any]]:
+    """What the rules speak of: one tensor of each list. None, where the lists do not go together."""
+    if lengths is None:
+        return [values]
+    counts = {n for n in lengths if n >= 0}
+    if len(counts) != 1:
+        return []
+    return [[v[k] if n >= 0 else v for v, n in zip(values, lengths)] for k in range(counts.pop())]
+
+
+def _join_places(places: list[Any], operator: Operator) -> list[Desc]:
+    columns, lengths = list(zip(*places)), operator.made_lengths
+    kept = [c if lengths is not None and lengths[i] >= 0 else c[:1] for i, c in enumerate(columns)]
+    return [Desc(*d) for column in kept for d in column]
 
 
 def has_symbols(values: Iterable[Any]) -> bool:

@@ -25,6 +25,16 @@ class _adam_step(Operator):
 
     def __call__(self, param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor, *, step: int, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, decoupled: bool = False, maximize: bool = False) -> None: ...
 
+class _adam_steps(Operator):
+    """One step of torch.optim.Adam for lists of tensors, in as few launches as they fit in:
+    params, exp_avgs and exp_avg_sqs are changed in place.
+    step counts from 1; exp_avgs and exp_avg_sqs are zeros before it.
+    decoupled: weight_decay as in torch.optim.AdamW.
+    exp_avgs and exp_avg_sqs of 16-bit params may be float32, and should be: the square of a
+    gradient below 2e-4 is 0 in float16."""
+
+    def __call__(self, params: Sequence[Tensor], grads: Sequence[Tensor], exp_avgs: Sequence[Tensor], exp_avg_sqs: Sequence[Tensor], *, step: int, lr: float = 0.001, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-08, weight_decay: float = 0.0, decoupled: bool = False, maximize: bool = False) -> None: ...
+
 class _add(Operator):
     """input + other, elementwise; shapes broadcast."""
 
@@ -116,6 +126,16 @@ class _sgd_step(Operator):
 
     def __call__(self, param: Tensor, grad: Tensor, momentum_buffer: Tensor | None = None, *, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False, maximize: bool = False, first: bool = False) -> None: ...
 
+class _sgd_steps(Operator):
+    """One step of torch.optim.SGD for lists of tensors, in as few launches as they fit in:
+    params and momentum_buffers are changed in place.
+    first: each buffer is set to the gradient, whatever it holds, as PyTorch's first step
+    does; without dampening a buffer of zeros does the same.
+    The buffers of 16-bit params may be float32. In float16 a step below param / 2048 is
+    lost."""
+
+    def __call__(self, params: Sequence[Tensor], grads: Sequence[Tensor], momentum_buffers: Sequence[Tensor] | None = None, *, lr: float, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False, maximize: bool = False, first: bool = False) -> None: ...
+
 class _sigmoid(Operator):
     """1 / (1 + exp(-x)), elementwise."""
 
@@ -157,6 +177,7 @@ class Ops:
 
     acos: _acos
     adam_step: _adam_step
+    adam_steps: _adam_steps
     add: _add
     depthwise_conv2d: _depthwise_conv2d
     div: _div
@@ -172,6 +193,7 @@ class Ops:
     relu: _relu
     rms_norm: _rms_norm
     sgd_step: _sgd_step
+    sgd_steps: _sgd_steps
     sigmoid: _sigmoid
     silu: _silu
     softmax: _softmax

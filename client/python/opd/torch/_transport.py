@@ -3,7 +3,7 @@ _host.py and _cuda.py do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, Optional, Protocol
 
 import torch
@@ -22,7 +22,7 @@ class Job(NamedTuple):
 
     reads: Sequence[Maybe]
     mutated: Sequence[int]  # positions in reads that it writes, too
-    strided: Sequence[int]  # those that are taken as they lie; the others are made contiguous
+    strided: Collection[int]  # those that are taken as they lie; the others are made contiguous
     makes: Sequence[Desc]
     # Ids of reads, ids for what it makes, and whether these are tensors that are there already.
     # The reply is settled within the batch.

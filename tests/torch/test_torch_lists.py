@@ -1,0 +1,120 @@
+"""opd.torch's operators of lists of tensors: `Tensor[]` in, in place and out."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+from torch_fixtures import device, ops, torch_daemon  # noqa: F401
+
+import opd
+
+SHAPES = [(4,), (5, 6), (0,), (100, 33), (), (3, 1, 2)]
+
+
+def draw(device, n=len(SHAPES), dtype=torch.float32):
+    return [torch.randint(-9, 10, SHAPES[i % len(SHAPES)], dtype=dtype, device=device) for i in range(n)]
+
+
+def same(found, expected):
+    assert len(found) == len(expected)
+    for f, e in zip(found, expected):
+        assert_close(f, e, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("n", (0, 1, 6, 300))
+def test_in_place(ops, device, n):
+    ys, xs = draw(device, n), draw(device, n)
+    before, versions = [y.clone() for y in ys], [y._version for y in ys]
+    assert ops.axpys(ys, tuple(xs), a=0.5) is None
+    same(ys, [y + 0.5 * x for y, x in zip(before, xs)])
+    assert all(y._version > v for y, v in zip(ys, versions))
+    torch.ops.opd.axpys(ys, xs, torch.tensor(3.0, device=device))  # with one that all share
+    same(ys, [y + 2.5 * x + 3 for y, x in zip(before, xs)])
+    rows = [torch.ones(3, 4, device=device).t() for _ in range(n)]  # what is no run of memory
+    ops.axpys(rows, [torch.ones(4, 3, device=device)] * n)
+    same(rows, [torch.full((4, 3), 3.0, device=device)] * n)
+
+
+def test_results(ops, device):
+    xs = [x.t() for x in draw(device, 4) if x.dim() < 2] + [torch.arange(12.0, device=device)[::3]]
+    ys, signs = ops.scales(xs, torch.tensor(3.0, device=device))
+    same(ys, [3 * x for x in xs])
+    same(signs, [torch.where(x < 0, -1, 1).to(torch.int32) for x in xs])
+    assert ops.scales([], torch.tensor(1.0)) == ([], [])
+    metas = ops.scales([x.to("meta") for x in xs], torch.tensor(3.0, device="meta"))
+    assert [[(t.shape, t.dtype) for t in ts] for ts in metas] == [
+        [(x.shape, dtype) for x in xs] for dtype in (torch.float32, torch.int32)
+    ]
+
+
+def test_compiled(ops, device):
+    def step(ys, xs, by):
+        ops.axpys(ys, xs, a=3.0)
+        scaled, signs = ops.scales(ys, by)
+        return [s * sign for s, sign in zip(scaled, signs)]
+
+    compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
+    for n in (7, 9):
+        xs = [torch.randn(n, device=device), torch.randn(n, 2, device=device)]
+        ys, by = [torch.randn_like(x) for x in xs], torch.tensor(2.0, device=device)
+        expected = [y + 3 * x for y, x in zip(ys, xs)]
+        found = compiled(ys, xs, by)
+        assert_close(ys, expected)
+        assert_close(found, [2 * e.abs() for e in expected])
+
+
+def test_opcheck(ops, device):
+    ys, xs = draw(device, 2), draw(device, 2)
+    torch.library.opcheck(ops.axpys.overload, (ys, xs))
+    torch.library.opcheck(ops.scales.overload, (xs, torch.tensor(2.0, device=device)))
+
+
+def test_refused(ops, device):
+    x, z, y = (torch.zeros(n, device=device) for n in (4, 4, 5))
+    leaf = torch.zeros(4, device=device, requires_grad=True)
+    whole = torch.zeros(8, device=device)
+    by = torch.tensor(1.0, device=device)
+    for error, call, message in (
+        (opd.InvalidArgument, lambda: ops.axpys([x, y], [z]), "xs has 1 tensors, ys has 2; expected as many"),
+        (opd.InvalidArgument, lambda: ops.axpys([x, y], [z, z]), r"at \[1\]: xs is \[4\]"),
+        (opd.InvalidArgument, lambda: ops.axpys([x, x], [z, z]), r"ys\[0\] and ys\[1\] share memory, and ys\[.\] is"),
+        (opd.InvalidArgument, lambda: ops.axpys([x, z], [z, z]), r"ys\[1\] and xs\[0\] share memory, and ys\[1\] is"),
+        (opd.InvalidArgument, lambda: ops.axpys([whole[:4]], [whole[2:6]]), r"ys\[0\] and xs\[0\] share memory"),
+        (opd.OpdError, lambda: ops.axpys([leaf], [z]), "axpys changes ys in place, which autograd cannot follow; call"),
+        (opd.OpdError, lambda: ops.scales([leaf], by), "scales has no gradient; call it under torch.no_grad"),
+        (opd.OpdError, lambda: torch.func.vmap(lambda t: ops.scales([t], by)[0][0])(x[None]), "scales"),
+        (opd.OpdError, lambda: torch.func.jvp(lambda t: ops.scales([t], by)[0][0], (x,), (z,)), "scales takes lists"),
+        (RuntimeError, lambda: ops.axpys(x, [z]), "argument 'ys' must be a list of tensors, not Tensor; it is axpys"),
+        (RuntimeError, lambda: ops.axpys([x], [None]), "'xs' must be a list of tensors, one is None; it is axpys"),
+        (RuntimeError, lambda: ops.axpys([x], [1]), "argument 'xs' must be a list of tensors, not int 1; it is"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+    ops.axpys((t for t in [x, z]), [x, z])  # the same at the same place
+    assert not x.any() and not leaf.any()
+
+
+@pytest.mark.parametrize("name", ("sgd_steps", "adam_steps"))
+def test_optimizers(ops, device, name):
+    """Those that come with opd, as a training loop uses them."""
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(7, 33), torch.nn.Tanh(), torch.nn.Linear(33, 2)).to(device)
+    other = torch.nn.Sequential(torch.nn.Linear(7, 33), torch.nn.Tanh(), torch.nn.Linear(33, 2)).to(device)
+    other.load_state_dict(model.state_dict())
+    params, x = list(model.parameters()), torch.randn(5, 7, device=device)
+    state = [[torch.zeros_like(p) for p in params] for _ in range(2)]
+    if name == "sgd_steps":
+        theirs = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
+    else:
+        theirs = torch.optim.Adam(other.parameters(), lr=0.01)
+    for step in range(1, 4):
+        for each in (model, other):
+            each.zero_grad()
+            each(x).square().sum().backward()
+        grads = [p.grad for p in params]
+        with torch.no_grad():
+            if name == "sgd_steps":
+                ops.sgd_steps(params, grads, state[0], lr=0.1, momentum=0.9)
+            else:
+                ops.adam_steps(params, grads, *state, step=step, lr=0.01)
+        theirs.step()
+        assert_close(params, list(other.parameters()))
