@@ -4,7 +4,8 @@
 
 // What the gradient g of a function becomes for each of its arguments x, y, z; r is the result. At
 // corners (a tie, a bend, a pole that cancels) it is what PyTorch gives. Where a rule begins with a
-// choice of 0, nothing is handed on then: a condition, as of a branch.
+// choice of 0, nothing is handed on then: a condition, as of a branch. fma(-x, x, 1) is as exact
+// near its zeros as (1 - x) * (1 + x), whose own derivative there would be 0 times infinity.
 
 // 1 / cosh(x)^2, where cosh overflows too; of both signs the same, and smooth at 0.
 #define E_OF_X "exp(2 * fmin(x, -x))"
@@ -14,15 +15,15 @@ static const struct {
     const char *name, *rules[DERIVE_MAX_PARTS]; // "": nothing is handed on
 } functions[] = {
     { "abs", { "x == 0 ? 0 : x > 0 ? g : -g" } },
-    { "acos", { "-g * rsqrt((1 - x) * (1 + x))" } },
+    { "acos", { "-g * rsqrt(fma(-x, x, 1))" } },
     { "acosh", { "g / (sqrt(x - 1) * sqrt(x + 1))" } },
-    { "asin", { "g * rsqrt((1 - x) * (1 + x))" } },
+    { "asin", { "g * rsqrt(fma(-x, x, 1))" } },
     { "asinh", { "g / hypot(x, 1)" } },
     { "atan", { "g / (1 + x * x)" } },
     { "atan2",
       { "x == 0 && y == 0 ? 0 : g * (y / hypot(x, y) / hypot(x, y))",
         "x == 0 && y == 0 ? 0 : -g * (x / hypot(x, y) / hypot(x, y))" } },
-    { "atanh", { "g / ((1 - x) * (1 + x))" } },
+    { "atanh", { "g / fma(-x, x, 1)" } },
     { "cbrt", { "g / (3 * r * r)" } },
     { "ceil", { "" } },
     { "copysign", { "x == 0 ? 0 : signbit(x) == signbit(y) ? g : -g", "" } },
