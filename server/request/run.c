@@ -90,45 +90,50 @@ static bool is_forward(const struct run *run)
     return run->request->direction == PLAN_FORWARD;
 }
 
-// The name of a place, for messages: the op's string, or `buf`, which has NAME_SIZE bytes.
-enum { NAME_SIZE = OP_MAX_NAME + 16 };
-static const char *place_name(const struct run *run, const struct place *p, char *buf)
+const char *run_place_name(const struct run *run, const struct place *p, char *buf)
 {
     const struct op *op = run->version->op;
     if (p->kind == PLAN_INPUT || p->kind == PLAN_OUTPUT) {
         const struct op_tensor *t = p->kind == PLAN_INPUT ? &op->inputs[plan_index(p->index)]
                                                           : &op->outputs[plan_index(p->index)];
         if (t->list)
-            snprintf(buf, NAME_SIZE, "%s[%d]", t->name, plan_member(p->index));
+            snprintf(buf, RUN_NAME_SIZE, "%s[%d]", t->name, plan_member(p->index));
         return t->list ? buf : t->name;
     }
     bool saved = p->kind == PLAN_SAVED;
     for (int i = 0; saved && i < op->n_saved; i++)
         if (op->saved[i].temp == p->index)
             return op->saved[i].name;
-    snprintf(buf, NAME_SIZE, "grad_%s",
+    snprintf(buf, RUN_NAME_SIZE, "grad_%s",
              p->kind == PLAN_GRAD_INPUT ? op->inputs[p->index].name : op->outputs[p->index].name);
     return buf;
 }
 
 const char *run_label(const struct run *run, const struct place *p, char out[RUN_LABEL_SIZE])
 {
-    char buf[NAME_SIZE];
+    char buf[RUN_NAME_SIZE];
     snprintf(out, RUN_LABEL_SIZE, "%s: %s%s", run->version->op->name,
-             p->how == PLACE_GIVEN ? "" : "the tensor for ", place_name(run, p, buf));
+             p->how == PLACE_GIVEN ? "" : "the tensor for ", run_place_name(run, p, buf));
     return out;
 }
 
-static bool is_in_place(const struct run *run, const struct place *p)
+bool run_is_in_place(const struct run *run, const struct place *p)
 {
     return is_forward(run) && p->kind == PLAN_INPUT &&
            run->version->op->inputs[plan_index(p->index)].in_place;
 }
 
-static bool overlap(const struct place *a, const struct place *b)
+bool run_check_desc(const struct run *run, const struct place *p, const struct tensor_desc *want,
+                    const char *role, struct opd_err *err)
 {
-    return a->storage && b->storage &&
-           storage_overlaps(a->storage, a->offset, a->size, b->storage, b->offset, b->size);
+    const struct tensor_desc *got = &p->tensor->desc;
+    if (tensor_desc_same(got, want))
+        return true;
+    char came[320], expected[320], label[RUN_LABEL_SIZE];
+    tensor_desc_format(got, came, sizeof came);
+    tensor_desc_format(want, expected, sizeof expected);
+    return opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected %s as %s",
+                       run_label(run, p, label), came, expected, role);
 }
 
 // --- the plan
@@ -210,177 +215,12 @@ static bool check_present(struct run *run, struct opd_err *err)
     return true;
 }
 
-static bool fail_shared(const struct run *run, const struct place *p, const struct place *q,
-                        struct opd_err *err)
-{
-    char a[NAME_SIZE], b[NAME_SIZE];
-    return opd_err_set(err, OPD_E_invalid_argument,
-                       "%s: %s and %s are changed in place and share memory; expected a tensor "
-                       "for each",
-                       run->version->op->name, place_name(run, q, a), place_name(run, p, b));
-}
-
-// Of lists: where a place lies.
-struct lying {
-    struct dev_ref at;
-    const struct place *place;
-};
-
-static int compare_lying(const void *a, const void *b)
-{
-    const struct lying *p = a, *q = b;
-    if (p->at.region != q->at.region)
-        return p->at.region < q->at.region ? -1 : 1;
-    return (p->at.offset > q->at.offset) - (p->at.offset < q->at.offset);
-}
-
-// All that have memory, in the order in which they lie, in the request's room; or only those that
-// are changed in place.
-static struct lying *sort_places(const struct run *run, bool in_place, size_t *out_n)
-{
-    struct lying *all = arena_alloc(&run->req->room, (size_t)run->n_places + 1, sizeof *all);
-    size_t n = 0;
-    for (int i = 0; i < run->n_places; i++) {
-        const struct place *p = &run->places[i];
-        all[n].place = p;
-        n += (!in_place || is_in_place(run, p)) && p->size > 0 && p->storage &&
-             storage_address(p->storage, p->offset, &all[n].at);
-    }
-    qsort(all, n, sizeof *all, compare_lying);
-    *out_n = n;
-    return all;
-}
-
-// Neighbours would overlap.
-static bool check_lists_in_place(const struct run *run, struct opd_err *err)
-{
-    size_t n;
-    const struct lying *all = sort_places(run, true, &n);
-    for (size_t i = 1; i < n; i++) {
-        const struct place *p = all[i - 1].place, *q = all[i].place;
-        if (overlap(p, q))
-            return fail_shared(run, p < q ? q : p, p < q ? p : q, err);
-    }
-    return true;
-}
-
-// Is any memory changed in place twice, perhaps? Storages lie apart, but in a client's own memory.
-static bool may_share(const struct run *run)
-{
-    static uint64_t last;
-    uint64_t number = ++last;
-    for (const struct place *p = run->places; p < run->places + run->n_places; p++) {
-        if (!is_in_place(run, p) || p->size == 0)
-            continue;
-        if (p->storage->import || p->storage->looked_at == number)
-            return true;
-        p->storage->looked_at = number;
-    }
-    return false;
-}
-
-static bool check_in_place(const struct run *run, struct opd_err *err)
-{
-    const struct place *end = run->places + run->n_places;
-    if (run->lists)
-        return !may_share(run) || check_lists_in_place(run, err);
-    for (const struct place *p = run->places; p < end; p++)
-        for (const struct place *q = run->places; q < p && is_in_place(run, p); q++)
-            if (is_in_place(run, q) && overlap(p, q))
-                return fail_shared(run, p, q, err);
-    return true;
-}
-
-bool run_check_desc(const struct run *run, const struct place *p, const struct tensor_desc *want,
-                    const char *role, struct opd_err *err)
-{
-    const struct tensor_desc *got = &p->tensor->desc;
-    if (tensor_desc_same(got, want))
-        return true;
-    char came[320], expected[320], label[RUN_LABEL_SIZE];
-    tensor_desc_format(got, came, sizeof came);
-    tensor_desc_format(want, expected, sizeof expected);
-    return opd_err_set(err, OPD_E_invalid_argument, "%s is %s, expected %s as %s",
-                       run_label(run, p, label), came, expected, role);
-}
-
-static bool fail_apart(const struct run *run, const struct place *p, const struct place *q,
-                       struct opd_err *err)
-{
-    char a[NAME_SIZE], b[NAME_SIZE];
-    bool alike = q->how == PLACE_INTO && q->kind == p->kind;
-    return opd_err_set(err, OPD_E_invalid_argument,
-                       "%s: the tensor for %s lies in the memory of %s%s; expected memory that "
-                       "nothing else of this request uses",
-                       run->version->op->name, place_name(run, p, a),
-                       alike ? "another result, " : "", place_name(run, q, b));
-}
-
-// The place of a result, where nothing else of the run may lie.
-static bool check_apart(const struct run *run, const struct place *p, struct opd_err *err)
-{
-    for (const struct place *q = run->places; q < run->places + run->n_places; q++)
-        if (q != p && overlap(p, q) && (q->how != PLACE_INTO || q < p))
-            return fail_apart(run, p, q, err);
-    return true;
-}
-
-static const struct place *farther(const struct place *p, const struct place *q)
-{
-    struct dev_ref a, b;
-    bool both = p && storage_address(p->storage, p->offset, &a) &&
-                storage_address(q->storage, q->offset, &b);
-    return both && a.region == b.region && a.offset + p->size > b.offset + q->size ? p : q;
-}
-
-// The same of all places of results: each against the one before it that reaches farthest.
-static bool check_lists_apart(const struct run *run, struct opd_err *err)
-{
-    size_t n;
-    const struct lying *all = sort_places(run, false, &n);
-    const struct place *any = NULL, *into = NULL;
-    for (size_t i = 0; i < n; i++) {
-        const struct place *p = all[i].place, *q = p->how == PLACE_INTO ? any : into;
-        if (q && overlap(p, q)) {
-            bool first = p->how == PLACE_INTO && (q->how != PLACE_INTO || q < p);
-            return fail_apart(run, first ? p : q, first ? q : p, err);
-        }
-        any = farther(any, p);
-        into = p->how == PLACE_INTO ? farther(into, p) : into;
-    }
-    return true;
-}
-
-static bool has_place(const struct run *run, enum place_how how)
+bool run_has(const struct run *run, enum place_how how)
 {
     const struct place *p = run->places, *end = p + run->n_places;
     while (p < end && p->how != how)
         p++;
     return p < end;
-}
-
-static bool check_into(struct run *run, struct opd_err *err)
-{
-    const struct plan *plan = run->bound->plan;
-    bool found = false;
-    if (!has_place(run, PLACE_INTO))
-        return true;
-    for (int i = 0; i < plan->n_operands; i++) {
-        const struct plan_operand *o = &plan->operands[i];
-        const struct place *p = run_place(run, (uint32_t)i);
-        if (!p || p->how != PLACE_INTO)
-            continue;
-        if (o->view_of >= 0)
-            return opd_err_set(err, OPD_E_invalid_argument,
-                               "%s: %s is a view, which cannot be written into another tensor",
-                               run->version->op->name, o->name);
-        const char *role = o->kind == PLAN_SAVED ? "the saved tensor" : "the result";
-        if (!run_check_desc(run, p, &o->desc, role, err) ||
-            (!run->lists && !check_apart(run, p, err)))
-            return false;
-        found = true;
-    }
-    return !found || !run->lists || check_lists_apart(run, err);
 }
 
 // --- memory
@@ -434,7 +274,7 @@ static enum request_status allocate(struct run *run, struct opd_err *err)
 static void make_results(struct run *run)
 {
     const struct plan *plan = run->bound->plan;
-    if (!has_place(run, PLACE_MADE))
+    if (!run_has(run, PLACE_MADE))
         return;
     for (int i = 0; i < plan->n_operands; i++) {
         const struct plan_operand *o = &plan->operands[i];
@@ -450,7 +290,7 @@ static void make_results(struct run *run)
 static void bump_versions(const struct run *run)
 {
     for (const struct place *p = run->places; p < run->places + run->n_places; p++)
-        if (p->size > 0 && (p->how == PLACE_INTO || is_in_place(run, p)))
+        if (p->size > 0 && (p->how == PLACE_INTO || run_is_in_place(run, p)))
             p->storage->version++;
 }
 
@@ -459,7 +299,7 @@ enum request_status run_prepare(struct run *run, struct opd_err *err)
     enum request_status status = bind_plan(run, err);
     if (status != REQUEST_ANSWERED)
         return status;
-    if (!check_present(run, err) || !check_in_place(run, err) || !check_into(run, err))
+    if (!check_present(run, err) || !run_check_sharing(run, err))
         return REQUEST_ERROR;
     status = allocate(run, err);
     if (status != REQUEST_ANSWERED)
@@ -485,7 +325,7 @@ static void note_needs(const struct run *run)
         uint64_t end = p->offset + p->size;
         if (p->how == PLACE_GIVEN)
             request_needs(req, p->storage, p->offset, end);
-        if (p->how != PLACE_INTO && !is_in_place(run, p))
+        if (p->how != PLACE_INTO && !run_is_in_place(run, p))
             continue;
         request_needs(req, p->storage, 0, 0); // that it was made
         request_writes(req, p->storage, p->offset, end);

@@ -72,7 +72,17 @@ struct place *run_place(struct run *run, uint32_t operand); // of the plan; NULL
 bool run_check_desc(const struct run *run, const struct place *p, const struct tensor_desc *want,
                     const char *role, struct opd_err *err);
 
-// What a place is called in errors: "gelu: grad_output", "sgd_steps: params[3]". Returns out.
+bool run_has(const struct run *run, enum place_how how);            // a place that is so
+bool run_is_in_place(const struct run *run, const struct place *p); // changed by this run
+
+// False, with an error: places that may not lie in one memory do (run_sharing.c).
+bool run_check_sharing(struct run *run, struct opd_err *err);
+
+// What a place is called in errors: "params[3]": the operator's text, or `buf`, of RUN_NAME_SIZE
+// bytes.
+enum { RUN_NAME_SIZE = OP_MAX_NAME + 16 };
+const char *run_place_name(const struct run *run, const struct place *p, char *buf);
+// With the operator: "gelu: grad_output", "sgd_steps: params[3]". Returns out.
 enum { RUN_LABEL_SIZE = 2 * OP_MAX_NAME + 48 };
 const char *run_label(const struct run *run, const struct place *p, char out[RUN_LABEL_SIZE]);
 // Sees to the kernels of run->bound. ANSWERED: every one is loaded. WAIT: they are on their way; or
