@@ -35,28 +35,6 @@ enum { MAX_OWN = 6, MAX_OPTIONS = N_FIXED + MAX_OWN + 5 };
 static const char pch_used[] = "using precompiled header file";
 static const char pch_made[] = "creating precompiled header file";
 
-// The newest architecture that the library knows and whose code the target runs: same major, minor
-// not above. 0: none.
-static int choose_arch(const struct nvrtc *rtc, const char *target, struct opd_err *err)
-{
-    int wanted = 0, arch = 0;
-    char end = 0;
-    if (sscanf(target, "sm_%d%c", &wanted, &end) != 1) {
-        opd_err_set(err, OPD_E_invalid_argument, "target is \"%s\", expected sm_<number>", target);
-        return 0;
-    }
-    for (int i = 0; i < rtc->n_archs; i++)
-        if (rtc->archs[i] / 10 == wanted / 10 && rtc->archs[i] <= wanted)
-            arch = rtc->archs[i];
-    if (arch == 0)
-        opd_err_set(err, OPD_E_unavailable,
-                    "NVRTC %d.%d (%s) does not compile for %s, only from sm_%d to sm_%d; install "
-                    "another version",
-                    rtc->major, rtc->minor, rtc->path, target, rtc->archs[0],
-                    rtc->archs[rtc->n_archs - 1]);
-    return arch;
-}
-
 // NVRTC takes a header of the same name for the same header, even where its text is another: the
 // name tells the text.
 static void name_common(const char *text, char out[COMMON_NAME])
@@ -471,7 +449,7 @@ bool nvrtc_compile(const struct compile_input *in, struct compile_output *out, s
 {
     *out = (struct compile_output){ 0 };
     const struct nvrtc *rtc = nvrtc_load(err);
-    int arch = rtc ? choose_arch(rtc, in->target, err) : 0;
+    int arch = rtc ? nvrtc_choose_arch(rtc, in->target, err) : 0;
     if (arch == 0)
         return false;
     struct job job = { .rtc = rtc, .in = in };

@@ -111,3 +111,23 @@ const struct nvrtc *nvrtc_load(struct opd_err *err)
     is_loaded = true;
     return &loaded;
 }
+
+int nvrtc_choose_arch(const struct nvrtc *rtc, const char *target, struct opd_err *err)
+{
+    int wanted = 0, arch = 0;
+    char end = 0;
+    if (sscanf(target, "sm_%d%c", &wanted, &end) != 1) {
+        opd_err_set(err, OPD_E_invalid_argument, "target is \"%s\", expected sm_<number>", target);
+        return 0;
+    }
+    for (int i = 0; i < rtc->n_archs; i++)
+        if (rtc->archs[i] / 10 == wanted / 10 && rtc->archs[i] <= wanted)
+            arch = rtc->archs[i];
+    if (arch == 0)
+        opd_err_set(err, OPD_E_unavailable,
+                    "NVRTC %d.%d (%s) does not compile for %s, only from sm_%d to sm_%d; install "
+                    "another version",
+                    rtc->major, rtc->minor, rtc->path, target, rtc->archs[0],
+                    rtc->archs[rtc->n_archs - 1]);
+    return arch;
+}

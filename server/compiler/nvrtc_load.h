@@ -27,3 +27,7 @@ struct nvrtc {
 // Loaded once, kept for the life of the process; a failure is tried anew by the next call.
 // Errors: unavailable, with where it was looked for and what to install.
 const struct nvrtc *nvrtc_load(struct opd_err *err);
+
+// The newest architecture that the library knows and whose code the target runs: same major, minor
+// not above. 0, with an error: none.
+int nvrtc_choose_arch(const struct nvrtc *rtc, const char *target, struct opd_err *err);
