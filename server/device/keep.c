@@ -1,15 +1,12 @@
 #include "device/keep.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -19,11 +16,12 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/process.h"
 #include "device/device.h"
 #include "device/devices.h"
 
 // A keeper only takes messages: one that does not for so long is none.
-enum { SAY_LIMIT_S = 1, GIVE_LIMIT_S = 10, TAKE_LIMIT_MS = 5000, END_LIMIT_MS = 30000 };
+enum { SAY_LIMIT_S = 1 };
 enum { AGAIN_MS = 1000 }; // not two keepers within
 
 static const uint64_t NS_OF_MS = 1000000;
@@ -83,7 +81,7 @@ static bool say_all(struct keep *k, const struct devices *all)
 
 // --- its process
 
-static struct sockaddr_un address_of(const char *path)
+struct sockaddr_un keep_address(const char *path)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
@@ -92,7 +90,7 @@ static struct sockaddr_un address_of(const char *path)
 
 static int listen_at(const char *path)
 {
-    struct sockaddr_un address = address_of(path);
+    struct sockaddr_un address = keep_address(path);
     struct stat st;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -113,7 +111,7 @@ static void starter_ended(uv_process_t *process, int64_t status, int signal)
     uv_close((uv_handle_t *)process, free_handle);
 }
 
-static void limit_waiting(int sock, int seconds)
+void keep_limit_waiting(int sock, int seconds)
 {
     struct timeval limit = { .tv_sec = seconds };
     setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
@@ -169,9 +167,10 @@ static void heard(uv_poll_t *poll, int status, int events)
         start_again(all);
 }
 
-static void start_polling(struct devices *all)
+void keep_adopt(struct devices *all)
 {
     struct keep *k = &all->keep;
+    keep_limit_waiting(k->sock, SAY_LIMIT_S);
     k->poll = mem_zalloc(1, sizeof *k->poll);
     k->poll->data = all;
     if (uv_poll_init(&all->turn->loop, k->poll, k->sock) == 0) {
@@ -215,28 +214,11 @@ static bool start_keeper(struct devices *all)
         return false;
     }
     k->sock = pair[0];
-    limit_waiting(k->sock, SAY_LIMIT_S);
-    start_polling(all);
+    keep_adopt(all);
     return say_all(k, all);
 }
 
 // --- what it holds
-
-// When the kernel's clock said that a process had begun; 0: there is none.
-static uint64_t process_started(int pid)
-{
-    enum { FIELD = 22, BEHIND_NAME = 2 };
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    file_close(&fd);
-    text[n > 0 ? n : 0] = '\0';
-    char *at = strrchr(text, ')');
-    for (int field = BEHIND_NAME; at && field < FIELD; field++)
-        at = strchr(at + 1, ' ');
-    return at ? strtoull(at + 1, NULL, 10) : 0;
-}
 
 void keep_executor(struct device *d)
 {
@@ -374,151 +356,6 @@ bool keep_resume(struct devices *all, int sock, int list_fd)
     all->keep.sock = sock;
     all->keep.started_at = clock_ns();
     if (sock >= 0)
-        start_polling(all);
+        keep_adopt(all);
     return kept_resume(&all->keep.kept, list_fd);
-}
-
-// --- what another daemon has left
-
-// -1: nobody is there; err: somebody who is not to be trusted, or does not answer.
-static int connect_keeper(const char *path, struct opd_err *err)
-{
-    struct sockaddr_un address = address_of(path);
-    struct ucred peer = { 0 };
-    socklen_t size = sizeof peer;
-    if (strlen(path) >= sizeof address.sun_path)
-        return -1;
-    int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (sock >= 0)
-        limit_waiting(sock, GIVE_LIMIT_S);
-    if (sock < 0 || connect(sock, (struct sockaddr *)&address, sizeof address) < 0) {
-        if (errno == EAGAIN)
-            opd_err_set(err, OPD_E_unavailable, "the keeper at %s does not answer", path);
-        file_close(&sock);
-        return -1;
-    }
-    if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid())
-        return sock;
-    opd_err_set(err, OPD_E_unavailable, "%s is a socket of another user (uid %u); remove it", path,
-                (unsigned)peer.uid);
-    file_close(&sock);
-    return -1;
-}
-
-static void free_given(struct keep_given *given, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        file_close(&given[i].fd);
-    free(given);
-}
-
-// All that it gives, up to its word that these were all: true.
-static bool receive(struct keep *k, struct keep_given **out, size_t *n)
-{
-    for (size_t capacity = 0;;) {
-        struct keep_given g = { .fd = -1 };
-        int fds[FDPASS_MAX], n_fds = 0;
-        ssize_t size = fdpass_recv(k->sock, &g.what, sizeof g.what, fds, &n_fds);
-        if (n_fds > 0)
-            g.fd = fds[0];
-        while (n_fds > 1)
-            close(fds[--n_fds]);
-        if (size == (ssize_t)sizeof g.what && g.what.word == KEEPER_HOLD && g.fd >= 0) {
-            if (*n == capacity)
-                *out = mem_realloc(*out, capacity = capacity ? 2 * capacity : 64, sizeof **out);
-            (*out)[(*n)++] = g;
-            continue;
-        }
-        file_close(&g.fd);
-        if (size != (ssize_t)sizeof g.what)
-            return false;
-        if (g.what.word == KEEPER_HELLO)
-            k->pid = (int)g.what.size;
-        else if (g.what.word == KEEPER_GIVEN)
-            return true;
-    }
-}
-
-// The list is the first of it from then on.
-static bool take_list(struct keep *k, struct keep_given *given, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (given[i].what.region == KEEPER_LIST) {
-            struct keep_given list = given[i];
-            given[i] = given[0];
-            given[0] = (struct keep_given){ .what = list.what, .fd = -1 };
-            return kept_resume(&k->kept, list.fd);
-        }
-    return false;
-}
-
-// The keeper may not have noticed yet that the broker before, whose lock is this one's now, is
-// gone.
-static bool ask_keeper(struct keep *k, struct keep_given **out, size_t *n, struct opd_err *err)
-{
-    uint64_t began = clock_ns();
-    while (clock_ms_since(began) < TAKE_LIMIT_MS) {
-        k->sock = connect_keeper(k->path, err);
-        if (k->sock < 0)
-            return false;
-        if (receive(k, out, n))
-            return true;
-        free_given(*out, *n);
-        *out = NULL;
-        *n = 0;
-        file_close(&k->sock);
-        poll(NULL, 0, 100);
-    }
-    return opd_err_set(err, OPD_E_unavailable,
-                       "the keeper at %s, which holds the named tensors of a daemon that was "
-                       "killed, does not give them; try again, or end it",
-                       k->path);
-}
-
-size_t keep_take_back(struct devices *all, struct keep_given **out, struct opd_err *err)
-{
-    struct keep *k = &all->keep;
-    size_t n = 0;
-    *out = NULL;
-    if (!ask_keeper(k, out, &n, err))
-        return 0;
-    if (!take_list(k, *out, n)) {
-        log_error("the list of named tensors that a daemon has left is none; they are lost");
-        free_given(*out, n);
-        *out = NULL;
-        keep_over(all);
-        return 0;
-    }
-    limit_waiting(k->sock, SAY_LIMIT_S);
-    start_polling(all);
-    return n;
-}
-
-static bool await_end(int pid, uint64_t started)
-{
-    int fd = (int)syscall(SYS_pidfd_open, pid, 0);
-    if (fd < 0 && errno == ESRCH)
-        return true;
-    if (fd < 0)
-        return process_started(pid) != started;
-    bool ended = process_started(pid) != started;
-    if (!ended) {
-        syscall(SYS_pidfd_send_signal, fd, SIGKILL, NULL, 0);
-        ended = poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, END_LIMIT_MS) > 0;
-    }
-    close(fd);
-    return ended;
-}
-
-bool keep_await_executors(struct kept *k, struct opd_err *err)
-{
-    for (int row = 0; row < DEV_MAX_DEVICES; row++) {
-        const struct kept_device *d = kept_device(k, row);
-        if (d->name[0] && d->executor > 0 && !await_end(d->executor, d->executor_started))
-            return opd_err_set(err, OPD_E_unavailable,
-                               "the executor of %s of the daemon before (pid %d) does not end, and "
-                               "could still write into its tensors; try again",
-                               d->name, d->executor);
-    }
-    return true;
 }

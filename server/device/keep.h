@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/un.h>
 #include <uv.h>
 
 #include "base/err.h"
@@ -55,3 +56,9 @@ bool keep_await_executors(struct kept *k, struct opd_err *err);
 
 // After an upgrade: the keeper and the list go on.
 bool keep_resume(struct devices *all, int sock, int list_fd);
+
+// --- what keep_take.c needs of keep.c
+
+struct sockaddr_un keep_address(const char *path);
+void keep_limit_waiting(int sock, int seconds);
+void keep_adopt(struct devices *all); // its socket leads to a keeper: listens to that

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/session.h"
+#include "base/process.h"
 #include "base/turn.h"
 #include "compiler/compiler.h"
 #include "compiler/scratch.h"
@@ -128,7 +128,7 @@ static void explain_exit(const struct worker *w, int64_t status, int signal, str
 static void clear_cb(uv_timer_t *timer)
 {
     struct worker *w = timer->data;
-    if (session_kill(w->process.pid) > 0 && ++w->n_clears < CLEAR_TRIES) {
+    if (process_kill_session(w->process.pid) > 0 && ++w->n_clears < CLEAR_TRIES) {
         uv_timer_start(timer, clear_cb, CLEAR_MS, 0);
         return;
     }
