@@ -7,10 +7,10 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "request/graph.h"
 #include "request/conn.h"
 #include "device/device.h"
@@ -218,16 +218,11 @@ static void device_failed(struct device *d)
 
 // --- stop
 
-static void unused_closed_cb(uv_handle_t *handle)
-{
-    (void)handle;
-}
-
 static void close_loop_handles(struct broker *b)
 {
-    uv_close((uv_handle_t *)&roof(b)->prepare, unused_closed_cb);
-    uv_close((uv_handle_t *)&roof(b)->idle, unused_closed_cb);
-    uv_close((uv_handle_t *)&roof(b)->stop_timer, unused_closed_cb);
+    uv_close((uv_handle_t *)&roof(b)->prepare, NULL);
+    uv_close((uv_handle_t *)&roof(b)->idle, NULL);
+    uv_close((uv_handle_t *)&roof(b)->stop_timer, NULL);
     replies_close(b);
     compiling_close(b);
     if (b->stopping && !roof(b)->exit_status)
@@ -235,7 +230,7 @@ static void close_loop_handles(struct broker *b)
     keep_close(&b->devices);
     devices_close(&b->devices);
     for (int i = 0; i < TURN_N_SIGNALS; i++)
-        uv_close((uv_handle_t *)&roof(b)->signals[i], unused_closed_cb);
+        uv_close((uv_handle_t *)&roof(b)->signals[i], NULL);
 }
 
 static void pool_stopped(void *broker)
@@ -323,21 +318,6 @@ enum { MAPPED_ALLOCATION = 1 << 20 };
 // Smaller ones that are freed stay up to this: a message of many arrays has thousands, and giving
 // back each few of them for itself would hold the loop for milliseconds.
 enum { KEPT_FREE = 16 << 20 };
-
-static void make_cache_folder(const char *folder)
-{
-    if (!folder[0])
-        return;
-    char *path = mem_strdup(folder);
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        mkdir(path, 0700);
-        *slash = '/';
-    }
-    if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        log_warn("cache %s: %s; compiled kernels are not kept", path, strerror(errno));
-    free(path);
-}
 
 static void init_loop(struct broker *b)
 {
@@ -486,7 +466,9 @@ int broker_main(const struct options *options, const char *program, char **args)
     if (trust_init(b->options.group, &err) && listen_open(b, &err) && add_devices(b, &err) &&
         reload_first(&b->reload, &err)) {
         log_info("%d operators", b->registry.count);
-        make_cache_folder(b->options.cache);
+        if (b->options.cache[0] && !file_make_folders(b->options.cache))
+            log_warn("cache %s: %s; compiled kernels are not kept", b->options.cache,
+                     strerror(errno));
         start_devices(b);
     } else {
         fprintf(stderr, "opd: %s\n", err.msg);

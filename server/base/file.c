@@ -106,3 +106,18 @@ void file_each(const char *pattern, void (*visit)(const char *path, void *data),
     globfree(&found);
     buf_finish(&escaped);
 }
+
+bool file_make_folders(const char *path)
+{
+    char *copy = mem_strdup(path);
+    for (char *at = strchr(copy + 1, '/'); at; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        mkdir(copy, 0700);
+        *at = '/';
+    }
+    bool ok = mkdir(copy, 0700) == 0 || errno == EEXIST;
+    int why = errno;
+    free(copy);
+    errno = why;
+    return ok;
+}

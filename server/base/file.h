@@ -21,6 +21,8 @@ int file_memfd(const char *name, const void *bytes, size_t size); // a memfd; -1
 
 char *file_temporary(const char *name); // "$TMPDIR/NAME", or in /tmp; the caller frees it
 void file_remove_tree(const char *path);
+// A folder, which is no "", with those that it is in, as far as they are missing. False with errno.
+bool file_make_folders(const char *path);
 
 // Calls visit() for each path that a shell's pattern gives, in the order of the alphabet. Its
 // folder is no pattern: it may be called anything.
