@@ -46,6 +46,11 @@ def test_sizes_and_shapes(client):
     assert client.tensor(2.0).reshape(1, 1).shape == (1, 1)
     assert client.tensor([2.0]).reshape(()).shape == ()
     assert np.array_equal(x.view(4, 3).numpy(), array.reshape(-1)[:12].reshape(4, 3))
+    assert np.array_equal(x.view(3, -1).numpy(), array.reshape(3, -1))
+    assert np.array_equal(x.view(-1, 5, offset=4).numpy(), array.reshape(-1)[4:].reshape(-1, 5))
+    for shape, offset in [((-1, 5), 0), ((-1, -1), 0), ((-1,), 25), ((-2,), 0)]:
+        with pytest.raises(opd.InvalidArgument):
+            x.view(*shape, offset=offset)
     assert np.array_equal(x.T.numpy(), array.T) and x.T.shape == (4, 3, 2)
     assert np.array_equal(x[0, 1].T.numpy(), array[0, 1])
     assert np.array_equal(x[0].T[1].numpy(), array[0].T[1])
@@ -58,6 +63,20 @@ def test_sizes_and_shapes(client):
     assert [row.tolist() for row in client.tensor([[1, 2], [3, 4]])] == [[1, 2], [3, 4]]
     with pytest.raises(TypeError, match="rank 0"):
         iter(client.tensor(1.0))
+
+
+def test_parts_are_written(client):
+    array = np.arange(24, dtype=np.float32).reshape(4, 6)
+    x = client.tensor(array)
+    for key, value in [(0, 7), (slice(1, 3), np.ones(6)), ((3, 2), 5.5), (slice(3, None), array[:1]), (-1, range(6))]:
+        x[key] = array[key] = value
+        assert np.array_equal(x.numpy(), array)
+    x[2] = x[1] + 1
+    x[0] *= 2
+    assert x[2].tolist() == 6 * [2] and x[0].tolist() == 6 * [14]
+    for key, value, error in [(0, np.ones(5), ValueError), (0, "a", TypeError), (4, 1, IndexError)]:
+        with pytest.raises(error):
+            x[key] = value
 
 
 def test_arithmetic(client):

@@ -78,6 +78,7 @@ class Array:
         def strides(self) -> tuple[int, ...]: ...
         def _learn(self) -> Kind: ...
         def numpy(self) -> np.ndarray[Any, Any]: ...
+        def write(self, array: Any) -> None: ...
         def read(self, offset: int = 0, count: Optional[int] = None) -> np.ndarray[Any, Any]: ...
         def view(
             self, *shape: Any, offset: int = 0, strides: Optional[Sequence[int]] = None
@@ -145,6 +146,13 @@ class Array:
             )
         strides = None if self._learn().strides is None else steps
         return self.view(shape, offset=0 if 0 in shape else offset, strides=strides)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Writes a part, broadcast as NumPy does: x[3] = 0, x[2:5] = array."""
+        import numpy as np
+
+        part = self[key]
+        part.write(np.broadcast_to(value, part.shape))
 
     __add__, __radd__ = _binary("add"), _binary("add", swapped=True)
     __sub__, __rsub__ = _binary("sub"), _binary("sub", swapped=True)

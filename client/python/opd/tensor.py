@@ -19,6 +19,7 @@ from ._export import Export, dlpack_device
 from ._link import Kind, Link
 from ._native import native
 from ._protocol import DTYPES
+from ._spec import suggest
 from .errors import InvalidArgument, NotFound
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ class Tensor(Base, Array, Methods):
     one, which stays until free(). Within Client.batch(), asking for anything but the
     operators waits for the tensor and raises the error of the request that was to make it.
 
-    `x[2:5]`, `x[3]`, reshape() and T are views; `+ - * /` are the operators add, sub, mul and div,
-    comparisons lt, le, gt and ge, where the daemon has such.
+    `x[2:5]`, `x[3]`, reshape() and T are views, and `x[2:5] = array` writes; `+ - * /` are the
+    operators add, sub, mul and div, comparisons lt, le, gt and ge, where the daemon has such.
     """
 
     __slots__ = ("__weakref__", "_export", "_name", "_path")
@@ -139,8 +140,9 @@ class Tensor(Base, Array, Methods):
 
     def view(self, *shape: Any, offset: int = 0, strides: Optional[Sequence[int]] = None) -> Tensor:
         """A tensor on the same memory from element `offset` on; it may span less of it, not more.
-        view(4, 3) is view((4, 3)). With `strides`, elements from one index to the next, not below 0,
-        it is an input of operators that say `strided` of theirs: view((4, 3), strides=(1, 4))."""
+        view(4, 3) is view((4, 3)); one size may be -1, which is what is left. With `strides`, elements
+        from one index to the next, not below 0, it is an input of operators that say `strided` of theirs:
+        view((4, 3), strides=(1, 4))."""
         try:
             sizes = check_shape(shape[0] if len(shape) == 1 else shape)
             offset = operator.index(offset)
@@ -150,6 +152,9 @@ class Tensor(Base, Array, Methods):
                 f"view{shape} is no shape of integers; an offset is one too, strides are some, and both "
                 "are given by name: view((4, 3), offset=2)"
             ) from None
+        if strides is None and -1 in sizes:
+            rest = self.view(max(self.size - offset, 0), offset=offset) if offset else self
+            return rest.reshape(sizes)
         return make_tensor(self._link, "tensor_view", self._live_id(), offset, *layout)
 
     @property
@@ -285,8 +290,9 @@ class Tensor(Base, Array, Methods):
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = None if name.startswith("_") else self._link.find_method(name)
         if method is None:
+            near = "" if name.startswith("_") else suggest(name, dir(self))
             raise AttributeError(
-                f"a Tensor has no {name!r}, and the daemon no operator of that name"
+                f"a Tensor has no {name!r}, and the daemon no operator of that name{near}"
             )
         return functools.partial(method, self)
 
