@@ -126,7 +126,7 @@ def test_a_context_outlives_its_tensors(client, array):
         (lambda op, x: op(), r"gelu\(\) missing a required argument: 'x'"),
         (lambda op, x: op(None), r"gelu\(\) argument 'x' must be a tensor"),
         (lambda op, x: op(x, "tanh"), r"gelu\(\) too many positional arguments"),
-        (lambda op, x: op(x, aproximate="tanh"), "unexpected keyword argument 'aproximate'"),
+        (lambda op, x: op(x, aproximate="tanh"), "'aproximate'; did you mean 'approximate'"),
         (lambda op, x: op(x, approximate=1), "argument 'approximate' must be str, not int 1"),
         (lambda op, x: op(x, deadline=0), "argument 'deadline' must be seconds above 0, not 0"),
     ],

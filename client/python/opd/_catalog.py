@@ -76,7 +76,10 @@ class Catalog:
         """As tell_missing(), of what has happened."""
         failure = self._find_failure(name, events)
         return f"the daemon has no operator {name!r}" + (
-            f": {failure}" if failure else f"; it has {', '.join(sorted(n for n in self.specs if '.' not in n))}"
+            f": {failure}"
+            if failure
+            else f"; it has {', '.join(sorted(n for n in self.specs if '.' not in n))}; `opctl kernels add DIR` or "
+            "opd.connect(kernels=DIR) adds those of a folder"
         )
 
     def _find_failure(self, name: str, events: list[dict[str, Any]]) -> str:

@@ -249,7 +249,7 @@ class Connection:
         """Small tensors that were given up go with the next request, too."""
         self._hurry = self._hurry or bool(self.dropped)
 
-    def close(self, reason: str = "it was closed") -> None:
+    def close(self, reason: str = "close() was called") -> None:
         """Every reply that is still awaited fails. Does nothing the second time."""
         if self._pid != os.getpid():
             return  # the parent's; its fd goes with this process

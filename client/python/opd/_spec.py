@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import keyword
 import re
 from collections.abc import Iterable, Sequence
@@ -110,7 +111,8 @@ class Spec:
             try:
                 self.signature.bind(*args, **kwargs)
             except TypeError as e:
-                raise TypeError(f"{self.name}() {e}") from None
+                near = [suggest(name, self._all) for name in kwargs if name not in self._all]
+                raise TypeError(f"{self.name}() {e}{near[0] if near else ''}") from None
         return values
 
     def make_doc(self) -> str:
@@ -169,6 +171,11 @@ class Spec:
                 f"{self.name}() argument '{attr['name']}' must be {_spell(attr)}, "
                 f"not {type(value).__name__} {value!r}"
             ) from None
+
+
+def suggest(word: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, names, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def check_deadline(name: str, deadline: Any) -> Optional[float]:

@@ -25,6 +25,7 @@ from ._dtypes import from_host, need_numpy
 from ._load import Source, note_loaded
 from ._memory import Memory, is_device_array
 from ._protocol import DTYPES
+from ._spec import suggest
 from ._warn import warn_reload
 from .errors import InvalidArgument, NotFound, OpdError
 from .tensor import Tensor as _Tensor
@@ -143,7 +144,8 @@ class Tensor:
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
         if name.startswith("_") or name not in self._client.ops:
-            raise AttributeError(f"a Tensor has no {name!r}, and the daemon no operator of that name")
+            near = "" if name.startswith("_") else suggest(name, dir(self))
+            raise AttributeError(f"a Tensor has no {name!r}, and the daemon no operator of that name{near}")
         operator = self._client.ops[name]
 
         def method(*args: Any, **kwargs: Any) -> Awaitable[Any]:
