@@ -4,9 +4,11 @@ import os
 import platform
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from pathlib import Path
 
@@ -51,12 +53,12 @@ def make_program(folder, text):
     return str(program)
 
 
-@pytest.mark.parametrize("socket", ["/proc/1/opd.sock", "/dev/null/deep/opd.sock"])
-def test_a_place_where_no_socket_can_be(monkeypatch, socket):
+@pytest.mark.parametrize("path", ["/proc/1/opd.sock", "/dev/null/deep/opd.sock"])
+def test_a_place_where_no_socket_can_be(monkeypatch, path):
     monkeypatch.setenv("OPD_BIN", PROGRAM)
     for start in (False, True):
-        with pytest.raises(opd.ConnectionLost, match=f"no daemon serves at {socket}"):
-            opd.connect(socket, start=start)
+        with pytest.raises(opd.ConnectionLost, match=f"no daemon serves at {path}"):
+            opd.connect(path, start=start)
 
 
 def test_a_daemon_is_started_and_stays(place):
@@ -99,12 +101,41 @@ def test_a_socket_left_by_a_killed_daemon(place):
         assert client.info["pid"] != family[0][0]
 
 
+def test_a_daemon_that_was_about_to_end(place):
+    """It still takes the connection, and says nothing."""
+    place.parent.mkdir(mode=0o700)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(place))
+    listener.listen()
+
+    def end():
+        with listener.accept()[0]:
+            place.unlink()
+            listener.close()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    with opd.connect(str(place)) as client:
+        assert client.ops
+    thread.join()
+
+
+def test_a_client_that_started_a_daemon_ends_without_a_warning(place):
+    environment = os.environ | {"PYTHONPATH": f"{opd.__path__[0]}/.."}
+    run = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", CONNECT, str(place)],
+                         env=environment, capture_output=True, text=True)  # fmt: skip
+    assert run.returncode == 0 and run.stderr == ""
+
+
 def test_a_daemon_that_does_not_start_tells_why(place, tmp_path, monkeypatch):
     program = make_program(tmp_path, "echo no such luck >&2; exit 3\n")
     monkeypatch.setenv("OPD_BIN", program)
     with pytest.raises(
         opd.ConnectionLost, match="(?s)ended with status 3.*opd.log.*no such luck"
     ):
+        opd.connect(str(place))
+    monkeypatch.setenv("OPD_BIN", "/bin/false")  # not what the log has of the one before
+    with pytest.raises(opd.ConnectionLost, match="ended with status 1; it has written nothing to"):
         opd.connect(str(place))
 
 

@@ -214,10 +214,10 @@ def connect_link(socket: Optional[str], start: bool, timeout: Optional[float]) -
 
 
 def _open(
-    path: str, named: bool, start: bool, timeout: Optional[float]
+    path: str, named: bool, start: bool, timeout: Optional[float], again: bool = True
 ) -> tuple[CallConnection, dict[str, Any]]:
     """A connection, and what the daemon says to hello."""
-    sock = _start.connect_socket(path, named, start, 60.0 if timeout is None else timeout)
+    sock, started = _start.connect_socket(path, named, start, 60.0 if timeout is None else timeout)
     conn = CallConnection(sock, path, timeout)
     try:
         name = f"python {os.path.basename(sys.argv[0])}"
@@ -230,6 +230,8 @@ def _open(
     except BaseException as e:
         conn.close()
         if start and isinstance(e, ConnectionLost):
+            if again and not started:  # it may have been about to end: one that was killed just now
+                return _open(path, named, start, timeout, again=False)
             raise ConnectionLost(f"{e}; {_start.tell_log(path)}") from None
         raise
     return conn, info

@@ -18,8 +18,14 @@ from .errors import ConnectionLost
 _GRACE = 1.0  # seconds
 _LOG_LINES = 20
 _LOG_KEEP = 4 << 20  # a log larger than that is begun anew
-# Kept, so that Popen does not complain of a daemon that lives on.
-_children: list[subprocess.Popen[bytes]] = []
+
+
+class _Daemon(subprocess.Popen[bytes]):
+    def __del__(self) -> None:  # Popen's complains of one that lives on
+        pass
+
+
+_children: list[_Daemon] = []  # kept to be waited for, should they end
 
 
 def default_socket() -> str:
@@ -60,13 +66,13 @@ def _check_peer(sock: socket.socket, path: str, named: bool) -> None:
     )
 
 
-def connect_socket(path: str, named: bool, start: bool, timeout: float) -> socket.socket:
-    """A socket connected to the daemon at `path`, started first if `start` and there is none.
+def connect_socket(path: str, named: bool, start: bool, timeout: float) -> tuple[socket.socket, bool]:
+    """A socket connected to the daemon at `path`, started first if `start` and there is none; whether it was.
 
     Raises ConnectionLost, with the last lines of the daemon's log if it was started and ended.
     """
     try:
-        return open_socket(path, named)
+        return open_socket(path, named), False
     except ConnectionLost:
         raise
     except PermissionError as e:
@@ -80,7 +86,7 @@ def connect_socket(path: str, named: bool, start: bool, timeout: float) -> socke
                 f"no daemon serves at {path} ({e.strerror or e}); start one: opd --socket {path}"
             ) from None
     try:
-        return _start_daemon(path, named, timeout)
+        return _start_daemon(path, named, timeout), True
     except ConnectionLost:
         raise
     except OSError as e:
@@ -94,7 +100,8 @@ def _start_daemon(path: str, named: bool, timeout: float) -> socket.socket:
     with open(log, "ab") as out:
         if out.tell() > _LOG_KEEP:
             out.truncate(0)
-        child = subprocess.Popen(
+        begin = out.tell()
+        child = _Daemon(
             [program, "--socket", path],
             stdin=subprocess.DEVNULL,
             stdout=out,
@@ -107,11 +114,11 @@ def _start_daemon(path: str, named: bool, timeout: float) -> socket.socket:
         return sock
     ended = child.poll()
     how = f"does not serve after {timeout:g} s" if ended is None else f"ended with status {ended}"
-    raise ConnectionLost(f"{program} {how}; {tell_log(path)}")
+    raise ConnectionLost(f"{program} {how}; {tell_log(path, begin)}")
 
 
 def _await_socket(
-    path: str, named: bool, child: subprocess.Popen[bytes], end: float
+    path: str, named: bool, child: _Daemon, end: float
 ) -> Optional[socket.socket]:
     """Tries until `end`; a child that ended may have lost to another client's, so a bit longer."""
     ended = False
@@ -162,11 +169,13 @@ def _log_of(path: str) -> Path:
     return Path(path).with_suffix(".log")
 
 
-def tell_log(path: str) -> str:
-    """The last lines of the log of a daemon that a client started at `path`."""
+def tell_log(path: str, begin: int = 0) -> str:
+    """The last lines of the log of a daemon that a client started at `path`, from that byte on."""
     log = _log_of(path)
     try:
-        lines = log.read_text(errors="replace").splitlines()
+        lines = log.read_bytes()[begin:].decode(errors="replace").splitlines()
     except OSError:
         return f"it has no log at {log}"
+    if not lines:
+        return f"it has written nothing to {log}"
     return f"the end of {log}:\n" + "\n".join(lines[-_LOG_LINES:])
