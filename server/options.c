@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/mpscan.h"
+#include "base/suggest.h"
 #include "base/version.h"
 
 #define MAX_SIZE INT64_C(1000000000000000000)
@@ -30,6 +31,7 @@ struct option_row {
 };
 
 static const struct option_row *find_row(const char *name);
+static bool refuse_name(const char *name, struct opd_err *err);
 
 // --- values of a type
 
@@ -200,8 +202,7 @@ static bool read_config_line(struct options *o, char *line, struct opd_err *err)
     *equals = '\0';
     const struct option_row *row = find_row(trim(text));
     if (!row || strcmp(row->name, "config") == 0)
-        return opd_err_set(err, OPD_E_invalid_argument, "unknown option '%s'; see opd --help",
-                           trim(text));
+        return refuse_name(trim(text), err);
     return set_option(o, row, trim(equals + 1), err);
 }
 
@@ -288,6 +289,17 @@ static const struct option_row rows[] = {
 };
 
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
+static bool refuse_name(const char *name, struct opd_err *err)
+{
+    const char *word = name + strspn(name, "-");
+    struct suggest near;
+    suggest_init(&near, word, strcspn(word, "="));
+    for (int i = 0; i < N_ROWS; i++)
+        suggest_add(&near, rows[i].name);
+    return opd_err_set(err, OPD_E_invalid_argument, "unknown option '%s'; see opd --help%s", name,
+                       suggest_text(&near));
+}
 
 static const struct option_row *find_row(const char *name)
 {
@@ -390,11 +402,11 @@ static bool take_option(struct options *o, int c, char **argv, bool config, stru
         printf("opd %s\n", OPD_VERSION);
         exit(0);
     }
+    if (c == ':' || (c == '?' && optopt >= 1000))
+        return opd_err_set(err, OPD_E_invalid_argument, "'%s' %s; see opd --help", argv[optind - 1],
+                           c == ':' ? "wants a value after it" : "takes no value");
     if (c < 1000)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "'%s' is no option, or lacks or has a value that it should not; "
-                           "see opd --help",
-                           argv[optind - 1]);
+        return refuse_name(argv[optind - 1], err);
     const struct option_row *row = &rows[c - 1000];
     return (row->set == set_config) != config || set_option(o, row, optarg, err);
 }
@@ -411,7 +423,7 @@ static bool read_arguments(struct options *o, int argc, char **argv, bool config
     int c;
     opterr = 0;
     optind = 0; // from the start, with nothing left of the last time
-    while ((c = getopt_long(argc, argv, "h", longs, NULL)) != -1)
+    while ((c = getopt_long(argc, argv, ":h", longs, NULL)) != -1)
         if (!take_option(o, c, argv, config, err))
             return false;
     if (optind < argc)

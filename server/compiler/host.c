@@ -296,7 +296,7 @@ bool host_compile(const struct compile_input *in, struct compile_output *out, st
     char *tmp = file_temporary("opd-XXXXXX");
     bool ok = mkdtemp(tmp) != NULL;
     if (!ok) {
-        opd_err_errno(err, OPD_E_internal, "no temporary folder %s", tmp);
+        opd_err_errno(err, OPD_E_internal, "no temporary folder %s (in $TMPDIR, else /tmp)", tmp);
     } else {
         ok = compile_in(in, tmp, out, err);
         file_remove_tree(tmp);

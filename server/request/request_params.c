@@ -82,10 +82,15 @@ struct device *request_device(struct request *req, const value *name, struct opd
         return all->at[0];
     bool is_name = value_is_text(name) && value_copy_str(name, text, sizeof text);
     struct device *d = is_name ? devices_find(all, text) : NULL;
-    if (!d)
-        opd_err_set(err, OPD_E_not_found, "no such device is served: '%s'; the default one is %s",
-                    is_name ? text : value_type_name(name), all->at[0]->name);
-    return d;
+    if (d)
+        return d;
+    char served[200] = "";
+    for (int i = 0; i < all->n; i++)
+        snprintf(served + strlen(served), sizeof served - strlen(served), i ? ", %s" : "%s",
+                 all->at[i]->name);
+    opd_err_set(err, OPD_E_not_found, "no such device is served: '%s'; expected one of %s",
+                is_name ? text : value_type_name(name), served);
+    return NULL;
 }
 
 static struct opd_operator *find_operator(struct request *req, const char *name,

@@ -87,7 +87,8 @@ def test_help_names_every_option(option):
 @pytest.mark.parametrize(
     "args, expected",
     [
-        (["--no-such"], "--no-such"),
+        (["--no-such"], "unknown option '--no-such'"),
+        (["--devise", "cpu"], "did you mean 'device'?"),
         (["-x"], "-x"),
         (["file.cu"], "file.cu"),
         (["--socket"], "--socket"),
@@ -105,7 +106,7 @@ def test_help_names_every_option(option):
         (["--max-message", "1K"], "from 64K to 64M"),
         (["--max-message", "65M"], "from 64K to 64M"),
         (["--max-launches", "0"], "from 1"),
-        (["--debug=2"], "--debug=2"),
+        (["--debug=2"], "'--debug=2' takes no value"),
         (["--deadline", "0"], "above 0"),
         (["--deadline", "nan"], "nan"),
         (["--max-connections", "1.5"], "1.5"),
@@ -113,7 +114,7 @@ def test_help_names_every_option(option):
         (["--kernels", "/no/such/folder"], "/no/such/folder"),
         (["--kernels", "/etc/passwd"], "no folder"),
         (["--config", "/no/such/file"], "/no/such/file"),
-        (["--config"], "--config"),
+        (["--config"], "'--config' wants a value after it"),
     ],
 )
 def test_wrong_options(tmp_path, args, expected):
