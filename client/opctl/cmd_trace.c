@@ -64,7 +64,7 @@ static void show_record(FILE *out, const msgpack_object *record)
     bool failed = opd_map_get(record, "error") != NULL;
     if (failed)
         term_style(out, STYLE_BAD);
-    show_columns(out, op.s, " %7s %-9s %-7s %7s %12.1f %12.1f  %.400s (pid %s)%s%s",
+    show_columns(out, op.s, " %7s %-9s %-7s %7s %9.1f %9.1f  %.400s (pid %s)%s%s",
                  text_field(record, "version").s, text_field(record, "direction").s,
                  text_field(record, "device").s, text_field(record, "kernels").s,
                  get_us(record, "queued"), get_us(record, "seconds"),
@@ -78,7 +78,7 @@ static void show_record(FILE *out, const msgpack_object *record)
 static void show_head(void)
 {
     term_style(stdout, STYLE_HEAD);
-    show_columns(stdout, "OPERATOR", " %7s %-9s %-7s %7s %12s %12s  %s", "VERSION", "DIRECTION",
+    show_columns(stdout, "OPERATOR", " %7s %-9s %-7s %7s %9s %9s  %s", "VERSION", "DIRECTION",
                  "DEVICE", "KERNELS", "QUEUED US", "DEVICE US", "CLIENT");
     term_style(stdout, STYLE_PLAIN);
     putchar('\n');
