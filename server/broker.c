@@ -229,6 +229,7 @@ static void close_loop_handles(struct broker *b)
         keep_over(&b->devices);
     keep_close(&b->devices);
     devices_close(&b->devices);
+    turn_hold_signals(true); // one that comes again now would end it before it has tidied up
     for (int i = 0; i < TURN_N_SIGNALS; i++)
         uv_close((uv_handle_t *)&roof(b)->signals[i], NULL);
 }

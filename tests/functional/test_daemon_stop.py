@@ -165,8 +165,10 @@ def test_a_client_that_never_reads_does_not_hold_up_the_stop(start_daemon):
     raw.close()
 
 
-def test_stop_twice(start_daemon):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_stop_again_and_again(start_daemon, number):
+    """Until it has ended: at none of its last moments does it die of it."""
     daemon = start_daemon()
-    os.kill(daemon.pid, signal.SIGTERM)
-    os.kill(daemon.pid, signal.SIGTERM)
-    assert daemon.process.wait(PATIENCE) == 0
+    while daemon.alive():
+        os.kill(daemon.pid, number)
+    assert daemon.process.returncode == 0
