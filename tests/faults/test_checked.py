@@ -9,30 +9,10 @@ import numpy as np
 import pytest
 
 import opd
+from planted import Planted
 
 DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
 pytestmark = pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="the CPU's own checks: test_guards.py")
-
-HEADER = """\
-//! op      {name}(Tensor x, Tensor? bias=None, *, int by=0) -> Tensor y
-//! dtypes  float16 float32
-//! shape   x [N]
-//! shape   bias [N]
-//! shape   y [N]
-//!
-//! forward
-//!   kernel  {name}
-//!   grid    cdiv(N, 64)
-//!   block   64
-{before}
-__global__ void {name}(const scalar_t *x, const scalar_t *bias, scalar_t *y, int64_t N, int64_t by)
-{{
-    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
-    if (i >= N)
-        return;
-    {body} // here
-}}
-"""
 
 HELPERS = """
 template <class F> static __device__ auto apply(F f, int64_t i) { return f(i); }
@@ -92,22 +72,13 @@ GOOD = (
 OPERATORS = {**PLANTED, **DEEP, "good": GOOD}
 
 
-def source(name):
-    before, body, *_ = OPERATORS[name]
-    return HEADER.format(name=name, before=before, body=body)
-
-
-def line(name, mark="// here"):
-    lines = source(name).splitlines()
-    return f"{name}.cu:{[mark in text for text in lines].index(True) + 1}"
+planted = Planted("float16 float32", OPERATORS)
+source, line = planted.source, planted.line
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kernels")
-    for name in OPERATORS:
-        (folder / f"{name}.cu").write_text(source(name))
-    return str(folder)
+    return planted.write(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture(scope="module")

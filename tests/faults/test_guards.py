@@ -7,30 +7,10 @@ import numpy as np
 import pytest
 
 import opd
+from planted import Planted
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("OPD_TEST_DEVICE", "cpu") != "cpu", reason="a GPU does not name them")
-
-HEADER = """\
-//! op      {name}(Tensor x, Tensor? bias, *, int by=0) -> Tensor y
-//! dtypes  float16 float32 float64 int64
-//! shape   x [N]
-//! shape   bias [N]
-//! shape   y [N]
-//!
-//! forward
-//!   kernel  {name}
-//!   grid    cdiv(N, 64)
-//!   block   64
-{before}
-__global__ void {name}(const scalar_t *x, const scalar_t *bias, scalar_t *y, int64_t N, int64_t by)
-{{
-    int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
-    if (i >= N)
-        return;
-    {body} // here
-}}
-"""
 
 DEEP = """
 static __device__ int deep(int n, volatile int *p)
@@ -69,23 +49,13 @@ BODIES = {
 }
 
 
-def source(name):
-    before, body = BODIES[name]
-    return HEADER.format(name=name, before=before, body=body)
-
-
-def line(name, mark="// here"):
-    """FILE:LINE of the line with that mark."""
-    lines = source(name).splitlines()
-    return f"{name}.cu:{[mark in text for text in lines].index(True) + 1}"
+planted = Planted("float16 float32 float64 int64", BODIES)
+source, line = planted.source, planted.line
 
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("kernels")
-    for name in BODIES:
-        (folder / f"{name}.cu").write_text(source(name))
-    return str(folder)
+    return planted.write(tmp_path_factory.mktemp("kernels"))
 
 
 @pytest.fixture
