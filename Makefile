@@ -195,7 +195,7 @@ $(fuzz_programs): $(BUILD)/tests/%: tests/%.c $(archives) Makefile
 
 # Where the tests in Python find what they test.
 TEST_ENV = OPD_BIN=$(abspath $(BUILD)/opd) OPD_LIB=$(abspath $(BUILD)/libopd.so) \
-	PYTHONPATH=$(abspath client/python) PYTHONDONTWRITEBYTECODE=1
+	PYTHONPATH=$(abspath client/python)
 # Where the daemon and compile_all find the wheel with NVRTC.
 export VIRTUAL_ENV := $(if $(wildcard .venv),$(abspath .venv),$(VIRTUAL_ENV))
 # A process for each core and one more where pytest-xdist is there, for tests wait, too; but one for those that share a
@@ -203,7 +203,8 @@ export VIRTUAL_ENV := $(if $(wildcard .venv),$(abspath .venv),$(VIRTUAL_ENV))
 DEVICE ?= cpu
 JOBS ?= $(if $(filter cpu,$(DEVICE)),$(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4))),1)
 PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo '-n $(JOBS) --dist worksteal')
-PYTEST = $(TEST_ENV) $(PYTHON) -m pytest -q -p no:cacheprovider -o timeout=900 -W ignore::pytest.PytestConfigWarning \
+# Each of pytest's processes rewrites every test's assertions, for half of its start, unless they are kept.
+PYTEST = $(TEST_ENV) PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -q -p no:cacheprovider -o timeout=900 -W ignore::pytest.PytestConfigWarning \
 	$(if $(filter-out 1,$(JOBS)),$(PARALLEL))
 # Of `test` the steps, and of `check-gpu` the jobs whose names begin so: make check-gpu STEPS="torch functional/test_v".
 STEPS ?=

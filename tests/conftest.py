@@ -5,6 +5,7 @@ $OPD_TEST_DEVICE  the device, else cpu
 $OPD_BIN          the daemon, else build/opd
 """
 
+import gc
 import os
 import re
 import select
@@ -307,6 +308,10 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "own_card: takes much of a GPU, or compares what is taken of it: wants it alone")
     # Tests that break a file on purpose would bury what else there is. pytest.warns() sees them all the same.
     config.addinivalue_line("filterwarnings", "ignore::opd.ReloadWarning")
+
+
+def pytest_collection_finish():
+    gc.freeze()  # torch and all that is imported is not looked through at each gc.collect() of a test
 
 
 def pytest_sessionfinish(session):
