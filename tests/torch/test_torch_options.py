@@ -5,11 +5,13 @@ import threading
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.testing import assert_close
-from torch_fixtures import device, draw, ops, torch_daemon  # noqa: F401
+from torch_fixtures import device, draw, isolated, ops, torch_daemon  # noqa: F401
 
 import opd
 import opd.torch
+from opd._calls import CallConnection
 from opd._conn import Connection
 from scale_operator import X, grad_of, scale, write_scale  # noqa: F401
 
@@ -133,3 +135,52 @@ def test_a_tensor_of_a_client_is_refused_by_name(ops, torch_daemon):
     with torch_daemon.connect() as client:
         with pytest.raises(TypeError, match=r"not an opd\.Tensor; use client\.ops\.gelu"):
             ops.gelu(client.tensor([1.0]))
+
+
+@pytest.fixture
+def methods(monkeypatch):
+    """Of each request that runs or prepares."""
+    seen = []
+    send, send_call = CallConnection.send, CallConnection.send_call
+
+    def record(self, method, params, **rest):
+        if method in ("forward", "vjp", "prepare"):
+            seen.append(method)
+        return send(self, method, params, **rest)
+
+    def record_call(self, *args):
+        seen.append("call")
+        return send_call(self, *args)
+
+    monkeypatch.setattr(CallConnection, "send", record)
+    monkeypatch.setattr(CallConnection, "send_call", record_call)
+    return seen
+
+
+def test_isolated_calls_that_come_again_are_prepared(ops, draw, methods):
+    x = draw(5, 7, grad=True)
+    expected = grad_of(F.gelu(x), x)
+    with opd.torch.options(isolated=True):
+        for sent in ["forward", "vjp"], ["prepare", "forward", "prepare", "vjp"], ["call", "call"], ["call", "call"]:
+            assert_close(grad_of(ops.gelu(x, approximate="none"), x), expected)
+            assert methods == sent
+            methods.clear()
+
+
+def test_what_is_prepared_follows_edits(scale, tmp_path, isolated, methods):
+    isolated()
+    x = X.clone().requires_grad_()
+    for _ in range(3):
+        y = opd.torch.ops.scale(x)
+        grad_of(y, x)
+    old = opd.torch.ops.scale(x)
+    for factor, keeps in (3, False), (5, True):  # the second has a saved tensor, which what is prepared has not
+        write_scale(tmp_path, factor, keeps=keeps)
+        scale.reload()
+        methods.clear()
+        for _ in range(4):
+            y = opd.torch.ops.scale(x)
+            assert_close(y, factor * x)
+            assert_close(grad_of(y, x), torch.full_like(x, factor))
+        assert "call" in methods
+    assert_close(grad_of(old, x), torch.full_like(x, 2))

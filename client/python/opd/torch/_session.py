@@ -10,11 +10,13 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Optional
+from dataclasses import dataclass, field
+from typing import Any, Optional
 
 import torch
 
 from .._catalog import Catalog
+from .._calls import CallConnection
 from .._conn import Connection
 from .._reply import Batch, Reply
 from .._link import Link, connect_link
@@ -28,23 +30,27 @@ from ._dtypes import Desc, describe_all
 from ._interface import InterfaceChanged, Operator, flatten, get_key, nest
 from ._library import Export, Library, find_library
 from ._options import get_options
+from ._prepared import Prepared
 from ._stamps import Stamps, note_serial
 from ._transport import Job, Maybe, Transport, find_device
 
 _COMPILING = 600.0  # seconds that the daemon may take for kernels
 _TIMEOUT = 60.0  # seconds of silence of the daemon
 _MANY_PLANS = 4096  # kept for an operator
+_MANY_PREPARED = 1024  # of backward, and with other options
 
 # Called with all operators when they have been asked for again.
 on_refresh: list[Callable[[dict[str, Spec]], None]] = []
 
 
-class Plan(NamedTuple):
+@dataclass
+class Plan:
     """What a call makes, as the daemon worked it out."""
 
     version: int
     outputs: tuple[Desc, ...]
     saved: tuple[Desc, ...]
+    prepared: dict[Any, Prepared] = field(default_factory=dict, compare=False)  # with `keep` and options or not
 
 
 class Session:
@@ -55,6 +61,7 @@ class Session:
         self._socket = socket
         self._link: Optional[Link] = None
         self._plans: dict[str, dict[Any, Plan]] = {}
+        self._pulls: dict[Any, Prepared] = {}
         self._transports: dict[torch.device, tuple[str, Transport]] = {}
         self._ids = 0
         self._paged: Optional[Link] = None  # whose page of versions is in use
@@ -107,6 +114,7 @@ class Session:
                 warn_reload(f"opd.torch.ops.{op} is not what a client has loaded: {e}")
         if changed:
             self._plans.clear()
+            self._pulls.clear()
             self._catalog.refresh()
             # Another operator may have the versions' numbers now.
             self._stamps = Stamps(self._link.conn, self._catalog)
@@ -124,7 +132,7 @@ class Session:
         return self._catalog
 
     @property
-    def conn(self) -> Connection:
+    def conn(self) -> CallConnection:
         return self.link.conn
 
     def new_id(self) -> int:
@@ -192,12 +200,12 @@ class Session:
             plan, was_known = self._plan(operator, descs, attrs, device)
             try:
                 return self._forward(operator, plan, tensors, attrs, keep, device)
-            except (InvalidArgument, NotFound):
+            except (InvalidArgument, NotFound) as e:
                 if not was_known:
                     raise
                 self.refresh(operator.name)
                 now, _ = self._plan(operator, descs, attrs, device)
-                if now == plan:
+                if now == plan and not e._misfit:
                     raise
             return self._forward(operator, now, tensors, attrs, keep, device)
 
@@ -215,28 +223,44 @@ class Session:
         inputs, outputs, saved, grads = tensors
         reads = [*inputs, *outputs, *saved, *grads]
         makes = [Desc(d.dtype, d.shape) for d, want in zip(descs, wanted) if want and d]
-        options: dict[str, Any] = {
-            "inputs": [None if d is None else (d.dtype, *d.layout) for d in descs],
-        }
 
         def send(
             ids: list[Optional[int]], made: list[Optional[int]], into: bool, batch: Batch
         ) -> Reply:
             rest = iter(made)
             places = [next(rest) if want else None for want in wanted]
-            parts = _split(ids, len(inputs), len(outputs), len(saved))
+            values = _name_attrs(operator, attrs)
+            described = _write_descs(descs)
+            sent = prepared.call(
+                lambda: [*ids, *places],
+                lambda: ("vjp", operator.name, described, values, self._with_asked({"version": version, "device": name})),
+                *(batch, self._find_deadline(operator)),
+            )
+            if sent:
+                return sent
+            options = {"version": version, "inputs": described}
             if into:
                 options["into"] = places
                 places = [None] * len(places)
-            values = _name_attrs(operator, attrs)
+            parts = _split(ids, len(inputs), len(outputs), len(saved))
             params = (operator.name, *parts, values, places, options)
             return self._send(transport.conn, "vjp", operator, params, batch)
 
         device = find_device(operator.name, reads)
         with self.lock:
-            transport = self._transport(device)
-            options["version"] = self.find_version(operator.name, stamp)
-            return transport.run(Job(reads, (), operator.strided, makes, send))[1]
+            transport, name = self._transport(device), self._device_name(device)
+            version = self.find_version(operator.name, stamp)
+            key = (operator.name, version, tuple(descs), tuple(map(_freeze, attrs)), device, _get_asked())
+            prepared = self._find_prepared(self._pulls, key)
+            job = Job(reads, (), operator.strided, makes, send)
+            try:
+                return transport.run(job)[1]
+            except OpdError as e:
+                if not e._misfit:
+                    raise
+            del self._pulls[key]
+            prepared = self._find_prepared(self._pulls, key)
+            return transport.run(job)[1]
 
     def export(
         self,
@@ -326,6 +350,7 @@ class Session:
 
     def _forget(self) -> None:
         self._plans.clear()
+        self._pulls.clear()
         self._transports.clear()
         self._ids = 0
 
@@ -346,16 +371,30 @@ class Session:
             options: dict[str, Any] = {"device": self._transports[device][0]}
             if get_options().version is not None:
                 options["version"] = plan.version
+            values = _name_attrs(operator, attrs)
+
+            def describe() -> tuple[Any, ...]:
+                descs = _write_descs(describe_all(tensors, operator.strided))
+                saves = {"saved": True} if keep else {}
+                return "forward", operator.name, descs, values, self._with_asked({**options, **saves})
+
+            sent = prepared and prepared.call(
+                lambda: [*ids, *made], describe, batch, self._find_deadline(operator)
+            )
+            if sent:
+                return sent
             outputs, saved = nest(made[:n], operator.made_lengths), made[n:]
             if into:
                 options["into"], outputs = outputs, [None] * len(outputs)
             if keep:
                 options["saved_into" if into else "saved"] = saved
-            params = (operator.name, nest(ids, operator.lengths), _name_attrs(operator, attrs), outputs, options)
+            params = (operator.name, nest(ids, operator.lengths), values, outputs, options)
             return self._send(transport.conn, "forward", operator, params, batch)
 
         makes = plan.outputs + plan.saved if keep else plan.outputs
-        transport = self._transport(device)
+        transport, prepared = self._transport(device), None
+        if operator.lengths is None:  # nothing is prepared with lists
+            prepared = self._find_prepared(plan.prepared, (keep, _get_asked()))
         result, made = transport.run(Job(tensors, operator.mutated, operator.strided, makes, send))
         version = int(result["version"])
         if version != plan.version:
@@ -386,15 +425,32 @@ class Session:
         batch: Batch,
     ) -> Reply:
         """A request that runs, whose last parameter is a map of options."""
+        self._with_asked(params[-1])
+        reply = conn.send(method, params, batch=batch)
+        reply.deadline = self._find_deadline(operator)
+        return reply
+
+    def _with_asked(self, options: dict[str, Any]) -> dict[str, Any]:
+        """With what the thread asks for."""
         asked = get_options()
         if asked.deadline is not None:
-            params[-1]["deadline"] = asked.deadline
+            options["deadline"] = asked.deadline
         if asked.debug:
-            params[-1]["debug"] = True
-        reply = conn.send(method, params, batch=batch)
+            options["debug"] = True
+        return options
+
+    def _find_deadline(self, operator: Operator) -> float:
+        """Seconds that the daemon may take."""
         spec = self._catalog.specs.get(operator.name)
-        reply.deadline = asked.deadline or (spec and spec.deadline) or 0.0
-        return reply
+        return get_options().deadline or (spec and spec.deadline) or 0.0
+
+    def _find_prepared(self, known: dict[Any, Prepared], key: Any) -> Prepared:
+        found = known.get(key)
+        if found is None or found.conn is not self.conn:
+            if len(known) >= _MANY_PREPARED:
+                known.clear()
+            found = known[key] = Prepared(self.conn, self.new_id())
+        return found
 
     def _check_interface(self, operator: Operator) -> None:
         """Raises InterfaceChanged if the operator is not as it was registered."""
@@ -488,8 +544,18 @@ def _check_version(operator: Operator, plan: Plan) -> None:
         )
 
 
+def _get_asked() -> tuple[Optional[float], bool]:
+    """What calls of this thread are to be made with, the version aside."""
+    asked = get_options()
+    return asked.deadline, asked.debug
+
+
 def _freeze(value: Any) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else value
+
+
+def _write_descs(descs: Sequence[Optional[Desc]]) -> list[Any]:
+    return [None if d is None else (d.dtype, *d.layout) for d in descs]
 
 
 def _name_attrs(operator: Operator, attrs: Sequence[Any]) -> dict[str, Any]:

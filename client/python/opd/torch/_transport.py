@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Optional, Protocol
 
 import torch
 
+from .._calls import CallConnection
 from .._conn import Connection
 from .._reply import Batch, Reply
 from .._warn import warn_reload
@@ -33,7 +34,7 @@ class Transport(Protocol):
     """Gets torch's tensors to one of the daemon's devices and back, over one connection: what it
     knows by ids is of no use on another."""
 
-    conn: Connection
+    conn: CallConnection
 
     def run(self, job: Job) -> tuple[Any, list[torch.Tensor]]: ...
 
