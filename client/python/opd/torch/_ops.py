@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import partial
 from inspect import Signature
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, TypeVar, Union
 
 import torch
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 else:
     Shipped = object  # as of client.ops
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _sym_float: Any = torch.sym_float  # it has no types
 _operators: dict[str, Operator] = {}  # for each name the registration that is in use
 _registered: dict[tuple[str, Any], Operator] = {}  # by name and key; torch forgets none
@@ -107,9 +108,15 @@ def _find_function(name: str) -> Any:
     return _functions[name]
 
 
+def _assume_constant(function: _F) -> _F:
+    """torch.compiler.assume_constant_result(), which imports the whole compiler for that."""
+    vars(function)["_dynamo_marked_constant"] = True
+    return function
+
+
 # torch.compile does not look into this, so that an operator may first be used in compiled code;
 # nor does it look again when an edit has made another registration: the old one tells.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@_assume_constant
 def _look_up(name: str) -> str:
     """The name in torch.ops.opd of an operator as it is now; empty: there is none."""
     operator = _operators.get(name)
@@ -121,7 +128,7 @@ def _look_up(name: str) -> str:
     return operator.public
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@_assume_constant
 def _look_up_now(name: str) -> str:
     """As _look_up(), of what the daemon has now: what is compiled stays as it is."""
     get_session().refresh(name)
@@ -129,7 +136,7 @@ def _look_up_now(name: str) -> str:
     return public
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@_assume_constant
 def _tell_missing(name: str) -> str:
     return get_session().tell_missing(name)
 
@@ -147,18 +154,18 @@ def _call_compiled(name: str, *args: Any, **kwargs: Any) -> Any:
     return packet.default(*args, **kwargs)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@_assume_constant
 def _find_lists(name: str) -> str:
     """The operator's attributes int[N] and float[N], as "1:size:int:2 2:scale:float:2"."""
     return _operators[name].lists if _look_up(name) else ""
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@_assume_constant
 def _find_overload(name: str) -> str:
     return _operators[name].open_overload if _look_up(name) else "default"
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@_assume_constant
 def _takes_device(name: str) -> bool:
     return bool(_look_up(name)) and _operators[name].takes_device
 

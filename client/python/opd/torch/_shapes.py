@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Optional
 
 import torch
-from torch.fx.experimental import symbolic_shapes
 
 from .._trees import Arithmetic, Misfit
 from ..errors import InvalidArgument
@@ -19,10 +18,23 @@ from ._transport import Maybe, find_device
 
 _torch: Any = torch  # some of it has no types
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_is_known: Callable[[Any], bool] = symbolic_shapes.statically_known_true
-_guard: Any = getattr(symbolic_shapes, "guard_or_false", None)
-if _guard is None:  # torch before 2.8
-    _guard = symbolic_shapes.guard_size_oblivious
+
+
+def _get_shapes() -> Any:
+    """torch's, imported when first needed: it brings all of sympy along."""
+    from torch.fx.experimental import symbolic_shapes
+
+    return symbolic_shapes
+
+
+def _is_known(test: Any) -> bool:
+    return bool(_get_shapes().statically_known_true(test))
+
+
+def _guard(test: Any) -> bool:
+    shapes = _get_shapes()
+    guard = getattr(shapes, "guard_or_false", None) or shapes.guard_size_oblivious  # torch before 2.8
+    return bool(guard(test))
 
 
 def infer(
@@ -44,7 +56,7 @@ def infer(
             refused = InvalidArgument(f"{operator.name}: {e}", op=operator.name)
     try:
         plan = session.plan(operator, tensors, to_wire(attrs))
-    except symbolic_shapes.GuardOnDataDependentSymNode:
+    except _get_shapes().GuardOnDataDependentSymNode:
         raise refused or InvalidArgument(
             f"{operator.name}: the daemon is needed for its shapes, and takes no sizes that depend "
             "on data",
