@@ -20,6 +20,7 @@ import opd
 import opd.torch
 from opd.torch._library import find_library
 from scale_operator import X, grad_of, save, scale, write_scale  # noqa: F401
+from spawned import step
 
 # --- threads and processes
 
@@ -107,6 +108,20 @@ def test_a_forked_child_has_its_own_connection(ops):
     for values, _ in results:
         assert values == before.tolist()
     assert torch.equal(ops.gelu(x, approximate="none"), before)
+
+
+def test_a_spawned_process(ops, torch_daemon, monkeypatch):
+    """By plain multiprocessing: a layer and a tensor go there by pickle, results come back."""
+    monkeypatch.setenv("OPD_SOCKET", torch_daemon.socket)
+    layer = opd.torch.DepthwiseConv2d(3, padding=1, bias=True)
+    x = torch.randn(2, 3, 6, 5, requires_grad=True)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        pid, y, gradient, n_loaded = pool.apply(step, (layer, x.detach().requires_grad_()))
+    here = layer(x)
+    assert pid != os.getpid()
+    assert_close(y, here)
+    assert_close(gradient, grad_of(here, x))
+    assert n_loaded is None or n_loaded == 2 or os.environ.get("OPD_ISOLATED") == "1"
 
 
 class Interrupt(Exception):
