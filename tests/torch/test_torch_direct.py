@@ -17,6 +17,7 @@ import opd.torch
 from opd._native import native
 from opd.torch._direct import MISS, get_direct
 from opd.torch._library import DEFAULT_ISOLATED, get_library
+from opd.torch._loader import FORWARD
 from opd.torch._ops import _operators
 
 sys.path.insert(0, str(ROOT / "tests" / "functional"))
@@ -55,7 +56,7 @@ def make(ops, device, draw):
     here = torch.ops.opd.gelu.here
 
     def make(apply=None):
-        number = kernels._here_number
+        number = kernels.loader.numbers[FORWARD]
         rest = here, kernels._words, lambda *_, **__: LEFT, apply
         return get_direct(get_library()).make(number, kernels._layout, "t", *rest)
 
