@@ -2,75 +2,19 @@
 
 #include "op/derive.h"
 
-// What the gradient g of a function becomes for each of its arguments x, y, z; r is the result. At
-// corners (a tie, a bend, a pole that cancels) it is what PyTorch gives. Where a rule begins with a
-// choice of 0, nothing is handed on then: a condition, as of a branch. fma(-x, x, 1) is as exact
-// near its zeros as (1 - x) * (1 + x), whose own derivative there would be 0 times infinity.
-
 // 1 / cosh(x)^2, where cosh overflows too; of both signs the same, and smooth at 0.
 #define E_OF_X "exp(2 * fmin(x, -x))"
 #define SECH2 "(4 * " E_OF_X " / ((1 + " E_OF_X ") * (1 + " E_OF_X ")))"
 
-static const struct {
-    const char *name, *rules[DERIVE_MAX_PARTS]; // "": nothing is handed on
-} functions[] = {
-    { "abs", { "x == 0 ? 0 : x > 0 ? g : -g" } },
-    { "acos", { "-g * rsqrt(fma(-x, x, 1))" } },
-    { "acosh", { "g / (sqrt(x - 1) * sqrt(x + 1))" } },
-    { "asin", { "g * rsqrt(fma(-x, x, 1))" } },
-    { "asinh", { "g / hypot(x, 1)" } },
-    { "atan", { "g / (1 + x * x)" } },
-    { "atan2",
-      { "x == 0 && y == 0 ? 0 : g * (y / hypot(x, y) / hypot(x, y))",
-        "x == 0 && y == 0 ? 0 : -g * (x / hypot(x, y) / hypot(x, y))" } },
-    { "atanh", { "g / fma(-x, x, 1)" } },
-    { "cbrt", { "g / (3 * r * r)" } },
-    { "ceil", { "" } },
-    { "copysign", { "x == 0 ? 0 : signbit(x) == signbit(y) ? g : -g", "" } },
-    { "cos", { "-g * sin(x)" } },
-    { "cosh", { "g * sinh(x)" } },
-    { "erf", { "1.1283791670955126 * g * exp(-x * x)" } },
-    { "erfc", { "-1.1283791670955126 * g * exp(-x * x)" } },
-    { "exp", { "g * r" } },
-    { "exp10", { "2.3025850929940457 * g * r" } },
-    { "exp2", { "0.69314718055994531 * g * r" } },
-    { "expm1", { "g * exp(x)" } },
-    { "fabs", { "x == 0 ? 0 : x > 0 ? g : -g" } },
-    { "fdim", { "x > y ? g : 0", "x > y ? -g : 0" } },
-    { "floor", { "" } },
-    { "fma", { "g * y", "g * x", "g" } },
-    { "fmax", { "x >= y || isnan(y) ? g : 0", "x >= y || isnan(y) ? 0 : g" } },
-    { "fmin", { "x <= y || isnan(y) ? g : 0", "x <= y || isnan(y) ? 0 : g" } },
-    { "fmod", { "g", "-g * trunc(x / y)" } },
-    { "hypot", { "g * (x / r)", "g * (y / r)" } },
-    { "lgamma", { "g * digamma(x)" } },
-    { "log", { "g / x" } },
-    { "log10", { "g / (2.3025850929940457 * x)" } },
-    { "log1p", { "g / (1 + x)" } },
-    { "log2", { "g / (0.69314718055994531 * x)" } },
-    { "max",
-      { "x >= y || isnan(y) ? (x == y ? 0.5 * g : g) : 0",
-        "x > y || isnan(y) ? 0 : (x == y ? 0.5 * g : g)" } },
-    { "min",
-      { "x <= y || isnan(y) ? (x == y ? 0.5 * g : g) : 0",
-        "x < y || isnan(y) ? 0 : (x == y ? 0.5 * g : g)" } },
-    { "normcdf", { "0.3989422804014327 * g * exp(-0.5 * x * x)" } },
-    { "pow",
-      { "y == 0 ? 0 : g * (y * pow(x, y - 1))", "x == 0 && y >= 0 ? 0 : g * (r * log(x))" } },
-    { "rcbrt", { "-g * r / (3 * x)" } },
-    { "remainder", { "g", "-g * rint((x - r) / y)" } },
-    { "rint", { "" } },
-    { "round", { "" } },
-    { "rsqrt", { "-0.5 * g * (r * r * r)" } },
-    { "sin", { "g * cos(x)" } },
-    { "sinh", { "g * cosh(x)" } },
-    { "sqrt", { "g / (2 * r)" } },
-    { "tan", { "g * (1 + r * r)" } },
-    { "tanh", { "g * " SECH2 } },
-    { "tgamma", { "g * (r * digamma(x))" } },
-    { "trunc", { "" } },
+static const char *const functions[][DERIVE_MAX_PARTS] = {
+#define ONE(name, cpp, host, ...) { __VA_ARGS__ },
+#define TWO ONE
+#define THREE ONE
+#define TEST(name, host) { NULL },
+#include "op/functions.def"
 };
 
+// The same of operators; NULL: g itself is handed on.
 static const struct {
     int kind;
     const char *rules[DERIVE_MAX_PARTS];
@@ -86,11 +30,10 @@ static const struct {
     { NODE_AMIN, { "x == r ? g / y : 0" } },
 };
 
-static const char *const *find_rules(const struct graph *g, const struct node *n)
+static const char *const *find_rules(const struct node *n)
 {
-    for (size_t i = 0; n->kind == NODE_CALL && i < sizeof functions / sizeof *functions; i++)
-        if (strcmp(functions[i].name, formula_function(g->set, n)) == 0)
-            return functions[i].rules;
+    if (n->kind == NODE_CALL) // not the file's own, and known
+        return n->a >= 0 && functions[n->a][0] ? functions[n->a] : NULL;
     for (size_t i = 0; i < sizeof operators / sizeof *operators; i++)
         if (operators[i].kind == n->kind)
             return operators[i].rules;
@@ -177,7 +120,7 @@ int derive_parts(struct graph *g, struct node *n, struct derive_part parts[DERIV
     found = find_logistic(g, n, parts);
     if (found > 0)
         return found;
-    const char *const *rules = find_rules(g, n);
+    const char *const *rules = find_rules(n);
     if (!rules)
         return -1;
     for (int i = 0; i < n->n_args; i++) {

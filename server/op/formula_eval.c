@@ -5,45 +5,19 @@
 
 // --- functions
 
-static double call_normcdf(double x)
-{
-    return 0.5 * erfc(-x * sqrt(0.5));
-}
-
-static double call_rcbrt(double x)
-{
-    return 1 / cbrt(x);
-}
-
-static double call_rsqrt(double x)
-{
-    return 1 / sqrt(x);
-}
-
-static double call_exp10(double x)
-{
-    return pow(10, x);
-}
-
-static double call_isfinite(double x)
-{
-    return isfinite(x);
-}
-
-static double call_isinf(double x)
-{
-    return isinf(x) != 0;
-}
-
-static double call_isnan(double x)
-{
-    return isnan(x);
-}
-
-static double call_signbit(double x)
-{
-    return signbit(x) != 0;
-}
+#define CALL(name, value)                                                                          \
+    static double call_##name(double x)                                                            \
+    {                                                                                              \
+        return value;                                                                              \
+    }
+CALL(normcdf, 0.5 * erfc(-x * sqrt(0.5)))
+CALL(rcbrt, 1 / cbrt(x))
+CALL(rsqrt, 1 / sqrt(x))
+CALL(exp10, pow(10, x))
+CALL(isfinite, isfinite(x))
+CALL(isinf, isinf(x) != 0)
+CALL(isnan, isnan(x))
+CALL(signbit, signbit(x) != 0)
 
 static double call_digamma(double x)
 {
@@ -60,43 +34,26 @@ static double call_digamma(double x)
     return sum + log(x) - 0.5 / x - r * (1. / 12 - r * (1. / 120 - r / 252));
 }
 
-// clang-format off
 static const struct {
-    const char *name;
     double (*one)(double);
     double (*two)(double, double);
+    double (*three)(double, double, double);
 } functions[] = {
-    { "abs", fabs, NULL }, { "acos", acos, NULL }, { "acosh", acosh, NULL },
-    { "asin", asin, NULL }, { "asinh", asinh, NULL }, { "atan", atan, NULL },
-    { "atan2", NULL, atan2 }, { "atanh", atanh, NULL }, { "cbrt", cbrt, NULL },
-    { "ceil", ceil, NULL }, { "copysign", NULL, copysign }, { "cos", cos, NULL },
-    { "cosh", cosh, NULL }, { "digamma", call_digamma, NULL },
-    { "erf", erf, NULL }, { "erfc", erfc, NULL }, { "exp", exp, NULL },
-    { "exp10", call_exp10, NULL }, { "exp2", exp2, NULL }, { "expm1", expm1, NULL },
-    { "fabs", fabs, NULL }, { "fdim", NULL, fdim }, { "floor", floor, NULL },
-    { "fmax", NULL, fmax }, { "fmin", NULL, fmin }, { "fmod", NULL, fmod },
-    { "hypot", NULL, hypot }, { "isfinite", call_isfinite, NULL }, { "isinf", call_isinf, NULL },
-    { "isnan", call_isnan, NULL }, { "lgamma", lgamma, NULL }, { "log", log, NULL },
-    { "log10", log10, NULL }, { "log1p", log1p, NULL }, { "log2", log2, NULL },
-    { "max", NULL, fmax }, { "min", NULL, fmin }, { "normcdf", call_normcdf, NULL },
-    { "pow", NULL, pow }, { "rcbrt", call_rcbrt, NULL }, { "remainder", NULL, remainder },
-    { "rint", rint, NULL }, { "round", round, NULL }, { "rsqrt", call_rsqrt, NULL },
-    { "signbit", call_signbit, NULL }, { "sin", sin, NULL }, { "sinh", sinh, NULL },
-    { "sqrt", sqrt, NULL }, { "tan", tan, NULL }, { "tanh", tanh, NULL },
-    { "tgamma", tgamma, NULL }, { "trunc", trunc, NULL },
+#define ONE(name, cpp, host, ...) { .one = host },
+#define TWO(name, cpp, host, ...) { .two = host },
+#define THREE(name, cpp, host, ...) { .three = host },
+#define TEST(name, host) { .one = host },
+#include "op/functions.def"
 };
-// clang-format on
 
-static double call(const struct formula_set *set, const struct node *n, const double *args)
+static double call(const struct node *n, const double *args)
 {
-    const char *name = formula_function(set, n);
-    if (!formula_function_cpp(n))
+    if (n->a < 0)
         return NAN; // the file's own
-    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
-        if (strcmp(functions[i].name, name) == 0)
-            return functions[i].one ? functions[i].one(args[0])
-                                    : functions[i].two(args[0], args[1]);
-    return fma(args[0], args[1], args[2]); // the only one of three
+    if (functions[n->a].one)
+        return functions[n->a].one(args[0]);
+    return functions[n->a].two ? functions[n->a].two(args[0], args[1])
+                               : functions[n->a].three(args[0], args[1], args[2]);
 }
 
 // --- a tree at a point
@@ -174,7 +131,7 @@ static double eval(const struct formula_set *set, const struct node *n,
     if (n->kind == NODE_CHOICE)
         return args[0] != 0 ? args[1] : args[2];
     if (n->kind == NODE_CALL || n->kind == NODE_TEST)
-        return call(set, n, args);
+        return call(n, args);
     return combine(n, args[0], args[1]);
 }
 

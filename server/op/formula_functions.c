@@ -40,37 +40,14 @@ static const char *hint_function(const char *name, size_t size)
     return NULL;
 }
 
-// clang-format off
 static const struct function functions[] = {
-    { "abs", "n", NODE_CALL, "fabs" }, { "acos", "n", NODE_CALL, NULL },
-    { "acosh", "n", NODE_CALL, NULL }, { "asin", "n", NODE_CALL, NULL },
-    { "asinh", "n", NODE_CALL, NULL }, { "atan", "n", NODE_CALL, NULL },
-    { "atan2", "nn", NODE_CALL, NULL }, { "atanh", "n", NODE_CALL, NULL },
-    { "cbrt", "n", NODE_CALL, NULL }, { "ceil", "n", NODE_CALL, NULL },
-    { "copysign", "nn", NODE_CALL, NULL }, { "cos", "n", NODE_CALL, NULL },
-    { "cosh", "n", NODE_CALL, NULL }, { "digamma", "n", NODE_CALL, "opd::formula_digamma" },
-    { "erf", "n", NODE_CALL, NULL },
-    { "erfc", "n", NODE_CALL, NULL }, { "exp", "n", NODE_CALL, "opd::formula_exp<scalar_t>" },
-    { "exp10", "n", NODE_CALL, NULL }, { "exp2", "n", NODE_CALL, NULL },
-    { "expm1", "n", NODE_CALL, NULL }, { "fabs", "n", NODE_CALL, NULL },
-    { "fdim", "nn", NODE_CALL, NULL }, { "floor", "n", NODE_CALL, NULL },
-    { "fma", "nnn", NODE_CALL, NULL }, { "fmax", "nn", NODE_CALL, NULL },
-    { "fmin", "nn", NODE_CALL, NULL }, { "fmod", "nn", NODE_CALL, NULL },
-    { "hypot", "nn", NODE_CALL, NULL }, { "isfinite", "n", NODE_TEST, NULL },
-    { "isinf", "n", NODE_TEST, NULL }, { "isnan", "n", NODE_TEST, NULL },
-    { "lgamma", "n", NODE_CALL, NULL }, { "log", "n", NODE_CALL, NULL },
-    { "log10", "n", NODE_CALL, NULL }, { "log1p", "n", NODE_CALL, NULL },
-    { "log2", "n", NODE_CALL, NULL }, { "max", "nn", NODE_CALL, "fmax" },
-    { "min", "nn", NODE_CALL, "fmin" }, { "normcdf", "n", NODE_CALL, "opd::formula_normcdf" },
-    { "pow", "nn", NODE_CALL, NULL }, { "rcbrt", "n", NODE_CALL, "opd::formula_rcbrt" },
-    { "remainder", "nn", NODE_CALL, NULL }, { "rint", "n", NODE_CALL, NULL },
-    { "round", "n", NODE_CALL, NULL }, { "rsqrt", "n", NODE_CALL, NULL },
-    { "signbit", "n", NODE_TEST, NULL }, { "sin", "n", NODE_CALL, NULL },
-    { "sinh", "n", NODE_CALL, NULL }, { "sqrt", "n", NODE_CALL, NULL },
-    { "tan", "n", NODE_CALL, NULL }, { "tanh", "n", NODE_CALL, NULL },
-    { "tgamma", "n", NODE_CALL, NULL }, { "trunc", "n", NODE_CALL, NULL },
+#define ONE(name, cpp, ...) { #name, "n", NODE_CALL, cpp },
+#define TWO(name, cpp, ...) { #name, "nn", NODE_CALL, cpp },
+#define THREE(name, cpp, ...) { #name, "nnn", NODE_CALL, cpp },
+#define TEST(name, ...) { #name, "n", NODE_TEST, #name },
+#include "op/functions.def"
 };
-// clang-format on
+
 const struct function *formula_find_function(struct parser *p, const struct token *name, int *out)
 {
     const struct function *f = tree_function(p, functions, sizeof functions / sizeof *functions,
@@ -86,8 +63,5 @@ const char *formula_function(const struct formula_set *set, const struct node *c
 
 const char *formula_function_cpp(const struct node *call)
 {
-    if (call->a < 0)
-        return NULL;
-    const struct function *f = &functions[call->a];
-    return f->code ? f->code : f->name;
+    return call->a >= 0 ? functions[call->a].code : NULL;
 }

@@ -91,7 +91,7 @@ struct function {
     const char *name;
     const char *args; // a letter each
     int kind;         // of the node
-    const char *code; // in C++; NULL: the name
+    const char *code; // in C++, of formulas
 };
 
 // NULL and false: it failed, and the lexer has the error.
