@@ -65,77 +65,30 @@ static void put_compiles(struct buf *out, const struct broker *b)
     put(out, "cache_bytes", "gauge", "Compiled kernels on disk.", (double)s.cache_bytes);
 }
 
-struct device_metric {
-    const char *name, *type, *help;
-    double (*get)(const struct device *d);
-};
+// Those of each device: name, type, help, value.
+#define DEVICE_METRICS(X)                                                                          \
+    X("device_up", "gauge", "1: its process serves.", d->state == DEVICE_READY)                    \
+    X("device_memory_used_bytes", "gauge", "Held by tensors.", d->space.map.used)                  \
+    X("device_memory_named_bytes", "gauge", "Of that, by named ones.", d->space.named_bytes)       \
+    X("device_memory_reserved_bytes", "gauge", "Taken from the device.", d->space.map.reserved)    \
+    X("device_tensors", "gauge", "Tensors.", d->space.n_tensors)                                   \
+    X("device_queue", "gauge", "Commands that wait or are in flight.", d->queue.n)                 \
+    X("device_restarts_total", "counter", "Its process was replaced.", d->restart.count)           \
+    X("device_reruns_total", "counter", "Requests run again since that was killed.",               \
+      d->queue.n_reruns)                                                                           \
+    X("device_busy_seconds_total", "counter", "Something was in flight.",                          \
+      (double)device_busy_ns(d) / 1e9)
 
-static double get_up(const struct device *d)
+static void put_devices(struct buf *out, const struct devices *all)
 {
-    return d->state == DEVICE_READY;
-}
-
-static double get_used(const struct device *d)
-{
-    return (double)d->space.map.used;
-}
-
-static double get_named(const struct device *d)
-{
-    return (double)d->space.named_bytes;
-}
-
-static double get_reserved(const struct device *d)
-{
-    return (double)d->space.map.reserved;
-}
-
-static double get_tensors(const struct device *d)
-{
-    return d->space.n_tensors;
-}
-
-static double get_queued(const struct device *d)
-{
-    return d->queue.n;
-}
-
-static double get_restarts(const struct device *d)
-{
-    return d->restart.count;
-}
-
-static double get_reruns(const struct device *d)
-{
-    return d->queue.n_reruns;
-}
-
-static double get_busy(const struct device *d)
-{
-    return (double)device_busy_ns(d) / 1e9;
-}
-
-static const struct device_metric device_metrics[] = {
-    { "device_up", "gauge", "1: its process serves.", get_up },
-    { "device_memory_used_bytes", "gauge", "Held by tensors.", get_used },
-    { "device_memory_named_bytes", "gauge", "Of that, by named ones.", get_named },
-    { "device_memory_reserved_bytes", "gauge", "Taken from the device.", get_reserved },
-    { "device_tensors", "gauge", "Tensors.", get_tensors },
-    { "device_queue", "gauge", "Commands that wait or are in flight.", get_queued },
-    { "device_restarts_total", "counter", "Its process was replaced.", get_restarts },
-    { "device_reruns_total", "counter", "Requests run again since that was killed.", get_reruns },
-    { "device_busy_seconds_total", "counter", "Something was in flight.", get_busy },
-};
-
-static void put_devices(struct buf *out, const struct broker *b)
-{
-    for (size_t m = 0; m < sizeof device_metrics / sizeof device_metrics[0]; m++) {
-        const struct device_metric *metric = &device_metrics[m];
-        begin(out, metric->name, metric->type, metric->help);
-        for (int i = 0; i < b->devices.n; i++)
-            buf_printf(out, "opd_%s{device=\"%s\"} %.17g\n", metric->name, b->devices.at[i]->name,
-                       metric->get(b->devices.at[i]));
+#define PUT(metric, type, help, value)                                                             \
+    begin(out, metric, type, help);                                                                \
+    for (int i = 0; i < all->n; i++) {                                                             \
+        const struct device *d = all->at[i];                                                       \
+        buf_printf(out, "opd_" metric "{device=\"%s\"} %.17g\n", d->name, (double)(value));        \
     }
+    DEVICE_METRICS(PUT)
+#undef PUT
 }
 
 // Of operators that have run: bounds from 4 us to 4.3 s, each four times the one before.
@@ -219,7 +172,7 @@ enum request_status request_metrics(struct request *req, const value *params, st
     struct buf text = { 0 };
     put_requests(&text, req->broker);
     put_compiles(&text, req->broker);
-    put_devices(&text, req->broker);
+    put_devices(&text, &req->broker->devices);
     put_operators(&text, req->broker);
     put_exported(&text, req->broker);
     pack_str(&req->reply, buf_str(&text));
