@@ -72,6 +72,31 @@ int file_memfd(const char *name, const void *bytes, size_t size)
     return -1;
 }
 
+bool file_stamp_read(const char *path, struct file_stamp *out)
+{
+    return file_stamp_read_in(AT_FDCWD, path, out);
+}
+
+bool file_stamp_read_in(int folder, const char *file, struct file_stamp *out)
+{
+    struct stat st;
+    *out = (struct file_stamp){ 0 };
+    if (fstatat(folder, file, &st, 0) < 0)
+        return false;
+    out->device = st.st_dev;
+    out->inode = st.st_ino;
+    out->size = st.st_size;
+    out->mtime_ns = st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+    out->ctime_ns = st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec;
+    return true;
+}
+
+bool file_stamp_same(const struct file_stamp *a, const struct file_stamp *b)
+{
+    return a->device == b->device && a->inode == b->inode && a->size == b->size &&
+           a->mtime_ns == b->mtime_ns && a->ctime_ns == b->ctime_ns;
+}
+
 char *file_temporary(const char *name)
 {
     const char *folder = getenv("TMPDIR");

@@ -54,31 +54,6 @@ void source_mend(struct source *s)
     s->failure = (struct source_failure){ 0 };
 }
 
-bool file_stamp_read(const char *path, struct file_stamp *out)
-{
-    return file_stamp_read_in(AT_FDCWD, path, out);
-}
-
-bool file_stamp_read_in(int folder, const char *file, struct file_stamp *out)
-{
-    struct stat st;
-    *out = (struct file_stamp){ 0 };
-    if (fstatat(folder, file, &st, 0) < 0)
-        return false;
-    out->device = st.st_dev;
-    out->inode = st.st_ino;
-    out->size = st.st_size;
-    out->mtime_ns = st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
-    out->ctime_ns = st.st_ctim.tv_sec * 1000000000 + st.st_ctim.tv_nsec;
-    return true;
-}
-
-bool file_stamp_same(const struct file_stamp *a, const struct file_stamp *b)
-{
-    return a->device == b->device && a->inode == b->inode && a->size == b->size &&
-           a->mtime_ns == b->mtime_ns && a->ctime_ns == b->ctime_ns;
-}
-
 // Takes a byte-order mark off, which some editors put before UTF-8.
 static void drop_mark(char *text, size_t *size)
 {
@@ -99,7 +74,7 @@ static bool read_text(int fd, const char *path, struct buf *text, struct opd_err
            opd_err_set(err, OPD_E_invalid_argument, "%s: holds a zero byte; expected text", path);
 }
 
-char *file_read(const char *path, size_t *out_size, struct opd_err *err)
+char *source_read_file(const char *path, size_t *out_size, struct opd_err *err)
 {
     struct stat st;
     struct buf text = { 0 };
@@ -220,7 +195,7 @@ static bool include(struct expansion *x, const char *name, size_t length, const 
                          "%s:%d: includes are nested deeper than %d, or more than %d", from, line,
                          MAX_DEPTH, SOURCE_MAX_INCLUDES);
     size_t size;
-    char *text = ok && *out_found && !skip ? file_read(path, &size, err) : NULL;
+    char *text = ok && *out_found && !skip ? source_read_file(path, &size, err) : NULL;
     if (text) {
         if (strstr(text, "#pragma once") && x->n_once < SOURCE_MAX_INCLUDES)
             x->once[x->n_once++] = inc->path;
@@ -285,7 +260,7 @@ bool source_read(struct source *s, struct opd_err *err)
                     &s->stamp); // before the text: what changes in between is seen by the next look
     forget_includes(s);
     size_t size;
-    char *text = trust_folder(s->folder, err) ? file_read(s->path, &size, err) : NULL;
+    char *text = trust_folder(s->folder, err) ? source_read_file(s->path, &size, err) : NULL;
     return text && take_text(s, text, size, err);
 }
 

@@ -9,16 +9,9 @@
 #include <sys/types.h>
 
 #include "base/err.h"
+#include "base/file.h"
 
 enum { SOURCE_MAX_SIZE = 1 << 20, SOURCE_MAX_INCLUDES = 64 };
-
-// The stamp of a file, from stat(): if it is the same, so is the content.
-struct file_stamp {
-    dev_t device;
-    ino_t inode;
-    off_t size;
-    int64_t mtime_ns, ctime_ns; // 0: not there
-};
 
 struct source_include {
     char *path;
@@ -64,12 +57,8 @@ void source_free(struct source *s);                                             
 
 void source_mend(struct source *s); // its failure stands no more; NULL is fine
 
-bool file_stamp_read(const char *path, struct file_stamp *out); // false, and all zero: not there
-// Of a file in an open folder, which is found sooner.
-bool file_stamp_read_in(int folder, const char *file, struct file_stamp *out);
-bool file_stamp_same(const struct file_stamp *a, const struct file_stamp *b);
-char *file_read(const char *path, size_t *out_size,
-                struct opd_err *err); // terminated; the caller frees it
+// A file's text, terminated; the caller frees it. Errors: invalid_argument.
+char *source_read_file(const char *path, size_t *out_size, struct opd_err *err);
 
 // Is one stamp another `now`? *out_by_include: of a header, not of the file itself.
 bool source_changed(const struct source *s, bool *out_by_include);

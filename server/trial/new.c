@@ -49,7 +49,7 @@ int new_main(int argc, char **argv)
     struct buf out = { 0 };
     size_t size;
     const char *file = strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
-    char *text = file_read(argv[0], &size, &err);
+    char *text = source_read_file(argv[0], &size, &err);
     if (!text)
         return fail(&err, 2);
     struct source *s = NULL;

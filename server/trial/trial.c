@@ -158,7 +158,7 @@ static bool await_stage(pid_t pid, double deadline, int *out_status)
 static char *read_text(const struct trial *t, const char *name)
 {
     size_t size;
-    char *path = mem_printf("%s/%s", t->folder, name), *text = file_read(path, &size, NULL);
+    char *path = mem_printf("%s/%s", t->folder, name), *text = source_read_file(path, &size, NULL);
     free(path);
     return text ? text : mem_strdup("");
 }

@@ -57,7 +57,7 @@ static bool read_failure(const struct trial_build *b, int image, struct opd_err 
 {
     size_t size;
     char *path = mem_printf("%s/%d.err", b->folder, image);
-    char *text = file_read(path, &size, NULL);
+    char *text = source_read_file(path, &size, NULL);
     char *log = text ? strchr(text, '\n') : NULL;
     free(path);
     if (!log)

@@ -75,10 +75,10 @@ static bool make_cases(struct trial_run *s, struct op *op, const char *folder, c
 static bool prepare(struct trial_run *s, char **argv, struct opd_err *err)
 {
     size_t size;
-    char *path = mem_printf("%s/source", argv[0]), *text = file_read(path, &size, err);
+    char *path = mem_printf("%s/source", argv[0]), *text = source_read_file(path, &size, err);
     char *whole_path = mem_printf("%s/whole", argv[0]);
     size_t whole_size;
-    char *whole = text ? file_read(whole_path, &whole_size, err) : NULL;
+    char *whole = text ? source_read_file(whole_path, &whole_size, err) : NULL;
     struct op *op = whole ? op_parse_whole(argv[1], text, size, whole, err) : NULL;
     free(path);
     free(whole_path);

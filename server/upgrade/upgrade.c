@@ -13,7 +13,7 @@
 #include "request/listen.h"
 #include "base/log.h"
 #include "request/request.h"
-#include "kernels/source.h"
+#include "base/file.h"
 #include "upgrade/state.h"
 #include "upgrade/successor.h"
 

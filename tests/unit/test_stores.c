@@ -302,7 +302,7 @@ static void test_operators_of_the_repository(void **state)
         char path[512];
         size_t size;
         snprintf(path, sizeof path, "kernels_src/%s", e->d_name);
-        char *text = file_read(path, &size, &err);
+        char *text = source_read_file(path, &size, &err);
         struct source *source = text ? source_of_text("kernels_src", e->d_name, text, size, &err)
                                      : NULL;
         struct op *op = source ? op_parse_whole(e->d_name, text, size, source->text, &err) : NULL;
