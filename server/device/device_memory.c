@@ -50,12 +50,12 @@ static void unmapped_done(struct command *c, const struct opd_err *err)
     remove_region(d, ((struct dev_command *)(void *)c->bytes.bytes)->id);
 }
 
-void device_unmap(struct device *d, uint32_t region)
+static void unmap(struct space *space, uint32_t region)
 {
     struct command *c = command_new(DEV_UNMAP, region, 0);
     c->done = unmapped_done;
-    c->data = d;
-    device_submit(d, c);
+    c->data = space->device;
+    device_submit(space->device, c);
 }
 
 // A command that maps memory, and who is told.
@@ -397,11 +397,6 @@ static void release(struct space *space, struct suballoc_block *block)
         return;
     chunk->emptied_at = clock_ns();
     trim_later(d->all);
-}
-
-static void unmap(struct space *space, uint32_t region)
-{
-    device_unmap(space->device, region);
 }
 
 const struct space_ops device_space_ops = { .alloc = alloc, .release = release, .unmap = unmap };

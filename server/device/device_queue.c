@@ -96,7 +96,7 @@ void device_free_spare(struct device *d)
     }
 }
 
-struct command *device_pop(struct command **first, struct command ***end)
+static struct command *pop(struct command **first, struct command ***end)
 {
     struct command *c = *first;
     if (c && !(*first = c->next))
@@ -144,7 +144,7 @@ void device_pump(struct device *d)
         ((struct dev_command *)(void *)c->bytes.bytes)->seq = c->seq;
         memcpy(record, c->bytes.bytes, c->bytes.size);
         ring_commit(&d->link.commands);
-        device_pop(&d->queue.pending, &d->queue.pending_end);
+        pop(&d->queue.pending, &d->queue.pending_end);
         bool first = !d->queue.flight;
         device_push(c, &d->queue.flight_end);
         if (first) {
@@ -247,7 +247,7 @@ static void complete(struct device *d, const struct dev_done *done)
         device_kill(d, OPD_E_internal, "the executor broke the order of commands");
         return;
     }
-    struct command *c = device_pop(&d->queue.flight, &d->queue.flight_end);
+    struct command *c = pop(&d->queue.flight, &d->queue.flight_end);
     struct opd_err err = { .code = done->code };
     const struct plan *reporter;
     c->ran = done->ran;

@@ -9,7 +9,6 @@
 
 // A list and the place for its next one.
 void device_push(struct command *c, struct command ***end);
-struct command *device_pop(struct command **first, struct command ***end);
 struct command *device_take_all(struct command **first, struct command ***end);
 
 void device_pump(struct device *d); // sends what the ring takes

@@ -2,7 +2,8 @@
 
 #include <stdio.h>
 
-const struct backend_param *access_param(const struct access_scene *scene, uint32_t offset)
+// The parameter that an offset among the arguments belongs to; NULL: none.
+static const struct backend_param *find_param(const struct access_scene *scene, uint32_t offset)
 {
     for (int i = 0; i < scene->n_params; i++)
         if (offset >= scene->params[i].offset &&
@@ -30,7 +31,7 @@ const struct backend_tensor *access_nearest(const struct access_scene *scene, de
 
 void access_name(const struct access_scene *scene, uint32_t arg_offset, char *out, size_t size)
 {
-    const struct backend_param *p = access_param(scene, arg_offset);
+    const struct backend_param *p = find_param(scene, arg_offset);
     bool named = p && p->name[0];
     snprintf(out, size, "%s'%s'", named && !p->is_tensor ? "a tensor in " : "",
              named ? p->name : "a tensor");

@@ -12,9 +12,6 @@ struct access_scene {
     int n_tensors;
 };
 
-// The parameter that an offset among the arguments belongs to; NULL: none.
-const struct backend_param *access_param(const struct access_scene *scene, uint32_t offset);
-
 // The tensor that the kernel most likely meant: that which is nearest, within so many bytes; NULL:
 // none.
 const struct backend_tensor *access_nearest(const struct access_scene *scene, device_addr addr,

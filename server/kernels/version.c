@@ -81,7 +81,7 @@ void bound_plan_unref(struct bound_plan *bp)
     free(bp);
 }
 
-void version_drop_plans(struct version *v)
+static void drop_plans(struct version *v)
 {
     size_t cursor = 0;
     struct bound_plan *bp, *next;
@@ -103,7 +103,7 @@ void version_unref(struct version *v)
 {
     if (!v || --v->refs > 0)
         return;
-    version_drop_plans(v);
+    drop_plans(v);
     program_drop_all(v);
     for (struct version *d = v->derived, *next; d; d = next) {
         next = d->next_derived;
@@ -253,7 +253,7 @@ static struct bound_plan *build_plan(struct version *v, struct device *d,
         return NULL;
     v->fixed |= plan->fixed; // what was kept under shorter signatures is not found any more
     if (v->n_plans >= MAX_PLANS)
-        version_drop_plans(v);
+        drop_plans(v);
     uint64_t key = sign(v, d, request, signature);
     struct bound_plan *bp = bind_plan(v, d, request, plan, signature);
     bp->next = map_get(&v->plans, key);
@@ -359,7 +359,7 @@ int version_inherit(struct version *v, const struct version *old)
 
 static void drop_kernels(struct version *v)
 {
-    version_drop_plans(v);
+    drop_plans(v);
     program_drop_all(v);
 }
 

@@ -90,7 +90,6 @@ void version_unref(struct version *v); // NULL is fine
 // until the next call for the same version: the cache may be emptied when it is full.
 struct bound_plan *version_plan(struct version *v, struct device *d,
                                 const struct plan_request *request, struct opd_err *err);
-void version_drop_plans(struct version *v);
 struct bound_plan *bound_plan_ref(struct bound_plan *bp);
 void bound_plan_unref(struct bound_plan *bp); // NULL is fine
 

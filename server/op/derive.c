@@ -27,7 +27,7 @@ struct arrivals {
     struct arrival at[MAX_ARRIVALS];
 };
 
-const char derive_too_large[] = "what has more than 512 formulas";
+static const char too_large[] = "what has more than 512 formulas";
 
 // --- what depends on the inputs
 
@@ -358,7 +358,7 @@ bool derive_gradients(const struct op *op, struct formula_set *set, uint32_t inp
         roots[n++] = where_present(&d, join_all(&d, &d.arrivals[x->size]), i);
     }
     bool ok = !d.why && graph_emit(&d.graph, op, set, n, roots, targets);
-    *why = ok ? NULL : d.why ? d.why : derive_too_large;
+    *why = ok ? NULL : d.why ? d.why : too_large;
     derive_finish(&d);
     return ok;
 }

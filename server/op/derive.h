@@ -45,7 +45,6 @@ struct graph {
     struct node *roots[FORMULA_MAX]; // of the formulas that have been added
 };
 
-extern const char derive_too_large[];
 enum { GRAPH_MAX_NODES = 1 << 14 };
 
 void graph_finish(struct graph *g);

@@ -83,8 +83,6 @@ bool formula_is_same(const struct formula_set *set, const struct node *a, const 
 enum formula_level { LEVEL_CONSTANT, LEVEL_ROW, LEVEL_ELEMENT };
 enum formula_level formula_level(const struct op *op, const struct formula_set *set,
                                  const struct node *root, const int8_t *known);
-const struct node *formula_taken(const struct formula_set *set, const struct node *n,
-                                 const int8_t *known);
 // Adds to `out` what a tree is made of, by itself and by formulas that it names.
 void formula_reach(const struct formula_set *set, const struct node *root, const int8_t *known,
                    struct formula_reach *out);

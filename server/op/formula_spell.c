@@ -30,8 +30,8 @@ static int find_truth(const struct formula_set *set, const struct node *n, const
     return a == decides || b == decides ? decides : a < 0 || b < 0 ? -1 : !decides;
 }
 
-const struct node *formula_taken(const struct formula_set *set, const struct node *n,
-                                 const int8_t *known)
+static const struct node *find_taken(const struct formula_set *set, const struct node *n,
+                                     const int8_t *known)
 {
     while (n->kind == NODE_CHOICE) {
         int left = FORMULA_MAX_CONDITION, truth = find_truth(set, n->args[0], known, &left);
@@ -62,7 +62,7 @@ static void reach_sum(struct walk *w, const struct node *n)
 static void reach_node(struct walk *w, const struct node *n)
 {
     struct formula_reach *r = w->reach;
-    n = formula_taken(w->set, n, w->known);
+    n = find_taken(w->set, n, w->known);
     if (formula_is_sum(n) || n->kind == NODE_COUNT)
         r->overs |= (uint8_t)(1 << n->a);
     if (formula_is_sum(n))
@@ -231,7 +231,7 @@ static void write_function(const struct writer *w, const struct node *n)
 
 static void write_node(const struct writer *w, const struct node *n)
 {
-    const struct node *taken = w->is_cpp ? formula_taken(w->set, n, w->names->known) : n;
+    const struct node *taken = w->is_cpp ? find_taken(w->set, n, w->names->known) : n;
     bool brackets = n->bracketed || taken != n;
     bool calls = taken->kind == NODE_CALL || taken->kind == NODE_TEST;
     n = taken;
