@@ -142,7 +142,8 @@ __device__ __forceinline__ void store_row(T *out, const uint32_t (&words)[TILES 
 
 // A warp makes 16 rows of outputs at a time, whichever images they are of, row by row of the
 // window.
-template <class T, int KH, int KW, int SW, int DW, int LEAD, int TILES, bool ALL, bool FLIP>
+template <class T, int KH, int KW, int SW, int DW, int LEAD, int EVEN, int TILES, bool ALL,
+          bool FLIP>
 __device__ __forceinline__ void convolve_tensor(const T *__restrict__ input,
                                                 const T *__restrict__ weight,
                                                 const T *__restrict__ bias, T *__restrict__ output,
@@ -162,7 +163,7 @@ __device__ __forceinline__ void convolve_tensor(const T *__restrict__ input,
         fill_zeros((uint4 *)tile, at.images * s.HALO_H * (B::PITCH / 8));
         __syncthreads();
     }
-    fill<B::BLOCKS * 8, B::PITCH, ALL>(
+    fill<EVEN, B::BLOCKS * 8, B::PITCH, ALL>(
         tile, input + ((int64_t)at.n * C + channel / s.M) * plane,
         planes{ C * plane, at.images, at.oh * s.SH - s.PH, s.H, left, s.W, s.HALO_H, s.HW });
     weight += (int64_t)channel * (KH * KW);
@@ -247,22 +248,23 @@ __device__ __forceinline__ void convolve_tensor(const T *__restrict__ input,
     }
 }
 
-template <class T, int KH, int KW, int SW, int DW, int LEAD, int TILES, bool ALL>
+template <class T, int KH, int KW, int SW, int DW, int LEAD, int EVEN, int TILES, bool ALL>
 __global__ void __launch_bounds__(TENSOR_THREADS)
     depthwise_forward_tensor(const T *__restrict__ input, const T *__restrict__ weight,
                              const T *__restrict__ bias, T *__restrict__ output, tile_shape s)
 {
-    convolve_tensor<T, KH, KW, SW, DW, LEAD, TILES, ALL, false>(input, weight, bias, output, s);
+    convolve_tensor<T, KH, KW, SW, DW, LEAD, EVEN, TILES, ALL, false>(input, weight, bias, output,
+                                                                      s);
 }
 
 // Of stride 1: a convolution of grad_output with the window turned round.
-template <class T, int KH, int KW, int DW, int LEAD, int TILES, bool ALL>
+template <class T, int KH, int KW, int DW, int LEAD, int EVEN, int TILES, bool ALL>
 __global__ void __launch_bounds__(TENSOR_THREADS)
     depthwise_grad_input_tensor(const T *__restrict__ grad_output, const T *__restrict__ weight,
                                 T *__restrict__ grad_input, tile_shape s)
 {
-    convolve_tensor<T, KH, KW, 1, DW, LEAD, TILES, ALL, true>(grad_output, weight, nullptr,
-                                                              grad_input, s);
+    convolve_tensor<T, KH, KW, 1, DW, LEAD, EVEN, TILES, ALL, true>(grad_output, weight, nullptr,
+                                                                    grad_input, s);
 }
 
 // For each row kh of the window and over all rows of outputs, products of the input's columns with
@@ -271,7 +273,8 @@ __global__ void __launch_bounds__(TENSOR_THREADS)
 // added last. The rows of outputs are what a product sums over, 16 of them at a time. WARPS_KH
 // warps share the rows of the window, the others those of outputs. The bias's gradient is the
 // product of grad_output with ones.
-template <class T, int KH, int KW, int SW, int DW, int LEAD, int TILES, bool ALL, int WARPS_KH>
+template <class T, int KH, int KW, int SW, int DW, int LEAD, int EVEN, int OUT_EVEN, int TILES,
+          bool ALL, int WARPS_KH>
 __global__ void __launch_bounds__(TENSOR_THREADS)
     depthwise_grad_weight_tensor(const T *__restrict__ input, const T *__restrict__ grad_output,
                                  acc_t *__restrict__ partial, tile_shape s, int PARTS,
@@ -295,15 +298,15 @@ __global__ void __launch_bounds__(TENSOR_THREADS)
         const tile_place at(s, b, channel);
         const int ow0 = at.ow * (TILES * 8);
         T *tile = (T *)shared + b % 2 * buffer;
-        fill<B::BLOCKS * 8, B::PITCH, ALL>(tile,
-                                           input + ((int64_t)at.n * C + channel / s.M) * plane,
-                                           planes{ C * plane, at.images, at.oh * s.SH - s.PH, s.H,
-                                                   ow0 * SW - s.PW - LEAD, s.W, s.HALO_H, s.HW });
-        fill<TILES * 8, OUT_PITCH, ALL>(tile + (zero_row + 1) * B::PITCH,
-                                        grad_output + ((int64_t)at.n * s.CM + channel) * out_plane,
-                                        planes{ s.CM * out_plane, at.images, at.oh,
-                                                min(s.OH, at.oh + s.TILE_H), ow0, s.OW, s.TILE_H,
-                                                s.OHW });
+        fill<EVEN, B::BLOCKS * 8, B::PITCH, ALL>(
+            tile, input + ((int64_t)at.n * C + channel / s.M) * plane,
+            planes{ C * plane, at.images, at.oh * s.SH - s.PH, s.H, ow0 * SW - s.PW - LEAD, s.W,
+                    s.HALO_H, s.HW });
+        fill<OUT_EVEN, TILES * 8, OUT_PITCH, ALL>(
+            tile + (zero_row + 1) * B::PITCH,
+            grad_output + ((int64_t)at.n * s.CM + channel) * out_plane,
+            planes{ s.CM * out_plane, at.images, at.oh, min(s.OH, at.oh + s.TILE_H), ow0, s.OW,
+                    s.TILE_H, s.OHW });
     };
     const int begin = part * share, end = min(ALL_TILES, begin + share);
     fill_zeros(shared, buffer / 4);
@@ -352,12 +355,18 @@ __global__ void __launch_bounds__(TENSOR_THREADS)
     constexpr int ROWS = HALVES * 16, WIDTH = 9;
     float *sums = (float *)shared; // [TENSOR_WARPS][ROWS][WIDTH]
     float *to = partial + ((int64_t)part * s.CM + channel) * (KH * KW + 1);
+    float kept[EACH][HALVES * 4]; // not in registers: one loop for all rows compiles soon
 #pragma unroll
+    for (int k = 0; k < EACH; k++)
+#pragma unroll
+        for (int i = 0; i < HALVES * 4; i++)
+            kept[k][i] = sum[k][i / 4][i % 4];
+#pragma unroll 1
     for (int k = 0; k < EACH; k++) {
 #pragma unroll
         for (int i = 0; i < HALVES * 4; i++)
             sums[(warp * ROWS + i / 4 * 16 + lane / 4 + i % 4 / 2 * 8) * WIDTH + lane % 4 * 2 +
-                 i % 2] = sum[k][i / 4][i % 4];
+                 i % 2] = kept[k][i];
         __syncthreads();
 #pragma unroll 1
         for (int i = threadIdx.x; i < WARPS_KH * KW; i += TENSOR_THREADS) {

@@ -76,12 +76,12 @@ struct planes {
     opd::divisor width, rows, size;
 };
 
-template <int V, int COLUMNS, int PITCH, bool ALL, class T>
+template <int V, int UNROLL, int COLUMNS, int PITCH, bool ALL, class T>
 __device__ __forceinline__ void fill_by(T *tile, const T *plane, const planes &p)
 {
     constexpr int PARTS = COLUMNS / V;
     const int count = p.images * (ALL ? p.size / V : p.rows * PARTS);
-#pragma unroll 2
+#pragma unroll UNROLL
     for (int i = threadIdx.x; i < count; i += (int)blockDim.x) {
         if constexpr (ALL) {
             const int n = i * V / p.size, at = i * V - n * p.size, y = at / p.width;
@@ -101,19 +101,14 @@ __device__ __forceinline__ void fill_by(T *tile, const T *plane, const planes &p
     }
 }
 
-template <int COLUMNS, int PITCH, bool ALL, class T>
+// Where the plane is aligned to EVEN elements, of which its width is a multiple, by so many.
+template <int EVEN, int COLUMNS, int PITCH, bool ALL, class T>
 __device__ __forceinline__ void fill(T *tile, const T *plane, const planes &p)
 {
-    constexpr int BLOCK = 16 / sizeof(T);
-    const unsigned odd = (unsigned)(int)p.width | (unsigned)((size_t)plane / sizeof(T));
-    if (odd % BLOCK == 0)
-        fill_by<BLOCK, COLUMNS, PITCH, ALL>(tile, plane, p);
-    else if (BLOCK > 2 && odd % (BLOCK / 2) == 0)
-        fill_by<BLOCK / 2, COLUMNS, PITCH, ALL>(tile, plane, p);
-    else if (BLOCK > 4 && odd % 2 == 0)
-        fill_by<2, COLUMNS, PITCH, ALL>(tile, plane, p);
+    if (EVEN > 1 && (size_t)plane % (EVEN * sizeof(T)) == 0)
+        fill_by<EVEN, 2, COLUMNS, PITCH, ALL>(tile, plane, p);
     else
-        fill_by<1, COLUMNS, PITCH, ALL>(tile, plane, p);
+        fill_by<1, EVEN == 1 ? 2 : 1, COLUMNS, PITCH, ALL>(tile, plane, p);
 }
 
 __device__ __forceinline__ void fill_zeros(uint4 *to, int count)

@@ -8,8 +8,8 @@
 
 enum { WINDOW_THREADS = 256, KEPT_TAPS = 49 }; // at most; so many weights lie in registers
 
-template <class T, int KH, int KW, int SH, int SW, int DH, int DW, int LEAD, int TILES, int ROWS,
-          bool ALL, bool FLIP>
+template <class T, int KH, int KW, int SH, int SW, int DH, int DW, int LEAD, int EVEN, int TILES,
+          int ROWS, bool ALL, bool FLIP>
 __device__ __forceinline__ void convolve_window(const T *__restrict__ input,
                                                 const T *__restrict__ weight,
                                                 const T *__restrict__ bias, T *__restrict__ output,
@@ -30,9 +30,9 @@ __device__ __forceinline__ void convolve_window(const T *__restrict__ input,
         fill_zeros((uint4 *)tile, at.images * s.HALO_H * (PITCH / V));
         __syncthreads();
     }
-    fill<BLOCKS * V, PITCH, ALL>(tile, input + ((int64_t)at.n * C + channel / s.M) * plane,
-                                 planes{ C * plane, at.images, at.oh * s.SH - s.PH, s.H,
-                                         ow0 * SW - s.PW - LEAD, s.W, s.HALO_H, s.HW });
+    fill<EVEN, BLOCKS * V, PITCH, ALL>(tile, input + ((int64_t)at.n * C + channel / s.M) * plane,
+                                       planes{ C * plane, at.images, at.oh * s.SH - s.PH, s.H,
+                                               ow0 * SW - s.PW - LEAD, s.W, s.HALO_H, s.HW });
     weight += (int64_t)channel * TAPS;
     T kept[KEEP ? TAPS : 1];
     if constexpr (KEEP) {
@@ -107,31 +107,32 @@ __device__ __forceinline__ void convolve_window(const T *__restrict__ input,
     }
 }
 
-template <class T, int KH, int KW, int SH, int SW, int DH, int DW, int LEAD, int TILES, int ROWS,
-          bool ALL>
+template <class T, int KH, int KW, int SH, int SW, int DH, int DW, int LEAD, int EVEN, int TILES,
+          int ROWS, bool ALL>
 __global__ void __launch_bounds__(WINDOW_THREADS)
     depthwise_forward_window(const T *__restrict__ input, const T *__restrict__ weight,
                              const T *__restrict__ bias, T *__restrict__ output, tile_shape s)
 {
-    convolve_window<T, KH, KW, SH, SW, DH, DW, LEAD, TILES, ROWS, ALL, false>(input, weight, bias,
-                                                                              output, s);
+    convolve_window<T, KH, KW, SH, SW, DH, DW, LEAD, EVEN, TILES, ROWS, ALL, false>(
+        input, weight, bias, output, s);
 }
 
 // Of stride 1: a convolution of grad_output with the window turned round.
-template <class T, int KH, int KW, int DH, int DW, int LEAD, int TILES, int ROWS, bool ALL>
+template <class T, int KH, int KW, int DH, int DW, int LEAD, int EVEN, int TILES, int ROWS,
+          bool ALL>
 __global__ void __launch_bounds__(WINDOW_THREADS)
     depthwise_grad_input_window(const T *__restrict__ grad_output, const T *__restrict__ weight,
                                 T *__restrict__ grad_input, tile_shape s)
 {
-    convolve_window<T, KH, KW, 1, 1, DH, DW, LEAD, TILES, ROWS, ALL, true>(grad_output, weight,
-                                                                           nullptr, grad_input, s);
+    convolve_window<T, KH, KW, 1, 1, DH, DW, LEAD, EVEN, TILES, ROWS, ALL, true>(
+        grad_output, weight, nullptr, grad_input, s);
 }
 
 // A thread sums GROUP neighbouring taps of a row of the window, along the rows of outputs, of which
 // each team of threads that has all taps takes its own. The rows of the window are in groups of 8
 // lanes, whose rows of input lie in different banks; grad_output is the same for all. Stride and
 // dilation are 1.
-template <class T, int KH, int KW, int LEAD, int TILES, int GROUP, bool ALL>
+template <class T, int KH, int KW, int LEAD, int EVEN, int OUT_EVEN, int TILES, int GROUP, bool ALL>
 __global__ void __launch_bounds__(WINDOW_THREADS)
     depthwise_grad_weight_window(const T *__restrict__ input, const T *__restrict__ grad_output,
                                  acc_t *__restrict__ partial, tile_shape s, int PARTS,
@@ -156,10 +157,11 @@ __global__ void __launch_bounds__(WINDOW_THREADS)
         const tile_place at(s, b, channel);
         const int ow0 = at.ow * COLUMNS;
         __syncthreads();
-        fill<BLOCKS * V, PITCH, ALL>(tile, input + ((int64_t)at.n * C + channel / s.M) * plane,
-                                     planes{ C * plane, at.images, at.oh - s.PH, s.H,
-                                             ow0 - s.PW - LEAD, s.W, s.HALO_H, s.HW });
-        fill<COLUMNS, COLUMNS, ALL>(
+        fill<EVEN, BLOCKS * V, PITCH, ALL>(tile,
+                                           input + ((int64_t)at.n * C + channel / s.M) * plane,
+                                           planes{ C * plane, at.images, at.oh - s.PH, s.H,
+                                                   ow0 - s.PW - LEAD, s.W, s.HALO_H, s.HW });
+        fill<OUT_EVEN, COLUMNS, COLUMNS, ALL>(
             out_tile, grad_output + ((int64_t)at.n * s.CM + channel) * out_plane,
             planes{ s.CM * out_plane, at.images, at.oh, min(s.OH, at.oh + s.TILE_H), ow0, s.OW,
                     s.TILE_H, s.OHW });

@@ -1,0 +1,328 @@
+// The convolutions of depthwise_conv2d.cu on the CPU, whose compiler makes vectors of columns.
+//
+// A line is copied once, as acc_t and with zeros around it, for all rows that read it: so no column
+// is a special case, and its neighbours in the next rows find it in the cache.
+#pragma once
+#ifdef OPD_CPU
+
+enum {
+    CPU_COLUMNS = 256, // summed side by side
+    CPU_ROWS = 8,      // made by a block
+    CPU_TAPS = 8,      // of a window that the compiler does not know, added at once
+    CPU_LANES = 16,    // columns are added in such pieces
+    CPU_ROOM = (CPU_TAPS + 1) * CPU_COLUMNS
+};
+
+__device__ __forceinline__ int64_t clamp(int64_t v, int64_t most)
+{
+    return max((int64_t)0, min(v, most));
+}
+
+__device__ __forceinline__ int64_t whole_lanes(int64_t n)
+{
+    return (n + CPU_LANES - 1) / CPU_LANES * CPU_LANES;
+}
+
+// by / apart if that is a whole number below `end`, else -1.
+__device__ __forceinline__ int64_t find_tap(int64_t by, int64_t apart, int64_t end)
+{
+    if (by < 0 || (apart != 1 && by % apart != 0))
+        return -1;
+    const int64_t tap = apart == 1 ? by : by / apart;
+    return tap < end ? tap : -1;
+}
+
+// sum + the sum over i < rows, j < columns of a[i, j] * b[(top + i*down) / apart, left + j*right],
+// of those that are inside b alone; NaN as soon as it is.
+template <class T>
+__device__ acc_t add_inside(acc_t sum, const T *a, int64_t rows, int64_t columns, const T *b,
+                            int64_t height, int64_t width, int64_t top, int64_t left, int64_t down,
+                            int64_t right, int64_t apart)
+{
+    for (int64_t i = 0; i < rows && !isnan(sum); i++) {
+        const int64_t y = find_tap(top + i * down, apart, height);
+        for (int64_t j = 0; y >= 0 && j < columns; j++) {
+            const int64_t x = left + j * right;
+            if (x >= 0 && x < width)
+                sum += opd::load(a + i * columns + j) * opd::load(b + y * width + x);
+        }
+    }
+    return sum;
+}
+
+// v[k] = line[from + k*step], 0 outside of it, for n columns.
+template <class T>
+__device__ __forceinline__ void copy_line(acc_t *__restrict__ v, int64_t n,
+                                          const T *__restrict__ line, int64_t width, int64_t from,
+                                          int64_t step)
+{
+    const int64_t first = clamp((step - 1 - from) / step, n);
+    const int64_t last = max(first, from >= width ? 0 : clamp((width - 1 - from) / step + 1, n));
+    for (int64_t k = 0; k < first; k++)
+        v[k] = 0;
+    if (step == 1)
+        for (int64_t k = first; k < last; k++)
+            v[k] = opd::load(line + from + k);
+    else if (step == 2)
+        for (int64_t k = first; k < last; k++)
+            v[k] = opd::load(line + from + k * 2);
+    else
+        for (int64_t k = first; k < last; k++)
+            v[k] = opd::load(line + from + k * step);
+    for (int64_t k = last; k < n; k++)
+        v[k] = 0;
+}
+
+// What TAPS taps read of a line for n columns, into v, where those of tap j begin at at[j]. Columns
+// that are `step` apart lie side by side; taps share them where there is room.
+template <int TAPS, class T>
+__device__ __forceinline__ void copy_taps(acc_t *v, int64_t *at, int64_t n, const T *line,
+                                          int64_t width, int64_t from, int64_t step, int64_t apart)
+{
+    const int64_t reach = (TAPS - 1) * apart;
+    if (step == 1 && n + reach <= CPU_ROOM) {
+        copy_line(v, n + reach, line, width, from, 1);
+        for (int j = 0; j < TAPS; j++)
+            at[j] = j * apart;
+    } else if (step == 2 && apart == 1) {
+        for (int odd = 0; odd < 2; odd++)
+            copy_line(v + odd * (CPU_ROOM / 2), n + TAPS / 2, line, width, from + odd, 2);
+        for (int j = 0; j < TAPS; j++)
+            at[j] = j % 2 * (CPU_ROOM / 2) + j / 2;
+    } else {
+        for (int j = 0; j < TAPS; j++) {
+            at[j] = j * CPU_COLUMNS;
+            copy_line(v + at[j], n, line, width, from + j * apart, step);
+        }
+    }
+}
+
+// sums[r][k] += the sum over j of w[j*sign] * line[from + k*step + j*apart], where w = weights(r)
+// is not NULL, for n columns, of those taps that are inside the line. TAPS: 0 where only `taps`
+// knows.
+template <int TAPS, class T, class F>
+__device__ __forceinline__ void add_line(acc_t (*__restrict__ sums)[CPU_COLUMNS], int64_t n,
+                                         const T *line, int64_t width, int64_t from, int64_t step,
+                                         int64_t apart, int64_t taps, int sign, const F &weights)
+{
+    if constexpr (TAPS == 0) {
+        int64_t j = 0;
+        for (; j + CPU_TAPS <= taps; j += CPU_TAPS)
+            add_line<CPU_TAPS>(sums, n, line, width, from + j * apart, step, apart, taps, sign,
+                               [&](int r) { return weights(r) ? weights(r) + j * sign : nullptr; });
+        for (; j < taps; j++)
+            add_line<1>(sums, n, line, width, from + j * apart, step, apart, taps, sign,
+                        [&](int r) { return weights(r) ? weights(r) + j * sign : nullptr; });
+    } else {
+        alignas(64) acc_t v[CPU_ROOM];
+        n = whole_lanes(n);
+        int64_t at[TAPS];
+        copy_taps<TAPS>(v, at, n, line, width, from, step, apart);
+        for (int r = 0; r < CPU_ROWS; r++) {
+            const T *weight = weights(r);
+            if (!weight)
+                continue;
+            acc_t w[TAPS];
+            for (int j = 0; j < TAPS; j++)
+                w[j] = opd::load(weight + j * sign);
+            acc_t *__restrict__ to = sums[r];
+            for (int64_t k = 0; k < n; k++) {
+                acc_t sum = to[k];
+                for (int j = 0; j < TAPS; j++)
+                    sum += w[j] * v[at[j] + k];
+                to[k] = sum;
+            }
+        }
+    }
+}
+
+template <class T, int TAPS>
+__global__ void depthwise_forward_rows(const T *__restrict__ input, const T *__restrict__ weight,
+                                       const T *__restrict__ bias, T *__restrict__ output,
+                                       int64_t CM, int64_t M, int64_t H, int64_t W, int64_t OH,
+                                       int64_t OW, int64_t KH, int64_t KW, int64_t SH, int64_t SW,
+                                       int64_t PH, int64_t PW, int64_t DH, int64_t DW)
+{
+    const int64_t groups = (OH + CPU_ROWS - 1) / CPU_ROWS, plane = blockIdx.x / groups;
+    const int64_t channel = plane % CM, row = blockIdx.x % groups * CPU_ROWS;
+    const int64_t rows = min((int64_t)CPU_ROWS, OH - row), top = row * SH - PH;
+    const T *image = input + plane / M * H * W;
+    const int64_t end = min(H, top + (rows - 1) * SH + (KH - 1) * DH + 1);
+    for (int64_t ow = 0; ow < OW; ow += CPU_COLUMNS) {
+        const int64_t n = min((int64_t)CPU_COLUMNS, OW - ow);
+        alignas(64) acc_t sums[CPU_ROWS][CPU_COLUMNS];
+        const acc_t start = bias ? opd::load(bias + channel) : acc_t(0);
+        for (int r = 0; r < CPU_ROWS; r++)
+            for (int64_t k = 0; k < whole_lanes(n); k++)
+                sums[r][k] = start;
+        for (int64_t ih = max((int64_t)0, top); ih < end; ih++)
+            add_line<TAPS>(
+                sums, n, image + ih * W, W, ow * SW - PW, SW, DW, KW, 1, [&](int r) -> const T * {
+                    const int64_t kh = find_tap(ih - top - r * SH, DH, KH);
+                    return r < rows && kh >= 0 ? weight + (channel * KH + kh) * KW : nullptr;
+                });
+        for (int r = 0; r < rows; r++)
+            for (int64_t k = 0; k < n; k++)
+                opd::store(output + (plane * OH + row + r) * OW + ow + k, sums[r][k]);
+    }
+}
+
+// SW is 1: a row's gradient is a window turned round.
+template <class T, int TAPS>
+__global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
+                                          const T *__restrict__ weight, T *__restrict__ grad_input,
+                                          int64_t C, int64_t M, int64_t H, int64_t W, int64_t OH,
+                                          int64_t OW, int64_t KH, int64_t KW, int64_t SH,
+                                          int64_t PH, int64_t PW, int64_t DH, int64_t DW)
+{
+    const int64_t groups = (H + CPU_ROWS - 1) / CPU_ROWS, plane = blockIdx.x / groups;
+    const int64_t row = blockIdx.x % groups * CPU_ROWS, rows = min((int64_t)CPU_ROWS, H - row);
+    const int64_t first = max((int64_t)0, row + PH - (KH - 1) * DH) / SH;
+    const int64_t end = min(OH, (row + rows - 1 + PH) / SH + 1);
+    for (int64_t x = 0; x < W; x += CPU_COLUMNS) {
+        const int64_t n = min((int64_t)CPU_COLUMNS, W - x);
+        alignas(64) acc_t sums[CPU_ROWS][CPU_COLUMNS] = {};
+        for (int64_t m = 0; m < M; m++) {
+            const T *out = grad_output + (plane * M + m) * OH * OW;
+            const T *last = weight + ((plane % C * M + m) * KH + 1) * KW - 1;
+            for (int64_t oh = first; oh < end; oh++)
+                add_line<TAPS>(sums, n, out + oh * OW, OW, x + PW - (KW - 1) * DW, 1, DW, KW, -1,
+                               [&](int r) -> const T * {
+                                   const int64_t kh = find_tap(row + r + PH - oh * SH, DH, KH);
+                                   return r < rows && kh >= 0 ? last + kh * KW : nullptr;
+                               });
+        }
+        for (int r = 0; r < rows; r++) {
+            T *to = grad_input + (plane * H + row + r) * W + x;
+            int nans = 0; // zeros around a line may have met an infinite weight
+            for (int64_t k = 0; k < n; k++)
+                opd::store(to + k, sums[r][k]);
+            for (int64_t k = 0; k < whole_lanes(n); k++)
+                nans += isnan(sums[r][k]);
+            for (int64_t k = 0; nans && k < n; k++) {
+                if (!isnan(sums[r][k]))
+                    continue;
+                acc_t sum = 0;
+                for (int64_t m = 0; m < M; m++)
+                    sum = add_inside(sum, weight + (plane % C * M + m) * KH * KW, KH, KW,
+                                     grad_output + (plane * M + m) * OH * OW, OH, OW, row + r + PH,
+                                     x + k + PW, -DH, -DW, SH);
+                opd::store(to + k, sum);
+            }
+        }
+    }
+}
+
+// Else each column of grad_output is added where it came from. Columns that are SW apart lie side
+// by side in `sums`, since one tap adds to those.
+template <class T>
+__global__ void depthwise_grad_input_apart(const T *__restrict__ grad_output,
+                                           const T *__restrict__ weight, T *__restrict__ grad_input,
+                                           int64_t C, int64_t M, int64_t H, int64_t W, int64_t OH,
+                                           int64_t OW, int64_t KH, int64_t KW, int64_t SH,
+                                           int64_t SW, int64_t PH, int64_t PW, int64_t DH,
+                                           int64_t DW)
+{
+    const int64_t groups = (H + CPU_ROWS - 1) / CPU_ROWS, plane = blockIdx.x / groups;
+    const int64_t row = blockIdx.x % groups * CPU_ROWS, rows = min((int64_t)CPU_ROWS, H - row);
+    const int64_t first_oh = max((int64_t)0, row + PH - (KH - 1) * DH) / SH;
+    const int64_t end_oh = min(OH, (row + rows - 1 + PH) / SH + 1), pitch = CPU_COLUMNS / SW + 1;
+    for (int64_t x = 0; x < W; x += CPU_COLUMNS) {
+        const int64_t n = min((int64_t)CPU_COLUMNS, W - x);
+        alignas(64) acc_t sums[CPU_ROWS][2 * CPU_COLUMNS] = {};
+        for (int64_t i = 0; i < M * KW; i++) {
+            const int64_t m = i / KW, kw = i % KW, from = kw * DW - PW - x; // of column 0 in sums
+            const int64_t begin = clamp((SW - 1 - from) / SW, OW), at = from + begin * SW;
+            const int64_t count = clamp((n - 1 - from + SW) / SW, OW) - begin;
+            const T *out = grad_output + (plane * M + m) * OH * OW + begin;
+            for (int64_t oh = first_oh; count > 0 && oh < end_oh; oh++)
+                for (int r = 0; r < rows; r++) {
+                    const int64_t kh = find_tap(row + r + PH - oh * SH, DH, KH);
+                    if (kh < 0)
+                        continue;
+                    const acc_t w = opd::load(weight + ((plane % C * M + m) * KH + kh) * KW + kw);
+                    acc_t *__restrict__ to = sums[r] + at % SW * pitch + at / SW;
+                    for (int64_t k = 0; k < count; k++)
+                        to[k] += w * opd::load(out + oh * OW + k);
+                }
+        }
+        for (int r = 0; r < rows; r++)
+            for (int64_t phase = 0; phase < min(SW, n); phase++)
+                for (int64_t k = phase, i = 0; k < n; k += SW, i++)
+                    opd::store(grad_input + (plane * H + row + r) * W + x + k,
+                               sums[r][phase * pitch + i]);
+    }
+}
+
+// A block makes the sums of CPU_TAPS x CPU_TAPS taps, or behind those of the bias, each in
+// CPU_LANES columns side by side.
+template <class T, int TAPS>
+__global__ void depthwise_grad_weight_rows(const T *__restrict__ input,
+                                           const T *__restrict__ grad_output,
+                                           T *__restrict__ grad_weight, T *__restrict__ grad_bias,
+                                           int64_t N, int64_t CM, int64_t M, int64_t H, int64_t W,
+                                           int64_t OH, int64_t OW, int64_t KH, int64_t KW,
+                                           int64_t SH, int64_t SW, int64_t PH, int64_t PW,
+                                           int64_t DH, int64_t DW)
+{
+    constexpr int ACROSS = TAPS ? TAPS : CPU_TAPS;
+    const int64_t down = (KH + CPU_TAPS - 1) / CPU_TAPS, across = (KW + ACROSS - 1) / ACROSS;
+    const int64_t part = blockIdx.x % (down * across + 1),
+                  channel = blockIdx.x / (down * across + 1);
+    const int64_t kh = part / across * CPU_TAPS, kw = part % across * ACROSS;
+    const int64_t n_kh = min((int64_t)CPU_TAPS, KH - kh), n_kw = min((int64_t)ACROSS, KW - kw);
+    const bool is_bias = part == down * across;
+    if (is_bias ? !grad_bias : !grad_weight)
+        return;
+    alignas(64) acc_t lanes[CPU_TAPS][ACROSS][CPU_LANES] = {}, g[CPU_ROWS][CPU_COLUMNS],
+                      v[CPU_ROOM];
+    for (int64_t i = 0; i < N * OH; i++) {
+        const int64_t plane = i / OH * CM + channel, row = i % OH;
+        const int64_t rows = min((int64_t)CPU_ROWS, OH - row), top = row * SH - PH + kh * DH;
+        const int64_t end = is_bias ? 0 : min(H, top + (rows - 1) * SH + (n_kh - 1) * DH + 1);
+        i += rows - 1;
+        for (int64_t ow = 0; ow < OW; ow += CPU_COLUMNS) {
+            const int64_t n = whole_lanes(min((int64_t)CPU_COLUMNS, OW - ow));
+            for (int r = 0; r < rows; r++)
+                copy_line(g[r], n, grad_output + (plane * OH + row + r) * OW, OW, ow, 1);
+            for (int r = 0; is_bias && r < rows; r++)
+                for (int64_t k = 0; k < n; k++)
+                    lanes[0][0][k % CPU_LANES] += g[r][k];
+            for (int64_t ih = max((int64_t)0, top); ih < end; ih++) {
+                int64_t at[ACROSS];
+                copy_taps<ACROSS>(v, at, n, input + (plane / M * H + ih) * W, W,
+                                  ow * SW - PW + kw * DW, SW, DW);
+                for (int r = 0; r < rows; r++) {
+                    const int64_t tap = find_tap(ih - top - r * SH, DH, n_kh);
+                    for (int j = 0; tap >= 0 && j < ACROSS; j++) {
+                        acc_t sum[CPU_LANES];
+                        for (int l = 0; l < CPU_LANES; l++)
+                            sum[l] = lanes[tap][j][l];
+                        for (int64_t k = 0; k < n; k += CPU_LANES)
+                            for (int l = 0; l < CPU_LANES; l++)
+                                sum[l] += g[r][k + l] * v[at[j] + k + l];
+                        for (int l = 0; l < CPU_LANES; l++)
+                            lanes[tap][j][l] = sum[l];
+                    }
+                }
+            }
+        }
+    }
+    for (int64_t i = 0; i < (is_bias ? 1 : n_kh * n_kw); i++) {
+        const int64_t y = i / n_kw, x = i % n_kw;
+        acc_t sum = 0;
+        for (int l = 0; l < CPU_LANES; l++)
+            sum += lanes[y][x][l];
+        if (isnan(sum) && !is_bias) {
+            sum = 0;
+            for (int64_t plane = channel; plane < N * CM; plane += CM)
+                sum = add_inside(sum, grad_output + plane * OH * OW, OH, OW,
+                                 input + plane / M * H * W, H, W, (kh + y) * DH - PH,
+                                 (kw + x) * DW - PW, SH, SW, 1);
+        }
+        opd::store(is_bias ? grad_bias + channel
+                           : grad_weight + (channel * KH + kh + y) * KW + kw + x,
+                   sum);
+    }
+}
+#endif
