@@ -50,6 +50,21 @@ __device__ acc_t add_inside(acc_t sum, const T *a, int64_t rows, int64_t columns
     return sum;
 }
 
+// to[k] = sums[k] for n columns. Zeros around a line may have met an infinite weight: again(k) is a
+// sum without them.
+template <class T, class F>
+__device__ __forceinline__ void store_line(T *to, const acc_t *sums, int64_t n, const F &again)
+{
+    int nans = 0;
+    for (int64_t k = 0; k < n; k++)
+        opd::store(to + k, sums[k]);
+    for (int64_t k = 0; k < whole_lanes(n); k++)
+        nans += isnan(sums[k]);
+    for (int64_t k = 0; nans && k < n; k++)
+        if (isnan(sums[k]))
+            opd::store(to + k, again(k));
+}
+
 // v[k] = line[from + k*step], 0 outside of it, for n columns.
 template <class T>
 __device__ __forceinline__ void copy_line(acc_t *__restrict__ v, int64_t n,
@@ -162,8 +177,10 @@ __global__ void depthwise_forward_rows(const T *__restrict__ input, const T *__r
                     return r < rows && kh >= 0 ? weight + (channel * KH + kh) * KW : nullptr;
                 });
         for (int r = 0; r < rows; r++)
-            for (int64_t k = 0; k < n; k++)
-                opd::store(output + (plane * OH + row + r) * OW + ow + k, sums[r][k]);
+            store_line(output + (plane * OH + row + r) * OW + ow, sums[r], n, [&](int64_t k) {
+                return add_inside(start, weight + channel * KH * KW, KH, KW, image, H, W,
+                                  (row + r) * SH - PH, (ow + k) * SW - PW, DH, DW, 1);
+            });
     }
 }
 
@@ -192,24 +209,15 @@ __global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
                                    return r < rows && kh >= 0 ? last + kh * KW : nullptr;
                                });
         }
-        for (int r = 0; r < rows; r++) {
-            T *to = grad_input + (plane * H + row + r) * W + x;
-            int nans = 0; // zeros around a line may have met an infinite weight
-            for (int64_t k = 0; k < n; k++)
-                opd::store(to + k, sums[r][k]);
-            for (int64_t k = 0; k < whole_lanes(n); k++)
-                nans += isnan(sums[r][k]);
-            for (int64_t k = 0; nans && k < n; k++) {
-                if (!isnan(sums[r][k]))
-                    continue;
+        for (int r = 0; r < rows; r++)
+            store_line(grad_input + (plane * H + row + r) * W + x, sums[r], n, [&](int64_t k) {
                 acc_t sum = 0;
                 for (int64_t m = 0; m < M; m++)
                     sum = add_inside(sum, weight + (plane % C * M + m) * KH * KW, KH, KW,
                                      grad_output + (plane * M + m) * OH * OW, OH, OW, row + r + PH,
                                      x + k + PW, -DH, -DW, SH);
-                opd::store(to + k, sum);
-            }
-        }
+                return sum;
+            });
     }
 }
 
