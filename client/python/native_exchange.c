@@ -123,11 +123,10 @@ static PyObject *hear_first(PyObject *const parts[N_PARTS], uint32_t request, ss
     return heard;
 }
 
-// A request, or its reply, as bytes.
+// A request, or its reply.
 struct message {
-    const char *bytes;
     size_t size;
-    char own[REPLY_SIZE];
+    char bytes[REPLY_SIZE];
 };
 
 // With that number in place of the 0 at its third byte. False: it is no such message, or too long.
@@ -136,16 +135,13 @@ static bool number_message(struct message *m, PyObject *bytes, uint32_t request)
     enum { AT = 2, NUMBER = 5 };
     const char *from = PyBytes_Check(bytes) ? PyBytes_AsString(bytes) : "";
     size_t size = PyBytes_Check(bytes) ? (size_t)PyBytes_Size(bytes) : 0;
-    m->bytes = from;
-    m->size = size;
-    if (request == 0 || size <= AT || size + NUMBER > REPLY_SIZE)
-        return request == 0 && size > 0;
-    memcpy(m->own, from, AT);
-    m->own[AT] = (char)0xce;
+    if (size <= AT || size + NUMBER > REPLY_SIZE)
+        return false;
+    memcpy(m->bytes, from, AT);
+    m->bytes[AT] = (char)0xce;
     for (int i = 1; i < NUMBER; i++)
-        m->own[AT + i] = (char)(unsigned char)(request >> 8 * (NUMBER - 1 - i));
-    memcpy(m->own + AT + NUMBER, from + AT + 1, size - AT - 1);
-    m->bytes = m->own;
+        m->bytes[AT + i] = (char)(unsigned char)(request >> 8 * (NUMBER - 1 - i));
+    memcpy(m->bytes + AT + NUMBER, from + AT + 1, size - AT - 1);
     m->size = size - 1 + NUMBER;
     return true;
 }
@@ -186,9 +182,9 @@ static struct shared *begin_word(PyObject *const parts[N_PARTS], PyObject *expec
     return shared && known && word_begin(shared->word, &shared->waits) ? shared : NULL;
 }
 
-// With the connection locked. None: the reply was as expected; else it, done. One that is not by a
-// word has the number 0. The others have their own, which no request of Python's ever has: should a
-// device end, there may be a reply that nobody waits for any more.
+// With the connection locked. None: the reply was as expected; else it, done. Each request has a
+// number of its own, which no request of Python's ever has: after a signal, or should a device end,
+// there may be a reply that nobody waits for any more.
 static PyObject *exchange(PyObject *const parts[N_PARTS], PyObject *expected, PyObject *data)
 {
     static uint32_t last;
@@ -198,7 +194,7 @@ static PyObject *exchange(PyObject *const parts[N_PARTS], PyObject *expected, Py
     if (fd < 0 && PyErr_Occurred())
         return NULL;
     struct shared *shared = fd < 0 ? NULL : begin_word(parts, expected);
-    uint32_t request = shared ? 0x80000000 | ++last : 0;
+    uint32_t request = 0x80000000 | ++last;
     // A page or less goes as a whole, or not at all.
     if (fd < 0 || !number_message(&message, data, request) ||
         send(fd, message.bytes, message.size, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {

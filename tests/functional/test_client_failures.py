@@ -339,42 +339,6 @@ def test_an_edited_operator_is_learnt(fake, client):
     assert "scale: 'float' = 1.0" in str(copy.__signature__)
 
 
-class Signalled(Exception):
-    """What a signal's handler raises, as KeyboardInterrupt is."""
-
-
-class Interrupting:
-    """A socket after whose next send() or sendmsg() a signal comes: the bytes have gone."""
-
-    def __init__(self, sock, name):
-        self._sock = sock
-        self._name = name
-
-    def __getattr__(self, name):
-        function = getattr(self._sock, name)
-        if name != self._name:
-            return function
-
-        def interrupt(*args):
-            function(*args)
-            raise Signalled
-
-        return interrupt
-
-
-@pytest.mark.parametrize("name", ["send", "sendmsg"])
-def test_an_interrupt_in_the_middle_of_a_message(fake, client, name):
-    """Neither is the message sent twice, nor does the reply to the next belong to the last."""
-    client._conn._sock = Interrupting(client._conn._sock, name)
-    with pytest.raises(Signalled):
-        if name == "send":
-            client.synchronize()
-        else:  # with a descriptor
-            client.tensor(np.zeros(1 << 16, np.float32))
-    with pytest.raises(opd.ConnectionLost, match="signal came in the middle of a message"):
-        client.synchronize()
-
-
 def test_a_forked_child_keeps_no_connection_open(daemon):
     """What the parent had ends with the parent's connection, however long the child lives."""
     with daemon.connect() as watcher:

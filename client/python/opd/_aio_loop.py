@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import mmap
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Callable, Optional
@@ -132,16 +131,16 @@ class AsyncTransfer(Transfer):
         return [(at, min(piece, size - at)) for at in range(0, max(size, 1), piece)]
 
     def _share(self, size: int, pending: Pending) -> tuple[int, mmap.mmap]:
-        fd, shared = make_memfd(size)
+        file, shared = make_memfd(size)
         id = next(self._new_ids)
         self._n_shared += 1
 
         def end() -> None:
-            os.close(fd)
             self._n_shared -= 1
             if not self._conn.closed:
                 self._conn.send("free", ("shm", [id]))
 
         pending.after.append(end)
-        self._conn.send("shm_open", (id, size), fd=fd, batch=pending)
+        with file:
+            self._conn.send("shm_open", (id, size), fd=file.fileno(), batch=pending)
         return id, shared

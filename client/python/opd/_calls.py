@@ -10,7 +10,8 @@ import os
 import socket
 from typing import Any, Optional
 
-from ._conn import CHUNK, SEND, Connection
+from . import _fds
+from ._conn import CHUNK, SEND, Connection, Outgoing
 from ._native import native
 from ._reply import Batch, Reply
 from .errors import OpdError
@@ -35,10 +36,10 @@ class CallConnection(Connection):
             if self._hurry:
                 self._send_garbage()
                 self._check_open(_CALL)
-            self._next_msgid = msgid = self._next_msgid % 0xFFFFFFFF + 1
-            reply = self.replies[msgid] = Reply(msgid, _CALL, batch)
+            self._next_msgid = msgid = self._next_msgid % 0x7FFFFFFF + 1
+            reply = Reply(msgid, _CALL)
             reply.deadline = deadline
-            self._post(b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:])
+            self._begin(reply, batch, Outgoing(b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:]))
             return reply
 
     def exchange(self, data: bytes, expected: bytes, deadline: Optional[float]) -> Optional[Reply]:
@@ -49,14 +50,16 @@ class CallConnection(Connection):
         with self.lock:
             if self._hurry:
                 self._collect()
-            if self.replies:
+            if self.replies or self._owed:
                 return self._exchange_slowly(data, deadline)
             sent, buffer = -1, self._buffer
             buffer[0] = 0
+            self._owed = True  # until it comes, wherever a signal ends the wait
             try:
                 sent = self._quick_send(data, SEND)  # a page or less goes as a whole, or not at all
                 n = self._quick_recv(buffer)
                 if n == len(expected) and buffer.startswith(expected):
+                    self._owed = False
                     return None
                 self.inbox.append(bytes(buffer[:n]))
             except BaseException as e:
@@ -80,24 +83,21 @@ class CallConnection(Connection):
         if not self._shares or self.driver is not None:
             return
         self._shares = False
-        fd = -1
         try:
-            fd = os.memfd_create("opd-done", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(fd, _PAGE)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-            word = native.share_word(fd)
-            self.wait(self.send("shm_open", (_WORD, _PAGE), fd=fd))
+            with _fds.own(os.memfd_create, "opd-done", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING) as file:
+                fd = file.fileno()
+                os.ftruncate(fd, _PAGE)
+                fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+                word = native.share_word(fd)
+                self.wait(self.send("shm_open", (_WORD, _PAGE), fd=fd))
             self.call("done_word", _WORD, 0)
             self.word = word
         except (OpdError, OSError):
             pass
-        finally:
-            if fd >= 0:
-                os.close(fd)
 
     def _make_told(self, version: int) -> Reply:
         """The reply that would have come in place of the word."""
-        reply = Reply(0, _CALL, None)
+        reply = Reply(0, _CALL)
         reply.settle({"version": version}, None)
         return reply
 
@@ -108,8 +108,9 @@ class CallConnection(Connection):
 
     def _keep_reply(self, deadline: Optional[float], number: int = 0) -> Reply:
         """For a request with that number, which has gone."""
-        reply = self.replies[number] = Reply(number, _CALL, None)
+        reply = Reply(number, _CALL)
         reply.deadline = deadline
+        self.replies[number] = reply
         return reply
 
     def _recover(
@@ -118,12 +119,11 @@ class CallConnection(Connection):
         """After an exception in exchange()."""
         signalled = not isinstance(cause, OSError)
         if sent < 0 and not signalled:
+            self._owed = False
             return self._exchange_slowly(data, deadline)  # finds out why nothing went
         if signalled and (sent < 0 or self._buffer[0]):
-            self._give_up()
-            raise cause
+            self._give_up(cause)
         if signalled:
-            self._keep_reply(deadline)
             raise cause
         return self._hear_first(deadline, isinstance(cause, BlockingIOError))
 

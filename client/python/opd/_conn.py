@@ -6,18 +6,18 @@ replies nobody reads stops reading too. One lock serves all threads.
 
 from __future__ import annotations
 
-import array
 import os
 import select
 import socket
 import struct
 import threading
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
-from . import _wire
+from . import _fds, _wire
 from ._reply import Batch, Driver, FdReply, Reply
 from ._told import Told
 from .errors import (
@@ -31,25 +31,22 @@ from .errors import (
 CHUNK = 1 << 15  # bytes read at once
 _DONTWAIT = socket.MSG_DONTWAIT
 SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-_MAX_FDS = 16  # of one read
-_CLOEXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0x40000000)
+_FLAGS = (SEND,)
 _MANY = 10_000  # ids given up in one message
 _KEPT = 1000  # notifications that nobody has waited for
 _BRING = ("tensor_export", "plan_export", "version_page")  # their replies may bring a descriptor
 
 
-class _Fd:
-    """A duplicate of a descriptor, closed with this object: a signal's exception may end the request's
-    caller while the request is still to be sent."""
+class Outgoing:
+    """A message on its way. It is queued before anything of it goes, and how much has gone is noted by C:
+    wherever a signal's exception comes, the rest goes with the next request."""
 
-    number = -1
+    __slots__ = ("data", "file", "sent")
 
-    def __init__(self, fd: int) -> None:
-        self.number = os.dup(fd)
-
-    def __del__(self) -> None:
-        if self.number >= 0:
-            os.close(self.number)
+    def __init__(self, data: bytes, file: Optional[_fds.File] = None) -> None:
+        self.data = data
+        self.file = file  # its descriptor goes with the first byte
+        self.sent: list[int] = []
 
 
 class Connection:
@@ -71,17 +68,18 @@ class Connection:
         self.driver: Optional[Driver] = None
         self.lock = threading.RLock()
         self._decoder = _wire.Decoder()
-        self._out: deque[tuple[memoryview, Optional[_Fd]]] = deque()
+        self._out: deque[Outgoing] = deque()
         self.replies: dict[int, Reply] = {}  # that are awaited, by their requests' numbers
+        self._owed = False  # the reply to a request whose number is 0
         self._notifications: deque[_wire.Notification] = deque(maxlen=_KEPT)
         self._told = Told()
         self._next_msgid = 0
-        self._garbage: deque[tuple[str, int]] = deque()
+        self._garbage: list[tuple[str, int]] = []
         self.dropped: list[bytes] = []  # tensors that were given up, as MessagePack
         self._hurry = False  # what was given up goes with the next request, whichever it is
         # As drop(), for a tensor so small that it may wait for some others.
         self.drop_small = self.dropped.append
-        self._fds: deque[int] = deque()  # that came, for replies not yet read
+        self._files: deque[_fds.File] = deque()  # descriptors that came, for replies not yet read
         self._bringing = 0  # replies in flight that may bring one
         self.inbox: deque[bytes] = deque()
         self.fileno = sock.fileno
@@ -118,7 +116,6 @@ class Connection:
         """Sends a request. `fd` stays the caller's, who may close it at once: what waits to be sent has
         a duplicate."""
         self._check_process()
-        passed = None if fd is None else _Fd(fd)
         with self.lock:
             self._check_open(method)
             data = self._encode(method, params)
@@ -127,15 +124,28 @@ class Connection:
                 self._send_garbage()
                 self._check_open(method)
             brings = method in _BRING
-            reply = FdReply(msgid, method, batch) if brings else Reply(msgid, method, batch)
-            self._bringing += brings
-            self.replies[msgid] = reply
-            self._post(data, passed)
+            reply = FdReply(msgid, method) if brings else Reply(msgid, method)
+            out = Outgoing(data, None if fd is None else _fds.own(os.dup, fd))
+            self._begin(reply, batch, out, brings)
             return reply
+
+    def _begin(
+        self, reply: Reply, batch: Optional[Batch], out: Outgoing, brings: bool = False
+    ) -> None:
+        """Sends a request. That it is awaited and that it is queued come about together: there is no call
+        in between, so no signal's exception either."""
+        queue = self._out.append
+        self.replies[reply.msgid] = reply
+        self._bringing += brings
+        if batch is not None:
+            reply.batch = batch
+            batch.pending += 1
+        queue(out)
+        self._flush()
 
     def _encode(self, method: str, params: Sequence[Any]) -> bytes:
         """A request with the next number."""
-        self._next_msgid = msgid = self._next_msgid % 0xFFFFFFFF + 1
+        self._next_msgid = msgid = self._next_msgid % 0x7FFFFFFF + 1
         data = _wire.encode_request(msgid, method, params)
         if len(data) > self.max_message:
             raise InvalidArgument(
@@ -143,30 +153,6 @@ class Connection:
                 f"at most {self.max_message}"
             )
         return data
-
-    def _post(self, data: bytes, fd: Optional[_Fd] = None) -> None:
-        """Sends it behind all that is queued."""
-        if self._sock is None:
-            return  # what was sent before has found out
-        n = 0
-        if fd is None and not self._out:
-            n = self._send_now(data)
-            if n == len(data):
-                return
-        self._out.append((memoryview(data)[n:], fd))
-        self._hurry = True  # a call must not overtake it, should a signal come before it has gone
-        self._flush()
-
-    def _send_now(self, data: bytes) -> int:
-        """How much of it has gone."""
-        assert self._sock is not None
-        try:
-            return int(self._sock.send(data, SEND))
-        except OSError:
-            return 0  # _write() tells why
-        except BaseException:
-            self._give_up()
-            raise
 
     def wait(self, reply: Reply) -> Any:
         """The result of a request; raises its error."""
@@ -256,7 +242,7 @@ class Connection:
         with self.lock:
             if self._sock is None:
                 return
-            self._lost = reason
+            self._lost = self._lost or reason  # what a signal's exception ended before
             if self.driver is not None:
                 self.driver.stop()
             self._sock.close()
@@ -264,8 +250,7 @@ class Connection:
             self._out.clear()
             self._garbage.clear()
             self.dropped.clear()
-            while self._fds:
-                os.close(self._fds.popleft())
+            self._files.clear()
             replies = list(self.replies.values())
             self.replies.clear()  # handles know this dict
             for reply in replies:
@@ -281,10 +266,11 @@ class Connection:
                 pass  # the other side was faster
         self.close()
 
-    def _give_up(self) -> None:
+    def _give_up(self, cause: BaseException) -> None:
         """After a signal's exception at a point where nobody knows what has gone or come. (Nearly
         all come while poll() waits, which does no harm.)"""
-        self.close("a signal came in the middle of a message; connect again")
+        what = "memory ran out" if isinstance(cause, MemoryError) else "a signal came"
+        self.close(f"{what} in the middle of a message; connect again")
 
     def _lost_error(self, what: str) -> ConnectionLost:
         return ConnectionLost(f"{what}: the connection to {self.path} is closed: {self._lost}")
@@ -309,20 +295,31 @@ class Connection:
     def _send_garbage(self) -> None:
         """Sends what drop() and discard() noted, as notifications: nobody waits for replies."""
         self._hurry = False  # before the looks at what may come meanwhile
-        if self._out:
+        try:
+            if self._out:
+                self._flush()
+            while self.dropped:
+                dropped = self.dropped[:_MANY]
+                self._post([Outgoing(_wire.encode_drop(dropped))], self.dropped, len(dropped))
+            while self._garbage:
+                ids: dict[str, list[int]] = {}
+                given_up = self._garbage[:_MANY]
+                for kind, id in given_up:
+                    ids.setdefault(kind, []).append(id)
+                every = [_wire.encode_notification("free", (*of, {"drop": True})) for of in ids.items()]
+                self._post(list(map(Outgoing, every)), self._garbage, len(given_up))
+        except BaseException:
+            self._hurry = True  # a call must not overtake what has not gone
+            raise
+
+    def _post(self, out: list[Outgoing], noted: list[Any], n: int) -> None:
+        """Sends them, behind all that is queued, for the first n that were noted. As of _begin(), what is
+        noted no more is queued."""
+        queue = self._out.extend
+        del noted[:n]  # more may have come behind them
+        if self._sock is not None:  # what was sent before may have found out
+            queue(out)
             self._flush()
-        while self.dropped:
-            dropped = self.dropped[:_MANY]
-            del self.dropped[: len(dropped)]  # more may have come behind them
-            self._post(_wire.encode_drop(dropped))
-        while self._garbage:
-            ids: dict[str, list[int]] = {}
-            for _ in range(min(len(self._garbage), _MANY)):
-                kind, id = self._garbage.popleft()
-                ids.setdefault(kind, []).append(id)
-            for kind, given_up in ids.items():
-                params = (kind, given_up, {"drop": True})
-                self._post(_wire.encode_notification("free", params))
 
     def _flush(self) -> None:
         """Sends all that is queued, reading too; a failure closes, and so settles the replies."""
@@ -360,24 +357,24 @@ class Connection:
 
     def _write(self) -> None:
         while self._out and self._sock:
-            data, fd = self._out[0]
-            ancillary = []
-            if fd is not None:
-                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd.number]))]
+            out = self._out[0]
+            data = out.data[sum(out.sent) :] if out.sent else out.data
             try:
-                n = self._sock.sendmsg([data], ancillary, SEND)
-                if n == len(data):
-                    self._out.popleft()
+                if out.file is None or out.sent:
+                    if data:
+                        out.sent.extend(map(self._sock.send, (data,), _FLAGS))
                 else:
-                    self._out[0] = (data[n:], None)  # the fd went with the first byte
+                    rights = ((socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [out.file.fileno()])),)
+                    out.sent.extend(map(self._sock.sendmsg, ((data,),), (rights,), _FLAGS))
             except BlockingIOError:
                 return
             except OSError as e:
                 self._read_rest(e)
                 return
-            except BaseException:
-                self._give_up()
-                raise
+            if out.sent[-1] < len(data):
+                continue
+            if self._out and self._out[0] is out:  # a signal's handler may have sent, too
+                self._out.popleft()
 
     def _read_rest(self, cause: OSError) -> None:
         """After a failed write: the daemon's last words say why it hung up."""
@@ -392,7 +389,7 @@ class Connection:
         assert self._sock is not None
         try:
             if self._bringing:
-                self._read_with_fds()
+                self._read_with_files()
             else:
                 self.inbox.extend(map(self._sock.recv, (CHUNK,), (flags,)))
         except BlockingIOError:
@@ -403,17 +400,14 @@ class Connection:
         self._told.tell()
         return True
 
-    def _read_with_fds(self) -> None:
+    def _read_with_files(self) -> None:
         assert self._sock is not None
-        flags = _CLOEXEC | _DONTWAIT
         try:
-            data, fds, _, _ = socket.recv_fds(self._sock, CHUNK, _MAX_FDS, flags)
-            self._fds.extend(fds)
-            self.inbox.append(data)
+            _fds.receive(self._sock, CHUNK, self.inbox, self._files)
         except OSError:
             raise
-        except BaseException:
-            self._give_up()
+        except BaseException as e:
+            self._give_up(e)
             raise
 
     def _take_inbox(self) -> None:
@@ -422,8 +416,8 @@ class Connection:
                 self._take(self.inbox.popleft())
         except ProtocolError as e:
             self.close(str(e))
-        except BaseException:  # from the popleft() on nobody else has it
-            self._give_up()
+        except BaseException as e:  # from the popleft() on nobody else has it
+            self._give_up(e)
             raise
 
     def _take(self, data: bytes) -> None:
@@ -437,6 +431,7 @@ class Connection:
 
     def _settle(self, msgid: int, error: Any, result: Any) -> None:
         reply = self.replies.pop(msgid, None)
+        self._owed = self._owed and msgid != 0
         found = None if error is None else from_wire(error)
         if reply is None:
             # A signal's exception may have ended the wait before anybody could keep a reply for it.
@@ -445,8 +440,8 @@ class Connection:
             return
         if isinstance(reply, FdReply):
             self._bringing -= 1
-            if found is None and _brings_fd(reply.method, result) and self._fds:
-                reply.keep_fd(self._fds.popleft())  # in the order of the replies
+            if found is None and _brings_fd(reply.method, result) and self._files:
+                reply.keep_file(self._files.popleft())  # in the order of the replies
         reply.settle(result, found)
 
 

@@ -12,6 +12,7 @@ import mmap
 import os
 from typing import TYPE_CHECKING, Any, Optional
 
+from . import _fds
 from ._conn import Connection
 from ._native import native
 from ._reply import Batch, Reply
@@ -38,7 +39,7 @@ class Transfer:
         self._spreads = on_gpu and native is not None and _THREADS > 1
         self._ids = 0
         self._map: Optional[mmap.mmap] = None
-        self._slot_size = 0
+        self._slot_size = 0  # also while a slot may have a user that is not noted: an exception leaves it so
         self._users: list[Optional[Reply]] = [None] * _SLOTS
         self._next = 0
         self._kept: Optional[Kept] = None
@@ -51,16 +52,18 @@ class Transfer:
         if len(data) <= self._limit():
             return [self._conn.send("tensor_write", (id, 0, data.tobytes()), batch=batch)]
         self._reserve(len(data))
+        slot_size, self._slot_size = self._slot_size, 0
         replies = []
-        for offset in range(0, len(data), self._slot_size):
-            piece = data[offset : offset + self._slot_size]
-            slot, start = self._take_slot()
+        for offset in range(0, len(data), slot_size):
+            piece = data[offset : offset + slot_size]
+            slot, start = self._take_slot(slot_size)
             assert self._map is not None
             self._map[start : start + len(piece)] = piece
             params = (id, offset, (self._ids, start, len(piece)))
             reply = self._conn.send("tensor_write", params, batch=batch)
             self._users[slot] = reply
             replies.append(reply)
+        self._slot_size = slot_size
         return replies
 
     def read(self, id: int, offset: int, out: memoryview) -> None:
@@ -70,17 +73,19 @@ class Transfer:
             out[:] = self._conn.call("tensor_read", id, offset, size)
             return
         self._reserve(size)
+        slot_size, self._slot_size = self._slot_size, 0
         queue: list[tuple[Reply, int, int, int]] = []  # (reply, slot's start, at, size)
-        for at in range(0, size, self._slot_size):
+        for at in range(0, size, slot_size):
             if len(queue) == _SLOTS:
                 self._copy_out(out, *queue.pop(0))
-            n = min(self._slot_size, size - at)
-            slot, start = self._take_slot()
+            n = min(slot_size, size - at)
+            slot, start = self._take_slot(slot_size)
             reply = self._conn.send("tensor_read", (id, offset + at, n, (self._ids, start)))
             self._users[slot] = reply
             queue.append((reply, start, at, n))
         for entry in queue:
             self._copy_out(out, *entry)
+        self._slot_size = slot_size
 
     def read_array(self, id: int, offset: int, size: int) -> np.ndarray[Any, Any]:
         """So many bytes of a tensor, awaited."""
@@ -98,15 +103,13 @@ class Transfer:
         if region is None or data is None:
             return None
         replies = []
-        try:
-            for at in range(0, size, _MAX_SLOT):
-                params = (id, offset + at, min(_MAX_SLOT, size - at), (region.id, at))
-                replies.append(self._conn.send("tensor_read", params))
-            for reply in replies:
-                self._conn.wait(reply)
-        except BaseException:
-            self._drop(region)  # the daemon may still write there
-            raise
+        region.ready = False  # should an exception come, the daemon may still write there
+        for at in range(0, size, _MAX_SLOT):
+            params = (id, offset + at, min(_MAX_SLOT, size - at), (region.id, at))
+            replies.append(self._conn.send("tensor_read", params))
+        for reply in replies:
+            self._conn.wait(reply)
+        region.ready = True
         return data
 
     def _write_kept(
@@ -115,6 +118,7 @@ class Transfer:
         import numpy as np
 
         region.users = users = []
+        region.ready = False  # should an exception come, not all users are noted
 
         def send(at: int) -> None:
             params = (id, at, (region.id, at, min(_MAX_SLOT, len(data) - at)))
@@ -122,11 +126,8 @@ class Transfer:
 
         source = np.frombuffer(data, np.uint8)
         native.copy(region.address, source.ctypes.data, len(data), _MAX_SLOT, _THREADS, send)
+        region.ready = True
         return users
-
-    def _drop(self, region: Region) -> None:
-        if self._kept is not None:
-            self._kept.drop(region)
 
     def _take(self, size: int) -> Optional[Region]:
         from ._kept import Kept
@@ -148,12 +149,12 @@ class Transfer:
         with memoryview(self._map) as view:
             out[at : at + n] = view[start : start + n]
 
-    def _take_slot(self) -> tuple[int, int]:
+    def _take_slot(self, size: int) -> tuple[int, int]:
         """A slot that no request uses any more, and where it starts."""
         slot = self._next
         self._next = (slot + 1) % _SLOTS
         self._settle(slot)
-        return slot, slot * self._slot_size
+        return slot, slot * size
 
     def _settle(self, slot: int) -> None:
         user, self._users[slot] = self._users[slot], None
@@ -166,33 +167,23 @@ class Transfer:
         wanted = min(max(_MIN_SLOT, 1 << (size - 1).bit_length()), _MAX_SLOT)
         if wanted <= self._slot_size:
             return
+        self._slot_size = 0
         for slot in range(_SLOTS):
             self._settle(slot)
-        if self._map is not None:
-            self._conn.call("free", "shm", [self._ids])
+        if self._map is not None:  # it may not be open there, or not any more
+            self._conn.discard("shm", self._ids)
             self.close()
-        self._slot_size = 0
         self._ids += 1
-        fd, self._map = make_memfd(wanted * _SLOTS)
-        try:
-            self._conn.wait(self._conn.send("shm_open", (self._ids, wanted * _SLOTS), fd=fd))
-        except BaseException:
-            self.close()
-            if not self._conn.closed:  # it may have been opened all the same
-                self._conn.send("free", ("shm", [self._ids]))
-            raise
-        finally:
-            os.close(fd)
+        file, self._map = make_memfd(wanted * _SLOTS)
+        with file:
+            params = (self._ids, wanted * _SLOTS)
+            self._conn.wait(self._conn.send("shm_open", params, fd=file.fileno()))
         self._slot_size = wanted
 
 
-def make_memfd(size: int) -> tuple[int, mmap.mmap]:
+def make_memfd(size: int) -> tuple[_fds.File, mmap.mmap]:
     """Memory whose size nobody can change, so that neither side can make the other fault."""
-    fd = os.memfd_create("opd-client", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.ftruncate(fd, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-        return fd, mmap.mmap(fd, size)
-    except BaseException:
-        os.close(fd)
-        raise
+    file = _fds.own(os.memfd_create, "opd-client", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(file.fileno(), size)
+    fcntl.fcntl(file.fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return file, mmap.mmap(file.fileno(), size)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
-import os
 import threading
+from contextlib import nullcontext
 from typing import Any, Optional
 
 from . import _cuda, _dlpack
 from ._conn import Connection
+from ._fds import File
 from .errors import InvalidArgument
 
 
@@ -28,7 +29,8 @@ class _HostMapping:
 
 
 class _Chunk:
-    def __init__(self, device: str, fd: int, size: int) -> None:
+    def __init__(self, serial: int, device: str, fd: int, size: int) -> None:
+        self.serial = serial
         self.users = 0
         self.mapping: Any = (
             _HostMapping(fd, size)
@@ -40,16 +42,16 @@ class _Chunk:
 class Export:
     """A tensor's memory in this process. It is the tensor's until close(), whoever frees that."""
 
-    def __init__(self, exports: Exports, id: int, info: dict[str, Any], chunk: Any) -> None:
-        self.device: str = info["device"]
-        self._exports, self._id, self._chunk = exports, id, chunk
-        self._serial = info["chunk"]
-        self.address = chunk.mapping.address + info["offset"] if chunk else 0
+    def __init__(self, exports: Exports, id: int) -> None:
+        self.device = ""
+        self.address = 0
+        self.chunk: Optional[_Chunk] = None
+        self._exports, self._id = exports, id
 
     def close(self) -> None:
         id, self._id = self._id, 0
         if id:
-            self._exports.release(id, self._serial, self._chunk, self.device)
+            self._exports.release(id, self.chunk, self.device)
 
     def __del__(self) -> None:
         if getattr(self, "_id", 0):
@@ -67,32 +69,20 @@ class Exports:
 
     def open(self, tensor_id: int) -> Export:
         """Waits until what was sent before is done."""
-        conn, id = self._conn, next(self._ids)
-        reply = conn.send("tensor_export", (tensor_id, id))
-        info = conn.wait(reply)
-        fd = reply.take_fd()
-        try:
-            with self._lock:
-                chunk = None if info["chunk"] is None else self._find_chunk(info, fd)
-        except BaseException:
-            conn.discard("export", id)
-            raise
-        finally:
-            if fd is not None:
-                os.close(fd)
-        return Export(self, id, info, chunk)
+        export = Export(self, next(self._ids))  # from here on dropping it cleans up
+        reply = self._conn.send("tensor_export", (tensor_id, export._id))
+        info = self._conn.wait(reply)
+        export.device = info["device"]
+        with reply.take_file() or nullcontext() as file, self._lock:
+            if info["chunk"] is not None:
+                chunk = self._chunks.get(info["chunk"]) or _map_chunk(info, file)
+                export.address = chunk.mapping.address + info["offset"]
+                self._chunks[info["chunk"]] = chunk
+                chunk.users += 1
+                export.chunk = chunk
+        return export
 
-    def _find_chunk(self, info: dict[str, Any], fd: Optional[int]) -> _Chunk:
-        chunk = self._chunks.get(info["chunk"])
-        if chunk is None:
-            if fd is None:
-                raise InvalidArgument("the daemon sent no descriptor for a tensor's memory")
-            chunk = _Chunk(info["device"], fd, info["chunk_size"])
-            self._chunks[info["chunk"]] = chunk
-        chunk.users += 1
-        return chunk
-
-    def release(self, id: int, serial: int, chunk: Optional[_Chunk], device: str) -> None:
+    def release(self, id: int, chunk: Optional[_Chunk], device: str) -> None:
         """Also called by consumers' destructors, at any time: nothing is raised."""
         try:
             if chunk is not None and device != "cpu":
@@ -103,12 +93,18 @@ class Exports:
             with self._lock:
                 chunk.users -= 1
                 if chunk.users == 0:
-                    self._chunks.pop(serial, None)
+                    self._chunks.pop(chunk.serial, None)
                     try:
                         chunk.mapping.close()
                     except Exception:
                         pass  # the process's end unmaps it
         self._conn.discard("export", id)
+
+
+def _map_chunk(info: dict[str, Any], file: Optional[File]) -> _Chunk:
+    if file is None:
+        raise InvalidArgument("the daemon sent no descriptor for a tensor's memory")
+    return _Chunk(info["chunk"], info["device"], file.fileno(), info["chunk_size"])
 
 
 def device_index(device: str) -> int:

@@ -60,8 +60,8 @@ def capture_graph(link: Link, name: Optional[str]) -> Iterator[Graph]:
     try:
         yield graph
     except BaseException:
-        id, graph._id = graph._id, 0
-        link.conn.send("free", ("graph", [id]))
+        link.conn.send("free", ("graph", [graph._id]))
+        graph._id = 0
         raise
     link.request("graph_end", (graph._id,))
 

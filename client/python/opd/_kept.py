@@ -38,8 +38,8 @@ class Region:
     def __init__(self, id: int, size: int) -> None:
         self.id = id
         self.size = size
-        self.fd = -1
-        self.fd, self._map = make_memfd(size)
+        self.file, self._map = make_memfd(size)
+        self.ready = False  # it is open there, and all its users are noted
         self.spent = False  # it is an array's for good
         self.users: list[Reply] = []  # the last writes out of it
         self._type = ctypes.c_char * size
@@ -59,15 +59,18 @@ class Region:
 
     def lend(self, size: int) -> Optional[np.ndarray[Any, Any]]:
         """An array of so many bytes. None: another thread forks, and has seen already what is lent."""
-        if not _lending.acquire(blocking=False):
-            return None
+        held: list[bool] = []
         try:
+            held.extend(map(_lending.acquire, (False,)))  # so that a signal's exception finds it noted
+            if held == [False]:
+                return None
             buffer: Any = self._type.from_buffer(self._map)
             array: np.ndarray[Any, Any] = np.frombuffer(buffer, np.uint8, size)
             self._lent = weakref.ref(buffer)
             return array
         finally:
-            _lending.release()
+            if held == [True]:
+                _lending.release()
 
     def make_private(self) -> None:
         """What it holds stays; what is written there from now on, no other process sees."""
@@ -76,12 +79,8 @@ class Region:
         libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
         address = self.address
         access, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED
-        if libc.mmap(address, self.size, access, flags, self.fd, 0) != address:
+        if libc.mmap(address, self.size, access, flags, self.file.fileno(), 0) != address:
             raise OSError(ctypes.get_errno(), "a child shares the memory of an array")
-
-    def __del__(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)  # the mapping is its array's, too
 
 
 class Kept:
@@ -98,8 +97,8 @@ class Kept:
         """One that nobody has. None: it is not worth it, or there is no room."""
         size = -(-size // _STEP) * _STEP
         for region in list(self._regions):
-            if region.spent:
-                self.drop(region)
+            if region.spent or not region.ready:
+                self._drop(region)
             elif region.size == size and region.free:
                 return region
         if size not in self._seen:
@@ -107,10 +106,9 @@ class Kept:
             return None
         return self._add(size) if self._make_room(size) else None
 
-    def drop(self, region: Region) -> None:
+    def _drop(self, region: Region) -> None:
+        self._conn.discard("shm", region.id)
         self._regions.remove(region)
-        if not self._conn.closed:
-            self._conn.send("free", ("shm", [region.id]))
 
     def before_fork(self) -> None:
         for region in list(self._regions):
@@ -129,7 +127,7 @@ class Kept:
         for region in list(self._regions):
             kept = sum(region.size for region in self._regions)
             if region.free and (kept + size > _MOST or len(self._regions) >= _MOST_REGIONS):
-                self.drop(region)
+                self._drop(region)
         return True
 
     def _add(self, size: int) -> Optional[Region]:
@@ -141,12 +139,11 @@ class Kept:
             return None
         self._regions.append(region)
         try:
-            self._conn.wait(self._conn.send("shm_open", (region.id, size), fd=region.fd))
-        except BaseException as e:
-            self.drop(region)  # it may have been opened all the same
-            if not isinstance(e, OutOfMemory):
-                raise
+            params = (region.id, size)
+            self._conn.wait(self._conn.send("shm_open", params, fd=region.file.fileno()))
+        except OutOfMemory:
             return None
+        region.ready = True
         return region
 
 

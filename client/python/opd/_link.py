@@ -140,11 +140,12 @@ class Link:
         if self.batch is not None:
             yield
             return
-        batch = self.batches[get_ident()] = Batch()
+        batch, thread = Batch(), get_ident()
+        self.batches[thread] = batch
         try:
             yield
         finally:
-            del self.batches[get_ident()]
+            del self.batches[thread]  # nothing is called before it: no signal's exception comes first
             self.conn.pump(lambda: batch.pending == 0, "batch")
         self.finish(batch)
 

@@ -69,10 +69,13 @@ class Context:
             options["debug"] = True
         ids = [wire and int.from_bytes(wire[1:], "big") for wire in wires]
         params = (self._id, grad_ids, ids, options)
-        reply = link.send("backward", params, seconds or spec.deadline)
         tensors = [
-            None if wire is None else Tensor(link, wire, reply, (i,)) for i, wire in enumerate(wires)
+            None if wire is None else Tensor(link, wire, None, (i,)) for i, wire in enumerate(wires)
         ]
+        reply = link.send("backward", params, seconds or spec.deadline)
+        for tensor in tensors:
+            if tensor is not None:
+                tensor._reply = reply
         result = link.settle(reply)
         if result is None:
             return tuple(tensors)
@@ -283,16 +286,20 @@ class Ops(Shipped):
         options = {key: value for key, value in given.items() if value is not None}
         output_ids = [_map(_read_wire, wire) for wire in wires]
         params = (spec.name, input_ids, call.attrs, output_ids, options)
-        reply = link.send("forward", params, call.deadline or spec.deadline)
-        # Made before the reply is awaited: if that fails or is interrupted, dropping them
-        # cleans up.
+        # Made before the request goes: wherever that fails or is interrupted, dropping them cleans up.
         outputs = tuple(
-            [Tensor(link, w, reply, ("outputs", i, k)) for k, w in enumerate(wire)]
+            [Tensor(link, w, None, ("outputs", i, k)) for k, w in enumerate(wire)]
             if isinstance(wire, list)
-            else Tensor(link, wire, reply, ("outputs", i))
+            else Tensor(link, wire, None, ("outputs", i))
             for i, wire in enumerate(wires)
         )
-        context = context_id and Context(self._memory, context_id, reply, spec, inputs)
+        context = context_id and Context(self._memory, context_id, [], spec, inputs)
+        reply = link.send("forward", params, call.deadline or spec.deadline)
+        for made in outputs:
+            for tensor in made if isinstance(made, list) else (made,):
+                tensor._reply = reply
+        if context:
+            context._made = reply
         result = link.settle(reply)
         if result is not None and result["version"] != (call.version or spec.version):
             self._catalog.refresh()

@@ -26,10 +26,16 @@ _PLAIN = {bool, int, float, str, type(None)}
 class Asked:
     """A `prepare` that is not answered yet, or was refused."""
 
-    __slots__ = ("id", "reply")
+    __slots__ = ("id", "link", "reply")
 
-    def __init__(self, id: int, reply: Reply) -> None:
-        self.id, self.reply = id, reply
+    reply: Reply
+
+    def __init__(self, link: Link) -> None:
+        self.link, self.id = link, link.new_id()
+
+    def __del__(self) -> None:
+        if getattr(self, "id", 0):
+            self.link.conn.discard("prepared", self.id)
 
 
 class Handle:
@@ -53,6 +59,7 @@ class Handle:
         plan = asked.reply.result
         self.spec = spec
         self._id, self._link, self._refresh = asked.id, link, refresh
+        asked.id = 0  # it is this one's
         self._deadline = call.deadline or spec.deadline
         self._version = call.version or spec.version  # that runs, as far as is known
         device = plan["device"]
@@ -61,7 +68,7 @@ class Handle:
         self.nils = n_absent * _NIL  # behind the ids of inputs, where the absent ones are the last
         # The request up to the ids, with the number 0; and its reply the last time.
         n = len(call.tensors) + len(self.kinds) + keep
-        self._head = b"\x94\x00\x00" + pack("call") + b"\x92" + pack(asked.id) + b"\xdc" + n.to_bytes(2, "big")
+        self._head = b"\x94\x00\x00" + pack("call") + b"\x92" + pack(self._id) + b"\xdc" + n.to_bytes(2, "big")
         self._expected = b"?"  # no reply yet: none is so, nor the end of the connection
         # All of these that stay, for opd_native, which has their order in an enum.
         kind, conn = self._kind, link.conn
@@ -175,7 +182,7 @@ class Prepared:
     def _ask(
         self, spec: Spec, call: Call, kinds: Sequence[Optional[Kind]], device: Optional[str] = None
     ) -> Asked:
-        id = self._link.new_id()
+        asked = Asked(self._link)
         descs = [kind and kind.describe() for kind in kinds]
         options = {
             "device": call.device or device,
@@ -184,8 +191,9 @@ class Prepared:
             "context": self._keep or None,
         }
         given = {key: value for key, value in options.items() if value is not None}
-        params = (id, "forward", spec.name, descs, call.attrs, given)
-        return Asked(id, self._link.conn.send("prepare", params))
+        params = (asked.id, "forward", spec.name, descs, call.attrs, given)
+        asked.reply = self._link.conn.send("prepare", params)
+        return asked
 
     def _is_answered(self, asked: Asked) -> bool:
         """And not refused."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any, Optional, Protocol
 
+from ._fds import File
 from .errors import OpdError
 
 _WARN = ("forward", "replay", "plan_export")  # their results may have warnings
@@ -37,9 +37,9 @@ class Batch:
 class Reply:
     """A request that was sent: `done` once it was answered, then with a result or an error."""
 
-    __slots__ = ("_batch", "deadline", "done", "error", "method", "msgid", "result", "warnings")
+    __slots__ = ("batch", "deadline", "done", "error", "method", "msgid", "result", "warnings")
 
-    def __init__(self, msgid: int, method: str, batch: Optional[Batch]) -> None:
+    def __init__(self, msgid: int, method: str) -> None:
         self.msgid = msgid
         self.method = method
         self.deadline: Optional[float] = None  # seconds the daemon may take, where the request says
@@ -47,19 +47,17 @@ class Reply:
         self.result: Any = None
         self.error: Optional[OpdError] = None
         self.warnings: Sequence[str] = ()  # what the daemon has to say beside the result
-        self._batch = batch
-        if batch:
-            batch.pending += 1
+        self.batch: Optional[Batch] = None  # that counts it as pending
 
     def settle(self, result: Any, error: Optional[OpdError]) -> None:
         self.done, self.result, self.error = True, result, error
         if self.method in _WARN and isinstance(result, dict):
             self.warnings = result.get("warnings", ())
-        if self._batch:
-            self._batch.settle(self)
-            self._batch = None
+        if self.batch:
+            self.batch.settle(self)
+            self.batch = None
 
-    def take_fd(self) -> Optional[int]:
+    def take_file(self) -> Optional[File]:
         """The descriptor that came with the result, the caller's from now on."""
         return None
 
@@ -67,22 +65,17 @@ class Reply:
 class FdReply(Reply):
     """One that may bring a descriptor."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_file",)
 
-    _fd: Optional[int]
+    _file: Optional[File]
 
-    def take_fd(self) -> Optional[int]:
-        fd: Optional[int] = getattr(self, "_fd", None)
-        self._fd = None
-        return fd
+    def take_file(self) -> Optional[File]:
+        file: Optional[File] = getattr(self, "_file", None)
+        self._file = None
+        return file
 
-    def keep_fd(self, fd: Optional[int]) -> None:
-        self._fd = fd
-
-    def __del__(self) -> None:
-        fd = self.take_fd()
-        if fd is not None:
-            os.close(fd)
+    def keep_file(self, file: File) -> None:
+        self._file = file
 
 
 class Driver(Protocol):

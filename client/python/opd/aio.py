@@ -278,12 +278,12 @@ class Client:
         """Requests that are sent inside, where nothing is awaited, are of this Pending."""
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("this opd.aio.Client is another event loop's; connect() in this one")
-        pending = Pending(self._loop)
-        self._link.batches[get_ident()] = pending
+        pending, thread = Pending(self._loop), get_ident()
+        self._link.batches[thread] = pending
         try:
             yield pending
         finally:
-            del self._link.batches[get_ident()]
+            del self._link.batches[thread]
             pending.finish()
 
     async def _settle(self, pending: Pending) -> None:

@@ -37,7 +37,7 @@ class PureBase:
     _reply: Optional[Reply]  # that is to tell of the tensor, or that it could not be made
 
     def __del__(self) -> None:
-        wire = self._wire
+        wire = getattr(self, "_wire", None)  # none yet, where a signal has ended the making
         if wire is not None:
             (self._kind or self._link.conn).drop(wire)
 
@@ -73,7 +73,7 @@ class Tensor(Base, Array, Methods):
     _export: Export  # what __cuda_array_interface__ told of
 
     def __init__(
-        self, link: Link, wire: bytes, reply: Reply, path: tuple[Any, ...] = ()
+        self, link: Link, wire: bytes, reply: Optional[Reply], path: tuple[Any, ...] = ()
     ) -> None:
         self._link = link
         self._wire = wire
@@ -372,10 +372,9 @@ def dense_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 def make_tensor(link: Link, method: str, *params: Any) -> Tensor:
     """Of a request whose first parameter is the new tensor's id."""
-    wire = link.new_wire()
-    reply = link.send(method, (int.from_bytes(wire[1:], "big"), *params))
-    tensor = Tensor(link, wire, reply)
-    link.settle(reply)
+    tensor = Tensor(link, link.new_wire(), None)  # from here on dropping it cleans up
+    tensor._reply = link.send(method, (tensor._id, *params))
+    link.settle(tensor._reply)
     return tensor
 
 

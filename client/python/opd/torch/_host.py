@@ -8,7 +8,6 @@ forked child or the daemon shares. It grows to the largest call, within reason, 
 from __future__ import annotations
 
 import ctypes
-import os
 from typing import Any, Optional
 
 import torch
@@ -30,11 +29,9 @@ _MANY_IDS = 1024
 class Arena:
     """Shared memory in which slices are given out for one call."""
 
-    fd = -1
-
     def __init__(self, size: int) -> None:
         self.size = size
-        self.fd, mapped = make_memfd(size)
+        self.file, mapped = make_memfd(size)
         # An ordinary tensor on the CPU, whatever mode the first call happens in.
         with torch.inference_mode(False), torch.device("cpu"):
             self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
@@ -62,14 +59,6 @@ class Arena:
         else:
             tensor.copy_(self.view(at, desc))
         return tensor
-
-    def close_fd(self) -> None:
-        """The mapping goes with the last reference."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-    __del__ = close_fd
 
 
 class Layout:
@@ -149,7 +138,7 @@ class HostTransport:
                 self._close(id)
             raise
         finally:
-            arena.close_fd()
+            arena.file.close()  # the mapping goes with the last reference
         self._arena_id, self._arena = id, arena
         return arena
 
@@ -197,7 +186,7 @@ class DirectTransport(HostTransport):
     def _open(self, id: int, arena: Arena) -> None:
         conn = self.conn
         params = (id, self._device, "memfd", b"", arena.size)
-        conn.wait(conn.send("import_open", params, fd=arena.fd))
+        conn.wait(conn.send("import_open", params, fd=arena.file.fileno()))
 
     def _close(self, id: int) -> None:
         self._forget_ids()
@@ -246,7 +235,7 @@ class StagedTransport(HostTransport):
 
     def _open(self, id: int, arena: Arena) -> None:
         conn = self.conn
-        conn.wait(conn.send("shm_open", (id, arena.size), fd=arena.fd))
+        conn.wait(conn.send("shm_open", (id, arena.size), fd=arena.file.fileno()))
 
     def _close(self, id: int) -> None:
         self.conn.send("free", ("shm", [id]))

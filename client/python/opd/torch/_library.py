@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
+from .._fds import File
 from .._places import look_beside
 
 _ABI = 3
@@ -31,14 +32,14 @@ class Count(NamedTuple):
 class Export:
     """A plan with its kernels, in a memfd, and the stamp of its version; in a `with` block."""
 
-    def __init__(self, fd: int, slot: int, stamp: int) -> None:
-        self.fd, self.slot, self.stamp = fd, slot, stamp
+    def __init__(self, file: File, slot: int, stamp: int) -> None:
+        self.file, self.slot, self.stamp = file, slot, stamp
 
     def __enter__(self) -> Export:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self.fd)
+        self.file.close()
 
 
 class Library:

@@ -285,10 +285,10 @@ class Session:
             if "version" not in options and version != self.find(operator.name).version:
                 self.refresh(operator.name)
             stamp = self._stamps.make(operator.name, version)
-            fd = reply.take_fd()
+            file = reply.take_file()
         for text in reply.warnings:
             warn_reload(text)
-        return None if fd is None else Export(fd, result["slot"], stamp)
+        return None if file is None else Export(file, result["slot"], stamp)
 
     def may_run_here(self, device: torch.device) -> bool:
         """False, once it is known that the daemon computes its tensors elsewhere."""
@@ -325,12 +325,10 @@ class Session:
             return
         reply = link.conn.send("version_page", ())
         link.conn.wait(reply)
-        fd = reply.take_fd()
-        if fd is not None:
-            try:
-                library.set_page(fd)
-            finally:
-                os.close(fd)
+        file = reply.take_file()
+        if file is not None:
+            with file:
+                library.set_page(file.fileno())
         self._paged = link
 
     def release(self) -> None:
@@ -406,7 +404,7 @@ class Session:
     def load(self, library: Library, number: int, export: Export) -> int:
         """Loads a plan into this process: its serial, which what runs it has for a stamp."""
         with self.lock:  # another thread may run the plan, and ask for its version, at once
-            serial = library.load(number, export.fd, export.slot)
+            serial = library.load(number, export.file.fileno(), export.slot)
             note_serial(serial, export.stamp)
         return serial
 
