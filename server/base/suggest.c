@@ -52,6 +52,9 @@ void suggest_add(struct suggest *s, const char *name)
     if (s->size >= SUGGEST_MAX || n >= SUGGEST_MAX)
         return;
     bool begins = s->size >= 2 && strncasecmp(name, s->word, s->size) == 0;
+    size_t longer = n > s->size ? n - s->size : s->size - n; // no distance is below it
+    if (!begins && longer >= (size_t)s->distance)
+        return;
     int distance = begins ? 1 : edit_distance(s->word, s->size, name, n);
     if (distance < s->distance && (size_t)distance < s->size) {
         s->distance = distance;

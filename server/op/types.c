@@ -3,6 +3,15 @@
 #include "op/reader.h"
 #include "base/suggest.h"
 
+static bool fail_no_dtype(struct lexer *lx, const char *name)
+{
+    struct suggest near;
+    suggest_init(&near, name, strlen(name));
+    for (int d = 1; d < OPD_DTYPE_COUNT; d++)
+        suggest_add(&near, dtype_name((enum opd_dtype)d));
+    return lex_fail(lx, "'%s' is no dtype%s", name, suggest_text(&near));
+}
+
 // A list of dtypes, up to the end or a ':'.
 static bool read_dtype_list(struct reader *r, struct op_type *type)
 {
@@ -12,12 +21,8 @@ static bool read_dtype_list(struct reader *r, struct op_type *type)
         if (!lex_name(lx, "a dtype", name, sizeof name))
             return false;
         enum opd_dtype dtype = dtype_parse(name);
-        struct suggest near;
-        suggest_init(&near, name, strlen(name));
-        for (int d = 1; d < OPD_DTYPE_COUNT; d++)
-            suggest_add(&near, dtype_name((enum opd_dtype)d));
         if (dtype == OPD_DTYPE_NONE)
-            return lex_fail(lx, "'%s' is no dtype%s", name, suggest_text(&near));
+            return fail_no_dtype(lx, name);
         if (op_type_takes(type, dtype))
             return lex_fail(lx, "%s stands twice in the list", name);
         type->dtypes[type->n_dtypes++] = dtype;
