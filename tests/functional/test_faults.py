@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import opd
-from conftest import DEVICE, PATIENCE
+from conftest import DEVICE, PATIENCE, TEST_SECONDS
 from raw import Raw, RpcError, find_roles
 
 # In place, in three launches; the second does not return where `stuck`, and faults where `bad`.
@@ -262,7 +262,8 @@ def test_writes_that_a_kill_interrupts(daemon):
         killer = threading.Thread(target=kill, daemon=True)
         killer.start()
         value = reads = errors = 0
-        enough = time.monotonic() + (PATIENCE if DEVICE == "cpu" else 20)  # a GPU's executor is slow to begin
+        # A kill that comes late meets no write, on a busy machine most do. A GPU's executor is slow to begin.
+        enough = time.monotonic() + (TEST_SECONDS / 2 if DEVICE == "cpu" else 20)
         while (reads < 30 or errors < 10) and time.monotonic() < enough:
             value = value % 250 + 1
             for t, may in zip(tensors, may_hold):
@@ -377,8 +378,10 @@ def test_a_client_waits_as_long_as_the_operator_may_take(start_daemon, kernels):
     daemon = start_daemon("--kernels", kernels)
     with daemon.connect() as client:
         client.ops.slow(client.zeros(1))
-    with daemon.connect(timeout=0.1) as client:
-        client.ops.slow(client.zeros(1), rounds=ROUNDS)
+    with daemon.connect() as client:
+        x = client.zeros(1)
+        client._conn.timeout = 0.1
+        client.ops.slow(x, rounds=ROUNDS)
 
 
 def test_debug_of_a_call(client):
