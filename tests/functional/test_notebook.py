@@ -9,6 +9,7 @@ import json
 import os
 import re
 import tempfile
+from types import SimpleNamespace
 
 import pytest
 from conftest import PATIENCE, ROOT, Daemon
@@ -79,6 +80,27 @@ def test_the_notebook(daemon):
     assert "which copies" in show(timed) and "x [1048576]" in show(timed)
     assert any("image/png" in output.get("data", {}) for output in timed.outputs)
     assert completions.split() == ["['wave']", "['wave']"]
+
+
+def test_a_target_without_its_compiler(start_daemon, monkeypatch):
+    """The cell serves all the same, and says what is missing."""
+    pytest.importorskip("IPython")
+    from opd._notebook import Magics
+
+    monkeypatch.setenv("OPD_NVRTC", "/nonexistent/libnvrtc.so")
+    shown = []
+    with start_daemon(device="cpu").connect() as client:
+        publisher = SimpleNamespace(publish=shown.append)
+        shell = SimpleNamespace(
+            register_magic_function=lambda *_: None, display_pub=publisher, user_ns={"client": client}
+        )
+        Magics(shell).serve(
+            "--target sm_90",
+            "//! op lone(Tensor x) -> Tensor y\n//! dtypes float32\n//! formula y = 2 * x\n//! example x=[3]\n",
+        )
+        assert client.ops.lone(client.tensor([1.0], dtype="float32")).numpy().tolist() == [2]
+    (page,) = shown
+    assert "serving lone version 1" in page["text/plain"] and "/nonexistent" in page["text/plain"]
 
 
 def test_the_notebook_as_it_is_kept():

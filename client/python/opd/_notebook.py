@@ -50,20 +50,22 @@ class Magics:
         try:
             operator = client.load(cell, chosen.shared, name="cell", line=_FIRST)
             gpus = [d["name"] for d in client.status()["devices"] if d["name"] != "cpu"]
-            checked: dict[str, Any] = {"kernels": []}
+            checked: dict[str, Any] = {"kernels": [], "errors": []}
             if chosen.target or gpus:
                 options = {"targets": chosen.target.split(",")} if chosen.target else {}
                 text = f"#line {_FIRST}\n{cell}"
                 checked = client._link.ask("check", "cell", "", text, options)
                 for failed in checked["errors"]:
-                    raise CompileError(failed["message"], log=failed["log"])
+                    if failed["log"]:
+                        raise CompileError(failed["message"], log=failed["log"])
         except OpdError as e:
             lines = mark(e, cell)
             setattr(e, "_render_traceback_", lambda: lines)
             raise
         served = f"{operator.__name__} version {operator.version}"
         kernels = [kernel for kernel in checked["kernels"] if "registers" in kernel]
-        self._display(_show_served(served, operator.schema, kernels))
+        why = [failed["message"] for failed in checked["errors"]]  # no compiler, and no fault of the cell
+        self._display(_show_served(served, operator.schema, kernels, *why[:1]))
 
     def time(self, line: str) -> None:
         """Runs an operator's examples, and shows the time and the bytes per second of each beside what the
@@ -123,7 +125,12 @@ def mark(error: OpdError, cell: str) -> list[str]:
 _COLUMNS = ("kernel", "dtype", "target", "registers", "spill_stores", "spill_loads", "shared")
 
 
-def _show_served(served: str, schema: str, kernels: list[dict[str, Any]]) -> dict[str, str]:
+def _show_served(
+    served: str,
+    schema: str,
+    kernels: list[dict[str, Any]],
+    why: str = "no registers or spills to tell of on the CPU; --target sm_90 tells those of a GPU",
+) -> dict[str, str]:
     text = f"serving {served}: {schema}"
     page = f"serving <b>{html.escape(served)}</b>: <code>{html.escape(schema)}</code>"
     if kernels:
@@ -138,9 +145,8 @@ def _show_served(served: str, schema: str, kernels: list[dict[str, Any]]) -> dic
         text += f"\n{summary}"
         page += f"<details><summary>{summary}</summary><table><tr>{head}</tr>{table}</table></details>"
     else:
-        why = "no registers or spills to tell of on the CPU; --target sm_90 tells those of a GPU"
         text += f"\n{why}"
-        page += f"<details><summary>kernels</summary>{why}</details>"
+        page += f"<details><summary>kernels</summary>{html.escape(why)}</details>"
     return {"text/plain": text, "text/html": page}
 
 
