@@ -229,6 +229,8 @@ for page in man1/opd.1 man1/opctl.1 man7/opd-kernel.7; do
     ! command -v groff >/dev/null || [ -z "$(groff -man -Tutf8 -ww "$folder/usr/share/man/$page" 2>&1 >/dev/null)" ]
 done
 for program in opd opctl; do bash -n "$folder/usr/share/bash-completion/completions/$program"; done
+bash -c '. "$1"; COMP_WORDS=(opctl st) COMP_CWORD=1; _opctl; [ "${COMPREPLY[*]}" = "status stop" ]' - \
+    "$folder/usr/share/bash-completion/completions/opctl"
 ! command -v zsh >/dev/null || zsh -n "$folder/usr/share/zsh/site-functions/_opd"
 ! command -v fish >/dev/null || fish --no-execute "$folder"/usr/share/fish/vendor_completions.d/*.fish
 # Each path that the installed README names is there, below its documents.

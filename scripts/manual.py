@@ -165,15 +165,30 @@ def is_file(value: str) -> bool:
     return value in ("PATH", "FILE", "FILE.cu", "DIR", "PROGRAM")
 
 
+OPERATORS = 'opctl ops 2>/dev/null | sed "1d; s/ .*//"'
+DEVICES = 'opctl status 2>/dev/null | grep -oE "^(cpu|cuda.[0-9]+)"'
+# What a shell asks for the names that an argument may be.
+LISTS = {"OP": OPERATORS, "[NAME]": OPERATORS, "DEVICE": DEVICES, "add": "echo add"}
+
+
+def takes(c: Command) -> tuple[str, bool]:
+    """What lists its arguments, and whether they may be files."""
+    words = c.args.split()
+    return LISTS.get(words[0], "") if words else "", any(is_file(word.strip("[]")) for word in words)
+
+
 def bash(name: str, options: list[Option], commands: list[Command]) -> str:
     words = [o.name for o in options] + [c.name for c in commands]
     files = "|".join(sorted({o.name for o in options if is_file(o.value)}))
     cases = "".join(
-        f'        {c.name}) words="{" ".join(o.name for o in c.options)}" ;;\n' for c in commands
+        f"        {c.name}) words='{' '.join(o.name for o in c.options)}' list='{takes(c)[0]}'"
+        f" files={'yes' if takes(c)[1] else ''} ;;\n"
+        for c in commands
     )
     return f"""# Completion of {name} for bash.
 _{name}() {{
     local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}} word words="{" ".join(words)}"
+    local list= files={"" if commands else "yes"}
     for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
         case $word in
 {cases}        esac
@@ -183,7 +198,9 @@ _{name}() {{
     esac
     case $cur in
         -*) COMPREPLY=($(compgen -W "$words" -- "$cur")) ;;
-        *) COMPREPLY=($(compgen -W "$words" -- "$cur") $(compgen -f -- "$cur")) ;;
+        *)
+            COMPREPLY=($(compgen -W "$words $(eval "$list")" -- "$cur"))
+            [ -z "$files" ] || COMPREPLY+=($(compgen -f -- "$cur")) ;;
     esac
 }}
 complete -o filenames -F _{name} {name}
@@ -200,12 +217,19 @@ def zsh_option(o: Option) -> str:
     return f"        '{o.name}[{help}]{value}'"
 
 
+def zsh_arguments(c: Command) -> str:
+    list, files = takes(c)
+    names = f" '*: :{{compadd -- $({list}){'; _files' * files}}}'"
+    return names if list else " '*:file:_files'" * files
+
+
 def zsh(opd: list[Option], opctl: list[Option], commands: list[Command]) -> str:
     described = "\n".join(f"        '{c.name}:{quote(c.summary)}'" for c in commands)
     cases = "\n".join(
         f"            {c.name}) _arguments \\\n"
         + " \\\n".join(zsh_option(o) for o in c.options)
-        + " '*:file:_files' ;;"
+        + zsh_arguments(c)
+        + " ;;"
         for c in commands
     )
     return f"""#compdef opd opctl
@@ -244,6 +268,8 @@ def fish(name: str, options: list[Option], commands: list[Command]) -> str:
         lines.append(f"complete -c {name} -n __fish_use_subcommand -a {c.name} -d '{quote(c.summary)}'")
         own = f" -n '__fish_seen_subcommand_from {c.name}'"
         lines += [row(own, o) for o in c.options if o.name not in names]
+        list, files = takes(c)
+        lines += [f"complete -c {name}{own}{'' if files else ' -f'}" + (f" -a '({list})'" if list else "")]
     return "\n".join(lines) + "\n"
 
 
