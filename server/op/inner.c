@@ -156,12 +156,6 @@ static void write_dtypes(struct writer *w, const struct op_type *type)
 
 static void write_schema(struct writer *w)
 {
-    static const char *const types[] = {
-        [OP_ATTR_INT] = "int",
-        [OP_ATTR_FLOAT] = "float",
-        [OP_ATTR_BOOL] = "bool",
-        [OP_ATTR_STR] = "str",
-    };
     const struct op *op = w->r->op;
     buf_printf(&w->out, "//! op line%d(Tensor%s ", w->in->line, w->sums ? "" : "(a!)");
     write_target(w, &w->out);
@@ -177,7 +171,8 @@ static void write_schema(struct writer *w)
         char list[16] = "";
         if (a->list > 0)
             snprintf(list, sizeof list, "[%d]", a->list);
-        buf_printf(&w->out, ", %s%s%s %s", types[a->type], list, a->optional ? "?" : "", a->name);
+        buf_printf(&w->out, ", %s%s%s %s", op_attr_types[a->type], list, a->optional ? "?" : "",
+                   a->name);
     }
     for (int i = 0; i < w->in->n_lets; i++)
         buf_printf(&w->out, ", float %s", w->lets[i]);

@@ -91,20 +91,22 @@ const struct node *body_find_let(const struct rule *rules, int n, int slot)
     return NULL;
 }
 
+const char *const op_attr_types[] = {
+    [OP_ATTR_INT] = "int",
+    [OP_ATTR_FLOAT] = "float",
+    [OP_ATTR_BOOL] = "bool",
+    [OP_ATTR_STR] = "str",
+};
+
 static bool fail_type(const struct op *op, const struct op_attr *a, const char *got,
                       struct opd_err *err)
 {
-    static const char *const words[] = {
-        [OP_ATTR_INT] = "an int",
-        [OP_ATTR_FLOAT] = "a float",
-        [OP_ATTR_BOOL] = "a bool",
-        [OP_ATTR_STR] = "a str",
-    };
     char list[32] = "";
     if (a->list)
         snprintf(list, sizeof list, " or a list of %d", a->list);
-    return op_fail(err, "%s: %s is %s, expected %s%s%s", op->name, a->name, got, words[a->type],
-                   list, a->optional ? " or None" : "");
+    return op_fail(err, "%s: %s is %s, expected %s %s%s%s", op->name, a->name, got,
+                   a->type == OP_ATTR_INT ? "an" : "a", op_attr_types[a->type], list,
+                   a->optional ? " or None" : "");
 }
 
 static bool check_length(const struct op *op, const struct op_attr *a, int n, struct opd_err *err)

@@ -30,6 +30,7 @@ enum op_attr_type {
     OP_ATTR_BOOL,
     OP_ATTR_STR, // one of a list of words
 };
+extern const char *const op_attr_types[]; // as headers name them
 
 // The value of an attribute in a request, or its default.
 struct op_value {

@@ -7,13 +7,6 @@
 #include "op/text.h"
 #include "base/suggest.h"
 
-static const char *const attr_types[] = {
-    [OP_ATTR_INT] = "int",
-    [OP_ATTR_FLOAT] = "float",
-    [OP_ATTR_BOOL] = "bool",
-    [OP_ATTR_STR] = "str",
-};
-
 static bool add_tensor(struct reader *r, const struct op_tensor *t, bool output)
 {
     struct op *op = r->op;
@@ -173,8 +166,8 @@ static bool read_attr_type(struct reader *r, const struct token *word, struct op
     int t = 0;
     suggest_init(&near, word->start, word->size);
     suggest_add(&near, "Tensor");
-    for (; t < 4 && !text_is(word->start, word->size, attr_types[t]); t++)
-        suggest_add(&near, attr_types[t]);
+    for (; t < 4 && !text_is(word->start, word->size, op_attr_types[t]); t++)
+        suggest_add(&near, op_attr_types[t]);
     if (t == 4)
         return lex_fail(lx,
                         "'%.*s' is no argument type, expected Tensor, int, float, bool or str%s",
@@ -182,10 +175,10 @@ static bool read_attr_type(struct reader *r, const struct token *word, struct op
     a->type = (enum op_attr_type)t;
     if (lex_accept(lx, '[')) {
         if (a->type != OP_ATTR_INT && a->type != OP_ATTR_FLOAT)
-            return lex_fail(lx, "a list of %s, expected one of int or float", attr_types[t]);
+            return lex_fail(lx, "a list of %s, expected one of int or float", op_attr_types[t]);
         if (lx->token.kind != TOKEN_INT || lx->token.i < 1 || lx->token.i > OP_MAX_LIST)
             return lex_fail(lx, "a list needs its length, 1 to %d: %s[2]", OP_MAX_LIST,
-                            attr_types[t]);
+                            op_attr_types[t]);
         a->list = (int)lx->token.i;
         lex_next(lx);
         if (!lex_expect(lx, ']', "']'"))

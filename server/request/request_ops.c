@@ -67,10 +67,9 @@ static void pack_value(struct buf *out, const struct op_attr *a, const struct op
 
 static void pack_attr(struct buf *out, const struct op_attr *a)
 {
-    static const char *const types[] = { "int", "float", "bool", "str" };
     size_t map = pack_map_begin(out);
     pack_key_str(out, "name", a->name);
-    pack_key_str(out, "type", types[a->type]);
+    pack_key_str(out, "type", op_attr_types[a->type]);
     pack_key_int(out, "list", a->list);
     pack_key_bool(out, "optional", a->optional);
     pack_key_bool(out, "required", a->required);
