@@ -46,7 +46,9 @@ static const char *const common_flags[] = {
     "-mprefer-vector-width=512", // of those that there are
 #endif
 };
-static const char *const gcc_flags[] = { "-fno-gnu-unique", "-fdiagnostics-color=never" };
+// A loop with branches is not vectorised, and threading makes some of what were selections.
+static const char *const gcc_flags[] = { "-fno-gnu-unique", "-fdiagnostics-color=never",
+                                         "-fno-thread-jumps" };
 static const char *const clang_flags[] = { "-ffp-contract=fast", "-fno-color-diagnostics",
                                            "-Wno-pass-failed" };
 

@@ -1,9 +1,9 @@
 """Operators on the CPU beside PyTorch's, with as many threads: `make bench-cpu`.
 
-    bench_cpu.py [--only NAME]... [--turns N] [--threads N] [--sizes small,large] [--no-daemon]
+    bench_cpu.py [--only NAME]... [--turns N] [--threads N] [--sizes small,large] [--dtype NAME]
+                 [--no-daemon]
 
-Every operator that opd comes with, in float32, forward and backward, as a user calls it: by
-opd.torch, in the process of PyTorch, with tensors on the CPU. Backward is torch.autograd.grad() of
+Every operator that opd comes with, forward and backward, as a user calls it: by opd.torch, in the process of PyTorch, with tensors on the CPU. Backward is torch.autograd.grad() of
 what forward has left, for both. Sides take turns; times are the least of all turns, for what else
 runs on a machine makes them longer only; "ratio" is of these, "median" that of the turns' ratios.
 "in the daemon" is what the CPU device itself takes for the same call; operators of lists are the
@@ -29,6 +29,7 @@ from conftest import Daemon  # noqa: E402
 import opd.torch  # noqa: E402
 
 TURN = 0.01  # seconds of each side in a turn
+ERRORS = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 BARRIERS = ("pcl_loss forward",)  # threads that wait for one another, which the device runs in turns
 
 
@@ -107,8 +108,8 @@ class Bench:
 
     def check(self, name, ours, theirs):
         for a, b in zip(ours, theirs):
-            error = (a - b).norm() / b.norm().clamp_min(1e-30)
-            if not error < 1e-4:
+            error = (a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-30)
+            if not error < ERRORS[b.dtype]:
                 self.wrong = True
                 print(f"{name}: opd's values and PyTorch's differ by {error:.2e}", file=sys.stderr)
 
@@ -124,7 +125,7 @@ class Bench:
 
 def run(b, args):
     for size in args.sizes.split(","):
-        large, make = size == "large", cases.Maker()
+        large, make = size == "large", cases.Maker(dtype=getattr(torch, args.dtype))
         print(f"\n{size}\n\n| operator | opd | PyTorch | ratio | median | in the daemon |")
         print("|---|---|---|---|---|---|")
 
@@ -155,6 +156,7 @@ def main():
     parser.add_argument("--only", action="append")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--sizes", default="large,small")
+    parser.add_argument("--dtype", choices=("float16", "bfloat16", "float32", "float64"), default="float32")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--no-daemon", action="store_true")
     args = parser.parse_args()

@@ -1,6 +1,8 @@
-"""The functions of float32 that opd has for the CPU in place of the C library's."""
+"""What opd compiles for the CPU: functions of float32 in place of the C library's, and 16 bits."""
 
 import math
+import platform
+import re
 
 import numpy as np
 import pytest
@@ -52,3 +54,12 @@ def test_errors_in_last_places(client, name):
         error = np.where(same, 0, np.abs(got - exact) / unit)
     worst = np.argmax(np.where(np.isnan(error), np.inf, error))
     assert error[worst] < 3, f"{name}({x[worst]}) is {got[worst]}, expected {exact[worst]}"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the machine's code")
+def test_a_choice_between_16_bit_values_is_vectorised(start_daemon):
+    """Compilers know what becomes of the 0 in `x < 0 ? 0 : x`, and may branch around its rounding."""
+    kernels = start_daemon().connect()._conn.call("op_code", "relu", "sass", {"dtype": "float16"})
+    assert kernels
+    for kernel in kernels:
+        assert re.search("punpcklwd|pmovzxwd|vcvtph2ps", kernel["text"]), kernel["text"]
