@@ -103,9 +103,22 @@ __global__ void pcl_loss_backward(const scalar_t *pcl_probs, const labels_t *lab
                                   scalar_t *grad_pcl_probs, opd::report_t *report, int64_t N,
                                   int64_t C, int64_t P)
 {
-    CUDA_KERNEL_LOOP(at, N * C)
+#ifdef OPD_CPU // a row at a time: to divide for each element would take longer than all else
+    const int64_t n = N;
+#else
+    const int64_t n = N * C;
+#endif
+    CUDA_KERNEL_LOOP(k, n)
     {
-        const int64_t i = at / C, c = at % C;
+#ifdef OPD_CPU
+        const int64_t i = k, c = read_index(labels + i, C), at = i * C + c;
+        for (int64_t other = 0; other < C; other++)
+            opd::store(grad_pcl_probs + i * C + other, (acc_t)0);
+        if (c < 0)
+            continue;
+#else
+        const int64_t i = k / C, c = k % C, at = k;
+#endif
         acc_t grad = 0;
         if (read_index(labels + i, C) == c && im_labels[c] != image_t(0)) {
             const int64_t p = c > 0 ? find_cluster(report, i, c, gt_assignment, pc_labels, C, P)
