@@ -32,7 +32,7 @@ from ._inproc import Kernels, check_capture, go_first, make_kernels
 from ._interface import Lengths, get_key
 from ._library import DEFAULT_ISOLATED, get_library
 from ._onnx import express, is_exported
-from ._options import get_options, with_those_of_forward
+from ._options import DEFAULT, get_options, with_those_of_forward
 from ._schema import OPEN_INT, get_default, spell_arguments, spell_type, takes_device
 from ._session import get_session
 from ._shapes import has_symbols, infer
@@ -52,6 +52,7 @@ def _find_tags(spec: Spec) -> list[Any]:
 taken: set[str] = set()
 HELPERS = ("infer", "forward", "backward", "back")
 
+_is_tracing: Any = torch._C._is_tracing
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # and no fake tensors
 
 
@@ -61,7 +62,7 @@ class Operator:
     def __init__(self, spec: Spec) -> None:
         self.name = spec.name
         self.spec = spec
-        self.kernels: Optional[Kernels] = None  # once a call has been made in the daemon
+        self.kernels: Any = None  # Kernels, or a _View; once a call has been made in the daemon
         self.library = _library
         self._tags = _find_tags(spec)
         self.key = get_key(spec)
@@ -109,6 +110,8 @@ class Operator:
             names = [t["name"] for t in spec.inputs]
             self._views = [names.index(output["view"]) for output in spec.outputs]
             call = self._view
+            if self.n_inputs == self.n_outputs == 1 and not self.attr_names:
+                self.kernels = _View(self)
         else:
             attrs = [f"{spell_type(a)} a{i}" for i, a in enumerate(spec.attrs.values())]
             self._define_all([*attrs, "Device? device"] if self.takes_device else attrs)
@@ -338,7 +341,8 @@ class Operator:
     def _get_kernels(self) -> Optional[Kernels]:
         if self.kernels is None:
             make_kernels(self, self.spec)
-        return self.kernels
+        kernels: Optional[Kernels] = self.kernels
+        return kernels
 
     def _fake(self, args: Any, keep: bool) -> list[torch.Tensor]:
         tensors, attrs, device = self._split(args)
@@ -447,6 +451,28 @@ class Operator:
         device = find_device(self.name, [t for t in tensors if isinstance(t, torch.Tensor)])
         descs = [d for d, want in zip(parse_inputs(inputs, sizes), wanted) if want and d]
         return make_empty(descs, device)
+
+
+class _View:
+    """Calls of a view of one tensor, as _ops.py makes them, past the dispatcher: the shape that was
+    planned for such a tensor, and torch's own view."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    def quick(self, *args: Any, **kwargs: Any) -> Any:
+        if len(args) != 1 or kwargs or type(args[0]) not in _PLAIN:
+            return MISS
+        if get_options() is not DEFAULT or _is_tracing():
+            return MISS
+        shape = get_session().find_view(self._operator, args[0])
+        return MISS if shape is None else torch.reshape(args[0], shape)
+
+    def call(self, args: Any, kwargs: Any) -> Any:
+        return MISS
+
+    def explain(self, error: RuntimeError) -> Any:
+        raise error
 
 
 def _choose_name(spec: Spec) -> str:

@@ -186,6 +186,15 @@ class Session:
             ]
             return self._plan(operator, tuple(descs), attrs, device)[0]
 
+    def find_view(self, operator: Operator, tensor: torch.Tensor) -> Optional[tuple[int, ...]]:
+        """The shape of the view of a plain tensor; None: the operator is another by now."""
+        known = self._plans.setdefault(operator.name, {})
+        key = operator, tensor.dtype, tensor.shape, tensor.device
+        plan = known.get(key)
+        if plan is None and not operator.outdated:
+            plan = known[key] = self.plan(operator, [tensor], [])
+        return None if plan is None else plan.outputs[0].shape
+
     def forward(
         self,
         operator: Operator,
