@@ -113,7 +113,7 @@ static bool run_steps(struct client *c, struct opd_err *err)
             return opd_err_set(err, OPD_E_internal, "a product of matrices for a library");
         if (s->kind == EXPORTED_ZERO && c->memory[s->operand])
             memset(c->memory[s->operand], 0, c->x.operands[s->operand].size);
-        if (s->kind == EXPORTED_LAUNCH && !launch(c, s, err))
+        if ((s->kind == EXPORTED_LAUNCH || s->kind == EXPORTED_COPY) && !launch(c, s, err))
             return false;
     }
     return true;

@@ -38,7 +38,8 @@ struct binding { // of an operand of the plan
 
 struct result { // a tensor that the call makes
     uint32_t operand;
-    uint32_t at; // on the stack
+    uint32_t at;  // on the stack
+    int32_t same; // it is that argument; -1: it is made
 };
 
 struct cuda_use; // what the device may still be at; of cuda.c
@@ -60,6 +61,7 @@ struct loaded {
     struct result *results;
     uint32_t n_results;
     uint64_t scratch_size;
+    bool computes;         // something; else its results are all tensors that it is given
     struct image **images; // of each kernel
     atomic_bool *small;    // of each step, on the CPU: it was done before others could be woken
     struct cuda_use *cuda;

@@ -63,6 +63,7 @@ static void bind_result(struct loaded *p, uint32_t operand)
     struct result *r = &p->results[p->n_results];
     r->operand = operand;
     r->at = o->kind == EXPORTED_SAVED ? p->op->n_outputs + o->index : o->index;
+    r->same = -1;
     p->operands[operand] = (struct binding){ .to = BOUND_RESULT, .index = p->n_results++ };
 }
 
@@ -94,8 +95,23 @@ static bool bind_operand(struct loaded *p, uint32_t i)
     return at >= 0 && at < CALL_MAX_ARGS;
 }
 
-static bool step_fits(const struct loaded *p, const struct exported_step *s)
+// Gradients that are one of the call's as it is become that one, as torch's own do.
+static bool share(struct loaded *p, const struct exported_step *s)
 {
+    const struct binding *from = &p->operands[s->operand];
+    for (uint32_t k = s->slots; k < s->slots + s->n_slots; k++) {
+        const struct binding *to = &p->operands[p->x.slots[k].operand];
+        if (to->to == BOUND_RESULT)
+            p->results[to->index].same = (int32_t)from->index;
+    }
+    return from->to == BOUND_ARG;
+}
+
+static bool bind_step(struct loaded *p, const struct exported_step *s)
+{
+    if (s->kind == EXPORTED_COPY)
+        return share(p, s);
+    p->computes = true;
     if (s->kind == EXPORTED_MATMUL)
         return matmul_fits(&p->x.matmuls[s->matmul]);
     return s->kind != EXPORTED_LAUNCH || s->args_size <= MAX_ARGS_SIZE;
@@ -119,7 +135,7 @@ bool run_bind(struct loaded *p, struct opd_err *err)
     for (uint32_t i = 0; fits && i < x->n_operands; i++)
         fits = bind_operand(p, i);
     for (uint32_t i = 0; fits && i < x->n_steps; i++)
-        fits = step_fits(p, &x->steps[i]);
+        fits = bind_step(p, &x->steps[i]);
     return (fits && makes_all(p)) ||
            opd_err_set(err, OPD_E_unavailable, "%s: such a plan runs in the daemon only",
                        p->op->name);
@@ -134,10 +150,16 @@ static bool make_results(struct run *r)
     for (uint32_t i = 0; i < p->n_results; i++) {
         const struct result *result = &p->results[i];
         const struct exported_operand *o = &p->x.operands[result->operand];
-        if (torch.aoti_torch_empty_strided(o->rank, o->shape, o->strides, torch.dtypes[o->dtype],
-                                           on_cuda ? torch.cuda : torch.cpu,
-                                           on_cuda ? p->device_index : 0, &r->results[i]))
+        if (result->same >= 0) {
+            void *same = r->call->tensors[result->same].handle;
+            if (!same || torch.aoti_torch_new_tensor_handle(same, &r->results[i]))
+                return false;
+        } else if (torch.aoti_torch_empty_strided(o->rank, o->shape, o->strides,
+                                                  torch.dtypes[o->dtype],
+                                                  on_cuda ? torch.cuda : torch.cpu,
+                                                  on_cuda ? p->device_index : 0, &r->results[i])) {
             return false;
+        }
     }
     return true;
 }
@@ -198,7 +220,8 @@ static bool find_address(struct run *r, uint32_t i)
     switch (b->to) {
     case BOUND_ARG:
         if ((int)b->index >= r->call->n_tensors || !is_as_planned(&r->call->tensors[b->index], o) ||
-            (o->size && !has_memory(&r->call->tensors[b->index])) || !lay_out(r, b->index, o))
+            (o->size && !has_memory(&r->call->tensors[b->index])) ||
+            (p->computes && !lay_out(r, b->index, o)))
             return false;
         data = r->call->tensors[b->index].data;
         break;
@@ -298,6 +321,8 @@ static bool run_step(struct run *r, uint32_t i, struct opd_err *err)
     switch (s->kind) {
     case EXPORTED_ZERO:
         return zero(r, s->operand, err);
+    case EXPORTED_COPY:
+        return true;
     case EXPORTED_MATMUL:
         return matmul_run(r->p, &r->p->x.matmuls[s->matmul], r->addresses, err);
     default:

@@ -155,6 +155,8 @@ static bool check_step(const struct exported *x, const struct exported_step *s)
     switch (s->kind) {
     case EXPORTED_LAUNCH:
         return check_launch(x, s);
+    case EXPORTED_COPY:
+        return check_launch(x, s) && s->operand < x->n_operands;
     case EXPORTED_ZERO:
         return s->operand < x->n_operands;
     case EXPORTED_MATMUL:

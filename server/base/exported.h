@@ -16,6 +16,8 @@
 //   LAUNCH  copies the step's argument bytes, puts the address of slots[i].operand at
 //           slots[i].arg_offset, and launches kernels[step.kernel] with them: on CUDA as its
 //           CU_LAUNCH_PARAM_BUFFER
+//   COPY    is a launch as well, that copies the step's operand, as it is, to all others in its
+//           slots; who may give away what is the caller's can make these that very tensor instead
 //   MATMUL  is left to a library; none is there unless the export asked for it (`blas`)
 // If `report` is not -1, that operand of 8 bytes is read when all is done: what is not 0 there is
 // an error, and exported_explain() has its message.
@@ -52,10 +54,11 @@ enum exported_kind { // of an operand; the values of enum plan_operand_kind
     EXPORTED_GRAD_INPUT,
 };
 
-enum exported_step_kind { // the values of enum plan_step_kind
+enum exported_step_kind { // the values of enum plan_step_kind, and one more
     EXPORTED_LAUNCH,
     EXPORTED_ZERO,
     EXPORTED_MATMUL,
+    EXPORTED_COPY,
 };
 
 // Arrays of what follows, one behind the other, each aligned to EXPORTED_ALIGNED. Texts are
@@ -128,9 +131,9 @@ struct exported_matmul {
 
 struct exported_step {
     uint32_t kind;
-    uint32_t operand; // ZERO
+    uint32_t operand; // ZERO, COPY
     uint32_t matmul;  // MATMUL: which
-    uint32_t kernel;  // LAUNCH: which, and the rest
+    uint32_t kernel;  // LAUNCH, COPY: which, and the rest
     uint32_t grid[3], block[3], shared_size;
     uint32_t args_size, n_slots;
     uint32_t slots; // the first

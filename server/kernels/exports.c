@@ -122,6 +122,10 @@ static void add_steps(struct writer *w)
             out.matmul = add_matmul(w, step->matmul);
         else
             add_launch(w, step, &out);
+        if (step->copies) {
+            out.kind = EXPORTED_COPY;
+            out.operand = step->operand;
+        }
         buf_append(&w->sections[EXPORTED_STEPS], &out, sizeof out);
     }
 }

@@ -210,6 +210,7 @@ struct formula_launch {
     struct packed packed;
     int n_written;
     int written[OP_MAX_INPUTS + OP_MAX_OUTPUTS]; // tensor ids
+    int copied; // all of these become that gradient of an output, as it is; -1: they do not
 };
 
 // Calls `add` for each launch of the request in env, in order, and appends to `text` what their

@@ -196,6 +196,7 @@ void launch_start(struct planner *p, const char *suffix, bool rows)
                                                     .n_sums = p->n_sums,
                                                     .sums = p->sums } };
     p->launch.line = p->launch.n_written = 0;
+    p->launch.copied = -1;
     packed_start(&p->launch.packed);
 }
 

@@ -150,6 +150,15 @@ static bool is_of_row(const struct planner *p, int tensor)
     return env_numel(p, tensor) != p->n;
 }
 
+// The gradient that is handed on as it came; -1: it is another.
+static int find_copied(const struct planner *p, const struct formula *f)
+{
+    const struct node *n = f->root;
+    bool is = n->kind == NODE_TENSOR && n->a >= TENSOR_GRAD_OUTPUT && n->a < TENSOR_GRAD_INPUT;
+    const struct tensor_desc *from = is ? env_tensor(p->env, n->a) : NULL;
+    return is && tensor_desc_same(from, env_tensor(p->env, f->target)) ? n->a : -1;
+}
+
 // Those results that have a row's number, or those that have one for each element.
 static bool map_targets(struct planner *p, const struct targets *t, bool of_row)
 {
@@ -157,6 +166,9 @@ static bool map_targets(struct planner *p, const struct targets *t, bool of_row)
     for (int i = 0; i < t->n; i++) {
         int target = p->set->items[t->each[i]].target;
         if (is_of_row(p, target) == of_row) {
+            int copied = find_copied(p, &p->set->items[t->each[i]]);
+            if (p->launch.n_written == 0 || copied != p->launch.copied)
+                p->launch.copied = p->launch.n_written == 0 ? copied : -1;
             launch_add_formula(p, t->each[i]);
             launch_add_written(p, target);
         }

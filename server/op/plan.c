@@ -111,7 +111,10 @@ static bool add_formula_launch(void *data, const struct formula_launch *launch)
     struct builder *b = data;
     struct plan_step step = { .kind = PLAN_STEP_LAUNCH,
                               .grid = { launch->grid[0], launch->grid[1], 1 },
-                              .block = { launch->block, 1, 1 } };
+                              .block = { launch->block, 1, 1 },
+                              .copies = launch->copied >= 0 };
+    if (step.copies)
+        step.operand = builder_operand(b, launch->copied);
     if (!builder_add_launch(b, &step, &launch->packed, launch->kernel, launch->line))
         return false;
     for (int i = 0; i < launch->n_written; i++)

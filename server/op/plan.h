@@ -161,6 +161,7 @@ enum plan_step_kind { PLAN_STEP_LAUNCH, PLAN_STEP_ZERO, PLAN_STEP_MATMUL };
 struct plan_step {
     enum plan_step_kind kind;
     uint32_t operand; // ZERO: which operand is filled with zero bytes
+    bool copies;      // LAUNCH: it copies `operand`, as it is, to all others in its slots
     uint32_t kernel;  // LAUNCH: which of kernels[]
     uint32_t grid[3], block[3], shared_size;
     uint32_t args_size;

@@ -3,11 +3,12 @@
     bench_cpu.py [--only NAME]... [--turns N] [--threads N] [--sizes small,large] [--dtype NAME]
                  [--no-daemon]
 
-Every operator that opd comes with, forward and backward, as a user calls it: by opd.torch, in the process of PyTorch, with tensors on the CPU. Backward is torch.autograd.grad() of
-what forward has left, for both. Sides take turns; times are the least of all turns, for what else
-runs on a machine makes them longer only; "ratio" is of these, "median" that of the turns' ratios.
-"in the daemon" is what the CPU device itself takes for the same call; operators of lists are the
-daemon's alone, and that is compared. Exits 1 if values differ.
+Every operator that opd comes with, forward and backward, as a user calls it: by opd.torch, in the
+process of PyTorch, with tensors on the CPU. Backward is torch.autograd.grad() of what forward has
+left, for both. Sides take turns; times are the least of all turns, for what else runs on a machine
+makes them longer only; "ratio" is of these, "median" that of the turns' ratios. "in the daemon" is
+what the CPU device itself takes for the same call; operators of lists are the daemon's alone, and
+that is compared. Exits 1 if values differ.
 """
 
 import argparse

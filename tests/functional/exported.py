@@ -16,7 +16,7 @@ from raw import DTYPES, HungUp, RpcError, pack_request
 
 KINDS = ["input", "output", "saved", "scratch", "grad_output", "grad_input"]
 NAMES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
-LAUNCH, ZERO, MATMUL = range(3)
+LAUNCH, ZERO, MATMUL, COPY = range(4)
 OPERAND, STEP, SLOT, KERNEL = "=IIiIIIQ32q", "=IIII3I3IIIIIQ", "=II", "=QQQII"
 MATMUL_HEAD, MATRIX = "=IIIIqqq", "=IIQQq"
 MATMUL_SIZE = struct.calcsize(MATMUL_HEAD) + 3 * struct.calcsize(MATRIX)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exported import LAUNCH, MATMUL, Page, Runner, ask, desc, export
+from exported import COPY, LAUNCH, MATMUL, Page, Runner, ask, desc, export
 
 from conftest import DEVICE, PROGRAM
 from operators import double_by
@@ -440,7 +440,7 @@ class Driver:
         functions = [self.load(kernel) for kernel in plan.kernels]
         at = [self.allocate(o.size, given.get((o.kind, o.index))) for o in plan.operands]
         for step in plan.steps:
-            if step.kind == LAUNCH:
+            if step.kind in (LAUNCH, COPY):
                 self.launch(functions[step.kernel], step, at)
             else:
                 size = ctypes.c_size_t(plan.operands[step.operand].size)

@@ -84,6 +84,29 @@ def test_gradients(ops, draw, here, asked):
     assert "gelu" in type(ops.gelu(x).grad_fn).__name__
 
 
+def test_a_gradient_that_passes_is_the_one_that_came(ops, draw, here):
+    """As with torch's own operators: of add, where nothing broadcasts, and of no other input."""
+    x, y, row, g = draw(3, 40), draw(3, 40), draw(40), draw(3, 40)
+    for tensor in (x, y, row):
+        tensor.requires_grad_()
+    for _ in range(3):  # the first in the daemon
+        both = torch.autograd.grad(ops.add(x, y), (x, y), g)
+        one, summed = torch.autograd.grad(ops.add(x, row), (x, row), g)
+        same, turned = torch.autograd.grad(ops.sub(x, y), (x, y), g)
+        expanded = torch.autograd.grad(ops.add(x, y).sum(), (x, y))
+        for made in (*both, one, same):
+            assert_close(made, g)
+        assert_close(summed, g.sum(0))
+        assert_close(turned, -g)
+        for made in expanded:
+            assert_close(made, torch.ones_like(x))
+    assert both[0] is g and both[1] is g and one is g
+    ops.add(x, y).backward(g)
+    x.grad.zero_()
+    assert_close(y.grad, g)
+    assert g.abs().sum() > 0
+
+
 def test_several_outputs_optional_inputs_and_saved_tensors(ops, draw, here, asked):
     for _ in range(3):
         del asked[:]

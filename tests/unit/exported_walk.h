@@ -33,7 +33,9 @@ static void exported_touch_step(const struct exported *x, const struct exported_
         exported_touch_matrix(x, &m->a);
         exported_touch_matrix(x, &m->b);
     }
-    if (s->kind != EXPORTED_LAUNCH)
+    if (s->kind == EXPORTED_COPY)
+        exported_touch(&x->operands[s->operand], sizeof *x->operands);
+    if (s->kind != EXPORTED_LAUNCH && s->kind != EXPORTED_COPY)
         return;
     exported_touch(&x->kernels[s->kernel], sizeof *x->kernels);
     uint8_t *args = malloc(s->args_size + 1u); // a sanitizer knows where it ends

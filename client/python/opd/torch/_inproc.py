@@ -384,8 +384,13 @@ class Kernels:
             made = self._try(self.back, *tensors, mask, stamp)
         if made is MISS:
             return MISS
-        made = (made,) if self.n_inputs == 1 else made
-        return [gradient for gradient in made if gradient is not None]
+        # What torch has as an operator of its own gives nothing back that it was given, nor one twice.
+        gradients: list[Any] = []
+        for made in (made,) if self.n_inputs == 1 else made:
+            if made is not None:
+                is_other = all(made is not t for t in (*tensors, *gradients))
+                gradients.append(made if is_other else made.clone())
+        return gradients
 
     def mask(self, needs: tuple[bool, ...]) -> int:
         """The gradients to make, of ctx.needs_input_grad."""
