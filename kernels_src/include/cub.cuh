@@ -273,10 +273,15 @@ template <int X, int Y, int Z> struct opd_block {
     enum { THREADS = X * Y * Z, PARTS = (THREADS + OPD_CUB_PART - 1) / OPD_CUB_PART };
     static OPD_FN int thread()
     {
-        return RowMajorTid(X, Y, Z);
+        if constexpr (Y * Z == 1)
+            return (int)threadIdx.x;
+        else
+            return RowMajorTid(X, Y, Z);
     }
     static OPD_FN unsigned mask() // the last warp may be a part of one
     {
+        if constexpr (THREADS % 32 == 0)
+            return ~0u;
         const int left = THREADS - thread() / 32 * 32;
         return left >= 32 ? ~0u : (1u << left) - 1;
     }
