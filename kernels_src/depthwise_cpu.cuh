@@ -50,17 +50,23 @@ __device__ acc_t add_inside(acc_t sum, const T *a, int64_t rows, int64_t columns
     return sum;
 }
 
-// to[k] = sums[k] for n columns. Zeros around a line may have met an infinite weight: again(k) is a
-// sum without them.
-template <class T, class F>
-__device__ __forceinline__ void store_line(T *to, const acc_t *sums, int64_t n, const F &again)
+template <class T> __device__ __forceinline__ bool all_finite(const T *v, int64_t n)
 {
-    int nans = 0;
+    int others = 0;
+    for (int64_t k = 0; k < n; k++)
+        others += !isfinite(opd::load(v + k));
+    return others == 0;
+}
+
+// to[k] = sums[k] for n columns. The zeros around a line may have met a weight that is not finite:
+// again(k) is a sum without them.
+template <class T, class F>
+__device__ __forceinline__ void store_line(T *to, const acc_t *sums, int64_t n, bool finite,
+                                           const F &again)
+{
     for (int64_t k = 0; k < n; k++)
         opd::store(to + k, sums[k]);
-    for (int64_t k = 0; k < whole_lanes(n); k++)
-        nans += isnan(sums[k]);
-    for (int64_t k = 0; nans && k < n; k++)
+    for (int64_t k = 0; !finite && k < n; k++)
         if (isnan(sums[k]))
             opd::store(to + k, again(k));
 }
@@ -161,7 +167,8 @@ __global__ void depthwise_forward_rows(const T *__restrict__ input, const T *__r
     const int64_t groups = (OH + CPU_ROWS - 1) / CPU_ROWS, plane = blockIdx.x / groups;
     const int64_t channel = plane % CM, row = blockIdx.x % groups * CPU_ROWS;
     const int64_t rows = min((int64_t)CPU_ROWS, OH - row), top = row * SH - PH;
-    const T *image = input + plane / M * H * W;
+    const T *image = input + plane / M * H * W, *window = weight + channel * KH * KW;
+    const bool finite = all_finite(window, KH * KW);
     const int64_t end = min(H, top + (rows - 1) * SH + (KH - 1) * DH + 1);
     for (int64_t ow = 0; ow < OW; ow += CPU_COLUMNS) {
         const int64_t n = min((int64_t)CPU_COLUMNS, OW - ow);
@@ -171,16 +178,17 @@ __global__ void depthwise_forward_rows(const T *__restrict__ input, const T *__r
             for (int64_t k = 0; k < whole_lanes(n); k++)
                 sums[r][k] = start;
         for (int64_t ih = max((int64_t)0, top); ih < end; ih++)
-            add_line<TAPS>(
-                sums, n, image + ih * W, W, ow * SW - PW, SW, DW, KW, 1, [&](int r) -> const T * {
-                    const int64_t kh = find_tap(ih - top - r * SH, DH, KH);
-                    return r < rows && kh >= 0 ? weight + (channel * KH + kh) * KW : nullptr;
-                });
+            add_line<TAPS>(sums, n, image + ih * W, W, ow * SW - PW, SW, DW, KW, 1,
+                           [&](int r) -> const T * {
+                               const int64_t kh = find_tap(ih - top - r * SH, DH, KH);
+                               return r < rows && kh >= 0 ? window + kh * KW : nullptr;
+                           });
         for (int r = 0; r < rows; r++)
-            store_line(output + (plane * OH + row + r) * OW + ow, sums[r], n, [&](int64_t k) {
-                return add_inside(start, weight + channel * KH * KW, KH, KW, image, H, W,
-                                  (row + r) * SH - PH, (ow + k) * SW - PW, DH, DW, 1);
-            });
+            store_line(output + (plane * OH + row + r) * OW + ow, sums[r], n, finite,
+                       [&](int64_t k) {
+                           return add_inside(start, window, KH, KW, image, H, W,
+                                             (row + r) * SH - PH, (ow + k) * SW - PW, DH, DW, 1);
+                       });
     }
 }
 
@@ -194,6 +202,8 @@ __global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
 {
     const int64_t groups = (H + CPU_ROWS - 1) / CPU_ROWS, plane = blockIdx.x / groups;
     const int64_t row = blockIdx.x % groups * CPU_ROWS, rows = min((int64_t)CPU_ROWS, H - row);
+    const T *windows = weight + plane % C * M * KH * KW;
+    const bool finite = all_finite(windows, M * KH * KW);
     const int64_t first = max((int64_t)0, row + PH - (KH - 1) * DH) / SH;
     const int64_t end = min(OH, (row + rows - 1 + PH) / SH + 1);
     for (int64_t x = 0; x < W; x += CPU_COLUMNS) {
@@ -201,7 +211,7 @@ __global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
         alignas(64) acc_t sums[CPU_ROWS][CPU_COLUMNS] = {};
         for (int64_t m = 0; m < M; m++) {
             const T *out = grad_output + (plane * M + m) * OH * OW;
-            const T *last = weight + ((plane % C * M + m) * KH + 1) * KW - 1;
+            const T *last = windows + (m * KH + 1) * KW - 1;
             for (int64_t oh = first; oh < end; oh++)
                 add_line<TAPS>(sums, n, out + oh * OW, OW, x + PW - (KW - 1) * DW, 1, DW, KW, -1,
                                [&](int r) -> const T * {
@@ -210,14 +220,15 @@ __global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
                                });
         }
         for (int r = 0; r < rows; r++)
-            store_line(grad_input + (plane * H + row + r) * W + x, sums[r], n, [&](int64_t k) {
-                acc_t sum = 0;
-                for (int64_t m = 0; m < M; m++)
-                    sum = add_inside(sum, weight + (plane % C * M + m) * KH * KW, KH, KW,
-                                     grad_output + (plane * M + m) * OH * OW, OH, OW, row + r + PH,
-                                     x + k + PW, -DH, -DW, SH);
-                return sum;
-            });
+            store_line(grad_input + (plane * H + row + r) * W + x, sums[r], n, finite,
+                       [&](int64_t k) {
+                           acc_t sum = 0;
+                           for (int64_t m = 0; m < M; m++)
+                               sum = add_inside(sum, windows + m * KH * KW, KH, KW,
+                                                grad_output + (plane * M + m) * OH * OW, OH, OW,
+                                                row + r + PH, x + k + PW, -DH, -DW, SH);
+                           return sum;
+                       });
     }
 }
 
