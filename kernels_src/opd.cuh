@@ -16,6 +16,8 @@ typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
 typedef decltype(sizeof(0)) size_t;
 typedef long ptrdiff_t;
+typedef int64_t intptr_t;
+typedef uint64_t uintptr_t;
 #endif
 
 typedef unsigned char uchar;

@@ -141,23 +141,52 @@ static bool is_whole(const struct host_unit *u, const struct host_token *word)
 
 // Of the conditions around a line.
 struct branches {
-    int depth, other; // open #if; that of which another branch than the first is read, or 0
+    int depth, other; // open #if; that of which another branch is read than what is to be, or 0
+    bool second;      // of that one it is the second
 };
+
+// "#if defined(X) && ..." or "#ifdef X" of what is defined by other compilers than CUDA's.
+static bool is_elsewhere(struct host_lexer l, const struct host_token *directive)
+{
+    struct host_token word = host_lex(&l);
+    if (host_token_is(&word, "defined"))
+        word = host_lex(&l);
+    if (host_token_is(&word, "("))
+        word = host_lex(&l);
+    if (!HOST_IS_ANY(&word, "_WIN32", "_MSC_VER", "USE_ROCM", "__HIPCC__", "__HIP__",
+                     "__HIP_PLATFORM_AMD__", "__HIP_PLATFORM_HCC__"))
+        return false;
+    int depth = 0;
+    for (const char *c = word.at; c < directive->at + directive->size; c++) {
+        depth += (*c == '(') - (*c == ')' && depth > 0);
+        if (depth == 0 && strncmp(c, "||", 2) == 0)
+            return false;
+    }
+    return true;
+}
 
 static void follow_branch(struct branches *b, const struct host_token *directive)
 {
     struct host_lexer l = { directive->at + 1, 1, false };
     struct host_token word = host_lex(&l);
     b->depth += host_token_starts(&word, "if");
-    if (host_token_starts(&word, "el") && b->other == 0)
+    if (host_token_is(&word, "if") || host_token_is(&word, "ifdef")) {
+        b->second = b->other ? b->second : is_elsewhere(l, directive);
+        b->other = b->other == 0 && b->second ? b->depth : b->other;
+    } else if (host_token_starts(&word, "el") && b->other == b->depth && b->second) {
+        b->other = 0;
+        b->second = false;
+    } else if (host_token_starts(&word, "el") && b->other == 0) {
         b->other = b->depth;
+    }
     if (!host_token_is(&word, "endif"))
         return;
     b->other = b->other == b->depth ? 0 : b->other;
     b->depth--;
 }
 
-// A bool of each token: it is read over. FIRST: all branches of an #if but the first are.
+// A bool of each token: it is read over. FIRST: all branches of an #if but the first are, or but
+// the second where the first is another compiler's.
 static size_t read_tokens(struct host_unit *u, const char *text, bool first, struct buf *over)
 {
     struct host_lexer l = { text, 1, true };

@@ -29,7 +29,7 @@ struct host_unit {
     struct buf tokens, pieces, names; // of struct host_token, host_piece, host_name
     size_t n_macros;                  // of the names: these come first
     bool unclear;                     // brackets do not match
-    bool partly;                      // they do where of each #if the first branch is read
+    bool partly;                      // they do where of each #if one branch is read
     bool includes;                    // by quotes, a text that is not here
 };
 

@@ -12,6 +12,7 @@
 
 #include "unit/compile_output.h"
 #include "compiler/host_log.h"
+#include "compiler/host_skip.h"
 #include "compiler/host_source.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -143,6 +144,28 @@ static void accept_source(const char *source)
     finish(&out, &err);
 }
 
+// Of a lambda the words that say where it runs, which NVRTC does not take.
+static void test_lambdas(void **state)
+{
+    (void)state;
+    static const char *const texts[][2] = {
+#define IN(text) "__device__ void g() { f(" text "); }"
+        { IN("[=] __device__(int i) {}"), IN("[=]           (int i) {}") },
+        { IN("[&, x] __host__\n__device__ { h(); }"), IN("[&, x]         \n           { h(); }") },
+        { "[[nodiscard]] __device__ int f();", "[[nodiscard]] __device__ int f();" },
+        { "__device__ int a[3]; __device__ int f();", "__device__ int a[3]; __device__ int f();" },
+        { "__device__ int f([=] __device__", "__device__ int f([=] __device__" },
+#undef IN
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct compile_input in = input(COMPILE_SYNTAX, texts[i][0], "k");
+        struct buf out = { 0 };
+        host_skip(&in, &out);
+        assert_string_equal(buf_str(&out), texts[i][1]);
+        buf_finish(&out);
+    }
+}
+
 // What is pasted from a PyTorch extension with its kernels: host code is passed over, and what
 // names it; device functions that nobody annotated stay.
 static void test_extension(void **state)
@@ -187,6 +210,12 @@ static void test_extension(void **state)
                   "#define ORDER(T) template void by<T>(T *);\nORDER(float)\n"
                   "static float shared_sum() { static __shared__ float s; return s; }\n"
                   "__global__ void k(float *x) { *x = one() + shared_sum(); }\n");
+    // But where the first is another compiler's.
+    accept_source("int run(int n,\n#if defined(__HIP_PLATFORM_AMD__) && (A || B)\n"
+                  "        rocblas_algo a = {});\n#else\n        cublasAlgo_t a = {});\n#endif\n"
+                  "#ifdef _WIN32\nclass Watch { LARGE start; };\n#else\n"
+                  "class Watch { timespec start; void go() { clock_gettime(0, &start); } };\n"
+                  "#endif\n__global__ void k(float *x) { *x = 1; }\n");
     // What the kernel needs stays, however it is found.
 #define USES(...) "__global__ void k(float *x) { x[0] = float(" #__VA_ARGS__ "); }\n"
     accept_source("struct B {};\nstruct Sum final : B { float v; };\n" USES(Sum().v));
@@ -376,13 +405,10 @@ int main(void)
 {
     setenv("LC_ALL", "C", 1); // as a compiler process does
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds),
-        cmocka_unit_test(test_no_ptx),
-        cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_extension),
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_accepted),
-        cmocka_unit_test(test_lines_of_several_files),
+        cmocka_unit_test(test_kinds),       cmocka_unit_test(test_no_ptx),
+        cmocka_unit_test(test_errors),      cmocka_unit_test(test_lambdas),
+        cmocka_unit_test(test_extension),   cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_accepted),    cmocka_unit_test(test_lines_of_several_files),
         cmocka_unit_test(test_log_rewrite),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
