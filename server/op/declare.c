@@ -20,6 +20,14 @@ static struct template_param read_template_param(struct scanner *s, struct scan_
     param.is_type = scan_is(&w->pieces[0], "typename") || scan_is(&w->pieces[0], "class");
     if (w->n > 1 && scan_is_word(&w->pieces[w->n - 1]))
         param.name = scan_copy(s->arena, &w->pieces[w->n - 1]);
+    static const char *const numbers[] = {
+        "int", "unsigned", "bool", "long", "char", "short", NULL
+    };
+    const char *type = w->n == 2 && !param.is_type ? scan_copy(s->arena, &w->pieces[0]) : NULL;
+    bool is_number = type && strlen(type) > 2 && strcmp(type + strlen(type) - 2, "_t") == 0;
+    for (int i = 0; type && numbers[i]; i++)
+        is_number = is_number || strcmp(type, numbers[i]) == 0;
+    param.type = is_number ? NULL : type;
     return param;
 }
 

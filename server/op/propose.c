@@ -22,11 +22,22 @@ static void take_kernel(struct proposal *p, struct signature *k, bool backward)
     p->kernels[p->n_kernels++] = k;
 }
 
-// Those that are chosen; else the first, and backward kernels.
+static bool takes_tensors(const struct signature *k)
+{
+    bool takes = false;
+    for (int i = 0; i < k->n_params; i++)
+        takes = takes || (k->params[i].type && k->params[i].kind != PARAM_VALUE);
+    return takes;
+}
+
+// Those that are chosen; else the first that takes a tensor, and backward kernels.
 static void choose(struct proposal *p, struct signature *all, int n, const char *chosen)
 {
     const struct signature *first = NULL;
     struct buf rest = { 0 };
+    bool some = false; // that take tensors
+    for (int i = 0; i < n; i++)
+        some = some || (all[i].has_body && takes_tensors(&all[i]));
     for (int i = 0; i < n; i++) {
         bool backward = guess_is_backward(all[i].name);
         bool known = false;
@@ -34,11 +45,12 @@ static void choose(struct proposal *p, struct signature *all, int n, const char 
             known = known || strcmp(p->kernels[k]->name, all[i].name) == 0;
         if (known || !all[i].has_body)
             continue;
-        if (chosen[0] ? is_chosen(chosen, all[i].name) : backward || !first)
+        if (chosen[0] ? is_chosen(chosen, all[i].name)
+                      : (backward || !first) && (!some || takes_tensors(&all[i])))
             take_kernel(p, &all[i], backward);
         else
             buf_printf(&rest, "%s%s", rest.size ? ", " : "", all[i].name);
-        first = first || backward ? first : &all[i];
+        first = first || backward || p->n_kernels == 0 ? first : &all[i];
     }
     for (int k = 0; k < p->n_kernels && !first; k++) // a backward alone is an operator, too
         p->backward[k] = false;

@@ -299,7 +299,8 @@ void guess_take_forward(struct proposal *p, const struct signature *k)
             continue;
         }
         int stores = find_stores(p, k, param->name);
-        bool changed = (stores & READ_FIRST) && (stores & STORED) && !(stores & ATOMIC);
+        bool changed = ((stores & READ_FIRST) && (stores & STORED) && !(stores & ATOMIC)) ||
+                       guess_is_one_of(param->name, WORDS("input", "inp", "inout", "in_out"));
         add_tensor(p, k, param,
                    !guess_is_written(p, k, param) ? INPUT
                    : changed                      ? CHANGED

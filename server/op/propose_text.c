@@ -60,7 +60,9 @@ void propose_write_types(struct proposal *p)
         return;
     bool open = strcmp(scalar, "scalar_t") == 0, has_inputs = false;
     for (int i = 0; i < p->n_tensors; i++)
-        has_inputs = has_inputs || p->tensors[i].role == INPUT || p->tensors[i].role == CHANGED;
+        has_inputs = has_inputs ||
+                     ((p->tensors[i].role == INPUT || p->tensors[i].role == CHANGED) &&
+                      strcmp(p->tensors[i].type, scalar) == 0);
     buf_printf(p->out, "//! dtypes  %s\n",
                open                  ? "float32 float64"
                : guess_dtype(scalar) ? guess_dtype(scalar)
@@ -118,9 +120,25 @@ static int end_dim(const struct proposal *p, const struct guessed_tensor *t)
     return (rows && p->n_sizes > 1) || (index && p->n_sizes > 1) ? p->n_sizes - 1 : p->n_sizes;
 }
 
+// The input that has all sizes, where no other has: the first whose rank is open. -1: it need not.
+static int find_whole(const struct proposal *p)
+{
+    int whole = -1;
+    for (int i = p->n_tensors; i-- > 0;) {
+        const struct guessed_tensor *t = &p->tensors[i];
+        if (t->role == OUTPUT || t->role == SAVED || t->rank)
+            continue;
+        if (first_dim(p, t) == 0 && end_dim(p, t) == p->n_sizes && i > 0)
+            return -1;
+        whole = i;
+    }
+    return whole;
+}
+
 void propose_write_shapes(struct proposal *p)
 {
     static const char *const matmul[3] = { "[M, K]", "[K, N]", "[M, N]" };
+    int whole = find_whole(p);
     if (p->n_tensors > 1 || p->n_sizes > 1)
         ask(p, "Are these the shapes? A name that stands twice is the same size.");
     for (int round = 0; round < 2; round++) // inputs define sizes
@@ -134,7 +152,7 @@ void propose_write_shapes(struct proposal *p)
                            dtype ? dtype : "");
             else
                 buf_printf(p->out, "//! shape   %s ", t->name);
-            bool all_small = round == 0 && i == 0 && !t->rank; // the first has them all
+            bool all_small = round == 0 && i == (whole < 0 ? 0 : whole) && !t->rank;
             if (is_matmul(p))
                 buf_printf(p->out, "%s\n", matmul[t->role == OUTPUT ? 2 : i % 2]);
             else if (all_small)
@@ -269,8 +287,11 @@ static void write_template(struct proposal *p, const struct signature *k)
         if (t->is_type)
             buf_append_str(p->out,
                            i && guess_has_part(t->name, WORDS("acc")) ? "acc_t" : "scalar_t");
+        else if (t->type)
+            buf_printf(p->out, "%s(0)", t->type);
         else
-            buf_append_str(p->out, guess_has_part(t->name, WORDS("warp", "tile")) ? "32"
+            buf_append_str(p->out, guess_has_part(t->name, WORDS("vec"))            ? "1"
+                                   : guess_has_part(t->name, WORDS("warp", "tile")) ? "32"
                                    : guess_has_part(t->name, WORDS("block", "thread", "size"))
                                        ? "256"
                                        : "1");
@@ -279,6 +300,9 @@ static void write_template(struct proposal *p, const struct signature *k)
     if (takes_total(p, k) && guess_is_linear(p, k, 'x') && !guess_is_linear(p, k, 'y'))
         buf_printf(p->out, " threads %s", p->total);
     buf_append_str(p->out, "\n");
+    for (int i = 0; i < k->n_template; i++)
+        if (k->template_params[i].type && !k->template_params[i].has_default)
+            buf_printf(p->out, "// ? Which %s?\n", k->template_params[i].type);
 }
 
 // What a parameter gets where its name is not that of a tensor, size or attribute.

@@ -1,4 +1,6 @@
+#include <ctype.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +29,35 @@ static bool is_in_code(const struct reader *r, const struct token *t)
     return false;
 }
 
+// Whether the word stands before *at, which is moved to where it begins.
+static bool step_back(const char *begin, const char **at, const char *word)
+{
+    const char *end = *at;
+    size_t n = strlen(word);
+    while (end > begin && isspace((unsigned char)end[-1]))
+        end--;
+    bool is = end < *at && (size_t)(end - begin) >= n && memcmp(end - n, word, n) == 0 &&
+              (end - n == begin || !text_is_word_char(end[-(ptrdiff_t)n - 1]));
+    *at = is ? end - n : *at;
+    return is;
+}
+
+// The name of an enum of the code's, "MODE" of "enum class MODE": `MODE(1)` is a value of it.
+static bool is_enum(const struct reader *r, const struct token *t)
+{
+    const char *end = r->whole + r->whole_size;
+    for (const char *at = r->whole; (at = memmem(at, (size_t)(end - at), t->start, t->size));
+         at += t->size) {
+        const char *before = at;
+        if (!step_back(r->whole, &before, "class"))
+            step_back(r->whole, &before, "struct");
+        if (step_back(r->whole, &before, "enum") &&
+            (at + t->size == end || !text_is_word_char(at[t->size])))
+            return true;
+    }
+    return false;
+}
+
 // A template argument that is passed on as it stands: a type word, a type variable, true, false, a
 // name of the code's.
 static bool is_verbatim(const struct reader *r)
@@ -43,7 +74,8 @@ static bool is_verbatim(const struct reader *r)
         return true;
     bool alone = next.punct == ',' || next.punct == '<' || next.punct == '>';
     return next.kind == TOKEN_PUNCT &&
-           (next.punct == PUNCT2(':', ':') || (alone && is_in_code(r, t)));
+           (next.punct == PUNCT2(':', ':') || (alone && is_in_code(r, t)) ||
+            (next.punct == '(' && is_enum(r, t)));
 }
 
 static bool read_template_arg(struct reader *r, struct template_arg *arg)
@@ -58,9 +90,9 @@ static bool read_template_arg(struct reader *r, struct template_arg *arg)
         return arg->expr != NULL;
     }
     for (int depth = 0; lx->token.kind == TOKEN_NAME || lex_is(lx, PUNCT2(':', ':')) ||
-                        lex_is(lx, '<') ||
+                        lex_is(lx, '<') || lex_is(lx, '(') ||
                         (depth > 0 && lx->token.kind < TOKEN_BAD && lx->token.kind != TOKEN_END);) {
-        depth += lex_is(lx, '<') - lex_is(lx, '>');
+        depth += lex_is(lx, '<') + lex_is(lx, '(') - lex_is(lx, '>') - lex_is(lx, ')');
         lex_next(lx);
     }
     while (lex_accept(lx, '*'))

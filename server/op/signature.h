@@ -45,6 +45,7 @@ struct signature_param {
 
 struct template_param {
     const char *name; // "" if it has none
+    const char *type; // of a value, where that is a word of the file's: an enum, mostly; or NULL
     bool is_type;
     bool has_default;
     bool is_pack;

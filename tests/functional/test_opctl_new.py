@@ -98,6 +98,33 @@ __global__ void cell_forward(const ACC(3) gates, const ACC(2) old, const ACC(1) 
 """
 
 
+RELU = """\
+#include "modes.h"
+__device__ bool done;
+__global__ void reset() { done = false; }
+template <typename T, Mode MODE, int vec> __global__ void relu(T *input, const T *bias, int total_count, int hidden)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < total_count * hidden)
+        each(input + i, [=] __device__ (T &v) { v = MODE == Mode::LEAKY && v < 0 ? v * bias[i % hidden] : v + vec; });
+}
+"""
+
+
+def test_a_kernel_that_takes_tensors_an_enum_and_a_changed_input(tmp_path):
+    (tmp_path / "modes.h").write_text(
+        "enum class Mode { LEAKY, OTHER };\ntemplate <class T, class F> __device__ void each(T *x, F f) { f(*x); }\n")
+    lines, header, done = new(tmp_path, RELU)
+    assert lines == [
+        "op my_op(Tensor(a!) input, Tensor bias) -> ()", "dtypes float32 float64", "shape input [total_count, hidden]",
+        "shape bias [hidden]", "example input=[2,3] bias=[3]", "forward", "kernel relu<scalar_t, Mode(0), 1>",
+    ]  # fmt: skip
+    assert "// Not used: reset." in header and "// ? Which Mode?\n" in header and "it loads" in done.stderr
+    (tmp_path / "made.cu").write_text(done.stdout)
+    checked = run("--socket", tmp_path / "none", "check", "--arch", "cpu", tmp_path / "made.cu")
+    assert checked.returncode == GOOD, checked.stderr
+
+
 def test_an_accessor_has_its_rank(tmp_path):
     """The result is not only read: its example is planned, and compiled."""
     lines, _, done = new(tmp_path, CELL)
