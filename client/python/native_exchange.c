@@ -12,7 +12,7 @@
 
 #include "base/word.h"
 
-enum { REPLY_SIZE = 512 };
+enum { REPLY_SIZE = 512, MOST_SIGNALS = 1000 };
 
 static const char SHARED[] = "opd_native.shared";
 enum { SHARED_SIZE = 4096 };
@@ -103,7 +103,12 @@ static PyObject *hear_first(PyObject *const parts[N_PARTS], uint32_t request, ss
     if (PyErr_Occurred()) { // the reply will come, and nobody waits for it
         PyErr_Fetch(&type, &value, &trace);
         PyObject *number = PyLong_FromUnsignedLong(request);
-        Py_XDECREF(PyObject_CallMethodObjArgs(conn, names._keep_reply, deadline, number, NULL));
+        // More signals may come. Were it not kept, its word would be taken for the next call's.
+        for (int i = 0; number && !heard && i < MOST_SIGNALS; i++) {
+            PyErr_Clear();
+            heard = PyObject_CallMethodObjArgs(conn, names._keep_reply, deadline, number, NULL);
+        }
+        Py_XDECREF(heard);
         Py_XDECREF(number);
         PyErr_Restore(type, value, trace);
         return NULL;

@@ -169,3 +169,12 @@ def test_after_any_call(daemon, what):
         assert user.look() == seen, n
     user.client.close()
     assert n > 20 and lost < n / STEP / 2, (n, lost)
+
+
+def test_what_has_come_is_taken(daemon):
+    """Before more is awaited: a signal's exception may have come in between."""
+    client = daemon.connect(timeout=60)
+    reply = client._conn.send("sync", ())
+    client._conn.inbox.append(client._conn._sock.recv(1 << 15))
+    client._conn.wait(reply)
+    client.close()

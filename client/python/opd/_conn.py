@@ -342,6 +342,9 @@ class Connection:
     def _exchange(self, patience: Optional[float]) -> bool:
         """Waits for the socket, once, and writes and reads what it can. False: silence."""
         assert self._sock is not None
+        if self.inbox:  # a signal's exception has come before it was taken
+            self._take_inbox()
+            return True
         if not self._out and not self._bringing and patience == self._timeout:
             return self._read(0)
         poll = select.poll()
