@@ -64,6 +64,7 @@ class Connection:
         self.timeout = timeout
         self.max_message = 1 << 20  # until hello says
         self._lost = ""
+        self._spoilt = False  # it is to be closed: a signal's exception may have ended that, too
         self._pid = os.getpid()
         self.driver: Optional[Driver] = None
         self.lock = threading.RLock()
@@ -266,7 +267,7 @@ class Connection:
                 pass  # the other side was faster
         self.close()
 
-    def _give_up(self, cause: BaseException) -> None:
+    def _give_up(self, cause: Optional[BaseException] = None) -> None:
         """After a signal's exception at a point where nobody knows what has gone or come. (Nearly
         all come while poll() waits, which does no harm.)"""
         what = "memory ran out" if isinstance(cause, MemoryError) else "a signal came"
@@ -282,6 +283,8 @@ class Connection:
         )
 
     def _check_open(self, what: str) -> None:
+        if self._spoilt and self._sock is not None:
+            self._give_up()
         if self._sock is None:
             raise self._lost_error(what)
 
@@ -410,6 +413,7 @@ class Connection:
         except OSError:
             raise
         except BaseException as e:
+            self._spoilt = self._hurry = True
             self._give_up(e)
             raise
 
@@ -420,6 +424,7 @@ class Connection:
         except ProtocolError as e:
             self.close(str(e))
         except BaseException as e:  # from the popleft() on nobody else has it
+            self._spoilt = self._hurry = True
             self._give_up(e)
             raise
 
