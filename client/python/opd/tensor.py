@@ -37,7 +37,10 @@ class PureBase:
     _reply: Optional[Reply]  # that is to tell of the tensor, or that it could not be made
 
     def __del__(self) -> None:
-        wire = getattr(self, "_wire", None)  # none yet, where a signal has ended the making
+        try:
+            wire = self._wire
+        except AttributeError:  # a signal has ended the making
+            return
         if wire is not None:
             (self._kind or self._link.conn).drop(wire)
 
