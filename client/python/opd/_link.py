@@ -114,7 +114,8 @@ class Link:
         block = next(self._blocks)
         most = b"\xcf" + (block >> 2).to_bytes(7, "big")
         self.wires[:0] = _WIRES.unpack(most + most.join(_LEAST[block & 3]))
-        self.conn.collect()  # about as many as are made are given up
+        if block & 1:
+            self.conn.collect()  # about as many as are made are given up
 
     def find_kind(
         self, dtype: str, shape: Sequence[int], device: str, strides: Optional[Sequence[int]] = None
