@@ -52,7 +52,7 @@ class _div(Operator):
     def __call__(self, input: Tensor, other: Tensor) -> Tensor: ...
 
 class _elu(Operator):
-    """x where x > 0, else alpha * (exp(x) - 1), elementwise."""
+    """alpha * (exp(x) - 1) where x <= 0, else x, elementwise."""
 
     def __call__(self, x: Tensor, *, alpha: float = 1.0) -> Tensor: ...
 
