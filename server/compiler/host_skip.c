@@ -228,6 +228,7 @@ void host_skip(const struct compile_input *in, struct buf *out)
         done = last->at + last->size;
     }
     buf_append_str(out, done);
+    buf_str(out); // terminated, for the lexer
     bare_lambdas((char *)out->bytes + begin);
     buf_finish(&fates);
     host_unit_finish(&u);
