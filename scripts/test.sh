@@ -106,7 +106,7 @@ cpu)
     step build run -j"$(nproc)" all programs || finish
     step lint run lint
     step unit run unit
-    step compile-all run ARCHS=sm_75,sm_120 compile-all # every #if of ours is in these two; all are six
+    step compile-all run ARCHS=sm_75,sm_90,sm_120 compile-all # oldest, usual, newest; all are six
     step functional run functional
     step ops run ops
     step torch run torch
