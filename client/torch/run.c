@@ -151,7 +151,8 @@ static bool make_results(struct run *r)
         const struct result *result = &p->results[i];
         const struct exported_operand *o = &p->x.operands[result->operand];
         if (result->same >= 0) {
-            void *same = r->call->tensors[result->same].handle;
+            void *same = result->same < r->call->n_tensors ? r->call->tensors[result->same].handle
+                                                           : NULL;
             if (!same || torch.aoti_torch_new_tensor_handle(same, &r->results[i]))
                 return false;
         } else if (torch.aoti_torch_empty_strided(o->rank, o->shape, o->strides,
