@@ -181,7 +181,9 @@ static void follow_branch(struct branches *b, const struct host_token *directive
     }
     if (!host_token_is(&word, "endif"))
         return;
-    b->other = b->other == b->depth ? 0 : b->other;
+    bool ends = b->other == b->depth;
+    b->other = ends ? 0 : b->other;
+    b->second = b->second && !ends;
     b->depth--;
 }
 

@@ -216,6 +216,10 @@ static void test_extension(void **state)
                   "#ifdef _WIN32\nclass Watch { LARGE start; };\n#else\n"
                   "class Watch { timespec start; void go() { clock_gettime(0, &start); } };\n"
                   "#endif\n__global__ void k(float *x) { *x = 1; }\n");
+    accept_source(
+        "#ifdef _WIN32\nclass Other;\n#endif\nint run(int n,\n#ifndef A\n"
+        "        blas_algo a) {\n#elif B\n        blas_b a) {\n#else\n        blas_c a) {\n"
+        "#endif\n    return 0;\n}\n__global__ void k(float *x) { *x = 1; }\n");
     // What the kernel needs stays, however it is found.
 #define USES(...) "__global__ void k(float *x) { x[0] = float(" #__VA_ARGS__ "); }\n"
     accept_source("struct B {};\nstruct Sum final : B { float v; };\n" USES(Sum().v));
