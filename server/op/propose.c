@@ -45,12 +45,13 @@ static void choose(struct proposal *p, struct signature *all, int n, const char 
             known = known || strcmp(p->kernels[k]->name, all[i].name) == 0;
         if (known || !all[i].has_body)
             continue;
-        if (chosen[0] ? is_chosen(chosen, all[i].name)
-                      : (backward || !first) && (!some || takes_tensors(&all[i])))
+        bool taken = chosen[0] ? is_chosen(chosen, all[i].name)
+                               : (backward || !first) && (!some || takes_tensors(&all[i]));
+        if (taken)
             take_kernel(p, &all[i], backward);
         else
             buf_printf(&rest, "%s%s", rest.size ? ", " : "", all[i].name);
-        first = first || backward || p->n_kernels == 0 ? first : &all[i];
+        first = first || backward || !taken ? first : &all[i];
     }
     for (int k = 0; k < p->n_kernels && !first; k++) // a backward alone is an operator, too
         p->backward[k] = false;

@@ -125,6 +125,28 @@ def test_a_kernel_that_takes_tensors_an_enum_and_a_changed_input(tmp_path):
     assert checked.returncode == GOOD, checked.stderr
 
 
+PASS = """\
+__device__ bool done;
+__global__ void pass_backward(const float *grad_y, float *grad_x, int n)
+{
+    if (threadIdx.x < n)
+        grad_x[threadIdx.x] = grad_y[threadIdx.x];
+}
+__global__ void reset() { done = false; }
+__global__ void pass(const float *x, float *y, int n)
+{
+    if (threadIdx.x < n)
+        y[threadIdx.x] = x[threadIdx.x];
+}
+"""
+
+
+def test_a_kernel_that_takes_no_tensors_between_those_that_do(tmp_path):
+    lines, header, _ = new(tmp_path, PASS)
+    assert [line for line in lines if line.startswith("kernel")] == ["kernel pass", "kernel pass_backward"]
+    assert "// Not used: reset." in header
+
+
 def test_an_accessor_has_its_rank(tmp_path):
     """The result is not only read: its example is planned, and compiled."""
     lines, _, done = new(tmp_path, CELL)
