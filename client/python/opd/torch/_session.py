@@ -267,7 +267,7 @@ class Session:
             except OpdError as e:
                 if not e._misfit:
                     raise
-            del self._pulls[key]
+            self._pulls.pop(key, None)  # what came meanwhile may have cleared them
             prepared = self._find_prepared(self._pulls, key)
             return transport.run(job)[1]
 
