@@ -59,7 +59,8 @@ def test_errors_in_last_places(client, name):
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="reads the machine's code")
 def test_a_choice_between_16_bit_values_is_vectorised(start_daemon):
     """Compilers know what becomes of the 0 in `x < 0 ? 0 : x`, and may branch around its rounding."""
-    kernels = start_daemon().connect()._conn.call("op_code", "relu", "sass", {"dtype": "float16"})
+    with start_daemon(device="cpu").connect() as client:
+        kernels = client._conn.call("op_code", "relu", "sass", {"dtype": "float16"})
     assert kernels
     for kernel in kernels:
         assert re.search("punpcklwd|pmovzxwd|vcvtph2ps", kernel["text"]), kernel["text"]
