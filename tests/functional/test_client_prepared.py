@@ -21,6 +21,7 @@ from upgrades import SCALE
 
 import opd
 from opd._conn import Connection
+from opd._reply import Batch
 
 CALLS = 6  # the first are plain, with one goes `prepare`
 
@@ -431,6 +432,30 @@ def test_a_signal_while_a_descriptor_waits_to_be_sent():
     os.close(passed[0])
     with open(read, "rb") as pipe:
         assert pipe.read() == b"through"  # and its end: no duplicate is left
+
+
+def test_messages_of_a_batch_go_together():
+    """The first at once, those behind it by sixteen, or when somebody waits."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    conn, batch = Connection(ours, "a socket", 60.0), Batch()
+
+    def count():
+        try:
+            return theirs.recv(1 << 16).count(b"tensor_free")
+        except BlockingIOError:
+            return 0
+
+    seen = []
+    for i in range(40):
+        conn.send("tensor_free", (i,), batch=batch)
+        seen.append(count())
+    assert seen[0] == 1 and set(seen[1:]) == {0, 16} and sum(seen) == 33
+    assert conn.write() and count() == 7
+    conn.send("tensor_free", (40,))
+    assert count() == 1
+    conn.close()
+    theirs.close()
 
 
 def test_the_timeout(start_daemon, tmp_path):

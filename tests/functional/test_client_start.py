@@ -113,7 +113,7 @@ def test_a_daemon_that_was_about_to_end(place):
             place.unlink()
             listener.close()
 
-    thread = threading.Thread(target=end)
+    thread = threading.Thread(target=end, daemon=True)
     thread.start()
     with opd.connect(str(place)) as client:
         assert client.ops

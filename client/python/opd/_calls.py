@@ -11,7 +11,7 @@ import socket
 from typing import Any, Optional
 
 from . import _fds
-from ._conn import CHUNK, SEND, Connection, Outgoing
+from ._conn import CHUNK, SEND, Connection
 from ._native import native
 from ._reply import Batch, Reply
 from .errors import OpdError
@@ -39,7 +39,7 @@ class CallConnection(Connection):
             self._next_msgid = msgid = self._next_msgid % 0x7FFFFFFF + 1
             reply = Reply(msgid, _CALL)
             reply.deadline = deadline
-            self._begin(reply, batch, Outgoing(b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:]))
+            self._begin(reply, batch, b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:])
             return reply
 
     def exchange(self, data: bytes, expected: bytes, deadline: Optional[float]) -> Optional[Reply]:

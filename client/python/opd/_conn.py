@@ -35,18 +35,21 @@ _FLAGS = (SEND,)
 _MANY = 10_000  # ids given up in one message
 _KEPT = 1000  # notifications that nobody has waited for
 _BRING = ("tensor_export", "plan_export", "version_page")  # their replies may bring a descriptor
+_TOGETHER = 16  # messages of a batch that go together, while the daemon is at work on those before
+_SMALL = 4096  # bytes of each
+_process = os.getpid()
 
 
 class Outgoing:
-    """A message on its way. It is queued before anything of it goes, and how much has gone is noted by C:
-    wherever a signal's exception comes, the rest goes with the next request."""
+    """Messages on their way. They are queued before anything of them goes, and how much has gone is noted by
+    C: wherever a signal's exception comes, the rest goes with the next request."""
 
-    __slots__ = ("data", "file", "sent")
+    __slots__ = ("file", "messages", "sent")
 
-    def __init__(self, data: bytes, file: Optional[_fds.File] = None) -> None:
-        self.data = data
+    def __init__(self, message: bytes, file: Optional[_fds.File] = None) -> None:
+        self.messages = [message]
         self.file = file  # its descriptor goes with the first byte
-        self.sent: list[int] = []
+        self.sent: Optional[list[int]] = None  # none is added from here on
 
 
 class Connection:
@@ -65,7 +68,7 @@ class Connection:
         self.max_message = 1 << 20  # until hello says
         self._lost = ""
         self._spoilt = False  # it is to be closed: a signal's exception may have ended that, too
-        self._pid = os.getpid()
+        self._pid = _process
         self.driver: Optional[Driver] = None
         self.lock = threading.RLock()
         self._decoder = _wire.Decoder()
@@ -126,23 +129,37 @@ class Connection:
                 self._check_open(method)
             brings = method in _BRING
             reply = FdReply(msgid, method) if brings else Reply(msgid, method)
-            out = Outgoing(data, None if fd is None else _fds.own(os.dup, fd))
-            self._begin(reply, batch, out, brings)
+            file = None if fd is None else _fds.own(os.dup, fd)
+            self._begin(reply, batch, data, file, brings)
             return reply
 
     def _begin(
-        self, reply: Reply, batch: Optional[Batch], out: Outgoing, brings: bool = False
+        self,
+        reply: Reply,
+        batch: Optional[Batch],
+        data: bytes,
+        file: Optional[_fds.File] = None,
+        brings: bool = False,
     ) -> None:
         """Sends a request. That it is awaited and that it is queued come about together: there is no call
         in between, so no signal's exception either."""
-        queue = self._out.append
+        small = batch is not None and file is None and len(data) <= _SMALL
+        last = self._out[-1] if small and self._out else None
+        out: Any = data
+        if last is not None and last.sent is None:
+            queue: Callable[[Any], None] = last.messages.append
+        else:
+            out, queue = Outgoing(data, file), self._out.append
+        # Whoever waits for the batch sends what is queued.
+        later = small and len(self.replies) > 0 and self.driver is None
         self.replies[reply.msgid] = reply
         self._bringing += brings
         if batch is not None:
             reply.batch = batch
             batch.pending += 1
         queue(out)
-        self._flush()
+        if not later or (last is not None and len(last.messages) >= _TOGETHER):
+            self._flush()
 
     def _encode(self, method: str, params: Sequence[Any]) -> bytes:
         """A request with the next number."""
@@ -238,7 +255,7 @@ class Connection:
 
     def close(self, reason: str = "close() was called") -> None:
         """Every reply that is still awaited fails. Does nothing the second time."""
-        if self._pid != os.getpid():
+        if self._pid != _process:
             return  # the parent's; its fd goes with this process
         with self.lock:
             if self._sock is None:
@@ -260,7 +277,7 @@ class Connection:
     def interrupt(self) -> None:
         """Closes, also while another thread waits, which is told that the connection is lost."""
         sock = self._sock
-        if sock is not None and self._pid == os.getpid():
+        if sock is not None and self._pid == _process:
             try:
                 sock.shutdown(socket.SHUT_RDWR)
             except OSError:
@@ -289,10 +306,10 @@ class Connection:
             raise self._lost_error(what)
 
     def _check_process(self) -> None:
-        if self._pid != os.getpid():
+        if self._pid != _process:
             raise ConnectionLost(
                 f"this client belongs to process {self._pid}, and cannot be used in process "
-                f"{os.getpid()}, forked from it; call opd.connect() there"
+                f"{_process}, forked from it; call opd.connect() there"
             )
 
     def _send_garbage(self) -> None:
@@ -364,7 +381,9 @@ class Connection:
     def _write(self) -> None:
         while self._out and self._sock:
             out = self._out[0]
-            data = out.data[sum(out.sent) :] if out.sent else out.data
+            if out.sent is None:
+                out.sent = []
+            data = b"".join(out.messages)[sum(out.sent) :]
             try:
                 if out.file is None or out.sent:
                     if data:
@@ -462,6 +481,8 @@ _all: weakref.WeakSet[Connection] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+    global _process
+    _process = os.getpid()
     for conn in list(_all):
         # Of the parent's threads, another one may have held it.
         conn.lock._at_fork_reinit()  # type: ignore[attr-defined, unused-ignore]

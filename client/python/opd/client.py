@@ -126,8 +126,8 @@ class Client:
         return read_plan(self._conn.call("plan", *make_plan(op, inputs, attrs, version, device)))
 
     def batch(self) -> AbstractContextManager[None]:
-        """Requests of this thread inside are sent without waiting; the end waits, and
-        raises the first error.
+        """Requests of this thread inside are sent without waiting, several at a time; the end
+        waits, and raises the first error.
 
         What a failed request was to make does not exist, so later requests that use it fail
         too. Asking a tensor for its shape or its data waits for that one.
