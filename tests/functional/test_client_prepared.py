@@ -20,6 +20,7 @@ from raw import find_roles
 from upgrades import SCALE
 
 import opd
+from opd._calls import CallConnection
 from opd._conn import Connection
 from opd._reply import Batch
 
@@ -434,26 +435,27 @@ def test_a_signal_while_a_descriptor_waits_to_be_sent():
         assert pipe.read() == b"through"  # and its end: no duplicate is left
 
 
-def test_messages_of_a_batch_go_together():
-    """The first at once, those behind it by sixteen, or when somebody waits."""
+def test_calls_of_a_batch_go_together():
+    """The first at once, those behind it by sixteen, before another request, or when somebody waits."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
-    conn, batch = Connection(ours, "a socket", 60.0), Batch()
+    conn, batch = CallConnection(ours, "a socket", 60.0), Batch()
 
     def count():
         try:
-            return theirs.recv(1 << 16).count(b"tensor_free")
+            return theirs.recv(1 << 16).count(b"\x94\x00")
         except BlockingIOError:
             return 0
 
     seen = []
-    for i in range(40):
-        conn.send("tensor_free", (i,), batch=batch)
+    for _ in range(40):
+        conn.send_call(b"\x94\x00\x00\xa4call\x90", batch, None)
         seen.append(count())
     assert seen[0] == 1 and set(seen[1:]) == {0, 16} and sum(seen) == 33
     assert conn.write() and count() == 7
-    conn.send("tensor_free", (40,))
-    assert count() == 1
+    conn.send_call(b"\x94\x00\x00\xa4call\x90", batch, None)
+    conn.send("tensor_write", (1, 0, b"1"), batch=batch)
+    assert count() == 2
     conn.close()
     theirs.close()
 

@@ -39,7 +39,8 @@ class CallConnection(Connection):
             self._next_msgid = msgid = self._next_msgid % 0x7FFFFFFF + 1
             reply = Reply(msgid, _CALL)
             reply.deadline = deadline
-            self._begin(reply, batch, b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:])
+            data = b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:]
+            self._begin(reply, batch, data, later=batch is not None)
             return reply
 
     def exchange(self, data: bytes, expected: bytes, deadline: Optional[float]) -> Optional[Reply]:

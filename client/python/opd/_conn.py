@@ -35,8 +35,7 @@ _FLAGS = (SEND,)
 _MANY = 10_000  # ids given up in one message
 _KEPT = 1000  # notifications that nobody has waited for
 _BRING = ("tensor_export", "plan_export", "version_page")  # their replies may bring a descriptor
-_TOGETHER = 16  # messages of a batch that go together, while the daemon is at work on those before
-_SMALL = 4096  # bytes of each
+_TOGETHER = 16  # calls of a batch that go together, while the daemon is at work on those before
 _process = os.getpid()
 
 
@@ -140,18 +139,18 @@ class Connection:
         data: bytes,
         file: Optional[_fds.File] = None,
         brings: bool = False,
+        later: bool = False,
     ) -> None:
         """Sends a request. That it is awaited and that it is queued come about together: there is no call
-        in between, so no signal's exception either."""
-        small = batch is not None and file is None and len(data) <= _SMALL
-        last = self._out[-1] if small and self._out else None
+        in between, so no signal's exception either. later: the daemon need not begin at once, should it be
+        at work; whoever waits for the batch sends what is queued."""
+        later = later and len(self.replies) > 0 and self.driver is None
+        last = self._out[-1] if later and self._out else None
         out: Any = data
         if last is not None and last.sent is None:
             queue: Callable[[Any], None] = last.messages.append
         else:
             out, queue = Outgoing(data, file), self._out.append
-        # Whoever waits for the batch sends what is queued.
-        later = small and len(self.replies) > 0 and self.driver is None
         self.replies[reply.msgid] = reply
         self._bringing += brings
         if batch is not None:
