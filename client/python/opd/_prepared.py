@@ -169,12 +169,13 @@ class Prepared:
             self._handles[key] = self._ask(spec, call, kinds, *devices)
             return None
         if isinstance(found, Asked):
-            if not self._is_answered(found):
-                return None
-            self._handles[key] = None  # to be asked for anew, should a signal's exception come here
-            n_absent = sum(t is None for t in inputs)
-            found = Handle(self._link, self._refresh, call, spec, found, n_absent, self._keep)
-            self._handles[key] = found
+            with self._link.conn.lock:  # one thread takes it up
+                if self._handles.get(key) is not found or not self._is_answered(found):
+                    return None
+                self._handles[key] = None  # to be asked for anew, should a signal's exception come here
+                n_absent = sum(t is None for t in inputs)
+                found = Handle(self._link, self._refresh, call, spec, found, n_absent, self._keep)
+                self._handles[key] = found
         if _is_quick(args, kwargs, inputs):
             self.quick[make_key(args, kwargs)] = found
         return found
