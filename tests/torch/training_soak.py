@@ -61,9 +61,18 @@ SLACK = {  # what means nothing: a kernel of a version that few calls ran is som
 }
 
 
+def read_whole(name, seen):
+    """A file of kernels_src with those that it includes."""
+    if name in seen:
+        return ""
+    seen.add(name)
+    text = (ROOT / "kernels_src" / name).read_text().replace("#pragma once\n", "")
+    return re.sub(r'#include "(.*)"\n', lambda found: read_whole(found[1], seen), text)
+
+
 def read_texts():
     """The operators that are edited, by name; FACTOR stands where they multiply."""
-    conv = (ROOT / "kernels_src" / "depthwise_conv2d.cu").read_text()
+    conv = read_whole("depthwise_conv2d.cu", set())
     conv = re.sub(r"(opd::store\([^;]*?),\s*(sum[^;]*)\);", r"\1, acc_t(FACTOR) * (\2));", conv)
     gelu = (ROOT / "kernels_src" / "gelu.cu").read_text()
     gelu = gelu.replace("y = x * p", "y = FACTOR * x * p")
@@ -190,8 +199,6 @@ class Soak:
         self.errors, self.seen = [], set()
         self.n_edits = 0
         self.running, self.ended = threading.Event(), threading.Event()
-        for path in (ROOT / "kernels_src").glob("depthwise_*.cuh"):
-            shutil.copy(path, self.kernels)
         for op in self.texts:
             self._save(op, 0)
         self.daemon = self._start()
