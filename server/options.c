@@ -288,7 +288,8 @@ static const struct option_row rows[] = {
       AT(set_switch, spin), 0, 0 },
 };
 
-enum { N_ROWS = sizeof rows / sizeof rows[0] };
+// What getopt returns is a letter, or a number from ROW on.
+enum { N_ROWS = sizeof rows / sizeof rows[0], ROW = 1000, HELP = ROW + N_ROWS, VERSION };
 
 static bool refuse_name(const char *name, struct opd_err *err)
 {
@@ -394,32 +395,33 @@ static void set_defaults(struct options *o)
 
 static bool take_option(struct options *o, int c, char **argv, bool config, struct opd_err *err)
 {
-    if (c == 'h') {
+    if (c == 'h' || c == HELP) {
         print_help();
         exit(0);
     }
-    if (c == 'v') {
+    if (c == VERSION) {
         printf("opd %s\n", OPD_VERSION);
         exit(0);
     }
-    if (c == ':' || (c == '?' && optopt >= 1000))
+    if (c == ':' || (c == '?' && optopt >= ROW))
         return opd_err_set(err, OPD_E_invalid_argument, "'%s' %s; see opd --help", argv[optind - 1],
                            c == ':' ? "wants a value after it" : "takes no value");
-    if (c < 1000)
-        return refuse_name(argv[optind - 1], err);
-    const struct option_row *row = &rows[c - 1000];
+    const char letter[] = { '-', (char)optopt, '\0' };
+    if (c == '?')
+        return refuse_name(optopt ? letter : argv[optind - 1], err);
+    const struct option_row *row = &rows[c - ROW];
     return (row->set == set_config) != config || set_option(o, row, optarg, err);
 }
 
 static bool read_arguments(struct options *o, int argc, char **argv, bool config,
                            struct opd_err *err)
 {
-    struct option longs[N_ROWS + 3] = { { "help", no_argument, NULL, 'h' },
-                                        { "version", no_argument, NULL, 'v' } };
+    struct option longs[N_ROWS + 3] = { { "help", no_argument, NULL, HELP },
+                                        { "version", no_argument, NULL, VERSION } };
     for (int i = 0; i < N_ROWS; i++)
         longs[i + 2] = (struct option){ rows[i].name,
                                         rows[i].argument ? required_argument : no_argument, NULL,
-                                        1000 + i };
+                                        ROW + i };
     int c;
     opterr = 0;
     optind = 0; // from the start, with nothing left of the last time

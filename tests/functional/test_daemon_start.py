@@ -107,6 +107,8 @@ def test_help_names_every_option(option):
         (["--max-message", "65M"], "from 64K to 64M"),
         (["--max-launches", "0"], "from 1"),
         (["--debug=2"], "'--debug=2' takes no value"),
+        (["--version=3"], "'--version=3' takes no value"),
+        (["--debug", "-x"], "unknown option '-x'"),
         (["--deadline", "0"], "above 0"),
         (["--deadline", "nan"], "nan"),
         (["--max-connections", "1.5"], "1.5"),
