@@ -12,7 +12,7 @@ const struct option_row args_options[OPTIONS] = {
     [OPTION_JSON] = { "--json", NULL, "print the daemon's reply as JSON, on one line" },
     [OPTION_HELP] = { "--help", NULL, "print this; after a command, what it does" },
     [OPTION_VERSION] = { "--version", NULL, "print the version" },
-    [OPTION_ARCH] = { "--arch", "LIST", "target: sm_90, cpu; check takes several, with commas" },
+    [OPTION_TARGET] = { "--target", "LIST", "sm_90, cpu; check takes several, with commas" },
     [OPTION_DTYPE] = { "--dtype", "LIST", "dtype: float32; check takes several, with commas" },
     [OPTION_FOLLOW] = { "--follow", NULL, "wait for what comes (the default)" },
     [OPTION_NO_FOLLOW] = { "--no-follow", NULL, "end after the last ones" },
@@ -41,11 +41,13 @@ static bool complain(char *why, size_t size, const char *what, const char *word,
     return false;
 }
 
-// "-h" and the options themselves. OPTIONS: none of that name.
+// The options themselves, "-h", and what 0.1.0 called --target. OPTIONS: none of that name.
 static int find_option(const char *word, size_t length)
 {
     if (length == 2 && memcmp(word, "-h", 2) == 0)
         return OPTION_HELP;
+    if (length == 6 && memcmp(word, "--arch", 6) == 0)
+        return OPTION_TARGET;
     for (int i = 0; i < OPTIONS; i++) {
         const char *name = args_options[i].name;
         if (strlen(name) == length && memcmp(name, word, length) == 0)

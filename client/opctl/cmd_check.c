@@ -75,11 +75,11 @@ static char *read_file(const char *path, size_t *size)
 
 static void pack_options(struct pack *params, const struct args *args)
 {
-    const char *arch = args->options[OPTION_ARCH], *dtype = args->options[OPTION_DTYPE];
-    pack_map(params, (size_t)(arch != NULL) + (dtype != NULL));
-    if (arch) {
+    const char *target = args->options[OPTION_TARGET], *dtype = args->options[OPTION_DTYPE];
+    pack_map(params, (size_t)(target != NULL) + (dtype != NULL));
+    if (target) {
         pack_str(params, "targets");
-        pack_list(params, arch);
+        pack_list(params, target);
     }
     if (dtype) {
         pack_str(params, "dtypes");

@@ -181,14 +181,14 @@ static void show_owners(FILE *out, const msgpack_object *status)
 int cmd_ops(struct session *session, const struct args *args)
 {
     bool ptx = args->options[OPTION_PTX], sass = args->options[OPTION_SASS];
-    bool choice = args->options[OPTION_DTYPE] || args->options[OPTION_ARCH];
+    bool choice = args->options[OPTION_DTYPE] || args->options[OPTION_TARGET];
     struct pack params;
     if (ptx && sass)
         return session_refuse("--ptx or --sass, not both");
     if ((ptx || sass) && !args->words[1])
         return session_refuse("of which operator? opctl ops NAME --%s", sass ? "sass" : "ptx");
     if (choice && !ptx && !sass)
-        return session_refuse("--dtype and --arch go with --ptx or --sass");
+        return session_refuse("--dtype and --target go with --ptx or --sass");
     if (ptx || sass)
         return ops_show_code(session, args);
     if (!args->words[1]) {

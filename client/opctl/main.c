@@ -22,7 +22,7 @@ static const struct command {
 } commands[] = {
     { "status", "", 0, 0, 0, cmd_status, "versions, devices, memory, requests served", NULL },
     { "ops", "[NAME]", 0, 1,
-      WITH(OPTION_PTX) | WITH(OPTION_SASS) | WITH(OPTION_DTYPE) | WITH(OPTION_ARCH), cmd_ops,
+      WITH(OPTION_PTX) | WITH(OPTION_SASS) | WITH(OPTION_DTYPE) | WITH(OPTION_TARGET), cmd_ops,
       "every operator, or one in full",
       "Below them who has loaded which from a text of their own. With a NAME: its schema, inputs,\n"
       "attributes, outputs and versions. With --ptx or --sass: the code of its kernels, for one\n"
@@ -37,7 +37,7 @@ static const struct command {
       "and\n"
       "exits, as 'reload' does." },
     { "check", "FILE.cu", 1, 1,
-      WITH(OPTION_ARCH) | WITH(OPTION_DTYPE) | WITH(OPTION_RUN) | WITH(OPTION_GRAD) |
+      WITH(OPTION_TARGET) | WITH(OPTION_DTYPE) | WITH(OPTION_RUN) | WITH(OPTION_GRAD) |
           WITH(OPTION_SEED) | WITH(OPTION_DEADLINE),
       cmd_check, "compiles a file without serving it, runs it, proves its gradients",
       "Prints the errors as compilers do, then what each kernel takes for each dtype and target:\n"
@@ -191,8 +191,8 @@ static bool check_args(const struct command *command, const struct args *args)
         session_refuse("a word too many: '%s'", args->words[1 + command->most]);
     else if (args->options[OPTION_RUN] && args->options[OPTION_GRAD])
         session_refuse("check takes --run or --grad, one after the other");
-    else if (runs && args->options[OPTION_ARCH])
-        session_refuse("check --run and --grad take no --arch: they run on the CPU");
+    else if (runs && args->options[OPTION_TARGET])
+        session_refuse("check --run and --grad take no --target: they run on the CPU");
     else if ((args->options[OPTION_SEED] || args->options[OPTION_DEADLINE]) && !runs &&
              command->run == cmd_check)
         session_refuse("--seed and --deadline belong to check --run and --grad");

@@ -26,14 +26,14 @@ static void pack_option(struct pack *params, const char *key, const char *value)
 
 int ops_show_code(struct session *session, const struct args *args)
 {
-    const char *dtype = args->options[OPTION_DTYPE], *arch = args->options[OPTION_ARCH];
+    const char *dtype = args->options[OPTION_DTYPE], *target = args->options[OPTION_TARGET];
     struct pack params;
     pack_init(&params, 3);
     pack_str(&params, args->words[1]);
     pack_str(&params, args->options[OPTION_SASS] ? "sass" : "ptx");
-    pack_map(&params, (size_t)(dtype != NULL) + (arch != NULL));
+    pack_map(&params, (size_t)(dtype != NULL) + (target != NULL));
     pack_option(&params, "dtype", dtype);
-    pack_option(&params, "target", arch);
+    pack_option(&params, "target", target);
     opd_set_timeout(session->client, COMMAND_PATIENCE);
     return session_ask(session, "op_code", &params, show_code);
 }

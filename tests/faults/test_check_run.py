@@ -422,7 +422,7 @@ def test_a_sanitizer_that_is_not_installed(tmp_path):
 def test_usage(tmp_path):
     assert check(tmp_path / "none.cu").returncode == 2
     assert check(write(tmp_path, ""), "--seed", "x").returncode == 2
-    assert check(write(tmp_path, ""), "--arch", "sm_90").returncode == 2
+    assert check(write(tmp_path, ""), "--target", "sm_90").returncode == 2
     done = subprocess.run([OPCTL, "check", write(tmp_path, ""), "--seed", "1"], capture_output=True)
     assert done.returncode == 2
 

@@ -283,7 +283,7 @@ def test_opctl_check(fake, tmp_path):
     result = {"op": "copy", "ok": True, "errors": [], "warnings": [{"log": "copy.cu:1: warning"}],
               "kernels": [KERNEL, {"kernel": "copy", "dtype": "bool", "target": "cpu"}]}  # fmt: skip
     fake.on["check"] = answer(result)
-    done = opctl(fake, "check", str(file), "--arch", "sm_90,cpu", "--dtype=float32")
+    done = opctl(fake, "check", str(file), "--target", "sm_90,cpu", "--dtype=float32")
     assert (done.returncode, done.stderr) == (0, "copy.cu:1: warning\n")
     lines = done.stdout.splitlines()
     assert lines[0].split() == "KERNEL DTYPE TARGET REGISTERS SPILLS SHARED STACK".split()
@@ -382,7 +382,7 @@ def test_opctl_rollback_and_pin(fake):
 def test_opctl_code(fake):
     listing = [{"kernel": "copy<scalar_t>", "dtype": "float32", "target": "sm_90", "text": "ret;\n"}]
     fake.on["op_code"] = answer(listing)
-    done = opctl(fake, "ops", "copy", "--sass", "--dtype", "float32", "--arch=sm_90")
+    done = opctl(fake, "ops", "copy", "--sass", "--dtype", "float32", "--target=sm_90")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "// copy<scalar_t>, float32, sm_90\nret;\n"
     assert json.loads(opctl(fake, "ops", "--ptx", "copy", "--json").stdout) == listing

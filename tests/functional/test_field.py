@@ -113,7 +113,7 @@ def test_a_sync_of_the_whole_grid_is_refused(tmp_path):
         "    cooperative_groups::this_grid().sync();\n    CUDA_KERNEL_LOOP(i, N) y[i] = x[i];\n}\n"
     )
     opctl = pathlib.Path(PROGRAM).with_name("opctl")
-    done = subprocess.run([opctl, "check", file, "--arch", "cpu"], timeout=PATIENCE, text=True,
+    done = subprocess.run([opctl, "check", file, "--target", "cpu"], timeout=PATIENCE, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     assert done.returncode == 1
     assert "grid.cu:11" in done.stdout and "cooperative launch, which opd has not" in done.stdout

@@ -191,7 +191,7 @@ def test_help_and_version():
     done = run("check", "--help")
     assert (done.returncode, done.stderr) == (GOOD, "")
     assert done.stdout.startswith("Usage: opctl check FILE.cu [OPTIONS]\n")
-    assert "--arch" in done.stdout and "--follow" not in done.stdout
+    assert "--target" in done.stdout and "--follow" not in done.stdout
     done = run("--version")
     assert (done.returncode, done.stdout.split()[0]) == (GOOD, "opctl")
 
@@ -270,7 +270,7 @@ def test_check_without_a_daemon(tmp_path):
     folder = tmp_path / "tmp"
     folder.mkdir()
     env = {**os.environ, "TMPDIR": str(folder), "OPD_BIN": str(BUILD / "opd")}
-    command = ["--socket", str(tmp_path / "none"), "check", "--arch", "cpu", "--dtype", "float32"]
+    command = ["--socket", str(tmp_path / "none"), "check", "--target", "cpu", "--dtype", "float32"]
     good = str(ROOT / "kernels_src" / "relu.cu")
     done = run(*command, good, "--json", env=env)
     assert read_json(done)["op"] == "relu" and len(json.loads(done.stdout)["kernels"]) == 2
@@ -289,7 +289,7 @@ def test_check_without_a_daemon(tmp_path):
 
 def test_check_for_the_cpu_alone(opctl):
     """Whose compiler does not tell what a kernel takes."""
-    done = opctl("check", str(ROOT / "kernels_src" / "relu.cu"), "--arch", "cpu", "--dtype", "float32")
+    done = opctl("check", str(ROOT / "kernels_src" / "relu.cu"), "--target", "cpu", "--dtype", "float32")
     assert (done.returncode, done.stderr) == (GOOD, "")
     head, *rows = [line.split() for line in done.stdout.splitlines()]
     assert head == ["KERNEL", "DTYPE", "TARGET"]

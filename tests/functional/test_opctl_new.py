@@ -78,7 +78,7 @@ def test_forward_and_backward(tmp_path):
     assert "// ? The host launches it as norm_forward<float><<<rows,256,bytes>>>\n" in header
     assert "it loads" in done.stderr
     (tmp_path / "made.cu").write_text(done.stdout)
-    checked = run("--socket", tmp_path / "none", "check", "--arch", "cpu", tmp_path / "made.cu")
+    checked = run("--socket", tmp_path / "none", "check", "--target", "cpu", tmp_path / "made.cu")
     assert checked.returncode == GOOD, checked.stderr
 
 
@@ -121,7 +121,7 @@ def test_a_kernel_that_takes_tensors_an_enum_and_a_changed_input(tmp_path):
     ]  # fmt: skip
     assert "// Not used: reset." in header and "// ? Which Mode?\n" in header and "it loads" in done.stderr
     (tmp_path / "made.cu").write_text(done.stdout)
-    checked = run("--socket", tmp_path / "none", "check", "--arch", "cpu", tmp_path / "made.cu")
+    checked = run("--socket", tmp_path / "none", "check", "--target", "cpu", tmp_path / "made.cu")
     assert checked.returncode == GOOD, checked.stderr
 
 
@@ -154,7 +154,7 @@ def test_an_accessor_has_its_rank(tmp_path):
     assert shapes == ["shape gates [N, C, D]", "shape old [N, C]", "shape bias [D]", "shape next [N, C]",
                       "shape blocks [N, C, D, 1, 1]"]  # fmt: skip
     (tmp_path / "made.cu").write_text(done.stdout)
-    checked = run("--socket", tmp_path / "none", "check", "--arch", "cpu", tmp_path / "made.cu")
+    checked = run("--socket", tmp_path / "none", "check", "--target", "cpu", tmp_path / "made.cu")
     assert checked.returncode == GOOD, checked.stderr
 
 
@@ -212,5 +212,5 @@ def test_kernels_that_stay_in_a_file_of_their_own(tmp_path):
     assert lines[0] == "op my_op(Tensor x, Tensor y) -> Tensor z" and "it loads" in done.stderr
     assert done.stdout.endswith(text) and ADD not in done.stdout
     (tmp_path / "made.cu").write_text(done.stdout)
-    checked = run("--socket", tmp_path / "none", "check", "--arch", "cpu", tmp_path / "made.cu")
+    checked = run("--socket", tmp_path / "none", "check", "--target", "cpu", tmp_path / "made.cu")
     assert checked.returncode == GOOD, checked.stderr

@@ -267,7 +267,7 @@ def test_opctl_rollback_and_pin(client, opctl, folder):
 
 
 def test_opctl_check(client, opctl, folder, tmp_path):
-    done = opctl("check", str(folder / "scale.cu"), "--arch", TARGET)
+    done = opctl("check", str(folder / "scale.cu"), "--target", TARGET)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0].startswith("KERNEL")
@@ -276,7 +276,7 @@ def test_opctl_check(client, opctl, folder, tmp_path):
     ]  # fmt: skip
     bad = tmp_path / "bad.cu"
     bad.write_text(BROKEN)
-    done = opctl("check", str(bad), "--arch", TARGET, "--dtype", "float32")
+    done = opctl("check", str(bad), "--target", TARGET, "--dtype", "float32")
     assert (done.returncode, done.stdout) == (1, "")
     assert "bad.cu:14:" in done.stderr and "error: " in done.stderr
 

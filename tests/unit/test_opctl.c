@@ -250,8 +250,10 @@ static void test_args(void **state)
     assert_non_null(args.options[OPTION_JSON]);
     assert_non_null(args.options[OPTION_SASS]);
     assert_null(args.options[OPTION_PTX]);
-    assert_string_equal(args.options[OPTION_ARCH], "cpu");
+    assert_string_equal(args.options[OPTION_TARGET], "cpu");
     assert_string_equal(args.options[OPTION_DTYPE], "a=b");
+    assert_true(parse("check --target=sm_90", &args, why));
+    assert_string_equal(args.options[OPTION_TARGET], "sm_90");
     assert_true(parse("check -- --json", &args, why));
     assert_string_equal(args.words[1], "--json");
     assert_null(args.options[OPTION_JSON]);
