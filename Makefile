@@ -420,7 +420,7 @@ install: all
 	install -m 644 $(BUILD)/libopd.a $(ROOT)/lib
 	install -m 644 client/c/opd.h $(ROOT)/include
 	cp -r --no-preserve=ownership kernels_src $(ROOT)/share/opd
-	install -m 644 client/python/pyproject.toml client/python/setup.py $(ROOT)/share/opd/python
+	install -m 644 client/python/pyproject.toml client/python/setup.py client/python/LICENSE $(ROOT)/share/opd/python
 	install -m 644 client/python/opd/*.py* client/python/opd/py.typed $(ROOT)/share/opd/python/opd
 	install -m 644 client/python/opd/torch/*.py* $(ROOT)/share/opd/python/opd/torch
 	install -m 644 server/systemd/opd.socket $(ROOT)/lib/systemd/user

@@ -80,6 +80,7 @@ fi
 told "a fresh environment, and the wheel in it"
 
 cd "$folder" # no repository from here on
+[ -n "$(find env -path '*opd-*.dist-info*' -name LICENSE)" ]
 mkdir kernels
 cat >scale.cu <<'EOF'
 //! op      my_scale(Tensor x, *, float by=2.0) -> Tensor y
