@@ -1,5 +1,7 @@
 """What arrays are used to be asked, of tensors in the daemon; beside NumPy."""
 
+import operator
+
 import numpy as np
 import pytest
 
@@ -102,10 +104,22 @@ def test_comparisons_by_an_operator_of_ones_own(tmp_path, start_daemon):
         "//! op      lt(Tensor a, Tensor b) -> Tensor y\n//! dtypes  float32\n"
         "//! formula y = a < b\n//! example a=[3] b=[3]\n"
     )
-    with start_daemon("--kernels", put_kernels(tmp_path, lt=source)).connect() as client:
+    equal = source.replace("lt(", "eq(").replace("a < b", "a == b")
+    with start_daemon("--kernels", put_kernels(tmp_path, lt=source, eq=equal)).connect() as client:
         x = client.tensor(np.array([1.0, 2.0, 3.0], np.float32))
         assert (x < 2).tolist() == [1, 0, 0]
         assert (2 > x).tolist() == [1, 0, 0]
+        assert (x == 2).tolist() == (2 == x).tolist() == [0, 1, 0]
+
+
+def test_what_is_equal(client):
+    x, y = client.tensor([1.0, 2.0]), client.tensor([1.0, 2.0])
+    for number in (2, 2.5, True, np.float32(2), np.ones(2)):
+        for compare in (operator.eq, operator.ne):
+            with pytest.raises(TypeError, match="has no operator '(eq|ne)'"):
+                compare(x, number)
+    assert x == x and x != y and x != None and x != "2" and x in {x: 1} and y not in {x: 1}  # noqa: E711
+    assert 2 in x and 5 not in x and client.tensor(1.0) in x and np.float32(1) in x
 
 
 def test_numbers(client):

@@ -235,6 +235,12 @@ def test_bad_input(daemon):
         assert raw.call("load", "#line 1\n" + add(3, "load_odd"), {})["version"] == 1
 
 
+def test_a_text_longer_than_the_program_is_no_literal_of_it(client, monkeypatch):
+    monkeypatch.setattr(opd._load.ast, "parse", lambda text: pytest.fail("looked for in the program"))
+    with pytest.raises(opd.InvalidArgument, match=r"bytes, expected at most 1048576$"):
+        client.load("//! op      more(Tensor x) -> Tensor y\n" + "// more\n" * (1 << 20))
+
+
 def test_limits(daemon):
     with Raw(daemon.socket) as raw:
         bare = "//! op      {}(Tensor x) -> Tensor y\n//! dtypes  float32\n//! formula y = -x\n"

@@ -47,6 +47,7 @@ def find_dtype(name: str) -> DType:
 
 
 _T = TypeVar("_T")
+_NUMBERS = (bool, int, float)
 
 
 def _binary(name: str, swapped: bool = False) -> Callable[[_T, Any], _T]:
@@ -58,6 +59,23 @@ def _binary(name: str, swapped: bool = False) -> Callable[[_T, Any], _T]:
             return NotImplemented
         return function(other, self) if swapped else function(self, other)
 
+    return method
+
+
+def _same(name: str) -> Callable[[Any, object], Any]:
+    """The same; where there is no such operator two tensors are equal if they are one, and a tensor and
+    numbers are not compared, for False would be taken for what their elements say."""
+
+    def method(self: Any, other: Any) -> Any:
+        result = elementwise(self, other)
+        numbers = isinstance(other, _NUMBERS) or hasattr(other, "dtype") and not isinstance(other, Array)
+        if result is NotImplemented and numbers:
+            raise TypeError(
+                f"the daemon has no operator {name!r} that compares a tensor's elements; numpy() has them here"
+            )
+        return result
+
+    elementwise: Callable[[Any, Any], Any] = _binary(name)
     return method
 
 
@@ -160,6 +178,14 @@ class Array:
     __truediv__, __rtruediv__ = _binary("div"), _binary("div", swapped=True)
     __lt__, __le__ = _binary("lt"), _binary("le")
     __gt__, __ge__ = _binary("gt"), _binary("ge")
+    __eq__, __ne__ = _same("eq"), _same("ne")
+    __hash__ = object.__hash__
+
+    def __contains__(self, value: Any) -> bool:
+        """Whether an element is equal to it."""
+        if isinstance(value, Array):
+            value = value.numpy()
+        return bool((self.numpy() == value).any())
 
     def __neg__(self) -> Self:
         negative: Self = self * -1  # type: ignore[operator, unused-ignore]

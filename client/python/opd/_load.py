@@ -101,8 +101,9 @@ def _find_literal(source: str) -> tuple[str, int]:
         return _STRING, 1
     file = frame.f_code.co_filename
     lines = linecache.getlines(file, frame.f_globals)
-    first = next(line.strip() for line in source.splitlines() if line.strip())
-    if not any(first in line for line in lines):
+    text = source.strip()
+    first = text.partition("\n")[0].strip()
+    if text.count("\n") > len(lines) or not any(first in line for line in lines):
         return _STRING, 1
     try:
         tree = ast.parse("".join(lines))

@@ -66,7 +66,8 @@ class Tensor(Base, Array, Methods):
     operators waits for the tensor and raises the error of the request that was to make it.
 
     `x[2:5]`, `x[3]`, reshape() and T are views, and `x[2:5] = array` writes; `+ - * /` are the
-    operators add, sub, mul and div, comparisons lt, le, gt and ge, where the daemon has such.
+    operators add, sub, mul and div, comparisons lt, le, gt, ge, eq and ne, where the daemon has such;
+    without eq, `==` of two tensors tells whether they are one.
     """
 
     __slots__ = ("__weakref__", "_export", "_name", "_path")
