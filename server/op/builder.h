@@ -30,7 +30,6 @@ struct builder {
     struct plan_step *steps;      // become the plan's at the end
     size_t steps_capacity;
     size_t kernels_capacity;
-    struct buf behind; // what stands behind the source, in C++
     struct buf values; // of struct plan_value
 
     // Of lists (plan_lists.c): the tensors at one place of all lists at a time.

@@ -287,21 +287,12 @@ void params_check_structs(const struct step *launch, const struct env *env, cons
 {
     struct packed *p = mem_alloc(sizeof *p);
     struct opd_err ignored = { 0 };
-    char *known = mem_printf("decltype(&%s)", kernel);
     struct checks checks = { launch, kernel, env->request->op->file, 0, out };
-    bool any = false;
-    for (int i = 0; i < launch->n_args && !any; i++)
-        any = launch->args[i].param->kind == PARAM_STRUCT;
-    any = any && !strstr(buf_str(out), known);
-    if (any && out->size == 0)
-        buf_append_str(out, param_type);
+    buf_append_str(out, param_type);
     packed_start(p);
-    for (int i = 0; any && i < launch->n_args; i++) {
-        any = pack_argument(launch, &launch->args[i], env, p, &ignored);
-        if (any)
+    for (int i = 0; i < launch->n_args; i++)
+        if (pack_argument(launch, &launch->args[i], env, p, &ignored))
             check_place(&checks, &launch->args[i], p);
-    }
     opd_err_clear(&ignored);
-    free(known);
     free(p);
 }

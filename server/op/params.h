@@ -43,7 +43,7 @@ void packed_note_value(struct packed *p, const void *at, struct cnumber type, co
                        uint64_t reads, const struct env *env);
 
 // What the compiler must find true of the structs among the arguments, as C++ behind the source:
-// that their members lie where params_pack() puts them. Appends to `out`, once for each kernel.
+// that their members lie where params_pack() puts them. Appends to `out`.
 void params_check_structs(const struct step *launch, const struct env *env, const char *kernel,
                           struct buf *out);
 // All of a kernel's arguments for the request in env. Errors: a value that does not fit its

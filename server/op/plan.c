@@ -106,35 +106,44 @@ static bool add_listed(struct builder *b, const struct section *section)
     return true;
 }
 
+struct mapped {
+    struct builder *b;
+    struct buf text; // what the next kernel is compiled with
+    size_t common;   // of that, what all are
+};
+
 static bool add_formula_launch(void *data, const struct formula_launch *launch)
 {
-    struct builder *b = data;
+    struct mapped *m = data;
+    struct builder *b = m->b;
     struct plan_step step = { .kind = PLAN_STEP_LAUNCH,
                               .grid = { launch->grid[0], launch->grid[1], 1 },
                               .block = { launch->block, 1, 1 },
                               .copies = launch->copied >= 0 };
     if (step.copies)
         step.operand = builder_operand(b, launch->copied);
-    if (!builder_add_launch(b, &step, &launch->packed, launch->kernel, launch->line))
-        return false;
+    b->prelude = buf_str(&m->text);
+    bool ok = builder_add_launch(b, &step, &launch->packed, launch->kernel, launch->line);
+    b->prelude = NULL;
+    m->text.size = m->common;
     for (int i = 0; i < launch->n_written; i++)
         b->covered[launch->written[i]] = true;
-    return true;
+    return ok;
 }
 
-// Launches of formulas, whose kernels come with the prelude.
+// Launches of formulas. Each kernel is compiled with its own text alone, so that it is compiled
+// once, whatever the others of its plan are.
 static bool add_formulas(struct builder *b)
 {
-    struct buf text = { 0 };
+    struct mapped m = { .b = b };
     if (b->whole)
         return builder_map_formulas(b);
-    buf_append_str(&text, b->plan->prelude);
+    buf_append_str(&m.text, b->plan->prelude);
     if (b->env.request->op->body->formulas->calls_device)
-        buf_append_str(&text, PLAN_BEHIND_SOURCE);
-    bool ok = formula_plan(&b->env, &text, add_formula_launch, b, b->err);
-    if (ok)
-        b->plan->prelude = arena_copy(b->arena, buf_str(&text), text.size + 1, 1);
-    buf_finish(&text);
+        buf_append_str(&m.text, PLAN_BEHIND_SOURCE);
+    m.common = m.text.size;
+    bool ok = formula_plan(&b->env, &m.text, add_formula_launch, &m, b->err);
+    buf_finish(&m.text);
     for (int t = TENSOR_OUTPUT; t < TENSOR_COUNT; t++)
         b->pending[t] = builder_is_result(b, t) && !b->covered[t]; // sums of nothing
     return ok;
@@ -283,11 +292,6 @@ static bool build(struct builder *b, const struct plan_request *request)
     write_prelude(b);
     if (!build_steps(b))
         return false;
-    if (b->behind.size > 0) {
-        const char *mark = strstr(b->plan->prelude, PLAN_BEHIND_SOURCE) ? "" : PLAN_BEHIND_SOURCE;
-        b->plan->prelude = arena_printf(b->arena, "%s%s%s", b->plan->prelude, mark,
-                                        buf_str(&b->behind));
-    }
     b->plan->steps = arena_copy(b->arena, b->steps, (size_t)b->plan->n_steps, sizeof *b->steps);
     for (int i = 0; i < b->plan->n_kernels; i++)
         if (!b->plan->kernels[i].prelude)
@@ -330,7 +334,6 @@ struct plan *plan_build(const struct plan_request *request, struct opd_err *err)
     owned->values = arena_copy(b->arena, b->values.bytes, (size_t)owned->n_values,
                                sizeof *owned->values);
     free(b->steps);
-    buf_finish(&b->behind);
     buf_finish(&b->values);
     builder_finish_lists(b);
     free(b);

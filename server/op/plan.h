@@ -127,7 +127,7 @@ struct plan_param {
 // One kernel instantiation that the plan launches.
 struct plan_kernel {
     char *expr;          // "depthwise_conv2d_forward<scalar_t, 3, 3>"
-    const char *prelude; // what it is compiled with: the plan's, or that of a step of elements
+    const char *prelude; // what it is compiled with: the plan's, and what is its own
     int line;            // of the `kernel` directive
     int n_params;
     struct plan_param *params;
@@ -179,10 +179,10 @@ struct plan {
     struct plan_operand *operands;
     struct plan_kernel *kernels;
     struct plan_step *steps;
-    // Text between the common header and the source: one using-declaration for each type variable
-    // ("using scalar_t = opd::half;") and for its accumulator ("using acc_t = float;"); of an
-    // operator of formulas also what its kernels are made from; behind the source, where they call
-    // functions of that: what follows this line.
+    // What every kernel's own prelude begins with, text between the common header and the source:
+    // one using-declaration for each type variable ("using scalar_t = opd::half;") and for its
+    // accumulator ("using acc_t = float;"). Of formulas the kernel's text follows; and behind the
+    // source, where it calls functions of that or takes structs, what follows this line.
 #define PLAN_BEHIND_SOURCE "// behind the source\n"
     char *prelude;
     // A prelude whose first line this begins is that of a checked build (base/checked.h): the

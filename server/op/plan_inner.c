@@ -127,7 +127,7 @@ static bool add_launch(struct builder *b, const struct inner *in, const struct p
     for (int i = 0; i < from->n_slots; i++)
         p->slots[i] = (struct plan_slot){ from->slots[i].arg_offset,
                                           (uint32_t)tensors[from->slots[i].operand] };
-    b->prelude = plan->prelude;
+    b->prelude = k->prelude;
     bool ok = builder_add_launch(b, &step, p, k->expr, in->line);
     b->prelude = NULL;
     return ok;

@@ -1,4 +1,5 @@
 #include <inttypes.h>
+#include <string.h>
 
 #include "op/builder.h"
 
@@ -159,6 +160,27 @@ static uint32_t find_unasked(const struct builder *b, const struct step *launch)
     return found & ~b->env.wanted;
 }
 
+// Of a kernel that takes structs what the compiler must find true of them stands behind the source.
+// It is this kernel's alone: others, of this plan or of the next, are compiled once all the same.
+static const char *find_prelude(struct builder *b, const struct step *launch, const char *kernel)
+{
+    const struct plan *plan = b->plan;
+    const char *found = NULL;
+    bool any = false;
+    for (int i = 0; i < launch->n_args && !any; i++)
+        any = launch->args[i].param->kind == PARAM_STRUCT;
+    for (int i = 0; any && i < plan->n_kernels && !found; i++)
+        if (strcmp(plan->kernels[i].expr, kernel) == 0)
+            found = plan->kernels[i].prelude;
+    if (!any || found)
+        return found;
+    struct buf checks = { 0 };
+    params_check_structs(launch, &b->env, kernel, &checks);
+    found = arena_printf(b->arena, "%s%s%s", plan->prelude, PLAN_BEHIND_SOURCE, buf_str(&checks));
+    buf_finish(&checks);
+    return found;
+}
+
 bool builder_launch(struct builder *b, const struct section *section, const struct step *launch)
 {
     struct plan_step step = { .kind = PLAN_STEP_LAUNCH };
@@ -178,12 +200,13 @@ bool builder_launch(struct builder *b, const struct section *section, const stru
     struct buf kernel = { 0 };
     bool again = launch->chunk && b->member > 0; // the first was for all places
     bool ok = (again || params_pack(launch, &b->env, &b->packed, b->err)) &&
-              format_kernel(b, launch, &kernel) &&
-              (launch->chunk
-                   ? builder_add_chunks(b, launch, &step, buf_str(&kernel))
-                   : builder_add_launch(b, &step, &b->packed, buf_str(&kernel), launch->line));
+              format_kernel(b, launch, &kernel);
     if (ok && !again)
-        params_check_structs(launch, &b->env, buf_str(&kernel), &b->behind);
+        b->prelude = find_prelude(b, launch, buf_str(&kernel));
+    ok = ok &&
+         (launch->chunk ? builder_add_chunks(b, launch, &step, buf_str(&kernel))
+                        : builder_add_launch(b, &step, &b->packed, buf_str(&kernel), launch->line));
+    b->prelude = NULL;
     buf_finish(&kernel);
     if (ok)
         cover_written(b, launch);

@@ -281,7 +281,7 @@ static void test_forward(void **state)
     float a;
     memcpy(&a, plan->steps[0].args + 56, sizeof a);
     assert_true(a == 0.5f);
-    assert_non_null(strstr(plan->prelude, "using acc_t = float;\nstruct g_forward {\n"));
+    assert_non_null(strstr(plan->kernels[0].prelude, "using acc_t = float;\nstruct g_forward {\n"));
     plan_free(plan);
 
     request.on_cpu = true;
@@ -310,7 +310,7 @@ static void test_broadcast(void **state)
                                              desc(OPD_DTYPE_float32, 2, 2, 1, 0));
     struct plan *plan = build(&request);
     assert_string_equal(plan->kernels[0].expr, "opd::formula_map<g_forward, 4>");
-    assert_non_null(strstr(plan->prelude, "opd::formula_dims<3, 2, uint32_t> dims;"));
+    assert_non_null(strstr(plan->kernels[0].prelude, "opd::formula_dims<3, 2, uint32_t> dims;"));
     static const int64_t expected[] = { 6, 2, 2, 1431655766, 1, 1, 0, 0, 4, 0, 1, 0 };
     for (uint32_t i = 0; i < 12; i++)
         assert_int_equal(argument(plan, 0, 56 + 4 * i, 4), expected[i]);
@@ -320,7 +320,7 @@ static void test_broadcast(void **state)
     // More than 2^31 elements: 64 bits.
     request.inputs[0].shape[0] = INT64_C(1) << 28;
     plan = build(&request);
-    assert_non_null(strstr(plan->prelude, "opd::formula_dims<3, 2, int64_t> dims;"));
+    assert_non_null(strstr(plan->kernels[0].prelude, "opd::formula_dims<3, 2, int64_t> dims;"));
     plan_free(plan);
 
     request.inputs[1].shape[0] = 7;
@@ -351,13 +351,19 @@ static void test_backward(void **state)
     uint32_t parts = plan->steps[1].grid[1];
     assert_true(parts > 50 && plan->steps[1].grid[0] == 1);
     assert_int_equal(argument(plan, 2, 24, 8), parts);
+    // Each is compiled with its own text alone.
+    assert_non_null(strstr(plan->kernels[0].prelude, "struct g_backward {"));
+    assert_null(strstr(plan->kernels[0].prelude, "g_grad_w"));
+    assert_non_null(strstr(plan->kernels[1].prelude, "struct g_grad_w {"));
+    assert_null(strstr(plan->kernels[1].prelude, "g_backward"));
+    assert_string_equal(plan->kernels[2].prelude, plan->prelude);
     plan_free(plan);
 
     request.wanted = 4;
     request.on_cpu = true;
     plan = build(&request);
     assert_string_equal(plan->kernels[0].expr, "opd::formula_sum<g_grad_w, 1, true, 1>");
-    assert_null(strstr(plan->prelude, "g_backward"));
+    assert_null(strstr(plan->kernels[0].prelude, "g_backward"));
     plan_free(plan);
     op_unref(op);
 }
