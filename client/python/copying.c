@@ -7,13 +7,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
+
+#include "base/stream_copy.h"
 
 // GRAIN: bytes that a thread copies at a time, so that all of them work at the first piece.
-enum { MOST_THREADS = 16, GRAIN = 256 << 10, LINE = 64 };
+enum { MOST_THREADS = 16, GRAIN = 256 << 10 };
 
 struct copy {
     char *to;
@@ -25,25 +23,6 @@ struct copy {
     size_t n_copied;      // the first so many are there
     bool *copied;         // each grain
 };
-
-// Past the caches, which would first read what is overwritten; the device reads memory.
-static void copy_grain(char *to, const char *from, size_t size)
-{
-#ifdef __SSE2__
-    for (; size >= LINE && (uintptr_t)to % 16 == 0; to += LINE, from += LINE, size -= LINE) {
-        const __m128i *in = (const __m128i *)(const void *)from;
-        __m128i *out = (__m128i *)(void *)to;
-        __m128i a = _mm_loadu_si128(in), b = _mm_loadu_si128(in + 1);
-        __m128i c = _mm_loadu_si128(in + 2), d = _mm_loadu_si128(in + 3);
-        _mm_stream_si128(out, a);
-        _mm_stream_si128(out + 1, b);
-        _mm_stream_si128(out + 2, c);
-        _mm_stream_si128(out + 3, d);
-    }
-    _mm_sfence();
-#endif
-    memcpy(to, from, size);
-}
 
 static size_t count_grains(const struct copy *c)
 {
@@ -65,7 +44,7 @@ static void *work(void *data)
     struct copy *c = data;
     for (size_t grain; (grain = atomic_fetch_add(&c->next, 1)) < count_grains(c);) {
         size_t at = grain * GRAIN, left = c->size - at;
-        copy_grain(c->to + at, c->from + at, left < GRAIN ? left : GRAIN);
+        stream_copy(c->to + at, c->from + at, left < GRAIN ? left : GRAIN);
         note_grain(c, grain);
     }
     return NULL;

@@ -16,13 +16,14 @@
 #include "executor/prints.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/stream_copy.h"
 
 // Launches are done when launch() returns: so every mark has been passed when it is put.
 
 enum { REPLAY_LIMIT_NS = 500000000 };
 
-// A copy from COPY_LARGE on is done by all cores.
-enum { COPY_PIECE = 1 << 20, COPY_LARGE = 8 << 20 };
+// A larger copy is done in such pieces, by all cores.
+enum { COPY_PIECE = 1 << 20 };
 static const size_t COPY_MOST = (size_t)COPY_PIECE << 30;
 
 struct cpu_backend {
@@ -372,7 +373,8 @@ static void copy_pieces(struct opd_cpu_worker *w, const struct opd_cpu_job *job,
     (void)w, (void)shared;
     const struct copy *c = (const struct copy *)(const void *)job->args;
     for (size_t at = begin * COPY_PIECE; at < end * COPY_PIECE && at < c->size; at += COPY_PIECE)
-        memcpy(c->dst + at, c->src + at, c->size - at < COPY_PIECE ? c->size - at : COPY_PIECE);
+        stream_copy(c->dst + at, c->src + at,
+                    c->size - at < COPY_PIECE ? c->size - at : COPY_PIECE);
 }
 
 static bool copy_large(struct cpu_backend *be, const struct copy *c, struct opd_err *err)
@@ -395,7 +397,7 @@ static bool cpu_copy(struct backend *base, device_addr dst, device_addr src, siz
         return opd_err_set(err, OPD_E_invalid_argument, "cpu: copy of %zu bytes to or from nowhere",
                            size);
     uint64_t apart = dst > src ? dst - src : src - dst;
-    if (size >= COPY_LARGE && size <= COPY_MOST && apart >= size)
+    if (size >= COPY_PIECE && size <= COPY_MOST && apart >= size)
         return copy_large(
             (struct cpu_backend *)base,
             &(struct copy){ (char *)(uintptr_t)dst, (const char *)(uintptr_t)src, size }, err);

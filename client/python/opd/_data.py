@@ -33,10 +33,9 @@ _MIN_SLOT, _MAX_SLOT = 256 << 10, 4 << 20  # larger ones have left the cache whe
 class Transfer:
     """Moves bytes for one connection; its lock is held by the caller's Client."""
 
-    def __init__(self, conn: Connection, on_gpu: bool = False) -> None:
+    def __init__(self, conn: Connection) -> None:
         self._conn = conn
-        # A device of its own reads faster than one thread copies; the processor is busy anyway.
-        self._spreads = on_gpu and native is not None and _THREADS > 1
+        self._spreads = native is not None and _THREADS > 1  # a device reads faster than one copies
         self._ids = 0
         self._map: Optional[mmap.mmap] = None
         self._slot_size = 0  # also while a slot may have a user that is not noted: an exception leaves it so

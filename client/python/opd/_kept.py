@@ -5,7 +5,7 @@ and page-locked, before: nothing is copied here, and no page is touched for the 
 memory is used again when nobody has the array, nor a view of it, any more. A process that forks
 keeps its arrays to itself: their memory becomes private before, and is not used again.
 
-What is written to a GPU is copied there by several threads.
+What is written is copied there by several threads, where there are more than a few processors.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Link:
         self.find_method: Callable[[str], Optional[Callable[..., Any]]] = lambda name: None
         self.list_methods: Callable[[], list[str]] = list
         self._named = named
-        self.transfer = Transfer(conn, info.get("default_device", "cpu") != "cpu")
+        self.transfer = Transfer(conn)
         self._ids = itertools.count(1)
         # Ids of tensors, to be used from the end; 0 is none.
         self.wires = [b"\xcf" + id.to_bytes(8, "big") for id in range(_IDS - 1, 0, -1)]
