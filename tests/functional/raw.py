@@ -67,6 +67,14 @@ class Raw:
         self.send(pack_request(self.msgid, method, params), fds)
         return self.msgid
 
+    def together(self, *requests):
+        """Sends (method, *params) of each in one piece, so that the later are begun while the first is on the
+        device; returns the messages' ids."""
+        first = self.msgid + 1
+        self.msgid += len(requests)
+        self.send(b"".join(pack_request(first + i, r[0], r[1:]) for i, r in enumerate(requests)))
+        return range(first, first + len(requests))
+
     def notify(self, method, *params, fds=()):
         self.send(msgpack.packb([2, method, params]), fds)
 

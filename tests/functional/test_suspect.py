@@ -3,7 +3,7 @@ ranges of no bytes."""
 
 import numpy as np
 import pytest
-from raw import Raw, RpcError, pack_request
+from raw import Raw, RpcError
 
 # Both add 1 in place; where x[0] is negative, one is refused by its check, the other faults.
 REFUSED = """\
@@ -52,23 +52,13 @@ def raw(start_daemon, tmp_path):
         yield raw
 
 
-def together(raw, *requests):
-    """Sends them in one piece: the later are begun while the first is on the device."""
-    first = raw.msgid + 1
-    raw.msgid += len(requests)
-    raw.send(b"".join(pack_request(first + i, r[0], r[1:]) for i, r in enumerate(requests)))
-    return range(first, first + len(requests))
-
-
 def is_suspect(raw, id):
     return raw.call("tensor_info", id)["suspect"] is not None
 
 
 def test_a_failed_check_is_the_same_behind_a_write_in_flight(raw):
     for _ in range(5):
-        write, forward = together(
-            raw, ("tensor_write", 1, 0, BAD), ("forward", "refused", [1], {}, [])
-        )
+        write, forward = raw.together(("tensor_write", 1, 0, BAD), ("forward", "refused", [1], {}, []))
         raw.wait(write)
         with pytest.raises(RpcError, match="element 0 is negative"):
             raw.wait(forward)
@@ -77,8 +67,7 @@ def test_a_failed_check_is_the_same_behind_a_write_in_flight(raw):
 
 
 def test_a_failed_check_behind_a_write_that_failed_leaves_it_suspect(raw):
-    requests = together(
-        raw,
+    requests = raw.together(
         ("tensor_write", 1, 0, BAD),
         ("forward", "faults", [1], {}, []),
         ("forward", "refused", [1], {}, []),
@@ -93,8 +82,7 @@ def test_a_failed_check_behind_a_write_that_failed_leaves_it_suspect(raw):
 def test_a_write_behind_a_write_that_failed_mends_it(raw):
     raw.make(2, "float32", [4], BAD)
     raw.call("forward", "relu", [2], {}, [5])  # compiled
-    requests = together(
-        raw,
+    requests = raw.together(
         ("tensor_write", 1, 0, BAD),
         ("forward", "faults", [1], {}, []),
         ("forward", "relu", [2], {}, [None], {"into": [1]}),

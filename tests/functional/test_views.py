@@ -134,9 +134,12 @@ def test_view_of_what_a_failed_request_was_to_make(raw):
     from raw import RpcError
 
     raw.make(2, "float32", [24])
-    one = raw.request("forward", "outside", [2], {}, [3])  # faults
-    raw.call("forward", "flatten", [3], {}, [4])
-    two = raw.request("tensor_read", 4, 0)
+    one, view, two = raw.together(
+        ("forward", "outside", [2], {}, [3]),  # faults
+        ("forward", "flatten", [3], {}, [4]),
+        ("tensor_read", 4, 0),
+    )
+    raw.wait(view)
     for msgid in (one, two):
         with pytest.raises(RpcError):
             raw.wait(msgid)
