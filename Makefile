@@ -339,7 +339,8 @@ export UBSAN_OPTIONS ?= print_stacktrace=1
 export TSAN_OPTIONS ?= halt_on_error=1
 asan_flags = -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 tsan_flags = -fsanitize=thread
-sanitized = @$(MAKE) --no-print-directory BUILD=build/$(1) SANITIZE='$($(1)_flags)'
+# Optimized and described as far as a report needs: built in half the time. It is the plain build that warns.
+sanitized = @$(MAKE) --no-print-directory BUILD=build/$(1) OPT='-O1 -g1' WARN= SANITIZE='$($(1)_flags)'
 
 asan tsan:
 	$(call sanitized,$@) -j$$(nproc) all programs
@@ -357,7 +358,7 @@ CLANG = $(firstword $(shell command -v clang) \
 
 fuzz:
 	@test -n "$(CLANG)" || { echo "fuzz: needs clang: scripts/setup.sh test" >&2; exit 1; }
-	@$(MAKE) --no-print-directory BUILD=build/fuzz CC=$(CLANG) WARN='-Wall -Wextra' \
+	@$(MAKE) --no-print-directory BUILD=build/fuzz CC=$(CLANG) WARN='-Wall -Wextra' OPT='-O1 -g1' \
 		SANITIZE='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all' \
 		-j$$(nproc) run-fuzz
 
