@@ -1,9 +1,8 @@
 
-// Third of the texts: CUDA's mathematics, with the overloads that it has in the global namespace.
+// Fourth of the texts: CUDA's mathematics, with the overloads that it has in the global namespace.
 
-// One argument: double from the C library, float beside it, integers as double.
+// One argument: double beside float, integers as double. OWN are ours, others the C library's.
 #define OPD_CPU_MATH_OVERLOADS(name, float_name)                                                   \
-    extern "C" double name(double) noexcept;                                                       \
     OPD_CPU_INLINE float name(float x)                                                             \
     {                                                                                              \
         return float_name(x);                                                                      \
@@ -13,16 +12,25 @@
         return name((double)x);                                                                    \
     }
 #define OPD_CPU_MATH(name)                                                                         \
+    extern "C" double name(double) noexcept;                                                       \
     extern "C" float name##f(float) noexcept;                                                      \
     OPD_CPU_MATH_OVERLOADS(name, name##f)
-OPD_CPU_MATH_OVERLOADS(exp, opd_cpu_expf)
-OPD_CPU_MATH_OVERLOADS(tanh, opd_cpu_tanhf)
-OPD_CPU_MATH_OVERLOADS(erf, opd_cpu_erff)
-OPD_CPU_MATH_OVERLOADS(expm1, opd_cpu_expm1f)
-OPD_CPU_MATH_OVERLOADS(log, opd_cpu_logf)
-OPD_CPU_MATH_OVERLOADS(log1p, opd_cpu_log1pf)
-OPD_CPU_MATH_OVERLOADS(asin, opd_cpu_asinf)
-OPD_CPU_MATH_OVERLOADS(acos, opd_cpu_acosf)
+#define OPD_CPU_MATH_OWN(name, float_name)                                                         \
+    OPD_CPU_INLINE double name(double x) noexcept                                                  \
+    {                                                                                              \
+        return opd_cpu_##name(x);                                                                  \
+    }                                                                                              \
+    OPD_CPU_MATH_OVERLOADS(name, float_name)
+OPD_CPU_MATH_OWN(exp, opd_cpu_expf)
+OPD_CPU_MATH_OWN(tanh, opd_cpu_tanhf)
+OPD_CPU_MATH_OWN(erf, opd_cpu_erff)
+OPD_CPU_MATH_OWN(expm1, opd_cpu_expm1f)
+OPD_CPU_MATH_OWN(log, opd_cpu_logf)
+OPD_CPU_MATH_OWN(log1p, opd_cpu_log1pf)
+OPD_CPU_MATH_OWN(asin, opd_cpu_asinf)
+OPD_CPU_MATH_OWN(acos, opd_cpu_acosf)
+extern "C" float erfcf(float) noexcept;
+OPD_CPU_MATH_OWN(erfc, erfcf)
 #define expf opd_cpu_expf
 #define tanhf opd_cpu_tanhf
 #define erff opd_cpu_erff
@@ -45,7 +53,6 @@ OPD_CPU_MATH(cosh)
 OPD_CPU_MATH(asinh)
 OPD_CPU_MATH(acosh)
 OPD_CPU_MATH(atanh)
-OPD_CPU_MATH(erfc)
 OPD_CPU_MATH(tgamma)
 OPD_CPU_MATH(lgamma)
 OPD_CPU_MATH(floor)
@@ -96,8 +103,6 @@ OPD_CPU_INLINE double pow(double x, int y)
 }
 
 // A NaN loses against a number.
-extern "C" double fmax(double, double) noexcept;
-extern "C" double fmin(double, double) noexcept;
 #define OPD_CPU_FMAX(name, T, op)                                                                  \
     OPD_CPU_INLINE T name(T a, T b)                                                                \
     {                                                                                              \
@@ -105,6 +110,8 @@ extern "C" double fmin(double, double) noexcept;
     }
 OPD_CPU_FMAX(fmax, float, <)
 OPD_CPU_FMAX(fmin, float, >)
+OPD_CPU_FMAX(fmax, double, <)
+OPD_CPU_FMAX(fmin, double, >)
 OPD_CPU_FMAX(max, float, <)
 OPD_CPU_FMAX(min, float, >)
 OPD_CPU_FMAX(max, double, <)
@@ -205,7 +212,10 @@ OPD_CPU_INLINE float fma(float a, float b, float c)
 {
     return __builtin_fmaf(a, b, c);
 }
-extern "C" double fma(double, double, double) noexcept;
+OPD_CPU_INLINE double fma(double a, double b, double c)
+{
+    return __builtin_fma(a, b, c);
+}
 extern "C" float fmaf(float, float, float) noexcept;
 extern "C" float ldexpf(float, int) noexcept;
 extern "C" double ldexp(double, int) noexcept;

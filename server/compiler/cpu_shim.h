@@ -1,6 +1,6 @@
-// CUDA's language for the host's C++ compiler: first of five texts (then cpu_float.h, cpu_math.h,
-// cpu_launch.h, cpu_refuse.c's) that come before opd.cuh in every translation unit of the CPU
-// device. cpu_image.h stands before it.
+// CUDA's language for the host's C++ compiler: first of six texts (then cpu_float.h, cpu_double.h,
+// cpu_math.h, cpu_launch.h, cpu_refuse.c's) that come before opd.cuh in every translation unit of
+// the CPU device. cpu_image.h stands before it.
 //
 // Small on purpose, and without the C++ library: <cmath> alone would cost more time than a usual
 // kernel.
