@@ -352,6 +352,7 @@ static void init_devices(struct broker *b)
     b->devices.memory_limit = b->options.memory_limit;
     b->devices.client_memory = b->options.client_memory;
     b->devices.own_blas = b->options.own_blas;
+    b->devices.spare = b->options.spare;
 }
 
 static bool add_devices(struct broker *b, struct opd_err *err)
@@ -450,7 +451,7 @@ void broker_discard(struct broker *b)
         conn_discard(b->clients.first);
     conn_free_left(b, INT_MAX);
     for (int i = 0; i < b->devices.n; i++)
-        uv_close((uv_handle_t *)&b->devices.at[i]->timer, NULL);
+        device_discard(b->devices.at[i]);
     close_loop_handles(b);
     uv_run(&b->turn.loop, UV_RUN_DEFAULT);
     finish(b);

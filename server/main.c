@@ -24,9 +24,8 @@
 // An executor and a compiler end with the broker, whatever ends it. They leave to it a terminal's
 // ^C and its end, and the SIGTERM that a service manager sends to every process: it finishes what
 // is in flight, for which it needs them.
-static void become_child(const char *name, int death_signal)
+static void become_child(int death_signal)
 {
-    prctl(PR_SET_NAME, name); // of 15 characters, in ps and top; else that of /proc/self/exe
     prctl(PR_SET_PDEATHSIG, death_signal);
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
@@ -75,12 +74,12 @@ static int read_fd(const char *text)
 
 int main(int argc, char **argv)
 {
-    if (argc == 5 && strcmp(argv[1], "executor") == 0) {
-        static char role[64], name[16];
+    if (argc == 6 && strcmp(argv[1], "executor") == 0) {
+        static char role[64];
         snprintf(role, sizeof role, "executor %s", argv[2]);
-        snprintf(name, sizeof name, "opd: %.10s", argv[2]);
-        log_init(role, read_level(argv[4]));
-        become_child(name, SIGKILL);
+        log_init(role, read_level(argv[5]));
+        executor_take_name(argv[2], strcmp(argv[4], "spare") == 0);
+        become_child(SIGKILL);
         return executor_main(argv[2], strcmp(argv[3], "own") == 0     ? EXECUTOR_BLAS_NONE
                                       : strcmp(argv[3], "later") == 0 ? EXECUTOR_BLAS_LATER
                                                                       : EXECUTOR_BLAS_NOW);
@@ -88,7 +87,8 @@ int main(int argc, char **argv)
     if (argc == 4 && strcmp(argv[1], "compiler") == 0) {
         log_init("compiler", read_level(argv[3]));
         signal(SIGUSR1, end_soon);
-        become_child("opd: compiler", SIGUSR1);
+        prctl(PR_SET_NAME, "opd: compiler"); // in ps and top; else that of /proc/self/exe
+        become_child(SIGUSR1);
         setsid(); // by which the broker finds what it runs, should it be killed
         if (strcmp(argv[2], "low") == 0 && nice(COMPILER_NICE) < 0)
             log_debug("this compiler runs at the priority of the others");

@@ -172,6 +172,15 @@ static bool set_blas(const struct option_row *row, void *slot, const char *text,
                        text);
 }
 
+static bool set_spare(const struct option_row *row, void *slot, const char *text,
+                      struct opd_err *err)
+{
+    bool on = *(bool *)slot = strcmp(text, "auto") == 0;
+    return on || strcmp(text, "off") == 0 ||
+           opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected auto or off", row->name,
+                       text);
+}
+
 // --- a configuration file: "name = value", a line each
 
 // `text`: NULL for an option without a value.
@@ -263,6 +272,9 @@ static const struct option_row rows[] = {
       SECONDS(compile_deadline) },
     { "keep", "SECONDS", "how long named tensors outlive a daemon that is killed; 0: not at all",
       "600", SECONDS_OR_NONE(keep) },
+    { "spare", "WHICH",
+      "auto: a device's next process waits where that takes 1 % of its memory; off: it does not",
+      "auto", AT(set_spare, spare), 0, 0 },
     { "faults", "N", "how many faults are kept for opctl replay; 0: none", "16",
       AT(set_count, faults), 0, 1000 },
     { "fault-size", "SIZE", "bytes of its inputs that are kept of a fault", "1M",

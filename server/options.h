@@ -34,6 +34,7 @@ struct options {
     uint64_t max_message;    // bytes
     int max_launches;        // of one request
     int max_connections;
+    bool spare;    // a second executor waits to take over, where it costs little
     bool own_blas; // multiply matrices by opd's own kernel alone
     bool debug;    // every launch is waited for before the next
     bool warm;     // compile every operator's examples at start

@@ -90,6 +90,7 @@ static const struct column devices[] = {
     { .title = "QUEUED", .key = "queued", .right = true, .drop = 3 },
     { .title = "USED", .key = "memory_used", .read = text_field_bytes, .right = true },
     { .title = "LIMIT", .key = "memory_limit", .read = text_field_bytes, .right = true, .drop = 4 },
+    { .title = "SPARE", .key = "spare_memory", .read = text_field_bytes, .right = true, .drop = 5 },
     { .title = "RESTARTS", .key = "restarts", .right = true, .drop = 2 },
     { .title = "COPIES", .show = show_copy, .right = true, .drop = 1 },
 };

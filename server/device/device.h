@@ -5,10 +5,14 @@
 // device: a command is queued, and its callback comes when the executor has reported it done, or
 // has died.
 //
-// When an executor dies, the command that it was running fails, a new one starts, maps the same
-// memory, loads the same kernels, and goes on with the commands that had not been begun. Where it
-// was killed from outside, a command that is repeatable is no more to blame than others: that one
-// is run again too, once.
+// When an executor dies, the command that it was running fails, and the next one goes on with the
+// commands that had not been begun: it maps the same memory and loads the same kernels. With a
+// spare it has done so before, and what is mapped, loaded and given back meanwhile goes to both; it
+// is promoted at once. Where an executor was killed from outside, a command that is repeatable is
+// no more to blame than others: that one is run again too, once.
+//
+// One that was ended in the middle of its work, at a deadline, may write until its process is gone.
+// Till then no memory is given out a second time, and what changes something in place waits.
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,8 +22,8 @@
 #include "base/err.h"
 #include "wire/map.h"
 #include "base/mem.h"
-#include "base/ring.h"
 #include "base/times.h"
+#include "device/device_link.h"
 #include "memory/space.h"
 #include "memory/staging.h"
 
@@ -90,6 +94,10 @@ struct command {
     bool begun;      // what it writes may have been written, though it failed
     bool blamed;     // it was running when its executor died
     bool told;       // its client has been, by a word: see base/word.h
+    bool lost;       // it failed because its executor died
+    bool both;       // done by the one that serves, it goes to the spare, and has ended after that
+    bool prepares;   // it is for an executor that does not serve yet
+    bool aside;      // it went to a spare
     int out_fd;      // CHUNK_NEW: the chunk's descriptor, the device's
 };
 
@@ -105,42 +113,17 @@ struct device_region {
     uint8_t handle[DEV_IPC_HANDLE];
 };
 
-// The process that serves it, and what leads there.
-struct device_link {
-    uv_process_t process;
-    uv_poll_t socket_poll, done_poll;
-    bool alive;   // the process
-    bool open;    // the three handles
-    bool broken;  // the ring, by the executor, which is being killed
-    bool by_edge; // the loop is woken by each ring of the bell, not for as long as it is readable
-    int n_closing;
-    int sock, rings_fd, command_bell, done_bell;
-    void *rings_memory;
-    struct ring commands, done;
-    struct dev_progress *progress; // of the executor
-    struct dev_prints *prints;
-};
-
-// Commands on their way.
+// Commands on their way. Those that were sent are their executor's.
 struct device_queue {
     struct command *pending, **pending_end; // not sent
-    struct command *flight, **flight_end;   // sent, oldest first
     uint64_t next_seq, head_since;          // when the oldest became the oldest
     uint64_t due, timer_due;                // clock_ns() at which that is over; the timer's
     uint64_t expired_seq;  // of the command whose deadline ended the executor; 0: it was not that
     struct command *spare; // ended ones, for others
     int n_spare;
     int n;
-    int n_reruns;       // commands that were run again since their executor was killed
-    bool did_something; // since the executor said hello
-    uint64_t busy_ns;   // that something was in flight
-};
-
-// How the last executor ended.
-struct device_exit {
-    char reason[DEV_MAX_MESSAGE];
-    enum opd_err_code code; // of the command that was running
-    bool killed;            // by SIGKILL, and not by us
+    int n_reruns;     // commands that were run again since their executor was killed
+    uint64_t busy_ns; // that something was in flight
 };
 
 struct device_restart {
@@ -167,6 +150,13 @@ struct device_growth {
     int n_dropping;    // chunks that are given back, whose memory is not free yet
 };
 
+// The executor that is started before it is needed.
+struct device_spare {
+    struct device_link *link; // or NULL
+    uv_timer_t timer;         // until the next one starts
+    int n_failures;           // one after the other, to live
+};
+
 // The kernels that the executor has, or is to have; program.h's.
 struct device_loaded {
     struct map programs; // by hash of the key
@@ -187,9 +177,13 @@ struct device {
     bool stopping;
     void (*stopped)(struct device *d);
 
-    struct device_link link;
+    struct device_link *link;    // of the executor that serves or will; NULL: between two
+    struct device_link *links;   // of all that are not gone
+    int n_writing;               // of those, that were left and may write still
+    struct suballoc_block *held; // memory that was given up meanwhile, by `owner`
+    struct device_spare spare;
     struct device_queue queue;
-    struct device_exit exit;
+    struct device_exit exit; // of the last executor
     struct device_restart restart;
     struct device_regions regions;
     struct device_growth growth;
@@ -208,6 +202,8 @@ void device_kill(struct device *d, enum opd_err_code code,
                  const char *reason);    // as if it had died by itself
 void device_fail_rest(struct device *d); // one that has stopped: what it had still to do
 void device_free(struct device *d);
+void device_discard(struct device *d); // one that was never started: what it has on the loop
+bool device_is_idle(const struct device *d); // all commands have ended, and no executor is ending
 
 // Ends the executor, once what was sent to it has ended, and starts another. Tensors stay. done()
 // comes when that one is ready, or with an error when it does not start.
@@ -223,6 +219,11 @@ struct command *device_new_run(struct device *d); // DEV_RUN, without steps yet
 void command_free(struct command *c);             // one that is not submitted
 void device_submit(struct device *d, struct command *c);
 void device_submit_first(struct device *d, struct command *c); // before all that waits
+// What one executor must know, before all that is submitted.
+void device_prepare(struct device_link *link, struct command *c);
+struct device_link *device_ready_spare(const struct device *d); // NULL: there is none
+const char *device_spare_state(const struct device *d);         // "none", "starting", "ready"
+uint64_t device_spare_memory(const struct device *d);           // bytes that it takes
 
 // The memory of d->space is stream-ordered: what was freed may be given out again at once, because
 // the device runs what uses it in the order of the commands.
@@ -256,7 +257,12 @@ uint64_t device_busy_ns(const struct device *d);  // that something was in fligh
 
 // Functions of device*.c alone.
 extern const struct space_ops device_space_ops;
-void device_start_executor(struct device *d);
+void device_next_executor(struct device *d); // the spare, or one that starts now
+void device_want_spare(struct device *d);   // one is started soon, where there is to be one
+void device_end_spare(struct device *d);
+void device_lost_spare(struct device *d, const struct device_link *link);
+void device_map_region(struct device_link *link, uint32_t id); // again, as others have done
+void device_release_held(struct device *d);
 void device_watch_deadline(struct device *d); // of the command that is the oldest from now on
 void device_try_restart(struct device *d);
 void device_end_restart(struct device *d, const struct opd_err *err); // answers those who wait
@@ -265,4 +271,6 @@ void device_end_restart(struct device *d, const struct opd_err *err); // answers
 void device_describe(const struct command *c, uint64_t step, bool exact, char *out, size_t size);
 // The commands in flight after an executor's death: what it was running fails, or is run again;
 // that and what it had not begun goes before what waits.
-void device_settle_flight(struct device *d);
+void device_settle_flight(struct device *d, struct device_link *dead);
+// Can all that it has begun go on to its end, and others do work meanwhile?
+bool device_may_leave(const struct device_link *link);

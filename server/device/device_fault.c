@@ -96,8 +96,7 @@ void device_describe(const struct command *c, uint64_t step, bool exact, char *o
     buf_finish(&text);
 }
 
-// In order, before what waits.
-static void put_back(struct device *d, struct command *first)
+void device_put_back(struct device *d, struct command *first)
 {
     if (!first)
         return;
@@ -120,9 +119,9 @@ struct remains {
     bool exact, by_step, graphs;
 };
 
-static struct remains read_remains(const struct device *d)
+static struct remains read_remains(const struct device_link *dead)
 {
-    const struct dev_progress *p = d->link.progress;
+    const struct dev_progress *p = dead->progress;
     if (!p)
         return (struct remains){ 0 };
     return (struct remains){ .taken = atomic_load(&p->taken),
@@ -133,24 +132,30 @@ static struct remains read_remains(const struct device *d)
                              .graphs = atomic_load(&p->graphs) };
 }
 
-// Takes from the flight what was, or may have been, begun, and what has missed its deadline.
-static struct command *take_lost(struct device *d, const struct remains *r,
+// Takes from the flight what was, or may have been, begun, and what has missed its deadline; and
+// what only that executor had to know.
+static struct command *take_lost(struct device_link *dead, const struct remains *r,
                                  struct command **out_rest)
 {
-    struct command *rest = device_take_all(&d->queue.flight, &d->queue.flight_end);
-    struct command *lost = NULL, **end = &lost;
+    const struct device *d = dead->device;
+    struct command *flight = device_take_all(&dead->flight, &dead->flight_end);
+    struct command *lost = NULL, **end = &lost, **rest_end = out_rest;
     bool blamed = false;
-    while (rest && (rest->seq == d->queue.expired_seq ||
-                    (rest->seq <= r->taken && !(r->exact && blamed)))) {
-        struct command *c = rest;
-        rest = c->next;
-        c->begun = c->seq <= r->taken;
-        c->blamed = !blamed &&
-                    (c->seq == d->queue.expired_seq || r->passed < dev_mark(c->seq, DEV_MARK_END));
+    *out_rest = NULL;
+    while (flight) {
+        struct command *c = flight;
+        flight = c->next;
+        bool expired = c->seq == d->queue.expired_seq, begun = c->seq <= r->taken;
+        if (!expired && !c->prepares && (!begun || (r->exact && blamed))) {
+            device_push(c, &rest_end);
+            continue;
+        }
+        c->lost = true;
+        c->begun = begun;
+        c->blamed = !blamed && (expired || (begun && r->passed < dev_mark(c->seq, DEV_MARK_END)));
         blamed = blamed || c->blamed;
         device_push(c, &end);
     }
-    *out_rest = rest;
     return lost;
 }
 
@@ -183,7 +188,7 @@ static struct command *take_again(struct device *d, const struct remains *r, str
         return NULL;
     *at = c->next;
     c->next = NULL;
-    c->begun = c->blamed = false;
+    c->begun = c->blamed = c->lost = false;
     c->killed = true;
     d->queue.n_reruns++;
     return c;
@@ -205,9 +210,9 @@ static void count_failed(const struct command *c)
 }
 
 // What the command that was running had printed.
-static void take_prints(const struct device *d, struct command *lost)
+static void take_prints(const struct device_link *dead, struct command *lost)
 {
-    const struct dev_prints *p = d->link.prints;
+    const struct dev_prints *p = dead->prints;
     while (p && lost && lost->seq != atomic_load(&p->seq))
         lost = lost->next;
     if (!p || !lost)
@@ -226,14 +231,27 @@ static bool may_be_checked(const struct device *d, const struct command *blamed)
            header->type == DEV_RUN && !(header->id & DEV_RUN_ALONE);
 }
 
-void device_settle_flight(struct device *d)
+// What it has begun and may begin again: nothing that others have meanwhile changed is read by it,
+// and what it writes is what they write, or belongs to nobody (device_release_held()).
+bool device_may_leave(const struct device_link *link)
 {
-    struct remains r = read_remains(d);
-    struct command *rest, *lost = take_lost(d, &r, &rest), *again = take_again(d, &r, &lost),
+    struct remains r = read_remains(link);
+    for (const struct command *c = link->flight; c && c->seq <= r.taken; c = c->next) {
+        const struct dev_command *header = (const void *)c->bytes.bytes;
+        if (header->type == DEV_RUN && !c->repeatable && r.passed < dev_mark(c->seq, DEV_MARK_END))
+            return false;
+    }
+    return true;
+}
+
+void device_settle_flight(struct device *d, struct device_link *dead)
+{
+    struct remains r = read_remains(dead);
+    struct command *rest, *lost = take_lost(dead, &r, &rest), *again = take_again(d, &r, &lost),
                           *blamed = lost;
-    put_back(d, rest);
-    put_back(d, again);
-    take_prints(d, lost);
+    device_put_back(d, rest);
+    device_put_back(d, again);
+    take_prints(dead, lost);
     while (blamed && !blamed->blamed)
         blamed = blamed->next;
     char what[512] = "";

@@ -50,12 +50,45 @@ static void unmapped_done(struct command *c, const struct opd_err *err)
     remove_region(d, ((struct dev_command *)(void *)c->bytes.bytes)->id);
 }
 
-static void unmap(struct space *space, uint32_t region)
+static struct command *unmap_command(uint32_t region)
 {
     struct command *c = command_new(DEV_UNMAP, region, 0);
+    c->both = true;
+    return c;
+}
+
+static void unmap(struct space *space, uint32_t region)
+{
+    struct command *c = unmap_command(region);
     c->done = unmapped_done;
     c->data = space->device;
     device_submit(space->device, c);
+}
+
+struct command *device_ipc_command(struct device *d, uint32_t region)
+{
+    struct command *c = command_new(DEV_IPC_OPEN, region, d->regions.list[region].size);
+    buf_append(&c->bytes, d->regions.list[region].handle, DEV_IPC_HANDLE);
+    return c;
+}
+
+// Where a client's memory cannot be mapped again, requests that use it are told so.
+void device_map_region(struct device_link *link, uint32_t id)
+{
+    struct device *d = link->device;
+    const struct device_region *r = &d->regions.list[id];
+    struct command *c = r->ipc ? device_ipc_command(d, id)
+                               : command_new(r->host ? DEV_HOST_MAP : DEV_CHUNK_MAP, id, r->size);
+    c->fd = r->ipc ? -1 : r->fd;
+    device_prepare(link, c);
+}
+
+// The spare maps it too.
+static void follow_mapping(struct device *d, uint32_t id)
+{
+    struct device_link *spare = device_ready_spare(d);
+    if (spare)
+        device_map_region(spare, id);
 }
 
 // A command that maps memory, and who is told.
@@ -70,10 +103,12 @@ static void mapped_done(struct command *c, const struct opd_err *err)
     struct device *d = m->device;
     uint32_t id = ((struct dev_command *)(void *)c->bytes.bytes)->id;
     // Lost with its executor: the next one maps it, unless it was this that ended it.
-    bool lost = !d->link.alive && !(c->blamed && d->regions.list[id].ipc);
+    bool lost = c->lost && !(c->blamed && d->regions.list[id].ipc);
     bool ready = d->regions.list[id].ready = !err->code || lost;
     if (!ready && !m->told.done)
         log_warn("device %s does not map shared memory: %s", d->name, err->msg);
+    if (ready)
+        follow_mapping(d, id);
     if (m->told.done)
         m->told.done(m->told.data,
                      ready && d->state != DEVICE_FAILED ? &(struct opd_err){ 0 } : err);
@@ -91,13 +126,6 @@ static void submit_mapping(struct device *d, struct command *c,
     c->data = m;
     c->repeatable = true;
     device_submit(d, c);
-}
-
-struct command *device_ipc_command(struct device *d, uint32_t region)
-{
-    struct command *c = command_new(DEV_IPC_OPEN, region, d->regions.list[region].size);
-    buf_append(&c->bytes, d->regions.list[region].handle, DEV_IPC_HANDLE);
-    return c;
 }
 
 // Clients may take half of a process's addresses; the other half is the device's own.
@@ -174,7 +202,7 @@ static void dropped_done(struct command *c, const struct opd_err *err)
 // Gives an empty chunk back to the device.
 static void drop_chunk(struct device *d, struct suballoc_chunk *chunk)
 {
-    struct command *c = command_new(DEV_UNMAP, chunk->region, 0);
+    struct command *c = unmap_command(chunk->region);
     suballoc_remove_chunk(&d->space.map, chunk);
     d->growth.n_dropping++;
     c->done = dropped_done;
@@ -212,17 +240,18 @@ static void grown_done(struct command *c, const struct opd_err *err)
         c->out_fd = -1;
         r->ready = true;
         add_chunk(d, header->id, header->size);
+        follow_mapping(d, header->id);
         return;
     }
     uint64_t exact = chunk_size(d, d->growth.size);
-    bool lost = !d->link.alive && !c->blamed; // the next executor may well make it
-    bool retry = header->size > exact && d->link.alive;
+    bool lost = c->lost && !c->blamed; // the next executor may well make it
+    bool retry = header->size > exact && !c->lost;
     bool freed = d->growth.beside_drops;
     remove_region(d, header->id);
     // What the request that waits has let go of since it wanted more, it wants again.
-    while (d->link.alive && drop_empty_chunk(d, d->growth.since))
+    while (!c->lost && drop_empty_chunk(d, d->growth.since))
         freed = true;
-    if (freed && d->link.alive)
+    if (freed && !c->lost)
         grow_when_dropped(d);
     else if (retry)
         grow(d, exact, true);
@@ -367,6 +396,8 @@ static enum alloc_result alloc(struct space *space, uint64_t size, struct suball
     uint64_t room = room_for_chunks(d, limit);
     while (chunk_size(d, size) > room && drop_empty_chunk(d, UINT64_MAX))
         room = room_for_chunks(d, limit);
+    if (chunk_size(d, size) > room && d->held)
+        return ALLOC_WAIT;
     if (chunk_size(d, size) > room) {
         struct buf held = { 0 };
         char asked[32], may[32];
@@ -392,11 +423,24 @@ static void release(struct space *space, struct suballoc_block *block)
 {
     struct device *d = space->device;
     struct suballoc_chunk *chunk = block->chunk;
+    if (d->n_writing > 0) {
+        block->owner = d->held;
+        d->held = block;
+        return;
+    }
     suballoc_free(&d->space.map, block);
     if (chunk->used > 0)
         return;
     chunk->emptied_at = clock_ns();
     trim_later(d->all);
+}
+
+void device_release_held(struct device *d)
+{
+    for (struct suballoc_block *block; (block = d->held) != NULL;) {
+        d->held = block->owner;
+        release(&d->space, block);
+    }
 }
 
 const struct space_ops device_space_ops = { .alloc = alloc, .release = release, .unmap = unmap };

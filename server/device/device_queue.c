@@ -80,9 +80,24 @@ static void keep_spare(struct device *d, struct command *c)
     d->queue.n_spare++;
 }
 
+// What goes, goes from the spare too before it is forgotten.
+static bool pass_on(struct device *d, struct command *c)
+{
+    struct device_link *spare = device_ready_spare(d);
+    if (!c->both || !spare)
+        return false;
+    c->both = c->lost = c->begun = c->blamed = false;
+    c->aside = true;
+    device_push(c, &spare->pending_end);
+    device_pump(d);
+    return true;
+}
+
 void device_finish_command(struct device *d, struct command *c, const struct opd_err *err)
 {
-    d->queue.n--;
+    if (pass_on(d, c))
+        return;
+    d->queue.n -= !c->prepares;
     if (c->done)
         c->done(c, err);
     keep_spare(d, c);
@@ -124,34 +139,76 @@ void device_fail_all(struct device *d, struct command *first, const struct opd_e
     while (first) {
         struct command *c = first;
         first = c->next;
+        c->lost = true;
         device_finish_command(d, c, err);
     }
 }
 
+// False: there is no room now. A completion comes first, or the executor's death.
+static bool send_command(struct device_link *link, struct command *c)
+{
+    if (c->fd >= 0 && !c->fd_sent) {
+        if (fdpass_send(link->sock, "f", 1, &c->fd, 1) != 1)
+            return false;
+        c->fd_sent = true; // the command itself may have to wait for room in the ring
+    }
+    void *record = ring_reserve(&link->commands, (uint32_t)c->bytes.size);
+    if (!record)
+        return false;
+    struct device *d = link->device;
+    c->seq = d->queue.next_seq++;
+    ((struct dev_command *)(void *)c->bytes.bytes)->seq = c->seq;
+    memcpy(record, c->bytes.bytes, c->bytes.size);
+    ring_commit(&link->commands);
+    return true;
+}
+
+static bool send_first(struct device_link *link, struct command **first, struct command ***end)
+{
+    struct device *d = link->device;
+    if (!send_command(link, *first))
+        return false;
+    bool oldest = !link->flight;
+    device_push(pop(first, end), &link->flight_end);
+    if (oldest && link == d->link) {
+        d->queue.head_since = clock_ns();
+        device_watch_deadline(d);
+    }
+    return true;
+}
+
+// What was done twice at one time by this executor and one that is not gone would be done wrong.
+static bool waits_for_end(const struct device *d, const struct command *c)
+{
+    const struct dev_command *header = (const void *)c->bytes.bytes;
+    return d->n_writing > 0 && header->type == DEV_RUN && !c->repeatable;
+}
+
+static bool send_prepares(struct device_link *link)
+{
+    while (link->pending && send_first(link, &link->pending, &link->pending_end))
+        continue;
+    return !link->pending;
+}
+
 void device_pump(struct device *d)
 {
-    while (d->state == DEVICE_READY && d->link.alive && d->queue.pending && !d->restart.wanted) {
-        struct command *c = d->queue.pending;
-        if (c->fd >= 0 && !c->fd_sent) {
-            if (fdpass_send(d->link.sock, "f", 1, &c->fd, 1) != 1)
-                return;        // full: a completion comes first, or the executor's death
-            c->fd_sent = true; // the command itself may have to wait for room in the ring
-        }
-        void *record = ring_reserve(&d->link.commands, (uint32_t)c->bytes.size);
-        if (!record)
-            return;
-        c->seq = d->queue.next_seq++;
-        ((struct dev_command *)(void *)c->bytes.bytes)->seq = c->seq;
-        memcpy(record, c->bytes.bytes, c->bytes.size);
-        ring_commit(&d->link.commands);
-        pop(&d->queue.pending, &d->queue.pending_end);
-        bool first = !d->queue.flight;
-        device_push(c, &d->queue.flight_end);
-        if (first) {
-            d->queue.head_since = clock_ns();
-            device_watch_deadline(d);
-        }
-    }
+    struct device_link *spare = device_ready_spare(d), *link = d->link;
+    if (spare)
+        send_prepares(spare);
+    if (d->state != DEVICE_READY || !link || !link->alive || !send_prepares(link))
+        return;
+    while (d->queue.pending && !d->restart.wanted && !waits_for_end(d, d->queue.pending) &&
+           send_first(link, &d->queue.pending, &d->queue.pending_end))
+        continue;
+}
+
+void device_prepare(struct device_link *link, struct command *c)
+{
+    c->prepares = true;
+    c->aside = link != link->device->link;
+    device_push(c, &link->pending_end);
+    device_pump(link->device);
 }
 
 void device_submit_first(struct device *d, struct command *c)
@@ -170,6 +227,7 @@ void device_submit(struct device *d, struct command *c)
     if (d->state == DEVICE_FAILED) {
         struct opd_err err = { 0 };
         device_set_unavailable(d, &err);
+        c->lost = true;
         device_finish_command(d, c, &err);
         return;
     }
@@ -224,7 +282,7 @@ void device_count_run(struct device *d, const struct command *c, const struct op
 {
     uint64_t now = clock_ns(), ran = now - d->queue.head_since;
     d->queue.head_since = now;
-    if (d->queue.flight)
+    if (d->link && d->link->flight)
         device_watch_deadline(d);
     d->queue.busy_ns += ran;
     if (!c->stats && c->n_parts == 0)
@@ -240,14 +298,24 @@ void device_count_run(struct device *d, const struct command *c, const struct op
             count_part(&run, c->parts[i].stats, c->parts[i].plan);
 }
 
-static void complete(struct device *d, const struct dev_done *done)
+// A spare that lacks a kernel or memory would be none.
+static void check_prepared(struct device_link *link, const struct command *c,
+                           const struct opd_err *err)
 {
-    if (!d->queue.flight || d->queue.flight->seq != done->seq) {
+    const struct dev_command *header = (const void *)c->bytes.bytes;
+    if (c->aside && err->code && (header->type == DEV_LOAD || header->type == DEV_CHUNK_MAP))
+        device_link_kill(link, OPD_E_unavailable, err->msg);
+}
+
+static void complete(struct device_link *link, const struct dev_done *done)
+{
+    struct device *d = link->device;
+    if (!link->flight || link->flight->seq != done->seq) {
         log_error("device %s reports a command that was not the oldest", d->name);
-        device_kill(d, OPD_E_internal, "the executor broke the order of commands");
+        device_link_kill(link, OPD_E_internal, "the executor broke the order of commands");
         return;
     }
-    struct command *c = pop(&d->queue.flight, &d->queue.flight_end);
+    struct command *c = pop(&link->flight, &link->flight_end);
     struct opd_err err = { .code = done->code };
     const struct plan *reporter;
     c->ran = done->ran;
@@ -267,45 +335,51 @@ static void complete(struct device *d, const struct dev_done *done)
     }
     struct dev_command *header = (struct dev_command *)(void *)c->bytes.bytes;
     if (header->type == DEV_CHUNK_NEW && !err.code &&
-        (c->out_fd = fdpass_recv_one(d->link.sock)) < 0)
+        (c->out_fd = fdpass_recv_one(link->sock)) < 0)
         opd_err_set(&err, OPD_E_internal, "the descriptor of a chunk did not come");
-    device_count_run(d, c, &err);
-    d->queue.did_something = d->queue.did_something || !err.code;
+    if (link == d->link)
+        device_count_run(d, c, &err);
+    if (!err.code && header->type != DEV_SERVE && !link->worked) {
+        link->worked = true;
+        device_want_spare(d);
+    }
+    check_prepared(link, c, &err);
     device_finish_command(d, c, &err);
 }
 
-bool device_take_done(struct device *d)
+bool device_take_done(struct device_link *link)
 {
     bool fatal = false;
     uint32_t size;
     bool bad = false;
     const struct dev_done *done;
-    while (d->link.open && !d->link.broken &&
-           (done = ring_peek(&d->link.done, &size, &bad)) != NULL) {
+    while (link->alive && !link->broken &&
+           (done = ring_peek(&link->done, &size, &bad)) != NULL) {
         if (size <= sizeof *done || done->printed >= size - sizeof *done ||
             ((const char *)done)[size - done->printed - 1] != '\0') {
             bad = true;
             break;
         }
         if (done->fatal) {
-            snprintf(d->exit.reason, sizeof d->exit.reason, "%s", done->message);
-            d->exit.code = done->code;
+            snprintf(link->exit.reason, sizeof link->exit.reason, "%s", done->message);
+            link->exit.code = done->code;
             fatal = done->code == OPD_E_kernel_fault;
         } else {
-            complete(d, done);
+            complete(link, done);
         }
-        ring_pop(&d->link.done);
+        ring_pop(&link->done);
     }
     if (bad) {
-        d->link.broken = true;
-        device_kill(d, OPD_E_internal, "the executor's ring is corrupt");
+        link->broken = true;
+        device_link_kill(link, OPD_E_internal, "the executor's ring is corrupt");
     }
     return fatal;
 }
 
 uint64_t device_busy_ns(const struct device *d)
 {
-    return d->queue.busy_ns + (d->queue.flight ? clock_ns() - d->queue.head_since : 0);
+    bool busy = d->link && d->link->flight;
+    return d->queue.busy_ns + (busy ? clock_ns() - d->queue.head_since : 0);
 }
 
 double device_copy_speed(const struct device *d)

@@ -13,8 +13,9 @@ struct command *device_take_all(struct command **first, struct command ***end);
 
 void device_pump(struct device *d); // sends what the ring takes
 
-// Finishes what the executor has reported done. True: it says that its device is beyond use.
-bool device_take_done(struct device *d);
+// Finishes what an executor has reported done. True: it says that its device is beyond use.
+bool device_take_done(struct device_link *link);
+void device_put_back(struct device *d, struct command *first); // in order, before what waits
 
 void device_count_run(struct device *d, const struct command *c, const struct opd_err *err);
 void device_finish_command(struct device *d, struct command *c, const struct opd_err *err);

@@ -26,13 +26,11 @@ void device_try_restart(struct device *d)
 {
     if (!d->restart.wanted || d->stopping)
         return;
-    if (d->link.alive && d->state == DEVICE_READY) {
-        if (!d->queue.flight)
-            device_kill(d, OPD_E_unavailable, "restarted because a client asked for it");
-    } else if (!d->link.alive && !d->link.open && d->link.n_closing == 0) {
-        uv_timer_stop(&d->timer); // it waits after a failure: try now
-        device_start_executor(d);
-    }
+    device_end_spare(d); // it is as old as the other
+    if (!d->link)
+        device_next_executor(d); // it waits after a failure: try now
+    else if (d->link->alive && d->link->ready && !d->link->flight)
+        device_kill(d, OPD_E_unavailable, "restarted because a client asked for it");
 }
 
 void device_end_restart(struct device *d, const struct opd_err *err)

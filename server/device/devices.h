@@ -15,6 +15,7 @@
 #include "memory/holder.h"
 
 struct device;
+struct device_link;
 
 // Hooks by which a device tells, and asks, whoever has it. Called on the loop.
 struct device_hooks {
@@ -22,9 +23,9 @@ struct device_hooks {
     void (*failed)(struct device *d); // its first executor did not start: it is not served
     // Its executor has died, and another starts.
     void (*died)(struct device *d, const struct opd_err *why);
-    // Another executor is there: loads into it what the one before had loaded, by
-    // device_submit_first().
-    void (*restored)(struct device *d);
+    // Another executor is there, to serve or as a spare: loads into it what others have loaded, by
+    // device_prepare().
+    void (*restored)(struct device *d, struct device_link *link);
     // No chunk can be had for what waits for memory of it.
     void (*no_memory)(struct device *d, const struct opd_err *err);
     // Does something wait for memory of it? Then what is empty is not given back.
@@ -41,6 +42,7 @@ struct devices {
     uint64_t memory_limit;  // bytes on each device; 0: what the device has
     uint64_t client_memory; // bytes on each device that one client may hold; 0: all
     bool own_blas;          // products of matrices by opd's kernels, not by a library
+    bool spare;             // executors that wait to take over, where they cost little
     uint64_t n_regions;     // numbers given to regions, of all devices
     struct holders holders; // of the connections that are there
     struct orphans orphans;

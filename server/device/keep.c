@@ -228,8 +228,9 @@ void keep_executor(struct device *d)
         return;
     struct kept_device *there = kept_device(k, row);
     there->executor = 0;
-    there->executor_started = d->link.alive ? process_started(d->link.process.pid) : 0;
-    there->executor = d->link.alive ? d->link.process.pid : 0;
+    bool alive = d->link && d->link->alive;
+    there->executor_started = alive ? process_started(d->link->process.pid) : 0;
+    there->executor = alive ? d->link->process.pid : 0;
 }
 
 static bool add_device(struct device *d)

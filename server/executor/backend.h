@@ -85,6 +85,7 @@ struct backend_info {
     char target[32];            // what the compilers compile for: "sm_90", "cpu"
     uint64_t memory_total;      // bytes
     uint64_t memory_free;       // bytes, at open
+    uint64_t context_size;      // bytes that another process like this one takes of it, about
     uint64_t chunk_granularity; // chunk sizes are multiples of it
     int driver_version;         // CUDA's, 13000; 0 on the CPU
     int processors;             // multiprocessors, or cores

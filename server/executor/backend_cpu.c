@@ -95,6 +95,7 @@ static void cpu_info(struct backend *base, struct backend_info *out)
         .target = "cpu",
         .memory_total = memory.total,
         .memory_free = memory.free,
+        .context_size = cpu_memory_own(),
         .chunk_granularity = (uint64_t)sysconf(_SC_PAGESIZE),
         .processors = cpu_pool_size(be->pool),
     };

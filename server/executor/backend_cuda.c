@@ -12,6 +12,9 @@
 
 enum { DEFAULT_SHARED_LIMIT = 48 << 10 };
 
+// As measured on an H200: no process is told what its context takes.
+enum { CONTEXT_SIZE = 524 << 20 };
+
 struct backend_program {
     void *module, *function;
     uint32_t shared_limit;
@@ -95,6 +98,7 @@ static bool read_info(struct cuda_backend *b, struct opd_err *err)
     format_uuid(uuid, info->uuid);
     info->memory_free = free_size;
     info->memory_total = total_size;
+    info->context_size = CONTEXT_SIZE;
     info->chunk_granularity = granularity;
     info->processors = device_attr(b, DRV_DEVICE_PROCESSORS);
     snprintf(info->target, sizeof(info->target), "sm_%d%d",

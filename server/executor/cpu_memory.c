@@ -140,3 +140,8 @@ void cpu_memory_read(struct cpu_memory *out)
                                 .free = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page };
     cpu_memory_read_groups("/proc/self/cgroup", "/proc/self/mountinfo", out);
 }
+
+uint64_t cpu_memory_own(void)
+{
+    return read_number("/proc/self", "smaps_rollup", "Pss:", 16 << 10) << 10;
+}

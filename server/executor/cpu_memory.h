@@ -13,6 +13,7 @@ struct cpu_memory {
 };
 
 void cpu_memory_read(struct cpu_memory *out);
+uint64_t cpu_memory_own(void); // bytes of this process, of what it shares its part
 
 // The same by files that tell what /proc/self/cgroup and /proc/self/mountinfo do.
 void cpu_memory_read_groups(const char *groups, const char *mounts, struct cpu_memory *out);

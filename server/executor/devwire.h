@@ -45,6 +45,7 @@ enum dev_command_type {
     DEV_RUN, // struct dev_step …
     DEV_STOP,
     DEV_IPC_OPEN, // maps memory of a client; its handle, DEV_IPC_HANDLE bytes, follows
+    DEV_SERVE,    // a spare is none any more
 };
 
 struct dev_command {
@@ -177,6 +178,7 @@ struct dev_progress {
     _Atomic uint32_t exact;
     _Atomic uint32_t by_step; // there are marks between the launches of a command,
     _Atomic uint32_t graphs;  // but for DEV_RUN_REPLAY, which is one launch
+    _Atomic uint32_t over;    // the broker has given it up: it begins nothing more
 };
 
 enum { DEV_PROGRESS_SIZE = 4096 }; // a page: devices want whole ones

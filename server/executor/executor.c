@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -54,6 +55,7 @@ struct executor {
     unsigned n_untold; // completions for which the broker was not woken,
     unsigned n_urgent; // of them: those that no client has heard of,
     uint64_t untold_since;
+    const char *device;
     bool stopping;
 };
 
@@ -242,6 +244,9 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, int 
         return regions_open_ipc(regions, cmd, err);
     case DEV_RUN:
         return run_steps(ex, cmd, err);
+    case DEV_SERVE:
+        executor_take_name(ex->device, false);
+        return true;
     case DEV_STOP:
         ex->stopping = true;
         return drain(ex, err);
@@ -290,6 +295,8 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     steps_begin(&ex->steps, seq);
     ex->stamp = 0;
     atomic_store(&ex->progress->taken, seq);
+    if (atomic_load(&ex->progress->over)) // who has said so reads `taken` after that
+        _exit(3);
     run_command(ex, cmd, fd, &err);
     if (fd >= 0)
         close(fd);
@@ -388,9 +395,16 @@ static void finish(struct executor *ex)
         ex->ops->close(ex->be);
 }
 
+void executor_take_name(const char *device, bool spare)
+{
+    char name[16];
+    snprintf(name, sizeof name, "opd: %.10s", spare ? "spare" : device);
+    prctl(PR_SET_NAME, name); // of 15 characters, in ps and top
+}
+
 int executor_main(const char *device, enum executor_blas blas)
 {
-    struct executor ex = { 0 };
+    struct executor ex = { .device = device };
     struct opd_err err = { 0 };
     int index;
     ex.ops = backend_find(device, &index);

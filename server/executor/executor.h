@@ -14,6 +14,9 @@ enum executor_blas {
     EXECUTOR_BLAS_LATER, // it was there before: when it is first needed, for a quick start
 };
 
+// What ps and top call it.
+void executor_take_name(const char *device, bool spare);
+
 // Runs until told to end; the process's exit status. `device` is "cpu", "cuda:0". The descriptors
 // are devwire.h's.
 int executor_main(const char *device, enum executor_blas blas);

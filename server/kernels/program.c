@@ -113,6 +113,7 @@ static void unloaded_done(struct command *c, const struct opd_err *err)
 static void unload(struct program *p)
 {
     struct command *c = command_new(DEV_UNLOAD, p->id, 0);
+    c->both = true;
     c->done = unloaded_done;
     c->data = p;
     p->leaving = true;
@@ -180,29 +181,7 @@ static void set_failed(struct program *p, const struct opd_err *err)
         log_warn("%s%s%s", p->err.msg, p->err.log ? "\n" : "", p->err.log ? p->err.log : "");
 }
 
-static void loaded_done(struct command *c, const struct opd_err *err)
-{
-    struct program *p = c->data;
-    struct device *d = p->device;
-    bool lost = err->code && !d->link.alive; // with its executor: restored with the next one
-    p->n_loads--;
-    p->n_deaths = c->blamed ? p->n_deaths + 1 : 0;
-    int most = p->state == PROGRAM_READY ? MAX_DEATHS : d->exit.killed ? 2 : 1;
-    bool guilty = c->blamed && err->code != OPD_E_unavailable && p->n_deaths >= most;
-    if (p->leaving) {
-        // loaded once more, for what goes before its end
-    } else if (!p->version && err->code) {
-        give_id(d, p->id);
-        free_program(p);
-    } else if (!p->version) {
-        unload(p);
-    } else if (!err->code) {
-        p->state = PROGRAM_READY;
-    } else if (!lost || guilty) {
-        set_failed(p, err);
-    }
-    turn_retry(d->all->turn);
-}
+static void loaded_done(struct command *c, const struct opd_err *err);
 
 // The command that loads it. NULL where it has no image, or one is under way.
 static struct command *load_command(struct program *p)
@@ -224,21 +203,70 @@ static struct command *load_command(struct program *p)
     return c;
 }
 
-static void restore(struct program *p)
+// The spare loads what the one that serves has loaded.
+static void follow(struct program *p)
 {
-    struct command *c = load_command(p);
+    struct device_link *spare = device_ready_spare(p->device);
+    struct command *c = spare ? load_command(p) : NULL;
     if (c)
-        device_submit_first(p->device, c);
+        device_prepare(spare, c);
 }
 
-void program_restore_all(struct device *d)
+// Where the executor that was to load it has died of something else.
+static void load_by_next(struct program *p)
+{
+    struct command *c = p->device->state == DEVICE_FAILED ? NULL : load_command(p);
+    if (c)
+        device_submit(p->device, c);
+}
+
+static void loaded_done(struct command *c, const struct opd_err *err)
+{
+    struct program *p = c->data;
+    struct device *d = p->device;
+    p->n_loads--;
+    if (c->blamed || !c->lost)
+        p->n_deaths = c->blamed ? p->n_deaths + 1 : 0;
+    int most = p->state == PROGRAM_READY ? MAX_DEATHS : d->exit.killed ? 2 : 1;
+    bool guilty = c->blamed && err->code != OPD_E_unavailable && p->n_deaths >= most;
+    if (p->leaving) {
+        // loaded once more, for what goes before its end
+    } else if (!p->version && err->code && p->state != PROGRAM_READY) {
+        give_id(d, p->id);
+        free_program(p);
+    } else if (!p->version) {
+        unload(p);
+    } else if (err->code && guilty) {
+        set_failed(p, err);
+    } else if (err->code && !c->lost && !c->aside) {
+        set_failed(p, err); // a spare that could not load it has gone
+    } else if (err->code && p->state == PROGRAM_LOADING) {
+        load_by_next(p);
+    } else {
+        p->state = PROGRAM_READY;
+        if (!c->aside)
+            follow(p);
+    }
+    turn_retry(d->all->turn);
+}
+
+// A spare gets what has been loaded. Of what is not, the executor that serves is told first.
+static void restore(struct program *p, struct device_link *link)
+{
+    bool serves = link == p->device->link;
+    struct command *c = serves || p->state == PROGRAM_READY ? load_command(p) : NULL;
+    if (c)
+        device_prepare(link, c);
+}
+
+void program_restore_all(struct device *d, struct device_link *link)
 {
     size_t cursor = 0;
     for (struct program *p; (p = map_next(&d->loaded.programs, &cursor)) != NULL;)
         for (; p; p = p->next_of_hash)
-            restore(p);
+            restore(p, link);
     for (struct program *p = d->loaded.leaving; p; p = p->next_leaving)
-        restore(p);
+        restore(p, link);
 }
 
 static void take_image(struct program *p, struct pool_result *result)

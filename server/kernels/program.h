@@ -53,7 +53,7 @@ bool program_ensure(struct program *p, struct pool *pool, const void *owner, uin
                     struct opd_err *err);
 
 // A new executor loads all that the one before had loaded, also what is about to go.
-void program_restore_all(struct device *d);
+void program_restore_all(struct device *d, struct device_link *link);
 
 void program_drop_all(struct version *v); // all of a version; its plans are dropped before
 void program_free_all(struct device *d);  // all of a device that is no more

@@ -202,6 +202,7 @@ static bool submit(struct keeping *k, struct command *copies)
         copy->dst = (struct dev_ref){ .region = d->staging.region, .offset = at };
         at += copy->size;
     }
+    copies->repeatable = true;
     copies->label = "the inputs of a fault";
     copies->done = read_done;
     copies->data = k;

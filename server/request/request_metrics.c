@@ -71,6 +71,9 @@ static void put_compiles(struct buf *out, const struct broker *b)
     X("device_memory_used_bytes", "gauge", "Held by tensors.", d->space.map.used)                  \
     X("device_memory_named_bytes", "gauge", "Of that, by named ones.", d->space.named_bytes)       \
     X("device_memory_reserved_bytes", "gauge", "Taken from the device.", d->space.map.reserved)    \
+    X("device_spare_up", "gauge", "1: another process waits to take over.",                        \
+      device_ready_spare(d) != NULL)                                                               \
+    X("device_spare_memory_bytes", "gauge", "Taken by that.", device_spare_memory(d))              \
     X("device_tensors", "gauge", "Tensors.", d->space.n_tensors)                                   \
     X("device_queue", "gauge", "Commands that wait or are in flight.", d->queue.n)                 \
     X("device_restarts_total", "counter", "Its process was replaced.", d->restart.count)           \

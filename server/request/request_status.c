@@ -33,6 +33,8 @@ void request_pack_device(struct buf *out, const struct device *d)
     pack_key_uint(out, "memory_reserved", d->space.map.reserved);
     pack_key_uint(out, "memory_limit", device_memory_limit(d));
     pack_key_int(out, "tensors", d->space.n_tensors);
+    pack_key_str(out, "spare", device_spare_state(d));
+    pack_key_uint(out, "spare_memory", device_spare_memory(d));
     pack_key_int(out, "restarts", d->restart.count);
     pack_key_int(out, "reruns", d->queue.n_reruns);
     pack_key_int(out, "queued", d->queue.n);

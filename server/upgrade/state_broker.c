@@ -207,9 +207,9 @@ void state_write_children(struct archive *a)
 {
     struct broker *b = a->broker;
     for (int i = 0; i < b->devices.n; i++)
-        if (b->devices.at[i]->link.alive)
-            archive_put(a, RECORD_child,
-                        &(struct orphan){ b->devices.at[i]->link.process.pid, true });
+        for (const struct device_link *l = b->devices.at[i]->links; l; l = l->next)
+            if (!l->gone)
+                archive_put(a, RECORD_child, &(struct orphan){ l->process.pid, true });
     int pids[POOL_MAX_PIDS];
     int n = pool_pids(b->pool, pids);
     for (int i = 0; i < n; i++) // they see the ends of their sockets

@@ -154,7 +154,7 @@ static bool is_quiet(const struct upgrade *u)
     if (b->reload.edits || b->n_checks > 0 || b->clients.left)
         return false;
     for (int i = 0; i < b->devices.n; i++)
-        if (b->devices.at[i]->queue.n > 0)
+        if (!device_is_idle(b->devices.at[i]))
             return false;
     for (const struct conn *c = b->clients.first; c; c = c->next)
         if (c->n_flight > (c == u->asked->conn))

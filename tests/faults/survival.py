@@ -194,8 +194,8 @@ def take_stock(daemon, client):
 
 # How much more of something may be there afterwards without a leak.
 SLACK = {
-    "descriptors but compilers'": 2, # of an executor's or compiler's that has just been started
-    "processes but compilers": 1, # a compiler that a child of it has not yet been waited for
+    "descriptors but compilers'": 8, # of an executor's, spare's or compiler's that has just been started
+    "processes but compilers": 2, # a compiler that a child of it has not yet been waited for; a spare
     "MiB of the devices": 64, # one chunk, that the order of frees has left in pieces
     # A sanitizer keeps what was freed for a while.
     "MiB of the broker": 400 if b"__asan_init" in Path(PROGRAM).read_bytes() else 8,
@@ -244,6 +244,7 @@ def check_status(daemon):
         # opctl's own is gone when this is counted.
         "connections": (status["connections"] - 1, count_connections(daemon)),
         "executors": (len(status["devices"]), len(find_roles(daemon.pid, "executor"))),
+        "spares": (sum(d["spare"] != "none" for d in status["devices"]), len(find_roles(daemon.pid, "spare"))),
         "compilers": (status["compilers"]["processes"], len(find_roles(daemon.pid, "compiler"))),
         "clients": (len(status["clients"]), status["connections"]),
     }

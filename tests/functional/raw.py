@@ -154,19 +154,24 @@ def make_memfd(size, seal=True, flags=os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC):
 
 def find_roles(pid, role):
     """The pids of the daemon's children in that role, by their command lines. (A child of theirs has
-    the same until it runs its own program.)"""
-    found = []
+    the same until it runs its own program.) A "spare" is an executor that does not serve yet; one that
+    has to is called so until it has loaded what it was loading."""
+    found, spares = [], []
     for child, _ in find_family(pid):
         stat = read_stat(child)
         if stat is None or int(stat[1]) != pid:
             continue
         try:
-            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+            words = Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0")
+            comm = Path(f"/proc/{child}/comm").read_text().strip()
         except OSError:
             continue
-        if words[:2] == [b"opd", role.encode()]:
+        if words[:2] == ["opd", "executor"] and "spare" in words and comm != f"opd: {words[2]}":
+            words[1] = "spare"
+            spares.append(child)
+        if words[:2] == ["opd", role]:
             found.append(child)
-    return found
+    return found or (spares if role == "executor" else [])
 
 
 def count_fds(pid):

@@ -97,10 +97,11 @@ extern "C" __global__ void slow_to_load(const float *x, float *y, int64_t N)
 
 @pytest.mark.parametrize("deaths", [1, 2, 3])
 def test_executor_killed_while_it_loads_a_kernel_again(start_daemon, tmp_path, deaths):
-    """The kernel is not at fault, and what waits for it is served; at the third time it may be."""
+    """The kernel is not at fault, and what waits for it is served; at the third time it may be. (A spare would
+    have loaded it before.)"""
     slow, loading = tmp_path / "slow", tmp_path / "loading"
     folder = put_kernels(tmp_path / "k", slow_to_load=SLOW_TO_LOAD % (slow, loading, slow))
-    daemon = start_daemon("--kernels", folder, device="cpu")
+    daemon = start_daemon("--kernels", folder, "--spare", "off", device="cpu")
     with Raw(daemon.socket) as raw, Raw(daemon.socket) as other:
         raw.make(1, "float32", [4], struct.pack("4f", 1, 2, 3, 4))
         raw.call("forward", "slow_to_load", [1], {}, [2])

@@ -133,7 +133,8 @@ def test_one_that_dies_while_it_starts(daemon):
                     except ProcessLookupError:
                         pass
 
-        spared = list_children(daemon.pid) - set(find_roles(daemon.pid, "executor"))
+        killed = {*find_roles(daemon.pid, "executor"), *find_roles(daemon.pid, "spare")}
+        spared = list_children(daemon.pid) - killed
         killer = threading.Thread(target=kill)
         killer.start()
         try:

@@ -297,7 +297,7 @@ def test_what_was_counted(own):
         for key in same:
             if key[0] == "opd_device_busy_seconds_total":
                 assert before[key] <= after[key] < before[key] + 1
-            elif key[0] not in ("opd_device_up", "opd_device_queue"):
+            elif not key[0].startswith(("opd_device_up", "opd_device_queue", "opd_device_spare")):
                 assert after[key] == before[key], key
         assert after["opd_runs_total", '{op="scale",direction="backward"}'] == 1
         assert after["opd_device_busy_seconds_total", f'{{device="{DEVICE}"}}'] > 0
