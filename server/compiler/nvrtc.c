@@ -56,6 +56,8 @@ static void append_line(struct buf *out, const char *file)
 struct job {
     const struct nvrtc *rtc;
     const struct compile_input *in;
+    int arch;
+    bool ptx;                // and no machine's code: the driver makes that
     struct buf kernels;      // the file's text, without the host's code
     struct buf names, texts; // the headers that the program is given: of char *, const char *
     bool theirs;             // NVIDIA's own are taken where they have one of the name
@@ -76,13 +78,12 @@ static void add_own(struct job *job, char *option)
 
 // The operator's own folder is the last, so that a precompiled header has nothing from there; and
 // a file that needs nothing from there shares it with those of other folders.
-static void choose_options(struct job *job, int arch, bool local)
+static void choose_options(struct job *job, bool local)
 {
     const struct compile_input *in = job->in;
     for (int i = 0; i < N_FIXED; i++)
         job->options[job->n++] = fixed_options[i];
-    bool ptx = in->kind == COMPILE_PTX || rtc_is_checked(in);
-    add_own(job, mem_printf("--gpu-architecture=%s_%d", ptx ? "compute" : "sm", arch));
+    add_own(job, mem_printf("--gpu-architecture=%s_%d", job->ptx ? "compute" : "sm", job->arch));
     for (int i = 0; i < 2; i++)
         if (job->rtc->include[i][0])
             add_own(job, mem_printf("-I%s", job->rtc->include[i]));
@@ -274,33 +275,50 @@ static bool read_ptx(const struct nvrtc *rtc, const struct compile_input *in, vo
     if (rtc->nvrtcGetPTXSize(program, &size) != 0 || size == 0)
         return opd_err_set(err, OPD_E_internal, "%s: NVRTC made no PTX of '%s'", in->file,
                            in->expr);
-    out->text = mem_zalloc(size + 1, 1);
-    if (rtc->nvrtcGetPTX(program, out->text) != 0)
-        return opd_err_set(err, OPD_E_internal, "%s: NVRTC did not give the PTX of '%s'", in->file,
-                           in->expr);
-    if (!rtc_is_checked(in))
+    char *ptx = mem_zalloc(size + 1, 1);
+    bool ok = rtc->nvrtcGetPTX(program, ptx) == 0 ||
+              opd_err_set(err, OPD_E_internal, "%s: NVRTC did not give the PTX of '%s'", in->file,
+                          in->expr);
+    if (ok && in->kind == COMPILE_PTX && !rtc_is_checked(in)) {
+        out->text = ptx;
         return true;
-    char *ptx = out->text;
-    out->text = NULL;
-    if (rtc->nvrtcGetLoweredName(program, in->expr, &symbol) == 0 && symbol)
+    }
+    ok = ok && ((rtc->nvrtcGetLoweredName(program, in->expr, &symbol) == 0 && symbol) ||
+                opd_err_set(err, OPD_E_compile_error, "%s: '%s' names no kernel", in->file,
+                            in->expr));
+    if (ok && rtc_is_checked(in))
         return rtc_check(in, ptx, symbol, out, err);
-    free(ptx);
-    return opd_err_set(err, OPD_E_compile_error, "%s: '%s' names no kernel", in->file, in->expr);
+    if (!ok) {
+        free(ptx);
+        return false;
+    }
+    out->size = strlen(ptx) + 1;
+    out->image = (uint8_t *)ptx;
+    out->symbol = mem_strdup(symbol);
+    return true;
 }
 
-static bool read_output(const struct nvrtc *rtc, const struct compile_input *in, void *program,
-                        const char *log, struct compile_output *out, struct opd_err *err)
+static bool read_output(const struct job *job, struct compile_output *out, struct opd_err *err)
 {
+    const struct nvrtc *rtc = job->rtc;
+    const struct compile_input *in = job->in;
     if (in->kind == COMPILE_SYNTAX)
         return true;
-    if (in->kind == COMPILE_PTX || (in->kind == COMPILE_IMAGE && rtc_is_checked(in)))
-        return read_ptx(rtc, in, program, out, err);
-    if (!read_image(rtc, in, program, out, err))
+    if (job->ptx && (in->kind == COMPILE_PTX || in->kind == COMPILE_IMAGE))
+        return read_ptx(rtc, in, job->program, out, err);
+    if (job->ptx && in->kind == COMPILE_DESCRIBE)
+        return (out->text = mem_strdup("")) != NULL;
+    if (job->ptx)
+        return opd_err_set(err, OPD_E_unavailable,
+                           "NVRTC %d.%d does not compile for %s: the driver does, from PTX; "
+                           "ask for that, or install a newer NVRTC",
+                           rtc->major, rtc->minor, in->target);
+    if (!read_image(rtc, in, job->program, out, err))
         return false;
     if (in->kind == COMPILE_SASS)
         return disasm_cubin(rtc->path, out->image, out->size, &out->text, err);
     if (in->kind == COMPILE_DESCRIBE)
-        out->text = rtc_describe(log, out->symbol, out->image, out->size);
+        out->text = rtc_describe(job->log, out->symbol, out->image, out->size);
     return in->kind == COMPILE_IMAGE || out->text ||
            opd_err_set(err, OPD_E_unavailable, "NVRTC %d.%d does not tell what '%s' takes",
                        rtc->major, rtc->minor, in->expr);
@@ -318,7 +336,8 @@ static void finish_job(struct job *job)
     if (job->program)
         job->rtc->nvrtcDestroyProgram(&job->program);
     *job = (struct job){
-        .rtc = job->rtc, .in = job->in, .kernels = job->kernels, .theirs = job->theirs
+        .rtc = job->rtc, .in = job->in, .arch = job->arch, .ptx = job->ptx,
+        .kernels = job->kernels, .theirs = job->theirs
     };
 }
 
@@ -335,12 +354,12 @@ static enum pch_result judge_pch(const struct job *job, bool used)
 }
 
 // Compiles once, without a judgement but that of the precompiled header.
-static bool compile_once(struct job *job, int arch, const struct rtc_hoisted *hoisted, bool pch,
+static bool compile_once(struct job *job, const struct rtc_hoisted *hoisted, bool pch,
                          enum pch_result *out_pch, struct opd_err *err)
 {
     finish_job(job);
     job->hoisted = hoisted;
-    choose_options(job, arch, hoisted->local);
+    choose_options(job, hoisted->local);
     int n = job->n;
     if (pch)
         add_pch(job);
@@ -414,20 +433,20 @@ static struct rtc_hoisted hoist(struct job *job)
 }
 
 // With a precompiled header, else without; with the file's includes first, else in their place.
-static bool compile(struct job *job, int arch, struct opd_err *err)
+static bool compile(struct job *job, struct opd_err *err)
 {
     enum pch_result pch;
     struct rtc_hoisted hoisted = hoist(job);
     bool ready = job->rtc->pch && pch_ready();
-    bool ok = compile_once(job, arch, &hoisted, ready, &pch, err);
+    bool ok = compile_once(job, &hoisted, ready, &pch, err);
     if (ok && pch == PCH_FAILED && job->rc != 0) {
         log_warn("a precompiled header cannot be made or used: %.*s", (int)strcspn(job->log, "\n"),
                  job->log);
-        ok = compile_once(job, arch, &hoisted, false, &pch, err);
+        ok = compile_once(job, &hoisted, false, &pch, err);
     }
     if (ok && hoisted.before[0] && is_about_first(job)) {
         hoisted.before[0] = '\0';
-        ok = compile_once(job, arch, &hoisted, false, &pch, err);
+        ok = compile_once(job, &hoisted, false, &pch, err);
     }
     free(hoisted.before);
     free(hoisted.behind);
@@ -449,14 +468,15 @@ bool nvrtc_compile(const struct compile_input *in, struct compile_output *out, s
 {
     *out = (struct compile_output){ 0 };
     const struct nvrtc *rtc = nvrtc_load(err);
-    int arch = rtc ? nvrtc_choose_arch(rtc, in->target, err) : 0;
-    if (arch == 0)
-        return false;
     struct job job = { .rtc = rtc, .in = in };
+    job.arch = rtc ? nvrtc_choose_arch(rtc, in->target, &job.ptx, err) : 0;
+    if (job.arch == 0)
+        return false;
+    job.ptx |= in->kind == COMPILE_PTX || rtc_is_checked(in);
     host_skip(in, &job.kernels);
-    bool ok = compile(&job, arch, err);
+    bool ok = compile(&job, err);
     if (ok)
-        ok = job.rc == 0 ? read_output(rtc, in, job.program, job.log, out, err)
+        ok = job.rc == 0 ? read_output(&job, out, err)
                          : report_failure(in, job.rc, job.log, err);
     if (ok)
         add_log(out, rtc_log_rewrite(job.log));

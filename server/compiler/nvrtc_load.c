@@ -112,7 +112,8 @@ const struct nvrtc *nvrtc_load(struct opd_err *err)
     return &loaded;
 }
 
-int nvrtc_choose_arch(const struct nvrtc *rtc, const char *target, struct opd_err *err)
+int nvrtc_choose_arch(const struct nvrtc *rtc, const char *target, bool *out_ptx,
+                      struct opd_err *err)
 {
     int wanted = 0, arch = 0;
     char end = 0;
@@ -121,8 +122,9 @@ int nvrtc_choose_arch(const struct nvrtc *rtc, const char *target, struct opd_er
         return 0;
     }
     for (int i = 0; i < rtc->n_archs; i++)
-        if (rtc->archs[i] / 10 == wanted / 10 && rtc->archs[i] <= wanted)
+        if (rtc->archs[i] <= wanted)
             arch = rtc->archs[i];
+    *out_ptx = arch / 10 != wanted / 10; // the machine's code of another major version does not run
     if (arch == 0)
         opd_err_set(err, OPD_E_unavailable,
                     "NVRTC %d.%d (%s) does not compile for %s, only from sm_%d to sm_%d; install "

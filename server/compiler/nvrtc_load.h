@@ -29,5 +29,7 @@ struct nvrtc {
 const struct nvrtc *nvrtc_load(struct opd_err *err);
 
 // The newest architecture that the library knows and whose code the target runs: same major, minor
-// not above. 0, with an error: none.
-int nvrtc_choose_arch(const struct nvrtc *rtc, const char *target, struct opd_err *err);
+// not above. Where it knows none of that major, the newest below, whose PTX the driver compiles:
+// `*out_ptx`. 0, with an error: none.
+int nvrtc_choose_arch(const struct nvrtc *rtc, const char *target, bool *out_ptx,
+                      struct opd_err *err);

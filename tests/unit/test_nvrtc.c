@@ -188,6 +188,33 @@ static void test_targets_and_names(void **state)
     }
 }
 
+// A card that NVRTC does not know yet: the driver compiles the PTX of the newest that it does.
+static void test_newer_targets(void **state)
+{
+    (void)state;
+    struct compile_input in = input(COMPILE_IMAGE);
+    struct compile_output out;
+    struct opd_err err = { 0 };
+    in.target = "sm_990";
+    expect_ok(&in, &out);
+    assert_non_null(strstr((const char *)out.image, ".target sm_"));
+    assert_int_equal(strlen((const char *)out.image), out.size - 1);
+    assert_non_null(strstr((const char *)out.image, out.symbol));
+    finish(&out, &err);
+    in.kind = COMPILE_DESCRIBE;
+    expect_ok(&in, &out);
+    assert_string_equal(out.text, ""); // nobody knows before the driver has
+    finish(&out, &err);
+    in.kind = COMPILE_SASS;
+    assert_false(nvrtc_compile(&in, &out, &err));
+    assert_non_null(strstr(err.msg, "does not compile for sm_990: the driver does, from PTX"));
+    finish(&out, &err);
+    in.target = "sm_20";
+    assert_false(nvrtc_compile(&in, &out, &err));
+    assert_int_equal(err.code, OPD_E_unavailable);
+    finish(&out, &err);
+}
+
 static void test_sass(void **state)
 {
     (void)state;
@@ -360,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_warnings),
         cmocka_unit_test(test_edited_common_header),
         cmocka_unit_test(test_targets_and_names),
+        cmocka_unit_test(test_newer_targets),
         cmocka_unit_test(test_sass),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_field),
