@@ -43,7 +43,7 @@ FUZZ_SECONDS ?= 10
 
 .DELETE_ON_ERROR:
 .PHONY: all setup demo test quick some check-gpu endurance-gpu examples programs \
-	unit conformance compile-all functional ops torch torch-isolated reload faults soak soak-torch endurance chaos model asan asan-build tsan fuzz fuzz-daemon \
+	unit conformance compile-all functional ops torch torch-isolated reload faults soak soak-torch endurance chaos model asan asan-build tsan fuzz fuzz-daemon standin \
 	bench bench-cpu bench-edits bench-operators \
 	bench-reload bench-requests gates \
 	lint format protocol stubs docs install uninstall dist wheel first-hour clean
@@ -147,7 +147,8 @@ fuzz_programs = $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/fuzz/fuzz
 other_programs = $(patsubst tests/%.c,$(BUILD)/tests/%, \
 	$(wildcard tests/conformance/conformance.c tests/compile_all.c))
 bench_programs = $(addprefix $(BUILD)/tests/bench/,count own_exe.so requests)
-programs: $(unit_programs) $(other_programs) $(bench_programs) $(BUILD)/tests/example $(BUILD)/tests/exported_run
+programs: $(unit_programs) $(other_programs) $(bench_programs) $(BUILD)/tests/example $(BUILD)/tests/exported_run \
+	$(BUILD)/tests/libcuda.so.1
 
 # cmocka's macros convert freely. A copy of the library goes with the tests to where there is none.
 TEST_COMPILE = $(COMPILE) -Wno-conversion -Itests
@@ -188,6 +189,15 @@ $(BUILD)/tests/exported_run: tests/exported_run.c $(in_process) Makefile
 	$(SAY) TEST $@
 	$(Q)$(COMPILE) -o $@ $< $(in_process) -ldl -lm
 
+# A stand-in for NVIDIA's driver (tests/driver/standin.h). Rounding modes are set while it runs.
+standin = $(patsubst %.c,$(OBJ)/pic/%.o,$(wildcard tests/driver/*.c))
+$(standin): CFLAGS += -frounding-math -ffp-contract=off
+$(standin): $(wildcard tests/driver/*.def)
+$(BUILD)/tests/libcuda.so.1: $(standin)
+	@mkdir -p $(@D)
+	$(SAY) LINK $@
+	$(Q)$(LINK) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,defs -o $@ $^ -lpthread -lm
+
 $(fuzz_programs): $(BUILD)/tests/%: tests/%.c $(archives) Makefile
 	@mkdir -p $(@D)
 	$(SAY) FUZZ $@
@@ -220,6 +230,10 @@ quick:
 TESTS ?= tests/functional
 some: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) $(TESTS)
+
+# Tests on a GPU that is none: make standin TESTS="tests/faults/test_checked.py -k edge"
+standin: $(call built,all $(BUILD)/tests/libcuda.so.1 $(BUILD)/tests/conformance/conformance)
+	OPD_TEST_DEVICE=cuda:0 LD_LIBRARY_PATH=$(abspath $(BUILD)/tests) $(PYTEST) $(TESTS)
 
 # On a machine with a GPU, perhaps without a network and without the libraries' headers.
 check-gpu:

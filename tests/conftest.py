@@ -238,8 +238,8 @@ def start_shared():
     """start_shared(*options): a daemon for many tests, stopped after the last."""
     daemons = []
 
-    def start(*options):
-        daemons.append(Daemon(*options))
+    def start(*options, **keywords):
+        daemons.append(Daemon(*options, **keywords))
         return daemons[-1]
 
     yield start
