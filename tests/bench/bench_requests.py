@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "functional")]
 
 import numpy as np  # noqa: E402
 from conftest import PROGRAM, Daemon  # noqa: E402
-from counts import AtWork, CountedDaemon, Unable  # noqa: E402
+from counts import AtWork, CountedDaemon, Unable, fill_folder  # noqa: E402
 
 SHAPE = (32, 32)
 TURN = 0.15  # seconds of each side in a round
@@ -325,26 +325,6 @@ def bench_data(device, rounds):
 # ---- many
 
 
-def make_tensors(requests, n):
-    raw = requests.all[0].raw
-    for first in range(0, n, 1000):
-        for i in range(first, min(first + 1000, n)):
-            raw.notify("tensor_new", (1 << 40) + i, "float32", [4])
-        raw.call("sync")
-
-
-OPERATOR = """//! op      some_NUMBER(Tensor x) -> Tensor y
-//! dtypes  float32
-//! formula y = x + 1
-"""
-
-
-def folder_of(n, folder):
-    for i in range(n):
-        (Path(folder) / f"some_{i}.cu").write_text(OPERATOR.replace("NUMBER", str(i)))
-    return folder
-
-
 def show_many(what, counts):
     kinds = next(iter(counts.values()))
     print(f"\n| {what} | " + " | ".join(kinds) + " |\n|---" + "|---" * len(kinds) + "|")
@@ -365,11 +345,11 @@ def count_with(fill, *options, connections=1):
 def bench_many(sizes):
     more = ("--max-connections", "2000")
     show_many("connections", {n: count_with(lambda _: None, *more, connections=n) for n in sizes["connections"]})
-    show_many("tensors", {n: count_with(lambda r, n=n: make_tensors(r, n)) for n in sizes["tensors"]})
+    show_many("tensors", {n: count_with(lambda r, n=n: r.make_tensors(n)) for n in sizes["tensors"]})
     of_operators = {}
     for n in sizes["operators"]:
         with tempfile.TemporaryDirectory() as folder:
-            of_operators[n] = count_with(lambda _: None, "--kernels", folder_of(n, folder))
+            of_operators[n] = count_with(lambda _: None, "--kernels", fill_folder(folder, n))
     show_many("operators", of_operators)
 
 

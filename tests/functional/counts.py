@@ -68,6 +68,14 @@ class Requests:
             self.raw.call("free", "tensor", list(range(self.first + 1, self.last + 1)), {"drop": True})
 
 
+    def make_tensors(self, n):
+        """That nobody uses, and clear() leaves there."""
+        for first in range(0, n, 1000):
+            for i in range(first, min(first + 1000, n)):
+                self.raw.notify("tensor_new", (1 << 40) + i, "float32", [4])
+            self.raw.call("sync")
+
+
 class AtWork:
     """The same of n connections, which take turns."""
 
@@ -84,6 +92,22 @@ class AtWork:
     def clear(self):
         for requests in self.all:
             requests.clear()
+
+    def make_tensors(self, n):
+        self.all[0].make_tensors(n)
+
+
+OPERATOR = """//! op      some_NUMBER(Tensor x) -> Tensor y
+//! dtypes  float32
+//! formula y = x + 1
+"""
+
+
+def fill_folder(folder, n):
+    """With so many operators."""
+    for i in range(n):
+        (Path(folder) / f"some_{i}.cu").write_text(OPERATOR.replace("NUMBER", str(i)))
+    return folder
 
 
 class Counted:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 import pytest
 from conftest import DEVICE, ROOT, find_family
-from counts import CountedClient, CountedDaemon, Requests, Unable, count_calls, count_torch
+from counts import CountedClient, CountedDaemon, Requests, Unable, count_calls, count_torch, fill_folder
 from raw import SANITIZED, Raw
 
 import opd
@@ -18,7 +18,9 @@ import opd
 FILE = ROOT / "tests" / "bench" / "gates.json"
 GATES = json.loads(FILE.read_text())
 ROOM = 1.05
+ROOM_AMONG_MANY = 1.1
 N = 200
+FLAT = ("tensor_info", "forward", "call, new result", "replay of 20 calls")
 WRITE = 1  # of x86-64: rings the executor's bell, which is done where that sleeps
 
 pytestmark = [
@@ -80,6 +82,23 @@ def test_instructions():
         hold("instructions", measure_instructions())
     except Unable as why:
         pytest.skip(str(why))
+
+
+def test_instructions_among_many(tmp_path):
+    """Connections, tensors and operators that a request has nothing to do with cost it nothing."""
+    try:
+        daemon = CountedDaemon("--kernels", fill_folder(tmp_path, 300))
+        try:
+            idle = [Raw(daemon.socket) for _ in range(100)]
+            requests = Requests(daemon.socket)
+            requests.make_tensors(5000)
+            found = {kind: daemon.count_requests(requests, kind, N) for kind in FLAT}
+            assert len(idle) == 100  # still open
+        finally:
+            daemon.stop()
+    except Unable as why:
+        pytest.skip(str(why))
+    assert all(n <= ROOM_AMONG_MANY * GATES["instructions"][kind] for kind, n in found.items()), found
 
 
 @pytest.mark.skipif(platform.python_version() != GATES["python version"], reason="gates.json is of another Python")
