@@ -34,42 +34,37 @@ struct element {
     bool container;
 };
 
-static uint64_t read_big_endian(const uint8_t *p, unsigned n)
-{
-    uint64_t value = 0;
-    for (unsigned i = 0; i < n; i++)
-        value = value << 8 | p[i];
-    return value;
-}
-
 static bool read_form(struct element *e, const uint8_t *p, size_t size)
 {
     const struct form *form = &forms[*p - 0xc0];
     if (size < 1u + form->length)
         return false;
-    uint64_t length = read_big_endian(p + 1, form->length);
+    uint64_t length = mpscan_big_endian(p + 1, form->length);
     e->size = 1u + form->length + form->fixed + (form->nested ? 0 : length);
     e->children = form->nested * length;
     e->container = form->nested != 0;
     return true;
 }
 
-// Small integers, nil, false and true: a byte that was counted among what is owed.
-static inline bool is_one_byte(uint8_t byte)
+// Of numbers, short strings, nil, false and true, whose first byte tells it. 0: of others.
+static inline unsigned plain_size(uint8_t byte)
 {
-    return byte < 0x80 || byte >= 0xe0 || byte == 0xc0 || byte == 0xc2 || byte == 0xc3;
+    if (byte < 0x80 || byte >= 0xe0 || byte == 0xc0 || byte == 0xc2 || byte == 0xc3)
+        return 1;
+    if (byte >= 0xa0 && byte < 0xc0)
+        return 1u + (byte & 0x1f);
+    return byte >= 0xca && byte <= 0xd3 ? 1u + forms[byte - 0xc0].fixed : 0;
 }
 
 // False if its head has not come whole.
 static inline bool read_element(struct element *e, const uint8_t *p, size_t size)
 {
     uint8_t byte = *p;
-    *e = (struct element){ .size = 1 };
-    if (byte >= 0xc0)
+    *e = (struct element){ .size = plain_size(byte) };
+    if (byte >= 0xc0 && byte < 0xe0)
         return read_form(e, p, size);
-    if (byte >= 0xa0) {
-        e->size += byte & 0x1f;
-    } else {
+    if (e->size == 0) {
+        e->size = 1;
         e->container = true;
         e->children = (byte & 0x0f) * (byte < 0x90 ? 2u : 1u);
     }
@@ -116,7 +111,7 @@ static enum mpscan_result check_element(struct mpscan *s, const struct element *
     return MPSCAN_MORE;
 }
 
-// Takes in what is not one byte: its size and children are in *e. MORE: it may go on.
+// Takes in what is not plain, or too large: its size and children are in *e. MORE: it may go on.
 static enum mpscan_result scan_element(struct mpscan *s, const uint8_t *p, size_t size,
                                        const struct mpscan_limits *limits, struct element *e)
 {
@@ -141,8 +136,8 @@ enum mpscan_result mpscan_scan(struct mpscan *s, const void *bytes, size_t size,
     size_t position = s->position, owed = s->owed;
     unsigned depth = s->depth;
     while (owed > 0 && position < size) {
-        struct element e = { .size = 1 };
-        if (!is_one_byte(p[position])) {
+        struct element e = { .size = plain_size(p[position]) };
+        if (e.size == 0 || position + e.size + (owed - 1) > limits.message) {
             s->position = position;
             s->owed = owed;
             s->depth = depth;

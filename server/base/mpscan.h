@@ -52,6 +52,15 @@ static inline void mpscan_reset(struct mpscan *scan)
     scan->reason[0] = '\0';
 }
 
+// What lengths and numbers are written as, in n bytes.
+static inline uint64_t mpscan_big_endian(const uint8_t *p, unsigned n)
+{
+    uint64_t number = 0;
+    for (unsigned i = 0; i < n; i++)
+        number = number << 8 | p[i];
+    return number;
+}
+
 // Goes on from where the last call stopped. `size` does not shrink and the limits do not change
 // from call to call of one message. Calling again after MPSCAN_DONE or MPSCAN_INVALID without
 // zeroing gives the same answer. `limits` NULL: the defaults.

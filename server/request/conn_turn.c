@@ -144,7 +144,7 @@ static bool decode(struct conn *c)
     struct opd_err err;
     opd_err_init(&err);
     if (!c->msg.decoder)
-        msg_begin(&c->msg, stream_bytes(&c->stream), c->scan.position);
+        msg_begin(&c->msg, stream_bytes(&c->stream));
     if (!msg_step(&c->msg, PARTED_DECODED)) {
         turn_retry(&c->broker->turn);
         return false;

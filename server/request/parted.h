@@ -9,7 +9,7 @@
 
 // What one turn of the loop does for a request.
 enum {
-    PARTED_DECODED = 1 << 16, // bytes of its message that are decoded
+    PARTED_DECODED = 1 << 16, // values of its message that are decoded
     PARTED_IDS = 1 << 12,     // looked up, or given up
     PARTED_TENSORS = 1 << 9,  // told of
     PARTED_BYTES = 1 << 20,   // copied

@@ -11,9 +11,9 @@ static bool refuse(struct opd_err *err, const char *what)
                        "%s; expected a MessagePack-RPC request [0, id, method, params]", what);
 }
 
-void msg_begin(struct msg *msg, const void *bytes, size_t size)
+void msg_begin(struct msg *msg, const void *bytes)
 {
-    *msg = (struct msg){ .decoder = value_begin(msg->spare, bytes, size) };
+    *msg = (struct msg){ .decoder = value_begin(msg->spare, bytes) };
 }
 
 bool msg_step(struct msg *msg, size_t most)
@@ -52,7 +52,7 @@ bool msg_decode(struct msg *msg, const void *bytes, size_t size, struct opd_err 
     *msg = (struct msg){ 0 };
     if (mpscan_scan(&scan, bytes, size, &limits) != MPSCAN_DONE || scan.position != size)
         return refuse(err, "the bytes are not MessagePack");
-    msg_begin(msg, bytes, size);
+    msg_begin(msg, bytes);
     msg_step(msg, SIZE_MAX);
     return msg_check(msg, err);
 }

@@ -24,8 +24,8 @@ struct msg {
 // A message is decoded in steps: msg_begin(), msg_step() until it is true, msg_check(). The caller
 // calls msg_end() or msg_finish(), also after a failure. The struct is zeroed before its first use.
 // Errors: malformed_message, which says what a message is.
-void msg_begin(struct msg *msg, const void *bytes, size_t size); // as value_begin()
-bool msg_step(struct msg *msg, size_t most);                     // as value_decode()
+void msg_begin(struct msg *msg, const void *bytes); // as value_begin()
+bool msg_step(struct msg *msg, size_t most);        // as value_decode()
 bool msg_check(struct msg *msg, struct opd_err *err);
 bool msg_decode(struct msg *msg, const void *bytes, size_t size, struct opd_err *err); // all of it
 void msg_end(struct msg *msg);    // the memory that decoding takes stays for the next msg_begin()

@@ -5,67 +5,189 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/mpscan.h"
 
 enum { ZONE_CHUNK = 4096 };
 
+// What is being filled: the root, an array, or a map, whose keys and values take turns.
+struct level {
+    value *next;
+    size_t left;
+};
+
 struct decoder {
-    char *bytes;
-    size_t size, position;
-    msgpack_object root;
-    msgpack_zone *zone;        // of messages decoded at once; stays for the next
-    msgpack_unpacker unpacker; // of one that is decoded in steps, else zeroed
+    const uint8_t *at;
+    value root;
+    msgpack_zone *zone; // of arrays and maps; stays for the next message
+    unsigned depth;
+    struct level levels[MPSCAN_MAX_DEPTH + 1];
 };
 
 // --- decoding
 
-struct decoder *value_begin(struct decoder *again, const void *bytes, size_t size)
+struct decoder *value_begin(struct decoder *again, const void *bytes)
 {
     struct decoder *d = again;
     if (!d) {
         d = mem_alloc(sizeof *d);
-        *d = (struct decoder){ .zone = NULL };
+        d->zone = msgpack_zone_new(ZONE_CHUNK);
+        if (!d->zone)
+            mem_exhausted(ZONE_CHUNK);
     }
-    d->bytes = (char *)(uintptr_t)bytes;
-    d->size = size;
-    d->position = 0;
+    d->at = bytes;
+    d->depth = 1;
+    d->levels[0] = (struct level){ &d->root, 1 };
     return d;
 }
 
-static int decode_some(struct decoder *d, size_t most)
+static uint64_t take_number(struct decoder *d, unsigned n)
 {
-    if (!d->unpacker.ctx && !msgpack_unpacker_init(&d->unpacker, 0))
-        return -1;
-    // The unpacker's own buffer would be a copy of the message; it reads from the message itself.
-    msgpack_unpacker in_place = d->unpacker;
-    in_place.buffer = d->bytes;
-    in_place.off = in_place.used = d->position;
-    int done = 0;
-    while (done == 0 && in_place.off == d->position && in_place.used < d->size) {
-        size_t left = d->size - in_place.used;
-        in_place.used += most < left ? most : left;
-        done = msgpack_unpacker_execute(&in_place);
-    }
-    d->position = in_place.off;
-    d->root = msgpack_unpacker_data(&d->unpacker);
-    return done;
+    d->at += n;
+    return mpscan_big_endian(d->at - n, n);
 }
 
-static int decode_all(struct decoder *d)
+static void take_text(struct decoder *d, value *v, msgpack_object_type type, size_t size)
 {
-    if (!d->zone && !(d->zone = msgpack_zone_new(ZONE_CHUNK)))
-        return -1;
-    return msgpack_unpack(d->bytes, d->size, &d->position, d->zone, &d->root);
+    v->type = type;
+    v->via.str = (msgpack_object_str){ (uint32_t)size, (const char *)d->at };
+    d->at += size;
+}
+
+static void take_ext(struct decoder *d, value *v, size_t size)
+{
+    v->type = MSGPACK_OBJECT_EXT;
+    v->via.ext = (msgpack_object_ext){ (int8_t)d->at[0], (uint32_t)size, (const char *)d->at + 1 };
+    d->at += 1 + size;
+}
+
+// An array's elements, or a map's keys and values: they come next.
+static void open_level(struct decoder *d, value *v, msgpack_object_type type, size_t size)
+{
+    size_t n = type == MSGPACK_OBJECT_MAP ? 2 * size : size;
+    value *inner = n ? msgpack_zone_malloc(d->zone, n * sizeof *inner) : NULL;
+    if (n && !inner)
+        mem_exhausted(n * sizeof *inner);
+    v->type = type;
+    if (type == MSGPACK_OBJECT_MAP)
+        v->via.map = (msgpack_object_map){ (uint32_t)size, (msgpack_object_kv *)(void *)inner };
+    else
+        v->via.array = (msgpack_object_array){ (uint32_t)size, inner };
+    if (n)
+        d->levels[d->depth++] = (struct level){ inner, n };
+}
+
+static void take_unsigned(value *v, uint64_t number)
+{
+    v->type = MSGPACK_OBJECT_POSITIVE_INTEGER;
+    v->via.u64 = number;
+}
+
+static void take_signed(value *v, int64_t number)
+{
+    v->type = number < 0 ? MSGPACK_OBJECT_NEGATIVE_INTEGER : MSGPACK_OBJECT_POSITIVE_INTEGER;
+    v->via.i64 = number;
+}
+
+static void take_float(struct decoder *d, value *v, bool is_double)
+{
+    uint64_t bits = take_number(d, is_double ? 8 : 4);
+    uint32_t few = (uint32_t)bits;
+    float narrow;
+    memcpy(&narrow, &few, sizeof narrow);
+    v->type = is_double ? MSGPACK_OBJECT_FLOAT64 : MSGPACK_OBJECT_FLOAT32;
+    v->via.f64 = (double)narrow;
+    if (is_double)
+        memcpy(&v->via.f64, &bits, sizeof bits);
+}
+
+// 0xc0 to 0xdf, but for 0xc1, which mpscan() refuses.
+static void take_form(struct decoder *d, value *v, uint8_t byte)
+{
+    switch (byte) {
+    case 0xc0:
+        v->type = MSGPACK_OBJECT_NIL;
+        break;
+    case 0xc2:
+    case 0xc3:
+        v->type = MSGPACK_OBJECT_BOOLEAN;
+        v->via.boolean = byte & 1;
+        break;
+    case 0xc4:
+    case 0xc5:
+    case 0xc6:
+        take_text(d, v, MSGPACK_OBJECT_BIN, take_number(d, 1u << (byte - 0xc4)));
+        break;
+    case 0xc7:
+    case 0xc8:
+    case 0xc9:
+        take_ext(d, v, take_number(d, 1u << (byte - 0xc7)));
+        break;
+    case 0xca:
+    case 0xcb:
+        take_float(d, v, byte == 0xcb);
+        break;
+    case 0xcc:
+    case 0xcd:
+    case 0xce:
+    case 0xcf:
+        take_unsigned(v, take_number(d, 1u << (byte - 0xcc)));
+        break;
+    case 0xd0:
+        take_signed(v, (int8_t)take_number(d, 1));
+        break;
+    case 0xd1:
+        take_signed(v, (int16_t)take_number(d, 2));
+        break;
+    case 0xd2:
+        take_signed(v, (int32_t)take_number(d, 4));
+        break;
+    case 0xd3:
+        take_signed(v, (int64_t)take_number(d, 8));
+        break;
+    case 0xd9:
+    case 0xda:
+    case 0xdb:
+        take_text(d, v, MSGPACK_OBJECT_STR, take_number(d, 1u << (byte - 0xd9)));
+        break;
+    case 0xdc:
+    case 0xdd:
+        open_level(d, v, MSGPACK_OBJECT_ARRAY, take_number(d, 2u << (byte - 0xdc)));
+        break;
+    case 0xde:
+    case 0xdf:
+        open_level(d, v, MSGPACK_OBJECT_MAP, take_number(d, 2u << (byte - 0xde)));
+        break;
+    default: // 0xd4 to 0xd8
+        take_ext(d, v, (size_t)1 << (byte - 0xd4));
+    }
+}
+
+static void take_value(struct decoder *d, value *v)
+{
+    uint8_t byte = *d->at++;
+    if (byte < 0x80)
+        take_unsigned(v, byte);
+    else if (byte >= 0xe0)
+        take_signed(v, (int8_t)byte);
+    else if (byte >= 0xc0)
+        take_form(d, v, byte);
+    else if (byte >= 0xa0)
+        take_text(d, v, MSGPACK_OBJECT_STR, byte & 0x1f);
+    else
+        open_level(d, v, byte >= 0x90 ? MSGPACK_OBJECT_ARRAY : MSGPACK_OBJECT_MAP, byte & 0x0f);
 }
 
 bool value_decode(struct decoder *d, size_t most)
 {
-    if (d->position == d->size)
-        return true;
-    bool whole = !d->unpacker.ctx && d->size <= most;
-    int done = whole ? decode_all(d) : decode_some(d, most);
-    if (done < 0) // no other failure is left in bytes that have passed mpscan()
-        mem_exhausted(d->size);
-    return d->position == d->size;
+    for (; d->depth > 0 && most > 0; most--) {
+        struct level *l = &d->levels[d->depth - 1];
+        value *v = l->next++;
+        l->left--;
+        take_value(d, v);
+        while (d->depth > 0 && d->levels[d->depth - 1].left == 0)
+            d->depth--;
+    }
+    return d->depth == 0;
 }
 
 const value *value_root(const struct decoder *d)
@@ -75,19 +197,12 @@ const value *value_root(const struct decoder *d)
 
 void value_end(struct decoder *d)
 {
-    if (d->unpacker.ctx)
-        msgpack_unpacker_destroy(&d->unpacker);
-    d->unpacker.ctx = NULL;
-    if (d->zone)
-        msgpack_zone_clear(d->zone);
+    msgpack_zone_clear(d->zone);
 }
 
 void value_finish(struct decoder *d)
 {
-    if (!d)
-        return;
-    value_end(d);
-    if (d->zone)
+    if (d)
         msgpack_zone_free(d->zone);
     free(d);
 }

@@ -1,8 +1,8 @@
 #pragma once
 
-// MessagePack values, decoded by msgpack-c from bytes that have passed mpscan(), which bounds what
-// it allocates and how deep it goes. Strings and binaries stay where they are in the bytes. A large
-// message is decoded in steps.
+// MessagePack values, as msgpack-c's structs, decoded from bytes that have passed mpscan(), which
+// bounds what is allocated and how deep it goes: nothing is checked again. Strings and binaries
+// stay where they are in the bytes. A large message is decoded in steps.
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -28,9 +28,8 @@ struct decoder;
 
 // Starts with bytes that hold one whole object, and may neither move nor go before value_end() or
 // value_finish(). `again` is a decoder that has ended, to be used once more; NULL: makes one.
-struct decoder *value_begin(struct decoder *again, const void *bytes, size_t size);
-// Goes on by at most so many bytes, not counting those of strings and binaries, which are passed
-// over. True: that was all of them.
+struct decoder *value_begin(struct decoder *again, const void *bytes);
+// Goes on by at most so many values. True: that was all of them.
 bool value_decode(struct decoder *d, size_t most);
 const value *value_root(const struct decoder *d); // once all is decoded
 void value_end(struct decoder *d);    // its values are gone, its memory stays for another message

@@ -131,7 +131,7 @@ static void test_in_steps(void **state)
     for (size_t most = 1; most < 20; most++) {
         struct opd_err err = { 0 };
         size_t steps = 1;
-        msg_begin(&msg, bytes, scan.position);
+        msg_begin(&msg, bytes);
         while (!msg_step(&msg, most))
             steps++;
         assert_true(steps <= (scan.position + most - 1) / most);
@@ -146,7 +146,7 @@ static void test_in_steps(void **state)
         msg_end(&msg); // the next one takes its memory over
         assert_null(msg.decoder);
     }
-    msg_begin(&msg, bytes, scan.position);
+    msg_begin(&msg, bytes);
     msg_step(&msg, 3);
     msg_finish(&msg);
 }
@@ -370,7 +370,7 @@ static void test_maps_count_their_pairs(void **state)
     size_t empty = pack_map_begin(&out);
     pack_map_end(&out, empty);
     pack_map_end(&out, map);
-    struct decoder *d = value_begin(NULL, out.bytes, out.size);
+    struct decoder *d = value_begin(NULL, out.bytes);
     assert_true(value_decode(d, SIZE_MAX));
     const value *v = value_root(d);
     assert_int_equal(value_count(v), 2);
