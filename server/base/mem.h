@@ -11,6 +11,16 @@ _Noreturn void mem_exhausted(size_t wanted); // ends the process, for who alloca
 void *mem_alloc(size_t size);                // uninitialised
 void *mem_zalloc(size_t count, size_t size); // zeroed; overflow of the product ends the process
 void *mem_realloc(void *p, size_t count, size_t size);
+
+// Pieces of one size that come and go with each request: some that are given back stay for the next
+// ones. Zeroed is empty; for one thread. What was allocated otherwise can be given too.
+struct mem_pool {
+    void *first; // each begins with the next
+    size_t n;
+};
+void *mem_pool_take(struct mem_pool *pool, size_t size); // uninitialised
+void mem_pool_give(struct mem_pool *pool, void *p);
+
 char *mem_strdup(const char *s);
 char *mem_strndup(const char *s, size_t n);
 char *mem_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2))); // freed by the caller

@@ -8,6 +8,8 @@
 // How many pieces of the first bin that may fit are looked at before a larger bin is taken.
 enum { SEARCH_LIMIT = 32 };
 
+static struct mem_pool blocks;
+
 static int bin_of(uint64_t size)
 {
     return 63 - __builtin_clzll(size) - 9;
@@ -101,7 +103,7 @@ static void split(struct suballoc *a, struct suballoc_block *b, uint64_t size)
 {
     if (b->size == size)
         return;
-    struct suballoc_block *rest = mem_alloc(sizeof *rest);
+    struct suballoc_block *rest = mem_pool_take(&blocks, sizeof *rest);
     *rest = (struct suballoc_block){ .chunk = b->chunk,
                                      .offset = b->offset + size,
                                      .size = b->size - size,
@@ -163,7 +165,7 @@ static void merge(struct suballoc *a, struct suballoc_block *b, struct suballoc_
     b->after = after->after;
     if (b->after)
         b->after->before = b;
-    free(after);
+    mem_pool_give(&blocks, after);
 }
 
 void suballoc_free(struct suballoc *a, struct suballoc_block *b)

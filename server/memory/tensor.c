@@ -7,6 +7,8 @@
 #include "memory/kept.h"
 #include "wire/msg.h"
 
+static struct mem_pool storages, tensors;
+
 enum alloc_result storage_new(struct space *space, uint64_t size, struct holder *holder,
                               struct storage **out, struct opd_err *err)
 {
@@ -18,7 +20,7 @@ enum alloc_result storage_new(struct space *space, uint64_t size, struct holder 
         if (result != ALLOC_OK)
             return result;
     }
-    *out = mem_alloc(sizeof **out);
+    *out = mem_pool_take(&storages, sizeof **out);
     **out = (struct storage){
         .refs = 1, .space = space, .holder = holder_ref(holder), .block = block, .size = size
     };
@@ -30,7 +32,7 @@ enum alloc_result storage_new(struct space *space, uint64_t size, struct holder 
 
 struct storage *storage_import(struct import *m, uint64_t offset, uint64_t size)
 {
-    struct storage *s = mem_zalloc(1, sizeof *s);
+    struct storage *s = mem_pool_take(&storages, sizeof *s);
     *s = (struct storage){ .refs = 1, .space = m->space, .size = size };
     if (m->fate->state != FATE_DONE)
         s->fate = fate_ref(m->fate);
@@ -58,12 +60,12 @@ void storage_unref(struct storage *s)
     import_unref(s->import);
     fate_unref(s->fate);
     writes_free(s);
-    free(s);
+    mem_pool_give(&storages, s);
 }
 
 struct tensor *tensor_new(struct storage *s, uint64_t offset, const struct tensor_desc *desc)
 {
-    struct tensor *t = mem_alloc(sizeof *t);
+    struct tensor *t = mem_pool_take(&tensors, sizeof *t);
     *t = (struct tensor){ .refs = 1, .storage = storage_ref(s), .offset = offset };
     t->size = tensor_desc_size(desc);
     t->desc = *desc;
@@ -86,7 +88,7 @@ void tensor_unref(struct tensor *t)
         *t->made_at = NULL;
     storage_unref(t->storage);
     free(t->name);
-    free(t);
+    mem_pool_give(&tensors, t);
 }
 
 uint64_t storage_place(const struct storage *s)

@@ -9,9 +9,11 @@
 // A storage that is suspect in more pieces than that is so as a whole.
 enum { MAX_PIECES = 1024 };
 
+static struct mem_pool fates;
+
 struct fate *fate_new(void)
 {
-    struct fate *f = mem_alloc(sizeof *f);
+    struct fate *f = mem_pool_take(&fates, sizeof *f);
     *f = (struct fate){ .refs = 1 };
     return f;
 }
@@ -27,7 +29,7 @@ void fate_unref(struct fate *f)
     if (!f || --f->refs > 0)
         return;
     free(f->why);
-    free(f);
+    mem_pool_give(&fates, f);
 }
 
 // Most storages have one at a time.

@@ -4,6 +4,9 @@
 
 #include "base/mem.h"
 
+// What it keeps when it is empty again: calls that are sent at once make ids, and give them up.
+enum { LEAST_KEPT = 1024 };
+
 static size_t slot_of(const struct map *m, uint64_t key)
 {
     uint64_t h = key * 0x9e3779b97f4a7c15u;
@@ -64,7 +67,7 @@ void *map_remove(struct map *m, uint64_t key)
     }
     m->slots[hole].value = NULL;
     m->count--;
-    if (m->capacity > 64 && m->count * 8 < m->capacity)
+    if (m->capacity > LEAST_KEPT && m->count * 8 < m->capacity)
         resize(m, m->capacity / 2);
     return value;
 }
