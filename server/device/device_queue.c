@@ -316,7 +316,9 @@ static void complete(struct device_link *link, const struct dev_done *done)
         return;
     }
     struct command *c = pop(&link->flight, &link->flight_end);
-    struct opd_err err = { .code = done->code };
+    struct opd_err err;
+    opd_err_init(&err);
+    err.code = (enum opd_err_code)done->code;
     const struct plan *reporter;
     c->ran = done->ran;
     c->printed = done->message + strlen(done->message) + 1;

@@ -102,11 +102,14 @@ enum request_status request_done_word(struct request *req, const value *params, 
 void request_tell(const struct request *req, struct device *d, struct command *cmd, int version)
 {
     struct conn *c = req->conn;
-    struct opd_err err = { 0 };
-    struct dev_word word = { .step = { DEV_STEP_WORD, sizeof word }, .version = (uint32_t)version };
+    struct dev_word word;
     if (!c->word.shm || c->n_flight > 0 || req->notification || req->n_needs > 0 || c->capture ||
         req->broker->clients.n_tracers > 0 || cmd->bytes.size + sizeof word > DEV_MAX_COMMAND)
         return;
+    struct opd_err err;
+    opd_err_init(&err);
+    word = (struct dev_word){ .step = { DEV_STEP_WORD, sizeof word },
+                              .version = (uint32_t)version };
     if (request_shm(req, (int64_t)c->word.shm, (int64_t)c->word.offset, sizeof(struct word), d,
                     &word.at, &err)) {
         buf_append(&cmd->bytes, &word, sizeof word);
