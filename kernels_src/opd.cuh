@@ -25,6 +25,17 @@ typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
 
+#ifndef CUDA_VERSION // as cuda.h says
+#ifdef __CUDACC_VER_MAJOR__
+#define CUDA_VERSION (__CUDACC_VER_MAJOR__ * 1000 + __CUDACC_VER_MINOR__ * 10)
+#else
+#define CUDA_VERSION 13000
+#endif
+#endif
+#ifndef CUDART_VERSION
+#define CUDART_VERSION CUDA_VERSION
+#endif
+
 #ifndef INFINITY
 #define INFINITY __int_as_float(0x7f800000)
 #endif
@@ -89,6 +100,9 @@ extern "C" __device__ void __assertfail(const char *what, const char *file, unsi
 #define CUDA_KERNEL_ASSERT(x) assert(x)
 #endif
 
+struct __half;
+struct __nv_bfloat16;
+
 namespace opd
 {
 
@@ -146,6 +160,8 @@ struct half {
     }
 #ifdef __CUDA_FP16_TYPES_EXIST__
     OPD_NVIDIA_16BIT(half, __half)
+#else
+    __device__ __forceinline__ explicit operator ::__half() const; // of our cuda_fp16.h
 #endif
 };
 
@@ -191,6 +207,8 @@ struct bfloat16 {
     }
 #ifdef __CUDA_BF16_TYPES_EXIST__
     OPD_NVIDIA_16BIT(bfloat16, __nv_bfloat16)
+#else
+    __device__ __forceinline__ explicit operator ::__nv_bfloat16() const;
 #endif
 };
 #undef OPD_NVIDIA_16BIT

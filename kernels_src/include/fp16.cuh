@@ -43,6 +43,10 @@
         typedef float type;                                                                        \
     };                                                                                             \
     }                                                                                              \
+    OPD_FN opd::base::operator name() const                                                        \
+    {                                                                                              \
+        return name(*this);                                                                        \
+    }                                                                                              \
     OPD_FN name opd_##base(uint16_t bits)                                                          \
     {                                                                                              \
         name v;                                                                                    \

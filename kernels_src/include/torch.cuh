@@ -3,6 +3,9 @@
 #ifndef OPD_TORCH
 #define OPD_TORCH
 
+#define TORCH_VERSION_MAJOR 2
+#define TORCH_VERSION_MINOR 6
+#define TORCH_VERSION_PATCH 0
 #define C10_HOST
 #define C10_DEVICE __device__
 #define C10_HOST_DEVICE __device__

@@ -1,13 +1,15 @@
 #include <string.h>
 
-#include "op/reader.h"
+#include "base/mem.h"
 #include "base/suggest.h"
+#include "op/reader.h"
+#include "op/text.h"
 
 // The index of a template parameter by its name; -1: there is none.
-static int find_template_param(const struct signature *sig, const char *name)
+static int find_template_param(const struct signature *sig, const char *name, size_t n)
 {
-    for (int i = 0; i < sig->n_template; i++)
-        if (sig->template_params[i].name[0] && strcmp(sig->template_params[i].name, name) == 0)
+    for (int i = 0; i < sig->n_template && n > 0; i++)
+        if (text_is(name, n, sig->template_params[i].name))
             return i;
     return -1;
 }
@@ -34,10 +36,32 @@ static bool is_same(const struct signature *a, const struct signature *b)
     return true;
 }
 
-// How many of its parameters are of the operator's first dtype. Of kernels that share a name the
-// one with most is meant.
-static int count_fitting(const struct reader *r, const struct step *launch,
-                         const struct signature *sig)
+static bool is_part(const char *whole, const char *name)
+{
+    size_t n = strlen(name);
+    return strncmp(whole, name, n) == 0 && (!whole[n] || whole[n] == '.' || whole[n] == '[');
+}
+
+// How many of its parameters the header has no name and no `bind` for, and of its binds no
+// parameter.
+static int count_unsaid(const struct reader *r, const struct signature *sig)
+{
+    int n = r->n_binds;
+    for (int i = 0; i < sig->n_params; i++) {
+        const char *name = sig->params[i].name;
+        bool said = scope_find(&r->scope, name, strlen(name)) != NULL;
+        for (int b = 0; b < r->n_binds; b++) {
+            bool bound = is_part(r->binds[b].name, name);
+            said = said || bound;
+            n -= bound;
+        }
+        n += !said;
+    }
+    return n;
+}
+
+// How many of its parameters are of the operator's first dtype.
+static int count_fitting(const struct reader *r, const struct signature *sig)
 {
     const struct op_type *scalar = &r->op->types[TYPE_SCALAR];
     struct cnumber type, wanted = { 0 };
@@ -49,7 +73,21 @@ static int count_fitting(const struct reader *r, const struct step *launch,
         n += text && scalar->n_dtypes > 0 && cnumber_parse(text, strlen(text), &type) &&
              type.kind == wanted.kind && type.size == wanted.size;
     }
-    return launch->is_template && !sig->is_template ? -1 : n;
+    return n;
+}
+
+// Of kernels that share a name the one is meant that takes what the header has, among such the one
+// with most of the first dtype, and then the one that takes most. > 0: rather a than b.
+static int compare_fitting(const struct reader *r, const struct step *launch,
+                           const struct signature *a, const struct signature *b)
+{
+    int plain_a = launch->is_template && !a->is_template, unsaid_a = count_unsaid(r, a);
+    int plain_b = launch->is_template && !b->is_template, unsaid_b = count_unsaid(r, b);
+    int fitting = count_fitting(r, a) - count_fitting(r, b);
+    return plain_a != plain_b     ? plain_b - plain_a
+           : unsaid_a != unsaid_b ? unsaid_b - unsaid_a
+           : fitting != 0         ? fitting
+                                  : a->n_params - b->n_params;
 }
 
 // The definition of that name; the same kernel may be declared before, or stand in two branches
@@ -67,11 +105,9 @@ static const struct signature *find_signature(struct reader *r, struct step *lau
         if (strcmp(sig->name, name) != 0 || (found && special))
             continue;
         bool both = found && found->has_body && sig->has_body;
-        int more = both && !is_same(found, sig)
-                       ? count_fitting(r, launch, sig) - count_fitting(r, launch, found)
-                       : 0;
+        int more = both && !is_same(found, sig) ? compare_fitting(r, launch, sig, found) : 0;
         if (both && !is_same(found, sig)) {
-            launch->types = "";
+            launch->types = found->is_template == sig->is_template ? "" : launch->types;
             rival = more > 0 ? NULL : more == 0 ? sig : rival;
         }
         for (int p = 0; both && is_same(found, sig) && p < sig->n_params; p++) {
@@ -90,9 +126,31 @@ static const struct signature *find_signature(struct reader *r, struct step *lau
                  name, found->line, rival->line);
         return NULL;
     }
-    if (launch->types)
-        launch->types = launch->is_template || found->is_template ? NULL : found->types;
     return found;
+}
+
+// The types of the parameters, by which the compiler tells it from others of its name; those of a
+// template with its arguments in them. NULL: they are no types.
+static const char *spell_types(struct reader *r, const struct step *launch)
+{
+    const struct signature *sig = launch->signature;
+    struct buf out = { 0 };
+    bool ok = true;
+    for (const char *p = sig->types; *p && ok;) {
+        size_t n = 0;
+        while (text_is_word_char(p[n]))
+            n++;
+        int at = n > 0 ? find_template_param(sig, p, n) : -1;
+        const char *arg = at >= 0 && at < launch->n_template_args ? launch->template_args[at].text
+                                                                  : NULL;
+        ok = at < 0 || (arg && !sig->template_params[at].is_pack);
+        n += n == 0;
+        buf_append(&out, at < 0 ? p : arg, !ok ? 0 : at < 0 ? n : strlen(arg));
+        p += n;
+    }
+    const char *text = ok ? arena_printf(r->arena, "%s", buf_str(&out)) : NULL;
+    buf_finish(&out);
+    return text;
 }
 
 // Without arguments a template of one type is of scalar_t.
@@ -138,7 +196,7 @@ static bool check_template(struct reader *r, const struct step *launch)
 
 bool bind_type(struct reader *r, const struct step *launch, const char *text, struct cnumber *out)
 {
-    int at = find_template_param(launch->signature, text);
+    int at = find_template_param(launch->signature, text, strlen(text));
     if (at >= 0 && launch->signature->template_params[at].is_type)
         text = at < launch->n_template_args ? launch->template_args[at].text : "";
     const struct symbol *s = scope_find(&r->scope, text, strlen(text));
@@ -326,7 +384,7 @@ static bool bind_one(struct reader *r, const struct step *launch, const struct s
 static bool bind_pack(struct reader *r, const struct step *launch, const struct signature_param *p,
                       struct argument_list *list)
 {
-    int from = find_template_param(launch->signature, p->type);
+    int from = find_template_param(launch->signature, p->type, strlen(p->type));
     for (int i = from < 0 ? launch->n_template_args : from; i < launch->n_template_args; i++) {
         struct signature_param *own = arena_alloc(r->arena, 1, sizeof *own);
         const struct template_arg *arg = &launch->template_args[i];
@@ -368,6 +426,8 @@ bool bind_launch(struct reader *r, struct step *launch)
         return false;
     launch->signature = sig;
     default_template(r, launch);
+    if (launch->types)
+        launch->types = spell_types(r, launch);
     if (!check_template(r, launch))
         return false;
     if (sig->problem) {

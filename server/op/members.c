@@ -21,6 +21,42 @@ struct filler {
     int n_lists; // of `chunks` that have an array
 };
 
+// int2, float4 and the like, dim3 and std::pair, where the file has none of that name.
+static const struct struct_definition *find_common(const struct reader *r, const char *name,
+                                                   size_t n)
+{
+    static const struct {
+        const char *name, *type;
+        int size;
+    } bases[] = {
+        { "char", "signed char", 1 }, { "uchar", "unsigned char", 1 },
+        { "short", "short", 2 },      { "ushort", "unsigned short", 2 },
+        { "int", "int", 4 },          { "uint", "unsigned", 4 },
+        { "long", "int64_t", 8 },     { "ulong", "uint64_t", 8 },
+        { "longlong", "int64_t", 8 }, { "ulonglong", "uint64_t", 8 },
+        { "float", "float", 4 },      { "double", "double", 8 },
+    };
+    static const char *const members[] = { "x", "x, y", "x, y, z", "x, y, z, w" };
+    const char *text = text_is(name, n, "dim3")   ? "struct dim3 { unsigned x, y, z; };"
+                       : text_is(name, n, "pair") ? "template <class A, class B> struct pair "
+                                                    "{ A first; B second; };"
+                                                  : NULL;
+    int k = n > 1 ? name[n - 1] - '0' : 0;
+    for (size_t i = 0; k >= 1 && k <= 4 && i < sizeof bases / sizeof *bases; i++)
+        if (text_is(name, n - 1, bases[i].name)) {
+            int all = k * bases[i].size, align = k == 3 ? bases[i].size : all < 16 ? all : 16;
+            text = arena_printf(r->arena, "struct alignas(%d) %.*s { %s %s; };", align, (int)n,
+                                name, bases[i].type, members[k - 1]);
+        }
+    struct struct_definition *found = NULL;
+    int n_found = 0;
+    if (text)
+        struct_scan(text, strlen(text), r->arena, &found, &n_found);
+    for (int i = 0; n_found > 0 && i < found->n_members; i++)
+        found->line = found->members[i].param.line = 0; // not of the file's
+    return n_found > 0 ? found : NULL;
+}
+
 const struct struct_definition *members_find(const struct reader *r, const char *type)
 {
     size_t n = strcspn(type, "<");
@@ -31,7 +67,7 @@ const struct struct_definition *members_find(const struct reader *r, const char 
     for (int i = 0; i < r->n_structs; i++)
         if (text_is(start, (size_t)(type + n - start), r->structs[i].name))
             return &r->structs[i];
-    return NULL;
+    return find_common(r, start, (size_t)(type + n - start));
 }
 
 static bool add(struct filler *f, const struct argument *arg)
@@ -43,12 +79,15 @@ static bool add(struct filler *f, const struct argument *arg)
     return true;
 }
 
-static bool add_mark(struct filler *f, const char *name, enum param_kind kind, int line)
+static bool add_mark(struct filler *f, const char *name, enum param_kind kind,
+                     const struct struct_definition *def)
 {
     struct signature_param *p = arena_alloc(f->r->arena, 1, sizeof *p);
-    *p = (struct signature_param){
-        .name = name, .type = f->param->type, .kind = kind, .line = line
-    };
+    *p = (struct signature_param){ .name = name,
+                                   .type = f->param->type,
+                                   .kind = kind,
+                                   .align = def->align,
+                                   .line = def->line ? def->line : f->param->line };
     return add(f, &(struct argument){ .param = p, .tensor = -1 });
 }
 
@@ -119,6 +158,7 @@ static bool add_member(struct filler *f, const struct struct_member *m, const ch
     *p = m->param;
     p->name = path;
     p->type = type;
+    p->line = p->line ? p->line : f->param->line;
     struct argument arg = { .param = p, .tensor = -1 };
     return bind_param(f->r, f->launch, &arg) && add(f, &arg);
 }
@@ -248,23 +288,34 @@ static bool check_table(const struct filler *f, int from)
                       ", whose arrays of tensors, or of blocks, are not equally long");
 }
 
-static bool add_struct(struct filler *f, const char *type, const char *path, int depth)
+static bool check_struct(struct filler *f, const struct struct_definition *def)
 {
-    const struct struct_definition *def = members_find(f->r, type);
-    if (!def || depth > MAX_NESTED)
-        return PARAM_FAIL(f->r, f->launch, f->param,
-                          ", whose member '%.64s' is of type '%.64s', expected a pointer, an "
-                          "accessor, a number, bool, a type variable or a struct of this file",
-                          path, type);
     if (def->problem && def->problem_line > 0)
         return PARAM_FAIL(f->r, f->launch, f->param,
                           " of struct '%s' (line %d), which cannot be filled in: line %d has %s",
                           def->name, def->line, def->problem_line, def->problem);
-    if (def->problem)
+    return !def->problem ||
+           PARAM_FAIL(f->r, f->launch, f->param,
+                      " of struct '%s' (line %d), which cannot be filled in: %s", def->name,
+                      def->line, def->problem);
+}
+
+// Those of its base first, which ends as a struct does unless it has one itself.
+static bool add_members(struct filler *f, const struct struct_definition *def, const char *type,
+                        const char *path, int depth)
+{
+    const char *base = def->base ? substitute(f, def, type, def->base) : NULL;
+    const struct struct_definition *first = base ? members_find(f->r, base) : NULL;
+    if (!check_struct(f, def))
+        return false;
+    if (base && (!first || first == def || depth > MAX_NESTED))
         return PARAM_FAIL(f->r, f->launch, f->param,
-                          " of struct '%s' (line %d), which cannot be filled in: %s", def->name,
-                          def->line, def->problem);
-    if (!add_mark(f, path, PARAM_STRUCT, def->line))
+                          " of struct '%s' (line %d), whose base '%.64s' is none of this file",
+                          def->name, def->line, base);
+    bool whole = first && !first->base;
+    if ((whole && !add_mark(f, path, PARAM_STRUCT, first)) ||
+        (first && !add_members(f, first, base, path, depth + 1)) ||
+        (whole && !add_mark(f, path, PARAM_END, first)))
         return false;
     bool table = f->launch->chunk &&
                  (find_member(def, "block_to_tensor") || find_member(def, "block_to_chunk"));
@@ -277,7 +328,19 @@ static bool add_struct(struct filler *f, const char *type, const char *path, int
                    : !add_elements(f, def, m, type, name, depth))
             return false;
     }
-    return (!table || check_table(f, from)) && add_mark(f, path, PARAM_END, def->line);
+    return !table || check_table(f, from);
+}
+
+static bool add_struct(struct filler *f, const char *type, const char *path, int depth)
+{
+    const struct struct_definition *def = members_find(f->r, type);
+    if (!def || depth > MAX_NESTED)
+        return PARAM_FAIL(f->r, f->launch, f->param,
+                          ", whose member '%.64s' is of type '%.64s', expected a pointer, an "
+                          "accessor, a number, bool, a type variable or a struct of this file",
+                          path, type);
+    return add_mark(f, path, PARAM_STRUCT, def) && add_members(f, def, type, path, depth) &&
+           add_mark(f, path, PARAM_END, def);
 }
 
 const char *members_type(struct reader *r, const struct step *launch, const char *type)

@@ -146,7 +146,9 @@ static bool pack_value(const struct step *launch, const struct argument *arg, co
 static uint32_t align_of(const struct argument *arg, const struct env *env)
 {
     if (arg->param->kind != PARAM_VALUE && arg->param->kind != PARAM_ARRAY)
-        return arg->param->kind < PARAM_STRUCT ? 8 : 1;
+        return arg->param->kind < PARAM_STRUCT ? 8
+               : arg->param->align > 1         ? (uint32_t)arg->param->align
+                                               : 1;
     return cnumber_align(arg->type.kind == CNUMBER_VARIABLE
                              ? cnumber_of_dtype(env_dtype(env, arg->type.type))
                              : arg->type);
@@ -246,6 +248,7 @@ static const char param_type[] =
     "template <int I, class A, class... R> struct opd_param<I, void (*)(A, R...)>\n"
     "    : opd_param<I - 1, void (*)(R...)> {};\n"
     "#ifdef OPD_CPU\n"
+    "#pragma GCC diagnostic ignored \"-Winvalid-offsetof\"\n"
     "#define opd_offset(T, member) __builtin_offsetof(T, member)\n"
     "#else\n" // NVRTC's
     "#define opd_offset(T, member) __INTADDR__(&((T *)0)->member)\n"
@@ -266,9 +269,10 @@ static void check_place(struct checks *c, const struct argument *arg, const stru
     const char *name = arg->param->name, *dot = strchr(name, '.');
     bool ends = p->depth == 0 && arg->param->kind == PARAM_END;
     if (p->depth == 1 && arg->param->kind == PARAM_STRUCT && !dot) {
+        bool cast = strncmp(c->kernel, "static_cast", 11) == 0; // of several: a pointer already
         c->number = c->out->size;
-        buf_printf(c->out, "using opd_struct_%zu = opd_param<%d, decltype(&%s)>::type;\n",
-                   c->number, p->n_params - 1, c->kernel);
+        buf_printf(c->out, "using opd_struct_%zu = opd_param<%d, decltype(%s%s)>::type;\n",
+                   c->number, p->n_params - 1, cast ? "" : "&", c->kernel);
     }
     if (!ends && (p->depth == 0 || arg->param->kind >= PARAM_STRUCT))
         return;

@@ -17,7 +17,8 @@ static void append_type(const struct scan_words *w, struct buf *out)
     int bracket = scan_find(w->pieces, n, "[");
     buf_append_str(out, out->size > 0 ? ", " : "");
     for (int i = 0; i < (bracket > 0 ? bracket : n) - 1; i++)
-        buf_printf(out, "%.*s ", (int)w->pieces[i].size, w->pieces[i].start);
+        buf_printf(out, "%.*s%s", (int)w->pieces[i].size, w->pieces[i].start,
+                   scan_is(&w->pieces[i], ":") ? "" : " "); // "std ::pair"
     buf_append_str(out, bracket > 0 ? "*" : "");
 }
 

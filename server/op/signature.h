@@ -39,6 +39,7 @@ struct signature_param {
     bool asked;        // whether it is null; or that is not to be seen
     bool is_pack;      // PARAM_VALUE: "Types... name", as many as the template is given
     int rank;          // PARAM_ACCESSOR; 0: a TensorInfo, of any up to TENSOR_INFO_DIMS
+    int align;         // PARAM_STRUCT, PARAM_END: at least
     const char *index; // the type of its sizes and strides
     int line;
 };
@@ -75,6 +76,8 @@ struct struct_definition {
     int line;
     const char *problem; // a member that cannot be filled in: fails when a kernel takes it
     int problem_line;    // 0: the whole of it
+    int align;           // as it says itself; 0: that of its members
+    const char *base;    // the struct whose members come first, or NULL
     int n_template, n_members;
     struct template_param *template_params;
     struct struct_member *members;

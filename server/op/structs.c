@@ -128,27 +128,60 @@ static void read_body(struct scanner *s, struct piece text, struct struct_defini
     def->members = arena_copy(s->arena, members, (size_t)def->n_members, sizeof *members);
 }
 
+// alignas(16) or __align__(16), where the scanner stands behind the word.
+static void read_align(struct scanner *s, const struct piece *word, struct struct_definition *def)
+{
+    struct piece n = scan_bracketed(s, false);
+    size_t digits = n.start ? strspn(n.start, "0123456789") : 0;
+    if (digits > 0 && digits < 4 && digits == n.size &&
+        (scan_is(word, "alignas") || scan_is(word, "__align__")))
+        def->align = (int)strtol(n.start, NULL, 10);
+    if (def->align < 1 || (def->align & (def->align - 1)) != 0)
+        def->problem = "its alignment is none that is known here";
+}
+
+// Behind `:`, up to the braces: one base, as `public B<T>`.
+static void read_base(struct scanner *s, struct struct_definition *def)
+{
+    struct piece first = s->piece;
+    bool several = false;
+    int depth = 0;
+    if (scan_is(&first, "public")) {
+        scan_next(s);
+        first = s->piece;
+    }
+    for (; !scan_at_end(s) && !scan_is(&s->piece, "{"); scan_next(s)) {
+        depth += scan_is(&s->piece, "<") - scan_is(&s->piece, ">");
+        several = several || (scan_is(&s->piece, ",") && depth == 0) ||
+                  scan_is(&s->piece, "virtual") || scan_is(&s->piece, "private");
+    }
+    size_t size = (size_t)(s->piece.start - first.start);
+    while (size > 0 && strchr(" \t\n", first.start[size - 1]))
+        size--;
+    def->base = arena_strndup(s->arena, first.start, size);
+    if (several)
+        def->problem = "it has a base that is not known here";
+}
+
 // Behind `struct`: words and attributes, its name, perhaps a base, then the braces.
 static bool read_struct(struct scanner *s, struct piece template_text,
                         struct struct_definition *def)
 {
     struct piece name = { 0 };
-    bool has_base = false;
     while (!scan_at_end(s) && !scan_is(&s->piece, "{")) {
-        if (s->piece.size == 1 && strchr(";)>,=*&", *s->piece.start) && !has_base)
+        if (s->piece.size == 1 && strchr(";)>,=*&", *s->piece.start))
             return false;
         if (scan_is(&s->piece, "(")) {
-            def->problem = "its alignment is not that of its members";
-            scan_bracketed(s, false);
+            read_align(s, &name, def);
             continue;
         }
-        has_base = has_base || scan_is(&s->piece, ":");
-        if (!has_base && scan_is_word(&s->piece))
+        bool base = scan_is(&s->piece, ":");
+        if (scan_is_word(&s->piece))
             name = s->piece;
         scan_next(s);
+        if (base)
+            read_base(s, def);
     }
-    if (has_base)
-        def->problem = "it has a base";
     if (!scan_is_word(&name) || scan_at_end(s))
         return false;
     struct signature sig = { 0 };

@@ -96,6 +96,34 @@ __global__ void multiply_backward(const float *x, const float *w, const float *g
     CUDA_KERNEL_LOOP(i, N) put_both(grad_x, grad_w, i, grad_y[i] * w[i], grad_y[i] * x[i]);
 }
 """
+CHOSEN = """
+//! op      chosen(Tensor x, *, int by=3) -> Tensor y
+//! dtypes  float16 float32
+//! shape   x y [n]
+//! example x=[5]
+//! forward
+//!   kernel STEPS
+#include <cuda_fp16.h>
+#include <torch/extension.h>
+#include <utility>
+#if CUDA_VERSION < 9000 || CUDART_VERSION < 9000 || TORCH_VERSION_MAJOR < 2
+#error "too old"
+#endif
+__device__ float widen(at::Half v) { return __half2float(v.operator __half()); }
+__device__ float widen(float v) { return v; }
+template <typename T> __global__ void step(const T *x, T *y, int n)
+{
+    CUDA_KERNEL_LOOP(i, n) y[i] = T(widen(x[i]) + 1);
+}
+template <typename T> __global__ void step(const T *x, T *y, int n, int by)
+{
+    CUDA_KERNEL_LOOP(i, n) y[i] = T(widen(x[i]) * by);
+}
+template <typename T> __global__ void step(const T *x, T *y, int n, int by, std::pair<int, int> more)
+{
+    CUDA_KERNEL_LOOP(i, n) y[i] = T(widen(x[i]) * by + more.first + more.second);
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +131,9 @@ def client(start_shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernels")
     (folder / "named.cu").write_text(NAMED)
     (folder / "helped.cu").write_text(HELPED)
+    bound = "step<scalar_t>\n//!     bind more.first = 4\n//!     bind more.second = 0"
+    for name, steps in (("named_so", "step<scalar_t>"), ("bound_so", bound)):
+        (folder / f"{name}.cu").write_text(CHOSEN.replace("chosen", name).replace("STEPS", steps))
     for dtype in ("float32", "float16"):
         name = f"add_{dtype}"
         (folder / f"{name}.cu").write_text(SHARED.replace("NAME", name).replace("DTYPE", dtype))
@@ -135,3 +166,11 @@ def test_what_is_not_wanted_is_handed_on(client):
 def test_kernels_that_share_a_name(client, dtype):
     x = np.arange(9).astype(dtype)
     assert np.array_equal(getattr(client.ops, f"add_{dtype}")(client.tensor(x)).numpy(), x + 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_of_one_name_what_the_header_has_is_taken(client, dtype):
+    """Templates, which dtypes do not tell apart; they know versions, and convert as PyTorch's do."""
+    x = np.arange(5).astype(dtype)
+    assert np.array_equal(client.ops.named_so(client.tensor(x)).numpy(), x * 3)
+    assert np.array_equal(client.ops.bound_so(client.tensor(x), by=2).numpy(), x * 2 + 4)

@@ -92,6 +92,24 @@ def test_layouts(serve, struct, body, binds, expected):
 PLAIN = "struct P { float *y; const float *x; int N; };"
 
 
+COMMON = """\
+template <class T> struct Sizes { const T *x; char tag; };
+struct __align__(16) P : public Sizes<float> {
+    int3 odd; float4 by; std::pair<uint64_t, short> pair; uchar2 small; dim3 last; float *y; int N;
+};"""
+
+
+def test_bases_vectors_and_pairs(serve):
+    """As a kernel of the field takes them; the compiler checks where each lies, on both devices."""
+    binds = "p.tag = 1;p.pair.first = 7;p.pair.second = 8;p.last.x = 1;p.last.y = 2;p.last.z = 3;"
+    binds += "".join(f"p.odd.{c} = {i};p.by.{d} = {i}.5;" for i, (c, d) in enumerate(zip("xyz", "xyz")))
+    body = "p.x[i] * p.by.z + p.odd.z + p.pair.first + p.pair.second + p.small.y + p.last.y + p.tag"
+    text = fill(COMMON, body, binds + "p.by.w = 3.5;p.small.x = 0;p.small.y = N")
+    told, client = serve(text)
+    assert told["state"] != "failed", told["message"]
+    assert client.ops.fill_in(np.float32([1, 2])).numpy().tolist() == [24.5, 27.0]
+
+
 @pytest.mark.parametrize(
     "struct, binds, said",
     [
@@ -106,13 +124,14 @@ PLAIN = "struct P { float *y; const float *x; int N; };"
         (PLAIN.replace("N;", "N, step[3];"), "", "step[...] needs a number from 0 to 1"),
         (PLAIN.replace("N;", "N, step[2][2];"), "", "expected the end of the line, got '['"),
         (PLAIN.replace("N;", "N, step;"), "", "'p.step', a list of 2, expected a single value: bind p.step = step[0]"),
-        (PLAIN.replace("N;", "N; float4 v;"), "", "whose member 'p.v' is of type 'float4'"),
+        (PLAIN.replace("N;", "N; float5 v;"), "", "whose member 'p.v' is of type 'float5'"),
         (PLAIN.replace("N;", "N; int bits : 3;"), "", "cannot be filled in: line 9 has a bit-field"),
         (PLAIN.replace("N;", "N; float **all;"), "", "a pointer to pointers"),
         (PLAIN.replace("N;", "N; int all[M];"), "", "whose array 'p.all' has 'M' elements, expected a number"),
         (PLAIN.replace("N;", "N; int all[1000];"), "", "has '1000' elements, expected a number from 1 to"),
-        (PLAIN.replace("struct P", "struct B {}; struct P : B"), "", "it has a base"),
-        (PLAIN.replace("struct P", "struct alignas(32) P"), "", "its alignment is not that of its members"),
+        (PLAIN.replace("struct P", "struct B {}; struct C {}; struct P : B, C"), "", "it has a base that is not known"),
+        (PLAIN.replace("struct P", "struct P : std::array<int, 2>"), "", "base 'std::array<int, 2>' is none of this file"),
+        (PLAIN.replace("struct P", "struct alignas(double) P"), "", "its alignment is none that is known here"),
         (PLAIN.replace("N;", "N; P self;"), "", "self' is of type 'P'"),
         ("class P;", "", "of type 'P'"),
     ],

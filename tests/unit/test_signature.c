@@ -312,7 +312,8 @@ static void test_binding(void **state)
     refuse("//! kernel kk", "__global__ void k(float *y) {}",
            "t.cu:7: no kernel 'kk' in this file, expected '__global__ void kk(...)'; did you mean "
            "'k'?");
-    refuse("//! kernel k", "__global__ void k(float *y) {}\n__global__ void k(float *y, int N) {}",
+    refuse("//! kernel k",
+           "__global__ void k(float *y, int C) {}\n__global__ void k(float *y, int N) {}",
            "t.cu:7: two different kernels 'k', at lines 8 and 9; expected one, or one of the "
            "operator's dtype (give them different names)");
     refuse("//! kernel k<b*2>", "template <int b> __global__ void k(float *y) {}",
@@ -353,8 +354,8 @@ static void test_binding(void **state)
            "t.cu:8: kernel 'k' has parameter 'p', a list of 2, expected a single value: bind p = "
            "p[0]");
     refuse(
-        "//! kernel k", "__global__ void k(float *y, dim3 N) {}",
-        "t.cu:8: kernel 'k' has parameter 'N' of type 'dim3', expected a pointer, an accessor, a "
+        "//! kernel k", "__global__ void k(float *y, dim4 N) {}",
+        "t.cu:8: kernel 'k' has parameter 'N' of type 'dim4', expected a pointer, an accessor, a "
         "number, bool, a type variable or a struct that this file defines");
     refuse("//! kernel k<4>", "template <int V> __global__ void k(float *y, V N) {}",
            "t.cu:8: kernel 'k' has parameter 'N' of type 'V', expected a pointer, an accessor, a "
@@ -421,7 +422,7 @@ static void test_types(void **state)
     }
     static const char *const bad[] = {
         "",           "float float",     "int int",        "long long long", "unsigned signed",
-        "short long", "float4",          "unsigned float", "dim3",           "int*",
+        "short long", "float4",          "unsigned float", "dim4",           "int*",
         "char int",   "unsigned size_t",
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
