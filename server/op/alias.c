@@ -108,6 +108,35 @@ static struct piece read_to_semicolon(struct scanner *s)
     return value;
 }
 
+void alias_member(struct scanner *s, struct piece text)
+{
+    struct scanner in = scan_part(s, text);
+    struct alias alias = { 0 };
+    bool is_using = scan_is(&in.piece, "using");
+    scan_next(&in);
+    alias.value = in.piece;
+    for (alias.name = in.piece; !scan_at_end(&in) && !scan_is(&in.piece, ";"); scan_next(&in)) {
+        if (is_using && scan_is(&in.piece, "=")) {
+            scan_next(&in);
+            alias.value = read_to_semicolon(&in);
+            break;
+        }
+        alias.name = in.piece;
+    }
+    if (!is_using)
+        alias.value.size = (size_t)(alias.name.start - alias.value.start);
+    if (!scan_is_word(&alias.name) || alias.value.size == 0 ||
+        alias.value.start == alias.name.start)
+        return;
+    for (int i = 0; i < s->n_aliases; i++)
+        if (is_same(&s->aliases[i].name, &alias.name)) {
+            s->aliases[i] = alias;
+            return;
+        }
+    if (s->n_aliases < MAX_ALIASES)
+        append_alias(s, &alias);
+}
+
 static void read_using(struct scanner *s, struct piece template_text)
 {
     struct piece name = s->piece;

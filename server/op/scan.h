@@ -63,6 +63,8 @@ bool scan_is_qualifier(const struct piece *piece); // one of those
 // then in each parameter what they stand for is put in place of them. `text`: as it came.
 void alias_scan(struct scanner *s, const char *text, size_t size);
 void alias_expand(const struct scanner *s, struct scan_words *w);
+// `using NAME = TYPE` or `typedef TYPE NAME` of a struct: for its members, until the next of it.
+void alias_member(struct scanner *s, struct piece text);
 
 // declare.c: the parameters of a template, between its brackets; false: too many.
 bool declare_template(struct scanner *s, struct piece text, struct signature *sig);

@@ -116,6 +116,8 @@ static void read_body(struct scanner *s, struct piece text, struct struct_defini
         struct piece member = { first.start, (size_t)(in.piece.start - first.start), first.line };
         if (scan_is(&in.piece, ";"))
             scan_next(&in);
+        if (scan_is(&first, "using") || scan_is(&first, "typedef"))
+            alias_member(s, member);
         if (aside || function || member.size == 0)
             continue;
         if (braces && !def->problem) {

@@ -93,9 +93,10 @@ PLAIN = "struct P { float *y; const float *x; int N; };"
 
 
 COMMON = """\
-template <class T> struct Sizes { const T *x; char tag; };
+template <class T> struct Sizes { using index_t = signed char; const T *x; index_t tag; };
 struct __align__(16) P : public Sizes<float> {
-    int3 odd; float4 by; std::pair<uint64_t, short> pair; uchar2 small; dim3 last; float *y; int N;
+    typedef int3 index_t;
+    index_t odd; float4 by; std::pair<uint64_t, short> pair; uchar2 small; dim3 last; float *y; int N;
 };"""
 
 
