@@ -151,16 +151,17 @@ programs: $(unit_programs) $(other_programs) $(bench_programs) $(BUILD)/tests/ex
 	$(BUILD)/tests/libcuda.so.1
 
 # cmocka's macros convert freely. A copy of the library goes with the tests to where there is none.
-TEST_COMPILE = $(COMPILE) -Wno-conversion -Itests
+TEST_FLAGS = -Wno-conversion -Itests
+$(OBJ)/tests/%.o: CFLAGS += $(TEST_FLAGS)
 CMOCKA = $(BUILD)/lib/libcmocka.so.0
 $(CMOCKA):
 	@mkdir -p $(@D)
 	@cp -L $(call find_lib,libcmocka.so) $@
 
-$(unit_programs) $(other_programs): $(BUILD)/tests/%: tests/%.c $(archives) $(BUILD)/libopd.a $(CMOCKA) Makefile
+$(unit_programs) $(other_programs): $(BUILD)/tests/%: $(OBJ)/tests/%.o $(archives) $(BUILD)/libopd.a $(CMOCKA)
 	@mkdir -p $(@D)
 	$(SAY) TEST $@
-	$(Q)$(TEST_COMPILE) -o $@ $< -Wl,--start-group $(archives) -Wl,--end-group \
+	$(Q)$(LINK) -o $@ $< -Wl,--start-group $(archives) -Wl,--end-group \
 		$(BUILD)/libopd.a $(CMOCKA) -Wl,-rpath,'$$ORIGIN/../../lib' $(LIBS)
 
 $(BUILD)/tests/example: client/c/example.c $(BUILD)/libopd.a Makefile
@@ -201,7 +202,7 @@ $(BUILD)/tests/libcuda.so.1: $(standin)
 $(fuzz_programs): $(BUILD)/tests/%: tests/%.c $(archives) Makefile
 	@mkdir -p $(@D)
 	$(SAY) FUZZ $@
-	$(Q)$(TEST_COMPILE) -fsanitize=fuzzer -o $@ $< -Wl,--start-group $(archives) -Wl,--end-group $(LIBS)
+	$(Q)$(COMPILE) $(TEST_FLAGS) -fsanitize=fuzzer -o $@ $< -Wl,--start-group $(archives) -Wl,--end-group $(LIBS)
 
 # Where the tests in Python find what they test.
 TEST_ENV = OPD_BIN=$(abspath $(BUILD)/opd) OPD_LIB=$(abspath $(BUILD)/libopd.so) \
