@@ -211,10 +211,12 @@ static bool read_array(struct host_lexer *l, struct array *out)
            host_token_is(&last[2], "]") && out->type < out->type_end;
 }
 
+// An array of unknown length, as it is on the GPU: `reinterpret_cast<storage &>(name)` is what lies
+// there.
 static void write_array(const struct array *a, bool local, struct buf *out)
 {
     int size = (int)(a->type_end - a->type), n = (int)a->name.size;
-    buf_printf(out, "%s%.*s *const %.*s = (%.*s *)opd_cpu_arena;",
+    buf_printf(out, "%s%.*s (&%.*s)[] = *(%.*s(*)[])opd_cpu_arena;",
                local ? "" : "static thread_local ", size, a->type, n, a->name.at, size, a->type);
 }
 

@@ -124,6 +124,25 @@ template <typename T> __global__ void step(const T *x, T *y, int n, int by, std:
     CUDA_KERNEL_LOOP(i, n) y[i] = T(widen(x[i]) * by + more.first + more.second);
 }
 """
+STORED = """
+//! op      stored(Tensor x) -> Tensor y
+//! dtypes  float32
+//! shape   x y [n]
+//! example x=[5]
+//! forward
+//!   kernel turn grid 1 block n shared 4 * n + 4
+struct storage { int count; float kept[1]; };
+WHERE
+__global__ void turn(const float *x, float *y, int n)
+{
+    HERE
+    auto &all = reinterpret_cast<storage &>(bytes);
+    all.kept[threadIdx.x] = x[threadIdx.x];
+    if (threadIdx.x == 0) all.count = n;
+    __syncthreads();
+    y[threadIdx.x] = all.kept[all.count - 1 - threadIdx.x];
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +150,10 @@ def client(start_shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernels")
     (folder / "named.cu").write_text(NAMED)
     (folder / "helped.cu").write_text(HELPED)
+    shared = "extern __shared__ char bytes[];"
+    for name, where, here in (("stored_out", shared, ""), ("stored_in", "", shared)):
+        text = STORED.replace("stored", name).replace("WHERE", where).replace("HERE", here)
+        (folder / f"{name}.cu").write_text(text)
     bound = "step<scalar_t>\n//!     bind more.first = 4\n//!     bind more.second = 0"
     for name, steps in (("named_so", "step<scalar_t>"), ("bound_so", bound)):
         (folder / f"{name}.cu").write_text(CHOSEN.replace("chosen", name).replace("STEPS", steps))
@@ -174,3 +197,9 @@ def test_of_one_name_what_the_header_has_is_taken(client, dtype):
     x = np.arange(5).astype(dtype)
     assert np.array_equal(client.ops.named_so(client.tensor(x)).numpy(), x * 3)
     assert np.array_equal(client.ops.bound_so(client.tensor(x), by=2).numpy(), x * 2 + 4)
+
+
+@pytest.mark.parametrize("name", ["stored_out", "stored_in"])
+def test_shared_memory_is_looked_at_as_a_struct(client, name):
+    x = np.arange(5, dtype=np.float32)
+    assert np.array_equal(getattr(client.ops, name)(client.tensor(x)).numpy(), x[::-1])
