@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "request/graph.h"
+#include "request/lane.h"
 #include "request/conn.h"
 #include "device/device.h"
 #include "request/listen.h"
@@ -111,6 +112,7 @@ static void device_died(struct device *d, const struct opd_err *why)
 {
     struct broker *b = d->all->owner;
     events_add(&b->events, &(struct event){ .kind = "device", .err = why });
+    lane_close_device(b, d);
 }
 
 // --- start
@@ -254,7 +256,8 @@ static void finish_stop(struct broker *b)
     struct conn *next;
     for (struct conn *c = b->clients.first; c; c = next) {
         next = c->next;
-        if (conn_idle(c) || (roof(b)->read_over && c->n_flight == 0 && !c->waiting_since))
+        bool idle = conn_idle(c) && (!c->lane || lane_is_disarmed(c->lane));
+        if (idle || (roof(b)->read_over && c->n_flight == 0 && !c->waiting_since))
             conn_close(c);
     }
     if (b->clients.n > 0 || b->clients.left)
@@ -293,6 +296,7 @@ static void begin_stop(struct broker *b)
     log_info("stopping");
     systemd_notify("STOPPING=1");
     b->stopping = true;
+    lane_disarm_all(b);
     upgrade_cancel(b, "the daemon is stopping");
     listen_close(b);
     published_end(&b->registry.published);
@@ -342,6 +346,7 @@ static const struct device_hooks hooks = { .ready = device_ready,
                                            .failed = device_failed,
                                            .died = device_died,
                                            .restored = program_restore_all,
+                                           .begun = graph_begun,
                                            .no_memory = request_memory_failed,
                                            .wanted = request_memory_wanted };
 
@@ -389,6 +394,7 @@ static void finish(struct broker *b)
         graph_drop_name(b, b->graphs);
     for (int i = 0; i < b->devices.n; i++)
         free_device(b->devices.at[i]);
+    lanes_free(b);
     pool_free(b->pool);
     request_drop_spare(b);
     registry_finish(&b->registry);
@@ -413,6 +419,8 @@ struct broker *broker_new(const struct options *options)
     mallopt(M_TRIM_THRESHOLD, KEPT_FREE);
     init_loop(b);
     init_devices(b);
+    b->registry.told = lane_disarm_all;
+    b->registry.owner = b;
     const struct pool_options pool = { b->options.compilers, b->options.compile_deadline,
                                        b->options.cache, b->options.cache_limit };
     b->pool = pool_new(&b->turn, &pool);

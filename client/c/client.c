@@ -180,6 +180,19 @@ static bool add_request(struct opd_client *c, uint32_t id, struct opd_error *err
     return true;
 }
 
+bool client_await(struct opd_client *c, uint32_t *request, struct opd_error *err)
+{
+    *request = ++c->last_request;
+    return add_request(c, *request, err);
+}
+
+void client_drop(struct opd_client *c, uint32_t request)
+{
+    struct request **at = find_request(c, request);
+    if (*at)
+        drop_request(c, at);
+}
+
 static bool pack_head(msgpack_sbuffer *head, uint32_t id, const char *method)
 {
     msgpack_packer p;

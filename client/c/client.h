@@ -7,6 +7,7 @@
 #include "base/spin.h"
 #include "c/done.h"
 #include "c/inbox.h"
+#include "c/lane.h"
 #include "c/message.h"
 #include "c/notice.h"
 #include "c/opd.h"
@@ -38,6 +39,7 @@ struct opd_client {
     struct prepared prepared;
     struct spin spin;
     struct done done;
+    struct client_lane lane;
     struct opd_error broken; // the code is not 0: why this connection is of no more use
 };
 
@@ -49,6 +51,11 @@ bool client_send(struct opd_client *client, const char *method, const struct iov
 // stays.
 bool client_wait(struct opd_client *client, uint32_t request, double more, struct opd_reply *reply,
                  struct opd_error *err);
+
+// A request that goes by a lane: its number, by which a reply may come; it is waited for, or
+// dropped where none comes.
+bool client_await(struct opd_client *client, uint32_t *request, struct opd_error *err);
+void client_drop(struct opd_client *client, uint32_t request);
 
 // Drops the request, or its reply when it comes. One that is not there is fine.
 void client_forget(struct opd_client *client, uint32_t request);

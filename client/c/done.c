@@ -8,9 +8,6 @@
 
 enum { ASKED = 16, SIZE = 4096 }; // for a few waits it is not worth a page
 
-// No other shared memory of the connection is called so.
-static const int64_t SHM = INT64_MAX;
-
 void done_finish(struct done *done)
 {
     if (done->word)
@@ -23,7 +20,7 @@ static bool offer(struct opd_client *c, int fd)
     struct pack p;
     uint32_t request;
     pack_init(&p, 2);
-    pack_int(&p, SHM);
+    pack_int(&p, DONE_SHM);
     pack_int(&p, SIZE);
     struct iovec parts[2] = { { p.bytes.data, p.bytes.size } };
     bool good = !p.failed && client_send(c, "shm_open", parts, fd, &request, NULL) &&
@@ -32,7 +29,7 @@ static bool offer(struct opd_client *c, int fd)
     if (!good)
         return false;
     pack_init(&p, 2);
-    pack_int(&p, SHM);
+    pack_int(&p, DONE_SHM);
     pack_int(&p, 0);
     return client_call(c, "done_word", &p, NULL, NULL);
 }
@@ -70,15 +67,19 @@ void done_leave(struct opd_client *c)
         word_leave(c->done.word);
 }
 
-bool done_wait(struct opd_client *c)
+bool done_wait_for(struct opd_client *c, struct word *word, struct word_waits *waits)
 {
-    struct done *done = &c->done;
     uint64_t now = clock_ns();
     if (c->spin.wanted)
         spin_begin(&c->spin, now);
-    while (c->spin.wanted && word_is_awaited(done->word) && spin_on(&c->spin, now))
+    while (c->spin.wanted && word_is_awaited(word) && spin_on(&c->spin, now))
         now = clock_ns();
     if (c->spin.wanted)
         spin_end(&c->spin, now);
-    return word_wait(done->word, &done->waits);
+    return word_wait(word, waits);
+}
+
+bool done_wait(struct opd_client *c)
+{
+    return done_wait_for(c, c->done.word, &c->done.waits);
 }

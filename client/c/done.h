@@ -17,6 +17,9 @@ struct done {
     struct word_waits waits;
 };
 
+// The shared memory that it is in: no other of the connection is called so.
+#define DONE_SHM INT64_MAX
+
 void done_finish(struct done *done);
 
 // Before a request is sent. False: the reply is all there will be.
@@ -24,3 +27,4 @@ bool done_begin(struct opd_client *client);
 void done_leave(struct opd_client *client); // it could not be sent
 // Once it is sent: waits for a moment. True: it is done, and no reply comes.
 bool done_wait(struct opd_client *client);
+bool done_wait_for(struct opd_client *client, struct word *word, struct word_waits *waits);

@@ -24,9 +24,14 @@ bool opd_graph_begin(struct opd_client *c, int64_t id, const char *name, struct 
 bool opd_graph_end(struct opd_client *c, int64_t id, struct opd_error *err)
 {
     struct pack p;
+    struct opd_reply reply = { 0 };
     pack_init(&p, 1);
     pack_int(&p, id);
-    return client_call(c, "graph_end", &p, NULL, err);
+    bool good = client_call(c, "graph_end", &p, &reply, err);
+    if (good)
+        lane_use_device(c, &reply);
+    opd_reply_clear(&reply);
+    return good;
 }
 
 bool opd_graph_attach(struct opd_client *c, int64_t id, const char *name, struct opd_error *err)
@@ -41,6 +46,10 @@ bool opd_graph_attach(struct opd_client *c, int64_t id, const char *name, struct
 bool opd_replay(struct opd_client *c, int64_t id, double deadline, struct opd_error *err)
 {
     struct pack p;
+    struct opd_reply reply = { 0 };
+    enum lane_result by_lane = deadline > 0 ? LANE_NOT : lane_replay(c, id, err);
+    if (by_lane != LANE_NOT)
+        return by_lane == LANE_DONE;
     pack_init(&p, 2);
     pack_int(&p, id);
     pack_map(&p, deadline > 0);
@@ -48,10 +57,16 @@ bool opd_replay(struct opd_client *c, int64_t id, double deadline, struct opd_er
         pack_str(&p, "deadline");
         msgpack_pack_double(&p.mp, deadline);
     }
-    return client_run(c, "replay", &p, deadline, NULL, err);
+    bool good = client_run(c, "replay", &p, deadline, &reply, err);
+    if (good)
+        lane_hear(c, id, &reply);
+    opd_reply_clear(&reply);
+    return good;
 }
 
 bool opd_graph_free(struct opd_client *c, const int64_t *ids, size_t count, struct opd_error *err)
 {
+    for (size_t i = 0; i < count; i++)
+        lane_forget(c, ids[i]);
     return client_free(c, "graph", ids, count, err);
 }

@@ -146,6 +146,7 @@ void opd_close(struct opd_client *c)
         free(r);
     }
     notices_finish(&c->notices);
+    lane_close(c);
     done_finish(&c->done);
     prepared_finish(&c->prepared);
     inbox_finish(&c->inbox);

@@ -70,7 +70,7 @@ struct command_part {
 // after `done`.
 struct command {
     struct command *next;
-    uint64_t seq;
+    uint64_t seq;      // of one that was lost: see devwire.h
     int fd;            // travels with it; of somebody who outlives it; -1: none
     double deadline;   // seconds that it may run; 0: the daemon's default
     const char *label; // what it is, for the message of a fault: "tensor_write"; NULL: nothing
@@ -116,7 +116,7 @@ struct device_region {
 // Commands on their way. Those that were sent are their executor's.
 struct device_queue {
     struct command *pending, **pending_end; // not sent
-    uint64_t next_seq, head_since;          // when the oldest became the oldest
+    uint64_t head_since;                    // when the oldest became the oldest
     uint64_t due, timer_due;                // clock_ns() at which that is over; the timer's
     uint64_t expired_seq;  // of the command whose deadline ended the executor; 0: it was not that
     struct command *spare; // ended ones, for others
@@ -273,4 +273,4 @@ void device_describe(const struct command *c, uint64_t step, bool exact, char *o
 // that and what it had not begun goes before what waits.
 void device_settle_flight(struct device *d, struct device_link *dead);
 // Can all that it has begun go on to its end, and others do work meanwhile?
-bool device_may_leave(const struct device_link *link);
+bool device_may_leave(struct device_link *link);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "device/device_queue.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "op/plan.h"
 
@@ -142,9 +143,10 @@ static struct command *take_lost(struct device_link *dead, const struct remains 
     struct command *lost = NULL, **end = &lost, **rest_end = out_rest;
     bool blamed = false;
     *out_rest = NULL;
-    while (flight) {
+    for (uint64_t seq = dead->oldest; flight; seq++) {
         struct command *c = flight;
         flight = c->next;
+        c->seq = seq;
         bool expired = c->seq == d->queue.expired_seq, begun = c->seq <= r->taken;
         if (!expired && !c->prepares && (!begun || (r->exact && blamed))) {
             device_push(c, &rest_end);
@@ -233,12 +235,14 @@ static bool may_be_checked(const struct device *d, const struct command *blamed)
 
 // What it has begun and may begin again: nothing that others have meanwhile changed is read by it,
 // and what it writes is what they write, or belongs to nobody (device_release_held()).
-bool device_may_leave(const struct device_link *link)
+bool device_may_leave(struct device_link *link)
 {
     struct remains r = read_remains(link);
-    for (const struct command *c = link->flight; c && c->seq <= r.taken; c = c->next) {
+    device_take_rest(link);
+    uint64_t seq = link->oldest;
+    for (const struct command *c = link->flight; c && seq <= r.taken; c = c->next, seq++) {
         const struct dev_command *header = (const void *)c->bytes.bytes;
-        if (header->type == DEV_RUN && !c->repeatable && r.passed < dev_mark(c->seq, DEV_MARK_END))
+        if (header->type == DEV_RUN && !c->repeatable && r.passed < dev_mark(seq, DEV_MARK_END))
             return false;
     }
     return true;
@@ -273,7 +277,7 @@ void device_settle_flight(struct device *d, struct device_link *dead)
         lost = c->next;
         bool good = is_good(c, &r);
         if (good)
-            device_count_run(d, c, &none);
+            device_count_run(d, c, clock_ns(), &none);
         else
             count_failed(c);
         device_finish_command(d, c, good ? &none : c->blamed ? &err : &others);

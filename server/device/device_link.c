@@ -83,6 +83,7 @@ static void close_fds(struct device_link *link)
         munmap(link->rings_memory, dev_shared_size());
     link->rings_memory = NULL;
     link->progress = NULL;
+    link->lanes = NULL;
     link->prints = NULL;
 }
 
@@ -195,6 +196,7 @@ static bool make_channel(struct device_link *link, int *child_sock)
     ring_init(&link->commands, memory + dev_ring_offset(0), DEV_RING_SIZE, link->command_bell);
     ring_init(&link->done, memory + dev_ring_offset(1), DEV_RING_SIZE, link->done_bell);
     link->progress = (struct dev_progress *)(void *)(memory + dev_progress_offset());
+    link->lanes = (struct dev_lanes *)(void *)(memory + dev_lanes_offset());
     link->prints = (struct dev_prints *)(void *)(memory + dev_prints_offset());
     return true;
 }
@@ -235,6 +237,7 @@ struct device_link *device_link_start(struct device *d, bool spare)
                                   .alive = true,
                                   .gone = true,
                                   .n_handles = 1,
+                                  .oldest = 1,
                                   .sock = -1,
                                   .rings_fd = -1,
                                   .command_bell = -1,

@@ -48,10 +48,12 @@ struct device_link {
     void *rings_memory;
     struct ring commands, done;
     struct dev_progress *progress; // of the executor
+    struct dev_lanes *lanes;
     struct dev_prints *prints;
     struct device_exit exit;
     struct command *pending, **pending_end; // what it must know, before all others
     struct command *flight, **flight_end;   // sent, oldest first
+    uint64_t oldest; // number of the first of these, or of the next to be: see devwire.h
 };
 
 // Starts a process. Never NULL: where that fails it is over a moment later.

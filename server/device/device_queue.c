@@ -10,6 +10,7 @@
 #include "base/fdpass.h"
 #include "base/log.h"
 #include "base/report.h"
+#include "device/devices.h"
 #include "op/plan.h"
 
 enum { SPARE_MOST = 64, BYTES_KEPT = 4096 };
@@ -155,9 +156,6 @@ static bool send_command(struct device_link *link, struct command *c)
     void *record = ring_reserve(&link->commands, (uint32_t)c->bytes.size);
     if (!record)
         return false;
-    struct device *d = link->device;
-    c->seq = d->queue.next_seq++;
-    ((struct dev_command *)(void *)c->bytes.bytes)->seq = c->seq;
     memcpy(record, c->bytes.bytes, c->bytes.size);
     ring_commit(&link->commands);
     return true;
@@ -278,10 +276,11 @@ static void count_part(const struct counted *run, struct run_stats *stats, const
 }
 
 // The oldest command has ended.
-void device_count_run(struct device *d, const struct command *c, const struct opd_err *err)
+void device_count_run(struct device *d, const struct command *c, uint64_t at,
+                      const struct opd_err *err)
 {
-    uint64_t now = clock_ns(), ran = now - d->queue.head_since;
-    d->queue.head_since = now;
+    uint64_t ran = at > d->queue.head_since ? at - d->queue.head_since : 0;
+    d->queue.head_since += ran;
     if (d->link && d->link->flight)
         device_watch_deadline(d);
     d->queue.busy_ns += ran;
@@ -310,7 +309,7 @@ static void check_prepared(struct device_link *link, const struct command *c,
 static void complete(struct device_link *link, const struct dev_done *done)
 {
     struct device *d = link->device;
-    if (!link->flight || link->flight->seq != done->seq) {
+    if (!link->flight || link->oldest != done->seq) {
         log_error("device %s reports a command that was not the oldest", d->name);
         device_link_kill(link, OPD_E_internal, "the executor broke the order of commands");
         return;
@@ -319,6 +318,7 @@ static void complete(struct device_link *link, const struct dev_done *done)
     struct opd_err err;
     opd_err_init(&err);
     err.code = (enum opd_err_code)done->code;
+    link->oldest++;
     const struct plan *reporter;
     c->ran = done->ran;
     c->printed = done->message + strlen(done->message) + 1;
@@ -340,13 +340,74 @@ static void complete(struct device_link *link, const struct dev_done *done)
         (c->out_fd = fdpass_recv_one(link->sock)) < 0)
         opd_err_set(&err, OPD_E_internal, "the descriptor of a chunk did not come");
     if (link == d->link)
-        device_count_run(d, c, &err);
+        device_count_run(d, c, done->at, &err);
     if (!err.code && header->type != DEV_SERVE && !link->worked) {
         link->worked = true;
         device_want_spare(d);
     }
     check_prepared(link, c, &err);
     device_finish_command(d, c, &err);
+}
+
+// What a lane's client has begun takes its place among what was sent: the executor has told of it
+// before it took what comes behind.
+static void take_begun(struct device_link *link, const struct dev_begun *begun)
+{
+    struct device *d = link->device;
+    struct command **at = &link->flight;
+    uint64_t n = begun->seq - link->oldest; // before it
+    for (; n > 0 && *at; n--)
+        at = &(*at)->next;
+    if (n > 0) {
+        log_error("device %s has begun what cannot be the next", d->name);
+        device_link_kill(link, OPD_E_internal, "the executor broke the order of commands");
+        return;
+    }
+    struct command *c = d->all->hooks->begun(d, begun);
+    bool first = at == &link->flight;
+    c->next = *at;
+    if (!*at)
+        link->flight_end = &c->next;
+    *at = c;
+    d->queue.n++;
+    if (first && link->alive) {
+        d->queue.head_since = begun->at;
+        device_watch_deadline(d);
+    }
+}
+
+// False: it is none.
+static bool take_record(struct device_link *link, const struct dev_done *done, uint32_t size,
+                        bool *out_fatal)
+{
+    if (size == sizeof(struct dev_begun) && done->seq == DEV_BEGUN && link == link->device->link) {
+        const struct dev_begun begun = *(const struct dev_begun *)(const void *)done;
+        take_begun(link, &begun);
+        return true;
+    }
+    if (size <= sizeof *done || done->printed >= size - sizeof *done ||
+        ((const char *)done)[size - done->printed - 1] != '\0')
+        return false;
+    if (!done->fatal) {
+        complete(link, done);
+        return true;
+    }
+    snprintf(link->exit.reason, sizeof link->exit.reason, "%s", done->message);
+    link->exit.code = done->code;
+    *out_fatal = done->code == OPD_E_kernel_fault;
+    return true;
+}
+
+void device_take_rest(struct device_link *link)
+{
+    bool fatal = false, bad = false, good = link->rings_memory && !link->broken;
+    uint32_t size;
+    const struct dev_done *done;
+    while (good && (done = ring_peek(&link->done, &size, &bad)) != NULL &&
+           (done->seq == DEV_BEGUN || !done->fatal)) {
+        good = take_record(link, done, size, &fatal);
+        ring_pop(&link->done);
+    }
 }
 
 bool device_take_done(struct device_link *link)
@@ -357,18 +418,9 @@ bool device_take_done(struct device_link *link)
     const struct dev_done *done;
     while (link->alive && !link->broken &&
            (done = ring_peek(&link->done, &size, &bad)) != NULL) {
-        if (size <= sizeof *done || done->printed >= size - sizeof *done ||
-            ((const char *)done)[size - done->printed - 1] != '\0') {
-            bad = true;
+        bad = !take_record(link, done, size, &fatal);
+        if (bad)
             break;
-        }
-        if (done->fatal) {
-            snprintf(link->exit.reason, sizeof link->exit.reason, "%s", done->message);
-            link->exit.code = done->code;
-            fatal = done->code == OPD_E_kernel_fault;
-        } else {
-            complete(link, done);
-        }
         ring_pop(&link->done);
     }
     if (bad) {

@@ -15,9 +15,12 @@ void device_pump(struct device *d); // sends what the ring takes
 
 // Finishes what an executor has reported done. True: it says that its device is beyond use.
 bool device_take_done(struct device_link *link);
+void device_take_rest(struct device_link *link); // the same, of one that is over, as far as it got
 void device_put_back(struct device *d, struct command *first); // in order, before what waits
 
-void device_count_run(struct device *d, const struct command *c, const struct opd_err *err);
+// at: clock_ns() when it ended.
+void device_count_run(struct device *d, const struct command *c, uint64_t at,
+                      const struct opd_err *err);
 void device_finish_command(struct device *d, struct command *c, const struct opd_err *err);
 void device_free_spare(struct device *d);
 // Finishes every command of a queue with an error. The callbacks may submit more: those go to

@@ -14,6 +14,8 @@
 #include "executor/devwire.h"
 #include "memory/holder.h"
 
+struct command;
+struct dev_begun;
 struct device;
 struct device_link;
 
@@ -26,6 +28,8 @@ struct device_hooks {
     // Another executor is there, to serve or as a spare: loads into it what others have loaded, by
     // device_prepare().
     void (*restored)(struct device *d, struct device_link *link);
+    // Its executor has begun what a client has put into a lane: as a command, which is in flight.
+    struct command *(*begun)(struct device *d, const struct dev_begun *begun);
     // No chunk can be had for what waits for memory of it.
     void (*no_memory)(struct device *d, const struct opd_err *err);
     // Does something wait for memory of it? Then what is empty is not given back.

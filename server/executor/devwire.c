@@ -12,9 +12,14 @@ size_t dev_progress_offset(void)
     return (dev_ring_offset(2) + DEV_PROGRESS_SIZE - 1) / DEV_PROGRESS_SIZE * DEV_PROGRESS_SIZE;
 }
 
-size_t dev_prints_offset(void)
+size_t dev_lanes_offset(void)
 {
     return dev_progress_offset() + DEV_PROGRESS_SIZE;
+}
+
+size_t dev_prints_offset(void)
+{
+    return dev_lanes_offset() + ((sizeof(struct dev_lanes) + 63) & ~(size_t)63);
 }
 
 size_t dev_shared_size(void)

@@ -20,6 +20,9 @@ enum {
     DEV_MAX_REGIONS = 1 << 16,
     DEV_MAX_DEVICES = 16,
     DEV_MAX_REPORTS = 256,
+    DEV_MAX_LANES = 16,      // of a device
+    DEV_LANE_ARMS = 16,      // graphs that a lane can have at a time
+    DEV_MAX_ARMED = 1 << 16, // bytes of the steps of one
     DEV_IPC_HANDLE = BACKEND_IPC_HANDLE,
     DEV_MAX_PRINTED = 64 << 10, // bytes that a command's kernels may print; the rest is counted
     DEV_MAX_MESSAGE = sizeof((struct opd_err *)0)->msg,
@@ -46,14 +49,22 @@ enum dev_command_type {
     DEV_STOP,
     DEV_IPC_OPEN, // maps memory of a client; its handle, DEV_IPC_HANDLE bytes, follows
     DEV_SERVE,    // a spare is none any more
+    // Lanes (base/lane.h): a client's, whose memory is at the struct dev_ref that follows, and
+    // whose bell comes through the socket; what it may run, a struct dev_arm and steps as of RUN.
+    DEV_LANE_OPEN,
+    DEV_LANE_CLOSE,
+    DEV_LANE_ARM,
+    DEV_LANE_DISARM,
 };
 
 struct dev_command {
     uint32_t type;
-    uint32_t id; // region or program; RUN: dev_run_flags
-    uint64_t seq;
-    uint64_t size; // of the region; RUN: the number of steps
+    uint32_t id;   // region, program, lane or slot; RUN: dev_run_flags
+    uint64_t size; // of the region; RUN, ARM: the number of steps
 };
+
+// Commands, and entries of lanes, are numbered by the executor, in the order in which it takes
+// them: from 1.
 
 // DEV_RUN_ALONE: after what came before has ended, each launch waited for before the next: slow,
 // and no doubt about which one failed. DEV_RUN_TIMED: its dev_done tells how long it took.
@@ -146,6 +157,7 @@ struct dev_word {
 
 struct dev_done {
     uint64_t seq;
+    uint64_t at;       // clock_ns()
     uint64_t report;   // of a DEV_STEP_REPORT; 0 without one
     uint64_t ran;      // of DEV_RUN_TIMED: nanoseconds on the device; 0 if it failed
     uint32_t code;     // enum opd_err_code
@@ -159,6 +171,31 @@ struct dev_done {
 };
 
 _Static_assert(sizeof(struct dev_done) == offsetof(struct dev_done, message), "it ends there");
+
+// What the executor may run for a lane: in the slots of that, DEV_LANE_ARMS of them.
+struct dev_arm {
+    uint64_t serial; // no other ever has it
+    uint32_t flags;  // dev_run_flags
+    uint32_t reserved;
+};
+
+// Among the completions: an entry of a lane is begun, before it is.
+struct dev_begun {
+    uint64_t tag; // DEV_BEGUN, in place of dev_done's seq
+    uint64_t seq, at;
+    uint64_t serial;
+    uint32_t slot;
+    uint32_t request; // its client's number
+};
+
+#define DEV_BEGUN UINT64_MAX
+
+// What the broker changes under the executor's hands.
+struct dev_lanes {
+    // By slot, the serial of what may be run; 0: nothing. From then on nothing of it is begun.
+    _Atomic uint64_t armed[DEV_MAX_LANES * DEV_LANE_ARMS];
+    _Atomic uint32_t watched; // the broker looks now and then, without being woken
+};
 
 // Marks in the stream: after a command, and before each launch of a command but its first.
 enum { DEV_MARK_BITS = 20, DEV_MARK_END = (1 << DEV_MARK_BITS) - 1 };
@@ -191,9 +228,11 @@ struct dev_prints {
     char text[DEV_MAX_PRINTED];
 };
 
-// In the shared memory: the ring of commands, that of completions, dev_progress, dev_prints.
+// In the shared memory: the ring of commands, that of completions, dev_progress, dev_lanes,
+// dev_prints.
 size_t dev_ring_offset(int ring);
 size_t dev_progress_offset(void);
+size_t dev_lanes_offset(void);
 size_t dev_prints_offset(void);
 size_t dev_shared_size(void);
 

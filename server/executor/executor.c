@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "executor/cpu_confine.h"
 #include "executor/devwire.h"
+#include "executor/lanes.h"
 #include "base/fdpass.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -31,6 +32,10 @@ enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
 // several completions at once: as many, or those of so long.
 enum { MOST_UNTOLD = 16, UNTOLD_NS = 40000 };
 
+// For what clients have begun by their lanes, and know the end of, it is not woken, as long as it
+// looks now and then: but for so many, that they have room.
+enum { MOST_QUIET = 256 };
+
 // A command that was given to the device and not yet reported done.
 struct flight {
     uint64_t seq;
@@ -39,6 +44,7 @@ struct flight {
     unsigned stamp;      // the second of its two; 0: it is not timed
     struct word *word;   // of its client, or NULL
     uint32_t version;    // that it is told with it
+    uint32_t lane;       // of an entry of a lane: its slot, from 1; else 0
     struct opd_err *err; // owned; NULL: nothing is known to be wrong
 };
 
@@ -48,11 +54,14 @@ struct executor {
     struct ring commands, done;
     struct dev_progress *progress;
     struct steps steps;
+    struct lanes lanes;
+    uint64_t seq;       // of the last that was taken
     struct buf flights; // struct flight: those before the first have been reported
     size_t first_flight, n_flights;
     unsigned stamp;    // of the command that is being run
     size_t n_timed;    // commands, ever
-    unsigned n_untold; // completions for which the broker was not woken,
+    unsigned n_quiet;  // completions that the broker need not be woken for,
+    unsigned n_untold; // others for which it was not,
     unsigned n_urgent; // of them: those that no client has heard of,
     uint64_t untold_since;
     const char *device;
@@ -116,6 +125,7 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
         usleep(100);
     }
     done->seq = flight->seq;
+    done->at = clock_ns();
     done->report = steps_report(&ex->steps, flight->n_reports, &done->reporter);
     done->ran = time_flight(ex, flight);
     done->code = flight->err ? flight->err->code : OPD_E_none;
@@ -125,12 +135,18 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
     done->printed = (uint32_t)printed;
     done->dropped = printed ? prints_read(done->message + length + 1, printed) : 0;
     done->told = tell_client(ex, flight, done, &sleeps);
+    bool quiet = flight->lane && done->told;
+    if (flight->lane)
+        lanes_ended(&ex->lanes, flight->lane - 1);
+    uint64_t at = done->at;
     ex->n_urgent += !done->told;
     ring_publish(&ex->done);
     if (sleeps) // and not before: its next request comes to a broker that has heard of this one
         word_wake(flight->word);
-    if (ex->n_untold++ == 0)
-        ex->untold_since = clock_ns();
+    if (quiet && ++ex->n_quiet % MOST_QUIET == 0)
+        ring_alert(&ex->done);
+    else if (!quiet && ex->n_untold++ == 0)
+        ex->untold_since = at;
     if (printed)
         prints_clear(); // not before: from here on it is the broker's
 }
@@ -215,11 +231,26 @@ static bool rest(struct executor *ex, struct opd_err *err)
 // Commands whose descriptor comes through the socket.
 static bool takes_fd(uint32_t type)
 {
-    return type == DEV_CHUNK_MAP || type == DEV_HOST_MAP || type == DEV_LOAD;
+    return type == DEV_CHUNK_MAP || type == DEV_HOST_MAP || type == DEV_LOAD ||
+           type == DEV_LANE_OPEN;
 }
 
-// The descriptor, where there is one, is closed by the caller.
-static bool run_command(struct executor *ex, const struct dev_command *cmd, int fd,
+// The descriptor, where there is one, is closed by the caller; size: of the whole.
+static bool run_lane_command(struct executor *ex, const struct dev_command *cmd, uint32_t size,
+                             int fd, struct opd_err *err)
+{
+    if (cmd->type == DEV_LANE_OPEN)
+        return lanes_open(&ex->lanes, cmd, size, fd, &ex->steps.regions, err);
+    if (cmd->type == DEV_LANE_ARM)
+        return lanes_arm(&ex->lanes, cmd, size, err);
+    if (cmd->type == DEV_LANE_CLOSE)
+        lanes_close(&ex->lanes, cmd->id);
+    else
+        lanes_disarm(&ex->lanes, cmd->id);
+    return true;
+}
+
+static bool run_command(struct executor *ex, const struct dev_command *cmd, uint32_t size, int fd,
                         struct opd_err *err)
 {
     struct regions *regions = &ex->steps.regions;
@@ -232,6 +263,7 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, int 
     case DEV_HOST_MAP:
         return regions_map_host(regions, cmd, fd, err);
     case DEV_UNMAP:
+        lanes_leave(&ex->lanes, cmd->id);
         return (!regions_is_mapped(regions, cmd->id) || rest(ex, err)) &&
                regions_unmap(regions, cmd->id, err);
     case DEV_LOAD:
@@ -242,6 +274,11 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, int 
         return !err->code;
     case DEV_IPC_OPEN:
         return regions_open_ipc(regions, cmd, err);
+    case DEV_LANE_OPEN:
+    case DEV_LANE_CLOSE:
+    case DEV_LANE_ARM:
+    case DEV_LANE_DISARM:
+        return run_lane_command(ex, cmd, size, fd, err);
     case DEV_RUN:
         return run_steps(ex, cmd, err);
     case DEV_SERVE:
@@ -255,7 +292,7 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, int 
     }
 }
 
-static void add_flight(struct executor *ex, const struct opd_err *err)
+static void add_flight(struct executor *ex, uint32_t lane, const struct opd_err *err)
 {
     const struct steps *steps = &ex->steps;
     struct flight flight = { .seq = steps->seq,
@@ -263,13 +300,33 @@ static void add_flight(struct executor *ex, const struct opd_err *err)
                              .n_reports = steps->n_own,
                              .stamp = ex->stamp,
                              .word = steps->word,
-                             .version = steps->version };
+                             .version = steps->version,
+                             .lane = lane };
     if (err->code) {
         flight.err = mem_alloc(sizeof *flight.err);
         *flight.err = *err;
     }
     buf_append(&ex->flights, &flight, sizeof flight);
     ex->n_flights++;
+}
+
+// Before what is taken is run, and after.
+static void begin_next(struct executor *ex)
+{
+    steps_begin(&ex->steps, ++ex->seq);
+    ex->stamp = 0;
+    atomic_store(&ex->progress->taken, ex->seq);
+    if (atomic_load(&ex->progress->over)) // who has said so reads `taken` after that
+        _exit(3);
+}
+
+static bool end_taken(struct executor *ex, uint32_t lane, struct opd_err *err,
+                      struct opd_err *fatal)
+{
+    if (err->code)
+        atomic_store(&ex->progress->failed, ex->seq);
+    add_flight(ex, lane, err);
+    return ex->ops->mark(ex->be, dev_mark(ex->seq, DEV_MARK_END), fatal);
 }
 
 // Takes one command, if there is one. False: the device has failed, or the broker is not itself.
@@ -289,22 +346,56 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     // What came with this command would be taken for the next one's: only another process helps.
     if (takes_fd(cmd->type) && (fd = fdpass_recv_one(DEV_FD_SOCKET)) < 0)
         return opd_err_errno(fatal, OPD_E_unavailable, "receiving a descriptor from the broker");
-    uint64_t seq = cmd->seq;
     if (cmd->type != DEV_RUN || is_held_up(ex))
         tell(ex);
-    steps_begin(&ex->steps, seq);
-    ex->stamp = 0;
-    atomic_store(&ex->progress->taken, seq);
-    if (atomic_load(&ex->progress->over)) // who has said so reads `taken` after that
-        _exit(3);
-    run_command(ex, cmd, fd, &err);
+    begin_next(ex);
+    run_command(ex, cmd, size, fd, &err);
     if (fd >= 0)
         close(fd);
-    if (err.code)
-        atomic_store(&ex->progress->failed, seq);
     ring_pop(&ex->commands);
-    add_flight(ex, &err);
-    return ex->ops->mark(ex->be, dev_mark(seq, DEV_MARK_END), fatal);
+    return end_taken(ex, 0, &err, fatal);
+}
+
+// Tells the broker, which may look at its leisure: what it has not heard of is there when this
+// process is dead.
+static void tell_begun(struct executor *ex, struct dev_begun *begun)
+{
+    struct dev_begun *record;
+    while (!(record = ring_reserve(&ex->done, sizeof *record))) {
+        ring_alert(&ex->done);
+        usleep(100);
+    }
+    begun->seq = ex->seq + 1;
+    begun->at = clock_ns();
+    *record = *begun;
+    ring_publish(&ex->done);
+    if (!atomic_exchange(&ex->lanes.shared->watched, 1))
+        ring_alert(&ex->done);
+}
+
+// The same of an entry of a lane.
+static bool take_entry(struct executor *ex, bool *out_any, struct opd_err *fatal)
+{
+    struct dev_begun begun;
+    struct word *word;
+    const struct dev_command *cmd = NULL;
+    if (ex->lanes.n_open > 0 && atomic_load(&ex->progress->over))
+        _exit(3); // another may have these lanes, and have what this one would refuse
+    if (ex->lanes.n_open > 0 && !ex->stopping)
+        cmd = lanes_take(&ex->lanes, &begun, &word);
+    if (!cmd)
+        return true;
+    struct opd_err err;
+    opd_err_init(&err);
+    *out_any = true;
+    if (is_held_up(ex))
+        tell(ex);
+    tell_begun(ex, &begun);
+    begin_next(ex);
+    ex->steps.word = word;
+    ex->steps.version = 0;
+    run_steps(ex, cmd, &err);
+    return end_taken(ex, begun.slot + 1, &err, fatal);
 }
 
 // Waits for a command: spins for a while, then sleeps. False: none can come any more, or nothing be
@@ -325,16 +416,23 @@ static bool wait_for_work(struct executor *ex, uint64_t *idle_since)
         return true;
     }
     tell(ex);
-    if (!ring_sleep(&ex->commands))
+    if (!lanes_sleep(&ex->lanes))
         return true;
+    if (!ring_sleep(&ex->commands)) {
+        lanes_wake(&ex->lanes);
+        return true;
+    }
     struct pollfd fds[] = { { .fd = ex->commands.doorbell, .events = POLLIN },
                             { .fd = DEV_FD_SOCKET, .events = POLLRDHUP },
-                            { .fd = ex->done.doorbell } };
-    while (poll(fds, 3, -1) < 0 && errno == EINTR)
+                            { .fd = ex->done.doorbell },
+                            { .fd = ex->lanes.epoll, .events = POLLIN } };
+    while (poll(fds, ex->lanes.n_open > 0 ? 4 : 3, -1) < 0 && errno == EINTR)
         continue;
     ring_wake(&ex->commands);
-    ring_silence(&ex->commands);
-    if ((fds[0].revents | fds[1].revents | fds[2].revents) & POLLNVAL) {
+    if (fds[0].revents)
+        ring_silence(&ex->commands);
+    lanes_wake(&ex->lanes);
+    if ((fds[0].revents | fds[1].revents | fds[2].revents | fds[3].revents) & POLLNVAL) {
         log_error("a kernel has closed descriptors of its executor");
         return false;
     }
@@ -347,7 +445,8 @@ static bool serve(struct executor *ex, struct opd_err *fatal)
     while (!ex->stopping || ex->n_flights > 0) {
         bool any;
         size_t flights = ex->n_flights;
-        if (!take_command(ex, &any, fatal) || !report_done(ex, fatal))
+        if (!take_command(ex, &any, fatal) || !take_entry(ex, &any, fatal) ||
+            !report_done(ex, fatal))
             return false;
         if (must_tell(ex, !any))
             tell(ex);
@@ -380,6 +479,7 @@ static bool attach_rings(struct executor *ex)
     ring_attach(&ex->commands, memory + dev_ring_offset(0), DEV_RING_SIZE, DEV_FD_COMMAND_BELL);
     ring_attach(&ex->done, memory + dev_ring_offset(1), DEV_RING_SIZE, DEV_FD_DONE_BELL);
     ex->progress = (struct dev_progress *)(void *)(memory + dev_progress_offset());
+    lanes_init(&ex->lanes, (struct dev_lanes *)(void *)(memory + dev_lanes_offset()));
     prints_attach((struct dev_prints *)(void *)(memory + dev_prints_offset()), ex->progress);
     return true;
 }
@@ -389,6 +489,7 @@ static void finish(struct executor *ex)
     struct opd_err err = { 0 };
     bool rests = rest(ex, &err);
     opd_err_clear(&err);
+    lanes_finish(&ex->lanes);
     steps_finish(&ex->steps, !rests);
     buf_finish(&ex->flights);
     if (ex->be)

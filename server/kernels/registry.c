@@ -142,6 +142,8 @@ void registry_tell(struct registry *r, const struct opd_operator *o)
     if (served && o->scope == SCOPE_FILES && r->n_loaded > 0)
         served = registry_see(r, o->name, SCOPE_SHARED) == o;
     published_set(&r->published, o->slot, served ? o->current->mark : 0, o->failure);
+    if (r->told)
+        r->told(r->owner);
 }
 
 // One that an operator had which was loaded and has gone. What is left of that in clients can be

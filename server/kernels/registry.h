@@ -44,6 +44,8 @@ struct registry {
     uint64_t generation; // changes with every change of what is served
     uint32_t n_marks;    // given to versions that were loaded
     struct published published;
+    void (*told)(void *owner); // what is served, or the last edit's failure, may be another
+    void *owner;
 };
 
 // The operator of that name and scope. registry_operator(): NULL where none was ever heard of;

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include "request/graph.h"
+#include "request/lane.h"
 #include "request/parts.h"
 #include "base/log.h"
 #include "request/prepared.h"
@@ -110,6 +111,7 @@ void conn_leave_staging(struct conn *c)
 static void leave(struct conn *c)
 {
     conn_leave_staging(c);
+    lane_close(c);
     if (c->capture) // it will not be ended
         graph_drop_name(c->broker, c->capture);
     c->capture = NULL;

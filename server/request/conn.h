@@ -20,6 +20,7 @@
 struct broker;
 struct device;
 struct graph;
+struct client_lane;
 struct request;
 struct version;
 
@@ -58,6 +59,8 @@ struct conn {
         uint64_t shm, offset;
         struct device *device; // that was last to say so there, or NULL
     } word;
+    struct client_lane *lane;       // or NULL; see lane.h
+    uint32_t lane_begun;            // number of the last request that came by one
     struct map exports;             // id -> struct storage
     struct map imports;             // id -> struct import
     struct map prepared;            // id -> struct prepared

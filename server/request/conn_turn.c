@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "device/device.h"
 #include "kernels/pool.h"
+#include "request/lane.h"
 #include "request/parted.h"
 #include "request/parts.h"
 
@@ -285,6 +286,8 @@ static void process(struct conn *c)
     int turn = 0;
     if (c->word.device && c->n_flight > 0)
         device_look(c->word.device); // the client may know more than we do
+    if (c->broker->lanes)
+        lane_look(c->broker);
     c->waiting = false;
     while (!c->waiting && !c->closed && (size = next_message(c)) > 0) {
         bool over = turn >= TURN, held = c->broker->handover.held && !c->begun;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "request/lane.h"
 #include "request/parts.h"
 
 struct graph *graph_new(struct broker *b)
@@ -41,6 +42,7 @@ void graph_unref(struct graph *g)
 {
     if (!g || --g->refs > 0)
         return;
+    lane_leave_graph(g);
     for (size_t i = 0; i < g->n_nodes; i++)
         finish_node(&g->nodes[i]);
     graph_launch_unref(g->launch);

@@ -81,6 +81,7 @@ struct graph {
     struct graph_node *nodes;
     size_t n_nodes;
     struct graph_launch *launch; // NULL: not made yet
+    struct lane_arm *arms;       // see lane.h
     char *left;                  // nodes that an edit has left on their version, and why; or NULL
     uint64_t n_left;             // grows with each such edit
 };
@@ -113,6 +114,17 @@ void graph_keep_constant(struct graph *g, const struct tensor *t); // they have 
 void graph_capture_failed(struct graph *g, const struct opd_err *err);
 
 // --- replaying
+
+// That what it reads is not suspect.
+bool graph_may_read(const struct graph_launch *launch, struct opd_err *err);
+struct replay_options {
+    double deadline; // 0: the sum of all runs'
+    bool debug;
+};
+struct command *graph_begun(struct device *d, const struct dev_begun *begun); // device_hooks
+// The command of a replay, which the request, of req->device, is about to be in flight for.
+struct command *graph_command(struct request *req, struct graph_launch *launch,
+                              const struct replay_options *options);
 
 // Binds what an edit has changed, sees to it that all kernels are loaded, and makes the launch.
 // ANSWERED, WAIT (nothing has changed), or ERROR.

@@ -6,6 +6,7 @@
 
 #include "kernels/program.h"
 #include "request/graph.h"
+#include "request/lane.h"
 #include "request/parts.h"
 
 // What a node will run: until all are there, the graph stays as it is.
@@ -284,6 +285,7 @@ static enum request_status bind_graph(struct graph *g, struct request *req, stru
     if (status == REQUEST_ANSWERED) {
         for (size_t i = 0; i < g->n_nodes; i++)
             commit(&g->nodes[i], &to[i]);
+        lane_disarm_graph(g); // what it had as scratch may be others' from now on
         graph_launch_unref(g->launch);
         g->launch = NULL;
         g->n_left += g->left != NULL;

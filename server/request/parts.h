@@ -56,6 +56,7 @@ struct broker {
     bool stopping;        // what has begun ends, nothing is begun any more
 
     struct clients clients;
+    struct lanes *lanes; // of all devices; NULL: there has been none
     struct request *spare; // requests that have ended; see request_new()
     int n_spare;
     struct listener listener;

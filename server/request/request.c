@@ -9,6 +9,7 @@
 #include "memory/kept.h"
 #include "request/faults.h"
 #include "request/graph.h"
+#include "request/lane.h"
 #include "request/parted.h"
 #include "request/parts.h"
 #include "request/printed.h"
@@ -230,6 +231,7 @@ void request_finish(struct request *req, const struct opd_err *device_err)
     if (err->code) {
         turn_count_error(&req->broker->turn, err);
         take_back(req);
+        lane_disarm_conn(c); // what a graph reads may be suspect from now on
         graph_capture_failed(c->capture, err);
         if (req->launch &&
             (err->code == OPD_E_kernel_fault || err->code == OPD_E_deadline_exceeded))
@@ -337,13 +339,18 @@ struct request *request_defer(struct request *req)
     return req;
 }
 
-enum request_status request_submit(struct request *req, struct device *d, struct command *cmd)
+void request_adopt(struct request *req, struct device *d, struct command *cmd)
 {
     request_defer(req);
     req->device = d;
     cmd->done = request_done;
     cmd->data = req;
     cmd->repeatable = cmd->repeatable || req->n_writes == 0;
+}
+
+enum request_status request_submit(struct request *req, struct device *d, struct command *cmd)
+{
+    request_adopt(req, d, cmd);
     device_submit(d, cmd);
     return REQUEST_SUBMITTED;
 }

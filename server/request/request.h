@@ -152,6 +152,9 @@ bool request_may_read(const struct tensor *t, const char *what, struct opd_err *
 // Submits a command whose completion answers the request.
 enum request_status request_submit(struct request *req, struct device *d, struct command *c);
 
+// The same of one that the device has begun already, for an entry of a lane.
+void request_adopt(struct request *req, struct device *d, struct command *c);
+
 // Its client may be told by its word that the command is done, in place of a reply that says no
 // more than the version. Nothing where it has no word, or where more than the command decides.
 void request_tell(const struct request *req, struct device *d, struct command *c, int version);

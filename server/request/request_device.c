@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "request/lane.h"
 #include "request/request.h"
 
 // Copies of half of a piece of memory to its other half. The first ones touch it; then the least
@@ -36,6 +37,7 @@ enum request_status request_device_restart(struct request *req, const value *par
         return REQUEST_ERROR;
     struct request *kept = request_defer(req);
     kept->device = d;
+    lane_disarm_device(req->broker, d); // before nothing more is sent to it
     device_restart(d, restarted, kept);
     return REQUEST_SUBMITTED;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "request/graph.h"
+#include "request/lane.h"
 #include "request/parted.h"
 #include "request/parts.h"
 #include "request/prepared.h"
@@ -29,6 +30,7 @@ static void free_shm(struct request *req, uint64_t id, bool drop)
 {
     (void)drop;
     struct shm *shm = map_remove(&req->conn->shms, id);
+    lane_leave_shm(req->conn, id);
     if (shm)
         shm_free(shm);
 }

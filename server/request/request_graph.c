@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "request/graph.h"
+#include "request/lane.h"
 #include "request/parts.h"
 #include "request/run_params.h"
 #include "request/trace.h"
@@ -57,6 +59,7 @@ enum request_status request_graph_begin(struct request *req, const value *params
         return REQUEST_ERROR;
     if (c->n_flight > 0)
         return REQUEST_WAIT; // a failure from now on is one of the graph
+    lane_disarm_conn(c);     // replays are refused while it is captured
     c->capture = graph_new(req->broker);
     if (name[0])
         graph_set_name(req->broker, c->capture, name);
@@ -108,6 +111,14 @@ enum request_status request_graph_end(struct request *req, const value *params, 
     return REQUEST_ANSWERED;
 }
 
+// Who attaches to it writes what it writes.
+static void share_memory(struct graph *g)
+{
+    for (size_t i = 0; i < g->n_nodes; i++)
+        for (int k = 0; k < g->nodes[i].n_places; k++)
+            g->nodes[i].places[k].storage->shared = true;
+}
+
 enum request_status request_graph_attach(struct request *req, const value *params,
                                          struct opd_err *err)
 {
@@ -120,6 +131,8 @@ enum request_status request_graph_attach(struct request *req, const value *param
         return REQUEST_FAIL(err, OPD_E_not_found, "there is no graph named '%s'%s", name,
                             g ? " yet: it is being captured" : "");
     map_put(&req->conn->graphs, (uint64_t)value_int(value_at(params, 0)), graph_ref(g));
+    share_memory(g);
+    lane_disarm_all(req->broker); // what other graphs use of that
     size_t map = pack_map_begin(&req->reply);
     pack_key_str(&req->reply, "device", g->device->name);
     pack_map_end(&req->reply, map);
@@ -128,11 +141,6 @@ enum request_status request_graph_attach(struct request *req, const value *param
 
 // --- replay
 
-struct replay_options {
-    double deadline; // 0: the sum of all runs'
-    bool debug;
-};
-
 static bool read_options(const value *options, struct replay_options *out, struct opd_err *err)
 {
     *out = (struct replay_options){ 0 };
@@ -140,7 +148,7 @@ static bool read_options(const value *options, struct replay_options *out, struc
            request_deadline(options, &out->deadline, err);
 }
 
-static bool may_read(const struct graph_launch *launch, struct opd_err *err)
+bool graph_may_read(const struct graph_launch *launch, struct opd_err *err)
 {
     for (size_t i = 0; i < launch->reads.n; i++) {
         const struct graph_piece *r = &launch->reads.list[i];
@@ -165,9 +173,12 @@ static void note_pieces(struct request *req, const struct graph_launch *launch)
     }
 }
 
-static struct command *make_command(struct request *req, struct graph_launch *launch,
-                                    const struct replay_options *options)
+struct command *graph_command(struct request *req, struct graph_launch *launch,
+                              const struct replay_options *options)
 {
+    note_pieces(req, launch);
+    launch->refs++;
+    req->launch = launch;
     bool alone = launch->alone || options->debug || req->broker->options.debug;
     struct command *c = device_new_run(req->device);
     struct dev_command *head = (struct dev_command *)(void *)c->bytes.bytes;
@@ -180,6 +191,11 @@ static struct command *make_command(struct request *req, struct graph_launch *la
     c->deadline = options->deadline > 0 ? options->deadline : launch->deadline;
     c->repeatable = launch->repeatable;
     return c;
+}
+
+static uint32_t flags_of(const struct command *c)
+{
+    return ((const struct dev_command *)(const void *)c->bytes.bytes)->id;
 }
 
 // What this connection has not heard of yet: nodes that an edit has left behind.
@@ -229,19 +245,42 @@ enum request_status request_replay(struct request *req, const value *params, str
     if (status != REQUEST_ANSWERED)
         return status;
     struct graph_launch *launch = g->launch;
-    if (!may_read(launch, err))
+    if (!graph_may_read(launch, err))
         return REQUEST_ERROR;
     bool plain = pack_replayed(req, g);
     if (launch->n_steps == 0)
         return REQUEST_ANSWERED;
-    note_pieces(req, launch);
-    launch->refs++;
-    req->launch = launch;
     req->device = g->device;
-    struct command *c = make_command(req, launch, &options);
+    struct command *c = graph_command(req, launch, &options);
     if (req->broker->clients.n_tracers > 0)
         req->trace = trace_begin(c, req->conn);
-    if (plain && !launch->reports)
+    if (plain && !options.debug && options.deadline <= 0 && lane_arm(req, g, flags_of(c))) {
+        req->reply.size = 0;
+        lane_pack_arm(&req->reply, g);
+    } else if (plain && !launch->reports) {
         request_tell(req, g->device, c, 0);
+    }
     return request_submit(req, g->device, c);
+}
+
+// The same, of what a client has put into its lane.
+struct command *graph_begun(struct device *d, const struct dev_begun *begun)
+{
+    struct broker *b = d->all->owner;
+    const struct lane_arm *arm = lane_find_arm(d, begun->slot, begun->serial);
+    if (!arm) {
+        log_error("device %s has begun what nobody has armed", d->name);
+        return command_new(DEV_RUN, 0, 0);
+    }
+    struct request *req = request_new(arm->lane->conn);
+    req->id = req->conn->lane_begun = begun->request;
+    if (stream_unsent(&req->conn->stream) >= CONN_MAX_UNSENT)
+        lane_disarm_conn(req->conn); // who reads no replies
+    req->device = d;
+    b->counters.requests++;
+    b->counters.calls[METHOD_replay]++;
+    pack_map(&req->reply, 0);
+    struct command *c = graph_command(req, arm->launch, &(struct replay_options){ 0 });
+    request_adopt(req, d, c);
+    return c;
 }

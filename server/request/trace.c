@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "request/lane.h"
 #include "request/parts.h"
 #include "base/clock.h"
 #include "request/conn.h"
@@ -18,6 +19,8 @@ struct trace {
 
 void trace_follow(struct conn *c, bool follows)
 {
+    if (follows)
+        lane_disarm_all(c->broker);
     c->broker->clients.n_tracers += follows - c->traces;
     c->traces = follows;
 }

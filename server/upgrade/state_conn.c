@@ -57,6 +57,8 @@ bool state_conn(struct archive *a, void *thing)
         archive_count(a, "word", &c->word.shm);
         archive_count(a, "word_at", &c->word.offset);
     }
+    if (archive_has(a, "lane_begun")) // absent in programs from before there were lanes
+        archive_int(a, "lane_begun", &c->lane_begun, 0, UINT32_MAX);
     archive_count(a, "seen", &c->last_event);
     trace_follow(c, traces);
     events_follow(&b->events, &c->follower, follows);

@@ -112,6 +112,10 @@ bool state_storage(struct archive *a, void *thing)
     archive_count(a, "version", &s.version);
     s.holder = archive_ref(a, "holder", RECORD_holder, s.holder);
     archive_bool(a, "lost", &lost);
+    if (archive_has(a, "shared")) // absent in programs from before it was known
+        archive_bool(a, "shared", &s.shared);
+    else
+        s.shared = true;
     a->storage = thing;
     if (thing)
         return true;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "request/lane.h"
 #include "request/parts.h"
 #include "base/clock.h"
 #include "request/listen.h"
@@ -172,6 +173,7 @@ static void drain(struct upgrade *u)
 {
     u->phase = PHASE_DRAIN;
     u->broker->handover.held = true;
+    lane_disarm_all(u->broker);
     uv_timer_start(&u->limit, limit_cb, DRAIN_LIMIT_MS, 0);
 }
 

@@ -72,6 +72,7 @@ DESCRIPTORS = {
     "folder": lambda: os.open("/", os.O_RDONLY | os.O_DIRECTORY),
     "device": lambda: os.open("/dev/zero", os.O_RDWR),
     "path": lambda: os.open("/", os.O_PATH),
+    "bell": lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC),
     "terminal": lambda: os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY),
 }  # fmt: skip
 
@@ -133,6 +134,20 @@ SESSIONS = {
         ("call", [1, [1, 6]], None),
         ("free", ["shm", [1]], None),
         ("free", ["shm", [2]], None),
+    ],
+    "lanes": [
+        ("shm_open", [1, SIZE], "good"),
+        ("lane_open", [1, 64, "cpu"], "bell"),
+        _new(1), _new(2),
+        ("graph_begin", [1], None),
+        ("forward", ["gelu", [1], {}, [3]], None),
+        ("graph_end", [1], None),
+        ("replay", [1], None),
+        ("lane_wait", [7], None),
+        ("replay", [1], None),
+        ("free", ["shm", [1]], None),
+        ("replay", [1], None),
+        ("free", ["graph", [1]], None),
     ],
     "operators": [
         _new(1), _write(1),

@@ -59,6 +59,8 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "load": ("s|M", "M"),
     "unload": ("s", "n"),
     "done_word": ("Hi", "n"),
+    "lane_open": ("hiSf", "n"),
+    "lane_wait": ("i", "M"),
 }
 
 # name: (number, class in opd.errors)

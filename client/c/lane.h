@@ -1,0 +1,40 @@
+#pragma once
+
+// Replays that go by a lane (base/lane.h), where the daemon has one to give: a graph that was
+// replayed by a request can be replayed without one, until something changes.
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/lane.h"
+#include "c/opd.h"
+
+struct opd_client;
+
+enum { LANE_GRAPHS = 16 };
+
+struct client_lane {
+    struct lane *at; // behind the word of done.h; NULL: none is open
+    int bell;
+    bool refused;
+    unsigned n_opened;
+    char device[32]; // of the last graph
+    struct word_waits waits;
+    size_t n_graphs, next;
+    struct lane_graph {
+        int64_t id;
+        struct lane_entry entry;
+    } graphs[LANE_GRAPHS];
+};
+
+void lane_close(struct opd_client *client);
+
+// A graph is made, or given up.
+void lane_use_device(struct opd_client *client, const struct opd_reply *reply);
+void lane_forget(struct opd_client *client, int64_t graph);
+
+// A replay that waits. NOT: it did not go by the lane, and has not happened.
+enum lane_result { LANE_NOT, LANE_DONE, LANE_FAILED };
+enum lane_result lane_replay(struct opd_client *client, int64_t graph, struct opd_error *err);
+// It went by a request: what the reply says, perhaps nothing.
+void lane_hear(struct opd_client *client, int64_t graph, const struct opd_reply *reply);

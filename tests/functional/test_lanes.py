@@ -1,0 +1,468 @@
+"""Lanes: a client replays its graphs through memory that it shares with the device's process, and the broker hears of
+it later. What becomes of a replay is told by the lane's word, or by a reply; never both, never none."""
+
+import ctypes
+import mmap
+import os
+import random
+import signal
+import struct
+import threading
+
+import pytest
+from conftest import DEVICE
+from operators import double_by, put_kernels
+from raw import SANITIZED, Raw, RpcError, eventually, find_roles, make_memfd
+from test_device_checks import PICK
+from test_graphs import ADD, FAULTY
+from test_libopd_prepared import Client as LibraryClient
+from upgrades import upgrade
+
+IDLE, AWAITED, SLEPT_ON, DONE = range(4)
+AT, SIZE = 64, 4096  # of the lane in its memory
+ENTRY, SLOT, SERIAL, ASLEEP, REFUSED = 64, 72, 80, 128, 132
+REFUSAL = object()
+
+# As long as its input says.
+COUNT = """
+//! op      count(Tensor x) -> Tensor y
+//! dtypes  float32
+//! shape   x [N]
+//! shape   y [N]
+//! example x=[4]
+//!
+//! forward
+//!   kernel  count
+//!   grid    1
+//!   block   1
+
+extern "C" __global__ void count(const float *x, float *y, int N)
+{
+    for (int i = 0; i < N; i++)
+        for (volatile float n = y[i] = 0; n < x[i]; n = n + 1)
+            y[i] = n + 1;
+}
+"""
+
+
+class Lane(Raw):
+    """A client with a lane."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        fd = make_memfd(SIZE)
+        self.call("shm_open", 9, SIZE, fds=[fd])
+        self.memory = mmap.mmap(fd, SIZE)
+        os.close(fd)
+        self.number = 0
+        self.open()
+
+    def open(self):
+        self.bell = os.eventfd(0, os.EFD_NONBLOCK)
+        self.call("lane_open", 9, AT, DEVICE, fds=[self.bell])
+
+    def close(self):
+        super().close()
+        os.close(self.bell)
+
+    def get(self, at):
+        return ctypes.c_uint32.from_buffer(self.memory, AT + at).value
+
+    def put(self, at, value, type=ctypes.c_uint32):
+        """By one store; struct.pack_into() writes zeros first."""
+        type.from_buffer(self.memory, AT + at).value = value
+
+    def arm(self, graph):
+        """By a replay that goes by the socket."""
+        self.armed = self.call("replay", graph).get("lane")
+        return self.armed
+
+    def enter(self, armed=None):
+        """Puts an entry; the number of its reply."""
+        slot, serial = armed or self.armed
+        self.msgid += 1
+        self.put(0, AWAITED)
+        self.put(ENTRY + 4, self.msgid)
+        self.put(SLOT, slot)
+        self.put(SERIAL, serial, ctypes.c_uint64)
+        self.number = (self.number + 1) & 0xFFFFFFFF
+        self.put(ENTRY, self.number)
+        if self.get(ASLEEP):
+            os.eventfd_write(self.bell, 1)
+        return self.msgid
+
+    def end(self, sent):
+        """None: it is told; REFUSAL; or the reply's result or error."""
+        for _ in range(20000):
+            if self.get(0) == DONE:
+                self.put(0, IDLE)
+                return None
+            if self.get(REFUSED) == self.number:
+                return REFUSAL
+            try:
+                kind, id, error, result = self.receive(0.001)
+            except TimeoutError:
+                continue
+            assert (kind, id) == (1, sent)
+            return error or result
+        raise AssertionError("nothing was told")
+
+    def run(self, armed=None):
+        return self.end(self.enter(armed))
+
+    def read(self, id):
+        """The next reply is this one's: none was left."""
+        sent = self.request("tensor_read", id, 0)
+        kind, replied, error, result = self.receive()
+        assert (kind, replied, error) == (1, sent, None), (replied, sent, error)
+        return struct.unpack("4f", result)
+
+
+def fours(x):
+    return struct.pack("4f", x, x, x, x)
+
+
+def capture(raw, graph, *calls, **options):
+    raw.call("graph_begin", graph, options)
+    for op, inputs, outputs in calls:
+        raw.call("forward", op, inputs, {}, outputs)
+    raw.call("graph_end", graph)
+
+
+@pytest.fixture
+def served(start_daemon, tmp_path):
+    folder = put_kernels(
+        tmp_path / "kernels", double_it=double_by(2), pick=PICK, add_to=ADD, faulty=FAULTY
+    )
+    daemon = start_daemon("--kernels", folder)
+    daemon.kernels = tmp_path / "kernels"
+    return daemon
+
+
+@pytest.fixture
+def lane(served):
+    """Tensor 1 is x, 2 is sum; graph 5 makes 300 = 2 x and adds it to the sum."""
+    with Lane(served.socket) as lane:
+        lane.make(1, "float32", [4], fours(1))
+        lane.make(2, "float32", [4], fours(0))
+        capture(lane, 5, ("double_it", [1], [300]), ("add_to", [2, 300], []))
+        assert lane.arm(5)
+        lane.call("tensor_write", 2, 0, fours(0))
+        yield lane
+
+
+def test_replays_need_no_request(served, lane):
+    assert "lane" not in lane.call("replay", 5)  # it is armed
+    before = lane.call("status")["requests"]["replay"]
+    for n in range(1, 100):
+        assert lane.run() is None
+    assert lane.call("status")["requests"]["replay"] == before + 99
+    assert lane.read(2) == (200.0,) * 4
+    runs = {r["op"]: r["forward"] for r in lane.call("status")["runs"]}
+    assert runs["add_to"] == 102
+
+
+def test_requests_see_what_the_lane_did_and_back(lane):
+    for n in range(1, 20):
+        lane.call("tensor_write", 1, 0, fours(n))
+        assert lane.run() is None
+        assert lane.read(300) == (2.0 * n,) * 4
+
+
+def test_an_idle_executor_is_rung(served, lane):
+    for _ in range(3):
+        assert eventually(lambda: lane.get(ASLEEP) == 1)
+        assert lane.run() is None
+
+
+def test_edits(served, lane):
+    with Raw(served.socket) as other:
+        for factor in (3, 4, 5):
+            put_kernels(served.kernels, double_it=double_by(factor))
+            other.call("reload")
+            assert lane.run() is REFUSAL
+            assert lane.arm(5)
+            for _ in range(3):
+                assert lane.run() is None
+                assert lane.read(300) == (factor,) * 4
+        put_kernels(served.kernels, double_it="//! op nonsense")
+        other.call("reload")
+        assert lane.run() is REFUSAL  # there is a warning for it
+        assert "not served" in lane.call("replay", 5)["warnings"][0]
+
+
+def test_edits_are_not_overtaken(served, lane):
+    """What is begun after reload() has answered runs no old version."""
+    told, over = [2], threading.Event()
+
+    def edit():
+        with Raw(served.socket) as other:
+            for factor in range(3, 9):
+                put_kernels(served.kernels, double_it=double_by(factor))
+                other.call("reload")
+                told.append(factor)
+        over.set()
+
+    thread = threading.Thread(target=edit)
+    thread.start()
+    while not over.is_set():
+        least = told[-1]
+        if lane.run() is REFUSAL:
+            lane.arm(5)
+        assert lane.read(300)[0] >= least
+    thread.join()
+
+
+def test_a_check_goes_by_requests(lane):
+    lane.make(3, "float32", [5, 3], struct.pack("15f", *range(15)))
+    lane.make(4, "int64", [1], struct.pack("q", 4))
+    capture(lane, 6, ("pick", [3, 4], [400]))
+    assert lane.arm(6) is None
+
+
+def test_memory_of_others_goes_by_requests(served, lane):
+    lane.make(3, "float32", [4], fours(1), name="everybody's")
+    capture(lane, 6, ("double_it", [3], [400]))
+    assert lane.arm(6) is None
+    capture(lane, 7, ("double_it", [1], [401]), name="a graph")
+    assert lane.arm(7) is None
+    assert lane.arm(5) and lane.run() is None
+    with Raw(served.socket) as other:
+        other.call("graph_attach", 1, "a graph")  # it reads x
+        assert lane.run() is REFUSAL
+        assert lane.arm(5) is None
+
+
+def test_a_fault_is_its_own(served, lane):
+    lane.make(3, "int32", [1], struct.pack("i", 0))
+    capture(lane, 6, ("faulty", [1, 3], [400]), ("add_to", [2, 400], []))
+    with Raw(served.socket) as other:
+        other.make(1, "float32", [4], fours(1))
+        assert lane.arm(6)
+        assert lane.run() is None
+        lane.call("tensor_write", 3, 0, struct.pack("i", 1))
+        error = lane.run()
+        assert error["code"] == "kernel_fault" and "faulty" in error["message"]
+        other.call("forward", "double_it", [1], {}, [2])
+        assert struct.unpack("4f", other.call("tensor_read", 2, 0)) == (2.0,) * 4
+    lane.call("tensor_write", 3, 0, struct.pack("i", 0))
+    assert lane.fail("tensor_read", 400, 0).code == "invalid_argument"  # suspect
+    lane.open()
+    lane.call("tensor_write", 2, 0, fours(0))
+    assert lane.arm(6) is None  # one by one from now on
+    assert lane.arm(5)
+    lane.call("tensor_write", 2, 0, fours(0))
+    assert lane.run() is None and lane.read(2) == (2.0,) * 4
+
+
+def test_a_deadline(start_daemon, tmp_path):
+    daemon = start_daemon("--kernels", put_kernels(tmp_path / "kernels", count=COUNT), "--deadline", "1")
+    with Lane(daemon.socket) as lane:
+        lane.make(1, "float32", [4], fours(1))
+        capture(lane, 5, ("count", [1], [2]))
+        assert lane.arm(5)
+        assert lane.run() is None and lane.read(2) == (1.0,) * 4
+        lane.call("tensor_write", 1, 0, fours(1e18))
+        error = lane.run()  # nobody else wakes the broker
+        assert error["code"] == "deadline_exceeded" and "count" in error["message"]
+
+
+def test_given_up_memory_is_not_written(served, lane):
+    """What a lane still names is no other's danger."""
+    armed = lane.armed
+    lane.call("free", "graph", [5])
+    lane.call("free", "tensor", [300, 2])
+    with Raw(served.socket) as other:
+        for id in range(1, 5):
+            other.make(id, "float32", [4], fours(7))
+        assert lane.run(armed) is REFUSAL
+        for id in range(1, 5):
+            assert struct.unpack("4f", other.call("tensor_read", id, 0)) == (7.0,) * 4
+
+
+def test_two_lanes(served, lane):
+    with Lane(served.socket) as other:
+        other.make(1, "float32", [4], fours(5))
+        capture(other, 5, ("double_it", [1], [2]))
+        assert other.arm(5)
+        assert other.armed[0] != lane.armed[0]
+        for _ in range(20):
+            both = lane.enter(), other.enter()
+            assert lane.end(both[0]) is None and other.end(both[1]) is None
+        assert other.run(lane.armed) is REFUSAL and lane.run(other.armed) is REFUSAL
+        assert other.read(2) == (10.0,) * 4 and lane.read(2) == (40.0,) * 4
+
+
+def test_closing(served, lane):
+    for bad in ((9, AT, DEVICE), (9, AT + 8, DEVICE), (8, AT, DEVICE), (9, SIZE, DEVICE), (9, AT, "none")):
+        assert lane.fail("lane_open", *bad).code in ("invalid_argument", "not_found", "malformed_message")
+    lane.call("free", "shm", [9])
+    lane.enter()
+    assert lane.call("lane_wait", lane.msgid) == {"begun": False, "open": False}
+    with Lane(served.socket) as again:  # and ends with one that is not told
+        again.make(1, "float32", [4], fours(5))
+        capture(again, 5, ("double_it", [1], [2]))
+        again.arm(5)
+        again.enter()
+    assert lane.call("replay", 5) == {}
+
+
+def test_asking_whether_it_was_begun(lane):
+    assert lane.run() is None
+    assert lane.call("lane_wait", lane.msgid) == {"begun": True, "open": True}
+    assert lane.run() is REFUSAL  # that has disarmed
+    assert lane.call("lane_wait", lane.msgid)["begun"] is False
+    assert lane.arm(5) and lane.run() is None
+
+
+def test_upgrade(served, lane):
+    for _ in range(2):
+        assert lane.run() is None
+        lane.read(300)  # it is known to have run
+        last = lane.msgid - 1
+        upgrade(served)
+        lane.enter()
+        assert lane.call("lane_wait", last) == {"begun": True, "open": False}
+        assert lane.call("lane_wait", lane.msgid - 2)["begun"] is False
+        lane.open()
+        assert lane.arm(5) and lane.run() is None
+
+
+def test_killed_executors(served, lane):
+    """In the midst of it: each replay has happened once, or was not begun, or has failed."""
+    total = 0
+    for _ in range(3):
+        stop = threading.Event()
+
+        def kill(stop=stop):
+            stop.wait(random.uniform(0.001, 0.03))
+            for pid in find_roles(served.pid, "executor"):
+                os.kill(pid, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        failed = False
+        while killer.is_alive() and not failed:
+            failed, ran = replay_once(lane)
+            total += ran
+        killer.join()
+        if failed:
+            lane.call("tensor_write", 2, 0, fours(2 * total))
+        asked = lane.call("lane_wait", 0)
+        if not asked["open"]:
+            lane.open()
+        assert lane.read(2) == (2.0 * total,) * 4
+        total += 1
+        assert lane.arm(5)
+
+
+def replay_once(lane):
+    """(it has failed, it has run). As a client does: by the lane, or else by a request."""
+    sent = lane.enter()
+    for _ in range(20):
+        if lane.get(0) == DONE:
+            lane.put(0, IDLE)
+            return False, True
+        try:
+            _, id, error, _ = lane.receive(0.001)
+            assert id == sent
+            return error is not None, error is None
+        except TimeoutError:
+            pass
+    lane.put(0, IDLE)
+    told = {}
+    asked = lane.request("lane_wait", sent)
+    while asked not in told:
+        _, id, error, result = lane.receive()
+        told[id] = error, result
+    if told[asked][1]["begun"]:
+        while sent not in told:
+            _, id, error, result = lane.receive()
+            told[id] = error, result
+        error = told[sent][0]
+        return error is not None, error is None
+    assert sent not in told
+    try:
+        lane.call("replay", 5)
+        return False, True
+    except RpcError:
+        return True, False
+
+
+def test_a_hostile_client(served, lane):
+    """It writes what it likes there, all the time: an honest one beside it notices nothing."""
+    with Lane(served.socket) as hostile:
+        hostile.make(1, "float32", [4], fours(1))
+        capture(hostile, 5, ("double_it", [1], [2]))
+        hostile.arm(5)
+        over = threading.Event()
+
+        def scribble():
+            serials = [hostile.armed[1], lane.armed[1], 0, 2**64 - 1]
+            while not over.is_set():
+                hostile.put(0, random.choice((0, 1, 2, 3, 0xFFFFFFFF)))
+                hostile.put(SLOT, random.choice((*range(20), 0xFFFFFFFF)))
+                hostile.put(SERIAL, random.choice(serials), ctypes.c_uint64)
+                hostile.put(ENTRY + 4, random.getrandbits(32))
+                hostile.put(ENTRY, random.getrandbits(32))
+                hostile.put(ASLEEP, random.getrandbits(1))
+                try:
+                    os.eventfd_write(hostile.bell, random.choice((1, 2**63)))
+                except BlockingIOError:
+                    os.set_blocking(hostile.bell, random.random() < 0.5)
+                    os.set_blocking(hostile.bell, False)
+                    os.eventfd_read(hostile.bell)
+
+        thread = threading.Thread(target=scribble)
+        thread.start()
+        for n in range(1, 100):
+            assert lane.run() is None
+            assert lane.read(2) == (2.0 * n,) * 4
+        over.set()
+        thread.join()
+        hostile.call("free", "shm", [9])
+        read, write = os.pipe()
+        for wrong in (read, write):
+            fd = make_memfd(SIZE)
+            hostile.call("shm_open", 9, SIZE, fds=[fd])
+            os.close(fd)
+            assert hostile.fail("lane_open", 9, AT, DEVICE, fds=[wrong]).code == "invalid_argument"
+            hostile.call("free", "shm", [9])
+            os.close(wrong)
+    assert lane.run() is None
+    with Raw(served.socket) as raw:
+        assert raw.call("status")["devices"][0]["restarts"] == 0
+
+
+class Library(LibraryClient):
+    def do(self, name, *args):
+        f = getattr(self.lib, name)
+        f.restype = ctypes.c_bool
+        self.done(f(self.client, *args, ctypes.byref(self.error)))
+
+    def replay(self, graph):
+        self.do("opd_replay", ctypes.c_int64(graph), ctypes.c_double(0))
+
+
+@pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
+def test_libopd(served):
+    client = Library(served.socket)
+    with Raw(served.socket) as other:
+        client.make(1, 1, 2, 3)
+        client.do("opd_graph_begin", ctypes.c_int64(5), None)
+        client.forward("double_it", [1], [2])
+        client.do("opd_graph_end", ctypes.c_int64(5))
+        for round, factor in enumerate((2, 3, 4)):
+            for n in range(200):
+                client.replay(5)
+            assert client.read(2, 3) == [factor, 2 * factor, 3 * factor]
+            requests = other.call("status")["requests"]
+            assert requests["replay"] == 202 * round + 200
+            assert requests["lane_open"] == round + 1
+            put_kernels(served.kernels, double_it=double_by(factor + 1))
+            other.call("reload")
+            client.replay(5)
+            client.do("opd_replay", ctypes.c_int64(5), ctypes.c_double(10))
+            for pid in find_roles(served.pid, "executor"):
+                os.kill(pid, signal.SIGKILL)
+    client.close()
