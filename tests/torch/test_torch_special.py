@@ -39,6 +39,30 @@ def test_special_values(ops, device, name, dtype):
             assert_close(ours, theirs, equal_nan=True, msg=lambda m: f"{values}: {ours}, not {theirs}: {m}")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", [*FORMULAS, "gelu"])
+def test_an_infinite_gradient_does_not_become_finite(ops, device, name, dtype):
+    """Nor where PyTorch's is finite one that is not."""
+    values = [-math.inf, -1e30, -200, -1, -0.5, 0, 0.5, 1, 3, math.inf]
+    finite = []
+    for function in ops[name], FORMULAS.get(name, lambda x: x * torch.sigmoid(1.702 * x)):
+        x = torch.tensor(values, dtype=dtype, device=device, requires_grad=True)
+        y = function(x)
+        (gradient,) = torch.autograd.grad(y, x, torch.full_like(y, math.inf))
+        finite.append(gradient.isfinite().tolist())
+    assert finite[0] == finite[1]
+
+
+def test_derivatives_that_are_not_as_PyTorch_has_them(ops, device):
+    """docs/pytorch.md says so."""
+    x = torch.tensor([-100.0, 0.0, 1e30], dtype=torch.float64, device=device)
+    _, gradient, at = derive(ops.elu, x, create_graph=True)
+    assert torch.autograd.grad(gradient, at, torch.ones_like(at))[0].tolist()[1:] == [1, 0]
+    _, gradient, at = derive(lambda x: ops.gelu(x, approximate="none"), x, create_graph=True)
+    assert torch.autograd.grad(gradient, at, torch.ones_like(at))[0][2] == 0
+    assert 0 < derive(ops.tanh, x)[1][0] < 1e-80 and 0 < derive(ops.sigmoid, x)[1][0] < 1e-40
+
+
 @pytest.mark.parametrize("name", SECOND)
 def test_second_derivatives(ops, device, name):
     values = torch.tensor(SECOND[name], dtype=torch.float64, device=device)
