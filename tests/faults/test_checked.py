@@ -54,7 +54,7 @@ PLANTED = {
               "out-of-bounds read of 'lut': element 16 of 16"),
     "tiles": ("", "__shared__ float t[64]; t[threadIdx.x + by] = x[i]; __syncthreads(); y[i] = t[threadIdx.x];", 1,
               "out-of-bounds write of shared memory 't': element 64 of 64"),
-    "doubles": ("", "__shared__ float t_0[64]; if (i == 0) *(double *)(t_0 + by) = 1; y[i] = x[i];", 3,
+    "doubles": ("", "__shared__ float t_0[64]; if (i == 0) *(volatile double *)(t_0 + by) = 1; y[i] = x[i];", 3,
                 "misaligned write of shared memory 't_0': 8 bytes from byte 12"),
     "chosen": ("", "const scalar_t *p = by > 0 ? x : (const scalar_t *)y; y[i] = p[i + by];", 1 << 42,
                "which is in no tensor"),
