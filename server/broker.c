@@ -18,6 +18,7 @@
 #include "request/listen.h"
 #include "request/request.h"
 #include "request/parts.h"
+#include "request/postmortem.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/spin.h"
@@ -91,6 +92,8 @@ static void prepare_cb(uv_prepare_t *prepare)
         reload_poll(&b->reload);
     if (b->clients.left)
         conn_free_left(b, CONN_FREED_A_TURN);
+    if (b->postmortems)
+        postmortem_poll(b);
     conn_turn_all(b, retry);
     if (b->pins_moved)
         recover_keep_pins(b);

@@ -98,6 +98,11 @@ struct command {
     bool both;       // done by the one that serves, it goes to the spare, and has ended after that
     bool prepares;   // it is for an executor that does not serve yet
     bool aside;      // it went to a spare
+    bool checkable;  // a checked build of what was running could tell more
+    bool by_step;    // it was `step` or, where that launches nothing, the first behind that does;
+                     // else that one or a later one
+    uint64_t step;   // of one that has failed
+    struct backend_miss miss; // of a checked build
     int out_fd;      // CHUNK_NEW: the chunk's descriptor, the device's
 };
 

@@ -228,8 +228,8 @@ static void take_prints(const struct device_link *dead, struct command *lost)
 // Could a checked build tell more?
 static bool may_be_checked(const struct device *d, const struct command *blamed)
 {
-    const struct dev_command *header = blamed ? (const void *)blamed->bytes.bytes : NULL;
-    return header && !d->is_cpu && d->exit.code == OPD_E_kernel_fault && !d->exit.killed &&
+    const struct dev_command *header = (const void *)blamed->bytes.bytes;
+    return !d->is_cpu && d->exit.code == OPD_E_kernel_fault && !d->exit.killed &&
            header->type == DEV_RUN && !(header->id & DEV_RUN_ALONE);
 }
 
@@ -262,14 +262,13 @@ void device_settle_flight(struct device *d, struct device_link *dead)
     if (blamed) {
         bool in_it = r.passed > dev_mark(blamed->seq, 0) &&
                      r.passed < dev_mark(blamed->seq, DEV_MARK_END);
-        bool by_step = r.by_step && !(r.graphs && is_replay(blamed));
-        device_describe(blamed, in_it ? r.passed & DEV_MARK_END : 0, by_step, what, sizeof what);
+        blamed->step = in_it ? r.passed & DEV_MARK_END : 0;
+        blamed->by_step = r.by_step && !(r.graphs && is_replay(blamed));
+        blamed->checkable = may_be_checked(d, blamed);
+        device_describe(blamed, blamed->step, blamed->by_step, what, sizeof what);
     }
     struct opd_err none = { 0 }, err = { 0 }, others = { 0 };
-    opd_err_set(&err, d->exit.code, "%s%.400s%s", what, d->exit.reason,
-                may_be_checked(d, blamed)
-                    ? "; the same call with debug=True names tensor, element and line"
-                    : "");
+    opd_err_set(&err, d->exit.code, "%s%.400s", what, d->exit.reason);
     opd_err_set(&others, OPD_E_kernel_fault, "device %s failed while another request ran: %.900s",
                 d->name, err.msg);
     while (lost) {

@@ -327,9 +327,11 @@ static void complete(struct device_link *link, const struct dev_done *done)
     c->told = done->told;
     if (done->code) {
         char what[512];
-        device_describe(c, done->steps ? done->steps - 1 : 0, true, what, sizeof what);
+        c->step = done->steps ? done->steps - 1 : 0;
+        device_describe(c, c->step, true, what, sizeof what);
         snprintf(err.msg, sizeof err.msg, "%s%.480s", what, done->message);
         c->blamed = done->code == OPD_E_kernel_fault;
+        c->miss = done->miss;
         c->begun = done->steps > 1 || c->blamed;
     } else if (done->report && (reporter = find_reporter(c, done->reporter))) {
         explain_report(reporter, done->report, &err);

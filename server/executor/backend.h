@@ -52,6 +52,15 @@ struct backend_image {
     int n_params; // checked against the image where that can be read
 };
 
+// What a checked build's first access that missed was to do, and where: a tensor's, so many bytes
+// from its begin.
+enum backend_miss_what { BACKEND_NO_MISS, BACKEND_MISS, BACKEND_MISS_READ, BACKEND_MISS_WRITE };
+struct backend_miss {
+    uint32_t what;       // MISS: of no tensor, or of which is not known
+    uint32_t arg_offset; // of the tensor's address among the arguments
+    int64_t offset;
+};
+
 // Fully evaluated; borrowed for the call.
 struct backend_launch {
     struct backend_program *program;
@@ -61,6 +70,7 @@ struct backend_launch {
     size_t args_size;
     const struct backend_tensor *tensors; // of some arguments or all: for guards and messages
     int n_tensors;
+    struct backend_miss *miss; // filled where a checked build has missed; NULL: nobody asks
 };
 
 // In memory: rows one after the other, `stride` elements apart.

@@ -226,6 +226,21 @@ static void describe(const struct cuda_checked *c, const struct backend_launch *
                           s->number < 0 ? (long long)l->shared_size : s->number, out, size);
 }
 
+static void note_miss(const struct cuda_checked *c, const struct backend_launch *l,
+                      const struct site *s, const struct checked_report *r)
+{
+    bool slot = strcmp(s->what, "slot") == 0 && s->number >= 0 && (size_t)s->number < c->n_slots;
+    const struct backend_tensor *t = slot ? tensor_at(l, c->slots[s->number]) : NULL;
+    bool write = strcmp(s->does, "write") == 0;
+    if (!l->miss)
+        return;
+    *l->miss = (struct backend_miss){ .what = BACKEND_MISS };
+    if (t)
+        *l->miss = (struct backend_miss){ .what = write ? BACKEND_MISS_WRITE : BACKEND_MISS_READ,
+                                          .arg_offset = t->arg_offset,
+                                          .offset = (int64_t)(r->address - t->addr) };
+}
+
 bool cuda_checked_end(struct cuda_checked *c, struct cuda_backend *b,
                       const struct backend_launch *l, struct opd_err *err)
 {
@@ -237,7 +252,9 @@ bool cuda_checked_end(struct cuda_checked *c, struct cuda_backend *b,
         return false;
     if (cu->cuStreamSynchronize(b->stream) != DRV_SUCCESS || r.n == 0)
         return true;
-    if (!find_site(c, r.site, &s))
+    bool known = find_site(c, r.site, &s);
+    note_miss(c, l, &s, &r);
+    if (!known)
         return opd_err_set(err, OPD_E_kernel_fault, "a checked access missed, at place %u", r.site);
     describe(c, l, &s, &r, what, sizeof what);
     return opd_err_set(err, OPD_E_kernel_fault, "%s, %s:%u", what, s.file, s.line);

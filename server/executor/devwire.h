@@ -167,6 +167,7 @@ struct dev_done {
     uint64_t dropped;  // bytes that kernels have printed beyond those
     uint32_t printed;  // bytes that they have printed, after the message
     uint32_t told;     // the client has been, by its word
+    struct backend_miss miss; // of a checked build
     char message[];    // of the error, terminated
 };
 

@@ -36,6 +36,11 @@ enum { MOST_UNTOLD = 16, UNTOLD_NS = 40000 };
 // looks now and then: but for so many, that they have room.
 enum { MOST_QUIET = 256 };
 
+struct failure {
+    struct opd_err err;
+    struct backend_miss miss;
+};
+
 // A command that was given to the device and not yet reported done.
 struct flight {
     uint64_t seq;
@@ -45,7 +50,7 @@ struct flight {
     struct word *word;   // of its client, or NULL
     uint32_t version;    // that it is told with it
     uint32_t lane;       // of an entry of a lane: its slot, from 1; else 0
-    struct opd_err *err; // owned; NULL: nothing is known to be wrong
+    struct failure *failure; // owned; NULL: nothing is known to be wrong
 };
 
 struct executor {
@@ -114,7 +119,8 @@ static bool tell_client(const struct executor *ex, const struct flight *flight,
 
 static void post_done(struct executor *ex, const struct flight *flight, bool fatal)
 {
-    const char *why = flight->err ? flight->err->msg : "";
+    const struct failure *failure = flight->failure;
+    const char *why = failure ? failure->err.msg : "";
     size_t length = strlen(why), printed = fatal ? 0 : prints_of(flight->seq);
     uint32_t size = (uint32_t)(sizeof(struct dev_done) + length + 1 + printed);
     struct dev_done *done;
@@ -128,7 +134,8 @@ static void post_done(struct executor *ex, const struct flight *flight, bool fat
     done->at = clock_ns();
     done->report = steps_report(&ex->steps, flight->n_reports, &done->reporter);
     done->ran = time_flight(ex, flight);
-    done->code = flight->err ? flight->err->code : OPD_E_none;
+    done->code = failure ? failure->err.code : OPD_E_none;
+    done->miss = failure ? failure->miss : (struct backend_miss){ 0 };
     done->fatal = fatal;
     done->steps = flight->steps;
     memcpy(done->message, why, length + 1);
@@ -158,10 +165,10 @@ static struct flight *first_flight(const struct executor *ex)
 
 static void pop_flight(struct executor *ex)
 {
-    struct opd_err *err = first_flight(ex)->err;
-    if (err)
-        opd_err_clear(err);
-    free(err);
+    struct failure *failure = first_flight(ex)->failure;
+    if (failure)
+        opd_err_clear(&failure->err);
+    free(failure);
     steps_reported(&ex->steps, first_flight(ex)->n_reports);
     ex->first_flight++;
     ex->n_flights--;
@@ -303,8 +310,8 @@ static void add_flight(struct executor *ex, uint32_t lane, const struct opd_err 
                              .version = steps->version,
                              .lane = lane };
     if (err->code) {
-        flight.err = mem_alloc(sizeof *flight.err);
-        *flight.err = *err;
+        flight.failure = mem_alloc(sizeof *flight.failure);
+        *flight.failure = (struct failure){ *err, steps->miss };
     }
     buf_append(&ex->flights, &flight, sizeof flight);
     ex->n_flights++;
@@ -549,7 +556,9 @@ int executor_main(const char *device, enum executor_blas blas)
     struct opd_err again = { 0 };
     report_done(&ex, &again);
     opd_err_clear(&again);
-    struct flight first = { .seq = ex.n_flights ? first_flight(&ex)->seq : 0, .err = &err };
+    struct failure failure = { .err = err };
+    struct flight first = { .seq = ex.n_flights ? first_flight(&ex)->seq : 0,
+                            .failure = &failure };
     post_done(&ex, &first, true);
     tell(&ex);
     _exit(3);

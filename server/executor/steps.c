@@ -48,6 +48,7 @@ static bool run_launch(struct steps *s, const struct dev_launch *l, struct opd_e
         .args_size = l->args_size,
         .tensors = (const struct backend_tensor *)(const void *)s->tensors.bytes,
         .n_tensors = (int)l->n_slots,
+        .miss = &s->miss,
     };
     memcpy(launch.grid, l->grid, sizeof launch.grid);
     memcpy(launch.block, l->block, sizeof launch.block);
@@ -247,6 +248,7 @@ void steps_begin(struct steps *s, uint64_t seq)
     s->seq = seq;
     s->n_begun = s->n_own = 0;
     s->word = NULL;
+    s->miss.what = BACKEND_NO_MISS;
 }
 
 bool steps_run(struct steps *s, const struct dev_command *cmd, struct opd_err *err)

@@ -35,6 +35,7 @@ struct steps {
     uint32_t n_begun, n_own;
     struct word *word; // of its client; NULL: none
     uint32_t version;  // that it is told with it
+    struct backend_miss miss; // of a checked build, where it has failed by that
 };
 
 void steps_init(struct steps *s, const struct backend_ops *ops, struct backend *be);

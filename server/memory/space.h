@@ -32,6 +32,7 @@ struct space {
     bool paged;            // no two storages share a page; see storage_place()
     struct suballoc map;
     int n_tensors;
+    uint64_t n_made;       // storages, ever
     uint64_t named_bytes;  // of map.used: in storages with a name
     uint64_t client_limit; // bytes that one client may hold; 0: all there are
     const struct holders *holders;

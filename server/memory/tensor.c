@@ -22,7 +22,8 @@ enum alloc_result storage_new(struct space *space, uint64_t size, struct holder 
     }
     *out = mem_pool_take(&storages, sizeof **out);
     **out = (struct storage){
-        .refs = 1, .space = space, .holder = holder_ref(holder), .block = block, .size = size
+        .refs = 1, .space = space, .holder = holder_ref(holder), .block = block, .size = size,
+        .serial = ++space->n_made
     };
     if (block)
         block->owner = *out;

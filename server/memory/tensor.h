@@ -29,6 +29,7 @@ struct storage {
     struct write *writes; // see writes.h
     struct write own;     // one of them, where it has a fate
     bool shared;          // it may be others' than who made it
+    uint64_t serial;      // of its space, in the order in which they were made; 0: long ago
     uint64_t looked_at;   // the number of the last run that is not to change it twice
     uint64_t version; // grows with every write, so that backward can tell that its inputs changed
 };

@@ -22,6 +22,8 @@ struct keeping {
     char *folder;
     int most; // faults that are kept
     struct device *device;
+    bool reading, incomplete; // the tensors; its message
+    bool good;                // they have been read
     struct suballoc_block *staged; // where a GPU copies the tensors' bytes; NULL: nowhere
     struct buf read;               // those of the CPU
 };
@@ -77,18 +79,20 @@ static bool put_file(const struct keeping *k, const struct buf *file, int *out_n
     return ok;
 }
 
-static void finish(struct keeping *k, bool read)
+static void finish(struct keeping *k)
 {
+    if (k->reading || k->incomplete)
+        return;
     struct buf file = { 0 };
     struct opd_err err = { 0 };
     int number;
     const uint8_t *at = k->staged ? k->device->staging.memory + staging_offset(k->staged)
                                   : k->read.bytes;
-    for (int i = 0; i < k->bundle.n_tensors && read; i++) {
+    for (int i = 0; i < k->bundle.n_tensors && k->good; i++) {
         k->bundle.tensors[i].bytes = at;
         at += k->bundle.tensors[i].size;
     }
-    if (!read)
+    if (!k->good)
         k->bundle.n_tensors = 0;
     bundle_write(&k->bundle, &file);
     if (put_file(k, &file, &number, &err))
@@ -110,7 +114,10 @@ static void finish(struct keeping *k, bool read)
 
 static void read_done(struct command *c, const struct opd_err *err)
 {
-    finish(c->data, !err->code);
+    struct keeping *k = c->data;
+    k->reading = false;
+    k->good = !err->code;
+    finish(k);
 }
 
 static bool is_read(const struct plan *plan, const struct plan_operand *o)
@@ -242,17 +249,30 @@ static struct keeping *describe(const struct request *req, const struct command 
     return k;
 }
 
-void faults_keep(const struct request *req, const struct command *c, const struct opd_err *err)
+struct keeping *faults_keep(const struct request *req, const struct command *c,
+                            const struct opd_err *err, bool more)
 {
     const struct options *options = &req->broker->options;
     if (!c->blamed || !err->code || !req->bound || c->n_parts > 0 || options->faults == 0 ||
         !options->cache[0])
-        return;
+        return NULL;
     struct keeping *k = describe(req, c, err);
     struct command *copies = device_new_run(k->device);
+    k->incomplete = more;
     take_all(k, c, options->fault_size, copies);
-    if (!k->device->is_cpu && submit(k, copies))
+    k->reading = !k->device->is_cpu && submit(k, copies);
+    k->good = k->device->is_cpu;
+    if (!k->reading)
+        command_free(copies);
+    finish(k);
+    return more ? k : NULL;
+}
+
+void faults_complete(struct keeping *k, const struct opd_err *err)
+{
+    if (!k)
         return;
-    command_free(copies);
-    finish(k, k->device->is_cpu);
+    snprintf(k->bundle.message, sizeof k->bundle.message, "%s", err->msg);
+    k->incomplete = false;
+    finish(k);
 }

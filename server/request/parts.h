@@ -22,6 +22,7 @@
 #include "wire/map.h"
 
 struct pool;
+struct postmortem;
 struct upgrade;
 
 // What has happened since the daemon's start.
@@ -65,6 +66,7 @@ struct broker {
     struct counters counters;
     struct handover handover;
     int n_checks;                   // under way
+    struct postmortem *postmortems; // under way
     bool spins;                     // before it sleeps
     void (*stop)(struct broker *b); // as on a signal: ends what is in flight, then the loop
     // The function that carries requests out: request_dispatch().

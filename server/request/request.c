@@ -12,6 +12,7 @@
 #include "request/lane.h"
 #include "request/parted.h"
 #include "request/parts.h"
+#include "request/postmortem.h"
 #include "request/printed.h"
 #include "request/trace.h"
 
@@ -212,6 +213,21 @@ static void pack_result(struct request *req, struct buf *out, const struct opd_e
         buf_append(out, req->reply.bytes, req->reply.size);
 }
 
+static void answer(struct request *req, const struct opd_err *err)
+{
+    struct conn *c = req->conn;
+    bool wanted = !c->closed && !req->notification && !req->told;
+    if (wanted && !err->code && req->read_size > PARTED_BYTES) {
+        parted_pack(req);
+        return;
+    }
+    if (wanted) {
+        pack_result(req, &c->stream.out, err);
+        conn_touch(c);
+    }
+    request_end(req);
+}
+
 void request_finish(struct request *req, const struct opd_err *device_err)
 {
     struct conn *c = req->conn;
@@ -237,17 +253,9 @@ void request_finish(struct request *req, const struct opd_err *device_err)
             (err->code == OPD_E_kernel_fault || err->code == OPD_E_deadline_exceeded))
             req->launch->by_call = true;
     }
-    bool wanted = !c->closed && !req->notification && !req->told;
-    if (wanted && !err->code && req->read_size > PARTED_BYTES) {
-        parted_pack(req);
-        return;
-    }
-    if (wanted) {
-        pack_result(req, &c->stream.out, err);
-        conn_touch(c);
-    }
+    if (!req->after)
+        answer(req, err);
     opd_err_clear(&own);
-    request_end(req);
 }
 
 void request_discard(struct request *req)
@@ -288,6 +296,16 @@ void request_end(struct request *req)
     conn_unref(c);
 }
 
+static void finish_checkable(struct request *req, const struct command *cmd,
+                             const struct opd_err *err)
+{
+    struct opd_err told = { 0 };
+    opd_err_copy(&told, err);
+    req->after = postmortem_begin(req, cmd, answer, &told);
+    request_finish(req, &told);
+    opd_err_clear(&told);
+}
+
 static void request_done(struct command *cmd, const struct opd_err *err)
 {
     struct request *req = cmd->data;
@@ -297,8 +315,12 @@ static void request_done(struct command *cmd, const struct opd_err *err)
         printed_tell(req, cmd);
     if (req->trace)
         trace_end(req, cmd, err);
+    if (cmd->checkable) {
+        finish_checkable(req, cmd, err);
+        return;
+    }
     if (cmd->blamed)
-        faults_keep(req, cmd, err);
+        faults_keep(req, cmd, err, false);
     request_finish(req, err);
 }
 

@@ -112,6 +112,7 @@ struct request {
     struct bound_plan *bound;    // a reference
     struct graph_launch *launch; // of a replay; a reference
     struct trace *trace;         // owned
+    struct postmortem *after;    // it waits for that one's words on its fault; NULL: it does not
 
     // Tensors that the request has made, taken back if the device's work fails; and its writes.
     // From here on what is not used is not initialised.

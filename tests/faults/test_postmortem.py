@@ -1,0 +1,218 @@
+"""After a fault by itself on a GPU: what ran is run again in its checked build, and the error says what it found."""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import opd
+from conftest import PATIENCE, eventually
+from planted import Planted
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "functional"))
+from raw import Raw, RpcError
+
+DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
+pytestmark = pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="the CPU tells at once: test_guards.py")
+
+FAR = 1 << 42
+OPERATORS = {
+    "wild": ("", "y[i] = x[i + by];"),
+    "reaches": ("", f"y[i < 64 ? i + by : i + {FAR}] = x[i];"),
+    "absent": ("", "y[i] = bias[i];"),
+    "chosen": ("", f"y[i] = x[i] == 5.0f ? x[i + {FAR}] : x[i];"),
+    "deadlock": ("", "float f = x[i + by]; while (*(volatile float *)y != 77.0f) {} y[i] = f;"),
+    "hidden": ("", "const float *p = (const float *)(uint64_t)(by + i * 0); y[i] = p ? *p : x[i];"),
+    "good": ("", "y[i] = x[i] + 1;"),
+}  # fmt: skip
+IN_PLACE = """\
+//! op      inplace(Tensor(a!) x, *, int by=0) -> ()
+//! dtypes  float32
+//! shape   x [N]
+//!
+//! forward
+//!   kernel  inplace
+//!   grid    1
+//!   block   1
+
+__global__ void inplace(float *x, int64_t N, int64_t by)
+{
+    x[0] += 1;
+    x[1] = x[by]; // here
+}
+"""
+planted = Planted("float32", OPERATORS)
+HINT = "the same call with debug=True names tensor, element and line"
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kernels")
+    (folder / "inplace.cu").write_text(IN_PLACE)
+    return planted.write(folder)
+
+
+@pytest.fixture(scope="module")
+def served(start_shared, kernels):
+    return start_shared("--kernels", kernels)
+
+
+@pytest.fixture
+def client(served):
+    with served.connect() as client:
+        yield client
+
+
+@pytest.fixture
+def x(client):
+    return client.tensor(np.arange(1024, dtype="float32"))
+
+
+def fault(call, *args, **options):
+    begun = time.monotonic()
+    with pytest.raises(opd.KernelFault) as error:
+        call(*args, **options)
+    return str(error.value), time.monotonic() - begun
+
+
+def found(name, what):
+    return f"; run again with checks: {what}, {planted.line(name)}"
+
+
+def test_the_line(client, x):
+    message, seconds = fault(client.ops.wild, x, by=FAR)
+    assert message.endswith(found("wild", f"out-of-bounds read of 'x': element {FAR} of 1024 (float32)")), message
+    assert message.count("wild version 1") == 1 and HINT not in message and seconds < 10
+    message, _ = fault(client.ops.absent, x)
+    assert "run again with checks: read through a null pointer: 'bias' is null here" in message
+    np.testing.assert_array_equal(x.numpy(), np.arange(1024, dtype="float32"))
+
+
+def test_on_what_the_inputs_held(served):
+    """And not on what is there when it runs: its memory is another's by then. What reads its result fails with it."""
+    with Raw(served.socket) as raw:
+        raw.make(1, "float32", [1024])
+        raw.call("tensor_write", 1, 0, np.arange(1024, dtype="float32").tobytes())
+        ids = [raw.request("forward", "chosen", [1], {}, [2]), raw.request("forward", "good", [2], {}, [3])]
+        raw.request("free", "tensor", [1], {})
+        for n in range(4, 8):
+            raw.request("tensor_new", n, "float32", [1024])
+            raw.request("tensor_write", n, 0, bytes(4096))
+        with pytest.raises(RpcError) as error:
+            raw.wait(ids[0])
+        assert f"out-of-bounds read of 'x': element {5 + FAR} of 1024" in str(error.value)
+        with pytest.raises(RpcError, match="was to be made by a request that failed|has no tensor 2"):
+            raw.wait(ids[1])
+        for n in range(4, 8):
+            assert raw.call("tensor_read", n, 0) == bytes(4096)
+
+
+def test_another_tensor_that_it_wrote_is_suspect(client, x):
+    neighbours = [client.tensor(np.zeros(1024, "float32")) for _ in range(3)]
+    message, _ = fault(client.ops.reaches, x, by=-1024)
+    assert message.endswith(found("reaches", "out-of-bounds write of 'y': element -1024 of 1024 (float32)")), message
+    suspect = []
+    for tensor in (x, *neighbours):
+        try:
+            tensor.numpy()
+        except opd.InvalidArgument as error:
+            assert "is suspect" in str(error) and "a kernel wrote outside of its own tensor" in str(error)
+            suspect.append(tensor)
+    (tensor,) = suspect
+    tensor.accept()
+    assert tensor.numpy()[0] in (0, 1)
+
+
+def test_nothing_is_found(client, x):
+    message, _ = fault(client.ops.hidden, x, by=(1 << 44) + 64)
+    assert "run again with checks: " in message
+    assert "no bad access was found" in message or "which is in no tensor" in message
+
+
+def test_what_it_changed_in_place(client, x):
+    message, _ = fault(client.ops.inplace, x, by=FAR)
+    assert "; run again with checks, on what it had left of what it changes in place: out-of-bounds read of 'x'" in message
+    with pytest.raises(opd.InvalidArgument, match="is suspect"):
+        x.numpy()
+    x.accept()
+    assert x.numpy()[0] in (0, 1)  # and not once more
+
+
+def test_others_go_first(served, client, x):
+    """Nobody waits for the post-mortem but who faulted."""
+    client.ops.good(x).numpy()
+    slowest, stop = [0.0], threading.Event()
+
+    def work():
+        with served.connect() as other:
+            z = other.tensor(np.zeros(1024, "float32"))
+            while not stop.is_set():
+                np.testing.assert_array_equal(other.ops.good(z).numpy(), np.ones(1024, "float32"))
+                slowest[0] += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert eventually(lambda: slowest[0] > 3)
+    for _ in range(3):
+        assert "run again with checks: " in fault(client.ops.wild, x, by=FAR)[0]
+    stop.set()
+    thread.join()
+
+
+def test_a_run_that_does_not_end_costs_no_more_than_it_may(client, x):
+    """Its threads wait for one that has ended: today's error, at its time."""
+    client.ops.good(x).numpy()
+    message, seconds = fault(client.ops.deadlock, x, by=FAR)
+    assert message.endswith(HINT) or "out-of-bounds read of 'x'" in message, message
+    assert seconds < 10
+    np.testing.assert_array_equal(client.ops.good(x).numpy(), np.arange(1, 1025, dtype="float32"))
+
+
+def test_of_a_graph(client, x):
+    """One launch to the driver the first time, call by call from then on."""
+    x.write(np.zeros(1024, "float32"))
+    with client.capture() as graph:
+        client.ops.good(client.ops.chosen(client.ops.good(x)))
+    for _ in range(3):
+        graph.replay()
+    x.write(np.full(1024, 4, "float32"))
+    for _ in range(2):
+        message, _ = fault(graph.replay)
+        assert f"out-of-bounds read of 'x': element {FAR} of 1024" in message, message
+
+
+def test_a_client_that_is_gone(served, client, x):
+    with Raw(served.socket) as raw:
+        raw.make(1, "float32", [1024])
+        raw.request("forward", "wild", [1], {"by": FAR}, [2])
+    np.testing.assert_array_equal(client.ops.good(x).numpy(), np.arange(1, 1025, dtype="float32"))
+    assert eventually(lambda: len(client.status()["clients"]) == 1)
+    assert client.status()["devices"][0]["memory_used"] == 4096
+
+
+def test_no_room_for_copies(start_daemon, kernels):
+    with start_daemon("--kernels", kernels, "--client-memory", "20K").connect() as client:
+        x = client.tensor(np.arange(1024, dtype="float32"))
+        held = [client.zeros([1024], "float32") for _ in range(2)]
+        begun = client.status()["devices"][0]["restarts"]
+        message, _ = fault(client.ops.wild, x, by=FAR)
+        assert message.endswith(HINT) and "run again" not in message, message
+        del held
+        assert "run again with checks: out-of-bounds read" in fault(client.ops.wild, x, by=FAR)[0]
+        assert client.status()["devices"][0]["restarts"] == begun + 2
+
+
+def test_it_ends_with_the_daemon(start_daemon, kernels):
+    daemon = start_daemon("--kernels", kernels)
+    with Raw(daemon.socket) as raw:
+        raw.make(1, "float32", [1024])
+        raw.call("forward", "good", [1], {}, [2])
+        wild = raw.request("forward", "wild", [1], {"by": FAR}, [3])
+        daemon.process.terminate()
+        with pytest.raises(RpcError, match="illegal memory access"):
+            raw.wait(wild)
+    assert daemon.process.wait(PATIENCE) == 0
