@@ -51,6 +51,7 @@ int alone_check(const struct args *args)
                                  word(args, OPTION_DEADLINE),
                                  word(args, OPTION_DTYPE),
                                  args->options[OPTION_JSON] ? "json" : "",
+                                 word(args, OPTION_DEVICE),
                                  NULL };
     if (access(args->words[1], R_OK) != 0)
         return session_refuse("%s: %s", args->words[1], strerror(errno));
@@ -63,7 +64,7 @@ int alone_faults(const struct args *args, const char *cache)
     const char *const list[] = { "opd", "trial", "faults", cache, json, NULL };
     const char *const replay[] = {
         "opd", "trial", "replay", number, word(args, OPTION_SEED), word(args, OPTION_DEADLINE),
-        cache, json,    NULL
+        cache, json,    word(args, OPTION_DEVICE), NULL
     };
     if (number && (!number[0] || number[strspn(number, "0123456789")]))
         return session_refuse("'%s' is no number of a fault; 'opctl faults' lists them", number);

@@ -18,12 +18,15 @@ const struct option_row args_options[OPTIONS] = {
     [OPTION_NO_FOLLOW] = { "--no-follow", NULL, "end after the last ones" },
     [OPTION_PTX] = { "--ptx", NULL, "print what its kernels compile to, as PTX" },
     [OPTION_SASS] = { "--sass", NULL, "the same, in the machine's own instructions" },
-    [OPTION_RUN] = { "--run", NULL, "run the examples on the CPU too; needs no daemon" },
+    [OPTION_RUN] = { "--run", NULL, "run the examples too; needs no daemon" },
     [OPTION_GRAD] = { "--grad", NULL, "prove the gradients of the examples; needs no daemon" },
     [OPTION_SEED] = { "--seed", "N", "with --run, --grad, replay: of the random tensors" },
     [OPTION_DEADLINE] = { "--deadline", "SEC",
                           "with --run, replay: for each stage, default 10; with --grad: default "
                           "60" },
+    [OPTION_DEVICE] = { "--device", "NAME",
+                        "with --run, replay: cpu, or cuda:0; default: the CPU and, where there\n"
+                        "is one, a GPU" },
     [OPTION_COUNT] = { "--count", "N", "end after so many" },
     [OPTION_SECONDS] = { "--seconds", "N", "end after that time" },
     [OPTION_PERFETTO] = { "--perfetto", "FILE", "write a timeline, for https://ui.perfetto.dev" },

@@ -38,7 +38,7 @@ static const struct command {
       "exits, as 'reload' does." },
     { "check", "FILE.cu", 1, 1,
       WITH(OPTION_TARGET) | WITH(OPTION_DTYPE) | WITH(OPTION_RUN) | WITH(OPTION_GRAD) |
-          WITH(OPTION_SEED) | WITH(OPTION_DEADLINE),
+          WITH(OPTION_SEED) | WITH(OPTION_DEADLINE) | WITH(OPTION_DEVICE),
       cmd_check, "compiles a file without serving it, runs it, proves its gradients",
       "Prints the errors as compilers do, then what each kernel takes for each dtype and target:\n"
       "registers, bytes spilled, shared memory, stack. Exits 1 if it does not compile. Where no "
@@ -47,7 +47,9 @@ static const struct command {
       "With --run its examples run on the CPU, forward and backward, on random tensors: plainly,\n"
       "then under the address sanitizer (with that for undefined behaviour), then under the "
       "thread\n"
-      "sanitizer, to which each CUDA thread is a thread. Exits 1 if something was found.\n"
+      "sanitizer, to which each CUDA thread is a thread; and where there is a GPU on that, in "
+      "builds\n"
+      "that hold each access against its tensor. Exits 1 if something was found.\n"
       "With --grad its gradients are held against central differences on the CPU, in float64 "
       "where\n"
       "the file has it; each subset of them against all; two runs in different orders for the "
@@ -59,11 +61,13 @@ static const struct command {
       "Needs no daemon. Exits 1 if the result does not load, and says what is missing." },
     { "faults", "", 0, 0, 0, cmd_faults, "the last faults, kept to be run again",
       "Runs that faulted or missed their deadline, of any daemon with this cache." },
-    { "replay", "N", 1, 1, WITH(OPTION_SEED) | WITH(OPTION_DEADLINE), cmd_faults,
+    { "replay", "N", 1, 1, WITH(OPTION_SEED) | WITH(OPTION_DEADLINE) | WITH(OPTION_DEVICE),
+      cmd_faults,
       "runs a fault again under the sanitizers",
-      "As 'check --run' runs examples, on the CPU: the same source, shapes and attributes, and "
-      "the\n"
-      "inputs where they were kept, else random ones. Exits 1 if something was found." },
+      "As 'check --run' runs examples, on the CPU and, where it was a GPU's, on that: the same "
+      "source,\n"
+      "shapes and attributes, and the inputs where they were kept, else random ones. Exits 1 if\n"
+      "something was found." },
     { "events", "", 0, 0, WITH(OPTION_FOLLOW) | WITH(OPTION_NO_FOLLOW), cmd_events,
       "reloads, failures, restarts, as they come",
       "Prints the last ones, then waits for more until it is interrupted. With --json: one object\n"
@@ -192,10 +196,13 @@ static bool check_args(const struct command *command, const struct args *args)
     else if (args->options[OPTION_RUN] && args->options[OPTION_GRAD])
         session_refuse("check takes --run or --grad, one after the other");
     else if (runs && args->options[OPTION_TARGET])
-        session_refuse("check --run and --grad take no --target: they run on the CPU");
+        session_refuse("check --run and --grad take no --target: --device says where they run");
     else if ((args->options[OPTION_SEED] || args->options[OPTION_DEADLINE]) && !runs &&
              command->run == cmd_check)
         session_refuse("--seed and --deadline belong to check --run and --grad");
+    else if (args->options[OPTION_DEVICE] && !args->options[OPTION_RUN] &&
+             command->run == cmd_check)
+        session_refuse("--device belongs to check --run");
     else
         return true;
     fprintf(stderr, "opctl %s --help tells more.\n", command->name);

@@ -21,6 +21,7 @@
 #include "trial/trial_cases.h"
 #include "trial/trial_compile.h"
 #include "trial/trial_findings.h"
+#include "trial/trial_gpu.h"
 #include "trial/trial_print.h"
 #include "trial/trial_replay.h"
 
@@ -54,7 +55,8 @@ static const struct kind {
 
 struct trial {
     struct trial_build build;
-    struct trial_cases cases;
+    struct trial_cases cases, on_gpu; // on_gpu: those of its kernels, where a device is to run them
+    const char *device;               // that is asked for; "": the CPU, and a GPU if there is one
     struct source *source;
     struct trial_print print;
     char *common, *folder;
@@ -213,6 +215,13 @@ static void run_stage(const struct trial *t, const struct kind *kind, const char
     free(kept);
 }
 
+static void end_stage(struct trial *t, const struct trial_result *r, struct opd_err *err)
+{
+    trial_print_stage(&t->print, r);
+    t->failed = t->failed || r->state == TRIAL_FOUND || r->state == TRIAL_FAILED;
+    opd_err_clear(err);
+}
+
 static void try_stage(struct trial *t, const struct kind *kind)
 {
     struct trial_result r = { .name = kind->name };
@@ -229,10 +238,62 @@ static void try_stage(struct trial *t, const struct kind *kind)
     }
     if (err.code)
         snprintf(r.message, sizeof r.message, "%.599s", err.msg);
-    trial_print_stage(&t->print, &r);
-    t->failed = t->failed || r.state == TRIAL_FOUND || r.state == TRIAL_FAILED;
-    opd_err_clear(&err);
+    end_stage(t, &r, &err);
     free(preload);
+}
+
+// --- a GPU's stage
+
+// Its name; NULL: none is to run it.
+static const char *find_gpu(const struct trial *t)
+{
+    bool again = t->replay.file.size > 0;
+    if (t->gradients || strcmp(t->device, "cpu") == 0)
+        return NULL;
+    if (t->device[0])
+        return t->device;
+    if (!again)
+        return "cuda:0";
+    return trial_gpu_is(t->replay.bundle.device) ? t->replay.bundle.device : NULL;
+}
+
+// Its kernels, compiled for it.
+static bool compile_for(struct trial *t, const struct backend_info *info, struct opd_err *err)
+{
+    const struct trial_build build = { .cases = &t->on_gpu,
+                                       .source = t->source,
+                                       .common = t->common,
+                                       .folder = t->folder,
+                                       .target = info->target };
+    struct op *op = t->cases.op;
+    return (t->replay.file.size
+                ? trial_replay_cases(&t->on_gpu, &t->replay, op, TRIAL_ON_GPU, err)
+                : trial_cases_init(&t->on_gpu, op, t->dtypes, TRIAL_ON_GPU, err)) &&
+           trial_compile(&build, NULL, err);
+}
+
+// One that nobody has named may be absent, and its compiler too.
+static void try_gpu(struct trial *t, const char *device)
+{
+    struct trial_result r = { .name = device };
+    const struct kind kind = { .name = device };
+    struct backend_info info;
+    struct opd_err err = { 0 };
+    bool there = trial_gpu_probe(device, &info, &err);
+    if (!there && !t->device[0] && t->replay.file.size == 0) {
+        opd_err_clear(&err);
+        return;
+    }
+    trial_print_begin(&t->print, device);
+    if (there && compile_for(t, &info, &err)) {
+        run_stage(t, &kind, NULL, &r);
+    } else {
+        bool absent = !t->device[0] && err.code == OPD_E_unavailable;
+        r.state = absent ? TRIAL_SKIPPED : TRIAL_FAILED;
+        r.log = err.log;
+        snprintf(r.message, sizeof r.message, "%.599s", err.msg);
+    }
+    end_stage(t, &r, &err);
 }
 
 // --- the whole
@@ -294,8 +355,9 @@ static bool prepare(struct trial *t, const char *file, const char *cache, struct
     const struct source *s = t->source;
     struct op *op = op_parse_whole(s->file, s->original, s->original_size, s->text, err);
     if (!op || !(cache ? bundle_read_request(&t->replay.bundle, op, err) &&
-                             trial_replay_cases(&t->cases, &t->replay, op, err)
-                       : trial_cases_init(&t->cases, op, t->dtypes, t->gradients, err)))
+                             trial_replay_cases(&t->cases, &t->replay, op, TRIAL_RUNS, err)
+                       : trial_cases_init(&t->cases, op, t->dtypes,
+                                          t->gradients ? TRIAL_PROOFS : TRIAL_RUNS, err)))
         return false;
     char *folder = file_temporary("opd-trial-XXXXXX");
     if (!mkdtemp(folder)) {
@@ -304,7 +366,11 @@ static bool prepare(struct trial *t, const char *file, const char *cache, struct
         return false;
     }
     t->folder = folder;
-    t->build = (struct trial_build){ &t->cases, t->source, t->common, t->folder, t->gradients };
+    t->build = (struct trial_build){ .cases = &t->cases,
+                                     .source = t->source,
+                                     .common = t->common,
+                                     .folder = t->folder,
+                                     .backwards = t->gradients };
     return write_source(t, err) && (!cache || put_fault(t, err));
 }
 
@@ -314,6 +380,7 @@ static void finish(struct trial *t)
         file_remove_tree(t->folder);
     op_unref(t->cases.op);
     trial_cases_finish(&t->cases);
+    trial_cases_finish(&t->on_gpu);
     trial_replay_finish(&t->replay);
     if (t->source)
         source_free(t->source);
@@ -328,20 +395,26 @@ int trial_main(int argc, char **argv)
     bool again = argc > 0 && strcmp(argv[0], "replay") == 0;
     if (argc > 1 && strcmp(argv[0], "faults") == 0)
         return trial_faults_list(argv[1], argc > 2 && strcmp(argv[2], "json") == 0);
-    if (argc < 2 || argc > 6 || (!gradients && !again && strcmp(argv[0], "run") != 0))
+    if (argc < 2 || argc > 7 || (!gradients && !again && strcmp(argv[0], "run") != 0))
         return 2;
     argv++;
     argc--;
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)clock_ns() % 1000000);
+    const char *device = argc > 5 ? argv[5] : "";
     struct trial t = { .seed = argc > 1 && argv[1][0] ? argv[1] : seed,
                        .deadline = argc > 2 && argv[2][0] ? atof(argv[2])
                                    : gradients            ? 60
                                                           : 10,
                        .gradients = gradients,
+                       .device = device,
                        .dtypes = argc > 3 && !again ? argv[3] : "",
                        .print = { .json = argc > 4 && strcmp(argv[4], "json") == 0,
                                   .lines = argc > 4 && strcmp(argv[4], "lines") == 0 } };
     struct opd_err err = { 0 };
+    if (device[0] && strcmp(device, "cpu") != 0 && !trial_gpu_is(device)) {
+        fprintf(stderr, "opd: a device is cpu, or cuda:0\n");
+        return 2;
+    }
     if (t.seed[strspn(t.seed, "0123456789")] || !(t.deadline > 0)) {
         fprintf(stderr, "opd: a seed is an integer and a deadline seconds above 0\n");
         return 2;
@@ -362,8 +435,12 @@ int trial_main(int argc, char **argv)
                      ok ? t.cases.n : 0, &err);
     // What does not compile does not so three times.
     const struct kind *kind = gradients ? &kinds[GRADIENTS] : kinds;
-    for (int n = gradients ? 1 : GRADIENTS; ok && n > 0 && !t.print.broken && !interrupted; n--)
+    int n = trial_gpu_is(device) ? 0 : gradients ? 1 : GRADIENTS;
+    for (; ok && n > 0 && !t.print.broken && !interrupted; n--)
         try_stage(&t, kind++);
+    const char *gpu = ok && !t.print.broken && !interrupted ? find_gpu(&t) : NULL;
+    if (gpu)
+        try_gpu(&t, gpu);
     trial_print_end(&t.print, ok && !t.failed);
     finish(&t);
     opd_err_clear(&err);

@@ -87,18 +87,19 @@ void trial_cases_add(struct trial_cases *t, const struct trial_case *c)
 }
 
 static bool add_case(struct trial_cases *t, struct plan_request *request, enum opd_dtype dtype,
-                     int example, bool gradients, struct opd_err *err)
+                     int example, enum trial_aim aim, struct opd_err *err)
 {
     const struct op *op = t->op;
     struct trial_case c = { .dtype = dtype, .example = example };
-    request->on_cpu = true;
+    request->on_cpu = aim != TRIAL_ON_GPU;
+    request->checked = !request->on_cpu;
     request->keep = op->has_backward;
     bool ok = (c.forward = plan_build(request, err)) != NULL;
     request->direction = PLAN_BACKWARD;
     request->wanted = plan_gradients(request);
     if (ok && op->has_backward && request->wanted)
         ok = (c.backward = plan_build(request, err)) != NULL &&
-             (!gradients || add_parts(&c, request, err));
+             (aim != TRIAL_PROOFS || add_parts(&c, request, err));
     if (!ok) {
         finish_case(&c);
         return false;
@@ -129,20 +130,20 @@ static bool is_chosen(const char *dtypes, const char *name)
     return found;
 }
 
-bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes, bool gradients,
+bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes, enum trial_aim aim,
                       struct opd_err *err)
 {
     *t = (struct trial_cases){ .op = op };
     enum opd_dtype all[OPD_DTYPE_COUNT];
     int n = plan_example_dtypes(op, false, all);
-    if (gradients && !dtypes[0])
+    if (aim == TRIAL_PROOFS && !dtypes[0])
         keep_widest(all, &n);
     for (int d = 0; d < n; d++) {
         struct plan_request request;
         if (!is_chosen(dtypes, dtype_name(all[d])))
             continue;
         for (int k = 0; plan_example(op, k, all[d], &request); k++)
-            if (!add_case(t, &request, all[d], k + 1, gradients, err))
+            if (!add_case(t, &request, all[d], k + 1, aim, err))
                 return false;
     }
     if (t->n > 0)

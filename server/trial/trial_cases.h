@@ -30,9 +30,12 @@ struct trial_cases {
     struct trial_kernel *kernels;
 };
 
-// `dtypes`: names with commas between; "": all that the operator has, or, of `gradients`, the
-// widest one. Takes no reference of op.
-bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes, bool gradients,
+// What they are for: their kernels are the CPU's, or a GPU's in checked builds.
+enum trial_aim { TRIAL_RUNS, TRIAL_PROOFS, TRIAL_ON_GPU };
+
+// `dtypes`: names with commas between; "": all that the operator has, or, of proofs, the widest
+// one. Takes no reference of op.
+bool trial_cases_init(struct trial_cases *t, struct op *op, const char *dtypes, enum trial_aim aim,
                       struct opd_err *err);
 // One more case, whose plans are the list's from now on.
 void trial_cases_add(struct trial_cases *t, const struct trial_case *c);

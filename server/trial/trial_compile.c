@@ -53,6 +53,27 @@ static int compile_image(const struct trial_build *b, const char *sanitize, int 
                : 1;
 }
 
+// The same of a GPU's kernel.
+static int compile_kernel(const struct trial_build *b, int number)
+{
+    const struct trial_kernel *k = &b->cases->kernels[number];
+    struct compile_input in = { .kind = COMPILE_IMAGE,
+                                .target = b->target,
+                                .common = b->common,
+                                .file = b->source->file,
+                                .folder = b->source->folder,
+                                .source = b->source->text,
+                                .prelude = k->prelude,
+                                .expr = k->expr };
+    struct compile_output out;
+    struct opd_err err = { 0 };
+    bool ok = nvrtc_compile(&in, &out, &err);
+    char *path = mem_printf("%s/%d.%s", b->folder, number, ok ? "ptx" : "err");
+    char *text = ok ? mem_printf("%s\n%s", out.symbol, (const char *)out.image)
+                    : mem_printf("%s\n%s", err.msg, err.log ? err.log : "");
+    return file_make(path, text, strlen(text), NULL) && ok ? 0 : 1;
+}
+
 static bool read_failure(const struct trial_build *b, int image, struct opd_err *err)
 {
     size_t size;
@@ -84,11 +105,11 @@ static bool reap(pid_t *pids, int n, int *out_image)
 
 bool trial_compile(const struct trial_build *b, const char *sanitize, struct opd_err *err)
 {
-    int n = b->cases->n_images, n_running = 0, failed = -1, image;
+    int n = b->target ? b->cases->n_kernels : b->cases->n_images, n_running = 0, failed = -1, image;
     long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
     pid_t *pids = mem_zalloc((size_t)n, sizeof *pids);
     fflush(stdout);
-    if (!host_cxx_find(err)) { // once, before the children would each
+    if (!(b->target ? nvrtc_identity(err) != NULL : host_cxx_find(err) != NULL)) { // once, for all
         free(pids);
         return false;
     }
@@ -96,7 +117,7 @@ bool trial_compile(const struct trial_build *b, const char *sanitize, struct opd
         if (i < n && n_running < n_cores && failed < 0) {
             pids[i] = fork();
             if (pids[i] == 0)
-                _exit(compile_image(b, sanitize, i));
+                _exit(b->target ? compile_kernel(b, i) : compile_image(b, sanitize, i));
             n_running += pids[i] > 0;
             failed = pids[i] < 0 ? i : failed;
             i++;

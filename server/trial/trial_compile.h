@@ -1,6 +1,8 @@
 #pragma once
 
-// Compiles the images of a trial's stage, side by side, and finds what a sanitizer needs.
+// Compiles the images of a trial's stage, side by side, and finds what a sanitizer needs. The CPU's
+// are N.so, each with all kernels of one prelude; a GPU's N.ptx, of kernel N, behind a line with
+// its symbol.
 
 #include "kernels/source.h"
 #include "trial/trial_cases.h"
@@ -11,6 +13,7 @@ struct trial_build {
     const char *common; // the text of opd.cuh
     const char *folder; // where images go: 0.so, 1.so, ...
     bool backwards;     // compile_input.backwards
+    const char *target; // a GPU's: "sm_90"; NULL: the CPU
 };
 
 // `sanitize`: "thread"; NULL: nothing. Error: compile_error with the compiler's log.

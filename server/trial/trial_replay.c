@@ -51,7 +51,7 @@ void trial_replay_finish(struct trial_replay *r)
 // --- the run
 
 bool trial_replay_cases(struct trial_cases *t, struct trial_replay *r, struct op *op,
-                        struct opd_err *err)
+                        enum trial_aim aim, struct opd_err *err)
 {
     struct plan_request request = *r->bundle.request;
     bool backward = request.direction == PLAN_BACKWARD;
@@ -61,7 +61,9 @@ bool trial_replay_cases(struct trial_cases *t, struct trial_replay *r, struct op
                            "%s: its lists have %d tensors; up to %d can be run again", op->name,
                            plan_lists_length(request.lists), EXAMPLE_MAX_MEMBERS);
     struct trial_case c = { .dtype = request.inputs[0].dtype };
-    request.on_cpu = true;
+    request.on_cpu = aim != TRIAL_ON_GPU;
+    request.checked = !request.on_cpu;
+    request.blas = false; // its kernels are
     request.direction = PLAN_FORWARD;
     request.keep = request.keep || backward;
     c.forward = plan_build(&request, err);

@@ -4,8 +4,7 @@
 // attributes, forward or backward alone, on the inputs that were kept; on random ones where they
 // were not.
 //
-// What runs it is a stage like those of `check --run`. One that runs it on a GPU is another kind of
-// stage, and has all that it needs in struct trial_replay.
+// What runs it is a stage like those of `check --run`; where it was a GPU's, that of one too.
 
 #include "base/mem.h"
 #include "op/bundle.h"
@@ -25,7 +24,7 @@ void trial_replay_finish(struct trial_replay *r);
 
 // The one case that there is, once its request has been read; trial_cases_finish() as ever.
 bool trial_replay_cases(struct trial_cases *t, struct trial_replay *r, struct op *op,
-                        struct opd_err *err);
+                        enum trial_aim aim, struct opd_err *err);
 // Runs it: makes every tensor, fills it, and launches.
 void trial_replay_run(struct trial_run *s, const struct trial_replay *r, trial_take_fn *take,
                       void *arg);

@@ -1,5 +1,6 @@
 #include "trial/trial_results.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,6 +48,60 @@ static void tell(struct trial_results *r, const struct plan *plan, int operand, 
            (unsigned long long)tensor_desc_numel(&o->desc), (unsigned long long)first);
 }
 
+static double of_half(uint16_t h)
+{
+    int exponent = h >> 10 & 31, fraction = h & 1023;
+    double d = exponent == 31 ? (fraction ? (double)NAN : (double)INFINITY)
+               : exponent     ? ldexp(1024 + fraction, exponent - 25)
+                              : ldexp(fraction, -24);
+    return h >> 15 ? -d : d;
+}
+
+static double as_double(enum opd_dtype dtype, const uint8_t *at)
+{
+    uint16_t half;
+    uint32_t bits;
+    float f;
+    double d;
+    if (dtype == OPD_DTYPE_float64) {
+        memcpy(&d, at, sizeof d);
+        return d;
+    }
+    if (dtype == OPD_DTYPE_float32) {
+        memcpy(&f, at, sizeof f);
+        return (double)f;
+    }
+    memcpy(&half, at, sizeof half);
+    if (dtype == OPD_DTYPE_float16)
+        return of_half(half);
+    bits = (uint32_t)half << 16;
+    memcpy(&f, &bits, sizeof f);
+    return (double)f;
+}
+
+// What sums in another order may differ by, as a part of the largest of them.
+static double near(enum opd_dtype dtype)
+{
+    return dtype == OPD_DTYPE_float64 ? 1e-9 : dtype == OPD_DTYPE_float32 ? 1e-4 : 0.03;
+}
+
+static double find_largest(enum opd_dtype dtype, const uint8_t *bytes, size_t size)
+{
+    double largest = 0;
+    for (size_t at = 0; at < size; at += dtype_size(dtype)) {
+        double d = fabs(as_double(dtype, bytes + at));
+        if (isfinite(d) && d > largest)
+            largest = d;
+    }
+    return largest;
+}
+
+static bool is_near(enum opd_dtype dtype, const uint8_t *a, const uint8_t *b, double within)
+{
+    double x = as_double(dtype, a), y = as_double(dtype, b);
+    return (isnan(x) && isnan(y)) || fabs(x - y) <= within;
+}
+
 void trial_results_take(struct trial_results *r, const struct plan *plan, int operand,
                         const uint8_t *bytes, size_t size)
 {
@@ -59,9 +114,13 @@ void trial_results_take(struct trial_results *r, const struct plan *plan, int op
         buf_append(&r->kept, bytes, size);
         return;
     }
+    const uint8_t *kept = r->kept.bytes + r->at;
+    bool rough = r->rough && dtype_is_float(o->desc.dtype);
+    double within = rough ? near(o->desc.dtype) * find_largest(o->desc.dtype, kept, size) : 0;
     for (size_t at = size; at > 0;) {
         at -= each;
-        if (memcmp(bytes + at, r->kept.bytes + r->at + at, each) == 0)
+        if (memcmp(bytes + at, kept + at, each) == 0 ||
+            (rough && is_near(o->desc.dtype, bytes + at, kept + at, within)))
             continue;
         first = at / each;
         n++;

@@ -11,6 +11,7 @@ enum { TRIAL_MAX_TOLD = 64 };
 // Zeroed is an empty one.
 struct trial_results {
     bool compare;
+    bool rough;      // floats that are near each other are the same: a GPU adds up in any order
     struct buf kept; // of the round before
     size_t at;
     const char *told[TRIAL_MAX_TOLD]; // names of those that differed: once is enough

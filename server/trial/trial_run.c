@@ -13,6 +13,7 @@
 #include "executor/cpu_guard.h"
 #include "executor/cpu_race.h"
 #include "base/mem.h"
+#include "trial/trial_gpu.h"
 
 enum { ALIGN = 64 };
 
@@ -454,7 +455,9 @@ void trial_run_plan(struct trial_run *s, const struct trial_case *c, const struc
                plan->direction == PLAN_FORWARD ? "forward" : "backward");
     place_operands(s, plan);
     s->waited = false;
-    for (int i = 0; i < plan->n_steps && !s->waited; i++) {
+    if (s->gpu)
+        trial_gpu_run(s->gpu, s, plan);
+    for (int i = 0; i < plan->n_steps && !s->waited && !s->gpu; i++) {
         const struct plan_step *step = &plan->steps[i];
         const struct trial_tensor *zeroed = &s->operands[step->operand];
         if (step->kind == PLAN_STEP_LAUNCH)

@@ -17,6 +17,8 @@ struct trial_tensor {
     struct tensor_desc desc;
 };
 
+struct trial_gpu;
+
 struct trial_image {
     void *object;
     int fd;
@@ -29,6 +31,7 @@ enum trial_order { TRIAL_ANY, TRIAL_ONE_BY_ONE, TRIAL_BLOCKS_BACKWARDS, TRIAL_BA
 struct trial_run {
     struct trial_cases cases;
     const char *folder;
+    struct trial_gpu *gpu; // that runs the plans; NULL: the CPU does
     bool guarded; // tensors lie between pages that may not be touched
     bool again;   // memory holds something else before it is written
     bool quiet;   // says nothing but what goes wrong

@@ -13,6 +13,7 @@
 #include "executor/cpu_race.h"
 #include "kernels/source.h"
 #include "trial/trial.h"
+#include "trial/trial_gpu.h"
 #include "trial/trial_gradients.h"
 #include "trial/trial_replay.h"
 #include "trial/trial_results.h"
@@ -39,17 +40,19 @@ static void run_once(struct trial_run *s, const struct trial_case *c, struct tri
     trial_run_clear(s);
 }
 
-// Where no sanitizer watches each case runs twice, in memory that held one thing before, and in
+// Where no sanitizer watches, each case runs twice, in memory that held one thing before, and in
 // memory that held another.
 static void run_case(struct trial_run *s, const struct trial_case *c)
 {
     static struct trial_results results;
     uint64_t random = s->random;
-    for (int round = 0; round < (s->guarded ? 2 : 1); round++) {
+    bool twice = s->guarded || s->gpu;
+    results.rough = s->gpu;
+    for (int round = 0; round < (twice ? 2 : 1); round++) {
         s->random = random;
         s->again = round > 0;
         trial_results_begin(&results, s->again);
-        run_once(s, c, s->guarded ? &results : NULL);
+        run_once(s, c, twice ? &results : NULL);
     }
 }
 
@@ -60,14 +63,14 @@ static void find_poison(struct trial_run *s)
 }
 
 static bool make_cases(struct trial_run *s, struct op *op, const char *folder, const char *dtypes,
-                       bool gradients, struct opd_err *err)
+                       enum trial_aim aim, struct opd_err *err)
 {
     char *path = mem_printf("%s/" TRIAL_FAULT, folder);
     bool again = access(path, F_OK) == 0;
     bool ok = again ? trial_replay_read(&replay, path, err) &&
                           bundle_read_request(&replay.bundle, op, err) &&
-                          trial_replay_cases(&s->cases, &replay, op, err)
-                    : trial_cases_init(&s->cases, op, dtypes, gradients, err);
+                          trial_replay_cases(&s->cases, &replay, op, aim, err)
+                    : trial_cases_init(&s->cases, op, dtypes, aim, err);
     free(path);
     return ok;
 }
@@ -84,15 +87,18 @@ static bool prepare(struct trial_run *s, char **argv, struct opd_err *err)
     free(whole_path);
     free(text);
     free(whole);
-    bool gradients = strcmp(argv[4], "gradients") == 0;
-    if (!op || !make_cases(s, op, argv[0], argv[3], gradients, err))
+    bool gradients = strcmp(argv[4], "gradients") == 0, on_gpu = trial_gpu_is(argv[4]);
+    enum trial_aim aim = gradients ? TRIAL_PROOFS : on_gpu ? TRIAL_ON_GPU : TRIAL_RUNS;
+    if (!op || !make_cases(s, op, argv[0], argv[3], aim, err))
         return false;
     s->folder = argv[0];
+    s->random = strtoull(argv[2], NULL, 10) * 0x9e3779b97f4a7c15u | 1;
+    if (on_gpu)
+        return (s->gpu = trial_gpu_open(argv[4], err)) != NULL;
     s->guarded = strcmp(argv[4], "guards") == 0;
     s->quiet = gradients;
     // One, where blocks are to come in the same order each time.
     s->n_workers = s->guarded || gradients ? 1 : TRIAL_WORKERS;
-    s->random = strtoull(argv[2], NULL, 10) * 0x9e3779b97f4a7c15u | 1;
     s->images = mem_zalloc((size_t)s->cases.n_images, sizeof *s->images);
     if (s->n_workers == 1) // a sanitizer may start what looks up its lines
         cpu_confine(NULL);

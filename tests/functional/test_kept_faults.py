@@ -136,11 +136,15 @@ def test_a_fault_is_run_again(start):
         command[3] = str(number)
         done = subprocess.run(command, timeout=PATIENCE, capture_output=True, text=True, check=False)
         stages = {stage["stage"]: stage for stage in json.loads(done.stdout)["stages"]}
-        assert done.returncode == 1 and set(stages) == {"guards", "addresses", "races"}
+        assert done.returncode == 1 and set(stages) == {"guards", "addresses", "races"} | {DEVICE} - {"cpu"}
         (found,) = stages["guards"]["findings"]
         assert found["where"] == f"reader.cu:{line}"
         if DEVICE == "cpu":
             assert f"out-of-bounds read of '{tensor}': element 11 of 8 (float32)" in found["message"]
+        else:
+            (found,) = stages[DEVICE]["findings"]
+            assert f"out-of-bounds read of '{tensor}': element {8 + FAR} of 8 (float32)" in found["message"]
+            assert found["where"] == f"reader.cu:{line}" and found["context"].endswith("ward")
         assert stages["addresses"]["findings"][0]["where"] == f"reader.cu:{line}"
 
 
