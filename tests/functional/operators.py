@@ -46,6 +46,31 @@ extern "C" __global__ void double_it(const scalar_t *x, scalar_t *y, long long n
 ROUNDS = 300_000_000 if DEVICE == "cpu" else 100_000_000  # of spin: about a second
 
 
+# Changes nothing in place.
+FAILS = """\
+//! op      fails(Tensor x, *, str how="not") -> Tensor y
+//! dtypes  float32
+//! words   how not fault hang
+//! shape   x [N]
+//! shape   y [N]
+//
+//! forward
+//!   kernel  fails
+//!   grid    1
+//!   block   1
+extern "C" __global__ void fails(const float *x, float *y, int N, int how)
+{
+    for (int i = 0; i < N; i++)
+        y[i] = x[i] + 1;
+    if (how == 1)
+        y[int64_t(1) << 40] = 1;
+    if (how == 2)
+        for (volatile float *p = y; *p == *p || *p != *p;)
+            ;
+}
+"""
+
+
 def spin(result="sum"):
     """With what it writes; a compiler would leave out the rounds of one that writes no `sum`."""
     return _SPIN.replace("RESULT", result)

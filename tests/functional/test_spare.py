@@ -12,34 +12,10 @@ import pytest
 
 import opd
 from conftest import DEVICE, PROGRAM
-from operators import double_by, put_kernels
+from operators import FAILS, double_by, put_kernels
 from raw import SANITIZED, Raw, count_fds, eventually, find_family, find_roles
 
 on_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="of a GPU's executor the maps say nothing")
-
-FAILS = """\
-//! op      fails(Tensor x, *, str how="not") -> Tensor y
-//! dtypes  float32
-//! words   how not fault hang
-//! shape   x [N]
-//! shape   y [N]
-//
-//! forward
-//!   kernel  fails
-//!   grid    1
-//!   block   1
-extern "C" __global__ void fails(const float *x, float *y, int N, int how)
-{
-    for (int i = 0; i < N; i++)
-        y[i] = x[i] + 1;
-    if (how == 1)
-        y[int64_t(1) << 40] = 1;
-    if (how == 2)
-        for (volatile float *p = y; *p == *p || *p != *p;)
-            ;
-}
-"""
-
 
 def device_of(client):
     return client.status()["devices"][0]
