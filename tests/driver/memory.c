@@ -12,7 +12,9 @@
 // Device memory is a memfd, so that it goes to other processes as the driver's does; an address of
 // the device is one of this process. What is reserved and not mapped may not be touched.
 
-enum { GRANULARITY = 2 << 20, MOST_MEMORY_GIB = 4 };
+// What it says that it has is enough for a spare executor beside the one that serves; others have
+// all but what there is.
+enum { GRANULARITY = 2 << 20, MOST_MEMORY_GIB = 4, SAID_MEMORY_GIB = 64 };
 
 // A piece of device memory as this process has it: by handles, by mappings, or both.
 struct memory {
@@ -128,7 +130,7 @@ bool memory_window(uint64_t *out, size_t size)
 
 // --- memory by handles
 
-static size_t total_memory(void)
+static size_t real_memory(void)
 {
     size_t most = (size_t)MOST_MEMORY_GIB << 30;
     size_t have = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 2;
@@ -181,8 +183,8 @@ int cuMemGetInfo_v2(size_t *free_size, size_t *total_size)
     pthread_mutex_lock(&lock);
     size_t used = used_memory();
     pthread_mutex_unlock(&lock);
-    *total_size = total_memory();
-    *free_size = used < *total_size ? *total_size - used : 0;
+    *total_size = (size_t)SAID_MEMORY_GIB << 30;
+    *free_size = used < real_memory() ? real_memory() - used : 0;
     return DRV_SUCCESS;
 }
 
@@ -202,7 +204,7 @@ int cuMemCreate(drv_handle *handle, size_t size, const struct drv_alloc_prop *pr
         return DRV_ERROR_INVALID_VALUE;
     int fd = memfd_create("standin-device", MFD_CLOEXEC), result = DRV_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&lock);
-    if (fd >= 0 && used_memory() + size <= total_memory() && ftruncate(fd, (off_t)size) == 0) {
+    if (fd >= 0 && used_memory() + size <= real_memory() && ftruncate(fd, (off_t)size) == 0) {
         *handle = (uintptr_t)ref_memory(fd);
         result = DRV_SUCCESS;
     } else if (fd >= 0) {
@@ -377,7 +379,7 @@ static int unmap_pages(uint64_t addr)
 int cuMemAlloc_v2(drv_addr *addr, size_t size)
 {
     RETURN_IF_BROKEN();
-    *addr = size && size <= total_memory() ? (uintptr_t)map_pages(size) : 0;
+    *addr = size && size <= real_memory() ? (uintptr_t)map_pages(size) : 0;
     return *addr ? DRV_SUCCESS : DRV_ERROR_OUT_OF_MEMORY;
 }
 
