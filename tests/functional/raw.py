@@ -174,8 +174,13 @@ def find_roles(pid, role):
     return found or (spares if role == "executor" else [])
 
 
+SPARE_FDS = 4  # that a daemon has for a spare: a socket, rings and two bells
+
+
 def count_fds(pid):
-    return len(os.listdir(f"/proc/{pid}/fd"))
+    """Without those that lead to spares, which come by themselves after the first work."""
+    spares = find_roles(pid, "spare")
+    return len(os.listdir(f"/proc/{pid}/fd")) - SPARE_FDS * len(spares)
 
 
 def read_fds(pid):
