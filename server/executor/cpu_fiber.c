@@ -75,11 +75,6 @@ void cpu_stacks_give(struct cpu_stacks *s, int stack)
 
 void cpu_stacks_reset(struct cpu_stacks *s)
 {
-#if defined(__SANITIZE_ADDRESS__)
-    for (int i = 0; i < s->n_made; i++)
-        __asan_unpoison_memory_region(s->base + (size_t)i * s->stride + page_size(),
-                                      CPU_STACK_SIZE);
-#endif
     s->n_free = 0;
     for (int i = s->n_made; i-- > 0;)
         cpu_stacks_give(s, i);
@@ -184,6 +179,11 @@ static void switch_context(struct cpu_context *from, const struct cpu_context *t
 void cpu_context_make(struct cpu_context *ctx, const struct cpu_stacks *s, int stack,
                       void (*entry)(void *), void *arg)
 {
+#if defined(__SANITIZE_ADDRESS__)
+    // Who had it before has left it in the middle of his frames.
+    __asan_unpoison_memory_region(s->base + (size_t)stack * s->stride + page_size(),
+                                  CPU_STACK_SIZE);
+#endif
     make_context(ctx, s, stack, entry, arg);
 #if defined(__SANITIZE_THREAD__)
     ctx->tsan = s->tsan[stack];
