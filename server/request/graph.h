@@ -68,6 +68,7 @@ struct graph_launch {
     bool repeatable; // it writes nothing that it reads
     bool reports;    // a kernel of it may say that something is wrong
     bool by_call;    // one has failed: call by call from now on, so that it is known which it is
+    bool call;       // it is a prepared call, that a lane runs
 };
 
 struct graph {

@@ -110,6 +110,63 @@ void lane_leave_graph(struct graph *g)
     }
 }
 
+// --- calls
+
+bool lane_is_armed(const struct graph *g)
+{
+    const struct lane_arm *arm = g->arms;
+    while (arm && !arm->live)
+        arm = arm->next;
+    return arm != NULL;
+}
+
+static void drop_call(struct graph **call)
+{
+    struct graph *g = *call;
+    *call = NULL;
+    graph_unref(g);
+}
+
+struct graph **lane_call_room(struct client_lane *lane)
+{
+    struct graph **room = NULL;
+    for (int i = 0; i < DEV_LANE_ARMS; i++) {
+        if (lane->calls[i] && !lane_is_armed(lane->calls[i]))
+            drop_call(&lane->calls[i]);
+        if (!lane->calls[i])
+            room = &lane->calls[i];
+    }
+    return room;
+}
+
+static void drop_calls(struct client_lane *lane)
+{
+    for (int i = 0; i < DEV_LANE_ARMS; i++)
+        drop_call(&lane->calls[i]);
+}
+
+void lane_drop_calls(struct conn *c)
+{
+    if (c->lane)
+        drop_calls(c->lane);
+}
+
+static bool names(const struct graph *g, const struct storage *s)
+{
+    const struct graph_node *node = g->nodes;
+    int i = 0;
+    while (i < node->n_places && node->places[i].storage != s)
+        i++;
+    return i < node->n_places;
+}
+
+void lane_leave_storage(struct conn *c, const struct storage *s)
+{
+    for (int i = 0; c->lane && i < DEV_LANE_ARMS; i++)
+        if (c->lane->calls[i] && names(c->lane->calls[i], s))
+            drop_call(&c->lane->calls[i]);
+}
+
 // --- lanes
 
 static void forgotten(struct command *c, const struct opd_err *err)
@@ -119,6 +176,7 @@ static void forgotten(struct command *c, const struct opd_err *err)
     struct device_lanes *l = lanes_of(lane->device);
     l->list[lane->number] = NULL;
     l->n--;
+    drop_calls(lane);
     close(lane->bell);
     lane->released(lane->conn);
     free(lane);

@@ -3,7 +3,8 @@
 // The lanes of connections (base/lane.h): each has one at most, to one device. What the executor
 // may run for a lane is *armed*: the launch of a graph of that connection alone, in a slot. Armed
 // is what would be replayed with nothing to decide or to say; whatever could change that disarms,
-// and the next replay comes by the socket, which arms again.
+// and the next replay comes by the socket, which arms again. A prepared call on tensors that are
+// there is such a graph, too, of one run, which the lane itself holds (request_lane_call()).
 //
 // To disarm is one word that the executor reads before it begins an entry; what it has begun by
 // then comes first of all that is sent to it later. So memory can be given to others at once, and
@@ -23,6 +24,7 @@ struct conn;
 struct graph;
 struct graph_launch;
 struct request;
+struct storage;
 
 enum { LANE_ARMS = DEV_MAX_LANES * DEV_LANE_ARMS };
 
@@ -34,6 +36,7 @@ struct client_lane {
     int bell;     // owned
     uint64_t shm; // that it is in
     bool closed;
+    struct graph *calls[DEV_LANE_ARMS]; // references; until a tensor of theirs goes. NULL: none
     void (*released)(struct conn *c);
 };
 
@@ -65,10 +68,17 @@ void lane_leave_shm(struct conn *c, uint64_t shm); // the same, unless it is in 
 void lane_close_device(struct broker *b, const struct device *d); // its executor has died
 void lane_look(struct broker *b); // at what has been begun by lanes, and has ended
 
+// Calls. Those that are not armed any more make room; NULL: there is none.
+struct graph **lane_call_room(struct client_lane *lane);
+void lane_drop_calls(struct conn *c);
+// A tensor of that memory goes: calls that name it.
+void lane_leave_storage(struct conn *c, const struct storage *s);
+
 // Its launch; NULL: the lane has no slot left.
 struct lane_arm *lane_add_arm(struct client_lane *lane, struct graph *g,
                               void (*released)(struct graph_launch *launch));
 const struct lane_arm *lane_find_arm(const struct device *d, uint32_t slot, uint64_t serial);
+bool lane_is_armed(const struct graph *g);
 bool lane_is_disarmed(const struct client_lane *lane); // and the executor knows
 void lane_disarm_conn(struct conn *c);
 void lane_disarm_device(struct broker *b, const struct device *d);

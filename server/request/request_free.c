@@ -50,6 +50,7 @@ static void free_import(struct request *req, uint64_t id, bool drop)
 static void free_prepared(struct request *req, uint64_t id, bool drop)
 {
     (void)drop;
+    lane_drop_calls(req->conn); // its own among them
     prepared_free(map_remove(&req->conn->prepared, id), req->conn);
 }
 

@@ -182,7 +182,7 @@ struct command *graph_command(struct request *req, struct graph_launch *launch,
     bool alone = launch->alone || options->debug || req->broker->options.debug;
     struct command *c = device_new_run(req->device);
     struct dev_command *head = (struct dev_command *)(void *)c->bytes.bytes;
-    bool whole = !alone && !launch->by_call && launch->n_steps >= LEAST_WHOLE;
+    bool whole = !alone && !launch->by_call && !launch->call && launch->n_steps >= LEAST_WHOLE;
     head->id = alone ? DEV_RUN_ALONE : whole ? DEV_RUN_REPLAY : 0;
     head->size = launch->n_steps;
     buf_append(&c->bytes, launch->steps.bytes, launch->steps.size);
@@ -263,6 +263,15 @@ enum request_status request_replay(struct request *req, const value *params, str
     return request_submit(req, g->device, c);
 }
 
+static void pack_begun(struct request *req, const struct graph_launch *launch)
+{
+    pack_map(&req->reply, launch->call);
+    if (!launch->call)
+        return;
+    pack_key_int(&req->reply, "version", launch->parts[0].version);
+    memcpy(req->op, launch->bound[0]->request->op->name, sizeof req->op);
+}
+
 // The same, of what a client has put into its lane.
 struct command *graph_begun(struct device *d, const struct dev_begun *begun)
 {
@@ -278,8 +287,8 @@ struct command *graph_begun(struct device *d, const struct dev_begun *begun)
         lane_disarm_conn(req->conn); // who reads no replies
     req->device = d;
     b->counters.requests++;
-    b->counters.calls[METHOD_replay]++;
-    pack_map(&req->reply, 0);
+    b->counters.calls[arm->launch->call ? METHOD_call : METHOD_replay]++;
+    pack_begun(req, arm->launch);
     struct command *c = graph_command(req, arm->launch, &(struct replay_options){ 0 });
     request_adopt(req, d, c);
     return c;

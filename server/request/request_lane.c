@@ -104,14 +104,6 @@ static bool may_arm(const struct request *req, const struct graph *g)
            is_private(&launch->writes);
 }
 
-static bool is_armed(const struct graph *g)
-{
-    const struct lane_arm *arm = g->arms;
-    while (arm && !arm->live)
-        arm = arm->next;
-    return arm != NULL;
-}
-
 static void send_arm(const struct lane_arm *arm, uint32_t flags)
 {
     const struct dev_arm head = { .serial = arm->serial, .flags = flags };
@@ -124,7 +116,7 @@ static void send_arm(const struct lane_arm *arm, uint32_t flags)
 
 bool lane_arm(struct request *req, struct graph *g, uint32_t flags)
 {
-    if (!may_arm(req, g) || is_armed(g))
+    if (!may_arm(req, g) || lane_is_armed(g))
         return false;
     const struct lane_arm *arm = lane_add_arm(req->conn->lane, g, graph_launch_unref);
     if (arm)

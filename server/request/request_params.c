@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/suggest.h"
+#include "request/lane.h"
 #include "request/parts.h"
 
 struct tensor *request_find_tensor(const struct request *req, const value *id)
@@ -62,6 +63,7 @@ void request_drop_id(struct conn *c, uint64_t id)
     if (!t)
         return;
     t->n_ids--;
+    lane_leave_storage(c, t->storage);
     tensor_unref(t);
 }
 

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "request/graph.h"
+#include "request/lane.h"
 #include "request/parts.h"
 #include "request/run_params.h"
 
@@ -232,11 +234,11 @@ static bool read_inputs(struct run *run, const struct prepared *p, struct run_id
     return true;
 }
 
-// Results: an id that is in use is that of a tensor which takes it.
-static bool read_result(struct run *run, const struct prepared *p, enum plan_operand_kind kind,
-                        int index, const value *id, struct opd_err *err)
+// Results: an id that is in use is that of a tensor which takes it, unless each is to be new.
+static bool read_result(struct run *run, bool makes, enum plan_operand_kind kind, int index,
+                        const value *id, struct opd_err *err)
 {
-    bool there = !p->makes && request_find_tensor(run->req, id) != NULL;
+    bool there = !makes && request_find_tensor(run->req, id) != NULL;
     const struct place place = { .kind = kind,
                                  .index = index,
                                  .how = there ? PLACE_INTO : PLACE_MADE };
@@ -258,24 +260,33 @@ static bool pack_called(struct buf *out, const struct run *run, const struct pre
     return !p->differs && !warning;
 }
 
+// Inputs, outputs, saved tensors; *ids: what follows.
+static bool read_forward(struct run *run, const struct prepared *p, bool makes, struct run_ids *ids,
+                         struct opd_err *err)
+{
+    run->request = p->forward->request;
+    run->bound = p->forward;
+    if (!read_inputs(run, p, *ids, err))
+        return false;
+    ids->first = p->n_inputs;
+    for (int i = 0; i < p->n_outputs; i++, ids->first++)
+        if (!read_result(run, makes, PLAN_OUTPUT, i, run_id(*ids, 0), err))
+            return false;
+    for (int i = 0; i < p->n_saved; i++, ids->first++)
+        if (!read_result(run, makes, PLAN_SAVED, run->version->op->saved[i].temp, run_id(*ids, 0),
+                         err))
+            return false;
+    return true;
+}
+
 // ids: inputs, outputs, saved tensors, a context.
 static enum request_status call_forward(struct run *run, const struct prepared *p,
                                         const value *array, struct opd_err *err)
 {
     struct run_ids ids = run_ids(array);
     uint64_t context = 0;
-    run->request = p->forward->request;
-    run->bound = p->forward;
-    if (!read_inputs(run, p, ids, err))
-        return REQUEST_ERROR;
-    ids.first = p->n_inputs;
-    for (int i = 0; i < p->n_outputs; i++, ids.first++)
-        if (!read_result(run, p, PLAN_OUTPUT, i, run_id(ids, 0), err))
-            return REQUEST_ERROR;
-    for (int i = 0; i < p->n_saved; i++, ids.first++)
-        if (!read_result(run, p, PLAN_SAVED, run->version->op->saved[i].temp, run_id(ids, 0), err))
-            return REQUEST_ERROR;
-    if (p->context && !run_read_context(run, run_id(ids, 0), &context, err))
+    if (!read_forward(run, p, p->makes, &ids, err) ||
+        (p->context && !run_read_context(run, run_id(ids, 0), &context, err)))
         return REQUEST_ERROR;
     enum request_status status = run_prepare(run, err);
     if (status != REQUEST_ANSWERED)
@@ -342,6 +353,17 @@ static enum request_status call_vjp(struct run *run, struct prepared *p, const v
     return run_submit(run);
 }
 
+static void begin_run(struct run *run, struct request *req, const struct prepared *p)
+{
+    run_init(run, req, NULL);
+    run->version = p->version;
+    run->device = p->device;
+    run->deadline = p->deadline;
+    run->alone = p->alone;
+    run->fixed = p->fixed;
+    run->prepared = true;
+}
+
 enum request_status request_call(struct request *req, const value *params, struct opd_err *err)
 {
     struct prepared *p = find_prepared(req, value_at(params, 0), err);
@@ -349,12 +371,67 @@ enum request_status request_call(struct request *req, const value *params, struc
     struct run run;
     if (!p || !check_count(p, ids, err))
         return REQUEST_ERROR;
-    run_init(&run, req, NULL);
-    run.version = p->version;
-    run.device = p->device;
-    run.deadline = p->deadline;
-    run.alone = p->alone;
-    run.fixed = p->fixed;
-    run.prepared = true;
+    begin_run(&run, req, p);
     return p->vjp ? call_vjp(&run, p, ids, err) : call_forward(&run, p, ids, err);
+}
+
+// --- lane_call
+
+static bool makes_view(const struct plan *plan)
+{
+    int i = 0;
+    while (i < plan->n_operands && plan->operands[i].view_of < 0)
+        i++;
+    return i < plan->n_operands;
+}
+
+// In the lane's hands if that may run it, else gone.
+static void arm_call(struct request *req, struct graph *g, struct opd_err *err)
+{
+    struct graph **room = lane_call_room(req->conn->lane);
+    g->capturing = false;
+    if (room && !g->failed && graph_prepare(g, req, err) == REQUEST_ANSWERED) {
+        g->launch->call = true;
+        if (lane_arm(req, g, 0)) {
+            lane_pack_arm(&req->reply, g);
+            *room = g;
+            return;
+        }
+    }
+    graph_unref(g);
+}
+
+// Nothing runs. A call that goes by the lane later is made as this one is now: a graph of it.
+enum request_status request_lane_call(struct request *req, const value *params, struct opd_err *err)
+{
+    struct conn *c = req->conn;
+    struct prepared *p = find_prepared(req, value_at(params, 0), err);
+    const value *array = value_at(params, 1);
+    struct run run;
+    if (!p || !check_count(p, array, err))
+        return REQUEST_ERROR;
+    bool may = c->lane && !c->capture && !p->vjp && !p->context && !p->differs &&
+               !run_has_warning(req, p->of) && !makes_view(p->forward->plan);
+    if (!may) {
+        pack_map(&req->reply, 0);
+        return REQUEST_ANSWERED;
+    }
+    struct run_ids ids = run_ids(array);
+    begin_run(&run, req, p);
+    if (!read_forward(&run, p, false, &ids, err))
+        return REQUEST_ERROR;
+    if (run_has(&run, PLACE_MADE))
+        return REQUEST_FAIL(err, OPD_E_invalid_argument,
+                            "lane_call: %s makes a new tensor, expected one that is there for "
+                            "each result",
+                            p->version->op->name);
+    enum request_status status = run_prepare(&run, err);
+    if (status != REQUEST_ANSWERED)
+        return status;
+    struct graph *g = graph_new(req->broker);
+    run_record(&run, g);
+    arm_call(req, g, err);
+    if (!err->code && req->reply.size == 0)
+        pack_map(&req->reply, 0);
+    return err->code ? REQUEST_ERROR : REQUEST_ANSWERED;
 }

@@ -73,17 +73,24 @@ static bool read_context(struct run *run, uint64_t *out, struct opd_err *err)
     return value_is_nil(id) || run_read_context(run, id, out, err);
 }
 
+static uint64_t warning_key(const struct opd_operator *o)
+{
+    return hash_bytes(o->name, strlen(o->name), 0);
+}
+
+bool run_has_warning(const struct request *req, const struct opd_operator *o)
+{
+    const struct map *heard = &req->conn->warnings;
+    return o->failure && (uint64_t)(uintptr_t)map_get(heard, warning_key(o)) != o->failure;
+}
+
 // The failure of the operator's last edit, for a client that has not heard of it; NULL: there is
 // none.
 const char *run_take_warning(struct request *req, const struct opd_operator *o)
 {
-    struct map *warnings = &req->conn->warnings;
-    if (!o->failure)
+    if (!run_has_warning(req, o))
         return NULL;
-    uint64_t key = hash_bytes(o->name, strlen(o->name), 0);
-    if ((uint64_t)(uintptr_t)map_get(warnings, key) == o->failure)
-        return NULL;
-    map_put(warnings, key, (void *)(uintptr_t)o->failure);
+    map_put(&req->conn->warnings, warning_key(o), (void *)(uintptr_t)o->failure);
     return o->failure_text;
 }
 

@@ -352,3 +352,10 @@ enum request_status run_submit(struct run *run)
     drop_made(run); // scratch goes back at once: the device runs its next user after this command
     return status;
 }
+
+void run_record(struct run *run, struct graph *g)
+{
+    graph_record_run(g, run);
+    command_free(run->command);
+    drop_made(run);
+}

@@ -110,3 +110,5 @@ bool run_check_steps(const struct run *run, uint64_t n_steps, struct opd_err *er
 // Sends the command, or answers at once where it does nothing; lets go of what the run has made,
 // which its tensors hold by now.
 enum request_status run_submit(struct run *run);
+// Or does not run it: it becomes a call of the graph.
+void run_record(struct run *run, struct graph *g);

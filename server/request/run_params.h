@@ -68,4 +68,5 @@ bool run_read_context(struct run *run, const value *id, uint64_t *out, struct op
 void run_keep_context(struct run *run, uint64_t id);
 // The failure of the operator's last edit, for a client that has not heard of it; NULL: there is
 // none.
+bool run_has_warning(const struct request *req, const struct opd_operator *o); // the same, untaken
 const char *run_take_warning(struct request *req, const struct opd_operator *o);

@@ -1,5 +1,6 @@
-"""Lanes: a client replays its graphs through memory that it shares with the device's process, and the broker hears of
-it later. What becomes of a replay is told by the lane's word, or by a reply; never both, never none."""
+"""Lanes: a client replays its graphs, and makes prepared calls, through memory that it shares with the device's process,
+and the broker hears of it later. What becomes of an entry is told by the lane's word, or by a reply; never both, never
+none."""
 
 import ctypes
 import mmap
@@ -45,8 +46,36 @@ extern "C" __global__ void count(const float *x, float *y, int N)
 """
 
 
+# A replay of a graph of one call, or that call.
+BOTH = """
+//! op      both(Tensor(a!) sum, Tensor x) -> Tensor y
+//! dtypes  float32
+//! shape   sum [N]
+//! shape   x [N]
+//! shape   y [N]
+//! example sum=[4] x=[4]
+//
+//! forward
+//!   kernel  both
+//!   grid    1
+//!   block   1
+
+extern "C" __global__ void both(float *sum, const float *x, float *y, int N)
+{
+    for (int i = 0; i < N; i++)
+        sum[i] += y[i] = x[i] * FACTOR;
+}
+"""
+
+
+def both_by(factor):
+    return BOTH.replace("FACTOR", str(factor))
+
+
 class Lane(Raw):
-    """A client with a lane."""
+    """A client with a lane, by which it replays graphs."""
+
+    method = "replay"
 
     def __init__(self, path):
         super().__init__(path)
@@ -72,9 +101,16 @@ class Lane(Raw):
         """By one store; struct.pack_into() writes zeros first."""
         type.from_buffer(self.memory, AT + at).value = value
 
-    def arm(self, graph):
+    def record(self, id, op, inputs, outputs):
+        capture(self, id, (op, inputs, outputs))
+
+    def again(self, id):
+        """By a request."""
+        return self.call("replay", id)
+
+    def arm(self, id):
         """By a replay that goes by the socket."""
-        self.armed = self.call("replay", graph).get("lane")
+        self.armed = self.again(id).get("lane")
         return self.armed
 
     def enter(self, armed=None):
@@ -118,6 +154,26 @@ class Lane(Raw):
         return struct.unpack("4f", result)
 
 
+class CallLane(Lane):
+    """The same, of prepared calls."""
+
+    method = "call"
+
+    def record(self, id, op, inputs, outputs):
+        infos = [self.call("tensor_info", each) for each in inputs]
+        self.call("prepare", id, "forward", op, [[info["dtype"], info["shape"]] for info in infos], {})
+        self.__dict__.setdefault("ids", {})[id] = [*inputs, *outputs]
+        self.again(id)
+
+    def again(self, id):
+        return self.call("call", id, self.ids[id])
+
+    def arm(self, id):
+        self.again(id)
+        self.armed = self.call("lane_call", id, self.ids[id]).get("lane")
+        return self.armed
+
+
 def fours(x):
     return struct.pack("4f", x, x, x, x)
 
@@ -132,34 +188,44 @@ def capture(raw, graph, *calls, **options):
 @pytest.fixture
 def served(start_daemon, tmp_path):
     folder = put_kernels(
-        tmp_path / "kernels", double_it=double_by(2), pick=PICK, add_to=ADD, faulty=FAULTY
+        tmp_path / "kernels", double_it=double_by(2), pick=PICK, add_to=ADD, faulty=FAULTY, both=both_by(2)
     )
     daemon = start_daemon("--kernels", folder)
     daemon.kernels = tmp_path / "kernels"
     return daemon
 
 
-@pytest.fixture
-def lane(served):
-    """Tensor 1 is x, 2 is sum; graph 5 makes 300 = 2 x and adds it to the sum."""
-    with Lane(served.socket) as lane:
+@pytest.fixture(params=[Lane, CallLane], ids=lambda lane: lane.method)
+def lane(request, served):
+    """Tensor 1 is x, 2 is sum; 5 makes 300 = 2 x and adds it to the sum."""
+    with request.param(served.socket) as lane:
         lane.make(1, "float32", [4], fours(1))
         lane.make(2, "float32", [4], fours(0))
-        capture(lane, 5, ("double_it", [1], [300]), ("add_to", [2, 300], []))
+        lane.record(5, "both", [2, 1], [300])
         assert lane.arm(5)
         lane.call("tensor_write", 2, 0, fours(0))
         yield lane
 
 
 def test_replays_need_no_request(served, lane):
-    assert "lane" not in lane.call("replay", 5)  # it is armed
-    before = lane.call("status")["requests"]["replay"]
+    assert "lane" not in lane.again(5)  # it is armed
+    before = lane.call("status")["requests"][lane.method]
     for n in range(1, 100):
         assert lane.run() is None
-    assert lane.call("status")["requests"]["replay"] == before + 99
+    assert lane.call("status")["requests"][lane.method] == before + 99
     assert lane.read(2) == (200.0,) * 4
     runs = {r["op"]: r["forward"] for r in lane.call("status")["runs"]}
-    assert runs["add_to"] == 102
+    assert runs["both"] == 102
+
+
+def test_graphs_of_several_calls(served, lane):
+    capture(lane, 7, ("double_it", [1], [301]), ("add_to", [2, 301], []))
+    several = lane.call("replay", 7)["lane"]
+    assert lane.arm(5)
+    lane.call("tensor_write", 2, 0, fours(0))
+    for n in range(1, 20):
+        assert lane.run() is None and lane.run(several) is None
+        assert lane.read(2) == (4.0 * n,) * 4
 
 
 def test_requests_see_what_the_lane_did_and_back(lane):
@@ -178,17 +244,19 @@ def test_an_idle_executor_is_rung(served, lane):
 def test_edits(served, lane):
     with Raw(served.socket) as other:
         for factor in (3, 4, 5):
-            put_kernels(served.kernels, double_it=double_by(factor))
+            put_kernels(served.kernels, both=both_by(factor))
             other.call("reload")
             assert lane.run() is REFUSAL
             assert lane.arm(5)
             for _ in range(3):
                 assert lane.run() is None
                 assert lane.read(300) == (factor,) * 4
-        put_kernels(served.kernels, double_it="//! op nonsense")
+        put_kernels(served.kernels, both="//! op nonsense")
         other.call("reload")
         assert lane.run() is REFUSAL  # there is a warning for it
-        assert "not served" in lane.call("replay", 5)["warnings"][0]
+        if lane.method == "call":
+            assert lane.call("lane_call", 5, lane.ids[5]) == {}
+        assert "not served" in lane.again(5)["warnings"][0]
 
 
 def test_edits_are_not_overtaken(served, lane):
@@ -198,7 +266,7 @@ def test_edits_are_not_overtaken(served, lane):
     def edit():
         with Raw(served.socket) as other:
             for factor in range(3, 9):
-                put_kernels(served.kernels, double_it=double_by(factor))
+                put_kernels(served.kernels, both=both_by(factor))
                 other.call("reload")
                 told.append(factor)
         over.set()
@@ -216,16 +284,16 @@ def test_edits_are_not_overtaken(served, lane):
 def test_a_check_goes_by_requests(lane):
     lane.make(3, "float32", [5, 3], struct.pack("15f", *range(15)))
     lane.make(4, "int64", [1], struct.pack("q", 4))
-    capture(lane, 6, ("pick", [3, 4], [400]))
+    lane.record(6, "pick", [3, 4], [400])
     assert lane.arm(6) is None
 
 
 def test_memory_of_others_goes_by_requests(served, lane):
     lane.make(3, "float32", [4], fours(1), name="everybody's")
-    capture(lane, 6, ("double_it", [3], [400]))
+    lane.record(6, "double_it", [3], [400])
     assert lane.arm(6) is None
     capture(lane, 7, ("double_it", [1], [401]), name="a graph")
-    assert lane.arm(7) is None
+    assert lane.call("replay", 7) == {}
     assert lane.arm(5) and lane.run() is None
     with Raw(served.socket) as other:
         other.call("graph_attach", 1, "a graph")  # it reads x
@@ -235,7 +303,7 @@ def test_memory_of_others_goes_by_requests(served, lane):
 
 def test_a_fault_is_its_own(served, lane):
     lane.make(3, "int32", [1], struct.pack("i", 0))
-    capture(lane, 6, ("faulty", [1, 3], [400]), ("add_to", [2, 400], []))
+    lane.record(6, "faulty", [1, 3], [400])
     with Raw(served.socket) as other:
         other.make(1, "float32", [4], fours(1))
         assert lane.arm(6)
@@ -249,17 +317,18 @@ def test_a_fault_is_its_own(served, lane):
     assert lane.fail("tensor_read", 400, 0).code == "invalid_argument"  # suspect
     lane.open()
     lane.call("tensor_write", 2, 0, fours(0))
-    assert lane.arm(6) is None  # one by one from now on
+    assert bool(lane.arm(6)) == (lane.method == "call")  # a graph goes one by one from now on
     assert lane.arm(5)
     lane.call("tensor_write", 2, 0, fours(0))
     assert lane.run() is None and lane.read(2) == (2.0,) * 4
 
 
-def test_a_deadline(start_daemon, tmp_path):
+@pytest.mark.parametrize("of", [Lane, CallLane])
+def test_a_deadline(start_daemon, tmp_path, of):
     daemon = start_daemon("--kernels", put_kernels(tmp_path / "kernels", count=COUNT), "--deadline", "1")
-    with Lane(daemon.socket) as lane:
+    with of(daemon.socket) as lane:
         lane.make(1, "float32", [4], fours(1))
-        capture(lane, 5, ("count", [1], [2]))
+        lane.record(5, "count", [1], [2])
         assert lane.arm(5)
         assert lane.run() is None and lane.read(2) == (1.0,) * 4
         lane.call("tensor_write", 1, 0, fours(1e18))
@@ -270,7 +339,8 @@ def test_a_deadline(start_daemon, tmp_path):
 def test_given_up_memory_is_not_written(served, lane):
     """What a lane still names is no other's danger."""
     armed = lane.armed
-    lane.call("free", "graph", [5])
+    if lane.method == "replay":
+        lane.call("free", "graph", [5])
     lane.call("free", "tensor", [300, 2])
     with Raw(served.socket) as other:
         for id in range(1, 5):
@@ -280,10 +350,48 @@ def test_given_up_memory_is_not_written(served, lane):
             assert struct.unpack("4f", other.call("tensor_read", id, 0)) == (7.0,) * 4
 
 
+def test_calls_whose_tensors_go(served):
+    """The lane holds none of them: what is made in their place is another."""
+    with CallLane(served.socket) as lane:
+        lane.make(1, "float32", [4], fours(1))
+        lane.record(5, "double_it", [1], [2])
+        held = lane.call("status")["devices"][0]["memory_used"]
+        for kind, ids in (("tensor", [2]), ("tensor", [1]), ("prepared", [5])):
+            assert lane.arm(5) and lane.run() is None
+            lane.call("free", kind, ids)
+            assert lane.run() is REFUSAL
+            assert (lane.call("status")["devices"][0]["memory_used"] < held) == (kind == "tensor")
+            if ids == [1]:
+                lane.make(1, "float32", [4], fours(3))
+        assert lane.read(2) == (6.0,) * 4
+
+
+def test_calls_that_lanes_do_not_run(served, lane):
+    lane.make(3, "float32", [4], fours(1))
+    descs = [["float32", [4]]]
+    lane.call("prepare", 6, "forward", "double_it", descs, {})
+    assert lane.fail("lane_call", 7, [3, 4]).misfit
+    for ids in ([3, 4], [3], [3, 1, 2], [4, 3], [3, 3]):  # 4 is not there
+        assert lane.fail("lane_call", 6, ids).code in ("invalid_argument", "not_found")
+    lane.call("graph_begin", 8)
+    assert lane.call("lane_call", 6, [3, 1]) == {}
+    lane.call("free", "graph", [8])
+    assert lane.call("lane_call", 6, [3, 1])["lane"]
+    for i in range(50, 80):  # all places are taken at some time
+        lane.make(i, "float32", [4])
+        told = lane.call("lane_call", 6, [3, i])
+    assert told == {} and lane.call("sync") is None
+    lane.call("free", "tensor", [*range(50, 80)])
+    lane.call("sync")
+    assert lane.call("lane_call", 6, [3, 1])["lane"]
+    lane.call("free", "shm", [9])
+    assert lane.call("lane_call", 6, [3, 1]) == {}
+
+
 def test_two_lanes(served, lane):
-    with Lane(served.socket) as other:
+    with type(lane)(served.socket) as other:
         other.make(1, "float32", [4], fours(5))
-        capture(other, 5, ("double_it", [1], [2]))
+        other.record(5, "double_it", [1], [2])
         assert other.arm(5)
         assert other.armed[0] != lane.armed[0]
         for _ in range(20):
@@ -299,12 +407,14 @@ def test_closing(served, lane):
     lane.call("free", "shm", [9])
     lane.enter()
     assert lane.call("lane_wait", lane.msgid) == {"begun": False, "open": False}
-    with Lane(served.socket) as again:  # and ends with one that is not told
+    with type(lane)(served.socket) as again:  # and ends with one that is not told
         again.make(1, "float32", [4], fours(5))
-        capture(again, 5, ("double_it", [1], [2]))
+        again.record(5, "double_it", [1], [2])
         again.arm(5)
         again.enter()
-    assert lane.call("replay", 5) == {}
+    assert "lane" not in lane.again(5)
+    if lane.method == "call":
+        assert lane.call("lane_call", 5, lane.ids[5]) == {}
 
 
 def test_asking_whether_it_was_begun(lane):
@@ -383,7 +493,7 @@ def replay_once(lane):
         return error is not None, error is None
     assert sent not in told
     try:
-        lane.call("replay", 5)
+        lane.again(5)
         return False, True
     except RpcError:
         return True, False
@@ -391,9 +501,9 @@ def replay_once(lane):
 
 def test_a_hostile_client(served, lane):
     """It writes what it likes there, all the time: an honest one beside it notices nothing."""
-    with Lane(served.socket) as hostile:
+    with type(lane)(served.socket) as hostile:
         hostile.make(1, "float32", [4], fours(1))
-        capture(hostile, 5, ("double_it", [1], [2]))
+        hostile.record(5, "double_it", [1], [2])
         hostile.arm(5)
         over = threading.Event()
 

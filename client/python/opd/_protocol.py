@@ -61,6 +61,7 @@ REQUESTS: dict[str, tuple[str, str]] = {
     "done_word": ("Hi", "n"),
     "lane_open": ("hiSf", "n"),
     "lane_wait": ("i", "M"),
+    "lane_call": ("ha", "M"),
 }
 
 # name: (number, class in opd.errors)
