@@ -1,14 +1,15 @@
-"""make check-gpu: every test on the GPU and on the CPU; each file of tests is a process, many run at a time.
+"""make check-gpu: every test on the GPU, then on the CPU; each file of tests is a process, many run at a time.
 
 usage: check_gpu.py [PREFIX...]     those jobs alone whose names begin with one of them
 
   $DEVICES  "cuda:0 cpu"; the CPU's jobs have its name before theirs
-  $JOBS     how many at a time, three quarters of them on GPUs; by default one for each processor that has 2 GiB of
-            a GPU's memory
+  $JOBS     how many at a time; by default three for two processors while there are those of a GPU, which wait more
+            than they work, as far as each has 2 GiB of a GPU's memory; then one for each processor
 
-A job's output is in build/check-gpu/NAME.log. Where there are several GPUs, a job sees one of them as cuda:0, but
-those that ask for more see all. Tests marked own_card have one for themselves, when the others are done with it. What
-a job leaves running ends with it. The last line counts jobs; it ends with 1 if one has failed.
+A job's output is in build/check-gpu/NAME.log, and why a test failed as soon as it has. Where there are several GPUs, a
+job sees one of them as cuda:0, but those that ask for more see all. Tests marked own_card have one for themselves, when
+the others are done with it. What a job leaves running ends with it. The last line counts jobs; it ends with 1 if one
+has failed. A run that is interrupted tells of those under way what has failed in them.
 """
 
 import os
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,28 +32,38 @@ NO_DEVICE = ["test_check_run", "test_check_grad"]  # the same whatever the devic
 DEVICES = os.environ.get("DEVICES", "cuda:0 cpu").split()
 SECONDS = 900  # that a job may take
 OWN_CARD, SEVERAL_CARDS = "own_card", "needs two GPUs"  # what files of such tests have in them
-MARK = "OPD_CHECK_JOB"  # the variable by which a job's processes are known
+MARK = "OPD_CHECK_JOB"  # the variable by which a job's processes are known, and that has conftest.py tell at once
+FAILED = "==== failed: "  # with which it begins
 MIB_OF_A_JOB = 2048  # a context of the driver's for a daemon and for torch, and what tests put there
 
 # What takes longest begins first, so that nothing is waited for at the end.
 LONGEST = (
-    "conformance functional/test_gates functional/test_faults ops/test_ops faults/test_check_run "
-    "torch/test_torch_shapes functional/test_rerun examples "
-    "torch/test_torch_process isolated/test_torch_process torch/test_torch_compile "
-    "model functional/test_exports functional/test_upgrade_under_load "
-    "functional/test_formula functional/test_graphs"
+    "conformance ops/test_ops torch/test_torch_shapes torch/test_torch_process functional/test_faults "
+    "isolated/test_torch_process functional/test_exports functional/test_upgrade_under_load functional/test_keeper "
+    "functional/test_graphs functional/test_formula torch/test_torch_compile functional/test_prepared "
+    "functional/test_gates faults/test_check_run examples model functional/test_rerun"
 ).split()
+
+# A spare is one more context for each daemon, of which the driver makes one at a time: those have them in which
+# executors end, and what is read past the broker.
+SPARES = ("faults/", "reload/", "model", "examples") + tuple(
+    f"functional/test_{name}"
+    for name in "faults graphs keeper killed_processes lanes rerun restart short_executor spare suspect upgrade".split()
+)
 
 
 class Job:
     alone = several = False  # what of the GPUs it has
 
     def __init__(self, device, name, command, **env):
-        self.name = name if device != "cpu" else f"cpu/{name}"
+        self.on_gpu = device != "cpu"
+        self.name = name if self.on_gpu else f"cpu/{name}"
         self.command, self.log = command, LOGS / f"{self.name}.log"
         # Libraries that start a thread for each processor would wait for one another.
         alone = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         self.env = {**os.environ, **alone, "OPD_NO_APT": "1", "OPD_TEST_DEVICE": device, **env}
+        if self.on_gpu and not name.removeprefix("own/").startswith(SPARES):
+            self.env["OPD_TEST_SPARE"] = "off"
         self.rank = LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
     def run(self, cards):
@@ -163,25 +175,25 @@ def make_jobs(device):
 
 
 def count_jobs(cards):
-    """At a time: by processors and the GPUs' memory."""
+    """At a time while there are those of a GPU, and when there are none: by processors and the GPUs' memory."""
     if os.environ.get("JOBS"):
-        return int(os.environ["JOBS"])
-    at_once = len(os.sched_getaffinity(0))
-    if cards:
-        at_once = min(at_once, sum(size // MIB_OF_A_JOB for size in cards.values()))
-    return max(at_once, 1)
+        return int(os.environ["JOBS"]), int(os.environ["JOBS"])
+    processors = len(os.sched_getaffinity(0))
+    rooms = sum(size // MIB_OF_A_JOB for size in cards.values())
+    return max(min(3 * processors // 2, rooms), 1) if cards else processors, processors
 
 
 class Report:
     def __init__(self):
         self.lock, self.began = threading.Lock(), time.monotonic()
         self.failed, self.passed = [], 0
-        self.tests = {}
+        self.tests, self.running = {}, {}
 
     def run(self, job, cards):
-        began = time.monotonic()
+        began = self.running[job] = time.monotonic()
         passed, lines = job.run(cards)
         with self.lock:
+            del self.running[job]
             word = "ok    " if passed else "FAILED"
             print(f"{word} {time.monotonic() - began:4.0f} s  {job.name}: {lines[-1].strip()}", flush=True)
             for number, what in re.findall(r"(\d+) (passed|failed|skipped|error)", lines[-1]):
@@ -191,6 +203,14 @@ class Report:
             else:
                 self.failed.append(job)
                 print("\n".join(f"    {line}" for line in lines[-40:]), flush=True)
+
+    def tell_running(self):
+        """Of each job that is under way, what has failed in it."""
+        for job, began in list(self.running.items()):
+            print(f"under way for {time.monotonic() - began:4.0f} s  {job.name}")
+            text = job.log.read_text(errors="replace") if job.log.exists() else ""
+            for failure in text.split(FAILED)[1:]:
+                print("\n".join(f"    {line}" for line in (FAILED + failure).rstrip().splitlines()[:40]))
 
     def finish(self):
         print()
@@ -202,19 +222,28 @@ class Report:
         return 1 if self.failed else 0
 
 
-def run_jobs(report, at_once, cards, on_gpu, on_cpu):
-    # One on a GPU is several processes: the tests, daemons, and what these start.
-    n_gpu = (3 * at_once + 3) // 4 if on_gpu else 0
-    gpu, cpu = ThreadPoolExecutor(max(n_gpu, 1)), ThreadPoolExecutor(max(at_once - n_gpu, 1))
-    seats = Cards(cards or [""], sum(not job.alone for job in on_gpu))
+def run_jobs(report, n_gpu, n_cpu, cards, jobs):
+    """Those of the GPUs first, n_gpu at a time; then the CPU's, n_cpu at a time."""
+    on_gpu = [job for job in jobs if job.on_gpu]
+    shared = deque([job for job in on_gpu if not job.alone] + [job for job in jobs if not job.on_gpu])
+    alone = deque(job for job in on_gpu if job.alone)
+    cards_taken = Cards(cards or [""], len(on_gpu) - len(alone))
+    lock = threading.Lock()
 
-    def run_on_gpu(job):
-        with seats.take(job) as taken:
-            report.run(job, taken if len(cards) > 1 else [])
+    def take(queue, seat):
+        with lock:
+            return queue.popleft() if queue and (queue[0].on_gpu or seat < n_cpu) else None
 
-    began = [gpu.submit(run_on_gpu, job) for job in on_gpu] + [cpu.submit(report.run, job, []) for job in on_cpu]
-    for each in began:
-        each.result()
+    def work(queue, seat):
+        while job := take(queue, seat):
+            if job.on_gpu:
+                with cards_taken.take(job) as taken:
+                    report.run(job, taken if len(cards) > 1 else [])
+            else:
+                report.run(job, [])
+
+    seats = [(shared, seat) for seat in range(max(n_gpu, n_cpu))] + [(alone, seat) for seat in range(len(cards) or 1)]
+    list(ThreadPoolExecutor(len(seats)).map(work, *zip(*seats)))  # in no `with`: that would wait for an interrupted run
 
 
 def interrupt(*_):
@@ -223,22 +252,22 @@ def interrupt(*_):
 
 def main(prefixes):
     cards = find_cards()
-    report, at_once = Report(), count_jobs(cards)
+    report, (n_gpu, n_cpu) = Report(), count_jobs(cards)
     chosen = tuple(prefixes) or ("",)
-    on_gpu, on_cpu = [], []
-    for device in DEVICES:
-        jobs = [job for job in make_jobs(device) if job.name.startswith(chosen)]
-        (on_cpu if device == "cpu" else on_gpu).extend(jobs)
-    if not on_gpu + on_cpu:
+    jobs = [job for device in DEVICES for job in make_jobs(device) if job.name.startswith(chosen)]
+    if not jobs:
         print(f"no job's name begins with: {' '.join(prefixes)}")
         return 2
     on = f" on {len(cards)} GPUs" if len(cards) > 1 else ""
-    print(f"{len(on_gpu + on_cpu)} jobs, {at_once} at a time{on}", flush=True)
+    at_once = n_gpu if any(job.on_gpu for job in jobs) else n_cpu
+    print(f"{len(jobs)} jobs, {at_once} at a time{on}", flush=True)
     signal.signal(signal.SIGTERM, interrupt)
     try:
-        run_jobs(report, at_once, cards, on_gpu, on_cpu)
+        run_jobs(report, n_gpu, n_cpu, cards, jobs)
     except KeyboardInterrupt:
+        report.tell_running()
         report.finish()
+        sys.stdout.flush()
         end_marked(f"{os.getpid()} ")
         os._exit(130)  # threads would begin what is left
     return report.finish()

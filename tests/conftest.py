@@ -3,6 +3,7 @@ that need their own.
 
 $OPD_TEST_DEVICE  the device, else cpu
 $OPD_BIN          the daemon, else build/opd
+$OPD_TEST_SPARE   --spare of daemons that name none; else theirs
 """
 
 import gc
@@ -52,6 +53,8 @@ class Daemon:
         self.log = self.folder / "opd.log"
         command = [program, "--socket", self.socket, "--device", device, "--cache", str(CACHE)]
         command += ["--keep", "5"]  # after one that a test has killed nobody comes, but in test_keeper.py
+        if "OPD_TEST_SPARE" in os.environ and "--spare" not in options:
+            command += ["--spare", os.environ["OPD_TEST_SPARE"]]
         self.process = None
         try:
             self._start([*command, *options])
@@ -312,6 +315,13 @@ def pytest_configure(config):
 
 def pytest_collection_finish():
     gc.freeze()  # torch and all that is imported is not looked through at each gc.collect() of a test
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report):
+    """A job of check_gpu.py may be ended before pytest tells at its end why tests have failed."""
+    if report.failed and "OPD_CHECK_JOB" in os.environ:
+        print(f"\n==== failed: {report.nodeid}, {report.when}\n{report.longreprtext}", flush=True)
 
 
 def pytest_sessionfinish(session):
