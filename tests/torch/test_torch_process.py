@@ -111,7 +111,8 @@ def test_a_forked_child_has_its_own_connection(ops):
 
 
 def test_a_spawned_process(ops, torch_daemon, monkeypatch):
-    """By plain multiprocessing: a layer and a tensor go there by pickle, results come back."""
+    """By plain multiprocessing: a layer and a tensor go there by pickle, results come back. Tensors on the CPU are
+    for kernels in its process only where the daemon serves that."""
     monkeypatch.setenv("OPD_SOCKET", torch_daemon.socket)
     layer = opd.torch.DepthwiseConv2d(3, padding=1, bias=True)
     x = torch.randn(2, 3, 6, 5, requires_grad=True)
@@ -121,7 +122,8 @@ def test_a_spawned_process(ops, torch_daemon, monkeypatch):
     assert pid != os.getpid()
     assert_close(y, here)
     assert_close(gradient, grad_of(here, x))
-    assert n_loaded is None or n_loaded == 2 or os.environ.get("OPD_ISOLATED") == "1"
+    in_process = DEVICE == "cpu" and os.environ.get("OPD_ISOLATED") != "1"
+    assert n_loaded in ((None, 2) if in_process else (None, 0))
 
 
 class Interrupt(Exception):
