@@ -109,7 +109,7 @@ cpu)
     step compile-all run ARCHS=sm_75,sm_90,sm_120 compile-all # oldest, usual, newest; all are six
     step functional run functional
     # The CUDA backend on a stand-in for NVIDIA's driver; of the tests, those that ask it for most.
-    files="tests/faults/test_checked.py tests/faults/test_postmortem.py"
+    files="tests/faults/test_checked.py tests/faults/test_first_run.py tests/faults/test_postmortem.py"
     for name in done_word graphs lanes spare suspect; do
         files="$files tests/functional/test_$name.py"
     done

@@ -436,6 +436,7 @@ struct broker *broker_new(const struct options *options)
                                             .events = &b->events,
                                             .registry = &b->registry,
                                             .wanted = b->options.prove },
+                                 .checks_first = b->options.checks_first,
                                  .sources = { .folders = b->options.kernels,
                                               .n_folders = b->options.n_kernels } };
     return b;

@@ -163,22 +163,34 @@ static bool set_log_level(const struct option_row *row, void *slot, const char *
                        "--%s: '%s' is none; expected debug, info, warn or error", row->name, text);
 }
 
+// One of two words: is it the first?
+static bool set_either(const struct option_row *row, bool *slot, const char *text,
+                       const char *first, const char *second, struct opd_err *err)
+{
+    *slot = strcmp(text, first) == 0;
+    return *slot || strcmp(text, second) == 0 ||
+           opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected %s or %s", row->name,
+                       text, first, second);
+}
+
 static bool set_blas(const struct option_row *row, void *slot, const char *text,
                      struct opd_err *err)
 {
-    bool own = *(bool *)slot = strcmp(text, "own") == 0;
-    return own || strcmp(text, "vendor") == 0 ||
-           opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected vendor or own", row->name,
-                       text);
+    bool vendor, ok = set_either(row, &vendor, text, "vendor", "own", err);
+    *(bool *)slot = !vendor;
+    return ok;
 }
 
 static bool set_spare(const struct option_row *row, void *slot, const char *text,
                       struct opd_err *err)
 {
-    bool on = *(bool *)slot = strcmp(text, "auto") == 0;
-    return on || strcmp(text, "off") == 0 ||
-           opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected auto or off", row->name,
-                       text);
+    return set_either(row, slot, text, "auto", "off", err);
+}
+
+static bool set_first_run(const struct option_row *row, void *slot, const char *text,
+                          struct opd_err *err)
+{
+    return set_either(row, slot, text, "checked", "plain", err);
 }
 
 // --- a configuration file: "name = value", a line each
@@ -275,6 +287,9 @@ static const struct option_row rows[] = {
     { "spare", "WHICH",
       "auto: a device's next process waits where that takes 1 % of its memory; off: it does not",
       "auto", AT(set_spare, spare), 0, 0 },
+    { "first-run", "WHICH",
+      "checked: on a GPU the first calls after an edit run in a checked build; or plain", "plain",
+      AT(set_first_run, checks_first), 0, 0 },
     { "faults", "N", "how many faults are kept for opctl replay; 0: none", "16",
       AT(set_count, faults), 0, 1000 },
     { "fault-size", "SIZE", "bytes of its inputs that are kept of a fault", "1M",

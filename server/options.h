@@ -35,6 +35,7 @@ struct options {
     int max_launches;        // of one request
     int max_connections;
     bool spare;    // a second executor waits to take over, where it costs little
+    bool checks_first; // on a GPU the first run of each signature of an edited version is checked
     bool own_blas; // multiply matrices by opd's own kernel alone
     bool debug;    // every launch is waited for before the next
     bool warm;     // compile every operator's examples at start

@@ -148,9 +148,13 @@ static void check_syntax(struct reload *r, struct edit *edit, const struct versi
 {
     const struct bound_plan *bp = NULL;
     size_t cursor = 0;
-    while ((bp = map_next(&v->plans, &cursor)) != NULL && bp->plan->n_kernels == 0)
-        ;
-    if (!bp || v->n_plans < 2 || pool_width(r->pool) < 2)
+    int n = 0;
+    for (const struct bound_plan *at; (at = map_next(&v->plans, &cursor)) != NULL;)
+        for (; at; at = at->next) {
+            n += !at->request->checked;
+            bp = at->plan->n_kernels > 0 && !at->request->checked ? at : bp;
+        }
+    if (!bp || n < 2 || pool_width(r->pool) < 2)
         return; // the compile itself tells as soon
     const char *strings[JOB_MAX_STRINGS] = {
         [JOB_KIND] = "syntax",    [JOB_TARGET] = bp->device->info.target,
@@ -167,6 +171,7 @@ void edit_start(struct reload *r, struct edit *edit)
         struct version *v = edit->versions[i];
         const struct version *old = v->of ? v->of->current
                                           : registry_find(r->registry, v->op->name);
+        v->checks_first = r->checks_first && (old || !version_is_loaded(v));
         // Where nothing is in use yet, the first example stands for it: a mistake should show now,
         // not with the first request.
         if ((!old || version_inherit(v, old) == 0) && r->devices->n > 0)
@@ -181,15 +186,29 @@ void edit_start(struct reload *r, struct edit *edit)
     turn_retry(r->turn);
 }
 
+// The checked builds of what may run first: begun behind the others, and not waited for.
+static void start_checked(struct version *v, const struct edit *edit)
+{
+    for (struct program *p = v->programs; p; p = p->next_of_version) {
+        struct opd_err err = { 0 }; // told by who runs it
+        if (p->checked)
+            program_ensure(p, edit->reload->pool, edit, edit->since, &err);
+        opd_err_clear(&err);
+    }
+}
+
 // Are all kernels of the new version loaded? False with err: one cannot be.
 static bool version_ready(struct version *v, const struct edit *edit, struct opd_err *err)
 {
     bool ready = true;
     for (struct program *p = v->programs; p; p = p->next_of_version) {
-        ready = program_ensure(p, edit->reload->pool, edit, edit->since, err) && ready;
+        ready = (p->checked ||
+                 program_ensure(p, edit->reload->pool, edit, edit->since, err)) &&
+                ready;
         if (err->code)
             return false;
     }
+    start_checked(v, edit);
     for (struct version *d = v->derived; d && !err->code; d = d->next_derived)
         ready = version_ready(d, edit, err) && ready;
     return ready && !err->code;

@@ -58,6 +58,7 @@ struct program *program_get(struct device *d, struct version *version, const str
         .file = mem_strdup(version->op->file),
         .prelude = mem_strdup(k->prelude),
         .expr = mem_strdup(k->expr),
+        .checked = strncmp(k->prelude, PLAN_CHECKED, sizeof PLAN_CHECKED - 1) == 0,
         .n_params = k->n_params,
         .params = mem_zalloc((size_t)k->n_params, sizeof *p->params),
         .image_fd = -1,

@@ -25,6 +25,7 @@ struct program {
     uint32_t id; // the executor's number for it
     char *file;  // for messages
     char *prelude, *expr;
+    bool checked; // a checked build (base/checked.h)
     int n_params;
     struct plan_param *params;
     enum program_state state;

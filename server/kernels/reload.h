@@ -42,6 +42,7 @@ struct reload {
     struct events *events;
     struct pool *pool;
 
+    bool checks_first; // of an edit, what runs first: version_first()
     struct prove prove;
     struct sources sources;
     char *common;       // the text of opd.cuh

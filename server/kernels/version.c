@@ -142,6 +142,7 @@ void version_tell_derived(struct version *v)
         d->number = v->number;
         d->mark = v->mark;
         d->state = v->state;
+        d->checks_first = v->checks_first;
         if (d->of != v->of)
             version_set_operator(d, v->of);
         version_tell_derived(d);
@@ -277,6 +278,32 @@ struct bound_plan *version_plan(struct version *v, struct device *d,
     return bp;
 }
 
+static struct bound_plan *find_base(struct bound_plan *bp)
+{
+    return bp->of ? bp->of : bp;
+}
+
+struct bound_plan *version_first(struct version *v, struct bound_plan *bp)
+{
+    struct bound_plan *base = find_base(bp), *first = NULL;
+    struct plan_request request = *bp->request;
+    struct opd_err err = { 0 };
+    if (!v->checks_first || base->settled || request.checked)
+        return NULL;
+    request.checked = true;
+    // Where it found no room others would go.
+    if (bp->plan->n_kernels > 0 && !request.on_cpu && v->n_plans < MAX_PLANS)
+        first = version_plan(v, bp->device, &request, &err);
+    opd_err_clear(&err);
+    base->settled = !first || find_base(first)->settled;
+    return base->settled ? NULL : first;
+}
+
+void version_first_over(struct bound_plan *first)
+{
+    find_base(first)->settled = true;
+}
+
 // The value of an attribute in a request for the old version, for the new one. False: it has no
 // place there.
 static bool carry_attr(const struct op_attr *from, const struct op_value *v,
@@ -337,8 +364,10 @@ static bool inherit_plan(struct version *v, const struct bound_plan *bp)
     struct bound_plan *carried = NULL;
     if (bp && bp->used && version_carry(bp->request, v->op, &request))
         carried = version_plan(v, bp->device, &request, &err);
-    if (carried)
+    if (carried) {
         carried->used = true;
+        version_first(v, carried); // compiled beside it
+    }
     opd_err_clear(&err); // what no longer fits is no longer in use
     return carried != NULL;
 }

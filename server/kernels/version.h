@@ -34,6 +34,7 @@ struct version {
     uint64_t hash;      // of both
     int n_contexts;     // of clients, for which a retired version keeps its kernels
     struct opd_err err; // FAILED: why
+    bool checks_first;  // what runs first is checked: version_first()
     struct map plans;   // struct bound_plan by hash of signature and device
     int n_plans;        // large ones count as several
     uint32_t fixed;     // attributes whose numbers some plan was seen to depend on: of others a
@@ -62,6 +63,7 @@ struct bound_plan {
     struct plan_request
         *request; // what it was made for, so that a new version can be made ready for the same
     bool used;    // by a request, or by those of the version before; not only warmed
+    bool settled; // its first run is over, or is none: version_first()
     struct plan *plan;
     struct program **programs; // plan->n_kernels
 };
@@ -90,6 +92,10 @@ void version_unref(struct version *v); // NULL is fine
 // until the next call for the same version: the cache may be emptied when it is full.
 struct bound_plan *version_plan(struct version *v, struct device *d,
                                 const struct plan_request *request, struct opd_err *err);
+// On a GPU the first run of each signature of a version that was edited may be of checked builds
+// (version.checks_first). The plan of these; NULL: `bp` itself is to run. Frees no plan.
+struct bound_plan *version_first(struct version *v, struct bound_plan *bp);
+void version_first_over(struct bound_plan *first); // it has run, or cannot
 struct bound_plan *bound_plan_ref(struct bound_plan *bp);
 void bound_plan_unref(struct bound_plan *bp); // NULL is fine
 

@@ -210,9 +210,9 @@ void graph_record_run(struct graph *g, const struct run *run)
     struct graph_node *node = graph_add_node(g);
     node->version = version_keep(run->version);
     node->follows = follows;
-    node->alone = run->alone || run->bound->request->checked;
+    node->alone = run->alone || run->lasting->request->checked;
     node->deadline = c->deadline > 0 ? c->deadline : run->device->all->deadline;
-    node->bound = bound_plan_ref(run->bound);
+    node->bound = bound_plan_ref(run->lasting);
     node->changes = run->version->of->changes;
     for (const struct place *p = run->places; p < run->places + run->n_places; p++)
         if (p->storage)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "request/compiling.h"
 #include "request/graph.h"
 #include "request/parts.h"
@@ -185,6 +186,27 @@ enum request_status run_load(struct run *run, struct opd_err *err)
     return ready ? REQUEST_ANSWERED : REQUEST_WAIT;
 }
 
+// The first run of an edited version, where that is checked: what runs later is compiled beside it.
+static enum request_status load_first(struct run *run, struct bound_plan *first,
+                                      struct opd_err *err)
+{
+    for (int i = 0; i < run->bound->plan->n_kernels; i++) {
+        program_ensure(run->bound->programs[i], run->req->broker->pool, run->req->conn,
+                       run->req->since, err);
+        opd_err_clear(err); // the run of that build tells
+    }
+    run->bound->used = true;
+    run->bound = first;
+    enum request_status status = run_load(run, err);
+    if (status != REQUEST_ERROR)
+        return status;
+    log_info("the first run of %s is not checked: %s", run->version->op->name, err->msg);
+    opd_err_clear(err);
+    version_first_over(first);
+    run->bound = run->lasting;
+    return run_load(run, err);
+}
+
 static enum request_status bind_plan(struct run *run, struct opd_err *err)
 {
     if (!run->prepared) {
@@ -193,7 +215,9 @@ static enum request_status bind_plan(struct run *run, struct opd_err *err)
     }
     if (!run->bound)
         return REQUEST_ERROR;
-    enum request_status status = run_load(run, err);
+    struct bound_plan *first = version_first(run->version, run->bound);
+    run->lasting = run->bound;
+    enum request_status status = first ? load_first(run, first, err) : run_load(run, err);
     if (status == REQUEST_ANSWERED)
         drop_unused_results(run);
     return status;
@@ -348,6 +372,8 @@ enum request_status run_submit(struct run *run)
         if (run->plain && run->bound->plan->report < 0)
             request_tell(run->req, run->device, c, run->version->number);
         status = request_submit(run->req, run->device, c);
+        if (run->bound != run->lasting)
+            version_first_over(run->bound);
     }
     drop_made(run); // scratch goes back at once: the device runs its next user after this command
     return status;

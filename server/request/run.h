@@ -45,6 +45,7 @@ struct run {
     bool plain;            // of a prepared call: its reply has nothing but the version
     bool prepared; // `bound` and `request` are those of a prepared call, and stay as they are
     struct bound_plan *bound;
+    struct bound_plan *lasting; // bound; of a first run that is checked what runs from then on
     struct command *command;
     struct plan_request *request; // `own`, or a prepared call's
     // Of lists: what `own` has of them; where the first place of each is, of the inputs, then of

@@ -158,7 +158,7 @@ struct command *run_command(struct run *run, struct opd_err *err)
         command_free(c);
         return NULL;
     }
-    if (run_is_alone(run))
+    if (run_is_alone(run) || run->bound->request->checked)
         head(c)->id |= DEV_RUN_ALONE;
     c->deadline = run->deadline > 0 ? run->deadline : run->version->op->deadline;
     c->plan = plan;

@@ -230,6 +230,7 @@ static void test_bad_values(void **state)
         { "--warm=yes", "--warm" },
         { "--blas mine", "expected vendor or own" },
         { "--blas=", "--blas" },
+        { "--first-run often", "expected checked or plain" },
         { "--bogus", "--bogus" },
         { "--socket", "--socket" },
         { "extra", "'extra'" },
