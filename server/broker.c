@@ -479,7 +479,7 @@ int broker_main(const struct options *options, const char *program, char **args)
     log_info("opd %s, pid %d, socket %s", OPD_VERSION, getpid(), b->options.socket);
     if (trust_init(b->options.group, &err) && listen_open(b, &err) && add_devices(b, &err) &&
         reload_first(&b->reload, &err)) {
-        log_info("%d operators", b->registry.count);
+        log_info("%d operator%s", b->registry.count, PLURAL_S(b->registry.count));
         if (b->options.cache[0] && !file_make_folders(b->options.cache))
             log_warn("cache %s: %s; compiled kernels are not kept", b->options.cache,
                      strerror(errno));

@@ -103,8 +103,8 @@ static bool read_tensors(struct opd_client *c, struct opd_tensor *tensors, size_
                          const msgpack_object *infos, struct opd_error *err)
 {
     if (!infos || infos->type != MSGPACK_OBJECT_ARRAY || infos->via.array.size != count)
-        return error_set(err, OPD_MALFORMED_MESSAGE, "the reply does not describe %zu tensors",
-                         count);
+        return error_set(err, OPD_MALFORMED_MESSAGE, "the reply does not describe %zu tensor%s",
+                         count, count == 1 ? "" : "s");
     for (size_t i = 0; i < count; i++) {
         const msgpack_object *info = &infos->via.array.ptr[i];
         struct opd_tensor t = { 0 };
@@ -131,7 +131,7 @@ static bool check_lengths(const struct id_lists *l, const char *what, struct opd
         total += l->lengths[i] < 0 ? 1 : (size_t)l->lengths[i];
     return !l->lengths || total == l->count ||
            error_set(err, OPD_INVALID_ARGUMENT,
-                     "%zu ids of %s, and their lengths do not add up to that", l->count, what);
+                     "%zu id%s of %s, and their lengths do not add up to that", l->count, l->count == 1 ? "" : "s", what);
 }
 
 static void pack_lists(struct pack *p, const struct id_lists *l)
@@ -159,8 +159,8 @@ static bool read_lists(struct opd_client *c, struct opd_tensor *tensors, const s
     if (!l->lengths)
         return read_tensors(c, tensors, l->count, infos, err);
     if (!infos || infos->type != MSGPACK_OBJECT_ARRAY || infos->via.array.size != l->length_count)
-        return error_set(err, OPD_MALFORMED_MESSAGE, "the reply does not describe %zu results",
-                         l->length_count);
+        return error_set(err, OPD_MALFORMED_MESSAGE, "the reply does not describe %zu result%s",
+                         l->length_count, l->length_count == 1 ? "" : "s");
     for (size_t i = 0; i < l->length_count; i++) {
         msgpack_object *info = &infos->via.array.ptr[i], single = { .type = MSGPACK_OBJECT_ARRAY };
         size_t n = l->lengths[i] < 0 ? 1 : (size_t)l->lengths[i];

@@ -5,8 +5,8 @@
 
 static void show_device(FILE *out, const msgpack_object *device)
 {
-    fprintf(out, "Device %s is %s, restarted %s times.\n", text_field(device, "name").s,
-            text_field(device, "state").s, text_field(device, "restarts").s);
+    fprintf(out, "Device %s is %s, restarted %s.\n", text_field(device, "name").s,
+            text_field(device, "state").s, text_field_count(device, "restarts", "time").s);
 }
 
 int cmd_restart(struct session *session, const struct args *args)

@@ -109,8 +109,8 @@ static void show_keeper(FILE *out, const msgpack_object *keeper)
 {
     double seconds;
     if (keeper && text_number(keeper, "seconds", &seconds))
-        show_text(out, "keeper", "pid %s holds %s named tensors, %s, for %s after a kill",
-                  text_field(keeper, "pid").s, text_field(keeper, "tensors").s,
+        show_text(out, "keeper", "pid %s holds %s, %s, for %s after a kill",
+                  text_field(keeper, "pid").s, text_field_count(keeper, "tensors", "named tensor").s,
                   text_field_bytes(keeper, "bytes").s, text_duration(seconds).s);
 }
 
@@ -129,9 +129,9 @@ static void show_devices(FILE *out, const msgpack_object *list)
 
 static void show_status(FILE *out, const msgpack_object *s)
 {
-    show_text(out, "", "opd %s, protocol %s, pid %s, up %s, upgraded %s times",
+    show_text(out, "", "opd %s, protocol %s, pid %s, up %s, upgraded %s",
               text_field(s, "version").s, text_field(s, "protocol").s, text_field(s, "pid").s,
-              uptime(s).s, text_field(s, "upgrades").s);
+              uptime(s).s, text_field_count(s, "upgrades", "time").s);
     show_line(out, "socket", s, "socket");
     show_text(out, "operators", "%s, generation %s", text_field(s, "operators").s,
               text_field(s, "generation").s);

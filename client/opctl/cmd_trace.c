@@ -192,7 +192,7 @@ static int write_timeline(struct session *session, const char *path, double coun
         session_refuse("%s: %s", path, strerror(errno));
         return EXIT_ANSWERED;
     }
-    fprintf(stderr, "%zu runs. Open it in https://ui.perfetto.dev.\n", n);
+    fprintf(stderr, "%zu run%s. Open it in https://ui.perfetto.dev.\n", n, n == 1 ? "" : "s");
     return code;
 }
 

@@ -128,6 +128,14 @@ struct text text_field_bytes(const msgpack_object *map, const char *key)
     return (struct text){ "-" };
 }
 
+struct text text_field_count(const msgpack_object *map, const char *key, const char *noun)
+{
+    struct text t = text_field(map, key);
+    size_t n = strlen(t.s);
+    snprintf(t.s + n, sizeof t.s - n, " %s%s", noun, strcmp(t.s, "1") == 0 ? "" : "s");
+    return t;
+}
+
 struct text text_field_or_dash(const msgpack_object *map, const char *key)
 {
     const msgpack_object *value = opd_map_get(map, key);

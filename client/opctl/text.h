@@ -27,6 +27,8 @@ struct text text_field_or_dash(const msgpack_object *map,
 struct text text_field_op(const msgpack_object *map, const char *key);
 // Of dtypes: on a terminal as "f32 bf16 i64"; all of them are "any".
 struct text text_field_dtypes(const msgpack_object *map, const char *key);
+struct text text_field_count(const msgpack_object *map, const char *key,
+                             const char *noun); // "1 tensor", "2 tensors"
 struct text text_field_bytes(const msgpack_object *map, const char *key);
 struct text text_field_ms(const msgpack_object *map, const char *key);      // "213 ms", "1.5 s"
 struct text text_field_seconds(const msgpack_object *map, const char *key); // the same of seconds

@@ -448,10 +448,10 @@ static void print_in_process(FILE *out, const struct top_view *v)
 static void print_head(FILE *out, const struct top_view *v, double seconds)
 {
     const msgpack_object *compilers = opd_map_get(v->now, "compilers");
-    struct text line = print("%s connections, %.1f requests a second, %s kernels compiled, up %s",
-                             text_field(v->now, "connections").s,
+    struct text line = print("%s, %.1f requests a second, %s compiled, up %s",
+                             text_field_count(v->now, "connections", "connection").s,
                              difference(v->now, v->before, "requests_total") / seconds,
-                             compilers ? text_field(compilers, "compiled").s : "-",
+                             text_field_count(compilers, "compiled", "kernel").s,
                              text_duration(number(v->now, "uptime")).s);
     text_print_cut(out, line.s, v->width ? v->width : INT32_MAX);
     fputs("\n\n", out);

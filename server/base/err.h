@@ -10,6 +10,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+// In messages: "%d tensor%s", n, PLURAL_S(n).
+#define PLURAL_S(n) ((n) == 1 ? "" : "s")
+
 enum opd_err_code {
     OPD_E_none = 0,
 #define ERROR(name, number, python, advice) OPD_E_##name = number,

@@ -83,7 +83,7 @@ static void read_name(char *name, size_t size, int n_cores)
     }
     if (f)
         fclose(f);
-    snprintf(name, size, "%s (%d core%s)", model, n_cores, n_cores == 1 ? "" : "s");
+    snprintf(name, size, "%s (%d core%s)", model, n_cores, PLURAL_S(n_cores));
 }
 
 static void cpu_info(struct backend *base, struct backend_info *out)

@@ -117,9 +117,9 @@ static bool prepare_place(struct chunks *c, int64_t *numel)
             int64_t n = tensor_desc_numel(env_tensor(&b->env, tensor));
             if (arg->n_lists > 1 && n != *numel && env_has_memory(&b->env, tensor))
                 return op_fail(b->err,
-                               "at [%d]: %s has %" PRId64 " elements, %s has %" PRId64
+                               "at [%d]: %s has %" PRId64 " element%s, %s has %" PRId64
                                "; expected as many, for kernel %s takes both by chunks",
-                               b->member, body_tensor_name(b->env.request->op, tensor), n,
+                               b->member, body_tensor_name(b->env.request->op, tensor), n, PLURAL_S(n),
                                body_tensor_name(b->env.request->op, launch->lists[0]), *numel,
                                launch->name);
             builder_clear_read(b, tensor);

@@ -204,9 +204,9 @@ static bool check_count(const struct prepared *p, const value *ids, struct opd_e
     n += p->vjp ? p->n_outputs + p->n_inputs : p->context;
     return value_count(ids) == (size_t)n ||
            opd_err_set(err, OPD_E_invalid_argument,
-                       "%s: %zu ids came, expected %d: as many inputs as were prepared, outputs%s%s"
+                       "%s: %zu id%s came, expected %d: as many inputs as were prepared, outputs%s%s"
                        "%s",
-                       p->version->op->name, value_count(ids), n, p->n_saved ? ", saved" : "",
+                       p->version->op->name, value_count(ids), PLURAL_S(value_count(ids)), n, p->n_saved ? ", saved" : "",
                        p->vjp ? ", gradients of the outputs, those of the inputs" : "",
                        p->context ? ", the context" : "");
 }

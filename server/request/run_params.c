@@ -129,8 +129,8 @@ bool run_read_descs(struct run *run, const value *array, struct opd_err *err)
                            "%s: inputs is %s, expected an array of [dtype, shape] or nil", op->name,
                            value_type_name(array));
     if (value_count(array) > (size_t)op->n_inputs)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s takes %d tensors, %zu came", op->name,
-                           op->n_inputs, value_count(array));
+        return opd_err_set(err, OPD_E_invalid_argument, "%s takes %d tensor%s, %zu came", op->name,
+                           op->n_inputs, PLURAL_S(op->n_inputs), value_count(array));
     for (size_t i = 0; i < value_count(array); i++) {
         struct tensor_desc desc = { 0 };
         if (value_is_nil(value_at(array, i)))
@@ -288,8 +288,8 @@ bool run_read_inputs(struct run *run, struct run_ids ids, struct opd_err *err)
 {
     const struct op *op = run->version->op;
     if (ids.n > op->n_inputs)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s takes %d tensors, %d came", op->name,
-                           op->n_inputs, ids.n);
+        return opd_err_set(err, OPD_E_invalid_argument, "%s takes %d tensor%s, %d came", op->name,
+                           op->n_inputs, PLURAL_S(op->n_inputs), ids.n);
     for (int i = 0; i < ids.n; i++) {
         const value *id = run_id(ids, i);
         if (value_is_nil(id))
@@ -330,8 +330,8 @@ bool run_read_grads(struct run *run, struct run_ids ids, struct opd_err *err)
 {
     const struct op *op = run->version->op;
     if (ids.n > op->n_outputs)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s has %d outputs, %d gradients came",
-                           op->name, op->n_outputs, ids.n);
+        return opd_err_set(err, OPD_E_invalid_argument, "%s has %d output%s, %d gradient%s came",
+                           op->name, op->n_outputs, PLURAL_S(op->n_outputs), ids.n, PLURAL_S(ids.n));
     for (int i = 0; i < ids.n; i++)
         if (!read_given(run, PLAN_GRAD_OUTPUT, i, run_id(ids, i), err))
             return false;

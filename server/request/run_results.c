@@ -71,10 +71,10 @@ static bool read_result_list(struct run *run, int output, const value *ids, cons
     const value *array = there ? into : ids;
     if (value_type(array) != VALUE_ARRAY || value_count(array) != (size_t)n)
         return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: what takes %s is %s of %zu, expected an array of %d ids, as many "
+                           "%s: what takes %s is %s of %zu, expected an array of %d id%s, as many "
                            "as the lists have tensors",
                            op->name, op->outputs[output].name, value_type_name(array),
-                           value_count(array), n);
+                           value_count(array), n, PLURAL_S(n));
     run_make_lists(run);
     run->first[OP_MAX_INPUTS + output] = run->n_places;
     for (int k = 0; k < n; k++) {
@@ -94,8 +94,8 @@ bool run_read_results(struct run *run, enum plan_operand_kind kind, const value 
     const value *into = value_get(run->options, "into");
     int n = kind == PLAN_OUTPUT ? op->n_outputs : op->n_inputs;
     if (value_count(ids) != (size_t)n)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: %zu ids for results came, expected %d",
-                           op->name, value_count(ids), n);
+        return opd_err_set(err, OPD_E_invalid_argument, "%s: %zu id%s for results came, expected %d",
+                           op->name, value_count(ids), PLURAL_S(value_count(ids)), n);
     if (!value_is_nil(into) && (value_type(into) != VALUE_ARRAY || value_count(into) > (size_t)n))
         return opd_err_set(err, OPD_E_invalid_argument,
                            "%s: into is %s of %zu, expected an array of %d, ids of tensors or nil",
@@ -148,9 +148,9 @@ bool run_read_saved(struct run *run, struct opd_err *err)
         return !err->code;
     if (value_type(ids) != VALUE_ARRAY || value_count(ids) != (size_t)n)
         return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: %s is %s of %zu, expected %d ids, one for each saved tensor",
+                           "%s: %s is %s of %zu, expected %d id%s, one for each saved tensor",
                            op->name, into ? "saved_into" : "saved", value_type_name(ids),
-                           value_count(ids), n);
+                           value_count(ids), n, PLURAL_S(n));
     run->request->keep |= op->has_backward;
     for (int i = 0; i < n; i++) {
         const struct place place = { .kind = PLAN_SAVED,

@@ -38,7 +38,7 @@ void trial_print_head(struct trial_print *p, const struct op *op, const char *fi
     } else if (op && !p->lines) {
         if (op->warnings[0])
             printf("%s\n", op->warnings);
-        printf("%s: %d case%s, seed %s\n", op->name, n_cases, n_cases == 1 ? "" : "s", seed);
+        printf("%s: %d case%s, seed %s\n", op->name, n_cases, PLURAL_S(n_cases), seed);
     } else if (p->lines && !op) {
         printf("failed\t%s\n", err->msg);
     } else if (!op) {
@@ -110,7 +110,7 @@ void trial_print_stage(struct trial_print *p, const struct trial_result *r)
         printf("ok, %d launch%s, %.1f s\n", f->n_launches, f->n_launches == 1 ? "" : "es",
                r->seconds);
     else if (r->state == TRIAL_FOUND)
-        printf("%d finding%s\n", f->n, f->n == 1 ? "" : "s");
+        printf("%d finding%s\n", f->n, PLURAL_S(f->n));
     else
         printf("%s: %s\n%s",
                r->state == TRIAL_SKIPPED      ? "skipped"

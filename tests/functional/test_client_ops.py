@@ -94,7 +94,7 @@ def test_backward(client, array):
     np.testing.assert_allclose(again.numpy(), 2 * gelu_grad(array), rtol=1e-10)
     (none,) = ctx.backward(None)
     assert not none.numpy().any()
-    with pytest.raises(TypeError, match="takes 1 gradients, not 2"):
+    with pytest.raises(TypeError, match="takes 1 gradient, not 2"):
         ctx.backward(1.0, 1.0)
     with pytest.raises(TypeError, match="no gradient of z; it has x"):
         ctx.backward(None, wanted=("z",))

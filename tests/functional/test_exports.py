@@ -119,7 +119,7 @@ BAD = [
     (["double_it", "sideways", [X], {}], "invalid_argument", "'sideways', expected 'forward' or 'backward'"),
     (["double_it", "backward", [X], {}], "invalid_argument", "double_it: it has no backward"),
     (["double_it", "forward", [], {}], "invalid_argument", "x is missing"),
-    (["double_it", "forward", [X, X], {}], "invalid_argument", "takes 1 tensors, 2 came"),
+    (["double_it", "forward", [X, X], {}], "invalid_argument", "takes 1 tensor, 2 came"),
     (["double_it", "forward", [["float16", [3]]], {}], "invalid_argument", "float32, float64"),
     (["double_it", "forward", [["float7", [3]]], {}], "invalid_argument", "no such dtype"),
     (["double_it", "forward", [["float32", [1 << 50]]], {}], "invalid_argument", "2^48"),

@@ -499,4 +499,4 @@ def test_opctl_says_what_it_holds(start):
     with daemon.connect() as client:
         client.tensor(np.ones(1 << 18, np.float32), name="x")
         pid = keeper_of(daemon)["pid"]
-        assert re.search(rf"keeper +pid {pid} holds 1 named tensors, 1.0 MiB, for ", show()), show()
+        assert re.search(rf"keeper +pid {pid} holds 1 named tensor, 1.0 MiB, for ", show()), show()

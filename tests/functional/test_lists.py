@@ -119,7 +119,7 @@ def test_views_and_strides(client, ops):
 def test_refused(client, ops):
     x, y, z = (client.zeros([n]) for n in (4, 5, 4))
     for call, message in (
-        (lambda: ops.axpys([x, y], [z]), r"axpys: xs has 1 tensors, ys has 2; expected as many in each list"),
+        (lambda: ops.axpys([x, y], [z]), r"axpys: xs has 1 tensor, ys has 2; expected as many in each list"),
         (lambda: ops.axpys([x, y], [z, client.zeros([6])]), r"axpys: at \[1\]: xs is \[6\], expected"),
         (lambda: ops.axpys([x, z, y, client.zeros([4], dtype="float64")], [x] * 4),
          r"axpys: ys\[3\] has dtype float64, ys\[0\] has float32; expected one dtype"),

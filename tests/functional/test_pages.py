@@ -12,7 +12,7 @@ import numpy as np
 import opd
 import pytest
 
-from conftest import PATIENCE, PROGRAM, ROOT
+from conftest import DEVICE, PATIENCE, PROGRAM, ROOT
 from test_opctl import run as opctl
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -83,8 +83,10 @@ def test_readme(here):
     names["client"].close()
 
 
-def test_debugging(here):
-    with opd.connect() as client:
+def test_debugging(here, served, start_daemon):
+    if DEVICE != "cpu":  # a call that faults on a GPU is tried on the CPU, too: the daemon serves both
+        here = start_daemon("--kernels", served, device=f"{DEVICE},cpu")
+    with here.connect() as client:
         names = {"client": client, "array": np.ones(3)}
         execute("debugging.md", names)
         assert names["x"].device == "cpu"

@@ -104,7 +104,7 @@ def test_a_context_is_one_as_any(raw):
         ("sideways", "scale", [DESC], {}, {}, "direction 'sideways', expected forward or vjp"),
         ("forward", "scael", [DESC], {}, {}, "did you mean 'scale'?"),
         ("forward", "scale", [["float64", [4]]], {}, {}, "x is float64"),
-        ("forward", "scale", [DESC, DESC], {}, {}, "scale takes 1 tensors, 2 came"),
+        ("forward", "scale", [DESC, DESC], {}, {}, "scale takes 1 tensor, 2 came"),
         ("forward", "scale", [7], {}, {}, "x is described by an integer"),
         ("forward", "scale", [DESC], {"bye": 1}, {}, "no attribute 'bye'"),
         ("forward", "scale", [DESC], {}, {"version": 9}, "version 9 is not kept"),
@@ -124,7 +124,7 @@ def test_calls_that_do_not_fit_change_nothing(raw):
     raw.call("prepare", 1, "forward", "scale", [DESC], {})
     raw.make(5, "float32", [5])
     for ids, words, misfit in [
-        ([1], "1 ids came, expected 2", False),
+        ([1], "1 id came, expected 2", False),
         ([1, 2, 3], "3 ids came, expected 2", False),
         ([5, 2], "x is float32 [5], expected float32 [4] as what was prepared", True),
         ([None, 2], "x is nil, expected a tensor's id", True),

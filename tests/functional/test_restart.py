@@ -100,7 +100,7 @@ def test_opctl_restart(daemon):
         run = subprocess.run(
             [OPCTL, "--socket", daemon.socket, "restart", device], capture_output=True, text=True
         )
-        assert run.returncode == 0 and run.stdout == f"Device {device} is ready, restarted 1 times.\n"
+        assert run.returncode == 0 and run.stdout == f"Device {device} is ready, restarted 1 time.\n"
         run = subprocess.run(
             [OPCTL, "--socket", daemon.socket, "restart", "tpu"], capture_output=True, text=True
         )

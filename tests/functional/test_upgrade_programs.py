@@ -68,7 +68,7 @@ def test_opctl_upgrade(own):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["upgrades"] == 1
     status = subprocess.run([OPCTL, "--socket", own.socket, "status"], capture_output=True, text=True)
-    assert "upgraded 1 times" in status.stdout and f"pid {own.pid}" in status.stdout
+    assert "upgraded 1 time\n" in status.stdout and f"pid {own.pid}" in status.stdout
     done = subprocess.run(
         [OPCTL, "--socket", own.socket, "upgrade", "/bin/true"], capture_output=True, text=True
     )

@@ -265,7 +265,7 @@ def test_lists_are_what_single_tensors_are(client):
 def test_errors_of_lists(client):
     x, y, double = client.zeros([4]), client.zeros([5]), client.zeros([4], dtype="float64")
     for call, match in (
-        (lambda: client.ops.sgd_steps([x, y], [x], lr=1), "grads has 1 tensors, params has 2; expected as many"),
+        (lambda: client.ops.sgd_steps([x, y], [x], lr=1), "grads has 1 tensor, params has 2; expected as many"),
         (lambda: client.ops.sgd_steps([x, y], [x, x], lr=1), r"at \[1\]: grads is float32 \[4\], params is float32 \[5\]"),
         (lambda: client.ops.sgd_steps([x, double], [x, x], lr=1),
          r"sgd_steps: params\[1\] has dtype float64, params\[0\] has float32; expected one dtype"),

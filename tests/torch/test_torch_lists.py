@@ -74,7 +74,7 @@ def test_refused(ops, device):
     whole = torch.zeros(8, device=device)
     by = torch.tensor(1.0, device=device)
     for error, call, message in (
-        (opd.InvalidArgument, lambda: ops.axpys([x, y], [z]), "xs has 1 tensors, ys has 2; expected as many"),
+        (opd.InvalidArgument, lambda: ops.axpys([x, y], [z]), "xs has 1 tensor, ys has 2; expected as many"),
         (opd.InvalidArgument, lambda: ops.axpys([x, y], [z, z]), r"at \[1\]: xs is \[4\]"),
         (opd.InvalidArgument, lambda: ops.axpys([x, x], [z, z]), r"ys\[0\] and ys\[1\] share memory, and ys\[.\] is"),
         (opd.InvalidArgument, lambda: ops.axpys([x, z], [z, z]), r"ys\[1\] and xs\[0\] share memory, and ys\[1\] is"),

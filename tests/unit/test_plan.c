@@ -226,7 +226,7 @@ static void test_requests(void **state)
     AGAIN(r.attrs[1].i[0] = INT64_MAX,
           "overflow in '(H + 2*padding[0] - dilation[0]*(KH - 1) - 1) / stride[0] + 1' (t.cu:10)");
     AGAIN(r.attrs[0].present = false, "attribute stride is missing, expected a value");
-    AGAIN(r.attrs[0].n = 1, "attribute stride has 1 values, expected 2");
+    AGAIN(r.attrs[0].n = 1, "attribute stride has 1 value, expected 2");
     AGAIN(
         (r.inputs[0].shape[0] = 1 << 20, r.inputs[0].shape[2] = 40001, r.inputs[0].shape[3] = 401),
         "kernel depthwise_forward: grid x is 197600919552, expected 0 to 2147483647");

@@ -16,7 +16,7 @@ from IPython.core.error import UsageError
 
 from ._protocol import DTYPES
 from .client import Client, connect
-from .errors import CompileError, OpdError
+from .errors import CompileError, OpdError, count
 
 _FIRST = 2  # the line of the cell on which the operator begins
 _RUNS = 20
@@ -137,7 +137,7 @@ def _show_served(
         rows = [[str(kernel[key]) for key in _COLUMNS] for kernel in kernels]
         most = max(kernel["registers"] for kernel in kernels)
         spilled = sum(kernel["spill_stores"] + kernel["spill_loads"] for kernel in kernels)
-        summary = f"{most} registers at most, {spilled} bytes spilled"
+        summary = f"{count(most, 'register')} at most, {count(spilled, 'byte')} spilled"
         table = "".join(
             f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
         )

@@ -14,7 +14,7 @@ from ._memory import Memory
 from ._prepared import Handle, Prepared, call_quick, find_quick
 from ._spec import Call, Spec, check_deadline, check_debug
 from ._wire import pack
-from .errors import InvalidArgument, NotFound, OpdError
+from .errors import InvalidArgument, NotFound, OpdError, count
 from .tensor import Tensor, check_own, to_ids, to_wire
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Context:
         if not self._id:
             raise NotFound(f"{name}: this context was freed", op=spec.name)
         if len(grads) != len(spec.outputs):
-            raise TypeError(f"{name}() takes {len(spec.outputs)} gradients, not {len(grads)}")
+            raise TypeError(f"{name}() takes {count(len(spec.outputs), 'gradient')}, not {len(grads)}")
         seconds = check_deadline(name, deadline)
         chosen = self._choose(wanted)
         wires = [link.new_wire() if c else None for c in chosen]

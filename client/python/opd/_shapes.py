@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Optional
 
 from ._protocol import ACCUMULATORS, DTYPES
+from .errors import count
 from ._trees import LAZY, OF_DIMENSION, OF_TRUTH, WORDS, Arithmetic, Misfit, Tree, parse
 
 Shape = tuple[Any, ...]
@@ -151,7 +152,7 @@ def _read_attr(attr: dict[str, Any], value: Any) -> Any:
     if not attr["list"]:
         return values[0]
     if len(values) not in (1, attr["list"]):
-        raise Misfit(f"{attr['name']} has {len(values)} values, expected {attr['list']}")
+        raise Misfit(f"{attr['name']} has {count(len(values), 'value')}, expected {attr['list']}")
     return values * attr["list"] if len(values) == 1 else values
 
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Callable, Optional
 
+from .errors import count
+
 log = logging.getLogger("opd")
 
 
@@ -55,7 +57,7 @@ def _print(told: Any) -> None:
 
 
 def _log_compiled(told: Any) -> None:
-    kernels = "1 kernel" if told["kernels"] == 1 else f"{told['kernels']} kernels"
+    kernels = count(told["kernels"], "kernel")
     log.info("compiled %s for %s: %s, %.0f ms", told["op"], told["dtype"], kernels, told["ms"])
 
 

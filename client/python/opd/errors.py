@@ -105,6 +105,11 @@ _CLASSES: dict[str, type[OpdError]] = {
 }
 
 
+def count(n: int, noun: str) -> str:
+    """`1 gradient`, `2 gradients`."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
 def make_error(code: str, message: str, op: Optional[str] = None) -> OpdError:
     """The exception for a code."""
     return _CLASSES.get(code, OpdError)(message, code, op=op)
