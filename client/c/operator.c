@@ -131,7 +131,8 @@ static bool check_lengths(const struct id_lists *l, const char *what, struct opd
         total += l->lengths[i] < 0 ? 1 : (size_t)l->lengths[i];
     return !l->lengths || total == l->count ||
            error_set(err, OPD_INVALID_ARGUMENT,
-                     "%zu id%s of %s, and their lengths do not add up to that", l->count, l->count == 1 ? "" : "s", what);
+                     "%zu id%s of %s, and their lengths do not add up to that", l->count,
+                     l->count == 1 ? "" : "s", what);
 }
 
 static void pack_lists(struct pack *p, const struct id_lists *l)

@@ -110,7 +110,8 @@ static void show_keeper(FILE *out, const msgpack_object *keeper)
     double seconds;
     if (keeper && text_number(keeper, "seconds", &seconds))
         show_text(out, "keeper", "pid %s holds %s, %s, for %s after a kill",
-                  text_field(keeper, "pid").s, text_field_count(keeper, "tensors", "named tensor").s,
+                  text_field(keeper, "pid").s,
+                  text_field_count(keeper, "tensors", "named tensor").s,
                   text_field_bytes(keeper, "bytes").s, text_duration(seconds).s);
 }
 

@@ -119,9 +119,9 @@ static bool prepare_place(struct chunks *c, int64_t *numel)
                 return op_fail(b->err,
                                "at [%d]: %s has %" PRId64 " element%s, %s has %" PRId64
                                "; expected as many, for kernel %s takes both by chunks",
-                               b->member, body_tensor_name(b->env.request->op, tensor), n, PLURAL_S(n),
-                               body_tensor_name(b->env.request->op, launch->lists[0]), *numel,
-                               launch->name);
+                               b->member, body_tensor_name(b->env.request->op, tensor), n,
+                               PLURAL_S(n), body_tensor_name(b->env.request->op, launch->lists[0]),
+                               *numel, launch->name);
             builder_clear_read(b, tensor);
             if (b->pending[tensor] && !builder_zero(b, tensor))
                 return false;

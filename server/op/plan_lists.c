@@ -69,7 +69,8 @@ static bool check_lists(struct builder *b, const struct plan_request *request)
             first = i;
         if (n != request->lists->n[first])
             return op_fail(b->err, "%s has %d tensor%s, %s has %d; expected as many in each list",
-                           op->inputs[i].name, n, PLURAL_S(n), op->inputs[first].name, request->lists->n[first]);
+                           op->inputs[i].name, n, PLURAL_S(n), op->inputs[first].name,
+                           request->lists->n[first]);
     }
     b->n_members = first < 0 ? 0 : request->lists->n[first];
     for (int o = 0; b->n_members == 0 && o < op->n_outputs; o++)

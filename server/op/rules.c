@@ -17,8 +17,7 @@ static bool check_attrs(const struct plan_request *request, struct opd_err *err)
             return op_fail(err, "attribute %s is missing, expected a value", a->name);
         if (v->present && v->n != (a->list ? a->list : 1))
             return op_fail(err, "attribute %s has %d value%s, expected %d", a->name, v->n,
-                           PLURAL_S(v->n),
-                           a->list ? a->list : 1);
+                           PLURAL_S(v->n), a->list ? a->list : 1);
         if (v->present && a->type == OP_ATTR_STR && (v->i[0] < 0 || v->i[0] >= a->n_words))
             return op_fail(err, "attribute %s is word %" PRId64 ", expected one of %d", a->name,
                            v->i[0], a->n_words);

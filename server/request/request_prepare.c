@@ -203,12 +203,14 @@ static bool check_count(const struct prepared *p, const value *ids, struct opd_e
     int n = p->n_inputs + p->n_outputs + p->n_saved;
     n += p->vjp ? p->n_outputs + p->n_inputs : p->context;
     return value_count(ids) == (size_t)n ||
-           opd_err_set(err, OPD_E_invalid_argument,
-                       "%s: %zu id%s came, expected %d: as many inputs as were prepared, outputs%s%s"
-                       "%s",
-                       p->version->op->name, value_count(ids), PLURAL_S(value_count(ids)), n, p->n_saved ? ", saved" : "",
-                       p->vjp ? ", gradients of the outputs, those of the inputs" : "",
-                       p->context ? ", the context" : "");
+           opd_err_set(
+               err, OPD_E_invalid_argument,
+               "%s: %zu id%s came, expected %d: as many inputs as were prepared, outputs%s%s"
+               "%s",
+               p->version->op->name, value_count(ids), PLURAL_S(value_count(ids)), n,
+               p->n_saved ? ", saved" : "",
+               p->vjp ? ", gradients of the outputs, those of the inputs" : "",
+               p->context ? ", the context" : "");
 }
 
 static bool read_inputs(struct run *run, const struct prepared *p, struct run_ids ids,

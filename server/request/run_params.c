@@ -331,7 +331,8 @@ bool run_read_grads(struct run *run, struct run_ids ids, struct opd_err *err)
     const struct op *op = run->version->op;
     if (ids.n > op->n_outputs)
         return opd_err_set(err, OPD_E_invalid_argument, "%s has %d output%s, %d gradient%s came",
-                           op->name, op->n_outputs, PLURAL_S(op->n_outputs), ids.n, PLURAL_S(ids.n));
+                           op->name, op->n_outputs, PLURAL_S(op->n_outputs), ids.n,
+                           PLURAL_S(ids.n));
     for (int i = 0; i < ids.n; i++)
         if (!read_given(run, PLAN_GRAD_OUTPUT, i, run_id(ids, i), err))
             return false;

@@ -94,8 +94,9 @@ bool run_read_results(struct run *run, enum plan_operand_kind kind, const value 
     const value *into = value_get(run->options, "into");
     int n = kind == PLAN_OUTPUT ? op->n_outputs : op->n_inputs;
     if (value_count(ids) != (size_t)n)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: %zu id%s for results came, expected %d",
-                           op->name, value_count(ids), PLURAL_S(value_count(ids)), n);
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: %zu id%s for results came, expected %d", op->name, value_count(ids),
+                           PLURAL_S(value_count(ids)), n);
     if (!value_is_nil(into) && (value_type(into) != VALUE_ARRAY || value_count(into) > (size_t)n))
         return opd_err_set(err, OPD_E_invalid_argument,
                            "%s: into is %s of %zu, expected an array of %d, ids of tensors or nil",

@@ -178,7 +178,8 @@ static void judge(const struct trial *t, const struct kind *kind, bool in_time, 
     } else if (!in_time) {
         snprintf(r->message, sizeof r->message,
                  "ended after %g s with %d of %d case%s done%s; --deadline gives it more",
-                 t->deadline, f->n_done, f->n_cases, PLURAL_S(f->n_cases), f->n_done ? ", without a finding" : "");
+                 t->deadline, f->n_done, f->n_cases, PLURAL_S(f->n_cases),
+                 f->n_done ? ", without a finding" : "");
         r->state = kind->sanitize ? TRIAL_UNFINISHED : TRIAL_FAILED;
     } else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS) { // cpu_confine.h
         snprintf(r->message, sizeof r->message,
