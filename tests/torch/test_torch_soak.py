@@ -1,4 +1,5 @@
-"""A short soak of edits under training loops; training_soak.py is the long one."""
+"""A short soak of edits under training loops; training_soak.py is the long one. Its loops rest between steps: what
+they wait for is compilers."""
 
 import os
 import warnings
@@ -14,7 +15,7 @@ import opd
 @pytest.mark.skipif(os.environ.get("OPD_ISOLATED") == "1", reason="all calls run in the daemon")
 @pytest.mark.parametrize("device", TORCH_DEVICES)
 def test_edits_under_training_loops(device):
-    soak = Soak(device)
+    soak = Soak(device, rest=0.02)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", opd.ReloadWarning)

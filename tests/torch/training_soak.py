@@ -116,6 +116,7 @@ class Trainer:
                 while not self.soak.ended.is_set():
                     if self.soak.running.is_set():
                         self._step()
+                        time.sleep(self.soak.rest)
                     else:
                         self._judge()
                         self.idle.set()
@@ -179,8 +180,8 @@ class Trainer:
 
 
 class Soak:
-    def __init__(self, device=DEVICE, threads=2, rate=20):
-        self.rate = rate
+    def __init__(self, device=DEVICE, threads=2, rate=20, rest=0):
+        self.rate, self.rest = rate, rest
         self.device = device
         self.torch_device = torch.device(device)
         self.folder = Path(tempfile.mkdtemp(prefix="opd-soak-"))
@@ -457,9 +458,10 @@ def main():
     parser.add_argument("--device", default=DEVICE)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rate", type=float, default=20, help="edits a second")
+    parser.add_argument("--rest", type=float, default=0, help="seconds, of a loop after each step")
     args = parser.parse_args()
     warnings.simplefilter("ignore", opd.ReloadWarning)
-    soak = Soak(args.device, args.threads, args.rate)
+    soak = Soak(args.device, args.threads, args.rate, args.rest)
     try:
         soak.run(args.edits)
         print("no wrong version, no growth")
