@@ -209,10 +209,10 @@ TEST_ENV = OPD_BIN=$(abspath $(BUILD)/opd) OPD_LIB=$(abspath $(BUILD)/libopd.so)
 	PYTHONPATH=$(abspath client/python)
 # Where the daemon and compile_all find the wheel with NVRTC.
 export VIRTUAL_ENV := $(if $(wildcard .venv),$(abspath .venv),$(VIRTUAL_ENV))
-# A process for each core and one more where pytest-xdist is there, for tests wait, too; but one for those that share a
-# GPU. Who has done his tests takes over others', so that no long file is left to be waited for.
+# A process for each core and two more, four at most, where pytest-xdist is there, for tests wait, too; but one for
+# those that share a GPU. Who has done his tests takes over others', so that no long file is left to be waited for.
 DEVICE ?= cpu
-JOBS ?= $(if $(filter cpu,$(DEVICE)),$(shell n=$$(nproc); echo $$((n < 3 ? n + 1 : 4))),1)
+JOBS ?= $(if $(filter cpu,$(DEVICE)),$(shell n=$$(nproc); echo $$((n < 3 ? n + 2 : 4))),1)
 PARALLEL = $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo '-n $(JOBS) --dist worksteal')
 # Each of pytest's processes rewrites every test's assertions, for half of its start, unless they are kept.
 PYTEST = $(TEST_ENV) PYTHONDONTWRITEBYTECODE= $(PYTHON) -m pytest -q -p no:cacheprovider -o timeout=900 -W ignore::pytest.PytestConfigWarning \

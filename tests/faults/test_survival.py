@@ -225,7 +225,7 @@ def test_endurance(options):
 
 
 @pytest.mark.own_card
-@pytest.mark.parametrize("options", [["--seconds", "30", "--seed", "1"], ["--seconds", "15"]])
+@pytest.mark.parametrize("options", [["--seconds", "15", "--seed", "1"], ["--seconds", "10"]])
 def test_chaos(options):
     """A short chaos.py: once as always, once as never before. Its output names the seed."""
     run_script("chaos.py", *options)
