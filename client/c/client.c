@@ -137,9 +137,7 @@ static bool write_some(struct opd_client *c, struct outgoing *out)
     // The daemon may have said why before it closed.
     struct opd_error why = { 0 };
     error_set_errno(&why, OPD_CONNECTION_LOST, "sending to the daemon");
-    short happened;
-    while (sock_poll(c->fd, POLLIN, 0, &happened, NULL) && receive(c))
-        continue;
+    client_look(c);
     if (!c->broken.code)
         error_copy(&c->broken, &why);
     opd_error_clear(&why);
@@ -193,6 +191,13 @@ void client_drop(struct opd_client *c, uint32_t request)
         drop_request(c, at);
 }
 
+void client_look(struct opd_client *c)
+{
+    short happened;
+    while (!c->broken.code && sock_poll(c->fd, POLLIN, 0, &happened, NULL) && receive(c))
+        continue;
+}
+
 static bool pack_head(msgpack_sbuffer *head, uint32_t id, const char *method)
 {
     msgpack_packer p;
@@ -206,6 +211,7 @@ static bool pack_head(msgpack_sbuffer *head, uint32_t id, const char *method)
 bool client_send(struct opd_client *c, const char *method, const struct iovec params[2], int fd,
                  uint32_t *request, struct opd_error *err)
 {
+    lane_call_sends(c, method);
     if (c->broken.code)
         return error_copy(err, &c->broken);
     msgpack_sbuffer head;

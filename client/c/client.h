@@ -8,6 +8,7 @@
 #include "c/done.h"
 #include "c/inbox.h"
 #include "c/lane.h"
+#include "c/lane_call.h"
 #include "c/message.h"
 #include "c/notice.h"
 #include "c/opd.h"
@@ -40,6 +41,7 @@ struct opd_client {
     struct spin spin;
     struct done done;
     struct client_lane lane;
+    struct lane_calls calls;
     struct opd_error broken; // the code is not 0: why this connection is of no more use
 };
 
@@ -56,6 +58,7 @@ bool client_wait(struct opd_client *client, uint32_t request, double more, struc
 // dropped where none comes.
 bool client_await(struct opd_client *client, uint32_t *request, struct opd_error *err);
 void client_drop(struct opd_client *client, uint32_t request);
+void client_look(struct opd_client *client); // at what the socket holds, without waiting
 
 // Drops the request, or its reply when it comes. One that is not there is fine.
 void client_forget(struct opd_client *client, uint32_t request);

@@ -54,11 +54,10 @@ static void share(struct opd_client *c)
 bool done_begin(struct opd_client *c)
 {
     struct done *done = &c->done;
-    if (c->requests) // one of these may be what it would tell of
-        return false;
     if (!done->word && !done->refused && ++done->n_asked == ASKED)
         share(c);
-    return done->word && word_begin(done->word, &done->waits);
+    // Else one of the requests may be what it would tell of.
+    return !c->requests && done->word && word_begin(done->word, &done->waits);
 }
 
 void done_leave(struct opd_client *c)

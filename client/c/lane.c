@@ -15,6 +15,7 @@ void lane_close(struct opd_client *c)
         close(c->lane.bell);
     c->lane.at = NULL;
     c->lane.n_graphs = 0;
+    c->lane.epoch++;
 }
 
 void lane_use_device(struct opd_client *c, const struct opd_reply *reply)
@@ -39,7 +40,7 @@ void lane_forget(struct opd_client *c, int64_t id)
 
 // --- opening
 
-static void open_lane(struct opd_client *c)
+static void open_lane(struct opd_client *c, const char *device)
 {
     struct client_lane *lane = &c->lane;
     struct pack p;
@@ -51,7 +52,7 @@ static void open_lane(struct opd_client *c)
     pack_init(&p, 3);
     pack_int(&p, DONE_SHM);
     pack_int(&p, LANE_ALIGNED);
-    pack_str(&p, lane->device);
+    pack_str(&p, device);
     struct iovec parts[2] = { { p.bytes.data, p.bytes.size } };
     bool good = !p.failed && client_send(c, "lane_open", parts, bell, &request, NULL) &&
                 client_wait(c, request, 0, NULL, NULL);
@@ -63,27 +64,41 @@ static void open_lane(struct opd_client *c)
     }
     lane->bell = bell;
     lane->at = (struct lane *)(void *)((char *)c->done.word + LANE_ALIGNED);
+    lane->epoch++;
+}
+
+bool lane_ready(struct opd_client *c, const char *device)
+{
+    if (!c->lane.at && c->done.word && !c->lane.refused && device[0])
+        open_lane(c, device);
+    return c->lane.at != NULL;
+}
+
+bool lane_read_entry(const struct opd_reply *reply, struct lane_entry *out)
+{
+    const msgpack_object *told = opd_map_get(&reply->result, "lane");
+    if (!told || told->type != MSGPACK_OBJECT_ARRAY || told->via.array.size != 2)
+        return false;
+    *out = (struct lane_entry){ .slot = (uint32_t)told->via.array.ptr[0].via.u64,
+                                .serial = told->via.array.ptr[1].via.u64 };
+    return true;
 }
 
 void lane_hear(struct opd_client *c, int64_t id, const struct opd_reply *reply)
 {
     struct client_lane *lane = &c->lane;
-    const msgpack_object *told = opd_map_get(&reply->result, "lane");
-    if (!lane->at && c->done.word && !lane->refused && lane->device[0])
-        open_lane(c);
-    if (!lane->at || !told || told->type != MSGPACK_OBJECT_ARRAY || told->via.array.size != 2)
+    struct lane_entry entry;
+    if (!lane_ready(c, lane->device) || !lane_read_entry(reply, &entry))
         return;
     struct lane_graph *g = find_graph(c, id);
     if (!g && lane->n_graphs < LANE_GRAPHS)
         g = &lane->graphs[lane->n_graphs++];
     if (!g)
         g = &lane->graphs[lane->next++ % LANE_GRAPHS];
-    *g = (struct lane_graph){ id,
-                              { .slot = (uint32_t)told->via.array.ptr[0].via.u64,
-                                .serial = told->via.array.ptr[1].via.u64 } };
+    *g = (struct lane_graph){ id, entry };
 }
 
-// --- replaying
+// --- running
 
 static bool is_told(struct opd_client *c, struct word *word)
 {
@@ -107,11 +122,13 @@ static bool ask_begun(struct opd_client *c, uint32_t request, bool *out_begun,
         lane_close(c);
     opd_reply_clear(&reply);
     c->lane.n_graphs = 0;
+    c->lane.epoch++;
     return true;
 }
 
 // The reply comes, or it was not begun.
-static enum lane_result hear(struct opd_client *c, uint32_t request, struct opd_error *err)
+static enum lane_result hear(struct opd_client *c, uint32_t request, double more,
+                             struct opd_error *err)
 {
     bool begun;
     if (!ask_begun(c, request, &begun, err)) {
@@ -119,34 +136,50 @@ static enum lane_result hear(struct opd_client *c, uint32_t request, struct opd_
         return LANE_FAILED;
     }
     if (begun)
-        return client_wait(c, request, 0, NULL, err) ? LANE_DONE : LANE_FAILED;
+        return client_wait(c, request, more, NULL, err) ? LANE_DONE : LANE_FAILED;
     client_drop(c, request);
-    return LANE_NOT;
+    return LANE_REFUSED;
+}
+
+// What the daemon has sent meanwhile is taken in now and then, in place of a reply that would.
+static bool begin(struct opd_client *c)
+{
+    struct client_lane *lane = &c->lane;
+    bool passed = (lane->waits.n + 1) % WORD_EACH == 0 && lane->waits.n_passed == 0;
+    lane->waits.n += passed;
+    if (passed || c->requests)
+        client_look(c);
+    return !c->requests && !c->broken.code && word_begin(&lane->at->word, &lane->waits);
+}
+
+enum lane_result lane_run(struct opd_client *c, const struct lane_entry *armed, double more,
+                          struct opd_error *err)
+{
+    struct client_lane *lane = &c->lane;
+    struct lane_entry entry = *armed;
+    if (!begin(c))
+        return LANE_NOT;
+    if (!client_await(c, &entry.request, err)) {
+        word_leave(&lane->at->word);
+        return LANE_FAILED;
+    }
+    uint32_t number = lane_enter(lane->at, &entry, lane->bell);
+    if (is_told(c, &lane->at->word)) {
+        client_drop(c, entry.request);
+        return LANE_DONE;
+    }
+    if (!lane_was_refused(lane->at, number))
+        return hear(c, entry.request, more, err);
+    lane->waits.n_missed = lane->waits.n_passed = 0;
+    client_drop(c, entry.request);
+    return LANE_REFUSED;
 }
 
 enum lane_result lane_replay(struct opd_client *c, int64_t id, struct opd_error *err)
 {
-    struct client_lane *lane = &c->lane;
-    struct lane_graph *g = lane->at && !c->requests && !c->broken.code ? find_graph(c, id) : NULL;
-    uint32_t request;
-    if (!g || !word_begin(&lane->at->word, &lane->waits))
-        return LANE_NOT;
-    if (!client_await(c, &request, err)) {
-        word_leave(&lane->at->word);
-        return LANE_FAILED;
-    }
-    struct lane_entry entry = g->entry;
-    entry.request = request;
-    uint32_t number = lane_enter(lane->at, &entry, lane->bell);
-    if (is_told(c, &lane->at->word)) {
-        client_drop(c, request);
-        return LANE_DONE;
-    }
-    if (lane_was_refused(lane->at, number)) {
+    const struct lane_graph *g = c->lane.at ? find_graph(c, id) : NULL;
+    enum lane_result result = g ? lane_run(c, &g->entry, 0, err) : LANE_NOT;
+    if (result == LANE_REFUSED)
         lane_forget(c, id);
-        lane->waits.n_missed = lane->waits.n_passed = 0;
-        client_drop(c, request);
-        return LANE_NOT;
-    }
-    return hear(c, request, err);
+    return result == LANE_REFUSED ? LANE_NOT : result;
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Replays that go by a lane (base/lane.h), where the daemon has one to give: a graph that was
-// replayed by a request can be replayed without one, until something changes.
+// What goes by a lane (base/lane.h), where the daemon has one to give: a graph that was replayed by
+// a request can be replayed without one, until something changes; and so can calls (lane_call.h).
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -18,6 +18,7 @@ struct client_lane {
     int bell;
     bool refused;
     unsigned n_opened;
+    unsigned epoch; // another whenever nothing that was armed is so any more; not 0 if one is open
     char device[32]; // of the last graph
     struct word_waits waits;
     size_t n_graphs, next;
@@ -33,8 +34,14 @@ void lane_close(struct opd_client *client);
 void lane_use_device(struct opd_client *client, const struct opd_reply *reply);
 void lane_forget(struct opd_client *client, int64_t graph);
 
-// A replay that waits. NOT: it did not go by the lane, and has not happened.
-enum lane_result { LANE_NOT, LANE_DONE, LANE_FAILED };
+// What waits. NOT: it did not go by the lane, and has not happened. REFUSED: the same, and it is
+// armed no more.
+enum lane_result { LANE_NOT, LANE_REFUSED, LANE_DONE, LANE_FAILED };
+bool lane_ready(struct opd_client *client, const char *device); // opens one where there is none
+bool lane_read_entry(const struct opd_reply *reply, struct lane_entry *out); // False: none is told
+// more: seconds beyond the timeout.
+enum lane_result lane_run(struct opd_client *client, const struct lane_entry *entry, double more,
+                          struct opd_error *err);
 enum lane_result lane_replay(struct opd_client *client, int64_t graph, struct opd_error *err);
 // It went by a request: what the reply says, perhaps nothing.
 void lane_hear(struct opd_client *client, int64_t graph, const struct opd_reply *reply);

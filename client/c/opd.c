@@ -166,7 +166,8 @@ void opd_set_timeout(struct opd_client *c, double seconds)
 
 int64_t opd_new_id(struct opd_client *c)
 {
-    return ++c->last_id;
+    int64_t freed = lane_call_id(c);
+    return freed ? freed : ++c->last_id;
 }
 
 static bool is_array(const char *bytes, size_t size)
@@ -186,6 +187,7 @@ bool opd_send(struct opd_client *c, const char *method, const msgpack_sbuffer *p
     if (!is_array(parts[0].iov_base, parts[0].iov_len))
         return error_set(err, OPD_INVALID_ARGUMENT,
                          "%s: the parameters are not one packed array within the limits", method);
+    lane_call_clear(c); // it may name what is freed, or hold what is not
     return client_send(c, method, parts, fd, request, err);
 }
 

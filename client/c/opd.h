@@ -104,7 +104,9 @@ OPD_API int opd_fd(const struct opd_client *client); // to be polled; not to be 
 // unless the message had been sent in part (then the next call says OPD_CONNECTION_LOST).
 OPD_API void opd_set_timeout(struct opd_client *client, double seconds);
 
-OPD_API int64_t opd_new_id(struct opd_client *client); // an id that this function never gave before
+// An id that this function never gave before, or the id of a tensor that opd_tensor_free() has
+// freed.
+OPD_API int64_t opd_new_id(struct opd_client *client);
 
 // ---- requests -----------------------------------------------------------------------------------
 

@@ -228,5 +228,7 @@ bool opd_context_free(struct opd_client *c, const int64_t *ids, size_t count, st
 
 bool opd_sync(struct opd_client *c, struct opd_error *err)
 {
-    return opd_call(c, "sync", NULL, NULL, err);
+    struct pack p;
+    pack_init(&p, 0);
+    return client_call(c, "sync", &p, NULL, err);
 }

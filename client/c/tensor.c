@@ -70,7 +70,8 @@ static bool check_rank(const char *method, const struct opd_tensor *t, struct op
 
 static int64_t choose_id(struct opd_client *c, const struct opd_tensor *t)
 {
-    return t->id ? t->id : opd_new_id(c);
+    lane_call_release(c, t->id);
+    return t->id ? t->id : ++c->last_id;
 }
 
 bool opd_tensor_new(struct opd_client *c, struct opd_tensor *t, struct opd_error *err)
@@ -115,6 +116,7 @@ bool opd_tensor_attach(struct opd_client *c, struct opd_tensor *t, struct opd_er
 bool opd_tensor_info(struct opd_client *c, int64_t id, struct opd_tensor *t, struct opd_error *err)
 {
     struct pack p;
+    lane_call_release(c, id);
     pack_init(&p, 1);
     pack_int(&p, id);
     return call_for_tensor(&p, c, "tensor_info", t, err);
@@ -122,7 +124,12 @@ bool opd_tensor_info(struct opd_client *c, int64_t id, struct opd_tensor *t, str
 
 bool opd_tensor_free(struct opd_client *c, const int64_t *ids, size_t count, struct opd_error *err)
 {
+    bool kept = lane_call_keep(c, ids, count);
     prepared_forget(c, ids, count);
+    if (kept)
+        return true;
+    for (size_t i = 0; i < count; i++)
+        lane_call_release(c, ids[i]);
     return client_free(c, "tensor", ids, count, err);
 }
 
@@ -195,11 +202,13 @@ static bool move_all(struct opd_client *c, int64_t id, uint64_t offset, struct i
 bool opd_tensor_write(struct opd_client *c, int64_t id, uint64_t offset, const void *bytes,
                       size_t size, struct opd_error *err)
 {
+    lane_call_release(c, id); // which is not there any more, then
     return move_all(c, id, offset, (struct iovec){ (void *)bytes, size }, write_piece, err);
 }
 
 bool opd_tensor_read(struct opd_client *c, int64_t id, uint64_t offset, void *bytes, size_t size,
                      struct opd_error *err)
 {
+    lane_call_release(c, id);
     return move_all(c, id, offset, (struct iovec){ bytes, size }, read_piece, err);
 }

@@ -94,17 +94,14 @@ static void prepare(int64_t id)
 static double time_waiting(int n)
 {
     struct opd_error err = { 0 };
-    int64_t made[AT_ONCE];
     double begin = now();
     for (int i = 0; i < n; i++) {
-        int64_t *y = &made[i % AT_ONCE];
-        *y = opd_new_id(client);
+        int64_t y = opd_new_id(client);
         struct opd_forward_params f = {
-            .op = "gelu", .inputs = &x.id, .input_count = 1, .outputs = y, .output_count = 1
+            .op = "gelu", .inputs = &x.id, .input_count = 1, .outputs = &y, .output_count = 1
         };
         check(opd_forward(client, &f, &err), &err);
-        if (i % AT_ONCE == AT_ONCE - 1 || i == n - 1)
-            send_free(made, (size_t)(i % AT_ONCE) + 1);
+        check(opd_tensor_free(client, &y, 1, &err), &err);
     }
     return (now() - begin) / n;
 }

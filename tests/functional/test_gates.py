@@ -12,6 +12,7 @@ import pytest
 from conftest import DEVICE, ROOT, find_family
 from counts import CountedClient, CountedDaemon, Requests, Unable, count_calls, count_torch, fill_folder
 from raw import SANITIZED, Raw
+from test_lanes import CallLane
 
 import opd
 
@@ -116,6 +117,24 @@ def test_system_calls(daemon):
         hold("system calls", measure_calls(daemon))
     except Unable as why:
         pytest.skip(str(why))
+
+
+def test_a_lane_leaves_the_daemon_alone(daemon):
+    """What goes by it takes no system call of the broker's, which looks once a second."""
+    with CallLane(daemon.socket) as lane:
+        lane.make(1, "float32", [32, 32])
+        lane.record(5, "gelu", [1], [2])
+        assert lane.arm(5)
+
+        def run():
+            for _ in range(2000):
+                assert lane.run() is None
+
+        try:
+            made = count_calls(daemon.pid, run)
+        except Unable as why:
+            pytest.skip(str(why))
+    assert sum(made.values()) < 200, made
 
 
 def test_an_idle_daemon_sleeps(start_daemon):
