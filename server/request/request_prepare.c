@@ -343,7 +343,7 @@ static enum request_status call_vjp(struct run *run, struct prepared *p, const v
         if (!made)
             opd_err_set(err, OPD_E_invalid_argument, "%s: %s has no gradient, expected nil for it",
                         op->name, op->inputs[i].name);
-        if (!made || !read_result(run, p, PLAN_GRAD_INPUT, i, id, err))
+        if (!made || !read_result(run, p->makes, PLAN_GRAD_INPUT, i, id, err))
             return REQUEST_ERROR;
     }
     if (!bind_backward(run, p, err))

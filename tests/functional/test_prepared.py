@@ -82,6 +82,8 @@ def test_vjp_takes_the_gradients_that_come(raw):
     raw.call("call", 2, [1, 2, 3, None, 6])  # no gradient came: zeros
     assert read(raw, 6) == [0, 0, 0, 0]
     raw.call("call", 2, [1, 2, 3, 4, None])  # none is wanted
+    raw.call("call", 2, [1, 2, 3, 4, 6])  # into one that is there
+    assert read(raw, 6) == [2, 2, 2, 4]
     assert "backward reads noted" in str(raw.fail("call", 2, [1, 2, None, 4, 7]))
     raw.make(8, "float32", [3])
     assert "grad_y is float32 [3]" in str(raw.fail("call", 2, [1, 2, 3, 8, 7]))
