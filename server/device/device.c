@@ -359,7 +359,8 @@ void device_fail_rest(struct device *d)
 {
     struct opd_err err = { 0 };
     opd_err_set(&err, OPD_E_unavailable, "the daemon is stopping");
-    device_fail_all(d, device_take_all(&d->queue.pending, &d->queue.pending_end), &err);
+    while (d->queue.pending) // who is told may have more to do: what is not loaded goes
+        device_fail_all(d, device_take_all(&d->queue.pending, &d->queue.pending_end), &err);
 }
 
 void device_free(struct device *d)

@@ -216,7 +216,8 @@ static void follow(struct program *p)
 // Where the executor that was to load it has died of something else.
 static void load_by_next(struct program *p)
 {
-    struct command *c = p->device->state == DEVICE_FAILED ? NULL : load_command(p);
+    bool none = p->device->state == DEVICE_FAILED || p->device->stopping;
+    struct command *c = none ? NULL : load_command(p);
     if (c)
         device_submit(p->device, c);
 }

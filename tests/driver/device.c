@@ -2,7 +2,9 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // Newer than every compiler knows: these then give PTX, not a machine's code.
 enum { CAPABILITY = 99, DRIVER_VERSION = 13000, PROCESSORS = 4 };
@@ -120,9 +122,13 @@ int cuDeviceGetAttribute(int *value, enum drv_device_attr attr, int device)
     return device == 0 ? DRV_SUCCESS : 101;
 }
 
+// A GPU's takes half a second: here as long as there is a file of that name.
 int cuDevicePrimaryCtxRetain(void **context, int device)
 {
     RETURN_IF_BROKEN();
+    const char *path = getenv("OPD_STANDIN_WAITS");
+    while (path && access(path, F_OK) == 0)
+        usleep(10000);
     *context = &the_context;
     return device == 0 ? DRV_SUCCESS : 101;
 }

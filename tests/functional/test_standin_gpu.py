@@ -75,17 +75,16 @@ def folder(tmp_path_factory):
     return folder
 
 
+def use_driver(patch):
+    before = os.environ.get("LD_LIBRARY_PATH")
+    patch.setenv("LD_LIBRARY_PATH", f"{DRIVER.parent}{':' + before if before else ''}")
+
+
 @pytest.fixture(scope="module")
 def served(start_shared, folder):
-    before = os.environ.get("LD_LIBRARY_PATH")
-    os.environ["LD_LIBRARY_PATH"] = f"{DRIVER.parent}{':' + before if before else ''}"
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        use_driver(patch)
         daemon = start_shared("--kernels", folder, device="cuda:0")
-    finally:
-        if before is None:
-            del os.environ["LD_LIBRARY_PATH"]
-        else:
-            os.environ["LD_LIBRARY_PATH"] = before
     with daemon.connect() as client:
         try:
             client.ops.reversed_blocks(client.tensor(np.zeros(64, "float32")))
@@ -197,3 +196,18 @@ def test_an_upgrade_keeps_what_is_there(served, client, x):
     assert eventually(lambda: find_roles(served.pid, "executor") not in ([], executor))
     np.testing.assert_array_equal(x.numpy(), np.arange(256, dtype="float32"))
     np.testing.assert_array_equal(client.ops.relu(x).numpy(), x.numpy())
+
+
+def test_a_stop_while_the_device_starts_again(start_daemon, folder, tmp_path, monkeypatch):
+    """What a fault left to be run again with checks, and its next process to load, is given up."""
+    use_driver(monkeypatch)
+    waits = tmp_path / "waits"
+    monkeypatch.setenv("OPD_STANDIN_WAITS", str(waits))
+    daemon = start_daemon("--spare", "off", "--kernels", folder, device="cuda:0")
+    with daemon.connect() as client:
+        x = client.tensor(np.zeros(64, "float32"))
+        client.ops.strays(x).numpy()
+        waits.touch()
+        with pytest.raises(opd.KernelFault, match="debug=True names"):
+            client.ops.strays(x, by=1 << 29).numpy()
+    daemon.stop()
