@@ -154,11 +154,12 @@ static void make_suspect(struct postmortem *p, const struct command *c, const ch
         !steps_again_origin(&p->steps, &slots[i], c->miss.offset, &region, &offset))
         return;
     struct storage *s = storage_at(p->device, region, offset);
-    if (!s || s->serial > p->n_made)
+    bool own = c->miss.offset >= 0 && (uint64_t)c->miss.offset < slots[i].size; // misaligned there
+    if (!s || own || s->serial > p->n_made)
         return;
     struct fate *f = fate_new();
     f->state = FATE_FAILED;
-    f->why = mem_printf("a kernel wrote outside of its own tensor: %.300s%.200s", p->err.msg,
+    f->why = mem_printf("a kernel wrote outside of its own tensor: %.300s; %.200s", p->err.msg,
                         found);
     writes_add(s, 0, s->size, f);
     s->version++;

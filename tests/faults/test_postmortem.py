@@ -27,6 +27,7 @@ OPERATORS = {
     "chosen": ("", f"y[i] = x[i] == 5.0f ? x[i + {FAR}] : x[i];"),
     "deadlock": ("", "float f = x[i + by]; while (*(volatile float *)y != 77.0f) {} y[i] = f;"),
     "hidden": ("", "const float *p = (const float *)(uint64_t)(by + i * 0); y[i] = p ? *p : x[i];"),
+    "askew": ("", "y[i] = x[i]; *(volatile float *)((char *)x + 4 * i + 1) = 1;"),
     "good": ("", "y[i] = x[i] + 1;"),
 }  # fmt: skip
 IN_PLACE = """\
@@ -111,6 +112,13 @@ def test_on_what_the_inputs_held(served):
             assert raw.call("tensor_read", n, 0) == bytes(4096)
 
 
+def test_a_misaligned_write_has_written_nothing(client, x):
+    message, _ = fault(client.ops.askew, x)
+    assert "(716): misaligned address; run again with checks: misaligned write of 'x': 4 bytes from element " in message
+    assert x.suspect is None
+    np.testing.assert_array_equal(x.numpy(), np.arange(1024, dtype="float32"))
+
+
 def test_another_tensor_that_it_wrote_is_suspect(client, x):
     neighbours = [client.tensor(np.zeros(1024, "float32")) for _ in range(3)]
     message, _ = fault(client.ops.reaches, x, by=-1024)
@@ -120,7 +128,8 @@ def test_another_tensor_that_it_wrote_is_suspect(client, x):
         try:
             tensor.numpy()
         except opd.InvalidArgument as error:
-            assert "is suspect" in str(error) and "a kernel wrote outside of its own tensor" in str(error)
+            assert "is suspect" in str(error) and "a kernel wrote outside of its own tensor: reaches" in str(error)
+            assert "; out-of-bounds write of 'y'" in str(error)
             suspect.append(tensor)
     (tensor,) = suspect
     tensor.accept()
