@@ -174,6 +174,8 @@ def test_what_wants_a_gradient(make, draw, enabled):
 @pytest.mark.parametrize("name", ["gelu", "lltm", "depthwise_conv2d"])
 def test_a_gradient_takes_no_python(ops, draw, device, name):
     """Saved inputs, outputs and tensors, inputs that are not read or absent, results that want nothing."""
+    if device == "cpu" and DEVICE != "cpu":
+        pytest.skip("this daemon's CPU tensors go to its GPU")
     shapes = {
         "gelu": [(4, 3)],
         "lltm": [(2, 3), (12, 7), (12,), (2, 4), (2, 4)],
