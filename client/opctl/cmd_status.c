@@ -52,7 +52,7 @@ static struct text read_memory(const msgpack_object *client, const char *key)
 }
 
 static const struct column clients[] = {
-    { .title = "CLIENT", .key = "client", .read = text_field_or_dash, .least = 12 },
+    { .title = "CLIENT", .key = "client", .read = text_field_or_dash, .least = 20 },
     { .title = "PID", .key = "pid", .right = true },
     { .title = "MEMORY", .key = "memory", .read = read_memory, .right = true },
     { .title = "TENSORS", .key = "tensors", .right = true, .drop = 2 },

@@ -18,7 +18,7 @@ static struct text read_shape(const msgpack_object *tensor, const char *key)
 }
 
 static const struct column tensors[] = {
-    { .title = "NAME", .key = "name", .least = 12 },
+    { .title = "NAME", .key = "name", .least = 24 },
     { .title = "DTYPE", .key = "dtype", .read = text_field_dtypes },
     { .title = "SHAPE", .key = "shape", .read = read_shape, .least = 8 },
     { .title = "SIZE", .key = "bytes", .read = text_field_bytes, .right = true },

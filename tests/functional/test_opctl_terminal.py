@@ -108,6 +108,14 @@ def test_tables_fit(opctl, client, columns):
     x.free()
 
 
+def test_a_name_is_whole_as_long_as_another_column_can_go(opctl, client):
+    x = client.tensor(np.ones(262144, np.float32), name="weights_of_the_layer")
+    for columns in (60, 80):
+        terminal = opctl("tensors", columns=columns)
+        assert terminal.end() == GOOD and "weights_of_the_layer  f32" in terminal.out
+    x.free()
+
+
 def test_colours(daemon, opctl):
     """Where there is a terminal that has them, and nobody is against it."""
     terminal = opctl("status")
