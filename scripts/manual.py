@@ -178,7 +178,7 @@ def takes(c: Command) -> tuple[str, bool]:
 
 
 def bash(name: str, options: list[Option], commands: list[Command]) -> str:
-    words = [o.name for o in options] + [c.name for c in commands]
+    words, first = [o.name for o in options], "echo " * bool(commands) + " ".join(c.name for c in commands)
     files = "|".join(sorted({o.name for o in options if is_file(o.value)}))
     cases = "".join(
         f"        {c.name}) words='{' '.join(o.name for o in c.options)}' list='{takes(c)[0]}'"
@@ -188,7 +188,7 @@ def bash(name: str, options: list[Option], commands: list[Command]) -> str:
     return f"""# Completion of {name} for bash.
 _{name}() {{
     local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}} word words="{" ".join(words)}"
-    local list= files={"" if commands else "yes"}
+    local list="{first}" files={"" if commands else "yes"}
     for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
         case $word in
 {cases}        esac
@@ -199,7 +199,7 @@ _{name}() {{
     case $cur in
         -*) COMPREPLY=($(compgen -W "$words" -- "$cur")) ;;
         *)
-            COMPREPLY=($(compgen -W "$words $(eval "$list")" -- "$cur"))
+            COMPREPLY=($(compgen -W "$(eval "$list")" -- "$cur"))
             [ -z "$files" ] || COMPREPLY+=($(compgen -f -- "$cur")) ;;
     esac
 }}
