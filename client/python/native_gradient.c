@@ -142,7 +142,9 @@ static PyObject *forward(PyObject *self, PyObject *args)
 {
     const struct gradient *g = PyCapsule_GetPointer(self, NULL);
     PyObject *ctx = PyTuple_GetItem(args, 0), *result = NULL;
-    PyObject *made = ctx ? run_keep(g, args) : NULL;
+    PyObject *made = ctx ? torch_run_handed(g->keep, PyTuple_GetItem(args, 1)) : NULL;
+    if (!made && !PyErr_Occurred())
+        made = run_keep(g, args);
     if (!made)
         return pass_on(g->forward, args, NULL);
     if (save(g, ctx, args, made) && note(g, ctx, args, made))

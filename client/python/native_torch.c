@@ -31,12 +31,10 @@ static struct {
     int (*call)(int number, void *const *objects, const uint64_t *words, unsigned n_words,
                 uint64_t *results, const char **error);
     PyObject *(*wrap)(uint64_t tensor);
-    bool (*is_plain)(void);
+    bool (*is_plain)(void), (*is_grad_enabled)(void);
     PyTypeObject *tensor, *parameter;
     PyObject *miss;
     PyObject *forward_ad, *profiler; // dicts of modules
-    PyObject *count_modes;           // of torch functions
-    PyObject *is_grad_enabled;
     PyObject *current_level, *is_profiler_enabled, *requires_grad; // names
 } torch;
 
@@ -231,11 +229,7 @@ static bool is_watched(void)
 {
     PyObject *level = PyDict_GetItem(torch.forward_ad, torch.current_level);
     PyObject *profiled = PyDict_GetItem(torch.profiler, torch.is_profiler_enabled);
-    PyObject *modes = PyObject_CallNoArgs(torch.count_modes);
-    bool none = level && PyLong_AsLong(level) < 0 && profiled == Py_False && modes &&
-                PyLong_AsLong(modes) == 0;
-    Py_XDECREF(modes);
-    return !none;
+    return !level || PyLong_AsLong(level) >= 0 || profiled != Py_False;
 }
 
 bool torch_is_plain(void)
@@ -264,10 +258,19 @@ static PyObject *make_results(const struct kernel *k, const uint64_t *results)
     return all;
 }
 
-// `function` of the same; `with_dict`: of the named ones as a dict first.
-static PyObject *pass_on(PyObject *function, bool with_dict, PyObject *const *given, Py_ssize_t n,
-                         PyObject *names)
+// A call that is with autograd, which gives its thread the same arguments back.
+struct handed {
+    const struct arguments *read;
+    PyObject *kwargs; // the call's own
+};
+
+static _Thread_local struct handed handed;
+
+// `function` of the same; of what was `read`, if that is given: of the named ones as a dict first.
+static PyObject *pass_on(PyObject *function, const struct arguments *read, PyObject *const *given,
+                         Py_ssize_t n, PyObject *names)
 {
+    bool with_dict = read != NULL;
     Py_ssize_t n_named = names ? PyTuple_Size(names) : 0;
     PyObject *args = PyTuple_New(n + with_dict), *kwargs = PyDict_New(), *made = NULL;
     bool ok = args && kwargs;
@@ -277,8 +280,12 @@ static PyObject *pass_on(PyObject *function, bool with_dict, PyObject *const *gi
         ok = PyTuple_SetItem(args, i + with_dict, Py_NewRef(given[i])) == 0;
     for (Py_ssize_t i = 0; ok && i < n_named; i++)
         ok = PyDict_SetItem(kwargs, PyTuple_GetItem(names, i), given[n + i]) == 0;
-    if (ok)
+    if (ok) {
+        struct handed before = handed;
+        handed = (struct handed){ read, read ? kwargs : NULL };
         made = PyObject_Call(function, args, with_dict ? NULL : kwargs);
+        handed = before;
+    }
     Py_XDECREF(args);
     Py_XDECREF(kwargs);
     return made;
@@ -286,9 +293,7 @@ static PyObject *pass_on(PyObject *function, bool with_dict, PyObject *const *gi
 
 bool torch_is_grad_enabled(void)
 {
-    PyObject *is = PyObject_CallNoArgs(torch.is_grad_enabled);
-    Py_XDECREF(is);
-    return is != Py_False;
+    return torch.is_grad_enabled();
 }
 
 bool torch_run(int number, void *const *objects, const uint64_t *words, unsigned n_words,
@@ -319,6 +324,12 @@ static bool read_call(const struct kernel *k, struct arguments *a, PyObject *con
     return ok && torch_is_plain();
 }
 
+PyObject *torch_run_handed(PyObject *function, PyObject *kwargs)
+{
+    const struct kernel *k = PyCapsule_GetPointer(PyCFunction_GetSelf(function), NULL);
+    return k && kwargs && handed.kwargs == kwargs ? run(k, handed.read) : NULL;
+}
+
 PyObject *torch_try(PyObject *function, PyObject *const *given, Py_ssize_t n, PyObject *names)
 {
     const struct kernel *k = PyCapsule_GetPointer(PyCFunction_GetSelf(function), NULL);
@@ -335,12 +346,12 @@ static PyObject *call(PyObject *self, PyObject *const *given, Py_ssize_t n, PyOb
         if (!a.want_grad || !torch_is_grad_enabled())
             made = run(k, &a);
         else if (k->apply != torch.miss && !a.has_words && n >= a.n_objects)
-            made = pass_on(k->apply, true, given, n, names); // autograd sees those by position
+            made = pass_on(k->apply, &a, given, n, names); // autograd sees those by position
     }
     if (made || PyErr_Occurred())
         return made;
     return k->other == torch.miss ? Py_NewRef(torch.miss)
-                                  : pass_on(k->other, false, given, n, names);
+                                  : pass_on(k->other, NULL, given, n, names);
 }
 
 // --- setting up
@@ -384,12 +395,12 @@ PyObject *torch_make_kernel(PyObject *module, PyObject *given)
 
 PyObject *torch_set_up(PyObject *module, PyObject *given)
 {
-    unsigned long long call_at, wrap_at, is_plain_at;
+    unsigned long long call_at, wrap_at, is_plain_at, is_grad_enabled_at;
     (void)module;
-    if (!PyArg_ParseTuple(given, "KKKO!O!OO!O!OO", &call_at, &wrap_at, &is_plain_at, &PyType_Type,
-                          &torch.tensor, &PyType_Type, &torch.parameter, &torch.miss, &PyDict_Type,
-                          &torch.forward_ad, &PyDict_Type, &torch.profiler, &torch.count_modes,
-                          &torch.is_grad_enabled))
+    if (!PyArg_ParseTuple(given, "KKKKO!O!OO!O!", &call_at, &wrap_at, &is_plain_at,
+                          &is_grad_enabled_at, &PyType_Type, &torch.tensor, &PyType_Type,
+                          &torch.parameter, &torch.miss, &PyDict_Type, &torch.forward_ad,
+                          &PyDict_Type, &torch.profiler))
         return NULL;
     // For the process's life, as torch is.
     Py_INCREF(torch.tensor);
@@ -397,12 +408,11 @@ PyObject *torch_set_up(PyObject *module, PyObject *given)
     Py_INCREF(torch.miss);
     Py_INCREF(torch.forward_ad);
     Py_INCREF(torch.profiler);
-    Py_INCREF(torch.count_modes);
-    Py_INCREF(torch.is_grad_enabled);
     torch.call = (int (*)(int, void *const *, const uint64_t *, unsigned, uint64_t *,
                           const char **))(uintptr_t)call_at;
     torch.wrap = (PyObject * (*)(uint64_t))(uintptr_t)wrap_at;
     torch.is_plain = (bool (*)(void))(uintptr_t)is_plain_at;
+    torch.is_grad_enabled = (bool (*)(void))(uintptr_t)is_grad_enabled_at;
     torch.current_level = PyUnicode_InternFromString("_current_level");
     torch.is_profiler_enabled = PyUnicode_InternFromString("_is_profiler_enabled");
     torch.requires_grad = PyUnicode_InternFromString("requires_grad");

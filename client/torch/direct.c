@@ -19,7 +19,7 @@ bool direct_set(size_t tensor_at, size_t keys_at, uint64_t of_names)
     known.tensor_at = tensor_at;
     known.keys_at = keys_at;
     known.of_names = of_names;
-    return torch.wrap && torch.find_dispatch;
+    return torch.wrap && torch.find_dispatch && torch.count_modes && torch.is_grad_enabled;
 }
 
 void direct_add_plain(uint64_t keys)
@@ -43,7 +43,12 @@ bool direct_is_plain(void)
     if (!changed)
         changed = torch.find_dispatch();
     // What is included, and what is left out.
-    return changed[0] == 0 && (changed[1] & ~known.of_names) == 0;
+    return changed[0] == 0 && (changed[1] & ~known.of_names) == 0 && torch.count_modes() == 0;
+}
+
+bool direct_is_grad_enabled(void)
+{
+    return torch.is_grad_enabled();
 }
 
 // What Python's object holds is what torch's functions take as a tensor.

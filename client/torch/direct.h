@@ -23,6 +23,8 @@ void direct_add_plain(uint64_t keys);
 
 // The calling thread has no mode, transform or autocast of torch at work.
 bool direct_is_plain(void);
+// It does what autograd is to follow.
+bool direct_is_grad_enabled(void);
 
 // A call of these objects of Python's, NULL where there is none, and of the words of its key that
 // come behind them, where direct_is_plain(). `out`: as run_plan() fills it. LOADED_NO with an

@@ -35,6 +35,8 @@ static void find_unstable(void *cpu)
     void *python = dlopen("libtorch_python.so", RTLD_NOW | RTLD_NOLOAD);
     libtorch = cpu;
     torch.find_dispatch = find_dispatch() ? find_dispatch : NULL;
+    *(void **)&torch.count_modes = dlsym(cpu, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv");
+    *(void **)&torch.is_grad_enabled = dlsym(cpu, "_ZN3c108GradMode10is_enabledEv");
     if (python)
         *(void **)&torch.wrap = dlsym(python, "_Z16THPVariable_WrapRKN2at10TensorBaseE");
 }

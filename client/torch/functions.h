@@ -23,6 +23,10 @@ struct torch_functions {
     // object, and the address of what the calling thread has changed about dispatch.
     void *(*wrap)(const void *tensor);
     const uint64_t *(*find_dispatch)(void);
+    // Of the calling thread: how many modes of torch functions are at work, and do calls count for
+    // autograd?
+    int64_t (*count_modes)(void);
+    bool (*is_grad_enabled)(void);
 };
 
 // Filled by torch_find(), and read by all.

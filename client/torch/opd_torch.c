@@ -116,6 +116,11 @@ bool opd_torch_is_plain(void)
     return direct_is_plain();
 }
 
+bool opd_torch_is_grad_enabled(void)
+{
+    return direct_is_grad_enabled();
+}
+
 int opd_torch_call(int number, void *const *objects, const uint64_t *words, unsigned n_words,
                    uint64_t *results, const char **error)
 {

@@ -42,6 +42,7 @@ OPD_TORCH bool opd_torch_set_direct(size_t tensor_at, size_t keys_at, uint64_t o
 OPD_TORCH void opd_torch_add_plain(uint64_t keys);
 // Does the calling thread as torch does by default?
 OPD_TORCH bool opd_torch_is_plain(void);
+OPD_TORCH bool opd_torch_is_grad_enabled(void);
 // If so. 1: done, and `results` are to be wrapped; 0: not for here; -1: the text is what went
 // wrong, as the dispatcher would have raised it.
 OPD_TORCH int opd_torch_call(int number, void *const *objects, const uint64_t *words,

@@ -205,6 +205,31 @@ def test_a_gradient_takes_no_python(ops, draw, device, name):
     assert not any(file == "_function.py" for file, _ in frames), frames
 
 
+def test_a_call_inside_of_another(ops, draw):
+    """What autograd hands back is each call's own: here a hook of saved tensors calls one, too."""
+    x, other = draw(4, 3).requires_grad_(), draw(4, 3).requires_grad_()
+    made = []
+
+    def pack(tensor):
+        if not made:
+            made.append(None)
+            with torch.enable_grad():
+                made[0] = ops.gelu(other)
+        return tensor
+
+    def differentiate():
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            made.append(ops.gelu(x))
+        first, last = made
+        made.clear()
+        return torch.autograd.grad([first.sum(), last.sum()], [other, x])
+
+    with opd.torch.options(isolated=True):
+        expected = [torch.autograd.grad(ops.gelu(t).sum(), t)[0] for t in (other, x)]
+    for _ in range(3):
+        assert_close(list(differentiate()), expected)
+
+
 def test_options(make, draw):
     call, x = make(), draw(2, 3)
     with opd.torch.options(isolated=True):

@@ -56,7 +56,7 @@ def _find_out(library: Library) -> bool:
     native.torch_set_up(
         *library.find_direct(),
         *(torch.Tensor, torch.nn.Parameter, MISS),
-        *(vars(forward_ad), vars(profiler), torch._C._len_torch_function_stack, torch.is_grad_enabled),
+        *(vars(forward_ad), vars(profiler)),
     )
     return True
 

@@ -11,6 +11,13 @@ from ._options import DEFAULT, get_options, is_isolated, with_those_of_forward
 from ._stamps import SERIALS
 
 _grad_enabled = torch.is_grad_enabled
+# What torch asks a class for with each call, and would look for in all that it is derived from.
+_ASKED = {
+    attribute: value
+    for base in reversed(torch.autograd.Function.__mro__)
+    for attribute, value in vars(base).items()
+    if attribute in ("setup_context", "clear_saved_tensors_on_access", "boxed_grads_call")
+}
 
 
 def make_function(kernels: Any) -> Any:
@@ -54,6 +61,7 @@ def make_function(kernels: Any) -> Any:
 
     name = kernels.operator.name
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    members.update(_ASKED)
     function: Any = type(name, (torch.autograd.Function,), members)
     context = function._backward_cls
     # What its own apply() would find; and no dict for each call.

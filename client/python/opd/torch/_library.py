@@ -106,7 +106,8 @@ class Library:
 
     def find_direct(self) -> list[int]:
         """The addresses of what opd_native calls."""
-        functions = self._c.opd_torch_call, self._c.opd_torch_wrap, self._c.opd_torch_is_plain
+        names = "call", "wrap", "is_plain", "is_grad_enabled"
+        functions = [getattr(self._c, f"opd_torch_{name}") for name in names]
         return [ctypes.cast(f, ctypes.c_void_p).value or 0 for f in functions]
 
     def set_options(self, isolated: bool, version: Optional[int]) -> None:
