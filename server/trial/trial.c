@@ -273,6 +273,17 @@ static bool compile_for(struct trial *t, const struct backend_info *info, struct
            trial_compile(&build, NULL, err);
 }
 
+// What the CPU makes of the examples, for the comparison, where its own stages have not run. Where
+// it cannot, there is none.
+static void run_reference(struct trial *t)
+{
+    struct trial_result r = { 0 };
+    struct opd_err err = { 0 };
+    if (trial_compile(&t->build, NULL, &err))
+        run_stage(t, &kinds[0], NULL, &r);
+    opd_err_clear(&err);
+}
+
 // One that nobody has named may be absent, and its compiler too.
 static void try_gpu(struct trial *t, const char *device)
 {
@@ -287,6 +298,8 @@ static void try_gpu(struct trial *t, const char *device)
     }
     trial_print_begin(&t->print, device);
     if (there && compile_for(t, &info, &err)) {
+        if (t->device[0] && t->replay.file.size == 0)
+            run_reference(t);
         run_stage(t, &kind, NULL, &r);
     } else {
         bool absent = !t->device[0] && err.code == OPD_E_unavailable;

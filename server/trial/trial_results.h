@@ -1,7 +1,8 @@
 #pragma once
 
 // What a case has made, kept to be compared with what it makes in memory that held something else
-// before: a result that differs is made of what nothing has written.
+// before: a result that differs is made of what nothing has written. And what the CPU makes of all
+// cases, to be held against what a GPU makes of them.
 
 #include "base/mem.h"
 #include "op/plan.h"
@@ -16,6 +17,9 @@ struct trial_results {
     size_t at;
     const char *told[TRIAL_MAX_TOLD]; // names of those that differed: once is enough
     int n_told;
+    uint64_t of;     // which case it is: the same number on both devices
+    struct buf made; // what the CPU makes of what was written: a struct made each, and its bytes
+    bool by_cpu;     // `made` grows; else it is compared with
 };
 
 // A round of a case: the first is kept, the second compared with it.

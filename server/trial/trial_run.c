@@ -185,8 +185,11 @@ static void place_operands(struct trial_run *s, const struct plan *plan)
         if (!kept || made)
             trial_run_make(s, kept ? kept : &s->operands[i], &o->desc);
         if (o->kind == PLAN_GRAD_OUTPUT && !kept->bytes) {
+            uint64_t random = s->random; // of each its own, in whichever order a plan has them
+            s->random ^= ((uint64_t)o->index + 1) << 32;
             trial_run_make(s, kept, &o->desc);
             trial_run_fill(s, kept, -2, 2);
+            s->random = random;
         }
         if (kept)
             s->operands[i] = *kept;

@@ -3,11 +3,13 @@
 // tensors are, what went wrong.
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "executor/cpu_confine.h"
 #include "executor/cpu_race.h"
@@ -18,6 +20,9 @@
 #include "trial/trial_replay.h"
 #include "trial/trial_results.h"
 #include "trial/trial_run.h"
+
+#define TRIAL_MADE "made"
+enum { MAX_MADE = 1 << 30 };
 
 static void take_result(void *arg, const struct plan *plan, int operand,
                         const struct trial_tensor *m)
@@ -42,18 +47,41 @@ static void run_once(struct trial_run *s, const struct trial_case *c, struct tri
 
 // Where no sanitizer watches, each case runs twice, in memory that held one thing before, and in
 // memory that held another.
-static void run_case(struct trial_run *s, const struct trial_case *c)
+static void run_case(struct trial_run *s, const struct trial_case *c,
+                     struct trial_results *results)
 {
-    static struct trial_results results;
     uint64_t random = s->random;
     bool twice = s->guarded || s->gpu;
-    results.rough = s->gpu;
+    results->of++;
     for (int round = 0; round < (twice ? 2 : 1); round++) {
         s->random = random;
         s->again = round > 0;
-        trial_results_begin(&results, s->again);
-        run_once(s, c, twice ? &results : NULL);
+        trial_results_begin(results, s->again);
+        run_once(s, c, twice ? results : NULL);
     }
+}
+
+// What the CPU has made of the examples, from the stage that runs there first.
+static void read_made(const struct trial_run *s, struct trial_results *results)
+{
+    char *path = mem_printf("%s/" TRIAL_MADE, s->folder);
+    int fd = s->gpu && replay.file.size == 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    results->rough = s->gpu;
+    results->by_cpu = s->guarded;
+    if (fd >= 0 && !file_get(fd, MAX_MADE, &results->made))
+        results->made.size = 0;
+    if (fd >= 0)
+        close(fd);
+    free(path);
+}
+
+static void write_made(const struct trial_run *s, const struct trial_results *results)
+{
+    struct opd_err err = { 0 };
+    char *path = mem_printf("%s/" TRIAL_MADE, s->folder);
+    if (!file_make(path, results->made.bytes, results->made.size, &err))
+        trial_run_give_up(&err);
+    free(path);
 }
 
 static void find_poison(struct trial_run *s)
@@ -122,6 +150,7 @@ static bool prepare(struct trial_run *s, char **argv, struct opd_err *err)
 int trial_stage_main(int argc, char **argv)
 {
     static struct trial_run stage;
+    static struct trial_results results;
     struct opd_err err = { 0 };
     if (argc != 6)
         return 2;
@@ -129,14 +158,17 @@ int trial_stage_main(int argc, char **argv)
         trial_run_give_up(&err);
     bool gradients = strcmp(argv[4], "gradients") == 0;
     double seconds = atof(argv[5]) / 12 / stage.cases.n;
+    read_made(&stage, &results);
     printf("cases\t%d\n", stage.cases.n);
     for (int i = 0; i < stage.cases.n; i++) {
         if (gradients)
             trial_gradients_prove(&stage, &stage.cases.cases[i], seconds);
         else
-            run_case(&stage, &stage.cases.cases[i]);
+            run_case(&stage, &stage.cases.cases[i], &results);
         printf("done\t%d\n", stage.n_launches);
     }
+    if (stage.guarded)
+        write_made(&stage, &results);
     printf("end\n");
     fflush(stdout);
     _exit(0); // nothing of the sanitizers is wanted at exit

@@ -1,7 +1,9 @@
-"""opctl check --run on a GPU: a file's examples in checked builds, the kernels that the GPU has alone among them."""
+"""opctl check --run on a GPU: a file's examples in checked builds, the kernels that the GPU has alone among them, and
+whether it gets what the CPU gets."""
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -44,17 +46,21 @@ __global__ void back(const scalar_t *grad_y, scalar_t *grad_x, int64_t N, int64_
 LINE = SOURCE[: SOURCE.index("// here")].count("\n") + 1
 
 
+def run(path, *options):
+    """The stages' reports, by their names."""
+    command = [OPCTL, "check", "--run", "--json", "--deadline", "60", *options, path]
+    done = subprocess.run(command, timeout=2 * PATIENCE, capture_output=True, text=True, check=False)
+    report = json.loads(done.stdout)
+    assert done.returncode == (0 if report["ok"] else 1), (report, done.stderr)
+    return {stage["stage"]: stage for stage in report["stages"]}
+
+
 @pytest.fixture
 def check(tmp_path):
-    def check(body, by, *options):
-        """The stages' reports, by their names."""
+    def check(body, by, *options, source=SOURCE):
         path = tmp_path / "pair.cu"
-        path.write_text(SOURCE.format(body=body, by=by))
-        command = [OPCTL, "check", "--run", "--json", "--deadline", "60", *options, path]
-        done = subprocess.run(command, timeout=2 * PATIENCE, capture_output=True, text=True, check=False)
-        report = json.loads(done.stdout)
-        assert done.returncode == (0 if report["ok"] else 1), (report, done.stderr)
-        return {stage["stage"]: stage for stage in report["stages"]}
+        path.write_text(source.format(body=body, by=by))
+        return run(path, *options)
 
     return check
 
@@ -85,6 +91,37 @@ def test_what_nothing_writes(check):
     (stage,) = check("if (i != 7) y[i] = x[i];", 0, "--device", DEVICE).values()
     found = the_finding(stage)
     assert "'y': 1 of 1000 elements depend on what was in memory before, the first is 7" in found["message"]
+
+
+@pytest.mark.parametrize("options", [(), ("--device", DEVICE)])
+def test_what_the_cpu_has_otherwise(check, options):
+    """Both values; also where the CPU's stages are not asked for."""
+    found = the_finding(check("y[i] = i == 7 ? scalar_t(2) * x[i] : x[i];", 0, *options)[DEVICE])
+    told = re.search(r"'y': element 7 is (\S+), on the CPU (\S+) \(float32\); 1 of 1000 elements", found["message"])
+    assert told and float(told[1]) == pytest.approx(2 * float(told[2]), 1e-6) != 0, found
+    assert found["context"] == "float32, example 1, forward" and found["kernel"] == "on_gpu"
+    close = "y[i] = x[i] * scalar_t(1.00001f);"
+    assert check(close, 0, "--dtype", "float32", *options)[DEVICE]["state"] == "ok"
+
+
+def test_gradients_that_the_cpu_has_otherwise(check):
+    own = "kernel  back when cpu threads N\n//!   kernel  twice otherwise threads N"
+    text = SOURCE.replace("kernel  back threads N", own)
+    text += """
+__global__ void twice(const scalar_t *grad_y, scalar_t *grad_x, int64_t N, int64_t by)
+{{
+    CUDA_KERNEL_LOOP(i, N) grad_x[i] = i < 999 ? grad_y[i] : scalar_t(7);
+}}
+"""
+    found = the_finding(check("y[i] = x[i];", 1, "--device", DEVICE, source=text)[DEVICE])
+    assert "'grad_x': element 999 is 7, on the CPU " in found["message"] and found["kernel"] == "twice"
+    assert found["context"] == "float32, example 1, backward"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "kernels_src").glob("*.cu")), ids=lambda p: p.stem)
+def test_the_operators_of_the_tree_pass(path):
+    (stage,) = run(path, "--dtype", "float32,bfloat16", "--device", DEVICE).values()
+    assert stage["state"] == "ok", stage
 
 
 def test_traps(check):

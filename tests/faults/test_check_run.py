@@ -1,4 +1,5 @@
-"""opctl check --run: what it finds, where, and that it finds nothing where there is nothing."""
+"""opctl check --run on the CPU: what it finds, where, and that it finds nothing where there is nothing. Of a GPU:
+test_check_gpu.py."""
 
 import json
 import os
@@ -48,6 +49,8 @@ def write(folder, body, use=USE):
 def check(path, *options, mode="--run", **environment):
     env = {k: v for k, v in os.environ.items() if k not in NEEDLESS}
     env.update(environment, OPD_BIN=str(PROGRAM))
+    if mode == "--run":
+        options = ("--device", "cpu", *options)
     return subprocess.run([OPCTL, "check", mode, path, *options], env=env, timeout=TEST_SECONDS,
                           stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
@@ -434,7 +437,7 @@ def test_usage(tmp_path):
 def test_an_interrupt_leaves_nothing_behind(tmp_path):
     path = write(tmp_path, "    while (*(volatile const float *)x < 100) ;\n")
     env = dict(os.environ, TMPDIR=str(tmp_path), OPD_BIN=str(PROGRAM))
-    process = subprocess.Popen([OPCTL, "check", "--run", path, "--deadline", "60"], env=env,
+    process = subprocess.Popen([OPCTL, "check", "--run", path, "--device", "cpu", "--deadline", "60"], env=env,
                                stdout=subprocess.PIPE, text=True)
     assert eventually(lambda: list(tmp_path.glob("opd-trial-*/said")))
     process.terminate()
