@@ -413,7 +413,8 @@ enum request_status request_lane_call(struct request *req, const value *params, 
     if (!p || !check_count(p, array, err))
         return REQUEST_ERROR;
     bool may = c->lane && !c->capture && !p->vjp && !p->context && !p->differs &&
-               !run_has_warning(req, p->of) && !makes_view(p->forward->plan);
+               !run_has_warning(req, p->of) && !makes_view(p->forward->plan) &&
+               !version_first(p->version, p->forward); // that goes by the daemon
     if (!may) {
         pack_map(&req->reply, 0);
         return REQUEST_ANSWERED;

@@ -2,12 +2,17 @@
 what nobody would notice is told once, right after the edit; the calls after that run what they would have run."""
 
 import os
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import opd
 from planted import Planted
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "functional"))
+from test_lanes import CallLane
 
 DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
 pytestmark = pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="on the CPU every run tells: test_guards.py")
@@ -160,3 +165,19 @@ def test_graphs(editor):
     graph.replay()
     assert y.numpy()[0] == editor.factor
     assert "element 1024 of 1024" in editor.fault(lambda: client.ops.scale(x))
+
+
+def test_lanes(editor):
+    """A call goes past the daemon when its first run is over; where it went by a lane before, an edit ends that."""
+    editor.edit(BAD)
+    with CallLane(editor.daemon.socket) as lane:
+        lane.make(1, "float32", [1024], np.ones(1024, "float32").tobytes())
+        lane.make(2, "float32", [1024])
+        lane.call("prepare", 5, "forward", "scale", [["float32", [1024]], None], {})
+        for _ in range(2):
+            ids = [1, None, 2]
+            assert lane.call("lane_call", 5, ids) == {}
+            assert MESSAGE.format("float32") in str(lane.fail("call", 5, ids))
+            assert lane.call("call", 5, ids)
+            assert lane.run(lane.call("lane_call", 5, ids)["lane"]) is None
+            editor.edit(BAD)
