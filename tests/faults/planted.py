@@ -1,4 +1,7 @@
-"""Operators whose kernel is one line, in which a mistake is planted."""
+"""Operators whose kernel is one line, in which a mistake is planted; a daemon for those in the folder that a module's
+fixture `kernels` names, and a client of it."""
+
+import pytest
 
 HEADER = """\
 //! op      {name}(Tensor x, Tensor? bias=None, *, int by=0) -> Tensor y
@@ -42,3 +45,14 @@ class Planted:
         for name in self.lines:
             (folder / f"{name}.cu").write_text(self.source(name))
         return str(folder)
+
+
+@pytest.fixture(scope="module")
+def served(start_shared, kernels):
+    return start_shared("--kernels", kernels)
+
+
+@pytest.fixture
+def client(served):
+    with served.connect() as client:
+        yield client

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import opd
-from planted import Planted
+from planted import Planted, client, served  # noqa: F401
 
 DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
 pytestmark = pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="the CPU's own checks: test_guards.py")
@@ -79,17 +79,6 @@ source, line = planted.source, planted.line
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
     return planted.write(tmp_path_factory.mktemp("kernels"))
-
-
-@pytest.fixture(scope="module")
-def served(start_shared, kernels):
-    return start_shared("--kernels", kernels)
-
-
-@pytest.fixture
-def client(served):
-    with served.connect() as client:
-        yield client
 
 
 def fault(client, name, x, **options):

@@ -11,7 +11,7 @@ import pytest
 
 import opd
 from conftest import PATIENCE, eventually
-from planted import Planted
+from planted import Planted, client, served  # noqa: F401
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "functional"))
 from raw import Raw, RpcError
@@ -55,17 +55,6 @@ def kernels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernels")
     (folder / "inplace.cu").write_text(IN_PLACE)
     return planted.write(folder)
-
-
-@pytest.fixture(scope="module")
-def served(start_shared, kernels):
-    return start_shared("--kernels", kernels)
-
-
-@pytest.fixture
-def client(served):
-    with served.connect() as client:
-        yield client
 
 
 @pytest.fixture

@@ -71,6 +71,27 @@ extern "C" __global__ void fails(const float *x, float *y, int N, int how)
 """
 
 
+# A check on the device fails where x is below 0.
+REFUSE = """\
+//! op      refuse(Tensor x) -> Tensor y
+//! dtypes  float32
+//! shape   x [N]
+//! shape   y [N]
+//! check   low : "x[{index}] is below 0"
+//! example x=[4]
+//
+//! forward
+//!   kernel  refuse
+
+__global__ void refuse(const scalar_t *x, scalar_t *y, opd::report_t *report, int64_t N)
+{
+    CUDA_KERNEL_LOOP(i, N)
+        if (opd::check(report, low, x[i] >= 0, i))
+            y[i] = x[i];
+}
+"""
+
+
 def spin(result="sum"):
     """With what it writes; a compiler would leave out the rounds of one that writes no `sum`."""
     return _SPIN.replace("RESULT", result)

@@ -3,8 +3,11 @@ send what no client would. And what /proc says of the daemon's processes."""
 
 import array
 import os
+import random
 import re
+import signal
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -172,6 +175,19 @@ def find_roles(pid, role):
         if words[:2] == ["opd", role]:
             found.append(child)
     return found or (spares if role == "executor" else [])
+
+
+def kill_executors_soon(pid):
+    """A thread that does so within some milliseconds."""
+
+    def kill():
+        time.sleep(random.uniform(0.001, 0.03))
+        for executor in find_roles(pid, "executor"):
+            os.kill(executor, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    return killer
 
 
 SPARE_FDS = 4  # that a daemon has for a spare: a socket, rings and two bells

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import DEVICE
 from operators import double_by, put_kernels
-from raw import SANITIZED, Raw, RpcError, eventually, find_roles, make_memfd
+from raw import SANITIZED, Raw, RpcError, eventually, find_roles, kill_executors_soon, make_memfd
 from test_device_checks import PICK
 from test_libopd_prepared import Client as LibraryClient
 from upgrades import upgrade
@@ -197,15 +197,7 @@ def test_upgrade(served, waiting):
 def test_killed_executors(served, waiting):
     """In the midst of it: every request has one end, and what was told done is done."""
     for _ in range(3):
-        stop = threading.Event()
-
-        def kill(stop=stop):
-            stop.wait(random.uniform(0.001, 0.03))
-            for pid in find_roles(served.pid, "executor"):
-                os.kill(pid, signal.SIGKILL)
-
-        killer = threading.Thread(target=kill)
-        killer.start()
+        killer = kill_executors_soon(served.pid)
         while killer.is_alive():
             waiting.state = AWAITED
             sent = waiting.request("call", 1, [1, waiting.new()])

@@ -14,7 +14,7 @@ from ctypes import c_int64, c_size_t, c_uint64
 import pytest
 from conftest import DEVICE
 from operators import double_by, put_kernels
-from raw import SANITIZED, Raw, RpcError, eventually, find_roles, make_memfd
+from raw import SANITIZED, Raw, RpcError, eventually, find_roles, kill_executors_soon, make_memfd
 from test_device_checks import PICK
 from test_graphs import ADD, FAULTY
 from test_libopd_prepared import Client as LibraryClient
@@ -443,15 +443,7 @@ def test_killed_executors(served, lane):
     """In the midst of it: each replay has happened once, or was not begun, or has failed."""
     total = 0
     for _ in range(3):
-        stop = threading.Event()
-
-        def kill(stop=stop):
-            stop.wait(random.uniform(0.001, 0.03))
-            for pid in find_roles(served.pid, "executor"):
-                os.kill(pid, signal.SIGKILL)
-
-        killer = threading.Thread(target=kill)
-        killer.start()
+        killer = kill_executors_soon(served.pid)
         failed = False
         while killer.is_alive() and not failed:
             failed, ran = replay_once(lane)

@@ -9,27 +9,12 @@ import sys
 import numpy as np
 import pytest
 from conftest import DEVICE, PATIENCE
+from operators import REFUSE
 from test_opctl import ANSWERED, GOOD, OPCTL, USAGE, run
 
 import opd
 
 HALVE = "//! op halve(Tensor x) -> Tensor y\n//! dtypes float32\n//! formula y = x / 2\n//! example x=[4]\n"
-REFUSE = """//! op refuse(Tensor x) -> Tensor y
-//! dtypes float32
-//! shape x [N]
-//! shape y [N]
-//! check low : "x[{index}] is below 0"
-//! example x=[4]
-//! forward
-//!   kernel refuse
-
-__global__ void refuse(const scalar_t *x, scalar_t *y, opd::report_t *report, int64_t N)
-{
-    CUDA_KERNEL_LOOP(i, N)
-        if (opd::check(report, low, x[i] >= 0, i))
-            y[i] = x[i];
-}
-"""
 
 
 class Timeline:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import DEVICE, PATIENCE
+from operators import REFUSE
 
 import opd
 
@@ -50,29 +51,12 @@ __global__ void first(const scalar_t *grad_y, scalar_t *grad_x)
     grad_x[0] = grad_y[0];
 }
 """
-FAILS = """//! op      refuse(Tensor x) -> Tensor y
-//! dtypes  float32
-//! shape   x [N]
-//! shape   y [N]
-//! check   low : "x[{index}] is below 0"
-//! example x=[4]
-//
-//! forward
-//!   kernel  refuse
-
-__global__ void refuse(const scalar_t *x, scalar_t *y, opd::report_t *report, int64_t N)
-{
-    CUDA_KERNEL_LOOP(i, N)
-        if (opd::check(report, low, x[i] >= 0, i))
-            y[i] = x[i];
-}
-"""
 
 
 @pytest.fixture
 def own(start_daemon, tmp_path):
     (tmp_path / "spin.cu").write_text(SPIN)
-    (tmp_path / "refuse.cu").write_text(FAILS)
+    (tmp_path / "refuse.cu").write_text(REFUSE)
     return start_daemon("--kernels", str(tmp_path))
 
 
