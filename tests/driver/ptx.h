@@ -114,6 +114,8 @@ struct ptx_module {
     size_t n_functions;
     struct ptx_global *globals;
     size_t n_globals;
+    uint32_t **tables; // of brx.idx, wherever they are used
+    size_t n_tables;
     uint32_t shared_size; // of its variables; dynamic memory comes behind
 };
 

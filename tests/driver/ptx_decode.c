@@ -191,7 +191,6 @@ static void read_branch(struct build *b, struct ins *i)
     }
     i->table = label->table;
     i->n_table = label->n_table;
-    label->table = NULL;
 }
 
 // --- calls

@@ -407,20 +407,20 @@ static void read_registers(struct build *b)
 static void read_table(struct build *b)
 {
     struct label *label = b->n_labels ? &b->labels[b->n_labels - 1] : NULL;
-    uint32_t *table = calloc(4096, sizeof *table);
     uint32_t n = 0;
+    if (!label || label->table) {
+        ptx_fail(b, "a table without a name", ptx_peek(b));
+        return;
+    }
+    uint32_t *table = calloc(4096, sizeof *table);
     if (!table)
         abort();
+    *PTX_PUSH(b->module->tables, b->module->n_tables) = label->table = table;
     do
         *PTX_PUSH(b->fixups, b->n_fixups) =
             (struct fixup){ .name = ptx_next(b), .entry = &table[n++] };
     while (ptx_accept(b, ",") && n < 4096);
     ptx_expect(b, ";");
-    if (!label) {
-        ptx_fail(b, "a table without a name", ptx_peek(b));
-        return;
-    }
-    label->table = table;
     label->n_table = n;
 }
 
@@ -601,10 +601,8 @@ struct ptx_module *ptx_parse(const char *text, char *message, size_t message_siz
 
 static void free_function(struct ptx_function *f)
 {
-    for (size_t i = 0; i < f->n_code; i++) {
+    for (size_t i = 0; i < f->n_code; i++)
         free(f->code[i].call);
-        free(f->code[i].table);
-    }
     free(f->code);
     free(f->fills);
     free(f->specials);
@@ -622,7 +620,10 @@ void ptx_free(struct ptx_module *m)
         free(m->globals[i].at);
         free(m->globals[i].name);
     }
+    for (size_t i = 0; i < m->n_tables; i++)
+        free(m->tables[i]);
     free(m->functions);
     free(m->globals);
+    free(m->tables);
     free(m);
 }

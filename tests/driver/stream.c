@@ -14,6 +14,7 @@ enum what { KERNEL, COPY, FILL, WRITE, RECORD };
 struct event {
     uint64_t time_ns;
     unsigned pending;
+    bool destroyed; // the last that is pending frees it
 };
 
 struct work {
@@ -70,6 +71,13 @@ static void free_work(struct work *w)
     free(w->launch.args);
     free(w->staged);
     free(w);
+}
+
+// Under the lock.
+static void pass_event(struct event *event)
+{
+    if (--event->pending == 0 && event->destroyed)
+        free(event);
 }
 
 static void free_list(struct list *list)
@@ -141,12 +149,14 @@ static void *serve(void *data)
             context_break(result);
         pthread_mutex_lock(&lock);
         if (w->what == RECORD)
-            w->event->pending--;
+            pass_event(w->event);
         free_work(w);
         s->busy = false;
         pthread_cond_broadcast(&changed);
     }
     pthread_mutex_unlock(&lock);
+    if (s->captured)
+        free_list(s->captured);
     free(s);
     return NULL;
 }
@@ -309,11 +319,12 @@ int cuEventCreate(void **event, unsigned flags)
 
 int cuEventDestroy_v2(void *event)
 {
+    struct event *e = event;
     pthread_mutex_lock(&lock);
-    bool free_now = ((struct event *)event)->pending == 0; // else it stays
+    e->pending++;
+    e->destroyed = true;
+    pass_event(e);
     pthread_mutex_unlock(&lock);
-    if (free_now)
-        free(event);
     return context_error();
 }
 
@@ -377,7 +388,7 @@ int cuStreamEndCapture(void *stream, void **graph)
     s->captured = NULL;
     for (struct work *w = *graph ? ((struct list *)*graph)->first : NULL; w; w = w->next)
         if (w->what == RECORD)
-            w->event->pending--; // it counts when the graph runs
+            pass_event(w->event); // it counts when the graph runs
     pthread_mutex_unlock(&lock);
     return *graph ? context_error() : DRV_ERROR_INVALID_VALUE;
 }
