@@ -1,7 +1,8 @@
 #pragma once
 
-// What the two halves of the parser share: ptx_parse.c reads modules, declarations and scopes,
-// ptx_decode.c one instruction. The first failure makes every later token the end.
+// What the parts of the parser share: ptx_tokens.c makes tokens of text, ptx_parse.c reads modules,
+// declarations and scopes, ptx_decode.c one instruction. The first failure makes every later token
+// the end.
 
 #include <stdio.h>
 #include <string.h>
@@ -64,6 +65,8 @@ struct token ptx_next(struct build *b);
 struct token ptx_peek(struct build *b);
 void ptx_expect(struct build *b, const char *what);
 bool ptx_accept(struct build *b, const char *what);
+void ptx_skip_line(struct build *b);
+void ptx_skip_to(struct build *b, const char *what); // and past it
 static inline bool token_is(struct token t, const char *text)
 {
     return t.n == strlen(text) && memcmp(t.at, text, t.n) == 0;
