@@ -74,7 +74,29 @@ def both_by(factor):
     return BOTH.replace("FACTOR", str(factor))
 
 
-class Lane(Raw):
+class Entries:
+    """A lane's memory, in `memory`, its `bell`, and the `number` of the last entry."""
+
+    def get(self, at):
+        return ctypes.c_uint32.from_buffer(self.memory, AT + at).value
+
+    def put(self, at, value, type=ctypes.c_uint32):
+        """By one store; struct.pack_into() writes zeros first."""
+        type.from_buffer(self.memory, AT + at).value = value
+
+    def fill(self, request, armed):
+        slot, serial = armed
+        self.put(0, AWAITED)
+        self.put(ENTRY + 4, request)
+        self.put(SLOT, slot)
+        self.put(SERIAL, serial, ctypes.c_uint64)
+        self.number = (self.number + 1) & 0xFFFFFFFF
+        self.put(ENTRY, self.number)
+        if self.get(ASLEEP):
+            os.eventfd_write(self.bell, 1)
+
+
+class Lane(Entries, Raw):
     """A client with a lane, by which it replays graphs."""
 
     method = "replay"
@@ -96,13 +118,6 @@ class Lane(Raw):
         super().close()
         os.close(self.bell)
 
-    def get(self, at):
-        return ctypes.c_uint32.from_buffer(self.memory, AT + at).value
-
-    def put(self, at, value, type=ctypes.c_uint32):
-        """By one store; struct.pack_into() writes zeros first."""
-        type.from_buffer(self.memory, AT + at).value = value
-
     def record(self, id, op, inputs, outputs):
         capture(self, id, (op, inputs, outputs))
 
@@ -117,16 +132,8 @@ class Lane(Raw):
 
     def enter(self, armed=None):
         """Puts an entry; the number of its reply."""
-        slot, serial = armed or self.armed
         self.msgid += 1
-        self.put(0, AWAITED)
-        self.put(ENTRY + 4, self.msgid)
-        self.put(SLOT, slot)
-        self.put(SERIAL, serial, ctypes.c_uint64)
-        self.number = (self.number + 1) & 0xFFFFFFFF
-        self.put(ENTRY, self.number)
-        if self.get(ASLEEP):
-            os.eventfd_write(self.bell, 1)
+        self.fill(self.msgid, armed or self.armed)
         return self.msgid
 
     def end(self, sent):

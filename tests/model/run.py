@@ -6,7 +6,8 @@ In a round each client sends some requests without waiting, and every reply is c
 model says, bit by bit. No request of a round touches what another client's changes, so their order
 does not matter. Meanwhile the daemon is upgraded, its executor restarted, and kernels fault and hang;
 in some rounds executors and compilers are killed and operators edited, and each client has one request
-in flight. From time to time everything that there is is read and compared.
+in flight. Some calls and replays beside which a client has nothing else in flight go by its lane. From time to
+time everything that there is is read and compared.
 
 --seed repeats the draws. What a kill hits differs from time to time; with --calm, which leaves the
 rounds of kills and edits out, a seed repeats everything.
@@ -34,6 +35,7 @@ from chaos import Chaos  # noqa: E402
 from comparer import Auditor, Wrong, check_reply, map_export, take_fd, take_plan  # noqa: E402
 from generator import Generator  # noqa: E402
 from graphs import Graphs  # noqa: E402
+from lanes import Lane  # noqa: E402
 
 from conftest import DEVICE, PATIENCE, Daemon, eventually  # noqa: E402
 from raw import Raw  # noqa: E402
@@ -42,12 +44,17 @@ KERNELS = Path(__file__).resolve().parent / "kernels"
 FAULTS = TESTS / "faults" / "kernels" / "fault.cu"
 
 
+BY_LANE = ("call", "replay")
+
+
 class Connection(Raw):
     """Raw, with the descriptors that come; it reads while it sends, as who does not wait must."""
 
     def __init__(self, path):
         super().__init__(path)
         self.fds = []
+        self.lane = Lane(self, Tensor.device)
+        self.replays = {}  # the graph of each
 
     def send(self, data, fds=()):
         super().send(data[:1], fds)
@@ -74,20 +81,46 @@ class Connection(Raw):
         """(error, result)"""
         while msgid not in self.replies:
             self.read()
-        return self.replies.pop(msgid)
+        error, result = self.replies.pop(msgid)
+        graph = self.replays.pop(msgid, None)
+        if graph is not None and result and "lane" in result:
+            self.lane.graphs[graph] = result.pop("lane")
+        return error, result
+
+    def read_for(self, seconds):
+        if select.select([self.sock], [], [], seconds)[0]:
+            self.read()
+
+    def close(self):
+        super().close()
+        self.lane.close_bell()
 
     def ask(self, method, *params):
         return self.wait(self.request(method, *params))
 
 
 class Sent:
-    def __init__(self, client, method, params, prediction, msgid):
+    def __init__(self, client, method, params, prediction):
         self.client, self.method, self.params = client, method, params
-        self.prediction, self.msgid = prediction, msgid
+        self.prediction = prediction
+        self.tried_lane = self.by_lane = False
+
+    def send(self, connection):
+        fds = [self.prediction.shared.fd] if self.prediction.shared else []
+        self.msgid = connection.request(self.method, *self.params, fds=fds)
+        if self.method == "replay":
+            connection.replays[self.msgid] = self.params[0]
+
+    def wait(self, connection):
+        """(error, result)"""
+        told = connection.lane.end(self.msgid, self.prediction) if self.by_lane else None
+        if self.by_lane and told is None:
+            self.send(connection)
+        return told or connection.wait(self.msgid)
 
     def __repr__(self):
         shown = [f"<{len(p)} bytes>" if isinstance(p, bytes) else repr(p) for p in self.params]
-        return f"{self.client.name}: {self.method}({', '.join(shown)})"
+        return f"{self.client.name}: {self.method}({', '.join(shown)}){' by a lane' * self.by_lane}"
 
 
 class Trial:
@@ -97,7 +130,7 @@ class Trial:
         self.admin = Raw(daemon.socket)
         self.chaos = Chaos(daemon, folder, world, self.admin, random.Random(seed), args.device)
         self.auditor = Auditor(world, self.connections)
-        self.round = self.requests = self.refused = self.disturbed = 0
+        self.round = self.requests = self.by_lane = self.refused = self.disturbed = 0
         self.recent = []
         while len(world.clients) < args.clients:
             self.join()
@@ -130,12 +163,22 @@ class Trial:
         if self.round % 20 == 0:
             self.auditor.audit()
 
-    def draw(self, client):
-        """A request that disturbs no other client's of this round, and what it must be answered with."""
-        for _ in range(50):
+    def draw(self, client, by_lane=False):
+        """A request that disturbs no other client's of this round, and what it must be answered with. by_lane: one that
+        may go by one, if there is any."""
+        done = self.connections[client].lane.done
+        for _ in range(200 if by_lane else 50):
             method, params = self.generator.draw(client)
+            again = by_lane and done and self.rng.random() < 0.5
+            if again:
+                method, params = self.rng.choice(done)
+                params = [*params]
+            if by_lane and method not in BY_LANE:
+                continue
             try:
                 prediction = self.world.predict(client, method, params)
+                if again and prediction.code:  # several mistakes, maybe
+                    continue
                 if prediction.code is None and self.rng.random() < 0.12:  # one mistake at a time
                     params = self.generator.spoil(method, params)
                     prediction = self.world.predict(client, method, params)
@@ -155,10 +198,17 @@ class Trial:
             self.locks.setdefault(what, set()).add((client, how))
         return True
 
-    def send(self, client, method, params, prediction):
-        fds = [prediction.shared.fd] if prediction.shared else []
-        msgid = self.connections[client].request(method, *params, fds=fds)
-        sent = Sent(client, method, params, prediction, msgid)
+    def send(self, client, method, params, prediction, alone=True):
+        """alone: nothing of this client's is in flight."""
+        connection = self.connections[client]
+        sent = Sent(client, method, params, prediction)
+        sent.tried_lane = alone and method in BY_LANE and self.rng.random() < 0.7
+        if sent.tried_lane:
+            sent.msgid = connection.lane.enter(method, params, prediction)
+            sent.by_lane = sent.msgid is not None
+            self.by_lane += sent.by_lane
+        if not sent.by_lane:
+            sent.send(connection)
         self.recent = [*self.recent[-self.args.history :], sent]
         self.requests += 1
         return sent
@@ -167,15 +217,15 @@ class Trial:
         """What is predicted has happened for the next request of the same client."""
         sent = []
         for client in self.world.clients:
-            for _ in range(self.rng.choice([1, 2, 5, 10])):
-                drawn = self.draw(client)
-                sent.append(self.send(client, *drawn))
+            for i in range(self.rng.choice([1, 2, 5, 10])):
+                drawn = self.draw(client, by_lane=i == 0 and self.rng.random() < 0.4)
+                sent.append(self.send(client, *drawn, alone=i == 0))
                 drawn[-1].happen()
-                if drawn[-1].late:
+                if drawn[-1].late or sent[-1].tried_lane:
                     break
         self.chaos.calm()
         for one in sent:
-            self.settle(one, *self.connections[one.client].wait(one.msgid))
+            self.settle(one, *one.wait(self.connections[one.client]))
         self.chaos.finish()
 
     def play_storm(self):
@@ -183,11 +233,11 @@ class Trial:
         event = self.chaos.choose_storm()
         self.world.stormy = True
         self.generator.slow = event == self.chaos.kill_executor
-        sent = [self.send(client, *self.draw(client)) for client in self.world.clients]
+        sent = [self.send(client, *self.draw(client, self.rng.random() < 0.3)) for client in self.world.clients]
         time.sleep(self.rng.choice([0, 0.002, 0.005, 0.02]))  # for different moments of them to be hit
         self.chaos.do(event)
         for one in sent:
-            error, result = self.connections[one.client].wait(one.msgid)
+            error, result = one.wait(self.connections[one.client])
             if error and error["code"] != one.prediction.code and self.chaos.forgives(event, error):
                 self.disturbed += 1
                 if error["code"] == "kernel_fault":
@@ -226,6 +276,8 @@ class Trial:
 
     def settle(self, one, error, result):
         self.refused += error is not None
+        if error is None and one.method in BY_LANE:
+            self.connections[one.client].lane.done.append((one.method, one.params))
         fds = self.connections[one.client].fds
         try:
             if one.method == "plan_export" and not error:
@@ -258,8 +310,8 @@ class Trial:
                 raise Wrong(f"left behind: {left()}")
 
     def say(self, seconds):
-        print(f"{seconds:6.0f} s  {self.round} rounds, {self.requests} requests, {self.refused} of them "
-              f"refused, {self.disturbed} disturbed; {self.chaos.counts}", flush=True)  # fmt: skip
+        print(f"{seconds:6.0f} s  {self.round} rounds, {self.requests} requests, {self.by_lane} of them "
+              f"by lanes, {self.refused} refused, {self.disturbed} disturbed; {self.chaos.counts}", flush=True)  # fmt: skip
 
 
 def run(args, folder):
