@@ -1,6 +1,69 @@
 // Part of opd-formula.cuh: on the CPU device, where a block has one thread.
 namespace opd
 {
+// A half is a float as soon as it is loaded: many are converted at once, and the compiler's vectors
+// are of one size.
+template <class T> struct formula_is_half {
+    typedef T held;
+    static constexpr bool value = false;
+};
+template <> struct formula_is_half<half> {
+    typedef float held;
+    static constexpr bool value = true;
+};
+
+template <class T, int N> struct alignas(N % 16 == 0 ? 64 : 8) formula_vec {
+    typename formula_is_half<T>::held v[N];
+    OPD_CPU_INLINE auto &operator[](int i)
+    {
+        return v[i];
+    }
+    OPD_CPU_INLINE const auto &operator[](int i) const
+    {
+        return v[i];
+    }
+};
+
+template <class T, int N> OPD_CPU_INLINE void formula_load(formula_vec<T, N> &v, const T *p)
+{
+    if constexpr (formula_is_half<T>::value)
+        opd_cpu_halves_to_floats(v.v, &p->x, N);
+    else
+        for (int k = 0; k < N; k++)
+            v.v[k] = p[k];
+}
+
+template <class T, int N> OPD_CPU_INLINE void formula_store(T *p, const formula_vec<T, N> &v)
+{
+    if constexpr (formula_is_half<T>::value)
+        opd_cpu_floats_to_halves(&p->x, v.v, N);
+    else
+        for (int k = 0; k < N; k++)
+            p[k] = v.v[k];
+}
+
+// use(e, i, k): element i of e is the k-th of `count` that lie side by side. WRITES: it is stored
+// then. Only where there are halves, which are converted so many at once; returns how many were
+// used, the rest is the caller's.
+template <bool WRITES, class F, class U>
+OPD_CPU_INLINE int64_t formula_tiles(const F &f, const typename F::index *at, int64_t count,
+                                     const U &use)
+{
+    enum { TILE = 64 };
+    int64_t k = 0;
+    if constexpr (F::halves)
+        for (; k + TILE <= count; k += TILE) {
+            typename F::template elements<TILE> e;
+            f.load(e, at, k);
+            OPD_CPU_VECTORIZE
+            for (int i = 0; i < TILE; i++)
+                use(e, i, k + i);
+            if constexpr (WRITES)
+                f.store(e, at, k);
+        }
+    return k;
+}
+
 template <class F, int N> OPD_CPU_INLINE void formula_map_block(const F &f, int64_t block)
 {
     int64_t i = block * f.share;
@@ -9,8 +72,10 @@ template <class F, int N> OPD_CPU_INLINE void formula_map_block(const F &f, int6
         typename F::index at[F::offsets];
         f.locate(i, at);
         const int64_t count = formula_least(row - i % row, end - i);
+        int64_t k = formula_tiles<true>(f, at, count,
+                                        [&](auto &e, int k, int64_t) { f.compute(e, k); });
         OPD_CPU_VECTORIZE
-        for (int64_t k = 0; k < count; k++) {
+        for (; k < count; k++) {
             typename F::template elements<1> e;
             f.load(e, at, k);
             f.compute(e, 0);
@@ -49,8 +114,11 @@ template <class F> OPD_CPU_INLINE void formula_sum_columns(const F &f, int64_t m
         for (int t = 0; t < F::offsets; t++)
             at[t] = base[t];
         f.summed.add((typename F::index)m, at);
+        int64_t k = formula_tiles<false>(f, at, count, [&](const auto &e, int i, int64_t k) {
+            sums[k] = F::join::join(sums[k], f.value(e, i));
+        });
         OPD_CPU_VECTORIZE
-        for (int64_t k = 0; k < count; k++) {
+        for (; k < count; k++) {
             typename F::template elements<1> e;
             f.load(e, at, k);
             sums[k] = F::join::join(sums[k], f.value(e, 0));
@@ -79,11 +147,19 @@ OPD_CPU_INLINE typename F::sum_type formula_join(const F &f, int64_t result, int
         count = formula_least(row - m % row, end - m);
         int64_t k = 0;
         for (; k + LANES <= count; k += LANES) {
-            OPD_CPU_VECTORIZE
-            for (int lane = 0; lane < LANES; lane++) {
-                typename F::template elements<1> e;
-                f.load(e, at, k + lane);
-                sums[lane] = J::join(sums[lane], value(e, 0));
+            if constexpr (F::halves) {
+                typename F::template elements<LANES> e;
+                f.load(e, at, k);
+                OPD_CPU_VECTORIZE
+                for (int lane = 0; lane < LANES; lane++)
+                    sums[lane] = J::join(sums[lane], value(e, lane));
+            } else {
+                OPD_CPU_VECTORIZE
+                for (int lane = 0; lane < LANES; lane++) {
+                    typename F::template elements<1> e;
+                    f.load(e, at, k + lane);
+                    sums[lane] = J::join(sums[lane], value(e, 0));
+                }
             }
         }
         for (int lane = 0; k < count; k++, lane++) {
@@ -103,11 +179,10 @@ OPD_CPU_INLINE typename F::sum_type formula_join(const F &f, int64_t result, int
 // One result after the other.
 template <class F> OPD_CPU_INLINE void formula_sum_rows(const F &f, int64_t begin, int64_t end)
 {
-    typedef typename F::template elements<1> E;
     const int64_t last = formula_least((blockIdx.x + 1) * f.group, f.n_kept);
     for (int64_t result = blockIdx.x * f.group; result < last; result++)
         f.put(blockIdx.y * f.n_kept + result,
-              formula_join<F, typename F::join>(f, result, begin, end, [&](const E &e, int k) {
+              formula_join<F, typename F::join>(f, result, begin, end, [&](const auto &e, int k) {
                   return f.value(e, k);
               }));
 }
@@ -131,8 +206,10 @@ template <class F> struct formula_reader {
             typename F::index at[F::offsets] = {};
             f.kept.add((typename F::index)index, at);
             f.summed.add((typename F::index)m, at);
+            int64_t k = formula_tiles<true>(f, at, row,
+                                            [&](auto &e, int k, int64_t) { compute(e, k); });
             OPD_CPU_VECTORIZE
-            for (int64_t k = 0; k < row; k++) {
+            for (; k < row; k++) {
                 typename F::template elements<1> e;
                 f.load(e, at, k);
                 compute(e, 0);

@@ -1,6 +1,22 @@
 // Part of opd-formula.cuh: on a GPU.
 namespace opd
 {
+template <class T> struct formula_is_half {
+    static constexpr bool value = false; // a matter of the CPU's
+};
+
+template <class T, int N> using formula_vec = vec<T, N>;
+
+template <class T, int N> __device__ __forceinline__ void formula_load(vec<T, N> &v, const T *p)
+{
+    v = load_vec<N>(p);
+}
+
+template <class T, int N> __device__ __forceinline__ void formula_store(T *p, const vec<T, N> &v)
+{
+    store_vec(p, v);
+}
+
 template <class F, int N> __device__ __forceinline__ void formula_map_block(const F &f, uint32_t block)
 {
     const int64_t i = (int64_t)block * FORMULA_BLOCK + threadIdx.x, first = i * N;

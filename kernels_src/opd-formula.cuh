@@ -3,7 +3,9 @@
 // The daemon makes a struct F of the formulas of a launch: tensors, sizes, and what is computed of
 // an element. It has
 //   index, offsets       where elements are is told by so many of these, found once for a vector
-//   elements<N>          N elements of each tensor; one of a tensor repeated along them
+//   elements<N>          N elements of each tensor, as formula_vec; one of a tensor repeated along
+//                        them
+//   halves               whether a tensor is of opd::half
 //   load, store, aligned N at a time, from k elements behind the offsets
 //   compute, value       of the k-th of those elements
 // The same templates serve the CPU, where a block has one thread, which takes the elements in order.
@@ -11,8 +13,12 @@ namespace opd
 {
 template <class T, class A> __device__ __forceinline__ A formula_exp(A x)
 {
-    if constexpr (is_16bit<T>::value)
-        return __expf(x); // errs by 1e-5 at most, far less than the type
+    if constexpr (is_16bit<T>::value) // errs by 1e-5 at most, far less than the type
+#ifdef OPD_CPU
+        return opd_cpu_rough_expf(x);
+#else
+        return __expf(x);
+#endif
     else
         return exp(x);
 }

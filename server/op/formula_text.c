@@ -89,9 +89,12 @@ static void write_elements(const struct formula_kernel *k, struct buf *out)
     buf_append_str(out, "    template <int N> struct elements {\n");
     for (int i = 0; i < k->n_operands; i++)
         if (!k->operands[i].of_row)
-            buf_printf(out, "        opd::vec<%s, %s> %c_%s;\n", k->operands[i].type,
+            buf_printf(out, "        opd::formula_vec<%s, %s> %c_%s;\n", k->operands[i].type,
                        k->operands[i].single ? "1" : "N", mark(k, i, "er"), operand_name(k, i));
-    buf_append_str(out, "    };\n    template <int N> __device__ __forceinline__ bool aligned() "
+    buf_append_str(out, "    };\n    static constexpr bool halves = false");
+    for (int i = 0; i < k->n_operands; i++)
+        buf_printf(out, " || opd::formula_is_half<%s>::value", k->operands[i].type);
+    buf_append_str(out, ";\n    template <int N> __device__ __forceinline__ bool aligned() "
                         "const\n    {\n        return true");
     for (int i = 0; i < k->n_operands; i++)
         if (!k->operands[i].single && !k->operands[i].of_row)
@@ -120,11 +123,12 @@ static void write_transfer(const struct formula_kernel *k, bool written, bool ea
         else if (each && !o->single)
             buf_printf(out, "e.e_%s[k] = p_%s[at[%d] + k];\n", name, name, o->offset);
         else if (written)
-            buf_printf(out, "opd::store_vec(o_%s + at[%d] + k, e.r_%s);\n", name, o->offset, name);
+            buf_printf(out, "opd::formula_store(o_%s + at[%d] + k, e.r_%s);\n", name, o->offset,
+                       name);
         else if (o->single)
-            buf_printf(out, "e.e_%s = opd::load_vec<1>(p_%s + at[%d]);\n", name, name, o->offset);
+            buf_printf(out, "opd::formula_load(e.e_%s, p_%s + at[%d]);\n", name, name, o->offset);
         else
-            buf_printf(out, "e.e_%s = opd::load_vec<N>(p_%s + at[%d] + k);\n", name, name,
+            buf_printf(out, "opd::formula_load(e.e_%s, p_%s + at[%d] + k);\n", name, name,
                        o->offset);
     }
     buf_append_str(out, "    }\n");
@@ -225,8 +229,8 @@ static void write_run(const struct formula_kernel *k, struct buf *out)
         write_formulas(k, reach, out);
         for (int i = 0; i < k->n_operands; i++)
             if (k->operands[i].written && !k->operands[i].of_row)
-                buf_printf(out, "        e.r_%s[k] = (%s)(t_%s);\n", operand_name(k, i),
-                           k->operands[i].type, operand_name(k, i));
+                buf_printf(out, "        e.r_%s[k] = t_%s;\n", operand_name(k, i),
+                           operand_name(k, i));
         buf_append_str(out, "        });\n");
     }
     buf_append_str(out, "    }\n");
@@ -252,8 +256,7 @@ static void write_compute(const struct formula_kernel *k, struct buf *out)
     write_formulas(k, &k->reach, out);
     for (int i = 0; i < k->n_operands; i++)
         if (k->operands[i].written)
-            buf_printf(out, "        e.r_%s[k] = (%s)(t_%s);\n", operand_name(k, i),
-                       k->operands[i].type, operand_name(k, i));
+            buf_printf(out, "        e.r_%s[k] = t_%s;\n", operand_name(k, i), operand_name(k, i));
     buf_append_str(out, "    }\n");
 }
 

@@ -72,7 +72,8 @@ class Bench:
         leaves = case.make_leaves(case.inputs)
         wanted = [t for t in leaves if t.requires_grad]
         outputs = [as_list(f(*leaves)) for f in sides]
-        grads = [torch.randn_like(t) for t in outputs[0]]
+        # Of a mean more: in float16 all else would be subnormal, of which few digits are left.
+        grads = [torch.randn_like(t) if t.ndim else torch.full_like(t, 4096) for t in outputs[0]]
         self.row(size, f"{name} backward", *[
             lambda outs=outs: torch.autograd.grad(outs, wanted, grads, retain_graph=True) for outs in outputs])  # fmt: skip
 

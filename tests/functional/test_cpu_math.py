@@ -103,3 +103,17 @@ def test_functions_of_double_are_not_called_one_by_one(start_daemon, name):
     assert kernels
     for kernel in kernels:
         assert not re.search(r"(?:call|jmp) .*<(?!__tls_get_addr)\w+@plt>", kernel["text"]), kernel["text"]
+
+
+@pytest.mark.parametrize("row", [64, 59, 96])
+def test_halves_are_converted_as_ieee_says(start_daemon, row):
+    """Of every value, whether many are converted at once, none, or the first of a row."""
+    every = np.arange(65536 // row * row, dtype=np.uint32).astype(np.uint16).view(np.float16).reshape(-1, row)
+    factors = np.float16([1, -1, 0.3333, 3, 1e-3, 5.96e-8, 1.5, 60000])  # also to what is subnormal, or infinite
+    with np.errstate(all="ignore"), start_daemon(device="cpu").connect() as client:
+        for shift in range(len(factors)):
+            by = np.resize(np.roll(factors, shift), row)
+            expected = (every.astype(np.float32) * by.astype(np.float32)).astype(np.float16)
+            found = client.ops.mul(every, by).numpy()
+            wrong = (found.view(np.uint16) != expected.view(np.uint16)) & ~(np.isnan(found) & np.isnan(expected))
+            assert not wrong.any(), (every[wrong][:5], found[wrong][:5], expected[wrong][:5])
