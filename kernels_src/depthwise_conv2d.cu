@@ -109,8 +109,8 @@
 //!   kernel  depthwise_forward_any otherwise threads numel(output)
 //
 //! backward cpu grad_input
-//!   kernel  depthwise_grad_input_rows<scalar_t, TAPS> when SW == 1 threads N*C*cdiv(H, 8) by 1
-//!   kernel  depthwise_grad_input_apart otherwise threads N*C*cdiv(H, 8) by 1
+//!   kernel  depthwise_grad_input_rows<scalar_t, KW <= 7 && (SW == 1 || DW == 1) ? \
+//!             cdiv(KW, SW) : 0> threads N*C*cdiv(H, 8) by 1
 //! backward cuda grad_input
 //!   kernel  depthwise_grad_input_tensor<scalar_t, KH, KW, DW, GRAD_LEAD, OUT_EVEN, GRAD_TILES, \
 //!             GRAD_ALL> when TENSOR && GRAD_TILED && GRAD_DEPTH <= 6

@@ -32,18 +32,18 @@ __device__ __forceinline__ int64_t find_tap(int64_t by, int64_t apart, int64_t e
     return tap < end ? tap : -1;
 }
 
-// sum + the sum over i < rows, j < columns of a[i, j] * b[(top + i*down) / apart, left + j*right],
-// of those that are inside b alone; NaN as soon as it is.
+// sum + the sum over i < rows, j < columns of a[i, j] * b[y, x], where y is (top + i*down) / apart
+// and x (left + j*right) / across, of those that are inside b alone; NaN as soon as it is.
 template <class T>
 __device__ acc_t add_inside(acc_t sum, const T *a, int64_t rows, int64_t columns, const T *b,
                             int64_t height, int64_t width, int64_t top, int64_t left, int64_t down,
-                            int64_t right, int64_t apart)
+                            int64_t right, int64_t apart, int64_t across)
 {
     for (int64_t i = 0; i < rows && !isnan(sum); i++) {
         const int64_t y = find_tap(top + i * down, apart, height);
         for (int64_t j = 0; y >= 0 && j < columns; j++) {
-            const int64_t x = left + j * right;
-            if (x >= 0 && x < width)
+            const int64_t x = find_tap(left + j * right, across, width);
+            if (x >= 0)
                 sum += opd::load(a + i * columns + j) * opd::load(b + y * width + x);
         }
     }
@@ -58,17 +58,21 @@ template <class T> __device__ __forceinline__ bool all_finite(const T *v, int64_
     return others == 0;
 }
 
-// to[k] = sums[k] for n columns. The zeros around a line may have met a weight that is not finite:
-// again(k) is a sum without them.
+// to[k*step] = sums[k] for n columns. The zeros around a line may have met a weight that is not
+// finite: again(k) is a sum without them.
 template <class T, class F>
-__device__ __forceinline__ void store_line(T *to, const acc_t *sums, int64_t n, bool finite,
-                                           const F &again)
+__device__ __forceinline__ void store_line(T *to, int64_t step, const acc_t *sums, int64_t n,
+                                           bool finite, const F &again)
 {
-    for (int64_t k = 0; k < n; k++)
-        opd::store(to + k, sums[k]);
+    if (step == 1)
+        for (int64_t k = 0; k < n; k++)
+            opd::store(to + k, sums[k]);
+    else
+        for (int64_t k = 0; k < n; k++)
+            opd::store(to + k * step, sums[k]);
     for (int64_t k = 0; !finite && k < n; k++)
         if (isnan(sums[k]))
-            opd::store(to + k, again(k));
+            opd::store(to + k * step, again(k));
 }
 
 // v[k] = line[from + k*step], 0 outside of it, for n columns.
@@ -184,21 +188,23 @@ __global__ void depthwise_forward_rows(const T *__restrict__ input, const T *__r
                                return r < rows && kh >= 0 ? window + kh * KW : nullptr;
                            });
         for (int r = 0; r < rows; r++)
-            store_line(output + (plane * OH + row + r) * OW + ow, sums[r], n, finite,
+            store_line(output + (plane * OH + row + r) * OW + ow, 1, sums[r], n, finite,
                        [&](int64_t k) {
                            return add_inside(start, window, KH, KW, image, H, W,
-                                             (row + r) * SH - PH, (ow + k) * SW - PW, DH, DW, 1);
+                                             (row + r) * SH - PH, (ow + k) * SW - PW, DH, DW, 1, 1);
                        });
     }
 }
 
-// SW is 1: a row's gradient is a window turned round.
+// A row's gradient is a window turned round. Columns that are SW apart read the same of its taps,
+// every `skip`-th, and are summed side by side. TAPS: at most so many of a row, or 0.
 template <class T, int TAPS>
 __global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
                                           const T *__restrict__ weight, T *__restrict__ grad_input,
                                           int64_t C, int64_t M, int64_t H, int64_t W, int64_t OH,
                                           int64_t OW, int64_t KH, int64_t KW, int64_t SH,
-                                          int64_t PH, int64_t PW, int64_t DH, int64_t DW)
+                                          int64_t SW, int64_t PH, int64_t PW, int64_t DH,
+                                          int64_t DW)
 {
     const int64_t groups = (H + CPU_ROWS - 1) / CPU_ROWS, plane = blockIdx.x / groups;
     const int64_t row = blockIdx.x % groups * CPU_ROWS, rows = min((int64_t)CPU_ROWS, H - row);
@@ -206,70 +212,44 @@ __global__ void depthwise_grad_input_rows(const T *__restrict__ grad_output,
     const bool finite = all_finite(windows, M * KH * KW);
     const int64_t first = max((int64_t)0, row + PH - (KH - 1) * DH) / SH;
     const int64_t end = min(OH, (row + rows - 1 + PH) / SH + 1);
-    for (int64_t x = 0; x < W; x += CPU_COLUMNS) {
-        const int64_t n = min((int64_t)CPU_COLUMNS, W - x);
+    int64_t skip = 1;
+    while (skip * DW % SW != 0)
+        skip++;
+    const int64_t apart = skip * DW / SW;
+    for (int64_t x = 0; x < W; x += x % SW == SW - 1 ? (CPU_COLUMNS - 1) * SW + 1 : 1) {
+        const int64_t n = min((int64_t)CPU_COLUMNS, (W - x + SW - 1) / SW);
+        int64_t kw = 0;
+        while (kw < KW && (x + PW - kw * DW) % SW != 0)
+            kw++;
+        const int64_t taps = (KW - kw + skip - 1) / skip, last = kw + (taps - 1) * skip;
+        const int64_t from = (x + PW - last * DW) / SW;
         alignas(64) acc_t sums[CPU_ROWS][CPU_COLUMNS] = {};
-        for (int64_t m = 0; m < M; m++) {
+        for (int64_t m = 0; taps > 0 && m < M; m++) {
             const T *out = grad_output + (plane * M + m) * OH * OW;
-            const T *last = windows + (m * KH + 1) * KW - 1;
-            for (int64_t oh = first; oh < end; oh++)
-                add_line<TAPS>(sums, n, out + oh * OW, OW, x + PW - (KW - 1) * DW, 1, DW, KW, -1,
-                               [&](int r) -> const T * {
-                                   const int64_t kh = find_tap(row + r + PH - oh * SH, DH, KH);
-                                   return r < rows && kh >= 0 ? last + kh * KW : nullptr;
-                               });
+            const T *window = windows + m * KH * KW + last;
+            for (int64_t oh = first; oh < end; oh++) {
+                const auto weights = [&](int r) -> const T * {
+                    const int64_t kh = find_tap(row + r + PH - oh * SH, DH, KH);
+                    return r < rows && kh >= 0 ? window + kh * KW : nullptr;
+                };
+                if (TAPS <= 1 || taps == TAPS)
+                    add_line<TAPS>(sums, n, out + oh * OW, OW, from, 1, apart, taps, -(int)skip,
+                                   weights);
+                else
+                    add_line<TAPS <= 1 ? 1 : TAPS - 1>(sums, n, out + oh * OW, OW, from, 1, apart,
+                                                       taps, -(int)skip, weights);
+            }
         }
         for (int r = 0; r < rows; r++)
-            store_line(grad_input + (plane * H + row + r) * W + x, sums[r], n, finite,
+            store_line(grad_input + (plane * H + row + r) * W + x, SW, sums[r], n, finite,
                        [&](int64_t k) {
                            acc_t sum = 0;
                            for (int64_t m = 0; m < M; m++)
                                sum = add_inside(sum, windows + m * KH * KW, KH, KW,
                                                 grad_output + (plane * M + m) * OH * OW, OH, OW,
-                                                row + r + PH, x + k + PW, -DH, -DW, SH);
+                                                row + r + PH, x + k * SW + PW, -DH, -DW, SH, SW);
                            return sum;
                        });
-    }
-}
-
-// Else each column of grad_output is added where it came from. Columns that are SW apart lie side
-// by side in `sums`, since one tap adds to those.
-template <class T>
-__global__ void depthwise_grad_input_apart(const T *__restrict__ grad_output,
-                                           const T *__restrict__ weight, T *__restrict__ grad_input,
-                                           int64_t C, int64_t M, int64_t H, int64_t W, int64_t OH,
-                                           int64_t OW, int64_t KH, int64_t KW, int64_t SH,
-                                           int64_t SW, int64_t PH, int64_t PW, int64_t DH,
-                                           int64_t DW)
-{
-    const int64_t groups = (H + CPU_ROWS - 1) / CPU_ROWS, plane = blockIdx.x / groups;
-    const int64_t row = blockIdx.x % groups * CPU_ROWS, rows = min((int64_t)CPU_ROWS, H - row);
-    const int64_t first_oh = max((int64_t)0, row + PH - (KH - 1) * DH) / SH;
-    const int64_t end_oh = min(OH, (row + rows - 1 + PH) / SH + 1), pitch = CPU_COLUMNS / SW + 1;
-    for (int64_t x = 0; x < W; x += CPU_COLUMNS) {
-        const int64_t n = min((int64_t)CPU_COLUMNS, W - x);
-        alignas(64) acc_t sums[CPU_ROWS][2 * CPU_COLUMNS] = {};
-        for (int64_t i = 0; i < M * KW; i++) {
-            const int64_t m = i / KW, kw = i % KW, from = kw * DW - PW - x; // of column 0 in sums
-            const int64_t begin = clamp((SW - 1 - from) / SW, OW), at = from + begin * SW;
-            const int64_t count = clamp((n - 1 - from + SW) / SW, OW) - begin;
-            const T *out = grad_output + (plane * M + m) * OH * OW + begin;
-            for (int64_t oh = first_oh; count > 0 && oh < end_oh; oh++)
-                for (int r = 0; r < rows; r++) {
-                    const int64_t kh = find_tap(row + r + PH - oh * SH, DH, KH);
-                    if (kh < 0)
-                        continue;
-                    const acc_t w = opd::load(weight + ((plane % C * M + m) * KH + kh) * KW + kw);
-                    acc_t *__restrict__ to = sums[r] + at % SW * pitch + at / SW;
-                    for (int64_t k = 0; k < count; k++)
-                        to[k] += w * opd::load(out + oh * OW + k);
-                }
-        }
-        for (int r = 0; r < rows; r++)
-            for (int64_t phase = 0; phase < min(SW, n); phase++)
-                for (int64_t k = phase, i = 0; k < n; k += SW, i++)
-                    opd::store(grad_input + (plane * H + row + r) * W + x + k,
-                               sums[r][phase * pitch + i]);
     }
 }
 
@@ -337,7 +317,7 @@ __global__ void depthwise_grad_weight_rows(const T *__restrict__ input,
             for (int64_t plane = channel; plane < N * CM; plane += CM)
                 sum = add_inside(sum, grad_output + plane * OH * OW, OH, OW,
                                  input + plane / M * H * W, H, W, (kh + y) * DH - PH,
-                                 (kw + x) * DW - PW, SH, SW, 1);
+                                 (kw + x) * DW - PW, SH, SW, 1, 1);
         }
         opd::store(is_bias ? grad_bias + channel
                            : grad_weight + (channel * KH + kh + y) * KW + kw + x,
