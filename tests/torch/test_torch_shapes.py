@@ -387,6 +387,20 @@ def test_an_exported_range_in_a_new_process(ops, draw, run_fresh, tmp_path):
         assert_close(got, net(*call))
 
 
+@pytest.mark.parametrize("factor", [2.0, 1.5, 0.7])
+def test_a_resize_of_what_was_halved(ops, draw, factor):
+    """A size that is a quotient stays open, odd or even, also where it is multiplied by a float."""
+    x = draw(2, 3, 13, 12)
+    net = torch.nn.Sequential(
+        opd.torch.DepthwiseConv2d(3, 3, stride=2, padding=1).to(x),
+        opd.torch.UpsampleBilinear2d(scale_factor=factor),
+    )
+    model = export(net, (x,), dynamic_shapes=({2: Dim("H", min=5, max=64)},)).module()
+    for size in (5, 12, 33, 64):
+        x = draw(2, 3, size, 12)
+        assert_close(model(x), net(x))
+
+
 def test_a_range_that_the_operator_refuses(ops, draw):
     """What `require` says becomes a bound of the range, in the daemon's names of nothing."""
     ranges = ({2: Dim("H", min=1, max=64)}, None)

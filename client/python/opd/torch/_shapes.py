@@ -159,7 +159,11 @@ class Symbols(Arithmetic):
         return _torch.sym_float(a)
 
     def floor(self, a: Any) -> Any:
-        return math.floor(a) if _is_open(a) else super().floor(a)
+        if not _is_open(a):
+            return super().floor(a)
+        # math.floor() would ask whether a quotient in `a` is exact, and compile for each answer.
+        cut = math.trunc(a)
+        return cut if _is_known(a >= 0) else cut - _torch.sym_ite(cut > a, 1, 0)
 
     def quotient(self, a: Any, b: Any) -> Any:
         if not _is_open(a) and not _is_open(b):
