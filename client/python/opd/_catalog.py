@@ -6,7 +6,7 @@ import os
 from typing import Any, Callable, Optional
 
 from ._link import Link
-from ._spec import Spec
+from ._spec import Spec, suggest
 from .errors import NotFound
 
 
@@ -75,11 +75,11 @@ class Catalog:
     def explain_missing(self, name: str, events: list[dict[str, Any]]) -> str:
         """As tell_missing(), of what has happened."""
         failure = self._find_failure(name, events)
+        names = sorted(n for n in self.specs if "." not in n)
+        why = f": {failure}" if failure else suggest(name, names)
         return f"the daemon has no operator {name!r}" + (
-            f": {failure}"
-            if failure
-            else f"; it has {', '.join(sorted(n for n in self.specs if '.' not in n))}; `opctl kernels add DIR` or "
-            "opd.connect(kernels=DIR) adds those of a folder"
+            why
+            or f"; it has {', '.join(names)}; `opctl kernels add DIR` or opd.connect(kernels=DIR) adds those of a folder"
         )
 
     def _find_failure(self, name: str, events: list[dict[str, Any]]) -> str:
