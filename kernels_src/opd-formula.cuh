@@ -187,6 +187,24 @@ template <class F, int CAPACITY, int TENSORS, int... PLACES> struct formula_list
     }
 };
 
+// What tensors of lists have found of the gradient of one that all share.
+template <class T, int CAPACITY> struct formula_parts {
+    int64_t n;
+    uint32_t count;
+    bool more; // than `to` has already
+    T *to;
+    const T *parts[CAPACITY];
+};
+template <class A, class T, int CAPACITY> __global__ void formula_join(formula_parts<T, CAPACITY> p)
+{
+    CUDA_KERNEL_LOOP(i, p.n) {
+        A sum = p.more ? A(p.to[i]) : A(0);
+        for (uint32_t k = 0; k < p.count; k++)
+            sum += A(p.parts[k][i]);
+        p.to[i] = T(sum);
+    }
+}
+
 } // namespace opd
 
 #ifdef OPD_CPU

@@ -307,6 +307,11 @@ struct opd_backward_params {
     size_t input_count;
     struct opd_tensor *tensors; // filled with input_count gradients, id 0 where there is none
     double deadline;
+
+    // Of an operator of lists, as in struct opd_forward_params: of the outputs' gradients, and of
+    // those of inputs. A list of which none is given or wanted is OPD_SINGLE, with the id 0.
+    const int64_t *grad_lengths, *input_lengths;
+    size_t grad_length_count, input_length_count;
 };
 
 // A context can be used again until it is freed.

@@ -209,14 +209,20 @@ bool opd_backward(struct opd_client *c, const struct opd_backward_params *params
     struct pack p;
     struct opd_reply reply = { 0 };
     struct opd_forward_params options = { .deadline = params->deadline };
+    const struct id_lists grads = { params->grads, params->grad_lengths, params->grad_count,
+                                    params->grad_length_count };
+    const struct id_lists inputs = { params->inputs, params->input_lengths, params->input_count,
+                                     params->input_length_count };
+    if (!check_lengths(&grads, "gradients", err) || !check_lengths(&inputs, "inputs", err))
+        return false;
     pack_init(&p, 4);
     pack_int(&p, params->context);
-    pack_ids(&p, params->grads, params->grad_count);
-    pack_ids(&p, params->inputs, params->input_count);
+    pack_lists(&p, &grads);
+    pack_lists(&p, &inputs);
     pack_options(&p, &options);
     bool good = client_call_with(c, "backward", &p, (struct iovec){ 0 }, params->deadline, &reply,
                                  err) &&
-                read_tensors(c, params->tensors, params->input_count, &reply.result, err);
+                read_lists(c, params->tensors, &inputs, &reply.result, err);
     opd_reply_clear(&reply);
     return good;
 }

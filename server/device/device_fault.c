@@ -52,7 +52,8 @@ static void append_operands(struct buf *out, const struct plan *plan)
                 continue;
             char desc[128];
             tensor_desc_format(&o->desc, desc, sizeof desc);
-            bool list = k == 0 && plan->op->inputs[o->index].list; // the first stands for all
+            bool list = k == 0 ? plan->op->inputs[o->index].list
+                               : plan->op->outputs[o->index].list; // the first stands for all
             buf_printf(out, "%s%s%s %s", first ? "" : ", ", o->name, list ? "[0]" : "", desc);
             first = false;
         }

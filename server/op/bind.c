@@ -254,7 +254,7 @@ static bool bind_tensor(struct reader *r, const struct step *launch, struct argu
          arg->type.size < 4))
         return PARAM_FAIL(r, launch, p, ", whose sizes are of type %.64s, expected int or int64_t",
                           p->index);
-    if (launch->chunk && tensor < TENSOR_TEMP && body_tensor(r->op, tensor)->list)
+    if (launch->chunk && body_is_list(r->op, tensor))
         return PARAM_FAIL(r, launch, p,
                           ", a list of tensors, of which 'chunks' launches take many"
                           " at once, in a struct");

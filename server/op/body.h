@@ -220,6 +220,7 @@ struct op_body {
 // The input or output that a tensor id names, or of which it is the gradient; not for saved and
 // scratch tensors.
 struct op_tensor *body_tensor(const struct op *op, int tensor);
+bool body_is_list(const struct op *op, int tensor); // or a gradient of one
 // The name of a tensor by its id.
 const char *body_tensor_name(const struct op *op, int tensor);
 

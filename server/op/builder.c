@@ -52,7 +52,8 @@ uint32_t builder_operand(struct builder *b, int tensor)
         o.desc.strided = false;
         o.kind = PLAN_GRAD_INPUT;
         o.index = tensor - TENSOR_GRAD_INPUT;
-        if (!env_has_tensor(&b->env, tensor)) { // thrown away
+        if (!env_has_tensor(&b->env, tensor) || // thrown away
+            (b->parted && !request->op->inputs[o.index].list)) {
             o.kind = PLAN_SCRATCH;
             o.index += OP_MAX_TEMPS + OP_MAX_OUTPUTS;
         }

@@ -38,6 +38,8 @@ struct builder {
     struct plan_request *at_member;
     struct member_marks *marks; // what is above of tensors, by place
     struct launch_group *group; // launches that become one; NULL: none
+    bool parted; // by formulas: a gradient of a tensor that all share has a part of each place,
+    int totals[OP_MAX_INPUTS]; // and is this operand
     struct {
         const struct step *launch; // of `chunks`, of the chain at hand; NULL: none yet
         struct plan_step step;
@@ -94,6 +96,8 @@ bool builder_is_member(const struct builder *b,
 bool builder_is_listed(const struct builder *b, const struct step *steps, int n); // any of these
 // All launches of the formulas at each place: those of one kernel become few.
 bool builder_map_formulas(struct builder *b);
+// What each place says of the gradient of a tensor that all share becomes that. Behind all else.
+bool builder_join_parts(struct builder *b);
 
 // plan_inner.c: a step of elements, and one whose inner operator is asked otherwise.
 bool builder_inner(struct builder *b, const struct step *step);

@@ -380,7 +380,7 @@ bool op_is_derivable(const struct op *op)
     bool changes = false;
     for (int i = 0; i < op->n_inputs; i++)
         changes = changes || op->inputs[i].in_place;
-    return op->body->formulas && op->has_backward && !changes && !op->body->opaque;
+    return op->body->formulas && op->has_backward && !changes && !op->body->opaque && !op->lists;
 }
 
 static struct op *derive(struct text *t, const char *name, struct opd_err *err)

@@ -273,8 +273,7 @@ bool formula_finish(struct reader *r, struct opd_err *err)
     struct op *op = r->op;
     if (!check_used(r) || !check_op(r, err))
         return false;
-    if (!op->lists)
-        derive_all(r);
+    derive_all(r);
     for (int i = 0; i < r->formulas->n; i++) {
         const struct formula *f = &r->formulas->items[i];
         if (f->target < TENSOR_GRAD_INPUT)

@@ -72,6 +72,12 @@ struct op_tensor *body_tensor(const struct op *op, int tensor)
     return (struct op_tensor *)(uintptr_t)t;
 }
 
+bool body_is_list(const struct op *op, int tensor)
+{
+    bool temp = tensor >= TENSOR_TEMP && tensor < TENSOR_GRAD_OUTPUT;
+    return !temp && body_tensor(op, tensor)->list;
+}
+
 const char *body_tensor_name(const struct op *op, int tensor)
 {
     if (tensor >= TENSOR_GRAD_INPUT)

@@ -250,7 +250,7 @@ static bool build_steps(struct builder *b)
     for (int k = 1; k < b->n_members; k++)
         if (!builder_set_member(b, k) || !finish_results(b))
             return false;
-    return (!b->whole || builder_set_member(b, 0)) && finish_results(b);
+    return (!b->whole || builder_set_member(b, 0)) && finish_results(b) && builder_join_parts(b);
 }
 
 uint32_t builder_wanted(const struct plan_request *request)
@@ -274,6 +274,16 @@ static bool check_gradients(const struct builder *b)
     return true;
 }
 
+// Of empty lists: what all tensors share has no gradient of them.
+static bool build_nothing(struct builder *b)
+{
+    for (int i = 0; i < b->env.request->op->n_inputs; i++)
+        if ((b->env.wanted >> i & 1) && !builder_zero(b, TENSOR_GRAD_INPUT + i))
+            return false;
+    b->plan->steps = arena_copy(b->arena, b->steps, (size_t)b->plan->n_steps, sizeof *b->steps);
+    return true;
+}
+
 static bool build(struct builder *b, const struct plan_request *request)
 {
     if (request->direction == PLAN_BACKWARD && !request->op->has_backward)
@@ -284,11 +294,12 @@ static bool build(struct builder *b, const struct plan_request *request)
     if (request->op->lists ? !builder_start_lists(b, request)
                            : !rules_apply(request, &b->env, b->err))
         return false;
-    if (b->whole && b->n_members == 0)
-        return true; // of nothing
+    b->env.request = b->whole && b->n_members == 0 ? request : b->env.request;
     b->env.wanted = builder_wanted(request);
     if (!check_gradients(b))
         return false;
+    if (b->whole && b->n_members == 0)
+        return build_nothing(b);
     write_prelude(b);
     if (!build_steps(b))
         return false;

@@ -153,7 +153,6 @@ static uint32_t find_unasked(const struct builder *b, const struct step *launch)
         const struct argument *arg = &launch->args[i];
         int input = arg->tensor - TENSOR_GRAD_INPUT;
         if (input >= 0 && arg->param->writes && !arg->param->asked &&
-            !b->env.request->op->inputs[input].list &&
             dtype_is_float(env_tensor(&b->env, arg->tensor)->dtype))
             found |= 1u << input;
     }

@@ -14,8 +14,8 @@
 
 // What builder.h keeps of tensors, of one place.
 struct member_marks {
-    int operand_of[TENSOR_TEMP];
-    bool pending[TENSOR_TEMP], covered[TENSOR_TEMP];
+    int operand_of[TENSOR_COUNT];
+    bool pending[TENSOR_COUNT], covered[TENSOR_COUNT];
 };
 
 int plan_lists_length(const struct plan_lists *lists)
@@ -83,10 +83,9 @@ static bool check_lists(struct builder *b, const struct plan_request *request)
 bool builder_is_member(const struct builder *b, int tensor)
 {
     const struct op *op = b->whole->op;
-    if (tensor >= TENSOR_TEMP) // scratch is for all
-        return false;
-    return tensor >= TENSOR_OUTPUT ? op->outputs[tensor - TENSOR_OUTPUT].list
-                                   : op->inputs[tensor].list;
+    if (tensor >= TENSOR_TEMP && tensor < TENSOR_GRAD_OUTPUT)
+        return op->body->formulas != NULL; // `scratch` is for all, theirs has its own size
+    return body_is_list(op, tensor) || (b->parted && tensor >= TENSOR_GRAD_INPUT);
 }
 
 bool builder_is_listed(const struct builder *b, const struct step *steps, int n)
@@ -104,7 +103,7 @@ bool builder_is_listed(const struct builder *b, const struct step *steps, int n)
 
 static void copy_marks(struct builder *b, struct member_marks *m, bool back)
 {
-    for (int t = 0; t < TENSOR_TEMP; t++) {
+    for (int t = 0; t < TENSOR_COUNT; t++) {
         if (!builder_is_member(b, t))
             continue;
         if (!back) {
@@ -159,7 +158,34 @@ bool builder_set_member(struct builder *b, int member)
         r->inputs[i] = *b->whole->lists->of[i][member];
         r->inputs[i].dtype = b->whole->inputs[i].dtype;
     }
-    return rules_apply(r, &b->env, b->err) || opd_err_prefix(b->err, "at [%d]", member);
+    bool ok = rules_apply(r, &b->env, b->err);
+    b->env.wanted = builder_wanted(b->whole);
+    return ok || opd_err_prefix(b->err, "at [%d]", member);
+}
+
+// All that the caller gets is listed first. Gradients that come for a list come for all of it.
+static void list_results(struct builder *b)
+{
+    for (int t = TENSOR_OUTPUT; t < TENSOR_COUNT; t++)
+        if (builder_is_result(b, t) && (t < TENSOR_TEMP || t >= TENSOR_GRAD_INPUT))
+            builder_operand(b, t);
+    for (int o = 0; b->whole->direction == PLAN_BACKWARD && o < b->whole->op->n_outputs; o++)
+        b->pending[TENSOR_GRAD_OUTPUT + o] = b->whole->grad_absent >> o & 1;
+}
+
+static void part_totals(struct builder *b)
+{
+    const struct op *op = b->whole->op;
+    b->parted = b->n_members > 0 && op->body->formulas && b->whole->direction == PLAN_BACKWARD;
+    for (int i = 0; b->parted && i < op->n_inputs; i++) {
+        int t = TENSOR_GRAD_INPUT + i;
+        if (op->inputs[i].list)
+            continue;
+        b->totals[i] = b->operand_of[t];
+        for (int k = 0; k < b->n_members; k++)
+            b->marks[k].operand_of[t] = -1;
+        b->operand_of[t] = -1;
+    }
 }
 
 bool builder_start_lists(struct builder *b, const struct plan_request *request)
@@ -182,10 +208,11 @@ bool builder_start_lists(struct builder *b, const struct plan_request *request)
         ok = builder_set_member(b, k) && (k == 0 || check_singles(b, first));
         if (k == 0 && first)
             *first = b->env;
-        for (int o = 0; o < request->op->n_outputs && ok; o++)
-            builder_operand(b, TENSOR_OUTPUT + o);
+        if (ok)
+            list_results(b);
     }
     free(first);
+    part_totals(b);
     return ok;
 }
 
@@ -252,15 +279,17 @@ static bool joins(const struct launch_group *g, const struct formula_launch *lau
                0;
 }
 
-static void join(struct builder *b, const struct formula_launch *launch)
+static bool join(struct builder *b, const struct formula_launch *launch)
 {
     struct launch_group *g = b->group;
     static const uint64_t null = 0;
     for (int i = 0, n = 0; i < launch->packed.n_slots; i++) {
         if (g->places[i] < n)
             continue;
-        struct plan_slot slot = { (uint32_t)g->each.size,
-                                  builder_operand(b, (int)launch->packed.slots[i].operand) };
+        int tensor = (int)launch->packed.slots[i].operand;
+        if (b->pending[tensor] && !builder_zero(b, tensor))
+            return false;
+        struct plan_slot slot = { (uint32_t)g->each.size, builder_operand(b, tensor) };
         buf_append(&g->slots, &slot, sizeof slot);
         buf_append(&g->each, &null, sizeof null);
         n++;
@@ -269,6 +298,7 @@ static void join(struct builder *b, const struct formula_launch *launch)
     buf_append(&g->first, &g->blocks, sizeof g->blocks);
     g->blocks += launch->grid[0];
     g->n++;
+    return true;
 }
 
 // The arguments, as opd.cuh lays them out.
@@ -325,22 +355,41 @@ static bool add_group(struct builder *b)
 
 struct mapper {
     struct builder *b;
-    struct buf text; // what the kernel of the place at hand is compiled with
+    struct buf text; // what the next kernel of the place at hand is compiled with
+    size_t common;   // of that, what all are
 };
 
-// The only one of its place.
+// A sum is by itself: it reads nothing that a group's launch makes.
+static bool add_single(struct builder *b, const struct formula_launch *launch, const char *prelude)
+{
+    struct plan_step step = { .kind = PLAN_STEP_LAUNCH,
+                              .grid = { launch->grid[0], launch->grid[1], 1 },
+                              .block = { launch->block, 1, 1 } };
+    b->prelude = prelude;
+    bool ok = builder_add_launch(b, &step, &launch->packed, launch->kernel, launch->line);
+    b->prelude = NULL;
+    return ok;
+}
+
+static bool add_to_group(struct builder *b, const struct formula_launch *launch,
+                         const char *prelude)
+{
+    return (joins(b->group, launch, prelude) ||
+            (add_group(b) && start_group(b, launch, prelude))) &&
+           join(b, launch);
+}
+
 static bool add_launch(void *data, const struct formula_launch *launch)
 {
+    static const char map[] = "opd::formula_map<";
     struct mapper *m = data;
     const char *prelude = buf_str(&m->text);
-    if (!joins(m->b->group, launch, prelude)) {
-        if (!add_group(m->b) || !start_group(m->b, launch, prelude))
-            return false;
-    }
-    join(m->b, launch);
+    bool is_map = strncmp(launch->kernel, map, strlen(map)) == 0;
+    bool ok = is_map ? add_to_group(m->b, launch, prelude) : add_single(m->b, launch, prelude);
+    m->text.size = m->common;
     for (int i = 0; i < launch->n_written; i++)
         m->b->covered[launch->written[i]] = true;
-    return true;
+    return ok;
 }
 
 bool builder_map_formulas(struct builder *b)
@@ -353,10 +402,75 @@ bool builder_map_formulas(struct builder *b)
         buf_append_str(&m.text, b->plan->prelude);
         if (b->whole->op->body->formulas->calls_device)
             buf_append_str(&m.text, PLAN_BEHIND_SOURCE);
+        m.common = m.text.size;
         ok = builder_set_member(b, k) && formula_plan(&b->env, &m.text, add_launch, &m, b->err);
+        for (int t = TENSOR_OUTPUT; t < TENSOR_COUNT; t++)
+            b->pending[t] = builder_is_result(b, t) && !b->covered[t]; // sums of nothing
     }
     buf_finish(&m.text);
     return ok && add_group(b);
+}
+
+// --- parts of one gradient
+
+enum { JOINED_PARTS = 256 }; // in a launch
+
+// opd::formula_parts of opd-formula.cuh.
+struct joined {
+    uint64_t n;
+    uint32_t n_parts, more;
+    uint64_t to, parts[JOINED_PARTS];
+};
+
+static bool join_some(struct builder *b, int tensor, int first, int n)
+{
+    int total = b->totals[tensor - TENSOR_GRAD_INPUT];
+    const struct tensor_desc *d = &b->plan->operands[total].desc;
+    const char *type = dtype_type(d->dtype), *acc = dtype_acc(d->dtype);
+    struct joined *args = arena_alloc(b->arena, 1, sizeof *args);
+    *args = (struct joined){ .n = (uint64_t)tensor_desc_numel(d),
+                             .n_parts = (uint32_t)n,
+                             .more = first > 0 };
+    struct plan_step step = { .kind = PLAN_STEP_LAUNCH,
+                              .grid = { args->n < 1 << 24 ? (uint32_t)(args->n + 255) / 256
+                                                          : 1 << 16,
+                                        1, 1 },
+                              .block = { b->whole->on_cpu ? 1 : 256, 1, 1 },
+                              .args_size = sizeof *args,
+                              .args = (uint8_t *)args,
+                              .n_slots = n + 1 };
+    step.slots = arena_alloc(b->arena, (size_t)n + 1, sizeof *step.slots);
+    step.slots[0] = (struct plan_slot){ offsetof(struct joined, to), (uint32_t)total };
+    for (int k = 0; k < n; k++) {
+        const struct member_marks *m = &b->marks[first + k];
+        step.slots[k + 1] = (struct plan_slot){ (uint32_t)(offsetof(struct joined, parts) + 8 *
+                                                           (size_t)k),
+                                                (uint32_t)m->operand_of[tensor] };
+    }
+    const char *kernel = arena_printf(b->arena, "opd::formula_join<%s, %s, %d>", acc, type,
+                                      JOINED_PARTS);
+    return builder_add_kernel(b, &(struct plan_param){ .size = sizeof *args }, 1, kernel, 0,
+                              &step.kernel) &&
+           builder_add_step(b, &step);
+}
+
+bool builder_join_parts(struct builder *b)
+{
+    bool ok = true;
+    if (!b->parted)
+        return true;
+    copy_marks(b, &b->marks[b->member], false);
+    for (int i = 0; i < b->whole->op->n_inputs; i++) {
+        int t = TENSOR_GRAD_INPUT + i;
+        if (b->whole->op->inputs[i].list || !(b->env.wanted >> i & 1) ||
+            tensor_desc_numel(&b->whole->inputs[i]) == 0)
+            continue;
+        for (int k = 0; k < b->n_members && ok; k += JOINED_PARTS) {
+            int left = b->n_members - k;
+            ok = join_some(b, t, k, left < JOINED_PARTS ? left : JOINED_PARTS);
+        }
+    }
+    return ok;
 }
 
 void builder_finish_lists(struct builder *b)

@@ -336,18 +336,12 @@ bool schema_check_lists(struct reader *r)
     const struct op *op = r->op;
     if (!op->lists)
         return true;
-    for (int i = 0; i < r->body->n_sections; i++) {
-        if (r->sections[i].backward)
-            return fail_list(r, "'backward'");
+    for (int i = 0; i < r->body->n_sections; i++)
         for (int k = 0; k < r->sections[i].n_steps; k++)
             if (kinds[r->sections[i].steps[k].kind])
                 return fail_list(r, kinds[r->sections[i].steps[k].kind]);
-    }
     if (r->formulas && r->formulas->n_overs > 0)
         return fail_list(r, "sums over rows");
-    for (int i = 0; i < op->n_inputs; i++)
-        if (op->inputs[i].differentiable)
-            return fail_list(r, "a gradient");
     for (int i = 0; i < r->body->n_temps; i++)
         if (r->temps[i].saved)
             return fail_list(r, "'saved'");

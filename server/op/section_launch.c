@@ -180,11 +180,13 @@ bool section_read_chunks(struct reader *r)
         const struct symbol *s = scope_expect_tensor(&r->scope, lx, "a list of tensors");
         if (!s)
             return false;
-        if (s->index >= TENSOR_TEMP || !body_tensor(r->op, s->index)->list)
+        if (!body_is_list(r->op, s->index))
             return lex_fail(lx, "'%s' is a single tensor, expected a Tensor[]", s->name);
         if (n == OP_MAX_INPUTS + OP_MAX_OUTPUTS)
             return lex_fail(lx, "more than %d lists", n);
         lists[n++] = s->index;
+        if (s->index < TENSOR_GRAD_INPUT)
+            section_note_use(r, s->index);
         lex_next(lx);
     } while (lx->token.kind == TOKEN_NAME && !is_next_word(r) && !lex_is_word(lx, "by"));
     if (!lex_accept_word(lx, "by"))

@@ -11,9 +11,9 @@
 
 // What a node will run: until all are there, the graph stays as it is.
 struct binding {
-    struct version *version;                   // of the node's operator; a reference
-    struct bound_plan *bound;                  // a reference
-    struct storage *scratch[PLAN_MAX_SCRATCH]; // by index; a reference each
+    struct version *version;  // of the node's operator; a reference
+    struct bound_plan *bound; // a reference
+    struct storage **scratch; // by operand; a reference each; NULL: none is new
 };
 
 static bool is_current(const struct graph_node *node)
@@ -23,8 +23,9 @@ static bool is_current(const struct graph_node *node)
 
 static void finish_binding(struct binding *to)
 {
-    for (int i = 0; i < PLAN_MAX_SCRATCH; i++)
+    for (int i = 0; to->scratch && i < to->bound->plan->n_operands; i++)
         storage_unref(to->scratch[i]);
+    free(to->scratch);
     bound_plan_unref(to->bound);
     version_unref(to->version);
 }
@@ -232,9 +233,11 @@ static enum request_status make_scratch(struct graph *g, struct request *req, st
             const struct plan_operand *o = &to[i].bound->plan->operands[k];
             if (o->kind != PLAN_SCRATCH || fits_scratch(&g->nodes[i], o))
                 continue;
+            if (!to[i].scratch)
+                to[i].scratch = mem_zalloc((size_t)to[i].bound->plan->n_operands,
+                                           sizeof *to[i].scratch);
             enum alloc_result result = storage_new(&g->device->space, tensor_desc_size(&o->desc),
-                                                   req->conn->holder, &to[i].scratch[o->index],
-                                                   err);
+                                                   req->conn->holder, &to[i].scratch[k], err);
             if (result == ALLOC_WAIT)
                 return request_wait_memory(req, g->device);
             if (result == ALLOC_FAILED)
@@ -262,9 +265,9 @@ static void commit(struct graph_node *node, struct binding *to)
 {
     if (!to->bound)
         return;
-    for (int i = 0; i < PLAN_MAX_SCRATCH; i++)
+    for (int i = 0; to->scratch && i < to->bound->plan->n_operands; i++)
         if (to->scratch[i])
-            put_scratch(node, i, to->scratch[i]);
+            put_scratch(node, to->bound->plan->operands[i].index, to->scratch[i]);
     struct version *before = node->version;
     node->version = version_keep(to->version);
     version_drop(before);

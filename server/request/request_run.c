@@ -10,6 +10,32 @@
 
 // --- forward
 
+static void keep_list(struct run *run, enum plan_operand_kind kind, int index,
+                      struct context_list *list)
+{
+    int n = plan_lists_length(run->lists);
+    if (!run_find(run, kind, index))
+        return;
+    context_make_list(list, n);
+    for (int k = 0; k < n; k++) {
+        const struct place *p = run_find(run, kind, index + PLAN_MEMBER * k);
+        list->of[k] = tensor_ref(p->tensor);
+        list->versions[k] = p->storage->version;
+    }
+}
+
+static void keep_lists(struct run *run, struct context *ctx)
+{
+    const struct op *op = run->version->op;
+    ctx->request.lists = plan_lists_copy(run->request->lists);
+    for (int i = 0; i < op->n_inputs; i++)
+        if (op->inputs[i].list && op->inputs[i].used_backward)
+            keep_list(run, PLAN_INPUT, i, &ctx->lists[i]);
+    for (int o = 0; o < op->n_outputs; o++)
+        if (op->outputs[o].list && op->outputs[o].used_backward)
+            keep_list(run, PLAN_OUTPUT, o, &ctx->lists[OP_MAX_INPUTS + o]);
+}
+
 void run_keep_context(struct run *run, uint64_t id)
 {
     struct request *req = run->req;
@@ -21,9 +47,11 @@ void run_keep_context(struct run *run, uint64_t id)
     ctx->serial = req->made_serial = ++req->broker->counters.contexts;
     ctx->device = run->device;
     ctx->request = *run->request;
+    if (op->lists)
+        keep_lists(run, ctx);
     for (int i = 0; i < op->n_inputs; i++) {
         const struct place *p = run_find(run, PLAN_INPUT, i);
-        if (!op->inputs[i].used_backward || !p)
+        if (!op->inputs[i].used_backward || op->inputs[i].list || !p)
             continue;
         ctx->inputs[i] = tensor_ref(p->tensor);
         ctx->input_versions[i] = p->storage->version;
@@ -33,7 +61,7 @@ void run_keep_context(struct run *run, uint64_t id)
         const struct place *p = run_place(run, (uint32_t)i);
         if (o->kind == PLAN_SAVED)
             ctx->saved[o->index] = storage_ref(p->storage);
-        if (o->kind != PLAN_OUTPUT)
+        if (o->kind != PLAN_OUTPUT || op->outputs[plan_index(o->index)].list)
             continue;
         ctx->output_descs[o->index] = o->desc;
         if (op->outputs[o->index].used_backward) {
@@ -103,16 +131,17 @@ static void pack_place(struct run *run, enum plan_operand_kind kind, int index)
         pack_nil(&run->req->reply);
 }
 
-static void pack_output(struct run *run, int output)
+// A tensor, or those of a list.
+static void pack_result(struct run *run, enum plan_operand_kind kind, int index, bool any)
 {
     int n = plan_lists_length(run->lists);
-    if (!run->version->op->outputs[output].list) {
-        pack_place(run, PLAN_OUTPUT, output);
+    if (!any || !run_tensor(run, kind, index)->list) {
+        pack_place(run, kind, index);
         return;
     }
     pack_array(&run->req->reply, (size_t)n);
     for (int k = 0; k < n; k++)
-        pack_place(run, PLAN_OUTPUT, output + PLAN_MEMBER * k);
+        pack_place(run, kind, index + PLAN_MEMBER * k);
 }
 
 static void pack_saved(struct run *run)
@@ -136,7 +165,7 @@ static void pack_forward(struct run *run, uint64_t context)
     }
     pack_key_array(out, "outputs", (size_t)op->n_outputs);
     for (int i = 0; i < op->n_outputs; i++)
-        pack_output(run, i);
+        pack_result(run, PLAN_OUTPUT, i, true);
     pack_str(out, "context");
     if (context)
         pack_uint(out, context);
@@ -202,7 +231,7 @@ enum request_status run_backward(struct run *run, struct opd_err *err)
     int n = run->version->op->n_inputs;
     pack_array(&run->req->reply, (size_t)n);
     for (int i = 0; i < n; i++)
-        pack_place(run, PLAN_GRAD_INPUT, i);
+        pack_result(run, PLAN_GRAD_INPUT, i, run->request->wanted >> i & 1);
     return run_submit(run);
 }
 
@@ -236,12 +265,32 @@ static bool add_kept(struct run *run, enum plan_operand_kind kind, int index, st
     return !t || unchanged(run, run_add(run, &place), name, version, err);
 }
 
+static bool add_lists(struct run *run, const struct context *ctx, struct opd_err *err)
+{
+    char name[RUN_NAME_SIZE];
+    run_take_lists(run, ctx->request.lists);
+    for (int i = 0; i < OP_MAX_INPUTS + OP_MAX_OUTPUTS; i++) {
+        const struct context_list *list = &ctx->lists[i];
+        enum plan_operand_kind kind = i < OP_MAX_INPUTS ? PLAN_INPUT : PLAN_OUTPUT;
+        struct place p = { .kind = kind, .index = i < OP_MAX_INPUTS ? i : i - OP_MAX_INPUTS };
+        if (list->of)
+            *run_first(run, kind, p.index) = run->n_places;
+        for (int k = 0; k < list->n; k++, p.index += PLAN_MEMBER)
+            if (!add_kept(run, kind, p.index, list->of[k], run_place_name(run, &p, name),
+                          list->versions[k], err))
+                return false;
+    }
+    return true;
+}
+
 static bool take_context(struct run *run, const struct context *ctx, struct opd_err *err)
 {
     const struct op *op = ctx->version->op;
     run_set_version(run, ctx->version);
     run->device = ctx->device;
     *run->request = ctx->request;
+    if (op->lists && !add_lists(run, ctx, err))
+        return false;
     for (int i = 0; i < op->n_inputs; i++)
         if (!add_kept(run, PLAN_INPUT, i, ctx->inputs[i], op->inputs[i].name,
                       ctx->input_versions[i], err))
@@ -260,6 +309,13 @@ static bool take_context(struct run *run, const struct context *ctx, struct opd_
     return true;
 }
 
+// The gradients that came for lists, against the outputs.
+static bool check_lists(struct run *run, struct opd_err *err)
+{
+    const struct plan *plan = run->lists ? run_plan_forward(run, err) : NULL;
+    return !run->lists || (plan && run_check_kept(run, plan, err));
+}
+
 enum request_status request_backward(struct request *req, const value *params, struct opd_err *err)
 {
     struct run run;
@@ -268,7 +324,8 @@ enum request_status request_backward(struct request *req, const value *params, s
     if (!ctx || !take_context(&run, ctx, err) || !run_read_options(&run, err) ||
         !run_read_grads(&run, run_ids(value_at(params, 1)), err) ||
         !run_check_grads(&run, ctx->output_descs, err) ||
-        !run_read_results(&run, PLAN_GRAD_INPUT, value_at(params, 2), err))
+        !run_read_results(&run, PLAN_GRAD_INPUT, value_at(params, 2), err) ||
+        !check_lists(&run, err))
         return REQUEST_ERROR;
     return run_backward(&run, err);
 }

@@ -6,8 +6,7 @@
 #include "request/parts.h"
 #include "request/run_params.h"
 
-// The plan of the forward before: what it makes, every saved tensor included. NULL with an error.
-static const struct plan *plan_forward(struct run *run, struct opd_err *err)
+const struct plan *run_plan_forward(struct run *run, struct opd_err *err)
 {
     run->request->direction = PLAN_FORWARD;
     run->request->keep = run->version->op->has_backward;
@@ -35,7 +34,7 @@ enum request_status request_plan(struct request *req, const value *params, struc
         !request_attrs(run.version->op, value_at(params, 2), run.request->attrs, err) ||
         !run_default_device(&run, err))
         return REQUEST_ERROR;
-    const struct plan *plan = plan_forward(&run, err);
+    const struct plan *plan = run_plan_forward(&run, err);
     if (!plan)
         return REQUEST_ERROR;
     pack_plan(&req->reply, run.version, plan);
@@ -69,7 +68,7 @@ enum request_status request_vjp(struct request *req, const value *params, struct
         !run_read_results(&run, PLAN_GRAD_INPUT, value_at(params, 6), err) ||
         !run_default_device(&run, err))
         return REQUEST_ERROR;
-    const struct plan *plan = plan_forward(&run, err);
+    const struct plan *plan = run_plan_forward(&run, err);
     if (!plan || !run_check_kept(&run, plan, err))
         return REQUEST_ERROR;
     return run_backward(&run, err);

@@ -46,12 +46,34 @@ void run_reserve(struct run *run, int n)
     memcpy(run->places, few, (size_t)run->n_places * sizeof *few);
 }
 
+const struct op_tensor *run_tensor(const struct run *run, enum plan_operand_kind kind, int index)
+{
+    const struct op *op = run->version->op;
+    if (kind == PLAN_INPUT || kind == PLAN_GRAD_INPUT)
+        return &op->inputs[plan_index(index)];
+    return kind == PLAN_OUTPUT || kind == PLAN_GRAD_OUTPUT ? &op->outputs[plan_index(index)] : NULL;
+}
+
+enum { N_LISTS = 2 * (OP_MAX_INPUTS + OP_MAX_OUTPUTS) };
+
+int *run_first(struct run *run, enum plan_operand_kind kind, int index)
+{
+    int rest = kind == PLAN_OUTPUT || kind == PLAN_GRAD_OUTPUT ? 2 * OP_MAX_INPUTS : 0;
+    bool gradient = kind == PLAN_GRAD_INPUT || kind == PLAN_GRAD_OUTPUT;
+    return &run->first[rest + 2 * plan_index(index) + gradient];
+}
+
+void run_take_lists(struct run *run, const struct plan_lists *lists)
+{
+    run->lists = run->own.lists = lists;
+    run->first = arena_alloc(&run->req->room, N_LISTS, sizeof *run->first);
+    memset(run->first, -1, N_LISTS * sizeof *run->first);
+}
+
 // The tensors of a list have places one after the other. NULL: this one has another, or none.
 static struct place *find_listed(struct run *run, enum plan_operand_kind kind, int index)
 {
-    bool listed = kind == PLAN_INPUT || kind == PLAN_OUTPUT;
-    int first = listed ? run->first[plan_index(index) + (kind == PLAN_INPUT ? 0 : OP_MAX_INPUTS)]
-                       : -1;
+    int first = run_tensor(run, kind, index) ? *run_first(run, kind, index) : -1;
     struct place *p = &run->places[first + plan_member(index)];
     return first >= 0 && p < run->places + run->n_places && p->kind == kind && p->index == index
                ? p
@@ -94,20 +116,19 @@ static bool is_forward(const struct run *run)
 const char *run_place_name(const struct run *run, const struct place *p, char *buf)
 {
     const struct op *op = run->version->op;
-    if (p->kind == PLAN_INPUT || p->kind == PLAN_OUTPUT) {
-        const struct op_tensor *t = p->kind == PLAN_INPUT ? &op->inputs[plan_index(p->index)]
-                                                          : &op->outputs[plan_index(p->index)];
-        if (t->list)
-            snprintf(buf, RUN_NAME_SIZE, "%s[%d]", t->name, plan_member(p->index));
-        return t->list ? buf : t->name;
-    }
+    const struct op_tensor *t = run_tensor(run, p->kind, p->index);
+    const char *grad = p->kind == PLAN_GRAD_INPUT || p->kind == PLAN_GRAD_OUTPUT ? "grad_" : "";
+    if (t && t->list)
+        snprintf(buf, RUN_NAME_SIZE, "%s%s[%d]", grad, t->name, plan_member(p->index));
+    else if (t)
+        snprintf(buf, RUN_NAME_SIZE, "%s%s", grad, t->name);
+    if (t)
+        return buf;
     bool saved = p->kind == PLAN_SAVED;
     for (int i = 0; saved && i < op->n_saved; i++)
         if (op->saved[i].temp == p->index)
             return op->saved[i].name;
-    snprintf(buf, RUN_NAME_SIZE, "grad_%s",
-             p->kind == PLAN_GRAD_INPUT ? op->inputs[p->index].name : op->outputs[p->index].name);
-    return buf;
+    return "scratch";
 }
 
 const char *run_label(const struct run *run, const struct place *p, char out[RUN_LABEL_SIZE])
@@ -146,8 +167,10 @@ static void drop_unused_results(struct run *run)
     int n = 0;
     for (int i = 0; i < run->n_places; i++) {
         const struct place *p = &run->places[i];
-        bool used = p->how == PLACE_GIVEN || p->kind == PLAN_OUTPUT;
-        for (int k = 0; k < plan->n_operands && !used; k++)
+        bool gradient = p->kind == PLAN_GRAD_INPUT; // of lists there are many
+        bool used = p->how == PLACE_GIVEN || p->kind == PLAN_OUTPUT ||
+                    (gradient && (run->request->wanted >> plan_index(p->index) & 1));
+        for (int k = 0; k < plan->n_operands && !used && !gradient; k++)
             used = plan->operands[k].kind == p->kind && plan->operands[k].index == p->index;
         if (used)
             run->places[n++] = *p;

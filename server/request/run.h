@@ -48,10 +48,10 @@ struct run {
     struct bound_plan *lasting; // bound; of a first run that is checked what runs from then on
     struct command *command;
     struct plan_request *request; // `own`, or a prepared call's
-    // Of lists: what `own` has of them; where the first place of each is, of the inputs, then of
-    // the outputs. In the request's room; NULL: none have been read.
-    struct plan_lists *lists;
-    int *first;
+    // Of lists: what `own` has of them; where the first place of each is. In the request's room, or
+    // a context's; NULL: none have been read.
+    const struct plan_lists *lists;
+    int *first; // run_first()
     int n_places, places_capacity;
     struct place *places; // `few`, or where there are many in the request's room
     // From here on what is not used is not initialised: inputs and attributes beyond the
@@ -63,6 +63,12 @@ struct run {
 void run_init(struct run *run, struct request *req, const value *options);
 // Sets the version, and all inputs to absent.
 void run_set_version(struct run *run, struct version *version);
+
+// What an operand is, or is the gradient of; NULL: it is neither input nor output.
+const struct op_tensor *run_tensor(const struct run *run, enum plan_operand_kind kind, int index);
+// Where the first place of a list of inputs, outputs or their gradients is kept; -1: there is none.
+int *run_first(struct run *run, enum plan_operand_kind kind, int index);
+void run_take_lists(struct run *run, const struct plan_lists *lists);
 
 void run_reserve(struct run *run, int n); // so many more places will come
 struct place *run_add(struct run *run, const struct place *place);
@@ -91,6 +97,10 @@ const char *run_label(const struct run *run, const struct place *p, char out[RUN
 enum request_status run_load(struct run *run, struct opd_err *err);
 bool run_is_alone(const struct run *run);    // asked for, or for all by --debug
 void run_fill_plan_request(struct run *run); // what depends on the device, and on that
+
+// The plan of the forward before a backward: what it makes, every saved tensor included. NULL with
+// an error.
+const struct plan *run_plan_forward(struct run *run, struct opd_err *err);
 
 // All is read. ANSWERED: every kernel is loaded, results have their tensors, what is written has
 // a new version (so that backward notices), and the command is there. WAIT: nothing is held, or

@@ -60,16 +60,14 @@ static bool read_desc(const struct op *op, int input, const value *pair, struct 
            opd_err_prefix(err, "%s: %s", op->name, name);
 }
 
-struct plan_lists *run_make_lists(struct run *run)
+const struct plan_lists *run_make_lists(struct run *run)
 {
     if (run->lists)
         return run->lists;
-    run->lists = arena_alloc(&run->req->room, 1, sizeof *run->lists);
-    run->first = arena_alloc(&run->req->room, OP_MAX_INPUTS + OP_MAX_OUTPUTS, sizeof *run->first);
-    memset(run->lists->n, -1, sizeof run->lists->n);
-    memset(run->first, -1, (OP_MAX_INPUTS + OP_MAX_OUTPUTS) * sizeof *run->first);
-    run->own.lists = run->lists;
-    return run->lists;
+    struct plan_lists *lists = arena_alloc(&run->req->room, 1, sizeof *lists);
+    memset(lists->n, -1, sizeof lists->n);
+    run_take_lists(run, lists);
+    return lists;
 }
 
 // A list is as long as what came for it. NULL: that is no array.
@@ -84,7 +82,7 @@ static const struct tensor_desc **start_list(struct run *run, int input, const v
                     op->inputs[input].name, value_type_name(array), n, PLAN_MAX_MEMBERS, of);
         return NULL;
     }
-    struct plan_lists *lists = run_make_lists(run);
+    struct plan_lists *lists = (struct plan_lists *)(uintptr_t)run_make_lists(run); // of this run
     const struct tensor_desc **list = arena_alloc(&run->req->room, n + 1, sizeof *list);
     lists->n[input] = (int)n;
     lists->of[input] = list;
@@ -136,7 +134,8 @@ bool run_read_descs(struct run *run, const value *array, struct opd_err *err)
         if (value_is_nil(value_at(array, i)))
             continue;
         if (op->inputs[i].list) {
-            if (!read_desc_list(run, (int)i, value_at(array, i), err))
+            bool known = run->lists && run->lists->n[i] >= 0;
+            if (!known && !read_desc_list(run, (int)i, value_at(array, i), err))
                 return false;
             continue;
         }
@@ -259,19 +258,45 @@ bool run_read_place(struct run *run, const struct place *place, const value *id,
     return true;
 }
 
+bool run_check_ids(struct run *run, const struct place *first, const value *ids,
+                   struct opd_err *err)
+{
+    int n = plan_lists_length(run->lists);
+    char name[RUN_NAME_SIZE];
+    if (value_type(ids) != VALUE_ARRAY || value_count(ids) != (size_t)n)
+        return opd_err_set(err, OPD_E_invalid_argument,
+                           "%s: what %s %.*s is %s of %zu, expected an array of %d id%s, as many "
+                           "as the lists have tensors",
+                           run->version->op->name, first->how == PLACE_GIVEN ? "is" : "takes",
+                           (int)strcspn(run_place_name(run, first, name), "["), name,
+                           value_type_name(ids), value_count(ids), n, PLURAL_S(n));
+    run_make_lists(run);
+    *run_first(run, first->kind, first->index) = run->n_places;
+    run_reserve(run, n);
+    return true;
+}
+
 // Nil: there is none.
 static bool read_given(struct run *run, enum plan_operand_kind kind, int index, const value *id,
                        struct opd_err *err)
 {
-    const struct place place = { .kind = kind, .index = index, .how = PLACE_GIVEN };
-    return value_is_nil(id) || run_read_place(run, &place, id, err);
+    struct place place = { .kind = kind, .index = index, .how = PLACE_GIVEN };
+    const struct op_tensor *t = run_tensor(run, kind, index);
+    if (value_is_nil(id) || !t || !t->list)
+        return value_is_nil(id) || run_read_place(run, &place, id, err);
+    if (!run_check_ids(run, &place, id, err))
+        return false;
+    for (size_t k = 0; k < value_count(id); k++, place.index += PLAN_MEMBER)
+        if (!run_read_place(run, &place, value_at(id, k), err))
+            return false;
+    return true;
 }
 
 static bool read_list(struct run *run, int input, const value *ids, struct opd_err *err)
 {
     if (!start_list(run, input, ids, "tensors' ids", err))
         return false;
-    run->first[input] = run->n_places;
+    *run_first(run, PLAN_INPUT, input) = run->n_places;
     run_reserve(run, (int)value_count(ids));
     for (int k = 0; k < (int)value_count(ids); k++) {
         const struct place place = { .kind = PLAN_INPUT,
@@ -343,7 +368,8 @@ bool run_check_grads(struct run *run, const struct tensor_desc *outputs, struct 
 {
     for (int i = 0; i < run->version->op->n_outputs; i++) {
         const struct place *p = run_find(run, PLAN_GRAD_OUTPUT, i);
-        if (p && !run_check_desc(run, p, &outputs[i], "the output", err))
+        if (p && !run->version->op->outputs[i].list &&
+            !run_check_desc(run, p, &outputs[i], "the output", err))
             return false;
     }
     return true;

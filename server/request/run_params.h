@@ -20,10 +20,13 @@ struct run_ids {
 struct run_ids run_ids(const value *array);     // all of it
 const value *run_id(struct run_ids ids, int i); // NULL: beyond its end
 
-struct plan_lists *run_make_lists(struct run *run); // room for lists; all absent at first
+const struct plan_lists *run_make_lists(struct run *run); // room for them; all absent at first
 // False, with an error, for an operator of lists.
 bool run_refuse_lists(const struct run *run, const char *what, struct opd_err *err);
 
+// Of a list: as many as the lists that came have; its places come next, beginning with this one.
+bool run_check_ids(struct run *run, const struct place *first, const value *ids,
+                   struct opd_err *err);
 // One tensor, given or for a result.
 bool run_read_place(struct run *run, const struct place *place, const value *id,
                     struct opd_err *err);

@@ -36,7 +36,8 @@ static bool read_new_id(struct run *run, const struct place *place, const value 
                         struct opd_err *err)
 {
     char member[16] = "";
-    if (place->kind == PLAN_OUTPUT && run->version->op->outputs[plan_index(place->index)].list)
+    const struct op_tensor *t = run_tensor(run, place->kind, place->index);
+    if (t && t->list)
         snprintf(member, sizeof member, "[%d]", plan_member(place->index));
     if (value_type(v) != VALUE_INT)
         return opd_err_set(err, OPD_E_invalid_argument,
@@ -62,28 +63,15 @@ bool run_read_result(struct run *run, const struct place *place, const value *id
 }
 
 // For the tensors of a list, as many as the lists that came have.
-static bool read_result_list(struct run *run, int output, const value *ids, const value *into,
+static bool read_result_list(struct run *run, const struct place *first, const value *ids,
                              struct opd_err *err)
 {
-    const struct op *op = run->version->op;
-    bool there = !value_is_nil(into);
-    int n = plan_lists_length(run->lists);
-    const value *array = there ? into : ids;
-    if (value_type(array) != VALUE_ARRAY || value_count(array) != (size_t)n)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "%s: what takes %s is %s of %zu, expected an array of %d id%s, as many "
-                           "as the lists have tensors",
-                           op->name, op->outputs[output].name, value_type_name(array),
-                           value_count(array), n, PLURAL_S(n));
-    run_make_lists(run);
-    run->first[OP_MAX_INPUTS + output] = run->n_places;
-    for (int k = 0; k < n; k++) {
-        const struct place place = { .kind = PLAN_OUTPUT,
-                                     .index = output + PLAN_MEMBER * k,
-                                     .how = there ? PLACE_INTO : PLACE_MADE };
-        if (!run_read_result(run, &place, value_at(array, (size_t)k), err))
+    struct place place = *first;
+    if (!run_check_ids(run, first, ids, err))
+        return false;
+    for (size_t k = 0; k < value_count(ids); k++, place.index += PLAN_MEMBER)
+        if (!run_read_result(run, &place, value_at(ids, k), err))
             return false;
-    }
     return true;
 }
 
@@ -114,9 +102,9 @@ bool run_read_results(struct run *run, enum plan_operand_kind kind, const value 
                                    "must be nil",
                                    op->name, i);
         }
-        bool list = kind == PLAN_OUTPUT && op->outputs[i].list;
-        if (list ? !read_result_list(run, i, id, there, err)
-                 : !run_read_result(run, &place, place.how == PLACE_INTO ? there : id, err))
+        const value *to = place.how == PLACE_INTO ? there : id;
+        if (run_tensor(run, kind, i)->list ? !read_result_list(run, &place, to, err)
+                                           : !run_read_result(run, &place, to, err))
             return false;
     }
     return !run->lists || check_new_ids(run, err);

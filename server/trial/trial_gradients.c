@@ -42,14 +42,15 @@ static void compare(const struct proof *p, const struct plan *plan, uint32_t wan
                     uint8_t *const *again, bool exact, uint32_t *told)
 {
     uint64_t at;
-    for (int i = 0; i < p->op->n_inputs; i++) {
+    for (int i = 0; i < TRIAL_INPUTS; i++) {
         const struct tensor_desc *d = &p->made[i];
-        if (!(wanted >> i & 1) || (*told >> i & 1) || !again[i] || !p->found[i] ||
+        int input = i % OP_MAX_INPUTS;
+        if (!(wanted >> input & 1) || (*told >> input & 1) || !again[i] || !p->found[i] ||
             !find_difference(p, i, again[i], p->found[i], exact, &at))
             continue;
-        char element[PROOF_NAME], names[300] = "", what[1500];
+        char element[PROOF_NAME], name[PROOF_NAME], names[300] = "", what[1500];
         name_wanted(p, wanted, names, sizeof names);
-        proof_name_element("grad_", p->op->inputs[i].name, d, at, element);
+        proof_name_element("grad_", proof_name_input(p, i, name), d, at, element);
         double now = proof_load(d, again[i], at), before = proof_load(d, p->found[i], at);
         if (exact)
             snprintf(what, sizeof what,
@@ -61,7 +62,7 @@ static void compare(const struct proof *p, const struct plan *plan, uint32_t wan
                      "%s is %.8g where only %s %s wanted, expected %.8g as among all gradients",
                      element, now, names, wanted & (wanted - 1) ? "are" : "is", before);
         proof_tell(p, plan, PLAN_GRAD_INPUT, i, what);
-        *told |= 1u << i;
+        *told |= 1u << input;
     }
 }
 
@@ -70,7 +71,7 @@ static void prove_subsets(const struct proof *p)
     uint32_t told = 0;
     for (int k = 0; k < p->c->n_parts; k++) {
         const struct trial_part *part = &p->c->parts[k];
-        uint8_t *again[OP_MAX_INPUTS] = { 0 };
+        uint8_t *again[TRIAL_INPUTS] = { 0 };
         proof_run_backward(p, part->plan, again);
         compare(p, part->plan, part->wanted, again, false, &told);
         proof_free_gradients(again);
@@ -80,7 +81,7 @@ static void prove_subsets(const struct proof *p)
 static void prove_order(const struct proof *p)
 {
     struct trial_run *s = p->run;
-    uint8_t *one_by_one[OP_MAX_INPUTS] = { 0 }, *again[OP_MAX_INPUTS] = { 0 };
+    uint8_t *one_by_one[TRIAL_INPUTS] = { 0 }, *again[TRIAL_INPUTS] = { 0 };
     uint32_t told = 0;
     s->order = TRIAL_ONE_BY_ONE;
     proof_run_backward(p, p->c->backward, one_by_one);
@@ -198,7 +199,9 @@ static void prove_linear(const struct proof *p, uint32_t inputs)
 static bool can_move(const struct proof *p, int input)
 {
     const struct tensor_desc *d = &p->base[input].desc;
-    return !tensor_desc_overlaps(d) && !p->op->inputs[input].in_place && proof_is_exact(d);
+    const struct op_tensor *t = &p->op->inputs[input % OP_MAX_INPUTS];
+    return p->found[input] && !t->by_definition && !tensor_desc_overlaps(d) && !t->in_place &&
+           proof_is_exact(d);
 }
 
 void trial_gradients_prove(struct trial_run *s, const struct trial_case *c, double seconds)
@@ -210,9 +213,12 @@ void trial_gradients_prove(struct trial_run *s, const struct trial_case *c, doub
         prove_subsets(&p);
         if (c->backward)
             prove_order(&p);
-        for (int i = 0; i < p.op->n_inputs; i++)
-            if ((p.all >> i & 1) && !p.op->inputs[i].by_definition && can_move(&p, i))
-                slopes_prove(&p, i, seconds / __builtin_popcount(p.all));
+        int n = 0;
+        for (int i = 0; i < TRIAL_INPUTS; i++)
+            n += can_move(&p, i);
+        for (int i = 0; i < TRIAL_INPUTS; i++)
+            if (can_move(&p, i))
+                slopes_prove(&p, i, seconds / n);
         for (int k = 0; k < p.op->n_linear; k++)
             prove_linear(&p, p.op->linear[k]);
     }

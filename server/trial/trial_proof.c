@@ -54,6 +54,18 @@ static double find_epsilon(const struct proof *p)
     return DBL_EPSILON;
 }
 
+static const char *name_place(const struct op_tensor *t, int place, char out[PROOF_NAME])
+{
+    if (t->list)
+        snprintf(out, PROOF_NAME, "%s[%d]", t->name, place);
+    return t->list ? out : t->name;
+}
+
+const char *proof_name_input(const struct proof *p, int input, char out[PROOF_NAME])
+{
+    return name_place(&p->op->inputs[input % OP_MAX_INPUTS], input / OP_MAX_INPUTS, out);
+}
+
 const char *proof_name_element(const char *prefix, const char *name, const struct tensor_desc *d,
                                uint64_t at, char out[PROOF_NAME])
 {
@@ -86,6 +98,8 @@ static const struct plan_kernel *last_kernel(const struct plan *plan, enum plan_
 void proof_tell(const struct proof *p, const struct plan *plan, enum plan_operand_kind made,
                 int index, const char *what)
 {
+    int all = made == PLAN_OUTPUT ? OP_MAX_OUTPUTS : OP_MAX_INPUTS;
+    index = index % all + PLAN_MEMBER * (index / all);
     const struct plan_kernel *k = last_kernel(plan, made, index);
     printf("run\t%s\t%d\t%s\n", dtype_name(p->c->dtype), p->c->example,
            plan->direction == PLAN_FORWARD ? "forward" : "backward");
@@ -105,11 +119,11 @@ static void restore(const struct proof *p, int input)
 double proof_run_forward(const struct proof *p, double *out_noise)
 {
     double sum = 0, squares = 0;
-    for (int i = 0; i < p->op->n_inputs; i++)
-        if (p->op->inputs[i].in_place)
+    for (int i = 0; i < TRIAL_INPUTS; i++)
+        if (p->base[i].bytes && p->op->inputs[i % OP_MAX_INPUTS].in_place)
             restore(p, i);
     trial_run_plan(p->run, p->c, p->c->forward, NULL, NULL);
-    for (int o = 0; o < p->op->n_outputs; o++) {
+    for (int o = 0; o < TRIAL_OUTPUTS; o++) {
         const struct trial_tensor *y = &p->run->outputs[o], *g = &p->run->grads[o];
         uint64_t n = p->outputs[o] ? (uint64_t)tensor_desc_numel(&y->desc) : 0;
         for (uint64_t k = 0; k < n; k++) {
@@ -132,9 +146,10 @@ static void take_gradient(void *arg, const struct plan *plan, int operand,
     const struct plan_operand *o = &plan->operands[operand];
     if (o->kind != PLAN_GRAD_INPUT)
         return;
-    free(to[o->index]);
-    to[o->index] = mem_alloc(m->size);
-    memcpy(to[o->index], m->bytes, m->size);
+    uint8_t **place = &to[trial_place(o->index, OP_MAX_INPUTS)];
+    free(*place);
+    *place = mem_alloc(m->size);
+    memcpy(*place, m->bytes, m->size);
 }
 
 void proof_run_backward(const struct proof *p, const struct plan *plan, uint8_t **to)
@@ -144,7 +159,7 @@ void proof_run_backward(const struct proof *p, const struct plan *plan, uint8_t 
 
 void proof_free_gradients(uint8_t **g)
 {
-    for (int i = 0; i < OP_MAX_INPUTS; i++) {
+    for (int i = 0; i < TRIAL_INPUTS; i++) {
         free(g[i]);
         g[i] = NULL;
     }
@@ -160,7 +175,7 @@ static const double ranges[][2] = { { -2, 2 }, { 0.1, 0.9 }, { 1.1, 2.9 } };
 static void fill_inputs(struct proof *p, const double *range)
 {
     trial_run_fill_inputs(p->run, p->c, range[0], range[1]);
-    for (int i = 0; i < p->op->n_inputs; i++) {
+    for (int i = 0; i < TRIAL_INPUTS; i++) {
         struct trial_tensor *x = &p->run->inputs[i];
         p->made[i] = x->desc;
         p->made[i].strided = false;
@@ -174,7 +189,7 @@ static void fill_inputs(struct proof *p, const double *range)
 static bool keep_outputs(struct proof *p)
 {
     bool finite = true;
-    for (int o = 0; o < p->op->n_outputs; o++) {
+    for (int o = 0; o < TRIAL_OUTPUTS; o++) {
         const struct trial_tensor *y = &p->run->outputs[o];
         uint64_t n = y->bytes && proof_is_exact(&y->desc) ? (uint64_t)tensor_desc_numel(&y->desc)
                                                           : 0;
@@ -190,7 +205,9 @@ static bool keep_outputs(struct proof *p)
 
 static void fill_grads(struct proof *p)
 {
-    for (int o = 0; o < p->op->n_outputs; o++) {
+    for (int o = 0; o < TRIAL_OUTPUTS; o++) {
+        if (p->run->outputs[o].desc.dtype == OPD_DTYPE_NONE)
+            continue;
         trial_run_make(p->run, &p->run->grads[o], &p->run->outputs[o].desc);
         trial_run_fill(p->run, &p->run->grads[o], -2, 2);
     }
@@ -213,7 +230,7 @@ static bool is_coarse(const struct proof *p)
 {
     double grown[COARSE_POINTS], noise, size = 0;
     for (int k = 0; k < COARSE_POINTS; k++) {
-        for (int i = 0; i < p->op->n_inputs; i++) {
+        for (int i = 0; i < TRIAL_INPUTS; i++) {
             const struct trial_tensor *b = &p->base[i];
             uint64_t n = b->bytes && proof_is_exact(&b->desc)
                              ? (uint64_t)tensor_desc_numel(&b->desc)
@@ -225,7 +242,7 @@ static bool is_coarse(const struct proof *p)
         grown[k] = proof_run_forward(p, &noise);
         size = fmax(size, noise / p->epsilon);
     }
-    for (int i = 0; i < p->op->n_inputs; i++)
+    for (int i = 0; i < TRIAL_INPUTS; i++)
         restore(p, i);
     for (int k = 2; k < COARSE_POINTS; k++)
         if (fabs(grown[k] - 2 * grown[k - 1] + grown[k - 2]) > 1e-12 * size)
@@ -256,17 +273,17 @@ bool proof_begin(struct proof *p, struct trial_run *run, const struct trial_case
     proof_run_forward(p, &noise);
     if (c->backward)
         proof_run_backward(p, c->backward, p->found);
-    for (int i = 0; i < p->op->n_inputs; i++)
-        p->all |= (uint32_t)(p->found[i] != NULL) << i;
+    for (int i = 0; i < TRIAL_INPUTS; i++)
+        p->all |= (uint32_t)(p->found[i] != NULL) << i % OP_MAX_INPUTS;
     return true;
 }
 
 void proof_finish(struct proof *p)
 {
     proof_free_gradients(p->found);
-    for (int o = 0; o < OP_MAX_OUTPUTS; o++)
+    for (int o = 0; o < TRIAL_OUTPUTS; o++)
         free(p->outputs[o]);
-    for (int i = 0; i < OP_MAX_INPUTS; i++)
+    for (int i = 0; i < TRIAL_INPUTS; i++)
         trial_tensor_free(&p->base[i]);
     trial_run_clear(p->run);
 }

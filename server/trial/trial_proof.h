@@ -12,10 +12,10 @@ struct proof {
     const struct trial_case *c;
     const struct op *op;
     uint32_t all;                            // the gradients that there are
-    struct trial_tensor base[OP_MAX_INPUTS]; // what the inputs are; gives way to what is tried
-    uint8_t *found[OP_MAX_INPUTS];           // their gradients,
-    struct tensor_desc made[OP_MAX_INPUTS];  // which are contiguous
-    double *outputs[OP_MAX_OUTPUTS];         // as float64; NULL: no part of what is differentiated
+    struct trial_tensor base[TRIAL_INPUTS]; // what the inputs are; gives way to what is tried
+    uint8_t *found[TRIAL_INPUTS];           // their gradients,
+    struct tensor_desc made[TRIAL_INPUTS];  // which are contiguous
+    double *outputs[TRIAL_OUTPUTS];         // as float64; NULL: no part of what is differentiated
     double epsilon;                          // of the narrowest type that takes part
     double seconds;                          // of a forward
     uint64_t n_jumps;                        // elements where there is no slope
@@ -39,6 +39,8 @@ bool proof_is_exact(const struct tensor_desc *d);
 double proof_load(const struct tensor_desc *d, const void *bytes, uint64_t at);
 double proof_store(const struct tensor_desc *d, void *bytes, uint64_t at, double value);
 // "grad_x[3, 5]"
+// An input, with its place in its list: "xs[1]".
+const char *proof_name_input(const struct proof *p, int input, char out[PROOF_NAME]);
 const char *proof_name_element(const char *prefix, const char *name, const struct tensor_desc *d,
                                uint64_t at, char out[PROOF_NAME]);
 

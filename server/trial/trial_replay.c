@@ -76,15 +76,15 @@ bool trial_replay_cases(struct trial_cases *t, struct trial_replay *r, struct op
 
 static struct trial_tensor *tensor_of(struct trial_run *s, const struct bundle_tensor *t)
 {
-    int at = plan_index(t->index), member = plan_member(t->index);
-    bool fits = member < EXAMPLE_MAX_MEMBERS;
-    return t->kind == PLAN_INPUT && fits && at < OP_MAX_INPUTS
-               ? &s->inputs[at + OP_MAX_INPUTS * member]
-           : t->kind == PLAN_OUTPUT && fits && at < OP_MAX_OUTPUTS
-               ? &s->outputs[at + OP_MAX_OUTPUTS * member]
-           : t->kind == PLAN_SAVED && t->index < OP_MAX_TEMPS         ? &s->saved[t->index]
-           : t->kind == PLAN_GRAD_OUTPUT && t->index < OP_MAX_OUTPUTS ? &s->grads[t->index]
-                                                                      : NULL;
+    int at = plan_index(t->index);
+    bool fits = plan_member(t->index) < EXAMPLE_MAX_MEMBERS;
+    int input = trial_place(t->index, OP_MAX_INPUTS),
+        output = trial_place(t->index, OP_MAX_OUTPUTS);
+    return t->kind == PLAN_INPUT && fits && at < OP_MAX_INPUTS         ? &s->inputs[input]
+           : t->kind == PLAN_OUTPUT && fits && at < OP_MAX_OUTPUTS      ? &s->outputs[output]
+           : t->kind == PLAN_SAVED && t->index < OP_MAX_TEMPS           ? &s->saved[t->index]
+           : t->kind == PLAN_GRAD_OUTPUT && fits && at < OP_MAX_OUTPUTS ? &s->grads[output]
+                                                                        : NULL;
 }
 
 static void make(struct trial_run *s, enum plan_operand_kind kind, int index,

@@ -174,12 +174,12 @@ static void place_operands(struct trial_run *s, const struct plan *plan)
     s->operands = mem_zalloc((size_t)plan->n_operands, sizeof *s->operands);
     for (int i = 0; i < plan->n_operands; i++) {
         const struct plan_operand *o = &plan->operands[i];
-        int at = plan_index(o->index), member = plan_member(o->index);
-        struct trial_tensor *kept = o->kind == PLAN_INPUT ? &s->inputs[at + OP_MAX_INPUTS * member]
-                                    : o->kind == PLAN_OUTPUT
-                                        ? &s->outputs[at + OP_MAX_OUTPUTS * member]
+        int input = trial_place(o->index, OP_MAX_INPUTS),
+            output = trial_place(o->index, OP_MAX_OUTPUTS);
+        struct trial_tensor *kept = o->kind == PLAN_INPUT         ? &s->inputs[input]
+                                    : o->kind == PLAN_OUTPUT      ? &s->outputs[output]
                                     : o->kind == PLAN_SAVED       ? &s->saved[o->index]
-                                    : o->kind == PLAN_GRAD_OUTPUT ? &s->grads[o->index]
+                                    : o->kind == PLAN_GRAD_OUTPUT ? &s->grads[output]
                                                                   : NULL;
         bool made = plan->direction == PLAN_FORWARD && o->kind != PLAN_INPUT;
         if (!kept || made)
@@ -477,11 +477,11 @@ void trial_run_plan(struct trial_run *s, const struct trial_case *c, const struc
 
 void trial_run_clear(struct trial_run *s)
 {
-    for (int i = 0; i < OP_MAX_INPUTS * EXAMPLE_MAX_MEMBERS; i++)
+    for (int i = 0; i < TRIAL_INPUTS; i++)
         trial_tensor_free(&s->inputs[i]);
-    for (int i = 0; i < OP_MAX_OUTPUTS * EXAMPLE_MAX_MEMBERS; i++)
+    for (int i = 0; i < TRIAL_OUTPUTS; i++)
         trial_tensor_free(&s->outputs[i]);
-    for (int i = 0; i < OP_MAX_OUTPUTS; i++)
+    for (int i = 0; i < TRIAL_OUTPUTS; i++)
         trial_tensor_free(&s->grads[i]);
     for (int i = 0; i < OP_MAX_TEMPS; i++)
         trial_tensor_free(&s->saved[i]);

@@ -28,6 +28,16 @@ struct trial_image {
 // compiled for it (compile_input.backwards).
 enum trial_order { TRIAL_ANY, TRIAL_ONE_BY_ONE, TRIAL_BLOCKS_BACKWARDS, TRIAL_BACKWARDS };
 
+// The tensors of lists stand behind all that are first in theirs, or single.
+enum {
+    TRIAL_INPUTS = OP_MAX_INPUTS * EXAMPLE_MAX_MEMBERS,
+    TRIAL_OUTPUTS = OP_MAX_OUTPUTS * EXAMPLE_MAX_MEMBERS,
+};
+static inline int trial_place(int operand_index, int of_all)
+{
+    return plan_index(operand_index) + of_all * plan_member(operand_index);
+}
+
 struct trial_run {
     struct trial_cases cases;
     const char *folder;
@@ -45,8 +55,8 @@ struct trial_run {
     void (*poison)(const volatile void *p, size_t size); // of the address sanitizer, or NULL
     void (*unpoison)(const volatile void *p, size_t size);
     // Of lists: the first tensor of each input, then the second of each, and so on.
-    struct trial_tensor inputs[OP_MAX_INPUTS * EXAMPLE_MAX_MEMBERS],
-        outputs[OP_MAX_OUTPUTS * EXAMPLE_MAX_MEMBERS], saved[OP_MAX_TEMPS], grads[OP_MAX_OUTPUTS];
+    struct trial_tensor inputs[TRIAL_INPUTS], outputs[TRIAL_OUTPUTS], saved[OP_MAX_TEMPS],
+        grads[TRIAL_OUTPUTS];
     struct trial_tensor *operands; // of the plan that runs
     int n_launches;
 };

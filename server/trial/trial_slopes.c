@@ -139,22 +139,33 @@ static enum verdict judge_corner(const struct proof *p, const struct group *g, e
     return low <= slack && high >= -slack ? RIGHT : WRONG;
 }
 
+// The gradients that come for an output, or for all tensors of a list. False: there is none.
+static bool scale_grads(const struct proof *p, int output, double factor)
+{
+    bool any = false;
+    for (int o = output; o < TRIAL_OUTPUTS; o += OP_MAX_OUTPUTS) {
+        struct trial_tensor *g = &p->run->grads[o];
+        uint64_t n = g->bytes && proof_is_exact(&g->desc) ? (uint64_t)tensor_desc_numel(&g->desc)
+                                                          : 0;
+        for (uint64_t k = 0; k < n; k++)
+            proof_store(&g->desc, g->bytes, k, factor * proof_load(&g->desc, g->bytes, k));
+        any = any || n > 0;
+    }
+    return any;
+}
+
 static void tell_unread(const struct proof *p, int input, char *out, size_t size)
 {
     size_t at = strlen(out);
     for (int o = 0; o < p->op->n_outputs; o++) {
-        struct trial_tensor *g = &p->run->grads[o];
-        uint64_t n = g->bytes && proof_is_exact(&g->desc) ? (uint64_t)tensor_desc_numel(&g->desc)
-                                                          : 0;
-        uint8_t *again[OP_MAX_INPUTS] = { 0 };
+        uint8_t *again[TRIAL_INPUTS] = { 0 };
         double noise;
         proof_run_forward(p, &noise);
-        for (uint64_t k = 0; k < n; k++)
-            proof_store(&g->desc, g->bytes, k, 2 * proof_load(&g->desc, g->bytes, k));
+        if (!scale_grads(p, o, 2))
+            continue;
         proof_run_backward(p, p->c->backward, again);
-        for (uint64_t k = 0; k < n; k++)
-            proof_store(&g->desc, g->bytes, k, proof_load(&g->desc, g->bytes, k) / 2);
-        if (n > 0 && at < size && again[input] &&
+        scale_grads(p, o, 0.5);
+        if (at < size && again[input] &&
             memcmp(again[input], p->found[input], tensor_desc_size(&p->made[input])) == 0)
             at += (size_t)snprintf(out + at, size - at, "; it is the same whatever grad_%s is",
                                    p->op->outputs[o].name);
@@ -164,11 +175,13 @@ static void tell_unread(const struct proof *p, int input, char *out, size_t size
 
 static void tell_wrong(struct proof *p, const struct group *g, const struct slope *best)
 {
-    char element[PROOF_NAME], what[1000];
+    char element[PROOF_NAME], name[PROOF_NAME], what[1500];
     const struct tensor_desc *d = &p->made[g->input];
     double unit = unit_of(p, g, 0), found = proof_load(d, p->found[g->input], g->first);
     snprintf(what, sizeof what, "%s is %.8g, expected %.8g by central differences",
-             proof_name_element("grad_", p->op->inputs[g->input].name, d, g->first, element), found,
+             proof_name_element("grad_", proof_name_input(p, g->input, name), d, g->first,
+                                element),
+             found,
              found + best->excess / unit);
     tell_unread(p, g->input, what, sizeof what);
     proof_tell(p, p->c->backward, PLAN_GRAD_INPUT, g->input, what);
@@ -210,10 +223,11 @@ bool slopes_prove(struct proof *p, int input, double seconds)
     }
     if (2 * p->n_jumps <= n)
         return true;
-    char what[300];
+    char name[PROOF_NAME], what[1000];
     snprintf(what, sizeof what,
              "grad_%s is not proved: at %llu of its %llu elements the outputs have no slope",
-             p->op->inputs[input].name, (unsigned long long)p->n_jumps, (unsigned long long)n);
+             proof_name_input(p, input, name), (unsigned long long)p->n_jumps,
+             (unsigned long long)n);
     proof_tell(p, p->c->backward, PLAN_GRAD_INPUT, input, what);
     return false;
 }

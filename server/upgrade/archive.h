@@ -150,6 +150,7 @@ void state_write_children(struct archive *a);
 void state_write_chunks(struct archive *a, const struct device *d); // the storages in them
 struct storage *state_storage_ref(struct archive *a, const char *key, struct storage *s);
 void state_attrs(struct archive *a, struct plan_request *pr);   // of pr->op
+void state_lists(struct archive *a, struct plan_request *pr);   // the same
 void state_keep_operator(struct archive *a, struct version *v); // it has one, in no list
 void state_desc(struct archive *a, const char *key, struct tensor_desc *desc); // nil: none
 void state_device_ref(struct archive *a, const char *key, struct device **d);  // by its index

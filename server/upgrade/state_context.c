@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "memory/context.h"
 #include "request/parts.h"
 #include "request/request.h"
 
@@ -58,6 +59,41 @@ static void archive_arguments(struct archive *a, struct context *ctx)
     archive_close(a);
 }
 
+static void archive_kept(struct archive *a, struct context_list *list)
+{
+    size_t n = archive_open(a, NULL, (size_t)list->n, 0, PLAN_MAX_MEMBERS);
+    if (a->reading && n > 0)
+        context_make_list(list, (int)n);
+    for (size_t k = 0; k < n; k++) {
+        archive_open(a, NULL, 2, 2, 2);
+        list->of[k] = archive_ref(a, NULL, RECORD_tensor, list->of[k]);
+        archive_count(a, NULL, &list->versions[k]);
+        archive_close(a);
+        if (a->reading && list->of[k])
+            tensor_ref(list->of[k]);
+    }
+    archive_close(a);
+}
+
+static void archive_lists(struct archive *a, struct context *ctx)
+{
+    size_t n = OP_MAX_INPUTS + OP_MAX_OUTPUTS;
+    state_lists(a, &ctx->request);
+    archive_open(a, "kept", n, n, n);
+    for (size_t i = 0; i < n; i++)
+        archive_kept(a, &ctx->lists[i]);
+    archive_close(a);
+}
+
+static const struct tensor *find_kept(const struct context *ctx, const struct plan_operand *o)
+{
+    int i = plan_index(o->index), k = plan_member(o->index);
+    const struct context_list *list = &ctx->lists[o->kind == PLAN_INPUT ? i : OP_MAX_INPUTS + i];
+    if (ctx->request.op->lists && list->of)
+        return k < list->n ? list->of[k] : NULL;
+    return k > 0 ? NULL : o->kind == PLAN_INPUT ? ctx->inputs[i] : ctx->outputs[i];
+}
+
 static bool same_tensor(const struct tensor *t, const struct tensor_desc *desc,
                         const struct device *d)
 {
@@ -70,11 +106,11 @@ static bool fits(const struct context *ctx, const struct plan_operand *o)
     const struct storage *s;
     switch (o->kind) {
     case PLAN_INPUT:
-        return !op->inputs[o->index].used_backward ||
-               same_tensor(ctx->inputs[o->index], &o->desc, ctx->device);
+        return !op->inputs[plan_index(o->index)].used_backward ||
+               same_tensor(find_kept(ctx, o), &o->desc, ctx->device);
     case PLAN_OUTPUT:
-        return !op->outputs[o->index].used_backward ||
-               same_tensor(ctx->outputs[o->index], &o->desc, ctx->device);
+        return !op->outputs[plan_index(o->index)].used_backward ||
+               same_tensor(find_kept(ctx, o), &o->desc, ctx->device);
     case PLAN_SAVED:
         s = ctx->saved[o->index];
         return s && s->space->device == ctx->device && s->size >= tensor_desc_size(&o->desc);
@@ -138,5 +174,7 @@ bool state_context(struct archive *a, void *thing)
     archive_count(a, "serial", &ctx->serial);
     state_attrs(a, &ctx->request);
     archive_arguments(a, ctx);
+    if (v->op->lists)
+        archive_lists(a, ctx);
     return slot || (archive_good(a) && check_plan(a, ctx));
 }

@@ -37,7 +37,7 @@ bool state_graph(struct archive *a, void *thing)
 }
 
 // Of each list a 0, then its tensors; nothing of one that is absent.
-static void archive_lists(struct archive *a, struct plan_request *pr)
+void state_lists(struct archive *a, struct plan_request *pr)
 {
     struct arena arena = { 0 };
     struct plan_lists lists;
@@ -82,7 +82,7 @@ static void archive_request(struct archive *a, struct plan_request *pr)
         state_desc(a, NULL, &pr->inputs[i]);
     archive_close(a);
     if (pr->op->lists)
-        archive_lists(a, pr);
+        state_lists(a, pr);
 }
 
 static void archive_run(struct archive *a, struct graph_node *node)

@@ -45,6 +45,15 @@ class Forward(Structure):
     ]  # fmt: skip
 
 
+class Backward(Structure):
+    _fields_ = [
+        ("context", c_int64), ("grads", POINTER(c_int64)), ("grad_count", c_size_t), ("inputs", POINTER(c_int64)),
+        ("input_count", c_size_t), ("tensors", POINTER(Tensor)), ("deadline", c_double),
+        ("grad_lengths", POINTER(c_int64)), ("input_lengths", POINTER(c_int64)),
+        ("grad_length_count", c_size_t), ("input_length_count", c_size_t),
+    ]  # fmt: skip
+
+
 class Client:
     """libopd's, for one thread."""
 
@@ -115,6 +124,15 @@ class Client:
             p.input_length_count, p.output_length_count = map(len, lengths)
         self.done(self.lib.opd_forward(self.client, ctypes.byref(p), ctypes.byref(self.error)))
         return [(t.id, t.dtype, list(t.shape[: t.rank]), t.bytes, t.name) for t in tensors]
+
+    def backward(self, context, grads, inputs, lengths):
+        tensors = (Tensor * len(inputs))()
+        p = Backward(
+            context, (c_int64 * len(grads))(*grads), len(grads), (c_int64 * len(inputs))(*inputs), len(inputs), tensors, 0,
+            *[(c_int64 * len(each))(*each) for each in lengths], *map(len, lengths),
+        )  # fmt: skip
+        self.done(self.lib.opd_backward(self.client, ctypes.byref(p), ctypes.byref(self.error)))
+        return [(t.id, list(t.shape[: t.rank])) for t in tensors]
 
 
 @pytest.fixture

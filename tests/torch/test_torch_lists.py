@@ -62,7 +62,65 @@ def test_compiled(ops, device):
         assert_close(found, [2 * e.abs() for e in expected])
 
 
+def make(device, *shape):
+    return torch.randn(*shape, dtype=torch.float64, device=device, requires_grad=True)
+
+
+def draw_glus(device):
+    xs = [make(device, *s) for s in ((3, 4), (4,), (2, 3, 1))]
+    gates = [make(device, *s) for s in ((3, 1), (3, 4), (1, 3, 4))]
+    return xs, gates, make(device, 4), make(device, 3, 1)
+
+
+def glus(xs, gates, by, b):
+    ys = [x * torch.tanh(g) * by + b * x * x for x, g in zip(xs, gates)]
+    return ys, [(2 * x * torch.exp(by)).broadcast_to(y.shape) for x, y in zip(xs, ys)]
+
+
+PICKS = {
+    "all": lambda ys, zs: sum(v.sin().sum() for v in [*ys, *zs]),
+    "one of a list": lambda ys, zs: ys[1].sin().sum(),
+    "one list": lambda ys, zs: zs[2].sum() + zs[0].sum(),
+}
+
+
+@pytest.mark.parametrize("pick", PICKS)
+def test_gradients(ops, device, pick):
+    """By formulas, of lists and of what all share, against PyTorch's."""
+    args = draw_glus(device)
+    flat = [*args[0], *args[1], *args[2:]]
+    found, expected = ops.glus(*args), glus(*args)
+    assert_close(found, expected)
+    wanted = torch.autograd.grad(PICKS[pick](*expected), flat, allow_unused=True)
+    grads = torch.autograd.grad(PICKS[pick](*found), flat, allow_unused=True)
+    for g, w in zip(grads, wanted):
+        assert_close(torch.zeros_like(w) if g is None else g, w) if w is not None else not (g is not None and g.any())
+
+
+def test_gradients_of_kernels(ops, device):
+    xs, w = [make(device, 4, 3), make(device, 2, 3)], make(device, 3)
+    assert torch.autograd.gradcheck(lambda *t: tuple(ops.dots(list(t[:2]), t[2])[0]), (*xs, w))
+    ys, signs = ops.dots([x.detach() for x in xs], w)  # of one only
+    assert all(y.requires_grad for y in ys) and not any(s.requires_grad for s in signs)
+    sum(y.sum() for y in ys).backward()
+    assert_close(w.grad, sum(x.detach().sum(0) for x in xs))
+    ys, _ = ops.dots([], w)
+    assert ys == []
+    grad = torch.autograd.grad(ops.dots(xs, w)[0][0].sum(), xs[0], create_graph=True)[0]
+    with pytest.raises(opd.OpdError, match="dots takes lists of tensors, which have no second derivatives"):
+        grad.sum().backward()
+
+
+def test_gradients_compiled(ops, device):
+    args = draw_glus(device)
+    flat = [*args[0], *args[1], *args[2:]]
+    loss = lambda xs, gates, by, b: PICKS["all"](*ops.glus(xs, gates, by, b))  # noqa: E731
+    found = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(*args), flat)
+    assert_close(found, torch.autograd.grad(PICKS["all"](*glus(*args)), flat))
+
+
 def test_opcheck(ops, device):
+    torch.library.opcheck(ops.glus.overload, draw_glus(device))
     ys, xs = draw(device, 2), draw(device, 2)
     torch.library.opcheck(ops.axpys.overload, (ys, xs))
     torch.library.opcheck(ops.scales.overload, (xs, torch.tensor(2.0, device=device)))

@@ -268,17 +268,8 @@ static void test_mistakes(void **state)
                 "t.cu:1: a list of views, expected Tensor[] or Tensor(a!)[]");
     refuse_text(HEAD("f(Tensor[] xs) -> Tensor y") "//! formula y = xs\n",
                 "t.cu:1: formulas of lists make 'y', which is a single tensor; expected a list");
-    refuse_text(
-        HEAD(
-            "f(Tensor[] xs) -> Tensor[] ys") "//! formula ys = xs\n//! formula grad_xs = grad_ys\n",
-        "t.cu:1: a gradient beside lists of tensors, which have none yet");
     refuse_text(HEAD("f(Tensor[] xs) -> Tensor[] ys") "//! formula ys = xs - sum(xs, -1)\n",
                 "t.cu:1: sums over rows beside lists of tensors, which have none yet");
-    refuse_text(
-        HEAD("f(Tensor[] xs) -> Tensor[] ys") "//! shape xs ys [N]\n//! forward\n//! kernel k\n//! "
-                                              "backward grad_xs\n"
-                                              "//! kernel k\n//! bind ys = grad_xs\n" KERNEL,
-        "t.cu:1: 'backward' beside lists of tensors, which have none yet");
     refuse_text(HEAD("f(Tensor[] xs) -> Tensor[] ys") "//! shape xs ys [N]\n//! forward\n//! "
                                                       "formula ys = xs\n",
                 "t.cu:1: 'formula', 'sum' and 'fill' in a section beside lists of tensors, which "

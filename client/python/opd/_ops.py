@@ -27,7 +27,7 @@ class Context:
     """What forward() keeps for backward(): in the daemon, until it is dropped or free()d."""
 
     def __init__(
-        self, memory: Memory, id: int, made: Union[Reply, Sequence[Kind]], spec: Spec, inputs: list[Any]
+        self, memory: Memory, id: int, made: Union[Reply, Sequence[Any]], spec: Spec, inputs: list[Any]
     ) -> None:
         self._link = memory.link
         self._memory = memory
@@ -35,6 +35,7 @@ class Context:
         self._made = made  # the outputs' kinds, or the reply that tells of them
         self._spec = spec
         self._present = [value is not None for value in inputs]
+        self._n = next((len(value) for value in inputs if isinstance(value, list)), 0)  # of each list
 
     def backward(
         self,
@@ -42,12 +43,12 @@ class Context:
         wanted: Optional[Iterable[str]] = None,
         deadline: Optional[float] = None,
         debug: bool = False,
-    ) -> tuple[Optional[Tensor], ...]:
+    ) -> tuple[Any, ...]:
         """Gradients of the inputs, always a tuple with one entry for each tensor input of
-        the operator.
+        the operator: a Tensor, of a list of tensors a list.
 
-        grads: one for each output, of its shape and dtype; None: zero. wanted: names of
-        inputs (None: all). The entry of an input that is absent, not differentiable or not
+        grads: one for each output, of its shape and dtype; None: zero; of a list as many, or
+        None. wanted: names of inputs (None: all). The entry of an input that is absent, not differentiable or not
         wanted is None. May be called several times.
 
         Raises InvalidArgument if a tensor that backward reads was written since, TypeError
@@ -60,26 +61,21 @@ class Context:
         if len(grads) != len(spec.outputs):
             raise TypeError(f"{name}() takes {count(len(spec.outputs), 'gradient')}, not {len(grads)}")
         seconds = check_deadline(name, deadline)
-        chosen = self._choose(wanted)
-        wires = [link.new_wire() if c else None for c in chosen]
-        given = [self._to_grad(grad, i) for i, grad in enumerate(grads)]
-        grad_ids = [None if grad is None else grad._live_id() for grad in given]
+        wires = [self._make_wires(i) if c else None for i, c in zip(spec.inputs, self._choose(wanted))]
+        given = [self._to_grads(grad, i) for i, grad in enumerate(grads)]
+        grad_ids = [_map(Tensor._live_id, grad) for grad in given]
         options: dict[str, Any] = {} if seconds is None else {"deadline": seconds}
         if check_debug(name, debug):
             options["debug"] = True
-        ids = [wire and int.from_bytes(wire[1:], "big") for wire in wires]
-        params = (self._id, grad_ids, ids, options)
-        tensors = [
-            None if wire is None else Tensor(link, wire, None, (i,)) for i, wire in enumerate(wires)
-        ]
+        params = (self._id, grad_ids, [_map(_read_wire, wire) for wire in wires], options)
+        made = [_make_tensors(link, wire, (i,)) for i, wire in enumerate(wires)]
         reply = link.send("backward", params, seconds or spec.deadline)
-        for tensor in tensors:
-            if tensor is not None:
-                tensor._reply = reply
+        for tensors in made:
+            _set_reply(tensors, reply)
         result = link.settle(reply)
         if result is None:
-            return tuple(tensors)
-        return tuple(t if info else None for t, info in zip(tensors, result))
+            return tuple(made)
+        return tuple(map(take_gradient, made, result))
 
     def free(self) -> None:
         """Frees what the daemon keeps for this context, now."""
@@ -107,13 +103,26 @@ class Context:
             )
         return [p and i["name"] in names for p, i in zip(self._present, self._spec.inputs)]
 
-    def _to_grad(self, grad: Any, i: int) -> Optional[Tensor]:
+    def _make_wires(self, input: dict[str, Any]) -> Any:
+        return [self._link.new_wire() for _ in range(self._n)] if input.get("list") else self._link.new_wire()
+
+    def _to_grads(self, grad: Any, i: int) -> Any:
+        if grad is None or not self._spec.outputs[i].get("list"):
+            return self._to_grad(grad, i)
+        if not isinstance(grad, (list, tuple)) or len(grad) != self._n or any(g is None for g in grad):
+            name = self._spec.outputs[i]["name"]
+            raise TypeError(f"{self._spec.name} backward() takes a list of {self._n} gradients for {name}, or None")
+        return [self._to_grad(g, i, k) for k, g in enumerate(grad)]
+
+    def _to_grad(self, grad: Any, i: int, k: Optional[int] = None) -> Optional[Tensor]:
         if grad is None or isinstance(grad, Tensor):
             return check_own(self._link, grad)
         if isinstance(self._made, Reply):
+            find = self._link.find_kind
             outputs = self._link.conn.wait(self._made)["outputs"]
-            self._made = [self._link.find_kind(o["dtype"], o["shape"], o["device"]) for o in outputs]
-        kind = self._made[i]
+            self._made = [_map(lambda o: find(o["dtype"], o["shape"], o["device"]), o) for o in outputs]
+        kind: Any = self._made[i]
+        kind = kind if k is None else kind[k]
         return self._memory.upload(grad, kind.dtype, None, kind.device)
 
 
@@ -287,17 +296,11 @@ class Ops(Shipped):
         output_ids = [_map(_read_wire, wire) for wire in wires]
         params = (spec.name, input_ids, call.attrs, output_ids, options)
         # Made before the request goes: wherever that fails or is interrupted, dropping them cleans up.
-        outputs = tuple(
-            [Tensor(link, w, None, ("outputs", i, k)) for k, w in enumerate(wire)]
-            if isinstance(wire, list)
-            else Tensor(link, wire, None, ("outputs", i))
-            for i, wire in enumerate(wires)
-        )
+        outputs = tuple(_make_tensors(link, wire, ("outputs", i)) for i, wire in enumerate(wires))
         context = context_id and Context(self._memory, context_id, [], spec, inputs)
         reply = link.send("forward", params, call.deadline or spec.deadline)
         for made in outputs:
-            for tensor in made if isinstance(made, list) else (made,):
-                tensor._reply = reply
+            _set_reply(made, reply)
         if context:
             context._made = reply
         result = link.settle(reply)
@@ -369,6 +372,25 @@ class Versions(Sequence[dict[str, Any]]):
 
     def _ask(self) -> list[dict[str, Any]]:
         return self._catalog.ask_versions(self._name)
+
+
+def _make_tensors(link: Link, wire: Any, path: tuple[Any, ...]) -> Any:
+    """What a reply is to tell of at `path`: a tensor, or those of a list; None: nothing."""
+    if isinstance(wire, list):
+        return [Tensor(link, w, None, (*path, k)) for k, w in enumerate(wire)]
+    return None if wire is None else Tensor(link, wire, None, path)
+
+
+def take_gradient(made: Any, info: Any) -> Any:
+    """What was made for an input, as the reply tells of it; None: it has none."""
+    of_nothing = isinstance(made, list) and not made
+    return None if info is None and not of_nothing else made
+
+
+def _set_reply(made: Any, reply: Reply) -> None:
+    for tensor in made if isinstance(made, list) else (made,):
+        if tensor is not None:
+            tensor._reply = reply
 
 
 def _map(function: Any, value: Any) -> Any:

@@ -24,6 +24,7 @@ from ._aio_stream import Stream
 from ._dtypes import from_host, need_numpy
 from ._load import Source, note_loaded
 from ._memory import Memory, is_device_array
+from ._ops import take_gradient
 from ._protocol import DTYPES
 from ._spec import suggest
 from ._warn import warn_reload
@@ -174,15 +175,14 @@ class Context:
         wanted: Optional[Iterable[str]] = None,
         deadline: Optional[float] = None,
         debug: bool = False,
-    ) -> tuple[Optional[Tensor], ...]:
+    ) -> tuple[Any, ...]:
         """As opd.Context.backward()."""
         given = [_unwrap(grad) for grad in grads]
         options = {"wanted": wanted, "deadline": deadline, "debug": debug}
         made = await self._client._do(self._inner.backward, *given, **options)
-        replies = [tensor._reply for tensor in made if tensor is not None]
+        replies = [t._reply for m in made for t in (m if isinstance(m, list) else (m,)) if t is not None]
         infos = replies[0].result if replies else made
-        found = [tensor if info else None for tensor, info in zip(made, infos)]
-        return tuple(self._client._wrap(tensor) for tensor in found)
+        return tuple(self._client._wrap(tensor) for tensor in map(take_gradient, made, infos))
 
     async def free(self) -> None:
         """As opd.Context.free()."""

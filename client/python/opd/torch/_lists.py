@@ -1,5 +1,5 @@
 """Operators of lists of tensors (`Tensor[]`) as torch's: the daemon runs them, for as many tensors in a launch as it
-holds, and they have no gradients."""
+holds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 
 from ..errors import InvalidArgument
 from ._derivatives import refuse
-from ._dtypes import to_wire
-from ._interface import Lengths, nest
+from ._dtypes import describe_all, parse_inputs, to_wire, write_inputs
+from ._interface import Lengths, flatten, nest
+from ._options import get_options, with_those_of_forward
 from ._register import Operator, as_result, has_tangent, make_empty, requires_grad
 from ._session import get_session
 from ._shapes import infer
@@ -39,6 +40,12 @@ class Call:
             self.of += [i] * len(each)
         self.mutated = [k for k, i in enumerate(self.of) if i in operator.mutated]
         self.strided: Collection[int] = frozenset(k for k, i in enumerate(self.of) if i in operator.strided)
+        self.made_of = [o for o, n in enumerate(self.made_lengths) for _ in range(1 if n < 0 else n)]
+
+    @classmethod
+    def of_lengths(cls, operator: ListOperator, lengths: Sequence[int]) -> Call:
+        """One of whose tensors no more is known than how many there are."""
+        return cls(operator, [None if n < 0 else [None] * n for n in lengths])
 
     @property
     def outdated(self) -> bool:
@@ -48,17 +55,20 @@ class Call:
     def outdated(self, value: bool) -> None:
         self._operator.outdated = value
 
-    def run(self) -> list[Any]:
+    def run(self, keep: bool = False) -> list[Any]:
+        """Outputs, and with `keep` the stamp of the version that ran."""
         device = find_device(self.name, self.tensors)
         if device.type == "meta":
-            return self.fake()
+            return self.fake(keep)
         self._check_apart()
-        made, _ = get_session().forward(self, self.tensors, to_wire(self.attrs), False, device)
-        return nest(made, self.made_lengths)
+        made, stamp = get_session().forward(self, self.tensors, to_wire(self.attrs), keep, device)
+        made = nest(made, self.made_lengths)
+        return [*made, torch.tensor(stamp, device="cpu")] if keep else made
 
-    def fake(self) -> list[Any]:
+    def fake(self, keep: bool = False) -> list[Any]:
         outputs, _ = infer(self, self.tensors, self.attrs)
-        return nest(make_empty(outputs, find_device(self.name, self.tensors)), self.made_lengths)
+        made = nest(make_empty(outputs, find_device(self.name, self.tensors)), self.made_lengths)
+        return [*made, torch.empty((), dtype=torch.int64, device="cpu")] if keep else made
 
     def _check_apart(self) -> None:
         """As the daemon does, which may be given copies: what is changed in place shares no memory with another
@@ -111,15 +121,110 @@ class ListOperator(Operator):
             lambda *args: as_result(Call(self, args).fake()),
         )
         self.infer = op._opoverload
+        if self.has_backward:
+            self.backward = self._define_backward(attrs)
+            self.forward = self._define_forward(attrs)
+
+    def _define_forward(self, attrs: list[str]) -> Any:
+        returns = ", ".join(["Tensor[]" if t.get("list") else "Tensor" for t in self.spec.outputs] + ["Tensor"])
+        op = self._define(
+            "forward",
+            f"({', '.join(self._spell_inputs() + attrs)}) -> ({returns})",
+            lambda *args: tuple(Call(self, args).run(True)),
+            lambda *args: tuple(Call(self, args).fake(True)),
+        )
+        op.register_autograd(self._differentiate, setup_context=self._keep)
+        return op._opoverload
+
+    def _define_backward(self, attrs: list[str]) -> Any:
+        """Of tensors one after the other, those of lists too; `lengths` says how many each input has."""
+        arguments = ["Tensor?[] grads", "Tensor?[] inputs", "Tensor?[] outputs", *attrs, "Tensor stamp", "int[] lengths"]
+        op = self._define(
+            "backward",
+            f"({', '.join([*arguments, 'str described', 'SymInt[] sizes', 'bool[] wanted'])}) -> Tensor[]",
+            self._run_backward,
+            self._fake_backward,
+        )
+
+        def refuse_second(ctx: Any, *grads: Any) -> Any:
+            raise refuse(
+                self, "takes lists of tensors, which have no second derivatives", "differentiate without create_graph=True"
+            )
+
+        op.register_autograd(refuse_second)
+        return op._opoverload
+
+    def _keep(self, ctx: Any, inputs: Any, output: Any) -> None:
+        call = Call(self, inputs)
+        outputs = flatten(output[:-1], call.made_lengths)
+        kept_inputs = [t for t, i in zip(call.tensors, call.of) if i in self.read_inputs]
+        kept_outputs = [t for t, o in zip(outputs, call.made_of) if o in self.read_outputs]
+        ctx.mark_non_differentiable(output[-1], *(t for t in outputs if not t.is_floating_point()))
+        ctx.save_for_backward(*kept_inputs, *kept_outputs, output[-1])
+        ctx.n_inputs, ctx.lengths, ctx.made_lengths = len(kept_inputs), call.lengths, call.made_lengths
+        ctx.attrs, ctx.options = inputs[self.n_inputs :], get_options()
+        ctx.described, ctx.sizes = write_inputs(describe_all(call.tensors, call.strided))
+        ctx.floating = [t is not None and t.is_floating_point() for t in call.tensors]
+        ctx.kinds = [(t.shape, t.dtype, t.device) for t in outputs]
+
+    def _differentiate(self, ctx: Any, *grads: Any) -> Any:
+        *kept, stamp = ctx.saved_tensors
+        of = [i for i, n in enumerate(ctx.lengths) for _ in range(1 if n < 0 else n)]
+        needs = flatten(ctx.needs_input_grad[: self.n_inputs], ctx.lengths)
+        lists = {i for i, need in zip(of, needs) if need}  # all of a list, or nothing of it
+        wanted = [bool(i in lists and self.differentiable[i] and f) for i, f in zip(of, ctx.floating)]
+        none = (None,) * len(self.attr_names)
+        flat: list[Any] = []
+        at = iter(ctx.kinds)
+        for grad, n in zip(grads, ctx.made_lengths):
+            each = [grad] if n < 0 else list(grad or [None] * n)
+            absent = all(g is None for g in each)
+            kinds = [next(at) for _ in each]
+            flat += [
+                torch.zeros(kind[0], dtype=kind[1], device=kind[2]) if g is None and not absent else g
+                for g, kind in zip(each, kinds)
+            ]
+        made: Any = iter(())
+        if any(wanted) and any(g is not None for g in flat):
+            with with_those_of_forward(ctx.options):
+                made = iter(
+                    self.backward(
+                        *(flat, kept[: ctx.n_inputs], kept[ctx.n_inputs :], *ctx.attrs, stamp),
+                        *(list(ctx.lengths), ctx.described, ctx.sizes, wanted),
+                    )
+                )
+        else:
+            wanted = [False] * len(wanted)
+        return (*nest([next(made) if want else None for want in wanted], ctx.lengths), *none)
+
+    def _run_backward(self, grads: Any, kept_inputs: Any, kept_outputs: Any, *args: Any) -> Any:
+        *attrs, stamp, lengths, described, sizes, wanted = args
+        call = Call.of_lengths(self, lengths)
+        rest, rest_outputs = iter(kept_inputs), iter(kept_outputs)
+        inputs = [next(rest) if i in self.read_inputs else None for i in call.of]
+        outputs = [next(rest_outputs) if o in self.read_outputs else None for o in call.made_of]
+        descs = parse_inputs(described, map(int, sizes))
+        tensors = (inputs, outputs, (), list(grads))
+        return get_session().vjp(call, tensors, descs, to_wire(attrs), wanted, int(stamp))
+
+    def _fake_backward(self, grads: Any, *args: Any) -> list[torch.Tensor]:
+        *_, described, sizes, wanted = args
+        device = find_device(self.name, [t for t in grads if t is not None])
+        return make_empty([d for d, want in zip(parse_inputs(described, sizes), wanted) if want and d], device)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
-        tensors = Call(self, values).tensors
-        if any(map(has_tangent, tensors)):
+        call = Call(self, values)
+        if any(map(has_tangent, call.tensors)):
             return self._transform()
-        if torch.is_grad_enabled() and any(map(requires_grad, tensors)):
-            self._check_gradient(values)
-        return self.infer(*values)
+        if not torch.is_grad_enabled() or not any(map(requires_grad, call.tensors)):
+            return self.infer(*values)
+        self._check_gradient(values)
+        if not any(requires_grad(t) and self.differentiable[i] for t, i in zip(call.tensors, call.of)):
+            # Else torch would say of the outputs that they require grad.
+            plain = nest([None if t is None else t.detach() for t in call.tensors], call.lengths)
+            return self.infer(*plain, *call.attrs)
+        return as_result(self.forward(*values)[: self.n_outputs])
 
     def _transform(self, *args: Any, **kwargs: Any) -> Any:
         raise refuse(

@@ -27,7 +27,7 @@ from .._warn import warn_reload
 from ..client import Client
 from ..errors import InvalidArgument, NotFound, OpdError, Unavailable
 from ._dtypes import Desc, describe_all
-from ._interface import InterfaceChanged, Operator, flatten, get_key, nest
+from ._interface import InterfaceChanged, Lengths, Operator, flatten, get_key, nest
 from ._library import Export, Library, find_library
 from ._options import get_options
 from ._prepared import Prepared
@@ -239,8 +239,8 @@ class Session:
             rest = iter(made)
             places = [next(rest) if want else None for want in wanted]
             values = _name_attrs(operator, attrs)
-            described = _write_descs(descs)
-            sent = prepared.call(
+            described = nest(_write_descs(descs), operator.lengths)
+            sent = prepared and prepared.call(
                 lambda: [*ids, *places],
                 lambda: ("vjp", operator.name, described, values, self._with_asked({"version": version, "device": name})),
                 *(batch, self._find_deadline(operator)),
@@ -248,11 +248,13 @@ class Session:
             if sent:
                 return sent
             options = {"version": version, "inputs": described}
+            places = _nest_some(places, operator.lengths)
             if into:
                 options["into"] = places
                 places = [None] * len(places)
             parts = _split(ids, len(inputs), len(outputs), len(saved))
-            params = (operator.name, *parts, values, places, options)
+            kinds = (operator.lengths, operator.made_lengths, None, operator.made_lengths)
+            params = (operator.name, *map(_nest_some, parts, kinds), values, places, options)
             return self._send(transport.conn, "vjp", operator, params, batch)
 
         device = find_device(operator.name, reads)
@@ -260,7 +262,9 @@ class Session:
             transport, name = self._transport(device), self._device_name(device)
             version = self.find_version(operator.name, stamp)
             key = (operator.name, version, tuple(descs), tuple(map(_freeze, attrs)), device, _get_asked())
-            prepared = self._find_prepared(self._pulls, key)
+            prepared = None
+            if operator.lengths is None:
+                prepared = self._find_prepared(self._pulls, key)
             job = Job(reads, (), operator.strided, makes, send)
             try:
                 return transport.run(job)[1]
@@ -567,6 +571,12 @@ def _write_descs(descs: Sequence[Optional[Desc]]) -> list[Any]:
 
 def _name_attrs(operator: Operator, attrs: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(operator.attr_names, attrs))
+
+
+def _nest_some(values: Sequence[Any], lengths: Lengths) -> list[Any]:
+    """As nest(); a list of which there is nothing is None."""
+    made = nest(values, lengths)
+    return [None if isinstance(v, list) and all(x is None for x in v) else v for v in made]
 
 
 def _split(ids: list[Optional[int]], *sizes: int) -> list[list[Optional[int]]]:
