@@ -288,7 +288,7 @@ static const struct option_row rows[] = {
       "auto: a device's next process waits where that takes 1 % of its memory; off: it does not",
       "auto", AT(set_spare, spare), 0, 0 },
     { "first-run", "WHICH",
-      "checked: on a GPU the first calls after an edit run in a checked build; or plain", "plain",
+      "checked: on a GPU the first calls after an edit run in a checked build; or plain", "checked",
       AT(set_first_run, checks_first), 0, 0 },
     { "faults", "N", "how many faults are kept for opctl replay; 0: none", "16",
       AT(set_count, faults), 0, 1000 },
