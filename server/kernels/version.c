@@ -286,10 +286,10 @@ static struct bound_plan *find_base(struct bound_plan *bp)
 struct bound_plan *version_first(struct version *v, struct bound_plan *bp)
 {
     struct bound_plan *base = find_base(bp), *first = NULL;
-    struct plan_request request = *bp->request;
-    struct opd_err err = { 0 };
-    if (!v->checks_first || base->settled || request.checked)
+    if (!v->checks_first || base->settled || bp->request->checked)
         return NULL;
+    struct plan_request request = *bp->request; // large: not of every run
+    struct opd_err err = { 0 };
     request.checked = true;
     // Where it found no room others would go.
     if (bp->plan->n_kernels > 0 && !request.on_cpu && v->n_plans < MAX_PLANS)

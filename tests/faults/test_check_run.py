@@ -392,7 +392,7 @@ def test_a_kernel_that_never_ends(tmp_path):
     path = write(tmp_path, "    while (*(volatile const float *)x < 100) ;\n")
     stages = report(path, "--deadline", "0.5")
     assert stages["guards"]["state"] == "failed"
-    assert "ended after 0.5 s with 0 of 1 cases done" in stages["guards"]["message"]
+    assert "ended after 0.5 s with 0 of 1 case done" in stages["guards"]["message"]
 
 
 def test_a_kernel_that_aborts(tmp_path):
