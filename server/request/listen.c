@@ -90,6 +90,19 @@ static bool check_folder(const char *socket, struct opd_err *err)
     return ok;
 }
 
+enum { LOCK_TRIES = 50 }; // half a second of them
+
+// What one that was killed had just forked holds its lock until it runs a program of its own.
+static bool lock_soon(int fd)
+{
+    for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
+        if (i == LOCK_TRIES)
+            return false;
+        usleep(10000);
+    }
+    return true;
+}
+
 static bool take_lock(struct broker *b, struct opd_err *err)
 {
     char *path = mem_printf("%s.lock", b->options.socket);
@@ -97,7 +110,7 @@ static bool take_lock(struct broker *b, struct opd_err *err)
     bool ok = true;
     if (b->listener.lock_fd < 0)
         ok = opd_err_errno(err, OPD_E_invalid_argument, "lock %s", path);
-    else if (flock(b->listener.lock_fd, LOCK_EX | LOCK_NB) < 0)
+    else if (!lock_soon(b->listener.lock_fd))
         ok = opd_err_set(err, OPD_E_unavailable,
                          "another opd serves on %s; stop it with 'opctl --socket %s stop', or "
                          "choose another --socket",

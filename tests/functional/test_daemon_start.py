@@ -1,12 +1,14 @@
 """The daemon's start: options, configuration, devices, and its socket."""
 
 import ctypes
+import fcntl
 import os
 import shutil
 import socket
 import stat
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -240,6 +242,18 @@ def test_second_daemon_on_a_live_socket(daemon):
         assert raw.call("tensor_read", 1, 0) == b"a"
     with Raw(daemon.socket) as raw:
         assert raw.call("hello")["pid"] == daemon.pid
+
+
+def test_a_lock_that_is_about_to_be_let_go(tmp_path, start_daemon):
+    """As by a process that a killed daemon had just forked, and that has not run its own program yet."""
+    path = tmp_path / "opd.sock"
+    with open(f"{path}.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        timer = threading.Timer(0.1, lambda: fcntl.flock(held, fcntl.LOCK_UN))
+        timer.start()
+        daemon = start_daemon(socket=path)
+        timer.join()
+    assert daemon.ready.startswith("ready: ")
 
 
 def test_stale_socket_is_replaced(tmp_path, start_daemon):
