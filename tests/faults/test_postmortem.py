@@ -17,7 +17,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "functional"))
 from raw import Raw, RpcError
 
 DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
-pytestmark = pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="the CPU tells at once: test_guards.py")
+pytestmark = [
+    pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="the CPU tells at once: test_guards.py"),
+    pytest.mark.own_card,  # what it finds it has to find within 2 s
+]
 
 FAR = 1 << 42
 OPERATORS = {
