@@ -235,8 +235,9 @@ bash -c '. "$1"; COMP_WORDS=(opctl st) COMP_CWORD=1; _opctl; [ "${COMPREPLY[*]}"
 bash -c '. "$1"; COMP_WORDS=(opctl kernels a) COMP_CWORD=2; _opctl; [ "${COMPREPLY[*]}" = add ]' - \
     "$folder/usr/share/bash-completion/completions/opctl" # and no options, which begin with -
 ! command -v zsh >/dev/null || zsh -n "$folder/usr/share/zsh/site-functions/_opd"
-! command -v fish >/dev/null || [ "$(XDG_DATA_DIRS=$folder/usr/share HOME=$folder fish -c 'complete -C "opctl st"' |
-    cut -f 1 | xargs)" = "status stop" ]
+# fish completes programs that it finds.
+! command -v fish >/dev/null || [ "$(PATH="$folder/usr/bin:$PATH" XDG_DATA_DIRS=$folder/usr/share HOME=$folder \
+    fish -c 'complete -C "opctl st"' | cut -f 1 | xargs)" = "status stop" ]
 # Each path that the installed README names is there, below its documents.
 sed -n '/^```/,/^```/!p' "$folder/usr/share/doc/opd/README.md" |
     grep -oE '`[a-z_]+(/[A-Za-z_0-9.-]+)+`|\]\([a-z]+/[^)]*\)' | tr -d '`()]' | sort -u |

@@ -280,6 +280,9 @@ def main(programs: Path, out: Path) -> None:
     opd = read_options(opd_help.split("\n\n")[2])
     opctl = read_options(opctl_help.split("Options:\n")[1])
     pages = [(ROOT / "kernels_src" / name).read_text() for name in ("README.md", "GRAMMAR.md")]
+    beside = "`GRAMMAR.md` beside this file is the whole grammar"
+    assert beside in pages[0]
+    pages[0] = pages[0].replace(beside, "The last section is the whole grammar")
     manual = pages[0] + pages[1].replace("# The grammar of a header", "## The grammar of a header", 1)
     files = {
         "man/man1/opd.1": make_opd(opd_help, version),
