@@ -413,7 +413,7 @@ def test_gradients_on_the_wire(daemon):
 
 
 def test_gradients_go_over_an_upgrade(client, ops):
-    """Those of a context, and a graph of them that scratch is in."""
+    """Those of contexts."""
     xs, w, grads = draw_dots()
     _, context = ops.dots.forward(xs, w)
     gate, by = [client.tensor(x) for x in xs], client.tensor(w)
