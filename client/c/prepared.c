@@ -252,7 +252,11 @@ static bool send_call(struct opd_client *c, struct prepared_call *call,
     char device[32] = "";
     if (call->n_outputs > 0)
         memcpy(device, call->outputs[0]->device, sizeof device);
-    if (outputs && !read_outputs(c, call, outputs, device)) // an edit has changed them
+    if (outputs) // an edit has changed them
+        call->views = has_views(opd_map_get(&reply.result, "views"));
+    if (outputs && call->views)
+        lane_call_clear(c);
+    if (outputs && !read_outputs(c, call, outputs, device))
         good = error_set(err, OPD_MALFORMED_MESSAGE, "the reply does not describe the outputs");
     opd_reply_clear(&reply);
     return good;

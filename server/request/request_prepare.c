@@ -41,10 +41,13 @@ static bool read_keep(struct run *run, struct prepared *p, struct opd_err *err)
     return true;
 }
 
-// [dtype, shape] of each output, and of each saved tensor that calls take an id for.
+// [dtype, shape] of each output, and of each saved tensor that calls take an id for; views.
+enum { N_RESULTS = 3 };
+
 static void pack_results(struct buf *out, const struct prepared *p)
 {
     run_pack_results(out, p->forward->plan, p->n_saved);
+    run_pack_views(out, p->forward->plan->op);
 }
 
 static uint64_t hash_results(const struct prepared *p)
@@ -154,7 +157,6 @@ static void pack_prepared(struct buf *out, const struct prepared *p)
     pack_key_int(out, "version", p->version->number);
     pack_key_str(out, "device", p->device->name);
     pack_results(out, p);
-    run_pack_views(out, op);
     pack_key_array(out, "gradients", (size_t)p->n_inputs);
     for (int i = 0; i < p->n_inputs; i++)
         pack_bool(out, op->inputs[i].differentiable && request->inputs[i].dtype != OPD_DTYPE_NONE);
@@ -251,7 +253,7 @@ static bool read_result(struct run *run, bool makes, enum plan_operand_kind kind
 static bool pack_called(struct buf *out, const struct run *run, const struct prepared *p)
 {
     const char *warning = run_take_warning(run->req, run->version->of);
-    pack_map(out, 1u + (p->differs ? 2 : 0) + (warning ? 1 : 0));
+    pack_map(out, 1u + (p->differs ? N_RESULTS : 0) + (warning ? 1 : 0));
     pack_key_int(out, "version", run->version->number);
     if (p->differs)
         pack_results(out, p);

@@ -697,6 +697,38 @@ def test_what_others_of_libopd_hold_is_not_written(served, library):
         assert double(library) == [12, 14, 16]
 
 
+SEEN = """\
+//! op      seen({0} x) -> {0} y
+//! dtypes  float32
+//! {1}
+"""
+
+
+def test_what_has_become_a_view_is_not_written(served, library):
+    """An operator that was prepared when it made a copy."""
+
+    def put(source):
+        put_kernels(served.kernels, seen=source)
+        with Raw(served.socket) as other:
+            other.call("reload")
+
+    put(SEEN.format("Tensor", "formula y = x"))
+    library.make(8, 0, 0, 0)
+    library.make(9, 5, 5, 5)
+    for _ in range(3):
+        library.forward("add_to", [1, 8], [])
+        library.forward("seen", [1], [3])
+        library.free(3)
+    put(SEEN.format("Tensor(a)", "shape x [N]\n//! shape y [N]\n//! view y x"))
+    assert goes_by_lane(served, lambda: double(library))
+    library.forward("double_it", [1], [2])
+    library.forward("seen", [2], [3])
+    library.free(2)
+    library.forward("add_to", [1, 9], [])
+    assert double(library, 60) == [12, 14, 16]
+    assert library.read(3, 3) == [2, 4, 6]
+
+
 def test_a_fault_of_libopd(served, library):
     def put(flag):
         data = struct.pack("i", flag)
