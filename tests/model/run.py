@@ -202,7 +202,10 @@ class Trial:
         """alone: nothing of this client's is in flight."""
         connection = self.connections[client]
         sent = Sent(client, method, params, prediction)
-        sent.tried_lane = alone and method in BY_LANE and self.rng.random() < 0.7
+        # Where an edit may come first, what a lane refuses is sent after it.
+        prepared = client.prepareds.get(params[0]) if method == "call" else None
+        overtaken = self.world.stormy and prepared and prepared[1] == "turn"
+        sent.tried_lane = alone and method in BY_LANE and not overtaken and self.rng.random() < 0.7
         if sent.tried_lane:
             sent.msgid = connection.lane.enter(method, params, prediction)
             sent.by_lane = sent.msgid is not None
