@@ -92,11 +92,22 @@ static bool check_folder(const char *socket, struct opd_err *err)
 
 enum { LOCK_TRIES = 50 }; // half a second of them
 
+static bool is_served(const char *path)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    bool served = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    if (fd >= 0)
+        close(fd);
+    return served;
+}
+
 // What one that was killed had just forked holds its lock until it runs a program of its own.
-static bool lock_soon(int fd)
+static bool lock_soon(int fd, const char *path)
 {
     for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
-        if (i == LOCK_TRIES)
+        if (i == LOCK_TRIES || is_served(path))
             return false;
         usleep(10000);
     }
@@ -110,7 +121,7 @@ static bool take_lock(struct broker *b, struct opd_err *err)
     bool ok = true;
     if (b->listener.lock_fd < 0)
         ok = opd_err_errno(err, OPD_E_invalid_argument, "lock %s", path);
-    else if (!lock_soon(b->listener.lock_fd))
+    else if (!lock_soon(b->listener.lock_fd, b->options.socket))
         ok = opd_err_set(err, OPD_E_unavailable,
                          "another opd serves on %s; stop it with 'opctl --socket %s stop', or "
                          "choose another --socket",
