@@ -56,6 +56,14 @@ def start_fails(path, *options):
     return result.stderr
 
 
+def edit(path, text, mode):
+    """At once, as the daemon looks between two steps as well."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.chmod(mode)
+    new.rename(path)
+
+
 def test_a_socket_is_for_its_user_alone(place, start_daemon):
     start_daemon(socket=place / "new" / "opd.sock")
     assert stat.S_IMODE((place / "new").stat().st_mode) == 0o700
@@ -113,14 +121,13 @@ def test_a_file_that_everyone_can_write_is_not_served(place, start_daemon):
         assert "double_it" in dir(client.ops) and "other" not in dir(client.ops)
         assert client.ops.double_it([1.0]).numpy().tolist() == [2]
         # The same while it serves: an edit that others could have made, or of a folder of theirs.
-        Path(folder, "double_it.cu").write_text(double_by(4))
-        Path(folder, "double_it.cu").chmod(0o602)
+        edit(Path(folder, "double_it.cu"), double_by(4), 0o602)
         with pytest.warns(opd.ReloadWarning, match="double_it.cu can be written by everyone"):
             client.reload()
         with pytest.warns(opd.ReloadWarning):  # once more, with the next call
             assert client.ops.double_it([1.0]).numpy().tolist() == [2]
-        Path(folder, "double_it.cu").chmod(0o644)
         os.chmod(folder, 0o777)
+        edit(Path(folder, "double_it.cu"), double_by(4), 0o644)
         with pytest.warns(opd.ReloadWarning, match=f"{folder} can be written by everyone"):
             client.reload()
         os.chmod(folder, 0o755)
@@ -128,8 +135,7 @@ def test_a_file_that_everyone_can_write_is_not_served(place, start_daemon):
         client.reload()
         assert client.ops.double_it([1.0]).numpy().tolist() == [5]
         # What a kernel includes is run as well.
-        Path(folder, "part.cuh").write_text("#define FACTOR 6\n")
-        Path(folder, "part.cuh").chmod(0o622)
+        edit(Path(folder, "part.cuh"), "#define FACTOR 6\n", 0o622)
         text = double_by("FACTOR").replace("extern", '#include "part.cuh"\nextern')
         Path(folder, "double_it.cu").write_text(text)
         with pytest.warns(opd.ReloadWarning, match="part.cuh can be written by everyone"):
