@@ -8,8 +8,8 @@
 #   EXTRA   of the wheel: cpu, where there is no C++ compiler; notebook, for the cell
 #
 # scripts/first-hour.sh --in SUITE [WHEEL], as root: the same in a new system that has Python alone,
-# with both extras, by pip and by uv. SUITE is Debian's or Ubuntu's: bookworm, noble; $MIRROR has its
-# packages, if their own archive does not.
+# with both extras, by pip and by uv. SUITE is Debian's or Ubuntu's: bookworm, noble; its packages are
+# taken from $MIRROR, else from where debootstrap has them from.
 set -eu
 cd "$(dirname "$0")/.."
 find_wheel() { # what was given, or one that is made
@@ -36,11 +36,11 @@ if [ "${1:-}" = --in ]; then
     trap leave EXIT
     find_wheel
     case $suite in
-        focal | jammy | noble) of=ubuntu mirror=http://archive.ubuntu.com/ubuntu rules=gutsy ;;
-        *) of=debian mirror=http://deb.debian.org/debian rules=sid ;;
+        focal | jammy | noble) parts=main,universe rules=gutsy ;;
+        *) parts=main rules=sid ;;
     esac
-    debootstrap --variant=minbase --components=main$([ $of = debian ] || echo ,universe) \
-        --include=python3,python3-venv,ca-certificates "$suite" "$root" "${MIRROR:-$mirror}" $rules \
+    debootstrap --variant=minbase --components=$parts --include=python3,python3-venv,ca-certificates \
+        "$suite" "$root" ${MIRROR:+"$MIRROR" $rules} \
         >"$folder/log" 2>&1 || { tail "$folder/log" && exit 1; }
     told "debootstrap $suite"
     mount -t proc proc "$root/proc"
