@@ -48,7 +48,9 @@ LONGEST = (
 # executors end, and what is read past the broker.
 SPARES = ("faults/", "reload/", "model", "examples") + tuple(
     f"functional/test_{name}"
-    for name in "faults graphs keeper killed_processes lanes rerun restart short_executor spare suspect upgrade".split()
+    for name in (
+        "faults graphs keeper killed_processes lanes libopd_lanes rerun restart short_executor spare suspect upgrade"
+    ).split()
 )
 
 
