@@ -38,10 +38,11 @@ MIB_OF_A_JOB = 2048  # a context of the driver's for a daemon and for torch, and
 
 # What takes longest begins first, so that nothing is waited for at the end.
 LONGEST = (
-    "conformance ops/test_ops torch/test_torch_shapes torch/test_torch_process functional/test_faults "
-    "isolated/test_torch_process functional/test_exports functional/test_upgrade_under_load functional/test_keeper "
-    "functional/test_graphs functional/test_formula torch/test_torch_compile functional/test_prepared "
-    "functional/test_gates faults/test_check_run examples model functional/test_rerun"
+    "conformance functional/test_lanes functional/test_libopd_lanes functional/test_exports functional/test_spare "
+    "functional/test_faults functional/test_keeper torch/test_torch_process functional/test_upgrade_under_load "
+    "functional/test_graphs isolated/test_torch_process functional/test_prepared torch/test_torch_shapes ops/test_ops "
+    "functional/test_formula functional/test_client_prepared functional/test_upgrade_memory "
+    "functional/test_device_checks functional/test_gates faults/test_check_run examples model functional/test_rerun"
 ).split()
 
 # A spare is one more context for each daemon, of which the driver makes one at a time: those have them in which
