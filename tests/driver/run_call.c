@@ -1,7 +1,6 @@
 #include "run.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 // Branches, calls, and the functions that the driver brings along.

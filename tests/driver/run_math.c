@@ -1,7 +1,6 @@
 #include "run.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
