@@ -126,8 +126,10 @@ bool lane_arm(struct request *req, struct graph *g, uint32_t flags)
 
 void lane_pack_arm(struct buf *out, const struct graph *g)
 {
-    pack_map(out, 1);
+    pack_map(out, 1u + g->launch->call);
     pack_key_array(out, "lane", 2);
     pack_uint(out, g->arms->slot);
     pack_uint(out, g->arms->serial);
+    if (g->launch->call)
+        pack_key_int(out, "version", g->launch->parts[0].version);
 }
