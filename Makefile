@@ -127,7 +127,7 @@ no-native:
 	@echo "  -- no Python.h of $(PYTHON): opd_native.so is not built, the Python client does without it"
 
 native_sources = $(wildcard client/python/*.c)
-$(BUILD)/opd_native.so: $(native_sources) $(wildcard client/python/*.h) server/base/word.h server/base/stream_copy.h Makefile
+$(BUILD)/opd_native.so: $(native_sources) $(wildcard client/python/*.h) server/base/lane.h server/base/word.h server/base/stream_copy.h Makefile
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(COMPILE) -isystem $(PYTHON_H) -fPIC -fvisibility=hidden -shared -o $@ $(native_sources) -lpthread
@@ -333,7 +333,7 @@ gates: $(call built,all programs)
 	$(TEST_ENV) PYTHONPATH=client/python:tests:tests/functional $(PYTHON) tests/functional/test_gates.py
 
 bench-operators: $(call built,all)
-	$(TEST_ENV) $(PYTHON) tests/bench/bench.py $(if $(QUICK),--quick,--docs docs/benchmarks.md --svg docs/roofline.svg)
+	$(TEST_ENV) $(PYTHON) tests/bench/bench.py $(if $(QUICK),--quick,--svg docs/roofline.svg)
 	$(if $(QUICK),,$(TEST_ENV) $(PYTHON) tests/bench/bench_torch.py)
 
 bench-cpu: $(call built,all)

@@ -10,6 +10,7 @@
 
 #include "c/client.h"
 #include "c/error.h"
+#include "c/map.h"
 #include "c/sock.h"
 #include "base/version.h"
 

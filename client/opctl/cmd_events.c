@@ -4,6 +4,7 @@
 
 #include "opctl/command.h"
 #include "opctl/diagnosis.h"
+#include "opctl/json.h"
 #include "opctl/term.h"
 #include "opctl/text.h"
 

@@ -5,13 +5,13 @@
 //
 // Limited API: one binary for every CPython from 3.10 on. There is one interpreter.
 
-#include "native_call.h"
+#include "native_lane.h"
 
 #include <string.h>
 
 #include "copying.h"
 
-enum { ABI = 6 };
+enum { ABI = 7 };
 
 struct call_names names;
 
@@ -65,10 +65,11 @@ static bool is_live(PyObject *tensor)
     return false;
 }
 
-// The request: what the handle begins it with, the ids of args, nil for the inputs that are absent,
-// the id of the result. Of handle's attributes it is not known what they are.
-static PyObject *pack(PyObject *head, PyObject *args, PyObject *nils, PyObject *wire)
+// What the handle begins it with, the ids of args, nil for the inputs that are absent, the id of
+// the result.
+PyObject *call_pack(PyObject *const parts[N_PARTS], PyObject *args, PyObject *wire)
 {
+    PyObject *head = parts[HEAD], *nils = parts[NILS];
     Py_ssize_t n = PyTuple_Size(args);
     if (!PyBytes_Check(head) || !PyBytes_Check(nils) || !PyBytes_Check(wire)) {
         PyErr_SetString(PyExc_TypeError, "a handle's parts are bytes");
@@ -118,12 +119,12 @@ static bool take_up(PyObject *handle, PyObject *reply, PyObject *made)
     return heard != NULL;
 }
 
-// The next of the ids that are ready; makes some where there is none.
-static PyObject *take_wire(PyObject *link, PyObject *wires)
+PyObject *call_take_wire(PyObject *const parts[N_PARTS])
 {
+    PyObject *wires = parts[WIRES];
     Py_ssize_t n;
     while ((n = PyList_Size(wires)) == 0) {
-        PyObject *done = PyObject_CallMethodObjArgs(link, names.make_wires, NULL);
+        PyObject *done = PyObject_CallMethodObjArgs(parts[LINK], names.make_wires, NULL);
         if (!done)
             return NULL;
         Py_DECREF(done);
@@ -135,24 +136,26 @@ static PyObject *take_wire(PyObject *link, PyObject *wires)
     return wire;
 }
 
+static PyObject *make_new(PyObject *const parts[N_PARTS])
+{
+    PyObject *wire = call_take_wire(parts);
+    return wire ? tensor_make(parts, wire) : NULL;
+}
+
 static PyObject *run(PyObject *const parts[N_PARTS], PyObject *handle, PyObject *args)
 {
-    PyObject *wire = take_wire(parts[LINK], parts[WIRES]), *reply = NULL;
-    if (!wire)
+    PyObject *made = lane_take(parts, args), *reply = NULL;
+    if (!made && !PyErr_Occurred())
+        made = make_new(parts);
+    if (!made)
         return NULL;
-    PyObject *data = pack(parts[HEAD], args, parts[NILS], wire);
-    if (!data) {
-        Py_DECREF(wire);
-        return NULL;
-    }
-    PyObject *made = tensor_make(parts, wire);
-    if (made)
-        reply = exchange_request(parts, handle, data);
+    reply = exchange_request(parts, handle, args, (struct tensor *)made);
     bool good = reply && take_up(handle, reply, made);
     Py_XDECREF(reply);
-    Py_DECREF(data);
-    if (!good)
+    if (!good) {
+        lane_cut((struct tensor *)made);
         Py_CLEAR(made);
+    }
     return made;
 }
 
@@ -201,8 +204,17 @@ static PyMethodDef functions[] = {
     { "call", (PyCFunction)(void (*)(void))call, METH_FASTCALL,
       "call(quick, args, kwargs): as opd._prepared.call_prepared()." },
     { "copy", copying_copy, METH_VARARGS, "As copying.h says." },
-    { "share_word", exchange_share_word, METH_O,
-      "share_word(fd): a page of shared memory, for the request done_word." },
+    { "share_word", lane_share, METH_O,
+      "share_word(fd): a page of shared memory, for the requests done_word and lane_open." },
+    { "open_lane", lane_open, METH_VARARGS,
+      "open_lane(word, file, fd): in that memory, whose bell is fd, of the file; None: there is "
+      "not to be any." },
+    { "disarm", lane_disarm, METH_VARARGS,
+      "disarm(word, open): of what the daemon has armed nothing is any more; not even the lane is "
+      "open." },
+    { "untie", lane_untie, METH_VARARGS,
+      "untie(word, dropped): no tensor that there is will be kept for another call at its end; "
+      "what is kept goes into that list." },
     { "set_up", set_up, METH_VARARGS,
       "set_up(Tensor, call_prepared): the class of results, made of Tensor, and the function for "
       "what is not for the quick path." },

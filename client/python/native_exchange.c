@@ -2,62 +2,18 @@
 // memory that says as much (base/word.h). What is not as the last time goes to the connection's
 // methods.
 
-#include "native_call.h"
+#include "native_lane.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <sys/mman.h>
+#include <string.h>
 #include <sys/socket.h>
-
-#include "base/word.h"
 
 enum { REPLY_SIZE = 512, MOST_SIGNALS = 1000 };
 
-static const char SHARED[] = "opd_native.shared";
-enum { SHARED_SIZE = 4096 };
-
-struct shared {
-    struct word *word;
-    struct word_waits waits;
-};
-
-static void free_shared(PyObject *capsule)
-{
-    struct shared *shared = PyCapsule_GetPointer(capsule, SHARED);
-    munmap(shared->word, SHARED_SIZE);
-    free(shared);
-}
-
-// given: a descriptor of that many bytes.
-PyObject *exchange_share_word(PyObject *module, PyObject *given)
-{
-    (void)module;
-    int fd = (int)PyLong_AsLong(given);
-    if (PyErr_Occurred())
-        return NULL;
-    void *memory = mmap(NULL, SHARED_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (memory == MAP_FAILED)
-        return PyErr_SetFromErrno(PyExc_OSError);
-    struct shared *shared = calloc(1, sizeof *shared);
-    PyObject *capsule = NULL;
-    if (shared) {
-        shared->word = memory;
-        capsule = PyCapsule_New(shared, SHARED, free_shared);
-    } else {
-        PyErr_NoMemory();
-    }
-    if (!capsule) {
-        munmap(memory, SHARED_SIZE);
-        free(shared);
-    }
-    return capsule;
-}
-
 // ---- the exchange -------------------------------------------------------------------------------
 
-// Where nothing else is in flight, the socket; else -1, perhaps with an error.
-static int find_free_socket(PyObject *const parts[N_PARTS])
+int exchange_find_socket(PyObject *const parts[N_PARTS])
 {
     PyObject *conn = parts[CONN];
     PyObject *hurry = peek(conn, names._hurry);
@@ -151,12 +107,9 @@ static bool number_message(struct message *m, PyObject *bytes, uint32_t request)
     return true;
 }
 
-// What a word has told: None, or the reply that would have said so.
-static PyObject *take_word(PyObject *const parts[N_PARTS], PyObject *expected,
-                           const struct shared *shared)
+PyObject *exchange_told(PyObject *const parts[N_PARTS], PyObject *expected, uint32_t ran)
 {
     static const char begin[] = "\x94\x01\x00\xc0\x81\xa7version"; // then a number below 128
-    uint32_t ran = atomic_load(&shared->word->version);
     const char *like = PyBytes_AsString(expected);
     if (ran < 128 && PyBytes_Size(expected) == sizeof begin &&
         memcmp(like, begin, sizeof begin - 1) == 0 && like[sizeof begin - 1] == (char)ran)
@@ -179,27 +132,27 @@ static bool wait_for_word(struct shared *shared)
 // The memory by which the next call may be told to be done; NULL: its reply will be.
 static struct shared *begin_word(PyObject *const parts[N_PARTS], PyObject *expected)
 {
-    struct shared *shared = parts[WORD] == Py_None ? NULL
-                                                   : PyCapsule_GetPointer(parts[WORD], SHARED);
-    if (!shared)
-        PyErr_Clear(); // of what is no such thing
+    struct shared *shared = lane_shared(parts[WORD]);
     bool known = PyBytes_Check(expected) && PyBytes_Size(expected) > 1;
     return shared && known && word_begin(shared->word, &shared->waits) ? shared : NULL;
 }
 
-// With the connection locked. None: the reply was as expected; else it, done. Each request has a
-// number of its own, which no request of Python's ever has: after a signal, or should a device end,
-// there may be a reply that nobody waits for any more.
-static PyObject *exchange(PyObject *const parts[N_PARTS], PyObject *expected, PyObject *data)
+uint32_t exchange_number(void)
 {
     static uint32_t last;
+    return 0x80000000 | ++last;
+}
+
+// By the socket. As exchange_request().
+static PyObject *send_and_wait(PyObject *const parts[N_PARTS], PyObject *expected, PyObject *data)
+{
     char received[REPLY_SIZE];
     struct message message;
-    int fd = find_free_socket(parts);
+    int fd = exchange_find_socket(parts);
     if (fd < 0 && PyErr_Occurred())
         return NULL;
     struct shared *shared = fd < 0 ? NULL : begin_word(parts, expected);
-    uint32_t request = 0x80000000 | ++last;
+    uint32_t request = exchange_number();
     // A page or less goes as a whole, or not at all.
     if (fd < 0 || !number_message(&message, data, request) ||
         send(fd, message.bytes, message.size, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
@@ -209,7 +162,7 @@ static PyObject *exchange(PyObject *const parts[N_PARTS], PyObject *expected, Py
                                           parts[DEADLINE], NULL);
     }
     if (shared && wait_for_word(shared))
-        return take_word(parts, expected, shared);
+        return exchange_told(parts, expected, atomic_load(&shared->word->version));
     PyObject *patience = peek(parts[CONN], names.patience);
     ssize_t n = receive(fd, patience ? (int)PyLong_AsLong(patience) : 0, received);
     if (n < 0 || !number_message(&message, expected, request) || (size_t)n != message.size ||
@@ -218,19 +171,39 @@ static PyObject *exchange(PyObject *const parts[N_PARTS], PyObject *expected, Py
     Py_RETURN_NONE;
 }
 
-PyObject *exchange_request(PyObject *const parts[N_PARTS], PyObject *handle, PyObject *data)
+// With the connection locked: by the lane, or else by the socket, with a result that is new.
+static PyObject *exchange(PyObject *const parts[N_PARTS], PyObject *handle, PyObject *args,
+                          struct tensor *made)
+{
+    PyObject *expected = PyObject_GetAttr(handle, names._expected), *reply = NULL, *data = NULL;
+    bool tied = made->tie != 0;
+    if (expected && tied)
+        reply = lane_run(parts, handle, expected, args, made);
+    if (expected && !reply && !PyErr_Occurred() && (!tied || lane_renew(parts, made)))
+        data = call_pack(parts, args, made->wire);
+    if (data)
+        reply = send_and_wait(parts, expected, data);
+    if (data && reply == Py_None && !tied)
+        lane_note(parts, args, made);
+    else if (!reply || (data && reply != Py_None))
+        lane_cut(made);
+    Py_XDECREF(data);
+    Py_XDECREF(expected);
+    return reply;
+}
+
+PyObject *exchange_request(PyObject *const parts[N_PARTS], PyObject *handle, PyObject *args,
+                           struct tensor *made)
 {
     PyObject *type, *value, *trace;
     PyObject *locked = PyObject_CallNoArgs(parts[ACQUIRE]);
     if (!locked)
         return NULL;
-    PyObject *expected = PyObject_GetAttr(handle, names._expected);
-    PyObject *reply = expected ? exchange(parts, expected, data) : NULL;
+    PyObject *reply = exchange(parts, handle, args, made);
     PyErr_Fetch(&type, &value, &trace);
     PyObject *released = PyObject_CallNoArgs(parts[RELEASE]);
     PyErr_Restore(type, value, trace);
     Py_XDECREF(released);
-    Py_XDECREF(expected);
     Py_DECREF(locked);
     return reply;
 }

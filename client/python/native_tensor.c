@@ -1,6 +1,6 @@
 // Tensors of opd_native: the base of opd.Tensor. One that ends gives its id up without Python code.
 
-#include "native_call.h"
+#include "native_lane.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -33,6 +33,7 @@ static int tensor_clear(PyObject *self)
     Py_CLEAR(t->kind);
     Py_CLEAR(t->reply);
     Py_CLEAR(t->dropped);
+    Py_CLEAR(t->lane);
     return 0;
 }
 
@@ -59,6 +60,8 @@ static void tensor_finalize(PyObject *self)
     struct tensor *t = (struct tensor *)self;
     PyObject *type, *value, *trace;
     if (!t->wire || t->wire == Py_None)
+        return;
+    if (t->tie && lane_give_back(t))
         return;
     PyErr_Fetch(&type, &value, &trace); // of whatever goes on around
     if (t->dropped ? PyList_Append(t->dropped, t->wire) < 0 : !give_up(t))

@@ -1,5 +1,6 @@
 #include "base/report.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 

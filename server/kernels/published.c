@@ -1,6 +1,7 @@
 #include "kernels/published.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>

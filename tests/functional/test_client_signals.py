@@ -108,7 +108,7 @@ class User:
         self.client.synchronize()
         link, conn, transfer = self.client._link, self.client._conn, self.client._link.transfer
         regions = transfer._kept._regions if transfer._kept else ()  # two descriptors each: a mapping has its own
-        n_fds = len(os.listdir("/proc/self/fd")) - 2 * len(regions) - bool(transfer._map)
+        n_fds = len(os.listdir("/proc/self/fd")) - 2 * len(regions) - bool(transfer._map) - bool(conn.bell)
         unfinished = len(conn.replies), len(conn._out), len(link.batches)
         return len(self.client.tensors()), n_fds, unfinished, is_free(conn.lock)
 

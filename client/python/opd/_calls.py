@@ -16,8 +16,8 @@ from ._native import native
 from ._reply import Batch, Reply
 from .errors import OpdError
 
-_WORD, _PAGE = 2**63 - 1, 4096  # id and size of the shared memory of `word`
-_CALL = "forward"  # what messages say of a prepared one
+WORD, _PAGE = 2**63 - 1, 4096  # id and size of the shared memory of `word`
+CALL = "forward"  # what messages say of a prepared one
 
 
 class CallConnection(Connection):
@@ -32,12 +32,12 @@ class CallConnection(Connection):
         """Sends a `call`, an encoded request whose number is 0, with a number of its own."""
         self._check_process()
         with self.lock:
-            self._check_open(_CALL)
+            self._check_open(CALL)
             if self._hurry:
                 self._send_garbage()
-                self._check_open(_CALL)
+                self._check_open(CALL)
             self._next_msgid = msgid = self._next_msgid % 0x7FFFFFFF + 1
-            reply = Reply(msgid, _CALL)
+            reply = Reply(msgid, CALL)
             reply.deadline = deadline
             data = b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:]
             self._begin(reply, batch, data, later=batch is not None)
@@ -76,7 +76,7 @@ class CallConnection(Connection):
         timeout."""
         reply = self._keep_reply(deadline, number)
         if silence and not self._exchange(self._find_longest()):
-            raise self._silence(_CALL)
+            raise self._silence(CALL)
         return self._await(reply)
 
     def share_word(self) -> None:
@@ -90,26 +90,26 @@ class CallConnection(Connection):
                 os.ftruncate(fd, _PAGE)
                 fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
                 word = native.share_word(fd)
-                self.wait(self.send("shm_open", (_WORD, _PAGE), fd=fd))
-            self.call("done_word", _WORD, 0)
+                self.wait(self.send("shm_open", (WORD, _PAGE), fd=fd))
+            self.call("done_word", WORD, 0)
             self.word = word
         except (OpdError, OSError):
             pass
 
     def _make_told(self, version: int) -> Reply:
         """The reply that would have come in place of the word."""
-        reply = Reply(0, _CALL)
+        reply = Reply(0, CALL)
         reply.settle({"version": version}, None)
         return reply
 
     def _collect(self) -> None:
         self._check_process()
-        self._check_open(_CALL)
+        self._check_open(CALL)
         self._send_garbage()
 
     def _keep_reply(self, deadline: Optional[float], number: int = 0) -> Reply:
         """For a request with that number, which has gone."""
-        reply = Reply(number, _CALL)
+        reply = Reply(number, CALL)
         reply.deadline = deadline
         self.replies[number] = reply
         return reply

@@ -16,10 +16,10 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from . import _start
-from ._calls import CallConnection
 from ._reply import Batch, Reply
 from ._data import Transfer
 from ._export import Exports
+from ._lanes import LaneConnection
 from ._protocol import DTYPES, PROTOCOL
 from ._told import HEARS
 from ._warn import warn_reload
@@ -72,7 +72,7 @@ class Kind:
 class Link:
     """Made by connect_link(). Several threads may use one."""
 
-    def __init__(self, conn: CallConnection, info: dict[str, Any], named: bool) -> None:
+    def __init__(self, conn: LaneConnection, info: dict[str, Any], named: bool) -> None:
         conn.max_message = info["limits"]["max_message"]
         self.conn = conn
         self.info = info  # what the daemon said to hello
@@ -89,7 +89,7 @@ class Link:
         self._kinds: dict[tuple[Any, ...], Kind] = {}
         self.batches: dict[int, Batch] = {}  # of the threads that are in one
 
-    def open_another(self) -> CallConnection:
+    def open_another(self) -> LaneConnection:
         """To the same daemon, which is not started."""
         return _open(self.conn.path, self._named, False, self.conn.timeout)[0]
 
@@ -217,10 +217,10 @@ def connect_link(socket: Optional[str], start: bool, timeout: Optional[float]) -
 
 def _open(
     path: str, named: bool, start: bool, timeout: Optional[float], again: bool = True
-) -> tuple[CallConnection, dict[str, Any]]:
+) -> tuple[LaneConnection, dict[str, Any]]:
     """A connection, and what the daemon says to hello."""
     sock, started = _start.connect_socket(path, named, start, 60.0 if timeout is None else timeout)
-    conn = CallConnection(sock, path, timeout)
+    conn = LaneConnection(sock, path, timeout)
     try:
         name = f"python {os.path.basename(sys.argv[0])}"
         info = conn.call("hello", name, {"notify": HEARS})

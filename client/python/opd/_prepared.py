@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from marshal import dumps
 from typing import Any, Callable, Optional, Union
 
+from ._lanes import has_views
 from ._reply import Reply
 from ._link import Kind, Link
 from ._native import native
@@ -42,7 +43,7 @@ class Handle:
     """A prepared call. run() it with its inputs' ids; give up what it refers to by forgetting it."""
 
     __slots__ = (
-        "_deadline", "_expected", "_head", "_id", "_kind", "_link", "_refresh", "_version", "kinds",
+        "_deadline", "_expected", "_head", "_holds", "_kind", "_link", "_refresh", "_version", "id", "kinds",
         "nils", "parts", "spec",
     )  # fmt: skip
 
@@ -58,17 +59,18 @@ class Handle:
     ) -> None:
         plan = asked.reply.result
         self.spec = spec
-        self._id, self._link, self._refresh = asked.id, link, refresh
+        self.id, self._link, self._refresh = asked.id, link, refresh
         asked.id = 0  # it is this one's
         self._deadline = call.deadline or spec.deadline
         self._version = call.version or spec.version  # that runs, as far as is known
         device = plan["device"]
         self.kinds = [link.find_kind(dtype, shape, device) for dtype, shape in plan["outputs"]]
-        self._kind = self.kinds[0] if len(self.kinds) == 1 and not keep else None
+        self._holds = keep or has_views(plan)  # memory of what it is called with
+        self._kind = self.kinds[0] if len(self.kinds) == 1 and not self._holds else None
         self.nils = n_absent * _NIL  # behind the ids of inputs, where the absent ones are the last
         # The request up to the ids, with the number 0; and its reply the last time.
         n = len(call.tensors) + len(self.kinds) + keep
-        self._head = b"\x94\x00\x00" + pack("call") + b"\x92" + pack(self._id) + b"\xdc" + n.to_bytes(2, "big")
+        self._head = b"\x94\x00\x00" + pack("call") + b"\x92" + pack(self.id) + b"\xdc" + n.to_bytes(2, "big")
         self._expected = b"?"  # no reply yet: none is so, nor the end of the connection
         # All of these that stay, for opd_native, which has their order in an enum.
         kind, conn = self._kind, link.conn
@@ -81,7 +83,7 @@ class Handle:
         )  # fmt: skip
 
     def __del__(self) -> None:
-        self._link.conn.discard("prepared", self._id)
+        self._link.conn.discard("prepared", self.id)
 
     def run(self, inputs: bytes, context: bytes = b"") -> Any:
         """The outputs as an operator returns them. inputs: ids, as MessagePack."""
@@ -102,6 +104,8 @@ class Handle:
             if answer is not None:
                 self._hear(answer, (tensor,))
             return tensor
+        if self._holds:
+            link.conn.untie()
         wires = [link.new_wire() for _ in self.kinds]
         outputs = [make_known(link, kind, wire) for kind, wire in zip(self.kinds, wires)]
         data = b"".join((self._head, inputs, *wires, context))
