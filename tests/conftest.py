@@ -87,8 +87,8 @@ class Daemon:
             os.kill(pid, signal.SIGKILL)
         self.process.wait()
         self.process.stdout.close()
-        assert status == 0, f"the daemon ended with {status}; its log:\n{self.read_log()}"
-        assert not left, f"processes left: {left}; the log:\n{self.read_log()}"
+        assert status == 0, f"the daemon ended with {status}; its log:\n{shorten(self.read_log())}"
+        assert not left, f"processes left: {left}; the log:\n{shorten(self.read_log())}"
         assert not os.path.exists(self.socket), "the daemon left its socket"
         self.clear()
 
@@ -123,6 +123,19 @@ class Daemon:
             out += data
         assert out.startswith(b"ready: " + self.socket.encode()), out
         return out.decode()
+
+
+def shorten(log, most=60):
+    """The end of a log. What the threads of a kernel have said, each of itself, is there once."""
+    lines = []  # [text, how many, all but its numbers]
+    for text in log.splitlines():
+        words = re.sub(r"\d+", "", text)
+        if lines and lines[-1][2] == words:
+            lines[-1][1] += 1
+        else:
+            lines.append([text, 1, words])
+    cut = [f"({len(lines) - most} lines before)"] if len(lines) > most else []
+    return "\n".join(cut + [text[:500] + (f" ({n} such lines)" if n > 1 else "") for text, n, _ in lines[-most:]])
 
 
 def find_report(log):

@@ -73,7 +73,7 @@ def run_faults(client, daemon, plan):
 
 
 def run(args, daemon):
-    client = daemon.connect()
+    client, started = daemon.connect(), time.monotonic()
     devices = [d["name"] for d in client.status()["devices"]]
     print(f"{args.gib:g} GiB of named tensors on {devices[0]}, {args.workers} clients", flush=True)
     treasure = Treasure(client, int(args.gib * (1 << 30)), 8, args.seed)
@@ -95,6 +95,11 @@ def run(args, daemon):
     report(times, seen, found, reports, lost, treasure)
     print(f"what was held after {min(5, len(plan))} faults, and at the end:")
     show_stock(before, after)
+    hangs = times.get("hang", [])
+    faults = [t for kind, took in times.items() if kind != "hang" for t in took]
+    print(f"endurance: faults {summary(faults)}; hangs {summary(hangs)}; {sum(f['replies'] for f in found)} replies to "
+          f"others, {sum(f['wrong'] for f in found)} wrong, {sum(len(f['errors']) for f in found)} errors; {len(lost)} "
+          f"tensors lost; {time.monotonic() - started:.0f} s", flush=True)
 
     errors = [e for f in found for e in f["errors"]]
     assert not lost, f"named tensors that changed: {lost}"
@@ -117,13 +122,7 @@ def report(times, seen, found, reports, lost, treasure):
     print("\n| kind | recovery | the error |\n|---|---|---|")
     for kind, text in sorted(seen.items()):
         print(f"| {kind} | {summary(times[kind])} | {text} |")
-    hangs = times.get("hang", [])
-    faults = [t for kind, found_times in times.items() if kind != "hang" for t in found_times]
-    print(f"\nfrom a fault's request to the next good reply: {summary(faults)}")
-    print(f"from a hang's deadline to the next good reply: {summary(hangs)}")
-    print(f"{len(found)} other clients: {sum(f['replies'] for f in found)} replies, "
-          f"{sum(f['wrong'] for f in found)} wrong, {sum(len(f['errors']) for f in found)} errors; "
-          f"longest wait {1e3 * max(f['worst'] for f in found):.0f} ms")
+    print(f"\nlongest wait of the {len(found)} other clients: {1e3 * max(f['worst'] for f in found):.0f} ms")
     print(f"longest wait for the broker: {1e3 * max(r['worst'] for r in reports):.0f} ms")
     print(f"named tensors that changed: {len(lost)} of {len(treasure.sums)}")
 

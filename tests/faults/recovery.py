@@ -189,7 +189,7 @@ def main():
     args = parser.parse_args()
     Watchdog(1500)
     for spare in ["off", "auto"] if args.spare == "both" else [args.spare]:
-        house = House(args, spare)
+        began, house = time.monotonic(), House(args, spare)
         end = time.monotonic() + args.seconds
         try:
             for i in range(max(args.faults, args.hangs)):
@@ -200,6 +200,8 @@ def main():
         finally:
             house.show()
         house.finish()
+        medians = "; ".join(f"{name} {1e3 * statistics.median(times):.1f}" for name, times in house.times.items() if times)
+        print(f"recovery: spare {spare}: medians in ms: {medians}; {time.monotonic() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

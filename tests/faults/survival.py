@@ -19,7 +19,7 @@ import numpy as np
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "functional")]
 
-from conftest import PATIENCE, PROGRAM, Daemon, find_family  # noqa: E402
+from conftest import PATIENCE, PROGRAM, Daemon, find_family, shorten  # noqa: E402
 from raw import find_roles, read_rss  # noqa: E402
 
 import opd  # noqa: E402
@@ -317,13 +317,13 @@ class Watchdog:
 @contextmanager
 def long_lived(args, *options):
     """A daemon on args.device. What it leaves behind at its end fails the run; a run that fails
-    shows the end of its log, and how to repeat it."""
+    says what did and how to repeat it, then shows the end of the daemon's log."""
     daemon = Daemon("--kernels", str(KERNELS), *options, device=args.device)
     try:
         yield daemon
-    except BaseException:
-        print(daemon.read_log()[-6000:], file=sys.stderr)
-        print(f"failed; --seed {args.seed} repeats it", file=sys.stderr)
+    except BaseException as error:
+        print(f"failed: {type(error).__name__}: {str(error)[:2000]}\n--seed {args.seed} repeats it; "
+              f"the daemon's log:\n{shorten(daemon.read_log())}", file=sys.stderr, flush=True)
         daemon.process.kill()
         raise
     daemon.stop()
