@@ -320,8 +320,9 @@ class Kernels:
             return MISS if get_session().look_for_daemon() else _GONE
         note = (
             "opd ran this in torch's own process; of its operators, the last to run were "
-            f"{self._library.tell_last()}. With OPD_ISOLATED=1, or in `with opd.torch.options("
-            "isolated=True, debug=True)`, the daemon runs them, and tells which kernel fails, and where"
+            f"{self._library.tell_last()}. Run the program again with OPD_ISOLATED=1, or these calls in `with "
+            "opd.torch.options(isolated=True, debug=True)`: the daemon runs them then, the call that fails raises the "
+            "error itself, with tensor, element and line, and the process goes on"
         )
         faulted = match[1] in ("kernel_fault", "internal")
         try:
