@@ -406,6 +406,12 @@ static void find_lines(struct trial_run *s, const struct opd_cpu_kernel *kernel,
         s->workers[i].fault = faults[i];
 }
 
+static void say_run(const struct trial_run *s, const struct plan *plan)
+{
+    printf("run\t%s\t%d\t%s\n", dtype_name(s->which->dtype), s->which->example,
+           plan->direction == PLAN_FORWARD ? "forward" : "backward");
+}
+
 static void run_launch(struct trial_run *s, const struct plan *plan, const struct plan_step *step)
 {
     const struct trial_kernel *k = trial_cases_find(&s->cases, plan, step->kernel);
@@ -436,9 +442,12 @@ static void run_launch(struct trial_run *s, const struct plan *plan, const struc
     struct cpu_fault_scene pads = { .launch = { .tensors = tensors, .n_tensors = n_tensors },
                                     .kernel = "" };
     for (int i = 0; i < TRIAL_WORKERS; i++)
-        if (parts[i].failed || (!failed && !cpu_fault_check_pad(&pads, NULL)))
+        if (parts[i].failed || (!failed && !cpu_fault_check_pad(&pads, NULL))) {
+            say_run(s, plan); // the first that is said, where they are quiet
+            printf("kernel\t%s\n", k->expr);
             report(&parts[i], &s->images[k->image], &plan->kernels[step->kernel], tensors,
                    n_tensors);
+        }
     s->n_launches += !s->again;
 }
 
@@ -453,9 +462,9 @@ static void take_operands(struct trial_run *s, const struct plan *plan, trial_ta
 void trial_run_plan(struct trial_run *s, const struct trial_case *c, const struct plan *plan,
                     trial_take_fn *take, void *arg)
 {
+    s->which = c;
     if (!s->quiet)
-        printf("run\t%s\t%d\t%s\n", dtype_name(c->dtype), c->example,
-               plan->direction == PLAN_FORWARD ? "forward" : "backward");
+        say_run(s, plan);
     place_operands(s, plan);
     s->waited = false;
     if (s->gpu)

@@ -57,7 +57,8 @@ struct trial_run {
     // Of lists: the first tensor of each input, then the second of each, and so on.
     struct trial_tensor inputs[TRIAL_INPUTS], outputs[TRIAL_OUTPUTS], saved[OP_MAX_TEMPS],
         grads[TRIAL_OUTPUTS];
-    struct trial_tensor *operands; // of the plan that runs
+    struct trial_tensor *operands;  // of the plan that runs
+    const struct trial_case *which; // that it is of
     int n_launches;
 };
 

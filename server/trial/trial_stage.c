@@ -123,10 +123,10 @@ static bool prepare(struct trial_run *s, char **argv, struct opd_err *err)
     s->random = strtoull(argv[2], NULL, 10) * 0x9e3779b97f4a7c15u | 1;
     if (on_gpu)
         return (s->gpu = trial_gpu_open(argv[4], err)) != NULL;
-    s->guarded = strcmp(argv[4], "guards") == 0;
+    s->guarded = gradients || strcmp(argv[4], "guards") == 0;
     s->quiet = gradients;
     // One, where blocks are to come in the same order each time.
-    s->n_workers = s->guarded || gradients ? 1 : TRIAL_WORKERS;
+    s->n_workers = s->guarded ? 1 : TRIAL_WORKERS;
     s->images = mem_zalloc((size_t)s->cases.n_images, sizeof *s->images);
     if (s->n_workers == 1) // a sanitizer may start what looks up its lines
         cpu_confine(NULL);
@@ -167,7 +167,7 @@ int trial_stage_main(int argc, char **argv)
             run_case(&stage, &stage.cases.cases[i], &results);
         printf("done\t%d\n", stage.n_launches);
     }
-    if (stage.guarded)
+    if (stage.guarded && !gradients)
         write_made(&stage, &results);
     printf("end\n");
     fflush(stdout);

@@ -190,3 +190,42 @@ def test_nothing_to_prove(tmp_path):
     text = CORNERS.replace("VALUE", "x[i]")
     text = text[:text.index("//! backward")] + text[text.index("__global__"):text.index("__global__ void b")]
     assert not check(tmp_path, text=text)[1]
+
+
+OUTSIDE = """\
+//! op      trial(Tensor x) -> Tensor y
+//! dtypes  float32 float64
+//! shape   x [N]
+//! shape   y [N]
+//! example x=[300]
+//! forward
+//!   kernel f
+//! backward grad_x
+//!   kernel b
+__global__ void f(const scalar_t *x, scalar_t *y, int N)
+{
+    CUDA_KERNEL_LOOP(i, N)
+        y[i] = x[i];
+}
+__global__ void b(const scalar_t *x, const scalar_t *grad_y, scalar_t *grad_x, int N)
+{
+    CUDA_KERNEL_LOOP(i, N)
+        grad_x[i] = grad_y[i];
+}
+"""
+
+
+@pytest.mark.parametrize("old, new, message, kernel", [
+    ("grad_x[i] =", "grad_x[i + 20] =", "out-of-bounds write of 'grad_x': element 300 of 300", "b"),
+    ("grad_x[i] =", "grad_x[i + i / (N - 1)] =", "out-of-bounds write of 'grad_x': element 300 of 300", "b"),
+    ("= grad_y[i]", "= grad_y[i + 1]", "out-of-bounds read of 'grad_y': element 300 of 300", "b"),
+    ("        y[i] = x[i]", "        y[i] = x[i + 1]", "out-of-bounds read of 'x': element 300 of 300", "f"),
+    ("        y[i] = x[i]", "        y[i - 3] = x[i]", "out-of-bounds write of 'y': element -1 of 300", "f"),
+])  # fmt: skip
+def test_what_lies_outside(tmp_path, old, new, message, kernel):
+    """The place is said, and the proof ends by itself."""
+    path, found = check(tmp_path, (old, new), text=OUTSIDE)
+    fault = next(f for f in found if message in f["message"])
+    assert fault["kernel"] == kernel
+    assert fault["context"] == f"float64, example 1, {'forward' if kernel == 'f' else 'backward'}"
+    assert "element -1" in message or fault["where"] == line_of(path, new)
