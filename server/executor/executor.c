@@ -13,198 +13,16 @@
 #include "base/clock.h"
 #include "executor/cpu_confine.h"
 #include "executor/devwire.h"
+#include "executor/flights.h"
 #include "executor/lanes.h"
 #include "base/fdpass.h"
 #include "base/log.h"
-#include "base/mem.h"
-#include "base/ring.h"
 #include "executor/prints.h"
 #include "executor/steps.h"
-
-enum { N_TIMED = BACKEND_STAMPS / 2 }; // in flight
-enum { MOST_REPORTED = 256 };          // flights that are kept behind their end
 
 // How long an idle executor spins before it sleeps, and how long one with work in flight polls
 // without a pause.
 enum { SPIN_IDLE_NS = 50000, SPIN_BUSY_NS = 200000, PAUSE_BUSY_NS = 20000 };
-
-// To wake the broker takes as long as a launch. While there are commands to launch it is woken for
-// several completions at once: as many, or those of so long.
-enum { MOST_UNTOLD = 16, UNTOLD_NS = 40000 };
-
-// For what clients have begun by their lanes, and know the end of, it is not woken, as long as it
-// looks now and then: but for so many, that they have room.
-enum { MOST_QUIET = 256 };
-
-struct failure {
-    struct opd_err err;
-    struct backend_miss miss;
-};
-
-// A command that was given to the device and not yet reported done.
-struct flight {
-    uint64_t seq;
-    uint32_t n_reports;  // of kernels
-    uint32_t steps;      // how many had begun
-    unsigned stamp;      // the second of its two; 0: it is not timed
-    struct word *word;   // of its client, or NULL
-    uint32_t version;    // that it is told with it
-    uint32_t lane;       // of an entry of a lane: its slot, from 1; else 0
-    struct failure *failure; // owned; NULL: nothing is known to be wrong
-};
-
-struct executor {
-    const struct backend_ops *ops;
-    struct backend *be;
-    struct ring commands, done;
-    struct dev_progress *progress;
-    struct steps steps;
-    struct lanes lanes;
-    uint64_t seq;       // of the last that was taken
-    struct buf flights; // struct flight: those before the first have been reported
-    size_t first_flight, n_flights;
-    unsigned stamp;    // of the command that is being run
-    size_t n_timed;    // commands, ever
-    unsigned n_quiet;  // completions that the broker need not be woken for,
-    unsigned n_untold; // others for which it was not,
-    unsigned n_urgent; // of them: those that no client has heard of,
-    uint64_t untold_since;
-    const char *device;
-    bool stopping;
-};
-
-// Wakes the broker if it sleeps.
-static void tell(struct executor *ex)
-{
-    if (ex->n_untold > 0 && !ring_is_empty(&ex->done))
-        ring_alert(&ex->done);
-    ex->n_untold = ex->n_urgent = 0;
-}
-
-// A device that does not work on its own: the next command may hold this process up for long.
-static bool is_held_up(const struct executor *ex)
-{
-    return ex->ops == &backend_cpu || !ex->steps.shares_marks;
-}
-
-// Whether to wake it before the next command; `idle`: there is none.
-static bool must_tell(const struct executor *ex, bool idle)
-{
-    bool now = idle || is_held_up(ex);
-    return (now && ex->n_urgent > 0) || ex->n_untold >= MOST_UNTOLD ||
-           (ex->n_untold > 0 && clock_ns() - ex->untold_since >= UNTOLD_NS);
-}
-
-static uint64_t time_flight(struct executor *ex, const struct flight *flight)
-{
-    struct opd_err err;
-    uint64_t ns = 0;
-    opd_err_init(&err);
-    if (flight->stamp && !ex->ops->elapsed(ex->be, flight->stamp - 1, flight->stamp, &ns, &err))
-        log_warn("timing a run: %s", err.msg);
-    opd_err_clear(&err);
-    return ns;
-}
-
-// The client goes on at once where there is nothing to say but that its command is done; the broker
-// hears of it later. Should this process end in between, it is known to be good: nothing behind it
-// has failed.
-static bool tell_client(const struct executor *ex, const struct flight *flight,
-                        const struct dev_done *done, bool *out_sleeps)
-{
-    bool plain = !done->code && !done->fatal && !done->report && !done->printed && !done->dropped &&
-                 atomic_load(&ex->progress->failed) < flight->seq;
-    return flight->word && word_tell(flight->word, plain, flight->version, out_sleeps);
-}
-
-static void post_done(struct executor *ex, const struct flight *flight, bool fatal)
-{
-    const struct failure *failure = flight->failure;
-    const char *why = failure ? failure->err.msg : "";
-    size_t length = strlen(why), printed = fatal ? 0 : prints_of(flight->seq);
-    uint32_t size = (uint32_t)(sizeof(struct dev_done) + length + 1 + printed);
-    struct dev_done *done;
-    bool sleeps = false;
-    // The broker always empties its ring; where it is gone, so are we (the socket ends).
-    while (!(done = ring_reserve(&ex->done, size))) {
-        tell(ex);
-        usleep(100);
-    }
-    done->seq = flight->seq;
-    done->at = clock_ns();
-    done->report = steps_report(&ex->steps, flight->n_reports, &done->reporter);
-    done->ran = time_flight(ex, flight);
-    done->code = failure ? failure->err.code : OPD_E_none;
-    done->miss = failure ? failure->miss : (struct backend_miss){ 0 };
-    done->fatal = fatal;
-    done->steps = flight->steps;
-    memcpy(done->message, why, length + 1);
-    done->printed = (uint32_t)printed;
-    done->dropped = printed ? prints_read(done->message + length + 1, printed) : 0;
-    done->told = tell_client(ex, flight, done, &sleeps);
-    bool quiet = flight->lane && done->told;
-    if (flight->lane)
-        lanes_ended(&ex->lanes, flight->lane - 1);
-    uint64_t at = done->at;
-    ex->n_urgent += !done->told;
-    ring_publish(&ex->done);
-    if (sleeps) // and not before: its next request comes to a broker that has heard of this one
-        word_wake(flight->word);
-    if (quiet && ++ex->n_quiet % MOST_QUIET == 0)
-        ring_alert(&ex->done);
-    else if (!quiet && ex->n_untold++ == 0)
-        ex->untold_since = at;
-    if (printed)
-        prints_clear(); // not before: from here on it is the broker's
-}
-
-static struct flight *first_flight(const struct executor *ex)
-{
-    return (struct flight *)(void *)ex->flights.bytes + ex->first_flight;
-}
-
-static void pop_flight(struct executor *ex)
-{
-    struct failure *failure = first_flight(ex)->failure;
-    if (failure)
-        opd_err_clear(&failure->err);
-    free(failure);
-    steps_reported(&ex->steps, first_flight(ex)->n_reports);
-    ex->first_flight++;
-    ex->n_flights--;
-    if (ex->n_flights > 0 && ex->first_flight < MOST_REPORTED)
-        return;
-    buf_consume(&ex->flights, ex->first_flight * sizeof(struct flight));
-    ex->first_flight = 0;
-}
-
-// Reports what the stream has passed. False: the device has failed.
-static bool report_done(struct executor *ex, struct opd_err *err)
-{
-    uint64_t mark = 0;
-    bool works = ex->ops->poll(ex->be, &mark, err);
-    if (!ex->steps.shares_marks)
-        atomic_store_explicit(&ex->progress->passed, mark, memory_order_release);
-    if (!works)
-        atomic_store(&ex->progress->exact, 1); // it will not move any more
-    while (ex->n_flights > 0 && dev_mark(first_flight(ex)->seq, DEV_MARK_END) <= mark) {
-        post_done(ex, first_flight(ex), false);
-        pop_flight(ex);
-    }
-    return works;
-}
-
-// Waits until the device has nothing left to do. Nothing is launched meanwhile: each end is told.
-static bool drain(struct executor *ex, struct opd_err *err)
-{
-    tell(ex);
-    while (ex->n_flights > 0) {
-        if (!report_done(ex, err))
-            return false;
-        tell(ex);
-    }
-    return true;
-}
 
 // Between two stamps, where that is asked for. Places that are given out again are not in flight
 // any more; nor is what has printed, since there is room for one command's text, or what would be
@@ -213,12 +31,12 @@ static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct
 {
     bool timed = cmd->id & DEV_RUN_TIMED;
     bool waits = cmd->id & DEV_RUN_ALONE || !steps_have_room(&ex->steps) || prints_any() ||
-                 steps_wait(&ex->steps, cmd) || (timed && ex->n_flights >= N_TIMED);
-    if (waits && !drain(ex, err))
+                 steps_wait(&ex->steps, cmd) || (timed && ex->n_flights >= FLIGHTS_TIMED);
+    if (waits && !flights_drain(ex, err))
         return false;
     if (!timed)
         return steps_run(&ex->steps, cmd, err);
-    unsigned place = 2 * (unsigned)(ex->n_timed++ % N_TIMED);
+    unsigned place = 2 * (unsigned)(ex->n_timed++ % FLIGHTS_TIMED);
     if (!ex->ops->stamp(ex->be, place, err) || !steps_run(&ex->steps, cmd, err) ||
         !ex->ops->stamp(ex->be, place + 1, err))
         return false;
@@ -229,7 +47,7 @@ static bool run_steps(struct executor *ex, const struct dev_command *cmd, struct
 // Before something goes that graphs may name.
 static bool rest(struct executor *ex, struct opd_err *err)
 {
-    bool ok = drain(ex, err);
+    bool ok = flights_drain(ex, err);
     if (ok)
         graphs_clear(&ex->steps.graphs);
     return ok;
@@ -293,28 +111,10 @@ static bool run_command(struct executor *ex, const struct dev_command *cmd, uint
         return true;
     case DEV_STOP:
         ex->stopping = true;
-        return drain(ex, err);
+        return flights_drain(ex, err);
     default:
         return opd_err_set(err, OPD_E_internal, "command of unknown type %u", cmd->type);
     }
-}
-
-static void add_flight(struct executor *ex, uint32_t lane, const struct opd_err *err)
-{
-    const struct steps *steps = &ex->steps;
-    struct flight flight = { .seq = steps->seq,
-                             .steps = steps->n_begun,
-                             .n_reports = steps->n_own,
-                             .stamp = ex->stamp,
-                             .word = steps->word,
-                             .version = steps->version,
-                             .lane = lane };
-    if (err->code) {
-        flight.failure = mem_alloc(sizeof *flight.failure);
-        *flight.failure = (struct failure){ *err, steps->miss };
-    }
-    buf_append(&ex->flights, &flight, sizeof flight);
-    ex->n_flights++;
 }
 
 // Before what is taken is run, and after.
@@ -332,7 +132,7 @@ static bool end_taken(struct executor *ex, uint32_t lane, struct opd_err *err,
 {
     if (err->code)
         atomic_store(&ex->progress->failed, ex->seq);
-    add_flight(ex, lane, err);
+    flights_add(ex, lane, err);
     return ex->ops->mark(ex->be, dev_mark(ex->seq, DEV_MARK_END), fatal);
 }
 
@@ -353,31 +153,14 @@ static bool take_command(struct executor *ex, bool *out_any, struct opd_err *fat
     // What came with this command would be taken for the next one's: only another process helps.
     if (takes_fd(cmd->type) && (fd = fdpass_recv_one(DEV_FD_SOCKET)) < 0)
         return opd_err_errno(fatal, OPD_E_unavailable, "receiving a descriptor from the broker");
-    if (cmd->type != DEV_RUN || is_held_up(ex))
-        tell(ex);
+    if (cmd->type != DEV_RUN || flights_hold_up(ex))
+        flights_tell(ex);
     begin_next(ex);
     run_command(ex, cmd, size, fd, &err);
     if (fd >= 0)
         close(fd);
     ring_pop(&ex->commands);
     return end_taken(ex, 0, &err, fatal);
-}
-
-// Tells the broker, which may look at its leisure: what it has not heard of is there when this
-// process is dead.
-static void tell_begun(struct executor *ex, struct dev_begun *begun)
-{
-    struct dev_begun *record;
-    while (!(record = ring_reserve(&ex->done, sizeof *record))) {
-        ring_alert(&ex->done);
-        usleep(100);
-    }
-    begun->seq = ex->seq + 1;
-    begun->at = clock_ns();
-    *record = *begun;
-    ring_publish(&ex->done);
-    if (!atomic_exchange(&ex->lanes.shared->watched, 1))
-        ring_alert(&ex->done);
 }
 
 // The same of an entry of a lane.
@@ -395,9 +178,9 @@ static bool take_entry(struct executor *ex, bool *out_any, struct opd_err *fatal
     struct opd_err err;
     opd_err_init(&err);
     *out_any = true;
-    if (is_held_up(ex))
-        tell(ex);
-    tell_begun(ex, &begun);
+    if (flights_hold_up(ex))
+        flights_tell(ex);
+    flights_tell_begun(ex, &begun);
     begin_next(ex);
     ex->steps.word = word;
     ex->steps.version = 0;
@@ -422,7 +205,7 @@ static bool wait_for_work(struct executor *ex, uint64_t *idle_since)
             sched_yield();
         return true;
     }
-    tell(ex);
+    flights_tell(ex);
     if (!lanes_sleep(&ex->lanes))
         return true;
     if (!ring_sleep(&ex->commands)) {
@@ -453,16 +236,16 @@ static bool serve(struct executor *ex, struct opd_err *fatal)
         bool any;
         size_t flights = ex->n_flights;
         if (!take_command(ex, &any, fatal) || !take_entry(ex, &any, fatal) ||
-            !report_done(ex, fatal))
+            !flights_report(ex, fatal))
             return false;
-        if (must_tell(ex, !any))
-            tell(ex);
+        if (flights_must_tell(ex, !any))
+            flights_tell(ex);
         if (any || ex->n_flights < flights)
             idle_since = 0;
         else if (!wait_for_work(ex, &idle_since))
             break;
     }
-    tell(ex);
+    flights_tell(ex);
     return true;
 }
 
@@ -498,7 +281,7 @@ static void finish(struct executor *ex)
     opd_err_clear(&err);
     lanes_finish(&ex->lanes);
     steps_finish(&ex->steps, !rests);
-    buf_finish(&ex->flights);
+    flights_finish(ex);
     if (ex->be)
         ex->ops->close(ex->be);
 }
@@ -550,16 +333,6 @@ int executor_main(const char *device, enum executor_blas blas)
         finish(&ex);
         return 0;
     }
-    // The device is beyond use: report what it did before, name the failure for the oldest command
-    // that is left, and leave the rest to the broker.
-    log_error("%s", err.msg);
-    struct opd_err again = { 0 };
-    report_done(&ex, &again);
-    opd_err_clear(&again);
-    struct failure failure = { .err = err };
-    struct flight first = { .seq = ex.n_flights ? first_flight(&ex)->seq : 0,
-                            .failure = &failure };
-    post_done(&ex, &first, true);
-    tell(&ex);
+    flights_fail(&ex, &err);
     _exit(3);
 }
