@@ -333,7 +333,7 @@ gates: $(call built,all programs)
 	$(TEST_ENV) PYTHONPATH=client/python:tests:tests/functional $(PYTHON) tests/functional/test_gates.py
 
 bench-operators: $(call built,all)
-	$(TEST_ENV) $(PYTHON) tests/bench/bench.py $(if $(QUICK),--quick,--svg docs/roofline.svg)
+	$(TEST_ENV) $(PYTHON) tests/bench/bench.py $(if $(QUICK),--quick,--docs docs/benchmarks.md --svg docs/roofline.svg)
 	$(if $(QUICK),,$(TEST_ENV) $(PYTHON) tests/bench/bench_torch.py)
 
 bench-cpu: $(call built,all)

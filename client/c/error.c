@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "c/map.h"
-
 static const char *const names[] = {
     [OPD_OK] = "ok",
 #define ERROR(name, number, python, advice) [number] = #name,

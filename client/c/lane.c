@@ -5,7 +5,6 @@
 #include <sys/eventfd.h>
 
 #include "c/client.h"
-#include "c/map.h"
 
 enum { OPENED_MOST = 100 }; // executors that end are not for ever
 

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "c/client.h"
-#include "c/map.h"
 
 enum { LEFT = 16, MOST_FAILED = 10 };
 

@@ -10,7 +10,6 @@
 
 #include "c/client.h"
 #include "c/error.h"
-#include "c/map.h"
 #include "c/sock.h"
 #include "base/version.h"
 

@@ -4,7 +4,6 @@
 
 #include "c/client.h"
 #include "c/error.h"
-#include "c/map.h"
 #include "c/tensor.h"
 
 struct opd_attr opd_int(const char *name, int64_t value)

@@ -4,7 +4,6 @@
 
 #include "opctl/command.h"
 #include "opctl/diagnosis.h"
-#include "opctl/json.h"
 #include "opctl/term.h"
 #include "opctl/text.h"
 

@@ -35,6 +35,7 @@ static bool find_and_run(struct torch_op *op, const uint64_t *stack, uint64_t *o
     *answer = loaded_find(op, &call, &p);
     bool ok = p && cuda_find_reports(false, err) && run_plan(p, &call, out, err);
     loaded_unref(p);
+    call_finish(&call);
     return ok;
 }
 

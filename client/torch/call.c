@@ -1,7 +1,9 @@
 #include "torch/call.h"
 
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/mem.h"
 #include "torch/functions.h"
 
 bool call_parse(const char *layout, struct call_argument *out)
@@ -21,12 +23,32 @@ bool call_parse(const char *layout, struct call_argument *out)
     return true;
 }
 
+// Twice the elements, the first of which are `own` until then. Returns where they are now.
+static void *more_room(void *now, void *own, size_t *capacity, size_t size)
+{
+    void *more = mem_alloc(2 * *capacity * size);
+    memcpy(more, now, *capacity * size);
+    if (now != own)
+        free(now);
+    *capacity *= 2;
+    return more;
+}
+
 static void add_word(struct call *call, uint64_t word)
 {
-    if (call->n_words == CALL_MAX_KEY)
-        call->refused = "its arguments are too many";
-    else
-        call->key[call->n_words++] = word;
+    if (call->n_words == call->key_capacity)
+        call->key = more_room(call->key, call->own_key, &call->key_capacity, sizeof word);
+    call->key[call->n_words++] = word;
+}
+
+static struct call_tensor *add_tensor(struct call *call)
+{
+    if ((size_t)call->n_tensors == call->tensors_capacity)
+        call->tensors = more_room(call->tensors, call->own_tensors, &call->tensors_capacity,
+                                  sizeof *call->tensors);
+    struct call_tensor *t = &call->tensors[call->n_tensors++];
+    *t = (struct call_tensor){ 0 };
+    return t;
 }
 
 static void read_device(struct call *call, void *tensor)
@@ -56,11 +78,9 @@ static void read_strides(struct call *call, struct call_tensor *t)
 
 static void read_tensor(struct call *call, void *handle, bool strided)
 {
-    struct call_tensor *t = &call->tensors[call->n_tensors++];
+    struct call_tensor *t = add_tensor(call);
     bool is = true;
-    *t = (struct call_tensor){ 0 };
     if (!handle || torch.aoti_torch_is_defined(handle, &is) || !is) {
-        call->absent |= call->n_tensors <= 32 ? 1u << (call->n_tensors - 1) : 0;
         add_word(call, 0);
         return;
     }
@@ -112,24 +132,49 @@ static void read_value(struct call *call, char type, uint64_t value)
     add_word(call, type == 'b' ? value & 1 : value);
 }
 
-static void read_list(struct call *call, char type, void *list)
+static void read_list(struct call *call, const struct call_argument *a, void *list)
 {
     size_t n = 0;
     uint64_t value = 0;
     torch.torch_list_size(list, &n);
     add_word(call, n);
-    for (size_t i = 0; i < n; i++)
-        if (torch.torch_list_get_item(list, i, &value) == 0)
-            read_value(call, type, value);
+    for (size_t i = 0; i < n; i++) {
+        if (torch.torch_list_get_item(list, i, &value))
+            call->refused = "a list of it is no plain one";
+        else if (a->type == 't')
+            read_tensor(call, (void *)(uintptr_t)value, a->strided);
+        else
+            read_value(call, a->type, value);
+    }
 }
 
 static void begin(struct call *call)
 {
+    call->tensors = call->own_tensors;
+    call->tensors_capacity = CALL_MAX_ARGS;
+    call->key = call->own_key;
+    call->key_capacity = CALL_OWN_KEY;
     call->n_tensors = 0;
     call->device_type = call->device_index = -1;
     call->absent = 0;
     call->refused = NULL;
     call->n_words = 1; // the device, once it is known
+}
+
+// What the argument has added begins there.
+static void note_absent(struct call *call, size_t argument, int first)
+{
+    call->first[argument] = first;
+    if (argument < 32 && (first == call->n_tensors || !call->tensors[first].handle))
+        call->absent |= 1u << argument;
+}
+
+void call_finish(struct call *call)
+{
+    if (call->tensors != call->own_tensors)
+        free(call->tensors);
+    if (call->key != call->own_key)
+        free(call->key);
 }
 
 static void end(struct call *call)
@@ -141,8 +186,10 @@ void call_gather(struct call *call, const struct call_argument *arguments, void 
                  const uint64_t *words, unsigned n_words)
 {
     begin(call);
-    for (const struct call_argument *a = arguments; a->type == 't'; a++)
+    for (const struct call_argument *a = arguments; a->type == 't'; a++) {
         read_tensor(call, *tensors++, a->strided);
+        note_absent(call, (size_t)(a - arguments), call->n_tensors - 1);
+    }
     for (unsigned i = 0; i < n_words; i++)
         add_word(call, words[i]);
     if (n_words >= 2)
@@ -150,28 +197,44 @@ void call_gather(struct call *call, const struct call_argument *arguments, void 
     end(call);
 }
 
+static void read_argument(struct call *call, const struct call_argument *a, uint64_t value)
+{
+    bool is_tensor = a->type == 't' && !a->is_list;
+    if (a->optional) {
+        if (value == 0) {
+            is_tensor ? read_tensor(call, NULL, false) : add_word(call, 0);
+            return;
+        }
+        memcpy(&value, (const void *)(uintptr_t)value, sizeof value);
+        if (!is_tensor)
+            add_word(call, 1);
+    }
+    if (a->is_list)
+        read_list(call, a, (void *)(uintptr_t)value);
+    else if (is_tensor)
+        read_tensor(call, (void *)(uintptr_t)value, a->strided);
+    else
+        read_value(call, a->type, value);
+}
+
 void call_read(struct call *call, const struct call_argument *arguments, const uint64_t *stack)
 {
     begin(call);
     for (const struct call_argument *a = arguments; a->type; a++) {
-        uint64_t value = *stack++;
-        if (a->optional) {
-            if (value == 0) {
-                a->type == 't' ? read_tensor(call, NULL, false) : add_word(call, 0);
-                continue;
-            }
-            memcpy(&value, (const void *)(uintptr_t)value, sizeof value);
-            if (a->type != 't')
-                add_word(call, 1);
-        }
-        if (a->is_list)
-            read_list(call, a->type, (void *)(uintptr_t)value);
-        else if (a->type == 't')
-            read_tensor(call, (void *)(uintptr_t)value, a->strided);
-        else
-            read_value(call, a->type, value);
+        int first = call->n_tensors;
+        read_argument(call, a, *stack++);
+        if (a->type == 't')
+            note_absent(call, (size_t)(a - arguments), first);
     }
     end(call);
+}
+
+static void free_one(char type, void *value)
+{
+    if (type == 't')
+        torch.aoti_torch_delete_tensor_object(value);
+    else if (type == 's')
+        torch.torch_delete_string(value);
 }
 
 static void free_list(char type, void *list)
@@ -179,9 +242,9 @@ static void free_list(char type, void *list)
     size_t n = 0;
     uint64_t value = 0;
     torch.torch_list_size(list, &n);
-    for (size_t i = 0; type == 's' && i < n; i++)
+    for (size_t i = 0; (type == 't' || type == 's') && i < n; i++)
         if (torch.torch_list_get_item(list, i, &value) == 0)
-            torch.torch_delete_string((void *)(uintptr_t)value);
+            free_one(type, (void *)(uintptr_t)value);
     torch.torch_delete_list(list);
 }
 
@@ -189,10 +252,8 @@ static void free_value(const struct call_argument *a, void *value)
 {
     if (a->is_list)
         free_list(a->type, value);
-    else if (a->type == 't')
-        torch.aoti_torch_delete_tensor_object(value);
-    else if (a->type == 's')
-        torch.torch_delete_string(value);
+    else
+        free_one(a->type, value);
 }
 
 static void free_box(uint64_t *box)

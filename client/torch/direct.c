@@ -56,7 +56,7 @@ static bool find_tensors(const struct torch_op *op, void *const *objects, void *
 {
     for (int i = 0; op->arguments[i].type == 't'; i++) {
         tensors[i] = objects[i] ? (char *)objects[i] + known.tensor_at : NULL;
-        if (objects[i] && !is_plain(tensors[i]))
+        if (op->arguments[i].is_list || (objects[i] && !is_plain(tensors[i])))
             return false;
     }
     return true;
@@ -75,5 +75,6 @@ enum loaded_answer direct_call(struct torch_op *op, void *const *objects, const 
     if (p && !(cuda_find_reports(false, err) && run_plan(p, &call, out, err)))
         answer = LOADED_NO;
     loaded_unref(p);
+    call_finish(&call);
     return answer;
 }

@@ -8,10 +8,10 @@
 
 #include "base/mem.h"
 #include "base/version_page.h"
+#include "torch/bind.h"
 #include "torch/cuda.h"
 #include "torch/functions.h"
 #include "torch/image.h"
-#include "torch/run.h"
 
 enum {
     N_BUCKETS = 1024,
@@ -30,7 +30,9 @@ static _Thread_local struct {
     int32_t device_type, device_index;
     uint32_t news; // upper half of the page's word
     unsigned n_words;
-    uint64_t key[CALL_MAX_KEY];
+    int first[CALL_MAX_ARGS + 1]; // of an operator with lists: as the call's
+    uint64_t *key;                // own_key, or allocated where it is longer
+    uint64_t own_key[CALL_OWN_KEY];
 } wanted; // what was looked for in vain
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -228,7 +230,13 @@ static void remember(const struct torch_op *op, const struct call *call, uint64_
     wanted.device_type = call->device_type;
     wanted.device_index = call->device_index;
     wanted.n_words = call->n_words;
+    if (wanted.key != wanted.own_key)
+        free(wanted.key);
+    wanted.key = call->n_words <= CALL_OWN_KEY ? wanted.own_key
+                                               : mem_alloc(call->n_words * sizeof *call->key);
     memcpy(wanted.key, call->key, call->n_words * sizeof *call->key);
+    if (op->lists)
+        memcpy(wanted.first, call->first, sizeof wanted.first);
 }
 
 static void note_last(const struct loaded *p)
@@ -423,7 +431,7 @@ bool loaded_add(struct torch_op *op, int fd, uint32_t slot, uint64_t *serial, st
     bool ok = check_fit(op, &x, slot, err);
     if (ok) {
         keep_plan(p, &x);
-        ok = run_bind(p, err) && load_images(p, &x, err);
+        ok = bind_plan(p, wanted.first, err) && load_images(p, &x, err);
     }
     exported_close(&x);
     if (!ok) {

@@ -33,12 +33,13 @@ enum bound_to { BOUND_ARG, BOUND_RESULT, BOUND_SCRATCH, BOUND_REPORT };
 struct binding { // of an operand of the plan
     enum bound_to to;
     uint32_t index;  // ARG: which of the call's tensors; RESULT: which
+    bool changed;    // ARG: in place
     uint64_t offset; // SCRATCH: in the call's scratch memory
 };
 
 struct result { // a tensor that the call makes
     uint32_t operand;
-    uint32_t at;  // on the stack
+    uint32_t at;  // on the stack; where those are one list, in that
     int32_t same; // it is that argument; -1: it is made
 };
 
@@ -77,8 +78,9 @@ struct torch_op {
     struct call_argument arguments[CALL_MAX_ARGS + 1];
     uint32_t n_inputs, n_outputs, n_saved;
     uint32_t mutated; // bit i: input i is written
-    // BACKWARD: the place among the call's tensors of each input, output and saved tensor that it
-    // reads, behind the gradients; -1: it does not.
+    bool lists;       // some arguments are lists of tensors: then so is all that it returns
+    // BACKWARD: the argument that is each input, output and saved tensor that it reads, behind the
+    // gradients; -1: it does not.
     int16_t inputs_at[32], outputs_at[16], saved_at;
     // Under the lock.
     uint32_t slot;                    // in the page; 0: not known yet

@@ -88,6 +88,8 @@ const char *opd_torch_register(const char *name, const char *schema, int kind, c
     op->n_outputs = n_outputs;
     op->n_saved = n_saved;
     op->mutated = mutated;
+    for (const struct call_argument *a = op->arguments; a->type; a++)
+        op->lists = op->lists || (a->type == 't' && a->is_list);
     place_reads(op, reads);
     loaded_register(op);
     *number = boxed_register(name, schema, op, &err);

@@ -1,9 +1,11 @@
 #include "torch/run.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 #include "executor/cpu_image.h"
+#include "torch/bind.h"
 #include "torch/call.h"
 #include "torch/cpu.h"
 #include "torch/cuda.h"
@@ -12,134 +14,19 @@
 #include "torch/loaded.h"
 #include "torch/matmul.h"
 
-enum { MAX_OPERANDS = 160, MAX_ARGS_SIZE = 4096, SCRATCH_ALIGN = 256 };
+enum { OWN_ROOM = 480 };
 
 struct run {
     struct loaded *p;
     struct call *call;
-    void *results[RUN_MAX_RESULTS];
-    void *copies[CALL_MAX_ARGS]; // of tensors that lay otherwise, or NULL
+    void **results;
+    void **copies; // of tensors that lay otherwise, or NULL
     void *scratch;
+    uint64_t *addresses; // of operands
     struct cuda_run cuda;
-    uint64_t addresses[MAX_OPERANDS];
+    uint64_t *room; // for the above: own_room where that is enough
+    uint64_t own_room[OWN_ROOM];
 };
-
-// --- binding
-
-static bool is_result(const struct loaded *p, const struct exported_operand *o)
-{
-    switch (o->kind) {
-    case EXPORTED_OUTPUT:
-        return p->op->kind != LOADED_BACKWARD;
-    case EXPORTED_SAVED:
-        return p->op->kind == LOADED_KEEP;
-    default:
-        return o->kind == EXPORTED_GRAD_INPUT;
-    }
-}
-
-// The place of an operand that is given among the call's tensors; -1: there is none.
-static int find_argument(const struct torch_op *op, const struct exported_operand *o)
-{
-    if (op->kind != LOADED_BACKWARD)
-        return o->kind == EXPORTED_INPUT && o->index < op->n_inputs ? (int)o->index : -1;
-    switch (o->kind) {
-    case EXPORTED_GRAD_OUTPUT:
-        return o->index < op->n_outputs ? (int)o->index : -1;
-    case EXPORTED_INPUT:
-        return o->index < op->n_inputs ? op->inputs_at[o->index] : -1;
-    case EXPORTED_OUTPUT:
-        return o->index < op->n_outputs ? op->outputs_at[o->index] : -1;
-    case EXPORTED_SAVED:
-        return o->index < op->n_saved ? op->saved_at + (int)o->index : -1;
-    default:
-        return -1;
-    }
-}
-
-static void bind_result(struct loaded *p, uint32_t operand)
-{
-    const struct exported_operand *o = &p->x.operands[operand];
-    struct result *r = &p->results[p->n_results];
-    r->operand = operand;
-    r->at = o->kind == EXPORTED_SAVED ? p->op->n_outputs + o->index : o->index;
-    r->same = -1;
-    p->operands[operand] = (struct binding){ .to = BOUND_RESULT, .index = p->n_results++ };
-}
-
-static bool bind_operand(struct loaded *p, uint32_t i)
-{
-    const struct exported_operand *o = &p->x.operands[i];
-    if (o->view_of >= 0)
-        return false; // torch's own views are made by Python
-    if (is_result(p, o)) {
-        uint32_t limit = p->op->kind == LOADED_BACKWARD ? p->op->n_inputs
-                                                        : p->op->n_outputs + p->op->n_saved;
-        if (p->n_results == RUN_MAX_RESULTS)
-            return false;
-        bind_result(p, i);
-        return p->results[p->n_results - 1].at < limit;
-    }
-    if ((int32_t)i == p->x.head->report && p->device_index >= 0) {
-        p->operands[i].to = BOUND_REPORT;
-        return true;
-    }
-    if (o->kind == EXPORTED_SCRATCH ||
-        (o->kind == EXPORTED_SAVED && p->op->kind == LOADED_FORWARD)) {
-        p->operands[i] = (struct binding){ .to = BOUND_SCRATCH, .offset = p->scratch_size };
-        p->scratch_size += (o->size + SCRATCH_ALIGN - 1) / SCRATCH_ALIGN * SCRATCH_ALIGN;
-        return true;
-    }
-    int at = find_argument(p->op, o);
-    p->operands[i] = (struct binding){ .to = BOUND_ARG, .index = (uint32_t)at };
-    return at >= 0 && at < CALL_MAX_ARGS;
-}
-
-// Gradients that are one of the call's as it is become that one, as torch's own do.
-static bool share(struct loaded *p, const struct exported_step *s)
-{
-    const struct binding *from = &p->operands[s->operand];
-    for (uint32_t k = s->slots; k < s->slots + s->n_slots; k++) {
-        const struct binding *to = &p->operands[p->x.slots[k].operand];
-        if (to->to == BOUND_RESULT)
-            p->results[to->index].same = (int32_t)from->index;
-    }
-    return from->to == BOUND_ARG;
-}
-
-static bool bind_step(struct loaded *p, const struct exported_step *s)
-{
-    if (s->kind == EXPORTED_COPY)
-        return share(p, s);
-    p->computes = true;
-    if (s->kind == EXPORTED_MATMUL)
-        return matmul_fits(&p->x.matmuls[s->matmul]);
-    return s->kind != EXPORTED_LAUNCH || s->args_size <= MAX_ARGS_SIZE;
-}
-
-// Of a forward, that is; gradients that are not wanted are made of nothing.
-static bool makes_all(const struct loaded *p)
-{
-    const struct torch_op *op = p->op;
-    uint32_t n = op->n_outputs + (op->kind == LOADED_KEEP ? op->n_saved : 0);
-    return op->kind == LOADED_BACKWARD || p->n_results == n;
-}
-
-bool run_bind(struct loaded *p, struct opd_err *err)
-{
-    const struct exported *x = &p->x;
-    bool fits = x->n_operands <= MAX_OPERANDS;
-    p->operands = mem_zalloc(x->n_operands + 1, sizeof *p->operands);
-    p->results = mem_zalloc(RUN_MAX_RESULTS, sizeof *p->results);
-    p->small = mem_zalloc(x->n_steps + 1, sizeof *p->small);
-    for (uint32_t i = 0; fits && i < x->n_operands; i++)
-        fits = bind_operand(p, i);
-    for (uint32_t i = 0; fits && i < x->n_steps; i++)
-        fits = bind_step(p, &x->steps[i]);
-    return (fits && makes_all(p)) ||
-           opd_err_set(err, OPD_E_unavailable, "%s: such a plan runs in the daemon only",
-                       p->op->name);
-}
 
 // --- memory
 
@@ -243,27 +130,65 @@ static bool find_address(struct run *r, uint32_t i)
     return true;
 }
 
-// Two operands, of which one is changed in place; both may be the same, if one is only read.
-static bool are_apart(const struct run *r, uint32_t i, uint32_t j)
+struct span { // of memory that is given
+    uint64_t from, to;
+    bool changed;
+    const struct exported_operand *operand;
+};
+
+// What is changed comes before what is the same and only read.
+static int by_address(const void *a, const void *b)
 {
-    const struct binding *a = &r->p->operands[i], *b = &r->p->operands[j];
-    if (a->to != BOUND_ARG || b->to != BOUND_ARG)
-        return true;
-    bool one = r->p->op->mutated >> a->index & 1, other = r->p->op->mutated >> b->index & 1;
-    uint64_t from = r->addresses[i], to = from + r->p->x.operands[i].size;
-    uint64_t at = r->addresses[j], end = at + r->p->x.operands[j].size;
-    bool same = from == at && to == end && !(one && other);
-    return (!one && !other) || same || to <= at || end <= from;
+    const struct span *x = a, *y = b;
+    if (x->from != y->from)
+        return x->from < y->from ? -1 : 1;
+    return x->to != y->to ? (x->to > y->to) - (x->to < y->to) : y->changed - x->changed;
+}
+
+// One is changed in place, the other only read: so it may be the same, in a list at the same place.
+static bool may_share(const struct torch_op *op, const struct span *a, const struct span *b)
+{
+    bool alike = op->arguments[exported_index(a->operand)].is_list ==
+                 op->arguments[exported_index(b->operand)].is_list;
+    return !(a->changed && b->changed) && a->from == b->from && a->to == b->to && alike &&
+           exported_member(a->operand) == exported_member(b->operand);
+}
+
+static bool are_apart(const struct torch_op *op, const struct span *spans, uint32_t n)
+{
+    const struct span none = { 0 }, *farthest = &none, *changed = &none;
+    for (const struct span *s = spans; s < spans + n; s++) {
+        const struct span *other = s->changed ? farthest : changed;
+        if (s->from < other->to && !may_share(op, s, other))
+            return false;
+        if (s->to > farthest->to)
+            farthest = s;
+        if (s->changed && s->to > changed->to)
+            changed = s;
+    }
+    return true;
 }
 
 // Python tells what is wrong.
 static bool all_apart(const struct run *r)
 {
-    for (uint32_t i = 0; i < r->p->x.n_operands; i++)
-        for (uint32_t j = i + 1; j < r->p->x.n_operands; j++)
-            if (!are_apart(r, i, j))
-                return false;
-    return true;
+    enum { FEW = 32 };
+    const struct loaded *p = r->p;
+    struct span few[FEW], *spans = few;
+    uint32_t n = 0;
+    if (p->x.n_operands > FEW)
+        spans = mem_alloc(p->x.n_operands * sizeof *spans);
+    for (uint32_t i = 0; i < p->x.n_operands; i++) {
+        const struct exported_operand *o = &p->x.operands[i];
+        if (p->operands[i].to == BOUND_ARG && o->size > 0)
+            spans[n++] = (struct span){ r->addresses[i], r->addresses[i] + o->size,
+                                        p->operands[i].changed, o };
+    }
+    qsort(spans, n, sizeof *spans, by_address);
+    bool apart = are_apart(p->op, spans, n);
+    if (spans != few)
+        free(spans);
+    return apart;
 }
 
 static bool prepare(struct run *r)
@@ -288,7 +213,7 @@ static bool launch(struct run *r, uint32_t i, struct opd_err *err)
 {
     struct loaded *p = r->p;
     const struct exported_step *s = &p->x.steps[i];
-    _Alignas(16) uint8_t args[MAX_ARGS_SIZE];
+    _Alignas(16) uint8_t args[BIND_MAX_ARGS_SIZE];
     memcpy(args, p->x.args + s->args, s->args_size);
     for (uint32_t k = s->slots; k < s->slots + s->n_slots; k++)
         memcpy(args + p->x.slots[k].arg_offset, &r->addresses[p->x.slots[k].operand], 8);
@@ -367,20 +292,36 @@ static bool run_steps(struct run *r, struct opd_err *err)
 // What was changed in a copy goes back to where it came from.
 static bool copy_back(const struct run *r, struct opd_err *err)
 {
-    for (int i = 0; i < r->call->n_tensors && i < 32; i++)
-        if (r->p->op->mutated >> i & 1 && r->copies[i] &&
-            torch.aoti_torch_copy_(r->call->tensors[i].handle, r->copies[i], 0))
+    for (uint32_t i = 0; i < r->p->x.n_operands; i++) {
+        const struct binding *b = &r->p->operands[i];
+        if (b->changed && r->copies[b->index] &&
+            torch.aoti_torch_copy_(r->call->tensors[b->index].handle, r->copies[b->index], 0))
             return opd_err_set(err, OPD_E_invalid_argument,
                                "%s: the result does not fit back into the tensor that it changes "
                                "in place; its elements share memory",
                                r->p->op->name);
+    }
     return true;
+}
+
+static void give_list(struct run *r, uint64_t *out)
+{
+    void *list = NULL;
+    torch.torch_new_list_reserve_size(r->p->n_results, &list);
+    for (uint32_t i = 0; i < r->p->n_results; i++)
+        torch.torch_list_push_back(list, (uintptr_t)r->results[i]);
+    out[0] = (uintptr_t)list;
+    out[1] = r->p->serial;
 }
 
 // Results that the plan does not make, as gradients that are not wanted, are None.
 static void give_results(struct run *r, uint64_t *out)
 {
     const struct torch_op *op = r->p->op;
+    if (op->lists) {
+        give_list(r, out);
+        return;
+    }
     for (uint32_t i = 0; op->kind == LOADED_BACKWARD && i < op->n_inputs; i++)
         out[i] = 0;
     for (uint32_t i = 0; i < r->p->n_results; i++)
@@ -394,6 +335,17 @@ static void give_results(struct run *r, uint64_t *out)
         out[op->n_outputs + op->n_saved] = r->p->serial;
 }
 
+static void make_room(struct run *r)
+{
+    size_t n_results = r->p->n_results, n_tensors = (size_t)r->call->n_tensors;
+    size_t n = n_results + n_tensors + r->p->x.n_operands;
+    r->room = n <= OWN_ROOM ? r->own_room : mem_alloc(n * sizeof *r->room);
+    memset(r->room, 0, (n_results + n_tensors) * sizeof *r->room);
+    r->results = (void **)r->room;
+    r->copies = r->results + n_results;
+    r->addresses = r->room + n_results + n_tensors;
+}
+
 bool run_plan(struct loaded *p, struct call *call, uint64_t out[RUN_MAX_RESULTS],
               struct opd_err *err)
 {
@@ -401,8 +353,7 @@ bool run_plan(struct loaded *p, struct call *call, uint64_t out[RUN_MAX_RESULTS]
     r.p = p;
     r.call = call;
     r.scratch = NULL;
-    memset(r.results, 0, p->n_results * sizeof *r.results);
-    memset(r.copies, 0, (size_t)call->n_tensors * sizeof *r.copies);
+    make_room(&r);
     bool ok = prepare(&r) || opd_err_set(err, OPD_E_unavailable, "elsewhere");
     ok = ok && run_steps(&r, err) && copy_back(&r, err);
     for (uint32_t i = 0; !ok && i < p->n_results; i++)
@@ -412,5 +363,7 @@ bool run_plan(struct loaded *p, struct call *call, uint64_t out[RUN_MAX_RESULTS]
     drop(r.scratch);
     if (ok)
         give_results(&r, out);
+    if (r.room != r.own_room)
+        free(r.room);
     return ok;
 }

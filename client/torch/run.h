@@ -11,10 +11,6 @@
 struct call;
 struct loaded;
 
-// Works out, once, where each operand's memory comes from. Error: unavailable, for what cannot run
-// here.
-bool run_bind(struct loaded *p, struct opd_err *err);
-
 enum { RUN_MAX_RESULTS = 64 };
 
 // Fills `out` with what the operator's kernel returns. Errors: unavailable, where nothing has been

@@ -14,7 +14,7 @@
 #define CHECKED_TABLE "opd_table" // in constant memory: struct checked_row, filled before a launch
 #define CHECKED_REPORT "opd_report" // in global memory: zeros before it, read behind it
 
-enum { CHECKED_MAX_SLOTS = 512, CHECKED_WIDTHS = 6 };
+enum { CHECKED_MAX_SLOTS = 512, CHECKED_WIDTHS = 6, CHECKED_NULL_ZONE = 4096 };
 
 // A tensor: its address, and for accesses of 1, 2, 4 ... 32 bytes the first offset that is too far.
 struct checked_row {

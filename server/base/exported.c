@@ -102,7 +102,8 @@ static bool check_operand(const struct exported *x, const struct exported_operan
 {
     uint64_t size;
     return o->kind <= EXPORTED_GRAD_INPUT && o->rank <= EXPORTED_MAX_RANK && o->view_of >= -1 &&
-           o->view_of < EXPORTED_MAX_INDEX && o->index < EXPORTED_MAX_INDEX &&
+           o->view_of < EXPORTED_MAX_INDEX && exported_index(o) < EXPORTED_MAX_INDEX &&
+           exported_member(o) < EXPORTED_MAX_MEMBERS &&
            is_text(x, o->name) && dtype_from_number(o->dtype) != OPD_DTYPE_NONE &&
            find_size(o, &size) && size == o->size;
 }

@@ -40,6 +40,7 @@
 #include "base/err.h"
 
 enum { EXPORTED_LAYOUT = 2, EXPORTED_MAX_RANK = 16, EXPORTED_MAX_INDEX = 128 };
+enum { EXPORTED_MEMBER = 256, EXPORTED_MAX_MEMBERS = 4096 }; // of a list
 enum { EXPORTED_ALIGNED = 64, EXPORTED_ARGS_ALIGNED = 16 }; // bytes
 
 enum exported_device { EXPORTED_CPU = 1, EXPORTED_CUDA };
@@ -96,7 +97,8 @@ struct exported_header {
 
 struct exported_operand {
     uint32_t kind;
-    uint32_t index;  // which input, output, ...; below EXPORTED_MAX_INDEX
+    uint32_t index;  // which input, output, ...; below EXPORTED_MAX_INDEX. Of the tensors in a list
+                     // each is an operand: to this is added its place * EXPORTED_MEMBER
     int32_t view_of; // it is the memory of this input (an output), or of this output's gradient (a
                      // gradient), whether that is an operand or not; -1: it has its own
     uint32_t dtype;  // base/dtype.def
@@ -105,6 +107,15 @@ struct exported_operand {
     uint64_t size; // bytes, from its first element to the end of the last one in memory
     int64_t shape[EXPORTED_MAX_RANK], strides[EXPORTED_MAX_RANK]; // in elements
 };
+
+static inline uint32_t exported_index(const struct exported_operand *o)
+{
+    return o->index % EXPORTED_MEMBER;
+}
+static inline uint32_t exported_member(const struct exported_operand *o)
+{
+    return o->index / EXPORTED_MEMBER;
+}
 
 struct exported_slot {
     uint32_t arg_offset; // 8 bytes there take the operand's address

@@ -1,6 +1,5 @@
 #include "base/report.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 

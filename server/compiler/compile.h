@@ -23,7 +23,6 @@ enum compile_kind {
     COMPILE_PTX,      // "ptx": the listing, in `text`
     COMPILE_SASS,     // "sass": the machine's code, in `text`
 };
-int compile_kind_parse(const char *name); // -1: no such kind
 
 // The translation unit is: common, prelude, '#line 1 "file"', source, and what of the prelude comes
 // behind it. For NVRTC the file's leading includes of NVIDIA's headers come first of all

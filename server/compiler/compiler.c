@@ -11,7 +11,6 @@
 #include "compiler/compile.h"
 #include "base/child.h"
 #include "base/fdpass.h"
-#include "compiler/host_cxx.h"
 #include "compiler/host_pch.h"
 #include "compiler/host_source.h"
 #include "base/file.h"
@@ -50,7 +49,8 @@ struct result {
     int fd; // the image, or -1
 };
 
-int compile_kind_parse(const char *name)
+// -1: no such kind.
+static int parse_kind(const char *name)
 {
     static const char *const names[] = {
         [COMPILE_IMAGE] = "compile", [COMPILE_SYNTAX] = "syntax", [COMPILE_DESCRIBE] = "describe",
@@ -122,7 +122,7 @@ static void run_job(const struct job_frame *job, struct result *result)
     result->identity = identity;
     if (strcmp(job->strings[JOB_KIND], "identity") == 0)
         return;
-    int kind = compile_kind_parse(job->strings[JOB_KIND]);
+    int kind = parse_kind(job->strings[JOB_KIND]);
     if (kind < 0) {
         opd_err_set(&result->err, OPD_E_internal, "a compiler does not know the job \"%s\"",
                     job->strings[JOB_KIND]);

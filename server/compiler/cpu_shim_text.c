@@ -1,6 +1,5 @@
 // The text that comes before every translation unit of the CPU device, as it lies in the
 // repository; the assembler finds it from the repository's root.
-#include "compiler/compile.h"
 
 __asm__(".section .rodata\n"
         ".globl cpu_shim_text\n"

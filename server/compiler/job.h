@@ -22,8 +22,8 @@ struct job_header {
 
 // The strings of a job, and of a result. A string may be empty; none is NULL.
 enum job_string {
-    JOB_KIND, // "identity", or a name of compile_kind_parse() in compile.h; "cancel" asks for an
-              // early answer to the job before it, and has none itself
+    JOB_KIND, // "identity", or a name of compile.h; "cancel" asks for an early answer to the job
+              // before it, and has none itself
     JOB_TARGET,
     JOB_COMMON,
     JOB_PRELUDE,

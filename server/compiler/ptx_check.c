@@ -11,62 +11,6 @@
 
 enum { MAX_DEPTH = 64, MAX_SYMBOL = 120 };
 
-// Registers of each function's own, and what those that miss come to: the number of the place is in
-// %opd_s, the address in %opd_a. Of all misses that of the first block and thread is kept: 2^63 - 1
-// - its number, so that zeros mean "none"; who has a greater one than what is there takes the lock
-// and writes.
-static const char registers[] = "\n\t.reg .b64 %opd_a, %opd_b, %opd_e, %opd_m, %opd_o;\n"
-                                "\t.reg .b32 %opd_l, %opd_n, %opd_s;\n"
-                                "\t.reg .pred %opd_q, %opd_t;\n";
-static const char report[] = "\nOPD_MISS:\n"
-                             "\tmov.u64 %opd_b, " CHECKED_REPORT ";\n"
-                             "\tred.global.add.u32 [%opd_b], 1;\n"
-                             "\tmov.u32 %opd_l, %ctaid.z;\n"
-                             "\tmov.u32 %opd_n, %nctaid.y;\n"
-                             "\tcvt.u64.u32 %opd_o, %opd_l;\n"
-                             "\tcvt.u64.u32 %opd_m, %opd_n;\n"
-                             "\tmov.u32 %opd_l, %ctaid.y;\n"
-                             "\tcvt.u64.u32 %opd_e, %opd_l;\n"
-                             "\tmad.lo.u64 %opd_o, %opd_o, %opd_m, %opd_e;\n"
-                             "\tmov.u32 %opd_n, %nctaid.x;\n"
-                             "\tcvt.u64.u32 %opd_m, %opd_n;\n"
-                             "\tmov.u32 %opd_l, %ctaid.x;\n"
-                             "\tcvt.u64.u32 %opd_e, %opd_l;\n"
-                             "\tmad.lo.u64 %opd_o, %opd_o, %opd_m, %opd_e;\n"
-                             "\tmov.u32 %opd_l, %tid.z;\n"
-                             "\tmov.u32 %opd_n, %ntid.y;\n"
-                             "\tmul.lo.u32 %opd_l, %opd_l, %opd_n;\n"
-                             "\tmov.u32 %opd_n, %tid.y;\n"
-                             "\tadd.u32 %opd_l, %opd_l, %opd_n;\n"
-                             "\tmov.u32 %opd_n, %ntid.x;\n"
-                             "\tmul.lo.u32 %opd_l, %opd_l, %opd_n;\n"
-                             "\tmov.u32 %opd_n, %tid.x;\n"
-                             "\tadd.u32 %opd_l, %opd_l, %opd_n;\n"
-                             "\tshl.b64 %opd_o, %opd_o, 10;\n"
-                             "\tcvt.u64.u32 %opd_e, %opd_l;\n"
-                             "\tadd.u64 %opd_o, %opd_o, %opd_e;\n"
-                             "\tsub.u64 %opd_o, 9223372036854775807, %opd_o;\n"
-                             "\tld.volatile.global.u64 %opd_m, [%opd_b+8];\n"
-                             "\tsetp.le.u64 %opd_q, %opd_o, %opd_m;\n"
-                             "\t@%opd_q bra OPD_END;\n"
-                             "OPD_LOCK:\n"
-                             "\tatom.global.cas.b32 %opd_l, [%opd_b+4], 0, 1;\n"
-                             "\tsetp.ne.u32 %opd_q, %opd_l, 0;\n"
-                             "\t@%opd_q bra OPD_LOCK;\n"
-                             "\tmembar.gl;\n"
-                             "\tld.volatile.global.u64 %opd_m, [%opd_b+8];\n"
-                             "\tsetp.le.u64 %opd_q, %opd_o, %opd_m;\n"
-                             "\t@%opd_q bra OPD_FREE;\n"
-                             "\tst.volatile.global.u64 [%opd_b+16], %opd_a;\n"
-                             "\tst.volatile.global.u32 [%opd_b+24], %opd_s;\n";
-static const char report_end[] = "\tmembar.gl;\n"
-                                 "\tst.volatile.global.u64 [%opd_b+8], %opd_o;\n"
-                                 "OPD_FREE:\n"
-                                 "\tmembar.gl;\n"
-                                 "\tatom.global.exch.b32 %opd_l, [%opd_b+4], 0;\n"
-                                 "OPD_END:\n"
-                                 "\texit;\n";
-
 struct checker {
     const struct ptx_check_input *in;
     struct buf *out, *unchecked;
@@ -80,6 +24,7 @@ struct checker {
     struct ptx_guard guard;
     bool has_table, found;
     int depth;
+    bool leaks; // what is GIVEN may be anywhere
 };
 
 static bool refuse(struct checker *c, const char *what)
@@ -98,12 +43,18 @@ static void put(struct checker *c, struct slice s)
 
 // --- one access
 
-static void note_unchecked(struct checker *c, struct slice op)
+// Once for a line of the file: a loop that is unrolled has many.
+static void note_unchecked(struct checker *c, struct slice op, const char *why)
 {
     uint32_t line;
     const char *file = ptx_lines_find(&c->lines, &line);
-    buf_printf(c->unchecked, "%s:%u: note: %.*s is not checked\n", file, line,
-               op.size < MAX_SYMBOL ? (int)op.size : MAX_SYMBOL, op.at);
+    char *note = mem_printf("%s:%u: note: %.*s is not checked%s\n", file, line,
+                            op.size < MAX_SYMBOL ? (int)op.size : MAX_SYMBOL, op.at, why);
+    size_t n = strlen(note);
+    const struct buf *notes = c->unchecked;
+    if (notes->size < n || memcmp(notes->bytes + notes->size - n, note, n) != 0)
+        buf_append(c->unchecked, note, n);
+    free(note);
 }
 
 // A line about the place, for who reads the report. The number is of the tensor among the
@@ -174,6 +125,15 @@ static bool is_inside(const struct checker *c, const struct ptx_access *a,
            a->width <= symbol->size && a->offset <= symbol->size - (int64_t)a->width;
 }
 
+// To hold it against the tensors would tell of memory that a kernel may well use: that it is not
+// null is all that is known of it.
+static bool is_untraced(const struct checker *c, const struct ptx_access *a, struct origin origin)
+{
+    return origin.kind == ORIGIN_LOADED || origin.kind == ORIGIN_FOREIGN ||
+           (origin.kind == ORIGIN_GIVEN && c->leaks) ||
+           (origin.kind == ORIGIN_NUMBER && a->name.size > 0);
+}
+
 static bool check_access(struct checker *c, const struct ptx_access *a,
                          const struct ptx_instr *instr)
 {
@@ -185,9 +145,12 @@ static bool check_access(struct checker *c, const struct ptx_access *a,
     bool sized = a->size.size > 0;
     if ((a->shared && (!symbol || !symbol->shared)) || (sized && origin.kind != ORIGIN_SLOT) ||
         (symbol && symbol->size < 0 && !a->shared)) {
-        note_unchecked(c, instr->op);
+        note_unchecked(c, instr->op, "");
         return true;
     }
+    bool untraced = is_untraced(c, a, origin);
+    if (untraced)
+        note_unchecked(c, instr->op, ": its address is from memory, or of no tensor");
     if (symbol && is_inside(c, a, symbol))
         return true;
     if (!add_site(c, a, origin))
@@ -205,6 +168,8 @@ static bool check_access(struct checker *c, const struct ptx_access *a,
         ptx_guard_slot(&c->guard, a, reg, origin.index);
     else if (symbol)
         ptx_guard_variable(&c->guard, a, reg, symbol);
+    else if (untraced)
+        ptx_guard_null(&c->guard, a, reg);
     else
         ptx_guard_any(&c->guard, a, reg, c->n_sites);
     leave(c, a, instr, reg, symbol != NULL);
@@ -238,7 +203,7 @@ static bool write_code(struct checker *c, struct slice text)
     if (kind == PTX_ACCESS_FOUND && access.width == 0)
         return replace_end(c, &access, &instr);
     if (kind == PTX_ACCESS_UNKNOWN)
-        note_unchecked(c, instr.op);
+        note_unchecked(c, instr.op, "");
     if (kind == PTX_ACCESS_FOUND && !check_access(c, &access, &instr))
         return false;
     put(c, text);
@@ -248,17 +213,11 @@ static bool write_code(struct checker *c, struct slice text)
 // What stands before the last brace.
 static void write_end(struct checker *c, uint32_t sites_before)
 {
-    static const char *const ids[] = { "ctaid.x", "ctaid.y", "ctaid.z", "tid.x", "tid.y", "tid.z" };
     if (c->n_sites == sites_before)
         return;
     buf_append_str(c->out, "\n");
     buf_append(c->out, c->cold.bytes, c->cold.size);
-    buf_append_str(c->out, report);
-    for (int i = 0; i < 6; i++)
-        buf_printf(c->out,
-                   "\tmov.u32 %%opd_n, %%%s;\n\tst.volatile.global.u32 [%%opd_b+%d], %%opd_n;\n",
-                   ids[i], 28 + 4 * i);
-    buf_append_str(c->out, report_end);
+    ptx_guard_misses(&c->guard);
 }
 
 // Where the body ends that begins with the next brace.
@@ -277,7 +236,9 @@ static bool find_end(struct checker *c, struct slice rest, struct slice *behind)
     return true;
 }
 
-static void learn_origins(struct checker *c, struct slice body)
+typedef void instr_fn(struct checker *c, const struct ptx_instr *instr);
+
+static void each_instr(struct checker *c, struct slice body, instr_fn *fn)
 {
     struct ptx_statement s;
     struct ptx_instr instr;
@@ -285,8 +246,27 @@ static void learn_origins(struct checker *c, struct slice body)
         if (s.kind != PTX_CODE)
             continue;
         ptx_instr_read(s.text, &instr);
-        origins_add(&c->origins, &instr);
+        fn(c, &instr);
     }
+}
+
+static void add_origin(struct checker *c, const struct ptx_instr *instr)
+{
+    origins_add(&c->origins, instr);
+}
+
+static void find_leak(struct checker *c, const struct ptx_instr *instr)
+{
+    c->leaks = c->leaks || origins_leak(&c->origins, instr);
+}
+
+static void learn_origins(struct checker *c, struct slice header, struct slice body, bool entry)
+{
+    c->origins = (struct origins){ .symbols = &c->symbols, .slots = c->in->slots };
+    c->origins.n_slots = entry ? c->in->n_slots : 0;
+    if (entry)
+        origins_read_params(&c->origins, header);
+    each_instr(c, body, add_origin);
     origins_work_out(&c->origins);
 }
 
@@ -309,7 +289,7 @@ static bool write_body(struct checker *c, struct slice body)
         else if (!write_code(c, s.text))
             return false;
         if (s.kind == PTX_OPEN && c->depth == 1)
-            buf_append_str(c->out, registers);
+            ptx_guard_registers(&c->guard);
     }
     return true;
 }
@@ -337,27 +317,56 @@ static bool entry_name(struct slice header, struct slice *out)
     return true;
 }
 
+// A function's body, which `rest` is behind then; not `wanted`: of another entry.
+static bool next_body(struct checker *c, struct slice header, struct slice *rest,
+                      struct slice *body, bool *entry, bool *wanted)
+{
+    struct slice name;
+    *body = *rest;
+    *entry = entry_name(header, &name);
+    *wanted = !*entry || slice_is(name, c->in->entry);
+    if (!find_end(c, *body, rest))
+        return false;
+    body->size -= rest->size;
+    c->found = c->found || (*entry && *wanted);
+    return true;
+}
+
 static bool write_function(struct checker *c, struct slice header, struct slice *rest)
 {
-    struct slice body = *rest, name;
-    bool entry = entry_name(header, &name), wanted = entry && slice_is(name, c->in->entry);
-    if (!find_end(c, body, rest))
+    struct slice body;
+    bool entry, wanted;
+    if (!next_body(c, header, rest, &body, &entry, &wanted))
         return false;
-    body.size -= rest->size;
-    c->found = c->found || wanted;
-    if (entry && !wanted)
+    if (!wanted)
         return true;
-    c->origins = (struct origins){ .symbols = &c->symbols, .slots = c->in->slots };
-    c->origins.n_slots = entry ? c->in->n_slots : 0;
     c->cold.size = 0;
-    if (entry)
-        origins_read_params(&c->origins, header);
-    learn_origins(c, body);
+    learn_origins(c, header, body, entry);
     write_table(c);
     put(c, header);
     bool ok = write_body(c, body);
     origins_finish(&c->origins);
     return ok;
+}
+
+// What one function gives, others are given.
+static bool learn_leaks(struct checker *c, struct slice rest)
+{
+    struct ptx_statement s = { 0 };
+    struct slice body;
+    bool entry, wanted;
+    while (ptx_next(&rest, &s) && s.kind != PTX_END) {
+        if (s.kind != PTX_HEADER)
+            continue;
+        if (!next_body(c, s.text, &rest, &body, &entry, &wanted))
+            return false;
+        if (!wanted || c->leaks)
+            continue;
+        learn_origins(c, s.text, body, entry);
+        each_instr(c, body, find_leak);
+        origins_finish(&c->origins);
+    }
+    return true;
 }
 
 // --- the module
@@ -429,7 +438,7 @@ bool ptx_check(const struct ptx_check_input *in, struct buf *out, struct buf *un
     struct slice all = { text, strlen(text) };
     bool ok = all.size == in->size || refuse(&c, "it holds a zero byte");
     ok = ok && (ptx_blank_comments(text, all.size) || refuse(&c, "a comment does not end"));
-    ok = ok && learn_module(&c, all) && write_module(&c, all);
+    ok = ok && learn_module(&c, all) && learn_leaks(&c, all) && write_module(&c, all);
     ptx_symbols_finish(&c.symbols);
     ptx_lines_finish(&c.lines);
     buf_finish(&c.cold);

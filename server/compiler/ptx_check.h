@@ -2,9 +2,11 @@
 
 // PTX in, PTX out: the checked build of one kernel (base/checked.h). Each access to global memory
 // whose address comes from a tensor is held against that tensor; one that comes from a variable or
-// an array in shared memory, against that; any other, against all tensors of the launch. A thread
-// that misses reports it and ends; so does one that comes to a trap or an assertion that fails. No
-// context is lost.
+// an array in shared memory, against that; one of several tensors, against all of the launch. One
+// that may be of memory that is none of these (what malloc() gives, an address that stands in
+// memory) is held against null alone, and listed: to tell of it would be wrong where the kernel is
+// right. A thread that misses reports it and ends; so does one that comes to a trap or an assertion
+// that fails. No context is lost.
 //
 // A pure function. What it makes is bounded by what comes: a few hundred bytes for each access.
 

@@ -4,6 +4,78 @@
 
 #define SLICE(s) (int)(s).size, (s).at
 
+// Registers of each function's own, and what those that miss come to: the number of the place is in
+// %opd_s, the address in %opd_a. Of all misses that of the first block and thread is kept: 2^63 - 1
+// - its number, so that zeros mean "none"; who has a greater one than what is there takes the lock
+// and writes.
+static const char registers[] = "\n\t.reg .b64 %opd_a, %opd_b, %opd_e, %opd_m, %opd_o;\n"
+                                "\t.reg .b32 %opd_l, %opd_n, %opd_s;\n"
+                                "\t.reg .pred %opd_q, %opd_t;\n";
+static const char report[] = "\nOPD_MISS:\n"
+                             "\tmov.u64 %opd_b, " CHECKED_REPORT ";\n"
+                             "\tred.global.add.u32 [%opd_b], 1;\n"
+                             "\tmov.u32 %opd_l, %ctaid.z;\n"
+                             "\tmov.u32 %opd_n, %nctaid.y;\n"
+                             "\tcvt.u64.u32 %opd_o, %opd_l;\n"
+                             "\tcvt.u64.u32 %opd_m, %opd_n;\n"
+                             "\tmov.u32 %opd_l, %ctaid.y;\n"
+                             "\tcvt.u64.u32 %opd_e, %opd_l;\n"
+                             "\tmad.lo.u64 %opd_o, %opd_o, %opd_m, %opd_e;\n"
+                             "\tmov.u32 %opd_n, %nctaid.x;\n"
+                             "\tcvt.u64.u32 %opd_m, %opd_n;\n"
+                             "\tmov.u32 %opd_l, %ctaid.x;\n"
+                             "\tcvt.u64.u32 %opd_e, %opd_l;\n"
+                             "\tmad.lo.u64 %opd_o, %opd_o, %opd_m, %opd_e;\n"
+                             "\tmov.u32 %opd_l, %tid.z;\n"
+                             "\tmov.u32 %opd_n, %ntid.y;\n"
+                             "\tmul.lo.u32 %opd_l, %opd_l, %opd_n;\n"
+                             "\tmov.u32 %opd_n, %tid.y;\n"
+                             "\tadd.u32 %opd_l, %opd_l, %opd_n;\n"
+                             "\tmov.u32 %opd_n, %ntid.x;\n"
+                             "\tmul.lo.u32 %opd_l, %opd_l, %opd_n;\n"
+                             "\tmov.u32 %opd_n, %tid.x;\n"
+                             "\tadd.u32 %opd_l, %opd_l, %opd_n;\n"
+                             "\tshl.b64 %opd_o, %opd_o, 10;\n"
+                             "\tcvt.u64.u32 %opd_e, %opd_l;\n"
+                             "\tadd.u64 %opd_o, %opd_o, %opd_e;\n"
+                             "\tsub.u64 %opd_o, 9223372036854775807, %opd_o;\n"
+                             "\tld.volatile.global.u64 %opd_m, [%opd_b+8];\n"
+                             "\tsetp.le.u64 %opd_q, %opd_o, %opd_m;\n"
+                             "\t@%opd_q bra OPD_END;\n"
+                             "OPD_LOCK:\n"
+                             "\tatom.global.cas.b32 %opd_l, [%opd_b+4], 0, 1;\n"
+                             "\tsetp.ne.u32 %opd_q, %opd_l, 0;\n"
+                             "\t@%opd_q bra OPD_LOCK;\n"
+                             "\tmembar.gl;\n"
+                             "\tld.volatile.global.u64 %opd_m, [%opd_b+8];\n"
+                             "\tsetp.le.u64 %opd_q, %opd_o, %opd_m;\n"
+                             "\t@%opd_q bra OPD_FREE;\n"
+                             "\tst.volatile.global.u64 [%opd_b+16], %opd_a;\n"
+                             "\tst.volatile.global.u32 [%opd_b+24], %opd_s;\n";
+static const char report_end[] = "\tmembar.gl;\n"
+                                 "\tst.volatile.global.u64 [%opd_b+8], %opd_o;\n"
+                                 "OPD_FREE:\n"
+                                 "\tmembar.gl;\n"
+                                 "\tatom.global.exch.b32 %opd_l, [%opd_b+4], 0;\n"
+                                 "OPD_END:\n"
+                                 "\texit;\n";
+
+void ptx_guard_registers(const struct ptx_guard *g)
+{
+    buf_append_str(g->out, registers);
+}
+
+void ptx_guard_misses(const struct ptx_guard *g)
+{
+    static const char *const ids[] = { "ctaid.x", "ctaid.y", "ctaid.z", "tid.x", "tid.y", "tid.z" };
+    buf_append_str(g->out, report);
+    for (int i = 0; i < 6; i++)
+        buf_printf(g->out,
+                   "\tmov.u32 %%opd_n, %%%s;\n\tst.volatile.global.u32 [%%opd_b+%d], %%opd_n;\n",
+                   ids[i], 28 + 4 * i);
+    buf_append_str(g->out, report_end);
+}
+
 static int width_index(unsigned width)
 {
     int i = 0;
@@ -135,4 +207,11 @@ void ptx_guard_any(const struct ptx_guard *g, const struct ptx_access *a, struct
                "add.s64 %%opd_m, %%opd_m, %zu;\n\tsub.u32 %%opd_n, %%opd_n, 1;\n\t"
                "setp.ne.u32 %%opd_t, %%opd_n, 0;\n\t@%%opd_t bra OPD_A%u;\nOPD_D%u:\n\t",
                n, n, 8 + 8 * width_index(a->width), n, sizeof(struct checked_row), n, n);
+}
+
+void ptx_guard_null(const struct ptx_guard *g, const struct ptx_access *a, struct slice reg)
+{
+    buf_printf(g->out,
+               "add.s64 %%opd_a, %.*s, %lld;\n\tsetp.lt.u64 %%opd_q, %%opd_a, %d;\n\t",
+               SLICE(reg), (long long)a->offset, CHECKED_NULL_ZONE);
 }

@@ -29,3 +29,8 @@ void ptx_guard_shared(const struct ptx_guard *g, const struct ptx_access *a,
 // Of any tensor of the launch. `n` is a number that no other one of the function has.
 void ptx_guard_any(const struct ptx_guard *g, const struct ptx_access *a, struct slice reg,
                    uint32_t n);
+// Of who knows what, but not of a null pointer.
+void ptx_guard_null(const struct ptx_guard *g, const struct ptx_access *a, struct slice reg);
+
+void ptx_guard_registers(const struct ptx_guard *g); // of a function's, which these use
+void ptx_guard_misses(const struct ptx_guard *g);    // what a thread comes to that misses

@@ -133,7 +133,7 @@ static struct origin param_origin(const struct origins *o, struct slice name, in
 {
     void *id = name.size ? map_get(&o->params, slice_hash(name)) : NULL;
     if (!id)
-        return (struct origin){ .kind = ORIGIN_LOADED };
+        return (struct origin){ .kind = ORIGIN_GIVEN };
     int64_t at = (int64_t)((uint64_t)place_of(id) + (uint64_t)offset);
     for (size_t i = 0; i < o->n_slots; i++)
         if (o->slots[i] == at)
@@ -168,7 +168,8 @@ static uint32_t register_of(struct origins *o, struct slice name)
     if (id)
         return (uint32_t)place_of(id);
     const struct ptx_symbol *symbol = ptx_symbol_find(o->symbols, name);
-    struct origin value = { 0 };
+    struct origin value = { .kind = slice_begins(name, "__local_depot") ? ORIGIN_MIXED
+                                                                        : ORIGIN_NUMBER };
     if (symbol)
         value = (struct origin){ ORIGIN_SYMBOL, (uint32_t)(symbol - ptx_symbol_at(o->symbols, 0)) };
     size_t place = COUNT(o->values, struct origin);
@@ -217,17 +218,26 @@ static void add_def(struct origins *o, const struct ptx_instr *instr, struct def
     }
 }
 
+// Memory of a thread, of its block, or of a call's arguments: what is there, these have put there.
+static bool is_own(const struct ptx_instr *instr)
+{
+    struct slice space = ptx_space(instr, 0);
+    return slice_begins(space, "param") || slice_is(space, "local") ||
+           slice_begins(space, "shared");
+}
+
 static void add_load(struct origins *o, const struct ptx_instr *instr)
 {
     struct slice targets = targets_of(instr), target, name = { 0 };
     int64_t offset = 0;
     bool param = slice_begins(ptx_space(instr, 0), "param");
+    enum origin_kind kind = is_own(instr) ? ORIGIN_GIVEN : ORIGIN_LOADED;
     if (!is_wide(instr->last))
         return;
     if (param && !ptx_address(instr->operands[1], &name, &offset))
         name.size = 0;
     for (; next_target(&targets, &target); offset = (int64_t)((uint64_t)offset + 8)) {
-        struct def def = { .rule = RULE_SET, .value = { .kind = ORIGIN_LOADED } };
+        struct def def = { .rule = RULE_SET, .value = { .kind = kind } };
         if (param)
             def.value = param_origin(o, name, offset);
         if (target.size == 0)
@@ -282,34 +292,48 @@ static bool same(struct origin a, struct origin b)
     return a.kind == b.kind && a.index == b.index;
 }
 
-static struct origin join(struct origin a, struct origin b)
+static bool is_foreign(const struct origins *o, struct origin v)
+{
+    return v.kind == ORIGIN_LOADED || v.kind == ORIGIN_FOREIGN ||
+           (v.kind == ORIGIN_SYMBOL && !ptx_symbol_at(o->symbols, v.index)->shared);
+}
+
+static struct origin either(const struct origins *o, struct origin a, struct origin b)
+{
+    if (is_foreign(o, a) || is_foreign(o, b))
+        return (struct origin){ .kind = ORIGIN_FOREIGN };
+    bool given = a.kind == ORIGIN_GIVEN || b.kind == ORIGIN_GIVEN;
+    return (struct origin){ .kind = given ? ORIGIN_GIVEN : ORIGIN_MIXED };
+}
+
+static struct origin join(const struct origins *o, struct origin a, struct origin b)
 {
     if (a.kind == ORIGIN_NUMBER || same(a, b))
         return b;
-    return b.kind == ORIGIN_NUMBER ? a : (struct origin){ .kind = ORIGIN_MIXED };
+    return b.kind == ORIGIN_NUMBER ? a : either(o, a, b);
 }
 
-// Of the operands of one instruction: one of them is the pointer.
-static struct origin combine(struct origin a, struct origin b)
+// Of the operands of one instruction: one of them is the pointer. What may be an index is one where
+// another can be none.
+static struct origin combine(const struct origins *o, struct origin a, struct origin b)
 {
-    if (a.kind <= ORIGIN_LOADED)
-        return b.kind != ORIGIN_NUMBER ? b : a;
-    return b.kind <= ORIGIN_LOADED ? a : (struct origin){ .kind = ORIGIN_MIXED };
+    bool weak_a = a.kind <= ORIGIN_GIVEN, weak_b = b.kind <= ORIGIN_GIVEN;
+    if (weak_a && weak_b)
+        return join(o, a, b);
+    return weak_a ? b : weak_b ? a : either(o, a, b);
 }
 
 static struct origin value_of(const struct origins *o, const struct def *def)
 {
     const struct origin *values = values_of(o);
     struct origin value = def->value;
-    bool doubts = false;
+    struct origin doubts = { 0 };
     for (uint32_t i = 0; i < def->n; i++) {
         struct origin source = values[def->sources[i]];
-        doubts = doubts || source.kind == ORIGIN_MIXED;
-        value = def->rule == RULE_JOIN ? join(value, source) : combine(value, source);
+        doubts = source.kind >= ORIGIN_MIXED ? join(o, doubts, source) : doubts;
+        value = def->rule == RULE_JOIN ? join(o, value, source) : combine(o, value, source);
     }
-    if (def->rule == RULE_OTHER)
-        value = (struct origin){ .kind = doubts ? ORIGIN_MIXED : ORIGIN_NUMBER };
-    return value;
+    return def->rule == RULE_OTHER ? doubts : value;
 }
 
 void origins_work_out(struct origins *o)
@@ -321,13 +345,13 @@ void origins_work_out(struct origins *o)
         changed = false;
         for (size_t i = 0; i < n; i++) {
             struct origin *value = &values_of(o)[defs[i].target];
-            struct origin now = join(*value, value_of(o, &defs[i]));
+            struct origin now = join(o, *value, value_of(o, &defs[i]));
             changed = changed || !same(now, *value);
             *value = now;
         }
     }
     for (size_t i = 0; changed && i < COUNT(o->values, struct origin); i++)
-        values_of(o)[i] = (struct origin){ .kind = ORIGIN_MIXED };
+        values_of(o)[i] = (struct origin){ .kind = ORIGIN_FOREIGN };
 }
 
 struct origin origins_of(const struct origins *o, struct slice name)
@@ -337,6 +361,25 @@ struct origin origins_of(const struct origins *o, struct slice name)
     if (symbol)
         return (struct origin){ ORIGIN_SYMBOL, (uint32_t)(symbol - ptx_symbol_at(o->symbols, 0)) };
     return id ? values_of(o)[place_of(id)] : (struct origin){ 0 };
+}
+
+bool origins_leak(const struct origins *o, const struct ptx_instr *instr)
+{
+    bool writes = slice_is(instr->head, "st") || slice_is(instr->head, "atom");
+    struct slice space = ptx_space(instr, 0), value = { 0 };
+    if (slice_is(instr->head, "call") && instr->n > 1)
+        return memmem(instr->operands[1].at, instr->operands[1].size, "malloc", 6) != NULL;
+    if (!writes || !is_wide(instr->last) || !(is_own(instr) || slice_is(space, "generic")))
+        return false;
+    bool found = false;
+    for (int i = 1; i < instr->n; i++) {
+        struct slice list = instr->operands[i];
+        if (slice_begins(list, "{") && list.size > 1)
+            list = (struct slice){ list.at + 1, list.size - 2 };
+        while (next_target(&list, &value))
+            found = found || is_foreign(o, origins_of(o, value));
+    }
+    return found;
 }
 
 void origins_finish(struct origins *o)

@@ -8,10 +8,12 @@
 
 enum origin_kind {
     ORIGIN_NUMBER, // no pointer
-    ORIGIN_LOADED, // from memory: a pointer or an index
+    ORIGIN_LOADED, // from memory that others write: a pointer to anywhere, or an index
+    ORIGIN_GIVEN,  // what this thread has put there: a function's argument or result, a local array
     ORIGIN_SLOT,   // a tensor: index says which
     ORIGIN_SYMBOL, // a variable of the module: index says which
-    ORIGIN_MIXED,  // more than one of these
+    ORIGIN_MIXED,  // one of several tensors, or of what is not global memory
+    ORIGIN_FOREIGN, // perhaps none of these
 };
 
 struct origin {
@@ -51,5 +53,8 @@ struct origins {
 void origins_read_params(struct origins *o, struct slice header);
 void origins_add(struct origins *o, const struct ptx_instr *instr);
 void origins_work_out(struct origins *o);
+// Once they are worked out: may an instruction give what is perhaps no tensor's address to where it
+// is GIVEN again: a function, or an array of a thread's or block's own?
+bool origins_leak(const struct origins *o, const struct ptx_instr *instr);
 struct origin origins_of(const struct origins *o, struct slice name); // of a register or symbol
 void origins_finish(struct origins *o);

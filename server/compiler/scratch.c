@@ -13,7 +13,6 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/mem.h"
 
 enum { GRACE_SECONDS = 60 }; // between a folder's making and its lock
 

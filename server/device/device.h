@@ -254,7 +254,6 @@ bool device_map_host(struct device *d, int fd, uint64_t size, uint32_t *out_regi
 bool device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint64_t size,
                     uint32_t *out_region, const struct device_mapping *mapping,
                     struct opd_err *err);
-struct command *device_ipc_command(struct device *d, uint32_t region); // opens it
 
 const char *device_state_name(enum device_state state);
 double device_copy_speed(const struct device *d); // bytes in a second; 0: nobody has asked

@@ -65,7 +65,8 @@ static void unmap(struct space *space, uint32_t region)
     device_submit(space->device, c);
 }
 
-struct command *device_ipc_command(struct device *d, uint32_t region)
+// Opens a client's.
+static struct command *ipc_command(struct device *d, uint32_t region)
 {
     struct command *c = command_new(DEV_IPC_OPEN, region, d->regions.list[region].size);
     buf_append(&c->bytes, d->regions.list[region].handle, DEV_IPC_HANDLE);
@@ -77,7 +78,7 @@ void device_map_region(struct device_link *link, uint32_t id)
 {
     struct device *d = link->device;
     const struct device_region *r = &d->regions.list[id];
-    struct command *c = r->ipc ? device_ipc_command(d, id)
+    struct command *c = r->ipc ? ipc_command(d, id)
                                : command_new(r->host ? DEV_HOST_MAP : DEV_CHUNK_MAP, id, r->size);
     c->fd = r->ipc ? -1 : r->fd;
     device_prepare(link, c);
@@ -154,7 +155,7 @@ bool device_map_ipc(struct device *d, const uint8_t handle[DEV_IPC_HANDLE], uint
     uint32_t id = *out_region = add_region(d, -1, size, false);
     d->regions.list[id].ipc = true;
     memcpy(d->regions.list[id].handle, handle, DEV_IPC_HANDLE);
-    submit_mapping(d, device_ipc_command(d, id), mapping);
+    submit_mapping(d, ipc_command(d, id), mapping);
     return true;
 }
 

@@ -45,12 +45,3 @@ void orphans_start(struct orphans *o)
     if (o->n > 0)
         uv_timer_start(&o->timer, reap_cb, 0, TICK_MS);
 }
-
-bool orphans_add(struct orphans *o, int pid, bool kill)
-{
-    if (o->n == ORPHANS_MAX)
-        return false;
-    o->list[o->n++] = (struct orphan){ pid, kill };
-    orphans_start(o);
-    return true;
-}

@@ -27,5 +27,3 @@ struct orphans {
 void orphans_init(struct orphans *o, struct turn *turn);
 void orphans_close(struct orphans *o);
 void orphans_start(struct orphans *o); // reaps those that are in the list
-// False: there are too many, and the caller waits itself. `kill`: it does not end by itself.
-bool orphans_add(struct orphans *o, int pid, bool kill);

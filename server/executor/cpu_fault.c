@@ -12,7 +12,6 @@
 #include "executor/cpu_block.h"
 #include "executor/cpu_guard.h"
 #include "executor/cpu_line.h"
-#include "base/dtype.h"
 
 enum { HANDLER_STACK = 128 * 1024, NULL_ZONE = 1 << 16, PAD_SIZE = 64, PAD_BYTE = 0xff };
 

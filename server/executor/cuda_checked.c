@@ -9,7 +9,7 @@
 #include "base/mem.h"
 #include "executor/access.h"
 
-enum { NULL_ZONE = 4096, MAX_NAME = 128, MAX_FILE = 256 };
+enum { MAX_NAME = 128, MAX_FILE = 256 };
 
 struct cuda_checked {
     char *sites; // the lines of CHECKED_SITE_FORMAT
@@ -182,7 +182,7 @@ static void describe_any(const struct access_scene *scene, const struct site *s,
 {
     const struct backend_tensor *t = access_nearest(scene, addr, UINT64_MAX - 1);
     char name[80];
-    if (addr < NULL_ZONE) {
+    if (addr < CHECKED_NULL_ZONE) {
         access_describe_null(scene, s->does, out, size);
         return;
     }

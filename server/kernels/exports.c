@@ -25,6 +25,8 @@ static_assert((int)EXPORTED_MAX_RANK == OP_MAX_RANK, "the same ranks");
 static_assert((int)EXPORTED_MAX_INDEX >= PLAN_MAX_SCRATCH &&
                   (int)EXPORTED_MAX_INDEX >= OP_MAX_INPUTS,
               "room for every operand");
+static_assert((int)EXPORTED_MEMBER == PLAN_MEMBER && (int)EXPORTED_MAX_MEMBERS == PLAN_MAX_MEMBERS,
+              "the same lists");
 
 struct writer {
     const struct plan *plan;

@@ -1,7 +1,6 @@
 #include "kernels/published.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdio.h>

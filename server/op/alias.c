@@ -2,9 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "op/op.h"
 #include "op/scan.h"
-#include "op/text.h"
 
 // Names that stand for types: `using`, also a template, typedef, enum, and macros, as far as they
 // are outside of functions and structs.

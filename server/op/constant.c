@@ -3,9 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "op/op.h"
 #include "op/scan.h"
-#include "op/text.h"
 
 // Integer constants of C++, as far as they tell how long an array in a struct is: numbers, names
 // that the text gives a value, elements of arrays of such, + - * / %. Who lays a struct out by them

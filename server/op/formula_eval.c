@@ -1,7 +1,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "op/derive.h"
+#include "op/formula.h"
 
 // --- functions
 

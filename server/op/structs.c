@@ -3,7 +3,6 @@
 
 #include "base/mem.h"
 #include "op/text.h"
-#include "op/op.h"
 #include "op/scan.h"
 
 // One declarator: its type, stars and name, then [extents], and perhaps a default.

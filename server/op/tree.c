@@ -95,7 +95,7 @@ struct node *tree_float(struct parser *p, struct node *n)
     return n && n->type == EXPR_INT ? convert(p, NODE_TO_FLOAT, EXPR_FLOAT, n) : n;
 }
 
-struct node *tree_truth(struct parser *p, struct node *n)
+static struct node *tree_truth(struct parser *p, struct node *n)
 {
     n = tree_value(p, n);
     return n && n->type != EXPR_TRUTH ? convert(p, NODE_TO_TRUTH, EXPR_TRUTH, n) : n;

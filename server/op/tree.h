@@ -120,7 +120,6 @@ struct node *tree_node(struct parser *p, int kind, enum expr_type type, const st
 struct node *tree_value(struct parser *p, struct node *n);
 struct node *tree_number(struct parser *p, struct node *n);
 struct node *tree_float(struct parser *p, struct node *n);
-struct node *tree_truth(struct parser *p, struct node *n);
 struct node *tree_combine(struct parser *p, int kind, const struct token *at, struct node *left,
                           struct node *right);
 

@@ -1,7 +1,6 @@
 // Requests that record what a connection runs, and run it again.
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"

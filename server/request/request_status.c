@@ -11,8 +11,6 @@
 #include "request/request.h"
 #include "base/version.h"
 
-#define LOOP
-#define DEVICE
 #define REQUEST(name, since, params, result, doc)
 #include "../../protocol/protocol.def"
 #undef REQUEST

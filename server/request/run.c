@@ -1,7 +1,6 @@
 #include "request/run.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"

@@ -60,7 +60,8 @@ static bool read_desc(const struct op *op, int input, const value *pair, struct 
            opd_err_prefix(err, "%s: %s", op->name, name);
 }
 
-const struct plan_lists *run_make_lists(struct run *run)
+// Room for them; all absent at first.
+static const struct plan_lists *make_lists(struct run *run)
 {
     if (run->lists)
         return run->lists;
@@ -82,7 +83,7 @@ static const struct tensor_desc **start_list(struct run *run, int input, const v
                     op->inputs[input].name, value_type_name(array), n, PLAN_MAX_MEMBERS, of);
         return NULL;
     }
-    struct plan_lists *lists = (struct plan_lists *)(uintptr_t)run_make_lists(run); // of this run
+    struct plan_lists *lists = (struct plan_lists *)(uintptr_t)make_lists(run); // of this run
     const struct tensor_desc **list = arena_alloc(&run->req->room, n + 1, sizeof *list);
     lists->n[input] = (int)n;
     lists->of[input] = list;
@@ -270,7 +271,7 @@ bool run_check_ids(struct run *run, const struct place *first, const value *ids,
                            run->version->op->name, first->how == PLACE_GIVEN ? "is" : "takes",
                            (int)strcspn(run_place_name(run, first, name), "["), name,
                            value_type_name(ids), value_count(ids), n, PLURAL_S(n));
-    run_make_lists(run);
+    make_lists(run);
     *run_first(run, first->kind, first->index) = run->n_places;
     run_reserve(run, n);
     return true;

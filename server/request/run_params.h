@@ -19,8 +19,6 @@ struct run_ids {
 };
 struct run_ids run_ids(const value *array);     // all of it
 const value *run_id(struct run_ids ids, int i); // NULL: beyond its end
-
-const struct plan_lists *run_make_lists(struct run *run); // room for them; all absent at first
 // False, with an error, for an operator of lists.
 bool run_refuse_lists(const struct run *run, const char *what, struct opd_err *err);
 

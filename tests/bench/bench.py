@@ -1,7 +1,7 @@
 """Kernels beside the best that PyTorch can do: `make bench-operators`, the figures of docs/benchmarks.md.
 
-    bench.py [--quick] [--only GROUP]... [--dtype DTYPE]... [--batch N]... [--no-compile] [--rows]
-             [--svg FILE] [--seconds N] [--device cuda:0|cpu]
+    bench.py [--quick] [--only GROUP]... [--match TEXT]... [--dtype DTYPE]... [--batch N]... [--no-compile]
+             [--rows] [--docs FILE] [--svg FILE] [--seconds N] [--device cuda:0|cpu]
 
 Every operator that opd comes with, forward and backward, in float32, bfloat16 and float16, on shapes
 of networks. PyTorch's side is the fastest of what a user can pick: for images NCHW and channels_last,
@@ -9,7 +9,9 @@ with and without cudnn.benchmark; eager and torch.compile(mode="max-autotune-no-
 are of kernels alone (timing.py); sides take turns. A table of each operator, direction and dtype:
 how many times as fast as PyTorch's best, as geometric mean over the shapes; the worst and its shape;
 what is moved and computed a second at most, beside the card's copy and product of matrices. Float32
-is float32: TF32 is off. --rows adds a line for each shape. --quick takes a minute at most: one shape
+is float32: TF32 is off. --rows adds a line for each shape. --match: of a group those operators alone
+whose name and shape have one of the texts ("7×7", "513×513"). --docs writes what was measured into the
+table of docs/benchmarks.md; rows of which nothing was measured stay. --quick takes a minute at most: one shape
 or some of each, without torch.compile, for images with cudnn.benchmark alone. It ends after 45
 seconds, or --seconds, and tells what was measured so far, as ^C does. Exits 1 if values differ or a
 case fails.
@@ -18,6 +20,7 @@ case fails.
 import argparse
 import itertools
 import math
+import re
 import statistics
 import sys
 import time
@@ -255,6 +258,9 @@ class Bench:
             self.failures += 1
             print(f"{what}:", traceback.format_exc(limit=-4), file=sys.stderr, flush=True)
 
+    def matches(self, case):
+        return not self.args.match or any(m in f"{case.operator} {case.shape}" for m in self.args.match)
+
     # ---- optimizers, whose operators of lists are the daemon's alone
 
     def time_optimizers(self):
@@ -300,7 +306,7 @@ class Bench:
                 if time.perf_counter() > until:
                     print(f"after {self.args.seconds:.0f} s, at {case.operator} of {name} in {dtype}; so far:")
                     return
-                if backward and not case.back:
+                if (backward and not case.back) or not self.matches(case):
                     continue
                 with torch.set_grad_enabled(backward):
                     self.attempt(f"{case.operator} {case.shape}", self.measure, name, case, backward)
@@ -324,6 +330,33 @@ def tell(rows, card):
     for (group, direction), found in grouped(rows, lambda r: (r.group, r.direction)):
         of = [r.speed for r in found]
         print(f"| {group} {direction} | {len(of)} | {mean(of):.2f} | {sum(s < 1 for s in of)} | {min(of):.2f} |")
+
+
+DOCS_DTYPES = ("float32", "bfloat16")  # side by side in the table of docs/benchmarks.md
+
+
+def docs_columns(found):
+    """Of one operator, direction and dtype: mean, worst of several, TB/s and TFLOP/s where that is 1 at least."""
+    speeds = [r.speed for r in found]
+    moved, computed = (max(getattr(r, of) / r.ours for r in found) / 1e12 for of in ("moved", "flops"))
+    return [f"{mean(speeds):.2f}", f"{min(speeds):.2f}" if len(found) > 1 else "", f"{moved:.2f}" if moved >= 0.2 else "",
+            f"{computed:.1f}" if computed >= 1 else ""]  # fmt: skip
+
+
+def write_docs(path, rows):
+    """Puts what was measured into the table's rows, in their order; those of new operators follow."""
+    lines = path.read_text().split("\n")
+    begin = next(i for i, line in enumerate(lines) if re.match(r"\| operator \| float32 \| worst \| TB/s", line)) + 2
+    end = next(i for i in range(begin, len(lines)) if not lines[i].startswith("|"))
+    table = {cells[0].strip(): [c.strip() for c in cells[1:]] for cells in (x.split("|")[1:-1] for x in lines[begin:end])}
+    for (operator, direction), found in grouped(rows, lambda r: (r.operator, r.direction)):
+        cells = table.setdefault(f"{operator} {direction}", [""] * 8)
+        for i, dtype in enumerate(DOCS_DTYPES):
+            of = [r for r in found if r.dtype == dtype]
+            if of:
+                cells[4 * i : 4 * i + 4] = docs_columns(of)
+    lines[begin:end] = [f"| {name} | {' | '.join(cells)} |" for name, cells in table.items()]
+    path.write_text("\n".join(lines))
 
 
 def mean(values):
@@ -356,10 +389,12 @@ def read_args():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--only", action="append", choices=[*GROUPS, "optimizers"])
+    parser.add_argument("--match", action="append")
     parser.add_argument("--dtype", action="append", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--batch", action="append", type=int)
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--rows", action="store_true")
+    parser.add_argument("--docs", type=Path)
     parser.add_argument("--svg", type=Path)
     args = parser.parse_args()
     args.seconds = args.seconds or (45 if args.quick else math.inf)
@@ -393,6 +428,8 @@ def main():
         print(f"{dtype}: a copy moves {bandwidth / 1e12:.2f} TB/s, a product of matrices takes {peak / 1e12:.1f} TFLOP/s")
     tell(b.rows, b.card)
     print(f"\n({time.perf_counter() - begun:.0f} s)")
+    if args.docs:
+        write_docs(args.docs, b.rows)
     if args.svg:
         draw(args.svg, b.rows, b.card)
     sys.exit(b.failures > 0)

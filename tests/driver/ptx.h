@@ -80,7 +80,7 @@ struct ptx_fill { // a slot that is set when a frame is made
     uint64_t value; // or of enum ptx_special
 };
 
-enum ptx_builtin { BUILTIN_VPRINTF, BUILTIN_ASSERTFAIL };
+enum ptx_builtin { BUILTIN_VPRINTF, BUILTIN_ASSERTFAIL, BUILTIN_MALLOC, BUILTIN_FREE };
 enum ptx_special {
     SP_TID, SP_NTID = 3, SP_CTAID = 6, SP_NCTAID = 9, // .x .y .z
     SP_LANE = 12, SP_WARP, SP_NWARP, SP_LANEMASK_EQ, SP_LANEMASK_LE, SP_LANEMASK_LT,

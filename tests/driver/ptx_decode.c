@@ -209,7 +209,7 @@ static struct ptx_variable read_passed(struct build *b)
 
 static int find_builtin(struct token name)
 {
-    static const char *const names[] = { "vprintf", "__assertfail" };
+    static const char *const names[] = { "vprintf", "__assertfail", "malloc", "free" };
     for (int k = 0; k < (int)(sizeof names / sizeof *names); k++)
         if (token_is(name, names[k]))
             return k;

@@ -172,6 +172,24 @@ static void enter(struct thread *t, const struct ptx_function *f, const struct p
                    f->params[k].size);
 }
 
+// The host's own memory, as all of the device's is.
+static void make_memory(struct thread *t, const struct ptx_call *call)
+{
+    uint64_t size = argument(t, call, 0), addr = (uintptr_t)malloc(size);
+    void *result = access_at(t, S_LOCAL, t->frame->base + call->result.offset, sizeof addr);
+    if (addr)
+        memory_add(addr, size);
+    if (result)
+        memcpy(result, &addr, sizeof addr);
+}
+
+static void free_memory(uint64_t addr)
+{
+    if (addr)
+        memory_remove(addr);
+    free((void *)(uintptr_t)addr);
+}
+
 void run_call(struct thread *t, const struct ins *i)
 {
     const struct ptx_call *call = i->call;
@@ -184,6 +202,10 @@ void run_call(struct thread *t, const struct ins *i)
         print(t, argument(t, call, 0), argument(t, call, 1));
     } else if (call->builtin == BUILTIN_ASSERTFAIL) {
         fail_assert(t, call);
+    } else if (call->builtin == BUILTIN_MALLOC) {
+        make_memory(t, call);
+    } else if (call->builtin == BUILTIN_FREE) {
+        free_memory(argument(t, call, 0));
     } else {
         fault(t, DRV_ERROR_ILLEGAL_ADDRESS);
     }

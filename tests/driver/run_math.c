@@ -1,7 +1,6 @@
 #include "run.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -525,8 +524,8 @@ void run_isspacep(struct thread *t, const struct ins *i)
     if (window)
         t->r[i->o[0]] = v - window < WINDOW_SIZE;
     else
-        t->r[i->o[0]] = v - windows.shared >= WINDOW_SIZE && v - windows.local >= WINDOW_SIZE &&
-                        v - windows.param >= WINDOW_SIZE;
+        t->r[i->o[0]] = i->space != S_CONST && v - windows.shared >= WINDOW_SIZE &&
+                        v - windows.local >= WINDOW_SIZE && v - windows.param >= WINDOW_SIZE;
 }
 
 void run_nothing(struct thread *t, const struct ins *i)

@@ -1,6 +1,5 @@
 #include "run.h"
 
-#include <math.h>
 #include <string.h>
 
 // What threads do together: barriers of a block, and what a warp's lanes exchange.

@@ -50,6 +50,8 @@ PLANTED = {
     "absent": ("", "y[i] = bias[i];", 0, "read through a null pointer: 'bias' is null here"),
     "quads": ("", "if (i == 0) *(float4 *)y = *(const float4 *)(x + by);", 1,
               "misaligned read of 'x': 16 bytes from element 1"),
+    "nothing": ("", "const float *volatile none = nullptr; const float *p = none; y[i] = p[i];", 0,
+                "read through a null pointer"),
     "looks": ("__device__ float lut[16];", "y[i] = lut[(i + by) % 17];", 16,
               "out-of-bounds read of 'lut': element 16 of 16"),
     "tiles": ("", "__shared__ float t[64]; t[threadIdx.x + by] = x[i]; __syncthreads(); y[i] = t[threadIdx.x];", 1,
@@ -69,7 +71,31 @@ GOOD = (
     "__shared__ float tile[64]; tile[threadIdx.x] = x[i]; __syncwarp();"
     " y[i] = tile[threadIdx.x] + (bias ? float(bias[i]) : 0.0f);",
 )
-OPERATORS = {**PLANTED, **DEEP, "good": GOOD}
+# What comes by an array of the thread's own or of its block is one of the tensors still.
+KEPT = {
+    "listed": ("", "const scalar_t *p[4] = {x, x, x, x}; y[i] = p[(i + by) % 4][i + by];", 1 << 42, "which is in no tensor"),
+    "shared": ("", "__shared__ const scalar_t *p[2]; p[by & 1] = x; __syncthreads(); y[i] = p[by & 1][i + by];", 1 << 42,
+               "which is in no tensor"),
+}  # fmt: skip
+# Right, in memory that is no tensor's. What is read there is not checked, and that is said, unless its address is known.
+CHOOSE = """
+static __device__ __noinline__ float pick(const float *p, int i) { return p[i]; } // deep
+__device__ float lut[64];"""
+HEAP = "float *p = (float *)malloc(8); if (!p) return; p[by] = x[i]; p[1 - by] = 0; y[i] = p[by] + p[1 - by]; free(p);"
+FOREIGN = {
+    "variable": ("__device__ float lut[64], *kept;", "if (threadIdx.x == 0) kept = lut; __syncthreads();"
+                 " float *p = *(float *volatile *)&kept; p[threadIdx.x] = x[i]; y[i] = p[threadIdx.x];"),
+    "either": (CHOOSE, "lut[threadIdx.x] = x[i]; const float *p = by ? (const float *)x : lut + threadIdx.x; y[i] = *p;"),
+    "passed": (CHOOSE, "lut[threadIdx.x] = x[i]; y[i] = by ? pick((const float *)x, by) : pick(lut, threadIdx.x);"),
+    "local": (CHOOSE, "lut[threadIdx.x] = x[i]; const float *p[2] = {lut, (const float *)x};"
+              " y[i] = p[by & 1][threadIdx.x];"),
+    "heap": ("", HEAP),
+    "halves_of": ("__device__ float lut[64];", "lut[threadIdx.x] = x[i]; uint64_t a = (uint64_t)(lut + threadIdx.x);"
+                  " unsigned l = __shfl_sync(~0u, (unsigned)a, threadIdx.x % 32),"
+                  " h = __shfl_sync(~0u, (unsigned)(a >> 32), threadIdx.x % 32);"
+                  " y[i] = *(float *)((uint64_t)h << 32 | l);"),
+}  # fmt: skip
+OPERATORS = {**PLANTED, **DEEP, **KEPT, **FOREIGN, "good": GOOD}
 
 
 planted = Planted("float16 float32", OPERATORS)
@@ -87,7 +113,7 @@ def fault(client, name, x, **options):
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", [*PLANTED, *DEEP])
+@pytest.mark.parametrize("name", [*PLANTED, *DEEP, *KEPT])
 def test_planted(client, name):
     *_, by, expected = OPERATORS[name]
     values = np.arange(1024, dtype="float32")
@@ -108,6 +134,18 @@ def test_good_kernels_are_not_told_of(client, n, dtype):
     bias = client.tensor(np.ones(n, dtype))
     for given in ((x,), (x, bias)):
         np.testing.assert_array_equal(client.ops.good(*given, debug=True).numpy(), client.ops.good(*given).numpy())
+
+
+def test_memory_that_is_no_tensor_is_listed_and_not_told_of(start_daemon, kernels, tmp_path):
+    """A compile tells, and these are not in the cache."""
+    daemon = start_daemon("--kernels", kernels, "--cache", tmp_path / "cache", "--debug")
+    with daemon.connect() as client:
+        x = client.tensor(np.arange(1024, dtype="float32"))
+        for name in FOREIGN:
+            np.testing.assert_array_equal(getattr(client.ops, name)(x).numpy(), x.numpy(), err_msg=name)
+            note = f"{line(name, '// deep' if name == 'passed' else '// here')}: note: "
+            told = [text for text in daemon.read_log().splitlines() if text.startswith(note)]
+            assert told and all(": its address is from memory, or of no tensor" in text for text in told), (name, told)
 
 
 def test_every_call_of_a_daemon_that_debugs(start_daemon, kernels):

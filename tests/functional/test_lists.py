@@ -1,11 +1,13 @@
 """Operators of lists of tensors: `Tensor[]` in, in place and out."""
 
+import os
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import PROGRAM
+from exported import export
 from operators import put_kernels
 from raw import SANITIZED, Raw
 from test_libopd_prepared import Client as LibraryClient
@@ -183,8 +185,23 @@ def test_wire(daemon, client, ops):
             assert message in str(raw.fail("forward", *params))
         error = raw.fail("prepare", 1, "forward", "scales", [[["float32", [2]]], ["float32", []]], {}, {})
         assert str(error) == "scales takes lists of tensors, which go into no request for a prepared call; use forward"
-        error = raw.fail("plan_export", "scales", "forward", [[["float32", [2]]], ["float32", []]], {}, {})
-        assert "an exported plan; run it in the daemon" in str(error)
+
+
+def test_exported(daemon):
+    """Each tensor of a list is an operand, by its place."""
+    with Raw(daemon.socket) as raw:
+        raw.call("hello", "test", {})
+        described = [[["float32", [2]], ["float32", [3]]], ["float32", []]]
+        _, plan, fd = export(raw, "scales", "forward", described)
+        os.close(fd)
+        found = sorted((o.kind, o.index % 256, o.index // 256, o.dtype, o.shape) for o in plan.operands)
+        given = [("input", 0, 0, "float32", [2]), ("input", 0, 1, "float32", [3]), ("input", 1, 0, "float32", [])]
+        made = [("output", o, k, dtype, [2 + k]) for o, dtype in enumerate(("float32", "int32")) for k in (0, 1)]
+        assert found == given + made
+        described = [[["float64", [2, 3]], ["float64", [1, 3]]], ["float64", [3]]]
+        _, plan, fd = export(raw, "dots", "backward", described, wanted=[True, False], grad_absent=[False, True])
+        os.close(fd)
+        assert [(o.index, o.shape) for o in plan.operands if o.kind == "grad_input"] == [(0, [2, 3]), (256, [1, 3])]
 
 
 @pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")

@@ -84,6 +84,53 @@ def test_gradients(ops, draw, here, asked):
     assert "gelu" in type(ops.gelu(x).grad_fn).__name__
 
 
+@pytest.mark.parametrize("n", (2, 100))
+def test_lists(ops, draw, here, asked, n):
+    """In place, with results, and backward; more tensors than a call keeps without lists."""
+    xs, ys = [draw(3, k % 5 + 1) for k in range(n)], [draw(3, k % 5 + 1) for k in range(n)]
+    w = draw(3)
+    for run in range(3):
+        del asked[:]
+        before = [y.clone() for y in ys]
+        ops.axpys(ys, xs, a=0.5)
+        assert_close(ys, [y + 0.5 * x for y, x in zip(before, xs)])
+        flat = [draw(k % 4, 3, grad=True) for k in range(n)]
+        made, signs = ops.dots(flat, w)
+        assert_close(list(made), [x @ w for x in flat])
+        assert [s.dtype for s in signs] == [torch.int32] * n
+        found = torch.autograd.grad(sum(y.sum() for y in made), flat)
+        assert_close(list(found), [w.expand_as(x) for x in flat])
+        (one,) = torch.autograd.grad(ops.dots(flat, w)[0][1].sum(), flat[1])  # of one of the list
+        assert_close(one, w.expand_as(one))
+        with torch.no_grad():
+            assert_close(list(ops.dots(flat, w)[0]), [x @ w for x in flat])
+        assert run == 0 or asked == []
+
+
+def test_lists_that_share_memory(ops, draw, here):
+    whole, x = draw(16).float(), draw(4).float()
+    parts = lambda *starts: [whole[s : s + 4] for s in starts]  # noqa: E731
+    for _ in range(2):
+        for ys, xs in (
+            (parts(0, 2), [x, x]),
+            (parts(0, 8), [parts(4)[0], parts(6)[0]]),
+            (parts(0, 8), parts(8, 0)),
+            (parts(0, 0), [x, x]),
+        ):
+            before = whole.clone()
+            with pytest.raises(opd.InvalidArgument, match="share memory, and"):
+                ops.axpys(ys, xs)
+            assert_close(whole, before)
+        before = whole.clone()
+        ops.axpys(parts(0, 8), parts(0, 8))  # the same at the same place
+        ops.axpys(parts(4, 12), [x, x])
+        assert_close(whole[:4], 3 * before[:4])
+        assert_close(whole[12:], before[12:] + 2 * x)
+        rows = [torch.ones(3, 4).t(), torch.ones(3, 4).t()]
+        ops.axpys(rows, [torch.ones(4, 3)] * 2)  # lie otherwise: of copies, which go back
+        assert_close(rows, [torch.full((4, 3), 3.0)] * 2)
+
+
 def test_a_gradient_that_passes_is_the_one_that_came(ops, draw, here):
     """As with torch's own operators: of add, where nothing broadcasts, and of no other input."""
     x, y, row, g = draw(3, 40), draw(3, 40), draw(40), draw(3, 40)

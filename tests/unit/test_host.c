@@ -1,6 +1,5 @@
 // host: every kind of job of the CPU's compiler, and diagnostics that name the user's file alone.
 
-#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +12,6 @@
 #include "unit/compile_output.h"
 #include "compiler/host_log.h"
 #include "compiler/host_skip.h"
-#include "compiler/host_source.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "kernels/source.h"

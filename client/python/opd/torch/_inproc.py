@@ -89,10 +89,12 @@ os.register_at_fork(
 class Kernels:
     """Of one registered operator."""
 
+    make_loader: type[Loader] = Loader
+
     def __init__(self, operator: Any, spec: Spec, library: Library) -> None:
         self.operator = operator
         self._library, self._direct = library, get_direct(library)
-        self.loader = Loader(operator, library, len(spec.inputs))
+        self.loader = self.make_loader(operator, library, len(spec.inputs))
         self.n_inputs, self.n_outputs = len(spec.inputs), len(spec.outputs)
         self._n_saved = len(spec.info["saved"])
         self.reads = [i for i, t in enumerate(spec.inputs) if t["used_backward"]]
@@ -123,7 +125,7 @@ class Kernels:
         self._has_backward = bool(spec.info["has_backward"]) and not operator.mutated
         made = "t" * self.n_outputs
         self.here = self._make(
-            ".here", FORWARD, f"{self._arguments} -> {returns}", self._layout, made
+            ".here", FORWARD, f"{self._arguments} -> {self.spell_results(returns)}", self._layout, made
         )
         # Calls of plain tensors that want no gradient; of others MISS.
         self._apply: Any = MISS
@@ -131,11 +133,14 @@ class Kernels:
             self._make_gradient()
         # A call as users make it, of plain tensors; of others MISS.
         self.quick = return_miss
-        if not operator.mutated:
+        if not operator.mutated and not spec.lists:
             packet: Any = getattr(torch.ops.opd, operator.public)
             apply = self._apply if self._all_differentiable else MISS
             kernel = self.loader.numbers[FORWARD], self._layout, made, packet.here, self._words
             self.quick = self._direct.make(*kernel, MISS, apply, self._n_positional)
+
+    def spell_results(self, returns: str) -> str:
+        return returns
 
     def _make_gradient(self) -> None:
         results = ["Tensor"] * (self.n_outputs + self._n_saved) + ["int"]
@@ -189,6 +194,8 @@ class Kernels:
             library.impl(name, torch.library.fallthrough_kernel, key)
         packet, _, overload = name.partition(".")
         found: Any = getattr(getattr(torch.ops.opd, packet), overload or "default")
+        if "*t" in layout or "*v" in layout:
+            return found._op
         return self._direct.make(number, layout, results, found, {}, found._op)
 
     # --- calls
@@ -359,6 +366,9 @@ class Kernels:
             made = self._try(kernel, *numbered[:n], **dict(zip(self._names[n:], numbered[n:])))
         if made is MISS:
             return MISS
+        return self._take(made, keep)
+
+    def _take(self, made: Any, keep: bool) -> tuple[list[Any], int]:
         if keep:
             return list(made[:-1]), made[-1]
         return ([made] if self.n_outputs == 1 else list(made or ())), 0
@@ -408,7 +418,7 @@ def make_kernels(operator: Any, spec: Spec) -> None:
         if operator.kernels is not None:
             return  # another thread has made them meanwhile: torch takes a name once
         try:
-            operator.kernels = Kernels(operator, spec, library)
+            operator.kernels = operator.make_kernels(operator, spec, library)
         except OSError as e:
             if str(e) not in _told:
                 _told.add(str(e))

@@ -1,5 +1,4 @@
-"""Operators of lists of tensors (`Tensor[]`) as torch's: the daemon runs them, for as many tensors in a launch as it
-holds."""
+"""Operators of lists of tensors (`Tensor[]`) as torch's, for as many tensors in a launch as it holds."""
 
 from __future__ import annotations
 
@@ -10,8 +9,11 @@ import torch
 
 from ..errors import InvalidArgument
 from ._derivatives import refuse
+from ._direct import MISS
 from ._dtypes import describe_all, parse_inputs, to_wire, write_inputs
+from ._inproc import check_capture
 from ._interface import Lengths, flatten, nest
+from ._lists_here import ListKernels
 from ._options import get_options, with_those_of_forward
 from ._register import Operator, as_result, has_tangent, make_empty, requires_grad
 from ._session import get_session
@@ -25,7 +27,7 @@ class Call:
     n_saved = 0
 
     def __init__(self, operator: ListOperator, args: Sequence[Any]) -> None:
-        self._operator = operator
+        self._operator, self._args = operator, args
         self.name, self.key, self.attr_names = operator.name, operator.key, operator.attr_names
         values, self.attrs = args[: operator.n_inputs], args[operator.n_inputs :]
         lengths = [len(v) if isinstance(v, (list, tuple)) else -1 for v in values]
@@ -61,9 +63,23 @@ class Call:
         if device.type == "meta":
             return self.fake(keep)
         self._check_apart()
-        made, stamp = get_session().forward(self, self.tensors, to_wire(self.attrs), keep, device)
-        made = nest(made, self.made_lengths)
+        kernels = self._operator.find_kernels(device)
+        found = kernels.forward(self._args, keep) if kernels else MISS
+        if found is MISS:
+            found = self._run_there(kernels, keep, device)
+        made, stamp = nest(found[0], self.made_lengths), found[1]
         return [*made, torch.tensor(stamp, device="cpu")] if keep else made
+
+    def _run_there(self, kernels: Any, keep: bool, device: torch.device) -> Any:
+        """In the daemon; those that come again, here."""
+        check_capture(self.name, self.tensors)
+        made, stamp = get_session().forward(self, self.tensors, to_wire(self.attrs), keep, device)
+        if kernels and kernels.loader.load_forward(self._args, keep, stamp & 0xFFFFFFFF):
+            get_session().unshare(device)
+            again = MISS if self.mutated else kernels.forward(self._args, keep)
+            if again is not MISS:
+                return again
+        return made, stamp
 
     def fake(self, keep: bool = False) -> list[Any]:
         outputs, _ = infer(self, self.tensors, self.attrs)
@@ -111,6 +127,12 @@ class Call:
 
 class ListOperator(Operator):
     """A registered operator of lists."""
+
+    make_kernels = ListKernels
+
+    def find_kernels(self, device: torch.device) -> Any:
+        """None: the daemon runs it."""
+        return self._get_kernels() if get_session().may_run_here(device) else None
 
     def _define_all(self, attrs: list[str]) -> None:
         returns = ", ".join("Tensor[]" if t.get("list") else "Tensor" for t in self.spec.outputs)
@@ -204,8 +226,35 @@ class ListOperator(Operator):
         inputs = [next(rest) if i in self.read_inputs else None for i in call.of]
         outputs = [next(rest_outputs) if o in self.read_outputs else None for o in call.made_of]
         descs = parse_inputs(described, map(int, sizes))
+        by_input = [bool(want) for want in self._by_argument(wanted, lengths)]
+        given = self._arrange(call, inputs, outputs, grads)
+        kernels, ran, device = self._get_kernels(), int(stamp), find_device(self.name, grads)
+        made = kernels.backward(given, by_input, ran) if kernels else MISS
+        if made is not MISS:
+            return made
+        check_capture(self.name, grads)
         tensors = (inputs, outputs, (), list(grads))
-        return get_session().vjp(call, tensors, descs, to_wire(attrs), wanted, int(stamp))
+        made = get_session().vjp(call, tensors, descs, to_wire(attrs), wanted, ran)
+        if kernels:
+            absent = [g is None or g == [] for g in given[: self.n_outputs]]
+            described = nest(descs, call.lengths)
+            kernels.loader.load_backward(described, attrs, device, ran, by_input, absent)
+            again = kernels.backward(given, by_input, ran)
+            if again is not MISS:
+                get_session().unshare(device)
+                return again
+        return made
+
+    def _by_argument(self, values: Sequence[Any], lengths: Sequence[int]) -> list[Any]:
+        """Of what is so for all tensors of a list, or for none."""
+        return [v if n < 0 else bool(v) and v[0] for v, n in zip(nest(values, lengths), lengths)]
+
+    def _arrange(self, call: Call, inputs: Any, outputs: Any, grads: Any) -> list[Any]:
+        """As __back takes them; of gradients that did not come, nothing."""
+        each: list[Any] = nest(grads, call.made_lengths)
+        each = [[] if isinstance(g, list) and any(t is None for t in g) else g for g in each]
+        nested, made = nest(inputs, call.lengths), nest(outputs, call.made_lengths)
+        return [*each, *(nested[i] for i in self.read_inputs), *(made[o] for o in self.read_outputs)]
 
     def _fake_backward(self, grads: Any, *args: Any) -> list[torch.Tensor]:
         *_, described, sizes, wanted = args

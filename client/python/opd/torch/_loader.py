@@ -40,12 +40,13 @@ class Loader:
     ) -> Optional[int]:
         """For calls as the last one of this thread, which was a MISS: a stamp. None: they will be,
         too."""
+        options = {"keep": keep} if keep else {}
+        return self._load(KEEP if keep else FORWARD, self._describe(values), version, options)
+
+    def _describe(self, values: Sequence[Any]) -> tuple[Any, Any, torch.device]:
         tensors = values[: self._n_inputs]
         descs = describe_all(tensors, self._operator.strided)
-        device = find_device(self._operator.name, tensors)
-        options = {"keep": keep} if keep else {}
-        attrs = values[self._n_inputs :]
-        return self._load(KEEP if keep else FORWARD, (descs, attrs, device), version, options)
+        return descs, values[self._n_inputs :], find_device(self._operator.name, tensors)
 
     def load_backward(
         self,

@@ -43,7 +43,7 @@ _library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has n
 
 def _find_tags(spec: Spec) -> list[Any]:
     """A launch in another process is no part of a CUDA graph."""
-    if not spec.lists and not DEFAULT_ISOLATED and get_library() is not None:
+    if not DEFAULT_ISOLATED and get_library() is not None:
         return []
     return [t for t in (getattr(torch.Tag, "cudagraph_unsafe", None),) if t is not None]
 
@@ -58,6 +58,8 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)  # and no fake tensors
 
 class Operator:
     """A registered operator. `overload` is the one to call."""
+
+    make_kernels: type[Kernels] = Kernels
 
     def __init__(self, spec: Spec) -> None:
         self.name = spec.name

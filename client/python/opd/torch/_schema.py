@@ -54,7 +54,8 @@ def number_words(arguments: str, name: str, words: list[str]) -> str:
 
 def spell_input(info: dict[str, Any]) -> str:
     """As call.h has it."""
-    return ("?" if info["optional"] else "") + ("v" if info.get("strided") else "t")
+    optional, many = "?" if info["optional"] else "", "*" if info.get("list") else ""
+    return optional + many + ("v" if info.get("strided") else "t")
 
 
 def spell_attr(attr: dict[str, Any]) -> str:
