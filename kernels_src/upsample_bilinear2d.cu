@@ -46,6 +46,13 @@
 //! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : \
 //!           REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
 //! let     CROWD = cdiv(2*OH, H) * cdiv(2*OW, W) >= 2048 ? 256 : 32
+//! let     TALL = SMALL && TAPS == 0 && CROWD == 32 && step_w <= 0.75 && \
+//!           (OW <= 1024 || step_w*1024 >= 8)
+//! let     TALL_COLUMNS = OW <= 1024 ? W : floor(1024*step_w) - 3
+//! let     TALL_TILES = cdiv(W, TALL_COLUMNS)
+//! let     TALL_BLOCK = OW <= 1024 ? cdiv(OW, 128)*32 : 256
+//! let     TALL_ROWS = N*C*TALL_TILES*cdiv(H, 8) >= 792 ? 8 : N*C*TALL_TILES*cdiv(H, 2) >= 528 ? 2 : 1
+//! let     TALL_GROUPS = cdiv(H, TALL_ROWS)
 //! scratch low_of int32 [OW]
 //! scratch weight_of acc_t [OW]
 //! empty   output grad_input
@@ -79,6 +86,9 @@
 //!   grid    cdiv(BACK_UNITS, 256 / BACK_LANES) block BACK_LANES, 256 / BACK_LANES
 //!   kernel  upsample_backward<scalar_t, double, int64_t, TAPS> otherwise TAPS > 0
 //!   grid    cdiv(BACK_UNITS, 256 / BACK_LANES) block BACK_LANES, 256 / BACK_LANES
+//!   kernel  upsample_backward_tall<scalar_t, acc_t> otherwise TALL
+//!   grid    N*C*TALL_GROUPS*TALL_TILES block TALL_BLOCK
+//!   shared  TALL_BLOCK*16*sizeof(acc_t) + (TALL_COLUMNS + 2)*4
 //!   kernel  upsample_backward_crowd<scalar_t, double, CROWD> otherwise
 //!   grid    numel(input) block CROWD
 
@@ -249,6 +259,86 @@ __global__ void upsample_backward(const T *__restrict__ grad_output, T *__restri
         next += below * row;
     }
     finish(end);
+}
+
+// Where it goes up far: a block has TALL_ROWS rows of inputs in TALL_COLUMNS columns. Its threads
+// sum 4 columns of outputs each down to a row of inputs, by each gradient once, and the sums go
+// along W through shared memory, split between the two neighbours of their column.
+template <class T, class A>
+__global__ void __launch_bounds__(256)
+    upsample_backward_tall(const T *__restrict__ grad_output, T *__restrict__ grad_input, int H,
+                           int W, int OH, int OW, double step_h, double step_w, double shift,
+                           int TALL_ROWS, int TALL_COLUMNS, int TALL_GROUPS, int TALL_TILES)
+{
+    constexpr int V = 4, LANES = 4;
+    extern __shared__ double of_columns[];
+    const int wide = V * (int)blockDim.x;
+    A *sums = (A *)of_columns;            // [2 in turn][low, high][wide]
+    int *first = (int *)(sums + 4 * wide); // the outputs that read w0 - 1, w0, ... as their low
+    const int unit = blockIdx.x / TALL_TILES, plane = unit / TALL_GROUPS;
+    const int w0 = ((int)blockIdx.x - unit * TALL_TILES) * TALL_COLUMNS;
+    const int h = (unit - plane * TALL_GROUPS) * TALL_ROWS, end = min(h + TALL_ROWS, H);
+    const int count = min(TALL_COLUMNS, W - w0);
+    const axis<A, int> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
+    const int left = columns.find(w0 - 1), width = columns.find(w0 + count) - left;
+    for (int i = threadIdx.x; i < count + 2; i += blockDim.x)
+        first[i] = columns.find(w0 - 1 + i) - left;
+
+    int at[V];
+    A weight[V], here[V] = {}, next[V] = {};
+#pragma unroll
+    for (int k = 0; k < V; k++) {
+        at[k] = min((int)threadIdx.x + k * (int)blockDim.x, width - 1);
+        const tap<A, int> x = columns.at(left + at[k]);
+        weight[k] = x.high > x.low ? x.weight : A(0);
+    }
+    int low = max(h - 1, 0), oh = rows.find(low), turn = 0;
+    const T *line = grad_output + ((int64_t)plane * OH + oh) * OW + left;
+    for (; low < end; low++) {
+        const int stop = rows.find(low + 1);
+#pragma unroll 4
+        for (; oh < stop; oh++, line += OW) {
+            const A below = low + 1 < H ? rows.at(oh).weight : A(0);
+#pragma unroll
+            for (int k = 0; k < V; k++) {
+                const A v = opd::load(line + at[k]);
+                here[k] += (1 - below) * v;
+                next[k] += below * v;
+            }
+        }
+        if (low >= h) { // a row of inputs has all that it gets
+            A *lows = sums + turn * 2 * wide, *highs = lows + wide;
+            turn = 1 - turn;
+#pragma unroll
+            for (int k = 0; k < V; k++) {
+                lows[threadIdx.x + k * blockDim.x] = (1 - weight[k]) * here[k];
+                highs[threadIdx.x + k * blockDim.x] = weight[k] * here[k];
+            }
+            __syncthreads();
+            T *made = grad_input + ((int64_t)plane * H + low) * W + w0;
+            for (int i0 = 0; i0 < count; i0 += (int)blockDim.x / LANES) {
+                const int i = i0 + (int)threadIdx.x / LANES;
+                A sum = 0;
+                if (i < count) {
+                    for (int c = first[i] + (int)threadIdx.x % LANES; c < first[i + 1]; c += LANES)
+                        sum += highs[c];
+                    for (int c = first[i + 1] + (int)threadIdx.x % LANES; c < first[i + 2];
+                         c += LANES)
+                        sum += lows[c];
+                }
+#pragma unroll
+                for (int lane = LANES / 2; lane > 0; lane /= 2)
+                    sum += __shfl_xor_sync(~0u, sum, lane);
+                if (i < count && threadIdx.x % LANES == 0)
+                    opd::store(made + i, sum);
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            here[k] = next[k];
+            next[k] = 0;
+        }
+    }
 }
 
 // Where many outputs read an input, a block sums them.
