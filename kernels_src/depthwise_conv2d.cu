@@ -67,15 +67,23 @@
 //!           HALO_H*PITCH + TILE_H*OUT_PITCH <= 32000
 //! let     WINDOW = TILED && sizeof(scalar_t) > 2 && DEPTH*VEC <= 48 && max(SH, SW) <= 4 && \
 //!           (KH*KW >= 49 || !SMALL)
-//! let     FEW, FEW_WEIGHTS = SMALL && OW <= 8 && KH*KW <= 25, SMALL && KH*KW*OW < 250
+//! let     FEW = SMALL && OW <= 8 && KH*KW <= 25
+//! let     FEW_H, FEW_W = OH + (KH - 1)*DH, OW + (KW - 1)*DW
+//! let     FEW_BYTES = sizeof(acc_t)*(OH*(OW / 2*2 + 1) + FEW_H*(FEW_W / 2*2 + 1))
+//! let     FEW_TURNS = max(1, cdiv(N, max(1, 32768 / FEW_BYTES)))
+//! let     FEW_IMAGES = cdiv(N, FEW_TURNS)
+//! let     FEW_WEIGHTS = SMALL && SH*SW == 1 && KH*KW >= 25 && N <= 64 && FEW_BYTES <= 32768 && \
+//!           OW <= (sizeof(scalar_t) == 2 ? 16 : 8)
 //! let     WINDOW_ROWS, GROUP = TILE_H >= 12 ? 4 : 2, KW > 8 ? 16 : 8
-//! let     WEIGHT_TENSOR, WEIGHT_WINDOW = TENSOR && !FEW_WEIGHTS, WINDOW && SH*SW*DH*DW == 1
+//! let     WEIGHT_TENSOR = TENSOR && !(SMALL && KH*KW*OW < 250)
+//! let     WEIGHT_WINDOW = WINDOW && SH*SW*DH*DW == 1
 //! let     WEIGHT_IMAGES = WINDOW ? IMAGES : \
 //!           max(1, min(IMAGES, 30000 / (HALO_H*PITCH + TILE_H*OUT_PITCH)))
 //! let     WEIGHT_BYTES = WEIGHT_IMAGES*HALO_H*PITCH
 //! let     TEAM, HALVES = cdiv(KH, 8)*8*cdiv(KW, GROUP), KH*cdiv(DEPTH, 2)
 //! let     ALL_TILES = cdiv(N, WEIGHT_IMAGES)*DOWN*ALONG
-//! let     PARTS = max(1, WEIGHT_TENSOR ? min(768 / CM, ALL_TILES) : \
+//! let     PARTS = max(1, FEW_WEIGHTS ? min(2048 / CM, FEW_TURNS) : \
+//!           WEIGHT_TENSOR ? min(768 / CM, ALL_TILES) : \
 //!           WEIGHT_WINDOW ? min(2048 / CM, ALL_TILES) : \
 //!           SAME ? min(1024 / CM, STRIPS / 2048) : min(2048 / CM, STRIPS / 1024))
 //! scratch partial acc_t [PARTS, CM, KH*KW + 1]
@@ -142,9 +150,11 @@
 //!   kernel  depthwise_grad_weight_rows<scalar_t, TAPS>
 //!   threads CM*(cdiv(KH, 8)*(KW <= 7 ? 1 : cdiv(KW, 8)) + 1) by 1
 //! backward cuda grad_weight grad_bias
+//!   kernel  depthwise_grad_weight_few<scalar_t, KH, KW, DH, DW, OW> when FEW_WEIGHTS
+//!   grid    CM*PARTS block 32*max(KH, 6) shared FEW_IMAGES*FEW_BYTES
 //!   kernel  depthwise_grad_weight_tensor<scalar_t, KH, KW, SW, DW, LEAD, EVEN, OUT_EVEN, TILES, \
 //!             ALL, HALVES <= 16 ? 1 : HALVES <= 32 ? 2 : 4>
-//!   when    WEIGHT_TENSOR grid CM*PARTS block 128
+//!   otherwise WEIGHT_TENSOR grid CM*PARTS block 128
 //!   shared  max(2*(WEIGHT_BYTES + PITCH + WEIGHT_IMAGES*TILE_H*OUT_PITCH + 16), 27648)
 //!   bind    s.IMAGES = WEIGHT_IMAGES
 //!   kernel  depthwise_grad_weight_window<scalar_t, KH, KW, LEAD, EVEN, OUT_EVEN, TILES, GROUP, \
@@ -162,6 +172,7 @@
 #include "depthwise_any.cuh"
 #include "depthwise_column.cuh"
 #include "depthwise_cpu.cuh"
+#include "depthwise_few.cuh"
 #include "depthwise_same.cuh"
 #include "depthwise_tensor.cuh"
 #include "depthwise_window.cuh"
