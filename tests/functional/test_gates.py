@@ -142,13 +142,16 @@ def test_an_idle_daemon_sleeps(start_daemon):
     daemon = start_daemon()
     with Raw(daemon.socket):
         Requests(daemon.socket).make("forward", 3)
-        time.sleep(2)
-        try:
-            calls = {pid: count_calls(pid, lambda: time.sleep(1.5)) for pid, _ in find_family(daemon.pid)}
-        except Unable as why:
-            pytest.skip(str(why))
-    # What it waits in goes on when the counter lets go of it.
-    assert all(sum(of.values()) <= 1 for of in calls.values()), calls
+        for _ in range(5):  # on a busy machine it may still have something to do after two seconds
+            time.sleep(2)
+            try:
+                calls = {pid: count_calls(pid, lambda: time.sleep(1.5)) for pid, _ in find_family(daemon.pid)}
+            except Unable as why:
+                pytest.skip(str(why))
+            # What it waits in goes on when the counter lets go of it.
+            if all(sum(of.values()) <= 1 for of in calls.values()):
+                return
+    raise AssertionError(calls)
 
 
 if __name__ == "__main__":
