@@ -8,12 +8,12 @@ from conftest import ROOT
 PACKAGE = ROOT / "client" / "python" / "opd"
 ORDER = """
     _version _protocol errors _warn _wire _places _native _start _cuda _dlpack _dtypes _trees _shapes _spec
-    _told _fds _reply _conn _calls _data _kept _export _events _link _catalog _graph _array tensor _memory _prepared _ops
-    _load client _aio_loop _aio_stream aio _notebook __init__
+    _told _fds _reply _conn _calls _lanes _data _kept _export _events _link _catalog _graph _array tensor _memory
+    _prepared _ops _load client _aio_loop _aio_stream aio _notebook __init__
     torch._dtypes torch._library torch._direct torch._options torch._interface torch._schema torch._stamps
     torch._transport torch._prepared torch._session torch._host torch._cuda torch._shapes torch._vmap torch._autocast
-    torch._onnx torch._derivatives torch._function torch._loader torch._inproc torch._register torch._lists torch._ops
-    torch._namespace torch._layers
+    torch._onnx torch._derivatives torch._function torch._loader torch._inproc torch._register torch._lists_here torch._lists
+    torch._ops torch._namespace torch._layers
     torch.__init__
     stubs
 """.split()

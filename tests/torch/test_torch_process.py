@@ -65,13 +65,13 @@ def test_threads_that_register_at_once(run_fresh):
 import os, threading, time, torch
 os.environ.pop("OPD_ISOLATED", None)  # only torch's own process registers kernels
 import opd.torch
-from opd.torch import _inproc
-make, made = _inproc.Kernels, []
+from opd.torch._register import Operator
+make, made = Operator.make_kernels, []
 def make_slowly(operator, *args):
     time.sleep(0.2)
     made.append(operator.name)
     return make(operator, *args)
-_inproc.Kernels = make_slowly
+Operator.make_kernels = staticmethod(make_slowly)
 opd.torch.ops.gelu  # known, and not called
 barrier = threading.Barrier(4)
 def work():
