@@ -49,11 +49,15 @@ __global__ void inplace(float *x, int64_t N, int64_t by)
     x[1] = x[by]; // here
 }
 """
-ONCE = (
-    IN_PLACE.replace("inplace", "once")
-    .replace("    x[0] += 1;\n", "    if (*(volatile float *)x != 0)\n        return;\n    *(volatile float *)x = 1;\n    __threadfence();\n")
-    .replace("x[by]; // here", "*(const float *)(uint64_t)by;")
-)
+IN_PLACE_ONCE = """\
+    if (*(volatile float *)x != 0)
+        return;
+    *(volatile float *)x = 1;
+    __threadfence();
+    x[1] = *(const float *)(uint64_t)by;
+}
+"""
+ONCE = IN_PLACE[: IN_PLACE.index("    x[0] += 1;")].replace("inplace", "once") + IN_PLACE_ONCE
 planted = Planted("float32", OPERATORS)
 HINT = "the same call with debug=True names tensor, element and line"
 
