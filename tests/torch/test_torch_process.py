@@ -4,6 +4,7 @@ import inspect
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -268,11 +269,17 @@ def test_connects_again_to_a_daemon_that_was_started_anew(start_daemon, tmp_path
     opd.torch.use(None)
 
 
+def is_listening(path):
+    with socket.socket(socket.AF_UNIX) as sock:
+        return sock.connect_ex(str(path)) == 0
+
+
 def kill_and_start(daemon, folder):
     """As after a crash: another daemon at the same socket, which knows nothing."""
     daemon.process.kill()
     daemon.process.wait()
     daemon.process.stdout.close()
+    assert eventually(lambda: not is_listening(daemon.socket))  # a process that it was starting has its socket a while
     options = ["--device", DEVICE, "--cache", str(CACHE), "--kernels", str(folder)]
     daemon._start([PROGRAM, "--socket", daemon.socket, *options])
 
