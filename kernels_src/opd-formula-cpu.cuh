@@ -24,6 +24,8 @@ template <class T, int N> struct alignas(N % 16 == 0 ? 64 : 8) formula_vec {
     }
 };
 
+template <class T, int N> using formula_result = formula_vec<T, N>;
+
 template <class T, int N> OPD_CPU_INLINE void formula_load(formula_vec<T, N> &v, const T *p)
 {
     if constexpr (formula_is_half<T>::value)

@@ -5,16 +5,61 @@ template <class T> struct formula_is_half {
     static constexpr bool value = false; // a matter of the CPU's
 };
 
-template <class T, int N> using formula_vec = vec<T, N>;
+// 16-bit elements stay in the words that were loaded until each is used: taken apart they would
+// have a register each, and every load would be waited for where it stands.
+template <class T, int N, bool PACKED = is_16bit<T>::value && N % 2 == 0>
+struct formula_vec : vec<T, N> {
+};
 
-template <class T, int N> __device__ __forceinline__ void formula_load(vec<T, N> &v, const T *p)
+template <class T, int N> struct alignas(2 * N) formula_vec<T, N, true> {
+    uint32_t words[N / 2];
+
+    struct element {
+        uint32_t &word;
+        const int shift;
+        __device__ __forceinline__ void operator=(T v)
+        {
+            word = (word & ~(0xffffu << shift)) | (uint32_t)v.x << shift;
+        }
+        __device__ __forceinline__ operator float() const
+        {
+            T v;
+            v.x = (uint16_t)(word >> shift);
+            return v;
+        }
+    };
+    __device__ __forceinline__ element operator[](int k)
+    {
+        return { words[k / 2], k % 2 * 16 };
+    }
+    __device__ __forceinline__ const element operator[](int k) const
+    {
+        return { const_cast<uint32_t &>(words[k / 2]), k % 2 * 16 };
+    }
+};
+
+// What is made, before it is rounded.
+template <class T, bool = is_16bit<T>::value> struct formula_made {
+    typedef T type;
+};
+template <class T> struct formula_made<T, true> {
+    typedef float type;
+};
+template <class T, int N> using formula_result = vec<typename formula_made<T>::type, N>;
+
+template <class T, int N> __device__ __forceinline__ void formula_load(formula_vec<T, N> &v, const T *p)
 {
-    v = load_vec<N>(p);
+    v = *reinterpret_cast<const formula_vec<T, N> *>(p);
 }
 
-template <class T, int N> __device__ __forceinline__ void formula_store(T *p, const vec<T, N> &v)
+template <class T, class A, int N>
+__device__ __forceinline__ void formula_store(T *p, const vec<A, N> &v)
 {
-    store_vec(p, v);
+    vec<T, N> rounded;
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        rounded[k] = T(v[k]);
+    store_vec(p, rounded);
 }
 
 template <class F, int N> __device__ __forceinline__ void formula_map_block(const F &f, uint32_t block)

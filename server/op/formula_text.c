@@ -89,7 +89,8 @@ static void write_elements(const struct formula_kernel *k, struct buf *out)
     buf_append_str(out, "    template <int N> struct elements {\n");
     for (int i = 0; i < k->n_operands; i++)
         if (!k->operands[i].of_row)
-            buf_printf(out, "        opd::formula_vec<%s, %s> %c_%s;\n", k->operands[i].type,
+            buf_printf(out, "        opd::formula_%s<%s, %s> %c_%s;\n",
+                       k->operands[i].written ? "result" : "vec", k->operands[i].type,
                        k->operands[i].single ? "1" : "N", mark(k, i, "er"), operand_name(k, i));
     buf_append_str(out, "    };\n    static constexpr bool halves = false");
     for (int i = 0; i < k->n_operands; i++)
