@@ -144,9 +144,10 @@ template <class A> __device__ __forceinline__ A mix(A low, A high, A weight)
     return fma(1 - weight, low, weight * high);
 }
 
-// A thread makes ROWS outputs below one another, in V columns. The two input rows that it stands
-// between are blended along W once and serve all outputs between them. Where it goes up, the row
-// that comes next is on its way meanwhile.
+// A thread makes ROWS outputs below one another, in V columns: side by side where these can be
+// stored at once, else so many threads apart, so that a warp stores side by side. The two input rows
+// that it stands between are blended along W once and serve all outputs between them. Where it goes
+// up, the row that comes next is on its way meanwhile.
 template <class T, class A, class I, int V>
 __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ output, I H, I W,
                                  I OH, I OW, double step_h, double step_w, double shift, I ROWS,
@@ -154,18 +155,19 @@ __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ ou
 {
     const I unit = (I)blockIdx.x * (I)blockDim.y + (I)threadIdx.y;
     const I group = unit / TILES, plane = group / GROUPS;
-    const I ow = ((unit - group * TILES) * (I)blockDim.x + (I)threadIdx.x) * V;
+    const bool whole = OW % V == 0 && opd::is_aligned(output, V * sizeof(T)), up = step_h < 1;
+    const I apart = whole ? 1 : (I)blockDim.x;
+    const I ow = (unit - group * TILES) * (I)blockDim.x * V + (I)threadIdx.x * (whole ? V : 1);
     const I oh = (group - plane * GROUPS) * ROWS;
     if (unit >= UNITS || ow >= OW)
         return;
     const axis<A, I> rows(H, OH, step_h, shift), columns(W, OW, step_w, shift);
     const T *image = input + (int64_t)plane * H * W;
     T *out = output + ((int64_t)plane * OH + oh) * OW + ow;
-    const bool whole = OW % V == 0 && opd::is_aligned(output, V * sizeof(T)), up = step_h < 1;
     tap<A, I> x[V];
 #pragma unroll
     for (int k = 0; k < V; k++)
-        x[k] = columns.at(min(ow + k, OW - 1));
+        x[k] = columns.at(min(ow + k * apart, OW - 1));
 
     T left[V], right[V]; // of the row that was fetched last
     const auto fetch = [&](I row) {
@@ -208,8 +210,8 @@ __global__ void upsample_forward(const T *__restrict__ input, T *__restrict__ ou
         else
 #pragma unroll
             for (int k = 0; k < V; k++)
-                if (ow + k < OW)
-                    out[k] = made[k];
+                if (ow + k * apart < OW)
+                    out[k * apart] = made[k];
     }
 }
 
