@@ -198,6 +198,7 @@ $(BUILD)/tests/libcuda.so.1: $(standin)
 	@mkdir -p $(@D)
 	$(SAY) LINK $@
 	$(Q)$(LINK) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,defs -o $@ $^ -lpthread -lm
+	$(Q)ln -sf libcuda.so.1 $(@D)/libnvidia-ml.so.1
 
 $(fuzz_programs): $(BUILD)/tests/%: tests/%.c $(archives) Makefile
 	@mkdir -p $(@D)

@@ -78,11 +78,14 @@ int main(int argc, char **argv)
         static char role[64];
         snprintf(role, sizeof role, "executor %s", argv[2]);
         log_init(role, read_level(argv[5]));
-        executor_take_name(argv[2], strcmp(argv[4], "spare") == 0);
+        bool spare = strcmp(argv[4], "spare") == 0;
+        executor_take_name(argv[2], spare);
         become_child(SIGKILL);
-        return executor_main(argv[2], strcmp(argv[3], "own") == 0     ? EXECUTOR_BLAS_NONE
-                                      : strcmp(argv[3], "later") == 0 ? EXECUTOR_BLAS_LATER
-                                                                      : EXECUTOR_BLAS_NOW);
+        return executor_main(argv[2],
+                             strcmp(argv[3], "own") == 0     ? EXECUTOR_BLAS_NONE
+                             : strcmp(argv[3], "later") == 0 ? EXECUTOR_BLAS_LATER
+                                                             : EXECUTOR_BLAS_NOW,
+                             spare);
     }
     if (argc == 4 && strcmp(argv[1], "compiler") == 0) {
         log_init("compiler", read_level(argv[3]));

@@ -173,12 +173,15 @@ void device_link_said_hello(struct device_link *link, const struct dev_hello *he
     d->info.blas[sizeof d->info.blas - 1] = '\0';
     d->blas_known = true;
     link->ready = true;
+    link->memory = info.context_size;
     uv_timer_stop(&link->timer);
     restore(d, link); // what a daemon before has left, if it is the first
-    if (link == d->link)
+    if (link == d->link) {
         serve(d);
-    else
-        device_pump(d);
+        return;
+    }
+    device_spare_said_hello(d);
+    device_pump(d);
 }
 
 void device_next_executor(struct device *d)

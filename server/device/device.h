@@ -264,6 +264,7 @@ extern const struct space_ops device_space_ops;
 void device_next_executor(struct device *d); // the spare, or one that starts now
 void device_want_spare(struct device *d);   // one is started soon, where there is to be one
 void device_end_spare(struct device *d);
+void device_spare_said_hello(struct device *d); // what it takes is known now
 void device_lost_spare(struct device *d, const struct device_link *link);
 void device_map_region(struct device_link *link, uint32_t id); // again, as others have done
 void device_release_held(struct device *d);

@@ -45,6 +45,7 @@ struct device_link {
     bool worked;      // it has done something
     int sock, rings_fd, command_bell, done_bell;
     uint64_t started; // clock_ns()
+    uint64_t memory;  // that its context takes of the device, once it has said hello
     void *rings_memory;
     struct ring commands, done;
     struct dev_progress *progress; // of the executor

@@ -1,5 +1,7 @@
 // The executor that is started before the one that serves fails.
 
+#include <inttypes.h>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "device/device.h"
@@ -12,12 +14,26 @@ enum { SPARE_AFTER_MS = 20, SPARE_LATEST = 12, LIVED_NS = 1000000000 };
 // A spare may take the hundredth part of what the device has, or may have.
 enum { SPARE_PART = 100 };
 
-static bool is_wanted(const struct device *d)
+static bool fits(const struct device *d)
 {
     uint64_t limit = device_memory_limit(d), total = d->info.memory_total;
     uint64_t least = limit < total ? limit : total;
+    return d->info.context_size < least / SPARE_PART;
+}
+
+static bool is_wanted(const struct device *d)
+{
     return d->all->spare && !d->stopping && !d->restart.wanted && d->state == DEVICE_READY &&
-           !d->spare.link && d->info.context_size < least / SPARE_PART;
+           !d->spare.link && fits(d);
+}
+
+void device_spare_said_hello(struct device *d)
+{
+    if (fits(d))
+        return;
+    log_info("device %s: its spare takes %" PRIu64 " MiB, more than a hundredth of the memory",
+             d->name, d->info.context_size >> 20);
+    device_end_spare(d);
 }
 
 static void start_cb(uv_timer_t *timer)
@@ -68,5 +84,6 @@ const char *device_spare_state(const struct device *d)
 
 uint64_t device_spare_memory(const struct device *d)
 {
-    return d->spare.link ? d->info.context_size : 0;
+    const struct device_link *link = d->spare.link;
+    return !link ? 0 : link->ready ? link->memory : d->info.context_size;
 }

@@ -108,6 +108,9 @@ struct backend_ops {
     bool (*open)(struct backend **out, int index, struct opd_err *err);
     void (*close)(struct backend *be);
     void (*info)(struct backend *be, struct backend_info *out);
+    // optional. Bytes that this process takes of the device, as that tells; 0: it does not. It may
+    // take a while.
+    uint64_t (*own_memory)(struct backend *be);
 
     // Device memory behind a file descriptor, which the caller owns and which outlives this
     // process. chunk_new only makes it; chunk_map makes it accessible to this device. Neither takes

@@ -6,14 +6,12 @@
 #include "executor/backend.h"
 #include "executor/cuda_blas.h"
 #include "executor/cuda_checked.h"
+#include "executor/cuda_context.h"
 #include "executor/cuda_memory.h"
 #include "executor/prints.h"
 #include "base/mem.h"
 
 enum { DEFAULT_SHARED_LIMIT = 48 << 10 };
-
-// As measured on an H200: no process is told what its context takes.
-enum { CONTEXT_SIZE = 524 << 20 };
 
 struct backend_program {
     void *module, *function;
@@ -69,8 +67,10 @@ static bool make_stream(struct cuda_backend *b, struct opd_err *err)
 {
     const struct cuda_driver *cu = b->cu;
     b->has_context = CU_OK(cuDevicePrimaryCtxRetain(&b->context, b->device));
-    return b->has_context && CU_OK(cuCtxSetCurrent(b->context)) &&
-           CU_OK(cuStreamCreate(&b->stream, DRV_STREAM_NON_BLOCKING)) &&
+    if (!b->has_context || !CU_OK(cuCtxSetCurrent(b->context)))
+        return false;
+    cuda_context_lower(b);
+    return CU_OK(cuStreamCreate(&b->stream, DRV_STREAM_NON_BLOCKING)) &&
            cuda_marks_init(&b->marks, cu, b->stream, device_attr(b, DRV_DEVICE_STREAM_WRITES_64),
                            err);
 }
@@ -98,7 +98,7 @@ static bool read_info(struct cuda_backend *b, struct opd_err *err)
     format_uuid(uuid, info->uuid);
     info->memory_free = free_size;
     info->memory_total = total_size;
-    info->context_size = CONTEXT_SIZE;
+    info->context_size = CUDA_CONTEXT_SIZE;
     info->chunk_granularity = granularity;
     info->processors = device_attr(b, DRV_DEVICE_PROCESSORS);
     snprintf(info->target, sizeof(info->target), "sm_%d%d",
@@ -128,6 +128,11 @@ static bool cuda_open(struct backend **out, int index, struct opd_err *err)
 static void cuda_info(struct backend *be, struct backend_info *out)
 {
     *out = cuda_of(be)->info;
+}
+
+static uint64_t cuda_own_memory(struct backend *be)
+{
+    return cuda_context_size(cuda_of(be)->info.uuid);
 }
 
 static void cuda_unload(struct backend *be, struct backend_program *program)
@@ -185,6 +190,7 @@ static bool load_module(struct cuda_backend *b, const struct backend_image *imag
                         struct backend_program *program, struct opd_err *err)
 {
     const struct cuda_driver *cu = b->cu;
+    cuda_context_raise(b, image);
     if (!cuda_checked_is(image))
         return CU_OK(cuModuleLoadData(&program->module, image->bytes));
     program->checked = cuda_checked_load(b, image, &program->module, err);
@@ -374,6 +380,7 @@ const struct backend_ops backend_cuda = {
     .open = cuda_open,
     .close = cuda_close,
     .info = cuda_info,
+    .own_memory = cuda_own_memory,
     .chunk_new = cuda_chunk_new,
     .chunk_map = cuda_chunk_map,
     .chunk_unmap = cuda_chunk_unmap,

@@ -36,6 +36,7 @@ enum drv_device_attr { // CUdevice_attribute
     DRV_DEVICE_STREAM_WRITES_64 = 122,
 };
 
+enum { DRV_LIMIT_STACK_SIZE = 0 }; // CUlimit
 enum drv_func_attr { DRV_FUNC_REGISTERS = 4, DRV_FUNC_MAX_DYNAMIC_SHARED = 8 }; // CUfunction_...
 enum drv_granularity { DRV_GRANULARITY_RECOMMENDED = 1 }; // CUmemAllocationGranularity_flags
 enum drv_handle_type { DRV_HANDLE_POSIX_FD = 1 };         // CUmemAllocationHandleType

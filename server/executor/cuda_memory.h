@@ -16,6 +16,7 @@ struct cuda_backend {
     void *context, *stream;
     struct cuda_blas *blas; // or NULL
     struct cuda_marks marks;
+    size_t stack; // bytes for each thread that were lowered, or 0
 };
 
 static inline struct cuda_backend *cuda_of(struct backend *be)

@@ -249,13 +249,17 @@ static bool serve(struct executor *ex, struct opd_err *fatal)
     return true;
 }
 
-static void say_hello(struct executor *ex, const struct opd_err *err)
+// A spare has time to look what it takes: nobody waits for it.
+static void say_hello(struct executor *ex, bool spare, const struct opd_err *err)
 {
     struct dev_hello hello = { .ok = ex->be != NULL };
     if (ex->be)
         ex->ops->info(ex->be, &hello.info);
     else
         memcpy(hello.message, err->msg, sizeof hello.message);
+    uint64_t own = ex->be && spare && ex->ops->own_memory ? ex->ops->own_memory(ex->be) : 0;
+    if (own > 0)
+        hello.info.context_size = own;
     if (fdpass_send(DEV_FD_SOCKET, &hello, sizeof hello, NULL, 0) != (ssize_t)sizeof hello)
         log_error("the broker does not take the greeting");
 }
@@ -293,7 +297,7 @@ void executor_take_name(const char *device, bool spare)
     prctl(PR_SET_NAME, name); // of 15 characters, in ps and top
 }
 
-int executor_main(const char *device, enum executor_blas blas)
+int executor_main(const char *device, enum executor_blas blas, bool spare)
 {
     struct executor ex = { .device = device };
     struct opd_err err = { 0 };
@@ -326,7 +330,7 @@ int executor_main(const char *device, enum executor_blas blas)
         atomic_store(&ex.progress->by_step, shares);
         atomic_store(&ex.progress->graphs, ex.steps.has_graphs);
     }
-    say_hello(&ex, &err);
+    say_hello(&ex, spare, &err);
     if (!ok)
         return 1;
     if (serve(&ex, &err)) {

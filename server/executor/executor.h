@@ -19,4 +19,4 @@ void executor_take_name(const char *device, bool spare);
 
 // Runs until told to end; the process's exit status. `device` is "cpu", "cuda:0". The descriptors
 // are devwire.h's.
-int executor_main(const char *device, enum executor_blas blas);
+int executor_main(const char *device, enum executor_blas blas, bool spare);

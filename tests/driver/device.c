@@ -10,6 +10,7 @@
 enum { CAPABILITY = 99, DRIVER_VERSION = 13000, PROCESSORS = 4 };
 
 static _Atomic int broken;
+static _Atomic size_t stack = USUAL_STACK;
 static int the_context; // its address is the context
 static _Thread_local void *current;
 static _Thread_local void *below; // a stack of two is what opd needs
@@ -136,6 +137,25 @@ int cuDevicePrimaryCtxRetain(void **context, int device)
 int cuDevicePrimaryCtxRelease_v2(int device)
 {
     return device == 0 ? context_error() : 101;
+}
+
+size_t stack_limit(void)
+{
+    return atomic_load(&stack);
+}
+
+int cuCtxGetLimit(size_t *value, int limit)
+{
+    *value = atomic_load(&stack);
+    return limit == DRV_LIMIT_STACK_SIZE ? DRV_SUCCESS : DRV_ERROR_INVALID_VALUE;
+}
+
+int cuCtxSetLimit(int limit, size_t value)
+{
+    if (limit != DRV_LIMIT_STACK_SIZE)
+        return DRV_ERROR_INVALID_VALUE;
+    atomic_store(&stack, value);
+    return context_error();
 }
 
 int cuCtxSetCurrent(void *context)

@@ -163,9 +163,25 @@ static const struct ptx_function *function_at(const struct thread *t, uint64_t a
     return NULL;
 }
 
+// How deep one that is called again will go is not known: what the stack's limit has must do.
+static bool overflows(const struct thread *t, const struct ptx_function *f)
+{
+    size_t used = 0;
+    bool again = false;
+    for (const struct frame *frame = t->frame; frame; frame = frame->below) {
+        used += frame->function->frame_size;
+        again = again || frame->function == f;
+    }
+    return again && used + f->frame_size > stack_limit();
+}
+
 static void enter(struct thread *t, const struct ptx_function *f, const struct ptx_call *call)
 {
     uint32_t from = t->frame->base;
+    if (overflows(t, f)) {
+        fault(t, DRV_ERROR_ILLEGAL_ADDRESS);
+        return;
+    }
     frame_push(t, f, call);
     for (int k = 0; k < (int)f->n_params && k < call->n_args; k++)
         copy_local(t, t->frame->base + f->params[k].offset, from + call->args[k].offset,

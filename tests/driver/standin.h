@@ -37,6 +37,8 @@ enum { // CUresult, beyond what opd names
 
 int context_error(void);          // what has broken it, or 0
 void context_break(int error);    // the first one counts
+enum { USUAL_STACK = 1024 };
+size_t stack_limit(void); // of a thread whose kernel calls itself: others have what they need
 #define RETURN_IF_BROKEN()                                                                         \
     do {                                                                                           \
         int broken_ = context_error();                                                             \

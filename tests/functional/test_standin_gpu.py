@@ -211,3 +211,58 @@ def test_a_stop_while_the_device_starts_again(start_daemon, folder, tmp_path, mo
         with pytest.raises(opd.KernelFault, match="debug=True names"):
             client.ops.strays(x, by=1 << 29).numpy()
     daemon.stop()
+
+
+def test_what_a_spare_takes_is_measured(client, x):
+    """Asked of the driver, which has less of a stack for each thread than usual."""
+    client.ops.relu(x).numpy()
+    device = eventually(lambda: (d := client.status()["devices"][0])["spare"] == "ready" and d)
+    assert device["spare_memory"] == 77 << 20, device
+
+
+def test_a_spare_that_takes_too_much_is_none(start_daemon, monkeypatch):
+    """More than the hundredth part of what the device has."""
+    use_driver(monkeypatch)
+    monkeypatch.setenv("OPD_STANDIN_TAKES", "700")
+    daemon = start_daemon("--faults", "0", device="cuda:0")
+    with daemon.connect() as client:
+        x = client.zeros(4)
+        assert client.ops.relu(x).numpy().tolist() == [0] * 4
+        assert eventually(lambda: "its spare takes 700 MiB" in daemon.read_log())
+        assert eventually(lambda: client.status()["devices"][0]["spare"] == "none")
+        assert client.ops.relu(x).numpy().tolist() == [0] * 4
+
+
+SINKS = """
+//! op      sinks(Tensor x, *, int depth) -> Tensor y
+//! dtypes  float32
+//! shape   x [N]
+//! shape   y [N]
+//!
+//! forward
+//!   kernel sinks<scalar_t>
+//!   grid   1
+//!   block  1
+
+__device__ __noinline__ float sink(const float *x, int depth)
+{
+    volatile float frame[16];
+    frame[depth & 15] = x[0];
+    return depth > 1 ? sink(x, depth - 1) + frame[depth & 15] : frame[depth & 15];
+}
+
+template <class T> __global__ void sinks(const T *x, T *y, int N, int depth)
+{
+    for (int i = 0; i < N; i++)
+        y[i] = sink(x, depth);
+}
+"""
+
+
+def test_a_kernel_that_calls_itself_has_the_usual_stack(client):
+    x = client.tensor(np.ones(4, "float32"))
+    client.load(SINKS)
+    assert client.ops.sinks(x, depth=6).numpy().tolist() == [6] * 4  # 384 bytes and more
+    with pytest.raises(opd.KernelFault):
+        client.ops.sinks(x, depth=100).numpy()
+    assert client.ops.sinks(x, depth=6).numpy().tolist() == [6] * 4  # its next process, or spare, too
