@@ -27,6 +27,7 @@ struct device *device_new(struct devices *all, const char *name, int index)
                                .client_limit = all->client_memory,
                                .holders = &all->holders };
     d->queue.pending_end = &d->queue.pending;
+    d->spare.trials_end = &d->spare.trials;
     uv_timer_init(&all->turn->loop, &d->timer);
     uv_timer_init(&all->turn->loop, &d->spare.timer);
     d->timer.data = d->spare.timer.data = d;
@@ -190,12 +191,12 @@ void device_next_executor(struct device *d)
     if (d->state == DEVICE_FAILED)
         d->state = DEVICE_RESTARTING;
     d->queue.expired_seq = 0;
-    d->link = d->spare.link;
-    d->spare.link = NULL;
-    if (!d->link) {
+    if (!d->spare.link || d->spare.n_trials > 0) {
         d->link = device_link_start(d, false);
         return;
     }
+    d->link = d->spare.link;
+    d->spare.link = NULL;
     for (struct command *c = d->link->flight; c; c = c->next)
         c->aside = false;
     for (struct command *c = d->link->pending; c; c = c->next)
@@ -255,15 +256,20 @@ static void drop_commands(struct device *d, struct device_link *link)
     device_fail_all(d, device_take_all(&link->pending, &link->pending_end), &err);
 }
 
+static void note_writes(struct device *d, struct device_link *link)
+{
+    if (link->gone || link->quiet)
+        return;
+    link->writes = true;
+    d->n_writing++;
+}
+
 static void go_on_without(struct device *d, struct device_link *link)
 {
     uv_timer_stop(&d->timer);
     d->link = NULL;
     d->exit = link->exit;
-    if (!link->gone && !link->quiet) {
-        link->writes = true;
-        d->n_writing++;
-    }
+    note_writes(d, link);
     if (d->stopping)
         device_put_back(d, device_take_all(&link->flight, &link->flight_end));
     else
@@ -278,10 +284,13 @@ bool device_link_is_over(struct device_link *link)
         device_take_rest(link);
     if (served && !link->gone && !link->quiet && !device_may_leave(link))
         return false;
-    if (served)
+    if (served) {
         go_on_without(d, link);
-    else
+    } else {
+        if (link->tries)
+            note_writes(d, link);
         device_lost_spare(d, link);
+    }
     drop_commands(d, link);
     return true;
 }

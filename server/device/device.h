@@ -98,6 +98,7 @@ struct command {
     bool both;       // done by the one that serves, it goes to the spare, and has ended after that
     bool prepares;   // it is for an executor that does not serve yet
     bool aside;      // it went to a spare
+    bool trial;      // it runs in the spare, whatever that does to its process
     bool checkable;  // a checked build of what was running could tell more
     bool by_step;    // it was `step` or, where that launches nothing, the first behind that does;
                      // else that one or a later one
@@ -160,6 +161,8 @@ struct device_spare {
     struct device_link *link; // or NULL
     uv_timer_t timer;         // until the next one starts
     int n_failures;           // one after the other, to live
+    struct command *trials, **trials_end; // that wait for it to be ready
+    int n_trials; // of these, and of those that it runs: until they end it does not take over
 };
 
 // The kernels that the executor has, or is to have; program.h's.
@@ -226,6 +229,10 @@ void device_submit(struct device *d, struct command *c);
 void device_submit_first(struct device *d, struct command *c); // before all that waits
 // What one executor must know, before all that is submitted.
 void device_prepare(struct device_link *link, struct command *c);
+// In the spare, or where there is none in one that is started for it, beside what the other does;
+// what is mapped and loaded by now is there. Where its process ends it fails, and nothing else.
+void device_try(struct device *d, struct command *c);
+void device_end_trials(struct device *d); // those that have not ended: they fail a moment later
 struct device_link *device_ready_spare(const struct device *d); // NULL: there is none
 const char *device_spare_state(const struct device *d);         // "none", "starting", "ready"
 uint64_t device_spare_memory(const struct device *d);           // bytes that it takes
@@ -265,6 +272,7 @@ void device_next_executor(struct device *d); // the spare, or one that starts no
 void device_want_spare(struct device *d);   // one is started soon, where there is to be one
 void device_end_spare(struct device *d);
 void device_spare_said_hello(struct device *d); // what it takes is known now
+void device_trial_ended(struct device *d);
 void device_lost_spare(struct device *d, const struct device_link *link);
 void device_map_region(struct device_link *link, uint32_t id); // again, as others have done
 void device_release_held(struct device *d);

@@ -43,6 +43,7 @@ struct device_link {
     bool broken;      // the ring, by the executor, which is being killed
     bool by_edge;     // the loop is woken by each ring of the bell, not while it is readable
     bool worked;      // it has done something
+    bool tries;       // it was given a trial: device_try()
     int sock, rings_fd, command_bell, done_bell;
     uint64_t started; // clock_ns()
     uint64_t memory;  // that its context takes of the device, once it has said hello

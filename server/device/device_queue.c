@@ -99,8 +99,11 @@ void device_finish_command(struct device *d, struct command *c, const struct opd
     if (pass_on(d, c))
         return;
     d->queue.n -= !c->prepares;
+    bool trial = c->trial;
     if (c->done)
         c->done(c, err);
+    if (trial)
+        device_trial_ended(d);
     keep_spare(d, c);
 }
 

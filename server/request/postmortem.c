@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "kernels/pool.h"
 #include "kernels/program.h"
@@ -14,9 +13,6 @@
 #include "request/parts.h"
 #include "request/postmortem_steps.h"
 #include "request/request.h"
-
-// What a run may take: its threads may wait for one that has ended.
-static const double RUN_SECONDS = 1;
 
 // It holds plans, versions and memory until the request is answered; what of its commands is on the
 // way then finds all of them, for what goes back to the device goes back behind these.
@@ -34,9 +30,9 @@ struct postmortem {
     struct version **versions;
     size_t n_copies, n_plans;
     uint64_t n_made;  // storages, when it failed
-    uint64_t due;     // clock_ns()
     bool copied, ran; // the copies are there; its run is on the way
     bool in_place;    // what it reads has changed by then, perhaps
+    bool tries;       // that has not ended
     int n_holds;      // commands that are on the way, and the timer
     uv_timer_t timer;
 };
@@ -110,9 +106,15 @@ static void answer(struct postmortem *p, const char *found)
     uv_close((uv_handle_t *)&p->timer, timer_closed_cb);
 }
 
+// Its threads may wait for one that has ended; and what runs may write to its copies until its
+// process is gone: they are not free before.
 static void late_cb(uv_timer_t *timer)
 {
-    answer(timer->data, NULL);
+    struct postmortem *p = timer->data;
+    if (p->tries)
+        device_end_trials(p->device);
+    else
+        answer(p, NULL);
 }
 
 // --- another tensor
@@ -173,6 +175,7 @@ static void run_done(struct command *c, const struct opd_err *err)
 {
     struct postmortem *p = c->data;
     const char *found = err->code ? err->msg : "";
+    p->tries = false;
     if (p->req && err->code && c->miss.what == BACKEND_NO_MISS) {
         answer(p, NULL);
     } else if (p->req) {
@@ -183,30 +186,19 @@ static void run_done(struct command *c, const struct opd_err *err)
     let_go(p);
 }
 
-static void submit(struct postmortem *p, struct command *c, bool first,
-                   void (*done)(struct command *c, const struct opd_err *err))
-{
-    c->done = done;
-    c->data = p;
-    p->n_holds++;
-    if (first)
-        device_submit_first(p->device, c);
-    else
-        device_submit(p->device, c);
-}
-
+// In a process of its own, which it may end: nobody else waits for another because of it.
 static void run(struct postmortem *p)
 {
     struct command *c = device_new_run(p->device);
     struct dev_command *head = (struct dev_command *)(void *)c->bytes.bytes;
-    uint64_t now = clock_ns();
-    double left = p->due > now ? (double)(p->due - now) / 1e9 : 0.001;
     head->id = DEV_RUN_ALONE;
     head->size = p->steps.n;
-    c->deadline = left < RUN_SECONDS ? left : RUN_SECONDS;
     buf_append(&c->bytes, p->steps.bytes.bytes, p->steps.bytes.size);
-    p->ran = true;
-    submit(p, c, false, run_done);
+    c->done = run_done;
+    c->data = p;
+    p->n_holds++;
+    p->ran = p->tries = true;
+    device_try(p->device, c);
 }
 
 // False: it cannot be.
@@ -230,7 +222,9 @@ void postmortem_poll(struct broker *b)
 {
     for (struct postmortem *p = b->postmortems, *next; p; p = next) {
         next = p->next;
-        if (!go_on(p))
+        if (p->tries && b->stopping)
+            device_end_trials(p->device);
+        else if (!p->tries && !go_on(p))
             answer(p, NULL);
     }
 }
@@ -295,7 +289,10 @@ static bool copy_pieces(struct postmortem *p)
     c->repeatable = true;
     c->label = "the operands of a fault";
     steps_again_move(&p->steps);
-    submit(p, c, true, copies_done);
+    c->done = copies_done;
+    c->data = p;
+    p->n_holds++;
+    device_submit_first(p->device, c);
     return true;
 }
 
@@ -373,8 +370,7 @@ struct postmortem *postmortem_begin(struct request *req, const struct command *c
                               .device = req->device,
                               .req = req,
                               .answer = answer_it,
-                              .n_made = req->device->space.n_made,
-                              .due = clock_ns() + POSTMORTEM_MS * 1000000ull };
+                              .n_made = req->device->space.n_made };
     if (!prepare(p, c)) {
         if (req->bound || req->launch)
             hint(err);

@@ -144,11 +144,46 @@ def test_nothing_is_found(client, x):
     assert "run again with checks, on what it had left of what it changes in place: no bad access was found" in message
 
 
-def test_an_address_made_of_numbers(client, x):
-    """Nobody knows where it should lie, so it is not checked: the second run fails as the first one did."""
-    message, _ = fault(client.ops.hidden, x, by=(1 << 44) + 64)
-    assert message.endswith(HINT)
-    assert client.ops.good(x).numpy()[1] == 2
+def restarts(client):
+    return client.status()["devices"][0]["restarts"]
+
+
+@pytest.mark.parametrize("spare", ["auto", "off"])
+def test_an_address_made_of_numbers(start_daemon, kernels, spare):
+    """Nobody knows where it should lie, so it is not checked: the second run fails as the first one did, in a process
+    of its own."""
+    daemon = start_daemon("--kernels", kernels, "--spare", spare)
+    with daemon.connect() as client:
+        x = client.tensor(np.arange(1024, dtype="float32"))
+        for n in range(1, 4):
+            message, _ = fault(client.ops.hidden, x, by=(1 << 44) + 64)
+            assert message.endswith(HINT)
+            assert client.ops.good(x).numpy()[1] == 2
+            assert restarts(client) == n
+        message, _ = fault(client.ops.wild, x, by=FAR)
+        assert "run again with checks: out-of-bounds read of 'x'" in message and restarts(client) == 4
+        last = "ready" if spare == "auto" else "none"
+        assert eventually(lambda: client.status()["devices"][0]["spare"] == last)
+
+
+def test_a_fault_while_another_runs_again(start_daemon, kernels):
+    """Each is told what it did; a process that does so is no spare meanwhile."""
+    daemon = start_daemon("--kernels", kernels)
+    with daemon.connect() as client:
+        x = client.tensor(np.arange(1024, dtype="float32"))
+        client.ops.good(x).numpy()
+        with Raw(daemon.socket) as one, Raw(daemon.socket) as other:
+            for raw in (one, other):
+                raw.make(1, "float32", [1024])
+            ids = [(one, one.request("forward", "deadlock", [1], {"by": FAR}, [2]))]
+            for raw, name in ((other, "wild"), (other, "wild"), (one, "wild")):
+                time.sleep(0.05)
+                ids.append((raw, raw.request("forward", name, [1], {"by": FAR}, [10 + len(ids)])))
+            for raw, number in ids:
+                with pytest.raises(RpcError, match="run again with checks: out-of-bounds read of 'x'|" + HINT):
+                    raw.wait(number)
+        assert restarts(client) == 4
+        np.testing.assert_array_equal(client.ops.good(x).numpy(), np.arange(1, 1025, dtype="float32"))
 
 
 def test_what_it_changed_in_place(client, x):
@@ -184,7 +219,9 @@ def test_others_go_first(served, client, x):
 def test_a_run_that_does_not_end_costs_no_more_than_it_may(client, x):
     """Its threads wait for one that has ended: today's error, at its time."""
     client.ops.good(x).numpy()
+    before = restarts(client)
     message, seconds = fault(client.ops.deadlock, x, by=FAR)
+    assert restarts(client) == before + 1
     assert message.endswith(HINT) or "out-of-bounds read of 'x'" in message, message
     assert seconds < 10
     np.testing.assert_array_equal(client.ops.good(x).numpy(), np.arange(1, 1025, dtype="float32"))
@@ -209,7 +246,7 @@ def test_a_client_that_is_gone(served, client, x):
         raw.request("forward", "wild", [1], {"by": FAR}, [2])
     np.testing.assert_array_equal(client.ops.good(x).numpy(), np.arange(1, 1025, dtype="float32"))
     assert eventually(lambda: len(client.status()["clients"]) == 1)
-    assert client.status()["devices"][0]["memory_used"] == 4096
+    assert eventually(lambda: client.status()["devices"][0]["memory_used"] == 4096)
 
 
 def test_no_room_for_copies(start_daemon, kernels):
