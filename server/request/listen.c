@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,9 @@
 #include <unistd.h>
 
 #include "request/parts.h"
+#include "base/clock.h"
 #include "base/fdpass.h"
+#include "base/file.h"
 #include "base/systemd.h"
 #include "request/conn.h"
 #include "base/log.h"
@@ -90,26 +93,34 @@ static bool check_folder(const char *socket, struct opd_err *err)
     return ok;
 }
 
-enum { LOCK_TRIES = 50 }; // half a second of them
+enum { LOCK_MS = 500, LOCK_AGAIN_US = 10000 };
 
-static bool is_served(const char *path)
+// Whether somebody answers there before `left` milliseconds are over.
+static bool is_served(const char *path, int left)
 {
+    static const char hello[] = "\x94\x00\x01\xa5hello\x90", *end = hello + sizeof hello - 1;
     struct sockaddr_un address = { .sun_family = AF_UNIX };
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct pollfd p = { .events = POLLIN };
+    char byte;
+    p.fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-    bool served = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
-    if (fd >= 0)
-        close(fd);
+    bool served = p.fd >= 0 && connect(p.fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+                  send(p.fd, hello, (size_t)(end - hello), MSG_NOSIGNAL) == end - hello &&
+                  poll(&p, 1, left) > 0 && recv(p.fd, &byte, 1, 0) == 1;
+    file_close(&p.fd);
     return served;
 }
 
-// What one that was killed had just forked holds its lock until it runs a program of its own.
+// What one that was killed had just forked holds its lock, and the socket that it listened on,
+// until it runs a program of its own.
 static bool lock_soon(int fd, const char *path)
 {
-    for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
-        if (i == LOCK_TRIES || is_served(path))
+    uint64_t began = clock_ns();
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        int left = LOCK_MS - (int)clock_ms_since(began);
+        if (left <= 0 || is_served(path, left))
             return false;
-        usleep(10000);
+        usleep(LOCK_AGAIN_US);
     }
     return true;
 }

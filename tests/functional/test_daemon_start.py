@@ -113,6 +113,11 @@ def test_help_names_every_option(option):
         (["--debug", "-x"], "unknown option '-x'"),
         (["--deadline", "0"], "above 0"),
         (["--deadline", "nan"], "nan"),
+        (["--keep", "-1"], "'-1', expected seconds, at least 0"),
+        (["--keep", "1e12"], "'1e12', expected seconds, at least 0 and at most 1000000000"),
+        (["--keep", "nan"], "nan"),
+        (["--keep", "inf"], "at most"),
+        (["--keep", ""], "expected seconds"),
         (["--max-connections", "1.5"], "1.5"),
         (["--warm=maybe"], "warm"),
         (["--kernels", "/no/such/folder"], "/no/such/folder"),
@@ -254,6 +259,27 @@ def test_a_lock_that_is_about_to_be_let_go(tmp_path, start_daemon):
         daemon = start_daemon(socket=path)
         timer.join()
     assert daemon.ready.startswith("ready: ")
+
+
+def test_a_socket_that_nobody_answers_on_any_more(tmp_path, start_daemon):
+    """A process that one that was killed had just forked has it and the lock, until it runs a program of its own."""
+    path = tmp_path / "opd.sock"
+    with open(f"{path}.lock", "w") as held, socket.socket(socket.AF_UNIX) as listening:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        listening.bind(str(path))
+        listening.listen(8)
+
+        def let_go():
+            fcntl.flock(held, fcntl.LOCK_UN)
+            listening.close()
+
+        timer = threading.Timer(0.1, let_go)
+        timer.start()
+        daemon = start_daemon(socket=path)
+        timer.join()
+    assert daemon.ready.startswith("ready: ")
+    with Raw(str(path)) as raw:
+        assert raw.call("hello")["pid"] == daemon.pid
 
 
 def test_stale_socket_is_replaced(tmp_path, start_daemon):
