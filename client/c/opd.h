@@ -347,7 +347,8 @@ OPD_API bool opd_unload(struct opd_client *client, const char *op, struct opd_er
 // memory is the graph's, whatever is freed. The id is the caller's to choose, opd_new_id() gives
 // one. opd_tensor_write() is refused meanwhile, but for tensors that were made since: what is
 // written to these stays. With a name (NULL or "": none) others can attach to the graph, and it
-// stays after this client. Where opd_graph_end() fails there is no graph; opd_graph_free() gives up
+// stays after this client, as long as the daemon: one that is killed keeps named tensors, and no
+// graph. Where opd_graph_end() fails there is no graph; opd_graph_free() gives up
 // one that is not ended.
 OPD_API bool opd_graph_begin(struct opd_client *client, int64_t id, const char *name,
                              struct opd_error *err);

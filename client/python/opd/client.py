@@ -153,7 +153,8 @@ class Client:
         not fit any more (results of other shapes), the graph stays on the version that it has, with
         a ReloadWarning.
 
-        name  others can attach_graph() to it, and it stays after this client
+        name  others can attach_graph() to it, and it stays after this client, as long as the
+              daemon: one that is killed keeps named tensors, and no graph
 
         Raises what the block raises; InvalidArgument for a graph within a graph, for a block that
         uses two devices, or runs nothing.
