@@ -184,3 +184,66 @@ def test_what_is_prepared_follows_edits(scale, tmp_path, isolated, methods):
             assert_close(grad_of(y, x), torch.full_like(x, factor))
         assert "call" in methods
     assert_close(grad_of(old, x), torch.full_like(x, 2))
+
+
+RUNS_OVER = """\
+//! op      runs_over(Tensor x, Tensor w, *, int read=0, int write=0, int back=0) -> Tensor y
+//! dtypes  float32
+//! shape   x [N]
+//! shape   w [N]
+//! shape   y [N]
+//!
+//! forward
+//!   kernel  runs_over
+//!   grid    1
+//!   block   64
+//! backward grad_x grad_w
+//!   kernel  runs_over_back
+//!   grid    1
+//!   block   64
+
+__global__ void runs_over(const float *x, const float *w, float *y, int64_t N, int64_t read, int64_t write)
+{
+    int64_t i = threadIdx.x;
+    y[i + write] = w[i]; // write
+    y[i] = x[i + read] + w[i]; // read
+}
+
+__global__ void runs_over_back(const float *grad_y, float *grad_x, float *grad_w, int64_t N, int64_t back)
+{
+    int64_t i = threadIdx.x;
+    grad_w[i] = grad_x[i] = grad_y[i + back]; // back
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "given, what, access",
+    [
+        ({"read": 1}, "read of 'x': element 64 of 64 (float32)", "// read"),
+        ({"read": -4096}, "read of 'x': element -4096 of 64 (float32)", "// read"),
+        ({"write": 64}, "write of 'y': element 64 of 64 (float32)", "// write"),
+        ({"back": 1}, "read of 'grad_y': element 64 of 64 (float32)", "// back"),
+    ],
+)
+def test_what_runs_over_into_the_next_tensor(ops, start_daemon, tmp_path, given, what, access):
+    (tmp_path / "runs_over.cu").write_text(RUNS_OVER)
+    line = [access in text for text in RUNS_OVER.splitlines()].index(True) + 1
+    opd.torch.use(start_daemon("--kernels", str(tmp_path)).socket)
+    x, w = torch.arange(64.0, requires_grad=True), torch.ones(64)
+
+    def call(**given):
+        y = opd.torch.ops.runs_over(x, w, **given)
+        return y, torch.autograd.grad(y.sum(), x)[0]
+
+    for _ in range(3):  # plain, prepared, prepared
+        with opd.torch.options(isolated=True, debug=True):
+            y, grad = call()
+            assert torch.equal(y, x + 1) and torch.equal(grad, torch.ones(64))
+            with pytest.raises(opd.KernelFault) as error:
+                call(**given)
+    assert f"out-of-bounds {what}, runs_over.cu:{line}" in str(error.value), error.value
+    with opd.torch.options(isolated=True):
+        y, grad = call()
+    assert torch.equal(y, x + 1) and torch.equal(grad, torch.ones(64))
+    opd.torch.release()

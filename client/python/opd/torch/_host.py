@@ -199,7 +199,7 @@ class DirectTransport(HostTransport):
 
 
 class StagedTransport(HostTransport):
-    """Another device of the daemon: it copies from the arena and back."""
+    """Another device of the daemon, or memory of its own for each tensor: it copies from the arena and back."""
 
     def _send(self, job: Job, layout: Layout, batch: Batch) -> Any:
         session, conn, shm = self._session, self.conn, self._arena_id

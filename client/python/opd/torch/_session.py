@@ -63,6 +63,7 @@ class Session:
         self._plans: dict[str, dict[Any, Plan]] = {}
         self._pulls: dict[Any, Prepared] = {}
         self._transports: dict[torch.device, tuple[str, Transport]] = {}
+        self._apart: Optional[Transport] = None  # for tensors on the CPU, each in memory of its own
         self._ids = 0
         self._paged: Optional[Link] = None  # whose page of versions is in use
         self._loaded: dict[str, Source] = {}  # by this connection
@@ -351,6 +352,8 @@ class Session:
                 self._forget()  # no daemon is started for this
             for _, transport in self._transports.values():
                 transport.release()
+            if self._apart is not None:
+                self._apart.release()
 
     def close(self) -> None:
         with self.lock:
@@ -363,6 +366,7 @@ class Session:
         self._plans.clear()
         self._pulls.clear()
         self._transports.clear()
+        self._apart = None
         self._ids = 0
 
     def _forward(
@@ -517,8 +521,15 @@ class Session:
         return plan, False
 
     def _transport(self, device: torch.device) -> Transport:
-        self._device_name(device)
-        return self._transports[device][1]
+        """What is to be debugged finds each tensor in memory of its own, with guards around it."""
+        name = self._device_name(device)
+        if device.type != "cpu" or name != "cpu" or not get_options().debug:
+            return self._transports[device][1]
+        if self._apart is None:
+            from ._host import StagedTransport
+
+            self._apart = StagedTransport(self, name)
+        return self._apart
 
     def _device_name(self, device: torch.device) -> str:
         """The daemon's name of the device that serves tensors on `device`."""
