@@ -2,12 +2,18 @@
 
 The time of a run on the device, as `opctl trace` has it: medians of --turns runs each, in turn. Both must give the same
 bits, and the checked one must report nothing; what does not is told below the table, and ends with status 1.
+
+Where compute-sanitizer is in $PATH or /usr/local/cuda/bin, a daemon runs under its memcheck, and the same calls as they
+are take their time there, too. --quick: one dtype of each operator, few turns; about two minutes.
 """
 
 import argparse
 import math
+import os
+import shutil
 import statistics
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -16,28 +22,31 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "functional")]
 
-from conftest import DEVICE, Daemon  # noqa: E402
+from conftest import DEVICE, PROGRAM, Daemon  # noqa: E402
 from raw import Raw, RpcError  # noqa: E402
 
-N = 1 << 24
+SANITIZER = shutil.which("compute-sanitizer", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
+PLAIN, CHECKED = 0, 1
 WAYS = [{}, {"debug": True}]
 THREADS = 8
 ZEROS = ["pcl_loss"]  # whose floats are numbers of classes, too
 RANDOM = np.random.default_rng(0).uniform(-2, 2, 1 << 16)
 
-# What is timed: shapes of the inputs, attributes beside the last example's; of the others that example.
-SHAPES = {
-    **{name: ([[N]], {}) for name in "acos elu gelu relu sigmoid silu tanh".split()},
-    **{name: ([[N], [N]], {}) for name in "add sub mul div mse_loss".split()},
-    "adam_step": ([[N]] * 4, {"step": 1}),
-    "sgd_step": ([[N]] * 3, {"momentum": 0.9}),
-    "softmax": ([[N >> 10, 1 << 10]], {}),
-    "layer_norm": ([[N >> 10, 1 << 10], [1 << 10], [1 << 10]], {}),
-    "rms_norm": ([[N >> 10, 1 << 10], [1 << 10]], {}),
-    "depthwise_conv2d": ([[32, 144, 56, 56], [144, 1, 3, 3], [144]], {"padding": [1, 1]}),
-    "upsample_bilinear2d": ([[8, 32, 128, 128]], {"size": [256, 256]}),
-    "lltm": ([[256, 512], [1536, 1024], [1536], [256, 512], [256, 512]], {}),
-}
+
+def shapes(n):
+    """What is timed: shapes of the inputs, attributes beside the last example's; of the others that example."""
+    return {
+        **{name: ([[n]], {}) for name in "acos elu gelu relu sigmoid silu tanh".split()},
+        **{name: ([[n], [n]], {}) for name in "add sub mul div mse_loss".split()},
+        "adam_step": ([[n]] * 4, {"step": 1}),
+        "sgd_step": ([[n]] * 3, {"momentum": 0.9}),
+        "softmax": ([[n >> 10, 1 << 10]], {}),
+        "layer_norm": ([[n >> 10, 1 << 10], [1 << 10], [1 << 10]], {}),
+        "rms_norm": ([[n >> 10, 1 << 10], [1 << 10]], {}),
+        "depthwise_conv2d": ([[32, 144, 56, 56], [144, 1, 3, 3], [144]], {"padding": [1, 1]}),
+        "upsample_bilinear2d": ([[8, 32, 128, 128]], {"size": [256, 256]}),
+        "lltm": ([[256, 512], [1536, 1024], [1536], [256, 512], [256, 512]], {}),
+    }
 
 
 def values(dtype, n, zeros):
@@ -98,17 +107,17 @@ class Subject(Raw):
         return [self.call("tensor_read", id, 0) for id in ids]
 
 
-def large(info):
+def large(info, n):
     """What is timed, as an example."""
     last = info["examples"][-1]
-    if info["name"] not in SHAPES:
+    if info["name"] not in shapes(n):
         return last
-    shapes, attrs = SHAPES[info["name"]]
-    return {"attrs": {**last["attrs"], **attrs}, "inputs": [{"dtype": info["dtypes"][0], "shape": shape} for shape in shapes]
-            + [None] * (len(info["inputs"]) - len(shapes))}  # fmt: skip
+    sizes, attrs = shapes(n)[info["name"]]
+    return {"attrs": {**last["attrs"], **attrs}, "inputs": [{"dtype": info["dtypes"][0], "shape": size} for size in sizes]
+            + [None] * (len(info["inputs"]) - len(sizes))}  # fmt: skip
 
 
-def compare(socket, info, dtype, times):
+def compare(socket, info, dtype, n):
     """What is wrong, a line each. Compiles what is timed later."""
     for number, example in enumerate(info["examples"], 1):
         with Subject(socket, info, dtype, example) as subject:
@@ -117,19 +126,19 @@ def compare(socket, info, dtype, times):
                     yield f"{info['name']}, {dtype}, example {number}: other bits"
             except RpcError as error:
                 yield f"{info['name']}, {dtype}, example {number}: {error}"
-    if times:
-        with Subject(socket, info, dtype, large(info)) as subject:
-            subject.run(0), subject.run(1)
+    if n:
+        with Subject(socket, info, dtype, large(info, n)) as subject:
+            subject.run(PLAIN), subject.run(CHECKED)
 
 
-def compare_all(socket, subjects, times):
+def compare_all(socket, subjects, n):
     left, wrong = list(reversed(subjects)), []
 
     def work():
         while left:
             try:
                 info, dtype = left.pop()
-                wrong.extend(compare(socket, info, dtype, times))
+                wrong.extend(compare(socket, info, dtype, n))
             except Exception as error:
                 wrong.append(f"{info['name']}, {dtype}: {error!r}")
 
@@ -141,14 +150,14 @@ def compare_all(socket, subjects, times):
     return wrong
 
 
-def seconds(client, daemon, info, dtype, turns):
-    """{direction: [of it as it is, checked]}: medians."""
-    with client.trace() as trace, Subject(daemon.socket, info, dtype, large(info)) as subject:
-        for turn in range(turns):
-            for way in (0, 1):
+def seconds(client, daemon, info, dtype, args, ways):
+    """{direction: [of each way]}: medians."""
+    with client.trace() as trace, Subject(daemon.socket, info, dtype, large(info, args.size)) as subject:
+        for _ in range(args.turns):
+            for way in ways:
                 made = subject.run(way)
                 subject.call("free", "tensor", made)
-        want = turns * 2 * (1 + subject.backward)
+        want = args.turns * len(ways) * (1 + subject.backward)
         runs = []
         while len(runs) < want:
             runs += [run for run in trace.read() if run["op"].split(".")[0] == info["name"]]
@@ -156,28 +165,87 @@ def seconds(client, daemon, info, dtype, turns):
     for direction in ("forward", "backward"):
         times = [run["seconds"] for run in runs if run["direction"] == direction and run["kernels"]]
         if times:
-            found[direction] = [statistics.median(times[0::2]), statistics.median(times[1::2])]
+            found[direction] = [statistics.median(times[k :: len(ways)]) for k in range(len(ways))]
     return found
+
+
+def start_sanitized(device):
+    """A daemon all of whose processes run under memcheck; None where that is not to be had."""
+    if not SANITIZER or not device.startswith("cuda"):
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="opd-memcheck-"))
+    program = folder / "opd"
+    program.write_text(f'#!/bin/sh\nexec {SANITIZER} --tool memcheck --target-processes all --log-file {folder}/log '
+                       f'{Path(PROGRAM).resolve()} "$@"\n')  # fmt: skip
+    program.chmod(0o755)
+    try:
+        daemon = Daemon("--spare", "off", "--deadline", "120", device=device, program=str(program))
+        daemon.memcheck = folder
+        return daemon
+    except AssertionError as error:
+        print(f"no daemon under {SANITIZER}: {error}")
+        return None
+
+
+def stop_sanitized(daemon):
+    """Who was started is the tool: the daemon is asked."""
+    with daemon.connect() as client:
+        client.stop()
+    daemon.process.wait(60)
+    daemon.process.stdout.close()
+    said = (daemon.memcheck / "log").read_text() if (daemon.memcheck / "log").exists() else ""
+    print("\n" + "\n".join(line for line in said.splitlines() if "ERROR SUMMARY" in line))
+    shutil.rmtree(daemon.memcheck)
+    shutil.rmtree(daemon.folder)
+
+
+def row(found, beside):
+    """Of one operator and dtype: the plain time, and what the others take in times of it."""
+    cells = []
+    for direction in ("forward", "backward"):
+        plain, checked = found.get(direction, (0, 0))
+        cells += [f"{plain * 1e6:.0f}", f"{checked / plain:.2f}"] if plain else ["", ""]
+        cells += [f"{beside[direction][0] / plain:.1f}"] if plain and direction in beside else [""]
+    return " | ".join(cells)
+
+
+def report(args, subjects, daemon, sanitized):
+    print("| operator | dtype | forward, µs | checked | memcheck | backward, µs | checked | memcheck |")
+    print("|---|---|---|---|---|---|---|---|")
+    for info, dtype in subjects:
+        with daemon.connect() as client:
+            found, beside = seconds(client, daemon, info, dtype, args, [PLAIN, CHECKED]), {}
+        if sanitized:
+            try:
+                with sanitized.connect() as client:
+                    beside = seconds(client, sanitized, info, dtype, args, [PLAIN])
+            except Exception as error:
+                print(f"{info['name']}, {dtype}, memcheck: {error!r}")
+        print(f"| {info['name']} | {dtype} | {row(found, beside)} |", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default=DEVICE)
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--size", type=int, default=1 << 24, help="elements of what is timed")
     parser.add_argument("--only", help="operators, with commas between")
+    parser.add_argument("--quick", action="store_true", help="one dtype of each, of 2^22 elements, three turns")
     parser.add_argument("--no-times", action="store_true", help="the bits alone, of every example")
     args = parser.parse_args()
+    if args.quick:
+        args.turns, args.size = min(args.turns, 3), min(args.size, 1 << 22)
     daemon = Daemon("--spare", "off", device=args.device)
-    with daemon.connect() as client, Raw(daemon.socket) as raw:
+    with Raw(daemon.socket) as raw:
         infos = [i for i in raw.call("op_list") if not args.only or i["name"] in args.only.split(",")]
-        subjects = [(info, dtype) for info in infos for dtype in info["dtypes"]]
-        wrong = compare_all(daemon.socket, subjects, not args.no_times)
-        print("| operator | dtype | forward, µs | checked | backward, µs | checked |\n|---|---|---|---|---|---|")
-        for info, dtype in [] if args.no_times else subjects:
-            found = seconds(client, daemon, info, dtype, args.turns)
-            cells = [f"{found[d][0] * 1e6:.0f} | {found[d][1] / found[d][0]:.2f}" if d in found else "| "
-                     for d in ("forward", "backward")]  # fmt: skip
-            print(f"| {info['name']} | {dtype} | {' | '.join(cells)} |", flush=True)
+    subjects = [(i, dtype) for i in infos for dtype in (i["dtypes"] if not args.quick else
+                ["float32"] if "float32" in i["dtypes"] else i["dtypes"][:1])]  # fmt: skip
+    wrong = compare_all(daemon.socket, subjects, 0 if args.no_times else args.size)
+    if not args.no_times:
+        sanitized = start_sanitized(args.device)
+        report(args, subjects, daemon, sanitized)
+        if sanitized:
+            stop_sanitized(sanitized)
     daemon.stop()
     print(f"\n{len(subjects)} operators and dtypes, every example: {len(wrong)} wrong", *wrong, sep="\n")
     sys.exit(bool(wrong))

@@ -28,6 +28,28 @@ ASM = (
     'asm volatile("{.reg .pred p; setp.ge.s64 p, %1, 0; @p ld.global.f32 %0, [%2];}"'
     ' : "=f"(f) : "l"(by), "l"(x + i + by));'
 )
+COPY = (
+    'asm volatile("cp.async.ca.shared.global [%0], [%1], 4; cp.async.wait_all;"'
+    ' :: "r"((unsigned)__cvta_generic_to_shared(t + threadIdx.x)), "l"(x + i + by) : "memory");'
+)
+ACCESSED = """\
+//! op      accessed(Tensor x, *, int by=0) -> Tensor y
+//! dtypes  float32
+//! shape   x [R, C]
+//! shape   y [R, C]
+//!
+//! forward
+//!   kernel  accessed<scalar_t>
+//!   grid    R
+//!   block   C
+
+template <class scalar_t>
+__global__ void accessed(const torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits> x,
+                         torch::PackedTensorAccessor32<scalar_t, 2, torch::RestrictPtrTraits> y, int64_t by)
+{
+    y[blockIdx.x][threadIdx.x] = x[blockIdx.x + by][threadIdx.x]; // here
+}
+"""
 
 # name: (what stands before the kernel, its line, `by`, the message)
 PLANTED = {
@@ -64,6 +86,14 @@ PLANTED = {
     "asserts": ("", "assert(i != by); y[i] = x[i];", 3, "an assertion failed"),
     "leaves": ("", "float f = x[i + by]; __syncthreads(); y[i] = __shfl_xor_sync(~0u, f, 1);", 1,
                "out-of-bounds read of 'x': element 1024 of 1024 (float32)"),
+    "strides": ("", "y[i] = x[i / 64 * (64 + by) + i % 64];", 1,
+                "out-of-bounds read of 'x': element 1024 of 1024 (float32)"),
+    "scatters": ("", "atomicAdd((float *)y + (int64_t)(float)x[i] * by, 1.0f);", 2,
+                 "out-of-bounds write of 'y': element 1024 of 1024 (float32)"),
+    "last": ("", "y[i] = x[i == 1023 ? 1023 + by : 1023 - i];", 1,
+             "out-of-bounds read of 'x': element 1024 of 1024 (float32)"),
+    "copies": ("", "__shared__ float t[64]; " + COPY + " __syncthreads(); y[i] = t[threadIdx.x];", 1,
+               "out-of-bounds read of 'x': element 1024 of 1024 (float32)"),
 }  # fmt: skip
 DEEP = {"noinline": (OUTSIDE, "y[i] = outside((const float *)x, i + by);", 1 << 42, "which is in no tensor")}
 GOOD = (
@@ -95,7 +125,8 @@ FOREIGN = {
                   " h = __shfl_sync(~0u, (unsigned)(a >> 32), threadIdx.x % 32);"
                   " y[i] = *(float *)((uint64_t)h << 32 | l);"),
 }  # fmt: skip
-OPERATORS = {**PLANTED, **DEEP, **KEPT, **FOREIGN, "good": GOOD}
+EIGHTS = ("", "if (i % 8 == 0) *(float4 *)(y + i) = *(const float4 *)(x + i);")
+OPERATORS = {**PLANTED, **DEEP, **KEPT, **FOREIGN, "good": GOOD, "eights": EIGHTS}
 
 
 planted = Planted("float16 float32", OPERATORS)
@@ -104,7 +135,9 @@ source, line = planted.source, planted.line
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    return planted.write(tmp_path_factory.mktemp("kernels"))
+    folder = tmp_path_factory.mktemp("kernels")
+    (folder / "accessed.cu").write_text(ACCESSED)
+    return planted.write(folder)
 
 
 def fault(client, name, x, **options):
@@ -125,6 +158,22 @@ def test_planted(client, name):
     assert client.status()["devices"][0]["restarts"] == restarts
     np.testing.assert_array_equal(neighbour.numpy(), values)
     np.testing.assert_array_equal(x.numpy(), values)
+
+
+def test_a_vector_half_of_which_is_outside(client):
+    x = client.tensor(np.zeros(1004, "float16"))
+    message = fault(client, "eights", x, debug=True)
+    assert "out-of-bounds read of 'x': element 1004 of 1004 (float16)" in message
+    assert message.endswith(line("eights"))
+
+
+def test_an_accessor(client):
+    x = client.tensor(np.arange(1024, dtype="float32").reshape(16, 64))
+    np.testing.assert_array_equal(client.ops.accessed(x, debug=True).numpy(), x.numpy())
+    message = fault(client, "accessed", x, by=1, debug=True)
+    where = 1 + ["// here" in text for text in ACCESSED.splitlines()].index(True)
+    assert "out-of-bounds read of 'x': element 1024 of 1024 (float32)" in message
+    assert message.endswith(f"accessed.cu:{where}")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
