@@ -505,6 +505,8 @@ __device__ __forceinline__ bool check(report_t *report, int line, bool holds, lo
 #define CUDA_KERNEL_LOOP(i, n) for (auto i : opd::grid_stride(n))
 #endif
 #define CUDA_1D_KERNEL_LOOP(i, n) CUDA_KERNEL_LOOP(i, n)
+#define CUDA_KERNEL_LOOP_TYPE(i, n, T) CUDA_KERNEL_LOOP(i, (T)(n))
+#define CUDA_1D_KERNEL_LOOP_T(i, n, T) CUDA_KERNEL_LOOP(i, (T)(n))
 
 // Returns the old value, as CUDA's own.
 __device__ __forceinline__ opd::half atomicAdd(opd::half *p, opd::half v)

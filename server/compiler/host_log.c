@@ -79,13 +79,42 @@ static bool append_refusal(struct buf *out, const char *line, const char *end)
     return true;
 }
 
+static const char *next_line(const char *line)
+{
+    const char *end = strchrnul(line, '\n');
+    return *end ? end + 1 : end;
+}
+
+// Behind a warning that a macro of ours is defined again, which a pasted file may do: its own is
+// meant. NULL: the line is none.
+static const char *skip_redefined(const char *line)
+{
+    const char *end = strchrnul(line, '\n');
+    if (!holds(line, end, "warning: ") || !holds(line, end, " redefined"))
+        return NULL;
+    do
+        line = next_line(line);
+    while (*line == ' ' || starts(line, "In file included from "));
+    end = strchrnul(line, '\n');
+    bool ours = skip_own_place(line) || starts(line, "opd.cuh:") || starts(line, "opd-");
+    if (!ours || !holds(line, end, "previous definition"))
+        return NULL;
+    do
+        line = next_line(line);
+    while (*line == ' ');
+    return line;
+}
+
 char *host_log_rewrite(const char *log)
 {
     struct buf out = { 0 };
     bool shown = true; // whether the source that is shown below belongs to a line that was kept
     for (const char *next; *log; log = next) {
         const char *end = strchrnul(log, '\n'), *text = skip_own_place(log);
-        next = *end ? end + 1 : end;
+        next = skip_redefined(log);
+        if (next)
+            continue;
+        next = next_line(log);
         bool is_source = *log == ' ';
         if (is_source && !shown)
             continue;

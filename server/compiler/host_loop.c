@@ -4,7 +4,9 @@
 
 #include "compiler/host_unit.h"
 
-static const char *const kernel_loops[] = { "CUDA_KERNEL_LOOP", "CUDA_1D_KERNEL_LOOP", NULL };
+static const char *const kernel_loops[] = { "CUDA_KERNEL_LOOP", "CUDA_1D_KERNEL_LOOP",
+                                            "CUDA_KERNEL_LOOP_TYPE", "CUDA_1D_KERNEL_LOOP_T",
+                                            NULL };
 
 // What tells the threads of a block apart, or counts them, or may hide either. How often a maximum
 // is taken changes nothing.

@@ -1,9 +1,11 @@
 #include "compiler/rtc_log.h"
 
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "compiler/field.h"
 
 static const char *const name_map = "__nv_name_map"; // NVRTC's pretended file of name expressions
 static const char *const at_end = "At end of source: ";
@@ -67,11 +69,43 @@ static bool is_left_out(const char *line, const char *end)
     return false;
 }
 
+// A macro of ours is defined again, which a pasted file may do: its own is meant.
+static bool is_redefined(const char *text, const char *end)
+{
+    static const char place[] = " (declared at line ";
+    const char *at = memmem(text, (size_t)(end - text), place, strlen(place));
+    if (!at || !memmem(text, (size_t)(at - text), "redefinition of macro", 21))
+        return false;
+    at += strlen(place);
+    at += strspn(at, "0123456789");
+    if (strncmp(at, " of ", 4) != 0)
+        return false;
+    char *file = mem_strndup(at + 4, strcspn(at + 4, ")\n"));
+    struct field_header header;
+    bool ours = field_find(file, &header); // opd.cuh, too
+    free(file);
+    return ours;
+}
+
+// Behind a diagnostic and the source that is shown below it.
+static const char *skip_diagnostic(const char *line)
+{
+    do {
+        const char *end = strchrnul(line, '\n');
+        line = *end ? end + 1 : end;
+    } while (*line == ' ');
+    return *line == '\n' ? line + 1 : line;
+}
+
 char *rtc_log_rewrite(const char *log)
 {
     struct buf out = { 0 };
     while (*log) {
         const char *end = strchrnul(log, '\n'), *next = *end ? end + 1 : end, *open, *text;
+        if (split_head(log, end, &open, &text) && is_redefined(text, end)) {
+            log = skip_diagnostic(log);
+            continue;
+        }
         if (split_head(log, end, &open, &text)) {
             int column = find_column(next);
             buf_append(&out, log, (size_t)(open - log));

@@ -71,7 +71,8 @@ bool guess_is_linear(const struct proposal *p, const struct signature *k, char a
         if (!isspace((unsigned char)*begin))
             buf_append(&tight, begin, 1);
     bool found = strstr(buf_str(&tight), one) || strstr(buf_str(&tight), other) ||
-                 (axis == 'x' && strstr(buf_str(&tight), "KERNEL_LOOP("));
+                 (axis == 'x' && (strstr(buf_str(&tight), "KERNEL_LOOP(") ||
+                                  strstr(buf_str(&tight), "KERNEL_LOOP_T")));
     buf_finish(&tight);
     return found;
 }

@@ -1,8 +1,12 @@
 """What kernels of the field look like: their parameters' types have names of their own, kernels share a name, and
 their gradients are written whether anybody wants them or not."""
 
+import pathlib
+import subprocess
+
 import numpy as np
 import pytest
+from conftest import PATIENCE, PROGRAM
 
 import opd
 
@@ -144,12 +148,38 @@ __global__ void turn(const float *x, float *y, int n)
 }
 """
 
+LOOPS = """
+//! op      loops(Tensor x) -> Tensor y
+//! dtypes  float32
+//! shape   x y [n]
+//! example x=[9]
+//! forward
+//!   zero y
+//!   kernel odd
+#include <ATen/cuda/CUDAContext.h>
+#define CUDA_1D_KERNEL_LOOP(i, n) \\
+    for (int i = 2 * threadIdx.x + 1; i < (n); i += 2 * blockDim.x)
+#define CUDA_KERNEL_LOOP(i, n) for (int i = 2 * (threadIdx.x + 1); i < (n); i += 2 * blockDim.x)
+#define CUDA_KERNEL_LOOP_TYPE(i, n, T) for (T i = 0; i < T(n); i = n)
+#define TORCH_CHECK(c, what) do { if (!(c)) return; } while (0)
+#define C10_WARP_SIZE 64
+#define INFINITY 1e30f
+__global__ void odd(const float *x, float *y, int n)
+{
+    TORCH_CHECK(C10_WARP_SIZE == 64 && INFINITY < 2e30f, "nothing is written");
+    CUDA_1D_KERNEL_LOOP(i, n) y[i] = x[i];
+    CUDA_KERNEL_LOOP(i, n) y[i] = -x[i];
+    CUDA_KERNEL_LOOP_TYPE(i, n, short) y[i] = 7 * sizeof i;
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def client(start_shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernels")
     (folder / "named.cu").write_text(NAMED)
     (folder / "helped.cu").write_text(HELPED)
+    (folder / "loops.cu").write_text(LOOPS)
     shared = "extern __shared__ char bytes[];"
     for name, where, here in (("stored_out", shared, ""), ("stored_in", "", shared)):
         text = STORED.replace("stored", name).replace("WHERE", where).replace("HERE", here)
@@ -203,3 +233,17 @@ def test_of_one_name_what_the_header_has_is_taken(client, dtype):
 def test_shared_memory_is_looked_at_as_a_struct(client, name):
     x = np.arange(5, dtype=np.float32)
     assert np.array_equal(getattr(client.ops, name)(client.tensor(x)).numpy(), x[::-1])
+
+
+def test_a_file_may_define_what_opd_has_defined(client, tmp_path):
+    """Without a warning, and its own is meant."""
+    y = client.ops.loops(client.tensor(np.arange(9, dtype=np.float32)))
+    assert y.numpy().tolist() == [14, 1, -2, 3, -4, 5, -6, 7, -8]
+    file = tmp_path / "loops.cu"
+    file.write_text(LOOPS + "#define TWICE 1\n#define TWICE 2\n")
+    opctl = pathlib.Path(PROGRAM).with_name("opctl")
+    for target in ("cpu", "sm_90"):
+        done = subprocess.run([opctl, "check", file, "--target", target], timeout=PATIENCE, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        assert done.returncode == 0 or "NVRTC" in done.stdout, done.stdout
+        assert done.stdout.count("redefin") == (done.returncode == 0) and "KERNEL_LOOP" not in done.stdout

@@ -401,6 +401,14 @@ static void test_log_rewrite(void **state)
     assert_non_null(strstr(first, "a.cu: the C++ compiler failed on kernel 'k': c++: killed"));
     assert_null(strchr(first, '\n'));
     free(first);
+    assert_null(host_log_rewrite(
+        "a.cu:3:9: warning: 'F' macro redefined [-Wmacro-redefined]\n    3 | #define F\n      | ^\n"
+        "In file included from opd.cpp:2:\nopd.cuh:9:9: note: previous definition is here\n"
+        "    9 | #define F\n      | ^\n"));
+    log = host_log_rewrite("a.cu:3:9: warning: \"F\" redefined\n    3 | #define F\n"
+                           "a.cu:2:9: note: this is the location of the previous definition\n");
+    assert_non_null(strstr(log, "a.cu:2:9: note"));
+    free(log);
 }
 
 int main(void)
