@@ -19,6 +19,8 @@ struct filler {
     const struct signature_param *param; // the kernel's, for errors
     struct argument_list *out;
     int n_lists; // of `chunks` that have an array
+    member_visit *visit; // in place of being bound, or NULL
+    void *data;
 };
 
 // int2, float4 and the like, dim3 and std::pair, where the file has none of that name.
@@ -82,6 +84,8 @@ static bool add(struct filler *f, const struct argument *arg)
 static bool add_mark(struct filler *f, const char *name, enum param_kind kind,
                      const struct struct_definition *def)
 {
+    if (f->visit)
+        return true;
     struct signature_param *p = arena_alloc(f->r->arena, 1, sizeof *p);
     *p = (struct signature_param){ .name = name,
                                    .type = f->param->type,
@@ -159,6 +163,8 @@ static bool add_member(struct filler *f, const struct struct_member *m, const ch
     p->name = path;
     p->type = type;
     p->line = p->line ? p->line : f->param->line;
+    if (f->visit)
+        return f->visit(p, f->data), true;
     struct argument arg = { .param = p, .tensor = -1 };
     return bind_param(f->r, f->launch, &arg) && add(f, &arg);
 }
@@ -319,7 +325,7 @@ static bool add_members(struct filler *f, const struct struct_definition *def, c
         return false;
     bool table = f->launch->chunk &&
                  (find_member(def, "block_to_tensor") || find_member(def, "block_to_chunk"));
-    int from = f->out->n;
+    int from = table ? f->out->n : 0;
     for (int i = 0; i < def->n_members; i++) {
         const struct struct_member *m = &def->members[i];
         const char *name = arena_printf(f->r->arena, "%s.%s", path, m->param.name);
@@ -352,6 +358,13 @@ const char *members_type(struct reader *r, const struct step *launch, const char
 bool members_bind(struct reader *r, const struct step *launch, const struct signature_param *p,
                   struct argument_list *out)
 {
-    struct filler f = { r, launch, p, out, 0 };
+    struct filler f = { .r = r, .launch = launch, .param = p, .out = out };
+    return add_struct(&f, substitute(&f, NULL, NULL, p->type), p->name, 0);
+}
+
+bool members_each(struct reader *r, const struct step *launch, const struct signature_param *p,
+                  member_visit *visit, void *data)
+{
+    struct filler f = { .r = r, .launch = launch, .param = p, .visit = visit, .data = data };
     return add_struct(&f, substitute(&f, NULL, NULL, p->type), p->name, 0);
 }

@@ -69,8 +69,10 @@ bool propose_header(const char *file, const char *text, size_t size, const char 
     int n;
     p.text = arena_printf(&p.arena, "\n%.*s", (int)size, text) + 1; // something is before it
     bool ok = signature_scan(file, text, size, &p.arena, &all, &n, err);
-    if (ok)
+    if (ok) {
+        guess_open_structs(&p, all, n);
         choose(&p, all, n, chosen);
+    }
     if (ok && p.n_kernels == 0)
         ok = op_fail(err, "%s: %s '%s'", file,
                      n ? "it has no kernel" : "it has no __global__ function", chosen);

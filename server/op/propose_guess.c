@@ -97,10 +97,13 @@ static bool is_store(const char *after, const char *end, bool *out_update, const
 }
 
 // How a kernel's text writes to what a pointer points to, and whether it reads that before.
-static int find_stores(const struct proposal *p, const struct signature *k, const char *name)
+static int find_stores(struct proposal *p, const struct signature *k,
+                       const struct signature_param *param)
 {
-    const char *begin, *end, *value;
+    const char *begin, *end, *value, *name = param->name;
     int found = 0, n = 0;
+    if (param->path) // "p.x", of whose elements the index is hardly a plain number
+        name = arena_strndup(&p->arena, param->path, strcspn(param->path, "["));
     guess_find_body(p, k, &begin, &end);
     for (const char *at = begin; (at = guess_find_word(at, end, name)); at += strlen(name), n++) {
         const char *before = at;
@@ -123,23 +126,25 @@ static int find_stores(const struct proposal *p, const struct signature *k, cons
     return found;
 }
 
-bool guess_is_written(const struct proposal *p, const struct signature *k,
+bool guess_is_written(struct proposal *p, const struct signature *k,
                       const struct signature_param *param)
 {
     bool some_const = false, some_stored = false;
     const struct signature_param *last = NULL;
     if (!param->type || param->kind == PARAM_VALUE || !param->writes)
         return false;
+    if (guess_find_made(p, param->name) && !(find_stores(p, k, param) & (STORED | ATOMIC)))
+        return false;
     for (int i = 0; i < k->n_params; i++) {
         const struct signature_param *other = &k->params[i];
         if (!other->type || other->kind == PARAM_VALUE)
             continue;
         some_const = some_const || !other->writes;
-        some_stored = some_stored || find_stores(p, k, other->name) & (STORED | ATOMIC);
+        some_stored = some_stored || find_stores(p, k, other) & (STORED | ATOMIC);
         last = other;
     }
     return (some_const && !guess_is_one_of(param->name, WORDS("mask"))) ||
-           find_stores(p, k, param->name) & (STORED | ATOMIC) || (!some_stored && param == last);
+           find_stores(p, k, param) & (STORED | ATOMIC) || (!some_stored && param == last);
 }
 
 // --- what parameters are
@@ -221,6 +226,19 @@ static bool is_size(const char *name)
                                        "height", "width", "channel", "count", "batch", "total_")));
 }
 
+const char *guess_template_arg(struct proposal *p, const struct signature *k, int i)
+{
+    const struct template_param *t = &k->template_params[i];
+    if (t->is_type)
+        return i && guess_has_part(t->name, WORDS("acc")) ? "acc_t" : "scalar_t";
+    if (t->type)
+        return arena_printf(&p->arena, "%s(0)", t->type);
+    return guess_has_part(t->name, WORDS("vec"))                      ? "1"
+           : guess_has_part(t->name, WORDS("warp", "tile"))           ? "32"
+           : guess_has_part(t->name, WORDS("block", "thread", "size")) ? "256"
+                                                                      : "1";
+}
+
 static struct guessed_tensor *find_tensor(struct proposal *p, const char *name)
 {
     for (int i = 0; i < p->n_tensors; i++)
@@ -241,6 +259,13 @@ struct guessed_tensor *guess_find_made(struct proposal *p, const char *name)
     return NULL;
 }
 
+// "p." of the member "p.x" of a struct; "": it is none.
+static const char *owner_of(struct proposal *p, const struct signature_param *param)
+{
+    const char *dot = param->path ? strrchr(param->path, '.') : NULL;
+    return dot ? arena_strndup(&p->arena, param->path, (size_t)(dot + 1 - param->path)) : "";
+}
+
 static void add_tensor(struct proposal *p, const struct signature *k,
                        const struct signature_param *param, enum role role)
 {
@@ -252,6 +277,7 @@ static void add_tensor(struct proposal *p, const struct signature *k,
         .type = is_type_param(k, param->type) ? "scalar_t" : param->type,
         .role = role,
         .rank = param->rank,
+        .owner = owner_of(p, param),
     };
 }
 
@@ -261,6 +287,14 @@ bool guess_is_listed(const char *const *names, int n, const char *name)
         if (strcmp(names[i], name) == 0)
             return true;
     return false;
+}
+
+static void add_size(struct proposal *p, const char *name, const char *owner)
+{
+    if (p->n_sizes == MAX_NAMES || guess_is_listed(p->sizes, p->n_sizes, name))
+        return;
+    p->owners[p->n_sizes] = owner;
+    p->sizes[p->n_sizes++] = name;
 }
 
 static void add_value(struct proposal *p, const struct signature *k,
@@ -275,15 +309,19 @@ static void add_value(struct proposal *p, const struct signature *k,
     for (int i = 0; i < p->n_attrs; i++)
         if (strcmp(p->attrs[i].name, param->name) == 0)
             return;
-    if (strcmp(param->type, "bool") == 0 || floats)
+    if (param->list > 0 && (floats || integer))
+        p->attrs[p->n_attrs++] = (struct guessed_value){
+            param->name,
+            arena_printf(&p->arena, "%s[%d]", floats ? "float" : "int", param->list),
+        };
+    else if (strcmp(param->type, "bool") == 0 || floats)
         p->attrs[p->n_attrs++] = (struct guessed_value){ param->name, floats ? "float" : "bool" };
     else if (integer && !p->total && is_total(param->name))
         p->total = param->name;
     else if (integer && p->total && strcmp(p->total, param->name) == 0)
         return;
     else if (integer && is_size(param->name)) {
-        if (!guess_is_listed(p->sizes, p->n_sizes, param->name))
-            p->sizes[p->n_sizes++] = param->name;
+        add_size(p, param->name, owner_of(p, param));
     } else if (integer)
         p->attrs[p->n_attrs++] = (struct guessed_value){ param->name, "int" };
 }
@@ -298,7 +336,7 @@ void guess_take_forward(struct proposal *p, const struct signature *k)
             add_value(p, k, param);
             continue;
         }
-        int stores = find_stores(p, k, param->name);
+        int stores = find_stores(p, k, param);
         bool changed = ((stores & READ_FIRST) && (stores & STORED) && !(stores & ATOMIC)) ||
                        guess_is_one_of(param->name, WORDS("input", "inp", "inout", "in_out"));
         add_tensor(p, k, param,
@@ -388,11 +426,25 @@ static void fit_ranks(struct proposal *p, int most, bool ranked)
 {
     const char *const *names = WORDS("N", "C", "D", "H", "W", "K", "L", "M");
     for (; *names && p->n_sizes < most; names++)
-        if (!guess_is_listed(p->sizes, p->n_sizes, *names) && !find_tensor(p, *names))
-            p->sizes[p->n_sizes++] = *names;
+        if (!find_tensor(p, *names))
+            add_size(p, *names, "");
     for (int i = most; ranked && i < p->n_sizes && p->n_attrs < MAX_NAMES; i++)
         p->attrs[p->n_attrs++] = (struct guessed_value){ p->sizes[i], "int" };
     p->n_sizes = ranked && most < p->n_sizes ? most : p->n_sizes;
+}
+
+// Of a struct whose tensors are results: no input says them.
+static bool is_of_result(const struct proposal *p, int size)
+{
+    bool made = false, given = false, others = false;
+    for (int i = 0; i < p->n_sizes; i++)
+        others = others || strcmp(p->owners[i], p->owners[size]) != 0;
+    for (int i = 0; i < p->n_tensors; i++) {
+        bool own = strcmp(p->tensors[i].owner, p->owners[size]) == 0;
+        made = made || (own && !is_given(&p->tensors[i]));
+        given = given || (own && is_given(&p->tensors[i]));
+    }
+    return p->owners[size][0] && made && !given && others;
 }
 
 void guess_sizes(struct proposal *p)
@@ -405,10 +457,11 @@ void guess_sizes(struct proposal *p)
         most = rank > most ? rank : most;
     }
     if (p->n_sizes == 0)
-        p->sizes[p->n_sizes++] = p->total && !most ? p->total : "N";
+        add_size(p, p->total && !most ? p->total : "N", "");
     if (p->total && strcmp(p->sizes[0], p->total) == 0)
         p->total = NULL;
     fit_ranks(p, most, n_ranked > 0 && n_ranked == n_inputs);
-    for (int i = 0; n_inputs == 0 && i < p->n_sizes && p->n_attrs < MAX_NAMES; i++)
-        p->attrs[p->n_attrs++] = (struct guessed_value){ p->sizes[i], "int" };
+    for (int i = 0; i < p->n_sizes && p->n_attrs < MAX_NAMES; i++)
+        if (n_inputs == 0 || is_of_result(p, i))
+            p->attrs[p->n_attrs++] = (struct guessed_value){ p->sizes[i], "int" };
 }

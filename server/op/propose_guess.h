@@ -13,7 +13,8 @@ enum role { INPUT, OUTPUT, CHANGED, SAVED }; // CHANGED: in place
 struct guessed_tensor {
     const char *name, *type;
     enum role role;
-    int rank; // of an accessor, which its shape has; 0: any
+    int rank;          // of an accessor, which its shape has; 0: any
+    const char *owner; // "p." of a member of that struct; ""
 };
 
 struct guessed_value {
@@ -29,6 +30,7 @@ struct proposal {
     int n_kernels, n_tensors, n_sizes, n_attrs;
     struct guessed_tensor tensors[MAX_NAMES];
     const char *sizes[MAX_NAMES], *total; // total: how many there are of the first output
+    const char *owners[MAX_NAMES];        // of sizes, as a tensor's
     struct guessed_value attrs[MAX_NAMES];
 };
 
@@ -54,13 +56,18 @@ bool guess_is_grad(const char *name);
 bool guess_is_backward(const char *name); // of a kernel
 // A pointer to non-const beside some to const is for writing; of pointers none of which is to const
 // those are that the text shows to be written, or the last.
-bool guess_is_written(const struct proposal *p, const struct signature *k,
+bool guess_is_written(struct proposal *p, const struct signature *k,
                       const struct signature_param *param);
 // What forward makes of that name; also "mean_out" of "mean". NULL: nothing.
 struct guessed_tensor *guess_find_made(struct proposal *p, const char *name);
 // The tensor of that role of which `name` is the gradient, by name; else the n-th; or NULL.
 const struct guessed_tensor *guess_gradient(struct proposal *p, const char *name, enum role role,
                                             int n);
+
+// What a launch gives for the i-th template parameter: "scalar_t", "256".
+const char *guess_template_arg(struct proposal *p, const struct signature *k, int i);
+// In place of the parameters that are structs their members, which have a path.
+void guess_open_structs(struct proposal *p, struct signature *all, int n);
 
 void guess_take_forward(struct proposal *p, const struct signature *k);
 void guess_take_backward(struct proposal *p, const struct signature *k);

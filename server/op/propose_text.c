@@ -90,6 +90,26 @@ static void write_dims(struct proposal *p, int first, int end)
     buf_append_str(p->out, "]\n");
 }
 
+static bool is_owned(const struct proposal *p, const struct guessed_tensor *t, int size)
+{
+    return t->owner[0] && strcmp(t->owner, p->owners[size]) == 0;
+}
+
+// "[width, height]" of a struct that has sizes beside the address, where others have some, too.
+static bool write_owned(struct proposal *p, const struct guessed_tensor *t)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_sizes; i++)
+        n += is_owned(p, t, i);
+    if (n == 0 || n == p->n_sizes)
+        return false;
+    for (int i = 0, k = 0; i < p->n_sizes; i++)
+        if (is_owned(p, t, i))
+            buf_printf(p->out, "%s%s", k++ ? ", " : "[", p->sizes[i]);
+    buf_append_str(p->out, "]\n");
+    return true;
+}
+
 static bool is_matmul(const struct proposal *p)
 {
     return p->n_sizes == 3 && p->n_tensors == 3 && guess_is_listed(p->sizes, 3, "M") &&
@@ -152,6 +172,8 @@ void propose_write_shapes(struct proposal *p)
             else
                 buf_printf(p->out, "//! shape   %s ", t->name);
             bool all_small = round == 0 && i == (whole < 0 ? 0 : whole) && !t->rank;
+            if (write_owned(p, t))
+                continue;
             if (is_matmul(p))
                 buf_printf(p->out, "%s\n", matmul[t->role == OUTPUT ? 2 : i % 2]);
             else if (all_small)
@@ -280,20 +302,8 @@ static void write_template(struct proposal *p, const struct signature *k)
 {
     bool open = false;
     for (int i = 0; i < k->n_template && !k->template_params[i].has_default; i++) {
-        const struct template_param *t = &k->template_params[i];
-        buf_append_str(p->out, i ? ", " : "<");
+        buf_printf(p->out, "%s%s", i ? ", " : "<", guess_template_arg(p, k, i));
         open = true;
-        if (t->is_type)
-            buf_append_str(p->out,
-                           i && guess_has_part(t->name, WORDS("acc")) ? "acc_t" : "scalar_t");
-        else if (t->type)
-            buf_printf(p->out, "%s(0)", t->type);
-        else
-            buf_append_str(p->out, guess_has_part(t->name, WORDS("vec"))            ? "1"
-                                   : guess_has_part(t->name, WORDS("warp", "tile")) ? "32"
-                                   : guess_has_part(t->name, WORDS("block", "thread", "size"))
-                                       ? "256"
-                                       : "1");
     }
     buf_append_str(p->out, open ? ">" : "");
     if (takes_total(p, k) && guess_is_linear(p, k, 'x') && !guess_is_linear(p, k, 'y'))
@@ -304,19 +314,40 @@ static void write_template(struct proposal *p, const struct signature *k)
             buf_printf(p->out, "// ? Which %s?\n", k->template_params[i].type);
 }
 
+// Where the parameter's own name, of a member the last, does not say it.
+static void write_bind(struct proposal *p, const struct signature_param *param, const char *what)
+{
+    const char *place = param->path ? param->path : param->name;
+    const char *own = strrchr(place, '.') ? strrchr(place, '.') + 1 : place;
+    size_t size = strcspn(place, "[");
+    if (strcmp(own, what) == 0)
+        return;
+    if (param->list == 0)
+        buf_printf(p->out, "//!   bind    %s = %s\n", place, what);
+    else if (strlen(what) != strcspn(own, "[") || strncmp(own, what, strlen(what)) != 0)
+        for (int i = 0; i < param->list; i++)
+            buf_printf(p->out, "//!   bind    %.*s[%d] = %s[%d]\n", (int)size, place, i, what, i);
+}
+
 // What a parameter gets where its name is not that of a tensor, size or attribute.
 static void write_binds(struct proposal *p, const struct signature *k, bool backward)
 {
     int n_read = 0, n_made = 0;
     for (int i = 0; i < k->n_params; i++) {
         const struct signature_param *param = &k->params[i];
-        if (!param->type || param->kind == PARAM_VALUE)
+        if (!param->type)
             continue;
+        if (param->kind == PARAM_VALUE || (!backward && param->path)) {
+            write_bind(p, param, param->name);
+            continue;
+        }
         bool made = backward && guess_is_written(p, k, param);
         const struct guessed_tensor *own = backward && !made ? guess_find_made(p, param->name)
                                                              : NULL;
-        if (own && strcmp(own->name, param->name) != 0)
-            buf_printf(p->out, "//!   bind    %s = %s\n", param->name, own->name);
+        if (own)
+            write_bind(p, param, own->name);
+        else if (backward && !made && !guess_is_grad(param->name))
+            write_bind(p, param, param->name);
         if (!backward || own || (!made && !guess_is_grad(param->name)))
             continue;
         const struct guessed_tensor *t = guess_gradient(p, param->name, made ? INPUT : OUTPUT,
@@ -325,8 +356,8 @@ static void write_binds(struct proposal *p, const struct signature *k, bool back
         n_read += !made;
         if (!t)
             buf_printf(p->out, "// ? Of which tensor is %s the gradient?\n", param->name);
-        else if (strncmp(param->name, "grad_", 5) != 0 || strcmp(param->name + 5, t->name) != 0)
-            buf_printf(p->out, "//!   bind    %s = grad_%s\n", param->name, t->name);
+        else
+            write_bind(p, param, arena_printf(&p->arena, "grad_%s", t->name));
     }
 }
 

@@ -171,6 +171,10 @@ const char *members_type(struct reader *r, const struct step *launch, const char
 // Binds a parameter that is one: its members, between PARAM_STRUCT and PARAM_END.
 bool members_bind(struct reader *r, const struct step *launch, const struct signature_param *p,
                   struct argument_list *out);
+// Calls `visit` for each of its members instead, by its whole name ("p.sizes[0]").
+typedef void member_visit(const struct signature_param *member, void *data);
+bool members_each(struct reader *r, const struct step *launch, const struct signature_param *p,
+                  member_visit *visit, void *data);
 
 // formula_read.c
 bool formula_read(struct reader *r);

@@ -41,6 +41,8 @@ struct signature_param {
     int rank;          // PARAM_ACCESSOR; 0: a TensorInfo, of any up to TENSOR_INFO_DIMS
     int align;         // PARAM_STRUCT, PARAM_END: at least
     const char *index; // the type of its sizes and strides
+    const char *path;  // "p.sizes[0]", of a member that propose.h looks at; or NULL
+    int list;          // PARAM_VALUE, there: an array of so many; 0: it is none
     int line;
 };
 

@@ -180,7 +180,82 @@ def test_pointers_without_const_and_a_choice(tmp_path):
     assert lines[0] == "op my_op(*, int N) -> Tensor x"
 
 
+STRUCTS = """\
+struct Extent { int rows, cols; };
+template <typename T> struct Forward {
+    const T *src[2];
+    T *__restrict__ dst;
+    float *seen;
+    Extent size;
+    float scale[3];
+    int dims[5];
+    int2 pad;
+    bool flip;
+};
+template <typename T> struct Backward : public Forward<T> { const T *dout; T *dsrc[2]; };
+template <typename T> __global__ void mix_forward(const Forward<T> p)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < p.size.rows * p.size.cols)
+        p.dst[i] = p.src[0][i] * T(p.scale[0]) + p.src[1][i] * T(p.scale[1] + p.pad.y + p.dims[4]), p.seen[i] = 1;
+}
+template <typename T> __global__ void mix_backward(const Backward<T> p)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; i < p.size.rows * p.size.cols && k < 2; k++)
+        p.dsrc[k][i] = p.dout[i] * T(p.scale[k] + (k ? p.pad.y + p.dims[4] : 0) + p.seen[i] - 1);
+}
+"""
+
+IMAGES = """\
+struct Image { float *data; int width, height; };
+__global__ void crop(const Image from, Image to, int left)
+{
+    int x = blockIdx.x * blockDim.x + threadIdx.x, y = blockIdx.y * blockDim.y + threadIdx.y;
+    if (x < to.width && y < to.height)
+        to.data[y * to.width + x] = from.data[y * from.width + x + left];
+}
+"""
+
+
+def test_structs_are_their_members(tmp_path):
+    """Those of a base too; what forward has made backward only reads, by a pointer to non-const."""
+    lines, _, done = new(tmp_path, STRUCTS)
+    dims = [f"bind p.dims[{i}] = dims_{i}" for i in range(5)]
+    common = ["bind p.src[0] = src_0", "bind p.src[1] = src_1", *dims, "bind p.pad.x = pad_x", "bind p.pad.y = pad_y"]
+    values = "".join(f", int dims_{i}" for i in range(5)) + ", int pad_x, int pad_y, bool flip"
+    assert lines == [
+        f"op my_op(Tensor src_0, Tensor src_1, *, float[3] scale{values}) -> Tensor dst",
+        "dtypes float32 float64", "shape src_0 [rows, cols]", "shape src_1 [rows, cols]", "shape dst [rows, cols]",
+        "saved seen float32 [rows, cols]",
+        "example src_0=[2,3] src_1=[2,3] scale=0.5 dims_0=1 dims_1=1 dims_2=1 dims_3=1 dims_4=1 pad_x=1 pad_y=1 flip=True",
+        "forward", "kernel mix_forward<scalar_t>", *common,
+        "backward grad_src_0 grad_src_1", "kernel mix_backward<scalar_t>", *common, "bind p.dout = grad_dst",
+        "bind p.dsrc[0] = grad_src_0", "bind p.dsrc[1] = grad_src_1",
+    ]  # fmt: skip
+    (tmp_path / "made.cu").write_text(done.stdout)
+    for how in (("--target", "cpu"), ("--grad",)):
+        checked = run("--socket", tmp_path / "none", "check", *how, tmp_path / "made.cu")
+        assert checked.returncode == GOOD, checked.stdout + checked.stderr
+
+
+def test_structs_whose_members_have_the_same_names(tmp_path):
+    """What only the result's struct has are attributes."""
+    lines, _, done = new(tmp_path, IMAGES)
+    assert lines[0] == "op my_op(Tensor from_data, *, int left, int to_width, int to_height) -> Tensor to_data"
+    assert lines[2:4] == ["shape from_data [from_width, from_height]", "shape to_data [to_width, to_height]"]
+    assert lines[-6:] == [f"bind {s}.{m} = {s}_{m}" for s in ("from", "to") for m in ("data", "width", "height")]
+    assert "it loads" in done.stderr
+
+
 @pytest.mark.parametrize("text, words, code, says", [
+    ("struct P { float *y; int n : 3; };\n__global__ void f(P p) { p.y[0] = p.n; }\n", (), ANSWERED,
+     "// ? f: my-op.cu:2: kernel 'f' has parameter 'p' of struct 'P' (line 1), which cannot be filled in"),
+    ("__global__ void f(float *y, Absent a) { y[0] = a.n; }\n", (), ANSWERED,
+     "// ? f: 'a' is of type 'Absent', which neither this file defines nor opd"),
+    ("struct T { void *at[2][24]; int sizes[24]; unsigned char block_to_tensor[320]; int block_to_chunk[320]; };\n"
+     "__global__ void f(int chunk_size, T tl) { ((float **)tl.at)[0][0] = 1; }\n", (), ANSWERED,
+     "// ? f: 'tl' is a table of tensors; make lists of them, as in 'op f(Tensor(a!)[] xs) -> ()', and 'chunks xs"),
     ("struct p { int n; };\n__global__ void f(float *y, p *q) { y[0] = q->n; }\n", (), ANSWERED,
      "q points to p, of which there are no tensors"),
     ("__global__ void f(float **x, float *y, int n) { y[0] = x[0][0]; }\n", (), ANSWERED,
@@ -196,9 +271,9 @@ def test_what_is_missing(tmp_path, text, words, code, says):
 
 def test_any_text_is_taken(tmp_path):
     """Cut anywhere, it ends in order."""
-    for n in range(0, len(NORM), 37):
+    for text, n in [(t, n) for t in (NORM, STRUCTS) for n in range(0, len(t), 43)]:
         path = tmp_path / "cut.cu"
-        path.write_text(NORM[:n])
+        path.write_text(text[:n])
         done = run("new", path)
         assert done.returncode in (GOOD, ANSWERED, USAGE), done
     assert run("new", tmp_path / "none.cu").returncode == USAGE
