@@ -154,7 +154,7 @@ void trial_run_make(struct trial_run *s, struct trial_tensor *m, const struct te
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
         m->allocation_size = (m->size + page - 1) / page * page;
         m->allocation = (void *)cpu_guard_make(-1, 0, m->allocation_size);
-        m->pad = m->allocation_size - m->size;
+        m->pad = s->at_start ? 0 : m->allocation_size - m->size;
         m->bytes = (uint8_t *)m->allocation + m->pad;
     } else if (posix_memalign(&m->allocation, ALIGN, m->size) == 0) {
         m->bytes = m->allocation;

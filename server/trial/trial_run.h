@@ -42,7 +42,8 @@ struct trial_run {
     struct trial_cases cases;
     const char *folder;
     struct trial_gpu *gpu; // that runs the plans; NULL: the CPU does
-    bool guarded; // tensors lie between pages that may not be touched
+    bool guarded; // tensors lie between pages that may not be touched, and end at one
+    bool at_start; // or begin at one
     bool again;   // memory holds something else before it is written
     bool quiet;   // says nothing but what goes wrong
     enum trial_order order;
