@@ -68,7 +68,8 @@ static bool bind_params(struct run *run, struct request *req, struct prepared *p
         !run_read_version(run, value_at(params, 2), err) ||
         !run_read_descs(run, value_at(params, 3), err) ||
         !request_attrs(run->version->op, value_at(params, 4), run->request->attrs, err) ||
-        !run_refuse_lists(run, "a prepared call; use forward", err) || !read_keep(run, p, err) ||
+        (p->vjp && !run_refuse_lists(run, "a prepared vjp; use vjp", err)) ||
+        !read_keep(run, p, err) ||
         !run_default_device(run, err))
         return false;
     run_fill_plan_request(run);
@@ -215,6 +216,29 @@ static bool check_count(const struct prepared *p, const value *ids, struct opd_e
                p->context ? ", the context" : "");
 }
 
+static bool read_input(struct run *run, int index, const value *id, const struct tensor_desc *desc,
+                       struct opd_err *err)
+{
+    const struct place place = { .kind = PLAN_INPUT, .index = index, .how = PLACE_GIVEN };
+    if (!run_read_place(run, &place, id, err))
+        return value_is_nil(id) && mark_misfit(err);
+    return run_check_desc(run, run_find(run, PLAN_INPUT, index), desc, "what was prepared", err) ||
+           mark_misfit(err);
+}
+
+// As many as were prepared, each as it was.
+static bool read_list(struct run *run, int input, const value *ids, struct opd_err *err)
+{
+    const struct place first = { .kind = PLAN_INPUT, .index = input, .how = PLACE_GIVEN };
+    if (!run_check_ids(run, &first, ids, err))
+        return mark_misfit(err);
+    for (int k = 0; k < run->lists->n[input]; k++)
+        if (!read_input(run, input + PLAN_MEMBER * k, value_at(ids, (size_t)k),
+                        run->lists->of[input][k], err))
+            return false;
+    return true;
+}
+
 static bool read_inputs(struct run *run, const struct prepared *p, struct run_ids ids,
                         struct opd_err *err)
 {
@@ -222,18 +246,17 @@ static bool read_inputs(struct run *run, const struct prepared *p, struct run_id
     for (int i = 0; i < p->n_inputs; i++) {
         const struct tensor_desc *desc = &run->request->inputs[i];
         const value *id = run_id(ids, i);
-        const struct place place = { .kind = PLAN_INPUT, .index = i, .how = PLACE_GIVEN };
-        bool absent = desc->dtype == OPD_DTYPE_NONE;
+        bool list = op->inputs[i].list;
+        bool absent = list ? run->lists->n[i] < 0 : desc->dtype == OPD_DTYPE_NONE;
         if (value_is_nil(id) && (p->vjp || absent))
             continue;
-        if (absent)
+        if (absent) {
             opd_err_set(err, OPD_E_invalid_argument, "%s: %s came, and was prepared as nil",
                         op->name, op->inputs[i].name);
-        else if (!run_read_place(run, &place, id, err))
-            return value_is_nil(id) && mark_misfit(err);
-        if (absent ||
-            !run_check_desc(run, run_find(run, PLAN_INPUT, i), desc, "what was prepared", err))
             return mark_misfit(err);
+        }
+        if (!(list ? read_list(run, i, id, err) : read_input(run, i, id, desc, err)))
+            return false;
     }
     return true;
 }
@@ -247,6 +270,21 @@ static bool read_result(struct run *run, bool makes, enum plan_operand_kind kind
                                  .index = index,
                                  .how = there ? PLACE_INTO : PLACE_MADE };
     return run_read_result(run, &place, id, err);
+}
+
+static bool read_output(struct run *run, bool makes, int output, const value *id,
+                        struct opd_err *err)
+{
+    const struct place first = { .kind = PLAN_OUTPUT, .index = output, .how = PLACE_MADE };
+    if (!run->version->op->outputs[output].list)
+        return read_result(run, makes, PLAN_OUTPUT, output, id, err);
+    if (!run_check_ids(run, &first, id, err))
+        return false;
+    for (size_t k = 0; k < value_count(id); k++)
+        if (!read_result(run, makes, PLAN_OUTPUT, output + PLAN_MEMBER * (int)k, value_at(id, k),
+                         err))
+            return false;
+    return true;
 }
 
 // Whether there is no more to it than the version.
@@ -270,17 +308,19 @@ static bool read_forward(struct run *run, const struct prepared *p, bool makes, 
 {
     run->request = p->forward->request;
     run->bound = p->forward;
+    if (run->request->lists)
+        run_take_lists(run, run->request->lists);
     if (!read_inputs(run, p, *ids, err))
         return false;
     ids->first = p->n_inputs;
     for (int i = 0; i < p->n_outputs; i++, ids->first++)
-        if (!read_result(run, makes, PLAN_OUTPUT, i, run_id(*ids, 0), err))
+        if (!read_output(run, makes, i, run_id(*ids, 0), err))
             return false;
     for (int i = 0; i < p->n_saved; i++, ids->first++)
         if (!read_result(run, makes, PLAN_SAVED, run->version->op->saved[i].temp, run_id(*ids, 0),
                          err))
             return false;
-    return true;
+    return !run->lists || run_check_new_ids(run, err);
 }
 
 // ids: inputs, outputs, saved tensors, a context.

@@ -40,6 +40,8 @@ bool run_read_results(struct run *run, enum plan_operand_kind kind, const value 
 // A result: a new id, or with `into` a tensor that is there.
 bool run_read_result(struct run *run, const struct place *place, const value *id,
                      struct opd_err *err);
+// Of lists, once all results are read: no two new tensors have one id.
+bool run_check_new_ids(struct run *run, struct opd_err *err);
 // The options `saved` and `saved_into`, of forward.
 bool run_read_saved(struct run *run, struct opd_err *err);
 // The gradients that came, against the outputs; and what run_read_kept() has read, against all that

@@ -18,7 +18,7 @@ static int compare_ids(const void *a, const void *b)
 }
 
 // Of lists, where they are many: all at once.
-static bool check_new_ids(struct run *run, struct opd_err *err)
+bool run_check_new_ids(struct run *run, struct opd_err *err)
 {
     uint64_t *ids = arena_alloc(&run->req->room, (size_t)run->n_places + 1, sizeof *ids);
     size_t n = 0;
@@ -107,7 +107,7 @@ bool run_read_results(struct run *run, enum plan_operand_kind kind, const value 
                                            : !run_read_result(run, &place, to, err))
             return false;
     }
-    return !run->lists || check_new_ids(run, err);
+    return !run->lists || run_check_new_ids(run, err);
 }
 
 // The one of `saved` and `saved_into` that is there; NULL: neither.

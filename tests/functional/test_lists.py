@@ -183,8 +183,76 @@ def test_wire(daemon, client, ops):
             (("scales", [[1, 2], 4], {}, [[20, 21], [22, 20]], {}), "id 20 is given to two results"),
         ):
             assert message in str(raw.fail("forward", *params))
-        error = raw.fail("prepare", 1, "forward", "scales", [[["float32", [2]]], ["float32", []]], {}, {})
-        assert str(error) == "scales takes lists of tensors, which go into no request for a prepared call; use forward"
+
+
+def test_prepared(daemon):
+    """A call takes the ids of each list as an array; it is held against what was prepared."""
+    with Raw(daemon.socket) as raw:
+        raw.call("hello", "test", {})
+        for i, shape in enumerate(([2], [3], [], [2])):
+            raw.make(1 + i, "float32", shape, np.full(shape, 1 + i, np.float32).tobytes())
+        described = [[["float32", [2]], ["float32", [3]]], ["float32", []]]
+        told = raw.call("prepare", 7, "forward", "scales", described, {}, {})
+        assert told["outputs"] == [[["float32", [2]], ["float32", [3]]], [["int32", [2]], ["int32", [3]]]]
+        told = raw.call("call", 7, [[1, 2], 3, [20, 21], [22, 23]])
+        assert told["version"] == 1
+        assert raw.call("tensor_read", 21, 0, 12) == np.full(3, 6, np.float32).tobytes()
+        raw.call("call", 7, [[4, 2], 3, [20, 21], [22, 23]])  # into those
+        assert raw.call("tensor_read", 20, 0, 8) == np.full(2, 12, np.float32).tobytes()
+        for ids, message, misfit in (
+            ([1, 3, [20, 21], [22, 23]], "what is xs is an integer of 0, expected an array of 2 ids", True),
+            ([[1], 3, [20, 21], [22, 23]], "what is xs is an array of 1, expected an array of 2 ids", True),
+            ([[1, None], 3, [20, 21], [22, 23]], "scales: xs[1] is nil, expected a tensor", True),
+            ([[2, 2], 3, [20, 21], [22, 23]], "xs[0] is float32 [3], expected float32 [2] as what was prepared", True),
+            ([[1, 2], 3, [30], [22, 23]], "what takes ys is an array of 1, expected an array of 2", False),
+            ([[1, 2], 3, [30, 30], [22, 23]], "id 30 is given to two results", False),
+            ([[1, 2], 3, [1, 21], [22, 23]], "the tensor for ys[0] lies in the memory of xs[0]", False),
+            ([[1, 2], 3, [20, 21]], "3 ids came, expected 4", False),
+        ):
+            error = raw.fail("call", 7, ids)
+            assert message in str(error) and bool(error.misfit) == misfit, (ids, str(error))
+        error = raw.fail("prepare", 8, "vjp", "glus", [[["float32", [2]]], [["float32", [2]]], ["float32", []]], {}, {})
+        assert "which go into no request for a prepared vjp; use vjp" in str(error)
+
+
+def test_calls_that_come_again_are_prepared(daemon):
+    """In place, with results, with a context; an edit is followed."""
+    def count():
+        requests = client._conn.call("status")["requests"]
+        return [requests.get(name, 0) for name in ("forward", "prepare", "call")]
+
+    def ask(run, times):
+        before = count()
+        for _ in range(times):
+            run()
+        forward, prepare, call = (b - a for a, b in zip(before, count()))
+        assert forward + call == times
+        return prepare, call
+
+    with daemon.connect() as client:
+        xs = draw()
+        tensors, by = [client.tensor(x) for x in xs], client.tensor(np.float32(3))
+        made = []
+        run = lambda: made.append(client.ops.scales(tensors, by))  # noqa: E731
+        assert ask(run, 6)[0] == 1 and ask(run, 6) == (0, 6)
+        for ys, signs in made:
+            same(ys, [3 * x for x in xs])
+            same(signs, [np.where(x < 0, -1, 1).astype(np.int32) for x in xs])
+        with client.batch():
+            ys, _ = client.ops.scales(tensors, by)
+        same(ys, [3 * x for x in xs])
+        assert ask(lambda: client.ops.scales(tensors[:2], by), 1) == (0, 0)  # another length is another call
+        ys = [client.tensor(np.zeros_like(x)) for x in xs]
+        assert ask(lambda: client.ops.axpys(ys, tensors, a=1.0), 6)[0] == 1
+        same(ys, [6 * x for x in xs])
+        contexts = []
+        run = lambda: contexts.append(client.ops.glus.forward(tensors[:2], tensors[:2], by)[1])  # noqa: E731
+        assert ask(run, 6)[0] == 1
+        grads = [[np.asarray(g.numpy()) for g in c.backward(xs[:2], None)[0]] for c in contexts]
+        assert all((a == b).all() for one in grads[1:] for a, b in zip(grads[0], one))
+        tensors[0].free()
+        with pytest.raises(opd.NotFound, match=r"scales: xs\[0\]|was freed"):
+            client.ops.scales(tensors, by)
 
 
 def test_exported(daemon):

@@ -187,6 +187,8 @@ SESSIONS = {
         ("prepare", [3, "forward", "scaled", [["float32", [2, 10]]], {},
                      {"context": True, "new": True, "device": "cpu", "deadline": 5.0}], None),
         ("prepare", [4, "forward", "weigh", [["float32", [40]], None], {"by": 3.0}], None),
+        ("prepare", [5, "forward", "sgd_steps", [[["float32", [2, 10]]], [["float32", [2, 10]]], None], {"lr": 0.5}], None),
+        ("call", [5, [[1], [2], None]], None),
         ("call", [1, [1, 3, 4]], None),
         ("call", [1, [1, 3, 4]], None),
         ("call", [2, [None, None, 4, 2, 5]], None),

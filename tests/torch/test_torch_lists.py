@@ -34,6 +34,25 @@ def test_in_place(ops, device, n):
     same(rows, [torch.full((4, 3), 3.0, device=device)] * n)
 
 
+def test_calls_in_the_daemon_are_prepared(ops, device, torch_daemon):
+    """Of an operator of lists as of others, in place and with results."""
+    xs, by = draw(device), torch.tensor(3.0, device=device)
+    ys = [torch.zeros_like(x) for x in xs]
+    with torch_daemon.connect() as client, opd.torch.options(isolated=True):
+        count = lambda: client._conn.call("status")["requests"].get("call", 0)  # noqa: E731
+        for _ in range(4):
+            ops.axpys(ys, xs, a=1.0)
+            ops.scales(xs, by)
+        before = count()
+        for k in range(3):
+            ops.axpys(ys, xs, a=1.0)
+            scaled, signs = ops.scales(xs, by)
+            same(scaled, [3 * x for x in xs])
+            same(signs, [torch.where(x < 0, -1, 1).to(torch.int32) for x in xs])
+            same(ys, [(5 + k) * x for x in xs])
+        assert count() - before == 6
+
+
 def test_results(ops, device):
     xs = [x.t() for x in draw(device, 4) if x.dim() < 2] + [torch.arange(12.0, device=device)[::3]]
     ys, signs = ops.scales(xs, torch.tensor(3.0, device=device))

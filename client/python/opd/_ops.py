@@ -11,11 +11,11 @@ from ._reply import Reply
 from ._dtypes import check_dtype
 from ._link import Kind, Link
 from ._memory import Memory
-from ._prepared import Handle, Prepared, call_quick, find_quick
+from ._prepared import Handle, Prepared, call_quick, find_quick, write_ids
 from ._spec import Call, Spec, check_deadline, check_debug
 from ._wire import pack
 from .errors import InvalidArgument, NotFound, OpdError, count
-from .tensor import Tensor, check_own, to_ids, to_wire
+from .tensor import Tensor, check_own, to_ids
 
 if TYPE_CHECKING:
     from ._shipped import Ops as Shipped
@@ -232,8 +232,6 @@ class Ops(Shipped):
     ) -> Any:
         call = spec.bind(args, kwargs)
         inputs = self._to_tensors(spec, call)
-        if spec.lists:  # nothing is prepared with them
-            return self._run_plain(spec, call, inputs, keep)
         prepared = self._prepared[keep][spec.name]
         handle = prepared.find(spec, call, inputs, args, kwargs)
         if handle is not None:
@@ -264,14 +262,15 @@ class Ops(Shipped):
         return self._run_once(now, args, kwargs, keep=False)
 
     def _run_prepared(
-        self, handle: Handle, spec: Spec, inputs: list[Optional[Tensor]], keep: bool
+        self, handle: Handle, spec: Spec, inputs: list[Any], keep: bool
     ) -> Any:
-        ids = b"".join([to_wire(t) for t in inputs])
+        ids = b"".join([write_ids(t) for t in inputs])
+        run = handle.run_lists if spec.lists else handle.run
         if not keep:
-            return handle.run(ids)
+            return run(ids)
         id = self._link.new_id()
         context = Context(self._memory, id, handle.kinds, spec, inputs)
-        return handle.run(ids, pack(id)), context
+        return run(ids, pack(id)), context
 
     def _run_plain(self, spec: Spec, call: Call, inputs: list[Any], keep: bool) -> Any:
         link = self._link

@@ -17,7 +17,7 @@ from ._native import native
 from ._spec import Call, Spec
 from ._warn import warn_reload
 from ._wire import pack
-from .tensor import Tensor, make_known
+from .tensor import Tensor, make_known, to_wire
 
 _MANY = 200  # signatures of an operator: beyond that all are forgotten
 _NIL = b"\xc0"
@@ -64,9 +64,14 @@ class Handle:
         self._deadline = call.deadline or spec.deadline
         self._version = call.version or spec.version  # that runs, as far as is known
         device = plan["device"]
-        self.kinds = [link.find_kind(dtype, shape, device) for dtype, shape in plan["outputs"]]
+        self.kinds: list[Any] = [
+            [link.find_kind(dtype, shape, device) for dtype, shape in made]
+            if info.get("list")
+            else link.find_kind(made[0], made[1], device)
+            for info, made in zip(spec.outputs, plan["outputs"])
+        ]
         self._holds = keep or has_views(plan)  # memory of what it is called with
-        self._kind = self.kinds[0] if len(self.kinds) == 1 and not self._holds else None
+        self._kind = self.kinds[0] if len(self.kinds) == 1 and not self._holds and not spec.lists else None
         self.nils = n_absent * _NIL  # behind the ids of inputs, where the absent ones are the last
         # The request up to the ids, with the number 0; and its reply the last time.
         n = len(call.tensors) + len(self.kinds) + keep
@@ -121,6 +126,35 @@ class Handle:
             self._hear(answer, outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
 
+    def run_lists(self, inputs: bytes, context: bytes = b"") -> Any:
+        """The same for an operator of lists: of one that it makes the tensors are a list."""
+        link = self._link
+        if self._holds:
+            link.conn.untie()
+        made: list[Any] = [
+            [make_known(link, k, link.new_wire()) for k in kind]
+            if isinstance(kind, list)
+            else make_known(link, kind, link.new_wire())
+            for kind in self.kinds
+        ]
+        data = b"".join((self._head, inputs, *[write_ids(t) for t in made], context))
+        flat: list[Tensor] = []
+        for i, one in enumerate(made):
+            for k, tensor in enumerate(one if isinstance(one, list) else (one,)):
+                tensor._path = ("outputs", i, k) if isinstance(one, list) else ("outputs", i)
+                flat.append(tensor)
+        value = made[0] if len(made) == 1 else tuple(made) or None
+        batch = link.batch if link.batches else None
+        if batch is not None:
+            reply = link.conn.send_call(data, batch, self._deadline)
+            for tensor in flat:
+                tensor._reply = reply
+            return value
+        answer = link.conn.exchange(data, self._expected, self._deadline)
+        if answer is not None:
+            self._hear(answer, flat)
+        return value
+
     def _hear(self, reply: Reply, outputs: Sequence[Tensor]) -> None:
         """Takes up a reply that is not as expected; raises its error."""
         if reply.error is not None:
@@ -128,7 +162,8 @@ class Handle:
         result = reply.result
         if "outputs" in result:
             for i, tensor in enumerate(outputs):
-                tensor._path = ("outputs", i)
+                if not self.spec.lists:
+                    tensor._path = ("outputs", i)
                 tensor._take_up(result)
         elif not reply.warnings:
             self._expected = pack((1, 0, None, result))
@@ -154,12 +189,16 @@ class Prepared:
         self._handles.clear()
 
     def find(
-        self, spec: Spec, call: Call, inputs: list[Optional[Tensor]], args: Any, kwargs: Any
+        self, spec: Spec, call: Call, inputs: list[Any], args: Any, kwargs: Any
     ) -> Optional[Handle]:
         """What was prepared for such a call; None: it is to be a plain one."""
-        kinds = [None if t is None else t._guess() for t in inputs]
-        devices = {kind.device for kind in kinds if kind is not None}
-        known = all((kind is None) == (t is None) for kind, t in zip(kinds, inputs))
+        flat, kinds = inputs, [guess_kind(t) for t in inputs]
+        each = kinds
+        if spec.lists:
+            flat = [t for value in inputs for t in (value if isinstance(value, list) else (value,))]
+            each = [k for kind in kinds for k in (kind if isinstance(kind, tuple) else (kind,))]
+        devices = {kind.device for kind in each if kind is not None}
+        known = all((kind is None) == (t is None) for kind, t in zip(each, flat))
         if call.debug or not known or len(devices) > 1:
             return None
         key = (*kinds, dumps((call.attrs, call.deadline, call.version, call.device), 2))
@@ -180,15 +219,18 @@ class Prepared:
                 n_absent = sum(t is None for t in inputs)
                 found = Handle(self._link, self._refresh, call, spec, found, n_absent, self._keep)
                 self._handles[key] = found
-        if _is_quick(args, kwargs, inputs):
+        if not spec.lists and _is_quick(args, kwargs, inputs):
             self.quick[make_key(args, kwargs)] = found
         return found
 
     def _ask(
-        self, spec: Spec, call: Call, kinds: Sequence[Optional[Kind]], device: Optional[str] = None
+        self, spec: Spec, call: Call, kinds: Sequence[Any], device: Optional[str] = None
     ) -> Asked:
         asked = Asked(self._link)
-        descs = [kind and kind.describe() for kind in kinds]
+        descs = [
+            [k.describe() for k in kind] if isinstance(kind, tuple) else kind and kind.describe()
+            for kind in kinds
+        ]
         options = {
             "device": call.device or device,
             "version": call.version,
@@ -205,6 +247,20 @@ class Prepared:
         if not asked.reply.done:
             self._link.conn.poll()
         return asked.reply.done and asked.reply.error is None
+
+
+def guess_kind(value: Any) -> Any:
+    """Of an input, as far as it is known; of a list, of each of its tensors."""
+    if isinstance(value, list):
+        return tuple([t._guess() for t in value])
+    return None if value is None else value._guess()
+
+
+def write_ids(value: Any) -> bytes:
+    """A tensor's id, nil, or those of a list."""
+    if not isinstance(value, list):
+        return to_wire(value)
+    return b"\xdc" + len(value).to_bytes(2, "big") + b"".join([to_wire(t) for t in value])
 
 
 def _is_quick(

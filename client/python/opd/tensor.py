@@ -338,7 +338,10 @@ class Tensor(Base, Array, Methods):
             )
             self._name = result["name"]
         elif "outputs" in result:  # of a prepared call, which an edit has changed
-            dtype, shape = result["outputs"][self._path[1]]
+            made = result["outputs"]
+            for step in self._path[1:]:
+                made = made[step]
+            dtype, shape = made
             self._kind = self._link.find_kind(dtype, shape, kind.device)
         self._reply = None
 

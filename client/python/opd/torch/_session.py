@@ -389,27 +389,27 @@ class Session:
             values = _name_attrs(operator, attrs)
 
             def describe() -> tuple[Any, ...]:
-                descs = _write_descs(describe_all(tensors, operator.strided))
+                descs = nest(_write_descs(describe_all(tensors, operator.strided)), operator.lengths)
                 saves = {"saved": True} if keep else {}
                 return "forward", operator.name, descs, values, self._with_asked({**options, **saves})
 
-            sent = prepared and prepared.call(
-                lambda: [*ids, *made], describe, batch, self._find_deadline(operator)
+            outputs, saved = nest(made[:n], operator.made_lengths), made[n:]
+            given = nest(ids, operator.lengths)
+            sent = prepared.call(
+                lambda: [*given, *outputs, *saved], describe, batch, self._find_deadline(operator)
             )
             if sent:
                 return sent
-            outputs, saved = nest(made[:n], operator.made_lengths), made[n:]
             if into:
                 options["into"], outputs = outputs, [None] * len(outputs)
             if keep:
                 options["saved_into" if into else "saved"] = saved
-            params = (operator.name, nest(ids, operator.lengths), values, outputs, options)
+            params = (operator.name, given, values, outputs, options)
             return self._send(transport.conn, "forward", operator, params, batch)
 
         makes = plan.outputs + plan.saved if keep else plan.outputs
-        transport, prepared = self._transport(device), None
-        if operator.lengths is None:  # nothing is prepared with lists
-            prepared = self._find_prepared(plan.prepared, (keep, _get_asked()))
+        transport = self._transport(device)
+        prepared = self._find_prepared(plan.prepared, (keep, _get_asked()))
         result, made = transport.run(Job(tensors, operator.mutated, operator.strided, makes, send))
         version = int(result["version"])
         if version != plan.version:
