@@ -117,17 +117,11 @@ static bool read_tensors(struct opd_client *c, struct opd_tensor *tensors, size_
     return true;
 }
 
-// Ids, of which some are of lists.
-struct id_lists {
-    const int64_t *ids, *lengths;
-    size_t count, length_count;
-};
-
 static bool check_lengths(const struct id_lists *l, const char *what, struct opd_error *err)
 {
     size_t total = 0;
     for (size_t i = 0; i < l->length_count && total <= l->count; i++)
-        total += l->lengths[i] < 0 ? 1 : (size_t)l->lengths[i];
+        total += id_lists_length(l, i);
     return !l->lengths || total == l->count ||
            error_set(err, OPD_INVALID_ARGUMENT,
                      "%zu id%s of %s, and their lengths do not add up to that", l->count,
@@ -136,20 +130,8 @@ static bool check_lengths(const struct id_lists *l, const char *what, struct opd
 
 static void pack_lists(struct pack *p, const struct id_lists *l)
 {
-    const int64_t *ids = l->ids;
-    if (!l->lengths) {
-        pack_ids(p, ids, l->count);
-        return;
-    }
-    msgpack_pack_array(&p->mp, l->length_count);
-    for (size_t i = 0; i < l->length_count; i++) {
-        size_t n = l->lengths[i] < 0 ? 1 : (size_t)l->lengths[i];
-        if (l->lengths[i] < 0)
-            pack_id_list(p, ids, 1);
-        else
-            pack_ids(p, ids, n);
-        ids += n;
-    }
+    msgpack_pack_array(&p->mp, id_lists_arguments(l));
+    pack_arguments(p, l);
 }
 
 // The descriptions of a list's tensors stand in an array of their own.
@@ -163,7 +145,7 @@ static bool read_lists(struct opd_client *c, struct opd_tensor *tensors, const s
                          l->length_count, l->length_count == 1 ? "" : "s");
     for (size_t i = 0; i < l->length_count; i++) {
         msgpack_object *info = &infos->via.array.ptr[i], single = { .type = MSGPACK_OBJECT_ARRAY };
-        size_t n = l->lengths[i] < 0 ? 1 : (size_t)l->lengths[i];
+        size_t n = id_lists_length(l, i);
         single.via.array.size = 1;
         single.via.array.ptr = info;
         if (!read_tensors(c, tensors, n, l->lengths[i] < 0 ? &single : info, err))
@@ -182,13 +164,11 @@ bool opd_forward(struct opd_client *c, const struct opd_forward_params *params,
                                      params->input_length_count };
     const struct id_lists outputs = { params->outputs, params->output_lengths, params->output_count,
                                       params->output_length_count };
-    enum prepared_result prepared = inputs.lengths || outputs.lengths
-                                        ? PREPARED_NOT
-                                        : prepared_forward(c, params, pack_attrs, err);
-    if (prepared != PREPARED_NOT)
-        return prepared == PREPARED_DONE;
     if (!check_lengths(&inputs, "inputs", err) || !check_lengths(&outputs, "outputs", err))
         return false;
+    enum prepared_result prepared = prepared_forward(c, params, pack_attrs, err);
+    if (prepared != PREPARED_NOT)
+        return prepared == PREPARED_DONE;
     pack_init(&p, 5);
     pack_str(&p, params->op);
     pack_lists(&p, &inputs);

@@ -87,6 +87,34 @@ void pack_id_list(struct pack *p, const int64_t *ids, size_t n)
     }
 }
 
+size_t id_lists_arguments(const struct id_lists *l)
+{
+    return l->lengths ? l->length_count : l->count;
+}
+
+bool id_lists_is_list(const struct id_lists *l, size_t argument)
+{
+    return l->lengths && l->lengths[argument] >= 0;
+}
+
+size_t id_lists_length(const struct id_lists *l, size_t argument)
+{
+    return id_lists_is_list(l, argument) ? (size_t)l->lengths[argument] : 1;
+}
+
+void pack_arguments(struct pack *p, const struct id_lists *l)
+{
+    const int64_t *ids = l->ids;
+    for (size_t i = 0; i < id_lists_arguments(l); i++) {
+        size_t n = id_lists_length(l, i);
+        if (id_lists_is_list(l, i))
+            pack_ids(p, ids, n);
+        else
+            pack_id_list(p, ids, 1);
+        ids += n;
+    }
+}
+
 void pack_list(struct pack *p, const char *list)
 {
     size_t count = 1;

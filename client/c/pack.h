@@ -33,5 +33,15 @@ void pack_str_or_nil(struct pack *p, const char *text); // NULL or "": nil
 void pack_ints(struct pack *p, const int64_t *values, size_t n);
 void pack_ids(struct pack *p, const int64_t *ids, size_t n);     // an array; 0 is nil
 void pack_id_list(struct pack *p, const int64_t *ids, size_t n); // elements of an array
+
+// Ids of arguments, some of them lists: how many each has, or OPD_SINGLE. `lengths` NULL: none is.
+struct id_lists {
+    const int64_t *ids, *lengths;
+    size_t count, length_count;
+};
+size_t id_lists_arguments(const struct id_lists *l);
+size_t id_lists_length(const struct id_lists *l, size_t argument); // ids of it
+bool id_lists_is_list(const struct id_lists *l, size_t argument);
+void pack_arguments(struct pack *p, const struct id_lists *l); // elements of an array
 void pack_list(struct pack *p, const char *list);                // "a,b": an array of strings
 void pack_map(struct pack *p, size_t count);                     // so many keys and values follow

@@ -9,7 +9,7 @@
 #include "c/error.h"
 #include "c/map.h"
 
-enum { MAX_CALLS = 1 << 8, MAX_OUTPUTS = 16, MAX_KEY = 4096 };
+enum { MAX_CALLS = 1 << 8, MAX_KEY = 1 << 15, MAX_OUTPUTS = 1 << 12 };
 enum { STEADY = 4 }; // calls in a row on the same inputs: there may be many more
 
 enum call_state {
@@ -24,17 +24,24 @@ struct prepared_call {
     size_t key_size;
     enum call_state state;
     int64_t id;
-    size_t n_outputs;
-    const struct known_desc *outputs[MAX_OUTPUTS];
+    size_t n_outputs; // those of lists one by one
+    const struct known_desc **outputs;
     bool views;      // some share an input's memory
     uint64_t inputs; // hash of the last call's
     unsigned n_same; // calls before it that had these, at most STEADY
 };
 
+static void clear_call(struct prepared_call *call)
+{
+    free(call->key);
+    free(call->outputs);
+    *call = (struct prepared_call){ 0 };
+}
+
 void prepared_finish(struct prepared *prepared)
 {
     for (size_t i = 0; prepared->calls && i < MAX_CALLS; i++)
-        free(prepared->calls[i].key);
+        clear_call(&prepared->calls[i]);
     free(prepared->calls);
     known_finish(&prepared->known);
 }
@@ -84,27 +91,46 @@ static void pack_options(struct pack *p, const struct opd_forward_params *params
     }
 }
 
-// False: this side does not know what all inputs are.
+// False: this side does not know what it is.
+static bool pack_input(struct opd_client *c, struct pack *p, int64_t id, const char **device)
+{
+    const struct known_desc *desc = known_find(&c->prepared.known, id);
+    if (!id) {
+        pack_nil(p);
+        return true;
+    }
+    if (!desc)
+        return false;
+    *device = desc->device;
+    msgpack_pack_array(&p->mp, desc->strided ? 3 : 2);
+    pack_str(p, desc->dtype);
+    pack_ints(p, desc->shape, (size_t)desc->rank);
+    if (desc->strided)
+        pack_ints(p, desc->strides, (size_t)desc->rank);
+    return true;
+}
+
+static struct id_lists inputs_of(const struct opd_forward_params *params)
+{
+    return (struct id_lists){ params->inputs, params->input_lengths, params->input_count,
+                              params->input_length_count };
+}
+
 static bool pack_inputs(struct opd_client *c, struct pack *p,
                         const struct opd_forward_params *params, const char **device)
 {
-    msgpack_pack_array(&p->mp, params->input_count);
-    for (size_t i = 0; i < params->input_count; i++) {
-        const struct known_desc *desc = known_find(&c->prepared.known, params->inputs[i]);
-        if (!params->inputs[i]) {
-            pack_nil(p);
-            continue;
-        }
-        if (!desc)
-            return false;
-        *device = desc->device;
-        msgpack_pack_array(&p->mp, desc->strided ? 3 : 2);
-        pack_str(p, desc->dtype);
-        pack_ints(p, desc->shape, (size_t)desc->rank);
-        if (desc->strided)
-            pack_ints(p, desc->strides, (size_t)desc->rank);
+    const struct id_lists inputs = inputs_of(params);
+    const int64_t *id = params->inputs;
+    bool known = true;
+    msgpack_pack_array(&p->mp, id_lists_arguments(&inputs));
+    for (size_t i = 0; i < id_lists_arguments(&inputs) && known; i++) {
+        const int64_t *end = id + id_lists_length(&inputs, i);
+        if (id_lists_is_list(&inputs, i))
+            msgpack_pack_array(&p->mp, (size_t)(end - id));
+        while (known && id < end)
+            known = pack_input(c, p, *id++, device);
     }
-    return true;
+    return known;
 }
 
 // The daemon forgets it.
@@ -125,8 +151,7 @@ static void give_up(struct opd_client *c, struct prepared_call *call)
 {
     if (call->state == CALL_PREPARED)
         unprepare(c, call);
-    free(call->key);
-    *call = (struct prepared_call){ 0 };
+    clear_call(call);
 }
 
 // The call that is like that, or the place for it, with the key taken over; NULL: no memory.
@@ -170,15 +195,36 @@ static const struct known_desc *read_desc(struct opd_client *c, const msgpack_ob
     return known_desc(&c->prepared.known, &desc);
 }
 
-// What its outputs are. False: the reply does not say so, or not of as many.
+// Of a list, or of the one that stands there: [dtype, shape].
+static bool read_output(struct opd_client *c, struct prepared_call *call, const msgpack_object *o,
+                        const char device[32])
+{
+    bool list = o->type == MSGPACK_OBJECT_ARRAY &&
+                (o->via.array.size == 0 || o->via.array.ptr->type == MSGPACK_OBJECT_ARRAY);
+    size_t n = list ? o->via.array.size : 1;
+    if (n > MAX_OUTPUTS - call->n_outputs)
+        return false;
+    const struct known_desc **more =
+        realloc(call->outputs, (call->n_outputs + n + 1) * sizeof *call->outputs);
+    if (!more)
+        return false;
+    call->outputs = more;
+    for (size_t i = 0; i < n; i++, call->n_outputs++)
+        if (!(more[call->n_outputs] =
+                  read_desc(c, list ? &o->via.array.ptr[i] : o, device, 32)))
+            return false;
+    return true;
+}
+
+// What its outputs are. False: the reply does not say so, or there is no room to know them.
 static bool read_outputs(struct opd_client *c, struct prepared_call *call,
                          const msgpack_object *outputs, const char device[32])
 {
-    if (!outputs || outputs->type != MSGPACK_OBJECT_ARRAY || outputs->via.array.size > MAX_OUTPUTS)
+    if (!outputs || outputs->type != MSGPACK_OBJECT_ARRAY)
         return false;
-    call->n_outputs = outputs->via.array.size;
-    for (size_t i = 0; i < call->n_outputs; i++)
-        if (!(call->outputs[i] = read_desc(c, &outputs->via.array.ptr[i], device, 32)))
+    call->n_outputs = 0;
+    for (size_t i = 0; i < outputs->via.array.size; i++)
+        if (!read_output(c, call, &outputs->via.array.ptr[i], device))
             return false;
     return true;
 }
@@ -242,9 +288,13 @@ static bool send_call(struct opd_client *c, struct prepared_call *call,
     struct opd_reply reply = { 0 };
     pack_init(&p, 2);
     pack_int(&p, call->id);
-    msgpack_pack_array(&p.mp, params->input_count + params->output_count + (params->context != 0));
-    pack_id_list(&p, params->inputs, params->input_count);
-    pack_id_list(&p, params->outputs, params->output_count);
+    const struct id_lists inputs = inputs_of(params);
+    const struct id_lists results = { params->outputs, params->output_lengths,
+                                         params->output_count, params->output_length_count };
+    msgpack_pack_array(&p.mp, id_lists_arguments(&inputs) + id_lists_arguments(&results) +
+                                  (params->context != 0));
+    pack_arguments(&p, &inputs);
+    pack_arguments(&p, &results);
     if (params->context)
         pack_int(&p, params->context);
     bool good = client_run(c, "call", &p, params->deadline, &reply, err);
@@ -270,7 +320,8 @@ static bool is_steady(struct prepared_call *call, const struct opd_forward_param
     else if (call->n_same < STEADY)
         call->n_same++;
     call->inputs = inputs;
-    return call->n_same == STEADY && params->input_count > 0;
+    bool lists = params->input_lengths || params->output_lengths; // which go by no lane
+    return call->n_same == STEADY && params->input_count > 0 && !lists;
 }
 
 // By the lane, or else by a request.

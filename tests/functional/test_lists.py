@@ -273,18 +273,29 @@ def test_exported(daemon):
 
 
 @pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
-def test_c_client(daemon):
+def test_c_client(daemon, client):
     c = LibraryClient(daemon.socket)
     try:
         for id in (1, 2, 3, 4):
             c.make(id, *[float(id)] * id)
         c.forward("axpys", [1, 2, 1, 2], [], lengths=([2, 2], []), a=1.0)
         assert c.read(1, 1) == [2] and c.read(2, 2) == [4, 4]
+        count = lambda: client._conn.call("status")["requests"].get("call", 0)  # noqa: E731
+        before = count()
+        for k in range(6):  # prepared with the second
+            c.forward("axpys", [1, 2, 1, 2], [], lengths=([2, 2], []), a=0.0)
         c.call("tensor_new", [5, "float32", []])
         told = c.forward("scales", [3, 4, 5], [10, 11, 12, 13], lengths=([2, -1], [2, 2]))
         assert [(id, shape, dtype) for id, dtype, shape, _, _ in told] == [
             (10, [3], b"float32"), (11, [4], b"float32"), (12, [3], b"int32"), (13, [4], b"int32")]  # fmt: skip
         assert c.read(11, 4) == [0] * 4
+        c.make(7, 2.0)
+        c.view(8, 7, 0, [], [])
+        for k in range(40, 80, 4):
+            again = c.forward("scales", [3, 4, 8], list(range(k, k + 4)), lengths=([2, -1], [2, 2]))
+            assert [t[1:3] for t in again] == [t[1:3] for t in told] and again[3][0] == k + 3
+        assert c.read(77, 4) == [8] * 4
+        assert count() - before >= 5 + 9
         assert [t for t in c.forward("scales", [5], [], lengths=([0, -1], [0, 0]))] == []
         with pytest.raises(OSError, match="3 ids of inputs, and their lengths do not add up to that"):
             c.forward("axpys", [1, 2, 1], [], lengths=([2, 2], []))
