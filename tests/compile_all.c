@@ -8,9 +8,11 @@
 
 #include <glob.h>
 #include <libgen.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +21,8 @@
 #include "base/mem.h"
 #include "compiler/compile.h"
 #include "compiler/nvrtc_load.h"
+#include "compiler/pch.h"
+#include "compiler/scratch.h"
 #include "kernels/source.h"
 #include "op/plan.h"
 
@@ -156,105 +160,159 @@ static bool compile_kernel(const struct compile_input *in)
     return ok;
 }
 
-// One process's share: every n_jobs-th of all pairs of kernel and architecture.
-static struct tally compile_share(const struct kernels *set, struct compile_input in, int job)
+// What is to be compiled of one file.
+struct unit {
+    struct source *source;
+    char *common, *name; // name: NULL where the file cannot be read
+    struct kernels set;
+    struct tally tally;
+};
+
+// What a compiling process tells of each kernel.
+struct verdict {
+    int unit;
+    bool passed;
+};
+
+// The files' kernels, each for every architecture, one after the other; false behind the last.
+static bool find_kernel(const struct unit *units, int n_units, int at, int *out_unit,
+                        struct compile_input *in)
 {
-    struct tally tally = { 0 };
-    for (int i = job; i < set->n * n_archs; i += n_jobs) {
-        in.prelude = set->items[i / n_archs].prelude;
-        in.expr = set->items[i / n_archs].expr;
-        in.target = archs[i % n_archs];
-        if (compile_kernel(&in))
-            tally.passed++;
-        else
-            tally.failed++;
-    }
-    return tally;
+    int unit = 0;
+    while (unit < n_units && at >= units[unit].set.n * n_archs)
+        at -= units[unit++].set.n * n_archs;
+    if (unit == n_units)
+        return false;
+    const struct unit *u = &units[unit];
+    const struct kernel *kernel = &u->set.items[at / n_archs];
+    *in = (struct compile_input){ .common = u->common,
+                                  .file = u->source->file,
+                                  .folder = u->source->folder,
+                                  .source = u->source->text,
+                                  .prelude = kernel->prelude,
+                                  .expr = kernel->expr,
+                                  .target = archs[at % n_archs] };
+    *out_unit = unit;
+    return true;
 }
 
-// Runs the shares in processes. One that dies counts as a failure.
-static struct tally compile_kernels(const struct kernels *set, const struct compile_input *in)
+// Takes kernels until none is left. What all of them begin with it parses once.
+static int compile_some(const struct unit *units, int n_units, atomic_int *next, int results)
 {
-    struct tally total = { 0 };
+    bool told = true;
+    struct verdict verdict;
+    struct compile_input in;
+    pch_use(scratch_open());
+    while (told && find_kernel(units, n_units, atomic_fetch_add(next, 1), &verdict.unit, &in)) {
+        verdict.passed = compile_kernel(&in);
+        told = write(results, &verdict, sizeof(verdict)) == (ssize_t)sizeof(verdict);
+    }
+    pch_use(NULL);
+    scratch_close();
+    return told ? 0 : 1;
+}
+
+static int start_jobs(const struct unit *units, int n_units, pid_t *children)
+{
     int results[2];
-    pid_t children[MAX_JOBS];
-    if (pipe(results) != 0) {
-        perror("pipe");
+    atomic_int *next = mmap(NULL, sizeof(*next), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (next == MAP_FAILED || pipe(results) != 0) {
+        perror("compile_all");
         exit(2);
     }
     fflush(NULL);
     for (int job = 0; job < n_jobs; job++) {
         children[job] = fork();
         if (children[job] == 0) {
-            struct tally tally = compile_share(set, *in, job);
-            _exit(write(results[1], &tally, sizeof(tally)) == (ssize_t)sizeof(tally) ? 0 : 1);
+            close(results[0]);
+            _exit(compile_some(units, n_units, next, results[1]));
         }
     }
     close(results[1]);
-    struct tally share;
-    while (read(results[0], &share, sizeof(share)) == (ssize_t)sizeof(share)) {
-        total.passed += share.passed;
-        total.failed += share.failed;
+    return results[0];
+}
+
+// In processes, for a compiler works with one thread. One that dies counts as a failure.
+static int compile_units(struct unit *units, int n_units)
+{
+    pid_t children[MAX_JOBS];
+    int results = start_jobs(units, n_units, children), died = 0;
+    struct verdict verdict;
+    while (read(results, &verdict, sizeof(verdict)) == (ssize_t)sizeof(verdict)) {
+        struct tally *tally = &units[verdict.unit].tally;
+        tally->passed += verdict.passed;
+        tally->failed += !verdict.passed;
     }
-    close(results[0]);
+    close(results);
     for (int job = 0; job < n_jobs; job++) {
         int status = 1;
         if (children[job] < 0 || waitpid(children[job], &status, 0) < 0 || status != 0) {
-            fprintf(stderr, "FAILED %s: a compiling process died\n", in->file);
-            total.failed++;
+            fprintf(stderr, "FAILED: a compiling process died\n");
+            died++;
         }
     }
-    return total;
+    return died;
 }
 
-static struct tally test_source(const struct source *source, const char *common)
+static bool parse(struct unit *unit, struct opd_err *err)
 {
-    struct tally failed = { .failed = 1 }, tally;
-    struct opd_err err = { 0 };
+    const struct source *source = unit->source;
     struct op *op = op_parse_whole(source->file, source->original, source->original_size,
-                                   source->text, &err);
-    if (!op) {
-        printf("%s: FAILED: %s\n", source->file, err.msg);
-        opd_err_clear(&err);
-        return failed;
-    }
-    struct kernels set = { 0 };
-    bool ok = collect(&set, op);
-    tally = compile_kernels(&set, &(struct compile_input){
-                                      .common = common,
-                                      .file = source->file,
-                                      .folder = source->folder,
-                                      .source = source->text,
-                                  });
-    tally.failed += !ok;
-    printf("%s: %d kernels, %d architectures: %d passed, %d failed\n", op->name, set.n, n_archs,
-           tally.passed, tally.failed);
-    free_kernels(&set);
+                                   source->text, err);
+    if (!op)
+        return false;
+    unit->name = mem_strdup(op->name);
+    unit->tally.failed = !collect(&unit->set, op);
     op_unref(op);
-    return tally;
+    return true;
 }
 
 // As the daemon reads it, with the headers that lie beside it.
-static struct tally test_file(const char *path)
+static void read_unit(const char *path, struct unit *unit)
 {
-    struct tally tally = { .failed = 1 };
     struct opd_err err = { 0 };
     char *folder_copy = mem_strdup(path), *file_copy = mem_strdup(path);
     struct source *source = source_new(dirname(folder_copy), basename(file_copy), 0);
     char *common_path = mem_printf("%s/opd.cuh", source->folder);
-    char *common = source_common(access(common_path, R_OK) == 0 ? source->folder : "kernels_src",
+    unit->source = source;
+    unit->common = source_common(access(common_path, R_OK) == 0 ? source->folder : "kernels_src",
                                  &err);
-    if (!source_read(source, &err))
-        printf("%s: FAILED: %s\n", path, err.msg);
-    else if (common)
-        tally = test_source(source, common);
+    if (!unit->common || !source_read(source, &err) || !parse(unit, &err)) {
+        unit->tally.failed = 1;
+        printf("%s: FAILED: %s\n", source->file, err.msg);
+    }
     opd_err_clear(&err);
-    source_free(source);
-    free(common);
     free(common_path);
     free(folder_copy);
     free(file_copy);
-    return tally;
+}
+
+// Returns whether nothing has failed.
+static bool show_units(const struct unit *units, int n_units, int died)
+{
+    struct tally total = { .failed = died };
+    for (int i = 0; i < n_units; i++) {
+        const struct unit *u = &units[i];
+        total.passed += u->tally.passed;
+        total.failed += u->tally.failed;
+        if (u->name)
+            printf("%s: %d kernels, %d architectures: %d passed, %d failed\n", u->name, u->set.n,
+                   n_archs, u->tally.passed, u->tally.failed);
+    }
+    printf("%d passed, %d failed\n", total.passed, total.failed);
+    return total.failed == 0;
+}
+
+static void finish_units(struct unit *units, int n_units)
+{
+    for (int i = 0; i < n_units; i++) {
+        free_kernels(&units[i].set);
+        source_free(units[i].source);
+        free(units[i].common);
+        free(units[i].name);
+    }
+    free(units);
 }
 
 static void add_arch(const char *name)
@@ -316,15 +374,13 @@ int main(int argc, char **argv)
         fprintf(stderr, "no kernels_src/*.cu here\n");
         return 2;
     }
-    struct tally total = { 0 };
     char **files = first < argc ? argv + first : found.gl_pathv;
     int n_files = first < argc ? argc - first : (int)found.gl_pathc;
-    for (int i = 0; i < n_files; i++) {
-        struct tally tally = test_file(files[i]);
-        total.passed += tally.passed;
-        total.failed += tally.failed;
-    }
+    struct unit *units = mem_zalloc((size_t)n_files, sizeof(*units));
+    for (int i = 0; i < n_files; i++)
+        read_unit(files[i], &units[i]);
     globfree(&found);
-    printf("%d passed, %d failed\n", total.passed, total.failed);
-    return total.failed > 0;
+    bool ok = show_units(units, n_files, compile_units(units, n_files));
+    finish_units(units, n_files);
+    return !ok;
 }
