@@ -15,7 +15,7 @@ fence() {
     bad=$(grep -rlE "#[[:space:]]*include [<\"]($1)" server client --include='*.[ch]' | grep -vE "$2")
     [ -z "$bad" ] || error "<$1> may be included only in $2, not in:" $bad
 }
-fence 'uv\.h' '^server/(base/turn\.|main\.c|broker\.|wire/|device/|kernels/|request/|upgrade/)'
+fence 'uv\.h' '^server/(base/turn\.|main\.c|broker\.|roof\.|stop\.|wire/|device/|kernels/|request/|upgrade/)'
 fence 'msgpack(\.h|/)' '^(server/wire/(msg|value)\.c|client/)'
 fence 'cuda_driver\.h' '^server/executor/'
 fence 'cuda\.h|nvrtc\.h|cuda_runtime(_api)?\.h' '^$' # the few we need we declare ourselves

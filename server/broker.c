@@ -32,29 +32,7 @@
 #include "upgrade/upgrade.h"
 #include "base/version.h"
 #include "kernels/warm.h"
-
-// How long a stopping daemon waits for what is in flight, and for clients that do not read replies.
-enum { STOP_LIMIT_MS = 30000, STOP_READ_MS = 2000 };
-
-// What only the life of a broker needs.
-struct roof {
-    struct broker broker;
-    uv_prepare_t prepare; // before the loop sleeps: retries and flushes
-    uv_idle_t idle;       // keeps it from sleeping while there is more to do
-    uv_signal_t signals[TURN_N_SIGNALS];
-    uv_timer_t stop_timer;
-    struct spin spin;
-    uint64_t n_requests;        // when the loop last looked
-    int n_starting, n_stopping; // devices
-    bool read_over;             // what clients have not read by now is given up
-    bool devices_stopping;
-    int exit_status;
-};
-
-static struct roof *roof(struct broker *b)
-{
-    return (struct roof *)(void *)b;
-}
+#include "roof.h"
 
 // --- turns of the loop
 
@@ -63,8 +41,10 @@ static void idle_cb(uv_idle_t *idle)
     (void)idle; // being there is enough
 }
 
-static void begin_stop(struct broker *b);
-static void finish_stop(struct broker *b);
+void roof_stay_awake(struct broker *b)
+{
+    uv_idle_start(&roof(b)->idle, idle_cb);
+}
 
 // Whether the loop goes on without sleeping. `came`: some device has done something.
 static bool keep_spinning(struct broker *b, bool came)
@@ -98,12 +78,12 @@ static void prepare_cb(uv_prepare_t *prepare)
     if (b->pins_moved)
         recover_keep_pins(b);
     if (b->stopping)
-        finish_stop(b);
+        stop_go_on(b);
     else
         upgrade_poll(b);
     bool spins = keep_spinning(b, retry);
     if (b->turn.retry_wanted || spins)
-        uv_idle_start(&roof(b)->idle, idle_cb);
+        roof_stay_awake(b);
     else
         uv_idle_stop(&roof(b)->idle);
     turn_end(&b->turn);
@@ -176,7 +156,7 @@ static void serve(struct broker *b)
     if (b->devices.n == 0) {
         log_error("no device to serve");
         roof(b)->exit_status = 1;
-        begin_stop(b);
+        stop_begin(b);
         return;
     }
     if (b->devices.keep.seconds <= 0) // and not before: what fails to start has lost nothing
@@ -216,109 +196,21 @@ static void device_failed(struct device *d)
     }
     device_stop(d, free_device);
     if (roof(b)->exit_status)
-        begin_stop(b);
+        stop_begin(b);
     else if (roof(b)->n_starting == 0 && !b->stopping)
         serve(b);
 }
 
-// --- stop
-
-static void close_loop_handles(struct broker *b)
-{
-    uv_close((uv_handle_t *)&roof(b)->prepare, NULL);
-    uv_close((uv_handle_t *)&roof(b)->idle, NULL);
-    uv_close((uv_handle_t *)&roof(b)->stop_timer, NULL);
-    replies_close(b);
-    compiling_close(b);
-    if (b->stopping && !roof(b)->exit_status)
-        keep_over(&b->devices);
-    keep_close(&b->devices);
-    devices_close(&b->devices);
-    turn_hold_signals(true); // one that comes again now would end it before it has tidied up
-    for (int i = 0; i < TURN_N_SIGNALS; i++)
-        uv_close((uv_handle_t *)&roof(b)->signals[i], NULL);
-}
-
-static void pool_stopped(void *broker)
-{
-    close_loop_handles(broker);
-}
-
-static void device_stopped(struct device *d)
-{
-    struct broker *b = d->all->owner;
-    if (--roof(b)->n_stopping == 0)
-        pool_stop(b->pool, pool_stopped, b);
-}
-
-// The devices stop when no connection has anything in flight any more.
-static void finish_stop(struct broker *b)
-{
-    if (roof(b)->devices_stopping)
-        return;
-    struct conn *next;
-    for (struct conn *c = b->clients.first; c; c = next) {
-        next = c->next;
-        bool idle = conn_idle(c) && (!c->lane || lane_is_disarmed(c->lane));
-        if (idle || (roof(b)->read_over && c->n_flight == 0 && !c->waiting_since))
-            conn_close(c);
-    }
-    if (b->clients.n > 0 || b->clients.left)
-        return;
-    roof(b)->devices_stopping = true;
-    roof(b)->n_stopping = b->devices.n;
-    for (int i = 0; i < b->devices.n; i++)
-        device_stop(b->devices.at[i], device_stopped);
-    if (b->devices.n == 0)
-        pool_stop(b->pool, pool_stopped, b);
-}
-
-static void stop_limit_cb(uv_timer_t *timer)
-{
-    struct broker *b = timer->data;
-    log_warn("what was in flight did not end in time; it is ended");
-    while (b->clients.first)
-        conn_close(b->clients.first);
-    for (int i = 0; i < b->devices.n; i++)
-        device_kill(b->devices.at[i], OPD_E_unavailable, "the daemon is stopping");
-    turn_retry(&b->turn);
-}
-
-static void stop_read_cb(uv_timer_t *timer)
-{
-    struct broker *b = timer->data;
-    roof(b)->read_over = true;
-    uv_timer_start(&roof(b)->stop_timer, stop_limit_cb, STOP_LIMIT_MS - STOP_READ_MS, 0);
-    uv_idle_start(&roof(b)->idle, idle_cb); // the next turn comes at once
-}
-
-static void begin_stop(struct broker *b)
-{
-    if (b->stopping)
-        return;
-    log_info("stopping");
-    systemd_notify("STOPPING=1");
-    b->stopping = true;
-    lane_disarm_all(b);
-    upgrade_cancel(b, "the daemon is stopping");
-    listen_close(b);
-    published_end(&b->registry.published);
-    reload_stop(&b->reload);
-    uv_timer_start(&roof(b)->stop_timer, stop_read_cb, STOP_READ_MS, 0);
-    turn_retry(&b->turn);
-    uv_idle_start(&roof(b)->idle, idle_cb); // the next turn comes at once
-}
+// --- life
 
 static void signal_cb(uv_signal_t *handle, int signal)
 {
     struct broker *b = handle->data;
     if (signal != SIGHUP)
-        begin_stop(b);
+        stop_begin(b);
     else if (b->listener.open) // a terminal that closes takes no tensor along
         reload_look(&b->reload);
 }
-
-// --- life
 
 // Larger allocations are mappings of their own, which grow without being copied: messages do.
 enum { MAPPED_ALLOCATION = 1 << 20 };
@@ -410,7 +302,7 @@ struct broker *broker_new(const struct options *options)
 {
     struct broker *b = mem_zalloc(1, sizeof(struct roof));
     *b = (struct broker){ .options = *options,
-                          .stop = begin_stop,
+                          .stop = stop_begin,
                           .dispatch = request_dispatch,
                           .listener = { .fd = -1, .lock_fd = -1 },
                           .counters = { .started_ns = clock_ns(), .started_time = clock_unix() },
@@ -464,7 +356,7 @@ void broker_discard(struct broker *b)
     conn_free_left(b, INT_MAX);
     for (int i = 0; i < b->devices.n; i++)
         device_discard(b->devices.at[i]);
-    close_loop_handles(b);
+    stop_close_loop(b);
     uv_run(&b->turn.loop, UV_RUN_DEFAULT);
     finish(b);
     free(b);
@@ -487,7 +379,7 @@ int broker_main(const struct options *options, const char *program, char **args)
     } else {
         fprintf(stderr, "opd: %s\n", err.msg);
         roof(b)->exit_status = err.code == OPD_E_unavailable ? 3 : 1;
-        begin_stop(b);
+        stop_begin(b);
     }
     opd_err_clear(&err);
     return run(b);

@@ -3,7 +3,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
-#include <inttypes.h>
 #include <limits.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -12,116 +11,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "base/mem.h"
 #include "base/mpscan.h"
 #include "base/suggest.h"
 #include "base/version.h"
-
-#define MAX_SIZE INT64_C(1000000000000000000)
-
-struct option_row {
-    const char *name;
-    const char *argument; // NULL: none
-    const char *help;
-    const char *preset; // what it is where nobody says, if that is no other's to know
-    bool (*set)(const struct option_row *row, void *slot, const char *text, struct opd_err *err);
-    size_t offset;       // of what it sets in struct options
-    int64_t least, most; // a number's bounds, a text's length
-};
+#include "option_types.h"
 
 static const struct option_row *find_row(const char *name);
 static bool refuse_name(const char *name, struct opd_err *err);
 
-// --- values of a type
-
-static bool set_text(const struct option_row *row, void *slot, const char *text,
-                     struct opd_err *err)
-{
-    if (strlen(text) < (size_t)row->least)
-        return opd_err_set(err, OPD_E_invalid_argument, "--%s: the path is empty", row->name);
-    char **path = slot, *copy = mem_strdup(text);
-    free(*path);
-    *path = copy;
-    return true;
-}
-
-static bool set_count(const struct option_row *row, void *slot, const char *text,
-                      struct opd_err *err)
-{
-    char *end;
-    errno = 0;
-    long n = strtol(text, &end, 10);
-    if (errno || end == text || *end || n < row->least || n > row->most)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "--%s: '%s', expected a number from %" PRId64 " to %" PRId64, row->name,
-                           text, row->least, row->most);
-    *(int *)slot = (int)n;
-    return true;
-}
-
-static const char units[] = "KMGT";
-
-// "64K": bounds are whole.
-static const char *size_text(int64_t size, char out[24])
-{
-    int unit = -1;
-    for (; size >= 1024 && size % 1024 == 0 && units[unit + 1]; unit++)
-        size /= 1024;
-    snprintf(out, 24, "%" PRId64 "%.1s", size, unit < 0 ? "" : &units[unit]);
-    return out;
-}
-
-static bool set_size(const struct option_row *row, void *slot, const char *text,
-                     struct opd_err *err)
-{
-    char *end, least[24], most[24];
-    errno = 0;
-    double n = strtod(text, &end);
-    const char *unit = *end ? strchr(units, toupper((unsigned char)*end)) : NULL;
-    if (unit) {
-        n *= (double)((uint64_t)1 << (10 * (unit - units + 1)));
-        end++;
-        if (*end == 'i')
-            end++;
-        if (*end == 'B')
-            end++;
-    }
-    if (errno || end == text || *end || !(n >= 1) || n > (double)MAX_SIZE)
-        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected a size as 512M or 8G",
-                           row->name, text);
-    if (n < (double)row->least || n > (double)row->most)
-        return opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected a size from %s to %s",
-                           row->name, text, size_text(row->least, least),
-                           size_text(row->most, most));
-    *(uint64_t *)slot = (uint64_t)n;
-    return true;
-}
-
-static bool set_seconds(const struct option_row *row, void *slot, const char *text,
-                        struct opd_err *err)
-{
-    char *end;
-    double n = strtod(text, &end);
-    if (end == text || *end || !(n > (double)row->least) || n < 0 || n > (double)row->most)
-        return opd_err_set(err, OPD_E_invalid_argument,
-                           "--%s: '%s', expected seconds, %s 0 and at most %" PRId64, row->name,
-                           text, row->least < 0 ? "at least" : "above", row->most);
-    *(double *)slot = n;
-    return true;
-}
-
-static bool set_switch(const struct option_row *row, void *slot, const char *text,
-                       struct opd_err *err)
-{
-    if (text && strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
-        return opd_err_set(err, OPD_E_invalid_argument, "%s: '%s', expected true or false",
-                           row->name, text);
-    *(bool *)slot = !text || strcmp(text, "true") == 0;
-    return true;
-}
-
-// --- values of their own
+// --- values of no type
 
 static bool set_device(const struct option_row *row, void *options, const char *text,
                        struct opd_err *err)
@@ -152,45 +51,6 @@ static bool set_kernels(const struct option_row *row, void *options, const char 
                         struct opd_err *err)
 {
     return options_add_kernels(options, text, err) || opd_err_prefix(err, "--%s", row->name);
-}
-
-static bool set_log_level(const struct option_row *row, void *slot, const char *text,
-                          struct opd_err *err)
-{
-    int level = *(int *)slot = log_level_parse(text);
-    return level >= 0 ||
-           opd_err_set(err, OPD_E_invalid_argument,
-                       "--%s: '%s' is none; expected debug, info, warn or error", row->name, text);
-}
-
-// One of two words: is it the first?
-static bool set_either(const struct option_row *row, bool *slot, const char *text,
-                       const char *first, const char *second, struct opd_err *err)
-{
-    *slot = strcmp(text, first) == 0;
-    return *slot || strcmp(text, second) == 0 ||
-           opd_err_set(err, OPD_E_invalid_argument, "--%s: '%s', expected %s or %s", row->name,
-                       text, first, second);
-}
-
-static bool set_blas(const struct option_row *row, void *slot, const char *text,
-                     struct opd_err *err)
-{
-    bool vendor, ok = set_either(row, &vendor, text, "vendor", "own", err);
-    *(bool *)slot = !vendor;
-    return ok;
-}
-
-static bool set_spare(const struct option_row *row, void *slot, const char *text,
-                      struct opd_err *err)
-{
-    return set_either(row, slot, text, "auto", "off", err);
-}
-
-static bool set_first_run(const struct option_row *row, void *slot, const char *text,
-                          struct opd_err *err)
-{
-    return set_either(row, slot, text, "checked", "plain", err);
 }
 
 // --- a configuration file: "name = value", a line each
@@ -253,11 +113,12 @@ static bool set_config(const struct option_row *row, void *options, const char *
 // --- the options
 
 #define AT(set, field) set, offsetof(struct options, field)
-#define TEXT(field, least) AT(set_text, field), least, INT_MAX
-#define COUNT(field, most) AT(set_count, field), 1, most
-#define SIZE(field, least, most) AT(set_size, field), least, most
-#define SECONDS(field) AT(set_seconds, field), 0, 1000000000
-#define SECONDS_OR_NONE(field) AT(set_seconds, field), -1, 1000000000
+#define TEXT(field, least) AT(option_set_text, field), least, INT_MAX
+#define COUNT(field, most) AT(option_set_count, field), 1, most
+#define SIZE(field, least, most) AT(option_set_size, field), least, most
+#define SECONDS(field) AT(option_set_seconds, field), 0, 1000000000
+#define SECONDS_OR_NONE(field) AT(option_set_seconds, field), -1, 1000000000
+#define SWITCH(field) AT(option_set_switch, field), 0, 0
 #define OWN(set) set, 0, 0, 0
 
 // Every option, in the order of --help.
@@ -271,14 +132,15 @@ static const struct option_row rows[] = {
       OWN(set_kernels) },
     { "cache", "DIR", "where compiled kernels are kept; \"\" keeps none", NULL, TEXT(cache, 0) },
     { "cache-size", "SIZE", "bytes that the cache may take: 512M, 4G", "1G",
-      SIZE(cache_limit, 1, MAX_SIZE) },
+      SIZE(cache_limit, 1, OPTION_MAX_SIZE) },
     { "config", "FILE", "read options from a file: a line \"name = value\" for each", NULL,
       OWN(set_config) },
-    { "log-level", "L", "debug, info, warn or error", "info", AT(set_log_level, log_level), 0, 0 },
+    { "log-level", "L", "debug, info, warn or error", "info",
+      AT(option_set_log_level, log_level), 0, 0 },
     { "compilers", "N", "compiler processes (default: by the number of cores)", NULL,
       COUNT(compilers, OPTIONS_MAX_COMPILERS) },
     { "memory-limit", "SIZE", "device memory that opd may take on each device: 512M, 8G", NULL,
-      SIZE(memory_limit, 1, MAX_SIZE) },
+      SIZE(memory_limit, 1, OPTION_MAX_SIZE) },
     { "deadline", "SECONDS", "how long a request may run on a device", "10", SECONDS(deadline) },
     { "compile-deadline", "SECONDS", "how long one compile may take", "60",
       SECONDS(compile_deadline) },
@@ -286,19 +148,19 @@ static const struct option_row rows[] = {
       "600", SECONDS_OR_NONE(keep) },
     { "spare", "WHICH",
       "auto: a device's next process waits where that takes 1 % of its memory; off: it does not",
-      "auto", AT(set_spare, spare), 0, 0 },
+      "auto", AT(option_set_spare, spare), 0, 0 },
     { "first-run", "WHICH",
       "checked: on a GPU the first calls after an edit run in a checked build; or plain", "checked",
-      AT(set_first_run, checks_first), 0, 0 },
+      AT(option_set_first_run, checks_first), 0, 0 },
     { "faults", "N", "how many faults are kept for opctl replay; 0: none", "16",
-      AT(set_count, faults), 0, 1000 },
+      AT(option_set_count, faults), 0, 1000 },
     { "fault-size", "SIZE", "bytes of its inputs that are kept of a fault", "1M",
       SIZE(fault_size, 1, 64 << 20) },
     { "max-connections", "N", "connections at one time", "256", COUNT(max_connections, 65536) },
     { "blas", "WHICH", "vendor: cuBLASLt or a CBLAS where there is one; own: never", "vendor",
-      AT(set_blas, own_blas), 0, 0 },
+      AT(option_set_blas, own_blas), 0, 0 },
     { "client-memory", "SIZE", "device memory that one client may hold on each (default: all)",
-      NULL, SIZE(client_memory, 1, MAX_SIZE) },
+      NULL, SIZE(client_memory, 1, OPTION_MAX_SIZE) },
     { "client-requests", "N", "requests of one client on devices at a time", "256",
       COUNT(client_requests, 65536) },
     { "max-message", "SIZE", "bytes of a message, 64K to 64M", "64M",
@@ -306,13 +168,12 @@ static const struct option_row rows[] = {
     { "max-launches", "N", "kernel launches of one request", "8192", COUNT(max_launches, 1 << 20) },
     { "debug", NULL,
       "wait for each launch before the next, on a GPU in checked builds; as OPD_DEBUG=1", NULL,
-      AT(set_switch, debug), 0, 0 },
-    { "warm", NULL, "compile the examples of every operator at start", NULL, AT(set_switch, warm),
-      0, 0 },
+      SWITCH(debug) },
+    { "warm", NULL, "compile the examples of every operator at start", NULL, SWITCH(warm) },
     { "prove", NULL, "prove the gradients of each edit, as opctl check --grad does", NULL,
-      AT(set_switch, prove), 0, 0 },
+      SWITCH(prove) },
     { "spin", NULL, "spin before sleeping, where there are cores for it; clients in C too", NULL,
-      AT(set_switch, spin), 0, 0 },
+      SWITCH(spin) },
 };
 
 // What getopt returns is a letter, or a number from ROW on.
