@@ -11,14 +11,15 @@ ORDER = """
     _told _fds _reply _conn _calls _lanes _data _kept _export _events _link _catalog _graph _array tensor _memory
     _prepared _ops _load client _aio_loop _aio_stream aio _notebook __init__
     torch._dtypes torch._library torch._direct torch._options torch._interface torch._schema torch._stamps
-    torch._transport torch._prepared torch._session torch._host torch._cuda torch._shapes torch._vmap torch._autocast
+    torch._transport torch._prepared torch._daemon torch._host torch._cuda torch._session
+    torch._view torch._sharing torch._shapes torch._vmap torch._autocast
     torch._onnx torch._derivatives torch._function torch._loader torch._inproc torch._register torch._lists_here torch._lists
     torch._ops torch._namespace torch._layers
     torch.__init__
     stubs
 """.split()
 # These two are chosen when a tensor's device is known.
-UPWARDS = {("_data", "_kept"), ("torch._session", "torch._host"), ("torch._session", "torch._cuda")}
+UPWARDS = {("_data", "_kept"), ("torch._daemon", "torch._host"), ("torch._daemon", "torch._cuda")}
 
 
 def imported(module, node):

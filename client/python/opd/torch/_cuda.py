@@ -18,8 +18,8 @@ import torch
 
 from .._reply import Batch
 from ..errors import InvalidArgument, Unavailable
+from ._daemon import Daemon
 from ._dtypes import BY_NAME, Desc, describe
-from ._session import Session
 from ._transport import Job, finish
 
 _BUFFER_ID, _LEGACY_IPC = 7, 10  # CU_POINTER_ATTRIBUTE_*
@@ -76,9 +76,9 @@ class Allocation:
 class Imports:
     """The allocations that the daemon has open."""
 
-    def __init__(self, session: Session, device: str, driver: Any) -> None:
-        self._session = session
-        self._conn = session.conn
+    def __init__(self, daemon: Daemon, device: str, driver: Any) -> None:
+        self._daemon = daemon
+        self._conn = daemon.conn
         self._device = device
         self._driver = driver
         self._open: dict[int, Allocation] = {}  # by base; the one used last is the last
@@ -102,7 +102,7 @@ class Imports:
         if id is None:
             if len(allocation.ids) == _MANY_IDS:
                 self._full.append(allocation)  # the call may need what it has
-            id = allocation.ids[at] = self._session.new_id()
+            id = allocation.ids[at] = self._daemon.new_id()
             params = (id, allocation.id, at[0], desc.dtype, *desc.layout)
             self._conn.send("import_tensor", params, batch=batch)
         return id
@@ -132,7 +132,7 @@ class Imports:
         handle = self._driver.get_handle(range)
         if handle is None:
             raise _no_share(range.base)
-        conn, id = self._conn, self._session.new_id()
+        conn, id = self._conn, self._daemon.new_id()
         params = (id, self._device, "cuda_ipc", handle, range.size)
         try:
             conn.wait(conn.send("import_open", params))
@@ -153,14 +153,14 @@ class CudaTransport:
     """Tensors of one card."""
 
     def __init__(
-        self, session: Session, name: str, device: torch.device, driver: Any = None
+        self, daemon: Daemon, name: str, device: torch.device, driver: Any = None
     ) -> None:
-        self._session = session
-        self.conn = session.conn
+        self._daemon = daemon
+        self.conn = daemon.conn
         self._name = name
         self._device = device
         self._index = device.index  # torch takes a number faster than a device
-        self._imports = Imports(session, name, driver or Driver())
+        self._imports = Imports(daemon, name, driver or Driver())
         # Calls that were interrupted while the daemon was at work: their memory is not given back
         # to torch before that is done.
         self._interrupted: list[tuple[Batch, Any]] = []
@@ -221,7 +221,7 @@ class CudaTransport:
         desc = describe(tensor, strided)
         if desc.nbytes:
             return self._imports.find(desc, tensor.data_ptr(), batch)
-        id = self._session.new_id()  # it has no address
+        id = self._daemon.new_id()  # it has no address
         empty.append(id)
         params = (id, desc.dtype, desc.shape, None, self._name)
         self.conn.send("tensor_new", params, batch=batch)

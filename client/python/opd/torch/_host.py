@@ -15,8 +15,8 @@ import torch
 from .._reply import Batch
 from .._data import make_memfd
 from ..errors import InvalidArgument
+from ._daemon import Daemon
 from ._dtypes import BY_NAME, Desc, describe
-from ._session import Session
 from ._transport import Job, finish
 
 _ALIGN = 64
@@ -88,9 +88,9 @@ class HostTransport:
     """What the two ways have in common: the arena, and that a call which was interrupted leaves it
     to the daemon, which may still be at work in it."""
 
-    def __init__(self, session: Session, device: str) -> None:
-        self._session = session
-        self.conn = session.conn
+    def __init__(self, daemon: Daemon, device: str) -> None:
+        self._daemon = daemon
+        self.conn = daemon.conn
         self._device = device
         self._arena: Optional[Arena] = None
         self._arena_id = 0
@@ -131,7 +131,7 @@ class HostTransport:
         rounded = max(_MIN_ARENA, 1 << (size - 1).bit_length())
         arena = Arena(rounded if rounded <= _MAX_KEPT else size)
         try:
-            id = self._session.new_id()
+            id = self._daemon.new_id()
             self._open(id, arena)
         except BaseException:
             if not self.conn.closed:  # it may have been opened all the same
@@ -155,8 +155,8 @@ class HostTransport:
 class DirectTransport(HostTransport):
     """The daemon's CPU device: kernels read and write in the arena itself."""
 
-    def __init__(self, session: Session, device: str) -> None:
-        super().__init__(session, device)
+    def __init__(self, daemon: Daemon, device: str) -> None:
+        super().__init__(daemon, device)
         self._ids: dict[tuple[int, Desc], int] = {}  # tensors of the arena
 
     def _send(self, job: Job, layout: Layout, batch: Batch) -> Any:
@@ -173,7 +173,7 @@ class DirectTransport(HostTransport):
     def _id(self, at: int, desc: Desc, batch: Batch) -> int:
         id = self._ids.get((at, desc))
         if id is None:
-            id = self._ids[at, desc] = self._session.new_id()
+            id = self._ids[at, desc] = self._daemon.new_id()
             params = (id, self._arena_id, at, desc.dtype, *desc.layout)
             self.conn.send("import_tensor", params, batch=batch)
         return id
@@ -202,16 +202,16 @@ class StagedTransport(HostTransport):
     """Another device of the daemon, or memory of its own for each tensor: it copies from the arena and back."""
 
     def _send(self, job: Job, layout: Layout, batch: Batch) -> Any:
-        session, conn, shm = self._session, self.conn, self._arena_id
+        daemon, conn, shm = self._daemon, self.conn, self._arena_id
         reads: list[Optional[int]] = []
         more: list[Optional[int]] = []  # what those with strides are views of
         for read in layout.reads:
-            id = None if read is None else session.new_id()
+            id = None if read is None else daemon.new_id()
             reads.append(id)
             if read is not None:
                 at, desc, _ = read
                 shape = desc.shape if desc.strides is None else (desc.numel,)
-                whole = id if desc.strides is None else session.new_id()
+                whole = id if desc.strides is None else daemon.new_id()
                 params = (whole, desc.dtype, shape, None, self._device)
                 conn.send("tensor_new", params, batch=batch)
                 if whole != id:
@@ -219,7 +219,7 @@ class StagedTransport(HostTransport):
                     conn.send("tensor_view", (id, whole, 0, *desc.layout), batch=batch)
                 if desc.nbytes:
                     conn.send("tensor_write", (id, 0, (shm, at, desc.nbytes)), batch=batch)
-        made: list[Optional[int]] = [session.new_id() for _ in layout.makes]
+        made: list[Optional[int]] = [daemon.new_id() for _ in layout.makes]
         reply = job.send(reads, made, False, batch)
         back = [(id, at, desc) for id, (at, desc) in zip(made, layout.makes)]
         for i in job.mutated:

@@ -19,12 +19,13 @@ from ..client import Client
 from ..errors import NotFound
 from ..tensor import Tensor
 from . import _derivatives
+from ._daemon import on_refresh
 from ._direct import MISS
 from ._interface import InterfaceChanged, get_key
 from ._lists import ListOperator
 from ._register import Operator
 from ._schema import takes_device
-from ._session import get_session, on_refresh, set_session
+from ._session import get_session, set_session
 from ._shapes import has_symbols
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .._spec import Spec, python_name
-from ..errors import InvalidArgument, OpdError
+from ..errors import OpdError
 from . import _derivatives as derivatives
 from ._autocast import cast, register_autocast
 from ._direct import MISS
@@ -32,11 +32,13 @@ from ._inproc import Kernels, check_capture, go_first, make_kernels
 from ._interface import Lengths, get_key
 from ._library import DEFAULT_ISOLATED, get_library
 from ._onnx import express, is_exported
-from ._options import DEFAULT, get_options, with_those_of_forward
+from ._options import get_options, with_those_of_forward
 from ._schema import OPEN_INT, get_default, spell_arguments, spell_type, takes_device
 from ._session import get_session
 from ._shapes import has_symbols, infer
+from ._sharing import check_apart
 from ._transport import find_device
+from ._view import PLAIN, View
 from ._vmap import find_batches, move_to_front, unwrap, wrap
 
 _library: Any = getattr(torch.library, "Library")("opd", "FRAGMENT")  # it has no types
@@ -52,9 +54,6 @@ def _find_tags(spec: Spec) -> list[Any]:
 taken: set[str] = set()
 HELPERS = ("infer", "forward", "backward", "back")
 
-_is_tracing: Any = torch._C._is_tracing
-_PLAIN = (torch.Tensor, torch.nn.Parameter)  # and no fake tensors
-
 
 class Operator:
     """A registered operator. `overload` is the one to call."""
@@ -64,7 +63,7 @@ class Operator:
     def __init__(self, spec: Spec) -> None:
         self.name = spec.name
         self.spec = spec
-        self.kernels: Any = None  # Kernels, or a _View; once a call has been made in the daemon
+        self.kernels: Any = None  # Kernels, or a View; once a call has been made in the daemon
         self.library = _library
         self._tags = _find_tags(spec)
         self.key = get_key(spec)
@@ -113,7 +112,7 @@ class Operator:
             self._views = [names.index(output["view"]) for output in spec.outputs]
             call = self._view
             if self.n_inputs == self.n_outputs == 1 and not self.attr_names:
-                self.kernels = _View(self)
+                self.kernels = View(self)
         else:
             attrs = [f"{spell_type(a)} a{i}" for i, a in enumerate(spec.attrs.values())]
             self._define_all([*attrs, "Device? device"] if self.takes_device else attrs)
@@ -290,7 +289,7 @@ class Operator:
         """A view is torch's own, which it differentiates by itself."""
         values = self._bind(args, kwargs)
         tensors, attrs = values[: self.n_inputs], values[self.n_inputs :]
-        if all(type(t) in _PLAIN for t in tensors) and not has_symbols(attrs):
+        if all(type(t) in PLAIN for t in tensors) and not has_symbols(attrs):
             descs: Sequence[Desc] = get_session().plan(self, tensors, to_wire(attrs)).outputs
         else:
             descs = infer(self, tensors, attrs)[0]
@@ -325,7 +324,7 @@ class Operator:
         if device.type == "meta":
             return self._fake(args, keep), 0
         if self.mutated:
-            _check_apart(self.name, tensors, self.mutated)
+            check_apart(self.name, tensors, self.mutated)
         kernels = self._get_kernels() if get_session().may_run_here(device) else None
         made = kernels.forward(args, keep) if kernels else MISS
         if made is not MISS:
@@ -455,28 +454,6 @@ class Operator:
         return make_empty(descs, device)
 
 
-class _View:
-    """Calls of a view of one tensor, as _ops.py makes them, past the dispatcher: the shape that was
-    planned for such a tensor, and torch's own view."""
-
-    def __init__(self, operator: Operator) -> None:
-        self._operator = operator
-
-    def quick(self, *args: Any, **kwargs: Any) -> Any:
-        if len(args) != 1 or kwargs or type(args[0]) not in _PLAIN:
-            return MISS
-        if get_options() is not DEFAULT or _is_tracing():
-            return MISS
-        shape = get_session().find_view(self._operator, args[0])
-        return MISS if shape is None else torch.reshape(args[0], shape)
-
-    def call(self, args: Any, kwargs: Any) -> Any:
-        return MISS
-
-    def explain(self, error: RuntimeError) -> Any:
-        raise error
-
-
 def _choose_name(spec: Spec) -> str:
     """A name in torch.ops.opd that nothing has, with those of its helpers; taken from now on."""
     name = python_name(spec.info).replace(".", "__d_")  # of a derivative
@@ -487,38 +464,6 @@ def _choose_name(spec: Spec) -> str:
             break
     taken.update(names)
     return public
-
-
-def _check_apart(name: str, tensors: Sequence[Optional[torch.Tensor]], changed: list[int]) -> None:
-    """Two that are changed in place must not share memory, nor one and a part of another that is
-    read; the daemon may be given copies. As torch does, this lets those pass of which it is hard to
-    tell."""
-    present = [
-        (i in changed, t)
-        for i, t in enumerate(tensors)
-        if t is not None and t.layout == torch.strided and t.numel() > 0
-    ]
-    for (one, a), (other, b) in itertools.combinations(present, 2):
-        if not one and not other:
-            continue
-        same = a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
-        shared = a.is_contiguous() and b.is_contiguous() and _overlap(a, b)
-        if one and other and (same or shared):
-            raise InvalidArgument(
-                f"{name}: two of the tensors that it changes in place share memory; give it one "
-                "for each",
-                op=name,
-            )
-        if shared and not (same and a.nbytes == b.nbytes):
-            raise InvalidArgument(
-                f"{name}: a tensor that it changes in place shares a part of its memory with "
-                "another; give it a clone() of one",
-                op=name,
-            )
-
-
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.data_ptr() < b.data_ptr() + b.nbytes and b.data_ptr() < a.data_ptr() + a.nbytes
 
 
 def requires_grad(tensor: Optional[torch.Tensor]) -> bool:
