@@ -163,7 +163,7 @@ def test_large_tensors_of_many_tasks_at_once(daemon):
             return np.array_equal(await (await client.tensor(array)).numpy(), array)
 
         assert all(await asyncio.gather(*map(there_and_back, range(80))))
-        assert client._transfer._n_shared == 0
+        assert client._link.transfer._n_shared == 0
 
     run(daemon, use)
 

@@ -9,7 +9,7 @@ PACKAGE = ROOT / "client" / "python" / "opd"
 ORDER = """
     _version _protocol errors _warn _wire _places _native _start _cuda _dlpack _dtypes _trees _shapes _spec
     _told _fds _reply _conn _calls _lanes _data _kept _export _events _link _catalog _graph _array tensor _memory
-    _prepared _ops _load client _aio_loop _aio_stream aio _notebook __init__
+    _prepared _ops _load client _aio_loop _aio_stream _aio_link _aio_tensor _aio_ops aio _notebook __init__
     torch._dtypes torch._library torch._direct torch._options torch._interface torch._schema torch._stamps
     torch._transport torch._prepared torch._daemon torch._host torch._cuda torch._session
     torch._view torch._sharing torch._shapes torch._vmap torch._autocast
