@@ -241,8 +241,8 @@ uint64_t device_spare_memory(const struct device *d);           // bytes that it
 // the device runs what uses it in the order of the commands.
 uint64_t device_memory_limit(const struct device *d); // bytes that its chunks may take
 void device_memory_init(struct devices *all);         // the timer that gives unused memory back
-void device_drop_empty(struct device *d); // A region under the number that it had, of a device that
-                                          // has no executor yet. A chunk is empty.
+void device_drop_empty(struct device *d); // chunks that hold nothing are given back
+// A region under the number that it had, of a device that has no executor yet. A chunk is empty.
 // Without a serial it gets one.
 void device_restore_region(struct device *d, uint32_t id, const struct device_region *r);
 

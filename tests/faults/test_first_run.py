@@ -13,7 +13,7 @@ from conftest import eventually
 from planted import Planted
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "functional"))
-from test_lanes import CallLane
+from raw_lane import CallLane
 
 DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
 pytestmark = pytest.mark.skipif(not DEVICE.startswith("cuda"), reason="on the CPU every run tells: test_guards.py")

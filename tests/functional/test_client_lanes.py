@@ -10,10 +10,8 @@ import time
 import numpy as np
 import pytest
 from conftest import DEVICE, PATIENCE, eventually
-from operators import double_by, put_kernels
+from operators import ADD, COUNT, FAULTY, double_by, put_kernels
 from raw import SANITIZED, Raw, find_roles
-from test_graphs import ADD, FAULTY
-from test_lanes import COUNT
 from upgrades import upgrade
 
 import opd

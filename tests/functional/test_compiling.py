@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from libopd import LIBRARY
+from libopd import Client as LibraryClient
 from operators import double_by, put_kernels
 from raw import SANITIZED, Raw
-from test_libopd_prepared import LIBRARY
-from test_libopd_prepared import Client as LibraryClient
 
 from conftest import DEVICE, eventually
 

@@ -11,10 +11,9 @@ import threading
 import numpy as np
 import pytest
 from conftest import DEVICE
-from operators import double_by, put_kernels
+from libopd import Client as LibraryClient
+from operators import PICK, double_by, put_kernels
 from raw import SANITIZED, Raw, RpcError, eventually, find_roles, kill_executors_soon, make_memfd
-from test_device_checks import PICK
-from test_libopd_prepared import Client as LibraryClient
 from upgrades import upgrade
 
 import opd

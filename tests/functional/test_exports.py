@@ -15,9 +15,8 @@ import pytest
 from exported import COPY, LAUNCH, MATMUL, Page, Runner, ask, desc, export
 
 from conftest import DEVICE, PROGRAM
-from operators import double_by
+from operators import MARK, PICK, double_by
 from raw import Raw, eventually, pack_request, read_fds
-from test_device_checks import MARK, PICK
 
 X = ["float32", [6, 5]]
 on_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="the images of the CPU are run here")

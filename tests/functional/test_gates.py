@@ -12,7 +12,7 @@ import pytest
 from conftest import DEVICE, ROOT, find_family
 from counts import CountedClient, CountedDaemon, Requests, Unable, count_calls, count_torch, fill_folder
 from raw import SANITIZED, Raw
-from test_lanes import CallLane
+from raw_lane import CallLane
 
 import opd
 

@@ -6,56 +6,13 @@ import warnings
 
 import numpy as np
 import pytest
-from operators import SPIN, double_by, put_kernels
+from libopd import Client as LibraryClient
+from operators import ADD, FAULTY, PICK, SPIN, double_by, put_kernels
 from raw import SANITIZED, Raw, find_roles
-from test_device_checks import PICK
-from test_libopd_prepared import Client as LibraryClient
 from upgrades import SCALE
 
 import opd
 from conftest import eventually
-
-# y = x[i], read through a pointer that `bad` breaks.
-FAULTY = """
-//! op      faulty(Tensor x, Tensor bad) -> Tensor y
-//! dtypes  float32
-//! type    flag_t int32 : bad
-//! shape   x [N]
-//! shape   bad [1]
-//! shape   y [N]
-//! example x=[4] bad=[1]
-//
-//! forward
-//!   kernel  faulty
-//!   grid    1
-//!   block   1
-
-extern "C" __global__ void faulty(const float *x, const int *bad, float *y, int N)
-{
-    for (int i = 0; i < N; i++)
-        y[i] = bad[0] ? *(volatile const float *)(8ULL + i) : x[i];
-}
-"""
-
-# A Tensor changed in place, and a check.
-ADD = """
-//! op      add_to(Tensor(a!) x, Tensor y) -> ()
-//! dtypes  float32
-//! shape   x [N]
-//! shape   y [N]
-//! example x=[4] y=[4]
-//
-//! forward
-//!   kernel  add_to
-//!   grid    1
-//!   block   1
-
-extern "C" __global__ void add_to(float *x, const float *y, int N)
-{
-    for (int i = 0; i < N; i++)
-        x[i] += y[i];
-}
-"""
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import struct
 from ctypes import c_int64, c_size_t, c_uint64
 
 import pytest
+from libopd import Client as LibraryClient
+from libopd import Tensor
 from operators import double_by, put_kernels
 from raw import SANITIZED, Raw, find_roles
 from test_lanes import served  # noqa: F401
-from test_libopd_prepared import Client as LibraryClient
-from test_libopd_prepared import Tensor
 from upgrades import upgrade
 
 class Library(LibraryClient):

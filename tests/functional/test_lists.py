@@ -1,74 +1,22 @@
 """Operators of lists of tensors: `Tensor[]` in, in place and out."""
 
 import os
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import PROGRAM
 from exported import export
+from libopd import Client as LibraryClient
+from lists import SHAPES, axpys, draw, put_all, same
 from operators import put_kernels
 from raw import SANITIZED, Raw
-from test_libopd_prepared import Client as LibraryClient
 
 import opd
-
-OPCTL = Path(PROGRAM).parent / "opctl"
-# By formulas, which become few launches; by a kernel, one for each tensor.
-AXPYS = """
-//! op      axpys(Tensor(a!)[] ys, Tensor[] xs, Tensor? b=None, *, float a=2.0) -> ()
-//! dtypes  float32 float64
-//! formula ys = FACTOR * (ys + a * xs + (present(b) ? b : 0))
-//! example ys=[[4],[5,6]] xs=[[4],[5,6]]
-"""
-SCALES = """
-//! op      scales(Tensor[] xs, Tensor by) -> (Tensor[] ys, Tensor[] signs)
-//! dtypes  float32
-//! type    int32 : signs
-//! shape   xs ys signs [...S]
-//! shape   by []
-//! strided xs
-//! example xs=[[4],[5,6],[0]] by=[]
-//! forward
-//!   kernel scale threads numel(xs)
-//!     bind n = numel(xs)
-//!     bind step = rank(xs) == 1 ? stride(xs, 0) : 1
-__global__ void scale(const float *xs, const float *by, float *ys, int *signs, int64_t n, int64_t step)
-{
-    CUDA_KERNEL_LOOP(i, n) {
-        ys[i] = xs[i * step] * by[0];
-        signs[i] = xs[i * step] < 0 ? -1 : 1;
-    }
-}
-"""
-GLUS, DOTS = ((Path(__file__).parent.parent / "torch" / "kernels" / name).read_text() for name in ("glus.cu", "dots.cu"))
-FAULTS = """
-//! op      faults(Tensor(a!)[] xs, Tensor bad) -> ()
-//! dtypes  float32
-//! type    int32 : bad
-//! shape   xs [N]
-//! shape   bad [1]
-//! forward
-//!   kernel fault grid 1 block 1
-__global__ void fault(float *xs, const int *bad, int64_t N)
-{
-    for (int64_t i = 0; i < N; i++)
-        xs[i] = bad[0] ? *(volatile const float *)(8ULL + i) : xs[i] + 1;
-}
-"""
-SHAPES = [(4,), (5, 6), (0,), (1000, 33), (), (3, 1, 2)]
-
-
-def axpys(factor=1):
-    return AXPYS.replace("FACTOR", str(factor))
 
 
 @pytest.fixture(scope="module")
 def daemon(start_shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("lists")
-    put_kernels(folder, axpys=axpys(), scales=SCALES, faults=FAULTS, glus=GLUS, dots=DOTS)
-    daemon = start_shared("--kernels", str(folder))
+    daemon = start_shared("--kernels", put_all(folder))
     daemon.kernels = folder
     return daemon
 
@@ -76,19 +24,6 @@ def daemon(start_shared, tmp_path_factory):
 @pytest.fixture
 def ops(client):
     return client.ops
-
-
-def draw(n=None, dtype=np.float32):
-    rng = np.random.default_rng(5)
-    shapes = SHAPES if n is None else [SHAPES[i % len(SHAPES)] for i in range(n)]
-    return [rng.integers(-9, 10, shape).astype(dtype) for shape in shapes]  # all is exact
-
-
-def same(tensors, arrays):
-    assert len(tensors) == len(arrays)
-    for t, a in zip(tensors, arrays):
-        assert t.shape == a.shape
-        np.testing.assert_array_equal(t.numpy(), a)
 
 
 @pytest.mark.parametrize("dtype", (np.float32, np.float64))
@@ -384,279 +319,7 @@ def test_other_numbers(client, ops, held):
     same(tensors, [y + (3 if held else 4) * x for x, y in zip(xs, ys)])
 
 
-def draw_dots(sizes=(4, 5, 0, 7)):
-    rng = np.random.default_rng(1)
-    xs = [rng.standard_normal((n, 3)) for n in sizes]
-    return xs, rng.standard_normal(3), [rng.standard_normal(n) for n in sizes]
-
-
-def pull_dots(xs, w, grads):
-    return [np.outer(g, w) for g in grads], sum(g @ x for g, x in zip(grads, xs))
-
-
-def near(found, expected):
-    assert len(found) == len(expected)
-    for f, e in zip(found, expected):
-        np.testing.assert_allclose(f.numpy(), e, atol=1e-12)
-
-
-@pytest.mark.parametrize("wanted", (None, "xs", "w"))
-def test_gradients_of_kernels(client, ops, wanted):
-    xs, w, grads = draw_dots()
-    (ys, _), context = ops.dots.forward(xs, w)
-    near(ys, [x @ w for x in xs])
-    expected = pull_dots(xs, w, grads)
-    for _ in range(2):
-        grad_xs, grad_w = context.backward(grads, None, wanted=wanted)
-        assert (grad_xs is None) == (wanted == "w") and (grad_w is None) == (wanted == "xs")
-        if grad_xs is not None:
-            near(grad_xs, expected[0])
-        if grad_w is not None:
-            near([grad_w], [expected[1]])
-    grad_xs, grad_w = context.backward(None, None)
-    assert not grad_w.numpy().any() and not any(g.numpy().any() for g in grad_xs)
-    _, context = ops.dots.forward([], w)
-    grad_xs, grad_w = context.backward([], None)
-    assert grad_xs == [] and grad_w.shape == (3,) and not grad_w.numpy().any()
-
-
-def unbroadcast(array, shape):
-    array = array.sum(tuple(range(array.ndim - len(shape))))
-    return array.sum(tuple(i for i, n in enumerate(shape) if n == 1 and array.shape[i] != 1), keepdims=True)
-
-
-@pytest.mark.parametrize("n", (1, 6, 270))
-@pytest.mark.parametrize("with_b", (False, True))
-def test_gradients_of_formulas(client, ops, n, with_b):
-    """Of lists, of what is repeated in one place, and of what all places share: more than a launch joins."""
-    rng = np.random.default_rng(n)
-    shapes = [((3, 4), (3, 1)), ((4,), (3, 4)), ((2, 3, 1), (1, 3, 4))]
-    xs, gates = ([rng.standard_normal(shapes[i % 3][k]) for i in range(n)] for k in (0, 1))
-    by, b = rng.standard_normal(4), rng.standard_normal((3, 1)) if with_b else None
-    (ys, zs), context = ops.glus.forward(xs, gates, by, b)
-    square = 0.0 if b is None else b
-    near(ys, [x * np.tanh(g) * by + square * x * x for x, g in zip(xs, gates)])
-    gys, gzs = ([rng.standard_normal(y.shape) for y in ys] for _ in range(2))
-    for given in ((gys, gzs), (gys, None), (None, gzs)):
-        grad_xs, grad_gates, grad_by, grad_b = context.backward(*given)
-        each = [given[0] or [0.0] * n, given[1] or [0.0] * n]
-        rest = list(zip(xs, gates, [np.tanh(g) for g in gates], *each, [np.zeros(y.shape) for y in ys]))
-        near(grad_xs, [unbroadcast(o + gy * (t * by + 2 * square * x) + gz * 2 * np.exp(by), x.shape)
-                       for x, _, t, gy, gz, o in rest])  # fmt: skip
-        near(grad_gates, [unbroadcast(o + gy * x * by * (1 - t * t), g.shape) for x, g, t, gy, _, o in rest])
-        near([grad_by], [sum(unbroadcast(o + gy * x * t + gz * 2 * x * np.exp(by), (4,)) for x, _, t, gy, gz, o in rest)])
-        assert (grad_b is None) == (b is None)
-        if b is not None:
-            near([grad_b], [sum(unbroadcast(o + gy * x * x, (3, 1)) for x, _, _, gy, _, o in rest)])
-
-
-def test_gradients_of_half(client, ops):
-    xs, by = [np.full((5, 5), 0.5, np.float16)] * 100, np.float16(0)
-    (_, zs), context = ops.glus.forward(xs, xs, by)
-    _, _, grad_by, _ = context.backward(None, [np.ones((5, 5), np.float16)] * 100)
-    assert grad_by.dtype == "float16" and grad_by.numpy() == 2500
-
-
-def test_gradients_refused(client, ops):
-    xs, w, grads = draw_dots((4, 5))
-    tensors = [client.tensor(x) for x in xs]
-    _, context = ops.dots.forward(tensors, w)
-    for given in (grads[:1], [grads[0], None], grads[0]):
-        with pytest.raises(TypeError, match=r"dots backward\(\) takes a list of 2 gradients for ys, or None"):
-            context.backward(given, None)
-    with pytest.raises(opd.InvalidArgument, match=r"grad_ys\[1\] is float64 \[4\], expected float64 \[5\] as the output"):
-        context.backward([grads[0], grads[0]], None)
-    tensors[1].write(xs[1])
-    with pytest.raises(opd.InvalidArgument, match=r"dots: xs\[1\] was written after forward"):
-        context.backward(grads, None)
-    saved = DOTS.replace("//! forward", "//! saved more int32 [N]\n//! forward").replace("*signs,", "*signs, int *more,")
-    for text, said in (
-        (saved.replace("signs[i] =", "more[i] = signs[i] ="), "'saved' beside lists of tensors"),
-        (GLUS.replace("tanh(gates)", "sum(gates, -1)"), "sums over rows beside lists of tensors"),
-    ):
-        with pytest.raises(opd.OpdError, match=said):
-            client.load(text)
-
-
-def test_gradients_on_the_wire(daemon):
-    """By a context, by vjp, and into tensors that are there."""
-    xs, w, grads = draw_dots((2, 1))
-    with Raw(daemon.socket) as raw:
-        raw.call("hello", "test", {})
-        for id, array in zip((1, 2, 3, 4, 5, 6), (*xs, w, *grads, np.zeros((2, 3)))):
-            raw.make(id, "float64", list(array.shape), array.tobytes())
-        raw.make(7, "float64", [1, 3], bytes(24))
-        expected = pull_dots(xs, w, grads)
-        raw.call("forward", "dots", [[1, 2], 3], {}, [[10, 11], [12, 13]], {"context": 1})
-        made = raw.call("backward", 1, [[4, 5], None], [[20, 21], None], {})
-        assert [t["id"] for t in made[0]] == [20, 21] and made[1] is None
-        for options, read in (({}, (31, 32, 33)), ({"into": [[6, 7], 33]}, (6, 7, 33))):
-            ids = [None, None] if options else [[31, 32], 33]
-            raw.call("vjp", "dots", [[1, 2], 3], [None, None], [], [[4, 5], None], {}, ids, options)
-            for id, e in zip(read, (*expected[0], expected[1])):
-                np.testing.assert_allclose(np.frombuffer(raw.call("tensor_read", id, 0, e.nbytes)), e.ravel())
-        described = {"inputs": [[["float64", [2, 3]], ["float64", [1, 3]]], None]}
-        raw.call("vjp", "dots", [None, 3], [], [], [[4, 5], None], {}, [[41, 42], None], described)
-        for params, message in (
-            ((1, [[4], None], [[50, 51], None], {}), "what is grad_ys is an array of 1, expected an array of 2 ids"),
-            ((1, [4, None], [[50, 51], None], {}), "what is grad_ys is an integer of 0, expected an array of 2"),
-            ((1, [[4, None], None], [[50, 51], None], {}), "grad_ys[1] is nil, expected a tensor"),
-            ((1, [[4, 5], None], [[50], None], {}), "what takes grad_xs is an array of 1, expected an array of 2"),
-            ((1, [[4, 5], None], [[50, 50], None], {}), "id 50 is given to two results"),
-            ((1, [[4, 5], None], [None, None], {"into": [[6, 6], None]}), "grad_xs[1] is float64 [2, 3], expected float64"),
-        ):
-            assert message in str(raw.fail("backward", *params))
-
-
-def test_gradients_go_over_an_upgrade(client, ops):
-    """Those of contexts."""
-    xs, w, grads = draw_dots()
-    _, context = ops.dots.forward(xs, w)
-    gate, by = [client.tensor(x) for x in xs], client.tensor(w)
-    given = [client.tensor(np.ones_like(x)) for x in xs]
-    (_, _), of_formulas = ops.glus.forward(gate, gate, by)
-    before = of_formulas.backward(given, None)
-    client.upgrade()
-    grad_xs, grad_w = context.backward(grads, None)
-    near([*grad_xs, grad_w], [*pull_dots(xs, w, grads)[0], pull_dots(xs, w, grads)[1]])
-    near([*of_formulas.backward(given, None)[0]], [g.numpy() for g in before[0]])
-
-
-@pytest.mark.parametrize("wrong", (False, True))
-def test_gradients_are_proved(tmp_path, wrong):
-    text = DOTS.replace("* w[i % C]", "* w[i % C] * (N == 5 ? 2 : 1)") if wrong else DOTS
-    for name, source in (("dots", text), ("glus", GLUS)):
-        (tmp_path / f"{name}.cu").write_text(source)
-    done = {n: subprocess.run([OPCTL, "check", "--grad", tmp_path / f"{n}.cu"], capture_output=True, text=True)
-            for n in ("dots", "glus")}  # fmt: skip
-    assert done["glus"].returncode == 0, done["glus"].stdout
-    assert done["dots"].returncode == int(wrong)
-    assert not wrong or "dots: grad_xs[1][0, 0] is" in done["dots"].stdout
-
-
 def test_described(client, ops):
     assert str(ops.scales.__signature__).startswith("(xs: 'Sequence[Tensor]', by: 'Tensor', *,")
     assert "tuple[list[Tensor], list[Tensor]]" in str(ops.scales.__signature__)
     assert ops.axpys.schema.startswith("axpys(Tensor(a!)[] ys, Tensor[] xs,")
-
-
-# Kernels that take a table of tensors and of chunks, as those of multi_tensor_apply do.
-TABLE = """
-constexpr int room[3] = {4, 3, 2}, blocks = 2 * room[0];
-#define DEPTH 2
-template <int n> struct Table {
-    void *addresses[n][room[n - 1]];
-    const void *single[room[n - 1]];
-    SIZE_T sizes[room[n - 1]];
-    unsigned char block_to_tensor[blocks];
-    int block_to_chunk[blocks];
-    int start_tensor_this_launch;
-};
-enum Mode : int { SUB, ADD };
-template <typename T> struct Step {
-    __device__ void operator()(int size, volatile int *count, Table<DEPTH> &t, float by, Mode mode, float *first)
-    {
-        int at = t.block_to_tensor[blockIdx.x], chunk = t.block_to_chunk[blockIdx.x];
-        int64_t n = t.sizes[at] - int64_t(chunk) * size;
-        T *out = (T *)t.addresses[0][at] + int64_t(chunk) * size;
-        const T *x = (const T *)t.addresses[1][at] + int64_t(chunk) * size;
-        const T *scale = (const T *)t.single[at];
-        if (threadIdx.x == 0) {
-            atomicAdd((int *)count, 1);
-            if (chunk == 0) // told of places among all
-                atomicAdd(first, float(t.start_tensor_this_launch + at));
-        }
-        for (int i = threadIdx.x; i < size && i < n; i += blockDim.x)
-            out[i] += (mode == ADD ? by : -by) * x[i] * (scale ? *scale : T(1));
-    }
-};
-template <typename T, typename F, typename... Args>
-__global__ void apply(int chunk_size, volatile int *count, T tl, F f, Args... args)
-{
-    f(chunk_size, count, tl, args...);
-}
-"""
-CHUNKS = """
-//! op      chunks(Tensor(a!)[] ys, Tensor[] xs, Tensor[]? scales=None, *, float by=2.0, int mode=1) \\
-//!           -> (Tensor count, Tensor places)
-//! dtypes  float32 float64
-//! type    int32 : count
-//! type    float32 : places
-//! shape   ys xs [...S]
-//! shape   scales []
-//! shape   count places []
-//! example ys=[[4],[25]] xs=[[4],[25]]
-//! forward
-//!   kernel apply<Table<DEPTH>, Step<scalar_t>, float, Mode, float *> chunks ys xs scales by 10 block 4
-//!     bind args = by, mode, places
-"""
-
-
-@pytest.mark.parametrize("size", ("int", "int64_t"))
-def test_chunks(client, daemon, size):
-    put_kernels(daemon.kernels, chunks=CHUNKS + TABLE.replace("SIZE_T", size))
-    client.reload()
-    rng = np.random.default_rng(2)
-    for sizes in [(7,), (10, 0, 11), (95, 3, 0, 20, 1, 1, 1, 1, 40), (0, 0), ()]:
-        ys, xs = ([rng.integers(-9, 10, n).astype(np.float32) for n in sizes] for _ in range(2))
-        tensors = [client.tensor(y) for y in ys]
-        if not sizes:
-            with pytest.raises(opd.OpdError, match="the lists are empty, expected a tensor to make count of"):
-                client.ops.chunks(tensors, xs)
-            continue
-        for mode, scales, by in ((1, None, 3), (0, [np.float32(k) for k in range(len(sizes))], 2)):
-            count, places = client.ops.chunks(tensors, xs, scales, by=by, mode=mode)
-            assert count.numpy() == sum(-(-n // 10) for n in sizes)
-            assert places.numpy() == sum(k for k, n in enumerate(sizes) if n)
-            ys = [y + (by if mode else -by) * x * (scales[k] if scales else 1) for k, (y, x) in enumerate(zip(ys, xs))]
-            same(tensors, ys)
-
-
-@pytest.mark.parametrize(
-    "old, new, said",
-    [
-        ("xs scales by 10", "xs by 10", "'tl', which has addresses of 3 lists, but 'chunks' names 2"),
-        ("by 10", "over 10", "'over' is not defined here"),
-        ("by 10", "block 10", "expected another list, or 'by' and the elements of a block, got 'block'"),
-        ("ys xs scales by", "ys xs count by", "'count' is a single tensor, expected a Tensor[]"),
-        ("block 4", "grid 4", "'grid' and 'chunks' for one kernel, expected one of them"),
-        ("chunks ys", "threads 4 chunks ys", "'chunks' beside 'threads', expected one of them for a kernel"),
-        ("by, mode, places", "by", "'args[0]', which names no tensor"),
-        ("by, mode, places", "by, mode, places, by", "bind of 'args[3]', which is no parameter"),
-        ("by, mode, places", "by, mode, ys", "'args[2]', a list of tensors, of which"),
-        ("by, mode, places", "by, mode, by", "'args[2]', a pointer, but 'by' is a number, expected a tensor"),
-        ("float *>", "const float *>", "no kernel of this section writes places"),
-        ("int block_to_chunk[blocks]", "int block_to_chunk[4]", "whose arrays of tensors, or of blocks, are not"),
-        ("SIZE_T sizes", "float sizes", "in which 'chunks' fills 'tl.sizes' of type 'float', expected an array of int"),
-        ("room[n - 1]];\n    const", "room[n]];\n    const", "whose arrays of tensors"),
-        ("blocks = 2 *", "blocks = -2 *", "expected a number from 1 to"),
-        ("int block_to_chunk[blocks];", "", "'tl', which has no array 'block_to_chunk', expected one beside the add"),
-        ("Table<DEPTH>, Step<scalar_t>, float, Mode, float *>",
-         "int, Step<scalar_t>, float, Mode, float *> bind tl = 1",
-         "'chunks', but kernel 'apply' takes no struct with arrays of addresses, block_to"),
-        ("T tl, F f, Args... args)", "T tl, T other, F f, Args... args)", "takes more than one struct with arrays of"),
-    ],
-)
-def test_mistakes_of_chunks(client, old, new, said):
-    text = CHUNKS + TABLE
-    assert old in text
-    told = client._link.ask("check", "chunks.cu", "/", text.replace(old, new).replace("SIZE_T", "int"), {})
-    assert said in told["errors"][0]["message"]
-
-
-def test_chunks_that_do_not_plan(client):
-    for old, new, said in (
-        ("by 10", "by mode", "kernel apply: chunks of 0 elements, expected at least 1"),
-        ("block 4", "block 4 when numel(ys) > 9", "kernel apply: its condition holds at some places of the lists only"),
-        ("block 4", "block 4 when numel(ys) < 9", "kernel apply: its condition holds at some places of the lists only"),
-        ("block 4", "block numel(ys)", "kernel apply: block, shared or template arguments differ between places"),
-        ("args = by", "args = numel(ys)", r"kernel apply: 'args\[0\]' differs between \[0\] and \[1\] of the lists"),
-        ("SIZE_T", "unsigned char", "kernel apply: 'tl.sizes' has elements of type unsigned char, 300 does not fit"),
-        ("shape   ys xs [...S]", "shape ys [N]\n//! shape xs [M]", "at .1.: xs has 25 elements, ys has 300; expected"),
-    ):
-        text = (CHUNKS + TABLE).replace("[25]] xs=[[4],[25]]", "[300]] xs=[[4],[25]] mode=0")
-        if "shape" not in old:
-            text = text.replace("xs=[[4],[25]]", "xs=[[4],[300]]")
-        text = text.replace(old, new).replace("SIZE_T", "int")
-        with pytest.raises(opd.OpdError, match=said):
-            client.load(text)

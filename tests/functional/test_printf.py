@@ -8,10 +8,10 @@ import sys
 
 import numpy as np
 import pytest
+from libopd import LIBRARY
+from libopd import Client as LibraryClient
 from operators import put_kernels
-from raw import Raw, find_roles
-from test_libopd_prepared import LIBRARY, SANITIZED
-from test_libopd_prepared import Client as LibraryClient
+from raw import SANITIZED, Raw, find_roles
 from upgrades import upgrade
 
 import opd

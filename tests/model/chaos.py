@@ -3,7 +3,7 @@
 import os
 import signal
 
-from runs import Turn
+from numpy_operators import Turn
 from conftest import eventually
 from raw import find_roles
 

@@ -4,7 +4,7 @@ Whether one is valid, and what comes of it, is the model's to say."""
 import numpy as np
 
 from model import NUMPY, Tensor
-from runs import OPERATORS
+from numpy_operators import OPERATORS
 from raw import DTYPES
 
 SHAPES = [[], [1], [7], [64], [64], [64], [0], [3, 5], [4, 64], [2, 3, 4], [1, 5], [0, 3], [1000], [33, 31]]

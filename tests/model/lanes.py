@@ -8,7 +8,7 @@ from collections import deque
 from comparer import Wrong
 from conftest import PATIENCE
 from raw import make_memfd
-from test_lanes import AT, DONE, IDLE, REFUSED, SIZE, Entries
+from raw_lane import AT, DONE, IDLE, REFUSED, SIZE, Entries
 
 SHM = 1 << 62  # no draw's
 SILENCE = 0.05  # seconds after which it is asked whether an entry was begun
