@@ -26,7 +26,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "check-gpu"
-ISOLATED = "cuda edits layers namespace ops options process structs training".split()  # make torch-isolated has all
+# Of make torch-isolated.
+ISOLATED = "cuda daemons edits in_place layers namespace ops options process structs training".split()
 FOLDERS = ("functional", "ops", "torch", "reload", "faults")
 NO_DEVICE = ["test_check_run", "test_check_grad"]  # the same whatever the device, so run once
 DEVICES = os.environ.get("DEVICES", "cuda:0 cpu").split()
@@ -39,8 +40,8 @@ MIB_OF_A_JOB = 2048  # a context of the driver's for a daemon and for torch, and
 # What takes longest begins first, so that nothing is waited for at the end.
 LONGEST = (
     "conformance functional/test_lanes functional/test_libopd_lanes functional/test_exports functional/test_spare "
-    "functional/test_faults functional/test_keeper torch/test_torch_process functional/test_upgrade_under_load "
-    "functional/test_graphs isolated/test_torch_process functional/test_prepared torch/test_torch_shapes ops/test_ops "
+    "functional/test_faults functional/test_keeper torch/test_torch_daemons functional/test_upgrade_under_load "
+    "functional/test_graphs isolated/test_torch_daemons functional/test_prepared torch/test_torch_shapes ops/test_ops "
     "functional/test_formula functional/test_client_prepared functional/test_upgrade_memory "
     "functional/test_device_checks functional/test_gates faults/test_check_run examples model functional/test_rerun"
 ).split()

@@ -117,7 +117,7 @@ cpu)
     step ops run ops
     step torch run torch
     files= # those whose calls are not mostly compiled code's: make torch-isolated has all
-    for name in cuda edits layers namespace ops options process training; do
+    for name in cuda daemons edits in_place layers namespace ops options process training; do
         files="$files tests/torch/test_torch_$name.py"
     done
     step torch-isolated run OPD_ISOLATED=1 TESTS="$files" some

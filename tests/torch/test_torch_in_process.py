@@ -1,66 +1,27 @@
-"""Operators that run in torch's own process: what finds a plan here, what follows an edit, and how they go on when
-the daemon does not."""
+"""Operators that run in torch's own process: what finds a plan here, and where none can be."""
 
 import gc
 import multiprocessing
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
 import weakref
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
-from conftest import CACHE, DEVICE, PROGRAM, ROOT, eventually, in_threads
+from conftest import ROOT, in_threads
 from torch_fixtures import TORCH_DEVICES, device, draw, ops, run_fresh, torch_daemon  # noqa: F401
-from scale_operator import X, grad_of, save, scale, write_scale  # noqa: F401
+from scale_operator import grad_of, save, scale  # noqa: F401
 
 import opd
 import opd.torch
 from opd._conn import Connection
-from opd.torch._library import DEFAULT_ISOLATED, find_library, get_library
-
-pytestmark = [
-    pytest.mark.skipif(bool(DEFAULT_ISOLATED), reason="OPD_ISOLATED says that all runs in the daemon"),
-    pytest.mark.skipif(get_library() is None, reason="this torch has not the functions"),
-]
-RUNS = ("forward", "vjp")
-needs_cpu = pytest.mark.skipif(DEVICE != "cpu", reason="the daemon has no device for tensors on the CPU")
-gpu = [d for d in TORCH_DEVICES if d != "cpu"]
-SERVED = (gpu or ["cpu"])[0]  # tensors there are computed in this process
-needs_gpu = pytest.mark.skipif(not gpu, reason="no GPU")
-
-
-@pytest.fixture
-def asked(monkeypatch):
-    """The requests of this process, as they are sent."""
-    methods = []
-    send = Connection.send
-
-    def record(self, method, *args, **rest):
-        methods.append(method)
-        return send(self, method, *args, **rest)
-
-    monkeypatch.setattr(Connection, "send", record)
-    return methods
-
-
-def is_here(device):
-    """Whether tensors there can be computed in this process."""
-    return device != "cpu" or DEVICE == "cpu"
-
-
-@pytest.fixture
-def here(device):
-    if not is_here(device):
-        pytest.skip("the daemon has no device for tensors on the CPU")
-    return device
+from opd.torch._library import DEFAULT_ISOLATED, get_library
+from in_process import RUNS, SERVED, asked, here, is_here, needs_cpu, pytestmark  # noqa: F401
 
 
 # --- calls
@@ -310,122 +271,6 @@ def test_options(ops, draw, here, asked):
             pass
 
 
-# --- edits
-
-
-def test_backward_of_a_forward_before_an_edit(scale, tmp_path):
-    x = X.to(SERVED, copy=True).requires_grad_()
-    for _ in range(3):
-        old = opd.torch.ops.scale(x)
-    for factor in (5, 6, 7, 8, 9):
-        write_scale(tmp_path, factor)
-        scale.reload()
-        for _ in range(3):
-            new = opd.torch.ops.scale(x)
-            assert_close(new, x * factor)
-            assert_close(grad_of(new, x), torch.full_like(x, factor))
-        assert_close(grad_of(old, x), torch.full_like(x, 2))
-
-
-def test_edits_under_callers(scale, tmp_path):
-    """No call that begins after reload() has answered runs a version from before."""
-    served, done = [2], threading.Event()
-    x = torch.ones(100, device=SERVED)
-
-    def work(number):
-        if number == 8:
-            try:
-                for factor in range(3, 33):
-                    write_scale(tmp_path, factor)
-                    scale.reload()
-                    served.append(factor)
-                    time.sleep(0.01)
-            finally:
-                done.set()
-            return
-        while not done.is_set():
-            least = served[-1]
-            found = opd.torch.ops.scale(x)[0].item()
-            assert least <= found <= served[-1] + 1, (least, found, served[-1])
-
-    in_threads(9, work)
-    assert_close(opd.torch.ops.scale(x), x * 32)
-
-
-def test_edits_leave_nothing_behind(scale, tmp_path):
-    x = X.to(SERVED, copy=True).requires_grad_()
-    counts, maps = [], []
-    for n in range(24):
-        write_scale(tmp_path, n + 3)
-        scale.reload()
-        for _ in range(2):
-            assert_close(grad_of(opd.torch.ops.scale(x), x), torch.full_like(x, n + 3))
-        counts.append(get_library().count())
-        with open("/proc/self/maps") as file:
-            maps.append(sum("opd-kernel" in line for line in file))
-    assert counts[-1].loaded <= counts[7].loaded and eventually(lambda: get_library().count().retired == 0)
-    assert maps[-1] <= maps[7]
-
-
-def test_a_rollback(scale, tmp_path):
-    x = X.to(SERVED)
-    assert_close(opd.torch.ops.scale(x), x * 2)
-    write_scale(tmp_path, 3)
-    scale.reload()
-    for _ in range(2):
-        assert_close(opd.torch.ops.scale(x), x * 3)
-    with scale.connect() as client:
-        client._conn.call("rollback", "scale")
-    for _ in range(2):
-        assert_close(opd.torch.ops.scale(x), x * 2)
-
-
-# --- the daemon comes and goes
-
-
-def kill(daemon):
-    daemon.process.kill()
-    daemon.process.wait()
-    daemon.process.stdout.close()
-
-
-def test_a_daemon_that_is_killed_and_another(start_daemon, tmp_path):
-    """What is loaded goes on; the next daemon's versions are followed as soon as there is one."""
-    write_scale(tmp_path, 2)
-    daemon = start_daemon("--kernels", str(tmp_path))
-    opd.torch.use(daemon.socket)
-    x = X.to(SERVED, copy=True).requires_grad_()
-    for _ in range(2):
-        old = opd.torch.ops.scale(x)
-        old_gradient = grad_of(old, x)
-    kill(daemon)
-    end = time.monotonic() + 2.5  # it is looked for each second
-    while time.monotonic() < end:
-        assert_close(opd.torch.ops.scale(x), x * 2)
-        assert_close(grad_of(opd.torch.ops.scale(x), x), old_gradient)
-    write_scale(tmp_path, 3)
-    options = ["--device", DEVICE, "--cache", str(CACHE), "--kernels", str(tmp_path)]
-    daemon._start([PROGRAM, "--socket", daemon.socket, *options])
-    assert eventually(lambda: torch.equal(opd.torch.ops.scale(x), x * 3))
-    with daemon.connect() as client:
-        write_scale(tmp_path, 4)
-        client.reload()
-    assert_close(opd.torch.ops.scale(x), x * 4)
-    opd.torch.use(None)
-
-
-def test_an_upgrade_is_not_noticed(scale, asked):
-    x = X.to(SERVED)
-    for _ in range(2):
-        opd.torch.ops.scale(x)
-    with scale.connect() as client:
-        for _ in range(2):
-            client.upgrade()
-            del asked[:]
-            assert_close(opd.torch.ops.scale(x), x * 2)
-            assert not set(RUNS) & set(asked)
-
-
 # --- threads and processes
 
 
@@ -522,86 +367,3 @@ def test_nothing_keeps_a_graph(ops, draw, here):
             assert gone() is None
     finally:
         gc.enable()
-
-
-# --- CUDA
-
-
-@needs_gpu
-def test_streams_and_graphs(ops):
-    x = torch.randn(1 << 20, device=gpu[0])
-    for _ in range(2):
-        ops.gelu(x, approximate="none")
-    streams = [torch.cuda.Stream(gpu[0]) for _ in range(3)]
-    torch.cuda.synchronize()
-    found = []
-    for stream in streams:
-        with torch.cuda.stream(stream):
-            y = x
-            for _ in range(10):
-                y = ops.gelu(y, approximate="none")
-            found.append(y)
-    torch.cuda.synchronize()
-    for _ in range(10):
-        x = F.gelu(x)
-    assert all(torch.allclose(y, x, atol=1e-5) for y in found)
-    graph, given = torch.cuda.CUDAGraph(), torch.randn(8, 8, device=gpu[0])
-    with pytest.raises(opd.InvalidArgument, match="gelu: a CUDA graph .* make it once before"):
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            ops.gelu(given, approximate="none")
-    for _ in range(2):
-        ops.gelu(given, approximate="none")
-    with torch.cuda.graph(graph):
-        made = ops.gelu(ops.gelu(given, approximate="none"), approximate="none")
-    for _ in range(3):
-        given.copy_(torch.randn(8, 8))
-        graph.replay()
-        assert_close(made, F.gelu(F.gelu(given)))
-
-
-@needs_gpu
-def test_a_captured_version_outlives_edits(scale, tmp_path):
-    x = torch.ones(64, device=gpu[0])
-    for _ in range(2):
-        opd.torch.ops.scale(x)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = opd.torch.ops.scale(x)
-    for factor in range(3, 12):
-        write_scale(tmp_path, factor)
-        scale.reload()
-        for _ in range(2):
-            assert_close(opd.torch.ops.scale(x), x * factor)
-    graph.replay()
-    assert_close(y, x * 2)
-    del graph, y
-
-
-@needs_gpu
-@pytest.mark.own_card
-def test_edits_take_no_memory_of_the_device(scale, tmp_path):
-    x = torch.ones(64, device=gpu[0])
-    free = []
-    for n in range(60):
-        write_scale(tmp_path, n + 3)
-        scale.reload()
-        for _ in range(2):
-            assert_close(opd.torch.ops.scale(x), x * (n + 3))
-        torch.cuda.synchronize()
-        free.append(torch.cuda.mem_get_info()[0])
-    assert free[-1] >= free[15] - (64 << 20)
-    assert find_library().count().loaded < 20
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_two_devices(start_daemon):
-    daemon = start_daemon(device="cuda:0,cuda:1")
-    opd.torch.use(daemon.socket)
-    for _ in range(3):
-        for index in (0, 1):
-            x = torch.randn(1000, device=f"cuda:{index}", requires_grad=True)
-            y = opd.torch.ops.gelu(x, approximate="none")
-            assert y.device == x.device
-            assert_close(y, F.gelu(x))
-            assert_close(grad_of(y, x), grad_of(F.gelu(x), x))
-    opd.torch.use(None)
