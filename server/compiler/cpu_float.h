@@ -35,6 +35,16 @@ OPD_CPU_INLINE double __longlong_as_double(long long v)
     return opd_cpu_cast<double>(v);
 }
 
+// A polynomial of z, the first coefficient that of its highest power.
+template <class T> OPD_CPU_INLINE T opd_cpu_poly(T, T p)
+{
+    return p;
+}
+template <class T, class... More> OPD_CPU_INLINE T opd_cpu_poly(T z, T p, T next, More... more)
+{
+    return opd_cpu_poly(z, p * z + next, more...);
+}
+
 // 0x1p112 moves the exponent of a half, read as the high bits of a float, to where a float has it.
 OPD_CPU_INLINE float opd_cpu_half_to_float(uint16_t h)
 {
@@ -118,13 +128,8 @@ OPD_CPU_INLINE float opd_cpu_expf(float x)
     x = x < -105.0f ? -105.0f : x;
     const float shift = 0x1.8p23f + 254.0f, shifted = x * 1.44269504f + shift, n = shifted - shift;
     const float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
-    float p = 1.392617612e-3f;
-    p = p * r + 8.363173075e-3f;
-    p = p * r + 4.166655466e-2f;
-    p = p * r + 1.666657703e-1f;
-    p = p * r + 0.5f;
-    p = p * r + 1.0f;
-    p = p * r + 1.0f;
+    const float p = opd_cpu_poly(r, 1.392617612e-3f, 8.363173075e-3f, 4.166655466e-2f,
+                                 1.666657703e-1f, 0.5f, 1.0f, 1.0f);
     const unsigned both = __float_as_uint(shifted), half = both >> 1;
     return p * __uint_as_float(half << 23) * __uint_as_float((both - half) << 23);
 }
@@ -137,23 +142,15 @@ OPD_CPU_INLINE float opd_cpu_rough_expf(float x)
     x = x < -87.0f ? -87.0f : x;
     const float shift = 0x1.8p23f + 126.0f, shifted = x * 1.44269504f + shift;
     const float r = x - (shifted - shift) * 0.693147181f;
-    float p = 4.187585e-2f;
-    p = p * r + 1.6792269e-1f;
-    p = p * r + 4.999937e-1f;
-    p = p * r + 9.999622e-1f;
-    p = p * r + 1.0f;
+    const float p = opd_cpu_poly(r, 4.187585e-2f, 1.6792269e-1f, 4.999937e-1f, 9.999622e-1f, 1.0f);
     return p * __uint_as_float(__float_as_uint(shifted) << 23) * 2.0f;
 }
 
 OPD_CPU_INLINE float opd_cpu_tanhf(float x)
 {
     const float a = __builtin_fabsf(x), u = x * x;
-    float p = 2.269499028e-3f;
-    p = p * u - 8.323184127e-3f;
-    p = p * u + 2.176250173e-2f;
-    p = p * u - 5.395846142e-2f;
-    p = p * u + 1.333330014e-1f;
-    p = p * u - 3.333333315e-1f;
+    const float p = opd_cpu_poly(u, 2.269499028e-3f, -8.323184127e-3f, 2.176250173e-2f,
+                                 -5.395846142e-2f, 1.333330014e-1f, -3.333333315e-1f);
     const float small = x + x * u * p;
     const float large = 1.0f - 2.0f / (opd_cpu_expf(2.0f * a) + 1.0f);
     return a < 0.6f ? small : __builtin_copysignf(large, x);
@@ -163,24 +160,13 @@ OPD_CPU_INLINE float opd_cpu_tanhf(float x)
 OPD_CPU_INLINE float opd_cpu_erff(float x)
 {
     const float b = __builtin_fabsf(x), a = b > 4.0f ? 4.0f : b, u = x * x;
-    float p = -9.667044571e-6f;
-    p = p * u + 1.126596903e-4f;
-    p = p * u - 8.484080406e-4f;
-    p = p * u + 5.221031808e-3f;
-    p = p * u - 2.686543073e-2f;
-    p = p * u + 1.12837825e-1f;
-    p = p * u - 3.761263847e-1f;
-    p = p * u + 1.283791671e-1f;
+    const float p = opd_cpu_poly(u, -9.667044571e-6f, 1.126596903e-4f, -8.484080406e-4f,
+                                 5.221031808e-3f, -2.686543073e-2f, 1.12837825e-1f,
+                                 -3.761263847e-1f, 1.283791671e-1f);
     const float small = x + x * p;
-    float q = 1.642678968e-6f;
-    q = q * a - 4.616478516e-5f;
-    q = q * a + 5.976772749e-4f;
-    q = q * a - 4.763509663e-3f;
-    q = q * a + 2.643164328e-2f;
-    q = q * a - 1.100972425e-1f;
-    q = q * a - 6.318095501e-1f;
-    q = q * a - 1.130241877f;
-    q = q * a + 3.218662575e-4f;
+    const float q = opd_cpu_poly(a, 1.642678968e-6f, -4.616478516e-5f, 5.976772749e-4f,
+                                 -4.763509663e-3f, 2.643164328e-2f, -1.100972425e-1f,
+                                 -6.318095501e-1f, -1.130241877f, 3.218662575e-4f);
     const float large = 1.0f - opd_cpu_expf(q);
     return b < 1.0f ? small : __builtin_copysignf(large, x);
 }
@@ -191,12 +177,8 @@ OPD_CPU_INLINE float opd_cpu_expm1f(float x)
     const float y = x > 89.0f ? 89.0f : x < -80.0f ? -80.0f : x;
     const float shifted = y * 1.44269504f + 0x1.8p23f, n = shifted - 0x1.8p23f;
     const float r = (y - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
-    float p = 1.984587776e-4f;
-    p = p * r + 1.394062482e-3f;
-    p = p * r + 8.333389363e-3f;
-    p = p * r + 4.166636094e-2f;
-    p = p * r + 1.666666637e-1f;
-    p = p * r + 0.5f;
+    float p = opd_cpu_poly(r, 1.984587776e-4f, 1.394062482e-3f, 8.333389363e-3f, 4.166636094e-2f,
+                           1.666666637e-1f, 0.5f);
     p = p * r * r + r;
     const float half = __int_as_float(((int)__float_as_uint(shifted) - 0x4b400000 + 126) << 23);
     return __builtin_copysignf((half * p + (half - 0.5f)) * 2.0f, x);
@@ -208,14 +190,9 @@ OPD_CPU_INLINE float opd_cpu_logf(float x)
     const bool tiny = x < 0x1p-126f;
     const int bits = __float_as_int(tiny ? x * 0x1p23f : x), e = (bits - 0x3f3504f3) >> 23;
     const float f = __int_as_float(bits - e * (1 << 23)) - 1.0f, n = (float)(tiny ? e - 23 : e);
-    float p = -7.634493023e-2f;
-    p = p * f + 1.276157564e-1f;
-    p = p * f - 1.316018306e-1f;
-    p = p * f + 1.420175823e-1f;
-    p = p * f - 1.662335730e-1f;
-    p = p * f + 2.000122687e-1f;
-    p = p * f - 2.500082104e-1f;
-    p = p * f + 3.333333171e-1f;
+    const float p = opd_cpu_poly(f, -7.634493023e-2f, 1.276157564e-1f, -1.316018306e-1f,
+                                 1.420175823e-1f, -1.662335730e-1f, 2.000122687e-1f,
+                                 -2.500082104e-1f, 3.333333171e-1f);
     const float u = f * f, tail = n * 0x1.7f7d1cp-20f + (p * f * u - 0.5f * u);
     const float y = n * 0x1.62e4p-1f + (f + tail);
     const float limit = x > 0.0f ? x : x == 0.0f ? -__builtin_inff() : __builtin_nanf("");
@@ -233,11 +210,8 @@ OPD_CPU_INLINE float opd_cpu_log1pf(float x)
 // asin(s) / s - 1, of s^2 up to 1/4.
 OPD_CPU_INLINE float opd_cpu_asin_rest(float z)
 {
-    float p = 4.221856654e-2f;
-    p = p * z + 2.414760110e-2f;
-    p = p * z + 4.547709886e-2f;
-    p = p * z + 7.495241770e-2f;
-    p = p * z + 1.666675393e-1f;
+    const float p = opd_cpu_poly(z, 4.221856654e-2f, 2.414760110e-2f, 4.547709886e-2f,
+                                 7.495241770e-2f, 1.666675393e-1f);
     return p * z;
 }
 
