@@ -76,6 +76,10 @@ int64_t get_signed(const struct thread *t, uint32_t slot, struct ptx_type type);
 double get_float(uint64_t bits, struct ptx_type type);
 uint64_t put_float(double value, struct ptx_type type);
 uint64_t truncate_bits(uint64_t value, unsigned size);
+static inline void put(struct thread *t, const struct ins *i, uint64_t value)
+{
+    t->r[i->o[0]] = truncate_bits(value, i->type.size);
+}
 void set_rounding(int round); // enum ptx_round
 
 ptx_run run_int, run_float, run_carry, run_bits, run_field, run_dot, run_setp, run_set, run_selp,

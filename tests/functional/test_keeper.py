@@ -106,6 +106,11 @@ def make_many(client, rng):
     return values
 
 
+def keep_one(client):
+    client.tensor(np.ones(3), name="x")
+    client.synchronize()
+
+
 def holds(client, values):
     listed = {t["name"]: t for t in client.tensors() if t["name"]}
     assert sorted(listed) == sorted(values)
@@ -215,8 +220,7 @@ def test_a_torn_entry_is_a_name_that_is_missing(start):
 def test_a_list_that_is_none_is_passed_over(start):
     first = start()
     with first.connect() as client:
-        client.tensor(np.ones(3), name="x")
-        client.synchronize()
+        keep_one(client)
         pid = keeper_of(first)["pid"]
         kill(first)
     with open(find_list(pid), "r+b") as file:
@@ -225,8 +229,7 @@ def test_a_list_that_is_none_is_passed_over(start):
     with second.connect() as client:
         assert not client.tensors()
         assert "are lost" in second.read_log()
-        client.tensor(np.ones(3), name="x")
-        client.synchronize()
+        keep_one(client)
     assert ended(pid)
     kill(second)
     with start().connect() as client:
@@ -237,8 +240,7 @@ def test_a_list_that_is_none_is_passed_over(start):
 def test_a_daemon_that_stops_leaves_nothing(start, tmp_path, how):
     daemon = start()
     with daemon.connect() as client:
-        client.tensor(np.ones(3), name="x")
-        client.synchronize()
+        keep_one(client)
         pid = keeper_of(daemon)["pid"]
         if how == "stop":
             client.stop()
@@ -254,8 +256,7 @@ def test_a_daemon_that_stops_leaves_nothing(start, tmp_path, how):
 def test_its_time_is_over(start):
     daemon = start("--keep", "0.2")
     with daemon.connect() as client:
-        client.tensor(np.ones(3), name="x")
-        client.synchronize()
+        keep_one(client)
         pid = keeper_of(daemon)["pid"]
         kill(daemon)
     assert ended(pid)
@@ -266,8 +267,7 @@ def test_its_time_is_over(start):
 def test_nothing_is_kept_where_nobody_wants_it(start):
     daemon = start("--keep", "0")
     with daemon.connect() as client:
-        client.tensor(np.ones(3), name="x")
-        client.synchronize()
+        keep_one(client)
         assert client.status()["keeper"] is None
         assert not os.path.exists(f"{daemon.socket}.keep")
         kill(daemon)
@@ -444,8 +444,7 @@ def test_the_broker_ends_before_it_has_read_a_word(tmp_path):
 def test_one_that_does_not_start_loses_nothing(start, keep):
     first = start()
     with first.connect() as client:
-        client.tensor(np.ones(3), name="x")
-        client.synchronize()
+        keep_one(client)
         kill(first)
     with pytest.raises(AssertionError, match="the daemon ended"):
         start("--keep", keep, "--device", "cuda:63")
@@ -467,8 +466,7 @@ def test_there_is_no_place_for_its_socket(start_daemon, tmp_path):
 def test_another_user_gets_nothing(start, tmp_path):
     daemon = start()
     with daemon.connect() as client:
-        client.tensor(np.ones(3), name="x")
-        client.synchronize()
+        keep_one(client)
         kill(daemon)
     path = tmp_path / "s.keep"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
