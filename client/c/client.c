@@ -211,7 +211,7 @@ static bool pack_head(msgpack_sbuffer *head, uint32_t id, const char *method)
 bool client_send(struct opd_client *c, const char *method, const struct iovec params[2], int fd,
                  uint32_t *request, struct opd_error *err)
 {
-    lane_call_sends(c, method);
+    c->sends(c, method);
     if (c->broken.code)
         return error_copy(err, &c->broken);
     msgpack_sbuffer head;
@@ -313,7 +313,7 @@ void client_forget(struct opd_client *c, uint32_t request)
         (*at)->forgotten = true;
 }
 
-static bool send_packed(struct opd_client *c, const char *method, struct pack *params,
+bool client_send_packed(struct opd_client *c, const char *method, struct pack *params,
                         struct iovec tail, uint32_t *request, struct opd_error *err)
 {
     struct iovec parts[2] = { { params->bytes.data, params->bytes.size }, tail };
@@ -324,30 +324,12 @@ static bool send_packed(struct opd_client *c, const char *method, struct pack *p
     return good;
 }
 
-bool client_run(struct opd_client *c, const char *method, struct pack *params, double more,
-                struct opd_reply *reply, struct opd_error *err)
-{
-    uint32_t request;
-    bool awaited = done_begin(c);
-    if (!send_packed(c, method, params, (struct iovec){ 0 }, &request, err)) {
-        done_leave(c);
-        return false;
-    }
-    if (awaited && done_wait(c)) {
-        drop_request(c, find_request(c, request));
-        return true;
-    }
-    bool good = client_wait(c, request, more, reply, err);
-    client_forget(c, request);
-    return good;
-}
-
 bool client_call_with(struct opd_client *c, const char *method, struct pack *params,
                       struct iovec tail, double more, struct opd_reply *reply,
                       struct opd_error *err)
 {
     uint32_t request;
-    if (!send_packed(c, method, params, tail, &request, err))
+    if (!client_send_packed(c, method, params, tail, &request, err))
         return false;
     bool good = client_wait(c, request, more, reply, err);
     client_forget(c, request);

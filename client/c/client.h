@@ -42,6 +42,7 @@ struct opd_client {
     struct done done;
     struct client_lane lane;
     struct lane_calls calls;
+    void (*sends)(struct opd_client *client, const char *method); // before each request
     struct opd_error broken; // the code is not 0: why this connection is of no more use
 };
 
@@ -67,6 +68,10 @@ void client_forget(struct opd_client *client, uint32_t request);
 bool client_wait_notice(struct opd_client *client, const char *method, double seconds,
                         struct opd_reply *params, struct opd_error *err);
 
+// Sends what was packed, with `tail` behind it, and frees it.
+bool client_send_packed(struct opd_client *client, const char *method, struct pack *params,
+                        struct iovec tail, uint32_t *request, struct opd_error *err);
+
 // Sends what was packed, waits for the reply, and frees what was packed.
 bool client_call(struct opd_client *client, const char *method, struct pack *params,
                  struct opd_reply *reply, struct opd_error *err);
@@ -76,11 +81,6 @@ bool client_call(struct opd_client *client, const char *method, struct pack *par
 bool client_call_with(struct opd_client *client, const char *method, struct pack *params,
                       struct iovec tail, double more, struct opd_reply *reply,
                       struct opd_error *err);
-
-// As client_call(), of a call or replay: where there is nothing to say but that it is done, there
-// may be no reply, and *reply stays as it is.
-bool client_run(struct opd_client *client, const char *method, struct pack *params, double more,
-                struct opd_reply *reply, struct opd_error *err);
 
 // The request free, of ids of one kind.
 bool client_free(struct opd_client *client, const char *kind, const int64_t *ids, size_t count,

@@ -51,7 +51,7 @@ static void share(struct opd_client *c)
         munmap(memory, SIZE);
 }
 
-bool done_begin(struct opd_client *c)
+static bool begin(struct opd_client *c)
 {
     struct done *done = &c->done;
     if (!done->word && !done->refused && ++done->n_asked == ASKED)
@@ -60,7 +60,7 @@ bool done_begin(struct opd_client *c)
     return !c->requests && done->word && word_begin(done->word, &done->waits);
 }
 
-void done_leave(struct opd_client *c)
+static void leave(struct opd_client *c)
 {
     if (c->done.word)
         word_leave(c->done.word);
@@ -78,7 +78,20 @@ bool done_wait_for(struct opd_client *c, struct word *word, struct word_waits *w
     return word_wait(word, waits);
 }
 
-bool done_wait(struct opd_client *c)
+bool done_run(struct opd_client *c, const char *method, struct pack *params, double more,
+              struct opd_reply *reply, struct opd_error *err)
 {
-    return done_wait_for(c, c->done.word, &c->done.waits);
+    uint32_t request;
+    bool awaited = begin(c);
+    if (!client_send_packed(c, method, params, (struct iovec){ 0 }, &request, err)) {
+        leave(c);
+        return false;
+    }
+    if (awaited && done_wait_for(c, c->done.word, &c->done.waits)) {
+        client_drop(c, request);
+        return true;
+    }
+    bool good = client_wait(c, request, more, reply, err);
+    client_forget(c, request);
+    return good;
 }

@@ -9,6 +9,9 @@
 #include "base/word.h"
 
 struct opd_client;
+struct opd_error;
+struct opd_reply;
+struct pack;
 
 struct done {
     struct word *word; // NULL: not shared yet
@@ -22,9 +25,10 @@ struct done {
 
 void done_finish(struct done *done);
 
-// Before a request is sent. False: the reply is all there will be.
-bool done_begin(struct opd_client *client);
-void done_leave(struct opd_client *client); // it could not be sent
-// Once it is sent: waits for a moment. True: it is done, and no reply comes.
-bool done_wait(struct opd_client *client);
+// As client_call(), of a call or replay: where there is nothing to say but that it is done, there
+// may be no reply, and *reply stays as it is.
+bool done_run(struct opd_client *client, const char *method, struct pack *params, double more,
+              struct opd_reply *reply, struct opd_error *err);
+
+// Waits for a moment. True: it is done, and no reply comes.
 bool done_wait_for(struct opd_client *client, struct word *word, struct word_waits *waits);

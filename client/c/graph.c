@@ -57,7 +57,7 @@ bool opd_replay(struct opd_client *c, int64_t id, double deadline, struct opd_er
         pack_str(&p, "deadline");
         msgpack_pack_double(&p.mp, deadline);
     }
-    bool good = client_run(c, "replay", &p, deadline, &reply, err);
+    bool good = done_run(c, "replay", &p, deadline, &reply, err);
     if (good)
         lane_hear(c, id, &reply);
     opd_reply_clear(&reply);

@@ -53,6 +53,7 @@ struct opd_client *opd_open_fd(int fd, struct opd_error *err)
     c->timeout = OPD_TIMEOUT;
     c->max_message = MPSCAN_DEFAULT_MESSAGE;
     c->end = &c->requests;
+    c->sends = lane_call_sends;
     return c;
 }
 

@@ -297,7 +297,7 @@ static bool send_call(struct opd_client *c, struct prepared_call *call,
     pack_arguments(&p, &results);
     if (params->context)
         pack_int(&p, params->context);
-    bool good = client_run(c, "call", &p, params->deadline, &reply, err);
+    bool good = done_run(c, "call", &p, params->deadline, &reply, err);
     const msgpack_object *outputs = good ? opd_map_get(&reply.result, "outputs") : NULL;
     char device[32] = "";
     if (call->n_outputs > 0)

@@ -43,3 +43,16 @@ def test_an_include_that_points_up(tree, file, line, message):
     result = run_rooms(tree)
     assert result.returncode == 1
     assert f"server/{file}:1: " in result.stdout and message in result.stdout
+
+
+def test_a_circle_in_libopd(tree):
+    (tree / "build" / "obj" / "server").mkdir(parents=True)
+    sources, objects = tree / "client" / "c", tree / "build" / "obj" / "pic" / "client" / "c"
+    for folder in (sources, objects):
+        folder.mkdir(parents=True)
+    for this, other in (("one", "two"), ("two", "one"), ("three", "one")):
+        (sources / f"{this}.c").write_text(f"void {other}(void); void {this}(void) {{ {other}(); }}")
+        subprocess.run(["cc", "-c", "-o", objects / f"{this}.o", sources / f"{this}.c"], check=True)
+    result = run_rooms(tree)
+    assert result.returncode == 1
+    assert "client/c: one two call each other in a circle" in result.stdout
