@@ -8,7 +8,7 @@ from conftest import ROOT
 PACKAGE = ROOT / "client" / "python" / "opd"
 ORDER = """
     _version _protocol errors _warn _wire _places _native _start _cuda _dlpack _dtypes _trees _shapes _spec
-    _told _fds _reply _conn _calls _lanes _data _kept _export _events _link _catalog _graph _array tensor _memory
+    _told _fds _reply _conn _calls _lanes _kept _data _export _events _link _catalog _graph _array tensor _memory
     _prepared _ops _load client _aio_loop _aio_stream _aio_link _aio_tensor _aio_ops aio _notebook __init__
     torch._dtypes torch._library torch._direct torch._options torch._interface torch._schema torch._stamps
     torch._transport torch._prepared torch._daemon torch._host torch._cuda torch._session
@@ -18,8 +18,8 @@ ORDER = """
     torch.__init__
     stubs
 """.split()
-# These two are chosen when a tensor's device is known.
-UPWARDS = {("_data", "_kept"), ("torch._daemon", "torch._host"), ("torch._daemon", "torch._cuda")}
+# Chosen when a tensor's device is known.
+UPWARDS = {("torch._daemon", "torch._host"), ("torch._daemon", "torch._cuda")}
 
 
 def imported(module, node):

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import Any, Callable, Optional
 
 from ._conn import Connection
-from ._data import Transfer, make_memfd
+from ._data import Transfer
+from ._fds import make_memfd
 from ._reply import Batch, Reply
 
 _MOST_SHARED = 32  # memfds of transfers under way; what comes beyond that goes in messages

@@ -7,7 +7,6 @@ several.
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 from typing import TYPE_CHECKING, Any, Optional
@@ -173,16 +172,8 @@ class Transfer:
             self._conn.discard("shm", self._ids)
             self.close()
         self._ids += 1
-        file, self._map = make_memfd(wanted * _SLOTS)
+        file, self._map = _fds.make_memfd(wanted * _SLOTS)
         with file:
             params = (self._ids, wanted * _SLOTS)
             self._conn.wait(self._conn.send("shm_open", params, fd=file.fileno()))
         self._slot_size = wanted
-
-
-def make_memfd(size: int) -> tuple[_fds.File, mmap.mmap]:
-    """Memory whose size nobody can change, so that neither side can make the other fault."""
-    file = _fds.own(os.memfd_create, "opd-client", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(file.fileno(), size)
-    fcntl.fcntl(file.fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    return file, mmap.mmap(file.fileno(), size)

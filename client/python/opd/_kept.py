@@ -21,7 +21,7 @@ from typing import Any, Optional
 import numpy as np
 
 from ._conn import Connection
-from ._data import make_memfd
+from ._fds import make_memfd
 from ._reply import Reply
 from .errors import OutOfMemory
 

@@ -13,7 +13,7 @@ from typing import Any, Optional
 import torch
 
 from .._reply import Batch
-from .._data import make_memfd
+from .._fds import make_memfd
 from ..errors import InvalidArgument
 from ._daemon import Daemon
 from ._dtypes import BY_NAME, Desc, describe
