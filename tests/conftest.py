@@ -98,6 +98,12 @@ class Daemon:
         assert not (report := find_report(self.read_log())), report
         shutil.rmtree(self.folder)
 
+    def start_again(self):
+        """On the same socket, where somebody has killed its process."""
+        self.process.wait(PATIENCE)
+        self.process.stdout.close()
+        self._start(self.process.args)
+
     def _start(self, command):
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(

@@ -4,8 +4,10 @@ Beside clients that work without a pause: executors, compilers and clients are k
 stopped, kernels fault and hang, operators are edited (some edits are broken), devices are restarted,
 the daemon is upgraded in place, named tensors come, change and go, memory is exported and imported,
 contexts are kept. --seed repeats the order. Clients may be told of a fault that was not theirs, of a
-lost connection never. Afterwards every tensor that is there holds what it held, and the daemon has
-as many descriptors, processes and tensors and as much memory as at the start.
+lost connection never. --brokers: so many times, one after the other, the broker is killed in the
+middle of that, and the next one has all that has a name. Afterwards every tensor that is there
+holds what it held, and the daemon has as many descriptors, processes and tensors and as much memory
+as it had before the last part.
 """
 
 import argparse
@@ -185,6 +187,19 @@ class Chaos:
 
     def restart(self):
         self.insist(lambda: self.client.restart(self.device))
+
+    def kill_broker(self):
+        """What has a name is there again; all else is gone, and a connection of ours."""
+        os.kill(self.daemon.pid, signal.SIGKILL)
+        for timer in self.timers:
+            timer.join()
+        for held in (self.shared, self.contexts, self.graphs, self.imports):
+            held.clear()
+        self.client.close()
+        self.daemon.start_again()
+        self.client = self.daemon.connect()
+        for name in self.named:
+            self.verify(name)
 
     def upgrade(self):
         before = self.client.status()
@@ -395,11 +410,9 @@ class Chaos:
         assert np.array_equal(got, data + 4 * self.edits), f"a replay of another version: {got[:4]}"
 
 
-def run(args, daemon, kernels):
-    warnings.simplefilter("ignore", opd.ReloadWarning)
-    client = daemon.connect()
-    treasure = Treasure(client, args.mib << 20, 8, args.seed)
-    chaos = Chaos(daemon, client, kernels, args.seed)
+def get_ready(chaos):
+    """For what is counted from here on."""
+    client = chaos.client
     chaos.edit()
     client.ops.gelu.forward(client.zeros([64]))[1].backward(client.zeros([64]))
     client.restart(chaos.device)
@@ -409,19 +422,39 @@ def run(args, daemon, kernels):
     chaos.keep_graph()
     chaos.use_graph()  # an executor keeps what it has replayed: on a GPU, a graph of the driver
     chaos.graphs.clear()
-    assert not treasure.verify(client)
-    before = take_stock(daemon, client)
+
+
+def live(args, chaos, treasure, last):
+    """A broker's life. What its clients have seen, and what there was before them."""
+    get_ready(chaos)
+    assert not treasure.verify(chaos.client)
+    before = take_stock(chaos.daemon, chaos.client)
     crowd = Crowd()
     for i in range(args.workers):
-        crowd.add(work, daemon.socket, i, treasure.sums, FORGIVEN)
+        crowd.add(work, chaos.daemon.socket, i, treasure.sums, FORGIVEN)
     crowd.await_ready()
     try:
-        strike_until(chaos, args)
-        chaos.close()
+        strike_until(chaos, args.seconds / (1 + args.brokers))
+        if last:
+            chaos.close()
+        else:
+            chaos.kill_broker()
     except BaseException:
         print("the last events:", ", ".join(chaos.last), file=sys.stderr)
         raise
-    found = crowd.finish()
+    return crowd.finish(), before
+
+
+def run(args, daemon, kernels):
+    warnings.simplefilter("ignore", opd.ReloadWarning)
+    client = daemon.connect()
+    treasure = Treasure(client, args.mib << 20, 8, args.seed)
+    chaos = Chaos(daemon, client, kernels, args.seed)
+    found = []
+    for n in range(1 + args.brokers):
+        seen, before = live(args, chaos, treasure, n == args.brokers)
+        found += seen
+    client = chaos.client
     for name in list(chaos.named):
         chaos.verify(name)
         chaos.insist(lambda name=name: client.attach(name)).free()
@@ -429,7 +462,7 @@ def run(args, daemon, kernels):
     after = take_stock(daemon, client)
     differs = eventually_agrees(daemon, client)
 
-    print(", ".join(f"{name} {n}" for name, n in sorted(chaos.counts.items())))
+    print(", ".join(f"{name} {n}" for name, n in sorted(chaos.counts.items())), f"kill_broker {args.brokers}", sep=", ")
     errors = [e for f in found for e in f["errors"]]
     print(f"{len(found)} clients: {sum(f['replies'] for f in found)} replies, "
           f"{sum(f['wrong'] for f in found)} wrong, {sum(f['forgiven'] for f in found)} told of a "
@@ -445,8 +478,8 @@ def run(args, daemon, kernels):
     client.close()
 
 
-def strike_until(chaos, args):
-    end, told = time.monotonic() + args.seconds, time.monotonic()
+def strike_until(chaos, seconds):
+    end, told = time.monotonic() + seconds, time.monotonic()
     while time.monotonic() < end:
         chaos.strike()
         time.sleep(chaos.rng.random() * 0.05)
@@ -460,13 +493,14 @@ def main():
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--brokers", type=int, default=2, help="how many are killed")
     parser.add_argument("--mib", type=int, default=64)
     parser.add_argument("--device", default=DEVICE)
     args = parser.parse_args()
     print(f"chaos: --seed {args.seed}", flush=True)
     Watchdog(args.seconds + 300)
     with tempfile.TemporaryDirectory(prefix="opd-chaos-") as folder:
-        with long_lived(args, "--kernels", folder, "--deadline", str(DEADLINE)) as daemon:
+        with long_lived(args, "--kernels", folder, "--deadline", str(DEADLINE), "--keep", "60") as daemon:
             run(args, daemon, Path(folder))
 
 

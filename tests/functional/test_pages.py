@@ -227,3 +227,16 @@ def test_paths():
         assert [path for path in paths if not path.exists()] == [], page.name
         checked += len(paths)
     assert checked > 50, checked
+
+
+def test_what_is_promised_has_its_test():
+    """Each that docs/reliability.md names is there, and each row of its tables names one."""
+    text = TEXT["reliability.md"]
+    files = {path.relative_to(ROOT / "tests").as_posix(): path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    known = set(re.findall(r"^ *(?:async )?def (test_\w+)", "\n".join(files.values()), re.M))
+    named = set(re.findall(r"`(test_\w+)(?:\[\w+\])?`", text))
+    assert named and not named - known - {name.rsplit("/", 1)[-1][:-3] for name in files}
+    assert not set(re.findall(r"`((?:functional|faults|reload|torch|fuzz)/\w+\.py)`", text)) - set(files)
+    promises = [line for line in text.splitlines() if line.startswith("| ") and "shown by" not in line]
+    promises = promises[: [line.startswith("| `make endurance`") for line in promises].index(True)]
+    assert len(promises) > 20 and all("test_" in line or ".py`" in line for line in promises)
