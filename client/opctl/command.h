@@ -62,5 +62,6 @@ int cmd_restart(struct session *session, const struct args *args);
 int cmd_upgrade(struct session *session, const struct args *args);
 int cmd_faults(struct session *session, const struct args *args); // session->client: may be NULL
 int cmd_stop(struct session *session, const struct args *args);
+bool stop_keeper(const char *socket_path); // where no daemon serves. False: there is none to end
 
 int ops_show_code(struct session *session, const struct args *args); // ops NAME --ptx | --sass

@@ -225,6 +225,11 @@ static int run(const struct command *command, const struct args *args)
             return EXIT_ABSENT;
         session.client = opd_connect(socket, &err);
     }
+    if (!session.client && command->run == cmd_stop &&
+        stop_keeper(args->options[OPTION_SOCKET])) {
+        opd_error_clear(&err);
+        return EXIT_GOOD;
+    }
     if (!session.client && command->run == cmd_faults) // it needs no daemon
         opd_error_clear(&err);
     int code = session.client || command->run == cmd_faults ? command->run(&session, args)

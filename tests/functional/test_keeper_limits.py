@@ -3,11 +3,12 @@ memory."""
 
 import os
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from conftest import PATIENCE, PROGRAM, eventually
+from conftest import PATIENCE, PROGRAM, eventually, read_stat
 from test_keeper import find_list, holds, keeper_of, kill, start  # noqa: F401
 
 
@@ -111,6 +112,24 @@ def test_its_memory_is_that_of_the_tensors(start):  # noqa: F811
             client.attach(name).free()
         client.synchronize()
         assert client.status()["devices"][0]["memory_used"] == 0
+
+
+def test_opctl_stop_gives_it_up(start):  # noqa: F811
+    """Of one that was killed; as long as one serves its keeper ends with that alone."""
+    stop = lambda: subprocess.run(  # noqa: E731
+        [Path(PROGRAM).parent / "opctl", "--socket", daemon.socket, "stop"], capture_output=True, text=True
+    )
+    daemon = start()
+    with daemon.connect() as client:
+        put(client, ["x", "y"])
+        keeper = keeper_of(daemon)["pid"]
+        kill(daemon)
+    assert stop().stdout.startswith("no daemon serves there; the named tensors")
+    assert eventually(lambda: read_stat(keeper) is None)
+    again = stop()
+    assert again.returncode == 3 and again.stderr.startswith("opctl: ") and not again.stdout
+    with start().connect() as client:
+        assert not client.tensors()
 
 
 def own_memory(pid):
