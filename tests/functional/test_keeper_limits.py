@@ -2,7 +2,9 @@
 memory."""
 
 import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 from conftest import PATIENCE, PROGRAM, eventually, read_stat
 from test_keeper import find_list, holds, keeper_of, kill, start  # noqa: F401
+from test_short_executor import memory_group  # noqa: F401
 
 
 def put(client, names, n=100):
@@ -130,6 +133,24 @@ def test_opctl_stop_gives_it_up(start):  # noqa: F811
     assert again.returncode == 3 and again.stderr.startswith("opctl: ") and not again.stdout
     with start().connect() as client:
         assert not client.tensors()
+
+
+def test_the_broker_is_ended_for_want_of_memory(start, memory_group):  # noqa: F811
+    """By the kernel, in a group of processes whose limit another one overruns."""
+    first = start()
+    with first.connect() as client:
+        values = put(client, ["x", "y", "z"], 1 << 18)
+        keeper_of(first)
+        Path(f"/proc/{first.pid}/oom_score_adj").write_text("1000")
+        (memory_group / "cgroup.procs").write_text(str(first.pid))
+        hog = "import sys; sys.stdin.read(1); held = [bytearray(b'x' * (16 << 20)) for _ in range(1000)]"
+        other = subprocess.Popen([sys.executable, "-c", hog], stdin=subprocess.PIPE)
+        (memory_group / "cgroup.procs").write_text(str(other.pid))
+        other.communicate(b"x")
+        assert first.process.wait(PATIENCE) == -signal.SIGKILL
+    first.process.stdout.close()
+    with start().connect() as client:
+        holds(client, values)
 
 
 def own_memory(pid):
