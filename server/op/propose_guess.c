@@ -77,6 +77,38 @@ bool guess_is_linear(const struct proposal *p, const struct signature *k, char a
     return found;
 }
 
+// "row" after "row = blockIdx.x;".
+static bool is_block(const char *begin, const char *end, const char *index, size_t n)
+{
+    static const char block[] = "blockIdx.x";
+    if (n == strlen(block) && strncmp(index, block, n) == 0)
+        return true;
+    for (const char *at = begin; (at = memmem(at, (size_t)(end - at), block, strlen(block)));
+         at += strlen(block)) {
+        const char *equal = at;
+        while (equal > begin && strchr(" =", equal[-1]))
+            equal--;
+        if (at[strlen(block)] == ';' && equal < at && (size_t)(equal - begin) > n &&
+            strncmp(equal - n, index, n) == 0 && !guess_is_word_char(equal[-(ptrdiff_t)n - 1]))
+            return true;
+    }
+    return false;
+}
+
+bool guess_is_of_block(const struct proposal *p, const struct signature *k, const char *name)
+{
+    const char *begin, *end;
+    int n = 0;
+    guess_find_body(p, k, &begin, &end);
+    for (const char *at = begin; (at = guess_find_word(at, end, name)); n++) {
+        at += strlen(name);
+        size_t size = *at == '[' ? strcspn(at + 1, "]") : 0;
+        if (size == 0 || !is_block(begin, end, at + 1, size))
+            return false;
+    }
+    return n > 0;
+}
+
 enum { STORED = 1, ATOMIC = 2, READ_FIRST = 4 };
 
 // What happens to it where a pointer's name ends: 'name[i] = v', 'name[i] += v', something else.
@@ -216,8 +248,9 @@ static bool is_size(const char *name)
     return (strlen(name) <= 2 && isalpha((unsigned char)name[0]) && strcmp(name, "t") != 0) ||
            guess_is_one_of(name,
                            WORDS("rows", "cols", "columns", "width", "height", "depth", "channels",
-                                 "batch", "batches", "dim", "outer", "inner", "last", "vocab",
-                                 "heads", "classes", "npoints", "length", "hidden", "features")) ||
+                                 "batch", "batches", "dim", "outer", "inner", "last", "spatial",
+                                 "vocab", "heads", "classes", "npoints", "length", "hidden",
+                                 "features")) ||
            (!guess_has_part(name, WORDS("stride", "pad", "dilat", "kernel", "radius", "ratio",
                                         "axis", "seed", "offset", "type", "mode", "iter", "sample",
                                         "step", "block", "pooled")) &&
@@ -259,6 +292,15 @@ struct guessed_tensor *guess_find_made(struct proposal *p, const char *name)
     return NULL;
 }
 
+// In the header's words; a template parameter as launches give it.
+static const char *spell_type(struct proposal *p, const struct signature *k, const char *type)
+{
+    for (int i = 0; i < k->n_template; i++)
+        if (k->template_params[i].is_type && strcmp(k->template_params[i].name, type) == 0)
+            return guess_template_arg(p, k, i);
+    return type;
+}
+
 // "p." of the member "p.x" of a struct; "": it is none.
 static const char *owner_of(struct proposal *p, const struct signature_param *param)
 {
@@ -274,7 +316,7 @@ static void add_tensor(struct proposal *p, const struct signature *k,
         return;
     p->tensors[p->n_tensors++] = (struct guessed_tensor){
         .name = param->name,
-        .type = is_type_param(k, param->type) ? "scalar_t" : param->type,
+        .type = spell_type(p, k, param->type),
         .role = role,
         .rank = param->rank,
         .owner = owner_of(p, param),
@@ -287,14 +329,6 @@ bool guess_is_listed(const char *const *names, int n, const char *name)
         if (strcmp(names[i], name) == 0)
             return true;
     return false;
-}
-
-static void add_size(struct proposal *p, const char *name, const char *owner)
-{
-    if (p->n_sizes == MAX_NAMES || guess_is_listed(p->sizes, p->n_sizes, name))
-        return;
-    p->owners[p->n_sizes] = owner;
-    p->sizes[p->n_sizes++] = name;
 }
 
 static void add_value(struct proposal *p, const struct signature *k,
@@ -321,7 +355,7 @@ static void add_value(struct proposal *p, const struct signature *k,
     else if (integer && p->total && strcmp(p->total, param->name) == 0)
         return;
     else if (integer && is_size(param->name)) {
-        add_size(p, param->name, owner_of(p, param));
+        guess_add_size(p, param->name, owner_of(p, param));
     } else if (integer)
         p->attrs[p->n_attrs++] = (struct guessed_value){ param->name, "int" };
 }
@@ -413,55 +447,4 @@ const struct guessed_tensor *guess_gradient(struct proposal *p, const char *name
             nth = t;
     }
     return nth;
-}
-
-static bool is_given(const struct guessed_tensor *t)
-{
-    return t->role == INPUT || t->role == CHANGED;
-}
-
-// As many as the accessors of inputs have dimensions. Where all inputs are accessors, more are
-// attributes.
-static void fit_ranks(struct proposal *p, int most, bool ranked)
-{
-    const char *const *names = WORDS("N", "C", "D", "H", "W", "K", "L", "M");
-    for (; *names && p->n_sizes < most; names++)
-        if (!find_tensor(p, *names))
-            add_size(p, *names, "");
-    for (int i = most; ranked && i < p->n_sizes && p->n_attrs < MAX_NAMES; i++)
-        p->attrs[p->n_attrs++] = (struct guessed_value){ p->sizes[i], "int" };
-    p->n_sizes = ranked && most < p->n_sizes ? most : p->n_sizes;
-}
-
-// Of a struct whose tensors are results: no input says them.
-static bool is_of_result(const struct proposal *p, int size)
-{
-    bool made = false, given = false, others = false;
-    for (int i = 0; i < p->n_sizes; i++)
-        others = others || strcmp(p->owners[i], p->owners[size]) != 0;
-    for (int i = 0; i < p->n_tensors; i++) {
-        bool own = strcmp(p->tensors[i].owner, p->owners[size]) == 0;
-        made = made || (own && !is_given(&p->tensors[i]));
-        given = given || (own && is_given(&p->tensors[i]));
-    }
-    return p->owners[size][0] && made && !given && others;
-}
-
-void guess_sizes(struct proposal *p)
-{
-    int n_inputs = 0, n_ranked = 0, most = 0;
-    for (int i = 0; i < p->n_tensors; i++) {
-        int rank = is_given(&p->tensors[i]) ? p->tensors[i].rank : 0;
-        n_inputs += is_given(&p->tensors[i]);
-        n_ranked += rank > 0;
-        most = rank > most ? rank : most;
-    }
-    if (p->n_sizes == 0)
-        add_size(p, p->total && !most ? p->total : "N", "");
-    if (p->total && strcmp(p->sizes[0], p->total) == 0)
-        p->total = NULL;
-    fit_ranks(p, most, n_ranked > 0 && n_ranked == n_inputs);
-    for (int i = 0; i < p->n_sizes && p->n_attrs < MAX_NAMES; i++)
-        if (n_inputs == 0 || is_of_result(p, i))
-            p->attrs[p->n_attrs++] = (struct guessed_value){ p->sizes[i], "int" };
 }

@@ -51,6 +51,9 @@ void guess_find_body(const struct proposal *p, const struct signature *k, const 
 bool guess_body_has(const struct proposal *p, const struct signature *k, const char *what);
 bool guess_is_linear(const struct proposal *p, const struct signature *k, char axis);
 
+// Whether a block has one element of it: in its brackets stands blockIdx.x, or a name for that.
+bool guess_is_of_block(const struct proposal *p, const struct signature *k, const char *name);
+
 const char *guess_dtype(const char *type); // "float32" of "float"; NULL: there is none
 bool guess_is_grad(const char *name);
 bool guess_is_backward(const char *name); // of a kernel
@@ -74,5 +77,6 @@ void guess_take_backward(struct proposal *p, const struct signature *k);
 // What backward reads that forward makes, but the first result where it reads all of them, is for
 // backward alone.
 void guess_find_saved(struct proposal *p);
+void guess_add_size(struct proposal *p, const char *name, const char *owner);
 // Sizes of an operator without inputs are attributes.
 void guess_sizes(struct proposal *p);

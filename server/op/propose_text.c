@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include "op/op.h"
+#include "op/propose_launch.h"
 
 static void ask(struct proposal *p, const char *question)
 {
@@ -70,7 +71,8 @@ void propose_write_types(struct proposal *p)
         ask(p, "float16 and bfloat16, too?");
     for (int i = 0; i < p->n_tensors; i++) {
         const struct guessed_tensor *t = &p->tensors[i];
-        bool told = strcmp(t->type, "scalar_t") == 0 ||
+        bool told = strcmp(t->type, "scalar_t") == 0 || // float64's acc_t is that, too
+                    strcmp(t->type, "acc_t") == 0 ||
                     (has_inputs && strcmp(t->type, scalar) == 0);
         if (told || t->role == SAVED)
             continue;
@@ -132,7 +134,8 @@ static int first_dim(const struct proposal *p, const struct guessed_tensor *t)
 
 static int end_dim(const struct proposal *p, const struct guessed_tensor *t)
 {
-    bool rows = guess_has_part(t->name, WORDS("mean", "std", "var", "sum", "max"));
+    bool rows = guess_has_part(t->name, WORDS("mean", "std", "var", "sum", "max")) ||
+                guess_is_of_block(p, p->kernels[0], t->name);
     bool index = guess_dtype(t->type) && strstr(guess_dtype(t->type), "int") && t->role == INPUT;
     if (t->rank > 0)
         return first_dim(p, t) + t->rank;
@@ -175,7 +178,7 @@ void propose_write_shapes(struct proposal *p)
             if (write_owned(p, t))
                 continue;
             if (is_matmul(p))
-                buf_printf(p->out, "%s\n", matmul[t->role == OUTPUT ? 2 : i % 2]);
+                buf_printf(p->out, "%s\n", matmul[t->role == OUTPUT || i == 2 ? 2 : i % 2]);
             else if (all_small)
                 write_dims(p, 0, p->n_sizes);
             else
@@ -259,46 +262,49 @@ static void write_namespaces(struct proposal *p, const struct signature *k)
             buf_printf(p->out, "%.*s::", (int)sizes[i], names[i]);
 }
 
-// The host's launch, where the file has one: "gelu<<<blocks, 256>>>(".
-static void quote_launch(struct proposal *p, const struct signature *k)
+static bool is_plain_threads(const struct proposal *p, const struct signature *k)
 {
-    const char *end = p->text + strlen(p->text);
-    for (const char *at = p->text; (at = guess_find_word(at, end, k->name));
-         at += strlen(k->name)) {
-        const char *launch = strstr(at, "<<<"), *stop = strstr(at, ">>>");
-        const char *semicolon = strpbrk(at, ";{");
-        if (!launch || !stop || (semicolon && semicolon < launch))
-            continue;
-        struct buf line = { 0 };
-        for (; at < stop + 3; at++)
-            if (!isspace((unsigned char)*at))
-                buf_append(&line, at, 1);
-        buf_printf(p->out, "// ? The host launches it as %.150s\n", buf_str(&line));
-        buf_finish(&line);
-        return;
-    }
+    return takes_total(p, k) && guess_is_linear(p, k, 'x') && !guess_is_linear(p, k, 'y');
 }
 
-static void write_geometry(struct proposal *p, const struct signature *k)
+static void write_grid(struct proposal *p, const struct signature *k,
+                       const struct guessed_launch *launch)
 {
     bool plane = guess_is_linear(p, k, 'x') && guess_is_linear(p, k, 'y') && p->n_sizes > 1;
-    quote_launch(p, k);
-    if (plane) {
+    if (launch->grid && launch->block) {
+        buf_printf(p->out, "//!   grid    %s\n", launch->grid);
+        if (strcmp(launch->block, "256") != 0)
+            buf_printf(p->out, "//!   block   %s\n", launch->block);
+    } else if (plane) {
         buf_printf(p->out, "//!   grid    cdiv(%s, 16), cdiv(%s, 16)\n//!   block   16, 16\n",
                    p->sizes[p->n_sizes - 1], p->sizes[p->n_sizes - 2]);
     } else if (!guess_is_linear(p, k, 'x') && guess_body_has(p, k, "blockIdx.x")) {
         ask(p, "A block for each of these?");
         buf_printf(p->out, "//!   grid    %s\n", p->sizes[0]);
+        if (launch->block && strcmp(launch->block, "256") != 0)
+            buf_printf(p->out, "//!   block   %s\n", launch->block);
     } else if (!takes_total(p, k)) {
         ask(p, "A thread for each element of the first result, or 'threads'?");
     }
-    if (guess_body_has(p, k, "extern __shared__") || guess_body_has(p, k, "extern  __shared__")) {
-        ask(p, "How many bytes of dynamic shared memory?");
-        buf_append_str(p->out, "//!   shared  16384\n");
-    }
 }
 
-static void write_template(struct proposal *p, const struct signature *k)
+static void write_geometry(struct proposal *p, const struct signature *k,
+                           const struct guessed_launch *launch)
+{
+    bool shared = guess_body_has(p, k, "extern __shared__") ||
+                  guess_body_has(p, k, "extern  __shared__");
+    if (launch->text)
+        buf_printf(p->out, "// ? The host launches it as %.150s\n", launch->text);
+    if (!is_plain_threads(p, k))
+        write_grid(p, k, launch);
+    if (shared && !launch->shared)
+        ask(p, "How many bytes of dynamic shared memory?");
+    if (shared)
+        buf_printf(p->out, "//!   shared  %s\n", launch->shared ? launch->shared : "16384");
+}
+
+static void write_template(struct proposal *p, const struct signature *k,
+                           const struct guessed_launch *launch)
 {
     bool open = false;
     for (int i = 0; i < k->n_template && !k->template_params[i].has_default; i++) {
@@ -306,8 +312,11 @@ static void write_template(struct proposal *p, const struct signature *k)
         open = true;
     }
     buf_append_str(p->out, open ? ">" : "");
-    if (takes_total(p, k) && guess_is_linear(p, k, 'x') && !guess_is_linear(p, k, 'y'))
-        buf_printf(p->out, " threads %s", p->total);
+    bool by = launch->block && !launch->block[strspn(launch->block, "0123456789")] &&
+              strcmp(launch->block, "256") != 0;
+    if (is_plain_threads(p, k))
+        buf_printf(p->out, " threads %s%s%s", p->total, by ? " by " : "",
+                   by ? launch->block : "");
     buf_append_str(p->out, "\n");
     for (int i = 0; i < k->n_template; i++)
         if (k->template_params[i].type && !k->template_params[i].has_default)
@@ -391,8 +400,10 @@ void propose_write_section(struct proposal *p, bool backward)
         buf_append_str(p->out, "//!   kernel  ");
         write_namespaces(p, kernel);
         buf_append_str(p->out, kernel->name);
-        write_template(p, kernel);
-        write_geometry(p, kernel);
+        struct guessed_launch launch;
+        guess_launch(p, kernel, &launch);
+        write_template(p, kernel, &launch);
+        write_geometry(p, kernel, &launch);
         write_binds(p, kernel, backward);
     }
 }

@@ -248,6 +248,60 @@ def test_structs_whose_members_have_the_same_names(tmp_path):
     assert "it loads" in done.stderr
 
 
+PRODUCT = """\
+#define TILE 16
+#define CEIL_DIV(M, N) (((M) + (N)-1) / (N))
+constexpr int WARPS = 4;
+__global__ void product(const float *A, const float *B, float *C, int M, int N, int K, float beta)
+{
+    extern __shared__ float tiles[];
+    int row = blockIdx.y * TILE + threadIdx.y, col = blockIdx.x * TILE + threadIdx.x;
+    if (row < M && col < N) C[row * N + col] = beta * C[row * N + col] + A[row * K] * B[col];
+}
+void run(int M, int N, int K)
+{
+    dim3 blockDim(TILE, TILE), gridDim = dim3(CEIL_DIV(N, TILE), CEIL_DIV(M, TILE));
+    product<<<gridDim, blockDim, 2 * TILE * TILE * sizeof(float)>>>(A, B, C, M, N, K);
+}
+template <typename T, typename acc_t> __global__ void rows(const T *x, const T *weight, acc_t *norms, T *y, int cols)
+{
+    const int row = blockIdx.x;
+    for (int c = threadIdx.x; c < cols; c += blockDim.x) y[row * cols + c] = x[row * cols + c] * weight[c];
+    if (threadIdx.x == 0) norms[row] = acc_t(cols);
+}
+void rows_cuda(at::Tensor x)
+{
+    const int threads = 32 * WARPS;
+    const auto n = x.size(0);
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rows", [&] { rows<scalar_t, float><<<n, threads, 0, stream>>>(x); });
+}
+template <typename T> __global__ void focal(const T *input, const int64_t *target, T *loss, int nthreads, int classes)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < nthreads) loss[i] = target[i / classes] == i % classes ? input[i] : T(0);
+}
+void focal_cuda() { focal<scalar_t><<<BLOCKS(n), 512>>>(); }
+"""
+
+
+@pytest.mark.parametrize("kernel, expected", [
+    ("product", ["shape A [M, K]", "shape B [K, N]", "shape C [M, N]", "example A=[2,4] B=[4,3] C=[2,3] beta=0.5",
+                 "forward", "kernel product", "grid cdiv(N, 16), cdiv(M, 16)", "block 16, 16", "shared 2 * 16 * 16 * 4"]),
+    ("rows", ["shape x [N, cols]", "shape weight [cols]", "shape norms [N]", "shape y [N, cols]",
+              "example x=[2,3] weight=[3]", "forward", "kernel rows<scalar_t, acc_t>", "grid size(x, 0)",
+              "block 128"]),
+    ("focal", ["shape input [N, classes]", "shape target [N]", "shape loss [N, classes]", "let nthreads = numel(loss)",
+               "example input=[2,3] target=[2]", "forward", "kernel focal<scalar_t> threads nthreads by 512"]),
+])  # fmt: skip
+def test_the_hosts_launch_is_read(tmp_path, kernel, expected):
+    """Through its names for numbers and sizes; of rows there are as many as blocks."""
+    lines, _, done = new(tmp_path, PRODUCT, kernel)
+    assert lines[-len(expected):] == expected
+    (tmp_path / "made.cu").write_text(done.stdout)
+    checked = run("--socket", tmp_path / "none", "check", "--target", "cpu", tmp_path / "made.cu")
+    assert checked.returncode == GOOD, checked.stderr
+
+
 @pytest.mark.parametrize("text, words, code, says", [
     ("struct P { float *y; int n : 3; };\n__global__ void f(P p) { p.y[0] = p.n; }\n", (), ANSWERED,
      "// ? f: my-op.cu:2: kernel 'f' has parameter 'p' of struct 'P' (line 1), which cannot be filled in"),
@@ -271,7 +325,7 @@ def test_what_is_missing(tmp_path, text, words, code, says):
 
 def test_any_text_is_taken(tmp_path):
     """Cut anywhere, it ends in order."""
-    for text, n in [(t, n) for t in (NORM, STRUCTS) for n in range(0, len(t), 43)]:
+    for text, n in [(t, n) for t in (NORM, STRUCTS, PRODUCT) for n in range(0, len(t), 43)]:
         path = tmp_path / "cut.cu"
         path.write_text(text[:n])
         done = run("new", path)
