@@ -12,8 +12,7 @@
 //! shape   bias [3*S]
 //! batch   B
 //! let     K, TILES = S + I, cdiv(S + I, 32)
-//! let     SMALL = cuda && B*S*K*3 <= 4194304 && K <= 1048576
-//! let     UNITS = max(32, min(256, pow2(S)))
+//! let     SMALL, UNITS = cuda && B*S*K*3 <= 4194304 && K <= 1048576, max(32, min(256, pow2(S)))
 //! saved   gates acc_t [B, 3*S]
 //! scratch d_gates [B, 3*S]
 //! scratch x [SMALL ? 0 : B, K]

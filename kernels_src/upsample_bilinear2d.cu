@@ -10,9 +10,8 @@
 //! op      upsample_bilinear2d(Tensor input, *, int[2]? size=None, float[2]? scale=None, \
 //!           str mode="half_pixel") -> Tensor output
 //! doc     Bilinear resize of [N, C, H, W] to the size given, or to floor(scale * size).
-//! doc     mode, as in ONNX: half_pixel and align_corners are PyTorch's align_corners=False and
-//! doc     =True, asymmetric is src = dst * in / out, or dst / scale where
-//! doc     scale is given. An unchanged size gives a copy.
+//! doc     mode, as in ONNX: half_pixel and align_corners are PyTorch's align_corners=False and =True,
+//! doc     asymmetric is src = dst * in / out, or dst / scale where scale is given. An unchanged size gives a copy.
 //! dtypes  float16 bfloat16 float32 float64
 //! autocast float32 cuda
 //! words   mode half_pixel align_corners asymmetric
@@ -22,35 +21,29 @@
 //!           "size is {size}, scale is {scale}; expected exactly one of them"
 //! require present(size) || (scale[0] > 0 && scale[1] > 0) : \
 //!           "scale is {scale}, expected numbers above 0"
-//! let     OH, OW = present(size) ? size[0] : floor(H * scale[0]), \
-//!           present(size) ? size[1] : floor(W * scale[1])
+//! let     OH, OW = present(size) ? size[0] : floor(H * scale[0]), present(size) ? size[1] : floor(W * scale[1])
 //! require OH > 0 && OW > 0 : "the output would be {OH} x {OW}, expected at least 1 x 1"
 //! shape   output [N, C, OH, OW]
 //! batch   N
 //! linear  input
-//! let     SAME = OH == H && OW == W
-//! let     shift = mode == "half_pixel" ? 0.5 : 0.0
+//! let     SAME, shift = OH == H && OW == W, mode == "half_pixel" ? 0.5 : 0.0
 //! let     step_h = mode == "align_corners" ? (OH > 1 ? 1.0 * (H - 1) / (OH - 1) : 0.0) : \
 //!           present(scale) ? 1 / scale[0] : 1.0 * H / OH
 //! let     step_w = mode == "align_corners" ? (OW > 1 ? 1.0 * (W - 1) / (OW - 1) : 0.0) : \
 //!           present(scale) ? 1 / scale[1] : 1.0 * W / OW
 //! let     SMALL = max(max(H, OH), max(W, OW)) < 4194304 && fits32(numel(input), numel(output))
 //! let     V = 16 / sizeof(scalar_t)
-//! let     ROWS, BACK_ROWS = cpu ? 8 : numel(output) >= 16777216 ? 16 : 4, \
-//!           numel(input) >= 4194304 ? 16 : 4
+//! let     ROWS, BACK_ROWS = cpu ? 8 : numel(output) >= 16777216 ? 16 : 4, numel(input) >= 4194304 ? 16 : 4
 //! let     LANES, BACK_LANES = min(32, pow2(cdiv(OW, V))), min(32, pow2(W))
 //! let     TILES, BACK_TILES = cdiv(OW, LANES*V), cdiv(W, BACK_LANES)
 //! let     GROUPS, BACK_GROUPS = cdiv(OH, ROWS), cdiv(H, BACK_ROWS)
 //! let     UNITS, BACK_UNITS = N*C*GROUPS*TILES, N*C*BACK_GROUPS*BACK_TILES
 //! let     REACH = min(OW, step_w > 0.2 ? floor(1.999999 / step_w) + 2 : OW)
-//! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : \
-//!           REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
+//! let     TAPS = REACH > 11 || (step_h <= 0.2 && OH > 64) ? 0 : REACH <= 3 ? 3 : REACH <= 5 ? 5 : 11
 //! let     CROWD = cdiv(2*OH, H) * cdiv(2*OW, W) >= 2048 ? 256 : 32
-//! let     TALL = SMALL && TAPS == 0 && CROWD == 32 && step_w <= 0.75 && \
-//!           (OW <= 1024 || step_w*1024 >= 8)
+//! let     TALL = SMALL && TAPS == 0 && CROWD == 32 && step_w <= 0.75 && (OW <= 1024 || step_w*1024 >= 8)
 //! let     TALL_COLUMNS = OW <= 1024 ? W : floor(1024*step_w) - 3
-//! let     TALL_TILES = cdiv(W, TALL_COLUMNS)
-//! let     TALL_BLOCK = OW <= 1024 ? cdiv(OW, 128)*32 : 256
+//! let     TALL_TILES, TALL_BLOCK = cdiv(W, TALL_COLUMNS), OW <= 1024 ? cdiv(OW, 128)*32 : 256
 //! let     TALL_ROWS = N*C*TALL_TILES*cdiv(H, 8) >= 792 ? 8 : N*C*TALL_TILES*cdiv(H, 2) >= 528 ? 2 : 1
 //! let     TALL_GROUPS = cdiv(H, TALL_ROWS)
 //! scratch low_of int32 [OW]
