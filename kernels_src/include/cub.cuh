@@ -97,29 +97,34 @@ template <class T, int N> struct opd_room {
 };
 struct NullType {};
 
-// From the lane `to`; all lanes of the mask call it.
-template <class T> OPD_FN T opd_shuffle(unsigned mask, const T &v, int to)
+// From the lane `to`, or from the lane that many before or behind, or from itself where that is none
+// of its `width`; all lanes of the mask call it.
+enum { OPD_FROM, OPD_BEFORE, OPD_BEHIND };
+template <int HOW> OPD_FN unsigned opd_shuffle_word(unsigned mask, unsigned v, int to, int width)
 {
+    return HOW == OPD_BEFORE   ? __shfl_up_sync(mask, v, to, width)
+           : HOW == OPD_BEHIND ? __shfl_down_sync(mask, v, to, width)
+                               : __shfl_sync(mask, v, to, width);
+}
+template <int HOW = OPD_FROM, class T>
+OPD_FN T opd_shuffle(unsigned mask, const T &v, int to, int width = 32)
+{
+    T out = v;
     if constexpr (sizeof(T) % 4 == 0) {
-        T out = v;
         unsigned *words = reinterpret_cast<unsigned *>(&out);
 #pragma unroll
         for (int i = 0; i < int(sizeof(T) / 4); i++)
-            words[i] = __shfl_sync(mask, words[i], to);
-        return out;
+            words[i] = opd_shuffle_word<HOW>(mask, words[i], to, width);
     } else if constexpr (sizeof(T) == 2) {
-        T out = v;
         uint16_t &bits = reinterpret_cast<uint16_t &>(out);
-        bits = (uint16_t)__shfl_sync(mask, (unsigned)bits, to);
-        return out;
+        bits = (uint16_t)opd_shuffle_word<HOW>(mask, bits, to, width);
     } else {
-        T out = v;
         unsigned char *bytes = reinterpret_cast<unsigned char *>(&out);
 #pragma unroll
         for (int i = 0; i < int(sizeof(T)); i++)
-            bytes[i] = (unsigned char)__shfl_sync(mask, (unsigned)bytes[i], to);
-        return out;
+            bytes[i] = (unsigned char)opd_shuffle_word<HOW>(mask, bytes[i], to, width);
     }
+    return out;
 }
 template <int LANE, int WIDTH = 32, class T> OPD_FN T ShuffleIndex(T v, int lane, unsigned mask)
 {
@@ -132,10 +137,9 @@ template <int LANE, int WIDTH = 32, class T> OPD_FN T ShuffleIndex(T v, int lane
 template <class T, class Op>
 OPD_FN T opd_reduce_lanes(T v, Op op, unsigned mask, int lane, int width, int n)
 {
-    const int self = (int)LaneId();
 #pragma unroll
     for (int step = 1; step < width; step *= 2) {
-        const T other = opd_shuffle(mask, v, lane + step < width ? self + step : self);
+        const T other = opd_shuffle<OPD_BEHIND>(mask, v, step, width);
         if (lane + step < n)
             v = op(v, other);
     }
@@ -144,10 +148,9 @@ OPD_FN T opd_reduce_lanes(T v, Op op, unsigned mask, int lane, int width, int n)
 template <class T, class Op>
 OPD_FN T opd_scan_lanes(T v, Op op, unsigned mask, int lane, int width)
 {
-    const int self = (int)LaneId();
 #pragma unroll
     for (int step = 1; step < width; step *= 2) {
-        const T other = opd_shuffle(mask, v, lane >= step ? self - step : self);
+        const T other = opd_shuffle<OPD_BEFORE>(mask, v, step, width);
         if (lane >= step)
             v = op(other, v);
     }
@@ -386,7 +389,7 @@ class BlockScan
         const unsigned mask = block::mask();
         const int lane = thread % 32, last = 31 - __clz((int)mask);
         const T inclusive = opd_scan_lanes(v, op, mask, lane, 32);
-        before = opd_shuffle(mask, inclusive, lane ? lane - 1 : 0);
+        before = opd_shuffle<OPD_BEFORE>(mask, inclusive, 1);
         if (lane == last)
             room.parts[part] = inclusive;
         __syncthreads();
