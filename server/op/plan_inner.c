@@ -110,6 +110,15 @@ static int find_tensor(struct builder *b, const struct inner *in, const struct p
     return o->kind == PLAN_INPUT && o->index > 1 ? in->inputs[o->index] : in->target;
 }
 
+// The file is compiled with the kernel, and may name types and checks that the step does without.
+static void write_prelude(const struct builder *b, const char *own, struct buf *out)
+{
+    const char *file = b->plan->prelude;
+    if (strncmp(own, file, strlen(file)) != 0)
+        buf_append_str(out, file);
+    buf_append_str(out, own);
+}
+
 static bool add_launch(struct builder *b, const struct inner *in, const struct plan *plan,
                        const struct plan_step *from, const int *tensors)
 {
@@ -127,9 +136,12 @@ static bool add_launch(struct builder *b, const struct inner *in, const struct p
     for (int i = 0; i < from->n_slots; i++)
         p->slots[i] = (struct plan_slot){ from->slots[i].arg_offset,
                                           (uint32_t)tensors[from->slots[i].operand] };
-    b->prelude = k->prelude;
+    struct buf prelude = { 0 };
+    write_prelude(b, k->prelude, &prelude);
+    b->prelude = buf_str(&prelude);
     bool ok = builder_add_launch(b, &step, p, k->expr, in->line);
     b->prelude = NULL;
+    buf_finish(&prelude);
     return ok;
 }
 

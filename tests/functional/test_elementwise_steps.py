@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import opd
+
 BLEND = """
 //! op      blend(Tensor x, Tensor w, Tensor? b=None, *, float a=0.5, int[2] k=1, str mode="mul") \\
 //!           -> (Tensor y, Tensor z)
@@ -54,6 +56,35 @@ SOFT = """
 //! forward
 //!   formula y = exp(x - amax(x, -1)) / sum(exp(x - amax(x, -1)), -1)
 """
+PICK = """
+//! op      pick(Tensor x, Tensor at, Tensor? b=None) -> Tensor y
+//! dtypes  float32 float64
+//! type    index_t int32 int64 : at
+//! shape   x [N, C]
+//! shape   at [N]
+//! shape   b [N]
+//! shape   y [N]
+//! check   place : "at has {index} where x has {C} columns"
+//! example x=[3,4] at=[3] b=[3]
+//! forward
+//!   kernel pick_forward threads N
+//!   formula y = y + (present(b) ? b : 0)
+//! backward grad_x
+//!   kernel pick_backward threads N
+//! backward grad_b
+//!   formula grad_b = grad_y
+
+__global__ void pick_forward(const scalar_t *x, const index_t *at, scalar_t *y, opd::report_t *report, int64_t N, int64_t C)
+{
+    CUDA_KERNEL_LOOP(i, N)
+        if (opd::check(report, place, at[i] < C, at[i])) y[i] = x[i * C + at[i]];
+}
+
+__global__ void pick_backward(const index_t *at, const scalar_t *grad_y, scalar_t *grad_x, int64_t N, int64_t C)
+{
+    CUDA_KERNEL_LOOP(i, N) grad_x[i * C + at[i]] += grad_y[i];
+}
+"""
 DTYPES = {"float16": 1e-3, "float32": 1e-6, "float64": 1e-14}
 
 
@@ -63,6 +94,7 @@ def folder(tmp_path_factory):
     (folder / "blend.cu").write_text(BLEND)
     (folder / "dense.cu").write_text(DENSE)
     (folder / "soft.cu").write_text(SOFT)
+    (folder / "pick.cu").write_text(PICK)
     return folder
 
 
@@ -99,6 +131,22 @@ def test_formulas(client, mode):
         near(grads[1], (2 * g0 * x0 * (n / 8)).sum(0), "float32")
         if with_bias:
             near(grads[2], (6 * g0).sum(0), "float32")
+
+
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_beside_kernels_that_name_types_and_checks(client, index):
+    """A step has none of them, and is compiled with the file."""
+    (x, x0), (b, b0), (g, g0) = draw(client, "float32", (3, 4), 3, 3)
+    at = client.tensor(np.array([3, 0, 2], index))
+    y, context = client.ops.pick.forward(x, at, b)
+    near(y, x0[[0, 1, 2], [3, 0, 2]] + b0, "float32")
+    grad_x, _, grad_b = context.backward(g)
+    expected = np.zeros((3, 4))
+    expected[[0, 1, 2], [3, 0, 2]] = g0
+    near(grad_x, expected, "float32")
+    near(grad_b, g0, "float32")
+    with pytest.raises(opd.InvalidArgument, match="at has 4 where x has 4 columns"):
+        client.ops.pick(x, client.tensor(np.array([4, 0, 2], index)), b)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
