@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
-from torch_fixtures import device, draw, ops, torch_daemon  # noqa: F401
+from torch_fixtures import device, draw, ops, run_fresh, torch_daemon  # noqa: F401
 
 import opd.torch
 
@@ -66,6 +66,23 @@ def test_an_operator_may_first_be_used_in_compiled_code(start_shared):
 
     x = torch.randn(10, dtype=torch.float64)
     assert_close(model(x), F.softplus(x, beta=2.0))
+
+
+BREAK = """
+import torch, opd.torch
+def model(x):
+    y = opd.torch.ops.elu(x)
+    torch._dynamo.graph_break()
+    return opd.torch.ops.silu(y)
+x = torch.randn(10)
+made = torch.compile(model, backend="eager")(x)
+assert torch.equal(made, model(x))
+"""
+
+
+def test_operators_are_first_used_around_a_graph_break(run_fresh):
+    """torch begins its analysis anew there, and compares what it meets."""
+    run_fresh(BREAK)
 
 
 def test_each_shape_is_compiled(ops, draw):

@@ -38,6 +38,7 @@ _sym_float: Any = torch.sym_float  # it has no types
 _operators: dict[str, Operator] = {}  # for each name the registration that is in use
 _registered: dict[tuple[str, Any], Operator] = {}  # by name and key; torch forgets none
 _functions: dict[str, Any] = {}
+_found: set[str] = set()  # those that were looked up, other than by code that is compiled
 _lock = threading.RLock()
 
 
@@ -106,7 +107,16 @@ def _find_function(name: str) -> Any:
         raise AttributeError(_tell_missing(name))
     if torch.compiler.is_compiling():
         return partial(_call_compiled, name)
+    _found.add(name)
+    _note_found(name)
     return _functions[name]
+
+
+def _note_found(name: str) -> None:
+    """So it is sooner found than by __getattr__(). What code that is being compiled has found first is
+    not: torch may begin anew with that, and compares what it meets."""
+    if name in _found:
+        vars(ops)[name] = _functions[name]
 
 
 def _assume_constant(function: _F) -> _F:
@@ -201,7 +211,7 @@ def _register(spec: Spec) -> Operator:
         # Last: what is found there is not looked at again, and an interrupt may come anywhere.
         operator.outdated = False
         _operators[spec.name] = operator
-        vars(ops)[spec.name] = _functions[spec.name]  # sooner found than by __getattr__()
+        _note_found(spec.name)
         return operator
 
 
