@@ -277,3 +277,43 @@ def test_backward_twice_after_an_edit(start_daemon, tmp_path):
     assert_close(slope.detach(), 3 * x.detach() ** 2)
     assert_close(again, 6 * x.detach())
     assert_close(opd.torch.ops.cube(x.detach()), 10 * x.detach() ** 3)
+
+
+AROUND = {
+    "nothing": lambda f, x: f(x),
+    "autograd": lambda f, x: torch.autograd.grad(f(x).sum(), x)[0],
+    "grad": lambda f, x: torch.func.grad(lambda x: f(x).sum())(x),
+    "vmap": lambda f, x: torch.vmap(f)(x),
+    "jvp": lambda f, x: torch.func.jvp(f, (x,), (x,))[1],
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("name", ["silu", "depthwise_conv2d"])
+def test_functionalized(ops, draw, name, around):
+    x, weight = draw(2, 1, 4, 5, 5, grad=around == "autograd"), draw(4, 1, 3, 3)
+    call, theirs = {
+        "silu": (ops.silu, F.silu),
+        "depthwise_conv2d": (
+            lambda x: ops.depthwise_conv2d(x.flatten(0, -4), weight),
+            lambda x: F.conv2d(x.flatten(0, -4), weight, groups=4),
+        ),
+    }[name]
+
+    def change_first(x):  # what is pending in a view of x, it must see
+        x = x.clone()
+        x[..., 0].mul_(2)
+        return call(x)
+
+    def expected(x):
+        x = x.clone()
+        x[..., 0].mul_(2)
+        return theirs(x)
+
+    assert_close(AROUND[around](torch.func.functionalize(change_first), x), AROUND[around](expected, x))
+
+
+@pytest.mark.parametrize("around", [w for w in AROUND if w not in ("nothing", "autograd")])
+def test_functionalized_around_another_transform(ops, draw, around):
+    with pytest.raises(opd.OpdError, match="silu cannot be followed by torch.func.functionalize around another"):
+        torch.func.functionalize(lambda x: AROUND[around](ops.silu, x))(draw(2, 3))
