@@ -62,12 +62,17 @@ def make_function(kernels: Any) -> Any:
     name = kernels.operator.name
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     members.update(_ASKED)
-    function: Any = type(name, (torch.autograd.Function,), members)
+    meta = type(name, (type(torch.autograd.Function),), {})
+    function: Any = meta(name, (torch.autograd.Function,), members)
     context = function._backward_cls
     # What its own apply() would find; and no dict for each call.
     members = {"apply": backward, "__slots__": ("kept",)}
     function._backward_cls = type(context.__name__, (context,), members)
     kernels.speed_up(function, backward)
+    # torch asks a class by texts that it makes anew, for which Python goes through all that the class's
+    # own class is derived from before it looks here; so they are found there at once.
+    for asked in ("forward", "_backward_cls", *_ASKED):
+        setattr(meta, asked, property({function: getattr(function, asked)}.__getitem__))
     # torch's own apply() looks for torch.func first, which such calls have nothing to do with.
     return super(torch.autograd.Function, function).apply
 
