@@ -282,7 +282,7 @@ ops reload faults torch: $(call built,all)
 # What the client has in C, once more without.
 functional: $(call built,all)
 	OPD_TEST_DEVICE=$(DEVICE) $(PYTEST) tests/$@
-	OPD_TEST_DEVICE=$(DEVICE) OPD_PURE=1 $(PYTEST) tests/functional/test_client_prepared.py
+	OPD_TEST_DEVICE=$(DEVICE) OPD_PURE=1 $(PYTEST) tests/functional/test_client_prepared.py tests/functional/test_client_replays.py
 
 # What torch runs in its own process otherwise.
 torch-isolated: $(call built,all)

@@ -171,8 +171,8 @@ def make_jobs(device):
                 else:
                     add(name, path, "not", OWN_CARD, **env)
                     add(f"own/{name}", path, OWN_CARD, **env).alone = True
-    pure = ROOT / "tests" / "functional" / "test_client_prepared.py"
-    add("pure/test_client_prepared", pure, OPD_PURE="1")
+    for name in ("test_client_prepared", "test_client_replays"):
+        add(f"pure/{name}", ROOT / "tests" / "functional" / f"{name}.py", OPD_PURE="1")
     targets = ["conformance", "model"] if device == "cpu" else ["conformance", "model", "examples"]
     jobs += [Job(device, target, [*make, target]) for target in targets]
     return sorted(jobs, key=lambda job: (job.alone, job.rank))

@@ -7,6 +7,7 @@
 #include "c/client.h"
 
 enum { OPENED_MOST = 100 }; // executors that end are not for ever
+enum { UNTOLD = 4, MOST_LOOKED = 10 };
 
 void lane_close(struct opd_client *c)
 {
@@ -87,8 +88,13 @@ void lane_hear(struct opd_client *c, int64_t id, const struct opd_reply *reply)
 {
     struct client_lane *lane = &c->lane;
     struct lane_entry entry;
-    if (!lane_ready(c, lane->device) || !lane_read_entry(reply, &entry))
+    if (!lane_ready(c, lane->device))
         return;
+    if (!lane_read_entry(reply, &entry)) {
+        if (++lane->n_untold > (unsigned)UNTOLD << lane->n_looked)
+            lane_look(c);
+        return;
+    }
     struct lane_graph *g = find_graph(c, id);
     if (!g && lane->n_graphs < LANE_GRAPHS)
         g = &lane->graphs[lane->n_graphs++];
@@ -123,6 +129,16 @@ static bool ask_begun(struct opd_client *c, uint32_t request, bool *out_begun,
     c->lane.n_graphs = 0;
     c->lane.epoch++;
     return true;
+}
+
+void lane_look(struct opd_client *c)
+{
+    struct client_lane *lane = &c->lane;
+    bool begun;
+    lane->n_untold = 0;
+    lane->n_looked += lane->n_looked < MOST_LOOKED;
+    if (lane->at && ask_begun(c, 0, &begun, NULL) && !lane->at)
+        lane->n_looked = 0;
 }
 
 // The reply comes, or it was not begun.

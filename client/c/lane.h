@@ -21,6 +21,7 @@ struct client_lane {
     unsigned epoch; // another whenever nothing that was armed is so any more; not 0 if one is open
     char device[32]; // of the last graph
     struct word_waits waits;
+    unsigned n_untold, n_looked; // requests of which none was told how to go by the lane
     size_t n_graphs, next;
     struct lane_graph {
         int64_t id;
@@ -39,6 +40,8 @@ void lane_forget(struct opd_client *client, int64_t graph);
 enum lane_result { LANE_NOT, LANE_REFUSED, LANE_DONE, LANE_FAILED };
 bool lane_ready(struct opd_client *client, const char *device); // opens one where there is none
 bool lane_read_entry(const struct opd_reply *reply, struct lane_entry *out); // False: none is told
+// What was to be armed was not: is it open still? All that was armed is so no more.
+void lane_look(struct opd_client *client);
 // more: seconds beyond the timeout.
 enum lane_result lane_run(struct opd_client *client, const struct lane_entry *entry, double more,
                           struct opd_error *err);

@@ -178,10 +178,12 @@ static void arm(struct opd_client *c, struct lane_call *call)
     bool good = client_call(c, "lane_call", &p, &reply, NULL) &&
                 lane_read_entry(&reply, &call->entry);
     opd_reply_clear(&reply);
-    if (good)
+    if (good) {
         call->armed = c->lane.epoch;
-    else
+    } else {
         leave(call, LEFT);
+        lane_look(c);
+    }
 }
 
 static bool are_kept(struct lane_calls *l, const struct lane_call *call)

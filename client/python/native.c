@@ -11,7 +11,7 @@
 
 #include "copying.h"
 
-enum { ABI = 7 };
+enum { ABI = 8 };
 
 struct call_names names;
 
@@ -67,7 +67,7 @@ static bool is_live(PyObject *tensor)
 
 // What the handle begins it with, the ids of args, nil for the inputs that are absent, the id of
 // the result.
-PyObject *call_pack(PyObject *const parts[N_PARTS], PyObject *args, PyObject *wire)
+PyObject *call_pack(PyObject *const parts[], PyObject *args, PyObject *wire)
 {
     PyObject *head = parts[HEAD], *nils = parts[NILS];
     Py_ssize_t n = PyTuple_Size(args);
@@ -91,16 +91,14 @@ PyObject *call_pack(PyObject *const parts[N_PARTS], PyObject *args, PyObject *wi
     return packed;
 }
 
-// False, with an error: they are no such parts.
-static bool look_up(PyObject *handle, PyObject *parts[N_PARTS])
+bool call_take_parts(PyObject *all, Py_ssize_t n, PyObject *parts[])
 {
-    PyObject *all = peek(handle, names.parts); // the handle's for its life
-    if (!all || !PyTuple_Check(all) || PyTuple_Size(all) != N_PARTS) {
+    if (!all || !PyTuple_Check(all) || PyTuple_Size(all) != n) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "a handle has other parts");
+            PyErr_SetString(PyExc_TypeError, "a handle or a graph has other parts");
         return false;
     }
-    for (int i = 0; i < N_PARTS; i++)
+    for (Py_ssize_t i = 0; i < n; i++)
         parts[i] = PyTuple_GetItem(all, i);
     return true;
 }
@@ -119,7 +117,7 @@ static bool take_up(PyObject *handle, PyObject *reply, PyObject *made)
     return heard != NULL;
 }
 
-PyObject *call_take_wire(PyObject *const parts[N_PARTS])
+PyObject *call_take_wire(PyObject *const parts[])
 {
     PyObject *wires = parts[WIRES];
     Py_ssize_t n;
@@ -136,13 +134,13 @@ PyObject *call_take_wire(PyObject *const parts[N_PARTS])
     return wire;
 }
 
-static PyObject *make_new(PyObject *const parts[N_PARTS])
+static PyObject *make_new(PyObject *const parts[])
 {
     PyObject *wire = call_take_wire(parts);
     return wire ? tensor_make(parts, wire) : NULL;
 }
 
-static PyObject *run(PyObject *const parts[N_PARTS], PyObject *handle, PyObject *args)
+static PyObject *run(PyObject *const parts[], PyObject *handle, PyObject *args)
 {
     PyObject *made = lane_take(parts, args), *reply = NULL;
     if (!made && !PyErr_Occurred())
@@ -178,7 +176,7 @@ static PyObject *call(PyObject *module, PyObject *const *given, Py_ssize_t n_giv
         Py_RETURN_NOTIMPLEMENTED;
     }
     PyObject *made = NULL;
-    if (look_up(handle, parts)) {
+    if (call_take_parts(peek(handle, names.parts), N_PARTS, parts)) { // the handle's for its life
         bool plain = parts[KIND] != Py_None && PyDict_Size(parts[BATCHES]) == 0;
         made = plain ? run(parts, handle, args)
                      : PyObject_CallFunctionObjArgs(call_prepared, given[0], args, given[2], NULL);
@@ -203,6 +201,9 @@ static PyObject *set_up(PyObject *module, PyObject *given)
 static PyMethodDef functions[] = {
     { "call", (PyCFunction)(void (*)(void))call, METH_FASTCALL,
       "call(quick, args, kwargs): as opd._prepared.call_prepared()." },
+    { "replay", (PyCFunction)(void (*)(void))exchange_replay, METH_FASTCALL,
+      "replay(graph, parts): a replay that is waited for. None: there is nothing to say; else its "
+      "reply, done." },
     { "copy", copying_copy, METH_VARARGS, "As copying.h says." },
     { "share_word", lane_share, METH_O,
       "share_word(fd): a page of shared memory, for the requests done_word and lane_open." },
@@ -212,6 +213,8 @@ static PyMethodDef functions[] = {
     { "disarm", lane_disarm, METH_VARARGS,
       "disarm(word, open): of what the daemon has armed nothing is any more; not even the lane is "
       "open." },
+    { "arm", lane_arm, METH_VARARGS,
+      "arm(word, slot, serial): what the daemon has armed for a graph, as Replays.armed has it." },
     { "untie", lane_untie, METH_VARARGS,
       "untie(word, dropped): no tensor that there is will be kept for another call at its end; "
       "what is kept goes into that list." },

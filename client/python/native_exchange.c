@@ -13,12 +13,12 @@ enum { REPLY_SIZE = 512, MOST_SIGNALS = 1000 };
 
 // ---- the exchange -------------------------------------------------------------------------------
 
-int exchange_find_socket(PyObject *const parts[N_PARTS])
+int exchange_find_socket(PyObject *const parts[])
 {
     PyObject *conn = parts[CONN];
     PyObject *hurry = peek(conn, names._hurry);
     if (hurry == Py_True) {
-        PyObject *done = PyObject_CallMethodObjArgs(conn, names._collect, NULL);
+        PyObject *done = PyObject_CallMethodObjArgs(conn, names._collect, parts[AGAIN], NULL);
         Py_XDECREF(done);
         hurry = done;
     }
@@ -51,18 +51,18 @@ static ssize_t receive(int fd, int patience, char reply[REPLY_SIZE])
 }
 
 // The reply to a request that has gone, where receive() has got something else than is expected.
-static PyObject *hear_first(PyObject *const parts[N_PARTS], uint32_t request, ssize_t n,
+static PyObject *hear_first(PyObject *const parts[], uint32_t request, ssize_t n,
                             const char *received)
 {
     PyObject *type, *value, *trace;
-    PyObject *conn = parts[CONN], *deadline = parts[DEADLINE], *heard = NULL;
+    PyObject *conn = parts[CONN], *again = parts[AGAIN], *heard = NULL;
     if (PyErr_Occurred()) { // the reply will come, and nobody waits for it
         PyErr_Fetch(&type, &value, &trace);
         PyObject *number = PyLong_FromUnsignedLong(request);
         // More signals may come. Were it not kept, its word would be taken for the next call's.
         for (int i = 0; number && !heard && i < MOST_SIGNALS; i++) {
             PyErr_Clear();
-            heard = PyObject_CallMethodObjArgs(conn, names._keep_reply, deadline, number, NULL);
+            heard = PyObject_CallMethodObjArgs(conn, names._keep_reply, again, number, NULL);
         }
         Py_XDECREF(heard);
         Py_XDECREF(number);
@@ -78,8 +78,7 @@ static PyObject *hear_first(PyObject *const parts[N_PARTS], uint32_t request, ss
         return NULL;
     PyObject *number = PyLong_FromUnsignedLong(request);
     if (number)
-        heard = PyObject_CallMethodObjArgs(conn, names._hear_first, deadline, silence, number,
-                                           NULL);
+        heard = PyObject_CallMethodObjArgs(conn, names._hear_first, again, silence, number, NULL);
     Py_XDECREF(number);
     return heard;
 }
@@ -107,9 +106,11 @@ static bool number_message(struct message *m, PyObject *bytes, uint32_t request)
     return true;
 }
 
-PyObject *exchange_told(PyObject *const parts[N_PARTS], PyObject *expected, uint32_t ran)
+PyObject *exchange_told(PyObject *const parts[], PyObject *expected, uint32_t ran)
 {
     static const char begin[] = "\x94\x01\x00\xc0\x81\xa7version"; // then a number below 128
+    if (ran == 0)
+        Py_RETURN_NONE;
     const char *like = PyBytes_AsString(expected);
     if (ran < 128 && PyBytes_Size(expected) == sizeof begin &&
         memcmp(like, begin, sizeof begin - 1) == 0 && like[sizeof begin - 1] == (char)ran)
@@ -130,7 +131,7 @@ static bool wait_for_word(struct shared *shared)
 }
 
 // The memory by which the next call may be told to be done; NULL: its reply will be.
-static struct shared *begin_word(PyObject *const parts[N_PARTS], PyObject *expected)
+static struct shared *begin_word(PyObject *const parts[], PyObject *expected)
 {
     struct shared *shared = lane_shared(parts[WORD]);
     bool known = PyBytes_Check(expected) && PyBytes_Size(expected) > 1;
@@ -144,7 +145,7 @@ uint32_t exchange_number(void)
 }
 
 // By the socket. As exchange_request().
-static PyObject *send_and_wait(PyObject *const parts[N_PARTS], PyObject *expected, PyObject *data)
+static PyObject *send_and_wait(PyObject *const parts[], PyObject *expected, PyObject *data)
 {
     char received[REPLY_SIZE];
     struct message message;
@@ -159,7 +160,7 @@ static PyObject *send_and_wait(PyObject *const parts[N_PARTS], PyObject *expecte
         if (shared)
             word_leave(shared->word);
         return PyObject_CallMethodObjArgs(parts[CONN], names._exchange_slowly, data,
-                                          parts[DEADLINE], NULL);
+                                          parts[AGAIN], NULL);
     }
     if (shared && wait_for_word(shared))
         return exchange_told(parts, expected, atomic_load(&shared->word->version));
@@ -172,7 +173,7 @@ static PyObject *send_and_wait(PyObject *const parts[N_PARTS], PyObject *expecte
 }
 
 // With the connection locked: by the lane, or else by the socket, with a result that is new.
-static PyObject *exchange(PyObject *const parts[N_PARTS], PyObject *handle, PyObject *args,
+static PyObject *exchange(PyObject *const parts[], PyObject *handle, PyObject *args,
                           struct tensor *made)
 {
     PyObject *expected = PyObject_GetAttr(handle, names._expected), *reply = NULL, *data = NULL;
@@ -192,18 +193,65 @@ static PyObject *exchange(PyObject *const parts[N_PARTS], PyObject *handle, PyOb
     return reply;
 }
 
-PyObject *exchange_request(PyObject *const parts[N_PARTS], PyObject *handle, PyObject *args,
-                           struct tensor *made)
+static PyObject *lock(PyObject *const parts[])
+{
+    return PyObject_CallNoArgs(parts[ACQUIRE]);
+}
+
+static void unlock(PyObject *const parts[], PyObject *locked)
 {
     PyObject *type, *value, *trace;
-    PyObject *locked = PyObject_CallNoArgs(parts[ACQUIRE]);
-    if (!locked)
-        return NULL;
-    PyObject *reply = exchange(parts, handle, args, made);
     PyErr_Fetch(&type, &value, &trace);
     PyObject *released = PyObject_CallNoArgs(parts[RELEASE]);
     PyErr_Restore(type, value, trace);
     Py_XDECREF(released);
     Py_DECREF(locked);
+}
+
+PyObject *exchange_request(PyObject *const parts[], PyObject *handle, PyObject *args,
+                           struct tensor *made)
+{
+    PyObject *locked = lock(parts);
+    if (!locked)
+        return NULL;
+    PyObject *reply = exchange(parts, handle, args, made);
+    unlock(parts, locked);
+    return reply;
+}
+
+// ---- replays ------------------------------------------------------------------------------------
+
+// With the connection locked.
+static PyObject *replay(PyObject *const parts[], PyObject *graph)
+{
+    PyObject *reply = lane_replay(parts);
+    if (reply || PyErr_Occurred())
+        return reply;
+    PyObject *expected = PyObject_GetAttr(graph, names._expected);
+    if (expected)
+        reply = send_and_wait(parts, expected, parts[HEAD]);
+    Py_XDECREF(expected);
+    if (reply == Py_None && lane_is_wanted(parts)) {
+        PyObject *done = PyObject_CallMethodObjArgs(graph, names._offer, NULL);
+        if (!done)
+            Py_CLEAR(reply);
+        Py_XDECREF(done);
+    }
+    return reply;
+}
+
+PyObject *exchange_replay(PyObject *module, PyObject *const *given, Py_ssize_t n_given)
+{
+    PyObject *parts[N_GRAPH_PARTS];
+    (void)module;
+    if (n_given != 2) {
+        PyErr_SetString(PyExc_TypeError, "replay() takes a graph and its parts");
+        return NULL;
+    }
+    PyObject *locked = call_take_parts(given[1], N_GRAPH_PARTS, parts) ? lock(parts) : NULL;
+    if (!locked)
+        return NULL;
+    PyObject *reply = replay(parts, given[0]);
+    unlock(parts, locked);
     return reply;
 }

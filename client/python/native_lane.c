@@ -82,6 +82,7 @@ PyObject *lane_open(PyObject *module, PyObject *given)
         return NULL;
     close_lane(s);
     s->refused = file == Py_None;
+    s->n_offered = 0;
     if (!s->refused) {
         s->file = Py_NewRef(file);
         s->bell = bell;
@@ -167,7 +168,7 @@ void lane_cut(struct tensor *tensor)
     tensor->tie = 0;
 }
 
-bool lane_renew(PyObject *const parts[N_PARTS], struct tensor *made)
+bool lane_renew(PyObject *const parts[], struct tensor *made)
 {
     struct shared *s = lane_shared(parts[WORD]);
     struct lane_call *call = s ? find_tied(s, made) : NULL;
@@ -194,7 +195,7 @@ bool lane_give_back(struct tensor *tensor)
     return true;
 }
 
-PyObject *lane_take(PyObject *const parts[N_PARTS], PyObject *args)
+PyObject *lane_take(PyObject *const parts[], PyObject *args)
 {
     struct shared *s = lane_shared(parts[WORD]);
     struct lane_call *call = s ? s->calls : NULL;
@@ -248,7 +249,7 @@ static struct lane_call *find_room(struct shared *s, PyObject *head, PyObject *a
     return n_alike < LANE_ALIKE ? oldest : alike;
 }
 
-void lane_note(PyObject *const parts[N_PARTS], PyObject *args, struct tensor *made)
+void lane_note(PyObject *const parts[], PyObject *args, struct tensor *made)
 {
     struct shared *s = lane_shared(parts[WORD]);
     Py_ssize_t n = PyTuple_Size(args);
@@ -275,7 +276,7 @@ static void leave(struct lane_call *call, unsigned n)
 }
 
 // Whether it may be entered. False with an error, too.
-static bool make_ready(PyObject *const parts[N_PARTS], PyObject *handle, PyObject *args,
+static bool make_ready(PyObject *const parts[], PyObject *handle, PyObject *args,
                        struct shared *s, struct tensor *made)
 {
     struct lane_call *call = find_tied(s, made);
@@ -303,7 +304,7 @@ static bool make_ready(PyObject *const parts[N_PARTS], PyObject *handle, PyObjec
 }
 
 // What the daemon has sent meanwhile is taken in now and then, in place of a reply that would.
-static bool look(PyObject *const parts[N_PARTS], struct word_waits *waits)
+static bool look(PyObject *const parts[], struct word_waits *waits)
 {
     if ((waits->n + 1) % WORD_EACH != 0 || waits->n_passed > 0)
         return true;
@@ -316,14 +317,14 @@ static bool look(PyObject *const parts[N_PARTS], struct word_waits *waits)
 // After the word has told nothing for a while: the reply, if it was begun; else NULL without an
 // error. Whatever a signal's handler raises meanwhile, the daemon is asked first: what is sent from
 // then on comes after it.
-static PyObject *hear(PyObject *const parts[N_PARTS], struct shared *s, uint32_t request)
+static PyObject *hear(PyObject *const parts[], struct shared *s, uint32_t request)
 {
     enum { MOST_SIGNALS = 1000 };
     PyObject *type = NULL, *value = NULL, *trace = NULL, *asked = NULL;
     PyObject *number = PyLong_FromUnsignedLong(request);
     s->asks = true;
     for (int i = 0; number && !asked && i < MOST_SIGNALS; i++) {
-        asked = PyObject_CallMethodObjArgs(parts[CONN], names._ask_begun, parts[DEADLINE], number,
+        asked = PyObject_CallMethodObjArgs(parts[CONN], names._ask_begun, parts[AGAIN], number,
                                            NULL);
         if (!asked && !type)
             PyErr_Fetch(&type, &value, &trace);
@@ -351,31 +352,110 @@ static bool wait_for_word(struct shared *s)
     return told;
 }
 
-PyObject *lane_run(PyObject *const parts[N_PARTS], PyObject *handle, PyObject *expected,
-                   PyObject *args, struct tensor *made)
+// Is nothing in the way of an entry? Anything may have run by then. False with an error, too.
+static bool is_clear(PyObject *const parts[], struct shared *s)
+{
+    return look(parts, &s->lane_waits) && exchange_find_socket(parts) >= 0;
+}
+
+// What became of an entry. HEARD: the reply, or none, if it was not begun or with an error.
+enum fate { REFUSED, TOLD, HEARD };
+
+static enum fate enter(PyObject *const parts[], struct shared *s, struct lane_entry entry,
+                       PyObject **out_reply)
+{
+    entry.request = exchange_number();
+    uint32_t number = lane_enter(s->lane, &entry, s->bell);
+    *out_reply = NULL;
+    if (wait_for_word(s))
+        return TOLD;
+    if (lane_was_refused(s->lane, number)) {
+        s->lane_waits.n_missed = s->lane_waits.n_passed = 0;
+        return REFUSED;
+    }
+    *out_reply = hear(parts, s, entry.request);
+    return HEARD;
+}
+
+PyObject *lane_run(PyObject *const parts[], PyObject *handle, PyObject *expected, PyObject *args,
+                   struct tensor *made)
 {
     struct shared *s = lane_shared(parts[WORD]);
-    if (!s || !made->tie || !make_ready(parts, handle, args, s, made) ||
-        !look(parts, &s->lane_waits) || exchange_find_socket(parts) < 0)
+    if (!s || !made->tie || !make_ready(parts, handle, args, s, made) || !is_clear(parts, s))
         return NULL;
     struct lane_call *call = find_tied(s, made);
     if (!call || !s->lane || call->armed != s->epoch ||
         !word_begin(&s->lane->word, &s->lane_waits))
         return NULL;
-    struct lane_entry entry = call->entry;
+    PyObject *reply;
     uint32_t version = call->version;
-    entry.request = exchange_number();
-    uint32_t number = lane_enter(s->lane, &entry, s->bell);
-    bool told = wait_for_word(s);
+    enum fate fate = enter(parts, s, call->entry, &reply);
     call = find_tied(s, made);
-    if (told && call)
+    if (call && fate == TOLD)
         call->n_failed = 0;
-    if (told)
-        return exchange_told(parts, expected, version);
-    if (!lane_was_refused(s->lane, number))
-        return hear(parts, s, entry.request);
-    s->lane_waits.n_missed = s->lane_waits.n_passed = 0;
-    if (call)
+    else if (call && fate == REFUSED)
         leave(call, 1);
-    return NULL;
+    return fate == TOLD ? exchange_told(parts, expected, version) : reply;
+}
+
+// ---- replays ------------------------------------------------------------------------------------
+
+struct armed {
+    struct lane_entry entry;
+    unsigned epoch; // as of a call
+};
+
+PyObject *lane_arm(PyObject *module, PyObject *given)
+{
+    PyObject *capsule;
+    unsigned slot;
+    unsigned long long serial;
+    (void)module;
+    if (!PyArg_ParseTuple(given, "OIK", &capsule, &slot, &serial))
+        return NULL;
+    const struct shared *s = PyCapsule_GetPointer(capsule, SHARED);
+    if (!s)
+        return NULL;
+    struct armed armed;
+    memset(&armed, 0, sizeof armed);
+    armed.entry.slot = slot;
+    armed.entry.serial = serial;
+    armed.epoch = s->epoch;
+    return PyBytes_FromStringAndSize((const char *)&armed, sizeof armed);
+}
+
+// False with an error, too.
+static bool find_armed(PyObject *const parts[], const struct shared *s, struct armed *out)
+{
+    PyObject *armed = peek(parts[AGAIN], names.armed);
+    if (!armed || !PyBytes_Check(armed) || PyBytes_Size(armed) != sizeof *out)
+        return false;
+    memcpy(out, PyBytes_AsString(armed), sizeof *out);
+    return s->lane && !s->asks && out->epoch == s->epoch;
+}
+
+PyObject *lane_replay(PyObject *const parts[])
+{
+    struct shared *s = lane_shared(parts[WORD]);
+    struct armed armed;
+    PyObject *reply;
+    if (!s || !find_armed(parts, s, &armed) || !is_clear(parts, s) ||
+        !find_armed(parts, s, &armed) || !word_begin(&s->lane->word, &s->lane_waits))
+        return NULL;
+    enum fate fate = enter(parts, s, armed.entry, &reply);
+    if (fate == TOLD)
+        return exchange_told(parts, NULL, 0);
+    if (fate == REFUSED)
+        PyObject_SetAttr(parts[AGAIN], names.armed, Py_None);
+    return reply;
+}
+
+bool lane_is_wanted(PyObject *const parts[])
+{
+    struct shared *s = lane_shared(parts[WORD]);
+    if (!s || s->refused || s->asks || ++s->n_replays <= (unsigned)STEADY << s->n_offered)
+        return false;
+    s->n_replays = 0;
+    s->n_offered += s->n_offered < MOST_FAILED;
+    return true;
 }

@@ -108,7 +108,7 @@ bool tensor_set_final(PyObject *type)
     return true;
 }
 
-PyObject *tensor_make(PyObject *const parts[N_PARTS], PyObject *wire)
+PyObject *tensor_make(PyObject *const parts[], PyObject *wire)
 {
     allocfunc allocate = (allocfunc)PyType_GetSlot(tensor_final, Py_tp_alloc);
     PyObject *made = allocate(tensor_final, 0);

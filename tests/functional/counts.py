@@ -174,23 +174,41 @@ CLIENT = """
 import gc, sys, opd
 client = opd.connect(sys.argv[1])
 x, gelu = client.zeros((32, 32)), client.ops.gelu
+with client.capture() as graph:
+    y = gelu(gelu(x))
+replay = graph.replay
+
+def call(n):
+    for _ in range(n):
+        gelu(x)
+
+def wait_for_replays(n):
+    for _ in range(n):
+        replay()
+
+def replay_in_batches(n):
+    with client.batch():
+        for _ in range(n):
+            replay()
+
+make = {"call": call, "replay": wait_for_replays, "replay in a batch": replay_in_batches}[sys.argv[2]]
 gc.disable()
 print("ready", opd._native.native is not None, flush=True)
 for line in sys.stdin:
-    for _ in range(int(line)):
-        gelu(x)
+    make(int(line))
     print(flush=True)
 """
+CLIENT_KINDS = ("call", "replay", "replay in a batch")
 
 
 class CountedClient(Counted):
-    """A program in Python, whose calls are prepared. pure: without opd_native."""
+    """A program in Python, whose calls are prepared; kind: one of CLIENT_KINDS. pure: without opd_native."""
 
-    def __init__(self, socket, pure):
+    def __init__(self, socket, kind, pure):
         # Python's own folders are found by it; -S leaves out what else it would look for.
         env = {"PYTHONPATH": os.pathsep.join(sys.path), "OPD_PURE": str(int(pure)), "PYTHONHASHSEED": "0"}
         folder = Path(tempfile.mkdtemp(prefix="opd-test-"))
-        super().__init__([sys.executable, "-S", "-c", CLIENT, socket], folder, env)
+        super().__init__([sys.executable, "-S", "-c", CLIENT, socket, kind], folder, env)
 
     def make(self, n):
         self.process.stdin.write(b"%d\n" % n)

@@ -1,6 +1,7 @@
 """What a request costs the broker, and the client in Python, does not grow unnoticed. tests/bench/gates.json says what
 it was: where a change makes requests cheaper, or rightly dearer, `make gates` writes it anew."""
 
+import itertools
 import json
 import math
 import platform
@@ -10,7 +11,7 @@ from importlib.metadata import version
 
 import pytest
 from conftest import DEVICE, ROOT, find_family
-from counts import CountedClient, CountedDaemon, Requests, Unable, count_calls, count_torch, fill_folder
+from counts import CLIENT_KINDS, CountedClient, CountedDaemon, Requests, Unable, count_calls, count_torch, fill_folder
 from raw import SANITIZED, Raw
 from raw_lane import CallLane
 
@@ -41,13 +42,14 @@ def measure_instructions():
 
 
 def measure_python(daemon):
-    """Of a waiting prepared call, in the client; the file says of which Python."""
+    """Of a prepared call and replays, in the client; the file says of which Python."""
     found = {}
-    for kind, pure in (("call", False), ("call, without opd_native", True)):
-        client = CountedClient(daemon.socket, pure)
+    for kind, pure in itertools.product(CLIENT_KINDS, (False, True)):
+        client = CountedClient(daemon.socket, kind, pure)
+        name = kind + ", without opd_native" * pure
         try:
-            most = 1.01 * GATES["python"].get(kind, math.inf)
-            found[kind] = round(client.count_calls(640, most))  # as ids are made and given up by 64
+            most = 1.01 * GATES["python"].get(name, math.inf)
+            found[name] = round(client.count_calls(640, most))  # as ids are made and given up by 64
         finally:
             client.stop()
     return found

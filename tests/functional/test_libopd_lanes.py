@@ -49,6 +49,25 @@ def test_libopd(served):
     client.close()
 
 
+@pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
+def test_a_lane_that_has_ended_is_opened_again(served):
+    """Also for what has never gone by it."""
+    client = Library(served.socket)
+    with Raw(served.socket) as other:
+        client.make(1, 1, 2, 3)
+        for graph in (5, 6):
+            client.do("opd_graph_begin", c_int64(graph), None)
+            client.forward("double_it", [1], [10 + graph])
+            client.do("opd_graph_end", c_int64(graph))
+            for _ in range(200):
+                client.replay(graph)
+            assert other.call("status")["requests"]["lane_open"] == graph - 4
+            for pid in find_roles(served.pid, "executor"):
+                os.kill(pid, signal.SIGKILL)
+            other.call("sync")
+    client.close()
+
+
 @pytest.fixture
 def library(served):
     """With calls on 1, [1, 2, 3], that come again."""

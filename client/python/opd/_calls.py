@@ -1,4 +1,4 @@
-"""A connection on which calls go that are prepared (_prepared.py).
+"""A connection on which calls go that are prepared (_prepared.py), and replays of graphs (_graph.py).
 
 opd_native does as exchange() (client/python/native_exchange.c), by the methods here.
 """
@@ -13,7 +13,7 @@ from typing import Any, Optional
 from . import _fds
 from ._conn import CHUNK, SEND, Connection
 from ._native import native
-from ._reply import Batch, Reply
+from ._reply import Again, Batch, Reply
 from .errors import OpdError
 
 WORD, _PAGE = 2**63 - 1, 4096  # id and size of the shared memory of `word`
@@ -29,30 +29,34 @@ class CallConnection(Connection):
         self._quick_send, self._quick_recv = sock.send, sock.recv_into
 
     def send_call(self, data: bytes, batch: Optional[Batch], deadline: Optional[float]) -> Reply:
-        """Sends a `call`, an encoded request whose number is 0, with a number of its own."""
+        """As send_again(), of a `call`."""
+        reply = Reply(0, CALL)
+        reply.deadline = deadline
+        return self.send_again(data, batch, reply)
+
+    def send_again(self, data: bytes, batch: Optional[Batch], reply: Reply) -> Reply:
+        """Sends an encoded request whose number is 0 with a number of its own, which the reply is to have, too."""
         self._check_process()
         with self.lock:
-            self._check_open(CALL)
+            self._check_open(reply.method)
             if self._hurry:
                 self._send_garbage()
-                self._check_open(CALL)
-            self._next_msgid = msgid = self._next_msgid % 0x7FFFFFFF + 1
-            reply = Reply(msgid, CALL)
-            reply.deadline = deadline
+                self._check_open(reply.method)
+            self._next_msgid = reply.msgid = msgid = self._next_msgid % 0x7FFFFFFF + 1
             data = b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:]
             self._begin(reply, batch, data, later=batch is not None)
             return reply
 
-    def exchange(self, data: bytes, expected: bytes, deadline: Optional[float]) -> Optional[Reply]:
-        """As send_call(), and waits. None: the reply was `expected`, byte for byte; else it is this one,
+    def exchange(self, data: bytes, expected: bytes, again: Again) -> Optional[Reply]:
+        """As send_again(), and waits. None: the reply was `expected`, byte for byte; else it is this one,
         done. Where nothing else is in flight the numbers are 0, and then nothing is kept of the
         request, and nothing decoded of a reply that is as expected.
         """
         with self.lock:
             if self._hurry:
-                self._collect()
+                self._collect(again)
             if self.replies or self._owed:
-                return self._exchange_slowly(data, deadline)
+                return self._exchange_slowly(data, again)
             sent, buffer = -1, self._buffer
             buffer[0] = 0
             self._owed = True  # until it comes, wherever a signal ends the wait
@@ -64,19 +68,19 @@ class CallConnection(Connection):
                     return None
                 self.inbox.append(bytes(buffer[:n]))
             except BaseException as e:
-                return self._recover(e, sent, data, deadline)
-            return self._hear_first(deadline, False)
+                return self._recover(e, sent, data, again)
+            return self._hear_first(again, False)
 
-    def _exchange_slowly(self, data: bytes, deadline: Optional[float]) -> Reply:
+    def _exchange_slowly(self, data: bytes, again: Again) -> Reply:
         """Where something else is in flight, or the socket takes nothing."""
-        return self._await(self.send_call(data, None, deadline))
+        return self._await(self.send_again(data, None, again.new_reply()))
 
-    def _hear_first(self, deadline: Optional[float], silence: bool, number: int = 0) -> Reply:
+    def _hear_first(self, again: Again, silence: bool, number: int = 0) -> Reply:
         """The reply to the request with that number, which has gone; silence: nothing has come for the
         timeout."""
-        reply = self._keep_reply(deadline, number)
+        reply = self._keep_reply(again, number)
         if silence and not self._exchange(self._find_longest()):
-            raise self._silence(CALL)
+            raise self._silence(reply.method)
         return self._await(reply)
 
     def share_word(self) -> None:
@@ -102,31 +106,27 @@ class CallConnection(Connection):
         reply.settle({"version": version}, None)
         return reply
 
-    def _collect(self) -> None:
+    def _collect(self, again: Again) -> None:
         self._check_process()
-        self._check_open(CALL)
+        self._check_open(again.method)
         self._send_garbage()
 
-    def _keep_reply(self, deadline: Optional[float], number: int = 0) -> Reply:
+    def _keep_reply(self, again: Again, number: int = 0) -> Reply:
         """For a request with that number, which has gone."""
-        reply = Reply(number, CALL)
-        reply.deadline = deadline
-        self.replies[number] = reply
+        self.replies[number] = reply = again.new_reply(number)
         return reply
 
-    def _recover(
-        self, cause: BaseException, sent: int, data: bytes, deadline: Optional[float]
-    ) -> Reply:
+    def _recover(self, cause: BaseException, sent: int, data: bytes, again: Again) -> Reply:
         """After an exception in exchange()."""
         signalled = not isinstance(cause, OSError)
         if sent < 0 and not signalled:
             self._owed = False
-            return self._exchange_slowly(data, deadline)  # finds out why nothing went
+            return self._exchange_slowly(data, again)  # finds out why nothing went
         if signalled and (sent < 0 or self._buffer[0]):
             self._give_up(cause)
         if signalled:
             raise cause
-        return self._hear_first(deadline, isinstance(cause, BlockingIOError))
+        return self._hear_first(again, isinstance(cause, BlockingIOError))
 
     def _await(self, reply: Reply) -> Reply:
         self._take_inbox()

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from marshal import dumps
 from typing import Any, Callable, Optional, Union
 
-from ._lanes import has_views
-from ._reply import Reply
+from ._calls import CALL
+from ._lanes import find_parts, has_views
+from ._reply import Again, Reply
 from ._link import Kind, Link
 from ._native import native
 from ._spec import Call, Spec
@@ -43,7 +44,7 @@ class Handle:
     """A prepared call. run() it with its inputs' ids; give up what it refers to by forgetting it."""
 
     __slots__ = (
-        "_deadline", "_expected", "_head", "_holds", "_kind", "_link", "_refresh", "_version", "id", "kinds",
+        "_again", "_expected", "_head", "_holds", "_kind", "_link", "_refresh", "_version", "id", "kinds",
         "nils", "parts", "spec",
     )  # fmt: skip
 
@@ -61,7 +62,7 @@ class Handle:
         self.spec = spec
         self.id, self._link, self._refresh = asked.id, link, refresh
         asked.id = 0  # it is this one's
-        self._deadline = call.deadline or spec.deadline
+        self._again = Again(CALL, call.deadline or spec.deadline)
         self._version = call.version or spec.version  # that runs, as far as is known
         device = plan["device"]
         self.kinds: list[Any] = [
@@ -77,15 +78,10 @@ class Handle:
         n = len(call.tensors) + len(self.kinds) + keep
         self._head = b"\x94\x00\x00" + pack("call") + b"\x92" + pack(self.id) + b"\xdc" + n.to_bytes(2, "big")
         self._expected = b"?"  # no reply yet: none is so, nor the end of the connection
-        # All of these that stay, for opd_native, which has their order in an enum.
-        kind, conn = self._kind, link.conn
-        conn.share_word()
-        dropped = conn.dropped if kind and kind.drop == conn.drop_small else None
-        self.parts = (
-            kind, self._head, self.nils, self._deadline, link, link.wires, link.batches, conn,
-            conn.lock.acquire, conn.lock.release, conn.fileno, conn.replies, dropped,
-            conn.inbox.append, conn.word,
-        )  # fmt: skip
+        kind = self._kind
+        dropped = link.conn.dropped if kind and kind.drop == link.conn.drop_small else None
+        of_link = (link, link.wires, link.batches)
+        self.parts = find_parts(link.conn, self._again, self._head, (kind, self.nils, dropped, *of_link))
 
     def __del__(self) -> None:
         self._link.conn.discard("prepared", self.id)
@@ -105,7 +101,7 @@ class Handle:
             tensor._wire = wire
             tensor._kind = kind
             tensor._reply = None
-            answer = link.conn.exchange(self._head + inputs + wire, self._expected, self._deadline)
+            answer = link.conn.exchange(self._head + inputs + wire, self._expected, self._again)
             if answer is not None:
                 self._hear(answer, (tensor,))
             return tensor
@@ -117,11 +113,11 @@ class Handle:
         if link.batches:
             batch = link.batch
             if batch is not None:
-                reply = link.conn.send_call(data, batch, self._deadline)
+                reply = link.conn.send_again(data, batch, self._again.new_reply())
                 for i, tensor in enumerate(outputs):
                     tensor._reply, tensor._path = reply, ("outputs", i)
                 return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
-        answer = link.conn.exchange(data, self._expected, self._deadline)
+        answer = link.conn.exchange(data, self._expected, self._again)
         if answer is not None:
             self._hear(answer, outputs)
         return outputs[0] if len(outputs) == 1 else tuple(outputs) or None
@@ -146,11 +142,11 @@ class Handle:
         value = made[0] if len(made) == 1 else tuple(made) or None
         batch = link.batch if link.batches else None
         if batch is not None:
-            reply = link.conn.send_call(data, batch, self._deadline)
+            reply = link.conn.send_again(data, batch, self._again.new_reply())
             for tensor in flat:
                 tensor._reply = reply
             return value
-        answer = link.conn.exchange(data, self._expected, self._deadline)
+        answer = link.conn.exchange(data, self._expected, self._again)
         if answer is not None:
             self._hear(answer, flat)
         return value

@@ -62,6 +62,21 @@ class Reply:
         return None
 
 
+class Again:
+    """What requests that come again and again have in common: what messages call them, and the seconds that the daemon
+    may take."""
+
+    __slots__ = ("deadline", "method")
+
+    def __init__(self, method: str, deadline: Optional[float]) -> None:
+        self.method, self.deadline = method, deadline
+
+    def new_reply(self, number: int = 0) -> Reply:
+        reply = Reply(number, self.method)
+        reply.deadline = self.deadline
+        return reply
+
+
 class FdReply(Reply):
     """One that may bring a descriptor."""
 
