@@ -79,9 +79,10 @@ void ring_publish(struct ring *r)
     atomic_store(&r->shared->tail, r->position);
 }
 
+// Once for each sleep: until the consumer has woken, more would only take the time of both.
 void ring_alert(struct ring *r)
 {
-    if (atomic_load(&r->shared->asleep)) {
+    if (atomic_load(&r->shared->asleep) && atomic_exchange(&r->shared->asleep, 0)) {
         uint64_t one = 1;
         if (write(r->doorbell, &one, sizeof one) < 0)
             return; // a full counter is readable already

@@ -30,7 +30,7 @@ void ring_attach(struct ring *r, void *memory, uint32_t capacity,
 
 // Producer: room for a record, or NULL where there is none now (records of more than half the
 // capacity never fit). Nothing is visible to the consumer before ring_publish(); ring_alert() rings
-// the doorbell if the consumer sleeps; ring_commit() is both.
+// the doorbell if the consumer sleeps, once for each sleep; ring_commit() is both.
 void *ring_reserve(struct ring *r, uint32_t size);
 void ring_publish(struct ring *r);
 void ring_alert(struct ring *r);

@@ -12,7 +12,7 @@ from importlib.metadata import version
 import pytest
 from conftest import DEVICE, ROOT, find_family
 from counts import CLIENT_KINDS, CountedClient, CountedDaemon, Requests, Unable, count_calls, count_torch, fill_folder
-from raw import SANITIZED, Raw
+from raw import SANITIZED, Raw, find_roles
 from raw_lane import CallLane
 
 import opd
@@ -137,6 +137,40 @@ def test_a_lane_leaves_the_daemon_alone(daemon):
         except Unable as why:
             pytest.skip(str(why))
     assert sum(made.values()) < 200, made
+
+
+def count_bells(pid):
+    """Calls of write(): a process of the daemon makes them to wake another."""
+    try:
+        with open(f"/proc/{pid}/io", encoding="ascii") as told:
+            return next(int(line.split()[1]) for line in told if line.startswith("syscw"))
+    except OSError as why:
+        pytest.skip(str(why))
+
+
+def test_pipelined_calls_ring_few_bells(daemon):
+    """Who sleeps is woken once, however many come while it wakes."""
+    n, at_once = 2560, 128
+    with Raw(daemon.socket) as raw:
+        raw.make(1, "float32", [4])
+        raw.call("prepare", 1, "forward", "gelu", [["float32", [4]]], {})
+
+        def run():
+            for first in range(10, 10 + n, at_once):
+                ids = range(first, first + at_once)
+                for number in raw.together(*[("call", 1, [1, id]) for id in ids]):
+                    raw.wait(number)
+                raw.call("free", "tensor", list(ids))
+
+        run()
+        pids, least = [daemon.pid, *find_roles(daemon.pid, "executor")], math.inf
+        for _ in range(20):
+            before = [count_bells(pid) for pid in pids]
+            run()
+            least = min(least, max(count_bells(pid) - was for pid, was in zip(pids, before)))
+            if least < n / 4:
+                return
+    raise AssertionError(f"{least} bells for {n} calls")
 
 
 def test_an_idle_daemon_sleeps(start_daemon):

@@ -145,6 +145,14 @@ static void test_doorbell_rings_for_sleepers_only(void **state)
     assert_true(ring_sleep(&p.out));
     assert_true(put(&p.in, 8, 0));
     assert_true(readable(p.out.doorbell, 0));
+    assert_true(put(&p.in, 8, 1));
+    uint64_t n_rung;
+    assert_int_equal(read(p.out.doorbell, &n_rung, sizeof n_rung), sizeof n_rung);
+    assert_int_equal(n_rung, 1); // once, however long it takes to wake
+    ring_wake(&p.out);
+    assert_true(take(&p.out, 8, 0) && take(&p.out, 8, 1));
+    assert_true(ring_sleep(&p.out));
+    assert_true(put(&p.in, 8, 2));
     ring_wake(&p.out);
     assert_true(readable(p.out.doorbell, 0));
     ring_silence(&p.out);
