@@ -51,16 +51,24 @@ static uint64_t bytes_to_end(const struct ring *r)
     return r->capacity - (r->position & (r->capacity - 1));
 }
 
+static bool has_room(const struct ring *r, uint64_t needed)
+{
+    uint64_t used = r->position - r->other;
+    return used <= r->capacity && needed <= r->capacity - used;
+}
+
 void *ring_reserve(struct ring *r, uint32_t size)
 {
     if (size > r->capacity / 2)
         return NULL;
     uint32_t span = record_span(size);
-    uint64_t used = r->position - atomic_load_explicit(&r->shared->head, memory_order_acquire);
     uint64_t to_end = bytes_to_end(r);
     uint64_t needed = span <= to_end ? span : to_end + span;
-    if (used > r->capacity || needed > r->capacity - used)
-        return NULL;
+    if (!has_room(r, needed)) {
+        r->other = atomic_load_explicit(&r->shared->head, memory_order_acquire);
+        if (!has_room(r, needed))
+            return NULL;
+    }
     if (span > to_end) {
         *record_here(r) = (struct record){ .size = SKIP, .span = (uint32_t)to_end };
         r->position += to_end;
@@ -76,13 +84,15 @@ void *ring_reserve(struct ring *r, uint32_t size)
 void ring_publish(struct ring *r)
 {
     r->position += r->span;
-    atomic_store(&r->shared->tail, r->position);
+    atomic_store_explicit(&r->shared->tail, r->position, memory_order_release);
 }
 
-// Once for each sleep: until the consumer has woken, more would only take the time of both.
+// Once for each sleep: until the consumer has woken, more would only take the time of both. Both
+// sides exchange the flag, so the second one sees what the other has done before: the consumer the
+// records, or this side that it sleeps.
 void ring_alert(struct ring *r)
 {
-    if (atomic_load(&r->shared->asleep) && atomic_exchange(&r->shared->asleep, 0)) {
+    if (atomic_exchange(&r->shared->asleep, 0)) {
         uint64_t one = 1;
         if (write(r->doorbell, &one, sizeof one) < 0)
             return; // a full counter is readable already
@@ -110,8 +120,9 @@ void *ring_peek(struct ring *r, uint32_t *out_size, bool *out_bad)
 {
     *out_bad = false;
     for (;;) {
-        uint64_t filled = atomic_load_explicit(&r->shared->tail, memory_order_acquire) -
-                          r->position;
+        if (r->other == r->position)
+            r->other = atomic_load_explicit(&r->shared->tail, memory_order_acquire);
+        uint64_t filled = r->other - r->position;
         if (filled == 0)
             return NULL;
         // Copied before it is checked: the other side may write at any time.
@@ -139,7 +150,7 @@ void ring_pop(struct ring *r)
 
 bool ring_sleep(struct ring *r)
 {
-    atomic_store(&r->shared->asleep, 1);
+    atomic_exchange(&r->shared->asleep, 1);
     if (r->position == atomic_load(&r->shared->tail))
         return true;
     atomic_store(&r->shared->asleep, 0);

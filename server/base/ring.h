@@ -19,6 +19,8 @@ struct ring {
     uint32_t capacity;          // bytes of records, a power of two
     int doorbell;               // an eventfd; not owned
     uint64_t position;          // this side's: the other side cannot move it
+    uint64_t other;             // the other side's, when it was last of interest: not each time,
+                                // since to look takes the line from the processor that writes it
     uint32_t span;              // of the record reserved or peeked at
 };
 

@@ -206,10 +206,11 @@ static inline uint64_t dev_mark(uint64_t seq, uint64_t steps)
 }
 
 // What an executor has begun and what it has done, in memory that it shares with the broker, who
-// reads it when the executor is dead: what was not begun can be run again by the next one.
+// reads it when the executor is dead: what was not begun can be run again by the next one. What the
+// device writes has a line of its own: it takes that from the processor each time.
 struct dev_progress {
-    _Atomic uint64_t taken;  // seq of the last command that was begun
-    _Atomic uint64_t passed; // the last mark that the stream has passed
+    _Alignas(64) _Atomic uint64_t passed; // the last mark that the stream has passed
+    _Alignas(64) _Atomic uint64_t taken;  // seq of the last command that was begun
     _Atomic uint64_t failed; // seq of the last command that could not be given to the stream whole
     // `passed` is always true, not only as of the executor's last look: the device itself writes
     // it, or has nothing left to do.
