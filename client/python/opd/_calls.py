@@ -38,9 +38,10 @@ class CallConnection(Connection):
         """Sends an encoded request whose number is 0 with a number of its own, which the reply is to have, too."""
         self._check_process()
         with self.lock:
-            self._check_open(reply.method)
             if self._hurry:
+                self._check_open(reply.method)
                 self._send_garbage()
+            if self._sock is None or self._spoilt:
                 self._check_open(reply.method)
             self._next_msgid = reply.msgid = msgid = self._next_msgid % 0x7FFFFFFF + 1
             data = b"\x94\x00\xce" + msgid.to_bytes(4, "big") + data[3:]
