@@ -365,6 +365,8 @@ asan tsan:
 asan-build:
 	$(call sanitized,asan) -j$$(nproc) all programs
 
+# What the compiler makes of the suite's kernels is tested by the plain one.
+asan-conformance: export OPD_CXX = $(abspath tests/quick-c++.sh)
 asan-%:
 	$(call sanitized,asan) $*
 

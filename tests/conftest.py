@@ -4,6 +4,7 @@ that need their own.
 $OPD_TEST_DEVICE  the device, else cpu
 $OPD_BIN          the daemon, else build/opd
 $OPD_TEST_SPARE   --spare of daemons that name none; else theirs
+$OPD_CXX          the host's compiler; tests/quick-c++.sh is not for tests that are marked as_shipped
 """
 
 import gc
@@ -33,6 +34,7 @@ os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(ROOT / "build" / "test-indu
 PROGRAM = os.environ.get("OPD_BIN", str(ROOT / "build" / "opd"))
 DEVICE = os.environ.get("OPD_TEST_DEVICE", "cpu")
 CACHE = ROOT / "build" / "test-cache"
+QUICK_CXX = str(ROOT / "tests" / "quick-c++.sh")
 PATIENCE = 120  # seconds for what must come: it comes in far less, but on a slow machine beside others
 TEST_SECONDS = 600
 
@@ -47,7 +49,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 class Daemon:
     """build/opd on a socket in a folder of its own, or where it is told, until stop()."""
 
-    def __init__(self, *options, device=DEVICE, program=PROGRAM, socket=None):
+    def __init__(self, *options, device=DEVICE, program=PROGRAM, socket=None, as_shipped=False):
+        self.environment = as_for_users() if as_shipped else None
         self.folder = Path(tempfile.mkdtemp(prefix="opd-test-"))
         self.socket = str(socket or self.folder / "opd.sock")
         self.log = self.folder / "opd.log"
@@ -112,6 +115,7 @@ class Daemon:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
+                env=self.environment,
             )
         self.pid = self.process.pid
         self.ready = self._await_ready(PATIENCE)
@@ -129,6 +133,11 @@ class Daemon:
             out += data
         assert out.startswith(b"ready: " + self.socket.encode()), out
         return out.decode()
+
+
+def as_for_users():
+    """The environment, where the host's compiler makes all that it can of kernels."""
+    return {name: value for name, value in os.environ.items() if (name, value) != ("OPD_CXX", QUICK_CXX)}
 
 
 def shorten(log, most=60):
@@ -236,22 +245,30 @@ def time_limit():
     signal.alarm(0)
 
 
+@pytest.fixture(autouse=True)
+def compiler(request, monkeypatch):
+    """The host's, of what a test starts; None: what opd finds."""
+    if request.node.get_closest_marker("as_shipped") and "OPD_CXX" not in as_for_users():
+        monkeypatch.delenv("OPD_CXX", raising=False)
+    return os.environ.get("OPD_CXX")
+
+
 @pytest.fixture(scope="session")
 def _shared():
-    box = []
-    yield box
-    for daemon in box:
+    daemons = {}  # by the compiler
+    yield daemons
+    for daemon in daemons.values():
         daemon.stop()
 
 
 @pytest.fixture
-def daemon(_shared):
+def daemon(_shared, compiler):
     """A running daemon; tests share it, and must leave it alive and without named tensors."""
-    if not _shared:
-        _shared.append(Daemon())
-    yield _shared[0]
-    if not _shared[0].alive():
-        dead = _shared.pop()
+    if compiler not in _shared:
+        _shared[compiler] = Daemon()
+    yield _shared[compiler]
+    if not _shared[compiler].alive():
+        dead = _shared.pop(compiler)
         pytest.fail(f"the daemon died of this test; its log:\n{dead.read_log()}")
 
 
@@ -328,6 +345,7 @@ def record_worst():
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "own_card: takes much of a GPU, or compares what is taken of it: wants it alone")
+    config.addinivalue_line("markers", "as_shipped: of what the compiler makes of kernels: not with quick-c++.sh")
     # Tests that break a file on purpose would bury what else there is. pytest.warns() sees them all the same.
     config.addinivalue_line("filterwarnings", "ignore::opd.ReloadWarning")
 

@@ -4,6 +4,8 @@ their threads stay apart whatever a kernel's body does, and nothing but speed te
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.as_shipped
+
 HEAD = """\
 //! op      {name}(Tensor x) -> Tensor y
 //! dtypes  float32

@@ -8,8 +8,11 @@ cases beside the operator's own examples: (shapes of the inputs, attrs).
 import math
 from fractions import Fraction
 
+import pytest
 import torch
 import torch.nn.functional as F
+
+as_shipped = pytest.mark.as_shipped
 
 
 def gelu(x, *, approximate):
@@ -64,6 +67,12 @@ def is_wanted(case, dtype):
         return True
     n = BROADCASTS.index(case)
     return (n // 2 + n) % 2 == (dtype in ("bfloat16", "float64"))
+
+
+def each(dtypes):
+    """For parametrize(): where most tests have kernels that are made quickly (tests/quick-c++.sh), those of float32
+    are as for users nevertheless."""
+    return [pytest.param(name, marks=as_shipped) if name == "float32" else name for name in dtypes]
 
 
 # Where a function is not defined everywhere: what is made of normal random numbers.

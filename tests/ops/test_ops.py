@@ -19,6 +19,8 @@ from references import (
     ELSEWHERE,
     REFERENCES,
     SATURATED,
+    as_shipped,
+    each,
     is_wanted,
     relative_error,
 )
@@ -83,7 +85,7 @@ def run_reference(name, inputs, attrs, grads):
     return outputs, [None if x is None else next(found) for x in leaves]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", each(DTYPES))
 @pytest.mark.parametrize("name", REFERENCES)
 def test_forward_and_backward(client, name, dtype, record_worst):
     info = operators(client)[name]
@@ -154,6 +156,7 @@ def test_every_subset_of_gradients(client, name):
                         assert error < 1e-13, (name, shapes, subset, error)
 
 
+@as_shipped
 @pytest.mark.parametrize("name", REFERENCES)
 def test_non_contiguous_inputs(client, name):
     info = operators(client)[name]
@@ -167,6 +170,7 @@ def test_non_contiguous_inputs(client, name):
         assert np.array_equal(a.numpy(), b.numpy())
 
 
+@as_shipped
 @pytest.mark.parametrize("name", REFERENCES)
 def test_inputs_that_are_views(client, name):
     """A view may begin anywhere: kernels that take 16 bytes at a time must notice."""
@@ -188,6 +192,7 @@ def test_inputs_that_are_views(client, name):
             assert np.allclose(one.numpy(), other.numpy(), rtol=1e-5, atol=1e-5)
 
 
+@as_shipped
 @pytest.mark.parametrize("name", REFERENCES)
 def test_special_values_and_poison(client, name):
     """Every element of an output is written: the memory it gets is dirty, never zero by luck."""
@@ -203,6 +208,7 @@ def test_special_values_and_poison(client, name):
         assert all(np.array_equal(a, b.numpy()) for a, b in zip(first, again))
 
 
+@as_shipped
 @pytest.mark.parametrize("name", REFERENCES)
 def test_wrong_dtype_and_rank_name_the_argument(client, name):
     info = operators(client)[name]
@@ -220,7 +226,7 @@ def test_wrong_dtype_and_rank_name_the_argument(client, name):
             client.ops[name](*mixed, **attrs)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", each(DTYPES))
 @pytest.mark.parametrize("name", SATURATED)
 def test_saturated(client, name, dtype, record_worst):
     info = operators(client)[name]
@@ -240,6 +246,7 @@ def test_saturated(client, name, dtype, record_worst):
                 record_worst(name, dtype, f"{what} (saturated)", error)
 
 
+@as_shipped
 def test_gelu_far_out(client):
     """No overflow where the exponential does: 0 on the far left, x on the far right."""
     x = np.array([-1e4, -200, -89, -50, 0, 50, 89, 200, 1e4], np.float32)
@@ -284,7 +291,7 @@ def exact_conv2d(x, w, g, stride, padding, dilation):
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="a GPU's kernels multiply the zeros around a row, too")
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", each(["float32", "float64"]))
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_depthwise_infinities(client, dtype):
     """What is not finite reaches the sums that read it, and no others."""

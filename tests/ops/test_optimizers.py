@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from references import each
 
 import opd
 
@@ -64,7 +65,7 @@ class Resident:
         check(self.tensor, self.twin, self.dtype)
 
 
-@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("dtype", each(BOUNDS))
 @pytest.mark.parametrize("options", (
     {},
     {"weight_decay": 0.1},
@@ -100,7 +101,7 @@ def test_sgd_first_step_ignores_what_the_buffer_held(client):
     assert buffer.numpy().tolist() == [1] * 3
 
 
-@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("dtype", each(BOUNDS))
 @pytest.mark.parametrize("decoupled", (False, True))
 @pytest.mark.parametrize("options", (
     {},
@@ -212,7 +213,7 @@ class Residents:
         assert [t.shape for t in tensors] == [tuple(r.shape) for r in refs]
 
 
-@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("dtype", each(BOUNDS))
 @pytest.mark.parametrize("options", (
     {"weight_decay": 0.1},
     {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
@@ -228,7 +229,7 @@ def test_sgd_of_lists(client, dtype, options):
         p.check(buffers[0], [p.optimizer.state[t]["momentum_buffer"] for t in p.twins])
 
 
-@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("dtype", each(BOUNDS))
 @pytest.mark.parametrize("decoupled", (False, True))
 def test_adam_of_lists(client, dtype, decoupled):
     """As torch.optim.Adam(foreach=True), and AdamW."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from references import BOUNDS
+from references import BOUNDS, each
 
 import opd
 
@@ -65,7 +65,7 @@ def rounded(values, dtype):
             torch.tensor(v).to(getattr(torch, dtype)).double().numpy() for name, v in values.items()}
 
 
-@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("dtype", each(BOUNDS))
 @pytest.mark.parametrize("labels", ("int64", "int32", "float32", "float64", "bfloat16",
                                     ("int32", "int64", "float32", "float64", "int32")), ids=str)
 def test_against_the_formula(client, dtype, labels, record_worst):

@@ -8,6 +8,8 @@ from conftest import DEVICE
 
 import opd
 
+pytestmark = pytest.mark.as_shipped
+
 
 def random(shape, seed=0, dtype=np.float32):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
