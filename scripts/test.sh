@@ -100,8 +100,8 @@ finish() {
 
 run() { ${MAKE:-make} --no-print-directory "$@"; }
 
-# What the tests take most is the host's compiler at work on kernels. Where these are not what is tested it works less:
-# each step can be run alone without that, as `make check-gpu` has its own.
+# Of operators and layers most of what tests take is the host's compiler at work on kernels; there it works less. Not in
+# the steps whose kernels are few, or already in the cache as users have them.
 quickly() { run OPD_CXX="$PWD/tests/quick-c++.sh" "$@"; }
 
 case $which in
@@ -111,7 +111,7 @@ cpu)
     step lint run lint
     step unit run unit
     step compile-all run ARCHS=sm_75,sm_90,sm_120 compile-all # oldest, usual, newest; all are six
-    step functional quickly functional
+    step functional run functional
     # The CUDA backend on a stand-in for NVIDIA's driver; of the tests, those that ask it for most.
     files="tests/faults/test_checked.py tests/faults/test_first_run.py tests/faults/test_postmortem.py"
     for name in done_word graphs lanes libopd_lanes spare suspect; do
@@ -125,8 +125,8 @@ cpu)
         files="$files tests/torch/test_torch_$name.py"
     done
     step torch-isolated quickly OPD_ISOLATED=1 TESTS="$files" some
-    step reload quickly reload
-    step faults quickly faults
+    step reload run reload
+    step faults run faults
     # Each of these keeps one processor busy.
     step examples+first-hour run -j2 -Otarget examples first-hour
     step asan-build run asan-build
@@ -141,10 +141,10 @@ cpu)
     for name in $python $documents $arithmetic; do
         files=$(echo "$files" | grep -vx "tests/functional/test_$name.py")
     done
-    step asan-functional quickly TESTS="$(echo $files)" asan-some
+    step asan-functional run TESTS="$(echo $files)" asan-some
     step conformance run -j2 -Otarget conformance asan-conformance
-    step model quickly -j2 -Otarget SECONDS=60 SEED=1 model asan-model # make model draws a new seed
-    step fuzz quickly -j2 -Otarget SECONDS=20 fuzz fuzz-daemon
+    step model run -j2 -Otarget SECONDS=60 SEED=1 model asan-model # make model draws a new seed
+    step fuzz run -j2 -Otarget SECONDS=20 fuzz fuzz-daemon
     ;;
 quick) # a minute on two cores: each layer, by the tests that find most
     prefixes="${prefixes:+build $prefixes}"
@@ -155,9 +155,9 @@ quick) # a minute on two cores: each layer, by the tests that find most
     for name in tensors views bad_requests client_tensors client_ops memory reload_clients upgrade; do
         files="$files tests/functional/test_$name.py"
     done
-    step functional quickly TESTS="$files" some
+    step functional run TESTS="$files" some
     step ops quickly TESTS="tests/ops/test_ops.py -k 'relu or gelu or lltm-'" some
-    step model quickly SECONDS=5 model
+    step model run SECONDS=5 model
     ;;
 endurance-gpu)
     step torch-isolated run PREBUILT=1 DEVICE=cuda:0 torch-isolated

@@ -246,10 +246,10 @@ def time_limit():
 
 
 @pytest.fixture(autouse=True)
-def compiler(request, monkeypatch):
+def compiler(request):
     """The host's, of what a test starts; None: what opd finds."""
     if request.node.get_closest_marker("as_shipped") and "OPD_CXX" not in as_for_users():
-        monkeypatch.delenv("OPD_CXX", raising=False)
+        request.getfixturevalue("monkeypatch").delenv("OPD_CXX", raising=False)
     return os.environ.get("OPD_CXX")
 
 
