@@ -56,6 +56,8 @@ def check(path, *options, mode="--run", **environment):
 
 
 def report(path, *options, mode="--run", **environment):
+    if "--deadline" not in options:
+        options = (*options, "--deadline", str(PATIENCE))
     done = check(path, "--json", *options, mode=mode, **environment)
     assert done.returncode in (0, 1) and not done.stderr, (done.stdout, done.stderr)
     result = json.loads(done.stdout)
