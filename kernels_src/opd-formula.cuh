@@ -23,10 +23,10 @@ template <class T, class A> __device__ __forceinline__ A formula_exp(A x)
         return exp(x);
 }
 
-#define OPD_ROUGH(name)                                                                            \
-    template <class T, class A> __device__ __forceinline__ A formula_##name(A x)                   \
+#define OPD_ROUGH(name, rough, exact)                                                              \
+    template <class T, class A> __device__ __forceinline__ A name(A x)                             \
     {                                                                                              \
-        return name(x);                                                                            \
+        return exact(x);                                                                           \
     }
 #else
 __device__ __forceinline__ float formula_rough_exp2(float x)
@@ -89,20 +89,19 @@ __device__ __forceinline__ float formula_rough_normcdf(float x)
     return x < 0 ? tail : 1.0f - tail;
 }
 
-#define OPD_ROUGH(name)                                                                            \
-    template <class T, class A> __device__ __forceinline__ A formula_##name(A x)                   \
+#define OPD_ROUGH(name, rough, exact)                                                              \
+    template <class T, class A> __device__ __forceinline__ A name(A x)                             \
     {                                                                                              \
         if constexpr (is_16bit<T>::value)                                                          \
-            return formula_rough_##name(x);                                                        \
+            return rough(x);                                                                       \
         else                                                                                       \
-            return name(x);                                                                        \
+            return exact(x);                                                                       \
     }
-OPD_ROUGH(exp)
+OPD_ROUGH(formula_exp, formula_rough_exp, exp)
 #endif
-OPD_ROUGH(acos)
-OPD_ROUGH(expm1)
-OPD_ROUGH(tanh)
-#undef OPD_ROUGH
+OPD_ROUGH(formula_acos, formula_rough_acos, acos)
+OPD_ROUGH(formula_expm1, formula_rough_expm1, expm1)
+OPD_ROUGH(formula_tanh, formula_rough_tanh, tanh)
 
 // At most 2 units in the last place off, in half the time. What is divided by the same b many times
 // takes one multiplication each.
@@ -144,15 +143,8 @@ __device__ __forceinline__ double formula_exact_normcdf(double x)
     return 0.5 * erfc(-x * M_SQRT1_2);
 }
 
-template <class T, class A> __device__ __forceinline__ A formula_normcdf(A x)
-{
-#ifndef OPD_CPU
-    if constexpr (is_16bit<T>::value)
-        return formula_rough_normcdf(x);
-    else
-#endif
-        return formula_exact_normcdf(x);
-}
+OPD_ROUGH(formula_normcdf, formula_rough_normcdf, formula_exact_normcdf)
+#undef OPD_ROUGH
 
 // The derivative of lgamma: below 0 by reflection, then up to 10 by recurrence, from there on by its
 // asymptotic series, in double.
