@@ -156,13 +156,14 @@ static void make_suspect(struct postmortem *p, const struct command *c, const ch
         !steps_again_origin(&p->steps, &slots[i], c->miss.offset, &region, &offset))
         return;
     struct storage *s = storage_at(p->device, region, offset);
-    bool own = c->miss.offset >= 0 && (uint64_t)c->miss.offset < slots[i].size; // misaligned there
-    if (!s || own || s->serial > p->n_made)
+    // A misaligned write is done all the same, at the aligned address below.
+    bool own = c->miss.offset >= 0 && (uint64_t)c->miss.offset < slots[i].size;
+    if (!s || s->serial > p->n_made)
         return;
     struct fate *f = fate_new();
     f->state = FATE_FAILED;
-    f->why = mem_printf("a kernel wrote outside of its own tensor: %.300s; %.200s", p->err.msg,
-                        found);
+    f->why = mem_printf("a kernel wrote %s: %.300s; %.200s",
+                        own ? "to it askew" : "outside of its own tensor", p->err.msg, found);
     writes_add(s, 0, s->size, f);
     s->version++;
     fate_unref(f);
