@@ -613,7 +613,8 @@ def test_signals(served):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, old)
-    assert interrupted > 30 and lost < interrupted / 5, (interrupted, lost)
+    # Between sending and waiting nobody knows what has gone; without opd_native that takes longer.
+    assert interrupted > 30 and lost < interrupted / (5 if NATIVE else 2), (interrupted, lost)
     assert goes_by_lane(served, graph.replay)
     client.synchronize()
     assert not client._conn.replies
