@@ -163,9 +163,8 @@ class _tanh(Operator):
 
 class _upsample_bilinear2d(Operator):
     """Bilinear resize of [N, C, H, W] to the size given, or to floor(scale * size).
-    mode, as in ONNX: half_pixel and align_corners are PyTorch's align_corners=False and
-    =True, asymmetric is src = dst * in / out, or dst / scale where
-    scale is given. An unchanged size gives a copy."""
+    mode, as in ONNX: half_pixel and align_corners are PyTorch's align_corners=False and =True,
+    asymmetric is src = dst * in / out, or dst / scale where scale is given. An unchanged size gives a copy."""
 
     def __call__(self, input: Tensor, *, size: int | Sequence[int] | None = None, scale: float | Sequence[float] | None = None, mode: Literal['half_pixel', 'align_corners', 'asymmetric'] = 'half_pixel') -> Tensor: ...
 
