@@ -39,7 +39,8 @@ def start(tmp_path):
     shutil.copy(ROOT / "scripts" / "check_gpu.py", tmp_path / "scripts")
     folder = tmp_path / "tests" / "functional"
     folder.mkdir(parents=True)
-    (folder / "test_client_prepared.py").touch()
+    for name in ("test_client_prepared.py", "test_client_replays.py"):
+        (folder / name).touch()
     os.symlink(ROOT / "tests" / "conftest.py", tmp_path / "tests" / "conftest.py")
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
 
@@ -59,7 +60,7 @@ def test_the_gpus_come_first(start, tmp_path):
     one = NOTES + "def test_one(): note('one')\n@pytest.mark.own_card\ndef test_own(): note('own')\n"
     run = start("cuda:0 cpu", "1", one=one, spare=NOTES + "def test_two(): note('two')\n")
     out, _ = run.communicate(timeout=PATIENCE)
-    assert run.returncode == 0 and out.splitlines()[-1] == "7 passed, 0 failed", out
+    assert run.returncode == 0 and out.splitlines()[-1] == "9 passed, 0 failed", out
     notes = Path(tmp_path / "tests" / "functional" / "notes").read_text().splitlines()
     assert sorted(notes[:2]) == ["cuda:0 one off", "cuda:0 two None"]
     assert sorted(notes[2:]) == ["cpu one None", "cpu own None", "cpu two None", "cuda:0 own off"]
