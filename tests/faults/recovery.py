@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from bisect import bisect_right
 from datetime import datetime
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class Others:
 
     def first_after(self, moment):
         eventually(lambda: self.errors or (self.replies and self.replies[-1] > moment))
-        return min(t for t in self.replies[-200:] if t > moment)
+        return self.replies[bisect_right(self.replies, moment)]
 
     def finish(self):
         self.stop = True

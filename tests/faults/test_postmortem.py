@@ -29,7 +29,8 @@ OPERATORS = {
     "absent": ("", "y[i] = bias[i];"),
     "chosen": ("", f"y[i] = x[i] == 5.0f ? x[i + {FAR}] : x[i];"),
     "deadlock": ("", "float f = x[i + by]; while (*(volatile float *)y != 77.0f) {} y[i] = f;"),
-    "hidden": ("", "y[i] = by ? *(const volatile float *)(uint64_t)(by + i * 0) : x[i];"),
+    # Compilers choose between two addresses, and load once, where they may.
+    "hidden": ("", 'float f = x[i]; if (by) asm volatile("ld.global.f32 %0, [%1];" : "=f"(f) : "l"(by)); y[i] = f;'),
     "askew": ("", "y[i] = x[i]; *(volatile float *)((char *)x + 4 * i + 1) = 1;"),
     "good": ("", "y[i] = x[i] + 1;"),
 }  # fmt: skip
