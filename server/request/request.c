@@ -249,7 +249,8 @@ void request_finish(struct request *req, const struct opd_err *device_err)
         take_back(req);
         lane_disarm_conn(c); // what a graph reads may be suspect from now on
         graph_capture_failed(c->capture, err);
-        if (req->launch &&
+        // What somebody killed the process of has not failed by itself.
+        if (req->launch && !req->device->exit.killed &&
             (err->code == OPD_E_kernel_fault || err->code == OPD_E_deadline_exceeded))
             req->launch->by_call = true;
     }
