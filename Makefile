@@ -115,7 +115,8 @@ $(BUILD)/libopd.so.0: $(client)
 # An error leaves through these functions as an exception of C++, which torch makes.
 $(torch_client): CFLAGS += -fexceptions
 
-$(BUILD)/libopd_torch.so: $(torch_client) $(in_process) $(OBJ)/pic/server/executor/cuda_driver.o
+$(BUILD)/libopd_torch.so: $(torch_client) $(in_process) $(patsubst %,$(OBJ)/pic/server/%.o, \
+	executor/cuda_driver executor/cuda_blas base/cuda_library base/hash base/log base/python_sites)
 	$(SAY) LINK $@
 	$(Q)$(LINK) -shared -Wl,-soname,libopd_torch.so -Wl,-z,defs -o $@ $^ -ldl -lpthread
 

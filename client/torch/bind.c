@@ -122,13 +122,27 @@ static bool share(struct loaded *p, const struct exported_step *s)
     return from->to == BOUND_ARG;
 }
 
+// One workspace serves all products of a run: they follow each other on its stream.
+static bool bind_matmul(struct loaded *p, const struct exported_matmul *m)
+{
+    uint64_t size;
+    if (!matmul_fits(p, m, &size))
+        return false;
+    if (p->workspace_size < size) {
+        p->workspace = p->scratch_size;
+        p->workspace_size = size;
+        p->scratch_size += size;
+    }
+    return true;
+}
+
 static bool bind_step(struct loaded *p, const struct exported_step *s)
 {
     if (s->kind == EXPORTED_COPY)
         return share(p, s);
     p->computes = true;
     if (s->kind == EXPORTED_MATMUL)
-        return matmul_fits(&p->x.matmuls[s->matmul]);
+        return bind_matmul(p, &p->x.matmuls[s->matmul]);
     return s->kind != EXPORTED_LAUNCH || s->args_size <= BIND_MAX_ARGS_SIZE;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "executor/cuda_blas.h"
 #include "executor/cuda_driver.h"
 #include "torch/functions.h"
 #include "torch/image.h"
@@ -35,6 +36,9 @@ struct cuda_use {
 
 static const struct cuda_driver *cu;
 static void *contexts[MAX_DEVICES];
+static struct cuda_blas *blas[MAX_DEVICES]; // under blas_lock, as what they keep
+static bool asked_blas[MAX_DEVICES];
+static pthread_mutex_t blas_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool forked;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_use *reporting; // under the lock
@@ -44,6 +48,7 @@ void cuda_forked(void)
 {
     forked = true;
     pthread_mutex_init(&lock, NULL);
+    pthread_mutex_init(&blas_lock, NULL);
 }
 
 static bool enter(void *context, bool *pushed, struct opd_err *err)
@@ -107,6 +112,34 @@ void cuda_unload(struct image *image)
         cu->cuModuleUnload(image->module);
     leave(pushed);
     opd_err_clear(&ignored);
+}
+
+// --- products of matrices
+
+bool cuda_has_blas(int device_index)
+{
+    struct opd_err ignored = { 0 };
+    bool pushed = false;
+    pthread_mutex_lock(&blas_lock);
+    if (open_device(device_index, &ignored) && !asked_blas[device_index] &&
+        enter(contexts[device_index], &pushed, &ignored)) {
+        asked_blas[device_index] = true;
+        blas[device_index] = cuda_blas_new(cu, false);
+        leave(pushed);
+    }
+    bool has = device_index >= 0 && device_index < MAX_DEVICES && !forked && blas[device_index];
+    pthread_mutex_unlock(&blas_lock);
+    opd_err_clear(&ignored);
+    return has;
+}
+
+bool cuda_matmul(struct cuda_run *run, const struct backend_matmul *m, uint64_t workspace,
+                 struct opd_err *err)
+{
+    pthread_mutex_lock(&blas_lock);
+    bool ok = cuda_blas_matmul(blas[run->plan->device_index], m, workspace, run->stream, err);
+    pthread_mutex_unlock(&blas_lock);
+    return ok;
 }
 
 // --- what may still run

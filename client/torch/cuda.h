@@ -38,6 +38,13 @@ bool cuda_launch(struct cuda_run *run, struct image *image, const struct exporte
                  const void *args, struct opd_err *err);
 bool cuda_end(struct cuda_run *run, struct opd_err *err);
 
+// Products by cuBLASLt, whose handle is made when a device is first asked for; false: there is
+// none. `workspace`: CUDA_BLAS_WORKSPACE bytes of this run's.
+struct backend_matmul;
+bool cuda_has_blas(int device_index);
+bool cuda_matmul(struct cuda_run *run, const struct backend_matmul *m, uint64_t workspace,
+                 struct opd_err *err);
+
 // Where kernels of this plan report; it starts as zeros, and stays as it is until it is told.
 uint64_t cuda_report(const struct cuda_use *use);
 // What kernels of earlier calls have reported, the first that is found: false, with

@@ -62,6 +62,7 @@ struct loaded {
     struct result *results;
     uint32_t n_results;
     uint64_t scratch_size;
+    uint64_t workspace, workspace_size; // of products: where it is in the scratch memory
     bool computes;         // something; else its results are all tensors that it is given
     struct image **images; // of each kernel
     atomic_bool *small;    // of each step, on the CPU: it was done before others could be woken

@@ -1,11 +1,41 @@
 #include "torch/matmul.h"
 
+#include "executor/cuda_blas.h"
+#include "torch/cuda.h"
 #include "torch/functions.h"
 #include "torch/loaded.h"
 
-bool matmul_fits(const struct exported_matmul *m)
+static bool is_torchs(const struct exported_matmul *m)
 {
     return m->dtype == m->result;
+}
+
+bool matmul_fits(const struct loaded *p, const struct exported_matmul *m, uint64_t *workspace)
+{
+    *workspace = is_torchs(m) ? 0 : CUDA_BLAS_WORKSPACE;
+    return is_torchs(m) || cuda_has_blas(p->device_index);
+}
+
+static struct backend_matrix place(const struct exported_matrix *of, const uint64_t *addresses)
+{
+    return (struct backend_matrix){ .addr = addresses[of->operand] + of->offset,
+                                    .stride = of->stride,
+                                    .transposed = of->transposed != 0 };
+}
+
+static bool run_cublas(const struct exported_matmul *m, const uint64_t *addresses,
+                       struct cuda_run *cuda, uint64_t workspace, struct opd_err *err)
+{
+    const struct backend_matmul b = { .dtype = (enum opd_dtype)m->dtype,
+                                      .result = (enum opd_dtype)m->result,
+                                      .accumulate = m->accumulate != 0,
+                                      .m = m->m,
+                                      .n = m->n,
+                                      .k = m->k,
+                                      .d = place(&m->d, addresses),
+                                      .a = place(&m->a, addresses),
+                                      .b = place(&m->b, addresses) };
+    return cuda_matmul(cuda, &b, workspace, err);
 }
 
 static void *make_view(const struct loaded *p, const struct exported_matmul *m,
@@ -28,8 +58,10 @@ static void *make_view(const struct loaded *p, const struct exported_matmul *m,
 }
 
 bool matmul_run(const struct loaded *p, const struct exported_matmul *m, const uint64_t *addresses,
-                struct opd_err *err)
+                struct cuda_run *cuda, uint64_t workspace, struct opd_err *err)
 {
+    if (!is_torchs(m))
+        return run_cublas(m, addresses, cuda, workspace, err);
     void *d = make_view(p, m, &m->d, m->m, m->n, addresses);
     void *a = make_view(p, m, &m->a, m->m, m->k, addresses);
     void *b = make_view(p, m, &m->b, m->k, m->n, addresses);

@@ -1,14 +1,17 @@
 #pragma once
 
 // Products of matrices, by torch's own functions: they are as its settings say (TF32, threads), and
-// right on its current stream, also where that captures a graph.
+// right on its current stream, also where that captures a graph. What is summed into float32 from
+// 16 bits torch cannot make; on a GPU cuBLASLt does, in scratch memory of the call's.
 
 #include "base/err.h"
 #include "base/exported.h"
 
+struct cuda_run;
 struct loaded;
 
-// Whether torch can make it: what is summed into float32 from 16 bits it cannot.
-bool matmul_fits(const struct exported_matmul *m);
+// Whether it can be made here. *workspace: bytes of scratch memory that it takes, aligned to 256.
+bool matmul_fits(const struct loaded *p, const struct exported_matmul *m, uint64_t *workspace);
+// `workspace`: the address of these.
 bool matmul_run(const struct loaded *p, const struct exported_matmul *m, const uint64_t *addresses,
-                struct opd_err *err);
+                struct cuda_run *cuda, uint64_t workspace, struct opd_err *err);

@@ -241,6 +241,15 @@ static bool zero(struct run *r, uint32_t operand, struct opd_err *err)
     return true;
 }
 
+static bool multiply(struct run *r, const struct exported_matmul *m, struct opd_err *err)
+{
+    void *scratch = NULL;
+    if (r->p->workspace_size > 0 && torch.aoti_torch_get_data_ptr(r->scratch, &scratch))
+        return opd_err_set(err, OPD_E_internal, "%s: torch's scratch memory has no address",
+                           r->p->op->name);
+    return matmul_run(r->p, m, r->addresses, &r->cuda, (uintptr_t)scratch + r->p->workspace, err);
+}
+
 static bool run_step(struct run *r, uint32_t i, struct opd_err *err)
 {
     const struct exported_step *s = &r->p->x.steps[i];
@@ -250,7 +259,7 @@ static bool run_step(struct run *r, uint32_t i, struct opd_err *err)
     case EXPORTED_COPY:
         return true;
     case EXPORTED_MATMUL:
-        return matmul_run(r->p, &r->p->x.matmuls[s->matmul], r->addresses, err);
+        return multiply(r, &r->p->x.matmuls[s->matmul], err);
     default:
         return launch(r, i, err);
     }

@@ -268,7 +268,7 @@ static bool cuda_launch(struct backend *be, const struct backend_launch *l, stru
 static void cuda_load_blas(struct backend *be)
 {
     struct cuda_backend *b = cuda_of(be);
-    b->blas = cuda_blas_new(b->cu);
+    b->blas = cuda_blas_new(b->cu, true);
     snprintf(b->info.blas, sizeof(b->info.blas), "%s", b->blas ? cuda_blas_name(b->blas) : "");
 }
 
@@ -277,7 +277,7 @@ static bool cuda_matmul(struct backend *be, const struct backend_matmul *m, stru
     struct cuda_backend *b = cuda_of(be);
     if (!b->blas)
         return opd_err_set(err, OPD_E_unavailable, "cuBLASLt was not found");
-    return cuda_blas_matmul(b->blas, m, b->stream, err);
+    return cuda_blas_matmul(b->blas, m, 0, b->stream, err);
 }
 
 static bool cuda_copy(struct backend *be, device_addr dst, device_addr src, size_t size,

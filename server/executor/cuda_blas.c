@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 
-enum { WORKSPACE_SIZE = 32 << 20, N_KEPT = 512, MOST_ALIGNMENT = 256 };
+enum { N_KEPT = 512, MOST_ALIGNMENT = 256 };
 
 // Numbers of cuBLASLt's ABI.
 enum { LT_R_32F = 0, LT_R_64F = 1, LT_R_16F = 2, LT_R_16BF = 14 };                // cudaDataType
@@ -102,14 +102,14 @@ static bool find_functions(struct cuda_blas *blas, void *library)
     return true;
 }
 
-static bool start(struct cuda_blas *blas, struct opd_err *err)
+static bool start(struct cuda_blas *blas, bool workspace, struct opd_err *err)
 {
     const struct cuda_driver *cu = blas->cu;
     return LT_OK(cublasLtCreate(&blas->handle)) &&
-           CU_OK(cuMemAlloc(&blas->workspace, WORKSPACE_SIZE));
+           (!workspace || CU_OK(cuMemAlloc(&blas->workspace, CUDA_BLAS_WORKSPACE)));
 }
 
-struct cuda_blas *cuda_blas_new(const struct cuda_driver *cu)
+struct cuda_blas *cuda_blas_new(const struct cuda_driver *cu, bool workspace)
 {
     static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12",
                                          "libcublasLt.so.11", "libcublasLt.so", NULL };
@@ -129,7 +129,7 @@ struct cuda_blas *cuda_blas_new(const struct cuda_driver *cu)
     blas->cu = cu;
     if (!find_functions(blas, library))
         log_warn("libcublasLt lacks functions, it is too old and not used");
-    else if (!start(blas, &err))
+    else if (!start(blas, workspace, &err))
         log_warn("cuBLASLt is not used: %s", err.msg);
     else
         return blas;
@@ -190,7 +190,7 @@ static bool describe(struct cuda_blas *blas, struct solution *s, struct opd_err 
 
 static bool choose_algorithm(struct cuda_blas *blas, struct solution *s, struct opd_err *err)
 {
-    const uint64_t workspace = WORKSPACE_SIZE;
+    const uint64_t workspace = CUDA_BLAS_WORKSPACE;
     struct lt_heuristic best = { 0 };
     void *preference = NULL;
     int n = 0;
@@ -254,8 +254,8 @@ static struct solution *solve(struct cuda_blas *blas, const struct problem *p, s
     return NULL;
 }
 
-bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, void *stream,
-                      struct opd_err *err)
+bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, drv_addr workspace,
+                      void *stream, struct opd_err *err)
 {
     const struct problem p = turn_around(m);
     const struct solution *s = solve(blas, &p, err);
@@ -270,6 +270,7 @@ bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, vo
     void *d = (void *)(uintptr_t)m->d.addr;
     return LT_OK(cublasLtMatmul(blas->handle, s->desc, alpha, (void *)(uintptr_t)m->b.addr, s->a,
                                 (void *)(uintptr_t)m->a.addr, s->b, m->accumulate ? alpha : zero, d,
-                                s->d, d, s->d, &s->algo, (void *)(uintptr_t)blas->workspace,
-                                WORKSPACE_SIZE, stream));
+                                s->d, d, s->d, &s->algo,
+                                (void *)(uintptr_t)(workspace ? workspace : blas->workspace),
+                                CUDA_BLAS_WORKSPACE, stream));
 }

@@ -8,10 +8,15 @@
 
 struct cuda_blas;
 
+enum { CUDA_BLAS_WORKSPACE = 32 << 20 };
+
 // In the current context. NULL: there is none, or it does not work here, which is logged.
-struct cuda_blas *cuda_blas_new(const struct cuda_driver *cu);
+// `workspace`: it has memory of its own to work in, for one stream.
+struct cuda_blas *cuda_blas_new(const struct cuda_driver *cu, bool workspace);
 void cuda_blas_free(struct cuda_blas *blas); // NULL is fine; once the stream has passed its work
 const char *cuda_blas_name(const struct cuda_blas *blas); // "cuBLASLt 13.0.2"
 
-bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, void *stream,
-                      struct opd_err *err);
+// `workspace`: CUDA_BLAS_WORKSPACE bytes, aligned to 256, that nobody else has before this is done;
+// 0: its own.
+bool cuda_blas_matmul(struct cuda_blas *blas, const struct backend_matmul *m, drv_addr workspace,
+                      void *stream, struct opd_err *err);

@@ -45,6 +45,50 @@ def test_streams_and_graphs(ops):
         assert_close(made, F.gelu(F.gelu(given)))
 
 
+def run_lltm(input, weights, bias, old_h, old_cell):
+    i, o, c = (torch.cat([old_h, input], 1) @ weights.T + bias).chunk(3, 1)
+    cell = old_cell + F.elu(c) * torch.sigmoid(i)
+    return torch.tanh(cell) * torch.sigmoid(o), cell
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_products_of_16_bits_into_float32(ops, dtype):
+    """Which PyTorch has no function for: by cuBLASLt, on its streams, and captured."""
+    sizes = [(64, 128), (768, 384), (768,), (64, 256), (64, 256)]
+    given = [(torch.randn(size, device=gpu[0]) * 0.3).to(dtype) for size in sizes]
+    close = {"rtol": 2e-2, "atol": 5e-3}
+
+    def check(found, inputs):
+        for y, exact in zip(found, run_lltm(*(t.double() for t in inputs))):
+            assert y.dtype == dtype
+            assert_close(y.double(), exact, **close)
+
+    for _ in range(2):
+        check(ops.lltm(*given), given)
+    torch.cuda.synchronize()
+    streams, found = [torch.cuda.Stream(gpu[0]) for _ in range(3)], []
+    for stream in streams:
+        with torch.cuda.stream(stream):
+            found += [ops.lltm(*given) for _ in range(20)]
+    torch.cuda.synchronize()
+    for made in found:
+        check(made, given)
+    leaves = [t.clone().requires_grad_() for t in given]
+    exact = [t.double().requires_grad_() for t in given]
+    for tensors, function in ((leaves, ops.lltm), (exact, run_lltm)):
+        sum(y.double().sum() for y in function(*tensors)).backward()
+    for leaf, of in zip(leaves, exact):
+        assert (leaf.grad.double() - of.grad).norm() <= 2e-2 * of.grad.norm()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = ops.lltm(*given)
+    for _ in range(3):
+        given[0].copy_(torch.randn(sizes[0]))
+        graph.replay()
+        check(made, given)
+
+
 @needs_gpu
 def test_a_captured_version_outlives_edits(scale, tmp_path):
     x = torch.ones(64, device=gpu[0])
