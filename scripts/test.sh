@@ -100,8 +100,8 @@ finish() {
 
 run() { ${MAKE:-make} --no-print-directory "$@"; }
 
-# Of operators and layers most of what tests take is the host's compiler at work on kernels; there it works less. Not in
-# the steps whose kernels are few, or already in the cache as users have them.
+# Of opd.torch most of what tests take is the host's compiler at work on kernels; there it works less. Not where kernels
+# are what is tested (ops), nor where they are few, or already in the cache as users have them.
 quickly() { run OPD_CXX="$PWD/tests/quick-c++.sh" "$@"; }
 
 case $which in
@@ -118,7 +118,7 @@ cpu)
         files="$files tests/functional/test_$name.py"
     done
     step standin run LD_LIBRARY_PATH="$PWD/build/tests" DEVICE=cuda:0 TESTS="$files" conformance some
-    step ops quickly ops
+    step ops run ops
     step torch quickly torch
     files= # those whose calls are not mostly compiled code's: make torch-isolated has all
     for name in cuda daemons edits in_place layers namespace ops options process training; do
