@@ -59,6 +59,9 @@ def values(dtype, n, zeros):
     return drawn.astype(dtype).tobytes()
 
 
+PIECE = 16 << 20  # bytes of a message, of which the daemon takes 64 MiB
+
+
 class Subject(Raw):
     """A connection with the inputs of an operator."""
 
@@ -86,7 +89,15 @@ class Subject(Raw):
         """Anew, for some are changed in place."""
         for id, dtype, n in self.made:
             if n:
-                self.call("tensor_write", id, 0, values(dtype, n, self.info["name"] in ZEROS))
+                data = values(dtype, n, self.info["name"] in ZEROS)
+                for at in range(0, len(data), PIECE):
+                    self.call("tensor_write", id, at, data[at : at + PIECE])
+
+    def read(self, id):
+        size, data = self.call("tensor_info", id)["bytes"], b""
+        while len(data) < size:
+            data += self.call("tensor_read", id, len(data), min(PIECE, size - len(data)))
+        return data
 
     def run(self, way):
         """Forward, and backward where there is one; the ids of what they made."""
@@ -104,7 +115,7 @@ class Subject(Raw):
     def bits(self, way):
         self.fill()
         ids = self.run(way) + [id for id, *_ in self.made]
-        return [self.call("tensor_read", id, 0) for id in ids]
+        return [self.read(id) for id in ids]
 
 
 def large(info, n):
