@@ -2,7 +2,7 @@
 #
 #   make            build/opd, build/opctl, build/libopd.so, build/libopd.a, build/libopd_torch.so, build/opd_native.so
 #   make demo       installs what is missing, builds, shows it at work
-#   make test       installs what is missing, builds, runs every test that needs no GPU: twenty minutes on two cores
+#   make test       installs what is missing, builds, runs every test that needs no GPU: half an hour on two cores
 #   make quick      builds, and runs what most mistakes are found by: a minute
 #
 # The other targets stand below in that order: build, test, style, ship.
