@@ -10,7 +10,8 @@ import time
 import numpy as np
 import pytest
 from conftest import DEVICE, PATIENCE, eventually
-from operators import ADD, COUNT, FAULTY, double_by, put_kernels
+from lane_client import client, edit, served, x  # noqa: F401
+from operators import put_kernels
 from raw import SANITIZED, Raw, find_roles
 from upgrades import upgrade
 
@@ -20,31 +21,6 @@ pytestmark = [
     pytest.mark.skipif(opd._native.native is None, reason="there is no opd_native"),
     pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library"),
 ]
-
-
-@pytest.fixture
-def served(start_daemon, tmp_path):
-    folder = put_kernels(tmp_path / "kernels", double_it=double_by(2), add_to=ADD, faulty=FAULTY, count=COUNT)
-    daemon = start_daemon("--kernels", folder)
-    daemon.kernels = tmp_path / "kernels"
-    return daemon
-
-
-@pytest.fixture
-def client(served):
-    with served.connect() as client:
-        yield client
-
-
-@pytest.fixture
-def x(client):
-    return client.tensor(np.array([1, 2, 3, 4], np.float32))
-
-
-def edit(served, factor):
-    put_kernels(served.kernels, double_it=double_by(factor))
-    with served.connect() as other:
-        other.reload()
 
 
 def counts(served):

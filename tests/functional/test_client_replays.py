@@ -14,7 +14,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from conftest import PATIENCE, ROOT, eventually
-from operators import ADD, COUNT, FAULTY, PICK, double_by, put_kernels
+from lane_client import client, edit, served, x  # noqa: F401
+from operators import COUNT, put_kernels
 from raw import SANITIZED, find_roles
 from upgrades import upgrade
 
@@ -22,33 +23,6 @@ import opd
 
 pytestmark = pytest.mark.skipif(SANITIZED, reason="Python cannot load a sanitizer's library")
 NATIVE = opd._native.native is not None
-
-
-@pytest.fixture
-def served(start_daemon, tmp_path):
-    folder = put_kernels(
-        tmp_path / "kernels", double_it=double_by(2), add_to=ADD, faulty=FAULTY, count=COUNT, pick=PICK
-    )
-    daemon = start_daemon("--kernels", folder)
-    daemon.kernels = tmp_path / "kernels"
-    return daemon
-
-
-@pytest.fixture
-def client(served):
-    with served.connect() as client:
-        yield client
-
-
-@pytest.fixture
-def x(client):
-    return client.tensor(np.array([1, 2, 3, 4], np.float32))
-
-
-def edit(served, factor):
-    put_kernels(served.kernels, double_it=double_by(factor))
-    with served.connect() as other:
-        other.reload()
 
 
 @contextmanager
