@@ -22,8 +22,8 @@ const struct option_row args_options[OPTIONS] = {
     [OPTION_GRAD] = { "--grad", NULL, "prove the gradients of the examples; needs no daemon" },
     [OPTION_SEED] = { "--seed", "N", "with --run, --grad, replay: of the random tensors" },
     [OPTION_DEADLINE] = { "--deadline", "SEC",
-                          "with --run, replay: for each stage, default 10; with --grad: default "
-                          "60" },
+                          "with --run, replay: for each stage, on a GPU each case, default 10;\n"
+                          "with --grad: default 60" },
     [OPTION_DEVICE] = { "--device", "NAME",
                         "with --run, replay: cpu, or cuda:0; default: the CPU and, where there\n"
                         "is one, a GPU" },
